@@ -1,0 +1,59 @@
+/* A growable byte buffer. Zero-initialised is empty and valid. */
+#ifndef TARN_BASE_BUF_H
+#define TARN_BASE_BUF_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+struct buf {
+    char *data;  /* NULL while cap is 0 */
+    size_t len;  /* bytes in use */
+    size_t cap;  /* bytes allocated */
+};
+
+/* A borrowed run of bytes; data may hold any byte and has no terminator. */
+struct span {
+    const char *data;
+    size_t len;
+};
+#define SPAN(lit) ((struct span){(lit), sizeof(lit) - 1})
+static inline struct span span_of(const void *data, size_t len) { return (struct span){(const char *)data, len}; }
+static inline struct span span_str(const char *s) { return (struct span){s, strlen(s)}; }
+static inline int span_eq(struct span a, struct span b) {
+    return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
+}
+/* ASCII case-insensitive comparison with a literal; the C locale, always. */
+int span_case_eq(struct span a, const char *literal);
+/* Strict decimal integers as Redis reads them: no blanks, no plus, no leading zeroes ("0" itself aside). 0 on failure. */
+int span_to_i64(struct span s, int64_t *value_p);
+int span_to_u64(struct span s, uint64_t *value_p);
+/* "1gb" 2^30, "1g" 10^9, "4k", "4kb", "512": sizes as redis.conf writes them, case-insensitive. 0 on failure. */
+int span_to_bytes(struct span s, uint64_t *value_p);
+
+/* All of these abort the process when memory is gone, as jemalloc's callers in Redis do. Bound lengths before. */
+void buf_reserve(struct buf *b, size_t extra);
+void buf_append(struct buf *b, const void *data, size_t len);
+void buf_append_str(struct buf *b, const char *s);
+void buf_append_char(struct buf *b, char c);
+void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void buf_vprintf(struct buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
+/* Drops the first n bytes and moves the rest down. */
+void buf_consume(struct buf *b, size_t n);
+void buf_clear(struct buf *b);  /* len = 0, keeps memory */
+void buf_free(struct buf *b);   /* back to zero-initialised */
+/* Appends s quoted and escaped as redis-cli and MONITOR do: "a\x00\n\"". */
+void buf_append_quoted(struct buf *b, struct span s);
+/* Decimal digits of v into out (at least 21 bytes), returns the length; no terminator. */
+size_t u64_to_dec(uint64_t v, char *out);
+size_t i64_to_dec(int64_t v, char *out);
+
+/* malloc and friends that never return NULL. */
+void *xmalloc(size_t size);
+void *xcalloc(size_t n, size_t size);
+void *xrealloc(void *p, size_t size);
+char *xstrdup(const char *s);
+void *xmemdup(const void *p, size_t len);
+
+#endif

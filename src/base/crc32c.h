@@ -1,0 +1,21 @@
+/* CRC-32C (Castagnoli, reflected 0x82F63B78, initial and final complement), chosen at run time from the CPU's
+ * instructions: VPCLMULQDQ on 512-bit vectors, SSE4.2 in three streams, or a table. Every form takes and returns the
+ * finished value, so crc32c(crc32c(0, a), b) is the CRC of a followed by b. Any alignment. Thread-safe. */
+#ifndef TARN_BASE_CRC32C_H
+#define TARN_BASE_CRC32C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+uint32_t crc32c(uint32_t crc, const void *data, size_t len);
+/* Copies len bytes and returns the CRC of what was written to dst, reading src once. No overlap. Uses non-temporal
+ * stores for large copies. */
+uint32_t crc32c_copy(uint32_t crc, void *dst, const void *src, size_t len);
+/* CRC of A followed by B from crc(A), crc(B) and the length of B. O(log len). */
+uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t len_b);
+/* "vpclmulqdq", "sse4.2" or "table". */
+const char *crc32c_impl(void);
+/* Tests: use a given implementation; 0 when this CPU lacks it. */
+int crc32c_force(const char *impl);
+
+#endif

@@ -1,0 +1,28 @@
+/* The process log. Lines look like Redis' ("PID:role date time level message") so that its tools read them.
+ * Thread-safe: a line is one write(2). Never pass secrets. */
+#ifndef TARN_BASE_LOG_H
+#define TARN_BASE_LOG_H
+
+#include <stdbool.h>
+
+enum log_level { LOG_LEVEL_DEBUG, LOG_LEVEL_VERBOSE, LOG_LEVEL_NOTICE, LOG_LEVEL_WARNING, LOG_LEVEL_NOTHING };
+
+/* Where lines go: path NULL or "" is standard output. Reopened at each call (log rotation). false: could not be
+ * opened, the old target stays, errno tells. */
+bool log_open(const char *path);
+void log_set_level(enum log_level level);
+enum log_level log_get_level(void);
+/* The role letter of the line: 'M' master, 'S' replica, 'C' client, 'N' node. */
+void log_set_role(char role);
+/* Libraries send lines to their host program instead: fn gets level and the message without decoration. NULL resets. */
+typedef void (*log_sink_fn)(void *arg, enum log_level level, const char *message);
+void log_set_sink(log_sink_fn fn, void *arg);
+
+void log_write(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#define log_debug(...)   log_write(LOG_LEVEL_DEBUG, __VA_ARGS__)
+#define log_verbose(...) log_write(LOG_LEVEL_VERBOSE, __VA_ARGS__)
+#define log_notice(...)  log_write(LOG_LEVEL_NOTICE, __VA_ARGS__)
+#define log_warning(...) log_write(LOG_LEVEL_WARNING, __VA_ARGS__)
+
+#endif
