@@ -19,10 +19,10 @@ struct grant_wire {
     uint64_t expiry_ms;
     uint8_t mac[crypto_shorthash_siphashx24_BYTES];
 };
-static_assert(sizeof(struct grant_wire) == GRANT_SIZE, "grant layout");
-static_assert(crypto_shorthash_siphashx24_KEYBYTES == GRANT_KEY_SIZE, "grant key");
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
-              "big-endian machines need conversions here and in the frames");
+_Static_assert(sizeof(struct grant_wire) == GRANT_SIZE, "grant layout");
+_Static_assert(crypto_shorthash_siphashx24_KEYBYTES == GRANT_KEY_SIZE, "grant key");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "big-endian machines need conversions here and in the frames");
 
 #define GRANT_VERSION 1
 
@@ -31,7 +31,7 @@ struct grant_mac_input {
     uint8_t fields[offsetof(struct grant_wire, mac)];
     struct grant_extent extent;
 };
-static_assert(sizeof(struct grant_mac_input) == 48, "no padding in the MAC's input");
+_Static_assert(sizeof(struct grant_mac_input) == 48, "no padding in the MAC's input");
 
 static void compute_mac(const uint8_t key[GRANT_KEY_SIZE], const void *fields, const struct grant_extent *e,
                         uint8_t mac[crypto_shorthash_siphashx24_BYTES]) {
