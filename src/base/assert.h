@@ -5,7 +5,13 @@
 #ifndef TARN_BASE_ASSERT_H
 #define TARN_BASE_ASSERT_H
 
+#include <stddef.h>
 #include <stdint.h>
+
+/* Where src/base is on the include path, <assert.h> means this file. */
+#ifndef static_assert
+#define static_assert _Static_assert
+#endif
 
 _Noreturn void assert_failed(const char *expr, const char *file, int line, const char *func);
 

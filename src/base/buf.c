@@ -1,0 +1,252 @@
+/* Growable bytes, numbers and sizes in text, and the allocators that abort. */
+#include "base/buf.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "base/log.h"
+
+/* --- memory
+ * -------------------------------------------------------------------------------------------------------- */
+
+static _Noreturn void out_of_memory(size_t size) {
+    log_warning("out of memory allocating %zu bytes", size);
+    abort();
+}
+
+void *xmalloc(size_t size) {
+    void *p = malloc(size != 0 ? size : 1);
+    if (UNLIKELY(p == NULL)) out_of_memory(size);
+    return p;
+}
+
+void *xcalloc(size_t n, size_t size) {
+    void *p = calloc(n != 0 ? n : 1, size != 0 ? size : 1);
+    if (UNLIKELY(p == NULL)) out_of_memory(n * size);
+    return p;
+}
+
+void *xrealloc(void *p, size_t size) {
+    void *q = realloc(p, size != 0 ? size : 1);
+    if (UNLIKELY(q == NULL)) out_of_memory(size);
+    return q;
+}
+
+char *xstrdup(const char *s) {
+    return xmemdup(s, strlen(s) + 1);
+}
+
+void *xmemdup(const void *p, size_t len) {
+    void *q = xmalloc(len);
+    if (len != 0) memcpy(q, p, len);
+    return q;
+}
+
+/* --- spans and numbers
+ * --------------------------------------------------------------------------------------------- */
+
+static char lower(char c) {
+    return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
+}
+
+int span_case_eq(struct span a, const char *literal) {
+    for (size_t i = 0; i < a.len; i++) {
+        /* A NUL in a meets the literal's end at the latest, where both would match. */
+        if (literal[i] == '\0' || lower(a.data[i]) != lower(literal[i])) return 0;
+    }
+    return literal[a.len] == '\0';
+}
+
+/* All of s must be digits. Leading zeroes are the caller's matter. */
+static int parse_digits(struct span s, uint64_t *value_p) {
+    if (s.len == 0) return 0;
+    uint64_t v = 0;
+    for (size_t i = 0; i < s.len; i++) {
+        unsigned d = (unsigned char)s.data[i] - '0';
+        if (d > 9) return 0;
+        if (__builtin_mul_overflow(v, (uint64_t)10, &v) || __builtin_add_overflow(v, (uint64_t)d, &v))
+            return 0;
+    }
+    *value_p = v;
+    return 1;
+}
+
+int span_to_u64(struct span s, uint64_t *value_p) {
+    if (s.len > 1 && s.data[0] == '0') return 0;
+    return parse_digits(s, value_p);
+}
+
+int span_to_i64(struct span s, int64_t *value_p) {
+    uint64_t v;
+    if (s.len > 0 && s.data[0] == '-') {
+        if (s.len < 2 || s.data[1] == '0' || !span_to_u64(span_of(s.data + 1, s.len - 1), &v)) return 0;
+        if (v > (uint64_t)INT64_MAX + 1) return 0;
+        *value_p = (int64_t)(0 - v);
+        return 1;
+    }
+    if (!span_to_u64(s, &v) || v > INT64_MAX) return 0;
+    *value_p = (int64_t)v;
+    return 1;
+}
+
+int span_to_bytes(struct span s, uint64_t *value_p) {
+    static const struct {
+        const char *name;
+        uint64_t factor;
+    } units[] = {
+        {"", 1},
+        {"b", 1},
+        {"k", 1000},
+        {"kb", 1u << 10},
+        {"m", 1000 * 1000},
+        {"mb", 1u << 20},
+        {"g", 1000u * 1000 * 1000},
+        {"gb", 1u << 30},
+        {"t", UINT64_C(1000) * 1000 * 1000 * 1000},
+        {"tb", UINT64_C(1) << 40},
+    };
+    size_t digits = 0;
+    while (digits < s.len && s.data[digits] >= '0' && s.data[digits] <= '9') digits++;
+    uint64_t v;
+    if (!parse_digits(span_of(s.data, digits), &v)) return 0;
+    struct span unit = span_of(s.data + digits, s.len - digits);
+    for (size_t i = 0; i < ARRAY_LEN(units); i++) {
+        if (!span_case_eq(unit, units[i].name)) continue;
+        if (__builtin_mul_overflow(v, units[i].factor, &v)) return 0;
+        *value_p = v;
+        return 1;
+    }
+    return 0;
+}
+
+size_t u64_to_dec(uint64_t v, char *out) {
+    static const char pairs[] =
+        "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142"
+        "43444546474849505152535455565758596061626364656667686970717273747576777879808182838485"
+        "8687888990919293949596979899";
+    if (v < 10) {
+        out[0] = (char)('0' + v);
+        return 1;
+    }
+    char tmp[20];
+    size_t at = sizeof(tmp);
+    while (v >= 100) {
+        at -= 2;
+        memcpy(tmp + at, pairs + v % 100 * 2, 2);
+        v /= 100;
+    }
+    if (v >= 10) {
+        at -= 2;
+        memcpy(tmp + at, pairs + v * 2, 2);
+    } else {
+        tmp[--at] = (char)('0' + v);
+    }
+    size_t len = sizeof(tmp) - at;
+    memcpy(out, tmp + at, len);
+    return len;
+}
+
+size_t i64_to_dec(int64_t v, char *out) {
+    if (v >= 0) return u64_to_dec((uint64_t)v, out);
+    *out = '-';
+    return 1 + u64_to_dec(0 - (uint64_t)v, out + 1);
+}
+
+/* --- buf
+ * -----------------------------------------------------------------------------------------------------------
+ */
+
+void buf_reserve(struct buf *b, size_t extra) {
+    if (LIKELY(b->cap - b->len >= extra)) return;
+    size_t need;
+    if (__builtin_add_overflow(b->len, extra, &need)) out_of_memory(SIZE_MAX);
+    /* Doubling while small, half as much again later: a buffer of gigabytes should not ask for twice of that.
+     */
+    size_t grown = b->cap < (64u << 20) ? b->cap * 2 : b->cap + b->cap / 2;
+    size_t cap = grown > need ? grown : need;
+    if (cap < 64) cap = 64;
+    b->data = xrealloc(b->data, cap);
+    b->cap = cap;
+}
+
+void buf_append(struct buf *b, const void *data, size_t len) {
+    if (len == 0) return;
+    buf_reserve(b, len);
+    memcpy(b->data + b->len, data, len);
+    b->len += len;
+}
+
+void buf_append_str(struct buf *b, const char *s) {
+    buf_append(b, s, strlen(s));
+}
+
+void buf_append_char(struct buf *b, char c) {
+    buf_reserve(b, 1);
+    b->data[b->len++] = c;
+}
+
+void buf_printf(struct buf *b, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    buf_vprintf(b, fmt, ap);
+    va_end(ap);
+}
+
+void buf_vprintf(struct buf *b, const char *fmt, va_list ap) {
+    va_list again;
+    va_copy(again, ap);
+    buf_reserve(b, 64);
+    int n = vsnprintf(b->data + b->len, b->cap - b->len, fmt, ap);
+    TARN_ASSERT(n >= 0);
+    if ((size_t)n >= b->cap - b->len) {
+        buf_reserve(b, (size_t)n + 1);
+        vsnprintf(b->data + b->len, b->cap - b->len, fmt, again);
+    }
+    va_end(again);
+    b->len += (size_t)n;
+}
+
+void buf_consume(struct buf *b, size_t n) {
+    TARN_ASSERT(n <= b->len);
+    b->len -= n;
+    if (b->len != 0 && n != 0) memmove(b->data, b->data + n, b->len);
+}
+
+void buf_clear(struct buf *b) {
+    b->len = 0;
+}
+
+void buf_free(struct buf *b) {
+    free(b->data);
+    *b = (struct buf){0};
+}
+
+void buf_append_quoted(struct buf *b, struct span s) {
+    static const char hex[] = "0123456789abcdef";
+    buf_reserve(b, s.len + 2);
+    buf_append_char(b, '"');
+    for (size_t i = 0; i < s.len; i++) {
+        unsigned char c = (unsigned char)s.data[i];
+        switch (c) {
+        case '\\':
+        case '"':
+            buf_append_char(b, '\\');
+            buf_append_char(b, (char)c);
+            break;
+        case '\n': buf_append(b, "\\n", 2); break;
+        case '\r': buf_append(b, "\\r", 2); break;
+        case '\t': buf_append(b, "\\t", 2); break;
+        case '\a': buf_append(b, "\\a", 2); break;
+        case '\b': buf_append(b, "\\b", 2); break;
+        default:
+            if (c >= 0x20 && c < 0x7f) {
+                buf_append_char(b, (char)c);
+            } else {
+                char esc[4] = {'\\', 'x', hex[c >> 4], hex[c & 15]};
+                buf_append(b, esc, sizeof(esc));
+            }
+        }
+    }
+    buf_append_char(b, '"');
+}

@@ -1,0 +1,92 @@
+/* Log-linear histograms: values below 32 have a bucket each, every power of two above is cut in 32 equal
+ * buckets. One thread writes with plain relaxed stores; readers may see a sum that lags behind a count, never
+ * a torn word. */
+#include "base/hist.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+
+#define SUB_BITS 5
+#define SUB      (1u << SUB_BITS)
+
+const uint64_t hist_latency_bounds_us[] = {125,   150,    200,    250,    300,     400,  500,   750,
+                                           1000,  1500,   2000,   3000,   5000,    7000, 15000, 20000,
+                                           50000, 100000, 200000, 500000, 1000000, 0};
+
+static unsigned bucket_of(uint64_t v) {
+    if (v < SUB) return (unsigned)v;
+    unsigned exp = 63u - (unsigned)__builtin_clzll(v);
+    unsigned shift = exp - SUB_BITS;
+    unsigned i = (shift + 1) * SUB + (unsigned)((v >> shift) & (SUB - 1));
+    return i < HIST_BUCKETS ? i : HIST_BUCKETS - 1;
+}
+
+/* The largest value that falls into bucket i. */
+static uint64_t bucket_top(unsigned i) {
+    if (i < SUB) return i;
+    if (i == HIST_BUCKETS - 1) return UINT64_MAX;
+    unsigned shift = i / SUB - 1;
+    return (((uint64_t)(SUB + i % SUB) + 1) << shift) - 1;
+}
+
+static uint64_t peek(const uint64_t *p) {
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+static void poke(uint64_t *p, uint64_t v) {
+    __atomic_store_n(p, v, __ATOMIC_RELAXED);
+}
+
+void hist_init(struct hist *h) {
+    memset(h, 0, sizeof(*h));
+}
+
+void hist_add(struct hist *h, uint64_t value) {
+    uint64_t *b = &h->bucket[bucket_of(value)];
+    poke(b, *b + 1);
+    if (h->count == 0 || value < h->min) poke(&h->min, value);
+    if (value > h->max) poke(&h->max, value);
+    poke(&h->sum, h->sum + value);
+    poke(&h->count, h->count + 1);
+}
+
+void hist_merge(struct hist *into, const struct hist *from) {
+    uint64_t count = peek(&from->count), min = peek(&from->min), max = peek(&from->max);
+    if (count == 0) return;
+    for (unsigned i = 0; i < HIST_BUCKETS; i++) {
+        uint64_t n = peek(&from->bucket[i]);
+        if (n != 0) poke(&into->bucket[i], into->bucket[i] + n);
+    }
+    if (into->count == 0 || min < into->min) poke(&into->min, min);
+    if (max > into->max) poke(&into->max, max);
+    poke(&into->sum, into->sum + peek(&from->sum));
+    poke(&into->count, into->count + count);
+}
+
+uint64_t hist_percentile(const struct hist *h, double p) {
+    uint64_t count = peek(&h->count);
+    if (count == 0) return 0;
+    if (p <= 0) return peek(&h->min);
+    uint64_t max = peek(&h->max);
+    if (p >= 1) return max;
+    double exact = p * (double)count;
+    uint64_t rank = (uint64_t)exact;
+    if ((double)rank < exact || rank == 0) rank++;
+    uint64_t seen = 0;
+    for (unsigned i = 0; i < HIST_BUCKETS; i++) {
+        seen += peek(&h->bucket[i]);
+        if (seen >= rank) return max_u64(min_u64(bucket_top(i), max), peek(&h->min));
+    }
+    return max;
+}
+
+double hist_mean(const struct hist *h) {
+    uint64_t count = peek(&h->count);
+    return count == 0 ? 0 : (double)peek(&h->sum) / (double)count;
+}
+
+uint64_t hist_count_upto(const struct hist *h, uint64_t bound) {
+    uint64_t seen = 0;
+    for (unsigned i = 0, last = bucket_of(bound); i <= last; i++) seen += peek(&h->bucket[i]);
+    return seen;
+}

@@ -1,0 +1,110 @@
+/* The process log.
+ *
+ * Lines are written with one write(2) to one descriptor number that never changes once a file was opened:
+ * log_open replaces what is behind it with dup3, which is atomic, so writers need no lock. */
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LINE_MAX_BYTES 4096
+
+static atomic_int log_fd = STDOUT_FILENO;
+static atomic_int log_threshold = LOG_LEVEL_NOTICE;
+static atomic_char log_role = 'M';
+static _Atomic(log_sink_fn) sink_fn;
+static _Atomic(void *) sink_arg;
+
+bool log_open(const char *path) {
+    bool to_stdout = path == NULL || path[0] == '\0';
+    int target = to_stdout ? STDOUT_FILENO : open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    if (target < 0) return false;
+
+    int fd = atomic_load(&log_fd);
+    if (fd == STDOUT_FILENO) {
+        if (!to_stdout) atomic_store(&log_fd, target);
+        return true;
+    }
+    bool ok = dup3(target, fd, O_CLOEXEC) >= 0;
+    int saved = errno;
+    if (!to_stdout) close(target);
+    errno = saved;
+    return ok;
+}
+
+void log_set_level(enum log_level level) {
+    atomic_store(&log_threshold, (int)level);
+}
+
+enum log_level log_get_level(void) {
+    return (enum log_level)atomic_load(&log_threshold);
+}
+
+void log_set_role(char role) {
+    atomic_store(&log_role, role);
+}
+
+void log_set_sink(log_sink_fn fn, void *arg) {
+    atomic_store(&sink_fn, (log_sink_fn)NULL);
+    atomic_store(&sink_arg, arg);
+    atomic_store(&sink_fn, fn);
+}
+
+static size_t write_prefix(char *line, size_t cap, enum log_level level) {
+    static const char marks[] = {'.', '-', '*', '#'};
+    struct timespec now;
+    struct tm tm;
+    char date[64];
+    clock_gettime(CLOCK_REALTIME, &now);
+    localtime_r(&now.tv_sec, &tm);
+    strftime(date, sizeof(date), "%d %b %Y %H:%M:%S", &tm);
+    int n = snprintf(line, cap, "%d:%c %s.%03d %c ", (int)getpid(), atomic_load(&log_role), date,
+                     (int)(now.tv_nsec / 1000000), marks[level]);
+    return (size_t)n;
+}
+
+/* Messages quote keys, paths and peers' texts: none of them may forge a line of its own. */
+static void defuse_controls(char *s, size_t len) {
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)s[i];
+        if ((c < 0x20 && c != '\t') || c == 0x7f) s[i] = ' ';
+    }
+}
+
+void log_write(enum log_level level, const char *fmt, ...) {
+    if (level >= LOG_LEVEL_NOTHING || (int)level < atomic_load_explicit(&log_threshold, memory_order_relaxed))
+        return;
+    int saved = errno;
+    char line[LINE_MAX_BYTES];
+    log_sink_fn sink = atomic_load(&sink_fn);
+    size_t start = sink != NULL ? 0 : write_prefix(line, sizeof(line), level);
+
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(line + start, sizeof(line) - start - 1, fmt, ap);
+    va_end(ap);
+    size_t len = start;
+    if (n > 0) {
+        size_t room = sizeof(line) - start - 2;
+        len += (size_t)n < room ? (size_t)n : room;
+    }
+    defuse_controls(line + start, len - start);
+
+    if (sink != NULL) {
+        line[len] = '\0';
+        sink(atomic_load(&sink_arg), level, line);
+    } else {
+        line[len++] = '\n';
+        ssize_t rc;
+        do rc = write(atomic_load_explicit(&log_fd, memory_order_relaxed), line, len);
+        while (rc < 0 && errno == EINTR);
+    }
+    errno = saved;
+}
