@@ -40,8 +40,11 @@ struct resp_limits {
  * in argv[0 .. big_index), pointing into data. The caller must now take *used_p bytes of data as consumed AND keep the
  * earlier arguments itself if it needs them (it moves them to its own memory), read big_len bytes plus "\r\n" into memory
  * of its own, and then call resp_parser_big_done with the span where the bytes lie. Parsing then goes on with the bytes
- * after the "\r\n". When the request is complete, argv[i] of the earlier arguments are those handed to
- * resp_parser_set_arg (or NULL spans if the caller did not). */
+ * after the "\r\n"; call resp_parse even if there are none yet, the request may be complete. When it is, argv[i] of the
+ * earlier arguments are those handed to resp_parser_set_arg (or NULL spans if the caller did not). An argument of big_min
+ * bytes is reported even if all of it is in data already.
+ *
+ * *used_p is 0 with RESP_MORE and RESP_ERROR. After an error the parser has forgotten the request. */
 struct resp_parser {
     struct span *argv; /* capacity argv_cap, owned */
     size_t argc;       /* complete so far, or final */
@@ -49,10 +52,13 @@ struct resp_parser {
     char error[128];
     size_t big_index, big_len;
     /* private */
-    int64_t remaining; /* arguments still to come, -1: between requests */
+    int64_t remaining; /* arguments still to come, 0: between requests */
     size_t pos;        /* parsed so far of the bytes on offer */
+    size_t searched;   /* bytes after pos that hold no line end */
     int64_t bulk_len;  /* of the argument being read, -1: its header is not read yet */
-    size_t *offsets;   /* of complete arguments, relative to the start of the bytes on offer; SIZE_MAX: absolute in argv */
+    size_t absolute;   /* arguments before this one lie in the caller's memory, argv points there */
+    bool in_big;       /* between RESP_BIG and resp_parser_big_done */
+    size_t *offsets;   /* capacity argv_cap or NULL: of the arguments kept over calls, from the start of the bytes on offer */
     struct buf inline_copy;
 };
 
@@ -60,7 +66,7 @@ enum resp_result resp_parse(struct resp_parser *p, const struct resp_limits *lim
                             size_t *used_p);
 void resp_parser_set_arg(struct resp_parser *p, size_t index, struct span value); /* absolute, caller's memory */
 void resp_parser_big_done(struct resp_parser *p, struct span value);
-/* Forgets a request in the making. */
+/* Forgets a request in the making, and memory that a giant one took. */
 void resp_parser_reset(struct resp_parser *p);
 void resp_parser_free(struct resp_parser *p);
 

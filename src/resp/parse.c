@@ -1,0 +1,326 @@
+/* The request parser.
+ *
+ *                      '*' line                  '$' line                 bytes and CRLF
+ *     between requests ---------> header awaited ---------> bulk awaited ----------------> header awaited ...
+ * request
+ *                                                     \
+ *                                                      `--> RESP_BIG, in_big --resp_parser_big_done--> header
+ * awaited
+ *
+ * The usual case is a request that is in the buffer from end to end: one pass, digits read by hand, no state
+ * kept. Only when the bytes run out are the arguments so far turned into offsets, each once, because the
+ * buffer may move before the next call. */
+#include "resp/resp.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "resp/line.h"
+
+/* What a connection keeps between requests. */
+#define ARGV_KEEP   1024
+#define INLINE_KEEP 4096
+
+static enum resp_result fail(struct resp_parser *p, const char *text) {
+    resp_parser_reset(p);
+    snprintf(p->error, sizeof(p->error), "Protocol error: %s", text);
+    return RESP_ERROR;
+}
+
+static enum resp_result fail_not_bulk(struct resp_parser *p, char got) {
+    char text[40];
+    unsigned char c = (unsigned char)got;
+    snprintf(text, sizeof(text),
+             c >= 0x20 && c < 0x7f ? "expected '$', got '%c'" : "expected '$', got '\\x%02x'", c);
+    return fail(p, text);
+}
+
+static void grow_argv(struct resp_parser *p) {
+    p->argv_cap = p->argv_cap == 0 ? 16 : p->argv_cap * 2;
+    p->argv = xrealloc(p->argv, p->argv_cap * sizeof(*p->argv));
+    if (p->offsets != NULL) p->offsets = xrealloc(p->offsets, p->argv_cap * sizeof(*p->offsets));
+}
+
+static void drop_giant(struct resp_parser *p) {
+    if (UNLIKELY(p->argv_cap > ARGV_KEEP)) {
+        free(p->argv);
+        free(p->offsets);
+        p->argv = NULL;
+        p->offsets = NULL;
+        p->argv_cap = 0;
+    }
+    if (UNLIKELY(p->inline_copy.cap > INLINE_KEEP)) buf_free(&p->inline_copy);
+}
+
+/* Arguments [from, argc) point into data; remember where, for data may move. */
+static void keep_offsets(struct resp_parser *p, const char *data, size_t from) {
+    if (from == p->argc) return;
+    if (p->offsets == NULL) p->offsets = xmalloc(p->argv_cap * sizeof(*p->offsets));
+    for (size_t i = from; i < p->argc; i++) p->offsets[i] = (size_t)(p->argv[i].data - data);
+}
+
+/* The other way round, for those that earlier calls found. */
+static void restore_pointers(struct resp_parser *p, const char *data, size_t upto) {
+    for (size_t i = p->absolute; i < upto; i++) p->argv[i].data = data + p->offsets[i];
+}
+
+/* Reads "digits\r\n" of up to nine digits at s. NULL: it is not whole, or not that plain. */
+static inline const char *read_count(const char *s, const char *end, size_t *count_p) {
+    if (end - s < 3) return NULL;
+    unsigned v = (unsigned char)s[0] - '0';
+    if (v > 9) return NULL;
+    const char *first = s++;
+    for (;;) {
+        unsigned d = (unsigned char)*s - '0';
+        if (d > 9) break;
+        v = v * 10 + d;
+        if (++s == end || s - first > 9 || *first == '0') return NULL;
+    }
+    if (end - s < 2 || s[0] != '\r' || s[1] != '\n') return NULL;
+    *count_p = v;
+    return s + 2;
+}
+
+enum line_state { LINE_WHOLE, LINE_MORE, LINE_TOO_LONG, LINE_NO_LF };
+
+/* The line at s of a buffer that ends at end, up to its CR. */
+static enum line_state find_header_line(struct resp_parser *p, const char *s, const char *end, size_t max,
+                                        struct span *line_p) {
+    size_t avail = (size_t)(end - s);
+    size_t from = p->searched < avail ? p->searched : avail;
+    const char *cr = from == avail ? NULL : memchr(s + from, '\r', avail - from);
+    size_t len = cr == NULL ? avail : (size_t)(cr - s);
+    if (len > max) return LINE_TOO_LONG;
+    p->searched = len;
+    if (cr == NULL || cr + 1 == end) return LINE_MORE;
+    p->searched = 0;
+    if (cr[1] != '\n') return LINE_NO_LF;
+    *line_p = span_of(s, len);
+    return LINE_WHOLE;
+}
+
+/* "*n": sets remaining and returns RESP_REQUEST, then *next_p is what follows the line. */
+static enum resp_result read_multibulk_header(struct resp_parser *p, const struct resp_limits *limits,
+                                              const char *data, const char *end, const char **next_p) {
+    size_t count;
+    const char *next = read_count(data + 1, end, &count);
+    if (LIKELY(next != NULL)) {
+        p->searched = 0;
+    } else {
+        struct span line;
+        int64_t n;
+        switch (find_header_line(p, data, end, limits->max_inline, &line)) {
+        case LINE_MORE: return RESP_MORE;
+        case LINE_TOO_LONG: return fail(p, "too big mbulk count string");
+        case LINE_NO_LF: return fail(p, "invalid multibulk length");
+        case LINE_WHOLE: break;
+        }
+        if (!span_to_i64(span_of(line.data + 1, line.len - 1), &n) || n > INT_MAX)
+            return fail(p, "invalid multibulk length");
+        count = n < 0 ? 0 : (size_t)n;
+        next = line.data + line.len + 2;
+    }
+    if (UNLIKELY(count > limits->max_args))
+        return fail(p, limits->unauthenticated ? "unauthenticated multibulk length"
+                                               : "invalid multibulk length");
+    p->remaining = (int64_t)count;
+    *next_p = next;
+    return RESP_REQUEST;
+}
+
+/* "$n" in its rarer forms. Same returns. */
+static enum resp_result read_bulk_header(struct resp_parser *p, const struct resp_limits *limits,
+                                         const char *s, const char *end, size_t *len_p, const char **next_p) {
+    struct span line;
+    int64_t n;
+    switch (find_header_line(p, s, end, limits->max_inline, &line)) {
+    case LINE_MORE: return RESP_MORE;
+    case LINE_TOO_LONG: return fail(p, "too big bulk count string");
+    case LINE_NO_LF: return fail(p, "invalid bulk length");
+    case LINE_WHOLE: break;
+    }
+    if (!span_to_i64(span_of(line.data + 1, line.len - 1), &n) || n < 0)
+        return fail(p, "invalid bulk length");
+    *len_p = (size_t)n;
+    *next_p = line.data + line.len + 2;
+    return RESP_REQUEST;
+}
+
+static enum resp_result finish(struct resp_parser *p, size_t used, size_t *used_p) {
+    p->pos = p->searched = p->absolute = 0;
+    p->remaining = 0;
+    *used_p = used;
+    return RESP_REQUEST;
+}
+
+static enum resp_result begin_big(struct resp_parser *p, size_t len, size_t used, size_t *used_p) {
+    p->in_big = true;
+    p->big_index = p->argc;
+    p->big_len = len;
+    if (p->argc == p->argv_cap) grow_argv(p);
+    if (p->offsets == NULL) p->offsets = xmalloc(p->argv_cap * sizeof(*p->offsets));
+    /* SIZE_MAX will tell those that the caller rescued with resp_parser_set_arg. */
+    for (size_t i = p->absolute; i < p->argc; i++) p->offsets[i] = 0;
+    *used_p = used;
+    return RESP_BIG;
+}
+
+/* Arguments from data + pos on. */
+static enum resp_result parse_args(struct resp_parser *p, const struct resp_limits *limits, const char *data,
+                                   const char *end, const char *s, size_t *used_p) {
+    size_t found_before = p->argc, argc = p->argc;
+    int64_t remaining = p->remaining;
+    while (remaining > 0) {
+        size_t len;
+        if (LIKELY(p->bulk_len < 0)) {
+            if (s == end) goto more;
+            if (UNLIKELY(*s != '$')) return fail_not_bulk(p, *s);
+            const char *body = read_count(s + 1, end, &len);
+            if (UNLIKELY(body == NULL)) {
+                enum resp_result r = read_bulk_header(p, limits, s, end, &len, &body);
+                if (r == RESP_MORE) goto more;
+                if (r == RESP_ERROR) return r;
+            }
+            s = body;
+            p->searched = 0;
+            if (UNLIKELY(len > limits->max_bulk))
+                return fail(p,
+                            limits->unauthenticated ? "unauthenticated bulk length" : "invalid bulk length");
+            if (UNLIKELY(len >= limits->big_min)) {
+                p->argc = argc;
+                p->remaining = remaining;
+                restore_pointers(p, data, found_before);
+                return begin_big(p, len, (size_t)(s - data), used_p);
+            }
+        } else {
+            len = (size_t)p->bulk_len;
+        }
+        size_t avail = (size_t)(end - s);
+        if (UNLIKELY(avail < 2 || avail - 2 < len)) {
+            p->bulk_len = (int64_t)len;
+            goto more;
+        }
+        p->bulk_len = -1;
+        /* Redis skips two bytes here whatever they are; a length that is off would then pass for a request.
+         */
+        if (UNLIKELY(s[len] != '\r' || s[len + 1] != '\n')) return fail(p, "invalid bulk length");
+        if (UNLIKELY(argc == p->argv_cap)) grow_argv(p);
+        p->argv[argc++] = span_of(s, len);
+        s += len + 2;
+        remaining--;
+    }
+    p->argc = argc;
+    if (UNLIKELY(found_before > 0)) restore_pointers(p, data, found_before);
+    return finish(p, (size_t)(s - data), used_p);
+more:
+    p->argc = argc;
+    p->remaining = remaining;
+    p->pos = (size_t)(s - data);
+    keep_offsets(p, data, found_before);
+    return RESP_MORE;
+}
+
+static enum resp_result parse_inline(struct resp_parser *p, const struct resp_limits *limits,
+                                     const char *data, size_t len, size_t *used_p) {
+    size_t from = p->searched < len ? p->searched : len;
+    const char *lf = from == len ? NULL : memchr(data + from, '\n', len - from);
+    size_t line_len = lf == NULL ? len : (size_t)(lf - data);
+    /* Redis looks for the line's end with strchr, so a NUL stalls it until the line is too long. Say so at
+     * once. */
+    size_t scan = line_len > limits->max_inline ? limits->max_inline + 1 : line_len;
+    if (from < scan && memchr(data + from, '\0', scan - from) != NULL)
+        return fail(p, "NUL in inline request");
+    if (line_len > limits->max_inline) return fail(p, "too big inline request");
+    if (lf == NULL) {
+        p->searched = len;
+        return RESP_MORE;
+    }
+    const char *s = data, *end = lf;
+    if (end > s && end[-1] == '\r') end--;
+    bool quoted = false;
+    for (const char *c = s; c < end; c++) quoted |= *c == '"' || *c == '\'';
+
+    if (!quoted) {
+        for (;;) {
+            while (s < end && line_is_blank(*s)) s++;
+            if (s == end) break;
+            const char *word = s;
+            while (s < end && !line_is_blank(*s)) s++;
+            if (p->argc == p->argv_cap) grow_argv(p);
+            p->argv[p->argc++] = span_of(word, (size_t)(s - word));
+        }
+    } else {
+        struct buf *copy = &p->inline_copy;
+        buf_clear(copy);
+        buf_reserve(copy, line_len); /* copy->data stays where it is from now on */
+        int rc;
+        size_t at;
+        while (at = copy->len, (rc = line_next_word(&s, end, copy)) > 0) {
+            if (p->argc == p->argv_cap) grow_argv(p);
+            p->argv[p->argc++] = span_of(copy->data + at, copy->len - at);
+        }
+        if (rc < 0) return fail(p, "unbalanced quotes in request");
+    }
+    return finish(p, line_len + 1, used_p);
+}
+
+enum resp_result resp_parse(struct resp_parser *p, const struct resp_limits *limits, const char *data,
+                            size_t len, size_t *used_p) {
+    TARN_ASSERT(!p->in_big);
+    *used_p = 0;
+    if (p->remaining == 0 && p->absolute > 0) return finish(p, 0, used_p); /* the last argument was a big one */
+    if (UNLIKELY(len == 0)) return RESP_MORE;
+    const char *end = data + len, *s;
+    if (p->remaining == 0) {
+        if (p->searched == 0) {
+            drop_giant(p);
+            p->argc = 0;
+        }
+        if (UNLIKELY(*data != '*')) return parse_inline(p, limits, data, len, used_p);
+        enum resp_result r = read_multibulk_header(p, limits, data, end, &s);
+        if (r != RESP_REQUEST) return r;
+        p->bulk_len = -1;
+    } else {
+        s = data + p->pos;
+        TARN_ASSERT(p->pos <= len);
+    }
+    return parse_args(p, limits, data, end, s, used_p);
+}
+
+void resp_parser_set_arg(struct resp_parser *p, size_t index, struct span value) {
+    size_t known = p->in_big ? p->big_index : p->absolute;
+    TARN_ASSERT(index < known);
+    p->argv[index] = value;
+    if (index >= p->absolute) p->offsets[index] = SIZE_MAX;
+}
+
+void resp_parser_big_done(struct resp_parser *p, struct span value) {
+    TARN_ASSERT(p->in_big);
+    for (size_t i = p->absolute; i < p->big_index; i++) {
+        if (p->offsets[i] != SIZE_MAX) p->argv[i] = (struct span){NULL, 0};
+    }
+    p->argv[p->big_index] = value;
+    p->argc = p->absolute = p->big_index + 1;
+    p->in_big = false;
+    p->bulk_len = -1;
+    p->pos = p->searched = 0;
+    p->remaining--;
+}
+
+void resp_parser_reset(struct resp_parser *p) {
+    p->argc = 0;
+    p->remaining = 0;
+    p->bulk_len = -1;
+    p->pos = p->searched = p->absolute = 0;
+    p->in_big = false;
+    drop_giant(p);
+}
+
+void resp_parser_free(struct resp_parser *p) {
+    free(p->argv);
+    free(p->offsets);
+    buf_free(&p->inline_copy);
+    *p = (struct resp_parser){0};
+}
