@@ -1,0 +1,365 @@
+/* libtarn: put, get and match blocks of bytes in a tarn pool.
+ *
+ *     tarn_client *c;
+ *     if (tarn_connect("tarn://127.0.0.1:6479", NULL, &c)) { fprintf(stderr, "%s\n", tarn_last_error());
+ * return 1; } tarn_put(c, "key", 3, data, len, NULL); size_t n; if (tarn_get(c, "key", 3, buf, sizeof buf,
+ * &n, NULL) == TARN_OK) use(buf, n); tarn_close(&c);
+ *
+ * docs/LIBTARN.md is the guide; this header is the reference.
+ *
+ * Results. Every function returns TARN_OK (0) or a negative tarn_status; tarn_last_error() has a sentence
+ * about the last failure of the calling thread and what to do about it. Outputs are written only on TARN_OK
+ * unless said otherwise. A missing key is TARN_ENOTFOUND and no failure. Batches return TARN_OK when every
+ * key was tried; each item has its own status.
+ *
+ * What a get promises. TARN_OK means: these are exactly the bytes that were put under that key, checked
+ * (CRC-32C, lease, epoch) after they had arrived. Anything else means that the output buffers may hold junk:
+ * do not read them.
+ *
+ * Keys are 1 to 1024 bytes of any kind, values 0 to 2^40 bytes. A value never changes: a put of a key that is
+ * there does nothing (TARN_EEXISTS), unless it says replace.
+ *
+ * Threads. A tarn_client may be used from any number of threads at once. It keeps up to max_lanes lanes; a
+ * lane is one control connection and the data connections beside it, and serves one call at a time. A call
+ * waits for a free lane, and prefers the one that its thread used last. tarn_close must be the last call.
+ * Views, puts in place and async queues belong to one thread at a time. Nothing here survives fork(): a child
+ * gets TARN_ECLOSED and connects anew.
+ *
+ * Signals: no function is async-signal-safe; sockets never raise SIGPIPE.
+ *
+ * Structs that may grow start with their size, set by their init function (or by hand: sizeof). */
+#ifndef TARN_H
+#define TARN_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+#include "tarn_status.h"
+
+#ifndef TARN_API
+#if defined(__GNUC__)
+#define TARN_API __attribute__((visibility("default")))
+#else
+#define TARN_API
+#endif
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TARN_KEY_MAX    1024
+#define TARN_NO_TIMEOUT UINT64_MAX /* as a timeout_ms: wait for ever */
+
+typedef struct tarn_client tarn_client;
+typedef struct tarn_view tarn_view;
+typedef struct tarn_writer tarn_writer;
+typedef struct tarn_async tarn_async;
+
+/* --- the library
+ * ------------------------------------------------------------------------------------------------- */
+
+/* "0.1.0", static. */
+TARN_API const char *tarn_version(void);
+/* The text of a status, static, never NULL (tarn_status_text for callers that have only the number). */
+TARN_API const char *tarn_strerror(int status);
+/* What went wrong in this thread's last failed call, with advice; "" before the first. Valid until the
+ * thread's next call into the library. */
+TARN_API const char *tarn_last_error(void);
+/* Frees what tarn_get_alloc and tarn_command returned. NULL is fine. */
+TARN_API void tarn_free(void *memory);
+/* Where log lines go: fn(arg, level 0 debug .. 3 warning, text), possibly from several threads. NULL:
+ * warnings to stderr (the default). Process-wide. */
+TARN_API void tarn_set_log(void (*fn)(void *arg, int level, const char *text), void *arg);
+
+/* --- connecting
+ * --------------------------------------------------------------------------------------------------- */
+
+typedef struct tarn_options {
+    size_t size;
+    const char *transport;       /* "auto" (default: shm on the same machine, else tcp), "shm", "tcp" */
+    int verify;                  /* 1 (default): check CRCs. 0: leases and epochs are still checked */
+    unsigned max_lanes;          /* 8: calls that run at the same time */
+    unsigned streams;            /* 2: tcp data connections per lane and host, for large values */
+    uint64_t connect_timeout_ms; /* 5000 */
+    uint64_t timeout_ms;     /* 10000: of a call without its own; plus the time its bytes take at 100 MB/s */
+    uint64_t lease_ms;       /* 5000: what gets ask for */
+    unsigned retries;        /* 3: how often a broken connection or a lost lease is tried again */
+    uint64_t backoff_min_ms; /* 100: doubles with every try, with jitter */
+    uint64_t backoff_max_ms; /* 5000 */
+    size_t batch_keys;       /* 4096: keys per request; larger batches are pipelined */
+    uint64_t piece_bytes;    /* 64 MiB: larger values go in pieces, with the lease renewed in between */
+    unsigned workers;        /* 2: threads of an async queue */
+    const char *host_name;   /* this machine, for shm and for "nearest first"; NULL: gethostname() */
+    const char *user, *password; /* NULL: those of the URL */
+    const char *name;            /* CLIENT SETNAME, NULL: none */
+} tarn_options;
+TARN_API void tarn_options_init(tarn_options *options);
+
+/* tarn://[user:pass@]host[:port][/][?name=value[&...]]: host may be a name, an IPv4 address or [an IPv6
+ * address]; the port is 6479 by default; user and password are percent-decoded; ":pass@" is the default user.
+ * The names are those of tarn_options: transport, verify, max_lanes, streams, connect_timeout_ms, timeout_ms,
+ * lease_ms, retries, backoff_min_ms, backoff_max_ms, batch_keys, piece_bytes, workers, host_name, name. The
+ * URL wins over options (which may be NULL). Connects and authenticates at once. TARN_EINVAL: the URL;
+ * TARN_EIO, TARN_ETIMEOUT: no server; TARN_EPERM: wrong password; TARN_EPROTO: not a tarn server. */
+TARN_API tarn_status tarn_connect(const char *url, const tarn_options *options, tarn_client **client_p);
+/* Also the views, writers and queues must be closed before. Nulls the pointer; NULL inside is fine. */
+TARN_API void tarn_close(tarn_client **client_p);
+/* One round trip. */
+TARN_API tarn_status tarn_ping(tarn_client *client);
+
+/* How one call differs from the client's options. NULL stands for one that is all defaults. */
+typedef struct tarn_call {
+    size_t size;
+    uint64_t timeout_ms; /* 0: the client's. The call ends by then, with TARN_ETIMEOUT */
+    uint64_t lease_ms;   /* gets, views: 0: the client's. Prefix length: 0: no lease */
+    uint64_t wait_ms;    /* gets, prefix length: wait so long for keys that are not there yet; 0: do not */
+} tarn_call;
+TARN_API void tarn_call_init(tarn_call *call);
+
+enum { TARN_PIN_NONE, TARN_PIN_SOFT, TARN_PIN_HARD };
+
+typedef struct tarn_put_options {
+    size_t size;
+    uint64_t timeout_ms; /* as in tarn_call */
+    int replace;   /* 1: a value that is there is replaced; it stays readable until the new one is whole */
+    int exists_ok; /* 1: a key that is there is TARN_OK for single puts, too (items say TARN_EEXISTS anyhow)
+                    */
+    unsigned replicas; /* 0: the server's default */
+    int pin;           /* TARN_PIN_* */
+    uint64_t pin_ms;   /* of a soft pin, 0: the server's default */
+    uint64_t ttl_ms;   /* 0: none */
+    const void *group; /* name of an eviction group, NULL: none */
+    size_t group_len;
+    const char *const *prefer; /* names of segments, best first; NULL: none */
+    size_t prefers;
+} tarn_put_options;
+TARN_API void tarn_put_options_init(tarn_put_options *options);
+
+/* --- one key
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* TARN_OK: readable by all from now on. TARN_EEXISTS: it was there already, nothing was sent. TARN_EBUSY:
+ * another writer is at it. TARN_ENOSPACE, TARN_EQUOTA, TARN_EOOM: no room. */
+TARN_API tarn_status tarn_put(tarn_client *client, const void *key, size_t key_len, const void *data,
+                              size_t len, const tarn_put_options *options);
+TARN_API tarn_status tarn_putv(tarn_client *client, const void *key, size_t key_len, const struct iovec *iov,
+                               size_t n_iov, const tarn_put_options *options);
+/* The whole value; *len_p (may be NULL) is its size. TARN_ELIMIT: it does not fit in cap bytes; *len_p is
+ * written. */
+TARN_API tarn_status tarn_get(tarn_client *client, const void *key, size_t key_len, void *buffer, size_t cap,
+                              size_t *len_p, const tarn_call *call);
+/* Fills the pieces in order; they must hold the value. */
+TARN_API tarn_status tarn_getv(tarn_client *client, const void *key, size_t key_len, const struct iovec *iov,
+                               size_t n_iov, size_t *len_p, const tarn_call *call);
+/* Bytes [offset, offset + len) of the value, fewer where it ends before: *got_p. TARN_EINVAL: offset lies
+ * behind the end. Objects over 1 MiB carry a CRC per MiB, and whole MiBs are read to verify a range; smaller
+ * ones are read whole. */
+TARN_API tarn_status tarn_get_range(tarn_client *client, const void *key, size_t key_len, uint64_t offset,
+                                    void *buffer, size_t len, size_t *got_p, const tarn_call *call);
+/* A value of unknown size, in memory of its own (64-byte aligned, never NULL): tarn_free. */
+TARN_API tarn_status tarn_get_alloc(tarn_client *client, const void *key, size_t key_len, void **data_p,
+                                    size_t *len_p, const tarn_call *call);
+/* TARN_OK or TARN_ENOTFOUND. Takes no lease and does not count as a use. */
+TARN_API tarn_status tarn_exists(tarn_client *client, const void *key, size_t key_len);
+/* TARN_OK or TARN_ENOTFOUND. */
+TARN_API tarn_status tarn_remove(tarn_client *client, const void *key, size_t key_len);
+/* Until the key is readable: TARN_OK; not within timeout_ms: TARN_ETIMEOUT. */
+TARN_API tarn_status tarn_wait(tarn_client *client, const void *key, size_t key_len, uint64_t timeout_ms);
+/* kind: TARN_PIN_*; ms of a soft pin. TARN_OK or TARN_ENOTFOUND. */
+TARN_API tarn_status tarn_pin(tarn_client *client, const void *key, size_t key_len, int kind, uint64_t ms);
+
+/* --- many keys: a constant number of round trips
+ * ----------------------------------------------------------------------- */
+
+typedef struct tarn_key {
+    const void *data;
+    size_t len;
+} tarn_key;
+
+/* One key of a batch and its memory: iov, or (n_iov 0) buffer and buffer_len. */
+typedef struct tarn_item {
+    const void *key;
+    size_t key_len;
+    void *buffer; /* puts only read it */
+    size_t buffer_len;
+    const struct iovec *iov;
+    size_t n_iov;
+    uint64_t offset; /* gets: first byte wanted */
+    uint64_t want; /* gets: bytes wanted, fewer where the value ends; 0: all from offset on, which must fit */
+    /* results */
+    uint64_t got;        /* bytes delivered or stored */
+    uint64_t value_size; /* gets: of the whole value (also with TARN_ELIMIT) */
+    uint64_t version;    /* gets: grows with every value the server stores */
+    int32_t status;      /* tarn_status. Puts: TARN_EEXISTS counts as done */
+    uint32_t reserved;
+} tarn_item;
+
+/* Stores n values. The order of the items is the order of the prefix. *failed_p (may be NULL): items whose
+ * status is neither TARN_OK nor TARN_EEXISTS. */
+TARN_API tarn_status tarn_put_many(tarn_client *client, tarn_item *items, size_t n,
+                                   const tarn_put_options *options, size_t *failed_p);
+/* Reads n values or ranges. *hits_p (may be NULL): items with TARN_OK. Items are independent: a miss in the
+ * middle does not stop the others. */
+TARN_API tarn_status tarn_get_many(tarn_client *client, tarn_item *items, size_t n, const tarn_call *call,
+                                   size_t *hits_p);
+/* found[i] is 1 or 0. */
+TARN_API tarn_status tarn_exists_many(tarn_client *client, const tarn_key *keys, size_t n, uint8_t *found);
+/* How many leading keys are readable. With a lease (call->lease_ms) they stay so for that time, or until this
+ * thread's next get of them through this client, which ends it. */
+TARN_API tarn_status tarn_prefix_length(tarn_client *client, const tarn_key *keys, size_t n,
+                                        const tarn_call *call, size_t *length_p);
+TARN_API tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys, size_t n, size_t *removed_p);
+
+/* --- leased views: read in place
+ * ------------------------------------------------------------------------------------------ */
+
+/* A value in the pool's own memory, on the machine that holds it. The pointers may be read until the lease
+ * ends, and what was read counts only if tarn_view_check still says TARN_OK afterwards: after the lease the
+ * space may be given to others at any moment. So: open, work, check - and use the result of the work only
+ * after the check; renew in time.
+ *
+ *   open ──> valid ──(renew)──> valid ──> lease over: check says TARN_ELEASE ──> release
+ *
+ * TARN_ESTALE from open: the bytes are on another machine, or shm is not allowed here; use a get. With verify
+ * on, open checks the CRC once. */
+TARN_API tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
+                                    const tarn_call *call, tarn_view **view_p);
+TARN_API uint64_t tarn_view_size(const tarn_view *view);
+TARN_API uint64_t tarn_view_version(const tarn_view *view);
+/* The whole value, or NULL when it lies in several pieces. */
+TARN_API const void *tarn_view_data(const tarn_view *view);
+/* 0 to 8 pieces in order; the array belongs to the view. */
+TARN_API size_t tarn_view_pieces(const tarn_view *view, const struct iovec **pieces_p);
+/* Milliseconds of the lease that are left (CLOCK_BOOTTIME), 0: over. */
+TARN_API uint64_t tarn_view_valid_ms(const tarn_view *view);
+/* TARN_OK: all that was read through the view until now is right. TARN_ELEASE, TARN_ESTALE: it may not be. */
+TARN_API tarn_status tarn_view_check(tarn_view *view);
+/* The CRC over the bytes as they are now, then tarn_view_check. TARN_ECORRUPT: they changed. */
+TARN_API tarn_status tarn_view_verify(tarn_view *view);
+/* Prolongs the lease by a round trip; lease_ms 0: the client's. TARN_ENOTFOUND: this version is gone (the
+ * pointers stay good until the present lease ends). */
+TARN_API tarn_status tarn_view_renew(tarn_view *view, uint64_t lease_ms);
+/* Ends the lease early and nulls the pointer; NULL inside is fine. */
+TARN_API void tarn_view_release(tarn_view **view_p);
+
+/* --- puts in place: write into the pool
+ * ------------------------------------------------------------------------------------- */
+
+/* Space for a value of size bytes: write the pieces, then commit. On the same machine they are pool memory;
+ * elsewhere they are private memory that commit sends. Nobody sees the value before commit. The server takes
+ * the space back only when it knows that this process cannot write any more, so do commit or abort.
+ * TARN_EEXISTS, TARN_EBUSY, TARN_ENOSPACE as in tarn_put. */
+TARN_API tarn_status tarn_writer_open(tarn_client *client, const void *key, size_t key_len, uint64_t size,
+                                      const tarn_put_options *options, tarn_writer **writer_p);
+TARN_API size_t tarn_writer_pieces(const tarn_writer *writer, const struct iovec **pieces_p);
+/* The whole space, or NULL when it lies in several pieces. */
+TARN_API void *tarn_writer_data(const tarn_writer *writer);
+/* 1: pool memory, 0: private memory. */
+TARN_API int tarn_writer_in_place(const tarn_writer *writer);
+/* Both end the writer and null the pointer, whatever they return. No write through the pieces may follow. */
+TARN_API tarn_status tarn_writer_commit(tarn_writer **writer_p);
+TARN_API tarn_status tarn_writer_abort(tarn_writer **writer_p);
+
+/* --- registered buffers
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+/* Memory that will be used often: RDMA needs it, shm and tcp do no harm. Must stay mapped until it is
+ * unregistered or the client is closed. Up to 1024 per client (TARN_ELIMIT). TARN_EEXISTS, TARN_ENOTFOUND. */
+TARN_API tarn_status tarn_register(tarn_client *client, void *address, size_t len);
+TARN_API tarn_status tarn_unregister(tarn_client *client, void *address);
+
+/* --- asynchronous calls
+ * ------------------------------------------------------------------------------------------------------------
+ */
+
+/* A bounded queue of batches that worker threads run, and a queue of their completions. Items, keys and
+ * buffers stay borrowed until the completion has been taken out. Every accepted submission completes exactly
+ * once, cancelled ones with TARN_ECANCELED. */
+enum { TARN_OP_GET = 1, TARN_OP_PUT = 2, TARN_OP_EXISTS = 3, TARN_OP_REMOVE = 4 };
+
+typedef struct tarn_completion {
+    uint64_t id;
+    void *user;
+    int32_t op;     /* TARN_OP_* */
+    int32_t status; /* of the batch; each item has its own */
+    tarn_item *items;
+    size_t n;
+    size_t done; /* items that are TARN_OK (puts: or TARN_EEXISTS) */
+} tarn_completion;
+
+/* capacity: submissions that are not yet taken out again, 1 to 65536. */
+TARN_API tarn_status tarn_async_open(tarn_client *client, size_t capacity, tarn_async **queue_p);
+/* Cancels what has not started, waits for what has, drops completions. Nulls the pointer. */
+TARN_API void tarn_async_close(tarn_async **queue_p);
+/* TARN_EAGAIN: capacity reached; take completions out. options are copied (but not what they point to). *id_p
+ * may be NULL. EXISTS sets an item's status to TARN_OK or TARN_ENOTFOUND. */
+TARN_API tarn_status tarn_async_get(tarn_async *queue, tarn_item *items, size_t n, const tarn_call *call,
+                                    void *user, uint64_t *id_p);
+TARN_API tarn_status tarn_async_put(tarn_async *queue, tarn_item *items, size_t n,
+                                    const tarn_put_options *options, void *user, uint64_t *id_p);
+TARN_API tarn_status tarn_async_exists(tarn_async *queue, tarn_item *items, size_t n, void *user,
+                                       uint64_t *id_p);
+TARN_API tarn_status tarn_async_remove(tarn_async *queue, tarn_item *items, size_t n, void *user,
+                                       uint64_t *id_p);
+/* An eventfd, readable while completions are waiting: for poll, epoll or asyncio. Never read it. */
+TARN_API int tarn_async_fd(const tarn_async *queue);
+/* Takes up to max completions out; waits up to timeout_ms for the first (0: does not wait). Returns how many.
+ */
+TARN_API size_t tarn_async_poll(tarn_async *queue, tarn_completion *completions, size_t max,
+                                uint64_t timeout_ms);
+/* TARN_OK: it will complete with TARN_ECANCELED. TARN_EAGAIN: it runs, and completes as it may.
+ * TARN_ENOTFOUND. */
+TARN_API tarn_status tarn_async_cancel(tarn_async *queue, uint64_t id);
+
+/* --- figures
+ * ---------------------------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct tarn_stats {
+    size_t size;
+    uint64_t gets, get_hits, get_misses, get_failures; /* by key */
+    uint64_t puts, put_stored, put_existed, put_failures;
+    uint64_t lookups, removes;
+    uint64_t bytes_read, bytes_written;
+    uint64_t shm_bytes_read, shm_bytes_written, tcp_bytes_read, tcp_bytes_written;
+    uint64_t requests;    /* control requests sent; pipelined ones count each */
+    uint64_t round_trips; /* times a call waited for the server */
+    uint64_t connects, reconnects, retries, timeouts;
+    uint64_t leases, lease_renewals,
+        lease_misses;        /* lease_misses: bytes thrown away because the lease was over */
+    uint64_t epoch_misses;   /* ... because the segment had changed */
+    uint64_t crc_mismatches; /* ... because they did not match their CRC */
+    uint64_t unverified;     /* gets of values without a CRC while verify was on */
+    uint64_t segment_fetches;
+    uint64_t lanes, lanes_busy, views_open, writers_open, async_pending; /* now */
+} tarn_stats;
+/* Fills stats->size bytes at most. */
+TARN_API tarn_status tarn_get_stats(tarn_client *client, tarn_stats *stats);
+
+enum { TARN_HIST_GET, TARN_HIST_PUT, TARN_HIST_LOOKUP, TARN_HIST_REQUEST, TARN_HISTS };
+#define TARN_HIST_BOUNDS 32
+
+/* Latencies of whole calls (a batch is one) in microseconds; REQUEST: of single control round trips. */
+typedef struct tarn_histogram {
+    size_t size;
+    uint64_t count, sum_us, min_us, max_us;
+    uint64_t p50_us, p90_us, p95_us, p99_us, p999_us;
+    uint64_t n_bounds;
+    uint64_t bound_us[TARN_HIST_BOUNDS]; /* 125 .. 1000000 */
+    uint64_t upto[TARN_HIST_BOUNDS];     /* how many calls took bound_us or less */
+} tarn_histogram;
+TARN_API tarn_status tarn_get_histogram(tarn_client *client, int kind, tarn_histogram *histogram);
+
+/* Any command, for tools: argv[i] of lens[i] bytes (lens NULL: strings). *text_p is the reply as text (bulk
+ * strings as they are, numbers in decimal, arrays one element a line, nil empty), with a terminator that
+ * *len_p (may be NULL) does not count: tarn_free. An error reply is its status, with the text in
+ * tarn_last_error(). */
+TARN_API tarn_status tarn_command(tarn_client *client, size_t argc, const char *const *argv,
+                                  const size_t *lens, char **text_p, size_t *len_p);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
