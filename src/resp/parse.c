@@ -173,7 +173,7 @@ static enum resp_result parse_args(struct resp_parser *p, const struct resp_limi
     size_t found_before = p->argc, argc = p->argc;
     int64_t remaining = p->remaining;
     while (remaining > 0) {
-        size_t len;
+        size_t len = 0;
         if (LIKELY(p->bulk_len < 0)) {
             if (s == end) goto more;
             if (UNLIKELY(*s != '$')) return fail_not_bulk(p, *s);
@@ -181,7 +181,7 @@ static enum resp_result parse_args(struct resp_parser *p, const struct resp_limi
             if (UNLIKELY(body == NULL)) {
                 enum resp_result r = read_bulk_header(p, limits, s, end, &len, &body);
                 if (r == RESP_MORE) goto more;
-                if (r == RESP_ERROR) return r;
+                if (r != RESP_REQUEST) return r;
             }
             s = body;
             p->searched = 0;
@@ -272,7 +272,7 @@ enum resp_result resp_parse(struct resp_parser *p, const struct resp_limits *lim
     *used_p = 0;
     if (p->remaining == 0 && p->absolute > 0) return finish(p, 0, used_p); /* the last argument was a big one */
     if (UNLIKELY(len == 0)) return RESP_MORE;
-    const char *end = data + len, *s;
+    const char *end = data + len, *s = data;
     if (p->remaining == 0) {
         if (p->searched == 0) {
             drop_giant(p);
