@@ -1,0 +1,29 @@
+/* The hash index over object records: linear hashing (Litwin 1980), four bytes a bucket, chains through the records. It
+ * grows and shrinks one bucket per operation and never pauses. */
+#ifndef TARN_STORE_INDEX_H
+#define TARN_STORE_INDEX_H
+
+#include "store/record.h"
+
+struct index {
+    struct records *records;
+    object_ref **dir; /* segments of INDEX_SEGMENT buckets */
+    uint32_t dir_len, dir_cap;
+    uint64_t mask, split; /* buckets in use: mask + 1 + split */
+    uint64_t count;
+};
+
+void index_init(struct index *x, struct records *records);
+void index_free(struct index *x);
+struct object *index_find(const struct index *x, struct span key, uint64_t hash);
+void index_insert(struct index *x, struct object *o, uint64_t hash); /* key must not be in it */
+void index_remove(struct index *x, struct object *o, uint64_t hash);
+void index_prefetch_bucket(const struct index *x, uint64_t hash);
+void index_prefetch_head(const struct index *x, uint64_t hash);
+/* Visits the buckets of one step. fn may remove the object it is given. */
+uint64_t index_scan(struct index *x, uint64_t cursor, void (*fn)(void *arg, struct object *o), void *arg);
+/* The n-th object of a bucket chosen by random; NULL when that bucket is empty. */
+struct object *index_sample(const struct index *x, uint64_t random);
+uint64_t index_memory(const struct index *x);
+
+#endif

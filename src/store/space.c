@@ -1,0 +1,390 @@
+#include "store/space.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/assert.h"
+
+#define RESERVE ((size_t)48 << 30) /* two billion blocks */
+
+/* --- block numbers ------------------------------------------------------------------------------------------------------- */
+
+static block_id id_new(struct space *sp) {
+    block_id id = sp->free_ids;
+    if (id) {
+        sp->free_ids = block_get(sp, id)->next;
+    } else {
+        if (!arena_grow(&sp->arena, ((size_t)sp->blocks + 1) * sizeof(struct block))) return 0;
+        id = sp->blocks++;
+    }
+    sp->live++;
+    return id;
+}
+
+static void id_free(struct space *sp, block_id id, block_id heir) {
+    for (unsigned i = 0; i < sp->n_cursors; i++)
+        if (*sp->cursors[i] == id) *sp->cursors[i] = heir;
+    *block_get(sp, id) = (struct block){.next = sp->free_ids};
+    sp->free_ids = id;
+    sp->live--;
+}
+
+static void set_where(struct block *b, uint64_t offset, uint32_t segment, enum block_state state, unsigned domain) {
+    b->where = offset | (uint64_t)segment << BLOCK_OFFSET_BITS | (uint64_t)state << 54 | (uint64_t)domain << 56;
+}
+
+static void set_state(struct block *b, enum block_state state) {
+    set_where(b, block_offset(b), block_segment(b), state, 0);
+}
+
+static uint64_t end_of(const struct space *sp, const struct block *b) {
+    return b->next ? block_offset(block_get(sp, b->next)) : sp->segments[block_segment(b)]->units;
+}
+
+/* Lengths of more than 2^32 - 1 units (256 GiB) are cut: a free run may be longer than a block field can tell, and then
+ * the rest is simply not used by this allocation. */
+uint32_t block_len(const struct space *sp, block_id id) {
+    const struct block *b = block_get(sp, id);
+    if (block_state(b) != BLOCK_FREE) return b->len;
+    return (uint32_t)min_u64(end_of(sp, b) - block_offset(b), UINT32_MAX - PAGE_UNITS);
+}
+
+void block_assign(struct space *sp, block_id id, enum block_state state, uint32_t owner, unsigned domain) {
+    struct block *b = block_get(sp, id);
+    TARN_ASSERT(block_state(b) != BLOCK_FREE && state != BLOCK_FREE);
+    set_where(b, block_offset(b), block_segment(b), state, domain);
+    b->owner = owner;
+}
+
+uint64_t run_usable(uint64_t offset, uint64_t len, uint32_t align, uint64_t *start_p) {
+    uint64_t start = (offset + align - 1) / align * align, end = (offset + len) / align * align;
+    *start_p = start;
+    return end > start ? end - start : 0;
+}
+
+/* --- segments --------------------------------------------------------------------------------------------------------------- */
+
+bool space_init(struct space *sp, const char *allocator) {
+    memset(sp, 0, sizeof(*sp));
+    if (strcmp(allocator, space_offset.name) == 0) sp->ops = &space_offset;
+    else if (strcmp(allocator, space_slab.name) == 0) sp->ops = &space_slab;
+    else return false;
+    sp->blocks = 1;
+    return arena_init(&sp->arena, RESERVE) && arena_grow(&sp->arena, sizeof(struct block));
+}
+
+void space_free_all(struct space *sp) {
+    for (uint32_t i = 0; i < sp->n_segments; i++) {
+        sp->ops->close(sp, sp->segments[i]);
+        free(sp->segments[i]);
+    }
+    free(sp->segments);
+    arena_free(&sp->arena);
+    memset(sp, 0, sizeof(*sp));
+}
+
+static void free_insert(struct space *sp, struct segment *seg, block_id id) {
+    set_state(block_get(sp, id), BLOCK_FREE);
+    seg->free_runs++;
+    sp->ops->insert(sp, seg, id);
+}
+
+static void free_remove(struct space *sp, struct segment *seg, block_id id) {
+    seg->free_runs--;
+    sp->ops->remove(sp, seg, id);
+}
+
+tarn_status space_segment_add(struct space *sp, const char *name, uint32_t epoch, uint64_t bytes, uint32_t *id_p) {
+    uint64_t units = bytes / 4096 * PAGE_UNITS;
+    if (units == 0 || units >> BLOCK_OFFSET_BITS || sp->n_segments > UINT16_MAX) return TARN_EINVAL;
+    struct segment *seg = xcalloc(1, sizeof(*seg));
+    seg->id = sp->n_segments;
+    seg->epoch = epoch;
+    seg->units = seg->free_units = units;
+    strncpy(seg->name, name, sizeof(seg->name) - 1);
+    block_id first = id_new(sp);
+    if (!first) {
+        free(seg);
+        return TARN_ENOMEM;
+    }
+    sp->segments = xrealloc(sp->segments, (sp->n_segments + 1) * sizeof(*sp->segments));
+    sp->segments[sp->n_segments++] = seg;
+    *block_get(sp, first) = (struct block){0};
+    set_where(block_get(sp, first), 0, seg->id, BLOCK_FREE, 0);
+    seg->first = first;
+    sp->ops->open(sp, seg);
+    free_insert(sp, seg, first);
+    *id_p = seg->id;
+    return TARN_OK;
+}
+
+/* --- splitting and merging ------------------------------------------------------------------------------------------------------ */
+
+/* Cuts block id at offset (strictly inside); returns the right part. Neither is in a bin. The right part's len is set for
+ * used blocks. */
+static block_id split_at(struct space *sp, block_id id, uint64_t offset) {
+    block_id right = id_new(sp);
+    if (!right) return 0;
+    struct block *b = block_get(sp, id), *r = block_get(sp, right);
+    *r = *b;
+    set_where(r, offset, block_segment(b), block_state(b), block_domain(b));
+    if (block_state(b) != BLOCK_FREE) {
+        r->len = (uint32_t)(block_offset(b) + b->len - offset);
+        b->len -= r->len;
+    }
+    r->prev = id;
+    r->next = b->next;
+    if (b->next) block_get(sp, b->next)->prev = right;
+    b->next = right;
+    return right;
+}
+
+/* The right neighbour becomes part of id; it is in no bin. */
+static void swallow_next(struct space *sp, block_id id) {
+    struct block *b = block_get(sp, id);
+    block_id gone = b->next;
+    b->next = block_get(sp, gone)->next;
+    if (b->next) block_get(sp, b->next)->prev = id;
+    id_free(sp, gone, id);
+}
+
+/* Joins free neighbours of the free block id (which is in no bin) as far as the allocator lets them. */
+static block_id merge_around(struct space *sp, struct segment *seg, block_id id) {
+    for (block_id n; (n = block_get(sp, id)->next) != 0 && block_state(block_get(sp, n)) == BLOCK_FREE &&
+                     sp->ops->may_merge(sp, seg, id, n);) {
+        free_remove(sp, seg, n);
+        swallow_next(sp, id);
+    }
+    for (block_id p; (p = block_get(sp, id)->prev) != 0 && block_state(block_get(sp, p)) == BLOCK_FREE &&
+                     sp->ops->may_merge(sp, seg, p, id);) {
+        free_remove(sp, seg, p);
+        swallow_next(sp, p);
+        id = p;
+    }
+    return id;
+}
+
+block_id space_carve(struct space *sp, block_id id, uint64_t start, uint32_t len) {
+    struct block *b = block_get(sp, id);
+    struct segment *seg = sp->segments[block_segment(b)];
+    uint64_t offset = block_offset(b), end = end_of(sp, b);
+    TARN_ASSERT(block_state(b) == BLOCK_FREE && start >= offset && start + len <= end && len > 0);
+    free_remove(sp, seg, id);
+    block_id left = 0, right = 0;
+    if (start > offset) {
+        block_id mid = split_at(sp, id, start);
+        if (!mid) goto no_memory;
+        left = id;
+        id = mid;
+    }
+    if (start + len < end && !(right = split_at(sp, id, start + len))) goto no_memory;
+    b = block_get(sp, id);
+    set_state(b, BLOCK_HELD);
+    b->len = len;
+    b->owner = 0;
+    seg->free_units -= len;
+    sp->ops->used(sp, seg, start, len);
+    if (left) free_insert(sp, seg, left);
+    if (right) free_insert(sp, seg, right);
+    return id;
+no_memory:
+    if (left) {
+        swallow_next(sp, left);
+        id = left;
+    }
+    free_insert(sp, seg, id);
+    return 0;
+}
+
+block_id space_release(struct space *sp, block_id id) {
+    struct block *b = block_get(sp, id);
+    struct segment *seg = sp->segments[block_segment(b)];
+    TARN_ASSERT(block_state(b) != BLOCK_FREE);
+    seg->free_units += b->len;
+    sp->ops->unused(sp, seg, block_offset(b), b->len);
+    set_state(b, BLOCK_FREE);
+    id = merge_around(sp, seg, id);
+    free_insert(sp, seg, id);
+    return id;
+}
+
+void space_absorb(struct space *sp, block_id held) {
+    struct block *b = block_get(sp, held);
+    struct segment *seg = sp->segments[block_segment(b)];
+    block_id n = b->next;
+    TARN_ASSERT(n && block_state(b) == BLOCK_HELD && block_state(block_get(sp, n)) == BLOCK_FREE);
+    uint64_t offset = block_offset(block_get(sp, n));
+    uint32_t len = block_len(sp, n);
+    free_remove(sp, seg, n);
+    swallow_next(sp, held);
+    block_get(sp, held)->len += len;
+    seg->free_units -= len;
+    sp->ops->used(sp, seg, offset, len);
+}
+
+block_id space_trim(struct space *sp, block_id held, uint64_t start, uint32_t len) {
+    struct block *b = block_get(sp, held);
+    uint64_t offset = block_offset(b), end = offset + b->len;
+    TARN_ASSERT(block_state(b) == BLOCK_HELD && start >= offset && start + len <= end);
+    if (start + len < end) {
+        block_id right = split_at(sp, held, start + len);
+        if (right) space_release(sp, right); /* else it stays in the block: nothing is lost but the rest */
+    }
+    if (start > offset) {
+        block_id mid = split_at(sp, held, start);
+        if (!mid) return held;
+        space_release(sp, held);
+        held = mid;
+    }
+    return held;
+}
+
+/* --- allocation -------------------------------------------------------------------------------------------------------------------- */
+
+block_id space_alloc(struct space *sp, uint32_t segment, uint32_t len, uint32_t align) {
+    struct segment *seg = sp->segments[segment];
+    if (len > seg->free_units) return 0;
+    block_id id = sp->ops->find(sp, seg, len, align);
+    if (!id) return 0;
+    uint64_t start;
+    uint64_t usable = run_usable(block_offset(block_get(sp, id)), block_len(sp, id), align, &start);
+    TARN_ASSERT(usable >= len);
+    return space_carve(sp, id, start, len);
+}
+
+unsigned space_alloc_many(struct space *sp, uint32_t segment, uint64_t len, uint32_t align, block_id *out) {
+    struct segment *seg = sp->segments[segment];
+    unsigned n = 0;
+    if (len > seg->free_units) return 0;
+    while (len > 0 && n < STORE_EXTENTS_MAX) {
+        block_id id = len <= UINT32_MAX ? sp->ops->find(sp, seg, (uint32_t)len, align) : 0;
+        if (!id) id = sp->ops->largest(sp, seg);
+        if (!id) break;
+        uint64_t start, usable = run_usable(block_offset(block_get(sp, id)), block_len(sp, id), align, &start);
+        if (usable == 0) break;
+        uint32_t take = (uint32_t)min_u64(usable, len);
+        if (!(out[n] = space_carve(sp, id, start, take))) break;
+        n++;
+        len -= take;
+    }
+    if (len == 0) return n;
+    while (n > 0) space_release(sp, out[--n]);
+    return 0;
+}
+
+void space_cursor_add(struct space *sp, block_id *cursor) {
+    TARN_ASSERT(sp->n_cursors < ARRAY_LEN(sp->cursors));
+    sp->cursors[sp->n_cursors++] = cursor;
+}
+
+void space_cursor_remove(struct space *sp, block_id *cursor) {
+    for (unsigned i = 0; i < sp->n_cursors; i++)
+        if (sp->cursors[i] == cursor) {
+            sp->cursors[i] = sp->cursors[--sp->n_cursors];
+            return;
+        }
+}
+
+uint64_t space_largest(struct space *sp, uint32_t segment) {
+    block_id id = sp->ops->largest(sp, sp->segments[segment]);
+    return id ? block_len(sp, id) : 0;
+}
+
+uint64_t space_memory(const struct space *sp) {
+    uint64_t bytes = (uint64_t)sp->blocks * sizeof(struct block);
+    for (uint32_t i = 0; i < sp->n_segments; i++) bytes += sizeof(struct segment) + sp->ops->memory(sp->segments[i]);
+    return bytes;
+}
+
+void space_check(const struct space *sp) {
+    uint64_t live = 0;
+    for (uint32_t i = 0; i < sp->n_segments; i++) {
+        const struct segment *seg = sp->segments[i];
+        uint64_t at = 0, free_units = 0, runs = 0;
+        block_id prev = 0;
+        for (block_id id = seg->first; id; id = block_get(sp, id)->next) {
+            const struct block *b = block_get(sp, id);
+            TARN_ASSERT(block_offset(b) == at && b->prev == prev && block_segment(b) == i);
+            uint64_t len = end_of(sp, b) - at;
+            TARN_ASSERT(len > 0);
+            if (block_state(b) == BLOCK_FREE) {
+                free_units += len;
+                runs++;
+            } else {
+                TARN_ASSERT(b->len == len);
+            }
+            at += len;
+            prev = id;
+            live++;
+        }
+        TARN_ASSERT(at == seg->units && free_units == seg->free_units && runs == seg->free_runs);
+    }
+    TARN_ASSERT(live == sp->live);
+}
+
+/* --- bins -------------------------------------------------------------------------------------------------------------------------- */
+
+/* Bin of a length, rounded down: a bin holds lengths from its own bound up to the next one's. */
+static unsigned bin_of(uint32_t len) {
+    if (len < 16) return len;
+    unsigned log = 31 - (unsigned)__builtin_clz(len);
+    return 16 + (log - 4) * 8 + (len >> (log - 3) & 7);
+}
+
+void bins_insert(struct space *sp, struct bins *b, block_id id) {
+    unsigned bin = bin_of(block_len(sp, id));
+    struct block *blk = block_get(sp, id);
+    blk->len = 0; /* previous in the bin */
+    blk->owner = b->head[bin];
+    if (b->head[bin]) block_get(sp, b->head[bin])->len = id;
+    b->head[bin] = id;
+    b->map[bin / 64] |= UINT64_C(1) << (bin % 64);
+}
+
+void bins_remove(struct space *sp, struct bins *b, block_id id) {
+    struct block *blk = block_get(sp, id);
+    if (blk->owner) block_get(sp, blk->owner)->len = blk->len;
+    if (blk->len) {
+        block_get(sp, blk->len)->owner = blk->owner;
+        return;
+    }
+    unsigned bin = bin_of(block_len(sp, id));
+    TARN_ASSERT(b->head[bin] == id);
+    b->head[bin] = blk->owner;
+    if (!b->head[bin]) b->map[bin / 64] &= ~(UINT64_C(1) << (bin % 64));
+}
+
+static unsigned next_bin(const struct bins *b, unsigned from) {
+    for (unsigned w = from / 64; w < ARRAY_LEN(b->map); w++) {
+        uint64_t bits = b->map[w];
+        if (w == from / 64) bits &= ~UINT64_C(0) << (from % 64);
+        if (bits) return w * 64 + (unsigned)__builtin_ctzll(bits);
+    }
+    return SPACE_BINS;
+}
+
+block_id bins_find(struct space *sp, const struct bins *b, uint32_t len, uint32_t align) {
+    /* Its own bin holds shorter runs too: look at a few. Every run of the later bins is long enough; from len + align on
+     * whatever its start. */
+    unsigned tries = 16;
+    for (unsigned bin = next_bin(b, bin_of(len)); bin < SPACE_BINS; bin = next_bin(b, bin + 1)) {
+        for (block_id id = b->head[bin]; id; id = block_get(sp, id)->owner) {
+            uint64_t start;
+            if (run_usable(block_offset(block_get(sp, id)), block_len(sp, id), align, &start) >= len) return id;
+            if (tries == 0) break;
+            tries--;
+        }
+    }
+    return 0;
+}
+
+block_id bins_largest(struct space *sp, const struct bins *b) {
+    for (unsigned w = ARRAY_LEN(b->map); w-- > 0;) {
+        if (!b->map[w]) continue;
+        unsigned bin = w * 64 + 63 - (unsigned)__builtin_clzll(b->map[w]), looked = 0;
+        block_id best = 0;
+        for (block_id id = b->head[bin]; id && looked < 64; id = block_get(sp, id)->owner, looked++)
+            if (!best || block_len(sp, id) > block_len(sp, best)) best = id;
+        return best;
+    }
+    return 0;
+}

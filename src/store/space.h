@@ -1,0 +1,138 @@
+/* The space of segments as blocks that tile it: every byte belongs to exactly one block, used or free, and each block
+ * knows its neighbours in address order. So freeing merges without a search, and making room can look at what lies beside
+ * a victim. Lengths and offsets here are in units of 64 bytes.
+ *
+ * Where a new block goes is the allocator's choice (struct space_ops): `offset` keeps free runs in bins by size (two-level
+ * segregated fit, Masmano et al. 2004); `slab` keeps runs of one size together in pages. */
+#ifndef TARN_STORE_SPACE_H
+#define TARN_STORE_SPACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "store/arena.h"
+#include "store/store.h"
+
+#define UNIT       64u /* bytes */
+#define PAGE_UNITS 64u /* 4 KiB */
+
+typedef uint32_t block_id; /* 0: none */
+
+enum block_state {
+    BLOCK_FREE,
+    BLOCK_OBJECT, /* owner: the object; may be evicted when nothing else speaks against it */
+    BLOCK_HELD,   /* of a put, in quarantine, or reserved: stays */
+};
+
+/* where: offset 38 bits (16 TiB), segment 16, state 2, quota domain 8. len: units; a free block's length follows from its
+ * neighbours, and the field links it in its bin, as owner does. */
+struct block {
+    uint64_t where;
+    uint32_t len;
+    block_id prev, next; /* neighbours by address */
+    uint32_t owner;
+};
+_Static_assert(sizeof(struct block) == 24, "one per object");
+
+#define SPACE_BINS 320u
+
+struct segment {
+    uint32_t id, epoch;
+    char name[64];
+    uint64_t units;      /* size */
+    uint64_t free_units;
+    uint64_t free_runs;
+    block_id first;
+    void *state;         /* the allocator's */
+};
+
+struct space;
+
+struct space_ops {
+    const char *name;
+    void (*open)(struct space *sp, struct segment *seg);
+    void (*close)(struct space *sp, struct segment *seg);
+    /* A free block that can hold len units from an aligned start, preferring a good fit; 0: none found quickly. */
+    block_id (*find)(struct space *sp, struct segment *seg, uint32_t len, uint32_t align);
+    /* The largest free block, or one near it, for values in several extents; 0: no free block at all. */
+    block_id (*largest)(struct space *sp, struct segment *seg);
+    void (*insert)(struct space *sp, struct segment *seg, block_id b); /* b became free */
+    void (*remove)(struct space *sp, struct segment *seg, block_id b); /* b is about to be used, split or merged */
+    bool (*may_merge)(struct space *sp, struct segment *seg, block_id a, block_id b); /* neighbours, both free */
+    /* A used block came (before its neighbours are inserted) or went (before anything merges). */
+    void (*used)(struct space *sp, struct segment *seg, uint64_t offset, uint32_t len);
+    void (*unused)(struct space *sp, struct segment *seg, uint64_t offset, uint32_t len);
+    uint64_t (*memory)(const struct segment *seg);
+};
+
+struct space {
+    const struct space_ops *ops;
+    struct arena arena;
+    uint32_t blocks;      /* ever used, with the unused block 0 */
+    block_id free_ids;
+    uint64_t live;
+    struct segment **segments;
+    uint32_t n_segments;
+    block_id *cursors[16]; /* block numbers that outside walks hold; kept valid across merges */
+    unsigned n_cursors;
+};
+
+bool space_init(struct space *sp, const char *allocator); /* false: unknown name or no memory */
+void space_free_all(struct space *sp);
+tarn_status space_segment_add(struct space *sp, const char *name, uint32_t epoch, uint64_t bytes, uint32_t *id_p);
+
+static inline struct block *block_get(const struct space *sp, block_id id) {
+    return (struct block *)(void *)sp->arena.base + id;
+}
+#define BLOCK_OFFSET_BITS 38
+static inline uint64_t block_offset(const struct block *b) { return b->where & ((UINT64_C(1) << BLOCK_OFFSET_BITS) - 1); }
+static inline uint32_t block_segment(const struct block *b) { return (uint32_t)(b->where >> BLOCK_OFFSET_BITS) & 0xffff; }
+static inline enum block_state block_state(const struct block *b) { return (enum block_state)(b->where >> 54 & 3); }
+static inline unsigned block_domain(const struct block *b) { return (unsigned)(b->where >> 56); }
+uint32_t block_len(const struct space *sp, block_id id);
+/* A used block changes hands. */
+void block_assign(struct space *sp, block_id id, enum block_state state, uint32_t owner, unsigned domain);
+/* What of a run of len units from offset can be used for values of this alignment: aligned start, aligned length. */
+uint64_t run_usable(uint64_t offset, uint64_t len, uint32_t align, uint64_t *start_p);
+
+static inline uint32_t space_align(uint64_t units) { return units >= PAGE_UNITS ? PAGE_UNITS : 1; }
+/* Units that a value of this many bytes takes. */
+static inline uint64_t space_units(uint64_t bytes) {
+    uint64_t round = bytes >= 4096 ? 4096 : UNIT;
+    return (bytes + round - 1) / round * (round / UNIT);
+}
+
+/* One run of len units, BLOCK_HELD; 0: none. */
+block_id space_alloc(struct space *sp, uint32_t segment, uint32_t len, uint32_t align);
+/* Up to STORE_EXTENTS_MAX runs that together are len units; the count, 0: not found. */
+unsigned space_alloc_many(struct space *sp, uint32_t segment, uint64_t len, uint32_t align, block_id *out);
+/* Back to free, merged with its neighbours; the free block it became part of. */
+block_id space_release(struct space *sp, block_id id);
+/* Takes len units from start out of free block id: what is left on both sides stays free. BLOCK_HELD. */
+block_id space_carve(struct space *sp, block_id id, uint64_t start, uint32_t len);
+/* A held block takes over the free block right behind it. */
+void space_absorb(struct space *sp, block_id held);
+/* Gives back what lies before start and behind start + len. */
+block_id space_trim(struct space *sp, block_id held, uint64_t start, uint32_t len);
+
+void space_cursor_add(struct space *sp, block_id *cursor);
+void space_cursor_remove(struct space *sp, block_id *cursor);
+
+uint64_t space_memory(const struct space *sp);
+uint64_t space_largest(struct space *sp, uint32_t segment); /* units, of the largest free run */
+void space_check(const struct space *sp);
+
+extern const struct space_ops space_offset, space_slab;
+
+/* --- for allocators ----------------------------------------------------------------------------------------------------- */
+
+/* Free runs in bins: eight linear steps per power of two, a bitmap over the bins. */
+struct bins {
+    uint64_t map[SPACE_BINS / 64];
+    block_id head[SPACE_BINS];
+};
+void bins_insert(struct space *sp, struct bins *b, block_id id);
+void bins_remove(struct space *sp, struct bins *b, block_id id);
+block_id bins_find(struct space *sp, const struct bins *b, uint32_t len, uint32_t align);
+block_id bins_largest(struct space *sp, const struct bins *b);
+
+#endif
