@@ -177,6 +177,7 @@ $(foreach t,$(TRANSPORT_MAIN) $(STRESS_MAIN),$(eval $(call test_rules,$(t),$(LIB
 FUZZ_C := $(wildcard tests/fuzz/*_fuzz.c)
 FUZZ_SECONDS ?= 60
 FUZZ_MUTATIONS ?= 5000
+export FUZZ_MUTATIONS
 fuzz_room = $(filter $(ROOMS),$(firstword $(subst _, ,$(notdir $(1)))))
 fuzz_rooms = $(if $(call fuzz_room,$(1)),$(call fuzz_room,$(1)) $(DEPS_$(call fuzz_room,$(1))),server $(DEPS_server))
 define fuzz_rules
@@ -203,7 +204,11 @@ deps:
 tests: binaries $(FAULT_SO) $(UNIT) $(TRANSPORT) $(STRESS) $(FUZZ)
 
 RUN_TESTS = tools/run-tests.sh --build $(BUILD) --kind $(KIND)
-build_tests = @$(MAKE) --no-print-directory -k $(1) || echo '*** not everything was built; what is missing counts as failed'
+# Builds what it can, and writes down what should be there: run-tests.sh does not guess.
+define build_tests
+	@$(MAKE) --no-print-directory -k $(1) || echo '*** not everything was built; what is missing counts as failed'
+	@printf '%s\n' $(UNIT:%=unit:%) $(TRANSPORT:%=transport:%) $(FUZZ:%=fuzz:%) $(STRESS:%=stress:%) > $(BUILD)/tests.list
+endef
 
 test: deps
 	$(call build_tests,tests)
@@ -216,20 +221,13 @@ test-transport:
 	@$(RUN_TESTS) transport
 test-fuzz:
 	$(call build_tests,$(FUZZ))
-	@FUZZ_MUTATIONS=$(FUZZ_MUTATIONS) $(RUN_TESTS) fuzz
+	@$(RUN_TESTS) fuzz
 test-stress:
 	$(call build_tests,$(STRESS) binaries $(FAULT_SO))
 	@$(RUN_TESTS) stress
 test-integration:
 	$(call build_tests,binaries $(FAULT_SO))
 	@$(RUN_TESTS) integration docs
-
-# For run-tests.sh, which does not guess what should exist.
-.PHONY: list-unit list-transport list-fuzz list-stress
-list-unit: ; @printf '%s\n' $(UNIT)
-list-transport: ; @printf '%s\n' $(TRANSPORT)
-list-fuzz: ; @printf '%s\n' $(FUZZ)
-list-stress: ; @printf '%s\n' $(STRESS)
 
 .PHONY: fuzz fuzz-build
 fuzz-build: $(FUZZ)

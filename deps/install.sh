@@ -16,7 +16,7 @@ for arg in "$@"; do
     --quiet) quiet=1 ;;
     build | test | lint | bench) groups+=("$arg") ;;
     all) groups=(build test lint bench) ;;
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' install.sh; exit 0 ;;
     *) echo "deps: unknown argument '$arg' (groups: build test lint bench)" >&2; exit 2 ;;
     esac
 done
