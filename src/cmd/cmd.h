@@ -1,7 +1,7 @@
 /* What a command family sees: the client that asked, its arguments, the reply functions, the books.
  *
- * One thread. A command runs to its end at once, or becomes a job: it blocks its own client only and goes on in slices of
- * the loop's work quota, or sleeps until something happens. Commands are declared in table.c. */
+ * One thread. A command runs to its end at once, or becomes a job: it blocks its own client only and goes on
+ * in slices of the loop's work quota, or sleeps until something happens. Commands are declared in table.c. */
 #ifndef TARN_CMD_CMD_H
 #define TARN_CMD_CMD_H
 
@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include "base/buf.h"
 #include "base/status.h"
+#include "base/wheel.h"
 #include "resp/resp.h"
 #include "store/store.h"
 
@@ -17,42 +18,50 @@ struct client;
 struct cmd;
 struct server;
 
-/* --- the server, as commands see it ------------------------------------------------------------------------------------ */
+/* --- the server, as commands see it
+ * ------------------------------------------------------------------------------------ */
 
 struct host;
 struct config;
 
 struct server {
     struct store *store;
-    struct host *host;         /* NULL when pool-size is 0 */
-    struct config *config;     /* the values, typed: config.h */
+    struct host *host;                  /* NULL when pool-size is 0 */
+    struct config *config;              /* the values, typed: config.h */
     uint64_t mono_ms, wall_ms, wall_us; /* of this turn of the loop; refreshed before each command */
-    uint8_t grant_key[16];     /* of the embedded host */
+    uint8_t grant_key[16];              /* of the embedded host */
     uint32_t master_epoch;
     char run_id[41];
 };
 extern struct server server;
 
-/* --- a client ------------------------------------------------------------------------------------------------------------ */
+/* --- a client
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 struct job;
+struct big_sink; /* a large argument that went straight to the pool: families.h */
 
 struct client {
     uint32_t magic;
-    uint64_t id;               /* also its session towards hosts */
-    int proto;                 /* 2 or 3 */
-    struct span *argv;         /* argv[0] is the name; valid until the command or its job ends */
+    uint64_t id;       /* also its session towards hosts */
+    int proto;         /* 2 or 3 */
+    struct span *argv; /* argv[0] is the name; valid until the command or its job ends */
     size_t argc;
     const struct cmd *cmd;
-    struct job *job;           /* NULL: not blocked */
+    struct job *job;      /* NULL: not blocked */
+    struct big_sink *big; /* of the one argument whose span has no data; the command takes it (sets NULL) or
+                             the framework aborts it after the command */
     struct store_chain chain;
-    char host_name[64];        /* CLIENT SETINFO tarn-host */
+    char host_name[64]; /* CLIENT SETINFO tarn-host */
     bool authenticated;
     /* the rest belongs to client.c; see client.h */
     struct client_io *io;
 };
 
-/* --- replies --------------------------------------------------------------------------------------------------------------- */
+/* --- replies
+ * ---------------------------------------------------------------------------------------------------------------
+ */
 
 void reply_ok(struct client *c);
 void reply_simple(struct client *c, const char *s);
@@ -67,84 +76,134 @@ void reply_set(struct client *c, size_t n);
 void reply_bool(struct client *c, bool v);
 void reply_double(struct client *c, double v);
 void reply_verbatim(struct client *c, const char *ext3, struct span s);
-/* An array or map whose length is not known yet; the cookie goes to reply_deferred_set once. Nothing of the reply leaves
- * before that. */
+/* An array or map whose length is not known yet; the cookie goes to one of reply_deferred_* once. Nothing of
+ * the reply leaves before that. */
 void *reply_deferred(struct client *c);
 void reply_deferred_array(struct client *c, void *cookie, size_t n);
+void reply_deferred_map(struct client *c, void *cookie, size_t pairs);
+void reply_deferred_set(struct client *c, void *cookie, size_t n);
 /* "-ERR text" unless fmt starts with '-' ("-WRONGTYPE ..."). Counted in INFO errorstats. */
 void reply_error(struct client *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* The error code and text of a status, e.g. "-NOSPACE no room ..." ; what names the argument or key concerned, or NULL. */
+/* The error code and text of a status, e.g. "-NOSPACE no room ..." ; what names the argument or key
+ * concerned, or NULL. */
 void reply_status(struct client *c, tarn_status status, const char *what);
-void reply_arity(struct client *c);       /* wrong number of arguments for '...' command */
-void reply_syntax(struct client *c);      /* ERR syntax error */
-/* A value straight from pool memory: pieces are sent without a copy, then hold is released (also when the client dies).
- * Takes hold. n pieces <= 8. */
+void reply_arity(struct client *c);  /* wrong number of arguments for '...' command */
+void reply_syntax(struct client *c); /* ERR syntax error */
+/* A value straight from pool memory: pieces are sent without a copy, then hold is released (also when the
+ * client dies). Takes hold. n pieces <= 8. */
 void reply_pool(struct client *c, const struct span *pieces, size_t n, struct store_hold *hold);
 
-/* --- jobs --------------------------------------------------------------------------------------------------------------------- */
+/* --- jobs
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
 
-/* Embedded at the start of the command's own state. */
+/* Embedded at the start of the command's own state.
+ *
+ *   job_start ─> step ─┬─ true ──────────────────────────────> destroy
+ *                      ├─ false, runnable ──> next slice ─┐        ^ client closed or killed
+ *                      └─ false, sleeping ──> job_wake or │        │
+ *                              ^              the deadline│ ─> step ...
+ *                              └──────────────────────────┘
+ *
+ * The arguments survive between slices, but the bytes move once, after the first slice: find them through
+ * c->argv[i] each time, and keep no span of them in the state. */
 struct job {
-    /* Does up to *budget units of work (about one key each), counting them down. true: done, the reply is complete, the
-     * job is destroyed. false: call again (runnable), or when woken. Also called once when deadline_ms is over. */
+    /* Does up to *budget units of work (about one key each), counting them down. true: done, the reply is
+     * complete; the framework calls destroy. false: call again (runnable), or when woken. Also called once
+     * when deadline_ms is over: compare with server.mono_ms. */
     bool (*step)(struct client *c, struct job *job, unsigned *budget);
-    /* Frees the state; also when the client goes away or is killed in the middle (c is still valid, no reply possible). */
+    /* Frees the state. Called exactly once for every started job: after step said true, or when the client
+     * goes away in the middle (c is still valid, what it replies is lost). */
     void (*destroy)(struct client *c, struct job *job);
-    bool runnable;         /* false: sleeping until job_wake or the deadline */
-    uint64_t deadline_ms;  /* server.mono_ms, 0: none */
+    bool runnable; /* set by the command before job_start, and by step; false: sleeping until job_wake or the
+                      deadline */
+    uint64_t deadline_ms; /* server.mono_ms, 0: none; step may change it */
     /* private */
     struct client *client;
     struct job *prev, *next;
+    struct wheel_node timer;
+    bool queued;
 };
-/* From a command function, as its last act. Runs the first slice at once. argv stays valid until the job ends. */
+/* From a command function, as its last act: *job may be destroyed when it returns. Runs the first slice at
+ * once if it is runnable. */
 void job_start(struct client *c, struct job *job);
+/* Its step is called soon, not from inside. No-op for a runnable job. */
 void job_wake(struct job *job);
 
 /* Work units that one command or slice may use before it must give way (configuration loop-work-quota). */
 unsigned job_quota(void);
 
-/* --- the command table ------------------------------------------------------------------------------------------------------------ */
+/* --- the command table
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 enum cmd_flag {
-    CMD_WRITE = 1 << 0, CMD_READONLY = 1 << 1, CMD_DENYOOM = 1 << 2, CMD_ADMIN = 1 << 3, CMD_NOSCRIPT = 1 << 4,
-    CMD_LOADING = 1 << 5, CMD_STALE = 1 << 6, CMD_FAST = 1 << 7, CMD_NO_AUTH = 1 << 8, CMD_BLOCKING = 1 << 9,
-    CMD_SKIP_MONITOR = 1 << 10, CMD_SKIP_SLOWLOG = 1 << 11, CMD_MOVABLE_KEYS = 1 << 12,
-    CMD_ALLOW_BUSY = 1 << 13, CMD_PUBSUB = 1 << 14,
+    CMD_WRITE = 1 << 0,
+    CMD_READONLY = 1 << 1,
+    CMD_DENYOOM = 1 << 2,
+    CMD_ADMIN = 1 << 3,
+    CMD_NOSCRIPT = 1 << 4,
+    CMD_LOADING = 1 << 5,
+    CMD_STALE = 1 << 6,
+    CMD_FAST = 1 << 7,
+    CMD_NO_AUTH = 1 << 8,
+    CMD_BLOCKING = 1 << 9,
+    CMD_SKIP_MONITOR = 1 << 10,
+    CMD_SKIP_SLOWLOG = 1 << 11,
+    CMD_MOVABLE_KEYS = 1 << 12,
+    CMD_ALLOW_BUSY = 1 << 13,
+    CMD_PUBSUB = 1 << 14,
+    CMD_NO_MULTI = 1 << 15,
 };
 
-enum cmd_key_flag { KEY_RO = 1, KEY_RW = 2, KEY_OW = 4, KEY_RM = 8, KEY_ACCESS = 16, KEY_UPDATE = 32, KEY_INSERT = 64, KEY_DELETE = 128 };
+enum cmd_key_flag {
+    KEY_RO = 1,
+    KEY_RW = 2,
+    KEY_OW = 4,
+    KEY_RM = 8,
+    KEY_ACCESS = 16,
+    KEY_UPDATE = 32,
+    KEY_INSERT = 64,
+    KEY_DELETE = 128,
+    KEY_VARIABLE = 256,
+};
 
 struct cmd_key_spec {
-    unsigned flags;        /* 0: no (more) specs */
-    int begin_index;       /* > 0 */
-    bool keynum;           /* true: argv[begin_index + keynum_index] says how many; else a range */
-    int last, step, limit; /* range: last relative to begin (or negative from the end); keynum: step between keys */
+    unsigned flags;  /* 0: no (more) specs */
+    int begin_index; /* > 0 */
+    bool keynum;     /* true: argv[begin_index] says how many, the first is the next argument; else a range */
+    int last, step,
+        limit; /* range: last relative to begin (or negative from the end); keynum: step between keys */
+    const char
+        *keyword; /* begin right after this keyword, searched from begin_index on; NULL: at begin_index */
 };
 
 typedef void (*cmd_fn)(struct client *c);
 
 struct cmd {
-    const char *name;      /* lower case; subcommands: "get" inside "config" */
-    cmd_fn run;            /* NULL: a container, whose subcommands are tried */
-    int arity;             /* as in Redis: negative is a minimum; counts the name (and the container's) */
+    const char *name; /* lower case; subcommands: "get" inside "config" */
+    cmd_fn run;       /* NULL: a container, whose subcommands are tried */
+    int arity;        /* as in Redis: negative is a minimum; counts the name (and the container's) */
     unsigned flags;
-    const char *categories; /* "@read @string @fast", or NULL: derived from the flags */
+    const char *categories; /* beyond those that follow from the flags: "@string", or NULL */
     const char *group;      /* "string", "generic", "server", "connection", "pool" */
     const char *since;
     const char *summary;
-    const char *syntax;     /* "key size [REPLICAS n] ...": hints, COMMAND DOCS, docs/COMMANDS.md */
+    const char *syntax; /* "key size [REPLICAS n] ...": hints, COMMAND DOCS, docs/COMMANDS.md */
     struct cmd_key_spec keys[2];
-    const struct cmd *sub;  /* subcommands, ended by a NULL name */
-    unsigned stat_index;    /* private: set by the table at start */
+    const struct cmd *sub; /* subcommands, ended by a NULL name */
+    unsigned stat_index;   /* private: set by the table at start */
 };
 
 /* Helpers for arguments. The error has been answered when they return false. */
-bool arg_i64(struct client *c, size_t index, int64_t *value_p);   /* "value is not an integer or out of range" */
+bool arg_i64(struct client *c, size_t index,
+             int64_t *value_p); /* "value is not an integer or out of range" */
 /* The number after a keyword, named in the error: "ERR LEASE must be a number from 1 to 10000". */
-bool arg_range(struct client *c, size_t index, const char *name, uint64_t min, uint64_t max, uint64_t *value_p);
+bool arg_range(struct client *c, size_t index, const char *name, uint64_t min, uint64_t max,
+               uint64_t *value_p);
 bool arg_is(struct client *c, size_t index, const char *keyword); /* case-insensitive */
-/* 1 .. STORE_KEY_MAX bytes: "ERR key must be 1 to 1024 bytes". Pure look-ups of other lengths are plain misses in Redis'
- * commands; tarn's own commands refuse them. */
+/* 1 .. STORE_KEY_MAX bytes: "ERR key must be 1 to 1024 bytes". Pure look-ups of other lengths are plain
+ * misses in Redis' commands; tarn's own commands refuse them. */
 bool arg_key(struct client *c, size_t index);
 
 #endif

@@ -1,0 +1,179 @@
+/* The functions behind the command table, and how a large argument reaches the pool.
+ *
+ * One function per command; it finds its arguments in c->argv and answers exactly once, or starts a job that
+ * does. The table has checked arity, authentication and the like before. */
+#ifndef TARN_CMD_FAMILIES_H
+#define TARN_CMD_FAMILIES_H
+
+#include <sys/uio.h>
+#include "cmd/cmd.h"
+
+/* --- puts, look-ups (cmd_put.c, cmd_get.c)
+ * ---------------------------------------------------------------------------- */
+
+void cmd_putstart(struct client *c);
+void cmd_putend(struct client *c);
+void cmd_putrevoke(struct client *c);
+void cmd_mputstart(struct client *c);
+void cmd_mputend(struct client *c);
+void cmd_mputrevoke(struct client *c);
+void cmd_getreplicas(struct client *c);
+void cmd_mgetreplicas(struct client *c);
+void cmd_release(struct client *c);
+void cmd_exists(struct client *c);
+void cmd_mexists(struct client *c);
+void cmd_prefixlen(struct client *c);
+
+/* --- removal, pins, quotas, segments (cmd_evict.c, cmd_segment.c)
+ * -------------------------------------------------------- */
+
+void cmd_evict(struct client *c);
+void cmd_del(struct client *c);
+void cmd_removematch(struct client *c);
+void cmd_pin(struct client *c);
+void cmd_quota_set(struct client *c);
+void cmd_quota_get(struct client *c);
+void cmd_quota_list(struct client *c);
+void cmd_quota_del(struct client *c);
+void cmd_segment_list(struct client *c);
+void cmd_segment_info(struct client *c);
+
+/* --- in-band values (cmd_string.c)
+ * ------------------------------------------------------------------------------------------ */
+
+void cmd_get(struct client *c);
+void cmd_set(struct client *c);
+void cmd_mget(struct client *c);
+void cmd_mset(struct client *c);
+void cmd_msetnx(struct client *c);
+void cmd_setnx(struct client *c);
+void cmd_setex(struct client *c);
+void cmd_psetex(struct client *c);
+void cmd_getset(struct client *c);
+void cmd_getdel(struct client *c);
+void cmd_getex(struct client *c);
+void cmd_getrange(struct client *c);
+void cmd_substr(struct client *c);
+void cmd_setrange(struct client *c);
+void cmd_strlen(struct client *c);
+void cmd_append(struct client *c);
+void cmd_incr(struct client *c);
+void cmd_decr(struct client *c);
+void cmd_incrby(struct client *c);
+void cmd_decrby(struct client *c);
+void cmd_incrbyfloat(struct client *c);
+
+/* --- keys (cmd_key.c, cmd_scan.c)
+ * ------------------------------------------------------------------------------------------- */
+
+void cmd_ttl(struct client *c);
+void cmd_pttl(struct client *c);
+void cmd_expire(struct client *c);
+void cmd_pexpire(struct client *c);
+void cmd_expireat(struct client *c);
+void cmd_pexpireat(struct client *c);
+void cmd_expiretime(struct client *c);
+void cmd_pexpiretime(struct client *c);
+void cmd_persist(struct client *c);
+void cmd_type(struct client *c);
+void cmd_touch(struct client *c);
+void cmd_keys(struct client *c);
+void cmd_scan(struct client *c);
+void cmd_randomkey(struct client *c);
+void cmd_dbsize(struct client *c);
+void cmd_flushall(struct client *c);
+void cmd_flushdb(struct client *c);
+void cmd_object_encoding(struct client *c);
+void cmd_object_freq(struct client *c);
+void cmd_object_idletime(struct client *c);
+void cmd_object_refcount(struct client *c);
+void cmd_memory_usage(struct client *c);
+
+/* --- connection (cmd_connection.c, cmd_client.c)
+ * ------------------------------------------------------------------------------ */
+
+void cmd_ping(struct client *c);
+void cmd_echo(struct client *c);
+void cmd_auth(struct client *c);
+void cmd_hello(struct client *c);
+void cmd_select(struct client *c);
+void cmd_quit(struct client *c);
+void cmd_reset(struct client *c);
+void cmd_client_list(struct client *c);
+void cmd_client_info(struct client *c);
+void cmd_client_id(struct client *c);
+void cmd_client_setname(struct client *c);
+void cmd_client_getname(struct client *c);
+void cmd_client_setinfo(struct client *c);
+void cmd_client_kill(struct client *c);
+void cmd_client_pause(struct client *c);
+void cmd_client_unpause(struct client *c);
+void cmd_client_reply(struct client *c);
+void cmd_client_no_evict(struct client *c);
+void cmd_client_no_touch(struct client *c);
+void cmd_client_getredir(struct client *c);
+void cmd_client_unblock(struct client *c);
+
+/* --- server (cmd_server.c, cmd_info.c, cmd_config.c, cmd_command.c, cmd_slowlog.c, cmd_memory.c)
+ * -------------------------------- */
+
+void cmd_help(struct client *c); /* of any container */
+void cmd_info(struct client *c);
+void cmd_config_get(struct client *c);
+void cmd_config_set(struct client *c);
+void cmd_config_rewrite(struct client *c);
+void cmd_config_resetstat(struct client *c);
+void cmd_command(struct client *c);
+void cmd_command_count(struct client *c);
+void cmd_command_list(struct client *c);
+void cmd_command_info(struct client *c);
+void cmd_command_docs(struct client *c);
+void cmd_command_getkeys(struct client *c);
+void cmd_command_getkeysandflags(struct client *c);
+void cmd_monitor(struct client *c);
+void cmd_slowlog_get(struct client *c);
+void cmd_slowlog_len(struct client *c);
+void cmd_slowlog_reset(struct client *c);
+void cmd_memory_stats(struct client *c);
+void cmd_memory_doctor(struct client *c);
+void cmd_memory_malloc_stats(struct client *c);
+void cmd_memory_purge(struct client *c);
+void cmd_shutdown(struct client *c);
+void cmd_debug(struct client *c);
+void cmd_time(struct client *c);
+void cmd_role(struct client *c);
+void cmd_acl_whoami(struct client *c);
+void cmd_module_list(struct client *c);
+void cmd_function_flush(struct client *c);
+
+/* --- large arguments (cmd_string_big.c)
+ * --------------------------------------------------------------------------------------------
+ *
+ * An argument of 32 KiB or more is read from the socket straight to where it will stay.
+ *
+ *   cmd_big_begin ─> cmd_big_next, read, cmd_big_filled ─> ... ─> the command runs with c->big ─> taken or
+ * aborted └── client dies or its request is malformed: cmd_big_abort
+ *
+ * There is at most one sink per command; the client reads every other large argument into memory of its own.
+ * When the command runs, argv[] of the argument has data NULL and len big_len: all its bytes were filled. The
+ * command takes the sink by setting c->big to NULL, also where it then answers an error (and aborts the sink
+ * itself); a sink that is still there when the command returns (wrong arity, NOAUTH, a job that is over) is
+ * aborted by the framework. */
+struct big_sink;
+
+#define BIG_PIECES 8u
+
+/* argv[0 .. argc_so_far) are the arguments before it (argv[0] is the name), valid during the call only. NULL:
+ * no room in the pool at once, or not a command for this: the bytes go to memory of the client. Answers
+ * nothing. */
+struct big_sink *cmd_big_begin(struct client *c, const struct span *argv, size_t argc_so_far, size_t big_len);
+/* Called before each read: where the next bytes belong, at most BIG_PIECES pieces, returns how many (> 0 as
+ * long as bytes are missing). The sink may point elsewhere than before, for example to a scratch area once
+ * its put was superseded. */
+size_t cmd_big_next(struct big_sink *sink, struct iovec iov[BIG_PIECES]);
+/* The next n bytes have arrived there, in order. */
+void cmd_big_filled(struct big_sink *sink, size_t n);
+/* Gives its space back. */
+void cmd_big_abort(struct big_sink *sink);
+
+#endif

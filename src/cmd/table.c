@@ -1,0 +1,242 @@
+/* Look-up by name must cost nothing: a name is folded into four words, and a multiplication of those finds
+ * its slot in a small open table. Everything else here is for COMMAND and INFO, and may take its time. */
+#include "cmd/table.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include "base/assert.h"
+
+#define SLOTS        512u /* power of two, at least four times the top-level commands */
+#define NAME_MAX_LEN 32u
+
+struct slot {
+    uint64_t word[4]; /* the name, lower case, zero-padded */
+    const struct cmd *cmd;
+};
+
+static struct cmd *const parts[] = {table_string, table_generic, table_pool, table_connection, table_server};
+
+static struct slot slots[SLOTS];
+static const struct cmd **top;
+static size_t top_count;
+static struct cmd_stat *stats;
+static size_t stat_count;
+
+/* Setting bit 5 maps letters of both cases to lower case; nothing that is not a letter becomes one. A '-' may
+ * come from a carriage return, so the names in the table must not rely on it: top-level names are letters
+ * only. */
+static inline bool name_fold(struct span name, uint64_t word[4]) {
+    if (name.len - 1 >= NAME_MAX_LEN) return false;
+    const uint64_t bit5 = UINT64_C(0x2020202020202020);
+    word[0] = word[1] = word[2] = word[3] = 0;
+    for (size_t i = 0; i < name.len; i += 8) {
+        size_t n = name.len - i < 8 ? name.len - i : 8;
+        uint64_t w = 0;
+        memcpy(&w, name.data + i, n);
+        word[i / 8] = w | (n == 8 ? bit5 : bit5 & ((UINT64_C(1) << (8 * n)) - 1));
+    }
+    return true;
+}
+
+static inline size_t name_slot(const uint64_t word[4], size_t len) {
+    uint64_t h =
+        (word[0] ^ (word[1] * 31) ^ (word[2] * 131) ^ (word[3] * 1031) ^ len) * UINT64_C(0x9E3779B97F4A7C15);
+    return (size_t)(h >> 40) & (SLOTS - 1);
+}
+
+const struct cmd *table_find(struct span name) {
+    uint64_t word[4];
+    if (!name_fold(name, word)) return NULL;
+    for (size_t i = name_slot(word, name.len);; i = (i + 1) & (SLOTS - 1)) {
+        const struct slot *s = &slots[i];
+        if (s->cmd == NULL) return NULL;
+        if (((s->word[0] ^ word[0]) | (s->word[1] ^ word[1]) | (s->word[2] ^ word[2]) |
+             (s->word[3] ^ word[3])) == 0)
+            return s->cmd;
+    }
+}
+
+const struct cmd *table_find_sub(const struct cmd *container, struct span name) {
+    for (const struct cmd *s = container->sub; s != NULL && s->name != NULL; s++)
+        if (span_case_eq(name, s->name)) return s;
+    return NULL;
+}
+
+const struct cmd *table_find_full(struct span name) {
+    const char *bar = name.len > 0 ? memchr(name.data, '|', name.len) : NULL;
+    if (bar == NULL) return table_find(name);
+    const struct cmd *c = table_find(span_of(name.data, (size_t)(bar - name.data)));
+    return c == NULL ? NULL : table_find_sub(c, span_of(bar + 1, (size_t)(name.data + name.len - bar - 1)));
+}
+
+static void stat_init(struct cmd *cmd, const struct cmd *parent) {
+    struct cmd_stat *s = &stats[stat_count];
+    cmd->stat_index = (unsigned)stat_count++;
+    s->cmd = cmd;
+    s->parent = parent;
+    if (parent != NULL)
+        snprintf(s->name, sizeof(s->name), "%s|%s", parent->name, cmd->name);
+    else
+        snprintf(s->name, sizeof(s->name), "%s", cmd->name);
+}
+
+static void slot_insert(const struct cmd *cmd) {
+    uint64_t word[4];
+    size_t len = strlen(cmd->name);
+    TARN_ASSERT(name_fold(span_of(cmd->name, len), word));
+    size_t i = name_slot(word, len);
+    while (slots[i].cmd != NULL) i = (i + 1) & (SLOTS - 1);
+    memcpy(slots[i].word, word, sizeof(word));
+    slots[i].cmd = cmd;
+}
+
+void table_init(void) {
+    size_t all = 0;
+    top_count = 0;
+    for (size_t p = 0; p < ARRAY_LEN(parts); p++)
+        for (const struct cmd *c = parts[p]; c->name != NULL; c++) {
+            top_count++, all++;
+            for (const struct cmd *s = c->sub; s != NULL && s->name != NULL; s++) all++;
+        }
+    TARN_ASSERT(top_count * 4 <= SLOTS);
+    top = xcalloc(top_count, sizeof(struct cmd *));
+    stats = xcalloc(all, sizeof(*stats));
+    stat_count = 0;
+    memset(slots, 0, sizeof(slots));
+    size_t n = 0;
+    for (size_t p = 0; p < ARRAY_LEN(parts); p++)
+        for (struct cmd *c = parts[p]; c->name != NULL; c++) {
+            TARN_ASSERT(table_find(span_str(c->name)) == NULL && (c->run != NULL || c->sub != NULL));
+            top[n++] = c;
+            stat_init(c, NULL);
+            slot_insert(c);
+            /* The subcommand arrays are not const objects, only shown so. */
+            for (struct cmd *s = (struct cmd *)c->sub; s != NULL && s->name != NULL; s++) stat_init(s, c);
+        }
+}
+
+void table_free(void) {
+    for (size_t i = 0; i < stat_count; i++) free(stats[i].latency);
+    free(stats);
+    free(top);
+    stats = NULL, top = NULL, stat_count = 0, top_count = 0;
+}
+
+size_t table_count(void) {
+    return top_count;
+}
+const struct cmd *table_at(size_t i) {
+    return top[i];
+}
+struct cmd_stat *table_stat(const struct cmd *cmd) {
+    return &stats[cmd->stat_index];
+}
+size_t table_stat_count(void) {
+    return stat_count;
+}
+struct cmd_stat *table_stat_at(size_t i) {
+    return &stats[i];
+}
+
+void table_stat_reset(void) {
+    for (size_t i = 0; i < stat_count; i++) {
+        struct cmd_stat *s = &stats[i];
+        s->calls = s->ns = s->rejected = s->failed = 0;
+        if (s->latency != NULL) hist_init(s->latency);
+    }
+}
+
+void table_stat_latency(struct cmd_stat *stat, uint64_t us) {
+    if (UNLIKELY(stat->latency == NULL)) {
+        stat->latency = xmalloc(sizeof(*stat->latency));
+        hist_init(stat->latency);
+    }
+    hist_add(stat->latency, us);
+}
+
+/* --- keys
+ * ------------------------------------------------------------------------------------------------------------------
+ */
+
+static int64_t spec_keys(const struct cmd_key_spec *k, const struct span *argv, size_t argc, table_key_fn fn,
+                         void *arg) {
+    size_t first = (size_t)k->begin_index;
+    if (k->keyword != NULL) {
+        while (first < argc && !span_case_eq(argv[first], k->keyword)) first++;
+        if (first++ >= argc) return 0; /* the optional part is not there */
+    }
+    if (first >= argc) return -1;
+    size_t n, step = (size_t)k->step;
+    if (k->keynum) {
+        uint64_t count;
+        if (!span_to_u64(argv[first], &count)) return -1;
+        first++;
+        if (count == 0 || count > (argc - first) / step + 1 || first + (count - 1) * step >= argc) return -1;
+        n = (size_t)count;
+    } else {
+        int64_t last = k->last < 0 ? (int64_t)argc + k->last : (int64_t)first + k->last;
+        if (last < (int64_t)first || last >= (int64_t)argc) return -1;
+        n = ((size_t)last - first) / step + 1;
+    }
+    for (size_t i = 0; i < n; i++) fn(arg, (struct cmd_key_ref){first + i * step, k->flags});
+    return (int64_t)n;
+}
+
+int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, table_key_fn fn, void *arg) {
+    int64_t n = 0;
+    for (size_t i = 0; i < ARRAY_LEN(cmd->keys) && cmd->keys[i].flags != 0; i++) {
+        int64_t k = spec_keys(&cmd->keys[i], argv, argc, fn, arg);
+        if (k < 0) return -1;
+        n += k;
+    }
+    return n;
+}
+
+/* --- names of flags and categories
+ * ------------------------------------------------------------------------------------------- */
+
+void table_categories(const struct cmd *cmd, void (*fn)(void *arg, const char *name), void *arg) {
+    char name[24];
+    bool container = cmd->run == NULL, admin = false;
+    if (!container && cmd->flags & CMD_WRITE) fn(arg, "@write");
+    if (!container && cmd->flags & CMD_READONLY) fn(arg, "@read");
+    for (const char *p = cmd->categories; p != NULL && *p != '\0';) {
+        size_t n = strcspn(p, " ");
+        snprintf(name, sizeof(name), "%.*s", (int)n, p);
+        if (strcmp(name, "@admin") == 0) admin = true;
+        fn(arg, name);
+        p += n + strspn(p + n, " ");
+    }
+    if (cmd->flags & CMD_ADMIN && !admin) fn(arg, "@admin"), fn(arg, "@dangerous");
+    if (cmd->flags & CMD_BLOCKING) fn(arg, "@blocking");
+    fn(arg, cmd->flags & CMD_FAST ? "@fast" : "@slow");
+}
+
+void table_flags(const struct cmd *cmd, void (*fn)(void *arg, const char *name), void *arg) {
+    static const struct {
+        unsigned flag;
+        const char *name;
+    } names[] = {
+        {CMD_WRITE, "write"},
+        {CMD_READONLY, "readonly"},
+        {CMD_DENYOOM, "denyoom"},
+        {CMD_ADMIN, "admin"},
+        {CMD_PUBSUB, "pubsub"},
+        {CMD_NOSCRIPT, "noscript"},
+        {CMD_BLOCKING, "blocking"},
+        {CMD_LOADING, "loading"},
+        {CMD_STALE, "stale"},
+        {CMD_SKIP_MONITOR, "skip_monitor"},
+        {CMD_SKIP_SLOWLOG, "skip_slowlog"},
+        {CMD_FAST, "fast"},
+        {CMD_NO_AUTH, "no_auth"},
+        {CMD_MOVABLE_KEYS, "movablekeys"},
+        {CMD_NO_MULTI, "no_multi"},
+        {CMD_ALLOW_BUSY, "allow_busy"},
+    };
+    unsigned flags = cmd->flags | (cmd->keys[0].keynum ? CMD_MOVABLE_KEYS : 0u);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (flags & names[i].flag) fn(arg, names[i].name);
+}
