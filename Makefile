@@ -203,10 +203,12 @@ deps:
 # Everything that tests run, built as far as it compiles: what is missing counts as a failed test.
 tests: binaries $(FAULT_SO) $(UNIT) $(TRANSPORT) $(STRESS) $(FUZZ)
 
+JOBS ?= $(shell nproc)
+PARALLEL = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 RUN_TESTS = tools/run-tests.sh --build $(BUILD) --kind $(KIND)
 # Builds what it can, and writes down what should be there: run-tests.sh does not guess.
 define build_tests
-	@$(MAKE) --no-print-directory -k $(1) || echo '*** not everything was built; what is missing counts as failed'
+	@$(MAKE) --no-print-directory -k $(PARALLEL) $(1) || echo '*** not everything was built; what is missing counts as failed'
 	@printf '%s\n' $(UNIT:%=unit:%) $(TRANSPORT:%=transport:%) $(FUZZ:%=fuzz:%) $(STRESS:%=stress:%) > $(BUILD)/tests.list
 endef
 
@@ -233,7 +235,7 @@ test-integration:
 fuzz-build: $(FUZZ)
 fuzz:
 	@deps/install.sh --quiet build lint
-	@$(MAKE) --no-print-directory SANITIZER=fuzz CC=clang fuzz-build
+	@$(MAKE) --no-print-directory $(PARALLEL) SANITIZER=fuzz CC=clang fuzz-build
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/run-fuzz.sh build/fuzz
 
 # --- daily work ------------------------------------------------------------------------------------------------------------------
@@ -241,7 +243,7 @@ fuzz:
 .PHONY: run lint format bench clean help
 run:
 	@deps/install.sh --quiet build
-	@$(MAKE) --no-print-directory binaries
+	@$(MAKE) --no-print-directory $(PARALLEL) binaries
 	@exec src/tarn-server --pool-size $(or $(POOL_SIZE),1gb) $(ARGS)
 
 lint:
@@ -252,7 +254,7 @@ format:
 
 bench:
 	@deps/install.sh --quiet build bench
-	@$(MAKE) --no-print-directory binaries
+	@$(MAKE) --no-print-directory $(PARALLEL) binaries
 	@utils/bench/all.sh
 
 clean:

@@ -67,7 +67,8 @@ run_one() {
         : >"$out.out"
         status=0
     else
-        ${prefix[@]+"${prefix[@]}"} timeout -k 5 "$limit" "$@" </dev/null >"$out.out" 2>&1
+        # The braces keep the shell's own word on how it died off the terminal.
+        { ${prefix[@]+"${prefix[@]}"} timeout -k 5 "$limit" "$@" </dev/null >"$out.out" 2>&1; } 2>/dev/null
         status=$?
         line=$(grep -aE '^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$' "$out.out" | tail -1)
         if [ -n "$line" ]; then

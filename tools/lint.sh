@@ -1,0 +1,71 @@
+#!/bin/bash
+# All that can be said about the tree without running it. tools/lint.sh [CHECK]...; CHECK is the name of a function below
+# without its "check_". Ends with "N passed, M failed".
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+code() { git ls-files -co --exclude-standard 'src/*.[ch]' 'tests/*.[ch]' 'modules/*.[ch]' | while read -r f; do [ ! -f "$f" ] || echo "$f"; done; }
+scripts() { git ls-files -co --exclude-standard '*.sh' .ci/run | while read -r f; do [ ! -f "$f" ] || echo "$f"; done; }
+
+check_rooms() { tools/check-rooms.sh; }
+
+check_format() { code | xargs -r clang-format --dry-run -Werror 2>&1 | grep -E 'error:' | cut -d: -f1 | sort | uniq -c |
+    awk '{ print $2 ": not formatted (" $1 " places): make format"; n++ } END { exit n > 0 }'; }
+
+# A file is one idea.
+check_length() { code | xargs -r wc -l | awk '$2 != "total" && $1 > 1000 { print $2 ": " $1 " lines; look for the second idea"; n++ } END { exit n > 0 }'; }
+
+# A second compiler's warnings.
+check_clang() {
+    code | grep '\.c$' | xargs -r -n 8 -P "$(nproc)" clang -fsyntax-only -std=gnu11 -D_GNU_SOURCE -DTARN_VERSION='"lint"' -Isrc \
+        -Wall -Wextra -Werror -Wno-unused-parameter -Wstrict-prototypes -Wmissing-prototypes -Wvla
+}
+
+check_cppcheck() {
+    mkdir -p build/cppcheck
+    cppcheck --quiet --enable=warning,portability --inline-suppr --std=c11 -D_GNU_SOURCE -D__x86_64__ -DTARN_VERSION='"lint"' -Isrc \
+        --suppressions-list=tools/cppcheck.txt --cppcheck-build-dir=build/cppcheck -j "$(nproc)" --error-exitcode=1 \
+        --template='{file}:{line}: {message} [{id}]' $(code | grep '\.c$' | grep -v '^tests/fuzz') 2>&1
+}
+
+check_scripts() {
+    local f bad=0
+    for f in $(scripts); do
+        bash -n "$f" || bad=1
+        [ -x "$f" ] || { echo "$f: not executable"; bad=1; }
+    done
+    return $bad
+}
+
+check_links() { tclsh tools/check-links.tcl; }
+
+# Spaces at the end of lines, tabs in C, files without a last newline.
+check_blanks() {
+    local f bad=0
+    while read -r f; do
+        [ -f "$f" ] || continue
+        if grep -nHE '[[:blank:]]+$' "$f"; then bad=1; fi
+        if [ -s "$f" ] && [ -n "$(tail -c1 "$f")" ]; then echo "$f: no newline at the end"; bad=1; fi
+    done < <(git ls-files -co --exclude-standard '*.[ch]' '*.sh' '*.tcl' '*.md' Makefile '*.txt' | grep -v '^tests/fuzz/')
+    return $bad
+}
+
+checks=("$@")
+[ $# -gt 0 ] || checks=(rooms format length blanks scripts links clang cppcheck)
+passed=0 failed=0
+for check in "${checks[@]}"; do
+    start=$EPOCHREALTIME
+    out=$("check_$check" 2>&1)
+    status=$?
+    took=$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
+    if [ $status = 0 ]; then
+        passed=$((passed + 1))
+        echo "ok    $check  ${took}s"
+    else
+        failed=$((failed + 1))
+        echo "FAIL  $check  ${took}s"
+        printf '%s\n' "$out" | head -n 60 | sed 's/^/    | /'
+    fi
+done
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
