@@ -1,0 +1,87 @@
+# A running server against its documents: every command of COMMAND LIST is in docs/COMMANDS.md, every option of CONFIG GET *
+# is in redis.conf.sample, and a server starts with redis.conf.sample and knows each option that it names.
+#
+#   tclsh tools/check-docs.tcl --server build/release/tarn-server
+
+set server src/tarn-server
+foreach {option value} $argv { if {$option eq "--server"} { set server $value } }
+
+set passed 0
+set failed 0
+proc check {what problems} {
+    if {[llength $problems] == 0} {
+        incr ::passed
+    } else {
+        incr ::failed
+        puts "$what:"
+        foreach p $problems { puts "  $p" }
+    }
+}
+proc finish {} {
+    puts "$::passed passed, $::failed failed"
+    exit [expr {$::failed > 0}]
+}
+proc read_file {path} {
+    set f [open $path]
+    fconfigure $f -encoding utf-8
+    set text [read $f]
+    close $f
+    return $text
+}
+proc free_port {} {
+    set s [socket -server {} -myaddr 127.0.0.1 0]
+    set port [lindex [fconfigure $s -sockname] 2]
+    close $s
+    return $port
+}
+
+set directory [exec mktemp -d [file join [expr {[info exists env(TMPDIR)] ? $env(TMPDIR) : "/tmp"}] tarn-docs.XXXXXX]]
+set port [free_port]
+set log [file join $directory log]
+set pid [exec $server redis.conf.sample --port $port --data-port 0 --bind 127.0.0.1 --pool-size 16mb --dir $directory \
+    --daemonize no > $log 2>@1 < /dev/null &]
+
+proc stop {} {
+    catch { exec kill $::pid }
+    for {set i 0} {$i < 100 && [file exists /proc/$::pid]} {incr i} { after 50 }
+    catch { exec kill -9 $::pid }
+    file delete -force $::directory
+}
+proc cli {args} { exec redis-cli -p $::port {*}$args }
+
+set up 0
+for {set i 0} {$i < 400 && !$up} {incr i} {
+    if {![catch { cli PING } answer] && $answer eq "PONG"} { set up 1 } else { after 50 }
+    if {![file exists /proc/$pid]} break
+}
+if {!$up} {
+    check "a server with redis.conf.sample does not start" [split [read_file $log] \n]
+    stop
+    finish
+}
+check "redis.conf.sample" {}
+
+set problems {}
+set text [read_file docs/COMMANDS.md]
+foreach name [lsort [split [cli COMMAND LIST] \n]] {
+    set shown [string map {| { }} [string toupper $name]]
+    if {![regexp "(^|\[^A-Z\])[string map {{ } {[ |]}} $shown](\[^A-Z\]|$)" $text]} {
+        lappend problems "$shown is not in docs/COMMANDS.md"
+    }
+}
+check "commands" $problems
+
+set options {}
+foreach {name value} [split [cli CONFIG GET *] \n] { if {$name ne ""} { lappend options [string tolower $name] } }
+set sample {}
+foreach line [split [read_file redis.conf.sample] \n] {
+    if {[regexp {^#? ?([a-z][a-z0-9-]+)( .*)?$} $line -> name]} { lappend sample $name }
+}
+set problems {}
+foreach name [lsort $options] {
+    if {$name ni $sample} { lappend problems "$name is not in redis.conf.sample" }
+}
+check "options" $problems
+
+stop
+finish
