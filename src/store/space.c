@@ -82,10 +82,20 @@ void space_free_all(struct space *sp) {
     memset(sp, 0, sizeof(*sp));
 }
 
+static block_id split_at(struct space *sp, block_id id, uint64_t offset);
+
+/* A free run enters the allocator's bins, in pieces where the allocator wants borders. */
 static void free_insert(struct space *sp, struct segment *seg, block_id id) {
-    set_state(block_get(sp, id), BLOCK_FREE);
-    seg->free_runs++;
-    sp->ops->insert(sp, seg, id);
+    for (;;) {
+        struct block *b = block_get(sp, id);
+        set_state(b, BLOCK_FREE);
+        uint64_t cut = sp->ops->cut(sp, seg, block_offset(b), end_of(sp, b) - block_offset(b));
+        block_id right = cut ? split_at(sp, id, cut) : 0;
+        seg->free_runs++;
+        sp->ops->insert(sp, seg, id);
+        if (!right) return;
+        id = right;
+    }
 }
 
 static void free_remove(struct space *sp, struct segment *seg, block_id id) {
@@ -199,9 +209,12 @@ block_id space_release(struct space *sp, block_id id) {
     struct block *b = block_get(sp, id);
     struct segment *seg = sp->segments[block_segment(b)];
     TARN_ASSERT(block_state(b) != BLOCK_FREE);
-    seg->free_units += b->len;
-    sp->ops->unused(sp, seg, block_offset(b), b->len);
+    uint64_t offset = block_offset(b);
+    uint32_t len = b->len;
+    seg->free_units += len;
     set_state(b, BLOCK_FREE);
+    id = merge_around(sp, seg, id);
+    sp->ops->unused(sp, seg, offset, len);
     id = merge_around(sp, seg, id);
     free_insert(sp, seg, id);
     return id;

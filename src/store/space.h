@@ -58,7 +58,10 @@ struct space_ops {
     void (*insert)(struct space *sp, struct segment *seg, block_id b); /* b became free */
     void (*remove)(struct space *sp, struct segment *seg, block_id b); /* b is about to be used, split or merged */
     bool (*may_merge)(struct space *sp, struct segment *seg, block_id a, block_id b); /* neighbours, both free */
-    /* A used block came (before its neighbours are inserted) or went (before anything merges). */
+    /* Where a free run must be cut into two, strictly inside it; 0: nowhere. */
+    uint64_t (*cut)(struct space *sp, struct segment *seg, uint64_t offset, uint64_t len);
+    /* A used block came (before what is left beside it is inserted) or went (after it merged with what may_merge
+     * allowed while it was counted). */
     void (*used)(struct space *sp, struct segment *seg, uint64_t offset, uint32_t len);
     void (*unused)(struct space *sp, struct segment *seg, uint64_t offset, uint32_t len);
     uint64_t (*memory)(const struct segment *seg);

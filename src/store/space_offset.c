@@ -18,6 +18,8 @@ static void offset_remove(struct space *sp, struct segment *seg, block_id b) { b
 
 static bool offset_may_merge(struct space *sp, struct segment *seg, block_id a, block_id b) { return true; }
 
+static uint64_t offset_cut(struct space *sp, struct segment *seg, uint64_t offset, uint64_t len) { return 0; }
+
 static void offset_used(struct space *sp, struct segment *seg, uint64_t offset, uint32_t len) {}
 
 static void offset_unused(struct space *sp, struct segment *seg, uint64_t offset, uint32_t len) {}
@@ -33,6 +35,7 @@ const struct space_ops space_offset = {
     .insert = offset_insert,
     .remove = offset_remove,
     .may_merge = offset_may_merge,
+    .cut = offset_cut,
     .used = offset_used,
     .unused = offset_unused,
     .memory = offset_memory,

@@ -1,0 +1,161 @@
+/* s3fifo (Yang et al., SOSP 2023): a small queue that new objects pass through, a main queue for those that were used
+ * again meanwhile, and a ghost list of hashes that lately fell out of the small one: they enter the main queue directly. */
+#include <stdlib.h>
+#include <string.h>
+#include "base/assert.h"
+#include "base/buf.h"
+#include "store/policy.h"
+
+#define FREQ_MAX    3u
+#define SMALL_SHARE 10u /* per cent of the objects */
+
+struct s3 {
+    object_ref small, main;
+    uint64_t n_small, n_main;
+    /* Ghosts: a ring of 32-bit fingerprints in order of eviction, as many as the main queue has objects, and a set of
+     * positions by fingerprint (the newest wins; a wrong answer only costs a place in the queue). */
+    uint32_t *ring, *set;
+    uint32_t cap, next; /* ring entries, power of two */
+};
+
+#define GHOST_MIN 1024u
+
+static void s3_open(struct policy *p) {
+    struct s3 *s = p->state;
+    s->small = list_new(p->records);
+    s->main = list_new(p->records);
+    s->cap = GHOST_MIN;
+    s->ring = xcalloc(s->cap, sizeof(uint32_t));
+    s->set = xcalloc(2 * (size_t)s->cap, sizeof(uint32_t));
+}
+
+static void s3_close(struct policy *p) {
+    struct s3 *s = p->state;
+    list_free(p->records, s->small);
+    list_free(p->records, s->main);
+    free(s->ring);
+    free(s->set);
+}
+
+static uint32_t fingerprint(uint64_t hash) { return (uint32_t)(hash >> 32) | 1; }
+
+/* The set is a table of fingerprints that collide into overwriting; a ghost that was overwritten is forgotten early. */
+static uint32_t *slot_of(const struct s3 *s, uint32_t print) { return &s->set[(print * 2654435761u) & (2 * s->cap - 1)]; }
+
+static void ghost_add(struct s3 *s, uint64_t hash) {
+    uint32_t print = fingerprint(hash), old = s->ring[s->next];
+    if (old && *slot_of(s, old) == old) *slot_of(s, old) = 0;
+    s->ring[s->next] = print;
+    s->next = (s->next + 1) & (s->cap - 1);
+    *slot_of(s, print) = print;
+}
+
+static bool ghost_take(struct s3 *s, uint64_t hash) {
+    uint32_t print = fingerprint(hash), *slot = slot_of(s, print);
+    if (*slot != print) return false;
+    *slot = 0;
+    return true;
+}
+
+/* Starts the ghosts afresh at a size that fits the main queue; rare, since it doubles. */
+static void ghost_fit(struct s3 *s) {
+    if (s->n_main <= s->cap || s->cap >= 1u << 24) return;
+    uint32_t cap = s->cap * 2;
+    uint32_t *ring = calloc(cap, sizeof(uint32_t)), *set = calloc(2 * (size_t)cap, sizeof(uint32_t));
+    if (!ring || !set) {
+        free(ring);
+        free(set);
+        return;
+    }
+    uint32_t *old = s->ring, n = s->cap, from = s->next;
+    free(s->set);
+    s->ring = ring;
+    s->set = set;
+    s->cap = cap;
+    s->next = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t print = old[(from + i) & (n - 1)];
+        if (!print) continue;
+        s->ring[s->next++] = print;
+        *slot_of(s, print) = print;
+    }
+    free(old);
+}
+
+static void enter(struct policy *p, struct object *o, bool main, bool back) {
+    struct s3 *s = p->state;
+    if (main) o->bits |= OBJECT_Q1;
+    else o->bits &= ~(uint32_t)OBJECT_Q1;
+    object_ref head = main ? s->main : s->small;
+    if (back) list_push_back(p->records, head, o);
+    else list_push_front(p->records, head, o);
+    if (main) s->n_main++;
+    else s->n_small++;
+    p->count++;
+}
+
+static void leave(struct policy *p, struct object *o) {
+    struct s3 *s = p->state;
+    list_unlink(p->records, o);
+    if (o->bits & OBJECT_Q1) s->n_main--;
+    else s->n_small--;
+    p->count--;
+}
+
+static void s3_insert(struct policy *p, struct object *o, const struct policy_event *e) {
+    object_set_freq(o, 0);
+    enter(p, o, ghost_take(p->state, store_hash(span_of(o->data, object_key_len(o)))), false);
+}
+
+static void s3_access(struct policy *p, struct object *o, const struct policy_event *e) {
+    if (object_freq(o) < FREQ_MAX) object_set_freq(o, object_freq(o) + 1);
+}
+
+/* Every turn moves an object on whose counter an access raised; so it is paid for, as in sieve. */
+static struct object *s3_pop(struct policy *p, uint64_t now_ms) {
+    struct s3 *s = p->state;
+    while (p->count > 0) {
+        bool from_small = s->n_small > 0 && (s->n_main == 0 || s->n_small * 100 >= p->count * SMALL_SHARE);
+        struct object *o = list_back(p->records, from_small ? s->small : s->main);
+        TARN_ASSERT(o != NULL);
+        leave(p, o);
+        if (object_freq(o) == 0) return o;
+        object_set_freq(o, from_small ? 0 : object_freq(o) - 1);
+        enter(p, o, true, false);
+    }
+    return NULL;
+}
+
+static void s3_give_back(struct policy *p, struct object *o) { enter(p, o, (o->bits & OBJECT_Q1) != 0, true); }
+
+static void s3_evicted(struct policy *p, struct object *o, uint64_t hash) {
+    struct s3 *s = p->state;
+    if (o->bits & OBJECT_Q1) return;
+    ghost_fit(s);
+    ghost_add(s, hash);
+}
+
+static void s3_prefix_done(struct policy *p, const struct policy_event *last) {}
+
+static unsigned s3_freq(const struct policy *p, const struct object *o) { return object_freq(o); }
+
+static uint64_t s3_memory(const struct policy *p) {
+    const struct s3 *s = p->state;
+    return sizeof(*s) + 3 * (uint64_t)s->cap * sizeof(uint32_t);
+}
+
+const struct policy_ops policy_s3fifo = {
+    .name = "s3fifo",
+    .state_size = sizeof(struct s3),
+    .open = s3_open,
+    .close = s3_close,
+    .insert = s3_insert,
+    .access = s3_access,
+    .unlink = leave,
+    .pop = s3_pop,
+    .give_back = s3_give_back,
+    .evicted = s3_evicted,
+    .prefix_done = s3_prefix_done,
+    .freq = s3_freq,
+    .memory = s3_memory,
+};
