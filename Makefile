@@ -250,7 +250,7 @@ lint:
 	@deps/install.sh --quiet build lint
 	@tools/lint.sh
 format:
-	@git ls-files -co --exclude-standard '*.[ch]' | xargs clang-format -i
+	@find src tests modules -name '*.[ch]' 2>/dev/null | xargs clang-format -i
 
 bench:
 	@deps/install.sh --quiet build bench

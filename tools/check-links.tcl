@@ -39,7 +39,7 @@ proc anchors {path} {
 }
 
 set errors 0
-foreach path [split [exec git ls-files -co --exclude-standard *.md] \n] {
+foreach path [split [exec find . ( -path ./build -o -path ./.git -o -path ./tests/tmp ) -prune -o -name *.md -print] \n] {
     if {![file exists $path]} continue
     set number 0
     foreach line [split [without_code [read_file $path]] \n] {

@@ -4,8 +4,9 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-code() { git ls-files -co --exclude-standard 'src/*.[ch]' 'tests/*.[ch]' 'modules/*.[ch]' | while read -r f; do [ ! -f "$f" ] || echo "$f"; done; }
-scripts() { git ls-files -co --exclude-standard '*.sh' .ci/run | while read -r f; do [ ! -f "$f" ] || echo "$f"; done; }
+found() { find . \( -path ./build -o -path ./.git -o -path ./tests/tmp \) -prune -o -type f \( "$@" \) -print | sed 's|^\./||' | sort; }
+code() { found -path './src/*.[ch]' -o -path './tests/*.[ch]' -o -path './modules/*.[ch]'; }
+scripts() { found -name '*.sh' -o -path ./.ci/run; }
 
 check_rooms() { tools/check-rooms.sh; }
 
@@ -39,14 +40,13 @@ check_scripts() {
 
 check_links() { tclsh tools/check-links.tcl; }
 
-# Spaces at the end of lines, tabs in C, files without a last newline.
+# Spaces at the end of lines, files without a last newline.
 check_blanks() {
     local f bad=0
     while read -r f; do
-        [ -f "$f" ] || continue
         if grep -nHE '[[:blank:]]+$' "$f"; then bad=1; fi
         if [ -s "$f" ] && [ -n "$(tail -c1 "$f")" ]; then echo "$f: no newline at the end"; bad=1; fi
-    done < <(git ls-files -co --exclude-standard '*.[ch]' '*.sh' '*.tcl' '*.md' Makefile '*.txt' | grep -v '^tests/fuzz/')
+    done < <(found -name '*.[ch]' -o -name '*.sh' -o -name '*.tcl' -o -name '*.md' -o -name Makefile -o -name '*.txt' | grep -v '^tests/fuzz/')
     return $bad
 }
 
