@@ -10,7 +10,7 @@ scripts() { found -name '*.sh' -o -path ./.ci/run; }
 
 check_rooms() { tools/check-rooms.sh; }
 
-check_format() { code | xargs -r clang-format --dry-run -Werror 2>&1 | grep -E 'error:' | cut -d: -f1 | sort | uniq -c |
+check_format() { code | xargs -r clang-format --dry-run -Werror 2>&1 | grep -aE '^[^ ]+:[0-9]+:[0-9]+: error' | cut -d: -f1 | sort | uniq -c |
     awk '{ print $2 ": not formatted (" $1 " places): make format"; n++ } END { exit n > 0 }'; }
 
 # A file is one idea.
