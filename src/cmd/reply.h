@@ -1,0 +1,16 @@
+/* Replies that bypass the writer, for families that compose many fields by hand. */
+#ifndef TARN_CMD_REPLY_H
+#define TARN_CMD_REPLY_H
+
+#include "cmd/cmd.h"
+
+/* Appends finished RESP. */
+void reply_raw(struct client *c, const void *data, size_t len);
+
+/* What a command changed is counted here: errors by code, for INFO. */
+void reply_errorstats(void (*fn)(void *arg, const char *code, uint64_t count), void *arg);
+void reply_errorstats_reset(void);
+/* Error replies since start. */
+uint64_t reply_errors(void);
+
+#endif
