@@ -149,10 +149,10 @@ endif
 
 # --- tests --------------------------------------------------------------------------------------------------------------------
 
-# A test program is a file with a main; the other files beside it are its helpers.
+# A test program is a file with a main or TEST_MAIN (tests/unit/test.h); the other files beside it are its helpers.
 TEST_C := $(wildcard tests/unit/*.c tests/unit/*/*.c tests/transport/*.c tests/stress/*.c)
 define IS_MAIN
-'^(int )?main *\('
+'^(int )?main *\(|^TEST_MAIN'
 endef
 TEST_MAIN := $(if $(TEST_C),$(shell grep -lE $(IS_MAIN) $(TEST_C)))
 TEST_HELP := $(filter-out $(TEST_MAIN),$(TEST_C))

@@ -1,0 +1,79 @@
+# Shared by the scripts of this folder: servers on free ports of 127.0.0.1, medians, Markdown rows.
+# Every script ends exactly the processes that it has started.
+#
+# Environment: QUICK=1 (a tenth of the work, for a look), ROUNDS=3 (A B A B ..; medians are shown), TARN (tarn-server),
+# TARN_BENCHMARK, REDIS (redis-server).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+export LC_ALL=C
+
+TARN=${TARN:-src/tarn-server}
+TARN_BENCHMARK=${TARN_BENCHMARK:-src/tarn-benchmark}
+REDIS=${REDIS:-redis-server}
+ROUNDS=${ROUNDS:-3}
+QUICK=${QUICK:-}
+
+bench_dir=$(mktemp -d "${TMPDIR:-/tmp}/tarn-bench.XXXXXX")
+bench_pids=()
+bench_end() {
+    local pid
+    for pid in ${bench_pids[@]+"${bench_pids[@]}"}; do kill "$pid" 2>/dev/null || true; done
+    for pid in ${bench_pids[@]+"${bench_pids[@]}"}; do wait "$pid" 2>/dev/null || true; done
+    rm -rf "$bench_dir"
+}
+trap bench_end EXIT
+trap 'exit 130' INT TERM
+
+say() { echo "$*" >&2; }
+need() {
+    local p
+    for p in "$@"; do
+        command -v "$p" >/dev/null || { say "$p is missing: deps/install.sh bench, and make"; exit 1; }
+    done
+}
+
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+# The port of what was started lands in $port, its process in $pid.
+wait_up() {
+    local i
+    for i in $(seq 1 600); do
+        [ "$(redis-cli -p "$port" PING 2>/dev/null || true)" != PONG ] || return 0
+        kill -0 "$pid" 2>/dev/null || break
+        sleep 0.1
+    done
+    say "a server did not start:"
+    tail -20 "$1" >&2
+    exit 1
+}
+start_tarn() {
+    port=$(free_port)
+    "$TARN" --bind 127.0.0.1 --port "$port" --data-port 0 --dir "$bench_dir" "$@" >"$bench_dir/tarn.$port.log" 2>&1 </dev/null &
+    pid=$!
+    bench_pids+=("$pid")
+    wait_up "$bench_dir/tarn.$port.log"
+}
+start_redis() {
+    port=$(free_port)
+    "$REDIS" --bind 127.0.0.1 --port "$port" --save '' --appendonly no --dir "$bench_dir" "$@" >"$bench_dir/redis.$port.log" 2>&1 </dev/null &
+    pid=$!
+    bench_pids+=("$pid")
+    wait_up "$bench_dir/redis.$port.log"
+}
+stop() { # PID
+    local p keep=()
+    kill "$1" 2>/dev/null || true
+    wait "$1" 2>/dev/null || true
+    for p in ${bench_pids[@]+"${bench_pids[@]}"}; do [ "$p" = "$1" ] || keep+=("$p"); done
+    bench_pids=(${keep[@]+"${keep[@]}"})
+}
+
+median() { tr ' ' '\n' | grep -v '^$' | sort -g | awk '{ v[NR] = $1 } END { if (NR % 2) print v[(NR + 1) / 2]; else print (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", (b > 0 ? a / b : 0) }'; }
+scale() { awk -v n="$1" -v q="$QUICK" 'BEGIN { printf "%d", (q != "" ? n / 10 : n) }'; }
+info() { redis-cli -p "$1" INFO everything | tr -d '\r' | sed -n "s/^$2://p" | head -1; } # PORT FIELD
+machine() {
+    echo "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores, Linux $(uname -r | cut -d- -f1), $(date +%Y-%m-%d)"
+}
