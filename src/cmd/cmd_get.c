@@ -1,0 +1,244 @@
+/* Look-ups: GETREPLICAS, MGETREPLICAS, PREFIXLEN, EXISTS, MEXISTS. One job serves all: it walks keys in groups whose cache
+ * lines are fetched ahead, and with WAIT first sleeps until they are complete.
+ *
+ *   job_start ─> [waiting: sleeps at the first key that is not complete, goes on when it is] ─> answering ─> done
+ *                          └── the time is over ────────────────────────────────────────────────────^  */
+#include "cmd/families.h"
+
+#include <stdlib.h>
+#include "base/assert.h"
+#include "cmd/config.h"
+#include "cmd/keys.h"
+#include "cmd/location.h"
+#include "cmd/reply.h"
+#include "cmd/waiters.h"
+
+enum look_kind { LOOK_ONE, LOOK_MANY, LOOK_PREFIX, LOOK_COUNT, LOOK_FLAGS };
+
+struct look_job {
+    struct job job;
+    enum look_kind kind;
+    bool waiting, begun, crcs;
+    size_t first, n, pos; /* argv index of the first key */
+    uint64_t lease_ms;    /* 0: none asked */
+    uint64_t count;
+    struct waiter *waiter;
+    struct store_batch batch;
+    struct key_window window;
+};
+
+/* --- answers --------------------------------------------------------------------------------------------------------------- */
+
+static void answer_crcs(struct text *t, struct client *c, const struct object *o, bool wanted) {
+    size_t n = 0;
+    const uint32_t *crcs = wanted ? store_object_crcs(server.store, o, &n) : NULL;
+    if (!crcs || n == 0) {
+        text_null(t, c->proto);
+        text_send(c, t);
+        return;
+    }
+    text_send(c, t);
+    unsigned char *packed = xmalloc(n * sizeof(uint32_t));
+    for (size_t i = 0; i < n; i++)
+        for (unsigned b = 0; b < 4; b++) packed[i * 4 + b] = (unsigned char)(crcs[i] >> (8 * b));
+    reply_bulk(c, span_of(packed, n * sizeof(uint32_t)));
+    free(packed);
+}
+
+/* [version, size, lease-ms, crc, [replica, ...], value or nil, crcs or nil] */
+static void answer_object(struct client *c, const struct object *o, uint64_t granted_ms, bool crcs) {
+    struct store_layout layout;
+    struct span value;
+    uint32_t crc = 0;
+    bool has_crc = store_object_crc(o, &crc), in_books = store_object_inline(o, &value);
+    struct text t;
+    text_begin(&t);
+    text_array(&t, 7);
+    text_int(&t, (int64_t)store_object_version(o));
+    text_int(&t, (int64_t)store_object_size(server.store, o));
+    text_int(&t, (int64_t)granted_ms);
+    text_int(&t, has_crc ? (int64_t)crc : -1);
+    if (in_books) {
+        text_array(&t, 0);
+        text_bulk(&t, value.data, value.len);
+    } else {
+        store_object_layout(server.store, o, &layout);
+        text_replicas(&t, &layout, GRANT_READ, c->id, granted_ms ? server.mono_ms + granted_ms : 0);
+        text_null(&t, c->proto);
+    }
+    answer_crcs(&t, c, o, crcs);
+}
+
+static void answer_found(struct client *c, struct look_job *l, struct object *o) {
+    uint64_t granted_ms = 0;
+    store_batch_hit(server.store, &l->batch, o);
+    if (l->lease_ms) {
+        tarn_status status = store_lease(server.store, o, c->id, l->lease_ms, &granted_ms);
+        if (status != TARN_OK) {
+            reply_status(c, status, "LEASE");
+            return;
+        }
+    }
+    answer_object(c, o, granted_ms, l->crcs);
+}
+
+/* PREFIXLEN counts what it could protect: false ends the prefix. */
+static bool prefix_goes_on(struct client *c, struct look_job *l, struct object *o) {
+    uint64_t granted_ms;
+    if (!o) return false;
+    store_batch_hit(server.store, &l->batch, o);
+    return !l->lease_ms || store_lease(server.store, o, c->id, l->lease_ms, &granted_ms) == TARN_OK;
+}
+
+/* --- the job ----------------------------------------------------------------------------------------------------------------- */
+
+static struct object *look_at(struct client *c, struct look_job *l) {
+    uint64_t hash = key_window_hash(&l->window, c, l->first, 1, l->pos, l->n);
+    return store_find_hashed(server.store, c->argv[l->first + l->pos], hash);
+}
+
+/* true: the prefix, or the array, is complete. */
+static bool look_one(struct client *c, struct look_job *l) {
+    struct span key = c->argv[l->first + l->pos];
+    if (l->kind == LOOK_MANY && !key_valid(c, key)) return false;
+    struct object *o = look_at(c, l);
+    if (!o && l->kind < LOOK_COUNT)
+        store_batch_miss(server.store, &l->batch, l->window.hash[l->pos - l->window.from]);
+    switch (l->kind) {
+    case LOOK_ONE:
+    case LOOK_MANY:
+        if (o)
+            answer_found(c, l, o);
+        else
+            reply_null(c);
+        return false;
+    case LOOK_PREFIX:
+        if (!prefix_goes_on(c, l, o)) return true;
+        l->count++;
+        return false;
+    case LOOK_COUNT: l->count += o != NULL; return false;
+    case LOOK_FLAGS: reply_int(c, o != NULL); return false;
+    }
+    return true;
+}
+
+static void look_begin(struct client *c, struct look_job *l) {
+    l->begun = true;
+    l->pos = 0;
+    l->window.count = 0; /* what was prefetched before a sleep is cold, and the keys may have come */
+    if (l->kind < LOOK_COUNT)
+        store_batch_begin(server.store, &l->batch, &c->chain,
+                          l->lease_ms ? STORE_BATCH_READ : STORE_BATCH_LOOK, (uint32_t)l->n);
+    if (l->kind == LOOK_MANY || l->kind == LOOK_FLAGS) reply_array(c, l->n);
+}
+
+/* true: go on with the answers. One waiter at a time is enough: each key is awaited until it was complete once. */
+static bool look_waited(struct client *c, struct look_job *l, unsigned *budget) {
+    waiter_remove(&l->waiter);
+    l->job.runnable = true;
+    for (; l->pos < l->n; l->pos++) {
+        if (server.mono_ms >= l->job.deadline_ms) break;
+        if (*budget == 0) return false;
+        spend(budget, 1);
+        struct span key = c->argv[l->first + l->pos];
+        if (key.len == 0 || key.len > STORE_KEY_MAX || look_at(c, l)) continue;
+        l->waiter = waiter_add(&l->job, key);
+        l->job.runnable = false;
+        return false;
+    }
+    l->waiting = false;
+    l->job.deadline_ms = 0;
+    return true;
+}
+
+static bool look_step(struct client *c, struct job *job, unsigned *budget) {
+    struct look_job *l = CONTAINER_OF(job, struct look_job, job);
+    if (l->waiting && !look_waited(c, l, budget)) return false;
+    if (!l->begun) look_begin(c, l);
+    for (; l->pos < l->n; l->pos++) {
+        if (*budget == 0) return false;
+        spend(budget, 1);
+        if (look_one(c, l)) break;
+    }
+    if (l->kind == LOOK_PREFIX || l->kind == LOOK_COUNT) reply_int(c, (int64_t)l->count);
+    return true;
+}
+
+static void look_destroy(struct client *c, struct job *job) {
+    struct look_job *l = CONTAINER_OF(job, struct look_job, job);
+    waiter_remove(&l->waiter);
+    free(l);
+}
+
+/* --- commands ------------------------------------------------------------------------------------------------------------------ */
+
+static struct look_job *look_create(enum look_kind kind, size_t first, size_t n) {
+    struct look_job *l = xcalloc(1, sizeof(*l));
+    l->job = (struct job){.step = look_step, .destroy = look_destroy, .runnable = true};
+    l->kind = kind;
+    l->first = first;
+    l->n = n;
+    return l;
+}
+
+static bool look_options(struct client *c, size_t at, struct look_job *l) {
+    while (at < c->argc) {
+        uint64_t wait_ms;
+        bool ok = true;
+        if (arg_is(c, at, "lease")) {
+            ok = option_number(c, &at, "LEASE", 1, INT64_MAX, &l->lease_ms);
+            /* More than max-lease is granted as max-lease: the reply says so. */
+        } else if (arg_is(c, at, "wait")) {
+            ok = option_number(c, &at, "WAIT", 0, server.config->max_wait_ms, &wait_ms);
+            l->waiting = ok && wait_ms > 0;
+            if (l->waiting) l->job.deadline_ms = server.mono_ms + wait_ms;
+        } else if (l->kind != LOOK_PREFIX && arg_is(c, at, "crcs")) {
+            l->crcs = true; /* a TiB has 4 MiB of them: only for those who check */
+            at++;
+        } else {
+            option_unknown(c, at);
+            return false;
+        }
+        if (!ok) return false;
+    }
+    l->lease_ms = min_u64(l->lease_ms, store_config(server.store)->max_lease_ms);
+    return true;
+}
+
+static void look_run(struct client *c, struct look_job *l, size_t options_at) {
+    if (options_at && !look_options(c, options_at, l)) {
+        free(l);
+        return;
+    }
+    job_start(c, &l->job);
+}
+
+void cmd_getreplicas(struct client *c) {
+    if (arg_key(c, 1)) look_run(c, look_create(LOOK_ONE, 1, 1), 2);
+}
+
+void cmd_mgetreplicas(struct client *c) {
+    size_t n;
+    if (batch_count(c, 1, &n)) look_run(c, look_create(LOOK_MANY, 2, n), 2 + n);
+}
+
+void cmd_prefixlen(struct client *c) {
+    size_t n;
+    if (batch_count(c, 1, &n)) look_run(c, look_create(LOOK_PREFIX, 2, n), 2 + n);
+}
+
+void cmd_exists(struct client *c) {
+    if (c->argc == 2)
+        reply_int(c, store_find(server.store, c->argv[1]) != NULL);
+    else
+        look_run(c, look_create(LOOK_COUNT, 1, c->argc - 1), 0);
+}
+
+void cmd_mexists(struct client *c) {
+    size_t n;
+    if (!batch_count(c, 1, &n)) return;
+    if (c->argc > 2 + n)
+        option_unknown(c, 2 + n);
+    else
+        look_run(c, look_create(LOOK_FLAGS, 2, n), 0);
+}

@@ -1,0 +1,216 @@
+/* PUTSTART and MPUTSTART: space for new objects. One job serves both: a single put is a batch of one whose answer stands
+ * alone. PUTEND and PUTREVOKE are in cmd_putend.c. */
+#include "cmd/families.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include "base/assert.h"
+#include "cmd/keys.h"
+#include "cmd/location.h"
+
+enum { PREFER_MAX = 16, GROUP_MAX = 1024 };
+#define TTL_MAX_MS UINT64_C(1000000000000000) /* some 31,000 years */
+#define PIN_MAX_MS UINT64_C(31536000000)      /* a year */
+
+/* Spans would not outlive a slice: these are indices of arguments. */
+struct put_args {
+    struct store_put_options options; /* without its spans */
+    size_t prefer_at[PREFER_MAX], prefers;
+    size_t group_at; /* 0: none */
+};
+
+struct put_job {
+    struct job job;
+    bool single;
+    size_t n, pos;
+    struct store_put *making; /* room is being made for the key at pos */
+    struct put_args args;
+    struct store_batch batch;
+    struct key_window window;
+};
+
+/* --- arguments ----------------------------------------------------------------------------------------------------------- */
+
+static bool pin_option(struct client *c, size_t *at_p, enum store_pin *pin_p, uint64_t *ms_p) {
+    size_t at = *at_p; /* of SOFT, HARD or NONE */
+    if (at < c->argc && arg_is(c, at, "hard")) {
+        *pin_p = STORE_PIN_HARD;
+        *ms_p = 0;
+        *at_p = at + 1;
+        return true;
+    }
+    if (at < c->argc && arg_is(c, at, "soft")) {
+        if (!option_number(c, at_p, "SOFT", 1, PIN_MAX_MS, ms_p)) return false;
+        *pin_p = STORE_PIN_SOFT;
+        return true;
+    }
+    reply_error(c, "PIN must be SOFT ms or HARD");
+    return false;
+}
+
+static bool prefer_option(struct client *c, size_t *at_p, struct put_args *args) {
+    if (!option_has_value(c, *at_p, "PREFER")) return false;
+    if (args->prefers == PREFER_MAX) {
+        reply_error(c, "PREFER may be given at most %d times", PREFER_MAX);
+        return false;
+    }
+    args->prefer_at[args->prefers++] = *at_p + 1;
+    *at_p += 2;
+    return true;
+}
+
+static bool group_option(struct client *c, size_t *at_p, struct put_args *args) {
+    if (!option_has_value(c, *at_p, "GROUP")) return false;
+    struct span id = c->argv[*at_p + 1];
+    if (id.len == 0 || id.len > GROUP_MAX) {
+        reply_error(c, "GROUP must be 1 to %d bytes", GROUP_MAX);
+        return false;
+    }
+    args->group_at = *at_p + 1;
+    *at_p += 2;
+    return true;
+}
+
+static bool put_options(struct client *c, size_t at, struct put_args *args) {
+    struct store_put_options *o = &args->options;
+    o->replicas = 1;
+    while (at < c->argc) {
+        uint64_t v;
+        bool ok = true;
+        if (arg_is(c, at, "replace")) {
+            o->replace = true;
+            at++;
+        } else if (arg_is(c, at, "replicas")) {
+            ok = option_number(c, &at, "REPLICAS", 1, STORE_REPLICAS_MAX, &v);
+            if (ok) o->replicas = (uint32_t)v;
+        } else if (arg_is(c, at, "ttl")) {
+            ok = option_number(c, &at, "TTL", 1, TTL_MAX_MS, &v);
+            if (ok) o->expire_wall_ms = server.wall_ms + v;
+        } else if (arg_is(c, at, "pin")) {
+            at++;
+            ok = pin_option(c, &at, &o->pin, &o->pin_ms);
+        } else if (arg_is(c, at, "prefer")) {
+            ok = prefer_option(c, &at, args);
+        } else if (arg_is(c, at, "group")) {
+            ok = group_option(c, &at, args);
+        } else {
+            option_unknown(c, at);
+            return false;
+        }
+        if (!ok) return false;
+    }
+    return true;
+}
+
+/* --- the job --------------------------------------------------------------------------------------------------------------- */
+
+static void answer_opened(struct client *c, const struct store_put *put) {
+    struct store_layout layout;
+    store_put_layout(server.store, put, &layout);
+    struct text t;
+    text_begin(&t);
+    text_array(&t, 2);
+    text_int(&t, (int64_t)store_put_token(put));
+    text_replicas(&t, &layout, GRANT_WRITE, c->id, store_put_deadline_ms(put));
+    text_send(c, &t);
+}
+
+static void answer_put(struct client *c, tarn_status status, const struct store_put *put) {
+    switch (status) {
+    case TARN_OK: answer_opened(c, put); break;
+    case TARN_EEXISTS: reply_null(c); break;
+    case TARN_EINVAL: reply_error(c, "size or an option is out of range"); break;
+    case TARN_ENOSPACE:
+        if (!server.host) {
+            reply_error(c, "-NOSPACE this server has no pool of its own (pool-size is 0)");
+            break;
+        }
+        /* fall through */
+    default: reply_status(c, status, NULL); break;
+    }
+}
+
+/* The key and size at pos are well-formed; answers otherwise. */
+static bool put_element(struct client *c, const struct put_job *p, struct span *key_p, uint64_t *size_p) {
+    size_t at = (p->single ? 1 : 2) + p->pos * 2;
+    *key_p = c->argv[at];
+    if (!key_valid(c, *key_p)) return false;
+    if (span_to_u64(c->argv[at + 1], size_p) && *size_p <= STORE_SIZE_MAX) return true;
+    reply_error(c, "size must be a number from 0 to %" PRIu64, STORE_SIZE_MAX);
+    return false;
+}
+
+static tarn_status put_open(struct client *c, struct put_job *p, struct span key, uint64_t size,
+                            unsigned *budget, struct store_put **put_p) {
+    struct store_put_options options = p->args.options;
+    struct span prefer[PREFER_MAX];
+    for (size_t i = 0; i < p->args.prefers; i++) prefer[i] = c->argv[p->args.prefer_at[i]];
+    options.prefer = p->args.prefers ? prefer : NULL;
+    options.prefers = p->args.prefers;
+    if (p->args.group_at) options.group = c->argv[p->args.group_at];
+    return store_put_start(server.store, &p->batch, key, size, &options, c->id, budget, put_p);
+}
+
+/* One key, or a further piece of work for it. false: its room is still being made. */
+static bool put_next(struct client *c, struct put_job *p, unsigned *budget) {
+    tarn_status status;
+    struct store_put *put = p->making;
+    if (put) {
+        status = store_put_continue(server.store, put, budget);
+    } else {
+        struct span key;
+        uint64_t size;
+        key_window_hash(&p->window, c, p->single ? 1 : 2, 2, p->pos, p->n); /* for its prefetching */
+        if (!put_element(c, p, &key, &size)) return true;
+        status = put_open(c, p, key, size, budget, &put);
+    }
+    p->making = status == TARN_EAGAIN ? put : NULL;
+    if (status == TARN_EAGAIN) return false;
+    answer_put(c, status, put);
+    return true;
+}
+
+static bool put_step(struct client *c, struct job *job, unsigned *budget) {
+    struct put_job *p = CONTAINER_OF(job, struct put_job, job);
+    while (p->pos < p->n) {
+        if (*budget == 0) return false;
+        if (!put_next(c, p, budget)) return false;
+        spend(budget, 1);
+        p->pos++;
+    }
+    return true;
+}
+
+static void put_destroy(struct client *c, struct job *job) {
+    struct put_job *p = CONTAINER_OF(job, struct put_job, job);
+    if (p->making) store_put_abandon(server.store, &p->making);
+    free(p);
+}
+
+static struct put_job *put_create(bool single, size_t n) {
+    struct put_job *p = xcalloc(1, sizeof(*p));
+    p->job = (struct job){.step = put_step, .destroy = put_destroy, .runnable = true};
+    p->single = single;
+    p->n = n;
+    return p;
+}
+
+static void put_run(struct client *c, struct put_job *p, size_t options_at) {
+    if (!put_options(c, options_at, &p->args)) {
+        free(p);
+        return;
+    }
+    store_batch_begin(server.store, &p->batch, &c->chain, STORE_BATCH_PUT, (uint32_t)p->n);
+    if (!p->single) reply_array(c, p->n);
+    job_start(c, &p->job);
+}
+
+void cmd_putstart(struct client *c) {
+    put_run(c, put_create(true, 1), 3);
+}
+
+void cmd_mputstart(struct client *c) {
+    size_t n;
+    if (!batch_count(c, 2, &n)) return;
+    put_run(c, put_create(false, n), 2 + 2 * n);
+}

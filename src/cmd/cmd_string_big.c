@@ -1,0 +1,113 @@
+/* Large values of SET and its kin go from the socket to where they will stay: the put is opened when the value's header
+ * has been read, and becomes the object when the command runs. */
+#include "cmd/families.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/assert.h"
+#include "cmd/string_write.h"
+
+struct big_sink {
+    struct pool_writer writer;
+    uint64_t base_version; /* of the key when the put was opened */
+    uint64_t size, filled;
+    bool lost;     /* the put is gone: what still arrives has no place */
+    char *discard; /* where it goes */
+    size_t key_len;
+    char key[];
+};
+
+enum { DISCARD_BYTES = 64 * 1024 };
+
+static struct span sink_key(const struct big_sink *s) {
+    return span_of(s->key, s->key_len);
+}
+
+/* Which argument of which command is a value that may lie in the pool from the start. */
+static bool wants_sink(const struct client *c, const struct span *argv, size_t argc) {
+    (void)c;
+    if (argc == 2)
+        return span_case_eq(argv[0], "set") || span_case_eq(argv[0], "setnx") ||
+               span_case_eq(argv[0], "getset");
+    return argc == 3 && (span_case_eq(argv[0], "setex") || span_case_eq(argv[0], "psetex"));
+}
+
+/* It supersedes nobody: whether the command may run at all is known only when all of it is here. */
+static tarn_status sink_open(struct client *c, struct span key, uint64_t size, struct store_put **put_p) {
+    struct store_put_options options = pool_writer_options(0);
+    struct store_batch batch;
+    unsigned budget = job_quota();
+    options.supersede = false;
+    store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
+    tarn_status status = store_put_start(server.store, &batch, key, size, &options, c->id, &budget, put_p);
+    if (status == TARN_EAGAIN) store_put_abandon(server.store, put_p);
+    return status;
+}
+
+struct big_sink *cmd_big_begin(struct client *c, const struct span *argv, size_t argc_so_far,
+                               size_t big_len) {
+    if (!server.host || big_len <= STORE_INLINE_MAX || !wants_sink(c, argv, argc_so_far)) return NULL;
+    struct span key = argv[1];
+    if (key.len == 0 || key.len > STORE_KEY_MAX) return NULL;
+    struct object *o = store_find(server.store, key);
+    uint64_t version = o ? store_object_version(o) : 0;
+    struct store_put *put;
+    if (sink_open(c, key, big_len, &put) != TARN_OK) return NULL;
+    struct big_sink *s = xcalloc(1, sizeof(*s) + key.len);
+    pool_writer_open(&s->writer, put, big_len);
+    s->base_version = version;
+    s->size = big_len;
+    s->key_len = key.len;
+    memcpy(s->key, key.data, key.len);
+    return s;
+}
+
+size_t cmd_big_next(struct big_sink *s, struct iovec iov[BIG_PIECES]) {
+    static_assert(BIG_PIECES >= STORE_EXTENTS_MAX, "the extents of a value fit");
+    if (!s->lost && !pool_writer_alive(&s->writer, sink_key(s))) {
+        s->lost = true; /* its space may be anybody's by now */
+        s->discard = xmalloc(DISCARD_BYTES);
+    }
+    if (!s->lost) return pool_writer_next(&s->writer, iov);
+    iov[0] = (struct iovec){s->discard, min_u64(s->size - s->filled, DISCARD_BYTES)};
+    return iov[0].iov_len > 0;
+}
+
+void cmd_big_filled(struct big_sink *s, size_t n) {
+    TARN_ASSERT(n <= s->size - s->filled);
+    s->filled += n;
+    if (!s->lost) pool_writer_filled(&s->writer, n);
+}
+
+static void sink_free(struct big_sink *s) {
+    free(s->discard);
+    free(s);
+}
+
+void cmd_big_abort(struct big_sink *s) {
+    pool_writer_abort(&s->writer, sink_key(s));
+    sink_free(s);
+}
+
+uint64_t big_sink_size(const struct big_sink *s) {
+    return s->size;
+}
+
+bool big_sink_overtaken(const struct big_sink *s, struct span key) {
+    struct object *o = store_find(server.store, key);
+    return o && store_object_version(o) != s->base_version;
+}
+
+tarn_status big_sink_commit(struct big_sink **sink_p, struct span key) {
+    struct big_sink *s = *sink_p;
+    *sink_p = NULL;
+    TARN_ASSERT(span_eq(key, sink_key(s)) && s->filled == s->size);
+    tarn_status status = TARN_ECLOSED;
+    if (s->lost || !pool_writer_alive(&s->writer, key)) {
+        pool_writer_abort(&s->writer, key);
+    } else {
+        status = pool_writer_end(&s->writer, key);
+    }
+    sink_free(s);
+    return status;
+}

@@ -1,0 +1,139 @@
+#include "cmd/pool_writer.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/assert.h"
+#include "base/crc32c.h"
+#include "host/host.h"
+
+static char *extent_memory(const struct store_extent *x) {
+    char *base = host_segment_base(server.host, x->segment);
+    TARN_ASSERT(base);
+    return base + x->offset;
+}
+
+struct store_put_options pool_writer_options(uint64_t expire_wall_ms) {
+    return (struct store_put_options){
+        .replicas = 1, .expire_wall_ms = expire_wall_ms, .replace = true, .supersede = true, .local = true};
+}
+
+void pool_writer_open(struct pool_writer *w, const struct store_put *put, uint64_t size) {
+    struct store_layout layout;
+    store_put_layout(server.store, put, &layout);
+    TARN_ASSERT(layout.replicas >= 1 && layout.replica[0].extents >= 1);
+    *w = (struct pool_writer){
+        .token = store_put_token(put), .size = size, .extents = layout.replica[0].extents};
+    memcpy(w->at, layout.replica[0].extent, w->extents * sizeof(w->at[0]));
+    if (size > STORE_CRC_BLOCK)
+        w->crcs = xmalloc((size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK * sizeof(uint32_t));
+}
+
+bool pool_writer_alive(const struct pool_writer *w, struct span key) {
+    return store_put_is_open(server.store, key, w->token);
+}
+
+/* The memory of the next bytes: up to max of them, not beyond an extent or a block of the CRCs. */
+static size_t run_at(const struct pool_writer *w, size_t max, char **memory_p) {
+    TARN_ASSERT(w->extent < w->extents);
+    const struct store_extent *x = &w->at[w->extent];
+    *memory_p = extent_memory(x) + w->extent_pos;
+    uint64_t block_left = STORE_CRC_BLOCK - w->pos % STORE_CRC_BLOCK;
+    return min_u64(max, min_u64(x->length - w->extent_pos, block_left));
+}
+
+static void block_done(struct pool_writer *w) {
+    uint64_t length = (w->pos - 1) % STORE_CRC_BLOCK + 1;
+    if (w->crcs) w->crcs[(w->pos - 1) / STORE_CRC_BLOCK] = w->block_crc;
+    w->crc = w->pos <= STORE_CRC_BLOCK ? w->block_crc : crc32c_combine(w->crc, w->block_crc, length);
+    w->block_crc = 0;
+}
+
+static void advance(struct pool_writer *w, size_t len) {
+    w->pos += len;
+    w->extent_pos += len;
+    if (w->extent_pos == w->at[w->extent].length) {
+        w->extent++;
+        w->extent_pos = 0;
+    }
+    if (w->pos == w->size || w->pos % STORE_CRC_BLOCK == 0) block_done(w);
+}
+
+void pool_writer_copy(struct pool_writer *w, const char *data, size_t len) {
+    while (len > 0) {
+        char *memory;
+        size_t n = run_at(w, len, &memory);
+        w->block_crc = crc32c_copy(w->block_crc, memory, data, n);
+        advance(w, n);
+        data += n;
+        len -= n;
+    }
+}
+
+void pool_writer_zero(struct pool_writer *w, size_t len) {
+    while (len > 0) {
+        char *memory;
+        size_t n = run_at(w, len, &memory);
+        memset(memory, 0, n);
+        w->block_crc = crc32c(w->block_crc, memory, n);
+        advance(w, n);
+        len -= n;
+    }
+}
+
+void pool_writer_filled(struct pool_writer *w, size_t len) {
+    while (len > 0) {
+        char *memory;
+        size_t n = run_at(w, len, &memory);
+        w->block_crc = crc32c(w->block_crc, memory, n);
+        advance(w, n);
+        len -= n;
+    }
+}
+
+size_t pool_writer_next(const struct pool_writer *w, struct iovec iov[STORE_EXTENTS_MAX]) {
+    size_t n = 0;
+    uint64_t skip = w->extent_pos;
+    for (uint32_t i = w->extent; i < w->extents; i++, skip = 0)
+        iov[n++] = (struct iovec){extent_memory(&w->at[i]) + skip, w->at[i].length - skip};
+    return n;
+}
+
+tarn_status pool_writer_end(struct pool_writer *w, struct span key) {
+    TARN_ASSERT(w->pos == w->size);
+    size_t blocks = w->crcs ? (w->size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK : 0;
+    tarn_status status = store_put_end(server.store, key, w->token, w->crc, 0, w->crcs, blocks, NULL);
+    free(w->crcs);
+    w->crcs = NULL;
+    return status;
+}
+
+void pool_writer_abort(struct pool_writer *w, struct span key) {
+    if (pool_writer_alive(w, key)) store_put_revoke(server.store, key, w->token);
+    free(w->crcs);
+    w->crcs = NULL;
+}
+
+size_t pool_pieces(const struct object *o, uint64_t from, uint64_t len,
+                   struct span pieces[STORE_EXTENTS_MAX]) {
+    struct span value;
+    if (store_object_inline(o, &value)) {
+        pieces[0] = span_of(value.data + from, len);
+        return 1;
+    }
+    struct store_layout layout;
+    store_object_layout(server.store, o, &layout);
+    const struct store_replica *r = &layout.replica[0];
+    size_t n = 0;
+    for (uint32_t i = 0; i < r->extents && len > 0; i++) {
+        const struct store_extent *x = &r->extent[i];
+        if (from >= x->length) {
+            from -= x->length;
+            continue;
+        }
+        uint64_t take = min_u64(len, x->length - from);
+        pieces[n++] = span_of(extent_memory(x) + from, take);
+        len -= take;
+        from = 0;
+    }
+    return n;
+}

@@ -1,0 +1,41 @@
+/* Writes one value into the embedded segment on behalf of an in-band command: walks the extents, sums the CRCs on the way.
+ *
+ * A put may be taken away between two slices: another SET of the key wins, or its time is over. Its space is then free at
+ * once and may be anybody's, so pool_writer_alive comes before every slice that writes. */
+#ifndef TARN_CMD_POOL_WRITER_H
+#define TARN_CMD_POOL_WRITER_H
+
+#include <sys/uio.h>
+#include "cmd/cmd.h"
+
+struct pool_writer {
+    uint64_t token, size, pos;
+    uint32_t extent; /* being written, of the only replica */
+    uint64_t extent_pos;
+    uint32_t crc, block_crc; /* of all before the block that pos is in; of that block so far */
+    uint32_t *crcs;          /* finished blocks, only for values of more than one */
+    uint32_t extents;
+    struct store_extent at[STORE_EXTENTS_MAX];
+};
+
+/* Options of a put whose writer is this process. */
+struct store_put_options pool_writer_options(uint64_t expire_wall_ms);
+/* put is open and not inline. */
+void pool_writer_open(struct pool_writer *w, const struct store_put *put, uint64_t size);
+bool pool_writer_alive(const struct pool_writer *w, struct span key);
+/* The next len bytes of the value: copied, zeroes, or already in place (where pool_writer_next said). */
+void pool_writer_copy(struct pool_writer *w, const char *data, size_t len);
+void pool_writer_zero(struct pool_writer *w, size_t len);
+void pool_writer_filled(struct pool_writer *w, size_t len);
+/* Where the bytes from pos on belong; how many pieces. */
+size_t pool_writer_next(const struct pool_writer *w, struct iovec iov[STORE_EXTENTS_MAX]);
+/* All was written: the object becomes visible. The writer is over whatever the answer. */
+tarn_status pool_writer_end(struct pool_writer *w, struct span key);
+void pool_writer_abort(struct pool_writer *w, struct span key);
+
+/* The bytes [from, from + len) of a value, whole or in part: at most STORE_EXTENTS_MAX pieces, valid as long as the object
+ * is there or held. */
+size_t pool_pieces(const struct object *o, uint64_t from, uint64_t len,
+                   struct span pieces[STORE_EXTENTS_MAX]);
+
+#endif

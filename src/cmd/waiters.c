@@ -1,0 +1,81 @@
+#include "cmd/waiters.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/assert.h"
+#include "base/htab.h"
+
+/* A key that someone waits for; lives as long as its first waiter has a successor. */
+struct awaited {
+    struct htab_node node;
+    struct waiter *first;
+    size_t len;
+    char key[];
+};
+
+struct waiter {
+    struct awaited *awaited;
+    struct waiter *prev, *next;
+    struct job *job;
+};
+
+static struct htab table; /* of struct awaited */
+static size_t waiting;
+
+static bool same_key(const struct htab_node *node, const void *key) {
+    const struct awaited *a = CONTAINER_OF(node, const struct awaited, node);
+    return span_eq(span_of(a->key, a->len), *(const struct span *)key);
+}
+
+static struct awaited *awaited_find(struct span key, uint64_t hash) {
+    struct htab_node *node = htab_find(&table, hash, same_key, &key);
+    return node ? CONTAINER_OF(node, struct awaited, node) : NULL;
+}
+
+struct waiter *waiter_add(struct job *job, struct span key) {
+    uint64_t hash = hash_bytes(key.data, key.len);
+    struct awaited *a = awaited_find(key, hash);
+    if (!a) {
+        a = xmalloc(sizeof(*a) + key.len);
+        a->first = NULL;
+        a->len = key.len;
+        memcpy(a->key, key.data, key.len);
+        htab_insert(&table, &a->node, hash);
+    }
+    struct waiter *w = xmalloc(sizeof(*w));
+    *w = (struct waiter){.awaited = a, .next = a->first, .job = job};
+    if (w->next) w->next->prev = w;
+    a->first = w;
+    waiting++;
+    return w;
+}
+
+void waiter_remove(struct waiter **waiter_p) {
+    struct waiter *w = *waiter_p;
+    if (!w) return;
+    struct awaited *a = w->awaited;
+    if (w->next) w->next->prev = w->prev;
+    if (w->prev)
+        w->prev->next = w->next;
+    else
+        a->first = w->next;
+    if (!a->first) {
+        htab_remove(&table, &a->node);
+        free(a);
+    }
+    free(w);
+    waiting--;
+    *waiter_p = NULL;
+}
+
+/* Runs inside the books: waking only marks a job, which looks again in its own turn. */
+void waiters_notify(void *arg, struct span key) {
+    if (waiting == 0) return;
+    struct awaited *a = awaited_find(key, hash_bytes(key.data, key.len));
+    if (!a) return;
+    for (struct waiter *w = a->first; w; w = w->next) job_wake(w->job);
+}
+
+size_t waiters_count(void) {
+    return waiting;
+}
