@@ -244,7 +244,7 @@ fuzz:
 run:
 	@deps/install.sh --quiet build
 	@$(MAKE) --no-print-directory $(PARALLEL) binaries
-	@exec src/tarn-server --pool-size $(or $(POOL_SIZE),1gb) $(ARGS)
+	@exec src/tarn-server --pool-size $(or $(POOL_SIZE),1gb) --welcome yes $(ARGS)
 
 lint:
 	@deps/install.sh --quiet build lint

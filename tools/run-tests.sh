@@ -146,6 +146,12 @@ for r in "$reports"/*; do
     head -n 60 "$r" | sed 's/^/    | /'
 done
 
+# Inputs that a fuzz target died of outlive the run.
+for c in "$work"/tmp/*-crash-*; do
+    [ -f "$c" ] || continue
+    mkdir -p "$build/crash" && cp "$c" "$build/crash/" && echo "kept: $build/crash/$(basename "$c")"
+done
+
 cat "$work"/*.sum 2>/dev/null | awk -v extra=$extra '
     { p += $1; f += $2; s += $3 }
     END { f += extra; printf "%d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""; exit f > 0 || p == 0 }'
