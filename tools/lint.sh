@@ -33,7 +33,7 @@ check_scripts() {
     local f bad=0
     for f in $(scripts); do
         bash -n "$f" || bad=1
-        [ -x "$f" ] || { echo "$f: not executable"; bad=1; }
+        [ "$(head -c2 "$f")" != '#!' ] || [ -x "$f" ] || { echo "$f: not executable"; bad=1; }
     done
     return $bad
 }
