@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """What LMCache's redis:// connector sends, without LMCache and without a GPU.
 
     utils/examples/lmcache_replay.py [--url redis://127.0.0.1:6479] [--chunks 64] [--chunk-mib 4] [--connections 8]
