@@ -1,0 +1,177 @@
+/* Keys, whatever their values: DEL UNLINK TOUCH TYPE OBJECT RANDOMKEY DBSIZE FLUSHALL FLUSHDB, MEMORY USAGE. */
+#include "cmd/families.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/assert.h"
+#include "cmd/keys.h"
+#include "cmd/string_write.h"
+
+/* --- one thing done to each key, and counted --------------------------------------------------------------------------------- */
+
+struct each_job {
+    struct job job;
+    bool (*one)(struct span key, uint64_t hash);
+    size_t pos;
+    uint64_t count;
+    struct key_window window;
+};
+
+static bool each_step(struct client *c, struct job *job, unsigned *budget) {
+    struct each_job *e = CONTAINER_OF(job, struct each_job, job);
+    size_t n = c->argc - 1;
+    for (; e->pos < n; e->pos++) {
+        if (*budget == 0) return false;
+        spend(budget, 1);
+        uint64_t hash = key_window_hash(&e->window, c, 1, 1, e->pos, n);
+        e->count += e->one(c->argv[1 + e->pos], hash);
+    }
+    reply_int(c, (int64_t)e->count);
+    return true;
+}
+
+static void each_destroy(struct client *c, struct job *job) {
+    free(CONTAINER_OF(job, struct each_job, job));
+}
+
+static void each_run(struct client *c, bool (*one)(struct span key, uint64_t hash)) {
+    if (c->argc == 2) {
+        reply_int(c, one(c->argv[1], store_hash(c->argv[1])));
+        return;
+    }
+    struct each_job *e = xcalloc(1, sizeof(*e));
+    e->job = (struct job){.step = each_step, .destroy = each_destroy, .runnable = true};
+    e->one = one;
+    job_start(c, &e->job);
+}
+
+static bool remove_one(struct span key, uint64_t hash) {
+    return store_remove(server.store, key);
+}
+
+void cmd_del(struct client *c) {
+    each_run(c, remove_one);
+}
+
+static bool touch_one(struct span key, uint64_t hash) {
+    return string_read(key) != NULL;
+}
+
+void cmd_touch(struct client *c) {
+    each_run(c, touch_one);
+}
+
+/* --- looking at one key ---------------------------------------------------------------------------------------------------------- */
+
+void cmd_type(struct client *c) {
+    reply_simple(c, store_find(server.store, c->argv[1]) ? "string" : "none");
+}
+
+/* The key at argv[2], without an access; nil is answered when it is not there. */
+static struct object *object_argument(struct client *c) {
+    struct object *o = store_find(server.store, c->argv[2]);
+    if (!o) reply_null(c);
+    return o;
+}
+
+/* What Redis would say of this value: tarn keeps all values alike. */
+void cmd_object_encoding(struct client *c) {
+    struct object *o = object_argument(c);
+    if (!o) return;
+    struct span value;
+    int64_t number;
+    enum { EMBSTR_MAX = 44 };
+    uint64_t size = store_object_size(server.store, o);
+    if (store_object_inline(o, &value) && span_to_i64(value, &number))
+        reply_bulk_str(c, "int");
+    else
+        reply_bulk_str(c, size <= EMBSTR_MAX ? "embstr" : "raw");
+}
+
+void cmd_object_freq(struct client *c) {
+    struct object *o = object_argument(c);
+    if (!o) return;
+    const char *policy = store_policy_name(server.store);
+    if (strcmp(policy, "lru") == 0 || strcmp(policy, "fifo") == 0)
+        reply_error(
+            c,
+            "An LFU maxmemory policy is not selected, access frequency not tracked (eviction-policy is %s).",
+            policy);
+    else
+        reply_int(c, store_object_freq(server.store, o));
+}
+
+void cmd_object_idletime(struct client *c) {
+    struct object *o = object_argument(c);
+    if (o) reply_int(c, (int64_t)(store_object_idle_ms(server.store, o) / 1000));
+}
+
+void cmd_object_refcount(struct client *c) {
+    struct object *o = object_argument(c);
+    if (o) reply_int(c, 1 + (int64_t)store_object_refs(server.store, o));
+}
+
+/* Books and value: what removing the key would give back. */
+void cmd_memory_usage(struct client *c) {
+    uint64_t samples;
+    if (c->argc != 3 && (c->argc != 5 || !arg_is(c, 3, "samples"))) {
+        reply_syntax(c);
+        return;
+    }
+    if (c->argc == 5 && !arg_range(c, 4, "SAMPLES", 0, INT64_MAX, &samples)) return;
+    struct object *o = object_argument(c);
+    struct span value;
+    if (!o) return;
+    uint64_t bytes = store_object_memory(server.store, o);
+    if (!store_object_inline(o, &value)) bytes += store_object_size(server.store, o);
+    reply_int(c, (int64_t)bytes);
+}
+
+/* --- the whole keyspace -------------------------------------------------------------------------------------------------------------- */
+
+void cmd_randomkey(struct client *c) {
+    struct object *o = store_random(server.store);
+    if (o)
+        reply_bulk(c, store_object_key(o));
+    else
+        reply_null(c);
+}
+
+void cmd_dbsize(struct client *c) {
+    reply_int(c, (int64_t)store_count(server.store));
+}
+
+/* Looks again every millisecond: the sweep is background work of the loop. */
+static bool flush_step(struct client *c, struct job *job, unsigned *budget) {
+    if (!store_flush_pending(server.store)) {
+        reply_ok(c);
+        return true;
+    }
+    job->runnable = false;
+    job->deadline_ms = server.mono_ms + 1;
+    return false;
+}
+
+static void flush_destroy(struct client *c, struct job *job) {
+    free(job);
+}
+
+void cmd_flushall(struct client *c) {
+    bool async = c->argc == 2 && arg_is(c, 1, "async");
+    if (c->argc > 2 || (c->argc == 2 && !async && !arg_is(c, 1, "sync"))) {
+        reply_syntax(c);
+        return;
+    }
+    store_flush(server.store);
+    if (async || !store_flush_pending(server.store)) {
+        reply_ok(c);
+        return;
+    }
+    struct job *job = xcalloc(1, sizeof(*job));
+    *job = (struct job){.step = flush_step, .destroy = flush_destroy, .runnable = true};
+    job_start(c, job);
+}
+
+void cmd_flushdb(struct client *c) {
+    cmd_flushall(c);
+}

@@ -1,0 +1,146 @@
+/* REMOVEMATCH GLOB|REGEX pattern [COUNT n]: one walk over the keyspace that removes what matches. Objects that were put
+ * while it runs may stay. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "cmd/families.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include "base/assert.h"
+#include "base/clock.h"
+#include "cmd/glob.h"
+#include "cmd/keys.h"
+
+/* A regular expression may take exponential time: one match gives up after so many steps (well below a millisecond), and
+ * with it the command. */
+enum { PATTERN_MAX = 4096, MATCH_LIMIT = 10000, HEAP_LIMIT_KIB = 256 };
+
+struct match_job {
+    struct job job;
+    struct glob *glob; /* or */
+    pcre2_code *code;
+    pcre2_match_context *context;
+    pcre2_match_data *data;
+    bool too_hard;
+    uint64_t cursor, limit, removed; /* limit 0: none */
+    uint64_t work;                   /* of this step */
+    struct buf keys;                 /* matching keys of one bucket: length (u32) and bytes */
+};
+
+static bool regex_match(struct match_job *m, struct span key) {
+    uint64_t begin = clock_mono_ns();
+    int rc = pcre2_match(m->code, (PCRE2_SPTR)key.data, key.len, 0, 0, m->data, m->context);
+    m->work += (clock_mono_ns() - begin) / 1000; /* PCRE2 does not tell its steps */
+    if (rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_DEPTHLIMIT || rc == PCRE2_ERROR_HEAPLIMIT)
+        m->too_hard = true;
+    return rc >= 0;
+}
+
+static void match_see(void *arg, struct object *o) {
+    struct match_job *m = arg;
+    struct span key = store_object_key(o);
+    size_t steps = 0;
+    m->work++;
+    if (m->too_hard) return;
+    bool matched = m->glob ? glob_match(m->glob, key, &steps) : regex_match(m, key);
+    m->work += steps / 256;
+    if (!matched) return;
+    uint32_t len = (uint32_t)key.len;
+    buf_append(&m->keys, &len, sizeof(len));
+    buf_append(&m->keys, key.data, key.len);
+}
+
+/* Not from inside the walk: it must not see its table change. */
+static void remove_seen(struct match_job *m) {
+    for (size_t at = 0; at < m->keys.len && (m->limit == 0 || m->removed < m->limit);) {
+        uint32_t len;
+        memcpy(&len, m->keys.data + at, sizeof(len));
+        m->removed += store_remove(server.store, span_of(m->keys.data + at + sizeof(len), len));
+        at += sizeof(len) + len;
+        m->work++;
+    }
+    buf_clear(&m->keys);
+}
+
+static bool match_step(struct client *c, struct job *job, unsigned *budget) {
+    struct match_job *m = CONTAINER_OF(job, struct match_job, job);
+    do {
+        if (*budget == 0) return false;
+        m->work = 1;
+        m->cursor = store_scan(server.store, m->cursor, match_see, m);
+        remove_seen(m);
+        spend(budget, m->work);
+    } while (m->cursor != 0 && !m->too_hard && (m->limit == 0 || m->removed < m->limit));
+    if (m->too_hard)
+        reply_error(c, "REGEX takes too many steps on a key; %" PRIu64 " were removed before", m->removed);
+    else
+        reply_int(c, (int64_t)m->removed);
+    return true;
+}
+
+static void match_free(struct match_job *m) {
+    glob_destroy(&m->glob);
+    if (m->data) pcre2_match_data_free(m->data);
+    if (m->context) pcre2_match_context_free(m->context);
+    if (m->code) pcre2_code_free(m->code);
+    buf_free(&m->keys);
+    free(m);
+}
+
+static void match_destroy(struct client *c, struct job *job) {
+    match_free(CONTAINER_OF(job, struct match_job, job));
+}
+
+/* No JIT: its machine code counts no steps. */
+static bool regex_compile(struct client *c, struct match_job *m, struct span pattern) {
+    int code;
+    PCRE2_SIZE offset;
+    m->code = pcre2_compile((PCRE2_SPTR)pattern.data, pattern.len, PCRE2_NEVER_UTF, &code, &offset, NULL);
+    if (!m->code) {
+        char text[128];
+        pcre2_get_error_message(code, (PCRE2_UCHAR *)text, sizeof(text));
+        reply_error(c, "REGEX is not valid at byte %zu: %s", (size_t)offset, text);
+        return false;
+    }
+    m->data = pcre2_match_data_create(1, NULL);
+    m->context = pcre2_match_context_create(NULL);
+    TARN_ASSERT(m->data && m->context);
+    pcre2_set_match_limit(m->context, MATCH_LIMIT);
+    pcre2_set_depth_limit(m->context, MATCH_LIMIT);
+    pcre2_set_heap_limit(m->context, HEAP_LIMIT_KIB);
+    return true;
+}
+
+static bool match_arguments(struct client *c, struct match_job *m) {
+    struct span pattern = c->argv[2];
+    if (pattern.len > PATTERN_MAX) {
+        reply_error(c, "pattern may have at most %d bytes", PATTERN_MAX);
+        return false;
+    }
+    if (arg_is(c, 1, "glob")) {
+        m->glob = glob_create(pattern, false);
+    } else if (!arg_is(c, 1, "regex")) {
+        reply_error(c, "REMOVEMATCH needs GLOB or REGEX before the pattern");
+        return false;
+    } else if (!regex_compile(c, m, pattern)) {
+        return false;
+    }
+    for (size_t at = 3; at < c->argc;) {
+        if (!arg_is(c, at, "count")) {
+            option_unknown(c, at);
+            return false;
+        }
+        if (!option_number(c, &at, "COUNT", 1, INT64_MAX, &m->limit)) return false;
+    }
+    return true;
+}
+
+void cmd_removematch(struct client *c) {
+    struct match_job *m = xcalloc(1, sizeof(*m));
+    m->job = (struct job){.step = match_step, .destroy = match_destroy, .runnable = true};
+    if (match_arguments(c, m))
+        job_start(c, &m->job);
+    else
+        match_free(m);
+}
