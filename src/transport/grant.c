@@ -89,3 +89,9 @@ enum grant_verdict grant_check(const uint8_t key[GRANT_KEY_SIZE], const uint8_t 
     if (sub_offset > e->length || sub_length > e->length - sub_offset) return GRANT_BAD_RANGE;
     return GRANT_OK;
 }
+
+uint32_t grant_claimed_epoch(const uint8_t in[GRANT_SIZE]) {
+    uint32_t epoch;
+    memcpy(&epoch, in + offsetof(struct grant_wire, master_epoch), sizeof(epoch));
+    return epoch;
+}

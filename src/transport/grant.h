@@ -1,8 +1,9 @@
-/* A grant: a capability for one host, signed by the master with that host's key. The host needs nothing else to decide
- * whether a transfer is allowed, and the holder cannot change what it allows.
+/* A grant: a capability for one host, signed by the master with that host's key. The host needs nothing else
+ * to decide whether a transfer is allowed, and the holder cannot change what it allows.
  *
- * The MAC is SipHash-2-4 with a 128-bit result (Aumasson and Bernstein 2012, libsodium) over the grant's fields and the
- * extent they are for. In RESP a grant is a bulk string of GRANT_SIZE bytes; on the data port it travels beside its extent. */
+ * The MAC is SipHash-2-4 with a 128-bit result (Aumasson and Bernstein 2012, libsodium) over the grant's
+ * fields and the extent they are for. In RESP a grant is a bulk string of GRANT_SIZE bytes; on the data port
+ * it travels beside its extent. */
 #ifndef TARN_TRANSPORT_GRANT_H
 #define TARN_TRANSPORT_GRANT_H
 
@@ -33,21 +34,26 @@ struct grant {
 
 enum grant_verdict {
     GRANT_OK,
-    GRANT_BAD_MAC,   /* forged, damaged, for another extent or another host */
+    GRANT_BAD_MAC, /* forged, damaged, for another extent or another host */
     GRANT_BAD_OP,
     GRANT_BAD_RANGE, /* the wanted sub-range is not inside the extent */
     GRANT_BAD_EPOCH,
     GRANT_EXPIRED,
-    GRANT_FENCED,    /* the session was cut off */
+    GRANT_FENCED, /* the session was cut off */
     GRANT_VERDICTS,
 };
 const char *grant_verdict_name(enum grant_verdict v);
 
 void grant_seal(const uint8_t key[GRANT_KEY_SIZE], const struct grant *g, const struct grant_extent *e,
                 uint8_t out[GRANT_SIZE]);
-/* Checks everything but fencing, constant-time where it compares MACs. g_p is written when the MAC is right. */
-enum grant_verdict grant_check(const uint8_t key[GRANT_KEY_SIZE], const uint8_t in[GRANT_SIZE], const struct grant_extent *e,
-                               enum grant_op want, uint64_t sub_offset, uint64_t sub_length, uint32_t master_epoch,
-                               uint32_t segment_epoch, uint64_t now_ms, struct grant *g_p);
+/* Checks everything but fencing, constant-time where it compares MACs. g_p is written when the MAC is right.
+ */
+enum grant_verdict grant_check(const uint8_t key[GRANT_KEY_SIZE], const uint8_t in[GRANT_SIZE],
+                               const struct grant_extent *e, enum grant_op want, uint64_t sub_offset,
+                               uint64_t sub_length, uint32_t master_epoch, uint32_t segment_epoch,
+                               uint64_t now_ms, struct grant *g_p);
+/* What in claims its master epoch is, unchecked: only good for telling a stale grant from a forged one in a
+ * refusal. */
+uint32_t grant_claimed_epoch(const uint8_t in[GRANT_SIZE]);
 
 #endif

@@ -1,0 +1,163 @@
+/* The gate: may this peer touch these bytes? Asked by data threads for every part of every request, and again before every
+ * receive into segment memory. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "host/host_internal.h"
+
+#define FENCED_MAX (1u << 20) /* entries; a session is fenced when a writer vanished, so this is years */
+
+struct fenced_session {
+    struct htab_node node;
+    uint64_t session;
+    uint32_t master_epoch; /* that was current when it was fenced */
+    struct fenced_session *next;
+};
+
+static bool fenced_eq(const struct htab_node *node, const void *key) {
+    const struct fenced_session *f = CONTAINER_OF(node, const struct fenced_session, node);
+    return f->session == *(const uint64_t *)key;
+}
+
+void host_gate_init(struct host_gate *g) {
+    pthread_mutex_init(&g->authority_lock, NULL);
+    pthread_rwlock_init(&g->fenced_lock, NULL);
+    htab_init(&g->fenced);
+}
+
+static void collect(void *arg, struct htab_node *node) {
+    struct fenced_session **list = arg, *f = CONTAINER_OF(node, struct fenced_session, node);
+    f->next = *list;
+    *list = f;
+}
+
+/* Drops what was fenced under an epoch before this one. */
+static void forget_fenced(struct host_gate *g, uint32_t epoch) {
+    struct fenced_session *list = NULL;
+    pthread_rwlock_wrlock(&g->fenced_lock);
+    uint64_t cursor = 0;
+    do {
+        cursor = htab_scan(&g->fenced, cursor, collect, &list);
+    } while (cursor != 0);
+    while (list != NULL) {
+        struct fenced_session *f = list;
+        list = f->next;
+        if (f->master_epoch >= epoch) continue;
+        htab_remove(&g->fenced, &f->node);
+        free(f);
+    }
+    __atomic_store_n(&g->n_fenced, g->fenced.count, __ATOMIC_RELEASE);
+    pthread_rwlock_unlock(&g->fenced_lock);
+}
+
+void host_gate_deinit(struct host_gate *g) {
+    forget_fenced(g, UINT32_MAX);
+    htab_free(&g->fenced);
+    pthread_rwlock_destroy(&g->fenced_lock);
+    pthread_mutex_destroy(&g->authority_lock);
+    while (g->authority != NULL) {
+        struct host_authority *a = g->authority;
+        g->authority = a->older;
+        explicit_bzero(a->key, sizeof(a->key));
+        free(a);
+    }
+}
+
+struct host_segment *host_gate_segment(const struct host_gate *g, uint32_t id) {
+    for (unsigned i = 0; i < g->n_segments; i++) {
+        if (g->segments[i].id == id) return (struct host_segment *)(uintptr_t)&g->segments[i];
+    }
+    return NULL;
+}
+
+static const struct host_authority *authority(const struct host_gate *g) {
+    return __atomic_load_n(&g->authority, __ATOMIC_ACQUIRE);
+}
+
+void host_gate_set_authority(struct host_gate *g, const uint8_t key[GRANT_KEY_SIZE], uint32_t master_epoch) {
+    pthread_mutex_lock(&g->authority_lock);
+    struct host_authority *old = g->authority;
+    bool same =
+        old != NULL && old->master_epoch == master_epoch && memcmp(old->key, key, GRANT_KEY_SIZE) == 0;
+    if (!same) {
+        struct host_authority *a = xcalloc(1, sizeof(*a));
+        memcpy(a->key, key, GRANT_KEY_SIZE);
+        a->master_epoch = master_epoch;
+        a->older = old;
+        __atomic_store_n(&g->authority, a, __ATOMIC_RELEASE);
+        if (old != NULL) forget_fenced(g, old->master_epoch);
+    }
+    for (unsigned i = 0; i < g->n_segments; i++) {
+        pool_set_epochs(g->segments[i].pool, master_epoch, g->segments[i].epoch);
+    }
+    pthread_mutex_unlock(&g->authority_lock);
+}
+
+void host_gate_fence(struct host_gate *g, uint64_t session) {
+    const struct host_authority *a = authority(g);
+    uint64_t hash = hash_u64(session);
+    pthread_rwlock_wrlock(&g->fenced_lock);
+    struct htab_node *node = htab_find(&g->fenced, hash, fenced_eq, &session);
+    if (node == NULL) {
+        if (g->fenced.count == FENCED_MAX)
+            log_warning("A million fenced sessions: this host should be restarted");
+        struct fenced_session *f = xcalloc(1, sizeof(*f));
+        f->session = session;
+        htab_insert(&g->fenced, &f->node, hash);
+        node = &f->node;
+    }
+    CONTAINER_OF(node, struct fenced_session, node)->master_epoch = a != NULL ? a->master_epoch : 0;
+    __atomic_store_n(&g->n_fenced, g->fenced.count, __ATOMIC_RELEASE);
+    pthread_rwlock_unlock(&g->fenced_lock);
+}
+
+static bool is_fenced(struct host_gate *g, uint64_t session) {
+    if (__atomic_load_n(&g->n_fenced, __ATOMIC_ACQUIRE) == 0) return false;
+    pthread_rwlock_rdlock(&g->fenced_lock);
+    bool found = htab_find(&g->fenced, hash_u64(session), fenced_eq, &session) != NULL;
+    pthread_rwlock_unlock(&g->fenced_lock);
+    return found;
+}
+
+static uint64_t master_now_ms(const struct host_gate *g) {
+    return clock_mono_ms() + (uint64_t)__atomic_load_n(&g->clock_offset_ms, __ATOMIC_RELAXED);
+}
+
+enum grant_verdict host_gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
+                                   const struct grant_extent *extent, enum grant_op want, uint64_t sub_offset,
+                                   uint64_t sub_length, struct grant *g_p, void **addr_p) {
+    struct host_gate *g = arg;
+    const struct host_authority *a = authority(g);
+    if (a == NULL) return GRANT_BAD_EPOCH;
+    const struct host_segment *s = host_gate_segment(g, extent->segment);
+    uint32_t epoch = s != NULL ? s->epoch : 0;
+    enum grant_verdict v = grant_check(a->key, grant, extent, want, sub_offset, sub_length, a->master_epoch,
+                                       epoch, master_now_ms(g), g_p);
+    if (v == GRANT_BAD_MAC &&
+        (grant_claimed_epoch(grant) != a->master_epoch || extent->segment_epoch != epoch)) {
+        return GRANT_BAD_EPOCH; /* the key went with its epoch; tell the honest to look again */
+    }
+    if (v != GRANT_OK) return v;
+    if (is_fenced(g, g_p->session)) return GRANT_FENCED;
+    /* The master only signs what is inside. But it is our memory. */
+    uint64_t size = s != NULL ? pool_get_info(s->pool)->size : 0;
+    if (s == NULL || extent->offset > size || extent->length > size - extent->offset) return GRANT_BAD_RANGE;
+    *addr_p = (char *)pool_base(s->pool) + extent->offset + sub_offset;
+    return GRANT_OK;
+}
+
+enum grant_verdict host_gate_recheck(void *arg, const struct grant *grant,
+                                     const struct grant_extent *extent) {
+    struct host_gate *g = arg;
+    const struct host_authority *a = authority(g);
+    const struct host_segment *s = host_gate_segment(g, extent->segment);
+    if (a == NULL || s == NULL || grant->master_epoch != a->master_epoch ||
+        extent->segment_epoch != s->epoch) {
+        return GRANT_BAD_EPOCH;
+    }
+    if (master_now_ms(g) >= grant->expiry_ms) return GRANT_EXPIRED;
+    return is_fenced(g, grant->session) ? GRANT_FENCED : GRANT_OK;
+}

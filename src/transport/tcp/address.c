@@ -1,0 +1,57 @@
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/log.h"
+#include "transport/tcp/tcp.h"
+
+/* Splits tcp://host:port. The host is copied without brackets. */
+static bool split(const char *uri, char *host, size_t host_size, char port[8], uint16_t *port_p) {
+    if (strncmp(uri, "tcp://", 6) != 0) return false;
+    const char *start = uri + 6, *colon = strrchr(start, ':');
+    if (colon == NULL) return false;
+    size_t len = (size_t)(colon - start);
+    if (len >= 2 && start[0] == '[' && start[len - 1] == ']') {
+        start++;
+        len -= 2;
+    }
+    if (len >= host_size) return false;
+    memcpy(host, start, len);
+    host[len] = '\0';
+    char *end;
+    errno = 0;
+    unsigned long number = strtoul(colon + 1, &end, 10);
+    if (errno != 0 || end == colon + 1 || *end != '\0' || number > 65535) return false;
+    snprintf(port, 8, "%lu", number);
+    *port_p = (uint16_t)number;
+    return true;
+}
+
+tarn_status tcp_resolve(const char *uri, bool passive, struct addrinfo **addr_p, uint16_t *port_p) {
+    char host[NI_MAXHOST], port[8];
+    if (!split(uri, host, sizeof(host), port, port_p)) {
+        log_warning("Not an address of the data port: %s", uri);
+        return TARN_EINVAL;
+    }
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = passive ? AI_PASSIVE : 0};
+    const char *node = host;
+    if (passive && (strcmp(host, "*") == 0 || strcmp(host, "::*") == 0)) {
+        hints.ai_family = host[0] == '*' ? AF_INET : AF_INET6;
+        node = NULL;
+    }
+    int rc = getaddrinfo(node, port, &hints, addr_p);
+    if (rc == 0) return TARN_OK;
+    log_warning("Address %s: %s", uri, gai_strerror(rc));
+    return TARN_ENOTFOUND;
+}
+
+void tcp_socket_options(int fd) {
+    int one = 1;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+    /* No SO_SNDBUF, SO_RCVBUF: they end the kernel's own tuning, which goes higher than we could ask for. */
+}

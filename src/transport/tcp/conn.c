@@ -1,0 +1,409 @@
+#include "transport/tcp/conn.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/log.h"
+
+#define CONN_MAGIC       0x54434f4eu /* "TCON" */
+#define CALL_COST        512u        /* what a system call counts against the budget, in bytes */
+#define RECEIVE_MAX      (1u << 20)
+#define OUT_SOFT_MAX     1024u /* iovecs of a batch, one request more */
+#define SEND_IOV_MAX     256u
+#define RECEIVE_IOV_MAX  16u
+#define TARGETS_KEEP_MAX 64u
+
+enum step { STEP_DONE, STEP_BLOCKED, STEP_CLOSE };
+
+struct turn {
+    const struct transport_gate *gate;
+    struct tcp_counters *counters;
+    uint64_t spent;
+};
+
+struct tcp_conn *tcp_conn_create(int fd, uint64_t now_ms) {
+    struct tcp_conn *c = xcalloc(1, sizeof(*c));
+    c->magic = CONN_MAGIC;
+    c->fd = fd;
+    c->readable = c->writable = true;
+    c->last_ms = now_ms;
+    c->rx_cap = TCP_RX_BYTES;
+    c->rx = xmalloc(c->rx_cap);
+    return c;
+}
+
+void tcp_conn_destroy(struct tcp_conn **conn_p) {
+    struct tcp_conn *c = *conn_p;
+    if (c == NULL) return;
+    MAGIC_CHECK(c, CONN_MAGIC);
+    *conn_p = NULL;
+    c->magic = 0;
+    close(c->fd);
+    free(c->rx);
+    free(c->in.targets);
+    free(c->out);
+    free(c);
+}
+
+bool tcp_conn_midway(const struct tcp_conn *c) {
+    return !c->hello_done || c->in.active || c->rx_len > c->rx_pos || c->out_at < c->out_n;
+}
+
+/* --- replies --- */
+
+static void out_add(struct tcp_conn *c, const void *data, size_t len) {
+    if (len == 0) return;
+    if (c->out_n == c->out_cap) {
+        c->out_cap = c->out_cap == 0 ? 16 : 2 * c->out_cap;
+        c->out = xrealloc(c->out, c->out_cap * sizeof(*c->out));
+    }
+    c->out[c->out_n++] = (struct iovec){(void *)(uintptr_t)data, len};
+}
+
+static struct tcp_header *reply_add(struct tcp_conn *c, uint64_t request_id, uint32_t status) {
+    TARN_ASSERT(c->n_replies < TCP_REPLIES_MAX);
+    struct tcp_header *h = &c->replies[c->n_replies++];
+    *h = (struct tcp_header){
+        .magic = TCP_MAGIC,
+        .version = TCP_VERSION,
+        .type = TCP_REPLY,
+        .request_id = request_id,
+        .status = status,
+    };
+    out_add(c, h, sizeof(*h));
+    return h;
+}
+
+static bool batch_has_room(const struct tcp_conn *c) {
+    return c->n_replies < TCP_REPLIES_MAX && c->out_n < OUT_SOFT_MAX;
+}
+
+static enum step send_batch(struct tcp_conn *c, struct turn *t) {
+    if (!c->writable) return STEP_BLOCKED;
+    struct msghdr msg = {
+        .msg_iov = c->out + c->out_at,
+        .msg_iovlen = min_u64(c->out_n - c->out_at, SEND_IOV_MAX),
+    };
+    /* No slicing to the budget: the socket buffer bounds what one call takes. */
+    ssize_t sent = sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0) {
+        if (errno == EINTR) return STEP_DONE;
+        if (errno != EAGAIN && errno != EWOULDBLOCK) return STEP_CLOSE;
+        c->writable = false;
+        return STEP_BLOCKED;
+    }
+    t->spent += (uint64_t)sent;
+    for (size_t n = (size_t)sent; n > 0;) {
+        struct iovec *v = &c->out[c->out_at];
+        size_t take = n < v->iov_len ? n : v->iov_len;
+        v->iov_base = (char *)v->iov_base + take;
+        v->iov_len -= take;
+        n -= take;
+        if (v->iov_len == 0) c->out_at++;
+    }
+    if (c->out_at == c->out_n) c->out_at = c->out_n = c->n_replies = 0;
+    return STEP_DONE;
+}
+
+/* --- requests --- */
+
+static enum step malformed(struct turn *t, const char *why) {
+    tcp_count(&t->counters->bad_frames, 1);
+    log_verbose("Data connection closed: %s", why);
+    return STEP_CLOSE;
+}
+
+static enum step handle_hello(struct tcp_conn *c, struct turn *t, const void *meta) {
+    struct tcp_hello theirs;
+    memcpy(&theirs, meta, sizeof(theirs));
+    bool fits = theirs.version_min <= TCP_VERSION && theirs.version_max >= TCP_VERSION;
+    struct tcp_header *h = reply_add(c, 0, fits ? TCP_OK : TCP_BAD_VERSION);
+    h->version = 0;
+    h->type = TCP_HELLO;
+    c->greeting.hello = (struct tcp_hello){
+        .version_min = TCP_VERSION,
+        .version_max = TCP_VERSION,
+        .parts_max = TCP_PARTS_MAX,
+        .payload_max = TCP_PAYLOAD_MAX,
+    };
+    size_t text = 0;
+    if (!fits) {
+        text = (size_t)snprintf(c->greeting.text, sizeof(c->greeting.text),
+                                "this host speaks version %u of the data protocol, you speak %u to %u",
+                                TCP_VERSION, theirs.version_min, theirs.version_max);
+        c->closing = true;
+        tcp_count(&t->counters->bad_frames, 1);
+    }
+    h->meta_length = (uint32_t)(sizeof(c->greeting.hello) + text);
+    out_add(c, &c->greeting, h->meta_length);
+    c->hello_done = true;
+    return STEP_DONE;
+}
+
+static uint32_t refuse(struct turn *t, enum grant_verdict v) {
+    tcp_count(&t->counters->refused[v], 1);
+    return (uint32_t)v;
+}
+
+/* The grant's verdict, and whether this connection is that session's. */
+static uint32_t admit(struct tcp_conn *c, struct turn *t, const struct tcp_part *part, enum grant_op op,
+                      struct grant *g_p, void **addr_p) {
+    enum grant_verdict v = t->gate->check(t->gate->arg, part->grant, &part->extent, op, part->sub_offset,
+                                          part->sub_length, g_p, addr_p);
+    if (v != GRANT_OK) return refuse(t, v);
+    if (c->bound && c->session != g_p->session) {
+        refuse(t, GRANT_BAD_OP);
+        return TCP_OTHER_SESSION;
+    }
+    c->bound = true;
+    c->session = g_p->session;
+    c->epoch = g_p->master_epoch;
+    return TCP_OK;
+}
+
+static void handle_read(struct tcp_conn *c, struct turn *t, const struct tcp_header *h, const uint8_t *meta,
+                        uint64_t bytes) {
+    uint32_t first = c->out_n;
+    struct tcp_header *reply = reply_add(c, h->request_id, TCP_OK);
+    for (uint32_t at = 0; at < h->meta_length; at += (uint32_t)sizeof(struct tcp_part)) {
+        struct tcp_part part;
+        struct grant g;
+        void *addr;
+        memcpy(&part, meta + at, sizeof(part));
+        reply->status = admit(c, t, &part, GRANT_READ, &g, &addr);
+        if (reply->status != TCP_OK) {
+            c->out_n = first + 1; /* all or nothing */
+            return;
+        }
+        out_add(c, addr, part.sub_length);
+    }
+    reply->payload_length = bytes;
+    tcp_count(&t->counters->reads, 1);
+    tcp_count(&t->counters->bytes_read, bytes);
+}
+
+static void finish_write(struct tcp_conn *c, struct turn *t) {
+    c->in.active = false;
+    reply_add(c, c->in.request_id, c->in.status);
+    if (c->in.status == TCP_OK) {
+        tcp_count(&t->counters->writes, 1);
+        tcp_count(&t->counters->bytes_written, c->in.bytes);
+    }
+    if (c->in.cap_targets > TARGETS_KEEP_MAX) {
+        free(c->in.targets);
+        c->in.targets = NULL;
+        c->in.cap_targets = 0;
+    }
+}
+
+static void handle_write(struct tcp_conn *c, struct turn *t, const struct tcp_header *h, const uint8_t *meta,
+                         uint64_t bytes) {
+    uint32_t n = h->meta_length / (uint32_t)sizeof(struct tcp_part);
+    if (n > c->in.cap_targets) {
+        c->in.targets = xrealloc(c->in.targets, n * sizeof(*c->in.targets));
+        c->in.cap_targets = n;
+    }
+    c->in.active = true;
+    c->in.status = TCP_OK;
+    c->in.request_id = h->request_id;
+    c->in.bytes = c->in.left = bytes;
+    c->in.n_targets = n;
+    c->in.at = 0;
+    c->in.at_offset = 0;
+    for (uint32_t i = 0; i < n && c->in.status == TCP_OK; i++) {
+        struct tcp_part part;
+        void *addr;
+        memcpy(&part, meta + i * sizeof(part), sizeof(part));
+        struct tcp_target *target = &c->in.targets[i];
+        c->in.status = (enum tcp_wire_status)admit(c, t, &part, GRANT_WRITE, &target->grant, &addr);
+        if (c->in.status != TCP_OK) break;
+        target->addr = addr;
+        target->length = part.sub_length;
+        target->extent = part.extent;
+    }
+    if (bytes == 0) finish_write(c, t);
+}
+
+/* --- payload of a WRITE --- */
+
+static void advance(struct tcp_conn *c, uint64_t n) {
+    c->in.left -= n;
+    if (c->in.status != TCP_OK) return; /* draining: nobody counts targets */
+    while (n > 0) {
+        struct tcp_target *target = &c->in.targets[c->in.at];
+        uint64_t take = min_u64(n, target->length - c->in.at_offset);
+        c->in.at_offset += take;
+        n -= take;
+        if (c->in.at_offset == target->length) {
+            c->in.at++;
+            c->in.at_offset = 0;
+        }
+    }
+}
+
+/* The next places in segment memory, each under a grant that is good at this moment. 0: refused from now on, or none. */
+static size_t next_places(struct tcp_conn *c, struct turn *t, struct iovec *iov, uint64_t max) {
+    size_t n = 0;
+    uint64_t offset = c->in.at_offset;
+    for (uint32_t i = c->in.at; i < c->in.n_targets && n < RECEIVE_IOV_MAX && max > 0; i++, offset = 0) {
+        struct tcp_target *target = &c->in.targets[i];
+        uint64_t len = min_u64(target->length - offset, max);
+        if (len == 0) continue;
+        enum grant_verdict v = t->gate->recheck(t->gate->arg, &target->grant, &target->extent);
+        if (v != GRANT_OK) {
+            c->in.status = (enum tcp_wire_status)refuse(t, v);
+            return 0;
+        }
+        iov[n++] = (struct iovec){target->addr + offset, len};
+        max -= len;
+    }
+    return n;
+}
+
+/* Bytes that came along with the frame. */
+static void take_buffered(struct tcp_conn *c, struct turn *t) {
+    struct iovec iov[RECEIVE_IOV_MAX];
+    uint64_t have = min_u64(c->rx_len - c->rx_pos, c->in.left);
+    size_t n = c->in.status == TCP_OK ? next_places(c, t, iov, have) : 0;
+    uint64_t taken = 0;
+    for (size_t i = 0; i < n; i++) {
+        memcpy(iov[i].iov_base, c->rx + c->rx_pos + taken, iov[i].iov_len);
+        taken += iov[i].iov_len;
+    }
+    if (c->in.status != TCP_OK) taken = have;
+    advance(c, taken);
+    c->rx_pos += (uint32_t)taken;
+    t->spent += taken;
+}
+
+static enum step receive_payload(struct tcp_conn *c, struct turn *t) {
+    if (c->rx_pos < c->rx_len) {
+        take_buffered(c, t);
+        if (c->in.left == 0) finish_write(c, t);
+        return STEP_DONE;
+    }
+    if (!c->readable) return STEP_BLOCKED;
+    struct iovec iov[RECEIVE_IOV_MAX];
+    uint64_t max = min_u64(c->in.left, RECEIVE_MAX);
+    size_t n = c->in.status == TCP_OK ? next_places(c, t, iov, max) : 0;
+    ssize_t got;
+    if (c->in.status == TCP_OK) {
+        struct msghdr msg = {.msg_iov = iov, .msg_iovlen = n};
+        got = recvmsg(c->fd, &msg, MSG_DONTWAIT);
+    } else {
+        got = recv(c->fd, NULL, max, MSG_DONTWAIT | MSG_TRUNC); /* TCP drops them without a copy */
+    }
+    if (got == 0) return STEP_CLOSE;
+    if (got < 0) {
+        if (errno == EINTR) return STEP_DONE;
+        if (errno != EAGAIN && errno != EWOULDBLOCK) return STEP_CLOSE;
+        c->readable = false;
+        return STEP_BLOCKED;
+    }
+    advance(c, (uint64_t)got);
+    t->spent += (uint64_t)got;
+    if (c->in.left == 0) finish_write(c, t);
+    return STEP_DONE;
+}
+
+/* --- frames --- */
+
+/* Handles the frame at rx_pos if it is whole. false: more bytes are needed (rx_need), or *step_p says CLOSE. */
+static bool handle_frame(struct tcp_conn *c, struct turn *t, enum step *step_p) {
+    struct tcp_header h;
+    uint32_t have = c->rx_len - c->rx_pos;
+    c->rx_need = sizeof(h);
+    if (have < sizeof(h)) return false;
+    memcpy(&h, c->rx + c->rx_pos, sizeof(h));
+    const char *wrong = tcp_request_check(&h, c->hello_done);
+    if (wrong != NULL) {
+        *step_p = malformed(t, wrong);
+        return false;
+    }
+    c->rx_need = (uint32_t)sizeof(h) + h.meta_length;
+    if (have < c->rx_need) return false;
+    const uint8_t *meta = c->rx + c->rx_pos + sizeof(h);
+    c->rx_pos += c->rx_need;
+    if (h.type == TCP_HELLO) {
+        *step_p = handle_hello(c, t, meta);
+        return true;
+    }
+    uint64_t bytes;
+    wrong = tcp_parts_check(&h, meta, &bytes);
+    if (wrong != NULL) {
+        *step_p = malformed(t, wrong);
+        return false;
+    }
+    if (h.type == TCP_READ)
+        handle_read(c, t, &h, meta, bytes);
+    else
+        handle_write(c, t, &h, meta, bytes);
+    t->spent += CALL_COST;
+    return true;
+}
+
+/* Moves what is left to the front, and fits the buffer to the frame that is expected. */
+static void make_room(struct tcp_conn *c) {
+    uint32_t have = c->rx_len - c->rx_pos;
+    if (c->rx_pos > 0) memmove(c->rx, c->rx + c->rx_pos, have);
+    c->rx_pos = 0;
+    c->rx_len = have;
+    uint32_t want = c->rx_need > TCP_RX_BYTES ? c->rx_need : TCP_RX_BYTES;
+    if (want > c->rx_cap || (c->rx_cap > TCP_RX_BYTES && have <= TCP_RX_BYTES && want == TCP_RX_BYTES)) {
+        c->rx = xrealloc(c->rx, want);
+        c->rx_cap = want;
+    }
+}
+
+static enum step fill(struct tcp_conn *c, struct turn *t) {
+    if (!c->readable) return STEP_BLOCKED;
+    make_room(c);
+    ssize_t got = recv(c->fd, c->rx + c->rx_len, c->rx_cap - c->rx_len, MSG_DONTWAIT);
+    if (got == 0) return STEP_CLOSE;
+    if (got < 0) {
+        if (errno == EINTR) return STEP_DONE;
+        if (errno != EAGAIN && errno != EWOULDBLOCK) return STEP_CLOSE;
+        c->readable = false;
+        return STEP_BLOCKED;
+    }
+    c->rx_len += (uint32_t)got;
+    t->spent += (uint64_t)got;
+    return STEP_DONE;
+}
+
+/* Frames that are here become one batch of replies; then it is sent. */
+static enum step read_frames(struct tcp_conn *c, struct turn *t) {
+    enum step step = STEP_DONE;
+    while (!c->in.active && !c->closing && batch_has_room(c) && handle_frame(c, t, &step)) {
+    }
+    if (step == STEP_CLOSE || c->in.active || c->out_n > 0) return step;
+    return fill(c, t);
+}
+
+enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gate,
+                            struct tcp_counters *counters, uint64_t now_ms, uint64_t budget) {
+    MAGIC_CHECK(c, CONN_MAGIC);
+    struct turn t = {.gate = gate, .counters = counters};
+    enum step step = STEP_DONE;
+    uint64_t before = 0;
+    while (step == STEP_DONE && t.spent < budget) {
+        if (c->out_at < c->out_n)
+            step = send_batch(c, &t);
+        else if (c->closing)
+            step = STEP_CLOSE;
+        else if (c->in.active)
+            step = receive_payload(c, &t);
+        else
+            step = read_frames(c, &t);
+        if (t.spent > before) c->last_ms = now_ms;
+        before = t.spent += CALL_COST;
+    }
+    if (step == STEP_CLOSE) return TCP_TURN_CLOSE;
+    return step == STEP_BLOCKED ? TCP_TURN_WAIT : TCP_TURN_MORE;
+}

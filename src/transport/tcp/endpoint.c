@@ -1,0 +1,643 @@
+/* One connection of the data port, client side. Requests go out in one stream, replies come back in the same order, so the
+ * operation a reply belongs to is always the first of `flight`.
+ *
+ *   CONNECTING --socket up--> GREETING --HELLO came--> UP --closed, broken protocol, too late--> FAILED
+ *
+ *   operation:  waiting --framed--> flight --reply and payload here--> done()
+ *
+ * Sending: operations are framed in batches; a batch is a list of pieces, bytes of ours (frames) and bytes of the caller's
+ * (payload of a PUT), which go to sendmsg as they are. Where a CRC is wanted, it is computed on the piece that is about to be
+ * sent, or has just been received, CRC_CHUNK bytes at a time, while they are in the cache anyway. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "transport/crc_track.h"
+#include "transport/tcp/tcp.h"
+
+#define ENDPOINT_MAGIC     0x54455044u /* "TEPD" */
+#define CONNECT_DEFAULT_MS 5000u
+#define OUTSTANDING_MAX    65536u
+#define CRC_CHUNK          (256u << 10)
+#define MOVE_MAX           (1u << 20) /* bytes per system call */
+#define BATCH_META_MAX     (64u << 10)
+#define BATCH_PIECES_MAX   512u
+#define CALL_IOV_MAX       64u
+#define RX_BYTES           (16u << 10)
+#define CALL_COST          512u
+
+/* In op->scratch. */
+struct op_state {
+    struct crc_track crc;
+    uint64_t total;
+    uint64_t at;         /* bytes of the reply's payload received */
+    uint64_t stream_end; /* where in the stream its request ends */
+    uint32_t iov_at;
+    uint64_t iov_offset;
+};
+_Static_assert(sizeof(struct op_state) <= sizeof(((struct transport_op *)0)->scratch), "op scratch");
+
+struct op_queue {
+    struct transport_op *head, **tail;
+    size_t n;
+};
+
+struct piece {
+    const char *data; /* NULL: at offset of tx_meta, which may move until the batch is complete */
+    size_t offset, len;
+    struct transport_op *crc_op;
+};
+
+struct transport_endpoint {
+    struct tcp_tag tag;
+    uint32_t magic;
+    struct transport_domain *domain;
+    TAILQ_ENTRY(transport_endpoint) link, run_link;
+    bool queued;
+    int fd;
+    enum { CONNECTING, GREETING, UP, FAILED } state;
+    tarn_status status; /* why FAILED */
+    bool readable, writable;
+    uint64_t deadline_boot_ms; /* for getting UP */
+    uint64_t next_id, reply_id;
+    struct op_queue waiting, flight;
+
+    struct buf tx_meta;
+    struct piece pieces[BATCH_PIECES_MAX];
+    unsigned n_pieces, piece_at;
+    size_t piece_offset;   /* sent of pieces[piece_at] */
+    uint64_t framed, sent; /* positions in the stream of requests */
+    unsigned crc_piece;    /* how far ahead of sending CRCs are computed */
+    size_t crc_offset;
+
+    struct tcp_header reply; /* of flight.head, when in_payload */
+    bool in_payload;
+    uint32_t rx_pos, rx_len;
+    uint8_t rx[RX_BYTES];
+};
+
+static struct op_state *state_of(struct transport_op *op) {
+    return (struct op_state *)(void *)op->scratch;
+}
+
+static void queue_init(struct op_queue *q) {
+    *q = (struct op_queue){.tail = &q->head};
+}
+static void queue_push(struct op_queue *q, struct transport_op *op) {
+    op->next = NULL;
+    *q->tail = op;
+    q->tail = &op->next;
+    q->n++;
+}
+static struct transport_op *queue_pop(struct op_queue *q) {
+    struct transport_op *op = q->head;
+    if (op == NULL) return NULL;
+    q->head = op->next;
+    if (q->head == NULL) q->tail = &q->head;
+    q->n--;
+    return op;
+}
+
+static void enqueue(struct transport_endpoint *e) {
+    if (e->queued) return;
+    e->queued = true;
+    TAILQ_INSERT_TAIL(&e->domain->runnable, e, run_link);
+}
+
+static void complete(struct transport_endpoint *e, struct transport_op *op, tarn_status status) {
+    op->status = status;
+    e->domain->completed++;
+    op->done(op);
+}
+
+static void complete_all(struct transport_endpoint *e, tarn_status status) {
+    struct transport_op *op;
+    while ((op = queue_pop(&e->flight)) != NULL) complete(e, op, status);
+    while ((op = queue_pop(&e->waiting)) != NULL) complete(e, op, status);
+}
+
+static void fail(struct transport_endpoint *e, tarn_status status, const char *why) {
+    if (e->state == FAILED) return;
+    log_verbose("Data connection failed: %s", why);
+    e->state = FAILED;
+    e->status = status;
+    close(e->fd); /* before the buffers go back */
+    e->fd = -1;
+    complete_all(e, status);
+}
+
+/* --- opening and closing --- */
+
+static void frame_hello(struct transport_endpoint *e) {
+    struct {
+        struct tcp_header h;
+        struct tcp_hello hello;
+    } frame = {
+        .h = {.magic = TCP_MAGIC, .type = TCP_HELLO, .meta_length = sizeof(struct tcp_hello)},
+        .hello = {.version_min = TCP_VERSION,
+                  .version_max = TCP_VERSION,
+                  .parts_max = TCP_PARTS_MAX,
+                  .payload_max = TCP_PAYLOAD_MAX},
+    };
+    buf_append(&e->tx_meta, &frame, sizeof(frame));
+    e->framed = sizeof(frame);
+    e->pieces[e->n_pieces++] = (struct piece){.len = sizeof(frame)};
+}
+
+static int start_connect(const char *uri, tarn_status *status_p) {
+    struct addrinfo *list;
+    uint16_t port;
+    *status_p = tcp_resolve(uri, false, &list, &port);
+    if (*status_p != TARN_OK) return -1;
+    int fd = -1;
+    for (struct addrinfo *a = list; a != NULL; a = a->ai_next) {
+        fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (fd < 0) continue;
+        tcp_socket_options(fd);
+        if (connect(fd, a->ai_addr, a->ai_addrlen) == 0 || errno == EINPROGRESS) break;
+        close(fd);
+        fd = -1;
+    }
+    if (fd < 0) {
+        log_verbose("Connecting to %s: %s", uri, strerror(errno));
+        *status_p = TARN_ECLOSED;
+    }
+    freeaddrinfo(list);
+    return fd;
+}
+
+tarn_status tcp_connect(struct transport_domain *d, const char *uri, uint64_t deadline_boot_ms,
+                        struct transport_endpoint **endpoint_p) {
+    tarn_status s;
+    int fd = start_connect(uri, &s);
+    if (fd < 0) return s;
+    struct transport_endpoint *e = xcalloc(1, sizeof(*e));
+    e->tag.kind = TCP_TAG_ENDPOINT;
+    e->magic = ENDPOINT_MAGIC;
+    e->domain = d;
+    e->fd = fd;
+    e->state = CONNECTING;
+    e->deadline_boot_ms = deadline_boot_ms != 0 ? deadline_boot_ms : clock_boot_ms() + CONNECT_DEFAULT_MS;
+    queue_init(&e->waiting);
+    queue_init(&e->flight);
+    frame_hello(e);
+    struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = e};
+    if (epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0) {
+        log_warning("epoll_ctl for a data connection: %s", strerror(errno));
+        close(fd);
+        buf_free(&e->tx_meta);
+        free(e);
+        return TARN_EIO;
+    }
+    TAILQ_INSERT_TAIL(&d->endpoints, e, link);
+    *endpoint_p = e;
+    return TARN_OK;
+}
+
+tarn_status tcp_endpoint_status(const struct transport_endpoint *e) {
+    MAGIC_CHECK(e, ENDPOINT_MAGIC);
+    return e->state == FAILED ? e->status : e->state == UP ? TARN_OK : TARN_EAGAIN;
+}
+
+void tcp_endpoint_close(struct transport_endpoint **endpoint_p) {
+    struct transport_endpoint *e = *endpoint_p;
+    if (e == NULL) return;
+    MAGIC_CHECK(e, ENDPOINT_MAGIC);
+    *endpoint_p = NULL;
+    if (e->fd >= 0) close(e->fd); /* from here on nobody writes to a caller's buffer: we were the only ones */
+    e->state = FAILED;
+    e->fd = -1;
+    complete_all(e, TARN_ECANCELED);
+    if (e->queued) TAILQ_REMOVE(&e->domain->runnable, e, run_link);
+    TAILQ_REMOVE(&e->domain->endpoints, e, link);
+    buf_free(&e->tx_meta);
+    e->magic = 0;
+    free(e);
+}
+
+tarn_status tcp_submit(struct transport_endpoint *e, struct transport_op *const *ops, size_t n,
+                       size_t *accepted_p) {
+    MAGIC_CHECK(e, ENDPOINT_MAGIC);
+    if (e->state == FAILED) return e->status;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t parts = 0, local = 0;
+        for (size_t k = 0; k < ops[i]->n_parts; k++) parts += ops[i]->parts[k].sub_length;
+        for (size_t k = 0; k < ops[i]->n_iov; k++) local += ops[i]->iov[k].iov_len;
+        if (parts != local || parts > TCP_PAYLOAD_MAX || ops[i]->n_parts == 0 ||
+            ops[i]->n_parts > TCP_PARTS_MAX) {
+            return TARN_EINVAL;
+        }
+        *state_of(ops[i]) = (struct op_state){.total = parts};
+    }
+    size_t i = 0;
+    for (; i < n && e->waiting.n + e->flight.n < OUTSTANDING_MAX; i++) {
+        crc_track_init(&state_of(ops[i])->crc, ops[i]);
+        queue_push(&e->waiting, ops[i]);
+    }
+    enqueue(e);
+    *accepted_p = i;
+    return TARN_OK;
+}
+
+/* --- sending --- */
+
+static void frame_op(struct transport_endpoint *e, struct transport_op *op) {
+    struct op_state *st = state_of(op);
+    struct tcp_header h = {
+        .magic = TCP_MAGIC,
+        .version = TCP_VERSION,
+        .type = op->kind == TRANSPORT_PUT ? TCP_WRITE : TCP_READ,
+        .request_id = e->next_id++,
+        .meta_length = (uint32_t)(op->n_parts * sizeof(struct tcp_part)),
+        .payload_length = op->kind == TRANSPORT_PUT ? st->total : 0,
+    };
+    size_t start = e->tx_meta.len;
+    buf_append(&e->tx_meta, &h, sizeof(h));
+    for (size_t i = 0; i < op->n_parts; i++) {
+        const struct transport_part *p = &op->parts[i];
+        struct tcp_part part = {
+            .extent = p->extent,
+            .sub_offset = p->sub_offset,
+            .sub_length = p->sub_length,
+        };
+        memcpy(part.grant, p->grant, GRANT_SIZE);
+        buf_append(&e->tx_meta, &part, sizeof(part));
+    }
+    size_t len = e->tx_meta.len - start;
+    e->framed += len + h.payload_length;
+    st->stream_end = e->framed;
+    struct piece *last = e->n_pieces > 0 ? &e->pieces[e->n_pieces - 1] : NULL;
+    if (last != NULL && last->data == NULL)
+        last->len += len; /* frames in a row are one piece */
+    else
+        e->pieces[e->n_pieces++] = (struct piece){.offset = start, .len = len};
+}
+
+/* The payload as pieces. A value in more runs of memory than a batch has pieces goes in several batches: iov_at remembers. */
+static bool frame_payload(struct transport_endpoint *e, struct transport_op *op) {
+    struct op_state *st = state_of(op);
+    for (; st->iov_at < op->n_iov; st->iov_at++) {
+        if (e->n_pieces == BATCH_PIECES_MAX) return false;
+        const struct iovec *v = &op->iov[st->iov_at];
+        if (v->iov_len == 0) continue;
+        e->pieces[e->n_pieces++] = (struct piece){
+            .data = v->iov_base,
+            .len = v->iov_len,
+            .crc_op = op->crcs != NULL ? op : NULL,
+        };
+    }
+    return true;
+}
+
+/* The operation whose payload did not fit is the last of flight, and a PUT: its iov_at says so. */
+static struct transport_op *unfinished_put(struct transport_endpoint *e) {
+    if (e->flight.head == NULL) return NULL;
+    struct transport_op *last = CONTAINER_OF(e->flight.tail, struct transport_op, next);
+    return last->kind == TRANSPORT_PUT && state_of(last)->iov_at < last->n_iov ? last : NULL;
+}
+
+/* Fills the next batch from the waiting operations. false: there is nothing to send. */
+static bool build_batch(struct transport_endpoint *e) {
+    e->n_pieces = e->piece_at = e->crc_piece = 0;
+    e->piece_offset = e->crc_offset = 0;
+    buf_clear(&e->tx_meta);
+    struct transport_op *rest = unfinished_put(e);
+    if (rest != NULL && !frame_payload(e, rest)) return true;
+    while (e->waiting.head != NULL && e->tx_meta.len < BATCH_META_MAX && e->n_pieces < BATCH_PIECES_MAX) {
+        struct transport_op *op = queue_pop(&e->waiting);
+        frame_op(e, op);
+        queue_push(&e->flight, op);
+        if (op->kind == TRANSPORT_PUT && !frame_payload(e, op)) break;
+    }
+    return e->n_pieces > 0;
+}
+
+static const char *piece_data(const struct transport_endpoint *e, const struct piece *p) {
+    return p->data != NULL ? p->data : e->tx_meta.data + p->offset;
+}
+
+/* CRC of what lies between the CRC cursor and (piece, offset), which is about to be sent. */
+static void crc_up_to(struct transport_endpoint *e, unsigned piece, size_t offset) {
+    while (e->crc_piece < piece || (e->crc_piece == piece && e->crc_offset < offset)) {
+        const struct piece *p = &e->pieces[e->crc_piece];
+        size_t end = e->crc_piece == piece ? offset : p->len;
+        if (p->crc_op != NULL && end > e->crc_offset) {
+            crc_track_feed(&state_of(p->crc_op)->crc, p->crc_op, NULL, p->data + e->crc_offset,
+                           end - e->crc_offset);
+        }
+        e->crc_offset = end;
+        if (e->crc_piece == piece) return;
+        e->crc_piece++;
+        e->crc_offset = 0;
+    }
+}
+
+static size_t gather_pieces(struct transport_endpoint *e, struct iovec iov[CALL_IOV_MAX], size_t *bytes_p) {
+    size_t n = 0, bytes = 0, max = MOVE_MAX, offset = e->piece_offset;
+    unsigned i = e->piece_at;
+    for (; i < e->n_pieces && n < CALL_IOV_MAX && bytes < max; i++, offset = 0) {
+        const struct piece *p = &e->pieces[i];
+        if (p->crc_op != NULL) max = CRC_CHUNK;
+        if (bytes >= max) break;
+        size_t len = (size_t)min_u64(p->len - offset, max - bytes);
+        iov[n++] = (struct iovec){(void *)(uintptr_t)(piece_data(e, p) + offset), len};
+        bytes += len;
+        crc_up_to(e, i, offset + len);
+    }
+    *bytes_p = bytes;
+    return n;
+}
+
+/* Returns bytes sent, 0 when it cannot go on. */
+static size_t send_some(struct transport_endpoint *e) {
+    if (!e->writable || e->state == FAILED) return 0;
+    if (e->piece_at == e->n_pieces && (e->state != UP || !build_batch(e))) return 0;
+    struct iovec iov[CALL_IOV_MAX];
+    size_t bytes;
+    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = gather_pieces(e, iov, &bytes)};
+    ssize_t sent = sendmsg(e->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0) {
+        if (errno == EINTR) return 1;
+        if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            e->writable = false;
+        } else if (errno == EPIPE || errno == ECONNRESET) {
+            e->writable = false; /* replies may still be there to read; reading finds the end */
+            e->readable = true;
+            return 1;
+        } else {
+            fail(e, TARN_ECLOSED, strerror(errno));
+        }
+        return 0;
+    }
+    e->sent += (uint64_t)sent;
+    for (size_t n = (size_t)sent; n > 0;) {
+        struct piece *p = &e->pieces[e->piece_at];
+        size_t take = (size_t)min_u64(n, p->len - e->piece_offset);
+        e->piece_offset += take;
+        n -= take;
+        if (e->piece_offset == p->len) {
+            e->piece_at++;
+            e->piece_offset = 0;
+        }
+    }
+    return (size_t)sent;
+}
+
+/* --- receiving --- */
+
+static tarn_status status_from_wire(uint32_t s) {
+    switch (s) {
+    case TCP_OK: return TARN_OK;
+    case GRANT_BAD_EPOCH: return TARN_ESTALE;
+    case GRANT_EXPIRED: return TARN_EGRANT_EXPIRED;
+    case TCP_TOO_MANY: return TARN_ELIMIT;
+    case TCP_BAD_VERSION: return TARN_EPROTO;
+    default: return s < GRANT_VERDICTS || s == TCP_OTHER_SESSION ? TARN_EPERM : TARN_EPROTO;
+    }
+}
+
+static void finish_head(struct transport_endpoint *e, tarn_status status) {
+    e->in_payload = false;
+    e->reply_id++;
+    complete(e, queue_pop(&e->flight), status);
+}
+
+static void handle_greeting(struct transport_endpoint *e, const struct tcp_header *h, const uint8_t *meta) {
+    if (h->status != TCP_OK) {
+        int text = (int)(h->meta_length - sizeof(struct tcp_hello));
+        if (text > 0)
+            log_warning("A host refused us: %.*s", text, (const char *)meta + sizeof(struct tcp_hello));
+        fail(e, status_from_wire(h->status), "refused");
+        return;
+    }
+    struct tcp_hello hello;
+    memcpy(&hello, meta, sizeof(hello));
+    if (hello.version_min != TCP_VERSION || hello.version_max != TCP_VERSION) {
+        fail(e, TARN_EPROTO, "the host chose a version we do not speak");
+        return;
+    }
+    e->state = UP;
+}
+
+static void handle_reply(struct transport_endpoint *e, const struct tcp_header *h) {
+    struct transport_op *op = e->flight.head;
+    if (op == NULL || h->request_id != e->reply_id) {
+        fail(e, TARN_EPROTO, "a reply to nothing");
+        return;
+    }
+    uint64_t expected = h->status == TCP_OK && op->kind == TRANSPORT_GET ? state_of(op)->total : 0;
+    if (h->payload_length != expected || state_of(op)->stream_end > e->sent) {
+        fail(e, TARN_EPROTO, "a reply that does not fit its request");
+        return;
+    }
+    if (expected == 0) {
+        finish_head(e, status_from_wire(h->status));
+        return;
+    }
+    e->reply = *h;
+    e->in_payload = true;
+}
+
+/* One frame out of the buffer. false: it is not whole yet. */
+static bool take_frame(struct transport_endpoint *e) {
+    struct tcp_header h;
+    uint32_t have = e->rx_len - e->rx_pos;
+    if (have < sizeof(h)) return false;
+    memcpy(&h, e->rx + e->rx_pos, sizeof(h));
+    const char *wrong = tcp_reply_check(&h, e->state == UP);
+    if (wrong != NULL) {
+        fail(e, TARN_EPROTO, wrong);
+        return false;
+    }
+    if (have < sizeof(h) + h.meta_length) return false;
+    const uint8_t *meta = e->rx + e->rx_pos + sizeof(h);
+    e->rx_pos += (uint32_t)sizeof(h) + h.meta_length;
+    if (e->state == UP)
+        handle_reply(e, &h);
+    else
+        handle_greeting(e, &h, meta);
+    return e->state != FAILED;
+}
+
+/* Where the next payload bytes go: at most max of them. */
+static size_t payload_places(struct transport_op *op, struct iovec iov[CALL_IOV_MAX], uint64_t max) {
+    const struct op_state *st = state_of(op);
+    size_t n = 0;
+    uint64_t offset = st->iov_offset;
+    for (uint32_t i = st->iov_at; i < op->n_iov && n < CALL_IOV_MAX && max > 0; i++, offset = 0) {
+        size_t len = (size_t)min_u64(op->iov[i].iov_len - offset, max);
+        if (len == 0) continue;
+        iov[n++] = (struct iovec){(char *)op->iov[i].iov_base + offset, len};
+        max -= len;
+    }
+    return n;
+}
+
+/* got bytes have arrived in the places: CRC while they are in the cache, then on. */
+static void payload_arrived(struct transport_endpoint *e, const struct iovec *iov, uint64_t got) {
+    struct transport_op *op = e->flight.head;
+    struct op_state *st = state_of(op);
+    uint64_t left = got;
+    for (size_t i = 0; op->crcs != NULL && left > 0; i++) {
+        size_t len = (size_t)min_u64(iov[i].iov_len, left);
+        crc_track_feed(&st->crc, op, NULL, iov[i].iov_base, len);
+        left -= len;
+    }
+    st->at += got;
+    while (got > 0) {
+        uint64_t take = min_u64(got, op->iov[st->iov_at].iov_len - st->iov_offset);
+        st->iov_offset += take;
+        got -= take;
+        if (st->iov_offset == op->iov[st->iov_at].iov_len) {
+            st->iov_at++;
+            st->iov_offset = 0;
+        }
+    }
+    if (st->at == st->total) finish_head(e, TARN_OK);
+}
+
+static void payload_from_buffer(struct transport_endpoint *e) {
+    struct transport_op *op = e->flight.head;
+    struct iovec iov[CALL_IOV_MAX];
+    uint64_t max = min_u64(e->rx_len - e->rx_pos, state_of(op)->total - state_of(op)->at), taken = 0;
+    size_t n = payload_places(op, iov, max);
+    for (size_t i = 0; i < n; i++) {
+        memcpy(iov[i].iov_base, e->rx + e->rx_pos + taken, iov[i].iov_len);
+        taken += iov[i].iov_len;
+    }
+    e->rx_pos += (uint32_t)taken;
+    payload_arrived(e, iov, taken);
+}
+
+/* Large payloads must not pass through rx, so before one only the reply's header is asked for. */
+static size_t wanted_into_rx(const struct transport_endpoint *e) {
+    const struct transport_op *head = e->flight.head;
+    size_t room = RX_BYTES - e->rx_len;
+    if (head == NULL || head->kind == TRANSPORT_PUT) return room;
+    const struct op_state *st = (const struct op_state *)(const void *)head->scratch;
+    uint32_t have = e->rx_len - e->rx_pos;
+    if (st->total < RX_BYTES || have >= sizeof(struct tcp_header)) return room;
+    return sizeof(struct tcp_header) - have;
+}
+
+static size_t receive_some(struct transport_endpoint *e) {
+    if (!e->readable || e->state == FAILED || e->state == CONNECTING) return 0;
+    struct iovec iov[CALL_IOV_MAX];
+    struct msghdr msg = {.msg_iov = iov};
+    bool direct = e->in_payload;
+    if (direct) {
+        struct transport_op *op = e->flight.head;
+        uint64_t max = op->crcs != NULL ? CRC_CHUNK : MOVE_MAX;
+        msg.msg_iovlen = payload_places(op, iov, min_u64(state_of(op)->total - state_of(op)->at, max));
+    } else {
+        memmove(e->rx, e->rx + e->rx_pos, e->rx_len - e->rx_pos);
+        e->rx_len -= e->rx_pos;
+        e->rx_pos = 0;
+        iov[0] = (struct iovec){e->rx + e->rx_len, wanted_into_rx(e)};
+        msg.msg_iovlen = 1;
+    }
+    ssize_t got = recvmsg(e->fd, &msg, MSG_DONTWAIT);
+    if (got <= 0) {
+        if (got < 0 && errno == EINTR) return 1;
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            e->readable = false;
+        else
+            fail(e, TARN_ECLOSED, got == 0 ? "the host closed it" : strerror(errno));
+        return 0;
+    }
+    if (direct) {
+        payload_arrived(e, iov, (uint64_t)got);
+    } else {
+        e->rx_len += (uint32_t)got;
+    }
+    while (e->state != FAILED && e->rx_pos < e->rx_len) {
+        if (e->in_payload)
+            payload_from_buffer(e);
+        else if (!take_frame(e))
+            break;
+    }
+    return (size_t)got;
+}
+
+/* --- turns --- */
+
+static void check_connected(struct transport_endpoint *e) {
+    int error = 0;
+    socklen_t len = sizeof(error);
+    if (getsockopt(e->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0) error = errno;
+    if (error != 0)
+        fail(e, TARN_ECLOSED, strerror(error));
+    else
+        e->state = GREETING;
+}
+
+static uint64_t run_endpoint(struct transport_endpoint *e, uint64_t budget) {
+    uint64_t spent = CALL_COST;
+    if (e->state == CONNECTING && e->writable) check_connected(e);
+    if (e->state == CONNECTING) return spent;
+    while (e->state != FAILED && spent < budget) {
+        size_t received = receive_some(e);
+        size_t sent = send_some(e);
+        if (received == 0 && sent == 0) return spent;
+        spent += received + sent + CALL_COST;
+    }
+    if (e->state != FAILED) enqueue(e);
+    return spent;
+}
+
+static void look_at_deadlines(struct transport_domain *d) {
+    uint64_t now = 0;
+    struct transport_endpoint *e;
+    TAILQ_FOREACH(e, &d->endpoints, link) {
+        if (e->state != CONNECTING && e->state != GREETING) continue;
+        if (now == 0) now = clock_boot_ms();
+        if (now >= e->deadline_boot_ms) fail(e, TARN_ETIMEOUT, "connecting took too long");
+    }
+}
+
+static void take_events(struct transport_domain *d) {
+    struct epoll_event events[64];
+    int n = epoll_wait(d->epoll_fd, events, 64, 0);
+    for (int i = 0; i < n; i++) {
+        struct tcp_tag *tag = events[i].data.ptr;
+        if (tag->kind == TCP_TAG_NOTIFY) {
+            uint64_t ignored;
+            ssize_t got = read(d->notify_fd, &ignored, sizeof(ignored));
+            (void)got;
+            continue;
+        }
+        struct transport_endpoint *e = CONTAINER_OF(tag, struct transport_endpoint, tag);
+        if (e->state == FAILED) continue;
+        if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) e->readable = true;
+        if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) e->writable = true;
+        enqueue(e);
+    }
+}
+
+size_t tcp_progress(struct transport_domain *d, uint64_t budget) {
+    d->completed = 0;
+    take_events(d);
+    look_at_deadlines(d);
+    struct transport_endpoint *e, *last = TAILQ_LAST(&d->runnable, run_queue);
+    uint64_t spent = 0;
+    while ((spent < budget || spent == 0) && (e = TAILQ_FIRST(&d->runnable)) != NULL) {
+        TAILQ_REMOVE(&d->runnable, e, run_link);
+        e->queued = false;
+        spent += run_endpoint(e, max_u64(budget / 4, 1));
+        if (e == last) break;
+    }
+    return d->completed;
+}
+
+tarn_status tcp_arm(struct transport_domain *d, int *fd_p) {
+    if (!TAILQ_EMPTY(&d->runnable)) return TARN_EAGAIN;
+    *fd_p = d->epoll_fd;
+    return TARN_OK;
+}

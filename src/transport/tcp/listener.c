@@ -1,0 +1,487 @@
+/* The data port: listening sockets and N threads, each with its own epoll and its own connections. The first thread accepts
+ * and hands connections out in turn. Nothing is shared between threads but a mailbox each, so one bad peer costs its own
+ * thread a turn of TURN_BYTES, and others nothing.
+ *
+ * Locks: listener.lock (fences) before thread.lock (mailbox); neither is held over a system call that can block. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "transport/tcp/conn.h"
+#include "transport/tcp/tcp.h"
+
+#define LISTENER_MAGIC      0x544c5354u /* "TLST" */
+#define TURN_BYTES          (1u << 20)
+#define EVENTS_MAX          64
+#define ACCEPTS_MAX         32
+#define LISTEN_SOCKETS_MAX  16
+#define THREADS_MAX         256u
+#define CONNECTIONS_DEFAULT 10000u
+#define IDLE_DEFAULT_MS     30000u
+#define SCAN_MS             250u /* how often silence is looked for */
+
+TAILQ_HEAD(conn_list, tcp_conn);
+
+struct data_thread {
+    struct transport_listener *listener;
+    pthread_t thread;
+    bool started;
+    int epoll_fd, wake_fd;
+    struct conn_list conns, runnable;
+    uint64_t scan_ms;         /* next look for silent connections */
+    uint64_t accept_after_ms; /* the accepting thread: out of descriptors until then */
+    bool accept_paused;
+    uint64_t fence_done; /* requests up to this one are carried out; under listener.lock */
+    struct tcp_counters counters;
+
+    pthread_mutex_t lock;
+    struct conn_list incoming; /* under lock */
+};
+
+struct fence_request {
+    uint64_t session;
+    uint32_t below_epoch;
+    uint64_t number;
+};
+
+struct transport_listener {
+    uint32_t magic;
+    struct transport_domain *domain;
+    struct transport_gate gate;
+    uint64_t idle_ms;
+    unsigned max_connections;
+    uint16_t port;
+    int sockets[LISTEN_SOCKETS_MAX];
+    unsigned n_sockets;
+    struct data_thread *threads;
+    unsigned n_threads, next_thread;
+    bool stop;                                                    /* atomic */
+    uint64_t connections, connections_total, connections_refused; /* atomics */
+    struct transport_listener_stats base; /* what reset subtracts; the control thread's */
+
+    pthread_mutex_t lock;
+    struct fence_request *fences; /* under lock */
+    size_t n_fences, cap_fences;
+    uint64_t fence_number;
+};
+
+static void wake(int fd) {
+    uint64_t one = 1;
+    ssize_t n = write(fd, &one, sizeof(one));
+    (void)n; /* full means awake already */
+}
+
+/* --- a thread's connections --- */
+
+static void enqueue(struct data_thread *t, struct tcp_conn *c) {
+    if (c->queued) return;
+    c->queued = true;
+    TAILQ_INSERT_TAIL(&t->runnable, c, run_link);
+}
+
+static void drop(struct data_thread *t, struct tcp_conn *c) {
+    if (c->queued) TAILQ_REMOVE(&t->runnable, c, run_link);
+    TAILQ_REMOVE(&t->conns, c, link);
+    tcp_conn_destroy(&c);
+    __atomic_fetch_sub(&t->listener->connections, 1, __ATOMIC_RELAXED);
+}
+
+static void take_incoming(struct data_thread *t) {
+    struct conn_list in = TAILQ_HEAD_INITIALIZER(in);
+    pthread_mutex_lock(&t->lock);
+    TAILQ_CONCAT(&in, &t->incoming, link);
+    pthread_mutex_unlock(&t->lock);
+    struct tcp_conn *c;
+    while ((c = TAILQ_FIRST(&in)) != NULL) {
+        TAILQ_REMOVE(&in, c, link);
+        TAILQ_INSERT_TAIL(&t->conns, c, link);
+        struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
+        if (epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, c->fd, &ev) != 0) {
+            log_warning("epoll_ctl for a data connection: %s", strerror(errno));
+            drop(t, c);
+            continue;
+        }
+        enqueue(t, c);
+    }
+}
+
+/* One turn each for those that are queued now; who wants more comes last in the next round. */
+static void run_queue(struct data_thread *t, uint64_t now_ms) {
+    struct conn_list now = TAILQ_HEAD_INITIALIZER(now);
+    TAILQ_CONCAT(&now, &t->runnable, run_link);
+    struct tcp_conn *c;
+    while ((c = TAILQ_FIRST(&now)) != NULL) {
+        TAILQ_REMOVE(&now, c, run_link);
+        c->queued = false;
+        switch (tcp_conn_turn(c, &t->listener->gate, &t->counters, now_ms, TURN_BYTES)) {
+        case TCP_TURN_WAIT: break;
+        case TCP_TURN_MORE: enqueue(t, c); break;
+        case TCP_TURN_CLOSE: drop(t, c); break;
+        }
+    }
+}
+
+static void drop_silent(struct data_thread *t, uint64_t now_ms) {
+    if (now_ms < t->scan_ms) return;
+    t->scan_ms = now_ms + SCAN_MS;
+    struct tcp_conn *c, *next;
+    for (c = TAILQ_FIRST(&t->conns); c != NULL; c = next) {
+        next = TAILQ_NEXT(c, link);
+        if (!tcp_conn_midway(c) || now_ms - c->last_ms < t->listener->idle_ms) continue;
+        log_verbose("Data connection closed: silent in the middle of a frame");
+        tcp_count(&t->counters.timeouts, 1);
+        drop(t, c);
+    }
+}
+
+static bool fence_hits(const struct fence_request *f, const struct tcp_conn *c) {
+    if (!c->bound) return false;
+    return f->session != 0 ? c->session == f->session : c->epoch < f->below_epoch;
+}
+
+/* The gate refuses the fenced already, so a connection that is not bound now will not be bound to them later. */
+static void carry_out_fences(struct data_thread *t) {
+    struct transport_listener *l = t->listener;
+    pthread_mutex_lock(&l->lock);
+    bool news = t->fence_done != l->fence_number;
+    for (size_t i = 0; news && i < l->n_fences; i++) {
+        if (l->fences[i].number <= t->fence_done) continue;
+        struct tcp_conn *c, *next;
+        for (c = TAILQ_FIRST(&t->conns); c != NULL; c = next) {
+            next = TAILQ_NEXT(c, link);
+            if (fence_hits(&l->fences[i], c)) drop(t, c);
+        }
+    }
+    t->fence_done = l->fence_number;
+    pthread_mutex_unlock(&l->lock);
+    if (news) wake(l->domain->notify_fd);
+}
+
+/* --- accepting --- */
+
+static void hand_out(struct transport_listener *l, int fd, uint64_t now_ms) {
+    struct data_thread *t = &l->threads[l->next_thread++ % l->n_threads];
+    struct tcp_conn *c = tcp_conn_create(fd, now_ms);
+    pthread_mutex_lock(&t->lock);
+    TAILQ_INSERT_TAIL(&t->incoming, c, link);
+    pthread_mutex_unlock(&t->lock);
+    wake(t->wake_fd);
+}
+
+static void turn_away(int fd) {
+    struct {
+        struct tcp_header h;
+        struct tcp_hello hello;
+    } answer = {
+        .h = {.magic = TCP_MAGIC,
+              .type = TCP_HELLO,
+              .status = TCP_TOO_MANY,
+              .meta_length = sizeof(struct tcp_hello)},
+        .hello = {.version_min = TCP_VERSION, .version_max = TCP_VERSION},
+    };
+    ssize_t n = send(fd, &answer, sizeof(answer), MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)n; /* a courtesy */
+    close(fd);
+}
+
+static void watch_sockets(struct data_thread *t, bool on) {
+    struct transport_listener *l = t->listener;
+    for (unsigned i = 0; i < l->n_sockets; i++) {
+        struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &l->sockets[i]};
+        if (epoll_ctl(t->epoll_fd, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, l->sockets[i], &ev) != 0) {
+            log_warning("epoll_ctl for the data port: %s", strerror(errno));
+        }
+    }
+    t->accept_paused = !on;
+}
+
+static void accept_some(struct data_thread *t, int socket, uint64_t now_ms) {
+    struct transport_listener *l = t->listener;
+    for (int i = 0; i < ACCEPTS_MAX; i++) {
+        int fd = accept4(socket, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+                log_warning("Accepting on the data port: %s; trying again in a second", strerror(errno));
+                watch_sockets(t, false);
+                t->accept_after_ms = now_ms + 1000;
+            }
+            return; /* EAGAIN, or the peer has gone again */
+        }
+        if (__atomic_load_n(&l->connections, __ATOMIC_RELAXED) >= l->max_connections) {
+            __atomic_fetch_add(&l->connections_refused, 1, __ATOMIC_RELAXED);
+            turn_away(fd);
+            continue;
+        }
+        __atomic_fetch_add(&l->connections, 1, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&l->connections_total, 1, __ATOMIC_RELAXED);
+        tcp_socket_options(fd);
+        hand_out(l, fd, now_ms);
+    }
+}
+
+/* --- the thread --- */
+
+static bool is_socket(const struct transport_listener *l, const void *ptr) {
+    return (const int *)ptr >= l->sockets && (const int *)ptr < l->sockets + LISTEN_SOCKETS_MAX;
+}
+
+static void take_events(struct data_thread *t, const struct epoll_event *events, int n, uint64_t now_ms) {
+    for (int i = 0; i < n; i++) {
+        void *ptr = events[i].data.ptr;
+        if (ptr == NULL) {
+            uint64_t ignored;
+            ssize_t got = read(t->wake_fd, &ignored, sizeof(ignored));
+            (void)got;
+        } else if (is_socket(t->listener, ptr)) {
+            accept_some(t, *(int *)ptr, now_ms);
+        } else {
+            struct tcp_conn *c = ptr; /* alive: only later steps of the round drop connections */
+            uint32_t e = events[i].events;
+            if (e & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->readable = true;
+            if (e & (EPOLLOUT | EPOLLHUP | EPOLLERR)) c->writable = true;
+            enqueue(t, c);
+        }
+    }
+}
+
+static void *data_thread_main(void *arg) {
+    struct data_thread *t = arg;
+    struct epoll_event events[EVENTS_MAX];
+    while (!__atomic_load_n(&t->listener->stop, __ATOMIC_ACQUIRE)) {
+        int timeout = TAILQ_EMPTY(&t->runnable) ? (int)SCAN_MS : 0;
+        if (TAILQ_EMPTY(&t->conns) && !t->accept_paused) timeout = -1;
+        int n = epoll_wait(t->epoll_fd, events, EVENTS_MAX, timeout);
+        uint64_t now_ms = clock_mono_ms();
+        take_events(t, events, n, now_ms); /* n < 0: interrupted */
+        take_incoming(t);
+        carry_out_fences(t);
+        run_queue(t, now_ms);
+        drop_silent(t, now_ms);
+        if (t->accept_paused && now_ms >= t->accept_after_ms) watch_sockets(t, true);
+    }
+    return NULL;
+}
+
+static tarn_status thread_start(struct transport_listener *l, unsigned i) {
+    struct data_thread *t = &l->threads[i];
+    t->listener = l;
+    TAILQ_INIT(&t->conns);
+    TAILQ_INIT(&t->runnable);
+    TAILQ_INIT(&t->incoming);
+    pthread_mutex_init(&t->lock, NULL);
+    t->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    t->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct epoll_event ev = {.events = EPOLLIN};
+    if (t->epoll_fd < 0 || t->wake_fd < 0 || epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, t->wake_fd, &ev) != 0) {
+        log_warning("A data thread cannot start: %s", strerror(errno));
+        return TARN_EIO;
+    }
+    if (i == 0) watch_sockets(t, true);
+    int rc = pthread_create(&t->thread, NULL, data_thread_main, t);
+    if (rc != 0) {
+        log_warning("A data thread cannot start: %s", strerror(rc));
+        return TARN_EIO;
+    }
+    t->started = true;
+    char name[16];
+    snprintf(name, sizeof(name), "tarn-data-%u", i % 1000);
+    pthread_setname_np(t->thread, name);
+    return TARN_OK;
+}
+
+static void thread_stop(struct data_thread *t) {
+    if (t->listener == NULL) return; /* never begun */
+    if (t->started) {
+        wake(t->wake_fd);
+        pthread_join(t->thread, NULL);
+    }
+    TAILQ_CONCAT(&t->conns, &t->incoming, link);
+    struct tcp_conn *c;
+    while ((c = TAILQ_FIRST(&t->conns)) != NULL) drop(t, c);
+    if (t->epoll_fd >= 0) close(t->epoll_fd);
+    if (t->wake_fd >= 0) close(t->wake_fd);
+    pthread_mutex_destroy(&t->lock);
+}
+
+/* --- listening --- */
+
+static int open_socket(const struct addrinfo *a, uint16_t port, uint16_t *port_p) {
+    struct sockaddr_storage addr;
+    memcpy(&addr, a->ai_addr, a->ai_addrlen);
+    in_port_t *addr_port = a->ai_family == AF_INET ? &((struct sockaddr_in *)(void *)&addr)->sin_port
+                                                   : &((struct sockaddr_in6 *)(void *)&addr)->sin6_port;
+    if (*addr_port == 0) *addr_port = htons(port);
+    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), one = 1;
+    if (fd < 0) return -1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (a->ai_family == AF_INET6) (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
+    socklen_t len = sizeof(addr);
+    if (bind(fd, (struct sockaddr *)&addr, a->ai_addrlen) != 0 || listen(fd, 1024) != 0 ||
+        getsockname(fd, (struct sockaddr *)&addr, &len) != 0) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    *port_p = ntohs(*addr_port);
+    return fd;
+}
+
+static tarn_status listen_on(struct transport_listener *l, const char *uri) {
+    char plain[NI_MAXHOST + 32];
+    bool may_fail = strncmp(uri, "tcp://-", 7) == 0;
+    snprintf(plain, sizeof(plain), "tcp://%s",
+             strncmp(uri, "tcp://", 6) == 0 ? uri + (may_fail ? 7 : 6) : uri);
+    struct addrinfo *list;
+    uint16_t port;
+    tarn_status s = tcp_resolve(plain, true, &list, &port);
+    if (s != TARN_OK) return may_fail ? TARN_OK : s;
+    for (struct addrinfo *a = list; a != NULL && s == TARN_OK; a = a->ai_next) {
+        if (l->n_sockets == LISTEN_SOCKETS_MAX) break;
+        int fd = open_socket(a, l->port, &port);
+        if (fd >= 0) {
+            l->sockets[l->n_sockets++] = fd;
+            if (l->port == 0) l->port = port;
+        } else if (!may_fail) {
+            log_warning("Data port %s: %s", plain, strerror(errno));
+            s = TARN_EIO;
+        }
+    }
+    freeaddrinfo(list);
+    return s;
+}
+
+tarn_status tcp_listen(struct transport_domain *d, const struct transport_listen_config *config,
+                       struct transport_listener **listener_p) {
+    if (config->n_uris == 0 || config->gate.check == NULL || config->gate.recheck == NULL) return TARN_EINVAL;
+    struct transport_listener *l = xcalloc(1, sizeof(*l));
+    l->magic = LISTENER_MAGIC;
+    l->domain = d;
+    l->gate = config->gate;
+    l->idle_ms = config->idle_timeout_ms != 0 ? config->idle_timeout_ms : IDLE_DEFAULT_MS;
+    l->max_connections = config->max_connections != 0 ? config->max_connections : CONNECTIONS_DEFAULT;
+    l->n_threads = (unsigned)min_u64(config->threads > 0 ? config->threads : 1, THREADS_MAX);
+    l->threads = xcalloc(l->n_threads, sizeof(*l->threads));
+    pthread_mutex_init(&l->lock, NULL);
+    d->listeners++;
+
+    tarn_status s = TARN_OK;
+    for (size_t i = 0; i < config->n_uris && s == TARN_OK; i++) s = listen_on(l, config->uris[i]);
+    if (s == TARN_OK && l->n_sockets == 0) s = TARN_EIO;
+    /* Signals are for the program's own threads. */
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    /* The first one accepts and uses the others' mailboxes: it starts last. */
+    for (unsigned i = l->n_threads; i-- > 0 && s == TARN_OK;) s = thread_start(l, i);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (s != TARN_OK) {
+        tcp_listener_close(&l);
+        return s;
+    }
+    *listener_p = l;
+    return TARN_OK;
+}
+
+void tcp_listener_close(struct transport_listener **listener_p) {
+    struct transport_listener *l = *listener_p;
+    if (l == NULL) return;
+    MAGIC_CHECK(l, LISTENER_MAGIC);
+    *listener_p = NULL;
+    __atomic_store_n(&l->stop, true, __ATOMIC_RELEASE);
+    for (unsigned i = 0; i < l->n_threads; i++) thread_stop(&l->threads[i]);
+    for (unsigned i = 0; i < l->n_sockets; i++) close(l->sockets[i]);
+    l->domain->listeners--;
+    pthread_mutex_destroy(&l->lock);
+    l->magic = 0;
+    free(l->threads);
+    free(l->fences);
+    free(l);
+}
+
+uint16_t tcp_listener_port(const struct transport_listener *l) {
+    return l->port;
+}
+
+/* --- fences --- */
+
+static uint64_t fence_request(struct transport_listener *l, uint64_t session, uint32_t below_epoch) {
+    if (l->n_fences == l->cap_fences) {
+        l->cap_fences = l->cap_fences == 0 ? 16 : 2 * l->cap_fences;
+        l->fences = xrealloc(l->fences, l->cap_fences * sizeof(*l->fences));
+    }
+    l->fences[l->n_fences++] = (struct fence_request){session, below_epoch, ++l->fence_number};
+    for (unsigned i = 0; i < l->n_threads; i++) wake(l->threads[i].wake_fd);
+    return l->fence_number;
+}
+
+tarn_status tcp_listener_fence(struct transport_listener *l, uint64_t session, uint32_t below_epoch) {
+    MAGIC_CHECK(l, LISTENER_MAGIC);
+    pthread_mutex_lock(&l->lock);
+    size_t at = 0;
+    while (at < l->n_fences &&
+           (l->fences[at].session != session || l->fences[at].below_epoch != below_epoch)) {
+        at++;
+    }
+    bool done = at < l->n_fences;
+    if (!done) fence_request(l, session, below_epoch);
+    for (unsigned i = 0; done && i < l->n_threads; i++) {
+        done = l->threads[i].fence_done >= l->fences[at].number;
+    }
+    if (done) l->fences[at] = l->fences[--l->n_fences];
+    pthread_mutex_unlock(&l->lock);
+    return done ? TARN_OK : TARN_EAGAIN;
+}
+
+/* --- statistics --- */
+
+static uint64_t load(const uint64_t *counter) {
+    return __atomic_load_n(counter, __ATOMIC_RELAXED);
+}
+
+static void sum_up(const struct transport_listener *l, struct transport_listener_stats *s) {
+    *s = (struct transport_listener_stats){
+        .connections = load(&l->connections),
+        .connections_total = load(&l->connections_total),
+        .connections_refused = load(&l->connections_refused),
+    };
+    for (unsigned i = 0; i < l->n_threads; i++) {
+        const struct tcp_counters *c = &l->threads[i].counters;
+        s->reads += load(&c->reads);
+        s->writes += load(&c->writes);
+        s->bytes_read += load(&c->bytes_read);
+        s->bytes_written += load(&c->bytes_written);
+        s->bad_frames += load(&c->bad_frames);
+        s->timeouts += load(&c->timeouts);
+        for (int v = 0; v < GRANT_VERDICTS; v++) s->refused[v] += load(&c->refused[v]);
+    }
+}
+
+void tcp_listener_stats(const struct transport_listener *l, struct transport_listener_stats *stats_p) {
+    sum_up(l, stats_p);
+    const struct transport_listener_stats *b = &l->base;
+    stats_p->connections_total -= b->connections_total;
+    stats_p->connections_refused -= b->connections_refused;
+    stats_p->reads -= b->reads;
+    stats_p->writes -= b->writes;
+    stats_p->bytes_read -= b->bytes_read;
+    stats_p->bytes_written -= b->bytes_written;
+    stats_p->bad_frames -= b->bad_frames;
+    stats_p->timeouts -= b->timeouts;
+    for (int v = 0; v < GRANT_VERDICTS; v++) stats_p->refused[v] -= b->refused[v];
+}
+
+void tcp_listener_stats_reset(struct transport_listener *l) {
+    sum_up(l, &l->base);
+}
