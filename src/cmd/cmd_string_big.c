@@ -9,15 +9,9 @@
 
 struct big_sink {
     struct pool_writer writer;
-    uint64_t base_version; /* of the key when the put was opened */
-    uint64_t size, filled;
-    bool lost;     /* the put is gone: what still arrives has no place */
-    char *discard; /* where it goes */
     size_t key_len;
     char key[];
 };
-
-enum { DISCARD_BYTES = 64 * 1024 };
 
 static struct span sink_key(const struct big_sink *s) {
     return span_of(s->key, s->key_len);
@@ -49,14 +43,10 @@ struct big_sink *cmd_big_begin(struct client *c, const struct span *argv, size_t
     if (!server.host || big_len <= STORE_INLINE_MAX || !wants_sink(c, argv, argc_so_far)) return NULL;
     struct span key = argv[1];
     if (key.len == 0 || key.len > STORE_KEY_MAX) return NULL;
-    struct object *o = store_find(server.store, key);
-    uint64_t version = o ? store_object_version(o) : 0;
     struct store_put *put;
     if (sink_open(c, key, big_len, &put) != TARN_OK) return NULL;
     struct big_sink *s = xcalloc(1, sizeof(*s) + key.len);
     pool_writer_open(&s->writer, put, big_len);
-    s->base_version = version;
-    s->size = big_len;
     s->key_len = key.len;
     memcpy(s->key, key.data, key.len);
     return s;
@@ -64,50 +54,27 @@ struct big_sink *cmd_big_begin(struct client *c, const struct span *argv, size_t
 
 size_t cmd_big_next(struct big_sink *s, struct iovec iov[BIG_PIECES]) {
     static_assert(BIG_PIECES >= STORE_EXTENTS_MAX, "the extents of a value fit");
-    if (!s->lost && !pool_writer_alive(&s->writer, sink_key(s))) {
-        s->lost = true; /* its space may be anybody's by now */
-        s->discard = xmalloc(DISCARD_BYTES);
-    }
-    if (!s->lost) return pool_writer_next(&s->writer, iov);
-    iov[0] = (struct iovec){s->discard, min_u64(s->size - s->filled, DISCARD_BYTES)};
-    return iov[0].iov_len > 0;
+    return pool_writer_next(&s->writer, iov);
 }
 
 void cmd_big_filled(struct big_sink *s, size_t n) {
-    TARN_ASSERT(n <= s->size - s->filled);
-    s->filled += n;
-    if (!s->lost) pool_writer_filled(&s->writer, n);
-}
-
-static void sink_free(struct big_sink *s) {
-    free(s->discard);
-    free(s);
+    pool_writer_filled(&s->writer, n);
 }
 
 void cmd_big_abort(struct big_sink *s) {
     pool_writer_abort(&s->writer, sink_key(s));
-    sink_free(s);
+    free(s);
 }
 
 uint64_t big_sink_size(const struct big_sink *s) {
-    return s->size;
-}
-
-bool big_sink_overtaken(const struct big_sink *s, struct span key) {
-    struct object *o = store_find(server.store, key);
-    return o && store_object_version(o) != s->base_version;
+    return s->writer.size;
 }
 
 tarn_status big_sink_commit(struct big_sink **sink_p, struct span key) {
     struct big_sink *s = *sink_p;
     *sink_p = NULL;
-    TARN_ASSERT(span_eq(key, sink_key(s)) && s->filled == s->size);
-    tarn_status status = TARN_ECLOSED;
-    if (s->lost || !pool_writer_alive(&s->writer, key)) {
-        pool_writer_abort(&s->writer, key);
-    } else {
-        status = pool_writer_end(&s->writer, key);
-    }
-    sink_free(s);
+    TARN_ASSERT(span_eq(key, sink_key(s)));
+    tarn_status status = pool_writer_end(&s->writer, key);
+    free(s);
     return status;
 }

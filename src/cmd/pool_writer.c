@@ -28,10 +28,6 @@ void pool_writer_open(struct pool_writer *w, const struct store_put *put, uint64
         w->crcs = xmalloc((size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK * sizeof(uint32_t));
 }
 
-bool pool_writer_alive(const struct pool_writer *w, struct span key) {
-    return store_put_is_open(server.store, key, w->token);
-}
-
 /* The memory of the next bytes: up to max of them, not beyond an extent or a block of the CRCs. */
 static size_t run_at(const struct pool_writer *w, size_t max, char **memory_p) {
     TARN_ASSERT(w->extent < w->extents);
@@ -102,13 +98,17 @@ tarn_status pool_writer_end(struct pool_writer *w, struct span key) {
     TARN_ASSERT(w->pos == w->size);
     size_t blocks = w->crcs ? (w->size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK : 0;
     tarn_status status = store_put_end(server.store, key, w->token, w->crc, 0, w->crcs, blocks, NULL);
-    free(w->crcs);
-    w->crcs = NULL;
-    return status;
+    if (status == TARN_OK) {
+        free(w->crcs);
+        w->crcs = NULL;
+        return TARN_OK;
+    }
+    pool_writer_abort(w, key); /* for want of a record the put may still be open */
+    return status == TARN_EBUSY ? TARN_ETOKEN : status;
 }
 
 void pool_writer_abort(struct pool_writer *w, struct span key) {
-    if (pool_writer_alive(w, key)) store_put_revoke(server.store, key, w->token);
+    store_put_revoke(server.store, key, w->token);
     free(w->crcs);
     w->crcs = NULL;
 }

@@ -1,7 +1,7 @@
 /* Writes one value into the embedded segment on behalf of an in-band command: walks the extents, sums the CRCs on the way.
  *
- * A put may be taken away between two slices: another SET of the key wins, or its time is over. Its space is then free at
- * once and may be anybody's, so pool_writer_alive comes before every slice that writes. */
+ * A put may be superseded between two slices by another SET of the key. Being local, its space stays its own until
+ * pool_writer_end or pool_writer_abort say that nobody writes there any more. */
 #ifndef TARN_CMD_POOL_WRITER_H
 #define TARN_CMD_POOL_WRITER_H
 
@@ -22,14 +22,14 @@ struct pool_writer {
 struct store_put_options pool_writer_options(uint64_t expire_wall_ms);
 /* put is open and not inline. */
 void pool_writer_open(struct pool_writer *w, const struct store_put *put, uint64_t size);
-bool pool_writer_alive(const struct pool_writer *w, struct span key);
 /* The next len bytes of the value: copied, zeroes, or already in place (where pool_writer_next said). */
 void pool_writer_copy(struct pool_writer *w, const char *data, size_t len);
 void pool_writer_zero(struct pool_writer *w, size_t len);
 void pool_writer_filled(struct pool_writer *w, size_t len);
 /* Where the bytes from pos on belong; how many pieces. */
 size_t pool_writer_next(const struct pool_writer *w, struct iovec iov[STORE_EXTENTS_MAX]);
-/* All was written: the object becomes visible. The writer is over whatever the answer. */
+/* All was written: the object becomes visible. TARN_ETOKEN: the put was superseded or flushed meanwhile. The writer is
+ * over whatever the answer. */
 tarn_status pool_writer_end(struct pool_writer *w, struct span key);
 void pool_writer_abort(struct pool_writer *w, struct span key);
 

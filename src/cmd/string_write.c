@@ -169,17 +169,10 @@ static void set_expiry(struct string_write *w, struct span key, uint64_t wall_ms
 static bool commit_sink(struct client *c, struct string_write *w) {
     struct span key = key_of(c, w);
     uint64_t wall_ms = expiry_to_keep(w, key);
-    bool overtaken = big_sink_overtaken(w->sink, key);
     tarn_status status = big_sink_commit(&w->sink, key);
     if (status == TARN_OK) set_expiry(w, key, wall_ms);
-    /* Another SET came after this one began and won: as if this one had been a moment earlier. */
-    if (status == TARN_ECLOSED && overtaken) status = TARN_OK;
-    if (status == TARN_ECLOSED) {
-        reply_error(
-            c,
-            "the value took longer than put-timeout to arrive, or its space was taken back: send it again");
-        return true;
-    }
+    /* Another SET of the key came after this one had begun, and won: as if this one had been a moment earlier. */
+    if (status == TARN_ETOKEN) status = TARN_OK;
     return finish(c, w, status);
 }
 
@@ -197,6 +190,15 @@ static bool write_small(struct client *c, struct string_write *w, unsigned *budg
     return finish(c, w, status);
 }
 
+/* A plan that lost its race is made again; a key that is written all the time must not keep a client for ever. */
+static bool again(struct client *c, struct string_write *w) {
+    forget_plan(w);
+    if (++w->tries < 64) return false;
+    w->failed = true;
+    reply_error(c, "-TRYAGAIN the key was written by others each time");
+    return true;
+}
+
 static bool opened(struct client *c, struct string_write *w, tarn_status status) {
     if (status == TARN_EAGAIN) {
         w->phase = STRING_ROOM;
@@ -204,6 +206,7 @@ static bool opened(struct client *c, struct string_write *w, tarn_status status)
     }
     struct store_put *put = w->put;
     w->put = NULL;
+    if (status == TARN_EBUSY) return again(c, w); /* superseded while room was being made */
     if (status != TARN_OK) return finish(c, w, status);
     pool_writer_open(&w->writer, put, w->size);
     w->part_at = w->part_done = 0;
@@ -220,21 +223,8 @@ static bool open_put(struct client *c, struct string_write *w, unsigned *budget)
     return opened(c, w, status);
 }
 
-/* A plan that lost its race is made again; a key that is written all the time must not keep a client for ever. */
-static bool again(struct client *c, struct string_write *w) {
-    forget_plan(w);
-    if (++w->tries < 64) return false;
-    w->failed = true;
-    reply_error(c, "-TRYAGAIN the key was written by others each time");
-    return true;
-}
-
 static bool copy_and_commit(struct client *c, struct string_write *w, unsigned *budget) {
     struct span key = key_of(c, w);
-    if (!pool_writer_alive(&w->writer, key)) {
-        pool_writer_abort(&w->writer, key);
-        return again(c, w);
-    }
     if (!copy_parts(c, w, budget)) return false;
     if ((w->flags & STRING_CHECK) && !version_is_current(w, key)) {
         pool_writer_abort(&w->writer, key);
@@ -242,7 +232,8 @@ static bool copy_and_commit(struct client *c, struct string_write *w, unsigned *
     }
     uint64_t wall_ms = expiry_to_keep(w, key);
     tarn_status status = pool_writer_end(&w->writer, key);
-    w->phase = STRING_PLAN; /* the writer is over */
+    w->phase = STRING_PLAN;                        /* the writer is over */
+    if (status == TARN_ETOKEN) return again(c, w); /* superseded: ours is the later one now */
     if (status == TARN_OK) set_expiry(w, key, wall_ms);
     return finish(c, w, status);
 }

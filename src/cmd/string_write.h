@@ -87,11 +87,8 @@ uint64_t string_arg_len(const struct client *c, const struct string_write *w, si
 /* --- values that came straight from the socket: cmd_string_big.c ------------------------------------------------------ */
 
 uint64_t big_sink_size(const struct big_sink *sink);
-/* Makes it the value of its key, which must be the one it was begun with. Frees the sink. TARN_ECLOSED: its put was cut
- * off while the bytes arrived. */
+/* Makes it the value of its key, which must be the one it was begun with. Frees the sink. TARN_ETOKEN: superseded. */
 tarn_status big_sink_commit(struct big_sink **sink_p, struct span key);
-/* The key has been written by somebody else since the sink's put was opened. */
-bool big_sink_overtaken(const struct big_sink *sink, struct span key);
 
 /* --- reading: cmd_string.c ------------------------------------------------------------------------------------------------- */
 
