@@ -1,0 +1,463 @@
+# What every integration test stands on: a RESP client, servers on free ports, checks. Plain tclsh 8.6, no packages.
+#
+#     source [file join [file dirname [info script]] harness.tcl]
+#     start_server --pool-size 64mb
+#     test {SET is read by GET} {
+#         assert_equal OK [r set k v]
+#         assert_equal v [r get k]
+#     }
+#     finish
+#
+# A body runs at global level and passes unless it raises an error. Waiting is for conditions, never for a time to pass;
+# no check depends on how long something took. Only processes that were started here are ever signalled, and they end when
+# this process does, however it ends.
+
+set ::root [file normalize [file join [file dirname [info script]] .. ..]]
+set ::server_binary [file join $::root src tarn-server]
+set ::only *
+if {[info exists ::env(TARN_TEST_SERVER)]} {set ::server_binary $::env(TARN_TEST_SERVER)}
+if {[info exists ::env(TARN_TEST_ONLY)]} {set ::only $::env(TARN_TEST_ONLY)}
+# Sanitizers and busy machines are slow; only failing tests wait this long.
+set ::patience_ms 30000
+if {[info exists ::env(TARN_TEST_PATIENCE_MS)]} {set ::patience_ms $::env(TARN_TEST_PATIENCE_MS)}
+set ::passed 0
+set ::failed 0
+set ::skipped 0
+fconfigure stdout -buffering line -encoding utf-8
+
+# --- RESP ------------------------------------------------------------------------------------------------------------------
+#
+# A connection is a command: [$c get k] sends and returns the reply. Nil is "(nil)", an error inside an array is
+# "(error) text", an error on top is a Tcl error. Maps are flat lists, true and false are 1 and 0, pushes look like arrays.
+
+namespace eval resp {
+    variable next 0
+}
+
+proc resp::connect {host port} {
+    variable next
+    set fd [socket $host $port]
+    return [adopt $fd]
+}
+
+proc resp::adopt {fd} {
+    variable next
+    fconfigure $fd -translation binary -blocking 0 -buffersize 1000000
+    set name ::resp_[incr next]
+    set ::resp::fd($name) $fd
+    interp alias {} $name {} resp::call $name
+    return $name
+}
+
+proc resp::encode {arguments} {
+    set out "*[llength $arguments]\r\n"
+    foreach a $arguments {
+        append out "\$[string length $a]\r\n" $a "\r\n"
+    }
+    return $out
+}
+
+proc resp::raw {c bytes} {
+    set fd $::resp::fd($c)
+    puts -nonewline $fd $bytes
+    flush $fd
+}
+
+proc resp::send {c args} {
+    raw $c [encode $args]
+}
+
+# Waits for bytes (or the end); the event loop also sends what is left to send.
+proc resp::await {fd} {
+    set ::resp::ready waiting
+    set timer [after $::patience_ms {set ::resp::ready late}]
+    fileevent $fd readable {set ::resp::ready yes}
+    while {$::resp::ready eq "waiting"} {vwait ::resp::ready}
+    fileevent $fd readable {}
+    after cancel $timer
+    if {$::resp::ready eq "late"} {error "no reply within $::patience_ms ms"}
+}
+
+proc resp::line {fd} {
+    while {[gets $fd line] < 0} {
+        if {[eof $fd]} {error "connection closed by the server"}
+        await $fd
+    }
+    return [string range $line 0 end-1]
+}
+
+proc resp::bytes {fd n} {
+    set data [read $fd $n]
+    while {[string length $data] < $n} {
+        if {[eof $fd]} {error "connection closed by the server"}
+        await $fd
+        append data [read $fd [expr {$n - [string length $data]}]]
+    }
+    return $data
+}
+
+# One reply; an error comes back as "(error) text".
+proc resp::parse {fd} {
+    set line [line $fd]
+    set rest [string range $line 1 end]
+    switch -exact -- [string index $line 0] {
+        : - + - , - ( {return $rest}
+        - {return "(error) $rest"}
+        $ - = {
+            if {$rest < 0} {return (nil)}
+            set data [bytes $fd [expr {$rest + 2}]]
+            if {[string index $line 0] eq "="} {return [string range $data 4 end-2]}
+            return [string range $data 0 end-2]
+        }
+        * - ~ - > {
+            if {$rest < 0} {return (nil)}
+            set out {}
+            for {set i 0} {$i < $rest} {incr i} {lappend out [parse $fd]}
+            return $out
+        }
+        % {
+            set out {}
+            for {set i 0} {$i < 2 * $rest} {incr i} {lappend out [parse $fd]}
+            return $out
+        }
+        _ {return (nil)}
+        # {return [expr {$rest eq "t"}]}
+        default {error "no RESP: '$line'"}
+    }
+}
+
+# The next reply as text; errors as "(error) text".
+proc resp::recv {c} {
+    return [parse $::resp::fd($c)]
+}
+
+proc resp::call {c args} {
+    raw $c [encode $args]
+    set fd $::resp::fd($c)
+    set reply [parse $fd]
+    if {[string range $reply 0 7] eq "(error) "} {error [string range $reply 8 end]}
+    return $reply
+}
+
+# Bytes as they come, for replies that are no RESP to us: what is there when n bytes have come or the server has closed.
+proc resp::recv_raw {c n} {
+    return [bytes $::resp::fd($c) $n]
+}
+
+# Whether a reply, or the end, has begun to arrive.
+proc resp::readable {c} {
+    set fd $::resp::fd($c)
+    set ::resp::ready waiting
+    fileevent $fd readable {set ::resp::ready yes}
+    update
+    fileevent $fd readable {}
+    return [expr {$::resp::ready eq "yes" || [chan pending input $fd] > 0}]
+}
+
+# Reads to the end; an error when the server keeps the connection open.
+proc resp::read_to_end {c} {
+    set fd $::resp::fd($c)
+    set data {}
+    while 1 {
+        append data [read $fd]
+        if {[eof $fd]} {return $data}
+        await $fd
+    }
+}
+
+proc resp::close {c} {
+    ::close $::resp::fd($c)
+    unset ::resp::fd($c)
+    interp alias {} $c {}
+}
+
+# --- processes ------------------------------------------------------------------------------------------------------------------
+
+set ::pipes {}          ;# pid -> channel, of all processes started and not yet ended
+set ::directories {}
+set ::servers_started 0
+
+proc process_state {pid} {
+    if {[catch {
+        set f [open /proc/$pid/stat]
+        set stat [read $f]
+        close $f
+    }]} {return gone}
+    regexp {\) (\S)} $stat - state
+    return [expr {$state in {Z X} ? "gone" : $state}]
+}
+
+proc send_signal {signal pid} {
+    if {![dict exists $::pipes $pid]} {error "pid $pid was not started here"}
+    if {[process_state $pid] ne "gone"} {catch {exec kill -$signal $pid}}
+}
+
+# The kernel kills it when we die, whatever kills us.
+proc start_process {arguments stdout_path} {
+    set guard {}
+    if {[auto_execok setpriv] ne ""} {set guard [list [lindex [auto_execok setpriv] 0] --pdeathsig KILL]}
+    set pipe [open "|[concat $guard $arguments] < /dev/null >> [list $stdout_path] 2>> [list $stdout_path]" r]
+    set pid [lindex [pid $pipe] 0]
+    dict set ::pipes $pid $pipe
+    return $pid
+}
+
+# Returns its exit status: "0", "1", or the name of the signal. "late" if it had to be killed.
+proc reap_process {pid} {
+    set late 0
+    if {[catch {wait_for "end of process $pid" {[process_state $::reap_pid] eq "gone"} [set ::reap_pid $pid]}]} {
+        set late 1
+        send_signal KILL $pid
+        while {[process_state $pid] ne "gone"} {after 10}
+    }
+    set pipe [dict get $::pipes $pid]
+    dict unset ::pipes $pid
+    set status 0
+    if {[catch {close $pipe} - options]} {
+        set code [dict get $options -errorcode]
+        switch -- [lindex $code 0] {
+            CHILDSTATUS {set status [lindex $code 2]}
+            CHILDKILLED {set status [lindex $code 2]}
+        }
+    }
+    return [expr {$late ? "late" : $status}]
+}
+
+# --- servers ------------------------------------------------------------------------------------------------------------------------
+#
+# A server is a dict: pid, port, dir, log, options. The one started last is current; [r ...] talks to it.
+
+set ::servers {}
+set ::clients {}
+
+proc temp_dir {} {
+    set parent [file join $::root tests tmp]
+    file mkdir $parent
+    set dir [file join $parent [pid]-[incr ::servers_started]]
+    file delete -force $dir
+    file mkdir $dir
+    lappend ::directories $dir
+    return $dir
+}
+
+# Options are as on the command line. Those the tests need are given first, so that they may be given again.
+proc server_command {dir options} {
+    return [concat [list $::server_binary --port 0 --port-file $dir/port --dir $dir --logfile $dir/log --bind 127.0.0.1 \
+        --data-port 0 --shm-socket $dir/shm --pool-size 64mb --pool-populate no --save {}] $options]
+}
+
+proc start_server {args} {
+    set dir [temp_dir]
+    set server [dict create dir $dir log $dir/log options $args]
+    set server [boot_server $server]
+    lappend ::servers $server
+    return $server
+}
+
+proc boot_server {server} {
+    set dir [dict get $server dir]
+    file delete $dir/port
+    set pid [start_process [server_command $dir [dict get $server options]] $dir/stdout]
+    dict set server pid $pid
+    set ::boot_dir $dir
+    set ::boot_pid $pid
+    wait_for "server to start" {[process_state $::boot_pid] eq "gone" || [file_text $::boot_dir/port] ne ""}
+    if {[process_state $pid] eq "gone"} {
+        reap_process $pid
+        error "server did not start: [file_text $dir/stdout][file_text $dir/log]"
+    }
+    dict set server port [string trim [file_text $dir/port]]
+    return $server
+}
+
+proc server {{field ""}} {
+    set s [lindex $::servers end]
+    return [expr {$field eq "" ? $s : [dict get $s $field]}]
+}
+
+# Ends the current server; its predecessor is current again. Complains when it does not end well.
+proc stop_server {} {
+    set s [lindex $::servers end]
+    set ::servers [lrange $::servers 0 end-1]
+    foreach c $::clients {catch {resp::close $c}}
+    set ::clients {}
+    send_signal TERM [dict get $s pid]
+    set status [reap_process [dict get $s pid]]
+    set complaint [sanitizer_report $s]
+    if {$status ne "0"} {append complaint " exit status $status"}
+    if {$complaint ne ""} {
+        report_failed "server ends cleanly ([dict get $s options])" $complaint
+        show_log $s
+    }
+}
+
+proc sanitizer_report {s} {
+    set text [file_text [dict get $s dir]/stdout][file_text [dict get $s log]]
+    if {[regexp {[^\n]*(AddressSanitizer|LeakSanitizer|runtime error:|ASSERTION|assertion)[^\n]*} $text found]} {
+        return $found
+    }
+    return ""
+}
+
+# A further connection to the current server; closed with it.
+proc client {} {
+    set c [resp::connect 127.0.0.1 [server port]]
+    lappend ::clients $c
+    return $c
+}
+
+# The connection that most tests use: opened when needed, per server.
+proc r {args} {
+    set s [server]
+    if {![info exists ::main_client] || [lindex $::main_client 0] ne [dict get $s pid] || [lindex $::main_client 1] ni $::clients} {
+        set ::main_client [list [dict get $s pid] [client]]
+    }
+    if {[llength $args] == 0} {return [lindex $::main_client 1]}
+    return [[lindex $::main_client 1] {*}$args]
+}
+
+proc drop {c} {
+    set i [lsearch -exact $::clients $c]
+    if {$i >= 0} {set ::clients [lreplace $::clients $i $i]}
+    resp::close $c
+}
+
+# A field of INFO, of the current server.
+proc info_field {name {c ""}} {
+    if {$c eq ""} {set c [r]}
+    set text [$c info everything]
+    if {![regexp -line "^$name:(.*?)\r?\$" $text - value]} {error "INFO has no $name"}
+    return $value
+}
+
+# --- checks ------------------------------------------------------------------------------------------------------------------------------
+
+proc shown {value} {
+    set s [string map {\r \\r \n \\n} $value]
+    if {[string length $s] > 300} {set s "[string range $s 0 300]... ([string length $value] bytes)"}
+    return $s
+}
+
+proc assert {condition {why ""}} {
+    if {![uplevel 1 [list expr $condition]]} {error "not so: $condition $why"}
+}
+
+proc assert_equal {expected got {why ""}} {
+    if {$expected ne $got} {error "expected '[shown $expected]', got '[shown $got]' $why"}
+}
+
+proc assert_match {pattern got} {
+    if {![string match $pattern $got]} {error "'[shown $got]' does not match '[shown $pattern]'"}
+}
+
+# The script raises an error (most often: the server answered one) that matches the glob.
+proc assert_error {pattern script} {
+    if {![catch {uplevel 1 $script} message]} {error "expected an error like '$pattern', got '[shown $message]'"}
+    if {![string match $pattern $message]} {error "expected an error like '$pattern', got '[shown $message]'"}
+}
+
+proc assert_range {low value high} {
+    if {$value < $low || $value > $high} {error "$value is not in $low .. $high"}
+}
+
+# Until the expression is true; ignored arguments let a caller set variables in the call.
+proc wait_for {what condition args} {
+    set end [expr {[clock milliseconds] + $::patience_ms}]
+    while 1 {
+        if {[uplevel #0 [list expr $condition]]} return
+        if {[clock milliseconds] > $end} {error "waited in vain for $what"}
+        after 5
+    }
+}
+
+proc file_text {path} {
+    if {[catch {open $path rb} f]} {return ""}
+    set text [read $f]
+    close $f
+    return $text
+}
+
+# Keys "prefix0" ... of a batch, each followed by the given fixed arguments.
+proc batch {prefix n args} {
+    set out {}
+    for {set i 0} {$i < $n} {incr i} {lappend out $prefix$i {*}$args}
+    return $out
+}
+
+# CRC-32C of a string, for PUTEND.
+proc crc32c {data} {
+    if {![info exists ::crc_table]} {
+        set ::crc_table {}
+        for {set i 0} {$i < 256} {incr i} {
+            set v $i
+            for {set k 0} {$k < 8} {incr k} {set v [expr {$v & 1 ? ($v >> 1) ^ 0x82F63B78 : $v >> 1}]}
+            lappend ::crc_table $v
+        }
+    }
+    set crc 0xffffffff
+    binary scan $data cu* bytes
+    foreach b $bytes {set crc [expr {[lindex $::crc_table [expr {($crc ^ $b) & 255}]] ^ ($crc >> 8)}]}
+    return [expr {$crc ^ 0xffffffff}]
+}
+
+# --- tests ------------------------------------------------------------------------------------------------------------------------------------
+
+proc report_failed {name why} {
+    incr ::failed
+    puts "not ok $name: [string map {\n { | } \r {}} $why]"
+}
+
+proc show_log {s} {
+    foreach path [list [dict get $s dir]/stdout [dict get $s log]] {
+        set lines [split [string trimright [file_text $path]] \n]
+        if {[llength $lines] == 0 || $lines eq "{}"} continue
+        puts "#   --- $path"
+        foreach line [lrange $lines end-29 end] {puts "#   $line"}
+    }
+}
+
+proc skip {why} {return -code error -errorcode SKIP $why}
+
+proc test {name body} {
+    if {![string match $::only $name] && ![string match $::only [file tail $::argv0]]} return
+    set begin [clock milliseconds]
+    if {[catch {uplevel #0 $body} message options]} {
+        if {[dict get $options -errorcode] eq "SKIP"} {
+            incr ::skipped
+            puts "skip $name: $message"
+            return
+        }
+        report_failed $name $message
+        if {[info exists ::env(TARN_TEST_TRACE)]} {puts "#   [dict get $options -errorinfo]"}
+        after_failure
+        return
+    }
+    incr ::passed
+    puts "ok $name ([expr {[clock milliseconds] - $begin}] ms)"
+}
+
+# The next test begins with connections that owe no replies, and with a server that lives.
+proc after_failure {} {
+    foreach c $::clients {catch {resp::close $c}}
+    set ::clients {}
+    if {[llength $::servers] == 0} return
+    set s [lindex $::servers end]
+    show_log $s
+    if {[process_state [dict get $s pid]] ne "gone"} return
+    puts "#   the server is gone (status [reap_process [dict get $s pid]]); a new one is started"
+    set ::servers [lreplace $::servers end end [boot_server $s]]
+}
+
+# The end of every test file.
+proc finish {} {
+    while {[llength $::servers] > 0} {stop_server}
+    foreach pid [dict keys $::pipes] {
+        send_signal KILL $pid
+        reap_process $pid
+    }
+    if {$::failed == 0} {foreach dir $::directories {file delete -force $dir}}
+    set text "$::passed passed, $::failed failed"
+    if {$::skipped} {append text ", $::skipped skipped"}
+    puts $text
+    exit [expr {$::failed > 0}]
+}
