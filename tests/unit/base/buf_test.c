@@ -1,0 +1,176 @@
+#include "base/buf.h"
+
+#include <stdlib.h>
+
+#include "../test.h"
+#include "base/rng.h"
+
+TEST(buf_zero_is_empty_and_valid) {
+    struct buf b = {0};
+    buf_append(&b, NULL, 0);
+    buf_consume(&b, 0);
+    buf_clear(&b);
+    CHECK_EQ(b.len, 0);
+    buf_free(&b);
+}
+
+TEST(buf_append_grows_geometrically) {
+    struct buf b = {0};
+    unsigned moves = 0;
+    for (int i = 0; i < 100000; i++) {
+        size_t before = b.cap;
+        buf_append_char(&b, (char)i);
+        moves += b.cap != before;
+    }
+    CHECK(moves < 20);
+    for (int i = 0; i < 100000; i++) CHECK_EQ(b.data[i], (char)i);
+    buf_free(&b);
+    CHECK(b.data == NULL && b.cap == 0);
+}
+
+TEST(buf_consume_moves_the_rest_down) {
+    struct buf b = {0};
+    buf_append_str(&b, "hello world");
+    buf_consume(&b, 6);
+    CHECK_BYTES(b.data, b.len, "world");
+    buf_consume(&b, 5);
+    CHECK_EQ(b.len, 0);
+    buf_free(&b);
+}
+
+TEST(buf_printf_of_any_length) {
+    for (int n = 0; n < 300; n++) {
+        struct buf b = {0};
+        buf_append_str(&b, "x");
+        buf_printf(&b, "%0*d", n, 7);
+        CHECK_EQ(b.len, (size_t)(n == 0 ? 2 : n + 1));
+        CHECK_EQ(b.data[b.len - 1], '7');
+        buf_free(&b);
+    }
+}
+
+TEST(buf_quotes_as_redis_cli_does) {
+    struct buf b = {0};
+    buf_append_quoted(&b, SPAN("a\x00\n\r\t\a\b\"\\\xff~"));
+    CHECK_BYTES(b.data, b.len, "\"a\\x00\\n\\r\\t\\a\\b\\\"\\\\\\xff~\"");
+    buf_free(&b);
+}
+
+TEST(span_compares_without_case) {
+    CHECK(span_case_eq(SPAN("GeT"), "get"));
+    CHECK(span_case_eq(SPAN(""), ""));
+    CHECK(!span_case_eq(SPAN("get"), "gets"));
+    CHECK(!span_case_eq(SPAN("gets"), "get"));
+    CHECK(!span_case_eq(SPAN("get\0"), "get"));
+    CHECK(!span_case_eq(SPAN("@"), "`")); /* 0x20 apart, but no letters */
+}
+
+static bool i64_is(const char *text, int64_t expected) {
+    int64_t v = 12345;
+    return span_to_i64(span_str(text), &v) && v == expected;
+}
+
+static bool i64_fails(const char *text) {
+    int64_t v = 12345;
+    return !span_to_i64(span_str(text), &v) && v == 12345;
+}
+
+TEST(span_to_i64_is_strict) {
+    CHECK(i64_is("0", 0));
+    CHECK(i64_is("-1", -1));
+    CHECK(i64_is("9223372036854775807", INT64_MAX));
+    CHECK(i64_is("-9223372036854775808", INT64_MIN));
+    const char *bad[] = {"",
+                         "-",
+                         "-0",
+                         "00",
+                         "01",
+                         "+1",
+                         " 1",
+                         "1 ",
+                         "1a",
+                         "0x1",
+                         "--1",
+                         "9223372036854775808",
+                         "-9223372036854775809",
+                         "18446744073709551616",
+                         "99999999999999999999999"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) CHECK(i64_fails(bad[i]));
+}
+
+TEST(span_to_u64_is_strict) {
+    uint64_t v = 5;
+    CHECK(span_to_u64(SPAN("18446744073709551615"), &v) && v == UINT64_MAX);
+    CHECK(span_to_u64(SPAN("0"), &v) && v == 0);
+    v = 5;
+    CHECK(!span_to_u64(SPAN("18446744073709551616"), &v) && !span_to_u64(SPAN("-1"), &v) &&
+          !span_to_u64(SPAN("007"), &v) && !span_to_u64(SPAN(""), &v));
+    CHECK_EQ(v, 5);
+}
+
+TEST(span_to_bytes_knows_the_units_of_redis_conf) {
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {
+        {"0", 0},
+        {"512", 512},
+        {"7b", 7},
+        {"1k", 1000},
+        {"1kb", 1024},
+        {"3m", 3000000},
+        {"3MB", 3u << 20},
+        {"1g", 1000000000},
+        {"1gb", 1u << 30},
+        {"2Gb", 2ull << 30},
+        {"1t", 1000000000000},
+        {"1tb", 1ull << 40},
+        {"010", 10},
+        {"18446744073709551615", UINT64_MAX},
+    };
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        uint64_t v = 1;
+        CHECK(span_to_bytes(span_str(good[i].text), &v));
+        CHECK_EQ(v, good[i].bytes);
+    }
+    const char *bad[] = {
+        "", "k", "kb", "-1", "1 kb", "1x", "1kbb", "1.5gb", "16777216tb", "18446744073709551616", " 1"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        uint64_t v = 1;
+        CHECK(!span_to_bytes(span_str(bad[i]), &v));
+        CHECK_EQ(v, 1);
+    }
+}
+
+TEST(numbers_to_decimal_and_back) {
+    struct rng r;
+    rng_seed(&r, 4);
+    for (int i = 0; i < 200000; i++) {
+        uint64_t v = rng_next(&r) >> rng_below(&r, 64);
+        char got[24], expected[24];
+        size_t n = u64_to_dec(v, got);
+        CHECK_EQ(n, (size_t)snprintf(expected, sizeof(expected), "%llu", (unsigned long long)v));
+        CHECK(memcmp(got, expected, n) == 0);
+        n = i64_to_dec((int64_t)v, got);
+        CHECK_EQ(n, (size_t)snprintf(expected, sizeof(expected), "%lld", (long long)v));
+        CHECK(memcmp(got, expected, n) == 0);
+        int64_t back;
+        CHECK(span_to_i64(span_of(got, n), &back) && back == (int64_t)v);
+    }
+    char got[24];
+    CHECK_BYTES(got, i64_to_dec(INT64_MIN, got), "-9223372036854775808");
+    CHECK_BYTES(got, u64_to_dec(UINT64_MAX, got), "18446744073709551615");
+}
+
+TEST(allocators_take_zero) {
+    void *a = xmalloc(0), *b = xcalloc(0, 8), *c = xmemdup("", 0);
+    CHECK(a != NULL && b != NULL && c != NULL);
+    free(a);
+    free(b);
+    free(c);
+    char *s = xstrdup("tarn");
+    CHECK_STR(s, "tarn");
+    free(s);
+}
+
+TEST_MAIN()

@@ -1,0 +1,137 @@
+#include "base/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "../test.h"
+#include "base/buf.h"
+#include "base/clock.h"
+
+static char path[256], rotated[300];
+
+static void choose_paths(void) {
+    const char *tmp = getenv("TMPDIR");
+    snprintf(path, sizeof(path), "%s/tarn-log-test-%d", tmp != NULL ? tmp : "/tmp", (int)getpid());
+    snprintf(rotated, sizeof(rotated), "%s.1", path);
+    unlink(path);
+    unlink(rotated);
+}
+
+static struct buf slurp(const char *file) {
+    struct buf b = {0};
+    FILE *f = fopen(file, "rb");
+    CHECK(f != NULL);
+    int c;
+    while ((c = getc(f)) != EOF) buf_append_char(&b, (char)c);
+    fclose(f);
+    buf_append_char(&b, '\0');
+    return b;
+}
+
+TEST(log_lines_look_like_those_of_redis) {
+    choose_paths();
+    CHECK(log_open(path));
+    log_set_role('S');
+    log_notice("ready on %d", 6479);
+    log_debug("not at this level");
+    log_warning("two\nlines\tand a \x1b[31m color");
+    CHECK(log_open(NULL));
+    log_set_role('M');
+    struct buf b = slurp(path);
+    int pid, day, year, h, m, s, ms, end = 0;
+    char month[4];
+    CHECK_EQ(sscanf(b.data, "%d:S %2d %3s %4d %2d:%2d:%2d.%3d * ready on 6479\n%n", &pid, &day, month, &year,
+                    &h, &m, &s, &ms, &end),
+             8);
+    CHECK_EQ(pid, (int)getpid());
+    CHECK(end > 0);
+    CHECK(strstr(b.data, "not at this level") == NULL);
+    CHECK(strstr(b.data, " # two lines\tand a  [31m color\n") != NULL);
+    CHECK_EQ(strchr(strchr(b.data, '\n') + 1, '\n')[1], '\0');
+    buf_free(&b);
+    unlink(path);
+}
+
+TEST(log_open_again_follows_rotation) {
+    choose_paths();
+    CHECK(log_open(path));
+    log_notice("first");
+    CHECK(rename(path, rotated) == 0);
+    log_notice("second");
+    CHECK(log_open(path));
+    log_notice("third");
+    CHECK(!log_open("/nonexistent/file") && errno == ENOENT);
+    log_notice("fourth");
+    CHECK(log_open(""));
+    struct buf old = slurp(rotated), new = slurp(path);
+    CHECK(strstr(old.data, "first") && strstr(old.data, "second") && !strstr(old.data, "third"));
+    CHECK(strstr(new.data, "third") && strstr(new.data, "fourth") && !strstr(new.data, "second"));
+    buf_free(&old);
+    buf_free(&new);
+    unlink(path);
+    unlink(rotated);
+}
+
+static void *write_lines(void *arg) {
+    for (int i = 0; i < 500; i++) log_notice("thread %d line %d end", *(int *)arg, i);
+    return NULL;
+}
+
+TEST(log_lines_of_threads_stay_whole) {
+    choose_paths();
+    CHECK(log_open(path));
+    pthread_t threads[3];
+    int ids[3] = {0, 1, 2};
+    for (int i = 0; i < 3; i++) CHECK(pthread_create(&threads[i], NULL, write_lines, &ids[i]) == 0);
+    for (int i = 0; i < 5; i++) log_open(path);
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    CHECK(log_open(NULL));
+    struct buf b = slurp(path);
+    unsigned lines = 0;
+    for (char *s = b.data, *lf; (lf = strchr(s, '\n')) != NULL; s = lf + 1, lines++)
+        CHECK(lf - s > 4 && memcmp(lf - 4, " end", 4) == 0);
+    CHECK_EQ(lines, 1500u);
+    buf_free(&b);
+    unlink(path);
+}
+
+static char sunk[8192];
+static enum log_level sunk_level;
+static void sink(void *arg, enum log_level level, const char *message) {
+    CHECK(arg == sunk);
+    sunk_level = level;
+    snprintf(sunk, sizeof(sunk), "%s", message);
+}
+
+TEST(log_sink_gets_bare_messages) {
+    log_set_sink(sink, sunk);
+    log_set_level(LOG_LEVEL_DEBUG);
+    CHECK_EQ(log_get_level(), LOG_LEVEL_DEBUG);
+    errno = 77;
+    log_debug("hello %s", "host");
+    CHECK_EQ(errno, 77);
+    CHECK_STR(sunk, "hello host");
+    CHECK_EQ(sunk_level, LOG_LEVEL_DEBUG);
+    char big[10000];
+    memset(big, 'x', sizeof(big) - 1);
+    big[sizeof(big) - 1] = '\0';
+    log_warning("%s", big);
+    CHECK(strlen(sunk) > 4000 && strlen(sunk) < 4096);
+    log_set_level(LOG_LEVEL_NOTHING);
+    log_warning("silence");
+    CHECK(strlen(sunk) > 4000);
+    log_set_level(LOG_LEVEL_NOTICE);
+    log_set_sink(NULL, NULL);
+}
+
+TEST(clocks_run_forward) {
+    uint64_t mono = clock_mono_ns(), boot = clock_boot_ns(), wall = clock_wall_ms();
+    CHECK(wall > 1600000000000);
+    CHECK(clock_mono_ns() >= mono && clock_boot_ns() >= boot);
+    CHECK(boot + 1000000 >= mono); /* BOOTTIME is MONOTONIC plus what the machine slept */
+    CHECK(clock_mono_ms() >= mono / 1000000 && clock_mono_us() >= mono / 1000);
+}
+
+TEST_MAIN()
