@@ -8,9 +8,9 @@
 #include <string.h>
 
 struct buf {
-    char *data;  /* NULL while cap is 0 */
-    size_t len;  /* bytes in use */
-    size_t cap;  /* bytes allocated */
+    char *data; /* NULL while cap is 0 */
+    size_t len; /* bytes in use */
+    size_t cap; /* bytes allocated */
 };
 
 /* A borrowed run of bytes; data may hold any byte and has no terminator. */
@@ -19,8 +19,12 @@ struct span {
     size_t len;
 };
 #define SPAN(lit) ((struct span){(lit), sizeof(lit) - 1})
-static inline struct span span_of(const void *data, size_t len) { return (struct span){(const char *)data, len}; }
-static inline struct span span_str(const char *s) { return (struct span){s, strlen(s)}; }
+static inline struct span span_of(const void *data, size_t len) {
+    return (struct span){(const char *)data, len};
+}
+static inline struct span span_str(const char *s) {
+    return (struct span){s, strlen(s)};
+}
 static inline int span_eq(struct span a, struct span b) {
     return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
 }
@@ -41,8 +45,8 @@ void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(print
 void buf_vprintf(struct buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 /* Drops the first n bytes and moves the rest down. */
 void buf_consume(struct buf *b, size_t n);
-void buf_clear(struct buf *b);  /* len = 0, keeps memory */
-void buf_free(struct buf *b);   /* back to zero-initialised */
+void buf_clear(struct buf *b); /* len = 0, keeps memory */
+void buf_free(struct buf *b);  /* back to zero-initialised */
 /* Appends s quoted and escaped as redis-cli and MONITOR do: "a\x00\n\"". */
 void buf_append_quoted(struct buf *b, struct span s);
 /* Decimal digits of v into out (at least 21 bytes), returns the length; no terminator. */

@@ -10,12 +10,26 @@ static inline uint64_t clock_ns(clockid_t id) {
     clock_gettime(id, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
-static inline uint64_t clock_mono_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
-static inline uint64_t clock_mono_us(void) { return clock_mono_ns() / 1000; }
-static inline uint64_t clock_mono_ms(void) { return clock_mono_ns() / 1000000; }
-static inline uint64_t clock_boot_ns(void) { return clock_ns(CLOCK_BOOTTIME); }
-static inline uint64_t clock_boot_ms(void) { return clock_boot_ns() / 1000000; }
-static inline uint64_t clock_wall_us(void) { return clock_ns(CLOCK_REALTIME) / 1000; }
-static inline uint64_t clock_wall_ms(void) { return clock_ns(CLOCK_REALTIME) / 1000000; }
+static inline uint64_t clock_mono_ns(void) {
+    return clock_ns(CLOCK_MONOTONIC);
+}
+static inline uint64_t clock_mono_us(void) {
+    return clock_mono_ns() / 1000;
+}
+static inline uint64_t clock_mono_ms(void) {
+    return clock_mono_ns() / 1000000;
+}
+static inline uint64_t clock_boot_ns(void) {
+    return clock_ns(CLOCK_BOOTTIME);
+}
+static inline uint64_t clock_boot_ms(void) {
+    return clock_boot_ns() / 1000000;
+}
+static inline uint64_t clock_wall_us(void) {
+    return clock_ns(CLOCK_REALTIME) / 1000;
+}
+static inline uint64_t clock_wall_ms(void) {
+    return clock_ns(CLOCK_REALTIME) / 1000000;
+}
 
 #endif

@@ -50,7 +50,9 @@ INLINE uint64_t load_u64(const uint8_t *src) {
 
 INLINE void store_u64(uint8_t *dst, uint64_t word, enum stores stores) {
     if (stores == STORE_CACHED) memcpy(dst, &word, 8);
-    if (stores == STORE_STREAM) _mm_stream_si64((long long *)(void *)dst, (long long)word);
+    /* By hand: clang 14 turns _mm_stream_si64 into a plain store here. */
+    if (stores == STORE_STREAM)
+        __asm__ volatile("movnti %1, %0" : "=m"(*(uint64_t *)(void *)dst) : "r"(word));
 }
 
 TARGET_SSE42 INLINE uint32_t serial(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len,

@@ -32,7 +32,8 @@ void htab_remove(struct htab *t, struct htab_node *node);                /* must
 size_t htab_memory(const struct htab *t);
 /* Cursor walk as SCAN's: start with 0, ends when 0 comes back; every node that is there during the whole walk is seen,
  * some twice if the table shrinks meanwhile. One call visits one bucket. fn may remove the node it is given, nothing else. */
-uint64_t htab_scan(const struct htab *t, uint64_t cursor, void (*fn)(void *arg, struct htab_node *node), void *arg);
+uint64_t htab_scan(const struct htab *t, uint64_t cursor, void (*fn)(void *arg, struct htab_node *node),
+                   void *arg);
 
 /* xxHash3, seeded at start with random bits against collision attacks. */
 uint64_t hash_bytes(const void *data, size_t len);

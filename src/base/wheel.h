@@ -19,7 +19,9 @@ void wheel_destroy(struct wheel **wheel_p); /* nodes still in it are not touched
 /* Adds or moves node. A due in the past fires at the next wheel_pop. */
 void wheel_set(struct wheel *w, struct wheel_node *node, uint64_t due_ms);
 void wheel_remove(struct wheel *w, struct wheel_node *node); /* no-op when not in it */
-static inline bool wheel_pending(const struct wheel_node *node) { return node->next != NULL; }
+static inline bool wheel_pending(const struct wheel_node *node) {
+    return node->next != NULL;
+}
 /* The next node due at now_ms or before, taken out of the wheel; NULL when none is left. Work per call is bounded by
  * budget slot steps and cascaded nodes; when it runs out NULL comes back with *more_p = true. Never fires early. The order of dues is kept only
  * roughly. A clock that steps back (wall time) is followed: by more than a second at the price of placing all nodes anew. */

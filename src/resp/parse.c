@@ -270,7 +270,8 @@ enum resp_result resp_parse(struct resp_parser *p, const struct resp_limits *lim
                             size_t len, size_t *used_p) {
     TARN_ASSERT(!p->in_big);
     *used_p = 0;
-    if (p->remaining == 0 && p->absolute > 0) return finish(p, 0, used_p); /* the last argument was a big one */
+    if (p->remaining == 0 && p->absolute > 0)
+        return finish(p, 0, used_p); /* the last argument was a big one */
     if (UNLIKELY(len == 0)) return RESP_MORE;
     const char *end = data + len, *s = data;
     if (p->remaining == 0) {

@@ -15,16 +15,16 @@
 
 enum resp_result {
     RESP_REQUEST, /* one whole request: argc, argv are set, *used_p bytes were taken. argc 0: an empty line, skip it */
-    RESP_MORE,    /* not whole yet */
-    RESP_BIG,     /* an argument of >= big_min bytes begins: see below */
-    RESP_ERROR,   /* protocol error: error is the text after "-ERR "; answer it and close the connection */
+    RESP_MORE,  /* not whole yet */
+    RESP_BIG,   /* an argument of >= big_min bytes begins: see below */
+    RESP_ERROR, /* protocol error: error is the text after "-ERR "; answer it and close the connection */
 };
 
 struct resp_limits {
-    size_t max_args;       /* Redis: 1024 * 1024 (INT_MAX/…); a request that announces more is an error */
-    size_t max_bulk;       /* proto-max-bulk-len */
-    size_t max_inline;     /* 64 KiB; also of every "*n" and "$n" line */
-    size_t big_min;        /* from this length on RESP_BIG is reported, SIZE_MAX: never */
+    size_t max_args;   /* Redis: 1024 * 1024 (INT_MAX/…); a request that announces more is an error */
+    size_t max_bulk;   /* proto-max-bulk-len */
+    size_t max_inline; /* 64 KiB; also of every "*n" and "$n" line */
+    size_t big_min;    /* from this length on RESP_BIG is reported, SIZE_MAX: never */
     /* Before AUTH: Redis allows 10 arguments of 16384 bytes. Set the two limits above accordingly and these texts follow. */
     bool unauthenticated;
 };
@@ -58,13 +58,15 @@ struct resp_parser {
     int64_t bulk_len;  /* of the argument being read, -1: its header is not read yet */
     size_t absolute;   /* arguments before this one lie in the caller's memory, argv points there */
     bool in_big;       /* between RESP_BIG and resp_parser_big_done */
-    size_t *offsets;   /* capacity argv_cap or NULL: of the arguments kept over calls, from the start of the bytes on offer */
+    size_t *
+        offsets; /* capacity argv_cap or NULL: of the arguments kept over calls, from the start of the bytes on offer */
     struct buf inline_copy;
 };
 
-enum resp_result resp_parse(struct resp_parser *p, const struct resp_limits *limits, const char *data, size_t len,
-                            size_t *used_p);
-void resp_parser_set_arg(struct resp_parser *p, size_t index, struct span value); /* absolute, caller's memory */
+enum resp_result resp_parse(struct resp_parser *p, const struct resp_limits *limits, const char *data,
+                            size_t len, size_t *used_p);
+void resp_parser_set_arg(struct resp_parser *p, size_t index,
+                         struct span value); /* absolute, caller's memory */
 void resp_parser_big_done(struct resp_parser *p, struct span value);
 /* Forgets a request in the making, and memory that a giant one took. */
 void resp_parser_reset(struct resp_parser *p);
@@ -77,19 +79,21 @@ int resp_split_line(const char *line, size_t len, struct buf *store, struct span
 
 /* --- replies: append to a buf. proto is 2 or 3 ----------------------------------------------------------------------- */
 
-void resp_write_simple(struct buf *out, const char *s);            /* +s */
-void resp_write_error(struct buf *out, const char *s);             /* -s ; CR and LF become blanks */
-void resp_write_int(struct buf *out, int64_t v);                   /* :v */
+void resp_write_simple(struct buf *out, const char *s); /* +s */
+void resp_write_error(struct buf *out, const char *s);  /* -s ; CR and LF become blanks */
+void resp_write_int(struct buf *out, int64_t v);        /* :v */
 void resp_write_bulk(struct buf *out, const void *data, size_t len);
-void resp_write_bulk_header(struct buf *out, size_t len);          /* "$len\r\n": the bytes and CRLF follow separately */
-void resp_write_null(struct buf *out, int proto);                  /* $-1 or _ */
-void resp_write_null_array(struct buf *out, int proto);            /* *-1 or _ */
-void resp_write_array(struct buf *out, size_t n);                  /* *n */
-void resp_write_map(struct buf *out, int proto, size_t pairs);     /* %pairs, in RESP2 *2n */
-void resp_write_set(struct buf *out, int proto, size_t n);         /* ~n, in RESP2 *n */
-void resp_write_bool(struct buf *out, int proto, bool v);          /* #t, in RESP2 :1 */
-void resp_write_double(struct buf *out, int proto, double v);      /* ,v in RESP2 a bulk string */
-void resp_write_verbatim(struct buf *out, int proto, const char *ext3, const void *data, size_t len); /* =, in RESP2 bulk */
-void resp_write_push(struct buf *out, int proto, size_t n);        /* >n, in RESP2 *n */
+void resp_write_bulk_header(struct buf *out,
+                            size_t len);                /* "$len\r\n": the bytes and CRLF follow separately */
+void resp_write_null(struct buf *out, int proto);       /* $-1 or _ */
+void resp_write_null_array(struct buf *out, int proto); /* *-1 or _ */
+void resp_write_array(struct buf *out, size_t n);       /* *n */
+void resp_write_map(struct buf *out, int proto, size_t pairs); /* %pairs, in RESP2 *2n */
+void resp_write_set(struct buf *out, int proto, size_t n);     /* ~n, in RESP2 *n */
+void resp_write_bool(struct buf *out, int proto, bool v);      /* #t, in RESP2 :1 */
+void resp_write_double(struct buf *out, int proto, double v);  /* ,v in RESP2 a bulk string */
+void resp_write_verbatim(struct buf *out, int proto, const char *ext3, const void *data,
+                         size_t len);                       /* =, in RESP2 bulk */
+void resp_write_push(struct buf *out, int proto, size_t n); /* >n, in RESP2 *n */
 
 #endif
