@@ -1,0 +1,133 @@
+/* Replies as trees in an arena: hiredis' reader does the parsing, these callbacks lay the nodes down. Elements of an
+ * array are contiguous, so the parser's parent and index say where a node goes. */
+#include <hiredis/read.h>
+#include <stdio.h>
+
+#include "client/internal.h"
+
+/* One call's answers; a server that sends more is broken. */
+#define ARENA_LIMIT (UINT64_C(2) << 30)
+
+static struct answer *place(const redisReadTask *task, size_t extra) {
+    struct arena *arena = task->privdata;
+    if (arena == NULL || arena->total + extra > ARENA_LIMIT) return NULL;
+    if (task->parent != NULL) {
+        struct answer *parent = task->parent->obj;
+        return &parent->element[task->idx];
+    }
+    return arena_alloc(arena, sizeof(struct answer));
+}
+
+static void *create_string(const redisReadTask *task, char *str, size_t len) {
+    struct answer *a = place(task, len);
+    if (a == NULL) return NULL;
+    char *copy = arena_alloc(task->privdata, len + 1);
+    memcpy(copy, str, len);
+    copy[len] = '\0';
+    enum answer_type type = task->type == REDIS_REPLY_ERROR    ? ANSWER_ERROR
+                            : task->type == REDIS_REPLY_STATUS ? ANSWER_SIMPLE
+                                                               : ANSWER_STRING;
+    *a = (struct answer){.type = type, .len = len, .str = copy};
+    return a;
+}
+
+static void *create_array(const redisReadTask *task, int elements) {
+    size_t n = elements < 0 ? 0 : (size_t)elements;
+    struct answer *a = place(task, n * sizeof(struct answer));
+    if (a == NULL) return NULL;
+    *a = (struct answer){.type = ANSWER_ARRAY, .len = n};
+    if (n > 0) {
+        a->element = arena_alloc(task->privdata, n * sizeof(struct answer));
+        memset(a->element, 0, n * sizeof(struct answer));
+    }
+    return a;
+}
+
+static void *create_integer(const redisReadTask *task, long long value) {
+    struct answer *a = place(task, 0);
+    if (a != NULL) *a = (struct answer){.type = ANSWER_INTEGER, .integer = value};
+    return a;
+}
+
+static void *create_nil(const redisReadTask *task) {
+    struct answer *a = place(task, 0);
+    if (a != NULL) *a = (struct answer){.type = ANSWER_NIL};
+    return a;
+}
+
+static void free_object(void *object) {
+    (void)object; /* the arena's */
+}
+
+static redisReplyObjectFunctions functions = {create_string, create_array, create_integer, create_nil,
+                                              free_object};
+
+struct redisReader *answer_reader_create(void) {
+    struct redisReader *reader = redisReaderCreateWithFunctions(&functions);
+    TARN_ASSERT(reader != NULL);
+    return reader;
+}
+
+void answer_reader_set_arena(struct redisReader *reader, struct arena *arena) {
+    reader->privdata = arena;
+}
+
+tarn_status answer_error_status(const char *text) {
+    static const struct {
+        const char *code;
+        tarn_status status;
+    } codes[] = {
+        {"NOSPACE", TARN_ENOSPACE},
+        {"PUTBUSY", TARN_EBUSY},
+        {"BADTOKEN", TARN_ETOKEN},
+        {"NOSEGMENT", TARN_ENOSEGMENT},
+        {"STALE", TARN_ESTALE},
+        {"QUOTA", TARN_EQUOTA},
+        {"READONLY", TARN_EREADONLY},
+        {"LOADING", TARN_ELOADING},
+        {"NOAUTH", TARN_EPERM},
+        {"NOPERM", TARN_EPERM},
+        {"WRONGPASS", TARN_EPERM},
+        {"DENIED", TARN_EPERM},
+        {"OOM", TARN_EOOM},
+        {"LIMIT", TARN_ELIMIT},
+        {"MASTERDOWN", TARN_ELOADING},
+        {"INVALID", TARN_EINVAL},
+    };
+    size_t n = strcspn(text, " ");
+    for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
+        if (strlen(codes[i].code) == n && memcmp(text, codes[i].code, n) == 0) return codes[i].status;
+    }
+    if (strncmp(text, "ERR unknown command", 19) == 0) return TARN_EPROTO;
+    if (strncmp(text, "ERR max number of clients", 25) == 0) return TARN_ELIMIT;
+    return TARN_ERR;
+}
+
+tarn_status answer_check(const struct answer *a, const char *what) {
+    if (a->type != ANSWER_ERROR) return TARN_OK;
+    tarn_status status = answer_error_status(a->str);
+    const char *advice = "";
+    if (status == TARN_EPERM) advice = " (user and password go into the URL: tarn://user:pass@host:port)";
+    if (status == TARN_EPROTO) advice = " (is this a tarn server of this version?)";
+    return fail(status, "%s: the server says: %s%s", what, a->str, advice);
+}
+
+const struct answer *answer_at(const struct answer *a, size_t index) {
+    return a != NULL && a->type == ANSWER_ARRAY && index < a->len ? &a->element[index] : NULL;
+}
+
+bool answer_u64(const struct answer *a, uint64_t *value_p) {
+    if (a == NULL || a->type != ANSWER_INTEGER || a->integer < 0) return false;
+    *value_p = (uint64_t)a->integer;
+    return true;
+}
+
+const struct answer *answer_field(const struct answer *map, const char *name) {
+    if (map == NULL || map->type != ANSWER_ARRAY) return NULL;
+    for (size_t i = 0; i + 1 < map->len; i += 2) {
+        const struct answer *key = &map->element[i];
+        bool text = key->type == ANSWER_STRING || key->type == ANSWER_SIMPLE;
+        if (text && strcmp(key->str, name) == 0) return &map->element[i + 1];
+    }
+    return NULL;
+}

@@ -1,0 +1,87 @@
+/* Memory that lives as long as one call: answers, parts, slices. Blocks double; a reset keeps one of ordinary size, so
+ * that a lane settles without malloc. */
+#include <stdlib.h>
+
+#include "client/internal.h"
+
+#define BLOCK_MIN  (64u << 10)
+#define BLOCK_KEEP (4u << 20)
+
+struct arena_block {
+    struct arena_block *next;
+    size_t used, cap;
+    _Alignas(16) char data[];
+};
+
+void *arena_alloc(struct arena *a, size_t size) {
+    size = (size + 15) & ~(size_t)15;
+    struct arena_block *b = a->head;
+    if (b == NULL || b->cap - b->used < size) {
+        size_t cap = b == NULL ? BLOCK_MIN : b->cap * 2;
+        if (cap > BLOCK_KEEP) cap = BLOCK_KEEP;
+        if (cap < size) cap = size;
+        b = xmalloc(sizeof(*b) + cap);
+        b->used = 0;
+        b->cap = cap;
+        b->next = a->head;
+        a->head = b;
+        a->total += cap;
+    }
+    void *p = b->data + b->used;
+    b->used += size;
+    return p;
+}
+
+void arena_reset(struct arena *a) {
+    struct arena_block *keep = NULL;
+    for (struct arena_block *b = a->head, *next; b != NULL; b = next) {
+        next = b->next;
+        if (keep == NULL && b->cap <= BLOCK_KEEP) {
+            keep = b;
+        } else {
+            free(b);
+        }
+    }
+    a->head = keep;
+    a->total = keep == NULL ? 0 : keep->cap;
+    if (keep != NULL) {
+        keep->next = NULL;
+        keep->used = 0;
+    }
+}
+
+void arena_free(struct arena *a) {
+    arena_reset(a);
+    free(a->head);
+    *a = (struct arena){0};
+}
+
+uint64_t iov_total(const struct iovec *iov, size_t n) {
+    uint64_t total = 0;
+    for (size_t i = 0; i < n; i++) total = add_sat(total, iov[i].iov_len);
+    return total;
+}
+
+size_t iov_slice(const struct iovec *iov, size_t n, uint64_t from, uint64_t len, struct iovec *out) {
+    size_t used = 0;
+    for (size_t i = 0; i < n && len > 0; i++) {
+        if (from >= iov[i].iov_len) {
+            from -= iov[i].iov_len;
+            continue;
+        }
+        uint64_t take = min_u64(iov[i].iov_len - from, len);
+        out[used++] = (struct iovec){(char *)iov[i].iov_base + from, take};
+        len -= take;
+        from = 0;
+    }
+    return used;
+}
+
+void iov_write(const struct iovec *iov, size_t n, const char *data, size_t len) {
+    for (size_t i = 0; i < n && len > 0; i++) {
+        size_t take = iov[i].iov_len < len ? iov[i].iov_len : len;
+        if (take > 0) memcpy(iov[i].iov_base, data, take);
+        data += take;
+        len -= take;
+    }
+}

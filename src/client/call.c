@@ -1,0 +1,146 @@
+/* Gets and puts as programs call them: defaults, a lane, the run on it, figures. */
+#include <stdlib.h>
+
+#include "client/internal.h"
+
+/* --- gets --------------------------------------------------------------------------------------------------------------- */
+
+static tarn_status get_on_lane(tarn_client *client, tarn_item *items, size_t n, const tarn_call *call_in,
+                               bool allocate) {
+    tarn_status status = client_usable(client);
+    if (status != TARN_OK) return status;
+    if (n == 0) return TARN_OK;
+    if (items == NULL) return fail(TARN_EINVAL, "no items");
+    tarn_call call;
+    client_call_copy(&call, call_in);
+    struct get_options o = {
+        .deadline = add_sat(client_deadline(client, call.timeout_ms, 0), call.wait_ms),
+        .extend_deadline = call.timeout_ms == 0,
+        .lease_ms = call.lease_ms == 0 ? client->options.lease_ms : call.lease_ms,
+        .wait_ms = call.wait_ms,
+        .allocate = allocate,
+    };
+    uint64_t started = clock_mono_us();
+    struct lane *lane;
+    status = lane_take(client, o.deadline, &lane);
+    if (status != TARN_OK) {
+        for (size_t i = 0; i < n; i++) items[i].status = status;
+        return status;
+    }
+    status = get_run(lane, items, n, &o);
+    hist_add(&lane->hist[TARN_HIST_GET], clock_mono_us() - started);
+    lane_give(lane);
+    return status;
+}
+
+tarn_status tarn_get_many(tarn_client *client, tarn_item *items, size_t n, const tarn_call *call,
+                          size_t *hits_p) {
+    tarn_status status = get_on_lane(client, items, n, call, false);
+    if (status != TARN_OK || hits_p == NULL) return status;
+    *hits_p = 0;
+    for (size_t i = 0; i < n; i++) *hits_p += items[i].status == TARN_OK;
+    return TARN_OK;
+}
+
+static tarn_status get_one(tarn_client *client, tarn_item *item, const tarn_call *call, bool allocate) {
+    tarn_status status = get_on_lane(client, item, 1, call, allocate);
+    if (status != TARN_OK) return status;
+    if (item->status == TARN_ENOTFOUND) fail(TARN_ENOTFOUND, "no such key");
+    return (tarn_status)item->status;
+}
+
+static tarn_status get_whole(tarn_client *client, tarn_item *item, size_t *len_p, const tarn_call *call) {
+    tarn_status status = get_one(client, item, call, false);
+    if (len_p != NULL && (status == TARN_OK || status == TARN_ELIMIT)) *len_p = (size_t)item->value_size;
+    return status;
+}
+
+tarn_status tarn_get(tarn_client *client, const void *key, size_t key_len, void *buffer, size_t cap,
+                     size_t *len_p, const tarn_call *call) {
+    tarn_item item = {.key = key, .key_len = key_len, .buffer = buffer, .buffer_len = cap};
+    return get_whole(client, &item, len_p, call);
+}
+
+tarn_status tarn_getv(tarn_client *client, const void *key, size_t key_len, const struct iovec *iov,
+                      size_t n_iov, size_t *len_p, const tarn_call *call) {
+    tarn_item item = {.key = key, .key_len = key_len, .iov = iov, .n_iov = n_iov};
+    return get_whole(client, &item, len_p, call);
+}
+
+tarn_status tarn_get_range(tarn_client *client, const void *key, size_t key_len, uint64_t offset,
+                           void *buffer, size_t len, size_t *got_p, const tarn_call *call) {
+    if (len == 0) return fail(TARN_EINVAL, "a range of no bytes");
+    tarn_item item = {
+        .key = key, .key_len = key_len, .buffer = buffer, .buffer_len = len, .offset = offset, .want = len};
+    tarn_status status = get_one(client, &item, call, false);
+    if (status == TARN_OK && got_p != NULL) *got_p = (size_t)item.got;
+    return status;
+}
+
+tarn_status tarn_get_alloc(tarn_client *client, const void *key, size_t key_len, void **data_p, size_t *len_p,
+                           const tarn_call *call) {
+    tarn_item item = {.key = key, .key_len = key_len};
+    tarn_status status = get_one(client, &item, call, true);
+    if (status != TARN_OK) return status;
+    *data_p = item.buffer;
+    if (len_p != NULL) *len_p = (size_t)item.got;
+    return TARN_OK;
+}
+
+/* --- puts ----------------------------------------------------------------------------------------------------------------- */
+
+static tarn_status put_on_lane(tarn_client *client, tarn_item *items, size_t n,
+                               const tarn_put_options *options) {
+    tarn_status status = client_usable(client);
+    if (status != TARN_OK) return status;
+    if (n == 0) return TARN_OK;
+    if (items == NULL) return fail(TARN_EINVAL, "no items");
+    tarn_put_options o;
+    client_put_options_copy(&o, options);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        bytes = add_sat(bytes,
+                        items[i].n_iov > 0 ? iov_total(items[i].iov, items[i].n_iov) : items[i].buffer_len);
+    }
+    uint64_t deadline = client_deadline(client, o.timeout_ms, bytes), started = clock_mono_us();
+    struct lane *lane;
+    status = lane_take(client, deadline, &lane);
+    if (status != TARN_OK) {
+        for (size_t i = 0; i < n; i++) items[i].status = status;
+        return status;
+    }
+    status = put_run(lane, items, n, &o, deadline);
+    hist_add(&lane->hist[TARN_HIST_PUT], clock_mono_us() - started);
+    lane_give(lane);
+    return status;
+}
+
+tarn_status tarn_put_many(tarn_client *client, tarn_item *items, size_t n, const tarn_put_options *options,
+                          size_t *failed_p) {
+    tarn_status status = put_on_lane(client, items, n, options);
+    if (status != TARN_OK || failed_p == NULL) return status;
+    *failed_p = 0;
+    for (size_t i = 0; i < n; i++) *failed_p += items[i].status != TARN_OK && items[i].status != TARN_EEXISTS;
+    return TARN_OK;
+}
+
+static tarn_status put_one(tarn_client *client, tarn_item *item, const tarn_put_options *options) {
+    tarn_status status = put_on_lane(client, item, 1, options);
+    if (status != TARN_OK) return status;
+    if (item->status != TARN_EEXISTS) return (tarn_status)item->status;
+    tarn_put_options o;
+    client_put_options_copy(&o, options);
+    return o.exists_ok ? TARN_OK : fail(TARN_EEXISTS, "the key is there already (replace, or exists_ok)");
+}
+
+tarn_status tarn_put(tarn_client *client, const void *key, size_t key_len, const void *data, size_t len,
+                     const tarn_put_options *options) {
+    tarn_item item = {.key = key, .key_len = key_len, .buffer = (void *)(uintptr_t)data, .buffer_len = len};
+    return put_one(client, &item, options);
+}
+
+tarn_status tarn_putv(tarn_client *client, const void *key, size_t key_len, const struct iovec *iov,
+                      size_t n_iov, const tarn_put_options *options) {
+    tarn_item item = {.key = key, .key_len = key_len, .iov = iov, .n_iov = n_iov};
+    return put_one(client, &item, options);
+}

@@ -1,0 +1,199 @@
+/* The client handle: connecting and closing, defaults of calls, registered memory, the direct lane. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "client/internal.h"
+
+void tarn_call_init(tarn_call *call) {
+    *call = (tarn_call){.size = sizeof(*call)};
+}
+
+void tarn_put_options_init(tarn_put_options *o) {
+    *o = (tarn_put_options){.size = sizeof(*o)};
+}
+
+/* A caller built against an older header has a smaller struct: the rest is defaults. */
+static void copy_sized(void *to, size_t to_size, const void *from, size_t from_size) {
+    memset(to, 0, to_size);
+    if (from != NULL) memcpy(to, from, from_size < to_size ? from_size : to_size);
+}
+
+void client_call_copy(tarn_call *to, const tarn_call *from) {
+    copy_sized(to, sizeof(*to), from, from == NULL ? 0 : from->size);
+}
+
+void client_put_options_copy(tarn_put_options *to, const tarn_put_options *from) {
+    copy_sized(to, sizeof(*to), from, from == NULL ? 0 : from->size);
+}
+
+tarn_status client_usable(const struct tarn_client *client) {
+    if (client == NULL || client->magic != CLIENT_MAGIC)
+        return fail(TARN_EINVAL, "this is not an open tarn_client");
+    if (client->pid != getpid())
+        return fail(TARN_ECLOSED, "a tarn_client does not survive fork(): connect in the child");
+    return TARN_OK;
+}
+
+tarn_status client_check_key(const void *key, size_t key_len) {
+    if (key != NULL && key_len >= 1 && key_len <= TARN_KEY_MAX) return TARN_OK;
+    return fail(TARN_EINVAL, "a key has 1 to %d bytes, not %zu", TARN_KEY_MAX, key_len);
+}
+
+uint64_t client_deadline(const struct tarn_client *client, uint64_t timeout_ms, uint64_t bytes) {
+    if (timeout_ms == TARN_NO_TIMEOUT) return DEADLINE_NONE;
+    if (timeout_ms == 0) timeout_ms = client->options.timeout_ms + bytes / BYTES_PER_MS;
+    return add_sat(now_ms(), timeout_ms);
+}
+
+/* --- connecting ----------------------------------------------------------------------------------------------------------- */
+
+static tarn_status check_options(tarn_options *o) {
+    if (strcmp(o->transport, "auto") != 0 && strcmp(o->transport, "shm") != 0 &&
+        strcmp(o->transport, "tcp") != 0) {
+        return fail(TARN_EINVAL, "transport is auto, shm or tcp, not \"%s\"", o->transport);
+    }
+    if (o->max_lanes == 0 || o->streams == 0 || o->workers == 0 || o->batch_keys == 0 || o->lease_ms == 0 ||
+        o->backoff_min_ms == 0 || o->max_lanes > 1024 || o->workers > 256 || o->batch_keys > 65536) {
+        return fail(TARN_EINVAL, "an option is out of range (call tarn_options_init first)");
+    }
+    o->piece_bytes = max_u64(o->piece_bytes / CRC_BLOCK * CRC_BLOCK, CRC_BLOCK);
+    return TARN_OK;
+}
+
+static void init_locks(struct tarn_client *client) {
+    pthread_condattr_t attr;
+    pthread_mutex_init(&client->mutex, NULL);
+    pthread_mutex_init(&client->direct_mutex, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&client->freed, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+/* The first lane connects now, so that a wrong address or password shows here. */
+static tarn_status connect_first(struct tarn_client *client) {
+    struct lane *lane;
+    struct attempts attempts = {0};
+    uint64_t deadline = client_deadline(client, client->options.connect_timeout_ms, 0);
+    tarn_status status = lane_take(client, deadline, &lane);
+    if (status != TARN_OK) return status;
+    do {
+        status = lane_ready(lane, deadline);
+    } while (status != TARN_OK && lane_retry(lane, &attempts, status, deadline));
+    lane_give(lane);
+    return status;
+}
+
+tarn_status tarn_connect(const char *url, const tarn_options *options, tarn_client **client_p) {
+    if (url == NULL || client_p == NULL)
+        return fail(TARN_EINVAL, "tarn_connect needs a URL and a place for the client");
+    log_default_once();
+    struct tarn_client *client = xcalloc(1, sizeof(*client));
+    client->magic = CLIENT_MAGIC;
+    client->pid = getpid();
+    init_locks(client);
+    url_options_copy(&client->options, options);
+    tarn_status status = url_parse(url, &client->options, &client->host, &client->port);
+    if (status == TARN_OK) status = check_options(&client->options);
+    if (status == TARN_OK) {
+        if (client->options.host_name != NULL) {
+            snprintf(client->own_host, sizeof(client->own_host), "%s", client->options.host_name);
+        } else {
+            segment_host_name(client->own_host, sizeof(client->own_host));
+        }
+        client->lanes = xcalloc(client->options.max_lanes, sizeof(struct lane *));
+        status = connect_first(client);
+    }
+    if (status != TARN_OK) {
+        tarn_close(&client);
+        return status;
+    }
+    *client_p = client;
+    return TARN_OK;
+}
+
+void tarn_close(tarn_client **client_p) {
+    if (client_p == NULL || *client_p == NULL) return;
+    struct tarn_client *client = *client_p;
+    *client_p = NULL;
+    if (client->magic != CLIENT_MAGIC) return;
+    client->magic = 0;
+    for (size_t i = 0; i < client->n_lanes; i++) lane_destroy(&client->lanes[i]);
+    lane_destroy(&client->direct);
+    free(client->lanes);
+    free(client->host);
+    free(client->port);
+    url_options_free(&client->options);
+    pthread_cond_destroy(&client->freed);
+    pthread_mutex_destroy(&client->mutex);
+    pthread_mutex_destroy(&client->direct_mutex);
+    free(client);
+}
+
+/* --- the direct lane ---------------------------------------------------------------------------------------------------------- */
+
+tarn_status direct_take(struct tarn_client *client, uint64_t deadline, struct lane **lane_p) {
+    pthread_mutex_lock(&client->direct_mutex);
+    tarn_status status = TARN_OK;
+    if (client->direct == NULL) client->direct = lane_create(client, &status);
+    struct attempts attempts = {0};
+    if (status == TARN_OK) {
+        do {
+            status = lane_ready(client->direct, deadline);
+        } while (status != TARN_OK && lane_retry(client->direct, &attempts, status, deadline));
+    }
+    if (status != TARN_OK) {
+        pthread_mutex_unlock(&client->direct_mutex);
+        return status;
+    }
+    *lane_p = client->direct;
+    return TARN_OK;
+}
+
+void direct_give(struct tarn_client *client) {
+    arena_reset(&client->direct->arena);
+    pthread_mutex_unlock(&client->direct_mutex);
+}
+
+/* --- registered memory ------------------------------------------------------------------------------------------------------------ */
+
+static size_t find_registered(const struct tarn_client *client, const void *address) {
+    size_t i = 0;
+    while (i < client->n_registered && client->registered[i].address != address) i++;
+    return i;
+}
+
+/* Lanes learn of it when they are next taken. */
+tarn_status tarn_register(tarn_client *client, void *address, size_t len) {
+    tarn_status status = client_usable(client);
+    if (status != TARN_OK) return status;
+    if (address == NULL || len == 0) return fail(TARN_EINVAL, "register an address and a length");
+    pthread_mutex_lock(&client->mutex);
+    if (find_registered(client, address) < client->n_registered) {
+        status = fail(TARN_EEXISTS, "%p is registered already", address);
+    } else if (client->n_registered == REGISTER_MAX) {
+        status = fail(TARN_ELIMIT, "%u buffers are registered already: register one large one", REGISTER_MAX);
+    } else {
+        client->registered[client->n_registered++] = (struct registered){address, len};
+        client->registered_gen++;
+    }
+    pthread_mutex_unlock(&client->mutex);
+    return status;
+}
+
+tarn_status tarn_unregister(tarn_client *client, void *address) {
+    tarn_status status = client_usable(client);
+    if (status != TARN_OK) return status;
+    pthread_mutex_lock(&client->mutex);
+    size_t i = find_registered(client, address);
+    if (i == client->n_registered) {
+        status = fail(TARN_ENOTFOUND, "%p is not registered", address);
+    } else {
+        client->registered[i] = client->registered[--client->n_registered];
+        client->registered_gen++;
+    }
+    pthread_mutex_unlock(&client->mutex);
+    return status;
+}

@@ -1,0 +1,78 @@
+/* The thread's last error, the texts of statuses, and where log lines of a library go. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "client/internal.h"
+
+static _Thread_local char last_error[512];
+
+tarn_status fail(tarn_status status, const char *fmt, ...) {
+    char text[sizeof(last_error)]; /* fmt's arguments may quote the last error itself */
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    memcpy(last_error, text, sizeof(text));
+    return status;
+}
+
+const char *tarn_last_error(void) {
+    return last_error;
+}
+
+const char *tarn_strerror(int status) {
+    return tarn_status_text((tarn_status)status);
+}
+
+#ifndef TARN_VERSION
+#define TARN_VERSION "0.1.0"
+#endif
+const char *tarn_version(void) {
+    return TARN_VERSION;
+}
+
+void tarn_free(void *memory) {
+    free(memory);
+}
+
+static struct {
+    void (*fn)(void *arg, int level, const char *text);
+    void *arg;
+} sink;
+static pthread_mutex_t sink_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void forward(void *arg, enum log_level level, const char *text) {
+    pthread_mutex_lock(&sink_mutex);
+    void (*fn)(void *, int, const char *) = sink.fn;
+    void *fn_arg = sink.arg;
+    pthread_mutex_unlock(&sink_mutex);
+    if (fn != NULL) {
+        fn(fn_arg, (int)level, text);
+        return;
+    }
+    if (level < LOG_LEVEL_WARNING) return;
+    char line[1024];
+    int n = snprintf(line, sizeof(line), "libtarn: %s\n", text);
+    if (n >= (int)sizeof(line)) n = sizeof(line) - 1;
+    if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) return; /* nobody is left to tell */
+}
+
+static void install(void) {
+    log_set_sink(forward, NULL);
+}
+
+void log_default_once(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install);
+}
+
+void tarn_set_log(void (*fn)(void *arg, int level, const char *text), void *arg) {
+    pthread_mutex_lock(&sink_mutex);
+    sink.fn = fn;
+    sink.arg = arg;
+    pthread_mutex_unlock(&sink_mutex);
+    log_default_once();
+}

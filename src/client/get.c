@@ -1,0 +1,261 @@
+/* Gets: chunks of keys are located with a lease, read, and released. While the bytes of one chunk move, the request for the
+ * next is on its way. Passes repeat what a lost lease, a moved segment or a broken connection left undone. */
+#include "client/get.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/htab.h"
+#include "base/log.h"
+
+struct chunk {
+    const size_t *order;
+    size_t n;
+    uint64_t sent_ns;
+};
+
+void get_finish(struct getting *g, size_t i, tarn_status status) {
+    tarn_item *item = &g->items[i];
+    struct want *w = &g->wants[i];
+    TARN_ASSERT(w->state != FINISHED);
+    w->state = FINISHED;
+    g->unfinished--;
+    item->status = status;
+    item->got = status == TARN_OK ? w->len : 0;
+    if (status != TARN_OK && w->own_memory) {
+        free(item->buffer);
+        item->buffer = NULL;
+        w->own_memory = false;
+    }
+    if (status == TARN_OK) {
+        COUNT(g->lane, get_hits, 1);
+        COUNT(g->lane, bytes_read, w->len);
+    } else if (status == TARN_ENOTFOUND) {
+        COUNT(g->lane, get_misses, 1);
+    } else {
+        COUNT(g->lane, get_failures, 1);
+    }
+}
+
+void get_again(struct getting *g, size_t i, tarn_status status, unsigned limit) {
+    struct want *w = &g->wants[i];
+    if (w->tries >= limit || w->tries >= g->lane->client->options.retries) {
+        get_finish(g, i, status);
+        return;
+    }
+    w->tries++;
+    w->state = WANTED;
+    COUNT(g->lane, retries, 1);
+}
+
+/* --- locating ------------------------------------------------------------------------------------------------------- */
+
+static tarn_status send_locate(struct getting *g, struct chunk *c) {
+    struct lane *lane = g->lane;
+    bool ranges = false;
+    lane_begin(lane, "MGETREPLICAS");
+    lane_arg_u64(lane, c->n);
+    for (size_t k = 0; k < c->n; k++) {
+        const tarn_item *item = &g->items[c->order[k]];
+        lane_arg(lane, item->key, item->key_len);
+        ranges = ranges || item->offset != 0 || item->want != 0;
+    }
+    lane_arg_str(lane, "LEASE");
+    lane_arg_u64(lane, g->options->lease_ms);
+    if (ranges && lane->client->options.verify) lane_arg_str(lane, "CRCS");
+    c->sent_ns =
+        clock_boot_ns(); /* the lease counts from here, before the server can have seen the request */
+    return lane_send(lane, false);
+}
+
+static void locate_one(struct getting *g, size_t i, const struct answer *a, uint64_t sent_ns) {
+    struct want *w = &g->wants[i];
+    uint64_t old_version = w->place.version;
+    bool resumes = w->prepared;
+    tarn_status status = placement_of_get(&g->lane->arena, a, sent_ns, w->tries, &w->place);
+    if (status != TARN_OK) {
+        w->prepared = false;
+        get_finish(g, i, status);
+        return;
+    }
+    w->prepared = resumes && w->place.version == old_version;
+    if (w->place.value == NULL) {
+        if (w->place.lease_end == 0) {
+            get_finish(
+                g, i,
+                fail(TARN_ELEASE, "the server gave no lease (its leases or this connection's are used up)"));
+            return;
+        }
+        w->leased = true;
+        COUNT(g->lane, leases, 1);
+    }
+    if (!resumes && g->options->extend_deadline)
+        g->deadline = add_sat(g->deadline, w->place.size / BYTES_PER_MS);
+    get_prepare(g, i);
+}
+
+static tarn_status receive_locate(struct getting *g, const struct chunk *c) {
+    struct answer *a;
+    tarn_status status = lane_receive(g->lane, &a, g->deadline);
+    if (status == TARN_OK) status = answer_check(a, "MGETREPLICAS");
+    if (status != TARN_OK) return status;
+    if (a->type != ANSWER_ARRAY || a->len != c->n) {
+        return fail(TARN_EPROTO, "MGETREPLICAS: asked for %zu keys, got another number of answers", c->n);
+    }
+    for (size_t k = 0; k < c->n; k++) locate_one(g, c->order[k], &a->element[k], c->sent_ns);
+    return TARN_OK;
+}
+
+/* Segments first seen in this chunk. One that cannot be had takes its items along, not the batch. */
+static tarn_status ensure_segments(struct getting *g, const struct chunk *c) {
+    for (size_t k = 0; k < c->n; k++) {
+        size_t i = c->order[k];
+        struct want *w = &g->wants[i];
+        for (size_t p = 0; w->state == PLACED && p < w->place.n_parts; p++) {
+            const struct grant_extent *e = &w->place.parts[p].extent;
+            tarn_status status = segment_ensure(g->lane, e->segment, e->segment_epoch, false, g->deadline);
+            if (status == TARN_OK) continue;
+            if (g->lane->ctl.fd < 0) return status;
+            if (status == TARN_ESTALE) COUNT(g->lane, epoch_misses, 1);
+            get_again(g, i, status, 1);
+        }
+    }
+    return TARN_OK;
+}
+
+/* Ends the leases of what is finished; nobody waits for the answer. */
+static void release(struct getting *g, const struct chunk *c) {
+    struct lane *lane = g->lane;
+    size_t n = 0;
+    for (size_t k = 0; k < c->n; k++) {
+        const struct want *w = &g->wants[c->order[k]];
+        n += w->leased && w->last_of_key && w->state == FINISHED;
+    }
+    if (n == 0 || lane->ctl.fd < 0) return;
+    lane_begin(lane, "RELEASE");
+    lane_arg_u64(lane, n);
+    for (size_t k = 0; k < c->n; k++) {
+        struct want *w = &g->wants[c->order[k]];
+        if (!w->leased || !w->last_of_key || w->state != FINISHED) continue;
+        lane_arg(lane, g->items[c->order[k]].key, g->items[c->order[k]].key_len);
+        lane_arg_u64(lane, w->place.version);
+        w->leased = false;
+    }
+    lane_send(lane, true); /* a failure shows at the next request; the leases run out by themselves */
+}
+
+/* --- passes ------------------------------------------------------------------------------------------------------------ */
+
+static uint64_t chunk_bytes(const struct getting *g, const struct chunk *c) {
+    uint64_t bytes = 0;
+    for (size_t k = 0; k < c->n; k++) {
+        const struct want *w = &g->wants[c->order[k]];
+        if (w->state == PLACED) bytes += w->to - w->pos;
+    }
+    return bytes;
+}
+
+static bool next_chunk(const struct getting *g, const size_t *order, size_t n, size_t *at, struct chunk *c) {
+    size_t limit = g->lane->client->options.batch_keys;
+    *c = (struct chunk){.order = order + *at, .n = n - *at < limit ? n - *at : limit};
+    *at += c->n;
+    return c->n > 0;
+}
+
+/* Tries all that are WANTED once. Not TARN_OK: the control connection failed. */
+static tarn_status pass(struct getting *g) {
+    size_t *order = arena_alloc(&g->lane->arena, g->n * sizeof(*order));
+    size_t n = 0, at = 0;
+    for (size_t i = 0; i < g->n; i++) {
+        if (g->wants[i].state == FINISHED) continue;
+        g->wants[i].state = WANTED;
+        order[n++] = i;
+    }
+    struct chunk now, next;
+    tarn_status status = lane_ready(g->lane, g->deadline);
+    bool more = status == TARN_OK && next_chunk(g, order, n, &at, &now);
+    if (more) status = send_locate(g, &now);
+    while (more && status == TARN_OK) {
+        status = receive_locate(g, &now);
+        if (status == TARN_OK) status = ensure_segments(g, &now);
+        if (status != TARN_OK) break;
+        /* The lease of the next chunk ticks while this one moves: ask ahead only if that is soon over. */
+        more = next_chunk(g, order, n, &at, &next);
+        bool ahead = more && chunk_bytes(g, &now) <= g->lane->window;
+        if (ahead) status = send_locate(g, &next);
+        get_read(g, now.order, now.n);
+        release(g, &now);
+        if (status == TARN_OK && more && !ahead) status = send_locate(g, &next);
+        now = next;
+    }
+    if (status != TARN_OK) ctl_abandon(&g->lane->ctl);
+    if (g->new_session) ctl_close(&g->lane->ctl);
+    g->new_session = false;
+    return status;
+}
+
+static int by_hash(const void *a, const void *b) {
+    const uint64_t *x = a, *y = b;
+    if (x[0] != y[0]) return x[0] < y[0] ? -1 : 1;
+    return x[1] < y[1] ? -1 : 1;
+}
+
+/* A connection has one lease per version, so of items with the same key only the last one ends it. Within one chunk all
+ * reads come before the release, and it does not matter. */
+static void find_last_of_keys(struct getting *g) {
+    for (size_t i = 0; i < g->n; i++) g->wants[i].last_of_key = true;
+    if (g->n <= g->lane->client->options.batch_keys) return;
+    uint64_t(*pairs)[2] = arena_alloc(&g->lane->arena, g->n * sizeof(*pairs));
+    for (size_t i = 0; i < g->n; i++) {
+        pairs[i][0] = hash_bytes(g->items[i].key, g->items[i].key_len);
+        pairs[i][1] = i;
+    }
+    qsort(pairs, g->n, sizeof(*pairs), by_hash);
+    for (size_t i = 0; i + 1 < g->n; i++) {
+        if (pairs[i][0] == pairs[i + 1][0]) g->wants[pairs[i][1]].last_of_key = false;
+    }
+}
+
+static tarn_status wait_first(struct getting *g) {
+    tarn_key *keys = arena_alloc(&g->lane->arena, g->n * sizeof(*keys));
+    for (size_t i = 0; i < g->n; i++) keys[i] = (tarn_key){g->items[i].key, g->items[i].key_len};
+    size_t length;
+    return wait_for_keys(g->lane, keys, g->n, g->options->wait_ms, g->deadline, &length);
+}
+
+tarn_status get_run(struct lane *lane, tarn_item *items, size_t n, const struct get_options *options) {
+    struct getting *g = arena_alloc(&lane->arena, sizeof(*g));
+    *g = (struct getting){.lane = lane,
+                          .items = items,
+                          .n = n,
+                          .options = options,
+                          .deadline = options->deadline,
+                          .unfinished = n};
+    g->wants = arena_alloc(&lane->arena, n * sizeof(*g->wants));
+    memset(g->wants, 0, n * sizeof(*g->wants));
+    COUNT(lane, gets, n);
+    for (size_t i = 0; i < n; i++) {
+        items[i].got = items[i].value_size = items[i].version = 0;
+        tarn_status status = client_check_key(items[i].key, items[i].key_len);
+        if (status != TARN_OK) get_finish(g, i, status);
+    }
+    find_last_of_keys(g);
+
+    struct attempts attempts = {0};
+    tarn_status status = TARN_OK;
+    if (options->wait_ms > 0) status = wait_first(g); /* without a lease: its clock would run while we wait */
+    if (status == TARN_ECLOSED || status == TARN_EIO) status = TARN_OK; /* the passes reconnect */
+    while (g->unfinished > 0 && status == TARN_OK) {
+        status = pass(g);
+        if (status != TARN_OK && lane_retry(lane, &attempts, status, g->deadline)) status = TARN_OK;
+        if (status == TARN_OK && g->unfinished > 0 && now_ms() >= g->deadline) {
+            status = fail(TARN_ETIMEOUT, "the deadline passed before all bytes were there");
+            COUNT(lane, timeouts, 1);
+        }
+    }
+    for (size_t i = 0; i < n && status != TARN_OK; i++) {
+        if (g->wants[i].state != FINISHED) get_finish(g, i, status);
+    }
+    for (size_t i = 0; i < g->n_scratch; i++) free(g->scratch[i]);
+    return status;
+}

@@ -1,0 +1,322 @@
+/* The bytes of gets: which ranges to read so that they can be verified, in groups that fit the lease, and the checks
+ * before anything is handed on (guarantee 1). */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "client/get.h"
+
+#define SCRATCH_MAX (UINT64_C(256) << 20) /* bytes per call read only to verify others */
+#define WINDOW_MIN  CRC_BLOCK
+
+/* --- preparing ------------------------------------------------------------------------------------------------------- */
+
+static void *scratch_alloc(struct getting *g, uint64_t size) {
+    if (size <= 4096) return arena_alloc(&g->lane->arena, size);
+    if (g->n_scratch > 0 && g->scratch_bytes + size > SCRATCH_MAX) return NULL;
+    if (g->n_scratch == ARRAY_LEN(g->scratch)) return NULL;
+    void *p = malloc(size);
+    if (p == NULL) return NULL;
+    g->scratch[g->n_scratch++] = p;
+    g->scratch_bytes += size;
+    return p;
+}
+
+static const struct iovec *item_iov(const tarn_item *item, struct iovec *one, size_t *n_p) {
+    if (item->n_iov > 0) {
+        *n_p = item->n_iov;
+        return item->iov;
+    }
+    *one = (struct iovec){item->buffer, item->buffer_len};
+    *n_p = item->buffer_len > 0 ? 1 : 0;
+    return one;
+}
+
+static tarn_status find_memory(struct getting *g, tarn_item *item, struct want *w) {
+    if (!g->options->allocate) {
+        uint64_t cap = item->n_iov > 0 ? iov_total(item->iov, item->n_iov) : item->buffer_len;
+        if (w->len <= cap) return TARN_OK;
+        return fail(TARN_ELIMIT, "the value has %" PRIu64 " bytes to deliver, the buffers have %" PRIu64,
+                    w->len, cap);
+    }
+    if (w->own_memory) free(item->buffer);
+    w->own_memory = false;
+    item->buffer = NULL;
+    if (posix_memalign(&item->buffer, 64, w->len + 1) != 0) {
+        item->buffer = NULL;
+        return fail(TARN_ENOMEM, "no memory for a value of %" PRIu64 " bytes", w->len);
+    }
+    w->own_memory = true;
+    item->buffer_len = w->len;
+    item->n_iov = 0;
+    return TARN_OK;
+}
+
+/* Which bytes must be read to check those that are wanted. */
+static void choose_range(const struct getting *g, const tarn_item *item, struct want *w) {
+    const struct placement *p = &w->place;
+    uint64_t end = item->offset + w->len;
+    w->from = item->offset;
+    w->to = end;
+    w->check = CHECK_NONE;
+    if (!g->lane->client->options.verify) return;
+    if (p->crc < 0) {
+        COUNT(g->lane, unverified, 1);
+        return;
+    }
+    w->check = CHECK_WHOLE;
+    w->from = 0;
+    w->to = p->size;
+    if (w->len == p->size || p->size <= CRC_BLOCK || p->crcs == NULL) return;
+    w->check = CHECK_BLOCKS;
+    w->from = item->offset / CRC_BLOCK * CRC_BLOCK;
+    w->to = min_u64(p->size, (end + CRC_BLOCK - 1) / CRC_BLOCK * CRC_BLOCK);
+}
+
+static tarn_status build_iov(struct getting *g, const tarn_item *item, struct want *w) {
+    struct iovec one;
+    size_t n;
+    const struct iovec *iov = item_iov(item, &one, &n);
+    uint64_t before = item->offset - w->from, behind = w->to - item->offset - w->len;
+    w->iov = arena_alloc(&g->lane->arena, (n + 2) * sizeof(*w->iov));
+    w->n_iov = 0;
+    if (before > 0) w->iov[w->n_iov++] = (struct iovec){scratch_alloc(g, before), before};
+    w->n_iov += iov_slice(iov, n, 0, w->len, w->iov + w->n_iov);
+    if (behind > 0) w->iov[w->n_iov++] = (struct iovec){scratch_alloc(g, behind), behind};
+    for (size_t i = 0; i < w->n_iov; i++) {
+        if (w->iov[i].iov_base == NULL) {
+            return fail(TARN_ELIMIT, "verifying these ranges takes too much memory: ask for fewer at a time");
+        }
+    }
+    return TARN_OK;
+}
+
+static void deliver_inline(struct getting *g, size_t i) {
+    tarn_item *item = &g->items[i];
+    struct want *w = &g->wants[i];
+    const struct placement *p = &w->place;
+    if (g->lane->client->options.verify && p->crc >= 0 && crc32c(0, p->value, p->size) != (uint32_t)p->crc) {
+        COUNT(g->lane, crc_mismatches, 1);
+        get_finish(g, i, fail(TARN_ECORRUPT, "an inline value does not match its CRC"));
+        return;
+    }
+    struct iovec one;
+    size_t n;
+    const struct iovec *iov = item_iov(item, &one, &n);
+    iov_write(iov, n, p->value + item->offset, w->len);
+    get_finish(g, i, TARN_OK);
+}
+
+void get_prepare(struct getting *g, size_t i) {
+    tarn_item *item = &g->items[i];
+    struct want *w = &g->wants[i];
+    const struct placement *p = &w->place;
+    w->state = PLACED;
+    if (w->prepared) return; /* the same version again: go on where the lease ended */
+    item->value_size = p->size;
+    item->version = p->version;
+    if (item->offset > p->size) {
+        get_finish(g, i,
+                   fail(TARN_EINVAL, "offset %" PRIu64 " lies behind the value's %" PRIu64 " bytes",
+                        item->offset, p->size));
+        return;
+    }
+    uint64_t rest = p->size - item->offset;
+    w->len = item->want == 0 ? rest : min_u64(item->want, rest);
+    tarn_status status = find_memory(g, item, w);
+    if (status == TARN_OK && p->value != NULL) {
+        deliver_inline(g, i);
+        return;
+    }
+    if (status == TARN_OK && w->len == 0) {
+        get_finish(g, i, TARN_OK);
+        return;
+    }
+    if (status == TARN_OK) {
+        choose_range(g, item, w);
+        status = build_iov(g, item, w);
+    }
+    if (status != TARN_OK) {
+        get_finish(g, i, status);
+        return;
+    }
+    w->pos = w->from;
+    w->crc = 0;
+    w->prepared = true;
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------------ */
+
+/* One engine_run: at most one piece per item. */
+struct group {
+    struct engine_op *ops;
+    size_t *items;
+    size_t n;
+    uint64_t bytes;
+};
+
+static void add_piece(struct getting *g, struct group *group, size_t i) {
+    struct want *w = &g->wants[i];
+    struct arena *arena = &g->lane->arena;
+    uint64_t len = min_u64(w->to - w->pos, g->lane->window);
+    struct engine_op *op = &group->ops[group->n];
+    struct engine_part *parts = arena_alloc(arena, EXTENTS_MAX * sizeof(*parts));
+    struct iovec *iov = w->iov;
+    size_t n_iov = w->n_iov;
+    if (len != w->to - w->from) {
+        iov = arena_alloc(arena, w->n_iov * sizeof(*iov));
+        n_iov = iov_slice(w->iov, w->n_iov, w->pos - w->from, len, iov);
+    }
+    *op = (struct engine_op){
+        .parts = parts,
+        .n_parts = placement_slice(w->place.parts, w->place.n_parts, w->pos, len, parts),
+        .iov = iov,
+        .n_iov = n_iov,
+        .lease_end_boot_ms = w->place.lease_end,
+        .want_crc = w->check != CHECK_NONE,
+    };
+    if (w->check == CHECK_BLOCKS) {
+        op->crc_block = CRC_BLOCK;
+        op->crcs = arena_alloc(arena, (len + CRC_BLOCK - 1) / CRC_BLOCK * sizeof(uint32_t));
+    }
+    group->items[group->n++] = i;
+    group->bytes += len;
+}
+
+static bool blocks_match(const struct want *w, const struct engine_op *op, uint64_t len) {
+    size_t first = w->pos / CRC_BLOCK, n = (len + CRC_BLOCK - 1) / CRC_BLOCK;
+    for (size_t i = 0; i < n; i++) {
+        const uint8_t *packed = w->place.crcs + 4 * (first + i);
+        uint32_t want = (uint32_t)packed[0] | (uint32_t)packed[1] << 8 | (uint32_t)packed[2] << 16 |
+                        (uint32_t)packed[3] << 24;
+        if (op->crcs[i] != want) return false;
+    }
+    return true;
+}
+
+static void mismatch(struct getting *g, size_t i) {
+    const tarn_item *item = &g->items[i];
+    struct buf quoted = {0};
+    buf_append_quoted(&quoted, span_of(item->key, item->key_len));
+    log_warning("%.*s version %" PRIu64 ": the bytes do not match their CRC; treated as lost",
+                (int)quoted.len, quoted.data, item->version);
+    buf_free(&quoted);
+    COUNT(g->lane, crc_mismatches, 1);
+    struct want *w = &g->wants[i];
+    w->prepared = false;
+    get_again(g, i, fail(TARN_ECORRUPT, "the bytes do not match their CRC"), w->mismatched ? 0 : 1);
+    w->mismatched = true;
+}
+
+static void piece_done(struct getting *g, size_t i, const struct engine_op *op) {
+    struct want *w = &g->wants[i];
+    uint64_t len = iov_total(op->iov, op->n_iov);
+    if (w->check == CHECK_BLOCKS && !blocks_match(w, op, len)) {
+        mismatch(g, i);
+        return;
+    }
+    if (w->check == CHECK_WHOLE) w->crc = w->pos == w->from ? op->crc : crc32c_combine(w->crc, op->crc, len);
+    w->pos += len;
+    w->tries = 0;
+    if (w->pos < w->to) return;
+    if (w->check == CHECK_WHOLE && w->crc != (uint32_t)w->place.crc) {
+        mismatch(g, i);
+        return;
+    }
+    get_finish(g, i, TARN_OK);
+}
+
+static void piece_failed(struct getting *g, size_t i, tarn_status status, uint64_t len) {
+    struct want *w = &g->wants[i];
+    unsigned limit = 1;
+    switch (status) {
+    case TARN_ELEASE:
+        COUNT(g->lane, lease_misses, 1);
+        if (len > WINDOW_MIN) limit = 3; /* smaller pieces may fit */
+        fail(status,
+             "the lease ended before the bytes were verified (raise lease_ms, or read less at a time)");
+        break;
+    case TARN_ESTALE:
+    case TARN_ENOSEGMENT:
+        COUNT(g->lane, epoch_misses, 1);
+        for (size_t p = 0; p < w->place.n_parts; p++)
+            segment_forget(g->lane, w->place.parts[p].extent.segment);
+        fail(status, "the segment's content was replaced meanwhile");
+        break;
+    case TARN_ETIMEOUT:
+        COUNT(g->lane, timeouts, 1);
+        get_finish(g, i, fail(status, "the deadline passed before all bytes were there"));
+        return;
+    case TARN_EPERM:
+        g->new_session = true;
+        fail(status, "the host refused to serve the bytes (see its log)");
+        break;
+    default: fail(status, "reading the bytes failed: %s", tarn_status_text(status));
+    }
+    get_again(g, i, status, limit);
+}
+
+/* The window follows the speed of the path: a group should take a small share of the lease. */
+static void adapt_window(struct lane *lane, uint64_t took_ms, uint64_t lease_ms, bool lease_lost) {
+    if (lease_lost) {
+        lane->window = max_u64(lane->window / 4 / CRC_BLOCK * CRC_BLOCK, WINDOW_MIN);
+    } else if (took_ms > lease_ms / 4) {
+        lane->window = max_u64(lane->window / 2 / CRC_BLOCK * CRC_BLOCK, WINDOW_MIN);
+    } else if (took_ms < lease_ms / 16) {
+        lane->window = min_u64(lane->window * 2, lane->client->options.piece_bytes);
+    }
+}
+
+static void run_group(struct getting *g, struct group *group) {
+    struct lane *lane = g->lane;
+    uint64_t started = now_ms(), lease_ms = g->wants[group->items[0]].place.lease_ms;
+    bool lease_lost = false;
+    tarn_status status =
+        engine_run(lane->engine, group->ops, group->n, g->deadline == DEADLINE_NONE ? 0 : g->deadline);
+    for (size_t k = 0; k < group->n; k++) {
+        const struct engine_op *op = &group->ops[k];
+        tarn_status op_status = status == TARN_OK ? op->status : status;
+        lease_lost = lease_lost || op_status == TARN_ELEASE;
+        if (op_status == TARN_OK) {
+            piece_done(g, group->items[k], op);
+        } else {
+            piece_failed(g, group->items[k], op_status, iov_total(op->iov, op->n_iov));
+        }
+    }
+    adapt_window(lane, now_ms() - started, lease_ms, lease_lost);
+}
+
+static bool lease_is_short(const struct placement *p) {
+    return now_ms() + p->lease_ms / 3 >= p->lease_end;
+}
+
+void get_read(struct getting *g, const size_t *order, size_t n) {
+    struct group group = {0};
+    group.ops = arena_alloc(&g->lane->arena, n * sizeof(*group.ops));
+    group.items = arena_alloc(&g->lane->arena, n * sizeof(*group.items));
+    bool ran = false;
+    for (size_t k = 0; k < n;) {
+        group.n = group.bytes = 0;
+        size_t first = k;
+        for (; k < n && group.bytes < g->lane->window; k++) {
+            if (g->wants[order[k]].state == PLACED) add_piece(g, &group, order[k]);
+        }
+        if (group.n == 0) break;
+        if (ran && lease_is_short(&g->wants[group.items[0]].place)) {
+            k = first;
+            break;
+        }
+        run_group(g, &group);
+        ran = true;
+        /* An item of several pieces stays PLACED: it is the last of its group, so begin there again. */
+        if (g->wants[group.items[group.n - 1]].state == PLACED) k--;
+    }
+    for (size_t k = 0; k < n; k++) {
+        struct want *w = &g->wants[order[k]];
+        if (w->state != PLACED) continue;
+        w->state = WANTED; /* with a new lease, in the next pass */
+        COUNT(g->lane, lease_renewals, 1);
+    }
+}

@@ -1,0 +1,309 @@
+/* Lanes: a control connection and an engine that one thread uses at a time; their pool; how they connect, reconnect and
+ * back off.
+ *
+ *   lane_create ─> (lane_take ─> lane_ready ─> requests ... ─> lane_give)* ─> lane_destroy */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "client/internal.h"
+
+static enum engine_transport transport_of(const char *name) {
+    if (strcmp(name, "shm") == 0) return ENGINE_SHM;
+    if (strcmp(name, "tcp") == 0) return ENGINE_TCP;
+    return ENGINE_AUTO;
+}
+
+struct lane *lane_create(struct tarn_client *client, tarn_status *status_p) {
+    struct lane *lane = xcalloc(1, sizeof(*lane));
+    lane->client = client;
+    ctl_init(&lane->ctl);
+    rng_seed(&lane->rng, clock_mono_ns() ^ (uint64_t)(uintptr_t)lane);
+    lane->window = client->options.piece_bytes;
+    for (unsigned i = 0; i < TARN_HISTS; i++) hist_init(&lane->hist[i]);
+    struct engine_config config;
+    engine_config_init(&config);
+    config.transport = transport_of(client->options.transport);
+    config.streams = client->options.streams;
+    config.connect_timeout_ms = client->options.connect_timeout_ms;
+    config.verify = true; /* each operation says whether it wants its CRC */
+    *status_p = engine_create(&config, &lane->engine);
+    if (*status_p == TARN_OK) return lane;
+    fail(*status_p, "cannot set up the data engine: %s", tarn_status_text(*status_p));
+    free(lane);
+    return NULL;
+}
+
+void lane_destroy(struct lane **lane_p) {
+    struct lane *lane = *lane_p;
+    if (lane == NULL) return;
+    engine_destroy(&lane->engine);
+    ctl_close(&lane->ctl);
+    arena_free(&lane->arena);
+    free(lane->segment);
+    free(lane->argv);
+    free(lane->lens);
+    free(lane);
+    *lane_p = NULL;
+}
+
+/* --- the pool ------------------------------------------------------------------------------------------------------- */
+
+/* The lane this thread used last, else any. */
+static struct lane *free_lane(struct tarn_client *client) {
+    struct lane *any = NULL;
+    pthread_t self = pthread_self();
+    for (size_t i = 0; i < client->n_lanes; i++) {
+        struct lane *lane = client->lanes[i];
+        if (lane->busy) continue;
+        if (pthread_equal(lane->last_user, self)) return lane;
+        if (any == NULL) any = lane;
+    }
+    return any;
+}
+
+static tarn_status wait_for_lane(struct tarn_client *client, uint64_t deadline) {
+    if (deadline == DEADLINE_NONE) {
+        pthread_cond_wait(&client->freed, &client->mutex);
+        return TARN_OK;
+    }
+    uint64_t now = now_ms();
+    if (now >= deadline) {
+        return fail(TARN_ETIMEOUT, "all %u lanes are busy (raise max_lanes)", client->options.max_lanes);
+    }
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    uint64_t ns = (uint64_t)ts.tv_nsec + (deadline - now) % 1000 * 1000000;
+    ts.tv_sec += (time_t)((deadline - now) / 1000 + ns / 1000000000);
+    ts.tv_nsec = (long)(ns % 1000000000);
+    pthread_cond_timedwait(&client->freed, &client->mutex, &ts);
+    return TARN_OK;
+}
+
+/* Tells the lane's engine what was registered and unregistered since it was last used. */
+static void sync_registered(struct lane *lane) {
+    struct tarn_client *client = lane->client;
+    if (lane->registered_seen == client->registered_gen) return;
+    for (size_t i = 0; i < lane->n_registered; i++) engine_unregister(lane->engine, lane->registered[i]);
+    lane->n_registered = 0;
+    for (size_t i = 0; i < client->n_registered; i++) {
+        const struct registered *r = &client->registered[i];
+        if (engine_register(lane->engine, r->address, r->len) != TARN_OK) continue; /* slower, not wrong */
+        lane->registered[lane->n_registered++] = r->address;
+    }
+    lane->registered_seen = client->registered_gen;
+}
+
+tarn_status lane_take(struct tarn_client *client, uint64_t deadline, struct lane **lane_p) {
+    tarn_status status = TARN_OK;
+    pthread_mutex_lock(&client->mutex);
+    struct lane *lane;
+    while ((lane = free_lane(client)) == NULL && status == TARN_OK) {
+        if (client->n_lanes < client->options.max_lanes) {
+            lane = lane_create(client, &status);
+            if (lane == NULL) break;
+            client->lanes[client->n_lanes++] = lane;
+            break;
+        }
+        status = wait_for_lane(client, deadline);
+    }
+    if (lane != NULL) {
+        status = TARN_OK;
+        lane->busy = true;
+        lane->last_user = pthread_self();
+        sync_registered(lane);
+    }
+    pthread_mutex_unlock(&client->mutex);
+    if (lane != NULL) *lane_p = lane;
+    return status;
+}
+
+static void copy_engine_stats(struct lane *lane) {
+    struct engine_stats s;
+    engine_get_stats(lane->engine, &s);
+    COUNT(lane, shm_bytes_read, s.shm_bytes_read - lane->counters.shm_bytes_read);
+    COUNT(lane, shm_bytes_written, s.shm_bytes_written - lane->counters.shm_bytes_written);
+    COUNT(lane, tcp_bytes_read, s.tcp_bytes_read - lane->counters.tcp_bytes_read);
+    COUNT(lane, tcp_bytes_written, s.tcp_bytes_written - lane->counters.tcp_bytes_written);
+}
+
+void lane_give(struct lane *lane) {
+    struct tarn_client *client = lane->client;
+    arena_reset(&lane->arena);
+    copy_engine_stats(lane);
+    pthread_mutex_lock(&client->mutex);
+    lane->busy = false;
+    pthread_cond_signal(&client->freed);
+    pthread_mutex_unlock(&client->mutex);
+}
+
+/* --- requests --------------------------------------------------------------------------------------------------------- */
+
+static void push_arg(struct lane *lane, const char *data, size_t len) {
+    if (lane->argc == lane->argv_cap) {
+        lane->argv_cap = lane->argv_cap == 0 ? 64 : lane->argv_cap * 2;
+        lane->argv = xrealloc(lane->argv, lane->argv_cap * sizeof(*lane->argv));
+        lane->lens = xrealloc(lane->lens, lane->argv_cap * sizeof(*lane->lens));
+    }
+    lane->argv[lane->argc] = data;
+    lane->lens[lane->argc++] = len;
+}
+
+void lane_begin(struct lane *lane, const char *name) {
+    lane->argc = 0;
+    push_arg(lane, name, strlen(name));
+}
+
+void lane_arg(struct lane *lane, const void *data, size_t len) {
+    push_arg(lane, data, len);
+}
+
+void lane_arg_str(struct lane *lane, const char *s) {
+    push_arg(lane, s, strlen(s));
+}
+
+void lane_arg_u64(struct lane *lane, uint64_t v) {
+    char *digits = arena_alloc(&lane->arena, 24);
+    push_arg(lane, digits, u64_to_dec(v, digits));
+}
+
+tarn_status lane_send(struct lane *lane, bool skip) {
+    tarn_status status = ctl_send(&lane->ctl, lane->argc, lane->argv, lane->lens, skip);
+    if (status == TARN_OK) COUNT(lane, requests, 1);
+    return status;
+}
+
+tarn_status lane_receive(struct lane *lane, struct answer **answer_p, uint64_t deadline) {
+    uint64_t started = clock_mono_us();
+    tarn_status status = ctl_receive(&lane->ctl, &lane->arena, answer_p, deadline);
+    COUNT(lane, round_trips, 1);
+    if (status == TARN_ETIMEOUT) COUNT(lane, timeouts, 1);
+    if (status == TARN_OK) hist_add(&lane->hist[TARN_HIST_REQUEST], clock_mono_us() - started);
+    return status;
+}
+
+tarn_status lane_call(struct lane *lane, struct answer **answer_p, uint64_t deadline) {
+    const char *what = lane->argv[0];
+    struct answer *a;
+    tarn_status status = lane_send(lane, false);
+    if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
+    if (status == TARN_OK) status = answer_check(a, what);
+    if (status == TARN_OK) *answer_p = a;
+    return status;
+}
+
+/* --- connecting ----------------------------------------------------------------------------------------------------------- */
+
+static unsigned send_greeting(struct lane *lane) {
+    const tarn_options *o = &lane->client->options;
+    unsigned sent = 0;
+    if (o->password != NULL) {
+        lane_begin(lane, "AUTH");
+        if (o->user != NULL) lane_arg_str(lane, o->user);
+        lane_arg_str(lane, o->password);
+        sent += lane_send(lane, false) == TARN_OK;
+    }
+    const char *const infos[][2] = {
+        {"tarn-host", lane->client->own_host}, {"LIB-NAME", "libtarn"}, {"LIB-VER", tarn_version()}};
+    for (size_t i = 0; i < ARRAY_LEN(infos); i++) {
+        lane_begin(lane, "CLIENT");
+        lane_arg_str(lane, "SETINFO");
+        lane_arg_str(lane, infos[i][0]);
+        lane_arg_str(lane, infos[i][1]);
+        sent += lane_send(lane, false) == TARN_OK;
+    }
+    if (o->name != NULL) {
+        lane_begin(lane, "CLIENT");
+        lane_arg_str(lane, "SETNAME");
+        lane_arg_str(lane, o->name);
+        sent += lane_send(lane, false) == TARN_OK;
+    }
+    lane_begin(lane, "INFO");
+    lane_arg_str(lane, "server");
+    return sent + (lane_send(lane, false) == TARN_OK);
+}
+
+/* One round trip: who we are, and whether this is a tarn server. Refusals of CLIENT do no harm. */
+static tarn_status greet(struct lane *lane, uint64_t deadline) {
+    bool auth = lane->client->options.password != NULL;
+    unsigned sent = send_greeting(lane);
+    struct answer *a = NULL;
+    for (unsigned i = 0; i < sent; i++) {
+        tarn_status status = lane_receive(lane, &a, deadline);
+        if (status == TARN_OK && auth && i == 0 && a->type == ANSWER_ERROR) {
+            status =
+                fail(TARN_EPERM, "the server refused user and password: %s (tarn://user:password@host:port)",
+                     a->str);
+        }
+        if (status == TARN_OK && a->type == ANSWER_ERROR) {
+            tarn_status e = answer_check(a, "connecting");
+            bool last = i + 1 == sent;
+            if (e == TARN_ELOADING || e == TARN_ELIMIT || (last && strncmp(a->str, "NOAUTH", 6) == 0))
+                status = e;
+            if (strncmp(a->str, "DENIED", 6) == 0) status = e;
+        }
+        if (status != TARN_OK) return status;
+    }
+    if (a == NULL) return fail(TARN_ECLOSED, "the server closed the connection at once");
+    if (a->type == ANSWER_STRING && strstr(a->str, "tarn_version:") == NULL) {
+        return fail(TARN_EPROTO, "%s:%s is not a tarn server (check host and port)", lane->client->host,
+                    lane->client->port);
+    }
+    return TARN_OK;
+}
+
+tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
+    if (lane->ctl.fd >= 0) return TARN_OK;
+    struct tarn_client *client = lane->client;
+    uint64_t limit = min_u64(deadline, add_sat(now_ms(), client->options.connect_timeout_ms));
+    tarn_status status = ctl_open(&lane->ctl, client->host, client->port, limit);
+    if (status != TARN_OK) return status;
+    /* Grants belong to the session of a connection: those of the old one, and its data connections, are over. */
+    if (lane->connected_before) engine_session_changed(lane->engine);
+    segment_forget_all(lane);
+    COUNT(lane, connects, 1);
+    if (lane->connected_before) COUNT(lane, reconnects, 1);
+    lane->connected_before = true;
+    status = greet(lane, limit);
+    if (status != TARN_OK) ctl_close(&lane->ctl);
+    return status;
+}
+
+/* --- retries -------------------------------------------------------------------------------------------------------------------- */
+
+static bool may_get_better(tarn_status status) {
+    switch (status) {
+    case TARN_ECLOSED:
+    case TARN_EIO:
+    case TARN_ELOADING:
+    case TARN_ELEASE:
+    case TARN_ESTALE:
+    case TARN_EGRANT_EXPIRED:
+    case TARN_ECORRUPT:
+    case TARN_ENOSEGMENT: return true;
+    default: return false;
+    }
+}
+
+static bool needs_pause(tarn_status status) {
+    return status == TARN_ECLOSED || status == TARN_EIO || status == TARN_ELOADING;
+}
+
+bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status, uint64_t deadline) {
+    const tarn_options *o = &lane->client->options;
+    unsigned limit = needs_pause(status) ? o->retries : (o->retries > 0 ? 1 : 0);
+    if (!may_get_better(status) || attempts->made >= limit) return false;
+    unsigned shift = attempts->made < 16 ? attempts->made : 16;
+    attempts->made++;
+    if (needs_pause(status)) {
+        uint64_t pause = min_u64(o->backoff_min_ms << shift, o->backoff_max_ms);
+        pause = pause / 2 + rng_below(&lane->rng, pause / 2 + 1);
+        if (deadline != DEADLINE_NONE && now_ms() + pause >= deadline) return false;
+        poll(NULL, 0, (int)pause);
+    }
+    COUNT(lane, retries, 1);
+    return true;
+}

@@ -1,0 +1,422 @@
+/* Puts: chunks of keys are opened, written and ended. While the bytes of one chunk move, the next one is being opened. */
+#include "client/put.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define CHUNK_BYTES (UINT64_C(1) << 30) /* opened at once: well within put-timeout at 100 MB/s */
+
+struct chunk {
+    const size_t *order;
+    size_t n;
+};
+
+void put_finish(struct putting *p, size_t i, tarn_status status) {
+    struct put *u = &p->puts[i];
+    TARN_ASSERT(u->state != PUT_FINISHED);
+    u->state = PUT_FINISHED;
+    p->unfinished--;
+    p->items[i].status = status;
+    p->items[i].got = status == TARN_OK ? u->size : 0;
+    if (status == TARN_OK) {
+        p->stored++;
+        COUNT(p->lane, put_stored, 1);
+        COUNT(p->lane, bytes_written, u->size);
+    } else if (status == TARN_EEXISTS) {
+        COUNT(p->lane, put_existed, 1);
+    } else {
+        COUNT(p->lane, put_failures, 1);
+    }
+}
+
+const struct iovec *put_item_iov(const tarn_item *item, struct iovec *one, size_t *n_p) {
+    if (item->n_iov > 0) {
+        *n_p = item->n_iov;
+        return item->iov;
+    }
+    *one = (struct iovec){item->buffer, item->buffer_len};
+    *n_p = item->buffer_len > 0 ? 1 : 0;
+    return one;
+}
+
+/* --- PUTSTART ----------------------------------------------------------------------------------------------------------- */
+
+void put_options_append(struct lane *lane, const tarn_put_options *o) {
+    if (o->replicas > 0) {
+        lane_arg_str(lane, "REPLICAS");
+        lane_arg_u64(lane, o->replicas);
+    }
+    for (size_t i = 0; i < o->prefers; i++) {
+        lane_arg_str(lane, "PREFER");
+        lane_arg_str(lane, o->prefer[i]);
+    }
+    if (o->pin == TARN_PIN_SOFT) {
+        lane_arg_str(lane, "PIN");
+        lane_arg_str(lane, "SOFT");
+        lane_arg_u64(lane, o->pin_ms == 0 ? 1800000 : o->pin_ms);
+    } else if (o->pin == TARN_PIN_HARD) {
+        lane_arg_str(lane, "PIN");
+        lane_arg_str(lane, "HARD");
+    }
+    if (o->group != NULL && o->group_len > 0) {
+        lane_arg_str(lane, "GROUP");
+        lane_arg(lane, o->group, o->group_len);
+    }
+    if (o->ttl_ms > 0) {
+        lane_arg_str(lane, "TTL");
+        lane_arg_u64(lane, o->ttl_ms);
+    }
+    if (o->replace) lane_arg_str(lane, "REPLACE");
+}
+
+static tarn_status send_start(struct putting *p, const struct chunk *c) {
+    lane_begin(p->lane, "MPUTSTART");
+    lane_arg_u64(p->lane, c->n);
+    for (size_t k = 0; k < c->n; k++) {
+        lane_arg(p->lane, p->items[c->order[k]].key, p->items[c->order[k]].key_len);
+        lane_arg_u64(p->lane, p->puts[c->order[k]].size);
+    }
+    put_options_append(p->lane, p->options);
+    return lane_send(p->lane, false);
+}
+
+/* What this batch itself may stand in the way of, with room that it holds or a key that it has twice: again, once some of
+ * it is stored. */
+static bool is_own_doing(tarn_status status) {
+    return status == TARN_ENOSPACE || status == TARN_ELIMIT || status == TARN_EOOM || status == TARN_EBUSY;
+}
+
+static void started(struct putting *p, size_t i, const struct answer *a) {
+    struct put *u = &p->puts[i];
+    tarn_status status = placement_of_put(&p->lane->arena, a, u->size, &u->place);
+    u->reason = status;
+    if (is_own_doing(status)) return;
+    if (status != TARN_OK) {
+        put_finish(p, i, status);
+        return;
+    }
+    u->state = PUT_OPEN;
+    u->pos = 0;
+    u->failed = 0;
+    u->crc = 0;
+    if (u->size > CRC_BLOCK && u->crcs == NULL) {
+        u->crcs = arena_alloc(&p->lane->arena, (u->size + CRC_BLOCK - 1) / CRC_BLOCK * sizeof(uint32_t));
+    }
+}
+
+static tarn_status receive_array(struct putting *p, size_t n, const char *what, struct answer **a_p) {
+    tarn_status status = lane_receive(p->lane, a_p, p->deadline);
+    if (status == TARN_OK) status = answer_check(*a_p, what);
+    if (status == TARN_OK && ((*a_p)->type != ANSWER_ARRAY || (*a_p)->len != n)) {
+        status = fail(TARN_EPROTO, "%s: asked for %zu keys, got another number of answers", what, n);
+    }
+    return status;
+}
+
+static tarn_status receive_start(struct putting *p, const struct chunk *c) {
+    struct answer *a;
+    tarn_status status = receive_array(p, c->n, "MPUTSTART", &a);
+    for (size_t k = 0; k < c->n && status == TARN_OK; k++) started(p, c->order[k], &a->element[k]);
+    return status;
+}
+
+static void revoke_later(struct putting *p, size_t i, tarn_status status) {
+    p->puts[i].state = PUT_WANTED;
+    p->puts[i].revoke = true;
+    p->puts[i].reason = status;
+}
+
+static tarn_status ensure_segments(struct putting *p, const struct chunk *c) {
+    for (size_t k = 0; k < c->n; k++) {
+        size_t i = c->order[k];
+        struct put *u = &p->puts[i];
+        for (unsigned r = 0; r < u->place.replicas && u->state == PUT_OPEN; r++) {
+            if (r != u->place.replica && placement_replica(&p->lane->arena, &u->place, r) != TARN_OK) {
+                revoke_later(p, i, TARN_EPROTO);
+                break;
+            }
+            for (size_t x = 0; x < u->place.n_parts && u->state == PUT_OPEN; x++) {
+                const struct grant_extent *e = &u->place.parts[x].extent;
+                tarn_status status = segment_ensure(p->lane, e->segment, e->segment_epoch, true, p->deadline);
+                if (status == TARN_OK) continue;
+                if (p->lane->ctl.fd < 0) return status;
+                revoke_later(p, i, status);
+            }
+        }
+    }
+    return TARN_OK;
+}
+
+/* --- PUTEND, PUTREVOKE --------------------------------------------------------------------------------------------------- */
+
+static void arg_value(struct putting *p, size_t i) {
+    const struct put *u = &p->puts[i];
+    struct iovec one;
+    size_t n;
+    const struct iovec *iov = put_item_iov(&p->items[i], &one, &n);
+    char *copy = arena_alloc(&p->lane->arena, INLINE_MAX);
+    size_t len = u->place.replicas == 0 ? (size_t)u->size : 0, at = 0;
+    for (size_t k = 0; k < n && at < len; k++) {
+        size_t take = iov[k].iov_len < len - at ? iov[k].iov_len : len - at;
+        memcpy(copy + at, iov[k].iov_base, take);
+        at += take;
+    }
+    lane_arg(p->lane, copy, len);
+}
+
+static void arg_crcs(struct putting *p, size_t i) {
+    const struct put *u = &p->puts[i];
+    size_t n = u->crcs == NULL ? 0 : (size_t)((u->size + CRC_BLOCK - 1) / CRC_BLOCK);
+    uint8_t *packed = arena_alloc(&p->lane->arena, n * 4 + 1);
+    for (size_t k = 0; k < n; k++) {
+        for (unsigned b = 0; b < 4; b++) packed[4 * k + b] = (uint8_t)(u->crcs[k] >> (8 * b));
+    }
+    lane_arg(p->lane, packed, n * 4);
+}
+
+/* Replicas that failed can only be named by the single command. */
+static tarn_status end_single(struct putting *p, size_t i) {
+    const struct put *u = &p->puts[i];
+    struct lane *lane = p->lane;
+    lane_begin(lane, "PUTEND");
+    lane_arg(lane, p->items[i].key, p->items[i].key_len);
+    lane_arg_u64(lane, u->place.token);
+    lane_arg_u64(lane, u->crc);
+    for (unsigned r = 0; r < u->place.replicas; r++) {
+        if (!(u->failed & (1u << r))) continue;
+        lane_arg_str(lane, "FAILED");
+        lane_arg_u64(lane, r);
+    }
+    if (u->crcs != NULL) {
+        lane_arg_str(lane, "CRCS");
+        arg_crcs(p, i);
+    }
+    return lane_send(lane, false);
+}
+
+/* The items of c that are WRITTEN, in ends. One MPUTEND for those that are whole, a PUTEND for each of the others. */
+struct ends {
+    size_t *whole, *partial;
+    size_t n_whole, n_partial;
+};
+
+static struct ends written(struct putting *p, const struct chunk *c) {
+    struct ends e = {0};
+    e.whole = arena_alloc(&p->lane->arena, c->n * sizeof(size_t));
+    e.partial = arena_alloc(&p->lane->arena, c->n * sizeof(size_t));
+    for (size_t k = 0; k < c->n; k++) {
+        const struct put *u = &p->puts[c->order[k]];
+        if (u->state != PUT_WRITTEN) continue;
+        if (u->failed == 0) {
+            e.whole[e.n_whole++] = c->order[k];
+        } else {
+            e.partial[e.n_partial++] = c->order[k];
+        }
+    }
+    return e;
+}
+
+static tarn_status send_end(struct putting *p, const struct ends *e) {
+    struct lane *lane = p->lane;
+    tarn_status status = TARN_OK;
+    bool values = false, crcs = false;
+    if (e->n_whole > 0) {
+        lane_begin(lane, "MPUTEND");
+        lane_arg_u64(lane, e->n_whole);
+        for (size_t k = 0; k < e->n_whole; k++) {
+            size_t i = e->whole[k];
+            lane_arg(lane, p->items[i].key, p->items[i].key_len);
+            lane_arg_u64(lane, p->puts[i].place.token);
+            lane_arg_u64(lane, p->puts[i].crc);
+            values = values || p->puts[i].place.replicas == 0;
+            crcs = crcs || p->puts[i].crcs != NULL;
+        }
+        if (values) lane_arg_str(lane, "VALUES");
+        for (size_t k = 0; k < e->n_whole && values; k++) arg_value(p, e->whole[k]);
+        if (crcs) lane_arg_str(lane, "CRCS");
+        for (size_t k = 0; k < e->n_whole && crcs; k++) arg_crcs(p, e->whole[k]);
+        status = lane_send(lane, false);
+    }
+    for (size_t k = 0; k < e->n_partial && status == TARN_OK; k++) status = end_single(p, e->partial[k]);
+    return status;
+}
+
+static void ended(struct putting *p, size_t i, const struct answer *a) {
+    struct put *u = &p->puts[i];
+    tarn_status status = answer_check(a, "PUTEND");
+    if (status == TARN_ETOKEN && u->tries == 0 && p->lane->client->options.retries > 0) {
+        /* The server lost the put (restart, put-timeout): the bytes are still here, so once more from the start. */
+        u->tries++;
+        u->state = PUT_WANTED;
+        COUNT(p->lane, retries, 1);
+        return;
+    }
+    put_finish(p, i, status);
+}
+
+static tarn_status receive_end(struct putting *p, const struct ends *e) {
+    struct answer *a;
+    tarn_status status = TARN_OK;
+    if (e->n_whole > 0) status = receive_array(p, e->n_whole, "MPUTEND", &a);
+    for (size_t k = 0; k < e->n_whole && status == TARN_OK; k++) ended(p, e->whole[k], &a->element[k]);
+    for (size_t k = 0; k < e->n_partial && status == TARN_OK; k++) {
+        status = lane_receive(p->lane, &a, p->deadline);
+        if (status == TARN_OK) ended(p, e->partial[k], a);
+    }
+    return status;
+}
+
+/* Gives back what was opened and will not be ended. The answers do not matter: an unknown token is over anyway. */
+static tarn_status send_revokes(struct putting *p, const size_t *order, size_t n) {
+    size_t count = 0;
+    for (size_t k = 0; k < n; k++) count += p->puts[order[k]].revoke;
+    if (count == 0) return TARN_OK;
+    lane_begin(p->lane, "MPUTREVOKE");
+    lane_arg_u64(p->lane, count);
+    for (size_t k = 0; k < n; k++) {
+        struct put *u = &p->puts[order[k]];
+        if (!u->revoke) continue;
+        lane_arg(p->lane, p->items[order[k]].key, p->items[order[k]].key_len);
+        lane_arg_u64(p->lane, u->place.token);
+    }
+    tarn_status status = lane_send(p->lane, true);
+    for (size_t k = 0; k < n && status == TARN_OK; k++) {
+        struct put *u = &p->puts[order[k]];
+        if (!u->revoke) continue;
+        u->revoke = false;
+        if (u->state == PUT_FINISHED) continue;
+        if (u->tries++ > 0 || p->lane->client->options.retries == 0) put_finish(p, order[k], u->reason);
+    }
+    return status;
+}
+
+/* --- passes ------------------------------------------------------------------------------------------------------------------ */
+
+/* What a broken connection left behind is ended, or revoked, before anything is started anew. */
+static tarn_status recover(struct putting *p, const size_t *order, size_t n) {
+    size_t limit = p->lane->client->options.batch_keys;
+    for (size_t at = 0; at < n; at += limit) {
+        struct chunk c = {order + at, n - at < limit ? n - at : limit};
+        for (size_t k = 0; k < c.n; k++) {
+            struct put *u = &p->puts[c.order[k]];
+            if (u->state != PUT_OPEN) continue;
+            u->state = PUT_WANTED;
+            u->revoke = true;
+            u->reason = TARN_ECLOSED;
+            u->tries = 0; /* not this put's fault; the connection's attempts are counted elsewhere */
+        }
+        struct ends e = written(p, &c);
+        tarn_status status = send_end(p, &e);
+        if (status == TARN_OK) status = receive_end(p, &e);
+        if (status == TARN_OK) status = send_revokes(p, c.order, c.n);
+        if (status != TARN_OK) return status;
+    }
+    return TARN_OK;
+}
+
+static bool next_chunk(const struct putting *p, const size_t *order, size_t n, size_t *at, struct chunk *c) {
+    *c = (struct chunk){.order = order + *at};
+    uint64_t bytes = 0;
+    while (*at < n && c->n < p->lane->client->options.batch_keys) {
+        uint64_t size = p->puts[order[*at]].size;
+        if (c->n > 0 && bytes + size > CHUNK_BYTES) break;
+        bytes += size;
+        c->n++;
+        ++*at;
+    }
+    return c->n > 0;
+}
+
+static size_t collect(const struct putting *p, size_t *order) {
+    size_t n = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        if (p->puts[i].state != PUT_FINISHED) order[n++] = i;
+    }
+    return n;
+}
+
+/* On the wire: START(a) | START(b) END(a) REVOKE(a) | START(c) END(b) REVOKE(b) ...: answers come in that order. */
+static tarn_status pass(struct putting *p) {
+    size_t *order = arena_alloc(&p->lane->arena, p->n * sizeof(*order));
+    size_t n = collect(p, order), at = 0;
+    tarn_status status = lane_ready(p->lane, p->deadline);
+    if (status == TARN_OK) status = recover(p, order, n);
+    n = collect(p, order);
+    struct chunk now, next;
+    struct ends ends = {0};
+    bool more = status == TARN_OK && next_chunk(p, order, n, &at, &now);
+    if (more) status = send_start(p, &now);
+    while (more && status == TARN_OK) {
+        status = receive_start(p, &now);
+        if (status == TARN_OK) status = receive_end(p, &ends);
+        ends = (struct ends){0};
+        if (status == TARN_OK) status = ensure_segments(p, &now);
+        if (status != TARN_OK) break;
+        more = next_chunk(p, order, n, &at, &next);
+        if (more) status = send_start(p, &next);
+        put_write(p, now.order, now.n); /* also when the connection broke: END goes out over the next one */
+        if (status != TARN_OK) break;
+        ends = written(p, &now);
+        status = send_end(p, &ends);
+        if (status == TARN_OK) status = send_revokes(p, now.order, now.n);
+        now = next;
+    }
+    if (status == TARN_OK) status = receive_end(p, &ends);
+    if (status != TARN_OK) ctl_abandon(&p->lane->ctl);
+    return status;
+}
+
+/* What failed once more in a pass that stored nothing is final. */
+static void settle(struct putting *p) {
+    for (size_t i = 0; i < p->n && p->stored == 0; i++) {
+        struct put *u = &p->puts[i];
+        if (u->state != PUT_WANTED || u->revoke || !is_own_doing(u->reason)) continue;
+        if (u->reason == TARN_ENOSPACE) {
+            fail(u->reason,
+                 "the pool cannot make room for %" PRIu64
+                 " bytes: what is there is leased, pinned or being put",
+                 u->size);
+        }
+        put_finish(p, i, u->reason);
+    }
+}
+
+static tarn_status prepare(struct putting *p) {
+    p->puts = arena_alloc(&p->lane->arena, p->n * sizeof(*p->puts));
+    memset(p->puts, 0, p->n * sizeof(*p->puts));
+    for (size_t i = 0; i < p->n; i++) {
+        tarn_item *item = &p->items[i];
+        item->value_size = item->version = 0;
+        tarn_status status = client_check_key(item->key, item->key_len);
+        p->puts[i].size = item->n_iov > 0 ? iov_total(item->iov, item->n_iov) : item->buffer_len;
+        if (status == TARN_OK && p->puts[i].size > VALUE_MAX) {
+            status = fail(TARN_EINVAL, "values are at most 2^40 bytes");
+        }
+        if (status != TARN_OK) put_finish(p, i, status);
+    }
+    return TARN_OK;
+}
+
+tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_put_options *options,
+                    uint64_t deadline) {
+    struct putting *p = arena_alloc(&lane->arena, sizeof(*p));
+    *p = (struct putting){
+        .lane = lane, .items = items, .n = n, .options = options, .deadline = deadline, .unfinished = n};
+    COUNT(lane, puts, n);
+    tarn_status status = prepare(p);
+    struct attempts attempts = {0};
+    while (p->unfinished > 0 && status == TARN_OK) {
+        p->stored = 0;
+        status = pass(p);
+        if (status == TARN_OK) settle(p);
+        if (status != TARN_OK && lane_retry(lane, &attempts, status, deadline)) status = TARN_OK;
+        if (status == TARN_OK && p->unfinished > 0 && now_ms() >= deadline) {
+            status = fail(TARN_ETIMEOUT, "the deadline passed before all puts were done");
+            COUNT(lane, timeouts, 1);
+        }
+    }
+    for (size_t i = 0; i < n && status != TARN_OK; i++) {
+        if (p->puts[i].state != PUT_FINISHED) put_finish(p, i, status);
+    }
+    return status;
+}

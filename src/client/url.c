@@ -1,0 +1,223 @@
+/* tarn:// URLs and the options they carry. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+
+#include "client/internal.h"
+
+void tarn_options_init(tarn_options *o) {
+    *o = (tarn_options){
+        .size = sizeof(*o),
+        .transport = "auto",
+        .verify = 1,
+        .max_lanes = 8,
+        .streams = 2,
+        .connect_timeout_ms = 5000,
+        .timeout_ms = 10000,
+        .lease_ms = 5000,
+        .retries = 3,
+        .backoff_min_ms = 100,
+        .backoff_max_ms = 5000,
+        .batch_keys = 4096,
+        .piece_bytes = UINT64_C(64) << 20,
+        .workers = 2,
+    };
+}
+
+/* The strings among the options; all of them are owned in a client's copy. */
+static const char **string_of(tarn_options *o, size_t index) {
+    const char **all[] = {&o->transport, &o->host_name, &o->user, &o->password, &o->name};
+    return index < ARRAY_LEN(all) ? all[index] : NULL;
+}
+
+void url_options_copy(tarn_options *to, const tarn_options *from) {
+    tarn_options_init(to);
+    if (from != NULL) {
+        size_t n = from->size < sizeof(*to) ? from->size : sizeof(*to);
+        memcpy(to, from, n);
+        to->size = sizeof(*to);
+    }
+    const char **s;
+    for (size_t i = 0; (s = string_of(to, i)) != NULL; i++) *s = *s == NULL ? NULL : xstrdup(*s);
+}
+
+void url_options_free(tarn_options *o) {
+    const char **s;
+    for (size_t i = 0; (s = string_of(o, i)) != NULL; i++) {
+        free((void *)(uintptr_t)*s);
+        *s = NULL;
+    }
+}
+
+static void set_string(const char **slot, char *value) {
+    free((void *)(uintptr_t)*slot);
+    *slot = value;
+}
+
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
+/* A percent-decoded copy, NULL: a bad escape or a NUL. */
+static char *decode(const char *s, size_t len) {
+    char *out = xmalloc(len + 1), *w = out;
+    for (size_t i = 0; i < len; i++) {
+        if (s[i] != '%') {
+            *w++ = s[i];
+            continue;
+        }
+        bool whole = i + 2 < len;
+        int hi = whole ? hex_digit(s[i + 1]) : -1, lo = whole ? hex_digit(s[i + 2]) : -1;
+        if (hi < 0 || lo < 0 || (hi == 0 && lo == 0)) {
+            free(out);
+            return NULL;
+        }
+        *w++ = (char)(hi * 16 + lo);
+        i += 2;
+    }
+    *w = '\0';
+    return out;
+}
+
+static tarn_status set_number(const char *name, const char *text, uint64_t min, uint64_t max,
+                              uint64_t *value_p) {
+    if (!span_to_u64(span_str(text), value_p) || *value_p < min || *value_p > max) {
+        return fail(TARN_EINVAL, "URL option %s must be a number from %llu to %llu, not \"%s\"", name,
+                    (unsigned long long)min, (unsigned long long)max, text);
+    }
+    return TARN_OK;
+}
+
+static tarn_status set_option(tarn_options *o, const char *name, const char *value) {
+    uint64_t v = 0;
+    tarn_status status = TARN_OK;
+#define NUMBER(field, min, max)                                                                              \
+    if (strcmp(name, #field) == 0) {                                                                         \
+        status = set_number(name, value, min, max, &v);                                                      \
+        if (status == TARN_OK) o->field = (__typeof__(o->field))v;                                           \
+        return status;                                                                                       \
+    }
+    NUMBER(verify, 0, 1)
+    NUMBER(max_lanes, 1, 1024)
+    NUMBER(streams, 1, 64)
+    NUMBER(connect_timeout_ms, 1, 86400000)
+    NUMBER(timeout_ms, 1, 86400000)
+    NUMBER(lease_ms, 1, 86400000)
+    NUMBER(retries, 0, 100)
+    NUMBER(backoff_min_ms, 1, 3600000)
+    NUMBER(backoff_max_ms, 1, 3600000)
+    NUMBER(batch_keys, 1, 65536)
+    NUMBER(piece_bytes, 1u << 20, UINT64_C(1) << 40)
+    NUMBER(workers, 1, 256)
+#undef NUMBER
+    if (strcmp(name, "transport") == 0) {
+        set_string(&o->transport, xstrdup(value));
+    } else if (strcmp(name, "host_name") == 0) {
+        set_string(&o->host_name, xstrdup(value));
+    } else if (strcmp(name, "name") == 0) {
+        set_string(&o->name, xstrdup(value));
+    } else {
+        status = fail(TARN_EINVAL, "URL option \"%s\" is unknown", name);
+    }
+    return status;
+}
+
+static tarn_status parse_query(tarn_options *o, const char *query) {
+    while (*query != '\0') {
+        size_t len = strcspn(query, "&");
+        const char *eq = memchr(query, '=', len);
+        if (eq == NULL) return fail(TARN_EINVAL, "URL options are name=value, joined by &: \"%s\"", query);
+        char *name = decode(query, (size_t)(eq - query));
+        char *value = decode(eq + 1, len - (size_t)(eq + 1 - query));
+        tarn_status status = name == NULL || value == NULL
+                                 ? fail(TARN_EINVAL, "bad %%-escape in the URL's options")
+                                 : set_option(o, name, value);
+        free(name);
+        free(value);
+        if (status != TARN_OK) return status;
+        query += len;
+        if (*query == '&') query++;
+    }
+    return TARN_OK;
+}
+
+/* "[user][:password]" */
+static tarn_status parse_user(tarn_options *o, const char *s, size_t len) {
+    const char *colon = memchr(s, ':', len);
+    size_t user_len = colon == NULL ? len : (size_t)(colon - s);
+    char *user = decode(s, user_len);
+    char *password = colon == NULL ? NULL : decode(colon + 1, len - user_len - 1);
+    if (user == NULL || (colon != NULL && password == NULL)) {
+        free(user);
+        free(password);
+        return fail(TARN_EINVAL, "bad %%-escape in the URL's user or password");
+    }
+    if (*user == '\0') {
+        free(user);
+        user = NULL;
+    }
+    set_string(&o->user, user);
+    set_string(&o->password, password);
+    return TARN_OK;
+}
+
+/* "host[:port]", "[v6][:port]" */
+static tarn_status parse_address(const char *s, size_t len, char **host_p, char **port_p) {
+    const char *end = s + len, *host = s, *host_end, *port = NULL;
+    if (len > 0 && *s == '[') {
+        host = s + 1;
+        host_end = memchr(s, ']', len);
+        if (host_end == NULL) return fail(TARN_EINVAL, "the URL's IPv6 address lacks its ]");
+        if (host_end + 1 < end) {
+            if (host_end[1] != ':') return fail(TARN_EINVAL, "only a :port may follow the ] of the URL");
+            port = host_end + 2;
+        }
+    } else {
+        host_end = memchr(s, ':', len);
+        if (host_end != NULL) port = host_end + 1;
+        if (host_end == NULL) host_end = end;
+        if (port != NULL && memchr(port, ':', (size_t)(end - port)) != NULL) {
+            return fail(TARN_EINVAL, "IPv6 addresses stand in brackets: tarn://[::1]:6479");
+        }
+    }
+    if (host == host_end) return fail(TARN_EINVAL, "the URL names no host (tarn://host:port)");
+    uint64_t number = 6479;
+    if (port != NULL &&
+        (!span_to_u64(span_of(port, (size_t)(end - port)), &number) || number == 0 || number > 65535)) {
+        return fail(TARN_EINVAL, "the URL's port must be a number from 1 to 65535");
+    }
+    char text[16];
+    snprintf(text, sizeof(text), "%u", (unsigned)number);
+    char *name = decode(host, (size_t)(host_end - host));
+    if (name == NULL) return fail(TARN_EINVAL, "bad %%-escape in the URL's host");
+    *host_p = name;
+    *port_p = xstrdup(text);
+    return TARN_OK;
+}
+
+tarn_status url_parse(const char *url, tarn_options *o, char **host_p, char **port_p) {
+    static const char scheme[] = "tarn://";
+    if (strncasecmp(url, scheme, sizeof(scheme) - 1) != 0) {
+        return fail(TARN_EINVAL, "a tarn URL looks like tarn://[user:password@]host[:port][?option=value]");
+    }
+    const char *s = url + sizeof(scheme) - 1;
+    size_t len = strcspn(s, "/?");
+    const char *rest = s + len;
+    const char *at = memrchr(s, '@', len);
+    tarn_status status = TARN_OK;
+    if (at != NULL) {
+        status = parse_user(o, s, (size_t)(at - s));
+        len -= (size_t)(at + 1 - s);
+        s = at + 1;
+    }
+    if (status == TARN_OK && *rest == '/') rest++;
+    if (status == TARN_OK && *rest != '\0' && *rest != '?') {
+        return fail(TARN_EINVAL, "there is one pool behind a tarn URL; drop the path \"/%s\"", rest);
+    }
+    if (status == TARN_OK && *rest == '?') status = parse_query(o, rest + 1);
+    if (status == TARN_OK) status = parse_address(s, len, host_p, port_p);
+    return status;
+}

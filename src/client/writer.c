@@ -1,0 +1,244 @@
+/* Puts in place. On the machine that holds the space the pieces are pool memory, reached through the direct lane's
+ * engine; elsewhere the put is given back at once and the pieces are private memory that commit puts. */
+#include <stdlib.h>
+
+#include "client/put.h"
+
+#define WRITER_MAGIC 0x7a1237e5u
+
+struct tarn_writer {
+    uint32_t magic;
+    struct tarn_client *client;
+    char *key;
+    size_t key_len;
+    uint64_t size, token;
+    bool in_place, is_inline;
+    tarn_put_options options;
+    void *memory; /* of its own, when not in place */
+    struct iovec pieces[EXTENTS_MAX];
+    size_t n_pieces;
+};
+
+/* Commit may need the options again: pointers among them become the writer's own. */
+static void own_options(struct tarn_writer *w) {
+    tarn_put_options *o = &w->options;
+    if (o->group != NULL) o->group = xmemdup(o->group, o->group_len);
+    if (o->prefers == 0) o->prefer = NULL;
+    if (o->prefer == NULL) return;
+    const char **copies = xmalloc(o->prefers * sizeof(*copies));
+    for (size_t i = 0; i < o->prefers; i++) copies[i] = xstrdup(o->prefer[i]);
+    o->prefer = copies;
+}
+
+static void free_writer(struct tarn_writer *w) {
+    tarn_put_options *o = &w->options;
+    for (size_t i = 0; i < o->prefers; i++) free((void *)(uintptr_t)o->prefer[i]);
+    free((void *)(uintptr_t)o->prefer);
+    free((void *)(uintptr_t)o->group);
+    w->magic = 0;
+    free(w->memory);
+    free(w->key);
+    free(w);
+}
+
+static tarn_status start(struct lane *lane, struct tarn_writer *w, struct placement *place,
+                         uint64_t deadline) {
+    struct answer *a;
+    lane_begin(lane, "PUTSTART");
+    lane_arg(lane, w->key, w->key_len);
+    lane_arg_u64(lane, w->size);
+    put_options_append(lane, &w->options);
+    tarn_status status = lane_send(lane, false);
+    if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
+    if (status == TARN_OK) status = placement_of_put(&lane->arena, a, w->size, place);
+    if (status == TARN_EEXISTS) return fail(status, "the key is there already");
+    return status;
+}
+
+static tarn_status revoke(struct lane *lane, const struct tarn_writer *w, uint64_t deadline) {
+    struct answer *a;
+    lane_begin(lane, "PUTREVOKE");
+    lane_arg(lane, w->key, w->key_len);
+    lane_arg_u64(lane, w->token);
+    return lane_call(lane, &a, deadline);
+}
+
+/* false: not all of it can be written in place. */
+static bool map_pieces(struct lane *lane, struct tarn_writer *w, const struct placement *place,
+                       uint64_t deadline) {
+    if (place->replicas != 1) return false;
+    for (size_t i = 0; i < place->n_parts; i++) {
+        const struct grant_extent *e = &place->parts[i].extent;
+        if (segment_ensure(lane, e->segment, e->segment_epoch, true, deadline) != TARN_OK) return false;
+        void *p = engine_map(lane->engine, e->segment, e->segment_epoch, e->offset, e->length, true);
+        if (p == NULL) return false;
+        w->pieces[i] = (struct iovec){p, e->length};
+    }
+    w->n_pieces = place->n_parts;
+    return true;
+}
+
+static tarn_status own_memory(struct tarn_writer *w) {
+    free(w->memory);
+    if (posix_memalign(&w->memory, 64, w->size + 1) != 0) {
+        w->memory = NULL;
+        return fail(TARN_ENOMEM, "no memory for a value of %llu bytes", (unsigned long long)w->size);
+    }
+    w->pieces[0] = (struct iovec){w->memory, w->size};
+    w->n_pieces = w->size > 0;
+    return TARN_OK;
+}
+
+static tarn_status open_on(struct lane *lane, struct tarn_writer *w, uint64_t deadline) {
+    struct placement place;
+    tarn_status status = lane_ready(lane, deadline);
+    if (status == TARN_OK) status = start(lane, w, &place, deadline);
+    if (status != TARN_OK) return status;
+    w->token = place.token;
+    w->is_inline = place.replicas == 0;
+    w->in_place = !w->is_inline && map_pieces(lane, w, &place, deadline);
+    if (w->in_place) return TARN_OK;
+    status = own_memory(w);
+    if (!w->is_inline || status != TARN_OK) { /* nothing was written */
+        tarn_status revoked = revoke(lane, w, deadline);
+        if (status == TARN_OK) status = revoked;
+    }
+    return status;
+}
+
+tarn_status tarn_writer_open(tarn_client *client, const void *key, size_t key_len, uint64_t size,
+                             const tarn_put_options *options, tarn_writer **writer_p) {
+    tarn_status status = client_usable(client);
+    if (status == TARN_OK) status = client_check_key(key, key_len);
+    if (status == TARN_OK && size > VALUE_MAX) status = fail(TARN_EINVAL, "values are at most 2^40 bytes");
+    if (status != TARN_OK) return status;
+    struct tarn_writer *w = xcalloc(1, sizeof(*w));
+    *w = (struct tarn_writer){.magic = WRITER_MAGIC,
+                              .client = client,
+                              .key = xmemdup(key, key_len),
+                              .key_len = key_len,
+                              .size = size};
+    client_put_options_copy(&w->options, options);
+    own_options(w);
+    uint64_t deadline = client_deadline(client, w->options.timeout_ms, 0);
+    struct lane *lane;
+    status = direct_take(client, deadline, &lane);
+    if (status == TARN_OK) {
+        struct attempts attempts = {0};
+        do {
+            status = open_on(lane, w, deadline);
+        } while (status != TARN_OK && lane_retry(lane, &attempts, status, deadline));
+        direct_give(client);
+    }
+    if (status != TARN_OK) {
+        free_writer(w);
+        return status;
+    }
+    __atomic_add_fetch(&client->n_writers, 1, __ATOMIC_RELAXED);
+    *writer_p = w;
+    return TARN_OK;
+}
+
+size_t tarn_writer_pieces(const tarn_writer *writer, const struct iovec **pieces_p) {
+    *pieces_p = writer->pieces;
+    return writer->n_pieces;
+}
+
+void *tarn_writer_data(const tarn_writer *writer) {
+    return writer->n_pieces == 1 ? writer->pieces[0].iov_base : writer->memory;
+}
+
+int tarn_writer_in_place(const tarn_writer *writer) {
+    return writer->in_place;
+}
+
+static void append_end(struct lane *lane, const struct tarn_writer *w, uint32_t crc, const uint32_t *crcs,
+                       size_t n_crcs) {
+    lane_begin(lane, "PUTEND");
+    lane_arg(lane, w->key, w->key_len);
+    lane_arg_u64(lane, w->token);
+    lane_arg_u64(lane, crc);
+    if (w->is_inline) {
+        lane_arg_str(lane, "VALUE");
+        lane_arg(lane, w->memory, (size_t)w->size);
+    }
+    if (n_crcs == 0) return;
+    uint8_t *packed = arena_alloc(&lane->arena, n_crcs * 4);
+    for (size_t i = 0; i < n_crcs; i++) {
+        for (unsigned b = 0; b < 4; b++) packed[4 * i + b] = (uint8_t)(crcs[i] >> (8 * b));
+    }
+    lane_arg_str(lane, "CRCS");
+    lane_arg(lane, packed, n_crcs * 4);
+}
+
+static tarn_status end_put(struct tarn_writer *w) {
+    size_t n_crcs = w->size > CRC_BLOCK ? (size_t)((w->size + CRC_BLOCK - 1) / CRC_BLOCK) : 0;
+    uint32_t *crcs = n_crcs == 0 ? NULL : xmalloc(n_crcs * sizeof(*crcs));
+    uint32_t crc = put_crc(w->pieces, w->n_pieces, w->size, crcs);
+    uint64_t deadline = client_deadline(w->client, w->options.timeout_ms, 0);
+    struct lane *lane;
+    struct answer *a;
+    tarn_status status = direct_take(w->client, deadline, &lane);
+    if (status == TARN_OK) {
+        struct attempts attempts = {0};
+        do { /* the token is good on any connection, and twice */
+            status = lane_ready(lane, deadline);
+            if (status != TARN_OK) continue;
+            append_end(lane, w, crc, crcs, n_crcs);
+            status = lane_call(lane, &a, deadline);
+        } while (status != TARN_OK && lane_retry(lane, &attempts, status, deadline));
+        if (status == TARN_OK) {
+            COUNT(lane, puts, 1);
+            COUNT(lane, put_stored, 1);
+            COUNT(lane, bytes_written, w->size);
+        }
+        direct_give(w->client);
+    }
+    free(crcs);
+    return status;
+}
+
+static tarn_status check(tarn_writer **writer_p) {
+    if (writer_p == NULL || *writer_p == NULL || (*writer_p)->magic != WRITER_MAGIC) {
+        return fail(TARN_EINVAL, "this is not an open writer");
+    }
+    return client_usable((*writer_p)->client);
+}
+
+static void finish(tarn_writer **writer_p) {
+    struct tarn_writer *w = *writer_p;
+    __atomic_sub_fetch(&w->client->n_writers, 1, __ATOMIC_RELAXED);
+    free_writer(w);
+    *writer_p = NULL;
+}
+
+tarn_status tarn_writer_commit(tarn_writer **writer_p) {
+    tarn_status status = check(writer_p);
+    if (status == TARN_EINVAL) return status;
+    struct tarn_writer *w = *writer_p;
+    if (status == TARN_OK) {
+        bool private_memory = !w->in_place && !w->is_inline;
+        status = private_memory
+                     ? tarn_putv(w->client, w->key, w->key_len, w->pieces, w->n_pieces, &w->options)
+                     : end_put(w);
+    }
+    finish(writer_p);
+    return status;
+}
+
+tarn_status tarn_writer_abort(tarn_writer **writer_p) {
+    tarn_status status = check(writer_p);
+    if (status == TARN_EINVAL) return status;
+    struct tarn_writer *w = *writer_p;
+    if (status == TARN_OK && (w->in_place || w->is_inline)) {
+        uint64_t deadline = client_deadline(w->client, 0, 0);
+        struct lane *lane;
+        status = direct_take(w->client, deadline, &lane);
+        if (status == TARN_OK) {
+            status = revoke(lane, w, deadline);
+            direct_give(w->client);
+        }
+    }
+    finish(writer_p);
+    return status;
+}
