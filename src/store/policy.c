@@ -15,7 +15,7 @@ const struct policy_ops *policy_find(const char *name) {
 
 bool policy_open(struct policy *p, const struct policy_ops *ops, struct records *records, const struct store_config *config) {
     TARN_ASSERT(ops->open && ops->close && ops->insert && ops->access && ops->unlink && ops->pop && ops->give_back &&
-                ops->evicted && ops->prefix_done && ops->memory);
+                ops->evicted && ops->prefix_done && ops->drain && ops->memory);
     *p = (struct policy){.ops = ops, .records = records, .config = config, .seed = 2463534242u};
     p->state = xcalloc(1, ops->state_size);
     ops->open(p);

@@ -41,6 +41,8 @@ struct policy_ops {
     void (*evicted)(struct policy *p, struct object *o, uint64_t hash);
     /* A look-up batch has ended: its chain as far as it was there. */
     void (*prefix_done)(struct policy *p, const struct policy_event *last);
+    /* Moves all objects, next to go last, to the back of another list: the policy is being replaced. Constant time. */
+    void (*drain)(struct policy *p, object_ref into);
     unsigned (*freq)(const struct policy *p, const struct object *o); /* for OBJECT FREQ, NULL: keeps none */
     uint64_t (*memory)(const struct policy *p);
 };

@@ -107,6 +107,12 @@ static void lfu_evicted(struct policy *p, struct object *o, uint64_t hash) {}
 
 static void lfu_prefix_done(struct policy *p, const struct policy_event *last) {}
 
+static void lfu_drain(struct policy *p, object_ref into) {
+    struct lfu *l = p->state;
+    for (unsigned i = LEVELS; i-- > 0;) list_splice_back(p->records, into, l->head[i]);
+    p->count = 0;
+}
+
 static unsigned lfu_freq(const struct policy *p, const struct object *o) { return object_freq(o); }
 
 static uint64_t lfu_memory(const struct policy *p) { return sizeof(struct lfu); }
@@ -123,6 +129,7 @@ const struct policy_ops policy_lfu = {
     .give_back = lfu_give_back,
     .evicted = lfu_evicted,
     .prefix_done = lfu_prefix_done,
+    .drain = lfu_drain,
     .freq = lfu_freq,
     .memory = lfu_memory,
 };

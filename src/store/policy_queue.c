@@ -48,6 +48,13 @@ static void queue_evicted(struct policy *p, struct object *o, uint64_t hash) {}
 
 static void queue_prefix_done(struct policy *p, const struct policy_event *last) {}
 
+static void queue_drain(struct policy *p, object_ref into) {
+    struct queue *q = p->state;
+    list_splice_back(p->records, into, q->head);
+    q->hand = 0;
+    p->count = 0;
+}
+
 static uint64_t queue_memory(const struct policy *p) { return sizeof(struct queue); }
 
 static void lru_access(struct policy *p, struct object *o, const struct policy_event *e) {
@@ -88,7 +95,8 @@ static void sieve_give_back(struct policy *p, struct object *o) {
 
 #define QUEUE_OPS                                                                                                      \
     .state_size = sizeof(struct queue), .open = queue_open, .close = queue_close, .insert = queue_insert,              \
-    .unlink = queue_unlink, .evicted = queue_evicted, .prefix_done = queue_prefix_done, .memory = queue_memory
+    .unlink = queue_unlink, .evicted = queue_evicted, .prefix_done = queue_prefix_done,                  \
+    .drain = queue_drain, .memory = queue_memory
 
 const struct policy_ops policy_lru = {
     .name = "lru", QUEUE_OPS, .access = lru_access, .pop = queue_pop, .give_back = queue_give_back};

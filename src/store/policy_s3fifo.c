@@ -16,9 +16,12 @@ struct s3 {
      * positions by fingerprint (the newest wins; a wrong answer only costs a place in the queue). */
     uint32_t *ring, *set;
     uint32_t cap, next; /* ring entries, power of two */
+    uint32_t *old_set;  /* of before the last growth, NULL: none */
+    uint32_t old_cap, old_left;
 };
 
 #define GHOST_MIN 1024u
+#define GHOST_MAX (1u << 24)
 
 static void s3_open(struct policy *p) {
     struct s3 *s = p->state;
@@ -35,12 +38,17 @@ static void s3_close(struct policy *p) {
     list_free(p->records, s->main);
     free(s->ring);
     free(s->set);
+    free(s->old_set);
 }
 
 static uint32_t fingerprint(uint64_t hash) { return (uint32_t)(hash >> 32) | 1; }
 
 /* The set is a table of fingerprints that collide into overwriting; a ghost that was overwritten is forgotten early. */
-static uint32_t *slot_of(const struct s3 *s, uint32_t print) { return &s->set[(print * 2654435761u) & (2 * s->cap - 1)]; }
+static uint32_t *slot_in(uint32_t *set, uint32_t cap, uint32_t print) {
+    return &set[(print * 2654435761u) & (2 * cap - 1)];
+}
+
+static uint32_t *slot_of(const struct s3 *s, uint32_t print) { return slot_in(s->set, s->cap, print); }
 
 static void ghost_add(struct s3 *s, uint64_t hash) {
     uint32_t print = fingerprint(hash), old = s->ring[s->next];
@@ -48,18 +56,24 @@ static void ghost_add(struct s3 *s, uint64_t hash) {
     s->ring[s->next] = print;
     s->next = (s->next + 1) & (s->cap - 1);
     *slot_of(s, print) = print;
+    if (s->old_set && --s->old_left == 0) {
+        free(s->old_set);
+        s->old_set = NULL;
+    }
 }
 
 static bool ghost_take(struct s3 *s, uint64_t hash) {
     uint32_t print = fingerprint(hash), *slot = slot_of(s, print);
+    if (*slot != print && s->old_set) slot = slot_in(s->old_set, s->old_cap, print);
     if (*slot != print) return false;
     *slot = 0;
     return true;
 }
 
-/* Starts the ghosts afresh at a size that fits the main queue; rare, since it doubles. */
+/* Doubles the room for ghosts when the main queue has outgrown it: new ghosts go to new tables, the old set answers until
+ * as many evictions have passed as it could hold. Nothing is moved. */
 static void ghost_fit(struct s3 *s) {
-    if (s->n_main <= s->cap || s->cap >= 1u << 24) return;
+    if (s->n_main <= s->cap || s->cap >= GHOST_MAX || s->old_set) return;
     uint32_t cap = s->cap * 2;
     uint32_t *ring = calloc(cap, sizeof(uint32_t)), *set = calloc(2 * (size_t)cap, sizeof(uint32_t));
     if (!ring || !set) {
@@ -67,19 +81,13 @@ static void ghost_fit(struct s3 *s) {
         free(set);
         return;
     }
-    uint32_t *old = s->ring, n = s->cap, from = s->next;
-    free(s->set);
+    s->old_set = s->set;
+    s->old_cap = s->old_left = s->cap;
+    free(s->ring);
     s->ring = ring;
     s->set = set;
     s->cap = cap;
     s->next = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t print = old[(from + i) & (n - 1)];
-        if (!print) continue;
-        s->ring[s->next++] = print;
-        *slot_of(s, print) = print;
-    }
-    free(old);
 }
 
 static void enter(struct policy *p, struct object *o, bool main, bool back) {
@@ -137,11 +145,18 @@ static void s3_evicted(struct policy *p, struct object *o, uint64_t hash) {
 
 static void s3_prefix_done(struct policy *p, const struct policy_event *last) {}
 
+static void s3_drain(struct policy *p, object_ref into) {
+    struct s3 *s = p->state;
+    list_splice_back(p->records, into, s->main);
+    list_splice_back(p->records, into, s->small);
+    s->n_small = s->n_main = p->count = 0;
+}
+
 static unsigned s3_freq(const struct policy *p, const struct object *o) { return object_freq(o); }
 
 static uint64_t s3_memory(const struct policy *p) {
     const struct s3 *s = p->state;
-    return sizeof(*s) + 3 * (uint64_t)s->cap * sizeof(uint32_t);
+    return sizeof(*s) + (3 * (uint64_t)s->cap + (s->old_set ? 2 * (uint64_t)s->old_cap : 0)) * sizeof(uint32_t);
 }
 
 const struct policy_ops policy_s3fifo = {
@@ -156,6 +171,7 @@ const struct policy_ops policy_s3fifo = {
     .give_back = s3_give_back,
     .evicted = s3_evicted,
     .prefix_done = s3_prefix_done,
+    .drain = s3_drain,
     .freq = s3_freq,
     .memory = s3_memory,
 };

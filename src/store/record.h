@@ -20,7 +20,7 @@ enum object_flag {
     OBJECT_INLINE = 1u << 25, /* the value follows the key */
     OBJECT_CRC = 1u << 26,    /* crc is set */
     OBJECT_MULTI = 1u << 27,  /* several blocks, listed in the extra */
-    OBJECT_VICTIM = 1u << 28, /* a plan will evict it: no longer there for look-ups */
+    OBJECT_VICTIM = 1u << 28, /* taken by the plan that is being made in this very call */
     OBJECT_GEN = 1u << 29,    /* which of two policy generations holds it */
     OBJECT_Q1 = 1u << 30,     /* the policy's own two bits */
     OBJECT_Q2 = 1u << 31,

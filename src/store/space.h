@@ -75,7 +75,7 @@ struct space {
     uint64_t live;
     struct segment **segments;
     uint32_t n_segments;
-    block_id *cursors[16]; /* block numbers that outside walks hold; kept valid across merges */
+    block_id *cursors[32]; /* block numbers that outside walks hold; kept valid across merges */
     unsigned n_cursors;
 };
 

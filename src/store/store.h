@@ -115,8 +115,10 @@ bool store_segment_by_name(const struct store *s, struct span name, struct store
 
 /* One per connection, zero-initialised: lets the puts of a prefix go on where its look-up ended. */
 struct store_chain {
-    uint32_t request;   /* number of the connection's last look-up batch */
-    uint32_t hits;      /* its leading hits */
+    uint32_t request;    /* number of the connection's last look-up batch */
+    uint32_t extends;    /* the request it extended */
+    uint32_t hits;       /* its leading hits */
+    uint64_t first_hash; /* of its first key: a get of exactly the hits is the same request */
     uint64_t next_hash; /* hash of its first missing key, 0: none */
 };
 enum store_batch_kind {
@@ -134,6 +136,7 @@ struct store_batch {
     uint32_t pos;        /* of the next key */
     uint32_t hits;       /* leading hits so far */
     bool open;           /* no miss so far */
+    bool numbered;       /* request is set: it is known whether this batch goes on where the last one ended */
 };
 /* chain may be NULL. Then one store_batch_* per key, in order: store_batch_hit, store_batch_miss, or (puts)
  * store_put_start, which counts its key itself. */

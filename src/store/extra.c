@@ -1,0 +1,173 @@
+/* What few objects have: TTL, pins, a group, several blocks, CRCs per MiB. Kept beside the record, so that the others pay
+ * nothing for it; OBJECT_EXTRA says whether to look. */
+#include <stdlib.h>
+#include <string.h>
+#include "store/books.h"
+
+static bool same_object(const struct htab_node *node, const void *key) {
+    return CONTAINER_OF(node, struct extra, node)->object == *(const object_ref *)key;
+}
+
+struct extra *extra_find(const struct store *s, const struct object *o) {
+    if (!(o->bits & OBJECT_EXTRA)) return NULL;
+    object_ref ref = record_ref(&s->records, o);
+    struct htab_node *n = htab_find(&s->extras, hash_u64(ref), same_object, &ref);
+    TARN_ASSERT(n != NULL);
+    return CONTAINER_OF(n, struct extra, node);
+}
+
+struct extra *extra_get(struct store *s, struct object *o) {
+    struct extra *x = extra_find(s, o);
+    if (x) return x;
+    x = xcalloc(1, sizeof(*x));
+    x->object = record_ref(&s->records, o);
+    htab_insert(&s->extras, &x->node, hash_u64(x->object));
+    o->bits |= OBJECT_EXTRA;
+    s->extra_bytes += sizeof(*x);
+    return x;
+}
+
+static void extra_free(struct store *s, struct extra *x) {
+    record_get(&s->records, x->object)->bits &= ~(uint32_t)(OBJECT_EXTRA | OBJECT_MULTI);
+    htab_remove(&s->extras, &x->node);
+    s->extra_bytes -= sizeof(*x) + x->n_blocks * sizeof(*x->blocks) + x->n_crcs * sizeof(*x->crcs);
+    free(x->blocks);
+    free(x->crcs);
+    free(x);
+}
+
+void extra_trim(struct store *s, struct extra *x) {
+    if (x->pin == STORE_PIN_NONE && !x->expire && !x->group && !x->n_blocks && !x->n_crcs) extra_free(s, x);
+}
+
+static void set_expire(struct store *s, struct extra *x, uint64_t wall_ms) {
+    s->expires += (wall_ms != 0) - (x->expire != 0);
+    x->expire = wall_ms;
+    if (wall_ms) wheel_set(s->ttl_wheel, &x->expire_node, wall_ms);
+    else wheel_remove(s->ttl_wheel, &x->expire_node);
+}
+
+static void count_pin(struct store *s, enum store_pin pin, uint64_t delta) {
+    if (pin == STORE_PIN_SOFT) s->soft_pins += delta;
+    if (pin == STORE_PIN_HARD) s->hard_pins += delta;
+}
+
+static void group_leave(struct store *s, struct extra *x) {
+    struct group *g = x->group;
+    if (!g) return;
+    if (x->group_prev) x->group_prev->group_next = x->group_next;
+    else g->members = x->group_next;
+    if (x->group_next) x->group_next->group_prev = x->group_prev;
+    x->group = NULL;
+    x->group_prev = x->group_next = NULL;
+    group_unref(s, g);
+}
+
+void extra_drop(struct store *s, struct object *o) {
+    struct extra *x = extra_find(s, o);
+    if (!x) return;
+    set_expire(s, x, 0);
+    wheel_remove(s->pin_wheel, &x->pin_node);
+    count_pin(s, x->pin, (uint64_t)-1);
+    group_leave(s, x);
+    extra_free(s, x);
+}
+
+/* --- TTL ---------------------------------------------------------------------------------------------------------------- */
+
+void extra_set_expire(struct store *s, struct object *o, uint64_t wall_ms) {
+    if (!wall_ms && !(o->bits & OBJECT_EXTRA)) return;
+    struct extra *x = extra_get(s, o);
+    set_expire(s, x, wall_ms);
+    extra_trim(s, x);
+}
+
+bool extra_expired(const struct store *s, const struct object *o) {
+    const struct extra *x = extra_find(s, o);
+    return x && x->expire && x->expire <= s->wall_ms;
+}
+
+bool extra_due(struct store *s, unsigned *budget) {
+    bool more = false;
+    struct wheel_node *n;
+    while (*budget > 0 && (n = wheel_pop(s->ttl_wheel, s->wall_ms, budget, &more))) {
+        struct extra *x = CONTAINER_OF(n, struct extra, expire_node);
+        s->stat.expired++;
+        book_remove(s, record_get(&s->records, x->object), STORE_WHY_EXPIRED);
+    }
+    return more || *budget == 0;
+}
+
+/* --- pins ------------------------------------------------------------------------------------------------------------------ */
+
+enum store_pin object_pin(const struct store *s, const struct object *o) {
+    const struct extra *x = extra_find(s, o);
+    return x ? x->pin : STORE_PIN_NONE;
+}
+
+void extra_set_pin(struct store *s, struct object *o, enum store_pin kind, uint64_t ms) {
+    if (kind == STORE_PIN_NONE && !(o->bits & OBJECT_EXTRA)) return;
+    bool was = book_protected(s, o);
+    book_unlink(s, o);
+    struct extra *x = extra_get(s, o);
+    count_pin(s, x->pin, (uint64_t)-1);
+    x->pin = kind;
+    count_pin(s, kind, 1);
+    x->pin_ms = kind == STORE_PIN_SOFT ? (ms ? ms : s->config.soft_pin_ms) : 0;
+    if (kind == STORE_PIN_SOFT) wheel_set(s->pin_wheel, &x->pin_node, s->now_ms + x->pin_ms);
+    else wheel_remove(s->pin_wheel, &x->pin_node);
+    extra_trim(s, x);
+    book_protect(s, o, was);
+    if (!list_linked(o)) book_relink(s, o);
+}
+
+void extra_renew_pin(struct store *s, struct object *o) {
+    struct extra *x = extra_find(s, o);
+    if (x->pin == STORE_PIN_SOFT && s->now_ms + x->pin_ms > x->pin_node.due)
+        wheel_set(s->pin_wheel, &x->pin_node, s->now_ms + x->pin_ms);
+}
+
+void extra_pin_over(struct store *s, struct wheel_node *node) {
+    struct extra *x = CONTAINER_OF(node, struct extra, pin_node);
+    extra_set_pin(s, record_get(&s->records, x->object), STORE_PIN_NONE, 0);
+}
+
+/* --- groups ------------------------------------------------------------------------------------------------------------------ */
+
+static bool same_group(const struct htab_node *node, const void *key) {
+    const struct group *g = CONTAINER_OF(node, struct group, node);
+    return span_eq(span_of(g->name, g->name_len), *(const struct span *)key);
+}
+
+/* One reference more; made when it is new. */
+struct group *group_get(struct store *s, struct span name) {
+    uint64_t hash = hash_bytes(name.data, name.len);
+    struct htab_node *n = htab_find(&s->groups, hash, same_group, &name);
+    struct group *g = n ? CONTAINER_OF(n, struct group, node) : NULL;
+    if (!g) {
+        g = xcalloc(1, sizeof(*g) + name.len);
+        g->name_len = (uint32_t)name.len;
+        memcpy(g->name, name.data, name.len);
+        htab_insert(&s->groups, &g->node, hash);
+        s->extra_bytes += sizeof(*g) + name.len;
+    }
+    g->count++;
+    return g;
+}
+
+void group_unref(struct store *s, struct group *g) {
+    if (--g->count > 0) return;
+    htab_remove(&s->groups, &g->node);
+    s->extra_bytes -= sizeof(*g) + g->name_len;
+    free(g);
+}
+
+/* Takes the caller's reference. */
+void group_join(struct store *s, struct object *o, struct group *g) {
+    struct extra *x = extra_get(s, o);
+    TARN_ASSERT(!x->group);
+    x->group = g;
+    x->group_next = g->members;
+    if (g->members) g->members->group_prev = x;
+    g->members = x;
+}

@@ -1,0 +1,470 @@
+/* Puts: from PUTSTART to PUTEND, and what becomes of those that never get there.
+ *
+ * A put that is over without PUTEND (time-out, superseded by SET, flushed) no longer holds its key, but its writer may
+ * still be writing: no clock stops a late one-sided write. Its space becomes a zombie until the writer says that nothing is
+ * in flight (PUTEND or PUTREVOKE with its old token), or its host confirms that the session was cut off. */
+#include <stdlib.h>
+#include <string.h>
+#include "store/batch.h"
+#include "store/books.h"
+
+/* --- sessions -------------------------------------------------------------------------------------------------------------- */
+
+static bool same_session(const struct htab_node *node, const void *key) {
+    return CONTAINER_OF(node, struct session, node)->id == *(const uint64_t *)key;
+}
+
+struct session *session_find(const struct store *s, uint64_t id) {
+    struct htab_node *n = htab_find(&s->sessions, hash_u64(id), same_session, &id);
+    return n ? CONTAINER_OF(n, struct session, node) : NULL;
+}
+
+struct session *session_get(struct store *s, uint64_t id) {
+    struct session *ss = session_find(s, id);
+    if (ss) return ss;
+    ss = xcalloc(1, sizeof(*ss));
+    ss->id = id;
+    htab_insert(&s->sessions, &ss->node, hash_u64(id));
+    return ss;
+}
+
+/* An empty one is made anew when it is needed. */
+void session_trim(struct store *s, struct session *ss) {
+    if (ss->leases || ss->puts || ss->fencing) return;
+    htab_remove(&s->sessions, &ss->node);
+    free(ss);
+}
+
+static void ask_fence(struct store *s, struct session *ss) {
+    if (ss->fencing || !s->events.fence) return;
+    ss->fencing = true;
+    s->stat.fences++;
+    s->events.fence(s->events.arg, ss->id);
+}
+
+/* --- life of a put ------------------------------------------------------------------------------------------------------------ */
+
+static bool same_key(const struct htab_node *node, const void *key) {
+    const struct store_put *p = CONTAINER_OF(node, struct store_put, node);
+    return span_eq(span_of(p->key, p->key_len), *(const struct span *)key);
+}
+
+static bool same_token(const struct htab_node *node, const void *key) {
+    return CONTAINER_OF(node, struct store_put, node)->token == *(const uint64_t *)key;
+}
+
+struct store_put *put_by_key(const struct store *s, struct span key, uint64_t hash) {
+    if (s->puts.count == 0) return NULL;
+    struct htab_node *n = htab_find(&s->puts, hash, same_key, &key);
+    return n ? CONTAINER_OF(n, struct store_put, node) : NULL;
+}
+
+static struct store_put *zombie_by_token(const struct store *s, uint64_t token) {
+    if (s->zombies.count == 0) return NULL;
+    struct htab_node *n = htab_find(&s->zombies, hash_u64(token), same_token, &token);
+    return n ? CONTAINER_OF(n, struct store_put, node) : NULL;
+}
+
+static size_t put_size(const struct store_put *p) { return sizeof(*p) + p->key_len; }
+
+static struct store_put *put_new(struct store *s, struct span key, uint64_t hash, struct session *ss) {
+    struct store_put *p = xcalloc(1, sizeof(*p) + key.len);
+    p->key_len = (uint32_t)key.len;
+    memcpy(p->key, key.data, key.len);
+    p->token = s->next_version++;
+    p->session = ss;
+    p->next = ss->list;
+    if (p->next) p->next->prev = p;
+    ss->list = p;
+    ss->puts++;
+    htab_insert(&s->puts, &p->node, hash);
+    s->put_bytes += put_size(p);
+    return p;
+}
+
+static uint64_t put_units(const struct store *s, const struct store_put *p) {
+    uint64_t units = 0;
+    for (uint32_t i = 0; i < p->n_blocks; i++) units += block_get(&s->space, p->blocks[i])->len;
+    return units;
+}
+
+/* Out of every table; blocks that are still its own become free. */
+static void put_free(struct store *s, struct store_put *p) {
+    if (p->state == PUT_ZOMBIE) {
+        htab_remove(&s->zombies, &p->node);
+        s->zombie_units -= put_units(s, p);
+    } else if (p->state != PUT_DEAD) {
+        htab_remove(&s->puts, &p->node);
+    }
+    if (p->state == PUT_ROOM || p->state == PUT_DEAD) room_abandon(s, p);
+    for (uint32_t i = 0; i < p->n_blocks; i++) space_release(&s->space, p->blocks[i]);
+    wheel_remove(s->put_wheel, &p->wheel);
+    if (p->group) group_unref(s, p->group);
+    struct session *ss = p->session;
+    if (p->prev) p->prev->next = p->next;
+    else ss->list = p->next;
+    if (p->next) p->next->prev = p->prev;
+    ss->puts--;
+    s->put_bytes -= put_size(p);
+    free(p);
+    session_trim(s, ss);
+}
+
+/* The key is free again; the space is not. */
+static void put_end_without(struct store *s, struct store_put *p) {
+    htab_remove(&s->puts, &p->node);
+    wheel_remove(s->put_wheel, &p->wheel);
+    if (p->state == PUT_ROOM) {
+        p->state = PUT_DEAD;
+        return;
+    }
+    p->state = PUT_ZOMBIE;
+    htab_insert(&s->zombies, &p->node, hash_u64(p->token));
+    s->zombie_units += put_units(s, p);
+    /* This process knows itself when its own write is over; nobody writes to a put without space or of a fenced session. */
+    if (p->local) return;
+    if (p->n_blocks == 0 || p->session->fenced) {
+        put_free(s, p);
+    } else if (p->session->closed) {
+        ask_fence(s, p->session);
+    } else {
+        wheel_set(s->put_wheel, &p->wheel, s->now_ms + s->config.put_release_timeout_ms);
+    }
+}
+
+void put_over(struct store *s, struct wheel_node *node) {
+    struct store_put *p = CONTAINER_OF(node, struct store_put, wheel);
+    if (p->state == PUT_ZOMBIE) {
+        ask_fence(s, p->session);
+        return;
+    }
+    s->stat.put_timeouts++;
+    put_end_without(s, p);
+}
+
+void store_session_closed(struct store *s, uint64_t session) {
+    struct session *ss = session_find(s, session);
+    if (!ss) return;
+    ss->closed = true;
+    for (struct store_put *p = ss->list; p; p = p->next)
+        if (p->state == PUT_ZOMBIE && !p->local) {
+            ask_fence(s, ss);
+            return;
+        }
+}
+
+void store_session_fenced(struct store *s, uint64_t session) {
+    struct session *ss = session_find(s, session);
+    if (!ss) return;
+    ss->fenced = true;
+    ss->fencing = true; /* keeps it while its puts go */
+    for (struct store_put *p = ss->list, *next; p; p = next) {
+        next = p->next;
+        if (p->state == PUT_ZOMBIE && !p->local) put_free(s, p);
+    }
+    ss->fencing = false;
+    session_trim(s, ss);
+}
+
+static void collect(void *arg, struct htab_node *node) {
+    struct store_put **list = arg, *p = CONTAINER_OF(node, struct store_put, node);
+    p->plan.stop = (uintptr_t)*list;
+    *list = p;
+}
+
+void put_free_all(struct store *s) {
+    struct htab *tables[] = {&s->puts, &s->zombies};
+    for (int i = 0; i < 2; i++) {
+        struct store_put *list = NULL;
+        uint64_t cursor = 0;
+        do cursor = htab_scan(tables[i], cursor, collect, &list);
+        while (cursor);
+        while (list) {
+            struct store_put *p = list;
+            list = (struct store_put *)(uintptr_t)p->plan.stop;
+            put_free(s, p);
+        }
+    }
+}
+
+/* --- PUTSTART -------------------------------------------------------------------------------------------------------------------- */
+
+/* A flush is also the end of what was being written. */
+static bool put_flushed(const struct store *s, const struct store_put *p) { return p->token <= s->flush_version; }
+
+static tarn_status check_options(const struct store *s, struct span key, uint64_t size, const struct store_put_options *o) {
+    if (key.len == 0 || key.len > STORE_KEY_MAX || size > STORE_SIZE_MAX) return TARN_EINVAL;
+    if (o->replicas < 1 || o->replicas > STORE_REPLICAS_MAX) return TARN_EINVAL;
+    struct store_segment_info info;
+    for (size_t i = 0; i < o->prefers; i++)
+        if (!store_segment_by_name(s, o->prefer[i], &info)) return TARN_ENOSEGMENT;
+    return TARN_OK;
+}
+
+/* Whether the key is free for a new put; other puts that must give way have done so. */
+static tarn_status claim_key(struct store *s, struct span key, uint64_t hash, bool supersede) {
+    struct store_put *p = put_by_key(s, key, hash);
+    if (!p) return TARN_OK;
+    if (!supersede && !put_flushed(s, p)) {
+        s->stat.put_busy++;
+        return TARN_EBUSY;
+    }
+    s->stat.put_superseded++;
+    put_end_without(s, p);
+    return TARN_OK;
+}
+
+static tarn_status put_opened(struct store *s, struct store_put *p) {
+    p->state = PUT_OPEN;
+    for (uint32_t i = 0; i < p->n_blocks; i++) block_assign(&s->space, p->blocks[i], BLOCK_HELD, 0, 0);
+    uint64_t rate = s->config.put_timeout_rate ? s->config.put_timeout_rate : 1;
+    p->deadline_ms = s->now_ms + s->config.put_timeout_ms + p->size * 1000 / rate;
+    if (!p->local) wheel_set(s->put_wheel, &p->wheel, p->deadline_ms);
+    return TARN_OK;
+}
+
+static tarn_status put_room(struct store *s, struct store_put *p, unsigned *budget) {
+    tarn_status st = room_make(s, p, budget);
+    if (st == TARN_OK) return put_opened(s, p);
+    if (st == TARN_EAGAIN) {
+        s->stat.room_slices++;
+        return st;
+    }
+    if (st == TARN_ENOSPACE) s->stat.put_nospace++;
+    put_free(s, p);
+    return st;
+}
+
+tarn_status store_put_start(struct store *s, struct store_batch *b, struct span key, uint64_t size,
+                            const struct store_put_options *options, uint64_t session, unsigned *budget,
+                            struct store_put **put_p) {
+    tarn_status st = check_options(s, key, size, options);
+    if (st != TARN_OK) return st;
+    uint64_t hash = store_hash(key);
+    s->stat.put_starts++;
+    if (*budget > 0) --*budget;
+    batch_number(s, b, hash);
+    struct object *o = store_find_hashed(s, key, hash);
+    if (o && !options->replace) {
+        s->stat.put_exists++;
+        store_batch_hit(s, b, o);
+        return TARN_EEXISTS;
+    }
+    struct policy_event event = batch_event(s, b);
+    b->open = false;
+    b->pos++;
+    if ((st = claim_key(s, key, hash, options->supersede)) != TARN_OK) return st;
+    struct session *ss = session_get(s, session);
+    if (ss->puts >= s->config.max_puts_per_session) {
+        session_trim(s, ss);
+        return TARN_ELIMIT;
+    }
+    struct store_put *p = put_new(s, key, hash, ss);
+    p->size = size;
+    p->in_line = size <= STORE_INLINE_MAX;
+    p->units = p->in_line ? 0 : space_units(size);
+    p->event = event;
+    p->replace = options->replace;
+    p->local = options->local;
+    p->pin = options->pin;
+    p->pin_ms = options->pin_ms;
+    p->expire_wall_ms = options->expire_wall_ms;
+    if (options->group.len) p->group = group_get(s, options->group);
+    st = put_room(s, p, budget);
+    if (st == TARN_OK || st == TARN_EAGAIN) *put_p = p;
+    return st;
+}
+
+tarn_status store_put_continue(struct store *s, struct store_put *p, unsigned *budget) {
+    if (p->state == PUT_DEAD) {
+        put_free(s, p);
+        return TARN_EBUSY;
+    }
+    TARN_ASSERT(p->state == PUT_ROOM);
+    return put_room(s, p, budget);
+}
+
+void store_put_abandon(struct store *s, struct store_put **put_p) {
+    TARN_ASSERT((*put_p)->state == PUT_ROOM || (*put_p)->state == PUT_DEAD);
+    put_free(s, *put_p);
+    *put_p = NULL;
+}
+
+uint64_t store_put_token(const struct store_put *p) { return p->token; }
+
+uint64_t store_put_deadline_ms(const struct store_put *p) { return p->deadline_ms; }
+
+bool store_put_is_inline(const struct store_put *p) { return p->in_line; }
+
+void store_put_layout(const struct store *s, const struct store_put *p, struct store_layout *layout_p) {
+    layout_p->replicas = 1;
+    struct store_replica *r = &layout_p->replica[0];
+    r->tier = STORE_TIER_MEMORY;
+    r->extents = p->n_blocks;
+    uint64_t left = p->size;
+    for (uint32_t i = 0; i < p->n_blocks; i++) {
+        const struct block *b = block_get(&s->space, p->blocks[i]);
+        uint64_t len = min_u64((uint64_t)b->len * UNIT, left);
+        r->extent[i] = (struct store_extent){block_segment(b), s->space.segments[block_segment(b)]->epoch,
+                                             block_offset(b) * UNIT, len};
+        left -= len;
+    }
+}
+
+/* --- PUTEND ------------------------------------------------------------------------------------------------------------------------ */
+
+static struct object *record_new(struct store *s, struct span key, const struct span *value, uint64_t version,
+                                 const struct policy_event *e) {
+    struct object *o = record_alloc(&s->records, sizeof(*o) + key.len + (value ? value->len : 0));
+    if (!o) return NULL;
+    *o = (struct object){.bits = (uint32_t)key.len, .version_depth = version << 16, .request = e->request};
+    object_set_depth(o, e->depth);
+    memcpy(o->data, key.data, key.len);
+    if (value) {
+        o->bits |= OBJECT_INLINE;
+        object_set_slack(o, (uint32_t)value->len);
+        if (value->len) memcpy(o->data + key.len, value->data, value->len);
+    }
+    return o;
+}
+
+/* Whatever stands under the key goes; also what look-ups no longer see. */
+static void make_way(struct store *s, struct span key, uint64_t hash) {
+    struct object *old = index_find(&s->index, key, hash);
+    if (!old) return;
+    s->stat.replaced++;
+    book_remove(s, old, STORE_WHY_REPLACED);
+}
+
+static void set_crc(struct object *o, uint32_t crc) {
+    o->crc = crc;
+    o->bits |= OBJECT_CRC;
+}
+
+static void attach_blocks(struct store *s, struct store_put *p, struct object *o, const uint32_t *crcs, size_t n_crcs) {
+    uint64_t units = put_units(s, p);
+    object_set_slack(o, (uint32_t)(units * UNIT - p->size));
+    unsigned domain = quota_domain(s, store_object_key(o));
+    for (uint32_t i = 0; i < p->n_blocks; i++)
+        block_assign(&s->space, p->blocks[i], BLOCK_OBJECT, record_ref(&s->records, o), domain);
+    o->block = p->blocks[0];
+    if (p->n_blocks > 1) {
+        struct extra *x = extra_get(s, o);
+        x->blocks = xmemdup(p->blocks, p->n_blocks * sizeof(p->blocks[0]));
+        x->n_blocks = p->n_blocks;
+        s->extra_bytes += p->n_blocks * sizeof(p->blocks[0]);
+        o->bits |= OBJECT_MULTI;
+    }
+    if (n_crcs) {
+        struct extra *x = extra_get(s, o);
+        x->crcs = xmemdup(crcs, n_crcs * sizeof(*crcs));
+        x->n_crcs = (uint32_t)n_crcs;
+        s->extra_bytes += n_crcs * sizeof(*crcs);
+    }
+    p->n_blocks = 0;
+}
+
+static tarn_status complete(struct store *s, struct store_put *p, uint64_t hash, int64_t crc, const uint32_t *crcs,
+                            size_t n_crcs, const struct span *value) {
+    struct span key = span_of(p->key, p->key_len);
+    struct object *o = record_new(s, key, p->in_line ? value : NULL, p->token, &p->event);
+    if (!o) return TARN_EOOM;
+    make_way(s, key, hash);
+    if (crc >= 0) set_crc(o, (uint32_t)crc);
+    if (p->in_line) o->block = quota_domain(s, key);
+    else attach_blocks(s, p, o, crcs, n_crcs);
+    book_insert(s, o, hash, &p->event);
+    if (p->expire_wall_ms) extra_set_expire(s, o, p->expire_wall_ms);
+    if (p->group) {
+        group_join(s, o, p->group);
+        p->group = NULL;
+    }
+    if (p->pin != STORE_PIN_NONE) extra_set_pin(s, o, p->pin, p->pin_ms);
+    s->stat.put_ends++;
+    if (s->events.complete) s->events.complete(s->events.arg, key);
+    put_free(s, p);
+    return TARN_OK;
+}
+
+tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int64_t crc, uint32_t failed,
+                          const uint32_t *crcs, size_t n_crcs, const struct span *value) {
+    uint64_t hash = store_hash(key);
+    struct store_put *p = put_by_key(s, key, hash);
+    if (p && p->token == token && p->state == PUT_OPEN && !put_flushed(s, p)) {
+        if (p->in_line ? !value || value->len != p->size : value != NULL) return TARN_EINVAL;
+        if (n_crcs && (p->size <= STORE_CRC_BLOCK || n_crcs != (p->size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK))
+            return TARN_EINVAL;
+        if (crc > UINT32_MAX || (failed & ~1u)) return TARN_EINVAL;
+        if (failed) {
+            s->stat.put_revokes++;
+            put_free(s, p);
+            return TARN_EIO;
+        }
+        return complete(s, p, hash, crc, crcs, n_crcs, value);
+    }
+    struct object *o = store_find_hashed(s, key, hash);
+    if (o && object_version(o) == token) return TARN_OK;
+    store_put_revoke(s, key, token);
+    return TARN_ETOKEN;
+}
+
+/* The writer says that nothing is in flight, so a zombie's space is free, too; its token is over all the same. */
+tarn_status store_put_revoke(struct store *s, struct span key, uint64_t token) {
+    struct store_put *p = put_by_key(s, key, store_hash(key));
+    if (p && p->token == token && p->state == PUT_OPEN) {
+        s->stat.put_revokes++;
+        put_free(s, p);
+        return TARN_OK;
+    }
+    struct store_put *z = zombie_by_token(s, token);
+    if (z && span_eq(span_of(z->key, z->key_len), key)) put_free(s, z);
+    s->stat.bad_tokens++;
+    return TARN_ETOKEN;
+}
+
+/* --- SET of small values -------------------------------------------------------------------------------------------------------------- */
+
+/* The common overwrite: same key, same size class, nothing special about the object. */
+static bool rewrite(struct store *s, struct object *o, struct span value, uint32_t crc, const struct policy_event *e) {
+    if (!(o->bits & OBJECT_INLINE) || (o->bits & OBJECT_EXTRA) || (s->stale && book_stale(s, o))) return false;
+    if (!record_same_class(book_record_size(o), sizeof(*o) + object_key_len(o) + value.len)) return false;
+    s->domains[o->block].bytes += value.len - object_slack(o);
+    object_set_slack(o, (uint32_t)value.len);
+    if (value.len) memcpy(o->data + object_key_len(o), value.data, value.len);
+    o->version_depth = s->next_version++ << 16 | object_depth(o);
+    set_crc(o, crc);
+    o->request = e->request;
+    book_access(s, o, e);
+    s->stat.replaced++;
+    return true;
+}
+
+tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span key, struct span value, uint32_t crc,
+                             const struct store_put_options *options, unsigned *budget) {
+    TARN_ASSERT(value.len <= STORE_INLINE_MAX);
+    tarn_status st = check_options(s, key, value.len, options);
+    if (st != TARN_OK) return st;
+    uint64_t hash = store_hash(key);
+    batch_number(s, b, hash);
+    struct policy_event e = batch_event(s, b);
+    if ((st = room_limits(s, quota_domain(s, key), value.len, budget)) != TARN_OK) return st;
+    if ((st = claim_key(s, key, hash, options->supersede)) != TARN_OK) return st;
+    b->pos++;
+    if (*budget > 0) --*budget;
+    s->stat.put_starts++;
+    s->stat.put_ends++;
+    bool plain = !options->expire_wall_ms && options->pin == STORE_PIN_NONE && !options->group.len;
+    struct object *o = index_find(&s->index, key, hash);
+    if (!(o && plain && rewrite(s, o, value, crc, &e))) {
+        if (!(o = record_new(s, key, &value, s->next_version++, &e))) return TARN_EOOM;
+        make_way(s, key, hash);
+        set_crc(o, crc);
+        o->block = quota_domain(s, key);
+        book_insert(s, o, hash, &e);
+        if (options->expire_wall_ms) extra_set_expire(s, o, options->expire_wall_ms);
+        if (options->group.len) group_join(s, o, group_get(s, options->group));
+        if (options->pin != STORE_PIN_NONE) extra_set_pin(s, o, options->pin, options->pin_ms);
+    }
+    if (s->events.complete) s->events.complete(s->events.arg, key);
+    return TARN_OK;
+}

@@ -1,0 +1,158 @@
+/* Quotas: the bytes that the keys of a prefix may hold. Each quota is a domain with an eviction order of its own, so that a
+ * full one evicts among its own objects; domain 0 is all keys without. An object knows its domain (book_domain); when quotas
+ * change, a background walk moves objects to where they belong now. */
+#include <stdlib.h>
+#include <string.h>
+#include "store/books.h"
+
+void domain_open(struct store *s, unsigned n) {
+    struct domain *d = &s->domains[n];
+    *d = (struct domain){.used = true};
+    for (int inl = 0; inl < 2; inl++) {
+        policy_open(&d->policy[inl], s->policy, &s->records, &s->config);
+        d->soft[inl] = list_new(&s->records);
+        d->legacy[inl] = list_new(&s->records);
+    }
+    if (n >= s->n_domains) s->n_domains = n + 1;
+}
+
+static void domain_close(struct store *s, unsigned n) {
+    struct domain *d = &s->domains[n];
+    for (int inl = 0; inl < 2; inl++) {
+        policy_close(&d->policy[inl]);
+        list_free(&s->records, d->soft[inl]);
+        list_free(&s->records, d->legacy[inl]);
+    }
+    free(d->prefix);
+    *d = (struct domain){0};
+    while (s->n_domains > 1 && !s->domains[s->n_domains - 1].used) s->n_domains--;
+}
+
+void quota_free_all(struct store *s) {
+    for (unsigned i = DOMAINS; i-- > 0;)
+        if (s->domains[i].used) domain_close(s, i);
+}
+
+/* The longest prefix wins. */
+unsigned quota_domain(const struct store *s, struct span key) {
+    unsigned best = 0;
+    size_t best_len = 0;
+    for (unsigned i = 1; i < s->n_domains; i++) {
+        const struct domain *d = &s->domains[i];
+        if (!d->used || d->leaving || d->prefix_len > key.len || d->prefix_len < best_len) continue;
+        if (memcmp(d->prefix, key.data, d->prefix_len) != 0) continue;
+        best = i;
+        best_len = d->prefix_len;
+    }
+    return best;
+}
+
+static struct domain *find(const struct store *s, struct span prefix) {
+    for (unsigned i = 1; i < s->n_domains; i++) {
+        const struct domain *d = &s->domains[i];
+        if (d->used && !d->leaving && span_eq(span_of(d->prefix, d->prefix_len), prefix)) return (struct domain *)d;
+    }
+    return NULL;
+}
+
+static void start_recount(struct store *s) {
+    if (s->recount) s->recount_again = true;
+    s->recount = true;
+}
+
+tarn_status store_quota_set(struct store *s, struct span prefix, uint64_t bytes) {
+    if (prefix.len == 0 || prefix.len > STORE_KEY_MAX || bytes == 0) return TARN_EINVAL;
+    struct domain *d = find(s, prefix);
+    if (d) {
+        d->limit = bytes;
+        return TARN_OK;
+    }
+    unsigned n = 1;
+    while (n < DOMAINS && s->domains[n].used) n++;
+    if (n == DOMAINS) return TARN_ELIMIT;
+    domain_open(s, n);
+    d = &s->domains[n];
+    d->prefix = xmemdup(prefix.data, prefix.len);
+    d->prefix_len = prefix.len;
+    d->limit = bytes;
+    s->n_quotas++;
+    start_recount(s);
+    return TARN_OK;
+}
+
+bool store_quota_del(struct store *s, struct span prefix) {
+    struct domain *d = find(s, prefix);
+    if (!d) return false;
+    d->leaving = true;
+    s->n_quotas--;
+    start_recount(s);
+    return true;
+}
+
+static void fill(const struct store *s, const struct domain *d, struct store_quota *q) {
+    *q = (struct store_quota){span_of(d->prefix, d->prefix_len), d->limit, d->bytes, d->objects, s->recount};
+}
+
+bool store_quota_get(const struct store *s, struct span prefix, struct store_quota *quota_p) {
+    const struct domain *d = find(s, prefix);
+    if (d) fill(s, d, quota_p);
+    return d != NULL;
+}
+
+size_t store_quota_list(const struct store *s, struct store_quota *quotas, size_t cap) {
+    size_t n = 0;
+    for (unsigned i = 1; i < s->n_domains; i++) {
+        if (!s->domains[i].used || s->domains[i].leaving) continue;
+        if (n < cap) fill(s, &s->domains[i], &quotas[n]);
+        n++;
+    }
+    return n;
+}
+
+struct recount {
+    struct store *s;
+    unsigned n;
+};
+
+static void move_object(void *arg, struct object *o) {
+    struct recount *r = arg;
+    struct store *s = r->s;
+    r->n++;
+    unsigned from = book_domain(s, o), to = quota_domain(s, store_object_key(o));
+    if (from == to) return;
+    bool linked = list_linked(o);
+    book_unlink(s, o);
+    uint64_t size = store_object_size(s, o);
+    s->domains[from].bytes -= size;
+    s->domains[from].objects--;
+    s->domains[to].bytes += size;
+    s->domains[to].objects++;
+    if (o->bits & OBJECT_INLINE) {
+        o->block = to;
+    } else {
+        uint32_t n;
+        const block_id *blocks = book_blocks(s, o, &n);
+        for (uint32_t i = 0; i < n; i++) block_assign(&s->space, blocks[i], BLOCK_OBJECT, record_ref(&s->records, o), to);
+    }
+    if (linked) book_relink(s, o);
+}
+
+/* Puts under way remember their domain number: a domain that still has some stays until they are over. */
+static bool domain_busy(const struct store *s, unsigned n) {
+    return s->domains[n].objects > 0;
+}
+
+bool quota_recount(struct store *s, unsigned *budget) {
+    while (s->recount && *budget > 0) {
+        struct recount r = {.s = s};
+        s->recount_cursor = index_scan(&s->index, s->recount_cursor, move_object, &r);
+        *budget -= *budget > r.n + 1 ? r.n + 1 : *budget;
+        if (s->recount_cursor) continue;
+        s->recount = s->recount_again;
+        s->recount_again = false;
+        if (s->recount) break;
+        for (unsigned i = 1; i < DOMAINS; i++)
+            if (s->domains[i].used && s->domains[i].leaving && !domain_busy(s, i)) domain_close(s, i);
+    }
+    return s->recount;
+}
