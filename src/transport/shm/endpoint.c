@@ -1,0 +1,399 @@
+/* The client's side of shm: a unix socket to ask for memory, and loads and stores from then on. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/segment_header.h"
+#include "transport/crc_track.h"
+#include "transport/shm/shm.h"
+
+#define ENDPOINT_MAGIC    0x53455044u /* "SEPD" */
+#define KEY_MAGIC         0x534b4559u /* "SKEY" */
+#define ATTACH_DEFAULT_MS 5000u
+#define COPY_CHUNK        (1u << 20)
+
+struct transport_endpoint {
+    uint32_t magic;
+    struct transport_domain *domain;
+    TAILQ_ENTRY(transport_endpoint) run_link;
+    bool queued;
+    int fd;
+    bool failed;
+    uint64_t next_id;
+    struct transport_op *head, **tail;
+};
+
+struct transport_key {
+    uint32_t magic;
+    struct transport_endpoint *endpoint;
+    struct segment_header *map;
+    uint64_t map_size, size;
+    uint32_t segment;
+    bool writable;
+    bool lent; /* pointers into it are out */
+    uint64_t session;
+    uint32_t master_epoch, segment_epoch; /* when it was attached */
+};
+
+/* In op->scratch. */
+struct op_state {
+    struct crc_track crc;
+    uint32_t part_at, iov_at;
+    uint64_t part_offset, iov_offset;
+};
+_Static_assert(sizeof(struct op_state) <= sizeof(((struct transport_op *)0)->scratch), "op scratch");
+
+static struct op_state *state_of(struct transport_op *op) {
+    return (struct op_state *)(void *)op->scratch;
+}
+
+/* --- endpoint --- */
+
+tarn_status shm_connect(struct transport_domain *d, const char *uri, uint64_t deadline_boot_ms,
+                        struct transport_endpoint **endpoint_p) {
+    (void)deadline_boot_ms; /* a unix socket connects at once, or not */
+    struct sockaddr_un addr;
+    const char *path;
+    if (!shm_address(uri, &addr, &path)) return TARN_EINVAL;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return TARN_EIO;
+    if (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) != 0) {
+        log_verbose("shm socket %s: %s", path, strerror(errno));
+        tarn_status s = errno == EACCES || errno == EPERM ? TARN_EPERM : TARN_ECLOSED;
+        close(fd);
+        return s;
+    }
+    struct transport_endpoint *e = xcalloc(1, sizeof(*e));
+    e->magic = ENDPOINT_MAGIC;
+    e->domain = d;
+    e->fd = fd;
+    e->tail = &e->head;
+    d->n_endpoints++;
+    *endpoint_p = e;
+    return TARN_OK;
+}
+
+tarn_status shm_endpoint_status(const struct transport_endpoint *e) {
+    MAGIC_CHECK(e, ENDPOINT_MAGIC);
+    return e->failed ? TARN_ECLOSED : TARN_OK;
+}
+
+static struct transport_op *pop(struct transport_endpoint *e) {
+    struct transport_op *op = e->head;
+    if (op == NULL) return NULL;
+    e->head = op->next;
+    if (e->head == NULL) e->tail = &e->head;
+    return op;
+}
+
+static void complete(struct transport_endpoint *e, tarn_status status) {
+    struct transport_op *op = pop(e);
+    op->status = status;
+    e->domain->completed++;
+    op->done(op);
+}
+
+void shm_endpoint_close(struct transport_endpoint **endpoint_p) {
+    struct transport_endpoint *e = *endpoint_p;
+    if (e == NULL) return;
+    MAGIC_CHECK(e, ENDPOINT_MAGIC);
+    *endpoint_p = NULL;
+    while (e->head != NULL) complete(e, TARN_ECANCELED);
+    if (e->queued) TAILQ_REMOVE(&e->domain->runnable, e, run_link);
+    close(e->fd);
+    e->domain->n_endpoints--;
+    e->magic = 0;
+    free(e);
+}
+
+/* --- attaching --- */
+
+static tarn_status status_from_wire(uint32_t s) {
+    switch (s) {
+    case SHM_OK: return TARN_OK;
+    case GRANT_BAD_EPOCH: return TARN_ESTALE;
+    case GRANT_EXPIRED: return TARN_EGRANT_EXPIRED;
+    case SHM_TOO_MANY: return TARN_ELIMIT;
+    default: return s < GRANT_VERDICTS ? TARN_EPERM : TARN_EPROTO;
+    }
+}
+
+static tarn_status wait_readable(int fd, uint64_t deadline_boot_ms) {
+    for (;;) {
+        uint64_t now = clock_boot_ms();
+        if (now >= deadline_boot_ms) return TARN_ETIMEOUT;
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        int n = poll(&p, 1, (int)min_u64(deadline_boot_ms - now, 1000));
+        if (n > 0) return TARN_OK;
+        if (n < 0 && errno != EINTR) return TARN_EIO;
+    }
+}
+
+/* The reply, and the descriptor that came with it (-1: none). */
+static tarn_status receive_reply(struct transport_endpoint *e, struct shm_reply *reply_p, int *fd_p) {
+    struct iovec iov = {reply_p, sizeof(*reply_p)};
+    union {
+        char space[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.space,
+                         .msg_controllen = sizeof(control.space)};
+    ssize_t got = recvmsg(e->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    *fd_p = -1;
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return TARN_EAGAIN;
+    struct cmsghdr *c = got > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+    if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+        c->cmsg_len == CMSG_LEN(sizeof(int))) {
+        memcpy(fd_p, CMSG_DATA(c), sizeof(int));
+    }
+    if (got <= 0) return TARN_ECLOSED;
+    if (got != (ssize_t)sizeof(*reply_p) || reply_p->magic != SHM_MAGIC || reply_p->type != SHM_REPLY)
+        return TARN_EPROTO;
+    return TARN_OK;
+}
+
+/* Sends the request and waits for its answer; answers to earlier ones that nobody waited for are thrown away. */
+static tarn_status ask(struct transport_endpoint *e, struct shm_request *rq, uint64_t deadline_boot_ms,
+                       struct shm_reply *reply_p, int *fd_p) {
+    rq->request_id = ++e->next_id;
+    if (send(e->fd, rq, sizeof(*rq), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(*rq)) {
+        if (errno != EAGAIN) e->failed = true;
+        return TARN_ECLOSED;
+    }
+    for (;;) {
+        tarn_status s = wait_readable(e->fd, deadline_boot_ms);
+        if (s != TARN_OK) return s;
+        s = receive_reply(e, reply_p, fd_p);
+        if (s == TARN_EAGAIN) continue;
+        if (s == TARN_OK && reply_p->request_id == rq->request_id) return TARN_OK;
+        if (*fd_p >= 0) close(*fd_p);
+        if (s != TARN_OK) {
+            e->failed = true;
+            return s;
+        }
+    }
+}
+
+static tarn_status map_segment(struct transport_key *k, int fd, const struct shm_reply *reply,
+                               const struct transport_key_config *config) {
+    struct stat st;
+    if (reply->header_size != SEGMENT_HEADER_SIZE || reply->size != config->size || fstat(fd, &st) != 0 ||
+        (uint64_t)st.st_size < SEGMENT_HEADER_SIZE + reply->size) {
+        return TARN_EPROTO;
+    }
+    k->size = reply->size;
+    /* The file's size: hugetlb maps whole pages only. */
+    k->map_size = (uint64_t)st.st_size;
+    void *map = mmap(NULL, k->map_size, PROT_READ | (config->writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED) {
+        log_warning("Mapping segment %u: %s", config->segment, strerror(errno));
+        return TARN_ENOMEM;
+    }
+    k->map = map;
+    /* A child must not have it: the host watches this process only. */
+    if (madvise(map, k->map_size, MADV_DONTFORK) != 0) return TARN_EIO;
+    (void)madvise(map, k->map_size, MADV_DONTDUMP);
+    struct segment_header h;
+    memcpy(&h, map, offsetof(struct segment_header, master_epoch));
+    if (!segment_header_valid(&h) || h.segment_id != config->segment || h.size != config->size)
+        return TARN_EPROTO;
+    k->master_epoch = segment_header_master_epoch(k->map);
+    k->segment_epoch = segment_header_segment_epoch(k->map);
+    return k->segment_epoch == config->segment_epoch ? TARN_OK : TARN_ESTALE;
+}
+
+/* Takes the segment out of our address space. Where the caller holds pointers (a put in place while its session was lost),
+ * private memory takes its place: late stores go nowhere instead of killing the program. Those addresses are never given back. */
+static void unmap_segment(struct transport_key *k) {
+    if (k->map == NULL) return;
+    if (k->lent && mmap(k->map, k->map_size, PROT_READ | PROT_WRITE,
+                        MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED) {
+        return;
+    }
+    munmap(k->map, k->map_size);
+}
+
+static void detach(struct transport_key *k) {
+    unmap_segment(k);
+    struct shm_request rq = {
+        .magic = SHM_MAGIC,
+        .version = SHM_VERSION,
+        .type = SHM_DETACH,
+        .request_id = ++k->endpoint->next_id,
+        .extent = {.segment = k->segment},
+        .session = k->session,
+        .writable = k->writable,
+    };
+    /* If it does not arrive the host waits for our end: later, not wrong. */
+    ssize_t sent = send(k->endpoint->fd, &rq, sizeof(rq), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && errno != EAGAIN) k->endpoint->failed = true;
+}
+
+tarn_status shm_key_unpack(struct transport_endpoint *e, const struct transport_key_config *config,
+                           struct transport_key **key_p) {
+    MAGIC_CHECK(e, ENDPOINT_MAGIC);
+    if (config->packed_len != GRANT_SIZE) return TARN_EINVAL;
+    struct shm_request rq = {
+        .magic = SHM_MAGIC,
+        .version = SHM_VERSION,
+        .type = SHM_ATTACH,
+        .extent = {config->segment, config->segment_epoch, 0, config->size},
+        .writable = config->writable,
+    };
+    memcpy(rq.grant, config->packed, GRANT_SIZE);
+    struct shm_reply reply;
+    int fd;
+    uint64_t deadline =
+        config->deadline_boot_ms != 0 ? config->deadline_boot_ms : clock_boot_ms() + ATTACH_DEFAULT_MS;
+    tarn_status s = ask(e, &rq, deadline, &reply, &fd);
+    if (s != TARN_OK) return s;
+    if (reply.status == SHM_OK && fd < 0) reply.status = UINT32_MAX;
+    if (reply.status != SHM_OK) {
+        if (fd >= 0) close(fd);
+        return status_from_wire(reply.status);
+    }
+    struct transport_key *k = xcalloc(1, sizeof(*k));
+    k->magic = KEY_MAGIC;
+    k->endpoint = e;
+    k->segment = config->segment;
+    k->writable = config->writable;
+    k->session = reply.session;
+    s = map_segment(k, fd, &reply, config);
+    close(fd); /* the mapping is enough, and a child cannot inherit it */
+    if (s != TARN_OK) {
+        shm_key_close(&k);
+        return s;
+    }
+    *key_p = k;
+    return TARN_OK;
+}
+
+void shm_key_close(struct transport_key **key_p) {
+    struct transport_key *k = *key_p;
+    if (k == NULL) return;
+    MAGIC_CHECK(k, KEY_MAGIC);
+    *key_p = NULL;
+    detach(k);
+    k->magic = 0;
+    free(k);
+}
+
+static void *locate(struct transport_key *k, uint64_t offset, uint64_t length) {
+    MAGIC_CHECK(k, KEY_MAGIC);
+    if (offset > k->size || length > k->size - offset) return NULL;
+    return (char *)k->map + SEGMENT_HEADER_SIZE + offset;
+}
+
+void *shm_key_map(struct transport_key *k, uint64_t offset, uint64_t length) {
+    void *at = locate(k, offset, length);
+    k->lent |= at != NULL;
+    return at;
+}
+
+tarn_status shm_key_check(struct transport_key *k) {
+    MAGIC_CHECK(k, KEY_MAGIC);
+    return segment_header_unchanged(k->map, k->master_epoch, k->segment_epoch) ? TARN_OK : TARN_ESTALE;
+}
+
+/* --- data --- */
+
+static tarn_status check_op(const struct transport_op *op) {
+    uint64_t parts = 0, local = 0;
+    for (size_t i = 0; i < op->n_parts; i++) {
+        const struct transport_part *p = &op->parts[i];
+        const struct grant_extent *x = &p->extent;
+        if (p->key == NULL || (op->kind == TRANSPORT_PUT && !p->key->writable)) return TARN_EPERM;
+        if (x->segment != p->key->segment || p->sub_offset > x->length ||
+            p->sub_length > x->length - p->sub_offset || locate(p->key, x->offset, x->length) == NULL) {
+            return TARN_EINVAL;
+        }
+        parts += p->sub_length;
+    }
+    for (size_t i = 0; i < op->n_iov; i++) local += op->iov[i].iov_len;
+    return parts == local ? TARN_OK : TARN_EINVAL;
+}
+
+tarn_status shm_submit(struct transport_endpoint *e, struct transport_op *const *ops, size_t n,
+                       size_t *accepted_p) {
+    MAGIC_CHECK(e, ENDPOINT_MAGIC);
+    for (size_t i = 0; i < n; i++) {
+        tarn_status s = check_op(ops[i]);
+        if (s != TARN_OK) return s;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct op_state *st = state_of(ops[i]);
+        *st = (struct op_state){0};
+        crc_track_init(&st->crc, ops[i]);
+        ops[i]->next = NULL;
+        *e->tail = ops[i];
+        e->tail = &ops[i]->next;
+    }
+    if (!e->queued && e->head != NULL) {
+        e->queued = true;
+        TAILQ_INSERT_TAIL(&e->domain->runnable, e, run_link);
+    }
+    *accepted_p = n;
+    return TARN_OK;
+}
+
+/* Copies the next piece of op. 0: all is copied. */
+static uint64_t copy_some(struct transport_op *op) {
+    struct op_state *st = state_of(op);
+    while (st->part_at < op->n_parts && st->part_offset == op->parts[st->part_at].sub_length) {
+        st->part_at++;
+        st->part_offset = 0;
+    }
+    while (st->iov_at < op->n_iov && st->iov_offset == op->iov[st->iov_at].iov_len) {
+        st->iov_at++;
+        st->iov_offset = 0;
+    }
+    if (st->part_at == op->n_parts) return 0;
+    const struct transport_part *p = &op->parts[st->part_at];
+    const struct iovec *v = &op->iov[st->iov_at];
+    uint64_t len = min_u64(min_u64(p->sub_length - st->part_offset, v->iov_len - st->iov_offset), COPY_CHUNK);
+    char *there = locate(p->key, p->extent.offset + p->sub_offset + st->part_offset, len);
+    char *here = (char *)v->iov_base + st->iov_offset;
+    char *to = op->kind == TRANSPORT_GET ? here : there, *from = op->kind == TRANSPORT_GET ? there : here;
+    if (op->crcs != NULL)
+        crc_track_feed(&st->crc, op, to, from, len);
+    else
+        memcpy(to, from, len);
+    st->part_offset += len;
+    st->iov_offset += len;
+    return len;
+}
+
+/* Nobody hosts this any more when its epochs have changed: what was copied may be anything. */
+static tarn_status check_epochs(const struct transport_op *op) {
+    for (size_t i = 0; i < op->n_parts; i++) {
+        struct transport_key *k = op->parts[i].key;
+        if (op->parts[i].extent.segment_epoch != k->segment_epoch || shm_key_check(k) != TARN_OK)
+            return TARN_ESTALE;
+    }
+    return TARN_OK;
+}
+
+void shm_run(struct transport_domain *d, uint64_t budget) {
+    uint64_t spent = 0;
+    while (!TAILQ_EMPTY(&d->runnable) && spent <= budget) {
+        struct transport_endpoint *e = TAILQ_FIRST(&d->runnable);
+        struct transport_op *op = e->head;
+        uint64_t n = op != NULL ? copy_some(op) : 0;
+        spent += n + 64;
+        if (n > 0) continue;
+        if (op != NULL) complete(e, check_epochs(op));
+        if (e->head != NULL) continue;
+        e->queued = false;
+        TAILQ_REMOVE(&d->runnable, e, run_link);
+    }
+}

@@ -1,0 +1,137 @@
+/* The shm transport's domain and table. */
+#include "transport/shm/shm.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/log.h"
+
+#define DOMAIN_MAGIC 0x53444f4du /* "SDOM" */
+
+bool shm_address(const char *uri, struct sockaddr_un *addr_p, const char **path_p) {
+    if (strncmp(uri, "shm://", 6) != 0) return false;
+    const char *path = uri + 6;
+    *addr_p = (struct sockaddr_un){.sun_family = AF_UNIX};
+    if (*path == '\0' || strlen(path) >= sizeof(addr_p->sun_path)) {
+        log_warning("A shm socket's path has 1 to %zu bytes: %s", sizeof(addr_p->sun_path) - 1, uri);
+        return false;
+    }
+    memcpy(addr_p->sun_path, path, strlen(path));
+    *path_p = path;
+    return true;
+}
+
+static tarn_status domain_open(const struct transport_domain_config *config,
+                               struct transport_domain **domain_p) {
+    (void)config;
+    struct transport_domain *d = xcalloc(1, sizeof(*d));
+    d->magic = DOMAIN_MAGIC;
+    LIST_INIT(&d->memories);
+    LIST_INIT(&d->listeners);
+    TAILQ_INIT(&d->runnable);
+    d->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (d->epoll_fd < 0) {
+        log_warning("The shm transport cannot start: %s", strerror(errno));
+        free(d);
+        return TARN_EIO;
+    }
+    *domain_p = d;
+    return TARN_OK;
+}
+
+static void domain_close(struct transport_domain **domain_p) {
+    struct transport_domain *d = *domain_p;
+    if (d == NULL) return;
+    MAGIC_CHECK(d, DOMAIN_MAGIC);
+    TARN_ASSERT(LIST_EMPTY(&d->memories) && LIST_EMPTY(&d->listeners) && d->n_endpoints == 0);
+    *domain_p = NULL;
+    close(d->epoll_fd);
+    d->magic = 0;
+    free(d);
+}
+
+static void domain_query(const struct transport_domain *d, struct transport_limits *limits_p) {
+    (void)d;
+    *limits_p = (struct transport_limits){
+        .flags = TRANSPORT_MAP | TRANSPORT_ONE_SIDED,
+        .max_parts = SIZE_MAX,
+        .max_bytes = UINT64_MAX,
+        .max_outstanding = SIZE_MAX,
+    };
+}
+
+static tarn_status memory_register(struct transport_domain *d, const struct transport_memory_config *config,
+                                   struct transport_memory **memory_p) {
+    /* Plain memory needs nothing: our own loads and stores reach it. */
+    if (config->remote && (config->fd < 0 || config->fd_read < 0 || config->header_size == 0))
+        return TARN_EINVAL;
+    struct transport_memory *m = xcalloc(1, sizeof(*m));
+    m->domain = d;
+    m->config = *config;
+    LIST_INSERT_HEAD(&d->memories, m, link);
+    *memory_p = m;
+    return TARN_OK;
+}
+
+static void memory_deregister(struct transport_memory **memory_p) {
+    struct transport_memory *m = *memory_p;
+    if (m == NULL) return;
+    *memory_p = NULL;
+    LIST_REMOVE(m, link);
+    free(m);
+}
+
+static tarn_status key_pack(struct transport_memory *m, bool writable, struct buf *out) {
+    (void)m, (void)writable, (void)out; /* the key is an attach grant, and those are the master's to give */
+    return TARN_OK;
+}
+
+static uint16_t listener_port(const struct transport_listener *l) {
+    (void)l;
+    return 0;
+}
+
+static size_t progress(struct transport_domain *d, uint64_t budget) {
+    MAGIC_CHECK(d, DOMAIN_MAGIC);
+    d->completed = 0;
+    if (!LIST_EMPTY(&d->listeners)) shm_serve(d);
+    shm_run(d, budget);
+    return d->completed;
+}
+
+static tarn_status arm(struct transport_domain *d, int *fd_p) {
+    if (!TAILQ_EMPTY(&d->runnable)) return TARN_EAGAIN;
+    *fd_p = d->epoll_fd;
+    return TARN_OK;
+}
+
+const struct transport_ops transport_shm = {
+    .abi = TRANSPORT_ABI,
+    .scheme = "shm",
+    .domain_open = domain_open,
+    .domain_query = domain_query,
+    .domain_close = domain_close,
+    .memory_register = memory_register,
+    .key_pack = key_pack,
+    .key_unpack = shm_key_unpack,
+    .key_map = shm_key_map,
+    .key_check = shm_key_check,
+    .key_close = shm_key_close,
+    .memory_deregister = memory_deregister,
+    .listen = shm_listen,
+    .listener_port = listener_port,
+    .listener_stats = shm_listener_stats,
+    .listener_stats_reset = shm_listener_stats_reset,
+    .listener_fence = shm_listener_fence,
+    .listener_close = shm_listener_close,
+    .connect = shm_connect,
+    .endpoint_status = shm_endpoint_status,
+    .endpoint_close = shm_endpoint_close,
+    .submit = shm_submit,
+    .progress = progress,
+    .arm = arm,
+};
