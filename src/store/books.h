@@ -89,6 +89,7 @@ struct plan {
     bool wrapped;          /* the scan went on at the start of the segment */
     bool planning;         /* this put is the planner */
     unsigned rounds;       /* scans that were overtaken by events */
+    uint64_t changes;      /* store.room_changes when the first scan of this round began */
     uint32_t segment;
     block_id cursor;       /* scan: the next block; clear: the block at which the current run begins */
     uint64_t stop;         /* scan: where it began (units) */
@@ -162,6 +163,7 @@ struct store {
     uint32_t gen;                  /* OBJECT_GEN or 0: what objects linked by the current policy carry */
     uint64_t legacy_count;         /* objects that the previous policy left, not yet moved */
     struct store_put *planner;     /* the one put that may scan and clear windows; see room.c */
+    uint64_t room_changes;         /* grows whenever space became free or evictable */
     bool evicting;                 /* a background pass is under way */
     uint64_t evict_left;           /* objects it still wants */
     uint64_t evictable_units, held_units, quarantine_units, zombie_units;

@@ -42,6 +42,7 @@ static void refs_put(struct store *s, struct refs *r) {
     for (uint32_t i = 0; i < r->n_blocks; i++) {
         s->quarantine_units -= block_get(&s->space, r->blocks[i])->len;
         space_release(&s->space, r->blocks[i]);
+        s->room_changes++;
     }
     free(r);
     if (!o) return;

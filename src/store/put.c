@@ -98,6 +98,7 @@ static void put_free(struct store *s, struct store_put *p) {
     }
     if (p->state == PUT_ROOM || p->state == PUT_DEAD) room_abandon(s, p);
     for (uint32_t i = 0; i < p->n_blocks; i++) space_release(&s->space, p->blocks[i]);
+    s->room_changes += p->n_blocks;
     wheel_remove(s->put_wheel, &p->wheel);
     if (p->group) group_unref(s, p->group);
     struct session *ss = p->session;
@@ -172,6 +173,9 @@ static void collect(void *arg, struct htab_node *node) {
     *list = p;
 }
 
+static void free_session(void *arg, struct htab_node *node) { free(CONTAINER_OF(node, struct session, node)); }
+
+/* The end of the books; leases are gone already. */
 void put_free_all(struct store *s) {
     struct htab *tables[] = {&s->puts, &s->zombies};
     for (int i = 0; i < 2; i++) {
@@ -185,6 +189,10 @@ void put_free_all(struct store *s) {
             put_free(s, p);
         }
     }
+    /* What is left waits for its fence. The table is only freed after this, never looked at. */
+    uint64_t cursor = 0;
+    do cursor = htab_scan(&s->sessions, cursor, free_session, s);
+    while (cursor);
 }
 
 /* --- PUTSTART -------------------------------------------------------------------------------------------------------------------- */

@@ -16,7 +16,7 @@
 #include "store/books.h"
 
 #define VICTIMS    64u
-#define ROUNDS_MAX 16u /* a plan that leases broke so often gives up */
+#define ROUNDS_MAX 16u /* a plan that was overtaken by events so often gives up: NOSPACE, counted as room_gave_up */
 
 /* --- limits ---------------------------------------------------------------------------------------------------------------- */
 
@@ -282,6 +282,7 @@ static void plan_begin(struct store *s, struct store_put *p) {
     memset(plan, 0, sizeof(*plan));
     plan->planning = true;
     s->planner = p;
+    plan->changes = s->room_changes;
     plan_cursors(s, plan, space_cursor_add);
     scan_begin(s, plan);
 }
@@ -339,9 +340,21 @@ static void window_grow(const struct store *s, struct window *w, const struct ru
     }
 }
 
+/* The run that the scan began in comes twice: first its end, then, after the wrap, all of it. */
 static void run_over(struct plan *plan, uint32_t align) {
-    if (plan->run.len) keep_longest(plan->best, &plan->n_best, plan->run, align);
+    const struct run *r = &plan->run;
+    if (r->len == 0) return;
+    unsigned kept = 0;
+    for (unsigned i = 0; i < plan->n_best; i++)
+        if (plan->best[i].start < r->start || plan->best[i].start >= r->start + r->len) plan->best[kept++] = plan->best[i];
+    plan->n_best = kept;
+    keep_longest(plan->best, &plan->n_best, plan->run, align);
     plan->run.len = 0;
+}
+
+static bool scan_over(const struct store *s, const struct plan *plan) {
+    if (!plan->cursor) return true;
+    return plan->wrapped && plan->run.len == 0 && block_offset(block_get(&s->space, plan->cursor)) >= plan->stop;
 }
 
 /* One slice of the walk. true: decided, plan->best is what to clear (n_best 0: this segment has no room). */
@@ -352,7 +365,7 @@ static bool scan(struct store *s, struct store_put *p, unsigned *budget) {
     if (plan->cursor && block_offset(block_get(&s->space, plan->cursor)) != plan->run.start + plan->run.len) plan->run.len = 0;
     struct window w = {.left = plan->run.len ? plan->run.block : 0};
     for (; *budget > 0; --*budget) {
-        if (!plan->cursor || (plan->wrapped && block_offset(block_get(&s->space, plan->cursor)) >= plan->stop)) {
+        if (scan_over(s, plan)) {
             run_over(plan, align);
             if (!plan->cursor && !plan->wrapped) {
                 plan->wrapped = true;
@@ -437,12 +450,18 @@ static void give_up_cleared(struct store *s, struct store_put *p) {
     while (p->n_blocks > 0) space_release(&s->space, p->blocks[--p->n_blocks]);
 }
 
-/* The next segment, or all of them again with soft-pinned objects. false: that was all. */
+/* The next segment, or all of them again with soft-pinned objects, or because the books changed. false: that was all. */
 static bool next_scan(struct store *s, struct plan *plan) {
     if (++plan->segment == s->space.n_segments) {
-        if (plan->soft || s->soft_pins == 0) return false;
-        plan->soft = true;
         plan->segment = 0;
+        if (!plan->soft && s->soft_pins > 0) {
+            plan->soft = true;
+        } else if (plan->changes != s->room_changes && ++plan->rounds < ROUNDS_MAX) {
+            plan->soft = false;
+            plan->changes = s->room_changes;
+        } else {
+            return false;
+        }
     }
     scan_begin(s, plan);
     return true;
@@ -455,6 +474,7 @@ static tarn_status by_window(struct store *s, struct store_put *p, unsigned *bud
             if (!scan(s, p, budget)) return TARN_EAGAIN;
             if (plan->n_best == 0) {
                 if (next_scan(s, plan)) continue;
+                if (plan->rounds >= ROUNDS_MAX) s->stat.room_gave_up++;
                 plan_end(s, p);
                 return TARN_ENOSPACE;
             }
@@ -471,6 +491,7 @@ static tarn_status by_window(struct store *s, struct store_put *p, unsigned *bud
         if (st != TARN_OK) give_up_cleared(s, p);
         plan_end(s, p);
         if (st == TARN_OK) s->stat.room_window++;
+        if (st == TARN_ESTALE) s->stat.room_gave_up++;
         return st == TARN_ESTALE ? TARN_ENOSPACE : st;
     }
 }

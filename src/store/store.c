@@ -61,8 +61,8 @@ void store_destroy(struct store **store_p) {
     struct store *s = *store_p;
     if (!s) return;
     MAGIC_CHECK(s, STORE_MAGIC);
-    put_free_all(s);
     lease_free_all(s);
+    put_free_all(s);
     uint64_t cursor = 0;
     do cursor = index_scan(&s->index, cursor, free_object, s);
     while (cursor);
@@ -247,6 +247,7 @@ void book_protect(struct store *s, struct object *o, bool was_protected) {
         return;
     }
     s->evictable_units += book_units(s, o);
+    s->room_changes++;
     /* It was taken out of the order when eviction met it: its turn is still now. */
     if (!list_linked(o)) book_relink(s, o);
 }
@@ -316,6 +317,7 @@ void book_insert(struct store *s, struct object *o, uint64_t hash, const struct 
     d->objects++;
     s->inline_count += (unsigned)inl;
     s->evictable_units += book_units(s, o);
+    s->room_changes++;
     set_gen(s, o);
     object_set_atime(o, (uint32_t)(s->now_ms / 1000));
     d->policy[inl].ops->insert(&d->policy[inl], o, e);

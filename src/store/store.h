@@ -289,7 +289,7 @@ struct store_stats {
     uint64_t hits, misses, expired, removed, replaced;
     uint64_t evicted_objects, evicted_bytes, evicted_inline, evicted_soft_pinned, evicted_group, evicted_background,
         evicted_quota, evicted_limits, evict_command;
-    uint64_t room_direct, room_policy, room_window, room_slices; /* how PUTSTART found its room */
+    uint64_t room_direct, room_policy, room_window, room_slices, room_gave_up; /* how PUTSTART found its room */
     uint64_t leases_granted, leases_extended, leases_released, leases_expired;
     uint64_t fences, requests;
 };

@@ -137,8 +137,9 @@ static void do_continue(struct model *m, unsigned slice) {
         if (m->put[i].open) continue;
         unsigned budget = slice;
         uint64_t units = m->put[i].put->units;
+        uint64_t gave_up = m->s->stat.room_gave_up;
         tarn_status st = store_put_continue(m->s, m->put[i].put, &budget);
-        if (st == TARN_ENOSPACE) CHECK(best_room(m->s, space_align(units)) < units);
+        if (st == TARN_ENOSPACE && m->s->stat.room_gave_up == gave_up) CHECK(best_room(m->s, space_align(units)) < units);
         put_settled(m, i, st);
         if (st != TARN_OK && st != TARN_EAGAIN) i--;
     }
@@ -177,7 +178,8 @@ static void do_end(struct model *m) {
     if (st == TARN_OK) {
         forget(m, p.key, p.token - 1);
         m->current[p.key] = p.token;
-        CHECK_EQ(store_put_end(m->s, key, p.token, 7, 0, NULL, 0, in_line ? &value : NULL), TARN_OK);
+        if (store_find(m->s, key)) /* its TTL may be over already */
+            CHECK_EQ(store_put_end(m->s, key, p.token, 7, 0, NULL, 0, in_line ? &value : NULL), TARN_OK);
         CHECK(store_put_end(m->s, key, p.token + 1000000, 7, 0, NULL, 0, NULL) == TARN_ETOKEN);
     }
 }
