@@ -91,7 +91,14 @@ run_one() {
     if [ "$failed" != 0 ]; then
         {
             echo "FAIL  $name  $passed passed, $failed failed  ${why:+($why)  }${took}s"
-            tail -n 80 "$out.out" | sed 's/^/    | /'
+            # Of a long output: what failed, and how it ended.
+            if [ "$(wc -l <"$out.out")" -gt 100 ]; then
+                grep -aE -A 15 '^not ok|^FAIL' "$out.out" | grep -avE '^ok ' | head -n 200 | sed 's/^/    | /'
+                echo "    ..."
+                tail -n 25 "$out.out" | sed 's/^/    | /'
+            else
+                sed 's/^/    | /' "$out.out"
+            fi
         } >"$out.say"
         cat "$out.say"
     else
