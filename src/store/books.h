@@ -28,15 +28,15 @@ struct extra {
     struct htab_node node; /* by object reference */
     object_ref object;
     enum store_pin pin;
-    uint64_t expire;       /* wall ms, 0: never */
+    uint64_t expire; /* wall ms, 0: never */
     struct wheel_node expire_node;
-    uint64_t pin_ms;       /* of a soft pin, each read renews it by this */
+    uint64_t pin_ms; /* of a soft pin, each read renews it by this */
     struct wheel_node pin_node;
     struct group *group;
     struct extra *group_prev, *group_next;
     uint32_t n_blocks, n_crcs;
-    block_id *blocks;      /* OBJECT_MULTI: all of them, in order of the value */
-    uint32_t *crcs;        /* objects larger than STORE_CRC_BLOCK */
+    block_id *blocks; /* OBJECT_MULTI: all of them, in order of the value */
+    uint32_t *crcs;   /* objects larger than STORE_CRC_BLOCK */
 };
 
 /* --- leases, holds, quarantine (lease.c) ------------------------------------------------------------------------------------ */
@@ -45,8 +45,8 @@ struct extra {
 struct refs {
     struct htab_node node; /* by version */
     uint64_t version;
-    object_ref object;     /* 0: it is gone, blocks are in quarantine */
-    uint32_t count;        /* leases and holds */
+    object_ref object; /* 0: it is gone, blocks are in quarantine */
+    uint32_t count;    /* leases and holds */
     struct lease *leases;
     uint32_t n_blocks;
     block_id blocks[STORE_EXTENTS_MAX];
@@ -85,37 +85,37 @@ struct run {
 };
 struct plan {
     enum { PLAN_START, PLAN_SCAN, PLAN_CLEAR } phase;
-    bool soft;             /* soft-pinned objects may go */
-    bool wrapped;          /* the scan went on at the start of the segment */
-    bool planning;         /* this put is the planner */
-    unsigned rounds;       /* scans that were overtaken by events */
-    uint64_t changes;      /* store.room_changes when the first scan of this round began */
+    bool soft;        /* soft-pinned objects may go */
+    bool wrapped;     /* the scan went on at the start of the segment */
+    unsigned rounds;  /* scans that were overtaken by events */
+    uint64_t changes; /* store.room_changes when the first scan of this round began */
     uint32_t segment;
-    block_id cursor;       /* scan: the next block; clear: the block at which the current run begins */
-    uint64_t stop;         /* scan: where it began (units) */
-    struct run run;        /* the run of usable space the scan is in, len 0: none */
+    block_id cursor; /* scan: the next block; clear: the block at which the current run begins */
+    uint64_t stop;   /* scan: where it began (units) */
+    struct run run;  /* the run of usable space the scan is in, len 0: none */
     struct run best[STORE_EXTENTS_MAX]; /* the longest runs seen; then those to clear */
     unsigned n_best;
-    unsigned clearing;     /* index into best */
-    block_id reserved;     /* what of best[clearing] is cleared already */
+    unsigned clearing; /* index into best */
+    block_id reserved; /* what of best[clearing] is cleared already */
 };
 
 struct store_put {
-    struct htab_node node;  /* by key while room or open, by token while zombie */
+    struct htab_node node; /* by key while room or open, by token while zombie */
     enum put_state state;
     uint64_t token, size, units;
     struct session *session;
     struct store_put *prev, *next; /* of the session */
-    struct wheel_node wheel; /* put time-out, then release time-out */
+    struct wheel_node wheel;       /* put time-out, then release time-out */
     uint64_t deadline_ms;
     uint64_t expire_wall_ms, pin_ms;
     enum store_pin pin;
     bool replace, local, in_line;
     struct policy_event event;
-    struct group *group;    /* counted member-to-be, NULL: none */
+    struct group *group; /* counted member-to-be, NULL: none */
     uint32_t n_blocks;
     block_id blocks[STORE_EXTENTS_MAX];
-    struct plan plan;
+    struct plan *plan;      /* while this put is the planner */
+    struct store_put *walk; /* scratch of walks over tables */
     uint32_t key_len;
     char key[];
 };
@@ -123,14 +123,14 @@ struct store_put {
 /* --- quotas (quota.c) --------------------------------------------------------------------------------------------------------- */
 
 struct domain {
-    bool used;             /* slot is taken */
-    bool leaving;          /* deleted: its objects are being moved to where they belong now */
+    bool used;    /* slot is taken */
+    bool leaving; /* deleted: its objects are being moved to where they belong now */
     char *prefix;
     size_t prefix_len;
     uint64_t limit, bytes, objects;
-    struct policy policy[2];  /* objects with space, objects in the books */
-    object_ref soft[2];       /* soft-pinned ones, least recently used at the back */
-    object_ref legacy[2];     /* left by the previous policy, next to go at the back */
+    struct policy policy[2]; /* objects with space, objects in the books */
+    object_ref soft[2];      /* soft-pinned ones, least recently used at the back */
+    object_ref legacy[2];    /* left by the previous policy, next to go at the back */
 };
 
 /* --- the books ------------------------------------------------------------------------------------------------------------------ */
@@ -144,7 +144,7 @@ struct store {
     struct index index;
     struct space space;
     struct domain domains[DOMAINS];
-    unsigned n_domains;       /* highest used slot + 1 */
+    unsigned n_domains; /* highest used slot + 1 */
     unsigned n_quotas;
     struct htab extras, groups, refs, leases, sessions, puts, zombies;
     struct lease *free_leases;
@@ -156,19 +156,20 @@ struct store {
     /* sweeps, each going on in slices of store_background */
     uint64_t flush_version, stale; /* objects up to this version are gone; how many are still in the index */
     uint64_t sweep_cursor;
-    bool recount;                  /* quotas changed: objects are being moved to their domains */
+    bool recount; /* quotas changed: objects are being moved to their domains */
     bool recount_again;
     uint64_t recount_cursor;
     const struct policy_ops *policy;
-    uint32_t gen;                  /* OBJECT_GEN or 0: what objects linked by the current policy carry */
-    uint64_t legacy_count;         /* objects that the previous policy left, not yet moved */
-    struct store_put *planner;     /* the one put that may scan and clear windows; see room.c */
-    uint64_t room_changes;         /* grows whenever space became free or evictable */
-    bool evicting;                 /* a background pass is under way */
-    uint64_t evict_left;           /* objects it still wants */
+    uint32_t gen;              /* OBJECT_GEN or 0: what objects linked by the current policy carry */
+    uint64_t legacy_count;     /* objects that the previous policy left, not yet moved */
+    struct store_put *planner; /* the one put that may scan and clear windows; see room.c */
+    uint64_t room_changes;     /* grows whenever space became free or evictable */
+    bool evicting;             /* a background pass is under way */
+    uint64_t evict_left;       /* objects it still wants */
     uint64_t evictable_units, held_units, quarantine_units, zombie_units;
-    uint64_t hard_pins, soft_pins, expires, inline_count, extra_bytes, put_bytes, lease_pool, hold_count, zombie_count;
-    struct store_stats stat;       /* the counting half */
+    uint64_t hard_pins, soft_pins, expires, inline_count, extra_bytes, put_bytes, lease_pool, hold_count,
+        zombie_count;
+    struct store_stats stat; /* the counting half */
 };
 
 /* store.c */

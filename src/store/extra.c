@@ -43,8 +43,10 @@ void extra_trim(struct store *s, struct extra *x) {
 static void set_expire(struct store *s, struct extra *x, uint64_t wall_ms) {
     s->expires += (wall_ms != 0) - (x->expire != 0);
     x->expire = wall_ms;
-    if (wall_ms) wheel_set(s->ttl_wheel, &x->expire_node, wall_ms);
-    else wheel_remove(s->ttl_wheel, &x->expire_node);
+    if (wall_ms)
+        wheel_set(s->ttl_wheel, &x->expire_node, wall_ms);
+    else
+        wheel_remove(s->ttl_wheel, &x->expire_node);
 }
 
 static void count_pin(struct store *s, enum store_pin pin, uint64_t delta) {
@@ -55,8 +57,10 @@ static void count_pin(struct store *s, enum store_pin pin, uint64_t delta) {
 static void group_leave(struct store *s, struct extra *x) {
     struct group *g = x->group;
     if (!g) return;
-    if (x->group_prev) x->group_prev->group_next = x->group_next;
-    else g->members = x->group_next;
+    if (x->group_prev)
+        x->group_prev->group_next = x->group_next;
+    else
+        g->members = x->group_next;
     if (x->group_next) x->group_next->group_prev = x->group_prev;
     x->group = NULL;
     x->group_prev = x->group_next = NULL;
@@ -114,8 +118,10 @@ void extra_set_pin(struct store *s, struct object *o, enum store_pin kind, uint6
     x->pin = kind;
     count_pin(s, kind, 1);
     x->pin_ms = kind == STORE_PIN_SOFT ? (ms ? ms : s->config.soft_pin_ms) : 0;
-    if (kind == STORE_PIN_SOFT) wheel_set(s->pin_wheel, &x->pin_node, s->now_ms + x->pin_ms);
-    else wheel_remove(s->pin_wheel, &x->pin_node);
+    if (kind == STORE_PIN_SOFT)
+        wheel_set(s->pin_wheel, &x->pin_node, s->now_ms + x->pin_ms);
+    else
+        wheel_remove(s->pin_wheel, &x->pin_node);
     extra_trim(s, x);
     book_protect(s, o, was);
     if (!list_linked(o)) book_relink(s, o);

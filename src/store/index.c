@@ -7,9 +7,13 @@
 #define SEGMENT     65536u
 #define MIN_BUCKETS 1024u
 
-static uint64_t buckets(const struct index *x) { return x->mask + 1 + x->split; }
+static uint64_t buckets(const struct index *x) {
+    return x->mask + 1 + x->split;
+}
 
-static object_ref *bucket_at(const struct index *x, uint64_t n) { return &x->dir[n / SEGMENT][n % SEGMENT]; }
+static object_ref *bucket_at(const struct index *x, uint64_t n) {
+    return &x->dir[n / SEGMENT][n % SEGMENT];
+}
 
 /* The bucket of a hash: its low bits, one more of them where the bucket was split already. */
 static uint64_t bucket_of(const struct index *x, uint64_t hash) {
@@ -47,7 +51,9 @@ static void ensure_segment(struct index *x, uint64_t n) {
     x->dir[x->dir_len++] = xcalloc(SEGMENT, sizeof(object_ref));
 }
 
-static uint64_t object_hash(const struct object *o) { return hash_bytes(o->data, object_key_len(o)); }
+static uint64_t object_hash(const struct object *o) {
+    return hash_bytes(o->data, object_key_len(o));
+}
 
 static void split_one(struct index *x) {
     uint64_t from = x->split, to = x->mask + 1 + x->split, bit = x->mask + 1;
@@ -100,7 +106,9 @@ void index_remove(struct index *x, struct object *o, uint64_t hash) {
     if (--x->count < buckets(x) / 4 && buckets(x) > MIN_BUCKETS) merge_one(x);
 }
 
-void index_prefetch_bucket(const struct index *x, uint64_t hash) { __builtin_prefetch(bucket_at(x, bucket_of(x, hash))); }
+void index_prefetch_bucket(const struct index *x, uint64_t hash) {
+    __builtin_prefetch(bucket_at(x, bucket_of(x, hash)));
+}
 
 void index_prefetch_head(const struct index *x, uint64_t hash) {
     const char *o = (const char *)record_get(x->records, *bucket_at(x, bucket_of(x, hash)));
@@ -141,7 +149,8 @@ struct object *index_sample(const struct index *x, uint64_t random) {
     for (object_ref ref = *bucket_at(x, n); ref; ref = record_get(x->records, ref)->hash_next) length++;
     if (!length) return NULL;
     object_ref ref = *bucket_at(x, n);
-    for (unsigned skip = (unsigned)((random >> 40) % length); skip; skip--) ref = record_get(x->records, ref)->hash_next;
+    for (unsigned skip = (unsigned)((random >> 40) % length); skip; skip--)
+        ref = record_get(x->records, ref)->hash_next;
     return record_get(x->records, ref);
 }
 

@@ -68,7 +68,9 @@ struct lease_key {
     uint64_t session, version;
 };
 
-static uint64_t lease_hash(uint64_t session, uint64_t version) { return hash_u64(version * 0x9e3779b97f4a7c15u ^ session); }
+static uint64_t lease_hash(uint64_t session, uint64_t version) {
+    return hash_u64(version * 0x9e3779b97f4a7c15u ^ session);
+}
 
 static bool same_lease(const struct htab_node *node, const void *key) {
     const struct lease *l = CONTAINER_OF(node, struct lease, node);
@@ -99,8 +101,10 @@ static void lease_end(struct store *s, struct lease *l) {
     struct session *ss = l->session;
     wheel_remove(s->lease_wheel, &l->wheel);
     htab_remove(&s->leases, &l->node);
-    if (l->prev) l->prev->next = l->next;
-    else r->leases = l->next;
+    if (l->prev)
+        l->prev->next = l->next;
+    else
+        r->leases = l->next;
     if (l->next) l->next->prev = l->prev;
     l->next = s->free_leases;
     s->free_leases = l;
@@ -137,7 +141,8 @@ static void renew_group(struct store *s, struct object *o, uint64_t session, uin
     }
 }
 
-tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uint64_t ms, uint64_t *granted_ms_p) {
+tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uint64_t ms,
+                        uint64_t *granted_ms_p) {
     if (ms > s->config.max_lease_ms) ms = s->config.max_lease_ms;
     if (o->bits & OBJECT_INLINE) {
         *granted_ms_p = ms;

@@ -51,8 +51,8 @@ struct policy {
     const struct policy_ops *ops;
     struct records *records;
     const struct store_config *config;
-    uint64_t count;       /* linked objects */
-    uint32_t seed;        /* of the policy's own random numbers */
+    uint64_t count; /* linked objects */
+    uint32_t seed;  /* of the policy's own random numbers */
     void *state;
 };
 
@@ -61,14 +61,17 @@ const struct policy_ops *policy_find(const char *name);
 extern const struct policy_ops policy_lru, policy_fifo, policy_lfu, policy_sieve, policy_s3fifo;
 extern const struct policy_ops *const policy_all[]; /* NULL-ended */
 
-bool policy_open(struct policy *p, const struct policy_ops *ops, struct records *records, const struct store_config *config);
+bool policy_open(struct policy *p, const struct policy_ops *ops, struct records *records,
+                 const struct store_config *config);
 void policy_close(struct policy *p);
 
 /* --- lists: the head is a record without key, so that unlinking needs to know neither list nor end ----------------------- */
 
 object_ref list_new(struct records *r);
 void list_free(struct records *r, object_ref head);
-static inline bool list_linked(const struct object *o) { return o->prev != 0; }
+static inline bool list_linked(const struct object *o) {
+    return o->prev != 0;
+}
 static inline void list_insert_after(struct records *r, object_ref at, struct object *o) {
     struct object *a = record_get(r, at);
     object_ref ref = record_ref(r, o);
@@ -77,7 +80,9 @@ static inline void list_insert_after(struct records *r, object_ref at, struct ob
     record_get(r, a->next)->prev = ref;
     a->next = ref;
 }
-static inline void list_push_front(struct records *r, object_ref head, struct object *o) { list_insert_after(r, head, o); }
+static inline void list_push_front(struct records *r, object_ref head, struct object *o) {
+    list_insert_after(r, head, o);
+}
 static inline void list_push_back(struct records *r, object_ref head, struct object *o) {
     list_insert_after(r, record_get(r, head)->prev, o);
 }

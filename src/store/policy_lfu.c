@@ -29,8 +29,10 @@ static void link_at(struct policy *p, struct object *o, unsigned level, bool bac
     struct lfu *l = p->state;
     object_set_freq(o, level);
     l->map[level / 64] |= UINT64_C(1) << (level % 64);
-    if (back) list_push_back(p->records, l->head[level], o);
-    else list_push_front(p->records, l->head[level], o);
+    if (back)
+        list_push_back(p->records, l->head[level], o);
+    else
+        list_push_front(p->records, l->head[level], o);
 }
 
 static uint32_t random32(struct policy *p) {
@@ -113,9 +115,13 @@ static void lfu_drain(struct policy *p, object_ref into) {
     p->count = 0;
 }
 
-static unsigned lfu_freq(const struct policy *p, const struct object *o) { return object_freq(o); }
+static unsigned lfu_freq(const struct policy *p, const struct object *o) {
+    return object_freq(o);
+}
 
-static uint64_t lfu_memory(const struct policy *p) { return sizeof(struct lfu); }
+static uint64_t lfu_memory(const struct policy *p) {
+    return sizeof(struct lfu);
+}
 
 const struct policy_ops policy_lfu = {
     .name = "lfu",

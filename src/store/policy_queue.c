@@ -10,7 +10,9 @@ struct queue {
     object_ref hand; /* sieve: next candidate; 0: start at the back */
 };
 
-static void queue_open(struct policy *p) { ((struct queue *)p->state)->head = list_new(p->records); }
+static void queue_open(struct policy *p) {
+    ((struct queue *)p->state)->head = list_new(p->records);
+}
 
 static void queue_close(struct policy *p) {
     struct queue *q = p->state;
@@ -55,7 +57,9 @@ static void queue_drain(struct policy *p, object_ref into) {
     p->count = 0;
 }
 
-static uint64_t queue_memory(const struct policy *p) { return sizeof(struct queue); }
+static uint64_t queue_memory(const struct policy *p) {
+    return sizeof(struct queue);
+}
 
 static void lru_access(struct policy *p, struct object *o, const struct policy_event *e) {
     struct queue *q = p->state;
@@ -65,7 +69,9 @@ static void lru_access(struct policy *p, struct object *o, const struct policy_e
 
 static void fifo_access(struct policy *p, struct object *o, const struct policy_event *e) {}
 
-static void sieve_access(struct policy *p, struct object *o, const struct policy_event *e) { object_set_freq(o, 1); }
+static void sieve_access(struct policy *p, struct object *o, const struct policy_event *e) {
+    object_set_freq(o, 1);
+}
 
 /* Each step clears a mark that one access set, so the walk is paid for by the accesses. */
 static struct object *sieve_pop(struct policy *p, uint64_t now_ms) {
@@ -87,15 +93,17 @@ static struct object *sieve_pop(struct policy *p, uint64_t now_ms) {
 static void sieve_give_back(struct policy *p, struct object *o) {
     struct queue *q = p->state;
     object_set_freq(o, 0);
-    if (q->hand) list_insert_after(p->records, q->hand, o);
-    else list_push_back(p->records, q->head, o);
+    if (q->hand)
+        list_insert_after(p->records, q->hand, o);
+    else
+        list_push_back(p->records, q->head, o);
     q->hand = record_ref(p->records, o);
     p->count++;
 }
 
-#define QUEUE_OPS                                                                                                      \
-    .state_size = sizeof(struct queue), .open = queue_open, .close = queue_close, .insert = queue_insert,              \
-    .unlink = queue_unlink, .evicted = queue_evicted, .prefix_done = queue_prefix_done,                  \
+#define QUEUE_OPS                                                                                            \
+    .state_size = sizeof(struct queue), .open = queue_open, .close = queue_close, .insert = queue_insert,    \
+    .unlink = queue_unlink, .evicted = queue_evicted, .prefix_done = queue_prefix_done,                      \
     .drain = queue_drain, .memory = queue_memory
 
 const struct policy_ops policy_lru = {

@@ -41,14 +41,18 @@ static void s3_close(struct policy *p) {
     free(s->old_set);
 }
 
-static uint32_t fingerprint(uint64_t hash) { return (uint32_t)(hash >> 32) | 1; }
+static uint32_t fingerprint(uint64_t hash) {
+    return (uint32_t)(hash >> 32) | 1;
+}
 
 /* The set is a table of fingerprints that collide into overwriting; a ghost that was overwritten is forgotten early. */
 static uint32_t *slot_in(uint32_t *set, uint32_t cap, uint32_t print) {
     return &set[(print * 2654435761u) & (2 * cap - 1)];
 }
 
-static uint32_t *slot_of(const struct s3 *s, uint32_t print) { return slot_in(s->set, s->cap, print); }
+static uint32_t *slot_of(const struct s3 *s, uint32_t print) {
+    return slot_in(s->set, s->cap, print);
+}
 
 static void ghost_add(struct s3 *s, uint64_t hash) {
     uint32_t print = fingerprint(hash), old = s->ring[s->next];
@@ -92,21 +96,29 @@ static void ghost_fit(struct s3 *s) {
 
 static void enter(struct policy *p, struct object *o, bool main, bool back) {
     struct s3 *s = p->state;
-    if (main) o->bits |= OBJECT_Q1;
-    else o->bits &= ~(uint32_t)OBJECT_Q1;
+    if (main)
+        o->bits |= OBJECT_Q1;
+    else
+        o->bits &= ~(uint32_t)OBJECT_Q1;
     object_ref head = main ? s->main : s->small;
-    if (back) list_push_back(p->records, head, o);
-    else list_push_front(p->records, head, o);
-    if (main) s->n_main++;
-    else s->n_small++;
+    if (back)
+        list_push_back(p->records, head, o);
+    else
+        list_push_front(p->records, head, o);
+    if (main)
+        s->n_main++;
+    else
+        s->n_small++;
     p->count++;
 }
 
 static void leave(struct policy *p, struct object *o) {
     struct s3 *s = p->state;
     list_unlink(p->records, o);
-    if (o->bits & OBJECT_Q1) s->n_main--;
-    else s->n_small--;
+    if (o->bits & OBJECT_Q1)
+        s->n_main--;
+    else
+        s->n_small--;
     p->count--;
 }
 
@@ -134,7 +146,9 @@ static struct object *s3_pop(struct policy *p, uint64_t now_ms) {
     return NULL;
 }
 
-static void s3_give_back(struct policy *p, struct object *o) { enter(p, o, (o->bits & OBJECT_Q1) != 0, true); }
+static void s3_give_back(struct policy *p, struct object *o) {
+    enter(p, o, (o->bits & OBJECT_Q1) != 0, true);
+}
 
 static void s3_evicted(struct policy *p, struct object *o, uint64_t hash) {
     struct s3 *s = p->state;
@@ -152,11 +166,14 @@ static void s3_drain(struct policy *p, object_ref into) {
     s->n_small = s->n_main = p->count = 0;
 }
 
-static unsigned s3_freq(const struct policy *p, const struct object *o) { return object_freq(o); }
+static unsigned s3_freq(const struct policy *p, const struct object *o) {
+    return object_freq(o);
+}
 
 static uint64_t s3_memory(const struct policy *p) {
     const struct s3 *s = p->state;
-    return sizeof(*s) + (3 * (uint64_t)s->cap + (s->old_set ? 2 * (uint64_t)s->old_cap : 0)) * sizeof(uint32_t);
+    return sizeof(*s) +
+           (3 * (uint64_t)s->cap + (s->old_set ? 2 * (uint64_t)s->old_cap : 0)) * sizeof(uint32_t);
 }
 
 const struct policy_ops policy_s3fifo = {

@@ -65,7 +65,9 @@ static struct store_put *zombie_by_token(const struct store *s, uint64_t token) 
     return n ? CONTAINER_OF(n, struct store_put, node) : NULL;
 }
 
-static size_t put_size(const struct store_put *p) { return sizeof(*p) + p->key_len; }
+static size_t put_size(const struct store_put *p) {
+    return sizeof(*p) + p->key_len;
+}
 
 static struct store_put *put_new(struct store *s, struct span key, uint64_t hash, struct session *ss) {
     struct store_put *p = xcalloc(1, sizeof(*p) + key.len);
@@ -102,8 +104,10 @@ static void put_free(struct store *s, struct store_put *p) {
     wheel_remove(s->put_wheel, &p->wheel);
     if (p->group) group_unref(s, p->group);
     struct session *ss = p->session;
-    if (p->prev) p->prev->next = p->next;
-    else ss->list = p->next;
+    if (p->prev)
+        p->prev->next = p->next;
+    else
+        ss->list = p->next;
     if (p->next) p->next->prev = p->prev;
     ss->puts--;
     s->put_bytes -= put_size(p);
@@ -169,11 +173,13 @@ void store_session_fenced(struct store *s, uint64_t session) {
 
 static void collect(void *arg, struct htab_node *node) {
     struct store_put **list = arg, *p = CONTAINER_OF(node, struct store_put, node);
-    p->plan.stop = (uintptr_t)*list;
+    p->walk = *list;
     *list = p;
 }
 
-static void free_session(void *arg, struct htab_node *node) { free(CONTAINER_OF(node, struct session, node)); }
+static void free_session(void *arg, struct htab_node *node) {
+    free(CONTAINER_OF(node, struct session, node));
+}
 
 /* The end of the books; leases are gone already. */
 void put_free_all(struct store *s) {
@@ -185,7 +191,7 @@ void put_free_all(struct store *s) {
         while (cursor);
         while (list) {
             struct store_put *p = list;
-            list = (struct store_put *)(uintptr_t)p->plan.stop;
+            list = p->walk;
             put_free(s, p);
         }
     }
@@ -198,9 +204,12 @@ void put_free_all(struct store *s) {
 /* --- PUTSTART -------------------------------------------------------------------------------------------------------------------- */
 
 /* A flush is also the end of what was being written. */
-static bool put_flushed(const struct store *s, const struct store_put *p) { return p->token <= s->flush_version; }
+static bool put_flushed(const struct store *s, const struct store_put *p) {
+    return p->token <= s->flush_version;
+}
 
-static tarn_status check_options(const struct store *s, struct span key, uint64_t size, const struct store_put_options *o) {
+static tarn_status check_options(const struct store *s, struct span key, uint64_t size,
+                                 const struct store_put_options *o) {
     if (key.len == 0 || key.len > STORE_KEY_MAX || size > STORE_SIZE_MAX) return TARN_EINVAL;
     if (o->replicas < 1 || o->replicas > STORE_REPLICAS_MAX) return TARN_EINVAL;
     struct store_segment_info info;
@@ -298,11 +307,17 @@ void store_put_abandon(struct store *s, struct store_put **put_p) {
     *put_p = NULL;
 }
 
-uint64_t store_put_token(const struct store_put *p) { return p->token; }
+uint64_t store_put_token(const struct store_put *p) {
+    return p->token;
+}
 
-uint64_t store_put_deadline_ms(const struct store_put *p) { return p->deadline_ms; }
+uint64_t store_put_deadline_ms(const struct store_put *p) {
+    return p->deadline_ms;
+}
 
-bool store_put_is_inline(const struct store_put *p) { return p->in_line; }
+bool store_put_is_inline(const struct store_put *p) {
+    return p->in_line;
+}
 
 void store_put_layout(const struct store *s, const struct store_put *p, struct store_layout *layout_p) {
     layout_p->replicas = 1;
@@ -349,7 +364,8 @@ static void set_crc(struct object *o, uint32_t crc) {
     o->bits |= OBJECT_CRC;
 }
 
-static void attach_blocks(struct store *s, struct store_put *p, struct object *o, const uint32_t *crcs, size_t n_crcs) {
+static void attach_blocks(struct store *s, struct store_put *p, struct object *o, const uint32_t *crcs,
+                          size_t n_crcs) {
     uint64_t units = put_units(s, p);
     object_set_slack(o, (uint32_t)(units * UNIT - p->size));
     unsigned domain = quota_domain(s, store_object_key(o));
@@ -372,15 +388,17 @@ static void attach_blocks(struct store *s, struct store_put *p, struct object *o
     p->n_blocks = 0;
 }
 
-static tarn_status complete(struct store *s, struct store_put *p, uint64_t hash, int64_t crc, const uint32_t *crcs,
-                            size_t n_crcs, const struct span *value) {
+static tarn_status complete(struct store *s, struct store_put *p, uint64_t hash, int64_t crc,
+                            const uint32_t *crcs, size_t n_crcs, const struct span *value) {
     struct span key = span_of(p->key, p->key_len);
     struct object *o = record_new(s, key, p->in_line ? value : NULL, p->token, &p->event);
     if (!o) return TARN_EOOM;
     make_way(s, key, hash);
     if (crc >= 0) set_crc(o, (uint32_t)crc);
-    if (p->in_line) o->block = quota_domain(s, key);
-    else attach_blocks(s, p, o, crcs, n_crcs);
+    if (p->in_line)
+        o->block = quota_domain(s, key);
+    else
+        attach_blocks(s, p, o, crcs, n_crcs);
     book_insert(s, o, hash, &p->event);
     if (p->expire_wall_ms) extra_set_expire(s, o, p->expire_wall_ms);
     if (p->group) {
@@ -400,7 +418,8 @@ tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int6
     struct store_put *p = put_by_key(s, key, hash);
     if (p && p->token == token && p->state == PUT_OPEN && !put_flushed(s, p)) {
         if (p->in_line ? !value || value->len != p->size : value != NULL) return TARN_EINVAL;
-        if (n_crcs && (p->size <= STORE_CRC_BLOCK || n_crcs != (p->size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK))
+        if (n_crcs &&
+            (p->size <= STORE_CRC_BLOCK || n_crcs != (p->size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK))
             return TARN_EINVAL;
         if (crc > UINT32_MAX || (failed & ~1u)) return TARN_EINVAL;
         if (failed) {
@@ -433,8 +452,10 @@ tarn_status store_put_revoke(struct store *s, struct span key, uint64_t token) {
 /* --- SET of small values -------------------------------------------------------------------------------------------------------------- */
 
 /* The common overwrite: same key, same size class, nothing special about the object. */
-static bool rewrite(struct store *s, struct object *o, struct span value, uint32_t crc, const struct policy_event *e) {
-    if (!(o->bits & OBJECT_INLINE) || (o->bits & OBJECT_EXTRA) || (s->stale && book_stale(s, o))) return false;
+static bool rewrite(struct store *s, struct object *o, struct span value, uint32_t crc,
+                    const struct policy_event *e) {
+    if (!(o->bits & OBJECT_INLINE) || (o->bits & OBJECT_EXTRA) || (s->stale && book_stale(s, o)))
+        return false;
     if (!record_same_class(book_record_size(o), sizeof(*o) + object_key_len(o) + value.len)) return false;
     s->domains[o->block].bytes += value.len - object_slack(o);
     object_set_slack(o, (uint32_t)value.len);
@@ -447,8 +468,8 @@ static bool rewrite(struct store *s, struct object *o, struct span value, uint32
     return true;
 }
 
-tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span key, struct span value, uint32_t crc,
-                             const struct store_put_options *options, unsigned *budget) {
+tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span key, struct span value,
+                             uint32_t crc, const struct store_put_options *options, unsigned *budget) {
     TARN_ASSERT(value.len <= STORE_INLINE_MAX);
     tarn_status st = check_options(s, key, value.len, options);
     if (st != TARN_OK) return st;

@@ -50,7 +50,8 @@ unsigned quota_domain(const struct store *s, struct span key) {
 static struct domain *find(const struct store *s, struct span prefix) {
     for (unsigned i = 1; i < s->n_domains; i++) {
         const struct domain *d = &s->domains[i];
-        if (d->used && !d->leaving && span_eq(span_of(d->prefix, d->prefix_len), prefix)) return (struct domain *)d;
+        if (d->used && !d->leaving && span_eq(span_of(d->prefix, d->prefix_len), prefix))
+            return (struct domain *)d;
     }
     return NULL;
 }
@@ -132,7 +133,8 @@ static void move_object(void *arg, struct object *o) {
     } else {
         uint32_t n;
         const block_id *blocks = book_blocks(s, o, &n);
-        for (uint32_t i = 0; i < n; i++) block_assign(&s->space, blocks[i], BLOCK_OBJECT, record_ref(&s->records, o), to);
+        for (uint32_t i = 0; i < n; i++)
+            block_assign(&s->space, blocks[i], BLOCK_OBJECT, record_ref(&s->records, o), to);
     }
     if (linked) book_relink(s, o);
 }

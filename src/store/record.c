@@ -13,7 +13,7 @@ struct record_page {
     uint16_t bump;       /* records handed out from the untouched rest */
     uint16_t live;
     uint16_t slots;
-    uint16_t class;      /* record size / 8 */
+    uint16_t class; /* record size / 8 */
 };
 
 static struct record_page *page_at(const struct records *r, uint32_t n) {
@@ -48,8 +48,10 @@ static void partial_add(struct records *r, uint32_t n) {
 
 static void partial_remove(struct records *r, uint32_t n) {
     struct record_page *p = page_at(r, n);
-    if (p->prev) page_at(r, p->prev)->next = p->next;
-    else r->partial[p->class] = p->next;
+    if (p->prev)
+        page_at(r, p->prev)->next = p->next;
+    else
+        r->partial[p->class] = p->next;
     if (p->next) page_at(r, p->next)->prev = p->prev;
 }
 
@@ -60,11 +62,13 @@ static uint32_t page_new(struct records *r, uint32_t class) {
         if (r->n_free_pages > 0) r->n_free_pages--;
     } else {
         n = r->pages;
-        if (!arena_grow(&r->meta, (n + 1) * sizeof(struct record_page)) || !arena_grow(&r->arena, (size_t)(n + 1) * RECORD_PAGE))
+        if (!arena_grow(&r->meta, (n + 1) * sizeof(struct record_page)) ||
+            !arena_grow(&r->arena, (size_t)(n + 1) * RECORD_PAGE))
             return 0;
         r->pages++;
     }
-    *page_at(r, n) = (struct record_page){.class = (uint16_t)class, .slots = (uint16_t)(RECORD_PAGE / (class * 8))};
+    *page_at(r, n) =
+        (struct record_page){.class = (uint16_t) class, .slots = (uint16_t)(RECORD_PAGE / (class * 8))};
     r->live_pages++;
     partial_add(r, n);
     return n;
@@ -81,7 +85,8 @@ struct object *record_alloc(struct records *r, size_t size) {
         o = record_get(r, p->free);
         p->free = o->hash_next;
     } else {
-        o = (struct object *)(void *)(r->arena.base + (size_t)n * RECORD_PAGE + (size_t)p->bump++ * class * 8);
+        o = (struct object *)(void *)(r->arena.base + (size_t)n * RECORD_PAGE +
+                                      (size_t)p->bump++ * class * 8);
     }
     if (++p->live == p->slots) partial_remove(r, n);
     r->count++;
@@ -99,12 +104,15 @@ void record_free(struct records *r, struct object *o, size_t size) {
     if (--p->live > 0) return;
     partial_remove(r, n);
     r->live_pages--;
-    if (r->n_free_pages >= KEEP_FREE) arena_discard(&r->arena, (size_t)n * RECORD_PAGE, RECORD_PAGE);
-    else r->n_free_pages++;
+    if (r->n_free_pages >= KEEP_FREE)
+        arena_discard(&r->arena, (size_t)n * RECORD_PAGE, RECORD_PAGE);
+    else
+        r->n_free_pages++;
     p->next = r->free_pages;
     r->free_pages = n;
 }
 
 uint64_t records_memory(const struct records *r) {
-    return (uint64_t)(r->live_pages + r->n_free_pages) * RECORD_PAGE + (uint64_t)r->pages * sizeof(struct record_page);
+    return (uint64_t)(r->live_pages + r->n_free_pages) * RECORD_PAGE +
+           (uint64_t)r->pages * sizeof(struct record_page);
 }

@@ -28,8 +28,8 @@ enum object_flag {
 
 struct object {
     object_ref hash_next;
-    object_ref prev, next;  /* eviction order; prev 0: in no list */
-    uint32_t block;         /* of its (first) space; inline objects: their quota domain */
+    object_ref prev, next; /* eviction order; prev 0: in no list */
+    uint32_t block;        /* of its (first) space; inline objects: their quota domain */
     uint32_t crc;
     uint32_t request;       /* number of the batch it was last seen in */
     uint32_t atime_freq;    /* seconds (24 bits) of the last access, the policy's 8-bit counter */
@@ -39,7 +39,9 @@ struct object {
 };
 _Static_assert(sizeof(struct object) == 40, "every byte counts ten million times");
 
-static inline uint32_t object_key_len(const struct object *o) { return o->bits & ((1u << OBJECT_KEY_BITS) - 1); }
+static inline uint32_t object_key_len(const struct object *o) {
+    return o->bits & ((1u << OBJECT_KEY_BITS) - 1);
+}
 /* Inline: length of the value. Else: bytes of its space that the value does not fill (less than 4096). */
 static inline uint32_t object_slack(const struct object *o) {
     return (o->bits >> OBJECT_KEY_BITS) & ((1u << OBJECT_SLACK_BITS) - 1);
@@ -47,27 +49,41 @@ static inline uint32_t object_slack(const struct object *o) {
 static inline void object_set_slack(struct object *o, uint32_t slack) {
     o->bits = (o->bits & ~(((1u << OBJECT_SLACK_BITS) - 1) << OBJECT_KEY_BITS)) | slack << OBJECT_KEY_BITS;
 }
-static inline uint64_t object_version(const struct object *o) { return o->version_depth >> 16; }
-static inline uint32_t object_depth(const struct object *o) { return o->version_depth & 0xffff; }
-static inline void object_set_depth(struct object *o, uint32_t depth) {
-    o->version_depth = (o->version_depth & ~UINT64_C(0xffff)) | (depth < OBJECT_DEPTH_MAX ? depth : OBJECT_DEPTH_MAX);
+static inline uint64_t object_version(const struct object *o) {
+    return o->version_depth >> 16;
 }
-static inline unsigned object_freq(const struct object *o) { return o->atime_freq & 0xff; }
-static inline void object_set_freq(struct object *o, unsigned freq) { o->atime_freq = (o->atime_freq & ~0xffu) | freq; }
-static inline uint32_t object_atime(const struct object *o) { return o->atime_freq >> 8; }
-static inline void object_set_atime(struct object *o, uint32_t s) { o->atime_freq = (s << 8) | (o->atime_freq & 0xff); }
+static inline uint32_t object_depth(const struct object *o) {
+    return o->version_depth & 0xffff;
+}
+static inline void object_set_depth(struct object *o, uint32_t depth) {
+    o->version_depth =
+        (o->version_depth & ~UINT64_C(0xffff)) | (depth < OBJECT_DEPTH_MAX ? depth : OBJECT_DEPTH_MAX);
+}
+static inline unsigned object_freq(const struct object *o) {
+    return o->atime_freq & 0xff;
+}
+static inline void object_set_freq(struct object *o, unsigned freq) {
+    o->atime_freq = (o->atime_freq & ~0xffu) | freq;
+}
+static inline uint32_t object_atime(const struct object *o) {
+    return o->atime_freq >> 8;
+}
+static inline void object_set_atime(struct object *o, uint32_t s) {
+    o->atime_freq = (s << 8) | (o->atime_freq & 0xff);
+}
 
 #define RECORD_PAGE 65536u
 
 struct record_page;
 struct records {
-    struct arena arena; /* the records */
-    struct arena meta;  /* struct record_page, one per page */
-    uint32_t pages;     /* ever used */
+    struct arena arena;                /* the records */
+    struct arena meta;                 /* struct record_page, one per page */
+    uint32_t pages;                    /* ever used */
     uint32_t free_pages, n_free_pages; /* list head (page number), length */
     uint32_t live_pages;
     uint64_t count;
-    uint32_t partial[(sizeof(struct object) + STORE_KEY_MAX + STORE_INLINE_MAX) / 8 + 2]; /* by class: page number */
+    uint32_t partial[(sizeof(struct object) + STORE_KEY_MAX + STORE_INLINE_MAX) / 8 +
+                     2]; /* by class: page number */
 };
 
 bool records_init(struct records *r);
@@ -83,8 +99,12 @@ static inline struct object *record_get(const struct records *r, object_ref ref)
 }
 uint64_t records_memory(const struct records *r);
 /* What a record of that size takes. */
-static inline size_t record_round(size_t size) { return (size + 7) & ~(size_t)7; }
+static inline size_t record_round(size_t size) {
+    return (size + 7) & ~(size_t)7;
+}
 /* Two sizes share a class: a record can be rewritten in place. */
-static inline bool record_same_class(size_t a, size_t b) { return record_round(a) == record_round(b); }
+static inline bool record_same_class(size_t a, size_t b) {
+    return record_round(a) == record_round(b);
+}
 
 #endif

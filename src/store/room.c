@@ -12,11 +12,13 @@
  * Steps 1 and 2 are one call. Step 3 goes in slices; one put at a time (the planner) may be in it, others wait for their turn.
  * While it clears a window, nothing else is allocated, and the objects in the window are gone for look-ups, so that no new
  * lease can stand in the way. */
+#include <stdlib.h>
 #include <string.h>
 #include "store/books.h"
 
-#define VICTIMS    64u
-#define ROUNDS_MAX 16u /* a plan that was overtaken by events so often gives up: NOSPACE, counted as room_gave_up */
+#define VICTIMS 64u
+#define ROUNDS_MAX                                                                                           \
+    16u /* a plan that was overtaken by events so often gives up: NOSPACE, counted as room_gave_up */
 
 /* --- limits ---------------------------------------------------------------------------------------------------------------- */
 
@@ -70,7 +72,8 @@ static uint64_t usable(const struct run *r, uint32_t align, uint64_t *start_p) {
  * changed too much. */
 static block_id block_at(const struct store *s, block_id id, uint64_t at) {
     if (!id || block_offset(block_get(&s->space, id)) > at) return 0;
-    while (id && block_offset(block_get(&s->space, id)) + block_len(&s->space, id) <= at) id = block_get(&s->space, id)->next;
+    while (id && block_offset(block_get(&s->space, id)) + block_len(&s->space, id) <= at)
+        id = block_get(&s->space, id)->next;
     return id;
 }
 
@@ -109,7 +112,8 @@ static block_id take_run(struct store *s, const struct run *r) {
     block_id id = block_at(s, r->block, r->start);
     TARN_ASSERT(id && block_state(block_get(&s->space, id)) == BLOCK_FREE);
     uint64_t end = block_offset(block_get(&s->space, id)) + block_len(&s->space, id);
-    block_id held = space_carve(&s->space, id, r->start, (uint32_t)(min_u64(end, r->start + r->len) - r->start));
+    block_id held =
+        space_carve(&s->space, id, r->start, (uint32_t)(min_u64(end, r->start + r->len) - r->start));
     if (!held) return 0;
     while (block_get(&s->space, held)->len < r->len) space_absorb(&s->space, held);
     return space_trim(&s->space, held, r->start, (uint32_t)r->len);
@@ -159,20 +163,22 @@ static void add_run(struct run *runs, unsigned *n, struct run r) {
     *n = kept;
 }
 
-static bool in_runs(const struct store *s, const struct object *o, uint32_t segment, const struct run *runs, unsigned n) {
+static bool in_runs(const struct store *s, const struct object *o, uint32_t segment, const struct run *runs,
+                    unsigned n) {
     uint32_t n_blocks;
     const block_id *blocks = book_blocks(s, o, &n_blocks);
     for (uint32_t i = 0; i < n_blocks; i++) {
         const struct block *b = block_get(&s->space, blocks[i]);
         if (block_segment(b) != segment) continue;
         for (unsigned k = 0; k < n; k++)
-            if (block_offset(b) < runs[k].start + runs[k].len && block_offset(b) + b->len > runs[k].start) return true;
+            if (block_offset(b) < runs[k].start + runs[k].len && block_offset(b) + b->len > runs[k].start)
+                return true;
     }
     return false;
 }
 
-static bool evict_runs(struct store *s, struct store_put *p, struct victims *v, uint32_t segment, struct run *runs, unsigned n,
-                       unsigned *budget) {
+static bool evict_runs(struct store *s, struct store_put *p, struct victims *v, uint32_t segment,
+                       struct run *runs, unsigned n, unsigned *budget) {
     for (unsigned k = 0; k < n; k++) space_cursor_add(&s->space, &runs[k].block);
     bool chosen[VICTIMS];
     for (unsigned i = 0; i < v->n; i++) chosen[i] = in_runs(s, v->object[i], segment, runs, n);
@@ -189,8 +195,10 @@ static bool evict_runs(struct store *s, struct store_put *p, struct victims *v, 
     bool ok = true;
     for (unsigned k = 0; k < n && ok; k++) {
         block_id id = take_run(s, &runs[k]);
-        if (id) p->blocks[p->n_blocks++] = id;
-        else ok = false;
+        if (id)
+            p->blocks[p->n_blocks++] = id;
+        else
+            ok = false;
     }
     for (unsigned k = 0; k < n; k++) space_cursor_remove(&s->space, &runs[k].block);
     v->n = 0;
@@ -214,7 +222,7 @@ static bool by_policy(struct store *s, struct store_put *p, unsigned *budget) {
     unsigned n_runs = 0;
     uint32_t align = space_align(p->units), segment = 0;
     bool soft = true; /* soft-pinned ones only when there is nothing else at all */
-    while (v.n < VICTIMS && *budget > 0) {
+    while (v.n<VICTIMS && * budget> 0) {
         struct object *o = book_pop(s, -1, 0, soft, budget);
         if (!o) break;
         soft = object_pin(s, o) == STORE_PIN_SOFT;
@@ -228,7 +236,8 @@ static bool by_policy(struct store *s, struct store_put *p, unsigned *budget) {
             if (id) add_run(runs, &n_runs, run_around(s, id));
         }
         for (uint32_t i = 0; i < n_blocks; i++)
-            if (block_segment(block_get(&s->space, blocks[i])) == segment) add_run(runs, &n_runs, run_around(s, blocks[i]));
+            if (block_segment(block_get(&s->space, blocks[i])) == segment)
+                add_run(runs, &n_runs, run_around(s, blocks[i]));
         unsigned n_best = 0;
         for (unsigned i = 0; i < n_runs; i++) keep_longest(best, &n_best, runs[i], align);
         if (total(best, n_best, align) < p->units) continue;
@@ -278,9 +287,7 @@ static void scan_begin(struct store *s, struct plan *plan) {
 }
 
 static void plan_begin(struct store *s, struct store_put *p) {
-    struct plan *plan = &p->plan;
-    memset(plan, 0, sizeof(*plan));
-    plan->planning = true;
+    struct plan *plan = p->plan = xcalloc(1, sizeof(*plan));
     s->planner = p;
     plan->changes = s->room_changes;
     plan_cursors(s, plan, space_cursor_add);
@@ -288,15 +295,15 @@ static void plan_begin(struct store *s, struct store_put *p) {
 }
 
 static void plan_end(struct store *s, struct store_put *p) {
-    plan_cursors(s, &p->plan, space_cursor_remove);
-    p->plan.planning = false;
+    plan_cursors(s, p->plan, space_cursor_remove);
+    free(p->plan);
+    p->plan = NULL;
     s->planner = NULL;
 }
 
 void room_abandon(struct store *s, struct store_put *p) {
-    if (!p->plan.planning) return;
-    if (p->plan.reserved) space_release(&s->space, p->plan.reserved);
-    p->plan.reserved = 0;
+    if (!p->plan) return;
+    if (p->plan->reserved) space_release(&s->space, p->plan->reserved);
     plan_end(s, p);
 }
 
@@ -322,7 +329,8 @@ struct window {
     uint64_t best_heat;
 };
 
-static void window_grow(const struct store *s, struct window *w, const struct run *run, uint64_t units, uint32_t align) {
+static void window_grow(const struct store *s, struct window *w, const struct run *run, uint64_t units,
+                        uint32_t align) {
     for (;;) {
         const struct block *b = block_get(&s->space, w->left);
         uint64_t from = block_offset(b), start;
@@ -346,7 +354,8 @@ static void run_over(struct plan *plan, uint32_t align) {
     if (r->len == 0) return;
     unsigned kept = 0;
     for (unsigned i = 0; i < plan->n_best; i++)
-        if (plan->best[i].start < r->start || plan->best[i].start >= r->start + r->len) plan->best[kept++] = plan->best[i];
+        if (plan->best[i].start < r->start || plan->best[i].start >= r->start + r->len)
+            plan->best[kept++] = plan->best[i];
     plan->n_best = kept;
     keep_longest(plan->best, &plan->n_best, plan->run, align);
     plan->run.len = 0;
@@ -354,15 +363,17 @@ static void run_over(struct plan *plan, uint32_t align) {
 
 static bool scan_over(const struct store *s, const struct plan *plan) {
     if (!plan->cursor) return true;
-    return plan->wrapped && plan->run.len == 0 && block_offset(block_get(&s->space, plan->cursor)) >= plan->stop;
+    return plan->wrapped && plan->run.len == 0 &&
+           block_offset(block_get(&s->space, plan->cursor)) >= plan->stop;
 }
 
 /* One slice of the walk. true: decided, plan->best is what to clear (n_best 0: this segment has no room). */
 static bool scan(struct store *s, struct store_put *p, unsigned *budget) {
-    struct plan *plan = &p->plan;
+    struct plan *plan = p->plan;
     uint32_t align = space_align(p->units);
     /* Blocks may have been cut or merged since the last slice; a run that no longer ends here is counted afresh. */
-    if (plan->cursor && block_offset(block_get(&s->space, plan->cursor)) != plan->run.start + plan->run.len) plan->run.len = 0;
+    if (plan->cursor && block_offset(block_get(&s->space, plan->cursor)) != plan->run.start + plan->run.len)
+        plan->run.len = 0;
     struct window w = {.left = plan->run.len ? plan->run.block : 0};
     for (; *budget > 0; --*budget) {
         if (scan_over(s, plan)) {
@@ -373,8 +384,10 @@ static bool scan(struct store *s, struct store_put *p, unsigned *budget) {
                 continue;
             }
             if (w.found) break;
-            if (total(plan->best, plan->n_best, align) < p->units) plan->n_best = 0;
-            else plan->n_best = cut_to(plan->best, plan->n_best, align, p->units);
+            if (total(plan->best, plan->n_best, align) < p->units)
+                plan->n_best = 0;
+            else
+                plan->n_best = cut_to(plan->best, plan->n_best, align, p->units);
             return true;
         }
         const struct block *b = block_get(&s->space, plan->cursor);
@@ -400,14 +413,14 @@ static bool scan(struct store *s, struct store_put *p, unsigned *budget) {
 }
 
 bool room_clearing(const struct store *s, const struct object *o) {
-    const struct plan *plan = &s->planner->plan;
+    const struct plan *plan = s->planner->plan;
     return plan->phase == PLAN_CLEAR &&
            in_runs(s, o, plan->segment, plan->best + plan->clearing, plan->n_best - plan->clearing);
 }
 
 /* One slice of clearing best[clearing]. TARN_ESTALE: something stands in the way now. */
 static tarn_status clear(struct store *s, struct store_put *p, unsigned *budget) {
-    struct plan *plan = &p->plan;
+    struct plan *plan = p->plan;
     struct space *sp = &s->space;
     while (plan->clearing < plan->n_best) {
         struct run *r = &plan->best[plan->clearing];
@@ -431,8 +444,10 @@ static tarn_status clear(struct store *s, struct store_put *p, unsigned *budget)
         const struct block *b = block_get(sp, next);
         if (block_state(b) == BLOCK_FREE) {
             uint64_t block_end = block_offset(b) + block_len(sp, next);
-            if (plan->reserved) space_absorb(sp, plan->reserved);
-            else if (!(plan->reserved = space_carve(sp, next, r->start, (uint32_t)(min_u64(block_end, end) - r->start))))
+            if (plan->reserved)
+                space_absorb(sp, plan->reserved);
+            else if (!(plan->reserved =
+                           space_carve(sp, next, r->start, (uint32_t)(min_u64(block_end, end) - r->start))))
                 return TARN_EOOM;
         } else if (may_clear(s, plan, b)) {
             book_evict(s, record_get(&s->records, b->owner), budget);
@@ -444,9 +459,9 @@ static tarn_status clear(struct store *s, struct store_put *p, unsigned *budget)
 }
 
 static void give_up_cleared(struct store *s, struct store_put *p) {
-    if (p->plan.reserved) space_release(&s->space, p->plan.reserved);
-    p->plan.reserved = 0;
-    p->plan.clearing = 0;
+    if (p->plan->reserved) space_release(&s->space, p->plan->reserved);
+    p->plan->reserved = 0;
+    p->plan->clearing = 0;
     while (p->n_blocks > 0) space_release(&s->space, p->blocks[--p->n_blocks]);
 }
 
@@ -468,7 +483,7 @@ static bool next_scan(struct store *s, struct plan *plan) {
 }
 
 static tarn_status by_window(struct store *s, struct store_put *p, unsigned *budget) {
-    struct plan *plan = &p->plan;
+    struct plan *plan = p->plan;
     for (;;) {
         if (plan->phase == PLAN_SCAN) {
             if (!scan(s, p, budget)) return TARN_EAGAIN;
@@ -499,7 +514,7 @@ static tarn_status by_window(struct store *s, struct store_put *p, unsigned *bud
 /* --- all of it ------------------------------------------------------------------------------------------------------------------------ */
 
 tarn_status room_make(struct store *s, struct store_put *p, unsigned *budget) {
-    if (p->plan.planning) return by_window(s, p, budget);
+    if (p->plan) return by_window(s, p, budget);
     tarn_status st = room_limits(s, quota_domain(s, span_of(p->key, p->key_len)), p->size, budget);
     if (st != TARN_OK || p->in_line) return st;
     uint64_t size = 0, available = s->evictable_units;
@@ -508,7 +523,7 @@ tarn_status room_make(struct store *s, struct store_put *p, unsigned *budget) {
         available += s->space.segments[i]->free_units;
     }
     if (p->units > size || p->units > available) return TARN_ENOSPACE;
-    if (s->planner && s->planner->plan.phase == PLAN_CLEAR) return TARN_EAGAIN;
+    if (s->planner && s->planner->plan->phase == PLAN_CLEAR) return TARN_EAGAIN;
     if (direct(s, p)) {
         s->stat.room_direct++;
         return TARN_OK;

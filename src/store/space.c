@@ -28,8 +28,10 @@ static void id_free(struct space *sp, block_id id, block_id heir) {
     sp->live--;
 }
 
-static void set_where(struct block *b, uint64_t offset, uint32_t segment, enum block_state state, unsigned domain) {
-    b->where = offset | (uint64_t)segment << BLOCK_OFFSET_BITS | (uint64_t)state << 54 | (uint64_t)domain << 56;
+static void set_where(struct block *b, uint64_t offset, uint32_t segment, enum block_state state,
+                      unsigned domain) {
+    b->where =
+        offset | (uint64_t)segment << BLOCK_OFFSET_BITS | (uint64_t)state << 54 | (uint64_t)domain << 56;
 }
 
 static void set_state(struct block *b, enum block_state state) {
@@ -65,9 +67,12 @@ uint64_t run_usable(uint64_t offset, uint64_t len, uint32_t align, uint64_t *sta
 
 bool space_init(struct space *sp, const char *allocator) {
     memset(sp, 0, sizeof(*sp));
-    if (strcmp(allocator, space_offset.name) == 0) sp->ops = &space_offset;
-    else if (strcmp(allocator, space_slab.name) == 0) sp->ops = &space_slab;
-    else return false;
+    if (strcmp(allocator, space_offset.name) == 0)
+        sp->ops = &space_offset;
+    else if (strcmp(allocator, space_slab.name) == 0)
+        sp->ops = &space_slab;
+    else
+        return false;
     sp->blocks = 1;
     return arena_init(&sp->arena, RESERVE) && arena_grow(&sp->arena, sizeof(struct block));
 }
@@ -103,7 +108,8 @@ static void free_remove(struct space *sp, struct segment *seg, block_id id) {
     sp->ops->remove(sp, seg, id);
 }
 
-tarn_status space_segment_add(struct space *sp, const char *name, uint32_t epoch, uint64_t bytes, uint32_t *id_p) {
+tarn_status space_segment_add(struct space *sp, const char *name, uint32_t epoch, uint64_t bytes,
+                              uint32_t *id_p) {
     uint64_t units = bytes / 4096 * PAGE_UNITS;
     if (units == 0 || units >> BLOCK_OFFSET_BITS || sp->n_segments > UINT16_MAX) return TARN_EINVAL;
     struct segment *seg = xcalloc(1, sizeof(*seg));
@@ -272,7 +278,8 @@ unsigned space_alloc_many(struct space *sp, uint32_t segment, uint64_t len, uint
         block_id id = len <= UINT32_MAX ? sp->ops->find(sp, seg, (uint32_t)len, align) : 0;
         if (!id) id = sp->ops->largest(sp, seg);
         if (!id) break;
-        uint64_t start, usable = run_usable(block_offset(block_get(sp, id)), block_len(sp, id), align, &start);
+        uint64_t start,
+            usable = run_usable(block_offset(block_get(sp, id)), block_len(sp, id), align, &start);
         if (usable == 0) break;
         uint32_t take = (uint32_t)min_u64(usable, len);
         if (!(out[n] = space_carve(sp, id, start, take))) break;
@@ -304,7 +311,8 @@ uint64_t space_largest(struct space *sp, uint32_t segment) {
 
 uint64_t space_memory(const struct space *sp) {
     uint64_t bytes = (uint64_t)sp->blocks * sizeof(struct block);
-    for (uint32_t i = 0; i < sp->n_segments; i++) bytes += sizeof(struct segment) + sp->ops->memory(sp->segments[i]);
+    for (uint32_t i = 0; i < sp->n_segments; i++)
+        bytes += sizeof(struct segment) + sp->ops->memory(sp->segments[i]);
     return bytes;
 }
 
@@ -382,7 +390,8 @@ block_id bins_find(struct space *sp, const struct bins *b, uint32_t len, uint32_
     for (unsigned bin = next_bin(b, bin_of(len)); bin < SPACE_BINS; bin = next_bin(b, bin + 1)) {
         for (block_id id = b->head[bin]; id; id = block_get(sp, id)->owner) {
             uint64_t start;
-            if (run_usable(block_offset(block_get(sp, id)), block_len(sp, id), align, &start) >= len) return id;
+            if (run_usable(block_offset(block_get(sp, id)), block_len(sp, id), align, &start) >= len)
+                return id;
             if (tries == 0) break;
             tries--;
         }

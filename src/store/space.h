@@ -38,11 +38,11 @@ _Static_assert(sizeof(struct block) == 24, "one per object");
 struct segment {
     uint32_t id, epoch;
     char name[64];
-    uint64_t units;      /* size */
+    uint64_t units; /* size */
     uint64_t free_units;
     uint64_t free_runs;
     block_id first;
-    void *state;         /* the allocator's */
+    void *state; /* the allocator's */
 };
 
 struct space;
@@ -56,8 +56,10 @@ struct space_ops {
     /* The largest free block, or one near it, for values in several extents; 0: no free block at all. */
     block_id (*largest)(struct space *sp, struct segment *seg);
     void (*insert)(struct space *sp, struct segment *seg, block_id b); /* b became free */
-    void (*remove)(struct space *sp, struct segment *seg, block_id b); /* b is about to be used, split or merged */
-    bool (*may_merge)(struct space *sp, struct segment *seg, block_id a, block_id b); /* neighbours, both free */
+    void (*remove)(struct space *sp, struct segment *seg,
+                   block_id b); /* b is about to be used, split or merged */
+    bool (*may_merge)(struct space *sp, struct segment *seg, block_id a,
+                      block_id b); /* neighbours, both free */
     /* Where a free run must be cut into two, strictly inside it; 0: nowhere. */
     uint64_t (*cut)(struct space *sp, struct segment *seg, uint64_t offset, uint64_t len);
     /* A used block came (before what is left beside it is inserted) or went (after it merged with what may_merge
@@ -70,7 +72,7 @@ struct space_ops {
 struct space {
     const struct space_ops *ops;
     struct arena arena;
-    uint32_t blocks;      /* ever used, with the unused block 0 */
+    uint32_t blocks; /* ever used, with the unused block 0 */
     block_id free_ids;
     uint64_t live;
     struct segment **segments;
@@ -81,23 +83,34 @@ struct space {
 
 bool space_init(struct space *sp, const char *allocator); /* false: unknown name or no memory */
 void space_free_all(struct space *sp);
-tarn_status space_segment_add(struct space *sp, const char *name, uint32_t epoch, uint64_t bytes, uint32_t *id_p);
+tarn_status space_segment_add(struct space *sp, const char *name, uint32_t epoch, uint64_t bytes,
+                              uint32_t *id_p);
 
 static inline struct block *block_get(const struct space *sp, block_id id) {
     return (struct block *)(void *)sp->arena.base + id;
 }
 #define BLOCK_OFFSET_BITS 38
-static inline uint64_t block_offset(const struct block *b) { return b->where & ((UINT64_C(1) << BLOCK_OFFSET_BITS) - 1); }
-static inline uint32_t block_segment(const struct block *b) { return (uint32_t)(b->where >> BLOCK_OFFSET_BITS) & 0xffff; }
-static inline enum block_state block_state(const struct block *b) { return (enum block_state)(b->where >> 54 & 3); }
-static inline unsigned block_domain(const struct block *b) { return (unsigned)(b->where >> 56); }
+static inline uint64_t block_offset(const struct block *b) {
+    return b->where & ((UINT64_C(1) << BLOCK_OFFSET_BITS) - 1);
+}
+static inline uint32_t block_segment(const struct block *b) {
+    return (uint32_t)(b->where >> BLOCK_OFFSET_BITS) & 0xffff;
+}
+static inline enum block_state block_state(const struct block *b) {
+    return (enum block_state)(b->where >> 54 & 3);
+}
+static inline unsigned block_domain(const struct block *b) {
+    return (unsigned)(b->where >> 56);
+}
 uint32_t block_len(const struct space *sp, block_id id);
 /* A used block changes hands. */
 void block_assign(struct space *sp, block_id id, enum block_state state, uint32_t owner, unsigned domain);
 /* What of a run of len units from offset can be used for values of this alignment: aligned start, aligned length. */
 uint64_t run_usable(uint64_t offset, uint64_t len, uint32_t align, uint64_t *start_p);
 
-static inline uint32_t space_align(uint64_t units) { return units >= PAGE_UNITS ? PAGE_UNITS : 1; }
+static inline uint32_t space_align(uint64_t units) {
+    return units >= PAGE_UNITS ? PAGE_UNITS : 1;
+}
 /* Units that a value of this many bytes takes. */
 static inline uint64_t space_units(uint64_t bytes) {
     uint64_t round = bytes >= 4096 ? 4096 : UNIT;

@@ -2,29 +2,45 @@
 #include <stdlib.h>
 #include "store/space.h"
 
-static void offset_open(struct space *sp, struct segment *seg) { seg->state = xcalloc(1, sizeof(struct bins)); }
+static void offset_open(struct space *sp, struct segment *seg) {
+    seg->state = xcalloc(1, sizeof(struct bins));
+}
 
-static void offset_close(struct space *sp, struct segment *seg) { free(seg->state); }
+static void offset_close(struct space *sp, struct segment *seg) {
+    free(seg->state);
+}
 
 static block_id offset_find(struct space *sp, struct segment *seg, uint32_t len, uint32_t align) {
     return bins_find(sp, seg->state, len, align);
 }
 
-static block_id offset_largest(struct space *sp, struct segment *seg) { return bins_largest(sp, seg->state); }
+static block_id offset_largest(struct space *sp, struct segment *seg) {
+    return bins_largest(sp, seg->state);
+}
 
-static void offset_insert(struct space *sp, struct segment *seg, block_id b) { bins_insert(sp, seg->state, b); }
+static void offset_insert(struct space *sp, struct segment *seg, block_id b) {
+    bins_insert(sp, seg->state, b);
+}
 
-static void offset_remove(struct space *sp, struct segment *seg, block_id b) { bins_remove(sp, seg->state, b); }
+static void offset_remove(struct space *sp, struct segment *seg, block_id b) {
+    bins_remove(sp, seg->state, b);
+}
 
-static bool offset_may_merge(struct space *sp, struct segment *seg, block_id a, block_id b) { return true; }
+static bool offset_may_merge(struct space *sp, struct segment *seg, block_id a, block_id b) {
+    return true;
+}
 
-static uint64_t offset_cut(struct space *sp, struct segment *seg, uint64_t offset, uint64_t len) { return 0; }
+static uint64_t offset_cut(struct space *sp, struct segment *seg, uint64_t offset, uint64_t len) {
+    return 0;
+}
 
 static void offset_used(struct space *sp, struct segment *seg, uint64_t offset, uint32_t len) {}
 
 static void offset_unused(struct space *sp, struct segment *seg, uint64_t offset, uint32_t len) {}
 
-static uint64_t offset_memory(const struct segment *seg) { return sizeof(struct bins); }
+static uint64_t offset_memory(const struct segment *seg) {
+    return sizeof(struct bins);
+}
 
 const struct space_ops space_offset = {
     .name = "offset",

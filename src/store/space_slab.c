@@ -18,7 +18,7 @@ struct slab_page {
 };
 
 struct slab_class {
-    uint32_t len;   /* units */
+    uint32_t len; /* units */
     uint32_t pages;
     struct bins bins; /* free runs inside pages of this class */
 };
@@ -41,9 +41,13 @@ static void slab_open(struct space *sp, struct segment *seg) {
     seg->state = s;
 }
 
-static void slab_close(struct space *sp, struct segment *seg) { free(seg->state); }
+static void slab_close(struct space *sp, struct segment *seg) {
+    free(seg->state);
+}
 
-static struct slab_page *page_of(struct slab *s, uint64_t offset) { return &s->page[offset / s->page_units]; }
+static struct slab_page *page_of(struct slab *s, uint64_t offset) {
+    return &s->page[offset / s->page_units];
+}
 
 /* Where a free run belongs: it lies in one used page, or covers empty pages. */
 static struct bins *bins_for(struct slab *s, uint64_t offset) {

@@ -4,8 +4,9 @@
 #include "store/books.h"
 
 static uint64_t tables_memory(const struct store *s) {
-    return index_memory(&s->index) + htab_memory(&s->extras) + htab_memory(&s->groups) + htab_memory(&s->refs) +
-           htab_memory(&s->leases) + htab_memory(&s->sessions) + htab_memory(&s->puts) + htab_memory(&s->zombies);
+    return index_memory(&s->index) + htab_memory(&s->extras) + htab_memory(&s->groups) +
+           htab_memory(&s->refs) + htab_memory(&s->leases) + htab_memory(&s->sessions) +
+           htab_memory(&s->puts) + htab_memory(&s->zombies);
 }
 
 static uint64_t lease_memory(const struct store *s) {
@@ -22,11 +23,13 @@ static uint64_t policy_memory(const struct store *s) {
 }
 
 uint64_t store_memory(const struct store *s) {
-    return sizeof(*s) + records_memory(&s->records) + space_memory(&s->space) + tables_memory(s) + lease_memory(s) +
-           policy_memory(s) + s->extra_bytes + s->put_bytes;
+    return sizeof(*s) + records_memory(&s->records) + space_memory(&s->space) + tables_memory(s) +
+           lease_memory(s) + policy_memory(s) + s->extra_bytes + s->put_bytes;
 }
 
-uint64_t store_count(const struct store *s) { return s->index.count - s->stale; }
+uint64_t store_count(const struct store *s) {
+    return s->index.count - s->stale;
+}
 
 void store_get_stats(const struct store *s, struct store_stats *st) {
     *st = s->stat;
@@ -61,7 +64,9 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->memory = store_memory(s);
 }
 
-void store_stats_reset(struct store *s) { memset(&s->stat, 0, sizeof(s->stat)); }
+void store_stats_reset(struct store *s) {
+    memset(&s->stat, 0, sizeof(s->stat));
+}
 
 /* --- check ---------------------------------------------------------------------------------------------------------------- */
 
@@ -86,12 +91,14 @@ static void check_object(void *arg, struct object *o) {
         TARN_ASSERT(list_linked(o));
     }
     if (object_pin(s, o) == STORE_PIN_HARD) TARN_ASSERT(!list_linked(o));
-    if (o->bits & OBJECT_REFS) TARN_ASSERT(refs_find(s, object_version(o))->object == record_ref(&s->records, o));
+    if (o->bits & OBJECT_REFS)
+        TARN_ASSERT(refs_find(s, object_version(o))->object == record_ref(&s->records, o));
     uint32_t n;
     const block_id *blocks = book_blocks(s, o, &n);
     for (uint32_t i = 0; i < n; i++) {
         const struct block *b = block_get(&s->space, blocks[i]);
-        TARN_ASSERT(block_state(b) == BLOCK_OBJECT && b->owner == record_ref(&s->records, o) && block_domain(b) == d);
+        TARN_ASSERT(block_state(b) == BLOCK_OBJECT && b->owner == record_ref(&s->records, o) &&
+                    block_domain(b) == d);
         c->blocks_units += b->len;
     }
 }
@@ -107,7 +114,7 @@ static void check_put(void *arg, struct htab_node *node) {
     struct check *c = arg;
     const struct store_put *p = CONTAINER_OF(node, struct store_put, node);
     for (uint32_t i = 0; i < p->n_blocks; i++) c->blocks_units += block_get(&c->s->space, p->blocks[i])->len;
-    if (p->plan.planning && p->plan.reserved) c->blocks_units += block_get(&c->s->space, p->plan.reserved)->len;
+    if (p->plan && p->plan->reserved) c->blocks_units += block_get(&c->s->space, p->plan->reserved)->len;
 }
 
 void store_check(const struct store *s) {
@@ -117,7 +124,8 @@ void store_check(const struct store *s) {
     uint64_t cursor = 0;
     do cursor = index_scan((struct index *)&s->index, cursor, check_object, c);
     while (cursor);
-    TARN_ASSERT(c->objects == s->index.count && c->evictable == s->evictable_units && c->inl == s->inline_count);
+    TARN_ASSERT(c->objects == s->index.count && c->evictable == s->evictable_units &&
+                c->inl == s->inline_count);
     if (s->stale) TARN_ASSERT(c->stale == s->stale);
     for (unsigned i = 0; i < DOMAINS; i++)
         TARN_ASSERT(c->bytes[i] == s->domains[i].bytes && c->count[i] == s->domains[i].objects);
@@ -128,7 +136,8 @@ void store_check(const struct store *s) {
     do cursor = htab_scan(&s->zombies, cursor, check_put, c);
     while (cursor);
     uint64_t used = 0;
-    for (uint32_t i = 0; i < s->space.n_segments; i++) used += s->space.segments[i]->units - s->space.segments[i]->free_units;
+    for (uint32_t i = 0; i < s->space.n_segments; i++)
+        used += s->space.segments[i]->units - s->space.segments[i]->free_units;
     TARN_ASSERT(c->blocks_units == used);
     free(c);
 }

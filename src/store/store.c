@@ -22,8 +22,8 @@ void store_config_init(struct store_config *c) {
     };
 }
 
-struct store *store_create(const struct store_config *c, const struct store_events *events, const char *policy,
-                           const char *allocator, uint64_t mono_ms, uint64_t wall_ms) {
+struct store *store_create(const struct store_config *c, const struct store_events *events,
+                           const char *policy, const char *allocator, uint64_t mono_ms, uint64_t wall_ms) {
     const struct policy_ops *ops = policy_find(policy);
     if (!ops) return NULL;
     struct store *s = xcalloc(1, sizeof(*s));
@@ -41,7 +41,8 @@ struct store *store_create(const struct store_config *c, const struct store_even
         return NULL;
     }
     index_init(&s->index, &s->records);
-    struct htab *tables[] = {&s->extras, &s->groups, &s->refs, &s->leases, &s->sessions, &s->puts, &s->zombies};
+    struct htab *tables[] = {&s->extras,   &s->groups, &s->refs,   &s->leases,
+                             &s->sessions, &s->puts,   &s->zombies};
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) htab_init(tables[i]);
     s->lease_wheel = wheel_create(mono_ms);
     s->pin_wheel = wheel_create(mono_ms);
@@ -67,7 +68,8 @@ void store_destroy(struct store **store_p) {
     do cursor = index_scan(&s->index, cursor, free_object, s);
     while (cursor);
     quota_free_all(s);
-    struct htab *tables[] = {&s->extras, &s->groups, &s->refs, &s->leases, &s->sessions, &s->puts, &s->zombies};
+    struct htab *tables[] = {&s->extras,   &s->groups, &s->refs,   &s->leases,
+                             &s->sessions, &s->puts,   &s->zombies};
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) htab_free(tables[i]);
     wheel_destroy(&s->lease_wheel);
     wheel_destroy(&s->pin_wheel);
@@ -81,7 +83,9 @@ void store_destroy(struct store **store_p) {
     *store_p = NULL;
 }
 
-struct store_config *store_config(struct store *s) { return &s->config; }
+struct store_config *store_config(struct store *s) {
+    return &s->config;
+}
 
 void store_tick(struct store *s, uint64_t mono_ms, uint64_t wall_ms) {
     if (mono_ms > s->now_ms) s->now_ms = mono_ms;
@@ -90,13 +94,16 @@ void store_tick(struct store *s, uint64_t mono_ms, uint64_t wall_ms) {
 
 /* --- segments -------------------------------------------------------------------------------------------------------------- */
 
-tarn_status store_segment_add(struct store *s, const char *name, uint32_t epoch, uint64_t size, uint32_t *id_p) {
+tarn_status store_segment_add(struct store *s, const char *name, uint32_t epoch, uint64_t size,
+                              uint32_t *id_p) {
     struct store_segment_info info;
     if (store_segment_by_name(s, span_str(name), &info)) return TARN_EEXISTS;
     return space_segment_add(&s->space, name, epoch, size, id_p);
 }
 
-size_t store_segment_count(const struct store *s) { return s->space.n_segments; }
+size_t store_segment_count(const struct store *s) {
+    return s->space.n_segments;
+}
 
 bool store_segment_get(const struct store *s, uint32_t id, struct store_segment_info *info_p) {
     if (id >= s->space.n_segments) return false;
@@ -123,15 +130,25 @@ bool store_segment_by_name(const struct store *s, struct span name, struct store
 
 /* --- what an object is -------------------------------------------------------------------------------------------------------- */
 
-uint64_t store_hash(struct span key) { return hash_bytes(key.data, key.len); }
+uint64_t store_hash(struct span key) {
+    return hash_bytes(key.data, key.len);
+}
 
-struct span store_object_key(const struct object *o) { return span_of(o->data, object_key_len(o)); }
+struct span store_object_key(const struct object *o) {
+    return span_of(o->data, object_key_len(o));
+}
 
-uint64_t store_object_version(const struct object *o) { return object_version(o); }
+uint64_t store_object_version(const struct object *o) {
+    return object_version(o);
+}
 
-uint32_t store_object_depth(const struct object *o) { return object_depth(o); }
+uint32_t store_object_depth(const struct object *o) {
+    return object_depth(o);
+}
 
-uint32_t store_object_request(const struct object *o) { return o->request; }
+uint32_t store_object_request(const struct object *o) {
+    return o->request;
+}
 
 bool store_object_crc(const struct object *o, uint32_t *crc_p) {
     if (!(o->bits & OBJECT_CRC)) return false;
@@ -237,7 +254,9 @@ bool book_protected(const struct store *s, const struct object *o) {
     return (o->bits & OBJECT_REFS) || object_pin(s, o) == STORE_PIN_HARD;
 }
 
-bool book_evictable(const struct store *s, const struct object *o) { return !book_protected(s, o); }
+bool book_evictable(const struct store *s, const struct object *o) {
+    return !book_protected(s, o);
+}
 
 void book_protect(struct store *s, struct object *o, bool was_protected) {
     bool is = book_protected(s, o);
@@ -256,7 +275,9 @@ static struct policy *policy_of(struct store *s, const struct object *o) {
     return &s->domains[book_domain(s, o)].policy[(o->bits & OBJECT_INLINE) != 0];
 }
 
-static bool is_legacy(const struct store *s, const struct object *o) { return (o->bits & OBJECT_GEN) != s->gen; }
+static bool is_legacy(const struct store *s, const struct object *o) {
+    return (o->bits & OBJECT_GEN) != s->gen;
+}
 
 void book_unlink(struct store *s, struct object *o) {
     if (!list_linked(o)) return;
@@ -271,7 +292,9 @@ void book_unlink(struct store *s, struct object *o) {
     }
 }
 
-static void set_gen(struct store *s, struct object *o) { o->bits = (o->bits & ~(uint32_t)OBJECT_GEN) | s->gen; }
+static void set_gen(struct store *s, struct object *o) {
+    o->bits = (o->bits & ~(uint32_t)OBJECT_GEN) | s->gen;
+}
 
 void book_relink(struct store *s, struct object *o) {
     TARN_ASSERT(!list_linked(o));
@@ -307,7 +330,9 @@ void book_access(struct store *s, struct object *o, const struct policy_event *e
 
 /* --- coming and going ----------------------------------------------------------------------------------------------------------------- */
 
-bool book_stale(const struct store *s, const struct object *o) { return object_version(o) <= s->flush_version; }
+bool book_stale(const struct store *s, const struct object *o) {
+    return object_version(o) <= s->flush_version;
+}
 
 void book_insert(struct store *s, struct object *o, uint64_t hash, const struct policy_event *e) {
     index_insert(&s->index, o, hash);
@@ -366,7 +391,9 @@ void store_flush(struct store *s) {
     s->sweep_cursor = 0;
 }
 
-bool store_flush_pending(const struct store *s) { return s->stale > 0; }
+bool store_flush_pending(const struct store *s) {
+    return s->stale > 0;
+}
 
 /* --- look-ups ----------------------------------------------------------------------------------------------------------------------------- */
 
@@ -391,7 +418,9 @@ struct object *store_find_hashed(struct store *s, struct span key, uint64_t hash
     return o;
 }
 
-struct object *store_find(struct store *s, struct span key) { return store_find_hashed(s, key, store_hash(key)); }
+struct object *store_find(struct store *s, struct span key) {
+    return store_find_hashed(s, key, store_hash(key));
+}
 
 static bool visible(const struct store *s, const struct object *o) {
     return !(s->stale && book_stale(s, o)) && !(s->planner && room_clearing(s, o)) &&
@@ -422,7 +451,9 @@ uint64_t store_scan(struct store *s, uint64_t cursor, void (*fn)(void *arg, stru
     return index_scan(&s->index, cursor, scan_visible, &a);
 }
 
-void store_expire(struct store *s, struct object *o, uint64_t wall_ms) { extra_set_expire(s, o, wall_ms); }
+void store_expire(struct store *s, struct object *o, uint64_t wall_ms) {
+    extra_set_expire(s, o, wall_ms);
+}
 
 bool store_pin(struct store *s, struct span key, enum store_pin kind, uint64_t ms) {
     struct object *o = store_find(s, key);
@@ -433,8 +464,8 @@ bool store_pin(struct store *s, struct span key, enum store_pin kind, uint64_t m
 
 /* --- batches --------------------------------------------------------------------------------------------------------------------------------- */
 
-void store_batch_begin(struct store *s, struct store_batch *b, struct store_chain *chain, enum store_batch_kind kind,
-                       uint32_t length) {
+void store_batch_begin(struct store *s, struct store_batch *b, struct store_chain *chain,
+                       enum store_batch_kind kind, uint32_t length) {
     *b = (struct store_batch){.chain = chain, .kind = kind, .length = length, .open = true};
 }
 
@@ -458,8 +489,7 @@ void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
     if (++s->next_request == 0) s->next_request = 1;
     b->request = s->next_request;
     s->stat.requests++;
-    if (c && b->kind != STORE_BATCH_PUT)
-        *c = (struct store_chain){.request = b->request, .first_hash = hash};
+    if (c && b->kind != STORE_BATCH_PUT) *c = (struct store_chain){.request = b->request, .first_hash = hash};
 }
 
 struct policy_event batch_event(const struct store *s, const struct store_batch *b) {
@@ -488,7 +518,8 @@ void store_batch_hit(struct store *s, struct store_batch *b, struct object *o) {
     if (b->open) {
         b->hits++;
         if (previous != b->request) b->extends = previous;
-        if (b->chain && b->kind != STORE_BATCH_PUT && b->chain->request == b->request && b->chain->hits < b->hits) {
+        if (b->chain && b->kind != STORE_BATCH_PUT && b->chain->request == b->request &&
+            b->chain->hits < b->hits) {
             b->chain->hits = b->hits;
             b->chain->extends = b->extends;
         }
@@ -556,7 +587,9 @@ struct object *book_pop(struct store *s, int domain, int inl, bool soft, unsigne
     return best;
 }
 
-void book_give_back(struct store *s, struct object *o) { book_relink(s, o); }
+void book_give_back(struct store *s, struct object *o) {
+    book_relink(s, o);
+}
 
 static void count_evicted(struct store *s, struct object *o) {
     s->stat.evicted_objects++;
@@ -615,7 +648,8 @@ static bool evict_next(struct store *s, unsigned *budget, uint64_t *objects_p, u
 }
 
 bool store_evict_step(struct store *s, struct store_evict_job *job, unsigned *budget) {
-    while ((job->want_objects && job->objects < job->want_objects) || (job->want_bytes && job->bytes < job->want_bytes)) {
+    while ((job->want_objects && job->objects < job->want_objects) ||
+           (job->want_bytes && job->bytes < job->want_bytes)) {
         if (*budget == 0) return false;
         uint64_t before = job->objects;
         if (!evict_next(s, budget, &job->objects, &job->bytes)) return *budget > 0;
@@ -632,7 +666,8 @@ static bool background_evict(struct store *s, unsigned *budget) {
         used += s->space.segments[i]->units - s->space.segments[i]->free_units;
     }
     if (!s->evicting) {
-        if (size == 0 || (double)used <= s->config.high_watermark * (double)size || s->evictable_units == 0) return false;
+        if (size == 0 || (double)used <= s->config.high_watermark * (double)size || s->evictable_units == 0)
+            return false;
         s->evicting = true;
         s->evict_left = (uint64_t)((double)(s->index.count - s->inline_count) * s->config.eviction_ratio) + 1;
     }
@@ -735,6 +770,10 @@ tarn_status store_set_policy(struct store *s, const char *name) {
     return TARN_OK;
 }
 
-const char *store_policy_name(const struct store *s) { return s->policy->name; }
+const char *store_policy_name(const struct store *s) {
+    return s->policy->name;
+}
 
-const char *store_policy_names(void) { return "lru fifo lfu sieve s3fifo"; }
+const char *store_policy_names(void) {
+    return "lru fifo lfu sieve s3fifo";
+}

@@ -38,15 +38,15 @@ struct object;
 enum store_tier { STORE_TIER_MEMORY = 0 };
 
 struct store_extent {
-    uint32_t segment;       /* id */
+    uint32_t segment; /* id */
     uint32_t segment_epoch;
-    uint64_t offset;        /* bytes from the start of the advertised segment */
-    uint64_t length;        /* bytes of value in this extent (not rounded up) */
+    uint64_t offset; /* bytes from the start of the advertised segment */
+    uint64_t length; /* bytes of value in this extent (not rounded up) */
 };
 
 struct store_replica {
     enum store_tier tier;
-    uint32_t extents;       /* 1 .. STORE_EXTENTS_MAX; 0: the value is in the books (store_object_inline) */
+    uint32_t extents; /* 1 .. STORE_EXTENTS_MAX; 0: the value is in the books (store_object_inline) */
     struct store_extent extent[STORE_EXTENTS_MAX];
 };
 
@@ -58,10 +58,10 @@ struct store_layout {
 /* --- configuration: change fields at any time through store_config(); policy and allocator by their functions -------- */
 
 struct store_config {
-    uint64_t max_objects;            /* 0: no limit. When reached, puts evict */
-    uint64_t max_memory;             /* bytes of books, 0: no limit. When reached, puts evict */
+    uint64_t max_objects; /* 0: no limit. When reached, puts evict */
+    uint64_t max_memory;  /* bytes of books, 0: no limit. When reached, puts evict */
     uint64_t max_leases_per_session;
-    uint64_t max_puts_per_session;   /* open puts */
+    uint64_t max_puts_per_session; /* open puts */
     uint64_t max_lease_ms;
     uint64_t soft_pin_ms;            /* renewed to at least its own time by every read */
     uint64_t put_timeout_ms;         /* base; plus size at put_timeout_rate */
@@ -76,16 +76,16 @@ struct store_config {
 /* News for the rooms above. Called from inside store functions: note it down, do not call the store back. */
 struct store_events {
     void *arg;
-    void (*complete)(void *arg, struct span key);        /* an object became readable: wake those who WAIT for it */
-    void (*fence)(void *arg, uint64_t session);          /* cut this writer off, then call store_session_fenced */
+    void (*complete)(void *arg, struct span key); /* an object became readable: wake those who WAIT for it */
+    void (*fence)(void *arg, uint64_t session);   /* cut this writer off, then call store_session_fenced */
     void (*removed)(void *arg, struct span key, int why); /* enum store_why */
 };
 enum store_why { STORE_WHY_DELETED, STORE_WHY_REPLACED, STORE_WHY_EXPIRED, STORE_WHY_EVICTED };
 
 /* Everything with its default; mono_ms and wall_ms are the time of birth. policy: "lru" ...; allocator: "offset" | "slab". */
 void store_config_init(struct store_config *c);
-struct store *store_create(const struct store_config *c, const struct store_events *events, const char *policy,
-                           const char *allocator, uint64_t mono_ms, uint64_t wall_ms);
+struct store *store_create(const struct store_config *c, const struct store_events *events,
+                           const char *policy, const char *allocator, uint64_t mono_ms, uint64_t wall_ms);
 void store_destroy(struct store **store_p);
 struct store_config *store_config(struct store *s);
 
@@ -102,11 +102,13 @@ uint64_t store_next_ms(const struct store *s, uint64_t limit_ms);
 struct store_segment_info {
     uint32_t id, epoch;
     char name[64];
-    uint64_t size, used, quarantined, largest_free; /* used: in objects and open puts, rounded up, without quarantine */
+    uint64_t size, used, quarantined,
+        largest_free; /* used: in objects and open puts, rounded up, without quarantine */
     uint64_t free_runs;
 };
 /* size is rounded down to 4 KiB. id is chosen by the store (small, dense, from 0). */
-tarn_status store_segment_add(struct store *s, const char *name, uint32_t epoch, uint64_t size, uint32_t *id_p);
+tarn_status store_segment_add(struct store *s, const char *name, uint32_t epoch, uint64_t size,
+                              uint32_t *id_p);
 size_t store_segment_count(const struct store *s);
 bool store_segment_get(const struct store *s, uint32_t id, struct store_segment_info *info_p);
 bool store_segment_by_name(const struct store *s, struct span name, struct store_segment_info *info_p);
@@ -119,7 +121,7 @@ struct store_chain {
     uint32_t extends;    /* the request it extended */
     uint32_t hits;       /* its leading hits */
     uint64_t first_hash; /* of its first key: a get of exactly the hits is the same request */
-    uint64_t next_hash; /* hash of its first missing key, 0: none */
+    uint64_t next_hash;  /* hash of its first missing key, 0: none */
 };
 enum store_batch_kind {
     STORE_BATCH_LOOK, /* no lease: seen by the books (depth, request), but no access for the policy */
@@ -140,8 +142,8 @@ struct store_batch {
 };
 /* chain may be NULL. Then one store_batch_* per key, in order: store_batch_hit, store_batch_miss, or (puts)
  * store_put_start, which counts its key itself. */
-void store_batch_begin(struct store *s, struct store_batch *b, struct store_chain *chain, enum store_batch_kind kind,
-                       uint32_t length);
+void store_batch_begin(struct store *s, struct store_batch *b, struct store_chain *chain,
+                       enum store_batch_kind kind, uint32_t length);
 void store_batch_hit(struct store *s, struct store_batch *b, struct object *o);
 void store_batch_miss(struct store *s, struct store_batch *b, uint64_t hash);
 
@@ -157,19 +159,21 @@ struct object *store_find_hashed(struct store *s, struct span key, uint64_t hash
 struct span store_object_key(const struct object *o);
 uint64_t store_object_version(const struct object *o);
 uint64_t store_object_size(const struct store *s, const struct object *o);
-bool store_object_crc(const struct object *o, uint32_t *crc_p);          /* false: it has none */
-bool store_object_inline(const struct object *o, struct span *value_p);  /* true: the value lies in the books */
+bool store_object_crc(const struct object *o, uint32_t *crc_p); /* false: it has none */
+bool store_object_inline(const struct object *o,
+                         struct span *value_p); /* true: the value lies in the books */
 /* The CRCs per STORE_CRC_BLOCK, NULL when there are none. Borrowed. */
 const uint32_t *store_object_crcs(const struct store *s, const struct object *o, size_t *n_p);
 void store_object_layout(const struct store *s, const struct object *o, struct store_layout *layout_p);
-uint64_t store_object_expire(const struct store *s, const struct object *o);  /* wall ms, 0: never */
+uint64_t store_object_expire(const struct store *s, const struct object *o); /* wall ms, 0: never */
 uint64_t store_object_idle_ms(const struct store *s, const struct object *o);
-unsigned store_object_freq(const struct store *s, const struct object *o);    /* the policy's counter, 0 where it has none */
+unsigned store_object_freq(const struct store *s,
+                           const struct object *o); /* the policy's counter, 0 where it has none */
 uint32_t store_object_depth(const struct object *o);
 uint32_t store_object_request(const struct object *o);
-uint64_t store_object_memory(const struct store *s, const struct object *o);  /* bytes of books it takes */
-unsigned store_object_refs(const struct store *s, const struct object *o);    /* leases and holds on it */
-struct object *store_random(struct store *s);                                 /* NULL: empty */
+uint64_t store_object_memory(const struct store *s, const struct object *o); /* bytes of books it takes */
+unsigned store_object_refs(const struct store *s, const struct object *o);   /* leases and holds on it */
+struct object *store_random(struct store *s);                                /* NULL: empty */
 /* SCAN: one step from cursor; fn gets each readable object of one bucket. 0 comes back at the end. */
 uint64_t store_scan(struct store *s, uint64_t cursor, void (*fn)(void *arg, struct object *o), void *arg);
 
@@ -178,7 +182,8 @@ uint64_t store_scan(struct store *s, uint64_t cursor, void (*fn)(void *arg, stru
 /* Grants or extends session's lease on o; *granted_ms_p <= ms and <= max_lease_ms. TARN_ELIMIT: too many leases. Inline
  * objects need none: granted all the same, nothing is kept. Renews the soft pin and, in a group, the session's leases on
  * its other members. */
-tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uint64_t ms, uint64_t *granted_ms_p);
+tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uint64_t ms,
+                        uint64_t *granted_ms_p);
 /* Ends session's lease on that version (also of an object that is gone already). false: it had none. */
 bool store_release(struct store *s, struct span key, uint64_t session, uint64_t version);
 /* A reference without a time: in-band replies. The space stays until store_unhold, which any order and any time may do. */
@@ -191,16 +196,16 @@ void store_unhold(struct store *s, struct store_hold **hold_p);
 enum store_pin { STORE_PIN_NONE, STORE_PIN_SOFT, STORE_PIN_HARD };
 
 struct store_put_options {
-    uint32_t replicas;        /* >= 1; as many as there are hosts are made */
+    uint32_t replicas;         /* >= 1; as many as there are hosts are made */
     const struct span *prefer; /* segment names, NULL: none */
     size_t prefers;
     enum store_pin pin;
-    uint64_t pin_ms;          /* of a soft pin; 0: soft_pin_ms */
-    struct span group;        /* len 0: none */
-    uint64_t expire_wall_ms;  /* 0: never */
-    bool replace;             /* a current object stays readable until PUTEND */
-    bool supersede;           /* SET: cancel another put of the key instead of TARN_EBUSY */
-    bool local;               /* the writer is this process: its space is free at once when the put ends unfinished */
+    uint64_t pin_ms;         /* of a soft pin; 0: soft_pin_ms */
+    struct span group;       /* len 0: none */
+    uint64_t expire_wall_ms; /* 0: never */
+    bool replace;            /* a current object stays readable until PUTEND */
+    bool supersede;          /* SET: cancel another put of the key instead of TARN_EBUSY */
+    bool local; /* the writer is this process: its space is free at once when the put ends unfinished */
 };
 
 struct store_put;
@@ -217,7 +222,8 @@ void store_put_abandon(struct store *s, struct store_put **put_p);
 /* Of an open put. */
 uint64_t store_put_token(const struct store_put *put);
 void store_put_layout(const struct store *s, const struct store_put *put, struct store_layout *layout_p);
-uint64_t store_put_deadline_ms(const struct store_put *put); /* mono ms: put-timeout, to which grants are limited */
+uint64_t
+store_put_deadline_ms(const struct store_put *put); /* mono ms: put-timeout, to which grants are limited */
 /* For puts of up to STORE_INLINE_MAX bytes: the writer hands the value with PUTEND's value, there is no extent. */
 bool store_put_is_inline(const struct store_put *put);
 
@@ -229,8 +235,8 @@ tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int6
 tarn_status store_put_revoke(struct store *s, struct span key, uint64_t token);
 
 /* Writes a value of up to STORE_INLINE_MAX bytes in one step (SET and friends). */
-tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span key, struct span value, uint32_t crc,
-                             const struct store_put_options *options, unsigned *budget);
+tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span key, struct span value,
+                             uint32_t crc, const struct store_put_options *options, unsigned *budget);
 
 /* --- removal, TTL, pins, quotas, eviction ------------------------------------------------------------------------------------ */
 
@@ -249,14 +255,16 @@ struct store_quota {
     uint64_t limit, used, objects;
     bool counting; /* older objects are still being counted in */
 };
-tarn_status store_quota_set(struct store *s, struct span prefix, uint64_t bytes); /* TARN_ELIMIT: 255 are there */
+tarn_status store_quota_set(struct store *s, struct span prefix,
+                            uint64_t bytes); /* TARN_ELIMIT: 255 are there */
 bool store_quota_del(struct store *s, struct span prefix);
 bool store_quota_get(const struct store *s, struct span prefix, struct store_quota *quota_p);
-size_t store_quota_list(const struct store *s, struct store_quota *quotas, size_t cap); /* returns how many there are */
+size_t store_quota_list(const struct store *s, struct store_quota *quotas,
+                        size_t cap); /* returns how many there are */
 
 struct store_evict_job {
-    uint64_t want_bytes;   /* 0: any */
-    uint64_t want_objects; /* 0: any; both 0: nothing to do */
+    uint64_t want_bytes;     /* 0: any */
+    uint64_t want_objects;   /* 0: any; both 0: nothing to do */
     uint64_t objects, bytes; /* freed so far */
 };
 /* Evicts in policy order. true: done (also when nothing more may be evicted). */
@@ -280,16 +288,18 @@ void store_session_fenced(struct store *s, uint64_t session);
 
 struct store_stats {
     /* now */
-    uint64_t objects, inline_objects, puts_open, puts_zombie, leases, holds, leased_objects, expires, soft_pins, hard_pins,
-        groups, sweep_objects, migrating_objects;
+    uint64_t objects, inline_objects, puts_open, puts_zombie, leases, holds, leased_objects, expires,
+        soft_pins, hard_pins, groups, sweep_objects, migrating_objects;
     uint64_t pool_size, pool_used, pool_free, pool_quarantined, pool_zombie, pool_evictable, largest_free;
     uint64_t memory, memory_records, memory_blocks, memory_tables, memory_leases, memory_extras;
     /* since start or store_stats_reset */
-    uint64_t put_starts, put_ends, put_revokes, put_timeouts, put_exists, put_busy, put_nospace, put_superseded, bad_tokens;
+    uint64_t put_starts, put_ends, put_revokes, put_timeouts, put_exists, put_busy, put_nospace,
+        put_superseded, bad_tokens;
     uint64_t hits, misses, expired, removed, replaced;
-    uint64_t evicted_objects, evicted_bytes, evicted_inline, evicted_soft_pinned, evicted_group, evicted_background,
-        evicted_quota, evicted_limits, evict_command;
-    uint64_t room_direct, room_policy, room_window, room_slices, room_gave_up; /* how PUTSTART found its room */
+    uint64_t evicted_objects, evicted_bytes, evicted_inline, evicted_soft_pinned, evicted_group,
+        evicted_background, evicted_quota, evicted_limits, evict_command;
+    uint64_t room_direct, room_policy, room_window, room_slices,
+        room_gave_up; /* how PUTSTART found its room */
     uint64_t leases_granted, leases_extended, leases_released, leases_expired;
     uint64_t fences, requests;
 };

@@ -40,9 +40,13 @@ struct model {
     uint64_t fence;
 };
 
-static void on_fence(void *arg, uint64_t session) { ((struct model *)arg)->fence = session; }
+static void on_fence(void *arg, uint64_t session) {
+    ((struct model *)arg)->fence = session;
+}
 
-static void key_name(int k, char *out) { sprintf(out, "%skey:%04d", k % 3 == 0 ? "q:" : "", k); }
+static void key_name(int k, char *out) {
+    sprintf(out, "%skey:%04d", k % 3 == 0 ? "q:" : "", k);
+}
 
 static void fill(struct model *m, const struct store_layout *l, uint64_t token) {
     for (uint32_t i = 0; i < l->replica[0].extents; i++) {
@@ -109,8 +113,10 @@ static void do_put(struct model *m, unsigned slice) {
     key_name(k, name);
     uint64_t size = rng_below(&m->rng, 5) == 0 ? rng_below(&m->rng, 200) : rng_below(&m->rng, 60000);
     if (rng_below(&m->rng, 50) == 0) size = rng_below(&m->rng, m->units * 70);
-    struct store_put_options o = {.replicas = 1, .replace = rng_below(&m->rng, 2), .supersede = rng_below(&m->rng, 8) == 0};
-    if (rng_below(&m->rng, 20) == 0) o.pin = rng_below(&m->rng, 4) ? STORE_PIN_SOFT : STORE_PIN_HARD, o.pin_ms = 50;
+    struct store_put_options o = {
+        .replicas = 1, .replace = rng_below(&m->rng, 2), .supersede = rng_below(&m->rng, 8) == 0};
+    if (rng_below(&m->rng, 20) == 0)
+        o.pin = rng_below(&m->rng, 4) ? STORE_PIN_SOFT : STORE_PIN_HARD, o.pin_ms = 50;
     if (rng_below(&m->rng, 10) == 0) o.group = rng_below(&m->rng, 2) ? SPAN("g1") : SPAN("g2");
     if (rng_below(&m->rng, 15) == 0) o.expire_wall_ms = m->wall + rng_below(&m->rng, 300);
     struct store_batch b;
@@ -120,7 +126,8 @@ static void do_put(struct model *m, unsigned slice) {
     uint32_t align = space_align(space_units(size));
     bool had_planner = m->s->planner != NULL;
     *p = (struct model_put){.key = k};
-    tarn_status st = store_put_start(m->s, &b, span_str(name), size, &o, 1 + rng_below(&m->rng, SESSIONS), &budget, &p->put);
+    tarn_status st = store_put_start(m->s, &b, span_str(name), size, &o, 1 + rng_below(&m->rng, SESSIONS),
+                                     &budget, &p->put);
     if (st == TARN_OK || st == TARN_EAGAIN) {
         p->token = store_put_token(p->put);
         m->puts++;
@@ -139,7 +146,8 @@ static void do_continue(struct model *m, unsigned slice) {
         uint64_t units = m->put[i].put->units;
         uint64_t gave_up = m->s->stat.room_gave_up;
         tarn_status st = store_put_continue(m->s, m->put[i].put, &budget);
-        if (st == TARN_ENOSPACE && m->s->stat.room_gave_up == gave_up) CHECK(best_room(m->s, space_align(units)) < units);
+        if (st == TARN_ENOSPACE && m->s->stat.room_gave_up == gave_up)
+            CHECK(best_room(m->s, space_align(units)) < units);
         put_settled(m, i, st);
         if (st != TARN_OK && st != TARN_EAGAIN) i--;
     }
@@ -195,7 +203,8 @@ static void do_read(struct model *m) {
     struct store_batch b;
     store_batch_begin(m->s, &b, NULL, STORE_BATCH_READ, 1);
     store_batch_hit(m->s, &b, o);
-    struct model_lease l = {.key = k, .version = store_object_version(o), .session = 1 + rng_below(&m->rng, SESSIONS)};
+    struct model_lease l = {
+        .key = k, .version = store_object_version(o), .session = 1 + rng_below(&m->rng, SESSIONS)};
     struct span value;
     if (store_object_inline(o, &value)) return;
     store_object_layout(m->s, o, &l.layout);
@@ -243,9 +252,12 @@ static void do_misc(struct model *m) {
     case 0 ... 9:
         if (store_remove(m->s, span_str(name))) forget(m, k, m->current[k]);
         break;
-    case 10 ... 14: store_pin(m->s, span_str(name), (enum store_pin)rng_below(&m->rng, 3), 1 + rng_below(&m->rng, 100)); break;
+    case 10 ... 14:
+        store_pin(m->s, span_str(name), (enum store_pin)rng_below(&m->rng, 3), 1 + rng_below(&m->rng, 100));
+        break;
     case 15:
-        if ((o = store_random(m->s))) store_expire(m->s, o, rng_below(&m->rng, 2) ? m->wall + rng_below(&m->rng, 100) : 0);
+        if ((o = store_random(m->s)))
+            store_expire(m->s, o, rng_below(&m->rng, 2) ? m->wall + rng_below(&m->rng, 100) : 0);
         break;
     case 16:
         if ((o = store_random(m->s))) store_evict_object(m->s, o, &bytes);
@@ -263,8 +275,10 @@ static void do_misc(struct model *m) {
         break;
     }
     case 19:
-        if (rng_below(&m->rng, 2)) store_quota_set(m->s, SPAN("q:"), m->units * 64 / 3);
-        else store_quota_del(m->s, SPAN("q:"));
+        if (rng_below(&m->rng, 2))
+            store_quota_set(m->s, SPAN("q:"), m->units * 64 / 3);
+        else
+            store_quota_del(m->s, SPAN("q:"));
         break;
     case 20:
         if (rng_below(&m->rng, 20)) break;
@@ -310,10 +324,14 @@ static void run(const char *allocator, uint64_t pages, uint64_t seed, int steps,
         unsigned budget = 50;
         store_background(m->s, &budget);
         uint64_t what = rng_below(&m->rng, 100);
-        if (what < 35) do_put(m, slice);
-        else if (what < 60) do_end(m);
-        else if (what < 90) do_read(m);
-        else do_misc(m);
+        if (what < 35)
+            do_put(m, slice);
+        else if (what < 60)
+            do_end(m);
+        else if (what < 90)
+            do_read(m);
+        else
+            do_misc(m);
         do_continue(m, slice);
         check_leases(m);
         if (m->fence && rng_below(&m->rng, 30) == 0) {
@@ -331,9 +349,10 @@ static void run(const char *allocator, uint64_t pages, uint64_t seed, int steps,
     store_get_stats(m->s, &st);
     CHECK(st.put_ends > (uint64_t)steps / 50 && st.evicted_objects > 0);
     if (getenv("MODEL_VERBOSE"))
-        printf("# %s: ends %lu nospace %lu direct %lu policy %lu window %lu slices %lu evicted %lu objects %lu\n", allocator,
-               st.put_ends, st.put_nospace, st.room_direct, st.room_policy, st.room_window, st.room_slices,
-               st.evicted_objects, st.objects);
+        printf("# %s: ends %lu nospace %lu direct %lu policy %lu window %lu slices %lu evicted %lu objects "
+               "%lu\n",
+               allocator, st.put_ends, st.put_nospace, st.room_direct, st.room_policy, st.room_window,
+               st.room_slices, st.evicted_objects, st.objects);
     store_destroy(&m->s);
     free(m->pool);
     free(m);
@@ -348,7 +367,8 @@ TEST(model_slab) {
 }
 
 TEST(model_small_slices) {
-    for (uint64_t seed = 1; seed <= 12; seed++) run(seed % 2 ? "offset" : "slab", 100 + seed * 20, seed + 200, 6000, 5);
+    for (uint64_t seed = 1; seed <= 12; seed++)
+        run(seed % 2 ? "offset" : "slab", 100 + seed * 20, seed + 200, 6000, 5);
 }
 
 TEST_MAIN()
