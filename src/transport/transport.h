@@ -185,6 +185,7 @@ struct transport_ops {
     /* Do the epochs in the segment's header still have the values they had at key_unpack? TARN_OK where
      * nobody can tell from here, because the listener checks; else TARN_ESTALE. */
     tarn_status (*key_check)(struct transport_key *k);
+    /* Keys may outlive their endpoint; what they map stays mapped. */
     void (*key_close)(struct transport_key **key_p);
     void (*memory_deregister)(struct transport_memory **memory_p);
 

@@ -27,6 +27,7 @@ struct transport_endpoint {
     bool queued;
     int fd;
     bool failed;
+    unsigned refs; /* the owner, and keys */
     uint64_t next_id;
     struct transport_op *head, **tail;
 };
@@ -75,6 +76,7 @@ tarn_status shm_connect(struct transport_domain *d, const char *uri, uint64_t de
     e->magic = ENDPOINT_MAGIC;
     e->domain = d;
     e->fd = fd;
+    e->refs = 1;
     e->tail = &e->head;
     d->n_endpoints++;
     *endpoint_p = e;
@@ -101,6 +103,13 @@ static void complete(struct transport_endpoint *e, tarn_status status) {
     op->done(op);
 }
 
+static void endpoint_unref(struct transport_endpoint *e) {
+    if (--e->refs > 0) return;
+    close(e->fd);
+    e->magic = 0;
+    free(e);
+}
+
 void shm_endpoint_close(struct transport_endpoint **endpoint_p) {
     struct transport_endpoint *e = *endpoint_p;
     if (e == NULL) return;
@@ -108,10 +117,8 @@ void shm_endpoint_close(struct transport_endpoint **endpoint_p) {
     *endpoint_p = NULL;
     while (e->head != NULL) complete(e, TARN_ECANCELED);
     if (e->queued) TAILQ_REMOVE(&e->domain->runnable, e, run_link);
-    close(e->fd);
     e->domain->n_endpoints--;
-    e->magic = 0;
-    free(e);
+    endpoint_unref(e); /* keys keep the socket, for their DETACH */
 }
 
 /* --- attaching --- */
@@ -225,6 +232,7 @@ static void unmap_segment(struct transport_key *k) {
 
 static void detach(struct transport_key *k) {
     unmap_segment(k);
+    /* If it does not arrive the host waits for our end: later, not wrong. */
     struct shm_request rq = {
         .magic = SHM_MAGIC,
         .version = SHM_VERSION,
@@ -234,7 +242,6 @@ static void detach(struct transport_key *k) {
         .session = k->session,
         .writable = k->writable,
     };
-    /* If it does not arrive the host waits for our end: later, not wrong. */
     ssize_t sent = send(k->endpoint->fd, &rq, sizeof(rq), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && errno != EAGAIN) k->endpoint->failed = true;
 }
@@ -242,6 +249,7 @@ static void detach(struct transport_key *k) {
 tarn_status shm_key_unpack(struct transport_endpoint *e, const struct transport_key_config *config,
                            struct transport_key **key_p) {
     MAGIC_CHECK(e, ENDPOINT_MAGIC);
+    if (e->failed) return TARN_ECLOSED;
     if (config->packed_len != GRANT_SIZE) return TARN_EINVAL;
     struct shm_request rq = {
         .magic = SHM_MAGIC,
@@ -265,6 +273,7 @@ tarn_status shm_key_unpack(struct transport_endpoint *e, const struct transport_
     struct transport_key *k = xcalloc(1, sizeof(*k));
     k->magic = KEY_MAGIC;
     k->endpoint = e;
+    e->refs++;
     k->segment = config->segment;
     k->writable = config->writable;
     k->session = reply.session;
@@ -284,6 +293,7 @@ void shm_key_close(struct transport_key **key_p) {
     MAGIC_CHECK(k, KEY_MAGIC);
     *key_p = NULL;
     detach(k);
+    endpoint_unref(k->endpoint);
     k->magic = 0;
     free(k);
 }

@@ -1,0 +1,108 @@
+/* What the files of this room share.
+ *
+ *   engine
+ *    +- kind     a transport: its table, domain, limits; in order of preference
+ *    |   +- target   a host, by URI
+ *    |       +- stream   an endpoint, or none at the moment
+ *    +- segment  what the owner told us, and per kind a route: target, keys, how it fared */
+#ifndef TARN_ENGINE_ENGINE_INTERNAL_H
+#define TARN_ENGINE_ENGINE_INTERNAL_H
+
+#include <sys/queue.h>
+
+#include "base/htab.h"
+#include "engine/engine.h"
+#include "transport/transport.h"
+
+#define ENGINE_MAGIC       0x454e474eu /* "ENGN" */
+#define ENGINE_KINDS_MAX   3u
+#define ENGINE_STREAMS_MAX 64u
+
+struct engine_stream {
+    struct transport_endpoint *endpoint; /* NULL: closed */
+    bool was_up;
+    uint64_t outstanding; /* slices */
+    uint64_t outstanding_bytes;
+    uint64_t used_ms;
+};
+
+struct engine_target {
+    LIST_ENTRY(engine_target) link;
+    struct engine_kind *kind;
+    char *uri;
+    unsigned users; /* routes */
+    unsigned next;  /* stream that takes the next slice */
+    struct engine_stream streams[ENGINE_STREAMS_MAX];
+};
+
+struct engine_kind {
+    enum engine_transport name;
+    const struct transport_ops *ops;
+    struct transport_domain *domain;
+    struct transport_limits limits;
+    LIST_HEAD(, engine_target) targets;
+    uint64_t outstanding; /* slices of all targets */
+};
+
+struct engine_route {
+    struct engine_target *target;  /* NULL: this kind does not lead there */
+    struct transport_key *keys[2]; /* read, write; only where the transport is not TRANSPORT_GRANTED */
+    uint8_t attach[2][GRANT_SIZE];
+    bool may_attach[2];
+    uint64_t bad_until_ms; /* AUTO takes another kind until then */
+};
+
+struct engine_retired { /* a key whose memory may still be looked at by views */
+    struct engine_retired *next;
+    struct engine_kind *kind;
+    struct transport_key *key;
+    struct engine_target *target;
+};
+
+struct engine_seg {
+    struct htab_node node;
+    struct engine_seg *next_free;
+    uint32_t id, epoch;
+    uint64_t size;
+    bool current; /* nobody has said otherwise */
+    struct engine_route routes[ENGINE_KINDS_MAX];
+};
+
+struct engine {
+    uint32_t magic;
+    struct engine_config config;
+    struct engine_kind kinds[ENGINE_KINDS_MAX];
+    unsigned n_kinds;
+    struct htab segments;
+    struct engine_retired *retired;
+    struct engine_stats stats;
+};
+
+/* engine.c */
+struct engine_seg *engine_find(const struct engine *e, uint32_t id);
+
+/* route.c */
+void engine_route_set(struct engine *e, struct engine_seg *seg, unsigned kind, const char *uri,
+                      const uint8_t *attach_read, const uint8_t *attach_write);
+void engine_route_clear(struct engine *e, struct engine_seg *seg, unsigned kind);
+void engine_route_close_key(struct engine *e, struct engine_seg *seg, unsigned kind, bool writable);
+void engine_route_free_retired(struct engine *e);
+/* A way did not work: others are preferred for a while; on TARN_ESTALE its mappings are dropped, and the owner will be told by
+ * engine_segment_known. */
+void engine_route_failed(struct engine *e, struct engine_seg *seg, unsigned kind, tarn_status status,
+                         uint64_t now_ms);
+/* The best kind at this moment, n_kinds: none. */
+unsigned engine_route_choose(const struct engine *e, const struct engine_seg *seg, bool write,
+                             uint64_t now_ms);
+/* Attaches where that is needed. key_p: NULL when the transport does without. May block until the deadline. */
+tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned kind, bool write,
+                             uint64_t deadline_boot_ms, struct transport_key **key_p);
+/* A stream for bytes more, connecting where it must. */
+tarn_status engine_route_stream(struct engine *e, struct engine_target *t, bool spread, uint64_t bytes,
+                                uint64_t now_ms, struct engine_stream **stream_p);
+/* Closes streams that have failed, with no slice on them, or, with idle_ms, have not been used for that long. */
+void engine_route_reap(struct engine *e, uint64_t now_ms, uint64_t idle_ms);
+/* Closes a stream and waits until the transport has let go of all its operations. */
+void engine_stream_close(struct engine_kind *k, struct engine_stream *s);
+
+#endif
