@@ -15,7 +15,9 @@
 set ::root [file normalize [file join [file dirname [info script]] .. ..]]
 set ::server_binary [file join $::root src tarn-server]
 set ::only *
-if {[info exists ::env(TARN_TEST_SERVER)]} {set ::server_binary $::env(TARN_TEST_SERVER)}
+foreach name {TARN_SERVER TARN_TEST_SERVER} {
+    if {[info exists ::env($name)]} {set ::server_binary $::env($name)}
+}
 if {[info exists ::env(TARN_TEST_ONLY)]} {set ::only $::env(TARN_TEST_ONLY)}
 # Sanitizers and busy machines are slow; only failing tests wait this long.
 set ::patience_ms 30000
@@ -196,7 +198,7 @@ proc send_signal {signal pid} {
 proc start_process {arguments stdout_path} {
     set guard {}
     if {[auto_execok setpriv] ne ""} {set guard [list [lindex [auto_execok setpriv] 0] --pdeathsig KILL]}
-    set pipe [open "|[concat $guard $arguments] < /dev/null >> [list $stdout_path] 2>> [list $stdout_path]" r]
+    set pipe [open "|[concat $guard $arguments] >> [list $stdout_path] 2>> [list $stdout_path]" w]
     set pid [lindex [pid $pipe] 0]
     dict set ::pipes $pid $pipe
     return $pid
@@ -231,9 +233,9 @@ set ::servers {}
 set ::clients {}
 
 proc temp_dir {} {
-    set parent [file join $::root tests tmp]
+    set parent [expr {[info exists ::env(TMPDIR)] ? $::env(TMPDIR) : [file join $::root tests tmp]}]
     file mkdir $parent
-    set dir [file join $parent [pid]-[incr ::servers_started]]
+    set dir [file join $parent it-[pid]-[incr ::servers_started]]
     file delete -force $dir
     file mkdir $dir
     lappend ::directories $dir
