@@ -1,0 +1,186 @@
+# Guarantee 2, and what decides who goes.
+source [file join [file dirname [info script]] harness.tcl]
+start_server --pool-size 8mb --eviction-high-watermark 1
+
+proc put {key size args} {
+    set put [r putstart $key $size {*}$args]
+    if {$put ne "(nil)"} {
+        if {$size <= 64} {
+            r putend $key [lindex $put 0] -1 VALUE [string repeat v $size]
+        } else {
+            r putend $key [lindex $put 0] -1
+        }
+    }
+}
+
+proc policies {} {return {lru fifo lfu sieve s3fifo}}
+
+proc set_policy {name} {
+    set ::policy $name
+    wait_for "policy $name" {[catch {r config set eviction-policy $::policy}] == 0}
+}
+
+foreach policy [policies] {
+    test "guarantee 2: a pool full of cold data never refuses ($policy)" {
+        set_policy $policy
+        r flushall
+        foreach size {4096 100000 1048576 300 5000000 65 4097} {
+            for {set i 0} {$i < 50} {incr i} {put $size.$i $size}
+            assert_equal 1 [r exists $size.49]
+        }
+        put whole 8000000
+        assert_equal 1 [r exists whole]
+        assert_equal $policy [lindex [r config get eviction-policy] 1]
+    }
+}
+
+test {guarantee 2: SET evicts, too} {
+    r flushall
+    for {set i 0} {$i < 100} {incr i} {assert_equal OK [r set k$i [string repeat x 1000000]]}
+    assert_equal 1000000 [r strlen k99]
+    assert {[r dbsize] < 10}
+}
+
+test {lru: what was read stays} {
+    set_policy lru
+    r flushall
+    foreach i {0 1 2 3 4 5} {put k$i 1200000}
+    r get k0
+    r touch k2
+    r getreplicas k1 LEASE 1
+    assert_equal 1 [r exists k3]
+    wait_for "the lease to end" {[info_field leases] == 0}
+    foreach i {0 1 2} {put n$i 1200000}
+    assert_equal {1 1 1 0 0 0} [r mexists 6 k0 k1 k2 k3 k4 k5]
+}
+
+test {fifo: what came first goes first, read or not} {
+    set_policy fifo
+    r flushall
+    foreach i {0 1 2 3 4 5} {put k$i 1200000}
+    foreach i {0 1 2} {r get k0}
+    put n0 1200000
+    put n1 1200000
+    assert_equal {0 0 1 1 1 1} [r mexists 6 k0 k1 k2 k3 k4 k5]
+}
+
+test {lfu: what was read most stays} {
+    set_policy lfu
+    r flushall
+    foreach i {0 1 2 3 4 5} {put k$i 1200000}
+    for {set n 0} {$n < 100} {incr n} {foreach i {1 3 5} {r get k$i}}
+    assert {[r object freq k1] > [r object freq k0]}
+    foreach i {0 1 2} {put n$i 1200000}
+    assert_equal {0 1 0 1 0 1} [r mexists 6 k0 k1 k2 k3 k4 k5]
+}
+
+test {a policy may be changed while the pool is full} {
+    r flushall
+    for {set i 0} {$i < 2000} {incr i} {put k$i 4000}
+    foreach policy [concat [policies] [policies]] {
+        set_policy $policy
+        for {set i 0} {$i < 300} {incr i} {put $policy.$i 8000}
+        assert_equal 1 [r exists $policy.299]
+    }
+    assert_error "*" {r config set eviction-policy nonsense}
+    set_policy lru
+}
+
+test {above the high watermark a background pass makes room} {
+    r flushall
+    r config set eviction-high-watermark 1
+    for {set i 0} {$i < 1900} {incr i} {put k$i 4000}
+    set before [r dbsize]
+    assert {$before > 1800}
+    r config set eviction-high-watermark 0.5
+    wait_for "use to go below the watermark" {
+        [dict get [r segment info 0] used] <= 0.5 * [dict get [r segment info 0] size]}
+    assert {[r dbsize] > 0.3 * $before}
+    r config set eviction-high-watermark 1
+}
+
+test {a 64-fold larger put goes into a pool full of 4 KiB objects, some leased} {
+    r flushall
+    set n 1800
+    for {set i 0} {$i < $n} {incr i} {put k$i 4096}
+    set c [client]
+    foreach i {0 1 2 3 4 5 6 7} {$c getreplicas k$i LEASE 10000}
+    put large 4194304
+    assert_equal 1 [r exists large]
+    assert_equal 8 [r exists {*}[batch k 8]]
+}
+
+test {EVICT by bytes, by ratio, of keys} {
+    r flushall
+    for {set i 0} {$i < 100} {incr i} {put k$i 4096}
+    lassign [r evict BYTES 40960] objects bytes
+    assert_equal 10 $objects
+    assert {$bytes >= 40960}
+    assert_equal 90 [r dbsize]
+    assert_equal 9 [lindex [r evict RATIO 0.1] 0]
+    assert_equal 81 [r dbsize]
+    assert_equal {2 8192} [r evict KEYS 3 k98 nokey k99]
+    assert_equal {1 4096} [r evict BYTES 1 KEYS 2 k97 k96]
+    assert_equal 1 [r exists k96]
+    assert_equal {2 8192} [r evict KEYS 4 k96 k95 k94 k93 RATIO 0.5]
+    assert_equal [r dbsize] [lindex [r evict RATIO 1] 0]
+    assert_equal 0 [r dbsize]
+    assert_equal {0 0} [r evict RATIO 1]
+    assert_equal {0 0} [r evict]
+}
+
+test {EVICT spares leased and hard-pinned objects} {
+    r flushall
+    foreach k {a b c d} {put $k 4096}
+    r pin b HARD
+    set c [client]
+    $c getreplicas c LEASE 10000
+    assert_equal {2 8192} [r evict RATIO 1]
+    assert_equal {0 1 1 0} [r mexists 4 a b c d]
+    assert_equal {0 0} [r evict KEYS 2 b c]
+    r pin b NONE
+    assert_equal {1 4096} [r evict KEYS 2 b c]
+}
+
+test {EVICT's arguments} {
+    foreach bad {{BYTES 0} {BYTES x} BYTES {RATIO 0} {RATIO 1.1} {RATIO x} {RATIO nan} RATIO {KEYS 0} KEYS {KEYS 2 a} nonsense
+        {BYTES 1 RATIO 0.5} {RATIO 0.5 BYTES 1}} {
+        assert_error "ERR *" {r evict {*}$bad}
+    }
+}
+
+test {max-objects is kept by eviction} {
+    r flushall
+    r config set max-objects 100
+    for {set i 0} {$i < 500} {incr i} {put k$i 100}
+    for {set i 0} {$i < 500} {incr i} {assert_equal OK [r set s$i v]}
+    assert {[r dbsize] <= 100}
+    assert_equal 1 [r exists s499]
+    r config set max-objects 0
+}
+
+test {a million small objects are evicted for one large put, while others PING} {
+    r flushall
+    r config set max-objects 0
+    set n 60000
+    foreach {from to} {0 20000 20000 40000 40000 60000} {
+        set arguments {}
+        set ends {}
+        for {set i $from} {$i < $to} {incr i} {lappend arguments k$i 80}
+        set i $from
+        foreach put [r mputstart 20000 {*}$arguments] {
+            lappend ends k$i [lindex $put 0] -1
+            incr i
+        }
+        r mputend 20000 {*}$ends
+    }
+    assert_equal $n [r dbsize]
+    set other [client]
+    resp::send [r] putstart large 8000000
+    assert_equal PONG [$other ping]
+    set put [resp::recv [r]]
+    assert_equal OK [r putend large [lindex $put 0] -1]
+    assert_equal 8000000 [lindex [r getreplicas large] 1]
+}
+
+finish

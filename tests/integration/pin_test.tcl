@@ -1,0 +1,153 @@
+# Pins, groups and quotas: who goes last, together, or first.
+source [file join [file dirname [info script]] harness.tcl]
+start_server --pool-size 8mb --eviction-high-watermark 1
+
+proc put {key size args} {
+    set put [r putstart $key $size {*}$args]
+    if {$put ne "(nil)"} {r putend $key [lindex $put 0] -1}
+}
+
+proc flood {} {for {set i 0} {$i < 30} {incr i} {put flood$i 1000000}}
+
+test {hard-pinned objects are never evicted} {
+    r flushall
+    put hard 1000000 PIN HARD
+    put later 1000000
+    assert_equal 1 [r pin later HARD]
+    put cold 1000000
+    flood
+    assert_equal {1 1 0} [r mexists 3 hard later cold]
+    assert_equal 1 [r pin hard NONE]
+    flood
+    assert_equal {0 1} [r mexists 2 hard later]
+    assert_equal 1 [r del later]
+}
+
+test {soft-pinned objects go last} {
+    r flushall
+    put soft 1000000 PIN SOFT 600000
+    put later 1000000
+    assert_equal 1 [r pin later SOFT 600000]
+    flood
+    assert_equal {1 1} [r mexists 2 soft later]
+    put large 7900000
+    assert_equal {0 0 1} [r mexists 3 soft later large]
+}
+
+test {a soft pin ends} {
+    r flushall
+    put soft 1000000 PIN SOFT 1
+    put other 1000000 PIN SOFT 600000
+    wait_for "the pin to end" {[flood; r exists soft] == 0}
+    assert_equal 1 [r exists other]
+}
+
+test {a pool full of hard-pinned objects answers NOSPACE} {
+    r flushall
+    for {set i 0} {![catch {put p$i 1000000 PIN HARD}]} {incr i} {assert {$i < 20}}
+    assert_error "NOSPACE *" {r putstart more 1000000}
+    r pin p3 NONE
+    put more 1000000
+    assert_equal 0 [r exists p3]
+}
+
+test {PIN's arguments} {
+    r flushall
+    put k 1000
+    assert_equal 0 [r pin nokey HARD]
+    assert_equal 0 [r pin nokey NONE]
+    foreach bad {{SOFT} {SOFT 0} {SOFT x} {nonsense} {HARD x} {NONE 5}} {assert_error "ERR *" {r pin k {*}$bad}}
+    assert_error "ERR wrong number of arguments*" {r pin k}
+}
+
+test {a group is evicted together} {
+    r flushall
+    foreach i {0 1 2} {put g$i 500000 GROUP layers}
+    put single 500000
+    assert_equal {1 1 1 1} [r mexists 4 g0 g1 g2 single]
+    lassign [r evict KEYS 1 g1] objects bytes
+    assert {$objects >= 1}
+    assert_equal 1 [r exists single]
+    foreach i {0 1 2} {put h$i 1000000 GROUP other}
+    for {set i 0} {[r exists h0 h1 h2] == 3} {incr i} {
+        put flood$i 1000000
+        assert {$i < 100}
+    }
+    assert_equal 0 [r exists h0 h1 h2]
+}
+
+test {a lease on a member renews this connection's leases on the others} {
+    r flushall
+    foreach i {0 1} {put g$i 1000000 GROUP lg}
+    set c [client]
+    $c mgetreplicas 2 g0 g1 LEASE 400
+    for {set i 0} {$i < 20} {incr i} {
+        $c getreplicas g0 LEASE 400
+        after 50
+        flood
+    }
+    assert_equal {1 1} [r mexists 2 g0 g1]
+}
+
+test {QUOTA SET GET LIST DEL} {
+    r flushall
+    assert_equal (nil) [r quota get tenant:]
+    assert_equal {} [r quota list]
+    assert_equal OK [r quota set tenant: 2mb]
+    put tenant:a 1000000
+    set q [r quota get tenant:]
+    assert_equal tenant: [dict get $q prefix]
+    assert_equal 2097152 [dict get $q bytes]
+    assert_equal 1 [dict get $q objects]
+    assert {[dict get $q used] >= 1000000}
+    assert_equal 1 [llength [r quota list]]
+    assert_equal 1 [r quota del tenant:]
+    assert_equal 0 [r quota del tenant:]
+    assert_error "ERR bytes must be *" {r quota set tenant: x}
+    assert_error "ERR bytes must be *" {r quota set tenant: -1}
+}
+
+test {a full quota evicts there first} {
+    r flushall
+    r quota set t: 2000000
+    put other1 1000000
+    for {set i 0} {$i < 10} {incr i} {
+        put t:$i 900000
+        assert {[dict get [r quota get t:] used] <= 2000000}
+    }
+    assert_equal 1 [r exists t:9]
+    assert_equal 1 [r exists other1]
+    assert {[r exists {*}[batch t: 10]] == 2}
+    assert_error "QUOTA *" {r putstart t:huge 2000001}
+    assert_error "QUOTA *" {r set t:huge [string repeat x 2000001]}
+    assert_equal 1 [r exists t:9]
+    r quota del t:
+    put t:huge 3000000
+}
+
+test {the longest prefix counts} {
+    r flushall
+    r quota set a: 1000000
+    r quota set a:b: 3000000
+    put a:b:1 2000000
+    assert_error "QUOTA *" {r putstart a:1 2000000}
+    put a:1 900000
+    assert_equal {1 1} [r mexists 2 a:b:1 a:1]
+    assert_equal 1 [dict get [r quota get a:] objects]
+    r del a:b:1
+    assert_equal 0 [dict get [r quota get a:b:] used]
+    r quota del a:
+    r quota del a:b:
+}
+
+test {objects that are there are counted when a quota comes} {
+    r flushall
+    for {set i 0} {$i < 500} {incr i} {put late:$i 4096}
+    r quota set late: 8mb
+    wait_for "counting to end" {![dict get [r quota get late:] counting]}
+    assert_equal 500 [dict get [r quota get late:] objects]
+    assert {[dict get [r quota get late:] used] >= 500 * 4096}
+    r quota del late:
+}
+
+finish
