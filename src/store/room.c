@@ -315,7 +315,7 @@ static bool may_clear(const struct store *s, const struct plan *plan, const stru
 
 /* How much would be lost: recently used bytes count up to 256 times as much as old ones. */
 static uint64_t heat_of(const struct store *s, const struct block *b, uint64_t len) {
-    if (block_state(b) == BLOCK_FREE) return 0;
+    if (block_state(b) != BLOCK_OBJECT) return 0; /* free, or taken since an earlier slice saw it */
     uint64_t idle = store_object_idle_ms(s, record_get(&s->records, b->owner)) / 1000;
     return len * (1 + 255 / (1 + idle));
 }
@@ -361,6 +361,15 @@ static void run_over(struct plan *plan, uint32_t align) {
     plan->run.len = 0;
 }
 
+/* Blocks may have been cut or merged since the last slice: the open run ends where the next block begins now. */
+static void resume_run(const struct store *s, struct plan *plan, uint32_t align) {
+    struct run *r = &plan->run;
+    if (!plan->cursor || r->len == 0) return;
+    uint64_t at = block_offset(block_get(&s->space, plan->cursor));
+    if (at > r->start + r->len) run_over(plan, align);
+    else r->len = at > r->start ? at - r->start : 0;
+}
+
 static bool scan_over(const struct store *s, const struct plan *plan) {
     if (!plan->cursor) return true;
     return plan->wrapped && plan->run.len == 0 &&
@@ -371,9 +380,7 @@ static bool scan_over(const struct store *s, const struct plan *plan) {
 static bool scan(struct store *s, struct store_put *p, unsigned *budget) {
     struct plan *plan = p->plan;
     uint32_t align = space_align(p->units);
-    /* Blocks may have been cut or merged since the last slice; a run that no longer ends here is counted afresh. */
-    if (plan->cursor && block_offset(block_get(&s->space, plan->cursor)) != plan->run.start + plan->run.len)
-        plan->run.len = 0;
+    resume_run(s, plan, align);
     struct window w = {.left = plan->run.len ? plan->run.block : 0};
     for (; *budget > 0; --*budget) {
         if (scan_over(s, plan)) {
