@@ -1,0 +1,290 @@
+/* data: how fast bytes get in and out, by block size and batch, beside memcpy of the same blocks. Sources and
+ * destinations rotate through more memory than caches hold, on both sides alike. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "benchmark/data.h"
+
+typedef unsigned long long ull;
+
+/* --- one thread -------------------------------------------------------------------------------------------------------- */
+
+static void name_block(char out[DATA_KEY + 1], const struct data_run *run, uint64_t number) {
+    snprintf(out, DATA_KEY + 1, "bench:%016llx:%08llx:%032llx", (ull)run->id,
+             (ull)run->block_size & 0xffffffff, (ull)number);
+}
+
+static char *slot(struct data_worker *k, uint64_t number) {
+    return k->memory + number % k->slots * k->run->block_size;
+}
+
+/* A batch over libtarn. Returns the bytes moved. */
+static uint64_t tarn_batch(struct data_worker *k, bool put, uint64_t first) {
+    const struct data_run *run = k->run;
+    for (uint64_t i = 0; i < run->batch; i++) {
+        uint64_t number = put ? first + i : (first + i) % run->preloaded;
+        name_block(k->names[i], run, number);
+        k->items[i] = (tarn_item){.key = k->names[i],
+                                  .key_len = DATA_KEY,
+                                  .buffer = slot(k, first + i),
+                                  .buffer_len = run->block_size};
+        if (put && run->check) pattern_fill(number, k->items[i].buffer, run->block_size);
+    }
+    uint64_t start = clock_mono_ns(), bytes = 0;
+    tarn_status status = put ? tarn_put_many(k->client, k->items, run->batch, NULL, NULL)
+                             : tarn_get_many(k->client, k->items, run->batch, NULL, NULL);
+    k->busy_ns += clock_mono_ns() - start;
+    hist_add(&k->hist, (clock_mono_ns() - start) / 1000);
+    if (status != TARN_OK) snprintf(k->error, sizeof(k->error), "%s", tarn_last_error());
+    for (uint64_t i = 0; i < run->batch; i++) {
+        if (k->items[i].status != TARN_OK) {
+            k->failed++;
+            if (k->error[0] == '\0') {
+                snprintf(k->error, sizeof(k->error), "%s (%s)", tarn_strerror(k->items[i].status),
+                         tarn_last_error());
+            }
+            continue;
+        }
+        bytes += run->block_size;
+        if (!put && run->check) {
+            k->mismatched +=
+                !pattern_check((first + i) % run->preloaded, k->items[i].buffer, run->block_size);
+        }
+    }
+    return bytes;
+}
+
+static uint64_t resp_batch(struct data_worker *k, bool put, uint64_t first) {
+    const struct data_run *run = k->run;
+    struct wire *w = k->wire;
+    for (uint64_t i = 0; i < run->batch && put && run->check; i++)
+        pattern_fill(first + i, slot(k, first + i), run->block_size);
+    uint64_t start = clock_mono_ns(), bytes = 0;
+    for (uint64_t i = 0; i < run->batch; i++) {
+        name_block(k->names[i], run, put ? first + i : (first + i) % run->preloaded);
+        if (put) {
+            buf_printf(&w->out, "*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%llu\r\n", DATA_KEY, k->names[i],
+                       (ull)run->block_size);
+            wire_flush(w);
+            wire_send(w, slot(k, first + i), run->block_size);
+            buf_append(&w->out, "\r\n", 2);
+        } else {
+            buf_printf(&w->out, "*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n", DATA_KEY, k->names[i]);
+        }
+    }
+    wire_flush(w);
+    for (uint64_t i = 0; i < run->batch; i++) {
+        size_t len;
+        const char *line = wire_line(w, &len);
+        bool ok = put ? line[0] == '+' : line[0] == '$' && wire_int(w, line, len) == (int64_t)run->block_size;
+        if (!ok) {
+            k->failed++;
+            snprintf(k->error, sizeof(k->error), "%.*s", (int)len, line);
+            wire_skip_rest(w, line);
+            continue;
+        }
+        if (!put) wire_bulk(w, slot(k, first + i), run->block_size);
+        bytes += run->block_size;
+    }
+    k->busy_ns += clock_mono_ns() - start;
+    hist_add(&k->hist, (clock_mono_ns() - start) / 1000);
+    for (uint64_t i = 0; i < run->batch && !put && run->check; i++) {
+        k->mismatched += !pattern_check((first + i) % run->preloaded, slot(k, first + i), run->block_size);
+    }
+    return bytes;
+}
+
+static void *work(void *arg) {
+    struct data_worker *k = arg;
+    const struct data_run *run = k->run;
+    uint64_t turn = 0;
+    while (!__atomic_load_n(&run->stop, __ATOMIC_RELAXED) && k->failed < 1000) {
+        bool put = run->op == DATA_PUT || (run->op == DATA_MIX && turn % 2 == 1);
+        uint64_t first = put ? __atomic_fetch_add(&k->shared->next_put, run->batch, __ATOMIC_RELAXED)
+                             : (turn * run->batch + k->index * run->preloaded / run->threads);
+        uint64_t bytes = run->resp ? resp_batch(k, put, first) : tarn_batch(k, put, first);
+        __atomic_store_n(&k->bytes, k->bytes + bytes, __ATOMIC_RELAXED);
+        turn++;
+    }
+    return NULL;
+}
+
+/* --- one row ---------------------------------------------------------------------------------------------------------------- */
+
+static void open_worker(struct data_worker *k, struct data_run *run, uint64_t index) {
+    k->run = run;
+    k->shared = run;
+    k->index = index;
+    if (run->resp) {
+        k->wire = wire_open(run->b);
+    } else {
+        k->client = client_open(run->b, run->transport, run->verify);
+    }
+    k->slots = max_u64(ROTATION_BYTES / run->block_size, run->batch);
+    if (posix_memalign((void **)&k->memory, 4096, k->slots * run->block_size) != 0)
+        die("no memory for the blocks");
+    pattern_fill(run->id, k->memory, k->slots * run->block_size);
+    k->names = xcalloc(run->batch, sizeof(*k->names));
+    k->items = xcalloc(run->batch, sizeof(*k->items));
+    hist_init(&k->hist);
+}
+
+static void close_worker(struct data_worker *k) {
+    if (k->client != NULL) tarn_close(&k->client);
+    if (k->wire != NULL) wire_close(&k->wire);
+    free(k->memory);
+    free(k->names);
+    free(k->items);
+}
+
+/* Blocks 0 .. preloaded-1, for gets. */
+static void preload(struct data_run *run) {
+    struct data_run put = *run;
+    put.batch = 1;
+    struct data_worker *k = xcalloc(1, sizeof(*k));
+    open_worker(k, &put, 0);
+    for (uint64_t i = 0; i < run->preloaded; i++) {
+        if (run->resp) {
+            resp_batch(k, true, i);
+        } else {
+            tarn_batch(k, true, i);
+        }
+        if (k->failed > 0) die("loading blocks: %s", k->error);
+    }
+    run->next_put = run->preloaded;
+    close_worker(k);
+    free(k);
+}
+
+/* So that the next row starts with an empty place, and other keys of the pool stay. */
+static void clean(struct data_run *run) {
+    struct wire *w = wire_open(run->b);
+    char name[DATA_KEY + 1];
+    for (uint64_t i = 0; i < run->next_put; i += 1000) {
+        uint64_t n = min_u64(run->next_put - i, 1000);
+        buf_printf(&w->out, "*%llu\r\n$6\r\nUNLINK\r\n", (ull)n + 1);
+        for (uint64_t j = i; j < i + n; j++) {
+            name_block(name, run, j);
+            buf_printf(&w->out, "$%d\r\n%s\r\n", DATA_KEY, name);
+        }
+        wire_flush(w);
+        wire_skip(w, 1);
+    }
+    wire_close(&w);
+}
+
+static void run_row(struct data_run *run, struct data_row *row) {
+    struct data_worker *workers = xcalloc(run->threads, sizeof(*workers));
+    struct progress bar;
+    progress_init(&bar, run->b);
+    run->id = mix64(clock_wall_us());
+    run->stop = false;
+    run->next_put = 0;
+    if (run->op != DATA_PUT) preload(run);
+    for (uint64_t i = 0; i < run->threads; i++) open_worker(&workers[i], run, i);
+    uint64_t start = clock_mono_us(), total = (uint64_t)(run->seconds * 1e6), now;
+    for (uint64_t i = 0; i < run->threads; i++) {
+        if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0) die("cannot start a thread");
+    }
+    char size[24];
+    while ((now = clock_mono_us()) - start < total) {
+        usleep((unsigned)min_u64(total - (now - start), 100000));
+        progress_show(&bar, (double)(now - start) / (double)total, "%s %s x %llu", data_op_names[run->op],
+                      size_text(run->block_size, size), (ull)run->batch);
+    }
+    __atomic_store_n(&run->stop, true, __ATOMIC_RELAXED);
+    *row = (struct data_row){.transport = run->transport,
+                             .op = data_op_names[run->op],
+                             .block_size = run->block_size,
+                             .batch = run->batch};
+    hist_init(&row->hist);
+    double rate = 0;
+    for (uint64_t i = 0; i < run->threads; i++) {
+        struct data_worker *k = &workers[i];
+        pthread_join(k->thread, NULL);
+        hist_merge(&row->hist, &k->hist);
+        row->bytes += k->bytes;
+        row->failed += k->failed;
+        row->mismatched += k->mismatched;
+        /* The time that calls take; what making and checking patterns takes is not the pool's. */
+        if (k->busy_ns > 0) rate += (double)k->bytes / (double)k->busy_ns;
+        if (k->error[0]) fprintf(stderr, "tarn-benchmark: %s\n", k->error);
+        close_worker(k);
+    }
+    row->gb_per_s = rate;
+    progress_end(&bar);
+    clean(run);
+    free(workers);
+}
+
+/* --- the whole ------------------------------------------------------------------------------------------------------------------- */
+
+static void parse(struct data_run *run, const char *op, bool no_verify) {
+    size_t i = 0;
+    while (i < DATA_OPS && strcmp(op, data_op_names[i]) != 0) i++;
+    if (i == DATA_OPS) die("--op is get, put or mix, not \"%s\"", op);
+    run->op = (enum data_op)i;
+    static const char *const known[] = {"shm", "tcp", "resp", "auto"};
+    for (i = 0; i < ARRAY_LEN(known) && strcmp(run->transport, known[i]) != 0; i++) continue;
+    if (strcmp(run->transport, "rdma") == 0) die("this build has no RDMA transport yet");
+    if (i == ARRAY_LEN(known)) die("--transport is shm, tcp, rdma or resp, not \"%s\"", run->transport);
+    run->resp = strcmp(run->transport, "resp") == 0;
+    run->verify = !no_verify;
+    if (no_verify && run->check) die("--check and --no-verify exclude each other");
+}
+
+static uint64_t pool_bytes(const struct bench *b) {
+    tarn_client *c = client_open(b, "auto", true);
+    double size = info_number(c, "pool_size");
+    tarn_close(&c);
+    return size > 0 ? (uint64_t)size : UINT64_C(1) << 30;
+}
+
+int data_main(struct bench *b, int argc, char **argv) {
+    const char *op = "get";
+    bool no_verify = false;
+    struct data_run run = {.b = b, .transport = "shm", .threads = 1, .seconds = 2};
+    struct number_list sizes = {
+        {4096, 65536, UINT64_C(1) << 20, UINT64_C(4) << 20, UINT64_C(16) << 20, UINT64_C(64) << 20}, 6};
+    struct number_list batches = {{1, 16}, 2};
+    const struct option_spec specs[] = {
+        {"--transport", OPT_STRING, &run.transport, 0, 0, NULL},
+        {"--op", OPT_STRING, &op, 0, 0, NULL},
+        {"--block-size", OPT_BYTES_LIST, &sizes, 1, UINT64_C(1) << 32, NULL},
+        {"--batch", OPT_U64_LIST, &batches, 1, 65536, NULL},
+        {"--threads", OPT_U64, &run.threads, 1, 256, NULL},
+        {"--seconds", OPT_DOUBLE, &run.seconds, 0, 86400, NULL},
+        {"--check", OPT_FLAG, &run.check, 0, 0, NULL},
+        {"--no-verify", OPT_FLAG, &no_verify, 0, 0, NULL},
+        {NULL, OPT_FLAG, NULL, 0, 0, NULL},
+    };
+    if (options_parse(b, specs, argc, argv, false, NULL) > 0) die("data takes no argument \"%s\"", argv[0]);
+    parse(&run, op, no_verify);
+    uint64_t pool = pool_bytes(b), failed = 0;
+    data_print_head(b);
+    for (size_t s = 0; s < sizes.n; s++) {
+        run.block_size = sizes.v[s];
+        double memcpy_rate = data_memcpy_row(&run, min_u64(ROTATION_BYTES, pool / 2));
+        for (size_t i = 0; i < batches.n; i++) {
+            run.batch = batches.v[i];
+            uint64_t bytes = run.batch * run.block_size;
+            if (bytes * run.threads > pool / 3) {
+                char text[24];
+                fprintf(stderr, "tarn-benchmark: %s x %llu left out: the pool of %llu MiB is too small\n",
+                        size_text(run.block_size, text), (ull)run.batch, (ull)pool >> 20);
+                continue;
+            }
+            run.preloaded = max_u64(min_u64(ROTATION_BYTES, pool / 2) / run.block_size, run.batch);
+            run.preloaded = min_u64(run.preloaded, 65536);
+            struct data_row row;
+            run_row(&run, &row);
+            row.memcpy_gb_per_s = memcpy_rate;
+            data_print_row(b, &row);
+            failed += row.failed + row.mismatched;
+        }
+    }
+    data_print_tail(b, &run);
+    return failed > 0;
+}

@@ -1,0 +1,57 @@
+/* tarn-benchmark: measures look-ups and puts of metadata, the data paths, and replays request traces. */
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "benchmark/bench.h"
+
+static const char usage[] =
+    "tarn-benchmark [-h HOST] [-p PORT] [-a PASSWORD] [--user NAME] [--json] SUBCOMMAND\n"
+    "\n"
+    "  meta    [--op put|get|exists|prefix] [--batch 128] [--keys N] [--value-size 4096] [--key-size 64]\n"
+    "          [--clients C] [--threads T] [--pipeline 2] [--lease-ms 5000, 0 = plain look-ups] [--seconds "
+    "S]\n"
+    "  data    [--transport shm|tcp|rdma|resp] [--op get|put|mix] [--block-size 4k,64k,1m,4m,..64m] [--batch "
+    "1,16]\n"
+    "          [--threads T] [--seconds S] [--check | --no-verify]\n"
+    "  replay  TRACE.jsonl [--block-size 4k] [--threads T] [--lease-ms 50] [--limit REQUESTS]\n"
+    "          [--speed FACTOR, 0 = as fast as it goes] [--transport auto|shm|tcp]\n";
+
+_Noreturn void die(const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    fputs("tarn-benchmark: ", stderr);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+    exit(1);
+}
+
+int main(int argc, char **argv) {
+    signal(SIGPIPE, SIG_IGN);
+    struct bench b = {.host = "127.0.0.1", .port = 6479};
+    bool help = false;
+    const struct option_spec specs[] = {{"--help", OPT_FLAG, &help, 0, 0, NULL},
+                                        {NULL, OPT_FLAG, NULL, 0, 0, NULL}};
+    int used;
+    size_t plain = options_parse(&b, specs, argc - 1, argv + 1, true, &used);
+    if (help) {
+        fputs(usage, stdout);
+        return 0;
+    }
+    if (plain == 0) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    static const struct {
+        const char *name;
+        int (*run)(struct bench *b, int argc, char **argv);
+    } commands[] = {{"meta", meta_main}, {"data", data_main}, {"replay", replay_main}};
+    const char *name = argv[used];
+    for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
+        if (strcmp(name, commands[i].name) == 0) return commands[i].run(&b, argc - used - 1, argv + used + 1);
+    }
+    fprintf(stderr, "tarn-benchmark: there is no subcommand \"%s\"\n\n%s", name, usage);
+    return 2;
+}
