@@ -115,6 +115,7 @@ void extra_set_pin(struct store *s, struct object *o, enum store_pin kind, uint6
     book_unlink(s, o);
     struct extra *x = extra_get(s, o);
     count_pin(s, x->pin, (uint64_t)-1);
+    if (x->pin == STORE_PIN_SOFT) s->room_changes++;
     x->pin = kind;
     count_pin(s, kind, 1);
     x->pin_ms = kind == STORE_PIN_SOFT ? (ms ? ms : s->config.soft_pin_ms) : 0;

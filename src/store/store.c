@@ -359,7 +359,7 @@ void book_remove(struct store *s, struct object *o, int why) {
     d->objects--;
     s->inline_count -= (o->bits & OBJECT_INLINE) != 0;
     if (!book_protected(s, o)) s->evictable_units -= book_units(s, o);
-    else s->room_changes++;
+    if (object_pin(s, o) != STORE_PIN_NONE) s->room_changes++;
     block_id blocks[STORE_EXTENTS_MAX];
     uint32_t n;
     const block_id *b = book_blocks(s, o, &n);
