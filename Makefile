@@ -27,6 +27,7 @@ CC := gcc
 endif
 AR ?= ar
 Q := $(if $(V),,@)
+, := ,
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) '$(2)')
 
 WERROR ?= -Werror
@@ -57,7 +58,6 @@ ALL_LDFLAGS = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(SAN_FLAGS) $(LDFLAG
 LIBS := -levent_core -lsodium -lxxhash -lpcre2-8 -lhiredis -ldl -lm
 # jemalloc replaces malloc in our own processes: not in the library that others load, and not under a sanitizer.
 MALLOC_LIBS := $(if $(SANITIZER),,-Wl$(,)--no-as-needed -ljemalloc -Wl$(,)--as-needed)
-, := ,
 
 # Everything is written beside its place and renamed: two makes in one tree do not read each other's halves.
 # Objects are built anew when the compiler or its flags change.
