@@ -1,0 +1,5 @@
+/* The suite over tcp. */
+#define SUITE "tcp"
+#include "suite.h"
+
+TEST_MAIN()
