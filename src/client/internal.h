@@ -118,10 +118,18 @@ struct segment_entry {
     uint64_t fetched_ms;
 };
 
+/* An engine stays as long as somebody looks at memory that it has mapped: its lane, views, writers. */
+struct engine_ref {
+    struct engine *engine;
+    unsigned users; /* under direct_mutex once the direct lane has it */
+    unsigned writers;
+};
+
 struct lane {
     struct tarn_client *client;
     struct ctl ctl;
-    struct engine *engine;
+    struct engine_ref *ref;
+    struct engine *engine; /* ref->engine */
     struct arena arena;
     struct rng rng;
     struct segment_entry *segment; /* by id */
@@ -144,6 +152,7 @@ struct lane {
 
 struct lane *lane_create(struct tarn_client *client, tarn_status *status_p);
 void lane_destroy(struct lane **lane_p);
+void engine_ref_drop(struct engine_ref **ref_p);
 /* Takes a free lane; waits for one until the deadline. */
 tarn_status lane_take(struct tarn_client *client, uint64_t deadline, struct lane **lane_p);
 void lane_give(struct lane *lane);

@@ -17,6 +17,31 @@ static enum engine_transport transport_of(const char *name) {
     return ENGINE_AUTO;
 }
 
+static tarn_status open_engine(struct lane *lane) {
+    const struct tarn_client *client = lane->client;
+    struct engine_config config;
+    engine_config_init(&config);
+    config.transport = transport_of(client->options.transport);
+    config.streams = client->options.streams;
+    config.connect_timeout_ms = client->options.connect_timeout_ms;
+    config.verify = true; /* each operation says whether it wants its CRC */
+    struct engine *engine;
+    tarn_status status = engine_create(&config, &engine);
+    if (status != TARN_OK) return fail(status, "cannot set up the data engine: %s", tarn_status_text(status));
+    lane->ref = xcalloc(1, sizeof(*lane->ref));
+    *lane->ref = (struct engine_ref){.engine = engine, .users = 1};
+    lane->engine = engine;
+    return TARN_OK;
+}
+
+void engine_ref_drop(struct engine_ref **ref_p) {
+    struct engine_ref *ref = *ref_p;
+    *ref_p = NULL;
+    if (ref == NULL || --ref->users > 0) return;
+    engine_destroy(&ref->engine);
+    free(ref);
+}
+
 struct lane *lane_create(struct tarn_client *client, tarn_status *status_p) {
     struct lane *lane = xcalloc(1, sizeof(*lane));
     lane->client = client;
@@ -24,15 +49,8 @@ struct lane *lane_create(struct tarn_client *client, tarn_status *status_p) {
     rng_seed(&lane->rng, clock_mono_ns() ^ (uint64_t)(uintptr_t)lane);
     lane->window = client->options.piece_bytes;
     for (unsigned i = 0; i < TARN_HISTS; i++) hist_init(&lane->hist[i]);
-    struct engine_config config;
-    engine_config_init(&config);
-    config.transport = transport_of(client->options.transport);
-    config.streams = client->options.streams;
-    config.connect_timeout_ms = client->options.connect_timeout_ms;
-    config.verify = true; /* each operation says whether it wants its CRC */
-    *status_p = engine_create(&config, &lane->engine);
+    *status_p = open_engine(lane);
     if (*status_p == TARN_OK) return lane;
-    fail(*status_p, "cannot set up the data engine: %s", tarn_status_text(*status_p));
     free(lane);
     return NULL;
 }
@@ -40,7 +58,7 @@ struct lane *lane_create(struct tarn_client *client, tarn_status *status_p) {
 void lane_destroy(struct lane **lane_p) {
     struct lane *lane = *lane_p;
     if (lane == NULL) return;
-    engine_destroy(&lane->engine);
+    engine_ref_drop(&lane->ref);
     ctl_close(&lane->ctl);
     arena_free(&lane->arena);
     free(lane->segment);
@@ -255,15 +273,33 @@ static tarn_status greet(struct lane *lane, uint64_t deadline) {
     return TARN_OK;
 }
 
+/* Grants belong to the session of a connection: those of the old one, and its data connections, are over. Its writable
+ * mappings go too, so while somebody writes in place the lane leaves him the engine and gets a new one. */
+static tarn_status change_session(struct lane *lane) {
+    tarn_status status = TARN_OK;
+    if (lane->ref->writers > 0) {
+        struct engine_ref *old = lane->ref;
+        status = open_engine(lane);
+        if (status != TARN_OK) return status;
+        engine_ref_drop(&old);
+    } else if (lane->connected_before) {
+        engine_session_changed(lane->engine);
+    }
+    segment_forget_all(lane);
+    return status;
+}
+
 tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
     if (lane->ctl.fd >= 0) return TARN_OK;
     struct tarn_client *client = lane->client;
     uint64_t limit = min_u64(deadline, add_sat(now_ms(), client->options.connect_timeout_ms));
     tarn_status status = ctl_open(&lane->ctl, client->host, client->port, limit);
     if (status != TARN_OK) return status;
-    /* Grants belong to the session of a connection: those of the old one, and its data connections, are over. */
-    if (lane->connected_before) engine_session_changed(lane->engine);
-    segment_forget_all(lane);
+    status = change_session(lane);
+    if (status != TARN_OK) {
+        ctl_close(&lane->ctl);
+        return status;
+    }
     COUNT(lane, connects, 1);
     if (lane->connected_before) COUNT(lane, reconnects, 1);
     lane->connected_before = true;

@@ -12,6 +12,7 @@
 struct tarn_view {
     uint32_t magic;
     struct tarn_client *client;
+    struct engine_ref *ref;        /* whose mappings the pieces are, NULL: a copy */
     struct tarn_view *prev, *next; /* client->views, under direct_mutex */
     char *key;
     size_t key_len;
@@ -96,6 +97,8 @@ static tarn_status map_pieces(struct lane *lane, struct tarn_view *view, const s
     }
     view->n_pieces = place->n_parts;
     view->lease_end = place->lease_end;
+    view->ref = lane->ref;
+    view->ref->users++;
     return TARN_OK;
 }
 
@@ -211,7 +214,7 @@ tarn_status tarn_view_check(tarn_view *view) {
     if (status != TARN_OK) return status;
     pthread_mutex_lock(&client->direct_mutex);
     for (size_t i = 0; i < view->n_pieces && status == TARN_OK; i++) {
-        status = engine_check_epoch(client->direct->engine, view->segment[i], view->epoch[i]);
+        status = engine_check_epoch(view->ref->engine, view->segment[i], view->epoch[i]);
         if (status != TARN_OK) COUNT(client->direct, epoch_misses, 1);
     }
     bool over = now_ms() >= view->lease_end;
@@ -283,6 +286,7 @@ void tarn_view_release(tarn_view **view_p) {
         pthread_mutex_lock(&client->direct_mutex);
         end_lease(client->direct, view);
         unlink_view(view);
+        engine_ref_drop(&view->ref);
         arena_reset(&client->direct->arena);
         pthread_mutex_unlock(&client->direct_mutex);
     }

@@ -9,6 +9,7 @@
 struct tarn_writer {
     uint32_t magic;
     struct tarn_client *client;
+    struct engine_ref *ref; /* whose mappings the pieces are, NULL: not in place */
     char *key;
     size_t key_len;
     uint64_t size, token;
@@ -75,6 +76,9 @@ static bool map_pieces(struct lane *lane, struct tarn_writer *w, const struct pl
         w->pieces[i] = (struct iovec){p, e->length};
     }
     w->n_pieces = place->n_parts;
+    w->ref = lane->ref;
+    w->ref->users++;
+    w->ref->writers++;
     return true;
 }
 
@@ -207,6 +211,12 @@ static tarn_status check(tarn_writer **writer_p) {
 
 static void finish(tarn_writer **writer_p) {
     struct tarn_writer *w = *writer_p;
+    if (w->ref != NULL && client_usable(w->client) == TARN_OK) {
+        pthread_mutex_lock(&w->client->direct_mutex);
+        w->ref->writers--;
+        engine_ref_drop(&w->ref);
+        pthread_mutex_unlock(&w->client->direct_mutex);
+    }
     __atomic_sub_fetch(&w->client->n_writers, 1, __ATOMIC_RELAXED);
     free_writer(w);
     *writer_p = NULL;
