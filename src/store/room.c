@@ -366,8 +366,10 @@ static void resume_run(const struct store *s, struct plan *plan, uint32_t align)
     struct run *r = &plan->run;
     if (!plan->cursor || r->len == 0) return;
     uint64_t at = block_offset(block_get(&s->space, plan->cursor));
-    if (at > r->start + r->len) run_over(plan, align);
-    else r->len = at > r->start ? at - r->start : 0;
+    if (at > r->start + r->len)
+        run_over(plan, align);
+    else
+        r->len = at > r->start ? at - r->start : 0;
 }
 
 static bool scan_over(const struct store *s, const struct plan *plan) {

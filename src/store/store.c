@@ -659,31 +659,33 @@ bool store_evict_step(struct store *s, struct store_evict_job *job, unsigned *bu
     return true;
 }
 
-/* Above the watermark a pass frees eviction_ratio of the objects; another follows while it is not enough. */
-static bool background_evict(struct store *s, unsigned *budget) {
+static bool above_watermark(const struct store *s) {
     uint64_t size = 0, used = 0;
     for (uint32_t i = 0; i < s->space.n_segments; i++) {
         size += s->space.segments[i]->units;
         used += s->space.segments[i]->units - s->space.segments[i]->free_units;
     }
-    if (!s->evicting) {
-        if (size == 0 || (double)used <= s->config.high_watermark * (double)size || s->evictable_units == 0)
-            return false;
-        s->evicting = true;
-        s->evict_left = (uint64_t)((double)(s->index.count - s->inline_count) * s->config.eviction_ratio) + 1;
-    }
-    while (*budget > 0 && s->evict_left > 0) {
+    return size > 0 && s->evictable_units > 0 && (double)used > s->config.high_watermark * (double)size;
+}
+
+/* Above the watermark a pass frees eviction_ratio of the objects; another follows while that was not enough. */
+static bool background_evict(struct store *s, unsigned *budget) {
+    while (*budget > 0) {
+        if (!s->evict_left) {
+            if (!above_watermark(s)) return false;
+            s->evict_left =
+                (uint64_t)((double)(s->index.count - s->inline_count) * s->config.eviction_ratio) + 1;
+        }
         struct object *o = book_pop(s, -1, 0, false, budget);
         if (!o) {
-            if (*budget > 0) s->evicting = false;
+            if (*budget > 0) s->evict_left = 0; /* only soft-pinned objects are left */
             return *budget == 0;
         }
         s->stat.evicted_background++;
         s->evict_left--;
         book_evict(s, o, budget);
     }
-    if (s->evict_left == 0) s->evicting = false;
-    return s->evicting;
+    return true;
 }
 
 /* --- background work ------------------------------------------------------------------------------------------------------------------------------ */
@@ -745,7 +747,7 @@ bool store_background(struct store *s, unsigned *budget) {
 }
 
 uint64_t store_next_ms(const struct store *s, uint64_t limit_ms) {
-    if (s->stale || s->recount || s->legacy_count || s->evicting) return 0;
+    if (s->stale || s->recount || s->legacy_count || s->evict_left) return 0;
     uint64_t next = wheel_next_ms(s->lease_wheel, s->now_ms, limit_ms);
     next = wheel_next_ms(s->put_wheel, s->now_ms, next);
     next = wheel_next_ms(s->pin_wheel, s->now_ms, next);

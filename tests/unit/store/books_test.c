@@ -1,0 +1,362 @@
+/* Rules of the books, one at a time. */
+#include "util.h"
+
+static uint64_t fenced;
+static char completed[64];
+
+static void on_fence(void *arg, uint64_t session) {
+    fenced = session;
+}
+static void on_complete(void *arg, struct span key) {
+    sprintf(completed, "%.*s", (int)key.len, key.data);
+}
+
+TEST(tokens_and_visibility) {
+    struct store_events ev = {.complete = on_complete};
+    struct store *s = util_store("lru", 16, NULL, &ev);
+    struct store_put_options o = {.replicas = 1};
+    uint64_t token, other;
+    CHECK_EQ(util_put_as(s, "a", 5000, &o, 1, &token), TARN_OK);
+    CHECK(!util_has(s, "a"));
+    CHECK_EQ(util_put_as(s, "a", 5000, &o, 2, &other), TARN_EBUSY);
+    CHECK_EQ(store_put_end(s, SPAN("a"), token + 1, 5, 0, NULL, 0, NULL), TARN_ETOKEN);
+    CHECK_EQ(store_put_end(s, SPAN("a"), token, 5, 0, NULL, 0, NULL), TARN_OK);
+    CHECK(util_has(s, "a") && strcmp(completed, "a") == 0);
+    CHECK_EQ(store_put_end(s, SPAN("a"), token, 5, 0, NULL, 0, NULL), TARN_OK);
+    CHECK_EQ(util_put_as(s, "a", 5000, &o, 2, &other), TARN_EEXISTS);
+    o.replace = true;
+    CHECK_EQ(util_put_as(s, "a", 100, &o, 2, &other), TARN_OK);
+    CHECK_EQ(store_object_size(s, store_find(s, SPAN("a"))), 5000u); /* the old value, until PUTEND */
+    CHECK_EQ(store_put_end(s, SPAN("a"), other, -1, 0, NULL, 0, NULL), TARN_OK);
+    CHECK_EQ(store_object_size(s, store_find(s, SPAN("a"))), 100u);
+    CHECK_EQ(store_put_end(s, SPAN("a"), token, 5, 0, NULL, 0, NULL), TARN_ETOKEN);
+    CHECK_EQ(store_put_revoke(s, SPAN("a"), other), TARN_ETOKEN);
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(a_put_in_which_every_replica_failed_is_revoked) {
+    struct store *s = util_store("lru", 16, NULL, NULL);
+    struct store_put_options o = {.replicas = 1};
+    uint64_t token;
+    CHECK_EQ(util_put_as(s, "a", 5000, &o, 1, &token), TARN_OK);
+    CHECK_EQ(store_put_end(s, SPAN("a"), token, 5, 2, NULL, 0, NULL),
+             TARN_EINVAL); /* there is no replica 1 */
+    CHECK_EQ(store_put_end(s, SPAN("a"), token, 5, 1, NULL, 0, NULL), TARN_EIO);
+    CHECK(!util_has(s, "a"));
+    CHECK_EQ(util_put(s, "a", 100), TARN_OK);
+    store_destroy(&s);
+}
+
+TEST(guarantee_2_no_space_at_once_when_all_is_leased_and_room_when_one_ends) {
+    struct store *s = util_store("lru", 4, NULL, NULL);
+    static const char *const keys[] = {"a", "b", "c", "d"};
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQ(util_put(s, keys[i], 4096), TARN_OK);
+        CHECK(util_lease(s, keys[i], 7, 100 + (uint64_t)i * 100));
+    }
+    CHECK_EQ(util_put(s, "e", 4096), TARN_ENOSPACE);
+    struct object *c = store_find(s, SPAN("c"));
+    CHECK(!store_release(s, SPAN("c"), 8, store_object_version(c)));     /* another's */
+    CHECK(!store_release(s, SPAN("c"), 7, store_object_version(c) + 1)); /* another version */
+    CHECK(store_release(s, SPAN("c"), 7, store_object_version(c)));
+    CHECK(!store_release(s, SPAN("c"), 7, store_object_version(c))); /* twice */
+    CHECK_EQ(util_put(s, "e", 4096), TARN_OK);
+    CHECK(!util_has(s, "c") && util_has(s, "a"));
+    CHECK(util_lease(s, "e", 7, 5000));
+    util_tick(s, 99);
+    CHECK_EQ(util_put(s, "f", 4096), TARN_ENOSPACE);
+    util_tick(s, 1);
+    CHECK_EQ(util_put(s, "f", 4096), TARN_OK);
+    CHECK(!util_has(s, "a"));
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(removed_space_waits_for_its_leases) {
+    struct store *s = util_store("lru", 2, NULL, NULL);
+    CHECK_EQ(util_put(s, "a", 8192), TARN_OK);
+    uint64_t version = store_object_version(store_find(s, SPAN("a")));
+    CHECK(util_lease(s, "a", 1, 1000) && util_lease(s, "a", 2, 500));
+    CHECK(store_remove(s, SPAN("a")) && !store_remove(s, SPAN("a")));
+    CHECK_EQ(util_put(s, "b", 4096), TARN_ENOSPACE);
+    util_tick(s, 500);
+    CHECK_EQ(util_put(s, "b", 4096), TARN_ENOSPACE);
+    CHECK(store_release(s, SPAN("a"), 1, version));
+    CHECK_EQ(util_put(s, "b", 8192), TARN_OK);
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(a_large_put_clears_a_window_around_leased_objects) {
+    struct store *s = util_store("lru", 1024, NULL, NULL);
+    char key[16];
+    for (int i = 0; i < 1024; i++) {
+        sprintf(key, "k%d", i);
+        CHECK_EQ(util_put(s, key, 4096), TARN_OK);
+        if (i % 100 == 50) CHECK(util_lease(s, key, 1, 5000));
+    }
+    CHECK_EQ(util_put(s, "big", 99 * 4096), TARN_OK);
+    uint32_t n;
+    book_blocks(s, store_find(s, SPAN("big")), &n);
+    CHECK_EQ(n, 1u);
+    CHECK_EQ(util_put(s, "bigger", 700 * 4096), TARN_OK); /* 8 runs of up to 99 pages */
+    book_blocks(s, store_find(s, SPAN("bigger")), &n);
+    CHECK_EQ(n, 8u);
+    CHECK_EQ(util_put(s, "too big", 900 * 4096), TARN_ENOSPACE);
+    CHECK(util_has(s, "bigger")); /* nothing was evicted for it */
+    CHECK(util_has(s, "k50") && util_has(s, "k950"));
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(soft_pins_go_last_and_hard_pins_never) {
+    struct store *s = util_store("lru", 3, NULL, NULL);
+    struct store_put_options soft = {.replicas = 1, .pin = STORE_PIN_SOFT, .pin_ms = 1000};
+    struct store_put_options hard = {.replicas = 1, .pin = STORE_PIN_HARD};
+    CHECK_EQ(util_put_with(s, "hard", 4096, &hard), TARN_OK);
+    CHECK_EQ(util_put_with(s, "soft", 4096, &soft), TARN_OK);
+    for (int i = 0; i < 5; i++) {
+        char key[16];
+        sprintf(key, "k%d", i);
+        CHECK_EQ(util_put(s, key, 4096), TARN_OK);
+    }
+    CHECK(util_has(s, "hard") && util_has(s, "soft") && util_has(s, "k4") && !util_has(s, "k3"));
+    CHECK_EQ(util_put(s, "two", 8192), TARN_OK); /* needs the soft-pinned one too */
+    CHECK(util_has(s, "hard") && !util_has(s, "soft") && !util_has(s, "k4"));
+    CHECK_EQ(util_put(s, "three", 3 * 4096), TARN_ENOSPACE);
+    CHECK(util_has(s, "two"));
+    CHECK(store_pin(s, SPAN("hard"), STORE_PIN_NONE, 0));
+    CHECK_EQ(util_put(s, "three", 3 * 4096), TARN_OK);
+    CHECK(!store_pin(s, SPAN("hard"), STORE_PIN_HARD, 0));
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(a_soft_pin_ends_and_a_read_renews_it) {
+    struct store *s = util_store("lru", 2, NULL, NULL);
+    struct store_put_options soft = {.replicas = 1, .pin = STORE_PIN_SOFT, .pin_ms = 1000};
+    CHECK_EQ(util_put_with(s, "a", 4096, &soft), TARN_OK);
+    util_tick(s, 600);
+    CHECK(util_read(s, "a"));
+    util_tick(s, 600);
+    CHECK_EQ(object_pin(s, store_find(s, SPAN("a"))), STORE_PIN_SOFT);
+    util_tick(s, 500);
+    CHECK_EQ(object_pin(s, store_find(s, SPAN("a"))), STORE_PIN_NONE);
+    store_destroy(&s);
+}
+
+TEST(groups_go_together) {
+    struct store *s = util_store("lru", 6, NULL, NULL);
+    struct store_put_options o = {.replicas = 1, .group = SPAN("g")};
+    CHECK_EQ(util_put_with(s, "g1", 4096, &o), TARN_OK);
+    CHECK_EQ(util_put(s, "x", 4096), TARN_OK);
+    CHECK_EQ(util_put_with(s, "g2", 4096, &o), TARN_OK);
+    CHECK_EQ(util_put_with(s, "g3", 4096, &o), TARN_OK);
+    CHECK(util_lease(s, "g2", 1, 100));
+    CHECK_EQ(util_put(s, "big", 3 * 4096), TARN_OK);
+    CHECK(!util_has(s, "g1") && !util_has(s, "g3") && util_has(s, "g2"));
+    /* A lease on one renews the session's leases on the others. */
+    CHECK_EQ(util_put_with(s, "g4", 4096, &o), TARN_OK);
+    CHECK(util_lease(s, "g4", 1, 5000));
+    util_tick(s, 1000);
+    CHECK_EQ(store_object_refs(s, store_find(s, SPAN("g2"))), 1u);
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(a_quota_evicts_among_its_own) {
+    struct store *s = util_store("lru", 16, NULL, NULL);
+    CHECK_EQ(util_put(s, "t1:old", 4096), TARN_OK);
+    CHECK_EQ(util_put(s, "other", 4096), TARN_OK);
+    CHECK_EQ(store_quota_set(s, SPAN("t1:"), 3 * 4096), TARN_OK);
+    util_tick(s, 1);
+    struct store_quota q;
+    CHECK(store_quota_get(s, SPAN("t1:"), &q) && !q.counting);
+    CHECK_EQ(q.used, 4096u);
+    CHECK_EQ(util_put(s, "t1:a", 4096), TARN_OK);
+    CHECK_EQ(util_put(s, "t1:b", 4096), TARN_OK);
+    CHECK_EQ(util_put(s, "t1:c", 4096), TARN_OK);
+    CHECK(!util_has(s, "t1:old") && util_has(s, "other") && util_has(s, "t1:a"));
+    CHECK_EQ(util_put(s, "t1:big", 4 * 4096), TARN_EQUOTA);
+    CHECK_EQ(store_quota_set(s, SPAN("t1:sub:"), 100 * 4096), TARN_OK); /* the longest prefix counts */
+    CHECK_EQ(util_put(s, "t1:sub:big", 4 * 4096), TARN_OK);
+    CHECK(store_quota_del(s, SPAN("t1:")) && !store_quota_del(s, SPAN("t1:")));
+    util_tick(s, 1);
+    CHECK_EQ(util_put(s, "t1:big", 4 * 4096), TARN_OK);
+    CHECK_EQ(store_quota_list(s, &q, 1), 1u);
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(a_dead_writers_space_waits_for_the_fence) {
+    struct store_config c;
+    store_config_init(&c);
+    c.high_watermark = 1;
+    struct store_events ev = {.fence = on_fence};
+    struct store *s = util_store("lru", 2, &c, &ev);
+    struct store_put_options o = {.replicas = 1};
+    uint64_t token, again;
+    fenced = 0;
+    CHECK_EQ(util_put_as(s, "a", 8192, &o, 9, &token), TARN_OK);
+    store_session_closed(s, 9);
+    util_tick(s, c.put_timeout_ms - 1);
+    CHECK_EQ(util_put_as(s, "a", 4096, &o, 1, &again), TARN_EBUSY);
+    CHECK_EQ(fenced, 0u);
+    util_tick(s, 2);
+    CHECK_EQ(fenced, 9u);
+    CHECK_EQ(util_put(s, "b", 4096), TARN_ENOSPACE); /* the key is free, the space is not */
+    CHECK_EQ(util_put(s, "a", 40), TARN_OK);
+    store_session_fenced(s, 9);
+    CHECK_EQ(util_put(s, "b", 8192), TARN_OK);
+    CHECK_EQ(store_put_end(s, SPAN("a"), token, 5, 0, NULL, 0, NULL), TARN_ETOKEN);
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(a_live_writer_is_fenced_late_and_may_give_up_itself) {
+    struct store_config c;
+    store_config_init(&c);
+    struct store_events ev = {.fence = on_fence};
+    struct store *s = util_store("lru", 4, &c, &ev);
+    struct store_put_options o = {.replicas = 1};
+    uint64_t token, token2;
+    fenced = 0;
+    CHECK_EQ(util_put_as(s, "a", 8192, &o, 9, &token), TARN_OK);
+    CHECK_EQ(util_put_as(s, "b", 8192, &o, 9, &token2), TARN_OK);
+    util_tick(s, c.put_timeout_ms + 1);
+    CHECK_EQ(fenced, 0u);
+    CHECK_EQ(store_put_revoke(s, SPAN("b"), token2),
+             TARN_ETOKEN); /* too late, but now nothing is in flight */
+    CHECK_EQ(util_put(s, "c", 8192), TARN_OK);
+    util_tick(s, c.put_release_timeout_ms);
+    CHECK_EQ(fenced, 9u);
+    store_session_fenced(s, 9);
+    CHECK_EQ(util_put(s, "d", 8192), TARN_OK);
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(flush_is_at_once_and_swept_later) {
+    struct store *s = util_store("lru", 64, NULL, NULL);
+    struct store_put_options o = {.replicas = 1};
+    uint64_t token;
+    char key[16];
+    for (int i = 0; i < 64; i++) {
+        sprintf(key, "k%d", i);
+        CHECK_EQ(util_put(s, key, i % 2 ? 2000 : 10), TARN_OK);
+    }
+    CHECK_EQ(util_put_as(s, "open", 100, &o, 1, &token), TARN_OK);
+    store_flush(s);
+    CHECK(store_count(s) == 0 && !util_has(s, "k5") && store_flush_pending(s));
+    CHECK_EQ(util_put(s, "k5", 100), TARN_OK);
+    CHECK_EQ(store_put_end(s, SPAN("open"), token, 1, 0, NULL, 0, NULL), TARN_ETOKEN);
+    unsigned budget = 10;
+    while (store_background(s, &budget)) budget = 10;
+    CHECK(!store_flush_pending(s) && store_count(s) == 1 && util_has(s, "k5"));
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(limits_evict) {
+    struct store_config c;
+    store_config_init(&c);
+    c.max_objects = 10;
+    struct store *s = util_store("lru", 64, &c, NULL);
+    char key[16];
+    for (int i = 0; i < 50; i++) {
+        sprintf(key, "k%d", i);
+        CHECK_EQ(util_put(s, key, i % 3 ? 4096 : 20), TARN_OK);
+    }
+    CHECK(store_count(s) <= 10 && util_has(s, "k49"));
+    store_destroy(&s);
+}
+
+TEST(the_background_pass_keeps_below_the_watermark) {
+    struct store_config c;
+    store_config_init(&c);
+    c.high_watermark = 0.5;
+    c.eviction_ratio = 0.1;
+    struct store *s = util_store("lru", 100, &c, NULL);
+    char key[16];
+    for (int i = 0; i < 80; i++) {
+        sprintf(key, "k%d", i);
+        CHECK_EQ(util_put(s, key, 4096), TARN_OK);
+    }
+    util_tick(s, 1);
+    CHECK(store_count(s) <= 50 && store_count(s) > 40);
+    CHECK(!util_has(s, "k0") && util_has(s, "k79"));
+    store_destroy(&s);
+}
+
+TEST(a_slice_never_works_more_than_its_budget) {
+    struct store_config c;
+    store_config_init(&c);
+    c.high_watermark = 1;
+    struct store *s = util_store("lru", 20000, &c, NULL);
+    char key[16];
+    for (int i = 0; i < 20000; i++) {
+        sprintf(key, "k%d", i);
+        CHECK_EQ(util_put(s, key, 4096), TARN_OK);
+    }
+    struct store_put_options o = {.replicas = 1};
+    struct store_batch b;
+    struct store_put *p;
+    store_batch_begin(s, &b, NULL, STORE_BATCH_PUT, 1);
+    unsigned budget = 500, slices = 0;
+    uint64_t before = s->stat.evicted_objects;
+    tarn_status st = store_put_start(s, &b, SPAN("big"), 15000 * 4096, &o, 1, &budget, &p);
+    for (; st == TARN_EAGAIN; slices++) {
+        CHECK(s->stat.evicted_objects - before <= 500);
+        before = s->stat.evicted_objects;
+        budget = 500;
+        st = store_put_continue(s, p, &budget);
+    }
+    CHECK(st == TARN_OK && slices > 30);
+    CHECK_EQ(p->n_blocks, 1u);
+    CHECK_EQ(store_put_revoke(s, SPAN("big"), store_put_token(p)), TARN_OK);
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(books_of_one_object_stay_small) {
+    uint64_t n = 200000;
+    struct store *s = util_store("lru", n, NULL, NULL);
+    char key[80];
+    for (uint64_t i = 0; i < n; i++) {
+        sprintf(key, "vllm@meta-llama/Llama-3-70B@4@0@%016lx@layer.00%017lu", i * 0x9e3779b97f4a7c15u, i);
+        key[64] = 0;
+        CHECK_EQ(util_put(s, key, 4096), TARN_OK);
+    }
+    struct store_stats st;
+    store_get_stats(s, &st);
+    CHECK_EQ(st.objects, n);
+    CHECK(st.memory / n <= 138);
+    store_destroy(&s);
+}
+
+TEST(scan_sees_everything_that_stays) {
+    struct store *s = util_store("lru", 16, NULL, NULL);
+    char key[16];
+    for (int i = 0; i < 3000; i++) {
+        sprintf(key, "k%d", i);
+        CHECK_EQ(util_put(s, key, 8), TARN_OK);
+    }
+    struct counter {
+        int n;
+    } c = {0};
+    void count(void *arg, struct object *o) {
+        ((struct counter *)arg)->n += store_object_key(o).data[0] == 'k';
+    }
+    uint64_t cursor = 0;
+    int steps = 0;
+    do {
+        cursor = store_scan(s, cursor, count, &c);
+        sprintf(key, "x%d", steps++);
+        CHECK_EQ(util_put(s, key, 8), TARN_OK); /* the table grows meanwhile */
+    } while (cursor);
+    CHECK(c.n >= 3000);
+    store_destroy(&s);
+}
+
+TEST_MAIN()

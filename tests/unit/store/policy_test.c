@@ -1,0 +1,182 @@
+/* Who goes first, by policy. Pools of whole pages, one page an object. */
+#include "util.h"
+
+static const char *name(int i) {
+    static char out[8][16];
+    static int at;
+    at = (at + 1) % 8;
+    sprintf(out[at], "k%d", i);
+    return out[at];
+}
+
+static struct store *filled(const char *policy, int n) {
+    struct store *s = util_store(policy, (uint64_t)n, NULL, NULL);
+    for (int i = 0; i < n; i++) CHECK_EQ(util_put(s, name(i), 4096), TARN_OK);
+    return s;
+}
+
+TEST(lru_evicts_the_least_recently_used) {
+    struct store *s = filled("lru", 4);
+    CHECK(util_read(s, "k0"));
+    CHECK_EQ(util_put(s, "new", 4096), TARN_OK);
+    CHECK(util_has(s, "k0") && !util_has(s, "k1") && util_has(s, "k2"));
+    store_destroy(&s);
+}
+
+TEST(lru_look_ups_without_lease_do_not_count) {
+    struct store *s = filled("lru", 4);
+    struct store_batch b;
+    store_batch_begin(s, &b, NULL, STORE_BATCH_LOOK, 1);
+    store_batch_hit(s, &b, store_find(s, SPAN("k0")));
+    CHECK_EQ(util_put(s, "new", 4096), TARN_OK);
+    CHECK(!util_has(s, "k0"));
+    store_destroy(&s);
+}
+
+TEST(fifo_evicts_the_oldest_used_or_not) {
+    struct store *s = filled("fifo", 4);
+    CHECK(util_read(s, "k0"));
+    CHECK_EQ(util_put(s, "new", 4096), TARN_OK);
+    CHECK(!util_has(s, "k0") && util_has(s, "k1"));
+    store_destroy(&s);
+}
+
+TEST(sieve_spares_what_was_used_once_round) {
+    struct store *s = filled("sieve", 4);
+    CHECK(util_read(s, "k0") && util_read(s, "k1"));
+    CHECK_EQ(util_put(s, "a", 4096), TARN_OK); /* the hand passes k0 and k1, takes k2 */
+    CHECK(util_has(s, "k0") && util_has(s, "k1") && !util_has(s, "k2"));
+    CHECK_EQ(util_put(s, "b", 4096), TARN_OK); /* and goes on from there */
+    CHECK(util_has(s, "k0") && !util_has(s, "k3"));
+    store_destroy(&s);
+}
+
+TEST(lfu_keeps_what_is_used_often) {
+    struct store *s = filled("lfu", 4);
+    for (int i = 0; i < 200; i++) CHECK(util_read(s, "k0") && util_read(s, "k2"));
+    CHECK_EQ(util_put(s, "a", 4096), TARN_OK);
+    CHECK_EQ(util_put(s, "b", 4096), TARN_OK);
+    CHECK(util_has(s, "k0") && util_has(s, "k2") && !util_has(s, "k1") && !util_has(s, "k3"));
+    CHECK(store_object_freq(s, store_find(s, SPAN("k0"))) > 5);
+    store_destroy(&s);
+}
+
+TEST(lfu_lets_old_fame_fade) {
+    struct store *s = filled("lfu", 4);
+    for (int i = 0; i < 50; i++) CHECK(util_read(s, "k0"));
+    util_tick(s, 3600 * 1000);
+    for (int i = 1; i < 4; i++) CHECK(util_read(s, name(i)));
+    /* Every eviction looks at one more list; k0's turn has come long before this ends. */
+    for (int i = 0; i < 600; i++) {
+        CHECK_EQ(util_put(s, name(100 + i), 4096), TARN_OK);
+        CHECK(util_read(s, name(100 + i)));
+    }
+    CHECK(!util_has(s, "k0"));
+    store_destroy(&s);
+}
+
+TEST(s3fifo_resists_a_scan) {
+    struct store *s = util_store("s3fifo", 100, NULL, NULL);
+    for (int i = 0; i < 50; i++) CHECK_EQ(util_put(s, name(i), 4096), TARN_OK);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < 50; i++) CHECK(util_read(s, name(i)));
+    for (int i = 0; i < 1000; i++) CHECK_EQ(util_put(s, name(1000 + i), 4096), TARN_OK);
+    int kept = 0;
+    for (int i = 0; i < 50; i++) kept += util_has(s, name(i));
+    CHECK_EQ(kept, 50);
+    store_destroy(&s);
+}
+
+TEST(s3fifo_remembers_ghosts) {
+    struct store *s = util_store("s3fifo", 100, NULL, NULL);
+    for (int i = 0; i < 130; i++) CHECK_EQ(util_put(s, name(i), 4096), TARN_OK);
+    CHECK(!util_has(s, "k0"));
+    CHECK_EQ(util_put(s, "k0", 4096), TARN_OK); /* a ghost: straight to the main queue */
+    CHECK(store_find(s, SPAN("k0"))->bits & OBJECT_Q1);
+    CHECK(!(store_find(s, SPAN("k129"))->bits & OBJECT_Q1));
+    store_destroy(&s);
+}
+
+TEST(a_changed_policy_keeps_the_order_it_found) {
+    struct store *s = filled("fifo", 6);
+    CHECK_EQ(store_set_policy(s, "nonsense"), TARN_EINVAL);
+    CHECK_EQ(store_set_policy(s, "lru"), TARN_OK);
+    CHECK_EQ(store_set_policy(s, "lfu"), TARN_EBUSY);
+    CHECK_EQ(util_put(s, "a", 4096), TARN_OK);
+    CHECK(!util_has(s, "k0") && util_has(s, "k1"));
+    util_tick(s, 1);
+    struct store_stats st;
+    store_get_stats(s, &st);
+    CHECK_EQ(st.migrating_objects, 0u);
+    CHECK(util_read(s, "k1"));
+    CHECK_EQ(util_put(s, "b", 4096), TARN_OK);
+    CHECK(util_has(s, "k1") && !util_has(s, "k2") && util_has(s, "a"));
+    store_check(s);
+    store_destroy(&s);
+}
+
+/* --- what a policy is told ------------------------------------------------------------------------------------------------ */
+
+static struct policy_event seen[16];
+static int n_seen, n_done;
+
+static void spy_insert(struct policy *p, struct object *o, const struct policy_event *e) {
+    seen[n_seen++] = *e;
+    policy_lru.insert(p, o, e);
+}
+static void spy_access(struct policy *p, struct object *o, const struct policy_event *e) {
+    seen[n_seen++] = *e;
+    policy_lru.access(p, o, e);
+}
+static void spy_done(struct policy *p, const struct policy_event *e) {
+    n_done++;
+}
+
+TEST(a_policy_sees_the_chain) {
+    struct store *s = util_store("lru", 64, NULL, NULL);
+    struct policy_ops spy = policy_lru;
+    spy.insert = spy_insert;
+    spy.access = spy_access;
+    spy.prefix_done = spy_done;
+    s->policy = s->domains[0].policy[0].ops = s->domains[0].policy[1].ops = &spy;
+    n_seen = n_done = 0;
+    struct store_chain c = {0};
+    struct store_batch b;
+    struct store_put_options o = {.replicas = 1};
+    unsigned budget = 1000;
+    /* A request of five blocks: nothing there yet, all are put. */
+    store_batch_begin(s, &b, &c, STORE_BATCH_READ, 5);
+    for (int i = 0; i < 5; i++) store_batch_miss(s, &b, store_hash(span_str(name(i))));
+    uint32_t first = b.request;
+    CHECK_EQ(n_done, 2);
+    store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 3);
+    for (int i = 0; i < 3; i++) {
+        struct store_put *p;
+        CHECK_EQ(store_put_start(s, &b, span_str(name(i)), 4096, &o, 1, &budget, &p), TARN_OK);
+        CHECK_EQ(store_put_end(s, span_str(name(i)), store_put_token(p), 1, 0, NULL, 0, NULL), TARN_OK);
+    }
+    CHECK(n_seen == 3 && seen[2].request == first && seen[2].depth == 2 && seen[2].put);
+    /* The next one shares three, and its puts go on at depth 3. */
+    n_seen = 0;
+    store_batch_begin(s, &b, &c, STORE_BATCH_READ, 4);
+    for (int i = 0; i < 3; i++) store_batch_hit(s, &b, store_find(s, span_str(name(i))));
+    store_batch_miss(s, &b, store_hash(span_str(name(10))));
+    CHECK(n_seen == 3 && seen[2].extends == first && seen[2].hits == 3 && seen[2].position == 2 &&
+          seen[2].length == 4);
+    uint32_t second = b.request;
+    CHECK(second != first);
+    /* Fetching exactly the hits is still the same request. */
+    store_batch_begin(s, &b, &c, STORE_BATCH_READ, 3);
+    for (int i = 0; i < 3; i++) store_batch_hit(s, &b, store_find(s, span_str(name(i))));
+    CHECK(b.request == second && seen[5].extends == first);
+    store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 1);
+    struct store_put *p;
+    CHECK_EQ(store_put_start(s, &b, span_str(name(10)), 4096, &o, 1, &budget, &p), TARN_OK);
+    CHECK_EQ(store_put_end(s, span_str(name(10)), store_put_token(p), 1, 0, NULL, 0, NULL), TARN_OK);
+    struct object *last = store_find(s, span_str(name(10)));
+    CHECK(store_object_depth(last) == 3 && store_object_request(last) == second && seen[6].extends == first);
+    s->policy = s->domains[0].policy[0].ops = s->domains[0].policy[1].ops = &policy_lru;
+    store_destroy(&s);
+}
+
+TEST_MAIN()
