@@ -122,7 +122,7 @@ struct job {
     struct client *client;
     struct job *prev, *next;
     struct wheel_node timer;
-    bool queued;
+    bool queued, stalled; /* stalled: until its client has read some of its replies */
 };
 /* From a command function, as its last act: *job may be destroyed when it returns. Runs the first slice at
  * once if it is runnable. */

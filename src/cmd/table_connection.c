@@ -15,11 +15,8 @@ static struct cmd client_sub[] = {
     {"list", cmd_client_list, -2, A, GRP, "2.4.0", "Describes all connections.",
      "[TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]]", NO_KEYS, NULL, 0},
     {"kill", cmd_client_kill, -3, A, GRP, "2.4.0", "Closes connections.",
-     "<ip:port | [ID client-id] | [TYPE <NORMAL | MASTER | SLAVE | REPLICA | PUBSUB>] | [USER username] | "
-     "[ADDR ip:port] "
-     "| [LADDR ip:port] | [SKIPME yes/no] [[ID client-id] | [TYPE <NORMAL | MASTER | SLAVE | REPLICA | "
-     "PUBSUB>] | "
-     "[USER username] | [ADDR ip:port] | [LADDR ip:port] | [SKIPME yes/no] ...]>",
+     "<ip:port | <ID client-id | TYPE <NORMAL | MASTER | REPLICA | PUBSUB> | USER username | ADDR ip:port | "
+     "LADDR ip:port | SKIPME yes/no> ...>",
      NO_KEYS, NULL, 0},
     {"getname", cmd_client_getname, 2, N, GRP, "2.6.9", "Tells the name of this connection.", "", NO_KEYS,
      NULL, 0},

@@ -1,0 +1,456 @@
+/* From bytes to requests.
+ *
+ * A read lands in one buffer that all clients share and is parsed in place; the commands' arguments point into it. What is
+ * left (half a request; whole ones that may not run yet) moves to the client. An argument of 32 KiB or more does not pass
+ * through here at all: once its length is known, its bytes are read to where they stay, in the pool or on the heap.
+ *
+ * Nobody but the sender pays for what he sends: half a request costs its own bytes, never what it announces. */
+#include "cmd/client.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#include "base/assert.h"
+#include "base/log.h"
+#include "cmd/families.h"
+#include "cmd/stats.h"
+
+#define SCRATCH_SIZE      (256u * 1024)
+#define LEFTOVER_SMALL    (16u * 1024)   /* copied in front of the next read rather than kept apart */
+#define READ_AHEAD_MAX    (1024u * 1024) /* of a client that is held back by this server, not by itself */
+#define BIG_MIN           (32u * 1024)
+#define BIG_PER_READ      (512u * 1024)
+#define BIG_FIRST         (64u * 1024)
+#define REQUESTS_PER_TURN 1024u
+
+static char *scratch;
+static struct resp_parser shared_parser;
+static struct resp_limits limits, limits_unauthenticated;
+
+void client_read_init(void) {
+    scratch = xmalloc(SCRATCH_SIZE);
+}
+
+void client_read_deinit(void) {
+    free(scratch);
+    scratch = NULL;
+    resp_parser_free(&shared_parser);
+    memset(&shared_parser, 0, sizeof(shared_parser));
+}
+
+static const struct resp_limits *limits_of(const struct client *c) {
+    if (LIKELY(c->authenticated)) {
+        limits =
+            (struct resp_limits){1024 * 1024, server.config->proto_max_bulk_len, 64 * 1024, BIG_MIN, false};
+        return &limits;
+    }
+    limits_unauthenticated = (struct resp_limits){10, 16384, 64 * 1024, SIZE_MAX, true};
+    return &limits_unauthenticated;
+}
+
+/* --- the parser: the shared one, unless a request is in the making ----------------------------------------------------------- */
+
+static struct resp_parser *parser_of(struct client *c) {
+    return c->io->parser != NULL ? c->io->parser : &shared_parser;
+}
+
+static struct resp_parser *own_parser(struct client *c) {
+    if (c->io->parser == NULL) {
+        c->io->parser = xmalloc(sizeof(struct resp_parser));
+        *c->io->parser = shared_parser; /* its memory moves along */
+        memset(&shared_parser, 0, sizeof(shared_parser));
+    }
+    return c->io->parser;
+}
+
+static void drop_parser(struct client *c) {
+    if (c->io->parser == NULL) return;
+    resp_parser_free(c->io->parser);
+    free(c->io->parser);
+    c->io->parser = NULL;
+}
+
+/* --- arguments that must stay -------------------------------------------------------------------------------------------------- */
+
+/* The input that the running request lies in. */
+static const char *window, *window_end;
+
+static bool in_window(struct span s) {
+    return s.data != NULL && s.data >= window && s.data <= window_end;
+}
+
+void client_keep_args(struct client *c) {
+    struct resp_parser *p = own_parser(c);
+    size_t bytes = 0;
+    for (size_t i = 0; i < p->argc; i++)
+        if (in_window(p->argv[i])) bytes += p->argv[i].len;
+    char *to = xmalloc(bytes + 1);
+    c->io->kept = to;
+    c->io->heap_bytes += bytes;
+    for (size_t i = 0; i < p->argc; i++) {
+        if (!in_window(p->argv[i])) continue;
+        if (p->argv[i].len > 0) memcpy(to, p->argv[i].data, p->argv[i].len);
+        p->argv[i].data = to;
+        to += p->argv[i].len;
+    }
+    c->argv = p->argv;
+    c->argc = p->argc;
+}
+
+/* --- large arguments ------------------------------------------------------------------------------------------------------------ */
+
+static void free_big(struct client *c) {
+    for (struct big_arg *b = c->io->big; b != NULL;) {
+        struct big_arg *next = b->next;
+        if (b->sink != NULL) cmd_big_abort(b->sink);
+        free(b->heap);
+        free(b);
+        b = next;
+    }
+    c->io->big = NULL;
+    c->io->big_reading = false;
+    for (char *k = c->io->kept_big; k != NULL;) {
+        char *next;
+        memcpy(&next, k, sizeof(next));
+        free(k);
+        k = next;
+    }
+    c->io->kept_big = NULL;
+}
+
+void client_request_done(struct client *c) {
+    struct client_io *io = c->io;
+    if (UNLIKELY(c->big != NULL)) {
+        cmd_big_abort(c->big);
+        c->big = NULL;
+    }
+    if (UNLIKELY(io->big != NULL)) free_big(c);
+    if (UNLIKELY(io->parser != NULL)) {
+        free(io->kept);
+        io->kept = NULL;
+        io->heap_bytes = 0;
+        drop_parser(c);
+    }
+    c->argv = NULL;
+    c->argc = 0;
+}
+
+/* The arguments before a large one leave with the bytes around them, so they move to memory of the client. */
+static void keep_before_big(struct client *c, struct resp_parser *p) {
+    size_t bytes = sizeof(char *);
+    for (size_t i = 0; i < p->big_index; i++)
+        if (in_window(p->argv[i])) bytes += p->argv[i].len;
+    char *block = xmalloc(bytes), *to = block + sizeof(char *);
+    memcpy(block, &c->io->kept_big, sizeof(char *));
+    c->io->kept_big = block;
+    c->io->heap_bytes += bytes;
+    for (size_t i = 0; i < p->big_index; i++) {
+        if (!in_window(p->argv[i])) continue;
+        size_t len = p->argv[i].len;
+        if (len > 0) memcpy(to, p->argv[i].data, len);
+        resp_parser_set_arg(p, i, span_of(to, len));
+        to += len;
+    }
+}
+
+static void begin_big(struct client *c) {
+    struct client_io *io = c->io;
+    struct resp_parser *p = own_parser(c);
+    keep_before_big(c, p);
+    struct big_arg *b = xcalloc(1, sizeof(*b));
+    b->len = p->big_len;
+    if (c->big == NULL) b->sink = cmd_big_begin(c, p->argv, p->big_index, b->len);
+    b->next = io->big;
+    io->big = b;
+    io->big_reading = true;
+}
+
+/* false: more memory than one client may have. */
+static bool heap_room(struct client *c, struct big_arg *b) {
+    if (b->cap > b->got) return true;
+    size_t cap = b->cap == 0 ? BIG_FIRST : b->cap * 2;
+    if (cap > b->len) cap = b->len;
+    if (c->io->heap_bytes + (cap - b->cap) > server.config->client_query_buffer_limit) return false;
+    c->io->heap_bytes += cap - b->cap;
+    b->heap = xrealloc(b->heap, cap);
+    b->cap = cap;
+    return true;
+}
+
+static void close_over_limit(struct client *c, size_t bytes) {
+    char peer[80];
+    client_peer(c, peer, sizeof(peer));
+    log_warning(
+        "Client id=%llu addr=%s closed: %zu bytes of requests wait for it (client-query-buffer-limit)",
+        (unsigned long long)c->id, peer, bytes);
+    stats.query_buffer_closed++;
+    client_close_soon(c);
+}
+
+/* Bytes that came with others before they could be read to their place. Returns how many belonged there. */
+static size_t big_take(struct client *c, const char *data, size_t len) {
+    struct big_arg *b = c->io->big;
+    size_t taken = 0;
+    while (taken < len && b->got < b->len) {
+        size_t want = min_u64(len - taken, b->len - b->got), n = 0;
+        if (b->sink != NULL) {
+            struct iovec iov[BIG_PIECES];
+            size_t pieces = cmd_big_next(b->sink, iov);
+            for (size_t i = 0; i < pieces && n < want; i++) {
+                size_t k = min_u64(iov[i].iov_len, want - n);
+                memcpy(iov[i].iov_base, data + taken + n, k);
+                n += k;
+            }
+            TARN_ASSERT(n > 0);
+            cmd_big_filled(b->sink, n);
+        } else {
+            if (!heap_room(c, b)) {
+                close_over_limit(c, c->io->heap_bytes);
+                return len;
+            }
+            n = min_u64(want, b->cap - b->got);
+            memcpy(b->heap + b->got, data + taken, n);
+        }
+        b->got += n;
+        taken += n;
+    }
+    return taken;
+}
+
+static void protocol_error(struct client *c, const char *text) {
+    stats.protocol_errors++;
+    log_verbose("Client id=%llu: %s", (unsigned long long)c->id, text);
+    reply_error(c, "%s", text);
+    client_close_after_reply(c);
+}
+
+/* The two bytes after a large argument; then the request goes on. Returns how many of len it took. */
+static size_t big_finish(struct client *c, const char *data, size_t len) {
+    struct client_io *io = c->io;
+    struct big_arg *b = io->big;
+    size_t n = 0;
+    while (b->crlf < 2 && n < len) {
+        if (data[n] != "\r\n"[b->crlf]) {
+            protocol_error(c, "Protocol error: invalid bulk length");
+            return len;
+        }
+        b->crlf++, n++;
+    }
+    if (b->crlf < 2) return n;
+    io->big_reading = false;
+    if (b->sink != NULL) {
+        c->big = b->sink; /* the command's from now on */
+        b->sink = NULL;
+    }
+    resp_parser_big_done(io->parser, span_of(b->heap, b->len));
+    return n;
+}
+
+/* --- requests ----------------------------------------------------------------------------------------------------------------------- */
+
+/* Runs what may be run of len bytes, returns how many were used. */
+static size_t run_requests(struct client *c, const char *data, size_t len) {
+    struct client_io *io = c->io;
+    unsigned left = REQUESTS_PER_TURN;
+    size_t pos = 0;
+    window = data;
+    window_end = data + len;
+    while (LIKELY(client_may_run(c))) {
+        if (UNLIKELY(io->big_reading)) {
+            pos += big_take(c, data + pos, len - pos);
+            if (pos < len) pos += big_finish(c, data + pos, len - pos);
+            if (io->big_reading || io->flags & CLIENT_CLOSE_SOON) return pos;
+        }
+        if (UNLIKELY(left == 0)) {
+            stats.quota_yields++;
+            client_ready(c);
+            break;
+        }
+        struct resp_parser *p = parser_of(c);
+        size_t used;
+        switch (resp_parse(p, limits_of(c), data + pos, len - pos, &used)) {
+        case RESP_REQUEST:
+            pos += used;
+            if (UNLIKELY(p->argc == 0)) {
+                client_request_done(c);
+                break;
+            }
+            left -= min_u64(left, 1 + p->argc / 4);
+            c->argv = p->argv;
+            c->argc = p->argc;
+            dispatch(c);
+            if (UNLIKELY(c->job != NULL || io->flags & CLIENT_POSTPONED))
+                client_keep_args(c);
+            else
+                client_request_done(c);
+            break;
+        case RESP_MORE:
+            if (len > pos || p->remaining > 0) own_parser(c);
+            return pos;
+        case RESP_BIG:
+            pos += used;
+            begin_big(c);
+            break;
+        case RESP_ERROR: protocol_error(c, p->error); return len;
+        }
+    }
+    return io->flags & (CLIENT_CLOSE_AFTER_REPLY | CLIENT_CLOSE_SOON) ? len : pos;
+}
+
+/* Goes on with what is kept in io->in. */
+void client_run_input(struct client *c) {
+    struct client_io *io = c->io;
+    if (io->flags & CLIENT_CLOSE_SOON || c->job != NULL) return;
+    client_output_begin(c);
+    if (UNLIKELY(io->flags & CLIENT_POSTPONED)) {
+        io->flags &= ~CLIENT_POSTPONED;
+        dispatch(c);
+        if (c->job == NULL && !(io->flags & CLIENT_POSTPONED)) client_request_done(c);
+    }
+    size_t have = io->in.len - io->in_pos;
+    if (have > 0) {
+        size_t used = run_requests(c, io->in.data + io->in_pos, have);
+        io->in_pos += used;
+    }
+    if (io->in_pos == io->in.len) {
+        buf_free(&io->in);
+        io->in_pos = 0;
+    } else if (io->in_pos > io->in.len / 2 && io->in_pos > LEFTOVER_SMALL) {
+        buf_consume(&io->in, io->in_pos);
+        io->in_pos = 0;
+    }
+    if (UNLIKELY(io->flags & CLIENT_READ_OFF) && io->in.len - io->in_pos < READ_AHEAD_MAX / 2) {
+        io->flags &= ~CLIENT_READ_OFF;
+        if (net_watch_set(&io->watch, io->watch.events | NET_READ) != TARN_OK) client_close_soon(c);
+    }
+    client_output_end(c);
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------------------------ */
+
+/* false: nothing to run. Counts, and closes the connection at its end. */
+static bool arrived(struct client *c, ssize_t n) {
+    if (UNLIKELY(n <= 0)) {
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+        client_close_soon(c);
+        return false;
+    }
+    core_stamp();
+    c->io->bytes_in += (uint64_t)n;
+    c->io->last_ms = server.mono_ms;
+    stats.net_in += (uint64_t)n;
+    stats.reads++;
+    return true;
+}
+
+/* The usual way: a small leftover and what came, side by side in the shared buffer. */
+static void read_scratch(struct client *c) {
+    struct client_io *io = c->io;
+    size_t have = io->in.len - io->in_pos;
+    ssize_t n = read(io->watch.fd, scratch + have, SCRATCH_SIZE - have);
+    if (!arrived(c, n)) return;
+    if (UNLIKELY(have > 0)) {
+        memcpy(scratch, io->in.data + io->in_pos, have);
+        buf_free(&io->in);
+        io->in_pos = 0;
+    }
+    size_t len = have + (size_t)n;
+    client_output_begin(c);
+    size_t used = run_requests(c, scratch, len);
+    if (UNLIKELY(used < len)) buf_append(&io->in, scratch + used, len - used);
+    client_output_end(c);
+}
+
+/* Its requests may not run now, or what is there is long already. */
+static void read_own(struct client *c) {
+    struct client_io *io = c->io;
+    size_t have = io->in.len - io->in_pos;
+    bool self = client_unsent(c) > server.config->output_pause || client_may_run(c);
+    if (!self &&
+        have >= READ_AHEAD_MAX) { /* it will be read when this server is through with what is there */
+        io->flags |= CLIENT_READ_OFF;
+        net_watch_set(&io->watch, io->watch.events & ~(unsigned)NET_READ);
+        return;
+    }
+    if (io->flags & CLIENT_READY && have >= SCRATCH_SIZE) return;
+    size_t room = have / 2 > LEFTOVER_SMALL ? have / 2 : LEFTOVER_SMALL;
+    buf_reserve(&io->in, room < READ_AHEAD_MAX ? room : READ_AHEAD_MAX);
+    ssize_t n = read(io->watch.fd, io->in.data + io->in.len, io->in.cap - io->in.len);
+    if (!arrived(c, n)) return;
+    io->in.len += (size_t)n;
+    if (io->in.len - io->in_pos + io->heap_bytes > server.config->client_query_buffer_limit) {
+        close_over_limit(c, io->in.len - io->in_pos);
+        return;
+    }
+    if (client_may_run(c)) client_run_input(c);
+}
+
+/* The rest of a large argument, and what follows it to the shared buffer. */
+static void read_big(struct client *c) {
+    struct client_io *io = c->io;
+    struct big_arg *b = io->big;
+    struct iovec iov[BIG_PIECES + 1];
+    size_t left = min_u64(b->len - b->got, BIG_PER_READ), want = 0, n_iov = 0;
+    if (left > 0 && b->sink != NULL) {
+        size_t pieces = cmd_big_next(b->sink, iov);
+        for (; n_iov < pieces && want < left; n_iov++) {
+            if (iov[n_iov].iov_len > left - want) iov[n_iov].iov_len = left - want;
+            want += iov[n_iov].iov_len;
+        }
+    } else if (left > 0) {
+        if (!heap_room(c, b)) {
+            close_over_limit(c, io->heap_bytes);
+            return;
+        }
+        want = min_u64(left, b->cap - b->got);
+        iov[n_iov++] = (struct iovec){b->heap + b->got, want};
+    }
+    bool to_end = b->got + want == b->len;
+    if (to_end) iov[n_iov++] = (struct iovec){scratch, SCRATCH_SIZE};
+    ssize_t n = readv(io->watch.fd, iov, (int)n_iov);
+    if (!arrived(c, n)) return;
+    size_t mine = min_u64((size_t)n, want);
+    if (b->sink != NULL && mine > 0) cmd_big_filled(b->sink, mine);
+    b->got += mine;
+    stats.reads_big++;
+    stats.bytes_big += mine;
+    size_t rest = (size_t)n - mine;
+    if (rest == 0) return;
+    client_output_begin(c);
+    size_t used = run_requests(c, scratch, rest);
+    if (used < rest) buf_append(&io->in, scratch + used, rest - used);
+    client_output_end(c);
+}
+
+void client_on_event(void *arg, unsigned events) {
+    struct client *c = arg;
+    MAGIC_CHECK(c, CLIENT_MAGIC);
+    struct client_io *io = c->io;
+    if (UNLIKELY(io->flags & CLIENT_CLOSE_SOON)) return;
+    if (events & NET_READ) {
+        if (UNLIKELY(io->flags & CLIENT_CLOSE_AFTER_REPLY)) {
+            ssize_t n = read(io->watch.fd, scratch, SCRATCH_SIZE); /* no longer listened to */
+            if (n == 0 || (n < 0 && errno != EAGAIN)) client_close_soon(c);
+        } else if (UNLIKELY(io->big_reading && io->in.len == io->in_pos)) {
+            read_big(c);
+        } else if (LIKELY(io->in.len - io->in_pos <= LEFTOVER_SMALL && !(io->flags & CLIENT_READY) &&
+                          client_may_run(c))) {
+            read_scratch(c);
+        } else {
+            read_own(c);
+        }
+    }
+    if (UNLIKELY(events & NET_WRITE) && !(io->flags & CLIENT_CLOSE_SOON)) client_on_writable(c);
+}
+
+void client_free_input(struct client *c) {
+    struct client_io *io = c->io;
+    client_request_done(c);
+    drop_parser(c);
+    if (io->big != NULL) free_big(c);
+    free(io->kept);
+    io->kept = NULL;
+    buf_free(&io->in);
+}

@@ -1,0 +1,344 @@
+/* Unsent replies: bytes, and between them values that go out straight from the pool.
+ *
+ *   bytes:   |+OK\r\n$4194304\r\n|\r\n:1\r\n*|1) ...
+ *   inserts:                     ^ 8 pieces of the pool   ^ header of an array whose length is not known yet
+ *
+ * While a client's commands run, `bytes` is a buffer that all clients lend from here; the usual reply leaves it with one
+ * write() and it goes back empty. */
+#include "cmd/client.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#include "base/assert.h"
+#include "base/log.h"
+#include "cmd/stats.h"
+
+#define SHARED_CAP      (64u * 1024)
+#define SHARED_KEEP_MAX (1024u * 1024)
+#define WRITE_PER_CALL  (4u * 1024 * 1024) /* then others have their turn */
+#define IOV_MAX_USED    64
+
+static struct buf shared;
+static struct client_list flush_list;
+
+void client_write_init(void) {
+    buf_reserve(&shared, SHARED_CAP);
+}
+void client_write_deinit(void) {
+    buf_free(&shared);
+}
+
+size_t client_unsent(const struct client *c) {
+    const struct client_out *o = &c->io->out;
+    return o->bytes.len - o->sent + o->insert_bytes;
+}
+
+void client_output_begin(struct client *c) {
+    struct buf *b = &c->io->out.bytes;
+    if (LIKELY(b->cap == 0)) {
+        *b = shared;
+        shared = (struct buf){NULL, 0, 0};
+    }
+}
+
+/* All is sent: lends the buffer to the next one. */
+static void give_back(struct client_out *o) {
+    o->sent = 0;
+    o->bytes.len = 0;
+    if (shared.cap == 0 && o->bytes.cap >= SHARED_CAP && o->bytes.cap <= SHARED_KEEP_MAX) {
+        shared = o->bytes;
+        o->bytes = (struct buf){NULL, 0, 0};
+    } else {
+        buf_free(&o->bytes);
+    }
+    if (UNLIKELY(o->insert != NULL)) {
+        o->dropped_inserts += o->inserts;
+        free(o->insert);
+        o->insert = NULL;
+        o->inserts = o->first_insert = o->insert_cap = 0;
+    }
+}
+
+/* What the socket did not take stays with the client, in memory of its size. */
+static void settle(struct client_out *o) {
+    if (shared.cap != 0) return;
+    size_t left = o->bytes.len - o->sent;
+    if (left <= SHARED_CAP / 2 && o->bytes.cap >= SHARED_CAP && o->bytes.cap <= SHARED_KEEP_MAX) {
+        struct buf own = {NULL, 0, 0};
+        buf_append(&own, o->bytes.data + o->sent, left);
+        for (unsigned i = o->first_insert; i < o->inserts; i++) o->insert[i].at -= o->sent;
+        shared = o->bytes;
+        shared.len = 0;
+        o->bytes = own;
+        o->sent = 0;
+    } else {
+        buf_reserve(&shared, SHARED_CAP);
+    }
+}
+
+/* --- inserts -------------------------------------------------------------------------------------------------------------- */
+
+struct out_insert *client_out_insert(struct client *c) {
+    struct client_out *o = &c->io->out;
+    if (o->inserts == o->insert_cap) {
+        if (o->first_insert > o->inserts / 2) {
+            o->inserts -= o->first_insert;
+            memmove(o->insert, o->insert + o->first_insert, o->inserts * sizeof(*o->insert));
+            o->dropped_inserts += o->first_insert;
+            o->first_insert = 0;
+        } else {
+            o->insert_cap = o->insert_cap == 0 ? 4 : o->insert_cap * 2;
+            o->insert = xrealloc(o->insert, o->insert_cap * sizeof(*o->insert));
+        }
+    }
+    struct out_insert *in = &o->insert[o->inserts++];
+    memset(in, 0, sizeof(*in));
+    in->at = o->bytes.len;
+    return in;
+}
+
+static void insert_drop(struct client_out *o, struct out_insert *in) {
+    o->insert_bytes -= in->len;
+    in->len = 0;
+    if (in->hold != NULL) store_unhold(server.store, &in->hold);
+}
+
+void client_output_mark(struct client *c) {
+    c->io->mark_bytes = c->io->out.bytes.len - c->io->out.sent;
+    c->io->mark_inserts = c->io->out.dropped_inserts + c->io->out.inserts;
+}
+
+void client_output_rewind(struct client *c) {
+    struct client_out *o = &c->io->out;
+    while (o->inserts > o->first_insert && o->dropped_inserts + o->inserts > c->io->mark_inserts)
+        insert_drop(o, &o->insert[--o->inserts]);
+    size_t len = o->sent + c->io->mark_bytes;
+    if (o->bytes.len > len) o->bytes.len = len;
+}
+
+/* --- sending -------------------------------------------------------------------------------------------------------------- */
+
+/* Unsent bytes in order, up to the first header that is not known yet. */
+static int gather(const struct client_out *o, struct iovec *iov, size_t *total_p) {
+    int n = 0;
+    size_t pos = o->sent, total = 0;
+    for (unsigned i = o->first_insert; n < IOV_MAX_USED; i++) {
+        bool last = i == o->inserts;
+        size_t upto = last ? o->bytes.len : o->insert[i].at;
+        if (upto > pos) {
+            iov[n++] = (struct iovec){o->bytes.data + pos, upto - pos};
+            total += upto - pos;
+            pos = upto;
+        }
+        if (last || o->insert[i].pending) break;
+        struct out_insert *in = &o->insert[i];
+        if (in->header_len > 0 && in->len > 0) {
+            iov[n++] = (struct iovec){in->header + in->header_len - in->len, in->len};
+            total += in->len;
+        }
+        for (unsigned p = in->first; p < in->n && n < IOV_MAX_USED; p++) {
+            if (in->piece[p].len == 0) continue;
+            iov[n++] = (struct iovec){(void *)(uintptr_t)in->piece[p].data, in->piece[p].len};
+            total += in->piece[p].len;
+        }
+        if (n == IOV_MAX_USED) break;
+    }
+    *total_p = total;
+    return n;
+}
+
+/* The first n unsent bytes have left. */
+static void advance(struct client_out *o, size_t n) {
+    for (;;) {
+        struct out_insert *in = o->first_insert < o->inserts ? &o->insert[o->first_insert] : NULL;
+        size_t upto = in != NULL ? in->at : o->bytes.len;
+        size_t step = min_u64(upto - o->sent, n);
+        o->sent += step;
+        n -= step;
+        if (in == NULL || o->sent < in->at || in->pending) break;
+        if (in->header_len > 0) {
+            size_t k = min_u64(in->len, n);
+            in->len -= k;
+            n -= k;
+            o->insert_bytes -= k;
+        }
+        while (n > 0 && in->len > 0) {
+            struct span *p = &in->piece[in->first];
+            size_t k = min_u64(p->len, n);
+            p->data += k;
+            p->len -= k;
+            n -= k;
+            in->len -= k;
+            o->insert_bytes -= k;
+            if (p->len == 0 && in->first + 1u < in->n) in->first++;
+        }
+        if (in->len > 0) break;
+        insert_drop(o, in);
+        o->first_insert++;
+    }
+    TARN_ASSERT(n == 0);
+}
+
+/* false: the connection is dead. */
+static bool send_some(struct client *c) {
+    struct client_io *io = c->io;
+    struct client_out *o = &io->out;
+    size_t sent = 0;
+    while (sent < WRITE_PER_CALL) {
+        ssize_t n;
+        size_t want;
+        if (LIKELY(o->first_insert == o->inserts)) {
+            want = o->bytes.len - o->sent;
+            if (want == 0) break;
+            n = send(io->watch.fd, o->bytes.data + o->sent, want, MSG_NOSIGNAL);
+            if (LIKELY(n > 0)) o->sent += (size_t)n;
+        } else {
+            struct iovec iov[IOV_MAX_USED];
+            struct msghdr msg = {.msg_iov = iov};
+            msg.msg_iovlen = (size_t)gather(o, iov, &want);
+            if (want == 0) break; /* a header is awaited */
+            n = sendmsg(io->watch.fd, &msg, MSG_NOSIGNAL);
+            if (n > 0) advance(o, (size_t)n);
+        }
+        stats.writes++;
+        if (UNLIKELY(n <= 0)) {
+            if (n < 0 && errno == EINTR) continue;
+            return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+        }
+        sent += (size_t)n;
+        stats.net_out += (uint64_t)n;
+        io->bytes_out += (uint64_t)n;
+        if ((size_t)n < want) break;
+    }
+    return true;
+}
+
+static bool header_awaited(const struct client_out *o) {
+    return o->first_insert < o->inserts && o->insert[o->first_insert].pending &&
+           o->sent == o->insert[o->first_insert].at;
+}
+
+static void update_interest(struct client *c) {
+    struct client_io *io = c->io;
+    bool want = client_unsent(c) > 0 && !header_awaited(&io->out);
+    unsigned events = (io->flags & CLIENT_READ_OFF ? 0u : NET_READ) | (want ? NET_WRITE : 0u);
+    if (UNLIKELY(events != io->watch.events) && net_watch_set(&io->watch, events) != TARN_OK)
+        client_close_soon(c);
+}
+
+static void flush(struct client *c) {
+    struct client_io *io = c->io;
+    if (io->flags & CLIENT_CLOSE_SOON) return;
+    if (!send_some(c)) {
+        client_close_soon(c);
+        return;
+    }
+    if (LIKELY(client_unsent(c) == 0)) {
+        if (LIKELY(io->out.first_insert == io->out.inserts)) give_back(&io->out);
+        if (UNLIKELY(io->flags & CLIENT_CLOSE_AFTER_REPLY)) client_close_soon(c);
+    } else {
+        settle(&io->out);
+    }
+    update_interest(c);
+}
+
+void client_output_end(struct client *c) {
+    struct client_out *o = &c->io->out;
+    if (o->bytes.len == o->sent && o->first_insert == o->inserts) { /* nothing was said */
+        give_back(o);
+        if (UNLIKELY(c->io->flags & CLIENT_CLOSE_AFTER_REPLY)) client_close_soon(c);
+        return;
+    }
+    flush(c);
+    if (UNLIKELY(client_unsent(c) > 0)) client_output_limit(c);
+}
+
+void client_on_writable(struct client *c) {
+    size_t before = client_unsent(c);
+    flush(c);
+    if (before <= server.config->output_pause || client_unsent(c) > server.config->output_pause) return;
+    job_output_drained(c);
+    client_ready(c);
+}
+
+/* Space that was sent is given back while a long queue is being worked off. */
+void client_output_limit(struct client *c) {
+    struct client_io *io = c->io;
+    struct client_out *o = &io->out;
+    if (o->sent > 64 * 1024 && o->sent > o->bytes.len / 2) {
+        for (unsigned i = o->first_insert; i < o->inserts; i++) o->insert[i].at -= o->sent;
+        buf_consume(&o->bytes, o->sent);
+        o->sent = 0;
+    }
+    const struct config_output_limit *limit =
+        &server.config
+             ->output_limit[io->flags & CLIENT_MONITOR ? CONFIG_OUTPUT_PUBSUB : CONFIG_OUTPUT_NORMAL];
+    size_t held = o->bytes.len - o->sent;
+    bool over = limit->hard != 0 && held > limit->hard;
+    if (limit->soft != 0 && held > limit->soft) {
+        if (o->soft_since_ms == 0) o->soft_since_ms = server.mono_ms;
+        over |= server.mono_ms - o->soft_since_ms >= limit->soft_s * 1000;
+    } else {
+        o->soft_since_ms = 0;
+    }
+    if (!over || io->flags & CLIENT_CLOSE_SOON) return;
+    char peer[80];
+    client_peer(c, peer, sizeof(peer));
+    log_warning(
+        "Client id=%llu addr=%s closed: it left %zu bytes of replies unread (client-output-buffer-limit)",
+        (unsigned long long)c->id, peer, held);
+    stats.output_buffer_closed++;
+    client_close_soon(c);
+}
+
+/* --- output that is not the answer to a command ----------------------------------------------------------------------------- */
+
+void client_flush_later(struct client *c) {
+    struct client_io *io = c->io;
+    if (io->flags & (CLIENT_FLUSH | CLIENT_CLOSE_SOON)) return;
+    io->flags |= CLIENT_FLUSH;
+    io->flush = (struct client_link){flush_list.tail, NULL};
+    if (flush_list.tail != NULL)
+        flush_list.tail->io->flush.next = c;
+    else
+        flush_list.head = c;
+    flush_list.tail = c;
+}
+
+static void unlist(struct client *c) {
+    struct client_link *l = &c->io->flush;
+    if (!(c->io->flags & CLIENT_FLUSH)) return;
+    c->io->flags &= ~CLIENT_FLUSH;
+    if (l->prev != NULL)
+        l->prev->io->flush.next = l->next;
+    else
+        flush_list.head = l->next;
+    if (l->next != NULL)
+        l->next->io->flush.prev = l->prev;
+    else
+        flush_list.tail = l->prev;
+}
+
+void clients_flush(void) {
+    while (flush_list.head != NULL) {
+        struct client *c = flush_list.head;
+        unlist(c);
+        if (!(c->io->watch.events & NET_WRITE)) flush(c); /* else it goes when the socket takes it */
+        if (client_unsent(c) > 0) client_output_limit(c);
+    }
+}
+
+void client_free_output(struct client *c) {
+    struct client_out *o = &c->io->out;
+    unlist(c);
+    for (unsigned i = o->first_insert; i < o->inserts; i++) insert_drop(o, &o->insert[i]);
+    free(o->insert);
+    o->insert = NULL;
+    o->inserts = o->first_insert = o->insert_cap = 0;
+    buf_free(&o->bytes);
+    if (shared.cap == 0) buf_reserve(&shared, SHARED_CAP);
+}

@@ -1,0 +1,68 @@
+/* CONFIG. */
+#include <stdlib.h>
+#include "base/log.h"
+#include "cmd/client.h"
+#include "cmd/config.h"
+#include "cmd/families.h"
+#include "cmd/stats.h"
+
+struct get {
+    struct client *c;
+    size_t n;
+};
+
+static void get_one(void *arg, const char *name, struct span value) {
+    struct get *g = arg;
+    reply_bulk_str(g->c, name);
+    reply_bulk(g->c, value);
+    g->n++;
+}
+
+void cmd_config_get(struct client *c) {
+    struct get g = {c, 0};
+    void *cookie = reply_deferred(c);
+    config_get(server.config, c->argv + 2, c->argc - 2, get_one, &g);
+    reply_deferred_map(c, cookie, g.n);
+}
+
+void cmd_config_set(struct client *c) {
+    for (size_t i = 2; i + 1 < c->argc; i += 2)
+        if (config_is_secret(c->argv[i])) dispatch_redact(c, 2);
+    if (c->argc % 2 != 0) {
+        reply_arity(c);
+        return;
+    }
+    for (size_t i = 2; i < c->argc; i++)
+        if (c->argv[i].data == NULL && c->argv[i].len > 0) {
+            reply_syntax(c);
+            return;
+        }
+    struct span option = SPAN("");
+    char *why = NULL;
+    if (config_set(server.config, c->argv + 2, (c->argc - 2) / 2, &option, &why))
+        reply_ok(c);
+    else if (why != NULL && strcmp(why, "unknown") == 0)
+        reply_error(c, "Unknown option or number of arguments for CONFIG SET - '%.*s'",
+                    (int)(option.len < 128 ? option.len : 128), option.data);
+    else
+        reply_error(c, "CONFIG SET failed (possibly related to argument '%.*s') - %s",
+                    (int)(option.len < 128 ? option.len : 128), option.data, why != NULL ? why : "");
+    free(why);
+}
+
+void cmd_config_rewrite(struct client *c) {
+    char *why = NULL;
+    if (config_rewrite(server.config, &why)) {
+        log_notice("CONFIG REWRITE executed with success.");
+        reply_ok(c);
+    } else {
+        log_warning("CONFIG REWRITE failed: %s", why);
+        reply_error(c, "%s", why);
+    }
+    free(why);
+}
+
+void cmd_config_resetstat(struct client *c) {
+    stats_reset();
+    reply_ok(c);
+}

@@ -1,0 +1,372 @@
+/* INFO: Redis' sections with Redis' names. Every figure is measured; where tarn has no such thing, the figure says so (0,
+ * no, empty). The pool's own sections are in info_pool.c. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+#ifndef TARN_SANITIZER
+#include <jemalloc/jemalloc.h>
+#endif
+#include "base/assert.h"
+#include "cmd/client.h"
+#include "cmd/core.h"
+#include "cmd/families.h"
+#include "cmd/info.h"
+#include "cmd/introspect.h"
+#include "cmd/reply.h"
+#include "cmd/stats.h"
+#include "cmd/table.h"
+#include "cmd/waiters.h"
+
+typedef unsigned long long ull;
+
+void info_line(struct buf *out, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    buf_vprintf(out, fmt, ap);
+    va_end(ap);
+    buf_append(out, "\r\n", 2);
+}
+
+const char *info_human(uint64_t bytes, char text[32]) {
+    static const char units[] = "BKMGTP";
+    double v = (double)bytes;
+    unsigned u = 0;
+    while (v >= 1024 && u + 2 < sizeof(units)) v /= 1024, u++;
+    if (u == 0)
+        snprintf(text, 32, "%lluB", (ull)bytes);
+    else
+        snprintf(text, 32, "%.2f%c", v, units[u]);
+    return text;
+}
+
+static void write_server(struct buf *out) {
+    static struct utsname name;
+    if (name.sysname[0] == '\0' && uname(&name) != 0) snprintf(name.sysname, sizeof(name.sysname), "?");
+    uint64_t up = (server.mono_ms - stats.start_mono_ms) / 1000;
+    info_line(out, "redis_version:7.0.15");
+    info_line(out, "tarn_version:" TARN_VERSION);
+    info_line(out, "redis_mode:standalone");
+    info_line(out, "os:%s %s %s", name.sysname, name.release, name.machine);
+    info_line(out, "arch_bits:%zu", 8 * sizeof(void *));
+    info_line(out, "monotonic_clock:POSIX clock_gettime");
+    info_line(out, "multiplexing_api:epoll");
+    info_line(out, "event_loop:%s", net_loop_backend(core_loop()));
+    info_line(out, "compiler:" __VERSION__);
+    info_line(out, "process_id:%ld", (long)getpid());
+    info_line(out, "process_supervised:no");
+    info_line(out, "run_id:%s", server.run_id);
+    info_line(out, "tcp_port:%u", core_endpoints.port);
+    info_line(out, "data_port:%u", core_endpoints.data_port);
+    info_line(out, "shm_socket:%s", core_endpoints.shm_path);
+    info_line(out, "server_time_usec:%llu", (ull)server.wall_us);
+    info_line(out, "uptime_in_seconds:%llu", (ull)up);
+    info_line(out, "uptime_in_days:%llu", (ull)up / 86400);
+    info_line(out, "hz:%lld", (long long)server.config->hz);
+    info_line(out, "configured_hz:%lld", (long long)server.config->hz);
+    info_line(out, "lru_clock:%llu", (ull)(server.wall_ms / 1000 & 0xffffff));
+    info_line(out, "executable:%s", core_endpoints.executable);
+    info_line(out, "config_file:%s", config_file());
+    info_line(out, "io_threads_active:0");
+    info_line(out, "master_epoch:%u", server.master_epoch);
+    info_line(out, "loop_turns:%llu", (ull)stats.turns);
+    info_line(out, "loop_active_usec:%llu", (ull)stats.active_ns / 1000);
+    info_line(out, "loop_work_quota:%u", job_quota());
+}
+
+static void write_clients(struct buf *out) {
+    uint64_t until;
+    static const char *const pauses[] = {"none", "write", "all"};
+    size_t in = 0, unsent = 0, memory = 0;
+    for (const struct client *c = clients.head; c != NULL; c = c->io->all.next) {
+        size_t i = c->io->in.len - c->io->in_pos + c->io->heap_bytes, o = client_unsent(c);
+        if (i > in) in = i;
+        if (o > unsent) unsent = o;
+        memory += client_memory(c);
+    }
+    enum pause_what pause = pause_get(&until);
+    info_line(out, "connected_clients:%zu", clients.n);
+    info_line(out, "cluster_connections:0");
+    info_line(out, "maxclients:%lld", (long long)server.config->maxclients);
+    info_line(out, "client_recent_max_input_buffer:%zu", in);
+    info_line(out, "client_recent_max_output_buffer:%zu", unsent);
+    info_line(out, "blocked_clients:%zu", jobs_count());
+    info_line(out, "waiting_clients:%zu", jobs_sleeping());
+    info_line(out, "awaited_keys:%zu", waiters_count());
+    info_line(out, "tracking_clients:0");
+    info_line(out, "clients_in_timeout_table:%zu", jobs_sleeping());
+    info_line(out, "monitor_clients:%zu", monitor_count());
+    info_line(out, "clients_memory:%zu", memory);
+    info_line(out, "paused_actions:%s", pauses[pause]);
+    info_line(out, "paused_timeout_milliseconds:%llu",
+              pause != PAUSE_NONE && until > server.mono_ms ? (ull)(until - server.mono_ms) : 0ULL);
+    info_line(out, "client_query_buffer_limit:%llu", (ull)server.config->client_query_buffer_limit);
+    info_line(out, "client_output_buffer_limit_normal:%llu",
+              (ull)server.config->output_limit[CONFIG_OUTPUT_NORMAL].hard);
+    info_line(out, "client_output_buffer_limit_pubsub:%llu",
+              (ull)server.config->output_limit[CONFIG_OUTPUT_PUBSUB].hard);
+    info_line(out, "client_output_pause:%llu", (ull)server.config->output_pause);
+    info_line(out, "max_batch_keys:%llu", (ull)server.config->max_batch_keys);
+}
+
+struct allocator {
+    size_t allocated, active, resident;
+};
+static struct allocator allocator_figures(void) {
+    struct allocator a = {0, 0, 0};
+#ifndef TARN_SANITIZER
+    size_t n = sizeof(size_t);
+    mallctl("stats.allocated", &a.allocated, &n, NULL, 0);
+    mallctl("stats.active", &a.active, &n, NULL, 0);
+    mallctl("stats.resident", &a.resident, &n, NULL, 0);
+#else
+    a.allocated = a.active = a.resident = (size_t)stats_used_memory();
+#endif
+    return a;
+}
+
+static double ratio(uint64_t a, uint64_t b) {
+    return b > 0 ? (double)a / (double)b : 0;
+}
+
+static void human_line(struct buf *out, const char *name, uint64_t bytes) {
+    char text[32];
+    info_line(out, "%s:%llu", name, (ull)bytes);
+    info_line(out, "%s_human:%s", name, info_human(bytes, text));
+}
+
+static void write_memory(struct buf *out) {
+    struct store_stats s;
+    store_get_stats(server.store, &s);
+    uint64_t used = stats_used_memory(), rss = stats_resident_memory(), clients_memory = 0;
+    uint64_t system = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    struct allocator a = allocator_figures();
+    if (used > stats.peak_memory) stats.peak_memory = used;
+    for (const struct client *c = clients.head; c != NULL; c = c->io->all.next)
+        clients_memory += client_memory(c);
+    uint64_t dataset = s.memory_records, overhead = used > dataset ? used - dataset : 0;
+    uint64_t startup = core_endpoints.startup_memory, net = used > startup ? used - startup : 0;
+    human_line(out, "used_memory", used);
+    human_line(out, "used_memory_rss", rss);
+    human_line(out, "used_memory_peak", stats.peak_memory);
+    info_line(out, "used_memory_peak_perc:%.2f%%", 100 * ratio(used, stats.peak_memory));
+    info_line(out, "used_memory_overhead:%llu", (ull)overhead);
+    info_line(out, "used_memory_startup:%llu", (ull)startup);
+    info_line(out, "used_memory_dataset:%llu", (ull)dataset);
+    info_line(out, "used_memory_dataset_perc:%.2f%%", 100 * ratio(min_u64(dataset, net), net));
+    info_line(out, "allocator_allocated:%zu", a.allocated);
+    info_line(out, "allocator_active:%zu", a.active);
+    info_line(out, "allocator_resident:%zu", a.resident);
+    human_line(out, "total_system_memory", system);
+    human_line(out, "used_memory_lua", 0);
+    human_line(out, "used_memory_scripts", 0);
+    info_line(out, "number_of_cached_scripts:0");
+    human_line(out, "maxmemory", server.config->maxmemory);
+    info_line(out, "maxmemory_policy:allkeys-%s", store_policy_name(server.store));
+    info_line(out, "allocator_frag_ratio:%.2f", ratio(a.active, a.allocated));
+    info_line(out, "allocator_frag_bytes:%zu", a.active > a.allocated ? a.active - a.allocated : 0);
+    info_line(out, "allocator_rss_ratio:%.2f", ratio(a.resident, a.active));
+    info_line(out, "allocator_rss_bytes:%zu", a.resident > a.active ? a.resident - a.active : 0);
+    info_line(out, "mem_fragmentation_ratio:%.2f", ratio(rss, used));
+    info_line(out, "mem_fragmentation_bytes:%lld", (long long)rss - (long long)used);
+    info_line(out, "mem_not_counted_for_evict:%llu", (ull)(used > s.memory ? used - s.memory : 0));
+    info_line(out, "mem_replication_backlog:0");
+    info_line(out, "mem_clients_slaves:0");
+    info_line(out, "mem_clients_normal:%llu", (ull)clients_memory);
+#ifdef TARN_SANITIZER
+    info_line(out, "mem_allocator:libc");
+#else
+    info_line(out, "mem_allocator:jemalloc-" JEMALLOC_VERSION);
+#endif
+    info_line(out, "active_defrag_running:0");
+    info_line(out, "lazyfree_pending_objects:%llu", (ull)s.sweep_objects);
+    info_line(out, "mem_books:%llu", (ull)s.memory);
+    info_line(out, "mem_books_records:%llu", (ull)s.memory_records);
+    info_line(out, "mem_books_blocks:%llu", (ull)s.memory_blocks);
+    info_line(out, "mem_books_tables:%llu", (ull)s.memory_tables);
+    info_line(out, "mem_books_leases:%llu", (ull)s.memory_leases);
+    info_line(out, "mem_books_extras:%llu", (ull)s.memory_extras);
+    info_line(out, "mem_books_per_object:%.1f", ratio(s.memory, s.objects));
+}
+
+static void write_persistence(struct buf *out) {
+    info_line(out, "loading:0");
+    info_line(out, "async_loading:0");
+    info_line(out, "rdb_bgsave_in_progress:0");
+    info_line(out, "rdb_last_bgsave_status:ok");
+    info_line(out, "aof_enabled:0");
+    info_line(out, "aof_rewrite_in_progress:0");
+    info_line(out, "aof_last_bgrewrite_status:ok");
+    info_line(out, "aof_last_write_status:ok");
+}
+
+static void write_stats(struct buf *out) {
+    struct store_stats s;
+    store_get_stats(server.store, &s);
+    info_line(out, "total_connections_received:%llu", (ull)stats.connections);
+    info_line(out, "total_commands_processed:%llu", (ull)stats.commands);
+    info_line(out, "instantaneous_ops_per_sec:%llu", (ull)stats_rate(&stats.ops));
+    info_line(out, "total_net_input_bytes:%llu", (ull)stats.net_in);
+    info_line(out, "total_net_output_bytes:%llu", (ull)stats.net_out);
+    info_line(out, "instantaneous_input_kbps:%.2f", (double)stats_rate(&stats.in) / 1024);
+    info_line(out, "instantaneous_output_kbps:%.2f", (double)stats_rate(&stats.out) / 1024);
+    info_line(out, "rejected_connections:%llu", (ull)stats.rejected_connections);
+    info_line(out, "denied_connections:%llu", (ull)stats.denied_connections);
+    info_line(out, "accept_failures:%llu", (ull)net_accept_failures());
+    info_line(out, "idle_connections_closed:%llu", (ull)stats.idle_closed);
+    info_line(out, "sync_full:0");
+    info_line(out, "sync_partial_ok:0");
+    info_line(out, "sync_partial_err:0");
+    info_line(out, "expired_keys:%llu", (ull)s.expired);
+    info_line(out, "evicted_keys:%llu", (ull)s.evicted_objects);
+    info_line(out, "keyspace_hits:%llu", (ull)s.hits);
+    info_line(out, "keyspace_misses:%llu", (ull)s.misses);
+    info_line(out, "pubsub_channels:0");
+    info_line(out, "pubsub_patterns:0");
+    info_line(out, "latest_fork_usec:0");
+    info_line(out, "total_forks:0");
+    info_line(out, "total_error_replies:%llu", (ull)reply_errors());
+    info_line(out, "total_auth_failures:%llu", (ull)stats.auth_failures);
+    info_line(out, "total_protocol_errors:%llu", (ull)stats.protocol_errors);
+    info_line(out, "total_reads_processed:%llu", (ull)(stats.reads + stats.reads_big));
+    info_line(out, "total_writes_processed:%llu", (ull)stats.writes);
+    info_line(out, "total_big_argument_bytes:%llu", (ull)stats.bytes_big);
+    info_line(out, "client_query_buffer_limit_disconnections:%llu", (ull)stats.query_buffer_closed);
+    info_line(out, "client_output_buffer_limit_disconnections:%llu", (ull)stats.output_buffer_closed);
+    info_line(out, "jobs_started:%llu", (ull)stats.jobs_started);
+    info_line(out, "job_slices:%llu", (ull)stats.job_slices);
+    info_line(out, "quota_yields:%llu", (ull)stats.quota_yields);
+    info_line(out, "postponed_commands:%llu", (ull)stats.postponed);
+    info_line(out, "slowlog_len:%zu", slowlog_len());
+}
+
+static void write_replication(struct buf *out) {
+    info_line(out, "role:master");
+    info_line(out, "connected_slaves:0");
+    info_line(out, "master_failover_state:no-failover");
+    info_line(out, "master_replid:%s", server.run_id);
+    info_line(out, "master_replid2:%040d", 0);
+    info_line(out, "master_repl_offset:0");
+    info_line(out, "second_repl_offset:-1");
+    info_line(out, "repl_backlog_active:0");
+    info_line(out, "repl_backlog_size:0");
+    info_line(out, "repl_backlog_first_byte_offset:0");
+    info_line(out, "repl_backlog_histlen:0");
+}
+
+static void cpu_line(struct buf *out, const char *name, struct timeval tv) {
+    info_line(out, "%s:%ld.%06ld", name, (long)tv.tv_sec, (long)tv.tv_usec);
+}
+
+static void write_cpu(struct buf *out) {
+    struct rusage self, children, thread;
+    getrusage(RUSAGE_SELF, &self);
+    getrusage(RUSAGE_CHILDREN, &children);
+    getrusage(RUSAGE_THREAD, &thread);
+    cpu_line(out, "used_cpu_sys", self.ru_stime);
+    cpu_line(out, "used_cpu_user", self.ru_utime);
+    cpu_line(out, "used_cpu_sys_children", children.ru_stime);
+    cpu_line(out, "used_cpu_user_children", children.ru_utime);
+    cpu_line(out, "used_cpu_sys_main_thread", thread.ru_stime);
+    cpu_line(out, "used_cpu_user_main_thread", thread.ru_utime);
+}
+
+static void write_nothing(struct buf *out) {}
+
+static void write_commandstats(struct buf *out) {
+    for (size_t i = 0; i < table_stat_count(); i++) {
+        const struct cmd_stat *s = table_stat_at(i);
+        if (s->calls == 0 && s->rejected == 0) continue;
+        info_line(out,
+                  "cmdstat_%s:calls=%llu,usec=%llu,usec_per_call=%.2f,rejected_calls=%llu,failed_calls=%llu",
+                  s->name, (ull)s->calls, (ull)s->ns / 1000, ratio(s->ns, s->calls) / 1000, (ull)s->rejected,
+                  (ull)s->failed);
+    }
+}
+
+static void one_errorstat(void *arg, const char *code, uint64_t count) {
+    info_line(arg, "errorstat_%s:count=%llu", code, (ull)count);
+}
+static void write_errorstats(struct buf *out) {
+    reply_errorstats(one_errorstat, out);
+}
+
+static void write_latencystats(struct buf *out) {
+    for (size_t i = 0; i < table_stat_count(); i++) {
+        const struct cmd_stat *s = table_stat_at(i);
+        if (s->latency == NULL || s->latency->count == 0) continue;
+        info_line(out, "latency_percentiles_usec_%s:p50=%.3f,p99=%.3f,p99.9=%.3f", s->name,
+                  (double)hist_percentile(s->latency, 0.5), (double)hist_percentile(s->latency, 0.99),
+                  (double)hist_percentile(s->latency, 0.999));
+    }
+}
+
+static void write_cluster(struct buf *out) {
+    info_line(out, "cluster_enabled:0");
+}
+
+/* The mean time to live of those that have one, from a sample. */
+static uint64_t sample_ttl(void) {
+    uint64_t sum = 0, n = 0;
+    for (int i = 0; i < 20; i++) {
+        struct object *o = store_random(server.store);
+        uint64_t at = o != NULL ? store_object_expire(server.store, o) : 0;
+        if (at > server.wall_ms) sum += at - server.wall_ms, n++;
+    }
+    return n > 0 ? sum / n : 0;
+}
+
+static void write_keyspace(struct buf *out) {
+    struct store_stats s;
+    uint64_t n = store_count(server.store);
+    store_get_stats(server.store, &s);
+    if (n > 0)
+        info_line(out, "db0:keys=%llu,expires=%llu,avg_ttl=%llu", (ull)n, (ull)s.expires,
+                  s.expires > 0 ? (ull)sample_ttl() : 0);
+}
+
+#define DEF INFO_DEFAULT
+#define ALL INFO_ALL
+const struct info_section info_sections[] = {
+    {"server", "Server", DEF, write_server},
+    {"clients", "Clients", DEF, write_clients},
+    {"memory", "Memory", DEF, write_memory},
+    {"persistence", "Persistence", DEF, write_persistence},
+    {"stats", "Stats", DEF, write_stats},
+    {"replication", "Replication", DEF, write_replication},
+    {"cpu", "CPU", DEF, write_cpu},
+    {"modules", "Modules", DEF, write_nothing},
+    {"commandstats", "Commandstats", ALL, write_commandstats},
+    {"errorstats", "Errorstats", DEF, write_errorstats},
+    {"latencystats", "Latencystats", ALL, write_latencystats},
+    {"cluster", "Cluster", DEF, write_cluster},
+    {"pool", "Pool", DEF, info_pool},
+    {"cache", "Cache", DEF, info_cache},
+    {"eviction", "Eviction", DEF, info_eviction},
+    {"data", "Data", DEF, info_data},
+    {"keyspace", "Keyspace", DEF, write_keyspace},
+    {NULL, NULL, 0, NULL},
+};
+
+static bool wanted(struct client *c, const struct info_section *s) {
+    if (c->argc == 1) return s->in == INFO_DEFAULT;
+    for (size_t i = 1; i < c->argc; i++) {
+        if (arg_is(c, i, s->name) || arg_is(c, i, "all") || arg_is(c, i, "everything")) return true;
+        if (arg_is(c, i, "default") && s->in == INFO_DEFAULT) return true;
+    }
+    return false;
+}
+
+void cmd_info(struct client *c) {
+    struct buf out = {NULL, 0, 0};
+    for (const struct info_section *s = info_sections; s->name != NULL; s++) {
+        if (!wanted(c, s)) continue;
+        buf_printf(&out, "%s# %s\r\n", out.len > 0 ? "\r\n" : "", s->title);
+        s->write(&out);
+    }
+    reply_verbatim(c, "txt", span_of(out.data != NULL ? out.data : "", out.len));
+    buf_free(&out);
+}

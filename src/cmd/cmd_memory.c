@@ -1,0 +1,105 @@
+/* MEMORY STATS, DOCTOR, MALLOC-STATS, PURGE. */
+#include <stdlib.h>
+#ifdef TARN_SANITIZER
+#include <malloc.h>
+#else
+#include <jemalloc/jemalloc.h>
+#endif
+#include "cmd/client.h"
+#include "cmd/core.h"
+#include "cmd/families.h"
+#include "cmd/stats.h"
+
+static void field(struct client *c, const char *name, uint64_t v) {
+    reply_bulk_str(c, name);
+    reply_int(c, (int64_t)v);
+}
+
+static void field_double(struct client *c, const char *name, double v) {
+    reply_bulk_str(c, name);
+    reply_double(c, v);
+}
+
+void cmd_memory_stats(struct client *c) {
+    struct store_stats s;
+    store_get_stats(server.store, &s);
+    uint64_t used = stats_used_memory(), rss = stats_resident_memory(), normal = 0;
+    if (used > stats.peak_memory) stats.peak_memory = used;
+    for (const struct client *o = clients.head; o != NULL; o = o->io->all.next) normal += client_memory(o);
+    uint64_t dataset = s.memory_records, startup = core_endpoints.startup_memory;
+    uint64_t net = used > startup ? used - startup : 0;
+    reply_map(c, 17);
+    field(c, "peak.allocated", stats.peak_memory);
+    field(c, "total.allocated", used);
+    field(c, "startup.allocated", startup);
+    field(c, "replication.backlog", 0);
+    field(c, "clients.slaves", 0);
+    field(c, "clients.normal", normal);
+    field(c, "overhead.total", used > dataset ? used - dataset : 0);
+    field(c, "keys.count", store_count(server.store));
+    field(c, "keys.bytes-per-key", s.objects > 0 ? s.memory / s.objects : 0);
+    field(c, "dataset.bytes", dataset);
+    field_double(c, "dataset.percentage",
+                 net > 0 ? 100.0 * (double)(dataset < net ? dataset : net) / (double)net : 0);
+    field_double(c, "peak.percentage",
+                 stats.peak_memory > 0 ? 100.0 * (double)used / (double)stats.peak_memory : 0);
+    field_double(c, "fragmentation", used > 0 ? (double)rss / (double)used : 0);
+    field(c, "books.total", s.memory);
+    field(c, "books.tables", s.memory_tables);
+    field(c, "books.blocks", s.memory_blocks);
+    field(c, "books.leases", s.memory_leases);
+}
+
+void cmd_memory_doctor(struct client *c) {
+    struct store_stats s;
+    store_get_stats(server.store, &s);
+    struct buf out = {NULL, 0, 0};
+    uint64_t used = stats_used_memory(), rss = stats_resident_memory(), max = server.config->maxmemory;
+    rss = rss > s.pool_size ? rss - s.pool_size : 0; /* the pool is resident too, and no fragmentation */
+    if (max > 0 && s.memory > max / 10 * 9)
+        buf_printf(&out,
+                   "The books take %llu of %llu bytes (maxmemory): objects will soon be evicted for that. ",
+                   (unsigned long long)s.memory, (unsigned long long)max);
+    if (used > 64 * 1024 * 1024 && rss > used / 2 * 3)
+        buf_printf(&out, "The process holds %llu bytes for %llu in use; MEMORY PURGE may give some back. ",
+                   (unsigned long long)rss, (unsigned long long)used);
+    if (s.leases > 1000000)
+        buf_printf(&out, "There are %llu leases; do clients send RELEASE? ", (unsigned long long)s.leases);
+    if (out.len == 0) buf_append_str(&out, "Nothing to worry about was found in the memory of this server.");
+    reply_verbatim(c, "txt", span_of(out.data, out.len));
+    buf_free(&out);
+}
+
+#ifdef TARN_SANITIZER
+void cmd_memory_malloc_stats(struct client *c) {
+    reply_verbatim(c, "txt", SPAN("No figures: this is a sanitizer build without jemalloc."));
+}
+void cmd_memory_purge(struct client *c) {
+    malloc_trim(0);
+    reply_ok(c);
+}
+#else
+static void add_text(void *arg, const char *text) {
+    buf_append_str(arg, text);
+}
+
+void cmd_memory_malloc_stats(struct client *c) {
+    struct buf out = {NULL, 0, 0};
+    malloc_stats_print(add_text, &out, NULL);
+    reply_verbatim(c, "txt", span_of(out.data, out.len));
+    buf_free(&out);
+}
+
+void cmd_memory_purge(struct client *c) {
+    char name[48];
+    struct buf b = {NULL, 0, 0};
+    buf_printf(&b, "arena.%u.purge", (unsigned)MALLCTL_ARENAS_ALL);
+    buf_append_char(&b, '\0');
+    memcpy(name, b.data, b.len < sizeof(name) ? b.len : sizeof(name));
+    buf_free(&b);
+    if (mallctl(name, NULL, NULL, NULL, 0) == 0)
+        reply_ok(c);
+    else
+        reply_error(c, "Error purging dirty pages");
+}
+#endif

@@ -1,0 +1,41 @@
+/* What src/server needs of the command core: start, one turn, end. */
+#ifndef TARN_CMD_CORE_H
+#define TARN_CMD_CORE_H
+
+#include "cmd/cmd.h"
+#include "cmd/config.h"
+#include "net/net.h"
+
+/* server.config is set; server.store may come later, but before the first client. */
+void core_init(struct net_loop *loop);
+/* Closes all clients and frees everything but the server's own members. */
+void core_deinit(void);
+struct net_loop *core_loop(void);
+/* Hooks of the loop. */
+void core_woke(void *arg);
+uint64_t core_turn(void *arg);
+/* The loop ends after this turn. */
+void core_shutdown(const char *why);
+bool core_stopping(void);
+
+/* Ports and paths in use, for INFO and the log. */
+struct core_endpoints {
+    uint16_t port, data_port;
+    const char *shm_path; /* "" : none */
+    const char *executable;
+    uint64_t startup_memory;
+    /* Changes of the configuration that concern the listeners, which src/server owns. false: *why_p (static). */
+    bool (*rebind)(const char **why_p);
+};
+extern struct core_endpoints core_endpoints;
+
+/* Tells the books, the host and the rest of the values in force. After store and host were created, and whenever options
+ * change. */
+void core_apply_config(void);
+/* The part of *c that concerns the books. */
+void core_store_config(const struct config *c, struct store_config *out);
+/* Raises the limit of open files so that maxclients connections fit; where that is not possible maxclients is lowered (at
+ * start) or false comes back with *why_p. */
+bool core_adjust_descriptors(struct config *c, const char **why_p);
+
+#endif

@@ -1,0 +1,78 @@
+/* MONITOR: every command as a line, to those who asked. */
+#include "cmd/introspect.h"
+
+#include <stdlib.h>
+#include "base/assert.h"
+#include "base/clock.h"
+#include "cmd/client.h"
+#include "cmd/families.h"
+
+static struct client **monitors;
+static size_t cap;
+size_t monitor_n;
+
+size_t monitor_count(void) {
+    return monitor_n;
+}
+
+void client_set_monitor(struct client *c, bool on) {
+    bool is = (c->io->flags & CLIENT_MONITOR) != 0;
+    if (is == on) return;
+    if (on) {
+        if (monitor_n == cap) {
+            cap = cap == 0 ? 8 : cap * 2;
+            monitors = xrealloc(monitors, cap * sizeof(struct client *));
+        }
+        monitors[monitor_n++] = c;
+        c->io->flags |= CLIENT_MONITOR;
+        return;
+    }
+    c->io->flags &= ~CLIENT_MONITOR;
+    for (size_t i = 0; i < monitor_n; i++)
+        if (monitors[i] == c) {
+            monitors[i] = monitors[--monitor_n];
+            break;
+        }
+    if (monitor_n == 0) {
+        free(monitors);
+        monitors = NULL;
+        cap = 0;
+    }
+}
+
+/* +1795254367.702495 [0 127.0.0.1:49370] "GET" "foo" */
+void monitor_feed(struct client *c) {
+    struct buf line = {NULL, 0, 0};
+    uint64_t us = clock_wall_us();
+    char peer[128];
+    client_peer(c, peer, sizeof(peer));
+    if (c->io->flags & CLIENT_UNIX)
+        buf_printf(&line, "+%llu.%06llu [0 unix:%s]", (unsigned long long)(us / 1000000),
+                   (unsigned long long)(us % 1000000), server.config->unixsocket);
+    else
+        buf_printf(&line, "+%llu.%06llu [0 %s]", (unsigned long long)(us / 1000000),
+                   (unsigned long long)(us % 1000000), peer);
+    for (size_t i = 0; i < c->argc; i++) {
+        buf_append_char(&line, ' ');
+        if (c->io->flags & CLIENT_REDACTED && i >= c->io->redact_from)
+            buf_append_str(&line, "\"(redacted)\"");
+        else if (c->argv[i].data == NULL && c->argv[i].len > 0)
+            buf_printf(&line, "\"(%zu bytes)\"", c->argv[i].len);
+        else
+            buf_append_quoted(&line, c->argv[i]);
+    }
+    buf_append(&line, "\r\n", 2);
+    for (size_t i = 0; i < monitor_n; i++) {
+        struct client *m = monitors[i];
+        if (m->io->flags & CLIENT_CLOSE_SOON) continue;
+        buf_append(&m->io->out.bytes, line.data, line.len);
+        client_flush_later(m);
+        if (client_unsent(m) > 1024 * 1024) client_output_limit(m);
+    }
+    buf_free(&line);
+}
+
+void cmd_monitor(struct client *c) {
+    reply_ok(c);
+    client_set_monitor(c, true);
+}

@@ -1,0 +1,90 @@
+/* Counters, rates, memory. */
+#include "cmd/stats.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#ifdef TARN_SANITIZER
+#include <malloc.h>
+#else
+#include <jemalloc/jemalloc.h>
+#endif
+#include "base/assert.h"
+#include "base/hist.h"
+#include "cmd/client.h"
+#include "cmd/reply.h"
+#include "cmd/table.h"
+
+#define SAMPLE_MS 100
+
+struct stats stats;
+
+static void sample(struct stats_rate *r, uint64_t count) {
+    uint64_t ms = server.mono_ms - r->last_ms;
+    if (ms < SAMPLE_MS) return;
+    uint64_t grown = count >= r->last_count ? count - r->last_count : 0;
+    r->sample[r->next++ % STATS_SAMPLES] = grown * 1000 / ms;
+    r->last_count = count;
+    r->last_ms = server.mono_ms;
+}
+
+void stats_sample(void) {
+    sample(&stats.ops, stats.commands);
+    sample(&stats.in, stats.net_in);
+    sample(&stats.out, stats.net_out);
+    uint64_t used = stats_used_memory();
+    if (used > stats.peak_memory) stats.peak_memory = used;
+}
+
+uint64_t stats_rate(const struct stats_rate *r) {
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < STATS_SAMPLES; i++) sum += r->sample[i];
+    return sum / STATS_SAMPLES;
+}
+
+void stats_reset(void) {
+    uint64_t start = stats.start_mono_ms;
+    memset(&stats, 0, sizeof(stats));
+    stats.start_mono_ms = start;
+    stats.peak_memory = stats_used_memory();
+    table_stat_reset();
+    reply_errorstats_reset();
+    store_stats_reset(server.store);
+}
+
+/* Records and blocks lie in memory that the books map themselves, past the allocator. */
+static uint64_t mapped_memory(void) {
+    if (server.store == NULL) return 0;
+    struct store_stats s;
+    store_get_stats(server.store, &s);
+    return s.memory_records + s.memory_blocks;
+}
+
+#ifdef TARN_SANITIZER
+static uint64_t heap_memory(void) {
+    struct mallinfo2 m = mallinfo2();
+    return m.uordblks + m.hblkhd;
+}
+#else
+static uint64_t heap_memory(void) {
+    uint64_t epoch = 1;
+    size_t size = sizeof(epoch), allocated = 0, n = sizeof(allocated);
+    mallctl("epoch", &epoch, &size, &epoch, size);
+    mallctl("stats.allocated", &allocated, &n, NULL, 0);
+    return allocated;
+}
+#endif
+
+uint64_t stats_used_memory(void) {
+    return heap_memory() + mapped_memory();
+}
+
+uint64_t stats_resident_memory(void) {
+    unsigned long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f == NULL) return 0;
+    if (fscanf(f, "%*u %llu", &pages) != 1) pages = 0;
+    fclose(f);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}

@@ -1,0 +1,90 @@
+/* The event loop, timers and listening sockets: all of tarn that knows libevent.
+ *
+ * One thread. A turn of the loop is: sleep until something happens; `woke`; the callbacks of what happened; `turn`, which
+ * does everything that is not an answer to one event and says how long the next sleep may be. */
+#ifndef TARN_NET_NET_H
+#define TARN_NET_NET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include "base/status.h"
+
+struct net_loop;
+
+struct net_hooks {
+    void *arg;
+    /* Once per turn, before its first callback: the time is stale. */
+    void (*woke)(void *arg);
+    /* After the callbacks. Returns for how many milliseconds the loop may sleep; 0: there is more to do at once. */
+    uint64_t (*turn)(void *arg);
+};
+
+/* NULL: no epoll, or no memory. */
+struct net_loop *net_loop_create(const struct net_hooks *hooks);
+/* All watches and timers must be gone. */
+void net_loop_destroy(struct net_loop **loop_p);
+/* Returns after net_loop_stop. */
+void net_loop_run(struct net_loop *loop);
+void net_loop_stop(struct net_loop *loop);
+const char *net_loop_backend(const struct net_loop *loop); /* "libevent 2.1.12, epoll" */
+
+/* --- watching a descriptor ------------------------------------------------------------------------------------------------ */
+
+enum { NET_READ = 1, NET_WRITE = 2 };
+typedef void (*net_watch_fn)(void *arg, unsigned events);
+
+/* Embedded in the caller's struct: a connection costs no allocation of its own here. */
+struct net_watch {
+    struct net_loop *loop;
+    net_watch_fn fn;
+    void *arg;
+    int fd;
+    unsigned events;
+    _Alignas(8) char event[128]; /* struct event */
+};
+
+void net_watch_init(struct net_watch *w, struct net_loop *loop, int fd, net_watch_fn fn, void *arg);
+/* Which of NET_READ, NET_WRITE are awaited from now on; 0: none, which must be so before the descriptor is closed.
+ * Level-triggered: fn is called in each turn in which they are possible. */
+tarn_status net_watch_set(struct net_watch *w, unsigned events);
+
+/* --- timers --------------------------------------------------------------------------------------------------------------- */
+
+struct net_timer {
+    struct net_loop *loop;
+    void (*fn)(void *arg);
+    void *arg;
+    bool pending;
+    _Alignas(8) char event[128];
+};
+void net_timer_init(struct net_timer *t, struct net_loop *loop, void (*fn)(void *arg), void *arg);
+void net_timer_start(struct net_timer *t, uint64_t ms); /* once; also moves a pending one */
+void net_timer_stop(struct net_timer *t);
+
+/* --- sockets -------------------------------------------------------------------------------------------------------------- */
+
+/* A listening, non-blocking, close-on-exec socket on addr ("127.0.0.1", "::", "*" is every IPv4 address) and port (0: any).
+ * TARN_EIO: *why_p is static text. TARN_ENOTFOUND: this machine has no such address or address family. */
+tarn_status net_listen_tcp(const char *addr, uint16_t port, int backlog, int *fd_p, const char **why_p);
+/* mode: permissions of the socket file. An old socket file at path is replaced. */
+tarn_status net_listen_unix(const char *path, unsigned mode, int backlog, int *fd_p, const char **why_p);
+uint16_t net_port(int fd);
+
+struct net_listener;
+/* fd is the connection's, non-blocking and close-on-exec, the callee's from now on. */
+typedef void (*net_accept_fn)(void *arg, int fd, const struct sockaddr_storage *peer);
+/* Takes fd. Accepts until net_listener_close. Where descriptors run out it says so once a second and rests a moment. */
+struct net_listener *net_listener_open(struct net_loop *loop, int fd, net_accept_fn fn, void *arg);
+void net_listener_close(struct net_listener **listener_p);
+/* Accepts that failed for want of descriptors or memory, since start. */
+uint64_t net_accept_failures(void);
+
+/* No delay, and keep-alive probes after that many seconds (0: none). Errors do not matter. */
+void net_tune(int fd, int keepalive_s);
+/* "127.0.0.1:4711", "[::1]:4711", or "path:0" of a unix socket. Truncates. */
+void net_format(const struct sockaddr_storage *addr, const char *unix_path, char *out, size_t size);
+bool net_is_loopback(const struct sockaddr_storage *addr); /* also unix sockets */
+
+#endif

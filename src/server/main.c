@@ -1,0 +1,30 @@
+/* tarn-server [FILE | -] [--option value ...] */
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "server/server.h"
+
+int main(int argc, char **argv) {
+    struct config config;
+    char *why = NULL;
+    setlocale(LC_ALL, "C");
+    if (argc == 2 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-v") == 0)) {
+        printf("tarn-server v=" TARN_VERSION " redis_version=7.0.15 bits=%zu\n", 8 * sizeof(void *));
+        return 0;
+    }
+    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        print_help(argv[0]);
+        return 0;
+    }
+    config_init(&config);
+    if (!config_load_args(&config, argc - 1, argv + 1, &why) || !config_validate(&config, &why)) {
+        fprintf(stderr, "tarn-server: configuration error: %s\n", why);
+        free(why);
+        config_deinit(&config);
+        return 1;
+    }
+    int status = server_run(&config, argv[0]);
+    config_deinit(&config);
+    return status;
+}
