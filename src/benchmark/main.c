@@ -1,8 +1,6 @@
 /* tarn-benchmark: measures look-ups and puts of metadata, the data paths, and replays request traces. */
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "benchmark/bench.h"
 
@@ -17,16 +15,6 @@ static const char usage[] =
     "          [--threads T] [--seconds S] [--check | --no-verify]\n"
     "  replay  TRACE.jsonl [--block-size 4k] [--threads T] [--lease-ms 50] [--limit REQUESTS]\n"
     "          [--speed FACTOR, 0 = as fast as it goes] [--transport auto|shm|tcp]\n";
-
-_Noreturn void die(const char *fmt, ...) {
-    va_list ap;
-    va_start(ap, fmt);
-    fputs("tarn-benchmark: ", stderr);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
-    va_end(ap);
-    exit(1);
-}
 
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);

@@ -6,6 +6,16 @@
 
 #include "benchmark/bench.h"
 
+_Noreturn void die(const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    fputs("tarn-benchmark: ", stderr);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+    exit(1);
+}
+
 struct latency latency_of(const struct hist *h) {
     return (struct latency){
         .avg = hist_mean(h),
