@@ -1,0 +1,137 @@
+/* LD_PRELOAD: system calls that fail, or do less than asked, on schedule.
+ *
+ *     TARN_FAULT="recv:short:7,send:again:5,mmap:fail:3"    every 7th recv is short, every 5th send says EAGAIN, every 3rd mmap fails
+ *
+ * Calls: recv (and recvmsg), send (and sendmsg), mmap (of files), memfd_create, epoll_wait, connect, accept. Kinds: short
+ * (moves one byte of a stream; recv and send), intr (EINTR), again (EAGAIN), reset (ECONNRESET), fail (ENOMEM), once (ENOMEM, the
+ * Nth call only). Careful with "again" on an edge-triggered socket: it is a lie that no later edge makes up for. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+enum { RECV, SEND, MMAP, MEMFD, EPOLL, CONNECT, ACCEPT, CALLS };
+static const char *const names[CALLS] = {"recv",       "send",    "mmap",  "memfd_create",
+                                         "epoll_wait", "connect", "accept"};
+enum kind { NONE, SHORT, AGAIN, INTR, RESET, FAIL, ONCE };
+static const char *const kinds[] = {"", "short", "again", "intr", "reset", "fail", "once"};
+
+static struct {
+    enum kind kind;
+    unsigned long every, count;
+} plan[CALLS];
+
+__attribute__((constructor)) static void read_plan(void) {
+    const char *env = getenv("TARN_FAULT");
+    char text[512];
+    snprintf(text, sizeof(text), "%s", env != NULL ? env : "");
+    for (char *save, *item = strtok_r(text, ",", &save); item != NULL; item = strtok_r(NULL, ",", &save)) {
+        char call[32], kind[32];
+        unsigned long every;
+        if (sscanf(item, "%31[^:]:%31[^:]:%lu", call, kind, &every) != 3 || every == 0) continue;
+        for (int c = 0; c < CALLS; c++) {
+            for (int k = SHORT; k <= ONCE; k++) {
+                if (strcmp(call, names[c]) != 0 || strcmp(kind, kinds[k]) != 0) continue;
+                plan[c].kind = (enum kind)k;
+                plan[c].every = every;
+            }
+        }
+    }
+}
+
+/* Is it this call's turn? */
+static enum kind turn(int call) {
+    if (plan[call].kind == NONE) return NONE;
+    unsigned long n = __atomic_add_fetch(&plan[call].count, 1, __ATOMIC_RELAXED);
+    if (plan[call].kind == ONCE) return n == plan[call].every ? FAIL : NONE;
+    return n % plan[call].every == 0 ? plan[call].kind : NONE;
+}
+
+static bool fails(enum kind k) {
+    switch (k) {
+    case AGAIN: errno = EAGAIN; return true;
+    case INTR: errno = EINTR; return true;
+    case RESET: errno = ECONNRESET; return true;
+    case FAIL: errno = ENOMEM; return true;
+    default: return false;
+    }
+}
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+__attribute__((visibility("default"))) ssize_t recv(int fd, void *data, size_t len, int flags) {
+    enum kind k = turn(RECV);
+    if (fails(k)) return -1;
+    return REAL(recv)(fd, data, k == SHORT && len > 1 ? 1 : len, flags);
+}
+
+__attribute__((visibility("default"))) ssize_t send(int fd, const void *data, size_t len, int flags) {
+    int type = 0;
+    socklen_t size = sizeof(type);
+    bool stream = getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM;
+    enum kind k = turn(SEND);
+    if (fails(k)) return -1;
+    return REAL(send)(fd, data, k == SHORT && stream && len > 1 ? 1 : len, flags);
+}
+
+/* A message cut to its first byte. Packets are not cut: no kernel does that. */
+static ssize_t shortened(int fd, struct msghdr *msg, int flags, ssize_t (*real)(int, struct msghdr *, int)) {
+    int type = 0;
+    socklen_t size = sizeof(type);
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM ||
+        msg->msg_iovlen == 0 || msg->msg_iov[0].iov_len == 0) {
+        return real(fd, msg, flags);
+    }
+    struct iovec one = {msg->msg_iov[0].iov_base, 1};
+    struct msghdr copy = *msg;
+    copy.msg_iov = &one;
+    copy.msg_iovlen = 1;
+    return real(fd, &copy, flags);
+}
+
+__attribute__((visibility("default"))) ssize_t recvmsg(int fd, struct msghdr *msg, int flags) {
+    enum kind k = turn(RECV);
+    if (fails(k)) return -1;
+    return k == SHORT ? shortened(fd, msg, flags, REAL(recvmsg)) : REAL(recvmsg)(fd, msg, flags);
+}
+
+static ssize_t real_sendmsg(int fd, struct msghdr *msg, int flags) {
+    return REAL(sendmsg)(fd, msg, flags);
+}
+
+__attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msghdr *msg, int flags) {
+    enum kind k = turn(SEND);
+    if (fails(k)) return -1;
+    if (k != SHORT) return REAL(sendmsg)(fd, msg, flags);
+    struct msghdr copy = *msg;
+    return shortened(fd, &copy, flags, real_sendmsg);
+}
+
+__attribute__((visibility("default"))) void *mmap(void *addr, size_t len, int prot, int flags, int fd,
+                                                  off_t offset) {
+    if (fd >= 0 && fails(turn(MMAP))) return MAP_FAILED;
+    return REAL(mmap)(addr, len, prot, flags, fd, offset);
+}
+
+__attribute__((visibility("default"))) int memfd_create(const char *name, unsigned flags) {
+    return fails(turn(MEMFD)) ? -1 : REAL(memfd_create)(name, flags);
+}
+
+__attribute__((visibility("default"))) int epoll_wait(int fd, struct epoll_event *events, int max,
+                                                      int timeout) {
+    return fails(turn(EPOLL)) ? -1 : REAL(epoll_wait)(fd, events, max, timeout);
+}
+
+__attribute__((visibility("default"))) int connect(int fd, const struct sockaddr *addr, socklen_t len) {
+    return fails(turn(CONNECT)) ? -1 : REAL(connect)(fd, addr, len);
+}
+
+__attribute__((visibility("default"))) int accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags) {
+    return fails(turn(ACCEPT)) ? -1 : REAL(accept4)(fd, addr, len, flags);
+}
