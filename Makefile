@@ -192,6 +192,14 @@ $(FAULT_SO): $(BUILD)/%.so: $(BUILD)/%.o
 	$(call say,LINK,$@)
 	$(Q)$(CC) -shared -pthread -o $@ $< -ldl
 
+# The examples of docs/LIBTARN.md see what a user sees: the public headers and the library.
+EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
+$(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libtarn.so src/tarn.h src/tarn_status.h
+	$(call say,CC,$<)
+	@mkdir -p $(@D) $(BUILD)/include && cp src/tarn.h src/tarn_status.h $(BUILD)/include
+	$(Q)$(CC) -Wall -Wextra $(WERROR) $(CFLAGS) $(SAN_FLAGS) -I$(BUILD)/include $< -o $@.$$$$ -L$(BUILD) -ltarn -Wl,-rpath,'$$ORIGIN/..' && \
+	    mv -f $@.$$$$ $@
+
 UNIT := $(call program,$(UNIT_MAIN))
 TRANSPORT := $(call program,$(TRANSPORT_MAIN))
 STRESS := $(call program,$(STRESS_MAIN))
@@ -201,7 +209,7 @@ FUZZ := $(call program,$(FUZZ_C))
 deps:
 	@deps/install.sh --quiet build test
 # Everything that tests run, built as far as it compiles: what is missing counts as a failed test.
-tests: binaries $(FAULT_SO) $(UNIT) $(TRANSPORT) $(STRESS) $(FUZZ)
+tests: binaries $(EXAMPLES) $(FAULT_SO) $(UNIT) $(TRANSPORT) $(STRESS) $(FUZZ)
 
 JOBS ?= $(shell nproc)
 PARALLEL = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))

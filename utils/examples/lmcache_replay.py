@@ -52,7 +52,8 @@ def main():
             return None
         if r.get(key + "metadata") != metadata:
             return False
-        return r.get(key + "kv_bytes") == chunk_bytes(i, size)
+        data = r.get(key + "kv_bytes")
+        return None if data is None else data == chunk_bytes(i, size)
 
     with ThreadPoolExecutor(args.connections) as pool:
         for who, work in (("engine A stores", store), ("engine A again", store), ("engine B loads", load)):
