@@ -1,0 +1,80 @@
+/* What the engine does without a host; all that needs one is in tests/transport. */
+#include "../test.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/engine.h"
+
+static struct engine *make(void) {
+    log_set_level(LOG_LEVEL_NOTHING);
+    struct engine_config c;
+    engine_config_init(&c);
+    struct engine *e;
+    CHECK_EQ(engine_create(&c, &e), TARN_OK);
+    return e;
+}
+
+TEST(configurations) {
+    struct engine_config c;
+    engine_config_init(&c);
+    struct engine *e;
+    c.streams = 0;
+    CHECK_EQ(engine_create(&c, &e), TARN_EINVAL);
+    c.streams = 1000;
+    CHECK_EQ(engine_create(&c, &e), TARN_EINVAL);
+}
+
+TEST(segments_are_known_until_something_changes) {
+    struct engine *e = make();
+    struct engine_segment s = {.id = 4, .epoch = 2, .size = 4096, .tcp_host = "127.0.0.1", .tcp_port = 1};
+    CHECK(!engine_segment_known(e, 4, 2));
+    CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
+    CHECK(engine_segment_known(e, 4, 2));
+    CHECK(!engine_segment_known(e, 4, 3));
+    CHECK_EQ(engine_check_epoch(e, 4, 2), TARN_OK);
+    CHECK_EQ(engine_check_epoch(e, 4, 3), TARN_ESTALE);
+    engine_session_changed(e);
+    CHECK(!engine_segment_known(e, 4, 2));
+    s.epoch = 3;
+    CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
+    CHECK(engine_segment_known(e, 4, 3));
+    CHECK(engine_map(e, 4, 3, 0, 1, false) == NULL);
+    engine_destroy(&e);
+    CHECK(e == NULL);
+}
+
+TEST(operations_that_make_no_sense) {
+    struct engine *e = make();
+    struct engine_segment s = {.id = 4, .epoch = 2, .size = 4096, .tcp_host = "127.0.0.1", .tcp_port = 1};
+    CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
+    char data[100];
+    uint8_t grant[GRANT_SIZE] = {0};
+    struct iovec iov = {data, 100};
+    struct engine_part part = {{4, 2, 0, 100}, grant, 0, 100};
+    struct engine_op op = {.parts = &part, .n_parts = 1, .iov = &iov, .n_iov = 1};
+    struct engine_op ops[6] = {op, op, op, op, op, op};
+    struct engine_part parts[6] = {part, part, part, part, part, part};
+    for (int i = 0; i < 6; i++) ops[i].parts = &parts[i];
+    parts[0].sub_length = 99;          /* not what the iov holds */
+    parts[1].sub_offset = 1;           /* past the extent */
+    parts[2].extent.segment = 5;       /* unknown */
+    parts[3].extent.segment_epoch = 1; /* another epoch */
+    ops[4].lease_end_boot_ms = 1;      /* long over */
+    ops[5].n_parts = 0;
+    CHECK_EQ(engine_run(e, ops, 6, clock_boot_ms() + 1000), TARN_OK);
+    CHECK_EQ(ops[0].status, TARN_EINVAL);
+    CHECK_EQ(ops[1].status, TARN_EINVAL);
+    CHECK_EQ(ops[2].status, TARN_ENOSEGMENT);
+    CHECK_EQ(ops[3].status, TARN_ESTALE);
+    CHECK_EQ(ops[4].status, TARN_ELEASE);
+    CHECK_EQ(ops[5].status, TARN_EINVAL);
+    struct engine_stats st;
+    engine_get_stats(e, &st);
+    CHECK_EQ(st.lease_misses, 1);
+    CHECK_EQ(engine_run(e, &op, 1, clock_boot_ms() + 150),
+             TARN_OK); /* nobody there: tries, until the deadline */
+    CHECK(op.status == TARN_ETIMEOUT || op.status == TARN_ECLOSED);
+    engine_destroy(&e);
+}
+
+TEST_MAIN()

@@ -1,0 +1,63 @@
+#include "../test.h"
+
+#include "transport/grant.h"
+
+static const uint8_t key[GRANT_KEY_SIZE] = {1, 2, 3, 4};
+static const struct grant_extent extent = {7, 5, 8192, 4096};
+static const struct grant good = {GRANT_READ, 3, 42, 1000};
+
+static enum grant_verdict check(const uint8_t in[GRANT_SIZE], const struct grant_extent *x, enum grant_op op,
+                                uint64_t offset, uint64_t length, uint64_t now_ms) {
+    struct grant g;
+    return grant_check(key, in, x, op, offset, length, 3, 5, now_ms, &g);
+}
+
+TEST(a_grant_comes_back_as_it_was) {
+    uint8_t wire[GRANT_SIZE];
+    struct grant g;
+    grant_seal(key, &good, &extent, wire);
+    CHECK_EQ(grant_check(key, wire, &extent, GRANT_READ, 0, 4096, 3, 5, 999, &g), GRANT_OK);
+    CHECK_EQ(g.op, GRANT_READ);
+    CHECK_EQ(g.session, 42);
+    CHECK_EQ(g.master_epoch, 3);
+    CHECK_EQ(g.expiry_ms, 1000);
+    CHECK_EQ(grant_claimed_epoch(wire), 3);
+}
+
+TEST(no_bit_can_be_changed) {
+    uint8_t wire[GRANT_SIZE];
+    for (unsigned bit = 0; bit < 8 * GRANT_SIZE; bit++) {
+        grant_seal(key, &good, &extent, wire);
+        wire[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        CHECK_EQ(check(wire, &extent, GRANT_READ, 0, 1, 0), GRANT_BAD_MAC);
+    }
+    grant_seal(key, &good, &extent, wire);
+    for (unsigned bit = 0; bit < 8 * sizeof(extent); bit++) {
+        struct grant_extent x = extent;
+        ((uint8_t *)&x)[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        CHECK_EQ(check(wire, &x, GRANT_READ, 0, 1, 0), GRANT_BAD_MAC);
+    }
+    struct grant g;
+    uint8_t other[GRANT_KEY_SIZE] = {1, 2, 3, 5};
+    CHECK_EQ(grant_check(other, wire, &extent, GRANT_READ, 0, 1, 3, 5, 0, &g), GRANT_BAD_MAC);
+}
+
+TEST(every_other_verdict) {
+    uint8_t wire[GRANT_SIZE];
+    struct grant g;
+    grant_seal(key, &good, &extent, wire);
+    CHECK_EQ(check(wire, &extent, GRANT_WRITE, 0, 1, 0), GRANT_BAD_OP);
+    CHECK_EQ(check(wire, &extent, GRANT_ATTACH_READ, 0, 1, 0), GRANT_BAD_OP);
+    CHECK_EQ(grant_check(key, wire, &extent, GRANT_READ, 0, 1, 4, 5, 0, &g), GRANT_BAD_EPOCH);
+    CHECK_EQ(grant_check(key, wire, &extent, GRANT_READ, 0, 1, 3, 6, 0, &g), GRANT_BAD_EPOCH);
+    CHECK_EQ(check(wire, &extent, GRANT_READ, 0, 1, 1000), GRANT_EXPIRED);
+    CHECK_EQ(check(wire, &extent, GRANT_READ, 0, 4097, 0), GRANT_BAD_RANGE);
+    CHECK_EQ(check(wire, &extent, GRANT_READ, 4096, 1, 0), GRANT_BAD_RANGE);
+    CHECK_EQ(check(wire, &extent, GRANT_READ, 1, UINT64_MAX, 0), GRANT_BAD_RANGE);
+    CHECK_EQ(check(wire, &extent, GRANT_READ, UINT64_MAX, 1, 0), GRANT_BAD_RANGE);
+    CHECK_EQ(check(wire, &extent, GRANT_READ, 4096, 0, 0), GRANT_OK);
+    for (int v = 0; v < GRANT_VERDICTS; v++)
+        CHECK(strcmp(grant_verdict_name((enum grant_verdict)v), "unknown") != 0);
+}
+
+TEST_MAIN()

@@ -1,0 +1,30 @@
+#include "../test.h"
+
+#include "transport/transport.h"
+
+TEST(found_by_scheme_and_uri) {
+    transport_register_builtin();
+    transport_register_builtin();
+    CHECK(transport_find("tcp") == &transport_tcp);
+    CHECK(transport_find("tcp://127.0.0.1:5") == &transport_tcp);
+    CHECK(transport_find("shm:///x") == &transport_shm);
+    CHECK(transport_find("tc") == NULL);
+    CHECK(transport_find("tcpx://a") == NULL);
+    CHECK(transport_find("rdma") == NULL);
+}
+
+TEST(bad_addresses_are_refused) {
+    transport_register_builtin();
+    struct transport_domain_config config = {0};
+    struct transport_domain *d;
+    CHECK_EQ(transport_tcp.domain_open(&config, &d), TARN_OK);
+    static const char *const bad[] = {"tcp://",    "tcp://host", "tcp://h:99999",
+                                      "tcp://h:x", "tcp://h:",   "udp://h:1"};
+    struct transport_endpoint *e;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+        CHECK(transport_tcp.connect(d, bad[i], 0, &e) != TARN_OK);
+    transport_tcp.domain_close(&d);
+    CHECK(d == NULL);
+}
+
+TEST_MAIN()
