@@ -354,8 +354,9 @@ static void make_room(struct tcp_conn *c) {
     if (c->rx_pos > 0) memmove(c->rx, c->rx + c->rx_pos, have);
     c->rx_pos = 0;
     c->rx_len = have;
-    uint32_t want = c->rx_need > TCP_RX_BYTES ? c->rx_need : TCP_RX_BYTES;
-    if (want > c->rx_cap || (c->rx_cap > TCP_RX_BYTES && have <= TCP_RX_BYTES && want == TCP_RX_BYTES)) {
+    uint32_t least = c->rx_busy ? TCP_RX_BUSY_BYTES : TCP_RX_BYTES;
+    uint32_t want = c->rx_need > least ? c->rx_need : least;
+    if (want > c->rx_cap || (want < c->rx_cap && have <= want && !c->rx_busy)) {
         c->rx = xrealloc(c->rx, want);
         c->rx_cap = want;
     }
@@ -373,6 +374,7 @@ static enum step fill(struct tcp_conn *c, struct turn *t) {
         return STEP_BLOCKED;
     }
     c->rx_len += (uint32_t)got;
+    c->rx_busy = c->rx_len == c->rx_cap || c->rx_len > TCP_RX_BYTES;
     t->spent += (uint64_t)got;
     return STEP_DONE;
 }

@@ -25,8 +25,9 @@ static inline void tcp_count(uint64_t *counter, uint64_t n) {
     __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
 }
 
-#define TCP_REPLIES_MAX 64u
-#define TCP_RX_BYTES    (16u << 10)
+#define TCP_REPLIES_MAX   64u
+#define TCP_RX_BYTES      (16u << 10)
+#define TCP_RX_BUSY_BYTES (64u << 10) /* for who sends many small frames at once */
 
 /* Where a part of a WRITE goes, and by what right. */
 struct tcp_target {
@@ -51,6 +52,7 @@ struct tcp_conn {
 
     uint8_t *rx; /* received, not consumed: [rx_pos, rx_len) */
     uint32_t rx_pos, rx_len, rx_cap, rx_need;
+    bool rx_busy; /* the last receive filled it */
 
     struct {
         bool active;
