@@ -259,7 +259,7 @@ tarn_status shm_key_unpack(struct transport_endpoint *e, const struct transport_
         .writable = config->writable,
     };
     memcpy(rq.grant, config->packed, GRANT_SIZE);
-    struct shm_reply reply;
+    struct shm_reply reply = {0};
     int fd;
     uint64_t deadline =
         config->deadline_boot_ms != 0 ? config->deadline_boot_ms : clock_boot_ms() + ATTACH_DEFAULT_MS;

@@ -24,6 +24,7 @@
 
 #define ENDPOINT_MAGIC     0x54455044u /* "TEPD" */
 #define CONNECT_DEFAULT_MS 5000u
+#define STALL_MS           30000u /* a host that owes us a reply and moves no byte for so long is gone */
 #define OUTSTANDING_MAX    65536u
 #define CRC_CHUNK          (256u << 10)
 #define MOVE_MAX           (1u << 20) /* bytes per system call */
@@ -65,7 +66,8 @@ struct transport_endpoint {
     enum { CONNECTING, GREETING, UP, FAILED } state;
     tarn_status status; /* why FAILED */
     bool readable, writable;
-    uint64_t deadline_boot_ms; /* for getting UP */
+    uint64_t deadline_boot_ms; /* for getting UP; then, while a reply is owed, for the next byte */
+    uint64_t moved;            /* bytes, since the deadline was last set */
     uint64_t next_id, reply_id;
     struct op_queue waiting, flight;
 
@@ -236,6 +238,8 @@ tarn_status tcp_submit(struct transport_endpoint *e, struct transport_op *const 
         }
         *state_of(ops[i]) = (struct op_state){.total = parts};
     }
+    if (e->state == UP && e->flight.head == NULL && e->waiting.head == NULL)
+        e->moved = 1; /* the clock starts now */
     size_t i = 0;
     for (; i < n && e->waiting.n + e->flight.n < OUTSTANDING_MAX; i++) {
         crc_track_init(&state_of(ops[i])->crc, ops[i]);
@@ -424,6 +428,7 @@ static void handle_greeting(struct transport_endpoint *e, const struct tcp_heade
         return;
     }
     e->state = UP;
+    e->moved = 1;
 }
 
 static void handle_reply(struct transport_endpoint *e, const struct tcp_header *h) {
@@ -587,18 +592,23 @@ static uint64_t run_endpoint(struct transport_endpoint *e, uint64_t budget) {
         size_t sent = send_some(e);
         if (received == 0 && sent == 0) return spent;
         spent += received + sent + CALL_COST;
+        e->moved += received + sent;
     }
     if (e->state != FAILED) enqueue(e);
     return spent;
 }
 
 static void look_at_deadlines(struct transport_domain *d) {
-    uint64_t now = 0;
+    uint64_t now = clock_boot_ms();
     struct transport_endpoint *e;
     TAILQ_FOREACH(e, &d->endpoints, link) {
-        if (e->state != CONNECTING && e->state != GREETING) continue;
-        if (now == 0) now = clock_boot_ms();
-        if (now >= e->deadline_boot_ms) fail(e, TARN_ETIMEOUT, "connecting took too long");
+        if (e->state == FAILED) continue;
+        if (e->state == UP && (e->moved > 0 || (e->flight.head == NULL && e->waiting.head == NULL))) {
+            e->deadline_boot_ms = now + STALL_MS;
+            e->moved = 0;
+        }
+        if (now >= e->deadline_boot_ms)
+            fail(e, TARN_ETIMEOUT, e->state == UP ? "the host stalled" : "connecting took too long");
     }
 }
 
