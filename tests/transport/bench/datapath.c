@@ -1,6 +1,6 @@
 /* Bandwidth and latency of the data path on one machine, with memcpy of the same blocks beside it.
  *
- *   datapath shm|tcp [streams] [seconds] [threads]
+ *   datapath shm|tcp [streams] [seconds] [host threads] [only this size]
  *
  * Not a test: built by hand or by utils/bench. Blocks are visited at random in 1 GiB, so that neither side is in the cache. */
 #include "../world.h"
@@ -89,6 +89,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         uint64_t size = cases[i].size;
         unsigned batch = cases[i].batch;
+        if (argc > 5 && size != strtoull(argv[5], NULL, 10)) continue;
         printf("%8llu %6u %8.2f", (unsigned long long)size, batch, run_memcpy(size, seconds));
         for (int k = 0; k < 4; k++) printf(" %8.2f", run_engine(e, size, k >= 2, k & 1, batch, seconds));
         printf("\n");
