@@ -22,6 +22,10 @@ proc finish {} {
     exit [expr {$::failed > 0}]
 }
 proc read_file {path} {
+    if {![file exists $path]} {
+        check "documents" [list "$path does not exist"]
+        return ""
+    }
     set f [open $path]
     fconfigure $f -encoding utf-8
     set text [read $f]
@@ -39,7 +43,7 @@ set directory [exec mktemp -d [file join [expr {[info exists env(TMPDIR)] ? $env
 set port [free_port]
 set log [file join $directory log]
 set pid [exec $server redis.conf.sample --port $port --data-port 0 --bind 127.0.0.1 --pool-size 16mb --dir $directory \
-    --daemonize no > $log 2>@1 < /dev/null &]
+    --daemonize no < /dev/null >& $log &]
 
 proc stop {} {
     catch { exec kill $::pid }
