@@ -44,7 +44,7 @@ measure() {
     say "$1: filling"
     fill "$port"
     # New keys only, without an end: ended below.
-    redis-benchmark -p "$port" -q -c 4 -P 16 -n 2000000000 -r 999999999999 SET new:__rand_int__ "$(printf '%0128d' 0)" >/dev/null 2>&1 &
+    redis-benchmark -p "$port" -q -c 4 -P 16 -n 2000000000 -r 2000000000 SET new:__rand_int__ "$(printf '%0128d' 0)" >/dev/null 2>&1 &
     load=$!
     bench_pids+=("$load")
     sleep 2
