@@ -134,9 +134,15 @@ $(BUILD)/$(LIBTARN): $(call archives,$(LIBTARN_ROOMS)) src/libtarn.map
 	    $(call archives,$(DEPS_client)) $(LIBS) && mv -f $@.$$$$ $@
 $(BUILD)/libtarn.so: $(BUILD)/$(LIBTARN)
 	$(Q)ln -sf $(LIBTARN) $@
-$(BUILD)/libtarn.a: $(foreach r,$(LIBTARN_ROOMS),$(call objects,$(call sources,$(r))))
+# One object, in which only what is public has kept its name.
+$(BUILD)/libtarn.a: $(call archives,$(LIBTARN_ROOMS))
 	$(call say,AR,$@)
-	$(Q)$(AR) qcs $@.$$$$ $^ && mv -f $@.$$$$ $@
+	$(Q)$(CC) -r -nostdlib -o $(BUILD)/tarn.o -Wl,-u,tarn_status_text -Wl,--whole-archive $(BUILD)/libclient.a \
+	    -Wl,--no-whole-archive $(call archives,$(DEPS_client))
+	$(Q)objcopy --localize-hidden $(BUILD)/tarn.o
+	$(Q)rm -f $@ && $(AR) qcs $@ $(BUILD)/tarn.o
+# tarn_status.h is public, and the room that implements it does not know about libraries.
+$(BUILD)/src/base/status.o: ALL_CFLAGS += -fvisibility=default
 
 # The release binaries are also found in src/. Replaced by renaming, so that a running one is left alone.
 ifeq ($(SANITIZER),)
