@@ -90,7 +90,7 @@ void net_loop_run(struct net_loop *loop) {
     while (!loop->stopping) {
         loop->stale = true;
         if (ms > 0) sleep_at_most(loop, ms);
-        event_base_loop(loop->base, ms > 0 ? EVLOOP_ONCE : EVLOOP_NONBLOCK);
+        event_base_loop(loop->base, EVLOOP_ONCE | (ms > 0 ? 0 : EVLOOP_NONBLOCK));
         wake(loop);
         ms = loop->hooks.turn(loop->hooks.arg);
     }
