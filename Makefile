@@ -42,7 +42,8 @@ HARDEN := $(if $(findstring clang,$(CC)),,-Wno-maybe-uninitialized)
 endif
 SAN_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SAN_undefined := -fsanitize=undefined -fno-sanitize-recover=undefined
-SAN_thread := -fsanitize=thread
+# -Wno-tsan: fences order accesses to memory that another process writes; ThreadSanitizer does not see those.
+SAN_thread := -fsanitize=thread $(if $(findstring clang,$(CC)),,-Wno-tsan)
 SAN_fuzz := -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=undefined
 SAN_FLAGS := $(SAN_$(SANITIZER))
 ifneq ($(SANITIZER),)
