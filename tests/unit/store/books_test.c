@@ -335,6 +335,10 @@ TEST(books_of_one_object_stay_small) {
     store_destroy(&s);
 }
 
+static void count_k(void *arg, struct object *o) {
+    *(int *)arg += store_object_key(o).data[0] == 'k';
+}
+
 TEST(scan_sees_everything_that_stays) {
     struct store *s = util_store("lru", 16, NULL, NULL);
     char key[16];
@@ -342,20 +346,15 @@ TEST(scan_sees_everything_that_stays) {
         sprintf(key, "k%d", i);
         CHECK_EQ(util_put(s, key, 8), TARN_OK);
     }
-    struct counter {
-        int n;
-    } c = {0};
-    void count(void *arg, struct object *o) {
-        ((struct counter *)arg)->n += store_object_key(o).data[0] == 'k';
-    }
+    int n = 0;
     uint64_t cursor = 0;
     int steps = 0;
     do {
-        cursor = store_scan(s, cursor, count, &c);
+        cursor = store_scan(s, cursor, count_k, &n);
         sprintf(key, "x%d", steps++);
         CHECK_EQ(util_put(s, key, 8), TARN_OK); /* the table grows meanwhile */
     } while (cursor);
-    CHECK(c.n >= 3000);
+    CHECK(n >= 3000);
     store_destroy(&s);
 }
 
