@@ -250,7 +250,7 @@ static tarn_status greet(struct lane *lane, uint64_t deadline) {
     unsigned sent = send_greeting(lane);
     struct answer *a = NULL;
     for (unsigned i = 0; i < sent; i++) {
-        tarn_status status = lane_receive(lane, &a, deadline);
+        tarn_status status = ctl_receive(&lane->ctl, &lane->arena, &a, deadline);
         if (status == TARN_OK && auth && i == 0 && a->type == ANSWER_ERROR) {
             status =
                 fail(TARN_EPERM, "the server refused user and password: %s (tarn://user:password@host:port)",
