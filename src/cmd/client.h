@@ -173,8 +173,8 @@ void client_free_output(struct client *c);
 
 /* --- dispatch.c ----------------------------------------------------------------------------------------------------------- */
 
-/* Runs the request in c->argv. The caller calls client_request_done unless c->job or CLIENT_POSTPONED is set then. */
-void dispatch(struct client *c);
+/* Runs the request in c->argv; cmd is what table_find says of its name. The caller calls client_request_done unless c->job or CLIENT_POSTPONED is set then. */
+void dispatch(struct client *c, const struct cmd *cmd);
 /* The end of a job: figures, slow log. */
 void dispatch_job_done(struct client *c);
 /* Arguments from index on are secret: MONITOR and SLOWLOG show "(redacted)". From a command function. */

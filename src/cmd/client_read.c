@@ -10,12 +10,14 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 #include "base/assert.h"
 #include "base/log.h"
 #include "cmd/families.h"
 #include "cmd/stats.h"
+#include "cmd/table.h"
 
 #define SCRATCH_SIZE      (256u * 1024)
 #define LEFTOVER_SMALL    (16u * 1024)   /* copied in front of the next read rather than kept apart */
@@ -25,9 +27,13 @@
 #define BIG_FIRST         (64u * 1024)
 #define REQUESTS_PER_TURN 1024u
 
+/* Requests of a pipeline are parsed this far ahead, so that the books' cache lines of all their keys are on their way
+ * before the first one runs. */
+#define AHEAD 16u
+
 static char *scratch;
-static struct resp_parser shared_parser;
-static struct resp_limits limits, limits_unauthenticated;
+static struct resp_parser shared_parsers[AHEAD];
+static struct resp_parser *current = &shared_parsers[0]; /* the one of the request being read or run */
 
 void client_read_init(void) {
     scratch = xmalloc(SCRATCH_SIZE);
@@ -36,31 +42,23 @@ void client_read_init(void) {
 void client_read_deinit(void) {
     free(scratch);
     scratch = NULL;
-    resp_parser_free(&shared_parser);
-    memset(&shared_parser, 0, sizeof(shared_parser));
+    for (size_t i = 0; i < AHEAD; i++) resp_parser_free(&shared_parsers[i]);
+    memset(shared_parsers, 0, sizeof(shared_parsers));
 }
 
-static const struct resp_limits *limits_of(const struct client *c) {
-    if (LIKELY(c->authenticated)) {
-        limits =
-            (struct resp_limits){1024 * 1024, server.config->proto_max_bulk_len, 64 * 1024, BIG_MIN, false};
-        return &limits;
-    }
-    limits_unauthenticated = (struct resp_limits){10, 16384, 64 * 1024, SIZE_MAX, true};
-    return &limits_unauthenticated;
+static struct resp_limits limits_of(const struct client *c) {
+    if (LIKELY(c->authenticated))
+        return (struct resp_limits){1024 * 1024, server.config->proto_max_bulk_len, 64 * 1024, BIG_MIN, false};
+    return (struct resp_limits){10, 16384, 64 * 1024, SIZE_MAX, true};
 }
 
 /* --- the parser: the shared one, unless a request is in the making ----------------------------------------------------------- */
 
-static struct resp_parser *parser_of(struct client *c) {
-    return c->io->parser != NULL ? c->io->parser : &shared_parser;
-}
-
 static struct resp_parser *own_parser(struct client *c) {
     if (c->io->parser == NULL) {
         c->io->parser = xmalloc(sizeof(struct resp_parser));
-        *c->io->parser = shared_parser; /* its memory moves along */
-        memset(&shared_parser, 0, sizeof(shared_parser));
+        *c->io->parser = *current; /* its memory moves along */
+        memset(current, 0, sizeof(*current));
     }
     return c->io->parser;
 }
@@ -250,6 +248,45 @@ static size_t big_finish(struct client *c, const char *data, size_t len) {
 
 /* --- requests ----------------------------------------------------------------------------------------------------------------------- */
 
+static void run_one(struct client *c, const struct cmd *cmd, struct resp_parser *p) {
+    c->argv = p->argv;
+    c->argc = p->argc;
+    dispatch(c, cmd);
+    if (UNLIKELY(c->job != NULL || c->io->flags & CLIENT_POSTPONED))
+        client_keep_args(c);
+    else
+        client_request_done(c);
+}
+
+/* Runs the whole requests of a pipeline; leaves what needs more thought to run_requests. Returns the bytes it used. */
+static size_t run_pipeline(struct client *c, const struct resp_limits *limits, const char *data, size_t len, unsigned *left) {
+    const struct cmd *cmd[AHEAD];
+    struct span key[AHEAD];
+    uint64_t hash[AHEAD];
+    size_t end[AHEAD], n = 0, keys = 0, pos = 0;
+    while (n < AHEAD && pos < len) {
+        struct resp_parser *p = &shared_parsers[n];
+        size_t used;
+        if (resp_parse(p, limits, data + pos, len - pos, &used) != RESP_REQUEST || p->argc == 0) {
+            resp_parser_reset(p);
+            break;
+        }
+        cmd[n] = table_find(p->argv[0]);
+        if (cmd[n] != NULL && p->argc > 1 && cmd[n]->keys[0].begin_index == 1 && !cmd[n]->keys[0].keynum)
+            key[keys++] = p->argv[1];
+        end[n++] = pos += used;
+    }
+    if (keys > 1) store_prefetch(server.store, key, keys, hash);
+    size_t i = 0;
+    for (pos = 0; i < n && client_may_run(c) && *left > 0; pos = end[i++]) {
+        current = &shared_parsers[i];
+        *left -= min_u64(*left, 1 + current->argc / 4);
+        run_one(c, cmd[i], current);
+    }
+    current = &shared_parsers[0];
+    return pos;
+}
+
 /* Runs what may be run of len bytes, returns how many were used. */
 static size_t run_requests(struct client *c, const char *data, size_t len) {
     struct client_io *io = c->io;
@@ -268,9 +305,15 @@ static size_t run_requests(struct client *c, const char *data, size_t len) {
             client_ready(c);
             break;
         }
-        struct resp_parser *p = parser_of(c);
+        struct resp_limits limits = limits_of(c);
+        if (io->parser == NULL && pos < len && c->authenticated) {
+            size_t used = run_pipeline(c, &limits, data + pos, len - pos, &left);
+            pos += used;
+            if (used > 0) continue;
+        }
+        struct resp_parser *p = io->parser != NULL ? io->parser : current;
         size_t used;
-        switch (resp_parse(p, limits_of(c), data + pos, len - pos, &used)) {
+        switch (resp_parse(p, &limits, data + pos, len - pos, &used)) {
         case RESP_REQUEST:
             pos += used;
             if (UNLIKELY(p->argc == 0)) {
@@ -278,13 +321,7 @@ static size_t run_requests(struct client *c, const char *data, size_t len) {
                 break;
             }
             left -= min_u64(left, 1 + p->argc / 4);
-            c->argv = p->argv;
-            c->argc = p->argc;
-            dispatch(c);
-            if (UNLIKELY(c->job != NULL || io->flags & CLIENT_POSTPONED))
-                client_keep_args(c);
-            else
-                client_request_done(c);
+            run_one(c, table_find(p->argv[0]), p);
             break;
         case RESP_MORE:
             if (len > pos || p->remaining > 0) own_parser(c);
@@ -306,7 +343,7 @@ void client_run_input(struct client *c) {
     client_output_begin(c);
     if (UNLIKELY(io->flags & CLIENT_POSTPONED)) {
         io->flags &= ~CLIENT_POSTPONED;
-        dispatch(c);
+        dispatch(c, table_find(c->argv[0]));
         if (c->job == NULL && !(io->flags & CLIENT_POSTPONED)) client_request_done(c);
     }
     size_t have = io->in.len - io->in_pos;
@@ -349,7 +386,7 @@ static bool arrived(struct client *c, ssize_t n) {
 static void read_scratch(struct client *c) {
     struct client_io *io = c->io;
     size_t have = io->in.len - io->in_pos;
-    ssize_t n = read(io->watch.fd, scratch + have, SCRATCH_SIZE - have);
+    ssize_t n = syscall(SYS_read, io->watch.fd, scratch + have, SCRATCH_SIZE - have); /* read() is a cancellation point */
     if (!arrived(c, n)) return;
     if (UNLIKELY(have > 0)) {
         memcpy(scratch, io->in.data + io->in_pos, have);

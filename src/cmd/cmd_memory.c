@@ -55,7 +55,6 @@ void cmd_memory_doctor(struct client *c) {
     store_get_stats(server.store, &s);
     struct buf out = {NULL, 0, 0};
     uint64_t used = stats_used_memory(), rss = stats_resident_memory(), max = server.config->maxmemory;
-    rss = rss > s.pool_size ? rss - s.pool_size : 0; /* the pool is resident too, and no fragmentation */
     if (max > 0 && s.memory > max / 10 * 9)
         buf_printf(&out,
                    "The books take %llu of %llu bytes (maxmemory): objects will soon be evicted for that. ",

@@ -44,9 +44,8 @@ void reply_arity(struct client *c) {
     reply_error(c, "wrong number of arguments for '%s' command", table_stat(c->cmd)->name);
 }
 
-/* NULL: answered. */
-static const struct cmd *find(struct client *c) {
-    const struct cmd *cmd = table_find(c->argv[0]);
+/* The command itself, or its subcommand. NULL: answered. */
+static const struct cmd *find(struct client *c, const struct cmd *cmd) {
     if (UNLIKELY(cmd == NULL)) {
         reply_unknown(c);
         return NULL;
@@ -125,13 +124,13 @@ static void step_reply_mode(struct client_io *io) {
     }
 }
 
-void dispatch(struct client *c) {
+void dispatch(struct client *c, const struct cmd *cmd) {
     struct client_io *io = c->io;
     client_output_mark(c);
     io->flags &= ~(CLIENT_FAILED | CLIENT_REDACTED);
     stats.commands++;
     io->commands++;
-    const struct cmd *cmd = find(c);
+    cmd = find(c, cmd);
     if (UNLIKELY(cmd == NULL)) goto out;
     if (UNLIKELY(pause_what != PAUSE_NONE) && paused(cmd)) {
         io->flags |= CLIENT_POSTPONED;

@@ -81,10 +81,10 @@ uint64_t stats_used_memory(void) {
 }
 
 uint64_t stats_resident_memory(void) {
-    unsigned long long pages = 0;
+    unsigned long long resident = 0, shared = 0;
     FILE *f = fopen("/proc/self/statm", "re");
     if (f == NULL) return 0;
-    if (fscanf(f, "%*u %llu", &pages) != 1) pages = 0;
+    if (fscanf(f, "%*u %llu %llu", &resident, &shared) != 2) resident = shared = 0;
     fclose(f);
-    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    return (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
 }

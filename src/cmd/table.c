@@ -9,10 +9,11 @@
 #include "base/assert.h"
 
 #define SLOTS        512u /* power of two, at least four times the top-level commands */
-#define NAME_MAX_LEN 32u
+#define NAME_LEN_MAX 16u /* two words tell longer names apart no more */
 
 struct slot {
-    uint64_t word[4]; /* the name, lower case, zero-padded */
+    uint64_t word[2]; /* the name's first and last eight bytes, lower case, zero-padded; they may overlap */
+    size_t len;
     const struct cmd *cmd;
 };
 
@@ -24,37 +25,43 @@ static size_t top_count;
 static struct cmd_stat *stats;
 static size_t stat_count;
 
-/* Setting bit 5 maps letters of both cases to lower case; nothing that is not a letter becomes one. A '-' may
- * come from a carriage return, so the names in the table must not rely on it: top-level names are letters
- * only. */
-static inline bool name_fold(struct span name, uint64_t word[4]) {
-    if (name.len - 1 >= NAME_MAX_LEN) return false;
-    const uint64_t bit5 = UINT64_C(0x2020202020202020);
-    word[0] = word[1] = word[2] = word[3] = 0;
-    for (size_t i = 0; i < name.len; i += 8) {
-        size_t n = name.len - i < 8 ? name.len - i : 8;
-        uint64_t w = 0;
-        memcpy(&w, name.data + i, n);
-        word[i / 8] = w | (n == 8 ? bit5 : bit5 & ((UINT64_C(1) << (8 * n)) - 1));
-    }
-    return true;
+static inline uint64_t load(const char *p, size_t n) {
+    uint64_t w = 0;
+    memcpy(&w, p, n);
+    return w;
 }
 
-static inline size_t name_slot(const uint64_t word[4], size_t len) {
-    uint64_t h =
-        (word[0] ^ (word[1] * 31) ^ (word[2] * 131) ^ (word[3] * 1031) ^ len) * UINT64_C(0x9E3779B97F4A7C15);
-    return (size_t)(h >> 40) & (SLOTS - 1);
+/* Setting bit 5 maps letters of both cases to lower case, and nothing that is not a letter becomes one: top-level names
+ * are letters only. Bytes are gathered without a loop, for this runs before every command. */
+static inline void name_fold(struct span name, uint64_t word[2]) {
+    const uint64_t bit5 = UINT64_C(0x2020202020202020);
+    const char *p = name.data;
+    size_t n = name.len;
+    if (n >= 8) {
+        word[0] = load(p, 8) | bit5;
+        word[1] = load(p + n - 8, 8) | bit5;
+    } else {
+        if (n >= 4)
+            word[0] = load(p, 4) | load(p + n - 4, 4) << 8 * (n - 4);
+        else
+            word[0] = load(p, 1) | load(p + n / 2, 1) << 8 * (n / 2) | load(p + n - 1, 1) << 8 * (n - 1);
+        word[0] |= bit5 >> 8 * (8 - n);
+        word[1] = 0;
+    }
+}
+
+static inline size_t name_slot(const uint64_t word[2], size_t len) {
+    return (size_t)(((word[0] ^ (word[1] * 31) ^ len) * UINT64_C(0x9E3779B97F4A7C15)) >> 40) & (SLOTS - 1);
 }
 
 const struct cmd *table_find(struct span name) {
-    uint64_t word[4];
-    if (!name_fold(name, word)) return NULL;
+    uint64_t word[2];
+    if (UNLIKELY(name.len - 1 >= NAME_LEN_MAX || name.data == NULL)) return NULL;
+    name_fold(name, word);
     for (size_t i = name_slot(word, name.len);; i = (i + 1) & (SLOTS - 1)) {
         const struct slot *s = &slots[i];
         if (s->cmd == NULL) return NULL;
-        if (((s->word[0] ^ word[0]) | (s->word[1] ^ word[1]) | (s->word[2] ^ word[2]) |
-             (s->word[3] ^ word[3])) == 0)
-            return s->cmd;
+        if (LIKELY(s->word[0] == word[0] && s->word[1] == word[1] && s->len == name.len)) return s->cmd;
     }
 }
 
@@ -83,13 +90,12 @@ static void stat_init(struct cmd *cmd, const struct cmd *parent) {
 }
 
 static void slot_insert(const struct cmd *cmd) {
-    uint64_t word[4];
-    size_t len = strlen(cmd->name);
-    TARN_ASSERT(name_fold(span_of(cmd->name, len), word));
-    size_t i = name_slot(word, len);
+    struct slot slot = {.len = strlen(cmd->name), .cmd = cmd};
+    TARN_ASSERT(slot.len > 0 && slot.len <= NAME_LEN_MAX);
+    name_fold(span_of(cmd->name, slot.len), slot.word);
+    size_t i = name_slot(slot.word, slot.len);
     while (slots[i].cmd != NULL) i = (i + 1) & (SLOTS - 1);
-    memcpy(slots[i].word, word, sizeof(word));
-    slots[i].cmd = cmd;
+    slots[i] = slot;
 }
 
 void table_init(void) {

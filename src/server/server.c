@@ -214,6 +214,15 @@ static void announce(const struct config *c) {
     welcome(c);
 }
 
+/* Unless another process has written its own by now. */
+static void unlink_number(const char *path, long number) {
+    long there = -1;
+    FILE *f = fopen(path, "re");
+    if (f == NULL) return;
+    if (fscanf(f, "%ld", &there) == 1 && there == number) unlink(path);
+    fclose(f);
+}
+
 static void tear_down(const struct config *c, bool announced) {
     listeners_close();
     signals_close();
@@ -223,8 +232,8 @@ static void tear_down(const struct config *c, bool announced) {
     store_destroy(&server.store);
     net_loop_destroy(&loop);
     free(unhosted.session);
-    if (c->pidfile[0] != '\0') unlink(c->pidfile);
-    if (announced && c->port_file[0] != '\0') unlink(c->port_file);
+    if (c->pidfile[0] != '\0') unlink_number(c->pidfile, (long)getpid());
+    if (announced && c->port_file[0] != '\0') unlink_number(c->port_file, core_endpoints.port);
 }
 
 int server_run(struct config *c, const char *executable) {
