@@ -196,6 +196,17 @@ static bool blocks_match(const struct want *w, const struct engine_op *op, uint6
     return true;
 }
 
+/* The server checks for itself and removes what is bad; else every get would miss and every put find the key taken. */
+static void report(struct getting *g, const tarn_item *item) {
+    struct lane *lane = g->lane;
+    if (lane->ctl.fd < 0) return;
+    lane_begin(lane, "REPLICA");
+    lane_arg_str(lane, "REPORT");
+    lane_arg(lane, item->key, item->key_len);
+    lane_arg_u64(lane, item->version);
+    lane_send(lane, true); /* a failure shows at the next request */
+}
+
 static void mismatch(struct getting *g, size_t i) {
     const tarn_item *item = &g->items[i];
     struct buf quoted = {0};
@@ -206,6 +217,7 @@ static void mismatch(struct getting *g, size_t i) {
     COUNT(g->lane, crc_mismatches, 1);
     struct want *w = &g->wants[i];
     w->prepared = false;
+    if (w->mismatched) report(g, item);
     get_again(g, i, fail(TARN_ECORRUPT, "the bytes do not match their CRC"), w->mismatched ? 0 : 1);
     w->mismatched = true;
 }

@@ -174,7 +174,7 @@ static void arg_crcs(struct putting *p, size_t i) {
     lane_arg(p->lane, packed, n * 4);
 }
 
-/* Replicas that failed can only be named by the single command. */
+/* Replicas that failed, and empty values, can only be named by the single command: in a list, empty means none. */
 static tarn_status end_single(struct putting *p, size_t i) {
     const struct put *u = &p->puts[i];
     struct lane *lane = p->lane;
@@ -187,6 +187,10 @@ static tarn_status end_single(struct putting *p, size_t i) {
         lane_arg_str(lane, "FAILED");
         lane_arg_u64(lane, r);
     }
+    if (u->place.replicas == 0) {
+        lane_arg_str(lane, "VALUE");
+        arg_value(p, i);
+    }
     if (u->crcs != NULL) {
         lane_arg_str(lane, "CRCS");
         arg_crcs(p, i);
@@ -194,7 +198,7 @@ static tarn_status end_single(struct putting *p, size_t i) {
     return lane_send(lane, false);
 }
 
-/* The items of c that are WRITTEN, in ends. One MPUTEND for those that are whole, a PUTEND for each of the others. */
+/* The items of a chunk that are WRITTEN: one MPUTEND for those that are whole, a PUTEND for each of the others. */
 struct ends {
     size_t *whole, *partial;
     size_t n_whole, n_partial;
@@ -207,7 +211,7 @@ static struct ends written(struct putting *p, const struct chunk *c) {
     for (size_t k = 0; k < c->n; k++) {
         const struct put *u = &p->puts[c->order[k]];
         if (u->state != PUT_WRITTEN) continue;
-        if (u->failed == 0) {
+        if (u->failed == 0 && u->size > 0) {
             e.whole[e.n_whole++] = c->order[k];
         } else {
             e.partial[e.n_partial++] = c->order[k];

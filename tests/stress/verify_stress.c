@@ -248,7 +248,8 @@ static void read_range(struct actor *a) {
         part.offset = rng_below(&a->rng, whole.got);
         part.want = 1 + rng_below(&a->rng, whole.got - part.offset);
         tarn_get_many(a->client, &part, 1, &call, NULL);
-        if (part.status != TARN_EINVAL) failed((tarn_status)part.status); /* the value may be shorter by now */
+        if (part.status != TARN_EINVAL)
+            failed((tarn_status)part.status); /* the value may be shorter by now */
         if (part.status != TARN_OK || part.version != whole.version) continue;
         count(RANGES, 1);
         right_bytes(part.buffer, key, generation, whole.got, part.offset, part.got, a->how);
