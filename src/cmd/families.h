@@ -37,6 +37,7 @@ void cmd_quota_list(struct client *c);
 void cmd_quota_del(struct client *c);
 void cmd_segment_list(struct client *c);
 void cmd_segment_info(struct client *c);
+void cmd_replica_report(struct client *c);
 
 /* --- in-band values (cmd_string.c)
  * ------------------------------------------------------------------------------------------ */

@@ -1,4 +1,5 @@
 /* INFO pool, cache, eviction, data: where the space is, what look-ups found, what had to go, what moved. */
+#include "cmd/stats.h"
 #include "cmd/client.h"
 #include "cmd/core.h"
 #include "cmd/info.h"
@@ -67,6 +68,8 @@ void info_cache(struct buf *out) {
     info_line(out, "put_nospace:%llu", (ull)s.put_nospace);
     info_line(out, "put_superseded:%llu", (ull)s.put_superseded);
     info_line(out, "bad_tokens:%llu", (ull)s.bad_tokens);
+    info_line(out, "replica_reports:%llu", (ull)stats.replica_reports);
+    info_line(out, "replicas_bad:%llu", (ull)stats.replicas_bad);
     info_line(out, "leases:%llu", (ull)s.leases);
     info_line(out, "holds:%llu", (ull)s.holds);
     info_line(out, "leased_objects:%llu", (ull)s.leased_objects);

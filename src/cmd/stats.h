@@ -18,6 +18,7 @@ struct stats {
     uint64_t commands, net_in, net_out;
     uint64_t query_buffer_closed, output_buffer_closed, protocol_errors;
     uint64_t auth_failures;
+    uint64_t replica_reports, replicas_bad; /* REPLICA REPORT: heard, found true */
     uint64_t postponed, output_pauses, quota_yields, job_slices, turns;
     uint64_t jobs_started;
     uint64_t reads, writes, reads_big, bytes_big;

@@ -37,18 +37,28 @@ static struct cmd segment_sub[] = {
     TABLE_END,
 };
 
+static struct cmd replica_sub[] = {
+    {"report", cmd_replica_report, 4, W, GRP,
+     "Tells that the bytes of a version do not match their CRC: they are checked, and removed if they are "
+     "bad.",
+     "key version", SUB_KEY(KEY_RM | KEY_DELETE), NULL, 0},
+    HELP_ROW("pool"),
+    TABLE_END,
+};
+
 struct cmd table_pool[] = {
     {"putstart", cmd_putstart, -3, W | D, GRP, "Opens a put: makes room and tells where to write.",
      "key size " PUT_OPTIONS, ONE_KEY(KEY_OW | KEY_INSERT), NULL, 0},
     {"putend", cmd_putend, -4, W | F, GRP, "Makes what was put visible.",
-     "key token crc [FAILED replica-index [FAILED replica-index ...]]", ONE_KEY(KEY_OW | KEY_UPDATE), NULL,
-     0},
+     "key token crc [FAILED replica-index [FAILED replica-index ...]] [VALUE value] [CRCS crcs]",
+     ONE_KEY(KEY_OW | KEY_UPDATE), NULL, 0},
     {"putrevoke", cmd_putrevoke, 3, W | F, GRP, "Gives a put up.", "key token", ONE_KEY(KEY_RM | KEY_DELETE),
      NULL, 0},
     {"mputstart", cmd_mputstart, -4, W | D, GRP, "Opens many puts, of a prefix in order.",
      "numkeys key size [key size ...] " PUT_OPTIONS, COUNTED(KEY_OW | KEY_INSERT, 2), NULL, 0},
     {"mputend", cmd_mputend, -5, W, GRP, "Makes many puts visible.",
-     "numkeys key token crc [key token crc ...]", COUNTED(KEY_OW | KEY_UPDATE, 3), NULL, 0},
+     "numkeys key token crc [key token crc ...] [VALUES value [value ...]] [CRCS crcs [crcs ...]]",
+     COUNTED(KEY_OW | KEY_UPDATE, 3), NULL, 0},
     {"mputrevoke", cmd_mputrevoke, -4, W, GRP, "Gives many puts up.", "numkeys key token [key token ...]",
      COUNTED(KEY_RM | KEY_DELETE, 2), NULL, 0},
     {"getreplicas", cmd_getreplicas, -2, R | B, GRP, "Tells where a value lies, and protects it for a time.",
@@ -73,5 +83,7 @@ struct cmd table_pool[] = {
      quota_sub, 0},
     {"segment", NULL, -2, 0, NULL, "pool", "0.1.0", "Looks at the segments of the pool.", "", NO_KEYS,
      segment_sub, 0},
+    {"replica", NULL, -2, 0, NULL, "pool", "0.1.0", "Concerns single copies of an object.", "", NO_KEYS,
+     replica_sub, 0},
     TABLE_END,
 };
