@@ -44,7 +44,7 @@ proc resp::connect {host port} {
 
 proc resp::adopt {fd} {
     variable next
-    fconfigure $fd -translation binary -blocking 0 -buffersize 1000000
+    fconfigure $fd -translation binary -blocking 0 -buffersize 65536
     set name ::resp_[incr next]
     set ::resp::fd($name) $fd
     interp alias {} $name {} resp::call $name
@@ -150,7 +150,11 @@ proc resp::recv_raw {c n} {
 proc resp::readable {c} {
     set fd $::resp::fd($c)
     set ::resp::ready waiting
-    fileevent $fd readable {set ::resp::ready yes}
+    # Taken back at once: update goes on as long as there are events.
+    fileevent $fd readable [list apply {fd {
+        set ::resp::ready yes
+        fileevent $fd readable {}
+    }} $fd]
     update
     fileevent $fd readable {}
     return [expr {$::resp::ready eq "yes" || [chan pending input $fd] > 0}]
@@ -242,10 +246,11 @@ proc temp_dir {} {
     return $dir
 }
 
-# Options are as on the command line. Those the tests need are given first, so that they may be given again.
+# Options are as on the command line; those given replace those that the tests need.
 proc server_command {dir options} {
-    return [concat [list $::server_binary --port 0 --port-file $dir/port --dir $dir --logfile $dir/log --bind 127.0.0.1 \
-        --data-port 0 --shm-socket $dir/shm --pool-size 64mb --pool-populate no --save {}] $options]
+    set defaults [dict create --port 0 --port-file $dir/port --dir $dir --logfile $dir/log --bind 127.0.0.1 \
+        --data-port 0 --shm-socket $dir/shm --pool-size 64mb --pool-populate no --save {}]
+    return [list $::server_binary {*}[dict merge $defaults $options]]
 }
 
 proc start_server {args} {

@@ -20,6 +20,13 @@ proc fill {} {
     return [lsearch -all -inline -not -exact $keys full0]
 }
 
+# So that the next test has the whole pool.
+proc release_all {c keys} {
+    set arguments {}
+    foreach k $keys x [$c mgetreplicas [llength $keys] {*}$keys] {lappend arguments $k [expr {$x eq "(nil)" ? 0 : [lindex $x 0]}]}
+    return [$c release [llength $keys] {*}$arguments]
+}
+
 test {LEASE says what was granted; more than max-lease is granted as max-lease} {
     put [r] k 100000
     assert_equal 3000 [lindex [r getreplicas k LEASE 3000] 2]
@@ -107,9 +114,12 @@ test {guarantee 2: a pool full of leased objects answers NOSPACE at once, and ha
     put [r] more 1048576
     assert_equal 0 [r exists [lindex $keys 0]]
     assert_equal [expr {[llength $keys] - 1}] [r exists {*}$keys]
+    release_all $c $keys
 }
 
 test {guarantee 2: room again the moment a lease ends by itself} {
+    set ::evicted [info_field evicted_keys]
+    set keys [fill]
     set ::evicted [info_field evicted_keys]
     set keys [fill]
     r mgetreplicas [llength $keys] {*}$keys LEASE 300
@@ -136,6 +146,7 @@ test {PREFIXLEN LEASE protects what it counted} {
     assert_equal 2 [[set c [client]] prefixlen 3 p0 p1 nokey LEASE 10000]
     for {set i 0} {$i < 20} {incr i} {put [r] flood$i 1048576}
     assert_equal {1 1 0} [r mexists 3 p0 p1 p2]
+    assert_equal 2 [release_all $c {p0 p1}]
 }
 
 test {leases of a connection that is gone end by themselves} {

@@ -56,7 +56,7 @@ test {redis-cli --stat} {
     send_signal TERM $pid
     reap_process $pid
     assert_match "*keys*mem*clients*blocked*requests*connections*" [file_text $log]
-    assert_match "* [r dbsize] *" [file_text $log]
+    assert_match "*\n[r dbsize] *" [file_text $log]
 }
 
 test {redis-cli --latency} {
