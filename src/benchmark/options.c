@@ -109,6 +109,7 @@ size_t options_parse(struct bench *b, const struct option_spec *specs, int argc,
         const struct option_spec *spec = find(specs, argv[i], &value);
         if (spec == NULL) spec = find(global, argv[i], &value);
         if (spec == NULL) die("there is no option %s here (tarn-benchmark --help)", argv[i]);
+        /* cppcheck-suppress nullPointerRedundantCheck; die() does not return */
         if (spec->kind != OPT_FLAG && value == NULL) {
             if (i + 1 == argc) die("%s needs a value", spec->name);
             value = argv[++i];

@@ -15,9 +15,8 @@
 
 #include "client/internal.h"
 
-#define ASYNC_MAGIC   0x7a12a57cu
-#define CAPACITY_MAX  65536
-#define CHECK_MS_UNIT 1000000
+#define ASYNC_MAGIC  0x7a12a57cu
+#define CAPACITY_MAX 65536
 
 struct task {
     struct task *next;
@@ -281,7 +280,7 @@ static bool wait_done(struct tarn_async *q, uint64_t timeout_ms) {
         return true;
     }
     struct timespec ts;
-    uint64_t until = clock_mono_ns() + timeout_ms * CHECK_MS_UNIT;
+    uint64_t until = clock_mono_ns() + timeout_ms * 1000000;
     ts.tv_sec = (time_t)(until / 1000000000);
     ts.tv_nsec = (long)(until % 1000000000);
     return pthread_cond_timedwait(&q->done, &q->mutex, &ts) == 0;

@@ -32,7 +32,7 @@ static int wait_ms_until(uint64_t deadline) {
     if (deadline == DEADLINE_NONE) return -1;
     uint64_t now = now_ms();
     if (now >= deadline) return 0;
-    return (int)min_u64(deadline - now, 3600000) + 0;
+    return (int)min_u64(deadline - now, 3600000);
 }
 
 static bool is_loopback(int fd) {

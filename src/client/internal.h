@@ -178,7 +178,7 @@ bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status
 
 /* --- segment.c ------------------------------------------------------------------------------------------------------------------- */
 
-/* Makes the engine know the segment, by SEGMENT INFO if need be. fresh: also when it is known (a grant expired). Nothing
+/* Makes the engine know the segment, by SEGMENT INFO if need be. Nothing
  * may be unanswered on the lane. */
 tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool write, uint64_t deadline);
 void segment_forget(struct lane *lane, uint32_t id);
