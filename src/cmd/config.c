@@ -219,10 +219,7 @@ bool config_load_args(struct config *c, int argc, char **argv, char **why_p) {
 }
 
 bool config_validate(const struct config *c, char **why_p) {
-    if (c->default_lease_ms > c->max_lease_ms)
-        *why_p = config_text("default-lease (%llu ms) is longer than max-lease (%llu ms)",
-                             (unsigned long long)c->default_lease_ms, (unsigned long long)c->max_lease_ms);
-    else if (c->pool_path[0] != '\0' && c->pool_size == 0)
+    if (c->pool_path[0] != '\0' && c->pool_size == 0)
         *why_p = config_text("pool-path is given, but pool-size is 0: there is no pool to keep there");
     else if (c->port != 0 && c->data_port == c->port && c->pool_size > 0)
         *why_p = config_text("port and data-port are both %lld", (long long)c->port);

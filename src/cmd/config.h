@@ -65,7 +65,7 @@ struct config {
     int eviction_policy;
     double eviction_high_watermark, eviction_ratio;
     int64_t lfu_log_factor, lfu_decay_minutes;
-    uint64_t max_lease_ms, default_lease_ms, max_wait_ms;
+    uint64_t max_lease_ms, max_wait_ms;
     uint64_t put_timeout_ms, put_timeout_rate, put_release_timeout_ms, soft_pin_ms;
     uint64_t max_leases_per_client, max_puts_per_client, max_batch_keys;
 };

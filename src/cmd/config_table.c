@@ -136,7 +136,6 @@ const struct config_row config_rows[] = {
     NUM(CONFIG_INT, "lfu-log-factor", lfu_log_factor, "10", 0, 10000, M, apply_store),
     NUM(CONFIG_INT, "lfu-decay-time", lfu_decay_minutes, "1", 0, 100000, M, apply_store),
     NUM(CONFIG_MS, "max-lease", max_lease_ms, "10s", 10, 3600000, M, apply_store),
-    NUM(CONFIG_MS, "default-lease", default_lease_ms, "5s", 1, 3600000, M, NULL),
     NUM(CONFIG_MS, "max-wait", max_wait_ms, "1h", 1, 86400000, M, NULL),
     NUM(CONFIG_MS, "put-timeout", put_timeout_ms, "30s", 10, 86400000, M, apply_store),
     NUM(CONFIG_BYTES, "put-timeout-rate", put_timeout_rate, "100000000", 1024, BIG, M, apply_store),
