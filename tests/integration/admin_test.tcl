@@ -204,18 +204,19 @@ test {the books are in order (DEBUG CHECK)} {
 test {guarantee 5 in small: no file descriptors are left} {
     set dir /proc/[server pid]/fd
     r ping
-    set ::clients_before [info_field connected_clients]
+    only_main_client
     set before [llength [glob -directory $dir *]]
     for {set i 0} {$i < 50} {incr i} {
         set c [client]
         if {$i % 2} {$c ping} else {resp::raw $c "*2\r\n\$3\r\nGET"}
         drop $c
     }
-    wait_for "clients to be gone" {[info_field connected_clients] == $::clients_before}
+    only_main_client
     assert_equal $before [llength [glob -directory $dir *]]
 }
 
 test {maxclients} {
+    only_main_client
     r config set maxclients 5
     set many {}
     for {set i 0} {$i < 4} {incr i} {lappend many [client]}
@@ -224,7 +225,7 @@ test {maxclients} {
     assert_equal "(error) ERR max number of clients reached" [resp::recv $c]
     drop $c
     foreach c $many {drop $c}
-    wait_for "clients to be gone" {[info_field connected_clients] == 1}
+    only_main_client
     r config set maxclients 10000
 }
 

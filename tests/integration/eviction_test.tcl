@@ -154,7 +154,7 @@ test {max-objects is kept by eviction} {
     r config set max-objects 100
     for {set i 0} {$i < 500} {incr i} {put k$i 100}
     for {set i 0} {$i < 500} {incr i} {assert_equal OK [r set s$i v]}
-    assert {[r dbsize] <= 100}
+    assert_range 50 [r dbsize] 100
     assert_equal 1 [r exists s499]
     r config set max-objects 0
 }

@@ -329,6 +329,13 @@ proc drop {c} {
     resp::close $c
 }
 
+# Closes all connections but that of r, and waits until the server has seen it.
+proc only_main_client {} {
+    set main [r]
+    foreach c $::clients {if {$c ne $main} {drop $c}}
+    wait_for "the other connections to be gone" {[info_field connected_clients] == 1}
+}
+
 # A field of INFO, of the current server.
 proc info_field {name {c ""}} {
     if {$c eq ""} {set c [r]}
