@@ -1,6 +1,6 @@
 # Leases: what a reader may count on, and when space comes back.
 source [file join [file dirname [info script]] harness.tcl]
-start_server --pool-size 8mb --max-lease 10000
+start_server --pool-size 8mb --max-lease 10000 --eviction-high-watermark 1
 
 proc put {c key size args} {
     set put [$c putstart $key $size {*}$args]
