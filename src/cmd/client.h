@@ -84,9 +84,10 @@ struct client_io {
     size_t in_pos;
     struct big_arg *big; /* newest first; the first may be incomplete */
     bool big_reading;
-    char *kept;           /* bytes of the arguments of a job or postponed request */
-    char *kept_big;       /* chain of blocks: arguments before a large one */
-    size_t heap_bytes;    /* held by large arguments and kept ones */
+    bool held;         /* requests were left because it could not run more, not because they are incomplete */
+    char *kept;        /* bytes of the arguments of a job or postponed request */
+    char *kept_big;    /* chain of blocks: arguments before a large one */
+    size_t heap_bytes; /* held by large arguments and kept ones */
     unsigned redact_from; /* arguments from here on are not shown; with CLIENT_REDACTED */
     /* output */
     struct client_out out;

@@ -48,7 +48,8 @@ void client_read_deinit(void) {
 
 static struct resp_limits limits_of(const struct client *c) {
     if (LIKELY(c->authenticated))
-        return (struct resp_limits){1024 * 1024, server.config->proto_max_bulk_len, 64 * 1024, BIG_MIN, false};
+        return (struct resp_limits){1024 * 1024, server.config->proto_max_bulk_len, 64 * 1024, BIG_MIN,
+                                    false};
     return (struct resp_limits){10, 16384, 64 * 1024, SIZE_MAX, true};
 }
 
@@ -259,7 +260,8 @@ static void run_one(struct client *c, const struct cmd *cmd, struct resp_parser 
 }
 
 /* Runs the whole requests of a pipeline; leaves what needs more thought to run_requests. Returns the bytes it used. */
-static size_t run_pipeline(struct client *c, const struct resp_limits *limits, const char *data, size_t len, unsigned *left) {
+static size_t run_pipeline(struct client *c, const struct resp_limits *limits, const char *data, size_t len,
+                           unsigned *left) {
     const struct cmd *cmd[AHEAD];
     struct span key[AHEAD];
     uint64_t hash[AHEAD];
@@ -333,7 +335,17 @@ static size_t run_requests(struct client *c, const char *data, size_t len) {
         case RESP_ERROR: protocol_error(c, p->error); return len;
         }
     }
+    io->held = pos < len && !client_may_run(c);
     return io->flags & (CLIENT_CLOSE_AFTER_REPLY | CLIENT_CLOSE_SOON) ? len : pos;
+}
+
+/* The replies go out. If it was they that held requests back, sending them may have been enough to go on. */
+static void end_output(struct client *c) {
+    client_output_end(c);
+    if (UNLIKELY(c->io->held) && client_may_run(c)) {
+        c->io->held = false;
+        client_ready(c);
+    }
 }
 
 /* Goes on with what is kept in io->in. */
@@ -362,7 +374,7 @@ void client_run_input(struct client *c) {
         io->flags &= ~CLIENT_READ_OFF;
         if (net_watch_set(&io->watch, io->watch.events | NET_READ) != TARN_OK) client_close_soon(c);
     }
-    client_output_end(c);
+    end_output(c);
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------------------------ */
@@ -386,7 +398,8 @@ static bool arrived(struct client *c, ssize_t n) {
 static void read_scratch(struct client *c) {
     struct client_io *io = c->io;
     size_t have = io->in.len - io->in_pos;
-    ssize_t n = syscall(SYS_read, io->watch.fd, scratch + have, SCRATCH_SIZE - have); /* read() is a cancellation point */
+    ssize_t n = syscall(SYS_read, io->watch.fd, scratch + have,
+                        SCRATCH_SIZE - have); /* read() is a cancellation point */
     if (!arrived(c, n)) return;
     if (UNLIKELY(have > 0)) {
         memcpy(scratch, io->in.data + io->in_pos, have);
@@ -397,7 +410,7 @@ static void read_scratch(struct client *c) {
     client_output_begin(c);
     size_t used = run_requests(c, scratch, len);
     if (UNLIKELY(used < len)) buf_append(&io->in, scratch + used, len - used);
-    client_output_end(c);
+    end_output(c);
 }
 
 /* Its requests may not run now, or what is there is long already. */
@@ -458,7 +471,7 @@ static void read_big(struct client *c) {
     client_output_begin(c);
     size_t used = run_requests(c, scratch, rest);
     if (used < rest) buf_append(&io->in, scratch + used, rest - used);
-    client_output_end(c);
+    end_output(c);
 }
 
 void client_on_event(void *arg, unsigned events) {
