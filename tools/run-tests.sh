@@ -138,6 +138,10 @@ for group in "${groups[@]}"; do
         if [ -f tests/integration/run.tcl ]; then
             run_one integration $((420 * slow)) tclsh tests/integration/run.tcl --server "$TARN_SERVER" --jobs "$jobs_max" ${TCL_ARGS:-}
         fi
+        # A library built with a sanitizer does not load into a Python that was not.
+        if [ "$kind" = release ]; then
+            TARN_LIB="$root/$build/libtarn.so" run_one ctypes 180 python3 tests/integration/ctypes_test.py
+        fi
         ;;
     docs) run_one docs 60 tclsh tools/check-docs.tcl --server "$TARN_SERVER" ;;
     *) echo "run-tests: unknown group '$group'" >&2; exit 2 ;;

@@ -304,7 +304,10 @@ static void slice_done(struct transport_op *top) {
     k->outstanding--;
     o->op->used = k->name;
     if (top->status != TARN_OK) {
-        slice_failed(s, top->status, !is_path_failure(top->status), clock_boot_ms());
+        /* Bytes of a write may still be on their way to a host that has not closed the connection itself. Sent again by
+         * another one they could land twice, the second time in somebody else's space. */
+        bool final = !is_path_failure(top->status) || (o->op->write && top->status != TARN_ECLOSED);
+        slice_failed(s, top->status, final, clock_boot_ms());
     } else if (--o->slices_left == 0) {
         op_finish(o, TARN_OK);
     }

@@ -391,7 +391,7 @@ static void attach_blocks(struct store *s, struct store_put *p, struct object *o
 static tarn_status complete(struct store *s, struct store_put *p, uint64_t hash, int64_t crc,
                             const uint32_t *crcs, size_t n_crcs, const struct span *value) {
     struct span key = span_of(p->key, p->key_len);
-    struct object *o = record_new(s, key, p->in_line ? value : NULL, p->token, &p->event);
+    struct object *o = record_new(s, key, value, p->token, &p->event);
     if (!o) return TARN_EOOM;
     make_way(s, key, hash);
     if (crc >= 0) set_crc(o, (uint32_t)crc);
@@ -417,7 +417,8 @@ tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int6
     uint64_t hash = store_hash(key);
     struct store_put *p = put_by_key(s, key, hash);
     if (p && p->token == token && p->state == PUT_OPEN && !put_flushed(s, p)) {
-        if (p->in_line ? !value || value->len != p->size : value != NULL) return TARN_EINVAL;
+        struct span v = value ? *value : span_of(NULL, 0);
+        if (v.len != (p->in_line ? p->size : 0)) return TARN_EINVAL;
         if (n_crcs &&
             (p->size <= STORE_CRC_BLOCK || n_crcs != (p->size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK))
             return TARN_EINVAL;
@@ -427,7 +428,7 @@ tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int6
             put_free(s, p);
             return TARN_EIO;
         }
-        return complete(s, p, hash, crc, crcs, n_crcs, value);
+        return complete(s, p, hash, crc, crcs, n_crcs, p->in_line ? &v : NULL);
     }
     struct object *o = store_find_hashed(s, key, hash);
     if (o && object_version(o) == token) return TARN_OK;

@@ -228,7 +228,7 @@ store_put_deadline_ms(const struct store_put *put); /* mono ms: put-timeout, to 
 bool store_put_is_inline(const struct store_put *put);
 
 /* crc < 0: none. failed: bit i, replica i failed (all failed: the put is revoked, TARN_EIO). crcs: one per
- * STORE_CRC_BLOCK, or NULL. value: only for inline puts (NULL otherwise). TARN_ETOKEN when this is not the token of the
+ * STORE_CRC_BLOCK, or NULL. value: of inline puts (others: NULL or empty). TARN_ETOKEN when this is not the token of the
  * open put or of the current object; repeating a successful one is TARN_OK. */
 tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int64_t crc, uint32_t failed,
                           const uint32_t *crcs, size_t n_crcs, const struct span *value);
