@@ -232,8 +232,9 @@ bool room_clearing(const struct store *s, const struct object *o);
 /* Finds put->blocks, evicting what it must. TARN_EAGAIN: call again in a later slice. */
 tarn_status room_make(struct store *s, struct store_put *put, unsigned *budget);
 void room_abandon(struct store *s, struct store_put *put);
-/* Makes sure one more object of domain fits the limits (objects, memory, quota). */
-tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsigned *budget);
+/* Makes sure that an object of so many bytes in domain keeps the limits (objects, memory, quota). coming: objects that are
+ * not counted among the puts yet. */
+tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsigned coming, unsigned *budget);
 
 /* quota.c */
 unsigned quota_domain(const struct store *s, struct span key);

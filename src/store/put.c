@@ -477,7 +477,8 @@ tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span
     uint64_t hash = store_hash(key);
     batch_number(s, b, hash);
     struct policy_event e = batch_event(s, b);
-    if ((st = room_limits(s, quota_domain(s, key), value.len, budget)) != TARN_OK) return st;
+    unsigned coming = s->config.max_objects && !index_find(&s->index, key, hash);
+    if ((st = room_limits(s, quota_domain(s, key), value.len, coming, budget)) != TARN_OK) return st;
     if ((st = claim_key(s, key, hash, options->supersede)) != TARN_OK) return st;
     b->pos++;
     if (*budget > 0) --*budget;

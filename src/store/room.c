@@ -40,13 +40,13 @@ static bool evict_any(struct store *s, int domain, unsigned *budget) {
     return true;
 }
 
-static bool over_limits(const struct store *s) {
-    if (s->config.max_objects && s->index.count + s->puts.count > s->config.max_objects) return true;
+static bool over_limits(const struct store *s, unsigned coming) {
+    if (s->config.max_objects && s->index.count + s->puts.count + coming > s->config.max_objects) return true;
     return s->config.max_memory && store_memory(s) > s->config.max_memory;
 }
 
-tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsigned *budget) {
-    while (UNLIKELY(over_limits(s))) {
+tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsigned coming, unsigned *budget) {
+    while (UNLIKELY(over_limits(s, coming))) {
         if (*budget == 0) return TARN_EAGAIN;
         if (!evict_any(s, -1, budget)) return *budget ? TARN_EOOM : TARN_EAGAIN;
         s->stat.evicted_limits++;
@@ -524,7 +524,7 @@ static tarn_status by_window(struct store *s, struct store_put *p, unsigned *bud
 
 tarn_status room_make(struct store *s, struct store_put *p, unsigned *budget) {
     if (p->plan) return by_window(s, p, budget);
-    tarn_status st = room_limits(s, quota_domain(s, span_of(p->key, p->key_len)), p->size, budget);
+    tarn_status st = room_limits(s, quota_domain(s, span_of(p->key, p->key_len)), p->size, 0, budget);
     if (st != TARN_OK || p->in_line) return st;
     uint64_t size = 0, available = s->evictable_units;
     for (uint32_t i = 0; i < s->space.n_segments; i++) {
