@@ -144,10 +144,14 @@ uint64_t index_scan(struct index *x, uint64_t cursor, void (*fn)(void *arg, stru
 }
 
 struct object *index_sample(const struct index *x, uint64_t random) {
-    uint64_t n = random % buckets(x);
+    /* From an empty bucket on to the next ones, so that a small table is not searched in vain. */
+    uint64_t n = random % buckets(x), steps = 64;
+    while (*bucket_at(x, n) == 0) {
+        if (--steps == 0) return NULL;
+        n = (n + 1) % buckets(x);
+    }
     unsigned length = 0;
     for (object_ref ref = *bucket_at(x, n); ref; ref = record_get(x->records, ref)->hash_next) length++;
-    if (!length) return NULL;
     object_ref ref = *bucket_at(x, n);
     for (unsigned skip = (unsigned)((random >> 40) % length); skip; skip--)
         ref = record_get(x->records, ref)->hash_next;

@@ -22,7 +22,7 @@ void index_prefetch_bucket(const struct index *x, uint64_t hash);
 void index_prefetch_head(const struct index *x, uint64_t hash);
 /* Visits the buckets of one step. fn may remove the object it is given. */
 uint64_t index_scan(struct index *x, uint64_t cursor, void (*fn)(void *arg, struct object *o), void *arg);
-/* The n-th object of a bucket chosen by random; NULL when that bucket is empty. */
+/* An object of a bucket chosen by random, or of one a little behind it; NULL when those are empty. */
 struct object *index_sample(const struct index *x, uint64_t random);
 uint64_t index_memory(const struct index *x);
 

@@ -205,7 +205,8 @@ struct store_put_options {
     uint64_t expire_wall_ms; /* 0: never */
     bool replace;            /* a current object stays readable until PUTEND */
     bool supersede;          /* SET: cancel another put of the key instead of TARN_EBUSY */
-    bool local; /* the writer is this process: its space is free at once when the put ends unfinished */
+    bool
+        local; /* the writer is this process: no time-out; its space stays its own until PUTEND or PUTREVOKE */
 };
 
 struct store_put;
