@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/log.h"
+#include "cmd/client.h"
 #include "cmd/stats.h"
 #include "cmd/waiters.h"
 #include "host/host.h"
@@ -31,7 +32,14 @@ static struct {
     size_t n, cap;
 } unhosted;
 
+/* The session is over for good, so the client that holds it must come back with a new one. */
 static void on_fence(void *arg, uint64_t session) {
+    struct client *c = client_find(session);
+    if (c != NULL) {
+        log_notice("Client id=%llu is cut off: a put of it was not ended in time",
+                   (unsigned long long)session);
+        client_close_soon(c);
+    }
     if (server.host != NULL) {
         host_fence(server.host, session);
         return;
@@ -46,8 +54,6 @@ static void on_fence(void *arg, uint64_t session) {
 static void on_fenced(void *arg, uint64_t session) {
     store_session_fenced(server.store, session);
 }
-
-static void on_removed(void *arg, struct span key, int why) {}
 
 static void on_host_event(void *arg, unsigned events) {
     host_poll(server.host);
@@ -135,7 +141,7 @@ static void set_up_identity(void) {
 }
 
 static bool set_up_books(const struct config *c) {
-    static const struct store_events events = {NULL, waiters_notify, on_fence, on_removed};
+    static const struct store_events events = {NULL, waiters_notify, on_fence};
     struct store_config sc;
     store_config_init(&sc);
     core_store_config(c, &sc);

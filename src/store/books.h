@@ -175,7 +175,7 @@ struct store {
 /* store.c */
 void book_insert(struct store *s, struct object *o, uint64_t hash, const struct policy_event *e);
 /* Out of the index, the policy, the quotas; its space goes free or to quarantine; the record is freed. */
-void book_remove(struct store *s, struct object *o, int why);
+void book_remove(struct store *s, struct object *o);
 bool book_stale(const struct store *s, const struct object *o);
 /* Leased, held or hard-pinned, or already in somebody's plan. */
 bool book_protected(const struct store *s, const struct object *o);

@@ -97,7 +97,7 @@ bool extra_due(struct store *s, unsigned *budget) {
     while (*budget > 0 && (n = wheel_pop(s->ttl_wheel, s->wall_ms, budget, &more))) {
         struct extra *x = CONTAINER_OF(n, struct extra, expire_node);
         s->stat.expired++;
-        book_remove(s, record_get(&s->records, x->object), STORE_WHY_EXPIRED);
+        book_remove(s, record_get(&s->records, x->object));
     }
     return more || *budget == 0;
 }

@@ -356,7 +356,7 @@ static void make_way(struct store *s, struct span key, uint64_t hash) {
     struct object *old = index_find(&s->index, key, hash);
     if (!old) return;
     s->stat.replaced++;
-    book_remove(s, old, STORE_WHY_REPLACED);
+    book_remove(s, old);
 }
 
 static void set_crc(struct object *o, uint32_t crc) {

@@ -348,9 +348,8 @@ void book_insert(struct store *s, struct object *o, uint64_t hash, const struct 
     d->policy[inl].ops->insert(&d->policy[inl], o, e);
 }
 
-void book_remove(struct store *s, struct object *o, int why) {
+void book_remove(struct store *s, struct object *o) {
     struct span key = store_object_key(o);
-    if (s->events.removed) s->events.removed(s->events.arg, key, why);
     index_remove(&s->index, o, store_hash(key));
     if (book_stale(s, o)) s->stale--;
     book_unlink(s, o);
@@ -375,7 +374,7 @@ void book_remove(struct store *s, struct object *o, int why) {
 
 void store_remove_object(struct store *s, struct object *o) {
     s->stat.removed++;
-    book_remove(s, o, STORE_WHY_DELETED);
+    book_remove(s, o);
 }
 
 bool store_remove(struct store *s, struct span key) {
@@ -413,7 +412,7 @@ struct object *store_find_hashed(struct store *s, struct span key, uint64_t hash
     if (UNLIKELY(s->planner && room_clearing(s, o))) return NULL;
     if (UNLIKELY((o->bits & OBJECT_EXTRA) && extra_expired(s, o))) {
         s->stat.expired++;
-        book_remove(s, o, STORE_WHY_EXPIRED);
+        book_remove(s, o);
         return NULL;
     }
     return o;
@@ -604,7 +603,7 @@ static void evict_one(struct store *s, struct object *o) {
     book_unlink(s, o);
     struct policy *p = policy_of(s, o);
     p->ops->evicted(p, o, store_hash(store_object_key(o)));
-    book_remove(s, o, STORE_WHY_EVICTED);
+    book_remove(s, o);
 }
 
 /* A group goes together as far as the budget and the others' leases let it. */
@@ -707,7 +706,7 @@ static bool sweep_flushed(struct store *s, unsigned *budget) {
         s->sweep_cursor = index_scan(&s->index, s->sweep_cursor, collect_stale, &w);
         for (unsigned i = 0; i < w.n; i++) {
             s->stat.removed++;
-            book_remove(s, w.found[i], STORE_WHY_DELETED);
+            book_remove(s, w.found[i]);
         }
         *budget -= *budget > w.n + 1 ? w.n + 1 : *budget;
     }

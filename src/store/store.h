@@ -78,9 +78,7 @@ struct store_events {
     void *arg;
     void (*complete)(void *arg, struct span key); /* an object became readable: wake those who WAIT for it */
     void (*fence)(void *arg, uint64_t session);   /* cut this writer off, then call store_session_fenced */
-    void (*removed)(void *arg, struct span key, int why); /* enum store_why */
 };
-enum store_why { STORE_WHY_DELETED, STORE_WHY_REPLACED, STORE_WHY_EXPIRED, STORE_WHY_EVICTED };
 
 /* Everything with its default; mono_ms and wall_ms are the time of birth. policy: "lru" ...; allocator: "offset" | "slab". */
 void store_config_init(struct store_config *c);
