@@ -84,6 +84,7 @@ struct client_io {
     size_t in_pos;
     struct big_arg *big; /* newest first; the first may be incomplete */
     bool big_reading;
+    bool sends_big;    /* its last requests had large arguments */
     bool held;         /* requests were left because it could not run more, not because they are incomplete */
     char *kept;        /* bytes of the arguments of a job or postponed request */
     char *kept_big;    /* chain of blocks: arguments before a large one */

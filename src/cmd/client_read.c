@@ -19,11 +19,13 @@
 #include "cmd/stats.h"
 #include "cmd/table.h"
 
-#define SCRATCH_SIZE      (256u * 1024)
-#define LEFTOVER_SMALL    (16u * 1024)   /* copied in front of the next read rather than kept apart */
-#define READ_AHEAD_MAX    (1024u * 1024) /* of a client that is held back by this server, not by itself */
-#define BIG_MIN           (32u * 1024)
-#define BIG_PER_READ      (512u * 1024)
+#define SCRATCH_SIZE   (256u * 1024)
+#define LEFTOVER_SMALL (16u * 1024)   /* copied in front of the next read rather than kept apart */
+#define READ_AHEAD_MAX (1024u * 1024) /* of a client that is held back by this server, not by itself */
+#define BIG_MIN        (32u * 1024)
+#define BIG_PER_READ   (192u * 1024) /* still in the second cache when its checksum is taken */
+#define FIRST_READ_BIG                                                                                       \
+    (16u * 1024) /* where a large argument is likely, little of it should arrive in the shared buffer */
 #define BIG_FIRST         (64u * 1024)
 #define REQUESTS_PER_TURN 1024u
 
@@ -158,6 +160,7 @@ static void begin_big(struct client *c) {
     struct client_io *io = c->io;
     struct resp_parser *p = own_parser(c);
     keep_before_big(c, p);
+    io->sends_big = true;
     struct big_arg *b = xcalloc(1, sizeof(*b));
     b->len = p->big_len;
     if (c->big == NULL) b->sink = cmd_big_begin(c, p->argv, p->big_index, b->len);
@@ -278,6 +281,7 @@ static size_t run_pipeline(struct client *c, const struct resp_limits *limits, c
             key[keys++] = p->argv[1];
         end[n++] = pos += used;
     }
+    if (UNLIKELY(n > 1)) c->io->sends_big = false;
     if (keys > 1) store_prefetch(server.store, key, keys, hash);
     size_t i = 0;
     for (pos = 0; i < n && client_may_run(c) && *left > 0; pos = end[i++]) {
@@ -398,8 +402,9 @@ static bool arrived(struct client *c, ssize_t n) {
 static void read_scratch(struct client *c) {
     struct client_io *io = c->io;
     size_t have = io->in.len - io->in_pos;
-    ssize_t n = syscall(SYS_read, io->watch.fd, scratch + have,
-                        SCRATCH_SIZE - have); /* read() is a cancellation point */
+    size_t room = UNLIKELY(io->sends_big) ? FIRST_READ_BIG + LEFTOVER_SMALL : SCRATCH_SIZE;
+    ssize_t n =
+        syscall(SYS_read, io->watch.fd, scratch + have, room - have); /* read() is a cancellation point */
     if (!arrived(c, n)) return;
     if (UNLIKELY(have > 0)) {
         memcpy(scratch, io->in.data + io->in_pos, have);

@@ -62,7 +62,11 @@ static uint64_t mapped_memory(void) {
 }
 
 #ifdef TARN_SANITIZER
+/* AddressSanitizer's allocator answers mallinfo with zeroes. */
+extern size_t __sanitizer_get_current_allocated_bytes(void) __attribute__((weak));
+
 static uint64_t heap_memory(void) {
+    if (__sanitizer_get_current_allocated_bytes != NULL) return __sanitizer_get_current_allocated_bytes();
     struct mallinfo2 m = mallinfo2();
     return m.uordblks + m.hblkhd;
 }
