@@ -1,0 +1,120 @@
+# tarn-benchmark against a real server: the trace replay must agree with a model, and no mode may fail.
+source [file join [file dirname [info script]] harness.tcl]
+
+set bench [file join [file dirname $::server_binary] tarn-benchmark]
+if {![file executable $bench]} {set bench [file join $::root src tarn-benchmark]}
+
+proc bench {args} {
+    return [exec $::bench -p [server port] --json {*}$args 2>@1]
+}
+
+proc field {json name} {
+    if {![regexp "\"$name\":(\"\[^\"\]*\"|\[-0-9.e+\]+)" $json -> value]} {error "no $name in: $json"}
+    return $value
+}
+
+# Requests that share prefixes, more blocks than the pool holds. The generator is fixed: the test is the same every time.
+set state 12345
+proc random {n} {
+    set ::state [expr {($::state * 1103515245 + 12345) % 2147483648}]
+    return [expr {$::state / 65536 % $n}]
+}
+proc make_trace {path requests} {
+    set ::requests {}
+    set f [open $path w]
+    set next 0
+    set chains {{}}
+    for {set i 0} {$i < $requests} {incr i} {
+        set chain [lindex $chains [random [llength $chains]]]
+        set chain [lrange $chain 0 [random [expr {[llength $chain] + 1}]]]
+        for {set k [expr {1 + [random 20]}]} {$k > 0} {incr k -1} {
+            lappend chain $next
+            incr next
+        }
+        lappend chains $chain
+        if {[llength $chains] > 30} {set chains [lrange $chains 1 end]}
+        lappend ::requests $chain
+        puts $f "{\"timestamp\": $i, \"input_length\": [expr {512 * [llength $chain]}], \"output_length\": 1, \"hash_ids\": \[[join $chain {, }]\]}"
+    }
+    close $f
+}
+
+# Hits of an LRU of so many blocks, each request using its prefix and then putting the rest.
+proc lru_hits {capacity} {
+    set lru [dict create]
+    set hits 0
+    foreach chain $::requests {
+        set hit 1
+        foreach block $chain {
+            if {$hit && [dict exists $lru $block]} {
+                incr hits
+                dict unset lru $block
+            } else {
+                set hit 0
+                if {[dict exists $lru $block]} {
+                    dict unset lru $block
+                } elseif {[dict size $lru] >= $capacity} {
+                    dict unset lru [lindex [dict keys $lru] 0]
+                }
+            }
+            dict set lru $block 1
+        }
+    }
+    return $hits
+}
+
+set trace [file join [temp_dir] trace.jsonl]
+make_trace $trace 400
+
+start_server --pool-size [expr {300 * 4096}] --eviction-high-watermark 1 --eviction-policy lru
+foreach transport {shm tcp} {
+    test "guarantee 1: a replay over $transport reads back every byte, and hits what an LRU of 300 blocks would" {
+        r flushall
+        set blocks 0
+        foreach chain $requests {incr blocks [llength $chain]}
+        set json [bench replay $trace --transport $transport]
+        assert_equal 400 [field $json requests]
+        assert_equal $blocks [field $json blocks]
+        assert_equal 0 [field $json mismatched_blocks]
+        assert_equal 0 [field $json failed_puts]
+        assert_equal [lru_hits 300] [field $json hit_blocks]
+        assert_equal [expr {4096 * [field $json hit_blocks]}] [field $json bytes_read]
+        assert {[info_field evicted_objects] > 0}
+    }
+}
+
+test {a replay by four threads puts and gets without a wrong byte} {
+    set json [bench replay $trace --threads 4 --limit 200]
+    assert_equal 200 [field $json requests]
+    assert_equal 0 [field $json mismatched_blocks]
+}
+
+test {a trace that is none is refused with its line} {
+    set f [open $trace.bad w]
+    puts $f "{\"timestamp\": 0, \"hash_ids\": \[1, 2\]}\n{\"hash_ids\": \[}"
+    close $f
+    assert_error "*2*" {bench replay $trace.bad}
+    assert_error "*$trace.none*" {bench replay $trace.none}
+}
+
+stop_server
+start_server --pool-size 64mb
+test {meta: every operation does its work} {
+    foreach op {put get exists prefix} {
+        assert {[field [bench meta --op $op --keys 2000 --seconds 0.2 --batch 64] keys_per_s] > 0}
+    }
+    assert {[info_field put_ends] >= 2000}
+}
+
+test {data: every path, checked} {
+    foreach transport {shm tcp resp} {
+        foreach op {get put mix} {
+            set json [bench data --transport $transport --op $op --block-size 4k,1m --batch 1,4 --seconds 0.1 --check]
+            assert_match "*\"transport\":\"$transport\"*" $json
+            assert {[field $json gb_per_s] > 0}
+        }
+    }
+    assert_error "*rdma*" {bench data --transport rdma --seconds 0.1}
+}
+
+finish
