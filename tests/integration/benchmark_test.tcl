@@ -114,7 +114,7 @@ test {data: every path, checked} {
             assert {[field $json gb_per_s] > 0}
         }
     }
-    assert_error "*rdma*" {bench data --transport rdma --seconds 0.1}
+    assert_error "*RDMA*" {bench data --transport rdma --seconds 0.1}
 }
 
 finish
