@@ -7,13 +7,11 @@
 #include <sys/time.h>
 #include <sys/utsname.h>
 #include <unistd.h>
-#ifndef TARN_SANITIZER
-#include <jemalloc/jemalloc.h>
-#endif
 #include "base/assert.h"
 #include "cmd/client.h"
 #include "cmd/core.h"
 #include "cmd/families.h"
+#include "cmd/heap.h"
 #include "cmd/info.h"
 #include "cmd/introspect.h"
 #include "cmd/reply.h"
@@ -112,22 +110,6 @@ static void write_clients(struct buf *out) {
     info_line(out, "max_batch_keys:%llu", (ull)server.config->max_batch_keys);
 }
 
-struct allocator {
-    size_t allocated, active, resident;
-};
-static struct allocator allocator_figures(void) {
-    struct allocator a = {0, 0, 0};
-#ifndef TARN_SANITIZER
-    size_t n = sizeof(size_t);
-    mallctl("stats.allocated", &a.allocated, &n, NULL, 0);
-    mallctl("stats.active", &a.active, &n, NULL, 0);
-    mallctl("stats.resident", &a.resident, &n, NULL, 0);
-#else
-    a.allocated = a.active = a.resident = (size_t)stats_used_memory();
-#endif
-    return a;
-}
-
 static double ratio(uint64_t a, uint64_t b) {
     return b > 0 ? (double)a / (double)b : 0;
 }
@@ -143,7 +125,8 @@ static void write_memory(struct buf *out) {
     store_get_stats(server.store, &s);
     uint64_t used = stats_used_memory(), rss = stats_resident_memory(), clients_memory = 0;
     uint64_t system = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    struct allocator a = allocator_figures();
+    struct heap_figures a;
+    heap_get_figures(&a);
     if (used > stats.peak_memory) stats.peak_memory = used;
     for (const struct client *c = clients.head; c != NULL; c = c->io->all.next)
         clients_memory += client_memory(c);
@@ -176,11 +159,7 @@ static void write_memory(struct buf *out) {
     info_line(out, "mem_replication_backlog:0");
     info_line(out, "mem_clients_slaves:0");
     info_line(out, "mem_clients_normal:%llu", (ull)clients_memory);
-#ifdef TARN_SANITIZER
-    info_line(out, "mem_allocator:libc");
-#else
-    info_line(out, "mem_allocator:jemalloc-" JEMALLOC_VERSION);
-#endif
+    info_line(out, "mem_allocator:%s", heap_allocator());
     info_line(out, "active_defrag_running:0");
     info_line(out, "lazyfree_pending_objects:%llu", (ull)s.sweep_objects);
     info_line(out, "mem_books:%llu", (ull)s.memory);

@@ -1,13 +1,8 @@
 /* MEMORY STATS, DOCTOR, MALLOC-STATS, PURGE. */
-#include <stdlib.h>
-#ifdef TARN_SANITIZER
-#include <malloc.h>
-#else
-#include <jemalloc/jemalloc.h>
-#endif
 #include "cmd/client.h"
 #include "cmd/core.h"
 #include "cmd/families.h"
+#include "cmd/heap.h"
 #include "cmd/stats.h"
 
 static void field(struct client *c, const char *name, uint64_t v) {
@@ -69,36 +64,16 @@ void cmd_memory_doctor(struct client *c) {
     buf_free(&out);
 }
 
-#ifdef TARN_SANITIZER
-void cmd_memory_malloc_stats(struct client *c) {
-    reply_verbatim(c, "txt", SPAN("No figures: this is a sanitizer build without jemalloc."));
-}
-void cmd_memory_purge(struct client *c) {
-    malloc_trim(0);
-    reply_ok(c);
-}
-#else
-static void add_text(void *arg, const char *text) {
-    buf_append_str(arg, text);
-}
-
 void cmd_memory_malloc_stats(struct client *c) {
     struct buf out = {NULL, 0, 0};
-    malloc_stats_print(add_text, &out, NULL);
+    heap_report(&out);
     reply_verbatim(c, "txt", span_of(out.data, out.len));
     buf_free(&out);
 }
 
 void cmd_memory_purge(struct client *c) {
-    char name[48];
-    struct buf b = {NULL, 0, 0};
-    buf_printf(&b, "arena.%u.purge", (unsigned)MALLCTL_ARENAS_ALL);
-    buf_append_char(&b, '\0');
-    memcpy(name, b.data, b.len < sizeof(name) ? b.len : sizeof(name));
-    buf_free(&b);
-    if (mallctl(name, NULL, NULL, NULL, 0) == 0)
+    if (heap_purge())
         reply_ok(c);
     else
         reply_error(c, "Error purging dirty pages");
 }
-#endif

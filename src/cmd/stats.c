@@ -5,14 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#ifdef TARN_SANITIZER
-#include <malloc.h>
-#else
-#include <jemalloc/jemalloc.h>
-#endif
 #include "base/assert.h"
 #include "base/hist.h"
 #include "cmd/client.h"
+#include "cmd/heap.h"
 #include "cmd/reply.h"
 #include "cmd/table.h"
 
@@ -61,24 +57,11 @@ static uint64_t mapped_memory(void) {
     return s.memory_records + s.memory_blocks;
 }
 
-#ifdef TARN_SANITIZER
-/* AddressSanitizer's allocator answers mallinfo with zeroes. */
-extern size_t __sanitizer_get_current_allocated_bytes(void) __attribute__((weak));
-
 static uint64_t heap_memory(void) {
-    if (__sanitizer_get_current_allocated_bytes != NULL) return __sanitizer_get_current_allocated_bytes();
-    struct mallinfo2 m = mallinfo2();
-    return m.uordblks + m.hblkhd;
+    struct heap_figures f;
+    heap_get_figures(&f);
+    return f.allocated;
 }
-#else
-static uint64_t heap_memory(void) {
-    uint64_t epoch = 1;
-    size_t size = sizeof(epoch), allocated = 0, n = sizeof(allocated);
-    mallctl("epoch", &epoch, &size, &epoch, size);
-    mallctl("stats.allocated", &allocated, &n, NULL, 0);
-    return allocated;
-}
-#endif
 
 uint64_t stats_used_memory(void) {
     return heap_memory() + mapped_memory();

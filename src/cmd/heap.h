@@ -1,0 +1,21 @@
+/* What the memory allocator says of itself. jemalloc is linked to the binaries, not to tests and sanitizer builds, so its
+ * functions are looked for when they are needed. */
+#ifndef TARN_CMD_HEAP_H
+#define TARN_CMD_HEAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include "base/buf.h"
+
+struct heap_figures {
+    size_t allocated, active, resident; /* bytes; equal where the allocator tells one figure only */
+};
+void heap_get_figures(struct heap_figures *figures_p);
+/* "jemalloc-5.3.0" or "libc". */
+const char *heap_allocator(void);
+/* Appends the allocator's own report. */
+void heap_report(struct buf *out);
+/* Gives free pages back to the system. */
+bool heap_purge(void);
+
+#endif

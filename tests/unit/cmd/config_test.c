@@ -1,0 +1,158 @@
+/* The configuration: every option parses its own default, mistakes are told with their place, REWRITE keeps what it should. */
+#include "cmd/config.h"
+#include "cmd/config_table.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include "../test.h"
+
+static struct config config;
+static char *why;
+
+static bool load(const char *text) {
+    free(why);
+    why = NULL;
+    config_init(&config);
+    bool ok = config_load_text(&config, "test.conf", text, strlen(text), &why);
+    return ok;
+}
+
+static bool told(const char *part) {
+    return why != NULL && strstr(why, part) != NULL;
+}
+
+static struct span shown(const char *name) {
+    static struct buf out;
+    buf_clear(&out);
+    config_row_format(config_row_find(span_str(name)), &config, &out);
+    return span_of(out.data, out.len);
+}
+
+TEST(defaults_are_values) {
+    config_init(&config);
+    CHECK_EQ(config.port, 6479);
+    CHECK_EQ(config.pool_size, UINT64_C(1) << 30);
+    CHECK(config_validate(&config, &why));
+    config_deinit(&config);
+}
+
+TEST(units) {
+    CHECK(load("pool-size 2gb\nmax-lease 3s\nput-timeout 1min\nmaxmemory 100mb\nmax-objects 10k\n"));
+    CHECK_EQ(config.pool_size, UINT64_C(2) << 30);
+    CHECK_EQ(config.max_lease_ms, UINT64_C(3000));
+    CHECK_EQ(config.put_timeout_ms, UINT64_C(60000));
+    CHECK_EQ(config.maxmemory, UINT64_C(100) << 20);
+    CHECK_EQ(config.max_objects, UINT64_C(10000));
+    config_deinit(&config);
+    uint64_t ms;
+    CHECK(config_parse_ms(SPAN("1d"), &ms) && ms == 86400000);
+    CHECK(!config_parse_ms(SPAN("1 s"), &ms) && !config_parse_ms(SPAN("s"), &ms) &&
+          !config_parse_ms(SPAN("-1"), &ms));
+    CHECK(!config_parse_ms(SPAN("18446744073709551615d"), &ms));
+}
+
+TEST(mistakes_name_their_place) {
+    CHECK(!load("\n# comment\nprot 1\n") && told("test.conf:3: unknown option 'prot'"));
+    config_deinit(&config);
+    CHECK(!load("port 70000\n") && told("test.conf:1: port must be a number from 0 to 65535"));
+    config_deinit(&config);
+    CHECK(!load("port\n") && told("port must be"));
+    config_deinit(&config);
+    CHECK(!load("eviction-policy clock\n") && told("must be one of lru fifo lfu sieve s3fifo"));
+    config_deinit(&config);
+    CHECK(!load("eviction-ratio nan\n") && told("must be a number from"));
+    config_deinit(&config);
+    CHECK(!load("requirepass \"open\n") && told("unbalanced quotes"));
+    config_deinit(&config);
+    CHECK(!load("port 1\ntimeout 3\nport 2\n") && told("test.conf:3: port contradicts line 1"));
+    config_deinit(&config);
+    CHECK(load("port 1\nport 1\n"));
+    config_deinit(&config);
+    CHECK(!load("appendonly yes\n") && told("can only be 'no'"));
+    config_deinit(&config);
+    CHECK(!load("include /nowhere/at/all\n") &&
+          told("test.conf:1: include: /nowhere/at/all: cannot be read"));
+    config_deinit(&config);
+}
+
+TEST(values_that_contradict_each_other) {
+    CHECK(load("pool-size 0\npool-path /tmp/x\n"));
+    CHECK(!config_validate(&config, &why) && told("pool-path"));
+    config_deinit(&config);
+    CHECK(load("port 7000\ndata-port 7000\n"));
+    CHECK(!config_validate(&config, &why) && told("both 7000"));
+    config_deinit(&config);
+}
+
+TEST(output_limits_merge_by_class) {
+    CHECK(load("client-output-buffer-limit pubsub 1mb 2kb 7\nclient-output-buffer-limit normal 5mb 0 0\n"));
+    CHECK_EQ(config.output_limit[CONFIG_OUTPUT_PUBSUB].hard, UINT64_C(1) << 20);
+    CHECK_EQ(config.output_limit[CONFIG_OUTPUT_NORMAL].hard, UINT64_C(5) << 20);
+    CHECK(span_eq(shown("client-output-buffer-limit"), SPAN("normal 5242880 0 0 pubsub 1048576 2048 7")));
+    config_deinit(&config);
+}
+
+TEST(an_include_cannot_go_on_for_ever) {
+    char path[] = "/tmp/tarn-config-XXXXXX";
+    int fd = mkstemp(path);
+    CHECK(fd >= 0);
+    char *text = config_text("include %s\n", path);
+    CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+    config_init(&config);
+    free(why);
+    why = NULL;
+    CHECK(!config_load_file(&config, path, &why) && told("nested more than"));
+    unlink(path);
+    free(text);
+    config_deinit(&config);
+}
+
+TEST(command_line) {
+    char *args[] = {"--port", "7001", "--bind", "127.0.0.1", "::1", "--requirepass", ""};
+    config_init(&config);
+    CHECK(config_load_args(&config, 7, args, &why));
+    CHECK_EQ(config.port, 7001);
+    CHECK_EQ(config.bind.n, (size_t)2);
+    config_deinit(&config);
+    char *stray[] = {"--port", "7001", "7002"};
+    config_init(&config);
+    CHECK(!config_load_args(&config, 3, stray, &why) && told("command line: port must be"));
+    config_deinit(&config);
+}
+
+static void read_back(const char *path, char *out, size_t size) {
+    int fd = open(path, O_RDONLY);
+    ssize_t n = read(fd, out, size - 1);
+    close(fd);
+    out[n > 0 ? n : 0] = '\0';
+}
+
+TEST(rewrite_keeps_comments_and_changes_lines) {
+    char path[] = "/tmp/tarn-config-XXXXXX", after[2048];
+    const char *text = "# a comment\nport 7001\n\ntimeout 5\n# the end\n";
+    int fd = mkstemp(path);
+    CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+    char *args[] = {path};
+    config_init(&config);
+    free(why);
+    why = NULL;
+    CHECK(config_load_args(&config, 1, args, &why));
+    config.timeout_s = 9;
+    config.max_lease_ms = 7000;
+    CHECK(config_rewrite(&config, &why));
+    read_back(path, after, sizeof(after));
+    CHECK_STR(
+        after,
+        "# a comment\nport 7001\n\ntimeout 9\n# the end\n# Generated by CONFIG REWRITE\nmax-lease 7000\n");
+    CHECK(config_rewrite(&config, &why)); /* nothing more the second time */
+    read_back(path, after, sizeof(after));
+    CHECK_STR(
+        after,
+        "# a comment\nport 7001\n\ntimeout 9\n# the end\n# Generated by CONFIG REWRITE\nmax-lease 7000\n");
+    unlink(path);
+    config_deinit(&config);
+}
+
+TEST_MAIN()
