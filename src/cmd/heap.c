@@ -9,7 +9,7 @@ extern int mallctl(const char *name, void *oldp, size_t *oldlenp, void *newp, si
     __attribute__((weak));
 extern void malloc_stats_print(void (*write)(void *arg, const char *text), void *arg, const char *opts)
     __attribute__((weak));
-#define JEMALLOC_ALL_ARENAS 4096 /* MALLCTL_ARENAS_ALL */
+#define JEMALLOC_ALL_ARENAS 4096u /* MALLCTL_ARENAS_ALL */
 
 /* AddressSanitizer's allocator answers mallinfo with zeroes. */
 extern size_t __sanitizer_get_current_allocated_bytes(void) __attribute__((weak));

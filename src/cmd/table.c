@@ -9,7 +9,7 @@
 #include "base/assert.h"
 
 #define SLOTS        512u /* power of two, at least four times the top-level commands */
-#define NAME_LEN_MAX 16u /* two words tell longer names apart no more */
+#define NAME_LEN_MAX 16u  /* two words tell longer names apart no more */
 
 struct slot {
     uint64_t word[2]; /* the name's first and last eight bytes, lower case, zero-padded; they may overlap */
