@@ -78,8 +78,9 @@ static bool set_option(struct config *c, struct source *src, unsigned line, cons
     }
     unsigned *seen = &src->line_of[row - config_rows];
     if (*seen != 0 && row->type != CONFIG_OUTPUT && !config_row_equal(row, &fresh, c)) {
-        char *full = *seen == line ? config_text("%s is given twice, with different values", row->name)
-                                   : config_text("%s contradicts line %u", row->name, *seen);
+        char *full = line == 0 || *seen == line
+                         ? config_text("%s is given twice, with different values", row->name)
+                         : config_text("%s contradicts line %u", row->name, *seen);
         config_deinit(&fresh);
         return fail_at(src, line, full, why_p);
     }
