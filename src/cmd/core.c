@@ -137,7 +137,7 @@ void core_apply_config(void) {
 
 /* Beside the clients: listeners, files, the data port's connections and its threads' descriptors. */
 static uint64_t other_descriptors(const struct config *c) {
-    return 64 + (c->pool_size > 0 ? (uint64_t)c->data_maxclients + 4 * (uint64_t)c->data_threads : 0);
+    return 32 + (c->pool_size > 0 ? (uint64_t)c->data_maxclients + 4 * (uint64_t)c->data_threads : 0);
 }
 
 bool core_adjust_descriptors(struct config *c, const char **why_p) {
