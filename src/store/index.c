@@ -72,6 +72,8 @@ static void split_one(struct index *x) {
         x->mask = 2 * x->mask + 1;
         x->split = 0;
     }
+    /* The next split comes with the next insertion or so. */
+    __builtin_prefetch(record_get(x->records, *bucket_at(x, x->split)));
 }
 
 static void merge_one(struct index *x) {

@@ -12,6 +12,7 @@ static block_id id_new(struct space *sp) {
     block_id id = sp->free_ids;
     if (id) {
         sp->free_ids = block_get(sp, id)->next;
+        __builtin_prefetch(block_get(sp, sp->free_ids), 1); /* the next to be handed out lies anywhere */
     } else {
         if (!arena_grow(&sp->arena, ((size_t)sp->blocks + 1) * sizeof(struct block))) return 0;
         id = sp->blocks++;
