@@ -47,7 +47,8 @@ set pid [exec $server redis.conf.sample --port $port --data-port 0 --bind 127.0.
 
 proc stop {} {
     catch { exec kill $::pid }
-    for {set i 0} {$i < 100 && [file exists /proc/$::pid]} {incr i} { after 50 }
+    # exec reaps what has ended.
+    for {set i 0} {$i < 200 && [file exists /proc/$::pid]} {incr i} { after 25; exec true }
     catch { exec kill -9 $::pid }
     file delete -force $::directory
 }
