@@ -111,6 +111,8 @@ TEST(an_include_cannot_go_on_for_ever) {
 TEST(command_line) {
     char *args[] = {"--port", "7001", "--bind", "127.0.0.1", "::1", "--requirepass", ""};
     config_init(&config);
+    free(why);
+    why = NULL;
     CHECK(config_load_args(&config, 7, args, &why));
     CHECK_EQ(config.port, 7001);
     CHECK_EQ(config.bind.n, (size_t)2);
