@@ -105,6 +105,7 @@ void info_eviction(struct buf *out) {
     info_line(out, "room_policy:%llu", (ull)s.room_policy);
     info_line(out, "room_window:%llu", (ull)s.room_window);
     info_line(out, "room_slices:%llu", (ull)s.room_slices);
+    info_line(out, "room_gave_up:%llu", (ull)s.room_gave_up);
 }
 
 void info_data(struct buf *out) {
