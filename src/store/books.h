@@ -84,7 +84,7 @@ struct run {
     block_id block;      /* where the run began when it was found */
 };
 struct plan {
-    enum { PLAN_START, PLAN_SCAN, PLAN_CLEAR } phase;
+    enum { PLAN_SCAN, PLAN_CLEAR } phase;
     bool soft;        /* soft-pinned objects may go */
     bool wrapped;     /* the scan went on at the start of the segment */
     unsigned rounds;  /* scans that were overtaken by events */

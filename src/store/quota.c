@@ -139,11 +139,7 @@ static void move_object(void *arg, struct object *o) {
     if (linked) book_relink(s, o);
 }
 
-/* Puts under way remember their domain number: a domain that still has some stays until they are over. */
-static bool domain_busy(const struct store *s, unsigned n) {
-    return s->domains[n].objects > 0;
-}
-
+/* Puts learn their domain at PUTEND, so a domain that is leaving gets no new objects: one walk empties it. */
 bool quota_recount(struct store *s, unsigned *budget) {
     while (s->recount && *budget > 0) {
         struct recount r = {.s = s};
@@ -154,7 +150,7 @@ bool quota_recount(struct store *s, unsigned *budget) {
         s->recount_again = false;
         if (s->recount) break;
         for (unsigned i = 1; i < DOMAINS; i++)
-            if (s->domains[i].used && s->domains[i].leaving && !domain_busy(s, i)) domain_close(s, i);
+            if (s->domains[i].used && s->domains[i].leaving && s->domains[i].objects == 0) domain_close(s, i);
     }
     return s->recount;
 }
