@@ -56,7 +56,7 @@ endif
 ALL_CFLAGS = -std=gnu11 -D_GNU_SOURCE -DTARN_VERSION='"$(VERSION)"' -Isrc $(CFLAGS) $(WARN) -fPIC -fvisibility=hidden \
              -fno-strict-aliasing -fno-omit-frame-pointer -pthread $(HARDEN) $(SAN_FLAGS)
 ALL_LDFLAGS = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(SAN_FLAGS) $(LDFLAGS)
-LIBS := -levent_core -lsodium -lxxhash -lpcre2-8 -lhiredis -ldl -lm
+LIBS := -levent_core -lssl -lcrypto -lsodium -lxxhash -llz4 -lpcre2-8 -lhiredis -luring -ldl -lm
 # jemalloc replaces malloc in our own processes: not in the library that others load, and not under a sanitizer.
 MALLOC_LIBS := $(if $(SANITIZER),,-Wl$(,)--no-as-needed -ljemalloc -Wl$(,)--as-needed)
 
@@ -79,23 +79,30 @@ $(BUILD)/%.o: %.c $(FLAGS_FILE)
 
 # --- rooms: users before the used, which is the order of linking ------------------------------------------------------------
 
-ROOMS := server benchmark cmd client host engine store transport pool net resp base
+ROOMS := server node benchmark cmd repl cluster client persist host engine module store acl transport pool net resp tls base
 
 DEPS_base :=
+DEPS_tls := base
 DEPS_resp := base
 DEPS_net := base
 DEPS_pool := base
-DEPS_transport := base
+DEPS_transport := tls base
 DEPS_store := base
-DEPS_engine := transport pool resp net base
-DEPS_host := engine transport pool net resp base
-DEPS_client := host engine transport pool net resp base
-DEPS_cmd := host engine store transport pool net resp base
-DEPS_server := cmd host engine store transport pool net resp base
-DEPS_benchmark := client host engine transport pool net resp base
+DEPS_acl := base
+DEPS_cluster := store base
+DEPS_engine := transport pool resp net tls base
+DEPS_module := transport tls base
+DEPS_host := engine transport pool net resp tls base
+DEPS_client := host engine module transport pool net resp tls base
+DEPS_persist := base
+DEPS_repl := store resp net tls base
+DEPS_cmd := repl cluster persist host engine module store acl transport pool net resp tls base
+DEPS_server := cmd repl cluster persist host engine module store acl transport pool net resp tls base
+DEPS_node := client host engine module transport pool net resp tls base
+DEPS_benchmark := client host engine module transport pool net resp tls base
 
 # The source of a room, without the main of a binary.
-sources = $(filter-out src/server/main.c src/benchmark/main.c,$(wildcard src/$(1)/*.c src/$(1)/*/*.c))
+sources = $(filter-out src/server/main.c src/node/main.c src/benchmark/main.c,$(wildcard src/$(1)/*.c src/$(1)/*/*.c))
 objects = $(patsubst %.c,$(BUILD)/%.o,$(1))
 archives = $(patsubst %,$(BUILD)/lib%.a,$(1))
 
@@ -109,7 +116,7 @@ $(foreach r,$(ROOMS),$(eval $(call room_rules,$(r))))
 
 # --- binaries ---------------------------------------------------------------------------------------------------------------
 
-BINARIES := tarn-server tarn-benchmark
+BINARIES := tarn-server tarn-node tarn-benchmark tarn-check
 LIBTARN := libtarn.so.$(SOVERSION)
 LIBTARN_ROOMS := client $(DEPS_client)
 
@@ -124,7 +131,12 @@ endef
 
 $(BUILD)/tarn-server: $(BUILD)/src/server/main.o $(call archives,server $(DEPS_server))
 	$(call link,-rdynamic $(MALLOC_LIBS))
+$(BUILD)/tarn-node: $(BUILD)/src/node/main.o $(call archives,node $(DEPS_node))
+	$(call link,$(MALLOC_LIBS))
 $(BUILD)/tarn-benchmark: $(BUILD)/src/benchmark/main.o $(call archives,benchmark $(DEPS_benchmark))
+	$(call link,$(MALLOC_LIBS))
+
+$(BUILD)/tarn-check: $(BUILD)/src/check/main.o $(call archives,persist $(DEPS_persist))
 	$(call link,$(MALLOC_LIBS))
 
 # All of client, and what it pulls in from the rooms below. What is visible: src/libtarn.map.
@@ -142,16 +154,56 @@ $(BUILD)/libtarn.a: $(call archives,$(LIBTARN_ROOMS))
 	    -Wl,--no-whole-archive $(call archives,$(DEPS_client))
 	$(Q)objcopy --localize-hidden $(BUILD)/tarn.o
 	$(Q)rm -f $@ && $(AR) qcs $@ $(BUILD)/tarn.o
+# Where libtarn looks for modules in the end; built anew when that changes.
+LIBDIR_FILE := $(BUILD)/libdir
+ifneq ($(filter-out clean help lint,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(LIBDIR),$(file < $(LIBDIR_FILE)))
+$(file > $(LIBDIR_FILE),$(LIBDIR))
+endif
+endif
+$(LIBDIR_FILE): ;
+$(BUILD)/src/client/module_load.o: ALL_CFLAGS += -DTARN_LIBDIR='"$(LIBDIR)"'
+$(BUILD)/src/client/module_load.o: $(LIBDIR_FILE)
 # tarn_status.h is public, and the room that implements it does not know about libraries.
 $(BUILD)/src/base/status.o: ALL_CFLAGS += -fvisibility=default
 
-# The release binaries are also found in src/. Replaced by renaming, so that a running one is left alone.
+# --- modules: modules/NAME.so of modules/NAME/*.c ----------------------------------------------------------------------------------
+#
+# Each has its own copy of base and shows one symbol (src/module.h). The core links none of their libraries.
+
+MODULES := $(patsubst modules/%/,%,$(sort $(dir $(wildcard modules/*/*.c))))
+LIBS_rdma := -lrdmacm -libverbs
+$(BUILD)/modules/%.o: ALL_CFLAGS += -Imodules
+$(BUILD)/tests/fake_verbs/%.o $(BUILD)/tests/unit/rdma/%.o $(BUILD)/tests/fuzz/rdma_%.o: ALL_CFLAGS += -Imodules
+MODULE_FILES := $(MODULES:%=$(BUILD)/modules/%.so)
+define module_rules
+$(BUILD)/modules/$(1).so: $(call objects,$(wildcard modules/$(1)/*.c)) $(BUILD)/libbase.a modules/module.map
+	$$(call say,LINK,$$@)
+	$$(Q)$$(CC) -shared $$(ALL_LDFLAGS) -Wl,--version-script=modules/module.map $(if $(SANITIZER),,-Wl$(,)-z$(,)defs) \
+	    -o $$@.$$$$$$$$ $$(filter %.o,$$^) $(BUILD)/libbase.a $(LIBS_$(1)) -lxxhash -lm && mv -f $$@.$$$$$$$$ $$@
+endef
+$(foreach m,$(MODULES),$(eval $(call module_rules,$(m))))
+binaries: $(MODULE_FILES)
+
+# The rdma module over verbs that move bytes through sockets: what runs where there is no RDMA device, and shows what no device
+# shows (tests/fake_verbs/README.md).
+FAKE_VERBS_C := $(wildcard tests/fake_verbs/*.c)
+FAKE_RDMA := $(if $(FAKE_VERBS_C),$(BUILD)/tests/fake_verbs/rdma.so)
+$(BUILD)/tests/fake_verbs/rdma.so: $(call objects,$(wildcard modules/rdma/*.c) $(FAKE_VERBS_C)) $(BUILD)/libbase.a modules/module.map
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared $(ALL_LDFLAGS) -Wl,--version-script=modules/module.map -o $@.$$$$ $(filter %.o,$^) $(BUILD)/libbase.a -lxxhash -lm && \
+	    mv -f $@.$$$$ $@
+
+# The release binaries are also found in src/, modules in modules/. Replaced by renaming, so that a running one is left alone.
 ifeq ($(SANITIZER),)
 binaries: $(patsubst %,src/%,$(BINARIES) $(LIBTARN)) src/libtarn.so
 $(patsubst %,src/%,$(BINARIES) $(LIBTARN)): src/%: $(BUILD)/%
 	$(Q)cp -f $< $@.$$$$ && mv -f $@.$$$$ $@
 src/libtarn.so: src/$(LIBTARN)
 	$(Q)ln -sf $(LIBTARN) $@
+binaries: $(MODULES:%=modules/%.so)
+$(MODULES:%=modules/%.so): modules/%: $(BUILD)/modules/%
+	$(Q)cp -f $< $@.$$$$ && mv -f $@.$$$$ $@
 endif
 
 # --- tests --------------------------------------------------------------------------------------------------------------------
@@ -175,7 +227,13 @@ room_of = $(word 3,$(subst /, ,$(1)))
 UNIT_MAIN := $(filter tests/unit/%,$(TEST_MAIN))
 TRANSPORT_MAIN := $(filter tests/transport/%,$(TEST_MAIN))
 STRESS_MAIN := $(filter tests/stress/%,$(TEST_MAIN))
-$(foreach t,$(UNIT_MAIN),$(eval $(call test_rules,$(t),$(call room_of,$(t)) $(DEPS_$(call room_of,$(t))))))
+# tests/unit/rdma: the module's own objects over the fake verbs, without a file to load.
+RDMA_UNIT_MAIN := $(filter tests/unit/rdma/%,$(UNIT_MAIN))
+$(foreach t,$(filter-out $(RDMA_UNIT_MAIN),$(UNIT_MAIN)),$(eval $(call test_rules,$(t),$(call room_of,$(t)) $(DEPS_$(call room_of,$(t))))))
+$(BUILD)/librdma.a: $(call objects,$(wildcard modules/rdma/*.c) $(FAKE_VERBS_C))
+	$(call say,AR,$@)
+	$(Q)$(AR) qcs $@.$$$$ $^ && mv -f $@.$$$$ $@
+$(foreach t,$(RDMA_UNIT_MAIN),$(eval $(call test_rules,$(t),rdma module transport tls base)))
 $(foreach t,$(TRANSPORT_MAIN) $(STRESS_MAIN),$(eval $(call test_rules,$(t),$(LIBTARN_ROOMS))))
 
 # A fuzz target is tests/fuzz/NAME_fuzz.c. It links the room that its name begins with (resp_fuzz, host_frame_fuzz), or
@@ -186,7 +244,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_MUTATIONS ?= 5000
 export FUZZ_MUTATIONS
 fuzz_room = $(filter $(ROOMS),$(firstword $(subst _, ,$(notdir $(1)))))
-fuzz_rooms = $(if $(call fuzz_room,$(1)),$(call fuzz_room,$(1)) $(DEPS_$(call fuzz_room,$(1))),server $(DEPS_server))
+fuzz_rooms = $(if $(filter tests/fuzz/rdma_%,$(1)),rdma module transport tls base,$(if $(filter tests/fuzz/persist_%,$(1)),persist cluster store base,$(if $(call fuzz_room,$(1)),$(call fuzz_room,$(1)) $(DEPS_$(call fuzz_room,$(1))),server $(DEPS_server))))
 define fuzz_rules
 $(call program,$(1)): $(call objects,$(1)) $(if $(filter fuzz,$(SANITIZER)),,$(BUILD)/tests/fuzz/standalone_main.o) $(call archives,$(call fuzz_rooms,$(1)))
 	$$(call link,$(if $(filter fuzz,$(SANITIZER)),-fsanitize=fuzzer))
@@ -199,11 +257,26 @@ $(FAULT_SO): $(BUILD)/%.so: $(BUILD)/%.o
 	$(call say,LINK,$@)
 	$(Q)$(CC) -shared -pthread -o $@ $< -ldl
 
+# Small modules, good and bad, for the tests of the loader.
+TEST_MODULES_C := $(wildcard tests/modules/*.c)
+TEST_MODULES := $(patsubst %.c,$(BUILD)/%.so,$(TEST_MODULES_C))
+$(TEST_MODULES): $(BUILD)/%.so: $(BUILD)/%.o
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared $(ALL_LDFLAGS) -o $@.$$$$ $< && mv -f $@.$$$$ $@
+
+# What integration tests call: libtarn for scripts.
+TOOLS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/tools/*.c))
+$(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(call archives,$(LIBTARN_ROOMS))
+	$(call link,)
+
 # The examples of docs/LIBTARN.md see what a user sees: the public headers and the library.
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
-$(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libtarn.so src/tarn.h src/tarn_status.h
+PUBLIC_HEADERS := $(patsubst %,$(BUILD)/include/%,tarn.h tarn_transfer.h tarn_status.h)
+$(PUBLIC_HEADERS): $(BUILD)/include/%: src/%
+	@mkdir -p $(@D) && cp $< $@.$$$$ && mv -f $@.$$$$ $@
+$(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libtarn.so $(PUBLIC_HEADERS)
 	$(call say,CC,$<)
-	@mkdir -p $(@D) $(BUILD)/include && cp src/tarn.h src/tarn_status.h $(BUILD)/include
+	@mkdir -p $(@D)
 	$(Q)$(CC) -Wall -Wextra $(WERROR) $(CFLAGS) $(SAN_FLAGS) -I$(BUILD)/include $< -o $@.$$$$ -L$(BUILD) -ltarn -Wl,-rpath,'$$ORIGIN/..' && \
 	    mv -f $@.$$$$ $@
 
@@ -212,29 +285,29 @@ TRANSPORT := $(call program,$(TRANSPORT_MAIN))
 STRESS := $(call program,$(STRESS_MAIN))
 FUZZ := $(call program,$(FUZZ_C))
 
-.PHONY: deps tests test test-unit test-transport test-fuzz test-stress test-integration
+.PHONY: deps tests test test-unit test-transport test-fuzz test-stress test-robust test-chaos test-ha test-integration test-python test-rdma test-redis
 deps:
 	@deps/install.sh --quiet build test
 # Everything that tests run, built as far as it compiles: what is missing counts as a failed test.
-tests: binaries $(EXAMPLES) $(FAULT_SO) $(UNIT) $(TRANSPORT) $(STRESS) $(FUZZ)
+tests: binaries $(FAKE_RDMA) $(TEST_MODULES) $(EXAMPLES) $(FAULT_SO) $(TOOLS) $(UNIT) $(TRANSPORT) $(STRESS) $(FUZZ)
 
 JOBS ?= $(shell nproc)
 PARALLEL = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 RUN_TESTS = tools/run-tests.sh --build $(BUILD) --kind $(KIND)
 # Builds what it can, and writes down what should be there: run-tests.sh does not guess.
 define build_tests
-	@$(MAKE) --no-print-directory $(if $(V),,-s) -k $(PARALLEL) $(1) || echo '*** not everything was built; what is missing counts as failed'
+	+@$(MAKE) --no-print-directory $(if $(V),,-s) -k $(PARALLEL) $(1) || echo '*** not everything was built; what is missing counts as failed'
 	@printf '%s\n' $(UNIT:%=unit:%) $(TRANSPORT:%=transport:%) $(FUZZ:%=fuzz:%) $(STRESS:%=stress:%) > $(BUILD)/tests.list
 endef
 
 test: deps
 	$(call build_tests,tests)
-	@$(RUN_TESTS) unit transport fuzz stress integration docs
+	@$(RUN_TESTS) unit transport fuzz stress integration python docs
 test-unit:
-	$(call build_tests,$(UNIT) binaries $(FAULT_SO))
+	$(call build_tests,$(UNIT) binaries $(FAKE_RDMA) $(TEST_MODULES) $(FAULT_SO))
 	@$(RUN_TESTS) unit
 test-transport:
-	$(call build_tests,$(TRANSPORT) $(FAULT_SO))
+	$(call build_tests,$(TRANSPORT) binaries $(FAKE_RDMA) $(FAULT_SO))
 	@$(RUN_TESTS) transport
 test-fuzz:
 	$(call build_tests,$(FUZZ))
@@ -242,9 +315,42 @@ test-fuzz:
 test-stress:
 	$(call build_tests,$(STRESS) binaries $(FAULT_SO))
 	@$(RUN_TESTS) stress
+# Random bytes, crowds, peers that do not read: ROBUST_SECONDS=3600 of a storm and ROBUST_SEED=7 for other bytes.
+test-robust:
+	$(call build_tests,binaries $(FAULT_SO) $(TOOLS))
+	@$(RUN_TESTS) robust
+# Nodes, clients, disks and the master of a pool in trouble, for longer than in `make test`: CHAOS_SEEDS="5 6 7", STRESS_SECONDS=30 each.
+test-chaos:
+	$(call build_tests,$(BUILD)/tests/stress/chaos_stress binaries)
+	@$(RUN_TESTS) chaos
+# Masters that are killed, paused and cut off under Sentinels: HA_ROUNDS=20 HA_SEED=1, half a minute each.
+test-ha:
+	$(call build_tests,binaries $(TOOLS))
+	@$(RUN_TESTS) ha
+# Redis' own suite (docs/REDIS-COMPAT.md): REDIS=directory of its source, FILES="unit/expire unit/scan" for some of it.
+test-redis:
+	@test -n "$(REDIS)" || { echo 'make test-redis REDIS=DIR: DIR is an unpacked source of Redis 7.0'; exit 2; }
+	@$(MAKE) --no-print-directory $(PARALLEL) $(BUILD)/tarn-server
+	@utils/redis-compat/run.sh --server $(BUILD)/tarn-server $(REDIS) $(FILES)
+# Real verbs: soft-RoCE devices in an emulated machine (tests/rdma/README.md). TARN_RDMA_TESTS="smoke e2e": some topics of it.
+RDMA_TOOLS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/rdma/*.c))
+$(BUILD)/tests/rdma/%.o: ALL_CFLAGS += -Imodules
+$(RDMA_TOOLS): $(BUILD)/%: $(BUILD)/%.o $(call archives,$(LIBTARN_ROOMS))
+	$(call link,$(LIBS_rdma))
+RDMA_PROGRAMS := $(filter %/rdma_test,$(TRANSPORT)) $(RDMA_TOOLS)
+test-rdma:
+	@deps/install.sh --quiet build
+	@deps/install.sh --quiet rdma || echo '*** the packages of the group rdma could not be installed'
+	$(call build_tests,binaries $(TOOLS) $(RDMA_PROGRAMS))
+	@tests/rdma/run.sh --build $(BUILD) $(TARN_RDMA_TESTS)
 test-integration:
-	$(call build_tests,binaries $(FAULT_SO))
+	$(call build_tests,binaries $(FAKE_RDMA) $(TEST_MODULES) $(FAULT_SO) $(TOOLS) $(EXAMPLES))
 	@$(RUN_TESTS) integration docs
+
+# The Python package: PYTHON_TESTS="client_test aio_test" some of its tests, PYTHON=python3.12 with another Python than Debian's.
+test-python: deps
+	$(call build_tests,binaries)
+	@$(RUN_TESTS) python
 
 .PHONY: fuzz fuzz-build
 fuzz-build: $(FUZZ)
@@ -269,18 +375,23 @@ format:
 
 bench:
 	@deps/install.sh --quiet build bench
-	@$(MAKE) --no-print-directory $(PARALLEL) binaries
+	@$(MAKE) --no-print-directory $(PARALLEL) binaries $(BUILD)/tests/tools/kv
 	@utils/bench/all.sh
 
 clean:
 	rm -rf build tests/tmp
-	rm -f $(patsubst %,src/%,$(BINARIES) libtarn.so libtarn.so.*)
+	rm -f $(patsubst %,src/%,$(BINARIES) libtarn.so libtarn.so.*) modules/*.so
 
 help:
-	@echo 'make                    the binaries: src/tarn-server, src/tarn-benchmark, src/libtarn.so'
+	@echo 'make                    the binaries: src/tarn-server, src/tarn-node, src/tarn-benchmark, src/tarn-check, src/libtarn.so'
 	@echo 'make run                dependencies, build, and a server with a pool of 1gb on port 6479 (POOL_SIZE=, ARGS=)'
 	@echo 'make test               dependencies, build, all tests; one closing line says how many passed'
-	@echo '  test-unit test-transport test-fuzz test-stress test-integration   parts of it'
+	@echo '  test-unit test-transport test-fuzz test-stress test-integration test-python   parts of it'
+	@echo 'make test-robust        random requests at a whole server for a minute, ROBUST_SECONDS=3600 for an hour, ROBUST_SEED=7; crowds and the like'
+	@echo 'make test-chaos         a pool of many machines in trouble, two minutes'
+	@echo 'make test-ha            failovers under Sentinels and a load that checks, ten minutes'
+	@echo 'make test-redis REDIS=DIR   the test suite of Redis 7.0, of which DIR is the source, five minutes'
+	@echo 'make test-rdma          real verbs over soft-RoCE, in an emulated machine; no RDMA device is needed'
 	@echo 'make SANITIZER=address test   the same on sanitizer binaries (address, undefined, thread)'
 	@echo 'make lint               ranks of rooms, format, static analysis, documents'
 	@echo 'make format             clang-format over the tree'
@@ -294,20 +405,24 @@ help:
 .PHONY: install uninstall
 install: binaries $(BUILD)/libtarn.a
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(DOCDIR)
-	install -m 755 $(BUILD)/tarn-server $(BUILD)/tarn-benchmark $(DESTDIR)$(BINDIR)
+	install -m 755 $(patsubst %,$(BUILD)/%,$(BINARIES)) $(DESTDIR)$(BINDIR)
 	install -m 755 $(BUILD)/$(LIBTARN) $(DESTDIR)$(LIBDIR)/libtarn.so.$(VERSION)
 	ln -sf libtarn.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(LIBTARN)
 	ln -sf $(LIBTARN) $(DESTDIR)$(LIBDIR)/libtarn.so
 	install -m 644 $(BUILD)/libtarn.a $(DESTDIR)$(LIBDIR)
-	install -m 644 src/tarn.h src/tarn_status.h $(DESTDIR)$(INCLUDEDIR)
+	install -d $(DESTDIR)$(LIBDIR)/tarn
+	$(if $(MODULE_FILES),install -m 755 $(MODULE_FILES) $(DESTDIR)$(LIBDIR)/tarn)
+	install -m 644 src/tarn.h src/tarn_transfer.h src/tarn_status.h $(DESTDIR)$(INCLUDEDIR)
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' tools/tarn.pc.in \
 	    > $(DESTDIR)$(LIBDIR)/pkgconfig/tarn.pc
 	install -m 644 redis.conf.sample README.md CHANGELOG.md LICENSE $(DESTDIR)$(DOCDIR)
 uninstall:
 	rm -f $(patsubst %,$(DESTDIR)$(BINDIR)/%,$(BINARIES))
 	rm -f $(DESTDIR)$(LIBDIR)/libtarn.so $(DESTDIR)$(LIBDIR)/libtarn.so.* $(DESTDIR)$(LIBDIR)/libtarn.a
-	rm -f $(DESTDIR)$(LIBDIR)/pkgconfig/tarn.pc $(DESTDIR)$(INCLUDEDIR)/tarn.h $(DESTDIR)$(INCLUDEDIR)/tarn_status.h
+	rm -f $(DESTDIR)$(LIBDIR)/pkgconfig/tarn.pc $(DESTDIR)$(INCLUDEDIR)/tarn.h $(DESTDIR)$(INCLUDEDIR)/tarn_transfer.h $(DESTDIR)$(INCLUDEDIR)/tarn_status.h
+	rm -f $(MODULES:%=$(DESTDIR)$(LIBDIR)/tarn/%.so)
+	[ ! -d $(DESTDIR)$(LIBDIR)/tarn ] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(LIBDIR)/tarn
 	rm -rf $(DESTDIR)$(DOCDIR)
 
--include $(patsubst %.o,%.d,$(call objects,$(foreach r,$(ROOMS),$(call sources,$(r))) src/server/main.c src/benchmark/main.c \
-    $(TEST_C) $(FUZZ_C) $(FAULT_C) tests/fuzz/standalone_main.c))
+-include $(patsubst %.o,%.d,$(call objects,$(foreach r,$(ROOMS),$(call sources,$(r))) src/server/main.c src/node/main.c src/benchmark/main.c src/check/main.c \
+    $(TEST_C) $(FUZZ_C) $(FAULT_C) $(TEST_MODULES_C) $(FAKE_VERBS_C) $(wildcard modules/*/*.c tests/tools/*.c tests/rdma/*.c) tests/fuzz/standalone_main.c))

@@ -53,6 +53,7 @@ extern "C" {
 
 typedef struct tarn_client tarn_client;
 typedef struct tarn_view tarn_view;
+typedef struct tarn_mapping tarn_mapping;
 typedef struct tarn_writer tarn_writer;
 typedef struct tarn_async tarn_async;
 
@@ -77,31 +78,50 @@ TARN_API void tarn_set_log(void (*fn)(void *arg, int level, const char *text), v
 
 typedef struct tarn_options {
     size_t size;
-    const char *transport;       /* "auto" (default: shm on the same machine, else tcp), "shm", "tcp" */
+    /* "auto" (default: shm on the same machine, else rdma where both ends have it, else tcp), "shm", "tcp", "rdma": only that one */
+    const char *transport;
     int verify;                  /* 1 (default): check CRCs. 0: leases and epochs are still checked */
     unsigned max_lanes;          /* 8: calls that run at the same time */
     unsigned streams;            /* 2: tcp data connections per lane and host, for large values */
     uint64_t connect_timeout_ms; /* 5000 */
-    uint64_t timeout_ms;     /* 10000: of a call without its own; plus the time its bytes take at 100 MB/s */
-    uint64_t lease_ms;       /* 5000: what gets ask for */
-    unsigned retries;        /* 3: how often a broken connection or a lost lease is tried again */
-    uint64_t backoff_min_ms; /* 100: doubles with every try, with jitter */
-    uint64_t backoff_max_ms; /* 5000 */
-    size_t batch_keys;       /* 4096: keys per request; larger batches are pipelined */
-    uint64_t piece_bytes;    /* 64 MiB: larger values go in pieces, with the lease renewed in between */
-    unsigned workers;        /* 2: threads of an async queue */
-    const char *host_name;   /* this machine, for shm and for "nearest first"; NULL: gethostname() */
+    uint64_t timeout_ms; /* 10000: of a call without its own; plus the time its bytes take at 100 MB/s */
+    uint64_t lease_ms;   /* 5000: what gets ask for */
+    unsigned retries;    /* 3: how often a broken connection, a lost lease, a put elsewhere is tried again */
+    uint64_t backoff_min_ms;     /* 100: doubles with every try, with jitter */
+    uint64_t backoff_max_ms;     /* 5000 */
+    size_t batch_keys;           /* 4096: keys per request, at most; batches go in requests of up to 512 */
+    uint64_t piece_bytes;        /* 64 MiB: larger values go in pieces, with the lease renewed in between */
+    unsigned workers;            /* 2: threads of an async queue */
+    const char *host_name;       /* this machine, for shm and for "nearest first"; NULL: gethostname() */
     const char *user, *password; /* NULL: those of the URL */
     const char *name;            /* CLIENT SETNAME, NULL: none */
+    const char *rack;            /* label of the rack this machine is in, for "nearest first"; NULL: none */
+    /* 1000: a host that takes so long to connect, or is silent for so long, is passed over where another has the bytes or
+     * can take them (writes wait twice as long), and then left alone for five times as long, more if it stays away. */
+    uint64_t failover_ms;
+    /* Directories, joined by ":", in which modules/rdma.so is looked for when a host first offers RDMA. NULL: those of the
+     * environment's TARN_MODULE_PATH, then modules/, ../modules/, tarn/ and ../lib/tarn/ beside the file that libtarn is in, then
+     * where `make install` puts it. Without the module, or a device, auto goes on with tcp. */
+    const char *module_path;
+    /* With a URL that begins with tarns:// or tarns+sentinel:// (docs/TLS.md). Files are PEM. ca_file, ca_dir: whom to trust, NULL for both:
+     * the system's authorities, and then certificates must be for the names that are connected to. cert_file, key_file: our own
+     * certificate, for servers that ask for one; NULL: none. server_name: what the certificates of the server and of all hosts must be
+     * for; NULL: not checked where a CA is named. verify: 1 (default); 0 accepts any certificate: against listeners only. */
+    const char *tls_ca_file, *tls_ca_dir, *tls_cert_file, *tls_key_file, *tls_server_name;
+    int tls_verify;
 } tarn_options;
 TARN_API void tarn_options_init(tarn_options *options);
 
 /* tarn://[user:pass@]host[:port][/][?name=value[&...]]: host may be a name, an IPv4 address or [an IPv6
- * address]; the port is 6479 by default; user and password are percent-decoded; ":pass@" is the default user.
+ * address]; the port is 6479 by default; user and password are percent-decoded; ":pass@" is the default user,
+ * "user@" one who needs no password.
  * The names are those of tarn_options: transport, verify, max_lanes, streams, connect_timeout_ms, timeout_ms,
- * lease_ms, retries, backoff_min_ms, backoff_max_ms, batch_keys, piece_bytes, workers, host_name, name. The
- * URL wins over options (which may be NULL). Connects and authenticates at once. TARN_EINVAL: the URL;
- * TARN_EIO, TARN_ETIMEOUT: no server; TARN_EPERM: wrong password; TARN_EPROTO: not a tarn server. */
+ * lease_ms, retries, backoff_min_ms, backoff_max_ms, batch_keys, piece_bytes, workers, host_name, name, rack,
+ * failover_ms, module_path; and with tarns://, which is the same over TLS, tls_ca_file, tls_ca_dir, tls_cert_file, tls_key_file, tls_server_name,
+ * tls_verify (yes or no). tarn+sentinel://[user:pass@]host[:port][,host[:port]...]/name asks these Redis
+ * Sentinels (port 26379; tarns+sentinel://: over TLS, the master as well) where the master of that name is, and again whenever that one is gone or has become a replica: calls go on
+ * trying until their timeout. The URL wins over options (which may be NULL). Connects and authenticates at once. TARN_EINVAL: the URL;
+ * TARN_EIO, TARN_ETIMEOUT: no server; TARN_EPERM: wrong password, or a certificate that one side does not accept; TARN_EPROTO: not a tarn server, or TLS on one side only. */
 TARN_API tarn_status tarn_connect(const char *url, const tarn_options *options, tarn_client **client_p);
 /* Also the views, writers and queues must be closed before. Nulls the pointer; NULL inside is fine. */
 TARN_API void tarn_close(tarn_client **client_p);
@@ -125,7 +145,7 @@ typedef struct tarn_put_options {
     int replace;   /* 1: a value that is there is replaced; it stays readable until the new one is whole */
     int exists_ok; /* 1: a key that is there is TARN_OK for single puts, too (items say TARN_EEXISTS anyhow)
                     */
-    unsigned replicas; /* 0: the server's default */
+    unsigned replicas; /* on so many machines, fewer if there are not so many; 0: the server's default */
     int pin;           /* TARN_PIN_* */
     uint64_t pin_ms;   /* of a soft pin, 0: the server's default */
     uint64_t ttl_ms;   /* 0: none */
@@ -139,8 +159,9 @@ TARN_API void tarn_put_options_init(tarn_put_options *options);
 /* --- one key
  * ------------------------------------------------------------------------------------------------------ */
 
-/* TARN_OK: readable by all from now on. TARN_EEXISTS: it was there already, nothing was sent. TARN_EBUSY:
- * another writer is at it. TARN_ENOSPACE, TARN_EQUOTA, TARN_EOOM: no room. */
+/* TARN_OK: readable by all from now on; at least one replica is whole (an item's replicas says how many). TARN_EEXISTS: it
+ * was there already, nothing was sent. TARN_EBUSY: another writer is at it. TARN_ENOSPACE, TARN_EQUOTA, TARN_EOOM: no
+ * room. */
 TARN_API tarn_status tarn_put(tarn_client *client, const void *key, size_t key_len, const void *data,
                               size_t len, const tarn_put_options *options);
 TARN_API tarn_status tarn_putv(tarn_client *client, const void *key, size_t key_len, const struct iovec *iov,
@@ -192,7 +213,7 @@ typedef struct tarn_item {
     uint64_t value_size; /* gets: of the whole value (also with TARN_ELIMIT) */
     uint64_t version;    /* gets: grows with every value the server stores */
     int32_t status;      /* tarn_status. Puts: TARN_EEXISTS counts as done */
-    uint32_t reserved;
+    uint32_t replicas;   /* puts: whole copies made; 0: in the books, or put by others */
 } tarn_item;
 
 /* Stores n values. The order of the items is the order of the prefix. *failed_p (may be NULL): items whose
@@ -211,6 +232,35 @@ TARN_API tarn_status tarn_prefix_length(tarn_client *client, const tarn_key *key
                                         const tarn_call *call, size_t *length_p);
 TARN_API tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys, size_t n, size_t *removed_p);
 
+/* --- batches as columns: for languages in which a struct per key is slow, but an array of numbers is quick
+ * -------------------------------------------------------------------------------------------------------------------- */
+
+/* The same batch the other way round: one array per member instead of one struct per key. Nothing is copied but numbers: items and
+ * keys that are made of it point into its key bytes and its memory, which stay borrowed as theirs do. */
+typedef struct tarn_columns {
+    size_t size;
+    size_t n;                  /* keys */
+    const void *keys;          /* their bytes, one key after the other, nothing in between */
+    size_t keys_len;           /* of all of them; must be the sum of key_lens */
+    const uint64_t *key_lens;  /* n */
+    size_t n_pieces;           /* of memory; 0: no memory, for look-ups */
+    const uint64_t *addresses; /* n_pieces */
+    const uint64_t *sizes;     /* n_pieces, bytes */
+    const uint64_t *pieces;    /* n: how many belong to each key, in order; NULL: one each */
+    const uint64_t *offsets;   /* n, gets: first byte wanted; NULL: 0 */
+    const uint64_t *wants;     /* n, gets: bytes wanted; NULL: 0, all */
+} tarn_columns;
+
+/* Fills n items, and n_pieces of iov for keys with several pieces (pieces NULL: iov is not used and may be NULL). Needs no client
+ * and blocks nobody. TARN_EINVAL: sums that do not agree, a missing column, a key of 0 or over 1024 bytes, a piece at address 0. */
+TARN_API tarn_status tarn_columns_items(const tarn_columns *columns, tarn_item *items, struct iovec *iov);
+/* Fills n keys, for look-ups. TARN_EINVAL as above. */
+TARN_API tarn_status tarn_columns_keys(const tarn_columns *columns, tarn_key *keys);
+/* The results of n items as columns of n; NULL for those that are not wanted. results: bytes (got) where the status is TARN_OK, else the
+ * status. */
+TARN_API void tarn_items_columns(const tarn_item *items, size_t n, int64_t *results, int32_t *statuses,
+                                 uint64_t *value_sizes, uint64_t *versions);
+
 /* --- leased views: read in place
  * ------------------------------------------------------------------------------------------ */
 
@@ -221,7 +271,7 @@ TARN_API tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys,
  *
  *   open ──> valid ──(renew)──> valid ──> lease over: check says TARN_ELEASE ──> release
  *
- * TARN_ESTALE from open: the bytes are on another machine, or shm is not allowed here; use a get. With verify
+ * TARN_ESTALE from open: the bytes are on another machine, shm is not allowed here, or their host was silent; use a get. With verify
  * on, open checks the CRC once. */
 TARN_API tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
                                     const tarn_call *call, tarn_view **view_p);
@@ -242,6 +292,21 @@ TARN_API tarn_status tarn_view_verify(tarn_view *view);
 TARN_API tarn_status tarn_view_renew(tarn_view *view, uint64_t lease_ms);
 /* Ends the lease early and nulls the pointer; NULL inside is fine. */
 TARN_API void tarn_view_release(tarn_view **view_p);
+
+/* The memory that a piece of a view lies in: the whole segment, as this process has it mapped for reading. For those who must
+ * make memory known to a device, which costs too much to be done for every view. Opening it keeps the memory mapped, where it
+ * is, until tarn_mapping_close, also after the view's release: close it before the client. It says nothing of leases: what may
+ * be read, and how long, is the views' matter. TARN_EINVAL: there is no such piece. TARN_ENOTSUP: values of up to 64 bytes are
+ * copies. */
+TARN_API tarn_status tarn_mapping_open(const tarn_view *view, size_t piece, tarn_mapping **mapping_p);
+/* The start of a page. Two mappings that are open and have the same address are the same memory. */
+TARN_API const void *tarn_mapping_address(const tarn_mapping *mapping);
+TARN_API size_t tarn_mapping_size(const tarn_mapping *mapping);
+/* TARN_OK: views opened from now on may lie in it. TARN_ESTALE: a newer mapping has taken its place (the host was restarted, or
+ * another server became master); close it as soon as its views are released. */
+TARN_API tarn_status tarn_mapping_check(tarn_mapping *mapping);
+/* Any thread, one at a time. Nulls the pointer; NULL inside is fine. */
+TARN_API void tarn_mapping_close(tarn_mapping **mapping_p);
 
 /* --- puts in place: write into the pool
  * ------------------------------------------------------------------------------------- */
@@ -268,6 +333,13 @@ TARN_API tarn_status tarn_writer_abort(tarn_writer **writer_p);
 /* Memory that will be used often: RDMA needs it, shm and tcp do no harm. Must stay mapped until it is
  * unregistered or the client is closed. Up to 1024 per client (TARN_ELIMIT). TARN_EEXISTS, TARN_ENOTFOUND. */
 TARN_API tarn_status tarn_register(tarn_client *client, void *address, size_t len);
+/* Memory of a device, a GPU say, as a dma-buf: len bytes of it from offset on, which gets and puts name by address. The CPU does not
+ * touch it: what comes from it or goes there moves by RDMA or fails with TARN_ENOTSUP (no module, no device that takes it, a value of up
+ * to 64 bytes, which travels with the reply), and CRCs are neither computed nor checked: such a put stores a value without one, and
+ * a get relies on leases and epochs. fd may be closed afterwards. */
+TARN_API tarn_status tarn_register_dmabuf(tarn_client *client, void *address, size_t len, int fd,
+                                          uint64_t offset);
+/* No call may be using it. The memory may be unmapped when it has returned and no other call is under way. */
 TARN_API tarn_status tarn_unregister(tarn_client *client, void *address);
 
 /* --- asynchronous calls
@@ -313,6 +385,83 @@ TARN_API size_t tarn_async_poll(tarn_async *queue, tarn_completion *completions,
  * TARN_ENOTFOUND. */
 TARN_API tarn_status tarn_async_cancel(tarn_async *queue, uint64_t id);
 
+/* --- hosting: lending memory to the pool ------------------------------------------------------------------------------------- */
+
+/* A storage node inside this process: joins the master, mounts segments, serves their bytes from threads of its own, copies
+ * replicas when the master plans it, keeps objects on disk. tarn-node is little more than this. Survives a master that goes
+ * and comes back: it joins again by itself.
+ *
+ *   tarn_host_open ─> up ─(master away)─> joining ─> up ─(NODE DRAIN, NODE LEAVE)─> left ─> tarn_host_close */
+typedef struct tarn_host tarn_host;
+
+typedef struct tarn_host_segment {
+    uint64_t bytes;   /* rounded down to 4 KiB */
+    int numa_node;    /* -1: any */
+    const char *path; /* NULL: anonymous memory. A file keeps its bytes over a restart */
+    int huge_pages;   /* 1: try */
+} tarn_host_segment;
+
+typedef struct tarn_host_options {
+    size_t size;
+    const char *name; /* of the node, unique: 1 to 48 of [A-Za-z0-9._-]. NULL: machine and pid */
+    const char *rack; /* label for "nearest first", NULL: none */
+    const tarn_host_segment *segments;
+    size_t n_segments;
+    const char *const *bind; /* addresses of the data port, NULL: all */
+    size_t binds;
+    uint16_t data_port;   /* 0: any */
+    const char *announce; /* host (or host:port) that clients are told; NULL: as the master sees this node */
+    const char *shm_socket;   /* unix socket for clients on this machine; NULL: chosen; "": none */
+    unsigned shm_mode;        /* its permissions; 0: 0600 */
+    unsigned threads;         /* data threads; 0: 2 */
+    unsigned max_connections; /* of the data port; 0: 4096 */
+    int populate;             /* 1 (default): touch every page at the start */
+    const char *ssd_path;     /* directory, file or block device for copies of objects; NULL: none */
+    uint64_t ssd_bytes;
+    const char
+        *file_path; /* directory of a shared file system, for copies that every client reads; NULL: none */
+    uint64_t file_bytes;
+    uint64_t queue_bytes; /* write-behind queue of each of these; 0: 256 MiB */
+    unsigned copies;      /* copies this node makes at a time; 0: 4 */
+    /* 1: the data port speaks TLS only and is offered as tcps://; shm and RDMA are what they were. With a tarns:// URL only: the
+     * grants of a plain one could be read on their way. Its certificate (NULL: that of the URL), and whom it trusts for those of
+     * clients (both NULL: as the URL). auth_clients: "yes" (NULL): they must show one; "optional": if they show one, it must be
+     * trusted; "no". Files are PEM, read by tarn_host_open. */
+    int tls_data;
+    const char *tls_cert_file, *tls_key_file, *tls_ca_file, *tls_ca_dir, *tls_auth_clients;
+} tarn_host_options;
+TARN_API void tarn_host_options_init(tarn_host_options *options);
+
+/* url and options as in tarn_connect: they are for the connection to the master (host_name is this machine's name).
+ * Returns when all segments are mounted. TARN_EBUSY: a living node has that name. TARN_ENOMEM, TARN_EINVAL, TARN_EIO. */
+TARN_API tarn_status tarn_host_open(const char *url, const tarn_options *options,
+                                    const tarn_host_options *host_options, tarn_host **host_p);
+
+enum { TARN_HOST_JOINING, TARN_HOST_UP, TARN_HOST_LEAVING, TARN_HOST_LEFT };
+typedef struct tarn_host_info {
+    size_t size;
+    int state; /* TARN_HOST_* */
+    uint16_t data_port;
+    uint64_t segments, bytes;
+    uint64_t joins, heartbeats, heartbeat_failures;
+    uint64_t copies_done, copies_failed, copy_bytes;
+    uint64_t reads, writes, bytes_read, bytes_written; /* by tcp */
+    uint64_t stored, store_failures, store_bytes, ssd_used, ssd_entries, ssd_reads, file_used, file_entries;
+    char last_error[256]; /* of the connection to the master; "" when it is up */
+} tarn_host_info;
+TARN_API tarn_status tarn_host_get_info(tarn_host *host, tarn_host_info *info);
+/* Until it has left the pool (TARN_OK) or timeout_ms are over (TARN_ETIMEOUT). */
+TARN_API tarn_status tarn_host_wait(tarn_host *host, uint64_t timeout_ms);
+/* Asks the master to move what is only here, then leaves: state LEFT. Returns at once. */
+TARN_API tarn_status tarn_host_drain(tarn_host *host);
+/* Reads the files of its TLS settings again: a certificate was renewed. Connections that are made from now on, to it and by it, use
+ * what is in them; those that are open go on. TARN_EINVAL: one of them cannot be used, or its certificate has expired: all stays
+ * as it was. A host without TLS has nothing to do. */
+TARN_API tarn_status tarn_host_reload_tls(tarn_host *host);
+/* Leaves without moving anything, waits up to timeout_ms for leases of readers to end, closes, frees. With a pool file or a
+ * disk and keep != 0 it does not leave but goes away, so that a restart finds its replicas again. Nulls. */
+TARN_API tarn_status tarn_host_close(tarn_host **host_p, int keep, uint64_t timeout_ms);
+
 /* --- figures
  * ---------------------------------------------------------------------------------------------------------------------------
  */
@@ -334,6 +483,12 @@ typedef struct tarn_stats {
     uint64_t unverified;     /* gets of values without a CRC while verify was on */
     uint64_t segment_fetches;
     uint64_t lanes, lanes_busy, views_open, writers_open, async_pending; /* now */
+    uint64_t failovers;           /* reads that turned to another replica */
+    uint64_t replica_reports;     /* damaged replicas the server was told of */
+    uint64_t put_replicas_failed; /* replicas that puts had to do without */
+    uint64_t put_restarts;        /* puts that began again elsewhere */
+    uint64_t outages;             /* hosts passed over, now */
+    uint64_t rdma_bytes_read, rdma_bytes_written;
 } tarn_stats;
 /* Fills stats->size bytes at most. */
 TARN_API tarn_status tarn_get_stats(tarn_client *client, tarn_stats *stats);

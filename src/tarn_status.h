@@ -29,12 +29,13 @@ typedef enum tarn_status {
     TARN_EGRANT_EXPIRED = -17, /* a grant whose time is over */
     TARN_ECORRUPT = -18,       /* bytes that do not match their checksum */
     TARN_ELEASE = -19,         /* the lease ran out before the bytes were verified */
-    TARN_EREADONLY = -20,      /* READONLY: this server is a replica */
+    TARN_EREADONLY = -20,      /* READONLY: this server is a replica; NOREPLICAS: it has too few of them */
     TARN_ELOADING = -21,       /* LOADING */
     TARN_EOOM = -22,           /* OOM: the server's books or buffers are full */
     TARN_ENOSEGMENT = -23,     /* NOSEGMENT: no such segment */
     TARN_ELIMIT = -24,         /* a bound of this library or server was reached */
     TARN_ECANCELED = -25,      /* given up on request */
+    TARN_ENOTSUP = -26,        /* not here: this build, machine or transport cannot do it */
 } tarn_status;
 
 /* A short English text, never NULL, static storage. */

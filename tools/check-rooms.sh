@@ -1,7 +1,7 @@
 #!/bin/bash
-# Holds the includes of src/ against tools/rooms.txt: a room includes rooms of a lower rank only, and only `net` knows
-# libevent. The public headers right under src/ (tarn.h, tarn_status.h, module.h) have no rank. Every room is in the table
-# and has a README.md. A module sees module.h, the public headers and transport/transport.h.
+# Holds the includes of src/ against tools/rooms.txt: a room includes rooms of a lower rank only, only `net` knows libevent, and
+# only `tls` knows OpenSSL. The public headers right under src/ (tarn.h, tarn_status.h, module.h) have no rank. Every room is in the table
+# and has a README.md. A module sees module.h, the public headers, base (of which it has its own copy), and the headers of transport.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,17 +29,21 @@ awk '
     }
     /^[ \t]*#[ \t]*include[ \t]*</ {
         if (own != "net" && $0 ~ /<(event2\/|event\.h|evutil\.h|ev[a-z]*\.h)/) bad("only src/net includes libevent")
+        if (own != "tls" && $0 ~ /<openssl\//) bad("only src/tls includes OpenSSL")
         next
     }
     /^[ \t]*#[ \t]*include[ \t]*"/ {
         name = $0; sub(/^[^"]*"/, "", name); sub(/".*/, "", name)
         target = normal(dir name)
         if (!(target in known)) target = normal("src/" name)
+        if (own == "modules" && !(target in known)) target = normal("modules/" name)
         if (!(target in known)) { bad("\"" name "\" is neither beside this file nor under src"); next }
         to = room_of(target)
         if (own == "modules") {
-            if (to != "" && to != "modules" && target != "src/transport/transport.h") bad("a module sees src/module.h and transport/transport.h, not " target)
+            if (to != "" && to != "modules" && to != "base" && target !~ /^src\/transport\/[a-z_]*\.h$/) bad("a module sees src/module.h, base and src/transport/*.h, not " target)
         } else if (to == "" || to == own) {
+            next
+        } else if (own == "" && FILENAME == "src/module.h" && to == "base") {
             next
         } else if (own == "") {
             bad("a public header includes " target)

@@ -18,7 +18,7 @@ check_length() { code | xargs -r wc -l | awk '$2 != "total" && $1 > 1000 { print
 
 # A second compiler's warnings.
 check_clang() {
-    code | grep '\.c$' | xargs -r -n 8 -P "$(nproc)" clang -fsyntax-only -std=gnu11 -D_GNU_SOURCE -DTARN_VERSION='"lint"' -Isrc \
+    code | grep '\.c$' | xargs -r -n 8 -P "$(nproc)" clang -fsyntax-only -std=gnu11 -D_GNU_SOURCE -DTARN_VERSION='"lint"' -Isrc -Imodules \
         -Wall -Wextra -Werror -Wno-unused-parameter -Wstrict-prototypes -Wmissing-prototypes -Wvla
 }
 
@@ -27,7 +27,7 @@ check_cppcheck() {
     mkdir -p build/cppcheck
     # It does not read the system's headers; of these it must know the macros.
     queue=$(echo '#include <sys/queue.h>' | "${CC:-gcc}" -E -M -xc - | tr ' ' '\n' | grep '/queue\.h$')
-    cppcheck --quiet --enable=warning,portability --inline-suppr --std=c11 -D_GNU_SOURCE -D__x86_64__ -DTARN_VERSION='"lint"' -Isrc --include="$queue" \
+    cppcheck --quiet --enable=warning,portability --inline-suppr --std=c11 -D_GNU_SOURCE -D__x86_64__ -DTARN_VERSION='"lint"' -Isrc -Imodules --include="$queue" \
         --suppressions-list=tools/cppcheck.txt --cppcheck-build-dir=build/cppcheck -j "$(nproc)" --error-exitcode=1 \
         --template='{file}:{line}: {message} [{id}]' $(code | grep '\.c$' | grep -v '^tests/fuzz') 2>&1
 }
@@ -43,18 +43,29 @@ check_scripts() {
 
 check_links() { tclsh tools/check-links.tcl; }
 
+# Python: one format, no unused names, types. Types are strict for the package, and looked at elsewhere as far as they are written down.
+check_python() {
+    local files bad=0
+    mapfile -t files < <(found -path './utils/*.py' -o -path './tests/python/*.py')
+    black -q --check -l 120 "${files[@]}" || { black -l 120 --check "${files[@]}" 2>&1 | grep '^would'; echo 'black -l 120 formats them'; bad=1; }
+    # Tests import harness for the paths it sets.
+    pyflakes3 "${files[@]}" | grep -v "'harness' imported but unused" && bad=1
+    (cd utils/python && mypy --no-error-summary --cache-dir=../../build/mypy -p tarn) || bad=1
+    return $bad
+}
+
 # Spaces at the end of lines, files without a last newline.
 check_blanks() {
     local f bad=0
     while read -r f; do
         if grep -nHE '[[:blank:]]+$' "$f"; then bad=1; fi
         if [ -s "$f" ] && [ -n "$(tail -c1 "$f")" ]; then echo "$f: no newline at the end"; bad=1; fi
-    done < <(found -name '*.[ch]' -o -name '*.sh' -o -name '*.tcl' -o -name '*.md' -o -name Makefile -o -name '*.txt' | grep -v '^tests/fuzz/')
+    done < <(found -name '*.[ch]' -o -name '*.sh' -o -name '*.tcl' -o -name '*.py' -o -name '*.md' -o -name Makefile -o -name '*.txt' | grep -v '^tests/fuzz/')
     return $bad
 }
 
 checks=("$@")
-[ $# -gt 0 ] || checks=(rooms format length blanks scripts links clang cppcheck)
+[ $# -gt 0 ] || checks=(rooms format length blanks scripts links python clang cppcheck)
 passed=0 failed=0
 for check in "${checks[@]}"; do
     start=$EPOCHREALTIME

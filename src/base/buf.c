@@ -50,7 +50,10 @@ static char lower(char c) {
     return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
 }
 
+/* A span without data is nothing that is known: an argument whose bytes were not taken. */
+
 int span_case_eq(struct span a, const char *literal) {
+    if (a.data == NULL && a.len > 0) return 0;
     for (size_t i = 0; i < a.len; i++) {
         /* A NUL in a meets the literal's end at the latest, where both would match. */
         if (literal[i] == '\0' || lower(a.data[i]) != lower(literal[i])) return 0;
@@ -73,12 +76,14 @@ static int parse_digits(struct span s, uint64_t *value_p) {
 }
 
 int span_to_u64(struct span s, uint64_t *value_p) {
+    if (s.data == NULL) return 0;
     if (s.len > 1 && s.data[0] == '0') return 0;
     return parse_digits(s, value_p);
 }
 
 int span_to_i64(struct span s, int64_t *value_p) {
     uint64_t v;
+    if (s.data == NULL) return 0;
     if (s.len > 0 && s.data[0] == '-') {
         if (s.len < 2 || s.data[1] == '0' || !span_to_u64(span_of(s.data + 1, s.len - 1), &v)) return 0;
         if (v > (uint64_t)INT64_MAX + 1) return 0;
@@ -107,6 +112,7 @@ int span_to_bytes(struct span s, uint64_t *value_p) {
         {"tb", UINT64_C(1) << 40},
     };
     size_t digits = 0;
+    if (s.data == NULL) return 0;
     while (digits < s.len && s.data[digits] >= '0' && s.data[digits] <= '9') digits++;
     uint64_t v;
     if (!parse_digits(span_of(s.data, digits), &v)) return 0;

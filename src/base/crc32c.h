@@ -11,6 +11,8 @@ uint32_t crc32c(uint32_t crc, const void *data, size_t len);
 /* Copies len bytes and returns the CRC of what was written to dst, reading src once. No overlap. Uses non-temporal
  * stores for large copies. */
 uint32_t crc32c_copy(uint32_t crc, void *dst, const void *src, size_t len);
+/* The same for one of many that are copied together: from a page on it goes past the cache, which all of them would not fit into. */
+uint32_t crc32c_copy_past(uint32_t crc, void *dst, const void *src, size_t len);
 /* CRC of A followed by B from crc(A), crc(B) and the length of B. O(log len). */
 uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t len_b);
 /* "vpclmulqdq", "sse4.2" or "table". */

@@ -125,8 +125,9 @@ TARGET_SSE42 static uint32_t sse42_update(uint32_t state, const uint8_t *src, si
     return sse42_run(state, (uint8_t *)(uintptr_t)src, src, len, STORE_NONE);
 }
 
-TARGET_SSE42 static uint32_t sse42_copy(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len) {
-    if (len < CRC32C_STREAM_MIN) return sse42_run(state, dst, src, len, STORE_CACHED);
+TARGET_SSE42 static uint32_t sse42_copy(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len,
+                                        bool past_cache) {
+    if (!past_cache) return sse42_run(state, dst, src, len, STORE_CACHED);
     size_t head = -(uintptr_t)dst & 63;
     state = serial(state, dst, src, head, STORE_CACHED);
     state = sse42_run(state, dst + head, src + head, len - head, STORE_STREAM);
@@ -218,8 +219,9 @@ TARGET_VPCLMUL static uint32_t vpclmul_update(uint32_t state, const uint8_t *src
     return vpclmul_run(state, (uint8_t *)(uintptr_t)src, src, len, STORE_NONE);
 }
 
-TARGET_VPCLMUL static uint32_t vpclmul_copy(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len) {
-    if (len < CRC32C_STREAM_MIN) return vpclmul_run(state, dst, src, len, STORE_CACHED);
+TARGET_VPCLMUL static uint32_t vpclmul_copy(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len,
+                                            bool past_cache) {
+    if (!past_cache) return vpclmul_run(state, dst, src, len, STORE_CACHED);
     size_t head = -(uintptr_t)dst & 63;
     state = serial(state, dst, src, head, STORE_CACHED);
     state = vpclmul_run(state, dst + head, src + head, len - head, STORE_STREAM);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <syslog.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 static atomic_int log_fd = STDOUT_FILENO;
 static atomic_int log_threshold = LOG_LEVEL_NOTICE;
 static atomic_char log_role = 'M';
+static atomic_bool to_syslog;
 static _Atomic(log_sink_fn) sink_fn;
 static _Atomic(void *) sink_arg;
 
@@ -45,6 +47,11 @@ void log_set_level(enum log_level level) {
 
 enum log_level log_get_level(void) {
     return (enum log_level)atomic_load(&log_threshold);
+}
+
+void log_syslog(const char *ident, int facility) {
+    openlog(ident, LOG_PID | LOG_NDELAY, facility);
+    atomic_store(&to_syslog, true);
 }
 
 void log_set_role(char role) {
@@ -101,6 +108,8 @@ void log_write(enum log_level level, const char *fmt, ...) {
         line[len] = '\0';
         sink(atomic_load(&sink_arg), level, line);
     } else {
+        static const int priorities[] = {LOG_DEBUG, LOG_INFO, LOG_NOTICE, LOG_WARNING};
+        if (atomic_load(&to_syslog)) syslog(priorities[level], "%.*s", (int)(len - start), line + start);
         line[len++] = '\n';
         ssize_t rc;
         do rc = write(atomic_load_explicit(&log_fd, memory_order_relaxed), line, len);

@@ -3,8 +3,8 @@
  * here.
  *
  * Two parts. The fixed one says what this memory is and carries a CRC. The live one, on a cache line of its
- * own, holds the epochs, which change while others look; they are read and written with atomics, and read
- * again after every copy. docs/DATA-PROTOCOL.md has the byte table. */
+ * own, holds the epochs and the instance, which change while others look; they are read and written with
+ * atomics, and read again after every copy. docs/DATA-PROTOCOL.md has the byte table. */
 #ifndef TARN_BASE_SEGMENT_HEADER_H
 #define TARN_BASE_SEGMENT_HEADER_H
 
@@ -16,26 +16,31 @@
 
 #define SEGMENT_HEADER_SIZE    4096u
 #define SEGMENT_HEADER_MAGIC   "TARNSEG1"
-#define SEGMENT_HEADER_VERSION 1u
+#define SEGMENT_HEADER_VERSION 2u
 #define SEGMENT_NAME_MAX       63u
+#define SEGMENT_CONTENT_SIZE   16u
 
 struct segment_header {
     char magic[8];
     uint32_t version;
     uint32_t features; /* bits an older reader may ignore are in the upper half; unknown lower bits: refuse */
-    uint32_t segment_id;
+    uint32_t segment_id; /* and epoch: what it was last served under; 0: never */
     uint32_t header_size;
     uint64_t size; /* advertised bytes */
     uint64_t created_wall_ms;
     char boot_id[40]; /* /proc/sys/kernel/random/boot_id at creation, zero-padded */
     char name[SEGMENT_NAME_MAX + 1];
-    uint32_t zero;
+    uint8_t content[SEGMENT_CONTENT_SIZE]; /* random, made with the content; the same as long as that is */
+    uint32_t epoch;
     uint32_t crc; /* CRC-32C of all before it */
-    uint8_t pad[104];
+    uint8_t pad[88];
     uint32_t master_epoch;  /* offset 256; atomics only */
-    uint32_t segment_epoch; /* offset 260; atomics only; 0 while the segment is being set up or torn down */
+    uint32_t segment_epoch; /* offset 260; atomics only; 0 while the segment is not served */
+    uint32_t instance;      /* offset 264; atomics only; grows whenever another process opens a pool file */
+    uint32_t
+        peers_epoch; /* offset 268; the host's: whoever maps it writable did so under this master epoch or a later one */
 };
-_Static_assert(offsetof(struct segment_header, crc) == 148, "segment header layout");
+_Static_assert(offsetof(struct segment_header, crc) == 164, "segment header layout");
 _Static_assert(offsetof(struct segment_header, master_epoch) == 256, "segment header layout");
 _Static_assert(sizeof(struct segment_header) <= SEGMENT_HEADER_SIZE, "segment header layout");
 
@@ -54,6 +59,10 @@ static inline uint32_t segment_header_master_epoch(const struct segment_header *
 }
 static inline uint32_t segment_header_segment_epoch(const struct segment_header *h) {
     return __atomic_load_n(&h->segment_epoch, __ATOMIC_ACQUIRE);
+}
+/* Who finds it changed holds on to a mapping that the process behind the segment does not know of. */
+static inline uint32_t segment_header_instance(const struct segment_header *h) {
+    return __atomic_load_n(&h->instance, __ATOMIC_ACQUIRE);
 }
 /* To be called after a copy out of the segment: are both epochs still what they were? The fence keeps the
  * copy's loads from sinking below the epoch loads. */

@@ -24,12 +24,13 @@ const char *tarn_status_text(tarn_status status) {
     case TARN_EGRANT_EXPIRED: return "grant expired";
     case TARN_ECORRUPT: return "checksum mismatch";
     case TARN_ELEASE: return "lease ended before the bytes were verified";
-    case TARN_EREADONLY: return "read-only replica";
+    case TARN_EREADONLY: return "this server takes no writes";
     case TARN_ELOADING: return "loading";
     case TARN_EOOM: return "the server's books or buffers are full";
     case TARN_ENOSEGMENT: return "no such segment";
     case TARN_ELIMIT: return "limit reached";
     case TARN_ECANCELED: return "canceled";
+    case TARN_ENOTSUP: return "not supported here";
     }
     return "unknown status";
 }

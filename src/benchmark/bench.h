@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include "base/assert.h"
 #include "base/buf.h"
 #include "base/clock.h"
@@ -15,7 +16,13 @@ struct bench {
     const char *host, *user, *password; /* the last two may be NULL */
     uint16_t port;
     bool json;
+    /* TLS; the strings may be NULL */
+    bool tls, insecure;
+    const char *ca_file, *ca_dir, *cert, *key, *sni;
+    struct tls_context *context; /* NULL: plain */
 };
+#define BENCH_INIT                                                                                           \
+    { .host = "127.0.0.1", .port = 6479 }
 
 /* Says why on stderr and ends the program with 1. */
 _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -44,16 +51,32 @@ int parse_block_size(const char *s, size_t len, uint64_t *bytes_p);
 /* "4k", "1m", "1536". */
 const char *size_text(uint64_t bytes, char out[24]);
 
-/* --- wire.c: a plain blocking RESP connection, cheap on this side --------------------------------------------------------- */
+/* --- pipe.c: connections, plain or over TLS --------------------------------------------------------------------------------- */
+
+struct pipe {
+    int fd;
+    struct tls_stream *tls; /* NULL: plain */
+};
+/* Makes b->context if the options say so, or ends the program. */
+void bench_secure(struct bench *b);
+void pipe_open(struct pipe *p, const struct bench *b);
+void pipe_close(struct pipe *p);
+void pipe_send(struct pipe *p, const void *data, size_t len);
+/* Bytes, 0: the server has closed the connection, -1 (not when waiting): none now. */
+ssize_t pipe_receive(struct pipe *p, void *to, size_t len, bool wait);
+
+/* --- wire.c: a blocking RESP connection, cheap on this side --------------------------------------------------------- */
 
 struct wire {
-    int fd;
+    struct pipe pipe;
     struct buf out;
     char *in;
     size_t start, end, cap; /* unread bytes: in[start .. end) */
     uint64_t errors;
     char error[200]; /* the first one */
 };
+/* AUTH, if there is a user or a password; then true: an answer comes. */
+bool auth_request(const struct bench *b, struct buf *out);
 /* Connects and authenticates, or ends the program. */
 struct wire *wire_open(const struct bench *b);
 void wire_close(struct wire **wire_p);
@@ -107,6 +130,8 @@ double info_number(tarn_client *c, const char *field);
 
 int meta_main(struct bench *b, int argc, char **argv);
 int data_main(struct bench *b, int argc, char **argv);
+int nodes_main(struct bench *b, int argc, char **argv);
 int replay_main(struct bench *b, int argc, char **argv);
+int transfer_main(struct bench *b, int argc, char **argv);
 
 #endif

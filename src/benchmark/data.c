@@ -9,15 +9,34 @@
 
 typedef unsigned long long ull;
 
+#define GATHER_MAX    (UINT64_C(64) << 10) /* values up to this length */
+#define GATHER_BYTES  (UINT64_C(1) << 20)
+#define PRELOAD_BATCH UINT64_C(64)
+
 /* --- one thread -------------------------------------------------------------------------------------------------------- */
 
+static void hex(char *out, unsigned digits, uint64_t v) {
+    for (unsigned i = digits; i > 0; i--, v >>= 4) out[i - 1] = "0123456789abcdef"[v & 15];
+}
+
+/* "bench:<16 digits>:<8 digits>:<32 digits>", by hand: with small blocks snprintf would be the larger part of a call. */
 static void name_block(char out[DATA_KEY + 1], const struct data_run *run, uint64_t number) {
-    snprintf(out, DATA_KEY + 1, "bench:%016llx:%08llx:%032llx", (ull)run->id,
-             (ull)run->block_size & 0xffffffff, (ull)number);
+    memcpy(out, "bench:", 6);
+    hex(out + 6, 16, run->id);
+    out[22] = out[31] = ':';
+    hex(out + 23, 8, run->block_size);
+    hex(out + 32, 32, number);
+    out[DATA_KEY] = '\0';
 }
 
 static char *slot(struct data_worker *k, uint64_t number) {
     return k->memory + number % k->slots * k->run->block_size;
+}
+
+static void count_time(struct data_worker *k, uint64_t start_ns) {
+    uint64_t took_ns = clock_mono_ns() - start_ns;
+    k->busy_ns += took_ns;
+    hist_add(&k->hist, took_ns / 1000);
 }
 
 /* A batch over libtarn. Returns the bytes moved. */
@@ -35,8 +54,7 @@ static uint64_t tarn_batch(struct data_worker *k, bool put, uint64_t first) {
     uint64_t start = clock_mono_ns(), bytes = 0;
     tarn_status status = put ? tarn_put_many(k->client, k->items, run->batch, NULL, NULL)
                              : tarn_get_many(k->client, k->items, run->batch, NULL, NULL);
-    k->busy_ns += clock_mono_ns() - start;
-    hist_add(&k->hist, (clock_mono_ns() - start) / 1000);
+    count_time(k, start);
     if (status != TARN_OK) snprintf(k->error, sizeof(k->error), "%s", tarn_last_error());
     for (uint64_t i = 0; i < run->batch; i++) {
         if (k->items[i].status != TARN_OK) {
@@ -56,6 +74,17 @@ static uint64_t tarn_batch(struct data_worker *k, bool put, uint64_t first) {
     return bytes;
 }
 
+/* Small values are gathered, as clients do that pipeline: a system call for each would measure that. */
+static void send_value(struct wire *w, const char *data, uint64_t len) {
+    if (len <= GATHER_MAX) {
+        buf_append(&w->out, data, len);
+        if (w->out.len > GATHER_BYTES) wire_flush(w);
+        return;
+    }
+    wire_flush(w);
+    wire_send(w, data, len);
+}
+
 static uint64_t resp_batch(struct data_worker *k, bool put, uint64_t first) {
     const struct data_run *run = k->run;
     struct wire *w = k->wire;
@@ -67,8 +96,7 @@ static uint64_t resp_batch(struct data_worker *k, bool put, uint64_t first) {
         if (put) {
             buf_printf(&w->out, "*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%llu\r\n", DATA_KEY, k->names[i],
                        (ull)run->block_size);
-            wire_flush(w);
-            wire_send(w, slot(k, first + i), run->block_size);
+            send_value(w, slot(k, first + i), run->block_size);
             buf_append(&w->out, "\r\n", 2);
         } else {
             buf_printf(&w->out, "*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n", DATA_KEY, k->names[i]);
@@ -88,12 +116,19 @@ static uint64_t resp_batch(struct data_worker *k, bool put, uint64_t first) {
         if (!put) wire_bulk(w, slot(k, first + i), run->block_size);
         bytes += run->block_size;
     }
-    k->busy_ns += clock_mono_ns() - start;
-    hist_add(&k->hist, (clock_mono_ns() - start) / 1000);
+    count_time(k, start);
     for (uint64_t i = 0; i < run->batch && !put && run->check; i++) {
         k->mismatched += !pattern_check((first + i) % run->preloaded, slot(k, first + i), run->block_size);
     }
     return bytes;
+}
+
+/* What came before was warming up: first touches of memory, a pool that is not full yet. */
+static void start_over(struct data_worker *k) {
+    k->warm = true;
+    k->busy_ns = 0;
+    __atomic_store_n(&k->bytes, 0, __ATOMIC_RELAXED);
+    hist_init(&k->hist);
 }
 
 static void *work(void *arg) {
@@ -104,6 +139,7 @@ static void *work(void *arg) {
         bool put = run->op == DATA_PUT || (run->op == DATA_MIX && turn % 2 == 1);
         uint64_t first = put ? __atomic_fetch_add(&k->shared->next_put, run->batch, __ATOMIC_RELAXED)
                              : (turn * run->batch + k->index * run->preloaded / run->threads);
+        if (!k->warm && __atomic_load_n(&run->warm, __ATOMIC_RELAXED)) start_over(k);
         uint64_t bytes = run->resp ? resp_batch(k, put, first) : tarn_batch(k, put, first);
         __atomic_store_n(&k->bytes, k->bytes + bytes, __ATOMIC_RELAXED);
         turn++;
@@ -117,6 +153,7 @@ static void open_worker(struct data_worker *k, struct data_run *run, uint64_t in
     k->run = run;
     k->shared = run;
     k->index = index;
+    k->warm = run->warm;
     if (run->resp) {
         k->wire = wire_open(run->b);
     } else {
@@ -143,9 +180,12 @@ static void close_worker(struct data_worker *k) {
 static void preload(struct data_run *run) {
     struct data_run put = *run;
     put.batch = 1;
+    for (uint64_t n = 2; n <= PRELOAD_BATCH; n++) {
+        if (run->preloaded % n == 0) put.batch = n;
+    }
     struct data_worker *k = xcalloc(1, sizeof(*k));
     open_worker(k, &put, 0);
-    for (uint64_t i = 0; i < run->preloaded; i++) {
+    for (uint64_t i = 0; i < run->preloaded; i += put.batch) {
         if (run->resp) {
             resp_batch(k, true, i);
         } else {
@@ -181,6 +221,7 @@ static void run_row(struct data_run *run, struct data_row *row) {
     progress_init(&bar, run->b);
     run->id = mix64(clock_wall_us());
     run->stop = false;
+    run->warm = run->warm_seconds == 0;
     run->next_put = 0;
     if (run->op != DATA_PUT) preload(run);
     for (uint64_t i = 0; i < run->threads; i++) open_worker(&workers[i], run, i);
@@ -189,6 +230,9 @@ static void run_row(struct data_run *run, struct data_row *row) {
         if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0) die("cannot start a thread");
     }
     char size[24];
+    usleep((unsigned)(run->warm_seconds * 1e6));
+    __atomic_store_n(&run->warm, true, __ATOMIC_RELAXED);
+    start = clock_mono_us();
     while ((now = clock_mono_us()) - start < total) {
         usleep((unsigned)min_u64(total - (now - start), 100000));
         progress_show(&bar, (double)(now - start) / (double)total, "%s %s x %llu", data_op_names[run->op],
@@ -226,19 +270,43 @@ static void parse(struct data_run *run, const char *op, bool no_verify) {
     while (i < DATA_OPS && strcmp(op, data_op_names[i]) != 0) i++;
     if (i == DATA_OPS) die("--op is get, put or mix, not \"%s\"", op);
     run->op = (enum data_op)i;
-    static const char *const known[] = {"shm", "tcp", "resp", "auto"};
+    static const char *const known[] = {"shm", "tcp", "rdma", "resp", "auto"};
     for (i = 0; i < ARRAY_LEN(known) && strcmp(run->transport, known[i]) != 0; i++) continue;
-    if (strcmp(run->transport, "rdma") == 0) die("this build has no RDMA transport yet");
     if (i == ARRAY_LEN(known)) die("--transport is shm, tcp, rdma or resp, not \"%s\"", run->transport);
     run->resp = strcmp(run->transport, "resp") == 0;
     run->verify = !no_verify;
     if (no_verify && run->check) die("--check and --no-verify exclude each other");
 }
 
-static uint64_t pool_bytes(const struct bench *b) {
-    tarn_client *c = client_open(b, "auto", true);
-    double size = info_number(c, "pool_size");
-    tarn_close(&c);
+static double info_field(const char *text, const char *field) {
+    char needle[80];
+    int n = snprintf(needle, sizeof(needle), "\n%s:", field);
+    const char *at = strstr(text, needle);
+    return at == NULL ? 0 : strtod(at + n, NULL);
+}
+
+/* What the server holds before it evicts. Any server that speaks RESP will do for rows of resp. */
+static uint64_t pool_bytes(const struct data_run *run) {
+    double size;
+    if (run->resp) {
+        struct wire *w = wire_open(run->b);
+        buf_append_str(&w->out, "*1\r\n$4\r\nINFO\r\n");
+        wire_flush(w);
+        size_t len;
+        const char *line = wire_line(w, &len);
+        int64_t bytes = line[0] == '$' ? wire_int(w, line, len) : 0;
+        if (bytes <= 0) die("the server answers INFO with \"%.*s\"", (int)len, line);
+        char *text = xcalloc(1, (size_t)bytes + 1);
+        wire_bulk(w, text, (size_t)bytes);
+        size = info_field(text, "pool_size");
+        if (size <= 0) size = info_field(text, "maxmemory");
+        free(text);
+        wire_close(&w);
+    } else {
+        tarn_client *c = client_open(run->b, "auto", true);
+        size = info_number(c, "pool_size");
+        tarn_close(&c);
+    }
     return size > 0 ? (uint64_t)size : UINT64_C(1) << 30;
 }
 
@@ -256,13 +324,14 @@ int data_main(struct bench *b, int argc, char **argv) {
         {"--batch", OPT_U64_LIST, &batches, 1, 65536, NULL},
         {"--threads", OPT_U64, &run.threads, 1, 256, NULL},
         {"--seconds", OPT_DOUBLE, &run.seconds, 0, 86400, NULL},
+        {"--warm-up", OPT_DOUBLE, &run.warm_seconds, 0, 3600, NULL},
         {"--check", OPT_FLAG, &run.check, 0, 0, NULL},
         {"--no-verify", OPT_FLAG, &no_verify, 0, 0, NULL},
         {NULL, OPT_FLAG, NULL, 0, 0, NULL},
     };
     if (options_parse(b, specs, argc, argv, false, NULL) > 0) die("data takes no argument \"%s\"", argv[0]);
     parse(&run, op, no_verify);
-    uint64_t pool = pool_bytes(b), failed = 0;
+    uint64_t pool = pool_bytes(&run), failed = 0;
     data_print_head(b);
     for (size_t s = 0; s < sizes.n; s++) {
         run.block_size = sizes.v[s];

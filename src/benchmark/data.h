@@ -17,7 +17,8 @@ struct data_run {
     enum data_op op;
     bool resp, verify, check;
     uint64_t block_size, batch, threads;
-    double seconds;
+    double seconds, warm_seconds;
+    bool warm;          /* atomic: from here on it counts */
     uint64_t id;        /* of this row: part of its keys */
     uint64_t preloaded; /* blocks that gets rotate through */
     uint64_t next_put;
@@ -36,6 +37,7 @@ struct data_worker {
     char (*names)[DATA_KEY + 1];
     tarn_item *items;
     struct hist hist;
+    bool warm;
     uint64_t bytes, busy_ns, failed, mismatched;
     char error[300];
 };

@@ -1,24 +1,38 @@
-/* tarn-benchmark: measures look-ups and puts of metadata, the data paths, and replays request traces. */
+/* tarn-benchmark: measures look-ups and puts of metadata, the data paths, a master of many nodes, transfers between
+ * engines, and replays request traces. */
 #include <signal.h>
 #include <stdio.h>
 
 #include "benchmark/bench.h"
+#include "tls/tls.h"
 
 static const char usage[] =
     "tarn-benchmark [-h HOST] [-p PORT] [-a PASSWORD] [--user NAME] [--json] SUBCOMMAND\n"
+    "               [--tls [--cacert FILE | --cacertdir DIR] [--cert FILE --key FILE] [--sni NAME] "
+    "[--insecure]]\n"
     "\n"
     "  meta    [--op put|get|exists|prefix] [--batch 128] [--keys N] [--value-size 4096] [--key-size 64]\n"
-    "          [--clients C] [--threads T] [--pipeline 2] [--lease-ms 5000, 0 = plain look-ups] [--seconds "
-    "S]\n"
+    "          [--replicas N] [--clients C] [--threads T] [--pipeline 2]\n"
+    "          [--lease-ms 5000, 0 = plain look-ups] [--seconds S]\n"
     "  data    [--transport shm|tcp|rdma|resp] [--op get|put|mix] [--block-size 4k,64k,1m,4m,..64m] [--batch "
     "1,16]\n"
-    "          [--threads T] [--seconds S] [--check | --no-verify]\n"
+    "          [--threads T] [--seconds S] [--warm-up S] [--check | --no-verify]\n"
+    "  nodes   [--nodes 200] [--keys 5000000] [--replicas 2] [--value-size 4096] [--segment 256g]\n"
+    "          [--batch 128] [--clients C] [--seconds S]   simulated nodes, for a master with --pool-size 0\n"
+    "  transfer [--mode both|target|initiator] [--peer ENDPOINT] [--op read|write] [--transport "
+    "auto|shm|tcp|rdma]\n"
+    "          [--block-size 64k] [--batch 128] [--threads T] [--streams 2] [--buffer 256m] [--seconds 10 | "
+    "--count BATCHES]\n"
+    "          [--check] [--merge] [--foreign] [--bind ADDRESS] [--announce HOST] [--listen PORT] "
+    "[--data-port PORT]\n"
+    "          [--name NAME] [--master URL] [--secret SECRET]   without a server; a target waits until it is "
+    "stopped\n"
     "  replay  TRACE.jsonl [--block-size 4k] [--threads T] [--lease-ms 50] [--limit REQUESTS]\n"
-    "          [--speed FACTOR, 0 = as fast as it goes] [--transport auto|shm|tcp]\n";
+    "          [--speed FACTOR, 0 = as fast as it goes] [--transport auto|shm|tcp|rdma]\n";
 
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
-    struct bench b = {.host = "127.0.0.1", .port = 6479};
+    struct bench b = BENCH_INIT;
     bool help = false;
     const struct option_spec specs[] = {{"--help", OPT_FLAG, &help, 0, 0, NULL},
                                         {NULL, OPT_FLAG, NULL, 0, 0, NULL}};
@@ -35,10 +49,17 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(struct bench *b, int argc, char **argv);
-    } commands[] = {{"meta", meta_main}, {"data", data_main}, {"replay", replay_main}};
+    } commands[] = {{"meta", meta_main},
+                    {"data", data_main},
+                    {"nodes", nodes_main},
+                    {"transfer", transfer_main},
+                    {"replay", replay_main}};
     const char *name = argv[used];
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
-        if (strcmp(name, commands[i].name) == 0) return commands[i].run(&b, argc - used - 1, argv + used + 1);
+        if (strcmp(name, commands[i].name) != 0) continue;
+        int status = commands[i].run(&b, argc - used - 1, argv + used + 1);
+        tls_context_put(&b.context);
+        return status;
     }
     fprintf(stderr, "tarn-benchmark: there is no subcommand \"%s\"\n\n%s", name, usage);
     return 2;

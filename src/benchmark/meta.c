@@ -8,23 +8,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "benchmark/bench.h"
+#include "benchmark/meta.h"
 
-enum op { OP_PUT, OP_GET, OP_EXISTS, OP_PREFIX };
 static const char *const op_names[] = {"put", "get", "exists", "prefix"};
 static const char *const commands[] = {"MPUTSTART", "MGETREPLICAS", "MEXISTS", "PREFIXLEN"};
 
-#define DIGITS 16 /* of a key's number, in hex, at its end */
-
-struct meta {
-    const struct bench *b;
-    enum op op;
-    uint64_t batch, keys, value_size, key_size, clients, threads, pipeline, lease_ms;
-    double seconds;
-    uint64_t run;      /* makes the keys of this run fresh */
-    uint64_t next_put; /* batches handed out, over all threads */
-    bool stop;
-};
+#define DIGITS META_DIGITS /* of a key's number, in hex, at its end */
 
 /* A batch under way. */
 enum stage { STAGE_FIRST, STAGE_END, STAGE_RELEASE };
@@ -46,11 +35,9 @@ struct worker {
     unsigned index;
     struct buf request; /* template of the first request of a batch */
     size_t *key_at;     /* where the keys' digits lie in it */
-    struct hist hist;
-    uint64_t done_keys, hits, requests, errors;
     uint64_t random;
     uint64_t *numbers; /* tokens or versions of the batch being answered */
-    char error[200];
+    struct meta_result r;
 };
 
 /* --- templates ------------------------------------------------------------------------------------------------------- */
@@ -69,23 +56,27 @@ static void put_digits(char *to, uint64_t v) {
     for (int i = DIGITS - 1; i >= 0; i--, v >>= 4) to[i] = "0123456789abcdef"[v & 15];
 }
 
-/* "vllm@llama-3-70b@8@0@..." filled up to key_size, then the number. */
-static void append_key(const struct meta *m, struct buf *b, uint64_t number) {
+void meta_key(const struct meta *m, struct buf *b, uint64_t number) {
     static const char stem[] = "vllm@meta-llama/Llama-3-70B@8@0@";
-    buf_printf(b, "$%llu\r\n", (unsigned long long)m->key_size);
     size_t pad = (size_t)m->key_size - DIGITS;
     for (size_t i = 0; i < pad; i++) buf_append_char(b, i < sizeof(stem) - 1 ? stem[i] : '.');
-    buf_reserve(b, DIGITS + 2);
+    buf_reserve(b, DIGITS);
     put_digits(b->data + b->len, number);
     b->len += DIGITS;
+}
+
+static void append_key(const struct meta *m, struct buf *b, uint64_t number) {
+    buf_printf(b, "$%llu\r\n", (unsigned long long)m->key_size);
+    meta_key(m, b, number);
     buf_append(b, "\r\n", 2);
 }
 
 static void build_template(struct worker *k) {
     const struct meta *m = k->m;
-    bool put = m->op == OP_PUT, lease = m->op == OP_GET && m->lease_ms > 0;
+    bool put = m->op == META_PUT, lease = m->op == META_GET && m->lease_ms > 0,
+         replicas = put && m->replicas > 1;
     buf_printf(&k->request, "*%llu\r\n",
-               (unsigned long long)(2 + m->batch * (put ? 2 : 1) + (lease ? 2 : 0)));
+               (unsigned long long)(2 + m->batch * (put ? 2 : 1) + (lease || replicas ? 2 : 0)));
     append_arg(&k->request, commands[m->op]);
     append_number(&k->request, m->batch);
     k->key_at = xmalloc(m->batch * sizeof(*k->key_at));
@@ -98,6 +89,10 @@ static void build_template(struct worker *k) {
         append_arg(&k->request, "LEASE");
         append_number(&k->request, m->lease_ms);
     }
+    if (replicas) {
+        append_arg(&k->request, "REPLICAS");
+        append_number(&k->request, m->replicas);
+    }
 }
 
 /* --- the conversation ------------------------------------------------------------------------------------------------------ */
@@ -109,7 +104,7 @@ static void push_flight(struct conn *c, enum stage stage, uint64_t first_key, ui
 
 static uint64_t first_key(struct worker *k) {
     struct meta *m = k->m;
-    if (m->op == OP_PUT) {
+    if (m->op == META_PUT) {
         uint64_t n = __atomic_fetch_add(&m->next_put, 1, __ATOMIC_RELAXED);
         return m->run + n * m->batch;
     }
@@ -121,13 +116,13 @@ static void send_batch(struct worker *k, struct conn *c) {
     uint64_t first = first_key(k);
     for (uint64_t i = 0; i < k->m->batch; i++) {
         uint64_t key = first + i;
-        if (k->m->op != OP_PUT && key >= k->m->keys) key -= k->m->keys;
+        if (k->m->op != META_PUT && key >= k->m->keys) key -= k->m->keys;
         put_digits(k->request.data + k->key_at[i], key);
     }
     buf_append(&c->w->out, k->request.data, k->request.len);
     push_flight(c, STAGE_FIRST, first, clock_mono_us());
     c->batches++;
-    k->requests++;
+    k->r.requests++;
 }
 
 /* The first integer of each element, UINT64_MAX where it is nil or an error. Returns how many there are. */
@@ -160,7 +155,7 @@ static void append_keys_numbers(struct worker *k, struct buf *out, uint64_t firs
     for (uint64_t i = 0; i < k->m->batch; i++) {
         if (k->numbers[i] == UINT64_MAX) continue;
         uint64_t key = first + i;
-        if (k->m->op != OP_PUT && key >= k->m->keys) key -= k->m->keys;
+        if (k->m->op != META_PUT && key >= k->m->keys) key -= k->m->keys;
         append_key(k->m, out, key);
         append_number(out, k->numbers[i]);
         if (crc) append_arg(out, "-1");
@@ -180,7 +175,7 @@ static void send_end(struct worker *k, struct conn *c, uint64_t first, size_t n,
                    bytes);
     }
     push_flight(c, STAGE_END, first, sent_us);
-    k->requests++;
+    k->r.requests++;
 }
 
 static void send_release(struct worker *k, struct conn *c, uint64_t first, size_t n) {
@@ -188,12 +183,12 @@ static void send_release(struct worker *k, struct conn *c, uint64_t first, size_
     append_number(&c->w->out, n);
     append_keys_numbers(k, &c->w->out, first, false);
     push_flight(c, STAGE_RELEASE, first, 0);
-    k->requests++;
+    k->r.requests++;
 }
 
 static void batch_done(struct worker *k, struct conn *c, uint64_t sent_us) {
-    hist_add(&k->hist, clock_mono_us() - sent_us);
-    k->done_keys += k->m->batch;
+    hist_add(&k->r.hist, clock_mono_us() - sent_us);
+    k->r.done_keys += k->m->batch;
     c->batches--;
 }
 
@@ -214,34 +209,34 @@ static void answer(struct worker *k, struct conn *c) {
         return;
     }
     switch (k->m->op) {
-    case OP_PUT:
+    case META_PUT:
         n = read_numbers(k, c->w);
-        k->hits += n;
+        k->r.hits += n;
         if (n > 0) {
             send_end(k, c, f.first_key, n, f.sent_us);
         } else {
             batch_done(k, c, f.sent_us);
         }
         return;
-    case OP_GET:
+    case META_GET:
         n = read_numbers(k, c->w);
-        k->hits += n;
+        k->r.hits += n;
         if (n > 0 && k->m->lease_ms > 0) send_release(k, c, f.first_key, n);
         break;
-    case OP_EXISTS:
+    case META_EXISTS:
         line = wire_line(c->w, &len);
         if (line[0] == '-') wire_note_error(c->w, line, len);
         for (int64_t left = line[0] == '*' ? wire_int(c->w, line, len) : 0; left > 0; left--) {
             line = wire_line(c->w, &len);
-            k->hits += len == 2 && line[1] == '1';
+            k->r.hits += len == 2 && line[1] == '1';
         }
         break;
-    case OP_PREFIX:
+    case META_PREFIX:
         line = wire_line(c->w, &len);
         if (line[0] == '-') {
             wire_note_error(c->w, line, len);
         } else {
-            k->hits += (uint64_t)wire_int(c->w, line, len);
+            k->r.hits += (uint64_t)wire_int(c->w, line, len);
         }
         break;
     }
@@ -276,8 +271,8 @@ static void *work(void *arg) {
         busy = busy || !stop;
     }
     for (uint64_t i = 0; i < m->clients; i++) {
-        k->errors += conns[i].w->errors;
-        if (conns[i].w->errors > 0) snprintf(k->error, sizeof(k->error), "%s", conns[i].w->error);
+        k->r.errors += conns[i].w->errors;
+        if (conns[i].w->errors > 0) snprintf(k->r.error, sizeof(k->r.error), "%s", conns[i].w->error);
         wire_close(&conns[i].w);
         free(conns[i].flights);
     }
@@ -290,25 +285,26 @@ static void *work(void *arg) {
 
 /* --- the whole ------------------------------------------------------------------------------------------------------------------ */
 
-/* Keys 0 .. keys-1 for the reading operations. */
-static void preload(const struct meta *m) {
+void meta_fill(const struct meta *m) {
     struct meta put = *m;
-    put.op = OP_PUT;
+    put.op = META_PUT;
     put.run = 0;
     put.stop = true;
     struct worker *k = xcalloc(1, sizeof(*k));
     k->m = &put;
     build_template(k);
     k->numbers = xmalloc(m->batch * sizeof(*k->numbers));
-    struct conn c = {.w = wire_open(m->b), .cap = 8};
+    struct conn c = {.w = wire_open(m->b), .cap = 3 * m->pipeline + 3};
     c.flights = xcalloc(c.cap, sizeof(struct flight));
-    for (uint64_t key = 0; key < m->keys; key += m->batch) {
-        send_batch(k, &c);
-        while (c.count > 0) {
-            wire_flush(c.w);
-            answer(k, &c);
-        }
+    struct progress bar;
+    progress_init(&bar, m->b);
+    for (uint64_t key = 0; key < m->keys || c.count > 0;) {
+        for (; key < m->keys && c.batches < m->pipeline; key += m->batch) send_batch(k, &c);
+        wire_flush(c.w);
+        answer(k, &c);
+        progress_show(&bar, (double)key / (double)m->keys, "loading");
     }
+    progress_end(&bar);
     if (c.w->errors > 0) die("loading %llu keys: %s", (unsigned long long)m->keys, c.w->error);
     wire_close(&c.w);
     free(c.flights);
@@ -318,9 +314,9 @@ static void preload(const struct meta *m) {
     free(k);
 }
 
-static void print(const struct meta *m, const struct worker *sum, double seconds) {
+static void print(const struct meta *m, const struct meta_result *sum) {
     struct latency l = latency_of(&sum->hist);
-    double rate = (double)sum->done_keys / seconds;
+    double rate = (double)sum->done_keys / sum->seconds;
     if (m->b->json) {
         struct buf out = {0};
         buf_printf(&out,
@@ -332,27 +328,27 @@ static void print(const struct meta *m, const struct worker *sum, double seconds
                    op_names[m->op], (unsigned long long)m->batch, (unsigned long long)m->keys,
                    (unsigned long long)m->value_size, (unsigned long long)m->key_size,
                    (unsigned long long)m->clients, (unsigned long long)m->threads,
-                   (unsigned long long)m->pipeline, (unsigned long long)(m->op == OP_GET ? m->lease_ms : 0),
-                   seconds, (unsigned long long)sum->requests, (unsigned long long)sum->done_keys,
+                   (unsigned long long)m->pipeline, (unsigned long long)(m->op == META_GET ? m->lease_ms : 0),
+                   sum->seconds, (unsigned long long)sum->requests, (unsigned long long)sum->done_keys,
                    (unsigned long long)sum->hits, (unsigned long long)sum->errors, rate);
         json_latency(&out, "", &l);
         printf("%.*s}\n", (int)out.len, out.data);
         buf_free(&out);
         return;
     }
-    const char *how = m->op != OP_GET ? "" : m->lease_ms > 0 ? ", leased and released" : ", without leases";
+    const char *how = m->op != META_GET ? "" : m->lease_ms > 0 ? ", leased and released" : ", without leases";
     printf("%s, %llu keys a call%s, %llu connections: %.0f keys/s\n", op_names[m->op],
            (unsigned long long)m->batch, how, (unsigned long long)(m->clients * m->threads), rate);
     printf("call: avg %.0f us, p50 %.0f, p90 %.0f, p95 %.0f, p99 %.0f, p99.9 %.0f, max %.0f\n", l.avg, l.p50,
            l.p90, l.p95, l.p99, l.p999, l.max);
     printf("%llu of %llu keys %s, %llu errors\n", (unsigned long long)sum->hits,
-           (unsigned long long)sum->done_keys, m->op == OP_PUT ? "stored" : "found",
+           (unsigned long long)sum->done_keys, m->op == META_PUT ? "stored" : "found",
            (unsigned long long)sum->errors);
 }
 
-static enum op parse_op(const char *name) {
+static enum meta_op parse_op(const char *name) {
     for (size_t i = 0; i < ARRAY_LEN(op_names); i++) {
-        if (strcmp(name, op_names[i]) == 0) return (enum op)i;
+        if (strcmp(name, op_names[i]) == 0) return (enum meta_op)i;
     }
     die("--op is put, get, exists or prefix, not \"%s\"", name);
 }
@@ -376,6 +372,25 @@ static void run_workers(struct meta *m, struct worker *workers) {
     progress_end(&bar);
 }
 
+void meta_measure(struct meta *m, struct meta_result *sum) {
+    m->stop = false;
+    struct worker *workers = xcalloc(m->threads, sizeof(*workers));
+    uint64_t start = clock_mono_us();
+    run_workers(m, workers);
+    *sum = workers[0].r;
+    sum->seconds = (double)(clock_mono_us() - start) / 1e6;
+    for (uint64_t i = 1; i < m->threads; i++) {
+        const struct meta_result *r = &workers[i].r;
+        hist_merge(&sum->hist, &r->hist);
+        sum->done_keys += r->done_keys;
+        sum->hits += r->hits;
+        sum->requests += r->requests;
+        sum->errors += r->errors;
+        if (r->error[0]) memcpy(sum->error, r->error, sizeof(sum->error));
+    }
+    free(workers);
+}
+
 int meta_main(struct bench *b, int argc, char **argv) {
     const char *op = "put";
     struct meta m = {.b = b,
@@ -383,6 +398,7 @@ int meta_main(struct bench *b, int argc, char **argv) {
                      .keys = 100000,
                      .value_size = 4096,
                      .key_size = 64,
+                     .replicas = 1,
                      .clients = 1,
                      .threads = 1,
                      .pipeline = 2,
@@ -394,6 +410,7 @@ int meta_main(struct bench *b, int argc, char **argv) {
         {"--keys", OPT_U64, &m.keys, 1, 1000000000, NULL},
         {"--value-size", OPT_BYTES, &m.value_size, 1, UINT64_C(1) << 40, NULL},
         {"--key-size", OPT_U64, &m.key_size, DIGITS, 1024, NULL},
+        {"--replicas", OPT_U64, &m.replicas, 1, 64, NULL},
         {"--clients", OPT_U64, &m.clients, 1, 10000, NULL},
         {"--threads", OPT_U64, &m.threads, 1, 256, NULL},
         {"--pipeline", OPT_U64, &m.pipeline, 1, 64, NULL},
@@ -404,25 +421,12 @@ int meta_main(struct bench *b, int argc, char **argv) {
     if (options_parse(b, specs, argc, argv, false, NULL) > 0) die("meta takes no argument \"%s\"", argv[0]);
     m.op = parse_op(op);
     m.run = clock_wall_us() << 12;
-    if (m.op != OP_PUT) preload(&m);
-    struct worker *workers = xcalloc(m.threads, sizeof(*workers));
-    uint64_t start = clock_mono_us();
-    run_workers(&m, workers);
-    double seconds = (double)(clock_mono_us() - start) / 1e6;
-    struct worker *sum = &workers[0];
-    for (uint64_t i = 1; i < m.threads; i++) {
-        hist_merge(&sum->hist, &workers[i].hist);
-        sum->done_keys += workers[i].done_keys;
-        sum->hits += workers[i].hits;
-        sum->requests += workers[i].requests;
-        sum->errors += workers[i].errors;
-        if (workers[i].error[0]) memcpy(sum->error, workers[i].error, sizeof(sum->error));
-    }
-    print(&m, sum, seconds);
-    if (sum->errors > 0)
-        fprintf(stderr, "tarn-benchmark: %llu errors, such as: %s\n", (unsigned long long)sum->errors,
-                sum->error);
-    int rc = sum->errors > 0;
-    free(workers);
-    return rc;
+    if (m.op != META_PUT) meta_fill(&m);
+    struct meta_result sum;
+    meta_measure(&m, &sum);
+    print(&m, &sum);
+    if (sum.errors > 0)
+        fprintf(stderr, "tarn-benchmark: %llu errors, such as: %s\n", (unsigned long long)sum.errors,
+                sum.error);
+    return sum.errors > 0;
 }

@@ -89,9 +89,19 @@ size_t options_parse(struct bench *b, const struct option_spec *specs, int argc,
                      bool stop_at_plain, int *used_p) {
     uint64_t port = b->port;
     const struct option_spec global[] = {
-        {"-h", OPT_STRING, &b->host, 0, 0, NULL},     {"-p", OPT_U64, &port, 1, 65535, NULL},
-        {"-a", OPT_STRING, &b->password, 0, 0, NULL}, {"--user", OPT_STRING, &b->user, 0, 0, NULL},
-        {"--json", OPT_FLAG, &b->json, 0, 0, NULL},   {NULL, OPT_FLAG, NULL, 0, 0, NULL},
+        {"-h", OPT_STRING, &b->host, 0, 0, NULL},
+        {"-p", OPT_U64, &port, 1, 65535, NULL},
+        {"-a", OPT_STRING, &b->password, 0, 0, NULL},
+        {"--user", OPT_STRING, &b->user, 0, 0, NULL},
+        {"--json", OPT_FLAG, &b->json, 0, 0, NULL},
+        {"--tls", OPT_FLAG, &b->tls, 0, 0, NULL},
+        {"--cacert", OPT_STRING, &b->ca_file, 0, 0, NULL},
+        {"--cacertdir", OPT_STRING, &b->ca_dir, 0, 0, NULL},
+        {"--cert", OPT_STRING, &b->cert, 0, 0, NULL},
+        {"--key", OPT_STRING, &b->key, 0, 0, NULL},
+        {"--sni", OPT_STRING, &b->sni, 0, 0, NULL},
+        {"--insecure", OPT_FLAG, &b->insecure, 0, 0, NULL},
+        {NULL, OPT_FLAG, NULL, 0, 0, NULL},
     };
     size_t plain = 0;
     int i = 0;
@@ -117,6 +127,7 @@ size_t options_parse(struct bench *b, const struct option_spec *specs, int argc,
         set_value(spec, value);
     }
     b->port = (uint16_t)port;
+    if (!stop_at_plain) bench_secure(b); /* the last ones */
     if (used_p != NULL) *used_p = i;
     return plain;
 }

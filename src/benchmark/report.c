@@ -93,9 +93,15 @@ tarn_client *client_open(const struct bench *b, const char *transport, bool veri
     o.user = b->user;
     o.password = b->password;
     o.name = "tarn-benchmark";
+    o.tls_ca_file = b->ca_file;
+    o.tls_ca_dir = b->ca_dir;
+    o.tls_cert_file = b->cert;
+    o.tls_key_file = b->key;
+    o.tls_server_name = b->sni;
+    o.tls_verify = !b->insecure;
     char url[512];
-    snprintf(url, sizeof(url), strchr(b->host, ':') != NULL ? "tarn://[%s]:%u" : "tarn://%s:%u", b->host,
-             b->port);
+    snprintf(url, sizeof(url), strchr(b->host, ':') != NULL ? "%s://[%s]:%u" : "%s://%s:%u",
+             b->tls ? "tarns" : "tarn", b->host, b->port);
     tarn_client *c;
     if (tarn_connect(url, &o, &c) != TARN_OK) die("%s", tarn_last_error());
     return c;

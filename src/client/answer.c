@@ -77,22 +77,13 @@ tarn_status answer_error_status(const char *text) {
         const char *code;
         tarn_status status;
     } codes[] = {
-        {"NOSPACE", TARN_ENOSPACE},
-        {"PUTBUSY", TARN_EBUSY},
-        {"BADTOKEN", TARN_ETOKEN},
-        {"NOSEGMENT", TARN_ENOSEGMENT},
-        {"STALE", TARN_ESTALE},
-        {"QUOTA", TARN_EQUOTA},
-        {"READONLY", TARN_EREADONLY},
-        {"LOADING", TARN_ELOADING},
-        {"NOAUTH", TARN_EPERM},
-        {"NOPERM", TARN_EPERM},
-        {"WRONGPASS", TARN_EPERM},
-        {"DENIED", TARN_EPERM},
-        {"OOM", TARN_EOOM},
-        {"LIMIT", TARN_ELIMIT},
-        {"MASTERDOWN", TARN_ELOADING},
-        {"INVALID", TARN_EINVAL},
+        {"NOSPACE", TARN_ENOSPACE},     {"PUTBUSY", TARN_EBUSY},        {"BADTOKEN", TARN_ETOKEN},
+        {"NOSEGMENT", TARN_ENOSEGMENT}, {"STALE", TARN_ESTALE},         {"QUOTA", TARN_EQUOTA},
+        {"READONLY", TARN_EREADONLY},   {"NOREPLICAS", TARN_EREADONLY}, /* with Sentinels: it may be deposed and not know it */
+        {"LOADING", TARN_ELOADING},     {"NOAUTH", TARN_EPERM},         {"NOPERM", TARN_EPERM},
+        {"WRONGPASS", TARN_EPERM},      {"DENIED", TARN_EPERM},         {"OOM", TARN_EOOM},
+        {"LIMIT", TARN_ELIMIT},         {"MASTERDOWN", TARN_ELOADING},  {"INVALID", TARN_EINVAL},
+        {"BUSY", TARN_EBUSY},           {"AGAIN", TARN_EAGAIN},
     };
     size_t n = strcspn(text, " ");
     for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
@@ -107,7 +98,10 @@ tarn_status answer_check(const struct answer *a, const char *what) {
     if (a->type != ANSWER_ERROR) return TARN_OK;
     tarn_status status = answer_error_status(a->str);
     const char *advice = "";
-    if (status == TARN_EPERM) advice = " (user and password go into the URL: tarn://user:pass@host:port)";
+    if (status == TARN_EPERM)
+        advice = strncmp(a->str, "NOPERM", 6) == 0
+                     ? " (ACL GETUSER shows what this user may do)"
+                     : " (user and password go into the URL: tarn://user:pass@host:port)";
     if (status == TARN_EPROTO) advice = " (is this a tarn server of this version?)";
     return fail(status, "%s: the server says: %s%s", what, a->str, advice);
 }
@@ -119,6 +113,16 @@ const struct answer *answer_at(const struct answer *a, size_t index) {
 bool answer_u64(const struct answer *a, uint64_t *value_p) {
     if (a == NULL || a->type != ANSWER_INTEGER || a->integer < 0) return false;
     *value_p = (uint64_t)a->integer;
+    return true;
+}
+
+bool answer_hex(const struct answer *a, uint8_t *out, size_t n) {
+    if (a == NULL || a->type != ANSWER_STRING || a->len != 2 * n) return false;
+    for (size_t i = 0; i < 2 * n; i++) {
+        const char *digits = "0123456789abcdef", *at = strchr(digits, a->str[i] | 0x20);
+        if (a->str[i] == '\0' || at == NULL) return false;
+        out[i / 2] = (uint8_t)(out[i / 2] << 4 | (at - digits));
+    }
     return true;
 }
 

@@ -32,6 +32,25 @@ void *arena_alloc(struct arena *a, size_t size) {
     return p;
 }
 
+struct arena_mark arena_mark(const struct arena *a) {
+    return (struct arena_mark){.head = a->head, .used = a->head != NULL ? a->head->used : 0};
+}
+
+void arena_rewind(struct arena *a, struct arena_mark mark) {
+    struct arena_block *last = a->head;
+    if (last == mark.head) {
+        if (last != NULL) last->used = mark.used;
+        return;
+    }
+    while (last->next != mark.head) { /* the newest is the largest: it stays, for what comes next */
+        struct arena_block *b = last->next;
+        last->next = b->next;
+        a->total -= b->cap;
+        free(b);
+    }
+    last->used = 0;
+}
+
 void arena_reset(struct arena *a) {
     struct arena_block *keep = NULL;
     for (struct arena_block *b = a->head, *next; b != NULL; b = next) {

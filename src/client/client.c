@@ -1,5 +1,6 @@
 /* The client handle: connecting and closing, defaults of calls, registered memory, the direct lane. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -51,11 +52,12 @@ uint64_t client_deadline(const struct tarn_client *client, uint64_t timeout_ms, 
 
 static tarn_status check_options(tarn_options *o) {
     if (strcmp(o->transport, "auto") != 0 && strcmp(o->transport, "shm") != 0 &&
-        strcmp(o->transport, "tcp") != 0) {
-        return fail(TARN_EINVAL, "transport is auto, shm or tcp, not \"%s\"", o->transport);
+        strcmp(o->transport, "tcp") != 0 && strcmp(o->transport, "rdma") != 0) {
+        return fail(TARN_EINVAL, "transport is auto, shm, tcp or rdma, not \"%s\"", o->transport);
     }
     if (o->max_lanes == 0 || o->streams == 0 || o->workers == 0 || o->batch_keys == 0 || o->lease_ms == 0 ||
-        o->backoff_min_ms == 0 || o->max_lanes > 1024 || o->workers > 256 || o->batch_keys > 65536) {
+        o->failover_ms == 0 || o->backoff_min_ms == 0 || o->max_lanes > 1024 || o->workers > 256 ||
+        o->batch_keys > 65536) {
         return fail(TARN_EINVAL, "an option is out of range (call tarn_options_init first)");
     }
     o->piece_bytes = max_u64(o->piece_bytes / CRC_BLOCK * CRC_BLOCK, CRC_BLOCK);
@@ -89,14 +91,24 @@ static tarn_status connect_first(struct tarn_client *client) {
 tarn_status tarn_connect(const char *url, const tarn_options *options, tarn_client **client_p) {
     if (url == NULL || client_p == NULL)
         return fail(TARN_EINVAL, "tarn_connect needs a URL and a place for the client");
+    return client_connect(url, options, NULL, client_p);
+}
+
+tarn_status client_connect(const char *url, const tarn_options *options, const char *node,
+                           tarn_client **client_p) {
     log_default_once();
     struct tarn_client *client = xcalloc(1, sizeof(*client));
     client->magic = CLIENT_MAGIC;
     client->pid = getpid();
+    client->node = node == NULL ? NULL : xstrdup(node);
     init_locks(client);
     url_options_copy(&client->options, options);
-    tarn_status status = url_parse(url, &client->options, &client->host, &client->port);
+    tarn_status status = url_parse(url, &client->options, &client->master);
     if (status == TARN_OK) status = check_options(&client->options);
+    if (status == TARN_OK && client->master.tls)
+        status = secure_open(&client->options, &client->master.secure);
+    if (status == TARN_OK && strcmp(client->options.transport, "rdma") == 0)
+        status = client_module_require(client->options.module_path);
     if (status == TARN_OK) {
         if (client->options.host_name != NULL) {
             snprintf(client->own_host, sizeof(client->own_host), "%s", client->options.host_name);
@@ -122,9 +134,12 @@ void tarn_close(tarn_client **client_p) {
     client->magic = 0;
     for (size_t i = 0; i < client->n_lanes; i++) lane_destroy(&client->lanes[i]);
     lane_destroy(&client->direct);
+    for (size_t i = 0; i < client->n_registered; i++) {
+        if (client->registered[i].device) close(client->registered[i].fd);
+    }
     free(client->lanes);
-    free(client->host);
-    free(client->port);
+    master_free(&client->master);
+    free(client->node);
     url_options_free(&client->options);
     pthread_cond_destroy(&client->freed);
     pthread_mutex_destroy(&client->mutex);
@@ -148,6 +163,7 @@ tarn_status direct_take(struct tarn_client *client, uint64_t deadline, struct la
         pthread_mutex_unlock(&client->direct_mutex);
         return status;
     }
+    client->direct->no_tls[0] = '\0';
     *lane_p = client->direct;
     return TARN_OK;
 }
@@ -165,22 +181,63 @@ static size_t find_registered(const struct tarn_client *client, const void *addr
     return i;
 }
 
+uint64_t client_identity(void) {
+    static uint64_t last_identity;
+    return __atomic_add_fetch(&last_identity, 1, __ATOMIC_RELAXED);
+}
+
 /* Lanes learn of it when they are next taken. */
+static tarn_status add_registered(struct tarn_client *client, struct registered r) {
+    tarn_status status = TARN_OK;
+    pthread_mutex_lock(&client->mutex);
+    if (find_registered(client, r.address) < client->n_registered) {
+        status = fail(TARN_EEXISTS, "%p is registered already", r.address);
+    } else if (client->n_registered == REGISTER_MAX) {
+        status = fail(TARN_ELIMIT, "%u buffers are registered already: register one large one", REGISTER_MAX);
+    } else {
+        r.identity = client_identity();
+        client->registered[client->n_registered++] = r;
+        client->registered_gen++;
+        __atomic_add_fetch(&client->n_devices, r.device, __ATOMIC_RELAXED);
+    }
+    pthread_mutex_unlock(&client->mutex);
+    return status;
+}
+
 tarn_status tarn_register(tarn_client *client, void *address, size_t len) {
     tarn_status status = client_usable(client);
     if (status != TARN_OK) return status;
     if (address == NULL || len == 0) return fail(TARN_EINVAL, "register an address and a length");
+    return add_registered(client, (struct registered){.address = address, .len = len, .fd = -1});
+}
+
+tarn_status tarn_register_dmabuf(tarn_client *client, void *address, size_t len, int fd, uint64_t offset) {
+    tarn_status status = client_usable(client);
+    if (status != TARN_OK) return status;
+    if (address == NULL || len == 0 || fd < 0)
+        return fail(TARN_EINVAL, "register an address, a length and the descriptor of a dma-buf");
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) return fail(TARN_EINVAL, "descriptor %d: %s", fd, strerror(errno));
+    status = add_registered(
+        client,
+        (struct registered){.address = address, .len = len, .device = true, .fd = own, .offset = offset});
+    if (status != TARN_OK) close(own);
+    return status;
+}
+
+bool client_is_device(struct tarn_client *client, const struct iovec *iov, size_t n_iov) {
+    bool is = false;
+    if (__atomic_load_n(&client->n_devices, __ATOMIC_RELAXED) == 0) return false;
     pthread_mutex_lock(&client->mutex);
-    if (find_registered(client, address) < client->n_registered) {
-        status = fail(TARN_EEXISTS, "%p is registered already", address);
-    } else if (client->n_registered == REGISTER_MAX) {
-        status = fail(TARN_ELIMIT, "%u buffers are registered already: register one large one", REGISTER_MAX);
-    } else {
-        client->registered[client->n_registered++] = (struct registered){address, len};
-        client->registered_gen++;
+    for (size_t i = 0; i < client->n_registered && !is; i++) {
+        const struct registered *r = &client->registered[i];
+        for (size_t k = 0; k < n_iov && r->device && !is; k++) {
+            const char *at = iov[k].iov_base, *from = r->address;
+            is = at < from + r->len && from < at + iov[k].iov_len;
+        }
     }
     pthread_mutex_unlock(&client->mutex);
-    return status;
+    return is;
 }
 
 tarn_status tarn_unregister(tarn_client *client, void *address) {
@@ -191,8 +248,15 @@ tarn_status tarn_unregister(tarn_client *client, void *address) {
     if (i == client->n_registered) {
         status = fail(TARN_ENOTFOUND, "%p is not registered", address);
     } else {
+        struct registered r = client->registered[i];
         client->registered[i] = client->registered[--client->n_registered];
         client->registered_gen++;
+        __atomic_sub_fetch(&client->n_devices, r.device, __ATOMIC_RELAXED);
+        /* No lane that rests keeps it; one that is busy with something else lets go of it when it is given back. */
+        for (size_t k = 0; k < client->n_lanes; k++) {
+            if (!client->lanes[k]->busy) lane_sync_registered(client->lanes[k]);
+        }
+        if (r.device) close(r.fd);
     }
     pthread_mutex_unlock(&client->mutex);
     return status;

@@ -1,4 +1,4 @@
-/* The control connection: a non-blocking socket, requests formatted and answers parsed by hiredis, every wait bounded by
+/* The control connection: a non-blocking socket, answers parsed by hiredis, every wait bounded by
  * a deadline. Sending never waits: what the socket does not take is sent while an answer is awaited, so that two sides
  * that both write much cannot block each other. */
 #include <errno.h>
@@ -13,7 +13,10 @@
 
 #include "client/internal.h"
 
-#define READ_BYTES (64u << 10)
+#define READ_BYTES         (64u << 10)
+#define TLS_PIECE          (48u << 10) /* of plaintext; less than TLS_OUT_MAX: reading goes on whatever is unsent */
+#define TLS_HINT           " (if that is a TLS port, the URL begins with tarns://)"
+#define REQUEST_HEADER_MAX 26u /* "$" and digits and CRLF, and the CRLF behind the bytes */
 
 void ctl_init(struct ctl *c) {
     *c = (struct ctl){.fd = -1, .what = "request"};
@@ -21,6 +24,7 @@ void ctl_init(struct ctl *c) {
 
 void ctl_close(struct ctl *c) {
     if (c->fd >= 0) close(c->fd);
+    tls_stream_destroy(&c->tls);
     if (c->reader != NULL) redisReaderFree(c->reader);
     buf_free(&c->out);
     const char *what = c->what;
@@ -79,7 +83,89 @@ static tarn_status connect_one(const struct addrinfo *ai, uint64_t deadline, int
     return TARN_OK;
 }
 
-tarn_status ctl_open(struct ctl *c, const char *host, const char *port, uint64_t deadline) {
+/* --- TLS ---------------------------------------------------------------------------------------------------------------------- */
+
+static size_t unsent(const struct ctl *c) {
+    size_t len = 0;
+    if (c->tls != NULL) (void)tls_out(c->tls, &len);
+    return len;
+}
+
+bool ctl_wants_to_send(const struct ctl *c) {
+    return c->out.len > 0 || unsent(c) > 0;
+}
+
+/* Sends what the socket takes now. 0, or the error: after it nothing can be sent, but there may be something to read. */
+static int send_ciphertext(struct ctl *c) {
+    size_t len;
+    const void *data = tls_out(c->tls, &len);
+    while (len > 0) {
+        ssize_t n = send(c->fd, data, len, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : errno;
+        tls_out_sent(c->tls, (size_t)n);
+        data = tls_out(c->tls, &len);
+    }
+    return 0;
+}
+
+/* What the socket has, TARN_EAGAIN: nothing now. Its end is the stream's to judge. */
+static tarn_status receive_ciphertext(struct ctl *c) {
+    void *at;
+    size_t space = tls_in_space(c->tls, &at);
+    if (space == 0) return TARN_OK; /* it is over */
+    ssize_t n;
+    do {
+        n = recv(c->fd, at, space, 0);
+    } while (n < 0 && errno == EINTR);
+    int err = n < 0 ? errno : 0;
+    tls_in_added(c->tls, n > 0 ? (size_t)n : 0);
+    if (err == EAGAIN || err == EWOULDBLOCK) return TARN_EAGAIN;
+    if (n <= 0) tls_in_end(c->tls);
+    return TARN_OK;
+}
+
+static tarn_status shake_hands(struct ctl *c, uint64_t deadline) {
+    for (;;) {
+        tls_handshake(c->tls);
+        if (send_ciphertext(c) != 0) tls_in_end(c->tls);
+        if (tls_state(c->tls) != TLS_HANDSHAKE) break;
+        struct pollfd p = {.fd = c->fd, .events = (short)(POLLIN | (unsent(c) > 0 ? POLLOUT : 0))};
+        int n = poll(&p, 1, wait_ms_until(deadline));
+        if (n < 0 && errno != EINTR) return TARN_EIO;
+        if (n == 0 && now_ms() >= deadline) return TARN_ETIMEOUT;
+        if (n > 0 && (p.revents & ~POLLOUT) != 0) (void)receive_ciphertext(c);
+    }
+    return tls_state(c->tls) == TLS_OPEN ? TARN_OK : TARN_EPERM;
+}
+
+static tarn_status secure(struct ctl *c, const struct secure *s, const char *host, const char *port,
+                          uint64_t deadline) {
+    const char *name = secure_name(s, host);
+    struct tls_context *context = secure_take(&s->context);
+    c->tls = tls_stream_create(context, name);
+    tls_context_put(&context);
+    if (c->tls == NULL)
+        return fail(TARN_EINVAL,
+                    "TLS with %s:%s: \"%s\" cannot be the name in a certificate (tls_server_name)", host,
+                    port, name != NULL ? name : "");
+    tarn_status status = shake_hands(c, deadline);
+    if (status == TARN_OK) return TARN_OK;
+    if (status == TARN_EPERM && tls_is_plain(c->tls))
+        return fail(TARN_EPROTO,
+                    "%s:%s does not speak TLS: connect to the server's tls-port, or without TLS by tarn://",
+                    host, port);
+    if (status == TARN_EPERM)
+        return fail(status, "TLS with %s:%s%s%s%s: %s", host, port, name != NULL ? " as \"" : "",
+                    name != NULL ? name : "", name != NULL ? "\"" : "", tls_why(c->tls));
+    return fail(status, "TLS with %s:%s: the handshake was not over in time (is that a TLS port?)", host,
+                port);
+}
+
+/* --- opening -------------------------------------------------------------------------------------------------------------------- */
+
+tarn_status ctl_open(struct ctl *c, const struct secure *s, const char *host, const char *port,
+                     uint64_t deadline) {
     ctl_close(c);
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *list = NULL;
@@ -100,6 +186,13 @@ tarn_status ctl_open(struct ctl *c, const char *host, const char *port, uint64_t
                     strerror(err));
     }
     c->fd = fd;
+    status = s != NULL && s->on ? secure(c, s, host, port, deadline) : TARN_OK;
+    if (status != TARN_OK) {
+        ctl_close(c);
+        return status;
+    }
+    snprintf(c->host, sizeof(c->host), "%s", host);
+    snprintf(c->port, sizeof(c->port), "%s", port);
     c->loopback = is_loopback(fd);
     c->reader = answer_reader_create();
     return TARN_OK;
@@ -110,8 +203,36 @@ static tarn_status lost(struct ctl *c, tarn_status status, const char *why) {
     return fail(status, "%s: the connection to the server %s", c->what, why);
 }
 
+/* A server that wants another certificate says so in the first thing that it sends behind the handshake. */
+static tarn_status lost_secure(struct ctl *c) {
+    char why[TLS_WHY_MAX + 8] = "was closed by it";
+    bool failed = tls_state(c->tls) == TLS_FAILED, never = c->received == 0;
+    if (failed) snprintf(why, sizeof(why), "failed: %s", tls_why(c->tls));
+    return lost(c, failed && never ? TARN_EPERM : TARN_ECLOSED, why);
+}
+
+/* --- sending -------------------------------------------------------------------------------------------------------------------- */
+
+/* A failure is left for the reader to find: what the server said before it went is worth more. */
+static tarn_status flush_secure(struct ctl *c) {
+    size_t done = 0;
+    int err = send_ciphertext(c);
+    while (err == 0 && done < c->out.len && unsent(c) == 0) {
+        size_t n = tls_write(c->tls, c->out.data + done, (size_t)min_u64(c->out.len - done, TLS_PIECE));
+        if (n == 0) break;
+        done += n;
+        err = send_ciphertext(c);
+    }
+    buf_consume(&c->out, done);
+    if (err == 0 && tls_state(c->tls) == TLS_OPEN) return TARN_OK;
+    buf_clear(&c->out);
+    tls_out_sent(c->tls, unsent(c));
+    return TARN_OK;
+}
+
 /* Sends what the socket takes now. */
 static tarn_status flush(struct ctl *c) {
+    if (c->tls != NULL) return flush_secure(c);
     size_t done = 0;
     while (done < c->out.len) {
         ssize_t n = send(c->fd, c->out.data + done, c->out.len - done, MSG_NOSIGNAL);
@@ -124,16 +245,41 @@ static tarn_status flush(struct ctl *c) {
     return TARN_OK;
 }
 
+static size_t arg_len(const char **argv, const size_t *lens, size_t i) {
+    return lens != NULL ? lens[i] : strlen(argv[i]);
+}
+
+static char *put_header(char *at, char kind, size_t n) {
+    *at++ = kind;
+    at += u64_to_dec(n, at);
+    *at++ = '\r';
+    *at++ = '\n';
+    return at;
+}
+
+/* By hand and in one piece of memory: a batch has thousands of arguments, and hiredis prints each header by snprintf. */
+static void append_request(struct buf *out, size_t argc, const char **argv, const size_t *lens) {
+    size_t most = REQUEST_HEADER_MAX;
+    for (size_t i = 0; i < argc; i++) most += REQUEST_HEADER_MAX + arg_len(argv, lens, i);
+    buf_reserve(out, most);
+    char *at = put_header(out->data + out->len, '*', argc);
+    for (size_t i = 0; i < argc; i++) {
+        size_t len = arg_len(argv, lens, i);
+        at = put_header(at, '$', len);
+        if (len > 0) memcpy(at, argv[i], len);
+        at += len;
+        *at++ = '\r';
+        *at++ = '\n';
+    }
+    out->len = (size_t)(at - out->data);
+}
+
 tarn_status ctl_send(struct ctl *c, size_t argc, const char **argv, const size_t *lens, bool skip) {
     if (c->fd < 0) return fail(TARN_ECLOSED, "not connected");
     if (skip && c->skip_count == CTL_SKIP_MAX)
         return TARN_EAGAIN; /* the ring is bounded: receive something first */
     if (!skip) c->what = argv[0];
-    char *line = NULL;
-    long long len = redisFormatCommandArgv(&line, (int)argc, argv, lens);
-    if (len < 0) return fail(TARN_ENOMEM, "%s: no memory for the request", argv[0]);
-    buf_append(&c->out, line, (size_t)len);
-    redisFreeCommand(line);
+    append_request(&c->out, argc, argv, lens);
     c->sent++;
     if (skip) c->skip[(c->skip_head + c->skip_count++) % CTL_SKIP_MAX] = c->sent;
     return flush(c);
@@ -153,50 +299,111 @@ static bool is_skipped(struct ctl *c, uint64_t number) {
     return number <= c->skip_until;
 }
 
-/* Waits until the socket is readable (and sends meanwhile), then feeds the reader. */
-static tarn_status feed(struct ctl *c, uint64_t deadline) {
-    for (;;) {
-        struct pollfd p = {.fd = c->fd, .events = (short)(POLLIN | (c->out.len > 0 ? POLLOUT : 0))};
-        int n = poll(&p, 1, wait_ms_until(deadline));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return lost(c, TARN_EIO, strerror(errno));
-        if (n == 0) {
-            if (now_ms() < deadline) continue;
-            return lost(c, TARN_ETIMEOUT,
-                        "was given up: no answer in time (raise timeout_ms, or see the server's log)");
-        }
-        if (p.revents & POLLOUT) {
-            tarn_status status = flush(c);
-            if (status != TARN_OK) return status;
-        }
-        if (p.revents & (POLLIN | POLLHUP | POLLERR)) break;
-    }
+/* All that can be read is read at once: the socket's being readable says nothing of what the stream has. */
+static tarn_status feed_secure(struct ctl *c) {
     char bytes[READ_BYTES];
-    ssize_t n = recv(c->fd, bytes, sizeof(bytes), 0);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return TARN_OK;
+    if (receive_ciphertext(c) == TARN_EAGAIN) return TARN_EAGAIN;
+    bool any = false;
+    do {
+        size_t n = tls_read(c->tls, bytes, sizeof(bytes));
+        if (n > 0 && redisReaderFeed(c->reader, bytes, n) != REDIS_OK)
+            return lost(c, TARN_ENOMEM, "needs too much memory");
+        any |= n > 0;
+    } while (tls_in_left(c->tls));
+    (void)send_ciphertext(c); /* its failure shows at the next reading */
+    if (any) return TARN_OK;
+    return tls_state(c->tls) == TLS_OPEN ? TARN_EAGAIN : lost_secure(c);
+}
+
+/* Feeds the reader with what the socket has; TARN_EAGAIN: nothing now. */
+static tarn_status feed(struct ctl *c) {
+    if (c->tls != NULL) return feed_secure(c);
+    char bytes[READ_BYTES];
+    ssize_t n;
+    do {
+        n = recv(c->fd, bytes, sizeof(bytes), 0);
+    } while (n < 0 && errno == EINTR);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return TARN_EAGAIN;
     if (n < 0) return lost(c, TARN_ECLOSED, strerror(errno));
-    if (n == 0) return lost(c, TARN_ECLOSED, "was closed by it");
+    if (n == 0)
+        return lost(c, TARN_ECLOSED,
+                    c->received > 0 ? "was closed by it" : "was closed by it at once" TLS_HINT);
     if (redisReaderFeed(c->reader, bytes, (size_t)n) != REDIS_OK)
         return lost(c, TARN_ENOMEM, "needs too much memory");
     return TARN_OK;
 }
 
-tarn_status ctl_receive(struct ctl *c, struct arena *arena, struct answer **answer_p, uint64_t deadline) {
-    if (c->fd < 0) return fail(TARN_ECLOSED, "%s: not connected", c->what);
-    answer_reader_set_arena(c->reader, arena);
+/* Waits until the socket is readable, and sends meanwhile. */
+static tarn_status wait_readable(struct ctl *c, uint64_t deadline) {
+    for (;;) {
+        if (c->tls != NULL && tls_state(c->tls) != TLS_OPEN) return TARN_OK; /* its end is there */
+        struct pollfd p = {.fd = c->fd, .events = (short)(POLLIN | (ctl_wants_to_send(c) ? POLLOUT : 0))};
+        int n = poll(&p, 1, wait_ms_until(deadline));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return lost(c, TARN_EIO, strerror(errno));
+        if (n == 0) {
+            if (now_ms() < deadline) continue;
+            return TARN_ETIMEOUT;
+        }
+        if (p.revents & POLLOUT) {
+            tarn_status status = flush(c);
+            if (status != TARN_OK) return status;
+        }
+        if (p.revents & (POLLIN | POLLHUP | POLLERR)) return TARN_OK;
+    }
+}
+
+/* What tarn-server answers to plain text on its tls-port, before it closes the connection. */
+static bool says_tls(const struct answer *a) {
+    return a->type == ANSWER_ERROR && strstr(a->str, " speaks TLS") != NULL;
+}
+
+/* An answer that is whole and not to be skipped; TARN_EAGAIN: none. */
+static tarn_status parse(struct ctl *c, struct answer **answer_p) {
     for (;;) {
         void *got = NULL;
         if (redisReaderGetReply(c->reader, &got) != REDIS_OK) {
-            char why[160];
-            snprintf(why, sizeof(why), "does not speak RESP: %s", c->reader->errstr);
+            char why[256];
+            snprintf(why, sizeof(why), "does not speak RESP: %s%s", c->reader->errstr,
+                     c->tls == NULL && c->received == 0 ? TLS_HINT : "");
             return lost(c, TARN_EPROTO, why);
         }
-        if (got != NULL) {
-            if (is_skipped(c, ++c->received)) continue;
-            *answer_p = got;
-            return TARN_OK;
-        }
-        tarn_status status = feed(c, deadline);
-        if (status != TARN_OK) return status;
+        if (got == NULL) return TARN_EAGAIN;
+        if (c->received == 0 && c->tls == NULL && says_tls(got))
+            return lost(c, TARN_EPROTO, "is one to a TLS port: the URL begins with tarns:// there");
+        if (is_skipped(c, ++c->received)) continue;
+        *answer_p = got;
+        return TARN_OK;
     }
+}
+
+tarn_status ctl_await(struct ctl *c, struct arena *arena, struct answer **answer_p, uint64_t until) {
+    if (c->fd < 0) return fail(TARN_ECLOSED, "%s: not connected", c->what);
+    answer_reader_set_arena(c->reader, arena);
+    for (;;) {
+        tarn_status status = parse(c, answer_p);
+        if (status != TARN_EAGAIN) return status;
+        status = wait_readable(c, until);
+        if (status == TARN_OK) status = feed(c);
+        if (status != TARN_OK && status != TARN_EAGAIN) return status;
+    }
+}
+
+tarn_status ctl_receive(struct ctl *c, struct arena *arena, struct answer **answer_p, uint64_t deadline) {
+    tarn_status status = ctl_await(c, arena, answer_p, deadline);
+    if (status != TARN_ETIMEOUT) return status;
+    return lost(c, TARN_ETIMEOUT,
+                "was given up: no answer in time (raise timeout_ms, or see the server's log)");
+}
+
+tarn_status ctl_try_receive(struct ctl *c, struct arena *arena, struct answer **answer_p) {
+    if (c->fd < 0) return fail(TARN_ECLOSED, "%s: not connected", c->what);
+    answer_reader_set_arena(c->reader, arena);
+    tarn_status status = ctl_wants_to_send(c) ? flush(c) : TARN_OK;
+    while (status == TARN_OK) {
+        status = parse(c, answer_p);
+        if (status != TARN_EAGAIN) return status;
+        status = feed(c);
+    }
+    return status;
 }

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "client/internal.h"
 
-static _Thread_local char last_error[512];
+static _Thread_local char last_error[1024];
 
 tarn_status fail(tarn_status status, const char *fmt, ...) {
     char text[sizeof(last_error)]; /* fmt's arguments may quote the last error itself */

@@ -18,6 +18,8 @@ void get_finish(struct getting *g, size_t i, tarn_status status) {
     tarn_item *item = &g->items[i];
     struct want *w = &g->wants[i];
     TARN_ASSERT(w->state != FINISHED);
+    TARN_ASSERT(status != TARN_OK || w->place.value != NULL || w->len == 0 ||
+                (w->prepared && w->pos == w->to));
     w->state = FINISHED;
     g->unfinished--;
     item->status = status;
@@ -63,6 +65,7 @@ static tarn_status send_locate(struct getting *g, struct chunk *c) {
     lane_arg_str(lane, "LEASE");
     lane_arg_u64(lane, g->options->lease_ms);
     if (ranges && lane->client->options.verify) lane_arg_str(lane, "CRCS");
+    lane_arg_str(lane, "PACKED");
     c->sent_ns =
         clock_boot_ns(); /* the lease counts from here, before the server can have seen the request */
     return lane_send(lane, false);
@@ -72,13 +75,16 @@ static void locate_one(struct getting *g, size_t i, const struct answer *a, uint
     struct want *w = &g->wants[i];
     uint64_t old_version = w->place.version;
     bool resumes = w->prepared;
-    tarn_status status = placement_of_get(&g->lane->arena, a, sent_ns, w->tries, &w->place);
+    tarn_status status = placement_of_get(&g->lane->arena, a, sent_ns, &w->place);
     if (status != TARN_OK) {
         w->prepared = false;
         get_finish(g, i, status);
         return;
     }
     w->prepared = resumes && w->place.version == old_version;
+    w->given_up = 0;
+    /* The numbers of replicas may have changed with the look-up. */
+    w->sources = w->prepared && w->pos > w->from ? UINT32_MAX : 0;
     if (w->place.value == NULL) {
         if (w->place.lease_end == 0) {
             get_finish(
@@ -109,16 +115,9 @@ static tarn_status receive_locate(struct getting *g, const struct chunk *c) {
 /* Segments first seen in this chunk. One that cannot be had takes its items along, not the batch. */
 static tarn_status ensure_segments(struct getting *g, const struct chunk *c) {
     for (size_t k = 0; k < c->n; k++) {
-        size_t i = c->order[k];
-        struct want *w = &g->wants[i];
-        for (size_t p = 0; w->state == PLACED && p < w->place.n_parts; p++) {
-            const struct grant_extent *e = &w->place.parts[p].extent;
-            tarn_status status = segment_ensure(g->lane, e->segment, e->segment_epoch, false, g->deadline);
-            if (status == TARN_OK) continue;
-            if (g->lane->ctl.fd < 0) return status;
-            if (status == TARN_ESTALE) COUNT(g->lane, epoch_misses, 1);
-            get_again(g, i, status, 1);
-        }
+        if (g->wants[c->order[k]].state != PLACED) continue;
+        tarn_status status = get_replica_ensure(g, c->order[k]);
+        if (status != TARN_OK) return status;
     }
     return TARN_OK;
 }
@@ -156,10 +155,20 @@ static uint64_t chunk_bytes(const struct getting *g, const struct chunk *c) {
 }
 
 static bool next_chunk(const struct getting *g, const size_t *order, size_t n, size_t *at, struct chunk *c) {
-    size_t limit = g->lane->client->options.batch_keys;
+    size_t limit = lane_chunk_keys(g->lane, g->n);
     *c = (struct chunk){.order = order + *at, .n = n - *at < limit ? n - *at : limit};
     *at += c->n;
     return c->n > 0;
+}
+
+/* What the chunk's look-up and reads took of the arena, unless an item goes on with it. Returns the next chunk's mark. */
+static struct arena_mark forget(struct getting *g, const struct chunk *c, struct arena_mark mark) {
+    struct arena *arena = &g->lane->arena;
+    bool over = g->n_scratch == 0;
+    for (size_t k = 0; k < c->n && over; k++) over = g->wants[c->order[k]].state == FINISHED;
+    if (!over) return arena_mark(arena);
+    arena_rewind(arena, mark);
+    return mark;
 }
 
 /* Tries all that are WANTED once. Not TARN_OK: the control connection failed. */
@@ -175,6 +184,7 @@ static tarn_status pass(struct getting *g) {
     tarn_status status = lane_ready(g->lane, g->deadline);
     bool more = status == TARN_OK && next_chunk(g, order, n, &at, &now);
     if (more) status = send_locate(g, &now);
+    struct arena_mark mark = arena_mark(&g->lane->arena);
     while (more && status == TARN_OK) {
         status = receive_locate(g, &now);
         if (status == TARN_OK) status = ensure_segments(g, &now);
@@ -186,6 +196,7 @@ static tarn_status pass(struct getting *g) {
         get_read(g, now.order, now.n);
         release(g, &now);
         if (status == TARN_OK && more && !ahead) status = send_locate(g, &next);
+        mark = forget(g, &now, mark);
         now = next;
     }
     if (status != TARN_OK) ctl_abandon(&g->lane->ctl);
@@ -194,25 +205,26 @@ static tarn_status pass(struct getting *g) {
     return status;
 }
 
-static int by_hash(const void *a, const void *b) {
-    const uint64_t *x = a, *y = b;
-    if (x[0] != y[0]) return x[0] < y[0] ? -1 : 1;
-    return x[1] < y[1] ? -1 : 1;
-}
-
 /* A connection has one lease per version, so of items with the same key only the last one ends it. Within one chunk all
- * reads come before the release, and it does not matter. */
+ * reads come before the release, and it does not matter. Keys are told apart by their hashes: two of the same only cost
+ * one its early end. */
 static void find_last_of_keys(struct getting *g) {
     for (size_t i = 0; i < g->n; i++) g->wants[i].last_of_key = true;
-    if (g->n <= g->lane->client->options.batch_keys) return;
-    uint64_t(*pairs)[2] = arena_alloc(&g->lane->arena, g->n * sizeof(*pairs));
+    if (g->n <= lane_chunk_keys(g->lane, g->n)) return;
+    size_t slots = 64;
+    while (slots < 2 * g->n) slots *= 2;
+    struct {
+        uint64_t hash;
+        size_t item; /* + 1, 0: a free slot */
+    } *table = arena_alloc(&g->lane->arena, slots * sizeof(*table));
+    memset(table, 0, slots * sizeof(*table));
     for (size_t i = 0; i < g->n; i++) {
-        pairs[i][0] = hash_bytes(g->items[i].key, g->items[i].key_len);
-        pairs[i][1] = i;
-    }
-    qsort(pairs, g->n, sizeof(*pairs), by_hash);
-    for (size_t i = 0; i + 1 < g->n; i++) {
-        if (pairs[i][0] == pairs[i + 1][0]) g->wants[pairs[i][1]].last_of_key = false;
+        uint64_t hash = hash_bytes(g->items[i].key, g->items[i].key_len);
+        size_t at = hash & (slots - 1);
+        while (table[at].item != 0 && table[at].hash != hash) at = (at + 1) & (slots - 1);
+        if (table[at].item != 0) g->wants[table[at].item - 1].last_of_key = false;
+        table[at].hash = hash;
+        table[at].item = i + 1;
     }
 }
 
@@ -230,12 +242,14 @@ tarn_status get_run(struct lane *lane, tarn_item *items, size_t n, const struct 
                           .n = n,
                           .options = options,
                           .deadline = options->deadline,
-                          .unfinished = n};
+                          .unfinished = n,
+                          .began_ms = now_ms()};
     g->wants = arena_alloc(&lane->arena, n * sizeof(*g->wants));
     memset(g->wants, 0, n * sizeof(*g->wants));
     COUNT(lane, gets, n);
     for (size_t i = 0; i < n; i++) {
         items[i].got = items[i].value_size = items[i].version = 0;
+        items[i].replicas = 0;
         tarn_status status = client_check_key(items[i].key, items[i].key_len);
         if (status != TARN_OK) get_finish(g, i, status);
     }

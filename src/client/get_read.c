@@ -62,7 +62,7 @@ static void choose_range(const struct getting *g, const tarn_item *item, struct 
     w->to = end;
     w->check = CHECK_NONE;
     if (!g->lane->client->options.verify) return;
-    if (p->crc < 0) {
+    if (p->crc < 0 || w->device) {
         COUNT(g->lane, unverified, 1);
         return;
     }
@@ -126,6 +126,13 @@ void get_prepare(struct getting *g, size_t i) {
     uint64_t rest = p->size - item->offset;
     w->len = item->want == 0 ? rest : min_u64(item->want, rest);
     tarn_status status = find_memory(g, item, w);
+    struct iovec one;
+    size_t n_iov;
+    const struct iovec *iov = item_iov(item, &one, &n_iov);
+    w->device = status == TARN_OK && client_is_device(g->lane->client, iov, n_iov);
+    if (w->device && p->value != NULL)
+        status =
+            fail(TARN_ENOTSUP, "a value of %" PRIu64 " bytes does not go to memory of a device", p->size);
     if (status == TARN_OK && p->value != NULL) {
         deliver_inline(g, i);
         return;
@@ -155,6 +162,7 @@ struct group {
     size_t *items;
     size_t n;
     uint64_t bytes;
+    size_t last; /* position in the order of the last item */
 };
 
 static void add_piece(struct getting *g, struct group *group, size_t i) {
@@ -162,7 +170,8 @@ static void add_piece(struct getting *g, struct group *group, size_t i) {
     struct arena *arena = &g->lane->arena;
     uint64_t len = min_u64(w->to - w->pos, g->lane->window);
     struct engine_op *op = &group->ops[group->n];
-    struct engine_part *parts = arena_alloc(arena, EXTENTS_MAX * sizeof(*parts));
+    const struct replica *r = get_replica(w);
+    struct engine_part *parts = arena_alloc(arena, r->n_parts * sizeof(*parts));
     struct iovec *iov = w->iov;
     size_t n_iov = w->n_iov;
     if (len != w->to - w->from) {
@@ -171,12 +180,14 @@ static void add_piece(struct getting *g, struct group *group, size_t i) {
     }
     *op = (struct engine_op){
         .parts = parts,
-        .n_parts = placement_slice(w->place.parts, w->place.n_parts, w->pos, len, parts),
+        .n_parts = placement_slice(r->parts, r->n_parts, w->pos, len, parts),
         .iov = iov,
         .n_iov = n_iov,
         .lease_end_boot_ms = w->place.lease_end,
         .want_crc = w->check != CHECK_NONE,
+        .alone = r->tier != REPLICA_MEMORY,
     };
+    get_replica_bound(g, i, op);
     if (w->check == CHECK_BLOCKS) {
         op->crc_block = CRC_BLOCK;
         op->crcs = arena_alloc(arena, (len + CRC_BLOCK - 1) / CRC_BLOCK * sizeof(uint32_t));
@@ -196,78 +207,41 @@ static bool blocks_match(const struct want *w, const struct engine_op *op, uint6
     return true;
 }
 
-/* The server checks for itself and removes what is bad; else every get would miss and every put find the key taken. */
-static void report(struct getting *g, const tarn_item *item) {
-    struct lane *lane = g->lane;
-    if (lane->ctl.fd < 0) return;
-    lane_begin(lane, "REPLICA");
-    lane_arg_str(lane, "REPORT");
-    lane_arg(lane, item->key, item->key_len);
-    lane_arg_u64(lane, item->version);
-    lane_send(lane, true); /* a failure shows at the next request */
-}
-
-static void mismatch(struct getting *g, size_t i) {
-    const tarn_item *item = &g->items[i];
-    struct buf quoted = {0};
-    buf_append_quoted(&quoted, span_of(item->key, item->key_len));
-    log_warning("%.*s version %" PRIu64 ": the bytes do not match their CRC; treated as lost",
-                (int)quoted.len, quoted.data, item->version);
-    buf_free(&quoted);
-    COUNT(g->lane, crc_mismatches, 1);
-    struct want *w = &g->wants[i];
-    w->prepared = false;
-    if (w->mismatched) report(g, item);
-    get_again(g, i, fail(TARN_ECORRUPT, "the bytes do not match their CRC"), w->mismatched ? 0 : 1);
-    w->mismatched = true;
-}
-
-static void piece_done(struct getting *g, size_t i, const struct engine_op *op) {
+void get_piece_done(struct getting *g, size_t i, const struct engine_op *op) {
     struct want *w = &g->wants[i];
     uint64_t len = iov_total(op->iov, op->n_iov);
     if (w->check == CHECK_BLOCKS && !blocks_match(w, op, len)) {
-        mismatch(g, i);
+        get_replica_bad(g, i);
         return;
     }
     if (w->check == CHECK_WHOLE) w->crc = w->pos == w->from ? op->crc : crc32c_combine(w->crc, op->crc, len);
+    if (w->pos == w->from) w->sources = 0;
+    w->sources |= UINT32_C(1) << w->place.at;
     w->pos += len;
     w->tries = 0;
+    get_replica_worked(g, i);
     if (w->pos < w->to) return;
     if (w->check == CHECK_WHOLE && w->crc != (uint32_t)w->place.crc) {
-        mismatch(g, i);
+        get_replica_bad(g, i);
         return;
     }
     get_finish(g, i, TARN_OK);
 }
 
 static void piece_failed(struct getting *g, size_t i, tarn_status status, uint64_t len) {
-    struct want *w = &g->wants[i];
-    unsigned limit = 1;
-    switch (status) {
-    case TARN_ELEASE:
+    if (status == TARN_ELEASE) {
         COUNT(g->lane, lease_misses, 1);
-        if (len > WINDOW_MIN) limit = 3; /* smaller pieces may fit */
         fail(status,
              "the lease ended before the bytes were verified (raise lease_ms, or read less at a time)");
-        break;
-    case TARN_ESTALE:
-    case TARN_ENOSEGMENT:
-        COUNT(g->lane, epoch_misses, 1);
-        for (size_t p = 0; p < w->place.n_parts; p++)
-            segment_forget(g->lane, w->place.parts[p].extent.segment);
-        fail(status, "the segment's content was replaced meanwhile");
-        break;
-    case TARN_ETIMEOUT:
-        COUNT(g->lane, timeouts, 1);
+        get_again(g, i, status, len > WINDOW_MIN ? 3 : 1); /* smaller pieces may fit */
+        return;
+    }
+    if (status == TARN_ETIMEOUT) COUNT(g->lane, timeouts, 1);
+    if (status == TARN_ETIMEOUT && now_ms() >= g->deadline) {
         get_finish(g, i, fail(status, "the deadline passed before all bytes were there"));
         return;
-    case TARN_EPERM:
-        g->new_session = true;
-        fail(status, "the host refused to serve the bytes (see its log)");
-        break;
-    default: fail(status, "reading the bytes failed: %s", tarn_status_text(status));
     }
-    get_again(g, i, status, limit);
+    get_replica_failed(g, i, status);
 }
 
 /* The window follows the speed of the path: a group should take a small share of the lease. */
@@ -292,7 +266,7 @@ static void run_group(struct getting *g, struct group *group) {
         tarn_status op_status = status == TARN_OK ? op->status : status;
         lease_lost = lease_lost || op_status == TARN_ELEASE;
         if (op_status == TARN_OK) {
-            piece_done(g, group->items[k], op);
+            get_piece_done(g, group->items[k], op);
         } else {
             piece_failed(g, group->items[k], op_status, iov_total(op->iov, op->n_iov));
         }
@@ -300,8 +274,39 @@ static void run_group(struct getting *g, struct group *group) {
     adapt_window(lane, now_ms() - started, lease_ms, lease_lost);
 }
 
-static bool lease_is_short(const struct placement *p) {
+bool get_lease_is_short(const struct placement *p) {
     return now_ms() + p->lease_ms / 3 >= p->lease_end;
+}
+
+/* One window of items from order[*k_p] on. */
+static void fill_group(struct getting *g, const size_t *order, size_t n, size_t *k_p, struct group *group) {
+    group->n = group->bytes = 0;
+    for (; *k_p < n && group->bytes < g->lane->window; ++*k_p) {
+        size_t i = order[*k_p];
+        if (g->wants[i].state != PLACED) continue;
+        get_replica_refresh(g, i);
+        if (get_replica(&g->wants[i])->tier == REPLICA_FILE) {
+            get_file_read(g, i);
+        } else {
+            add_piece(g, group, i);
+            group->last = *k_p;
+        }
+    }
+}
+
+/* Goes through all once. true: some turned to another replica and may go on under the leases they have. */
+static bool sweep(struct getting *g, const size_t *order, size_t n, struct group *group, bool *ran_p) {
+    uint64_t before = g->turns;
+    for (size_t k = 0; k < n;) {
+        fill_group(g, order, n, &k, group);
+        if (group->n == 0) break;
+        if (*ran_p && get_lease_is_short(&g->wants[group->items[0]].place)) return false;
+        run_group(g, group);
+        *ran_p = true;
+        /* An item of several pieces stays PLACED: it is the last of its group, so begin there again. */
+        if (g->wants[group->items[group->n - 1]].state == PLACED) k = group->last;
+    }
+    return g->turns != before;
 }
 
 void get_read(struct getting *g, const size_t *order, size_t n) {
@@ -309,21 +314,7 @@ void get_read(struct getting *g, const size_t *order, size_t n) {
     group.ops = arena_alloc(&g->lane->arena, n * sizeof(*group.ops));
     group.items = arena_alloc(&g->lane->arena, n * sizeof(*group.items));
     bool ran = false;
-    for (size_t k = 0; k < n;) {
-        group.n = group.bytes = 0;
-        size_t first = k;
-        for (; k < n && group.bytes < g->lane->window; k++) {
-            if (g->wants[order[k]].state == PLACED) add_piece(g, &group, order[k]);
-        }
-        if (group.n == 0) break;
-        if (ran && lease_is_short(&g->wants[group.items[0]].place)) {
-            k = first;
-            break;
-        }
-        run_group(g, &group);
-        ran = true;
-        /* An item of several pieces stays PLACED: it is the last of its group, so begin there again. */
-        if (g->wants[group.items[group.n - 1]].state == PLACED) k--;
+    while (sweep(g, order, n, &group, &ran)) {
     }
     for (size_t k = 0; k < n; k++) {
         struct want *w = &g->wants[order[k]];

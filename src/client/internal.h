@@ -3,6 +3,7 @@
  *   tarn_client ── lanes[] ── lane ──┬── ctl      control connection (RESP)
  *        │                           ├── engine   data connections
  *        │                           └── segments what SEGMENT INFO said, per id
+ *        ├── outages: hosts that could not be reached a moment ago
  *        └── direct: one more lane, for views and writers. Its leases are counted by view, so that a get of the same key
  *                    through another lane (another connection) never ends them.
  *
@@ -22,6 +23,8 @@
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "tarn.h"
+#include "tls/tls.h"
+#include "transport/transport.h"
 
 #define CRC_BLOCK     (UINT64_C(1) << 20) /* one CRC per so many bytes, for values larger than it */
 #define INLINE_MAX    64u
@@ -47,6 +50,13 @@ struct arena {
 };
 void *arena_alloc(struct arena *a, size_t size); /* 16-byte aligned */
 void arena_reset(struct arena *a);               /* keeps one block of ordinary size */
+/* What was allocated since the mark goes. The same memory serves chunk after chunk of a batch, while it is in the cache. */
+struct arena_mark {
+    struct arena_block *head;
+    size_t used;
+};
+struct arena_mark arena_mark(const struct arena *a);
+void arena_rewind(struct arena *a, struct arena_mark mark);
 void arena_free(struct arena *a);
 
 /* --- answer.c: replies as trees in an arena ------------------------------------------------------------------------------ */
@@ -68,8 +78,39 @@ tarn_status answer_error_status(const char *text);
 /* The index'th element or NULL. */
 const struct answer *answer_at(const struct answer *a, size_t index);
 bool answer_u64(const struct answer *a, uint64_t *value_p);
+/* n bytes from 2 n digits, no more and no fewer. */
+bool answer_hex(const struct answer *a, uint8_t *out, size_t n);
 /* The value of a field in a flat map of name, value, name, value. */
 const struct answer *answer_field(const struct answer *map, const char *name);
+
+/* --- secure.c: TLS ----------------------------------------------------------------------------------------------------------- */
+
+/* A user without a password is one who needs none, not the default user. */
+static inline bool logs_in(const tarn_options *o) {
+    return o->password != NULL || (o->user != NULL && o->user[0] != '\0');
+}
+static inline const char *password_of(const tarn_options *o) {
+    return o->password != NULL ? o->password : "";
+}
+
+/* What all connections of a client or host share. */
+struct secure {
+    bool on;                     /* else they are plain */
+    struct tls_context *context; /* by secure_take only: another may take its place at any time */
+    const char *name;            /* that certificates must be for; NULL: as any_name says; borrowed */
+    bool any_name;               /* else the name (or address) that was connected to */
+};
+/* From the options of a tarns:// URL, which must outlive it. Reads the files. */
+tarn_status secure_open(const tarn_options *o, struct secure *s);
+/* A context from the same files, as they are now. */
+tarn_status secure_read(const tarn_options *o, struct tls_context **context_p);
+/* What the next connection is made with, the caller puts it; and takes another in its place, from now on. NULL: none. Any thread. */
+struct tls_context *secure_take(struct tls_context *const *context_p);
+void secure_swap(struct tls_context **context_p, struct tls_context *other);
+void secure_close(struct secure *s);
+static inline const char *secure_name(const struct secure *s, const char *host) {
+    return s->name != NULL ? s->name : s->any_name ? NULL : host;
+}
 
 /* --- ctl.c: the control connection ------------------------------------------------------------------------------------------ */
 
@@ -77,26 +118,72 @@ const struct answer *answer_field(const struct answer *map, const char *name);
  * is in the skip ring, or not above skip_until (requests that a failed call left behind). */
 #define CTL_SKIP_MAX 256
 struct ctl {
-    int fd; /* -1: closed */
+    int fd;                 /* -1: closed */
+    struct tls_stream *tls; /* NULL: plain */
     struct redisReader *reader;
     struct buf out;
     uint64_t sent, received;
     uint64_t skip[CTL_SKIP_MAX]; /* ring, ascending */
     size_t skip_head, skip_count;
     uint64_t skip_until;
-    bool loopback;    /* the peer is this machine */
-    const char *what; /* the last request's name, for texts */
+    bool loopback;            /* the peer is this machine */
+    char host[256], port[16]; /* of the peer, as it was opened */
+    const char *what;         /* the last request's name, for texts */
 };
+struct secure;
 void ctl_init(struct ctl *c);
-tarn_status ctl_open(struct ctl *c, const char *host, const char *port, uint64_t deadline);
+/* Connects, and shakes hands where secure has a context (NULL: none). */
+tarn_status ctl_open(struct ctl *c, const struct secure *secure, const char *host, const char *port,
+                     uint64_t deadline);
 void ctl_close(struct ctl *c);
+/* Is there something that the socket did not take yet? */
+bool ctl_wants_to_send(const struct ctl *c);
 /* Queues one request and sends what the socket takes. skip: nobody will ask for the answer; TARN_EAGAIN (and not sent)
- * when CTL_SKIP_MAX such answers are on their way. argv[0] must be static. */
+ * when CTL_SKIP_MAX such answers are on their way. argv[0] must be static. lens NULL: the arguments are terminated strings. */
 tarn_status ctl_send(struct ctl *c, size_t argc, const char **argv, const size_t *lens, bool skip);
-/* The next answer that is not skipped. Any failure closes the connection. Deadline on CLOCK_BOOTTIME ms. */
+/* The next answer that is not skipped. TARN_ETIMEOUT: not until then; it may still come. Any other failure closes the connection. */
+tarn_status ctl_await(struct ctl *c, struct arena *arena, struct answer **answer_p, uint64_t until);
+/* The same, and a deadline that passes is a failure. Any failure closes the connection. Deadline on CLOCK_BOOTTIME ms. */
 tarn_status ctl_receive(struct ctl *c, struct arena *arena, struct answer **answer_p, uint64_t deadline);
+/* The same without waiting: TARN_EAGAIN while no answer is whole. Sends what the socket takes, too. A half answer stays in the
+ * arena, so that one is to be reset right after an answer, and only then. */
+tarn_status ctl_try_receive(struct ctl *c, struct arena *arena, struct answer **answer_p);
 /* What is unanswered now will be skipped. */
 void ctl_abandon(struct ctl *c);
+
+/* --- master.c ----------------------------------------------------------------------------------------------------------------------------- */
+
+#define SENTINELS_MAX   16u
+#define MASTER_HOST_MAX 256u
+
+struct whereabouts {
+    char *host, *port; /* NULL: Sentinels know */
+    char *name;
+    struct {
+        char *host, *port;
+    } sentinel[SENTINELS_MAX];
+    unsigned n;
+    bool tls;             /* the URL says so */
+    struct secure secure; /* how all of them are connected to, once secure_open was called */
+    unsigned first;       /* to be asked; atomic */
+    uint32_t met;         /* number of the master that was met last; atomic */
+    uint64_t met_hash;    /* of its address; atomic, under no lock: two at once are two changes */
+};
+void master_free(struct whereabouts *m);
+/* Where it is; may ask over the network. Any thread. */
+tarn_status master_find(struct whereabouts *m, uint64_t deadline, char host[MASTER_HOST_MAX], char port[16]);
+/* Some Sentinel names another master, and none this one. Takes up to a second for each Sentinel that does not answer. */
+bool master_moved(const struct whereabouts *m, const char *host, const char *port);
+/* What was said was wrong: another Sentinel is asked next time. */
+void master_asked(struct whereabouts *m);
+/* A connection to host:port was made, and it is a master. Returns the number of that, which changes when it is another one than
+ * before: connections with another number are to be left, a deposed master may still serve them. Any thread. */
+uint32_t master_met(struct whereabouts *m, const char *host, const char *port);
+static inline bool master_is_other(const struct whereabouts *m, uint32_t number) {
+    return __atomic_load_n(&m->met, __ATOMIC_RELAXED) != number;
+}
+/* The answer to ROLE. TARN_ECLOSED: it is none. */
+tarn_status master_check_role(const struct answer *role, const char *host, const char *port);
 
 /* --- lane.c ------------------------------------------------------------------------------------------------------------------- */
 
@@ -105,8 +192,10 @@ struct counters { /* one writer (the lane's taker), any reader: relaxed words */
         removes;
     uint64_t bytes_read, bytes_written, requests, round_trips, connects, reconnects, retries, timeouts;
     uint64_t leases, lease_renewals, lease_misses, epoch_misses, crc_mismatches, unverified, segment_fetches;
-    uint64_t shm_bytes_read, shm_bytes_written, tcp_bytes_read,
-        tcp_bytes_written; /* copied from the engine */
+    /* copied from the engine */
+    uint64_t shm_bytes_read, shm_bytes_written, rdma_bytes_read, rdma_bytes_written;
+    uint64_t tcp_bytes_read, tcp_bytes_written;
+    uint64_t failovers, replica_reports, put_replicas_failed, put_restarts;
 };
 #define COUNT(lane, field, n)                                                                                \
     __atomic_store_n(&(lane)->counters.field, (lane)->counters.field + (uint64_t)(n), __ATOMIC_RELAXED)
@@ -116,6 +205,14 @@ struct segment_entry {
     uint32_t epoch;
     bool write_attached;
     uint64_t fetched_ms;
+    uint64_t again_ms; /* its host may have an RDMA key by then, 0: no need to ask */
+    unsigned asked;    /* ... in vain, since there was one */
+    /* These stay when the rest is forgotten. */
+    uint64_t home;    /* of its host, the same for all segments of one; 0: never fetched */
+    uint64_t address; /* hash of it */
+    char name[64];
+    uint32_t tls_only_epoch;    /* of when its host offered nothing but TLS, which we do not have */
+    uint64_t tls_only_until_ms; /* the master is not asked again before, 0: it offers more */
 };
 
 /* An engine stays as long as somebody looks at memory that it has mapped: its lane, views, writers. */
@@ -127,6 +224,9 @@ struct engine_ref {
 
 struct lane {
     struct tarn_client *client;
+    struct transport_tls tls; /* of its engine */
+    char no_tls[TLS_WHY_MAX +
+                200]; /* " (why)" when a host was not reached for it, since the lane was taken; else "" */
     struct ctl ctl;
     struct engine_ref *ref;
     struct engine *engine; /* ref->engine */
@@ -140,8 +240,9 @@ struct lane {
     size_t argc, argv_cap;
     uint64_t window; /* bytes per engine_run: adapts to the speed of the path */
     bool connected_before;
-    uint64_t registered_seen; /* client->registered_gen this lane's engine knows */
-    void *registered[REGISTER_MAX];
+    uint32_t master_number;        /* master_met, of its connection */
+    uint64_t registered_seen;      /* client->registered_gen this lane's engine knows */
+    struct registered *registered; /* what its engine knows, REGISTER_MAX */
     size_t n_registered;
     struct counters counters;
     struct hist hist[TARN_HISTS];
@@ -150,11 +251,17 @@ struct lane {
     pthread_t last_user;
 };
 
+/* Keys per request of a call on n keys. A batch is cut into several, so that the server looks up one while the bytes of another
+ * move; not into too small ones, each of which is a turn of both sides. */
+size_t lane_chunk_keys(const struct lane *lane, size_t n);
+
 struct lane *lane_create(struct tarn_client *client, tarn_status *status_p);
 void lane_destroy(struct lane **lane_p);
 void engine_ref_drop(struct engine_ref **ref_p);
 /* Takes a free lane; waits for one until the deadline. */
 tarn_status lane_take(struct tarn_client *client, uint64_t deadline, struct lane **lane_p);
+/* What was registered and unregistered since it was last used; under the client's mutex, not in a call. */
+void lane_sync_registered(struct lane *lane);
 void lane_give(struct lane *lane);
 /* Connects, if that is needed. */
 tarn_status lane_ready(struct lane *lane, uint64_t deadline);
@@ -169,12 +276,19 @@ tarn_status lane_receive(struct lane *lane, struct answer **answer_p, uint64_t d
 tarn_status lane_call(struct lane *lane, struct answer **answer_p,
                       uint64_t deadline); /* send, receive, check */
 
+/* Tells the server that bytes of this version do not match their CRC. It looks for itself and removes what is bad; else every
+ * get would come across it, and a key without a good replica would miss at every get and be there for every put. Nobody waits
+ * for the answer, and a failure shows at the next request. */
+void lane_report(struct lane *lane, const void *key, size_t key_len, uint64_t version);
+
 /* How a call goes on after a failure of the connection or a lost lease. Zero-initialised is the first try. */
 struct attempts {
     unsigned made;
 };
 /* true: status may get better; the back-off has been slept. false: give up (also when the deadline is near). */
 bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status, uint64_t deadline);
+/* Sleeps for what comes before try number `made` + 1. false: the deadline is nearer. */
+bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline);
 
 /* --- segment.c ------------------------------------------------------------------------------------------------------------------- */
 
@@ -187,29 +301,80 @@ void segment_forget_all(struct lane *lane);
 void segment_host_name(char *out, size_t cap);
 bool segment_host_is(const char *reported, size_t len, const char *own);
 
+/* What is known of a segment whose info was fetched, NULL: it never was. */
+const struct segment_entry *segment_find(const struct lane *lane, uint32_t id);
+
+/* --- outage.c: hosts that could not be reached a moment ago ------------------------------------------------------------------------- */
+
+#define OUTAGES_MAX      64u
+#define OUTAGE_NAMES_MAX 8u
+
+struct outage {
+    uint64_t home; /* as in segment_entry */
+    uint64_t noted_ms, until_ms;
+    unsigned failures;
+    char name[OUTAGE_NAMES_MAX][64]; /* of its segments, as far as they were met */
+    unsigned names;
+};
+/* All lanes share it: what one learned at the cost of a time-out the others need not. Under client->mutex, but for the two
+ * counters, which are also read without it. */
+struct outages {
+    unsigned n;
+    uint64_t changes; /* grows when a host is added */
+    struct outage list[OUTAGES_MAX];
+};
+/* The host of this segment did not let us connect, fell silent, broke the protocol, or takes no bytes of ours. */
+void outage_note(struct lane *lane, uint32_t segment);
+/* It has served something. */
+void outage_over(struct lane *lane, uint32_t segment);
+/* Its host is better left alone. Its name is remembered for outage_names. */
+bool outage_listed(struct lane *lane, uint32_t segment);
+/* It was noted since then, and has not served since. */
+bool outage_noted(struct lane *lane, uint32_t segment, uint64_t since_ms);
+/* As outage_listed, but when the time has come to try that host again, the first one who asks is told so (false). */
+bool outage_probe(struct lane *lane, uint32_t segment);
+/* Names of segments on such hosts that were noted since then (0: on all), in the lane's arena. */
+size_t outage_names(struct lane *lane, uint64_t since_ms, const char **names, size_t max);
+static inline bool outages_any(const struct outages *o) {
+    return __atomic_load_n(&o->n, __ATOMIC_RELAXED) > 0;
+}
+static inline uint64_t outages_changes(const struct outages *o) {
+    return __atomic_load_n(&o->changes, __ATOMIC_RELAXED);
+}
+
 /* --- placement.c: what PUTSTART and GETREPLICAS answer ------------------------------------------------------------------------------ */
+
+#define REPLICAS_MAX 32u /* bits of a mask; a server sends fewer */
+
+enum replica_tier { REPLICA_MEMORY, REPLICA_SSD, REPLICA_FILE };
+struct replica {
+    enum replica_tier tier;
+    struct engine_part *parts;
+    size_t n_parts;
+    const char *path; /* REPLICA_FILE: the value is what this file begins with */
+};
 
 struct placement {
     uint64_t version, size;
     uint64_t lease_ms, lease_end; /* lease_end: CLOCK_BOOTTIME ms, already shortened; 0: no lease */
     int64_t crc;                  /* -1: none */
     uint64_t token;
-    struct engine_part *parts; /* of the chosen replica */
-    size_t n_parts;
-    unsigned replicas, replica; /* how many, and which one parts belong to */
-    const struct answer *all;   /* of the others, for puts */
-    const char *value;          /* inline */
-    const uint8_t *crcs;        /* packed, NULL: none */
+    struct replica *replica; /* nearest first */
+    unsigned replicas, at;   /* how many, and which one is used now */
+    const char *value;       /* inline */
+    const uint8_t *crcs;     /* packed, NULL: none */
     size_t n_crcs;
 };
+static inline const struct replica *placement_now(const struct placement *p) {
+    return &p->replica[p->at];
+}
 /* The end of a lease granted by an answer to a request that was sent at sent_ns (CLOCK_BOOTTIME). */
 uint64_t placement_lease_end(uint64_t sent_ns, uint64_t lease_ms);
-/* TARN_ENOTFOUND for nil. prefer: index of the replica to use (modulo their number). */
-tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64_t sent_ns, unsigned prefer,
+/* TARN_ENOTFOUND for nil. Replicas that make no sense to us are left out; if there are no others, it says why. */
+tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64_t sent_ns,
                              struct placement *p);
-/* TARN_EEXISTS for nil. Sets replica 0; placement_replica switches to another. */
+/* TARN_EEXISTS for nil. All replicas, in the server's numbering. */
 tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64_t size, struct placement *p);
-tarn_status placement_replica(struct arena *arena, struct placement *p, unsigned index);
 /* Sub-range [from, from + len) of the parts: *out gets up to EXTENTS_MAX parts, returns how many. */
 size_t placement_slice(const struct engine_part *parts, size_t n_parts, uint64_t from, uint64_t len,
                        struct engine_part *out);
@@ -232,8 +397,8 @@ struct get_options {
 tarn_status get_run(struct lane *lane, tarn_item *items, size_t n, const struct get_options *options);
 tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_put_options *options,
                     uint64_t deadline);
-/* The options of PUTSTART behind the keys. */
-void put_options_append(struct lane *lane, const tarn_put_options *o);
+/* The options of PUTSTART behind the keys; segments of hosts noted as out of reach since then (0: at all) are to be avoided. */
+void put_options_append(struct lane *lane, const tarn_put_options *o, uint64_t since_ms);
 tarn_status wait_for_keys(struct lane *lane, const tarn_key *keys, size_t n, uint64_t wait_ms,
                           uint64_t deadline, size_t *length_p);
 
@@ -244,30 +409,46 @@ tarn_status wait_for_keys(struct lane *lane, const tarn_key *keys, size_t n, uin
 struct registered {
     void *address;
     size_t len;
+    uint64_t identity; /* never given twice in this process */
+    bool device;       /* only a NIC may touch it */
+    int fd;            /* of a device's: its dma-buf, ours */
+    uint64_t offset;
 };
 
 struct tarn_client {
     uint32_t magic;
     pid_t pid;
     tarn_options options; /* strings owned */
-    char *host, *port;
+    struct whereabouts master;
     char own_host[192]; /* what SEGMENT INFO must say for shm */
+    char *node;         /* the storage node it reads for, whose look-ups are no uses; NULL */
     pthread_mutex_t mutex;
     pthread_cond_t freed; /* a lane became free */
     struct lane **lanes;
     size_t n_lanes;
     struct registered registered[REGISTER_MAX];
     size_t n_registered;
+    unsigned n_devices; /* of these, memory of a device; atomic */
     uint64_t registered_gen;
     pthread_mutex_t direct_mutex;
     struct lane *direct;
-    struct tarn_view *views; /* open ones, under direct_mutex */
+    struct tarn_view *views;       /* open ones, under direct_mutex */
+    struct tarn_mapping *mappings; /* likewise */
+    struct outages outages;
+    bool rdma_failed; /* atomic: its module could not be loaded, and is not tried again */
     uint64_t n_views, n_writers;
     uint64_t async_pending; /* atomic */
 };
 
+/* Is any of it memory of a device, which the CPU must not touch? */
+bool client_is_device(struct tarn_client *client, const struct iovec *iov, size_t n_iov);
+/* tarn_connect for a storage node of that name (NULL: for anybody), which makes its copies through it. */
+tarn_status client_connect(const char *url, const tarn_options *options, const char *node,
+                           tarn_client **client_p);
 /* NULL or of another process: the status to return, noted. */
 tarn_status client_usable(const struct tarn_client *client);
+/* For a registration of memory: never given twice in this process. */
+uint64_t client_identity(void);
 tarn_status client_check_key(const void *key, size_t key_len);
 uint64_t client_deadline(const struct tarn_client *client, uint64_t timeout_ms, uint64_t bytes);
 void client_call_copy(tarn_call *to, const tarn_call *from); /* from may be NULL or older */
@@ -276,9 +457,27 @@ void client_put_options_copy(tarn_put_options *to, const tarn_put_options *from)
 tarn_status direct_take(struct tarn_client *client, uint64_t deadline, struct lane **lane_p);
 void direct_give(struct tarn_client *client);
 
+/* --- module_load.c: what libtarn loads by itself ----------------------------------------------------------------------------------- */
+
+/* Is there RDMA in this process? Loads its module at the first call, and remembers a failure for this client. For when a host
+ * offers rdma://; false at once with transport shm or tcp. */
+bool client_module_rdma(struct tarn_client *client);
+/* Where it was looked for, and what was wrong there: a failure for who insists. */
+tarn_status client_module_require(const char *module_path);
+
 /* url.c */
-tarn_status url_parse(const char *url, tarn_options *options, char **host_p, char **port_p);
+tarn_status url_parse(const char *url, tarn_options *options, struct whereabouts *master_p);
 void url_options_free(tarn_options *options);
+/* For errors of moving bytes: "", or what TLS did not like, or that only one transport was allowed. */
+static inline const char *lane_hint(const struct lane *lane) {
+    const char *t = lane->client->options.transport;
+    if (lane->no_tls[0] != '\0') return lane->no_tls;
+    if (strcmp(t, "rdma") == 0)
+        return " (transport=rdma allows no other way: do the hosts offer it? RDMA.DEVICES)";
+    if (strcmp(t, "shm") == 0)
+        return " (transport=shm allows no other way: does the host run on this machine?)";
+    return strcmp(t, "tcp") == 0 ? " (transport=tcp allows no other way)" : "";
+}
 /* Owned copies of the strings of from (may be NULL, may be of an older size). */
 void url_options_copy(tarn_options *to, const tarn_options *from);
 

@@ -14,7 +14,20 @@
 static enum engine_transport transport_of(const char *name) {
     if (strcmp(name, "shm") == 0) return ENGINE_SHM;
     if (strcmp(name, "tcp") == 0) return ENGINE_TCP;
+    if (strcmp(name, "rdma") == 0) return ENGINE_RDMA;
     return ENGINE_AUTO;
+}
+
+/* --- its engine ------------------------------------------------------------------------------------------------------------- */
+
+static struct tls_context *tls_context_of(void *arg) {
+    const struct lane *lane = arg;
+    return secure_take(&lane->client->master.secure.context);
+}
+
+static void tls_failed(void *arg, const char *uri, const char *why) {
+    struct lane *lane = arg;
+    snprintf(lane->no_tls, sizeof(lane->no_tls), " (TLS with %.150s: %s)", uri, why);
 }
 
 static tarn_status open_engine(struct lane *lane) {
@@ -24,6 +37,14 @@ static tarn_status open_engine(struct lane *lane) {
     config.transport = transport_of(client->options.transport);
     config.streams = client->options.streams;
     config.connect_timeout_ms = client->options.connect_timeout_ms;
+    config.attach_timeout_ms = client->options.failover_ms;
+    const struct secure *secure = &client->master.secure;
+    lane->tls = (struct transport_tls){.arg = lane,
+                                       .context = tls_context_of,
+                                       .name = secure->name,
+                                       .any_name = secure->any_name,
+                                       .failed = tls_failed};
+    if (secure->on) config.tls = &lane->tls;
     config.verify = true; /* each operation says whether it wants its CRC */
     struct engine *engine;
     tarn_status status = engine_create(&config, &engine);
@@ -31,6 +52,8 @@ static tarn_status open_engine(struct lane *lane) {
     lane->ref = xcalloc(1, sizeof(*lane->ref));
     *lane->ref = (struct engine_ref){.engine = engine, .users = 1};
     lane->engine = engine;
+    lane->n_registered = 0;
+    lane->registered_seen = 0;
     return TARN_OK;
 }
 
@@ -45,12 +68,14 @@ void engine_ref_drop(struct engine_ref **ref_p) {
 struct lane *lane_create(struct tarn_client *client, tarn_status *status_p) {
     struct lane *lane = xcalloc(1, sizeof(*lane));
     lane->client = client;
+    lane->registered = xcalloc(REGISTER_MAX, sizeof(*lane->registered));
     ctl_init(&lane->ctl);
     rng_seed(&lane->rng, clock_mono_ns() ^ (uint64_t)(uintptr_t)lane);
     lane->window = client->options.piece_bytes;
     for (unsigned i = 0; i < TARN_HISTS; i++) hist_init(&lane->hist[i]);
     *status_p = open_engine(lane);
     if (*status_p == TARN_OK) return lane;
+    free(lane->registered);
     free(lane);
     return NULL;
 }
@@ -62,6 +87,7 @@ void lane_destroy(struct lane **lane_p) {
     ctl_close(&lane->ctl);
     arena_free(&lane->arena);
     free(lane->segment);
+    free(lane->registered);
     free(lane->argv);
     free(lane->lens);
     free(lane);
@@ -101,16 +127,38 @@ static tarn_status wait_for_lane(struct tarn_client *client, uint64_t deadline) 
     return TARN_OK;
 }
 
-/* Tells the lane's engine what was registered and unregistered since it was last used. */
-static void sync_registered(struct lane *lane) {
+static bool holds(const struct registered *list, size_t n, uint64_t identity) {
+    for (size_t i = 0; i < n; i++) {
+        if (list[i].identity == identity) return true;
+    }
+    return false;
+}
+
+/* Tells the lane's engine what was registered and unregistered since it was last used. Under the client's mutex. */
+void lane_sync_registered(struct lane *lane) {
     struct tarn_client *client = lane->client;
     if (lane->registered_seen == client->registered_gen) return;
-    for (size_t i = 0; i < lane->n_registered; i++) engine_unregister(lane->engine, lane->registered[i]);
-    lane->n_registered = 0;
+    for (size_t i = 0; i < lane->n_registered;) {
+        if (holds(client->registered, client->n_registered, lane->registered[i].identity)) {
+            i++;
+            continue;
+        }
+        engine_unregister(lane->engine, lane->registered[i].address);
+        lane->registered[i] = lane->registered[--lane->n_registered];
+    }
     for (size_t i = 0; i < client->n_registered; i++) {
         const struct registered *r = &client->registered[i];
-        if (engine_register(lane->engine, r->address, r->len) != TARN_OK) continue; /* slower, not wrong */
-        lane->registered[lane->n_registered++] = r->address;
+        struct engine_buffer b = {.addr = r->address,
+                                  .len = r->len,
+                                  .identity = r->identity,
+                                  .device = r->device,
+                                  .fd = r->fd,
+                                  .offset = r->offset};
+        if (holds(lane->registered, lane->n_registered, r->identity)) continue;
+        /* Slower without, not wrong; and of a device's the engine knows all the same that nobody but a NIC may touch it. */
+        tarn_status status = engine_register(lane->engine, &b);
+        if (status != TARN_OK && status != TARN_ENOTSUP) continue;
+        lane->registered[lane->n_registered++] = *r;
     }
     lane->registered_seen = client->registered_gen;
 }
@@ -131,8 +179,9 @@ tarn_status lane_take(struct tarn_client *client, uint64_t deadline, struct lane
     if (lane != NULL) {
         status = TARN_OK;
         lane->busy = true;
+        lane->no_tls[0] = '\0';
         lane->last_user = pthread_self();
-        sync_registered(lane);
+        lane_sync_registered(lane);
     }
     pthread_mutex_unlock(&client->mutex);
     if (lane != NULL) *lane_p = lane;
@@ -144,6 +193,8 @@ static void copy_engine_stats(struct lane *lane) {
     engine_get_stats(lane->engine, &s);
     COUNT(lane, shm_bytes_read, s.shm_bytes_read - lane->counters.shm_bytes_read);
     COUNT(lane, shm_bytes_written, s.shm_bytes_written - lane->counters.shm_bytes_written);
+    COUNT(lane, rdma_bytes_read, s.rdma_bytes_read - lane->counters.rdma_bytes_read);
+    COUNT(lane, rdma_bytes_written, s.rdma_bytes_written - lane->counters.rdma_bytes_written);
     COUNT(lane, tcp_bytes_read, s.tcp_bytes_read - lane->counters.tcp_bytes_read);
     COUNT(lane, tcp_bytes_written, s.tcp_bytes_written - lane->counters.tcp_bytes_written);
 }
@@ -153,12 +204,23 @@ void lane_give(struct lane *lane) {
     arena_reset(&lane->arena);
     copy_engine_stats(lane);
     pthread_mutex_lock(&client->mutex);
+    if (lane->n_registered > 0) lane_sync_registered(lane);
     lane->busy = false;
     pthread_cond_signal(&client->freed);
     pthread_mutex_unlock(&client->mutex);
 }
 
 /* --- requests --------------------------------------------------------------------------------------------------------- */
+
+#define CHUNK_MIN_KEYS 128u
+#define CHUNK_MAX_KEYS 512u
+
+size_t lane_chunk_keys(const struct lane *lane, size_t n) {
+    size_t share = n / 4 + 1;
+    if (share < CHUNK_MIN_KEYS) share = CHUNK_MIN_KEYS;
+    if (share > CHUNK_MAX_KEYS) share = CHUNK_MAX_KEYS;
+    return share < lane->client->options.batch_keys ? share : lane->client->options.batch_keys;
+}
 
 static void push_arg(struct lane *lane, const char *data, size_t len) {
     if (lane->argc == lane->argv_cap) {
@@ -194,9 +256,27 @@ tarn_status lane_send(struct lane *lane, bool skip) {
     return status;
 }
 
+#define SILENT_MS 1000u
+
+/* A master that is silent may be paused, or cut off, while another one is the master. */
+static tarn_status receive(struct lane *lane, struct answer **answer_p, uint64_t deadline) {
+    struct ctl *c = &lane->ctl;
+    while (lane->client->master.n > 0) {
+        uint64_t until = add_sat(now_ms(), SILENT_MS);
+        if (until >= deadline) break;
+        tarn_status status = ctl_await(c, &lane->arena, answer_p, until);
+        if (status != TARN_ETIMEOUT) return status;
+        if (!master_moved(&lane->client->master, c->host, c->port)) continue;
+        status = fail(TARN_ECLOSED, "%s does not answer, and is not the master any more", c->what);
+        ctl_close(c);
+        return status;
+    }
+    return ctl_receive(c, &lane->arena, answer_p, deadline);
+}
+
 tarn_status lane_receive(struct lane *lane, struct answer **answer_p, uint64_t deadline) {
     uint64_t started = clock_mono_us();
-    tarn_status status = ctl_receive(&lane->ctl, &lane->arena, answer_p, deadline);
+    tarn_status status = receive(lane, answer_p, deadline);
     COUNT(lane, round_trips, 1);
     if (status == TARN_ETIMEOUT) COUNT(lane, timeouts, 1);
     if (status == TARN_OK) hist_add(&lane->hist[TARN_HIST_REQUEST], clock_mono_us() - started);
@@ -213,20 +293,33 @@ tarn_status lane_call(struct lane *lane, struct answer **answer_p, uint64_t dead
     return status;
 }
 
+void lane_report(struct lane *lane, const void *key, size_t key_len, uint64_t version) {
+    if (lane->ctl.fd < 0) return;
+    lane_begin(lane, "REPLICA");
+    lane_arg_str(lane, "REPORT");
+    lane_arg(lane, key, key_len);
+    lane_arg_u64(lane, version);
+    if (lane_send(lane, true) == TARN_OK) COUNT(lane, replica_reports, 1);
+}
+
 /* --- connecting ----------------------------------------------------------------------------------------------------------- */
 
 static unsigned send_greeting(struct lane *lane) {
     const tarn_options *o = &lane->client->options;
     unsigned sent = 0;
-    if (o->password != NULL) {
+    if (logs_in(o)) {
         lane_begin(lane, "AUTH");
         if (o->user != NULL) lane_arg_str(lane, o->user);
-        lane_arg_str(lane, o->password);
+        lane_arg_str(lane, password_of(o));
         sent += lane_send(lane, false) == TARN_OK;
     }
-    const char *const infos[][2] = {
-        {"tarn-host", lane->client->own_host}, {"LIB-NAME", "libtarn"}, {"LIB-VER", tarn_version()}};
+    const char *const infos[][2] = {{"tarn-host", lane->client->own_host},
+                                    {"tarn-rack", o->rack},
+                                    {"LIB-NAME", "libtarn"},
+                                    {"LIB-VER", tarn_version()},
+                                    {"tarn-node", lane->client->node}};
     for (size_t i = 0; i < ARRAY_LEN(infos); i++) {
+        if (infos[i][1] == NULL) continue;
         lane_begin(lane, "CLIENT");
         lane_arg_str(lane, "SETINFO");
         lane_arg_str(lane, infos[i][0]);
@@ -239,6 +332,10 @@ static unsigned send_greeting(struct lane *lane) {
         lane_arg_str(lane, o->name);
         sent += lane_send(lane, false) == TARN_OK;
     }
+    if (lane->client->master.n > 0) {
+        lane_begin(lane, "ROLE");
+        sent += lane_send(lane, false) == TARN_OK;
+    }
     lane_begin(lane, "INFO");
     lane_arg_str(lane, "server");
     return sent + (lane_send(lane, false) == TARN_OK);
@@ -246,7 +343,7 @@ static unsigned send_greeting(struct lane *lane) {
 
 /* One round trip: who we are, and whether this is a tarn server. Refusals of CLIENT do no harm. */
 static tarn_status greet(struct lane *lane, uint64_t deadline) {
-    bool auth = lane->client->options.password != NULL;
+    bool auth = logs_in(&lane->client->options);
     unsigned sent = send_greeting(lane);
     struct answer *a = NULL;
     for (unsigned i = 0; i < sent; i++) {
@@ -256,6 +353,8 @@ static tarn_status greet(struct lane *lane, uint64_t deadline) {
                 fail(TARN_EPERM, "the server refused user and password: %s (tarn://user:password@host:port)",
                      a->str);
         }
+        if (status == TARN_OK && i + 2 == sent && lane->client->master.n > 0)
+            status = master_check_role(a, lane->ctl.host, lane->ctl.port);
         if (status == TARN_OK && a->type == ANSWER_ERROR) {
             tarn_status e = answer_check(a, "connecting");
             bool last = i + 1 == sent;
@@ -267,8 +366,8 @@ static tarn_status greet(struct lane *lane, uint64_t deadline) {
     }
     if (a == NULL) return fail(TARN_ECLOSED, "the server closed the connection at once");
     if (a->type == ANSWER_STRING && strstr(a->str, "tarn_version:") == NULL) {
-        return fail(TARN_EPROTO, "%s:%s is not a tarn server (check host and port)", lane->client->host,
-                    lane->client->port);
+        return fail(TARN_EPROTO, "%s:%s is not a tarn server (check host and port)", lane->ctl.host,
+                    lane->ctl.port);
     }
     return TARN_OK;
 }
@@ -290,11 +389,18 @@ static tarn_status change_session(struct lane *lane) {
 }
 
 tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
-    if (lane->ctl.fd >= 0) return TARN_OK;
     struct tarn_client *client = lane->client;
+    if (lane->ctl.fd >= 0 && client->master.n > 0 && master_is_other(&client->master, lane->master_number))
+        ctl_close(&lane->ctl);
+    if (lane->ctl.fd >= 0) return TARN_OK;
     uint64_t limit = min_u64(deadline, add_sat(now_ms(), client->options.connect_timeout_ms));
-    tarn_status status = ctl_open(&lane->ctl, client->host, client->port, limit);
-    if (status != TARN_OK) return status;
+    char host[MASTER_HOST_MAX], port[16];
+    tarn_status status = master_find(&client->master, limit, host, port);
+    if (status == TARN_OK) status = ctl_open(&lane->ctl, &client->master.secure, host, port, limit);
+    if (status != TARN_OK) {
+        master_asked(&client->master);
+        return status;
+    }
     status = change_session(lane);
     if (status != TARN_OK) {
         ctl_close(&lane->ctl);
@@ -304,14 +410,24 @@ tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
     if (lane->connected_before) COUNT(lane, reconnects, 1);
     lane->connected_before = true;
     status = greet(lane, limit);
-    if (status != TARN_OK) ctl_close(&lane->ctl);
+    if (status == TARN_OK) {
+        lane->master_number = master_met(&client->master, host, port);
+        return TARN_OK;
+    }
+    master_asked(&client->master);
+    ctl_close(&lane->ctl);
     return status;
 }
 
+#define FAILOVER_TRIES    1000u
+#define FAILOVER_PAUSE_MS 500u
+
 /* --- retries -------------------------------------------------------------------------------------------------------------------- */
 
-static bool may_get_better(tarn_status status) {
+static bool may_get_better(const struct lane *lane, tarn_status status) {
     switch (status) {
+    case TARN_EREADONLY:
+    case TARN_ETIMEOUT: return lane->client->master.n > 0; /* elsewhere, as soon as it is known where */
     case TARN_ECLOSED:
     case TARN_EIO:
     case TARN_ELOADING:
@@ -325,21 +441,29 @@ static bool may_get_better(tarn_status status) {
 }
 
 static bool needs_pause(tarn_status status) {
-    return status == TARN_ECLOSED || status == TARN_EIO || status == TARN_ELOADING;
+    return status == TARN_EREADONLY || status == TARN_ETIMEOUT || status == TARN_ECLOSED ||
+           status == TARN_EIO || status == TARN_ELOADING;
+}
+
+bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline) {
+    const tarn_options *o = &lane->client->options;
+    uint64_t pause = min_u64(o->backoff_min_ms << (made < 16 ? made : 16), o->backoff_max_ms);
+    if (lane->client->master.n > 0) pause = min_u64(pause, FAILOVER_PAUSE_MS);
+    pause = pause / 2 + rng_below(&lane->rng, pause / 2 + 1);
+    if (deadline != DEADLINE_NONE && now_ms() + pause >= deadline) return false;
+    poll(NULL, 0, (int)pause);
+    return true;
 }
 
 bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status, uint64_t deadline) {
     const tarn_options *o = &lane->client->options;
     unsigned limit = needs_pause(status) ? o->retries : (o->retries > 0 ? 1 : 0);
-    if (!may_get_better(status) || attempts->made >= limit) return false;
-    unsigned shift = attempts->made < 16 ? attempts->made : 16;
+    /* A failover takes longer than a few tries; the call's deadline bounds it. */
+    if (lane->client->master.n > 0 && needs_pause(status) && o->retries > 0) limit = FAILOVER_TRIES;
+    if (status == TARN_EREADONLY) ctl_close(&lane->ctl);
+    if (!may_get_better(lane, status) || attempts->made >= limit) return false;
+    if (needs_pause(status) && !lane_pause(lane, attempts->made, deadline)) return false;
     attempts->made++;
-    if (needs_pause(status)) {
-        uint64_t pause = min_u64(o->backoff_min_ms << shift, o->backoff_max_ms);
-        pause = pause / 2 + rng_below(&lane->rng, pause / 2 + 1);
-        if (deadline != DEADLINE_NONE && now_ms() + pause >= deadline) return false;
-        poll(NULL, 0, (int)pause);
-    }
     COUNT(lane, retries, 1);
     return true;
 }

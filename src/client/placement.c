@@ -1,6 +1,9 @@
 /* Where a value's bytes lie, as PUTSTART and GETREPLICAS answer it. What comes from the network is checked here, so that
  * the engine may rely on it: whole extents, in order, exactly the value's size, grants of the right length. */
+#include <limits.h>
+
 #include "client/internal.h"
+#include "transport/place.h"
 
 uint64_t placement_lease_end(uint64_t sent_ns, uint64_t lease_ms) {
     uint64_t margin = 1 + (lease_ms + 999) / 1000;
@@ -30,15 +33,9 @@ static bool decode_extent(const struct answer *e, struct engine_part *part) {
     return true;
 }
 
-/* One replica: ["memory", [extent, ...]]. */
-static tarn_status decode_replica(struct arena *arena, const struct answer *replica, uint64_t size,
-                                  struct placement *p) {
-    const struct answer *tier = answer_at(replica, 0), *extents = answer_at(replica, 1);
-    if (tier == NULL || tier->type != ANSWER_STRING || extents == NULL || extents->type != ANSWER_ARRAY) {
-        return broken("a replica is [tier, [extent, ...]]");
-    }
-    if (strcmp(tier->str, "memory") != 0)
-        return fail(TARN_ENOTFOUND, "replicas of tier %s cannot be read yet", tier->str);
+/* ["memory", [extent, ...]]; "ssd" is the same with one extent. */
+static tarn_status decode_extents(struct arena *arena, const struct answer *extents, uint64_t size,
+                                  struct replica *r) {
     if (extents->len == 0 || extents->len > EXTENTS_MAX) return broken("number of extents");
     struct engine_part *parts = arena_alloc(arena, extents->len * sizeof(*parts));
     uint64_t total = 0;
@@ -47,23 +44,67 @@ static tarn_status decode_replica(struct arena *arena, const struct answer *repl
         total += parts[i].extent.length;
     }
     if (total != size) return broken("the extents do not add up to the size");
-    p->parts = parts;
-    p->n_parts = extents->len;
+    r->parts = parts;
+    r->n_parts = extents->len;
     return TARN_OK;
 }
 
-tarn_status placement_replica(struct arena *arena, struct placement *p, unsigned index) {
-    tarn_status status = decode_replica(arena, answer_at(p->all, index), p->size, p);
-    if (status == TARN_OK) p->replica = index;
-    return status;
+/* A server says which file; it shall not lead us astray in ours. */
+static bool is_plain_path(const struct answer *path) {
+    return path != NULL && path->type == ANSWER_STRING && path->len < PATH_MAX &&
+           strlen(path->str) == path->len && path->str[0] == '/' && strstr(path->str, "/../") == NULL;
 }
 
-static tarn_status choose_replica(struct arena *arena, unsigned prefer, struct placement *p) {
-    tarn_status status = TARN_ENOTFOUND;
-    for (unsigned i = 0; i < p->replicas && status != TARN_OK; i++) {
-        status = placement_replica(arena, p, (prefer + i) % p->replicas);
+/* ["file", [[path, size]]] */
+static tarn_status decode_file(const struct answer *files, uint64_t size, struct replica *r) {
+    const struct answer *file = answer_at(files, 0), *path = answer_at(file, 0);
+    uint64_t bytes;
+    if (files->len != 1 || !is_plain_path(path) || !answer_u64(answer_at(file, 1), &bytes)) {
+        return broken("a file is [path, size]");
     }
-    return status;
+    if (bytes != size) return broken("a file of another size");
+    r->path = path->str;
+    return TARN_OK;
+}
+
+static tarn_status decode_replica(struct arena *arena, const struct answer *answer, uint64_t size,
+                                  struct replica *r) {
+    const struct answer *tier = answer_at(answer, 0), *places = answer_at(answer, 1);
+    if (tier == NULL || tier->type != ANSWER_STRING || places == NULL || places->type != ANSWER_ARRAY) {
+        return broken("a replica is [tier, [place, ...]]");
+    }
+    *r = (struct replica){.tier = REPLICA_MEMORY};
+    if (strcmp(tier->str, "file") == 0) {
+        r->tier = REPLICA_FILE;
+        return decode_file(places, size, r);
+    }
+    if (strcmp(tier->str, "ssd") == 0) {
+        r->tier = REPLICA_SSD;
+    } else if (strcmp(tier->str, "memory") != 0) {
+        return fail(TARN_ENOTFOUND, "replicas of tier %s cannot be read by this version", tier->str);
+    }
+    return decode_extents(arena, places, size, r);
+}
+
+static struct replica *replicas_alloc(struct arena *arena, const struct answer *list) {
+    return arena_alloc(arena, min_u64(list->len, REPLICAS_MAX) * sizeof(struct replica));
+}
+
+/* Those that can be read, in the server's order. A file has neither lease nor epoch: without a CRC nobody could tell what is
+ * in it. */
+static tarn_status decode_readable(struct arena *arena, const struct answer *list, struct placement *p) {
+    tarn_status why = TARN_ENOTFOUND;
+    p->replica = replicas_alloc(arena, list);
+    for (size_t i = 0; i < list->len && p->replicas < REPLICAS_MAX; i++) {
+        struct replica *r = &p->replica[p->replicas];
+        tarn_status status = decode_replica(arena, &list->element[i], p->size, r);
+        if (status == TARN_OK && r->tier == REPLICA_FILE && p->crc < 0) {
+            status = fail(TARN_ENOTFOUND, "the value is on file, and has no CRC");
+        }
+        if (status == TARN_OK) p->replicas++;
+        if (status != TARN_OK) why = status;
+    }
+    return p->replicas > 0 ? TARN_OK : why;
 }
 
 static tarn_status decode_inline(const struct answer *value, struct placement *p) {
@@ -74,10 +115,43 @@ static tarn_status decode_inline(const struct answer *value, struct placement *p
     return TARN_OK;
 }
 
-tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64_t sent_ns, unsigned prefer,
+/* The short form: one replica, one extent. */
+static tarn_status decode_packed(struct arena *arena, const struct answer *a, struct placement *p,
+                                 struct place_packed *place) {
+    if (a->len != sizeof(*place)) return broken("a packed place");
+    memcpy(place, a->str, sizeof(*place));
+    if (place->zero != 0 || (place->flags & ~PLACE_HAS_CRC) != 0 || place->number > INT64_MAX ||
+        place->extent.length == 0 || place->extent.length > VALUE_MAX) {
+        return broken("a packed place");
+    }
+    struct engine_part *part = arena_alloc(arena, sizeof(*part));
+    *part = (struct engine_part){.extent = place->extent,
+                                 .grant = (const uint8_t *)a->str + offsetof(struct place_packed, grant),
+                                 .sub_length = place->extent.length};
+    p->replica = arena_alloc(arena, sizeof(*p->replica));
+    *p->replica = (struct replica){.tier = REPLICA_MEMORY, .parts = part, .n_parts = 1};
+    p->replicas = 1;
+    return TARN_OK;
+}
+
+static tarn_status packed_of_get(struct arena *arena, const struct answer *a, uint64_t sent_ns,
+                                 struct placement *p) {
+    struct place_packed place;
+    tarn_status status = decode_packed(arena, a, p, &place);
+    if (status != TARN_OK) return status;
+    p->version = place.number;
+    p->size = place.extent.length;
+    p->lease_ms = place.lease_ms;
+    p->lease_end = placement_lease_end(sent_ns, place.lease_ms);
+    if (place.flags & PLACE_HAS_CRC) p->crc = place.crc;
+    return TARN_OK;
+}
+
+tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64_t sent_ns,
                              struct placement *p) {
     *p = (struct placement){.crc = -1};
     if (a->type == ANSWER_NIL) return TARN_ENOTFOUND;
+    if (a->type == ANSWER_STRING) return packed_of_get(arena, a, sent_ns, p);
     tarn_status status = answer_check(a, "GETREPLICAS");
     if (status != TARN_OK) return status;
     const struct answer *crc = answer_at(a, 3), *replicas = answer_at(a, 4), *crcs = answer_at(a, 6);
@@ -95,25 +169,36 @@ tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64
         p->n_crcs = crcs->len / 4;
     }
     if (replicas->len == 0) return decode_inline(answer_at(a, 5), p);
-    p->all = replicas;
-    p->replicas = (unsigned)replicas->len;
-    return choose_replica(arena, prefer, p);
+    return decode_readable(arena, replicas, p);
 }
 
 tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64_t size,
                              struct placement *p) {
     *p = (struct placement){.crc = -1, .size = size};
     if (a->type == ANSWER_NIL) return TARN_EEXISTS;
+    if (a->type == ANSWER_STRING) {
+        struct place_packed place;
+        tarn_status packed = decode_packed(arena, a, p, &place);
+        if (packed == TARN_OK && place.extent.length != size) packed = broken("space of another size");
+        p->replicas = packed == TARN_OK ? 1 : 0;
+        if (packed == TARN_OK) p->token = place.number;
+        return packed;
+    }
     tarn_status status = answer_check(a, "PUTSTART");
     if (status != TARN_OK) return status;
     const struct answer *replicas = answer_at(a, 1);
     if (!answer_u64(answer_at(a, 0), &p->token) || replicas == NULL || replicas->type != ANSWER_ARRAY) {
         return broken("PUTSTART");
     }
-    p->all = replicas;
-    p->replicas = (unsigned)replicas->len;
-    if (p->replicas == 0) return size <= INLINE_MAX ? TARN_OK : broken("PUTSTART gave no space");
-    return placement_replica(arena, p, 0);
+    if (replicas->len == 0) return size <= INLINE_MAX ? TARN_OK : broken("PUTSTART gave no space");
+    if (replicas->len > REPLICAS_MAX) return broken("too many replicas");
+    p->replica = replicas_alloc(arena, replicas);
+    for (size_t i = 0; i < replicas->len && status == TARN_OK; i++) {
+        status = decode_replica(arena, &replicas->element[i], size, &p->replica[i]);
+        if (status == TARN_OK && p->replica[i].tier != REPLICA_MEMORY) status = broken("space is memory");
+    }
+    p->replicas = status == TARN_OK ? (unsigned)replicas->len : 0;
+    return status;
 }
 
 size_t placement_slice(const struct engine_part *parts, size_t n_parts, uint64_t from, uint64_t len,

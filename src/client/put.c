@@ -5,10 +5,12 @@
 #include <stdio.h>
 
 #define CHUNK_BYTES (UINT64_C(1) << 30) /* opened at once: well within put-timeout at 100 MB/s */
+#define AVOID_MAX   16u                 /* what PUTSTART takes */
 
 struct chunk {
     const size_t *order;
     size_t n;
+    size_t plain; /* opened by MPUTSTART */
 };
 
 void put_finish(struct putting *p, size_t i, tarn_status status) {
@@ -19,6 +21,8 @@ void put_finish(struct putting *p, size_t i, tarn_status status) {
     p->items[i].status = status;
     p->items[i].got = status == TARN_OK ? u->size : 0;
     if (status == TARN_OK) {
+        p->items[i].replicas = (uint32_t)__builtin_popcount(put_alive(u));
+        COUNT(p->lane, put_replicas_failed, __builtin_popcount(u->failed));
         p->stored++;
         COUNT(p->lane, put_stored, 1);
         COUNT(p->lane, bytes_written, u->size);
@@ -41,7 +45,7 @@ const struct iovec *put_item_iov(const tarn_item *item, struct iovec *one, size_
 
 /* --- PUTSTART ----------------------------------------------------------------------------------------------------------- */
 
-void put_options_append(struct lane *lane, const tarn_put_options *o) {
+void put_options_append(struct lane *lane, const tarn_put_options *o, uint64_t since_ms) {
     if (o->replicas > 0) {
         lane_arg_str(lane, "REPLICAS");
         lane_arg_u64(lane, o->replicas);
@@ -67,17 +71,45 @@ void put_options_append(struct lane *lane, const tarn_put_options *o) {
         lane_arg_u64(lane, o->ttl_ms);
     }
     if (o->replace) lane_arg_str(lane, "REPLACE");
+    const char *away[AVOID_MAX];
+    size_t n = outage_names(lane, since_ms, away, AVOID_MAX);
+    for (size_t i = 0; i < n; i++) {
+        lane_arg_str(lane, "AVOID");
+        lane_arg_str(lane, away[i]);
+    }
 }
 
-static tarn_status send_start(struct putting *p, const struct chunk *c) {
-    lane_begin(p->lane, "MPUTSTART");
-    lane_arg_u64(p->lane, c->n);
-    for (size_t k = 0; k < c->n; k++) {
-        lane_arg(p->lane, p->items[c->order[k]].key, p->items[c->order[k]].key_len);
-        lane_arg_u64(p->lane, p->puts[c->order[k]].size);
+/* In one request, but for those that take the place of another put: they have one each. */
+static tarn_status send_start(struct putting *p, struct chunk *c) {
+    struct lane *lane = p->lane;
+    tarn_status status = TARN_OK;
+    c->plain = 0;
+    for (size_t k = 0; k < c->n; k++) c->plain += p->puts[c->order[k]].instead == 0;
+    if (c->plain > 0) {
+        lane_begin(lane, "MPUTSTART");
+        lane_arg_u64(lane, c->plain);
+        for (size_t k = 0; k < c->n; k++) {
+            const struct put *u = &p->puts[c->order[k]];
+            if (u->instead != 0) continue;
+            lane_arg(lane, p->items[c->order[k]].key, p->items[c->order[k]].key_len);
+            lane_arg_u64(lane, u->size);
+        }
+        lane_arg_str(lane, "PACKED");
+        put_options_append(lane, p->options, p->avoid_since_ms);
+        status = lane_send(lane, false);
     }
-    put_options_append(p->lane, p->options);
-    return lane_send(p->lane, false);
+    for (size_t k = 0; k < c->n && status == TARN_OK; k++) {
+        const struct put *u = &p->puts[c->order[k]];
+        if (u->instead == 0) continue;
+        lane_begin(lane, "PUTSTART");
+        lane_arg(lane, p->items[c->order[k]].key, p->items[c->order[k]].key_len);
+        lane_arg_u64(lane, u->size);
+        put_options_append(lane, p->options, p->avoid_since_ms);
+        lane_arg_str(lane, "INSTEAD");
+        lane_arg_u64(lane, u->instead);
+        status = lane_send(lane, false);
+    }
+    return status;
 }
 
 /* What this batch itself may stand in the way of, with room that it holds or a key that it has twice: again, once some of
@@ -89,8 +121,13 @@ static bool is_own_doing(tarn_status status) {
 static void started(struct putting *p, size_t i, const struct answer *a) {
     struct put *u = &p->puts[i];
     tarn_status status = placement_of_put(&p->lane->arena, a, u->size, &u->place);
+    if (status == TARN_EBUSY && u->instead != 0) {
+        put_finish(p, i, u->reason); /* still by our own first attempt */
+        return;
+    }
     u->reason = status;
-    if (is_own_doing(status)) return;
+    u->held_up = is_own_doing(status);
+    if (u->held_up) return;
     if (status != TARN_OK) {
         put_finish(p, i, status);
         return;
@@ -98,8 +135,10 @@ static void started(struct putting *p, size_t i, const struct answer *a) {
     u->state = PUT_OPEN;
     u->pos = 0;
     u->failed = 0;
+    u->instead = 0;
+    u->loose = false;
     u->crc = 0;
-    if (u->size > CRC_BLOCK && u->crcs == NULL) {
+    if (u->size > CRC_BLOCK && u->crcs == NULL && !u->device) {
         u->crcs = arena_alloc(&p->lane->arena, (u->size + CRC_BLOCK - 1) / CRC_BLOCK * sizeof(uint32_t));
     }
 }
@@ -114,35 +153,32 @@ static tarn_status receive_array(struct putting *p, size_t n, const char *what, 
 }
 
 static tarn_status receive_start(struct putting *p, const struct chunk *c) {
-    struct answer *a;
-    tarn_status status = receive_array(p, c->n, "MPUTSTART", &a);
-    for (size_t k = 0; k < c->n && status == TARN_OK; k++) started(p, c->order[k], &a->element[k]);
+    struct answer *a = NULL;
+    tarn_status status = TARN_OK;
+    size_t at = 0;
+    if (c->plain > 0) status = receive_array(p, c->plain, "MPUTSTART", &a);
+    for (size_t k = 0; k < c->n && status == TARN_OK; k++) {
+        if (p->puts[c->order[k]].instead == 0) started(p, c->order[k], &a->element[at++]);
+    }
     return status;
 }
 
-static void revoke_later(struct putting *p, size_t i, tarn_status status) {
-    p->puts[i].state = PUT_WANTED;
-    p->puts[i].revoke = true;
-    p->puts[i].reason = status;
+static tarn_status receive_instead(struct putting *p, const struct chunk *c) {
+    struct answer *a;
+    tarn_status status = TARN_OK;
+    for (size_t k = 0; k < c->n && status == TARN_OK; k++) {
+        if (p->puts[c->order[k]].instead == 0) continue;
+        status = lane_receive(p->lane, &a, p->deadline);
+        if (status == TARN_OK) started(p, c->order[k], a);
+    }
+    return status;
 }
 
 static tarn_status ensure_segments(struct putting *p, const struct chunk *c) {
     for (size_t k = 0; k < c->n; k++) {
-        size_t i = c->order[k];
-        struct put *u = &p->puts[i];
-        for (unsigned r = 0; r < u->place.replicas && u->state == PUT_OPEN; r++) {
-            if (r != u->place.replica && placement_replica(&p->lane->arena, &u->place, r) != TARN_OK) {
-                revoke_later(p, i, TARN_EPROTO);
-                break;
-            }
-            for (size_t x = 0; x < u->place.n_parts && u->state == PUT_OPEN; x++) {
-                const struct grant_extent *e = &u->place.parts[x].extent;
-                tarn_status status = segment_ensure(p->lane, e->segment, e->segment_epoch, true, p->deadline);
-                if (status == TARN_OK) continue;
-                if (p->lane->ctl.fd < 0) return status;
-                revoke_later(p, i, status);
-            }
-        }
+        if (p->puts[c->order[k]].state != PUT_OPEN) continue;
+        tarn_status status = put_ensure(p, c->order[k]);
+        if (status != TARN_OK) return status;
     }
     return TARN_OK;
 }
@@ -174,47 +210,36 @@ static void arg_crcs(struct putting *p, size_t i) {
     lane_arg(p->lane, packed, n * 4);
 }
 
-/* Replicas that failed, and empty values, can only be named by the single command: in a list, empty means none. */
-static tarn_status end_single(struct putting *p, size_t i) {
+/* Empty values can only be given to the single command: in a list, empty means none. */
+static tarn_status end_empty(struct putting *p, size_t i) {
     const struct put *u = &p->puts[i];
     struct lane *lane = p->lane;
     lane_begin(lane, "PUTEND");
     lane_arg(lane, p->items[i].key, p->items[i].key_len);
     lane_arg_u64(lane, u->place.token);
     lane_arg_u64(lane, u->crc);
-    for (unsigned r = 0; r < u->place.replicas; r++) {
-        if (!(u->failed & (1u << r))) continue;
-        lane_arg_str(lane, "FAILED");
-        lane_arg_u64(lane, r);
-    }
-    if (u->place.replicas == 0) {
-        lane_arg_str(lane, "VALUE");
-        arg_value(p, i);
-    }
-    if (u->crcs != NULL) {
-        lane_arg_str(lane, "CRCS");
-        arg_crcs(p, i);
-    }
+    lane_arg_str(lane, "VALUE");
+    lane_arg(lane, "", 0);
     return lane_send(lane, false);
 }
 
-/* The items of a chunk that are WRITTEN: one MPUTEND for those that are whole, a PUTEND for each of the others. */
+/* The items of a chunk that are WRITTEN: one MPUTEND, and a PUTEND for each that is empty. */
 struct ends {
-    size_t *whole, *partial;
-    size_t n_whole, n_partial;
+    size_t *full, *empty;
+    size_t n_full, n_empty;
 };
 
 static struct ends written(struct putting *p, const struct chunk *c) {
     struct ends e = {0};
-    e.whole = arena_alloc(&p->lane->arena, c->n * sizeof(size_t));
-    e.partial = arena_alloc(&p->lane->arena, c->n * sizeof(size_t));
+    e.full = arena_alloc(&p->lane->arena, c->n * sizeof(size_t));
+    e.empty = arena_alloc(&p->lane->arena, c->n * sizeof(size_t));
     for (size_t k = 0; k < c->n; k++) {
         const struct put *u = &p->puts[c->order[k]];
         if (u->state != PUT_WRITTEN) continue;
-        if (u->failed == 0 && u->size > 0) {
-            e.whole[e.n_whole++] = c->order[k];
+        if (u->size > 0) {
+            e.full[e.n_full++] = c->order[k];
         } else {
-            e.partial[e.n_partial++] = c->order[k];
+            e.empty[e.n_empty++] = c->order[k];
         }
     }
     return e;
@@ -223,33 +248,41 @@ static struct ends written(struct putting *p, const struct chunk *c) {
 static tarn_status send_end(struct putting *p, const struct ends *e) {
     struct lane *lane = p->lane;
     tarn_status status = TARN_OK;
-    bool values = false, crcs = false;
-    if (e->n_whole > 0) {
+    bool values = false, crcs = false, faileds = false;
+    if (e->n_full > 0) {
         lane_begin(lane, "MPUTEND");
-        lane_arg_u64(lane, e->n_whole);
-        for (size_t k = 0; k < e->n_whole; k++) {
-            size_t i = e->whole[k];
+        lane_arg_u64(lane, e->n_full);
+        for (size_t k = 0; k < e->n_full; k++) {
+            size_t i = e->full[k];
             lane_arg(lane, p->items[i].key, p->items[i].key_len);
             lane_arg_u64(lane, p->puts[i].place.token);
-            lane_arg_u64(lane, p->puts[i].crc);
+            if (p->puts[i].device)
+                lane_arg_str(lane, "-1");
+            else
+                lane_arg_u64(lane, p->puts[i].crc);
             values = values || p->puts[i].place.replicas == 0;
             crcs = crcs || p->puts[i].crcs != NULL;
+            faileds = faileds || p->puts[i].failed != 0;
         }
         if (values) lane_arg_str(lane, "VALUES");
-        for (size_t k = 0; k < e->n_whole && values; k++) arg_value(p, e->whole[k]);
+        for (size_t k = 0; k < e->n_full && values; k++) arg_value(p, e->full[k]);
         if (crcs) lane_arg_str(lane, "CRCS");
-        for (size_t k = 0; k < e->n_whole && crcs; k++) arg_crcs(p, e->whole[k]);
+        for (size_t k = 0; k < e->n_full && crcs; k++) arg_crcs(p, e->full[k]);
+        if (faileds) lane_arg_str(lane, "FAILEDS");
+        for (size_t k = 0; k < e->n_full && faileds; k++) lane_arg_u64(lane, p->puts[e->full[k]].failed);
         status = lane_send(lane, false);
     }
-    for (size_t k = 0; k < e->n_partial && status == TARN_OK; k++) status = end_single(p, e->partial[k]);
+    for (size_t k = 0; k < e->n_empty && status == TARN_OK; k++) status = end_empty(p, e->empty[k]);
     return status;
 }
 
 static void ended(struct putting *p, size_t i, const struct answer *a) {
     struct put *u = &p->puts[i];
     tarn_status status = answer_check(a, "PUTEND");
-    if (status == TARN_ETOKEN && u->tries == 0 && p->lane->client->options.retries > 0) {
-        /* The server lost the put (restart, put-timeout): the bytes are still here, so once more from the start. */
+    bool lost = status == TARN_ETOKEN || status == TARN_ESTALE;
+    if (lost && u->tries < p->lane->client->options.retries) {
+        /* The server lost the put (restart, put-timeout) or its space (segments that left): the bytes are still here, so
+         * once more from the start. */
         u->tries++;
         u->state = PUT_WANTED;
         COUNT(p->lane, retries, 1);
@@ -261,11 +294,11 @@ static void ended(struct putting *p, size_t i, const struct answer *a) {
 static tarn_status receive_end(struct putting *p, const struct ends *e) {
     struct answer *a;
     tarn_status status = TARN_OK;
-    if (e->n_whole > 0) status = receive_array(p, e->n_whole, "MPUTEND", &a);
-    for (size_t k = 0; k < e->n_whole && status == TARN_OK; k++) ended(p, e->whole[k], &a->element[k]);
-    for (size_t k = 0; k < e->n_partial && status == TARN_OK; k++) {
+    if (e->n_full > 0) status = receive_array(p, e->n_full, "MPUTEND", &a);
+    for (size_t k = 0; k < e->n_full && status == TARN_OK; k++) ended(p, e->full[k], &a->element[k]);
+    for (size_t k = 0; k < e->n_empty && status == TARN_OK; k++) {
         status = lane_receive(p->lane, &a, p->deadline);
-        if (status == TARN_OK) ended(p, e->partial[k], a);
+        if (status == TARN_OK) ended(p, e->empty[k], a);
     }
     return status;
 }
@@ -288,8 +321,7 @@ static tarn_status send_revokes(struct putting *p, const size_t *order, size_t n
         struct put *u = &p->puts[order[k]];
         if (!u->revoke) continue;
         u->revoke = false;
-        if (u->state == PUT_FINISHED) continue;
-        if (u->tries++ > 0 || p->lane->client->options.retries == 0) put_finish(p, order[k], u->reason);
+        if (u->state == PUT_WANTED && u->last) put_finish(p, order[k], u->reason);
     }
     return status;
 }
@@ -300,14 +332,14 @@ static tarn_status send_revokes(struct putting *p, const size_t *order, size_t n
 static tarn_status recover(struct putting *p, const size_t *order, size_t n) {
     size_t limit = p->lane->client->options.batch_keys;
     for (size_t at = 0; at < n; at += limit) {
-        struct chunk c = {order + at, n - at < limit ? n - at : limit};
+        struct chunk c = {.order = order + at, .n = n - at < limit ? n - at : limit};
         for (size_t k = 0; k < c.n; k++) {
             struct put *u = &p->puts[c.order[k]];
             if (u->state != PUT_OPEN) continue;
             u->state = PUT_WANTED;
             u->revoke = true;
             u->reason = TARN_ECLOSED;
-            u->tries = 0; /* not this put's fault; the connection's attempts are counted elsewhere */
+            u->last = false; /* not this put's fault; the connection's attempts are counted elsewhere */
         }
         struct ends e = written(p, &c);
         tarn_status status = send_end(p, &e);
@@ -318,10 +350,24 @@ static tarn_status recover(struct putting *p, const size_t *order, size_t n) {
     return TARN_OK;
 }
 
+/* When its connection is closed the server has the session cut off, and gets back the space that its bytes may still be on
+ * their way to. Whatever was sent is to arrive before that. */
+static void leave_session(struct putting *p) {
+    struct answer *a;
+    p->new_session = false;
+    if (p->lane->ctl.fd < 0) return;
+    lane_begin(p->lane, "PING");
+    (void)lane_call(p->lane, &a, p->deadline);
+    ctl_close(&p->lane->ctl);
+    if (p->lane->ref->writers == 0)
+        engine_session_changed(p->lane->engine); /* or hosts would wait for our mappings */
+}
+
 static bool next_chunk(const struct putting *p, const size_t *order, size_t n, size_t *at, struct chunk *c) {
     *c = (struct chunk){.order = order + *at};
     uint64_t bytes = 0;
-    while (*at < n && c->n < p->lane->client->options.batch_keys) {
+    size_t limit = lane_chunk_keys(p->lane, p->n);
+    while (*at < n && c->n < limit) {
         uint64_t size = p->puts[order[*at]].size;
         if (c->n > 0 && bytes + size > CHUNK_BYTES) break;
         bytes += size;
@@ -352,6 +398,7 @@ static tarn_status pass(struct putting *p) {
     if (more) status = send_start(p, &now);
     while (more && status == TARN_OK) {
         status = receive_start(p, &now);
+        if (status == TARN_OK) status = receive_instead(p, &now);
         if (status == TARN_OK) status = receive_end(p, &ends);
         ends = (struct ends){0};
         if (status == TARN_OK) status = ensure_segments(p, &now);
@@ -367,18 +414,27 @@ static tarn_status pass(struct putting *p) {
     }
     if (status == TARN_OK) status = receive_end(p, &ends);
     if (status != TARN_OK) ctl_abandon(&p->lane->ctl);
+    if (p->new_session) leave_session(p);
     return status;
 }
 
-/* What failed once more in a pass that stored nothing is final. */
+/* One that could be opened and is tried again, so many times at most. */
+static bool tried_again(const struct put *u) {
+    return u->state != PUT_FINISHED && !u->held_up;
+}
+
+/* What failed once more in a pass that stored nothing is final; but those that are tried again, and had the room and the keys
+ * meanwhile, come first. */
 static void settle(struct putting *p) {
-    for (size_t i = 0; i < p->n && p->stored == 0; i++) {
+    bool nothing = p->stored == 0;
+    for (size_t i = 0; i < p->n && nothing; i++) nothing = !tried_again(&p->puts[i]);
+    for (size_t i = 0; i < p->n && nothing; i++) {
         struct put *u = &p->puts[i];
-        if (u->state != PUT_WANTED || u->revoke || !is_own_doing(u->reason)) continue;
+        if (u->state == PUT_FINISHED) continue;
         if (u->reason == TARN_ENOSPACE) {
             fail(u->reason,
-                 "the pool cannot make room for %" PRIu64
-                 " bytes: what is there is leased, pinned or being put",
+                 "the pool cannot make room for %" PRIu64 " bytes: it is smaller than that, or what is there "
+                 "is leased, pinned or being put (INFO pool)",
                  u->size);
         }
         put_finish(p, i, u->reason);
@@ -391,11 +447,19 @@ static tarn_status prepare(struct putting *p) {
     for (size_t i = 0; i < p->n; i++) {
         tarn_item *item = &p->items[i];
         item->value_size = item->version = 0;
+        item->replicas = 0;
         tarn_status status = client_check_key(item->key, item->key_len);
         p->puts[i].size = item->n_iov > 0 ? iov_total(item->iov, item->n_iov) : item->buffer_len;
         if (status == TARN_OK && p->puts[i].size > VALUE_MAX) {
             status = fail(TARN_EINVAL, "values are at most 2^40 bytes");
         }
+        struct iovec one;
+        size_t n_iov;
+        const struct iovec *iov = put_item_iov(item, &one, &n_iov);
+        p->puts[i].device = client_is_device(p->lane->client, iov, n_iov);
+        if (status == TARN_OK && p->puts[i].device && p->puts[i].size <= INLINE_MAX)
+            status = fail(TARN_ENOTSUP, "values of up to %u bytes do not come from memory of a device",
+                          INLINE_MAX);
         if (status != TARN_OK) put_finish(p, i, status);
     }
     return TARN_OK;
@@ -404,15 +468,27 @@ static tarn_status prepare(struct putting *p) {
 tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_put_options *options,
                     uint64_t deadline) {
     struct putting *p = arena_alloc(&lane->arena, sizeof(*p));
-    *p = (struct putting){
-        .lane = lane, .items = items, .n = n, .options = options, .deadline = deadline, .unfinished = n};
+    *p = (struct putting){.lane = lane,
+                          .items = items,
+                          .n = n,
+                          .options = options,
+                          .deadline = deadline,
+                          .unfinished = n,
+                          .began_ms = now_ms()};
     COUNT(lane, puts, n);
     tarn_status status = prepare(p);
     struct attempts attempts = {0};
     while (p->unfinished > 0 && status == TARN_OK) {
+        /* Where all there is has been out of reach, the server gives out what is to be avoided. After that it is told only of
+         * what this call itself has tried, or it would be the same place again. */
+        p->avoid_since_ms = p->most_tries > 1 ? p->began_ms : 0;
         p->stored = 0;
+        p->most_tries = 0;
         status = pass(p);
         if (status == TARN_OK) settle(p);
+        /* The second time at once, since it will be another host; then the pool is given a little time. */
+        if (status == TARN_OK && p->unfinished > 0 && p->most_tries > 1)
+            (void)lane_pause(lane, p->most_tries - 2, deadline);
         if (status != TARN_OK && lane_retry(lane, &attempts, status, deadline)) status = TARN_OK;
         if (status == TARN_OK && p->unfinished > 0 && now_ms() >= deadline) {
             status = fail(TARN_ETIMEOUT, "the deadline passed before all puts were done");

@@ -1,28 +1,38 @@
-/* A batch of puts in the making: shared by put.c (PUTSTART, PUTEND, PUTREVOKE) and put_write.c (the bytes). */
+/* A batch of puts in the making: shared by put.c (PUTSTART, PUTEND, PUTREVOKE), put_replica.c (replicas that fail, and trying
+ * again elsewhere) and put_write.c (the bytes). */
 #ifndef TARN_CLIENT_PUT_H
 #define TARN_CLIENT_PUT_H
 
 #include "client/internal.h"
 
 /*   WANTED ──MPUTSTART──> OPEN ──bytes──> WRITTEN ──MPUTEND──> FINISHED
- *     ^                    │ refused         │ connection broke: MPUTEND again, with the same token
- *     └──MPUTREVOKE────────┘                 └─ token unknown: once more from the start
+ *     ^                    │                │ connection broke: MPUTEND again, with the same token
+ *     │                    │                └─ token unknown, space gone: once more from the start
+ *     ├──MPUTREVOKE────────┤ no replica is whole, and nothing is on its way
+ *     └──new session───────┘ bytes may still be on their way: PUTSTART INSTEAD of that token
  *
- * Nothing is ended or revoked while bytes may be in flight: when a write was given up in the middle, the put is left to
- * the server, which takes the space back once the host has cut this session off. */
+ * A put with one whole replica is stored; MPUTEND names the others. But nothing is ended or revoked while bytes of it may be in
+ * flight, because the space of what failed, or was revoked, is given to others at once. Such a put begins anew in another
+ * place; its old space stays where it is until the host has cut the old session off. */
 enum put_state { PUT_WANTED, PUT_OPEN, PUT_WRITTEN, PUT_FINISHED };
 
 struct put {
     enum put_state state;
-    bool revoke; /* place.token is open at the server and must be revoked before the key is tried again */
+    bool revoke;  /* place.token is open at the server and must be revoked before the key is tried again */
+    bool last;    /* it will not be tried again: finished with reason once it is revoked */
+    bool loose;   /* bytes may be on their way */
+    bool held_up; /* PUTSTART had no room for it, or met another put of the key: maybe one of this batch */
+    bool device;  /* its memory is a device's: nobody can compute its CRC */
     unsigned tries;
     uint64_t size;
+    uint64_t instead; /* token of the one that bytes may be on their way to, 0: none */
     struct placement place;
     uint64_t pos; /* written so far */
     uint32_t crc;
     uint32_t *crcs;     /* one per CRC_BLOCK, NULL for sizes up to one */
     uint32_t failed;    /* bit i: replica i */
-    tarn_status reason; /* why it must be revoked */
+    int64_t piece_crc;  /* of the last piece, the same for every replica; -1: none was written */
+    tarn_status reason; /* why it must be tried again */
 };
 
 struct putting {
@@ -33,11 +43,23 @@ struct putting {
     const tarn_put_options *options;
     uint64_t deadline;
     size_t unfinished, stored; /* stored: since the pass began */
+    unsigned most_tries;       /* of a put that has to be tried again, in this pass */
+    uint64_t began_ms, avoid_since_ms;
+    bool new_session; /* the present one has bytes on their way */
 };
 
 void put_finish(struct putting *p, size_t i, tarn_status status);
-/* Writes the OPEN items among order[0..n); they are WRITTEN, FINISHED, or WANTED with revoke afterwards. */
+/* An OPEN put without a whole replica, or with one in doubt (loose): it is WANTED again, or FINISHED now or when it is revoked. */
+void put_again(struct putting *p, size_t i, tarn_status reason);
+/* Bits of the replicas that have not failed. */
+uint32_t put_alive(const struct put *u);
+/* Writes the OPEN items among order[0..n); they are WRITTEN, FINISHED, or WANTED afterwards. */
 void put_write(struct putting *p, const size_t *order, size_t n);
+/* Fetches what the engine must know of the segments of an OPEN put; replicas that cannot be had have failed. Nothing may be
+ * unanswered on the lane. Not TARN_OK: the control connection failed. */
+tarn_status put_ensure(struct putting *p, size_t i);
+/* A replica's host failed to take it. Notes who is out of reach. */
+void put_replica_failed(struct putting *p, size_t i, unsigned replica, tarn_status status);
 /* The CRC of a value in memory, and per block when crcs is not NULL. */
 uint32_t put_crc(const struct iovec *iov, size_t n_iov, uint64_t size, uint32_t *crcs);
 const struct iovec *put_item_iov(const tarn_item *item, struct iovec *one, size_t *n_p);

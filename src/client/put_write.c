@@ -36,34 +36,50 @@ struct group {
     struct engine_op *ops;
     size_t *items;      /* by op */
     unsigned *replicas; /* by op */
-    size_t n, cap;
+    size_t n;
     uint64_t bytes;
+    size_t last; /* position in the order of the last item */
 };
 
 static uint64_t piece_length(const struct putting *p, const struct put *u) {
     return min_u64(u->size - u->pos, p->lane->window);
 }
 
+/* How long a silent host is waited for. One that was away a moment ago is only written to when there is no other. */
+static uint64_t patience(struct putting *p, const struct put *u) {
+    const tarn_options *o = &p->lane->client->options;
+    const struct replica *all = u->place.replica;
+    uint32_t alive = put_alive(u);
+    if (o->retries == 0 && (alive & (alive - 1)) == 0) return 0;
+    for (unsigned r = 0; r < u->place.replicas; r++) {
+        if ((alive & 1u << r) && outage_listed(p->lane, all[r].parts[0].extent.segment)) return 0;
+    }
+    return 2 * o->failover_ms;
+}
+
 static void add_piece(struct putting *p, struct group *group, size_t i) {
     struct put *u = &p->puts[i];
     struct arena *arena = &p->lane->arena;
-    uint64_t len = piece_length(p, u);
+    uint64_t len = piece_length(p, u), patience_ms = patience(p, u);
     struct iovec one, *iov;
     size_t n_iov;
     const struct iovec *whole = put_item_iov(&p->items[i], &one, &n_iov);
     iov = arena_alloc(arena, n_iov * sizeof(*iov));
     n_iov = iov_slice(whole, n_iov, u->pos, len, iov);
+    u->piece_crc = -1;
     for (unsigned r = 0; r < u->place.replicas; r++) {
-        if (u->place.replicas > 1) placement_replica(arena, &u->place, r); /* checked before */
+        if (!(put_alive(u) & 1u << r)) continue;
         struct engine_op *op = &group->ops[group->n];
-        struct engine_part *parts = arena_alloc(arena, EXTENTS_MAX * sizeof(*parts));
+        const struct replica *to = &u->place.replica[r];
+        struct engine_part *parts = arena_alloc(arena, to->n_parts * sizeof(*parts));
         *op = (struct engine_op){
             .write = true,
             .parts = parts,
-            .n_parts = placement_slice(u->place.parts, u->place.n_parts, u->pos, len, parts),
+            .n_parts = placement_slice(to->parts, to->n_parts, u->pos, len, parts),
             .iov = iov,
             .n_iov = n_iov,
-            .want_crc = true,
+            .want_crc = !u->device,
+            .patience_ms = patience_ms,
         };
         if (u->crcs != NULL) {
             op->crc_block = CRC_BLOCK;
@@ -75,44 +91,34 @@ static void add_piece(struct putting *p, struct group *group, size_t i) {
     group->bytes += len;
 }
 
-/* The host said no, so not a byte of the operation is on its way any more. After any other failure it may be. */
-static bool was_refused(tarn_status status) {
-    switch (status) {
-    case TARN_EPERM:
-    case TARN_ESTALE:
-    case TARN_EGRANT_EXPIRED:
-    case TARN_ENOSEGMENT:
-    case TARN_EINVAL: return true;
-    default: return false;
-    }
-}
-
-static void replica_failed(struct putting *p, size_t i, unsigned replica, tarn_status status) {
+static void replica_written(struct putting *p, size_t i, unsigned replica, const struct engine_op *op,
+                            uint64_t len) {
     struct put *u = &p->puts[i];
-    u->failed |= 1u << replica;
-    if (status == TARN_ESTALE || status == TARN_ENOSEGMENT) {
-        COUNT(p->lane, epoch_misses, 1);
-        for (size_t k = 0; k < u->place.n_parts; k++)
-            segment_forget(p->lane, u->place.parts[k].extent.segment);
-    }
-    if (status == TARN_ETIMEOUT) COUNT(p->lane, timeouts, 1);
-    bool known = was_refused(u->reason);
-    u->reason = u->reason == TARN_OK || known ? status : u->reason; /* one that may be in flight outweighs */
-}
-
-static void item_done(struct putting *p, size_t i, uint64_t len) {
-    struct put *u = &p->puts[i];
-    uint32_t all = u->place.replicas >= 32 ? UINT32_MAX : (1u << u->place.replicas) - 1;
-    if (u->failed != 0 && (u->failed == all || !was_refused(u->reason))) {
-        fail(u->reason, "writing the bytes failed: %s", tarn_status_text(u->reason));
-        if (was_refused(u->reason)) {
-            u->state = PUT_WANTED;
-            u->revoke = true;
-        } else {
-            put_finish(p, i, u->reason);
-        }
+    if (u->piece_crc >= 0 && u->piece_crc != op->crc && !u->device) {
+        fail(TARN_ECORRUPT, "the bytes changed while they were being put");
+        u->failed |= UINT32_C(1) << replica;
+        u->reason = TARN_ECORRUPT;
         return;
     }
+    u->piece_crc = u->device ? 0 : op->crc;
+    if (u->crcs != NULL)
+        memcpy(u->crcs + u->pos / CRC_BLOCK, op->crcs, (len + CRC_BLOCK - 1) / CRC_BLOCK * 4);
+    if (!outages_any(&p->lane->client->outages)) return;
+    const struct replica *r = &u->place.replica[replica];
+    for (size_t k = 0; k < r->n_parts; k++) outage_over(p->lane, r->parts[k].extent.segment);
+}
+
+static void piece_done(struct putting *p, size_t i, uint64_t len) {
+    struct put *u = &p->puts[i];
+    if (u->loose || put_alive(u) == 0) {
+        put_again(p, i,
+                  fail(u->reason, "writing the bytes failed: %s%s", tarn_status_text(u->reason),
+                       lane_hint(p->lane)));
+        return;
+    }
+    TARN_ASSERT(u->piece_crc >= 0);
+    uint32_t crc = (uint32_t)u->piece_crc;
+    u->crc = u->pos == 0 ? crc : crc32c_combine(u->crc, crc, len);
     u->pos += len;
     if (u->pos == u->size) u->state = PUT_WRITTEN;
 }
@@ -120,27 +126,20 @@ static void item_done(struct putting *p, size_t i, uint64_t len) {
 static void run_group(struct putting *p, struct group *group) {
     tarn_status status =
         engine_run(p->lane->engine, group->ops, group->n, p->deadline == DEADLINE_NONE ? 0 : p->deadline);
+    TARN_ASSERT(status == TARN_OK); /* each operation has its own */
     for (size_t k = 0; k < group->n; k++) {
         const struct engine_op *op = &group->ops[k];
         size_t i = group->items[k];
         struct put *u = &p->puts[i];
-        bool first = k == 0 || group->items[k - 1] != i;
         uint64_t len = piece_length(p, u);
-        if (first) u->reason = TARN_OK;
-        tarn_status op_status = status == TARN_OK ? op->status : status;
-        if (op_status != TARN_OK) {
-            replica_failed(p, i, group->replicas[k], op_status);
+        if (op->status == TARN_OK) {
+            replica_written(p, i, group->replicas[k], op, len);
         } else {
-            u->place.crc = op->crc; /* of this piece: the same for every replica */
-            if (u->crcs != NULL)
-                memcpy(u->crcs + u->pos / CRC_BLOCK, op->crcs, (len + CRC_BLOCK - 1) / CRC_BLOCK * 4);
+            if (!op->settled) u->loose = true;
+            put_replica_failed(p, i, group->replicas[k], op->status);
         }
         bool last = k + 1 == group->n || group->items[k + 1] != i;
-        if (!last) continue;
-        if (u->place.crc >= 0)
-            u->crc =
-                u->pos == 0 ? (uint32_t)u->place.crc : crc32c_combine(u->crc, (uint32_t)u->place.crc, len);
-        item_done(p, i, len);
+        if (last) piece_done(p, i, len);
     }
 }
 
@@ -165,10 +164,12 @@ void put_write(struct putting *p, const size_t *order, size_t n) {
     for (size_t k = 0; k < n;) {
         group.n = group.bytes = 0;
         for (; k < n && group.bytes < p->lane->window; k++) {
-            if (p->puts[order[k]].state == PUT_OPEN) add_piece(p, &group, order[k]);
+            if (p->puts[order[k]].state != PUT_OPEN) continue;
+            add_piece(p, &group, order[k]);
+            group.last = k;
         }
         if (group.n == 0) break;
         run_group(p, &group);
-        if (p->puts[group.items[group.n - 1]].state == PUT_OPEN) k--; /* more pieces of this one */
+        if (p->puts[group.items[group.n - 1]].state == PUT_OPEN) k = group.last; /* more pieces of this one */
     }
 }

@@ -1,14 +1,22 @@
 /* What the engine must know of a segment: fetched once per lane and (id, epoch) with SEGMENT INFO. The grants to attach by
- * shared memory live for a minute only, so a lane attaches right after it asked, and asks again to attach later. */
+ * shared memory or RDMA live for a minute only, so a lane attaches right after it asked, and asks again to attach later.
+ *
+ * A host has no RDMA key as long as it registers its memory, or has lost its device. Then bytes go by tcp, and now and then the
+ * master is asked whether there is one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/htab.h"
 #include "base/log.h"
+#include "base/segment_header.h"
 #include "client/internal.h"
 
 #define SEGMENT_ID_MAX  65536u
 #define ATTACH_FRESH_MS 30000u /* of the minute that attach grants are good for */
+#define KEY_AGAIN_MS    500u   /* doubled up to */
+#define KEY_AGAIN_MAX   32000u
+#define TLS_ONLY_MS     30000u /* a host that speaks TLS only will hardly do otherwise within so long */
 
 void segment_host_name(char *out, size_t cap) {
     char name[65] = "";
@@ -54,12 +62,19 @@ void segment_forget(struct lane *lane, uint32_t id) {
 }
 
 void segment_forget_all(struct lane *lane) {
-    for (size_t i = 0; i < lane->segments; i++) lane->segment[i] = (struct segment_entry){0};
+    for (size_t i = 0; i < lane->segments; i++) {
+        lane->segment[i].known = lane->segment[i].write_attached = false;
+        lane->segment[i].tls_only_until_ms = 0;
+    }
 }
 
-/* "tcp://host:port", "tcp://[v6]:port" */
+const struct segment_entry *segment_find(const struct lane *lane, uint32_t id) {
+    return id < lane->segments && lane->segment[id].home != 0 ? &lane->segment[id] : NULL;
+}
+
+/* "tcp://host:port", "tcp://[v6]:port", or the same with tcps */
 static bool parse_tcp(struct arena *arena, const char *uri, const char **host_p, uint16_t *port_p) {
-    const char *address = uri + strlen("tcp://"), *colon = strrchr(address, ':');
+    const char *address = strchr(uri, '/') + 2, *colon = strrchr(address, ':');
     uint64_t port;
     if (colon == NULL || !span_to_u64(span_str(colon + 1), &port) || port == 0 || port > 65535) return false;
     const char *end = colon;
@@ -86,7 +101,103 @@ static const uint8_t *grant_of(const struct answer *info, const char *field) {
     return g != NULL && g->type == ANSWER_STRING && g->len == GRANT_SIZE ? (const uint8_t *)g->str : NULL;
 }
 
-static tarn_status decode(struct lane *lane, const struct answer *info, struct engine_segment *s) {
+static const char *text_of(const struct answer *info, const char *field) {
+    const struct answer *a = answer_field(info, field);
+    return a != NULL && a->type == ANSWER_STRING && strlen(a->str) == a->len ? a->str : "";
+}
+
+static bool bytes_of(const struct answer *a, const void **data_p, size_t *len_p) {
+    if (a == NULL || a->type != ANSWER_STRING || a->len == 0) return false;
+    *data_p = a->str;
+    *len_p = a->len;
+    return true;
+}
+
+/* keys: [[uri, read key, write key], ...]. Other transports than RDMA are of a later time. */
+static bool decode_keys(const struct answer *info, struct engine_segment *s) {
+    const struct answer *keys = answer_field(info, "keys");
+    for (size_t i = 0; keys != NULL && keys->type == ANSWER_ARRAY && i < keys->len; i++) {
+        const struct answer *uri = answer_at(&keys->element[i], 0);
+        if (uri == NULL || uri->type != ANSWER_STRING || strncmp(uri->str, "rdma://", 7) != 0 ||
+            strlen(uri->str) != uri->len)
+            continue;
+        bool any = false;
+        for (size_t w = 0; w < 2; w++)
+            any |= bytes_of(answer_at(&keys->element[i], 1 + w), &s->rdma_key[w], &s->rdma_key_len[w]);
+        if (any) s->rdma_uri = uri->str;
+        return any;
+    }
+    return false;
+}
+
+static bool host_has_rdma(const struct answer *info) {
+    const struct answer *list = answer_field(info, "transports");
+    for (size_t i = 0; list != NULL && list->type == ANSWER_ARRAY && i < list->len; i++) {
+        const struct answer *a = &list->element[i];
+        if (a->type == ANSWER_STRING && strcmp(a->str, "rdma") == 0) return true;
+    }
+    return false;
+}
+
+/* Memory of this machine that can be mapped is not reached faster by anything. */
+static void decode_rdma(struct lane *lane, const struct answer *info, struct engine_segment *s,
+                        struct segment_entry *entry) {
+    entry->again_ms = 0;
+    bool offered = decode_keys(info, s), later = !offered && host_has_rdma(info);
+    if (!offered && !later) return;
+    if (!client_module_rdma(lane->client)) {
+        s->rdma_uri = NULL;
+    } else if (offered) {
+        entry->asked = 0;
+    } else if (s->shm_path == NULL || strcmp(lane->client->options.transport, "rdma") == 0) {
+        unsigned shift = entry->asked < 6 ? entry->asked : 6;
+        entry->again_ms = now_ms() + min_u64((uint64_t)KEY_AGAIN_MS << shift, KEY_AGAIN_MAX);
+        entry->asked++;
+    }
+}
+
+/* The same for all segments that go down together: of a node, or behind one address. */
+static uint64_t home_of(const char *node, const struct engine_segment *s) {
+    uint64_t home;
+    if (*node != '\0') {
+        home = hash_bytes(node, strlen(node));
+    } else if (s->tcp_host != NULL) {
+        home = hash_bytes(s->tcp_host, strlen(s->tcp_host)) ^ hash_u64(s->tcp_port);
+    } else {
+        home = hash_u64(s->id);
+    }
+    return home == 0 ? 1 : home;
+}
+
+/* The first one of each kind that we can use. */
+static void decode_endpoints(struct lane *lane, const struct answer *endpoints, bool same_host,
+                             struct engine_segment *s, bool *wants_tls_p) {
+    *wants_tls_p = false;
+    for (size_t i = 0; i < endpoints->len; i++) {
+        const struct answer *e = &endpoints->element[i];
+        if (e->type != ANSWER_STRING) continue;
+        bool tls = strncmp(e->str, "tcps://", 7) == 0;
+        if (strncmp(e->str, "shm://", 6) == 0) {
+            const char *path = e->str + 6;
+            if (same_host && access(path, F_OK) == 0) s->shm_path = path;
+        } else if (tls && !lane->client->master.secure.on) {
+            *wants_tls_p = true;
+        } else if ((tls || strncmp(e->str, "tcp://", 6) == 0) && s->tcp_host == NULL) {
+            if (!parse_tcp(&lane->arena, e->str, &s->tcp_host, &s->tcp_port)) s->tcp_host = NULL;
+            s->tcp_tls = tls;
+        }
+    }
+    if (s->tcp_host != NULL && is_wildcard(s->tcp_host)) s->tcp_host = lane->ctl.host;
+}
+
+static tarn_status fail_tls_only(const struct segment_entry *entry) {
+    return fail(TARN_EPERM,
+                "segment %s is reached over TLS only: connect with tarns:// and the tls_ options (TLS.md)",
+                entry->name);
+}
+
+static tarn_status decode(struct lane *lane, const struct answer *info, struct engine_segment *s,
+                          struct segment_entry *entry) {
     uint64_t id, epoch;
     const struct answer *endpoints = answer_field(info, "endpoints"), *host = answer_field(info, "host");
     if (!answer_u64(answer_field(info, "id"), &id) || !answer_u64(answer_field(info, "epoch"), &epoch) ||
@@ -96,25 +207,33 @@ static tarn_status decode(struct lane *lane, const struct answer *info, struct e
     }
     s->id = (uint32_t)id;
     s->epoch = (uint32_t)epoch;
+    uint8_t *content = arena_alloc(&lane->arena, SEGMENT_CONTENT_SIZE);
+    if (answer_hex(answer_field(info, "content"), content, SEGMENT_CONTENT_SIZE)) s->content = content;
+    const char *node = text_of(info, "node");
     bool same_host = host != NULL && host->type == ANSWER_STRING &&
                      segment_host_is(host->str, host->len, lane->client->own_host);
-    for (size_t i = 0; i < endpoints->len; i++) {
-        const struct answer *e = &endpoints->element[i];
-        if (e->type != ANSWER_STRING) continue;
-        if (strncmp(e->str, "shm://", 6) == 0) {
-            const char *path = e->str + 6;
-            if ((same_host || lane->ctl.loopback) && access(path, F_OK) == 0) s->shm_path = path;
-        } else if (strncmp(e->str, "tcp://", 6) == 0 && s->tcp_host == NULL) {
-            if (!parse_tcp(&lane->arena, e->str, &s->tcp_host, &s->tcp_port)) s->tcp_host = NULL;
-        }
-    }
-    if (s->tcp_host != NULL && is_wildcard(s->tcp_host)) s->tcp_host = lane->client->host;
+    /* The master's own memory is here if the master is, whatever name it goes by. */
+    same_host = same_host || (*node == '\0' && lane->ctl.loopback);
+    bool wants_tls;
+    decode_endpoints(lane, endpoints, same_host, s, &wants_tls);
     s->attach_read = grant_of(info, "attach_read");
     s->attach_write = grant_of(info, "attach_write");
-    return TARN_OK;
+    decode_rdma(lane, info, s, entry);
+    uint64_t address = home_of("", s);
+    bool moved = entry->home != 0 && entry->address != address;
+    entry->address = address;
+    entry->home = home_of(node, s);
+    if (moved) outage_over(lane, s->id); /* what failed was another address */
+    snprintf(entry->name, sizeof(entry->name), "%s", text_of(info, "name"));
+    entry->tls_only_until_ms = 0;
+    if (!wants_tls || s->tcp_host != NULL || s->shm_path != NULL || s->rdma_uri != NULL) return TARN_OK;
+    entry->tls_only_until_ms = now_ms() + TLS_ONLY_MS;
+    entry->tls_only_epoch = s->epoch;
+    return fail_tls_only(entry);
 }
 
-static tarn_status fetch(struct lane *lane, uint32_t id, uint64_t deadline, struct engine_segment *s) {
+static tarn_status fetch(struct lane *lane, uint32_t id, uint64_t deadline, struct engine_segment *s,
+                         struct segment_entry *entry) {
     struct answer *info;
     lane_begin(lane, "SEGMENT");
     lane_arg_str(lane, "INFO");
@@ -122,7 +241,7 @@ static tarn_status fetch(struct lane *lane, uint32_t id, uint64_t deadline, stru
     tarn_status status = lane_call(lane, &info, deadline);
     if (status != TARN_OK) return status;
     COUNT(lane, segment_fetches, 1);
-    status = decode(lane, info, s);
+    status = decode(lane, info, s, entry);
     if (status != TARN_OK) return status;
     if (s->id != id) return fail(TARN_EPROTO, "SEGMENT INFO: asked for %u, got %u", id, s->id);
     return engine_segment_set(lane->engine, s);
@@ -131,22 +250,28 @@ static tarn_status fetch(struct lane *lane, uint32_t id, uint64_t deadline, stru
 tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool write, uint64_t deadline) {
     struct segment_entry *entry = entry_of(lane, id);
     if (entry == NULL) return fail(TARN_EPROTO, "segment id %u is out of range", id);
+    if (entry->tls_only_until_ms > 0 && entry->tls_only_epoch == epoch && now_ms() < entry->tls_only_until_ms)
+        return fail_tls_only(entry);
     bool known = entry->known && entry->epoch == epoch && engine_segment_known(lane->engine, id, epoch);
-    if (known && (!write || entry->write_attached)) return TARN_OK;
+    bool again = known && entry->again_ms != 0 && now_ms() >= entry->again_ms;
+    if (known && !again && (!write || entry->write_attached)) return TARN_OK;
 
-    bool fresh = known && now_ms() - entry->fetched_ms < ATTACH_FRESH_MS;
+    bool fresh = known && !again && now_ms() - entry->fetched_ms < ATTACH_FRESH_MS;
     if (!fresh) {
         struct engine_segment s = {0};
         uint64_t asked_ms = now_ms();
-        tarn_status status = fetch(lane, id, deadline, &s);
+        tarn_status status = fetch(lane, id, deadline, &s, entry);
         if (status != TARN_OK) return status;
-        bool was_attached = known && entry->write_attached;
-        *entry = (struct segment_entry){true, s.epoch, was_attached, asked_ms};
+        bool was_attached = known && entry->write_attached && s.rdma_uri == NULL;
+        entry->known = true;
+        entry->epoch = s.epoch;
+        entry->write_attached = was_attached;
+        entry->fetched_ms = asked_ms;
         if (s.epoch != epoch) return fail(TARN_ESTALE, "segment %u has epoch %u, not %u", id, s.epoch, epoch);
-        engine_map(lane->engine, id, epoch, 0, 1, false); /* attaches now; NULL: there is tcp */
+        engine_attach(lane->engine, id, epoch, false); /* now; where that fails there is tcp */
     }
     if (write) {
-        engine_map(lane->engine, id, epoch, 0, 1, true);
+        engine_attach(lane->engine, id, epoch, true);
         entry->write_attached = true;
     }
     return TARN_OK;

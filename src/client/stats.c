@@ -13,9 +13,11 @@ static void fill(tarn_stats *s, const struct counters *c) {
     COPY(puts), COPY(put_stored), COPY(put_existed), COPY(put_failures);
     COPY(lookups), COPY(removes), COPY(bytes_read), COPY(bytes_written);
     COPY(shm_bytes_read), COPY(shm_bytes_written), COPY(tcp_bytes_read), COPY(tcp_bytes_written);
+    COPY(rdma_bytes_read), COPY(rdma_bytes_written);
     COPY(requests), COPY(round_trips), COPY(connects), COPY(reconnects), COPY(retries), COPY(timeouts);
     COPY(leases), COPY(lease_renewals), COPY(lease_misses), COPY(epoch_misses), COPY(crc_mismatches);
     COPY(unverified), COPY(segment_fetches);
+    COPY(failovers), COPY(replica_reports), COPY(put_replicas_failed), COPY(put_restarts);
 #undef COPY
 }
 
@@ -37,6 +39,7 @@ tarn_status tarn_get_stats(tarn_client *client, tarn_stats *stats) {
     if (direct != NULL) add_counters((uint64_t *)(void *)&sum, &direct->counters);
     pthread_mutex_lock(&client->mutex);
     s.lanes = client->n_lanes;
+    s.outages = client->outages.n;
     for (size_t i = 0; i < client->n_lanes; i++) {
         add_counters((uint64_t *)(void *)&sum, &client->lanes[i]->counters);
         s.lanes_busy += client->lanes[i]->busy;

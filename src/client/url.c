@@ -1,4 +1,4 @@
-/* tarn:// URLs and the options they carry. */
+/* tarn:// and tarns:// URLs and the options they carry. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -21,12 +21,16 @@ void tarn_options_init(tarn_options *o) {
         .batch_keys = 4096,
         .piece_bytes = UINT64_C(64) << 20,
         .workers = 2,
+        .failover_ms = 1000,
+        .tls_verify = 1,
     };
 }
 
 /* The strings among the options; all of them are owned in a client's copy. */
 static const char **string_of(tarn_options *o, size_t index) {
-    const char **all[] = {&o->transport, &o->host_name, &o->user, &o->password, &o->name};
+    const char **all[] = {&o->transport,  &o->host_name,     &o->user,         &o->password,
+                          &o->name,       &o->rack,          &o->module_path,  &o->tls_ca_file,
+                          &o->tls_ca_dir, &o->tls_cert_file, &o->tls_key_file, &o->tls_server_name};
     return index < ARRAY_LEN(all) ? all[index] : NULL;
 }
 
@@ -93,10 +97,9 @@ static tarn_status set_number(const char *name, const char *text, uint64_t min, 
 
 static tarn_status set_option(tarn_options *o, const char *name, const char *value) {
     uint64_t v = 0;
-    tarn_status status = TARN_OK;
 #define NUMBER(field, min, max)                                                                              \
     if (strcmp(name, #field) == 0) {                                                                         \
-        status = set_number(name, value, min, max, &v);                                                      \
+        tarn_status status = set_number(name, value, min, max, &v);                                          \
         if (status == TARN_OK) o->field = (__typeof__(o->field))v;                                           \
         return status;                                                                                       \
     }
@@ -112,17 +115,35 @@ static tarn_status set_option(tarn_options *o, const char *name, const char *val
     NUMBER(batch_keys, 1, 65536)
     NUMBER(piece_bytes, 1u << 20, UINT64_C(1) << 40)
     NUMBER(workers, 1, 256)
+    NUMBER(failover_ms, 1, 3600000)
 #undef NUMBER
-    if (strcmp(name, "transport") == 0) {
-        set_string(&o->transport, xstrdup(value));
-    } else if (strcmp(name, "host_name") == 0) {
-        set_string(&o->host_name, xstrdup(value));
-    } else if (strcmp(name, "name") == 0) {
-        set_string(&o->name, xstrdup(value));
-    } else {
-        status = fail(TARN_EINVAL, "URL option \"%s\" is unknown", name);
+    const struct {
+        const char *name, **slot;
+    } strings[] = {
+        {"transport", &o->transport},
+        {"host_name", &o->host_name},
+        {"name", &o->name},
+        {"rack", &o->rack},
+        {"module_path", &o->module_path},
+        {"tls_ca_file", &o->tls_ca_file},
+        {"tls_ca_dir", &o->tls_ca_dir},
+        {"tls_cert_file", &o->tls_cert_file},
+        {"tls_key_file", &o->tls_key_file},
+        {"tls_server_name", &o->tls_server_name},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(strings); i++) {
+        if (strcmp(name, strings[i].name) != 0) continue;
+        set_string(strings[i].slot, xstrdup(value));
+        return TARN_OK;
     }
-    return status;
+    if (strcmp(name, "tls_verify") == 0) {
+        bool yes = strcmp(value, "yes") == 0;
+        if (!yes && strcmp(value, "no") != 0)
+            return fail(TARN_EINVAL, "URL option tls_verify is yes or no, not \"%s\"", value);
+        o->tls_verify = yes;
+        return TARN_OK;
+    }
+    return fail(TARN_EINVAL, "URL option \"%s\" is unknown", name);
 }
 
 static tarn_status parse_query(tarn_options *o, const char *query) {
@@ -144,7 +165,7 @@ static tarn_status parse_query(tarn_options *o, const char *query) {
     return TARN_OK;
 }
 
-/* "[user][:password]" */
+/* "[user][:password]"; without a password that of the options stays. */
 static tarn_status parse_user(tarn_options *o, const char *s, size_t len) {
     const char *colon = memchr(s, ':', len);
     size_t user_len = colon == NULL ? len : (size_t)(colon - s);
@@ -160,12 +181,12 @@ static tarn_status parse_user(tarn_options *o, const char *s, size_t len) {
         user = NULL;
     }
     set_string(&o->user, user);
-    set_string(&o->password, password);
+    if (colon != NULL) set_string(&o->password, password);
     return TARN_OK;
 }
 
 /* "host[:port]", "[v6][:port]" */
-static tarn_status parse_address(const char *s, size_t len, char **host_p, char **port_p) {
+static tarn_status parse_address(const char *s, size_t len, uint64_t number, char **host_p, char **port_p) {
     const char *end = s + len, *host = s, *host_end, *port = NULL;
     if (len > 0 && *s == '[') {
         host = s + 1;
@@ -184,7 +205,6 @@ static tarn_status parse_address(const char *s, size_t len, char **host_p, char 
         }
     }
     if (host == host_end) return fail(TARN_EINVAL, "the URL names no host (tarn://host:port)");
-    uint64_t number = 6479;
     if (port != NULL &&
         (!span_to_u64(span_of(port, (size_t)(end - port)), &number) || number == 0 || number > 65535)) {
         return fail(TARN_EINVAL, "the URL's port must be a number from 1 to 65535");
@@ -198,12 +218,70 @@ static tarn_status parse_address(const char *s, size_t len, char **host_p, char 
     return TARN_OK;
 }
 
-tarn_status url_parse(const char *url, tarn_options *o, char **host_p, char **port_p) {
-    static const char scheme[] = "tarn://";
-    if (strncasecmp(url, scheme, sizeof(scheme) - 1) != 0) {
-        return fail(TARN_EINVAL, "a tarn URL looks like tarn://[user:password@]host[:port][?option=value]");
+/* "host[:port],host[:port]..." */
+static tarn_status parse_sentinels(const char *s, size_t len, struct whereabouts *m) {
+    for (const char *end = s + len; s < end;) {
+        const char *comma = memchr(s, ',', (size_t)(end - s));
+        size_t n = comma != NULL ? (size_t)(comma - s) : (size_t)(end - s);
+        if (m->n == SENTINELS_MAX)
+            return fail(TARN_EINVAL, "the URL names more than %u Sentinels", SENTINELS_MAX);
+        tarn_status status = parse_address(s, n, 26379, &m->sentinel[m->n].host, &m->sentinel[m->n].port);
+        if (status != TARN_OK) return status;
+        m->n++;
+        s += n + (comma != NULL);
     }
-    const char *s = url + sizeof(scheme) - 1;
+    return m->n > 0
+               ? TARN_OK
+               : fail(TARN_EINVAL, "the URL names no Sentinel (tarn+sentinel://host:port,host:port/name)");
+}
+
+static tarn_status parse_rest(const char *rest, bool sentinel, tarn_options *o, struct whereabouts *m) {
+    size_t name = 0;
+    if (*rest == '/') name = strcspn(++rest, "?");
+    if (sentinel && name == 0)
+        return fail(TARN_EINVAL,
+                    "name the master as the Sentinels know it: tarn+sentinel://host:port,host:port/name");
+    if (!sentinel && name > 0)
+        return fail(TARN_EINVAL, "there is one pool behind a tarn URL; drop the path \"/%s\"", rest);
+    if (sentinel && (m->name = decode(rest, name)) == NULL)
+        return fail(TARN_EINVAL, "bad %%-escape in the master's name");
+    rest += name;
+    return *rest == '?' ? parse_query(o, rest + 1) : TARN_OK;
+}
+
+/* What must be there for TLS, and only for TLS: settings that would have no effect are a mistake that nobody would notice. */
+static tarn_status check_tls(const tarn_options *o, bool tls) {
+    bool any = o->tls_ca_file != NULL || o->tls_ca_dir != NULL || o->tls_cert_file != NULL ||
+               o->tls_key_file != NULL || o->tls_server_name != NULL || !o->tls_verify;
+    if (!tls && any)
+        return fail(TARN_EINVAL,
+                    "the tls_ options need a URL that begins with tarns:// (or tarns+sentinel://)");
+    if ((o->tls_cert_file == NULL) != (o->tls_key_file == NULL))
+        return fail(TARN_EINVAL, "tls_cert_file and tls_key_file are given together: %s is missing",
+                    o->tls_cert_file == NULL ? "tls_cert_file" : "tls_key_file");
+    return TARN_OK;
+}
+
+tarn_status url_parse(const char *url, tarn_options *o, struct whereabouts *m) {
+    static const struct {
+        const char *prefix;
+        bool sentinel, tls;
+        uint64_t port;
+    } schemes[] = {{"tarn://", false, false, 6479},
+                   {"tarns://", false, true, 6479},
+                   {"tarn+sentinel://", true, false, 26379},
+                   {"tarns+sentinel://", true, true, 26379}};
+    size_t k = 0;
+    while (k < ARRAY_LEN(schemes) && strncasecmp(url, schemes[k].prefix, strlen(schemes[k].prefix)) != 0) k++;
+    *m = (struct whereabouts){0};
+    if (k == ARRAY_LEN(schemes)) {
+        return fail(TARN_EINVAL,
+                    "a tarn URL looks like tarn://[user:password@]host[:port][?option=value], or "
+                    "tarn+sentinel://[user:password@]host[:port],host[:port]/name; tarns://, "
+                    "tarns+sentinel:// with TLS");
+    }
+    bool sentinel = schemes[k].sentinel;
+    const char *s = url + strlen(schemes[k].prefix);
     size_t len = strcspn(s, "/?");
     const char *rest = s + len;
     const char *at = memrchr(s, '@', len);
@@ -213,11 +291,12 @@ tarn_status url_parse(const char *url, tarn_options *o, char **host_p, char **po
         len -= (size_t)(at + 1 - s);
         s = at + 1;
     }
-    if (status == TARN_OK && *rest == '/') rest++;
-    if (status == TARN_OK && *rest != '\0' && *rest != '?') {
-        return fail(TARN_EINVAL, "there is one pool behind a tarn URL; drop the path \"/%s\"", rest);
-    }
-    if (status == TARN_OK && *rest == '?') status = parse_query(o, rest + 1);
-    if (status == TARN_OK) status = parse_address(s, len, host_p, port_p);
+    if (status == TARN_OK) status = parse_rest(rest, sentinel, o, m);
+    if (status == TARN_OK) status = check_tls(o, schemes[k].tls);
+    if (status == TARN_OK)
+        status = sentinel ? parse_sentinels(s, len, m)
+                          : parse_address(s, len, schemes[k].port, &m->host, &m->port);
+    m->tls = schemes[k].tls;
+    if (status != TARN_OK) master_free(m);
     return status;
 }

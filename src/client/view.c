@@ -7,7 +7,8 @@
 #include "base/log.h"
 #include "client/internal.h"
 
-#define VIEW_MAGIC 0x7a12e1eeu
+#define VIEW_MAGIC    0x7a12e1eeu
+#define MAPPING_MAGIC 0x7a12a11eu
 
 struct tarn_view {
     uint32_t magic;
@@ -22,7 +23,18 @@ struct tarn_view {
     struct iovec pieces[EXTENTS_MAX];
     size_t n_pieces;
     uint32_t segment[EXTENTS_MAX], epoch[EXTENTS_MAX];
+    uint64_t offset[EXTENTS_MAX];
     char value[INLINE_MAX];
+};
+
+struct tarn_mapping {
+    uint32_t magic;
+    struct tarn_client *client;
+    struct engine_ref *ref;           /* counts as a user: what it has mapped stays */
+    struct tarn_mapping *prev, *next; /* client->mappings, under direct_mutex */
+    uint32_t segment;
+    const void *address;
+    size_t len;
 };
 
 /* --- leases, on the locked direct lane --------------------------------------------------------------------------------- */
@@ -37,7 +49,7 @@ static tarn_status locate(struct lane *lane, const void *key, size_t key_len, ui
     uint64_t sent_ns = clock_boot_ns();
     tarn_status status = lane_send(lane, false);
     if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
-    if (status == TARN_OK) status = placement_of_get(&lane->arena, a, sent_ns, 0, place);
+    if (status == TARN_OK) status = placement_of_get(&lane->arena, a, sent_ns, place);
     if (status == TARN_ENOTFOUND) return fail(status, "no such key");
     if (status == TARN_OK && place->value == NULL && place->lease_end == 0) {
         return fail(TARN_ELEASE, "the server gave no lease (its leases or this connection's are used up)");
@@ -73,6 +85,24 @@ static void end_lease(struct lane *lane, const struct tarn_view *view) {
 
 /* --- opening -------------------------------------------------------------------------------------------------------------- */
 
+/* TARN_ESTALE: it cannot be mapped here, or is not there any more. */
+static tarn_status map_replica(struct lane *lane, struct tarn_view *view, const struct replica *r,
+                               uint64_t deadline) {
+    for (size_t i = 0; i < r->n_parts; i++) {
+        const struct grant_extent *e = &r->parts[i].extent;
+        tarn_status status = segment_ensure(lane, e->segment, e->segment_epoch, false, deadline);
+        if (status != TARN_OK) return lane->ctl.fd < 0 ? status : TARN_ESTALE;
+        void *p = engine_map(lane->engine, e->segment, e->segment_epoch, e->offset, e->length, false);
+        if (p == NULL) return TARN_ESTALE;
+        view->pieces[i] = (struct iovec){p, e->length};
+        view->segment[i] = e->segment;
+        view->offset[i] = e->offset;
+        view->epoch[i] = e->segment_epoch;
+    }
+    view->n_pieces = r->n_parts;
+    return TARN_OK;
+}
+
 static tarn_status map_pieces(struct lane *lane, struct tarn_view *view, const struct placement *place,
                               uint64_t deadline) {
     if (place->value != NULL) {
@@ -82,20 +112,16 @@ static tarn_status map_pieces(struct lane *lane, struct tarn_view *view, const s
         view->lease_end = UINT64_MAX;
         return TARN_OK;
     }
-    for (size_t i = 0; i < place->n_parts; i++) {
-        const struct grant_extent *e = &place->parts[i].extent;
-        tarn_status status = segment_ensure(lane, e->segment, e->segment_epoch, false, deadline);
-        if (status != TARN_OK) return status;
-        void *p = engine_map(lane->engine, e->segment, e->segment_epoch, e->offset, e->length, false);
-        if (p == NULL) {
-            return fail(TARN_ESTALE,
-                        "the bytes cannot be mapped here (another machine, or shm not allowed): use a get");
-        }
-        view->pieces[i] = (struct iovec){p, e->length};
-        view->segment[i] = e->segment;
-        view->epoch[i] = e->segment_epoch;
+    tarn_status status = TARN_ESTALE;
+    for (unsigned i = 0; i < place->replicas && status == TARN_ESTALE; i++) {
+        if (place->replica[i].tier != REPLICA_MEMORY) continue;
+        status = map_replica(lane, view, &place->replica[i], deadline);
     }
-    view->n_pieces = place->n_parts;
+    if (status == TARN_ESTALE) {
+        return fail(status,
+                    "the bytes cannot be mapped here (another machine, no shm, or a silent host): use a get");
+    }
+    if (status != TARN_OK) return status;
     view->lease_end = place->lease_end;
     view->ref = lane->ref;
     view->ref->users++;
@@ -214,7 +240,7 @@ tarn_status tarn_view_check(tarn_view *view) {
     if (status != TARN_OK) return status;
     pthread_mutex_lock(&client->direct_mutex);
     for (size_t i = 0; i < view->n_pieces && status == TARN_OK; i++) {
-        status = engine_check_epoch(view->ref->engine, view->segment[i], view->epoch[i]);
+        status = engine_check(view->ref->engine, view->segment[i], view->epoch[i], view->pieces[i].iov_base);
         if (status != TARN_OK) COUNT(client->direct, epoch_misses, 1);
     }
     bool over = now_ms() >= view->lease_end;
@@ -233,11 +259,28 @@ tarn_status tarn_view_verify(tarn_view *view) {
     tarn_status status = tarn_view_check(view);
     if (status != TARN_OK || view->crc < 0 || crc == (uint32_t)view->crc) return status;
     pthread_mutex_lock(&view->client->direct_mutex);
-    if (view->client->direct != NULL) COUNT(view->client->direct, crc_mismatches, 1);
+    COUNT(view->client->direct, crc_mismatches, 1);
+    lane_report(view->client->direct, view->key, view->key_len, view->version);
+    arena_reset(&view->client->direct->arena);
     pthread_mutex_unlock(&view->client->direct_mutex);
     log_warning("a view of version %llu: the bytes do not match their CRC",
                 (unsigned long long)view->version);
     return fail(TARN_ECORRUPT, "the bytes do not match their CRC");
+}
+
+/* The lease is on what the object consists of now: a replica that was dropped or moved away since is not renewed. */
+static bool is_still_there(const struct placement *place, const struct tarn_view *view) {
+    for (unsigned r = 0; r < place->replicas; r++) {
+        const struct replica *replica = &place->replica[r];
+        bool same = replica->n_parts == view->n_pieces;
+        for (size_t i = 0; same && i < replica->n_parts; i++) {
+            const struct grant_extent *now = &replica->parts[i].extent;
+            same = now->segment == view->segment[i] && now->segment_epoch == view->epoch[i] &&
+                   now->offset == view->offset[i];
+        }
+        if (same) return true;
+    }
+    return place->replicas == 0; /* in the books: a copy of our own */
 }
 
 static tarn_status renew_on(struct lane *lane, struct tarn_view *view, uint64_t lease_ms, uint64_t deadline) {
@@ -247,6 +290,7 @@ static tarn_status renew_on(struct lane *lane, struct tarn_view *view, uint64_t 
     if (status != TARN_OK) return status;
     if (place.version != view->version)
         return fail(TARN_ENOTFOUND, "the key has another value now; open a new view");
+    if (!is_still_there(&place, view)) return fail(TARN_ENOTFOUND, "the value has moved; open a new view");
     view->lease_end = max_u64(view->lease_end, place.lease_end);
     COUNT(lane, lease_renewals, 1);
     return TARN_OK;
@@ -276,6 +320,27 @@ tarn_status tarn_view_renew(tarn_view *view, uint64_t lease_ms) {
     return status;
 }
 
+/* Does a view or a mapping that is open lie there? */
+static bool in_use(void *arg, const void *start, uint64_t size) {
+    const struct tarn_client *client = arg;
+    const char *from = start;
+    for (const struct tarn_view *v = client->views; v != NULL; v = v->next) {
+        for (size_t i = 0; i < v->n_pieces; i++) {
+            const char *at = v->pieces[i].iov_base;
+            if (at >= from && (uint64_t)(at - from) < size) return true;
+        }
+    }
+    for (const struct tarn_mapping *m = client->mappings; m != NULL; m = m->next) {
+        if (m->address == start) return true;
+    }
+    return false;
+}
+
+/* Somebody has stopped looking. What was mapped before a host was restarted, or a master replaced, goes with the last one. */
+static void looked(struct tarn_client *client) {
+    engine_views_left(client->direct->engine, in_use, client);
+}
+
 void tarn_view_release(tarn_view **view_p) {
     if (view_p == NULL || *view_p == NULL) return;
     struct tarn_view *view = *view_p;
@@ -287,8 +352,89 @@ void tarn_view_release(tarn_view **view_p) {
         end_lease(client->direct, view);
         unlink_view(view);
         engine_ref_drop(&view->ref);
+        looked(client);
         arena_reset(&client->direct->arena);
         pthread_mutex_unlock(&client->direct_mutex);
     }
     free_view(view);
+}
+
+/* --- the memory that views lie in --------------------------------------------------------------------------------------------- */
+
+tarn_status tarn_mapping_open(const tarn_view *view, size_t piece, tarn_mapping **mapping_p) {
+    if (view == NULL || view->magic != VIEW_MAGIC) return fail(TARN_EINVAL, "this is not an open view");
+    tarn_status status = client_usable(view->client);
+    if (status != TARN_OK) return status;
+    if (piece >= view->n_pieces)
+        return fail(TARN_EINVAL, "the view has %zu pieces, counted from 0", view->n_pieces);
+    if (view->ref == NULL)
+        return fail(TARN_ENOTSUP, "a value this small is a copy of the view's own, in no segment");
+    struct tarn_client *client = view->client;
+    struct tarn_mapping *m = xcalloc(1, sizeof(*m));
+    *m = (struct tarn_mapping){
+        .magic = MAPPING_MAGIC, .client = client, .ref = view->ref, .segment = view->segment[piece]};
+    uint64_t size = 0;
+    bool current;
+    pthread_mutex_lock(&client->direct_mutex);
+    bool found =
+        engine_lent(m->ref->engine, m->segment, view->pieces[piece].iov_base, &m->address, &size, &current);
+    if (found) {
+        m->ref->users++;
+        m->len = size;
+        m->next = client->mappings;
+        if (m->next != NULL) m->next->prev = m;
+        client->mappings = m;
+    }
+    pthread_mutex_unlock(&client->direct_mutex);
+    if (found) {
+        *mapping_p = m;
+        return TARN_OK;
+    }
+    free(m);
+    return fail(TARN_ENOTSUP, "the view reads through what this client writes with, which does not last");
+}
+
+const void *tarn_mapping_address(const tarn_mapping *mapping) {
+    return mapping->address;
+}
+
+size_t tarn_mapping_size(const tarn_mapping *mapping) {
+    return mapping->len;
+}
+
+tarn_status tarn_mapping_check(tarn_mapping *mapping) {
+    if (mapping == NULL || mapping->magic != MAPPING_MAGIC)
+        return fail(TARN_EINVAL, "this is not an open mapping");
+    struct tarn_client *client = mapping->client;
+    tarn_status status = client_usable(client);
+    if (status != TARN_OK) return status;
+    const void *start;
+    uint64_t size;
+    bool current = false;
+    pthread_mutex_lock(&client->direct_mutex);
+    bool same = mapping->ref == client->direct->ref;
+    same = same &&
+           engine_lent(mapping->ref->engine, mapping->segment, mapping->address, &start, &size, &current);
+    pthread_mutex_unlock(&client->direct_mutex);
+    if (same && current) return TARN_OK;
+    return fail(TARN_ESTALE, "the segment is mapped anew elsewhere: close this mapping when its views are");
+}
+
+void tarn_mapping_close(tarn_mapping **mapping_p) {
+    if (mapping_p == NULL || *mapping_p == NULL) return;
+    struct tarn_mapping *m = *mapping_p;
+    TARN_ASSERT(m->magic == MAPPING_MAGIC);
+    *mapping_p = NULL;
+    struct tarn_client *client = m->client;
+    if (client_usable(client) == TARN_OK) {
+        pthread_mutex_lock(&client->direct_mutex);
+        if (m->prev != NULL) m->prev->next = m->next;
+        if (m->next != NULL) m->next->prev = m->prev;
+        if (client->mappings == m) client->mappings = m->next;
+        engine_ref_drop(&m->ref);
+        looked(client);
+        pthread_mutex_unlock(&client->direct_mutex);
+    }
+    m->magic = 0;
+    free(m);
 }

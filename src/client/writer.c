@@ -48,7 +48,7 @@ static tarn_status start(struct lane *lane, struct tarn_writer *w, struct placem
     lane_begin(lane, "PUTSTART");
     lane_arg(lane, w->key, w->key_len);
     lane_arg_u64(lane, w->size);
-    put_options_append(lane, &w->options);
+    put_options_append(lane, &w->options, 0);
     tarn_status status = lane_send(lane, false);
     if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
     if (status == TARN_OK) status = placement_of_put(&lane->arena, a, w->size, place);
@@ -68,14 +68,15 @@ static tarn_status revoke(struct lane *lane, const struct tarn_writer *w, uint64
 static bool map_pieces(struct lane *lane, struct tarn_writer *w, const struct placement *place,
                        uint64_t deadline) {
     if (place->replicas != 1) return false;
-    for (size_t i = 0; i < place->n_parts; i++) {
-        const struct grant_extent *e = &place->parts[i].extent;
+    const struct replica *r = placement_now(place);
+    for (size_t i = 0; i < r->n_parts; i++) {
+        const struct grant_extent *e = &r->parts[i].extent;
         if (segment_ensure(lane, e->segment, e->segment_epoch, true, deadline) != TARN_OK) return false;
         void *p = engine_map(lane->engine, e->segment, e->segment_epoch, e->offset, e->length, true);
         if (p == NULL) return false;
         w->pieces[i] = (struct iovec){p, e->length};
     }
-    w->n_pieces = place->n_parts;
+    w->n_pieces = r->n_parts;
     w->ref = lane->ref;
     w->ref->users++;
     w->ref->writers++;

@@ -1,6 +1,7 @@
 /* Connections from accept to close. */
 #include "cmd/client.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -8,7 +9,11 @@
 #include "base/assert.h"
 #include "base/htab.h"
 #include "base/log.h"
+#include "cmd/acl_users.h"
 #include "cmd/core.h"
+#include "cmd/multi.h"
+#include "cmd/pubsub.h"
+#include "cmd/replication.h"
 #include "cmd/stats.h"
 
 struct client_block {
@@ -21,10 +26,11 @@ struct client_list clients;
 static struct client_list ready_list;
 static struct htab index_by_id;
 static bool index_ready;
-static struct {
+struct client_array {
     struct client **c;
     size_t n, cap;
-} closing;
+};
+static struct client_array closing, leaving; /* leaving: threads move bytes of theirs yet */
 static uint64_t next_id;
 
 /* --- lists ------------------------------------------------------------------------------------------------------------------ */
@@ -87,7 +93,13 @@ void clients_run_ready(void) {
         c->io->flags &= ~CLIENT_READY;
         core_stamp();
         client_run_input(c);
+        if (UNLIKELY(c->io->tls != NULL) && !(c->io->flags & (CLIENT_READ_OFF | CLIENT_CLOSE_SOON)))
+            client_on_event(c, NET_READ); /* its stream may hold more */
     }
+}
+
+uint64_t client_next_id(void) {
+    return ++next_id;
 }
 
 /* --- accept --------------------------------------------------------------------------------------------------------------- */
@@ -99,48 +111,56 @@ static void refuse(int fd, const char *line) {
     close(fd);
 }
 
+const char client_denied_text[] =
+    "-DENIED tarn is running in protected mode because protected mode is enabled and no password is set. In "
+    "this "
+    "mode connections are only accepted from the loopback interface. Set a password (requirepass), or turn "
+    "protected mode off (CONFIG SET protected-mode no from the same host) if the network is trusted.\r\n";
+
 /* Redis' rule: no password, and from another machine. */
 static bool is_protected(const struct sockaddr_storage *peer) {
-    return server.config->protected_mode && server.config->requirepass[0] == '\0' && !net_is_loopback(peer);
+    return server.config->protected_mode && acl_user_nopass(acl_default(acl_users)) && !net_is_loopback(peer);
 }
 
 void client_accept(void *arg, int fd, const struct sockaddr_storage *peer) {
+    enum client_port port = *(const enum client_port *)arg;
     stats.connections++;
     if (clients.n >= (size_t)server.config->maxclients) {
         stats.rejected_connections++;
-        refuse(fd, "-ERR max number of clients reached\r\n");
+        /* Through TLS nothing can be said before the handshake, and there is no place for it. */
+        refuse(fd, port == CLIENT_PORT_TLS ? "" : "-ERR max number of clients reached\r\n");
         return;
     }
-    if (arg == NULL && is_protected(peer)) {
-        stats.denied_connections++;
-        refuse(fd, "-DENIED tarn is running in protected mode because protected mode is enabled and no "
-                   "password is set. "
-                   "In this mode connections are only accepted from the loopback interface. Set a password "
-                   "(requirepass), or turn protected mode off (CONFIG SET protected-mode no from the same "
-                   "host) if the "
-                   "network is trusted.\r\n");
+    bool denied = port != CLIENT_PORT_UNIX && is_protected(peer);
+    stats.denied_connections += denied;
+    if (denied && port == CLIENT_PORT_TCP) {
+        refuse(fd, client_denied_text);
         return;
     }
     struct client_block *b = xcalloc(1, sizeof(*b));
     struct client *c = &b->c;
     c->io = &b->io;
     c->magic = CLIENT_MAGIC;
-    c->id = ++next_id;
+    c->id = client_next_id();
     c->proto = 2;
-    c->authenticated = server.config->requirepass[0] == '\0';
+    acl_client_reset(c);
     c->io->created_ms = c->io->last_ms = server.mono_ms;
-    if (arg != NULL) {
+    if (denied) c->io->flags |= CLIENT_DENIED;
+    if (port == CLIENT_PORT_UNIX) {
         c->io->flags |= CLIENT_UNIX;
     } else {
         net_tune(fd, (int)server.config->tcp_keepalive_s);
+        net_tune_local(fd, peer);
         if (peer->ss_family == AF_INET6)
             memcpy(&c->io->peer.in6, peer, sizeof(c->io->peer.in6));
         else
             memcpy(&c->io->peer.in4, peer, sizeof(c->io->peer.in4));
     }
     net_watch_init(&c->io->watch, core_loop(), fd, client_on_event, c);
-    if (net_watch_set(&c->io->watch, NET_READ) != TARN_OK) {
+    if ((port == CLIENT_PORT_TLS && !client_tls_begin(c)) ||
+        net_watch_set(&c->io->watch, NET_READ) != TARN_OK) {
         log_warning("A connection could not be watched");
+        tls_stream_destroy(&c->io->tls);
         close(fd);
         free(b);
         return;
@@ -155,34 +175,54 @@ void client_accept(void *arg, int fd, const struct sockaddr_storage *peer) {
 
 /* --- close ---------------------------------------------------------------------------------------------------------------- */
 
+static void array_add(struct client_array *a, struct client *c) {
+    if (a->n == a->cap) {
+        a->cap = a->cap == 0 ? 64 : a->cap * 2;
+        a->c = xrealloc(a->c, a->cap * sizeof(struct client *));
+    }
+    a->c[a->n++] = c;
+}
+
+static void array_free(struct client_array *a) {
+    free(a->c);
+    *a = (struct client_array){NULL, 0, 0};
+}
+
 void client_close_soon(struct client *c) {
     if (c->io->flags & CLIENT_CLOSE_SOON) return;
     c->io->flags |= CLIENT_CLOSE_SOON;
-    if (closing.n == closing.cap) {
-        closing.cap = closing.cap == 0 ? 64 : closing.cap * 2;
-        closing.c = xrealloc(closing.c, closing.cap * sizeof(struct client *));
-    }
-    closing.c[closing.n++] = c;
+    array_add(&closing, c);
 }
 
 void client_close_after_reply(struct client *c) {
     c->io->flags |= CLIENT_CLOSE_AFTER_REPLY;
 }
 
-static void client_free(struct client *c) {
+/* It does nothing any more, and nobody hears of it. */
+static void client_part(struct client *c) {
     MAGIC_CHECK(c, CLIENT_MAGIC);
-    struct client_block *b = CONTAINER_OF(c, struct client_block, c);
-    struct client_io *io = c->io;
+    client_unweigh(c);
     job_cancel(c);
     client_set_monitor(c, false);
+    multi_reset(c);
+    pubsub_drop(c);
+    replica_gone(c);
+}
+
+static void client_free(struct client *c) {
+    client_part(c);
+    struct client_block *b = CONTAINER_OF(c, struct client_block, c);
+    struct client_io *io = c->io;
     client_free_input(c);
     client_free_output(c);
     if (io->flags & CLIENT_READY) LIST_REMOVE(&ready_list, c, ready);
     LIST_REMOVE(&clients, c, all);
     htab_remove(&index_by_id, &b->by_id);
     net_watch_set(&io->watch, 0);
+    if (UNLIKELY(io->tls != NULL)) client_tls_free(c);
     close(io->watch.fd);
     if (server.store != NULL) store_session_closed(server.store, c->id);
+    cluster_session_closed(c->id);
     free(io->name);
     free(io->lib_name);
     free(io->lib_ver);
@@ -191,22 +231,43 @@ static void client_free(struct client *c) {
 }
 
 void client_free_closed(void) {
-    for (size_t i = 0; i < closing.n; i++)
-        client_free(closing.c[i]); /* freeing one may list others at the end */
-    closing.n = 0;
-    if (closing.cap > 1024) {
-        free(closing.c);
-        closing.c = NULL;
-        closing.cap = 0;
+    for (size_t i = 0; i < closing.n; i++) { /* freeing one may list others at the end */
+        struct client *c = closing.c[i];
+        if (LIKELY(c->io->away == NULL)) {
+            client_free(c);
+            continue;
+        }
+        client_part(c);
+        net_watch_set(&c->io->watch, 0);
+        client_away_cut(c);
+        array_add(&leaving, c);
     }
+    closing.n = 0;
+    if (closing.cap > 1024) array_free(&closing);
+    for (size_t i = 0; UNLIKELY(i < leaving.n);) {
+        struct client *c = leaving.c[i];
+        if (c->io->away != NULL) {
+            i++;
+        } else {
+            client_free(c);
+            leaving.c[i] = leaving.c[--leaving.n];
+        }
+    }
+}
+
+void client_free_closed_now(void) {
+    do {
+        client_free_closed();
+        for (size_t i = 0; i < leaving.n; i++) client_away_wait(leaving.c[i]);
+    } while (leaving.n > 0 || closing.n > 0);
 }
 
 void client_close_all(void) {
     for (struct client *c = clients.head; c != NULL; c = c->io->all.next) client_close_soon(c);
-    client_free_closed();
-    free(closing.c);
-    closing.c = NULL;
-    closing.cap = 0;
+    client_away_deinit();
+    client_free_closed_now();
+    array_free(&closing);
+    array_free(&leaving);
     if (index_ready) htab_free(&index_by_id);
     index_ready = false;
 }
@@ -214,12 +275,15 @@ void client_close_all(void) {
 void client_reset(struct client *c) {
     struct client_io *io = c->io;
     client_set_monitor(c, false);
+    multi_reset(c);
+    pubsub_drop(c);
     free(io->name);
     io->name = NULL;
     io->flags &= ~(unsigned)(CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP | CLIENT_REPLY_SKIP_NEXT | CLIENT_NO_EVICT |
                              CLIENT_NO_TOUCH);
     c->proto = 2;
-    c->authenticated = server.config->requirepass[0] == '\0';
+    c->db = 0;
+    acl_client_reset(c);
 }
 
 /* --- facts ---------------------------------------------------------------------------------------------------------------- */
@@ -230,6 +294,15 @@ void client_peer(const struct client *c, char *out, size_t size) {
     memcpy(&ss, &c->io->peer, sizeof(c->io->peer));
     if (c->io->flags & CLIENT_UNIX) ss.ss_family = AF_UNIX;
     net_format(&ss, server.config->unixsocket, out, size);
+}
+
+bool client_allowed(const struct client *c, int mode) {
+    if (mode == CONFIG_PROTECTED_YES) return true;
+    struct sockaddr_storage ss;
+    memset(&ss, 0, sizeof(ss));
+    memcpy(&ss, &c->io->peer, sizeof(c->io->peer));
+    if (c->io->flags & CLIENT_UNIX) ss.ss_family = AF_UNIX;
+    return mode == CONFIG_PROTECTED_LOCAL && net_is_loopback(&ss);
 }
 
 void client_local(const struct client *c, char *out, size_t size) {
@@ -243,18 +316,78 @@ void client_local(const struct client *c, char *out, size_t size) {
 
 size_t client_memory(const struct client *c) {
     const struct client_io *io = c->io;
-    return sizeof(struct client_block) + io->in.cap + io->out.bytes.cap + io->heap_bytes +
-           io->out.insert_cap * sizeof(struct out_insert) +
+    return sizeof(struct client_block) + io->in.cap + client_output_memory(c) + io->heap_bytes +
+           multi_memory(c) + pubsub_memory(c) + (io->tls != NULL ? tls_memory(io->tls) : 0) +
            (io->parser != NULL ? sizeof(*io->parser) + io->parser->argv_cap * 2 * sizeof(struct span) : 0);
 }
 
 /* --- time ----------------------------------------------------------------------------------------------------------------- */
 
+/* Does it keep space of the pool from others, with a value that its socket is to take or give? Or a connection that its
+ * peer may have left, for it sends no more? */
+static bool holds(const struct client *c) {
+    const struct client_io *io = c->io;
+    if (io->away != NULL) return true;
+    if (io->watch.events & NET_WRITE) return io->out.insert_bytes > 0 || io->flags & CLIENT_HALF;
+    if (c->job != NULL || io->flags & CLIENT_POSTPONED) return false;
+    for (const struct big_arg *b = io->big; b != NULL; b = b->next)
+        if (b->sink != NULL) return true;
+    return c->big != NULL;
+}
+
+/* A lease ends by time; so does this, unless bytes move. */
+static void check_hold(struct client *c) {
+    struct client_io *io = c->io;
+    uint64_t moved = io->bytes_in + io->bytes_out, limit_ms = server.config->inband_hold_timeout_ms;
+    if (moved != io->moved) {
+        io->moved = moved;
+        io->moved_ms = server.mono_ms;
+    }
+    if (limit_ms == 0 || server.mono_ms - io->moved_ms < limit_ms) return;
+    char peer[80];
+    client_peer(c, peer, sizeof(peer));
+    log_warning(
+        "Client id=%llu addr=%s closed: no byte of a value that it reads or writes has moved for %llu ms "
+        "(inband-hold-timeout)",
+        (unsigned long long)c->id, peer, (unsigned long long)(server.mono_ms - io->moved_ms));
+    stats.hold_closed++;
+    client_close_soon(c);
+}
+
+/* Of one that is not read from at present: the end of its input would not be seen behind what waits there. */
+static bool peer_left(const struct client *c) {
+    struct pollfd p = {.fd = c->io->watch.fd, .events = POLLRDHUP};
+    if (poll(&p, 1, 0) <= 0) return false;
+    return p.revents & (POLLERR | POLLHUP) || (p.revents & POLLRDHUP && job_awaits(c));
+}
+
+/* Whose request waits to be read is not idle. */
+static bool has_input(const struct client *c) {
+    struct pollfd p = {.fd = c->io->watch.fd, .events = POLLIN};
+    return poll(&p, 1, 0) > 0;
+}
+
 static void check(struct client *c) {
+    if (c->io->flags & CLIENT_CLOSE_SOON) return;
+    if (UNLIKELY(c->io->away != NULL)) client_away_look(c);
+    if (UNLIKELY(c->io->flags & CLIENT_READ_OFF) && peer_left(c)) {
+        client_close_soon(c);
+        return;
+    }
     if (client_unsent(c) > 0) client_output_limit(c);
+    if (UNLIKELY(server.config->maxmemory_clients != 0)) client_weigh(c);
+    if (UNLIKELY(holds(c)))
+        check_hold(c);
+    else
+        c->io->moved = UINT64_MAX;
+    if (UNLIKELY(c->io->tls != NULL) && client_tls_late(c)) {
+        client_close_soon(c);
+        return;
+    }
     uint64_t idle_s = (server.mono_ms - c->io->last_ms) / 1000;
-    if (server.config->timeout_s > 0 && c->job == NULL && !(c->io->flags & CLIENT_MONITOR) &&
-        idle_s >= (uint64_t)server.config->timeout_s) {
+    if (server.config->timeout_s > 0 && c->job == NULL &&
+        !(c->io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB | CLIENT_REPLICA)) &&
+        idle_s >= (uint64_t)server.config->timeout_s && !has_input(c)) {
         log_verbose("Closing idle client");
         stats.idle_closed++;
         client_close_soon(c);
@@ -263,7 +396,7 @@ static void check(struct client *c) {
 
 /* Every client about once a second. Those that were looked at move to the end of the list. */
 void clients_cron(unsigned hz) {
-    size_t n = clients.n / hz + 5;
+    size_t n = min_u64(clients.n / hz + 5, clients.n); /* nobody twice */
     for (; n > 0 && clients.head != NULL; n--) {
         struct client *c = clients.head;
         LIST_REMOVE(&clients, c, all);

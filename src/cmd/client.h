@@ -5,7 +5,8 @@
  *                        │                 └─> job (blocked) ──┘
  *                        ├─> postponed (CLIENT PAUSE)
  *                        └─> large argument: socket to pool
- *   any of these ─> CLIENT_CLOSE_SOON (listed) ─> freed at the end of the turn
+ *   any of these ─> CLIENT_CLOSE_SOON (listed) ─> freed at the end of the turn, or when a thread that sends or receives for it
+ *                                                 is back (io->away)
  *
  * Memory follows need: a connection that is idle owns this struct and nothing else. The bytes of a read lie in a buffer
  * that all connections share, replies are built in another; only what is left over after the callback (half a request,
@@ -14,9 +15,11 @@
 #define TARN_CMD_CLIENT_H
 
 #include <netinet/in.h>
+#include <sys/uio.h>
 #include "cmd/cmd.h"
 #include "cmd/config.h"
 #include "net/net.h"
+#include "tls/tls.h"
 
 #define CLIENT_MAGIC 0x436c6e74u
 
@@ -36,17 +39,27 @@ enum client_flag {
     CLIENT_FLUSH = 1u << 12,    /* on the list of those with new output */
     CLIENT_READ_OFF = 1u << 13, /* not read from until its input was run */
     CLIENT_NO_TOUCH = 1u << 14,
-    CLIENT_REDACTED = 1u << 15, /* arguments of the running command are secret: redact_from */
+    CLIENT_REDACTED = 1u << 15, /* arguments of the running command are secret: client_redacts */
+    CLIENT_MULTI = 1u << 16,    /* its commands are queued: multi.h */
+    CLIENT_EXEC = 1u << 17,     /* they are being executed */
+    CLIENT_PUBSUB = 1u << 18,   /* listens to channels: pubsub.h */
+    CLIENT_REPLICA = 1u << 19,  /* follows this server: replication.h */
+    CLIENT_REFUSED = 1u << 20,  /* a large argument was not taken: its user has no right to it */
+    CLIENT_HALF = 1u << 21,     /* its peer sends no more, and still gets what it is owed */
+    CLIENT_DENIED = 1u << 22,   /* by protected mode; it is told so when its handshake is over */
+    CLIENT_OOM = 1u << 23,      /* the command found no memory and did nothing */
 };
 
 /* Something between the bytes of the replies: a value in the pool, or the header of an array still being counted. */
 struct out_insert {
-    size_t at;                /* position in out.bytes before which it goes */
-    bool pending;             /* a deferred header, not known yet */
-    unsigned char header_len; /* of header; then there are no pieces */
-    unsigned char n, first;   /* pieces, and the first one with unsent bytes */
-    struct store_hold *hold;  /* of a pool value */
-    size_t len;               /* bytes left of all pieces */
+    size_t at;                    /* position in out.bytes before which it goes */
+    bool pending;                 /* a deferred header, not known yet */
+    unsigned char header_len;     /* of header; then there are no pieces */
+    unsigned char n, first;       /* pieces, and the first one with unsent bytes */
+    struct store_hold *hold;      /* of a pool value */
+    void (*release)(void *owner); /* of lent bytes, NULL: none */
+    void *owner;
+    size_t len; /* bytes left of all pieces */
     struct span piece[8];
     char header[24];
 };
@@ -58,6 +71,7 @@ struct client_out {
     unsigned inserts, first_insert, insert_cap;
     unsigned dropped_inserts; /* number of the insert at index 0: cookies of deferred headers */
     size_t insert_bytes;      /* unsent, in pool memory */
+    size_t tls_bytes;         /* ciphertext of what was sent, that the socket has not taken */
     uint64_t soft_since_ms;   /* over the soft limit since then, 0: it is not */
 };
 
@@ -68,14 +82,18 @@ struct big_arg {
     char *heap;
     size_t cap, len, got;
     unsigned crlf; /* of the two bytes after it, how many were seen */
+    bool drop;     /* too large for its transaction: nothing of it is kept */
 };
 
 struct client_link {
     struct client *prev, *next;
 };
 
+struct client_away;
+
 struct client_io {
     struct net_watch watch;
+    struct tls_stream *tls; /* NULL: plain text */
     unsigned flags;
     struct client_link all, ready, flush;
     /* input */
@@ -88,12 +106,15 @@ struct client_io {
     bool held;         /* requests were left because it could not run more, not because they are incomplete */
     char *kept;        /* bytes of the arguments of a job or postponed request */
     char *kept_big;    /* chain of blocks: arguments before a large one */
+    size_t weighed;    /* client_weigh: what it held then */
     size_t heap_bytes; /* held by large arguments and kept ones */
-    unsigned redact_from; /* arguments from here on are not shown; with CLIENT_REDACTED */
+    unsigned redact_from; /* arguments from here on are not shown, */
+    uint64_t redact_one;  /* nor are these of the first 64; with CLIENT_REDACTED */
     /* output */
     struct client_out out;
     size_t mark_bytes; /* where the reply of the running command begins */
     unsigned mark_inserts;
+    struct client_away *away; /* a thread sends or receives for it: client_away.c */
     /* who and when */
     union {
         struct sockaddr sa;
@@ -103,8 +124,14 @@ struct client_io {
     char *name, *lib_name, *lib_ver; /* NULL: none */
     uint64_t created_ms, last_ms;    /* server.mono_ms */
     uint64_t commands, bytes_in, bytes_out;
+    uint64_t moved,
+        moved_ms; /* bytes in and out when they were last seen to have grown, while it holds space of the pool */
     uint64_t job_ns; /* what the slices of its job took so far */
     const struct cmd *last_cmd;
+    struct multi *multi;           /* NULL: no transaction, no watched keys */
+    struct subscriber *subscriber; /* NULL: no subscriptions */
+    struct buf late;               /* messages that wait for the end of a reply */
+    struct replica *replica;       /* NULL: it never said REPLCONF */
 };
 
 struct client_list {
@@ -115,15 +142,21 @@ extern struct client_list clients;
 
 /* --- client.c ------------------------------------------------------------------------------------------------------------- */
 
-/* For net_listener_open; arg is not NULL for the unix socket. */
+/* For net_listener_open; arg: &client_port of the listener. */
+extern const char client_denied_text[];
+enum client_port { CLIENT_PORT_TCP, CLIENT_PORT_TLS, CLIENT_PORT_UNIX };
 void client_accept(void *arg, int fd, const struct sockaddr_storage *peer);
 struct client *client_find(uint64_t id);
-/* Closed at the end of the turn; nothing is sent any more. */
+/* An id that no client has or will have: for sessions of this process' own. */
+uint64_t client_next_id(void);
+/* Closed at the end of the turn, and freed then or when its thread lets go of it; nothing is sent any more. */
 void client_close_soon(struct client *c);
 /* Closed once its replies are out. */
 void client_close_after_reply(struct client *c);
 void client_close_all(void);
 void client_free_closed(void);
+/* All of them, now: what they held may go away. */
+void client_free_closed_now(void);
 /* Has input that may be run: in the next turn. */
 void client_ready(struct client *c);
 void clients_run_ready(void);
@@ -137,21 +170,46 @@ void client_set_monitor(struct client *c, bool on);
 void client_peer(const struct client *c, char *out, size_t size);
 void client_local(const struct client *c, char *out, size_t size);
 size_t client_memory(const struct client *c);
+/* The line of CLIENT LIST. */
+void client_describe(const struct client *c, struct buf *out);
+/* May it run what enable-debug-command or enable-module-command guards? mode: CONFIG_PROTECTED_*. */
+bool client_allowed(const struct client *c, int mode);
 /* Timeouts and limits, a share of the clients per call. */
 void clients_cron(unsigned hz);
+
+/* --- clients_memory.c: maxmemory-clients ---------------------------------------------------------------------------------- */
+
+/* Where there is a limit: after something of the client may have grown or shrunk, and before it goes. */
+void client_weigh(struct client *c);
+void client_unweigh(struct client *c);
+/* The option has changed. */
+void clients_weigh_all(void);
+/* What all that were weighed hold together. */
+uint64_t clients_weight(void);
+/* Closes clients until the limit is met. */
+void clients_evict(void);
 
 /* --- client_read.c -------------------------------------------------------------------------------------------------------- */
 
 void client_read_init(void);
 void client_read_deinit(void);
 void client_on_event(void *arg, unsigned events);
+/* n more bytes of the large argument that is being read are in their place. */
+void client_big_read(struct client *c, size_t n);
 /* Goes on with input that is there already. */
 void client_run_input(struct client *c);
+/* Its peer sends no more: closed, at once or when all that it asked for was answered. */
+void client_input_ended(struct client *c);
 /* After the running command or its job is over. */
 void client_request_done(struct client *c);
 /* The arguments must outlive the read: their bytes move to memory of the client. */
 void client_keep_args(struct client *c);
 void client_free_input(struct client *c);
+/* Bytes of requests that are here: of the one that runs, and of those behind it. */
+size_t client_input_held(const struct client *c);
+/* Hands over the memory of the large arguments of this request; newest first. NULL: it has none. */
+struct big_arg *client_big_take(struct client *c);
+void client_big_free(struct big_arg **big_p);
 
 /* --- client_write.c ------------------------------------------------------------------------------------------------------- */
 
@@ -163,28 +221,88 @@ void client_output_end(struct client *c);
 /* Output outside of begin and end (MONITOR) is sent at the end of the turn. */
 void client_flush_later(struct client *c);
 void clients_flush(void);
-/* The socket takes bytes again. */
-void client_on_writable(struct client *c);
+/* A message that is no reply: between the replies, whatever CLIENT REPLY says. Bounded by client-output-buffer-limit. */
+void client_push(struct client *c, const void *data, size_t len);
+/* The socket takes bytes again, or has taken some; so many were unsent before. */
+void client_on_writable(struct client *c, size_t unsent_before);
 size_t client_unsent(const struct client *c);
+/* The events that its socket is watched for follow its state. */
+void client_update_interest(struct client *c);
+/* Of its own: what all clients lend while they run is nobody's. */
+size_t client_output_memory(const struct client *c);
 struct out_insert *client_out_insert(struct client *c);
 /* Takes back what was replied since the mark (CLIENT REPLY OFF). */
 void client_output_mark(struct client *c);
 void client_output_rewind(struct client *c);
 void client_output_limit(struct client *c);
 void client_free_output(struct client *c);
+/* What is to be sent next, about max bytes of it, for somebody who sends it while more is said: pieces of values where they lie, and
+ * copies of the bytes between them as far as room has room. iov is for NET_TRANSFER_PIECES; returns how many, *total_p: bytes. */
+unsigned client_output_pieces(const struct client *c, size_t max, struct iovec *iov, char *room,
+                              size_t room_size, size_t *total_p);
+/* The first n unsent bytes have left. */
+void client_output_sent(struct client *c, size_t n);
+
+/* --- client_away.c: io-threads ---------------------------------------------------------------------------------------------- */
+
+/* After the configuration was read. */
+void client_away_init(void);
+/* All clients are to be closed: their threads let go of them. */
+void client_away_deinit(void);
+bool client_away_active(void);
+/* false: it is sent, or read, here. */
+bool client_send_away(struct client *c);
+bool client_receive_away(struct client *c, struct big_arg *b);
+/* A thread reads from its socket. */
+bool client_away_receives(const struct client *c);
+/* What its thread has moved until now has left, or has come. */
+void client_away_look(struct client *c);
+/* It is to be closed: its thread lets go of it soon, and has done so after the latter. */
+void client_away_cut(struct client *c);
+void client_away_wait(struct client *c);
+
+/* --- client_tls.c ----------------------------------------------------------------------------------------------------------- */
+
+/* A new connection of the TLS port. false: no memory. */
+bool client_tls_begin(struct client *c);
+/* As readv and send: bytes, 0 at the end, -1 and errno. What was written and the socket does not take is in out.tls_bytes. */
+ssize_t client_tls_read(struct client *c, const struct iovec *iov, int n);
+size_t client_tls_write(struct client *c, const struct iovec *iov, int n);
+/* Sends ciphertext. 1: all of it, 0: the socket takes no more, -1: the connection is dead. */
+int client_tls_flush(struct client *c);
+/* Its stream holds input that its socket will not announce. */
+void client_tls_go_on(struct client *c);
+/* It has not finished its handshake in time. */
+bool client_tls_late(const struct client *c);
+void client_tls_free(struct client *c);
 
 /* --- dispatch.c ----------------------------------------------------------------------------------------------------------- */
 
 /* Runs the request in c->argv; cmd is what table_find says of its name. The caller calls client_request_done unless c->job or CLIENT_POSTPONED is set then. */
 void dispatch(struct client *c, const struct cmd *cmd);
+/* Runs the request in c->argv within EXEC. cmd NULL: it may be another one, or none, by now. */
+void dispatch_queued(struct client *c, const struct cmd *cmd);
 /* The end of a job: figures, slow log. */
 void dispatch_job_done(struct client *c);
+/* Of one within EXEC. */
+void dispatch_queued_done(struct client *c);
 /* Arguments from index on are secret: MONITOR and SLOWLOG show "(redacted)". From a command function. */
 void dispatch_redact(struct client *c, unsigned from);
-bool dispatch_password_ok(struct span user, struct span password);
+/* This one only. */
+void dispatch_redact_one(struct client *c, size_t index);
+static inline bool client_redacts(const struct client_io *io, size_t index) {
+    return io->flags & CLIENT_REDACTED &&
+           (index >= io->redact_from || (index < 64 && io->redact_one >> index & 1));
+}
+/* The running command was refused for want of memory before it did anything: it counts as rejected, not as called. */
+void dispatch_turned_away(struct client *c);
 
 enum pause_what { PAUSE_NONE, PAUSE_WRITE, PAUSE_ALL };
-void pause_set(enum pause_what what, uint64_t until_ms);
+enum pause_by { PAUSE_BY_CLIENT, PAUSE_BY_SHUTDOWN };
+/* Each purpose has its own; the stronger of those in force counts. One of a client ends at until_ms, that of the shutdown when the
+ * shutdown says so. */
+void pause_set(enum pause_by by, enum pause_what what, uint64_t until_ms);
+/* What is in force, and when the last purpose of it ends, as far as one knows. */
 enum pause_what pause_get(uint64_t *until_ms_p);
 void pause_tick(void);
 
@@ -200,6 +318,8 @@ size_t jobs_count(void), jobs_sleeping(void);
 void job_cancel(struct client *c);
 /* Its unsent replies are below output-pause again. */
 void job_output_drained(struct client *c);
+/* Does it sleep as long as its client wished? */
+bool job_awaits(const struct client *c);
 /* Ends the wait of a sleeping job: as if its time were over, or with an error. false: it does not sleep. */
 bool job_unblock(struct client *c, bool error);
 

@@ -15,7 +15,9 @@
 #include <unistd.h>
 #include "base/assert.h"
 #include "base/log.h"
+#include "cmd/acl_users.h"
 #include "cmd/families.h"
+#include "cmd/multi.h"
 #include "cmd/stats.h"
 #include "cmd/table.h"
 
@@ -96,11 +98,28 @@ void client_keep_args(struct client *c) {
         p->argv[i].data = to;
         to += p->argv[i].len;
     }
+    if (UNLIKELY(c->io->flags & CLIENT_EXEC)) return; /* c->argv is of a command within it */
     c->argv = p->argv;
     c->argc = p->argc;
 }
 
 /* --- large arguments ------------------------------------------------------------------------------------------------------------ */
+
+struct big_arg *client_big_take(struct client *c) {
+    struct big_arg *big = c->io->big;
+    c->io->big = NULL;
+    return big;
+}
+
+void client_big_free(struct big_arg **big_p) {
+    for (struct big_arg *b = *big_p; b != NULL;) {
+        struct big_arg *next = b->next;
+        free(b->heap);
+        free(b);
+        b = next;
+    }
+    *big_p = NULL;
+}
 
 static void free_big(struct client *c) {
     for (struct big_arg *b = c->io->big; b != NULL;) {
@@ -119,6 +138,7 @@ static void free_big(struct client *c) {
         k = next;
     }
     c->io->kept_big = NULL;
+    if (UNLIKELY(c->io->flags & CLIENT_REFUSED)) acl_client_refuse(c, false);
 }
 
 void client_request_done(struct client *c) {
@@ -132,6 +152,7 @@ void client_request_done(struct client *c) {
         free(io->kept);
         io->kept = NULL;
         io->heap_bytes = 0;
+        if (UNLIKELY(io->kept_big != NULL)) free_big(c); /* a transaction took the large ones */
         drop_parser(c);
     }
     c->argv = NULL;
@@ -163,7 +184,12 @@ static void begin_big(struct client *c) {
     io->sends_big = true;
     struct big_arg *b = xcalloc(1, sizeof(*b));
     b->len = p->big_len;
-    if (c->big == NULL) b->sink = cmd_big_begin(c, p->argv, p->big_index, b->len);
+    if (UNLIKELY(io->flags & CLIENT_MULTI))
+        b->drop = multi_over(c, b->len); /* its value comes to the pool with EXEC */
+    else if (UNLIKELY(!c->unrestricted) && !acl_check_early(c->user, p->argv, p->big_index))
+        acl_client_refuse(c, b->drop = true); /* who may not put it gets no room for it */
+    else if (c->big == NULL)
+        b->sink = cmd_big_begin(c, p->argv, p->big_index, b->len);
     b->next = io->big;
     io->big = b;
     io->big_reading = true;
@@ -207,6 +233,8 @@ static size_t big_take(struct client *c, const char *data, size_t len) {
             }
             TARN_ASSERT(n > 0);
             cmd_big_filled(b->sink, n);
+        } else if (UNLIKELY(b->drop)) {
+            n = want;
         } else {
             if (!heap_room(c, b)) {
                 close_over_limit(c, c->io->heap_bytes);
@@ -284,13 +312,21 @@ static size_t run_pipeline(struct client *c, const struct resp_limits *limits, c
     if (UNLIKELY(n > 1)) c->io->sends_big = false;
     if (keys > 1) store_prefetch(server.store, key, keys, hash);
     size_t i = 0;
+    unsigned changes = table_changes;
     for (pos = 0; i < n && client_may_run(c) && *left > 0; pos = end[i++]) {
         current = &shared_parsers[i];
         *left -= min_u64(*left, 1 + current->argc / 4);
+        if (UNLIKELY(changes != table_changes)) cmd[i] = table_find(current->argv[0]);
         run_one(c, cmd[i], current);
     }
     current = &shared_parsers[0];
     return pos;
+}
+
+/* The first bytes of TLS, to who expects a request. */
+static const char hello_text[] = "Protocol error: this port does not speak TLS, and what came looks like it";
+static bool is_hello(const char *data, size_t len) {
+    return len >= 3 && data[0] == 0x16 && data[1] == 3 && (unsigned char)data[2] <= 4;
 }
 
 /* Runs what may be run of len bytes, returns how many were used. */
@@ -336,7 +372,9 @@ static size_t run_requests(struct client *c, const char *data, size_t len) {
             pos += used;
             begin_big(c);
             break;
-        case RESP_ERROR: protocol_error(c, p->error); return len;
+        case RESP_ERROR:
+            protocol_error(c, pos == 0 && is_hello(data, len) ? hello_text : p->error);
+            return len;
         }
     }
     io->held = pos < len && !client_may_run(c);
@@ -350,6 +388,26 @@ static void end_output(struct client *c) {
         c->io->held = false;
         client_ready(c);
     }
+}
+
+/* Who waits for an event listens; who listens no more is gone. Other work is finished. */
+static bool awaits_event(const struct client *c) {
+    return c->io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB | CLIENT_REPLICA) || job_awaits(c);
+}
+
+/* Is anything left to be run or said? */
+static bool owed(const struct client *c) {
+    const struct client_io *io = c->io;
+    return c->job != NULL || io->flags & (CLIENT_POSTPONED | CLIENT_READY) || io->held ||
+           client_unsent(c) > 0;
+}
+
+void client_input_ended(struct client *c) {
+    struct client_io *io = c->io;
+    io->flags |= CLIENT_HALF | CLIENT_READ_OFF;
+    if (awaits_event(c) || !owed(c) ||
+        net_watch_set(&io->watch, io->watch.events & ~(unsigned)NET_READ) != TARN_OK)
+        client_close_soon(c);
 }
 
 /* Goes on with what is kept in io->in. */
@@ -374,11 +432,13 @@ void client_run_input(struct client *c) {
         buf_consume(&io->in, io->in_pos);
         io->in_pos = 0;
     }
-    if (UNLIKELY(io->flags & CLIENT_READ_OFF) && io->in.len - io->in_pos < READ_AHEAD_MAX / 2) {
+    if (UNLIKELY(io->flags & CLIENT_READ_OFF) && !(io->flags & CLIENT_HALF) &&
+        io->in.len - io->in_pos < READ_AHEAD_MAX / 2) {
         io->flags &= ~CLIENT_READ_OFF;
-        if (net_watch_set(&io->watch, io->watch.events | NET_READ) != TARN_OK) client_close_soon(c);
+        client_update_interest(c);
     }
     end_output(c);
+    if (UNLIKELY(io->flags & CLIENT_HALF) && (awaits_event(c) || !owed(c))) client_close_soon(c);
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------------------------ */
@@ -387,7 +447,10 @@ void client_run_input(struct client *c) {
 static bool arrived(struct client *c, ssize_t n) {
     if (UNLIKELY(n <= 0)) {
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
-        client_close_soon(c);
+        if (n == 0)
+            client_input_ended(c);
+        else
+            client_close_soon(c);
         return false;
     }
     core_stamp();
@@ -398,13 +461,17 @@ static bool arrived(struct client *c, ssize_t n) {
     return true;
 }
 
+static ssize_t socket_read(struct client *c, void *to, size_t size) {
+    if (UNLIKELY(c->io->tls != NULL)) return client_tls_read(c, &(struct iovec){to, size}, 1);
+    return syscall(SYS_read, c->io->watch.fd, to, size); /* read() is a cancellation point */
+}
+
 /* The usual way: a small leftover and what came, side by side in the shared buffer. */
 static void read_scratch(struct client *c) {
     struct client_io *io = c->io;
     size_t have = io->in.len - io->in_pos;
     size_t room = UNLIKELY(io->sends_big) ? FIRST_READ_BIG + LEFTOVER_SMALL : SCRATCH_SIZE;
-    ssize_t n =
-        syscall(SYS_read, io->watch.fd, scratch + have, room - have); /* read() is a cancellation point */
+    ssize_t n = socket_read(c, scratch + have, room - have);
     if (!arrived(c, n)) return;
     if (UNLIKELY(have > 0)) {
         memcpy(scratch, io->in.data + io->in_pos, have);
@@ -429,10 +496,11 @@ static void read_own(struct client *c) {
         net_watch_set(&io->watch, io->watch.events & ~(unsigned)NET_READ);
         return;
     }
-    if (io->flags & CLIENT_READY && have >= SCRATCH_SIZE) return;
+    /* The end of a TLS stream may be its failure, at which what waits could not run any more. */
+    if (io->flags & CLIENT_READY && have >= (io->tls != NULL ? 1 : SCRATCH_SIZE)) return;
     size_t room = have / 2 > LEFTOVER_SMALL ? have / 2 : LEFTOVER_SMALL;
     buf_reserve(&io->in, room < READ_AHEAD_MAX ? room : READ_AHEAD_MAX);
-    ssize_t n = read(io->watch.fd, io->in.data + io->in.len, io->in.cap - io->in.len);
+    ssize_t n = socket_read(c, io->in.data + io->in.len, io->in.cap - io->in.len);
     if (!arrived(c, n)) return;
     io->in.len += (size_t)n;
     if (io->in.len - io->in_pos + io->heap_bytes > server.config->client_query_buffer_limit) {
@@ -442,10 +510,16 @@ static void read_own(struct client *c) {
     if (client_may_run(c)) client_run_input(c);
 }
 
+void client_big_read(struct client *c, size_t n) {
+    c->io->big->got += n;
+    stats.bytes_big += n;
+}
+
 /* The rest of a large argument, and what follows it to the shared buffer. */
 static void read_big(struct client *c) {
     struct client_io *io = c->io;
     struct big_arg *b = io->big;
+    if (client_receive_away(c, b)) return;
     struct iovec iov[BIG_PIECES + 1];
     size_t left = min_u64(b->len - b->got, BIG_PER_READ), want = 0, n_iov = 0;
     if (left > 0 && b->sink != NULL) {
@@ -454,6 +528,9 @@ static void read_big(struct client *c) {
             if (iov[n_iov].iov_len > left - want) iov[n_iov].iov_len = left - want;
             want += iov[n_iov].iov_len;
         }
+    } else if (left > 0 && b->drop) {
+        want = min_u64(left, SCRATCH_SIZE);
+        iov[n_iov++] = (struct iovec){scratch, want};
     } else if (left > 0) {
         if (!heap_room(c, b)) {
             close_over_limit(c, io->heap_bytes);
@@ -462,15 +539,15 @@ static void read_big(struct client *c) {
         want = min_u64(left, b->cap - b->got);
         iov[n_iov++] = (struct iovec){b->heap + b->got, want};
     }
-    bool to_end = b->got + want == b->len;
+    bool to_end = b->got + want == b->len && !(b->drop && want > 0);
     if (to_end) iov[n_iov++] = (struct iovec){scratch, SCRATCH_SIZE};
-    ssize_t n = readv(io->watch.fd, iov, (int)n_iov);
+    TARN_ASSERT(!client_away_receives(c));
+    ssize_t n = io->tls != NULL ? client_tls_read(c, iov, (int)n_iov) : readv(io->watch.fd, iov, (int)n_iov);
     if (!arrived(c, n)) return;
     size_t mine = min_u64((size_t)n, want);
     if (b->sink != NULL && mine > 0) cmd_big_filled(b->sink, mine);
-    b->got += mine;
+    client_big_read(c, mine);
     stats.reads_big++;
-    stats.bytes_big += mine;
     size_t rest = (size_t)n - mine;
     if (rest == 0) return;
     client_output_begin(c);
@@ -487,7 +564,10 @@ void client_on_event(void *arg, unsigned events) {
     if (events & NET_READ) {
         if (UNLIKELY(io->flags & CLIENT_CLOSE_AFTER_REPLY)) {
             ssize_t n = read(io->watch.fd, scratch, SCRATCH_SIZE); /* no longer listened to */
-            if (n == 0 || (n < 0 && errno != EAGAIN)) client_close_soon(c);
+            if (n == 0)
+                client_input_ended(c);
+            else if (n < 0 && errno != EAGAIN)
+                client_close_soon(c);
         } else if (UNLIKELY(io->big_reading && io->in.len == io->in_pos)) {
             read_big(c);
         } else if (LIKELY(io->in.len - io->in_pos <= LEFTOVER_SMALL && !(io->flags & CLIENT_READY) &&
@@ -497,7 +577,17 @@ void client_on_event(void *arg, unsigned events) {
             read_own(c);
         }
     }
-    if (UNLIKELY(events & NET_WRITE) && !(io->flags & CLIENT_CLOSE_SOON)) client_on_writable(c);
+    if (UNLIKELY(events & NET_WRITE) && !(io->flags & CLIENT_CLOSE_SOON))
+        client_on_writable(c, client_unsent(c));
+    if (UNLIKELY(server.config->maxmemory_clients != 0)) client_weigh(c);
+    if (UNLIKELY(io->tls != NULL)) client_tls_go_on(c);
+}
+
+size_t client_input_held(const struct client *c) {
+    bool here = c->io->flags & CLIENT_RUNNING && c->argc > 0 && in_window(c->argv[0]);
+    if (here) return (size_t)(window_end - window);
+    const struct big_arg *b = c->io->big_reading ? c->io->big : NULL;
+    return c->io->in.len - c->io->in_pos + (b != NULL && b->sink == NULL && !b->drop ? b->got : 0);
 }
 
 void client_free_input(struct client *c) {

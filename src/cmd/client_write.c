@@ -16,12 +16,19 @@
 #include <unistd.h>
 #include "base/assert.h"
 #include "base/log.h"
+#include "cmd/effects.h"
+#include "cmd/replication.h"
 #include "cmd/stats.h"
+#include "net/transfer.h"
 
 #define SHARED_CAP      (64u * 1024)
 #define SHARED_KEEP_MAX (1024u * 1024)
 #define WRITE_PER_CALL  (4u * 1024 * 1024) /* then others have their turn */
-#define IOV_MAX_USED    64
+#define TLS_PER_CALL    (512u * 1024)      /* the same where each byte costs */
+#define IOV_MAX_USED    NET_TRANSFER_PIECES
+#define PUSH_CHECK      (1024u * 1024) /* from here on the limit is looked at with every message */
+
+static_assert(IOV_MAX_USED <= 64, "a bit for each");
 
 static struct buf shared;
 static struct client_list flush_list;
@@ -35,7 +42,13 @@ void client_write_deinit(void) {
 
 size_t client_unsent(const struct client *c) {
     const struct client_out *o = &c->io->out;
-    return o->bytes.len - o->sent + o->insert_bytes;
+    return o->bytes.len - o->sent + o->insert_bytes + o->tls_bytes;
+}
+
+size_t client_output_memory(const struct client *c) {
+    const struct client_out *o = &c->io->out;
+    bool lent = c->io->flags & CLIENT_RUNNING && shared.cap == 0 && o->bytes.cap <= SHARED_KEEP_MAX;
+    return (lent ? 0 : o->bytes.cap) + o->insert_cap * sizeof(struct out_insert) + c->io->late.cap;
 }
 
 void client_output_begin(struct client *c) {
@@ -106,6 +119,9 @@ static void insert_drop(struct client_out *o, struct out_insert *in) {
     o->insert_bytes -= in->len;
     in->len = 0;
     if (in->hold != NULL) store_unhold(server.store, &in->hold);
+    void (*release)(void *owner) = in->release;
+    in->release = NULL;
+    if (release != NULL) release(in->owner);
 }
 
 void client_output_mark(struct client *c) {
@@ -123,9 +139,10 @@ void client_output_rewind(struct client *c) {
 
 /* --- sending -------------------------------------------------------------------------------------------------------------- */
 
-/* Unsent bytes in order, up to the first header that is not known yet. */
-static int gather(const struct client_out *o, struct iovec *iov, size_t *total_p) {
+/* Unsent bytes in order, up to the first header that is not known yet. *values_p: a bit for every piece of a value. */
+static int gather(const struct client_out *o, struct iovec *iov, uint64_t *values_p, size_t *total_p) {
     int n = 0;
+    uint64_t values = 0;
     size_t pos = o->sent, total = 0;
     for (unsigned i = o->first_insert; n < IOV_MAX_USED; i++) {
         bool last = i == o->inserts;
@@ -137,23 +154,25 @@ static int gather(const struct client_out *o, struct iovec *iov, size_t *total_p
         }
         if (last || o->insert[i].pending) break;
         struct out_insert *in = &o->insert[i];
-        if (in->header_len > 0 && in->len > 0) {
+        if (in->header_len > 0 && in->len > 0 && n < IOV_MAX_USED) {
             iov[n++] = (struct iovec){in->header + in->header_len - in->len, in->len};
             total += in->len;
         }
         for (unsigned p = in->first; p < in->n && n < IOV_MAX_USED; p++) {
             if (in->piece[p].len == 0) continue;
+            values |= UINT64_C(1) << n;
             iov[n++] = (struct iovec){(void *)(uintptr_t)in->piece[p].data, in->piece[p].len};
             total += in->piece[p].len;
         }
         if (n == IOV_MAX_USED) break;
     }
+    *values_p = values;
     *total_p = total;
     return n;
 }
 
-/* The first n unsent bytes have left. */
-static void advance(struct client_out *o, size_t n) {
+void client_output_sent(struct client *c, size_t n) {
+    struct client_out *o = &c->io->out;
     for (;;) {
         struct out_insert *in = o->first_insert < o->inserts ? &o->insert[o->first_insert] : NULL;
         size_t upto = in != NULL ? in->at : o->bytes.len;
@@ -184,10 +203,53 @@ static void advance(struct client_out *o, size_t n) {
     TARN_ASSERT(n == 0);
 }
 
+unsigned client_output_pieces(const struct client *c, size_t max, struct iovec *iov, char *room,
+                              size_t room_size, size_t *total_p) {
+    uint64_t values;
+    size_t all, total = 0;
+    unsigned n = (unsigned)gather(&c->io->out, iov, &values, &all), i;
+    for (i = 0; i < n && total < max; i++) {
+        size_t len = iov[i].iov_len;
+        if (!(values >> i & 1)) { /* bytes and headers move when more is said */
+            if (len > room_size) break;
+            iov[i].iov_base = memcpy(room, iov[i].iov_base, len);
+            room += len;
+            room_size -= len;
+        } else if (len > max - total) {
+            iov[i].iov_len = len = max - total;
+        }
+        total += len;
+    }
+    *total_p = total;
+    return i;
+}
+
+/* What TLS has taken has left; how much it takes is bounded there. false: the connection is dead. */
+static bool send_tls(struct client *c) {
+    struct client_out *o = &c->io->out;
+    size_t sent = 0;
+    for (;;) {
+        struct iovec iov[IOV_MAX_USED];
+        uint64_t values;
+        size_t want;
+        int rc = client_tls_flush(c);
+        if (rc <= 0 || sent >= TLS_PER_CALL) return rc >= 0;
+        int pieces = gather(o, iov, &values, &want);
+        size_t n = client_tls_write(c, iov, pieces);
+        if (n == 0) return want == 0 || tls_state(c->io->tls) != TLS_FAILED;
+        client_output_sent(c, n);
+        sent += n;
+        stats.net_out += n;
+        c->io->bytes_out += n;
+    }
+}
+
 /* false: the connection is dead. */
 static bool send_some(struct client *c) {
     struct client_io *io = c->io;
+    if (UNLIKELY(io->tls != NULL)) return send_tls(c);
     struct client_out *o = &io->out;
+    if (UNLIKELY(o->insert_bytes > 0 || io->away != NULL) && client_send_away(c)) return true;
     size_t sent = 0;
     while (sent < WRITE_PER_CALL) {
         ssize_t n;
@@ -201,10 +263,11 @@ static bool send_some(struct client *c) {
         } else {
             struct iovec iov[IOV_MAX_USED];
             struct msghdr msg = {.msg_iov = iov};
-            msg.msg_iovlen = (size_t)gather(o, iov, &want);
+            uint64_t values;
+            msg.msg_iovlen = (size_t)gather(o, iov, &values, &want);
             if (want == 0) break; /* a header is awaited */
             n = sendmsg(io->watch.fd, &msg, MSG_NOSIGNAL);
-            if (n > 0) advance(o, (size_t)n);
+            if (n > 0) client_output_sent(c, (size_t)n);
         }
         stats.writes++;
         if (UNLIKELY(n <= 0)) {
@@ -224,10 +287,12 @@ static bool header_awaited(const struct client_out *o) {
            o->sent == o->insert[o->first_insert].at;
 }
 
-static void update_interest(struct client *c) {
+void client_update_interest(struct client *c) {
     struct client_io *io = c->io;
-    bool want = client_unsent(c) > 0 && !header_awaited(&io->out);
-    unsigned events = (io->flags & CLIENT_READ_OFF ? 0u : NET_READ) | (want ? NET_WRITE : 0u);
+    bool want = client_unsent(c) > 0 && (!header_awaited(&io->out) || io->out.tls_bytes > 0);
+    bool read = !(io->flags & CLIENT_READ_OFF), receives = client_away_receives(c);
+    if (UNLIKELY(io->away != NULL)) want &= receives;
+    unsigned events = (read && !receives ? NET_READ : 0u) | (want ? NET_WRITE : 0u);
     if (UNLIKELY(events != io->watch.events) && net_watch_set(&io->watch, events) != TARN_OK)
         client_close_soon(c);
 }
@@ -241,26 +306,36 @@ static void flush(struct client *c) {
     }
     if (LIKELY(client_unsent(c) == 0)) {
         if (LIKELY(io->out.first_insert == io->out.inserts)) give_back(&io->out);
-        if (UNLIKELY(io->flags & CLIENT_CLOSE_AFTER_REPLY)) client_close_soon(c);
+        if (UNLIKELY(io->flags & CLIENT_CLOSE_AFTER_REPLY))
+            client_close_soon(c);
+        else if (UNLIKELY(io->flags & CLIENT_HALF))
+            client_ready(c); /* this may have been all */
     } else {
         settle(&io->out);
     }
-    update_interest(c);
+    if (UNLIKELY(io->flags & CLIENT_REPLICA)) replica_drained(c);
+    client_update_interest(c);
 }
 
 void client_output_end(struct client *c) {
     struct client_out *o = &c->io->out;
     if (o->bytes.len == o->sent && o->first_insert == o->inserts) { /* nothing was said */
         give_back(o);
-        if (UNLIKELY(c->io->flags & CLIENT_CLOSE_AFTER_REPLY)) client_close_soon(c);
+        if (UNLIKELY(c->io->flags & CLIENT_CLOSE_AFTER_REPLY) && o->tls_bytes == 0) client_close_soon(c);
+        return;
+    }
+    if (UNLIKELY(
+            effects_pending())) { /* nobody hears of what is not written down yet: all of this turn go together */
+        settle(o);
+        client_flush_later(c);
         return;
     }
     flush(c);
     if (UNLIKELY(client_unsent(c) > 0)) client_output_limit(c);
 }
 
-void client_on_writable(struct client *c) {
-    size_t before = client_unsent(c);
+void client_on_writable(struct client *c, size_t before) {
+    effects_turn();
     flush(c);
     if (before <= server.config->output_pause || client_unsent(c) > server.config->output_pause) return;
     job_output_drained(c);
@@ -276,11 +351,15 @@ void client_output_limit(struct client *c) {
         buf_consume(&o->bytes, o->sent);
         o->sent = 0;
     }
-    const struct config_output_limit *limit =
-        &server.config
-             ->output_limit[io->flags & CLIENT_MONITOR ? CONFIG_OUTPUT_PUBSUB : CONFIG_OUTPUT_NORMAL];
-    size_t held = o->bytes.len - o->sent;
-    bool over = limit->hard != 0 && held > limit->hard;
+    bool listens = (io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB)) != 0, follows = io->flags & CLIENT_REPLICA;
+    const struct config_output_limit *limit = &server.config->output_limit[follows   ? CONFIG_OUTPUT_REPLICA
+                                                                           : listens ? CONFIG_OUTPUT_PUBSUB
+                                                                                     : CONFIG_OUTPUT_NORMAL];
+    size_t held = o->bytes.len - o->sent + io->late.len;
+    /* A replica may be told all of the backlog at once. */
+    uint64_t hard =
+        follows && limit->hard != 0 ? max_u64(limit->hard, server.config->repl_backlog_size) : limit->hard;
+    bool over = hard != 0 && held > hard;
     if (limit->soft != 0 && held > limit->soft) {
         if (o->soft_since_ms == 0) o->soft_since_ms = server.mono_ms;
         over |= server.mono_ms - o->soft_since_ms >= limit->soft_s * 1000;
@@ -329,14 +408,31 @@ void clients_flush(void) {
     while (flush_list.head != NULL) {
         struct client *c = flush_list.head;
         unlist(c);
+        if (UNLIKELY(c->io->late.len > 0) && c->job == NULL) {
+            buf_append(&c->io->out.bytes, c->io->late.data, c->io->late.len);
+            buf_free(&c->io->late);
+        }
         if (!(c->io->watch.events & NET_WRITE)) flush(c); /* else it goes when the socket takes it */
         if (client_unsent(c) > 0) client_output_limit(c);
+        if (UNLIKELY(server.config->maxmemory_clients != 0)) client_weigh(c);
     }
+}
+
+/* A reply of several slices is not cut, and what CLIENT REPLY takes back is not this. */
+void client_push(struct client *c, const void *data, size_t len) {
+    struct client_io *io = c->io;
+    if (io->flags & CLIENT_CLOSE_SOON) return;
+    bool silent = (io->flags & (CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP)) != 0;
+    bool late = c->job != NULL || io->late.len > 0 || (io->flags & CLIENT_RUNNING && silent);
+    buf_append(late ? &io->late : &io->out.bytes, data, len);
+    client_flush_later(c);
+    if (UNLIKELY(client_unsent(c) + io->late.len > PUSH_CHECK)) client_output_limit(c);
 }
 
 void client_free_output(struct client *c) {
     struct client_out *o = &c->io->out;
     unlist(c);
+    buf_free(&c->io->late);
     for (unsigned i = o->first_insert; i < o->inserts; i++) insert_drop(o, &o->insert[i]);
     free(o->insert);
     o->insert = NULL;

@@ -31,6 +31,7 @@ struct server {
     uint64_t mono_ms, wall_ms, wall_us; /* of this turn of the loop; refreshed before each command */
     uint8_t grant_key[16];              /* of the embedded host */
     uint32_t master_epoch;
+    bool awaits_nodes; /* while they join a new master, what they hold is no miss */
     char run_id[41];
 };
 extern struct server server;
@@ -40,12 +41,14 @@ extern struct server server;
  */
 
 struct job;
+struct acl_user;
 struct big_sink; /* a large argument that went straight to the pool: families.h */
 
 struct client {
     uint32_t magic;
     uint64_t id;       /* also its session towards hosts */
     int proto;         /* 2 or 3 */
+    int db;            /* SELECT; a name only, the keyspace is one */
     struct span *argv; /* argv[0] is the name; valid until the command or its job ends */
     size_t argc;
     const struct cmd *cmd;
@@ -54,7 +57,13 @@ struct client {
                              the framework aborts it after the command */
     struct store_chain chain;
     char host_name[64]; /* CLIENT SETINFO tarn-host */
+    char rack[64];      /* CLIENT SETINFO tarn-rack */
+    bool of_node;       /* CLIENT SETINFO tarn-node: reads for a storage node */
+    uint32_t host;      /* the number of host_name, as of machines_version: location_host */
+    uint32_t machines_version;
     bool authenticated;
+    bool unrestricted;     /* authenticated, and its user may do everything: acl_users.h */
+    struct acl_user *user; /* who it is; never NULL */
     /* the rest belongs to client.c; see client.h */
     struct client_io *io;
 };
@@ -117,9 +126,14 @@ struct job {
     void (*destroy)(struct client *c, struct job *job);
     bool runnable; /* set by the command before job_start, and by step; false: sleeping until job_wake or the
                       deadline */
-    uint64_t deadline_ms; /* server.mono_ms, 0: none; step may change it */
+    uint64_t
+        deadline_ms; /* server.mono_ms, 0: none; step may change it. One that sleeps as long as its client
+                             wishes has one, far away if need be: CLIENT UNBLOCK ends it, and so does a client that
+                             shuts its side of the connection down */
+    bool polls;      /* its deadlines are its own: it only looks again then */
     /* private */
     struct client *client;
+    struct job *outer; /* the EXEC that it runs within, NULL: none */
     struct job *prev, *next;
     struct wheel_node timer;
     bool queued, stalled; /* stalled: until its client has read some of its replies */
@@ -154,6 +168,12 @@ enum cmd_flag {
     CMD_ALLOW_BUSY = 1 << 13,
     CMD_PUBSUB = 1 << 14,
     CMD_NO_MULTI = 1 << 15,
+    CMD_MODULE = 1 << 16, /* of a module: modules.h */
+    CMD_MAY_REPLICATE =
+        1 << 17, /* no write, but held back with the writes by CLIENT PAUSE; no flag that COMMAND shows */
+    CMD_MASTER = 1 << 18, /* no write, but replicas refuse it: values, leases, nodes; not shown either */
+    CMD_ALL_KEYS =
+        1 << 19, /* concerns every key when it names none: users need all of them; not shown either */
 };
 
 enum cmd_key_flag {

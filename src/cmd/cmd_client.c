@@ -1,18 +1,29 @@
 /* CLIENT: connections as others see them. */
 #include <stdlib.h>
 #include "base/assert.h"
+#include "cmd/acl_users.h"
 #include "cmd/client.h"
 #include "cmd/families.h"
+#include "cmd/multi.h"
+#include "cmd/pubsub.h"
+#include "cmd/replication.h"
 #include "cmd/table.h"
 
-static void describe(const struct client *c, struct buf *out) {
+void client_describe(const struct client *c, struct buf *out) {
     const struct client_io *io = c->io;
     char peer[128], local[128], flags[16];
-    size_t n = 0;
+    size_t n = 0, channels, patterns, shard;
+    bool in_multi = (io->flags & (CLIENT_MULTI | CLIENT_EXEC)) != 0;
+    pubsub_counts(c, &channels, &patterns, &shard);
     client_peer(c, peer, sizeof(peer));
     client_local(c, local, sizeof(local));
+    if (io->flags & CLIENT_REPLICA) flags[n++] = 'S';
     if (io->flags & CLIENT_MONITOR) flags[n++] = 'O';
-    if (c->job != NULL) flags[n++] = 'b';
+    if (io->flags & CLIENT_PUBSUB) flags[n++] = 'P';
+    if (in_multi) flags[n++] = 'x';
+    bool waits = c->job != NULL && !(io->flags & (CLIENT_RUNNING | CLIENT_REPLICA));
+    if (waits || io->flags & CLIENT_POSTPONED) flags[n++] = 'b';
+    if (io->multi != NULL && io->multi->watcher.touched) flags[n++] = 'd';
     if (io->flags & CLIENT_CLOSE_AFTER_REPLY) flags[n++] = 'c';
     if (io->flags & CLIENT_CLOSE_SOON) flags[n++] = 'A';
     if (io->flags & CLIENT_UNIX) flags[n++] = 'U';
@@ -26,28 +37,30 @@ static void describe(const struct client *c, struct buf *out) {
     if (io->watch.events & NET_WRITE) events[n++] = 'w';
     events[n] = '\0';
     buf_printf(out,
-               "id=%llu addr=%s laddr=%s fd=%d name=%s age=%llu idle=%llu flags=%s db=0 sub=0 psub=0 ssub=0 "
-               "multi=-1",
+               "id=%llu addr=%s laddr=%s fd=%d name=%s age=%llu idle=%llu flags=%s db=%d sub=%zu psub=%zu "
+               "ssub=%zu multi=%lld",
                (unsigned long long)c->id, peer, local, io->watch.fd, io->name != NULL ? io->name : "",
                (unsigned long long)(server.mono_ms - io->created_ms) / 1000,
-               (unsigned long long)(server.mono_ms - io->last_ms) / 1000, flags);
+               (unsigned long long)(server.mono_ms - io->last_ms) / 1000, flags, c->db, channels, patterns,
+               shard, in_multi ? (long long)io->multi->count : -1);
     buf_printf(out,
-               " qbuf=%zu qbuf-free=%zu argv-mem=%zu multi-mem=0 rbs=0 rbp=0 obl=%zu oll=%u omem=%zu "
+               " qbuf=%zu qbuf-free=%zu argv-mem=%zu multi-mem=%zu rbs=0 rbp=0 obl=%zu oll=%u omem=%zu "
                "tot-mem=%zu events=%s",
-               io->in.len - io->in_pos, io->in.cap - io->in.len, io->heap_bytes,
-               io->out.bytes.len - io->out.sent, io->out.inserts - io->out.first_insert, io->out.bytes.cap,
-               client_memory(c), events);
+               client_input_held(c), io->in.cap - io->in.len, io->heap_bytes, multi_memory(c),
+               io->out.bytes.len - io->out.sent, io->out.inserts - io->out.first_insert,
+               client_output_memory(c), client_memory(c), events);
     buf_printf(out,
-               " cmd=%s user=default redir=-1 resp=%d lib-name=%s lib-ver=%s tarn-host=%s tot-net-in=%llu "
+               " cmd=%s user=%s redir=-1 resp=%d lib-name=%s lib-ver=%s tarn-host=%s tarn-rack=%s "
+               "tot-net-in=%llu "
                "tot-net-out=%llu"
                " tot-cmds=%llu\n",
-               io->last_cmd != NULL ? table_stat(io->last_cmd)->name : "NULL", c->proto,
-               io->lib_name != NULL ? io->lib_name : "", io->lib_ver != NULL ? io->lib_ver : "", c->host_name,
-               (unsigned long long)io->bytes_in, (unsigned long long)io->bytes_out,
+               io->last_cmd != NULL ? table_stat(io->last_cmd)->name : "NULL", acl_user_name(c->user),
+               c->proto, io->lib_name != NULL ? io->lib_name : "", io->lib_ver != NULL ? io->lib_ver : "",
+               c->host_name, c->rack, (unsigned long long)io->bytes_in, (unsigned long long)io->bytes_out,
                (unsigned long long)io->commands);
 }
 
-/* What a client is to TYPE filters: normal and pubsub exist, the others are known words. -1: unknown. */
+/* What a client is to TYPE filters. The master is none: its link is this server's own connection. -1: unknown. */
 enum client_type { TYPE_NORMAL, TYPE_MASTER, TYPE_REPLICA, TYPE_PUBSUB };
 static int type_of_word(struct span s) {
     if (span_case_eq(s, "normal")) return TYPE_NORMAL;
@@ -55,6 +68,12 @@ static int type_of_word(struct span s) {
     if (span_case_eq(s, "replica") || span_case_eq(s, "slave")) return TYPE_REPLICA;
     if (span_case_eq(s, "pubsub")) return TYPE_PUBSUB;
     return -1;
+}
+
+static enum client_type type_of(const struct client *c) {
+    return c->io->flags & CLIENT_REPLICA  ? TYPE_REPLICA
+           : c->io->flags & CLIENT_PUBSUB ? TYPE_PUBSUB
+                                          : TYPE_NORMAL;
 }
 
 static void reply_unknown_type(struct client *c, struct span s) {
@@ -67,7 +86,7 @@ void cmd_client_id(struct client *c) {
 
 void cmd_client_info(struct client *c) {
     struct buf out = {NULL, 0, 0};
-    describe(c, &out);
+    client_describe(c, &out);
     reply_verbatim(c, "txt", span_of(out.data, out.len));
     buf_free(&out);
 }
@@ -75,15 +94,15 @@ void cmd_client_info(struct client *c) {
 void cmd_client_list(struct client *c) {
     struct buf out = {NULL, 0, 0};
     if (c->argc == 2) {
-        for (const struct client *o = clients.head; o != NULL; o = o->io->all.next) describe(o, &out);
+        for (const struct client *o = clients.head; o != NULL; o = o->io->all.next) client_describe(o, &out);
     } else if (c->argc == 4 && arg_is(c, 2, "TYPE")) {
         int type = type_of_word(c->argv[3]);
         if (type < 0) {
             reply_unknown_type(c, c->argv[3]);
             return;
         }
-        for (const struct client *o = clients.head; o != NULL && type == TYPE_NORMAL; o = o->io->all.next)
-            describe(o, &out);
+        for (const struct client *o = clients.head; o != NULL; o = o->io->all.next)
+            if ((int)type_of(o) == type) client_describe(o, &out);
     } else if (c->argc > 3 && arg_is(c, 2, "ID")) {
         for (size_t i = 3; i < c->argc; i++) {
             uint64_t id;
@@ -93,7 +112,7 @@ void cmd_client_list(struct client *c) {
                 return;
             }
             const struct client *o = client_find(id);
-            if (o != NULL) describe(o, &out);
+            if (o != NULL) client_describe(o, &out);
         }
     } else {
         reply_syntax(c);
@@ -109,14 +128,15 @@ struct filter {
     uint64_t id; /* 0: any */
     int type;    /* -1: any */
     struct span addr, laddr;
-    bool skip_me, wrong_user;
+    const struct acl_user *user; /* NULL: any */
+    bool skip_me;
 };
 
 static bool filter_match(const struct filter *f, const struct client *o, const struct client *me) {
     char text[128];
     if (f->skip_me && o == me) return false;
-    if (f->wrong_user || (f->id != 0 && o->id != f->id) || (f->type >= 0 && f->type != TYPE_NORMAL))
-        return false;
+    if ((f->id != 0 && o->id != f->id) || (f->type >= 0 && f->type != (int)type_of(o))) return false;
+    if (f->user != NULL && o->user != f->user) return false;
     if (f->addr.data != NULL) {
         client_peer(o, text, sizeof(text));
         if (!span_eq(f->addr, span_str(text))) return false;
@@ -158,7 +178,8 @@ static bool parse_filter(struct client *c, struct filter *f) {
         } else if (arg_is(c, i, "LADDR")) {
             f->laddr = v;
         } else if (arg_is(c, i, "USER")) {
-            if (!span_eq(v, SPAN("default")))
+            f->user = acl_find(acl_users, v);
+            if (f->user == NULL)
                 return reply_error(c, "No such user '%.*s'", (int)min_u64(v.len, 64), v.data), false;
         } else if (arg_is(c, i, "SKIPME")) {
             if (!span_case_eq(v, "yes") && !span_case_eq(v, "no")) return reply_syntax(c), false;
@@ -182,6 +203,10 @@ void cmd_client_kill(struct client *c) {
         return;
     }
     if (!parse_filter(c, &f)) return;
+    if (f.type == TYPE_MASTER) {
+        reply_int(c, replication.link != NULL && repl_link_reconnect(replication.link));
+        return;
+    }
     reply_int(c, (int64_t)kill_matching(&f, c));
 }
 
@@ -206,12 +231,12 @@ void cmd_client_pause(struct client *c) {
         reply_error(c, "timeout is not an integer or out of range");
         return;
     }
-    pause_set(what, server.mono_ms + ms);
+    pause_set(PAUSE_BY_CLIENT, what, server.mono_ms + ms);
     reply_ok(c);
 }
 
 void cmd_client_unpause(struct client *c) {
-    pause_set(PAUSE_NONE, 0);
+    pause_set(PAUSE_BY_CLIENT, PAUSE_NONE, 0);
     reply_ok(c);
 }
 

@@ -4,7 +4,8 @@
 #include "base/assert.h"
 #include "cmd/client.h"
 #include "cmd/families.h"
-#include "cmd/glob.h"
+#include "base/glob.h"
+#include "cmd/modules.h"
 #include "cmd/syntax.h"
 #include "cmd/table.h"
 
@@ -173,10 +174,9 @@ void cmd_command_list(struct client *c) {
     }
     size_t n = 0;
     void *cookie = reply_deferred(c);
-    for (size_t i = 0; i < table_stat_count() && !by_module; i++) {
+    for (size_t i = 0; i < table_stat_count(); i++) {
         const struct cmd *cmd = table_stat_at(i)->cmd;
-        if (c->argc == 2 && table_stat_at(i)->parent != NULL) continue;
-        if (!listed(c, cmd, by_category)) continue;
+        if (by_module ? !modules_owns(c->argv[4], cmd) : !listed(c, cmd, by_category)) continue;
         reply_bulk_str(c, table_stat_at(i)->name);
         n++;
     }
@@ -232,17 +232,24 @@ static void reply_arguments(struct client *c, const struct syntax_node *first) {
 static void reply_docs(struct client *c, const struct cmd *cmd) {
     struct syntax *syntax = xmalloc(sizeof(*syntax));
     bool ok = syntax_parse(syntax, cmd->syntax);
-    TARN_ASSERT(ok); /* unit-tested for the whole table */
+    TARN_ASSERT(ok); /* unit-tested for the whole table; modules_init for the others */
     size_t subs = 0;
     for (const struct cmd *s = cmd->sub; s != NULL && s->name != NULL; s++) subs++;
     reply_bulk_str(c, table_stat(cmd)->name);
-    reply_map(c, 3 + (syntax->first != NULL) + (subs > 0));
+    const char *module = modules_name_of(cmd);
+    reply_map(c, 2 + (cmd->since != NULL) + (module != NULL) + (syntax->first != NULL) + (subs > 0));
     reply_bulk_str(c, "summary");
     reply_bulk_str(c, cmd->summary);
-    reply_bulk_str(c, "since");
-    reply_bulk_str(c, cmd->since);
+    if (cmd->since != NULL) {
+        reply_bulk_str(c, "since");
+        reply_bulk_str(c, cmd->since);
+    }
     reply_bulk_str(c, "group");
     reply_bulk_str(c, cmd->group);
+    if (module != NULL) {
+        reply_bulk_str(c, "module");
+        reply_bulk_str(c, module);
+    }
     if (syntax->first != NULL) {
         reply_bulk_str(c, "arguments");
         reply_arguments(c, syntax->first);

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include "base/log.h"
 #include "cmd/client.h"
-#include "cmd/config.h"
+#include "cmd/config_table.h"
 #include "cmd/families.h"
 #include "cmd/stats.h"
 
@@ -25,11 +25,23 @@ void cmd_config_get(struct client *c) {
     reply_deferred_map(c, cookie, g.n);
 }
 
+static void reply_unknown_option(struct client *c, struct span option) {
+    const char *absent = option.data != NULL ? config_absent(option) : NULL;
+    reply_error(c, "Unknown option or number of arguments for CONFIG SET - '%.*s'%s%s",
+                (int)(option.len < 128 ? option.len : 128), option.data, absent != NULL ? ": " : "",
+                absent != NULL ? absent : "");
+}
+
+static void refuse(struct client *c, struct span option, const char *why) {
+    reply_error(c, "CONFIG SET failed (possibly related to argument '%.*s') - %s",
+                (int)(option.len < 128 ? option.len : 128), option.data, why);
+}
+
 void cmd_config_set(struct client *c) {
     for (size_t i = 2; i + 1 < c->argc; i += 2)
-        if (config_is_secret(c->argv[i])) dispatch_redact(c, 2);
+        if (config_is_secret(c->argv[i])) dispatch_redact_one(c, i + 1);
     if (c->argc % 2 != 0) {
-        reply_arity(c);
+        reply_syntax(c);
         return;
     }
     for (size_t i = 2; i < c->argc; i++)
@@ -37,22 +49,25 @@ void cmd_config_set(struct client *c) {
             reply_syntax(c);
             return;
         }
+    for (size_t i = 2; i + 1 < c->argc; i += 2)
+        if (config_is_guarded(c->argv[i]) && !client_allowed(c, server.config->enable_protected_configs)) {
+            refuse(c, c->argv[i], "can't set protected config");
+            return;
+        }
     struct span option = SPAN("");
     char *why = NULL;
     if (config_set(server.config, c->argv + 2, (c->argc - 2) / 2, &option, &why))
         reply_ok(c);
     else if (why != NULL && strcmp(why, "unknown") == 0)
-        reply_error(c, "Unknown option or number of arguments for CONFIG SET - '%.*s'",
-                    (int)(option.len < 128 ? option.len : 128), option.data);
+        reply_unknown_option(c, option);
     else
-        reply_error(c, "CONFIG SET failed (possibly related to argument '%.*s') - %s",
-                    (int)(option.len < 128 ? option.len : 128), option.data, why != NULL ? why : "");
+        refuse(c, option, why != NULL ? why : "");
     free(why);
 }
 
 void cmd_config_rewrite(struct client *c) {
     char *why = NULL;
-    if (config_rewrite(server.config, &why)) {
+    if (config_rewrite(server.config, false, &why)) {
         log_notice("CONFIG REWRITE executed with success.");
         reply_ok(c);
     } else {

@@ -1,16 +1,24 @@
 /* PING, ECHO, AUTH, HELLO, SELECT, QUIT, RESET. */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "base/log.h"
+#include "cmd/acl_users.h"
 #include "cmd/client.h"
 #include "cmd/families.h"
+#include "cmd/replication.h"
 #include "cmd/stats.h"
 
 #define REDIS_VERSION "7.0.15"
 
 void cmd_ping(struct client *c) {
-    if (c->argc > 2)
+    if (c->argc > 2) {
         reply_arity(c);
-    else if (c->argc == 1)
+    } else if (c->io->flags & CLIENT_PUBSUB && c->proto == 2) { /* as if it were a message */
+        reply_array(c, 2);
+        reply_bulk_str(c, "pong");
+        reply_bulk(c, c->argc == 2 ? c->argv[1] : SPAN(""));
+    } else if (c->argc == 1)
         reply_simple(c, "PONG");
     else
         reply_bulk(c, c->argv[1]);
@@ -24,10 +32,12 @@ void cmd_select(struct client *c) {
     int64_t db;
     if (!span_to_i64(c->argv[1], &db))
         reply_error(c, "value is not an integer or out of range");
-    else if (db != 0)
+    else if (db < 0 || db >= server.config->databases)
         reply_error(c, "DB index is out of range");
-    else
+    else {
+        c->db = (int)db;
         reply_ok(c);
+    }
 }
 
 void cmd_quit(struct client *c) {
@@ -43,11 +53,9 @@ void cmd_reset(struct client *c) {
 /* --- AUTH and HELLO ------------------------------------------------------------------------------------------------------------- */
 
 static bool authenticate(struct client *c, struct span user, struct span password) {
-    if (dispatch_password_ok(user, password)) {
-        c->authenticated = true;
-        return true;
-    }
+    if (acl_client_login(c, user, password)) return true;
     stats.auth_failures++;
+    acl_log_note(c, ACL_DENIED_AUTH, NULL, 0, user);
     char peer[80];
     client_peer(c, peer, sizeof(peer));
     log_verbose("Wrong password from %s", peer);
@@ -61,7 +69,7 @@ void cmd_auth(struct client *c) {
         reply_syntax(c);
         return;
     }
-    if (c->argc == 2 && server.config->requirepass[0] == '\0') {
+    if (c->argc == 2 && acl_user_nopass(acl_default(acl_users))) {
         reply_error(
             c,
             "AUTH <password> called without any password configured for the default user. Are you sure your "
@@ -104,9 +112,9 @@ static void reply_hello(struct client *c) {
     reply_bulk_str(c, "mode");
     reply_bulk_str(c, "standalone");
     reply_bulk_str(c, "role");
-    reply_bulk_str(c, "master");
+    reply_bulk_str(c, replication_is_replica() ? "replica" : "master");
     reply_bulk_str(c, "modules");
-    reply_array(c, 0);
+    cmd_module_list(c);
 }
 
 #define BAD_NAME "Client names cannot contain spaces, newlines or special characters."
@@ -168,6 +176,20 @@ void cmd_client_getname(struct client *c) {
         reply_bulk_str(c, c->io->name);
 }
 
+/* What clients say about where they are: shown in lists, compared with what hosts say. */
+static bool set_label(struct client *c, const char *name, struct span value, char *field, size_t size) {
+    char text[96];
+    snprintf(text, sizeof(text), "%s cannot contain spaces, newlines or special characters.", name);
+    if (!name_ok(c, value, text)) return false;
+    if (value.len >= size) {
+        reply_error(c, "%s must be a name of up to %zu bytes", name, size - 1);
+        return false;
+    }
+    if (value.len > 0) memcpy(field, value.data, value.len);
+    field[value.len] = '\0';
+    return true;
+}
+
 void cmd_client_setinfo(struct client *c) {
     struct span value = c->argv[3];
     if (value.data == NULL && value.len > 0) {
@@ -181,13 +203,15 @@ void cmd_client_setinfo(struct client *c) {
         set_name(is_name ? &c->io->lib_name : &c->io->lib_ver, value);
         reply_ok(c);
     } else if (arg_is(c, 2, "TARN-HOST")) {
-        if (!name_ok(c, value, "tarn-host cannot contain spaces, newlines or special characters.")) return;
-        if (value.len >= sizeof(c->host_name)) {
-            reply_error(c, "tarn-host must be a host name of up to %zu bytes", sizeof(c->host_name) - 1);
-            return;
-        }
-        memcpy(c->host_name, value.data, value.len);
-        c->host_name[value.len] = '\0';
+        if (!set_label(c, "tarn-host", value, c->host_name, sizeof(c->host_name))) return;
+        c->machines_version = 0; /* location_host looks it up again */
+        reply_ok(c);
+    } else if (arg_is(c, 2, "TARN-RACK")) {
+        if (set_label(c, "tarn-rack", value, c->rack, sizeof(c->rack))) reply_ok(c);
+    } else if (arg_is(c, 2, "TARN-NODE")) {
+        char node[64]; /* which one does not matter: its look-ups are no accesses */
+        if (!set_label(c, "tarn-node", value, node, sizeof(node))) return;
+        c->of_node = node[0] != '\0';
         reply_ok(c);
     } else {
         reply_error(c, "Unrecognized option '%.*s'", (int)(c->argv[2].len < 64 ? c->argv[2].len : 64),

@@ -1,7 +1,9 @@
 /* Times to live: EXPIRE PEXPIRE EXPIREAT PEXPIREAT TTL PTTL EXPIRETIME PEXPIRETIME PERSIST. Wall time, as in Redis. */
 #include "cmd/families.h"
 
+#include "cmd/notify.h"
 #include "cmd/string_write.h"
+#include "cmd/watch.h"
 
 enum { EXPIRE_NX = 1, EXPIRE_XX = 2, EXPIRE_GT = 4, EXPIRE_LT = 8 };
 
@@ -47,7 +49,7 @@ static bool expire_allowed(unsigned flags, uint64_t now, int64_t wall_ms) {
 static void expire(struct client *c, enum expire_unit unit, bool absolute) {
     int64_t v, wall_ms;
     unsigned flags;
-    if (!arg_i64(c, 2, &v) || !expire_flags(c, &flags)) return;
+    if (!expire_flags(c, &flags) || !arg_i64(c, 2, &v)) return;
     if (__builtin_mul_overflow(v, (int64_t)unit, &wall_ms) ||
         __builtin_add_overflow(wall_ms, absolute ? 0 : (int64_t)server.wall_ms, &wall_ms)) {
         reply_error(c, "invalid expire time in '%s' command", c->cmd->name);
@@ -58,10 +60,13 @@ static void expire(struct client *c, enum expire_unit unit, bool absolute) {
         reply_int(c, 0);
         return;
     }
-    if (wall_ms <= (int64_t)server.wall_ms)
+    bool past = wall_ms <= (int64_t)server.wall_ms;
+    if (past)
         store_remove(server.store, c->argv[1]);
     else
         store_expire(server.store, o, (uint64_t)wall_ms);
+    watch_touch(c->argv[1]);
+    notify_key(NOTIFY_GENERIC, past ? "del" : "expire", c->argv[1]);
     reply_int(c, 1);
 }
 
@@ -82,6 +87,7 @@ void cmd_pexpireat(struct client *c) {
 static void remaining(struct client *c, bool seconds, bool absolute) {
     struct object *o = store_find(server.store, c->argv[1]);
     uint64_t wall_ms = o ? store_object_expire(server.store, o) : 0;
+    if (!o) notify_key(NOTIFY_MISS, "keymiss", c->argv[1]);
     if (!o || wall_ms == 0) {
         reply_int(c, o ? -1 : -2);
         return;
@@ -107,5 +113,7 @@ void cmd_persist(struct client *c) {
     struct object *o = store_find(server.store, c->argv[1]);
     bool timed = o && store_object_expire(server.store, o) != 0;
     if (timed) store_expire(server.store, o, 0);
+    if (timed) watch_touch(c->argv[1]);
+    if (timed) notify_key(NOTIFY_GENERIC, "persist", c->argv[1]);
     reply_int(c, timed);
 }

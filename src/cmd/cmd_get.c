@@ -7,18 +7,23 @@
 
 #include <stdlib.h>
 #include "base/assert.h"
+#include "cluster/cluster.h"
+#include "cmd/client.h"
 #include "cmd/config.h"
 #include "cmd/keys.h"
 #include "cmd/location.h"
+#include "cmd/notify.h"
 #include "cmd/reply.h"
 #include "cmd/waiters.h"
+#include "transport/place.h"
 
 enum look_kind { LOOK_ONE, LOOK_MANY, LOOK_PREFIX, LOOK_COUNT, LOOK_FLAGS };
 
 struct look_job {
     struct job job;
     enum look_kind kind;
-    bool waiting, begun, crcs;
+    bool waiting, begun, crcs, packed;
+    bool counts;          /* look-ups are accesses; not those that storage nodes make for their copies */
     size_t first, n, pos; /* argv index of the first key */
     uint64_t lease_ms;    /* 0: none asked */
     uint64_t count;
@@ -45,13 +50,31 @@ static void answer_crcs(struct text *t, struct client *c, const struct object *o
     free(packed);
 }
 
+/* The short form. false: it has none, and nothing is answered. */
+static bool answer_packed(struct client *c, struct object *o, uint64_t granted_ms,
+                          const struct store_layout *layout, bool crcs) {
+    struct location_grant grant = {GRANT_READ, c->id, server.mono_ms + granted_ms};
+    struct place_packed place = {.number = store_object_version(o), .lease_ms = (uint32_t)granted_ms};
+    size_t n = 0;
+    if (granted_ms == 0 || granted_ms > UINT32_MAX) return false;
+    if (crcs && store_object_crcs(server.store, o, &n) != NULL && n > 0) return false;
+    if (store_object_crc(o, &place.crc)) place.flags |= PLACE_HAS_CRC;
+    struct text t;
+    text_begin(&t);
+    if (!text_packed(&t, layout, &grant, &place)) return false;
+    text_send(c, &t);
+    return true;
+}
+
 /* [version, size, lease-ms, crc, [replica, ...], value or nil, crcs or nil] */
-static void answer_object(struct client *c, const struct object *o, uint64_t granted_ms, bool crcs) {
+static void answer_object(struct client *c, struct object *o, uint64_t granted_ms, bool crcs, bool packed) {
     struct store_layout layout;
     struct span value;
     uint32_t crc = 0;
     bool has_crc = store_object_crc(o, &crc), in_books = store_object_inline(o, &value);
     struct text t;
+    if (!in_books) store_object_layout(server.store, o, &layout);
+    if (packed && !in_books && answer_packed(c, o, granted_ms, &layout, crcs)) return;
     text_begin(&t);
     text_array(&t, 7);
     text_int(&t, (int64_t)store_object_version(o));
@@ -62,8 +85,9 @@ static void answer_object(struct client *c, const struct object *o, uint64_t gra
         text_array(&t, 0);
         text_bulk(&t, value.data, value.len);
     } else {
-        store_object_layout(server.store, o, &layout);
-        text_replicas(&t, &layout, GRANT_READ, c->id, granted_ms ? server.mono_ms + granted_ms : 0);
+        struct location_grant grant = {GRANT_READ, c->id, granted_ms ? server.mono_ms + granted_ms : 0};
+        if (layout.replicas > 1) cluster_order(&layout, location_host(c), span_str(c->rack));
+        text_replicas(&t, &layout, store_object_key(o), store_object_version(o), &grant);
         text_null(&t, c->proto);
     }
     answer_crcs(&t, c, o, crcs);
@@ -71,22 +95,26 @@ static void answer_object(struct client *c, const struct object *o, uint64_t gra
 
 static void answer_found(struct client *c, struct look_job *l, struct object *o) {
     uint64_t granted_ms = 0;
-    store_batch_hit(server.store, &l->batch, o);
+    if (l->counts) store_batch_hit(server.store, &l->batch, o);
     if (l->lease_ms) {
+        if (l->counts) cluster_hit(o, false);
         tarn_status status = store_lease(server.store, o, c->id, l->lease_ms, &granted_ms);
         if (status != TARN_OK) {
             reply_status(c, status, "LEASE");
             return;
         }
     }
-    answer_object(c, o, granted_ms, l->crcs);
+    answer_object(c, o, granted_ms, l->crcs, l->packed);
 }
 
 /* PREFIXLEN counts what it could protect: false ends the prefix. */
 static bool prefix_goes_on(struct client *c, struct look_job *l, struct object *o) {
     uint64_t granted_ms;
     if (!o) return false;
-    store_batch_hit(server.store, &l->batch, o);
+    if (l->counts) {
+        store_batch_hit(server.store, &l->batch, o);
+        if (l->lease_ms) cluster_hit(o, true);
+    }
     return !l->lease_ms || store_lease(server.store, o, c->id, l->lease_ms, &granted_ms) == TARN_OK;
 }
 
@@ -102,8 +130,9 @@ static bool look_one(struct client *c, struct look_job *l) {
     struct span key = c->argv[l->first + l->pos];
     if (l->kind == LOOK_MANY && !key_valid(c, key)) return false;
     struct object *o = look_at(c, l);
-    if (!o && l->kind < LOOK_COUNT)
+    if (!o && l->kind < LOOK_COUNT && l->counts)
         store_batch_miss(server.store, &l->batch, l->window.hash[l->pos - l->window.from]);
+    if (!o) notify_key(NOTIFY_MISS, "keymiss", key);
     switch (l->kind) {
     case LOOK_ONE:
     case LOOK_MANY:
@@ -126,7 +155,7 @@ static void look_begin(struct client *c, struct look_job *l) {
     l->begun = true;
     l->pos = 0;
     l->window.count = 0; /* what was prefetched before a sleep is cold, and the keys may have come */
-    if (l->kind < LOOK_COUNT)
+    if (l->kind < LOOK_COUNT && l->counts)
         store_batch_begin(server.store, &l->batch, &c->chain,
                           l->lease_ms ? STORE_BATCH_READ : STORE_BATCH_LOOK, (uint32_t)l->n);
     if (l->kind == LOOK_MANY || l->kind == LOOK_FLAGS) reply_array(c, l->n);
@@ -181,6 +210,10 @@ static struct look_job *look_create(enum look_kind kind, size_t first, size_t n)
     return l;
 }
 
+static bool counts(const struct client *c) {
+    return !c->of_node && !(c->io->flags & CLIENT_NO_TOUCH);
+}
+
 static bool look_options(struct client *c, size_t at, struct look_job *l) {
     while (at < c->argc) {
         uint64_t wait_ms;
@@ -190,10 +223,13 @@ static bool look_options(struct client *c, size_t at, struct look_job *l) {
             /* More than max-lease is granted as max-lease: the reply says so. */
         } else if (arg_is(c, at, "wait")) {
             ok = option_number(c, &at, "WAIT", 0, server.config->max_wait_ms, &wait_ms);
-            l->waiting = ok && wait_ms > 0;
+            l->waiting = ok && wait_ms > 0 && !(c->io->flags & CLIENT_EXEC);
             if (l->waiting) l->job.deadline_ms = server.mono_ms + wait_ms;
         } else if (l->kind != LOOK_PREFIX && arg_is(c, at, "crcs")) {
             l->crcs = true; /* a TiB has 4 MiB of them: only for those who check */
+            at++;
+        } else if (l->kind == LOOK_MANY && arg_is(c, at, "packed")) {
+            l->packed = true;
             at++;
         } else {
             option_unknown(c, at);
@@ -206,6 +242,7 @@ static bool look_options(struct client *c, size_t at, struct look_job *l) {
 }
 
 static void look_run(struct client *c, struct look_job *l, size_t options_at) {
+    l->counts = counts(c);
     if (options_at && !look_options(c, options_at, l)) {
         free(l);
         return;
@@ -228,10 +265,13 @@ void cmd_prefixlen(struct client *c) {
 }
 
 void cmd_exists(struct client *c) {
-    if (c->argc == 2)
-        reply_int(c, store_find(server.store, c->argv[1]) != NULL);
-    else
+    if (c->argc == 2) {
+        bool there = store_find(server.store, c->argv[1]) != NULL;
+        if (UNLIKELY(!there)) notify_key(NOTIFY_MISS, "keymiss", c->argv[1]);
+        reply_int(c, there);
+    } else {
         look_run(c, look_create(LOOK_COUNT, 1, c->argc - 1), 0);
+    }
 }
 
 void cmd_mexists(struct client *c) {

@@ -8,16 +8,23 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 #include "base/assert.h"
+#include "cmd/channels.h"
 #include "cmd/client.h"
 #include "cmd/core.h"
+#include "cmd/expire_cycle.h"
 #include "cmd/families.h"
 #include "cmd/heap.h"
 #include "cmd/info.h"
+#include "cmd/persistence.h"
 #include "cmd/introspect.h"
+#include "cmd/process.h"
+#include "cmd/replication.h"
+#include "cmd/shutdown.h"
 #include "cmd/reply.h"
 #include "cmd/stats.h"
 #include "cmd/table.h"
 #include "cmd/waiters.h"
+#include "cmd/watch.h"
 
 typedef unsigned long long ull;
 
@@ -55,33 +62,37 @@ static void write_server(struct buf *out) {
     info_line(out, "event_loop:%s", net_loop_backend(core_loop()));
     info_line(out, "compiler:" __VERSION__);
     info_line(out, "process_id:%ld", (long)getpid());
-    info_line(out, "process_supervised:no");
+    info_line(out, "process_supervised:%s", process_supervisor());
     info_line(out, "run_id:%s", server.run_id);
     info_line(out, "tcp_port:%u", core_endpoints.port);
+    info_line(out, "tls_port:%u", core_endpoints.tls_port);
     info_line(out, "data_port:%u", core_endpoints.data_port);
     info_line(out, "shm_socket:%s", core_endpoints.shm_path);
     info_line(out, "server_time_usec:%llu", (ull)server.wall_us);
     info_line(out, "uptime_in_seconds:%llu", (ull)up);
     info_line(out, "uptime_in_days:%llu", (ull)up / 86400);
-    info_line(out, "hz:%lld", (long long)server.config->hz);
+    info_line(out, "hz:%u", core_hz());
     info_line(out, "configured_hz:%lld", (long long)server.config->hz);
     info_line(out, "lru_clock:%llu", (ull)(server.wall_ms / 1000 & 0xffffff));
     info_line(out, "executable:%s", core_endpoints.executable);
     info_line(out, "config_file:%s", config_file());
-    info_line(out, "io_threads_active:0");
+    if (shutdown_left_ms() > 0) info_line(out, "shutdown_in_milliseconds:%llu", (ull)shutdown_left_ms());
+    info_line(out, "io_threads_active:%d", client_away_active());
     info_line(out, "master_epoch:%u", server.master_epoch);
     info_line(out, "loop_turns:%llu", (ull)stats.turns);
     info_line(out, "loop_active_usec:%llu", (ull)stats.active_ns / 1000);
+    info_line(out, "loop_longest_turn_usec:%llu", (ull)stats.longest_turn_ns / 1000);
     info_line(out, "loop_work_quota:%u", job_quota());
 }
 
 static void write_clients(struct buf *out) {
     uint64_t until;
     static const char *const pauses[] = {"none", "write", "all"};
-    size_t in = 0, unsent = 0, memory = 0;
+    size_t in = 0, unsent = 0, memory = 0, postponed = 0;
     for (const struct client *c = clients.head; c != NULL; c = c->io->all.next) {
         size_t i = c->io->in.len - c->io->in_pos + c->io->heap_bytes, o = client_unsent(c);
         if (i > in) in = i;
+        postponed += (c->io->flags & CLIENT_POSTPONED) != 0;
         if (o > unsent) unsent = o;
         memory += client_memory(c);
     }
@@ -91,7 +102,7 @@ static void write_clients(struct buf *out) {
     info_line(out, "maxclients:%lld", (long long)server.config->maxclients);
     info_line(out, "client_recent_max_input_buffer:%zu", in);
     info_line(out, "client_recent_max_output_buffer:%zu", unsent);
-    info_line(out, "blocked_clients:%zu", jobs_count());
+    info_line(out, "blocked_clients:%zu", jobs_count() + postponed);
     info_line(out, "waiting_clients:%zu", jobs_sleeping());
     info_line(out, "awaited_keys:%zu", waiters_count());
     info_line(out, "tracking_clients:0");
@@ -148,7 +159,7 @@ static void write_memory(struct buf *out) {
     human_line(out, "used_memory_scripts", 0);
     info_line(out, "number_of_cached_scripts:0");
     human_line(out, "maxmemory", server.config->maxmemory);
-    info_line(out, "maxmemory_policy:allkeys-%s", store_policy_name(server.store));
+    info_line(out, "maxmemory_policy:%s", config_policy_redis_name(server.config));
     info_line(out, "allocator_frag_ratio:%.2f", ratio(a.active, a.allocated));
     info_line(out, "allocator_frag_bytes:%zu", a.active > a.allocated ? a.active - a.allocated : 0);
     info_line(out, "allocator_rss_ratio:%.2f", ratio(a.resident, a.active));
@@ -156,9 +167,9 @@ static void write_memory(struct buf *out) {
     info_line(out, "mem_fragmentation_ratio:%.2f", ratio(rss, used));
     info_line(out, "mem_fragmentation_bytes:%lld", (long long)rss - (long long)used);
     info_line(out, "mem_not_counted_for_evict:%llu", (ull)(used > s.memory ? used - s.memory : 0));
-    info_line(out, "mem_replication_backlog:0");
-    info_line(out, "mem_clients_slaves:0");
-    info_line(out, "mem_clients_normal:%llu", (ull)clients_memory);
+    info_line(out, "mem_replication_backlog:%zu", replication_memory());
+    info_line(out, "mem_clients_slaves:%zu", replication_client_memory());
+    info_line(out, "mem_clients_normal:%llu", (ull)clients_memory - replication_client_memory());
     info_line(out, "mem_allocator:%s", heap_allocator());
     info_line(out, "active_defrag_running:0");
     info_line(out, "lazyfree_pending_objects:%llu", (ull)s.sweep_objects);
@@ -168,18 +179,8 @@ static void write_memory(struct buf *out) {
     info_line(out, "mem_books_tables:%llu", (ull)s.memory_tables);
     info_line(out, "mem_books_leases:%llu", (ull)s.memory_leases);
     info_line(out, "mem_books_extras:%llu", (ull)s.memory_extras);
+    info_line(out, "mem_books_spare:%llu", (ull)s.memory_spare);
     info_line(out, "mem_books_per_object:%.1f", ratio(s.memory, s.objects));
-}
-
-static void write_persistence(struct buf *out) {
-    info_line(out, "loading:0");
-    info_line(out, "async_loading:0");
-    info_line(out, "rdb_bgsave_in_progress:0");
-    info_line(out, "rdb_last_bgsave_status:ok");
-    info_line(out, "aof_enabled:0");
-    info_line(out, "aof_rewrite_in_progress:0");
-    info_line(out, "aof_last_bgrewrite_status:ok");
-    info_line(out, "aof_last_write_status:ok");
 }
 
 static void write_stats(struct buf *out) {
@@ -194,46 +195,42 @@ static void write_stats(struct buf *out) {
     info_line(out, "instantaneous_output_kbps:%.2f", (double)stats_rate(&stats.out) / 1024);
     info_line(out, "rejected_connections:%llu", (ull)stats.rejected_connections);
     info_line(out, "denied_connections:%llu", (ull)stats.denied_connections);
+    info_line(out, "tls_handshakes_failed:%llu", (ull)stats.tls_failures);
     info_line(out, "accept_failures:%llu", (ull)net_accept_failures());
     info_line(out, "idle_connections_closed:%llu", (ull)stats.idle_closed);
-    info_line(out, "sync_full:0");
-    info_line(out, "sync_partial_ok:0");
-    info_line(out, "sync_partial_err:0");
+    info_line(out, "sync_full:%llu", (ull)replication.full);
+    info_line(out, "sync_partial_ok:%llu", (ull)replication.partial_ok);
+    info_line(out, "sync_partial_err:%llu", (ull)replication.partial_err);
     info_line(out, "expired_keys:%llu", (ull)s.expired);
+    info_line(out, "expired_stale_perc:%.2f", expire_figures.stale_percent);
+    info_line(out, "expired_time_cap_reached_count:%llu", (ull)expire_figures.cap_reached);
+    info_line(out, "expire_cycle_cpu_milliseconds:%llu", (ull)(expire_figures.ns / 1000000));
     info_line(out, "evicted_keys:%llu", (ull)s.evicted_objects);
     info_line(out, "keyspace_hits:%llu", (ull)s.hits);
     info_line(out, "keyspace_misses:%llu", (ull)s.misses);
-    info_line(out, "pubsub_channels:0");
-    info_line(out, "pubsub_patterns:0");
+    info_line(out, "pubsub_channels:%zu", channel_count(CHANNEL_PLAIN));
+    info_line(out, "pubsub_patterns:%zu", channel_count(CHANNEL_PATTERN));
+    info_line(out, "pubsubshard_channels:%zu", channel_count(CHANNEL_SHARD));
+    info_line(out, "watched_keys:%zu", watch_count);
     info_line(out, "latest_fork_usec:0");
     info_line(out, "total_forks:0");
     info_line(out, "total_error_replies:%llu", (ull)reply_errors());
     info_line(out, "total_auth_failures:%llu", (ull)stats.auth_failures);
     info_line(out, "total_protocol_errors:%llu", (ull)stats.protocol_errors);
     info_line(out, "total_reads_processed:%llu", (ull)(stats.reads + stats.reads_big));
+    info_line(out, "io_threaded_reads_processed:%llu", (ull)stats.threaded_reads);
+    info_line(out, "io_threaded_writes_processed:%llu", (ull)stats.threaded_writes);
     info_line(out, "total_writes_processed:%llu", (ull)stats.writes);
     info_line(out, "total_big_argument_bytes:%llu", (ull)stats.bytes_big);
     info_line(out, "client_query_buffer_limit_disconnections:%llu", (ull)stats.query_buffer_closed);
+    info_line(out, "evicted_clients:%llu", (ull)stats.evicted_clients);
     info_line(out, "client_output_buffer_limit_disconnections:%llu", (ull)stats.output_buffer_closed);
+    info_line(out, "inband_hold_timeouts:%llu", (ull)stats.hold_closed);
     info_line(out, "jobs_started:%llu", (ull)stats.jobs_started);
     info_line(out, "job_slices:%llu", (ull)stats.job_slices);
     info_line(out, "quota_yields:%llu", (ull)stats.quota_yields);
     info_line(out, "postponed_commands:%llu", (ull)stats.postponed);
     info_line(out, "slowlog_len:%zu", slowlog_len());
-}
-
-static void write_replication(struct buf *out) {
-    info_line(out, "role:master");
-    info_line(out, "connected_slaves:0");
-    info_line(out, "master_failover_state:no-failover");
-    info_line(out, "master_replid:%s", server.run_id);
-    info_line(out, "master_replid2:%040d", 0);
-    info_line(out, "master_repl_offset:0");
-    info_line(out, "second_repl_offset:-1");
-    info_line(out, "repl_backlog_active:0");
-    info_line(out, "repl_backlog_size:0");
-    info_line(out, "repl_backlog_first_byte_offset:0");
-    info_line(out, "repl_backlog_histlen:0");
 }
 
 static void cpu_line(struct buf *out, const char *name, struct timeval tv) {
@@ -252,8 +249,6 @@ static void write_cpu(struct buf *out) {
     cpu_line(out, "used_cpu_sys_main_thread", thread.ru_stime);
     cpu_line(out, "used_cpu_user_main_thread", thread.ru_utime);
 }
-
-static void write_nothing(struct buf *out) {}
 
 static void write_commandstats(struct buf *out) {
     for (size_t i = 0; i < table_stat_count(); i++) {
@@ -274,12 +269,16 @@ static void write_errorstats(struct buf *out) {
 }
 
 static void write_latencystats(struct buf *out) {
+    const struct config_percentiles *p = &server.config->latency_percentiles;
+    if (!server.config->latency_tracking) return;
     for (size_t i = 0; i < table_stat_count(); i++) {
         const struct cmd_stat *s = table_stat_at(i);
         if (s->latency == NULL || s->latency->count == 0) continue;
-        info_line(out, "latency_percentiles_usec_%s:p50=%.3f,p99=%.3f,p99.9=%.3f", s->name,
-                  (double)hist_percentile(s->latency, 0.5), (double)hist_percentile(s->latency, 0.99),
-                  (double)hist_percentile(s->latency, 0.999));
+        buf_printf(out, "latency_percentiles_usec_%s:", s->name);
+        for (size_t k = 0; k < p->n; k++)
+            buf_printf(out, "%sp%.10g=%.3f", k > 0 ? "," : "", p->percent[k],
+                       (double)hist_percentile(s->latency, p->percent[k] / 100) / 1000);
+        buf_append(out, "\r\n", 2);
     }
 }
 
@@ -289,13 +288,9 @@ static void write_cluster(struct buf *out) {
 
 /* The mean time to live of those that have one, from a sample. */
 static uint64_t sample_ttl(void) {
-    uint64_t sum = 0, n = 0;
-    for (int i = 0; i < 20; i++) {
-        struct object *o = store_random(server.store);
-        uint64_t at = o != NULL ? store_object_expire(server.store, o) : 0;
-        if (at > server.wall_ms) sum += at - server.wall_ms, n++;
-    }
-    return n > 0 ? sum / n : 0;
+    struct store_ttl_sample s;
+    store_sample_ttl(server.store, 20, &s);
+    return s.seen > s.stale ? s.left_ms / (s.seen - s.stale) : 0;
 }
 
 static void write_keyspace(struct buf *out) {
@@ -303,8 +298,7 @@ static void write_keyspace(struct buf *out) {
     uint64_t n = store_count(server.store);
     store_get_stats(server.store, &s);
     if (n > 0)
-        info_line(out, "db0:keys=%llu,expires=%llu,avg_ttl=%llu", (ull)n, (ull)s.expires,
-                  s.expires > 0 ? (ull)sample_ttl() : 0);
+        info_line(out, "db0:keys=%llu,expires=%llu,avg_ttl=%llu", (ull)n, (ull)s.expires, (ull)sample_ttl());
 }
 
 #define DEF INFO_DEFAULT
@@ -313,19 +307,23 @@ const struct info_section info_sections[] = {
     {"server", "Server", DEF, write_server},
     {"clients", "Clients", DEF, write_clients},
     {"memory", "Memory", DEF, write_memory},
-    {"persistence", "Persistence", DEF, write_persistence},
+    {"persistence", "Persistence", DEF, info_write_persistence},
     {"stats", "Stats", DEF, write_stats},
-    {"replication", "Replication", DEF, write_replication},
+    {"replication", "Replication", DEF, info_replication},
     {"cpu", "CPU", DEF, write_cpu},
-    {"modules", "Modules", DEF, write_nothing},
+    {"modules", "Modules", DEF, info_modules},
     {"commandstats", "Commandstats", ALL, write_commandstats},
     {"errorstats", "Errorstats", DEF, write_errorstats},
     {"latencystats", "Latencystats", ALL, write_latencystats},
     {"cluster", "Cluster", DEF, write_cluster},
     {"pool", "Pool", DEF, info_pool},
     {"cache", "Cache", DEF, info_cache},
+    {"kvevents", "KV events", DEF, info_kv_events},
     {"eviction", "Eviction", DEF, info_eviction},
     {"data", "Data", DEF, info_data},
+    {"nodes", "Nodes", DEF, info_nodes},
+    {"tasks", "Tasks", DEF, info_tasks},
+    {"inband", "Inband", DEF, info_inband},
     {"keyspace", "Keyspace", DEF, write_keyspace},
     {NULL, NULL, 0, NULL},
 };

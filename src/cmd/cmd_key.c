@@ -1,10 +1,12 @@
-/* Keys, whatever their values: DEL UNLINK TOUCH TYPE OBJECT RANDOMKEY DBSIZE FLUSHALL FLUSHDB, MEMORY USAGE. */
+/* Keys, whatever their values: DEL UNLINK TOUCH TYPE RANDOMKEY DBSIZE FLUSHALL FLUSHDB, MEMORY USAGE. */
+#include "cmd/config.h"
 #include "cmd/families.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include "base/assert.h"
 #include "cmd/keys.h"
+#include "cmd/notify.h"
 #include "cmd/string_write.h"
 
 /* --- one thing done to each key, and counted --------------------------------------------------------------------------------- */
@@ -46,7 +48,9 @@ static void each_run(struct client *c, bool (*one)(struct span key, uint64_t has
 }
 
 static bool remove_one(struct span key, uint64_t hash) {
-    return store_remove(server.store, key);
+    bool there = store_remove(server.store, key);
+    if (there) notify_key(NOTIFY_GENERIC, "del", key);
+    return there;
 }
 
 void cmd_del(struct client *c) {
@@ -54,7 +58,9 @@ void cmd_del(struct client *c) {
 }
 
 static bool touch_one(struct span key, uint64_t hash) {
-    return string_read(key) != NULL;
+    bool there = string_read(key) != NULL;
+    if (!there) notify_key(NOTIFY_MISS, "keymiss", key);
+    return there;
 }
 
 void cmd_touch(struct client *c) {
@@ -64,51 +70,9 @@ void cmd_touch(struct client *c) {
 /* --- looking at one key ---------------------------------------------------------------------------------------------------------- */
 
 void cmd_type(struct client *c) {
-    reply_simple(c, store_find(server.store, c->argv[1]) ? "string" : "none");
-}
-
-/* The key at argv[2], without an access; nil is answered when it is not there. */
-static struct object *object_argument(struct client *c) {
-    struct object *o = store_find(server.store, c->argv[2]);
-    if (!o) reply_null(c);
-    return o;
-}
-
-/* What Redis would say of this value: tarn keeps all values alike. */
-void cmd_object_encoding(struct client *c) {
-    struct object *o = object_argument(c);
-    if (!o) return;
-    struct span value;
-    int64_t number;
-    enum { EMBSTR_MAX = 44 };
-    uint64_t size = store_object_size(server.store, o);
-    if (store_object_inline(o, &value) && span_to_i64(value, &number))
-        reply_bulk_str(c, "int");
-    else
-        reply_bulk_str(c, size <= EMBSTR_MAX ? "embstr" : "raw");
-}
-
-void cmd_object_freq(struct client *c) {
-    struct object *o = object_argument(c);
-    if (!o) return;
-    const char *policy = store_policy_name(server.store);
-    if (strcmp(policy, "lru") == 0 || strcmp(policy, "fifo") == 0)
-        reply_error(
-            c,
-            "An LFU maxmemory policy is not selected, access frequency not tracked (eviction-policy is %s).",
-            policy);
-    else
-        reply_int(c, store_object_freq(server.store, o));
-}
-
-void cmd_object_idletime(struct client *c) {
-    struct object *o = object_argument(c);
-    if (o) reply_int(c, (int64_t)(store_object_idle_ms(server.store, o) / 1000));
-}
-
-void cmd_object_refcount(struct client *c) {
-    struct object *o = object_argument(c);
-    if (o) reply_int(c, 1 + (int64_t)store_object_refs(server.store, o));
+    bool there = store_find(server.store, c->argv[1]) != NULL;
+    if (!there) notify_key(NOTIFY_MISS, "keymiss", c->argv[1]);
+    reply_simple(c, there ? "string" : "none");
 }
 
 /* Books and value: what removing the key would give back. */
@@ -158,6 +122,7 @@ static bool flush_step(struct client *c, struct job *job, unsigned *budget) {
         return true;
     }
     job->runnable = false;
+    job->polls = true;
     job->deadline_ms = server.mono_ms + 1;
     return false;
 }
@@ -167,7 +132,7 @@ static void flush_destroy(struct client *c, struct job *job) {
 }
 
 void cmd_flushall(struct client *c) {
-    bool async = c->argc == 2 && arg_is(c, 1, "async");
+    bool async = c->argc == 1 ? server.config->lazy_user_flush : arg_is(c, 1, "async");
     if (c->argc > 2 || (c->argc == 2 && !async && !arg_is(c, 1, "sync"))) {
         reply_syntax(c);
         return;
@@ -182,6 +147,12 @@ void cmd_flushall(struct client *c) {
     job_start(c, job);
 }
 
+/* Whoever chose another number than 0 would hardly think that it empties the databases of all others. */
 void cmd_flushdb(struct client *c) {
-    cmd_flushall(c);
+    if (c->db != 0)
+        reply_error(
+            c,
+            "FLUSHDB would empty all databases, for they are one keyspace: FLUSHALL says that this is meant");
+    else
+        cmd_flushall(c);
 }

@@ -3,6 +3,7 @@
 #include "cmd/core.h"
 #include "cmd/families.h"
 #include "cmd/heap.h"
+#include "cmd/replication.h"
 #include "cmd/stats.h"
 
 static void field(struct client *c, const char *name, uint64_t v) {
@@ -27,9 +28,9 @@ void cmd_memory_stats(struct client *c) {
     field(c, "peak.allocated", stats.peak_memory);
     field(c, "total.allocated", used);
     field(c, "startup.allocated", startup);
-    field(c, "replication.backlog", 0);
-    field(c, "clients.slaves", 0);
-    field(c, "clients.normal", normal);
+    field(c, "replication.backlog", replication_memory());
+    field(c, "clients.slaves", replication_client_memory());
+    field(c, "clients.normal", normal - replication_client_memory());
     field(c, "overhead.total", used > dataset ? used - dataset : 0);
     field(c, "keys.count", store_count(server.store));
     field(c, "keys.bytes-per-key", s.objects > 0 ? s.memory / s.objects : 0);

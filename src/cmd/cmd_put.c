@@ -5,10 +5,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include "base/assert.h"
+#include "cluster/cluster.h"
 #include "cmd/keys.h"
 #include "cmd/location.h"
+#include "transport/place.h"
 
-enum { PREFER_MAX = 16, GROUP_MAX = 1024 };
+enum { PREFER_MAX = 16, AVOID_MAX = 16, GROUP_MAX = 1024 };
 #define TTL_MAX_MS UINT64_C(1000000000000000) /* some 31,000 years */
 #define PIN_MAX_MS UINT64_C(31536000000)      /* a year */
 
@@ -16,7 +18,9 @@ enum { PREFER_MAX = 16, GROUP_MAX = 1024 };
 struct put_args {
     struct store_put_options options; /* without its spans */
     size_t prefer_at[PREFER_MAX], prefers;
+    size_t avoid_at[AVOID_MAX], avoids;
     size_t group_at; /* 0: none */
+    bool packed;
 };
 
 struct put_job {
@@ -59,6 +63,17 @@ static bool prefer_option(struct client *c, size_t *at_p, struct put_args *args)
     return true;
 }
 
+static bool avoid_option(struct client *c, size_t *at_p, struct put_args *args) {
+    if (!option_has_value(c, *at_p, "AVOID")) return false;
+    if (args->avoids == AVOID_MAX) {
+        reply_error(c, "AVOID may be given at most %d times", AVOID_MAX);
+        return false;
+    }
+    args->avoid_at[args->avoids++] = *at_p + 1;
+    *at_p += 2;
+    return true;
+}
+
 static bool group_option(struct client *c, size_t *at_p, struct put_args *args) {
     if (!option_has_value(c, *at_p, "GROUP")) return false;
     struct span id = c->argv[*at_p + 1];
@@ -71,9 +86,10 @@ static bool group_option(struct client *c, size_t *at_p, struct put_args *args) 
     return true;
 }
 
-static bool put_options(struct client *c, size_t at, struct put_args *args) {
+static bool put_options(struct client *c, size_t at, bool single, struct put_args *args) {
     struct store_put_options *o = &args->options;
     o->replicas = 1;
+    o->host = location_host(c);
     while (at < c->argc) {
         uint64_t v;
         bool ok = true;
@@ -91,6 +107,13 @@ static bool put_options(struct client *c, size_t at, struct put_args *args) {
             ok = pin_option(c, &at, &o->pin, &o->pin_ms);
         } else if (arg_is(c, at, "prefer")) {
             ok = prefer_option(c, &at, args);
+        } else if (arg_is(c, at, "avoid")) {
+            ok = avoid_option(c, &at, args);
+        } else if (single && arg_is(c, at, "instead")) {
+            ok = option_number(c, &at, "INSTEAD", 1, INT64_MAX, &o->instead);
+        } else if (!single && arg_is(c, at, "packed")) {
+            args->packed = true;
+            at++;
         } else if (arg_is(c, at, "group")) {
             ok = group_option(c, &at, args);
         } else {
@@ -104,25 +127,35 @@ static bool put_options(struct client *c, size_t at, struct put_args *args) {
 
 /* --- the job --------------------------------------------------------------------------------------------------------------- */
 
-static void answer_opened(struct client *c, const struct store_put *put) {
+/* [token, [replica, ...]], and how many replicas are missing when that is not 0. */
+static void answer_opened(struct client *c, const struct store_put *put, bool packed) {
     struct store_layout layout;
+    struct location_grant grant = {GRANT_WRITE, c->id, store_put_deadline_ms(put)};
+    uint32_t missing = store_put_missing(put);
     store_put_layout(server.store, put, &layout);
     struct text t;
+    struct place_packed place = {.number = store_put_token(put)};
     text_begin(&t);
-    text_array(&t, 2);
+    if (packed && missing == 0 && text_packed(&t, &layout, &grant, &place)) {
+        text_send(c, &t);
+        return;
+    }
+    text_array(&t, missing > 0 ? 3 : 2);
     text_int(&t, (int64_t)store_put_token(put));
-    text_replicas(&t, &layout, GRANT_WRITE, c->id, store_put_deadline_ms(put));
+    text_replicas(&t, &layout, span_of(NULL, 0), 0, &grant); /* memory only: no names needed */
+    if (missing > 0) text_int(&t, missing);
     text_send(c, &t);
 }
 
-static void answer_put(struct client *c, tarn_status status, const struct store_put *put) {
+static void answer_put(struct client *c, tarn_status status, const struct store_put *put, bool packed) {
     switch (status) {
-    case TARN_OK: answer_opened(c, put); break;
+    case TARN_OK: answer_opened(c, put, packed); break;
     case TARN_EEXISTS: reply_null(c); break;
     case TARN_EINVAL: reply_error(c, "size or an option is out of range"); break;
     case TARN_ENOSPACE:
-        if (!server.host) {
-            reply_error(c, "-NOSPACE this server has no pool of its own (pool-size is 0)");
+        if (!cluster_any_memory()) {
+            reply_error(
+                c, "-NOSPACE no memory segment is up: start a tarn-node, or give this server a pool-size");
             break;
         }
         /* fall through */
@@ -143,10 +176,13 @@ static bool put_element(struct client *c, const struct put_job *p, struct span *
 static tarn_status put_open(struct client *c, struct put_job *p, struct span key, uint64_t size,
                             unsigned *budget, struct store_put **put_p) {
     struct store_put_options options = p->args.options;
-    struct span prefer[PREFER_MAX];
+    struct span prefer[PREFER_MAX], avoid[AVOID_MAX];
     for (size_t i = 0; i < p->args.prefers; i++) prefer[i] = c->argv[p->args.prefer_at[i]];
     options.prefer = p->args.prefers ? prefer : NULL;
     options.prefers = p->args.prefers;
+    for (size_t i = 0; i < p->args.avoids; i++) avoid[i] = c->argv[p->args.avoid_at[i]];
+    options.avoid = p->args.avoids ? avoid : NULL;
+    options.avoids = p->args.avoids;
     if (p->args.group_at) options.group = c->argv[p->args.group_at];
     return store_put_start(server.store, &p->batch, key, size, &options, c->id, budget, put_p);
 }
@@ -166,7 +202,7 @@ static bool put_next(struct client *c, struct put_job *p, unsigned *budget) {
     }
     p->making = status == TARN_EAGAIN ? put : NULL;
     if (status == TARN_EAGAIN) return false;
-    answer_put(c, status, put);
+    answer_put(c, status, put, p->args.packed);
     return true;
 }
 
@@ -196,7 +232,7 @@ static struct put_job *put_create(bool single, size_t n) {
 }
 
 static void put_run(struct client *c, struct put_job *p, size_t options_at) {
-    if (!put_options(c, options_at, &p->args)) {
+    if (!put_options(c, options_at, p->single, &p->args)) {
         free(p);
         return;
     }

@@ -11,9 +11,10 @@ struct end_job {
     struct job job;
     bool single, revoke;
     size_t n, pos;
-    size_t step;               /* arguments per key */
-    size_t values_at, crcs_at; /* argv index of the first value and of the first CRC list, 0: none */
-    uint32_t failed;           /* PUTEND: bit i, replica i */
+    size_t step; /* arguments per key */
+    /* argv index of the first value, the first CRC list and the first mask of failed replicas, 0: none */
+    size_t values_at, crcs_at, faileds_at;
+    uint32_t failed; /* PUTEND: bit i, replica i */
     struct key_window window;
 };
 
@@ -22,6 +23,7 @@ struct ending {
     struct span key;
     uint64_t token;
     int64_t crc;
+    uint32_t failed;   /* bit i, replica i */
     struct span value; /* data NULL: not given */
     struct span crcs;  /* little-endian u32 each */
 };
@@ -38,13 +40,25 @@ static bool parse_crc(struct client *c, struct span s, int64_t *crc_p) {
     return false;
 }
 
+static bool parse_failed(struct client *c, struct span s, uint32_t *failed_p) {
+    uint64_t mask;
+    if (span_to_u64(s, &mask) && mask >> STORE_REPLICAS_MAX == 0) {
+        *failed_p = (uint32_t)mask;
+        return true;
+    }
+    reply_error(c, "FAILEDS must be numbers from 0 to %u, with bit i for replica i",
+                (1u << STORE_REPLICAS_MAX) - 1);
+    return false;
+}
+
 static bool parse_ending(struct client *c, const struct end_job *e, struct ending *x) {
     size_t at = (e->single ? 1 : 2) + e->pos * e->step;
-    *x = (struct ending){.key = c->argv[at], .crc = -1};
+    *x = (struct ending){.key = c->argv[at], .crc = -1, .failed = e->failed};
     if (!key_valid(c, x->key)) return false;
     if (!parse_token(c, c->argv[at + 1], &x->token)) return false;
     if (e->revoke) return true;
     if (!parse_crc(c, c->argv[at + 2], &x->crc)) return false;
+    if (e->faileds_at && !parse_failed(c, c->argv[e->faileds_at + e->pos], &x->failed)) return false;
     if (e->values_at) {
         x->value = c->argv[e->values_at + e->pos];
         if (!e->single && x->value.len == 0)
@@ -62,13 +76,13 @@ static bool parse_ending(struct client *c, const struct end_job *e, struct endin
 static tarn_status put_end(const struct end_job *e, const struct ending *x) {
     const struct span *value = x->value.data ? &x->value : NULL;
     size_t n = x->crcs.len / sizeof(uint32_t);
-    if (n == 0) return store_put_end(server.store, x->key, x->token, x->crc, e->failed, NULL, 0, value);
+    if (n == 0) return store_put_end(server.store, x->key, x->token, x->crc, x->failed, NULL, 0, value);
     uint32_t small[64], *crcs = n <= ARRAY_LEN(small) ? small : xmalloc(x->crcs.len);
     for (size_t i = 0; i < n; i++) {
         const unsigned char *b = (const unsigned char *)x->crcs.data + i * sizeof(uint32_t);
         crcs[i] = (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
     }
-    tarn_status status = store_put_end(server.store, x->key, x->token, x->crc, e->failed, crcs, n, value);
+    tarn_status status = store_put_end(server.store, x->key, x->token, x->crc, x->failed, crcs, n, value);
     if (crcs != small) free(crcs);
     return status;
 }
@@ -92,6 +106,8 @@ static void end_one(struct client *c, struct end_job *e) {
                     "VALUE, CRCS or FAILED does not fit the put (a value of up to %u bytes is handed over "
                     "with VALUE)",
                     STORE_INLINE_MAX);
+    else if (status == TARN_EIO)
+        reply_error(c, "-STALE no replica of the put is left; it is revoked");
     else
         reply_status(c, status, NULL);
 }
@@ -152,6 +168,8 @@ static bool end_options(struct client *c, size_t at, struct end_job *e) {
             ok = list_option(c, &at, "CRCS", e->n, &e->crcs_at);
         else if (e->single && !e->revoke && arg_is(c, at, "failed"))
             ok = failed_option(c, &at, &e->failed);
+        else if (!e->single && !e->revoke && arg_is(c, at, "faileds"))
+            ok = list_option(c, &at, "FAILEDS", e->n, &e->faileds_at);
         else {
             option_unknown(c, at);
             return false;

@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include "base/assert.h"
 #include "base/clock.h"
-#include "cmd/glob.h"
+#include "base/glob.h"
 #include "cmd/keys.h"
+#include "cmd/notify.h"
 
 /* A regular expression may take exponential time: one match gives up after so many steps (well below a millisecond), and
  * with it the command. */
@@ -56,7 +57,11 @@ static void remove_seen(struct match_job *m) {
     for (size_t at = 0; at < m->keys.len && (m->limit == 0 || m->removed < m->limit);) {
         uint32_t len;
         memcpy(&len, m->keys.data + at, sizeof(len));
-        m->removed += store_remove(server.store, span_of(m->keys.data + at + sizeof(len), len));
+        struct span key = span_of(m->keys.data + at + sizeof(len), len);
+        if (store_remove(server.store, key)) {
+            m->removed++;
+            notify_key(NOTIFY_GENERIC, "del", key);
+        }
         at += sizeof(len) + len;
         m->work++;
     }
@@ -68,7 +73,8 @@ static bool match_step(struct client *c, struct job *job, unsigned *budget) {
     do {
         if (*budget == 0) return false;
         m->work = 1;
-        m->cursor = store_scan(server.store, m->cursor, match_see, m);
+        m->cursor =
+            store_scan_all(server.store, m->cursor, match_see, m); /* what is away must not come back */
         remove_seen(m);
         spend(budget, m->work);
     } while (m->cursor != 0 && !m->too_hard && (m->limit == 0 || m->removed < m->limit));

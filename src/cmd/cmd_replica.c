@@ -1,75 +1,197 @@
-/* REPLICA REPORT key version: a reader found bytes that do not match their CRC. The server does not take its word for it:
- * it reads the bytes itself, in slices, and removes the object when they are bad. Without this the key would answer every
- * get with a miss and every put with "it is there". */
+/* REPLICA COPY, MOVE, DROP, TASKS, CANCEL, LIST: single copies of an object. REPLICA REPORT is in cmd_report.c. */
 #include "cmd/families.h"
 
-#include <stdlib.h>
+#include <string.h>
 #include "base/assert.h"
-#include "base/crc32c.h"
-#include "cmd/stats.h"
-#include "host/host.h"
+#include "cmd/keys.h"
+#include "cmd/location.h"
+#include "cmd/nodes.h"
 
-#define PIECE       (UINT64_C(256) << 10)
-#define PIECE_UNITS 16u /* of work: about 10 us */
+enum { TASKS_DEFAULT = 100, TASKS_MAX = 1000 };
 
-struct report_job {
-    struct job job;
-    struct store_hold *hold;
+/* The object at argv[2]; NULL: answered. */
+static struct object *object_arg(struct client *c) {
+    if (!arg_key(c, 2)) return NULL;
+    struct object *o = store_find(server.store, c->argv[2]);
+    if (o == NULL) reply_status(c, TARN_ENOTFOUND, NULL);
+    return o;
+}
+
+/* FROM and TO, in any order. */
+static bool places(struct client *c, bool has_from, uint32_t *from_p, bool has_to, uint32_t *to_p) {
+    struct store_segment_info s;
+    for (size_t at = 3; at < c->argc; at += 2) {
+        uint32_t *id = has_from && arg_is(c, at, "from") ? from_p
+                       : has_to && arg_is(c, at, "to")   ? to_p
+                                                         : NULL;
+        if (id == NULL) {
+            option_unknown(c, at);
+            return false;
+        }
+        if (!option_has_value(c, at, id == from_p ? "FROM" : "TO") || !segment_arg(c, at + 1, &s))
+            return false;
+        *id = s.id;
+    }
+    if (!has_from || *from_p != STORE_SEGMENT_ANY) return true;
+    reply_error(c, "FROM segment is missing: REPLICA LIST shows where the key is");
+    return false;
+}
+
+static void reply_task(struct client *c, tarn_status status, uint64_t task) {
+    switch (status) {
+    case TARN_OK: reply_int(c, (int64_t)task); break;
+    case TARN_EINVAL:
+        reply_error(
+            c,
+            "this cannot be copied there: the value lies in the books, or TO is not another memory segment");
+        break;
+    case TARN_ENOTFOUND: reply_error(c, "FROM has no replica of this key that can be read"); break;
+    case TARN_EEXISTS: reply_error(c, "TO has a replica of this key already"); break;
+    case TARN_ELIMIT: reply_error(c, "-LIMIT max-tasks are under way: wait, or CONFIG SET max-tasks"); break;
+    default: reply_status(c, status, NULL); break;
+    }
+}
+
+void cmd_replica_copy(struct client *c) {
+    uint32_t from = STORE_SEGMENT_ANY, to = STORE_SEGMENT_ANY;
+    uint64_t task = 0;
+    if (!places(c, false, &from, true, &to)) return;
+    struct object *o = object_arg(c);
+    if (o == NULL) return;
+    tarn_status status = cluster_replica_copy(o, to, &task);
+    reply_task(c, status, task);
+}
+
+void cmd_replica_move(struct client *c) {
+    uint32_t from = STORE_SEGMENT_ANY, to = STORE_SEGMENT_ANY;
+    uint64_t task = 0;
+    if (!places(c, true, &from, true, &to)) return;
+    struct object *o = object_arg(c);
+    if (o == NULL) return;
+    tarn_status status = cluster_replica_move(o, from, to, &task);
+    reply_task(c, status, task);
+}
+
+void cmd_replica_drop(struct client *c) {
+    uint32_t from = STORE_SEGMENT_ANY, to = STORE_SEGMENT_ANY;
+    if (!places(c, true, &from, false, &to)) return;
+    struct object *o = object_arg(c);
+    if (o == NULL) return;
+    switch (store_replica_drop(server.store, o, from, false)) {
+    case TARN_OK: reply_ok(c); break;
+    case TARN_EBUSY:
+        reply_error(c, "-BUSY this is the last replica that can be read: DEL removes the key");
+        break;
+    default: reply_error(c, "FROM has no replica of this key"); break;
+    }
+}
+
+/* --- LIST -------------------------------------------------------------------------------------------------------------------------- */
+
+static void reply_replica(struct client *c, const struct store_replica *r) {
+    struct cluster_segment g;
+    struct store_segment_info s;
+    uint32_t id = r->extent[0].segment;
+    bool there = cluster_segment_get(id, &g) && store_segment_get(server.store, id, &s);
+    bool readable = there && (s.state == SEGMENT_UP || s.state == SEGMENT_READONLY ||
+                              (s.state == SEGMENT_DOWN && s.tier == STORE_TIER_FILE));
+    reply_map(c, 6);
+    field_str(c, "tier", location_tier_name(r->tier));
+    field_str(c, "segment", there ? g.name : "");
+    field_str(c, "node", there ? g.node : "");
+    field_str(c, "machine", there ? g.machine : "");
+    field_str(c, "state", readable ? "complete" : there && s.state == SEGMENT_DOWN ? "down" : "leaving");
+    reply_bulk_str(c, "extents");
+    reply_array(c, r->extents);
+    for (uint32_t i = 0; i < r->extents; i++) {
+        const struct store_extent *x = &r->extent[i];
+        reply_array(c, 4);
+        reply_int(c, x->segment);
+        reply_int(c, x->segment_epoch);
+        reply_int(c, (int64_t)x->offset);
+        reply_int(c, (int64_t)x->length);
+    }
+}
+
+void cmd_replica_list(struct client *c) {
     struct store_layout layout;
-    uint64_t version, pos; /* pos: in extent */
-    uint32_t extent, crc;
+    struct span value;
+    struct object *o = object_arg(c);
+    if (o == NULL) return;
+    if (store_object_inline(o, &value)) { /* it lies in the books */
+        reply_array(c, 0);
+        return;
+    }
+    store_object_replicas(server.store, o, &layout);
+    reply_array(c, layout.replicas);
+    for (uint32_t i = 0; i < layout.replicas; i++) reply_replica(c, &layout.replica[i]);
+}
+
+/* --- TASKS --------------------------------------------------------------------------------------------------------------------------- */
+
+struct tasks_list {
+    struct client *c;
+    int state; /* -1: any */
+    size_t n, max;
 };
 
-static void report_destroy(struct client *c, struct job *job) {
-    struct report_job *r = (struct report_job *)job;
-    store_unhold(server.store, &r->hold);
-    free(r);
+static void segment_field(struct client *c, const char *name, uint32_t id) {
+    struct cluster_segment g;
+    field_str(c, name, id != STORE_SEGMENT_ANY && cluster_segment_get(id, &g) ? g.name : "");
 }
 
-static bool report_step(struct client *c, struct job *job, unsigned *budget) {
-    struct report_job *r = (struct report_job *)job;
-    const struct store_replica *replica = &r->layout.replica[0];
-    while (r->extent < replica->extents) {
-        if (*budget == 0) return false;
-        const struct store_extent *x = &replica->extent[r->extent];
-        const char *base = host_segment_base(server.host, x->segment);
-        uint64_t n = min_u64(PIECE, x->length - r->pos);
-        r->crc = crc32c(r->crc, base + x->offset + r->pos, n);
-        r->pos += n;
-        *budget -= min_u64(*budget, PIECE_UNITS);
-        if (r->pos == x->length) r->extent++, r->pos = 0;
-    }
-    uint32_t want;
-    struct object *o = store_find(server.store, c->argv[2]);
-    bool bad = o && store_object_version(o) == r->version && store_object_crc(o, &want) && want != r->crc;
-    if (bad) {
-        store_remove_object(server.store, o);
-        stats.replicas_bad++;
-    }
-    reply_int(c, bad);
-    return true;
+static bool one_task(void *arg, const struct cluster_task_info *t) {
+    struct tasks_list *l = arg;
+    struct client *c = l->c;
+    if (l->state >= 0 && t->state != (enum cluster_task_state)l->state) return true;
+    reply_map(c, 13);
+    field_int(c, "id", t->id);
+    field_str(c, "kind", cluster_task_kind_name(t->kind));
+    field_str(c, "reason", cluster_task_reason_name(t->reason));
+    reply_bulk_str(c, "key");
+    reply_bulk(c, span_of(t->key, t->key_len));
+    field_int(c, "version", t->version);
+    segment_field(c, "from", t->from);
+    segment_field(c, "to", t->to);
+    field_str(c, "node", t->node);
+    field_str(c, "state", cluster_task_state_name(t->state));
+    field_int(c, "tries", t->tries);
+    field_str(c, "error", t->error == TARN_OK ? "" : tarn_status_text(t->error));
+    field_int(c, "age-ms", t->age_ms);
+    field_int(c, "bytes", t->bytes);
+    return ++l->n < l->max;
 }
 
-void cmd_replica_report(struct client *c) {
-    uint64_t version;
-    uint32_t crc;
-    struct span value;
-    if (!arg_key(c, 2) || !arg_range(c, 3, "version", 0, INT64_MAX, &version)) return;
-    stats.replica_reports++;
-    struct object *o = store_find(server.store, c->argv[2]);
-    if (!o || store_object_version(o) != version || !store_object_crc(o, &crc) ||
-        store_object_inline(o, &value)) {
-        reply_int(c, 0); /* gone or replaced meanwhile, or nothing to compare with */
-        return;
+static int state_of_word(struct client *c, size_t at) {
+    for (int state = 0; state < CLUSTER_TASK_STATES; state++)
+        if (arg_is(c, at, cluster_task_state_name((enum cluster_task_state)state))) return state;
+    reply_error(c, "STATE must be queued, room, sent, done, failed or canceled");
+    return -1;
+}
+
+/* REPLICA TASKS [COUNT n] [STATE s] */
+void cmd_replica_tasks(struct client *c) {
+    struct tasks_list l = {.c = c, .state = -1, .max = TASKS_DEFAULT};
+    for (size_t at = 2; at < c->argc;) {
+        if (arg_is(c, at, "count")) {
+            uint64_t n;
+            if (!option_number(c, &at, "COUNT", 1, TASKS_MAX, &n)) return;
+            l.max = n;
+        } else if (arg_is(c, at, "state")) {
+            if (!option_has_value(c, at, "STATE") || (l.state = state_of_word(c, at + 1)) < 0) return;
+            at += 2;
+        } else {
+            option_unknown(c, at);
+            return;
+        }
     }
-    struct report_job *r = calloc(1, sizeof(*r));
-    if (!r) {
-        reply_status(c, TARN_ENOMEM, NULL);
-        return;
-    }
-    r->job = (struct job){.step = report_step, .destroy = report_destroy, .runnable = true};
-    r->version = version;
-    r->hold = store_hold(server.store, o);
-    store_object_layout(server.store, o, &r->layout);
-    job_start(c, &r->job);
+    void *cookie = reply_deferred(c);
+    cluster_tasks_each(one_task, &l);
+    reply_deferred_array(c, cookie, l.n);
+}
+
+/* 1: it is canceled, or will be unless it is done first. 0: there is no such task, or it is over. */
+void cmd_replica_cancel(struct client *c) {
+    uint64_t id;
+    if (arg_range(c, 2, "task id", 1, INT64_MAX, &id)) reply_int(c, cluster_task_cancel(id));
 }

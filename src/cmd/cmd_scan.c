@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "base/assert.h"
-#include "cmd/glob.h"
+#include "base/glob.h"
 #include "cmd/keys.h"
 
 enum { PATTERN_MAX = 256 * 1024 };

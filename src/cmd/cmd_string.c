@@ -1,22 +1,39 @@
 /* In-band reads: GET GETEX GETDEL GETRANGE SUBSTR STRLEN MGET. What libtarn put is read here like what SET wrote. Large
- * values go from pool memory to the socket; a hold keeps their space until the last byte is sent. */
+ * values go from pool memory to the socket; a hold keeps their space until the last byte is sent. Values that lie on other
+ * machines, or on disks, are fetched piece by piece in a job (value_reply.h). */
 #include "cmd/families.h"
 
 #include <stdlib.h>
 #include "base/assert.h"
+#include "cluster/cluster.h"
 #include "cmd/keys.h"
+#include "cmd/notify.h"
 #include "cmd/string_write.h"
+#include "cmd/value_reply.h"
+#include "cmd/watch.h"
 
 /* Below this a copy costs less than a piece of its own. */
 #define COPY_MAX 4096u
 
-void reply_value(struct client *c, struct object *o, uint64_t from, uint64_t len) {
+/* From this process' own memory: from the pool to the socket without a copy. false: it is not there, nothing was said. */
+static bool reply_local(struct client *c, struct object *o, uint64_t from, uint64_t len) {
     struct span pieces[STORE_EXTENTS_MAX];
     size_t n = pool_pieces(o, from, len, pieces);
+    if (n == 0) return false;
     if (n == 1 && len <= COPY_MAX)
         reply_bulk(c, pieces[0]);
     else
         reply_pool(c, pieces, n, store_hold(server.store, o));
+    return true;
+}
+
+static bool reply_local_whole(struct client *c, struct object *o) {
+    struct span value;
+    if (store_object_inline(o, &value)) {
+        reply_bulk(c, value);
+        return true;
+    }
+    return reply_local(c, o, 0, store_object_size(server.store, o));
 }
 
 struct object *string_read(struct span key) {
@@ -24,70 +41,138 @@ struct object *string_read(struct span key) {
     store_batch_begin(server.store, &batch, NULL, STORE_BATCH_READ, 1);
     uint64_t hash = store_hash(key);
     struct object *o = store_find_hashed(server.store, key, hash);
-    if (o)
+    if (o) {
         store_batch_hit(server.store, &batch, o);
-    else
+        cluster_hit(o, false);
+    } else {
         store_batch_miss(server.store, &batch, hash);
+    }
     return o;
 }
 
-static void reply_whole(struct client *c, struct object *o) {
-    struct span value;
-    if (store_object_inline(o, &value))
-        reply_bulk(c, value);
-    else
-        reply_value(c, o, 0, store_object_size(server.store, o));
+/* --- one value --------------------------------------------------------------------------------------------------------------- */
+
+/* What becomes of the key once its value was read. */
+struct read_then {
+    enum { THEN_NOTHING, THEN_REMOVE, THEN_EXPIRE } what;
+    uint64_t wall_ms;
+};
+
+static void do_then(struct client *c, struct object *o, const struct read_then *then) {
+    struct span key = c->argv[1];
+    if (then->what == THEN_REMOVE ||
+        (then->what == THEN_EXPIRE && then->wall_ms && then->wall_ms <= server.wall_ms)) {
+        store_remove_object(server.store, o);
+        notify_key(NOTIFY_GENERIC, "del", key);
+    } else if (then->what == THEN_EXPIRE) {
+        bool timed = store_object_expire(server.store, o) != 0;
+        store_expire(server.store, o, then->wall_ms);
+        watch_touch(key);
+        if (then->wall_ms)
+            notify_key(NOTIFY_GENERIC, "expire", key);
+        else if (timed)
+            notify_key(NOTIFY_GENERIC, "persist", key);
+    }
+}
+
+struct read_job {
+    struct job job;
+    struct value_reply reply;
+    struct read_then then;
+    uint64_t version;
+    bool range; /* a part of a value: a miss is an empty string */
+};
+
+/* The first bytes are on their way to the client. A key that has another value by now was written after this read. */
+static void read_begun(struct client *c, struct read_job *r) {
+    struct object *o = r->then.what != THEN_NOTHING ? store_find(server.store, c->argv[1]) : NULL;
+    if (o && store_object_version(o) == r->version) do_then(c, o, &r->then);
+    r->then.what = THEN_NOTHING;
+}
+
+static bool read_step(struct client *c, struct job *job, unsigned *budget) {
+    struct read_job *r = CONTAINER_OF(job, struct read_job, job);
+    enum value_reply_state state = value_reply_step(c, &r->reply);
+    spend(budget, 1);
+    if (r->reply.begun) read_begun(c, r);
+    switch (state) {
+    case VALUE_REPLY_DONE: return true;
+    case VALUE_REPLY_MISS:
+        if (r->range)
+            reply_bulk(c, SPAN(""));
+        else
+            reply_null(c);
+        return true;
+    case VALUE_REPLY_WAIT:
+    case VALUE_REPLY_BROKEN: break;
+    }
+    job->runnable = false;
+    return false;
+}
+
+static void read_destroy(struct client *c, struct job *job) {
+    struct read_job *r = CONTAINER_OF(job, struct read_job, job);
+    value_reply_close(&r->reply);
+    free(r);
+}
+
+/* Bytes of o that are not in this process' memory. */
+static void read_remote(struct client *c, struct object *o, uint64_t from, uint64_t len,
+                        const struct read_then *then, bool range) {
+    struct read_job *r = xcalloc(1, sizeof(*r));
+    r->job = (struct job){.step = read_step, .destroy = read_destroy};
+    r->then = *then;
+    r->range = range;
+    r->version = store_object_version(o);
+    value_reply_open(c, &r->reply, o, from, len, NULL, &r->job);
+    r->job.runnable = true; /* its first step starts the transfers */
+    job_start(c, &r->job);
+}
+
+static void read_whole(struct client *c, const struct read_then *then) {
+    struct object *o = string_read(c->argv[1]);
+    if (!o) {
+        notify_key(NOTIFY_MISS, "keymiss", c->argv[1]);
+        reply_null(c);
+    } else if (LIKELY(reply_local_whole(c, o))) {
+        if (then->what != THEN_NOTHING) do_then(c, o, then);
+    } else {
+        read_remote(c, o, 0, store_object_size(server.store, o), then, false);
+    }
 }
 
 void cmd_get(struct client *c) {
-    struct object *o = string_read(c->argv[1]);
-    if (o)
-        reply_whole(c, o);
-    else
-        reply_null(c);
+    static const struct read_then nothing = {THEN_NOTHING, 0};
+    read_whole(c, &nothing);
 }
 
 void cmd_getdel(struct client *c) {
-    struct object *o = string_read(c->argv[1]);
-    if (!o) {
-        reply_null(c);
-        return;
-    }
-    reply_whole(c, o);
-    store_remove(server.store, c->argv[1]);
+    static const struct read_then gone = {THEN_REMOVE, 0};
+    read_whole(c, &gone);
 }
 
 void cmd_getex(struct client *c) {
-    uint64_t wall_ms = 0;
-    bool persist = false, timed = false;
+    struct read_then then = {THEN_NOTHING, 0};
+    struct expire_option expire = {0};
+    bool persist = false;
     for (size_t at = 2; at < c->argc;) {
-        if (!timed && !persist && arg_is(c, at, "persist")) {
+        if (expire.number_arg == 0 && arg_is(c, at, "persist")) {
             persist = true;
             at++;
-            continue;
-        }
-        int read = timed || persist ? 0 : expire_option(c, &at, &wall_ms);
-        if (read < 0) return;
-        if (read == 0) {
+        } else if (persist || !expire_option(c, &at, &expire)) {
             reply_syntax(c);
             return;
         }
-        timed = true;
     }
-    struct object *o = string_read(c->argv[1]);
-    if (!o) {
-        reply_null(c);
-        return;
-    }
-    reply_whole(c, o);
-    if (timed && wall_ms <= server.wall_ms)
-        store_remove(server.store, c->argv[1]);
-    else if (timed || persist)
-        store_expire(server.store, o, wall_ms);
+    if (persist || expire.number_arg > 0) then.what = THEN_EXPIRE;
+    /* of a key that is not there any number will do */
+    if (store_find(server.store, c->argv[1]) && !expire_option_time(c, &expire, &then.wall_ms)) return;
+    read_whole(c, &then);
 }
 
 void cmd_strlen(struct client *c) {
     struct object *o = store_find(server.store, c->argv[1]);
+    if (!o) notify_key(NOTIFY_MISS, "keymiss", c->argv[1]);
     reply_int(c, o ? (int64_t)store_object_size(server.store, o) : 0);
 }
 
@@ -96,14 +181,18 @@ void cmd_getrange(struct client *c) {
     if (!arg_i64(c, 2, &start) || !arg_i64(c, 3, &end)) return;
     struct object *o = string_read(c->argv[1]);
     int64_t size = o ? (int64_t)store_object_size(server.store, o) : 0;
+    if (!o) notify_key(NOTIFY_MISS, "keymiss", c->argv[1]);
     bool backwards = start < 0 && end < 0 && start > end;
     if (start < 0) start = start < -size ? 0 : size + start;
     if (end < 0) end = end < -size ? 0 : size + end;
     if (end >= size) end = size - 1;
-    if (size == 0 || backwards || start > end)
+    if (size == 0 || backwards || start > end) {
         reply_bulk(c, SPAN(""));
-    else
-        reply_value(c, o, (uint64_t)start, (uint64_t)(end - start) + 1);
+        return;
+    }
+    static const struct read_then nothing = {THEN_NOTHING, 0};
+    uint64_t from = (uint64_t)start, len = (uint64_t)(end - start) + 1;
+    if (!reply_local(c, o, from, len)) read_remote(c, o, from, len, &nothing, true);
 }
 
 void cmd_substr(struct client *c) {
@@ -112,35 +201,99 @@ void cmd_substr(struct client *c) {
 
 /* --- MGET ------------------------------------------------------------------------------------------------------------------- */
 
+/* Values that lie elsewhere are fetched ahead while an earlier one is awaited: so many keys, so many bytes. */
+enum { MGET_AHEAD = 16 };
+#define MGET_AHEAD_BYTES (REMOTE_WINDOW * REMOTE_PIECE)
+
 struct mget_job {
     struct job job;
-    size_t pos;
+    size_t pos, looked; /* keys before looked need not be looked at to fetch ahead */
+    uint64_t ahead_bytes;
     struct key_window window;
+    struct value_reply ahead[MGET_AHEAD]; /* by key; those being read */
 };
+
+static struct object *mget_find(struct client *c, struct mget_job *m, size_t pos) {
+    uint64_t hash = key_window_hash(&m->window, c, 1, 1, pos, c->argc - 1);
+    return store_find_hashed(server.store, c->argv[1 + pos], hash);
+}
+
+static void mget_count(struct mget_job *m, size_t pos, struct object *o) {
+    struct store_batch batch;
+    store_batch_begin(server.store, &batch, NULL, STORE_BATCH_READ, 1);
+    if (o) {
+        store_batch_hit(server.store, &batch, o);
+        cluster_hit(o, false);
+    } else {
+        store_batch_miss(server.store, &batch, m->window.hash[pos - m->window.from]);
+    }
+}
+
+static void mget_open(struct client *c, struct mget_job *m, size_t pos, struct object *o) {
+    uint64_t size = store_object_size(server.store, o);
+    struct value_reply *v = &m->ahead[pos % MGET_AHEAD];
+    m->ahead_bytes += remote_window(size);
+    value_reply_open(c, v, o, 0, size, NULL, &m->job);
+    value_reply_known(v); /* starts it */
+}
+
+static void mget_close(struct mget_job *m, struct value_reply *v) {
+    m->ahead_bytes -= remote_window(v->len);
+    value_reply_close(v);
+}
+
+static void mget_look_ahead(struct client *c, struct mget_job *m) {
+    size_t end = min_u64(m->pos + MGET_AHEAD, c->argc - 1);
+    if (m->looked <= m->pos) m->looked = m->pos + 1;
+    for (; m->looked < end && m->ahead_bytes < MGET_AHEAD_BYTES; m->looked++) {
+        struct span value, pieces[STORE_EXTENTS_MAX];
+        struct object *o = mget_find(c, m, m->looked);
+        if (!o || store_object_inline(o, &value) || pool_pieces(o, 0, 1, pieces) > 0)
+            continue; /* in its turn */
+        mget_count(m, m->looked, o);
+        mget_open(c, m, m->looked, o);
+    }
+}
+
+/* true: the value at pos was answered, or its absence. */
+static bool mget_one(struct client *c, struct mget_job *m) {
+    struct value_reply *v = &m->ahead[m->pos % MGET_AHEAD];
+    if (!v->read) {
+        struct object *o = mget_find(c, m, m->pos);
+        mget_count(m, m->pos, o);
+        if (!o) {
+            notify_key(NOTIFY_MISS, "keymiss", c->argv[1 + m->pos]);
+            reply_null(c);
+            return true;
+        }
+        if (reply_local_whole(c, o)) return true;
+        mget_open(c, m, m->pos, o);
+    }
+    mget_look_ahead(c, m);
+    enum value_reply_state state = value_reply_step(c, v);
+    if (state == VALUE_REPLY_WAIT || state == VALUE_REPLY_BROKEN) {
+        m->job.runnable = false;
+        return false;
+    }
+    if (state == VALUE_REPLY_MISS) reply_null(c);
+    mget_close(m, v);
+    return true;
+}
 
 static bool mget_step(struct client *c, struct job *job, unsigned *budget) {
     struct mget_job *m = CONTAINER_OF(job, struct mget_job, job);
-    size_t n = c->argc - 1;
-    for (; m->pos < n; m->pos++) {
+    for (; m->pos < c->argc - 1; m->pos++) {
         if (*budget == 0) return false;
         spend(budget, 1);
-        uint64_t hash = key_window_hash(&m->window, c, 1, 1, m->pos, n);
-        struct object *o = store_find_hashed(server.store, c->argv[1 + m->pos], hash);
-        struct store_batch batch;
-        store_batch_begin(server.store, &batch, NULL, STORE_BATCH_READ, 1);
-        if (o) {
-            store_batch_hit(server.store, &batch, o);
-            reply_whole(c, o);
-        } else {
-            store_batch_miss(server.store, &batch, hash);
-            reply_null(c);
-        }
+        if (!mget_one(c, m)) return false;
     }
     return true;
 }
 
 static void mget_destroy(struct client *c, struct job *job) {
-    free(CONTAINER_OF(job, struct mget_job, job));
+    struct mget_job *m = CONTAINER_OF(job, struct mget_job, job);
+    for (size_t i = 0; i < MGET_AHEAD; i++) value_reply_close(&m->ahead[i]);
+    free(m);
 }
 
 void cmd_mget(struct client *c) {

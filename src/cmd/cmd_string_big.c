@@ -5,13 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/assert.h"
+#include "cmd/config.h"
 #include "cmd/string_write.h"
+#include "cmd/table.h"
 
 struct big_sink {
     struct pool_writer writer;
     size_t key_len;
     char key[];
 };
+
+/* Bytes for which room was made and that have not come yet. Only so much of the pool is taken by announcements: what is
+ * over it comes by way of the heap, which grows with what has come. */
+static _Atomic uint64_t awaited;
+#define AWAITED_SHARE 4 /* of pool-size */
 
 static struct span sink_key(const struct big_sink *s) {
     return span_of(s->key, s->key_len);
@@ -20,10 +27,10 @@ static struct span sink_key(const struct big_sink *s) {
 /* Which argument of which command is a value that may lie in the pool from the start. */
 static bool wants_sink(const struct client *c, const struct span *argv, size_t argc) {
     (void)c;
-    if (argc == 2)
-        return span_case_eq(argv[0], "set") || span_case_eq(argv[0], "setnx") ||
-               span_case_eq(argv[0], "getset");
-    return argc == 3 && (span_case_eq(argv[0], "setex") || span_case_eq(argv[0], "psetex"));
+    const struct cmd *cmd = argc > 0 ? table_find(argv[0]) : NULL; /* whatever it was renamed to */
+    if (cmd == NULL) return false;
+    if (argc == 2) return cmd->run == cmd_set || cmd->run == cmd_setnx || cmd->run == cmd_getset;
+    return argc == 3 && (cmd->run == cmd_setex || cmd->run == cmd_psetex);
 }
 
 /* It supersedes nobody: whether the command may run at all is known only when all of it is here. */
@@ -32,6 +39,7 @@ static tarn_status sink_open(struct client *c, struct span key, uint64_t size, s
     struct store_batch batch;
     unsigned budget = job_quota();
     options.supersede = false;
+    pool_writer_prefer(&options);
     store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
     tarn_status status = store_put_start(server.store, &batch, key, size, &options, c->id, &budget, put_p);
     if (status == TARN_EAGAIN) store_put_abandon(server.store, put_p);
@@ -40,15 +48,23 @@ static tarn_status sink_open(struct client *c, struct span key, uint64_t size, s
 
 struct big_sink *cmd_big_begin(struct client *c, const struct span *argv, size_t argc_so_far,
                                size_t big_len) {
-    if (!server.host || big_len <= STORE_INLINE_MAX || !wants_sink(c, argv, argc_so_far)) return NULL;
+    if (!server.host || string_write_elsewhere() || big_len <= STORE_INLINE_MAX ||
+        !wants_sink(c, argv, argc_so_far))
+        return NULL;
     struct span key = argv[1];
     if (key.len == 0 || key.len > STORE_KEY_MAX) return NULL;
+    if (awaited > 0 && awaited + big_len > server.config->pool_size / AWAITED_SHARE) return NULL;
     struct store_put *put;
     if (sink_open(c, key, big_len, &put) != TARN_OK) return NULL;
     struct big_sink *s = xcalloc(1, sizeof(*s) + key.len);
-    pool_writer_open(&s->writer, put, big_len);
+    if (!pool_writer_open(&s->writer, put, big_len)) { /* its space is on another machine */
+        store_put_revoke(server.store, key, store_put_token(put));
+        free(s);
+        return NULL;
+    }
     s->key_len = key.len;
     memcpy(s->key, key.data, key.len);
+    awaited += big_len;
     return s;
 }
 
@@ -59,9 +75,11 @@ size_t cmd_big_next(struct big_sink *s, struct iovec iov[BIG_PIECES]) {
 
 void cmd_big_filled(struct big_sink *s, size_t n) {
     pool_writer_filled(&s->writer, n);
+    awaited -= n;
 }
 
 void cmd_big_abort(struct big_sink *s) {
+    awaited -= s->writer.size - s->writer.pos;
     pool_writer_abort(&s->writer, sink_key(s));
     free(s);
 }

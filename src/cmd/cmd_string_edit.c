@@ -11,34 +11,6 @@
 #include "cmd/config.h"
 #include "cmd/string_write.h"
 
-/* The value to start from: kept, with its version; NULL when there is none. */
-static struct object *edit_begin(struct client *c, struct string_write *w) {
-    struct object *o = string_read(c->argv[w->key_arg]);
-    w->base_version = o ? store_object_version(o) : 0;
-    w->flags |= STRING_CHECK | STRING_KEEPTTL;
-    return o;
-}
-
-/* The bytes [from, to) of the old value, as parts of the new. */
-static void take_old(struct string_write *w, uint64_t from, uint64_t to) {
-    uint64_t at = 0;
-    for (size_t i = 0; i < w->old_pieces; i++) {
-        uint64_t end = at + w->old_piece[i].len;
-        uint64_t first = max_u64(from, at), last = min_u64(to, end);
-        if (first < last)
-            string_write_part(w,
-                              (struct string_part){
-                                  .from = PART_OLD, .index = i, .offset = first - at, .len = last - first});
-        at = end;
-    }
-}
-
-static bool size_allowed(struct client *c, uint64_t size) {
-    if (size <= server.config->proto_max_bulk_len) return true;
-    reply_error(c, "string exceeds maximum allowed size (proto-max-bulk-len)");
-    return false;
-}
-
 static void answer_size(struct client *c, struct string_write *w) {
     reply_int(c, (int64_t)w->size);
 }
@@ -46,40 +18,42 @@ static void answer_size(struct client *c, struct string_write *w) {
 /* --- APPEND, SETRANGE ------------------------------------------------------------------------------------------------------ */
 
 static bool append_plan(struct client *c, struct string_write *w) {
-    struct object *o = edit_begin(c, w);
+    struct object *o = string_write_edit(c, w);
     size_t len = c->argv[w->value_arg].len;
-    if (!size_allowed(c, (o ? store_object_size(server.store, o) : 0) + len)) return false;
+    if (!string_size_allowed(c, (o ? store_object_size(server.store, o) : 0) + len)) return false;
     if (o) string_write_keep_old(w, o);
-    take_old(w, 0, UINT64_MAX);
+    string_write_take_old(w, 0, UINT64_MAX);
     string_write_part(w, (struct string_part){.from = PART_ARG, .index = w->value_arg, .len = len});
     return true;
 }
 
 void cmd_append(struct client *c) {
     if (!arg_key(c, 1)) return;
-    struct string_write w = {.plan = append_plan, .answer = answer_size, .key_arg = 1, .value_arg = 2};
+    struct string_write w = {
+        .plan = append_plan, .event = "append", .answer = answer_size, .key_arg = 1, .value_arg = 2};
     string_write_run(c, &w);
 }
 
 static bool setrange_plan(struct client *c, struct string_write *w) {
-    struct object *o = edit_begin(c, w);
+    struct object *o = string_write_edit(c, w);
     uint64_t offset = (uint64_t)w->number, len = c->argv[w->value_arg].len;
     uint64_t old = o ? store_object_size(server.store, o) : 0;
     if (len == 0) {
         reply_int(c, (int64_t)old);
         return false;
     }
-    if (!size_allowed(c, offset + len)) return false;
+    if (!string_size_allowed(c, offset + len)) return false;
     if (o) string_write_keep_old(w, o);
-    take_old(w, 0, offset);
+    string_write_take_old(w, 0, offset);
     if (offset > old) string_write_part(w, (struct string_part){.from = PART_ZERO, .len = offset - old});
     string_write_part(w, (struct string_part){.from = PART_ARG, .index = w->value_arg, .len = len});
-    take_old(w, offset + len, UINT64_MAX);
+    string_write_take_old(w, offset + len, UINT64_MAX);
     return true;
 }
 
 void cmd_setrange(struct client *c) {
-    struct string_write w = {.plan = setrange_plan, .answer = answer_size, .key_arg = 1, .value_arg = 3};
+    struct string_write w = {
+        .plan = setrange_plan, .event = "setrange", .answer = answer_size, .key_arg = 1, .value_arg = 3};
     if (!arg_key(c, 1) || !arg_i64(c, 2, &w.number)) return;
     if (w.number < 0) {
         reply_error(c, "offset is out of range");
@@ -91,26 +65,14 @@ void cmd_setrange(struct client *c) {
 
 /* --- numbers ------------------------------------------------------------------------------------------------------------------- */
 
-enum { NUMBER_TEXT_MAX = 256 };
-
-/* The old value as text, when it is short enough to be a number. */
-static bool old_text(const struct object *o, char text[NUMBER_TEXT_MAX], size_t *len_p) {
-    uint64_t size = store_object_size(server.store, o);
-    if (size >= NUMBER_TEXT_MAX) return false;
-    struct span pieces[STORE_EXTENTS_MAX];
-    size_t n = pool_pieces(o, 0, size, pieces), at = 0;
-    for (size_t i = 0; i < n; at += pieces[i++].len) memcpy(text + at, pieces[i].data, pieces[i].len);
-    text[size] = 0;
-    *len_p = size;
-    return true;
-}
-
 static bool incr_plan(struct client *c, struct string_write *w) {
-    struct object *o = edit_begin(c, w);
-    char text[NUMBER_TEXT_MAX];
+    struct object *o = string_write_edit(c, w);
+    char text[STRING_TEXT_MAX];
     size_t len;
     int64_t old = 0, sum;
-    if (o && !(old_text(o, text, &len) && span_to_i64(span_of(text, len), &old))) {
+    int there = o ? string_write_text(w, o, text, &len) : 0;
+    if (there < 0) return true;
+    if (o && !(there && span_to_i64(span_of(text, len), &old))) {
         reply_error(c, "value is not an integer or out of range");
         return false;
     }
@@ -130,7 +92,8 @@ static void incr_answer(struct client *c, struct string_write *w) {
 
 static void incr_run(struct client *c, int64_t by) {
     if (!arg_key(c, 1)) return;
-    struct string_write w = {.plan = incr_plan, .answer = incr_answer, .key_arg = 1, .number = by};
+    struct string_write w = {
+        .plan = incr_plan, .event = "incrby", .answer = incr_answer, .key_arg = 1, .number = by};
     string_write_run(c, &w);
 }
 
@@ -159,14 +122,14 @@ void cmd_decrby(struct client *c) {
 
 static bool parse_float(const char *text, size_t len, long double *value_p) {
     char *end;
-    if (len == 0 || len >= NUMBER_TEXT_MAX || text[0] == ' ' || memchr(text, 0, len)) return false;
+    if (len == 0 || len >= STRING_TEXT_MAX || text[0] == ' ' || memchr(text, 0, len)) return false;
     *value_p = strtold(text, &end);
     return end == text + len && !isnan(*value_p);
 }
 
 /* 17 digits behind the point, without the zeroes at the end: what Redis' clients know. Returns the length. */
-static size_t format_float(long double v, char out[NUMBER_TEXT_MAX * 24]) {
-    size_t len = (size_t)snprintf(out, NUMBER_TEXT_MAX * 24, "%.17Lf", v);
+static size_t format_float(long double v, char out[STRING_TEXT_MAX * 24]) {
+    size_t len = (size_t)snprintf(out, STRING_TEXT_MAX * 24, "%.17Lf", v);
     if (memchr(out, '.', len)) {
         while (out[len - 1] == '0') len--;
         if (out[len - 1] == '.') len--;
@@ -179,13 +142,15 @@ static size_t format_float(long double v, char out[NUMBER_TEXT_MAX * 24]) {
 }
 
 static bool incrbyfloat_plan(struct client *c, struct string_write *w) {
-    struct object *o = edit_begin(c, w);
-    char text[NUMBER_TEXT_MAX], by_text[NUMBER_TEXT_MAX], sum_text[NUMBER_TEXT_MAX * 24];
+    struct object *o = string_write_edit(c, w);
+    char text[STRING_TEXT_MAX], by_text[STRING_TEXT_MAX], sum_text[STRING_TEXT_MAX * 24];
     size_t len = 0, by_len = min_u64(c->argv[2].len, sizeof(by_text) - 1);
     long double old = 0, by;
+    int there = o ? string_write_text(w, o, text, &len) : 0;
+    if (there < 0) return true;
     memcpy(by_text, c->argv[2].data, by_len);
     by_text[by_len] = 0;
-    if ((o && !(old_text(o, text, &len) && parse_float(text, len, &old))) || by_len != c->argv[2].len ||
+    if ((o && !(there && parse_float(text, len, &old))) || by_len != c->argv[2].len ||
         !parse_float(by_text, by_len, &by)) {
         reply_error(c, "value is not a valid float");
         return false;
@@ -211,6 +176,7 @@ static void incrbyfloat_answer(struct client *c, struct string_write *w) {
 
 void cmd_incrbyfloat(struct client *c) {
     if (!arg_key(c, 1)) return;
-    struct string_write w = {.plan = incrbyfloat_plan, .answer = incrbyfloat_answer, .key_arg = 1};
+    struct string_write w = {
+        .plan = incrbyfloat_plan, .event = "incrbyfloat", .answer = incrbyfloat_answer, .key_arg = 1};
     string_write_run(c, &w);
 }

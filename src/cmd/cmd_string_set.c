@@ -5,7 +5,9 @@
 #include <string.h>
 #include "base/assert.h"
 #include "base/crc32c.h"
+#include "cmd/client.h"
 #include "cmd/keys.h"
+#include "cmd/notify.h"
 #include "cmd/string_write.h"
 
 /* --- times --------------------------------------------------------------------------------------------------------------------- */
@@ -21,7 +23,7 @@ bool expire_time(struct client *c, size_t at, enum expire_unit unit, bool absolu
     return true;
 }
 
-int expire_option(struct client *c, size_t *at_p, uint64_t *wall_ms_p) {
+bool expire_option(struct client *c, size_t *at_p, struct expire_option *e) {
     static const struct {
         const char *name;
         enum expire_unit unit;
@@ -30,20 +32,26 @@ int expire_option(struct client *c, size_t *at_p, uint64_t *wall_ms_p) {
                    {"px", EXPIRE_MS, false},
                    {"exat", EXPIRE_SECONDS, true},
                    {"pxat", EXPIRE_MS, true}};
-    if (*at_p + 1 >= c->argc) return 0;
+    if (*at_p + 1 >= c->argc) return false;
     for (size_t i = 0; i < ARRAY_LEN(options); i++) {
         if (!arg_is(c, *at_p, options[i].name)) continue;
-        if (!expire_time(c, *at_p + 1, options[i].unit, options[i].absolute, wall_ms_p)) return -1;
+        bool same = e->unit == options[i].unit && e->absolute == options[i].absolute;
+        if (e->number_arg > 0 && !same) return false;
+        *e = (struct expire_option){*at_p + 1, options[i].unit, options[i].absolute};
         *at_p += 2;
-        return 1;
+        return true;
     }
-    return 0;
+    return false;
+}
+
+bool expire_option_time(struct client *c, const struct expire_option *e, uint64_t *wall_ms_p) {
+    return e->number_arg == 0 || expire_time(c, e->number_arg, e->unit, e->absolute, wall_ms_p);
 }
 
 /* --- SET --------------------------------------------------------------------------------------------------------------------------- */
 
 static bool set_options(struct client *c, struct string_write *w) {
-    bool timed = false;
+    struct expire_option expire = {0};
     for (size_t at = 3; at < c->argc;) {
         unsigned flag = 0;
         if (arg_is(c, at, "nx"))
@@ -53,21 +61,16 @@ static bool set_options(struct client *c, struct string_write *w) {
         else if (arg_is(c, at, "get"))
             flag = STRING_GET;
         else if (arg_is(c, at, "keepttl"))
-            flag = timed ? 0 : STRING_KEEPTTL;
+            flag = expire.number_arg > 0 ? 0 : STRING_KEEPTTL;
+        w->flags |= flag;
         if (flag) {
-            w->flags |= flag;
             at++;
-            continue;
-        }
-        int read = timed || (w->flags & STRING_KEEPTTL) ? 0 : expire_option(c, &at, &w->expire_wall_ms);
-        if (read < 0) return false;
-        if (read == 0) {
+        } else if ((w->flags & STRING_KEEPTTL) || !expire_option(c, &at, &expire)) {
             reply_syntax(c);
             return false;
         }
-        timed = true;
     }
-    return true;
+    return expire_option_time(c, &expire, &w->expire_wall_ms);
 }
 
 static bool set_plan(struct client *c, struct string_write *w) {
@@ -78,9 +81,14 @@ static bool set_plan(struct client *c, struct string_write *w) {
         bool refused = ((w->flags & STRING_NX) && o) || ((w->flags & STRING_XX) && !o);
         if (w->flags & STRING_GET) {
             o = string_read(c->argv[w->key_arg]); /* an access, as GET's */
-            if (o) string_write_keep_old(w, o);
+            if (o)
+                string_write_keep_old(w, o);
+            else
+                notify_key(NOTIFY_MISS, "keymiss", c->argv[w->key_arg]);
         }
         if (refused) {
+            w->only_old = w->old_far; /* takes a while to say */
+            if (w->only_old) return true;
             if (w->flags & STRING_GET)
                 string_write_reply_old(c, w);
             else
@@ -110,10 +118,13 @@ static bool set_small(struct client *c) {
     tarn_status status = store_set_inline(server.store, &batch, key, value, crc32c(0, value.data, value.len),
                                           &options, &budget);
     if (status == TARN_EAGAIN) return false;
-    if (status == TARN_OK)
-        reply_ok(c);
-    else
+    if (status == TARN_EOOM) dispatch_turned_away(c);
+    if (status != TARN_OK) {
         string_write_failed(c, status, value.len);
+        return true;
+    }
+    notify_key(NOTIFY_STRING, "set", key);
+    reply_ok(c);
     return true;
 }
 
@@ -125,20 +136,26 @@ static void abort_sink(struct client *c) {
 void cmd_set(struct client *c) {
     if (!arg_key(c, 1)) return abort_sink(c);
     if (c->argc == 3 && set_small(c)) return;
-    struct string_write w = {.plan = set_plan, .answer = set_answer, .key_arg = 1, .value_arg = 2};
+    struct string_write w = {
+        .plan = set_plan, .event = "set", .answer = set_answer, .key_arg = 1, .value_arg = 2};
     if (!set_options(c, &w)) return abort_sink(c);
     string_write_run(c, &w);
 }
 
 void cmd_getset(struct client *c) {
     if (!arg_key(c, 1)) return abort_sink(c);
-    struct string_write w = {
-        .plan = set_plan, .answer = set_answer, .key_arg = 1, .value_arg = 2, .flags = STRING_GET};
+    struct string_write w = {.plan = set_plan,
+                             .event = "set",
+                             .answer = set_answer,
+                             .key_arg = 1,
+                             .value_arg = 2,
+                             .flags = STRING_GET};
     string_write_run(c, &w);
 }
 
 static void set_timed(struct client *c, enum expire_unit unit) {
-    struct string_write w = {.plan = set_plan, .answer = set_answer, .key_arg = 1, .value_arg = 3};
+    struct string_write w = {
+        .plan = set_plan, .event = "set", .answer = set_answer, .key_arg = 1, .value_arg = 3};
     if (!arg_key(c, 1) || !expire_time(c, 2, unit, false, &w.expire_wall_ms)) return abort_sink(c);
     string_write_run(c, &w);
 }
@@ -166,7 +183,8 @@ static void answer_one(struct client *c, struct string_write *w) {
 
 void cmd_setnx(struct client *c) {
     if (!arg_key(c, 1)) return abort_sink(c);
-    struct string_write w = {.plan = setnx_plan, .answer = answer_one, .key_arg = 1, .value_arg = 2};
+    struct string_write w = {
+        .plan = setnx_plan, .event = "set", .answer = answer_one, .key_arg = 1, .value_arg = 2};
     string_write_run(c, &w);
 }
 
@@ -206,8 +224,12 @@ static bool mset_plan(struct client *c, struct string_write *w) {
 static bool mset_one(struct client *c, struct mset_job *m, unsigned *budget) {
     struct string_write *w = &m->write;
     if (!w->plan)
-        *w = (struct string_write){
-            .plan = mset_plan, .answer = mset_answer, .key_arg = 1 + m->pos * 2, .value_arg = 2 + m->pos * 2};
+        *w = (struct string_write){.plan = mset_plan,
+                                   .event = "set",
+                                   .answer = mset_answer,
+                                   .owner = &m->job,
+                                   .key_arg = 1 + m->pos * 2,
+                                   .value_arg = 2 + m->pos * 2};
     if (!string_write_step(c, w, budget)) return false;
     m->failed = w->failed;
     string_write_clean(c, w);
@@ -220,7 +242,10 @@ static bool mset_step(struct client *c, struct job *job, unsigned *budget) {
     if (!m->checked && !mset_check(c, m, budget)) return false;
     for (; !m->failed && m->pos < (c->argc - 1) / 2; m->pos++) {
         if (*budget == 0) return false;
-        if (!mset_one(c, m, budget)) return false;
+        if (!mset_one(c, m, budget)) {
+            job->runnable = !m->write.waits;
+            return false;
+        }
     }
     if (m->failed) return true;
     if (m->nx)

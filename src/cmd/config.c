@@ -1,7 +1,8 @@
-/* Reading the configuration: files, includes, the command line; and CONFIG GET and SET. */
+/* Reading the configuration: files and includes; and CONFIG GET and SET. */
 #include "cmd/config.h"
 
 #include <errno.h>
+#include <glob.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,15 +10,20 @@
 #include "base/assert.h"
 #include "cmd/config_table.h"
 #include "cmd/core.h"
-#include "cmd/glob.h"
+#include "cmd/process.h"
+#include "base/glob.h"
 #include "resp/resp.h"
 
 #define FILE_MAX      (1024u * 1024)
 #define INCLUDE_DEPTH 8u
+#define INCLUDES_MAX  1000u /* of one pattern */
 
 static char file_path[PATH_MAX];
 const char *config_file(void) {
     return file_path;
+}
+void config_file_remember(const char *path) {
+    snprintf(file_path, sizeof(file_path), "%s", path);
 }
 
 void config_init(struct config *c) {
@@ -33,32 +39,74 @@ void config_init(struct config *c) {
 
 void config_deinit(struct config *c) {
     for (size_t i = 0; i < config_row_count; i++) config_row_free(&config_rows[i], c);
+    config_modules_free(c);
+    config_users_free(c);
+    config_renames_free(c);
 }
 
 /* --- files -------------------------------------------------------------------------------------------------------------------- */
 
-/* One source: which options it has set, and where, so that it cannot contradict itself. */
-struct source {
-    const char *name;
-    unsigned depth;
-    unsigned *line_of; /* by row; 0: not set here */
-};
+void config_source_init(struct config_source *src, const char *name, unsigned depth) {
+    static unsigned last;
+    *src = (struct config_source){name, depth, xcalloc(config_row_count, sizeof(unsigned)), ++last};
+}
+void config_source_deinit(struct config_source *src) {
+    free(src->line_of);
+}
 
 static bool load_source(struct config *c, const char *path, unsigned depth, char **why_p);
 
-static bool fail_at(const struct source *src, unsigned line, char *why, char **why_p) {
+bool config_fail_at(const struct config_source *src, unsigned line, char *why, char **why_p) {
     *why_p =
         line > 0 ? config_text("%s:%u: %s", src->name, line, why) : config_text("%s: %s", src->name, why);
     free(why);
     return false;
 }
 
-static bool set_option(struct config *c, struct source *src, unsigned line, const struct span *words,
+/* A line of a file can be looked at; of a command line the words are shown as they were understood. */
+static char *mistake(const struct config_row *row, unsigned line, const struct span *words, size_t n,
+                     const char *why) {
+    struct buf b = {NULL, 0, 0};
+    if (line == 0) {
+        buf_printf(&b, "'%s", row->name);
+        for (size_t i = 1; i < n && !(row->flags & CONFIG_SECRET); i++)
+            buf_printf(&b, " \"%.*s\"", (int)min_u64(words[i].len, 64), words[i].data);
+        buf_append_str(&b, "': ");
+        if (n < 2 && !config_row_takes_words(row)) buf_append_str(&b, "wrong number of arguments: ");
+    }
+    if (n > 2 && !config_row_takes_words(row)) buf_append_str(&b, "wrong number of arguments: ");
+    buf_printf(&b, "%s %s", row->name, why);
+    buf_append_char(&b, '\0');
+    return b.data;
+}
+
+bool config_set_option(struct config *c, struct config_source *src, unsigned line, const struct span *words,
                        size_t n, char **why_p) {
+    if (span_case_eq(words[0], "loadmodule")) {
+        char *text = NULL;
+        /* On the command line one quoted word may hold them all. */
+        return config_module_add(c, words + 1, n - 1, line == 0, &text) ||
+               config_fail_at(src, line, text, why_p);
+    }
+    if (span_case_eq(words[0], "user")) {
+        char *text = NULL;
+        return config_user_add(c, src->number, words + 1, n - 1, &text) ||
+               config_fail_at(src, line, text, why_p);
+    }
+    if (span_case_eq(words[0], "rename-command")) {
+        char *text = NULL;
+        return config_rename_add(c, words + 1, n - 1, &text) || config_fail_at(src, line, text, why_p);
+    }
     const struct config_row *row = config_row_find(words[0]);
     int name_len = (int)min_u64(words[0].len, 64);
-    if (row == NULL)
-        return fail_at(src, line, config_text("unknown option '%.*s'", name_len, words[0].data), why_p);
+    if (row == NULL) {
+        const char *absent = config_absent(words[0]);
+        return config_fail_at(src, line,
+                              config_text("unknown option '%.*s'%s%s", name_len, words[0].data,
+                                          absent != NULL ? ": " : "",
+                                          absent != NULL ? absent : " (tarn-server --help has all)"),
+                              why_p);
+    }
     struct config fresh;
     config_init(&fresh);
     char *why = NULL;
@@ -71,25 +119,60 @@ static bool set_option(struct config *c, struct source *src, unsigned line, cons
         config_deinit(&initial);
     }
     if (!ok) {
-        char *full = config_text("%s %s", row->name, why);
+        char *full = mistake(row, line, words, n, why);
         free(why);
         config_deinit(&fresh);
-        return fail_at(src, line, full, why_p);
+        return config_fail_at(src, line, full, why_p);
     }
-    unsigned *seen = &src->line_of[row - config_rows];
+    unsigned *seen = &src->line_of[config_row_index(row)];
+    if (row->type == CONFIG_SAVE) { /* those of a file and of the command line, too */
+        *seen = line > 0 ? line : 1;
+        bool fits = config_save_add(&c->save, &fresh.save);
+        config_deinit(&fresh);
+        return fits ||
+               config_fail_at(src, line, config_text("save has more than %u rules", CONFIG_SAVE_MAX), why_p);
+    }
     if (*seen != 0 && row->type != CONFIG_OUTPUT && !config_row_equal(row, &fresh, c)) {
         char *full = line == 0 || *seen == line
                          ? config_text("%s is given twice, with different values", row->name)
                          : config_text("%s contradicts line %u", row->name, *seen);
         config_deinit(&fresh);
-        return fail_at(src, line, full, why_p);
+        return config_fail_at(src, line, full, why_p);
     }
     config_deinit(&fresh);
     *seen = line > 0 ? line : 1;
     return config_row_parse(row, c, words + 1, n - 1, why_p);
 }
 
-static bool load_line(struct config *c, struct source *src, unsigned line, struct span text, char **why_p) {
+/* A path, or a pattern of several; one that matches none is no mistake. */
+static bool load_include(struct config *c, struct config_source *src, unsigned line, const struct span *words,
+                         size_t n, char **why_p) {
+    glob_t found = {.gl_pathc = 0};
+    char *why = NULL;
+    if (n != 2 || words[1].len == 0 || words[1].len >= PATH_MAX)
+        return config_fail_at(src, line, xstrdup("include must name one file, or a pattern of some"), why_p);
+    if (src->depth + 1 >= INCLUDE_DEPTH)
+        return config_fail_at(src, line,
+                              config_text("include is nested more than %u deep", INCLUDE_DEPTH - 1), why_p);
+    char *path = config_text("%.*s", (int)words[1].len, words[1].data);
+    bool pattern = strpbrk(path, "*?[") != NULL, ok = true;
+    if (!pattern) {
+        ok = load_source(c, path, src->depth + 1, &why);
+    } else if (glob(path, 0, NULL, &found) == 0) {
+        for (size_t i = 0; ok && i < found.gl_pathc && i < INCLUDES_MAX; i++)
+            ok = load_source(c, found.gl_pathv[i], src->depth + 1, &why);
+        if (ok && found.gl_pathc > INCLUDES_MAX)
+            why = config_text("%s: it matches more than %u files", path, INCLUDES_MAX), ok = false;
+    }
+    if (!ok) config_fail_at(src, line, config_text("include: %s", why), why_p);
+    globfree(&found);
+    free(why);
+    free(path);
+    return ok;
+}
+
+static bool load_line(struct config *c, struct config_source *src, unsigned line, struct span text,
+                      char **why_p) {
     while (text.len > 0 && (unsigned char)text.data[0] <= ' ') text.data++, text.len--;
     if (text.len == 0 || text.data[0] == '#') return true;
     struct buf store = {NULL, 0, 0};
@@ -98,24 +181,12 @@ static bool load_line(struct config *c, struct source *src, unsigned line, struc
     bool ok = true;
     if (resp_split_line(text.data, text.len, &store, &words, &n) != 0) {
         buf_free(&store);
-        return fail_at(src, line, xstrdup("unbalanced quotes"), why_p);
+        return config_fail_at(src, line, xstrdup("unbalanced quotes"), why_p);
     }
     if (n > 0 && span_case_eq(words[0], "include")) {
-        if (n != 2 || words[1].len == 0 || words[1].len >= PATH_MAX) {
-            ok = fail_at(src, line, xstrdup("include must name one file"), why_p);
-        } else if (src->depth + 1 >= INCLUDE_DEPTH) {
-            ok = fail_at(src, line, config_text("include is nested more than %u deep", INCLUDE_DEPTH - 1),
-                         why_p);
-        } else {
-            char *path = config_text("%.*s", (int)words[1].len, words[1].data);
-            char *why = NULL;
-            ok = load_source(c, path, src->depth + 1, &why);
-            if (!ok) fail_at(src, line, config_text("include: %s", why), why_p);
-            free(why);
-            free(path);
-        }
+        ok = load_include(c, src, line, words, n, why_p);
     } else if (n > 0) {
-        ok = set_option(c, src, line, words, n, why_p);
+        ok = config_set_option(c, src, line, words, n, why_p);
     }
     free(words);
     buf_free(&store);
@@ -124,7 +195,8 @@ static bool load_line(struct config *c, struct source *src, unsigned line, struc
 
 static bool load_text(struct config *c, const char *name, unsigned depth, const char *text, size_t len,
                       char **why_p) {
-    struct source src = {name, depth, xcalloc(config_row_count, sizeof(unsigned))};
+    struct config_source src;
+    config_source_init(&src, name, depth);
     bool ok = true;
     unsigned line = 0;
     for (size_t pos = 0; ok && pos < len;) {
@@ -134,7 +206,7 @@ static bool load_text(struct config *c, const char *name, unsigned depth, const 
         ok = load_line(c, &src, ++line, span_of(text + pos, body), why_p);
         pos += n + 1;
     }
-    free(src.line_of);
+    config_source_deinit(&src);
     return ok;
 }
 
@@ -171,63 +243,44 @@ bool config_load_file(struct config *c, const char *path, char **why_p) {
     return load_source(c, path, 0, why_p);
 }
 
-/* --- the command line ----------------------------------------------------------------------------------------------------------- */
-
-static bool is_option(const char *s) {
-    return s[0] == '-' && s[1] == '-' && s[2] != '\0';
-}
-
-static bool load_options(struct config *c, int argc, char **argv, char **why_p) {
-    struct source src = {"command line", 0, xcalloc(config_row_count, sizeof(unsigned))};
-    bool ok = true;
-    for (int i = 0; ok && i < argc;) {
-        struct span words[CONFIG_WORDS_MAX + 1];
-        size_t n = 0;
-        words[n++] = span_str(argv[i++] + 2);
-        while (i < argc && !is_option(argv[i])) {
-            if (n == ARRAY_LEN(words)) {
-                ok = fail_at(&src, 0, config_text("too many values for '%s'", words[0].data), why_p);
-                break;
-            }
-            words[n++] = span_str(argv[i++]);
-        }
-        if (ok) ok = set_option(c, &src, 0, words, n, why_p);
-    }
-    free(src.line_of);
-    return ok;
-}
-
-bool config_load_args(struct config *c, int argc, char **argv, char **why_p) {
-    int i = 0;
-    file_path[0] = '\0';
-    if (i < argc && !is_option(argv[i])) {
-        if (strcmp(argv[i], "-") != 0 && realpath(argv[i], file_path) == NULL) {
-            *why_p = config_text("%s: cannot be read: %s", argv[i], strerror(errno));
-            return false;
-        }
-        if (!config_load_file(c, argv[i], why_p)) return false;
-        i++;
-    }
-    if (i < argc && strcmp(argv[i], "-") == 0) {
-        if (!config_load_file(c, argv[i], why_p)) return false;
-        i++;
-    }
-    if (i < argc && !is_option(argv[i])) {
-        *why_p = config_text("command line: '%s' is not an option: they begin with --", argv[i]);
-        return false;
-    }
-    return load_options(c, argc - i, argv + i, why_p);
+/* 0: there is none, or the system chooses. */
+static int64_t fixed_data_port(const struct config *c) {
+    if (c->pool_size == 0) return 0;
+    return c->data_port >= 0 ? c->data_port : c->port > 0 ? c->port + 10000 : 0;
 }
 
 bool config_validate(const struct config *c, char **why_p) {
+    uint8_t id[16];
     if (c->pool_path[0] != '\0' && c->pool_size == 0)
         *why_p = config_text("pool-path is given, but pool-size is 0: there is no pool to keep there");
-    else if (c->port != 0 && c->data_port == c->port && c->pool_size > 0)
+    else if (c->dbfilename[0] == '\0' || strchr(c->dbfilename, '/') != NULL)
+        *why_p = config_text("dbfilename must be the name of a file in dir, without a path");
+    else if (c->appendfilename[0] == '\0' || strchr(c->appendfilename, '/') != NULL ||
+             strcmp(c->appendfilename, c->dbfilename) == 0)
+        *why_p = config_text(
+            "appendfilename must be the name of a file in dir, without a path, and not dbfilename");
+    else if (strchr(c->appenddirname, '/') != NULL || strcmp(c->appenddirname, "..") == 0)
+        *why_p =
+            config_text("appenddirname must be the name of a directory in dir, without a path, or empty");
+    else if (c->port > 0 && c->data_port == c->port && c->pool_size > 0)
         *why_p = config_text("port and data-port are both %lld", (long long)c->port);
     else if (c->port > 55535 && c->data_port < 0 && c->pool_size > 0)
         *why_p = config_text("data-port must be given: port + 10000 is above 65535");
-    else if (c->proto_max_bulk_len > c->client_query_buffer_limit)
-        *why_p = config_text("proto-max-bulk-len is larger than client-query-buffer-limit");
+    else if (c->tls_port > 0 && (c->tls_port == c->port || c->tls_port == fixed_data_port(c)))
+        *why_p = config_text("tls-port is the same as port or data-port: %lld", (long long)c->tls_port);
+    else if (!process_title_valid(c->proc_title_template))
+        *why_p = config_text("proc-title-template: template format is invalid or contains unknown variables");
+    else if (c->node_heartbeat_ms * 2 > c->node_timeout_ms)
+        *why_p = config_text("node-timeout must be at least twice node-heartbeat");
+    else if (c->replicaof.n != 0 && c->pool_size > 0)
+        *why_p = config_text("replicaof needs pool-size 0: a replica has no pool of its own");
+    else if (c->aclfile[0] != '\0' && c->users > 0)
+        *why_p = config_text(
+            "Configuring Redis with users defined in redis.conf and at the same setting an ACL file path is "
+            "invalid. This setup is very likely to lead to configuration errors and security holes, please "
+            "define either an ACL file or declare users directly in your redis.conf, but not both.");
+    else if (c->cluster_id[0] != '\0' && !config_cluster_id(c, id))
+        *why_p = config_text("cluster-id must be 32 hex digits (openssl rand -hex 16), or empty");
     else
         return true;
     return false;
@@ -240,17 +293,23 @@ bool config_is_secret(struct span name) {
     return row != NULL && row->flags & CONFIG_SECRET;
 }
 
+bool config_is_guarded(struct span name) {
+    const struct config_row *row = config_row_find(name);
+    return row != NULL && row->flags & CONFIG_GUARDED;
+}
+
 void config_get(const struct config *c, const struct span *patterns, size_t n,
                 void (*fn)(void *arg, const char *name, struct span value), void *arg) {
     struct buf text = {NULL, 0, 0};
-    for (size_t i = 0; i < config_row_count; i++) {
+    const struct config_row *row;
+    for (size_t i = 0; (row = config_row_at(i)) != NULL; i++) {
+        const char *name = config_name_at(i);
         bool match = false;
-        for (size_t k = 0; k < n && !match; k++)
-            match = glob_match_once(patterns[k], span_str(config_rows[i].name), true);
+        for (size_t k = 0; k < n && !match; k++) match = glob_match_once(patterns[k], span_str(name), true);
         if (!match) continue;
         buf_clear(&text);
-        config_row_format(&config_rows[i], c, &text);
-        fn(arg, config_rows[i].name, span_of(text.data, text.len));
+        config_row_format(row, c, &text);
+        fn(arg, name, span_of(text.data, text.len));
     }
     buf_free(&text);
 }
@@ -269,18 +328,26 @@ static bool apply_all(const bool *touched, const char **why_p, size_t *failed_p)
     return true;
 }
 
-static bool check_pairs(const struct span *pairs, size_t n, struct config *next, bool *touched,
-                        struct span *option_p, char **why_p) {
+static bool check_pairs(const struct config *now, const struct span *pairs, size_t n, struct config *next,
+                        bool *touched, struct span *option_p, char **why_p) {
     for (size_t i = 0; i < n; i++) {
         const struct config_row *row = config_row_find(pairs[2 * i]);
         *option_p = pairs[2 * i];
         if (row == NULL) return *why_p = xstrdup("unknown"), false; /* the caller has a text for it */
-        if (!(row->flags & CONFIG_MUTABLE)) return *why_p = xstrdup("can't set immutable config"), false;
-        if (touched[row - config_rows]) return *why_p = xstrdup("duplicate parameter"), false;
-        if (!config_row_parse(row, next, &pairs[2 * i + 1], 1, why_p)) return false;
-        touched[row - config_rows] = true;
+        if (touched[config_row_index(row)]) return *why_p = xstrdup("duplicate parameter"), false;
+        bool parsed = config_row_parse(row, next, &pairs[2 * i + 1], 1, why_p);
+        /* What cannot be changed takes the value that it has: nothing changes. */
+        if (!(row->flags & CONFIG_MUTABLE) && !(parsed && config_row_equal(row, next, now))) {
+            free(*why_p);
+            return *why_p = xstrdup("can't set immutable config"), false;
+        }
+        if (!parsed) return false;
+        touched[config_row_index(row)] = true;
     }
-    return config_validate(next, why_p);
+    if (!config_validate(next, why_p)) return false;
+    for (size_t i = 0; i < config_row_count; i++) /* who borrowed what cannot change keeps it */
+        touched[i] = touched[i] && config_rows[i].flags & CONFIG_MUTABLE;
+    return true;
 }
 
 bool config_set(struct config *c, const struct span *pairs, size_t n, struct span *option_p, char **why_p) {
@@ -292,7 +359,7 @@ bool config_set(struct config *c, const struct span *pairs, size_t n, struct spa
         config_row_copy(&config_rows[i], &old, c);
         config_row_copy(&config_rows[i], &next, c);
     }
-    bool ok = check_pairs(pairs, n, &next, touched, option_p, why_p);
+    bool ok = check_pairs(c, pairs, n, &next, touched, option_p, why_p);
     if (ok) {
         const char *why = "it could not be applied";
         size_t failed = 0;

@@ -13,6 +13,11 @@
 #define CONFIG_WORDS_MAX 16u
 
 /* Up to CONFIG_WORDS_MAX words, for bind. */
+/* Any bytes: passwords. Ends in a zero that is not counted. */
+struct config_binary {
+    char *data;
+    size_t len;
+};
 struct config_list {
     size_t n;
     char *word[CONFIG_WORDS_MAX];
@@ -22,31 +27,117 @@ struct config_output_limit {
     uint64_t hard, soft;
     uint64_t soft_s;
 };
-enum config_output_class { CONFIG_OUTPUT_NORMAL, CONFIG_OUTPUT_PUBSUB, CONFIG_OUTPUT_CLASSES };
+enum config_output_class {
+    CONFIG_OUTPUT_NORMAL,
+    CONFIG_OUTPUT_REPLICA,
+    CONFIG_OUTPUT_PUBSUB,
+    CONFIG_OUTPUT_CLASSES
+};
+
+/* latency-tracking-info-percentiles: 0 .. 100 */
+#define CONFIG_PERCENTILES_MAX 16u
+struct config_percentiles {
+    size_t n;
+    double percent[CONFIG_PERCENTILES_MAX];
+};
+
+/* A snapshot when so many changes are that many seconds old. */
+#define CONFIG_SAVE_MAX 16u
+struct config_save {
+    size_t n;
+    struct {
+        uint64_t seconds, changes;
+    } rule[CONFIG_SAVE_MAX];
+};
+
+#define CONFIG_INTS_N 3u
+
+/* rename-command OLD NEW; NEW "": it is gone. */
+struct config_rename {
+    char *from, *to;
+};
+
+/* loadmodule FILE [word ...] */
+struct config_module {
+    char *path;
+    char **word;
+    size_t words;
+};
+
+/* user NAME [rule ...] */
+struct config_user {
+    char *name;
+    char **rule;
+    size_t rules;
+    unsigned source; /* where it was said: a file, the command line */
+};
 
 struct config {
     /* network */
     struct config_list bind;
-    int64_t port; /* 0: any; server_port() tells */
+    int64_t port; /* -1: any; 0: none, or any where nothing else would listen; core_endpoints.port tells */
     char *port_file, *unixsocket;
     int64_t unixsocketperm; /* octal in the text */
     int64_t tcp_backlog, tcp_keepalive_s, timeout_s, maxclients;
     bool protected_mode;
-    char *requirepass;
+    struct config_binary requirepass;
+    char *aclfile;
+    int64_t acllog_max_len;
+    int acl_pubsub_default;
     uint64_t client_query_buffer_limit, proto_max_bulk_len;
     struct config_output_limit output_limit[CONFIG_OUTPUT_CLASSES];
+    int64_t maxmemory_clients; /* bytes of all connections; < 0: per cent of maxmemory; 0: no limit */
+    int64_t socket_mark_id;
+    char *bind_source_addr;
+    /* TLS: names and meaning are Redis' */
+    int64_t tls_port; /* 0: none; -1: any */
+    char *tls_cert_file, *tls_key_file, *tls_key_file_pass;
+    char *tls_client_cert_file, *tls_client_key_file, *tls_client_key_file_pass;
+    char *tls_ca_cert_file, *tls_ca_cert_dir, *tls_dh_params_file;
+    int tls_auth_clients; /* enum tls_auth */
+    char *tls_protocols, *tls_ciphers, *tls_ciphersuites;
+    bool tls_prefer_server_ciphers, tls_session_caching, tls_replication, tls_cluster, tls_data;
+    int64_t tls_session_cache_size, tls_session_cache_timeout_s;
+    uint64_t tls_handshake_timeout_ms;
     uint64_t output_pause; /* unsent bytes from which on a client's commands wait */
     /* process */
     bool daemonize;
     char *pidfile, *logfile, *dir;
     int loglevel;
     int welcome;
-    int64_t hz, loop_work_quota;
-    int enable_debug_command;
+    bool always_show_logo;
+    int supervised;
+    bool set_proc_title;
+    char *proc_title_template;
+    bool syslog_enabled;
+    char *syslog_ident;
+    int syslog_facility;
+    int oom_score_adj;
+    int64_t oom_score_adj_values[CONFIG_INTS_N]; /* of a master, a replica, a child */
+    bool disable_thp, crash_log_enabled, dynamic_hz, lazy_user_flush, jemalloc_bg_thread;
+    int shutdown_on_sigint, shutdown_on_sigterm; /* CONFIG_SHUTDOWN_* */
+    int64_t shutdown_timeout_s;
+    int64_t databases; /* numbers that SELECT takes; they all name the one keyspace */
+    int enable_protected_configs;
+    int propagation_error;
+    bool rdbcompression;
+    int64_t hz, loop_work_quota, active_expire_effort;
+    int enable_debug_command, enable_module_command;
     int64_t slowlog_slower_than_us, slowlog_max_len;
+    int64_t latency_monitor_threshold_ms; /* 0: the monitor is off */
     bool latency_tracking;
-    char *save;
-    bool appendonly;
+    unsigned notify_classes; /* enum notify_class */
+    uint64_t kv_events_size; /* bytes of the ring; 0: off */
+    struct config_percentiles latency_percentiles;
+    /* persistence */
+    struct config_save save;
+    bool appendonly, no_fsync_on_rewrite;
+    char *dbfilename, *appendfilename, *appenddirname;
+    bool stop_writes_on_save_error, aof_load_truncated, aof_incremental_fsync, save_incremental_fsync;
+    int appendfsync;
+    int64_t aof_rewrite_percentage;
+    uint64_t aof_rewrite_min_size;
+    int pool_verify;
     /* pool and data port */
     uint64_t pool_size;
     char *pool_path;
@@ -59,6 +150,10 @@ struct config {
     char *shm_socket; /* "auto", "" or a path */
     int64_t shm_socket_perm;
     char *announce_host;
+    uint64_t inband_buffer, inband_stall_timeout_ms, inband_hold_timeout_ms;
+    int64_t inband_threads;
+    int64_t io_threads;
+    bool io_threads_do_reads;
     int allocator;
     /* books, leases, puts, eviction */
     uint64_t max_objects, maxmemory;
@@ -68,15 +163,58 @@ struct config {
     uint64_t max_lease_ms, max_wait_ms;
     uint64_t put_timeout_ms, put_timeout_rate, put_release_timeout_ms, soft_pin_ms;
     uint64_t max_leases_per_client, max_puts_per_client, max_batch_keys;
+    /* replication */
+    struct config_list replicaof; /* host and port; none: a master */
+    char *masteruser, *replica_announce_ip;
+    struct config_binary masterauth;
+    int64_t replica_announce_port, replica_priority;
+    bool replica_announced, replica_serve_stale_data, replica_read_only, repl_disable_tcp_nodelay;
+    uint64_t repl_backlog_size;
+    int64_t repl_backlog_ttl_s, repl_ping_period_s, repl_timeout_s;
+    int64_t min_replicas_to_write, min_replicas_max_lag_s;
+    /* the pool of many machines */
+    char *cluster_id; /* 32 hex digits; "": random */
+    uint64_t node_timeout_ms, node_heartbeat_ms, node_forget_timeout_ms, max_nodes;
+    int placement_strategy;
+    uint64_t tasks_per_node, max_tasks, task_retries, task_timeout_ms, task_rate;
+    uint64_t hot_replicas, hot_window_ms, hot_threshold;
+    int ssd_offload;
+    uint64_t offload_queue;
+    /* No option of the table: repeated, and not for CONFIG GET and SET. */
+    struct config_module *module;
+    size_t modules;
+    struct config_user *user;
+    size_t users;
+    struct config_rename *rename;
+    size_t renames;
 };
 
 /* Indices of the enumerated options. */
-enum { CONFIG_AUTO, CONFIG_NO, CONFIG_YES };                    /* welcome */
-enum { CONFIG_DEBUG_NO, CONFIG_DEBUG_YES, CONFIG_DEBUG_LOCAL }; /* enable-debug-command */
-const char *config_policy_name(const struct config *c);         /* of eviction-policy */
-const char *config_allocator_name(const struct config *c);      /* "offset", "slab" */
+enum { CONFIG_AUTO, CONFIG_NO, CONFIG_YES };                                              /* welcome */
+enum { CONFIG_FSYNC_ALWAYS, CONFIG_FSYNC_EVERYSEC, CONFIG_FSYNC_NO };                     /* appendfsync */
+enum { CONFIG_VERIFY_AUTO, CONFIG_VERIFY_NONE, CONFIG_VERIFY_SAMPLE, CONFIG_VERIFY_ALL }; /* pool-verify */
+enum { CONFIG_PROPAGATION_IGNORE, CONFIG_PROPAGATION_PANIC, CONFIG_PROPAGATION_PANIC_ON_REPLICAS };
+/* enable-debug-command, enable-module-command, enable-protected-configs */
+enum { CONFIG_PROTECTED_NO, CONFIG_PROTECTED_YES, CONFIG_PROTECTED_LOCAL };
+enum { CONFIG_SUPERVISED_NO, CONFIG_SUPERVISED_SYSTEMD, CONFIG_SUPERVISED_UPSTART, CONFIG_SUPERVISED_AUTO };
+enum { CONFIG_OOM_NO, CONFIG_OOM_YES, CONFIG_OOM_RELATIVE, CONFIG_OOM_ABSOLUTE };
+/* Bits of shutdown-on-sigint and shutdown-on-sigterm. */
+enum {
+    CONFIG_SHUTDOWN_SAVE = 1,
+    CONFIG_SHUTDOWN_NOSAVE = 2,
+    CONFIG_SHUTDOWN_NOW = 4,
+    CONFIG_SHUTDOWN_FORCE = 8
+};
+enum { CONFIG_NO_CHANNELS, CONFIG_ALL_CHANNELS };             /* acl-pubsub-default */
+const char *config_policy_name(const struct config *c);       /* of eviction-policy */
+const char *config_policy_redis_name(const struct config *c); /* of maxmemory-policy: "allkeys-lru" ... */
+const char *config_allocator_name(const struct config *c);    /* "offset", "slab" */
+const char *config_placement_name(const struct config *c);    /* of placement-strategy */
+/* cluster-id as 16 bytes; false: there is none, or it is not 32 hex digits. */
+bool config_cluster_id(const struct config *c, uint8_t out[16]);
 
 /* All defaults. */
+void config_binary_set(struct config_binary *b, struct span s);
 void config_init(struct config *c);
 void config_deinit(struct config *c);
 
@@ -91,10 +229,13 @@ struct config_origin {
 bool config_load_file(struct config *c, const char *path, char **why_p);
 /* The same from memory. */
 bool config_load_text(struct config *c, const char *name, const char *text, size_t len, char **why_p);
-/* argv after the program's name: [FILE | -] [--option value ...]. The file's absolute path is remembered for REWRITE. */
+/* argv after the program's name: [FILE | -] [--option value ...] [-]. The file's absolute path is remembered for REWRITE. */
 bool config_load_args(struct config *c, int argc, char **argv, char **why_p);
 /* What single rows cannot say: values that contradict each other. */
 bool config_validate(const struct config *c, char **why_p);
+
+/* rename-command, to the table of commands; once, before the first client. false: *why_p. */
+bool config_rename_apply(const struct config *c, char **why_p);
 
 const char *config_file(void); /* "" without one */
 
@@ -107,9 +248,12 @@ void config_get(const struct config *c, const struct span *patterns, size_t n,
  * or the table), *why_p says why. */
 bool config_set(struct config *c, const struct span *pairs, size_t n, struct span *option_p, char **why_p);
 /* Writes the options in force to the file: comments stay, changed lines change in place. */
-bool config_rewrite(const struct config *c, char **why_p);
+/* all: also what is as it is without being said. */
+bool config_rewrite(const struct config *c, bool all, char **why_p);
 /* Passwords and the like. */
 bool config_is_secret(struct span name);
+/* Only who enable-protected-configs lets may change it. */
+bool config_is_guarded(struct span name);
 
 /* "10", "10ms", "10s", "5min", "1h", "1d" in milliseconds. 0 on failure. */
 int config_parse_ms(struct span s, uint64_t *ms_p);

@@ -13,16 +13,25 @@ enum config_type {
     CONFIG_MS,           /* uint64_t: 500, 500ms, 10s, 5min, 1h, 1d */
     CONFIG_RATIO,        /* double */
     CONFIG_STRING,       /* char * */
+    CONFIG_BINARY,       /* struct config_binary */
     CONFIG_LIST,         /* struct config_list */
     CONFIG_ENUM,         /* int: index in words */
     CONFIG_OUTPUT,       /* client-output-buffer-limit */
     CONFIG_PORT_OR_AUTO, /* int64_t: a port, or auto: -1 */
+    CONFIG_SAVE,         /* struct config_save; lines of a file add up */
+    CONFIG_NOTIFY,       /* unsigned: letters, notify.h */
+    CONFIG_PERCENTILES,  /* struct config_percentiles: numbers from 0 to 100 */
+    CONFIG_FLAGS,        /* int: a set of words, bit i for words[i + 1]; words[0] is none of them */
+    CONFIG_INTS,         /* int64_t[CONFIG_INTS_N] */
+    CONFIG_SHARE,        /* int64_t: bytes, or -N: N per cent */
+    CONFIG_ONLY,         /* of Redis, and one value says what tarn does: no field; words[0] says why */
 };
 
 enum config_row_flag {
     CONFIG_MUTABLE = 1, /* by CONFIG SET */
     CONFIG_SECRET = 2,  /* not shown by MONITOR and SLOWLOG */
     CONFIG_FIXED = 4,   /* only its default is possible: for clients that ask */
+    CONFIG_GUARDED = 8, /* enable-protected-configs says who may */
 };
 
 struct config_row {
@@ -42,6 +51,13 @@ extern const struct config_row config_rows[];
 extern const size_t config_row_count;
 
 const struct config_row *config_row_find(struct span name);
+/* Its number in config_rows; that of another row if it says what that one does in other words. */
+size_t config_row_index(const struct config_row *row);
+/* By number, options and then their older names; NULL: there are no more. */
+const struct config_row *config_row_at(size_t i);
+const char *config_name_at(size_t i);
+/* May its value be several words of a line? */
+bool config_row_takes_words(const struct config_row *row);
 /* Parses words into the field of *c. false: *why_p (caller frees) says what is allowed. */
 bool config_row_parse(const struct config_row *row, struct config *c, const struct span *words, size_t n,
                       char **why_p);
@@ -51,6 +67,70 @@ bool config_row_equal(const struct config_row *row, const struct config *a, cons
 void config_row_copy(const struct config_row *row, struct config *to, const struct config *from);
 void config_row_free(const struct config_row *row, struct config *c);
 
+/* What another line says, too. false: there are too many. */
+bool config_save_add(struct config_save *to, const struct config_save *from);
+
+/* --- config.c: one source of options ---------------------------------------------------------------------------------------- */
+
+/* Which options it has set, and where, so that it cannot contradict itself. */
+struct config_source {
+    const char *name;
+    unsigned depth;    /* of includes */
+    unsigned *line_of; /* by row; 0: not set here */
+    unsigned number;   /* no two have the same */
+};
+void config_source_init(struct config_source *src, const char *name, unsigned depth);
+void config_source_deinit(struct config_source *src);
+/* words[0] is the name; line 0: of the command line. false: *why_p. */
+bool config_set_option(struct config *c, struct config_source *src, unsigned line, const struct span *words,
+                       size_t n, char **why_p);
+/* *why_p with the place in front; takes why. Always false. */
+bool config_fail_at(const struct config_source *src, unsigned line, char *why, char **why_p);
+/* The absolute path for REWRITE; "": none. */
+void config_file_remember(const char *path);
+
+/* --- config_absent.c -------------------------------------------------------------------------------------------------------- */
+
+/* Why an option of Redis is none here; NULL: it is not one that is known. */
+const char *config_absent(struct span name);
+
+/* --- config_rename.c -------------------------------------------------------------------------------------------------------- */
+
+#define CONFIG_RENAME_MAX 64u /* bytes of a name */
+bool config_rename_add(struct config *c, const struct span *words, size_t n, char **why_p);
+void config_renames_free(struct config *c);
+
+/* --- config_module.c ------------------------------------------------------------------------------------------------------ */
+
+/* One loadmodule: the file and its words, or (whole) all of it in one word. The same twice is once. false: *why_p. */
+bool config_module_add(struct config *c, const struct span *words, size_t n, bool whole, char **why_p);
+void config_modules_free(struct config *c);
+/* For REWRITE: the modules that are loaded now. Lines that are there already say so with ..._written, the others are appended. */
+struct config_modules_now;
+struct config_modules_now *config_modules_now(void);
+bool config_modules_written(struct config_modules_now *now, const struct span *words, size_t n);
+/* Those that were not written, with before called in front of each. */
+void config_modules_rest(struct config_modules_now *now, struct buf *out, void (*before)(struct buf *out));
+void config_modules_now_free(struct config_modules_now **now_p);
+
+/* --- config_acl.c ---------------------------------------------------------------------------------------------------------- */
+
+/* One line of a source: user NAME [rule ...]. What a later source says takes the place of what an earlier one said. false: *why_p. */
+bool config_user_add(struct config *c, unsigned source, const struct span *words, size_t n, char **why_p);
+void config_users_free(struct config *c);
+/* For REWRITE: the users that there are now. A line of the file stays, is written anew or goes; the others are appended. */
+struct config_users_now;
+struct config_users_now *config_users_now(void);
+void config_users_line(struct config_users_now *now, const struct span *words, size_t n, struct span line,
+                       struct buf *out);
+void config_users_rest(struct config_users_now *now, struct buf *out, void (*before)(struct buf *out));
+void config_users_now_free(struct config_users_now **now_p);
+
+/* Writes a file beside path and renames it over path; it keeps the mode of the old one, or is for its owner only. false: errno. */
+bool config_write_beside(const char *path, const struct buf *text);
+
+/* A value as a word of the file. */
+void config_append_word(struct buf *out, struct span v);
 /* printf to a new string. */
 char *config_text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

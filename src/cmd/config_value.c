@@ -6,13 +6,16 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 #include "base/assert.h"
+#include "cmd/notify.h"
 
 #define FIELD(type, row, c)  ((type *)(void *)((char *)(c) + (row)->offset))
 #define CFIELD(type, row, c) ((const type *)(const void *)((const char *)(c) + (row)->offset))
 #define STRING_MAX           4096u
 
-static const char *const class_names[CONFIG_OUTPUT_CLASSES] = {"normal", "pubsub"};
+static const char *const class_names[CONFIG_OUTPUT_CLASSES] = {"normal", "slave",
+                                                               "pubsub"}; /* as Redis shows them */
 
 char *config_text(const char *fmt, ...) {
     struct buf b = {NULL, 0, 0};
@@ -128,23 +131,104 @@ static bool parse_list(const struct config_row *row, struct config *c, const str
     return true;
 }
 
-/* "class hard soft seconds", any number of times; classes that are not named keep their limits. */
-static bool parse_output(const struct config_row *row, struct config *c, const struct span *words, size_t n) {
+/* "class hard soft seconds", any number of times; classes that are not named keep their limits. NULL, or what is wrong. */
+static const char *parse_output(const struct config_row *row, struct config *c, const struct span *words,
+                                size_t n) {
     struct span word[CONFIG_OUTPUT_CLASSES * 4];
     size_t k = split_words(words, n, word, ARRAY_LEN(word));
-    if (k == 0 || k > ARRAY_LEN(word) || k % 4 != 0) return false;
+    if (k == 0 || k > ARRAY_LEN(word) || k % 4 != 0)
+        return "Wrong number of arguments in buffer limit configuration: class hard-limit soft-limit "
+               "soft-seconds";
     struct config_output_limit new[CONFIG_OUTPUT_CLASSES];
     memcpy(new, FIELD(struct config_output_limit, row, c), sizeof(new));
     for (size_t i = 0; i < k; i += 4) {
         size_t class = 0;
         while (class < CONFIG_OUTPUT_CLASSES && !span_case_eq(word[i], class_names[class])) class ++;
-        if (class == CONFIG_OUTPUT_CLASSES) return false;
+        if (span_case_eq(word[i], "replica")) class = CONFIG_OUTPUT_REPLICA;
+        if (class == CONFIG_OUTPUT_CLASSES)
+            return "Invalid client class specified in buffer limit configuration: it must be normal, replica "
+                   "or pubsub";
         struct config_output_limit *l = &new[class];
-        if (!span_to_bytes(word[i + 1], &l->hard) || !span_to_bytes(word[i + 2], &l->soft) ||
-            !span_to_u64(word[i + 3], &l->soft_s) || l->soft_s > INT32_MAX)
-            return false;
+        if (!span_to_bytes(word[i + 1], &l->hard))
+            return "Error in hard setting in buffer limit configuration: it must be a size as 4096, 4kb, 1gb";
+        if (!span_to_bytes(word[i + 2], &l->soft))
+            return "Error in soft setting in buffer limit configuration: it must be a size as 4096, 4kb, 1gb";
+        if (!span_to_u64(word[i + 3], &l->soft_s) || l->soft_s > INT32_MAX)
+            return "Error in soft_seconds setting in buffer limit configuration: it must be a number of "
+                   "seconds";
     }
     memcpy(FIELD(struct config_output_limit, row, c), new, sizeof(new));
+    return NULL;
+}
+
+bool config_save_add(struct config_save *to, const struct config_save *from) {
+    if (from->n == 0) to->n = 0; /* save "" */
+    if (to->n + from->n > CONFIG_SAVE_MAX) return false;
+    for (size_t i = 0; i < from->n; i++) to->rule[to->n++] = from->rule[i];
+    return true;
+}
+
+/* "seconds changes", any number of times; nothing at all: no rules. */
+static bool parse_save(const struct config_row *row, struct config *c, const struct span *words, size_t n) {
+    struct span word[CONFIG_SAVE_MAX * 2];
+    struct config_save save = {.n = 0};
+    size_t k = split_words(words, n, word, ARRAY_LEN(word));
+    if (n == 0 || k > ARRAY_LEN(word) || k % 2 != 0) return false;
+    for (size_t i = 0; i < k; i += 2, save.n++) {
+        uint64_t *seconds = &save.rule[save.n].seconds, *changes = &save.rule[save.n].changes;
+        if (!span_to_u64(word[i], seconds) || !span_to_u64(word[i + 1], changes)) return false;
+        if (*seconds == 0 || *seconds > INT32_MAX || *changes == 0 || *changes > INT64_MAX) return false;
+    }
+    *FIELD(struct config_save, row, c) = save;
+    return true;
+}
+
+/* Any number of them, in any order; nothing at all: none. */
+static bool parse_percentiles(const struct config_row *row, struct config *c, const struct span *words,
+                              size_t n) {
+    struct span word[CONFIG_PERCENTILES_MAX];
+    struct config_percentiles new = {.n = split_words(words, n, word, ARRAY_LEN(word))};
+    if (n == 0 || new.n > ARRAY_LEN(word)) return false;
+    for (size_t i = 0; i < new.n; i++)
+        if (!parse_ratio(row, word[i], &new.percent[i])) return false;
+    *FIELD(struct config_percentiles, row, c) = new;
+    return true;
+}
+
+/* Any of the words; the first is none of the others. save and nosave exclude each other. */
+static bool parse_flags(const struct config_row *row, struct config *c, const struct span *words, size_t n) {
+    struct span word[8];
+    size_t k = split_words(words, n, word, ARRAY_LEN(word));
+    int flags = 0;
+    if (k == 0 || k > ARRAY_LEN(word)) return false;
+    for (size_t i = 0; i < k; i++) {
+        int w = 0;
+        while (row->words[w] != NULL && !span_case_eq(word[i], row->words[w])) w++;
+        if (row->words[w] == NULL || (w == 0 && k > 1)) return false;
+        if (w > 0) flags |= 1 << (w - 1);
+    }
+    if ((flags & 3) == 3) return false;
+    *FIELD(int, row, c) = flags;
+    return true;
+}
+
+static bool parse_ints(const struct config_row *row, struct config *c, const struct span *words, size_t n) {
+    struct span word[CONFIG_INTS_N];
+    int64_t v[CONFIG_INTS_N];
+    if (split_words(words, n, word, CONFIG_INTS_N) != CONFIG_INTS_N) return false;
+    for (size_t i = 0; i < CONFIG_INTS_N; i++)
+        if (!span_to_i64(word[i], &v[i]) || v[i] < row->min || v[i] > row->max) return false;
+    memcpy(FIELD(int64_t, row, c), v, sizeof(v));
+    return true;
+}
+
+/* Bytes, or "7%". */
+static bool parse_share(const struct config_row *row, struct span s, int64_t *v_p) {
+    uint64_t v;
+    bool percent = s.len > 0 && s.data[s.len - 1] == '%';
+    if (percent ? !span_to_u64(span_of(s.data, s.len - 1), &v) : !span_to_bytes(s, &v)) return false;
+    if (v > (percent ? 100 : (uint64_t)row->max)) return false;
+    *v_p = percent ? -(int64_t)v : (int64_t)v;
     return true;
 }
 
@@ -162,6 +246,12 @@ static bool parse_port_or_auto(const struct config_row *row, struct span s, int6
     if (!span_case_eq(s, "auto") && (!span_to_i64(s, &v) || v < row->min || v > row->max)) return false;
     *v_p = v;
     return true;
+}
+
+void config_binary_set(struct config_binary *b, struct span s) {
+    char *data = to_string(s); /* s may be of b */
+    free(b->data);
+    *b = (struct config_binary){data, s.len};
 }
 
 static bool parse_one(const struct config_row *row, struct config *c, struct span s) {
@@ -189,20 +279,35 @@ static bool parse_one(const struct config_row *row, struct config *c, struct spa
         free(*FIELD(char *, row, c));
         *FIELD(char *, row, c) = to_string(s);
         return true;
+    case CONFIG_BINARY:
+        if (s.len > STRING_MAX) return false;
+        config_binary_set(FIELD(struct config_binary, row, c), s);
+        return true;
     case CONFIG_ENUM: return parse_enum(row, s, FIELD(int, row, c));
     case CONFIG_PORT_OR_AUTO: return parse_port_or_auto(row, s, FIELD(int64_t, row, c));
+    case CONFIG_SHARE: return parse_share(row, s, FIELD(int64_t, row, c));
+    case CONFIG_NOTIFY: return notify_parse(s, FIELD(unsigned, row, c));
+    case CONFIG_ONLY: return span_case_eq(s, row->initial);
+    case CONFIG_FLAGS:
+    case CONFIG_INTS:
     case CONFIG_LIST:
+    case CONFIG_SAVE:
+    case CONFIG_PERCENTILES:
     case CONFIG_OUTPUT: break;
     }
     return false;
 }
 
-static char *allowed(const struct config_row *row) {
+/* number: it was one, but not this. */
+static char *allowed(const struct config_row *row, bool number) {
     struct buf b = {NULL, 0, 0};
     const long long min = row->min, max = row->max;
     switch (row->type) {
     case CONFIG_BOOL: buf_append_str(&b, "must be yes or no"); break;
-    case CONFIG_INT: buf_printf(&b, "must be a number from %lld to %lld", min, max); break;
+    case CONFIG_INT:
+        if (!number) buf_append_str(&b, "argument couldn't be parsed into an integer: it ");
+        buf_printf(&b, "must be a number from %lld to %lld", min, max);
+        break;
     case CONFIG_OCTAL:
         buf_printf(&b, "must be permissions from 0 to %llo, in octal", (unsigned long long)max);
         break;
@@ -217,36 +322,108 @@ static char *allowed(const struct config_row *row) {
         buf_printf(&b, "must be a number from %g to %g", row->min_ratio, row->max_ratio);
         break;
     case CONFIG_STRING: buf_append_str(&b, "must be text of up to 4096 bytes without NUL"); break;
+    case CONFIG_BINARY: buf_append_str(&b, "must be up to 4096 bytes of any kind"); break;
+    case CONFIG_NOTIFY: buf_append_str(&b, "must be letters of " NOTIFY_LETTERS ", or empty"); break;
     case CONFIG_LIST: buf_printf(&b, "must be up to %u addresses", CONFIG_WORDS_MAX); break;
-    case CONFIG_OUTPUT:
-        buf_append_str(&b, "must be: normal|pubsub hard-limit soft-limit soft-seconds");
+    case CONFIG_OUTPUT: break; /* parse_output says it */
+    case CONFIG_SAVE:
+        buf_printf(&b, "must be up to %u times: seconds changes; or empty", CONFIG_SAVE_MAX);
+        break;
+    case CONFIG_PERCENTILES:
+        buf_printf(&b, "must be up to %u numbers from 0 to 100", CONFIG_PERCENTILES_MAX);
         break;
     case CONFIG_PORT_OR_AUTO:
-        buf_append_str(&b, "must be auto (port + 10000) or a port from 0 to 65535");
+        if (!number) buf_append_str(&b, "argument couldn't be parsed into an integer: it ");
+        buf_append_str(&b, "must be auto or a port from 0 to 65535");
         break;
+    case CONFIG_FLAGS:
+        buf_append_str(&b, "argument(s) must be one of the following:");
+        for (int i = 0; row->words[i] != NULL; i++) buf_printf(&b, "%s %s", i > 0 ? "," : "", row->words[i]);
+        buf_append_str(&b, "; or several of them that do not exclude each other");
+        break;
+    case CONFIG_INTS:
+        buf_printf(&b, "must be %u numbers; each must be between %lld and %lld", CONFIG_INTS_N, min, max);
+        break;
+    case CONFIG_SHARE:
+        buf_append_str(&b, "must be a size as 4096, 4kb, 1gb, or a share from 0% to 100%");
+        break;
+    case CONFIG_ONLY: buf_printf(&b, "can only be '%s': %s", row->initial, row->words[0]); break;
     case CONFIG_ENUM:
-        buf_append_str(&b, "must be one of");
-        for (int i = 0; row->words[i] != NULL; i++) buf_printf(&b, " %s", row->words[i]);
+        buf_append_str(&b, "argument(s) must be one of the following:");
+        for (int i = 0; row->words[i] != NULL; i++) buf_printf(&b, "%s %s", i > 0 ? "," : "", row->words[i]);
+        if (strcmp(row->name, "maxmemory-policy") == 0)
+            buf_append_str(&b, "; it is another name of eviction-policy, which evicts any key, with a TTL or "
+                               "without, and none at random");
         break;
     }
     buf_append_char(&b, '\0');
     return b.data;
 }
 
+/* "no one" is nobody. */
+static bool check_master(struct config *c, char **why_p) {
+    struct config_list *l = &c->replicaof;
+    uint64_t port;
+    if (l->n == 2 && strcasecmp(l->word[0], "no") == 0 && strcasecmp(l->word[1], "one") == 0) list_free(l);
+    if (l->n == 0) return true;
+    if (l->n != 2)
+        *why_p = config_text("wrong number of arguments: it must be a host and a port");
+    else if (!span_to_u64(span_str(l->word[1]), &port) || port == 0 || port > UINT16_MAX)
+        *why_p = config_text("Invalid master port: it must be a number from 1 to 65535");
+    else
+        return true;
+    return false;
+}
+
+bool config_row_takes_words(const struct config_row *row) {
+    switch (row->type) {
+    case CONFIG_LIST:
+    case CONFIG_OUTPUT:
+    case CONFIG_FLAGS:
+    case CONFIG_INTS:
+    case CONFIG_PERCENTILES:
+    case CONFIG_SAVE: return true;
+    default: return false;
+    }
+}
+
 bool config_row_parse(const struct config_row *row, struct config *c, const struct span *words, size_t n,
                       char **why_p) {
     bool ok;
+    const char *why = NULL;
     if (row->type == CONFIG_LIST)
         ok = parse_list(row, c, words, n);
     else if (row->type == CONFIG_OUTPUT)
-        ok = parse_output(row, c, words, n);
+        ok = (why = parse_output(row, c, words, n)) == NULL;
+    else if (row->type == CONFIG_FLAGS)
+        ok = parse_flags(row, c, words, n);
+    else if (row->type == CONFIG_INTS)
+        ok = parse_ints(row, c, words, n);
+    else if (row->type == CONFIG_SAVE)
+        ok = parse_save(row, c, words, n);
+    else if (row->type == CONFIG_PERCENTILES)
+        ok = parse_percentiles(row, c, words, n);
     else
         ok = n == 1 && parse_one(row, c, words[0]);
-    if (!ok) *why_p = allowed(row);
-    return ok;
+    if (!ok && row->type == CONFIG_SHARE && n == 1 && words[0].len > 1 &&
+        words[0].data[words[0].len - 1] == '%')
+        why = "percentage argument must be less or equal to 100";
+    int64_t v;
+    if (!ok) *why_p = why != NULL ? xstrdup(why) : allowed(row, n != 1 || span_to_i64(words[0], &v));
+    return ok && (row->offset != offsetof(struct config, replicaof) || check_master(c, why_p));
 }
 
 /* --- printing and copying -------------------------------------------------------------------------------------------------------- */
+
+/* The shortest that reads back as the same number. */
+static void format_ratio(double v, struct buf *out) {
+    char text[40];
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, sizeof(text), "%.*g", digits, v);
+        if (strtod(text, NULL) == v) break;
+    }
+    buf_append_str(out, text);
+}
 
 void config_row_format(const struct config_row *row, const struct config *c, struct buf *out) {
     switch (row->type) {
@@ -256,21 +433,51 @@ void config_row_format(const struct config_row *row, const struct config *c, str
     case CONFIG_BYTES:
     case CONFIG_COUNT:
     case CONFIG_MS: buf_printf(out, "%llu", (unsigned long long)*CFIELD(uint64_t, row, c)); break;
-    case CONFIG_RATIO: {
-        char text[40];
-        for (int digits = 6; digits <= 17; digits++) { /* the shortest that reads back as the same number */
-            snprintf(text, sizeof(text), "%.*g", digits, *CFIELD(double, row, c));
-            if (strtod(text, NULL) == *CFIELD(double, row, c)) break;
+    case CONFIG_RATIO: format_ratio(*CFIELD(double, row, c), out); break;
+    case CONFIG_PERCENTILES: {
+        const struct config_percentiles *p = CFIELD(struct config_percentiles, row, c);
+        for (size_t i = 0; i < p->n; i++) {
+            if (i > 0) buf_append_char(out, ' ');
+            format_ratio(p->percent[i], out);
         }
-        buf_append_str(out, text);
         break;
     }
     case CONFIG_STRING: buf_append_str(out, *CFIELD(char *, row, c)); break;
+    case CONFIG_BINARY:
+        buf_append(out, CFIELD(struct config_binary, row, c)->data,
+                   CFIELD(struct config_binary, row, c)->len);
+        break;
+    case CONFIG_FLAGS: {
+        int flags = *CFIELD(int, row, c);
+        if (flags == 0) buf_append_str(out, row->words[0]);
+        for (int i = 1; row->words[i] != NULL; flags &= ~(1 << (i++ - 1)))
+            if (flags & 1 << (i - 1)) buf_printf(out, "%s%s", row->words[i], flags >> i != 0 ? " " : "");
+        break;
+    }
+    case CONFIG_INTS:
+        for (size_t i = 0; i < CONFIG_INTS_N; i++)
+            buf_printf(out, "%s%lld", i > 0 ? " " : "", (long long)CFIELD(int64_t, row, c)[i]);
+        break;
+    case CONFIG_SHARE: {
+        long long v = *CFIELD(int64_t, row, c);
+        buf_printf(out, "%lld", v < 0 ? -v : v);
+        if (v < 0) buf_append_char(out, '%');
+        break;
+    }
+    case CONFIG_NOTIFY: notify_format(*CFIELD(unsigned, row, c), out); break;
+    case CONFIG_ONLY: buf_append_str(out, row->initial); break;
     case CONFIG_LIST:
         for (size_t i = 0; i < CFIELD(struct config_list, row, c)->n; i++)
             buf_printf(out, "%s%s", i > 0 ? " " : "", CFIELD(struct config_list, row, c)->word[i]);
         break;
     case CONFIG_ENUM: buf_append_str(out, row->words[*CFIELD(int, row, c)]); break;
+    case CONFIG_SAVE: {
+        const struct config_save *s = CFIELD(struct config_save, row, c);
+        for (size_t i = 0; i < s->n; i++)
+            buf_printf(out, "%s%llu %llu", i > 0 ? " " : "", (unsigned long long)s->rule[i].seconds,
+                       (unsigned long long)s->rule[i].changes);
+        break;
+    }
     case CONFIG_PORT_OR_AUTO:
         if (*CFIELD(int64_t, row, c) < 0)
             buf_append_str(out, "auto");
@@ -302,6 +509,9 @@ void config_row_free(const struct config_row *row, struct config *c) {
     if (row->type == CONFIG_STRING) {
         free(*FIELD(char *, row, c));
         *FIELD(char *, row, c) = NULL;
+    } else if (row->type == CONFIG_BINARY) {
+        free(FIELD(struct config_binary, row, c)->data);
+        *FIELD(struct config_binary, row, c) = (struct config_binary){NULL, 0};
     } else if (row->type == CONFIG_LIST) {
         list_free(FIELD(struct config_list, row, c));
     }

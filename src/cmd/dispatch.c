@@ -1,16 +1,26 @@
 /* From a request to its command: look-up, arity, password, pause; then the run, with its figures. */
 #include "cmd/client.h"
 
-#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/assert.h"
+#include "base/clock.h"
+#include "cmd/acl_users.h"
+#include "cmd/families.h"
 #include "cmd/introspect.h"
+#include "cmd/latency.h"
+#include "cmd/multi.h"
+#include "cmd/persistence.h"
+#include "cmd/pubsub.h"
+#include "cmd/replication.h"
 #include "cmd/stats.h"
 #include "cmd/table.h"
 
-static enum pause_what pause_what;
-static uint64_t pause_until_ms;
+static struct {
+    enum pause_what what;
+    uint64_t until_ms;
+} pauses[2];                       /* by enum pause_by */
+static enum pause_what pause_what; /* the stronger of them */
 
 /* --- errors before a command runs ------------------------------------------------------------------------------------------- */
 
@@ -25,7 +35,7 @@ static void reply_unknown(struct client *c) {
                    c->argv[i].data != NULL ? c->argv[i].data : "");
     buf_append_char(&args, '\0');
     reply_error(c, "unknown command '%.*s', with args beginning with: %s", (int)min_u64(c->argv[0].len, 128),
-                c->argv[0].data, args.data);
+                c->argv[0].data != NULL ? c->argv[0].data : "", args.data);
     buf_free(&args);
 }
 
@@ -44,8 +54,69 @@ void reply_arity(struct client *c) {
     reply_error(c, "wrong number of arguments for '%s' command", table_stat(c->cmd)->name);
 }
 
-/* The command itself, or its subcommand. NULL: answered. */
-static const struct cmd *find(struct client *c, const struct cmd *cmd) {
+/* "-CODE text", or a text that gets the usual code. */
+static void reply_refusal(struct client *c, const char *why) {
+    if (why[0] == '-')
+        reply_error(c, "-%s", why + 1);
+    else
+        reply_error(c, "%s", why);
+}
+
+/* What refuses EXEC ends the transaction. */
+static void refuse(struct client *c, const struct cmd *cmd, const char *why) {
+    if (cmd->run == cmd_exec)
+        multi_abort(c, why);
+    else
+        reply_error(c, "-%s", why);
+    reject(cmd);
+}
+
+/* By who it is. false: answered. */
+static bool permitted(struct client *c, const struct cmd *cmd) {
+    char why[128];
+    size_t at;
+    if (!c->authenticated) {
+        if (cmd->flags & CMD_NO_AUTH) return true;
+        refuse(c, cmd, "NOAUTH Authentication required.");
+        return false;
+    }
+    enum acl_verdict v = acl_check(c->user, cmd, c->argv, c->argc, &at);
+    if (v == ACL_GRANTED && c->io->flags & CLIENT_REFUSED) v = ACL_DENIED_COMMAND; /* when its bytes came */
+    if (v == ACL_GRANTED) return true;
+    c->io->last_cmd = cmd;
+    acl_log_note(c, v, cmd, at, SPAN(""));
+    if (v == ACL_DENIED_COMMAND)
+        snprintf(why, sizeof(why), "NOPERM this user has no permissions to run the '%s' command",
+                 table_stat(cmd)->name);
+    else
+        snprintf(why, sizeof(why),
+                 "NOPERM this user has no permissions to access one of the %s used as arguments",
+                 v == ACL_DENIED_KEY ? "keys" : "channels");
+    refuse(c, cmd, why);
+    return false;
+}
+
+/* The same for one that was queued: what it may do has changed since then. */
+static bool still_permitted(struct client *c, const struct cmd *cmd) {
+    size_t at;
+    if (!c->authenticated) return permitted(c, cmd); /* it deleted its own user */
+    enum acl_verdict v = acl_check(c->user, cmd, c->argv, c->argc, &at);
+    if (v == ACL_GRANTED) return true;
+    acl_log_note(c, v, cmd, at, SPAN(""));
+    reply_error(c,
+                "-NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC "
+                "call. This "
+                "command is no longer allowed for the following reason: %s",
+                v == ACL_DENIED_COMMAND ? "no permission to execute the command or subcommand"
+                : v == ACL_DENIED_KEY
+                    ? "no permission to touch the specified keys"
+                    : "no permission to access one of the channels used as arguments to the command");
+    reject(cmd);
+    return false;
+}
+
+/* The command itself, or its subcommand. NULL: answered. Once for every request. */
+static inline __attribute__((always_inline)) const struct cmd *find(struct client *c, const struct cmd *cmd) {
     if (UNLIKELY(cmd == NULL)) {
         reply_unknown(c);
         return NULL;
@@ -61,13 +132,18 @@ static const struct cmd *find(struct client *c, const struct cmd *cmd) {
     }
     c->cmd = cmd;
     if (UNLIKELY(cmd->arity > 0 ? c->argc != (size_t)cmd->arity : c->argc < (size_t)-cmd->arity)) {
-        reply_arity(c);
+        if (cmd->run == cmd_exec)
+            multi_abort(c, "wrong number of arguments for 'exec' command");
+        else
+            reply_arity(c);
         reject(cmd);
         return NULL;
     }
-    if (UNLIKELY(!c->authenticated) && !(cmd->flags & CMD_NO_AUTH)) {
-        reply_error(c, "-NOAUTH Authentication required.");
-        reject(cmd);
+    if (UNLIKELY(!c->unrestricted) && !permitted(c, cmd)) return NULL;
+    unsigned flags = cmd->flags | (UNLIKELY(cmd->run == cmd_exec) ? multi_flags(c) : 0);
+    const char *refusal = flags & CMD_WRITE ? persistence_refusal() : NULL;
+    if (UNLIKELY(refusal != NULL)) {
+        refuse(c, cmd, refusal);
         return NULL;
     }
     return cmd;
@@ -75,31 +151,42 @@ static const struct cmd *find(struct client *c, const struct cmd *cmd) {
 
 /* --- CLIENT PAUSE ------------------------------------------------------------------------------------------------------------- */
 
-void pause_set(enum pause_what what, uint64_t until_ms) {
+void pause_set(enum pause_by by, enum pause_what what, uint64_t until_ms) {
+    enum pause_what before = pause_what;
     /* A pause in force is not weakened by another one. */
-    if (what != PAUSE_NONE && pause_what != PAUSE_NONE) {
-        what = what > pause_what ? what : pause_what;
-        until_ms = max_u64(until_ms, pause_until_ms);
+    if (what != PAUSE_NONE && pauses[by].what != PAUSE_NONE) {
+        what = what > pauses[by].what ? what : pauses[by].what;
+        until_ms = max_u64(until_ms, pauses[by].until_ms);
     }
-    pause_what = what;
-    pause_until_ms = until_ms;
-    if (what != PAUSE_NONE) return;
+    pauses[by].what = what;
+    pauses[by].until_ms = until_ms;
+    pause_what = pauses[0].what > pauses[1].what ? pauses[0].what : pauses[1].what;
+    store_keep_expired(server.store, pause_what != PAUSE_NONE);
+    if (pause_what >= before) return;
+    /* Those that are still not allowed are postponed again. */
     for (struct client *c = clients.head; c != NULL; c = c->io->all.next)
         if (c->io->flags & CLIENT_POSTPONED) client_ready(c);
 }
 
 enum pause_what pause_get(uint64_t *until_ms_p) {
-    *until_ms_p = pause_until_ms;
+    *until_ms_p = max_u64(pauses[0].until_ms, pauses[1].until_ms);
     return pause_what;
 }
 
 void pause_tick(void) {
-    if (UNLIKELY(pause_what != PAUSE_NONE) && server.mono_ms >= pause_until_ms) pause_set(PAUSE_NONE, 0);
+    if (LIKELY(pause_what == PAUSE_NONE)) return;
+    if (pauses[PAUSE_BY_CLIENT].what != PAUSE_NONE && server.mono_ms >= pauses[PAUSE_BY_CLIENT].until_ms)
+        pause_set(PAUSE_BY_CLIENT, PAUSE_NONE, 0);
+    else
+        store_keep_expired(server.store, true); /* the books may be others by now */
 }
 
 /* Ending the pause, or the server, must stay possible. */
-static bool paused(const struct cmd *cmd) {
-    if (pause_what == PAUSE_WRITE) return (cmd->flags & CMD_WRITE) != 0;
+static bool paused(const struct client *c, const struct cmd *cmd) {
+    if (pause_what == PAUSE_WRITE) {
+        unsigned flags = cmd->flags | (cmd->run == cmd_exec ? multi_flags(c) : 0);
+        return (flags & (CMD_WRITE | CMD_MAY_REPLICATE)) != 0;
+    }
     const struct cmd *parent = table_stat(cmd)->parent;
     return !(cmd->flags & CMD_ALLOW_BUSY) && (parent == NULL || strcmp(parent->name, "client") != 0);
 }
@@ -109,8 +196,13 @@ static bool paused(const struct cmd *cmd) {
 static void account(struct client *c, const struct cmd *cmd, uint64_t ns) {
     struct cmd_stat *stat = table_stat(cmd);
     stat->ns += ns;
-    if (server.config->latency_tracking) table_stat_latency(stat, ns / 1000);
-    if (UNLIKELY(c->io->flags & CLIENT_FAILED)) stat->failed++;
+    if (server.config->latency_tracking) table_stat_latency(stat, ns);
+    if (UNLIKELY(c->io->flags & CLIENT_OOM)) {
+        stat->calls--; /* as Redis counts, which looks before */
+        stat->rejected++;
+    } else if (UNLIKELY(c->io->flags & CLIENT_FAILED)) {
+        stat->failed++;
+    }
     int64_t slow_us = server.config->slowlog_slower_than_us;
     if (UNLIKELY(slow_us >= 0 && ns >= (uint64_t)slow_us * 1000)) slowlog_note(c, ns / 1000);
 }
@@ -124,20 +216,64 @@ static void step_reply_mode(struct client_io *io) {
     }
 }
 
+/* In a transaction, or listening to channels: not everything may be said. false: answered. */
+static bool admit(struct client *c, const struct cmd *cmd) {
+    unsigned flags = c->io->flags;
+    if (flags & CLIENT_MULTI && cmd->flags & CMD_NO_MULTI)
+        reply_error(c, "Command not allowed inside a transaction");
+    else if (flags & CLIENT_PUBSUB && c->proto == 2 && !pubsub_allows(cmd))
+        reply_error(c,
+                    "Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are "
+                    "allowed in this context",
+                    table_stat(cmd)->name);
+    else
+        return true;
+    reject(cmd);
+    if (flags & CLIENT_MULTI) multi_fail(c);
+    return false;
+}
+
+/* By the role of this server, its replicas, and what is there of the books. false: answered. */
+static bool allowed(struct client *c, const struct cmd *cmd) {
+    const char *why = replication_refusal(c, cmd);
+    if (LIKELY(why == NULL)) return true;
+    reject(cmd);
+    if (cmd->run == cmd_exec && c->io->multi != NULL && c->io->flags & CLIENT_MULTI)
+        multi_abort(c, why[0] == '-' ? why + 1 : why);
+    else
+        reply_refusal(c, why);
+    if (c->io->flags & CLIENT_MULTI) multi_fail(c);
+    return false;
+}
+
+/* A command that did not run now: it is queued, or waits for the end of a pause. */
+static void uncount(struct client *c) {
+    stats.commands--;
+    c->io->commands--;
+}
+
 void dispatch(struct client *c, const struct cmd *cmd) {
     struct client_io *io = c->io;
     client_output_mark(c);
-    io->flags &= ~(CLIENT_FAILED | CLIENT_REDACTED);
+    io->flags &= ~(CLIENT_FAILED | CLIENT_OOM | CLIENT_REDACTED);
     stats.commands++;
     io->commands++;
     cmd = find(c, cmd);
-    if (UNLIKELY(cmd == NULL)) goto out;
-    if (UNLIKELY(pause_what != PAUSE_NONE) && paused(cmd)) {
+    if (UNLIKELY(cmd == NULL)) {
+        if (io->flags & CLIENT_MULTI) multi_fail(c);
+        goto out;
+    }
+    if (UNLIKELY(io->flags & (CLIENT_MULTI | CLIENT_PUBSUB)) && !admit(c, cmd)) goto out;
+    if (UNLIKELY(replication_restricts()) && !allowed(c, cmd)) goto out;
+    if (UNLIKELY(pause_what != PAUSE_NONE) && paused(c, cmd)) {
         io->flags |= CLIENT_POSTPONED;
         stats.postponed++;
-        stats.commands--;
-        io->commands--;
+        uncount(c);
         return;
+    }
+    if (UNLIKELY(io->flags & CLIENT_MULTI) && multi_take(c, cmd)) {
+        uncount(c);
+        goto out;
     }
     io->last_cmd = cmd;
     table_stat(cmd)->calls++;
@@ -146,6 +282,8 @@ void dispatch(struct client *c, const struct cmd *cmd) {
     cmd->run(c);
     uint64_t ns = core_stamp() - start;
     io->flags &= ~CLIENT_RUNNING;
+    latency_note(cmd->flags & CMD_FAST ? LATENCY_FAST_COMMAND : LATENCY_COMMAND, ns);
+    if (UNLIKELY(io->flags & CLIENT_EXEC)) goto out; /* it goes on in other slices: see cmd_multi.c */
     c->cmd = cmd;
     if (UNLIKELY(monitor_n > 0) && !(cmd->flags & (CMD_SKIP_MONITOR | CMD_ADMIN))) monitor_feed(c);
     if (UNLIKELY(c->job != NULL))
@@ -159,24 +297,62 @@ out:
     }
 }
 
+void dispatch_queued(struct client *c, const struct cmd *cmd) {
+    struct client_io *io = c->io;
+    const struct job *outer = c->job;
+    const char *why;
+    io->flags &= ~(CLIENT_FAILED | CLIENT_OOM | CLIENT_REDACTED);
+    stats.commands++;
+    io->commands++;
+    if (cmd == NULL && (cmd = find(c, table_find(c->argv[0]))) == NULL) return;
+    if (UNLIKELY(replication_restricts()) && (why = replication_refusal(c, cmd)) != NULL) {
+        reply_refusal(c, why); /* the role may have changed since it was queued */
+        reject(cmd);
+        return;
+    }
+    c->cmd = io->last_cmd = cmd;
+    if (UNLIKELY(!c->unrestricted) && !still_permitted(c, cmd)) return;
+    table_stat(cmd)->calls++;
+    uint64_t start = clock_mono_ns(); /* no core_stamp: for the books time stands still within EXEC */
+    cmd->run(c);
+    uint64_t ns = clock_mono_ns() - start;
+    c->cmd = cmd;
+    if (UNLIKELY(monitor_n > 0) && !(cmd->flags & (CMD_SKIP_MONITOR | CMD_ADMIN))) monitor_feed(c);
+    if (c->job != outer)
+        io->job_ns = ns;
+    else
+        account(c, cmd, ns);
+}
+
+void dispatch_queued_done(struct client *c) {
+    account(c, c->cmd, c->io->job_ns);
+}
+
 void dispatch_job_done(struct client *c) {
     account(c, c->cmd, c->io->job_ns);
     step_reply_mode(c->io);
 }
 
-void dispatch_redact(struct client *c, unsigned from) {
-    c->io->flags |= CLIENT_REDACTED;
-    c->io->redact_from = from;
+void dispatch_turned_away(struct client *c) {
+    c->io->flags |= CLIENT_OOM;
 }
 
-/* --- passwords ---------------------------------------------------------------------------------------------------------------- */
+static void redact_begin(struct client_io *io) {
+    if (io->flags & CLIENT_REDACTED) return;
+    io->flags |= CLIENT_REDACTED;
+    io->redact_from = UINT32_MAX;
+    io->redact_one = 0;
+}
 
-/* Equal hashes rather than equal strings, so that the time tells nothing, not even the length. */
-bool dispatch_password_ok(struct span user, struct span password) {
-    unsigned char a[crypto_generichash_BYTES], b[crypto_generichash_BYTES];
-    const char *right = server.config->requirepass;
-    crypto_generichash(a, sizeof(a), (const unsigned char *)password.data, password.len, NULL, 0);
-    crypto_generichash(b, sizeof(b), (const unsigned char *)right, strlen(right), NULL, 0);
-    bool same = sodium_memcmp(a, b, sizeof(a)) == 0;
-    return span_eq(user, SPAN("default")) && (same || right[0] == '\0');
+void dispatch_redact(struct client *c, unsigned from) {
+    redact_begin(c->io);
+    if (from < c->io->redact_from) c->io->redact_from = from;
+}
+
+void dispatch_redact_one(struct client *c, size_t index) {
+    redact_begin(c->io);
+    if (index < 64)
+        c->io->redact_one |= UINT64_C(1) << index;
+    else
+        dispatch_redact(c, 64);
 }

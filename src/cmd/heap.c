@@ -59,6 +59,11 @@ void heap_report(struct buf *out) {
         buf_append_str(out, "No figures: this build has the C library's allocator.");
 }
 
+bool heap_background(bool on) {
+    if (mallctl == NULL) return !on;
+    return mallctl("background_thread", NULL, NULL, &on, sizeof(on)) == 0;
+}
+
 bool heap_purge(void) {
     char name[32];
     if (mallctl == NULL) return malloc_trim(0) >= 0;

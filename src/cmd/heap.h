@@ -15,6 +15,8 @@ void heap_get_figures(struct heap_figures *figures_p);
 const char *heap_allocator(void);
 /* Appends the allocator's own report. */
 void heap_report(struct buf *out);
+/* Its own thread gives free pages back, and not who frees. false: it has none. */
+bool heap_background(bool on);
 /* Gives free pages back to the system. */
 bool heap_purge(void);
 

@@ -14,7 +14,9 @@ struct info_section {
 extern const struct info_section info_sections[]; /* ended by a NULL name */
 
 void info_pool(struct buf *out), info_cache(struct buf *out), info_eviction(struct buf *out),
-    info_data(struct buf *out);
+    info_data(struct buf *out), info_inband(struct buf *out), info_kv_events(struct buf *out);
+void info_nodes(struct buf *out), info_tasks(struct buf *out), info_modules(struct buf *out);
+void info_replication(struct buf *out);
 void info_line(struct buf *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* "1.50M" as Redis shows sizes. */
 const char *info_human(uint64_t bytes, char text[32]);

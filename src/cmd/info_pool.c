@@ -1,12 +1,16 @@
 /* INFO pool, cache, eviction, data: where the space is, what look-ups found, what had to go, what moved. */
 #include "cmd/stats.h"
+#include "cluster/cluster.h"
 #include "cmd/client.h"
 #include "cmd/core.h"
 #include "cmd/info.h"
+#include "cmd/location.h"
 #include "cmd/waiters.h"
 #include "host/host.h"
 
 typedef unsigned long long ull;
+
+#define SEGMENTS_SHOWN 64u
 
 static double share(uint64_t a, uint64_t b) {
     return b > 0 ? (double)a / (double)b : 0;
@@ -28,17 +32,21 @@ void info_pool(struct buf *out) {
     info_line(out, "pool_evictable:%llu", (ull)s.pool_evictable);
     info_line(out, "allocator:%s", config_allocator_name(server.config));
     info_line(out, "segments:%zu", store_segment_count(server.store));
-    for (uint32_t id = 0; id < store_segment_count(server.store); id++) {
+    size_t shown = 0; /* SEGMENT LIST shows all */
+    for (uint32_t id = 0; id < store_segment_limit(server.store) && shown < SEGMENTS_SHOWN; id++) {
         struct store_segment_info g;
+        struct cluster_segment at;
         struct host_segment_info h = {.backing = "remote", .numa_node = -1};
-        if (!store_segment_get(server.store, id, &g)) continue;
-        if (server.host != NULL) host_segment_get(server.host, id, &h);
+        if (!store_segment_get(server.store, id, &g) || !cluster_segment_get(id, &at)) continue;
+        if (at.embedded && server.host != NULL) host_segment_get(server.host, id, &h);
+        if (!at.embedded) h.backing = at.backing, h.huge = at.huge, h.numa_node = at.numa_node;
+        shown++;
         info_line(out,
                   "segment%u:name=%s,epoch=%u,size=%llu,used=%llu,quarantined=%llu,largest_free=%llu,free_"
                   "runs=%llu,"
-                  "backing=%s,huge=%d,numa_node=%d",
+                  "backing=%s,huge=%d,numa_node=%d,node=%s,tier=%s",
                   id, g.name, g.epoch, (ull)g.size, (ull)g.used, (ull)g.quarantined, (ull)g.largest_free,
-                  (ull)g.free_runs, h.backing, h.huge, h.numa_node);
+                  (ull)g.free_runs, h.backing, h.huge, h.numa_node, at.node, location_tier_name(g.tier));
     }
 }
 

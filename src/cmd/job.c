@@ -4,12 +4,14 @@
 
 #include <stdlib.h>
 #include "base/assert.h"
+#include "cmd/latency.h"
 #include "cmd/stats.h"
 
 static struct job *head, *tail; /* runnable */
 static struct wheel *timers;
 static size_t count, sleeping;
-static struct job *stepping; /* its step is running; it says itself what comes next */
+static struct job *stepping;  /* its step is running; it says itself what comes next */
+static unsigned *step_budget; /* of stepping */
 
 void jobs_init(void) {
     timers = wheel_create(server.mono_ms);
@@ -73,32 +75,45 @@ static void place(struct job *job) {
 }
 
 static void end(struct client *c, struct job *job) {
+    struct job *outer = job->outer;
     wheel_remove(timers, &job->timer);
-    count--;
-    c->job = NULL;
+    /* What it gives back may be what another part of it waits for: job_wake leaves it alone. */
+    job->runnable = true;
+    c->job = outer;
     job->destroy(c, job);
+    if (outer != NULL) {
+        if (outer != stepping) job_wake(outer);
+        return;
+    }
+    count--;
+    if (UNLIKELY(c->io->late.len > 0)) client_flush_later(c);
 }
 
+/* A step may start a job of the same client: the commands within EXEC do. */
 static bool step(struct client *c, struct job *job, unsigned *budget) {
-    TARN_ASSERT(stepping == NULL);
+    TARN_ASSERT(stepping == job->outer);
+    unsigned *outer_budget = step_budget;
     stepping = job;
+    step_budget = budget;
     bool done = job->step(c, job, budget);
-    stepping = NULL;
+    stepping = job->outer;
+    step_budget = outer_budget;
     return done;
 }
 
 void job_start(struct client *c, struct job *job) {
-    TARN_ASSERT(c->job == NULL);
+    TARN_ASSERT(c->job == NULL || c->job == stepping);
     job->client = c;
+    job->outer = c->job;
     job->prev = job->next = NULL;
     job->timer = (struct wheel_node){NULL, NULL, 0};
     job->queued = job->stalled = false;
     c->job = job;
-    count++;
+    if (job->outer == NULL) count++;
     stats.jobs_started++;
     if (job->runnable) {
-        unsigned budget = job_quota();
-        if (step(c, job, &budget)) {
+        unsigned own = job_quota(), *budget = job->outer != NULL ? step_budget : &own;
+        if (step(c, job, budget)) {
             end(c, job);
             return;
         }
@@ -120,22 +135,28 @@ void job_wake(struct job *job) {
 }
 
 void job_cancel(struct client *c) {
-    struct job *job = c->job;
-    if (job == NULL) return;
-    if (job->queued)
-        dequeue(job);
-    else if (!job->runnable)
-        sleeping--;
-    end(c, job);
+    for (struct job *job; (job = c->job) != NULL;) {
+        if (job->queued)
+            dequeue(job);
+        else if (!job->runnable)
+            sleeping--;
+        end(c, job);
+    }
 }
 
 void job_output_drained(struct client *c) {
     if (c->job != NULL && c->job->stalled) job_wake(c->job);
 }
 
+bool job_awaits(const struct client *c) {
+    const struct job *job = c->job;
+    return job != NULL && job->outer == NULL && !job->runnable && !job->stalled && !job->polls &&
+           job->deadline_ms != 0;
+}
+
 bool job_unblock(struct client *c, bool error) {
     struct job *job = c->job;
-    if (job == NULL || job->runnable || job->stalled || job->deadline_ms == 0) return false;
+    if (!job_awaits(c)) return false;
     if (!error) {
         job->deadline_ms = server.mono_ms;
         job_wake(job);
@@ -159,11 +180,17 @@ static void slice(struct job *job, unsigned *budget) {
     client_output_begin(c);
     client_output_mark(c);
     c->io->flags |= CLIENT_RUNNING;
+    stepping = job->outer; /* which sleeps */
     bool done = step(c, job, budget);
+    stepping = NULL;
     c->io->flags &= ~CLIENT_RUNNING;
-    if (off) client_output_rewind(c);
-    c->io->job_ns += core_stamp() - start;
-    if (done) {
+    uint64_t ns = core_stamp() - start;
+    latency_note(c->cmd->flags & CMD_FAST ? LATENCY_FAST_COMMAND : LATENCY_COMMAND, ns);
+    if (c->job == job) c->io->job_ns += ns;
+    if (done && job->outer != NULL) {
+        dispatch_queued_done(c);
+        end(c, job);
+    } else if (done) {
         end(c, job);
         dispatch_job_done(c);
         client_request_done(c);
@@ -171,6 +198,7 @@ static void slice(struct job *job, unsigned *budget) {
     } else {
         place(job);
     }
+    if (off) client_output_rewind(c); /* may wake the job: what it lent for the reply comes back */
     client_output_end(c);
 }
 

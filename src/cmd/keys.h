@@ -25,6 +25,8 @@ static inline uint64_t key_window_hash(struct key_window *w, const struct client
 }
 /* 1 .. STORE_KEY_MAX bytes; answers the error otherwise (in its place in an array). */
 bool key_valid(struct client *c, struct span key);
+/* The key at argv[2], without an access; nil is answered when it is not there. */
+struct object *object_argument(struct client *c);
 
 /* Counts work down; a slice that is over budget by its last step is no error. */
 static inline void spend(unsigned *budget, size_t units) {
@@ -40,6 +42,9 @@ bool option_has_value(struct client *c, size_t index, const char *name);
 /* A number behind a keyword; moves *at_p behind it. */
 bool option_number(struct client *c, size_t *at_p, const char *name, uint64_t min, uint64_t max,
                    uint64_t *value_p);
+/* Bytes as 2 * n hex digits of any case, and back (2 * n + 1 characters). false: it is something else. */
+bool hex_decode(struct span s, uint8_t *out, size_t n);
+void hex_encode(const uint8_t *bytes, size_t n, char *out);
 /* "ERR unknown option '...'" */
 void option_unknown(struct client *c, size_t index);
 

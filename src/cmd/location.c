@@ -1,10 +1,16 @@
 #include "cmd/location.h"
 
 #include <string.h>
+#include <stdio.h>
 #include "base/assert.h"
+#include "cluster/cluster.h"
 #include "cmd/reply.h"
+#include "pool/tier.h"
+#include "transport/place.h"
 
 static_assert(LOCATION_TEXT_MAX + 512 <= sizeof(((struct text *)0)->data), "a whole element fits");
+static_assert(LOCATION_PATH_MAX + 64 <= STORE_EXTENTS_MAX * 160, "a file takes no more than extents do");
+static_assert(LOCATION_PATH_MAX >= CLUSTER_DIRECTORY_MAX + 160, "a directory and a name in it");
 
 static void text_char(struct text *t, char c) {
     *t->at++ = c;
@@ -47,15 +53,32 @@ void text_send(struct client *c, struct text *t) {
     reply_raw(c, t->data, (size_t)(t->at - t->data));
 }
 
-void location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms, const struct grant_extent *e,
+bool location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms, const struct grant_extent *e,
                    uint8_t out[GRANT_SIZE]) {
+    const uint8_t *key = cluster_grant_key(e->segment);
+    if (key == NULL) return false;
     struct grant g = {
         .op = op, .master_epoch = server.master_epoch, .session = session, .expiry_ms = expiry_ms};
-    grant_seal(server.grant_key, &g, e, out);
+    grant_seal(key, &g, e, out);
+    return true;
 }
 
-static void text_extent(struct text *t, const struct store_extent *x, enum grant_op op, uint64_t session,
-                        uint64_t expiry_ms) {
+uint32_t location_host(struct client *c) {
+    if (c->host_name[0] == '\0') return STORE_HOST_NONE;
+    uint32_t version = cluster_machines_version();
+    if (c->machines_version != version) {
+        c->host = cluster_host_of(span_str(c->host_name));
+        c->machines_version = version;
+    }
+    return c->host;
+}
+
+const char *location_tier_name(enum store_tier tier) {
+    static const char *const names[] = {"memory", "ssd", "file"};
+    return names[tier];
+}
+
+static void text_extent(struct text *t, const struct store_extent *x, const struct location_grant *grant) {
     memcpy(t->at, "*5\r\n", 4);
     t->at += 4;
     text_int(t, x->segment);
@@ -63,25 +86,63 @@ static void text_extent(struct text *t, const struct store_extent *x, enum grant
     text_int(t, (int64_t)x->offset);
     text_int(t, (int64_t)x->length);
     uint8_t sealed[GRANT_SIZE];
-    if (expiry_ms) {
+    bool granted = false;
+    if (grant->expiry_ms) {
         struct grant_extent e = {x->segment, x->segment_epoch, x->offset, x->length};
-        location_seal(op, session, expiry_ms, &e, sealed);
+        granted = location_seal(grant->op, grant->session, grant->expiry_ms, &e, sealed);
     }
-    text_bulk(t, sealed, expiry_ms ? GRANT_SIZE : 0);
+    text_bulk(t, sealed, granted ? GRANT_SIZE : 0);
 }
 
-void text_replicas(struct text *t, const struct store_layout *layout, enum grant_op op, uint64_t session,
-                   uint64_t expiry_ms) {
+/* "[[path, size]]": what every client that has that file system reads by itself. */
+static void text_file(struct text *t, const struct store_extent *x, struct span key, uint64_t version) {
+    char path[LOCATION_PATH_MAX] = "";
+    struct cluster_segment g;
+    if (cluster_segment_get(x->segment, &g) && g.directory != NULL) {
+        int n = snprintf(path, sizeof(path), "%s/", g.directory);
+        TARN_ASSERT(n > 0 && (size_t)n < sizeof(path));
+        tier_file_path(key, version, path + n, sizeof(path) - (size_t)n);
+    }
+    text_array(t, 1);
+    text_array(t, 2);
+    text_bulk(t, path, strlen(path));
+    text_int(t, (int64_t)x->length);
+}
+
+static void text_tier(struct text *t, enum store_tier tier) {
+    static const struct span heads[] = {
+        {"*2\r\n$6\r\nmemory\r\n", 16}, {"*2\r\n$3\r\nssd\r\n", 13}, {"*2\r\n$4\r\nfile\r\n", 14}};
+    memcpy(t->at, heads[tier].data, heads[tier].len);
+    t->at += heads[tier].len;
+}
+
+void text_replicas(struct text *t, const struct store_layout *layout, struct span key, uint64_t version,
+                   const struct location_grant *grant) {
     size_t outside = 0; /* a value in the books has no replica to fetch */
     for (uint32_t i = 0; i < layout->replicas; i++) outside += layout->replica[i].extents > 0;
     text_array(t, outside);
     for (uint32_t i = 0; i < layout->replicas; i++) {
         const struct store_replica *r = &layout->replica[i];
         if (r->extents == 0) continue;
-        static const char head[] = "*2\r\n$6\r\nmemory\r\n";
-        memcpy(t->at, head, sizeof(head) - 1);
-        t->at += sizeof(head) - 1;
+        text_tier(t, r->tier);
+        if (r->tier == STORE_TIER_FILE) {
+            text_file(t, &r->extent[0], key, version);
+            continue;
+        }
         text_array(t, r->extents);
-        for (uint32_t j = 0; j < r->extents; j++) text_extent(t, &r->extent[j], op, session, expiry_ms);
+        for (uint32_t j = 0; j < r->extents; j++) text_extent(t, &r->extent[j], grant);
     }
+}
+
+bool text_packed(struct text *t, const struct store_layout *layout, const struct location_grant *grant,
+                 struct place_packed *place) {
+    const struct store_replica *r = &layout->replica[0];
+    if (layout->replicas != 1 || r->tier != STORE_TIER_MEMORY || r->extents != 1 || !grant->expiry_ms)
+        return false;
+    const struct store_extent *x = &r->extent[0];
+    place->extent = (struct grant_extent){x->segment, x->segment_epoch, x->offset, x->length};
+    if (!location_seal(grant->op, grant->session, grant->expiry_ms, &place->extent, place->grant))
+        return false;
+    text_bulk(t, place, sizeof(*place));
+    return true;
 }

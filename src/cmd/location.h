@@ -13,6 +13,7 @@ struct text {
 };
 /* What the largest layout takes, other fields of its element aside. */
 #define LOCATION_TEXT_MAX (STORE_REPLICAS_MAX * (32 + STORE_EXTENTS_MAX * 160))
+#define LOCATION_PATH_MAX 1200u /* of a file: its directory and the name in there */
 
 static inline void text_begin(struct text *t) {
     t->at = t->data;
@@ -23,12 +24,26 @@ void text_bulk(struct text *t, const void *data, size_t len); /* small ones: it 
 void text_null(struct text *t, int proto);
 void text_send(struct client *c, struct text *t);
 
-/* Appends "[replica, ...]": each extent with a grant of op for session until expiry_ms; expiry_ms 0: no grants. */
-void text_replicas(struct text *t, const struct store_layout *layout, enum grant_op op, uint64_t session,
-                   uint64_t expiry_ms);
+/* What the grants of a layout say. */
+struct location_grant {
+    enum grant_op op;
+    uint64_t session, expiry_ms; /* expiry_ms 0: no grants */
+};
+/* Appends "[replica, ...]": memory and ssd with extents and a grant for each, file with path and size. key and version are
+ * those of the object: files are named by them. */
+void text_replicas(struct text *t, const struct store_layout *layout, struct span key, uint64_t version,
+                   const struct location_grant *grant);
+/* Appends the packed form (transport/place.h) of a value of one replica in one extent of memory, with its grant. false, and nothing
+ * appended: it is none, or there is no grant for it. */
+struct place_packed;
+bool text_packed(struct text *t, const struct store_layout *layout, const struct location_grant *grant,
+                 struct place_packed *place);
+const char *location_tier_name(enum store_tier tier); /* "memory", "ssd", "file" */
 
-/* Seals a grant of this master for its own host. */
-void location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms, const struct grant_extent *e,
+/* Seals a grant for the host of e->segment. false: there is no such segment. */
+bool location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms, const struct grant_extent *e,
                    uint8_t out[GRANT_SIZE]);
+/* The number of the machine that c runs on; STORE_HOST_NONE: it did not say, or no host is there. */
+uint32_t location_host(struct client *c);
 
 #endif

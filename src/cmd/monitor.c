@@ -47,14 +47,14 @@ void monitor_feed(struct client *c) {
     char peer[128];
     client_peer(c, peer, sizeof(peer));
     if (c->io->flags & CLIENT_UNIX)
-        buf_printf(&line, "+%llu.%06llu [0 unix:%s]", (unsigned long long)(us / 1000000),
-                   (unsigned long long)(us % 1000000), server.config->unixsocket);
+        buf_printf(&line, "+%llu.%06llu [%d unix:%s]", (unsigned long long)(us / 1000000),
+                   (unsigned long long)(us % 1000000), c->db, server.config->unixsocket);
     else
-        buf_printf(&line, "+%llu.%06llu [0 %s]", (unsigned long long)(us / 1000000),
-                   (unsigned long long)(us % 1000000), peer);
+        buf_printf(&line, "+%llu.%06llu [%d %s]", (unsigned long long)(us / 1000000),
+                   (unsigned long long)(us % 1000000), c->db, peer);
     for (size_t i = 0; i < c->argc; i++) {
         buf_append_char(&line, ' ');
-        if (c->io->flags & CLIENT_REDACTED && i >= c->io->redact_from)
+        if (client_redacts(c->io, i))
             buf_append_str(&line, "\"(redacted)\"");
         else if (c->argv[i].data == NULL && c->argv[i].len > 0)
             buf_printf(&line, "\"(%zu bytes)\"", c->argv[i].len);
@@ -62,17 +62,15 @@ void monitor_feed(struct client *c) {
             buf_append_quoted(&line, c->argv[i]);
     }
     buf_append(&line, "\r\n", 2);
-    for (size_t i = 0; i < monitor_n; i++) {
-        struct client *m = monitors[i];
-        if (m->io->flags & CLIENT_CLOSE_SOON) continue;
-        buf_append(&m->io->out.bytes, line.data, line.len);
-        client_flush_later(m);
-        if (client_unsent(m) > 1024 * 1024) client_output_limit(m);
-    }
+    for (size_t i = 0; i < monitor_n; i++) client_push(monitors[i], line.data, line.len);
     buf_free(&line);
 }
 
 void cmd_monitor(struct client *c) {
+    if (c->io->flags & CLIENT_EXEC) {
+        reply_error(c, "MONITOR isn't allowed for DENY BLOCKING client");
+        return;
+    }
     reply_ok(c);
     client_set_monitor(c, true);
 }

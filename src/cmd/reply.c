@@ -122,6 +122,25 @@ void reply_pool(struct client *c, const struct span *pieces, size_t n, struct st
     buf_append(b, "\r\n", 2);
 }
 
+void reply_bulk_header(struct client *c, size_t len) {
+    resp_write_bulk_header(out_of(c), len);
+}
+
+void reply_lent(struct client *c, struct span bytes, void (*release)(void *owner), void *owner) {
+    if (bytes.len <= COPY_MAX) {
+        buf_append(out_of(c), bytes.data, bytes.len);
+        release(owner);
+        return;
+    }
+    struct out_insert *in = client_out_insert(c);
+    in->piece[0] = bytes;
+    in->n = 1;
+    in->len = bytes.len;
+    in->release = release;
+    in->owner = owner;
+    c->io->out.insert_bytes += bytes.len;
+}
+
 /* --- errors --------------------------------------------------------------------------------------------------------------------- */
 
 /* By code, as INFO errorstats shows them. Codes come from this program, so there are few; a client cannot add any. */
@@ -189,10 +208,16 @@ static const char *status_line(tarn_status status) {
     case TARN_EEXISTS: return "ERR the key exists";
     case TARN_ENOTFOUND: return "ERR no such key";
     case TARN_EBUSY: return "PUTBUSY another put of this key is under way";
-    case TARN_ENOSPACE: return "NOSPACE no room: everything that is there is leased, pinned or being written";
+    case TARN_ENOSPACE:
+        return store_policy_keeps(server.store)
+                   ? "NOSPACE no room, and nothing leaves to make some: eviction-policy is noeviction"
+                   : "NOSPACE no room: everything that is there is leased, pinned or being written";
     case TARN_ETOKEN: return "BADTOKEN this is not the token of a put under way";
     case TARN_ESTALE: return "STALE the epoch is over";
-    case TARN_EQUOTA: return "QUOTA larger than the quota of its prefix";
+    case TARN_EQUOTA:
+        return store_policy_keeps(server.store)
+                   ? "QUOTA beyond the quota of its prefix: nothing leaves, eviction-policy is noeviction"
+                   : "QUOTA larger than the quota of its prefix";
     case TARN_EPERM: return "NOPERM this is not allowed";
     case TARN_EOOM: return "OOM command not allowed when used memory > 'maxmemory'.";
     case TARN_ENOSEGMENT: return "NOSEGMENT no such segment";

@@ -44,7 +44,7 @@ static char *counted(const char *data, size_t n) {
 static char *argument(const struct client *c, size_t i) {
     char text[64];
     const struct span *a = &c->argv[i];
-    if (c->io->flags & CLIENT_REDACTED && i >= c->io->redact_from) return counted("(redacted)", 10);
+    if (client_redacts(c->io, i)) return counted("(redacted)", 10);
     if (a->data == NULL && a->len > 0)
         return counted(text, (size_t)snprintf(text, sizeof(text), "... (%zu bytes)", a->len));
     if (a->len <= ARG_MAX) return counted(a->data, a->len);

@@ -7,9 +7,13 @@
 #include <unistd.h>
 #include "base/assert.h"
 #include "base/hist.h"
+#include "cluster/cluster.h"
 #include "cmd/client.h"
+#include "cmd/expire_cycle.h"
 #include "cmd/heap.h"
+#include "cmd/remote.h"
 #include "cmd/reply.h"
+#include "cmd/replication.h"
 #include "cmd/table.h"
 
 #define SAMPLE_MS 100
@@ -44,9 +48,13 @@ void stats_reset(void) {
     memset(&stats, 0, sizeof(stats));
     stats.start_mono_ms = start;
     stats.peak_memory = stats_used_memory();
+    expire_figures = (struct expire_figures){0};
     table_stat_reset();
     reply_errorstats_reset();
+    remote_stats = (struct remote_stats){0};
     store_stats_reset(server.store);
+    cluster_figures_reset();
+    replication.full = replication.partial_ok = replication.partial_err = 0;
 }
 
 /* Records and blocks lie in memory that the books map themselves, past the allocator. */

@@ -16,14 +16,18 @@ struct stats {
     uint64_t start_mono_ms;
     uint64_t connections, rejected_connections, denied_connections, idle_closed;
     uint64_t commands, net_in, net_out;
+    uint64_t evicted_clients, hold_closed;
     uint64_t query_buffer_closed, output_buffer_closed, protocol_errors;
+    uint64_t tls_failures; /* handshakes */
     uint64_t auth_failures;
     uint64_t replica_reports, replicas_bad; /* REPLICA REPORT: heard, found true */
     uint64_t postponed, output_pauses, quota_yields, job_slices, turns;
     uint64_t jobs_started;
     uint64_t reads, writes, reads_big, bytes_big;
+    uint64_t threaded_reads, threaded_writes; /* values that io-threads moved */
     uint64_t peak_memory;
     uint64_t active_ns; /* of the loop, asleep not counted */
+    uint64_t longest_turn_ns;
     struct stats_rate ops, in, out;
 };
 extern struct stats stats;

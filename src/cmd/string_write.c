@@ -5,11 +5,13 @@
 #include <string.h>
 #include "base/assert.h"
 #include "base/crc32c.h"
+#include "cmd/client.h"
 #include "cmd/families.h"
 #include "cmd/keys.h"
+#include "cmd/notify.h"
 
-/* About a microsecond of copying and summing. */
-#define BYTES_PER_UNIT UINT64_C(8192)
+/* Where the last new value went: not here. Only a guess, which saves opening the next put twice. */
+static bool likely_elsewhere;
 
 /* --- what a plan says -------------------------------------------------------------------------------------------------- */
 
@@ -47,7 +49,66 @@ void string_write_keep_old(struct string_write *w, const struct object *o) {
         return;
     }
     w->old_pieces = pool_pieces(o, 0, w->old_size, w->old_piece);
+    w->old_far = w->old_pieces == 0;
+    if (w->old_far) {
+        w->old_pieces = 1;
+        w->old_piece[0] = span_of(NULL, w->old_size);
+        return;
+    }
     w->old = store_hold(server.store, (struct object *)o);
+}
+
+int string_write_range(struct string_write *w, const struct object *o, uint64_t from, size_t len, char *to) {
+    struct span pieces[STORE_EXTENTS_MAX];
+    TARN_ASSERT(len < STRING_TEXT_MAX);
+    size_t n = pool_pieces(o, from, len, pieces), at = 0;
+    if (n == 0 && len > 0) {
+        const struct string_far *f = w->far;
+        w->text_from = from;
+        w->text_len = len;
+        w->wants_text = !f || f->text_version != store_object_version(o) || f->text_from != from;
+        if (w->wants_text) return -1;
+        TARN_ASSERT(f->text_len == len);
+        memcpy(to, f->text, len);
+    }
+    for (size_t i = 0; i < n; at += pieces[i++].len) memcpy(to + at, pieces[i].data, pieces[i].len);
+    return 1;
+}
+
+int string_write_text(struct string_write *w, const struct object *o, char text[STRING_TEXT_MAX],
+                      size_t *len_p) {
+    uint64_t size = store_object_size(server.store, o);
+    if (size >= STRING_TEXT_MAX) return 0;
+    if (string_write_range(w, o, 0, size, text) < 0) return -1;
+    text[size] = 0;
+    *len_p = size;
+    return 1;
+}
+
+void string_write_take_old(struct string_write *w, uint64_t from, uint64_t to) {
+    uint64_t at = 0;
+    for (size_t i = 0; i < w->old_pieces; i++) {
+        uint64_t end = at + w->old_piece[i].len;
+        uint64_t first = max_u64(from, at), last = min_u64(to, end);
+        if (first < last)
+            string_write_part(w,
+                              (struct string_part){
+                                  .from = PART_OLD, .index = i, .offset = first - at, .len = last - first});
+        at = end;
+    }
+}
+
+struct object *string_write_edit(struct client *c, struct string_write *w) {
+    struct object *o = string_read(c->argv[w->key_arg]);
+    w->base_version = o ? store_object_version(o) : 0;
+    w->flags |= STRING_CHECK | STRING_KEEPTTL;
+    return o;
+}
+
+bool string_size_allowed(struct client *c, uint64_t size) {
+    if (size <= server.config->proto_max_bulk_len) return true;
+    reply_error(c, "string exceeds maximum allowed size (proto-max-bulk-len)");
+    return false;
 }
 
 void string_write_reply_old(struct client *c, struct string_write *w) {
@@ -55,6 +116,8 @@ void string_write_reply_old(struct client *c, struct string_write *w) {
         reply_null(c);
     } else if (w->old_in_small) {
         reply_bulk(c, span_of(w->old_small, w->old_size));
+    } else if (w->old_far) {
+        w->phase = STRING_REPLY; /* said in pieces */
     } else {
         struct store_hold *hold = w->old;
         w->old = NULL; /* goes with the reply */
@@ -62,102 +125,128 @@ void string_write_reply_old(struct client *c, struct string_write *w) {
     }
 }
 
-static void forget_plan(struct string_write *w) {
+static struct span key_of(const struct client *c, const struct string_write *w) {
+    return c->argv[w->key_arg];
+}
+
+static void forget_plan(const struct client *c, struct string_write *w) {
+    if (w->put) store_put_abandon(server.store, &w->put);
+    if (w->local_out) pool_writer_abort(&w->writer, key_of(c, w));
+    string_far_reset(w);
     if (w->old) store_unhold(server.store, &w->old);
-    w->old_there = w->old_in_small = false;
+    w->old_there = w->old_in_small = w->old_far = w->local_out = false;
+    w->wants_text = w->only_old = false;
     w->old_pieces = w->parts = 0;
-    w->size = w->base_version = 0;
+    w->size = w->base_version = w->old_version = 0;
     w->flags &= ~(unsigned)STRING_SINK;
     w->phase = STRING_PLAN;
 }
 
-/* --- the bytes of its parts ------------------------------------------------------------------------------------------------ */
-
-static struct span part_bytes(const struct client *c, const struct string_write *w,
-                              const struct string_part *p) {
-    switch (p->from) {
-    case PART_ARG: return span_of(c->argv[p->index].data + p->offset, p->len);
-    case PART_OLD:
-        return span_of((w->old_in_small ? w->old_small : w->old_piece[p->index].data) + p->offset, p->len);
-    case PART_SMALL: return span_of(w->small + p->offset, p->len);
-    case PART_ZERO: break;
-    }
-    return span_of(NULL, p->len);
-}
-
-static void gather(const struct client *c, const struct string_write *w, char *to) {
-    for (size_t i = 0; i < w->parts; i++) {
-        struct span s = part_bytes(c, w, &w->part[i]);
-        if (s.data)
-            memcpy(to, s.data, s.len);
-        else
-            memset(to, 0, s.len);
-        to += s.len;
-    }
-}
-
-/* true: all of it is written. */
-static bool copy_parts(struct client *c, struct string_write *w, unsigned *budget) {
-    while (w->part_at < w->parts) {
-        if (*budget == 0) return false;
-        struct span s = part_bytes(c, w, &w->part[w->part_at]);
-        size_t n = min_u64(s.len - w->part_done, *budget * BYTES_PER_UNIT);
-        if (s.data)
-            pool_writer_copy(&w->writer, s.data + w->part_done, n);
-        else
-            pool_writer_zero(&w->writer, n);
-        spend(budget, (n + BYTES_PER_UNIT - 1) / BYTES_PER_UNIT);
-        w->part_done += n;
-        if (w->part_done == s.len) {
-            w->part_at++;
-            w->part_done = 0;
-        }
-    }
-    return true;
-}
-
 /* --- the steps --------------------------------------------------------------------------------------------------------------- */
+
+/* What is missing, as far as the books can tell. */
+static void no_room(struct client *c, uint64_t size) {
+    struct store_segment_info info;
+    size_t up = 0, all = 0;
+    uint64_t free = 0;
+    for (uint32_t id = 0; id < store_segment_limit(server.store); id++) {
+        if (!store_segment_get(server.store, id, &info) || info.tier != STORE_TIER_MEMORY) continue;
+        all++;
+        if (info.state != SEGMENT_UP) continue;
+        up++;
+        free += info.size - min_u64(info.size, info.used + info.quarantined);
+    }
+    if (!server.host && all == 0)
+        reply_error(c, "-OOM no pool for values of more than %u bytes: pool-size is 0", STORE_INLINE_MAX);
+    else if (up == 0)
+        reply_error(c,
+                    "-OOM no room for %" PRIu64
+                    " bytes: none of the %zu segments takes new objects (they are down, "
+                    "in maintenance or being drained)",
+                    size, all);
+    else if (store_policy_keeps(server.store))
+        reply_error(c,
+                    "-OOM no room for %" PRIu64 " bytes (%" PRIu64
+                    " are free), and nothing leaves to make some: eviction-policy is noeviction",
+                    size, free);
+    else if (server.host && all == 1)
+        reply_error(c,
+                    "-OOM no room for %" PRIu64
+                    " bytes: all that may be evicted does not make enough of it. Wait "
+                    "for leases to end, unpin keys, or raise pool-size",
+                    size);
+    else
+        reply_error(c,
+                    "-OOM no room for %" PRIu64
+                    " bytes: no segment of the %zu that take new objects has it, and all that "
+                    "may be evicted does not make enough of it (%" PRIu64
+                    " bytes are free in all). Wait for leases to "
+                    "end, unpin keys, or add a node",
+                    size, up, free);
+}
 
 void string_write_failed(struct client *c, tarn_status status, uint64_t size) {
     switch (status) {
-    case TARN_ENOSPACE:
-        if (!server.host)
-            reply_error(c, "-OOM no pool for values of more than %u bytes: pool-size is 0", STORE_INLINE_MAX);
-        else
-            reply_error(c,
-                        "-OOM no room for %" PRIu64
-                        " bytes: all that may be evicted does not make enough of it. Wait "
-                        "for leases to end, unpin keys, or raise pool-size",
-                        size);
-        break;
+    case TARN_ENOSPACE: no_room(c, size); break;
     case TARN_EOOM: reply_error(c, "-OOM command not allowed when used memory > 'maxmemory'."); break;
     default: reply_status(c, status, NULL); break;
     }
 }
 
-static struct span key_of(const struct client *c, const struct string_write *w) {
-    return c->argv[w->key_arg];
+static bool has_version(struct span key, uint64_t version) {
+    struct object *o = store_find(server.store, key);
+    return (o ? store_object_version(o) : 0) == version;
 }
 
-static bool version_is_current(const struct string_write *w, struct span key) {
-    struct object *o = store_find(server.store, key);
-    return (o ? store_object_version(o) : 0) == w->base_version;
+static bool version_is_current(const struct client *c, const struct string_write *w) {
+    return has_version(key_of(c, w), w->base_version) &&
+           (w->old_arg == 0 || has_version(c->argv[w->old_arg], w->old_version));
 }
 
-/* The time of the value that is replaced now, not of the one that the plan saw. */
-static uint64_t expiry_to_keep(const struct string_write *w, struct span key) {
-    if (!(w->flags & STRING_KEEPTTL)) return w->expire_wall_ms;
-    struct object *o = store_find(server.store, key);
+/* The time of the value that is replaced now (or of the one that is copied), not of the one that the plan saw. */
+static uint64_t expiry_to_keep(const struct client *c, const struct string_write *w, struct span key) {
+    if (!(w->flags & (STRING_KEEPTTL | STRING_TAKETTL))) return w->expire_wall_ms;
+    struct object *o = store_find(server.store, w->flags & STRING_TAKETTL ? c->argv[w->old_arg] : key);
     return o ? store_object_expire(server.store, o) : 0;
 }
 
-static bool finish(struct client *c, struct string_write *w, tarn_status status) {
+static void over(struct string_write *w) {
+    w->phase = STRING_OVER;
+}
+
+static void finish(struct client *c, struct string_write *w, tarn_status status) {
     w->failed = status != TARN_OK;
-    if (w->failed)
+    over(w);
+    if (w->failed && status == TARN_EOOM && (!w->owner || w->owner == &w->job))
+        dispatch_turned_away(c); /* MSET may have written other keys */
+    if (w->failed) {
         string_write_failed(c, status, w->size);
-    else
-        w->answer(c, w);
-    return true;
+        return;
+    }
+    if (w->event) notify_key(NOTIFY_STRING, w->event, key_of(c, w));
+    if (w->event && w->expire_wall_ms) notify_key(NOTIFY_GENERIC, "expire", key_of(c, w));
+    w->answer(c, w); /* may change the phase: string_write_reply_old */
+}
+
+/* A plan that lost its race is made again; a key that is written all the time must not keep a client for ever. */
+static void again(struct client *c, struct string_write *w) {
+    forget_plan(c, w);
+    if (++w->tries < 64) return;
+    w->failed = true;
+    over(w);
+    reply_error(c, "-TRYAGAIN the key was written by others each time");
+}
+
+static void follow(struct client *c, struct string_write *w, enum string_flow flow, enum string_phase next) {
+    switch (flow) {
+    case STRING_GO_ON: w->phase = next; break;
+    case STRING_WAIT: break;
+    case STRING_AGAIN: again(c, w); break;
+    case STRING_FAILED:
+        w->failed = true;
+        over(w);
+        break;
+    }
 }
 
 /* After a commit. The put was opened with another time, or with none. */
@@ -166,117 +255,204 @@ static void set_expiry(struct string_write *w, struct span key, uint64_t wall_ms
     if (o && store_object_expire(server.store, o) != wall_ms) store_expire(server.store, o, wall_ms);
 }
 
-static bool commit_sink(struct client *c, struct string_write *w) {
+static void commit_sink(struct client *c, struct string_write *w) {
     struct span key = key_of(c, w);
-    uint64_t wall_ms = expiry_to_keep(w, key);
+    uint64_t wall_ms = expiry_to_keep(c, w, key);
     tarn_status status = big_sink_commit(&w->sink, key);
     if (status == TARN_OK) set_expiry(w, key, wall_ms);
     /* Another SET of the key came after this one had begun, and won: as if this one had been a moment earlier. */
     if (status == TARN_ETOKEN) status = TARN_OK;
-    return finish(c, w, status);
+    finish(c, w, status);
 }
 
-static bool write_small(struct client *c, struct string_write *w, unsigned *budget) {
+static void write_small(struct client *c, struct string_write *w, unsigned *budget) {
     char value[STORE_INLINE_MAX];
     struct span key = key_of(c, w);
-    struct store_put_options options = pool_writer_options(expiry_to_keep(w, key));
+    struct store_put_options options = pool_writer_options(expiry_to_keep(c, w, key));
     struct store_batch batch;
-    gather(c, w, value);
+    string_gather(c, w, value);
     store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
     tarn_status status = store_set_inline(server.store, &batch, key, span_of(value, w->size),
                                           crc32c(0, value, w->size), &options, budget);
-    if (status == TARN_EAGAIN)
-        return false; /* room in the books: plans again, the key may change meanwhile */
-    return finish(c, w, status);
+    if (status == TARN_EAGAIN) /* room in the books: plans again, the key may change meanwhile */
+        forget_plan(c, w);
+    else
+        finish(c, w, status);
 }
 
-/* A plan that lost its race is made again; a key that is written all the time must not keep a client for ever. */
-static bool again(struct client *c, struct string_write *w) {
-    forget_plan(w);
-    if (++w->tries < 64) return false;
-    w->failed = true;
-    reply_error(c, "-TRYAGAIN the key was written by others each time");
-    return true;
-}
-
-static bool opened(struct client *c, struct string_write *w, tarn_status status) {
+/* There is space. Where it is not as expected the put is opened anew: one whose writer is this process' memory alone has
+ * other rights than one whose bytes travel. */
+static void opened(struct client *c, struct string_write *w, tarn_status status) {
     if (status == TARN_EAGAIN) {
         w->phase = STRING_ROOM;
-        return false;
+        return;
     }
     struct store_put *put = w->put;
     w->put = NULL;
-    if (status == TARN_EBUSY) return again(c, w); /* superseded while room was being made */
-    if (status != TARN_OK) return finish(c, w, status);
-    pool_writer_open(&w->writer, put, w->size);
+    if (status == TARN_EBUSY) { /* superseded while room was being made */
+        again(c, w);
+        return;
+    }
+    if (status != TARN_OK) {
+        finish(c, w, status);
+        return;
+    }
     w->part_at = w->part_done = 0;
+    w->local_out = pool_writer_open(&w->writer, put, w->size);
+    likely_elsewhere = !w->local_out;
+    if (!w->local_out && w->elsewhere) {
+        string_far_open(c, w, put);
+    } else if (!w->local_out) {
+        w->elsewhere = true;
+        store_put_revoke(server.store, key_of(c, w), store_put_token(put));
+        forget_plan(c, w); /* plans again, and knows better */
+        return;
+    }
     w->phase = STRING_COPY;
-    return false;
 }
 
-static bool open_put(struct client *c, struct string_write *w, unsigned *budget) {
-    struct store_put_options options = pool_writer_options(w->expire_wall_ms);
+static void open_put(struct client *c, struct string_write *w, unsigned *budget) {
+    struct span avoid[STRING_AVOID_MAX];
+    struct store_put_options options = string_far_options(w, w->expire_wall_ms, avoid);
+    uint64_t session = w->elsewhere ? w->far->session.id : c->id;
     struct store_batch batch;
     store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
     tarn_status status =
-        store_put_start(server.store, &batch, key_of(c, w), w->size, &options, c->id, budget, &w->put);
-    return opened(c, w, status);
+        store_put_start(server.store, &batch, key_of(c, w), w->size, &options, session, budget, &w->put);
+    opened(c, w, status);
 }
 
-static bool copy_and_commit(struct client *c, struct string_write *w, unsigned *budget) {
+static void open_or_commit(struct client *c, struct string_write *w, unsigned *budget) {
+    if (w->only_old)
+        string_write_reply_old(c, w);
+    else if (w->flags & STRING_SINK)
+        commit_sink(c, w);
+    else if (w->size <= STORE_INLINE_MAX)
+        write_small(c, w, budget);
+    else if (!server.host && store_segment_count(server.store) == 0)
+        finish(c, w, TARN_ENOSPACE);
+    else
+        open_put(c, w, budget);
+}
+
+/* All bytes are where they belong. */
+static void commit(struct client *c, struct string_write *w) {
     struct span key = key_of(c, w);
-    if (!copy_parts(c, w, budget)) return false;
-    if ((w->flags & STRING_CHECK) && !version_is_current(w, key)) {
-        pool_writer_abort(&w->writer, key);
-        return again(c, w);
+    tarn_status status;
+    if ((w->flags & STRING_CHECK) && !version_is_current(c, w)) {
+        again(c, w);
+        return;
     }
-    uint64_t wall_ms = expiry_to_keep(w, key);
-    tarn_status status = pool_writer_end(&w->writer, key);
-    w->phase = STRING_PLAN;                        /* the writer is over */
-    if (status == TARN_ETOKEN) return again(c, w); /* superseded: ours is the later one now */
+    uint64_t wall_ms = expiry_to_keep(c, w, key);
+    if (w->local_out) {
+        w->local_out = false; /* the writer is over */
+        status = pool_writer_end(&w->writer, key);
+    } else {
+        enum string_flow flow = string_far_end(c, w, &status);
+        if (flow != STRING_GO_ON) {
+            follow(c, w, flow, STRING_OVER);
+            return;
+        }
+    }
+    if (status == TARN_ETOKEN) { /* superseded: ours is the later one now */
+        again(c, w);
+        return;
+    }
     if (status == TARN_OK) set_expiry(w, key, wall_ms);
-    return finish(c, w, status);
+    finish(c, w, status);
 }
 
-static bool plan_and_open(struct client *c, struct string_write *w, unsigned *budget) {
-    forget_plan(w);
-    if (!w->plan(c, w)) return true;
-    if (w->flags & STRING_SINK) return commit_sink(c, w);
-    if (w->size <= STORE_INLINE_MAX) return write_small(c, w, budget);
-    if (!server.host) return finish(c, w, TARN_ENOSPACE);
-    return open_put(c, w, budget);
+static void copy(struct client *c, struct string_write *w, unsigned *budget) {
+    enum string_flow flow = string_copy_parts(c, w, budget);
+    if (w->local_out && flow == STRING_GO_ON) {
+        commit(c, w);
+        return;
+    }
+    if (!w->local_out && flow == STRING_WAIT && remote_write_status(w->far->out) < TARN_OK &&
+        remote_write_status(w->far->out) != TARN_EAGAIN)
+        flow = STRING_GO_ON; /* it takes no more: see why */
+    follow(c, w, flow, STRING_SENT);
+}
+
+/* Others wrote to the key meanwhile, in good order: that is no lost race. */
+static void turn(struct client *c, struct string_write *w) {
+    enum string_flow flow = string_far_turn(c, w);
+    if (flow == STRING_AGAIN)
+        forget_plan(c, w);
+    else
+        follow(c, w, flow, STRING_CLAIM);
+}
+
+static void sent(struct client *c, struct string_write *w) {
+    enum string_flow flow = string_far_sent(c, w);
+    if (flow == STRING_GO_ON)
+        commit(c, w);
+    else
+        follow(c, w, flow, STRING_OVER);
+}
+
+static void plan(struct client *c, struct string_write *w, unsigned *budget) {
+    forget_plan(c, w);
+    if (!w->plan(c, w)) {
+        over(w);
+        return;
+    }
+    bool elsewhere = !w->only_old && !(w->flags & STRING_SINK) && w->size > STORE_INLINE_MAX &&
+                     (w->elsewhere || !server.host || likely_elsewhere);
+    if (LIKELY(!elsewhere && !string_far_needed(w))) {
+        open_or_commit(c, w, budget);
+        return;
+    }
+    if (!w->owner) return; /* not before it has its place in memory */
+    string_far_get(w);
+    w->elsewhere |= elsewhere;
+    w->phase = w->wants_text ? STRING_TEXT : STRING_TURN;
+}
+
+bool string_write_elsewhere(void) {
+    return likely_elsewhere;
 }
 
 bool string_write_step(struct client *c, struct string_write *w, unsigned *budget) {
     for (;;) {
-        bool done;
-        int before = (int)w->phase;
+        enum string_phase before = w->phase;
+        w->waits = false;
         switch (w->phase) {
-        case STRING_PLAN: done = plan_and_open(c, w, budget); break;
-        case STRING_ROOM: done = opened(c, w, store_put_continue(server.store, w->put, budget)); break;
-        case STRING_COPY: done = copy_and_commit(c, w, budget); break;
-        default: TARN_ASSERT(0); return true;
+        case STRING_PLAN: plan(c, w, budget); break;
+        case STRING_TEXT: follow(c, w, string_far_text(c, w), STRING_PLAN); break;
+        case STRING_TURN: turn(c, w); break;
+        case STRING_CLAIM: follow(c, w, string_far_claim(c, w), STRING_SESSION); break;
+        case STRING_SESSION: follow(c, w, string_far_session(w), STRING_PROBE); break;
+        case STRING_PROBE: follow(c, w, string_far_probe(c, w), STRING_OPEN); break;
+        case STRING_OPEN: open_or_commit(c, w, budget); break;
+        case STRING_ROOM: opened(c, w, store_put_continue(server.store, w->put, budget)); break;
+        case STRING_COPY: copy(c, w, budget); break;
+        case STRING_SENT: sent(c, w); break;
+        case STRING_REPLY: follow(c, w, string_far_reply(c, w), STRING_OVER); break;
+        case STRING_OVER: break;
         }
-        if (done) {
+        if (w->phase == STRING_OVER) {
             spend(budget, 1);
             return true;
         }
-        if (*budget == 0 || (int)w->phase == before) return false;
+        if (*budget == 0 || w->phase == before) return false;
     }
 }
 
 void string_write_clean(struct client *c, struct string_write *w) {
-    if (w->put) store_put_abandon(server.store, &w->put);
-    if (w->phase == STRING_COPY) pool_writer_abort(&w->writer, key_of(c, w));
     if (w->sink) {
         cmd_big_abort(w->sink);
         w->sink = NULL;
     }
-    forget_plan(w);
+    forget_plan(c, w);
+    string_far_free(w);
 }
 
 static bool job_step(struct client *c, struct job *job, unsigned *budget) {
-    return string_write_step(c, CONTAINER_OF(job, struct string_write, job), budget);
+    struct string_write *w = CONTAINER_OF(job, struct string_write, job);
+    bool done = string_write_step(c, w, budget);
+    job->runnable = !w->waits;
+    return done;
 }
 
 static void job_destroy(struct client *c, struct job *job) {
@@ -295,5 +471,6 @@ void string_write_run(struct client *c, struct string_write *w) {
     }
     struct string_write *kept = xmemdup(w, sizeof(*w));
     kept->job = (struct job){.step = job_step, .destroy = job_destroy, .runnable = true};
+    kept->owner = &kept->job;
     job_start(c, &kept->job);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 #include "base/assert.h"
+#include "cmd/families.h"
 
 #define SLOTS        512u /* power of two, at least four times the top-level commands */
 #define NAME_LEN_MAX 16u  /* two words tell longer names apart no more */
@@ -17,13 +18,21 @@ struct slot {
     const struct cmd *cmd;
 };
 
-static struct cmd *const parts[] = {table_string, table_generic, table_pool, table_connection, table_server};
+static struct cmd *const parts[] = {table_string,     table_generic,     table_pool,
+                                    table_connection, table_transaction, table_server};
 
 static struct slot slots[SLOTS];
 static const struct cmd **top;
-static size_t top_count;
+static size_t top_count, top_fixed; /* fixed: of parts; the rest was added */
 static struct cmd_stat *stats;
-static size_t stat_count;
+static size_t stat_count, stat_fixed; /* added ones in the order of top */
+static size_t stat_gone;              /* one for all that were removed, for those who still point to them */
+unsigned table_changes;
+static struct {
+    char *name;
+    const struct cmd *cmd;
+} renamed[TABLE_RENAMED_MAX];
+static size_t renamed_count;
 
 static inline uint64_t load(const char *p, size_t n) {
     uint64_t w = 0;
@@ -54,18 +63,29 @@ static inline size_t name_slot(const uint64_t word[2], size_t len) {
     return (size_t)(((word[0] ^ (word[1] * 31) ^ len) * UINT64_C(0x9E3779B97F4A7C15)) >> 40) & (SLOTS - 1);
 }
 
+/* What is not in the slots: commands of modules, and those that have another name than their own. */
+static const struct cmd *find_added(struct span name) {
+    for (size_t i = top_fixed; i < top_count; i++)
+        if (span_case_eq(name, top[i]->name)) return top[i];
+    for (size_t i = 0; i < renamed_count; i++)
+        if (span_case_eq(name, renamed[i].name)) return renamed[i].cmd;
+    return NULL;
+}
+
 const struct cmd *table_find(struct span name) {
     uint64_t word[2];
-    if (UNLIKELY(name.len - 1 >= NAME_LEN_MAX || name.data == NULL)) return NULL;
+    if (UNLIKELY(name.len - 1 >= NAME_LEN_MAX || name.data == NULL))
+        return name.len > 0 && name.data != NULL ? find_added(name) : NULL;
     name_fold(name, word);
     for (size_t i = name_slot(word, name.len);; i = (i + 1) & (SLOTS - 1)) {
         const struct slot *s = &slots[i];
-        if (s->cmd == NULL) return NULL;
+        if (s->cmd == NULL) return find_added(name);
         if (LIKELY(s->word[0] == word[0] && s->word[1] == word[1] && s->len == name.len)) return s->cmd;
     }
 }
 
 const struct cmd *table_find_sub(const struct cmd *container, struct span name) {
+    if (UNLIKELY(name.data == NULL)) return NULL;
     for (const struct cmd *s = container->sub; s != NULL && s->name != NULL; s++)
         if (span_case_eq(name, s->name)) return s;
     return NULL;
@@ -107,8 +127,10 @@ void table_init(void) {
             for (const struct cmd *s = c->sub; s != NULL && s->name != NULL; s++) all++;
         }
     TARN_ASSERT(top_count * 4 <= SLOTS);
-    top = xcalloc(top_count, sizeof(struct cmd *));
-    stats = xcalloc(all, sizeof(*stats));
+    top = xcalloc(top_count + TABLE_ADDED_MAX, sizeof(struct cmd *));
+    stat_gone = all + TABLE_ADDED_MAX;
+    stats = xcalloc(stat_gone + 1, sizeof(*stats));
+    top_fixed = top_count;
     stat_count = 0;
     memset(slots, 0, sizeof(slots));
     size_t n = 0;
@@ -121,13 +143,81 @@ void table_init(void) {
             /* The subcommand arrays are not const objects, only shown so. */
             for (struct cmd *s = (struct cmd *)c->sub; s != NULL && s->name != NULL; s++) stat_init(s, c);
         }
+    stat_fixed = stat_count;
+}
+
+const struct cmd *table_declared(struct span name) {
+    const char *bar = name.len > 0 ? memchr(name.data, '|', name.len) : NULL;
+    struct span first = bar != NULL ? span_of(name.data, (size_t)(bar - name.data)) : name;
+    for (size_t i = 0; i < top_count; i++) {
+        if (!span_case_eq(first, top[i]->name)) continue;
+        return bar == NULL
+                   ? top[i]
+                   : table_find_sub(top[i], span_of(bar + 1, (size_t)(name.data + name.len - bar - 1)));
+    }
+    return NULL;
+}
+
+/* No name has that length, so the slot is passed over. */
+static void slot_close(const struct cmd *cmd) {
+    for (size_t i = 0; i < SLOTS; i++)
+        if (slots[i].cmd == cmd) slots[i].len = 0;
+}
+
+tarn_status table_rename(struct span from, struct span to) {
+    const struct cmd *cmd = table_find(from);
+    size_t own = 0;
+    if (cmd == NULL) return TARN_ENOTFOUND;
+    if (to.len > 0 && table_find(to) != NULL) return TARN_EEXISTS;
+    while (own < renamed_count && !span_case_eq(from, renamed[own].name)) own++;
+    if (own == renamed_count && to.len > 0 && own == TABLE_RENAMED_MAX) return TARN_ELIMIT;
+    if (own < renamed_count) { /* for the second time */
+        free(renamed[own].name);
+        renamed[own] = renamed[--renamed_count];
+    }
+    slot_close(cmd);
+    if (to.len == 0) return TARN_OK;
+    char *name = xmalloc(to.len + 1);
+    memcpy(name, to.data, to.len);
+    name[to.len] = '\0';
+    renamed[renamed_count].name = name;
+    renamed[renamed_count++].cmd = cmd;
+    return TARN_OK;
+}
+
+tarn_status table_add(struct cmd *cmd) {
+    if (strlen(cmd->name) >= sizeof(stats->name)) return TARN_EINVAL;
+    if (table_find(span_str(cmd->name)) != NULL) return TARN_EEXISTS;
+    if (top_count - top_fixed == TABLE_ADDED_MAX) return TARN_ELIMIT;
+    top[top_count++] = cmd;
+    stats[stat_count] = (struct cmd_stat){0};
+    stat_init(cmd, NULL);
+    table_changes++;
+    return TARN_OK;
+}
+
+/* The last one takes its place. */
+void table_remove(struct cmd *cmd) {
+    size_t i = top_fixed;
+    while (i < top_count && top[i] != cmd) i++;
+    if (i >= top_count) return;
+    struct cmd_stat *s = &stats[stat_fixed + (i - top_fixed)];
+    free(s->latency);
+    top[i] = top[--top_count];
+    *s = stats[--stat_count];
+    struct cmd *moved = (struct cmd *)(uintptr_t)top[i]; /* added ones are no const objects */
+    moved->stat_index = (unsigned)(s - stats);
+    cmd->stat_index = (unsigned)stat_gone;
+    table_changes++;
 }
 
 void table_free(void) {
     for (size_t i = 0; i < stat_count; i++) free(stats[i].latency);
+    if (stats != NULL) free(stats[stat_gone].latency);
     free(stats);
     free(top);
-    stats = NULL, top = NULL, stat_count = 0, top_count = 0;
+    while (renamed_count > 0) free(renamed[--renamed_count].name);
+    stats = NULL, top = NULL, stat_count = 0, top_count = 0, top_fixed = 0;
 }
 
 size_t table_count(void) {
@@ -154,12 +244,12 @@ void table_stat_reset(void) {
     }
 }
 
-void table_stat_latency(struct cmd_stat *stat, uint64_t us) {
+void table_stat_latency(struct cmd_stat *stat, uint64_t ns) {
     if (UNLIKELY(stat->latency == NULL)) {
         stat->latency = xmalloc(sizeof(*stat->latency));
         hist_init(stat->latency);
     }
-    hist_add(stat->latency, us);
+    hist_add(stat->latency, ns);
 }
 
 /* --- keys
@@ -190,10 +280,27 @@ static int64_t spec_keys(const struct cmd_key_spec *k, const struct span *argv, 
     return (int64_t)n;
 }
 
+static bool says(const struct span *argv, size_t argc, size_t from, const char *word) {
+    for (size_t i = from; i < argc; i++)
+        if (argv[i].data != NULL && span_case_eq(argv[i], word)) return true;
+    return false;
+}
+
+/* What SET and BITFIELD do depends on their options: SET with GET reads, without it only writes; BITFIELD writes where it says SET
+ * or INCRBY, which no other argument of it can be. */
+static unsigned variable_flags(const struct cmd *cmd, unsigned flags, const struct span *argv, size_t argc) {
+    flags &= ~(unsigned)KEY_VARIABLE;
+    if (cmd->run == cmd_bitfield)
+        return says(argv, argc, 2, "set") || says(argv, argc, 2, "incrby") ? flags : KEY_RO | KEY_ACCESS;
+    return says(argv, argc, 3, "get") ? flags : (flags & ~(unsigned)(KEY_RW | KEY_ACCESS)) | KEY_OW;
+}
+
 int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, table_key_fn fn, void *arg) {
     int64_t n = 0;
     for (size_t i = 0; i < ARRAY_LEN(cmd->keys) && cmd->keys[i].flags != 0; i++) {
-        int64_t k = spec_keys(&cmd->keys[i], argv, argc, fn, arg);
+        struct cmd_key_spec spec = cmd->keys[i];
+        if (UNLIKELY(spec.flags & KEY_VARIABLE)) spec.flags = variable_flags(cmd, spec.flags, argv, argc);
+        int64_t k = spec_keys(&spec, argv, argc, fn, arg);
         if (k < 0) return -1;
         n += k;
     }
@@ -205,13 +312,14 @@ int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, 
 
 void table_categories(const struct cmd *cmd, void (*fn)(void *arg, const char *name), void *arg) {
     char name[24];
-    bool container = cmd->run == NULL, admin = false;
-    if (!container && cmd->flags & CMD_WRITE) fn(arg, "@write");
-    if (!container && cmd->flags & CMD_READONLY) fn(arg, "@read");
+    bool admin = cmd->categories != NULL && strstr(cmd->categories, "@admin") != NULL;
+    /* What is the operator's is no reading and writing of values: who may do that may not do this. */
+    bool values = cmd->run != NULL && !admin && !(cmd->flags & CMD_ADMIN);
+    if (values && cmd->flags & CMD_WRITE) fn(arg, "@write");
+    if (values && cmd->flags & CMD_READONLY) fn(arg, "@read");
     for (const char *p = cmd->categories; p != NULL && *p != '\0';) {
         size_t n = strcspn(p, " ");
         snprintf(name, sizeof(name), "%.*s", (int)n, p);
-        if (strcmp(name, "@admin") == 0) admin = true;
         fn(arg, name);
         p += n + strspn(p + n, " ");
     }
@@ -228,6 +336,7 @@ void table_flags(const struct cmd *cmd, void (*fn)(void *arg, const char *name),
         {CMD_WRITE, "write"},
         {CMD_READONLY, "readonly"},
         {CMD_DENYOOM, "denyoom"},
+        {CMD_MODULE, "module"},
         {CMD_ADMIN, "admin"},
         {CMD_PUBSUB, "pubsub"},
         {CMD_NOSCRIPT, "noscript"},

@@ -12,12 +12,28 @@ struct cmd_stat {
     char name[40];            /* "get", "config|get" */
     uint64_t calls, ns;
     uint64_t rejected, failed; /* refused before it ran; answered an error */
-    struct hist *latency;      /* us; NULL until called. The caller of table_stat_add need not care */
+    struct hist *latency;      /* ns; NULL until called. The caller of table_stat_add need not care */
 };
 
 /* Once, before anything else. Aborts on a contradictory table. */
 void table_init(void);
 void table_free(void);
+
+/* Commands that come and go: those of modules. cmd stays the caller's, and must be there until the end of the process: somebody may
+ * have looked it up before it was removed (a queue of MULTI). TARN_EEXISTS, TARN_ELIMIT; TARN_EINVAL: its name is too long. Removing
+ * one that is not there does nothing. */
+#define TABLE_ADDED_MAX 128u
+tarn_status table_add(struct cmd *cmd);
+void table_remove(struct cmd *cmd);
+/* Grows when commands come or go: who has looked some up ahead looks again. */
+extern unsigned table_changes;
+
+/* From now on a command has another name for clients (to "": none); for rules of users, figures and the log it keeps its own.
+ * TARN_ENOTFOUND, TARN_EEXISTS, TARN_ELIMIT. */
+#define TABLE_RENAMED_MAX 256u
+tarn_status table_rename(struct span from, struct span to);
+/* The command that was declared with that name, whatever clients call it; NULL: unknown. */
+const struct cmd *table_declared(struct span name);
 
 /* The command of that name, any case; NULL: unknown. A container when it has subcommands. */
 const struct cmd *table_find(struct span name);
@@ -26,7 +42,7 @@ const struct cmd *table_find_sub(const struct cmd *container, struct span name);
 /* "config|get" or "get". */
 const struct cmd *table_find_full(struct span name);
 
-/* Top-level commands in table order; i < table_count(). */
+/* Top-level commands in table order, then those that were added; i < table_count(). */
 size_t table_count(void);
 const struct cmd *table_at(size_t i);
 
@@ -34,7 +50,7 @@ struct cmd_stat *table_stat(const struct cmd *cmd);
 size_t table_stat_count(void);
 struct cmd_stat *table_stat_at(size_t i);
 void table_stat_reset(void);
-void table_stat_latency(struct cmd_stat *stat, uint64_t us);
+void table_stat_latency(struct cmd_stat *stat, uint64_t ns);
 
 /* The positions of all keys of argv[0..argc), through fn. -1: the request does not fit the key specs. Returns
  * how many. */
@@ -51,7 +67,8 @@ void table_categories(const struct cmd *cmd, void (*fn)(void *arg, const char *n
 void table_flags(const struct cmd *cmd, void (*fn)(void *arg, const char *name), void *arg);
 
 /* The parts, ended by a NULL name. Not const: table_init writes stat_index. */
-extern struct cmd table_string[], table_generic[], table_pool[], table_connection[], table_server[];
+extern struct cmd table_string[], table_generic[], table_pool[], table_connection[], table_transaction[],
+    table_server[];
 
 #define ONE_KEY(f)                                                                                           \
     {                                                                                                        \
@@ -60,6 +77,17 @@ extern struct cmd table_string[], table_generic[], table_pool[], table_connectio
 #define SUB_KEY(f)                                                                                           \
     {                                                                                                        \
         { (f), 2, false, 0, 1, 0, NULL }                                                                     \
+    }
+/* argv[1] and argv[2], alike or not. */
+#define KEYS_BOTH(f)                                                                                         \
+    {                                                                                                        \
+        { (f), 1, false, 1, 1, 0, NULL }                                                                     \
+    }
+#define TWO_KEYS(f1, f2)                                                                                     \
+    {                                                                                                        \
+        {(f1), 1, false, 0, 1, 0, NULL}, {                                                                   \
+            (f2), 2, false, 0, 1, 0, NULL                                                                    \
+        }                                                                                                    \
     }
 #define ALL_KEYS(f)                                                                                          \
     {                                                                                                        \

@@ -76,6 +76,18 @@ void waiters_notify(void *arg, struct span key) {
     for (struct waiter *w = a->first; w; w = w->next) job_wake(w->job);
 }
 
+static void wake_key(void *arg, struct htab_node *node) {
+    const struct awaited *a = CONTAINER_OF(node, const struct awaited, node);
+    for (struct waiter *w = a->first; w; w = w->next) job_wake(w->job);
+}
+
+void waiters_wake_all(void) {
+    uint64_t cursor = 0;
+    if (waiting == 0) return;
+    do cursor = htab_scan(&table, cursor, wake_key, NULL);
+    while (cursor);
+}
+
 size_t waiters_count(void) {
     return waiting;
 }

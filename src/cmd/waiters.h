@@ -9,6 +9,8 @@ struct waiter *waiter_add(struct job *job, struct span key);
 void waiter_remove(struct waiter **waiter_p);
 /* store_events.complete: notes the key; waiters_run wakes them outside the books. */
 void waiters_notify(void *arg, struct span key);
+/* What was away may be back: all of them look again. */
+void waiters_wake_all(void);
 size_t waiters_count(void);
 
 #endif

@@ -11,6 +11,7 @@
 #include <sys/queue.h>
 
 #include "base/htab.h"
+#include "base/segment_header.h"
 #include "engine/engine.h"
 #include "transport/transport.h"
 
@@ -37,7 +38,7 @@ struct engine_target {
 
 struct engine_kind {
     enum engine_transport name;
-    const struct transport_ops *ops;
+    const struct transport_ops *ops; /* NULL: it is not there (yet) */
     struct transport_domain *domain;
     struct transport_limits limits;
     LIST_HEAD(, engine_target) targets;
@@ -47,16 +48,26 @@ struct engine_kind {
 struct engine_route {
     struct engine_target *target;  /* NULL: this kind does not lead there */
     struct transport_key *keys[2]; /* read, write; only where the transport is not TRANSPORT_GRANTED */
+    const char *lent[2];           /* where their memory starts, once pointers into it are out */
     uint8_t attach[2][GRANT_SIZE];
     bool may_attach[2];
+    void *packed[2]; /* what its host packed, for those who need it; NULL: nothing */
+    size_t packed_len[2];
     uint64_t bad_until_ms; /* AUTO takes another kind until then */
+    bool doubtful;         /* ... because what is packed here led nowhere */
 };
+/* Then TARN_ESTALE may only mean that what we have of the host's keys is older than they are: another way may know better. */
+static inline bool engine_route_has_packed(const struct engine_route *r) {
+    return r->packed_len[0] + r->packed_len[1] > 0;
+}
 
-struct engine_retired { /* a key whose memory may still be looked at by views */
+struct engine_retired { /* a key whose memory may still be looked at: by views, or by operations under way */
     struct engine_retired *next;
     struct engine_kind *kind;
     struct transport_key *key;
     struct engine_target *target;
+    const char *lent;
+    uint64_t size; /* of its memory */
 };
 
 struct engine_seg {
@@ -64,8 +75,15 @@ struct engine_seg {
     struct engine_seg *next_free;
     uint32_t id, epoch;
     uint64_t size;
-    bool current; /* nobody has said otherwise */
+    uint8_t content[SEGMENT_CONTENT_SIZE]; /* zeroes: not known */
+    bool current;                          /* nobody has said otherwise */
     struct engine_route routes[ENGINE_KINDS_MAX];
+};
+
+struct engine_memory {
+    LIST_ENTRY(engine_memory) link;
+    struct engine_buffer buffer; /* fd: our own copy, of a device's */
+    struct transport_memory *at[ENGINE_KINDS_MAX];
 };
 
 struct engine {
@@ -74,32 +92,52 @@ struct engine {
     struct engine_kind kinds[ENGINE_KINDS_MAX];
     unsigned n_kinds;
     struct htab segments;
+    LIST_HEAD(, engine_memory) memories; /* the caller's, registered */
+    unsigned devices;                    /* of these, memory of a device */
     struct engine_retired *retired;
+    struct engine_retired *doomed; /* keys to be closed when the operations that are under way have ended */
     struct engine_stats stats;
 };
 
 /* engine.c */
 struct engine_seg *engine_find(const struct engine *e, uint32_t id);
+const uint8_t *engine_content(const struct engine_seg *seg); /* NULL: not known */
+/* What of the caller's is registered of [addr, addr + len); NULL: nothing. */
+struct engine_memory *engine_memory_at(const struct engine *e, const void *addr, size_t len);
 
 /* route.c */
-void engine_route_set(struct engine *e, struct engine_seg *seg, unsigned kind, const char *uri,
-                      const uint8_t *attach_read, const uint8_t *attach_write);
+struct engine_way {  /* how a segment is reached by one kind */
+    const char *uri; /* NULL: not */
+    const uint8_t *attach[2];
+    const void *packed[2];
+    size_t packed_len[2];
+};
+void engine_route_set(struct engine *e, struct engine_seg *seg, unsigned kind, const struct engine_way *way);
 void engine_route_clear(struct engine *e, struct engine_seg *seg, unsigned kind);
 void engine_route_close_key(struct engine *e, struct engine_seg *seg, unsigned kind, bool writable);
+void engine_route_free_doomed(struct engine *e); /* nothing is under way */
 void engine_route_free_retired(struct engine *e);
+void engine_route_free_unused(struct engine *e, bool (*used)(void *arg, const void *start, uint64_t size),
+                              void *arg);
+/* The key whose memory at lies in, which may be one that is only kept for views. NULL: none. */
+struct transport_key *engine_route_key_at(const struct engine *e, const struct engine_seg *seg,
+                                          const void *at, const struct engine_kind **kind_p, bool *retired_p);
+/* The first byte of the readers' mapping that at lies in, and the size of its segment. NULL: it is in none. */
+const void *engine_route_lent(const struct engine *e, const struct engine_seg *seg, const void *at,
+                              uint64_t *size_p, bool *retired_p);
 /* A way did not work: others are preferred for a while; on TARN_ESTALE its mappings are dropped, and the owner will be told by
  * engine_segment_known. */
 void engine_route_failed(struct engine *e, struct engine_seg *seg, unsigned kind, tarn_status status,
                          uint64_t now_ms);
-/* The best kind at this moment, n_kinds: none. */
+/* The best kind at this moment, n_kinds: none. device: only kinds that have registered that memory; NULL: all. */
 unsigned engine_route_choose(const struct engine *e, const struct engine_seg *seg, bool write,
-                             uint64_t now_ms);
-/* Attaches where that is needed. key_p: NULL when the transport does without. May block until the deadline. */
+                             const struct engine_memory *device, uint64_t now_ms);
+/* Attaches where that is needed; to_lend: for pointers into it. key_p: NULL when the transport does without. May block until the deadline. */
 tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned kind, bool write,
-                             uint64_t deadline_boot_ms, struct transport_key **key_p);
-/* A stream for bytes more, connecting where it must. */
+                             bool to_lend, uint64_t deadline_boot_ms, struct transport_key **key_p);
+/* A stream for bytes more, connecting where it must, within patience_ms (0: the engine's own time). */
 tarn_status engine_route_stream(struct engine *e, struct engine_target *t, bool spread, uint64_t bytes,
-                                uint64_t now_ms, struct engine_stream **stream_p);
+                                uint64_t patience_ms, uint64_t now_ms, struct engine_stream **stream_p);
 /* Closes streams that have failed, with no slice on them, or, with idle_ms, have not been used for that long. */
 void engine_route_reap(struct engine *e, uint64_t now_ms, uint64_t idle_ms);
 /* Closes a stream and waits until the transport has let go of all its operations. */

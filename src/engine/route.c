@@ -47,7 +47,7 @@ static void target_put(struct engine_target **target_p) {
 }
 
 static tarn_status stream_open(struct engine *e, struct engine_target *t, struct engine_stream *s,
-                               uint64_t now_ms) {
+                               uint64_t patience_ms, uint64_t now_ms) {
     if (s->endpoint != NULL) {
         tarn_status status = t->kind->ops->endpoint_status(s->endpoint);
         if (status == TARN_OK) s->was_up = true;
@@ -55,8 +55,9 @@ static tarn_status stream_open(struct engine *e, struct engine_target *t, struct
         engine_stream_close(t->kind, s);
     }
     e->stats.connects++;
-    tarn_status status =
-        t->kind->ops->connect(t->kind->domain, t->uri, now_ms + e->config.connect_timeout_ms, &s->endpoint);
+    uint64_t limit_ms = e->config.connect_timeout_ms;
+    if (patience_ms != 0) limit_ms = min_u64(limit_ms, patience_ms);
+    tarn_status status = t->kind->ops->connect(t->kind->domain, t->uri, now_ms + limit_ms, &s->endpoint);
     if (status != TARN_OK) e->stats.connect_failures++;
     return status;
 }
@@ -64,7 +65,7 @@ static tarn_status stream_open(struct engine *e, struct engine_target *t, struct
 /* Slices of one large transfer go to one stream each. Everything else stays on a stream until that has enough to do: small
  * operations want to be in few system calls, not on many connections. */
 tarn_status engine_route_stream(struct engine *e, struct engine_target *t, bool spread, uint64_t bytes,
-                                uint64_t now_ms, struct engine_stream **stream_p) {
+                                uint64_t patience_ms, uint64_t now_ms, struct engine_stream **stream_p) {
     unsigned n = (t->kind->limits.flags & TRANSPORT_STREAMS) != 0 ? e->config.streams : 1;
     struct engine_stream *s = &t->streams[t->next % n];
     if (spread || s->outstanding_bytes + bytes > SPREAD_BYTES) {
@@ -73,7 +74,7 @@ tarn_status engine_route_stream(struct engine *e, struct engine_target *t, bool 
         }
         t->next = (unsigned)(s - t->streams);
     }
-    tarn_status status = stream_open(e, t, s, now_ms);
+    tarn_status status = stream_open(e, t, s, patience_ms, now_ms);
     if (status != TARN_OK) return status;
     s->used_ms = now_ms;
     *stream_p = s;
@@ -106,43 +107,120 @@ void engine_route_reap(struct engine *e, uint64_t now_ms, uint64_t idle_ms) {
 
 /* --- keys --- */
 
-/* A view may still look at read-only memory, whatever became of its epochs; so that stays until the engine goes. */
-static void retire(struct engine *e, struct engine_kind *k, struct engine_target *t,
-                   struct transport_key **key_p) {
+static void put_aside(struct engine_retired **list, struct engine_seg *seg, struct engine_kind *k,
+                      struct engine_route *route, bool writable) {
     struct engine_retired *r = xcalloc(1, sizeof(*r));
-    *r = (struct engine_retired){.next = e->retired, .kind = k, .key = *key_p, .target = t};
-    t->users++;
-    e->retired = r;
-    *key_p = NULL;
+    *r = (struct engine_retired){.next = *list,
+                                 .kind = k,
+                                 .key = route->keys[writable],
+                                 .target = route->target,
+                                 .lent = route->lent[writable],
+                                 .size = seg->size};
+    route->target->users++;
+    *list = r;
 }
 
 void engine_route_close_key(struct engine *e, struct engine_seg *seg, unsigned kind, bool writable) {
     struct engine_route *r = &seg->routes[kind];
     struct engine_kind *k = &e->kinds[kind];
     if (r->keys[writable] == NULL) return;
-    if (!writable && (k->limits.flags & TRANSPORT_MAP) != 0)
-        retire(e, k, r->target, &r->keys[writable]);
+    if (!writable && r->lent[0] != NULL)
+        put_aside(&e->retired, seg, k, r, writable); /* a view may look at it, whatever its epochs */
+    else if (k->outstanding > 0)
+        put_aside(&e->doomed, seg, k, r, writable);
     else
         k->ops->key_close(&r->keys[writable]);
+    r->keys[writable] = NULL;
+    r->lent[writable] = NULL;
 }
 
-void engine_route_free_retired(struct engine *e) {
-    while (e->retired != NULL) {
-        struct engine_retired *r = e->retired;
-        e->retired = r->next;
-        r->kind->ops->key_close(&r->key);
-        target_put(&r->target);
-        free(r);
+static bool inside(const char *start, uint64_t size, const void *at) {
+    return start != NULL && (const char *)at >= start && (uint64_t)((const char *)at - start) < size;
+}
+
+struct transport_key *engine_route_key_at(const struct engine *e, const struct engine_seg *seg,
+                                          const void *at, const struct engine_kind **kind_p,
+                                          bool *retired_p) {
+    *retired_p = false;
+    for (unsigned i = 0; i < e->n_kinds; i++) {
+        const struct engine_route *r = &seg->routes[i];
+        *kind_p = &e->kinds[i];
+        for (int w = 0; w < 2; w++) {
+            if (inside(r->lent[w], seg->size, at)) return r->keys[w];
+        }
+    }
+    *retired_p = true;
+    for (const struct engine_retired *r = e->retired; r != NULL; r = r->next) {
+        *kind_p = r->kind;
+        if (inside(r->lent, r->size, at)) return r->key;
+    }
+    return NULL;
+}
+
+const void *engine_route_lent(const struct engine *e, const struct engine_seg *seg, const void *at,
+                              uint64_t *size_p, bool *retired_p) {
+    for (unsigned i = 0; i < e->n_kinds; i++) {
+        const char *start = seg->routes[i].lent[0];
+        if (!inside(start, seg->size, at)) continue;
+        *size_p = seg->size;
+        *retired_p = false;
+        return start;
+    }
+    for (const struct engine_retired *r = e->retired; r != NULL; r = r->next) {
+        if (!inside(r->lent, r->size, at)) continue;
+        *size_p = r->size;
+        *retired_p = true;
+        return r->lent;
+    }
+    return NULL;
+}
+
+static void free_first(struct engine_retired **list) {
+    struct engine_retired *r = *list;
+    *list = r->next;
+    r->kind->ops->key_close(&r->key);
+    target_put(&r->target);
+    free(r);
+}
+
+static void free_list(struct engine_retired **list) {
+    while (*list != NULL) free_first(list);
+}
+
+void engine_route_free_unused(struct engine *e, bool (*used)(void *arg, const void *start, uint64_t size),
+                              void *arg) {
+    for (struct engine_retired **at = &e->retired; *at != NULL;) {
+        if (used != NULL && used(arg, (*at)->lent, (*at)->size))
+            at = &(*at)->next;
+        else
+            free_first(at);
     }
 }
 
+void engine_route_free_doomed(struct engine *e) {
+    free_list(&e->doomed);
+}
+
+void engine_route_free_retired(struct engine *e) {
+    free_list(&e->retired);
+}
+
+/* A host that is stopped does not answer; by another transport it may, or its bytes are elsewhere. */
+static uint64_t attach_limit_ms(const struct engine *e, const struct engine_seg *seg) {
+    unsigned ways = 0;
+    for (unsigned i = 0; i < e->n_kinds; i++) ways += seg->routes[i].target != NULL;
+    if (e->config.transport != ENGINE_AUTO || ways < 2) return e->config.connect_timeout_ms;
+    return min_u64(e->config.attach_timeout_ms, e->config.connect_timeout_ms);
+}
+
 tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned kind, bool write,
-                             uint64_t deadline_boot_ms, struct transport_key **key_p) {
+                             bool to_lend, uint64_t deadline_boot_ms, struct transport_key **key_p) {
     struct engine_kind *k = &e->kinds[kind];
     struct engine_route *r = &seg->routes[kind];
     *key_p = NULL;
     if ((k->limits.flags & TRANSPORT_GRANTED) != 0) return TARN_OK;
-    if (!write && r->keys[0] == NULL && r->keys[1] != NULL) { /* what may be written may be read */
+    if (!write && r->keys[0] == NULL && r->keys[1] != NULL && !(to_lend && r->may_attach[0])) {
+        /* What may be written may be read. But a view is to outlive the session's right to write. */
         *key_p = r->keys[1];
         return TARN_OK;
     }
@@ -153,10 +231,12 @@ tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned 
             .segment = seg->id,
             .segment_epoch = seg->epoch,
             .size = seg->size,
+            .content = engine_content(seg),
             .writable = write,
-            .packed = r->attach[write],
-            .packed_len = GRANT_SIZE,
-            .deadline_boot_ms = now_ms + e->config.connect_timeout_ms,
+            .grant = r->attach[write],
+            .packed = r->packed[write],
+            .packed_len = r->packed_len[write],
+            .deadline_boot_ms = now_ms + attach_limit_ms(e, seg),
         };
         if (deadline_boot_ms != 0)
             config.deadline_boot_ms = min_u64(config.deadline_boot_ms, deadline_boot_ms);
@@ -164,7 +244,7 @@ tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned 
         /* Twice: the first may only find out that the host was restarted. */
         for (int tries = 0; tries < 2 && status == TARN_ECLOSED; tries++) {
             struct engine_stream *s;
-            status = engine_route_stream(e, r->target, false, 0, now_ms, &s);
+            status = engine_route_stream(e, r->target, false, 0, 0, now_ms, &s);
             if (status == TARN_OK) status = k->ops->key_unpack(s->endpoint, &config, &r->keys[write]);
         }
         if (status != TARN_OK) return status;
@@ -178,13 +258,15 @@ tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned 
 void engine_route_failed(struct engine *e, struct engine_seg *seg, unsigned kind, tarn_status status,
                          uint64_t now_ms) {
     struct engine_route *r = &seg->routes[kind];
-    if (status == TARN_ESTALE || status == TARN_EGRANT_EXPIRED)
+    bool packed = engine_route_has_packed(r);
+    if (status == TARN_ESTALE || status == TARN_EGRANT_EXPIRED || packed)
         seg->current = false; /* the owner should ask again */
-    if (status == TARN_ESTALE) {
+    r->doubtful = packed && status != TARN_EGRANT_EXPIRED;
+    if (status == TARN_ESTALE || status == TARN_EGRANT_EXPIRED) {
         for (int w = 0; w < 2; w++) engine_route_close_key(e, seg, kind, w);
-    } else {
-        r->bad_until_ms = now_ms + BAD_MS;
     }
+    /* Until it is set again, too. */
+    if (status != TARN_ESTALE || packed) r->bad_until_ms = now_ms + BAD_MS;
     log_verbose("Segment %u by %s: %s", seg->id, e->kinds[kind].ops->scheme, tarn_status_text(status));
 }
 
@@ -192,27 +274,43 @@ void engine_route_clear(struct engine *e, struct engine_seg *seg, unsigned kind)
     struct engine_route *r = &seg->routes[kind];
     for (int w = 0; w < 2; w++) engine_route_close_key(e, seg, kind, w);
     target_put(&r->target);
+    for (int w = 0; w < 2; w++) free(r->packed[w]);
     *r = (struct engine_route){0};
 }
 
-void engine_route_set(struct engine *e, struct engine_seg *seg, unsigned kind, const char *uri,
-                      const uint8_t *attach_read, const uint8_t *attach_write) {
+/* What was unpacked from something else leads nowhere. false: it is the same. */
+static bool set_packed(struct engine *e, struct engine_seg *seg, unsigned kind, int w,
+                       const struct engine_way *way) {
     struct engine_route *r = &seg->routes[kind];
-    if (r->target == NULL || uri == NULL || strcmp(r->target->uri, uri) != 0) {
+    size_t len = way->packed[w] != NULL ? way->packed_len[w] : 0;
+    if (r->packed_len[w] == len && (len == 0 || memcmp(r->packed[w], way->packed[w], len) == 0)) return false;
+    engine_route_close_key(e, seg, kind, w);
+    free(r->packed[w]);
+    r->packed[w] = NULL;
+    r->packed_len[w] = len;
+    if (len == 0) return true;
+    r->packed[w] = xmalloc(len);
+    memcpy(r->packed[w], way->packed[w], len);
+    return true;
+}
+
+void engine_route_set(struct engine *e, struct engine_seg *seg, unsigned kind, const struct engine_way *way) {
+    struct engine_route *r = &seg->routes[kind];
+    if (r->target == NULL || way->uri == NULL || strcmp(r->target->uri, way->uri) != 0) {
         engine_route_clear(e, seg, kind);
-        if (uri == NULL) return;
-        r->target = target_get(&e->kinds[kind], uri);
+        if (way->uri == NULL) return;
+        r->target = target_get(&e->kinds[kind], way->uri);
     }
-    const uint8_t *const attach[2] = {attach_read, attach_write};
     for (int w = 0; w < 2; w++) {
-        r->may_attach[w] = attach[w] != NULL;
-        if (attach[w] != NULL) memcpy(r->attach[w], attach[w], GRANT_SIZE);
+        r->may_attach[w] = way->attach[w] != NULL;
+        if (way->attach[w] != NULL) memcpy(r->attach[w], way->attach[w], GRANT_SIZE);
+        if (set_packed(e, seg, kind, w, way)) r->doubtful = false;
         /* A mapping from before a failover, or of a host that is no more, is attached again. */
         if (r->keys[w] != NULL && e->kinds[kind].ops->key_check(r->keys[w]) != TARN_OK) {
             engine_route_close_key(e, seg, kind, w);
         }
     }
-    r->bad_until_ms = 0;
+    if (!r->doubtful) r->bad_until_ms = 0; /* else the owner knows no better than before */
 }
 
 static bool route_usable(const struct engine *e, const struct engine_route *r, unsigned kind, bool write) {
@@ -222,12 +320,12 @@ static bool route_usable(const struct engine *e, const struct engine_route *r, u
 }
 
 unsigned engine_route_choose(const struct engine *e, const struct engine_seg *seg, bool write,
-                             uint64_t now_ms) {
+                             const struct engine_memory *device, uint64_t now_ms) {
     unsigned last_resort = e->n_kinds;
     for (unsigned i = 0; i < e->n_kinds; i++) {
         const struct engine_route *r = &seg->routes[i];
         if (e->config.transport != ENGINE_AUTO && e->config.transport != e->kinds[i].name) continue;
-        if (!route_usable(e, r, i, write)) continue;
+        if (!route_usable(e, r, i, write) || (device != NULL && device->at[i] == NULL)) continue;
         if (r->bad_until_ms <= now_ms) return i;
         last_resort = i;
     }

@@ -15,58 +15,18 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/log.h"
-#include "engine/engine_internal.h"
+#include "engine/run_internal.h"
 
-#define SLICE_MAX       (64ull << 20)
-#define SLICE_PARTS_MAX 1024u
-#define STRIPE_ALIGN    (64u << 10)
 #define RETRIES_MAX     3u
+#define RETRIES_HURRY   1u /* the first try may only find out that the host was restarted */
 #define BACKOFF_MIN_MS  100u
 #define BACKOFF_MAX_MS  5000u
+#define DRAIN_MS        1000u
 #define PROGRESS_BUDGET (4u << 20)
 #define WAIT_MAX_MS     100u
 #define ARENA_BYTES     (64u << 10)
 
-/* Memory of one run, freed as a whole. */
-struct arena_chunk {
-    struct arena_chunk *next;
-    size_t used, size;
-    _Alignas(16) char data[];
-};
-
-struct slice {
-    struct transport_op top; /* parts and iov are the slice's own */
-    struct op_run *run_op;
-    struct engine_seg *seg;
-    struct slice *next;     /* of the operation, in order */
-    struct slice *next_due; /* pending */
-    uint64_t at, length;    /* range of the value */
-    unsigned kind;
-    struct engine_stream *stream;
-    bool spread; /* one of a stripe */
-    unsigned tries;
-    uint64_t not_before_ms;
-};
-
-struct op_run {
-    struct run *run;
-    struct engine_op *op;
-    struct slice *first, **last;
-    size_t slices_left;
-    uint64_t length;
-    bool over;
-};
-
-struct run {
-    struct engine *e;
-    struct op_run *ops;
-    size_t n_ops, ops_left;
-    struct slice *pending, **pending_tail;
-    struct arena_chunk *arena;
-    uint64_t deadline_ms; /* 0: none */
-};
-
-static void *arena_alloc(struct run *r, size_t size) {
+void *run_alloc(struct run *r, size_t size) {
     size = (size + 15) & ~(size_t)15;
     if (r->arena == NULL || r->arena->size - r->arena->used < size) {
         size_t room = size > ARENA_BYTES ? size : ARENA_BYTES;
@@ -87,7 +47,7 @@ static void arena_free(struct run *r) {
     }
 }
 
-static void pending_push(struct run *r, struct slice *s) {
+void run_pending_push(struct run *r, struct slice *s) {
     s->next_due = NULL;
     *r->pending_tail = s;
     r->pending_tail = &s->next_due;
@@ -115,145 +75,40 @@ static void combine_crcs(struct op_run *o) {
     if (op->want_crc) op->crc = all;
 }
 
-static void op_finish(struct op_run *o, tarn_status status) {
+static void count(struct engine_stats *st, const struct engine_op *op, uint64_t bytes) {
+    switch (op->used) {
+    case ENGINE_SHM:
+        op->write ? (st->shm_writes++, st->shm_bytes_written += bytes)
+                  : (st->shm_reads++, st->shm_bytes_read += bytes);
+        break;
+    case ENGINE_RDMA:
+        op->write ? (st->rdma_writes++, st->rdma_bytes_written += bytes)
+                  : (st->rdma_reads++, st->rdma_bytes_read += bytes);
+        break;
+    default:
+        op->write ? (st->tcp_writes++, st->tcp_bytes_written += bytes)
+                  : (st->tcp_reads++, st->tcp_bytes_read += bytes);
+    }
+}
+
+/* now_ms: read behind the last byte. */
+static void op_finish_at(struct op_run *o, tarn_status status, uint64_t now_ms) {
     if (o->over) return;
     struct engine_op *op = o->op;
     struct engine_stats *st = &o->run->e->stats;
-    if (status == TARN_OK && op->lease_end_boot_ms != 0 && clock_boot_ms() >= op->lease_end_boot_ms) {
+    if (status == TARN_OK && op->lease_end_boot_ms != 0 && now_ms >= op->lease_end_boot_ms)
         status = TARN_ELEASE;
-    }
-    if (status == TARN_OK && (op->want_crc || op->crcs != NULL)) combine_crcs(o);
     if (status == TARN_ELEASE) st->lease_misses++;
     if (status == TARN_ESTALE) st->epoch_misses++;
     if (status == TARN_ETIMEOUT) st->timeouts++;
-    if (status == TARN_OK && op->used == ENGINE_SHM) {
-        op->write ? (st->shm_writes++, st->shm_bytes_written += o->length)
-                  : (st->shm_reads++, st->shm_bytes_read += o->length);
-    } else if (status == TARN_OK) {
-        op->write ? (st->tcp_writes++, st->tcp_bytes_written += o->length)
-                  : (st->tcp_reads++, st->tcp_bytes_read += o->length);
-    }
+    if (status == TARN_OK) count(st, op, o->length);
     op->status = status;
     o->over = true;
     o->run->ops_left--;
 }
 
-/* --- planning --- */
-
-struct cursor { /* over an operation's local memory */
-    const struct iovec *iov;
-    size_t n, i;
-    uint64_t offset;
-};
-
-/* The next len bytes of local memory as iovecs. */
-static void take_iov(struct run *r, struct cursor *c, uint64_t len, struct transport_op *top) {
-    size_t n = 0;
-    uint64_t left = len, offset = c->offset;
-    for (size_t i = c->i; left > 0; i++, offset = 0, n++) left -= min_u64(left, c->iov[i].iov_len - offset);
-    struct iovec *out = arena_alloc(r, (n + 1) * sizeof(*out));
-    n = 0;
-    while (len > 0) {
-        uint64_t take = min_u64(len, c->iov[c->i].iov_len - c->offset);
-        if (take > 0) out[n++] = (struct iovec){(char *)c->iov[c->i].iov_base + c->offset, take};
-        c->offset += take;
-        len -= take;
-        if (c->offset == c->iov[c->i].iov_len) {
-            c->i++;
-            c->offset = 0;
-        }
-    }
-    top->iov = out;
-    top->n_iov = n;
-}
-
-static void plan_crcs(struct run *r, const struct engine_op *op, struct slice *s) {
-    if (!op->want_crc && op->crcs == NULL) return;
-    uint64_t block = op->crcs != NULL ? op->crc_block : 0, pieces = 1;
-    if (block != 0) {
-        s->top.crc_block = block;
-        s->top.crc_first = block - s->at % block;
-        if (s->length > s->top.crc_first) pieces += (s->length - s->top.crc_first + block - 1) / block;
-    }
-    s->top.crcs = arena_alloc(r, pieces * sizeof(uint32_t));
-    memset(s->top.crcs, 0, pieces * sizeof(uint32_t));
-}
-
-static void slice_done(struct transport_op *top);
-
-/* Slices of at most max bytes, each within one segment. */
-static tarn_status plan_slices(struct run *r, struct op_run *o, uint64_t max, bool spread) {
-    struct engine_op *op = o->op;
-    struct cursor local = {.iov = op->iov, .n = op->n_iov};
-    size_t i = 0;
-    uint64_t offset = 0, at = 0;
-    while (i < op->n_parts) {
-        struct engine_seg *seg = engine_find(r->e, op->parts[i].extent.segment);
-        if (seg == NULL) return TARN_ENOSEGMENT;
-        size_t n_max = min_u64(op->n_parts - i, SLICE_PARTS_MAX);
-        struct slice *s = arena_alloc(r, sizeof(*s));
-        struct transport_part *parts = arena_alloc(r, n_max * sizeof(*parts));
-        *s = (struct slice){.run_op = o, .seg = seg, .at = at, .spread = spread};
-        size_t n = 0;
-        while (i < op->n_parts && n < n_max && (s->length < max || n == 0)) {
-            const struct engine_part *p = &op->parts[i];
-            if (p->extent.segment != seg->id) break;
-            if (p->extent.segment_epoch != seg->epoch) return TARN_ESTALE;
-            uint64_t len = min_u64(p->sub_length - offset, max - s->length);
-            parts[n++] = (struct transport_part){
-                .extent = p->extent,
-                .grant = p->grant,
-                .sub_offset = p->sub_offset + offset,
-                .sub_length = len,
-            };
-            s->length += len;
-            offset += len;
-            if (offset == p->sub_length) {
-                i++;
-                offset = 0;
-            }
-        }
-        at += s->length;
-        s->top.kind = op->write ? TRANSPORT_PUT : TRANSPORT_GET;
-        s->top.parts = parts;
-        s->top.n_parts = n;
-        s->top.done = slice_done;
-        s->top.arg = s;
-        take_iov(r, &local, s->length, &s->top);
-        plan_crcs(r, op, s);
-        *o->last = s;
-        o->last = &s->next;
-        o->slices_left++;
-    }
-    return TARN_OK;
-}
-
-static tarn_status plan_op(struct run *r, struct op_run *o, uint64_t now_ms) {
-    struct engine_op *op = o->op;
-    uint64_t local = 0;
-    for (size_t i = 0; i < op->n_parts; i++) {
-        const struct engine_part *p = &op->parts[i];
-        if (p->sub_offset > p->extent.length || p->sub_length > p->extent.length - p->sub_offset)
-            return TARN_EINVAL;
-        o->length += p->sub_length;
-    }
-    for (size_t i = 0; i < op->n_iov; i++) local += op->iov[i].iov_len;
-    if (local != o->length || op->n_parts == 0 || (op->crcs != NULL && op->crc_block == 0))
-        return TARN_EINVAL;
-    if (op->lease_end_boot_ms != 0 && now_ms >= op->lease_end_boot_ms) return TARN_ELEASE;
-
-    struct engine *e = r->e;
-    uint64_t max = SLICE_MAX;
-    bool spread = false;
-    struct engine_seg *seg = engine_find(e, op->parts[0].extent.segment);
-    unsigned kind = seg != NULL ? engine_route_choose(e, seg, op->write, now_ms) : e->n_kinds;
-    if (kind < e->n_kinds && (e->kinds[kind].limits.flags & TRANSPORT_STREAMS) != 0 &&
-        e->config.streams > 1 && e->config.stripe_min != 0 && o->length >= e->config.stripe_min) {
-        uint64_t stripe = (o->length / e->config.streams + STRIPE_ALIGN) / STRIPE_ALIGN * STRIPE_ALIGN;
-        max = min_u64(max, stripe);
-        spread = true;
-    }
-    return plan_slices(r, o, max, spread);
+static void op_finish(struct op_run *o, tarn_status status) {
+    op_finish_at(o, status, clock_boot_ms());
 }
 
 /* --- slices --- */
@@ -264,13 +119,19 @@ static bool is_path_failure(tarn_status s) {
            s == TARN_ECANCELED || s == TARN_ENOTFOUND;
 }
 
+static void merged_failed(const struct slice *s, tarn_status status, bool final, uint64_t now_ms);
+
 static void slice_failed(struct slice *s, tarn_status status, bool final, uint64_t now_ms) {
     struct op_run *o = s->run_op;
+    if (s->members != NULL) {
+        merged_failed(s, status, final, now_ms);
+        return;
+    }
     struct run *r = o->run;
     struct engine *e = r->e;
     if (o->over) return;
-    if (status == TARN_ESTALE) engine_route_failed(e, s->seg, s->kind, status, now_ms);
     if (final) {
+        if (status == TARN_ESTALE) engine_route_failed(e, s->seg, s->kind, status, now_ms);
         op_finish(o, status);
         return;
     }
@@ -278,62 +139,134 @@ static void slice_failed(struct slice *s, tarn_status status, bool final, uint64
     struct engine_route *route = &s->seg->routes[s->kind];
     uint64_t bad_until_ms = route->bad_until_ms;
     engine_route_failed(e, s->seg, s->kind, status, now_ms);
-    unsigned other = engine_route_choose(e, s->seg, o->op->write, now_ms);
+    unsigned other = engine_route_choose(e, s->seg, o->op->write, o->device, now_ms);
     if (other < e->n_kinds && other != s->kind) {
         if (bad_until_ms <= now_ms) e->stats.fallbacks++;
-        pending_push(r, s);
+        run_pending_push(r, s);
         return;
     }
     route->bad_until_ms = bad_until_ms; /* it is the only one */
-    if (++s->tries > RETRIES_MAX) {
+    bool bounded = o->op->patience_ms != 0, hurry = bounded && !o->op->sole;
+    if (++s->tries > (hurry ? RETRIES_HURRY : RETRIES_MAX) || (bounded && status == TARN_ETIMEOUT)) {
         op_finish(o, status);
         return;
     }
     e->stats.retries++;
-    s->not_before_ms = now_ms + min_u64((uint64_t)BACKOFF_MIN_MS << (s->tries - 1), BACKOFF_MAX_MS);
-    pending_push(r, s);
+    s->not_before_ms = now_ms;
+    if (!hurry) s->not_before_ms += min_u64((uint64_t)BACKOFF_MIN_MS << (s->tries - 1), BACKOFF_MAX_MS);
+    run_pending_push(r, s);
+}
+
+/* Its operations go on by themselves: as if each had been tried once, or anew when one of them may have been refused for the
+ * others' fault. */
+static void merged_failed(const struct slice *s, tarn_status status, bool final, uint64_t now_ms) {
+    struct run *r = s->run_op->run;
+    for (size_t i = 0; i < s->n_members; i++) {
+        struct op_run *o = s->members[i];
+        if (o->over) continue;
+        tarn_status plan = run_plan(r, o, now_ms);
+        if (plan != TARN_OK) {
+            op_finish(o, plan);
+            continue;
+        }
+        for (struct slice *one = o->first, *next; one != NULL; one = next) {
+            next = one->next;
+            one->kind = s->kind;
+            if (final)
+                run_pending_push(r, one);
+            else
+                slice_failed(one, status, false, now_ms);
+        }
+    }
+}
+
+static void finish_all(const struct slice *s, tarn_status status) {
+    uint64_t now_ms = clock_boot_ms();
+    if (s->members == NULL) op_finish_at(s->run_op, status, now_ms);
+    for (size_t i = 0; i < s->n_members; i++) op_finish_at(s->members[i], status, now_ms);
+}
+
+/* A transport that attaches was refused, or fails: that says nothing about grants and the other ways. With one way only it is
+ * the answer. */
+static bool is_final(const struct slice *s, tarn_status status) {
+    const struct engine *e = s->run_op->run->e;
+    if (status == TARN_ESTALE && !engine_route_has_packed(&s->seg->routes[s->kind])) return true;
+    if (is_path_failure(status)) return false;
+    if ((e->kinds[s->kind].limits.flags & TRANSPORT_GRANTED) != 0) return true;
+    unsigned ways = 0;
+    for (unsigned i = 0; i < e->n_kinds; i++) ways += s->seg->routes[i].target != NULL;
+    return e->config.transport != ENGINE_AUTO || ways == 1;
+}
+
+/* Bytes of a write may still be on their way to a host that has not closed the connection itself. Sent again by another one
+ * they could land twice, the second time in somebody else's space. */
+static void note_loose(const struct slice *s) {
+    if (s->members == NULL) s->run_op->op->settled = false;
+    for (size_t i = 0; i < s->n_members; i++) s->members[i]->op->settled = false;
+}
+
+static void slice_arrived(struct slice *s) {
+    struct op_run *o = s->run_op;
+    for (size_t i = 0; i < s->n_members; i++) {
+        struct engine_op *op = s->members[i]->op;
+        op->used = o->run->e->kinds[s->kind].name;
+        if (op->want_crc) op->crc = s->top.crcs[i];
+    }
+    if (s->members == NULL) {
+        if (--o->slices_left > 0) return;
+        if (o->op->want_crc || o->op->crcs != NULL) combine_crcs(o);
+    }
+    finish_all(s, TARN_OK);
 }
 
 /* From a transport's progress. */
-static void slice_done(struct transport_op *top) {
+void run_slice_done(struct transport_op *top) {
     struct slice *s = top->arg;
     struct op_run *o = s->run_op;
     struct engine_kind *k = &o->run->e->kinds[s->kind];
     s->stream->outstanding--;
     s->stream->outstanding_bytes -= s->length;
     k->outstanding--;
+    o->run->puts_in_flight -= o->op->write;
     o->op->used = k->name;
-    if (top->status != TARN_OK) {
-        /* Bytes of a write may still be on their way to a host that has not closed the connection itself. Sent again by
-         * another one they could land twice, the second time in somebody else's space. */
-        bool final = !is_path_failure(top->status) || (o->op->write && top->status != TARN_ECLOSED);
-        slice_failed(s, top->status, final, clock_boot_ms());
-    } else if (--o->slices_left == 0) {
-        op_finish(o, TARN_OK);
+    if (top->status == TARN_OK) {
+        slice_arrived(s);
+        return;
+    }
+    uint64_t now_ms = clock_boot_ms();
+    bool loose = o->op->write && !top->settled;
+    if (loose) note_loose(s);
+    bool answer = top->status == TARN_EIO || top->status == TARN_ENOTFOUND; /* the host's, of its disk */
+    bool final = is_final(s, top->status) || answer || loose;
+    if (loose && s->members != NULL) {
+        if (top->status == TARN_ESTALE) engine_route_failed(o->run->e, s->seg, s->kind, top->status, now_ms);
+        finish_all(s, top->status);
+    } else {
+        slice_failed(s, top->status, final, now_ms);
     }
 }
 
 static void submit(struct run *r, struct slice *s, uint64_t now_ms) {
     struct engine *e = r->e;
-    s->kind = engine_route_choose(e, s->seg, s->run_op->op->write, now_ms);
+    s->kind = engine_route_choose(e, s->seg, s->run_op->op->write, s->run_op->device, now_ms);
     if (s->kind == e->n_kinds) {
-        op_finish(s->run_op, TARN_ECLOSED);
+        finish_all(s, s->run_op->device != NULL ? TARN_ENOTSUP : TARN_ECLOSED);
         return;
     }
     struct engine_kind *k = &e->kinds[s->kind];
     struct transport_key *key;
-    tarn_status status = engine_route_key(e, s->seg, s->kind, s->run_op->op->write, r->deadline_ms, &key);
+    uint64_t patience_ms = s->run_op->op->patience_ms, until_ms = r->deadline_ms;
+    if (patience_ms != 0 && (until_ms == 0 || now_ms + patience_ms < until_ms))
+        until_ms = now_ms + patience_ms;
+    tarn_status status = engine_route_key(e, s->seg, s->kind, s->run_op->op->write, false, until_ms, &key);
     if (status != TARN_OK) {
-        /* Refused here says nothing about grants and tcp; with one transport only, it is the answer. */
-        unsigned kinds = 0;
-        for (unsigned i = 0; i < e->n_kinds; i++) kinds += s->seg->routes[i].target != NULL;
-        bool only = e->config.transport != ENGINE_AUTO || kinds == 1;
-        slice_failed(s, status, status == TARN_ESTALE || (only && !is_path_failure(status)), now_ms);
+        slice_failed(s, status, is_final(s, status), now_ms);
         return;
     }
     for (size_t i = 0; i < s->top.n_parts; i++)
         ((struct transport_part *)(uintptr_t)s->top.parts)[i].key = key;
-    status = engine_route_stream(e, s->seg->routes[s->kind].target, s->spread, s->length, now_ms, &s->stream);
+    status = engine_route_stream(e, s->seg->routes[s->kind].target, s->spread, s->length,
+                                 s->run_op->op->patience_ms, now_ms, &s->stream);
     if (status != TARN_OK) {
         slice_failed(s, status, !is_path_failure(status), now_ms);
         return;
@@ -344,8 +277,9 @@ static void submit(struct run *r, struct slice *s, uint64_t now_ms) {
     if (status != TARN_OK) {
         slice_failed(s, status, !is_path_failure(status), now_ms);
     } else if (accepted == 0) {
-        pending_push(r, s); /* full: after the next progress */
+        run_pending_push(r, s); /* full: after the next progress */
     } else {
+        r->puts_in_flight += s->run_op->op->write;
         s->stream->outstanding++;
         s->stream->outstanding_bytes += s->length;
         k->outstanding++;
@@ -361,9 +295,9 @@ static uint64_t dispatch(struct run *r) {
     r->pending_tail = &r->pending;
     while (s != NULL) {
         struct slice *next = s->next_due;
-        if (s->run_op->over) { /* given up with a sibling */
+        if (s->members == NULL && s->run_op->over) { /* given up with a sibling */
         } else if (s->not_before_ms > now_ms) {
-            pending_push(r, s);
+            run_pending_push(r, s);
         } else {
             submit(r, s, now_ms);
         }
@@ -404,12 +338,29 @@ static void wait_for_news(struct run *r, uint64_t next_ms) {
     if (until > now_ms) (void)poll(fds, n, (int)(until - now_ms));
 }
 
+/* A write that failed in one slice may have others under way: they come to their end by themselves, or with the host that
+ * just died. Cut off by us they would leave the space in doubt. */
+static void drain(struct run *r) {
+    uint64_t until_ms = clock_boot_ms() + DRAIN_MS;
+    if (r->deadline_ms != 0) until_ms = min_u64(until_ms, r->deadline_ms);
+    while (r->puts_in_flight > 0 && clock_boot_ms() < until_ms) {
+        if (progress_all(r->e) == 0 && r->puts_in_flight > 0) wait_for_news(r, until_ms);
+    }
+}
+
+static bool stopped(const struct run *r) {
+    const bool *stop = r->e->config.stop;
+    return stop != NULL && __atomic_load_n(stop, __ATOMIC_RELAXED);
+}
+
 /* Takes back every operation: streams that have one are closed, which is the only way to be sure. */
 static void cancel_all(struct run *r) {
+    tarn_status why = stopped(r) ? TARN_ECANCELED : TARN_ETIMEOUT;
     for (size_t i = 0; i < r->n_ops; i++) {
         const struct engine_op *op = r->ops[i].op;
+        if (r->ops[i].over) continue;
         bool lease = op->lease_end_boot_ms != 0 && clock_boot_ms() >= op->lease_end_boot_ms;
-        if (!r->ops[i].over) op_finish(&r->ops[i], lease ? TARN_ELEASE : TARN_ETIMEOUT);
+        op_finish(&r->ops[i], lease ? TARN_ELEASE : why);
     }
     for (unsigned i = 0; i < r->e->n_kinds; i++) {
         struct engine_kind *k = &r->e->kinds[i];
@@ -433,6 +384,18 @@ static uint64_t last_moment(const struct engine_op *ops, size_t n_ops, uint64_t 
     return deadline_ms != 0 ? min_u64(deadline_ms, last_lease_ms) : last_lease_ms;
 }
 
+static void plan(struct run *r, size_t i, uint64_t now_ms) {
+    struct slice *s = run_plan_merged(r, i, now_ms);
+    if (s != NULL) {
+        run_pending_push(r, s);
+        return;
+    }
+    struct op_run *o = &r->ops[i];
+    tarn_status status = run_plan(r, o, now_ms);
+    if (status != TARN_OK) op_finish(o, status);
+    for (s = o->first; s != NULL && status == TARN_OK; s = s->next) run_pending_push(r, s);
+}
+
 tarn_status engine_run(struct engine *e, struct engine_op *ops, size_t n_ops, uint64_t deadline_boot_ms) {
     MAGIC_CHECK(e, ENGINE_MAGIC);
     if (n_ops == 0) return TARN_OK;
@@ -443,25 +406,27 @@ tarn_status engine_run(struct engine *e, struct engine_op *ops, size_t n_ops, ui
         .deadline_ms = last_moment(ops, n_ops, deadline_boot_ms),
     };
     r.pending_tail = &r.pending;
-    r.ops = arena_alloc(&r, n_ops * sizeof(*r.ops));
+    r.ops = run_alloc(&r, n_ops * sizeof(*r.ops));
     uint64_t now_ms = clock_boot_ms();
     engine_route_reap(e, now_ms, e->config.idle_close_ms);
     for (size_t i = 0; i < n_ops; i++) {
-        struct op_run *o = &r.ops[i];
-        *o = (struct op_run){.run = &r, .op = &ops[i]};
-        o->last = &o->first;
+        r.ops[i] = (struct op_run){.run = &r, .op = &ops[i]};
         ops[i].used = ENGINE_AUTO;
-        tarn_status status = plan_op(&r, o, now_ms);
-        if (status != TARN_OK) op_finish(o, status);
-        for (struct slice *s = o->first; s != NULL && status == TARN_OK; s = s->next) pending_push(&r, s);
+        ops[i].settled = true;
+    }
+    for (size_t i = 0; i < n_ops; i++) {
+        if (!r.ops[i].planned) plan(&r, i, now_ms);
     }
     while (r.ops_left > 0) {
         uint64_t next_ms = dispatch(&r);
         if (progress_all(e) == 0 && r.ops_left > 0) wait_for_news(&r, next_ms);
         if (r.deadline_ms != 0 && r.ops_left > 0 && clock_boot_ms() >= r.deadline_ms) break;
+        if (stopped(&r)) break;
     }
+    drain(&r);
     /* Siblings of failed slices may still be on their way, and with them the caller's memory. */
     cancel_all(&r);
+    engine_route_free_doomed(e);
     engine_route_reap(e, now_ms, 0);
     arena_free(&r);
     return TARN_OK;

@@ -66,15 +66,13 @@ void host_gate_deinit(struct host_gate *g) {
     }
 }
 
-struct host_segment *host_gate_segment(const struct host_gate *g, uint32_t id) {
-    for (unsigned i = 0; i < g->n_segments; i++) {
-        if (g->segments[i].id == id) return (struct host_segment *)(uintptr_t)&g->segments[i];
-    }
-    return NULL;
-}
-
 static const struct host_authority *authority(const struct host_gate *g) {
     return __atomic_load_n(&g->authority, __ATOMIC_ACQUIRE);
+}
+
+uint32_t host_gate_master_epoch(const struct host_gate *g) {
+    const struct host_authority *a = authority(g);
+    return a != NULL ? a->master_epoch : 0;
 }
 
 void host_gate_set_authority(struct host_gate *g, const uint8_t key[GRANT_KEY_SIZE], uint32_t master_epoch) {
@@ -90,9 +88,41 @@ void host_gate_set_authority(struct host_gate *g, const uint8_t key[GRANT_KEY_SI
         __atomic_store_n(&g->authority, a, __ATOMIC_RELEASE);
         if (old != NULL) forget_fenced(g, old->master_epoch);
     }
-    for (unsigned i = 0; i < g->n_segments; i++) {
-        pool_set_epochs(g->segments[i].pool, master_epoch, g->segments[i].epoch);
+    unsigned n = __atomic_load_n(&g->n_slots, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < n; i++) {
+        struct host_slot *s = &g->slots[i];
+        uint64_t name = __atomic_load_n(&s->name, __ATOMIC_ACQUIRE);
+        if (s->pool != NULL && name != 0) pool_set_epochs(s->pool, master_epoch, (uint32_t)name);
     }
+    pthread_mutex_unlock(&g->authority_lock);
+}
+
+/* --- segments --- */
+
+struct host_slot *host_gate_find(const struct host_gate *g, uint32_t id, uint32_t *segment_epoch_p) {
+    unsigned n = __atomic_load_n(&g->n_slots, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t name = __atomic_load_n(&g->slots[i].name, __ATOMIC_ACQUIRE);
+        if (name == 0 || name >> 32 != id) continue;
+        *segment_epoch_p = (uint32_t)name;
+        return (struct host_slot *)(uintptr_t)&g->slots[i];
+    }
+    *segment_epoch_p = 0;
+    return NULL;
+}
+
+/* The header first: a peer that was given a grant maps what it finds there. */
+void host_gate_publish(struct host_gate *g, struct host_slot *s, uint32_t id, uint32_t segment_epoch) {
+    pthread_mutex_lock(&g->authority_lock);
+    if (s->pool != NULL) pool_serve(s->pool, id, segment_epoch, host_gate_master_epoch(g));
+    __atomic_store_n(&s->name, host_name(id, segment_epoch), __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&g->authority_lock);
+}
+
+void host_gate_hide(struct host_gate *g, struct host_slot *s) {
+    pthread_mutex_lock(&g->authority_lock);
+    if (s->pool != NULL) pool_retire(s->pool);
+    __atomic_store_n(&s->name, 0, __ATOMIC_SEQ_CST);
     pthread_mutex_unlock(&g->authority_lock);
 }
 
@@ -132,20 +162,22 @@ enum grant_verdict host_gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
     struct host_gate *g = arg;
     const struct host_authority *a = authority(g);
     if (a == NULL) return GRANT_BAD_EPOCH;
-    const struct host_segment *s = host_gate_segment(g, extent->segment);
-    uint32_t epoch = s != NULL ? s->epoch : 0;
+    uint32_t epoch;
+    const struct host_slot *s = host_gate_find(g, extent->segment, &epoch);
     enum grant_verdict v = grant_check(a->key, grant, extent, want, sub_offset, sub_length, a->master_epoch,
                                        epoch, master_now_ms(g), g_p);
     if (v == GRANT_BAD_MAC &&
         (grant_claimed_epoch(grant) != a->master_epoch || extent->segment_epoch != epoch)) {
         return GRANT_BAD_EPOCH; /* the key went with its epoch; tell the honest to look again */
     }
+    if (v == GRANT_OK && s == NULL) v = GRANT_BAD_EPOCH; /* a master signed epoch 0 */
     if (v != GRANT_OK) return v;
     if (is_fenced(g, g_p->session)) return GRANT_FENCED;
     /* The master only signs what is inside. But it is our memory. */
-    uint64_t size = s != NULL ? pool_get_info(s->pool)->size : 0;
-    if (s == NULL || extent->offset > size || extent->length > size - extent->offset) return GRANT_BAD_RANGE;
-    *addr_p = (char *)pool_base(s->pool) + extent->offset + sub_offset;
+    if (extent->offset > s->size || extent->length > s->size - extent->offset) return GRANT_BAD_RANGE;
+    if (s->base == NULL && want != GRANT_READ) return GRANT_BAD_OP;
+    if (s->device && (want == GRANT_READ || want == GRANT_WRITE)) return GRANT_BAD_OP;
+    *addr_p = s->base != NULL ? s->base + extent->offset + sub_offset : NULL;
     return GRANT_OK;
 }
 
@@ -153,11 +185,21 @@ enum grant_verdict host_gate_recheck(void *arg, const struct grant *grant,
                                      const struct grant_extent *extent) {
     struct host_gate *g = arg;
     const struct host_authority *a = authority(g);
-    const struct host_segment *s = host_gate_segment(g, extent->segment);
-    if (a == NULL || s == NULL || grant->master_epoch != a->master_epoch ||
-        extent->segment_epoch != s->epoch) {
+    uint32_t epoch;
+    const struct host_slot *s = host_gate_find(g, extent->segment, &epoch);
+    if (a == NULL || s == NULL || grant->master_epoch != a->master_epoch || extent->segment_epoch != epoch) {
         return GRANT_BAD_EPOCH;
     }
     if (master_now_ms(g) >= grant->expiry_ms) return GRANT_EXPIRED;
     return is_fenced(g, grant->session) ? GRANT_FENCED : GRANT_OK;
+}
+
+tarn_status host_gate_stage(void *arg, const struct grant_extent *extent, uint64_t offset, uint64_t length,
+                            void *buffer, void (*done)(void *done_arg, tarn_status status), void *done_arg) {
+    struct host_gate *g = arg;
+    uint32_t epoch;
+    const struct host_slot *s = host_gate_find(g, extent->segment, &epoch);
+    if (s == NULL || s->base != NULL || extent->segment_epoch != epoch) return TARN_ENOTFOUND;
+    TARN_ASSERT(offset <= extent->length && length <= extent->length - offset);
+    return s->reader.read(s->reader.arg, extent->offset + offset, length, buffer, done, done_arg);
 }

@@ -9,9 +9,9 @@
 #include "pool/pool.h"
 #include "transport/transport.h"
 
-#define HOST_MAGIC        0x484f5354u /* "HOST" */
-#define HOST_SEGMENTS_MAX 64u
-#define HOST_PATHS_MAX    4u
+#define HOST_MAGIC     0x484f5354u /* "HOST" */
+#define HOST_SLOTS_MAX 256u
+#define HOST_PATHS_MAX 4u
 
 /* Key and epoch grants are valid under. Data threads read it without a lock: a change makes a new one, and the old ones stay
  * until the host goes (one per failover). */
@@ -25,28 +25,51 @@ struct host_path { /* one transport's passive side */
     const struct transport_ops *ops;
     struct transport_domain *domain;
     struct transport_listener *listener;
-    struct transport_memory *memory[HOST_SEGMENTS_MAX];
+    struct transport_memory *memory[HOST_SLOTS_MAX]; /* NULL: not registered, or it could not be */
+    uint64_t version[HOST_SLOTS_MAX];                /* of its keys, as told */
+    bool builtin;                                    /* tcp, shm: a host cannot be without */
 };
 
-struct host_segment {
-    struct pool *pool;
-    uint32_t id;
-    uint32_t epoch;
+/* A segment of this host. Its place and memory never change; data threads find it by its name, one atomic word.
+ *
+ *   opened ─serve─> named ─retire, serve under another─> nameless, somebody may be slow ─> quiet ─serve─> named */
+struct host_slot {
+    uint64_t name;     /* atomic: host_name of what it is served under; 0: not served */
+    char *base;        /* first byte; NULL: bytes come from reader */
+    struct pool *pool; /* what base belongs to; NULL: to somebody else (memory.c) */
+    struct host_reader reader;
+    bool device; /* base only names it: no CPU may touch it. Then these are its dma-buf: */
+    int fd;
+    uint64_t fd_offset;
+    uint64_t size;
+
+    /* The control thread's. */
+    uint64_t last_name; /* its content was served under, 0: nothing */
+    bool vacant;        /* closed: the next one to be opened may have its number */
+    bool registered;    /* with the transports, under last_name */
+    bool discarded;
+    bool orphans;    /* when it was, somebody had it mapped writable */
+    uint64_t ticket; /* of the fence that looks for the slow */
+    bool idle;       /* no data thread is in the middle of a transfer under last_name */
 };
 
-struct host_fence {   /* asked for, not yet true */
-    uint64_t session; /* 0: all below below_epoch */
-    uint32_t below_epoch;
+static inline uint64_t host_name(uint32_t id, uint32_t segment_epoch) {
+    return (uint64_t)id << 32 | segment_epoch;
+}
+
+struct host_fence { /* asked for, not yet true */
+    struct transport_fence what;
+    unsigned slot;       /* TRANSPORT_FENCE_SEGMENT */
     uint32_t paths_done; /* bit per path */
 };
 
 /* Everything a grant is checked against. The control thread writes, data threads read. */
 struct host_gate {
-    struct host_segment segments[HOST_SEGMENTS_MAX]; /* fixed from host_start on */
-    unsigned n_segments;
+    struct host_slot slots[HOST_SLOTS_MAX];
+    unsigned n_slots;                 /* atomic, grows */
     struct host_authority *authority; /* atomic */
     int64_t clock_offset_ms;          /* atomic */
-    pthread_mutex_t authority_lock;   /* between writers */
+    pthread_mutex_t authority_lock;   /* between who writes authority and segment headers */
 
     /* Sessions that were cut off. An entry outlives one change of the master epoch, so that a data thread which still
      * works by the old authority finds it; grants of the epoch before that are refused for their epoch. */
@@ -57,34 +80,71 @@ struct host_gate {
 
 void host_gate_init(struct host_gate *g);
 void host_gate_deinit(struct host_gate *g);
-struct host_segment *host_gate_segment(const struct host_gate *g, uint32_t id);
+/* The segment that is served under this id at this moment. */
+struct host_slot *host_gate_find(const struct host_gate *g, uint32_t id, uint32_t *segment_epoch_p);
+uint32_t host_gate_master_epoch(const struct host_gate *g); /* 0: no authority yet */
 void host_gate_set_authority(struct host_gate *g, const uint8_t key[GRANT_KEY_SIZE], uint32_t master_epoch);
+/* Lets data threads find it, with the epochs in its header; and no more. */
+void host_gate_publish(struct host_gate *g, struct host_slot *s, uint32_t id, uint32_t segment_epoch);
+void host_gate_hide(struct host_gate *g, struct host_slot *s);
 void host_gate_fence(struct host_gate *g, uint64_t session);
 /* For struct transport_gate; arg is the host_gate. */
 enum grant_verdict host_gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
                                    const struct grant_extent *extent, enum grant_op want, uint64_t sub_offset,
                                    uint64_t sub_length, struct grant *g_p, void **addr_p);
 enum grant_verdict host_gate_recheck(void *arg, const struct grant *g, const struct grant_extent *extent);
+tarn_status host_gate_stage(void *arg, const struct grant_extent *extent, uint64_t offset, uint64_t length,
+                            void *buffer, void (*done)(void *done_arg, tarn_status status), void *done_arg);
 
 struct host {
     uint32_t magic;
     struct host_gate gate;
     struct host_path paths[HOST_PATHS_MAX];
     unsigned n_paths;
-    int epoll_fd, kick_fd;
+    int epoll_fd, kick_fd, timer_fd;
     bool started;
 
-    char **uris; /* of the data port */
+    const struct transport_tls *tls; /* of the data port; NULL: plain */
+    char **uris;                     /* of it */
     size_t n_uris;
     char *shm_uri;
     unsigned threads, max_connections, shm_mode;
-    uint64_t idle_timeout_ms;
+    uint64_t idle_timeout_ms, staging_bytes;
     void *arg;
     void (*fenced)(void *arg, uint64_t session);
     void (*fenced_before)(void *arg, uint32_t master_epoch);
+    void (*key_changed)(void *arg, unsigned slot);
 
     struct host_fence *fences;
     size_t n_fences, cap_fences;
+    uint64_t last_ticket;
+    bool ticking; /* timer_fd is armed */
 };
+
+/* paths.c */
+bool host_watch(struct host *h, int fd);
+tarn_status host_path_open(struct host *h, const char *scheme);
+tarn_status host_path_listen(struct host *h, struct host_path *p);
+/* Everything else that is registered. */
+void host_paths_add_all(struct host *h);
+/* Memory of a slot that is served, or about to be, under id. TARN_OK where it can do without, too. */
+tarn_status host_path_register(struct host *h, struct host_path *p, unsigned slot, uint32_t id);
+/* Looks for keys that have changed. */
+void host_paths_turn(struct host *h);
+/* fences.c */
+/* Waits for data threads that might still be at work in a slot that has just been hidden: sets its idle in time. */
+void host_fence_slot(struct host *h, unsigned slot, uint32_t id);
+void host_report_fences(struct host *h);
+uint64_t host_fences_pending(const struct host *h);
+/* slots.c */
+bool host_slot_free(const struct host *h);
+/* The slot is complete: data threads may look at it from here on. */
+unsigned host_slot_append(struct host *h, struct host_slot slot);
+/* From the transports. */
+void host_slot_deregister(struct host *h, unsigned slot);
+/* Can somebody write to the slot's memory who was let in under a master epoch below this one, and need not ask again?
+ * UINT32_MAX: anybody at all. */
+bool host_slot_lent(const struct host *h, unsigned slot, uint32_t below_epoch);
+void host_close_slots(struct host *h);
 
 #endif

@@ -19,6 +19,7 @@
 
 #define ACCEPTS_PER_TURN 256
 #define REST_MS          100
+#define LOCAL_UNSENT     (128 * 1024) /* bytes of SO_SNDBUF, which the kernel takes twice */
 
 static uint64_t accept_failures;
 
@@ -29,6 +30,46 @@ static tarn_status fail(int fd, const char **why_p) {
     return saved == EADDRNOTAVAIL || saved == EAFNOSUPPORT || saved == EPROTONOSUPPORT ? TARN_ENOTFOUND
                                                                                        : TARN_EIO;
 }
+
+/* --- marks and sources ------------------------------------------------------------------------------------------------------ */
+
+static uint32_t mark;
+static struct sockaddr_storage source; /* family 0: none */
+
+void net_set_mark(uint32_t m) {
+    mark = m;
+}
+
+bool net_set_source(const char *addr) {
+    struct sockaddr_storage ss = {0};
+    if (addr[0] == '\0')
+        ss.ss_family = 0;
+    else if (inet_pton(AF_INET, addr, &((struct sockaddr_in *)&ss)->sin_addr) == 1)
+        ss.ss_family = AF_INET;
+    else if (inet_pton(AF_INET6, addr, &((struct sockaddr_in6 *)&ss)->sin6_addr) == 1)
+        ss.ss_family = AF_INET6;
+    else
+        return false;
+    source = ss;
+    return true;
+}
+
+static bool set_mark(int fd) {
+    return mark == 0 || setsockopt(fd, SOL_SOCKET, SO_MARK, &mark, sizeof(mark)) == 0;
+}
+
+bool net_prepare(int fd, int family) {
+    if (!set_mark(fd)) return false;
+    if (source.ss_family == 0) return true;
+    if (source.ss_family != family) {
+        errno = EAFNOSUPPORT;
+        return false;
+    }
+    return bind(fd, (struct sockaddr *)&source,
+                family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6)) == 0;
+}
+
+/* --- listening -------------------------------------------------------------------------------------------------------------- */
 
 tarn_status net_listen_tcp(const char *addr, uint16_t port, int backlog, int *fd_p, const char **why_p) {
     char service[8];
@@ -50,7 +91,7 @@ tarn_status net_listen_tcp(const char *addr, uint16_t port, int backlog, int *fd
     }
     int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     int one = 1;
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
+    if (fd < 0 || !set_mark(fd) || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
         (found->ai_family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)) != 0) ||
         bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, backlog) != 0) {
         tarn_status status = fail(fd, why_p);
@@ -96,7 +137,7 @@ struct net_listener {
     struct net_timer rest;
     net_accept_fn fn;
     void *arg;
-    uint64_t complained_ms;
+    uint64_t trouble_ms;
 };
 
 static void on_rested(void *arg) {
@@ -107,11 +148,9 @@ static void on_rested(void *arg) {
 /* Without a descriptor to accept with, the waiting connection would wake the loop again and again. */
 static void rest(struct net_listener *l, int error) {
     accept_failures++;
-    uint64_t now = clock_mono_ms();
-    if (l->complained_ms == 0 || now - l->complained_ms >= 1000) {
-        log_warning("Accepting client connection: %s", strerror(error));
-        l->complained_ms = now;
-    }
+    if (log_is_news(&l->trouble_ms, clock_mono_ms()))
+        log_warning("Accepting client connection: %s. New connections wait until there is room again.",
+                    strerror(error));
     net_watch_set(&l->watch, 0);
     net_timer_start(&l->rest, REST_MS);
 }
@@ -144,6 +183,11 @@ struct net_listener *net_listener_open(struct net_loop *loop, int fd, net_accept
     return l;
 }
 
+void net_listener_drain(struct net_listener *l) {
+    for (int i = 0; i < 16; i++)
+        on_acceptable(l, NET_READ); /* a backlog may be longer than what one turn takes */
+}
+
 void net_listener_close(struct net_listener **listener_p) {
     struct net_listener *l = *listener_p;
     if (l == NULL) return;
@@ -169,6 +213,29 @@ void net_tune(int fd, int keepalive_s) {
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &keepalive_s, sizeof(keepalive_s));
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+}
+
+/* The other end is on this machine. */
+static bool is_local(int fd, const struct sockaddr_storage *peer) {
+    struct sockaddr_storage own;
+    socklen_t len = sizeof(own);
+    if (net_is_loopback(peer)) return true;
+    if (getsockname(fd, (struct sockaddr *)&own, &len) != 0 || own.ss_family != peer->ss_family) return false;
+    if (peer->ss_family == AF_INET)
+        return ((const struct sockaddr_in *)peer)->sin_addr.s_addr ==
+               ((const struct sockaddr_in *)&own)->sin_addr.s_addr;
+    return memcmp(&((const struct sockaddr_in6 *)peer)->sin6_addr,
+                  &((const struct sockaddr_in6 *)&own)->sin6_addr, sizeof(struct in6_addr)) == 0;
+}
+
+void net_tune_local(int fd, const struct sockaddr_storage *peer) {
+    int unsent = LOCAL_UNSENT;
+    if (is_local(fd, peer)) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &unsent, sizeof(unsent));
+}
+
+void net_delay(int fd) {
+    int zero = 0;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &zero, sizeof(zero));
 }
 
 void net_format(const struct sockaddr_storage *addr, const char *unix_path, char *out, size_t size) {

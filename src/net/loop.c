@@ -1,5 +1,5 @@
 /* libevent runs one turn at a time (EVLOOP_ONCE), because the server has work between turns: jobs, closed clients, the
- * books' background. Changes of interest are collected and handed to the kernel once per turn. */
+ * books' background. */
 #include "net/net.h"
 
 #include <event2/event.h>
@@ -46,8 +46,9 @@ struct net_loop *net_loop_create(const struct net_hooks *hooks) {
     event_set_log_callback(libevent_logs);
     struct event_config *config = event_config_new();
     if (config == NULL) return NULL;
-    event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK | EVENT_BASE_FLAG_IGNORE_ENV |
-                                      EVENT_BASE_FLAG_EPOLL_USE_CHANGELIST);
+    /* Not EPOLL_USE_CHANGELIST: what it does about a descriptor comes after that was closed, when its number may be a data
+     * thread's. */
+    event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK | EVENT_BASE_FLAG_IGNORE_ENV);
     event_config_require_features(config, EV_FEATURE_O1);
     struct event_base *base = event_base_new_with_config(config);
     event_config_free(config);

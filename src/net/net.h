@@ -72,17 +72,31 @@ tarn_status net_listen_tcp(const char *addr, uint16_t port, int backlog, int *fd
 tarn_status net_listen_unix(const char *path, unsigned mode, int backlog, int *fd_p, const char **why_p);
 uint16_t net_port(int fd);
 
+/* The mark that packets of sockets made from now on have (SO_MARK), for the rules of a firewall; 0: none. */
+void net_set_mark(uint32_t mark);
+/* The address that outgoing connections come from ("127.0.0.2", "::1"); "": any. false: it is no address. */
+bool net_set_source(const char *addr);
+/* A new socket that is about to connect: mark and source. false: errno. */
+bool net_prepare(int fd, int family);
+
 struct net_listener;
 /* fd is the connection's, non-blocking and close-on-exec, the callee's from now on. */
 typedef void (*net_accept_fn)(void *arg, int fd, const struct sockaddr_storage *peer);
 /* Takes fd. Accepts until net_listener_close. Where descriptors run out it says so once a second and rests a moment. */
 struct net_listener *net_listener_open(struct net_loop *loop, int fd, net_accept_fn fn, void *arg);
+/* Accepts what waits there already. */
+void net_listener_drain(struct net_listener *listener);
 void net_listener_close(struct net_listener **listener_p);
 /* Accepts that failed for want of descriptors or memory, since start. */
 uint64_t net_accept_failures(void);
 
 /* No delay, and keep-alive probes after that many seconds (0: none). Errors do not matter. */
 void net_tune(int fd, int keepalive_s);
+/* peer is who fd is connected to. Where that is a process of this machine, what was sent and not yet read is memory that both
+ * sides go through: little enough of it to stay in the caches, however much the kernel would buffer. */
+void net_tune_local(int fd, const struct sockaddr_storage *peer);
+/* Small pieces wait for each other, which saves packets. */
+void net_delay(int fd);
 /* "127.0.0.1:4711", "[::1]:4711", or "path:0" of a unix socket. Truncates. */
 void net_format(const struct sockaddr_storage *addr, const char *unix_path, char *out, size_t size);
 bool net_is_loopback(const struct sockaddr_storage *addr); /* also unix sockets */

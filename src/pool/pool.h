@@ -1,10 +1,14 @@
 /* Segment memory: a memfd or a pool file, mapped, guarded by a 4 KiB header in front of the advertised bytes.
  *
- *   pool_open -> (memory in use, epochs change by pool_set_epochs) -> pool_close
+ *   pool_open ─> mapped ─pool_serve─> in use, under (id, epoch) ─pool_retire─> mapped ─> ... ─> pool_close
+ *                                                  pool_discard ─> without content ─pool_revive─> mapped
  *
- * The mapping is shared, DONTFORK, DONTDUMP, bound to a NUMA node when asked, populated when asked. The memfd
- * is sealed against shrinking and growing, so that no peer can turn our loads into SIGBUS. One thread opens
- * and closes; the getters and pool_set_epochs are safe from any thread in between. */
+ * The content has a name of its own, 16 random bytes: as long as that is the same, what was written is there. A pool file
+ * keeps it when a process ends in whatever way, but not when the machine does: what had not reached the disk is lost then.
+ *
+ * The mapping is shared, DONTFORK, DONTDUMP, bound to a NUMA node when asked, populated when asked, and stays where it is
+ * until pool_close. The memfd is sealed against shrinking and growing, so that no peer can turn our loads into SIGBUS. One
+ * thread opens, closes and changes lives; the getters and pool_set_epochs are safe from any thread in between. */
 #ifndef TARN_POOL_POOL_H
 #define TARN_POOL_POOL_H
 
@@ -17,13 +21,13 @@ struct pool;
 
 struct pool_config {
     const char *name; /* at most SEGMENT_NAME_MAX bytes */
-    uint32_t id, segment_epoch;
     uint64_t size;    /* advertised bytes: > 0, multiple of 4096; the header comes on top */
-    const char *path; /* NULL or "": memfd. A file is created 0600 and locked; a whole one of this id and size
-                         is kept */
-    int numa_node;    /* -1: any */
-    bool huge;        /* try huge pages: hugetlb for a memfd, else transparent ones */
-    bool populate;    /* touch every page now, after checking that memory is there */
+    const char
+        *path;     /* NULL or "": memfd. A file is created 0600 and locked; a whole one of this size is kept.
+                         Whatever else is there is replaced by a new file */
+    int numa_node; /* -1: any */
+    bool huge;     /* try huge pages: hugetlb for a memfd, else transparent ones */
+    bool populate; /* touch every page now, after checking that memory is there */
 };
 
 struct pool_info {
@@ -31,9 +35,12 @@ struct pool_info {
     const char *backing; /* "memfd" or "file" */
     bool huge;           /* hugetlb pages */
     int numa_node;
-    bool warm;      /* the file was whole and its contents were kept; what follows is what its header said */
-    bool same_boot; /* ... and the machine has not been restarted since it was created */
-    uint32_t old_segment_epoch, old_master_epoch;
+    bool warm; /* the file was whole and its bytes were kept; what follows is what its header said */
+    bool
+        same_boot; /* ... and the machine has not been restarted since it was created: its content has kept its name */
+    uint32_t old_id, old_segment_epoch, old_master_epoch;
+    uint32_t old_peers_epoch; /* no stranger (pool_strangers) is of an older master epoch than this */
+    uint8_t content[SEGMENT_CONTENT_SIZE];
 };
 
 /* Maps a segment. A new one is all zeroes. Blocks for as long as populating takes; progress lines go to the
@@ -41,7 +48,7 @@ struct pool_info {
  * the file), TARN_EIO; *why_p, never NULL then, is thread-local text that stays until this thread's next
  * call. */
 tarn_status pool_open(const struct pool_config *config, struct pool **pool_p, const char **why_p);
-/* Marks a pool file as closed in good order, unmaps. NULL is fine. */
+/* Unmaps. A pool file keeps its epochs, for the next start. NULL is fine. */
 void pool_close(struct pool **pool_p);
 
 void *pool_base(const struct pool *p); /* first advertised byte, 4 KiB-aligned */
@@ -50,7 +57,25 @@ const struct segment_header *pool_header(const struct pool *p);
 /* Descriptors of the memory file, header included; the pool owns them. The read-only one cannot be mapped
  * writable. */
 int pool_fd(const struct pool *p, bool writable);
+
+/* --- lives --- */
+
+/* Writes (id, segment_epoch) into the header; whoever holds a mapping from before sees that it is another life. */
+void pool_serve(struct pool *p, uint32_t id, uint32_t segment_epoch, uint32_t master_epoch);
+/* Epoch 0: nobody stands behind it. The header still says what it was. */
+void pool_retire(struct pool *p);
 void pool_set_epochs(struct pool *p, uint32_t master_epoch, uint32_t segment_epoch);
+/* Retires it and gives the memory back; huge pages stay until pool_close, lest a slow peer finds none. Another content from
+ * here on, which is nobody's before pool_revive. */
+void pool_discard(struct pool *p);
+/* Makes discarded memory all zeroes, populated where it was asked for. other_memory: in another file, at the same addresses:
+ * stores of peers that still map the one before lead nowhere. Errors as in pool_open; it is still without content then. */
+tarn_status pool_revive(struct pool *p, bool other_memory, const char **why_p);
+/* Everybody who may write to it by a mapping was let in under this master epoch or a later one. Kept in the header for who
+ * opens a pool file after us. */
+void pool_set_peers_epoch(struct pool *p, uint32_t master_epoch);
+/* Does a process that had this pool file from an earlier host process still hold it writable? */
+bool pool_strangers(const struct pool *p);
 
 /* --- parts, for tests --- */
 

@@ -163,6 +163,7 @@ static enum resp_result begin_big(struct resp_parser *p, size_t len, size_t used
     if (p->offsets == NULL) p->offsets = xmalloc(p->argv_cap * sizeof(*p->offsets));
     /* SIZE_MAX will tell those that the caller rescued with resp_parser_set_arg. */
     for (size_t i = p->absolute; i < p->argc; i++) p->offsets[i] = 0;
+    p->argv[p->big_index] = (struct span){NULL, 0}; /* not what an earlier request left there */
     *used_p = used;
     return RESP_BIG;
 }

@@ -37,7 +37,7 @@ struct resp_limits {
  * arguments).
  *
  * RESP_BIG: the bulk of big_len bytes at argument index big_index begins right after *used_p... the arguments before it are
- * in argv[0 .. big_index), pointing into data. The caller must now take *used_p bytes of data as consumed AND keep the
+ * in argv[0 .. big_index), pointing into data, and argv[big_index] is a NULL span. The caller must now take *used_p bytes of data as consumed AND keep the
  * earlier arguments itself if it needs them (it moves them to its own memory), read big_len bytes plus "\r\n" into memory
  * of its own, and then call resp_parser_big_done with the span where the bytes lie. Parsing then goes on with the bytes
  * after the "\r\n"; call resp_parse even if there are none yet, the request may be complete. When it is, argv[i] of the

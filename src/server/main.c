@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "cmd/process.h"
 #include "server/server.h"
 
 int main(int argc, char **argv) {
@@ -17,6 +18,7 @@ int main(int argc, char **argv) {
         print_help(argv[0]);
         return 0;
     }
+    process_title_init(argc, argv);
     config_init(&config);
     if (!config_load_args(&config, argc - 1, argv + 1, &why) || !config_validate(&config, &why)) {
         fprintf(stderr, "tarn-server: configuration error: %s\n", why);

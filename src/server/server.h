@@ -3,24 +3,40 @@
 #define TARN_SERVER_SERVER_H
 
 #include <stdbool.h>
+#include "cmd/client.h"
 #include "cmd/core.h"
 
 /* Runs until SHUTDOWN or a signal. config is validated. Returns the exit status. */
 int server_run(struct config *config, const char *executable);
 
+/* A process id or a port, to a file that appears as a whole. false: logged. */
+bool server_write_number(const char *path, long number);
+
 /* --- listeners.c ------------------------------------------------------------------------------------------------------------ */
 
-#define LISTENERS_MAX (CONFIG_WORDS_MAX + 1)
+#define LISTENERS_MAX (2 * CONFIG_WORDS_MAX + 1)
 
 /* Binds all addresses and the unix socket; nothing is accepted yet. false: logged. */
 bool listeners_bind(const struct config *config);
 /* From now on connections are accepted. */
 void listeners_open(struct net_loop *loop);
 void listeners_close(void);
-/* After bind or port changed. */
+/* After bind, port or tls-port changed. What stays is not touched; what goes has accepted who waited there. */
 bool listeners_rebind(const char **why_p);
+/* Where clients of that kind come in; 0: nowhere, or by no port. */
+uint16_t listeners_port(enum client_port kind);
 /* The addresses that could be bound, for the data port. Returns how many. */
 size_t listeners_addresses(const char *out[LISTENERS_MAX]);
+
+/* --- embedded.c ------------------------------------------------------------------------------------------------------------- */
+
+/* The embedded segment, in server.host: with what an earlier process left in it, as far as books that were loaded know it and its
+ * bytes are what they were; else empty. The books lead when it returns. false: logged. */
+bool embedded_open(const struct config *config, bool loaded);
+/* The same for books that were loaded again by this process, which has had its bytes in hand all the while. */
+bool embedded_reload(void);
+/* Nobody who was let in before that epoch can write to it any more. */
+void embedded_fenced(uint32_t master_epoch);
 
 /* --- signals.c -------------------------------------------------------------------------------------------------------------- */
 
@@ -28,8 +44,6 @@ size_t listeners_addresses(const char *out[LISTENERS_MAX]);
 void signals_block(void);
 void signals_open(struct net_loop *loop);
 void signals_close(void);
-/* A log line with a backtrace for a process that dies. */
-void signals_catch_crashes(void);
 
 /* --- welcome.c -------------------------------------------------------------------------------------------------------------- */
 

@@ -7,12 +7,15 @@
 #include "base/rng.h"
 #include "base/wheel.h"
 #include "store/index.h"
+#include "store/placement.h"
 #include "store/policy.h"
 #include "store/space.h"
+#include "store/effect.h"
 #include "store/store.h"
 
-#define STORE_MAGIC 0x5a0be5u
-#define DOMAINS     256u /* 0: keys without a quota */
+#define STORE_MAGIC    0x5a0be5u
+#define DOMAINS        256u /* 0: keys without a quota */
+#define WANT_NAMES_MAX 16u
 
 /* --- what few objects have (extra.c) ------------------------------------------------------------------------------------ */
 
@@ -34,9 +37,27 @@ struct extra {
     struct wheel_node pin_node;
     struct group *group;
     struct extra *group_prev, *group_next;
-    uint32_t n_blocks, n_crcs;
-    block_id *blocks; /* OBJECT_MULTI: all of them, in order of the value */
-    uint32_t *crcs;   /* objects larger than STORE_CRC_BLOCK */
+    uint32_t n_crcs;
+    uint32_t *crcs; /* objects larger than STORE_CRC_BLOCK */
+};
+
+/* --- where an object lies, when that is not one block (places.c) -------------------------------------------------------------- */
+
+#define PLACES_BLOCKS_MAX (STORE_REPLICAS_MAX * STORE_EXTENTS_MAX)
+
+struct far { /* a replica on an ssd or file segment */
+    uint64_t offset;
+    uint32_t segment;
+};
+
+/* Everything, unpacked: read with places_read, changed, written back with places_write. A memory replica lies in one segment. */
+struct places {
+    uint64_t size;
+    unsigned domain;
+    uint32_t n_memory, n_far, n_blocks;
+    uint8_t extents[STORE_REPLICAS_MAX]; /* blocks of each memory replica */
+    block_id block[PLACES_BLOCKS_MAX];   /* of all memory replicas, each in order of the value */
+    struct far far[STORE_REPLICAS_MAX];
 };
 
 /* --- leases, holds, quarantine (lease.c) ------------------------------------------------------------------------------------ */
@@ -49,6 +70,19 @@ struct refs {
     uint32_t count;    /* leases and holds */
     struct lease *leases;
     uint32_t n_blocks;
+    block_id *blocks;
+};
+
+/* Space of a replica that an object under leases or holds has lost. Free when the last of those has ended that were there. */
+struct lot {
+    struct htab_node node; /* by version */
+    struct wheel_node wheel;
+    uint64_t version, seq;
+    uint32_t leases, holds; /* from before, that have not ended */
+    bool over; /* the time of those leases; they may have been extended, for the other replicas */
+    bool seen; /* scratch of one walk */
+    struct lot *walk;
+    uint32_t n_blocks;
     block_id blocks[STORE_EXTENTS_MAX];
 };
 
@@ -58,6 +92,7 @@ struct lease {
     struct refs *refs;
     struct session *session;
     struct lease *prev, *next; /* of the same refs */
+    uint64_t seq;              /* of the last lot when it began */
 };
 
 /* --- sessions and puts (put.c) ---------------------------------------------------------------------------------------------- */
@@ -90,6 +125,8 @@ struct plan {
     unsigned rounds;  /* scans that were overtaken by events */
     uint64_t changes; /* store.room_changes when the first scan of this round began */
     uint32_t segment;
+    uint32_t first,
+        step;        /* segments are scanned from this one on: segment = (first + step) modulo their number */
     block_id cursor; /* scan: the next block; clear: the block at which the current run begins */
     uint64_t stop;   /* scan: where it began (units) */
     struct run run;  /* the run of usable space the scan is in, len 0: none */
@@ -99,10 +136,32 @@ struct plan {
     block_id reserved; /* what of best[clearing] is cleared already */
 };
 
+/* Room that is wanted for one replica. */
+struct want {
+    uint64_t units;
+    uint32_t n_blocks; /* found */
+    block_id blocks[STORE_EXTENTS_MAX];
+    struct plan *plan; /* while it is the planner */
+    /* where */
+    uint32_t only;    /* segment, or STORE_SEGMENT_ANY */
+    uint32_t host;    /* preferred by local-first, or STORE_HOST_NONE */
+    uint32_t never;   /* segment, or STORE_SEGMENT_ANY for none */
+    bool free_only;   /* nothing may be evicted for it */
+    unsigned n_taken; /* hosts that may not be used: they have a replica */
+    uint32_t taken[STORE_REPLICAS_MAX];
+    unsigned n_prefer, n_avoid;
+    uint32_t prefer[WANT_NAMES_MAX], avoid[WANT_NAMES_MAX]; /* segment ids */
+};
+
+struct spot { /* space of one replica in the making */
+    uint32_t n_blocks;
+    block_id blocks[STORE_EXTENTS_MAX];
+};
+
 struct store_put {
     struct htab_node node; /* by key while room or open, by token while zombie */
     enum put_state state;
-    uint64_t token, size, units;
+    uint64_t token, size;
     struct session *session;
     struct store_put *prev, *next; /* of the session */
     struct wheel_node wheel;       /* put time-out, then release time-out */
@@ -111,11 +170,31 @@ struct store_put {
     enum store_pin pin;
     bool replace, local, in_line;
     struct policy_event event;
-    struct group *group; /* counted member-to-be, NULL: none */
-    uint32_t n_blocks;
-    block_id blocks[STORE_EXTENTS_MAX];
-    struct plan *plan;      /* while this put is the planner */
+    struct group *group;        /* counted member-to-be, NULL: none */
+    uint32_t replicas, missing; /* wanted, and given up */
+    uint32_t n_spots;
+    struct spot spots[STORE_REPLICAS_MAX];
+    struct want want;       /* of the next spot */
     struct store_put *walk; /* scratch of walks over tables */
+    uint32_t key_len;
+    char key[];
+};
+
+/* Space of what went while somebody may still have had a lease on it that these books do not know (follow.c). */
+struct ghost {
+    struct wheel_node wheel;
+    struct ghost *prev, *next;
+    uint32_t n_blocks;
+    block_id blocks[];
+};
+
+/* One more replica in the making (copy.c). */
+struct store_copy {
+    struct store_copy *prev, *next; /* all of them */
+    struct want want;
+    uint64_t version;
+    uint32_t from;
+    bool open;
     uint32_t key_len;
     char key[];
 };
@@ -131,6 +210,7 @@ struct domain {
     struct policy policy[2]; /* objects with space, objects in the books */
     object_ref soft[2];      /* soft-pinned ones, least recently used at the back */
     object_ref legacy[2];    /* left by the previous policy, next to go at the back */
+    object_ref far;          /* those without space in memory, least recently used at the back */
 };
 
 /* --- the books ------------------------------------------------------------------------------------------------------------------ */
@@ -146,44 +226,79 @@ struct store {
     struct domain domains[DOMAINS];
     unsigned n_domains; /* highest used slot + 1 */
     unsigned n_quotas;
-    struct htab extras, groups, refs, leases, sessions, puts, zombies;
+    struct htab extras, groups, places, refs, lots, leases, sessions, puts, zombies;
+    struct store_copy *copies;
+    struct store_walk *walks;
+    unsigned hidden; /* segments that are DOWN or LEAVING: while there are some, look-ups must look twice */
+    unsigned leaving;
+    const struct placement_ops *placement;
+    struct placement_table placement_table;
     struct lease *free_leases;
-    struct wheel *lease_wheel, *pin_wheel, *put_wheel; /* monotonic time */
-    struct wheel *ttl_wheel;                           /* wall time */
+    struct wheel *lease_wheel, *lot_wheel, *pin_wheel, *put_wheel; /* monotonic time */
+    uint64_t lot_seq;
+    struct wheel *ttl_wheel; /* wall time */
     struct rng rng;
     uint64_t next_version;
     uint32_t next_request;
     /* sweeps, each going on in slices of store_background */
     uint64_t flush_version, stale; /* objects up to this version are gone; how many are still in the index */
     uint64_t sweep_cursor;
-    bool recount; /* quotas changed: objects are being moved to their domains */
+    unsigned sweeps; /* of memory segments that leave, under way */
+    bool recount;    /* quotas changed: objects are being moved to their domains */
     bool recount_again;
     uint64_t recount_cursor;
     const struct policy_ops *policy;
-    uint32_t gen;              /* OBJECT_GEN or 0: what objects linked by the current policy carry */
-    uint64_t legacy_count;     /* objects that the previous policy left, not yet moved */
-    struct store_put *planner; /* the one put that may scan and clear windows; see room.c */
-    uint64_t room_changes;     /* grows whenever space became free or evictable */
-    bool evicting;             /* a background pass is under way */
-    uint64_t evict_left;       /* objects it still wants */
-    uint64_t evictable_units, held_units, quarantine_units, zombie_units;
-    uint64_t hard_pins, soft_pins, expires, inline_count, extra_bytes, put_bytes, lease_pool, hold_count,
-        zombie_count;
+    uint32_t gen;          /* OBJECT_GEN or 0: what objects linked by the current policy carry */
+    uint64_t legacy_count; /* objects that the previous policy left, not yet moved */
+    struct want *planner;  /* the one that may scan and clear windows; see room.c */
+    uint32_t far_silent;  /* segment whose host is not told of what goes: it said so itself, or has lost it */
+    uint64_t *superseded; /* far.c; NULL: no far segment was ever there */
+    bool telling;         /* store_tell */
+    bool listening;       /* store_listen */
+    uint64_t changes;
+    bool following;          /* the books are made by records (follow.c) */
+    bool keeps_expired;      /* store_keep_expired */
+    uint64_t empty_memory;   /* what the books took when nothing was in them */
+    bool leading;            /* in store_lead: what it drops is told */
+    uint64_t ghost_until_ms; /* leases of an earlier master may be in force until then */
+    struct ghost *ghosts;
+    uint32_t ghost_age; /* of the last one, which its blocks carry as their owner; 0: to be let go */
+    struct wheel *ghost_wheel;
+    uint64_t suspect_below; /* versions that were not put under these books' own lead */
+    struct buf record;      /* scratch of effect.c */
+    uint64_t room_changes;  /* grows whenever space became free or evictable */
+    bool evicting;          /* a background pass is under way */
+    uint64_t evict_left;    /* objects it still wants */
+    uint64_t evictable_units, quarantine_units, zombie_units;
+    uint64_t hard_pins, soft_pins, expires, inline_count, extra_bytes, places_bytes, put_bytes, lease_pool,
+        hold_count, far_objects, far_replicas, copies_open;
     struct store_stats stat; /* the counting half */
 };
 
 /* store.c */
 void book_insert(struct store *s, struct object *o, uint64_t hash, const struct policy_event *e);
 /* Out of the index, the policy, the quotas; its space goes free or to quarantine; the record is freed. */
-void book_remove(struct store *s, struct object *o);
+void book_remove(struct store *s, struct object *o, enum store_news_kind why);
 bool book_stale(const struct store *s, const struct object *o);
 /* Leased, held or hard-pinned, or already in somebody's plan. */
 bool book_protected(const struct store *s, const struct object *o);
 bool book_evictable(const struct store *s, const struct object *o);
 size_t book_record_size(const struct object *o);
-uint64_t book_units(const struct store *s, const struct object *o); /* of its space, 0: inline */
+uint64_t book_units(const struct store *s, const struct object *o); /* of its space in memory */
+/* Of all its replicas in memory. */
 const block_id *book_blocks(const struct store *s, const struct object *o, uint32_t *n_p);
+static inline bool book_far_only(const struct object *o) {
+    return o->block == 0 && !(o->bits & OBJECT_INLINE);
+}
+/* What it counts against its quota: size times replicas in memory, or in the books. */
+uint64_t book_charge(const struct store *s, const struct object *o);
+/* Some replica can be read. Only asked while store.hidden. */
+bool book_readable(const struct store *s, const struct object *o);
+/* What is evictable in each segment changes with what becomes of o: sign -1 before, 1 after. Nothing for protected ones. */
+void book_count_evictable(struct store *s, const struct object *o, int sign);
 void book_access(struct store *s, struct object *o, const struct policy_event *e);
+/* Into the order of eviction as one that is new there. */
+void book_enter_order(struct store *s, struct object *o, const struct policy_event *e);
 /* Takes o out of the order of eviction, or puts it back as the next to go. */
 void book_unlink(struct store *s, struct object *o);
 void book_relink(struct store *s, struct object *o);
@@ -191,8 +306,9 @@ void book_relink(struct store *s, struct object *o);
 void book_protect(struct store *s, struct object *o, bool was_protected);
 unsigned book_domain(const struct store *s, const struct object *o);
 /* The next to go among objects with space (inl 0) or in the books (inl 1), from one domain or (domain < 0) from all;
- * unlinked. soft: soft-pinned ones when there are no others. Protected ones are taken out on the way. */
-struct object *book_pop(struct store *s, int domain, int inl, bool soft, unsigned *budget);
+ * unlinked. soft: soft-pinned ones when there are no others. space: only who makes room where it can be used now. Protected ones are
+ * taken out on the way. */
+struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool space, unsigned *budget);
 void book_evict(struct store *s, struct object *o, unsigned *budget);
 void book_give_back(struct store *s, struct object *o);
 
@@ -212,11 +328,94 @@ bool extra_due(struct store *s, unsigned *budget); /* TTLs that are over; true: 
 void extra_pin_over(struct store *s, struct wheel_node *node);
 bool extra_expired(const struct store *s, const struct object *o);
 
+/* places.c */
+void places_read(const struct store *s, const struct object *o, struct places *p);
+/* Packs p as what is known of o. The blocks must be assigned to o, or be: their state and owner are set. The order of eviction,
+ * quotas and counters follow. */
+void places_write(struct store *s, struct object *o, const struct places *p);
+/* The same for an object that is not in the books yet. */
+void places_first(struct store *s, struct object *o, const struct places *p);
+/* Before the object goes: forgets its places. The blocks are the caller's. */
+void places_drop(struct store *s, struct object *o);
+void places_fill_spot(const struct store *s, const struct spot *spot, uint64_t size, struct store_replica *r);
+void places_drop_memory(struct places *p, uint32_t replica);
+void places_drop_far(struct places *p, uint32_t index);
+uint64_t places_memory(const struct store *s, const struct object *o);
+uint64_t places_size(const struct store *s, const struct object *o);
+const block_id *places_blocks(const struct store *s, const struct object *o, uint32_t *n_p);
+unsigned places_domain(const struct store *s, const struct object *o);
+void places_set_domain(struct store *s, struct object *o, unsigned domain);
+bool segment_readable(const struct segment *seg);
+/* While there is such a segment, look-ups must look twice. */
+static inline unsigned segment_hides(enum store_segment_state state) {
+    return state == SEGMENT_DOWN || state == SEGMENT_LEAVING;
+}
+static inline uint32_t replica_segment(const struct store *s, block_id first) {
+    return block_segment(block_get(&s->space, first));
+}
+#define SUPERSEDED_SLOTS (UINT64_C(1) << 16)
+/* far.c: tells the hosts that they may forget their far replicas of o. */
+void far_announce_gone(struct store *s, const struct object *o);
+void far_leave(struct store *s, struct object *o);
+/* There is a far segment: what goes from such is remembered from now on. */
+void far_remember(struct store *s);
+
+/* effect.c: nothing where nobody listens */
+void effect_object(struct store *s, const struct object *o);
+void effect_gone(struct store *s, const struct object *o);
+void effect_flush(struct store *s);
+void effect_segment(struct store *s, const struct segment *seg);
+void effect_segment_gone(struct store *s, uint32_t id);
+void effect_quota(struct store *s, struct span prefix, uint64_t bytes);
+void effect_superseded(struct store *s, uint32_t slot, uint64_t version);
+
+/* news.c: nothing where nobody listens */
+void news_tell(struct store *s, enum store_news_kind kind, const struct object *o, uint32_t segment);
+void news_put_tell(struct store *s, const struct object *o, bool replaced);
+void news_places_tell(struct store *s, const struct object *o, const struct places *before,
+                      const struct places *after);
+static inline void news_object(struct store *s, enum store_news_kind kind, const struct object *o) {
+    if (UNLIKELY(s->listening)) news_tell(s, kind, o, STORE_SEGMENT_ANY);
+}
+static inline void news_segment(struct store *s, enum store_news_kind kind, uint32_t segment) {
+    if (UNLIKELY(s->listening)) news_tell(s, kind, NULL, segment);
+}
+static inline void news_put(struct store *s, const struct object *o, bool replaced) {
+    if (UNLIKELY(s->listening)) news_put_tell(s, o, replaced);
+}
+static inline void news_places(struct store *s, const struct object *o, const struct places *before,
+                               const struct places *after) {
+    if (UNLIKELY(s->listening)) news_places_tell(s, o, before, after);
+}
+
+/* follow.c */
+/* Blocks that readers could have read: free at once, or, while leases may be in force that are not known here, later. */
+void space_part(struct store *s, const block_id *blocks, uint32_t n);
+void ghost_over(struct store *s, struct wheel_node *node);
+void ghosts_free_all(struct store *s);
+
+/* copy.c */
+void copy_free_all(struct store *s);
+
+/* segment.c */
+void segment_free_walks(struct store *s);
+void segment_end_sweeps(struct store *s);
+bool segment_sweep(struct store *s, unsigned *budget);
+bool segment_sweeping(const struct store *s); /* there is something to sweep at once */
+/* Takes away what o has in seg; an object with nothing left goes. */
+void segment_leave_object(struct store *s, struct object *o, const struct segment *seg);
+
 /* lease.c */
 struct refs *refs_find(const struct store *s, uint64_t version);
+/* The blocks wait until the leases and holds of o have ended. */
 void refs_object_gone(struct store *s, struct object *o, const block_id *blocks, uint32_t n);
+/* The same when o stays: new leases and holds do not matter. */
+void refs_replica_gone(struct store *s, const struct object *o, const block_id *blocks, uint32_t n);
+void lot_over(struct store *s, struct wheel_node *node);
 void lease_over(struct store *s, struct wheel_node *node);
 void lease_free_all(struct store *s);
+/* Of books that follow from now on; there are no holds. What went meanwhile waits for max-lease. */
+void lease_end_all(struct store *s);
 
 /* put.c */
 struct session *session_get(struct store *s, uint64_t id);
@@ -224,14 +423,22 @@ struct session *session_find(const struct store *s, uint64_t id);
 void session_trim(struct store *s, struct session *ss);
 void put_over(struct store *s, struct wheel_node *node);
 void put_free_all(struct store *s);
+void put_end_all(struct store *s); /* the books stay: sessions are new from now on */
+/* Neither linked nor in the index; value: of one that lies in the books, else NULL. NULL: no memory. */
+struct object *record_new(struct store *s, struct span key, const struct span *value, uint64_t version,
+                          const struct policy_event *e);
+void object_set_crcs(struct store *s, struct object *o, const uint32_t *crcs, size_t n_crcs);
 struct store_put *put_by_key(const struct store *s, struct span key, uint64_t hash);
 
 /* room.c */
 /* o lies where space is being cleared: it is gone already for everybody else. */
 bool room_clearing(const struct store *s, const struct object *o);
-/* Finds put->blocks, evicting what it must. TARN_EAGAIN: call again in a later slice. */
-tarn_status room_make(struct store *s, struct store_put *put, unsigned *budget);
-void room_abandon(struct store *s, struct store_put *put);
+/* May w take space in that segment at all? */
+bool room_may_use(const struct want *w, const struct segment *seg);
+/* Finds w->blocks, evicting what it must. TARN_EAGAIN: call again in a later slice. */
+tarn_status room_make(struct store *s, struct want *w, unsigned *budget);
+/* What was found for it so far is free again. */
+void room_abandon(struct store *s, struct want *w);
 /* Makes sure that an object of so many bytes in domain keeps the limits (objects, memory, quota). coming: objects that are
  * not counted among the puts yet. */
 tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsigned coming, unsigned *budget);

@@ -1,4 +1,4 @@
-/* What few objects have: TTL, pins, a group, several blocks, CRCs per MiB. Kept beside the record, so that the others pay
+/* What few objects have: TTL, pins, a group, CRCs per MiB. Kept beside the record, so that the others pay
  * nothing for it; OBJECT_EXTRA says whether to look. */
 #include <stdlib.h>
 #include <string.h>
@@ -28,16 +28,15 @@ struct extra *extra_get(struct store *s, struct object *o) {
 }
 
 static void extra_free(struct store *s, struct extra *x) {
-    record_get(&s->records, x->object)->bits &= ~(uint32_t)(OBJECT_EXTRA | OBJECT_MULTI);
+    record_get(&s->records, x->object)->bits &= ~(uint32_t)OBJECT_EXTRA;
     htab_remove(&s->extras, &x->node);
-    s->extra_bytes -= sizeof(*x) + x->n_blocks * sizeof(*x->blocks) + x->n_crcs * sizeof(*x->crcs);
-    free(x->blocks);
+    s->extra_bytes -= sizeof(*x) + x->n_crcs * sizeof(*x->crcs);
     free(x->crcs);
     free(x);
 }
 
 void extra_trim(struct store *s, struct extra *x) {
-    if (x->pin == STORE_PIN_NONE && !x->expire && !x->group && !x->n_blocks && !x->n_crcs) extra_free(s, x);
+    if (x->pin == STORE_PIN_NONE && !x->expire && !x->group && !x->n_crcs) extra_free(s, x);
 }
 
 static void set_expire(struct store *s, struct extra *x, uint64_t wall_ms) {
@@ -96,10 +95,36 @@ bool extra_due(struct store *s, unsigned *budget) {
     struct wheel_node *n;
     while (*budget > 0 && (n = wheel_pop(s->ttl_wheel, s->wall_ms, budget, &more))) {
         struct extra *x = CONTAINER_OF(n, struct extra, expire_node);
+        struct object *o = record_get(&s->records, x->object);
         s->stat.expired++;
-        book_remove(s, record_get(&s->records, x->object));
+        store_far_supersede(s, store_object_key(o), object_version(o));
+        book_remove(s, o, STORE_NEWS_EXPIRED);
     }
     return more || *budget == 0;
+}
+
+struct sample {
+    uint64_t wall_ms;
+    struct store_ttl_sample found;
+};
+
+static void sample_one(void *arg, struct htab_node *node) {
+    const struct extra *x = CONTAINER_OF(node, struct extra, node);
+    struct sample *a = arg;
+    if (!x->expire) return;
+    a->found.seen++;
+    if (x->expire <= a->wall_ms)
+        a->found.stale++;
+    else
+        a->found.left_ms += x->expire - a->wall_ms;
+}
+
+void store_sample_ttl(struct store *s, unsigned n, struct store_ttl_sample *sample_p) {
+    struct sample a = {.wall_ms = s->wall_ms};
+    uint64_t cursor = rng_next(&s->rng);
+    for (unsigned looks = 4 * n; s->expires > 0 && a.found.seen < n && looks > 0; looks--)
+        cursor = htab_scan(&s->extras, cursor, sample_one, &a);
+    *sample_p = a.found;
 }
 
 /* --- pins ------------------------------------------------------------------------------------------------------------------ */
@@ -136,7 +161,9 @@ void extra_renew_pin(struct store *s, struct object *o) {
 
 void extra_pin_over(struct store *s, struct wheel_node *node) {
     struct extra *x = CONTAINER_OF(node, struct extra, pin_node);
-    extra_set_pin(s, record_get(&s->records, x->object), STORE_PIN_NONE, 0);
+    struct object *o = record_get(&s->records, x->object);
+    extra_set_pin(s, o, STORE_PIN_NONE, 0);
+    effect_object(s, o);
 }
 
 /* --- groups ------------------------------------------------------------------------------------------------------------------ */

@@ -11,6 +11,7 @@
 
 struct store_hold {
     struct refs *refs; /* NULL: the value was in the books */
+    uint64_t seq;      /* of the last lot when it began */
 };
 
 static bool same_version(const struct htab_node *node, const void *key) {
@@ -35,15 +36,33 @@ static struct refs *refs_get(struct store *s, struct object *o) {
     return r;
 }
 
+static void quarantine(struct store *s, block_id id, int sign) {
+    const struct block *b = block_get(&s->space, id);
+    uint64_t units = (uint64_t)sign * b->len;
+    s->quarantine_units += units;
+    s->space.segments[block_segment(b)]->quarantine_units += units;
+}
+
+static void hold_back(struct store *s, const block_id *blocks, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        block_assign(&s->space, blocks[i], BLOCK_HELD, 0, 0);
+        quarantine(s, blocks[i], 1);
+    }
+}
+
+static void let_go(struct store *s, const block_id *blocks, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        quarantine(s, blocks[i], -1);
+        space_part(s, &blocks[i], 1);
+    }
+}
+
 static void refs_put(struct store *s, struct refs *r) {
     if (--r->count > 0) return;
     htab_remove(&s->refs, &r->node);
     struct object *o = record_get(&s->records, r->object);
-    for (uint32_t i = 0; i < r->n_blocks; i++) {
-        s->quarantine_units -= block_get(&s->space, r->blocks[i])->len;
-        space_release(&s->space, r->blocks[i]);
-        s->room_changes++;
-    }
+    let_go(s, r->blocks, r->n_blocks);
+    free(r->blocks);
     free(r);
     if (!o) return;
     bool was = book_protected(s, o);
@@ -55,10 +74,79 @@ void refs_object_gone(struct store *s, struct object *o, const block_id *blocks,
     struct refs *r = refs_find(s, object_version(o));
     r->object = 0;
     r->n_blocks = n;
-    for (uint32_t i = 0; i < n; i++) {
-        r->blocks[i] = blocks[i];
-        block_assign(&s->space, blocks[i], BLOCK_HELD, 0, 0);
-        s->quarantine_units += block_get(&s->space, blocks[i])->len;
+    r->blocks = n ? xmemdup(blocks, n * sizeof(*blocks)) : NULL;
+    hold_back(s, blocks, n);
+}
+
+/* --- lots: the space of a replica that its object has lost ------------------------------------------------------------------ */
+
+/* Readers from before may be reading it until their leases end; those that come later are told of the other replicas only, so
+ * they, and extensions, do not matter. */
+void refs_replica_gone(struct store *s, const struct object *o, const block_id *blocks, uint32_t n) {
+    const struct refs *r = refs_find(s, object_version(o));
+    struct lot *lot = xcalloc(1, sizeof(*lot));
+    TARN_ASSERT(n <= STORE_EXTENTS_MAX);
+    lot->version = r->version;
+    lot->seq = ++s->lot_seq;
+    uint64_t until = s->now_ms;
+    for (const struct lease *l = r->leases; l; l = l->next) {
+        until = max_u64(until, l->wheel.due);
+        lot->leases++;
+    }
+    lot->holds = r->count - lot->leases;
+    lot->n_blocks = n;
+    memcpy(lot->blocks, blocks, n * sizeof(*blocks));
+    hold_back(s, blocks, n);
+    htab_insert(&s->lots, &lot->node, hash_u64(lot->version));
+    wheel_set(s->lot_wheel, &lot->wheel, until);
+}
+
+static void lot_free(struct store *s, struct lot *lot) {
+    htab_remove(&s->lots, &lot->node);
+    wheel_remove(s->lot_wheel, &lot->wheel);
+    let_go(s, lot->blocks, lot->n_blocks);
+    free(lot);
+}
+
+static void lot_check(struct store *s, struct lot *lot) {
+    if (lot->holds == 0 && (lot->over || lot->leases == 0)) lot_free(s, lot);
+}
+
+void lot_over(struct store *s, struct wheel_node *node) {
+    struct lot *lot = CONTAINER_OF(node, struct lot, wheel);
+    lot->over = true;
+    lot_check(s, lot);
+}
+
+struct ended {
+    uint64_t version, seq;
+};
+
+/* One that came after the claim and has not been met in this walk. */
+static bool same_lot(const struct htab_node *node, const void *key) {
+    const struct lot *lot = CONTAINER_OF(node, struct lot, node);
+    const struct ended *e = key;
+    return lot->version == e->version && lot->seq > e->seq && !lot->seen;
+}
+
+/* The lots that came after a lease or hold wait for it. */
+static void lots_claim_ended(struct store *s, uint64_t version, uint64_t seq, bool hold) {
+    struct ended key = {version, seq};
+    struct lot *list = NULL;
+    for (struct htab_node *node; (node = htab_find(&s->lots, hash_u64(version), same_lot, &key));) {
+        struct lot *lot = CONTAINER_OF(node, struct lot, node);
+        lot->seen = true;
+        lot->walk = list;
+        list = lot;
+    }
+    while (list) {
+        struct lot *lot = list;
+        list = lot->walk;
+        lot->seen = false;
+        uint32_t *left = hold ? &lot->holds : &lot->leases;
+        TARN_ASSERT(*left > 0);
+        --*left;
+        lot_check(s, lot);
     }
 }
 
@@ -99,6 +187,7 @@ static struct lease *lease_new(struct store *s) {
 static void lease_end(struct store *s, struct lease *l) {
     struct refs *r = l->refs;
     struct session *ss = l->session;
+    if (UNLIKELY(s->lots.count)) lots_claim_ended(s, r->version, l->seq, false);
     wheel_remove(s->lease_wheel, &l->wheel);
     htab_remove(&s->leases, &l->node);
     if (l->prev)
@@ -164,6 +253,7 @@ tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uin
         l->session = ss;
         l->refs = refs_get(s, o);
         l->refs->count++;
+        l->seq = s->lot_seq;
         l->next = l->refs->leases;
         if (l->next) l->next->prev = l;
         l->refs->leases = l;
@@ -194,12 +284,14 @@ struct store_hold *store_hold(struct store *s, struct object *o) {
     if (o->bits & OBJECT_INLINE) return h;
     h->refs = refs_get(s, o);
     h->refs->count++;
+    h->seq = s->lot_seq;
     return h;
 }
 
 void store_unhold(struct store *s, struct store_hold **hold_p) {
     struct store_hold *h = *hold_p;
     if (!h) return;
+    if (h->refs && s->lots.count) lots_claim_ended(s, h->refs->version, h->seq, true);
     if (h->refs) refs_put(s, h->refs);
     s->hold_count--;
     free(h);
@@ -217,6 +309,29 @@ static void collect_refs(void *arg, struct htab_node *node) {
     struct refs **list = arg, *r = CONTAINER_OF(node, struct refs, node);
     r->leases = (struct lease *)(void *)*list; /* only for this walk: the refs are freed next */
     *list = r;
+}
+
+static void collect_lots(void *arg, struct htab_node *node) {
+    struct lot **list = arg, *lot = CONTAINER_OF(node, struct lot, node);
+    lot->walk = *list;
+    *list = lot;
+}
+
+/* With the last one the refs goes. */
+static void end_leases(void *arg, struct htab_node *node) {
+    struct lease *l = CONTAINER_OF(node, struct refs, node)->leases;
+    for (struct lease *next; l; l = next) {
+        next = l->next;
+        lease_end(arg, l);
+    }
+}
+
+void lease_end_all(struct store *s) {
+    uint64_t cursor = 0;
+    TARN_ASSERT(s->hold_count == 0);
+    do cursor = htab_scan(&s->refs, cursor, end_leases, s);
+    while (cursor);
+    TARN_ASSERT(s->leases.count == 0 && s->refs.count == 0 && s->lots.count == 0);
 }
 
 /* The end of the books: nobody is left to end leases or holds. */
@@ -246,6 +361,17 @@ void lease_free_all(struct store *s) {
         struct refs *r = refs;
         refs = (struct refs *)(void *)r->leases;
         htab_remove(&s->refs, &r->node);
+        free(r->blocks);
         free(r);
+    }
+    struct lot *lots = NULL;
+    do cursor = htab_scan(&s->lots, cursor, collect_lots, &lots);
+    while (cursor);
+    while (lots) {
+        struct lot *lot = lots;
+        lots = lot->walk;
+        wheel_remove(s->lot_wheel, &lot->wheel);
+        htab_remove(&s->lots, &lot->node);
+        free(lot);
     }
 }

@@ -45,6 +45,7 @@ struct policy_ops {
     void (*drain)(struct policy *p, object_ref into);
     unsigned (*freq)(const struct policy *p, const struct object *o); /* for OBJECT FREQ, NULL: keeps none */
     uint64_t (*memory)(const struct policy *p);
+    bool keeps; /* nobody goes to make room: a put that finds none fails; the order is for EVICT */
 };
 
 struct policy {
@@ -58,7 +59,8 @@ struct policy {
 
 /* ops NULL: unknown name. */
 const struct policy_ops *policy_find(const char *name);
-extern const struct policy_ops policy_lru, policy_fifo, policy_lfu, policy_sieve, policy_s3fifo;
+extern const struct policy_ops policy_lru, policy_fifo, policy_lfu, policy_sieve, policy_s3fifo,
+    policy_noeviction;
 extern const struct policy_ops *const policy_all[]; /* NULL-ended */
 
 bool policy_open(struct policy *p, const struct policy_ops *ops, struct records *records,

@@ -1,4 +1,4 @@
-/* lru, fifo and sieve: one queue, new objects at its front, victims from its back.
+/* lru, fifo, sieve and noeviction: one queue, new objects at its front, victims from its back.
  *
  * lru moves an object to the front when it is used. fifo never does. sieve (Zhang et al., NSDI 2024) only marks it, and a
  * hand that walks from back to front takes the first unmarked one, clearing marks on its way. */
@@ -113,6 +113,13 @@ static void sieve_give_back(struct policy *p, struct object *o) {
 
 const struct policy_ops policy_lru = {
     .name = "lru", QUEUE_OPS, .access = lru_access, .pop = queue_pop, .give_back = queue_give_back};
+/* In lru's order all the same: for EVICT, and for the policy that comes after it. */
+const struct policy_ops policy_noeviction = {.name = "noeviction",
+                                             QUEUE_OPS,
+                                             .access = lru_access,
+                                             .pop = queue_pop,
+                                             .give_back = queue_give_back,
+                                             .keeps = true};
 const struct policy_ops policy_fifo = {
     .name = "fifo", QUEUE_OPS, .access = fifo_access, .pop = queue_pop, .give_back = queue_give_back};
 const struct policy_ops policy_sieve = {

@@ -86,8 +86,16 @@ static struct store_put *put_new(struct store *s, struct span key, uint64_t hash
 
 static uint64_t put_units(const struct store *s, const struct store_put *p) {
     uint64_t units = 0;
-    for (uint32_t i = 0; i < p->n_blocks; i++) units += block_get(&s->space, p->blocks[i])->len;
+    for (uint32_t k = 0; k < p->n_spots; k++)
+        for (uint32_t i = 0; i < p->spots[k].n_blocks; i++)
+            units += block_get(&s->space, p->spots[k].blocks[i])->len;
     return units;
+}
+
+static void spot_free(struct store *s, struct spot *spot) {
+    for (uint32_t i = 0; i < spot->n_blocks; i++) space_release(&s->space, spot->blocks[i]);
+    s->room_changes += spot->n_blocks;
+    spot->n_blocks = 0;
 }
 
 /* Out of every table; blocks that are still its own become free. */
@@ -98,9 +106,8 @@ static void put_free(struct store *s, struct store_put *p) {
     } else if (p->state != PUT_DEAD) {
         htab_remove(&s->puts, &p->node);
     }
-    if (p->state == PUT_ROOM || p->state == PUT_DEAD) room_abandon(s, p);
-    for (uint32_t i = 0; i < p->n_blocks; i++) space_release(&s->space, p->blocks[i]);
-    s->room_changes += p->n_blocks;
+    room_abandon(s, &p->want);
+    for (uint32_t i = 0; i < p->n_spots; i++) spot_free(s, &p->spots[i]);
     wheel_remove(s->put_wheel, &p->wheel);
     if (p->group) group_unref(s, p->group);
     struct session *ss = p->session;
@@ -128,7 +135,7 @@ static void put_end_without(struct store *s, struct store_put *p) {
     s->zombie_units += put_units(s, p);
     /* This process knows itself when its own write is over; nobody writes to a put without space or of a fenced session. */
     if (p->local) return;
-    if (p->n_blocks == 0 || p->session->fenced) {
+    if (p->n_spots == 0 || p->session->fenced) {
         put_free(s, p);
     } else if (p->session->closed) {
         ask_fence(s, p->session);
@@ -201,6 +208,12 @@ void put_free_all(struct store *s) {
     while (cursor);
 }
 
+void put_end_all(struct store *s) {
+    put_free_all(s);
+    htab_free(&s->sessions);
+    htab_init(&s->sessions);
+}
+
 /* --- PUTSTART -------------------------------------------------------------------------------------------------------------------- */
 
 /* A flush is also the end of what was being written. */
@@ -213,16 +226,19 @@ static tarn_status check_options(const struct store *s, struct span key, uint64_
     if (key.len == 0 || key.len > STORE_KEY_MAX || size > STORE_SIZE_MAX) return TARN_EINVAL;
     if (o->replicas < 1 || o->replicas > STORE_REPLICAS_MAX) return TARN_EINVAL;
     struct store_segment_info info;
+    if (o->prefers > WANT_NAMES_MAX || o->avoids > WANT_NAMES_MAX) return TARN_EINVAL;
     for (size_t i = 0; i < o->prefers; i++)
         if (!store_segment_by_name(s, o->prefer[i], &info)) return TARN_ENOSEGMENT;
     return TARN_OK;
 }
 
 /* Whether the key is free for a new put; other puts that must give way have done so. */
-static tarn_status claim_key(struct store *s, struct span key, uint64_t hash, bool supersede) {
+static tarn_status claim_key(struct store *s, struct span key, uint64_t hash,
+                             const struct store_put_options *o) {
     struct store_put *p = put_by_key(s, key, hash);
     if (!p) return TARN_OK;
-    if (!supersede && !put_flushed(s, p)) {
+    bool gives_way = o->supersede || (o->instead != 0 && p->token == o->instead);
+    if (!gives_way && !put_flushed(s, p)) {
         s->stat.put_busy++;
         return TARN_EBUSY;
     }
@@ -233,15 +249,43 @@ static tarn_status claim_key(struct store *s, struct span key, uint64_t hash, bo
 
 static tarn_status put_opened(struct store *s, struct store_put *p) {
     p->state = PUT_OPEN;
-    for (uint32_t i = 0; i < p->n_blocks; i++) block_assign(&s->space, p->blocks[i], BLOCK_HELD, 0, 0);
+    if (p->missing) s->stat.put_short++;
     uint64_t rate = s->config.put_timeout_rate ? s->config.put_timeout_rate : 1;
     p->deadline_ms = s->now_ms + s->config.put_timeout_ms + p->size * 1000 / rate;
     if (!p->local) wheel_set(s->put_wheel, &p->wheel, p->deadline_ms);
     return TARN_OK;
 }
 
+/* The room that was found is one replica's; the next one goes to another host. */
+static void settle_spot(struct store *s, struct store_put *p) {
+    struct spot *spot = &p->spots[p->n_spots++];
+    struct want *w = &p->want;
+    spot->n_blocks = w->n_blocks;
+    memcpy(spot->blocks, w->blocks, w->n_blocks * sizeof(w->blocks[0]));
+    w->n_blocks = 0;
+    w->taken[w->n_taken++] = s->space.segments[replica_segment(s, spot->blocks[0])]->host;
+}
+
+static tarn_status make_spots(struct store *s, struct store_put *p, unsigned *budget) {
+    if (p->n_spots == 0 && !p->want.plan) {
+        unsigned domain = quota_domain(s, span_of(p->key, p->key_len));
+        tarn_status st = room_limits(s, domain, p->size * p->replicas, 0, budget);
+        if (st != TARN_OK) return st;
+    }
+    while (!p->in_line && p->n_spots + p->missing < p->replicas) {
+        tarn_status st = room_make(s, &p->want, budget);
+        if (st == TARN_OK)
+            settle_spot(s, p);
+        else if (st == TARN_ENOSPACE && p->n_spots > 0)
+            p->missing = p->replicas - p->n_spots;
+        else
+            return st;
+    }
+    return TARN_OK;
+}
+
 static tarn_status put_room(struct store *s, struct store_put *p, unsigned *budget) {
-    tarn_status st = room_make(s, p, budget);
+    tarn_status st = make_spots(s, p, budget);
     if (st == TARN_OK) return put_opened(s, p);
     if (st == TARN_EAGAIN) {
         s->stat.room_slices++;
@@ -250,6 +294,23 @@ static tarn_status put_room(struct store *s, struct store_put *p, unsigned *budg
     if (st == TARN_ENOSPACE) s->stat.put_nospace++;
     put_free(s, p);
     return st;
+}
+
+static unsigned resolve_names(const struct store *s, const struct span *names, size_t n, uint32_t *ids) {
+    unsigned found = 0;
+    struct store_segment_info info;
+    for (size_t i = 0; i < n; i++)
+        if (store_segment_by_name(s, names[i], &info)) ids[found++] = info.id;
+    return found;
+}
+
+static void want_init(const struct store *s, struct want *w, uint64_t units,
+                      const struct store_put_options *options) {
+    w->units = units;
+    w->only = w->never = STORE_SEGMENT_ANY;
+    w->host = options->host;
+    w->n_prefer = resolve_names(s, options->prefer, options->prefers, w->prefer);
+    w->n_avoid = resolve_names(s, options->avoid, options->avoids, w->avoid);
 }
 
 tarn_status store_put_start(struct store *s, struct store_batch *b, struct span key, uint64_t size,
@@ -270,7 +331,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
     struct policy_event event = batch_event(s, b);
     b->open = false;
     b->pos++;
-    if ((st = claim_key(s, key, hash, options->supersede)) != TARN_OK) return st;
+    if ((st = claim_key(s, key, hash, options)) != TARN_OK) return st;
     struct session *ss = session_get(s, session);
     if (ss->puts >= s->config.max_puts_per_session) {
         session_trim(s, ss);
@@ -279,7 +340,8 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
     struct store_put *p = put_new(s, key, hash, ss);
     p->size = size;
     p->in_line = size <= STORE_INLINE_MAX;
-    p->units = p->in_line ? 0 : space_units(size);
+    p->replicas = p->in_line ? 0 : options->replicas;
+    if (!p->in_line) want_init(s, &p->want, space_units(size), options);
     p->event = event;
     p->replace = options->replace;
     p->local = options->local;
@@ -315,29 +377,26 @@ uint64_t store_put_deadline_ms(const struct store_put *p) {
     return p->deadline_ms;
 }
 
+uint32_t store_put_missing(const struct store_put *p) {
+    return p->missing;
+}
+
 bool store_put_is_inline(const struct store_put *p) {
     return p->in_line;
 }
 
 void store_put_layout(const struct store *s, const struct store_put *p, struct store_layout *layout_p) {
-    layout_p->replicas = 1;
-    struct store_replica *r = &layout_p->replica[0];
-    r->tier = STORE_TIER_MEMORY;
-    r->extents = p->n_blocks;
-    uint64_t left = p->size;
-    for (uint32_t i = 0; i < p->n_blocks; i++) {
-        const struct block *b = block_get(&s->space, p->blocks[i]);
-        uint64_t len = min_u64((uint64_t)b->len * UNIT, left);
-        r->extent[i] = (struct store_extent){block_segment(b), s->space.segments[block_segment(b)]->epoch,
-                                             block_offset(b) * UNIT, len};
-        left -= len;
-    }
+    layout_p->replicas = p->in_line ? 1 : p->n_spots;
+    layout_p->replica[0].tier = STORE_TIER_MEMORY;
+    layout_p->replica[0].extents = 0;
+    for (uint32_t i = 0; i < p->n_spots; i++)
+        places_fill_spot(s, &p->spots[i], p->size, &layout_p->replica[i]);
 }
 
 /* --- PUTEND ------------------------------------------------------------------------------------------------------------------------ */
 
-static struct object *record_new(struct store *s, struct span key, const struct span *value, uint64_t version,
-                                 const struct policy_event *e) {
+struct object *record_new(struct store *s, struct span key, const struct span *value, uint64_t version,
+                          const struct policy_event *e) {
     struct object *o = record_alloc(&s->records, sizeof(*o) + key.len + (value ? value->len : 0));
     if (!o) return NULL;
     *o = (struct object){.bits = (uint32_t)key.len, .version_depth = version << 16, .request = e->request};
@@ -351,12 +410,16 @@ static struct object *record_new(struct store *s, struct span key, const struct 
     return o;
 }
 
-/* Whatever stands under the key goes; also what look-ups no longer see. */
-static void make_way(struct store *s, struct span key, uint64_t hash) {
+/* Whatever stands under the key goes; also what look-ups no longer see. true: it was to be seen. */
+static bool make_way(struct store *s, struct span key, uint64_t hash) {
     struct object *old = index_find(&s->index, key, hash);
-    if (!old) return;
+    if (!old) return false;
+    bool expired = (old->bits & OBJECT_EXTRA) && extra_expired(s, old),
+         stale = s->stale && book_stale(s, old);
     s->stat.replaced++;
-    book_remove(s, old);
+    store_far_supersede(s, key, object_version(old));
+    book_remove(s, old, expired ? STORE_NEWS_EXPIRED : STORE_NEWS_NONE);
+    return !expired && !stale;
 }
 
 static void set_crc(struct object *o, uint32_t crc) {
@@ -364,28 +427,28 @@ static void set_crc(struct object *o, uint32_t crc) {
     o->bits |= OBJECT_CRC;
 }
 
-static void attach_blocks(struct store *s, struct store_put *p, struct object *o, const uint32_t *crcs,
-                          size_t n_crcs) {
-    uint64_t units = put_units(s, p);
-    object_set_slack(o, (uint32_t)(units * UNIT - p->size));
-    unsigned domain = quota_domain(s, store_object_key(o));
-    for (uint32_t i = 0; i < p->n_blocks; i++)
-        block_assign(&s->space, p->blocks[i], BLOCK_OBJECT, record_ref(&s->records, o), domain);
-    o->block = p->blocks[0];
-    if (p->n_blocks > 1) {
-        struct extra *x = extra_get(s, o);
-        x->blocks = xmemdup(p->blocks, p->n_blocks * sizeof(p->blocks[0]));
-        x->n_blocks = p->n_blocks;
-        s->extra_bytes += p->n_blocks * sizeof(p->blocks[0]);
-        o->bits |= OBJECT_MULTI;
+void object_set_crcs(struct store *s, struct object *o, const uint32_t *crcs, size_t n_crcs) {
+    if (n_crcs == 0) return;
+    struct extra *x = extra_get(s, o);
+    x->crcs = xmemdup(crcs, n_crcs * sizeof(*crcs));
+    x->n_crcs = (uint32_t)n_crcs;
+    s->extra_bytes += n_crcs * sizeof(*crcs);
+}
+
+/* The spots become the object's replicas. */
+static void attach_spots(struct store *s, struct store_put *p, struct object *o) {
+    struct places places = {.size = p->size, .domain = quota_domain(s, store_object_key(o))};
+    for (uint32_t k = 0; k < p->n_spots; k++) {
+        struct spot *spot = &p->spots[k];
+        if (spot->n_blocks == 0) continue;
+        for (uint32_t i = 0; i < spot->n_blocks; i++) {
+            block_assign(&s->space, spot->blocks[i], BLOCK_OBJECT, record_ref(&s->records, o), places.domain);
+            places.block[places.n_blocks++] = spot->blocks[i];
+        }
+        places.extents[places.n_memory++] = (uint8_t)spot->n_blocks;
+        spot->n_blocks = 0;
     }
-    if (n_crcs) {
-        struct extra *x = extra_get(s, o);
-        x->crcs = xmemdup(crcs, n_crcs * sizeof(*crcs));
-        x->n_crcs = (uint32_t)n_crcs;
-        s->extra_bytes += n_crcs * sizeof(*crcs);
-    }
-    p->n_blocks = 0;
+    places_first(s, o, &places);
 }
 
 static tarn_status complete(struct store *s, struct store_put *p, uint64_t hash, int64_t crc,
@@ -393,12 +456,13 @@ static tarn_status complete(struct store *s, struct store_put *p, uint64_t hash,
     struct span key = span_of(p->key, p->key_len);
     struct object *o = record_new(s, key, value, p->token, &p->event);
     if (!o) return TARN_EOOM;
-    make_way(s, key, hash);
+    bool replaced = make_way(s, key, hash);
     if (crc >= 0) set_crc(o, (uint32_t)crc);
     if (p->in_line)
         o->block = quota_domain(s, key);
     else
-        attach_blocks(s, p, o, crcs, n_crcs);
+        attach_spots(s, p, o);
+    object_set_crcs(s, o, crcs, n_crcs);
     book_insert(s, o, hash, &p->event);
     if (p->expire_wall_ms) extra_set_expire(s, o, p->expire_wall_ms);
     if (p->group) {
@@ -406,10 +470,25 @@ static tarn_status complete(struct store *s, struct store_put *p, uint64_t hash,
         p->group = NULL;
     }
     if (p->pin != STORE_PIN_NONE) extra_set_pin(s, o, p->pin, p->pin_ms);
+    effect_object(s, o);
+    news_put(s, o, replaced);
     s->stat.put_ends++;
     if (s->events.complete) s->events.complete(s->events.arg, key);
     put_free(s, p);
     return TARN_OK;
+}
+
+/* Gives up the replicas that the writer could not write, or whose segment is leaving. false: none is left. */
+static bool drop_failed(struct store *s, struct store_put *p, uint32_t failed) {
+    uint32_t left = p->n_spots == 0 && !failed;
+    for (uint32_t i = 0; i < p->n_spots; i++) {
+        const struct segment *seg = s->space.segments[replica_segment(s, p->spots[i].blocks[0])];
+        if ((failed >> i & 1) || seg->state == SEGMENT_LEAVING)
+            spot_free(s, &p->spots[i]);
+        else
+            left++;
+    }
+    return left > 0;
 }
 
 tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int64_t crc, uint32_t failed,
@@ -422,8 +501,9 @@ tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int6
         if (n_crcs &&
             (p->size <= STORE_CRC_BLOCK || n_crcs != (p->size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK))
             return TARN_EINVAL;
-        if (crc > UINT32_MAX || (failed & ~1u)) return TARN_EINVAL;
-        if (failed) {
+        if (crc > UINT32_MAX || (p->n_spots && failed >> p->n_spots) || (!p->n_spots && failed > 1))
+            return TARN_EINVAL;
+        if (!drop_failed(s, p, failed)) {
             s->stat.put_revokes++;
             put_free(s, p);
             return TARN_EIO;
@@ -479,16 +559,17 @@ tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span
     struct policy_event e = batch_event(s, b);
     unsigned coming = s->config.max_objects && !index_find(&s->index, key, hash);
     if ((st = room_limits(s, quota_domain(s, key), value.len, coming, budget)) != TARN_OK) return st;
-    if ((st = claim_key(s, key, hash, options->supersede)) != TARN_OK) return st;
+    if ((st = claim_key(s, key, hash, options)) != TARN_OK) return st;
     b->pos++;
     if (*budget > 0) --*budget;
     s->stat.put_starts++;
     s->stat.put_ends++;
     bool plain = !options->expire_wall_ms && options->pin == STORE_PIN_NONE && !options->group.len;
+    bool replaced = true;
     struct object *o = index_find(&s->index, key, hash);
     if (!(o && plain && rewrite(s, o, value, crc, &e))) {
         if (!(o = record_new(s, key, &value, s->next_version++, &e))) return TARN_EOOM;
-        make_way(s, key, hash);
+        replaced = make_way(s, key, hash);
         set_crc(o, crc);
         o->block = quota_domain(s, key);
         book_insert(s, o, hash, &e);
@@ -496,6 +577,8 @@ tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span
         if (options->group.len) group_join(s, o, group_get(s, options->group));
         if (options->pin != STORE_PIN_NONE) extra_set_pin(s, o, options->pin, options->pin_ms);
     }
+    effect_object(s, o);
+    news_put(s, o, replaced);
     if (s->events.complete) s->events.complete(s->events.arg, key);
     return TARN_OK;
 }

@@ -13,6 +13,7 @@ void domain_open(struct store *s, unsigned n) {
         d->soft[inl] = list_new(&s->records);
         d->legacy[inl] = list_new(&s->records);
     }
+    d->far = list_new(&s->records);
     if (n >= s->n_domains) s->n_domains = n + 1;
 }
 
@@ -23,6 +24,7 @@ static void domain_close(struct store *s, unsigned n) {
         list_free(&s->records, d->soft[inl]);
         list_free(&s->records, d->legacy[inl]);
     }
+    list_free(&s->records, d->far);
     free(d->prefix);
     *d = (struct domain){0};
     while (s->n_domains > 1 && !s->domains[s->n_domains - 1].used) s->n_domains--;
@@ -66,6 +68,7 @@ tarn_status store_quota_set(struct store *s, struct span prefix, uint64_t bytes)
     struct domain *d = find(s, prefix);
     if (d) {
         d->limit = bytes;
+        effect_quota(s, prefix, bytes);
         return TARN_OK;
     }
     unsigned n = 1;
@@ -77,6 +80,7 @@ tarn_status store_quota_set(struct store *s, struct span prefix, uint64_t bytes)
     d->prefix_len = prefix.len;
     d->limit = bytes;
     s->n_quotas++;
+    effect_quota(s, prefix, bytes);
     start_recount(s);
     return TARN_OK;
 }
@@ -84,6 +88,7 @@ tarn_status store_quota_set(struct store *s, struct span prefix, uint64_t bytes)
 bool store_quota_del(struct store *s, struct span prefix) {
     struct domain *d = find(s, prefix);
     if (!d) return false;
+    effect_quota(s, prefix, 0);
     d->leaving = true;
     s->n_quotas--;
     start_recount(s);
@@ -123,7 +128,7 @@ static void move_object(void *arg, struct object *o) {
     if (from == to) return;
     bool linked = list_linked(o);
     book_unlink(s, o);
-    uint64_t size = store_object_size(s, o);
+    uint64_t size = book_charge(s, o);
     s->domains[from].bytes -= size;
     s->domains[from].objects--;
     s->domains[to].bytes += size;
@@ -135,6 +140,7 @@ static void move_object(void *arg, struct object *o) {
         const block_id *blocks = book_blocks(s, o, &n);
         for (uint32_t i = 0; i < n; i++)
             block_assign(&s->space, blocks[i], BLOCK_OBJECT, record_ref(&s->records, o), to);
+        if (o->bits & OBJECT_PLACES) places_set_domain(s, o, to);
     }
     if (linked) book_relink(s, o);
 }

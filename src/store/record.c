@@ -92,6 +92,7 @@ struct object *record_alloc(struct records *r, size_t size) {
     }
     if (++p->live == p->slots) partial_remove(r, n);
     r->count++;
+    r->bytes += class * 8;
     return o;
 }
 
@@ -103,6 +104,7 @@ void record_free(struct records *r, struct object *o, size_t size) {
     o->hash_next = p->free;
     p->free = record_ref(r, o);
     r->count--;
+    r->bytes -= (uint64_t)p->class * 8;
     if (--p->live > 0) return;
     partial_remove(r, n);
     r->live_pages--;
@@ -115,6 +117,9 @@ void record_free(struct records *r, struct object *o, size_t size) {
 }
 
 uint64_t records_memory(const struct records *r) {
-    return (uint64_t)(r->live_pages + r->n_free_pages) * RECORD_PAGE +
-           (uint64_t)r->pages * sizeof(struct record_page);
+    return r->bytes + (uint64_t)r->pages * sizeof(struct record_page);
+}
+
+uint64_t records_spare(const struct records *r) {
+    return (uint64_t)(r->live_pages + r->n_free_pages) * RECORD_PAGE - r->bytes;
 }

@@ -19,7 +19,7 @@ enum object_flag {
     OBJECT_EXTRA = 1u << 24,  /* extra_find has more */
     OBJECT_INLINE = 1u << 25, /* the value follows the key */
     OBJECT_CRC = 1u << 26,    /* crc is set */
-    OBJECT_MULTI = 1u << 27,  /* several blocks, listed in the extra */
+    OBJECT_PLACES = 1u << 27, /* not simply one block: places_find has where it lies */
     OBJECT_VICTIM = 1u << 28, /* taken by the plan that is being made in this very call */
     OBJECT_GEN = 1u << 29,    /* which of two policy generations holds it */
     OBJECT_Q1 = 1u << 30,     /* the policy's own two bits */
@@ -29,7 +29,7 @@ enum object_flag {
 struct object {
     object_ref hash_next;
     object_ref prev, next; /* eviction order; prev 0: in no list */
-    uint32_t block;        /* of its (first) space; inline objects: their quota domain */
+    uint32_t block;        /* of its (first) space, 0: none in memory; inline objects: their quota domain */
     uint32_t crc;
     uint32_t request;       /* number of the batch it was last seen in */
     uint32_t atime_freq;    /* seconds (24 bits) of the last access, the policy's 8-bit counter */
@@ -81,7 +81,7 @@ struct records {
     uint32_t pages;                    /* ever used */
     uint32_t free_pages, n_free_pages; /* list head (page number), length */
     uint32_t live_pages;
-    uint64_t count;
+    uint64_t count, bytes; /* of records that are in use */
     uint32_t partial[(sizeof(struct object) + STORE_KEY_MAX + STORE_INLINE_MAX) / 8 +
                      2]; /* by class: page number */
 };
@@ -97,7 +97,9 @@ static inline object_ref record_ref(const struct records *r, const struct object
 static inline struct object *record_get(const struct records *r, object_ref ref) {
     return ref ? (struct object *)(void *)(r->arena.base + (size_t)ref * 8) : NULL;
 }
+/* What records take; and what is held for those to come. */
 uint64_t records_memory(const struct records *r);
+uint64_t records_spare(const struct records *r);
 /* What a record of that size takes. */
 static inline size_t record_round(size_t size) {
     return (size + 7) & ~(size_t)7;

@@ -4,7 +4,8 @@
 #include <string.h>
 #include "base/assert.h"
 
-#define RESERVE ((size_t)48 << 30) /* two billion blocks */
+#define RESERVE      ((size_t)48 << 30) /* two billion blocks */
+#define ATTACH_AHEAD 8u                 /* blocks: they lie anywhere in the arena */
 
 /* --- block numbers ------------------------------------------------------------------------------------------------------- */
 
@@ -54,6 +55,8 @@ uint32_t block_len(const struct space *sp, block_id id) {
 void block_assign(struct space *sp, block_id id, enum block_state state, uint32_t owner, unsigned domain) {
     struct block *b = block_get(sp, id);
     TARN_ASSERT(block_state(b) != BLOCK_FREE && state != BLOCK_FREE);
+    uint64_t *objects = &sp->segments[block_segment(b)]->blocks_in_objects;
+    *objects += (state == BLOCK_OBJECT) - (uint64_t)(block_state(b) == BLOCK_OBJECT);
     set_where(b, block_offset(b), block_segment(b), state, domain);
     b->owner = owner;
 }
@@ -80,7 +83,8 @@ bool space_init(struct space *sp, const char *allocator) {
 
 void space_free_all(struct space *sp) {
     for (uint32_t i = 0; i < sp->n_segments; i++) {
-        sp->ops->close(sp, sp->segments[i]);
+        if (!sp->segments[i]) continue;
+        if (sp->segments[i]->tier == STORE_TIER_MEMORY) sp->ops->close(sp, sp->segments[i]);
         free(sp->segments[i]);
     }
     free(sp->segments);
@@ -109,29 +113,90 @@ static void free_remove(struct space *sp, struct segment *seg, block_id id) {
     sp->ops->remove(sp, seg, id);
 }
 
-tarn_status space_segment_add(struct space *sp, const char *name, uint32_t epoch, uint64_t bytes,
-                              uint32_t *id_p) {
-    uint64_t units = bytes / 4096 * PAGE_UNITS;
-    if (units == 0 || units >> BLOCK_OFFSET_BITS || sp->n_segments > UINT16_MAX) return TARN_EINVAL;
-    struct segment *seg = xcalloc(1, sizeof(*seg));
-    seg->id = sp->n_segments;
-    seg->epoch = epoch;
-    seg->units = seg->free_units = units;
-    strncpy(seg->name, name, sizeof(seg->name) - 1);
+static uint32_t free_slot(const struct space *sp) {
+    uint32_t i = 0;
+    while (i < sp->n_segments && sp->segments[i]) i++;
+    return i;
+}
+
+/* One block, all of it free. */
+static bool open_blocks(struct space *sp, struct segment *seg) {
     block_id first = id_new(sp);
-    if (!first) {
-        free(seg);
-        return TARN_ENOMEM;
-    }
-    sp->segments = xrealloc(sp->segments, (sp->n_segments + 1) * sizeof(*sp->segments));
-    sp->segments[sp->n_segments++] = seg;
+    if (!first) return false;
     *block_get(sp, first) = (struct block){0};
     set_where(block_get(sp, first), 0, seg->id, BLOCK_FREE, 0);
     seg->first = first;
+    seg->free_units = seg->units;
     sp->ops->open(sp, seg);
     free_insert(sp, seg, first);
-    *id_p = seg->id;
+    return true;
+}
+
+static tarn_status add_at(struct space *sp, const struct store_segment_config *config, uint32_t id) {
+    uint64_t units = config->size / 4096 * PAGE_UNITS;
+    bool memory = config->tier == STORE_TIER_MEMORY;
+    if (units == 0 || (memory && units >> BLOCK_OFFSET_BITS)) return TARN_EINVAL;
+    if (strlen(config->name) >= sizeof(((struct segment *)0)->name) || !*config->name) return TARN_EINVAL;
+    if (id >= STORE_SEGMENTS_MAX) return TARN_ELIMIT;
+    if (id >= sp->n_segments) {
+        sp->segments = xrealloc(sp->segments, ((size_t)id + 1) * sizeof(struct segment *));
+        while (id >= sp->n_segments) sp->segments[sp->n_segments++] = NULL;
+    }
+    struct segment *seg = xcalloc(1, sizeof(*seg));
+    seg->id = id;
+    seg->epoch = config->epoch;
+    seg->host = config->host;
+    seg->tier = config->tier;
+    seg->units = units;
+    memcpy(seg->name, config->name, strlen(config->name));
+    sp->segments[id] = seg;
+    if (memory && sp->detached) {
+        seg->free_units = seg->units;
+        sp->ops->open(sp, seg);
+    } else if (memory && !open_blocks(sp, seg)) {
+        sp->segments[id] = NULL;
+        free(seg);
+        return TARN_ENOMEM;
+    }
     return TARN_OK;
+}
+
+tarn_status space_segment_add(struct space *sp, const struct store_segment_config *config, uint32_t *id_p) {
+    uint32_t id = free_slot(sp);
+    tarn_status st = add_at(sp, config, id);
+    if (st == TARN_OK) *id_p = id;
+    return st;
+}
+
+tarn_status space_segment_add_at(struct space *sp, const struct store_segment_config *config, uint32_t id) {
+    TARN_ASSERT(sp->detached && !space_segment(sp, id));
+    return add_at(sp, config, id);
+}
+
+block_id space_detached(struct space *sp, uint32_t segment, uint64_t offset, uint32_t len) {
+    TARN_ASSERT(sp->detached);
+    block_id id = id_new(sp);
+    if (!id) return 0;
+    struct block *b = block_get(sp, id);
+    *b = (struct block){.len = len};
+    set_where(b, offset, segment, BLOCK_HELD, 0);
+    sp->segments[segment]->free_units -= len;
+    return id;
+}
+
+void space_segment_remove(struct space *sp, uint32_t id) {
+    struct segment *seg = sp->segments[id];
+    if (seg->tier == STORE_TIER_MEMORY) {
+        TARN_ASSERT(seg->free_units == seg->units);
+        for (block_id b = seg->first, next; b; b = next) {
+            next = block_get(sp, b)->next;
+            free_remove(sp, seg, b); /* detached: there is none */
+            id_free(sp, b, 0);
+        }
+        sp->ops->close(sp, seg);
+    }
+    sp->segments[id] = NULL;
+    free(seg);
 }
 
 /* --- splitting and merging ------------------------------------------------------------------------------------------------------ */
@@ -219,6 +284,11 @@ block_id space_release(struct space *sp, block_id id) {
     uint64_t offset = block_offset(b);
     uint32_t len = b->len;
     seg->free_units += len;
+    seg->blocks_in_objects -= block_state(b) == BLOCK_OBJECT;
+    if (sp->detached) {
+        id_free(sp, id, 0);
+        return 0;
+    }
     set_state(b, BLOCK_FREE);
     id = merge_around(sp, seg, id);
     sp->ops->unused(sp, seg, offset, len);
@@ -256,6 +326,104 @@ block_id space_trim(struct space *sp, block_id held, uint64_t start, uint32_t le
         held = mid;
     }
     return held;
+}
+
+/* --- detached blocks find their neighbours -------------------------------------------------------------------------------- */
+
+/* A free block in front of next (0: at the end), behind prev (0: at the start). Not in a bin yet. */
+static block_id gap_new(struct space *sp, uint32_t segment, uint64_t offset, block_id prev) {
+    block_id id = id_new(sp);
+    TARN_ASSERT(id); /* the arena is reserved for two billion */
+    *block_get(sp, id) = (struct block){.prev = prev};
+    set_where(block_get(sp, id), offset, segment, BLOCK_FREE, 0);
+    if (prev) block_get(sp, prev)->next = id;
+    return id;
+}
+
+static int by_offset(const void *a, const void *b) {
+    const struct used_block *x = a, *y = b;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* One after the other as they lie in the arena, not by way of those who own them: these are anywhere. Numbers that nobody has
+ * are free blocks of segment 0. */
+struct used_blocks *space_used(const struct space *sp) {
+    TARN_ASSERT(sp->detached);
+    struct used_blocks *used = xcalloc(sp->n_segments + 1, sizeof(*used));
+    for (block_id id = 1; id < sp->blocks; id++) {
+        const struct block *b = block_get(sp, id);
+        used[block_segment(b)].n += block_state(b) != BLOCK_FREE;
+    }
+    for (uint32_t i = 0; i < sp->n_segments; i++) {
+        used[i].block = xmalloc((used[i].n + 1) * sizeof(struct used_block));
+        used[i].n = 0;
+    }
+    for (block_id id = 1; id < sp->blocks; id++) {
+        const struct block *b = block_get(sp, id);
+        if (block_state(b) == BLOCK_FREE) continue;
+        struct used_blocks *u = &used[block_segment(b)];
+        u->block[u->n++] = (struct used_block){block_offset(b), b->len, id};
+    }
+    for (uint32_t i = 0; i < sp->n_segments; i++)
+        qsort(used[i].block, used[i].n, sizeof(struct used_block), by_offset);
+    return used;
+}
+
+void space_used_free(const struct space *sp, struct used_blocks **used_p) {
+    for (uint32_t i = 0; i < sp->n_segments; i++) free((*used_p)[i].block);
+    free(*used_p);
+    *used_p = NULL;
+}
+
+void space_attach(struct space *sp, uint32_t segment, const struct used_blocks *blocks) {
+    struct segment *seg = sp->segments[segment];
+    uint64_t at = 0, used = 0;
+    block_id prev = 0;
+    TARN_ASSERT(sp->detached && !seg->first);
+    for (size_t i = 0; i <= blocks->n; i++) {
+        const struct used_block *u = &blocks->block[i];
+        uint64_t start = i < blocks->n ? u->offset : seg->units;
+        TARN_ASSERT(start >= at);
+        if (start > at) {
+            prev = gap_new(sp, segment, at, prev);
+            if (!seg->first) seg->first = prev;
+        }
+        if (i == blocks->n) break;
+        if (i + ATTACH_AHEAD < blocks->n) __builtin_prefetch(block_get(sp, u[ATTACH_AHEAD].id), 1);
+        struct block *b = block_get(sp, u->id);
+        b->prev = prev;
+        b->next = 0;
+        if (prev) block_get(sp, prev)->next = u->id;
+        if (!seg->first) seg->first = u->id;
+        sp->ops->used(sp, seg, start, u->len);
+        prev = u->id;
+        at = start + u->len;
+        used += u->len;
+    }
+    TARN_ASSERT(seg->free_units == seg->units - used);
+    for (block_id id = seg->first, next; id; id = next) {
+        next = block_get(sp, id)->next;
+        if (block_state(block_get(sp, id)) == BLOCK_FREE) free_insert(sp, seg, id);
+    }
+}
+
+void space_detach(struct space *sp) {
+    TARN_ASSERT(!sp->detached);
+    for (uint32_t i = 0; i < sp->n_segments; i++) {
+        struct segment *seg = sp->segments[i];
+        if (!seg || seg->tier != STORE_TIER_MEMORY) continue;
+        for (block_id id = seg->first, next; id; id = next) {
+            struct block *b = block_get(sp, id);
+            next = b->next;
+            b->prev = b->next = 0;
+            if (block_state(b) == BLOCK_FREE) id_free(sp, id, 0);
+        }
+        seg->first = 0;
+        seg->free_runs = 0;
+        sp->ops->close(sp, seg); /* what it knows of free space */
+        sp->ops->open(sp, seg);
+    }
+    sp->detached = true;
 }
 
 /* --- allocation -------------------------------------------------------------------------------------------------------------------- */
@@ -310,10 +478,16 @@ uint64_t space_largest(struct space *sp, uint32_t segment) {
     return id ? block_len(sp, id) : 0;
 }
 
+uint64_t space_spare(const struct space *sp) {
+    return (sp->blocks - sp->live) * sizeof(struct block);
+}
+
 uint64_t space_memory(const struct space *sp) {
-    uint64_t bytes = (uint64_t)sp->blocks * sizeof(struct block);
+    uint64_t bytes = sp->live * sizeof(struct block);
     for (uint32_t i = 0; i < sp->n_segments; i++)
-        bytes += sizeof(struct segment) + sp->ops->memory(sp->segments[i]);
+        if (sp->segments[i])
+            bytes += sizeof(struct segment) +
+                     (sp->segments[i]->tier == STORE_TIER_MEMORY ? sp->ops->memory(sp->segments[i]) : 0);
     return bytes;
 }
 
@@ -321,6 +495,7 @@ void space_check(const struct space *sp) {
     uint64_t live = 0;
     for (uint32_t i = 0; i < sp->n_segments; i++) {
         const struct segment *seg = sp->segments[i];
+        if (!seg || seg->tier != STORE_TIER_MEMORY) continue;
         uint64_t at = 0, free_units = 0, runs = 0;
         block_id prev = 0;
         for (block_id id = seg->first; id; id = block_get(sp, id)->next) {

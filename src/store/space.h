@@ -36,13 +36,23 @@ _Static_assert(sizeof(struct block) == 24, "one per object");
 #define SPACE_BINS 320u
 
 struct segment {
-    uint32_t id, epoch;
+    uint32_t id, epoch, host;
+    enum store_tier tier;
+    enum store_segment_state state;
     char name[64];
-    uint64_t units; /* size */
+    uint64_t units; /* size; far segments have no blocks */
     uint64_t free_units;
+    uint64_t evictable_units;  /* of objects that nothing protects */
+    uint64_t quarantine_units; /* of objects that are gone, under leases and holds */
     uint64_t free_runs;
+    uint64_t blocks_in_objects;
     block_id first;
-    void *state; /* the allocator's */
+    void *own; /* the allocator's */
+    uint64_t far_replicas, far_bytes;
+    /* LEAVING: how far its objects have been removed */
+    bool swept;
+    block_id sweep;      /* next block */
+    uint64_t far_cursor; /* of the walk over all objects */
 };
 
 struct space;
@@ -75,16 +85,41 @@ struct space {
     uint32_t blocks; /* ever used, with the unused block 0 */
     block_id free_ids;
     uint64_t live;
-    struct segment **segments;
-    uint32_t n_segments;
-    block_id *cursors[32]; /* block numbers that outside walks hold; kept valid across merges */
+    struct segment **segments; /* by id; NULL: gone */
+    uint32_t n_segments;       /* ids in use are below */
+    block_id *cursors[64];     /* block numbers that outside walks hold; kept valid across merges */
     unsigned n_cursors;
+    bool detached; /* blocks know nothing of their neighbours, and no free space is known (follow.c) */
 };
 
 bool space_init(struct space *sp, const char *allocator); /* false: unknown name or no memory */
 void space_free_all(struct space *sp);
-tarn_status space_segment_add(struct space *sp, const char *name, uint32_t epoch, uint64_t bytes,
-                              uint32_t *id_p);
+tarn_status space_segment_add(struct space *sp, const struct store_segment_config *config, uint32_t *id_p);
+/* Under that number, which must be free; only while detached: its memory has no blocks. */
+tarn_status space_segment_add_at(struct space *sp, const struct store_segment_config *config, uint32_t id);
+/* A used block, BLOCK_HELD, at that place, whatever else lies there; only while detached. 0: no memory. */
+block_id space_detached(struct space *sp, uint32_t segment, uint64_t offset, uint32_t len);
+struct used_block {
+    uint64_t offset;
+    uint32_t len;
+    block_id id;
+};
+struct used_blocks { /* of a segment */
+    struct used_block *block;
+    size_t n;
+};
+/* All used blocks of detached space: by segment, n_segments of them, and there by their offsets. The caller frees it. */
+struct used_blocks *space_used(const struct space *sp);
+void space_used_free(const struct space *sp, struct used_blocks **used_p);
+/* These, which do not overlap, are all used blocks of a segment of detached space: what lies between is free from here on. */
+void space_attach(struct space *sp, uint32_t segment, const struct used_blocks *used);
+/* The way back: blocks forget their neighbours, free ones go. All segments at once. */
+void space_detach(struct space *sp);
+/* All of it must be free. */
+void space_segment_remove(struct space *sp, uint32_t id);
+static inline struct segment *space_segment(const struct space *sp, uint32_t id) {
+    return id < sp->n_segments ? sp->segments[id] : NULL;
+}
 
 static inline struct block *block_get(const struct space *sp, block_id id) {
     return (struct block *)(void *)sp->arena.base + id;
@@ -133,7 +168,9 @@ block_id space_trim(struct space *sp, block_id held, uint64_t start, uint32_t le
 void space_cursor_add(struct space *sp, block_id *cursor);
 void space_cursor_remove(struct space *sp, block_id *cursor);
 
+/* What blocks take; and what is held for those to come. */
 uint64_t space_memory(const struct space *sp);
+uint64_t space_spare(const struct space *sp);
 uint64_t space_largest(struct space *sp, uint32_t segment); /* units, of the largest free run */
 void space_check(const struct space *sp);
 

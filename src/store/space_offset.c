@@ -3,27 +3,27 @@
 #include "store/space.h"
 
 static void offset_open(struct space *sp, struct segment *seg) {
-    seg->state = xcalloc(1, sizeof(struct bins));
+    seg->own = xcalloc(1, sizeof(struct bins));
 }
 
 static void offset_close(struct space *sp, struct segment *seg) {
-    free(seg->state);
+    free(seg->own);
 }
 
 static block_id offset_find(struct space *sp, struct segment *seg, uint32_t len, uint32_t align) {
-    return bins_find(sp, seg->state, len, align);
+    return bins_find(sp, seg->own, len, align);
 }
 
 static block_id offset_largest(struct space *sp, struct segment *seg) {
-    return bins_largest(sp, seg->state);
+    return bins_largest(sp, seg->own);
 }
 
 static void offset_insert(struct space *sp, struct segment *seg, block_id b) {
-    bins_insert(sp, seg->state, b);
+    bins_insert(sp, seg->own, b);
 }
 
 static void offset_remove(struct space *sp, struct segment *seg, block_id b) {
-    bins_remove(sp, seg->state, b);
+    bins_remove(sp, seg->own, b);
 }
 
 static bool offset_may_merge(struct space *sp, struct segment *seg, block_id a, block_id b) {

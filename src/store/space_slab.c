@@ -38,11 +38,11 @@ static void slab_open(struct space *sp, struct segment *seg) {
     struct slab *s = xcalloc(1, sizeof(*s) + n * sizeof(s->page[0]));
     s->page_units = page;
     s->n_pages = n;
-    seg->state = s;
+    seg->own = s;
 }
 
 static void slab_close(struct space *sp, struct segment *seg) {
-    free(seg->state);
+    free(seg->own);
 }
 
 static struct slab_page *page_of(struct slab *s, uint64_t offset) {
@@ -67,7 +67,7 @@ static uint32_t class_of(struct slab *s, uint32_t len) {
 }
 
 static block_id slab_find(struct space *sp, struct segment *seg, uint32_t len, uint32_t align) {
-    struct slab *s = seg->state;
+    struct slab *s = seg->own;
     s->want = class_of(s, len);
     block_id id = s->want != CLASS_MISC ? bins_find(sp, &s->class[s->want].bins, len, align) : 0;
     if (!id) id = bins_find(sp, &s->whole, len, align);
@@ -76,7 +76,7 @@ static block_id slab_find(struct space *sp, struct segment *seg, uint32_t len, u
 }
 
 static block_id slab_largest(struct space *sp, struct segment *seg) {
-    struct slab *s = seg->state;
+    struct slab *s = seg->own;
     s->want = CLASS_MISC;
     block_id best = bins_largest(sp, &s->whole);
     for (uint32_t i = 0; i < CLASSES; i++) {
@@ -87,22 +87,22 @@ static block_id slab_largest(struct space *sp, struct segment *seg) {
 }
 
 static void slab_insert(struct space *sp, struct segment *seg, block_id b) {
-    bins_insert(sp, bins_for(seg->state, block_offset(block_get(sp, b))), b);
+    bins_insert(sp, bins_for(seg->own, block_offset(block_get(sp, b))), b);
 }
 
 static void slab_remove(struct space *sp, struct segment *seg, block_id b) {
-    bins_remove(sp, bins_for(seg->state, block_offset(block_get(sp, b))), b);
+    bins_remove(sp, bins_for(seg->own, block_offset(block_get(sp, b))), b);
 }
 
 static bool slab_may_merge(struct space *sp, struct segment *seg, block_id a, block_id b) {
-    struct slab *s = seg->state;
+    struct slab *s = seg->own;
     uint64_t border = block_offset(block_get(sp, b));
     if (border % s->page_units != 0) return true;
     return page_of(s, border - 1)->used == 0 && page_of(s, border)->used == 0;
 }
 
 static uint64_t slab_cut(struct space *sp, struct segment *seg, uint64_t offset, uint64_t len) {
-    struct slab *s = seg->state;
+    struct slab *s = seg->own;
     uint64_t first = offset / s->page_units, last = (offset + len - 1) / s->page_units;
     if (first == last) return 0;
     if (s->page[first].used) return (first + 1) * s->page_units;
@@ -111,7 +111,7 @@ static uint64_t slab_cut(struct space *sp, struct segment *seg, uint64_t offset,
 }
 
 static void slab_used(struct space *sp, struct segment *seg, uint64_t offset, uint32_t len) {
-    struct slab *s = seg->state;
+    struct slab *s = seg->own;
     for (uint64_t at = offset, end = offset + len; at < end;) {
         struct slab_page *p = page_of(s, at);
         uint64_t page_end = (at / s->page_units + 1) * s->page_units, upto = page_end < end ? page_end : end;
@@ -125,7 +125,7 @@ static void slab_used(struct space *sp, struct segment *seg, uint64_t offset, ui
 }
 
 static void slab_unused(struct space *sp, struct segment *seg, uint64_t offset, uint32_t len) {
-    struct slab *s = seg->state;
+    struct slab *s = seg->own;
     for (uint64_t at = offset, end = offset + len; at < end;) {
         struct slab_page *p = page_of(s, at);
         uint64_t page_end = (at / s->page_units + 1) * s->page_units, upto = page_end < end ? page_end : end;
@@ -137,7 +137,7 @@ static void slab_unused(struct space *sp, struct segment *seg, uint64_t offset, 
 }
 
 static uint64_t slab_memory(const struct segment *seg) {
-    const struct slab *s = seg->state;
+    const struct slab *s = seg->own;
     return sizeof(*s) + s->n_pages * sizeof(s->page[0]);
 }
 

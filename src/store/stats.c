@@ -5,13 +5,13 @@
 
 static uint64_t tables_memory(const struct store *s) {
     return index_memory(&s->index) + htab_memory(&s->extras) + htab_memory(&s->groups) +
-           htab_memory(&s->refs) + htab_memory(&s->leases) + htab_memory(&s->sessions) +
-           htab_memory(&s->puts) + htab_memory(&s->zombies);
+           htab_memory(&s->places) + htab_memory(&s->lots) + htab_memory(&s->refs) + htab_memory(&s->leases) +
+           htab_memory(&s->sessions) + htab_memory(&s->puts) + htab_memory(&s->zombies);
 }
 
 static uint64_t lease_memory(const struct store *s) {
     return s->lease_pool * sizeof(struct lease) + s->refs.count * sizeof(struct refs) +
-           s->sessions.count * sizeof(struct session);
+           s->lots.count * sizeof(struct lot) + s->sessions.count * sizeof(struct session);
 }
 
 static uint64_t policy_memory(const struct store *s) {
@@ -24,7 +24,11 @@ static uint64_t policy_memory(const struct store *s) {
 
 uint64_t store_memory(const struct store *s) {
     return sizeof(*s) + records_memory(&s->records) + space_memory(&s->space) + tables_memory(s) +
-           lease_memory(s) + policy_memory(s) + s->extra_bytes + s->put_bytes;
+           lease_memory(s) + policy_memory(s) + s->extra_bytes + s->places_bytes + s->put_bytes;
+}
+
+uint64_t store_evictions(const struct store *s) {
+    return s->stat.evicted_objects;
 }
 
 uint64_t store_count(const struct store *s) {
@@ -39,6 +43,9 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->puts_zombie = s->zombies.count;
     st->leases = s->leases.count;
     st->leased_objects = s->refs.count;
+    st->far_objects = s->far_objects;
+    st->far_replicas = s->far_replicas;
+    st->copies_open = s->copies_open;
     st->holds = s->hold_count;
     st->expires = s->expires;
     st->soft_pins = s->soft_pins;
@@ -48,6 +55,7 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->migrating_objects = s->legacy_count;
     for (uint32_t i = 0; i < s->space.n_segments; i++) {
         const struct segment *seg = s->space.segments[i];
+        if (!seg || seg->tier != STORE_TIER_MEMORY) continue;
         st->pool_size += seg->units * UNIT;
         st->pool_free += seg->free_units * UNIT;
         st->largest_free = max_u64(st->largest_free, space_largest((struct space *)&s->space, i) * UNIT);
@@ -60,8 +68,9 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->memory_blocks = space_memory(&s->space);
     st->memory_tables = tables_memory(s);
     st->memory_leases = lease_memory(s);
-    st->memory_extras = s->extra_bytes + s->put_bytes + policy_memory(s);
+    st->memory_extras = s->extra_bytes + s->places_bytes + s->put_bytes + policy_memory(s);
     st->memory = store_memory(s);
+    st->memory_spare = records_spare(&s->records) + space_spare(&s->space);
 }
 
 void store_stats_reset(struct store *s) {
@@ -72,9 +81,28 @@ void store_stats_reset(struct store *s) {
 
 struct check {
     const struct store *s;
-    uint64_t objects, evictable, inl, stale, blocks_units;
+    uint64_t objects, evictable, inl, stale, blocks_units, far;
     uint64_t bytes[DOMAINS], count[DOMAINS], linked;
 };
+
+/* Each memory replica is whole, in one segment, and no two are on one host. */
+static void check_places(const struct store *s, const struct object *o) {
+    struct places p;
+    places_read(s, o, &p);
+    uint32_t at = 0;
+    TARN_ASSERT(p.n_memory + p.n_far > 0);
+    for (uint32_t i = 0; i < p.n_memory; i++) {
+        uint64_t units = 0;
+        TARN_ASSERT(p.extents[i] > 0 && p.extents[i] <= STORE_EXTENTS_MAX);
+        for (uint32_t k = 0; k < p.extents[i]; k++, at++) {
+            const struct block *b = block_get(&s->space, p.block[at]);
+            units += b->len;
+            TARN_ASSERT(replica_segment(s, p.block[at]) == replica_segment(s, p.block[at - k]));
+        }
+        TARN_ASSERT(units * UNIT - p.size == object_slack(o));
+    }
+    TARN_ASSERT(at == p.n_blocks);
+}
 
 static void check_object(void *arg, struct object *o) {
     struct check *c = arg;
@@ -82,7 +110,7 @@ static void check_object(void *arg, struct object *o) {
     unsigned d = book_domain(s, o);
     TARN_ASSERT(s->domains[d].used && !(o->bits & OBJECT_VICTIM));
     c->objects++;
-    c->bytes[d] += store_object_size(s, o);
+    c->bytes[d] += book_charge(s, o);
     c->count[d]++;
     c->inl += (o->bits & OBJECT_INLINE) != 0;
     if (book_stale(s, o)) c->stale++;
@@ -90,6 +118,9 @@ static void check_object(void *arg, struct object *o) {
         c->evictable += book_units(s, o);
         TARN_ASSERT(list_linked(o));
     }
+    c->far += book_far_only(o);
+    if (o->bits & OBJECT_PLACES) check_places(s, o);
+    if (!(o->bits & OBJECT_INLINE)) TARN_ASSERT(o->block || (o->bits & OBJECT_PLACES));
     if (object_pin(s, o) == STORE_PIN_HARD) TARN_ASSERT(!list_linked(o));
     if (o->bits & OBJECT_REFS)
         TARN_ASSERT(refs_find(s, object_version(o))->object == record_ref(&s->records, o));
@@ -110,15 +141,46 @@ static void check_held(void *arg, struct htab_node *node) {
     for (uint32_t i = 0; i < r->n_blocks; i++) c->blocks_units += block_get(&c->s->space, r->blocks[i])->len;
 }
 
-static void check_put(void *arg, struct htab_node *node) {
+static void check_lot(void *arg, struct htab_node *node) {
     struct check *c = arg;
-    const struct store_put *p = CONTAINER_OF(node, struct store_put, node);
-    for (uint32_t i = 0; i < p->n_blocks; i++) c->blocks_units += block_get(&c->s->space, p->blocks[i])->len;
-    if (p->plan && p->plan->reserved) c->blocks_units += block_get(&c->s->space, p->plan->reserved)->len;
+    const struct lot *lot = CONTAINER_OF(node, struct lot, node);
+    TARN_ASSERT(lot->holds > 0 || (!lot->over && lot->leases > 0));
+    for (uint32_t i = 0; i < lot->n_blocks; i++)
+        c->blocks_units += block_get(&c->s->space, lot->blocks[i])->len;
+}
+
+static void check_want(struct check *c, const struct want *w) {
+    for (uint32_t i = 0; i < w->n_blocks; i++) c->blocks_units += block_get(&c->s->space, w->blocks[i])->len;
+    if (w->plan && w->plan->reserved) c->blocks_units += block_get(&c->s->space, w->plan->reserved)->len;
+}
+
+/* All puts of a session: making room, open, zombie, and those that were superseded and do not know it yet. */
+static void check_session(void *arg, struct htab_node *node) {
+    struct check *c = arg;
+    uint64_t n = 0;
+    const struct session *ss = CONTAINER_OF(node, struct session, node);
+    for (const struct store_put *p = ss->list; p; p = p->next, n++) {
+        for (uint32_t k = 0; k < p->n_spots; k++)
+            for (uint32_t i = 0; i < p->spots[k].n_blocks; i++)
+                c->blocks_units += block_get(&c->s->space, p->spots[k].blocks[i])->len;
+        check_want(c, &p->want);
+    }
+    TARN_ASSERT(n == ss->puts);
+}
+
+static void check_segment(const struct store *s, const struct segment *seg, uint64_t *evictable_p,
+                          uint64_t *held_p) {
+    if (seg->tier != STORE_TIER_MEMORY) return;
+    uint64_t objects = s->space.detached ? seg->blocks_in_objects : 0;
+    for (block_id id = seg->first; id; id = block_get(&s->space, id)->next)
+        objects += block_state(block_get(&s->space, id)) == BLOCK_OBJECT;
+    TARN_ASSERT(objects == seg->blocks_in_objects);
+    *evictable_p += seg->evictable_units;
+    *held_p += seg->quarantine_units;
 }
 
 void store_check(const struct store *s) {
-    space_check(&s->space);
+    if (!s->space.detached) space_check(&s->space);
     struct check *c = xcalloc(1, sizeof(*c));
     c->s = s;
     uint64_t cursor = 0;
@@ -131,13 +193,21 @@ void store_check(const struct store *s) {
         TARN_ASSERT(c->bytes[i] == s->domains[i].bytes && c->count[i] == s->domains[i].objects);
     do cursor = htab_scan(&s->refs, cursor, check_held, c);
     while (cursor);
-    do cursor = htab_scan(&s->puts, cursor, check_put, c);
+    do cursor = htab_scan(&s->lots, cursor, check_lot, c);
     while (cursor);
-    do cursor = htab_scan(&s->zombies, cursor, check_put, c);
+    for (const struct store_copy *copy = s->copies; copy; copy = copy->next) check_want(c, &copy->want);
+    for (const struct ghost *g = s->ghosts; g; g = g->next)
+        for (uint32_t i = 0; i < g->n_blocks; i++) c->blocks_units += block_get(&s->space, g->blocks[i])->len;
+    do cursor = htab_scan(&s->sessions, cursor, check_session, c);
     while (cursor);
-    uint64_t used = 0;
-    for (uint32_t i = 0; i < s->space.n_segments; i++)
-        used += s->space.segments[i]->units - s->space.segments[i]->free_units;
+    uint64_t used = 0, evictable = 0, held = 0;
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        const struct segment *seg = s->space.segments[i];
+        if (!seg) continue;
+        if (seg->tier == STORE_TIER_MEMORY) used += seg->units - seg->free_units;
+        check_segment(s, seg, &evictable, &held);
+    }
+    TARN_ASSERT(evictable == s->evictable_units && held == s->quarantine_units && c->far == s->far_objects);
     TARN_ASSERT(c->blocks_units == used);
     free(c);
 }

@@ -1,5 +1,4 @@
 #include "store/books.h"
-#include "store/batch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +32,8 @@ struct store *store_create(const struct store_config *c, const struct store_even
     s->now_ms = mono_ms;
     s->wall_ms = wall_ms;
     s->policy = ops;
-    s->next_version = 1;
+    s->next_version = c->first_version ? c->first_version : 1;
+    s->far_silent = STORE_SEGMENT_ANY;
     if (!records_init(&s->records) || !space_init(&s->space, allocator)) {
         records_free(&s->records);
         space_free_all(&s->space);
@@ -41,21 +41,26 @@ struct store *store_create(const struct store_config *c, const struct store_even
         return NULL;
     }
     index_init(&s->index, &s->records);
-    struct htab *tables[] = {&s->extras,   &s->groups, &s->refs,   &s->leases,
-                             &s->sessions, &s->puts,   &s->zombies};
+    struct htab *tables[] = {&s->extras, &s->groups,   &s->places, &s->refs,   &s->lots,
+                             &s->leases, &s->sessions, &s->puts,   &s->zombies};
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) htab_init(tables[i]);
+    s->placement = placement_find("local-first");
     s->lease_wheel = wheel_create(mono_ms);
+    s->lot_wheel = wheel_create(mono_ms);
     s->pin_wheel = wheel_create(mono_ms);
     s->put_wheel = wheel_create(mono_ms);
+    s->ghost_wheel = wheel_create(mono_ms);
     s->ttl_wheel = wheel_create(wall_ms);
     rng_seed(&s->rng, mono_ms ^ (uintptr_t)s);
     domain_open(s, 0);
+    s->empty_memory = store_memory(s);
     return s;
 }
 
 static void free_object(void *arg, struct object *o) {
     struct store *s = arg;
     extra_drop(s, o);
+    places_drop(s, o);
 }
 
 void store_destroy(struct store **store_p) {
@@ -63,18 +68,26 @@ void store_destroy(struct store **store_p) {
     if (!s) return;
     MAGIC_CHECK(s, STORE_MAGIC);
     lease_free_all(s);
+    copy_free_all(s);
     put_free_all(s);
     uint64_t cursor = 0;
     do cursor = index_scan(&s->index, cursor, free_object, s);
     while (cursor);
+    ghosts_free_all(s);
     quota_free_all(s);
-    struct htab *tables[] = {&s->extras,   &s->groups, &s->refs,   &s->leases,
-                             &s->sessions, &s->puts,   &s->zombies};
+    segment_free_walks(s);
+    placement_free(s);
+    struct htab *tables[] = {&s->extras, &s->groups,   &s->places, &s->refs,   &s->lots,
+                             &s->leases, &s->sessions, &s->puts,   &s->zombies};
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) htab_free(tables[i]);
     wheel_destroy(&s->lease_wheel);
+    wheel_destroy(&s->lot_wheel);
     wheel_destroy(&s->pin_wheel);
     wheel_destroy(&s->put_wheel);
+    wheel_destroy(&s->ghost_wheel);
+    buf_free(&s->record);
     wheel_destroy(&s->ttl_wheel);
+    free(s->superseded);
     index_free(&s->index);
     space_free_all(&s->space);
     records_free(&s->records);
@@ -90,42 +103,6 @@ struct store_config *store_config(struct store *s) {
 void store_tick(struct store *s, uint64_t mono_ms, uint64_t wall_ms) {
     if (mono_ms > s->now_ms) s->now_ms = mono_ms;
     s->wall_ms = wall_ms;
-}
-
-/* --- segments -------------------------------------------------------------------------------------------------------------- */
-
-tarn_status store_segment_add(struct store *s, const char *name, uint32_t epoch, uint64_t size,
-                              uint32_t *id_p) {
-    struct store_segment_info info;
-    if (store_segment_by_name(s, span_str(name), &info)) return TARN_EEXISTS;
-    return space_segment_add(&s->space, name, epoch, size, id_p);
-}
-
-size_t store_segment_count(const struct store *s) {
-    return s->space.n_segments;
-}
-
-bool store_segment_get(const struct store *s, uint32_t id, struct store_segment_info *info_p) {
-    if (id >= s->space.n_segments) return false;
-    const struct segment *seg = s->space.segments[id];
-    *info_p = (struct store_segment_info){
-        .id = id,
-        .epoch = seg->epoch,
-        .size = seg->units * UNIT,
-        .used = (seg->units - seg->free_units) * UNIT,
-        .free_runs = seg->free_runs,
-    };
-    memcpy(info_p->name, seg->name, sizeof(info_p->name));
-    info_p->largest_free = space_largest((struct space *)&s->space, id) * UNIT;
-    if (id == 0) info_p->quarantined = s->quarantine_units * UNIT;
-    info_p->used -= info_p->quarantined;
-    return true;
-}
-
-bool store_segment_by_name(const struct store *s, struct span name, struct store_segment_info *info_p) {
-    for (uint32_t i = 0; i < s->space.n_segments; i++)
-        if (span_eq(span_str(s->space.segments[i]->name), name)) return store_segment_get(s, i, info_p);
-    return false;
 }
 
 /* --- what an object is -------------------------------------------------------------------------------------------------------- */
@@ -156,6 +133,13 @@ bool store_object_crc(const struct object *o, uint32_t *crc_p) {
     return true;
 }
 
+void store_object_set_crc(struct store *s, struct object *o, uint32_t crc) {
+    if (o->bits & OBJECT_CRC) return;
+    o->crc = crc;
+    o->bits |= OBJECT_CRC;
+    effect_object(s, o);
+}
+
 bool store_object_inline(const struct object *o, struct span *value_p) {
     if (!(o->bits & OBJECT_INLINE)) return false;
     *value_p = span_of(o->data + object_key_len(o), object_slack(o));
@@ -171,11 +155,7 @@ const block_id *book_blocks(const struct store *s, const struct object *o, uint3
         *n_p = 0;
         return NULL;
     }
-    if (o->bits & OBJECT_MULTI) {
-        const struct extra *x = extra_find(s, o);
-        *n_p = x->n_blocks;
-        return x->blocks;
-    }
+    if (o->bits & OBJECT_PLACES) return places_blocks(s, o, n_p);
     *n_p = 1;
     return &o->block;
 }
@@ -189,7 +169,28 @@ uint64_t book_units(const struct store *s, const struct object *o) {
 }
 
 uint64_t store_object_size(const struct store *s, const struct object *o) {
-    return o->bits & OBJECT_INLINE ? object_slack(o) : book_units(s, o) * UNIT - object_slack(o);
+    if (o->bits & OBJECT_INLINE) return object_slack(o);
+    if (o->bits & OBJECT_PLACES) return places_size(s, o);
+    return (uint64_t)block_get(&s->space, o->block)->len * UNIT - object_slack(o);
+}
+
+uint64_t book_charge(const struct store *s, const struct object *o) {
+    if (!(o->bits & OBJECT_PLACES)) return store_object_size(s, o);
+    struct places p;
+    places_read(s, o, &p);
+    return p.size * p.n_memory;
+}
+
+void book_count_evictable(struct store *s, const struct object *o, int sign) {
+    if (book_protected(s, o)) return;
+    uint32_t n;
+    const block_id *blocks = book_blocks(s, o, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct block *b = block_get(&s->space, blocks[i]);
+        uint64_t units = (uint64_t)sign * b->len;
+        s->space.segments[block_segment(b)]->evictable_units += units;
+        s->evictable_units += units;
+    }
 }
 
 const uint32_t *store_object_crcs(const struct store *s, const struct object *o, size_t *n_p) {
@@ -197,23 +198,6 @@ const uint32_t *store_object_crcs(const struct store *s, const struct object *o,
     if (!x || !x->n_crcs) return NULL;
     *n_p = x->n_crcs;
     return x->crcs;
-}
-
-void store_object_layout(const struct store *s, const struct object *o, struct store_layout *layout_p) {
-    uint32_t n;
-    const block_id *blocks = book_blocks(s, o, &n);
-    layout_p->replicas = 1;
-    struct store_replica *r = &layout_p->replica[0];
-    r->tier = STORE_TIER_MEMORY;
-    r->extents = n;
-    uint64_t left = n > 1 ? store_object_size(s, o) : 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct block *b = block_get(&s->space, blocks[i]);
-        uint64_t len = (uint64_t)b->len * UNIT, used = n == 1 ? len - object_slack(o) : min_u64(len, left);
-        r->extent[i] = (struct store_extent){block_segment(b), s->space.segments[block_segment(b)]->epoch,
-                                             block_offset(b) * UNIT, used};
-        left -= n == 1 ? 0 : used;
-    }
 }
 
 uint64_t store_object_expire(const struct store *s, const struct object *o) {
@@ -229,13 +213,22 @@ unsigned store_object_freq(const struct store *s, const struct object *o) {
     return s->policy->freq ? s->policy->freq(&s->domains[0].policy[0], o) : 0;
 }
 
+bool store_policy_counts(const struct store *s) {
+    return s->policy->freq != NULL;
+}
+
 uint64_t store_object_memory(const struct store *s, const struct object *o) {
     uint32_t n;
     book_blocks(s, o, &n);
     uint64_t bytes = record_round(book_record_size(o)) + sizeof(object_ref) + n * sizeof(struct block);
     const struct extra *x = extra_find(s, o);
-    if (x) bytes += sizeof(*x) + x->n_blocks * sizeof(block_id) + x->n_crcs * sizeof(uint32_t);
+    if (x) bytes += sizeof(*x) + x->n_crcs * sizeof(uint32_t);
+    if (o->bits & OBJECT_PLACES) bytes += places_memory(s, o);
     return bytes;
+}
+
+unsigned store_object_far_hits(const struct object *o) {
+    return book_far_only(o) ? object_freq(o) : 0;
 }
 
 unsigned store_object_refs(const struct store *s, const struct object *o) {
@@ -244,8 +237,7 @@ unsigned store_object_refs(const struct store *s, const struct object *o) {
 
 unsigned book_domain(const struct store *s, const struct object *o) {
     if (o->bits & OBJECT_INLINE) return o->block;
-    uint32_t n;
-    return block_domain(block_get(&s->space, book_blocks(s, o, &n)[0]));
+    return o->block ? block_domain(block_get(&s->space, o->block)) : places_domain(s, o);
 }
 
 /* --- protection and order --------------------------------------------------------------------------------------------------------- */
@@ -261,11 +253,15 @@ bool book_evictable(const struct store *s, const struct object *o) {
 void book_protect(struct store *s, struct object *o, bool was_protected) {
     bool is = book_protected(s, o);
     if (is == was_protected) return;
-    if (is) {
-        s->evictable_units -= book_units(s, o);
-        return;
+    uint32_t n;
+    const block_id *blocks = book_blocks(s, o, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct block *b = block_get(&s->space, blocks[i]);
+        uint64_t units = is ? -(uint64_t)b->len : b->len;
+        s->space.segments[block_segment(b)]->evictable_units += units;
+        s->evictable_units += units;
     }
-    s->evictable_units += book_units(s, o);
+    if (is) return;
     s->room_changes++;
     /* It was taken out of the order when eviction met it: its turn is still now. */
     if (!list_linked(o)) book_relink(s, o);
@@ -281,7 +277,7 @@ static bool is_legacy(const struct store *s, const struct object *o) {
 
 void book_unlink(struct store *s, struct object *o) {
     if (!list_linked(o)) return;
-    if (object_pin(s, o) == STORE_PIN_SOFT) {
+    if (book_far_only(o) || object_pin(s, o) == STORE_PIN_SOFT) {
         list_unlink(&s->records, o);
     } else if (is_legacy(s, o)) {
         list_unlink(&s->records, o);
@@ -300,6 +296,10 @@ void book_relink(struct store *s, struct object *o) {
     TARN_ASSERT(!list_linked(o));
     struct domain *d = &s->domains[book_domain(s, o)];
     int inl = (o->bits & OBJECT_INLINE) != 0;
+    if (book_far_only(o)) {
+        if (object_pin(s, o) != STORE_PIN_HARD) list_push_back(&s->records, d->far, o);
+        return;
+    }
     switch (object_pin(s, o)) {
     case STORE_PIN_HARD: return;
     case STORE_PIN_SOFT: list_push_back(&s->records, d->soft[inl], o); return;
@@ -313,10 +313,35 @@ void book_relink(struct store *s, struct object *o) {
     d->policy[inl].ops->give_back(&d->policy[inl], o);
 }
 
+void book_enter_order(struct store *s, struct object *o, const struct policy_event *e) {
+    struct domain *d = &s->domains[book_domain(s, o)];
+    int inl = (o->bits & OBJECT_INLINE) != 0;
+    enum store_pin pin = object_pin(s, o);
+    TARN_ASSERT(!list_linked(o));
+    set_gen(s, o);
+    if (pin == STORE_PIN_HARD) return;
+    if (book_far_only(o))
+        list_push_front(&s->records, d->far, o);
+    else if (pin == STORE_PIN_SOFT)
+        list_push_front(&s->records, d->soft[inl], o);
+    else
+        d->policy[inl].ops->insert(&d->policy[inl], o, e);
+}
+
+/* Being read again and again is what brings it back to memory. */
+static void far_access(struct store *s, struct object *o) {
+    if (object_freq(o) < 255) object_set_freq(o, object_freq(o) + 1);
+    if (!list_linked(o)) return;
+    list_unlink(&s->records, o);
+    list_push_front(&s->records, s->domains[book_domain(s, o)].far, o);
+}
+
 void book_access(struct store *s, struct object *o, const struct policy_event *e) {
     if (o->bits & OBJECT_EXTRA) extra_renew_pin(s, o);
     enum store_pin pin = object_pin(s, o);
-    if (pin == STORE_PIN_SOFT && list_linked(o)) {
+    if (book_far_only(o))
+        far_access(s, o);
+    else if (pin == STORE_PIN_SOFT && list_linked(o)) {
         list_unlink(&s->records, o);
         list_push_front(&s->records, s->domains[book_domain(s, o)].soft[(o->bits & OBJECT_INLINE) != 0], o);
     } else if (pin == STORE_PIN_NONE) {
@@ -337,36 +362,38 @@ bool book_stale(const struct store *s, const struct object *o) {
 void book_insert(struct store *s, struct object *o, uint64_t hash, const struct policy_event *e) {
     index_insert(&s->index, o, hash);
     struct domain *d = &s->domains[book_domain(s, o)];
-    int inl = (o->bits & OBJECT_INLINE) != 0;
-    d->bytes += store_object_size(s, o);
+    d->bytes += book_charge(s, o);
     d->objects++;
-    s->inline_count += (unsigned)inl;
-    s->evictable_units += book_units(s, o);
+    s->inline_count += (o->bits & OBJECT_INLINE) != 0;
+    book_count_evictable(s, o, 1);
     s->room_changes++;
-    set_gen(s, o);
     object_set_atime(o, (uint32_t)(s->now_ms / 1000));
-    d->policy[inl].ops->insert(&d->policy[inl], o, e);
+    book_enter_order(s, o, e);
 }
 
-void book_remove(struct store *s, struct object *o) {
+void book_remove(struct store *s, struct object *o, enum store_news_kind why) {
     struct span key = store_object_key(o);
+    effect_gone(s, o);
+    news_object(s, why, o);
     index_remove(&s->index, o, store_hash(key));
     if (book_stale(s, o)) s->stale--;
     book_unlink(s, o);
     struct domain *d = &s->domains[book_domain(s, o)];
-    d->bytes -= store_object_size(s, o);
+    d->bytes -= book_charge(s, o);
     d->objects--;
     s->inline_count -= (o->bits & OBJECT_INLINE) != 0;
-    if (!book_protected(s, o)) s->evictable_units -= book_units(s, o);
+    book_count_evictable(s, o, -1);
     if (object_pin(s, o) != STORE_PIN_NONE) s->room_changes++;
-    block_id blocks[STORE_EXTENTS_MAX];
+    if (o->bits & OBJECT_PLACES) far_announce_gone(s, o);
+    block_id blocks[PLACES_BLOCKS_MAX];
     uint32_t n;
     const block_id *b = book_blocks(s, o, &n);
     if (n) memcpy(blocks, b, n * sizeof(*b));
+    places_drop(s, o);
     if (o->bits & OBJECT_REFS) {
         refs_object_gone(s, o, blocks, n);
     } else {
-        for (uint32_t i = 0; i < n; i++) space_release(&s->space, blocks[i]);
+        space_part(s, blocks, n);
     }
     extra_drop(s, o);
     record_free(&s->records, o, book_record_size(o));
@@ -374,14 +401,25 @@ void book_remove(struct store *s, struct object *o) {
 
 void store_remove_object(struct store *s, struct object *o) {
     s->stat.removed++;
-    book_remove(s, o);
+    store_far_supersede(s, store_object_key(o), object_version(o));
+    book_remove(s, o, STORE_NEWS_REMOVED);
 }
 
 bool store_remove(struct store *s, struct span key) {
-    struct object *o = store_find(s, key);
-    if (!o) return false;
-    store_remove_object(s, o);
-    return true;
+    uint64_t hash = store_hash(key);
+    struct object *o = store_find_hashed(s, key, hash);
+    bool found = o != NULL;
+    /* A miss because its hosts are away: it must not come back with them. */
+    if (!found && s->hidden) {
+        o = index_find(&s->index, key, hash);
+        bool gone = o && (book_readable(s, o) || book_stale(s, o) || (s->planner && room_clearing(s, o)));
+        if (gone) o = NULL; /* a miss for another reason, which removes it */
+    }
+    if (o)
+        store_remove_object(s, o);
+    else
+        store_far_supersede(s, key, s->next_version - 1); /* what no host has told of yet */
+    return found;
 }
 
 void store_flush(struct store *s) {
@@ -389,6 +427,12 @@ void store_flush(struct store *s) {
     s->flush_version = s->next_version - 1;
     s->stale = s->index.count;
     s->sweep_cursor = 0;
+    effect_flush(s);
+    news_object(s, STORE_NEWS_FLUSHED, NULL);
+}
+
+bool store_object_flushed(const struct store *s, const struct object *o) {
+    return s->stale > 0 && book_stale(s, o);
 }
 
 bool store_flush_pending(const struct store *s) {
@@ -410,12 +454,22 @@ struct object *store_find_hashed(struct store *s, struct span key, uint64_t hash
     if (!o) return NULL;
     if (UNLIKELY(s->stale && book_stale(s, o))) return NULL;
     if (UNLIKELY(s->planner && room_clearing(s, o))) return NULL;
+    if (UNLIKELY(s->hidden && !book_readable(s, o))) return NULL;
     if (UNLIKELY((o->bits & OBJECT_EXTRA) && extra_expired(s, o))) {
+        if (s->following || s->keeps_expired) return NULL; /* who leads says when it goes */
         s->stat.expired++;
-        book_remove(s, o);
+        store_far_supersede(s, key, object_version(o));
+        book_remove(s, o, STORE_NEWS_EXPIRED);
         return NULL;
     }
     return o;
+}
+
+bool store_is_away(const struct store *s, struct span key) {
+    if (!s->hidden) return false;
+    const struct object *o = index_find(&s->index, key, store_hash(key));
+    return o && !book_readable(s, o) && !book_stale(s, o) &&
+           !((o->bits & OBJECT_EXTRA) && extra_expired(s, o));
 }
 
 struct object *store_find(struct store *s, struct span key) {
@@ -424,7 +478,7 @@ struct object *store_find(struct store *s, struct span key) {
 
 static bool visible(const struct store *s, const struct object *o) {
     return !(s->stale && book_stale(s, o)) && !(s->planner && room_clearing(s, o)) &&
-           !((o->bits & OBJECT_EXTRA) && extra_expired(s, o));
+           !(s->hidden && !book_readable(s, o)) && !((o->bits & OBJECT_EXTRA) && extra_expired(s, o));
 }
 
 struct object *store_random(struct store *s) {
@@ -451,95 +505,31 @@ uint64_t store_scan(struct store *s, uint64_t cursor, void (*fn)(void *arg, stru
     return index_scan(&s->index, cursor, scan_visible, &a);
 }
 
+uint64_t store_scan_all(struct store *s, uint64_t cursor, void (*fn)(void *arg, struct object *o),
+                        void *arg) {
+    return index_scan(&s->index, cursor, fn, arg);
+}
+
+bool store_takes_nothing(const struct store *s) {
+    return s->config.max_memory && s->config.max_memory < s->empty_memory;
+}
+
+void store_keep_expired(struct store *s, bool keep) {
+    s->keeps_expired = keep;
+}
+
 void store_expire(struct store *s, struct object *o, uint64_t wall_ms) {
+    if (wall_ms) far_leave(s, o);
     extra_set_expire(s, o, wall_ms);
+    effect_object(s, o);
 }
 
 bool store_pin(struct store *s, struct span key, enum store_pin kind, uint64_t ms) {
     struct object *o = store_find(s, key);
     if (!o) return false;
     extra_set_pin(s, o, kind, ms);
+    effect_object(s, o);
     return true;
-}
-
-/* --- batches --------------------------------------------------------------------------------------------------------------------------------- */
-
-void store_batch_begin(struct store *s, struct store_batch *b, struct store_chain *chain,
-                       enum store_batch_kind kind, uint32_t length) {
-    *b = (struct store_batch){.chain = chain, .kind = kind, .length = length, .open = true};
-}
-
-/* The first key tells whether this batch goes on with the connection's last look-up: a get of exactly its hits, or the
- * puts that begin with its first miss. */
-void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
-    if (b->numbered) return;
-    b->numbered = true;
-    struct store_chain *c = b->chain;
-    if (c && c->request && b->kind == STORE_BATCH_PUT && c->next_hash == hash) {
-        b->request = c->request;
-        b->extends = c->extends;
-        b->base_depth = c->hits;
-        return;
-    }
-    if (c && c->request && b->kind == STORE_BATCH_READ && c->hits == b->length && c->first_hash == hash) {
-        b->request = c->request;
-        b->extends = c->extends;
-        return;
-    }
-    if (++s->next_request == 0) s->next_request = 1;
-    b->request = s->next_request;
-    s->stat.requests++;
-    if (c && b->kind != STORE_BATCH_PUT) *c = (struct store_chain){.request = b->request, .first_hash = hash};
-}
-
-struct policy_event batch_event(const struct store *s, const struct store_batch *b) {
-    return (struct policy_event){
-        .now_ms = s->now_ms,
-        .request = b->request,
-        .extends = b->extends,
-        .position = b->pos,
-        .length = b->length,
-        .depth = b->base_depth + b->pos,
-        .hits = b->hits,
-        .put = b->kind == STORE_BATCH_PUT,
-    };
-}
-
-static void batch_step(struct store *s, struct store_batch *b, const struct policy_event *e) {
-    if (++b->pos != b->length || b->kind == STORE_BATCH_PUT) return;
-    for (unsigned i = 0; i < s->n_domains; i++)
-        for (int inl = 0; inl < 2; inl++)
-            if (s->domains[i].used) s->policy->prefix_done(&s->domains[i].policy[inl], e);
-}
-
-void store_batch_hit(struct store *s, struct store_batch *b, struct object *o) {
-    if (!b->numbered) batch_number(s, b, b->length == 1 && !b->chain ? 0 : store_hash(store_object_key(o)));
-    uint32_t previous = o->request;
-    if (b->open) {
-        b->hits++;
-        if (previous != b->request) b->extends = previous;
-        if (b->chain && b->kind != STORE_BATCH_PUT && b->chain->request == b->request &&
-            b->chain->hits < b->hits) {
-            b->chain->hits = b->hits;
-            b->chain->extends = b->extends;
-        }
-    }
-    struct policy_event e = batch_event(s, b);
-    e.previous = previous;
-    s->stat.hits++;
-    if (b->chain) object_set_depth(o, e.depth);
-    o->request = b->request;
-    if (b->kind != STORE_BATCH_LOOK) book_access(s, o, &e);
-    batch_step(s, b, &e);
-}
-
-void store_batch_miss(struct store *s, struct store_batch *b, uint64_t hash) {
-    batch_number(s, b, hash);
-    if (b->open && b->chain && b->chain->request == b->request) b->chain->next_hash = hash;
-    b->open = false;
-    s->stat.misses++;
-    struct policy_event e = batch_event(s, b);
-    batch_step(s, b, &e);
 }
 
 /* --- eviction ---------------------------------------------------------------------------------------------------------------------------------- */
@@ -555,25 +545,35 @@ static struct object *pop_from(struct store *s, struct domain *d, int inl, bool 
     return o;
 }
 
+/* An object whose only space is on a host that is away makes no room: its turn comes again when all others had theirs. */
+static bool set_aside(struct store *s, struct object *o) {
+    if (!s->hidden || (o->bits & OBJECT_INLINE) || store_object_in_memory(s, o)) return false;
+    if (object_pin(s, o) != STORE_PIN_NONE) return false;
+    struct policy_event e = {.now_ms = s->now_ms};
+    book_enter_order(s, o, &e);
+    return true;
+}
+
 /* Protected objects that come up are left unlinked: book_protect links them again when the protection ends. */
-static struct object *pop_free(struct store *s, struct domain *d, int inl, bool soft, unsigned *budget) {
+static struct object *pop_free(struct store *s, struct domain *d, int inl, bool soft, bool space,
+                               unsigned *budget) {
     while (*budget > 0) {
         struct object *o = pop_from(s, d, inl, soft);
-        if (!o || book_evictable(s, o)) return o;
+        if (!o || (book_evictable(s, o) && !(space && set_aside(s, o)))) return o;
         --*budget;
     }
     return NULL;
 }
 
-struct object *book_pop(struct store *s, int domain, int inl, bool soft, unsigned *budget) {
-    if (domain >= 0) return pop_free(s, &s->domains[domain], inl, soft, budget);
-    if (s->n_domains == 1) return pop_free(s, &s->domains[0], inl, soft, budget);
+struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool space, unsigned *budget) {
+    if (domain >= 0) return pop_free(s, &s->domains[domain], inl, soft, space, budget);
+    if (s->n_domains == 1) return pop_free(s, &s->domains[0], inl, soft, space, budget);
     /* The candidate that was unused for longest, of those that the domains would give. */
     struct object *best = NULL;
     uint64_t best_idle = 0;
     for (unsigned i = 0; i < s->n_domains; i++) {
         if (!s->domains[i].used) continue;
-        struct object *o = pop_free(s, &s->domains[i], inl, soft, budget);
+        struct object *o = pop_free(s, &s->domains[i], inl, soft, space, budget);
         if (!o) continue;
         uint64_t idle = store_object_idle_ms(s, o) + (object_pin(s, o) == STORE_PIN_NONE);
         if (best && idle <= best_idle) {
@@ -598,12 +598,36 @@ static void count_evicted(struct store *s, struct object *o) {
     if (object_pin(s, o) == STORE_PIN_SOFT) s->stat.evicted_soft_pinned++;
 }
 
+/* Leaves memory, but stays readable from a disk. false: there is no copy that could be read. */
+static bool demote(struct store *s, struct object *o) {
+    if (!(o->bits & OBJECT_PLACES)) return false;
+    struct places p;
+    places_read(s, o, &p);
+    bool readable = false;
+    for (uint32_t i = 0; i < p.n_far; i++)
+        readable = readable || segment_readable(s->space.segments[p.far[i].segment]);
+    if (!readable) return false;
+    block_id blocks[PLACES_BLOCKS_MAX];
+    uint32_t n = p.n_blocks;
+    memcpy(blocks, p.block, n * sizeof(blocks[0]));
+    p.n_memory = p.n_blocks = 0;
+    memset(p.extents, 0, sizeof(p.extents));
+    places_write(s, o, &p);
+    o->bits &= ~(uint32_t)OBJECT_VICTIM;
+    space_part(s, blocks, n);
+    s->stat.evicted_to_far++;
+    return true;
+}
+
 static void evict_one(struct store *s, struct object *o) {
     count_evicted(s, o);
     book_unlink(s, o);
-    struct policy *p = policy_of(s, o);
-    p->ops->evicted(p, o, store_hash(store_object_key(o)));
-    book_remove(s, o);
+    if (!book_far_only(o)) {
+        struct policy *p = policy_of(s, o);
+        p->ops->evicted(p, o, store_hash(store_object_key(o)));
+        if (demote(s, o)) return;
+    }
+    book_remove(s, o, STORE_NEWS_EVICTED);
 }
 
 /* A group goes together as far as the budget and the others' leases let it. */
@@ -618,7 +642,7 @@ void book_evict(struct store *s, struct object *o, unsigned *budget) {
         struct extra *next = m->group_next;
         struct object *other = record_get(&s->records, m->object);
         --*budget;
-        if (book_evictable(s, other) && !(other->bits & OBJECT_VICTIM)) {
+        if (book_evictable(s, other) && !(other->bits & OBJECT_VICTIM) && !book_far_only(other)) {
             s->stat.evicted_group++;
             evict_one(s, other);
         }
@@ -628,7 +652,7 @@ void book_evict(struct store *s, struct object *o, unsigned *budget) {
 }
 
 bool store_evict_object(struct store *s, struct object *o, uint64_t *bytes_p) {
-    if (!book_evictable(s, o)) return false;
+    if (!book_evictable(s, o) || book_far_only(o)) return false;
     *bytes_p = store_object_size(s, o);
     s->stat.evict_command++;
     evict_one(s, o);
@@ -638,8 +662,8 @@ bool store_evict_object(struct store *s, struct object *o, uint64_t *bytes_p) {
 /* Evicts whoever is next, with space first. false: nobody, or the budget is used up. */
 static bool evict_next(struct store *s, unsigned *budget, uint64_t *objects_p, uint64_t *bytes_p) {
     uint64_t objects = s->stat.evicted_objects, bytes = s->stat.evicted_bytes;
-    struct object *o = book_pop(s, -1, 0, true, budget);
-    if (!o) o = book_pop(s, -1, 1, true, budget);
+    struct object *o = book_pop(s, -1, 0, true, false, budget);
+    if (!o) o = book_pop(s, -1, 1, true, false, budget);
     if (!o) return false;
     book_evict(s, o, budget);
     *objects_p += s->stat.evicted_objects - objects;
@@ -659,30 +683,59 @@ bool store_evict_step(struct store *s, struct store_evict_job *job, unsigned *bu
 }
 
 static bool above_watermark(const struct store *s) {
-    uint64_t size = 0, used = 0;
+    uint64_t size = 0, used = 0, evictable = 0;
     for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        size += s->space.segments[i]->units;
-        used += s->space.segments[i]->units - s->space.segments[i]->free_units;
+        const struct segment *seg = s->space.segments[i];
+        if (!seg || seg->tier != STORE_TIER_MEMORY || seg->state != SEGMENT_UP) continue;
+        size += seg->units;
+        used += seg->units - seg->free_units;
+        evictable += seg->evictable_units;
     }
-    return size > 0 && s->evictable_units > 0 && (double)used > s->config.high_watermark * (double)size;
+    return size > 0 && evictable > 0 && (double)used > s->config.high_watermark * (double)size;
 }
 
-/* Above the watermark a pass frees eviction_ratio of the objects; another follows while that was not enough. */
+#define EVICT_AHEAD 8u
+
+/* The next few victims, with the chains of the index that they will be taken out of on their way to the cache: most of what an
+ * eviction costs is waiting for these. */
+static unsigned pop_ahead(struct store *s, struct object *next[EVICT_AHEAD], unsigned *budget) {
+    uint64_t hash[EVICT_AHEAD], most = min_u64(min_u64(EVICT_AHEAD, s->evict_left), *budget);
+    unsigned n = 0;
+    while (n < most) {
+        struct object *o = book_pop(s, -1, 0, false, true, budget);
+        if (!o) break;
+        o->bits |= OBJECT_VICTIM; /* not to be taken along by the group of another */
+        hash[n] = store_hash(store_object_key(o));
+        index_prefetch_bucket(&s->index, hash[n]);
+        next[n++] = o;
+    }
+    for (unsigned i = 0; i < n; i++) index_prefetch_head(&s->index, hash[i]);
+    return n;
+}
+
+/* Above the watermark a pass frees eviction_ratio of the objects in memory; another follows while that was not enough. Not while what
+ * goes stays unusable (store_lead): it would be never enough. */
 static bool background_evict(struct store *s, unsigned *budget) {
+    if (s->now_ms < s->ghost_until_ms) return false;
+    if (s->policy->keeps) {
+        s->evict_left = 0;
+        return false;
+    }
     while (*budget > 0) {
         if (!s->evict_left) {
             if (!above_watermark(s)) return false;
-            s->evict_left =
-                (uint64_t)((double)(s->index.count - s->inline_count) * s->config.eviction_ratio) + 1;
+            uint64_t in_memory = s->index.count - s->inline_count - s->far_objects;
+            s->evict_left = (uint64_t)((double)in_memory * s->config.eviction_ratio) + 1;
         }
-        struct object *o = book_pop(s, -1, 0, false, budget);
-        if (!o) {
+        struct object *next[EVICT_AHEAD];
+        unsigned n = pop_ahead(s, next, budget);
+        if (n == 0) {
             if (*budget > 0) s->evict_left = 0; /* only soft-pinned objects are left */
             return *budget == 0;
         }
-        s->stat.evicted_background++;
-        s->evict_left--;
-        book_evict(s, o, budget);
+        s->stat.evicted_background += n;
+        s->evict_left -= n;
+        for (unsigned i = 0; i < n; i++) book_evict(s, next[i], budget);
     }
     return true;
 }
@@ -706,7 +759,7 @@ static bool sweep_flushed(struct store *s, unsigned *budget) {
         s->sweep_cursor = index_scan(&s->index, s->sweep_cursor, collect_stale, &w);
         for (unsigned i = 0; i < w.n; i++) {
             s->stat.removed++;
-            book_remove(s, w.found[i]);
+            book_remove(s, w.found[i], STORE_NEWS_NONE); /* a flush was told */
         }
         *budget -= *budget > w.n + 1 ? w.n + 1 : *budget;
     }
@@ -733,24 +786,47 @@ static bool migrate(struct store *s, unsigned *budget) {
 bool store_background(struct store *s, unsigned *budget) {
     bool more = false;
     struct wheel_node *n;
+    while (*budget > 0 && (n = wheel_pop(s->ghost_wheel, s->now_ms, budget, &more))) ghost_over(s, n);
+    if (s->following) {
+        bool left = sweep_flushed(s, budget);
+        left |= quota_recount(s, budget);
+        left |= migrate(s, budget); /* who is next is not what followers are told */
+        return left || more || *budget == 0;
+    }
     while (*budget > 0 && (n = wheel_pop(s->lease_wheel, s->now_ms, budget, &more))) lease_over(s, n);
+    while (*budget > 0 && (n = wheel_pop(s->lot_wheel, s->now_ms, budget, &more))) lot_over(s, n);
     while (*budget > 0 && (n = wheel_pop(s->put_wheel, s->now_ms, budget, &more))) put_over(s, n);
     while (*budget > 0 && (n = wheel_pop(s->pin_wheel, s->now_ms, budget, &more))) extra_pin_over(s, n);
     if (*budget == 0) return true;
-    bool left = extra_due(s, budget);
+    bool left = !s->config.expire_apart && extra_due(s, budget);
     left |= sweep_flushed(s, budget);
     left |= quota_recount(s, budget);
     left |= migrate(s, budget);
+    if (s->leaving) left |= segment_sweep(s, budget);
     left |= background_evict(s, budget);
     return left || more || *budget == 0;
 }
 
 uint64_t store_next_ms(const struct store *s, uint64_t limit_ms) {
+    if (s->following && !s->stale && !s->recount && !s->legacy_count)
+        return wheel_next_ms(s->ghost_wheel, s->now_ms, limit_ms);
+    if (s->leaving && segment_sweeping(s)) return 0;
     if (s->stale || s->recount || s->legacy_count || s->evict_left) return 0;
     uint64_t next = wheel_next_ms(s->lease_wheel, s->now_ms, limit_ms);
+    next = wheel_next_ms(s->ghost_wheel, s->now_ms, next);
+    next = wheel_next_ms(s->lot_wheel, s->now_ms, next);
     next = wheel_next_ms(s->put_wheel, s->now_ms, next);
     next = wheel_next_ms(s->pin_wheel, s->now_ms, next);
-    return wheel_next_ms(s->ttl_wheel, s->wall_ms, next);
+    return s->config.expire_apart ? next : wheel_next_ms(s->ttl_wheel, s->wall_ms, next);
+}
+
+bool store_expire_due(struct store *s, unsigned *budget) {
+    return !s->following && !s->keeps_expired && extra_due(s, budget);
+}
+
+uint64_t store_expire_next_ms(const struct store *s, uint64_t limit_ms) {
+    if (s->following || s->keeps_expired) return limit_ms;
+    return wheel_next_ms(s->ttl_wheel, s->wall_ms, limit_ms);
 }
 
 tarn_status store_set_policy(struct store *s, const char *name) {
@@ -776,6 +852,10 @@ const char *store_policy_name(const struct store *s) {
     return s->policy->name;
 }
 
+bool store_policy_keeps(const struct store *s) {
+    return s->policy->keeps;
+}
+
 const char *store_policy_names(void) {
-    return "lru fifo lfu sieve s3fifo";
+    return "lru fifo lfu sieve s3fifo noeviction";
 }

@@ -11,7 +11,7 @@
  *                                                             its session is fenced              space in quarantine until
  *                                                                                                leases and holds end
  *
- * Guarantee 2 (a put that fits succeeds) is kept by room.c; eviction order by policy.h; space by space.h.
+ * Guarantee 2 (a put that fits succeeds) is kept by room.c, but with the policy noeviction; eviction order by policy.h; space by space.h.
  *
  * Borrowed pointers: a struct object * is valid until the next call that may change the books. */
 #ifndef TARN_STORE_STORE_H
@@ -32,10 +32,13 @@
 
 struct store;
 struct object;
+struct store_news;
 
 /* --- places ---------------------------------------------------------------------------------------------------------- */
 
-enum store_tier { STORE_TIER_MEMORY = 0 };
+/* Space of memory segments is given out here, block by block (space.h). On ssd and file segments the host decides where
+ * an object goes and tells (store_far_add): a far replica is one extent whose offset means something to that host only. */
+enum store_tier { STORE_TIER_MEMORY, STORE_TIER_SSD, STORE_TIER_FILE };
 
 struct store_extent {
     uint32_t segment; /* id */
@@ -71,6 +74,11 @@ struct store_config {
     double eviction_ratio;           /* share of the objects a background pass frees */
     unsigned lfu_log_factor;
     unsigned lfu_decay_minutes;
+    bool
+        expire_apart; /* what is past its time is left to store_expire_due; store_background does not remove it */
+    /* At birth only. Above all that an earlier master gave out, or disks may offer what they hold of another object under
+     * the same number. */
+    uint64_t first_version;
 };
 
 /* News for the rooms above. Called from inside store functions: note it down, do not call the store back. */
@@ -78,7 +86,43 @@ struct store_events {
     void *arg;
     void (*complete)(void *arg, struct span key); /* an object became readable: wake those who WAIT for it */
     void (*fence)(void *arg, uint64_t session);   /* cut this writer off, then call store_session_fenced */
+    /* A far replica is no longer in the books though its host did not say so: it may forget it. NULL: nobody cares. */
+    void (*far_gone)(void *arg, struct span key, uint64_t version, uint32_t segment, uint64_t offset);
+    /* A segment that was leaving is empty and gone; its id may be used again. */
+    void (*segment_gone)(void *arg, uint32_t id);
+    /* The books have changed (effect.h, store_tell). */
+    void (*effect)(void *arg, const void *record, size_t len);
+    /* What became of an object or a segment (store_listen). */
+    void (*news)(void *arg, const struct store_news *news);
 };
+
+/* Told in the order in which it happens. Whoever keeps a set of objects with their replicas by it has the same as the books: a
+ * put sets all replicas of its key, whatever was known of it; lost replicas are told one by one, but for the last, with which the
+ * object goes. Segments that are down keep their replicas; one that was never spoken of is up. */
+enum store_news_kind {
+    STORE_NEWS_NONE,
+    STORE_NEWS_PUT,     /* the object is there, with this value */
+    STORE_NEWS_REMOVED, /* is going: somebody said so */
+    STORE_NEWS_EVICTED,
+    STORE_NEWS_EXPIRED,
+    STORE_NEWS_LOST, /* with its last replica */
+    STORE_NEWS_REPLICA_ADDED,
+    STORE_NEWS_REPLICA_GONE,
+    STORE_NEWS_PROMOTED, /* has a replica in memory again */
+    STORE_NEWS_DEMOTED,  /* has none in memory any more */
+    STORE_NEWS_FLUSHED,  /* all objects that were there are gone */
+    STORE_NEWS_SEGMENT_UP,
+    STORE_NEWS_SEGMENT_DOWN, /* what lies in it cannot be read */
+    STORE_NEWS_SEGMENT_GONE, /* for good: its id may be used again */
+};
+struct store_news {
+    enum store_news_kind kind;
+    const struct object *object; /* NULL: it concerns none */
+    uint32_t segment;            /* of SEGMENT_ and REPLICA_ */
+    bool replaced;               /* PUT: another value of the key was readable until now */
+};
+/* Is news told? Not at first, and never while the books follow. */
+void store_listen(struct store *s, bool on);
 
 /* Everything with its default; mono_ms and wall_ms are the time of birth. policy: "lru" ...; allocator: "offset" | "slab". */
 void store_config_init(struct store_config *c);
@@ -94,22 +138,86 @@ void store_tick(struct store *s, uint64_t mono_ms, uint64_t wall_ms);
 bool store_background(struct store *s, unsigned *budget);
 /* How long the loop may sleep before store_background has something to do, at most limit_ms. */
 uint64_t store_next_ms(const struct store *s, uint64_t limit_ms);
+/* The same for what is past its time, with expire_apart. Books that follow remove nothing by themselves. */
+bool store_expire_due(struct store *s, unsigned *budget);
+uint64_t store_expire_next_ms(const struct store *s, uint64_t limit_ms);
+/* Of about n objects that have a time, drawn at random. */
+struct store_ttl_sample {
+    uint64_t seen, stale; /* stale: past it, and still there */
+    uint64_t left_ms;     /* sum over the others */
+};
+void store_sample_ttl(struct store *s, unsigned n, struct store_ttl_sample *sample_p);
 
 /* --- segments -------------------------------------------------------------------------------------------------------- */
 
-struct store_segment_info {
-    uint32_t id, epoch;
-    char name[64];
-    uint64_t size, used, quarantined,
-        largest_free; /* used: in objects and open puts, rounded up, without quarantine */
-    uint64_t free_runs;
+/*                 ┌── host back, same content ──┐
+ *                 v                             │
+ *   mounted ──> UP <──> READONLY ──host away──> DOWN ──> content lost ──> LEAVING ──> gone (store_events.segment_gone)
+ *               └────────── unmounted, drained ──────────────────────────────^
+ *
+ *             gives out space   replicas are handed out
+ *   UP              yes                yes
+ *   READONLY        no                 yes       maintenance, draining
+ *   DOWN            no                 no        everything is kept; objects with no other replica are misses
+ *   LEAVING         no                 no        store_background drops its replicas; gone when the last lease, hold and
+ *                                                put on it are over */
+enum store_segment_state { SEGMENT_UP, SEGMENT_READONLY, SEGMENT_DOWN, SEGMENT_LEAVING };
+
+#define STORE_SEGMENTS_MAX 65535u
+#define STORE_HOSTS_MAX    65535u
+#define STORE_HOST_NONE    UINT32_MAX
+
+struct store_segment_config {
+    const char *name; /* at most 63 bytes, unique among those that are not LEAVING */
+    uint32_t epoch;
+    enum store_tier tier;
+    uint64_t size; /* rounded down to 4 KiB */
+    uint32_t host; /* number of the host; two replicas of an object never share one */
 };
-/* size is rounded down to 4 KiB. id is chosen by the store (small, dense, from 0). */
-tarn_status store_segment_add(struct store *s, const char *name, uint32_t epoch, uint64_t size,
-                              uint32_t *id_p);
-size_t store_segment_count(const struct store *s);
+struct store_segment_info {
+    uint32_t id, epoch, host;
+    enum store_tier tier;
+    enum store_segment_state state;
+    char name[64];
+    /* memory. used: in objects and open puts, rounded up, without quarantine. evictable: of used, what an eviction could
+     * free now. Far segments: used is the bytes of values that the books know there. */
+    uint64_t size, used, quarantined, evictable, largest_free;
+    uint64_t free_runs;
+    uint64_t replicas; /* in it; exact for far segments, blocks in objects for memory */
+};
+/* id is chosen by the store (small); of a segment that is gone it is used again, for which the caller must bring a larger
+ * epoch. TARN_EEXISTS: the name is taken. TARN_ELIMIT. */
+tarn_status store_segment_add(struct store *s, const struct store_segment_config *config, uint32_t *id_p);
+/* Any change but out of LEAVING. To LEAVING: open puts lose their replicas there (PUTEND treats them as FAILED). */
+void store_segment_set_state(struct store *s, uint32_t id, enum store_segment_state state);
+/* Its host has another number now. */
+void store_segment_set_host(struct store *s, uint32_t id, uint32_t host);
+/* Ids in use are below this; some below may be gone. */
+uint32_t store_segment_limit(const struct store *s);
+size_t store_segment_count(const struct store *s); /* that are there, LEAVING ones too */
 bool store_segment_get(const struct store *s, uint32_t id, struct store_segment_info *info_p);
+/* The part of it that takes no time. name is borrowed. */
+bool store_segment_label(const struct store *s, uint32_t id, const char **name_p, enum store_tier *tier_p,
+                         uint32_t *epoch_p, bool *readable_p);
+/* Of the one that is not LEAVING, if there is one. */
 bool store_segment_by_name(const struct store *s, struct span name, struct store_segment_info *info_p);
+
+/* A walk over the objects that have a replica in a segment, in slices between which anything may happen. Objects that come
+ * behind the walk's back are not seen. At most 8 at a time; begin returns NULL beyond. */
+struct store_walk;
+struct store_walk *store_walk_begin(struct store *s, uint32_t segment);
+/* fn may do to o what it likes, and to nothing else. true: the walk is over (also when the segment is gone). */
+bool store_walk_step(struct store *s, struct store_walk *w, void (*fn)(void *arg, struct object *o),
+                     void *arg, unsigned *budget);
+void store_walk_end(struct store *s, struct store_walk **walk_p);
+
+/* --- placement: which segments a new replica tries first (placement.c) ----------------------------------------------------- */
+
+/* "random": by capacity. "free-ratio-first": the emptiest of a few that were drawn by capacity. "local-first": those of
+ * the writer's host, then as free-ratio-first. Preferred segments come first with all of them. When free space is found nowhere,
+ * eviction order decides, not the strategy. */
+tarn_status store_set_placement(struct store *s, const char *name); /* TARN_EINVAL: unknown */
+const char *store_placement_name(const struct store *s);            /* "local-first" at first */
 
 /* --- requests: what the eviction policy learns of a batch ---------------------------------------------------------------- */
 
@@ -153,27 +261,39 @@ void store_prefetch(const struct store *s, const struct span *keys, size_t n, ui
 /* The readable object, or NULL. No access, no lease. An object past its TTL is removed on the way. */
 struct object *store_find(struct store *s, struct span key);
 struct object *store_find_hashed(struct store *s, struct span key, uint64_t hash);
+/* It is known, and none of its replicas can be read at present. */
+bool store_is_away(const struct store *s, struct span key);
 
 struct span store_object_key(const struct object *o);
 uint64_t store_object_version(const struct object *o);
 uint64_t store_object_size(const struct store *s, const struct object *o);
 bool store_object_crc(const struct object *o, uint32_t *crc_p); /* false: it has none */
+/* Of one that has none; the bytes must have been held while they were summed. */
+void store_object_set_crc(struct store *s, struct object *o, uint32_t crc);
 bool store_object_inline(const struct object *o,
                          struct span *value_p); /* true: the value lies in the books */
 /* The CRCs per STORE_CRC_BLOCK, NULL when there are none. Borrowed. */
 const uint32_t *store_object_crcs(const struct store *s, const struct object *o, size_t *n_p);
+/* The replicas that can be read now. */
 void store_object_layout(const struct store *s, const struct object *o, struct store_layout *layout_p);
+/* All of them, on segments that are DOWN or LEAVING, too. */
+void store_object_replicas(const struct store *s, const struct object *o, struct store_layout *layout_p);
 uint64_t store_object_expire(const struct store *s, const struct object *o); /* wall ms, 0: never */
 uint64_t store_object_idle_ms(const struct store *s, const struct object *o);
 unsigned store_object_freq(const struct store *s,
                            const struct object *o); /* the policy's counter, 0 where it has none */
+bool store_policy_counts(const struct store *s);    /* it has one */
 uint32_t store_object_depth(const struct object *o);
 uint32_t store_object_request(const struct object *o);
 uint64_t store_object_memory(const struct store *s, const struct object *o); /* bytes of books it takes */
 unsigned store_object_refs(const struct store *s, const struct object *o);   /* leases and holds on it */
 struct object *store_random(struct store *s);                                /* NULL: empty */
+/* A flush took it; look-ups do not see it any more, but store_scan_all does. */
+bool store_object_flushed(const struct store *s, const struct object *o);
 /* SCAN: one step from cursor; fn gets each readable object of one bucket. 0 comes back at the end. */
 uint64_t store_scan(struct store *s, uint64_t cursor, void (*fn)(void *arg, struct object *o), void *arg);
+/* The same with those that are no longer, or at present not, readable. */
+uint64_t store_scan_all(struct store *s, uint64_t cursor, void (*fn)(void *arg, struct object *o), void *arg);
 
 /* --- leases and holds -------------------------------------------------------------------------------------------------------- */
 
@@ -194,17 +314,21 @@ void store_unhold(struct store *s, struct store_hold **hold_p);
 enum store_pin { STORE_PIN_NONE, STORE_PIN_SOFT, STORE_PIN_HARD };
 
 struct store_put_options {
-    uint32_t replicas;         /* >= 1; as many as there are hosts are made */
+    uint32_t replicas;         /* >= 1; as many as there are hosts with room are made, at least one */
     const struct span *prefer; /* segment names, NULL: none */
     size_t prefers;
+    const struct span
+        *avoid; /* segment names that are tried only when no other has room; unknown ones do not matter */
+    size_t avoids;
+    uint32_t host; /* the writer's, for local-first; STORE_HOST_NONE: unknown. (0 is a host: set it.) */
     enum store_pin pin;
     uint64_t pin_ms;         /* of a soft pin; 0: soft_pin_ms */
     struct span group;       /* len 0: none */
     uint64_t expire_wall_ms; /* 0: never */
     bool replace;            /* a current object stays readable until PUTEND */
     bool supersede;          /* SET: cancel another put of the key instead of TARN_EBUSY */
-    bool
-        local; /* the writer is this process: no time-out; its space stays its own until PUTEND or PUTREVOKE */
+    uint64_t instead; /* the same for the put with this token only, which its writer gave up; 0: none */
+    bool local; /* the writer is this process: no time-out; its space is its own until PUTEND or PUTREVOKE */
 };
 
 struct store_put;
@@ -223,6 +347,8 @@ uint64_t store_put_token(const struct store_put *put);
 void store_put_layout(const struct store *s, const struct store_put *put, struct store_layout *layout_p);
 uint64_t
 store_put_deadline_ms(const struct store_put *put); /* mono ms: put-timeout, to which grants are limited */
+/* Replicas that were asked for and not made: fewer hosts than that have room. */
+uint32_t store_put_missing(const struct store_put *put);
 /* For puts of up to STORE_INLINE_MAX bytes: the writer hands the value with PUTEND's value, there is no extent. */
 bool store_put_is_inline(const struct store_put *put);
 
@@ -237,8 +363,60 @@ tarn_status store_put_revoke(struct store *s, struct span key, uint64_t token);
 tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span key, struct span value,
                              uint32_t crc, const struct store_put_options *options, unsigned *budget);
 
+/* --- more and fewer replicas ------------------------------------------------------------------------------------------------ */
+
+/* A copy in the making: room for one more memory replica of an object. Somebody fills it from another replica.
+ *
+ *   store_copy_start ─┬─ TARN_EAGAIN ─> store_copy_continue ... ─┬─> open ─> store_copy_end
+ *                     └──────────────────────────────────────────┘ */
+struct store_copy_options {
+    uint32_t segment; /* STORE_SEGMENT_ANY: on a host that has no replica of it, by the placement strategy */
+    uint32_t host;    /* with STORE_SEGMENT_ANY: tried first; STORE_HOST_NONE */
+    uint32_t
+        from; /* a MOVE: a replica in this segment does not keep the copy from its host; STORE_SEGMENT_ANY */
+    bool evict; /* may evict for it; else free space only */
+};
+#define STORE_SEGMENT_ANY UINT32_MAX
+struct store_copy;
+/* TARN_ENOTFOUND: no such version. TARN_EEXISTS: its host has one (or STORE_REPLICAS_MAX are there). TARN_ENOSPACE.
+ * TARN_ENOSEGMENT: not a memory segment that gives out space. */
+tarn_status store_copy_start(struct store *s, struct span key, uint64_t version,
+                             const struct store_copy_options *options, unsigned *budget,
+                             struct store_copy **copy_p);
+tarn_status store_copy_continue(struct store *s, struct store_copy *copy,
+                                unsigned *budget); /* nulls nothing; on an error the copy is gone */
+void store_copy_layout(const struct store *s, const struct store_copy *copy, struct store_replica *replica_p);
+/* ok: its bytes are whole; the replica is readable from now on. !ok, or the object is gone meanwhile (TARN_ENOTFOUND), or its
+ * segment is leaving (TARN_ENOSEGMENT): the space is free again, so nobody may be writing to it any more. Also ends one that
+ * is still making room. */
+tarn_status store_copy_end(struct store *s, struct store_copy **copy_p, bool ok);
+
+/* Takes away the replica of o in that segment; its space waits for the leases there are now. TARN_ENOTFOUND: has none
+ * there. TARN_EBUSY: it is the last one that can be read (force: then the object goes). */
+tarn_status store_replica_drop(struct store *s, struct object *o, uint32_t segment, bool force);
+/* The host has a copy of o on its ssd or file segment. TARN_EEXISTS: known there already; TARN_ELIMIT: too many replicas. */
+tarn_status store_far_add(struct store *s, struct object *o, uint32_t segment, uint64_t offset);
+/* The host has no copy any more, or will have none soon. No far_gone event. An object with no replica left goes. false: not
+ * known. */
+bool store_far_drop(struct store *s, struct span key, uint64_t version, uint32_t segment);
+/* A host found this on its disk again. Known under that version: the replica is noted (again). Key unknown: it becomes a far
+ * object with a version of its own. Key known with another version, or this one superseded: TARN_EEXISTS, the host may forget it. *version_p: the
+ * version it has now. crc: as in store_put_end. */
+tarn_status store_far_offer(struct store *s, struct span key, uint64_t size, int64_t crc,
+                            const uint32_t *crcs, size_t n_crcs, uint64_t version, uint32_t segment,
+                            uint64_t offset, uint64_t *version_p);
+/* Versions of key up to this one are not taken from hosts that offer them, unless the books know them still. Far replicas that go
+ * see to it by themselves; this is for copies whose host has not said whether they were made. */
+void store_far_supersede(struct store *s, struct span key, uint64_t version);
+bool store_object_in_memory(
+    const struct store *s,
+    const struct object *o); /* has a memory replica that can be read, or lies in the books */
+/* Accesses while it had no memory replica, 255 at most. */
+unsigned store_object_far_hits(const struct object *o);
+
 /* --- removal, TTL, pins, quotas, eviction ------------------------------------------------------------------------------------ */
 
+/* Whether it was readable. One that is not, because its hosts are away, goes as well: it does not come back with them. */
 bool store_remove(struct store *s, struct span key);
 void store_remove_object(struct store *s, struct object *o);
 /* All objects are gone at once for look-ups; store_background sweeps the space. */
@@ -246,6 +424,10 @@ void store_flush(struct store *s);
 bool store_flush_pending(const struct store *s);
 
 void store_expire(struct store *s, struct object *o, uint64_t wall_ms); /* 0: never */
+/* max_memory is less than books without a single object take: no put can succeed, whatever is evicted. */
+bool store_takes_nothing(const struct store *s);
+/* While keep is set, objects whose time is over are not found, but nothing is removed and nothing is told (CLIENT PAUSE). */
+void store_keep_expired(struct store *s, bool keep);
 
 bool store_pin(struct store *s, struct span key, enum store_pin kind, uint64_t ms); /* false: no such key */
 
@@ -271,10 +453,15 @@ bool store_evict_step(struct store *s, struct store_evict_job *job, unsigned *bu
 /* Evicts one object unless leased, held or hard-pinned. false: it may not. *bytes_p: what its space held. */
 bool store_evict_object(struct store *s, struct object *o, uint64_t *bytes_p);
 
+/* Evicts what is beyond max_objects and max_memory, after they were lowered: else only puts look. Also what could not go then,
+ * under leases, under noeviction, while these books followed others. true: more to do. */
+bool store_shrink(struct store *s, unsigned *budget);
+
 /* TARN_EINVAL: unknown name. TARN_EBUSY: the last change is still migrating objects. */
 tarn_status store_set_policy(struct store *s, const char *name);
 const char *store_policy_name(const struct store *s);
-const char *store_policy_names(void); /* "lru fifo lfu sieve s3fifo" */
+bool store_policy_keeps(const struct store *s); /* noeviction */
+const char *store_policy_names(void);           /* "lru fifo lfu sieve s3fifo noeviction" */
 
 /* --- sessions ------------------------------------------------------------------------------------------------------------------ */
 
@@ -289,14 +476,21 @@ struct store_stats {
     /* now */
     uint64_t objects, inline_objects, puts_open, puts_zombie, leases, holds, leased_objects, expires,
         soft_pins, hard_pins, groups, sweep_objects, migrating_objects;
+    uint64_t far_objects, far_replicas; /* objects without a memory replica; all far replicas */
+    uint64_t copies_open;
     uint64_t pool_size, pool_used, pool_free, pool_quarantined, pool_zombie, pool_evictable, largest_free;
     uint64_t memory, memory_records, memory_blocks, memory_tables, memory_leases, memory_extras;
+    uint64_t
+        memory_spare; /* not in memory: held for records and blocks to come, among those that are in use */
     /* since start or store_stats_reset */
     uint64_t put_starts, put_ends, put_revokes, put_timeouts, put_exists, put_busy, put_nospace,
         put_superseded, bad_tokens;
     uint64_t hits, misses, expired, removed, replaced;
     uint64_t evicted_objects, evicted_bytes, evicted_inline, evicted_soft_pinned, evicted_group,
         evicted_background, evicted_quota, evicted_limits, evict_command;
+    uint64_t evicted_to_far; /* left memory but stay readable from ssd or file */
+    uint64_t put_short;      /* puts that got fewer replicas than they asked for */
+    uint64_t copies_started, copies_ended, copies_failed, replicas_dropped, far_added, far_dropped;
     uint64_t room_direct, room_policy, room_window, room_slices,
         room_gave_up; /* how PUTSTART found its room */
     uint64_t leases_granted, leases_extended, leases_released, leases_expired;
@@ -304,8 +498,10 @@ struct store_stats {
 };
 void store_get_stats(const struct store *s, struct store_stats *stats_p);
 void store_stats_reset(struct store *s);
+/* What is in use: max_memory counts this, so that what goes makes room wherever it lay. */
 uint64_t store_memory(const struct store *s);
-uint64_t store_count(const struct store *s); /* readable objects */
+uint64_t store_evictions(const struct store *s); /* evicted_objects of store_stats */
+uint64_t store_count(const struct store *s);     /* readable objects */
 /* Walks everything and asserts what must hold; tests and DEBUG only. */
 void store_check(const struct store *s);
 

@@ -34,7 +34,7 @@
 #include "base/status.h"
 #include "transport/grant.h"
 
-#define TRANSPORT_ABI 1u
+#define TRANSPORT_ABI 3u
 
 struct transport_domain;
 struct transport_memory;
@@ -47,10 +47,11 @@ struct transport_key;
 enum transport_flags {
     TRANSPORT_GRANTED =
         1, /* data operations carry grants, which the listener checks; else attaching was checked */
-    TRANSPORT_MAP = 2,       /* key_map gives a pointer: leased views, puts in place */
-    TRANSPORT_STREAMS = 4,   /* more endpoints to one listener make a large transfer faster */
-    TRANSPORT_ONE_SIDED = 8, /* the listener's CPU does nothing */
-    TRANSPORT_REMOTE = 16,   /* reaches other machines */
+    TRANSPORT_MAP = 2,        /* key_map gives a pointer: leased views, puts in place */
+    TRANSPORT_STREAMS = 4,    /* more endpoints to one listener make a large transfer faster */
+    TRANSPORT_ONE_SIDED = 8,  /* the listener's CPU does nothing */
+    TRANSPORT_REMOTE = 16,    /* reaches other machines */
+    TRANSPORT_REGISTERS = 32, /* operations on memory that was registered are faster than on other memory */
 };
 
 struct transport_limits {
@@ -61,8 +62,22 @@ struct transport_limits {
     uint64_t crc_chunk;     /* bytes that are checked while still in cache; 0: no matter */
 };
 
+/* How connections are secured, where a transport can do so. Borrowed, like what it points to, by whom it was given to. */
+struct tls_context;
+struct transport_tls {
+    void *arg;
+    /* What the next connection is made with; the caller puts it. NULL: there is none at the moment. From any thread. */
+    struct tls_context *(*context)(void *arg);
+    /* The active side: the name that peers' certificates must be for. NULL: any if any_name, else the host of the URI. */
+    const char *name;
+    bool any_name;
+    /* From progress: a connection was not made or was lost because of TLS. NULL: nobody wants to know. */
+    void (*failed)(void *arg, const char *uri, const char *why);
+};
+
 struct transport_domain_config {
-    const char *device; /* NULL: the transport's choice */
+    const char *device;              /* NULL: the transport's choice */
+    const struct transport_tls *tls; /* for connections to tcps://; NULL: there are none */
 };
 
 /* --- memory --- */
@@ -75,6 +90,13 @@ struct transport_memory_config {
     uint64_t header_size; /* bytes of segment header in front of addr; 0: plain memory, not a segment */
     uint32_t segment;     /* id, with header_size */
     bool remote;          /* peers reach it; else it is only for our own operations */
+    /* fd is a dma-buf: memory of a device, length bytes from dmabuf_offset on. addr is what operations call it by; the CPU
+     * does not touch it. TARN_ENOTSUP where the transport cannot. */
+    bool dmabuf;
+    uint64_t dmabuf_offset;
+    /* Not 0: other domains of this process may register the very same memory under the same number, which is never given to
+     * another: they can share what registering costs. */
+    uint64_t identity;
 };
 
 /* --- passive side --- */
@@ -91,10 +113,18 @@ struct transport_gate {
     /* Is a grant that was accepted earlier still good? Asked again before every receive into segment memory.
      */
     enum grant_verdict (*recheck)(void *arg, const struct grant *g, const struct grant_extent *extent);
+    /* For segments that are not memory: check says GRANT_OK with *addr_p NULL, and the bytes are asked for here, in pieces of
+     * at most TRANSPORT_STAGE_PIECE into buffers of the listener's, which start at a page; offset is inside the extent. done
+     * must be called, once, from any thread, also from inside: the listener does not close before. TARN_EAGAIN: again a
+     * little later. Other errors: done is not called. TARN_ENOTFOUND: the bytes are not there any more. NULL: there are no
+     * such segments. */
+    tarn_status (*stage)(void *arg, const struct grant_extent *extent, uint64_t offset, uint64_t length,
+                         void *buffer, void (*done)(void *done_arg, tarn_status status), void *done_arg);
 };
+#define TRANSPORT_STAGE_PIECE (UINT64_C(1) << 20)
 
 struct transport_listen_config {
-    /* "tcp://127.0.0.1:0", "shm:///run/tarn.sock". tcp takes several: port 0 means any, for later ones that
+    /* "tcp://127.0.0.1:0", "tcps://...", "shm:///run/tarn.sock". tcp takes several, all with TLS or none: port 0 means any, for later ones that
      * of the first; a host of "*" or "::*" is every address of its family, and one that starts with "-" may
      * fail. */
     const char *const *uris;
@@ -102,8 +132,10 @@ struct transport_listen_config {
     unsigned threads;         /* >= 1; transports without data threads ignore it */
     unsigned max_connections; /* 0: the transport's default */
     uint64_t idle_timeout_ms; /* silence in the middle of a frame; 0: 30 s */
+    uint64_t staging_bytes;   /* bound of the buffers for gate.stage; 0: 64 MiB; at least one piece */
     unsigned mode;            /* permissions of a unix socket; 0: 0600 */
     struct transport_gate gate;
+    const struct transport_tls *tls; /* with URIs of tcps://, which speak nothing else */
 };
 
 /* Counters since listen or the last reset. */
@@ -113,6 +145,21 @@ struct transport_listener_stats {
     uint64_t reads, writes, bytes_read, bytes_written;
     uint64_t refused[GRANT_VERDICTS];
     uint64_t bad_frames, timeouts;
+    /* Reads by way of gate.stage, all of them counted in reads, too; used is a gauge, waits: for a buffer. */
+    uint64_t staged_reads, staged_bytes, staged_failures, staging_used, staging_waits;
+};
+
+/* Who is to be cut off. The gate must refuse them already. */
+struct transport_fence {
+    enum {
+        TRANSPORT_FENCE_SESSION, /* peers of this session */
+        TRANSPORT_FENCE_BEFORE,  /* peers whose grants are older than this master epoch */
+        TRANSPORT_FENCE_SEGMENT, /* the listener's own threads, from this segment's memory */
+    } kind;
+    uint64_t session;
+    uint32_t master_epoch;
+    uint32_t segment;
+    uint64_t ticket; /* tells fences apart that are otherwise the same */
 };
 
 /* --- active side --- */
@@ -120,10 +167,11 @@ struct transport_listener_stats {
 /* What a key is made from: what SEGMENT INFO said. */
 struct transport_key_config {
     uint32_t segment, segment_epoch;
-    uint64_t size; /* advertised bytes */
+    uint64_t size;          /* advertised bytes */
+    const uint8_t *content; /* SEGMENT_CONTENT_SIZE bytes that the memory's header must have; NULL: any */
     bool writable;
-    const void
-        *packed; /* from key_pack, or GRANT_SIZE bytes of attach grant for transports that hand out memory */
+    const uint8_t *grant; /* GRANT_SIZE bytes of attach grant, for writable or not, as above; NULL: none */
+    const void *packed;   /* what key_pack appended over there; may be nothing */
     size_t packed_len;
     uint64_t deadline_boot_ms; /* for those that must ask the peer; 0: none */
 };
@@ -152,9 +200,15 @@ struct transport_op {
     void *arg;
     /* Result. TARN_OK; TARN_EPERM, TARN_EGRANT_EXPIRED, TARN_ESTALE: refused by the listener. TARN_ESTALE
      * also when the epochs that a GET reads after its last byte are not the key's. TARN_ECANCELED: the
-     * endpoint was closed. TARN_ECLOSED, TARN_ETIMEOUT, TARN_EPROTO: the path failed; whether the bytes of a
-     * PUT arrived is unknown. */
+     * endpoint was closed. TARN_ECLOSED (by the peer, or never up), TARN_EIO, TARN_ETIMEOUT, TARN_EPROTO: the path
+     * failed; whether the bytes of a PUT arrived is unknown. */
     tarn_status status;
+    /* Result of a PUT that failed. true: not a byte of it will get to the peer's memory from now on (it was refused, never
+     * sent, or the peer has closed the connection). false: some may still be on their way. */
+    bool settled;
+    /* Where a peer has to answer: one that moves no byte for so long while this is what it owes has failed
+     * (TARN_ETIMEOUT). 0: the transport's own idea. */
+    uint64_t patience_ms;
     /* The transport's own while it has the operation. */
     struct transport_op *next;
     uint64_t scratch[10];
@@ -174,9 +228,13 @@ struct transport_ops {
 
     tarn_status (*memory_register)(struct transport_domain *d, const struct transport_memory_config *config,
                                    struct transport_memory **memory_p);
-    /* Appends what a peer needs to reach the memory; may be nothing. */
+    /* Appends what a peer needs to reach the memory, TRANSPORT_PACKED_MAX bytes at most; may be nothing. TARN_EAGAIN: it cannot
+     * be reached yet, or not at the moment; memory_version changes when it can. */
     tarn_status (*key_pack)(struct transport_memory *m, bool writable, struct buf *out);
-    /* May block until the config's deadline where the peer must be asked. */
+    /* Changes whenever key_pack would say something else; the domain's event tells that it is worth a look. 0: key_pack has
+     * nothing to say now. */
+    uint64_t (*memory_version)(const struct transport_memory *m);
+    /* May block until the config's deadline where the peer must be asked. What packed says is not trusted: TARN_EPROTO. */
     tarn_status (*key_unpack)(struct transport_endpoint *e, const struct transport_key_config *config,
                               struct transport_key **key_p);
     /* Pointer into the remote memory, NULL when the transport is not TRANSPORT_MAP or the range is not
@@ -187,17 +245,24 @@ struct transport_ops {
     tarn_status (*key_check)(struct transport_key *k);
     /* Keys may outlive their endpoint; what they map stays mapped. */
     void (*key_close)(struct transport_key **key_p);
+    /* Nobody can reach it any more; or, where that cannot be taken back (listener_lent), what peers reach is nobody's from
+     * here on: fences do not wait for it. */
     void (*memory_deregister)(struct transport_memory **memory_p);
 
     tarn_status (*listen)(struct transport_domain *d, const struct transport_listen_config *config,
                           struct transport_listener **listener_p);
     uint16_t (*listener_port)(const struct transport_listener *l); /* 0: has none */
+    /* A URI that peers reach it by. TARN_EAGAIN: nobody reaches it at the moment (no device). TARN_ENOTSUP: only who configured
+     * it knows. */
+    tarn_status (*listener_uri)(const struct transport_listener *l, struct buf *out);
     void (*listener_stats)(const struct transport_listener *l, struct transport_listener_stats *stats_p);
     void (*listener_stats_reset)(struct transport_listener *l);
-    /* Cuts off the peers of a session, or with session 0 those whose grants are older than below_epoch. The
-     * gate must refuse them already. TARN_OK: none of them can write any more. TARN_EAGAIN: ask again after
-     * the domain's event; asking again is how one waits. Never blocks. */
-    tarn_status (*listener_fence)(struct transport_listener *l, uint64_t session, uint32_t below_epoch);
+    /* TARN_OK: none of them can write any more; nor do the threads read, with FENCE_SEGMENT. TARN_EAGAIN: ask again after
+     * the domain's event; asking again, until the answer is TARN_OK, is how one waits. Never blocks. */
+    tarn_status (*listener_fence)(struct transport_listener *l, const struct transport_fence *fence);
+    /* Can a peer whose grant is older than below_epoch (UINT32_MAX: any peer) still write to this memory without asking? */
+    bool (*listener_lent)(const struct transport_listener *l, const struct transport_memory *m,
+                          uint32_t below_epoch);
     void (*listener_close)(struct transport_listener **listener_p);
 
     /* Starts to connect; blocks for name resolution only. Operations may be submitted at once. Past the
@@ -220,15 +285,29 @@ struct transport_ops {
     /* TARN_OK: *fd_p turns readable when progress has something to do. TARN_EAGAIN: it has something now.
      * Serves both sides: a listener's owner polls the same descriptor. */
     tarn_status (*arm)(struct transport_domain *d, int *fd_p);
+    /* Appends what this domain has to report of itself, for people and for the master: lines of "kind field=value ...\n", values
+     * without blanks; TRANSPORT_REPORT_MAX bytes at most, and whole lines. May be nothing. */
+    void (*describe)(const struct transport_domain *d, struct buf *out);
 };
+#define TRANSPORT_PACKED_MAX (64u << 10)
+#define TRANSPORT_REPORT_MAX (32u << 10)
 
 /* --- registry --- */
 
-/* Asserts that every pointer is there and that the scheme is new. Not thread-safe: at start, or from the
- * module loader. */
-void transport_register(const struct transport_ops *ops);
+/* Asserts that every pointer is there. TARN_EEXISTS: there is one of that scheme. TARN_EPROTO: of another ABI. Thread-safe, like
+ * the rest. */
+tarn_status transport_register(const struct transport_ops *ops);
+/* TARN_EBUSY: somebody has a domain of it (transport_open). TARN_ENOTFOUND. */
+tarn_status transport_unregister(const struct transport_ops *ops);
+/* All there are, in the order of their registration; NULL: no more. */
+const struct transport_ops *transport_at(size_t i);
 /* By scheme ("tcp") or URI ("tcp://..."). NULL: not built in, not loaded. */
 const struct transport_ops *transport_find(const char *scheme_or_uri);
+/* A domain, of which the registry knows: until it is closed by transport_close the transport cannot be unregistered, nor its module
+ * unloaded, whichever thread tries. TARN_ENOTSUP: there is none of that scheme; else what domain_open says. */
+tarn_status transport_open(const char *scheme, const struct transport_domain_config *config,
+                           const struct transport_ops **ops_p, struct transport_domain **domain_p);
+void transport_close(const struct transport_ops *ops, struct transport_domain **domain_p);
 /* shm and tcp. Idempotent, thread-safe. */
 void transport_register_builtin(void);
 

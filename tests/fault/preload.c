@@ -2,25 +2,37 @@
  *
  *     TARN_FAULT="recv:short:7,send:again:5,mmap:fail:3"    every 7th recv is short, every 5th send says EAGAIN, every 3rd mmap fails
  *
- * Calls: recv (and recvmsg), send (and sendmsg), mmap (of files), memfd_create, epoll_wait, connect, accept. Kinds: short
- * (moves one byte of a stream; recv and send), intr (EINTR), again (EAGAIN), reset (ECONNRESET), fail (ENOMEM), once (ENOMEM, the
- * Nth call only). Careful with "again" on an edge-triggered socket: it is a lie that no later edge makes up for. */
+ * Calls: recv (and recvmsg), send (and sendmsg), mmap (of files), memfd_create, epoll_wait, connect, accept, write (of files), fdatasync,
+ * rename, crypto_hash_sha256 (of passwords; crash only). Kinds: short (moves one byte of a stream; recv and send), intr (EINTR), again
+ * (EAGAIN), reset (ECONNRESET), fail (ENOMEM), once (ENOMEM, the Nth call only), slow (takes 20 ms longer; write, fdatasync and rename),
+ * crash (a fault in the middle of it). Careful with "again" on an edge-triggered socket: it is a lie that no later edge makes up for.
+ *
+ *     TARN_FAULT_WALL=FILE    wall time is off by the number of seconds (an int64_t) that the file begins with, and changes with it
+ */
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
 
-enum { RECV, SEND, MMAP, MEMFD, EPOLL, CONNECT, ACCEPT, CALLS };
-static const char *const names[CALLS] = {"recv",       "send",    "mmap",  "memfd_create",
-                                         "epoll_wait", "connect", "accept"};
-enum kind { NONE, SHORT, AGAIN, INTR, RESET, FAIL, ONCE };
-static const char *const kinds[] = {"", "short", "again", "intr", "reset", "fail", "once"};
+enum { RECV, SEND, MMAP, MEMFD, EPOLL, CONNECT, ACCEPT, WRITE, FDATASYNC, RENAME, HASH, CALLS };
+static const char *const names[CALLS] = {
+    "recv",   "send",  "mmap",      "memfd_create", "epoll_wait",        "connect",
+    "accept", "write", "fdatasync", "rename",       "crypto_hash_sha256"};
+enum kind { NONE, SHORT, AGAIN, INTR, RESET, FAIL, ONCE, SLOW, CRASH };
+static const char *const kinds[] = {"", "short", "again", "intr", "reset", "fail", "once", "slow", "crash"};
 
 static struct {
     enum kind kind;
@@ -36,7 +48,7 @@ __attribute__((constructor)) static void read_plan(void) {
         unsigned long every;
         if (sscanf(item, "%31[^:]:%31[^:]:%lu", call, kind, &every) != 3 || every == 0) continue;
         for (int c = 0; c < CALLS; c++) {
-            for (int k = SHORT; k <= ONCE; k++) {
+            for (int k = SHORT; k <= CRASH; k++) {
                 if (strcmp(call, names[c]) != 0 || strcmp(kind, kinds[k]) != 0) continue;
                 plan[c].kind = (enum kind)k;
                 plan[c].every = every;
@@ -134,4 +146,75 @@ __attribute__((visibility("default"))) int connect(int fd, const struct sockaddr
 
 __attribute__((visibility("default"))) int accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags) {
     return fails(turn(ACCEPT)) ? -1 : REAL(accept4)(fd, addr, len, flags);
+}
+
+static void wait_if_slow(enum kind k) {
+    struct timespec t = {.tv_nsec = 20 * 1000 * 1000};
+    if (k == SLOW) nanosleep(&t, NULL);
+}
+
+__attribute__((visibility("default"))) ssize_t write(int fd, const void *data, size_t len) {
+    struct stat st;
+    if (plan[WRITE].kind == SLOW && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) wait_if_slow(turn(WRITE));
+    return REAL(write)(fd, data, len);
+}
+
+__attribute__((visibility("default"))) int fdatasync(int fd) {
+    enum kind k = turn(FDATASYNC);
+    if (fails(k)) return -1;
+    wait_if_slow(k);
+    return REAL(fdatasync)(fd);
+}
+
+__attribute__((visibility("default"))) int rename(const char *from, const char *to) {
+    wait_if_slow(turn(RENAME));
+    return REAL(rename)(from, to);
+}
+
+/* libsodium's, whose headers are not needed here. What a server crashes in the middle of is a client's password. */
+int crypto_hash_sha256(unsigned char *out, const unsigned char *in, unsigned long long len);
+__attribute__((visibility("default"))) int crypto_hash_sha256(unsigned char *out, const unsigned char *in,
+                                                              unsigned long long len) {
+    if (turn(HASH) == CRASH) raise(SIGSEGV);
+    int (*real)(unsigned char *, const unsigned char *, unsigned long long) =
+        (__typeof__(real))dlsym(RTLD_NEXT, "crypto_hash_sha256");
+    return real(out, in, len);
+}
+
+/* --- wall time --------------------------------------------------------------------------------------------------------------- */
+
+static const volatile int64_t *wall_offset_s; /* NULL: it is right */
+
+__attribute__((constructor)) static void open_wall(void) {
+    const char *path = getenv("TARN_FAULT_WALL");
+    int fd = path != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return;
+    void *p = REAL(mmap)(NULL, sizeof(*wall_offset_s), PROT_READ, MAP_SHARED, fd, 0);
+    if (p != MAP_FAILED) wall_offset_s = p;
+    close(fd);
+}
+
+__attribute__((visibility("default"))) int clock_gettime(clockid_t clock, struct timespec *t) {
+    static __typeof__(&clock_gettime) real;
+    if (__atomic_load_n(&real, __ATOMIC_RELAXED) == NULL)
+        __atomic_store_n(&real, REAL(clock_gettime), __ATOMIC_RELAXED);
+    int rc = real(clock, t);
+    if (rc == 0 && wall_offset_s != NULL && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+        t->tv_sec += *wall_offset_s;
+    return rc;
+}
+
+__attribute__((visibility("default"))) int gettimeofday(struct timeval *restrict t, void *restrict zone) {
+    struct timespec now;
+    if (clock_gettime(CLOCK_REALTIME, &now) != 0) return -1;
+    t->tv_sec = now.tv_sec;
+    t->tv_usec = now.tv_nsec / 1000;
+    return 0;
+}
+
+__attribute__((visibility("default"))) time_t time(time_t *t) {
+    struct timespec now;
+    if (clock_gettime(CLOCK_REALTIME, &now) != 0) return (time_t)-1;
+    if (t != NULL) *t = now.tv_sec;
+    return now.tv_sec;
 }

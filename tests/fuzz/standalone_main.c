@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../buf_splice.h"
 #include "base/buf.h"
 #include "base/rng.h"
 
@@ -106,14 +107,6 @@ static void add_path(const char *path) {
 
 /* --- mutations ----------------------------------------------------------------------------------------------------- */
 
-static void replace(struct buf *b, size_t at, size_t gone, const void *data, size_t len) {
-    size_t rest = b->len - at - gone;
-    buf_reserve(b, len);
-    memmove(b->data + at + len, b->data + at + gone, rest);
-    memcpy(b->data + at, data, len);
-    b->len = at + len + rest;
-}
-
 static void put_random_integer(struct buf *b, size_t at, struct rng *r) {
     static const uint64_t edges[] = {0,          1,          0x7f,      0x80,
                                      0xff,       0x7fff,     0xffff,    0x7fffffff,
@@ -141,7 +134,7 @@ static void put_random_decimal(struct buf *b, size_t at, struct rng *r) {
     size_t digits = 0;
     while (at > 0 && b->data[at - 1] >= '0' && b->data[at - 1] <= '9') at--;
     while (at + digits < b->len && b->data[at + digits] >= '0' && b->data[at + digits] <= '9') digits++;
-    replace(b, at, digits, text, strlen(text));
+    buf_splice(b, at, digits, text, strlen(text));
 }
 
 static void mutate_once(struct buf *b, struct rng *r) {
@@ -154,10 +147,10 @@ static void mutate_once(struct buf *b, struct rng *r) {
     switch (rng_below(r, 9)) {
     case 0: b->data[at] = (char)(b->data[at] ^ (1 << rng_below(r, 8))); break;
     case 1: b->data[at] = (char)rng_next(r); break;
-    case 2: replace(b, at, run, "", 0); break;
+    case 2: buf_splice(b, at, run, "", 0); break;
     case 3: { /* a run once more, somewhere */
         char *copy = xmemdup(b->data + at, run);
-        replace(b, rng_below(r, b->len + 1), 0, copy, run);
+        buf_splice(b, rng_below(r, b->len + 1), 0, copy, run);
         free(copy);
         break;
     }
@@ -167,7 +160,7 @@ static void mutate_once(struct buf *b, struct rng *r) {
         const struct input *other = &inputs[rng_below(r, input_count)];
         if (other->len == 0) break;
         size_t from = rng_below(r, other->len);
-        replace(b, at, rng_below(r, 2) ? run : 0, other->data + from, 1 + rng_below(r, other->len - from));
+        buf_splice(b, at, rng_below(r, 2) ? run : 0, other->data + from, 1 + rng_below(r, other->len - from));
         break;
     }
     case 7: { /* the end of another input, or a cut */
@@ -181,7 +174,7 @@ static void mutate_once(struct buf *b, struct rng *r) {
     }
     default: {
         uint64_t bits = rng_next(r);
-        replace(b, at, 0, &bits, 1 + rng_below(r, 8));
+        buf_splice(b, at, 0, &bits, 1 + rng_below(r, 8));
     }
     }
 }

@@ -97,6 +97,7 @@ test {SEGMENT LIST and INFO} {
     assert_equal [expr {64 << 20}] [expr {[dict get $info used] + [dict get $info free] + [dict get $info quarantined]}]
     foreach name {attach_read attach_write} {assert_equal 40 [string length [dict get $info $name]]}
     assert_equal memory [dict get $info tier]
+    assert_match [string repeat {[0-9a-f]} 32] [dict get $info content]
     set uris [dict get $info endpoints]
     assert_equal 1 [llength [lsearch -all -glob $uris "tcp://127.0.0.1:*"]]
     assert_equal 1 [llength [lsearch -all -glob $uris "shm://*"]]

@@ -83,4 +83,16 @@ test {guarantee 6: protected mode lets only this machine in} {
     stop_server
 }
 
+test {a password is any bytes} {
+    start_server --pool-size 0
+    r config set requirepass "a\0b\r\n\xff\""
+    set c [client]
+    assert_error "WRONGPASS *" {$c auth a}
+    assert_error "WRONGPASS *" {$c auth "a\0b"}
+    assert_equal OK [$c auth "a\0b\r\n\xff\""]
+    assert_equal [list requirepass "a\0b\r\n\xff\""] [$c config get requirepass]
+    drop $c
+    stop_server
+}
+
 finish

@@ -72,7 +72,8 @@ foreach transport {shm tcp} {
         r flushall
         set blocks 0
         foreach chain $requests {incr blocks [llength $chain]}
-        set json [bench replay $trace --transport $transport]
+        # Leases that do not end while a slow machine reads.
+        set json [bench replay $trace --transport $transport --lease-ms 10000]
         assert_equal 400 [field $json requests]
         assert_equal $blocks [field $json blocks]
         assert_equal 0 [field $json mismatched_blocks]
@@ -114,7 +115,42 @@ test {data: every path, checked} {
             assert {[field $json gb_per_s] > 0}
         }
     }
-    assert_error "*RDMA*" {bench data --transport rdma --seconds 0.1}
+    assert_error "*rdma*" {bench data --transport rdma --seconds 0.1}
+}
+
+stop_server
+start_server --pool-size 0 --node-heartbeat 100 --node-timeout 1s
+test {nodes: they join, die and come back; their objects with them} {
+    set json [bench nodes --nodes 12 --segment 1g --keys 3000 --replicas 2 --seconds 0.3]
+    assert_equal 12 [field $json nodes]
+    assert {[field $json objects] >= 3000}
+    assert_equal [field $json keys_done] [field $json hits]
+    assert {[field $json bytes_per_object] > 0}
+    foreach name {put_keys_per_s get_keys_per_s heartbeats_per_s_reading} {assert {[field $json $name] > 0} $name}
+    # Not before the time, and not never.
+    assert {[field $json silent_ms] > 500}
+    wait_for "the nodes to be down" {[info_field nodes_up] == 0}
+    r flushall
+    assert_match "*nodes joined*fell silent*" [exec $bench -p [server port] nodes --nodes 3 --keys 200 --seconds 0.1 2>@1]
+    assert_error "*--nodes*" {bench nodes --nodes 1}
+}
+stop_server
+start_server --pool-size 0 --node-heartbeat 100 --node-timeout 1s
+test {a server that wants a password, which may have blanks in it} {
+    r config set requirepass "open sesame"
+    foreach mode {meta data nodes} {assert_error "*NOAUTH*" {bench $mode --seconds 0.1}}
+    foreach mode {meta data nodes} {assert_error "*WRONGPASS*" {bench $mode -a sesame --seconds 0.1}}
+    assert_error "*wants a password (-a*" {bench meta --seconds 0.1}
+    assert_equal 3 [field [bench nodes -a "open sesame" --nodes 3 --keys 200 --seconds 0.1] nodes]
+    assert_error "*WRONGPASS*" {bench meta --user nobody --seconds 0.1}
+}
+stop_server
+start_server --pool-size 64mb
+test {nodes: an address without a master, meta with replicas} {
+    assert {[field [bench meta --op put --replicas 2 --keys 200 --seconds 0.1] keys_per_s] > 0}
+    assert_error "*cannot connect*" {exec $bench -p 1 nodes 2>@1}
+    assert_error "*transfer needs no server*--master*" {exec $bench -p 1 transfer --seconds 0.1 2>@1}
+    assert_error "*no subcommand \"fly\"*" {exec $bench fly 2>@1}
 }
 
 finish

@@ -85,10 +85,13 @@ class Server:
         self.start()
 
     def start(self):
+        # What is preloaded into Python for a library with a sanitizer is not for the server.
+        env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+        env["ASAN_OPTIONS"] = env.get("TARN_ASAN_OPTIONS", env.get("ASAN_OPTIONS", ""))
         self.log = open(os.path.join(self.dir, "log"), "ab")
         self.process = subprocess.Popen(
             [SERVER, "--bind", "127.0.0.1", "--port", str(self.port), "--data-port", "0", "--dir", self.dir, *self.args],
-            stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL)
+            stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL, env=env)
         until = time.monotonic() + 60
         while time.monotonic() < until and self.process.poll() is None:
             try:

@@ -159,6 +159,89 @@ test {max-objects is kept by eviction} {
     r config set max-objects 0
 }
 
+test {a limit that is lowered evicts at once} {
+    r flushall
+    for {set i 0} {$i < 300} {incr i} {r set s$i v}
+    r config set max-objects 120
+    wait_for "the objects to go" {[r dbsize] <= 120}
+    assert_equal {120 1 0} [list [r dbsize] [r exists s299] [r exists s0]] "in the policy's order, and no more than is needed"
+    r config set max-objects 0
+    r pin s299 HARD
+    r config set maxmemory 1
+    wait_for "all that may go" {[r dbsize] == 1}
+    r config set maxmemory 0
+    # Also what may not go yet.
+    for {set i 0} {$i < 50} {incr i} {put l$i 100}
+    set reader [client]
+    for {set i 0} {$i < 50} {incr i} {$reader getreplicas l$i LEASE 1000000}
+    r config set max-objects 20
+    $reader ping
+    assert_equal 51 [r dbsize]
+    drop $reader
+    wait_for "the leases to be over, and what is too much to go" {[r dbsize] == 20}
+    r config set max-objects 0 maxmemory 1
+    wait_for "all that may go" {[r dbsize] == 1}
+    assert_error "OOM *maxmemory*" {r set other v}
+    r config set maxmemory 0
+    assert_equal OK [r set other v]
+    r pin s299 NONE
+}
+
+test {noeviction: nothing leaves to make room, EVICT is obeyed} {
+    set_policy noeviction
+    r flushall
+    set before [info_field evicted_keys]
+    set filled 0
+    while {![catch {put k$filled 1000000} why] && $filled < 100} {incr filled}
+    assert_match "NOSPACE *eviction-policy is noeviction*" $why
+    assert_range 5 $filled 8
+    assert_error "OOM *eviction-policy is noeviction*" {r set big [string repeat x 1000000]}
+    r config set eviction-high-watermark 0.1
+    assert_equal OK [r set small v] "the books have room"
+    r config set max-objects [r dbsize]
+    assert_error "OOM *" {r set other v}
+    r config set max-objects 0
+    assert_equal OK [r quota set q: 100000]
+    assert_error "QUOTA *noeviction*" {for {set i 0} {$i < 30} {incr i} {put q:$i 40}; r set q:big [string repeat x 99999]}
+    r quota del q:
+    r del {*}[r keys q:*]
+    # A limit that is lowered, too.
+    r config set max-objects 2
+    set c [client]
+    for {set i 0} {$i < 20} {incr i} {assert_equal PONG [$c ping]}
+    assert_equal [expr {$filled + 1}] [r dbsize]
+    assert_equal $before [info_field evicted_keys]
+    r config set max-objects [r dbsize] eviction-high-watermark 1
+    # Who was not used for longest is next for EVICT, and for the policy that comes after.
+    r get k0
+    r evict KEYS 1 k5
+    assert_equal 1 [lindex [r evict BYTES 1] 0]
+    assert_equal {1 0 1} [r mexists 3 k0 k1 k2]
+    set_policy lru
+    r config set max-objects 3
+    wait_for "the limit to be kept again" {[r dbsize] <= 3}
+    assert_equal {3 1} [list [r dbsize] [r exists k0]]
+    r config set max-objects 0
+    put n 2900000
+    assert_equal {1 1} [r mexists 2 n k0]
+}
+
+test {maxmemory-policy is Redis' name for eviction-policy} {
+    foreach {redis own} {allkeys-lru lru allkeys-lfu lfu noeviction noeviction allkeys-sieve sieve allkeys-fifo fifo allkeys-s3fifo s3fifo} {
+        set ::wanted $redis
+        wait_for "policy $redis" {[catch {r config set maxmemory-policy $::wanted}] == 0}
+        assert_equal [list eviction-policy $own] [r config get eviction-policy]
+        assert_equal [list maxmemory-policy $redis] [r config get maxmemory-policy]
+        assert_equal $redis [info_field maxmemory_policy]
+    }
+    foreach policy {volatile-lru volatile-ttl allkeys-random lru} {
+        assert_error "*'maxmemory-policy'*must be one of*allkeys-lru*another name of eviction-policy*" {r config set maxmemory-policy $policy}
+    }
+    assert_error "*duplicate*" {r config set maxmemory-policy allkeys-lru eviction-policy lfu}
+    set_policy lru
+    assert_equal {maxmemory-policy allkeys-lru} [r config get maxmemory-policy]
+}
+
 test {a million small objects are evicted for one large put, while others PING} {
     r flushall
     r config set max-objects 0

@@ -18,13 +18,23 @@ set ::only *
 foreach name {TARN_SERVER TARN_TEST_SERVER} {
     if {[info exists ::env($name)]} {set ::server_binary $::env($name)}
 }
+# Of the same build as the server.
+set ::node_binary [file join [file dirname $::server_binary] tarn-node]
+if {[info exists ::env(TARN_NODE)]} {set ::node_binary $::env(TARN_NODE)}
+set ::kv_binary [file join [file dirname $::server_binary] tests tools kv]
+if {![file executable $::kv_binary]} {set ::kv_binary [file join $::root build release tests tools kv]}
+if {[info exists ::env(TARN_KV)]} {set ::kv_binary $::env(TARN_KV)}
 if {[info exists ::env(TARN_TEST_ONLY)]} {set ::only $::env(TARN_TEST_ONLY)}
 # Sanitizers and busy machines are slow; only failing tests wait this long.
 set ::patience_ms 30000
 if {[info exists ::env(TARN_TEST_PATIENCE_MS)]} {set ::patience_ms $::env(TARN_TEST_PATIENCE_MS)}
-set ::passed 0
-set ::failed 0
-set ::skipped 0
+# What stands before the commands of processes, and where servers are reached: see netns_test.tcl.
+set ::prefix {}
+set ::server_host 127.0.0.1
+# Bodies of tests have the same variables as this file: what counts has a name that none of them takes.
+namespace eval tally {
+    variable passed 0 failed 0 skipped 0
+}
 fconfigure stdout -buffering line -encoding utf-8
 
 # --- RESP ------------------------------------------------------------------------------------------------------------------
@@ -202,7 +212,7 @@ proc send_signal {signal pid} {
 proc start_process {arguments stdout_path} {
     set guard {}
     if {[auto_execok setpriv] ne ""} {set guard [list [lindex [auto_execok setpriv] 0] --pdeathsig KILL]}
-    set pipe [open "|[concat $guard $arguments] >> [list $stdout_path] 2>> [list $stdout_path]" w]
+    set pipe [open "|[concat $guard $::prefix $arguments] >> [list $stdout_path] 2>> [list $stdout_path]" w]
     set pid [lindex [pid $pipe] 0]
     dict set ::pipes $pid $pipe
     return $pid
@@ -277,13 +287,32 @@ proc boot_server {server} {
     return $server
 }
 
+# The current server again, on its old port; it knows what its files say.
+proc restart_server {{signal KILL}} {
+    set s [lindex $::servers end]
+    foreach c $::clients {catch {resp::close $c}}
+    set ::clients {}
+    send_signal $signal [dict get $s pid]
+    reap_process [dict get $s pid]
+    dict lappend s options --port [dict get $s port]
+    set ::servers [lreplace $::servers end end [boot_server $s]]
+}
+
 proc server {{field ""}} {
     set s [lindex $::servers end]
     return [expr {$field eq "" ? $s : [dict get $s $field]}]
 }
 
-# Ends the current server; its predecessor is current again. Complains when it does not end well.
+# How libtarn and nodes reach the current server.
+proc server_url {} {return tarn://$::server_host:[server port]}
+
+# Ends the current server and the nodes that still run; its predecessor is current again. Complains when they do not end
+# well.
 proc stop_server {} {
+    foreach name [dict keys $::node_table] {
+        if {[catch {stop_node $name} message]} {report_failed "node $name ends cleanly" $message}
+        dict unset ::node_table $name
+    }
     set s [lindex $::servers end]
     set ::servers [lrange $::servers 0 end-1]
     foreach c $::clients {catch {resp::close $c}}
@@ -308,7 +337,7 @@ proc sanitizer_report {s} {
 
 # A further connection to the current server; closed with it.
 proc client {} {
-    set c [resp::connect 127.0.0.1 [server port]]
+    set c [resp::connect $::server_host [server port]]
     lappend ::clients $c
     return $c
 }
@@ -344,6 +373,217 @@ proc info_field {name {c ""}} {
     return $value
 }
 
+# --- nodes ------------------------------------------------------------------------------------------------------------------------
+#
+# A node is a dict under its name: pid (0: it does not run), dir, log, options. Nodes belong to the current server and end
+# with it.
+
+set ::node_table {}
+
+# tarn-node and its options; those that tests need are added where they are not given. Flags: --name=value, or alone.
+proc node_command {name dir options} {
+    set command [list $::node_binary {*}$options]
+    foreach {option value} [list --master [server_url] --name $name --bind 127.0.0.1 --data-port 0 \
+        --port-file $dir/port --log-file $dir/log --shm-socket $dir/shm --exit-timeout 3] {
+        if {[lsearch -glob $options $option*] < 0} {lappend command $option $value}
+    }
+    foreach {option} {--segment --ssd --file} {
+        if {[lsearch -glob $options $option*] >= 0} {return [lappend command --no-populate]}
+    }
+    return [lappend command --segment 32mb --no-populate]
+}
+
+# Starts it and waits until the master says that it is up.
+proc start_node {name args} {
+    set dir [temp_dir]
+    dict set ::node_table $name [dict create pid 0 dir $dir log $dir/log options $args]
+    restart_node $name
+}
+
+# The same node again, after stop_node or kill_node; with other options where some are given.
+proc restart_node {name args} {
+    launch_node $name {*}$args
+    set ::boot_node $name
+    # The port file is written when it is up; the master may not have noticed the death of its former life before.
+    wait_for "node $name to be up" {[process_state [node $::boot_node pid]] eq "gone" ||
+        ([file_text [node $::boot_node dir]/port] ne "" && [node_state $::boot_node] in {up maintenance draining})}
+    if {[process_state [node $name pid]] eq "gone"} {
+        set status [reap_process [node $name pid]]
+        set text [file_text [node $name dir]/stdout][file_text [node $name log]]
+        dict set ::node_table $name pid 0
+        error "node $name did not start (status $status): $text"
+    }
+}
+
+# Starts it and does not wait.
+proc launch_node {name args} {
+    if {![dict exists $::node_table $name]} {
+        set dir [temp_dir]
+        dict set ::node_table $name [dict create pid 0 dir $dir log $dir/log options $args]
+    }
+    if {[llength $args] > 0} {dict set ::node_table $name options $args}
+    set dir [node $name dir]
+    file delete $dir/port
+    dict set ::node_table $name pid [start_process [node_command $name $dir [node $name options]] $dir/stdout]
+}
+
+proc node {name field} {return [dict get $::node_table $name $field]}
+
+# joining, up, down, leaving, left; "" when the master does not know it.
+proc node_state {name} {
+    if {[catch {r node info $name} info]} {return ""}
+    return [dict get $info state]
+}
+
+proc wait_node {name state} {
+    set ::wait_node [list $name $state]
+    wait_for "node $name to be '$state' (it is '[node_state $name]')" {[node_state [lindex $::wait_node 0]] eq [lindex $::wait_node 1]}
+}
+
+proc node_field {name field} {return [dict get [r node info $name] $field]}
+
+# SIGTERM; its exit status must be as expected.
+proc stop_node {name {expected 0}} {
+    set pid [node $name pid]
+    if {$pid == 0} return
+    send_signal CONT $pid
+    send_signal TERM $pid
+    set status [reap_node $name]
+    if {$status ne $expected} {error "exit status $status: [string range [file_text [node $name dir]/stdout] end-600 end]"}
+}
+
+# Waits for its end; returns the status.
+proc reap_node {name} {
+    set pid [node $name pid]
+    dict set ::node_table $name pid 0
+    set status [reap_process $pid]
+    set complaint [sanitizer_report [dict get $::node_table $name]]
+    if {$complaint ne ""} {error $complaint}
+    return $status
+}
+
+proc kill_node {name} {
+    set pid [node $name pid]
+    send_signal KILL $pid
+    reap_process $pid
+    dict set ::node_table $name pid 0
+}
+
+# It does nothing more when this returns.
+proc pause_node {name} {
+    send_signal STOP [node $name pid]
+    set ::paused [node $name pid]
+    wait_for "node $name to stop" {![catch {threads_stopped $::paused} ::threads_done] && $::threads_done}
+}
+proc threads_stopped {pid} {
+    foreach dir [glob /proc/$pid/task/*] {
+        regexp {\) (\S)} [file_text $dir/stat] - state
+        if {$state ne "T"} {return 0}
+    }
+    return 1
+}
+proc continue_node {name} {send_signal CONT [node $name pid]}
+
+proc segment_field {segment field} {return [dict get [r segment info $segment] $field]}
+
+# --- libtarn ----------------------------------------------------------------------------------------------------------------------
+#
+# tests/tools/kv.c says what it does. Its answer comes as a dict: keys ok misses existed errors wrong bytes replicas missing
+# failovers shm_bytes tcp_bytes, status, and error, its standard error.
+
+proc kv {args} {return [kv_answer [kv_exec [kv_arguments $args]]]}
+
+# Options, then the command: the master's address goes between them.
+proc kv_arguments {arguments} {
+    set i [lsearch -regexp $arguments {^(put|get|remove|load|verify|run)$}]
+    if {$i < 0} {error "no command of kv: $arguments"}
+    return [linsert $arguments $i [server_url]]
+}
+
+proc kv_exec {arguments} {
+    set status 0
+    set path [file join [server dir] kv-error-[incr ::kv_calls]]
+    if {[catch {exec -keepnewline {*}$::prefix $::kv_binary {*}$arguments 2> $path} text options]} {
+        set code [dict get $options -errorcode]
+        if {[lindex $code 0] ne "CHILDSTATUS"} {error "kv $arguments: $text"}
+        set status [lindex $code 2]
+    }
+    set errors [file_text $path]
+    file delete $path
+    return [list $status $text $errors]
+}
+
+proc kv_answer {result} {
+    lassign $result status text errors
+    set answer {}
+    foreach {- name value} [regexp -all -inline {(\w+)=(\d+)} $text] {dict set answer $name $value}
+    dict set answer status $status
+    dict set answer error [string trim $errors]
+    if {![dict exists $answer keys]} {error "kv: [string trim $errors]"}
+    return $answer
+}
+
+# Values of this answer: kv_fields $a ok misses wrong
+proc kv_fields {answer args} {
+    set out {}
+    foreach name $args {lappend out [dict get $answer $name]}
+    return $out
+}
+
+# All n are there, whole, and right.
+proc kv_all {n args} {
+    set a [kv {*}$args]
+    assert_equal "$n 0 0 0" [kv_fields $a ok misses errors wrong] [dict get $a error]
+    return $a
+}
+
+# The bytes of one value.
+proc kv_value {key args} {
+    set path [file join [server dir] kv-value-[incr ::kv_calls]]
+    exec {*}$::prefix $::kv_binary {*}$args [server_url] get $key > $path 2>@stderr
+    set bytes [file_text $path]
+    file delete $path
+    return $bytes
+}
+
+# kv run in the background; kv_stop returns its answer.
+proc kv_start {args} {
+    set log [file join [server dir] kv-run-[incr ::kv_calls]]
+    set pid [start_process [list $::kv_binary {*}[kv_arguments $args]] $log]
+    set ::kv_run [list $pid $log]
+    wait_for "kv to run" {[string match *running* [file_text [lindex $::kv_run 1]]] || [process_state [lindex $::kv_run 0]] eq "gone"}
+    return [list $pid $log]
+}
+
+proc kv_stop {run} {
+    lassign $run pid log
+    send_signal TERM $pid
+    set status [reap_process $pid]
+    return [kv_answer [list $status [file_text $log] [file_text $log]]]
+}
+
+# --- Sentinel ---------------------------------------------------------------------------------------------------------------------
+#
+# An unmodified one that watches the master on that port under the name pool; lines are added to its configuration. A machine that
+# stands still for some seconds is no failure to it: it never distrusts its clock (TILT would last half a minute), and counts nobody
+# as down before sentinel_hurry.
+
+proc start_sentinel {port {lines ""}} {
+    set dir [temp_dir]
+    set f [open $dir/sentinel.conf w]
+    puts $f "port 0\nunixsocket $dir/sentinel.sock\ndir $dir\nlogfile $dir/log"
+    puts $f "sentinel monitor pool 127.0.0.1 $port 1\nsentinel down-after-milliseconds pool 300000\nsentinel failover-timeout pool 10000"
+    puts $f $lines
+    close $f
+    set ::sentinel_dir $dir
+    set pid [start_process [list redis-sentinel $dir/sentinel.conf] $dir/stdout]
+    wait_for "Sentinel to answer" {![catch {sentinel_ask debug tilt-trigger 300000 tilt-period 1000} answer] && $answer eq "OK"}
+    return $pid
+}
+proc sentinel_ask {args} {exec redis-cli -s $::sentinel_dir/sentinel.sock sentinel {*}$args}
+proc sentinel_log {} {return [file_text $::sentinel_dir/log]}
+proc sentinel_hurry {} {assert_equal OK [sentinel_ask set pool down-after-milliseconds 2000]}
+
 # --- checks ------------------------------------------------------------------------------------------------------------------------------
 
 proc shown {value} {
@@ -372,6 +612,13 @@ proc assert_error {pattern script} {
 
 proc assert_range {low value high} {
     if {$value < $low || $value > $high} {error "$value is not in $low .. $high"}
+}
+
+# What waits inside of the body waits that long.
+proc with_patience {ms body} {
+    set before $::patience_ms
+    set ::patience_ms $ms
+    try {uplevel 1 $body} finally {set ::patience_ms $before}
 }
 
 # Until the expression is true; ignored arguments let a caller set variables in the call.
@@ -417,16 +664,16 @@ proc crc32c {data} {
 # --- tests ------------------------------------------------------------------------------------------------------------------------------------
 
 proc report_failed {name why} {
-    incr ::failed
+    incr ::tally::failed
     puts "not ok $name: [string map {\n { | } \r {}} $why]"
 }
 
-proc show_log {s} {
+proc show_log {s {count 30}} {
     foreach path [list [dict get $s dir]/stdout [dict get $s log]] {
         set lines [split [string trimright [file_text $path]] \n]
         if {[llength $lines] == 0 || $lines eq "{}"} continue
         puts "#   --- $path"
-        foreach line [lrange $lines end-29 end] {puts "#   $line"}
+        foreach line [lrange $lines end-[expr {$count - 1}] end] {puts "#   $line"}
     }
 }
 
@@ -437,7 +684,7 @@ proc test {name body} {
     set begin [clock milliseconds]
     if {[catch {uplevel #0 $body} message options]} {
         if {[dict get $options -errorcode] eq "SKIP"} {
-            incr ::skipped
+            incr ::tally::skipped
             puts "skip $name: $message"
             return
         }
@@ -446,7 +693,7 @@ proc test {name body} {
         after_failure
         return
     }
-    incr ::passed
+    incr ::tally::passed
     puts "ok $name ([expr {[clock milliseconds] - $begin}] ms)"
 }
 
@@ -457,6 +704,7 @@ proc after_failure {} {
     if {[llength $::servers] == 0} return
     set s [lindex $::servers end]
     show_log $s
+    dict for {name node} $::node_table {show_log $node 8}
     if {[process_state [dict get $s pid]] ne "gone"} return
     puts "#   the server is gone (status [reap_process [dict get $s pid]]); a new one is started"
     set ::servers [lreplace $::servers end end [boot_server $s]]
@@ -469,9 +717,9 @@ proc finish {} {
         send_signal KILL $pid
         reap_process $pid
     }
-    if {$::failed == 0} {foreach dir $::directories {file delete -force $dir}}
-    set text "$::passed passed, $::failed failed"
-    if {$::skipped} {append text ", $::skipped skipped"}
+    if {$::tally::failed == 0} {foreach dir $::directories {file delete -force $dir}}
+    set text "$::tally::passed passed, $::tally::failed failed"
+    if {$::tally::skipped} {append text ", $::tally::skipped skipped"}
     puts $text
-    exit [expr {$::failed > 0}]
+    exit [expr {$::tally::failed > 0}]
 }

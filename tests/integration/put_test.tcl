@@ -1,6 +1,6 @@
 # Puts in two steps: PUTSTART, PUTEND, PUTREVOKE and their M forms; and what GETREPLICAS says.
 source [file join [file dirname [info script]] harness.tcl]
-start_server --pool-size 16mb --put-timeout 1000
+start_server --pool-size 16mb
 
 # A whole put, without the writing of bytes.
 proc put {key size args} {
@@ -120,16 +120,57 @@ test {PUTREVOKE: once, and then the key is free} {
 test {PUTEND with FAILED: no replica left is no object} {
     r del k
     set token [lindex [r putstart k 1000] 0]
-    assert_error "ERR *" {r putend k $token -1 FAILED 0}
+    assert_error "STALE *" {r putend k $token -1 FAILED 0}
     assert_equal 0 [r exists k]
+    r config set put-timeout 100
     assert_equal 2 [llength [r putstart k 1000]]
+    r config set put-timeout 30000
     wait_for "the key to be free" {[catch {put k 1000}] == 0}
+}
+
+test {MPUTEND with FAILEDS: a mask for each key} {
+    r del a b
+    set started [r mputstart 2 a 1000 b 1000]
+    set tokens [list [lindex $started 0 0] [lindex $started 1 0]]
+    assert_error "ERR FAILEDS needs 2 values" {r mputend 2 a [lindex $tokens 0] -1 b [lindex $tokens 1] -1 FAILEDS 0}
+    set answers [r mputend 2 a [lindex $tokens 0] -1 b [lindex $tokens 1] -1 FAILEDS 256 x]
+    assert_match "*FAILEDS must be*" [lindex $answers 0]
+    assert_match "*FAILEDS must be*" [lindex $answers 1]
+    set answers [r mputend 2 a [lindex $tokens 0] -1 b [lindex $tokens 1] -1 FAILEDS 0 1]
+    assert_equal OK [lindex $answers 0]
+    assert_match "*STALE *" [lindex $answers 1]
+    assert_equal {1 0} [r mexists 2 a b]
+    r del a
+}
+
+test {PUTSTART AVOID: other segments first, unknown ones do not matter} {
+    r del k
+    set token [lindex [r putstart k 1000 AVOID local AVOID nowhere] 0]
+    assert_equal OK [r putend k $token -1]
+    r del k
+    assert_error "ERR AVOID needs a value" {r putstart k 1000 AVOID}
+    assert_error "ERR AVOID may be given at most *" "r putstart k 1000 [string repeat {AVOID x } 17]"
+}
+
+test {PUTSTART INSTEAD: takes the key from a put of its own, and no other} {
+    r del k
+    set first [lindex [r putstart k 1000] 0]
+    assert_error "PUTBUSY *" {r putstart k 1000}
+    assert_error "PUTBUSY *" {r putstart k 1000 INSTEAD [expr {$first + 1}]}
+    set second [lindex [r putstart k 1000 INSTEAD $first] 0]
+    assert_error "BADTOKEN *" {r putend k $first -1}
+    assert_equal OK [r putend k $second -1]
+    assert_equal 1 [r exists k]
+    assert_error "ERR *INSTEAD*" {r mputstart 1 other 1000 INSTEAD 1}
+    r del k
 }
 
 test {guarantee 3: a writer that dies holds its key for put-timeout only} {
     r del k
     set c [client]
+    r config set put-timeout 3000
     set token [lindex [$c putstart k 1000] 0]
+    r config set put-timeout 30000
     drop $c
     assert_error "PUTBUSY *" {r putstart k 1000}
     wait_for "put-timeout" {[catch {r putstart k 1000} ::put] == 0}
@@ -140,8 +181,10 @@ test {guarantee 3: a writer that dies holds its key for put-timeout only} {
 
 test {PUTEND after the put's time: BADTOKEN, and no object} {
     r del late
-    set token [lindex [r putstart late 1000] 0]
     set before [info_field put_timeouts]
+    r config set put-timeout 100
+    set token [lindex [r putstart late 1000] 0]
+    r config set put-timeout 30000
     wait_for "put-timeout" {[info_field put_timeouts] > $::before}
     assert_error "BADTOKEN *" {r putend late $token -1}
     assert_equal 0 [r exists late]

@@ -42,6 +42,24 @@ test {SET NX XX GET} {
     assert_equal 2 [r get a]
 }
 
+test {options: the words come before the numbers, and the same one may come again} {
+    r del a none
+    assert_equal OK [r set a 1 ex banana ex 100]
+    assert_range 98 [r ttl a] 100
+    foreach options {{ex 1 px 1} {ex 1 keepttl} {keepttl ex 1} {px -1 nx xx} {ex banana exat 1} {ex} {persist}} {
+        assert_error "ERR syntax error" {r set a 1 {*}$options}
+    }
+    foreach options {{ex 1 px 1} {ex 1 persist} {persist ex 1} {keepttl} {ex banana exat 1} {ex}} {
+        assert_error "ERR syntax error" {r getex a {*}$options}
+        assert_error "ERR syntax error" {r getex none {*}$options}
+    }
+    assert_error "ERR value is not an integer*" {r getex a ex banana}
+    assert_error "ERR invalid expire time in 'getex' command" {r getex a px -1}
+    assert_equal (nil) [r getex none ex banana]
+    assert_equal 1 [r getex a persist persist]
+    assert_equal -1 [r ttl a]
+}
+
 test {SET GET with values that do not fit the books} {
     set big [string repeat x 100000]
     r set a $big
@@ -283,6 +301,21 @@ test {two clients overwrite one large value: each reader gets one of them whole}
         assert_equal OK [resp::recv $c1]
         assert_equal OK [resp::recv $c2]
     }
+}
+
+test {a write that finds no memory for the books is counted as rejected} {
+    r flushall
+    r config resetstat
+    r config set maxmemory 1
+    assert_error "OOM *" {r set a b}
+    assert_error "OOM *" {r incr a}
+    assert_error "OOM *" {r mset a b c d}
+    r config set maxmemory 0
+    foreach command {set incr} {
+        assert_match {calls=0,*,rejected_calls=1,failed_calls=0} [info_field cmdstat_$command]
+    }
+    assert_match {calls=1,*,rejected_calls=0,failed_calls=1} [info_field cmdstat_mset]
+    assert_match {count=3} [info_field errorstat_OOM]
 }
 
 finish

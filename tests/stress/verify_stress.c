@@ -28,14 +28,14 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "tarn.h"
+#include "value.h"
 
-#define KEYS         400
-#define THREADS      2
-#define PROCESSES    8
-#define WRITERS_MAX  4096 /* writer ids over all lives of all processes */
-#define VALUE_MAX    (3u << 20)
-#define BATCH_MAX    24
-#define TRUSTED_FROM 24 /* bytes of header: key, generation, size */
+#define KEYS        400
+#define THREADS     2
+#define PROCESSES   8
+#define WRITERS_MAX 4096 /* writer ids over all lives of all processes */
+#define VALUE_MAX   (3u << 20)
+#define BATCH_MAX   24
 
 enum figure {
     GETS,
@@ -92,30 +92,12 @@ static bool stopping(void) {
 
 /* --- values -------------------------------------------------------------------------------------------------------------- */
 
-static uint64_t mix(uint64_t x) {
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
-
 static size_t size_of(uint64_t key, uint64_t generation) {
     static const uint32_t limits[] = {64, 200, 4096, 5000, 65536, 70000, 300000, 1u << 20, VALUE_MAX};
-    uint64_t r = mix(key * 77 + generation);
+    uint64_t r = value_mix(key * 77 + generation);
     uint32_t limit = limits[r % 32 < 30 ? r % 32 % 7 : r % ARRAY_LEN(limits)];
-    size_t size = TRUSTED_FROM + (r >> 8) % (limit - TRUSTED_FROM + 1);
-    return (r & 64) != 0 && limit > TRUSTED_FROM ? limit : size;
-}
-
-static uint64_t word_of(uint64_t key, uint64_t generation, uint64_t i) {
-    return mix(key * UINT64_C(0x9e3779b97f4a7c15) + generation * UINT64_C(0xd1b54a32d192ed03) + i);
-}
-
-static void fill(char *data, uint64_t key, uint64_t generation, size_t size) {
-    uint64_t head[3] = {key, generation, size};
-    for (size_t at = 0; at < size; at += 8) {
-        uint64_t w = at < TRUSTED_FROM ? head[at / 8] : word_of(key, generation, at / 8);
-        memcpy(data + at, &w, size - at < 8 ? size - at : 8);
-    }
+    size_t size = VALUE_HEAD + (r >> 8) % (limit - VALUE_HEAD + 1);
+    return (r & 64) != 0 && limit > VALUE_HEAD ? limit : size;
 }
 
 static void complain(const char *what, uint64_t key, uint64_t generation, size_t at, size_t size,
@@ -129,22 +111,14 @@ static void complain(const char *what, uint64_t key, uint64_t generation, size_t
 /* Bytes [offset, offset + len) of a value whose generation is known. */
 static bool right_bytes(const char *data, uint64_t key, uint64_t generation, size_t size, size_t offset,
                         size_t len, const char *how) {
-    uint64_t head[3] = {key, generation, size};
-    for (size_t i = 0; i < len;) {
-        size_t at = offset + i, in_word = at % 8, n = 8 - in_word < len - i ? 8 - in_word : len - i;
-        uint64_t w = at < TRUSTED_FROM ? head[at / 8] : word_of(key, generation, at / 8);
-        if (memcmp(data + i, (char *)&w + in_word, n) != 0) {
-            complain("wrong bytes", key, generation, at, size, how);
-            return false;
-        }
-        i += n;
-    }
-    return true;
+    int64_t at = value_wrong_at(data, key, generation, size, offset, len);
+    if (at >= 0) complain("wrong bytes", key, generation, (size_t)at, size, how);
+    return at < 0;
 }
 
 static bool check(const char *data, size_t len, uint64_t key, const char *how) {
     uint64_t head[3];
-    if (len < TRUSTED_FROM) {
+    if (len < VALUE_HEAD) {
         complain("too short", key, 0, 0, len, how);
         return false;
     }
@@ -317,7 +291,7 @@ static void write_batch(struct actor *a) {
         uint64_t key = any_key(a), generation = new_generation(a);
         size_t size = size_of(key, generation);
         name_key(a, i, key);
-        fill(a->memory + i * VALUE_MAX, key, generation, size);
+        value_fill(a->memory + i * VALUE_MAX, key, generation, size);
         items[i] = (tarn_item){.key = a->names[i],
                                .key_len = strlen(a->names[i]),
                                .buffer = a->memory + i * VALUE_MAX,
@@ -335,7 +309,7 @@ static void write_in_place(struct actor *a) {
     uint64_t key = any_key(a), generation = new_generation(a);
     size_t size = size_of(key, generation);
     name_key(a, 0, key);
-    fill(a->memory, key, generation, size);
+    value_fill(a->memory, key, generation, size);
     tarn_put_options o;
     tarn_put_options_init(&o);
     o.replace = 1;

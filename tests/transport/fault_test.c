@@ -15,7 +15,7 @@
 static void child(const char *transport, bool must_work) {
     log_set_level(LOG_LEVEL_NOTHING);
     static struct world w;
-    world_init(&w, 8u << 20);
+    world_init(&w, "tcp", 8u << 20);
     w.idle_timeout_ms = 5000;
     world_start(&w, false);
     struct engine *e = world_engine(&w, world_transport(transport), 1);
@@ -104,7 +104,7 @@ TEST(resets_are_survived_or_reported) {
 
 TEST(shm_that_cannot_be_mapped_becomes_tcp) {
     SANITIZED();
-    CHECK_EQ(run_under("mmap:once:2", "auto", true), 0); /* the first is the host's own */
+    CHECK_EQ(run_under("mmap:once:3", "auto", true), 0); /* before it: the world's state, the host's own */
 }
 
 TEST_MAIN()

@@ -53,13 +53,23 @@ static struct world w;
 static struct engine *engine;
 static int fds_before;
 static unsigned begin_threads = 2; /* of the host */
+static const struct host_reader *begin_reader;
+static const char *begin_pool;
+static uint64_t begin_staging;
+static uint64_t begin_idle_ms, begin_connect_ms; /* 0: longer than any test should take */
 
 static void begin(uint64_t size, bool child) {
     log_set_level(getenv("TARN_TEST_LOG") != NULL ? LOG_LEVEL_DEBUG : LOG_LEVEL_NOTHING);
     fds_before = open_fds();
-    world_init(&w, size);
+    world_init(&w, SUITE, size);
     w.threads = begin_threads;
+    w.reader = begin_reader;
+    w.pool_path = begin_pool;
+    w.staging_bytes = begin_staging;
+    if (begin_idle_ms != 0) w.idle_timeout_ms = begin_idle_ms;
+    if (begin_connect_ms != 0) w.connect_timeout_ms = begin_connect_ms;
     world_start(&w, child);
+    CHECK(world_ready(&w, WORLD_SEGMENT, w.segment_epoch));
     engine = world_engine(&w, world_transport(SUITE), 1);
 }
 
@@ -88,18 +98,24 @@ struct object {
     uint8_t grant[2][8][GRANT_SIZE];
 };
 
-static void object_init(struct object *o, uint64_t at, uint64_t size, size_t n, uint64_t session) {
+static void object_init_in(struct object *o, uint32_t segment, uint64_t at, uint64_t size, size_t n,
+                           uint64_t session) {
     *o = (struct object){.size = size};
     uint64_t left = size;
     for (size_t i = 0; i < n && left > 0; i++) {
         uint64_t len = i + 1 == n ? left : min_u64(left, size / n + 1);
         o->x[i] = world_extent(&w, at, len);
+        o->x[i].segment = segment;
         world_grant(&w, GRANT_READ, session, &o->x[i], o->grant[0][i]);
         world_grant(&w, GRANT_WRITE, session, &o->x[i], o->grant[1][i]);
         at += (len + 4095) / 4096 * 4096 + 4096; /* a gap: extents are not neighbours */
         left -= len;
         o->n = i + 1;
     }
+}
+
+static void object_init(struct object *o, uint64_t at, uint64_t size, size_t n, uint64_t session) {
+    object_init_in(o, WORLD_SEGMENT, at, size, n, session);
 }
 
 /* The parts for [from, from + len) of the object. */
@@ -132,6 +148,12 @@ static tarn_status move(struct engine *e, const struct object *o, bool write, vo
     CHECK_EQ(engine_run(e, &op, 1, clock_boot_ms() + 20000), TARN_OK);
     if (crc_p != NULL) *crc_p = op.crc;
     return op.status;
+}
+
+/* With other figures for each kind of transport. */
+static uint64_t peers(void) {
+    struct host_stats s = world_stats(&w);
+    return s.connections + s.shm_peers + s.module_peers;
 }
 
 static bool fenced(uint64_t session) {

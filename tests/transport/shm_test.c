@@ -1,5 +1,105 @@
-/* The suite over shm. */
+/* The suite over shm, and what there is to say of that alone. */
+#include <poll.h>
+#include <sys/resource.h>
+
 #define SUITE "shm"
 #include "suite.h"
+#include "transport/shm/shm.h"
+
+/* The kernel stamps a message with its sender when it is sent, and only where somebody has asked for that by then: who speaks
+ * between the host's accept and anything the host does next must be known, too. */
+TEST(who_asks_at_once_is_answered) {
+    enum { PEERS = 20000 };
+    begin(1u << 20, true);
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", w.shm_path);
+    /* A grant that is none: the answer says so, and hands out nothing. */
+    struct shm_request rq = {.magic = SHM_MAGIC, .version = SHM_VERSION, .type = SHM_ATTACH, .request_id = 1};
+    unsigned answered = 0;
+    for (unsigned i = 0; i < PEERS; i++) {
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        CHECK(connect(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0);
+        struct shm_reply reply;
+        if (send(fd, &rq, sizeof(rq), MSG_NOSIGNAL) == (ssize_t)sizeof(rq))
+            answered += recv(fd, &reply, sizeof(reply), 0) == (ssize_t)sizeof(reply);
+        close(fd);
+    }
+    CHECK_EQ(answered, PEERS);
+    CHECK_EQ(world_stats(&w).bad_frames, 0);
+    end();
+}
+
+/* Two hosts, one after the other at one address, under the same id and epoch, as two masters give them that are started within
+ * a tenth of a second, or after a clock was set back. Nothing of the first one is left, but its memory in our hands. */
+TEST(the_memory_of_a_host_that_is_gone_is_not_that_of_the_next) {
+    begin(1u << 20, true);
+    uint8_t content[SEGMENT_CONTENT_SIZE];
+    memcpy(content, w.state->content, sizeof(content));
+    w.content = content;
+    world_tell(&w, engine, 1);
+    uint8_t before[4096] = {1}, after[4096] = {2}, got[4096];
+    struct object o;
+    object_init(&o, 0, sizeof(before), 1, 1);
+    CHECK_EQ(move(engine, &o, true, before, NULL), TARN_OK);
+    CHECK(
+        engine_attach(engine, WORLD_SEGMENT, w.segment_epoch, false)); /* reads have a mapping of their own */
+    CHECK_EQ(move(engine, &o, false, got, NULL), TARN_OK);
+    world_kill(&w);
+    world_start(&w, true);
+    CHECK(world_ready(&w, WORLD_SEGMENT, w.segment_epoch));
+    engine_session_changed(engine);
+    w.content = w.state->content;
+    world_tell(&w, engine, 2);
+    object_init(&o, 0, sizeof(after), 1, 2);
+    CHECK_EQ(move(engine, &o, true, after, NULL), TARN_OK);
+    CHECK_EQ(move(engine, &o, false, got, NULL), TARN_OK);
+    CHECK(memcmp(got, after, sizeof(got)) == 0);
+    /* Nor is the next one's memory what a master means that knows the first one only. */
+    w.content = content;
+    world_tell(&w, engine, 2);
+    CHECK_EQ(move(engine, &o, false, got, NULL), TARN_ESTALE);
+    end();
+}
+
+/* With not even a descriptor to turn a peer away with, a listener does not look; it looks again though nothing else happens in its
+ * domain. */
+TEST(a_listener_without_descriptors_accepts_again_by_itself) {
+    char path[108];
+    snprintf(path, sizeof(path), "%s/tarn-shm-%d", getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp",
+             (int)getpid());
+    char uri[128];
+    snprintf(uri, sizeof(uri), "shm://%s", path);
+    const char *const uris[] = {uri};
+    struct transport_listen_config config = {.uris = uris, .n_uris = 1};
+    struct transport_domain *d = NULL;
+    struct transport_listener *l = NULL;
+    CHECK_EQ(transport_shm.domain_open(&(struct transport_domain_config){0}, &d), TARN_OK);
+    CHECK_EQ(transport_shm.listen(d, &config, &l), TARN_OK);
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(connect(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0);
+    struct rlimit old, none;
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &old), 0);
+    none = (struct rlimit){1, old.rlim_max};
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    transport_shm.progress(d, 1);
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
+    struct transport_listener_stats stats;
+    transport_shm.listener_stats(l, &stats);
+    CHECK_EQ(stats.connections_total, 0);
+    struct pollfd p = {.events = POLLIN};
+    CHECK_EQ(transport_shm.arm(d, &p.fd), TARN_OK);
+    for (int turn = 0; turn < 10 && stats.connections_total == 0; turn++) {
+        CHECK_EQ(poll(&p, 1, 60000), 1);
+        transport_shm.progress(d, 1);
+        transport_shm.listener_stats(l, &stats);
+    }
+    CHECK_EQ(stats.connections_total, 1);
+    CHECK_EQ(poll(&p, 1, 0), 0); /* and rests */
+    close(fd);
+    transport_shm.listener_close(&l);
+    transport_shm.domain_close(&d);
+}
 
 TEST_MAIN()

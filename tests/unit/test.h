@@ -52,6 +52,18 @@ _Noreturn static inline void test_stop(int how, const char *file, int line, cons
     longjmp(test_end, how);
 }
 
+/* How many of n rounds are run. ThreadSanitizer learns nothing from work of one thread, and makes it many times slower. */
+static inline int test_rounds(int n) {
+#if defined(__SANITIZE_THREAD__)
+    return (n + 4) / 5;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+    return (n + 4) / 5;
+#endif
+#endif
+    return n;
+}
+
 #define CHECK(expr)                                                                                          \
     do {                                                                                                     \
         if (!(expr)) test_stop(TEST_FAILED, __FILE__, __LINE__, #expr);                                      \

@@ -20,6 +20,9 @@
 #define KEY_MAGIC         0x534b4559u /* "SKEY" */
 #define ATTACH_DEFAULT_MS 5000u
 #define COPY_CHUNK        (1u << 20)
+#define PREFETCH_BYTES    512u
+#define PAST_TOTAL        (128u << 10) /* of an operation: from here on its parts go past the cache */
+#define PAST_LENGTH       (4u << 10)   /* ... those that are as long as this */
 #define COPY_LARGE        (256u << 10) /* crc32c_copy stores past the cache from here on */
 
 struct transport_endpoint {
@@ -41,9 +44,9 @@ struct transport_key {
     uint64_t map_size, size;
     uint32_t segment;
     bool writable;
-    bool lent; /* pointers into it are out */
-    uint64_t session;
-    uint32_t master_epoch, segment_epoch; /* when it was attached */
+    bool lent;                                      /* pointers into it are out */
+    uint64_t attachment;                            /* the host's number for it */
+    uint32_t master_epoch, segment_epoch, instance; /* when it was attached */
 };
 
 /* In op->scratch. */
@@ -101,12 +104,17 @@ static struct transport_op *pop(struct transport_endpoint *e) {
 static void complete(struct transport_endpoint *e, tarn_status status) {
     struct transport_op *op = pop(e);
     op->status = status;
+    op->settled = true; /* our own stores, and they are over */
     e->domain->completed++;
     op->done(op);
 }
 
+static void throw_away_replies(struct transport_endpoint *e);
+
 static void endpoint_unref(struct transport_endpoint *e) {
     if (--e->refs > 0) return;
+    throw_away_replies(e);
+    (void)shutdown(e->fd, SHUT_RDWR); /* a forked child may have it, too */
     close(e->fd);
     e->magic = 0;
     free(e);
@@ -171,6 +179,38 @@ static tarn_status receive_reply(struct transport_endpoint *e, struct shm_reply 
     return TARN_OK;
 }
 
+/* If it does not arrive the host waits for our end: later, not wrong. */
+static void send_detach(struct transport_endpoint *e, uint64_t attachment) {
+    struct shm_request rq = {
+        .magic = SHM_MAGIC,
+        .version = SHM_VERSION,
+        .type = SHM_DETACH,
+        .request_id = ++e->next_id,
+        .attachment = attachment,
+    };
+    ssize_t sent = send(e->fd, &rq, sizeof(rq), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && errno != EAGAIN) e->failed = true;
+}
+
+/* Memory that came too late, and that the host counts as ours. */
+static void throw_away(struct transport_endpoint *e, const struct shm_reply *reply, int fd) {
+    if (fd >= 0) close(fd);
+    if (reply->status == SHM_OK) send_detach(e, reply->attachment);
+}
+
+static void throw_away_replies(struct transport_endpoint *e) {
+    struct shm_reply reply = {0};
+    int fd;
+    tarn_status s;
+    while (!e->failed && (s = receive_reply(e, &reply, &fd)) != TARN_EAGAIN) {
+        if (s == TARN_OK)
+            throw_away(e, &reply, fd);
+        else
+            e->failed = true;
+        if (s != TARN_OK && fd >= 0) close(fd);
+    }
+}
+
 /* Sends the request and waits for its answer; answers to earlier ones that nobody waited for are thrown away. */
 static tarn_status ask(struct transport_endpoint *e, struct shm_request *rq, uint64_t deadline_boot_ms,
                        struct shm_reply *reply_p, int *fd_p) {
@@ -185,11 +225,12 @@ static tarn_status ask(struct transport_endpoint *e, struct shm_request *rq, uin
         s = receive_reply(e, reply_p, fd_p);
         if (s == TARN_EAGAIN) continue;
         if (s == TARN_OK && reply_p->request_id == rq->request_id) return TARN_OK;
-        if (*fd_p >= 0) close(*fd_p);
         if (s != TARN_OK) {
+            if (*fd_p >= 0) close(*fd_p);
             e->failed = true;
             return s;
         }
+        throw_away(e, reply_p, *fd_p);
     }
 }
 
@@ -216,8 +257,11 @@ static tarn_status map_segment(struct transport_key *k, int fd, const struct shm
     memcpy(&h, map, offsetof(struct segment_header, master_epoch));
     if (!segment_header_valid(&h) || h.segment_id != config->segment || h.size != config->size)
         return TARN_EPROTO;
+    if (config->content != NULL && memcmp(h.content, config->content, sizeof(h.content)) != 0)
+        return TARN_ESTALE;
     k->master_epoch = segment_header_master_epoch(k->map);
     k->segment_epoch = segment_header_segment_epoch(k->map);
+    k->instance = segment_header_instance(k->map);
     return k->segment_epoch == config->segment_epoch ? TARN_OK : TARN_ESTALE;
 }
 
@@ -232,27 +276,11 @@ static void unmap_segment(struct transport_key *k) {
     munmap(k->map, k->map_size);
 }
 
-static void detach(struct transport_key *k) {
-    unmap_segment(k);
-    /* If it does not arrive the host waits for our end: later, not wrong. */
-    struct shm_request rq = {
-        .magic = SHM_MAGIC,
-        .version = SHM_VERSION,
-        .type = SHM_DETACH,
-        .request_id = ++k->endpoint->next_id,
-        .extent = {.segment = k->segment},
-        .session = k->session,
-        .writable = k->writable,
-    };
-    ssize_t sent = send(k->endpoint->fd, &rq, sizeof(rq), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0 && errno != EAGAIN) k->endpoint->failed = true;
-}
-
 tarn_status shm_key_unpack(struct transport_endpoint *e, const struct transport_key_config *config,
                            struct transport_key **key_p) {
     MAGIC_CHECK(e, ENDPOINT_MAGIC);
     if (e->failed) return TARN_ECLOSED;
-    if (config->packed_len != GRANT_SIZE) return TARN_EINVAL;
+    if (config->grant == NULL) return TARN_EINVAL;
     struct shm_request rq = {
         .magic = SHM_MAGIC,
         .version = SHM_VERSION,
@@ -260,7 +288,7 @@ tarn_status shm_key_unpack(struct transport_endpoint *e, const struct transport_
         .extent = {config->segment, config->segment_epoch, 0, config->size},
         .writable = config->writable,
     };
-    memcpy(rq.grant, config->packed, GRANT_SIZE);
+    memcpy(rq.grant, config->grant, GRANT_SIZE);
     struct shm_reply reply = {0};
     int fd;
     uint64_t deadline =
@@ -278,7 +306,7 @@ tarn_status shm_key_unpack(struct transport_endpoint *e, const struct transport_
     e->refs++;
     k->segment = config->segment;
     k->writable = config->writable;
-    k->session = reply.session;
+    k->attachment = reply.attachment;
     s = map_segment(k, fd, &reply, config);
     close(fd); /* the mapping is enough, and a child cannot inherit it */
     if (s != TARN_OK) {
@@ -294,7 +322,8 @@ void shm_key_close(struct transport_key **key_p) {
     if (k == NULL) return;
     MAGIC_CHECK(k, KEY_MAGIC);
     *key_p = NULL;
-    detach(k);
+    unmap_segment(k);
+    send_detach(k->endpoint, k->attachment);
     endpoint_unref(k->endpoint);
     k->magic = 0;
     free(k);
@@ -314,7 +343,9 @@ void *shm_key_map(struct transport_key *k, uint64_t offset, uint64_t length) {
 
 tarn_status shm_key_check(struct transport_key *k) {
     MAGIC_CHECK(k, KEY_MAGIC);
-    return segment_header_unchanged(k->map, k->master_epoch, k->segment_epoch) ? TARN_OK : TARN_ESTALE;
+    bool same = segment_header_unchanged(k->map, k->master_epoch, k->segment_epoch) &&
+                segment_header_instance(k->map) == k->instance;
+    return same ? TARN_OK : TARN_ESTALE;
 }
 
 /* --- data --- */
@@ -337,17 +368,23 @@ static tarn_status check_op(const struct transport_op *op) {
 
 /* The loop that computes CRCs on its way stores past the cache and beats memcpy at these sizes, even when nobody wants the
  * CRC; only without the CPU's instructions it does not. */
-static void copy_plain(void *to, const void *from, size_t len) {
+static void copy_plain(void *to, const void *from, size_t len, bool past) {
     static _Thread_local int fast = -1;
-    if (len < COPY_LARGE) {
+    if (len < (past ? PAST_LENGTH : COPY_LARGE)) {
         memcpy(to, from, len);
         return;
     }
     if (fast < 0) fast = strcmp(crc32c_impl(), "table") != 0;
     if (fast)
-        (void)crc32c_copy(0, to, from, len);
+        (void)crc32c_copy_past(0, to, from, len);
     else
         memcpy(to, from, len);
+}
+
+static uint64_t total(const struct transport_op *op) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < op->n_parts; i++) bytes += op->parts[i].sub_length;
+    return bytes;
 }
 
 tarn_status shm_submit(struct transport_endpoint *e, struct transport_op *const *ops, size_t n,
@@ -361,6 +398,7 @@ tarn_status shm_submit(struct transport_endpoint *e, struct transport_op *const 
         struct op_state *st = state_of(ops[i]);
         *st = (struct op_state){0};
         crc_track_init(&st->crc, ops[i]);
+        st->crc.past = total(ops[i]) >= PAST_TOTAL;
         ops[i]->next = NULL;
         *e->tail = ops[i];
         e->tail = &ops[i]->next;
@@ -371,6 +409,19 @@ tarn_status shm_submit(struct transport_endpoint *e, struct transport_op *const 
     }
     *accepted_p = n;
     return TARN_OK;
+}
+
+/* The processor's own prefetching ends at a page, and small parts lie anywhere: the start of the next one is on its way while this one is
+ * copied. */
+static void prefetch_next(const struct transport_op *op, const struct op_state *st) {
+    const char *from = NULL;
+    if (op->kind == TRANSPORT_PUT) {
+        if (st->iov_at + 1 < op->n_iov) from = op->iov[st->iov_at + 1].iov_base;
+    } else if (st->part_at + 1 < op->n_parts) {
+        const struct transport_part *p = &op->parts[st->part_at + 1];
+        from = (const char *)p->key->map + SEGMENT_HEADER_SIZE + p->extent.offset + p->sub_offset;
+    }
+    for (size_t i = 0; from != NULL && i < PREFETCH_BYTES; i += 64) __builtin_prefetch(from + i);
 }
 
 /* Copies the next piece of op. 0: all is copied. */
@@ -391,10 +442,11 @@ static uint64_t copy_some(struct transport_op *op) {
     char *there = locate(p->key, p->extent.offset + p->sub_offset + st->part_offset, len);
     char *here = (char *)v->iov_base + st->iov_offset;
     char *to = op->kind == TRANSPORT_GET ? here : there, *from = op->kind == TRANSPORT_GET ? there : here;
+    prefetch_next(op, st);
     if (op->crcs != NULL)
         crc_track_feed(&st->crc, op, to, from, len);
     else
-        copy_plain(to, from, len);
+        copy_plain(to, from, len, st->crc.past);
     st->part_offset += len;
     st->iov_offset += len;
     return len;
@@ -404,6 +456,8 @@ static uint64_t copy_some(struct transport_op *op) {
 static tarn_status check_epochs(const struct transport_op *op) {
     for (size_t i = 0; i < op->n_parts; i++) {
         struct transport_key *k = op->parts[i].key;
+        uint32_t epoch = op->parts[i].extent.segment_epoch;
+        if (i > 0 && op->parts[i - 1].key == k && op->parts[i - 1].extent.segment_epoch == epoch) continue;
         if (op->parts[i].extent.segment_epoch != k->segment_epoch || shm_key_check(k) != TARN_OK)
             return TARN_ESTALE;
     }

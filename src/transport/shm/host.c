@@ -6,6 +6,7 @@
  *
  * Runs in progress, in the owner's thread. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +14,11 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "transport/shm/shm.h"
 
@@ -24,15 +27,17 @@
 #define EVENTS_MAX        64
 #define REQUESTS_PER_TURN 16
 #define ATTACHMENTS_MAX   1024u /* per peer */
+#define PAUSE_MS          100   /* of a listener that has no descriptors */
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
 
 struct attachment {
+    uint64_t number;
+    const struct transport_memory *memory;
     uint64_t session;
     uint32_t master_epoch;
-    uint32_t segment;
     bool writable;
 };
 
@@ -49,31 +54,42 @@ struct peer {
 };
 
 struct transport_listener {
-    struct shm_tag tag;
+    struct shm_tag tag, timer_tag;
     uint32_t magic;
     struct transport_domain *domain;
     LIST_ENTRY(transport_listener) link;
     struct transport_gate gate;
     int fd;
+    int spare;    /* a descriptor to turn peers away with when there are no more; -1: it was needed */
+    int timer_fd; /* while there is not even that, nobody is accepted, and nothing else may ever wake us */
+    uint64_t trouble_ms;
     struct sockaddr_un addr;
     dev_t dev;
     ino_t ino;
     unsigned max_peers;
+    uint64_t last_attachment;
     LIST_HEAD(, peer) peers, dead; /* dead: freed at the end of the turn, events may still name them */
     struct transport_listener_stats stats;
 };
 
 /* --- peers --- */
 
+/* A child that the program has forked may hold it, too: then closing it alone would not take it out of the epoll set. */
+static void close_watched(struct transport_domain *d, int *fd_p) {
+    if (*fd_p < 0) return;
+    (void)epoll_ctl(d->epoll_fd, EPOLL_CTL_DEL, *fd_p, NULL);
+    close(*fd_p);
+    *fd_p = -1;
+}
+
 static void close_socket(struct peer *p) {
-    if (p->fd >= 0) close(p->fd); /* leaves the epoll set by itself */
-    p->fd = -1;
+    if (p->fd >= 0) (void)shutdown(p->fd, SHUT_RDWR);
+    close_watched(p->listener->domain, &p->fd);
 }
 
 static void bury(struct peer *p) {
     close_socket(p);
-    if (p->pidfd >= 0) close(p->pidfd);
-    p->pidfd = -1;
+    close_watched(p->listener->domain, &p->pidfd);
     p->n_attachments = 0;
     LIST_REMOVE(p, link);
     LIST_INSERT_HEAD(&p->listener->dead, p, link);
@@ -119,14 +135,12 @@ static bool is_dead(int pidfd) {
 static void accept_peer(struct transport_listener *l, int fd) {
     struct ucred cred;
     socklen_t len = sizeof(cred);
-    int one = 1;
     if (l->stats.connections >= l->max_peers) {
         l->stats.connections_refused++;
         close(fd);
         return;
     }
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 || cred.pid <= 0 ||
-        setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &one, sizeof(one)) != 0) {
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 || cred.pid <= 0) {
         log_warning("A shm peer from another pid namespace, or without credentials: refused");
         l->stats.connections_refused++;
         close(fd);
@@ -146,7 +160,8 @@ static void accept_peer(struct transport_listener *l, int fd) {
                        pid_ev = {.events = EPOLLIN, .data.ptr = &p->pid_tag};
     if (p->pidfd < 0 || is_dead(p->pidfd) || epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0 ||
         epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, p->pidfd, &pid_ev) != 0) {
-        log_warning("A shm peer (pid %d) cannot be watched: %s", (int)cred.pid, strerror(errno));
+        if (log_is_news(&l->trouble_ms, clock_mono_ms()))
+            log_warning("A shm peer (pid %d) cannot be watched: %s", (int)cred.pid, strerror(errno));
         l->stats.connections_refused++;
         bury(p);
         return;
@@ -156,16 +171,18 @@ static void accept_peer(struct transport_listener *l, int fd) {
 
 /* --- requests --- */
 
-static const struct transport_memory *find_memory(const struct transport_domain *d, uint32_t segment) {
+/* By its address, as the gate says it: ids change hands. */
+static const struct transport_memory *find_memory(const struct transport_domain *d, const void *addr) {
     const struct transport_memory *m;
     LIST_FOREACH(m, &d->memories, link) {
-        if (m->config.remote && m->config.segment == segment) return m;
+        if (m->config.remote && m->config.addr == addr) return m;
     }
     return NULL;
 }
 
-static void answer(struct peer *p, const struct shm_request *rq, uint32_t status,
-                   const struct transport_memory *m, uint64_t session) {
+/* false: it did not leave, and the connection is closed. A peer that does not read its replies is broken. */
+static bool answer(struct peer *p, const struct shm_request *rq, uint32_t status,
+                   const struct transport_memory *m, uint64_t attachment) {
     struct shm_reply reply = {
         .magic = SHM_MAGIC,
         .version = SHM_VERSION,
@@ -182,7 +199,7 @@ static void answer(struct peer *p, const struct shm_request *rq, uint32_t status
     if (status == SHM_OK) {
         reply.header_size = (uint32_t)m->config.header_size;
         reply.size = m->config.length;
-        reply.session = session;
+        reply.attachment = attachment;
         msg.msg_control = control.space;
         msg.msg_controllen = sizeof(control.space);
         struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
@@ -191,18 +208,14 @@ static void answer(struct peer *p, const struct shm_request *rq, uint32_t status
         c->cmsg_len = CMSG_LEN(sizeof(int));
         memcpy(CMSG_DATA(c), rq->writable ? &m->config.fd : &m->config.fd_read, sizeof(int));
     }
-    /* A peer that does not read its replies is broken. Whether the descriptor arrived is then unknown: it counts as given. */
-    if (sendmsg(p->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) hang_up(p);
+    return sendmsg(p->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+
+static void refuse(struct peer *p, const struct shm_request *rq, uint32_t status) {
+    if (!answer(p, rq, status, NULL, 0)) hang_up(p);
 }
 
 static void remember(struct peer *p, const struct attachment *a) {
-    for (unsigned i = 0; i < p->n_attachments; i++) {
-        const struct attachment *b = &p->attachments[i];
-        if (b->session == a->session && b->segment == a->segment && b->writable == a->writable &&
-            b->master_epoch == a->master_epoch) {
-            return;
-        }
-    }
     if (p->n_attachments == p->cap_attachments) {
         p->cap_attachments = p->cap_attachments == 0 ? 4 : 2 * p->cap_attachments;
         p->attachments = xrealloc(p->attachments, p->cap_attachments * sizeof(*p->attachments));
@@ -213,41 +226,40 @@ static void remember(struct peer *p, const struct attachment *a) {
 static void handle_attach(struct peer *p, const struct shm_request *rq) {
     struct transport_listener *l = p->listener;
     struct grant g;
-    void *addr;
+    void *addr = NULL;
     enum grant_verdict v =
         l->gate.check(l->gate.arg, rq->grant, &rq->extent,
                       rq->writable ? GRANT_ATTACH_WRITE : GRANT_ATTACH_READ, 0, 0, &g, &addr);
-    const struct transport_memory *m = find_memory(l->domain, rq->extent.segment);
+    const struct transport_memory *m = v == GRANT_OK ? find_memory(l->domain, addr) : NULL;
     if (v == GRANT_OK && (m == NULL || rq->extent.offset != 0)) v = GRANT_BAD_RANGE;
     if (v != GRANT_OK) {
         l->stats.refused[v]++;
         log_verbose("A shm attach by pid %d was refused: %s", (int)p->pid, grant_verdict_name(v));
-        answer(p, rq, (uint32_t)v, NULL, 0);
+        refuse(p, rq, (uint32_t)v);
         return;
     }
     if (p->n_attachments >= ATTACHMENTS_MAX) {
-        answer(p, rq, SHM_TOO_MANY, NULL, 0);
+        refuse(p, rq, SHM_TOO_MANY);
         return;
     }
     if (is_dead(p->pidfd)) {
         bury(p);
         return;
     }
-    /* Before it is sent: what is remembered too early only delays a fence. */
-    remember(p, &(struct attachment){g.session, g.master_epoch, rq->extent.segment, rq->writable != 0});
+    /* Before it is sent: what is remembered too early only delays a fence. What was sent counts as given. */
+    uint64_t number = ++l->last_attachment;
+    remember(p, &(struct attachment){number, m, g.session, g.master_epoch, rq->writable != 0});
     l->stats.attaches_total++;
-    answer(p, rq, SHM_OK, m, g.session);
+    if (answer(p, rq, SHM_OK, m, number)) return;
+    p->n_attachments--;
+    hang_up(p);
 }
 
 static void handle_detach(struct peer *p, const struct shm_request *rq) {
-    for (unsigned i = 0; i < p->n_attachments;) {
-        const struct attachment *a = &p->attachments[i];
-        if (a->session == rq->session && a->segment == rq->extent.segment &&
-            a->writable == (rq->writable != 0)) {
-            p->attachments[i] = p->attachments[--p->n_attachments];
-        } else {
-            i++;
-        }
+    for (unsigned i = 0; i < p->n_attachments; i++) {
+        if (p->attachments[i].number != rq->attachment) continue;
+        p->attachments[i] = p->attachments[--p->n_attachments];
+        return;
     }
 }
 
@@ -300,7 +312,7 @@ static bool handle_request(struct peer *p) {
         return false;
     }
     if (rq.version != SHM_VERSION) {
-        answer(p, &rq, SHM_BAD_VERSION, NULL, 0);
+        refuse(p, &rq, SHM_BAD_VERSION);
     } else if (rq.type == SHM_ATTACH) {
         handle_attach(p, &rq);
     } else {
@@ -309,15 +321,67 @@ static bool handle_request(struct peer *p) {
     return p->fd >= 0;
 }
 
+/* Every PAUSE_MS until it is over. The timer is made with the listener: there would be no descriptor for it now. */
+static void pause_accept(struct transport_listener *l) {
+    const struct timespec period = {.tv_nsec = PAUSE_MS * 1000000L};
+    const struct itimerspec on = {period, period};
+    if (timerfd_settime(l->timer_fd, 0, &on, NULL) == 0)
+        (void)epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_DEL, l->fd, NULL);
+}
+
+static void resume_accept(struct transport_listener *l) {
+    const struct itimerspec off = {0};
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &l->tag};
+    if (epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) == 0 || errno == EEXIST) {
+        (void)timerfd_settime(l->timer_fd, 0, &off, NULL);
+    } else {
+        uint64_t times;
+        (void)!read(l->timer_fd, &times, sizeof(times)); /* not again before the next period */
+    }
+}
+
+static bool open_timer(struct transport_listener *l) {
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &l->timer_tag};
+    l->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    return l->timer_fd >= 0 && epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, l->timer_fd, &ev) == 0;
+}
+
+static void open_spare(struct transport_listener *l) {
+    if (l->spare < 0) l->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+/* Out of descriptors: a peer that waits would wake us again and again. It is turned away, and goes another way. */
+static void turn_away(struct transport_listener *l, int error) {
+    if (log_is_news(&l->trouble_ms, clock_mono_ms()))
+        log_warning("A shm peer is turned away: %s", strerror(error));
+    if (l->spare >= 0) close(l->spare);
+    l->spare = -1;
+    int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0) {
+        l->stats.connections_refused++;
+        close(fd);
+    }
+    open_spare(l);
+    if (fd < 0 && errno != EAGAIN) pause_accept(l);
+}
+
+static void accept_one(struct transport_listener *l) {
+    int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0)
+        accept_peer(l, fd);
+    else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+        turn_away(l, errno);
+}
+
 void shm_serve(struct transport_domain *d) {
     struct epoll_event events[EVENTS_MAX];
     int n = epoll_wait(d->epoll_fd, events, EVENTS_MAX, 0);
     for (int i = 0; i < n; i++) {
         struct shm_tag *tag = events[i].data.ptr;
         if (tag->kind == SHM_TAG_LISTEN) {
-            struct transport_listener *l = CONTAINER_OF(tag, struct transport_listener, tag);
-            int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-            if (fd >= 0) accept_peer(l, fd);
+            accept_one(CONTAINER_OF(tag, struct transport_listener, tag));
+        } else if (tag->kind == SHM_TAG_TIMER) {
+            resume_accept(CONTAINER_OF(tag, struct transport_listener, timer_tag));
         } else if (tag->kind == SHM_TAG_PEER_PID) {
             struct peer *p = CONTAINER_OF(tag, struct peer, pid_tag);
             if (p->pidfd >= 0) bury(p); /* the process has ended, and its mappings with it */
@@ -328,19 +392,60 @@ void shm_serve(struct transport_domain *d) {
         }
     }
     struct transport_listener *l;
-    LIST_FOREACH(l, &d->listeners, link) free_dead(l);
+    LIST_FOREACH(l, &d->listeners, link) {
+        free_dead(l);
+        open_spare(l);
+    }
 }
 
 /* --- the listener --- */
 
-tarn_status shm_listener_fence(struct transport_listener *l, uint64_t session, uint32_t below_epoch) {
-    MAGIC_CHECK(l, LISTENER_MAGIC);
+static bool fence_hits(const struct transport_fence *f, const struct attachment *a) {
+    if (!a->writable) return false; /* readers do no harm: they verify */
+    switch (f->kind) {
+    case TRANSPORT_FENCE_SESSION: return a->session == f->session;
+    case TRANSPORT_FENCE_BEFORE: return a->master_epoch < f->master_epoch;
+    case TRANSPORT_FENCE_SEGMENT: return false; /* there are no threads here */
+    }
+    return true;
+}
+
+bool shm_listener_lent(const struct transport_listener *l, const struct transport_memory *m,
+                       uint32_t below_epoch) {
     const struct peer *p;
     LIST_FOREACH(p, &l->peers, link) {
         for (unsigned i = 0; i < p->n_attachments; i++) {
             const struct attachment *a = &p->attachments[i];
-            if (!a->writable) continue; /* readers do no harm: they verify */
-            if (session != 0 ? a->session == session : a->master_epoch < below_epoch) return TARN_EAGAIN;
+            if (a->writable && a->memory == m && a->master_epoch < below_epoch) return true;
+        }
+    }
+    return false;
+}
+
+void shm_forget_memory(const struct transport_memory *m) {
+    struct transport_listener *l;
+    LIST_FOREACH(l, &m->domain->listeners, link) {
+        struct peer *p, *next;
+        for (p = LIST_FIRST(&l->peers); p != NULL; p = next) {
+            next = LIST_NEXT(p, link);
+            for (unsigned i = 0; i < p->n_attachments;) {
+                if (p->attachments[i].memory == m)
+                    p->attachments[i] = p->attachments[--p->n_attachments];
+                else
+                    i++;
+            }
+            if (p->fd < 0 && !has_writable(p)) bury(p); /* it was only there for these */
+        }
+        free_dead(l);
+    }
+}
+
+tarn_status shm_listener_fence(struct transport_listener *l, const struct transport_fence *fence) {
+    MAGIC_CHECK(l, LISTENER_MAGIC);
+    const struct peer *p;
+    LIST_FOREACH(p, &l->peers, link) {
+        for (unsigned i = 0; i < p->n_attachments; i++) {
+            if (fence_hits(fence, &p->attachments[i])) return TARN_EAGAIN;
         }
     }
     return TARN_OK;
@@ -358,16 +463,32 @@ static bool remove_stale(const struct sockaddr_un *addr) {
     return !alive && unlink(addr->sun_path) == 0;
 }
 
+/* With a name, and not listening yet. false: errno says why. */
+static bool open_socket(struct transport_listener *l, const char *path, mode_t mode) {
+    int one = 1;
+    if (!remove_stale(&l->addr)) {
+        errno = EADDRINUSE;
+        return false;
+    }
+    l->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    /* What is accepted has SO_PASSCRED from here: a peer may have sent its request before there is time to ask it of that. */
+    if (l->fd < 0 || setsockopt(l->fd, SOL_SOCKET, SO_PASSCRED, &one, sizeof(one)) != 0) return false;
+    /* The mode is in force from the first moment; what the umask took comes back. */
+    return fchmod(l->fd, mode) == 0 && bind(l->fd, (struct sockaddr *)&l->addr, sizeof(l->addr)) == 0 &&
+           chmod(path, mode) == 0;
+}
+
 tarn_status shm_listen(struct transport_domain *d, const struct transport_listen_config *config,
                        struct transport_listener **listener_p) {
     struct transport_listener *l = xcalloc(1, sizeof(*l));
     const char *path;
-    l->fd = -1;
+    l->fd = l->spare = l->timer_fd = -1;
     if (config->n_uris != 1 || !shm_address(config->uris[0], &l->addr, &path)) {
         free(l);
         return TARN_EINVAL;
     }
     l->tag.kind = SHM_TAG_LISTEN;
+    l->timer_tag.kind = SHM_TAG_TIMER;
     l->magic = LISTENER_MAGIC;
     l->domain = d;
     l->gate = config->gate;
@@ -377,22 +498,18 @@ tarn_status shm_listen(struct transport_domain *d, const struct transport_listen
     mode_t mode = config->mode != 0 ? (mode_t)config->mode & 0777 : 0600;
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &l->tag};
     struct stat st;
-    if (!remove_stale(&l->addr))
-        errno = EADDRINUSE;
-    else if ((l->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) >= 0 &&
-             fchmod(l->fd, mode) ==
-                 0 && /* in force from the first moment; what the umask took comes back below */
-             bind(l->fd, (struct sockaddr *)&l->addr, sizeof(l->addr)) == 0 &&
-             chmod(path, mode) == 0 && lstat(path, &st) == 0 && listen(l->fd, 128) == 0 &&
-             epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) == 0) {
+    if (open_socket(l, path, mode) && lstat(path, &st) == 0 && listen(l->fd, 128) == 0 && open_timer(l) &&
+        epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) == 0) {
         l->dev = st.st_dev;
         l->ino = st.st_ino;
         LIST_INSERT_HEAD(&d->listeners, l, link);
+        open_spare(l);
         *listener_p = l;
         return TARN_OK;
     }
     log_warning("shm socket %s: %s", path, strerror(errno));
     if (l->fd >= 0) close(l->fd);
+    close_watched(d, &l->timer_fd);
     free(l);
     return TARN_EIO;
 }
@@ -408,7 +525,9 @@ void shm_listener_close(struct transport_listener **listener_p) {
     struct stat st; /* another host may have taken the name over */
     if (lstat(l->addr.sun_path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)
         unlink(l->addr.sun_path);
-    close(l->fd);
+    close_watched(l->domain, &l->fd);
+    close_watched(l->domain, &l->timer_fd);
+    if (l->spare >= 0) close(l->spare);
     LIST_REMOVE(l, link);
     l->magic = 0;
     free(l);

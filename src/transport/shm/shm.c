@@ -66,6 +66,7 @@ static void domain_query(const struct transport_domain *d, struct transport_limi
 
 static tarn_status memory_register(struct transport_domain *d, const struct transport_memory_config *config,
                                    struct transport_memory **memory_p) {
+    if (config->dmabuf) return TARN_ENOTSUP;
     /* Plain memory needs nothing: our own loads and stores reach it. */
     if (config->remote && (config->fd < 0 || config->fd_read < 0 || config->header_size == 0))
         return TARN_EINVAL;
@@ -81,6 +82,7 @@ static void memory_deregister(struct transport_memory **memory_p) {
     struct transport_memory *m = *memory_p;
     if (m == NULL) return;
     *memory_p = NULL;
+    shm_forget_memory(m);
     LIST_REMOVE(m, link);
     free(m);
 }
@@ -90,9 +92,23 @@ static tarn_status key_pack(struct transport_memory *m, bool writable, struct bu
     return TARN_OK;
 }
 
+static uint64_t memory_version(const struct transport_memory *m) {
+    (void)m;
+    return 0;
+}
+
 static uint16_t listener_port(const struct transport_listener *l) {
     (void)l;
     return 0;
+}
+
+static tarn_status listener_uri(const struct transport_listener *l, struct buf *out) {
+    (void)l, (void)out;
+    return TARN_ENOTSUP;
+}
+
+static void describe(const struct transport_domain *d, struct buf *out) {
+    (void)d, (void)out; /* its counters say all */
 }
 
 static size_t progress(struct transport_domain *d, uint64_t budget) {
@@ -117,6 +133,7 @@ const struct transport_ops transport_shm = {
     .domain_close = domain_close,
     .memory_register = memory_register,
     .key_pack = key_pack,
+    .memory_version = memory_version,
     .key_unpack = shm_key_unpack,
     .key_map = shm_key_map,
     .key_check = shm_key_check,
@@ -124,9 +141,11 @@ const struct transport_ops transport_shm = {
     .memory_deregister = memory_deregister,
     .listen = shm_listen,
     .listener_port = listener_port,
+    .listener_uri = listener_uri,
     .listener_stats = shm_listener_stats,
     .listener_stats_reset = shm_listener_stats_reset,
     .listener_fence = shm_listener_fence,
+    .listener_lent = shm_listener_lent,
     .listener_close = shm_listener_close,
     .connect = shm_connect,
     .endpoint_status = shm_endpoint_status,
@@ -134,4 +153,5 @@ const struct transport_ops transport_shm = {
     .submit = shm_submit,
     .progress = progress,
     .arm = arm,
+    .describe = describe,
 };

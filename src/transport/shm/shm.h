@@ -5,7 +5,7 @@
  *   ATTACH(extent, attach grant)  --------->  checks grant, pid of the sender, opens a pidfd
  *                                 <---------  REPLY(status, sizes) + descriptor
  *   mmap, close(descriptor)
- *   DETACH(segment, session, writable) ---->  (after munmap: a promise)
+ *   DETACH(attachment) ------------------->  (after munmap: a promise)
  *
  * One connection may attach many segments, and again with another session. */
 #ifndef TARN_TRANSPORT_SHM_SHM_H
@@ -18,7 +18,7 @@
 #include "transport/transport.h"
 
 #define SHM_MAGIC   0x53524e54u /* "TNRS" */
-#define SHM_VERSION 1u
+#define SHM_VERSION 2u
 
 enum shm_type { SHM_ATTACH = 1, SHM_DETACH = 2, SHM_REPLY = 3 };
 enum shm_wire_status {
@@ -33,9 +33,9 @@ struct shm_request {
     uint16_t version;
     uint16_t type;
     uint64_t request_id;
-    struct grant_extent extent; /* DETACH: the segment counts */
-    uint64_t session;           /* DETACH: of the grant it was attached with */
-    uint32_t writable;
+    struct grant_extent extent; /* ATTACH */
+    uint64_t attachment;        /* DETACH: as in the reply */
+    uint32_t writable;          /* ATTACH */
     uint32_t zero;
     uint8_t grant[GRANT_SIZE];
 };
@@ -48,13 +48,13 @@ struct shm_reply {
     uint64_t request_id;
     uint32_t status;
     uint32_t header_size;
-    uint64_t size;    /* advertised bytes behind the header */
-    uint64_t session; /* of the grant: what DETACH must say */
+    uint64_t size;       /* advertised bytes behind the header */
+    uint64_t attachment; /* what DETACH must say */
 };
 _Static_assert(sizeof(struct shm_reply) == 40, "shm reply");
 
 struct shm_tag { /* first member of what an epoll event's pointer points to */
-    enum { SHM_TAG_LISTEN, SHM_TAG_PEER, SHM_TAG_PEER_PID } kind;
+    enum { SHM_TAG_LISTEN, SHM_TAG_TIMER, SHM_TAG_PEER, SHM_TAG_PEER_PID } kind;
 };
 
 struct transport_memory {
@@ -81,7 +81,11 @@ tarn_status shm_listen(struct transport_domain *d, const struct transport_listen
                        struct transport_listener **listener_p);
 void shm_listener_stats(const struct transport_listener *l, struct transport_listener_stats *stats_p);
 void shm_listener_stats_reset(struct transport_listener *l);
-tarn_status shm_listener_fence(struct transport_listener *l, uint64_t session, uint32_t below_epoch);
+tarn_status shm_listener_fence(struct transport_listener *l, const struct transport_fence *fence);
+bool shm_listener_lent(const struct transport_listener *l, const struct transport_memory *m,
+                       uint32_t below_epoch);
+/* Nobody needs to be waited for on account of this memory. */
+void shm_forget_memory(const struct transport_memory *m);
 void shm_listener_close(struct transport_listener **listener_p);
 void shm_serve(struct transport_domain *d); /* accepts, answers, notices deaths */
 

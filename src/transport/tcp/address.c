@@ -4,15 +4,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "transport/tcp/tcp.h"
 
+bool tcp_is_secure(const char *uri) {
+    return strncmp(uri, "tcps://", 7) == 0;
+}
+
 /* Splits tcp://host:port. The host is copied without brackets. */
 static bool split(const char *uri, char *host, size_t host_size, char port[8], uint16_t *port_p) {
-    if (strncmp(uri, "tcp://", 6) != 0) return false;
-    const char *start = uri + 6, *colon = strrchr(start, ':');
+    if (!tcp_is_secure(uri) && strncmp(uri, "tcp://", 6) != 0) return false;
+    const char *start = strchr(uri, '/') + 2, *colon = strrchr(start, ':');
     if (colon == NULL) return false;
     size_t len = (size_t)(colon - start);
     if (len >= 2 && start[0] == '[' && start[len - 1] == ']') {
@@ -29,6 +35,12 @@ static bool split(const char *uri, char *host, size_t host_size, char port[8], u
     snprintf(port, 8, "%lu", number);
     *port_p = (uint16_t)number;
     return true;
+}
+
+bool tcp_uri_host(const char *uri, char *host, size_t size) {
+    char port[8];
+    uint16_t number;
+    return split(uri, host, size, port, &number);
 }
 
 tarn_status tcp_resolve(const char *uri, bool passive, struct addrinfo **addr_p, uint16_t *port_p) {
@@ -54,4 +66,10 @@ void tcp_socket_options(int fd) {
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
     /* No SO_SNDBUF, SO_RCVBUF: they end the kernel's own tuning, which goes higher than we could ask for. */
+}
+
+void tcp_socket_close(int epoll_fd, int fd) {
+    (void)epoll_ctl(epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    (void)shutdown(fd, SHUT_RDWR);
+    close(fd);
 }

@@ -10,10 +10,12 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "transport/tcp/tcp.h"
 
 #define CONN_MAGIC       0x54434f4eu /* "TCON" */
 #define CALL_COST        512u        /* what a system call counts against the budget, in bytes */
 #define RECEIVE_MAX      (1u << 20)
+#define RECEIVE_JUNK     (16u << 10)
 #define OUT_SOFT_MAX     1024u /* iovecs of a batch, one request more */
 #define SEND_IOV_MAX     256u
 #define RECEIVE_IOV_MAX  16u
@@ -21,20 +23,18 @@
 
 enum step { STEP_DONE, STEP_BLOCKED, STEP_CLOSE };
 
-struct turn {
-    const struct transport_gate *gate;
-    struct tcp_counters *counters;
-    uint64_t spent;
-};
-
-struct tcp_conn *tcp_conn_create(int fd, uint64_t now_ms) {
+struct tcp_conn *tcp_conn_create(int fd, struct tls_stream *tls, uint64_t now_ms) {
     struct tcp_conn *c = xcalloc(1, sizeof(*c));
     c->magic = CONN_MAGIC;
     c->fd = fd;
+    c->secure.tls = tls;
     c->readable = c->writable = true;
     c->last_ms = now_ms;
     c->rx_cap = TCP_RX_BYTES;
     c->rx = xmalloc(c->rx_cap);
+    STAILQ_INIT(&c->reads);
+    TAILQ_INIT(&c->pieces);
+    TAILQ_INIT(&c->sending);
     return c;
 }
 
@@ -44,7 +44,8 @@ void tcp_conn_destroy(struct tcp_conn **conn_p) {
     MAGIC_CHECK(c, CONN_MAGIC);
     *conn_p = NULL;
     c->magic = 0;
-    close(c->fd);
+    tcp_reads_drop(c);
+    tls_stream_destroy(&c->secure.tls);
     free(c->rx);
     free(c->in.targets);
     free(c->out);
@@ -52,12 +53,45 @@ void tcp_conn_destroy(struct tcp_conn **conn_p) {
 }
 
 bool tcp_conn_midway(const struct tcp_conn *c) {
-    return !c->hello_done || c->in.active || c->rx_len > c->rx_pos || c->out_at < c->out_n;
+    if (!c->hello_done || c->in.active || c->out_at < c->out_n) return true;
+    if (c->secure.tls != NULL && tcp_secure_kept(&c->secure)) return true;
+    return STAILQ_EMPTY(&c->reads) && c->rx_len > c->rx_pos; /* else it is we who take our time */
+}
+
+bool tcp_conn_holds_pieces(const struct tcp_conn *c) {
+    return c->out_at < c->out_n && c->n_pieces > 0;
+}
+
+/* --- the socket --- */
+
+/* Takes bytes that nobody wants. */
+static ssize_t conn_drain(struct tcp_conn *c, uint64_t max) {
+    char junk[RECEIVE_JUNK];
+    struct iovec iov = {junk, min_u64(max, sizeof(junk))};
+    if (c->secure.tls != NULL) return tcp_secure_receive(&c->secure, c->fd, &iov, 1);
+    return recv(c->fd, NULL, max, MSG_DONTWAIT | MSG_TRUNC); /* TCP drops them without a copy */
+}
+
+/* Why the socket took or gave nothing. */
+static enum step conn_failed(struct tcp_conn *c, struct tcp_turn_state *t, bool *ready) {
+    switch (errno) {
+    case EINTR: return STEP_DONE;
+    case EAGAIN: *ready = false; return STEP_BLOCKED;
+    case EINPROGRESS: return STEP_BLOCKED; /* the handshake */
+    case EPROTO: break;
+    default: return STEP_CLOSE;
+    }
+    if (c->secure.tls == NULL) return STEP_CLOSE;
+    tcp_count(&t->counters->bad_frames, 1);
+    log_verbose("Data connection closed: TLS: %s", tls_why(c->secure.tls));
+    if (tls_is_plain(c->secure.tls))
+        tcp_turn_away(c->fd, TCP_WANTS_TLS, "this data port speaks TLS only (tcps://)");
+    return STEP_CLOSE;
 }
 
 /* --- replies --- */
 
-static void out_add(struct tcp_conn *c, const void *data, size_t len) {
+void tcp_out_add(struct tcp_conn *c, const void *data, size_t len) {
     if (len == 0) return;
     if (c->out_n == c->out_cap) {
         c->out_cap = c->out_cap == 0 ? 16 : 2 * c->out_cap;
@@ -66,7 +100,23 @@ static void out_add(struct tcp_conn *c, const void *data, size_t len) {
     c->out[c->out_n++] = (struct iovec){(void *)(uintptr_t)data, len};
 }
 
-static struct tcp_header *reply_add(struct tcp_conn *c, uint64_t request_id, uint32_t status) {
+void tcp_out_note_segment(struct tcp_conn *c, uint32_t segment) {
+    for (uint32_t i = 0; i < c->out_n_segments && i < TCP_SEGMENTS_MAX; i++) {
+        if (c->out_segments[i] == segment) return;
+    }
+    if (c->out_n_segments < TCP_SEGMENTS_MAX) c->out_segments[c->out_n_segments] = segment;
+    if (c->out_n_segments <= TCP_SEGMENTS_MAX) c->out_n_segments++;
+}
+
+bool tcp_conn_sends(const struct tcp_conn *c, uint32_t segment) {
+    if (c->out_n_segments > TCP_SEGMENTS_MAX || tcp_reads_have(c, segment)) return true;
+    for (uint32_t i = 0; i < c->out_n_segments; i++) {
+        if (c->out_segments[i] == segment) return true;
+    }
+    return false;
+}
+
+struct tcp_header *tcp_reply_add(struct tcp_conn *c, uint64_t request_id, uint32_t status) {
     TARN_ASSERT(c->n_replies < TCP_REPLIES_MAX);
     struct tcp_header *h = &c->replies[c->n_replies++];
     *h = (struct tcp_header){
@@ -76,28 +126,21 @@ static struct tcp_header *reply_add(struct tcp_conn *c, uint64_t request_id, uin
         .request_id = request_id,
         .status = status,
     };
-    out_add(c, h, sizeof(*h));
+    tcp_out_add(c, h, sizeof(*h));
     return h;
 }
 
-static bool batch_has_room(const struct tcp_conn *c) {
+bool tcp_out_has_room(const struct tcp_conn *c) {
     return c->n_replies < TCP_REPLIES_MAX && c->out_n < OUT_SOFT_MAX;
 }
 
-static enum step send_batch(struct tcp_conn *c, struct turn *t) {
+static enum step send_batch(struct tcp_conn *c, struct tcp_turn_state *t) {
+    tcp_reads_ask(c, t); /* so that the next batch is here when this one is there */
     if (!c->writable) return STEP_BLOCKED;
-    struct msghdr msg = {
-        .msg_iov = c->out + c->out_at,
-        .msg_iovlen = min_u64(c->out_n - c->out_at, SEND_IOV_MAX),
-    };
     /* No slicing to the budget: the socket buffer bounds what one call takes. */
-    ssize_t sent = sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0) {
-        if (errno == EINTR) return STEP_DONE;
-        if (errno != EAGAIN && errno != EWOULDBLOCK) return STEP_CLOSE;
-        c->writable = false;
-        return STEP_BLOCKED;
-    }
+    ssize_t sent =
+        tcp_send(&c->secure, c->fd, c->out + c->out_at, min_u64(c->out_n - c->out_at, SEND_IOV_MAX));
+    if (sent < 0) return conn_failed(c, t, &c->writable);
     t->spent += (uint64_t)sent;
     for (size_t n = (size_t)sent; n > 0;) {
         struct iovec *v = &c->out[c->out_at];
@@ -105,33 +148,37 @@ static enum step send_batch(struct tcp_conn *c, struct turn *t) {
         v->iov_base = (char *)v->iov_base + take;
         v->iov_len -= take;
         n -= take;
-        if (v->iov_len == 0) c->out_at++;
+        if (v->iov_len > 0) continue;
+        tcp_reads_sent(c, v->iov_base);
+        c->out_at++;
     }
-    if (c->out_at == c->out_n) c->out_at = c->out_n = c->n_replies = 0;
+    if (c->out_at == c->out_n) c->out_at = c->out_n = c->n_replies = c->out_n_segments = 0;
     return STEP_DONE;
 }
 
 /* --- requests --- */
 
-static enum step malformed(struct turn *t, const char *why) {
+static enum step malformed(struct tcp_turn_state *t, const char *why) {
     tcp_count(&t->counters->bad_frames, 1);
     log_verbose("Data connection closed: %s", why);
     return STEP_CLOSE;
 }
 
-static enum step handle_hello(struct tcp_conn *c, struct turn *t, const void *meta) {
+static enum step handle_hello(struct tcp_conn *c, struct tcp_turn_state *t, const void *meta) {
     struct tcp_hello theirs;
     memcpy(&theirs, meta, sizeof(theirs));
     bool fits = theirs.version_min <= TCP_VERSION && theirs.version_max >= TCP_VERSION;
-    struct tcp_header *h = reply_add(c, 0, fits ? TCP_OK : TCP_BAD_VERSION);
+    struct tcp_header *h = tcp_reply_add(c, 0, fits ? TCP_OK : TCP_BAD_VERSION);
     h->version = 0;
     h->type = TCP_HELLO;
     c->greeting.hello = (struct tcp_hello){
         .version_min = TCP_VERSION,
         .version_max = TCP_VERSION,
+        .features = theirs.features & TCP_FEATURE_PIECES,
         .parts_max = TCP_PARTS_MAX,
         .payload_max = TCP_PAYLOAD_MAX,
     };
+    c->pieces_ok = (theirs.features & TCP_FEATURE_PIECES) != 0;
     size_t text = 0;
     if (!fits) {
         text = (size_t)snprintf(c->greeting.text, sizeof(c->greeting.text),
@@ -141,19 +188,18 @@ static enum step handle_hello(struct tcp_conn *c, struct turn *t, const void *me
         tcp_count(&t->counters->bad_frames, 1);
     }
     h->meta_length = (uint32_t)(sizeof(c->greeting.hello) + text);
-    out_add(c, &c->greeting, h->meta_length);
+    tcp_out_add(c, &c->greeting, h->meta_length);
     c->hello_done = true;
     return STEP_DONE;
 }
 
-static uint32_t refuse(struct turn *t, enum grant_verdict v) {
+static uint32_t refuse(struct tcp_turn_state *t, enum grant_verdict v) {
     tcp_count(&t->counters->refused[v], 1);
     return (uint32_t)v;
 }
 
-/* The grant's verdict, and whether this connection is that session's. */
-static uint32_t admit(struct tcp_conn *c, struct turn *t, const struct tcp_part *part, enum grant_op op,
-                      struct grant *g_p, void **addr_p) {
+uint32_t tcp_admit(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_part *part,
+                   enum grant_op op, struct grant *g_p, void **addr_p) {
     enum grant_verdict v = t->gate->check(t->gate->arg, part->grant, &part->extent, op, part->sub_offset,
                                           part->sub_length, g_p, addr_p);
     if (v != GRANT_OK) return refuse(t, v);
@@ -167,30 +213,46 @@ static uint32_t admit(struct tcp_conn *c, struct turn *t, const struct tcp_part 
     return TCP_OK;
 }
 
-static void handle_read(struct tcp_conn *c, struct turn *t, const struct tcp_header *h, const uint8_t *meta,
-                        uint64_t bytes) {
+/* Forgets a reply that is still being made. */
+static void take_back(struct tcp_conn *c, uint32_t first) {
+    c->n_replies--;
+    c->out_n = first;
+}
+
+static void handle_read(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_header *h,
+                        const uint8_t *meta, uint64_t bytes) {
+    if (!STAILQ_EMPTY(&c->reads)) {
+        tcp_reads_add(c, t, h, meta, bytes);
+        return;
+    }
     uint32_t first = c->out_n;
-    struct tcp_header *reply = reply_add(c, h->request_id, TCP_OK);
+    struct tcp_header *reply = tcp_reply_add(c, h->request_id, TCP_OK);
     for (uint32_t at = 0; at < h->meta_length; at += (uint32_t)sizeof(struct tcp_part)) {
         struct tcp_part part;
         struct grant g;
         void *addr;
         memcpy(&part, meta + at, sizeof(part));
-        reply->status = admit(c, t, &part, GRANT_READ, &g, &addr);
+        reply->status = tcp_admit(c, t, &part, GRANT_READ, &g, &addr);
         if (reply->status != TCP_OK) {
             c->out_n = first + 1; /* all or nothing */
             return;
         }
-        out_add(c, addr, part.sub_length);
+        if (addr == NULL && part.sub_length > 0) { /* not memory: again, the other way */
+            take_back(c, first);
+            tcp_reads_add(c, t, h, meta, bytes);
+            return;
+        }
+        tcp_out_add(c, addr, part.sub_length);
+        tcp_out_note_segment(c, part.extent.segment);
     }
     reply->payload_length = bytes;
     tcp_count(&t->counters->reads, 1);
     tcp_count(&t->counters->bytes_read, bytes);
 }
 
-static void finish_write(struct tcp_conn *c, struct turn *t) {
+static void finish_write(struct tcp_conn *c, struct tcp_turn_state *t) {
     c->in.active = false;
-    reply_add(c, c->in.request_id, c->in.status);
+    tcp_reply_add(c, c->in.request_id, c->in.status);
     if (c->in.status == TCP_OK) {
         tcp_count(&t->counters->writes, 1);
         tcp_count(&t->counters->bytes_written, c->in.bytes);
@@ -202,8 +264,8 @@ static void finish_write(struct tcp_conn *c, struct turn *t) {
     }
 }
 
-static void handle_write(struct tcp_conn *c, struct turn *t, const struct tcp_header *h, const uint8_t *meta,
-                         uint64_t bytes) {
+static void handle_write(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_header *h,
+                         const uint8_t *meta, uint64_t bytes) {
     uint32_t n = h->meta_length / (uint32_t)sizeof(struct tcp_part);
     if (n > c->in.cap_targets) {
         c->in.targets = xrealloc(c->in.targets, n * sizeof(*c->in.targets));
@@ -221,7 +283,9 @@ static void handle_write(struct tcp_conn *c, struct turn *t, const struct tcp_he
         void *addr;
         memcpy(&part, meta + i * sizeof(part), sizeof(part));
         struct tcp_target *target = &c->in.targets[i];
-        c->in.status = (enum tcp_wire_status)admit(c, t, &part, GRANT_WRITE, &target->grant, &addr);
+        c->in.status = (enum tcp_wire_status)tcp_admit(c, t, &part, GRANT_WRITE, &target->grant, &addr);
+        if (c->in.status == TCP_OK && addr == NULL && part.sub_length > 0)
+            c->in.status = (enum tcp_wire_status)refuse(t, GRANT_BAD_OP);
         if (c->in.status != TCP_OK) break;
         target->addr = addr;
         target->length = part.sub_length;
@@ -248,7 +312,7 @@ static void advance(struct tcp_conn *c, uint64_t n) {
 }
 
 /* The next places in segment memory, each under a grant that is good at this moment. 0: refused from now on, or none. */
-static size_t next_places(struct tcp_conn *c, struct turn *t, struct iovec *iov, uint64_t max) {
+static size_t next_places(struct tcp_conn *c, struct tcp_turn_state *t, struct iovec *iov, uint64_t max) {
     size_t n = 0;
     uint64_t offset = c->in.at_offset;
     for (uint32_t i = c->in.at; i < c->in.n_targets && n < RECEIVE_IOV_MAX && max > 0; i++, offset = 0) {
@@ -267,7 +331,7 @@ static size_t next_places(struct tcp_conn *c, struct turn *t, struct iovec *iov,
 }
 
 /* Bytes that came along with the frame. */
-static void take_buffered(struct tcp_conn *c, struct turn *t) {
+static void take_buffered(struct tcp_conn *c, struct tcp_turn_state *t) {
     struct iovec iov[RECEIVE_IOV_MAX];
     uint64_t have = min_u64(c->rx_len - c->rx_pos, c->in.left);
     size_t n = c->in.status == TCP_OK ? next_places(c, t, iov, have) : 0;
@@ -282,7 +346,7 @@ static void take_buffered(struct tcp_conn *c, struct turn *t) {
     t->spent += taken;
 }
 
-static enum step receive_payload(struct tcp_conn *c, struct turn *t) {
+static enum step receive_payload(struct tcp_conn *c, struct tcp_turn_state *t) {
     if (c->rx_pos < c->rx_len) {
         take_buffered(c, t);
         if (c->in.left == 0) finish_write(c, t);
@@ -292,20 +356,9 @@ static enum step receive_payload(struct tcp_conn *c, struct turn *t) {
     struct iovec iov[RECEIVE_IOV_MAX];
     uint64_t max = min_u64(c->in.left, RECEIVE_MAX);
     size_t n = c->in.status == TCP_OK ? next_places(c, t, iov, max) : 0;
-    ssize_t got;
-    if (c->in.status == TCP_OK) {
-        struct msghdr msg = {.msg_iov = iov, .msg_iovlen = n};
-        got = recvmsg(c->fd, &msg, MSG_DONTWAIT);
-    } else {
-        got = recv(c->fd, NULL, max, MSG_DONTWAIT | MSG_TRUNC); /* TCP drops them without a copy */
-    }
+    ssize_t got = c->in.status == TCP_OK ? tcp_receive(&c->secure, c->fd, iov, n) : conn_drain(c, max);
     if (got == 0) return STEP_CLOSE;
-    if (got < 0) {
-        if (errno == EINTR) return STEP_DONE;
-        if (errno != EAGAIN && errno != EWOULDBLOCK) return STEP_CLOSE;
-        c->readable = false;
-        return STEP_BLOCKED;
-    }
+    if (got < 0) return conn_failed(c, t, &c->readable);
     advance(c, (uint64_t)got);
     t->spent += (uint64_t)got;
     if (c->in.left == 0) finish_write(c, t);
@@ -315,7 +368,7 @@ static enum step receive_payload(struct tcp_conn *c, struct turn *t) {
 /* --- frames --- */
 
 /* Handles the frame at rx_pos if it is whole. false: more bytes are needed (rx_need), or *step_p says CLOSE. */
-static bool handle_frame(struct tcp_conn *c, struct turn *t, enum step *step_p) {
+static bool handle_frame(struct tcp_conn *c, struct tcp_turn_state *t, enum step *step_p) {
     struct tcp_header h;
     uint32_t have = c->rx_len - c->rx_pos;
     c->rx_need = sizeof(h);
@@ -328,6 +381,7 @@ static bool handle_frame(struct tcp_conn *c, struct turn *t, enum step *step_p) 
     }
     c->rx_need = (uint32_t)sizeof(h) + h.meta_length;
     if (have < c->rx_need) return false;
+    if (h.type == TCP_WRITE && !STAILQ_EMPTY(&c->reads)) return false; /* replies keep their order */
     const uint8_t *meta = c->rx + c->rx_pos + sizeof(h);
     c->rx_pos += c->rx_need;
     if (h.type == TCP_HELLO) {
@@ -362,17 +416,13 @@ static void make_room(struct tcp_conn *c) {
     }
 }
 
-static enum step fill(struct tcp_conn *c, struct turn *t) {
+static enum step fill(struct tcp_conn *c, struct tcp_turn_state *t) {
     if (!c->readable) return STEP_BLOCKED;
     make_room(c);
-    ssize_t got = recv(c->fd, c->rx + c->rx_len, c->rx_cap - c->rx_len, MSG_DONTWAIT);
+    struct iovec iov = {c->rx + c->rx_len, c->rx_cap - c->rx_len};
+    ssize_t got = tcp_receive(&c->secure, c->fd, &iov, 1);
     if (got == 0) return STEP_CLOSE;
-    if (got < 0) {
-        if (errno == EINTR) return STEP_DONE;
-        if (errno != EAGAIN && errno != EWOULDBLOCK) return STEP_CLOSE;
-        c->readable = false;
-        return STEP_BLOCKED;
-    }
+    if (got < 0) return conn_failed(c, t, &c->readable);
     c->rx_len += (uint32_t)got;
     c->rx_busy = c->rx_len == c->rx_cap || c->rx_len > TCP_RX_BYTES;
     t->spent += (uint64_t)got;
@@ -380,30 +430,58 @@ static enum step fill(struct tcp_conn *c, struct turn *t) {
 }
 
 /* Frames that are here become one batch of replies; then it is sent. */
-static enum step read_frames(struct tcp_conn *c, struct turn *t) {
+static enum step read_frames(struct tcp_conn *c, struct tcp_turn_state *t) {
     enum step step = STEP_DONE;
-    while (!c->in.active && !c->closing && batch_has_room(c) && handle_frame(c, t, &step)) {
+    while (!c->in.active && !c->closing && STAILQ_EMPTY(&c->reads) && tcp_out_has_room(c) &&
+           handle_frame(c, t, &step)) {
     }
-    if (step == STEP_CLOSE || c->in.active || c->out_n > 0) return step;
+    if (step == STEP_CLOSE || c->in.active || c->out_n > 0 || !STAILQ_EMPTY(&c->reads)) return step;
     return fill(c, t);
 }
 
-enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gate,
+/* Replies that wait for their bytes: sends those that are there, takes in more requests as far as there is room, and is
+ * called again when a piece has come. */
+static enum step serve_reads(struct tcp_conn *c, struct tcp_turn_state *t) {
+    enum step step = STEP_DONE;
+    while (tcp_reads_have_room(c) && handle_frame(c, t, &step)) {
+    }
+    if (step == STEP_CLOSE) return step;
+    tcp_reads_ask(c, t);
+    tcp_reads_put(c, t);
+    if (c->out_n > 0) return STEP_DONE;
+    bool may_fill = tcp_reads_have_room(c) && c->rx_len - c->rx_pos < c->rx_need;
+    return may_fill ? fill(c, t) : STEP_BLOCKED;
+}
+
+/* Ciphertext that an earlier turn could not send. false: there is some yet; what is wrong with the socket shows elsewhere. */
+static bool send_kept(struct tcp_conn *c) {
+    if (!tcp_secure_kept(&c->secure)) return true;
+    if (!c->writable) return false;
+    if (tcp_secure_flush(&c->secure, c->fd)) return true;
+    c->writable = false;
+    return false;
+}
+
+enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gate, struct tcp_stager *stager,
                             struct tcp_counters *counters, uint64_t now_ms, uint64_t budget) {
     MAGIC_CHECK(c, CONN_MAGIC);
-    struct turn t = {.gate = gate, .counters = counters};
+    c->stager = stager;
+    struct tcp_turn_state t = {.gate = gate, .stager = stager, .counters = counters, .now_ms = now_ms};
     enum step step = STEP_DONE;
-    uint64_t before = 0;
+    uint64_t before = 0, moved = c->secure.moved;
     while (step == STEP_DONE && t.spent < budget) {
+        bool kept = c->secure.tls != NULL && !send_kept(c);
         if (c->out_at < c->out_n)
             step = send_batch(c, &t);
         else if (c->closing)
-            step = STEP_CLOSE;
+            step = kept ? STEP_BLOCKED : STEP_CLOSE;
         else if (c->in.active)
             step = receive_payload(c, &t);
+        else if (!STAILQ_EMPTY(&c->reads))
+            step = serve_reads(c, &t);
         else
             step = read_frames(c, &t);
-        if (t.spent > before) c->last_ms = now_ms;
+        if (t.spent > before || c->secure.moved != moved) c->last_ms = now_ms;
         before = t.spent += CALL_COST;
     }
     if (step == STEP_CLOSE) return TCP_TURN_CLOSE;

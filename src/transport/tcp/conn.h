@@ -3,9 +3,11 @@
  *
  *   wait for HELLO --> idle --frame--> replies queued --sent--> idle
  *                       |  \--WRITE--> receiving (or draining, once refused) --> reply queued
+ *                       |  \--READ of what is not memory--> reads queued (reads.c) --> pieces sent as they come
  *                       +--malformed frame, silence in the middle of one, fence--> closed
  *
- * Memory is bounded: one frame, one batch of replies. A peer that does not read its replies is not read from. */
+ * Memory is bounded: one frame, one batch of replies, TCP_READS_MAX queued reads and a few staging buffers. A peer that does not
+ * read its replies is not read from. */
 #ifndef TARN_TRANSPORT_TCP_CONN_H
 #define TARN_TRANSPORT_TCP_CONN_H
 
@@ -13,6 +15,8 @@
 #include <sys/uio.h>
 
 #include "transport/tcp/frame.h"
+#include "transport/tcp/secure.h"
+#include "transport/tcp/stage.h"
 #include "transport/transport.h"
 
 /* One writer, any reader: relaxed atomics. */
@@ -20,12 +24,18 @@ struct tcp_counters {
     uint64_t reads, writes, bytes_read, bytes_written;
     uint64_t refused[GRANT_VERDICTS];
     uint64_t bad_frames, timeouts;
+    uint64_t staged_reads, staged_bytes, staged_failures, staging_waits;
 };
 static inline void tcp_count(uint64_t *counter, uint64_t n) {
     __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
 }
 
 #define TCP_REPLIES_MAX   64u
+#define TCP_SEGMENTS_MAX  4u
+#define TCP_READS_MAX     32u
+#define TCP_PIECES_MAX    8u           /* under way, ready, and being sent, of one connection */
+#define TCP_PIECES_SHORT  2u           /* while others wait for buffers: one goes out, one comes in */
+#define TCP_AHEAD_BYTES   (4ull << 20) /* of these; more than two pieces, lest the disk waits for the socket */
 #define TCP_RX_BYTES      (16u << 10)
 #define TCP_RX_BUSY_BYTES (64u << 10) /* for who sends many small frames at once */
 
@@ -37,6 +47,22 @@ struct tcp_target {
     struct grant_extent extent;
 };
 
+/* A READ whose reply waits for pieces, or for one that does. */
+struct tcp_read {
+    STAILQ_ENTRY(tcp_read) link;
+    uint64_t request_id, total;
+    bool staged;      /* not all of it is memory */
+    uint32_t refusal; /* not TCP_OK: all there is to say */
+    uint32_t n_parts;
+    uint32_t ask_at, put_at; /* parts: the next to ask for, the next to send */
+    uint64_t ask_offset, put_offset;
+    struct tcp_read_part {
+        char *addr; /* NULL: to be asked for */
+        struct grant_extent extent;
+        uint64_t sub_offset, sub_length;
+    } parts[];
+};
+
 struct tcp_conn {
     uint32_t magic;
     int fd;
@@ -45,10 +71,12 @@ struct tcp_conn {
     bool queued;
     bool readable, writable; /* what epoll said, until the socket says EAGAIN */
     bool hello_done, closing;
-    bool bound; /* to session, by the first good grant */
+    bool pieces_ok; /* the client has TCP_FEATURE_PIECES */
+    bool bound;     /* to session, by the first good grant */
     uint64_t session;
     uint32_t epoch;   /* of the last good grant */
     uint64_t last_ms; /* bytes moved */
+    struct tcp_secure secure;
 
     uint8_t *rx; /* received, not consumed: [rx_pos, rx_len) */
     uint32_t rx_pos, rx_len, rx_cap, rx_need;
@@ -65,12 +93,23 @@ struct tcp_conn {
 
     struct iovec *out; /* to be sent: [out_at, out_n) */
     uint32_t out_at, out_n, out_cap;
+    uint32_t out_segments[TCP_SEGMENTS_MAX]; /* whose memory is in out; more than these: any */
+    uint32_t out_n_segments;
     struct tcp_header replies[TCP_REPLIES_MAX];
     uint32_t n_replies;
     struct {
         struct tcp_hello hello;
         char text[TCP_TEXT_MAX];
     } greeting;
+
+    STAILQ_HEAD(, tcp_read) reads; /* in the order of their replies, all behind what is in out */
+    unsigned n_reads, n_read_parts;
+    struct tcp_read *asking; /* the first that is not asked for to its end; NULL: none */
+    TAILQ_HEAD(tcp_pieces, tcp_piece) pieces, sending; /* in their order; sending: of out */
+    unsigned n_pieces;
+    uint64_t piece_bytes;      /* of both lists */
+    struct tcp_stager *stager; /* of the thread it belongs to, once it had a turn there */
+    struct tcp_stage_wait wait;
 };
 
 enum tcp_turn {
@@ -79,13 +118,48 @@ enum tcp_turn {
     TCP_TURN_CLOSE, /* destroy it */
 };
 
-/* Takes fd, which is non-blocking. */
-struct tcp_conn *tcp_conn_create(int fd, uint64_t now_ms);
+/* fd is non-blocking; whoever destroys the connection closes it. tls is taken, NULL: it is plain. */
+struct tcp_conn *tcp_conn_create(int fd, struct tls_stream *tls, uint64_t now_ms);
 void tcp_conn_destroy(struct tcp_conn **conn_p);
-/* Moves about budget bytes. */
-enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gate,
+/* Moves about budget bytes. stager: always the same one, NULL: there are no segments but memory. Whatever it collects for
+ * c->wait wants a turn. */
+enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gate, struct tcp_stager *stager,
                             struct tcp_counters *counters, uint64_t now_ms, uint64_t budget);
+/* Has it bytes of this segment's memory yet to send? */
+bool tcp_conn_sends(const struct tcp_conn *c, uint32_t segment);
 /* In the middle of something the peer should be quick with? */
 bool tcp_conn_midway(const struct tcp_conn *c);
+/* Does it hold staging buffers that only its peer can free, by reading? */
+bool tcp_conn_holds_pieces(const struct tcp_conn *c);
+
+/* --- between conn.c and reads.c --- */
+
+struct tcp_turn_state {
+    const struct transport_gate *gate;
+    struct tcp_stager *stager;
+    struct tcp_counters *counters;
+    uint64_t now_ms, spent;
+};
+
+void tcp_out_add(struct tcp_conn *c, const void *data, size_t len);
+void tcp_out_note_segment(struct tcp_conn *c, uint32_t segment);
+bool tcp_out_has_room(const struct tcp_conn *c);
+struct tcp_header *tcp_reply_add(struct tcp_conn *c, uint64_t request_id, uint32_t status);
+/* The grant's verdict, and whether this connection is that session's. *addr_p NULL: to be asked for. */
+uint32_t tcp_admit(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_part *part,
+                   enum grant_op op, struct grant *g_p, void **addr_p);
+
+bool tcp_reads_have_room(const struct tcp_conn *c);
+/* Queues a READ, its refusal if that is what it gets. */
+void tcp_reads_add(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_header *h,
+                   const uint8_t *meta, uint64_t bytes);
+/* Asks for pieces as far as it may. */
+void tcp_reads_ask(struct tcp_conn *c, struct tcp_turn_state *t);
+/* Makes a batch of those that are there. */
+void tcp_reads_put(struct tcp_conn *c, struct tcp_turn_state *t);
+/* An iovec of out that ended here is with the peer. */
+void tcp_reads_sent(struct tcp_conn *c, const char *end);
+bool tcp_reads_have(const struct tcp_conn *c, uint32_t segment);
+void tcp_reads_drop(struct tcp_conn *c);
 
 #endif

@@ -18,8 +18,10 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/htab.h"
 #include "base/log.h"
 #include "transport/crc_track.h"
+#include "transport/tcp/secure.h"
 #include "transport/tcp/tcp.h"
 
 #define ENDPOINT_MAGIC     0x54455044u /* "TEPD" */
@@ -33,6 +35,7 @@
 #define CALL_IOV_MAX       64u
 #define RX_BYTES           (16u << 10)
 #define CALL_COST          512u
+#define TOLD_MS            300000u /* settings that are missing are told of a target once in so long, not at each try */
 
 /* In op->scratch. */
 struct op_state {
@@ -63,6 +66,8 @@ struct transport_endpoint {
     TAILQ_ENTRY(transport_endpoint) link, run_link;
     bool queued;
     int fd;
+    struct tcp_secure secure;
+    char *uri; /* of a secure one: for its owner to read */
     enum { CONNECTING, GREETING, UP, FAILED } state;
     tarn_status status; /* why FAILED */
     bool readable, writable;
@@ -79,8 +84,8 @@ struct transport_endpoint {
     unsigned crc_piece;    /* how far ahead of sending CRCs are computed */
     size_t crc_offset;
 
-    struct tcp_header reply; /* of flight.head, when in_payload */
-    bool in_payload;
+    bool in_payload;       /* of flight.head */
+    uint64_t payload_left; /* of this frame */
     uint32_t rx_pos, rx_len;
     uint8_t rx[RX_BYTES];
 };
@@ -113,24 +118,42 @@ static void enqueue(struct transport_endpoint *e) {
     TAILQ_INSERT_TAIL(&e->domain->runnable, e, run_link);
 }
 
-static void complete(struct transport_endpoint *e, struct transport_op *op, tarn_status status) {
+static void complete(struct transport_endpoint *e, struct transport_op *op, tarn_status status,
+                     bool settled) {
     op->status = status;
+    op->settled = settled;
     e->domain->completed++;
     op->done(op);
 }
 
+/* What has been framed may lie in the peer's receive buffer, to be read when it runs again, unless the peer is gone. */
 static void complete_all(struct transport_endpoint *e, tarn_status status) {
     struct transport_op *op;
-    while ((op = queue_pop(&e->flight)) != NULL) complete(e, op, status);
-    while ((op = queue_pop(&e->waiting)) != NULL) complete(e, op, status);
+    while ((op = queue_pop(&e->flight)) != NULL) complete(e, op, status, status == TARN_ECLOSED);
+    while ((op = queue_pop(&e->waiting)) != NULL) complete(e, op, status, true);
 }
 
+/* The peer has closed the connection, or its process has ended: nobody reads what we sent. Anything else (a cable, a route)
+ * says nothing about the peer. */
+static tarn_status status_of_errno(int err) {
+    if (err == EPROTO) return TARN_EPROTO; /* TLS */
+    return err == ECONNRESET || err == EPIPE || err == ECONNREFUSED ? TARN_ECLOSED : TARN_EIO;
+}
+
+/* Is it for want of TLS that it failed, or may be? */
+static bool is_tls(const struct transport_endpoint *e, tarn_status status) {
+    return e->state == GREETING || (status == TARN_EPROTO && tls_state(e->secure.tls) == TLS_FAILED);
+}
+
+/* TARN_ECLOSED only if the peer closed it, or it was never up. */
 static void fail(struct transport_endpoint *e, tarn_status status, const char *why) {
     if (e->state == FAILED) return;
     log_verbose("Data connection failed: %s", why);
+    if (e->secure.tls != NULL && e->domain->tls->failed != NULL && is_tls(e, status))
+        e->domain->tls->failed(e->domain->tls->arg, e->uri, why);
     e->state = FAILED;
     e->status = status;
-    close(e->fd); /* before the buffers go back */
+    tcp_socket_close(e->domain->epoll_fd, e->fd); /* before the buffers go back */
     e->fd = -1;
     complete_all(e, status);
 }
@@ -145,6 +168,7 @@ static void frame_hello(struct transport_endpoint *e) {
         .h = {.magic = TCP_MAGIC, .type = TCP_HELLO, .meta_length = sizeof(struct tcp_hello)},
         .hello = {.version_min = TCP_VERSION,
                   .version_max = TCP_VERSION,
+                  .features = TCP_FEATURE_PIECES,
                   .parts_max = TCP_PARTS_MAX,
                   .payload_max = TCP_PAYLOAD_MAX},
     };
@@ -175,12 +199,59 @@ static int start_connect(const char *uri, tarn_status *status_p) {
     return fd;
 }
 
+static void endpoint_free(struct transport_endpoint *e) {
+    tls_stream_destroy(&e->secure.tls);
+    buf_free(&e->tx_meta);
+    free(e->uri);
+    e->magic = 0;
+    free(e);
+}
+
+static bool is_news(struct transport_domain *d, const char *uri) {
+    uint64_t target = hash_bytes(uri, strlen(uri)), now_ms = clock_mono_ms();
+    unsigned at = 0; /* its own place, or the one that was told of longest ago */
+    for (unsigned i = 0; i < TCP_TOLD && d->told[at].target != target; i++)
+        if (d->told[i].target == target || d->told[i].told_ms < d->told[at].told_ms) at = i;
+    bool known = d->told[at].target == target && d->told[at].told_ms != 0;
+    if (known && now_ms - d->told[at].told_ms < TOLD_MS) return false;
+    d->told[at].target = target;
+    d->told[at].told_ms = now_ms;
+    return true;
+}
+
+/* The stream of a tcps:// URI. */
+static tarn_status make_stream(struct transport_domain *d, const char *uri, struct tls_stream **tls_p) {
+    char host[NI_MAXHOST];
+    const struct transport_tls *t = d->tls;
+    struct tls_context *context = t != NULL ? t->context(t->arg) : NULL;
+    if (context == NULL) {
+        if (is_news(d, uri)) log_warning("Connecting to %s: there are no settings for TLS", uri);
+        return TARN_ENOTSUP;
+    }
+    if (!tcp_uri_host(uri, host, sizeof(host))) host[0] = '\0';
+    const char *name = t->name != NULL ? t->name : t->any_name ? NULL : host;
+    *tls_p = tls_stream_create(context, name);
+    tls_context_put(&context);
+    if (*tls_p != NULL) return TARN_OK;
+    if (is_news(d, uri))
+        log_warning("Connecting to %s: \"%s\" cannot be the name in a certificate", uri,
+                    name != NULL ? name : "");
+    return TARN_EINVAL;
+}
+
 tarn_status tcp_connect(struct transport_domain *d, const char *uri, uint64_t deadline_boot_ms,
                         struct transport_endpoint **endpoint_p) {
-    tarn_status s;
-    int fd = start_connect(uri, &s);
-    if (fd < 0) return s;
+    tarn_status s = TARN_OK;
+    struct tls_stream *tls = NULL;
+    if (tcp_is_secure(uri)) s = make_stream(d, uri, &tls);
+    int fd = s == TARN_OK ? start_connect(uri, &s) : -1;
+    if (fd < 0) {
+        tls_stream_destroy(&tls);
+        return s;
+    }
     struct transport_endpoint *e = xcalloc(1, sizeof(*e));
+    e->secure.tls = tls;
+    if (tls != NULL) e->uri = xstrdup(uri);
     e->tag.kind = TCP_TAG_ENDPOINT;
     e->magic = ENDPOINT_MAGIC;
     e->domain = d;
@@ -194,8 +265,7 @@ tarn_status tcp_connect(struct transport_domain *d, const char *uri, uint64_t de
     if (epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0) {
         log_warning("epoll_ctl for a data connection: %s", strerror(errno));
         close(fd);
-        buf_free(&e->tx_meta);
-        free(e);
+        endpoint_free(e);
         return TARN_EIO;
     }
     TAILQ_INSERT_TAIL(&d->endpoints, e, link);
@@ -213,15 +283,14 @@ void tcp_endpoint_close(struct transport_endpoint **endpoint_p) {
     if (e == NULL) return;
     MAGIC_CHECK(e, ENDPOINT_MAGIC);
     *endpoint_p = NULL;
-    if (e->fd >= 0) close(e->fd); /* from here on nobody writes to a caller's buffer: we were the only ones */
+    /* From here on nobody writes to a caller's buffer: we were the only ones. */
+    if (e->fd >= 0) tcp_socket_close(e->domain->epoll_fd, e->fd);
     e->state = FAILED;
     e->fd = -1;
     complete_all(e, TARN_ECANCELED);
     if (e->queued) TAILQ_REMOVE(&e->domain->runnable, e, run_link);
     TAILQ_REMOVE(&e->domain->endpoints, e, link);
-    buf_free(&e->tx_meta);
-    e->magic = 0;
-    free(e);
+    endpoint_free(e);
 }
 
 tarn_status tcp_submit(struct transport_endpoint *e, struct transport_op *const *ops, size_t n,
@@ -359,16 +428,25 @@ static size_t gather_pieces(struct transport_endpoint *e, struct iovec iov[CALL_
     return n;
 }
 
+static const char *error_text(const struct transport_endpoint *e, int err) {
+    return err == EPROTO && e->secure.tls != NULL ? tls_why(e->secure.tls) : strerror(err);
+}
+
 /* Returns bytes sent, 0 when it cannot go on. */
 static size_t send_some(struct transport_endpoint *e) {
     if (!e->writable || e->state == FAILED) return 0;
+    if (e->secure.tls != NULL && !tcp_secure_flush(&e->secure, e->fd)) {
+        e->writable = false; /* full, or reading finds the end */
+        e->readable = true;
+        return 0;
+    }
     if (e->piece_at == e->n_pieces && (e->state != UP || !build_batch(e))) return 0;
     struct iovec iov[CALL_IOV_MAX];
     size_t bytes;
-    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = gather_pieces(e, iov, &bytes)};
-    ssize_t sent = sendmsg(e->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+    ssize_t sent = tcp_send(&e->secure, e->fd, iov, gather_pieces(e, iov, &bytes));
     if (sent < 0) {
         if (errno == EINTR) return 1;
+        if (errno == EINPROGRESS) return 0; /* the handshake: reading goes on with it */
         if (errno == EAGAIN || errno == EWOULDBLOCK) {
             e->writable = false;
         } else if (errno == EPIPE || errno == ECONNRESET) {
@@ -376,7 +454,7 @@ static size_t send_some(struct transport_endpoint *e) {
             e->readable = true;
             return 1;
         } else {
-            fail(e, TARN_ECLOSED, strerror(errno));
+            fail(e, status_of_errno(errno), error_text(e, errno));
         }
         return 0;
     }
@@ -403,6 +481,8 @@ static tarn_status status_from_wire(uint32_t s) {
     case GRANT_EXPIRED: return TARN_EGRANT_EXPIRED;
     case TCP_TOO_MANY: return TARN_ELIMIT;
     case TCP_BAD_VERSION: return TARN_EPROTO;
+    case TCP_GONE: return TARN_ENOTFOUND;
+    case TCP_FAILED: return TARN_EIO;
     default: return s < GRANT_VERDICTS || s == TCP_OTHER_SESSION ? TARN_EPERM : TARN_EPROTO;
     }
 }
@@ -410,7 +490,7 @@ static tarn_status status_from_wire(uint32_t s) {
 static void finish_head(struct transport_endpoint *e, tarn_status status) {
     e->in_payload = false;
     e->reply_id++;
-    complete(e, queue_pop(&e->flight), status);
+    complete(e, queue_pop(&e->flight), status, true); /* a host that answered reads no more of it */
 }
 
 static void handle_greeting(struct transport_endpoint *e, const struct tcp_header *h, const uint8_t *meta) {
@@ -437,8 +517,11 @@ static void handle_reply(struct transport_endpoint *e, const struct tcp_header *
         fail(e, TARN_EPROTO, "a reply to nothing");
         return;
     }
-    uint64_t expected = h->status == TCP_OK && op->kind == TRANSPORT_GET ? state_of(op)->total : 0;
-    if (h->payload_length != expected || state_of(op)->stream_end > e->sent) {
+    const struct op_state *st = state_of(op);
+    uint64_t expected = h->status == TCP_OK && op->kind == TRANSPORT_GET ? st->total - st->at : 0;
+    bool more = (h->flags & TCP_FLAG_MORE) != 0;
+    bool fits = more ? h->payload_length < expected : h->payload_length == expected;
+    if (!fits || st->stream_end > e->sent) {
         fail(e, TARN_EPROTO, "a reply that does not fit its request");
         return;
     }
@@ -446,8 +529,8 @@ static void handle_reply(struct transport_endpoint *e, const struct tcp_header *
         finish_head(e, status_from_wire(h->status));
         return;
     }
-    e->reply = *h;
     e->in_payload = true;
+    e->payload_left = h->payload_length;
 }
 
 /* One frame out of the buffer. false: it is not whole yet. */
@@ -496,6 +579,7 @@ static void payload_arrived(struct transport_endpoint *e, const struct iovec *io
         left -= len;
     }
     st->at += got;
+    e->payload_left -= got;
     while (got > 0) {
         uint64_t take = min_u64(got, op->iov[st->iov_at].iov_len - st->iov_offset);
         st->iov_offset += take;
@@ -505,13 +589,17 @@ static void payload_arrived(struct transport_endpoint *e, const struct iovec *io
             st->iov_offset = 0;
         }
     }
-    if (st->at == st->total) finish_head(e, TARN_OK);
+    if (e->payload_left > 0) return;
+    if (st->at == st->total)
+        finish_head(e, TARN_OK);
+    else
+        e->in_payload = false; /* its next frame follows */
 }
 
 static void payload_from_buffer(struct transport_endpoint *e) {
     struct transport_op *op = e->flight.head;
     struct iovec iov[CALL_IOV_MAX];
-    uint64_t max = min_u64(e->rx_len - e->rx_pos, state_of(op)->total - state_of(op)->at), taken = 0;
+    uint64_t max = min_u64(e->rx_len - e->rx_pos, e->payload_left), taken = 0;
     size_t n = payload_places(op, iov, max);
     for (size_t i = 0; i < n; i++) {
         memcpy(iov[i].iov_base, e->rx + e->rx_pos + taken, iov[i].iov_len);
@@ -528,33 +616,40 @@ static size_t wanted_into_rx(const struct transport_endpoint *e) {
     if (head == NULL || head->kind == TRANSPORT_PUT) return room;
     const struct op_state *st = (const struct op_state *)(const void *)head->scratch;
     uint32_t have = e->rx_len - e->rx_pos;
-    if (st->total < RX_BYTES || have >= sizeof(struct tcp_header)) return room;
+    if (st->total - st->at < RX_BYTES || have >= sizeof(struct tcp_header)) return room;
     return sizeof(struct tcp_header) - have;
+}
+
+/* A host that hangs up in the middle of the handshake may know nothing of TLS. */
+static const char *end_text(const struct transport_endpoint *e) {
+    bool early = e->secure.tls != NULL && e->state != UP;
+    return early ? "the host closed the connection during the handshake (does it speak TLS there?)"
+                 : "the host closed it";
 }
 
 static size_t receive_some(struct transport_endpoint *e) {
     if (!e->readable || e->state == FAILED || e->state == CONNECTING) return 0;
     struct iovec iov[CALL_IOV_MAX];
-    struct msghdr msg = {.msg_iov = iov};
+    size_t n = 1;
     bool direct = e->in_payload;
     if (direct) {
         struct transport_op *op = e->flight.head;
         uint64_t max = op->crcs != NULL ? CRC_CHUNK : MOVE_MAX;
-        msg.msg_iovlen = payload_places(op, iov, min_u64(state_of(op)->total - state_of(op)->at, max));
+        n = payload_places(op, iov, min_u64(e->payload_left, max));
     } else {
         memmove(e->rx, e->rx + e->rx_pos, e->rx_len - e->rx_pos);
         e->rx_len -= e->rx_pos;
         e->rx_pos = 0;
         iov[0] = (struct iovec){e->rx + e->rx_len, wanted_into_rx(e)};
-        msg.msg_iovlen = 1;
     }
-    ssize_t got = recvmsg(e->fd, &msg, MSG_DONTWAIT);
+    ssize_t got = tcp_receive(&e->secure, e->fd, iov, n);
     if (got <= 0) {
         if (got < 0 && errno == EINTR) return 1;
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             e->readable = false;
         else
-            fail(e, TARN_ECLOSED, got == 0 ? "the host closed it" : strerror(errno));
+            fail(e, got == 0 ? TARN_ECLOSED : status_of_errno(errno),
+                 got == 0 ? end_text(e) : error_text(e, errno));
         return 0;
     }
     if (direct) {
@@ -584,12 +679,14 @@ static void check_connected(struct transport_endpoint *e) {
 }
 
 static uint64_t run_endpoint(struct transport_endpoint *e, uint64_t budget) {
-    uint64_t spent = CALL_COST;
+    uint64_t spent = CALL_COST, moved = e->secure.moved;
     if (e->state == CONNECTING && e->writable) check_connected(e);
     if (e->state == CONNECTING) return spent;
     while (e->state != FAILED && spent < budget) {
         size_t received = receive_some(e);
         size_t sent = send_some(e);
+        e->moved += e->secure.moved - moved;
+        moved = e->secure.moved;
         if (received == 0 && sent == 0) return spent;
         spent += received + sent + CALL_COST;
         e->moved += received + sent;
@@ -598,13 +695,19 @@ static uint64_t run_endpoint(struct transport_endpoint *e, uint64_t budget) {
     return spent;
 }
 
+/* How long the peer may keep the operation waiting that it owes a reply to. */
+static uint64_t stall_ms(const struct transport_endpoint *e) {
+    const struct transport_op *op = e->flight.head != NULL ? e->flight.head : e->waiting.head;
+    return op != NULL && op->patience_ms != 0 ? min_u64(op->patience_ms, STALL_MS) : STALL_MS;
+}
+
 static void look_at_deadlines(struct transport_domain *d) {
     uint64_t now = clock_boot_ms();
     struct transport_endpoint *e;
     TAILQ_FOREACH(e, &d->endpoints, link) {
         if (e->state == FAILED) continue;
         if (e->state == UP && (e->moved > 0 || (e->flight.head == NULL && e->waiting.head == NULL))) {
-            e->deadline_boot_ms = now + STALL_MS;
+            e->deadline_boot_ms = now + stall_ms(e);
             e->moved = 0;
         }
         if (now >= e->deadline_boot_ms)

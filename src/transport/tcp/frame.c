@@ -4,7 +4,6 @@
 
 static const char *common_check(const struct tcp_header *h, bool hello_done) {
     if (h->magic != TCP_MAGIC) return "not a tarn data frame";
-    if (h->flags != 0) return "unknown flags";
     if (hello_done && h->version != TCP_VERSION) return "frame of another version";
     return NULL;
 }
@@ -12,6 +11,7 @@ static const char *common_check(const struct tcp_header *h, bool hello_done) {
 const char *tcp_request_check(const struct tcp_header *h, bool hello_done) {
     const char *wrong = common_check(h, hello_done);
     if (wrong != NULL) return wrong;
+    if (h->flags != 0) return "unknown flags";
     if (h->status != 0) return "status in a request";
     if (!hello_done) {
         if (h->type != TCP_HELLO) return "the first frame is not HELLO";
@@ -40,6 +40,8 @@ const char *tcp_reply_check(const struct tcp_header *h, bool hello_done) {
     }
     if (h->payload_length > TCP_PAYLOAD_MAX) return "payload too long";
     if (h->status != TCP_OK && h->payload_length != 0) return "payload in a refusal";
+    if (h->flags != 0 && (h->flags != TCP_FLAG_MORE || !hello_done)) return "unknown flags";
+    if (h->flags != 0 && h->payload_length == 0) return "a piece of nothing";
     return NULL;
 }
 

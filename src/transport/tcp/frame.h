@@ -26,14 +26,25 @@ enum tcp_wire_status {
     TCP_OK = 0,
     TCP_OTHER_SESSION = 16, /* the connection belongs to another session */
     TCP_BAD_VERSION = 17,
-    TCP_TOO_MANY = 18, /* connections */
+    TCP_TOO_MANY = 18,  /* connections */
+    TCP_GONE = 19,      /* what was to be read is not there any more */
+    TCP_FAILED = 20,    /* it cannot be read */
+    TCP_NO_PIECES = 21, /* it can be read by clients with TCP_FEATURE_PIECES only */
+    TCP_WANTS_TLS = 22, /* the answer, in plain text, to a HELLO in plain text */
 };
+
+/* Bits of hello.features. */
+#define TCP_FEATURE_PIECES 1u /* a READ may be answered in several frames */
+
+/* Bits of header.flags, in REPLY. */
+#define TCP_FLAG_MORE                                                                                        \
+    1u /* another REPLY to the same request follows, with the bytes behind these, or a refusal */
 
 struct tcp_header {
     uint32_t magic;
     uint8_t version; /* 0 in HELLO, whose layout never changes */
     uint8_t type;
-    uint16_t flags; /* 0 */
+    uint16_t flags; /* 0 in requests */
     uint64_t request_id;
     uint32_t status;      /* 0 in requests */
     uint32_t meta_length; /* bytes behind the header: the parts, the hello, a text */
@@ -43,7 +54,7 @@ _Static_assert(sizeof(struct tcp_header) == 32, "frame header");
 
 struct tcp_hello {
     uint16_t version_min, version_max; /* the server's answer: both the one it chose */
-    uint32_t features;                 /* offered; in the answer: in use. None yet */
+    uint32_t features;                 /* offered; in the answer: in use */
     uint32_t parts_max;
     uint32_t zero;
     uint64_t payload_max;

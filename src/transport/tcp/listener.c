@@ -29,7 +29,8 @@
 #define THREADS_MAX         256u
 #define CONNECTIONS_DEFAULT 10000u
 #define IDLE_DEFAULT_MS     30000u
-#define SCAN_MS             250u /* how often silence is looked for */
+#define SCAN_MS             250u  /* how often silence is looked for */
+#define HOLDING_MS          2000u /* how long one may be silent with buffers that others wait for */
 
 TAILQ_HEAD(conn_list, tcp_conn);
 
@@ -41,17 +42,18 @@ struct data_thread {
     struct conn_list conns, runnable;
     uint64_t scan_ms;         /* next look for silent connections */
     uint64_t accept_after_ms; /* the accepting thread: out of descriptors until then */
+    uint64_t accept_trouble_ms;
     bool accept_paused;
     uint64_t fence_done; /* requests up to this one are carried out; under listener.lock */
     struct tcp_counters counters;
+    struct tcp_stager stager;
 
     pthread_mutex_t lock;
     struct conn_list incoming; /* under lock */
 };
 
 struct fence_request {
-    uint64_t session;
-    uint32_t below_epoch;
+    struct transport_fence what;
     uint64_t number;
 };
 
@@ -59,11 +61,13 @@ struct transport_listener {
     uint32_t magic;
     struct transport_domain *domain;
     struct transport_gate gate;
+    const struct transport_tls *tls; /* NULL: it is plain */
     uint64_t idle_ms;
     unsigned max_connections;
     uint16_t port;
     int sockets[LISTEN_SOCKETS_MAX];
     unsigned n_sockets;
+    struct tcp_stage_pool staging;
     struct data_thread *threads;
     unsigned n_threads, next_thread;
     bool stop;                                                    /* atomic */
@@ -93,7 +97,9 @@ static void enqueue(struct data_thread *t, struct tcp_conn *c) {
 static void drop(struct data_thread *t, struct tcp_conn *c) {
     if (c->queued) TAILQ_REMOVE(&t->runnable, c, run_link);
     TAILQ_REMOVE(&t->conns, c, link);
+    int fd = c->fd;
     tcp_conn_destroy(&c);
+    tcp_socket_close(t->epoll_fd, fd);
     __atomic_fetch_sub(&t->listener->connections, 1, __ATOMIC_RELAXED);
 }
 
@@ -124,7 +130,7 @@ static void run_queue(struct data_thread *t, uint64_t now_ms) {
     while ((c = TAILQ_FIRST(&now)) != NULL) {
         TAILQ_REMOVE(&now, c, run_link);
         c->queued = false;
-        switch (tcp_conn_turn(c, &t->listener->gate, &t->counters, now_ms, TURN_BYTES)) {
+        switch (tcp_conn_turn(c, &t->listener->gate, &t->stager, &t->counters, now_ms, TURN_BYTES)) {
         case TCP_TURN_WAIT: break;
         case TCP_TURN_MORE: enqueue(t, c); break;
         case TCP_TURN_CLOSE: drop(t, c); break;
@@ -138,16 +144,23 @@ static void drop_silent(struct data_thread *t, uint64_t now_ms) {
     struct tcp_conn *c, *next;
     for (c = TAILQ_FIRST(&t->conns); c != NULL; c = next) {
         next = TAILQ_NEXT(c, link);
-        if (!tcp_conn_midway(c) || now_ms - c->last_ms < t->listener->idle_ms) continue;
+        uint64_t limit_ms = t->listener->idle_ms;
+        if (tcp_conn_holds_pieces(c) && tcp_stage_pool_short(&t->listener->staging))
+            limit_ms = min_u64(limit_ms, HOLDING_MS);
+        if (!tcp_conn_midway(c) || now_ms - c->last_ms < limit_ms) continue;
         log_verbose("Data connection closed: silent in the middle of a frame");
         tcp_count(&t->counters.timeouts, 1);
         drop(t, c);
     }
 }
 
-static bool fence_hits(const struct fence_request *f, const struct tcp_conn *c) {
-    if (!c->bound) return false;
-    return f->session != 0 ? c->session == f->session : c->epoch < f->below_epoch;
+static bool fence_hits(const struct transport_fence *f, const struct tcp_conn *c) {
+    switch (f->kind) {
+    case TRANSPORT_FENCE_SESSION: return c->bound && c->session == f->session;
+    case TRANSPORT_FENCE_BEFORE: return c->bound && c->epoch < f->master_epoch;
+    case TRANSPORT_FENCE_SEGMENT: return tcp_conn_sends(c, f->segment);
+    }
+    return true;
 }
 
 /* The gate refuses the fenced already, so a connection that is not bound now will not be bound to them later. */
@@ -160,7 +173,7 @@ static void carry_out_fences(struct data_thread *t) {
         struct tcp_conn *c, *next;
         for (c = TAILQ_FIRST(&t->conns); c != NULL; c = next) {
             next = TAILQ_NEXT(c, link);
-            if (fence_hits(&l->fences[i], c)) drop(t, c);
+            if (fence_hits(&l->fences[i].what, c)) drop(t, c);
         }
     }
     t->fence_done = l->fence_number;
@@ -170,29 +183,48 @@ static void carry_out_fences(struct data_thread *t) {
 
 /* --- accepting --- */
 
+/* NULL and true: it is to be plain. */
+static bool make_stream(const struct transport_listener *l, struct tls_stream **tls_p) {
+    *tls_p = NULL;
+    if (l->tls == NULL) return true;
+    struct tls_context *context = l->tls->context(l->tls->arg);
+    if (context != NULL) *tls_p = tls_stream_create(context, NULL);
+    tls_context_put(&context);
+    return *tls_p != NULL;
+}
+
 static void hand_out(struct transport_listener *l, int fd, uint64_t now_ms) {
     struct data_thread *t = &l->threads[l->next_thread++ % l->n_threads];
-    struct tcp_conn *c = tcp_conn_create(fd, now_ms);
+    struct tls_stream *tls;
+    if (!make_stream(l, &tls)) {
+        log_warning("Data connection closed: there is no TLS for it");
+        __atomic_fetch_sub(&l->connections, 1, __ATOMIC_RELAXED);
+        close(fd);
+        return;
+    }
+    struct tcp_conn *c = tcp_conn_create(fd, tls, now_ms);
     pthread_mutex_lock(&t->lock);
     TAILQ_INSERT_TAIL(&t->incoming, c, link);
     pthread_mutex_unlock(&t->lock);
     wake(t->wake_fd);
 }
 
-static void turn_away(int fd) {
+void tcp_turn_away(int fd, uint32_t status, const char *text) {
     struct {
         struct tcp_header h;
         struct tcp_hello hello;
+        char text[TCP_TEXT_MAX];
     } answer = {
-        .h = {.magic = TCP_MAGIC,
-              .type = TCP_HELLO,
-              .status = TCP_TOO_MANY,
-              .meta_length = sizeof(struct tcp_hello)},
+        .h = {.magic = TCP_MAGIC, .type = TCP_HELLO, .status = status},
         .hello = {.version_min = TCP_VERSION, .version_max = TCP_VERSION},
     };
-    ssize_t n = send(fd, &answer, sizeof(answer), MSG_DONTWAIT | MSG_NOSIGNAL);
+    size_t len = strlen(text);
+    TARN_ASSERT(len <= sizeof(answer.text));
+    memcpy(answer.text, text, len);
+    answer.h.meta_length = (uint32_t)(sizeof(answer.hello) + len);
+    size_t whole = sizeof(answer.h) + answer.h.meta_length;
+    ssize_t n = send(fd, &answer, whole, MSG_DONTWAIT | MSG_NOSIGNAL);
     (void)n; /* a courtesy */
-    close(fd);
 }
 
 static void watch_sockets(struct data_thread *t, bool on) {
@@ -212,7 +244,8 @@ static void accept_some(struct data_thread *t, int socket, uint64_t now_ms) {
         int fd = accept4(socket, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
             if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-                log_warning("Accepting on the data port: %s; trying again in a second", strerror(errno));
+                if (log_is_news(&t->accept_trouble_ms, now_ms))
+                    log_warning("Accepting on the data port: %s; trying again every second", strerror(errno));
                 watch_sockets(t, false);
                 t->accept_after_ms = now_ms + 1000;
             }
@@ -220,7 +253,8 @@ static void accept_some(struct data_thread *t, int socket, uint64_t now_ms) {
         }
         if (__atomic_load_n(&l->connections, __ATOMIC_RELAXED) >= l->max_connections) {
             __atomic_fetch_add(&l->connections_refused, 1, __ATOMIC_RELAXED);
-            turn_away(fd);
+            if (l->tls == NULL) tcp_turn_away(fd, TCP_TOO_MANY, "");
+            close(fd);
             continue;
         }
         __atomic_fetch_add(&l->connections, 1, __ATOMIC_RELAXED);
@@ -255,20 +289,31 @@ static void take_events(struct data_thread *t, const struct epoll_event *events,
     }
 }
 
+static void go_on(void *arg, struct tcp_stage_wait *owner) {
+    enqueue(arg, CONTAINER_OF(owner, struct tcp_conn, wait));
+}
+
+static int how_long(struct data_thread *t, int staging_ms) {
+    if (!TAILQ_EMPTY(&t->runnable)) return 0;
+    if (TAILQ_EMPTY(&t->conns) && !t->accept_paused) return staging_ms;
+    return staging_ms >= 0 && staging_ms < (int)SCAN_MS ? staging_ms : (int)SCAN_MS;
+}
+
 static void *data_thread_main(void *arg) {
     struct data_thread *t = arg;
     struct epoll_event events[EVENTS_MAX];
+    int timeout = 0;
     while (!__atomic_load_n(&t->listener->stop, __ATOMIC_ACQUIRE)) {
-        int timeout = TAILQ_EMPTY(&t->runnable) ? (int)SCAN_MS : 0;
-        if (TAILQ_EMPTY(&t->conns) && !t->accept_paused) timeout = -1;
         int n = epoll_wait(t->epoll_fd, events, EVENTS_MAX, timeout);
         uint64_t now_ms = clock_mono_ms();
         take_events(t, events, n, now_ms); /* n < 0: interrupted */
         take_incoming(t);
         carry_out_fences(t);
+        tcp_stager_collect(&t->stager, now_ms, go_on, t);
         run_queue(t, now_ms);
         drop_silent(t, now_ms);
         if (t->accept_paused && now_ms >= t->accept_after_ms) watch_sockets(t, true);
+        timeout = how_long(t, tcp_stager_settle(&t->stager, now_ms));
     }
     return NULL;
 }
@@ -282,6 +327,7 @@ static tarn_status thread_start(struct transport_listener *l, unsigned i) {
     pthread_mutex_init(&t->lock, NULL);
     t->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     t->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    tcp_stager_init(&t->stager, &l->staging, &l->gate, t->wake_fd, &t->counters.staging_waits);
     struct epoll_event ev = {.events = EPOLLIN};
     if (t->epoll_fd < 0 || t->wake_fd < 0 || epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, t->wake_fd, &ev) != 0) {
         log_warning("A data thread cannot start: %s", strerror(errno));
@@ -309,6 +355,7 @@ static void thread_stop(struct data_thread *t) {
     TAILQ_CONCAT(&t->conns, &t->incoming, link);
     struct tcp_conn *c;
     while ((c = TAILQ_FIRST(&t->conns)) != NULL) drop(t, c);
+    tcp_stager_deinit(&t->stager);
     if (t->epoll_fd >= 0) close(t->epoll_fd);
     if (t->wake_fd >= 0) close(t->wake_fd);
     pthread_mutex_destroy(&t->lock);
@@ -340,9 +387,11 @@ static int open_socket(const struct addrinfo *a, uint16_t port, uint16_t *port_p
 
 static tarn_status listen_on(struct transport_listener *l, const char *uri) {
     char plain[NI_MAXHOST + 32];
-    bool may_fail = strncmp(uri, "tcp://-", 7) == 0;
-    snprintf(plain, sizeof(plain), "tcp://%s",
-             strncmp(uri, "tcp://", 6) == 0 ? uri + (may_fail ? 7 : 6) : uri);
+    bool secure = tcp_is_secure(uri), known = secure || strncmp(uri, "tcp://", 6) == 0;
+    if (secure != (l->tls != NULL)) return TARN_EINVAL;
+    const char *address = known ? strchr(uri, '/') + 2 : uri;
+    bool may_fail = known && *address == '-';
+    snprintf(plain, sizeof(plain), "%s://%s", secure ? "tcps" : "tcp", address + may_fail);
     struct addrinfo *list;
     uint16_t port;
     tarn_status s = tcp_resolve(plain, true, &list, &port);
@@ -369,11 +418,13 @@ tarn_status tcp_listen(struct transport_domain *d, const struct transport_listen
     l->magic = LISTENER_MAGIC;
     l->domain = d;
     l->gate = config->gate;
+    l->tls = config->tls;
     l->idle_ms = config->idle_timeout_ms != 0 ? config->idle_timeout_ms : IDLE_DEFAULT_MS;
     l->max_connections = config->max_connections != 0 ? config->max_connections : CONNECTIONS_DEFAULT;
     l->n_threads = (unsigned)min_u64(config->threads > 0 ? config->threads : 1, THREADS_MAX);
     l->threads = xcalloc(l->n_threads, sizeof(*l->threads));
     pthread_mutex_init(&l->lock, NULL);
+    tcp_stage_pool_init(&l->staging, config->staging_bytes);
     d->listeners++;
 
     tarn_status s = TARN_OK;
@@ -401,6 +452,7 @@ void tcp_listener_close(struct transport_listener **listener_p) {
     *listener_p = NULL;
     __atomic_store_n(&l->stop, true, __ATOMIC_RELEASE);
     for (unsigned i = 0; i < l->n_threads; i++) thread_stop(&l->threads[i]);
+    tcp_stage_pool_deinit(&l->staging);
     for (unsigned i = 0; i < l->n_sockets; i++) close(l->sockets[i]);
     l->domain->listeners--;
     pthread_mutex_destroy(&l->lock);
@@ -416,26 +468,27 @@ uint16_t tcp_listener_port(const struct transport_listener *l) {
 
 /* --- fences --- */
 
-static uint64_t fence_request(struct transport_listener *l, uint64_t session, uint32_t below_epoch) {
+static bool fence_same(const struct transport_fence *a, const struct transport_fence *b) {
+    return a->kind == b->kind && a->session == b->session && a->master_epoch == b->master_epoch &&
+           a->segment == b->segment && a->ticket == b->ticket;
+}
+
+static void fence_request(struct transport_listener *l, const struct transport_fence *what) {
     if (l->n_fences == l->cap_fences) {
         l->cap_fences = l->cap_fences == 0 ? 16 : 2 * l->cap_fences;
         l->fences = xrealloc(l->fences, l->cap_fences * sizeof(*l->fences));
     }
-    l->fences[l->n_fences++] = (struct fence_request){session, below_epoch, ++l->fence_number};
+    l->fences[l->n_fences++] = (struct fence_request){*what, ++l->fence_number};
     for (unsigned i = 0; i < l->n_threads; i++) wake(l->threads[i].wake_fd);
-    return l->fence_number;
 }
 
-tarn_status tcp_listener_fence(struct transport_listener *l, uint64_t session, uint32_t below_epoch) {
+tarn_status tcp_listener_fence(struct transport_listener *l, const struct transport_fence *fence) {
     MAGIC_CHECK(l, LISTENER_MAGIC);
     pthread_mutex_lock(&l->lock);
     size_t at = 0;
-    while (at < l->n_fences &&
-           (l->fences[at].session != session || l->fences[at].below_epoch != below_epoch)) {
-        at++;
-    }
+    while (at < l->n_fences && !fence_same(&l->fences[at].what, fence)) at++;
     bool done = at < l->n_fences;
-    if (!done) fence_request(l, session, below_epoch);
+    if (!done) fence_request(l, fence);
     for (unsigned i = 0; done && i < l->n_threads; i++) {
         done = l->threads[i].fence_done >= l->fences[at].number;
     }
@@ -452,6 +505,7 @@ static uint64_t load(const uint64_t *counter) {
 
 static void sum_up(const struct transport_listener *l, struct transport_listener_stats *s) {
     *s = (struct transport_listener_stats){
+        .staging_used = tcp_stage_pool_used((struct tcp_stage_pool *)(uintptr_t)&l->staging),
         .connections = load(&l->connections),
         .connections_total = load(&l->connections_total),
         .connections_refused = load(&l->connections_refused),
@@ -464,6 +518,10 @@ static void sum_up(const struct transport_listener *l, struct transport_listener
         s->bytes_written += load(&c->bytes_written);
         s->bad_frames += load(&c->bad_frames);
         s->timeouts += load(&c->timeouts);
+        s->staged_reads += load(&c->staged_reads);
+        s->staged_bytes += load(&c->staged_bytes);
+        s->staged_failures += load(&c->staged_failures);
+        s->staging_waits += load(&c->staging_waits);
         for (int v = 0; v < GRANT_VERDICTS; v++) s->refused[v] += load(&c->refused[v]);
     }
 }
@@ -479,6 +537,10 @@ void tcp_listener_stats(const struct transport_listener *l, struct transport_lis
     stats_p->bytes_written -= b->bytes_written;
     stats_p->bad_frames -= b->bad_frames;
     stats_p->timeouts -= b->timeouts;
+    stats_p->staged_reads -= b->staged_reads;
+    stats_p->staged_bytes -= b->staged_bytes;
+    stats_p->staged_failures -= b->staged_failures;
+    stats_p->staging_waits -= b->staging_waits;
     for (int v = 0; v < GRANT_VERDICTS; v++) stats_p->refused[v] -= b->refused[v];
 }
 

@@ -35,9 +35,9 @@ static void domain_close(struct transport_domain **domain_p) {
 
 static tarn_status domain_open(const struct transport_domain_config *config,
                                struct transport_domain **domain_p) {
-    (void)config;
     struct transport_domain *d = xcalloc(1, sizeof(*d));
     d->magic = DOMAIN_MAGIC;
+    d->tls = config->tls;
     d->notify_tag.kind = TCP_TAG_NOTIFY;
     TAILQ_INIT(&d->endpoints);
     TAILQ_INIT(&d->runnable);
@@ -67,7 +67,7 @@ static void domain_query(const struct transport_domain *d, struct transport_limi
 
 static tarn_status memory_register(struct transport_domain *d, const struct transport_memory_config *config,
                                    struct transport_memory **memory_p) {
-    (void)config;
+    if (config->dmabuf) return TARN_ENOTSUP;
     *memory_p = xcalloc(1, sizeof(**memory_p));
     (*memory_p)->domain = d;
     return TARN_OK;
@@ -76,9 +76,25 @@ static void memory_deregister(struct transport_memory **memory_p) {
     free(*memory_p);
     *memory_p = NULL;
 }
+static bool listener_lent(const struct transport_listener *l, const struct transport_memory *m,
+                          uint32_t below_epoch) {
+    (void)l, (void)m, (void)below_epoch; /* peers ask for every transfer */
+    return false;
+}
 static tarn_status key_pack(struct transport_memory *m, bool writable, struct buf *out) {
     (void)m, (void)writable, (void)out;
     return TARN_OK;
+}
+static uint64_t memory_version(const struct transport_memory *m) {
+    (void)m;
+    return 0;
+}
+static tarn_status listener_uri(const struct transport_listener *l, struct buf *out) {
+    (void)l, (void)out; /* it may be bound to every address, or be reached by a name */
+    return TARN_ENOTSUP;
+}
+static void describe(const struct transport_domain *d, struct buf *out) {
+    (void)d, (void)out; /* its counters say all */
 }
 static tarn_status key_unpack(struct transport_endpoint *e, const struct transport_key_config *config,
                               struct transport_key **key_p) {
@@ -108,6 +124,7 @@ const struct transport_ops transport_tcp = {
     .domain_close = domain_close,
     .memory_register = memory_register,
     .key_pack = key_pack,
+    .memory_version = memory_version,
     .key_unpack = key_unpack,
     .key_map = key_map,
     .key_check = key_check,
@@ -115,9 +132,11 @@ const struct transport_ops transport_tcp = {
     .memory_deregister = memory_deregister,
     .listen = tcp_listen,
     .listener_port = tcp_listener_port,
+    .listener_uri = listener_uri,
     .listener_stats = tcp_listener_stats,
     .listener_stats_reset = tcp_listener_stats_reset,
     .listener_fence = tcp_listener_fence,
+    .listener_lent = listener_lent,
     .listener_close = tcp_listener_close,
     .connect = tcp_connect,
     .endpoint_status = tcp_endpoint_status,
@@ -125,4 +144,5 @@ const struct transport_ops transport_tcp = {
     .submit = tcp_submit,
     .progress = tcp_progress,
     .arm = tcp_arm,
+    .describe = describe,
 };

@@ -62,7 +62,7 @@ static double run_memcpy(uint64_t size, double seconds) {
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "tcp";
     double seconds = argc > 3 ? atof(argv[3]) : 1;
-    world_init(&w, POOL_BYTES);
+    world_init(&w, "tcp", POOL_BYTES);
     w.threads = argc > 4 ? (unsigned)atoi(argv[4]) : 2;
     w.idle_timeout_ms = 10000;
     world_start(&w, false);

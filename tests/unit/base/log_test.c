@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdlib.h>
+#include <syslog.h>
 #include <unistd.h>
 
 #include "../test.h"
@@ -28,6 +30,23 @@ static struct buf slurp(const char *file) {
     fclose(f);
     buf_append_char(&b, '\0');
     return b;
+}
+
+/* Instead of those of the C library: what would have gone to the system's log. */
+static char said[3][64];
+static int priorities[3], facility, n_said;
+
+void openlog(const char *ident, int option, int f) {
+    facility = f;
+    CHECK_STR(ident, "a-name");
+}
+void syslog(int priority, const char *format, ...) {
+    va_list ap;
+    va_start(ap, format);
+    CHECK(n_said < 3);
+    vsnprintf(said[n_said], sizeof(said[0]), format, ap);
+    priorities[n_said++] = priority;
+    va_end(ap);
 }
 
 TEST(log_lines_look_like_those_of_redis) {
@@ -132,6 +151,27 @@ TEST(clocks_run_forward) {
     CHECK(clock_mono_ns() >= mono && clock_boot_ns() >= boot);
     CHECK(boot + 1000000 >= mono); /* BOOTTIME is MONOTONIC plus what the machine slept */
     CHECK(clock_mono_ms() >= mono / 1000000 && clock_mono_us() >= mono / 1000);
+}
+
+/* The last one: there is no way back. */
+TEST(lines_go_to_syslog_too) {
+    choose_paths();
+    CHECK(log_open(path));
+    log_syslog("a-name", LOG_LOCAL3);
+    log_notice("one %d%%", 1);
+    log_debug("not at this level");
+    log_warning("two\nlines");
+    CHECK(log_open(NULL));
+    CHECK_EQ(facility, LOG_LOCAL3);
+    CHECK_EQ(n_said, 2);
+    CHECK_STR(said[0], "one 1%");
+    CHECK_STR(said[1], "two lines");
+    CHECK_EQ(priorities[0], LOG_NOTICE);
+    CHECK_EQ(priorities[1], LOG_WARNING);
+    struct buf b = slurp(path);
+    CHECK(strstr(b.data, "* one 1%\n") != NULL);
+    buf_free(&b);
+    unlink(path);
 }
 
 TEST_MAIN()

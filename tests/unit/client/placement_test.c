@@ -27,22 +27,60 @@ static const char good[] = "*7\r\n:9\r\n:128\r\n:5000\r\n:4294967295\r\n*1\r\n*2
 
 TEST(two_extents) {
     struct placement p;
-    CHECK_EQ(placement_of_get(&arena, decode(good, sizeof(good) - 1), 10000000000, 0, &p), TARN_OK);
+    CHECK_EQ(placement_of_get(&arena, decode(good, sizeof(good) - 1), 10000000000, &p), TARN_OK);
     CHECK_EQ(p.version, 9);
     CHECK_EQ(p.size, 128);
     CHECK_EQ(p.crc, 4294967295);
-    CHECK_EQ(p.n_parts, 2);
-    CHECK_EQ(p.parts[1].extent.segment, 2);
-    CHECK_EQ(p.parts[0].extent.offset, 4096);
+    CHECK_EQ(p.replicas, 1);
+    const struct engine_part *parts = placement_now(&p)->parts;
+    CHECK_EQ(placement_now(&p)->n_parts, 2);
+    CHECK_EQ(parts[1].extent.segment, 2);
+    CHECK_EQ(parts[0].extent.offset, 4096);
     CHECK_EQ(p.lease_end, 10000 + 5000 - 6); /* 1 ms and 0.1 % less */
     struct engine_part out[EXTENTS_MAX];
-    CHECK_EQ(placement_slice(p.parts, 2, 90, 20, out), 2);
+    CHECK_EQ(placement_slice(parts, 2, 90, 20, out), 2);
     CHECK_EQ(out[0].sub_offset, 90);
     CHECK_EQ(out[0].sub_length, 10);
     CHECK_EQ(out[1].sub_offset, 0);
     CHECK_EQ(out[1].sub_length, 10);
-    CHECK_EQ(placement_slice(p.parts, 2, 100, 28, out), 1);
+    CHECK_EQ(placement_slice(parts, 2, 100, 28, out), 1);
     CHECK_EQ(out[0].extent.segment, 2);
+}
+
+/* 88 bytes: number 9, lease 5000, a CRC, extent 1:7 4096+100, grant. */
+#define PACKED(lease, flags, zero, length)                                                                   \
+    "$88\r\n\x09\0\0\0\0\0\0\0" lease flags "\xff\xff\xff\xff" zero                                          \
+    "\x01\0\0\0\x07\0\0\0\0\x10\0\0\0\0\0\0" length GRANT "\r\n"
+#define LEASE  "\x88\x13\0\0"
+#define ONE    "\x01\0\0\0"
+#define ZERO   "\0\0\0\0"
+#define LENGTH "\x64\0\0\0\0\0\0\0"
+
+TEST(the_short_form) {
+    static const char text[] = PACKED(LEASE, ONE, ZERO, LENGTH), plain[] = PACKED(LEASE, ZERO, ZERO, LENGTH);
+    struct placement p;
+    CHECK_EQ(placement_of_get(&arena, decode(text, sizeof(text) - 1), 10000000000, &p), TARN_OK);
+    CHECK(p.version == 9 && p.size == 100 && p.crc == 4294967295 && p.replicas == 1 && p.value == NULL);
+    CHECK_EQ(p.lease_end, 10000 + 5000 - 6);
+    const struct replica *r = placement_now(&p);
+    CHECK(r->tier == REPLICA_MEMORY && r->n_parts == 1);
+    const struct grant_extent *x = &r->parts[0].extent;
+    CHECK(x->segment == 1 && x->segment_epoch == 7 && x->offset == 4096 && x->length == 100);
+    CHECK(r->parts[0].sub_length == 100 && memcmp(r->parts[0].grant, GRANT, GRANT_SIZE) == 0);
+    CHECK_EQ(placement_of_get(&arena, decode(plain, sizeof(plain) - 1), 0, &p), TARN_OK);
+    CHECK_EQ(p.crc, -1);
+    CHECK_EQ(placement_of_put(&arena, decode(text, sizeof(text) - 1), 100, &p), TARN_OK);
+    CHECK(p.token == 9 && p.replicas == 1);
+    CHECK_EQ(placement_of_put(&arena, decode(text, sizeof(text) - 1), 101, &p), TARN_EPROTO);
+    CHECK_EQ(p.replicas, 0);
+    static const char zero[] = PACKED(LEASE, ONE, ONE, LENGTH), flags[] = PACKED(LEASE, LEASE, ZERO, LENGTH),
+                      empty[] = PACKED(LEASE, ONE, ZERO, ZERO ZERO),
+                      huge[] = PACKED(LEASE, ONE, ZERO, ZERO "\0\0\x01\0"), small[] = "$3\r\nabc\r\n";
+    CHECK_EQ(placement_of_get(&arena, decode(zero, sizeof(zero) - 1), 0, &p), TARN_EPROTO);
+    CHECK_EQ(placement_of_get(&arena, decode(flags, sizeof(flags) - 1), 0, &p), TARN_EPROTO);
+    CHECK_EQ(placement_of_get(&arena, decode(empty, sizeof(empty) - 1), 0, &p), TARN_EPROTO);
+    CHECK_EQ(placement_of_get(&arena, decode(huge, sizeof(huge) - 1), 0, &p), TARN_EPROTO);
+    CHECK_EQ(placement_of_get(&arena, decode(small, sizeof(small) - 1), 0, &p), TARN_EPROTO);
 }
 
 TEST(leases_never_end_late) {
@@ -54,14 +92,66 @@ TEST(leases_never_end_late) {
 TEST(inline_values) {
     static const char text[] = "*7\r\n:1\r\n:3\r\n:0\r\n:-1\r\n*0\r\n$3\r\nabc\r\n$-1\r\n";
     struct placement p;
-    CHECK_EQ(placement_of_get(&arena, decode(text, sizeof(text) - 1), 0, 0, &p), TARN_OK);
+    CHECK_EQ(placement_of_get(&arena, decode(text, sizeof(text) - 1), 0, &p), TARN_OK);
     CHECK_EQ(p.crc, -1);
     CHECK_BYTES(p.value, p.size, "abc");
 }
 
+#define EXTENT(segment, length) "*5\r\n:" segment "\r\n:7\r\n:0\r\n:" length "\r\n$40\r\n" GRANT "\r\n"
+
+/* What can be read stays, in the server's order; what makes no sense to us is left out. */
+TEST(replicas_of_all_tiers) {
+    static const char text[] = "*7\r\n:1\r\n:100\r\n:5000\r\n:7\r\n*5\r\n"
+                               "*2\r\n$4\r\nfile\r\n*1\r\n*2\r\n$6\r\n/d/k.1\r\n:100\r\n"
+                               "*2\r\n$6\r\nmemory\r\n*1\r\n" EXTENT("1", "99") /* of another size */
+        "*2\r\n$4\r\ntape\r\n*1\r\n:1\r\n"
+        "*2\r\n$3\r\nssd\r\n*1\r\n" EXTENT("3", "100") "*2\r\n$6\r\nmemory\r\n*2\r\n" EXTENT("4", "60")
+            EXTENT("5", "40") "$-1\r\n$-1\r\n";
+    struct placement p;
+    CHECK_EQ(placement_of_get(&arena, decode(text, sizeof(text) - 1), 0, &p), TARN_OK);
+    CHECK_EQ(p.replicas, 3);
+    CHECK_EQ(p.at, 0);
+    CHECK_EQ(p.replica[0].tier, REPLICA_FILE);
+    CHECK_STR(p.replica[0].path, "/d/k.1");
+    CHECK_EQ(p.replica[1].tier, REPLICA_SSD);
+    CHECK_EQ(p.replica[1].parts[0].extent.segment, 3);
+    CHECK_EQ(p.replica[2].tier, REPLICA_MEMORY);
+    CHECK_EQ(p.replica[2].n_parts, 2);
+}
+
+TEST(more_replicas_than_anybody_has) {
+    struct buf text = {0};
+    buf_printf(&text, "*7\r\n:1\r\n:100\r\n:5000\r\n:7\r\n*40\r\n");
+    for (int i = 0; i < 40; i++) buf_printf(&text, "*2\r\n$3\r\nssd\r\n*1\r\n" EXTENT("3", "100"));
+    buf_printf(&text, "$-1\r\n$-1\r\n");
+    struct placement p;
+    CHECK_EQ(placement_of_get(&arena, decode(text.data, text.len), 0, &p), TARN_OK);
+    CHECK_EQ(p.replicas, REPLICAS_MAX);
+    buf_clear(&text);
+    buf_printf(&text, "*2\r\n:1\r\n*40\r\n");
+    for (int i = 0; i < 40; i++) buf_printf(&text, "*2\r\n$6\r\nmemory\r\n*1\r\n" EXTENT("3", "100"));
+    CHECK_EQ(placement_of_put(&arena, decode(text.data, text.len), 100, &p), TARN_EPROTO);
+    buf_free(&text);
+}
+
+TEST(files_lie_where_they_should) {
+    static const char *const bad[] = {"relative", "/a/../b", "/../etc", ""};
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct buf text = {0};
+        buf_printf(&text,
+                   "*7\r\n:1\r\n:100\r\n:5000\r\n:7\r\n*1\r\n*2\r\n$4\r\nfile\r\n*1\r\n*2\r\n$%zu\r\n%s\r\n:"
+                   "100\r\n$-1\r\n$-1"
+                   "\r\n",
+                   strlen(bad[i]), bad[i]);
+        struct placement p;
+        CHECK_EQ(placement_of_get(&arena, decode(text.data, text.len), 0, &p), TARN_EPROTO);
+        buf_free(&text);
+    }
+}
+
 TEST(a_miss_and_errors) {
     struct placement p;
-    CHECK_EQ(placement_of_get(&arena, decode("$-1\r\n", 5), 0, 0, &p), TARN_ENOTFOUND);
+    CHECK_EQ(placement_of_get(&arena, decode("$-1\r\n", 5), 0, &p), TARN_ENOTFOUND);
     static const char busy[] = "-PUTBUSY later\r\n";
     CHECK_EQ(placement_of_put(&arena, decode(busy, sizeof(busy) - 1), 100, &p), TARN_EBUSY);
     CHECK_EQ(placement_of_put(&arena, decode("*-1\r\n", 5), 100, &p), TARN_EEXISTS);
@@ -80,10 +170,12 @@ TEST(damaged_answers) {
             text[i] = (char)(text[i] ^ (1 << bit));
             const struct answer *a = decode(text, sizeof(good) - 1);
             struct placement p;
-            if (a == NULL || placement_of_get(&arena, a, 0, 0, &p) != TARN_OK) continue;
+            if (a == NULL || placement_of_get(&arena, a, 0, &p) != TARN_OK) continue;
+            if (p.value != NULL) continue;
+            const struct replica *r = placement_now(&p);
             uint64_t total = 0;
-            for (size_t k = 0; k < p.n_parts; k++) total += p.parts[k].extent.length;
-            CHECK(p.value != NULL || (total == p.size && p.n_parts <= EXTENTS_MAX));
+            for (size_t k = 0; k < r->n_parts; k++) total += r->parts[k].extent.length;
+            CHECK(total == p.size && r->n_parts <= EXTENTS_MAX);
         }
         arena_reset(&arena);
     }

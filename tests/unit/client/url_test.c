@@ -5,40 +5,45 @@
 
 struct parsed {
     tarn_options o;
-    char *host, *port;
+    struct whereabouts m;
 };
 
 static tarn_status parse(const char *url, struct parsed *p) {
     *p = (struct parsed){0};
     url_options_copy(&p->o, NULL);
-    return url_parse(url, &p->o, &p->host, &p->port);
+    return url_parse(url, &p->o, &p->m);
 }
 
 static void done(struct parsed *p) {
     url_options_free(&p->o);
-    free(p->host);
-    free(p->port);
+    master_free(&p->m);
 }
 
 TEST(plain_host_gets_the_default_port) {
     struct parsed p;
     CHECK_EQ(parse("tarn://example.org", &p), TARN_OK);
-    CHECK_STR(p.host, "example.org");
-    CHECK_STR(p.port, "6479");
+    CHECK_STR(p.m.host, "example.org");
+    CHECK_STR(p.m.port, "6479");
     CHECK(p.o.user == NULL && p.o.password == NULL);
     done(&p);
 }
 
 TEST(user_password_and_options) {
     struct parsed p;
-    CHECK_EQ(parse("TARN://a%40b:p%3Aw%2f@[::1]:7000/?transport=tcp&verify=0&batch_keys=16&name=x%20y", &p),
+    CHECK_EQ(parse("TARN://a%40b:p%3Aw%2f@[::1]:7000/"
+                   "?transport=tcp&verify=0&batch_keys=16&name=x%20y&rack=r%2F1&failover_ms=70&module_path=/"
+                   "a:/b%20c",
+                   &p),
              TARN_OK);
-    CHECK_STR(p.host, "::1");
-    CHECK_STR(p.port, "7000");
+    CHECK_STR(p.m.host, "::1");
+    CHECK_STR(p.m.port, "7000");
     CHECK_STR(p.o.user, "a@b");
     CHECK_STR(p.o.password, "p:w/");
     CHECK_STR(p.o.transport, "tcp");
     CHECK_STR(p.o.name, "x y");
+    CHECK_STR(p.o.rack, "r/1");
+    CHECK_STR(p.o.module_path, "/a:/b c");
+    CHECK_EQ(p.o.failover_ms, 70);
     CHECK_EQ(p.o.verify, 0);
     CHECK_EQ(p.o.batch_keys, 16);
     done(&p);
@@ -49,6 +54,78 @@ TEST(password_without_user) {
     CHECK_EQ(parse("tarn://:secret@h:1", &p), TARN_OK);
     CHECK(p.o.user == NULL);
     CHECK_STR(p.o.password, "secret");
+    done(&p);
+}
+
+TEST(the_options_password_with_the_urls_user) {
+    struct parsed p = {0};
+    tarn_options o;
+    tarn_options_init(&o);
+    o.password = "from a file";
+    url_options_copy(&p.o, &o);
+    CHECK_EQ(url_parse("tarn://bob@h", &p.o, &p.m), TARN_OK);
+    CHECK_STR(p.o.user, "bob");
+    CHECK_STR(p.o.password, "from a file");
+    done(&p);
+}
+
+TEST(sentinels) {
+    struct parsed p;
+    CHECK_EQ(parse("tarn+sentinel://u:p@a:1,b,[::1]:3/my%20pool?retries=5", &p), TARN_OK);
+    CHECK_EQ(p.m.n, 3);
+    CHECK(p.m.host == NULL);
+    CHECK_STR(p.m.name, "my pool");
+    CHECK_STR(p.m.sentinel[0].host, "a");
+    CHECK_STR(p.m.sentinel[0].port, "1");
+    CHECK_STR(p.m.sentinel[1].port, "26379");
+    CHECK_STR(p.m.sentinel[2].host, "::1");
+    CHECK_STR(p.o.password, "p");
+    CHECK_EQ(p.o.retries, 5);
+    done(&p);
+}
+
+TEST(tls) {
+    struct parsed p;
+    CHECK_EQ(
+        parse(
+            "tarns://h:7?tls_ca_file=/a%20b&tls_ca_dir=/d&tls_cert_file=/c&tls_key_file=/k&tls_server_name=n"
+            "&tls_verify=no&tls_verify=yes",
+            &p),
+        TARN_OK);
+    CHECK(p.m.tls && p.m.secure.context == NULL);
+    CHECK_STR(p.m.port, "7");
+    CHECK_STR(p.o.tls_ca_file, "/a b");
+    CHECK_STR(p.o.tls_ca_dir, "/d");
+    CHECK_STR(p.o.tls_cert_file, "/c");
+    CHECK_STR(p.o.tls_key_file, "/k");
+    CHECK_STR(p.o.tls_server_name, "n");
+    CHECK_EQ(p.o.tls_verify, 1);
+    done(&p);
+    CHECK_EQ(parse("TARNS+sentinel://u:p@a,[::1]:3/pool?tls_verify=no", &p), TARN_OK);
+    CHECK(p.m.tls);
+    CHECK_EQ(p.m.n, 2);
+    CHECK_STR(p.m.sentinel[0].port, "26379");
+    CHECK_EQ(p.o.tls_verify, 0);
+    CHECK(p.o.tls_ca_file == NULL);
+    done(&p);
+    CHECK_EQ(parse("tarn://h", &p), TARN_OK);
+    CHECK(!p.m.tls && p.o.tls_verify == 1);
+    done(&p);
+}
+
+/* A setting that does nothing would look as if it protected something. */
+TEST(tls_options_want_tls) {
+    struct parsed p = {0};
+    tarn_options o;
+    tarn_options_init(&o);
+    o.tls_ca_file = "/ca";
+    url_options_copy(&p.o, &o);
+    CHECK_EQ(url_parse("tarn://h", &p.o, &p.m), TARN_EINVAL);
+    CHECK(strstr(tarn_last_error(), "tarns://") != NULL);
+    CHECK_EQ(url_parse("tarns://h?tls_key_file=/k", &p.o, &p.m), TARN_EINVAL);
+    CHECK(strstr(tarn_last_error(), "tls_cert_file is missing") != NULL);
+    CHECK_EQ(url_parse("tarns://h?tls_cert_file=/c", &p.o, &p.m), TARN_OK); /* the key is there by now */
+    CHECK_STR(p.o.tls_ca_file, "/ca");
     done(&p);
 }
 
@@ -76,7 +153,23 @@ TEST(bad_urls_are_refused) {
         "tarn://h?name=%00",
         "tarn://us%er@h",
         "tarn://h?max_lanes=0",
+        "tarn://h?failover_ms=0",
         "tarn://h?batch_keys=99999999999999999999",
+        "tarns:/h",
+        "tarn://h?tls_verify=no",
+        "tarn://h?tls_server_name=x",
+        "tarns://h?tls_verify=1",
+        "tarns://h?tls_verify=",
+        "tarns://h?tls_cert_file=/c",
+        "tarns://h?tls_key=/c",
+        "tarns+sentinel://h",
+        "tarn+sentinel://h/n?tls_ca_dir=/d",
+        "tarn+sentinel://h",
+        "tarn+sentinel://h/",
+        "tarn+sentinel:///name",
+        "tarn+sentinel://h,:3/name",
+        "tarn+sentinel://h,/name?x=1",
+        "tarn+sentinel://a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q/name",
     };
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         struct parsed p;

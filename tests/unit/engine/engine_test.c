@@ -31,8 +31,9 @@ TEST(segments_are_known_until_something_changes) {
     CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
     CHECK(engine_segment_known(e, 4, 2));
     CHECK(!engine_segment_known(e, 4, 3));
-    CHECK_EQ(engine_check_epoch(e, 4, 2), TARN_OK);
-    CHECK_EQ(engine_check_epoch(e, 4, 3), TARN_ESTALE);
+    CHECK_EQ(engine_check(e, 4, 2, &s), TARN_ESTALE); /* nothing of it is mapped */
+    CHECK_EQ(engine_check(e, 4, 3, &s), TARN_ESTALE);
+    CHECK(!engine_attach(e, 4, 2, false));
     engine_session_changed(e);
     CHECK(!engine_segment_known(e, 4, 2));
     s.epoch = 3;
@@ -61,7 +62,7 @@ TEST(operations_that_make_no_sense) {
     parts[3].extent.segment_epoch = 1; /* another epoch */
     ops[4].lease_end_boot_ms = 1;      /* long over */
     ops[5].n_parts = 0;
-    CHECK_EQ(engine_run(e, ops, 6, clock_boot_ms() + 1000), TARN_OK);
+    CHECK_EQ(engine_run(e, ops, 6, clock_boot_ms() + 60000), TARN_OK);
     CHECK_EQ(ops[0].status, TARN_EINVAL);
     CHECK_EQ(ops[1].status, TARN_EINVAL);
     CHECK_EQ(ops[2].status, TARN_ENOSEGMENT);
@@ -74,6 +75,27 @@ TEST(operations_that_make_no_sense) {
     CHECK_EQ(engine_run(e, &op, 1, clock_boot_ms() + 150),
              TARN_OK); /* nobody there: tries, until the deadline */
     CHECK(op.status == TARN_ETIMEOUT || op.status == TARN_ECLOSED);
+    engine_destroy(&e);
+}
+
+TEST(runs_end_when_another_thread_says_so) {
+    bool stop = true;
+    struct engine_config c;
+    engine_config_init(&c);
+    c.stop = &stop;
+    struct engine *e;
+    CHECK_EQ(engine_create(&c, &e), TARN_OK);
+    struct engine_segment s = {.id = 4, .epoch = 2, .size = 4096, .tcp_host = "127.0.0.1", .tcp_port = 1};
+    CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
+    char data[100];
+    uint8_t grant[GRANT_SIZE] = {0};
+    struct iovec iov = {data, 100};
+    struct engine_part part = {{4, 2, 0, 100}, grant, 0, 100};
+    struct engine_op op = {.parts = &part, .n_parts = 1, .iov = &iov, .n_iov = 1};
+    uint64_t start = clock_mono_ms();
+    CHECK_EQ(engine_run(e, &op, 1, 0), TARN_OK);
+    CHECK_EQ(op.status, TARN_ECANCELED); /* it would have been tried again and again */
+    CHECK(clock_mono_ms() - start < 30000);
     engine_destroy(&e);
 }
 

@@ -11,7 +11,7 @@
 
 static struct pool_config config(uint64_t size) {
     log_set_level(LOG_LEVEL_NOTHING);
-    return (struct pool_config){.name = "s1", .id = 3, .segment_epoch = 9, .size = size, .numa_node = -1};
+    return (struct pool_config){.name = "s1", .size = size, .numa_node = -1};
 }
 
 static bool all_zero(const char *p, uint64_t n) {
@@ -45,27 +45,130 @@ TEST(a_memfd_is_zero_sealed_private_and_aligned) {
     CHECK(p == NULL);
 }
 
+static struct segment_header *map_header(const struct pool *p) {
+    struct segment_header *map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, pool_fd(p, false), 0);
+    CHECK(map != MAP_FAILED);
+    return map;
+}
+
 TEST(the_header_says_what_this_is) {
     struct pool_config c = config(8192);
     struct pool *p;
     const char *why;
     CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
-    struct segment_header *map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, pool_fd(p, false), 0);
-    CHECK(map != MAP_FAILED);
+    struct segment_header *map = map_header(p);
     CHECK(segment_header_valid(map));
-    CHECK_EQ(map->segment_id, 3);
+    CHECK_EQ(map->segment_id, 0); /* nobody's yet */
+    CHECK_EQ(segment_header_segment_epoch(map), 0);
     CHECK_EQ(map->size, 8192);
     CHECK_STR(map->name, "s1");
-    CHECK_EQ(segment_header_segment_epoch(map), 9);
+    CHECK_EQ(segment_header_instance(map), 1);
+    CHECK(memcmp(map->content, pool_get_info(p)->content, SEGMENT_CONTENT_SIZE) == 0);
+    pool_serve(p, 3, 9, 2);
+    CHECK(segment_header_valid(map));
+    CHECK_EQ(map->segment_id, 3);
+    CHECK_EQ(map->epoch, 9);
+    CHECK(segment_header_unchanged(map, 2, 9));
     pool_set_epochs(p, 4, 10);
     CHECK(segment_header_unchanged(map, 4, 10));
     CHECK(!segment_header_unchanged(map, 3, 10));
     struct segment_header copy = *map;
     copy.size++;
     CHECK(!segment_header_valid(&copy));
+    copy = *map;
+    copy.version = 1;
+    copy.crc = segment_header_crc(&copy);
+    CHECK(!segment_header_valid(&copy));
+    pool_retire(p);
+    CHECK_EQ(segment_header_segment_epoch(map), 0);
+    CHECK_EQ(map->epoch, 9);
+    pool_serve(p, 4, 11, 4);
+    CHECK(segment_header_valid(map) && map->segment_id == 4);
     pool_close(&p);
     CHECK_EQ(segment_header_segment_epoch(map), 0); /* who still maps it knows that nobody is there */
     munmap(map, 4096);
+}
+
+TEST(two_contents_have_two_names) {
+    struct pool_config c = config(8192);
+    struct pool *p, *q;
+    const char *why;
+    CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
+    CHECK_EQ(pool_open(&c, &q, &why), TARN_OK);
+    CHECK(memcmp(pool_get_info(p)->content, pool_get_info(q)->content, SEGMENT_CONTENT_SIZE) != 0);
+    pool_close(&p);
+    pool_close(&q);
+}
+
+static uint64_t memory_of(const struct pool *p) {
+    struct stat st;
+    CHECK_EQ(fstat(pool_fd(p, true), &st), 0);
+    return (uint64_t)st.st_blocks * 512;
+}
+
+/* A peer that was given the memory keeps what it maps; the addresses stay ours. */
+static void discard_and_revive(struct pool_config c, bool other_memory) {
+    struct pool *p;
+    const char *why;
+    uint8_t content[SEGMENT_CONTENT_SIZE];
+    CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
+    pool_serve(p, 3, 9, 2);
+    char *base = pool_base(p);
+    memset(base, 7, c.size);
+    char *peer = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, pool_fd(p, true), 0);
+    CHECK(peer != MAP_FAILED);
+    memcpy(content, pool_get_info(p)->content, sizeof(content));
+    CHECK(memory_of(p) >= c.size);
+    pool_discard(p);
+    CHECK(memory_of(p) <= 65536);
+    CHECK(memcmp(content, pool_get_info(p)->content, sizeof(content)) != 0);
+    CHECK_EQ(segment_header_segment_epoch((struct segment_header *)peer), 0);
+    CHECK_EQ(base[0], 0);
+    base[0] = 1; /* who is slow does not fault */
+    memcpy(content, pool_get_info(p)->content, sizeof(content));
+    if (!other_memory) base[0] = 0;
+    CHECK_EQ(pool_revive(p, other_memory, &why), TARN_OK);
+    CHECK(pool_base(p) == base);
+    CHECK(all_zero(base, c.size));
+    CHECK(segment_header_valid(pool_header(p)));
+    CHECK(memcmp(content, pool_get_info(p)->content, sizeof(content)) == 0);
+    CHECK(memcmp(content, pool_header(p)->content, sizeof(content)) == 0);
+    pool_serve(p, 4, 10, 2);
+    peer[4096] = 5;
+    CHECK_EQ(base[0], other_memory ? 0 : 5);
+    CHECK_EQ(segment_header_segment_epoch((struct segment_header *)peer), other_memory ? 0 : 10);
+    munmap(peer, 8192);
+    pool_close(&p);
+}
+
+TEST(discarded_memory_goes_back_and_comes_back_empty) {
+    struct pool_config c = config(4u << 20);
+    c.populate = true;
+    discard_and_revive(c, false);
+    discard_and_revive(c, true);
+    c.huge = true;
+    c.size = 3u << 20;
+    discard_and_revive(c, true);
+}
+
+TEST(a_discarded_file_too) {
+    char dir[] = "/tmp/tarn-pool-XXXXXX", path[64];
+    CHECK(mkdtemp(dir) != NULL);
+    snprintf(path, sizeof(path), "%s/pool", dir);
+    struct pool_config c = config(1u << 20);
+    c.path = path;
+    struct pool *p;
+    const char *why;
+    for (int other = 0; other < 2; other++) {
+        discard_and_revive(c, other);
+        CHECK_EQ(pool_open(&c, &p, &why), TARN_OK); /* what it became is what is found */
+        CHECK(pool_get_info(p)->warm);
+        CHECK_EQ(pool_get_info(p)->old_id, 4);
+        CHECK_EQ(pool_get_info(p)->old_segment_epoch, 10);
+        pool_close(&p);
+        unlink(path);
+    }
+    rmdir(dir);
 }
 
 TEST(sizes_and_nodes_that_make_no_sense) {
@@ -113,22 +216,35 @@ TEST(a_pool_file_is_kept_and_locked) {
     CHECK_EQ(stat(path, &st), 0);
     CHECK_EQ(st.st_mode & 0777, 0600);
     CHECK_EQ(pool_open(&c, &q, &why), TARN_EBUSY);
-    pool_set_epochs(p, 21, 9);
+    pool_serve(p, 3, 9, 21);
     memset(pool_base(p), 5, c.size);
+    uint8_t content[SEGMENT_CONTENT_SIZE];
+    memcpy(content, pool_get_info(p)->content, sizeof(content));
     pool_close(&p);
 
-    c.segment_epoch = 10; /* the same segment again */
+    c.name = "another"; /* the same segment again: name and id are not known at that time */
     CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
     CHECK(pool_get_info(p)->warm);
     CHECK(pool_get_info(p)->same_boot);
+    CHECK_EQ(pool_get_info(p)->old_id, 3);
     CHECK_EQ(pool_get_info(p)->old_segment_epoch, 9);
     CHECK_EQ(pool_get_info(p)->old_master_epoch, 21);
+    CHECK(memcmp(content, pool_get_info(p)->content, sizeof(content)) == 0);
     CHECK_EQ(((char *)pool_base(p))[c.size - 1], 5);
+    CHECK_STR(pool_header(p)->name, "another");
+    CHECK_EQ(segment_header_segment_epoch(pool_header(p)), 0);
+    CHECK_EQ(segment_header_instance(pool_header(p)), 2);
+    pool_close(&p); /* never served: the next one still learns what it was */
+    CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
+    CHECK_EQ(pool_get_info(p)->old_id, 3);
+    CHECK_EQ(pool_get_info(p)->old_segment_epoch, 9);
+    CHECK(memcmp(content, pool_get_info(p)->content, sizeof(content)) == 0);
     pool_close(&p);
 
     c.size *= 2; /* another one: nothing of the old may be read */
     CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
     CHECK(!pool_get_info(p)->warm);
+    CHECK(memcmp(content, pool_get_info(p)->content, sizeof(content)) != 0);
     CHECK(all_zero(pool_base(p), c.size));
     memset(pool_base(p), 5, c.size);
     pool_close(&p);
@@ -143,7 +259,85 @@ TEST(a_pool_file_is_kept_and_locked) {
     CHECK_EQ(symlink(path, link), 0); /* O_NOFOLLOW */
     c.path = link;
     CHECK_EQ(pool_open(&c, &p, &why), TARN_EIO);
+    c.path = dir;
+    CHECK(pool_open(&c, &p, &why) != TARN_OK);
     unlink(link);
+    unlink(path);
+    rmdir(dir);
+}
+
+TEST(after_a_start_of_the_machine_the_content_is_another) {
+    char dir[] = "/tmp/tarn-pool-XXXXXX", path[64];
+    CHECK(mkdtemp(dir) != NULL);
+    snprintf(path, sizeof(path), "%s/pool", dir);
+    struct pool_config c = config(8192);
+    c.path = path;
+    struct pool *p;
+    const char *why;
+    CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
+    pool_serve(p, 3, 9, 21);
+    memset(pool_base(p), 5, c.size);
+    pool_close(&p);
+    struct segment_header h;
+    int fd = open(path, O_RDWR);
+    CHECK_EQ(pread(fd, &h, sizeof(h), 0), (ssize_t)sizeof(h));
+    h.boot_id[0] ^= 1;
+    h.crc = segment_header_crc(&h);
+    CHECK_EQ(pwrite(fd, &h, sizeof(h), 0), (ssize_t)sizeof(h));
+    close(fd);
+    CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
+    CHECK(pool_get_info(p)->warm && !pool_get_info(p)->same_boot);
+    CHECK(memcmp(h.content, pool_get_info(p)->content, SEGMENT_CONTENT_SIZE) != 0);
+    CHECK_EQ(((char *)pool_base(p))[0], 5);
+    CHECK_EQ(pool_get_info(p)->old_segment_epoch, 9);
+    pool_close(&p);
+    CHECK_EQ(pool_open(&c, &p, &why), TARN_OK); /* from here on it is ours again */
+    CHECK(pool_get_info(p)->same_boot);
+    pool_close(&p);
+    unlink(path);
+    rmdir(dir);
+}
+
+/* A peer of a host that is no more: a process, or here a mapping made by way of its descriptor. */
+TEST(who_still_maps_a_file_of_before_is_known) {
+    char dir[] = "/tmp/tarn-pool-XXXXXX", path[64];
+    CHECK(mkdtemp(dir) != NULL);
+    snprintf(path, sizeof(path), "%s/pool", dir);
+    struct pool_config c = config(8192);
+    c.path = path;
+    struct pool *p;
+    const char *why;
+    CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
+    pool_serve(p, 3, 9, 21);
+    CHECK(!pool_strangers(p));
+    char *writer = mmap(NULL, 12288, PROT_READ | PROT_WRITE, MAP_SHARED, pool_fd(p, true), 0);
+    char *reader = mmap(NULL, 12288, PROT_READ, MAP_SHARED, pool_fd(p, false), 0);
+    CHECK(writer != MAP_FAILED && reader != MAP_FAILED);
+    CHECK(!pool_strangers(p)); /* our own */
+    pool_close(&p);
+
+    CHECK_EQ(pool_open(&c, &p, &why), TARN_OK); /* the mapping does not keep its lock */
+    CHECK(pool_get_info(p)->warm);
+    CHECK(pool_strangers(p));
+    char *mine = mmap(NULL, 12288, PROT_READ | PROT_WRITE, MAP_SHARED, pool_fd(p, true), 0);
+    CHECK(mine != MAP_FAILED);
+    munmap(writer, 12288);
+    CHECK(!pool_strangers(p)); /* readers do no harm, and those of this process are known otherwise */
+    pool_discard(p);
+    CHECK_EQ(pool_revive(p, true, &why), TARN_OK);
+    mine[4096] = 1;
+    CHECK_EQ(((char *)pool_base(p))[0], 0);
+    pool_close(&p);
+
+    c.size = 4096; /* not kept; who maps the old one does not fault */
+    CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
+    CHECK(!pool_get_info(p)->warm && !pool_strangers(p));
+    mine[8192] = 1;
+    CHECK_EQ(reader[8192], 1);
+    CHECK(all_zero(pool_base(p), c.size));
+    pool_close(&p);
+    munmap(mine, 12288);
+    munmap(reader, 12288);
     unlink(path);
     rmdir(dir);
 }

@@ -230,6 +230,20 @@ TEST(parse_big_as_last_argument_needs_no_more_bytes) {
     resp_parser_free(&p);
 }
 
+/* The name of the command is as likely to be large as any other argument. */
+TEST(parse_big_shows_nothing_of_earlier_requests) {
+    struct resp_limits l = redis;
+    l.big_min = 5;
+    struct resp_parser p = {0};
+    size_t used;
+    CHECK_EQ(resp_parse(&p, &l, "FLUSHALL now\r\n", 14, &used), RESP_REQUEST);
+    CHECK_EQ(p.argc, 2);
+    CHECK_EQ(resp_parse(&p, &l, "*2\r\n$8\r\n", 8, &used), RESP_BIG);
+    CHECK_EQ(p.big_index, 0);
+    CHECK(p.argv[0].data == NULL && p.argv[0].len == 0);
+    resp_parser_free(&p);
+}
+
 TEST(parse_several_big_in_one_request) {
     struct resp_limits l = redis;
     l.big_min = 4;

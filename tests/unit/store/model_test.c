@@ -143,7 +143,7 @@ static void do_continue(struct model *m, unsigned slice) {
     for (int i = 0; i < m->puts; i++) {
         if (m->put[i].open) continue;
         unsigned budget = slice;
-        uint64_t units = m->put[i].put->units;
+        uint64_t units = m->put[i].put->want.units;
         uint64_t gave_up = m->s->stat.room_gave_up;
         tarn_status st = store_put_continue(m->s, m->put[i].put, &budget);
         if (st == TARN_ENOSPACE && m->s->stat.room_gave_up == gave_up)
@@ -314,7 +314,9 @@ static void run(const char *allocator, uint64_t pages, uint64_t seed, int steps,
     struct store_events ev = {.arg = m, .fence = on_fence};
     m->s = store_create(&c, &ev, "lru", allocator, m->now, m->wall);
     uint32_t id;
-    CHECK_EQ(store_segment_add(m->s, "s0", 1, pages * 4096, &id), TARN_OK);
+    CHECK_EQ(store_segment_add(
+                 m->s, &(struct store_segment_config){.name = "s0", .epoch = 1, .size = pages * 4096}, &id),
+             TARN_OK);
     m->units = pages * 64;
     m->pool = xcalloc(m->units, sizeof(uint64_t));
     for (int i = 0; i < steps; i++) {
@@ -359,15 +361,17 @@ static void run(const char *allocator, uint64_t pages, uint64_t seed, int steps,
 }
 
 TEST(model_offset) {
-    for (uint64_t seed = 1; seed <= 12; seed++) run("offset", 64 + seed * 20, seed, 6000, 1000);
+    for (uint64_t seed = 1, end = (uint64_t)test_rounds(12); seed <= end; seed++)
+        run("offset", 64 + seed * 20, seed, 6000, 1000);
 }
 
 TEST(model_slab) {
-    for (uint64_t seed = 1; seed <= 12; seed++) run("slab", 64 + seed * 20, seed + 100, 6000, 1000);
+    for (uint64_t seed = 1, end = (uint64_t)test_rounds(12); seed <= end; seed++)
+        run("slab", 64 + seed * 20, seed + 100, 6000, 1000);
 }
 
 TEST(model_small_slices) {
-    for (uint64_t seed = 1; seed <= 12; seed++)
+    for (uint64_t seed = 1, end = (uint64_t)test_rounds(12); seed <= end; seed++)
         run(seed % 2 ? "offset" : "slab", 100 + seed * 20, seed + 200, 6000, 5);
 }
 

@@ -16,7 +16,9 @@ static inline struct store *util_store(const char *policy, uint64_t pages, struc
     util_now = 1000;
     struct store *s = store_create(config ? config : &c, events, policy, "offset", util_now, 5000000);
     uint32_t id;
-    CHECK(s && store_segment_add(s, "s0", 1, pages * 4096, &id) == TARN_OK);
+    CHECK(s &&
+          store_segment_add(s, &(struct store_segment_config){.name = "s0", .epoch = 1, .size = pages * 4096},
+                            &id) == TARN_OK);
     return s;
 }
 

@@ -27,4 +27,23 @@ TEST(bad_addresses_are_refused) {
     CHECK(d == NULL);
 }
 
+TEST(what_is_in_use_cannot_go) {
+    transport_register_builtin();
+    struct transport_domain_config config = {0};
+    const struct transport_ops *ops;
+    struct transport_domain *d, *other;
+    CHECK_EQ(transport_open("none", &config, &ops, &d), TARN_ENOTSUP);
+    CHECK_EQ(transport_open("tcp", &config, &ops, &d), TARN_OK);
+    CHECK(ops == &transport_tcp);
+    CHECK_EQ(transport_open("tcp", &config, &ops, &other), TARN_OK);
+    transport_close(ops, &d);
+    CHECK_EQ(transport_unregister(&transport_tcp), TARN_EBUSY);
+    CHECK(transport_find("tcp") == &transport_tcp);
+    transport_close(ops, &other);
+    CHECK_EQ(transport_unregister(&transport_tcp), TARN_OK);
+    CHECK_EQ(transport_unregister(&transport_tcp), TARN_ENOTFOUND);
+    CHECK(transport_find("tcp") == NULL && transport_find("shm") == &transport_shm);
+    CHECK_EQ(transport_register(&transport_tcp), TARN_OK);
+}
+
 TEST_MAIN()

@@ -1,0 +1,512 @@
+/* The RDMA devices of this machine, once per process. A thread takes what they report: a port that comes or goes, addresses that
+ * change, a device that dies. It writes the state down and wakes the domains, which draw the consequences.
+ *
+ *   DOWN <--port events--> UP          both --fatal, removed--> GONE
+ *
+ * The table is filled when the devices are opened and stays: a device that is plugged in later needs the module loaded anew. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "rdma/rdma.h"
+
+#define LOOK_MS        3000 /* how often a device without an address is looked at again */
+#define CANDIDATES_MAX 64u
+#define EVENTS_MAX     64
+#define GIDS_MAX       64 /* of a table; a port has some, and the rest are empty */
+
+static struct {
+    pthread_mutex_t lock; /* devices_lock */
+    LIST_HEAD(, transport_domain) domains;
+    struct rdma_device device[RDMA_DEVICES_MAX];
+    unsigned count; /* set once, before the thread starts */
+    struct ibv_context **list;
+    bool open, watched, thread_started;
+    pthread_t thread;
+    int stop_fd;
+} devices = {.lock = PTHREAD_MUTEX_INITIALIZER, .stop_fd = -1};
+
+struct rdma_totals rdma_totals;
+
+struct rdma_totals rdma_totals_get(void) {
+    struct rdma_totals t;
+    t.domains = __atomic_load_n(&rdma_totals.domains, __ATOMIC_RELAXED);
+    t.connections = __atomic_load_n(&rdma_totals.connections, __ATOMIC_RELAXED);
+    t.regions = __atomic_load_n(&rdma_totals.regions, __ATOMIC_RELAXED);
+    t.bytes = __atomic_load_n(&rdma_totals.bytes, __ATOMIC_RELAXED);
+    t.segment_bytes = __atomic_load_n(&rdma_totals.segment_bytes, __ATOMIC_RELAXED);
+    return t;
+}
+
+/* --- ports --- */
+
+static uint32_t speed_mbps(const struct ibv_port_attr *p) {
+    static const struct {
+        unsigned code;
+        uint32_t mbps; /* per lane */
+    } speeds[] = {{1, 2500},   {2, 5000},   {4, 10000},  {8, 10000},
+                  {16, 14000}, {32, 25000}, {64, 50000}, {128, 100000}};
+    unsigned lanes = p->active_width == 2    ? 4
+                     : p->active_width == 4  ? 8
+                     : p->active_width == 8  ? 12
+                     : p->active_width == 16 ? 2
+                                             : 1;
+    for (size_t i = 0; i < ARRAY_LEN(speeds); i++) {
+        if (speeds[i].code == p->active_speed) return speeds[i].mbps * lanes;
+    }
+    return 0;
+}
+
+/* true: something is another than before. */
+static bool put32(uint32_t *at, uint32_t value) {
+    return __atomic_exchange_n(at, value, __ATOMIC_RELAXED) != value;
+}
+
+static bool look_at_ports(struct rdma_device *d) {
+    struct ibv_port_attr best = {0};
+    for (unsigned port = 1; port <= d->attr.phys_port_cnt; port++) {
+        struct ibv_port_attr p = {0};
+        if (ibv_query_port(d->verbs, (uint8_t)port, &p) != 0) continue;
+        if (best.max_msg_sz == 0 || p.state == IBV_PORT_ACTIVE) best = p;
+        if (p.state == IBV_PORT_ACTIVE) break;
+    }
+    bool up = best.state == IBV_PORT_ACTIVE;
+    bool changed = put32(&d->speed_mbps, speed_mbps(&best));
+    changed |= put32(&d->mtu, best.active_mtu >= 1 && best.active_mtu <= 5 ? 128u << best.active_mtu : 0);
+    changed |= put32(&d->max_message, best.max_msg_sz);
+    unsigned was = up ? RDMA_DEVICE_DOWN : RDMA_DEVICE_UP;
+    if (!__atomic_compare_exchange_n(&d->state, &was, up ? RDMA_DEVICE_UP : RDMA_DEVICE_DOWN, false,
+                                     __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+        return changed; /* no news, or gone */
+    }
+    if (up) __atomic_fetch_add(&d->ups, 1, __ATOMIC_RELEASE);
+    if (devices.watched) log_notice("RDMA device %s: its port is %s", d->name, up ? "up" : "down");
+    return true;
+}
+
+void rdma_device_lost(struct rdma_device *d) {
+    if (__atomic_exchange_n(&d->state, RDMA_DEVICE_GONE, __ATOMIC_ACQ_REL) == RDMA_DEVICE_GONE) return;
+    log_warning("RDMA device %s is gone: what it did goes other ways", d->name);
+    rdma_domains_kick();
+}
+
+/* --- addresses --- */
+
+static bool same_address(const struct sockaddr *a, const struct sockaddr *b) {
+    if (a->sa_family != b->sa_family) return false;
+    if (a->sa_family == AF_INET) {
+        return ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
+               ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+    }
+    return memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr, &((const struct sockaddr_in6 *)b)->sin6_addr,
+                  16) == 0;
+}
+
+static size_t from_options(struct rdma_address out[CANDIDATES_MAX]) {
+    size_t n = 0;
+    for (size_t i = 0; i < rdma_options.binds; i++) {
+        struct rdma_address *a = &out[n++];
+        *a = (struct rdma_address){0};
+        struct sockaddr_in *v4 = (struct sockaddr_in *)&a->sa;
+        struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&a->sa;
+        bool is4 = inet_pton(AF_INET, rdma_options.bind[i], &v4->sin_addr) == 1;
+        a->sa.ss_family = is4 ? AF_INET : AF_INET6;
+        if (!is4) (void)inet_pton(AF_INET6, rdma_options.bind[i], &v6->sin6_addr);
+    }
+    return n;
+}
+
+/* Loopback is no device's, whatever rdma_bind_addr may say; link-local addresses mean nothing elsewhere. */
+static bool worth_a_try(const struct ifaddrs *i) {
+    if (i->ifa_addr == NULL || (i->ifa_flags & IFF_LOOPBACK) != 0) return false;
+    if (i->ifa_addr->sa_family == AF_INET) return true;
+    return i->ifa_addr->sa_family == AF_INET6 &&
+           !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)i->ifa_addr)->sin6_addr);
+}
+
+static size_t from_interfaces(struct rdma_address out[CANDIDATES_MAX]) {
+    struct ifaddrs *list;
+    size_t n = 0;
+    if (getifaddrs(&list) != 0) return 0;
+    for (const struct ifaddrs *i = list; i != NULL && n < CANDIDATES_MAX; i = i->ifa_next) {
+        if (!worth_a_try(i)) continue;
+        struct rdma_address *a = &out[n++];
+        *a = (struct rdma_address){0};
+        memcpy(&a->sa, i->ifa_addr,
+               i->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+    }
+    freeifaddrs(list);
+    return n;
+}
+
+static bool is_listed(const struct rdma_address *list, size_t n, const struct rdma_address *a) {
+    for (size_t i = 0; i < n; i++) {
+        if (same_address((const struct sockaddr *)&list[i].sa, (const struct sockaddr *)&a->sa)) return true;
+    }
+    return false;
+}
+
+/* A GID of RoCE is an IP address, of IPv4 mapped into IPv6. false: it is none that is good elsewhere. */
+static bool from_gid(const union ibv_gid *gid, struct rdma_address *a) {
+    const struct in6_addr *ip = (const struct in6_addr *)gid->raw;
+    *a = (struct rdma_address){0};
+    if (IN6_IS_ADDR_UNSPECIFIED(ip) || IN6_IS_ADDR_LINKLOCAL(ip)) return false;
+    bool is4 = IN6_IS_ADDR_V4MAPPED(ip);
+    a->sa.ss_family = is4 ? AF_INET : AF_INET6;
+    if (is4)
+        memcpy(&((struct sockaddr_in *)&a->sa)->sin_addr, gid->raw + 12, 4);
+    else
+        ((struct sockaddr_in6 *)&a->sa)->sin6_addr = *ip;
+    return true;
+}
+
+/* What the devices themselves know, besides interfaces. */
+static size_t from_gids(struct rdma_address out[CANDIDATES_MAX], size_t n) {
+    for (unsigned k = 0; k < devices.count; k++) {
+        const struct rdma_device *d = &devices.device[k];
+        struct ibv_port_attr p = {0};
+        if (__atomic_load_n(&d->state, __ATOMIC_RELAXED) == RDMA_DEVICE_GONE ||
+            ibv_query_port(d->verbs, 1, &p) != 0 || p.link_layer != IBV_LINK_LAYER_ETHERNET) {
+            continue;
+        }
+        for (int i = 0; i < p.gid_tbl_len && i < GIDS_MAX && n < CANDIDATES_MAX; i++) {
+            union ibv_gid gid;
+            if (ibv_query_gid(d->verbs, 1, i, &gid) == 0 && from_gid(&gid, &out[n]) &&
+                !is_listed(out, n, &out[n])) {
+                n++;
+            }
+        }
+    }
+    return n;
+}
+
+static void name_address(struct rdma_address *a) {
+    const void *at = a->sa.ss_family == AF_INET ? (void *)&((struct sockaddr_in *)&a->sa)->sin_addr
+                                                : (void *)&((struct sockaddr_in6 *)&a->sa)->sin6_addr;
+    if (inet_ntop(a->sa.ss_family, at, a->text, sizeof(a->text)) == NULL) a->text[0] = '\0';
+}
+
+/* Whose address is it? librdmacm knows, once an id is bound to it. */
+static struct rdma_device *owner_of(struct rdma_event_channel *channel, struct rdma_address *a) {
+    struct rdma_cm_id *id;
+    struct rdma_device *d = NULL;
+    if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) != 0) return NULL;
+    if (rdma_bind_addr(id, (struct sockaddr *)&a->sa) == 0 && id->verbs != NULL)
+        d = rdma_device_of(id->verbs);
+    rdma_destroy_id(id);
+    return d;
+}
+
+struct found {
+    struct rdma_address address[RDMA_ADDRESSES_MAX];
+    size_t n;
+};
+
+/* A port that is down has lost its addresses for a while: they are most likely the same when it comes up. */
+static bool take_addresses(struct rdma_device *d, const struct found *f) {
+    if (f->n == 0 && !rdma_device_usable(d)) return false;
+    pthread_mutex_lock(&devices.lock);
+    bool same = d->addresses == f->n;
+    for (size_t i = 0; same && i < f->n; i++) {
+        same = same_address((const struct sockaddr *)&d->address[i].sa,
+                            (const struct sockaddr *)&f->address[i].sa);
+    }
+    memcpy(d->address, f->address, f->n * sizeof(f->address[0]));
+    d->addresses = f->n;
+    pthread_mutex_unlock(&devices.lock);
+    return !same;
+}
+
+static bool look_at_addresses(void) {
+    struct rdma_address candidate[CANDIDATES_MAX];
+    struct found found[RDMA_DEVICES_MAX] = {0};
+    size_t n =
+        rdma_options.binds > 0 ? from_options(candidate) : from_gids(candidate, from_interfaces(candidate));
+    struct rdma_event_channel *channel = rdma_create_event_channel();
+    if (channel == NULL) return false;
+    for (size_t i = 0; i < n; i++) {
+        struct rdma_device *d = owner_of(channel, &candidate[i]);
+        if (d == NULL || found[d->index].n == RDMA_ADDRESSES_MAX) continue;
+        name_address(&candidate[i]);
+        found[d->index].address[found[d->index].n++] = candidate[i];
+    }
+    rdma_destroy_event_channel(channel);
+    bool changed = false;
+    for (unsigned i = 0; i < devices.count; i++) changed |= take_addresses(&devices.device[i], &found[i]);
+    return changed;
+}
+
+size_t rdma_device_addresses(const struct rdma_device *d, struct rdma_address out[RDMA_ADDRESSES_MAX]) {
+    pthread_mutex_lock(&devices.lock);
+    size_t n = d->addresses;
+    memcpy(out, d->address, n * sizeof(out[0]));
+    pthread_mutex_unlock(&devices.lock);
+    return n;
+}
+
+/* --- what devices report --- */
+
+/* true: its port or its addresses may have changed. */
+static bool handle_event(struct rdma_device *d, const struct ibv_async_event *e) {
+    __atomic_fetch_add(&d->events, 1, __ATOMIC_RELAXED);
+    switch (e->event_type) {
+    case IBV_EVENT_DEVICE_FATAL: rdma_device_lost(d); return false;
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_LID_CHANGE:
+    case IBV_EVENT_PKEY_CHANGE:
+    case IBV_EVENT_SM_CHANGE:
+    case IBV_EVENT_CLIENT_REREGISTER:
+    case IBV_EVENT_GID_CHANGE: return true;
+    case IBV_EVENT_CQ_ERR:
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_PATH_MIG_ERR:
+        __atomic_fetch_add(&d->errors, 1, __ATOMIC_RELAXED);
+        log_verbose("RDMA device %s: %s", d->name, ibv_event_type_str(e->event_type));
+        return false;
+    default: return false;
+    }
+}
+
+/* A burst of events is one reason to look. */
+static void take_events(struct rdma_device *d) {
+    bool look = false;
+    struct ibv_async_event e;
+    int error = 0;
+    for (int i = 0; i < EVENTS_MAX && error == 0; i++) {
+        errno = 0;
+        if (ibv_get_async_event(d->verbs, &e) != 0) {
+            error = errno != 0 ? errno : ENODEV;
+            continue;
+        }
+        look |= handle_event(d, &e);
+        ibv_ack_async_event(&e);
+    }
+    if (error != 0 && error != EAGAIN && error != EINTR) {
+        rdma_device_lost(d);
+    } else if (look) {
+        bool ports = look_at_ports(d);
+        if (look_at_addresses() || ports) rdma_domains_kick();
+    }
+}
+
+static bool some_lack_an_address(void) {
+    bool lacking = false;
+    pthread_mutex_lock(&devices.lock);
+    for (unsigned i = 0; i < devices.count; i++) {
+        const struct rdma_device *d = &devices.device[i];
+        lacking |= d->addresses == 0 && __atomic_load_n(&d->state, __ATOMIC_RELAXED) != RDMA_DEVICE_GONE;
+    }
+    pthread_mutex_unlock(&devices.lock);
+    return lacking;
+}
+
+static void *watch(void *arg) {
+    (void)arg;
+    for (;;) {
+        struct pollfd p[1 + RDMA_DEVICES_MAX] = {{.fd = devices.stop_fd, .events = POLLIN}};
+        for (unsigned i = 0; i < devices.count; i++) {
+            struct rdma_device *d = &devices.device[i];
+            bool gone = __atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == RDMA_DEVICE_GONE;
+            p[1 + i] = (struct pollfd){.fd = gone ? -1 : d->verbs->async_fd, .events = POLLIN};
+        }
+        int n = poll(p, 1 + devices.count, some_lack_an_address() ? LOOK_MS : -1);
+        if (p[0].revents != 0) return NULL;
+        if (n == 0 && look_at_addresses()) rdma_domains_kick();
+        for (unsigned i = 0; n > 0 && i < devices.count; i++) {
+            if (p[1 + i].revents != 0) take_events(&devices.device[i]);
+        }
+    }
+}
+
+/* --- opening --- */
+
+static void read_line(const char *path, char *out, size_t cap) {
+    FILE *f = fopen(path, "re");
+    out[0] = '\0';
+    if (f == NULL) return;
+    if (fgets(out, (int)cap, f) == NULL) out[0] = '\0';
+    fclose(f);
+    out[strcspn(out, "\n")] = '\0';
+}
+
+static void find_place(struct rdma_device *d) {
+    char path[IBV_SYSFS_PATH_MAX + 32], text[300];
+    snprintf(path, sizeof(path), "%s/device/numa_node", d->verbs->device->ibdev_path);
+    read_line(path, text, sizeof(text));
+    d->numa_node = text[0] != '\0' ? atoi(text) : -1;
+    snprintf(path, sizeof(path), "%s/device", d->verbs->device->ibdev_path);
+    ssize_t n = readlink(path, text, sizeof(text) - 1);
+    text[n > 0 ? n : 0] = '\0';
+    const char *base = strrchr(text, '/');
+    unsigned a, b, c, f;
+    if (base != NULL && sscanf(base + 1, "%x:%x:%x.%x", &a, &b, &c, &f) == 4)
+        snprintf(d->pci, sizeof(d->pci), "%.31s", base + 1);
+}
+
+static bool takes_relaxed_ordering(const struct rdma_device *d) {
+    if (!rdma_options.relaxed_ordering) return false;
+    void *page;
+    if (posix_memalign(&page, 4096, 4096) != 0) return false;
+    unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
+    struct ibv_mr *mr = ibv_reg_mr(d->pd, page, 4096, access);
+    if (mr != NULL) ibv_dereg_mr(mr);
+    free(page);
+    return mr != NULL;
+}
+
+static bool wanted(const char *name) {
+    for (size_t i = 0; i < rdma_options.devices; i++) {
+        if (strcmp(rdma_options.device[i], name) == 0) return true;
+    }
+    return rdma_options.devices == 0;
+}
+
+static void device_close(struct rdma_device *d) {
+    if (d->passive_cq != NULL) ibv_destroy_cq(d->passive_cq);
+    if (d->pd != NULL) ibv_dealloc_pd(d->pd);
+    *d = (struct rdma_device){0};
+}
+
+static void device_open(struct ibv_context *verbs) {
+    const char *name = ibv_get_device_name(verbs->device);
+    if (!wanted(name)) return;
+    if (devices.count == RDMA_DEVICES_MAX) {
+        log_warning("RDMA device %s is left out: %u are the most", name, RDMA_DEVICES_MAX);
+        return;
+    }
+    struct rdma_device *d = &devices.device[devices.count];
+    *d = (struct rdma_device){.index = devices.count, .verbs = verbs};
+    snprintf(d->name, sizeof(d->name), "%.31s", name);
+    int flags = fcntl(verbs->async_fd, F_GETFL);
+    if (ibv_query_device(verbs, &d->attr) != 0 || (d->pd = ibv_alloc_pd(verbs)) == NULL ||
+        (d->passive_cq = ibv_create_cq(verbs, 1, NULL, NULL, 0)) == NULL || flags < 0 ||
+        fcntl(verbs->async_fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+        log_warning("RDMA device %s cannot be used: %s", name, strerror(errno));
+        device_close(d);
+        return;
+    }
+    find_place(d);
+    d->relaxed_ordering = takes_relaxed_ordering(d);
+    (void)look_at_ports(d);
+    devices.count++;
+}
+
+static void warn_of_missing(void) {
+    for (size_t i = 0; i < rdma_options.devices; i++) {
+        bool found = false;
+        for (unsigned k = 0; k < devices.count; k++)
+            found |= strcmp(devices.device[k].name, rdma_options.device[i]) == 0;
+        if (!found) log_warning("RDMA device %s: there is none of that name", rdma_options.device[i]);
+    }
+}
+
+tarn_status rdma_devices_open(void) {
+    if (devices.open) return TARN_OK;
+    devices.open = true;
+    int n = 0;
+    devices.list = rdma_get_devices(&n);
+    for (int i = 0; devices.list != NULL && i < n; i++) device_open(devices.list[i]);
+    warn_of_missing();
+    if (devices.count == 0) return TARN_OK;
+    (void)look_at_addresses();
+    devices.watched = true; /* what changes from here on is news */
+    devices.stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    devices.thread_started = devices.stop_fd >= 0 && pthread_create(&devices.thread, NULL, watch, NULL) == 0;
+    if (!devices.thread_started) log_warning("RDMA: no thread for what devices report: %s", strerror(errno));
+    return TARN_OK;
+}
+
+tarn_status rdma_devices_close(void) {
+    if (!devices.open) return TARN_OK;
+    pthread_mutex_lock(&devices.lock);
+    bool busy = !LIST_EMPTY(&devices.domains);
+    pthread_mutex_unlock(&devices.lock);
+    if (busy) return TARN_EBUSY;
+    if (devices.thread_started) {
+        uint64_t one = 1;
+        ssize_t n = write(devices.stop_fd, &one, sizeof(one));
+        (void)n;
+        pthread_join(devices.thread, NULL);
+        devices.thread_started = false;
+    }
+    rdma_jobs_end();
+    if (devices.stop_fd >= 0) close(devices.stop_fd);
+    devices.stop_fd = -1;
+    for (unsigned i = 0; i < devices.count; i++) device_close(&devices.device[i]);
+    devices.count = 0;
+    devices.watched = false;
+    if (devices.list != NULL) rdma_free_devices(devices.list);
+    devices.list = NULL;
+    devices.open = false;
+    return TARN_OK;
+}
+
+/* --- looking --- */
+
+unsigned rdma_devices_count(void) {
+    return devices.count;
+}
+
+struct rdma_device *rdma_device_at(unsigned index) {
+    TARN_ASSERT(index < devices.count);
+    return &devices.device[index];
+}
+
+struct rdma_device *rdma_device_of(const struct ibv_context *verbs) {
+    for (unsigned i = 0; verbs != NULL && i < devices.count; i++) {
+        if (devices.device[i].verbs == verbs) return &devices.device[i];
+    }
+    return NULL;
+}
+
+unsigned rdma_device_distance(const struct rdma_device *d, int numa_node) {
+    if (d->numa_node < 0 || numa_node < 0) return 1;
+    return d->numa_node == numa_node ? 0 : 2;
+}
+
+int rdma_numa_node_of(const void *addr) {
+    void *page = (void *)((uintptr_t)addr & ~(uintptr_t)4095);
+    int node = -1;
+    if (syscall(SYS_move_pages, 0, 1UL, &page, NULL, &node, 0) != 0) return -1;
+    return node >= 0 ? node : -1; /* negative: nothing is there yet */
+}
+
+/* --- domains --- */
+
+void rdma_domains_kick(void) {
+    const struct transport_domain *d;
+    uint64_t one = 1;
+    pthread_mutex_lock(&devices.lock);
+    LIST_FOREACH(d, &devices.domains, link) {
+        ssize_t n = write(d->kick_fd, &one, sizeof(one));
+        (void)n; /* full means awake already */
+    }
+    pthread_mutex_unlock(&devices.lock);
+}
+
+void rdma_domains_add(struct transport_domain *d) {
+    pthread_mutex_lock(&devices.lock);
+    LIST_INSERT_HEAD(&devices.domains, d, link);
+    pthread_mutex_unlock(&devices.lock);
+    RDMA_TOTAL(domains, 1);
+}
+
+void rdma_domains_remove(struct transport_domain *d) {
+    pthread_mutex_lock(&devices.lock);
+    LIST_REMOVE(d, link);
+    pthread_mutex_unlock(&devices.lock);
+    RDMA_TOTAL(domains, -1);
+}

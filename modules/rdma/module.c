@@ -1,0 +1,93 @@
+/* modules/rdma.so as tarn sees it: src/module.h. */
+#include <stdio.h>
+
+#include "base/log.h"
+#include "rdma/rdma.h"
+
+const struct tarn_services *rdma_services;
+
+/* This module's copy of base's log has no file of its own. */
+static void to_program(void *arg, enum log_level level, const char *message) {
+    (void)arg;
+    static const enum tarn_log_level levels[] = {TARN_LOG_DEBUG, TARN_LOG_VERBOSE, TARN_LOG_NOTICE,
+                                                 TARN_LOG_WARNING};
+    if (level < LOG_LEVEL_NOTHING) rdma_services->log(levels[level], message);
+}
+
+static void forget(void) {
+    rdma_options_free();
+    log_set_sink(NULL, NULL);
+}
+
+static tarn_status load(const struct tarn_services *services, size_t argc, const char *const *argv,
+                        char *error, size_t error_cap) {
+    rdma_services = services;
+    log_set_level(LOG_LEVEL_DEBUG); /* the program knows its own */
+    log_set_sink(to_program, NULL);
+    tarn_status s = rdma_options_parse(argc, argv, error, error_cap);
+    if (s == TARN_OK) {
+        s = rdma_devices_open();
+        if (s == TARN_OK) s = services->transport_register(&rdma_transport);
+        if (s == TARN_OK) s = rdma_commands_register();
+        if (s == TARN_OK) {
+            struct buf line = {0};
+            rdma_summary(&line);
+            buf_append_char(&line, '\0');
+            log_notice("RDMA: %s", line.data);
+            buf_free(&line);
+            return TARN_OK;
+        }
+        snprintf(error, error_cap, "the transport or a command was not taken: %s", tarn_status_text(s));
+        (void)rdma_devices_close();
+    }
+    forget();
+    return s;
+}
+
+static tarn_status unload(char *error, size_t error_cap) {
+    tarn_status s = rdma_devices_close();
+    if (s != TARN_OK) {
+        snprintf(error, error_cap, "hosts or clients of this process use rdma");
+        return s;
+    }
+    forget();
+    return TARN_OK;
+}
+
+static void info_number(void (*field)(void *, const char *, const char *), void *arg, const char *name,
+                        uint64_t value) {
+    char text[24];
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
+    field(arg, name, text);
+}
+
+static void info(void (*field)(void *arg, const char *name, const char *value), void *arg) {
+    struct buf text = {0};
+    rdma_summary(&text);
+    buf_append_char(&text, '\0');
+    field(arg, "rdma_state", text.data);
+    buf_free(&text);
+    unsigned up = 0;
+    for (unsigned i = 0; i < rdma_devices_count(); i++) up += rdma_device_usable(rdma_device_at(i));
+    struct rdma_totals t = rdma_totals_get();
+    info_number(field, arg, "rdma_devices", rdma_devices_count());
+    info_number(field, arg, "rdma_devices_up", up);
+    info_number(field, arg, "rdma_domains", t.domains);
+    info_number(field, arg, "rdma_connections", t.connections);
+    info_number(field, arg, "rdma_regions", t.regions);
+    info_number(field, arg, "rdma_registered_bytes", t.bytes);
+}
+
+/* The one symbol. */
+__attribute__((visibility("default"))) extern const struct tarn_module tarn_module_v1;
+const struct tarn_module tarn_module_v1 = {
+    .size = sizeof(struct tarn_module),
+    .version = TARN_MODULE_VERSION,
+    .transport_abi = TRANSPORT_ABI,
+    .name = "rdma",
+    .module_version = TARN_VERSION,
+    .summary = "one-sided reads and writes over InfiniBand and RoCE",
+    .load = load,
+    .unload = unload,
+    .info = info,
+};

@@ -1,0 +1,34 @@
+/* Batches of metadata commands (meta.c): also what `nodes` loads its master with. */
+#ifndef TARN_BENCHMARK_META_H
+#define TARN_BENCHMARK_META_H
+
+#include "benchmark/bench.h"
+
+#define META_DIGITS 16
+
+enum meta_op { META_PUT, META_GET, META_EXISTS, META_PREFIX };
+
+struct meta {
+    const struct bench *b;
+    enum meta_op op;
+    uint64_t batch, keys, value_size, key_size, replicas, clients, threads, pipeline, lease_ms;
+    double seconds;
+    uint64_t run;      /* makes the keys of this run fresh */
+    uint64_t next_put; /* batches handed out, over all threads */
+    bool stop;
+};
+struct meta_result {
+    struct hist hist; /* of batches, in us */
+    uint64_t done_keys, hits, requests, errors;
+    double seconds;
+    char error[200]; /* one of them */
+};
+
+/* Appends key number `number`, without RESP around it: "vllm@llama-3-70b@8@0@..." filled up to key_size, then the number. */
+void meta_key(const struct meta *m, struct buf *b, uint64_t number);
+/* Puts keys 0 .. keys-1, whatever the operation is. */
+void meta_fill(const struct meta *m);
+/* The operation for so many seconds, on `threads` threads of `clients` connections each. */
+void meta_measure(struct meta *m, struct meta_result *result_p);
+
+#endif

@@ -1,0 +1,133 @@
+/* tarn-check [--fix] FILE: what is in a file of the books, and whether it is whole. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "persist/persist.h"
+
+static const char *const kinds[256] = {
+    [1] = "objects",     [2] = "removals",           [3] = "flushes",
+    [4] = "segments",    [5] = "segments gone",      [6] = "quotas",
+    [7] = "superseded",  [32] = "cluster",           [33] = "nodes",
+    [34] = "nodes gone", [35] = "segments of nodes", [65] = "messages",
+};
+
+struct counts {
+    uint64_t of[256];
+};
+
+static tarn_status count(void *arg, unsigned kind, struct span record) {
+    (void)record;
+    ((struct counts *)arg)->of[kind & 0xff]++;
+    return TARN_OK;
+}
+
+static void progress(void *arg, uint64_t bytes, uint64_t of) {
+    (void)arg;
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r%3u %%", of > 0 ? (unsigned)(bytes * 100 / of) : 100);
+}
+
+static void say(const char *path, const struct persist_found *f, const struct counts *c) {
+    char when[64] = "";
+    time_t t = (time_t)(f->header.wall_ms / 1000);
+    struct tm tm;
+    if (localtime_r(&t, &tm) != NULL) strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &tm);
+    printf("%s: %llu bytes, begun %s, master epoch %u\n", path, (unsigned long long)f->size, when,
+           f->header.master_epoch);
+    if (f->snapshot_whole)
+        printf("  a whole snapshot of %llu objects, and %llu frames behind it\n",
+               (unsigned long long)f->objects, (unsigned long long)f->appended);
+    printf("  %llu records in %llu frames:", (unsigned long long)f->records, (unsigned long long)f->frames);
+    for (unsigned k = 0; k < 256; k++)
+        if (c->of[k] > 0)
+            printf(" %s=%llu", kinds[k] != NULL ? kinds[k] : "unknown", (unsigned long long)c->of[k]);
+    printf("\n");
+}
+
+/* Behind the last whole frame. */
+static int cut(const char *path, const struct persist_found *f) {
+    if (!f->snapshot_whole) {
+        printf("It cannot be mended: the snapshot at its start is not whole. Take another copy of it, or "
+               "begin anew without it\n");
+        return 1;
+    }
+    if (truncate(path, (off_t)f->whole) != 0) {
+        fprintf(stderr, "tarn-check: %s cannot be cut: %s\n", path, strerror(errno));
+        return 1;
+    }
+    printf("%llu bytes from %llu on were cut off: what was written there is lost\n",
+           (unsigned long long)(f->size - f->whole), (unsigned long long)f->whole);
+    return 0;
+}
+
+static int check(const char *path, bool fix) {
+    struct counts c = {{0}};
+    struct persist_found f;
+    struct persist_visitor v = {.arg = &c, .record = count, .progress = progress};
+    tarn_status s = persist_read(path, &v, &f);
+    int e = errno;
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r     \r");
+    if (s == TARN_ENOTFOUND || s == TARN_EIO) {
+        fprintf(stderr, "tarn-check: %s cannot be read: %s\n", path, strerror(e));
+        return 2;
+    }
+    if (s == TARN_EPROTO) {
+        fprintf(stderr, "tarn-check: %s: %s\n", path, f.damage);
+        return 2;
+    }
+    say(path, &f, &c);
+    if (s == TARN_OK && !f.torn) {
+        printf("It is whole\n");
+        return 0;
+    }
+    if (s == TARN_OK)
+        printf("It ends in the middle of a frame, at byte %llu: tarn-server cuts that off by itself\n",
+               (unsigned long long)f.whole);
+    else
+        printf("It is damaged at byte %llu: %s\n", (unsigned long long)f.whole,
+               f.damage != NULL ? f.damage : tarn_status_text(s));
+    if (fix) return cut(path, &f);
+    if (s != TARN_OK) printf("tarn-check --fix cuts off everything from there on. Keep a copy first\n");
+    return s == TARN_OK ? 0 : 1;
+}
+
+static const char usage[] =
+    "tarn-check [--fix] FILE: looks at a snapshot or an append-only file of tarn-server.\n"
+    "Ends with 0: whole, or only its end is torn; 1: damaged; 2: it cannot be read, or is no such file.\n"
+    "--fix: cuts off what is behind the last whole record. Stop the server first, and keep a copy.\n";
+
+int main(int argc, char **argv) {
+    bool fix = false;
+    const char *path = NULL;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            fputs(usage, stdout);
+            return 0;
+        }
+        if (strcmp(argv[i], "--version") == 0) {
+            printf("tarn-check v=%s\n", TARN_VERSION);
+            return 0;
+        }
+        if (strcmp(argv[i], "--fix") == 0) {
+            fix = true;
+        } else if (argv[i][0] == '-' && argv[i][1] != '\0') {
+            fprintf(stderr, "tarn-check: there is no option %s (tarn-check --help)\n", argv[i]);
+            return 2;
+        } else if (path != NULL) {
+            fprintf(stderr, "tarn-check: one file at a time, not also %s\n", argv[i]);
+            return 2;
+        } else {
+            path = argv[i];
+        }
+    }
+    if (path == NULL) {
+        fprintf(stderr, "tarn-check: which file? As in dir/appendonly.tarn\n%s", usage);
+        return 2;
+    }
+    log_set_level(LOG_LEVEL_WARNING);
+    return check(path, fix);
+}

@@ -1,0 +1,114 @@
+/* Where the master is: at a fixed address, or where Sentinels say.
+ *
+ * Each Sentinel is asked in turn, the one that answered last first. What it says is checked at the door: a server that is not a
+ * master (any more) is no answer, because a Sentinel may not have heard of a failover yet. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/htab.h"
+#include "client/internal.h"
+
+#define SENTINEL_MS 1000u /* for one of them to connect and to answer */
+
+void master_free(struct whereabouts *m) {
+    secure_close(&m->secure);
+    free(m->host);
+    free(m->port);
+    free(m->name);
+    for (unsigned i = 0; i < m->n; i++) {
+        free(m->sentinel[i].host);
+        free(m->sentinel[i].port);
+    }
+    *m = (struct whereabouts){0};
+}
+
+/* Its answer is [host, port], or nil: it knows of no such master. */
+static tarn_status ask(struct ctl *c, struct arena *arena, const struct whereabouts *m, unsigned i,
+                       uint64_t deadline, char host[MASTER_HOST_MAX], char port[16]) {
+    const char *argv[] = {"SENTINEL", "get-master-addr-by-name", m->name};
+    struct answer *a;
+    tarn_status status = ctl_open(c, &m->secure, m->sentinel[i].host, m->sentinel[i].port, deadline);
+    if (status == TARN_OK) status = ctl_send(c, 3, argv, NULL, false);
+    if (status == TARN_OK) status = ctl_receive(c, arena, &a, deadline);
+    if (status != TARN_OK) return status;
+    if (a->type == ANSWER_ERROR)
+        return fail(TARN_EPROTO, "the Sentinel at %s:%s says: %s", m->sentinel[i].host, m->sentinel[i].port,
+                    a->str);
+    const struct answer *h = answer_at(a, 0), *p = answer_at(a, 1);
+    if (h == NULL || p == NULL || h->type != ANSWER_STRING || p->type != ANSWER_STRING || h->len == 0 ||
+        h->len >= MASTER_HOST_MAX || p->len == 0 || p->len >= 16)
+        return fail(TARN_ENOTFOUND, "the Sentinel at %s:%s knows of no master \"%s\"", m->sentinel[i].host,
+                    m->sentinel[i].port, m->name);
+    snprintf(host, MASTER_HOST_MAX, "%s", h->str);
+    snprintf(port, 16, "%s", p->str);
+    return TARN_OK;
+}
+
+tarn_status master_find(struct whereabouts *m, uint64_t deadline, char host[MASTER_HOST_MAX], char port[16]) {
+    if (m->n == 0) {
+        snprintf(host, MASTER_HOST_MAX, "%s", m->host);
+        snprintf(port, 16, "%s", m->port);
+        return TARN_OK;
+    }
+    unsigned first = __atomic_load_n(&m->first, __ATOMIC_RELAXED);
+    tarn_status status = TARN_EIO;
+    for (unsigned k = 0; k < m->n; k++) {
+        unsigned i = (first + k) % m->n;
+        struct ctl c;
+        struct arena arena = {0};
+        ctl_init(&c);
+        uint64_t limit = min_u64(deadline, add_sat(now_ms(), SENTINEL_MS));
+        status = ask(&c, &arena, m, i, limit, host, port);
+        ctl_close(&c);
+        arena_free(&arena);
+        if (status == TARN_OK) {
+            __atomic_store_n(&m->first, i, __ATOMIC_RELAXED);
+            return TARN_OK;
+        }
+        if (now_ms() >= deadline) break;
+    }
+    return fail(status == TARN_ENOTFOUND ? TARN_EINVAL : TARN_EIO,
+                "none of %u Sentinels tells where master \"%s\" is: %s", m->n, m->name, tarn_last_error());
+}
+
+bool master_moved(const struct whereabouts *m, const char *host, const char *port) {
+    bool moved = false;
+    for (unsigned i = 0; i < m->n; i++) {
+        char its_host[MASTER_HOST_MAX], its_port[16];
+        struct ctl c;
+        struct arena arena = {0};
+        ctl_init(&c);
+        tarn_status status = ask(&c, &arena, m, i, add_sat(now_ms(), SENTINEL_MS), its_host, its_port);
+        ctl_close(&c);
+        arena_free(&arena);
+        if (status != TARN_OK) continue;
+        if (strcmp(its_host, host) == 0 && strcmp(its_port, port) == 0) return false;
+        moved = true;
+    }
+    return moved;
+}
+
+void master_asked(struct whereabouts *m) {
+    if (m->n > 0)
+        __atomic_store_n(&m->first, (__atomic_load_n(&m->first, __ATOMIC_RELAXED) + 1) % m->n,
+                         __ATOMIC_RELAXED);
+}
+
+uint32_t master_met(struct whereabouts *m, const char *host, const char *port) {
+    char address[MASTER_HOST_MAX + 20];
+    int n = snprintf(address, sizeof(address), "%s %s", host, port);
+    uint64_t hash = hash_bytes(address, (size_t)n);
+    if (__atomic_exchange_n(&m->met_hash, hash, __ATOMIC_ACQ_REL) == hash)
+        return __atomic_load_n(&m->met, __ATOMIC_RELAXED);
+    return __atomic_add_fetch(&m->met, 1, __ATOMIC_ACQ_REL);
+}
+
+tarn_status master_check_role(const struct answer *role, const char *host, const char *port) {
+    const struct answer *name = answer_at(role, 0);
+    if (name != NULL && name->type == ANSWER_STRING && strcmp(name->str, "master") == 0) return TARN_OK;
+    if (role->type == ANSWER_ERROR && strncmp(role->str, "NOPERM", 6) == 0)
+        return fail(TARN_EPERM, "%s:%s does not say whether it is a master: this user needs the right +role",
+                    host, port);
+    return fail(TARN_ECLOSED, "%s:%s is not a master%s", host, port,
+                name != NULL && name->type == ANSWER_STRING ? ", or not any more" : "");
+}

@@ -1,0 +1,179 @@
+/* Emptying a segment: what is only there is moved, what can be read elsewhere, too, is dropped.
+ *
+ * A drain makes passes over the segment. It stands still while it has tasks enough, and before a new pass it waits for those of
+ * the last one. Objects that come behind a pass' back (puts that were open, copies under way), and those for which there was no
+ * room, are found by the next. Only when the segment is empty it leaves; so a drain loses nothing, and may take for ever where
+ * there is no room: it says why. */
+#include "cluster/internal.h"
+
+#include <stdlib.h>
+#include "base/log.h"
+
+#define TASKS_PER_DRAIN 64u   /* under way */
+#define PASS_AGAIN_MS   1000u /* after a pass that got nowhere */
+#define WAIT_MS         50u   /* for what is under way */
+
+void drain_begin(struct segment *g) {
+    if (g->drain != NULL || g->leaving) return;
+    struct drain *d = xcalloc(1, sizeof(*d));
+    d->segment = g;
+    d->due_ms = cluster.now_ms;
+    d->rested = true;
+    g->drain = d;
+    g->drained = false;
+    list_add(&cluster.drains, &d->link);
+}
+
+static void forget(struct drain *d) {
+    if (d->walk != NULL) store_walk_end(cluster.store, &d->walk);
+    list_remove(&cluster.drains, &d->link);
+    d->segment->drain = NULL;
+    free(d);
+}
+
+/* What is under way ends as it may. */
+void drain_stop(struct segment *g) {
+    if (g->drain != NULL) forget(g->drain);
+}
+
+void drains_deinit(void) {
+    for (struct link *k; (k = list_first(&cluster.drains)) != NULL;)
+        forget(CONTAINER_OF(k, struct drain, link));
+}
+
+/* Another replica that can be read and is to stay. */
+static bool safe_elsewhere(const struct object *o, const struct segment *here) {
+    struct store_layout layout;
+    store_object_layout(cluster.store, o, &layout);
+    for (uint32_t i = 0; i < layout.replicas; i++) {
+        const struct store_replica *r = &layout.replica[i];
+        if (r->extents == 0) continue;
+        const struct segment *g = segment_at(r->extent[0].segment);
+        if (g != NULL && g != here && segment_stays(g)) return true;
+    }
+    return false;
+}
+
+static void settled(struct drain *d, uint64_t size) {
+    d->settled++;
+    d->objects++;
+    d->bytes += size;
+    cluster.figures.drained_objects++;
+    cluster.figures.drained_bytes += size;
+}
+
+static void visit(void *arg, struct object *o) {
+    struct drain *d = arg;
+    uint64_t size = store_object_size(cluster.store, o);
+    if (safe_elsewhere(o, d->segment)) {
+        if (store_replica_drop(cluster.store, o, d->segment->id, false) == TARN_OK) {
+            settled(d, size);
+            cluster.figures.drain_dropped++;
+        }
+        return;
+    }
+    struct task_order order = {.kind = CLUSTER_TASK_MOVE,
+                               .reason = CLUSTER_BY_DRAIN,
+                               .key = store_object_key(o),
+                               .version = store_object_version(o),
+                               .size = size,
+                               .from = d->segment->id,
+                               .to = STORE_SEGMENT_ANY};
+    if (task_create(&order, NULL) == TARN_OK) d->pending++;
+}
+
+void drain_task_ended(struct task *t, tarn_status status) {
+    struct segment *g = segment_at(t->from);
+    if (g == NULL || g->epoch != t->from_epoch || g->drain == NULL) return;
+    struct drain *d = g->drain;
+    if (d->pending > 0) d->pending--; /* 0: it belongs to a drain that was canceled and begun again */
+    if (d->pending < TASKS_PER_DRAIN / 2 && d->walk != NULL) d->due_ms = cluster.now_ms;
+    if (status == TARN_OK)
+        settled(d, t->size);
+    else if (status != TARN_ENOTFOUND && status != TARN_EEXISTS)
+        d->error = status;
+}
+
+/* Nothing in it that anybody could still read or write. Drops of a far segment are to be sent first. */
+static bool is_empty(const struct segment *g) {
+    struct store_segment_info info;
+    return store_segment_get(cluster.store, g->id, &info) && info.replicas == 0 && info.used == 0 &&
+           g->drops.n == 0;
+}
+
+static void finish(struct drain *d) {
+    struct segment *g = d->segment;
+    log_notice("Segment %s is drained: %llu objects, %llu bytes", g->name, (unsigned long long)d->objects,
+               (unsigned long long)d->bytes);
+    forget(d);
+    if (g->node->embedded) {
+        g->drained = true;
+        effect_node_segment(g);
+        return;
+    }
+    segment_leave(g);
+}
+
+static void begin_pass(struct drain *d) {
+    d->walk = store_walk_begin(cluster.store, d->segment->id);
+    if (d->walk == NULL) d->due_ms = cluster.now_ms + WAIT_MS; /* too many at a time */
+    d->settled = 0;
+    d->rested = false;
+}
+
+/* The last pass got nowhere: there is no room, or what is left has to end by itself. */
+static void rest(struct drain *d) {
+    d->rested = true;
+    d->due_ms = cluster.now_ms + PASS_AGAIN_MS;
+}
+
+static void step(struct drain *d, unsigned *budget) {
+    if (!d->segment->node->serving) {
+        d->due_ms = cluster.now_ms + PASS_AGAIN_MS;
+        return;
+    }
+    if (d->walk == NULL) {
+        if (d->pending > 0)
+            d->due_ms = cluster.now_ms + WAIT_MS;
+        else if (is_empty(d->segment))
+            finish(d);
+        else if (d->settled == 0 && !d->rested)
+            rest(d);
+        else
+            begin_pass(d);
+        return;
+    }
+    if (d->pending >= TASKS_PER_DRAIN) {
+        d->due_ms = cluster.now_ms + WAIT_MS;
+        return;
+    }
+    unsigned share = (unsigned)min_u64(*budget, TASKS_PER_DRAIN - d->pending), left = share;
+    bool over = store_walk_step(cluster.store, d->walk, visit, d, &left);
+    *budget -= share - left;
+    if (over) store_walk_end(cluster.store, &d->walk);
+}
+
+/* Each in turn gets a small share; the first that got one moves to the end. */
+bool drains_background(unsigned *budget) {
+    bool more = false;
+    for (size_t n = cluster.drains.n; n > 0 && *budget > 0; n--) {
+        struct drain *d = CONTAINER_OF(list_first(&cluster.drains), struct drain, link);
+        list_remove(&cluster.drains, &d->link);
+        list_add(&cluster.drains, &d->link);
+        --*budget;
+        if (d->due_ms > cluster.now_ms) continue;
+        size_t drains = cluster.drains.n;
+        step(d, budget);
+        more |= cluster.drains.n == drains && d->due_ms <= cluster.now_ms;
+    }
+    return more || (*budget == 0 && cluster.drains.n > 0);
+}
+
+uint64_t drains_next_ms(uint64_t limit_ms) {
+    for (struct link *k = list_first(&cluster.drains); k != NULL; k = list_next(&cluster.drains, k)) {
+        uint64_t at = CONTAINER_OF(k, struct drain, link)->due_ms;
+        limit_ms = at <= cluster.now_ms ? 0 : min_u64(limit_ms, at - cluster.now_ms);
+        if (limit_ms == 0) break;
+    }
+    return limit_ms;
+}

@@ -1,0 +1,381 @@
+/* The types inside this room. One cluster per process: its state is the struct `cluster` below. */
+#ifndef TARN_CLUSTER_INTERNAL_H
+#define TARN_CLUSTER_INTERNAL_H
+
+#include "base/assert.h"
+#include "base/htab.h"
+#include "base/rng.h"
+#include "base/wheel.h"
+#include "cluster/cluster.h"
+
+#define NODE_MAGIC    0x4e6f6465u
+#define SEGMENT_MAGIC 0x5365676du
+#define TASK_MAGIC    0x5461736bu
+
+/* Something that is due at a time. */
+struct timer {
+    struct wheel_node wheel;
+    void (*due)(struct timer *timer);
+};
+void timer_set(struct timer *t, uint64_t due_ms);
+void timer_clear(struct timer *t);
+
+/* A list whose elements embed `struct link`. */
+struct link {
+    struct link *prev, *next; /* NULL: in no list */
+};
+struct list {
+    struct link head;
+    size_t n;
+};
+void list_init(struct list *l);
+void list_add(struct list *l, struct link *k);  /* at the end */
+void list_push(struct list *l, struct link *k); /* at the front */
+void list_remove(struct list *l, struct link *k);
+struct link *list_first(const struct list *l); /* NULL: empty */
+struct link *list_next(const struct list *l, const struct link *k);
+static inline bool link_in(const struct link *k) {
+    return k->next != NULL;
+}
+
+/* --- machines -------------------------------------------------------------------------------------------------------------- */
+
+struct machine {
+    struct htab_node node;
+    uint32_t number, refs; /* of nodes and segments */
+    char name[CLUSTER_LABEL_MAX + 1];
+};
+/* Takes a reference. NULL: there are too many. */
+struct machine *machine_get(struct span name);
+void machine_put(struct machine **machine_p);
+void machine_ref(struct machine *m);
+
+/* --- segments -------------------------------------------------------------------------------------------------------------- */
+
+/* Drops that wait to be sent, the oldest first. */
+struct drop_queue {
+    struct cluster_drop *ring;
+    size_t cap, first, n;
+};
+
+/* An object on its way to a task: what it was, not where it is; it may be gone meanwhile. */
+struct weak {
+    struct weak *next;
+    uint64_t version;
+    uint32_t key_len;
+    char key[];
+};
+struct weak_queue {
+    struct weak *first, *last;
+    size_t n;
+};
+struct weak *weak_new(struct span key, uint64_t version);
+void weak_push(struct weak_queue *q, struct weak *w);
+struct weak *weak_pop(struct weak_queue *q);
+void weak_clear(struct weak_queue *q);
+
+struct drain {
+    struct link link; /* of cluster.drains */
+    struct segment *segment;
+    struct store_walk *walk; /* NULL: between two passes */
+    uint64_t due_ms;         /* of the next pass */
+    uint64_t pending;        /* tasks of it */
+    uint64_t settled;        /* of this pass: moved or dropped */
+    bool rested;             /* after a pass that got nowhere */
+    uint64_t objects, bytes; /* moved or dropped so far */
+    tarn_status error;
+};
+
+struct segment {
+    uint32_t magic, id, epoch;
+    enum store_tier tier;
+    struct node *node; /* NULL: it is leaving, and its node is gone */
+    char *node_gone;   /* what that was called; NULL: it is there, or was this process */
+    struct link of_node;
+    struct machine *machine;
+    uint64_t size;
+    uint8_t content[CLUSTER_CONTENT_SIZE];
+    char name[64], backing[16];
+    uint64_t join;                             /* the node's join in which it was mounted last */
+    bool leaving, huge, drained, drain_wanted; /* drain_wanted: by itself, not with its node */
+    int numa_node;
+    char *endpoint[CLUSTER_ENDPOINTS_MAX];
+    uint16_t wildcard_port[CLUSTER_ENDPOINTS_MAX];
+    size_t n_endpoints;
+    struct cluster_key *key[CLUSTER_KEYS_MAX];
+    size_t n_keys;
+    char *directory;
+    struct drain *drain; /* NULL: not draining */
+    struct drop_queue drops;
+    uint64_t drops_lost;
+    struct weak_queue offload; /* far: objects of this node that shall be copied here */
+    struct link offloading;    /* of cluster.offloading: something waits there */
+    uint64_t storing;          /* tasks of that */
+};
+
+struct segment *segment_at(uint32_t id); /* NULL: none */
+/* The state that the books shall have, after something it depends on has changed. */
+void segment_refresh(struct segment *g);
+/* Its content is given up: it goes as soon as nobody reads it any more. */
+void segment_leave(struct segment *g);
+/* At NODE UP: what was not mounted in this join is lost. */
+void segments_settle(struct node *n);
+void segments_orphan(struct node *n); /* the node goes, its segments are leaving */
+void segments_deinit(void);
+static inline bool segment_is_far(const struct segment *g) {
+    return g->tier != STORE_TIER_MEMORY;
+}
+/* Handed out, and not about to go. */
+bool segment_stays(const struct segment *g);
+bool segment_usable(
+    const struct segment *g); /* its node is up and not leaving: may be asked to do something with it */
+
+/* --- addresses and keys (uri.c, keys.c) ------------------------------------------------------------------------------------ */
+
+/* What an endpoint URI consists of. port 0: it has none. */
+struct uri {
+    struct span scheme, host;
+    uint16_t port;
+};
+/* "scheme://host:port", or "scheme:///path". */
+bool uri_parse(struct span s, struct uri *u);
+bool uri_is_wildcard(const struct uri *u);
+/* A host that binds to all addresses is reached where its connection comes from. For free(). */
+char *uri_resolve(const struct node *n, struct span s, const struct uri *u);
+
+tarn_status keys_check(const struct cluster_key_told *keys, size_t n, const char **why_p);
+bool keys_fit(const struct cluster_key_told *keys, size_t n);                    /* in CLUSTER_TOLD_MAX */
+void keys_set(struct segment *g, const struct cluster_key_told *keys, size_t n); /* checked ones */
+void keys_clear(struct segment *g);
+/* Of all its segments, and its reports. */
+void keys_of_node_clear(struct node *n);
+struct node_report {
+    uint64_t at_ms;
+    char scheme[CLUSTER_SCHEME_MAX + 1];
+    size_t len;
+    char text[];
+};
+
+/* --- telling and following (follow.c) ------------------------------------------------------------------------------------------ */
+
+/* Nothing where nobody listens. */
+void effect_node(const struct node *n);
+void effect_node_gone(const struct node *n);
+void effect_node_segment(const struct segment *g);
+/* Of a cluster that follows: a node that is down, made or found; NULL: there are too many machines. */
+struct node *node_told(struct span name, struct span machine);
+void node_untold(struct node *n);
+struct segment *segment_told(uint32_t id, struct node *n); /* n: NULL, or its node */
+void segment_forget(struct segment *g);
+void nodes_lead(void);
+void nodes_step_down(void);
+
+/* --- fences ------------------------------------------------------------------------------------------------------------------ */
+
+/* A session to be cut off, until all hosts have confirmed. */
+struct fence {
+    struct htab_node node; /* by session */
+    struct link done;      /* of cluster.fences_done */
+    uint64_t session;
+    uint32_t left; /* hosts that have not confirmed */
+};
+struct fence_link {
+    struct link link; /* of node->fences_new or fences_sent */
+    struct fence *fence;
+    uint64_t join; /* the node's join when it came up */
+};
+void fences_init(void);
+void fences_deinit(void);
+void fences_resend(struct node *n);
+/* Confirms all: nothing can be written there any more. */
+void fences_lost(struct node *n);
+bool fences_before_join(const struct node *n);
+bool fences_background(unsigned *budget);
+
+/* --- nodes ------------------------------------------------------------------------------------------------------------------- */
+
+struct unmount {
+    struct unmount *next;
+    uint32_t id, epoch;
+};
+
+struct node {
+    uint32_t magic, id;
+    struct htab_node by_name, by_session;
+    char name[CLUSTER_NODE_NAME_MAX + 1];
+    char rack[CLUSTER_LABEL_MAX + 1], version[32], address[64];
+    uint8_t instance[CLUSTER_INSTANCE_SIZE], key[GRANT_KEY_SIZE];
+    struct machine *machine;
+    enum cluster_node_state state;
+    bool embedded, maintenance, draining;
+    bool serving; /* the process that has the content is there, as far as one knows */
+    bool awaited; /* its segments are known from records, and it has not joined this master */
+    bool leave_sent;
+    bool hopeless;    /* too many fences are not confirmed: it is given up */
+    uint64_t session; /* 0: its connection is closed */
+    uint64_t joins;   /* number of the last one */
+    uint64_t seen_ms, closed_ms, since_ms;
+    struct timer timer; /* down, or forgotten */
+    struct list segments;
+    struct list fences_new, fences_sent; /* of struct fence_link */
+    struct list copies, stores;          /* planned tasks, to be handed out */
+    struct list sent;                    /* tasks that were */
+    size_t sent_copies, sent_stores;
+    struct unmount *unmounts, **unmounts_end;
+    struct list cancels; /* of the sent ones, by their `cancel_link`: it has to be told */
+    struct cluster_waiter *waiter;
+    struct cluster_stat *stats;
+    size_t n_stats;
+    struct node_report *report[CLUSTER_REPORTS_MAX]; /* in no order, holes are NULL */
+};
+void nodes_init(void);
+void node_wake(struct node *n);
+void node_unmount_later(struct node *n, const struct segment *g);
+void node_unmount_forget(struct node *n, uint32_t id);
+/* After a segment of it is gone. */
+void node_check_empty(struct node *n);
+void nodes_deinit(void);
+/* The present time-outs count from now on, for silence that has begun, too. */
+void nodes_config_changed(void);
+bool node_loopback(const struct node *n);
+bool valid_name(struct span s, size_t max); /* 1 to max of A-Z a-z 0-9 . _ - */
+static inline struct cluster_node *node_public(struct node *n) {
+    return (struct cluster_node *)n;
+}
+struct node *node_private(struct cluster_node *n);
+const struct node *node_private_const(const struct cluster_node *n);
+
+/* --- tasks ------------------------------------------------------------------------------------------------------------------- */
+
+struct task {
+    uint32_t magic;
+    struct htab_node by_id, by_key;
+    struct link all; /* of cluster.tasks, newest last */
+    struct link
+        link; /* of the list `in`: cluster.ready, ready_stores, rooms, one of its node's; NULL: waits for its timer */
+    struct list *in;
+    uint64_t id, version, size;
+    enum cluster_task_kind kind;
+    enum cluster_task_reason reason;
+    enum cluster_task_state state;
+    uint32_t from, to, asked_to; /* to: as it is now; asked_to: as it was asked for */
+    uint32_t to_epoch, from_epoch;
+    struct store_copy *copy;
+    struct store_hold *hold; /* STORE of an object without a CRC */
+    struct store_replica at; /* COPY, MOVE: where to; STORE: where from */
+    struct node *node;       /* who does it; NULL: not known yet */
+    struct timer timer;      /* backoff, or time-out of a try */
+    unsigned tries;
+    tarn_status error;
+    struct link cancel_link;
+    bool cancel, timed_out; /* its end is wanted, by somebody or because it takes too long */
+    bool counted;           /* in cluster.copies */
+    uint64_t created_ms;
+    uint32_t key_len;
+    char key[];
+};
+
+struct task_order {
+    enum cluster_task_kind kind;
+    enum cluster_task_reason reason;
+    struct span key;
+    uint64_t version, size;
+    uint32_t from, to;
+};
+/* TARN_ELIMIT; TARN_EEXISTS: one for the key, reason and destination is under way (users may ask twice). */
+tarn_status task_create(const struct task_order *order, struct task **task_p);
+struct task *task_for(struct span key, uint64_t version, enum cluster_task_reason reason, uint32_t to);
+void tasks_init(void);
+void tasks_deinit(void);
+bool tasks_background(unsigned *budget); /* true: more to do now */
+uint64_t tasks_next_ms(uint64_t limit_ms);
+void tasks_count(uint64_t by_state[CLUSTER_TASK_STATES]);
+/* None of its tasks is the node's any more: it joins and says that it runs none, or it is down. */
+void tasks_replan(struct node *n);
+/* A planned task goes to its node. false: it came to nothing meanwhile (and is over). */
+bool task_send(struct task *t, struct cluster_work *work_p);
+bool task_next_cancel(struct node *n, struct cluster_work *work_p);
+
+/* --- drain, heat, far tiers --------------------------------------------------------------------------------------------------- */
+
+void drains_deinit(void);
+void drain_begin(struct segment *g);
+void drain_stop(struct segment *g);
+bool drains_background(unsigned *budget);
+uint64_t drains_next_ms(uint64_t limit_ms);
+void drain_task_ended(struct task *t, tarn_status status);
+
+void heat_init(void);
+void heat_deinit(void);
+void heat_hit(struct object *o, uint64_t hash);
+bool heat_background(unsigned *budget);
+uint64_t heat_next_ms(uint64_t limit_ms);
+void heat_task_ended(struct task *t, tarn_status status);
+void heat_config_changed(void);
+size_t heat_objects(void);
+
+void offload_init(void);
+void offload_deinit(void);
+void offload_hit(struct object *o, bool ahead);
+void offload_note(struct span key, uint64_t version); /* version 0: whatever it has when it is looked at */
+bool offload_background(unsigned *budget);
+bool offload_runnable(void);
+size_t offload_incoming(void);
+void offload_task_ended(struct task *t, tarn_status status);
+/* Far segments came, went or changed. */
+void offload_refresh(void);
+void drops_free(struct segment *g);
+bool drops_next(struct node *n, struct cluster_work *work_p);
+
+/* --- all of it ------------------------------------------------------------------------------------------------------------------ */
+
+struct cluster {
+    struct store *store;
+    void (*effect)(void *arg, const void *record, size_t len);
+    void (*node_changed)(const char *name, enum cluster_node_state state);
+    bool telling, following;
+    struct buf record; /* scratch of follow.c */
+    struct cluster_config config;
+    uint32_t master_epoch, next_epoch; /* of segments */
+    uint8_t id[16];
+    uint64_t now_ms;
+    struct wheel *wheel;
+    struct rng rng;
+    /* machines */
+    struct htab machines;
+    struct machine **machine_by_number;
+    size_t machine_cap;
+    uint32_t machines_version;
+    /* nodes */
+    struct htab nodes, sessions;
+    struct node **node_by_id; /* by id - 1, holes are NULL */
+    size_t node_cap;
+    size_t up, awaited;
+    uint64_t awaited_until_ms;
+    struct node local;
+    struct cluster_local_ops ops;
+    /* segments, by id */
+    struct segment **segments;
+    size_t segment_cap;
+    size_t far_usable;
+    bool offering; /* a node tells what is on its disk */
+    /* keys and reports */
+    uint64_t keys, reports, told_bytes;
+    /* fences */
+    struct htab fences;
+    struct list fences_done;
+    size_t fence_links;
+    /* tasks */
+    struct htab tasks_by_id, tasks_by_key;
+    struct list tasks, ready, ready_stores, rooms;
+    uint64_t next_task;
+    size_t copies; /* tasks that hold room or make it */
+    uint64_t local_due_ms;
+    struct list drains;
+    struct list offloading;
+    uint64_t by_reason[CLUSTER_REASONS]; /* tasks that are not over */
+    struct cluster_figures figures;
+};
+extern struct cluster cluster;
+
+#endif

@@ -1,0 +1,401 @@
+/* Segments of nodes: how they come in, what state the books shall have them in, and how they go.
+ *
+ * A segment that a node mounts again with the same content keeps its id and epoch, and so its replicas. Whatever else comes
+ * under its name is a new segment; the old one leaves. */
+#include "cluster/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/log.h"
+
+#define SEGMENT_SIZE_MAX (UINT64_C(1) << 50)
+
+struct segment *segment_at(uint32_t id) {
+    return id < cluster.segment_cap ? cluster.segments[id] : NULL;
+}
+
+const uint8_t *cluster_grant_key(uint32_t segment) {
+    const struct segment *g = segment_at(segment);
+    return g != NULL && g->node != NULL ? g->node->key : NULL;
+}
+
+bool segment_usable(const struct segment *g) {
+    return !g->leaving && g->node != NULL && g->node->serving;
+}
+
+bool segment_stays(const struct segment *g) {
+    return segment_usable(g) && g->drain == NULL && !g->drained;
+}
+
+/* --- states ------------------------------------------------------------------------------------------------------------------ */
+
+static enum store_segment_state wanted_state(const struct segment *g) {
+    if (g->leaving) return SEGMENT_LEAVING;
+    if (!g->node->serving) return SEGMENT_DOWN;
+    return g->node->maintenance || g->drain != NULL || g->drained ? SEGMENT_READONLY : SEGMENT_UP;
+}
+
+void segment_refresh(struct segment *g) {
+    struct store_segment_info info;
+    enum store_segment_state want = wanted_state(g);
+    if (store_segment_get(cluster.store, g->id, &info) && info.state != want)
+        store_segment_set_state(cluster.store, g->id, want);
+}
+
+static void segment_free(struct segment *g) {
+    TARN_ASSERT(g->drain == NULL);
+    if (g->node != NULL) list_remove(&g->node->segments, &g->of_node);
+    if (link_in(&g->offloading)) list_remove(&cluster.offloading, &g->offloading);
+    weak_clear(&g->offload);
+    drops_free(g);
+    keys_clear(g);
+    for (size_t i = 0; i < g->n_endpoints; i++) free(g->endpoint[i]);
+    free(g->directory);
+    free(g->node_gone);
+    machine_put(&g->machine);
+    cluster.segments[g->id] = NULL;
+    g->magic = 0;
+    free(g);
+}
+
+/* g may be gone afterwards: an empty segment goes at once. */
+void segment_leave(struct segment *g) {
+    if (g->leaving) return;
+    drain_stop(g);
+    g->leaving = true;
+    keys_clear(g);
+    if (link_in(&g->offloading)) list_remove(&cluster.offloading, &g->offloading);
+    weak_clear(&g->offload);
+    drops_free(g); /* the whole segment goes */
+    store_segment_set_state(cluster.store, g->id, SEGMENT_LEAVING);
+    offload_refresh();
+}
+
+/* Called from inside the books. */
+void cluster_on_segment_gone(uint32_t id) {
+    struct segment *g = segment_at(id);
+    if (g == NULL) return;
+    MAGIC_CHECK(g, SEGMENT_MAGIC);
+    if (cluster.following) {
+        segment_free(g);
+        return;
+    }
+    TARN_ASSERT(g->leaving);
+    struct node *n = g->node;
+    if (n != NULL) node_unmount_later(n, g);
+    segment_free(g);
+    if (n != NULL) node_check_empty(n);
+}
+
+void segments_settle(struct node *n) {
+    for (struct link *k = list_first(&n->segments), *next; k != NULL; k = next) {
+        struct segment *g = CONTAINER_OF(k, struct segment, of_node);
+        next = list_next(&n->segments, k);
+        if (g->join == n->joins || g->leaving) continue;
+        log_notice("Segment %s of node %s did not come back: it leaves the pool", g->name, n->name);
+        segment_leave(g);
+    }
+}
+
+void segments_orphan(struct node *n) {
+    for (struct link *k; (k = list_first(&n->segments)) != NULL;) {
+        struct segment *g = CONTAINER_OF(k, struct segment, of_node);
+        list_remove(&n->segments, k);
+        g->node = NULL;
+        if (!n->embedded) g->node_gone = xstrdup(n->name);
+        if (g->drain != NULL) drain_stop(g);
+        segment_leave(g);
+    }
+}
+
+void segments_deinit(void) {
+    for (uint32_t id = 0; id < cluster.segment_cap; id++)
+        if (cluster.segments[id] != NULL) segment_free(cluster.segments[id]);
+    free(cluster.segments);
+}
+
+static struct segment *segment_create(uint32_t id, struct node *n) {
+    if (id >= cluster.segment_cap) {
+        size_t cap = cluster.segment_cap > 0 ? cluster.segment_cap : 16;
+        while (cap <= id) cap *= 2;
+        cluster.segments = xrealloc(cluster.segments, cap * sizeof(struct segment *));
+        memset(cluster.segments + cluster.segment_cap, 0,
+               (cap - cluster.segment_cap) * sizeof(struct segment *));
+        cluster.segment_cap = cap;
+    }
+    TARN_ASSERT(cluster.segments[id] == NULL);
+    struct segment *g = xcalloc(1, sizeof(*g));
+    g->magic = SEGMENT_MAGIC;
+    g->id = id;
+    g->node = n;
+    g->machine = n->machine;
+    g->numa_node = -1;
+    machine_ref(g->machine);
+    list_add(&n->segments, &g->of_node);
+    cluster.segments[id] = g;
+    return g;
+}
+
+struct segment *segment_told(uint32_t id, struct node *n) {
+    struct segment *g = segment_create(id, n != NULL ? n : &cluster.local);
+    if (n != NULL) return g;
+    list_remove(&cluster.local.segments, &g->of_node); /* it is leaving, and its node is gone */
+    g->node = NULL;
+    return g;
+}
+
+void segment_forget(struct segment *g) {
+    segment_free(g);
+}
+
+void cluster_local_hold(bool on) {
+    cluster.local.maintenance = on;
+    for (struct link *k = list_first(&cluster.local.segments); k != NULL;
+         k = list_next(&cluster.local.segments, k))
+        segment_refresh(CONTAINER_OF(k, struct segment, of_node));
+}
+
+void cluster_local_content(uint32_t id, const uint8_t content[CLUSTER_CONTENT_SIZE]) {
+    struct segment *g = segment_at(id);
+    TARN_ASSERT(g != NULL && g->node == &cluster.local);
+    memcpy(g->content, content, sizeof(g->content));
+    effect_node_segment(g);
+}
+
+/* --- the embedded one --------------------------------------------------------------------------------------------------------- */
+
+void cluster_local_segment(uint32_t id, const uint8_t key[GRANT_KEY_SIZE],
+                           const struct cluster_local_ops *ops) {
+    struct store_segment_info info;
+    bool there = store_segment_get(cluster.store, id, &info);
+    TARN_ASSERT(there);
+    struct node *n = &cluster.local;
+    memcpy(n->key, key, GRANT_KEY_SIZE);
+    cluster.ops = *ops;
+    n->serving = true;
+    struct segment *g = segment_create(id, n);
+    g->epoch = info.epoch;
+    g->size = info.size;
+    g->tier = STORE_TIER_MEMORY;
+    snprintf(g->name, sizeof(g->name), "%s", info.name);
+    cluster.next_epoch = (uint32_t)max_u64(cluster.next_epoch, (uint64_t)info.epoch + 1);
+}
+
+/* --- endpoints ---------------------------------------------------------------------------------------------------------------- */
+
+static bool endpoints_valid(const struct cluster_mount *m) {
+    struct uri u;
+    if (m->n_endpoints > CLUSTER_ENDPOINTS_MAX) return false;
+    for (size_t i = 0; i < m->n_endpoints; i++)
+        if (!uri_parse(m->endpoints[i], &u)) return false;
+    return true;
+}
+
+static void set_endpoints(struct segment *g, const struct cluster_mount *m) {
+    for (size_t i = 0; i < g->n_endpoints; i++) free(g->endpoint[i]);
+    g->n_endpoints = m->n_endpoints;
+    for (size_t i = 0; i < m->n_endpoints; i++) {
+        struct uri u;
+        uri_parse(m->endpoints[i], &u);
+        g->endpoint[i] = uri_resolve(g->node, m->endpoints[i], &u);
+        g->wildcard_port[i] = uri_is_wildcard(&u) ? u.port : 0;
+    }
+}
+
+/* --- MOUNT -------------------------------------------------------------------------------------------------------------------- */
+
+static tarn_status refuse(const char **why_p, tarn_status status, const char *why) {
+    *why_p = why;
+    return status;
+}
+
+static bool printable(struct span s) {
+    for (size_t i = 0; i < s.len; i++)
+        if ((unsigned char)s.data[i] < ' ' || s.data[i] == 0x7f) return false;
+    return true;
+}
+
+static tarn_status check_mount(const struct cluster_mount *m, const char **why_p) {
+    if (!valid_name(m->name, sizeof(((struct segment *)0)->name) - 1))
+        return refuse(why_p, TARN_EINVAL, "a segment's name must be 1 to 63 of A-Z a-z 0-9 . _ -");
+    if (m->size < 4096 || m->size > SEGMENT_SIZE_MAX)
+        return refuse(why_p, TARN_EINVAL, "SIZE must be from 4096 bytes to 1 PiB");
+    if (!endpoints_valid(m))
+        return refuse(
+            why_p, TARN_EINVAL,
+            "ENDPOINTS must be up to 8 of scheme://host:port or scheme:///path, 255 characters each");
+    if (m->backing.len >= sizeof(((struct segment *)0)->backing) || !printable(m->backing))
+        return refuse(why_p, TARN_EINVAL, "BACKING must be a word of up to 15 characters");
+    tarn_status status = keys_check(m->keys, m->n_keys, why_p);
+    if (status != TARN_OK) return status;
+    if (m->n_keys > 0 && m->tier != STORE_TIER_MEMORY)
+        return refuse(why_p, TARN_EINVAL, "KEYS belong to segments of TIER memory");
+    bool has = m->directory.len > 0;
+    if (has != (m->tier == STORE_TIER_FILE))
+        return refuse(why_p, TARN_EINVAL, "DIRECTORY belongs to segments of TIER file, and only to them");
+    if (has &&
+        (m->directory.len > CLUSTER_DIRECTORY_MAX || m->directory.data[0] != '/' || !printable(m->directory)))
+        return refuse(why_p, TARN_EINVAL, "DIRECTORY must be an absolute path of up to 1000 bytes");
+    return TARN_OK;
+}
+
+static bool same_content(const struct segment *g, const struct cluster_mount *m) {
+    return g->tier == m->tier && g->size == m->size &&
+           memcmp(g->content, m->content, sizeof(g->content)) == 0;
+}
+
+/* The segment of that name that is not leaving; NULL: none. */
+static struct segment *segment_named(struct span name) {
+    struct store_segment_info info;
+    return store_segment_by_name(cluster.store, name, &info) ? segment_at(info.id) : NULL;
+}
+
+static tarn_status add_segment(struct node *n, const struct cluster_mount *m, struct segment **segment_p,
+                               const char **why_p) {
+    uint32_t id;
+    char name[64];
+    if (n->segments.n >= CLUSTER_NODE_SEGMENTS)
+        return refuse(why_p, TARN_ELIMIT, "a node may have 64 segments");
+    memcpy(name, m->name.data, m->name.len);
+    name[m->name.len] = '\0';
+    struct store_segment_config config = {.name = name,
+                                          .epoch = cluster.next_epoch,
+                                          .tier = m->tier,
+                                          .size = m->size,
+                                          .host = n->machine->number};
+    tarn_status status = store_segment_add(cluster.store, &config, &id);
+    if (status != TARN_OK)
+        return refuse(why_p, status,
+                      status == TARN_EEXISTS ? "another segment has this name"
+                                             : "the books have no room for it");
+    cluster.next_epoch++;
+    struct segment *g = segment_create(id, n);
+    g->epoch = config.epoch;
+    g->tier = m->tier;
+    g->size = m->size;
+    memcpy(g->name, name, sizeof(name));
+    memcpy(g->content, m->content, sizeof(g->content));
+    node_unmount_forget(n, id);
+    *segment_p = g;
+    return TARN_OK;
+}
+
+static void describe(struct segment *g, const struct cluster_mount *m) {
+    set_endpoints(g, m);
+    if (keys_fit(m->keys, m->n_keys)) {
+        keys_set(g, m->keys, m->n_keys);
+    } else { /* tcp leads there all the same */
+        keys_clear(g);
+        cluster.figures.keys_dropped++;
+    }
+    memset(g->backing, 0, sizeof(g->backing));
+    if (m->backing.len > 0) memcpy(g->backing, m->backing.data, m->backing.len);
+    free(g->directory);
+    g->directory = NULL;
+    if (m->directory.len > 0) {
+        g->directory = xcalloc(1, m->directory.len + 1);
+        memcpy(g->directory, m->directory.data, m->directory.len);
+    }
+    g->huge = m->huge;
+    g->numa_node = m->numa_node;
+    g->join = g->node->joins;
+    effect_node_segment(g);
+}
+
+tarn_status cluster_segment_mount(struct cluster_node *node, const struct cluster_mount *m,
+                                  struct cluster_mounted *mounted_p, const char **why_p) {
+    struct node *n = node_private(node);
+    tarn_status status = check_mount(m, why_p);
+    if (status != TARN_OK) return status;
+    struct segment *g = segment_named(m->name);
+    if (g != NULL && g->node != n)
+        return refuse(why_p, TARN_EBUSY, "another node has a segment of this name");
+    bool kept = g != NULL && same_content(g, m) && g->machine == n->machine;
+    if (g != NULL && !kept) segment_leave(g);
+    if (!kept && (status = add_segment(n, m, &g, why_p)) != TARN_OK) return status;
+    describe(g, m);
+    *mounted_p = (struct cluster_mounted){.id = g->id, .epoch = g->epoch, .kept = kept};
+    log_notice("Segment %s of node %s: %s, id %u, epoch %u, %llu bytes", g->name, n->name,
+               kept ? "its content is still there" : "new", g->id, g->epoch, (unsigned long long)g->size);
+    if (n->draining) drain_begin(g);
+    segment_refresh(g);
+    if (n->state == CLUSTER_NODE_LEAVING || n->state == CLUSTER_NODE_LEFT) segment_leave(g);
+    offload_refresh();
+    return TARN_OK;
+}
+
+/* --- UNMOUNT, DRAIN ------------------------------------------------------------------------------------------------------------- */
+
+tarn_status cluster_segment_unmount(uint32_t id) {
+    struct segment *g = segment_at(id);
+    if (g == NULL || g->leaving) return TARN_ENOSEGMENT;
+    if (g->node->embedded) return TARN_EPERM;
+    log_notice("Segment %s is unmounted", g->name);
+    segment_leave(g);
+    return TARN_OK;
+}
+
+tarn_status cluster_segment_drain(uint32_t id, bool on) {
+    struct segment *g = segment_at(id);
+    if (g == NULL || g->leaving) return TARN_ENOSEGMENT;
+    if (g->drain_wanted == on) return TARN_EEXISTS;
+    g->drain_wanted = on;
+    effect_node_segment(g);
+    log_notice("Segment %s: drain %s", g->name, on ? "begins" : "is canceled");
+    if (on) {
+        drain_begin(g);
+    } else if (!g->node->draining) {
+        drain_stop(g);
+        g->drained = false;
+    }
+    segment_refresh(g);
+    offload_refresh();
+    return TARN_OK;
+}
+
+static const char *node_name(const struct segment *g) {
+    if (g->node == NULL) return g->node_gone != NULL ? g->node_gone : "";
+    return g->node->embedded ? "" : g->node->name;
+}
+
+bool cluster_segment_get(uint32_t id, struct cluster_segment *out) {
+    const struct segment *g = segment_at(id);
+    if (g == NULL) return false;
+    *out =
+        (struct cluster_segment){.id = id,
+                                 .epoch = g->epoch,
+                                 .host = g->machine->number,
+                                 .name = g->name,
+                                 .node = node_name(g),
+                                 .machine = g->machine->name,
+                                 .rack = g->node != NULL ? g->node->rack : "",
+                                 .endpoints = (const char *const *)g->endpoint,
+                                 .wildcard_port = g->wildcard_port,
+                                 .n_endpoints = g->n_endpoints,
+                                 .content = g->content,
+                                 .directory = g->directory,
+                                 .backing = g->backing,
+                                 .huge = g->huge,
+                                 .numa_node = g->numa_node,
+                                 .embedded = g->node != NULL && g->node->embedded,
+                                 .draining = g->drain != NULL,
+                                 .drained = g->drained,
+                                 .loopback = g->node != NULL && !g->node->embedded && node_loopback(g->node),
+                                 .drain_error = ""};
+    if (g->drain != NULL) {
+        out->moved_objects = g->drain->objects;
+        out->moved_bytes = g->drain->bytes;
+        out->waiting = g->drain->pending;
+        if (g->drain->error != TARN_OK) out->drain_error = tarn_status_text(g->drain->error);
+    }
+    return true;
+}
+
+bool cluster_any_memory(void) {
+    for (uint32_t id = 0; id < cluster.segment_cap; id++) {
+        const struct segment *g = cluster.segments[id];
+        if (g != NULL && !segment_is_far(g) && segment_usable(g)) return true;
+    }
+    return false;
+}

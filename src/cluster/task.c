@@ -1,0 +1,716 @@
+/* Tasks: replicas on their way to another place. The plan is made here, the bytes go from node to node.
+ *
+ *               ┌──────────── again, a little later ───────────────┐
+ *               v                                                  │
+ *   created ─> ready ──> room (store_copy_*, in slices) ─> planned ┴─> sent ─> over (done, failed, canceled)
+ *               └──────────── STORE needs no room here ──────^
+ *
+ * A task refers to its object by key and version: whatever happens to it meanwhile, the worst is a task that comes to nothing.
+ *
+ * The room of a copy that was sent is its node's until the node says that it is done. A node that is down may be a stopped
+ * process in the middle of a write: its segments give out no space, whatever is free there, until it has joined anew, and joining
+ * says that it runs none of its tasks any more. So the room may be given back at once, and the task goes on elsewhere. */
+#include "cluster/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FINISHED_MAX   512u
+#define RESERVED_SHARE 4u /* of max-tasks, this part is for what users ask */
+#define RETRY_MS       100u
+#define RETRY_MAX_MS   5000u
+#define LOCAL_RETRY_MS 20u
+#define COPIES_AHEAD   2u /* room is held for so many times what nodes may do at once */
+
+struct finished {
+    struct cluster_task_info info;
+    char key[CLUSTER_TASK_KEY_SHOWN];
+    char node[CLUSTER_NODE_NAME_MAX + 1];
+};
+static struct finished *finished; /* a ring, newest at finished_next - 1 */
+static size_t finished_next, finished_n;
+
+const char *cluster_task_state_name(enum cluster_task_state state) {
+    static const char *const names[] = {"queued", "room", "sent", "done", "failed", "canceled"};
+    return names[state];
+}
+const char *cluster_task_kind_name(enum cluster_task_kind kind) {
+    static const char *const names[] = {"copy", "move", "store"};
+    return names[kind];
+}
+const char *cluster_task_reason_name(enum cluster_task_reason reason) {
+    static const char *const names[] = {"user", "drain", "heat", "use", "offload"};
+    return names[reason];
+}
+
+/* --- the set of all -------------------------------------------------------------------------------------------------------------- */
+
+struct task_key {
+    struct span key;
+    uint64_t version;
+    enum cluster_task_reason reason;
+    uint32_t to;
+};
+
+static bool same_id(const struct htab_node *node, const void *key) {
+    return CONTAINER_OF(node, const struct task, by_id)->id == *(const uint64_t *)key;
+}
+
+static bool same_key(const struct htab_node *node, const void *key) {
+    const struct task *t = CONTAINER_OF(node, const struct task, by_key);
+    const struct task_key *k = key;
+    return t->version == k->version && t->reason == k->reason && t->asked_to == k->to &&
+           span_eq(span_of(t->key, t->key_len), k->key);
+}
+
+static uint64_t hash_key(struct span key, uint64_t version) {
+    return hash_bytes(key.data, key.len) ^ hash_u64(version);
+}
+
+static struct task *find(uint64_t id) {
+    struct htab_node *h = htab_find(&cluster.tasks_by_id, hash_u64(id), same_id, &id);
+    return h != NULL ? CONTAINER_OF(h, struct task, by_id) : NULL;
+}
+
+struct task *task_for(struct span key, uint64_t version, enum cluster_task_reason reason, uint32_t to) {
+    struct task_key k = {key, version, reason, to};
+    if (cluster.by_reason[reason] == 0) return NULL;
+    struct htab_node *h = htab_find(&cluster.tasks_by_key, hash_key(key, version), same_key, &k);
+    return h != NULL ? CONTAINER_OF(h, struct task, by_key) : NULL;
+}
+
+static void enter(struct task *t, struct list *list) {
+    if (t->in != NULL) list_remove(t->in, &t->link);
+    t->in = list;
+    if (list != NULL) list_add(list, &t->link);
+}
+
+static struct list *ready_list(enum cluster_task_kind kind) {
+    return kind == CLUSTER_TASK_STORE ? &cluster.ready_stores : &cluster.ready;
+}
+
+static void timer_due(struct timer *timer);
+
+tarn_status task_create(const struct task_order *o, struct task **task_p) {
+    uint64_t max = cluster.config.max_tasks;
+    if (o->reason != CLUSTER_BY_USER) max -= max / RESERVED_SHARE;
+    if (cluster.tasks.n >= max) {
+        cluster.figures.tasks_refused++;
+        return TARN_ELIMIT;
+    }
+    if (o->reason != CLUSTER_BY_USER && task_for(o->key, o->version, o->reason, o->to) != NULL)
+        return TARN_EEXISTS;
+    struct task *t = xcalloc(1, sizeof(*t) + o->key.len);
+    t->magic = TASK_MAGIC;
+    t->id = ++cluster.next_task;
+    t->kind = o->kind;
+    t->reason = o->reason;
+    t->version = o->version;
+    t->size = o->size;
+    t->from = o->from;
+    t->to = t->asked_to = o->to;
+    t->created_ms = cluster.now_ms;
+    t->timer.due = timer_due;
+    t->key_len = (uint32_t)o->key.len;
+    memcpy(t->key, o->key.data, o->key.len);
+    const struct segment *from = segment_at(o->from);
+    t->from_epoch = from != NULL ? from->epoch : 0;
+    const struct segment *to = segment_at(o->to);
+    t->to_epoch = to != NULL ? to->epoch : 0;
+    htab_insert(&cluster.tasks_by_id, &t->by_id, hash_u64(t->id));
+    htab_insert(&cluster.tasks_by_key, &t->by_key, hash_key(o->key, o->version));
+    list_add(&cluster.tasks, &t->all);
+    cluster.by_reason[t->reason]++;
+    cluster.figures.tasks_created[t->reason]++;
+    enter(t, ready_list(t->kind));
+    if (task_p != NULL) *task_p = t;
+    return TARN_OK;
+}
+
+static void count_sent(struct task *t, bool sent) {
+    size_t *n = t->kind == CLUSTER_TASK_STORE ? &t->node->sent_stores : &t->node->sent_copies;
+    *n = sent ? *n + 1 : *n - 1;
+}
+
+/* Out of its node's hands. The room of a copy stays t's. */
+static void leave_node(struct task *t) {
+    if (t->state == CLUSTER_TASK_SENT) count_sent(t, false);
+    if (link_in(&t->cancel_link)) list_remove(&t->node->cancels, &t->cancel_link);
+    enter(t, NULL);
+    t->node = NULL;
+}
+
+static void copy_over(struct task *t) {
+    if (t->copy != NULL) store_copy_end(cluster.store, &t->copy, false);
+}
+
+static void set_copies(struct task *t, bool holds) {
+    if (holds == t->counted) return;
+    t->counted = holds;
+    cluster.copies += holds ? 1 : (size_t)-1;
+}
+
+static void describe(const struct task *t, struct cluster_task_info *info) {
+    *info = (struct cluster_task_info){.id = t->id,
+                                       .version = t->version,
+                                       .bytes = t->size,
+                                       .age_ms = cluster.now_ms - t->created_ms,
+                                       .kind = t->kind,
+                                       .reason = t->reason,
+                                       .state = t->state,
+                                       .key = t->key,
+                                       .key_len = min_u64(t->key_len, CLUSTER_TASK_KEY_SHOWN),
+                                       .from = t->from,
+                                       .to = t->to,
+                                       .node = t->node != NULL ? t->node->name : "",
+                                       .tries = t->tries,
+                                       .error = t->error};
+}
+
+/* Storing tasks come by the thousand: of these, only what went wrong is worth remembering. */
+static void remember(const struct task *t) {
+    if (t->reason == CLUSTER_BY_OFFLOAD && t->state != CLUSTER_TASK_FAILED) return;
+    struct finished *f = &finished[finished_next];
+    finished_next = (finished_next + 1) % FINISHED_MAX;
+    if (finished_n < FINISHED_MAX) finished_n++;
+    describe(t, &f->info);
+    memcpy(f->key, f->info.key, f->info.key_len);
+    memset(f->node, 0, sizeof(f->node));
+    memcpy(f->node, f->info.node, strlen(f->info.node));
+    f->info.key = f->key;
+    f->info.node = f->node;
+}
+
+static void tell(struct task *t, tarn_status status) {
+    switch (t->reason) {
+    case CLUSTER_BY_DRAIN: drain_task_ended(t, status); break;
+    case CLUSTER_BY_HEAT: heat_task_ended(t, status); break;
+    case CLUSTER_BY_OFFLOAD: offload_task_ended(t, status); break;
+    default: break;
+    }
+}
+
+static void over(struct task *t, tarn_status status) {
+    copy_over(t);
+    set_copies(t, false);
+    if (t->hold != NULL) store_unhold(cluster.store, &t->hold);
+    enum cluster_task_state state = status == TARN_OK          ? CLUSTER_TASK_DONE
+                                    : status == TARN_ECANCELED ? CLUSTER_TASK_CANCELED
+                                                               : CLUSTER_TASK_FAILED;
+    struct node *node = t->node;
+    if (node != NULL) leave_node(t);
+    enter(t, NULL);
+    t->node = node; /* for the list */
+    t->state = state;
+    t->error = status == TARN_OK ? TARN_OK : status;
+    remember(t);
+    t->node = NULL;
+    if (state == CLUSTER_TASK_DONE) {
+        cluster.figures.tasks_done[t->reason]++;
+        cluster.figures.bytes_done[t->reason] += t->size;
+    } else if (state == CLUSTER_TASK_FAILED) {
+        cluster.figures.tasks_failed[t->reason]++;
+    } else {
+        cluster.figures.tasks_canceled++;
+    }
+    timer_clear(&t->timer);
+    htab_remove(&cluster.tasks_by_id, &t->by_id);
+    htab_remove(&cluster.tasks_by_key, &t->by_key);
+    list_remove(&cluster.tasks, &t->all);
+    cluster.by_reason[t->reason]--;
+    tell(t, status);
+    if (node != NULL && node->waiter != NULL && node->copies.n + node->stores.n > 0) node_wake(node);
+    t->magic = 0;
+    free(t);
+}
+
+/* --- tries ------------------------------------------------------------------------------------------------------------------------ */
+
+/* Trying again would not change it, or is somebody else's business (the next pass of a drain, the next hit). */
+static bool is_final(const struct task *t, tarn_status status) {
+    switch (status) {
+    case TARN_ENOTFOUND: /* the object is gone or replaced */
+    case TARN_EEXISTS:
+    case TARN_EINVAL:
+    case TARN_ECANCELED: return true;
+    case TARN_ENOSPACE:
+    case TARN_ENOSEGMENT: return t->reason != CLUSTER_BY_USER;
+    case TARN_ECORRUPT: return t->kind == CLUSTER_TASK_STORE; /* the bytes were evicted on the way */
+    default: return false;
+    }
+}
+
+static void again(struct task *t) {
+    if (t->node != NULL) leave_node(t);
+    enter(t, NULL);
+    set_copies(t, false);
+    if (t->hold != NULL) store_unhold(cluster.store, &t->hold);
+    t->state = CLUSTER_TASK_QUEUED;
+    t->timed_out = false;
+    t->to = t->asked_to;
+}
+
+static void failed(struct task *t, tarn_status status) {
+    copy_over(t);
+    t->error = status;
+    if (t->cancel || is_final(t, status) || t->tries > cluster.config.task_retries) {
+        over(t, t->cancel ? TARN_ECANCELED : status);
+        return;
+    }
+    uint64_t wait = min_u64((uint64_t)RETRY_MS << min_u64(t->tries, 10), RETRY_MAX_MS);
+    again(t);
+    cluster.figures.tasks_retried++;
+    timer_set(&t->timer, cluster.now_ms + wait + rng_below(&cluster.rng, wait / 2));
+}
+
+/* The end of a task that was sent: its node may still be writing, so it is asked to stop, and says so. */
+static void ask_to_stop(struct task *t) {
+    if (t->node->embedded) {
+        if (cluster.ops.cancel != NULL) cluster.ops.cancel(cluster.ops.arg, t->id);
+    } else if (!link_in(&t->cancel_link)) {
+        list_add(&t->node->cancels, &t->cancel_link);
+        node_wake(t->node);
+    }
+}
+
+/* Of a backoff, or of a try that takes too long. */
+static void timer_due(struct timer *timer) {
+    struct task *t = CONTAINER_OF(timer, struct task, timer);
+    MAGIC_CHECK(t, TASK_MAGIC);
+    if (t->state == CLUSTER_TASK_QUEUED) {
+        enter(t, ready_list(t->kind));
+    } else if (t->state == CLUSTER_TASK_SENT && !t->timed_out) {
+        cluster.figures.tasks_timed_out++;
+        t->timed_out = true;
+        t->error = TARN_ETIMEOUT;
+        ask_to_stop(t);
+    }
+}
+
+static uint64_t try_ms(const struct task *t) {
+    uint64_t rate = max_u64(cluster.config.task_rate, 1);
+    return cluster.config.task_timeout_ms + t->size / rate * 1000;
+}
+
+/* --- planning ----------------------------------------------------------------------------------------------------------------------- */
+
+static struct object *object_of(const struct task *t) {
+    struct object *o = store_find(cluster.store, span_of(t->key, t->key_len));
+    return o != NULL && store_object_version(o) == t->version ? o : NULL;
+}
+
+/* The replica of o in that segment; false: there is none that can be read. */
+static bool replica_in(const struct object *o, uint32_t segment, struct store_replica *replica_p) {
+    struct store_layout layout;
+    store_object_layout(cluster.store, o, &layout);
+    for (uint32_t i = 0; i < layout.replicas; i++) {
+        const struct store_replica *r = &layout.replica[i];
+        if (r->extents == 0 || r->extent[0].segment != segment) continue;
+        *replica_p = *r;
+        return true;
+    }
+    return false;
+}
+
+static void plan(struct task *t, struct node *n) {
+    struct list *list = t->kind == CLUSTER_TASK_STORE ? &n->stores : &n->copies;
+    t->node = n;
+    t->state = CLUSTER_TASK_ROOM;
+    enter(t, list);
+    if (n->embedded)
+        cluster.local_due_ms = cluster.now_ms;
+    else
+        node_wake(n);
+}
+
+static void copy_opened(struct task *t) {
+    store_copy_layout(cluster.store, t->copy, &t->at);
+    struct segment *g = t->at.extents > 0 ? segment_at(t->at.extent[0].segment) : NULL;
+    if (g == NULL || !segment_usable(g) || (g->node->embedded && cluster.ops.start_copy == NULL)) {
+        failed(t, TARN_ENOSEGMENT);
+        return;
+    }
+    t->to = g->id;
+    plan(t, g->node);
+}
+
+static void copy_step(struct task *t, tarn_status status) {
+    if (status == TARN_EAGAIN) {
+        t->state = CLUSTER_TASK_ROOM;
+        if (t->in != &cluster.rooms) enter(t, &cluster.rooms);
+    } else if (status == TARN_OK) {
+        copy_opened(t);
+    } else {
+        t->copy = NULL; /* the books have let it go */
+        failed(t, status);
+    }
+}
+
+/* The machine that has the bytes on a far tier reads them fastest. */
+static uint32_t near_host(const struct object *o) {
+    struct store_layout layout;
+    store_object_layout(cluster.store, o, &layout);
+    for (uint32_t i = 0; i < layout.replicas; i++) {
+        const struct segment *g =
+            layout.replica[i].extents > 0 ? segment_at(layout.replica[i].extent[0].segment) : NULL;
+        if (g != NULL && segment_is_far(g)) return g->machine->number;
+    }
+    return STORE_HOST_NONE;
+}
+
+static void start_copy(struct task *t, unsigned *budget) {
+    struct object *o = object_of(t);
+    if (o == NULL) {
+        failed(t, TARN_ENOTFOUND);
+        return;
+    }
+    const struct segment *to = segment_at(t->asked_to);
+    if (t->asked_to != STORE_SEGMENT_ANY && (to == NULL || to->epoch != t->to_epoch)) {
+        over(t, TARN_ENOSEGMENT);
+        return;
+    }
+    if (t->reason == CLUSTER_BY_USE && store_object_in_memory(cluster.store, o)) {
+        over(t, TARN_EEXISTS);
+        return;
+    }
+    struct store_copy_options options = {.segment = t->asked_to,
+                                         .host = t->reason == CLUSTER_BY_USE ? near_host(o) : STORE_HOST_NONE,
+                                         .from = t->kind == CLUSTER_TASK_MOVE ? t->from : STORE_SEGMENT_ANY,
+                                         .evict = t->reason != CLUSTER_BY_HEAT};
+    set_copies(t, true);
+    copy_step(t, store_copy_start(cluster.store, span_of(t->key, t->key_len), t->version, &options, budget,
+                                  &t->copy));
+}
+
+static void start_store(struct task *t) {
+    const struct segment *from = segment_at(t->from), *to = segment_at(t->asked_to);
+    if (from == NULL || to == NULL || from->epoch != t->from_epoch || to->epoch != t->to_epoch ||
+        !segment_stays(to) || from->node != to->node || object_of(t) == NULL)
+        over(t, TARN_ENOTFOUND);
+    else
+        plan(t, to->node);
+}
+
+static size_t copies_limit(void) {
+    return (size_t)(COPIES_AHEAD * cluster.config.tasks_per_node * (cluster.up + 1));
+}
+
+static bool ready_may_start(void) {
+    return cluster.ready.n > 0 && cluster.copies < copies_limit();
+}
+
+static void spend(unsigned *budget, unsigned units) {
+    *budget = *budget > units ? *budget - units : 0;
+}
+
+static struct task *take_ready(struct list *list, unsigned *budget) {
+    struct task *t = CONTAINER_OF(list_first(list), struct task, link);
+    spend(budget, 1);
+    enter(t, NULL);
+    t->tries++;
+    return t;
+}
+
+static bool start_ready(unsigned *budget) {
+    while (cluster.ready_stores.n > 0) {
+        if (*budget == 0) return true;
+        start_store(take_ready(&cluster.ready_stores, budget));
+    }
+    while (ready_may_start()) {
+        if (*budget == 0) return true;
+        start_copy(take_ready(&cluster.ready, budget), budget);
+    }
+    return false;
+}
+
+static bool make_room(unsigned *budget) {
+    for (size_t n = cluster.rooms.n; n > 0; n--) {
+        if (*budget == 0) return true;
+        spend(budget, 1);
+        struct task *t = CONTAINER_OF(list_first(&cluster.rooms), struct task, link);
+        list_remove(&cluster.rooms, &t->link);
+        list_add(&cluster.rooms, &t->link);
+        copy_step(t, store_copy_continue(cluster.store, t->copy, budget));
+    }
+    return cluster.rooms.n > 0;
+}
+
+/* --- sending -------------------------------------------------------------------------------------------------------------------------- */
+
+static void sent(struct task *t) {
+    t->state = CLUSTER_TASK_SENT;
+    enter(t, &t->node->sent);
+    count_sent(t, true);
+    timer_set(&t->timer, cluster.now_ms + try_ms(t));
+}
+
+static bool store_described(struct task *t, struct cluster_work *w) {
+    const struct object *o = object_of(t);
+    uint32_t crc;
+    if (o == NULL || !replica_in(o, t->from, &t->at) || t->at.extent[0].segment_epoch != t->from_epoch)
+        return false;
+    bool has_crc = store_object_crc(o, &crc);
+    w->kind = CLUSTER_WORK_STORE;
+    w->far = t->to;
+    w->crc = has_crc ? (int64_t)crc : -1;
+    w->crcs = store_object_crcs(cluster.store, o, &w->n_crcs);
+    if (w->crcs == NULL) w->n_crcs = 0;
+    return true;
+}
+
+bool task_send(struct task *t, struct cluster_work *w) {
+    *w = (struct cluster_work){.kind = CLUSTER_WORK_COPY, .crc = -1};
+    if (t->kind == CLUSTER_TASK_STORE ? !store_described(t, w) : object_of(t) == NULL) {
+        failed(t, TARN_ENOTFOUND);
+        return false;
+    }
+    /* Nothing else would tell whether its bytes were still the same when they were read. */
+    if (t->kind == CLUSTER_TASK_STORE && w->crc < 0) t->hold = store_hold(cluster.store, object_of(t));
+    w->task = t->id;
+    w->version = t->version;
+    w->size = t->size;
+    w->key = span_of(t->key, t->key_len);
+    w->at = t->at;
+    sent(t);
+    return true;
+}
+
+bool task_next_cancel(struct node *n, struct cluster_work *w) {
+    struct link *k = list_first(&n->cancels);
+    if (k == NULL) return false;
+    list_remove(&n->cancels, k);
+    *w = (struct cluster_work){.kind = CLUSTER_WORK_CANCEL,
+                               .task = CONTAINER_OF(k, struct task, cancel_link)->id};
+    return true;
+}
+
+/* Copies to the embedded segment. */
+static void start_local(unsigned *budget) {
+    struct node *n = &cluster.local;
+    if (n->copies.n == 0 || cluster.local_due_ms > cluster.now_ms) return;
+    while (*budget > 0 && n->sent_copies < cluster.config.tasks_per_node && n->copies.n > 0) {
+        spend(budget, 1);
+        struct task *t = CONTAINER_OF(list_first(&n->copies), struct task, link);
+        uint64_t id = t->id;
+        sent(t); /* it may answer at once */
+        tarn_status status = cluster.ops.start_copy(cluster.ops.arg, t->id, span_of(t->key, t->key_len),
+                                                    t->version, t->size, &t->at);
+        if (status == TARN_OK) continue;
+        TARN_ASSERT(find(id) == t);
+        if (status == TARN_EAGAIN) {
+            leave_node(t);
+            timer_clear(&t->timer);
+            t->node = n;
+            t->state = CLUSTER_TASK_ROOM;
+            enter(t, &n->copies);
+            cluster.local_due_ms = cluster.now_ms + LOCAL_RETRY_MS;
+            return;
+        }
+        failed(t, status);
+    }
+}
+
+static bool local_may_start(void) {
+    const struct node *n = &cluster.local;
+    return n->copies.n > 0 && n->sent_copies < cluster.config.tasks_per_node;
+}
+
+bool tasks_background(unsigned *budget) {
+    bool more = make_room(budget);
+    more |= start_ready(budget);
+    start_local(budget);
+    return more;
+}
+
+uint64_t tasks_next_ms(uint64_t limit_ms) {
+    if (cluster.rooms.n > 0 || cluster.ready_stores.n > 0 || ready_may_start()) return 0;
+    if (!local_may_start()) return limit_ms;
+    uint64_t at = cluster.local_due_ms;
+    return at <= cluster.now_ms ? 0 : min_u64(limit_ms, at - cluster.now_ms);
+}
+
+/* --- the end of a try --------------------------------------------------------------------------------------------------------------------- */
+
+/* The bytes that were read are those of the object only if it never left that place. */
+static tarn_status store_arrived(struct task *t, uint64_t offset, int64_t crc) {
+    struct object *o = object_of(t);
+    struct store_replica now;
+    const struct segment *far = segment_at(t->to);
+    if (o == NULL || far == NULL || far->epoch != t->to_epoch || far->leaving) return TARN_ENOTFOUND;
+    if (!replica_in(o, t->from, &now) || now.extents != t->at.extents) return TARN_ENOTFOUND;
+    for (uint32_t i = 0; i < now.extents; i++)
+        if (now.extent[i].offset != t->at.extent[i].offset ||
+            now.extent[i].segment_epoch != t->at.extent[i].segment_epoch)
+            return TARN_ENOTFOUND;
+    if (store_object_expire(cluster.store, o) != 0) return TARN_ENOTFOUND; /* disks know no TTL */
+    /* One without a CRC was held meanwhile. From now on it is told from what may lie there later. */
+    if (crc >= 0) store_object_set_crc(cluster.store, o, (uint32_t)crc);
+    if (!store_object_crc(o, &(uint32_t){0})) return TARN_ENOTFOUND;
+    return store_far_add(cluster.store, o, t->to, offset);
+}
+
+static tarn_status copy_arrived(struct task *t) {
+    tarn_status status = store_copy_end(cluster.store, &t->copy, true);
+    t->copy = NULL;
+    if (status != TARN_OK) return status;
+    struct object *o = object_of(t);
+    if (o == NULL) return TARN_ENOTFOUND;
+    if (t->kind == CLUSTER_TASK_MOVE) {
+        const struct segment *from = segment_at(t->from);
+        if (from != NULL && from->epoch == t->from_epoch)
+            store_replica_drop(cluster.store, o, t->from, false);
+    }
+    if (cluster.config.offload != CLUSTER_OFFLOAD_NONE) offload_note(span_of(t->key, t->key_len), t->version);
+    return TARN_OK;
+}
+
+static bool ended(struct task *t, tarn_status status, uint64_t offset, int64_t crc) {
+    timer_clear(&t->timer);
+    if (status == TARN_ECANCELED && !t->cancel) status = t->timed_out ? TARN_ETIMEOUT : TARN_EAGAIN;
+    if (status == TARN_OK) {
+        status = t->kind == CLUSTER_TASK_STORE ? store_arrived(t, offset, crc) : copy_arrived(t);
+        if (status == TARN_OK) {
+            over(t, TARN_OK);
+            return true;
+        }
+    }
+    failed(t, status);
+    return false;
+}
+
+bool cluster_task_done(struct cluster_node *c, uint64_t id, tarn_status status, uint64_t offset,
+                       int64_t crc) {
+    struct node *n = node_private(c);
+    struct task *t = find(id);
+    if (t == NULL || t->node != n || t->state != CLUSTER_TASK_SENT) return false;
+    bool accepted = ended(t, status, offset, crc);
+    if (n->copies.n + n->stores.n > 0) node_wake(n);
+    return accepted;
+}
+
+void cluster_local_done(uint64_t id, tarn_status status) {
+    struct task *t = find(id);
+    if (t != NULL && t->node == &cluster.local && t->state == CLUSTER_TASK_SENT) ended(t, status, 0, -1);
+}
+
+static void requeue(struct task *t) {
+    timer_clear(&t->timer);
+    if (t->cancel) {
+        over(t, TARN_ECANCELED);
+        return;
+    }
+    again(t);
+    enter(t, ready_list(t->kind));
+}
+
+static void requeue_all(struct list *list) {
+    for (size_t n = list->n; n > 0; n--) {
+        struct task *t = CONTAINER_OF(list_first(list), struct task, link);
+        copy_over(t);
+        requeue(t);
+    }
+}
+
+/* Whether these came to be on its disk it will find out, and offer them: by then their key may have had another value, of which
+ * nothing is left. */
+static void orphan_stores(const struct node *n) {
+    for (struct link *k = list_first(&n->sent); k != NULL; k = list_next(&n->sent, k)) {
+        const struct task *t = CONTAINER_OF(k, struct task, link);
+        if (t->kind == CLUSTER_TASK_STORE)
+            store_far_supersede(cluster.store, span_of(t->key, t->key_len), t->version);
+    }
+}
+
+void tasks_replan(struct node *n) {
+    orphan_stores(n);
+    requeue_all(&n->sent);
+    requeue_all(&n->copies);
+    requeue_all(&n->stores);
+    TARN_ASSERT(n->sent_copies == 0 && n->sent_stores == 0 && n->cancels.n == 0);
+}
+
+/* --- what users ask ----------------------------------------------------------------------------------------------------------------------- */
+
+static tarn_status by_user(enum cluster_task_kind kind, struct object *o, uint32_t from, uint32_t to,
+                           uint64_t *task_p) {
+    struct span value;
+    struct store_replica r;
+    struct task *t;
+    if (store_object_inline(o, &value)) return TARN_EINVAL;
+    if (to != STORE_SEGMENT_ANY) {
+        const struct segment *g = segment_at(to);
+        if (g == NULL || g->leaving) return TARN_ENOSEGMENT;
+        if (segment_is_far(g) || to == from) return TARN_EINVAL;
+        if (replica_in(o, to, &r)) return TARN_EEXISTS;
+    }
+    if (kind == CLUSTER_TASK_MOVE && !replica_in(o, from, &r)) return TARN_ENOTFOUND;
+    struct task_order order = {.kind = kind,
+                               .reason = CLUSTER_BY_USER,
+                               .key = store_object_key(o),
+                               .version = store_object_version(o),
+                               .size = store_object_size(cluster.store, o),
+                               .from = from,
+                               .to = to};
+    tarn_status status = task_create(&order, &t);
+    if (status == TARN_OK) *task_p = t->id;
+    return status;
+}
+
+tarn_status cluster_replica_copy(struct object *o, uint32_t to, uint64_t *task_p) {
+    return by_user(CLUSTER_TASK_COPY, o, STORE_SEGMENT_ANY, to, task_p);
+}
+
+tarn_status cluster_replica_move(struct object *o, uint32_t from, uint32_t to, uint64_t *task_p) {
+    return by_user(CLUSTER_TASK_MOVE, o, from, to, task_p);
+}
+
+bool cluster_task_cancel(uint64_t id) {
+    struct task *t = find(id);
+    if (t == NULL) return false;
+    if (t->state != CLUSTER_TASK_SENT) {
+        over(t, TARN_ECANCELED);
+        return true;
+    }
+    if (t->cancel) return true;
+    t->cancel = true;
+    ask_to_stop(t);
+    return true;
+}
+
+void cluster_tasks_each(bool (*fn)(void *arg, const struct cluster_task_info *info), void *arg) {
+    struct cluster_task_info info;
+    for (struct link *k = cluster.tasks.head.prev; k != &cluster.tasks.head; k = k->prev) {
+        describe(CONTAINER_OF(k, struct task, all), &info);
+        if (!fn(arg, &info)) return;
+    }
+    for (size_t i = 0; i < finished_n; i++) {
+        const struct finished *f = &finished[(finished_next + FINISHED_MAX - 1 - i) % FINISHED_MAX];
+        info = f->info;
+        if (!fn(arg, &info)) return;
+    }
+}
+
+void tasks_count(uint64_t by_state[CLUSTER_TASK_STATES]) {
+    for (struct link *k = list_first(&cluster.tasks); k != NULL; k = list_next(&cluster.tasks, k))
+        by_state[CONTAINER_OF(k, const struct task, all)->state]++;
+}
+
+void tasks_init(void) {
+    htab_init(&cluster.tasks_by_id);
+    htab_init(&cluster.tasks_by_key);
+    list_init(&cluster.tasks);
+    list_init(&cluster.ready);
+    list_init(&cluster.ready_stores);
+    list_init(&cluster.rooms);
+    finished = xcalloc(FINISHED_MAX, sizeof(*finished));
+    finished_n = finished_next = 0;
+}
+
+void tasks_deinit(void) {
+    for (struct link *k; (k = list_first(&cluster.tasks)) != NULL;)
+        over(CONTAINER_OF(k, struct task, all), TARN_ECANCELED);
+    htab_free(&cluster.tasks_by_id);
+    htab_free(&cluster.tasks_by_key);
+    free(finished);
+    finished = NULL;
+}

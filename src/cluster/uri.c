@@ -1,0 +1,51 @@
+/* URIs that nodes are reached by: what may be one, and what a host that binds to all its addresses means. */
+#include "cluster/internal.h"
+
+#include <string.h>
+
+static bool parse_port(struct span s, uint16_t *port_p) {
+    uint64_t port;
+    if (!span_to_u64(s, &port) || port == 0 || port > 65535) return false;
+    *port_p = (uint16_t)port;
+    return true;
+}
+
+bool uri_parse(struct span s, struct uri *u) {
+    *u = (struct uri){.port = 0};
+    if (s.len == 0 || s.len > CLUSTER_ENDPOINT_MAX || s.data == NULL) return false;
+    for (size_t i = 0; i < s.len; i++)
+        if (s.data[i] < '!' || s.data[i] > '~') return false;
+    size_t scheme = 0;
+    while (scheme < s.len && s.data[scheme] >= 'a' && s.data[scheme] <= 'z') scheme++;
+    if (scheme == 0 || scheme > 15 || s.len < scheme + 4 || memcmp(s.data + scheme, "://", 3) != 0)
+        return false;
+    u->scheme = span_of(s.data, scheme);
+    struct span rest = span_of(s.data + scheme + 3, s.len - scheme - 3);
+    if (rest.data[0] == '/') return rest.len > 1;
+    size_t colon = rest.len;
+    while (colon > 0 && rest.data[colon - 1] != ':') colon--;
+    if (colon == 0) return false;
+    u->host = span_of(rest.data, colon - 1);
+    return parse_port(span_of(rest.data + colon, rest.len - colon), &u->port);
+}
+
+bool uri_is_wildcard(const struct uri *u) {
+    struct span host = u->host;
+    if (u->port == 0) return false;
+    return host.len == 0 || span_eq(host, SPAN("*")) || span_eq(host, SPAN("0.0.0.0")) ||
+           span_eq(host, SPAN("[::]")) || span_eq(host, SPAN("::"));
+}
+
+char *uri_resolve(const struct node *n, struct span s, const struct uri *u) {
+    struct buf b = {NULL, 0, 0};
+    if (!uri_is_wildcard(u)) {
+        buf_append(&b, s.data, s.len);
+    } else {
+        const char *host = n->address[0] == '\0' || n->address[0] == '/' ? "127.0.0.1" : n->address;
+        bool bare_v6 = strchr(host, ':') != NULL && host[0] != '[';
+        buf_printf(&b, bare_v6 ? "%.*s://[%s]:%u" : "%.*s://%s:%u", (int)u->scheme.len, u->scheme.data, host,
+                   u->port);
+    }
+    buf_append_char(&b, '\0');
+    return b.data;
+}

@@ -1,0 +1,197 @@
+/* The users of this server, and who is which. */
+#include "cmd/acl_users.h"
+
+#include <stdlib.h>
+#include "base/assert.h"
+#include "base/log.h"
+#include "cmd/channels.h"
+#include "cmd/table.h"
+
+struct acl *acl_users;
+static struct acl_command *commands;
+
+/* --- the table of commands, for the rules ------------------------------------------------------------------------------------- */
+
+static void add_category(void *arg, const char *name) {
+    unsigned i;
+    bool known = acl_category_find(span_str(name + 1), &i);
+    TARN_ASSERT(known);
+    *(uint32_t *)arg |= UINT32_C(1) << i;
+}
+
+/* By stat_index. */
+static void describe_table(void) {
+    size_t n = table_stat_count();
+    commands = xrealloc(commands, n * sizeof(*commands));
+    for (size_t i = 0; i < n; i++) {
+        const struct cmd_stat *s = table_stat_at(i);
+        commands[i] = (struct acl_command){.name = s->name,
+                                           .parent = s->parent != NULL ? (int)s->parent->stat_index : -1,
+                                           .container = s->cmd->sub != NULL};
+        table_categories(s->cmd, add_category, &commands[i].categories);
+    }
+    acl_set_commands(acl_users, commands, n);
+}
+
+void acl_users_table_changed(void) {
+    if (acl_users == NULL) return;
+    describe_table();
+    for (size_t i = 0; i < acl_count(acl_users); i++) acl_user_changed(acl_at(acl_users, i));
+}
+
+/* --- from start to end ----------------------------------------------------------------------------------------------------------- */
+
+void acl_users_init(void) {
+    acl_users = acl_create();
+    describe_table();
+    acl_users_pubsub_default();
+    acl_users_requirepass();
+}
+
+void acl_users_deinit(void) {
+    acl_log_reset();
+    acl_destroy(&acl_users);
+    free(commands);
+    commands = NULL;
+}
+
+/* The default user of an acl gets the password of requirepass, or none. */
+static void set_default(struct acl *acl) {
+    const struct config_binary *password = &server.config->requirepass;
+    struct acl_fault f = {0};
+    struct span rules[] = {SPAN("resetpass"), SPAN("nopass")};
+    struct buf rule = {NULL, 0, 0};
+    buf_append_char(&rule, '>');
+    buf_append(&rule, password->data, password->len);
+    if (password->len > 0) rules[1] = span_of(rule.data, rule.len);
+    bool ok = acl_set(acl, SPAN("default"), rules, ARRAY_LEN(rules), &f) != NULL;
+    TARN_ASSERT(ok); /* the option is no longer than a rule may be */
+    acl_fault_free(&f);
+    buf_free(&rule);
+}
+
+void acl_users_requirepass(void) {
+    set_default(acl_users);
+    acl_user_changed(acl_default(acl_users));
+}
+
+void acl_users_begin(struct acl *fresh) {
+    acl_set_commands(fresh, commands, table_stat_count());
+    acl_set_new_channels(fresh, server.config->acl_pubsub_default == CONFIG_ALL_CHANNELS);
+    set_default(fresh);
+}
+
+/* Everybody logs in again, as in Redis 7.0; the default user stays who it is. */
+void acl_users_replace(struct acl **fresh_p, struct client *me) {
+    for (size_t i = 0; i < acl_count(acl_users); i++) {
+        struct acl_user *u = acl_at(acl_users, i);
+        if (u != acl_default(acl_users)) acl_user_gone(u, me);
+    }
+    acl_replace(acl_users, fresh_p);
+    acl_user_changed(acl_default(acl_users));
+    acl_users_settle();
+}
+
+bool acl_users_same(const struct acl_user *u, const struct span *rules, size_t n) {
+    struct acl *scratch = acl_create();
+    struct acl_fault f = {0};
+    struct buf a = {NULL, 0, 0}, b = {NULL, 0, 0};
+    acl_set_commands(scratch, commands, table_stat_count());
+    acl_set_new_channels(scratch, server.config->acl_pubsub_default == CONFIG_ALL_CHANNELS);
+    const struct acl_user *other =
+        acl_set(scratch, SPAN("-"), rules, n, &f); /* a new one, whatever its name */
+    if (other != NULL) acl_describe(other, &a);
+    acl_describe(u, &b);
+    bool same = other != NULL && span_eq(span_of(a.data, a.len), span_of(b.data, b.len));
+    acl_fault_free(&f);
+    buf_free(&a);
+    buf_free(&b);
+    acl_destroy(&scratch);
+    return same;
+}
+
+void acl_users_pubsub_default(void) {
+    acl_set_new_channels(acl_users, server.config->acl_pubsub_default == CONFIG_ALL_CHANNELS);
+}
+
+void acl_users_settle(void) {
+    struct config_binary *password = &server.config->requirepass;
+    const struct acl_user *u = acl_default(acl_users);
+    if (password->len > 0 && !acl_user_has_password(u, span_of(password->data, password->len)))
+        config_binary_set(password, SPAN(""));
+}
+
+/* --- clients ---------------------------------------------------------------------------------------------------------------------- */
+
+static void settle(struct client *c) {
+    c->unrestricted = c->authenticated && acl_user_unrestricted(c->user) && !(c->io->flags & CLIENT_REFUSED);
+}
+
+void acl_client_refuse(struct client *c, bool refuse) {
+    c->io->flags = (c->io->flags & ~(unsigned)CLIENT_REFUSED) | (refuse ? CLIENT_REFUSED : 0u);
+    settle(c);
+}
+
+void acl_client_reset(struct client *c) {
+    c->user = acl_default(acl_users);
+    c->authenticated = acl_user_on(c->user) && acl_user_nopass(c->user);
+    settle(c);
+}
+
+bool acl_client_login(struct client *c, struct span user, struct span password) {
+    struct acl_user *u = acl_find(acl_users, user);
+    /* An unknown user takes as long as a wrong password. */
+    if (!acl_user_login(u != NULL ? u : acl_default(acl_users), password) || u == NULL) return false;
+    c->user = u;
+    c->authenticated = true;
+    settle(c);
+    return true;
+}
+
+struct lost {
+    const struct acl_user *user;
+    bool pattern, any;
+};
+
+static void look(void *arg, struct span name) {
+    struct lost *l = arg;
+    bool may = false;
+    for (size_t i = 0; !may && i < acl_selectors(l->user); i++)
+        may = acl_allows_channel(l->user, i, name, l->pattern);
+    l->any |= !may;
+}
+
+/* Listens to what its user may not hear any more. */
+static bool lost_channels(const struct client *c) {
+    struct lost l = {.user = c->user};
+    if (c->io->subscriber == NULL) return false;
+    for (size_t i = 0; i < acl_selectors(c->user); i++)
+        if (acl_allows_all_channels(c->user, i)) return false;
+    for (int kind = 0; kind < CHANNEL_KINDS && !l.any; kind++) {
+        l.pattern = kind == CHANNEL_PATTERN;
+        channel_each(c->io->subscriber, (enum channel_kind)kind, look, &l);
+    }
+    return l.any;
+}
+
+void acl_user_changed(struct acl_user *u) {
+    bool open = u == acl_default(acl_users) && acl_user_on(u) && acl_user_nopass(u);
+    for (struct client *c = clients.head; c != NULL; c = c->io->all.next) {
+        if (c->user != u) continue;
+        c->authenticated |= open;
+        settle(c);
+        if (lost_channels(c)) client_close_soon(c);
+    }
+}
+
+void acl_user_gone(struct acl_user *u, struct client *me) {
+    for (struct client *c = clients.head; c != NULL; c = c->io->all.next) {
+        if (c->user != u) continue;
+        c->user = acl_default(acl_users);
+        c->authenticated = c->unrestricted = false;
+        if (c == me)
+            client_close_after_reply(c);
+        else
+            client_close_soon(c);
+    }
+}

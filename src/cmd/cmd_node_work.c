@@ -1,0 +1,334 @@
+/* NODE HEARTBEAT, FENCED, DONE, EVICTED, OFFER: what the master asks of nodes, and what they answer. */
+#include "cmd/families.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/assert.h"
+#include "base/clock.h"
+#include "cmd/config.h"
+#include "cmd/keys.h"
+#include "cmd/nodes.h"
+
+enum { ITEMS_MAX = 64 }; /* of one answer */
+
+/* --- HEARTBEAT: work items ----------------------------------------------------------------------------------------------------------- */
+
+static void reply_extents(struct client *c, const struct store_replica *r) {
+    reply_array(c, r->extents);
+    for (uint32_t i = 0; i < r->extents; i++) {
+        reply_array(c, 2);
+        reply_int(c, (int64_t)r->extent[i].offset);
+        reply_int(c, (int64_t)r->extent[i].length);
+    }
+}
+
+static void reply_crcs(struct client *c, const struct cluster_work *w) {
+    if (w->n_crcs == 0) {
+        reply_null(c);
+        return;
+    }
+    unsigned char *packed = xmalloc(w->n_crcs * sizeof(uint32_t));
+    for (size_t i = 0; i < w->n_crcs; i++)
+        for (unsigned b = 0; b < 4; b++) packed[i * 4 + b] = (unsigned char)(w->crcs[i] >> (8 * b));
+    reply_bulk(c, span_of(packed, w->n_crcs * sizeof(uint32_t)));
+    free(packed);
+}
+
+static void reply_object(struct client *c, const struct cluster_work *w) {
+    reply_int(c, (int64_t)w->task);
+    reply_bulk(c, w->key);
+    reply_int(c, (int64_t)w->version);
+    reply_int(c, (int64_t)w->size);
+}
+
+static void reply_work(struct client *c, const struct cluster_work *w) {
+    switch (w->kind) {
+    case CLUSTER_WORK_FENCE:
+        reply_array(c, 2);
+        reply_bulk_str(c, "fence");
+        reply_int(c, (int64_t)w->session);
+        break;
+    case CLUSTER_WORK_COPY:
+        reply_array(c, 7);
+        reply_bulk_str(c, "copy");
+        reply_object(c, w);
+        reply_int(c, w->at.extent[0].segment);
+        reply_extents(c, &w->at);
+        break;
+    case CLUSTER_WORK_STORE:
+        reply_array(c, 11);
+        reply_bulk_str(c, "store");
+        reply_object(c, w);
+        reply_int(c, w->crc);
+        reply_crcs(c, w);
+        reply_int(c, w->at.extent[0].segment);
+        reply_int(c, w->at.extent[0].segment_epoch);
+        reply_extents(c, &w->at);
+        reply_int(c, w->far);
+        break;
+    case CLUSTER_WORK_DROP:
+        reply_array(c, 3 + 2 * w->n_drops);
+        reply_bulk_str(c, "drop");
+        reply_int(c, w->far);
+        reply_int(c, (int64_t)w->n_drops);
+        for (size_t i = 0; i < w->n_drops; i++) {
+            reply_int(c, (int64_t)w->drops[i].version);
+            reply_int(c, (int64_t)w->drops[i].offset);
+        }
+        break;
+    case CLUSTER_WORK_UNMOUNT:
+        reply_array(c, 3);
+        reply_bulk_str(c, "unmount");
+        reply_int(c, w->segment);
+        reply_int(c, w->epoch);
+        break;
+    case CLUSTER_WORK_LEAVE:
+        reply_array(c, 1);
+        reply_bulk_str(c, "leave");
+        break;
+    case CLUSTER_WORK_CANCEL:
+        reply_array(c, 2);
+        reply_bulk_str(c, "cancel");
+        reply_int(c, (int64_t)w->task);
+        break;
+    }
+}
+
+/* --- HEARTBEAT: the job ---------------------------------------------------------------------------------------------------------------- */
+
+struct beat_job {
+    struct job job;
+    struct cluster_waiter waiter;
+};
+
+static void beat_woken(struct cluster_waiter *waiter) {
+    job_wake(&CONTAINER_OF(waiter, struct beat_job, waiter)->job);
+}
+
+/* [clock, [item, ...], max-lease] */
+static bool beat_step(struct client *c, struct job *job, unsigned *budget) {
+    struct beat_job *b = CONTAINER_OF(job, struct beat_job, job);
+    struct cluster_work w;
+    cluster_unwait(&b->waiter);
+    job->runnable = true;
+    struct cluster_node *n = node_still(c, 2);
+    if (n == NULL) {
+        reply_error(c, "-STALE this node is not in the pool, or is down: NODE JOIN");
+        return true;
+    }
+    bool any = cluster_work_next(n, &w, budget);
+    if (!any && *budget == 0) return false;
+    if (!any && server.mono_ms < job->deadline_ms) {
+        job->runnable = false;
+        cluster_wait(n, &b->waiter);
+        return false;
+    }
+    reply_array(c, 3);
+    reply_int(c, (int64_t)clock_mono_ms()); /* fresh, as in JOIN */
+    void *cookie = reply_deferred(c);
+    size_t items = 0;
+    for (; any; any = items < ITEMS_MAX && cluster_work_next(n, &w, budget)) {
+        reply_work(c, &w);
+        spend(budget, w.n_drops / 8);
+        items++;
+    }
+    reply_deferred_array(c, cookie, items);
+    reply_int(c, (int64_t)server.config->max_lease_ms);
+    return true;
+}
+
+static void beat_destroy(struct client *c, struct job *job) {
+    struct beat_job *b = CONTAINER_OF(job, struct beat_job, job);
+    cluster_unwait(&b->waiter);
+    free(b);
+}
+
+/* Names as in INFO: they are shown beside others. */
+static bool stat_name(struct span s, char out[32]) {
+    if (s.len == 0 || s.len > 31 || s.data == NULL) return false;
+    for (size_t i = 0; i < s.len; i++) {
+        char ch = s.data[i];
+        if (!((ch >= 'a' && ch <= 'z') || (ch >= '0' && ch <= '9') || ch == '_' || ch == '-')) return false;
+        out[i] = ch;
+    }
+    out[s.len] = '\0';
+    return true;
+}
+
+static bool stats_option(struct client *c, size_t *at_p, struct cluster_node *n) {
+    struct cluster_stat stats[CLUSTER_NODE_STATS_MAX];
+    uint64_t count;
+    if (!option_number(c, at_p, "STATS", 0, CLUSTER_NODE_STATS_MAX, &count)) return false;
+    if ((c->argc - *at_p) / 2 < count) {
+        reply_error(c, "STATS is %llu, but fewer fields and values follow", (unsigned long long)count);
+        return false;
+    }
+    for (size_t i = 0; i < count; i++, *at_p += 2) {
+        if (stat_name(c->argv[*at_p], stats[i].name) && span_to_u64(c->argv[*at_p + 1], &stats[i].value) &&
+            stats[i].value <= INT64_MAX)
+            continue;
+        reply_error(c, "STATS: field %zu must be 1 to 31 of a-z 0-9 _ - and its value a number", i + 1);
+        return false;
+    }
+    cluster_node_stats(n, stats, count);
+    return true;
+}
+
+static bool report_option(struct client *c, size_t *at_p, struct cluster_node *n) {
+    const char *why = "";
+    if (c->argc - *at_p < 3) {
+        reply_error(c, "REPORT needs a scheme and a report");
+        return false;
+    }
+    tarn_status status = cluster_node_report(n, c->argv[*at_p + 1], c->argv[*at_p + 2], &why);
+    if (status != TARN_OK) reply_why(c, status, why);
+    *at_p += 3;
+    return status == TARN_OK;
+}
+
+/* NODE HEARTBEAT name instance [WAIT ms] [STATS n field value ...] [REPORT scheme report]... */
+void cmd_node_heartbeat(struct client *c) {
+    uint64_t wait_ms = 0;
+    struct cluster_node *n = node_arg(c, 2);
+    if (n == NULL) return;
+    for (size_t at = 4; at < c->argc;) {
+        bool ok;
+        if (arg_is(c, at, "wait")) {
+            ok = option_number(c, &at, "WAIT", 0, INT64_MAX, &wait_ms);
+        } else if (arg_is(c, at, "stats")) {
+            ok = stats_option(c, &at, n);
+        } else if (arg_is(c, at, "report")) {
+            ok = report_option(c, &at, n);
+        } else {
+            option_unknown(c, at);
+            return;
+        }
+        if (!ok) return;
+    }
+    wait_ms = min_u64(wait_ms, server.config->node_timeout_ms / 2); /* or its silence would be ours */
+    struct beat_job *b = xcalloc(1, sizeof(*b));
+    b->job = (struct job){.step = beat_step, .destroy = beat_destroy, .runnable = true};
+    b->job.deadline_ms = wait_ms > 0 ? server.mono_ms + wait_ms : 0;
+    b->waiter.wake = beat_woken;
+    job_start(c, &b->job);
+}
+
+/* --- reports, in slices ------------------------------------------------------------------------------------------------------------------ */
+
+enum report_kind { REPORT_DONE, REPORT_EVICTED, REPORT_OFFER };
+
+struct report_job {
+    struct job job;
+    enum report_kind kind;
+    size_t first, step, n, pos;
+    uint32_t segment;
+    uint64_t known; /* EVICTED */
+};
+
+/* task status offset crc */
+static bool report_done(struct client *c, struct cluster_node *n, size_t at) {
+    uint64_t task, offset;
+    int64_t status, crc;
+    if (!span_to_u64(c->argv[at], &task) || !span_to_i64(c->argv[at + 1], &status) || status > 0 ||
+        status < -127 || !span_to_u64(c->argv[at + 2], &offset) || !span_to_i64(c->argv[at + 3], &crc) ||
+        crc < -1 || crc > UINT32_MAX)
+        return false;
+    return cluster_task_done(n, task, (tarn_status)status, offset, crc);
+}
+
+/* key version */
+static bool report_evicted(struct client *c, struct cluster_node *n, uint32_t segment, size_t at) {
+    uint64_t version;
+    return span_to_u64(c->argv[at + 1], &version) && cluster_far_evicted(n, segment, c->argv[at], version);
+}
+
+/* key version size crc offset crcs */
+static uint64_t report_offer(struct client *c, struct cluster_node *n, uint32_t segment, size_t at) {
+    struct cluster_offer o = {.key = c->argv[at]};
+    struct span packed = c->argv[at + 5];
+    uint32_t small[64], *crcs = small;
+    if (!span_to_u64(c->argv[at + 1], &o.version) || !span_to_u64(c->argv[at + 2], &o.size) ||
+        !span_to_i64(c->argv[at + 3], &o.crc) || o.crc < -1 || o.crc > UINT32_MAX ||
+        !span_to_u64(c->argv[at + 4], &o.offset) || packed.len % sizeof(uint32_t) != 0)
+        return 0;
+    o.n_crcs = packed.len / sizeof(uint32_t);
+    if (o.n_crcs > ARRAY_LEN(small)) crcs = xmalloc(packed.len);
+    for (size_t i = 0; i < o.n_crcs; i++) {
+        const unsigned char *b = (const unsigned char *)packed.data + i * sizeof(uint32_t);
+        crcs[i] = (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+    }
+    o.crcs = o.n_crcs > 0 ? crcs : NULL;
+    uint64_t version = cluster_far_offered(n, segment, &o);
+    if (crcs != small) free(crcs);
+    return version;
+}
+
+/* A node that is taken over in the middle hears that nothing was accepted. */
+static bool report_step(struct client *c, struct job *job, unsigned *budget) {
+    struct report_job *r = CONTAINER_OF(job, struct report_job, job);
+    struct cluster_node *n = node_still(c, 2);
+    for (; r->pos < r->n; r->pos++) {
+        if (*budget == 0) return false;
+        spend(budget, 2);
+        size_t at = r->first + r->pos * r->step;
+        switch (r->kind) {
+        case REPORT_DONE: reply_int(c, n != NULL && report_done(c, n, at)); break;
+        case REPORT_EVICTED: r->known += n != NULL && report_evicted(c, n, r->segment, at); break;
+        case REPORT_OFFER: reply_int(c, n != NULL ? (int64_t)report_offer(c, n, r->segment, at) : 0); break;
+        }
+    }
+    if (r->kind == REPORT_EVICTED) reply_int(c, (int64_t)r->known);
+    return true;
+}
+
+static void report_destroy(struct client *c, struct job *job) {
+    free(CONTAINER_OF(job, struct report_job, job));
+}
+
+static void report_run(struct client *c, enum report_kind kind, size_t count_at, size_t step,
+                       uint32_t segment) {
+    size_t n;
+    if (!groups_arg(c, count_at, step, &n)) return;
+    struct report_job *r = xcalloc(1, sizeof(*r));
+    r->job = (struct job){.step = report_step, .destroy = report_destroy, .runnable = true};
+    r->kind = kind;
+    r->first = count_at + 1;
+    r->step = step;
+    r->n = n;
+    r->segment = segment;
+    if (kind != REPORT_EVICTED) reply_array(c, n);
+    job_start(c, &r->job);
+}
+
+void cmd_node_fenced(struct client *c) {
+    uint64_t session;
+    struct cluster_node *n = node_arg(c, 2);
+    if (n == NULL || !arg_range(c, 4, "session", 1, INT64_MAX, &session)) return;
+    cluster_node_fenced(n, session);
+    reply_ok(c);
+}
+
+void cmd_node_done(struct client *c) {
+    if (node_arg(c, 2) != NULL) report_run(c, REPORT_DONE, 4, 4, 0);
+}
+
+/* argv[4] as a far segment of the node. */
+static bool far_arg(struct client *c, uint32_t *segment_p) {
+    uint64_t id;
+    struct cluster_node *n = node_arg(c, 2);
+    if (n == NULL || !arg_range(c, 4, "segment id", 0, UINT32_MAX, &id)) return false;
+    *segment_p = (uint32_t)id;
+    if (cluster_far_of(n, *segment_p)) return true;
+    reply_error(c, "-NOSEGMENT this is not an ssd or file segment of the node: SEGMENT MOUNT tells its id");
+    return false;
+}
+
+void cmd_node_evicted(struct client *c) {
+    uint32_t segment;
+    if (far_arg(c, &segment)) report_run(c, REPORT_EVICTED, 5, 2, segment);
+}
+
+void cmd_node_offer(struct client *c) {
+    uint32_t segment;
+    if (far_arg(c, &segment)) report_run(c, REPORT_OFFER, 5, 6, segment);
+}

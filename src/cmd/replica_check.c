@@ -1,0 +1,156 @@
+/* One replica after the other, each read to its end without keeping the bytes:
+ *
+ *   start ─> [timer] read the next replica ─┬─ right, or not to be reached ─┬─> ... ─> done
+ *                 ^                         └─ wrong: dropped ──────────────┤
+ *                 └─────────────────────────────────────────────────────────┘
+ *
+ * Which replicas there are is asked anew each time: they come and go while bytes are read. */
+#include "cmd/replica_check.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+#include "base/assert.h"
+#include "base/log.h"
+#include "cmd/client.h"
+#include "cmd/core.h"
+#include "cmd/stats.h"
+#include "cmd/value_read.h"
+
+enum { PIECES_PER_TURN = 2 }; /* of own memory: some 200 us */
+enum { BACKGROUND_MAX = 16 }; /* that nobody waits for */
+enum { SEEN_MAX = 2 * STORE_REPLICAS_MAX };
+
+struct replica_check {
+    LIST_ENTRY(replica_check) link;
+    struct span key;
+    uint64_t version, size;
+    struct value_read *read; /* of the replica in segment */
+    uint32_t segment;
+    uint32_t seen[SEEN_MAX];
+    unsigned n_seen, dropped;
+    struct net_timer timer;
+    void (*done)(void *arg, unsigned dropped);
+    void *arg;
+};
+static LIST_HEAD(check_list, replica_check) checks = LIST_HEAD_INITIALIZER(checks);
+static unsigned background;
+
+static void check_free(struct replica_check *k) {
+    net_timer_stop(&k->timer);
+    value_read_close(&k->read);
+    LIST_REMOVE(k, link);
+    if (!k->done) background--;
+    free((char *)(uintptr_t)k->key.data);
+    free(k);
+}
+
+static void finish(struct replica_check *k) {
+    if (k->done) k->done(k->arg, k->dropped);
+    check_free(k);
+}
+
+static struct object *current(const struct replica_check *k) {
+    struct object *o = store_find(server.store, k->key);
+    return o && store_object_version(o) == k->version ? o : NULL;
+}
+
+static bool was_seen(const struct replica_check *k, uint32_t segment) {
+    for (unsigned i = 0; i < k->n_seen; i++)
+        if (k->seen[i] == segment) return true;
+    return false;
+}
+
+static void soon(void *arg) {
+    struct replica_check *k = arg;
+    if (!k->timer.pending) net_timer_start(&k->timer, 0);
+}
+
+/* false: all were looked at, or the object is gone. */
+static bool open_next(struct replica_check *k) {
+    struct object *o = current(k);
+    struct store_layout layout;
+    if (!o) return false;
+    store_object_layout(server.store, o, &layout);
+    for (uint32_t i = 0; i < layout.replicas; i++) {
+        const struct store_replica *r = &layout.replica[i];
+        if (r->extents == 0 || was_seen(k, r->extent[0].segment)) continue;
+        if (k->n_seen == SEEN_MAX) return false;
+        k->segment = k->seen[k->n_seen++] = r->extent[0].segment;
+        struct value_read_options options = {
+            .len = k->size, .only = k->segment, .sum = true, .ready = soon, .arg = k};
+        k->read = value_read_open(o, &options);
+        return true;
+    }
+    return false;
+}
+
+/* A file that is not there is as bad as one with other bytes in it; a host that does not answer says nothing. */
+static void judge(struct replica_check *k, tarn_status status) {
+    bool bad = value_read_found_corrupt(k->read) || status == TARN_ECORRUPT || status == TARN_ENOTFOUND;
+    struct object *o = current(k);
+    value_read_close(&k->read);
+    if (!bad || !o) return;
+    if (store_replica_drop(server.store, o, k->segment, true) != TARN_OK) return; /* it went by itself */
+    log_warning("The replica of version %" PRIu64 " in segment %u was bad: dropped", k->version, k->segment);
+    k->dropped++;
+    stats.replicas_bad++;
+}
+
+static void turn(void *arg) {
+    struct replica_check *k = arg;
+    core_stamp();
+    if (!k->read && !open_next(k)) {
+        finish(k);
+        return;
+    }
+    for (int i = 0; i < PIECES_PER_TURN; i++) {
+        struct value_piece piece;
+        tarn_status status = value_read_next(k->read, &piece);
+        if (status == TARN_EAGAIN) return;
+        if (status == TARN_OK && piece.bytes.len > 0) continue;
+        judge(k, status);
+        break;
+    }
+    soon(k);
+}
+
+struct replica_check *replica_check_start(struct object *o, void (*done)(void *arg, unsigned dropped),
+                                          void *arg) {
+    struct span key = store_object_key(o);
+    struct replica_check *k = xcalloc(1, sizeof(*k));
+    k->key = span_of(xmemdup(key.data, key.len), key.len);
+    k->version = store_object_version(o);
+    k->size = store_object_size(server.store, o);
+    k->done = done;
+    k->arg = arg;
+    if (!done) background++;
+    net_timer_init(&k->timer, core_loop(), turn, k);
+    LIST_INSERT_HEAD(&checks, k, link);
+    soon(k);
+    return k;
+}
+
+void replica_check_forget(struct replica_check **check_p) {
+    struct replica_check *k = *check_p;
+    *check_p = NULL;
+    if (k) check_free(k);
+}
+
+void replica_suspect(struct span key, uint64_t version) {
+    struct replica_check *k;
+    struct object *o = store_find(server.store, key);
+    uint32_t crc;
+    if (!o || store_object_version(o) != version || !store_object_crc(o, &crc)) return;
+    LIST_FOREACH(k, &checks, link) {
+        if (k->version == version) return;
+    }
+    if (background == BACKGROUND_MAX) return; /* the next reader finds it, too */
+    stats.replica_reports++;
+    replica_check_start(o, NULL, NULL);
+}
+
+void replica_check_deinit(void) {
+    while (!LIST_EMPTY(&checks)) check_free(LIST_FIRST(&checks));
+}

@@ -1,0 +1,113 @@
+#include "cmd/watch.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/assert.h"
+#include "base/htab.h"
+
+/* A key that somebody watches; lives as long as one does. */
+struct watched {
+    struct htab_node node;
+    struct watch *first;
+    size_t len;
+    char key[];
+};
+
+/*       key A      key B
+ *   w1    o ──────── o        a client's watches, by next
+ *         │
+ *   w2    o                   a key's watches, by peer_next */
+struct watch {
+    struct watched *watched;
+    struct watch *next;
+    struct watch *peer_prev, *peer_next;
+    struct watcher *watcher;
+    struct htab_node by_pair; /* the same watcher and the same key */
+    uint64_t version;
+};
+
+static struct htab keys, pairs; /* of struct watched, struct watch */
+size_t watch_count;
+
+static bool same_key(const struct htab_node *node, const void *key) {
+    const struct watched *k = CONTAINER_OF(node, const struct watched, node);
+    return span_eq(span_of(k->key, k->len), *(const struct span *)key);
+}
+
+static struct watched *find(struct span key, uint64_t hash) {
+    struct htab_node *node = htab_find(&keys, hash, same_key, &key);
+    return node ? CONTAINER_OF(node, struct watched, node) : NULL;
+}
+
+struct pair {
+    const struct watched *watched;
+    const struct watcher *watcher;
+};
+
+static bool same_pair(const struct htab_node *node, const void *arg) {
+    const struct watch *w = CONTAINER_OF(node, const struct watch, by_pair);
+    const struct pair *p = arg;
+    return w->watched == p->watched && w->watcher == p->watcher;
+}
+
+enum watch_result watch_add(struct watcher *w, struct span key, uint64_t version) {
+    uint64_t hash = hash_bytes(key.data, key.len), both = hash ^ hash_u64((uintptr_t)w);
+    struct watched *k = find(key, hash);
+    if (k && htab_find(&pairs, both, same_pair, &(struct pair){k, w})) return WATCH_KNOWN;
+    if (w->count == WATCHES_MAX) return WATCH_FULL;
+    if (!k) {
+        k = xmalloc(sizeof(*k) + key.len);
+        k->first = NULL;
+        k->len = key.len;
+        if (key.len) memcpy(k->key, key.data, key.len);
+        htab_insert(&keys, &k->node, hash);
+    }
+    struct watch *n = xmalloc(sizeof(*n));
+    *n = (struct watch){
+        .watched = k, .next = w->first, .peer_next = k->first, .watcher = w, .version = version};
+    if (k->first) k->first->peer_prev = n;
+    k->first = w->first = n;
+    htab_insert(&pairs, &n->by_pair, both);
+    w->count++;
+    w->bytes += sizeof(*n) + sizeof(*k) + key.len;
+    watch_count++;
+    return WATCH_ADDED;
+}
+
+static void drop(struct watch *n) {
+    struct watched *k = n->watched;
+    if (n->peer_next) n->peer_next->peer_prev = n->peer_prev;
+    if (n->peer_prev)
+        n->peer_prev->peer_next = n->peer_next;
+    else
+        k->first = n->peer_next;
+    htab_remove(&pairs, &n->by_pair);
+    if (!k->first) {
+        htab_remove(&keys, &k->node);
+        free(k);
+    }
+    free(n);
+    if (--watch_count > 0) return;
+    htab_free(&keys);
+    htab_free(&pairs);
+}
+
+void watch_clear(struct watcher *w) {
+    for (struct watch *n = w->first; n;) {
+        struct watch *next = n->next;
+        drop(n);
+        n = next;
+    }
+    *w = (struct watcher){0};
+}
+
+bool watch_differs(const struct watcher *w, uint64_t (*fn)(struct span key)) {
+    for (const struct watch *n = w->first; n; n = n->next)
+        if (fn(span_of(n->watched->key, n->watched->len)) != n->version) return true;
+    return false;
+}
+
+void watch_touch_key(struct span key) {
+    struct watched *k = find(key, hash_bytes(key.data, key.len));
+    for (struct watch *n = k ? k->first : NULL; n; n = n->peer_next) n->watcher->touched = true;
+}

@@ -1,0 +1,42 @@
+/* WATCH: who wants to know that a key was written. Costs its owner memory and the writers of keys nothing as long as
+ * nobody watches: then it is one comparison with zero.
+ *
+ * News of values comes from the books (store_events.complete), news of times to live from the commands that set them. That
+ * a key has gone is no news: EXEC compares the version that is there with the one that was there. */
+#ifndef TARN_CMD_WATCH_H
+#define TARN_CMD_WATCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/buf.h"
+
+#define WATCHES_MAX 100000u /* keys of one client */
+
+struct watch;
+
+/* All that one client watches. Zero-initialised watches nothing. */
+struct watcher {
+    struct watch *first;
+    size_t count, bytes;
+    bool touched; /* one of its keys was written */
+};
+
+enum watch_result { WATCH_ADDED, WATCH_KNOWN, WATCH_FULL };
+
+/* version: of the object that is there, 0: none. A key that it watches already keeps its first version. */
+enum watch_result watch_add(struct watcher *w, struct span key, uint64_t version);
+/* Forgets all keys, and that one was touched. */
+void watch_clear(struct watcher *w);
+/* Whether fn says another version than at the time of watch_add for any of its keys. */
+bool watch_differs(const struct watcher *w, uint64_t (*fn)(struct span key));
+/* Marks the watchers of key. */
+void watch_touch_key(struct span key);
+/* Watches of all clients. */
+extern size_t watch_count;
+
+static inline void watch_touch(struct span key) {
+    if (__builtin_expect(watch_count > 0, 0)) watch_touch_key(key);
+}
+
+#endif

@@ -1,0 +1,244 @@
+/* From operations to slices. */
+#include <string.h>
+
+#include "base/assert.h"
+#include "engine/run_internal.h"
+
+#define SLICE_MAX       (64ull << 20)
+#define SLICE_PARTS_MAX 1024u
+#define STRIPE_ALIGN    (64u << 10)
+#define MERGE_BYTES     (256u << 10) /* of a merged slice: what a connection moves at a time */
+#define MERGE_OPS       64u
+#define MERGE_LOOK      256u /* how many operations are looked at for them: those for several hosts come in turn */
+
+/* --- planning --- */
+
+struct cursor { /* over an operation's local memory */
+    const struct iovec *iov;
+    size_t n, i;
+    uint64_t offset;
+};
+
+/* The next len bytes of local memory as iovecs. */
+static void take_iov(struct run *r, struct cursor *c, uint64_t len, struct transport_op *top) {
+    size_t n = 0;
+    uint64_t left = len, offset = c->offset;
+    for (size_t i = c->i; left > 0; i++, offset = 0, n++) left -= min_u64(left, c->iov[i].iov_len - offset);
+    struct iovec *out = run_alloc(r, (n + 1) * sizeof(*out));
+    n = 0;
+    while (len > 0) {
+        uint64_t take = min_u64(len, c->iov[c->i].iov_len - c->offset);
+        if (take > 0) out[n++] = (struct iovec){(char *)c->iov[c->i].iov_base + c->offset, take};
+        c->offset += take;
+        len -= take;
+        if (c->offset == c->iov[c->i].iov_len) {
+            c->i++;
+            c->offset = 0;
+        }
+    }
+    top->iov = out;
+    top->n_iov = n;
+}
+
+static void plan_crcs(struct run *r, const struct engine_op *op, struct slice *s) {
+    if (!op->want_crc && op->crcs == NULL) return;
+    uint64_t block = op->crcs != NULL ? op->crc_block : 0, pieces = 1;
+    if (block != 0) {
+        s->top.crc_block = block;
+        s->top.crc_first = block - s->at % block;
+        if (s->length > s->top.crc_first) pieces += (s->length - s->top.crc_first + block - 1) / block;
+    }
+    s->top.crcs = run_alloc(r, pieces * sizeof(uint32_t));
+    memset(s->top.crcs, 0, pieces * sizeof(uint32_t));
+}
+
+/* Slices of at most max bytes, each within one segment. */
+static tarn_status plan_slices(struct run *r, struct op_run *o, uint64_t max, bool spread) {
+    struct engine_op *op = o->op;
+    struct cursor local = {.iov = op->iov, .n = op->n_iov};
+    size_t i = 0;
+    uint64_t offset = 0, at = 0;
+    while (i < op->n_parts) {
+        struct engine_seg *seg = engine_find(r->e, op->parts[i].extent.segment);
+        if (seg == NULL) return TARN_ENOSEGMENT;
+        size_t n_max = min_u64(op->n_parts - i, SLICE_PARTS_MAX);
+        struct slice *s = run_alloc(r, sizeof(*s));
+        struct transport_part *parts = run_alloc(r, n_max * sizeof(*parts));
+        *s = (struct slice){.run_op = o, .seg = seg, .at = at, .spread = spread};
+        size_t n = 0;
+        while (i < op->n_parts && n < n_max && (s->length < max || n == 0)) {
+            const struct engine_part *p = &op->parts[i];
+            if (p->extent.segment != seg->id) break;
+            if (p->extent.segment_epoch != seg->epoch) return TARN_ESTALE;
+            uint64_t len = min_u64(p->sub_length - offset, max - s->length);
+            parts[n++] = (struct transport_part){
+                .extent = p->extent,
+                .grant = p->grant,
+                .sub_offset = p->sub_offset + offset,
+                .sub_length = len,
+            };
+            s->length += len;
+            offset += len;
+            if (offset == p->sub_length) {
+                i++;
+                offset = 0;
+            }
+        }
+        at += s->length;
+        s->top.kind = op->write ? TRANSPORT_PUT : TRANSPORT_GET;
+        s->top.parts = parts;
+        s->top.n_parts = n;
+        s->top.done = run_slice_done;
+        s->top.patience_ms = op->patience_ms;
+        s->top.arg = s;
+        take_iov(r, &local, s->length, &s->top);
+        plan_crcs(r, op, s);
+        *o->last = s;
+        o->last = &s->next;
+        o->slices_left++;
+    }
+    return TARN_OK;
+}
+
+/* Memory of a device: all of it, from one registration. */
+static tarn_status find_device(const struct engine *e, struct op_run *o) {
+    const struct engine_op *op = o->op;
+    size_t inside = 0;
+    for (size_t i = 0; i < op->n_iov; i++) {
+        const struct engine_memory *m = engine_memory_at(e, op->iov[i].iov_base, op->iov[i].iov_len);
+        if (m == NULL || !m->buffer.device || op->iov[i].iov_len == 0) continue;
+        if (o->device != NULL && o->device != m) return TARN_EINVAL;
+        o->device = m;
+        inside++;
+    }
+    bool crcs = op->want_crc || op->crcs != NULL;
+    return o->device != NULL && (crcs || inside != op->n_iov) ? TARN_EINVAL : TARN_OK;
+}
+
+tarn_status run_plan(struct run *r, struct op_run *o, uint64_t now_ms) {
+    struct engine_op *op = o->op;
+    uint64_t local = 0;
+    o->planned = true;
+    o->length = 0;
+    o->first = NULL;
+    o->last = &o->first;
+    for (size_t i = 0; i < op->n_parts; i++) {
+        const struct engine_part *p = &op->parts[i];
+        if (p->sub_offset > p->extent.length || p->sub_length > p->extent.length - p->sub_offset)
+            return TARN_EINVAL;
+        o->length += p->sub_length;
+    }
+    for (size_t i = 0; i < op->n_iov; i++) local += op->iov[i].iov_len;
+    if (local != o->length || op->n_parts == 0 || (op->crcs != NULL && op->crc_block == 0))
+        return TARN_EINVAL;
+    if (op->lease_end_boot_ms != 0 && now_ms >= op->lease_end_boot_ms) return TARN_ELEASE;
+
+    struct engine *e = r->e;
+    tarn_status status = e->devices > 0 ? find_device(e, o) : TARN_OK;
+    if (status != TARN_OK) return status;
+    uint64_t max = SLICE_MAX;
+    bool spread = false;
+    struct engine_seg *seg = engine_find(e, op->parts[0].extent.segment);
+    unsigned kind = seg != NULL ? engine_route_choose(e, seg, op->write, o->device, now_ms) : e->n_kinds;
+    if (kind < e->n_kinds && (e->kinds[kind].limits.flags & TRANSPORT_STREAMS) != 0 &&
+        e->config.streams > 1 && e->config.stripe_min != 0 && o->length >= e->config.stripe_min) {
+        uint64_t stripe = (o->length / e->config.streams + STRIPE_ALIGN) / STRIPE_ALIGN * STRIPE_ALIGN;
+        max = min_u64(max, stripe);
+        spread = true;
+    }
+    return plan_slices(r, o, max, spread);
+}
+
+/* --- merged ones ---
+ *
+ * Thousands of small operations cost their transport as many turns, frames and replies, which is most of their time. Those of
+ * one length that go to one segment are one slice: a part and a CRC for each. */
+
+/* Is it small, plain and whole? What is wrong with it, if anything, run_plan says. */
+static bool is_plain(const struct run *r, const struct engine_op *op, uint64_t now_ms) {
+    if (op->n_parts != 1 || op->crcs != NULL || op->alone) return false;
+    const struct engine_part *p = &op->parts[0];
+    if (p->sub_length == 0 || p->sub_length > MERGE_BYTES / 2 || p->sub_offset > p->extent.length ||
+        p->sub_length > p->extent.length - p->sub_offset)
+        return false;
+    if (op->lease_end_boot_ms != 0 && now_ms >= op->lease_end_boot_ms) return false;
+    uint64_t local = 0;
+    for (size_t i = 0; i < op->n_iov; i++) local += op->iov[i].iov_len;
+    return local == p->sub_length && r->e->devices == 0;
+}
+
+static bool is_alike(const struct engine_op *a, const struct engine_op *b) {
+    return a->write == b->write && a->want_crc == b->want_crc && a->patience_ms == b->patience_ms &&
+           a->sole == b->sole && a->parts[0].sub_length == b->parts[0].sub_length &&
+           a->parts[0].extent.segment == b->parts[0].extent.segment &&
+           a->parts[0].extent.segment_epoch == b->parts[0].extent.segment_epoch;
+}
+
+/* NULL: not known, or not by a way for merged slices. Transports that want registered memory post each part by itself anyway. */
+static struct engine_seg *merging_segment(struct engine *e, const struct engine_op *op, uint64_t now_ms) {
+    const struct grant_extent *x = &op->parts[0].extent;
+    struct engine_seg *seg = engine_find(e, x->segment);
+    if (seg == NULL || seg->epoch != x->segment_epoch) return NULL;
+    unsigned kind = engine_route_choose(e, seg, op->write, NULL, now_ms);
+    if (kind == e->n_kinds || (e->kinds[kind].limits.flags & TRANSPORT_REGISTERS) != 0) return NULL;
+    return seg;
+}
+
+/* The i'th and those like it, in their order. */
+static size_t find_alike(struct run *r, size_t i, struct op_run *found[MERGE_OPS], uint64_t now_ms) {
+    const struct engine_op *op = r->ops[i].op;
+    size_t n = 0, end = min_u64(r->n_ops, i + MERGE_LOOK);
+    uint64_t max = min_u64(MERGE_OPS, MERGE_BYTES / op->parts[0].sub_length);
+    for (; i < end && n < max; i++) {
+        struct op_run *o = &r->ops[i];
+        if (o->planned || !is_plain(r, o->op, now_ms) || !is_alike(op, o->op)) continue;
+        found[n++] = o;
+    }
+    return n;
+}
+
+static struct slice *merge(struct run *r, struct engine_seg *seg, struct op_run *const *found, size_t n) {
+    const struct engine_op *first = found[0]->op;
+    uint64_t length = first->parts[0].sub_length;
+    struct slice *s = run_alloc(r, sizeof(*s));
+    struct transport_part *parts = run_alloc(r, n * sizeof(*parts));
+    *s = (struct slice){.run_op = found[0], .seg = seg, .n_members = n, .length = n * length};
+    s->members = run_alloc(r, n * sizeof(struct op_run *));
+    size_t n_iov = 0;
+    for (size_t i = 0; i < n; i++) n_iov += found[i]->op->n_iov;
+    struct iovec *iov = run_alloc(r, n_iov * sizeof(*iov));
+    s->top = (struct transport_op){.kind = first->write ? TRANSPORT_PUT : TRANSPORT_GET,
+                                   .parts = parts,
+                                   .n_parts = n,
+                                   .iov = iov,
+                                   .n_iov = n_iov,
+                                   .done = run_slice_done,
+                                   .arg = s,
+                                   .patience_ms = first->patience_ms};
+    for (size_t i = 0; i < n; i++) {
+        const struct engine_op *op = found[i]->op;
+        const struct engine_part *p = &op->parts[0];
+        parts[i] = (struct transport_part){
+            .extent = p->extent, .grant = p->grant, .sub_offset = p->sub_offset, .sub_length = p->sub_length};
+        memcpy(iov, op->iov, op->n_iov * sizeof(*iov));
+        iov += op->n_iov;
+        found[i]->planned = true;
+        found[i]->length = length;
+        s->members[i] = found[i];
+    }
+    if (first->want_crc) {
+        s->top.crc_block = s->top.crc_first = length;
+        s->top.crcs = run_alloc(r, n * sizeof(uint32_t));
+        memset(s->top.crcs, 0, n * sizeof(uint32_t));
+    }
+    return s;
+}
+
+struct slice *run_plan_merged(struct run *r, size_t i, uint64_t now_ms) {
+    struct op_run *found[MERGE_OPS];
+    const struct engine_op *op = r->ops[i].op;
+    if (r->n_ops - i < 2 || !is_plain(r, op, now_ms)) return NULL;
+    struct engine_seg *seg = merging_segment(r->e, op, now_ms);
+    size_t n = seg != NULL ? find_alike(r, i, found, now_ms) : 0;
+    return n > 1 ? merge(r, seg, found, n) : NULL;
+}

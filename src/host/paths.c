@@ -1,0 +1,191 @@
+/* The transports of a host: tcp and shm from the start, and what modules bring, at any time. A path of a module may fail where tcp
+ * serves: it is logged, and the segment goes on without. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "host/host_internal.h"
+
+bool host_watch(struct host *h, int fd) {
+    struct epoll_event ev = {.events = EPOLLIN, .data.fd = fd};
+    if (epoll_ctl(h->epoll_fd, EPOLL_CTL_ADD, fd, &ev) == 0) return true;
+    log_warning("epoll_ctl for a host: %s", strerror(errno));
+    return false;
+}
+
+static struct host_path *path_find(const struct host *h, const char *scheme) {
+    for (unsigned i = 0; i < h->n_paths; i++) {
+        if (strcmp(h->paths[i].ops->scheme, scheme) == 0) return (struct host_path *)(uintptr_t)&h->paths[i];
+    }
+    return NULL;
+}
+
+tarn_status host_path_open(struct host *h, const char *scheme) {
+    struct host_path *p = &h->paths[h->n_paths];
+    TARN_ASSERT(h->n_paths < HOST_PATHS_MAX);
+    *p = (struct host_path){.ops = NULL};
+    struct transport_domain_config config = {0};
+    if (transport_find(scheme) == NULL) return TARN_ENOTFOUND;
+    tarn_status s = transport_open(scheme, &config, &p->ops, &p->domain);
+    if (s != TARN_OK) return s;
+    int fd;
+    if (p->ops->arm(p->domain, &fd) != TARN_OK || !host_watch(h, fd)) {
+        transport_close(p->ops, &p->domain);
+        return TARN_EIO;
+    }
+    p->builtin = strcmp(scheme, "tcp") == 0 || strcmp(scheme, "shm") == 0;
+    h->n_paths++;
+    return TARN_OK;
+}
+
+tarn_status host_path_listen(struct host *h, struct host_path *p) {
+    bool shm = strcmp(p->ops->scheme, "shm") == 0, tcp = strcmp(p->ops->scheme, "tcp") == 0;
+    struct transport_listen_config config = {
+        .uris = shm   ? (const char *const *)&h->shm_uri
+                : tcp ? (const char *const *)h->uris
+                      : NULL,
+        .n_uris = shm   ? 1
+                  : tcp ? h->n_uris
+                        : 0, /* a module knows by its own options where to */
+        .threads = h->threads,
+        .max_connections = h->max_connections,
+        .idle_timeout_ms = h->idle_timeout_ms,
+        .mode = h->shm_mode,
+        .staging_bytes = h->staging_bytes,
+        .tls = tcp ? h->tls : NULL,
+        .gate = {.arg = &h->gate,
+                 .check = host_gate_check,
+                 .recheck = host_gate_recheck,
+                 .stage = host_gate_stage},
+    };
+    return p->ops->listen(p->domain, &config, &p->listener);
+}
+
+static void path_close(struct host *h, struct host_path *p) {
+    if (p->listener != NULL) p->ops->listener_close(&p->listener);
+    for (unsigned i = 0; i < h->gate.n_slots; i++) {
+        if (p->memory[i] != NULL) p->ops->memory_deregister(&p->memory[i]);
+    }
+    transport_close(p->ops, &p->domain);
+}
+
+tarn_status host_path_register(struct host *h, struct host_path *p, unsigned slot, uint32_t id) {
+    const struct host_slot *s = &h->gate.slots[slot];
+    struct transport_memory_config memory = {
+        .addr = s->base,
+        .length = s->size,
+        .fd = -1,
+        .fd_read = -1,
+        .segment = id,
+        .remote = true,
+    };
+    if (s->pool != NULL) {
+        memory.fd = pool_fd(s->pool, true);
+        memory.fd_read = pool_fd(s->pool, false);
+        memory.header_size = SEGMENT_HEADER_SIZE;
+    } else if (strcmp(p->ops->scheme, "shm") == 0 || (s->device && p->builtin)) {
+        return TARN_OK; /* there is no file to hand out, or nothing for a CPU: peers come by another way */
+    }
+    if (s->device) {
+        memory.dmabuf = true;
+        memory.fd = s->fd;
+        memory.dmabuf_offset = s->fd_offset;
+    }
+    tarn_status status = p->ops->memory_register(p->domain, &memory, &p->memory[slot]);
+    if (status != TARN_OK)
+        log_warning("Segment %u: %s cannot serve its memory: %s", id, p->ops->scheme,
+                    tarn_status_text(status));
+    return p->builtin ? status : TARN_OK;
+}
+
+tarn_status host_transport_add(struct host *h, const char *scheme) {
+    MAGIC_CHECK(h, HOST_MAGIC);
+    if (path_find(h, scheme) != NULL) return TARN_EEXISTS;
+    if (h->n_paths == HOST_PATHS_MAX) return TARN_ELIMIT;
+    tarn_status status = host_path_open(h, scheme);
+    if (status != TARN_OK) return status;
+    struct host_path *p = &h->paths[h->n_paths - 1];
+    if (h->tls != NULL)
+        log_warning("The data port speaks TLS, but what goes by %s is not encrypted: do without that module "
+                    "where it has to be",
+                    scheme);
+    if (h->started) status = host_path_listen(h, p);
+    if (status != TARN_OK) {
+        log_warning("This host does not serve by %s: %s", scheme, tarn_status_text(status));
+        path_close(h, p);
+        h->n_paths--;
+        return status;
+    }
+    for (unsigned i = 0; i < h->gate.n_slots; i++) {
+        if (h->gate.slots[i].registered)
+            (void)host_path_register(h, p, i, (uint32_t)(h->gate.slots[i].last_name >> 32));
+    }
+    return TARN_OK;
+}
+
+void host_transport_remove(struct host *h, const char *scheme) {
+    MAGIC_CHECK(h, HOST_MAGIC);
+    struct host_path *p = path_find(h, scheme);
+    if (p == NULL) return;
+    TARN_ASSERT(!p->builtin);
+    bool had_key[HOST_SLOTS_MAX] = {false};
+    for (unsigned i = 0; i < h->gate.n_slots; i++) had_key[i] = p->version[i] != 0;
+    path_close(h, p);
+    *p = h->paths[--h->n_paths];
+    for (size_t i = 0; i < h->n_fences; i++) h->fences[i].paths_done = 0; /* their bits are others' now */
+    for (unsigned i = 0; i < h->gate.n_slots; i++) {
+        if (had_key[i] && h->key_changed != NULL) h->key_changed(h->arg, i);
+    }
+}
+
+void host_paths_add_all(struct host *h) {
+    const struct transport_ops *t;
+    for (size_t i = 0; (t = transport_at(i)) != NULL; i++) {
+        if (strcmp(t->scheme, "tcp") != 0 && strcmp(t->scheme, "shm") != 0)
+            (void)host_transport_add(h, t->scheme);
+    }
+}
+
+/* --- keys --- */
+
+void host_paths_turn(struct host *h) {
+    for (unsigned i = 0; i < h->n_paths; i++) {
+        struct host_path *p = &h->paths[i];
+        for (unsigned slot = 0; slot < h->gate.n_slots; slot++) {
+            uint64_t version = p->memory[slot] != NULL ? p->ops->memory_version(p->memory[slot]) : 0;
+            if (version == p->version[slot]) continue;
+            p->version[slot] = version;
+            if (h->key_changed != NULL) h->key_changed(h->arg, slot);
+        }
+    }
+}
+
+tarn_status host_slot_key(struct host *h, unsigned slot, const char *scheme, struct buf *uri,
+                          struct buf *read_key, struct buf *write_key) {
+    MAGIC_CHECK(h, HOST_MAGIC);
+    TARN_ASSERT(slot < h->gate.n_slots);
+    struct host_path *p = path_find(h, scheme);
+    if (p == NULL || p->listener == NULL || p->memory[slot] == NULL ||
+        __atomic_load_n(&h->gate.slots[slot].name, __ATOMIC_RELAXED) == 0) {
+        return TARN_ENOTFOUND;
+    }
+    size_t lens[] = {uri->len, read_key->len, write_key->len};
+    if (p->ops->listener_uri(p->listener, uri) == TARN_OK &&
+        p->ops->key_pack(p->memory[slot], false, read_key) == TARN_OK &&
+        p->ops->key_pack(p->memory[slot], true, write_key) == TARN_OK) {
+        return TARN_OK;
+    }
+    uri->len = lens[0];
+    read_key->len = lens[1];
+    write_key->len = lens[2];
+    return TARN_ENOTFOUND;
+}
+
+void host_describe(const struct host *h, const char *scheme, struct buf *out) {
+    MAGIC_CHECK(h, HOST_MAGIC);
+    const struct host_path *p = path_find(h, scheme);
+    if (p != NULL) p->ops->describe(p->domain, out);
+}

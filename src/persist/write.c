@@ -1,0 +1,295 @@
+#include "persist/persist.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <lz4.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "persist/format.h"
+
+#define WRITER_MAGIC 0x50575254u         /* "PWRT" */
+#define KEEP_BYTES   (UINT64_C(4) << 20) /* of buffer, between flushes */
+
+struct persist_writer {
+    uint32_t magic;
+    int fd;
+    char *path, *tmp; /* tmp: NULL once it is under its name */
+    struct buf out;   /* from byte `written` of the file on */
+    size_t done;      /* of out */
+    uint64_t written; /* in the kernel */
+    bool dirty;       /* ... and perhaps not on the disk */
+    /* the thread that syncs; made when first needed */
+    pthread_t thread;
+    bool threaded;
+    pthread_mutex_t lock;
+    pthread_cond_t wake, rest; /* the thread has something to do; has done it */
+    bool wanted, busy, stop;   /* under lock */
+    tarn_status synced;
+    int synced_errno;
+};
+
+static struct persist_writer *writer_new(const char *path) {
+    struct persist_writer *w = xcalloc(1, sizeof(*w));
+    w->magic = WRITER_MAGIC;
+    w->fd = -1;
+    w->path = xstrdup(path);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->wake, NULL);
+    pthread_cond_init(&w->rest, NULL);
+    return w;
+}
+
+static void fill_header(struct persist_disk_header *d, const struct persist_header *h) {
+    *d = (struct persist_disk_header){.version = h->packed ? PERSIST_VERSION : 1,
+                                      .header_size = sizeof(*d),
+                                      .offset = h->offset,
+                                      .wall_ms = h->wall_ms,
+                                      .master_epoch = h->master_epoch};
+    memcpy(d->magic, PERSIST_MAGIC, sizeof(d->magic));
+    memcpy(d->cluster_id, h->cluster_id, sizeof(d->cluster_id));
+    memcpy(d->replid, h->replid, sizeof(d->replid));
+    d->crc = crc32c(0, d, offsetof(struct persist_disk_header, crc));
+}
+
+tarn_status persist_create(const char *path, const struct persist_header *header,
+                           struct persist_writer **w_p) {
+    struct persist_writer *w = writer_new(path);
+    size_t size = strlen(path) + 32;
+    w->tmp = xmalloc(size);
+    snprintf(w->tmp, size, "%s.%ld.tmp", path, (long)getpid());
+    w->fd = open(w->tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (w->fd < 0) {
+        int e = errno;
+        free(w->tmp);
+        w->tmp = NULL;
+        persist_close(&w);
+        errno = e;
+        return TARN_EIO;
+    }
+    struct persist_disk_header d;
+    fill_header(&d, header);
+    buf_append(&w->out, &d, sizeof(d));
+    *w_p = w;
+    return TARN_OK;
+}
+
+tarn_status persist_open(const char *path, uint64_t size, struct persist_writer **w_p) {
+    struct persist_writer *w = writer_new(path);
+    w->fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (w->fd < 0 || ftruncate(w->fd, (off_t)size) != 0 || lseek(w->fd, (off_t)size, SEEK_SET) < 0) {
+        int e = errno;
+        persist_close(&w);
+        errno = e;
+        return TARN_EIO;
+    }
+    w->written = size;
+    w->dirty = true;
+    *w_p = w;
+    return TARN_OK;
+}
+
+uint64_t persist_pending(const struct persist_writer *w) {
+    return w->out.len - w->done;
+}
+
+uint64_t persist_size(const struct persist_writer *w) {
+    return w->written + persist_pending(w);
+}
+
+void persist_write(struct persist_writer *w, struct span records) {
+    MAGIC_CHECK(w, WRITER_MAGIC);
+    TARN_ASSERT(records.len > 0 && records.len <= PERSIST_FRAME_MAX);
+    struct persist_frame f = {.length = (uint32_t)records.len};
+    f.crc = persist_frame_crc(persist_size(w), records);
+    buf_append(&w->out, &f, sizeof(f));
+    buf_append(&w->out, records.data, records.len);
+}
+
+/* What LZ4 makes of it goes straight behind the frame's header, where there is room for the worst case. */
+void persist_write_packed(struct persist_writer *w, struct span records) {
+    MAGIC_CHECK(w, WRITER_MAGIC);
+    TARN_ASSERT(records.len > 0 && records.len <= PERSIST_FRAME_MAX);
+    uint32_t raw = (uint32_t)records.len;
+    size_t at = w->out.len, head = sizeof(struct persist_frame) + sizeof(raw);
+    uint64_t place = persist_size(w);
+    int room = LZ4_compressBound((int)raw);
+    buf_reserve(&w->out, head + (size_t)room);
+    char *packed = w->out.data + at + head;
+    int n = LZ4_compress_default(records.data, packed, (int)raw, room);
+    if (n <= 0 || (size_t)n + sizeof(raw) >= raw) {
+        persist_write(w, records);
+        return;
+    }
+    memcpy(packed - sizeof(raw), &raw, sizeof(raw));
+    struct span bytes = span_of(packed - sizeof(raw), (size_t)n + sizeof(raw));
+    struct persist_frame f = {.length = (uint32_t)bytes.len | PERSIST_PACKED,
+                              .crc = persist_frame_crc(place, bytes)};
+    memcpy(w->out.data + at, &f, sizeof(f));
+    w->out.len = at + sizeof(f) + bytes.len;
+}
+
+tarn_status persist_flush(struct persist_writer *w) {
+    MAGIC_CHECK(w, WRITER_MAGIC);
+    while (w->done < w->out.len) {
+        ssize_t n = write(w->fd, w->out.data + w->done, w->out.len - w->done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return TARN_EIO;
+        w->done += (size_t)n;
+        w->written += (uint64_t)n;
+        w->dirty = true;
+    }
+    buf_clear(&w->out);
+    w->done = 0;
+    if (w->out.cap > KEEP_BYTES) buf_free(&w->out);
+    return TARN_OK;
+}
+
+/* Once a sync has failed the kernel may have dropped what it could not write: it is not asked again, this file has a hole. */
+static tarn_status sync_failed(struct persist_writer *w, int error) {
+    pthread_mutex_lock(&w->lock);
+    w->synced = TARN_EIO;
+    w->synced_errno = error;
+    pthread_mutex_unlock(&w->lock);
+    errno = error;
+    return TARN_EIO;
+}
+
+static void sync_wait(struct persist_writer *w) {
+    pthread_mutex_lock(&w->lock);
+    while (w->busy || w->wanted) pthread_cond_wait(&w->rest, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+}
+
+tarn_status persist_sync(struct persist_writer *w) {
+    tarn_status s = persist_flush(w);
+    if (s != TARN_OK) return s;
+    if (w->threaded) sync_wait(w);
+    if (persist_sync_status(w) != TARN_OK) return TARN_EIO;
+    if (w->dirty && fdatasync(w->fd) != 0) return sync_failed(w, errno);
+    w->dirty = false;
+    return TARN_OK;
+}
+
+/* --- syncing later ------------------------------------------------------------------------------------------------------------- */
+
+static void *sync_main(void *arg) {
+    struct persist_writer *w = arg;
+    pthread_mutex_lock(&w->lock);
+    for (;;) {
+        while (!w->wanted && !w->stop) pthread_cond_wait(&w->wake, &w->lock);
+        if (!w->wanted) break;
+        w->wanted = false;
+        w->busy = true;
+        pthread_mutex_unlock(&w->lock);
+        int failed = fdatasync(w->fd) != 0 ? errno : 0;
+        pthread_mutex_lock(&w->lock);
+        w->busy = false;
+        if (failed) {
+            w->synced = TARN_EIO;
+            w->synced_errno = failed;
+        }
+        pthread_cond_broadcast(&w->rest);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+void persist_sync_later(struct persist_writer *w) {
+    MAGIC_CHECK(w, WRITER_MAGIC);
+    if (!w->dirty) return;
+    if (!w->threaded) {
+        if (pthread_create(&w->thread, NULL, sync_main, w) != 0) {
+            (void)persist_sync(w); /* then by ourselves; persist_sync_status tells */
+            return;
+        }
+        w->threaded = true;
+    }
+    pthread_mutex_lock(&w->lock);
+    if (!w->busy) {
+        w->wanted = true;
+        w->dirty = false;
+        pthread_cond_signal(&w->wake);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+tarn_status persist_sync_status(const struct persist_writer *c) {
+    struct persist_writer *w = (struct persist_writer *)(uintptr_t)c;
+    pthread_mutex_lock(&w->lock);
+    tarn_status s = w->synced;
+    errno = w->synced_errno;
+    pthread_mutex_unlock(&w->lock);
+    return s;
+}
+
+bool persist_syncing(const struct persist_writer *c) {
+    struct persist_writer *w = (struct persist_writer *)(uintptr_t)c;
+    pthread_mutex_lock(&w->lock);
+    bool busy = w->busy || w->wanted;
+    pthread_mutex_unlock(&w->lock);
+    return busy;
+}
+
+/* --- under its name ---------------------------------------------------------------------------------------------------------------- */
+
+static int open_directory(const char *path) {
+    char *copy = xstrdup(path);
+    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    free(copy);
+    return fd;
+}
+
+tarn_status persist_publish(struct persist_writer *w) {
+    TARN_ASSERT(w->tmp != NULL);
+    tarn_status s = persist_sync(w);
+    if (s != TARN_OK) return s;
+    int directory =
+        open_directory(w->path); /* before, so that nothing can go wrong afterwards that we could undo */
+    if (directory < 0) return TARN_EIO;
+    if (rename(w->tmp, w->path) != 0) {
+        int error = errno;
+        close(directory);
+        errno = error;
+        return TARN_EIO;
+    }
+    free(w->tmp);
+    w->tmp = NULL;
+    /* It has the name now, whatever comes. Some file systems cannot sync a directory. */
+    if (fsync(directory) != 0 && errno != EINVAL && errno != EBADF)
+        log_warning("The folder of %s cannot be synced: %s. After a power cut the former file may be there",
+                    w->path, strerror(errno));
+    close(directory);
+    return TARN_OK;
+}
+
+void persist_close(struct persist_writer **w_p) {
+    struct persist_writer *w = *w_p;
+    if (w == NULL) return;
+    MAGIC_CHECK(w, WRITER_MAGIC);
+    *w_p = NULL;
+    if (w->threaded) {
+        pthread_mutex_lock(&w->lock);
+        w->stop = true;
+        pthread_cond_signal(&w->wake);
+        pthread_mutex_unlock(&w->lock);
+        pthread_join(w->thread, NULL);
+    }
+    if (w->fd >= 0) close(w->fd);
+    if (w->tmp != NULL) unlink(w->tmp);
+    pthread_mutex_destroy(&w->lock);
+    pthread_cond_destroy(&w->wake);
+    pthread_cond_destroy(&w->rest);
+    buf_free(&w->out);
+    free(w->tmp);
+    free(w->path);
+    w->magic = 0;
+    free(w);
+}

@@ -1,0 +1,232 @@
+/* The memory file behind a segment: a memfd of ordinary pages, a memfd of huge pages, or a pool file whose contents outlive
+ * us. From the mapping on they are all the same.
+ *
+ * A pool file also outlives us in the mappings of peers we gave it to. Two things follow. Nothing ever truncates it: a file
+ * that is not kept is unlinked and made anew, so that nobody's loads turn into SIGBUS. And who still maps it writable must be
+ * known to whoever serves it next: the descriptor that peers are given carries a lock on a byte that stands for this
+ * process (open file description locks live as long as the last mapping made through that description), and our successor
+ * asks the kernel whether any lock of an earlier process is left. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "pool/pool_internal.h"
+
+#ifndef MFD_HUGETLB
+#define MFD_HUGETLB 0x0004U
+#endif
+#ifndef HUGETLBFS_MAGIC
+#define HUGETLBFS_MAGIC 0x958458f6
+#endif
+
+#define HUGE_PAGE_BYTES (2ull << 20)
+#define LOCK_BASE       (1ll << 60) /* behind every byte that a file can have */
+#define OPEN_TRIES      10
+
+/* The last step: the read-only descriptor, and the mapping. A mapping in the place of another is tried elsewhere first: one
+ * that fails midway would leave a hole. (What it reserves is the file's, and stays.) */
+static tarn_status map_it(struct pool_backing *b, char *at, const char **why_p) {
+    char self[64];
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", b->fd);
+    b->fd_read = open(self, O_RDONLY | O_CLOEXEC);
+    if (b->fd_read < 0) return pool_fail(TARN_EIO, why_p, "reopening the pool memory: %s", strerror(errno));
+    const int rights = PROT_READ | PROT_WRITE;
+    void *map = mmap(NULL, b->map_size, rights, MAP_SHARED, b->fd, 0);
+    if (map != MAP_FAILED && at != NULL) {
+        munmap(map, b->map_size);
+        map = mmap(at, b->map_size, rights, MAP_SHARED | MAP_FIXED, b->fd, 0);
+    }
+    if (map == MAP_FAILED) {
+        return pool_fail(TARN_ENOMEM, why_p, "mapping %llu MiB: %s", (unsigned long long)(b->map_size >> 20),
+                         strerror(errno));
+    }
+    b->map = map;
+    return TARN_OK;
+}
+
+/* --- memfd --- */
+
+static tarn_status size_and_seal(struct pool_backing *b, const char **why_p) {
+    if (fchmod(b->fd, 0600) != 0)
+        return pool_fail(TARN_EIO, why_p, "fchmod of the pool memory: %s", strerror(errno));
+    if (ftruncate(b->fd, (off_t)b->map_size) != 0) {
+        return pool_fail(TARN_EIO, why_p, "sizing the pool memory: %s", strerror(errno));
+    }
+    if (fcntl(b->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        return pool_fail(TARN_EIO, why_p, "sealing the pool memory: %s", strerror(errno));
+    }
+    return TARN_OK;
+}
+
+/* false without a trace when the machine has no such pages left: the caller takes ordinary ones. */
+static bool try_hugetlb(const struct pool_config *c, char *at, uint64_t map_size, struct pool_backing *b) {
+    const char *ignored;
+    b->map_size = at != NULL ? map_size
+                             : (SEGMENT_HEADER_SIZE + c->size + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES *
+                                   HUGE_PAGE_BYTES;
+    if (b->map_size % HUGE_PAGE_BYTES != 0 || (uintptr_t)at % HUGE_PAGE_BYTES != 0) return false;
+    b->fd = memfd_create("tarn-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+    if (b->fd >= 0 && size_and_seal(b, &ignored) == TARN_OK && map_it(b, at, &ignored) == TARN_OK) {
+        b->huge = true;
+        return true;
+    }
+    log_notice("No huge pages for a pool of %llu MiB (%s): using ordinary ones",
+               (unsigned long long)(c->size >> 20), strerror(errno));
+    pool_backing_close(b);
+    return false;
+}
+
+static tarn_status open_memfd(const struct pool_config *c, char *at, uint64_t map_size,
+                              struct pool_backing *b, const char **why_p) {
+    b->fresh = true;
+    b->instance = 1;
+    if (c->huge && try_hugetlb(c, at, map_size, b)) return TARN_OK;
+    b->map_size = at != NULL ? map_size : SEGMENT_HEADER_SIZE + c->size;
+    b->fd = memfd_create("tarn-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (b->fd < 0) return pool_fail(TARN_EIO, why_p, "memfd_create: %s", strerror(errno));
+    tarn_status s = size_and_seal(b, why_p);
+    return s == TARN_OK ? map_it(b, at, why_p) : s;
+}
+
+/* --- pool file --- */
+
+/* Opens and locks what the path names at this moment. */
+static tarn_status lock_file(const char *path, int flags, struct pool_backing *b, struct stat *st,
+                             const char **why_p) {
+    for (int i = 0; i < OPEN_TRIES; i++) {
+        struct stat now;
+        b->lock_fd = open(path, O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | flags, 0600);
+        if (b->lock_fd < 0) return pool_fail(TARN_EIO, why_p, "pool file %s: %s", path, strerror(errno));
+        if (fstat(b->lock_fd, st) != 0 || !S_ISREG(st->st_mode)) {
+            return pool_fail(TARN_EINVAL, why_p, "pool file %s is not a regular file", path);
+        }
+        if (flock(b->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+            return pool_fail(TARN_EBUSY, why_p, "pool file %s is in use by another process", path);
+        }
+        /* Whoever had it may have replaced it before we got the lock. */
+        if (lstat(path, &now) == 0 && now.st_ino == st->st_ino && now.st_dev == st->st_dev) return TARN_OK;
+        close(b->lock_fd);
+        b->lock_fd = -1;
+    }
+    return pool_fail(TARN_EBUSY, why_p, "pool file %s is being replaced by others", path);
+}
+
+static void set_map_size(const struct pool_config *c, struct pool_backing *b) {
+    struct statfs fs;
+    b->map_size = SEGMENT_HEADER_SIZE + c->size;
+    if (fstatfs(b->lock_fd, &fs) != 0 || fs.f_type != HUGETLBFS_MAGIC) return;
+    uint64_t page = (uint64_t)fs.f_bsize;
+    b->map_size = (b->map_size + page - 1) / page * page;
+    b->huge = true;
+}
+
+/* Does the file hold a whole segment of this size? */
+static bool file_is_whole(const struct pool_config *c, struct pool_backing *b, const struct stat *st) {
+    struct segment_header *h = &b->header;
+    return (uint64_t)st->st_size == b->map_size &&
+           pread(b->lock_fd, h, sizeof(*h), 0) == (ssize_t)sizeof(*h) && segment_header_valid(h) &&
+           h->size == c->size;
+}
+
+/* An empty file under the same name. Who has the old one mapped keeps that. */
+static tarn_status replace_file(const char *path, struct pool_backing *b, struct stat *st,
+                                const char **why_p) {
+    int old = b->lock_fd;
+    b->lock_fd = -1;
+    tarn_status s = TARN_OK;
+    if (unlink(path) != 0 && errno != ENOENT)
+        s = pool_fail(TARN_EIO, why_p, "replacing pool file %s: %s", path, strerror(errno));
+    if (s == TARN_OK) s = lock_file(path, O_EXCL, b, st, why_p);
+    if (old >= 0) close(old);
+    return s;
+}
+
+/* For as long as anybody maps it through this description. */
+static tarn_status leave_mark(struct pool_backing *b, const char **why_p) {
+    struct flock lock = {
+        .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + b->instance, .l_len = 1};
+    if (fcntl(b->fd, F_OFD_SETLK, &lock) == 0) return TARN_OK;
+    return pool_fail(TARN_EIO, why_p, "locking the pool file: %s", strerror(errno));
+}
+
+bool pool_backing_strangers(const struct pool_backing *b) {
+    if (b->lock_fd < 0 || b->instance <= 1) return false;
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE, .l_len = (off_t)b->instance};
+    return fcntl(b->fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK; /* who cannot tell must fear it */
+}
+
+static tarn_status open_file(const struct pool_config *c, char *at, uint64_t map_size, bool anew,
+                             struct pool_backing *b, const char **why_p) {
+    struct stat st;
+    /* anew: the lock of the one there is ours already. */
+    tarn_status s = anew ? replace_file(c->path, b, &st, why_p) : lock_file(c->path, 0, b, &st, why_p);
+    if (s != TARN_OK) return s;
+    set_map_size(c, b);
+    if (at != NULL && b->map_size != map_size)
+        return pool_fail(TARN_EIO, why_p, "pool file %s has moved to another file system", c->path);
+    b->fresh = !file_is_whole(c, b, &st);
+    b->instance = b->fresh ? 1 : segment_header_instance(&b->header) + 1;
+    if (b->fresh && st.st_size > 0) s = replace_file(c->path, b, &st, why_p);
+    if (s != TARN_OK) return s;
+    if (fchmod(b->lock_fd, 0600) != 0)
+        return pool_fail(TARN_EIO, why_p, "fchmod of %s: %s", c->path, strerror(errno));
+    char self[64];
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", b->lock_fd);
+    b->fd = open(self, O_RDWR | O_CLOEXEC);
+    if (b->fd < 0) return pool_fail(TARN_EIO, why_p, "pool file %s: %s", c->path, strerror(errno));
+    if (b->fresh && ftruncate(b->fd, (off_t)b->map_size) != 0) {
+        return pool_fail(TARN_EIO, why_p, "sizing pool file %s: %s", c->path, strerror(errno));
+    }
+    s = pool_backing_refill(b, c->path, why_p);
+    if (s == TARN_OK) s = leave_mark(b, why_p);
+    return s == TARN_OK ? map_it(b, at, why_p) : s;
+}
+
+/* --- all of them --- */
+
+tarn_status pool_backing_open(const struct pool_config *c, char *at, uint64_t map_size, bool anew,
+                              struct pool_backing *b_p, const char **why_p) {
+    struct pool_backing b = {.fd = -1, .fd_read = -1, .lock_fd = -1};
+    bool file = c->path != NULL && c->path[0] != '\0';
+    tarn_status s =
+        file ? open_file(c, at, map_size, anew, &b, why_p) : open_memfd(c, at, map_size, &b, why_p);
+    if (s != TARN_OK) {
+        pool_backing_close(&b);
+        return s;
+    }
+    *b_p = b;
+    return TARN_OK;
+}
+
+void pool_backing_close(struct pool_backing *b) {
+    if (b->fd_read >= 0) close(b->fd_read);
+    if (b->fd >= 0) close(b->fd);
+    if (b->lock_fd >= 0) close(b->lock_fd);
+    b->fd = b->fd_read = b->lock_fd = -1;
+}
+
+void pool_backing_punch(struct pool_backing *b) {
+    off_t from = SEGMENT_HEADER_SIZE, len = (off_t)(b->map_size - SEGMENT_HEADER_SIZE);
+    if (b->huge || fallocate(b->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, len) == 0) return;
+    log_warning("Giving back the memory of a segment: %s", strerror(errno));
+}
+
+tarn_status pool_backing_refill(struct pool_backing *b, const char *path, const char **why_p) {
+    if (b->lock_fd < 0) return TARN_OK; /* memory is reserved by touching it */
+    /* A hole that cannot be filled later is a SIGBUS later. A file without one is not walked: seconds for a large pool. */
+    struct stat st;
+    if (fstat(b->fd, &st) == 0 && (uint64_t)st.st_blocks * 512 >= b->map_size) return TARN_OK;
+    if (fallocate(b->fd, 0, 0, (off_t)b->map_size) == 0 || errno == EOPNOTSUPP) return TARN_OK;
+    return pool_fail(TARN_EIO, why_p, "no room for all %llu MiB of pool file %s: %s",
+                     (unsigned long long)(b->map_size >> 20), path, strerror(errno));
+}

@@ -1,0 +1,35 @@
+/* What pool.c and backing.c share: the memory file behind a segment. */
+#ifndef TARN_POOL_POOL_INTERNAL_H
+#define TARN_POOL_POOL_INTERNAL_H
+
+#include "pool/pool.h"
+
+struct pool_backing {
+    int fd, fd_read; /* what peers are given copies of, -1: none */
+    int lock_fd;     /* of a pool file: holds its lock, and is nobody else's, lest the lock outlive us */
+    char *map;       /* the header; the advertised bytes are SEGMENT_HEADER_SIZE behind it */
+    uint64_t map_size;
+    bool huge;
+    bool fresh; /* every byte is zero */
+    /* Of a pool file that was not fresh. */
+    struct segment_header header;
+    uint32_t instance; /* which process this is to open it, from 1 */
+};
+
+/* Opens and maps the file that config asks for; at: in place of the mapping there, which has map_size bytes, and anew: a pool
+ * file is replaced by an empty one. On an error nothing is open, and what was at `at` is still there. */
+tarn_status pool_backing_open(const struct pool_config *c, char *at, uint64_t map_size, bool anew,
+                              struct pool_backing *b_p, const char **why_p);
+/* Closes the descriptors, which drops the file's lock; the mapping is its owner's. */
+void pool_backing_close(struct pool_backing *b);
+/* Gives back what is behind the header. */
+void pool_backing_punch(struct pool_backing *b);
+/* A file that was punched: room for all of it, so that no store can fail for want of it. */
+tarn_status pool_backing_refill(struct pool_backing *b, const char *path, const char **why_p);
+bool pool_backing_strangers(const struct pool_backing *b);
+
+/* Writes thread-local text and returns status. */
+tarn_status pool_fail(tarn_status status, const char **why_p, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

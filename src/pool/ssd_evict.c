@@ -1,0 +1,210 @@
+/* What goes when the disk is nearly full, and how its space comes back.
+ *
+ * A log gives up whole units, so the question is which. Strictly the oldest would be FIFO, which wears the disk least but
+ * knows nothing of use. We look at the few oldest and take the one that was read least for its size; those passed over keep
+ * half of their count, so that what was hot once does not stay for ever. Caches on flash do much the same: CacheLib's Navy
+ * (Berg et al., OSDI 2020) gives up whole regions, FIFO or LRU by region, never single objects. */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "pool/ssd_internal.h"
+
+#define CANDIDATES 8u
+
+static bool may_go(const struct ssd_unit *u) {
+    return u->state == SSD_SEALED && u->unwritten == 0;
+}
+
+/* Regions that are free or on their way. */
+static uint32_t coming(const struct ssd *s) {
+    uint32_t n = s->free;
+    const struct ssd_unit *u;
+    TAILQ_FOREACH(u, &s->leaving, leaving) n += u->regions;
+    return n;
+}
+
+/* --- victims --- */
+
+static struct ssd_unit *find_empty(struct ssd *s) {
+    struct ssd_unit *u;
+    if (!s->empty_hint) return NULL;
+    TAILQ_FOREACH(u, &s->units, by_age) {
+        if (u->live == 0 && may_go(u)) return u;
+    }
+    s->empty_hint = false;
+    return NULL;
+}
+
+/* Where a run of s->want regions would cost least: the one whose youngest unit is oldest. */
+static bool choose_window(struct ssd *s) {
+    uint64_t best = UINT64_MAX;
+    for (uint32_t at = 0; at + s->want <= s->regions; at++) {
+        uint64_t youngest = 0;
+        for (uint32_t r = at; r < at + s->want && youngest < best; r++) {
+            const struct ssd_unit *u = s->owner[r];
+            if (u == NULL) continue;
+            youngest = u->state == SSD_OPEN || u->bad ? UINT64_MAX : max_u64(youngest, u->seq + 1);
+        }
+        if (youngest >= best) continue;
+        best = youngest;
+        s->want_at = at;
+    }
+    return best != UINT64_MAX;
+}
+
+static struct ssd_unit *find_old(struct ssd *s) {
+    struct ssd_unit *u, *best = NULL;
+    unsigned seen = 0;
+    TAILQ_FOREACH(u, &s->units, by_age) {
+        if (!may_go(u)) continue;
+        if (best == NULL || u->heat / u->regions < best->heat / best->regions) best = u;
+        if (++seen == CANDIDATES) break;
+    }
+    if (best == NULL) return NULL;
+    for (u = TAILQ_FIRST(&s->units); u != best; u = TAILQ_NEXT(u, by_age)) {
+        if (may_go(u)) u->heat /= 2;
+    }
+    return best;
+}
+
+static struct ssd_unit *find_in_window(struct ssd *s) {
+    if (s->want == 0) return NULL;
+    if (clock_mono_ms() >= s->want_until_ms) {
+        s->want = 0; /* nobody asked again */
+        return NULL;
+    }
+    if (s->want_at >= s->regions && !choose_window(s)) return NULL;
+    for (uint32_t r = s->want_at; r < s->want_at + s->want; r++) {
+        if (s->owner[r] != NULL && may_go(s->owner[r])) return s->owner[r];
+    }
+    return coming(s) < s->want + SSD_RESERVE ? find_old(s) : NULL;
+}
+
+static struct ssd_unit *find_victim(struct ssd *s) {
+    struct ssd_unit *u = find_empty(s);
+    if (u != NULL) return u;
+    if ((u = find_in_window(s)) != NULL) return u;
+    uint32_t n = coming(s);
+    if (n < s->free_start) s->evicting = true;
+    if (n >= s->free_stop) s->evicting = false;
+    return s->evicting ? find_old(s) : NULL;
+}
+
+void ssd_evict_check(struct ssd *s) {
+    if (s->event_set) return;
+    if (!s->empty_hint && s->want == 0 && coming(s) >= s->free_start) return;
+    s->event_set = true;
+    tier_event_set(&s->tier);
+}
+
+/* --- the owner's side --- */
+
+uint64_t ssd_poll_evict(struct tier *t, void (*fn)(void *arg, const struct tier_item *item), void *arg) {
+    struct ssd *s = (struct ssd *)t;
+    pthread_mutex_lock(&s->lock);
+    struct ssd_unit *u = find_victim(s);
+    if (u == NULL) {
+        if (s->event_set) tier_event_clear(t);
+        s->event_set = false;
+        pthread_mutex_unlock(&s->lock);
+        return 0;
+    }
+    u->state = SSD_GOING;
+    u->ticket = s->next_ticket++;
+    uint64_t ticket = u->ticket;
+    TAILQ_INSERT_TAIL(&s->leaving, u, leaving);
+    pthread_mutex_unlock(&s->lock);
+    /* Its records stay where they are until tier_evicted; some may be dropped meanwhile. */
+    size_t n = 0;
+    for (size_t i = 0; i < u->n_entries; i++) {
+        const struct ssd_record *r = ssd_unit_entry(u, i);
+        if (ssd_record_kind(r) != SSD_ENTRY) continue;
+        struct tier_item item;
+        ssd_record_item(r, &item);
+        fn(arg, &item);
+        n++;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->stats.evicted += n;
+    pthread_mutex_unlock(&s->lock);
+    return ticket;
+}
+
+void ssd_evicted(struct tier *t, uint64_t ticket) {
+    struct ssd *s = (struct ssd *)t;
+    struct ssd_unit *u;
+    pthread_mutex_lock(&s->lock);
+    TAILQ_FOREACH(u, &s->leaving, leaving) {
+        if (u->ticket == ticket) break;
+    }
+    TARN_ASSERT(u != NULL && u->state == SSD_GOING);
+    u->state = SSD_LEAVING;
+    ssd_kick(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* --- the thread's side --- */
+
+/* Notes in this unit that still mean something are written once more, elsewhere, before they go with it. */
+static void carry_notes(struct ssd *s, struct ssd_unit *u) {
+    uint64_t before = s->notes_added;
+    for (size_t at = 0; at < u->log.len;) {
+        const struct ssd_record *r = (const struct ssd_record *)(const void *)(u->log.data + at);
+        at += r->size;
+        /* In the log of what was written an entry has crossed over to SSD_DROPPED when it has a key. */
+        if (r->key_size > 0 || r->value == u->nonce) continue;
+        if (ssd_note_target(s, r->value, r->offset) != NULL) ssd_note_add(s, r->value, r->offset);
+    }
+    u->state = SSD_CARRIED;
+    u->notes_mark = s->notes_added == before ? 0 : s->notes_added;
+    if (u->notes_mark > 0) s->notes_due_ms = clock_mono_ms();
+}
+
+/* A unit whose first header cannot be overwritten stays in its place, out of use and in no list of what may go. Its entries
+ * would be found after a restart: so each is noted as dropped. */
+static void give_up(struct ssd *s, struct ssd_unit *u) {
+    log_warning("SSD tier %s: cannot write at %llu: %u MiB are out of use", s->path,
+                (unsigned long long)u->base, (unsigned)(u->regions * s->region_size >> 20));
+    u->bad = true;
+    for (size_t i = 0; i < u->n_entries; i++) {
+        struct ssd_record *r = ssd_unit_entry(u, i);
+        if (r->kind != SSD_ENTRY) continue;
+        __atomic_store_n(&r->kind, SSD_DROPPED, __ATOMIC_RELAXED);
+        ssd_note_add(s, u->nonce, r->offset);
+    }
+    s->stats.entries -= u->live;
+    u->live = 0;
+    u->live_bytes = 0;
+}
+
+static void erased(struct ssd_op *op) {
+    struct ssd_unit *u = op->arg;
+    struct ssd *s = u->owner;
+    pthread_mutex_lock(&s->lock);
+    s->erasing--;
+    TAILQ_REMOVE(&s->leaving, u, leaving);
+    if (op->error == 0)
+        ssd_unit_destroy(s, u);
+    else
+        give_up(s, u);
+    ssd_sync_soon(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void ssd_evict_advance(struct ssd *s) {
+    struct ssd_unit *u;
+    TAILQ_FOREACH(u, &s->leaving, leaving) {
+        if (u->state == SSD_LEAVING && u->reads == 0) carry_notes(s, u);
+        if (u->state != SSD_CARRIED || s->notes_done < u->notes_mark) continue;
+        u->state = SSD_ERASING;
+        u->erase = (struct ssd_op){.write = true,
+                                   .buffer = s->zero_block,
+                                   .offset = u->base,
+                                   .length = SSD_BLOCK,
+                                   .done = erased,
+                                   .arg = u};
+        s->erasing++;
+        ssd_io_submit(s->io, &u->erase);
+    }
+}

@@ -1,0 +1,275 @@
+/* The ssd tier from inside. ssd.c opens and closes it, ssd_recover.c finds what is there, ssd_log.c gives out places in the
+ * log, ssd_write.c brings batches to disk, ssd_read.c reads, ssd_evict.c chooses what goes and takes space back, ssd_run.c is
+ * the thread that does all I/O.
+ *
+ * A unit's life (see ssd_format.h for what it is on disk):
+ *
+ *   FREE ─> OPEN ─> SEALED ─> GOING ──────> LEAVING ──────> CARRIED ──────────> ERASING ─> FREE
+ *           written  full      handed out by  tier_evicted;   no reads; its notes   first header
+ *                              poll_evict     reads end       are written again     is zeroes
+ *
+ * A batch's life:
+ *
+ *   OPEN ─> SEALED ─> DATA ─> READY ─> HEADER ─> done
+ *   takes    placed    values   values   the header, when all
+ *   puts               go out   on disk  before it are there
+ *
+ * One lock. Puts hold it to find a place and, after the copy, to say that they are through; never during I/O or callbacks.
+ * What only the thread touches is marked so. */
+#ifndef TARN_POOL_SSD_INTERNAL_H
+#define TARN_POOL_SSD_INTERNAL_H
+
+#include <pthread.h>
+#include <sys/queue.h>
+#include "base/rng.h"
+#include "pool/ssd_format.h"
+#include "pool/ssd_io.h"
+#include "pool/tier_internal.h"
+
+#define SSD_RESERVE       1u /* regions that only notes may open: what is dropped stays dropped on a full disk */
+#define SSD_BATCH_BYTES   (8ull << 20)
+#define SSD_BATCH_RECORDS (256u << 10) /* bytes */
+#define SSD_BATCH_AGE_MS  5u           /* a put waits so long for company */
+#define SSD_NOTES_AGE_MS  50u          /* a drop so long for a batch to ride in */
+#define SSD_RETRY_MS      1000u
+#define SSD_SYNC_MS       1000u /* removals get through the disk's own cache after so long */
+#define SSD_FAILURES_MAX  3u    /* batches in a row that the disk refused: it gets nothing more */
+#define SSD_DEPTH         64u
+#define SSD_WRITING_MAX   8u           /* batches under way */
+#define SSD_WRITE_BYTES   (2ull << 20) /* of one transfer */
+#define SSD_CHUNK_BYTES   (4ull << 20) /* large values go through these */
+#define SSD_CHUNKS        3u
+#define SSD_PUT_OVERHEAD  256u /* what a put counts for in the queue besides its value */
+
+enum ssd_unit_state { SSD_OPEN, SSD_SEALED, SSD_GOING, SSD_LEAVING, SSD_CARRIED, SSD_ERASING };
+
+struct ssd_unit {
+    TAILQ_ENTRY(ssd_unit) by_age;
+    TAILQ_ENTRY(ssd_unit) leaving;
+    enum ssd_unit_state state;
+    bool broken; /* a header could not be written: nothing behind it would be found */
+    bool bad;    /* it cannot be erased, and stays */
+    uint64_t seq, nonce;
+    uint64_t before_nonce;
+    uint32_t before_batches;
+    uint32_t region, regions; /* where it is */
+    uint64_t base, end;       /* the same in bytes; end: what is given out */
+    uint32_t batches;         /* given out */
+    uint32_t unwritten;       /* of these, not yet done */
+    struct buf log; /* records of written batches; dropped entries have the kind SSD_DROPPED, renamed ones the
+                                 new version */
+    uint32_t *entries; /* positions of entries in log, in steps of 8 bytes; ascending by offset */
+    size_t n_entries, cap_entries, live;
+    uint64_t live_bytes;
+    uint64_t heat;  /* bytes read, halved each time it was passed over as a victim */
+    uint32_t reads; /* under way */
+    uint64_t ticket;
+    uint64_t notes_mark; /* CARRIED: until so many notes are written */
+    struct ssd_op erase;
+    struct ssd *owner;
+};
+TAILQ_HEAD(ssd_units, ssd_unit);
+
+struct ssd_note {
+    uint64_t nonce, offset; /* what it says follows from the state of that entry when it is written */
+};
+
+struct ssd_put {
+    void (*done)(void *arg, tarn_status status, uint64_t offset);
+    void *arg;
+    uint64_t rel;    /* where the value is in the batch's data */
+    uint32_t record; /* where its record is in the batch's records */
+    tarn_status status;
+};
+
+struct ssd_stream;
+
+struct ssd_batch {
+    TAILQ_ENTRY(ssd_batch) next;
+    struct ssd *owner;
+    struct ssd_unit *unit;
+    enum { SSD_BATCH_OPEN, SSD_BATCH_SEALED, SSD_BATCH_DATA, SSD_BATCH_READY, SSD_BATCH_HEADER } state;
+    uint64_t position; /* in the file */
+    uint64_t header_size, data_size;
+    uint32_t index;
+    struct buf records; /* of entries; offsets are relative to the batch's data until the header is made */
+    struct ssd_put *puts;
+    size_t n_puts, cap_puts;
+    uint64_t queued; /* bytes it counts for in the queue */
+    unsigned copying;
+    uint64_t opened_ms;
+    struct buf notes; /* struct ssd_note: to note again if this one fails */
+    struct buf note_records;
+    uint64_t notes_upto;
+    /* Values: in the ring (most), or taken from where they are (stream). */
+    uint64_t ring_at, ring_end;
+    struct ssd_stream *stream;
+    /* The thread's: */
+    struct ssd_op *ops;
+    size_t ops_left;
+    int error; /* of the data */
+    struct ssd_op header_op;
+    void *header;
+    uint64_t started_us;
+};
+TAILQ_HEAD(ssd_batches, ssd_batch);
+
+/* A value that is not copied at once but goes through a few chunks. */
+struct ssd_stream {
+    struct iovec *iov;
+    struct tier_copy copy;
+    uint64_t size;
+    uint32_t crc;
+    uint32_t *crcs; /* of its record, filled in on the way */
+    void *chunks[SSD_CHUNKS];
+    struct ssd_op ops[SSD_CHUNKS];
+    unsigned under_way;
+};
+
+struct ssd_read;
+STAILQ_HEAD(ssd_reads, ssd_read);
+
+struct ssd {
+    struct tier tier; /* first */
+    char *path;
+    int fd;
+    bool device; /* a block device */
+    uint64_t region_size;
+    uint32_t regions;
+    struct ssd_superblock super;
+    uint64_t queue_bytes, read_bytes, batch_bytes;
+    uint32_t free_start, free_stop; /* eviction begins below the one and ends at the other */
+    struct ssd_io *io;
+    pthread_t thread;
+    bool started;
+    void *zero_block;
+
+    pthread_mutex_t lock; /* of all below */
+    bool closing, read_only;
+    bool asleep, kicked;     /* the thread; it has something to do */
+    struct ssd_unit **owner; /* by region; NULL: free */
+    uint32_t free;
+    uint32_t cursor;        /* where the search for a free region goes on */
+    struct ssd_units units; /* oldest first */
+    struct ssd_units leaving;
+    struct ssd_unit *open_unit;
+    uint64_t next_seq, next_ticket;
+    struct rng rng;
+    /* Large values need neighbours: regions [want_at, want_at + want) are kept for one until want_until_ms. */
+    uint32_t want, want_at;
+    uint64_t want_until_ms;
+    bool evicting, event_set;
+    bool empty_hint; /* there may be units without a live entry */
+
+    char *ring;
+    uint64_t ring_size, ring_head, ring_tail;
+    uint64_t queued;
+    struct ssd_batch *open;     /* takes puts; not in batches yet */
+    struct ssd_batches batches; /* sealed, not yet the thread's */
+    struct ssd_batch *last;     /* sealed last and not done; NULL: none */
+
+    struct ssd_note *notes; /* waiting for a batch: a ring */
+    size_t notes_first, n_notes, cap_notes;
+    uint64_t notes_added, notes_taken, notes_done;
+    uint64_t notes_due_ms;
+    uint64_t sync_due_ms; /* 0: nothing was removed since */
+
+    struct ssd_reads reads; /* to be started */
+    uint64_t reading;       /* bytes under way */
+    uint32_t n_reading;
+
+    struct tier_stats stats;
+    uint64_t log_failure_ms;
+    unsigned failures; /* in a row */
+
+    /* The thread's: */
+    struct ssd_batches writing;
+    unsigned n_writing;
+    struct ssd_reads reading_now; /* their pieces are not all under way */
+    void **bounces;               /* free ones */
+    size_t n_bounces, bounces_made, bounces_max;
+    uint32_t erasing;
+    bool syncing;
+    struct ssd_op sync;
+};
+
+static inline uint64_t ssd_region_base(const struct ssd *s, uint32_t region) {
+    return SSD_DATA_START + region * s->region_size;
+}
+static inline uint64_t ssd_unit_limit(const struct ssd *s, const struct ssd_unit *u) {
+    return u->base + u->regions * s->region_size;
+}
+static inline struct ssd_record *ssd_unit_entry(const struct ssd_unit *u, size_t i) {
+    return (struct ssd_record *)(void *)(u->log.data + (uint64_t)u->entries[i] * 8);
+}
+static inline uint8_t ssd_record_kind(const struct ssd_record *r) {
+    return __atomic_load_n(&r->kind, __ATOMIC_RELAXED);
+}
+
+/* --- ssd_log.c; the lock is held --- */
+
+/* A unit of regions [region, region + regions), which are free: theirs no more. */
+struct ssd_unit *ssd_unit_create(struct ssd *s, uint32_t region, uint32_t regions);
+/* Its regions are free again. */
+void ssd_unit_destroy(struct ssd *s, struct ssd_unit *u);
+/* Takes over the records of a written batch. */
+void ssd_unit_append(struct ssd *s, struct ssd_unit *u, const char *records, uint64_t size);
+/* The unit of regions that this byte of the file lies in; NULL: none. */
+struct ssd_unit *ssd_unit_at(const struct ssd *s, uint64_t offset);
+/* The entry that holds this byte; NULL: none. */
+struct ssd_record *ssd_unit_find(const struct ssd_unit *u, uint64_t offset);
+/* First of `count` free neighbours; false: there are none. */
+bool ssd_find_run(const struct ssd *s, uint32_t count, uint32_t *region_p);
+/* The entry that note is about, if it still is there. */
+struct ssd_record *ssd_note_target(const struct ssd *s, uint64_t nonce, uint64_t offset);
+void ssd_note_add(struct ssd *s, uint64_t nonce, uint64_t offset);
+/* No more puts into the open batch; it goes to the thread. Takes along what notes there are. */
+void ssd_seal(struct ssd *s);
+/* A batch for notes alone, if there are any and there is room. */
+void ssd_seal_notes(struct ssd *s);
+/* Whole blocks for O_DIRECT; free() takes them. */
+void *ssd_blocks(uint64_t size);
+/* The thread has something to do. */
+void ssd_kick(struct ssd *s);
+tarn_status ssd_put(struct tier *t, struct tier_item *item, bool check_crc, const struct iovec *iov,
+                    size_t n_iov, void (*done)(void *arg, tarn_status status, uint64_t offset), void *arg);
+void ssd_drop(struct tier *t, uint64_t offset, uint64_t version);
+tarn_status ssd_rename(struct tier *t, uint64_t offset, uint64_t version);
+
+/* --- ssd_write.c; the thread's --- */
+
+/* Starts what was sealed. */
+void ssd_write_start(struct ssd *s);
+
+/* --- ssd_read.c --- */
+
+tarn_status ssd_read_submit(struct tier *t, uint64_t offset, uint64_t length, void *buffer,
+                            void (*done)(void *arg, tarn_status status), void *arg);
+/* The thread's: starts what was asked for. */
+void ssd_read_start(struct ssd *s);
+void ssd_read_free(struct ssd *s);
+
+/* --- ssd_evict.c --- */
+
+/* Says on the event descriptor that something should go; the lock is held. */
+void ssd_evict_check(struct ssd *s);
+uint64_t ssd_poll_evict(struct tier *t, void (*fn)(void *arg, const struct tier_item *item), void *arg);
+void ssd_evicted(struct tier *t, uint64_t ticket);
+/* The thread's, the lock is held: brings what was given up nearer to being free. */
+void ssd_evict_advance(struct ssd *s);
+
+/* --- ssd_run.c --- */
+
+/* A removal was written; the lock is held. */
+void ssd_sync_soon(struct ssd *s);
+
+void *ssd_run(void *arg);
+
+/* --- ssd_recover.c --- */
+
+/* Before the thread is started. Reads headers only. */
+tarn_status ssd_recover(struct ssd *s, const char **why_p);
+/* Both copies; TARN_EIO with errno. */
+tarn_status ssd_super_write(struct ssd *s);
+
+#endif

@@ -1,0 +1,439 @@
+/* The log of an ssd tier: which unit and batch a value goes into, what is known of every entry, and the notes about them.
+ * Places are given out when a value is accepted, so whoever gets TARN_OK has one and whoever does not is told at once. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "pool/ssd_internal.h"
+
+void ssd_kick(struct ssd *s) {
+    s->kicked = true;
+    if (!s->asleep) return;
+    s->asleep = false;
+    ssd_io_wake(s->io);
+}
+
+void *ssd_blocks(uint64_t size) {
+    void *blocks;
+    TARN_ASSERT(size > 0 && size % SSD_BLOCK == 0);
+    if (posix_memalign(&blocks, SSD_BLOCK, size) != 0) {
+        log_warning("Out of memory allocating %llu bytes", (unsigned long long)size);
+        abort();
+    }
+    return blocks;
+}
+
+/* --- units -------------------------------------------------------------------------------------------------------------- */
+
+struct ssd_unit *ssd_unit_create(struct ssd *s, uint32_t region, uint32_t regions) {
+    struct ssd_unit *u = xcalloc(1, sizeof(*u));
+    u->owner = s;
+    u->region = region;
+    u->regions = regions;
+    u->base = u->end = ssd_region_base(s, region);
+    for (uint32_t r = region; r < region + regions; r++) {
+        TARN_ASSERT(s->owner[r] == NULL);
+        s->owner[r] = u;
+    }
+    TARN_ASSERT(s->free >= regions);
+    s->free -= regions;
+    return u;
+}
+
+void ssd_unit_destroy(struct ssd *s, struct ssd_unit *u) {
+    TARN_ASSERT(u->reads == 0 && u->unwritten == 0 && u != s->open_unit);
+    for (uint32_t r = u->region; r < u->region + u->regions; r++) {
+        TARN_ASSERT(s->owner[r] == u);
+        s->owner[r] = NULL;
+    }
+    s->free += u->regions;
+    s->stats.entries -= u->live;
+    TAILQ_REMOVE(&s->units, u, by_age);
+    buf_free(&u->log);
+    free(u->entries);
+    free(u);
+}
+
+void ssd_unit_append(struct ssd *s, struct ssd_unit *u, const char *records, uint64_t size) {
+    uint64_t at = u->log.len, end = at + size;
+    buf_append(&u->log, records, size);
+    while (at < end) {
+        struct ssd_record *r = (struct ssd_record *)(void *)(u->log.data + at);
+        if (r->kind == SSD_ENTRY) {
+            if (u->n_entries == u->cap_entries) {
+                u->cap_entries = u->cap_entries < 16 ? 16 : u->cap_entries + u->cap_entries / 2;
+                u->entries = xrealloc(u->entries, u->cap_entries * sizeof(*u->entries));
+            }
+            u->entries[u->n_entries++] = (uint32_t)(at / 8);
+            u->live++;
+            u->live_bytes += r->value;
+            s->stats.entries++;
+        }
+        at += r->size;
+    }
+    TARN_ASSERT(at == end && at / 8 <= UINT32_MAX);
+}
+
+struct ssd_unit *ssd_unit_at(const struct ssd *s, uint64_t offset) {
+    if (offset < SSD_DATA_START) return NULL;
+    uint64_t region = (offset - SSD_DATA_START) / s->region_size;
+    return region < s->regions ? s->owner[region] : NULL;
+}
+
+struct ssd_record *ssd_unit_find(const struct ssd_unit *u, uint64_t offset) {
+    size_t low = 0, high = u->n_entries; /* the last entry that begins at or before offset */
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (ssd_unit_entry(u, middle)->offset <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == 0) return NULL;
+    struct ssd_record *r = ssd_unit_entry(u, low - 1);
+    return offset == r->offset || offset - r->offset < r->value ? r : NULL;
+}
+
+/* Is this region kept for a large value? */
+static bool is_wanted(const struct ssd *s, uint32_t region, uint32_t count, uint64_t now_ms) {
+    return s->want > count && now_ms < s->want_until_ms && region >= s->want_at &&
+           region < s->want_at + s->want && s->want_at < s->regions;
+}
+
+bool ssd_find_run(const struct ssd *s, uint32_t count, uint32_t *region_p) {
+    uint64_t now = clock_mono_ms();
+    uint32_t run = 0;
+    /* Round the disk from the cursor on: neighbours in space were written one after the other, and go so, too. */
+    for (uint32_t i = 0; i < s->regions + count; i++) {
+        uint32_t r = (s->cursor + i) % s->regions;
+        if (r == 0) run = 0; /* a run does not reach over the end */
+        run = s->owner[r] == NULL && !is_wanted(s, r, count, now) ? run + 1 : 0;
+        if (run == count) {
+            *region_p = r + 1 - count;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Opens a unit in which `need` bytes fit, leaving `reserve` regions. Values that are large beside a region get a unit for
+ * several of them, so that not half of it stays empty. */
+static bool open_unit(struct ssd *s, uint64_t need, uint32_t reserve) {
+    uint64_t least = (need + s->region_size - 1) / s->region_size;
+    uint64_t wish = (8 * need + s->region_size - 1) / s->region_size;
+    wish = max_u64(least, min_u64(wish, s->regions / 16));
+    uint32_t region, count;
+    bool found = false;
+    for (;; wish = max_u64(least, wish / 2)) {
+        count = (uint32_t)wish;
+        found = s->free >= wish + reserve && ssd_find_run(s, count, &region);
+        if (found || wish == least) break;
+    }
+    if (!found) {
+        if (least > 1 && least > s->want) {
+            s->want = (uint32_t)least;
+            s->want_at = UINT32_MAX; /* not chosen yet */
+            s->want_until_ms = clock_mono_ms() + 60000;
+        }
+        ssd_evict_check(s);
+        return false;
+    }
+    if (count >= s->want) s->want = 0;
+    struct ssd_unit *before = s->open_unit, *u = ssd_unit_create(s, region, count);
+    u->seq = s->next_seq++;
+    do u->nonce = rng_next(&s->rng);
+    while (u->nonce == 0);
+    if (before != NULL) {
+        before->state = SSD_SEALED;
+        u->before_nonce = before->broken ? 0 : before->nonce;
+        u->before_batches = before->broken ? 0 : before->batches;
+    }
+    TAILQ_INSERT_TAIL(&s->units, u, by_age);
+    s->cursor = region + count;
+    s->open_unit = u;
+    ssd_evict_check(s);
+    return true;
+}
+
+/* --- notes -------------------------------------------------------------------------------------------------------------- */
+
+struct ssd_record *ssd_note_target(const struct ssd *s, uint64_t nonce, uint64_t offset) {
+    struct ssd_unit *u = ssd_unit_at(s, offset);
+    if (u == NULL || u->nonce != nonce) return NULL;
+    struct ssd_record *r = ssd_unit_find(u, offset);
+    return r != NULL && r->offset == offset ? r : NULL;
+}
+
+void ssd_note_add(struct ssd *s, uint64_t nonce, uint64_t offset) {
+    if (s->n_notes == s->cap_notes) {
+        size_t cap = s->cap_notes == 0 ? 256 : 2 * s->cap_notes;
+        struct ssd_note *notes = xmalloc(cap * sizeof(*notes));
+        for (size_t i = 0; i < s->n_notes; i++) notes[i] = s->notes[(s->notes_first + i) % s->cap_notes];
+        free(s->notes);
+        s->notes = notes;
+        s->notes_first = 0;
+        s->cap_notes = cap;
+    }
+    s->notes[(s->notes_first + s->n_notes++) % s->cap_notes] = (struct ssd_note){nonce, offset};
+    s->notes_added++;
+    if (s->notes_due_ms == 0) {
+        s->notes_due_ms = clock_mono_ms() + SSD_NOTES_AGE_MS;
+        ssd_kick(s);
+    }
+}
+
+/* As many as fit into the batch's header. */
+static void take_notes(struct ssd *s, struct ssd_batch *b) {
+    uint64_t left = ssd_unit_limit(s, b->unit) - b->position - ssd_align(b->data_size, SSD_BLOCK);
+    TARN_ASSERT(left >= ssd_header_size(b->records.len));
+    uint64_t room = min_u64(left - sizeof(struct ssd_batch_header) - b->records.len, SSD_BATCH_RECORDS);
+    while (s->n_notes > 0 && b->note_records.len + SSD_NOTE_SIZE <= room) {
+        struct ssd_note note = s->notes[s->notes_first];
+        s->notes_first = (s->notes_first + 1) % s->cap_notes;
+        s->n_notes--;
+        s->notes_taken++;
+        const struct ssd_record *target = ssd_note_target(s, note.nonce, note.offset);
+        if (target == NULL) continue; /* it went the way of its unit */
+        struct ssd_record r = {
+            .size = SSD_NOTE_SIZE,
+            .kind = target->kind == SSD_DROPPED ? SSD_DROPPED : SSD_RENAMED,
+            .offset = note.offset,
+            .version = target->version,
+            .value = note.nonce,
+        };
+        buf_append(&b->note_records, &r, sizeof(r));
+        buf_append(&b->notes, &note, sizeof(note));
+    }
+    if (s->n_notes == 0) s->notes_due_ms = 0;
+}
+
+void ssd_drop(struct tier *t, uint64_t offset, uint64_t version) {
+    struct ssd *s = (struct ssd *)t;
+    pthread_mutex_lock(&s->lock);
+    struct ssd_unit *u = ssd_unit_at(s, offset);
+    struct ssd_record *r = u != NULL ? ssd_unit_find(u, offset) : NULL;
+    if (r != NULL && r->offset == offset && r->version == version && r->kind == SSD_ENTRY) {
+        __atomic_store_n(&r->kind, SSD_DROPPED, __ATOMIC_RELAXED);
+        u->live--;
+        u->live_bytes -= r->value;
+        s->stats.entries--;
+        s->stats.dropped++;
+        ssd_note_add(s, u->nonce, offset);
+        if (u->live == 0) {
+            s->empty_hint = true;
+            ssd_evict_check(s);
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+tarn_status ssd_rename(struct tier *t, uint64_t offset, uint64_t version) {
+    struct ssd *s = (struct ssd *)t;
+    pthread_mutex_lock(&s->lock);
+    struct ssd_unit *u = ssd_unit_at(s, offset);
+    struct ssd_record *r = u != NULL ? ssd_unit_find(u, offset) : NULL;
+    bool found = r != NULL && r->offset == offset && r->kind == SSD_ENTRY;
+    if (found && r->version != version) {
+        r->version = version;
+        ssd_note_add(s, u->nonce, offset);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return found ? TARN_OK : TARN_ENOTFOUND;
+}
+
+/* --- batches ------------------------------------------------------------------------------------------------------------ */
+
+/* Where `need` contiguous bytes of the ring begin; false: not now. */
+static bool ring_place(const struct ssd *s, uint64_t need, uint64_t *at_p) {
+    uint64_t at = s->ring_head;
+    if (at % s->ring_size + need > s->ring_size) at += s->ring_size - at % s->ring_size;
+    if (at + need - s->ring_tail > s->ring_size) return false;
+    *at_p = at;
+    return true;
+}
+
+/* A batch that begins with such a value; for notes only: record and size are 0. */
+static struct ssd_batch *open_batch(struct ssd *s, uint64_t record, uint64_t size, bool stream, bool notes) {
+    uint64_t data = notes ? 0 : ssd_align(ssd_value_end(0, size), SSD_BLOCK), ring_at;
+    uint64_t need = ssd_header_size(record) + data;
+    if (!ring_place(s, stream ? 0 : data, &ring_at)) return NULL;
+    struct ssd_unit *u = s->open_unit;
+    bool fits = u != NULL && !u->broken && need <= ssd_unit_limit(s, u) - u->end;
+    uint32_t reserve = notes ? 0 : SSD_RESERVE;
+    if (s->free < reserve) {
+        ssd_evict_check(s);
+        return NULL;
+    }
+    if (!fits && !open_unit(s, need, reserve)) return NULL;
+    struct ssd_batch *b = xcalloc(1, sizeof(*b));
+    b->owner = s;
+    b->unit = s->open_unit;
+    b->position = b->unit->end;
+    b->ring_at = s->ring_head = ring_at;
+    b->opened_ms = clock_mono_ms();
+    s->open = b;
+    ssd_kick(s);
+    return b;
+}
+
+/* Does the value go into this batch, too? */
+static bool batch_takes(const struct ssd *s, const struct ssd_batch *b, uint64_t record, uint64_t size) {
+    uint64_t end = ssd_value_end(ssd_value_start(b->data_size, size), size);
+    uint64_t records = b->records.len + record, blocks = ssd_align(end, SSD_BLOCK);
+    if (b->n_puts > 0 && (end > s->batch_bytes || records > SSD_BATCH_RECORDS)) return false;
+    if (b->ring_at % s->ring_size + blocks > s->ring_size) return false;
+    if (b->ring_at + blocks - s->ring_tail > s->ring_size) return false;
+    return ssd_header_size(records) + blocks <= ssd_unit_limit(s, b->unit) - b->position;
+}
+
+void ssd_seal(struct ssd *s) {
+    struct ssd_batch *b = s->open;
+    TARN_ASSERT(b != NULL && b->state == SSD_BATCH_OPEN);
+    s->open = NULL;
+    take_notes(s, b);
+    if (b->n_puts == 0 && b->note_records.len == 0) {
+        /* Notes about nothing count as written when those before them are. */
+        if (s->last != NULL)
+            s->last->notes_upto = s->notes_taken;
+        else
+            s->notes_done = s->notes_taken;
+        free(b);
+        return;
+    }
+    struct ssd_unit *u = b->unit;
+    b->header_size = ssd_header_size(b->records.len + b->note_records.len);
+    b->notes_upto = s->notes_taken;
+    u->end = b->position + b->header_size + ssd_align(b->data_size, SSD_BLOCK);
+    TARN_ASSERT(u->end <= ssd_unit_limit(s, u));
+    b->index = u->batches++;
+    u->unwritten++;
+    b->ring_end = b->ring_at + (b->stream == NULL ? ssd_align(b->data_size, SSD_BLOCK) : 0);
+    s->ring_head = b->ring_end;
+    b->state = SSD_BATCH_SEALED;
+    TAILQ_INSERT_TAIL(&s->batches, b, next);
+    s->last = b;
+    ssd_kick(s);
+}
+
+void ssd_seal_notes(struct ssd *s) {
+    if (s->open == NULL && open_batch(s, SSD_NOTE_SIZE, 0, false, true) == NULL) {
+        s->notes_due_ms = clock_mono_ms() + SSD_RETRY_MS;
+        return;
+    }
+    ssd_seal(s);
+}
+
+/* --- puts --------------------------------------------------------------------------------------------------------------- */
+
+static struct ssd_batch *find_place(struct ssd *s, uint64_t record, uint64_t size, bool stream) {
+    /* A stream has a batch of its own. Others may find the open batch full, but never a fresh one. */
+    if (s->open != NULL && (stream || !batch_takes(s, s->open, record, size))) ssd_seal(s);
+    if (s->open == NULL) open_batch(s, record, size, stream, false);
+    TARN_ASSERT(s->open == NULL || stream || batch_takes(s, s->open, record, size));
+    return s->open;
+}
+
+static struct ssd_put *add_put(struct ssd_batch *b, const struct tier_item *item, size_t n_crcs) {
+    if (b->n_puts == b->cap_puts) {
+        b->cap_puts = b->cap_puts == 0 ? 8 : 2 * b->cap_puts;
+        b->puts = xrealloc(b->puts, b->cap_puts * sizeof(*b->puts));
+    }
+    struct ssd_put *p = &b->puts[b->n_puts++];
+    uint64_t rel = ssd_value_start(b->data_size, item->size);
+    *p = (struct ssd_put){.rel = rel, .record = (uint32_t)b->records.len};
+    b->data_size = ssd_value_end(rel, item->size);
+    struct tier_item relative = *item;
+    relative.offset = rel;
+    uint32_t size = ssd_record_size(item->key.len, n_crcs);
+    buf_reserve(&b->records, size);
+    ssd_record_write(b->records.data + b->records.len, &relative, n_crcs);
+    b->records.len += size;
+    return p;
+}
+
+static void start_stream(struct ssd *s, struct ssd_batch *b, const struct tier_item *item,
+                         const struct iovec *iov, size_t n_iov) {
+    struct ssd_stream *stream = xcalloc(1, sizeof(*stream));
+    stream->iov = xmemdup(iov, n_iov * sizeof(*iov));
+    stream->size = item->size;
+    stream->crc = item->crc;
+    /* Nothing is added to this batch any more: the record stays where it is. */
+    stream->crcs = ssd_record_crcs((struct ssd_record *)(void *)(b->records.data + b->puts[0].record));
+    tier_copy_start(&stream->copy, stream->iov, n_iov, tier_pieces(item->size) > 0 ? stream->crcs : NULL);
+    b->stream = stream;
+    ssd_seal(s);
+}
+
+/* The value's bytes into the ring, and zeroes around them: what was there before is somebody else's. */
+static tarn_status copy_value(char *data, uint64_t from, uint64_t rel, struct tier_item *item, bool check_crc,
+                              const struct iovec *iov, size_t n_iov, uint32_t *crcs) {
+    struct tier_copy copy;
+    memset(data + from, 0, rel - from);
+    tier_copy_start(&copy, iov, n_iov, crcs);
+    tier_copy_next(&copy, data + rel, item->size);
+    memset(data + rel + item->size, 0, ssd_value_end(rel, item->size) - rel - item->size);
+    uint32_t crc = tier_copy_crc(&copy);
+    if (check_crc && crc != item->crc) return TARN_ECORRUPT;
+    item->crc = crc;
+    return TARN_OK;
+}
+
+tarn_status ssd_put(struct tier *t, struct tier_item *item, bool check_crc, const struct iovec *iov,
+                    size_t n_iov, void (*done)(void *arg, tarn_status status, uint64_t offset), void *arg) {
+    struct ssd *s = (struct ssd *)t;
+    size_t n_crcs = tier_pieces(item->size);
+    bool stream = item->size > t->info.copy_max;
+    if (stream && !check_crc) {
+        struct tier_copy sum;
+        tier_copy_start(&sum, iov, n_iov, NULL);
+        tier_copy_next(&sum, NULL, item->size);
+        item->crc = tier_copy_crc(&sum);
+    }
+    /* A stream takes no memory of the queue, but its turn. */
+    uint64_t queued = (stream ? t->info.copy_max : item->size) + SSD_PUT_OVERHEAD;
+    pthread_mutex_lock(&s->lock);
+    TARN_ASSERT(!s->closing);
+    struct ssd_batch *b = NULL;
+    if (!s->read_only && (s->queued == 0 || s->queued + queued <= s->queue_bytes)) {
+        b = find_place(s, ssd_record_size(item->key.len, n_crcs), item->size, stream);
+    }
+    if (b == NULL) {
+        tarn_status refused = s->read_only ? TARN_EIO : TARN_EAGAIN;
+        s->stats.put_refused++;
+        pthread_mutex_unlock(&s->lock);
+        return refused;
+    }
+    uint64_t from = b->data_size;
+    struct ssd_put *p = add_put(b, item, n_crcs);
+    size_t index = b->n_puts - 1, record = p->record;
+    uint64_t rel = p->rel;
+    p->done = done;
+    p->arg = arg;
+    b->queued += queued;
+    s->queued += queued;
+    if (stream) {
+        start_stream(s, b, item, iov, n_iov);
+        pthread_mutex_unlock(&s->lock);
+        return TARN_OK;
+    }
+    b->copying++;
+    pthread_mutex_unlock(&s->lock);
+
+    uint32_t *crcs = n_crcs > 0 ? xmalloc(n_crcs * sizeof(*crcs)) : NULL;
+    char *data = s->ring + b->ring_at % s->ring_size;
+    tarn_status status = copy_value(data, from, rel, item, check_crc, iov, n_iov, crcs);
+
+    pthread_mutex_lock(&s->lock);
+    struct ssd_record *r = (struct ssd_record *)(void *)(b->records.data + record);
+    r->crc = item->crc;
+    if (crcs != NULL) memcpy(ssd_record_crcs(r), crcs, n_crcs * sizeof(*crcs));
+    if (status != TARN_OK) {
+        r->kind = 0; /* left out when the header is made */
+        b->puts[index].done = NULL;
+    }
+    if (--b->copying == 0 && b->state != SSD_BATCH_OPEN) ssd_kick(s);
+    pthread_mutex_unlock(&s->lock);
+    free(crcs);
+    return status;
+}

@@ -1,0 +1,158 @@
+/* Reading values. A request goes out in pieces: straight into the reader's buffer where offset and buffer allow it, else
+ * through bounce buffers, of which there is a bounded number. O_DIRECT moves whole blocks only. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "pool/ssd_internal.h"
+
+#define BOUNCE_BYTES (256u << 10)
+#define DIRECT_BYTES (2u << 20) /* of one transfer */
+
+struct ssd_read {
+    STAILQ_ENTRY(ssd_read) next;
+    struct ssd *owner;
+    struct ssd_unit *unit;
+    uint64_t offset, length, started; /* started: bytes whose pieces are under way */
+    char *buffer;
+    void (*done)(void *arg, tarn_status status);
+    void *arg;
+    unsigned pieces; /* under way */
+    tarn_status status;
+};
+
+struct piece {
+    struct ssd_op op;
+    struct ssd_read *read;
+    void *bounce; /* NULL: none is needed */
+    char *to;     /* what is wanted of the bounce buffer, and where it goes */
+    size_t skip, length;
+};
+
+tarn_status ssd_read_submit(struct tier *t, uint64_t offset, uint64_t length, void *buffer,
+                            void (*done)(void *arg, tarn_status status), void *arg) {
+    struct ssd *s = (struct ssd *)t;
+    pthread_mutex_lock(&s->lock);
+    TARN_ASSERT(!s->closing);
+    struct ssd_unit *u = ssd_unit_at(s, offset);
+    const struct ssd_record *r = u != NULL && u->state < SSD_LEAVING ? ssd_unit_find(u, offset) : NULL;
+    tarn_status status = TARN_OK;
+    if (r == NULL || length > r->value - (offset - r->offset)) {
+        status = TARN_ENOTFOUND;
+    } else if (s->n_reading > 0 && s->reading + length > s->read_bytes) {
+        status = TARN_EAGAIN;
+    } else {
+        struct ssd_read *read = xmalloc(sizeof(*read));
+        *read = (struct ssd_read){.owner = s,
+                                  .unit = u,
+                                  .offset = offset,
+                                  .length = length,
+                                  .buffer = buffer,
+                                  .done = done,
+                                  .arg = arg};
+        STAILQ_INSERT_TAIL(&s->reads, read, next);
+        s->reading += length;
+        s->n_reading++;
+        u->reads++;
+        u->heat += length;
+        ssd_kick(s);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+static void finish_read(struct ssd *s, struct ssd_read *read) {
+    pthread_mutex_lock(&s->lock);
+    s->reading -= read->length;
+    s->n_reading--;
+    read->unit->reads--;
+    s->stats.reads++;
+    if (read->status == TARN_OK)
+        s->stats.read_bytes += read->length;
+    else
+        s->stats.read_failures++;
+    pthread_mutex_unlock(&s->lock);
+    read->done(read->arg, read->status);
+    free(read);
+}
+
+static void piece_done(struct ssd_op *op) {
+    struct piece *p = op->arg;
+    struct ssd_read *read = p->read;
+    struct ssd *s = read->owner;
+    if (op->error != 0) read->status = TARN_EIO;
+    if (p->bounce != NULL) {
+        if (op->error == 0) memcpy(p->to, (char *)p->bounce + p->skip, p->length);
+        s->bounces[s->n_bounces++] = p->bounce;
+    }
+    free(p);
+    /* The last piece of a request that is still in line is not its end. */
+    if (--read->pieces == 0 && read->started == read->length) finish_read(s, read);
+}
+
+static void *take_bounce(struct ssd *s) {
+    if (s->n_bounces > 0) return s->bounces[--s->n_bounces];
+    if (s->bounces_made == s->bounces_max) return NULL;
+    s->bounces_made++;
+    return ssd_blocks(BOUNCE_BYTES);
+}
+
+/* Sends the next piece off; false: no bounce buffer is free. */
+static bool start_piece(struct ssd *s, struct ssd_read *read) {
+    uint64_t at = read->offset + read->started, left = read->length - read->started;
+    char *to = read->buffer + read->started;
+    size_t skip = at % SSD_BLOCK;
+    bool congruent = (uintptr_t)to % SSD_BLOCK == skip;
+    struct piece *p = xcalloc(1, sizeof(*p));
+    p->read = read;
+    p->op = (struct ssd_op){.done = piece_done, .arg = p};
+    if (!s->tier.info.direct) {
+        p->length = min_u64(left, DIRECT_BYTES);
+        p->op.buffer = to;
+        p->op.offset = at;
+        p->op.length = p->length;
+    } else if (congruent && skip == 0 && left >= SSD_BLOCK) {
+        p->length = min_u64(left & ~(uint64_t)(SSD_BLOCK - 1), DIRECT_BYTES);
+        p->op.buffer = to;
+        p->op.offset = at;
+        p->op.length = p->length;
+    } else {
+        /* Where it leads to whole blocks that need no copy, only the part before these. */
+        uint64_t most = congruent && skip != 0 ? SSD_BLOCK - skip : BOUNCE_BYTES - skip;
+        p->length = min_u64(left, most);
+        p->skip = skip;
+        p->to = to;
+        p->bounce = take_bounce(s);
+        if (p->bounce == NULL) {
+            free(p);
+            return false;
+        }
+        p->op.buffer = p->bounce;
+        p->op.offset = at - skip;
+        p->op.length = ssd_align(skip + p->length, SSD_BLOCK);
+    }
+    read->started += p->length;
+    read->pieces++;
+    ssd_io_submit(s->io, &p->op);
+    return true;
+}
+
+void ssd_read_start(struct ssd *s) {
+    pthread_mutex_lock(&s->lock);
+    STAILQ_CONCAT(&s->reading_now, &s->reads);
+    pthread_mutex_unlock(&s->lock);
+    while (!STAILQ_EMPTY(&s->reading_now)) {
+        struct ssd_read *read = STAILQ_FIRST(&s->reading_now);
+        if (read->status != TARN_OK) read->started = read->length; /* one piece failed: no more of them */
+        while (read->started < read->length) {
+            if (!start_piece(s, read)) return; /* when a piece is done */
+        }
+        STAILQ_REMOVE_HEAD(&s->reading_now, next);
+        if (read->pieces == 0) finish_read(s, read); /* of no bytes, or failed while in line */
+    }
+}
+
+void ssd_read_free(struct ssd *s) {
+    TARN_ASSERT(s->n_bounces == s->bounces_made);
+    for (size_t i = 0; i < s->n_bounces; i++) free(s->bounces[i]);
+    free(s->bounces);
+}

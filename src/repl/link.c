@@ -1,0 +1,672 @@
+#include "repl/link.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "repl/resolve.h"
+#include "resp/resp.h"
+
+#define READ_SIZE   (64u * 1024)
+#define SLICE_US    500u
+#define RETRY_MS    1000u
+#define ACK_MS      1000u
+#define ANSWER_MAX  1024u        /* of an answer in the handshake */
+#define OUT_MAX     (64u * 1024) /* a master that does not read gets no more acknowledgements */
+#define INPUT_MAX   (REPL_EFFECTS_MAX + READ_SIZE + 64u)
+#define RECORDS_MAX (16u * 1024) /* bytes of records handed up at once, unless one is larger */
+
+/* What is awaited next. */
+enum step {
+    STEP_NONE, /* waiting, resolving */
+    STEP_CONNECT,
+    STEP_PONG,
+    STEP_AUTH,
+    STEP_PORT,
+    STEP_IP,
+    STEP_CAPA,
+    STEP_PSYNC,
+    STEP_MARK,
+    STEP_HEAD,
+    STEP_RECORDS,
+    STEP_END_MARK,
+    STEP_STREAM,
+};
+
+struct repl_link {
+    struct net_loop *loop;
+    char *host, *user, *announce_ip;
+    struct buf password;
+    struct tls_context *tls_context; /* of the next connection; NULL: plain text */
+    uint16_t port, announce_port;
+    uint64_t timeout_ms;
+    const struct repl_link_ops *ops;
+    void *arg;
+    enum step step;
+    struct repl_resolve *resolve;
+    struct repl_addresses addresses;
+    size_t next_address;
+    int fd; /* -1: none */
+    struct net_watch watch;
+    struct tls_stream *tls; /* of this one */
+    struct buf in, out;
+    size_t in_pos, out_pos;
+    bool ended;     /* nothing more can be read */
+    bool more;      /* what is in `in` has not been looked at, or not all of it */
+    bool end_seen;  /* the snapshot's END */
+    size_t applied; /* of the records of the command at in_pos */
+    char mark[REPL_MARK_LEN];
+    char id[REPL_ID_LEN + 1];
+    uint64_t begin_offset; /* of FULLRESYNC */
+    uint64_t end_offset;   /* of the snapshot */
+    uint64_t now_ms, retry_ms, ack_ms, last_io_ms, down_since_ms, snapshot_bytes;
+};
+
+/* --- sending ---------------------------------------------------------------------------------------------------------------- */
+
+static void fail(struct repl_link *l, const char *why);
+
+static void set_events(struct repl_link *l) {
+    size_t unsent = l->out.len - l->out_pos;
+    if (l->tls != NULL) tls_out(l->tls, &unsent);
+    unsigned events = (l->more || l->ended ? 0u : NET_READ) | (unsent > 0 ? NET_WRITE : 0u);
+    if (l->step == STEP_CONNECT) events = NET_WRITE;
+    if (events != l->watch.events && net_watch_set(&l->watch, events) != TARN_OK)
+        fail(l, "it cannot be watched");
+}
+
+/* Ciphertext first; then as much of `out` becomes ciphertext as the stream takes. */
+static void flush_tls(struct repl_link *l) {
+    for (;;) {
+        size_t len, taken;
+        const void *data = tls_out(l->tls, &len);
+        ssize_t n = len > 0 ? send(l->fd, data, len, MSG_NOSIGNAL) : 0;
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return; /* what is wrong shows when reading */
+        tls_out_sent(l->tls, (size_t)n);
+        if ((size_t)n < len) continue;
+        taken = tls_write(l->tls, l->out.data + l->out_pos, l->out.len - l->out_pos);
+        l->out_pos += taken;
+        if (taken == 0 && (tls_out(l->tls, &len), len == 0)) return;
+    }
+}
+
+static void flush(struct repl_link *l) {
+    if (l->tls != NULL) flush_tls(l);
+    while (l->tls == NULL && l->out.len > l->out_pos) {
+        ssize_t n = send(l->fd, l->out.data + l->out_pos, l->out.len - l->out_pos, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) break; /* what is wrong shows when reading */
+        l->out_pos += (size_t)n;
+    }
+    if (l->out_pos == l->out.len) {
+        buf_clear(&l->out);
+        l->out_pos = 0;
+    }
+}
+
+static void say(struct repl_link *l, unsigned n, const char *const *words) {
+    resp_write_array(&l->out, n);
+    for (unsigned i = 0; i < n; i++) resp_write_bulk(&l->out, words[i], strlen(words[i]));
+    flush(l);
+}
+
+static void say_password(struct repl_link *l) {
+    resp_write_array(&l->out, l->user[0] != '\0' ? 3 : 2);
+    resp_write_bulk(&l->out, "AUTH", 4);
+    if (l->user[0] != '\0') resp_write_bulk(&l->out, l->user, strlen(l->user));
+    resp_write_bulk(&l->out, l->password.data, l->password.len);
+    flush(l);
+}
+
+#define SAY(l, ...)                                                                                          \
+    do {                                                                                                     \
+        const char *const words_[] = {__VA_ARGS__};                                                          \
+        say((l), ARRAY_LEN(words_), words_);                                                                 \
+    } while (0)
+
+static void acknowledge(struct repl_link *l) {
+    char text[24];
+    if (l->out.len > OUT_MAX) return;
+    text[u64_to_dec(l->ops->offset(l->arg), text)] = '\0';
+    SAY(l, "REPLCONF", "ACK", text);
+    l->ack_ms = l->now_ms + ACK_MS;
+}
+
+/* --- beginning and end of a connection ---------------------------------------------------------------------------------------- */
+
+static void disconnect(struct repl_link *l) {
+    repl_resolve_drop(&l->resolve);
+    if (l->step == STEP_STREAM || l->down_since_ms == 0) l->down_since_ms = l->now_ms;
+    l->step = STEP_NONE;
+    l->retry_ms = l->now_ms + RETRY_MS;
+    l->ended = l->more = l->end_seen = false;
+    l->applied = l->in_pos = l->out_pos = 0;
+    buf_free(&l->in);
+    buf_free(&l->out);
+    if (l->tls != NULL) {
+        tls_close(l->tls);
+        flush_tls(l);
+        tls_stream_destroy(&l->tls);
+    }
+    if (l->fd < 0) return;
+    net_watch_set(&l->watch, 0);
+    close(l->fd);
+    l->fd = -1;
+}
+
+static void fail(struct repl_link *l, const char *why) {
+    log_warning("The link to the master %s:%u ends: %s", l->host, l->port, why);
+    disconnect(l);
+}
+
+static void damaged(struct repl_link *l, const char *why) {
+    log_warning("What the master %s:%u sent cannot be used: %s. All of it will be asked for anew.", l->host,
+                l->port, why);
+    l->ops->damaged(l->arg);
+    disconnect(l);
+}
+
+static void on_event(void *arg, unsigned events);
+
+static void connect_next(struct repl_link *l) {
+    const struct sockaddr_storage *a = &l->addresses.at[l->next_address++];
+    l->fd = socket(a->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (l->fd < 0) {
+        fail(l, strerror(errno));
+        return;
+    }
+    if (!net_prepare(l->fd, a->ss_family)) {
+        fail(l, strerror(errno)); /* bind-source-addr, socket-mark-id */
+        return;
+    }
+    net_tune(l->fd, (int)(l->timeout_ms / 1000));
+    net_watch_init(&l->watch, l->loop, l->fd, on_event, l);
+    l->last_io_ms = l->now_ms;
+    if (connect(l->fd, (const struct sockaddr *)a, (socklen_t)repl_address_size(a)) != 0 &&
+        errno != EINPROGRESS) {
+        fail(l, strerror(errno));
+        return;
+    }
+    l->step = STEP_CONNECT;
+    set_events(l);
+}
+
+static void on_addresses(void *arg, const struct repl_addresses *found, const char *why) {
+    struct repl_link *l = arg;
+    l->addresses = *found;
+    l->next_address = 0;
+    repl_resolve_drop(&l->resolve);
+    if (l->addresses.n > 0)
+        connect_next(l);
+    else
+        fail(l, why);
+}
+
+static void begin(struct repl_link *l) {
+    log_notice("Connecting to MASTER %s:%u", l->host, l->port);
+    l->last_io_ms = l->now_ms;
+    if (l->next_address < l->addresses.n) { /* the one before did not answer */
+        connect_next(l);
+        return;
+    }
+    l->next_address = 0;
+    if (repl_resolve_digits(l->host, l->port, &l->addresses)) {
+        connect_next(l);
+        return;
+    }
+    l->resolve = repl_resolve_start(l->loop, l->host, l->port, on_addresses, l);
+    if (l->resolve == NULL) fail(l, "there is no thread to resolve its name");
+}
+
+/* --- handshake ------------------------------------------------------------------------------------------------------------------- */
+
+static void say_step(struct repl_link *l) {
+    char text[24], id[REPL_ID_LEN + 1];
+    uint64_t next;
+    if (l->step == STEP_AUTH && l->password.len == 0) l->step++;
+    if (l->step == STEP_IP && l->announce_ip[0] == '\0') l->step++;
+    switch (l->step) {
+    case STEP_PONG: SAY(l, "PING"); break;
+    case STEP_AUTH: say_password(l); break;
+    case STEP_PORT:
+        snprintf(text, sizeof(text), "%u", l->announce_port);
+        SAY(l, "REPLCONF", "listening-port", text);
+        break;
+    case STEP_IP: SAY(l, "REPLCONF", "ip-address", l->announce_ip); break;
+    case STEP_CAPA: SAY(l, "REPLCONF", "capa", "eof", "capa", "psync2", "capa", REPL_CAPA); break;
+    case STEP_PSYNC:
+        if (l->ops->wanted(l->arg, id, &next)) {
+            text[u64_to_dec(next, text)] = '\0';
+            log_notice("Trying a partial resynchronization (request %s:%s)", id, text);
+            SAY(l, "PSYNC", id, text);
+        } else {
+            SAY(l, "PSYNC", "?", "-1");
+        }
+        break;
+    default: TARN_ASSERT(false);
+    }
+}
+
+/* "word rest": whether line begins with that word; *rest_p is what follows the blank. */
+static bool begins(struct span line, const char *word, struct span *rest_p) {
+    size_t n = strlen(word);
+    if (line.len < n || memcmp(line.data, word, n) != 0) return false;
+    if (line.len > n && line.data[n] != ' ') return false;
+    *rest_p = line.len > n ? span_of(line.data + n + 1, line.len - n - 1) : span_of(line.data + n, 0);
+    return true;
+}
+
+static void on_psync(struct repl_link *l, struct span line) {
+    struct span rest;
+    if (begins(line, "+CONTINUE", &rest)) {
+        char id[REPL_ID_LEN + 1];
+        bool given = repl_id_valid(rest.data, (unsigned)rest.len);
+        if (rest.len > 0 && !given) {
+            fail(l, "its +CONTINUE makes no sense");
+            return;
+        }
+        if (given) memcpy(id, rest.data, REPL_ID_LEN), id[REPL_ID_LEN] = '\0';
+        log_notice("Successful partial resynchronization with master.");
+        l->step = STEP_STREAM;
+        l->next_address = 0;
+        l->ops->resumed(l->arg, given ? id : NULL);
+        acknowledge(l);
+    } else if (begins(line, "+FULLRESYNC", &rest)) {
+        if (rest.len < REPL_ID_LEN + 2 || !repl_id_valid(rest.data, REPL_ID_LEN) ||
+            rest.data[REPL_ID_LEN] != ' ' ||
+            !span_to_u64(span_of(rest.data + REPL_ID_LEN + 1, rest.len - REPL_ID_LEN - 1),
+                         &l->begin_offset)) {
+            fail(l, "its +FULLRESYNC makes no sense");
+            return;
+        }
+        memcpy(l->id, rest.data, REPL_ID_LEN);
+        log_notice("Full resync from master: %s:%llu", l->id, (unsigned long long)l->begin_offset);
+        l->step = STEP_MARK;
+        l->next_address = 0;
+    } else {
+        char text[256];
+        snprintf(text, sizeof(text), "its answer to PSYNC: %.*s", (int)(line.len < 200 ? line.len : 200),
+                 line.data);
+        fail(l, text);
+    }
+}
+
+static void on_mark(struct repl_link *l, struct span line) {
+    if (line.len != 5 + REPL_MARK_LEN || memcmp(line.data, "$EOF:", 5) != 0) {
+        fail(l, "its snapshot has no frame that is known here");
+        return;
+    }
+    memcpy(l->mark, line.data + 5, REPL_MARK_LEN);
+    l->step = STEP_HEAD;
+    l->snapshot_bytes = 0;
+}
+
+static bool starts(struct span line, const char *word) {
+    return line.len >= strlen(word) && memcmp(line.data, word, strlen(word)) == 0;
+}
+
+static void on_answer(struct repl_link *l, struct span line) {
+    bool bad = line.data[0] == '-';
+    int n = (int)(line.len < 200 ? line.len : 200);
+    char text[256];
+    switch (l->step) {
+    case STEP_PONG: /* who wants a password first says so, and is there */
+        if (line.data[0] != '+' && !starts(line, "-NOAUTH") && !starts(line, "-NOPERM")) {
+            snprintf(text, sizeof(text), "its answer to PING: %.*s", n, line.data);
+            fail(l, text);
+            return;
+        }
+        break;
+    case STEP_AUTH:
+        if (bad) {
+            snprintf(text, sizeof(text), "Unable to AUTH to MASTER (masterauth): %.*s", n, line.data);
+            fail(l, text);
+            return;
+        }
+        break;
+    default:
+        if (bad) log_notice("The master does not understand REPLCONF: %.*s", n, line.data);
+    }
+    l->step++;
+    say_step(l);
+}
+
+/* One line of the handshake. false: there is none yet, or the link is over. */
+static bool run_line(struct repl_link *l) {
+    const char *at = l->in.data + l->in_pos;
+    size_t have = l->in.len - l->in_pos;
+    const char *lf = have > 0 ? memchr(at, '\n', have) : NULL;
+    if (lf == NULL) {
+        if (have > ANSWER_MAX) fail(l, "it does not speak as a master does");
+        return false;
+    }
+    size_t len = (size_t)(lf - at);
+    l->in_pos += len + 1;
+    if (len > 0 && at[len - 1] == '\r') len--;
+    if (len == 0) return true; /* it says that it is still there */
+    if (l->step == STEP_PSYNC)
+        on_psync(l, span_of(at, len));
+    else if (l->step == STEP_MARK)
+        on_mark(l, span_of(at, len));
+    else
+        on_answer(l, span_of(at, len));
+    return l->fd >= 0;
+}
+
+/* --- snapshot ---------------------------------------------------------------------------------------------------------------------- */
+
+/* The whole records that data begins with, up to RECORDS_MAX bytes; stops in front of those that are the frame's. */
+static size_t whole_records(struct span data, enum effect_kind *kind_p, tarn_status *status_p) {
+    size_t n = 0;
+    for (;;) {
+        struct span record;
+        tarn_status s = effect_next(span_of(data.data + n, data.len - n), kind_p, &record);
+        *status_p = s;
+        if (s != TARN_OK) return n;
+        if (*kind_p >= (enum effect_kind)REPL_RECORD_HEAD) return n;
+        n += record.len;
+        if (n >= RECORDS_MAX) return n;
+    }
+}
+
+static bool run_head(struct repl_link *l) {
+    enum effect_kind kind;
+    struct span record = {NULL, 0};
+    const char *why = "the snapshot is not tarn's";
+    struct span data = span_of(l->in.data + l->in_pos, l->in.len - l->in_pos);
+    tarn_status s = effect_next(data, &kind, &record);
+    if (s == TARN_EAGAIN && data.len < 64) return false;
+    s = s == TARN_OK ? repl_read_head(record, &why) : TARN_EPROTO;
+    if (s != TARN_OK) {
+        damaged(l, why);
+        return false;
+    }
+    l->in_pos += record.len;
+    l->step = STEP_RECORDS;
+    l->end_seen = false;
+    l->ops->full(l->arg, l->id, l->begin_offset);
+    return true;
+}
+
+static bool run_snapshot(struct repl_link *l) {
+    enum effect_kind kind;
+    struct span record = {NULL, 0}, data = span_of(l->in.data + l->in_pos, l->in.len - l->in_pos);
+    tarn_status s;
+    const char *why = "a record of the snapshot is not whole";
+    size_t n = whole_records(data, &kind, &s);
+    if (n > 0) {
+        s = l->ops->records(l->arg, span_of(data.data, n), &l->end_seen, &why);
+        if (s != TARN_OK) {
+            damaged(l, why);
+            return false;
+        }
+        l->in_pos += n;
+        l->snapshot_bytes += n;
+        return true;
+    }
+    if (s == TARN_EAGAIN) return false;
+    if (s == TARN_OK) s = effect_next(data, &kind, &record);
+    if (s == TARN_OK && (kind != (enum effect_kind)REPL_RECORD_OFFSET || !l->end_seen)) s = TARN_EPROTO;
+    if (s != TARN_OK || repl_read_offset(record, &l->end_offset, &why) != TARN_OK) {
+        damaged(l, why);
+        return false;
+    }
+    l->in_pos += record.len;
+    l->step = STEP_END_MARK;
+    return true;
+}
+
+static bool run_end_mark(struct repl_link *l) {
+    if (l->in.len - l->in_pos < REPL_MARK_LEN) return false;
+    if (memcmp(l->in.data + l->in_pos, l->mark, REPL_MARK_LEN) != 0) {
+        damaged(l, "the snapshot does not end where it should");
+        return false;
+    }
+    l->in_pos += REPL_MARK_LEN;
+    l->step = STEP_STREAM;
+    l->ops->synced(l->arg, l->end_offset);
+    acknowledge(l);
+    return true;
+}
+
+/* --- stream -------------------------------------------------------------------------------------------------------------------------- */
+
+/* A piece of the records of EFFECTS. false: it was the last one, or the link is over. */
+static bool run_records(struct repl_link *l, const struct repl_read *r) {
+    enum effect_kind kind;
+    tarn_status s;
+    const char *why = "a record of the stream is not whole";
+    struct span left = span_of(r->records.data + l->applied, r->records.len - l->applied);
+    if (left.len == 0) return false;
+    size_t n = whole_records(left, &kind, &s);
+    s = n > 0 ? l->ops->records(l->arg, span_of(left.data, n), NULL, &why) : TARN_EPROTO;
+    if (s != TARN_OK) {
+        damaged(l, why);
+        return false;
+    }
+    l->applied += n;
+    return true;
+}
+
+static bool run_stream(struct repl_link *l) {
+    struct repl_read r;
+    const char *why;
+    struct span data = span_of(l->in.data + l->in_pos, l->in.len - l->in_pos);
+    tarn_status s = repl_stream_read(data, &r, &why);
+    if (s == TARN_EAGAIN && data.len > 0 && data.len >= INPUT_MAX - READ_SIZE)
+        s = TARN_EPROTO, why = "a command is too long";
+    if (s == TARN_EAGAIN) return false;
+    if (s != TARN_OK) {
+        damaged(l, why);
+        return false;
+    }
+    if (r.command == REPL_COMMAND_EFFECTS && run_records(l, &r)) return true;
+    if (l->fd < 0) return false;
+    l->applied = 0;
+    l->in_pos += r.used;
+    l->ops->passed(l->arg, span_of(data.data, r.used));
+    if (r.command == REPL_COMMAND_GETACK) acknowledge(l);
+    return true;
+}
+
+/* --- the run of it ---------------------------------------------------------------------------------------------------------------------- */
+
+static bool run_step(struct repl_link *l) {
+    switch (l->step) {
+    case STEP_NONE:
+    case STEP_CONNECT: return false;
+    case STEP_HEAD: return run_head(l);
+    case STEP_RECORDS: return run_snapshot(l);
+    case STEP_END_MARK: return run_end_mark(l);
+    case STEP_STREAM: return run_stream(l);
+    default: return run_line(l);
+    }
+}
+
+/* limit_us 0: until there is nothing whole left. */
+static void run(struct repl_link *l, uint64_t limit_us) {
+    uint64_t start = clock_mono_us();
+    l->more = false;
+    while (l->fd >= 0 && run_step(l)) {
+        if (limit_us == 0 || clock_mono_us() - start < limit_us) continue;
+        l->more = true;
+        break;
+    }
+    if (l->fd < 0) return;
+    if (l->in_pos == l->in.len) {
+        buf_clear(&l->in);
+        l->in_pos = 0;
+        if (l->in.cap > 4 * READ_SIZE) buf_free(&l->in);
+    } else if (l->in_pos > l->in.len / 2) {
+        buf_consume(&l->in, l->in_pos);
+        l->in_pos = 0;
+    }
+    if (l->ended && !l->more) {
+        bool torn = l->tls != NULL && tls_state(l->tls) == TLS_FAILED;
+        char why[TLS_WHY_MAX + 16];
+        snprintf(why, sizeof(why), "TLS: %s", torn ? tls_why(l->tls) : "");
+        fail(l, torn ? why : "the master has closed it");
+        return;
+    }
+    set_events(l);
+}
+
+static void on_connected(struct repl_link *l) {
+    int error = 0;
+    socklen_t len = sizeof(error);
+    if (getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0 || error != 0) {
+        fail(l, strerror(error));
+        return;
+    }
+    if (l->tls_context != NULL && (l->tls = tls_stream_create(l->tls_context, NULL)) == NULL) {
+        fail(l, "there is no memory for TLS");
+        return;
+    }
+    if (l->tls != NULL) tls_handshake(l->tls);
+    l->step = STEP_PONG;
+    say_step(l); /* through TLS it leaves when the handshake is over */
+    set_events(l);
+}
+
+/* As read; through TLS more than READ_SIZE may be there at once, but for at most what the stream has room for. */
+static ssize_t receive(struct repl_link *l) {
+    void *at;
+    if (l->tls == NULL) {
+        buf_reserve(&l->in, READ_SIZE);
+        ssize_t n = read(l->fd, l->in.data + l->in.len, READ_SIZE);
+        if (n > 0) l->in.len += (size_t)n;
+        return n;
+    }
+    size_t space = tls_in_space(l->tls, &at), before = l->in.len;
+    ssize_t n = read(l->fd, at, space);
+    int error = errno;
+    tls_in_added(l->tls, n > 0 ? (size_t)n : 0);
+    if (n == 0) tls_in_end(l->tls);
+    do {
+        buf_reserve(&l->in, READ_SIZE);
+        l->in.len += tls_read(l->tls, l->in.data + l->in.len, READ_SIZE);
+    } while (tls_in_left(l->tls));
+    flush(l);
+    if (tls_state(l->tls) >= TLS_CLOSED) l->ended = true;
+    errno = error;
+    return n > 0 || l->in.len == before ? n : 1;
+}
+
+static void on_event(void *arg, unsigned events) {
+    struct repl_link *l = arg;
+    if (l->step == STEP_CONNECT) {
+        on_connected(l);
+        return;
+    }
+    if (events & NET_WRITE) flush(l);
+    if (events & NET_READ) {
+        ssize_t n = receive(l);
+        if (n > 0) {
+            l->last_io_ms = clock_mono_ms();
+        } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
+            l->ended = true;
+        }
+        run(l, SLICE_US);
+    } else {
+        set_events(l);
+    }
+}
+
+bool repl_link_turn(struct repl_link *l) {
+    if (l->more) run(l, SLICE_US);
+    return l->more;
+}
+
+void repl_link_cron(struct repl_link *l, uint64_t now_ms) {
+    l->now_ms = now_ms;
+    if (l->step == STEP_NONE && l->resolve == NULL) {
+        if (now_ms >= l->retry_ms) begin(l);
+    } else if (now_ms > l->last_io_ms && now_ms - l->last_io_ms > l->timeout_ms && !l->more) {
+        fail(l, "it says nothing (repl-timeout)");
+    } else if (l->step == STEP_STREAM && now_ms >= l->ack_ms) {
+        acknowledge(l);
+        set_events(l);
+    }
+}
+
+static void set_text(char **field, const char *text) {
+    free(*field);
+    *field = xstrdup(text);
+}
+
+void repl_link_reconfigure(struct repl_link *l, const struct repl_link_config *c) {
+    set_text(&l->user, c->user);
+    buf_clear(&l->password);
+    buf_append(&l->password, c->password.data, c->password.len);
+    set_text(&l->announce_ip, c->announce_ip);
+    l->announce_port = c->announce_port;
+    tls_context_put(&l->tls_context);
+    if (c->tls != NULL) l->tls_context = tls_context_get(c->tls);
+    l->timeout_ms = c->timeout_ms;
+}
+
+bool repl_link_reconnect(struct repl_link *l) {
+    if (l->fd < 0) return false;
+    if (l->step == STEP_STREAM) run(l, 0);
+    if (l->fd < 0) return true;
+    fail(l, "it was asked to end");
+    return true;
+}
+
+struct repl_link *repl_link_open(struct net_loop *loop, const struct repl_link_config *config,
+                                 const struct repl_link_ops *ops, void *arg, uint64_t now_ms) {
+    struct repl_link *l = xcalloc(1, sizeof(*l));
+    l->loop = loop;
+    l->ops = ops;
+    l->arg = arg;
+    l->fd = -1;
+    l->now_ms = l->retry_ms = now_ms;
+    set_text(&l->host, config->host);
+    l->port = config->port;
+    repl_link_reconfigure(l, config);
+    return l;
+}
+
+void repl_link_close(struct repl_link **l_p) {
+    struct repl_link *l = *l_p;
+    if (l == NULL) return;
+    if (l->fd >= 0 && l->step == STEP_STREAM) run(l, 0);
+    *l_p = NULL;
+    disconnect(l);
+    free(l->host);
+    free(l->user);
+    buf_free(&l->password);
+    free(l->announce_ip);
+    tls_context_put(&l->tls_context);
+    free(l);
+}
+
+/* --- figures ------------------------------------------------------------------------------------------------------------------------------ */
+
+enum repl_link_state repl_link_state(const struct repl_link *l) {
+    switch (l->step) {
+    case STEP_NONE: return l->resolve != NULL ? REPL_LINK_CONNECTING : REPL_LINK_WAITING;
+    case STEP_CONNECT: return REPL_LINK_CONNECTING;
+    case STEP_HEAD:
+    case STEP_RECORDS:
+    case STEP_END_MARK: return REPL_LINK_SNAPSHOT;
+    case STEP_STREAM: return REPL_LINK_STREAMING;
+    default: return REPL_LINK_HANDSHAKE;
+    }
+}
+
+bool repl_link_within(const struct repl_link *l) {
+    return l->applied > 0;
+}
+
+void repl_link_get_figures(const struct repl_link *l, struct repl_link_figures *f) {
+    *f = (struct repl_link_figures){
+        .last_io_ms = l->last_io_ms, .down_since_ms = l->down_since_ms, .snapshot_bytes = l->snapshot_bytes};
+}

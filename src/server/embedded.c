@@ -1,0 +1,235 @@
+/* The embedded segment at start. With pool-path its bytes outlive the process; with the books of the append-only file they are a pool
+ * again (docs/REPLICATION.md). What the books say is not believed before it was looked at: the content id of the pool file, then CRCs. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/log.h"
+#include "cmd/books.h"
+#include "cmd/local_copy.h"
+#include "cmd/persistence.h"
+#include "host/host.h"
+#include "server/server.h"
+
+#define SAMPLE_EVERY   1000u
+#define VERIFY_THREADS 8u
+#define BATCH          4096u
+#define SERVE_MS       5000u
+
+static unsigned own_slot; /* in server.host */
+
+static void fence_local(void *arg, uint64_t session) {
+    host_fence(server.host, session);
+}
+
+static const struct cluster_local_ops local_ops = {
+    .start_copy = local_copy_start, .cancel = local_copy_cancel, .fence = fence_local};
+
+/* --- are the bytes what they were? ---------------------------------------------------------------------------------------------- */
+
+struct verify_one {
+    struct object *o;
+    struct store_extent extent[STORE_EXTENTS_MAX];
+    uint32_t extents, crc;
+    bool wrong;
+};
+
+struct verify {
+    const char *base;
+    uint32_t segment;
+    unsigned every;
+    uint64_t seen, looked, wrong, bytes, next_say_ms;
+    struct verify_one *batch;
+    size_t n, taken; /* taken: atomic, by threads */
+};
+
+static void verify_extents(struct verify *v, struct verify_one *x) {
+    uint32_t crc = 0;
+    for (uint32_t i = 0; i < x->extents; i++)
+        crc = crc32c(crc, v->base + x->extent[i].offset, x->extent[i].length);
+    x->wrong = crc != x->crc;
+}
+
+static void *verify_thread(void *arg) {
+    struct verify *v = arg;
+    for (size_t i; (i = __atomic_fetch_add(&v->taken, 1, __ATOMIC_RELAXED)) < v->n;)
+        verify_extents(v, &v->batch[i]);
+    return NULL;
+}
+
+static void verify_note(void *arg, struct object *o) {
+    struct verify *v = arg;
+    struct store_layout l;
+    uint32_t crc;
+    if (v->n == BATCH || !store_object_crc(o, &crc)) return;
+    store_object_replicas(server.store, o, &l);
+    for (uint32_t i = 0; i < l.replicas; i++) {
+        const struct store_replica *r = &l.replica[i];
+        if (r->extents == 0 || r->extent[0].segment != v->segment) continue;
+        if (v->seen++ % v->every != 0) continue;
+        struct verify_one *x = &v->batch[v->n++];
+        *x = (struct verify_one){.o = o, .extents = r->extents, .crc = crc};
+        memcpy(x->extent, r->extent, r->extents * sizeof(x->extent[0]));
+        v->looked++;
+        v->bytes += store_object_size(server.store, o);
+    }
+}
+
+static void verify_batch(struct verify *v, unsigned threads) {
+    pthread_t thread[VERIFY_THREADS];
+    unsigned started = 0;
+    v->taken = 0;
+    while (started + 1 < threads && pthread_create(&thread[started], NULL, verify_thread, v) == 0) started++;
+    verify_thread(v);
+    for (unsigned i = 0; i < started; i++) pthread_join(thread[i], NULL);
+    for (size_t i = 0; i < v->n; i++) {
+        if (!v->batch[i].wrong) continue;
+        v->wrong++;
+        if (store_replica_drop(server.store, v->batch[i].o, v->segment, true) != TARN_OK)
+            store_remove_object(server.store, v->batch[i].o);
+    }
+    v->n = 0;
+}
+
+/* Objects that the books say are in the segment, compared with their CRCs: one in `every`. */
+static void verify_segment(uint32_t segment, unsigned every) {
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned threads = cpus < 1 ? 1 : cpus > (long)VERIFY_THREADS ? VERIFY_THREADS : (unsigned)cpus;
+    struct verify v = {.base = host_segment_base(server.host, segment), .segment = segment, .every = every};
+    uint64_t began = clock_mono_ms(), cursor = 0;
+    v.batch = xcalloc(BATCH, sizeof(*v.batch));
+    v.next_say_ms = began + 1000;
+    do {
+        size_t before = v.n;
+        uint64_t at = cursor;
+        cursor = store_scan_all(server.store, cursor, verify_note, &v);
+        if (v.n == BATCH && before > 0) { /* that step may not have fitted: once more, with room */
+            v.looked -= v.n - before;
+            v.n = before;
+            cursor = at;
+        }
+        if (v.n == 0 || (v.n < BATCH / 2 && cursor != 0 && cursor != at)) continue;
+        verify_batch(&v, threads);
+        if (clock_mono_ms() < v.next_say_ms) continue;
+        v.next_say_ms = clock_mono_ms() + 1000;
+        log_notice("Verifying the pool: %llu objects, %llu MiB", (unsigned long long)v.looked,
+                   (unsigned long long)(v.bytes >> 20));
+    } while (cursor != 0);
+    if (v.n > 0) verify_batch(&v, threads);
+    free(v.batch);
+    log_notice("%llu objects, %llu MiB of the pool were compared with their CRCs in %llu ms: %llu did not "
+               "match and were dropped",
+               (unsigned long long)v.looked, (unsigned long long)(v.bytes >> 20),
+               (unsigned long long)(clock_mono_ms() - began), (unsigned long long)v.wrong);
+}
+
+static void verify(const struct config *c, uint32_t segment) {
+    switch (c->pool_verify) {
+    case CONFIG_VERIFY_NONE: break;
+    case CONFIG_VERIFY_SAMPLE: verify_segment(segment, SAMPLE_EVERY); break;
+    default:
+        verify_segment(segment, 1);
+        store_trust(server.store);
+        break;
+    }
+}
+
+/* --- opening ---------------------------------------------------------------------------------------------------------------------- */
+
+/* Somebody may still have the memory of an earlier life. */
+static tarn_status serve_new(unsigned slot, uint32_t id, uint32_t epoch) {
+    uint64_t until = clock_mono_ms() + SERVE_MS;
+    tarn_status s = host_segment_serve(server.host, slot, id, epoch);
+    if (s == TARN_EAGAIN) host_segment_retire(server.host, slot, true);
+    while (s == TARN_EAGAIN && clock_mono_ms() < until) {
+        host_poll(server.host);
+        usleep(5000);
+        s = host_segment_serve(server.host, slot, id, epoch);
+    }
+    return s;
+}
+
+static tarn_status open_new(unsigned slot, uint64_t size, uint32_t *id_p) {
+    struct store_segment_config books = {.name = "local", .epoch = server.master_epoch, .size = size};
+    tarn_status s = store_segment_add(server.store, &books, id_p);
+    return s == TARN_OK ? serve_new(slot, *id_p, server.master_epoch) : s;
+}
+
+static tarn_status open_known(unsigned slot, uint32_t id) {
+    struct store_segment_info info;
+    bool known = store_segment_get(server.store, id, &info);
+    TARN_ASSERT(known);
+    return host_segment_serve(server.host, slot, id, info.epoch);
+}
+
+bool embedded_open(const struct config *c, bool loaded) {
+    const char *why = "";
+    uint32_t id = STORE_SEGMENT_ANY, alive = STORE_SEGMENT_ANY;
+    unsigned slot = 0;
+    uint64_t size = c->pool_size / 4096 * 4096;
+    struct host_segment_config segment = {.name = "local",
+                                          .size = size,
+                                          .numa_node = (int)c->numa_node,
+                                          .huge = c->huge_pages ? HOST_HUGE_TRY : HOST_HUGE_NO,
+                                          .populate = c->pool_populate,
+                                          .pool_path = c->pool_path[0] != '\0' ? c->pool_path : NULL};
+    struct host_segment_info info;
+    tarn_status s = host_segment_open(server.host, &segment, &slot, &why);
+    if (s == TARN_OK) {
+        own_slot = slot;
+        host_slot_get(server.host, slot, &info);
+        if (loaded && info.warm) alive = cluster_local_known(info.content, size);
+        if (loaded) books_lead(alive, false);
+        if (loaded && alive == STORE_SEGMENT_ANY && segment.pool_path != NULL)
+            log_warning("%s holds nothing that the books know: the pool starts empty", segment.pool_path);
+        host_set_authority(server.host, server.grant_key, server.master_epoch);
+        s = alive != STORE_SEGMENT_ANY ? open_known(slot, id = alive) : open_new(slot, size, &id);
+    }
+    if (s != TARN_OK) {
+        log_warning("The pool of %llu bytes could not be set up: %s%s%s", (unsigned long long)size,
+                    tarn_status_text(s), why[0] != '\0' ? ": " : "", why);
+        return false;
+    }
+    host_slot_get(server.host, slot, &info); /* serve_new may have made new content */
+    cluster_local_segment(id, server.grant_key, &local_ops);
+    cluster_local_content(id, info.content);
+    if (alive != STORE_SEGMENT_ANY) verify(c, alive);
+    host_slot_get(server.host, slot, &info);
+    if (alive != STORE_SEGMENT_ANY && info.strangers) {
+        log_notice("Processes still have the pool of before in their hands: it takes nothing new until they "
+                   "have let go");
+        cluster_local_hold(true);
+        host_fence_before(server.host, server.master_epoch);
+    }
+    return true;
+}
+
+bool embedded_reload(void) {
+    struct host_segment_info info;
+    uint32_t id;
+    host_slot_get(server.host, own_slot, &info);
+    uint32_t alive = cluster_local_known(info.content, info.size);
+    books_lead(alive, false);
+    host_set_authority(server.host, server.grant_key, server.master_epoch);
+    tarn_status s =
+        alive != STORE_SEGMENT_ANY ? open_known(own_slot, id = alive) : open_new(own_slot, info.size, &id);
+    if (s != TARN_OK) {
+        log_warning("The pool could not be put into the books: %s", tarn_status_text(s));
+        return false;
+    }
+    host_slot_get(server.host, own_slot, &info);
+    cluster_local_segment(id, server.grant_key, &local_ops);
+    cluster_local_content(id, info.content);
+    if (alive != STORE_SEGMENT_ANY) verify(server.config, alive);
+    cluster_local_hold(true); /* those who had grants may still be writing */
+    host_fence_before(server.host, server.master_epoch);
+    return true;
+}
+
+void embedded_fenced(uint32_t master_epoch) {
+    if (master_epoch == server.master_epoch) cluster_local_hold(false);
+}

@@ -1,0 +1,81 @@
+/* Batches of keys: what a look-up, a read or a put of many keys tells the policies. */
+#include "store/batch.h"
+#include "store/books.h"
+
+void store_batch_begin(struct store *s, struct store_batch *b, struct store_chain *chain,
+                       enum store_batch_kind kind, uint32_t length) {
+    *b = (struct store_batch){.chain = chain, .kind = kind, .length = length, .open = true};
+}
+
+/* The first key tells whether this batch goes on with the connection's last look-up: a get of exactly its hits, or the
+ * puts that begin with its first miss. */
+void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
+    if (b->numbered) return;
+    b->numbered = true;
+    struct store_chain *c = b->chain;
+    if (c && c->request && b->kind == STORE_BATCH_PUT && c->next_hash == hash) {
+        b->request = c->request;
+        b->extends = c->extends;
+        b->base_depth = c->hits;
+        return;
+    }
+    if (c && c->request && b->kind == STORE_BATCH_READ && c->hits == b->length && c->first_hash == hash) {
+        b->request = c->request;
+        b->extends = c->extends;
+        return;
+    }
+    if (++s->next_request == 0) s->next_request = 1;
+    b->request = s->next_request;
+    s->stat.requests++;
+    if (c && b->kind != STORE_BATCH_PUT) *c = (struct store_chain){.request = b->request, .first_hash = hash};
+}
+
+struct policy_event batch_event(const struct store *s, const struct store_batch *b) {
+    return (struct policy_event){
+        .now_ms = s->now_ms,
+        .request = b->request,
+        .extends = b->extends,
+        .position = b->pos,
+        .length = b->length,
+        .depth = b->base_depth + b->pos,
+        .hits = b->hits,
+        .put = b->kind == STORE_BATCH_PUT,
+    };
+}
+
+static void batch_step(struct store *s, struct store_batch *b, const struct policy_event *e) {
+    if (++b->pos != b->length || b->kind == STORE_BATCH_PUT) return;
+    for (unsigned i = 0; i < s->n_domains; i++)
+        for (int inl = 0; inl < 2; inl++)
+            if (s->domains[i].used) s->policy->prefix_done(&s->domains[i].policy[inl], e);
+}
+
+void store_batch_hit(struct store *s, struct store_batch *b, struct object *o) {
+    if (!b->numbered) batch_number(s, b, b->length == 1 && !b->chain ? 0 : store_hash(store_object_key(o)));
+    uint32_t previous = o->request;
+    if (b->open) {
+        b->hits++;
+        if (previous != b->request) b->extends = previous;
+        if (b->chain && b->kind != STORE_BATCH_PUT && b->chain->request == b->request &&
+            b->chain->hits < b->hits) {
+            b->chain->hits = b->hits;
+            b->chain->extends = b->extends;
+        }
+    }
+    struct policy_event e = batch_event(s, b);
+    e.previous = previous;
+    s->stat.hits++;
+    if (b->chain) object_set_depth(o, e.depth);
+    o->request = b->request;
+    if (b->kind != STORE_BATCH_LOOK) book_access(s, o, &e);
+    batch_step(s, b, &e);
+}
+
+void store_batch_miss(struct store *s, struct store_batch *b, uint64_t hash) {
+    batch_number(s, b, hash);
+    if (b->open && b->chain && b->chain->request == b->request) b->chain->next_hash = hash;
+    b->open = false;
+    s->stat.misses++;
+    struct policy_event e = batch_event(s, b);
+    batch_step(s, b, &e);
+}

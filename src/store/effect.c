@@ -1,0 +1,281 @@
+/* Telling what changes: records of objects, segments, quotas; walks that tell everything. */
+#include "store/effect.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/buf.h"
+#include "store/books.h"
+#include "store/effect_codec.h"
+
+static void emit(struct store *s) {
+    s->events.effect(s->events.arg, s->record.data, s->record.len);
+}
+
+static bool telling(struct store *s) {
+    s->changes += !s->following;
+    return s->telling && (!s->following || s->leading);
+}
+
+void store_tell(struct store *s, bool on) {
+    s->telling = on && s->events.effect;
+}
+
+uint64_t store_changes(const struct store *s) {
+    return s->changes;
+}
+
+static void begin(struct buf *b, enum effect_kind kind) {
+    buf_clear(b);
+    put_u32(b, 0);
+    put_u8(b, kind);
+}
+
+static void end(struct buf *b) {
+    uint32_t len = (uint32_t)b->len - 4;
+    memcpy(b->data, &len, 4);
+}
+
+/* --- objects ------------------------------------------------------------------------------------------------------------------ */
+
+static void put_blocks(const struct store *s, struct buf *b, const block_id *blocks, unsigned n) {
+    put_u8(b, n);
+    put_u32(b, replica_segment(s, blocks[0]));
+    for (unsigned i = 0; i < n; i++) {
+        const struct block *k = block_get(&s->space, blocks[i]);
+        put_u64(b, block_offset(k));
+        put_u32(b, k->len);
+    }
+}
+
+static void put_places(const struct store *s, struct buf *b, const struct object *o) {
+    struct places p;
+    places_read(s, o, &p);
+    put_u8(b, p.n_memory);
+    const block_id *at = p.block;
+    for (uint32_t i = 0; i < p.n_memory; at += p.extents[i++]) put_blocks(s, b, at, p.extents[i]);
+    put_u8(b, p.n_far);
+    for (uint32_t i = 0; i < p.n_far; i++) {
+        put_u32(b, p.far[i].segment);
+        put_u64(b, p.far[i].offset);
+    }
+}
+
+static void encode_object(const struct store *s, struct buf *b, const struct object *o) {
+    const struct extra *x = extra_find(s, o);
+    struct span key = store_object_key(o), value;
+    begin(b, EFFECT_OBJECT);
+    put_u64(b, object_version(o));
+    put_u64(b, store_object_size(s, o));
+    put_u8(b, (o->bits & OBJECT_INLINE ? CODEC_INLINE : 0) | (o->bits & OBJECT_CRC ? CODEC_CRC : 0) |
+                  (x ? CODEC_EXTRA : 0));
+    put_u32(b, o->bits & OBJECT_CRC ? o->crc : 0);
+    put_span(b, key);
+    if (store_object_inline(o, &value))
+        put_span(b, value);
+    else
+        put_places(s, b, o);
+    if (x) {
+        put_u8(b, x->pin);
+        put_u64(b, x->pin_ms);
+        put_u64(b, x->expire);
+        put_span(b, x->group ? span_of(x->group->name, x->group->name_len) : span_of("", 0));
+        put_u32(b, x->n_crcs);
+        if (x->n_crcs) buf_append(b, x->crcs, x->n_crcs * sizeof(uint32_t));
+    }
+    end(b);
+}
+
+void effect_object(struct store *s, const struct object *o) {
+    if (!telling(s)) return;
+    encode_object(s, &s->record, o);
+    emit(s);
+}
+
+void effect_gone(struct store *s, const struct object *o) {
+    if (!telling(s)) return;
+    begin(&s->record, EFFECT_GONE);
+    put_u64(&s->record, object_version(o));
+    put_span(&s->record, store_object_key(o));
+    end(&s->record);
+    emit(s);
+}
+
+/* --- the rest ------------------------------------------------------------------------------------------------------------------- */
+
+void effect_flush(struct store *s) {
+    if (!telling(s)) return;
+    begin(&s->record, EFFECT_FLUSH);
+    put_u64(&s->record, s->flush_version);
+    end(&s->record);
+    emit(s);
+}
+
+static void encode_segment(struct buf *b, const struct segment *seg) {
+    begin(b, EFFECT_SEGMENT);
+    put_u32(b, seg->id);
+    put_u32(b, seg->epoch);
+    put_u32(b, seg->host);
+    put_u8(b, seg->tier);
+    put_u8(b, seg->state);
+    put_u64(b, seg->units);
+    put_span(b, span_str(seg->name));
+    end(b);
+}
+
+void effect_segment(struct store *s, const struct segment *seg) {
+    if (!telling(s)) return;
+    encode_segment(&s->record, seg);
+    emit(s);
+}
+
+void effect_segment_gone(struct store *s, uint32_t id) {
+    if (!telling(s)) return;
+    begin(&s->record, EFFECT_SEGMENT_GONE);
+    put_u32(&s->record, id);
+    end(&s->record);
+    emit(s);
+}
+
+static void encode_quota(struct buf *b, struct span prefix, uint64_t bytes) {
+    begin(b, EFFECT_QUOTA);
+    put_u64(b, bytes);
+    put_span(b, prefix);
+    end(b);
+}
+
+void effect_quota(struct store *s, struct span prefix, uint64_t bytes) {
+    if (!telling(s)) return;
+    encode_quota(&s->record, prefix, bytes);
+    emit(s);
+}
+
+static void encode_superseded(struct buf *b, uint32_t slot, uint64_t version) {
+    begin(b, EFFECT_SUPERSEDED);
+    put_u32(b, slot);
+    put_u64(b, version);
+    end(b);
+}
+
+void effect_superseded(struct store *s, uint32_t slot, uint64_t version) {
+    if (!telling(s)) return;
+    encode_superseded(&s->record, slot, version);
+    emit(s);
+}
+
+tarn_status effect_next(struct span data, enum effect_kind *kind_p, struct span *record_p) {
+    uint32_t len;
+    if (data.len < 4) return TARN_EAGAIN;
+    memcpy(&len, data.data, 4);
+    if (len == 0 || len > EFFECT_RECORD_MAX) return TARN_EPROTO;
+    if (data.len - 4 < len) return TARN_EAGAIN;
+    *kind_p = (enum effect_kind)(uint8_t)data.data[4];
+    *record_p = span_of(data.data, 4 + (size_t)len);
+    return TARN_OK;
+}
+
+/* --- everything ------------------------------------------------------------------------------------------------------------------- */
+
+struct telling {
+    struct store *s;
+    struct store_snapshot *x;
+    void (*emit)(void *arg, const void *record, size_t len);
+    void *arg;
+    unsigned n;
+};
+
+static void tell(struct telling *t) {
+    t->emit(t->arg, t->s->record.data, t->s->record.len);
+    t->n++;
+}
+
+static void tell_object(void *arg, struct object *o) {
+    struct telling *t = arg;
+    t->n++;
+    if (t->s->stale && book_stale(t->s, o)) return;
+    encode_object(t->s, &t->s->record, o);
+    t->x->objects++;
+    t->emit(t->arg, t->s->record.data, t->s->record.len);
+}
+
+/* What there is little of: segments, quotas, the last flush. */
+static void tell_frame(struct telling *t) {
+    struct store *s = t->s;
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        if (!s->space.segments[i]) continue;
+        encode_segment(&s->record, s->space.segments[i]);
+        tell(t);
+    }
+    for (unsigned i = 1; i < s->n_domains; i++) {
+        const struct domain *d = &s->domains[i];
+        if (!d->used || d->leaving) continue;
+        encode_quota(&s->record, span_of(d->prefix, d->prefix_len), d->limit);
+        tell(t);
+    }
+    begin(&s->record, EFFECT_FLUSH);
+    put_u64(&s->record, s->flush_version);
+    end(&s->record);
+    tell(t);
+}
+
+#define SUPERSEDED_STEP 256u
+
+bool store_snapshot_step(struct store *s, struct store_snapshot *x,
+                         void (*emit_fn)(void *arg, const void *record, size_t len), void *arg,
+                         unsigned *budget) {
+    enum { FRAME, SUPERSEDED, OBJECTS, OVER };
+    while (*budget > 0 && x->phase != OVER) {
+        struct telling t = {.s = s, .x = x, .emit = emit_fn, .arg = arg};
+        switch (x->phase) {
+        case FRAME:
+            tell_frame(&t);
+            x->phase = SUPERSEDED;
+            break;
+        case SUPERSEDED: {
+            uint64_t upto = min_u64(x->cursor + SUPERSEDED_STEP, s->superseded ? SUPERSEDED_SLOTS : 0);
+            t.n++;
+            for (; x->cursor < upto; x->cursor++) {
+                if (!s->superseded[x->cursor]) continue;
+                encode_superseded(&s->record, (uint32_t)x->cursor, s->superseded[x->cursor]);
+                tell(&t);
+            }
+            if (s->superseded && x->cursor < SUPERSEDED_SLOTS) break;
+            x->cursor = 0;
+            x->phase = OBJECTS;
+            break;
+        }
+        default:
+            x->cursor = index_scan(&s->index, x->cursor, tell_object, &t);
+            if (x->cursor == 0) x->phase = OVER;
+        }
+        *budget -= min_u64(*budget, t.n + 1);
+    }
+    return x->phase == OVER;
+}
+
+struct digesting {
+    struct store *s;
+    struct store_digest *d;
+    unsigned n;
+};
+
+static void digest_object(void *arg, struct object *o) {
+    struct digesting *g = arg;
+    g->n++;
+    if (g->s->stale && book_stale(g->s, o)) return;
+    encode_object(g->s, &g->s->record, o);
+    XXH128_canonical_t one;
+    XXH128_canonicalFromHash(&one, XXH3_128bits(g->s->record.data, g->s->record.len));
+    for (unsigned i = 0; i < sizeof(g->d->sum); i++) g->d->sum[i] ^= one.digest[i];
+    g->d->objects++;
+}
+
+bool store_digest_step(struct store *s, struct store_digest *d, unsigned *budget) {
+    while (*budget > 0 && !d->over) {
+        struct digesting g = {.s = s, .d = d};
+        d->cursor = index_scan(&s->index, d->cursor, digest_object, &g);
+        d->over = d->cursor == 0;
+        *budget -= min_u64(*budget, g.n + 1);
+    }
+    return d->over;
+}

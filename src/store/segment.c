@@ -1,0 +1,414 @@
+/* Segments: their states, the sweep that empties those that leave, and walks over what lies in one. */
+#include <stdlib.h>
+#include <string.h>
+#include "store/books.h"
+
+#define SWEEPS_MAX 8u /* at a time: each has a cursor */
+
+tarn_status store_segment_add(struct store *s, const struct store_segment_config *config, uint32_t *id_p) {
+    struct store_segment_info info;
+    if (store_segment_by_name(s, span_str(config->name), &info)) return TARN_EEXISTS;
+    tarn_status st = space_segment_add(&s->space, config, id_p);
+    if (st == TARN_OK && config->tier != STORE_TIER_MEMORY) far_remember(s);
+    if (st == TARN_OK) effect_segment(s, s->space.segments[*id_p]);
+    placement_changed(s);
+    s->room_changes++;
+    return st;
+}
+
+void store_segment_set_state(struct store *s, uint32_t id, enum store_segment_state state) {
+    struct segment *seg = space_segment(&s->space, id);
+    TARN_ASSERT(seg);
+    if (seg->state == state) return;
+    TARN_ASSERT(seg->state != SEGMENT_LEAVING);
+    bool was_readable = segment_readable(seg);
+    s->hidden += segment_hides(state) - segment_hides(seg->state);
+    seg->state = state;
+    effect_segment(s, seg);
+    if (was_readable != segment_readable(seg))
+        news_segment(s, was_readable ? STORE_NEWS_SEGMENT_DOWN : STORE_NEWS_SEGMENT_UP, id);
+    s->room_changes++;
+    placement_changed(s);
+    if (state != SEGMENT_LEAVING) return;
+    s->leaving++;
+    seg->swept = false;
+    seg->sweep = 0;
+    seg->far_cursor = 0;
+}
+
+void store_segment_set_host(struct store *s, uint32_t id, uint32_t host) {
+    struct segment *seg = space_segment(&s->space, id);
+    TARN_ASSERT(seg);
+    if (seg->host == host) return;
+    seg->host = host;
+    effect_segment(s, seg);
+    placement_changed(s);
+}
+
+uint32_t store_segment_limit(const struct store *s) {
+    return s->space.n_segments;
+}
+
+size_t store_segment_count(const struct store *s) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->space.n_segments; i++) n += s->space.segments[i] != NULL;
+    return n;
+}
+
+static void info_memory(const struct store *s, const struct segment *seg, struct store_segment_info *i) {
+    i->quarantined = seg->quarantine_units * UNIT;
+    i->used = (seg->units - seg->free_units) * UNIT - i->quarantined;
+    i->evictable = seg->evictable_units * UNIT;
+    i->free_runs = seg->free_runs;
+    i->largest_free = space_largest((struct space *)&s->space, seg->id) * UNIT;
+    i->replicas = seg->blocks_in_objects;
+}
+
+bool store_segment_get(const struct store *s, uint32_t id, struct store_segment_info *info_p) {
+    const struct segment *seg = space_segment(&s->space, id);
+    if (!seg) return false;
+    *info_p = (struct store_segment_info){.id = id,
+                                          .epoch = seg->epoch,
+                                          .host = seg->host,
+                                          .tier = seg->tier,
+                                          .state = seg->state,
+                                          .size = seg->units * UNIT};
+    memcpy(info_p->name, seg->name, sizeof(info_p->name));
+    if (seg->tier == STORE_TIER_MEMORY) {
+        info_memory(s, seg, info_p);
+    } else {
+        info_p->used = seg->far_bytes;
+        info_p->replicas = seg->far_replicas;
+    }
+    return true;
+}
+
+bool store_segment_label(const struct store *s, uint32_t id, const char **name_p, enum store_tier *tier_p,
+                         uint32_t *epoch_p, bool *readable_p) {
+    const struct segment *seg = space_segment(&s->space, id);
+    if (!seg) return false;
+    *name_p = seg->name;
+    *tier_p = seg->tier;
+    *epoch_p = seg->epoch;
+    *readable_p = segment_readable(seg);
+    return true;
+}
+
+bool store_segment_by_name(const struct store *s, struct span name, struct store_segment_info *info_p) {
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        const struct segment *seg = s->space.segments[i];
+        if (seg && seg->state != SEGMENT_LEAVING && span_eq(span_str(seg->name), name))
+            return store_segment_get(s, i, info_p);
+    }
+    return false;
+}
+
+/* --- taking replicas away -------------------------------------------------------------------------------------------------- */
+
+static int memory_index(const struct store *s, const struct places *p, uint32_t segment) {
+    const block_id *b = p->block;
+    for (uint32_t i = 0; i < p->n_memory; b += p->extents[i++])
+        if (replica_segment(s, *b) == segment) return (int)i;
+    return -1;
+}
+
+/* One of several replicas of o; the others stay. */
+static void drop_memory(struct store *s, struct object *o, struct places *p, uint32_t replica) {
+    uint32_t first = 0, n = p->extents[replica];
+    block_id blocks[STORE_EXTENTS_MAX];
+    for (uint32_t i = 0; i < replica; i++) first += p->extents[i];
+    memcpy(blocks, p->block + first, n * sizeof(blocks[0]));
+    places_drop_memory(p, replica);
+    places_write(s, o, p);
+    s->stat.replicas_dropped++;
+    if (o->bits & OBJECT_REFS) {
+        refs_replica_gone(s, o, blocks, n);
+    } else {
+        space_part(s, blocks, n);
+    }
+}
+
+static void drop_far(struct store *s, struct object *o, struct places *p, uint32_t index, bool tell) {
+    struct far far = p->far[index];
+    places_drop_far(p, index);
+    places_write(s, o, p);
+    s->stat.far_dropped++;
+    if (!tell) return;
+    store_far_supersede(s, store_object_key(o), object_version(o));
+    if (s->events.far_gone)
+        s->events.far_gone(s->events.arg, store_object_key(o), object_version(o), far.segment, far.offset);
+}
+
+/* true: o is still there. */
+static bool drop_in(struct store *s, struct object *o, uint32_t segment, bool tell) {
+    struct places p;
+    places_read(s, o, &p);
+    int replica = memory_index(s, &p, segment);
+    if (replica >= 0 && p.n_memory + p.n_far > 1) {
+        drop_memory(s, o, &p, (uint32_t)replica);
+        return true;
+    }
+    for (uint32_t i = 0; i < p.n_far && replica < 0; i++) {
+        if (p.far[i].segment != segment) continue;
+        if (p.n_memory + p.n_far > 1) {
+            drop_far(s, o, &p, i, tell);
+            return true;
+        }
+        replica = 0;
+    }
+    if (replica < 0) return true;
+    s->stat.removed++;
+    if (!tell) s->far_silent = segment;
+    book_remove(s, o, STORE_NEWS_LOST);
+    s->far_silent = STORE_SEGMENT_ANY;
+    return false;
+}
+
+void segment_leave_object(struct store *s, struct object *o, const struct segment *seg) {
+    drop_in(s, o, seg->id, false);
+}
+
+static bool readable_elsewhere(const struct store *s, const struct object *o, uint32_t segment,
+                               bool *here_p) {
+    struct store_layout all;
+    bool elsewhere = false;
+    *here_p = false;
+    store_object_replicas(s, o, &all);
+    for (uint32_t i = 0; i < all.replicas; i++) {
+        uint32_t id = all.replica[i].extent[0].segment;
+        *here_p = *here_p || id == segment;
+        elsewhere = elsewhere || (id != segment && segment_readable(s->space.segments[id]));
+    }
+    return elsewhere;
+}
+
+tarn_status store_replica_drop(struct store *s, struct object *o, uint32_t segment, bool force) {
+    bool here;
+    if (o->bits & OBJECT_INLINE) return TARN_ENOTFOUND;
+    bool elsewhere = readable_elsewhere(s, o, segment, &here);
+    if (!here) return TARN_ENOTFOUND;
+    if (!elsewhere && !force) return TARN_EBUSY;
+    drop_in(s, o, segment, true);
+    return TARN_OK;
+}
+
+/* --- the sweep of segments that leave ------------------------------------------------------------------------------------------ */
+
+/* A machine that is lost takes many segments along: they take turns. */
+static bool sweep_begun(struct store *s, struct segment *seg) {
+    if (seg->sweep) return true;
+    if (s->sweeps >= SWEEPS_MAX) return false;
+    s->sweeps++;
+    seg->sweep = seg->first;
+    space_cursor_add(&s->space, &seg->sweep);
+    return true;
+}
+
+static void sweep_memory(struct store *s, struct segment *seg, unsigned *budget) {
+    if (!sweep_begun(s, seg)) return;
+    for (; seg->sweep && *budget > 0; --*budget) {
+        const struct block *b = block_get(&s->space, seg->sweep);
+        /* The cursor stays on this block: when its object goes it is free, or part of a free one. */
+        if (block_state(b) == BLOCK_OBJECT)
+            segment_leave_object(s, record_get(&s->records, b->owner), seg);
+        else
+            seg->sweep = b->next;
+    }
+    if (seg->sweep) return;
+    seg->swept = true;
+    s->sweeps--;
+    space_cursor_remove(&s->space, &seg->sweep);
+}
+
+struct far_sweep {
+    struct store *s;
+    uint32_t segment;
+    struct object *found[64];
+    unsigned n, seen;
+};
+
+static bool has_far(const struct store *s, const struct object *o, uint32_t segment) {
+    if (!(o->bits & OBJECT_PLACES)) return false;
+    struct places p;
+    places_read(s, o, &p);
+    for (uint32_t i = 0; i < p.n_far; i++)
+        if (p.far[i].segment == segment) return true;
+    return false;
+}
+
+static void collect_far(void *arg, struct object *o) {
+    struct far_sweep *w = arg;
+    w->seen++;
+    if (w->n < ARRAY_LEN(w->found) && has_far(w->s, o, w->segment)) w->found[w->n++] = o;
+}
+
+static void sweep_far(struct store *s, struct segment *seg, unsigned *budget) {
+    while (*budget > 0 && seg->far_replicas > 0) {
+        struct far_sweep w = {.s = s, .segment = seg->id};
+        seg->far_cursor = index_scan(&s->index, seg->far_cursor, collect_far, &w);
+        for (unsigned i = 0; i < w.n; i++) segment_leave_object(s, w.found[i], seg);
+        *budget -= *budget > w.seen + 1 ? w.seen + 1 : *budget;
+    }
+    seg->swept = seg->far_replicas == 0;
+}
+
+static bool is_empty(const struct segment *seg) {
+    return seg->swept &&
+           (seg->tier == STORE_TIER_MEMORY ? seg->free_units == seg->units : seg->far_replicas == 0);
+}
+
+static bool being_walked(const struct store *s, uint32_t id);
+
+bool segment_sweeping(const struct store *s) {
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        const struct segment *seg = s->space.segments[i];
+        if (seg && seg->state == SEGMENT_LEAVING && (!seg->swept || is_empty(seg))) return true;
+    }
+    return false;
+}
+
+bool segment_sweep(struct store *s, unsigned *budget) {
+    bool more = false;
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        struct segment *seg = s->space.segments[i];
+        if (!seg || seg->state != SEGMENT_LEAVING) continue;
+        if (!seg->swept) {
+            if (seg->tier == STORE_TIER_MEMORY)
+                sweep_memory(s, seg, budget);
+            else
+                sweep_far(s, seg, budget);
+        }
+        more = more || !seg->swept;
+        if (!is_empty(seg) || being_walked(s, i)) continue;
+        if (s->planner && s->planner->plan->segment == i) continue; /* its next slice sees the state */
+        s->leaving--;
+        s->hidden--;
+        news_segment(s, STORE_NEWS_SEGMENT_GONE, i);
+        space_segment_remove(&s->space, i);
+        placement_changed(s);
+        effect_segment_gone(s, i);
+        if (s->events.segment_gone) s->events.segment_gone(s->events.arg, i);
+    }
+    return more;
+}
+
+/* Who leads sweeps; store_lead begins anew. */
+void segment_end_sweeps(struct store *s) {
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        struct segment *seg = s->space.segments[i];
+        if (!seg || seg->tier != STORE_TIER_MEMORY || !seg->sweep) continue;
+        space_cursor_remove(&s->space, &seg->sweep);
+        seg->sweep = 0;
+    }
+    s->sweeps = 0;
+    s->leaving = 0;
+}
+
+/* --- walks ------------------------------------------------------------------------------------------------------------------------ */
+
+#define WALKS_MAX 8u
+
+struct store_walk {
+    struct store_walk *next;
+    uint32_t segment, epoch;
+    bool memory;
+    block_id block;  /* the next one */
+    uint64_t cursor; /* far: of the walk over all objects */
+    bool begun;
+};
+
+static bool being_walked(const struct store *s, uint32_t id) {
+    for (const struct store_walk *w = s->walks; w; w = w->next)
+        if (w->segment == id && w->memory && w->block) return true;
+    return false;
+}
+
+struct store_walk *store_walk_begin(struct store *s, uint32_t segment) {
+    const struct segment *seg = space_segment(&s->space, segment);
+    unsigned n = 0;
+    for (const struct store_walk *w = s->walks; w; w = w->next) n++;
+    if (n == WALKS_MAX || !seg) return NULL;
+    struct store_walk *w = xcalloc(1, sizeof(*w));
+    w->segment = segment;
+    w->epoch = seg->epoch;
+    w->memory = seg->tier == STORE_TIER_MEMORY;
+    w->block = seg->first;
+    w->next = s->walks;
+    s->walks = w;
+    if (w->memory) space_cursor_add(&s->space, &w->block);
+    return w;
+}
+
+/* The first block of a replica stands for it; the cursor is on the next block before fn may change this one. */
+static bool walk_blocks(struct store *s, struct store_walk *w, void (*fn)(void *arg, struct object *o),
+                        void *arg, unsigned *budget) {
+    while (w->block) {
+        if (*budget == 0) return false;
+        --*budget;
+        const struct block *b = block_get(&s->space, w->block);
+        block_id here = w->block;
+        w->block = b->next;
+        if (block_state(b) != BLOCK_OBJECT) continue;
+        struct object *o = record_get(&s->records, b->owner);
+        uint32_t n;
+        const block_id *blocks = book_blocks(s, o, &n);
+        bool first = true;
+        for (uint32_t i = 0; i < n && blocks[i] != here; i++)
+            if (replica_segment(s, blocks[i]) == w->segment) first = false;
+        if (first) fn(arg, o);
+    }
+    return true;
+}
+
+struct far_walk {
+    const struct store *s;
+    uint32_t segment;
+    unsigned seen;
+    object_ref found[64];
+    unsigned n;
+};
+
+static void walk_far_one(void *arg, struct object *o) {
+    struct far_walk *w = arg;
+    w->seen++;
+    if (w->n < ARRAY_LEN(w->found) && has_far(w->s, o, w->segment))
+        w->found[w->n++] = record_ref(&w->s->records, o);
+}
+
+static bool walk_far(struct store *s, struct store_walk *w, void (*fn)(void *arg, struct object *o),
+                     void *arg, unsigned *budget) {
+    while (!w->begun || w->cursor) {
+        if (*budget == 0) return false;
+        struct far_walk f = {.s = s, .segment = w->segment};
+        w->begun = true;
+        w->cursor = index_scan(&s->index, w->cursor, walk_far_one, &f);
+        for (unsigned i = 0; i < f.n; i++) fn(arg, record_get(&s->records, f.found[i]));
+        *budget -= *budget > f.seen + 1 ? f.seen + 1 : *budget;
+    }
+    return true;
+}
+
+bool store_walk_step(struct store *s, struct store_walk *w, void (*fn)(void *arg, struct object *o),
+                     void *arg, unsigned *budget) {
+    const struct segment *seg = space_segment(&s->space, w->segment);
+    if (!seg || seg->epoch != w->epoch) return true;
+    return w->memory ? walk_blocks(s, w, fn, arg, budget) : walk_far(s, w, fn, arg, budget);
+}
+
+void store_walk_end(struct store *s, struct store_walk **walk_p) {
+    struct store_walk *w = *walk_p;
+    if (!w) return;
+    struct store_walk **at = &s->walks;
+    while (*at != w) at = &(*at)->next;
+    *at = w->next;
+    if (w->memory) space_cursor_remove(&s->space, &w->block);
+    free(w);
+    *walk_p = NULL;
+}
+
+void segment_free_walks(struct store *s) {
+    while (s->walks) {
+        struct store_walk *w = s->walks;
+        store_walk_end(s, &w);
+    }
+}

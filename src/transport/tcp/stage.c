@@ -1,0 +1,303 @@
+#include "transport/tcp/stage.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/buf.h"
+#include "base/log.h"
+
+#define RETRY_MS 2u
+
+static void wake(int fd) {
+    uint64_t one = 1;
+    ssize_t n = write(fd, &one, sizeof(one));
+    (void)n; /* full means awake already */
+}
+
+/* --- the pool --- */
+
+void tcp_stage_pool_init(struct tcp_stage_pool *p, uint64_t bytes) {
+    *p = (struct tcp_stage_pool){0};
+    if (bytes == 0) bytes = TCP_STAGE_DEFAULT_BYTES;
+    p->max = (size_t)max_u64(bytes / TRANSPORT_STAGE_PIECE, 1);
+    pthread_mutex_init(&p->lock, NULL);
+    TAILQ_INIT(&p->waiting);
+}
+
+void tcp_stage_pool_deinit(struct tcp_stage_pool *p) {
+    TARN_ASSERT(p->n_free == p->made && TAILQ_EMPTY(&p->waiting));
+    while (p->free != NULL) {
+        void *b = p->free;
+        p->free = *(void **)b;
+        munmap(b, TRANSPORT_STAGE_PIECE);
+    }
+    pthread_mutex_destroy(&p->lock);
+}
+
+uint64_t tcp_stage_pool_used(struct tcp_stage_pool *p) {
+    pthread_mutex_lock(&p->lock);
+    uint64_t used = (p->made - p->n_free) * TRANSPORT_STAGE_PIECE;
+    pthread_mutex_unlock(&p->lock);
+    return used;
+}
+
+bool tcp_stage_pool_short(const struct tcp_stage_pool *p) {
+    return __atomic_load_n(&p->n_waiting, __ATOMIC_RELAXED) > 0;
+}
+
+/* Under the pool's lock: a buffer has become free for the first in line. */
+static void promise_next(struct tcp_stage_pool *p) {
+    struct tcp_stager *s = TAILQ_FIRST(&p->waiting);
+    if (s == NULL) return;
+    TAILQ_REMOVE(&p->waiting, s, link);
+    __atomic_fetch_sub(&p->n_waiting, 1, __ATOMIC_RELAXED);
+    s->queued = false;
+    s->credits++;
+    p->promised++;
+    wake(s->wake_fd);
+}
+
+static void get_in_line(struct tcp_stage_pool *p, struct tcp_stager *s) {
+    if (s->queued) return;
+    s->queued = true;
+    TAILQ_INSERT_TAIL(&p->waiting, s, link);
+    __atomic_fetch_add(&p->n_waiting, 1, __ATOMIC_RELAXED);
+}
+
+static void buffer_put(struct tcp_stage_pool *p, void *buffer) {
+    pthread_mutex_lock(&p->lock);
+    *(void **)buffer = p->free;
+    p->free = buffer;
+    p->n_free++;
+    promise_next(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* TARN_EAGAIN: s is in line. */
+static tarn_status buffer_get(struct tcp_stager *s, void **buffer_p) {
+    struct tcp_stage_pool *p = s->pool;
+    pthread_mutex_lock(&p->lock);
+    bool spare = p->n_free + (p->max - p->made) > p->promised && TAILQ_EMPTY(&p->waiting);
+    if (s->credits == 0 && !spare) {
+        get_in_line(p, s);
+        pthread_mutex_unlock(&p->lock);
+        return TARN_EAGAIN;
+    }
+    if (s->credits > 0) {
+        s->credits--;
+        p->promised--;
+    }
+    void *b = p->free;
+    if (b != NULL) {
+        p->free = *(void **)b;
+        p->n_free--;
+    } else {
+        TARN_ASSERT(p->made < p->max);
+        p->made++;
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (b == NULL) {
+        b = mmap(NULL, TRANSPORT_STAGE_PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (b == MAP_FAILED) {
+            log_warning("No memory for a staging buffer");
+            pthread_mutex_lock(&p->lock);
+            p->made--;
+            promise_next(p);
+            pthread_mutex_unlock(&p->lock);
+            return TARN_ENOMEM;
+        }
+    }
+    *buffer_p = b;
+    return TARN_OK;
+}
+
+/* --- a thread's stager --- */
+
+void tcp_stager_init(struct tcp_stager *s, struct tcp_stage_pool *p, const struct transport_gate *gate,
+                     int wake_fd, uint64_t *waits) {
+    *s = (struct tcp_stager){.pool = p, .gate = gate, .wake_fd = wake_fd, .waits = waits};
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->news, NULL);
+    TAILQ_INIT(&s->starved);
+    TAILQ_INIT(&s->retry);
+    TAILQ_INIT(&s->done);
+}
+
+static void piece_free(struct tcp_piece *piece) {
+    if (piece->buffer != NULL) buffer_put(piece->stager->pool, piece->buffer);
+    free(piece);
+}
+
+static void take_done(struct tcp_stager *s, struct tcp_piece_list *list) {
+    TAILQ_INIT(list);
+    TAILQ_CONCAT(list, &s->done, done_link);
+}
+
+/* Under the pool's lock. */
+static void return_credits(struct tcp_stager *s) {
+    for (; s->credits > 0; s->credits--) {
+        s->pool->promised--;
+        promise_next(s->pool);
+    }
+}
+
+/* Under the pool's lock. */
+static void leave_line(struct tcp_stager *s) {
+    if (s->queued) {
+        TAILQ_REMOVE(&s->pool->waiting, s, link);
+        __atomic_fetch_sub(&s->pool->n_waiting, 1, __ATOMIC_RELAXED);
+        s->queued = false;
+    }
+    return_credits(s);
+}
+
+void tcp_stager_deinit(struct tcp_stager *s) {
+    TARN_ASSERT(TAILQ_EMPTY(&s->starved) && TAILQ_EMPTY(&s->retry));
+    while (s->under_way > 0) {
+        struct tcp_piece_list done;
+        pthread_mutex_lock(&s->lock);
+        while (TAILQ_EMPTY(&s->done)) pthread_cond_wait(&s->news, &s->lock);
+        take_done(s, &done);
+        pthread_mutex_unlock(&s->lock);
+        struct tcp_piece *piece;
+        while ((piece = TAILQ_FIRST(&done)) != NULL) {
+            TAILQ_REMOVE(&done, piece, done_link);
+            TARN_ASSERT(piece->owner == NULL);
+            s->under_way--;
+            piece_free(piece);
+        }
+    }
+    pthread_mutex_lock(&s->pool->lock);
+    leave_line(s);
+    pthread_mutex_unlock(&s->pool->lock);
+    pthread_cond_destroy(&s->news);
+    pthread_mutex_destroy(&s->lock);
+}
+
+/* From any thread. Once the lock is let go the stager may be gone. */
+static void done(void *arg, tarn_status status) {
+    struct tcp_piece *piece = arg;
+    struct tcp_stager *s = piece->stager;
+    piece->status = status;
+    pthread_mutex_lock(&s->lock);
+    bool first = TAILQ_EMPTY(&s->done);
+    TAILQ_INSERT_TAIL(&s->done, piece, done_link);
+    if (first) wake(s->wake_fd);
+    pthread_cond_signal(&s->news);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void owner_waits(struct tcp_stager *s, struct tcp_stage_wait *owner, bool starved, uint64_t now_ms) {
+    owner->state = starved ? TCP_STAGE_STARVED : TCP_STAGE_RETRY;
+    s->short_of |= starved;
+    if (!starved && TAILQ_EMPTY(&s->retry)) s->retry_ms = now_ms + RETRY_MS;
+    TAILQ_INSERT_TAIL(starved ? &s->starved : &s->retry, owner, link);
+}
+
+void tcp_stager_forget(struct tcp_stager *s, struct tcp_stage_wait *owner) {
+    if (owner->state == TCP_STAGE_STARVED) TAILQ_REMOVE(&s->starved, owner, link);
+    if (owner->state == TCP_STAGE_RETRY) TAILQ_REMOVE(&s->retry, owner, link);
+    owner->state = TCP_STAGE_IDLE;
+}
+
+tarn_status tcp_stager_ask(struct tcp_stager *s, struct tcp_stage_wait *owner,
+                           const struct grant_extent *extent, uint64_t offset, uint64_t length,
+                           uint64_t now_ms, struct tcp_piece **piece_p) {
+    TARN_ASSERT(length > 0 && length <= TRANSPORT_STAGE_PIECE);
+    if (owner->state == TCP_STAGE_STARVED || owner->state == TCP_STAGE_RETRY) return TARN_EAGAIN;
+    /* Who is in line comes first, within this thread, too. */
+    bool may = owner->state == TCP_STAGE_FED || TAILQ_EMPTY(&s->starved);
+    owner->state = TCP_STAGE_IDLE;
+    void *buffer;
+    tarn_status status = may ? buffer_get(s, &buffer) : TARN_EAGAIN;
+    if (status == TARN_EAGAIN) {
+        __atomic_store_n(s->waits, *s->waits + 1, __ATOMIC_RELAXED);
+        owner_waits(s, owner, true, now_ms);
+    }
+    if (status != TARN_OK) return status;
+    struct tcp_piece *piece = xcalloc(1, sizeof(*piece));
+    *piece = (struct tcp_piece){.stager = s, .owner = owner, .buffer = buffer, .length = length};
+    status = s->gate->stage(s->gate->arg, extent, offset, length, buffer, done, piece);
+    if (status != TARN_OK) {
+        piece_free(piece);
+        if (status == TARN_EAGAIN) owner_waits(s, owner, false, now_ms);
+        return status;
+    }
+    s->under_way++;
+    *piece_p = piece;
+    return TARN_OK;
+}
+
+void tcp_piece_release(struct tcp_piece **piece_p) {
+    struct tcp_piece *piece = *piece_p;
+    *piece_p = NULL;
+    if (piece->ready)
+        piece_free(piece);
+    else
+        piece->owner = NULL;
+}
+
+/* Those in line go on in their order, as many as there are buffers for. */
+static void feed_starved(struct tcp_stager *s, void (*go_on)(void *arg, struct tcp_stage_wait *owner),
+                         void *arg) {
+    pthread_mutex_lock(&s->pool->lock);
+    size_t credits = s->credits;
+    pthread_mutex_unlock(&s->pool->lock);
+    for (; credits > 0 && !TAILQ_EMPTY(&s->starved); credits--) {
+        struct tcp_stage_wait *owner = TAILQ_FIRST(&s->starved);
+        tcp_stager_forget(s, owner);
+        owner->state = TCP_STAGE_FED;
+        go_on(arg, owner);
+    }
+}
+
+void tcp_stager_collect(struct tcp_stager *s, uint64_t now_ms,
+                        void (*go_on)(void *arg, struct tcp_stage_wait *owner), void *arg) {
+    if (s->under_way > 0) {
+        struct tcp_piece_list list;
+        pthread_mutex_lock(&s->lock);
+        take_done(s, &list);
+        pthread_mutex_unlock(&s->lock);
+        struct tcp_piece *piece;
+        while ((piece = TAILQ_FIRST(&list)) != NULL) {
+            TAILQ_REMOVE(&list, piece, done_link);
+            s->under_way--;
+            piece->ready = true;
+            if (piece->owner != NULL)
+                go_on(arg, piece->owner);
+            else
+                piece_free(piece);
+        }
+    }
+    if (!TAILQ_EMPTY(&s->starved)) feed_starved(s, go_on, arg);
+    struct tcp_stage_wait *owner;
+    while (now_ms >= s->retry_ms && (owner = TAILQ_FIRST(&s->retry)) != NULL) {
+        tcp_stager_forget(s, owner);
+        go_on(arg, owner);
+    }
+}
+
+int tcp_stager_settle(struct tcp_stager *s, uint64_t now_ms) {
+    bool again = false;
+    if (s->short_of) {
+        struct tcp_stage_pool *p = s->pool;
+        pthread_mutex_lock(&p->lock);
+        if (TAILQ_EMPTY(&s->starved)) {
+            leave_line(s);
+            s->short_of = false;
+        } else if (s->credits == 0 && TAILQ_EMPTY(&p->waiting) &&
+                   p->n_free + (p->max - p->made) > p->promised) {
+            s->credits++;
+            p->promised++;
+        } else if (s->credits == 0) {
+            get_in_line(p, s);
+        }
+        again = s->credits > 0;
+        pthread_mutex_unlock(&p->lock);
+    }
+    if (again) return 0;
+    if (TAILQ_EMPTY(&s->retry)) return -1;
+    return s->retry_ms > now_ms ? (int)(s->retry_ms - now_ms) : 0;
+}

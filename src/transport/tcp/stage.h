@@ -1,0 +1,105 @@
+/* Buffers for segments that are not memory. Their bytes are asked of the gate, piece by piece, into buffers of a pool that
+ * all data threads of a listener share; whoever gave them says from its own thread when they are there.
+ *
+ *   piece:  tcp_stager_ask ─> under way ─done─> (stager's list) ─tcp_stager_collect─> ready ─tcp_piece_release─> gone
+ *                                 \──────────── tcp_piece_release ───────────> nobody's ─done─> gone
+ *
+ * A stager is a data thread's: all but done() happens there. It tells its thread by an eventfd that there is something to
+ * collect; collecting names the connections that can go on. Memory is bounded by the pool. Who finds it empty waits in the
+ * order of asking: threads in line for buffers, connections in line within their thread.
+ *
+ * Locks: a stager's (its list of done pieces) and the pool's; never both, and under neither a call that can block. */
+#ifndef TARN_TRANSPORT_TCP_STAGE_H
+#define TARN_TRANSPORT_TCP_STAGE_H
+
+#include <pthread.h>
+#include <sys/queue.h>
+
+#include "transport/transport.h"
+
+#define TCP_STAGE_DEFAULT_BYTES (UINT64_C(64) << 20)
+
+struct tcp_stager;
+
+struct tcp_stage_pool {
+    pthread_mutex_t lock;
+    size_t max, made; /* buffers */
+    void *free;       /* list through their first word */
+    size_t n_free;
+    size_t promised; /* credits of all stagers: of what is free, or not made yet, this much is spoken for */
+    TAILQ_HEAD(tcp_stager_list, tcp_stager) waiting; /* for a credit */
+    unsigned n_waiting;                              /* atomic copy */
+};
+
+struct tcp_piece {
+    TAILQ_ENTRY(tcp_piece) link;      /* its owner's */
+    TAILQ_ENTRY(tcp_piece) done_link; /* under stager.lock */
+    struct tcp_stager *stager;
+    struct tcp_stage_wait *owner; /* NULL: nobody wants it any more */
+    void *request;                /* its owner's word */
+    void *buffer;
+    uint64_t length;
+    bool ready;
+    tarn_status status; /* when ready */
+};
+
+/* In whoever asks for pieces. */
+struct tcp_stage_wait {
+    TAILQ_ENTRY(tcp_stage_wait) link;
+    enum {
+        TCP_STAGE_IDLE,
+        TCP_STAGE_STARVED, /* in line for a buffer */
+        TCP_STAGE_FED,     /* it was its turn: there is one for it */
+        TCP_STAGE_RETRY,   /* the gate was busy */
+    } state;
+};
+TAILQ_HEAD(tcp_stage_waits, tcp_stage_wait);
+
+struct tcp_stager {
+    struct tcp_stage_pool *pool;
+    const struct transport_gate *gate;
+    int wake_fd;
+    unsigned under_way;                    /* asked, not collected */
+    struct tcp_stage_waits starved, retry; /* for a buffer; for a gate that said TARN_EAGAIN */
+    uint64_t retry_ms;
+    bool short_of;   /* buffers: it may be in line, or have credits */
+    uint64_t *waits; /* counter of the thread's */
+
+    pthread_mutex_t lock;
+    pthread_cond_t news;
+    TAILQ_HEAD(tcp_piece_list, tcp_piece) done; /* under lock */
+
+    TAILQ_ENTRY(tcp_stager) link; /* under pool.lock, with what follows */
+    bool queued;
+    size_t credits; /* buffers that are kept for it */
+};
+
+void tcp_stage_pool_init(struct tcp_stage_pool *p, uint64_t bytes);
+/* Every buffer must be back. */
+void tcp_stage_pool_deinit(struct tcp_stage_pool *p);
+uint64_t tcp_stage_pool_used(struct tcp_stage_pool *p);
+/* Does somebody wait for a buffer? Any thread. */
+bool tcp_stage_pool_short(const struct tcp_stage_pool *p);
+
+/* Borrows all. waits: counts how often there was no buffer; the calling thread's. */
+void tcp_stager_init(struct tcp_stager *s, struct tcp_stage_pool *p, const struct transport_gate *gate,
+                     int wake_fd, uint64_t *waits);
+/* Nobody asks any more. Waits until done() has been called for all that is under way. */
+void tcp_stager_deinit(struct tcp_stager *s);
+
+/* Asks for [offset, offset + length) of the extent, at most TRANSPORT_STAGE_PIECE. TARN_EAGAIN: no buffer, or the gate is
+ * busy: a later collect will name owner. Other errors: the gate's. */
+tarn_status tcp_stager_ask(struct tcp_stager *s, struct tcp_stage_wait *owner,
+                           const struct grant_extent *extent, uint64_t offset, uint64_t length,
+                           uint64_t now_ms, struct tcp_piece **piece_p);
+void tcp_piece_release(struct tcp_piece **piece_p);
+/* Owner goes: no collect will name it. Its pieces must have been released. */
+void tcp_stager_forget(struct tcp_stager *s, struct tcp_stage_wait *owner);
+/* Calls go_on for owners of pieces that have become ready, or who may ask again. */
+void tcp_stager_collect(struct tcp_stager *s, uint64_t now_ms,
+                        void (*go_on)(void *arg, struct tcp_stage_wait *owner), void *arg);
+/* After the owners had their turns: what they did not take is for others. Returns in how many ms to collect again, -1: when
+ * the eventfd says so. */
+int tcp_stager_settle(struct tcp_stager *s, uint64_t now_ms);
+
+#endif

@@ -1,0 +1,196 @@
+# Options about files: what Redis' options of snapshots and append-only files do here; configuration files and the command line.
+source [file join [file dirname [info script]] harness.tcl]
+
+proc write_file {path text} {
+    set f [open $path w]
+    puts -nonewline $f $text
+    close $f
+}
+
+rename server_command plain_command
+proc server_command {dir options} {
+    if {[dict exists $options words]} {return [list $::server_binary {*}[dict get $options words]]}
+    return [plain_command $dir $options]
+}
+
+# A server with a file of its own, and no other options than these words.
+proc server_with {text args} {
+    set dir [temp_dir]
+    write_file $dir/tarn.conf "port 0\nport-file $dir/port\nbind 127.0.0.1\ndir $dir\nlogfile $dir/log\npool-size 0\n$text"
+    lappend ::servers [boot_server [dict create dir $dir log $dir/log options [list words [concat [list $dir/tarn.conf] $args]]]]
+}
+
+# What the program says on its way to the end.
+proc refusal {args} {
+    catch {exec $::server_binary {*}$args 2>@1} text
+    return $text
+}
+
+test {rdbcompression: snapshots are smaller, and are found again either way} {
+    start_server --pool-size 0
+    for {set i 0} {$i < 2000} {incr i} {r set model:some/long/name:layer:[expr {$i % 32}]:block:$i [string repeat abc 20]}
+    r config set rdbcompression no
+    r save
+    set plain [file size [server dir]/dump.tarn]
+    assert_match "0 *It is whole*" [list 0 [exec $::env(TARN_CHECK) [server dir]/dump.tarn]]
+    r config set rdbcompression yes
+    r save
+    set packed [file size [server dir]/dump.tarn]
+    assert {$packed < $plain / 2} "$packed of $plain"
+    assert_match "*It is whole*" [exec $::env(TARN_CHECK) [server dir]/dump.tarn]
+    restart_server
+    assert_equal 2000 [r dbsize]
+    assert_equal [string repeat abc 20] [r get model:some/long/name:layer:31:block:1983]
+    stop_server
+}
+
+test {appenddirname: the append-only file has a directory of its own} {
+    start_server --pool-size 0 --appendonly yes --appenddirname files
+    r set a 1
+    assert_equal [list [server dir]/files/appendonly.tarn] [glob -directory [server dir]/files *]
+    r bgrewriteaof
+    wait_for "the new file" {[info_field aof_rewrite_in_progress] == 0 && [info_field aof_rewrite_scheduled] == 0}
+    r set b 2
+    restart_server
+    assert_equal {1 2} [r mget a b]
+    stop_server
+    assert_match "*appenddirname must be*" [refusal --pool-size 0 --port 0 --appenddirname a/b]
+}
+
+test {aof-load-truncated no: a torn end is looked at first} {
+    start_server --pool-size 0 --appendonly yes
+    r set a 1
+    r set b 2
+    set path [server dir]/appendonly.tarn
+    set s [lindex $::servers end]
+    stop_server
+    set f [open $path r+b]
+    chan truncate $f [expr {[file size $path] - 3}]
+    close $f
+    dict lappend s options --aof-load-truncated no
+    assert_error "*aof-load-truncated*" {boot_server $s}
+    dict lappend s options --aof-load-truncated yes
+    lappend ::servers [boot_server $s]
+    assert_equal 1 [r get a]
+    stop_server
+}
+
+test {stop-writes-on-bgsave-error} {
+    start_server --pool-size 0 --save "3600 1"
+    r set a 1
+    set c [client]
+    $c multi
+    assert_equal QUEUED [$c set a queued]
+    file mkdir [server dir]/dump.tarn
+    assert_error "*could not be written*" {r save}
+    assert_error "MISCONF*" {r set a 2}
+    assert_error "EXECABORT Transaction discarded because of: MISCONF*" {$c exec}
+    $c multi
+    $c get a
+    assert_equal 1 [$c exec]
+    r config set stop-writes-on-bgsave-error no
+    assert_equal OK [r set a 2]
+    r config set stop-writes-on-bgsave-error yes
+    assert_error "MISCONF*" {r set a 3}
+    file delete [server dir]/dump.tarn
+    r save
+    assert_equal OK [r set a 4]
+    stop_server
+}
+
+test {include takes patterns, and one that matches nothing} {
+    set dir [temp_dir]
+    write_file $dir/10.conf "timeout 7\n"
+    write_file $dir/20.conf "timeout 8\nmaxclients 77\n"
+    server_with "include $dir/*.conf\ninclude $dir/no*such\n"
+    assert_equal {timeout 8} [r config get timeout]
+    assert_equal {maxclients 77} [r config get maxclients]
+    stop_server
+    write_file $dir/30.conf "include $dir/no-such-file\n"
+    assert_match "*30.conf:1: include: *no-such-file: cannot be read*" [refusal $dir/30.conf]
+}
+
+test {a configuration from standard input} {
+    set dir [temp_dir]
+    write_file $dir/in "port 0\nport-file $dir/port\nbind 127.0.0.1\npool-size 0\ntimeout 9\n"
+    foreach {words timeout} {{- --hz 11} 9 {--timeout 5 --hz 11 -} 5} {
+        file delete $dir/port $dir/out
+        set pid [start_process [list sh -c {exec "$@" < "$0"} $dir/in $::server_binary {*}$words] $dir/out]
+        wait_for "the port" {[file_text [file join $::boot_dir port]] ne ""} [set ::boot_dir $dir]
+        set c [resp::connect 127.0.0.1 [string trim [file_text $dir/port]]]
+        assert_equal [list timeout $timeout] [$c config get timeout]
+        assert_equal {hz 11} [$c config get hz]
+        assert_match "* PID: $pid*Ready to accept*" [file_text $dir/out]
+        resp::send $c shutdown nosave
+        resp::read_to_end $c
+        resp::close $c
+        assert_equal 0 [reap_process $pid]
+    }
+}
+
+test {the command line, as Redis reads it} {
+    foreach {words pattern} {
+        {--port} *'port'*wrong*number*of*arguments*
+        {--port 6380 --loglevel} *'loglevel'*wrong*number*of*arguments*
+        {--port 6379 6380} {*'port "6379" "6380"'*wrong number of arguments*}
+        {--port --loglevel verbose} {*'port "--loglevel" "verbose"'*wrong number of arguments*}
+        {--port --bla --loglevel verbose} {*'port "--bla"'*argument couldn't be parsed into an integer*}
+        {--logfile --my--log--file --loglevel --bla} {*'loglevel "--bla"'*argument(s) must be one of the following*}
+        {--shutdown-on-sigint} {*'shutdown-on-sigint'*argument(s) must be one of the following*}
+        {--shutdown-on-sigint "save nosave"} {*must be one of the following*exclude*}
+        {--replicaof 127.0.0.1 abc} {*'replicaof "127.0.0.1" "abc"'*Invalid master port*}
+        {--replicaof --127.0.0.1 --abc} {*'replicaof "--127.0.0.1"'*wrong number of arguments*}
+        {--zset-max-ziplist-entries 4} {*unknown option*no other data types*}
+        {--nonsense 4} {*unknown option 'nonsense' (tarn-server --help has all)*}
+        {-p 6380} {*-p: options begin with two dashes*}
+        {nowhere.conf} {*nowhere.conf: cannot be read: No such file*}
+    } {assert_match $pattern [refusal {*}$words]}
+    start_server --pool-size 0
+    assert_match "*Failed listening on port [server port] (TCP), aborting. --port and --bind say*" \
+        [refusal --bind 127.0.0.1 --port [server port] --pool-size 0]
+    assert_match "*/nowhere/s: No such file*socket \"/nowhere/s\" (shm-socket), aborting*" \
+        [refusal --bind 127.0.0.1 --port auto --data-port 0 --pool-size 4mb --shm-socket /nowhere/s]
+    stop_server
+    server_with "save 900 1\n" loglevel verbose "--maxmemory '700mb'" --save 100 100 --proc-title-template --my--{port}
+    assert_equal {loglevel verbose} [r config get loglevel]
+    assert_equal {maxmemory 734003200} [r config get maxmemory]
+    assert_equal {save {900 1 100 100}} [r config get save]
+    assert_equal "--my--[server port]" [string trimright [file_text /proc/[server pid]/cmdline] \0]
+    stop_server
+    server_with "save 900 1\n" --save --shutdown-on-sigint nosave force now
+    assert_equal {save {}} [r config get save]
+    assert_equal {shutdown-on-sigint {nosave now force}} [r config get shutdown-on-sigint]
+    stop_server
+}
+
+test {rename-command, and what REWRITE leaves of it} {
+    server_with "# mine\nrename-command flushall \"\"\nrename-command get fetch\nuser w on nopass ~* +get\n"
+    r set a 1
+    assert_error "ERR unknown command 'flushall'*" {r flushall}
+    assert_error "ERR unknown command 'get'*" {r get a}
+    assert_equal 1 [r fetch a]
+    assert_equal OK [r auth w x]
+    assert_equal 1 [r fetch a] "rules know a command by its own name"
+    assert_error NOPERM* {r set a 2}
+    assert_equal OK [r auth default x]
+    r config set timeout 4
+    r config rewrite
+    assert_match "*# mine\nrename-command flushall \"\"\nrename-command get fetch\n*timeout 4\n*" [file_text [server dir]/tarn.conf]
+    stop_server
+    assert_match "*No such command*" [refusal --pool-size 0 --port 0 --bind 127.0.0.1 --rename-command nosuch x]
+    assert_match "*already exists*" [refusal --pool-size 0 --port 0 --bind 127.0.0.1 --rename-command get set]
+}
+
+test {REWRITE: what was set at run time is there after a restart} {
+    server_with ""
+    r config set save "3600 1 300 100" shutdown-on-sigterm "nosave now" shutdown-on-sigint save oom-score-adj-values "1 2 3" \
+        client-output-buffer-limit "normal 0 0 0 slave 1mb 1kb 5" maxmemory-clients 5% bind "127.0.0.1 -::1" proc-title-template ""
+    set all [r config get *]
+    r config rewrite
+    set s [server]
+    stop_server
+    lappend ::servers [boot_server $s]
+    foreach {name value} $all {assert_equal [list $name $value] [r config get $name]}
+    stop_server
+}
+finish

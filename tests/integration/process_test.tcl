@@ -1,0 +1,359 @@
+# The process: its title, who supervises it, what the kernel is told, how it ends, what it leaves behind when it crashes.
+source [file join [file dirname [info script]] harness.tcl]
+
+proc title {} {return [string trimright [string map {\0 " "} [file_text /proc/[server pid]/cmdline]]]}
+proc log_text {} {return [file_text [server log]]}
+proc oom_score {} {return [string trim [file_text /proc/[server pid]/oom_score_adj]]}
+
+# A server whose environment has these variables.
+proc with_environment {variables script} {
+    foreach {name value} $variables {set ::env($name) $value}
+    set code [catch {uplevel 1 $script} why]
+    foreach {name value} $variables {unset -nocomplain ::env($name)}
+    if {$code} {error $why}
+}
+
+test {the title says what the template wants} {
+    start_server --pool-size 0
+    assert_equal "$::server_binary 127.0.0.1:[server port]" [title]
+    r config set proc-title-template "TEST {title} {listen-addr} {port} {tls-port} {unixsocket} {config-file} {server-mode}"
+    assert_equal "TEST $::server_binary 127.0.0.1:[server port] [server port] 0" [title]
+    assert_error "*template format is invalid*" {r config set proc-title-template "{invalid-var}"}
+    assert_error "*template format is invalid*" {r config set proc-title-template "\{port"}
+    r config set proc-title-template [string repeat long 1000]
+    assert_match "longlong*" [title]
+    assert_equal [info_field run_id] [info_field run_id] "its environment and arguments are elsewhere"
+    stop_server
+    start_server --pool-size 0 --set-proc-title no
+    assert_match "*--set-proc-title no*" [title]
+    stop_server
+}
+
+test {systemd hears of start and end} {
+    set dir [temp_dir]
+    set script {
+import os, socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+s.bind(sys.argv[1])
+open(sys.argv[2] + ".bound", "w").close()
+while True:
+    text = s.recv(4096).decode()
+    with open(sys.argv[2], "a") as f:
+        f.write(text + "\n")
+    if "STOPPING=1" in text:
+        break
+}
+    set f [open $dir/listen.py w]
+    puts $f $script
+    close $f
+    foreach kind {auto systemd} {
+        file delete $dir/said $dir/notify $dir/said.bound
+        set ::notify_dir $dir
+        set listener [start_process [list python3 $dir/listen.py $dir/notify $dir/said] $dir/errors]
+        wait_for "the listener" {[file exists $::notify_dir/said.bound]}
+        with_environment [list NOTIFY_SOCKET $dir/notify] {start_server --pool-size 0 --supervised $kind --daemonize yes}
+        assert_equal systemd [info_field process_supervised]
+        wait_for "READY" {[string match "*READY=1\nSTATUS=Ready to accept connections on port [server port]*" [file_text $::notify_dir/said]]}
+        stop_server
+        assert_equal 0 [reap_process $listener]
+        assert_match "*STOPPING=1*" [file_text $dir/said]
+    }
+    with_environment [list NOTIFY_SOCKET $dir/nobody-there] {start_server --pool-size 0 --supervised systemd}
+    assert_match "*systemd cannot be told*" [log_text]
+    stop_server
+    start_server --pool-size 0 --supervised auto
+    assert_equal no [info_field process_supervised]
+    stop_server
+}
+
+test {upstart waits until the process stops itself} {
+    set dir [temp_dir]
+    with_environment {UPSTART_JOB tarn} {
+        set pid [start_process [server_command $dir {--supervised upstart --pool-size 0}] $dir/stdout]
+    }
+    set ::upstart_pid $pid
+    wait_for "SIGSTOP" {[process_state $::upstart_pid] eq "T"}
+    send_signal CONT $pid
+    set ::boot_dir $dir
+    wait_for "the port" {[file_text $::boot_dir/port] ne ""}
+    send_signal TERM $pid
+    assert_equal 0 [reap_process $pid]
+}
+
+test {daemonize and pidfile} {
+    set dir [temp_dir]
+    exec {*}[server_command $dir [list --pool-size 0 --daemonize yes --pidfile $dir/pid]] < /dev/null
+    set ::boot_dir $dir
+    wait_for "the port" {[file_text $::boot_dir/port] ne ""}
+    set pid [string trim [file_text $dir/pid]]
+    set c [resp::connect 127.0.0.1 [string trim [file_text $dir/port]]]
+    regexp {process_id:(\d+)} [$c info server] - said
+    assert_equal $pid $said
+    # it has left its session and its terminal
+    assert_equal $pid [lindex [regexp -inline {\) \S+ \S+ \S+ (\d+)} [file_text /proc/$pid/stat]] 1]
+    assert_equal /dev/null [file readlink /proc/$pid/fd/0]
+    resp::send $c shutdown nosave
+    resp::read_to_end $c
+    resp::close $c
+    wait_for "the pidfile to be gone" {![file exists $::boot_dir/pid]}
+}
+
+test {oom-score-adj} {
+    start_server --pool-size 0
+    set base [oom_score]
+    if {$base > 960} {
+        stop_server
+        skip "the score of this process is $base already, and 1000 is the highest"
+    }
+    assert_equal OK [r config set oom-score-adj-values "10 20 30" oom-score-adj yes]
+    assert_equal [expr {$base + 10}] [oom_score]
+    r config set oom-score-adj-values "15 20 30"
+    assert_equal [expr {$base + 15}] [oom_score]
+    r replicaof 127.0.0.1 [server port]
+    assert_equal [expr {$base + 20}] [oom_score]
+    r replicaof no one
+    assert_equal [expr {$base + 15}] [oom_score]
+    assert_error "*must be between -2000 and 2000*" {r config set oom-score-adj-values "-2001 0 0"}
+    r config set oom-score-adj no
+    assert_equal $base [oom_score]
+    r config set oom-score-adj-values "9 9 9"
+    assert_equal $base [oom_score]
+    r config set oom-score-adj absolute oom-score-adj-values "[expr {$base + 3}] 9 9"
+    assert_equal [expr {$base + 3}] [oom_score]
+    stop_server
+}
+
+test {disable-thp} {
+    start_server --pool-size 0 --disable-thp yes
+    set status [file_text /proc/[server pid]/status]
+    if {[regexp {THP_enabled:\s+(\d)} $status - enabled]} {assert_equal 0 $enabled}
+    stop_server
+}
+
+test {a signal that asks for the end does what its option says} {
+    start_server --pool-size 0 --save "3600 1000"
+    set s [server]
+    r set a 1
+    file mkdir [server dir]/dump.tarn
+    send_signal INT [server pid]
+    wait_for "the refusal" {[string match "*Error trying to save the DB, can't exit*" [log_text]]}
+    assert_equal PONG [r ping]
+    assert_error "ERR Errors trying to SHUTDOWN*" {r shutdown}
+    assert_error "ERR syntax error" {r shutdown save nosave}
+    assert_error "ERR syntax error" {r shutdown abort now}
+    assert_error "ERR No shutdown in progress." {r shutdown abort}
+    r config set shutdown-on-sigint "nosave now"
+    send_signal INT [server pid]
+    set ::servers [lrange $::servers 0 end-1]
+    assert_equal 0 [reap_process [dict get $s pid]]
+    file delete [dict get $s dir]/dump.tarn
+    lappend ::servers [boot_server $s]
+    assert_equal 0 [r dbsize]
+    r config set shutdown-on-sigterm save save ""
+    r set b 2
+    set s [server]
+    stop_server
+    lappend ::servers [boot_server $s]
+    assert_equal 2 [r get b]
+    stop_server
+}
+
+# The server that is waited for, with a replica that is stopped and has not heard of the last write.
+proc lagging_pair {timeout} {
+    start_server --pool-size 0 --shutdown-timeout $timeout --hz 100
+    set ::master [client]
+    set ::master_server [server]
+    set port [server port]
+    start_server --pool-size 0
+    r replicaof 127.0.0.1 $port
+    wait_for "the replica" {[info_field master_link_status] eq "up"}
+    $::master set k 1
+    wait_for "the first write" {[r dbsize] == 1}
+    send_signal STOP [server pid]
+    $::master incr k
+}
+proc master_field {name} {
+    regexp -line "^$name:(\\S+)" [$::master info everything] - value
+    return [expr {[info exists value] ? $value : ""}]
+}
+
+test {SHUTDOWN waits for a replica that lags: ABORT, and the end when it has all} {
+    lagging_pair 300
+    set waiting [resp::connect 127.0.0.1 [dict get $::master_server port]]
+    resp::send $waiting shutdown
+    wait_for "the wait" {[master_field shutdown_in_milliseconds] > 0}
+    assert_equal 1 [master_field blocked_clients]
+    assert_equal OK [$::master shutdown abort]
+    assert_match "*ERR Errors trying to SHUTDOWN*" [resp::recv $waiting]
+    assert_equal "" [master_field shutdown_in_milliseconds]
+    assert_equal 3 [$::master incr k] "writes go on"
+    resp::send $waiting shutdown
+    wait_for "the wait" {[master_field shutdown_in_milliseconds] > 0}
+    send_signal CONT [server pid]
+    assert_equal "" [resp::read_to_end $waiting]
+    resp::close $waiting
+    set replica [lindex $::servers end]
+    set ::servers [lrange $::servers 0 end-2]
+    assert_equal 0 [reap_process [dict get $::master_server pid]]
+    assert_match "*Shutdown manually aborted*1 of 1 replicas are in sync*ready to exit, bye bye*" \
+        [file_text [dict get $::master_server log]]
+    lappend ::servers $replica
+    r replicaof no one
+    assert_equal 3 [r get k]
+    stop_server
+}
+
+test {CLIENT UNPAUSE does not lift the pause of a SHUTDOWN that waits, SHUTDOWN ABORT not that of a client} {
+    lagging_pair 300
+    set waiting [resp::connect 127.0.0.1 [dict get $::master_server port]]
+    set writer [resp::connect 127.0.0.1 [dict get $::master_server port]]
+    resp::send $waiting shutdown
+    wait_for "the wait" {[master_field shutdown_in_milliseconds] > 0}
+    resp::send $writer incr k
+    wait_for "the write that is held" {[master_field blocked_clients] == 2}
+    assert_equal OK [$::master client unpause]
+    assert_equal write [master_field paused_actions]
+    assert {[master_field paused_timeout_milliseconds] > 0}
+    assert_equal OK [$::master client pause 1 all]
+    wait_for "the end of the client's own pause" {[master_field paused_actions] eq "write"}
+    assert_equal 2 [$::master get k]
+    assert {![resp::readable $writer]}
+    # What a client asks for outlives the shutdown.
+    assert_equal OK [$::master client pause 1000000 write]
+    assert_equal OK [$::master shutdown abort]
+    assert_match "*ERR Errors trying to SHUTDOWN*" [resp::recv $waiting]
+    assert_equal write [master_field paused_actions]
+    assert {![resp::readable $writer]}
+    assert_equal OK [$::master client unpause]
+    assert_equal 3 [resp::recv $writer]
+    assert_equal none [master_field paused_actions]
+    resp::close $writer
+    resp::close $waiting
+    send_signal CONT [server pid]
+    stop_server
+    stop_server
+}
+
+test {SHUTDOWN: after shutdown-timeout the lagging replica is named} {
+    lagging_pair 1
+    send_signal TERM [dict get $::master_server pid]
+    assert_equal 0 [reap_process [dict get $::master_server pid]]
+    assert_match "*Lagging replica*0 of 1 replicas are in sync*" [file_text [dict get $::master_server log]]
+    send_signal CONT [server pid]
+    set replica [lindex $::servers end]
+    set ::servers [lrange $::servers 0 end-2]
+    lappend ::servers $replica
+    stop_server
+}
+
+test {SHUTDOWN NOW does not wait} {
+    lagging_pair 300
+    resp::send $::master shutdown now
+    assert_equal 0 [reap_process [dict get $::master_server pid]]
+    send_signal CONT [server pid]
+    set replica [lindex $::servers end]
+    set ::servers [lrange $::servers 0 end-2]
+    lappend ::servers $replica
+    stop_server
+}
+
+# A sanitizer writes reports of its own.
+if {![info exists env(TARN_SANITIZER)] || $env(TARN_SANITIZER) eq ""} {
+    test {a crash leaves a report} {
+        start_server --pool-size 0
+        set s [server]
+        r set a 1
+        send_signal ABRT [server pid]
+        set ::servers [lrange $::servers 0 end-1]
+        assert_equal SIGABRT [reap_process [dict get $s pid]]
+        set text [file_text [dict get $s log]]
+        assert_match "*REPORT START*crashed by signal: 6*STACK TRACE*#0 *#1 *Uptime: *role: master*REPORT END*" $text
+        dict lappend s options --crash-log-enabled no
+        lappend ::servers [boot_server $s]
+        set before [string length [file_text [dict get $s log]]]
+        set s [server]
+        send_signal ABRT [server pid]
+        set ::servers [lrange $::servers 0 end-1]
+        assert_equal SIGABRT [reap_process [dict get $s pid]]
+        assert {![string match "*REPORT START*" [string range [file_text [dict get $s log]] $before end]]}
+    }
+}
+
+# libsodium's hash crashes when it is called for the third time.
+if {[info exists env(TARN_FAULT)] && [file exists $env(TARN_FAULT)] && (![info exists env(TARN_SANITIZER)] || $env(TARN_SANITIZER) eq "")} {
+    test {a crash in the middle of a command: it is in the report, passwords are not} {
+        set hash #[string repeat 0123456789abcdef 4]
+        foreach {command shown} {
+            {auth u swordfish1} {cmd=auth arguments=3 user=default*: 'auth'}
+            {auth swordfish1} {cmd=auth arguments=2 user=default*: 'auth'}
+            {hello 3 auth u swordfish1} {cmd=hello arguments=5*: '3'*: 'auth'}
+            {acl setuser u >swordfish1} {cmd=setuser arguments=4*: 'setuser'}
+            {config set timeout 7 requirepass swordfish1 maxclients 100} {cmd=set arguments=8*: '7'*: 'requirepass'*: 'maxclients'}
+        } {
+            set ::prefix [list env LD_PRELOAD=$::env(TARN_FAULT) TARN_FAULT=crypto_hash_sha256:crash:3]
+            start_server --pool-size 0 --loglevel debug
+            set ::prefix {}
+            set s [server]
+            # Passwords that were said before, and one that is not complete.
+            foreach text {"auth u swordfish2\r\n" "config set masterauth swordfish3\r\n" "acl setuser v >swordfish4\r\n"
+                "*3\r\n\$4\r\nauth\r\n\$1\r\nu\r\n\$12\r\nswordfish"} {
+                set c [client]
+                resp::raw $c $text
+                if {[string match *\n $text]} {resp::recv $c}
+            }
+            assert_equal OK [r acl setuser u on $hash]
+            if {$command eq "auth swordfish1"} {assert_equal OK [r acl setuser default resetpass $hash]}
+            resp::send [r] {*}$command
+            set ::servers [lrange $::servers 0 end-1]
+            assert_equal SIGSEGV [reap_process [dict get $s pid]] $command
+            set text [file_text [dict get $s log]]
+            assert_match "*REPORT START*crashed by signal: 11*#0 *CURRENT CLIENT*$shown*REPORT END*" $text
+            assert {![string match *swordfish* $text]} $command
+        }
+    }
+}
+
+test {maxmemory-clients: who holds most goes first, who asked to stay stays} {
+    start_server --pool-size 0
+    foreach {name size} {small 100000 big 1000000 kept 1500000} {
+        set c [client]
+        $c client setname $name
+        if {$name eq "kept"} {$c client no-evict on}
+        resp::raw $c "*2\r\n\$4\r\nECHO\r\n\$[expr {$size + 1000}]\r\n[string repeat x $size]"
+        set client($name) $c
+    }
+    wait_for "their bytes" {[regexp {name=small [^\n]*tot-mem=(\d+)} [r client list] - m] && $m >= 100000
+        && [regexp {name=kept [^\n]*tot-mem=(\d+)} [r client list] - m] && $m >= 1500000}
+    assert_equal 0 [info_field evicted_clients]
+    r config set maxmemory-clients 1000000
+    wait_for "the big one to go" {[info_field evicted_clients] == 1}
+    assert_equal "" [resp::read_to_end $client(big)]
+    assert_match "*name=small*" [r client list]
+    assert_match "*name=kept*" [r client list]
+    assert_match "*Evicting client: *name=big*" [log_text]
+    assert_error "*percentage argument must be less or equal to 100*" {r config set maxmemory-clients 101%}
+    r config set maxmemory 2000000 maxmemory-clients 3%
+    assert_equal {maxmemory-clients 3%} [r config get maxmemory-clients]
+    wait_for "the small one to go" {[info_field evicted_clients] == 2}
+    assert_equal PONG [r ping]
+    stop_server
+}
+
+test {databases: numbers, and one keyspace} {
+    start_server --pool-size 0 --databases 16
+    assert_match "*databases 16*one keyspace*" [log_text]
+    r set a 1
+    assert_equal OK [r select 9]
+    assert_equal 1 [r get a]
+    assert_match "* db=9 *" [r client info]
+    assert_error "ERR FLUSHDB*FLUSHALL*" {r flushdb}
+    assert_error "ERR DB index is out of range" {r select 16}
+    assert_error "ERR DB index is out of range" {r select -1}
+    assert_equal OK [r select 0]
+    assert_equal OK [r flushdb]
+    stop_server
+    start_server --pool-size 0
+    assert_error "ERR DB index is out of range" {r select 1}
+    stop_server
+}
+finish

@@ -1,0 +1,209 @@
+# Copies of objects on disks: written behind, read when memory has let go, found again after any kind of end.
+source [file join [file dirname [info script]] harness.tcl]
+start_server --pool-size 0 --max-lease 2s --node-heartbeat 100 --cluster-id 00112233445566778899aabbccddeeff
+
+set disk [file join [server dir] disk]
+file mkdir $disk
+start_node n1 --host-name m1 --segment 16mb --ssd $disk:256mb
+
+proc on_disk {} {return [segment_field n1.ssd replicas]}
+proc wait_on_disk {n} {wait_for "$n objects on the disk" {[on_disk] == $::awaited} [set ::awaited $n]}
+proc tiers {key} {
+    set out {}
+    foreach replica [lindex [r getreplicas $key] 4] {lappend out [lindex $replica 0]}
+    return $out
+}
+proc forget_memory {} {
+    r evict ratio 1
+    assert_equal 0 [segment_field n1.0 replicas]
+}
+
+test {what is put is soon on the disk, too; memory comes first} {
+    kv_all 40 load a: 40 1000-200000
+    wait_on_disk 40
+    assert_equal {memory ssd} [tiers a:1]
+    assert_equal 40 [info_field far_replicas]
+    assert_equal 0 [info_field far_objects]
+}
+
+test {eviction takes it from memory only} {
+    forget_memory
+    assert_equal 40 [r dbsize]
+    assert_equal {ssd} [tiers a:1]
+    assert_equal 40 [info_field far_objects]
+    kv_all 40 verify a: 40 1000-200000
+    # Any Redis client reads it just so.
+    assert_equal [r strlen a:3] [string length [r get a:3]]
+}
+
+test {ten times as much as memory holds is there} {
+    # No faster than the disk: what is evicted before it was copied is gone, nobody waits for it.
+    for {set i 0} {$i < 200} {incr i 10} {
+        kv_all 10 --from $i load big: 10 800000
+        wait_on_disk [expr {50 + $i}]
+    }
+    kv_all 200 verify big: 200 800000
+    assert {[info_field far_objects] > 150}
+    r flushall
+    wait_on_disk 0
+}
+
+test {the second read brings it back to memory} {
+    kv_all 1 load p: 1 100000
+    wait_on_disk 1
+    forget_memory
+    r getreplicas p:0 lease 1000
+    assert_equal ssd [tiers p:0]
+    r getreplicas p:0 lease 1000
+    wait_for "p:0 in memory" {[tiers p:0] eq {memory ssd}}
+    kv_all 1 verify p: 1 100000
+    assert_match {*reason use*} [lindex [r replica tasks] 0]
+    r flushall
+}
+
+test {a prefix that is about to be read is fetched ahead} {
+    kv_all 8 load x: 8 100000
+    wait_on_disk 8
+    forget_memory
+    set keys {}
+    for {set i 0} {$i < 8} {incr i} {lappend keys x:$i}
+    assert_equal 8 [r prefixlen 8 {*}$keys]
+    assert_equal ssd [tiers x:7] "(a look-up without a lease is only a look)"
+    assert_equal 8 [r prefixlen 8 {*}$keys lease 2000]
+    wait_for "all of them in memory" {[segment_field n1.0 replicas] == 8}
+    kv_all 8 verify x: 8 100000
+    r flushall
+}
+
+test {ssd-offload none and second-hit} {
+    r config set ssd-offload none
+    kv_all 5 load none: 5 10000
+    r config set ssd-offload second-hit
+    kv_all 5 load hit: 5 10000
+    foreach i {1 2} {kv_all 2 verify hit: 2 10000}
+    wait_on_disk 2
+    assert_equal {memory ssd} [tiers hit:0]
+    assert_equal memory [tiers hit:4]
+    assert_equal memory [tiers none:1]
+    r config set ssd-offload all
+    r flushall
+}
+
+test {after kill -9 of the node all of it is found again; its memory is not} {
+    kv_all 60 load k: 60 1000-300000
+    wait_on_disk 60
+    set epoch [segment_field n1.ssd epoch]
+    kill_node n1
+    wait_node n1 down
+    assert_equal "0 60 0" [kv_fields [kv verify k: 60 1000-300000] ok misses errors]
+    restart_node n1
+    assert_equal $epoch [segment_field n1.ssd epoch] "(the same content)"
+    kv_all 60 verify k: 60 1000-300000
+}
+
+test {kill -9 in the middle of writing: what the books know is whole} {
+    for {set round 0} {$round < 4} {incr round} {
+        set run [kv_start --fill --replace run w: 80 1000-400000]
+        wait_for "writing" {[segment_field n1.ssd replicas] > 62 + $::round}
+        kill_node n1
+        dict get [kv_stop $run] ok
+        wait_node n1 down
+        restart_node n1
+        set a [kv verify k: 60 1000-300000]
+        assert_equal "60 0 0" [kv_fields $a ok errors wrong] $a
+        assert_equal 0 [dict get [kv verify w: 80 1000-400000] wrong]
+    }
+    r removematch glob w:*
+}
+
+test {a master that starts anew gets it offered, and what was removed does not come back} {
+    wait_for "removals on the disk" {[info_field drops_waiting] == 0}
+    assert_equal 1 [r del k:7]
+    wait_for "the node to know" {[dict get [node_field n1 stats] ssd-entries] == 59}
+    restart_server
+    wait_for "the node at the new master" {[node_state n1] eq "up"}
+    wait_for "59 objects ([r dbsize])" {[r dbsize] == 59}
+    assert_equal 0 [r exists k:7]
+    set a [kv verify k: 60 1000-300000]
+    assert_equal "59 1 0 0" [kv_fields $a ok misses errors wrong] $a
+    assert_equal 59 [info_field far_offered]
+}
+
+test {a flushed pool stays empty} {
+    r flushall
+    wait_for "removals on the disk" {[info_field drops_waiting] == 0 && [on_disk] == 0}
+    wait_for "the node to know" {[dict get [node_field n1 stats] ssd-entries] == 0}
+    after 2000 ;# what it notes of them waits 50 ms for more
+    kill_node n1
+    restart_server
+    restart_node n1
+    assert_equal 0 [r dbsize]
+}
+
+test {damage on the disk makes misses, never wrong bytes} {
+    kv_all 50 load d: 50 100000
+    wait_on_disk 50
+    kill_node n1
+    # Stripes of nonsense.
+    set f [open [file join $disk tarn.ssd] r+b]
+    for {set at 3000000} {$at < 250000000} {incr at 300000} {
+        seek $f $at
+        puts -nonewline $f [string repeat Z 9000]
+    }
+    close $f
+    restart_node n1
+    set a [kv verify d: 50 100000]
+    assert_equal 0 [dict get $a wrong] $a
+    assert {[dict get $a ok] > 0 && [dict get $a ok] < 50} $a
+    # What was found bad is gone, and may be put again. (Notes of removals may be among the damage: others may be back.)
+    wait_for "bad ones gone" {[llength [r keys d:*]] < 50}
+    set a [kv load d: 50 100000]
+    assert_equal 0 [dict get $a errors] $a
+    r flushall
+}
+
+test {a disk that is not ours is refused with a message} {
+    stop_node n1
+    set f [open [file join $disk tarn.ssd] r+b]
+    puts -nonewline $f [string repeat "not a disk of tarn" 1000]
+    close $f
+    launch_node n1
+    assert_equal 1 [reap_node n1]
+    assert_match "*tarn.ssd*" [file_text [node n1 dir]/stdout][file_text [node n1 log]]
+    file delete [file join $disk tarn.ssd]
+    restart_node n1
+    kv_all 3 load again: 3 10000
+}
+
+set shared [file join [server dir] shared]
+file mkdir $shared
+start_node f1 --host-name m2 --segment 8mb --file $shared:64mb
+
+test {the file tier: every client reads by itself, also when the node is gone} {
+    r config set placement-strategy random
+    kv_all 20 --prefer f1.0 load f: 20 1000-100000
+    wait_for "20 files" {[segment_field f1.file replicas] == 20}
+    assert_equal {memory file} [tiers f:1]
+    set path [lindex [lindex [r getreplicas f:1] 4] 1 1 0 0]
+    assert_match "$shared/00112233445566778899aabbccddeeff/??/??/*" $path
+    assert {[file size $path] >= [r strlen f:1]}
+    kill_node f1
+    wait_node f1 down
+    assert_equal file [tiers f:1]
+    kv_all 20 verify f: 20 1000-100000
+    assert_equal [r strlen f:1] [string length [r get f:1]]
+    file delete $path
+    set a [kv verify f: 20 1000-100000]
+    assert_equal "19 0" [kv_fields $a ok wrong] $a
+    wait_for "the key of the lost file to be free" {[r exists f:1] == 0}
+}
+
+test {files are found again} {
+    restart_node f1
+    wait_for "19 files" {[segment_field f1.file replicas] == 19}
+    assert_equal 19 [dict get [kv verify f: 20 1000-100000] ok]
+    r flushall
+    wait_for "no file left" {[llength [glob -nocomplain $shared/*/??/??/*]] == 0}
+}
+
+finish

@@ -1,0 +1,851 @@
+"""mooncake.store on tarn: what the engines call, in their order, and what they must get."""
+
+import asyncio
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+from harness import ROOT, Server, TarnTest, wait_until
+
+import tarn
+from mooncake import _common as common
+from mooncake.async_store import MooncakeDistributedStoreAsync
+from mooncake.mooncake_config import MooncakeConfig
+from mooncake.store import (
+    BufferHandle,
+    MooncakeDistributedStore,
+    MooncakeHostMemAllocator,
+    ReplicateConfig,
+    SoftPinAction,
+    bind_to_numa_node,
+)
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+
+KIB, MIB = 1 << 10, 1 << 20
+MISSING, INVALID, NO_SPACE, NOT_SUPPORTED = -704, -600, -200, -1012
+
+
+class Memory:
+    """Bytes with an address."""
+
+    def __init__(self, size, fill=b""):
+        self.bytes = (ctypes.c_ubyte * size)()
+        self.address, self.size = ctypes.addressof(self.bytes), size
+        ctypes.memmove(self.address, fill, len(fill))
+
+    def __getitem__(self, where):
+        return bytes(self.bytes[where])
+
+
+def block(i, size):
+    """Bytes that belong to number i."""
+    return bytes((i * 7 + j * 13) % 251 for j in range(256)) * (size // 256) + b"\x55" * (size % 256)
+
+
+def of(server):
+    """host:port of a server, as engines write it."""
+    return f"127.0.0.1:{server.port}"
+
+
+class StoreTest(TarnTest):
+    """One server, and a store that lends nothing."""
+
+    POOL = "64mb"
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(cls.POOL)
+        cls.addClassCleanup(cls.server.stop)
+
+    def open(self, segment=0, server=None, **options):
+        store = MooncakeDistributedStore()
+        arguments = dict(
+            local_hostname="localhost",
+            metadata_server="P2PHANDSHAKE",
+            global_segment_size=segment,
+            local_buffer_size=MIB,
+            protocol="tcp",
+            rdma_devices="",
+            master_server_addr=of(server or self.server),
+        )
+        arguments.update(options)
+        self.assertEqual(store.setup(**arguments), 0)
+        self.addCleanup(store.close)
+        return store
+
+    def setUp(self):
+        self.store = self.open()
+        self.store.remove_all()
+
+
+class SetupTest(StoreTest):
+    """All the ways in."""
+
+    def works(self, store):
+        self.addCleanup(store.close)
+        self.assertEqual(store.upsert("setup", b"v" * 100), 0)
+        self.assertEqual(store.get("setup"), b"v" * 100)
+        self.assertEqual(store.health_check(), 0)
+
+    def test_positional_dict_keyword(self):
+        store = MooncakeDistributedStore()
+        self.assertEqual(store.setup("localhost:17001", "http://h/metadata", 0, MIB, "tcp", "", of(self.server)), 0)
+        self.works(store)
+        self.assertEqual(store.get_hostname(), "localhost:17001")
+        values = {
+            "local_hostname": "localhost",
+            "metadata_server": "P2PHANDSHAKE",
+            "global_segment_size": "0",
+            "local_buffer_size": "16 MB",
+            "master_server_addr": self.server.url,
+        }
+        for arguments, named in (((values,), {}), ((), {"config": values})):
+            store = MooncakeDistributedStore()
+            self.assertEqual(store.setup(*arguments, **named), 0)
+            self.works(store)
+            host, port = store.get_hostname().split(":")
+            self.assertEqual(host, "localhost")
+            self.assertTrue(12300 <= int(port) <= 14300)
+        store = MooncakeDistributedStore()
+        self.assertEqual(store.setup_dummy(MIB, MIB, of(self.server)), 0)
+        self.works(store)
+
+    def test_only_the_folder_on_the_path(self):
+        """The package tarn need not be installed, and what an installed Mooncake has besides is found."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "mooncake"))
+            for name in ("__init__", "store", "more"):
+                with open(os.path.join(folder, "mooncake", name + ".py"), "w") as file:
+                    file.write("real = True\n")
+            path = os.pathsep.join([os.path.join(ROOT, "utils", "python", "compat"), folder])
+            program = "import mooncake.more, mooncake.store, mooncake.engine as e; print(e.TransferEngine().get_rpc_port(), dir(mooncake.store).count('real'))"
+            done = subprocess.run(
+                [sys.executable, "-S", "-c", program],
+                env=dict(os.environ, PYTHONPATH=path),
+                cwd="/",
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        self.assertEqual((done.returncode, done.stdout), (0, "-1 0\n"))
+
+    def test_configuration_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "mooncake.json")
+            with open(path, "w") as file:
+                json.dump(
+                    {
+                        "local_hostname": "localhost",
+                        "metadata_server": "P2PHANDSHAKE",
+                        "global_segment_size": "0.5GB",
+                        "local_buffer_size": 1073741824,
+                        "master_server_address": of(self.server),
+                    },
+                    file,
+                )
+            self.addCleanup(os.environ.pop, "MOONCAKE_CONFIG_PATH", None)
+            os.environ["MOONCAKE_CONFIG_PATH"] = path
+            config = MooncakeConfig.load_from_env()
+        self.assertEqual((config.global_segment_size, config.local_buffer_size), (512 * MIB, 1 << 30))
+        self.assertEqual((config.protocol, config.device_name, config.tenant_id), ("tcp", "", "default"))
+        store = MooncakeDistributedStore()
+        code = store.setup(
+            config.local_hostname,
+            config.metadata_server,
+            "0B",
+            config.local_buffer_size,
+            config.protocol,
+            config.device_name,
+            config.master_server_address,
+        )
+        self.assertEqual(code, 0)
+        self.works(store)
+        with self.assertRaisesRegex(ValueError, "master_server_address"):
+            MooncakeConfig._from({"local_hostname": "a", "metadata_server": "b"})
+        with self.assertRaisesRegex(ValueError, "enable_ssd_offload"):
+            MooncakeConfig._from(dict(vars(config), enable_ssd_offload="perhaps"))
+
+    def test_what_is_refused(self):
+        good = ["localhost", "P2PHANDSHAKE", 0, MIB, "tcp", "", of(self.server)]
+        for at, value, code in (
+            (0, " ", INVALID),
+            (1, "", INVALID),
+            (2, "50%", INVALID),
+            (2, -1, INVALID),
+            (2, 100, INVALID),
+            (4, "ascend", NOT_SUPPORTED),
+            (4, "nvlink", NOT_SUPPORTED),
+            (6, "", INVALID),
+            (6, "127.0.0.1:1", -900),
+        ):
+            store = MooncakeDistributedStore()
+            with self.assertLogs("mooncake", "ERROR"):
+                self.assertEqual(store.setup(*good[:at], value, *good[at + 1 :]), code, (at, value))
+            self.assertEqual(store.health_check(), 1)
+        for named in (
+            {"enable_client_http_server": True},
+            {"enable_ssd_offload": True, "ssd_offload_path": "/nowhere"},
+        ):
+            with self.assertLogs("mooncake", "ERROR"):
+                self.assertLess(MooncakeDistributedStore().setup(*good, **named), 0)
+        with self.assertRaises(TypeError):
+            MooncakeDistributedStore().setup("localhost")
+        with self.assertRaises(TypeError):
+            MooncakeDistributedStore().setup(*good, engine=object())
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(self.store.setup(*good), INVALID, "it is set up already")
+
+    @unittest.skipIf(
+        os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"), "there is RDMA here"
+    )
+    def test_rdma_needs_a_device(self):
+        store = MooncakeDistributedStore()
+        with self.assertLogs("mooncake", "ERROR") as log:
+            self.assertEqual(store.setup("h", "m", 0, MIB, "rdma", "mlx5_0", of(self.server)), INVALID)
+        self.assertIn('use "tcp"', log.output[0])
+
+    def test_before_and_after(self):
+        store, memory = MooncakeDistributedStore(), Memory(16)
+        for _ in range(2):
+            with self.assertLogs("mooncake", "ERROR"):
+                self.assertEqual(store.health_check(), 1)
+                self.assertEqual(store.put("k", b"v"), INVALID)
+                self.assertEqual(store.get("k"), b"")
+                self.assertEqual(store.get_batch(["k"]), [b""])
+                self.assertIsNone(store.get_buffer("k"))
+                self.assertEqual(store.is_exist("k"), INVALID)
+                self.assertEqual(store.batch_get_into(["k"], [memory.address], [16]), [INVALID])
+                self.assertEqual(store.remove_all(), INVALID)
+            self.assertEqual(store.setup("localhost", "m", 0, MIB, "tcp", "", of(self.server)), 0)
+            self.assertEqual(store.close(), 0)
+            self.assertEqual(store.close(), 0)
+
+    def test_no_staging_memory(self):
+        store, memory = self.open(local_buffer_size=0), Memory(100, b"x" * 100)
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(store.put("k", b"v"), INVALID)
+        self.assertEqual(store.is_exist("k"), 0)
+        self.assertEqual(store.put_from("k", memory.address, 100), 0)
+
+    def test_tenants(self):
+        one, two = self.open(tenant_id="one"), self.open(tenant_id="two")
+        for i, store in enumerate((self.store, one, two)):
+            self.assertEqual(store.put("k", b"%d" % i * 100), 0)
+        self.assertEqual([s.get("k")[:1] for s in (self.store, one, two)], [b"0", b"1", b"2"])
+        self.assertEqual(one.remove_all(), 1)
+        self.assertEqual([s.is_exist("k") for s in (self.store, one, two)], [1, 0, 1])
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(two.remove_by_regex("."), NOT_SUPPORTED)
+
+
+class MethodsTest(StoreTest):
+    """Every method, and its codes."""
+
+    def test_put_get(self):
+        s = self.store
+        self.assertEqual(s.put("k", b"one"), 0)
+        self.assertEqual(s.put("k", b"two"), 0, "a key that is there is no failure")
+        self.assertEqual(s.get("k"), b"one")
+        self.assertEqual(s.upsert("k", bytearray(b"two")), 0)
+        self.assertEqual(s.get("k"), b"two")
+        self.assertEqual((s.get_size("k"), s.is_exist("k")), (3, 1))
+        self.assertEqual((s.get_size("no"), s.is_exist("no"), s.get("no")), (MISSING, 0, b""))
+        self.assertEqual((s.remove("k"), s.remove("k"), s.remove("k", force=True)), (0, MISSING, MISSING))
+        self.assertEqual(s.put_parts("parts", b"a", memoryview(b"bc"), bytearray(b"d" * 100)), 0)
+        self.assertEqual(s.get("parts"), b"abc" + b"d" * 100)
+        self.assertEqual(s.upsert_parts("parts", b"x", b"y"), 0)
+        self.assertEqual(s.get("parts"), b"xy")
+        self.assertEqual(s.put_batch(["a", "b"], [b"1", b"2" * 100]), 0)
+        self.assertEqual(s.upsert_batch(["a", "b"], [b"3", b"4" * 100]), 0)
+        self.assertEqual(s.get_batch(["a", "no", "b"]), [b"3", b"", b"4" * 100])
+        self.assertEqual(s.batch_is_exist(["a", "no", "b"]), [1, 0, 1])
+        self.assertEqual(s.batch_remove(["a", "no"]), [0, MISSING])
+        self.assertEqual(s.batch_remove([]), [])
+        with self.assertRaises(TypeError):
+            s.put("k", "text is not bytes")
+        with self.assertRaises(TypeError):
+            s.put(7, b"v")
+        with self.assertRaises(TypeError):
+            s.put("k", b"v", 3)
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(s.put("", b"v"), INVALID)
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(s.put_batch(["a"], []), INVALID)
+
+    def test_buffers(self):
+        s = self.store
+        s.put_batch(["a", "b"], [block(1, 5000), block(2, 70000)])
+        handle = s.get_buffer("b")
+        self.assertIsInstance(handle, BufferHandle)
+        self.assertEqual((handle.size(), len(handle)), (70000, 70000))
+        self.assertEqual(bytes(memoryview(handle)), block(2, 70000))
+        self.assertEqual(ctypes.string_at(handle.ptr(), 256), block(2, 256))
+        found = s.batch_get_buffer(["a", "no", "b"])
+        self.assertEqual([None if f is None else bytes(f) for f in found], [block(1, 5000), None, block(2, 70000)])
+        self.assertEqual(s.batch_get_buffer([]), [])
+
+    def test_memory(self):
+        s, n = self.store, 8
+        source, target = Memory(n * 4096, b"".join(block(i, 4096) for i in range(n))), Memory(n * 8192)
+        keys = [f"m{i}" for i in range(n)]
+        sources = [source.address + i * 4096 for i in range(n)]
+        targets = [target.address + i * 8192 for i in range(n)]
+        self.assertEqual(s.register_buffer(source.address, source.size), 0)
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertLess(s.register_buffer(source.address, source.size), 0)
+        self.assertEqual(s.batch_put_from(keys, sources, [4096] * n), [0] * n)
+        self.assertEqual(s.batch_put_from(keys, sources, [4096] * n), [0] * n)
+        self.assertEqual(
+            s.batch_get_into(keys + ["no"], targets + targets[:1], [8192] * (n + 1)), [4096] * n + [MISSING]
+        )
+        for i in range(n):
+            self.assertEqual(target[i * 8192 : i * 8192 + 4096], block(i, 4096))
+        self.assertEqual(s.put_from("one", source.address, 5000), 0)
+        self.assertEqual(s.get_into("one", target.address, 8192), 5000)
+        self.assertEqual(s.get_into("one", target.address, 4999), INVALID)
+        self.assertEqual(s.get_into("no", target.address, 4999), MISSING)
+        self.assertEqual(s.upsert_from("one", source.address, 100), 0)
+        self.assertEqual(s.batch_upsert_from(["one", "two"], sources[:2], [4096, 10]), [0, 0])
+        self.assertEqual((s.get_size("one"), s.get_size("two")), (4096, 10))
+        self.assertEqual(s.put_from_with_metadata("meta", source.address, source.address + 4096, 100, 7), 0)
+        self.assertEqual(s.get("meta"), block(1, 4096)[:7] + block(0, 4096)[:100])
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(s.batch_put_from(keys[:2], sources[:3], [1, 2, 3]), [INVALID] * 2)
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(s.batch_get_into(keys[:2], targets[:3], [1, 2, 3]), [INVALID] * 2)
+        self.assertEqual(s.batch_put_from([], [], []), [])
+        self.assertEqual(s.batch_get_into([], [], []), [])
+        self.assertEqual(s.unregister_buffer(source.address), 0)
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(s.unregister_buffer(source.address), INVALID)
+
+    def test_ranges(self):
+        s, target = self.store, Memory(32, b"_" * 32)
+        first, second = bytes(range(65, 101)), bytes(range(130, 166))
+        s.put_batch(["1", "2"], [first, second])
+        a = target.address
+        with self.subTest("not registered"):
+            self.assertEqual(s.get_into_ranges([a], [["1"]], [[[0]]], [[[0]]], [[[4]]]), [[[INVALID]]])
+        s.register_buffer(a, 32)
+        got = s.get_into_ranges([a], [["1", "2"]], [[[0, 20], [8]]], [[[1, 30], [2]]], [[[4, 3], [5]]])
+        self.assertEqual(got, [[[4, 3], [5]]])
+        self.assertEqual(target[0:32], first[1:5] + b"____" + second[2:7] + b"_" * 7 + first[30:33] + b"_" * 9)
+        self.assertEqual(
+            s.get_into_ranges([a], [["1"]], [[[31]]], [[[0]]], [[[2]]]), [[[INVALID]]], "behind the buffer"
+        )
+        self.assertEqual(s.get_into_ranges([a], [["1"]], [[[0]]], [[[35]]], [[[2]]]), [[[INVALID]]], "behind the value")
+        got = s.get_into_ranges([a], [["no", "1"]], [[[0], [8]]], [[[0], [0]]], [[[4], [4]]])
+        self.assertEqual(got, [[[MISSING], [4]]])
+        self.assertEqual(s.get_into_ranges([a], [["1"]], [[[0]]], [[[0, 1]]], [[[]]]), [[[INVALID]]])
+        self.assertEqual(s.get_into_ranges([a], [], [[[0]]], [], []), [[[INVALID]]])
+
+    def test_removals(self):
+        s = self.store
+        s.put_batch([f"model/{i}" for i in range(5)] + ["other"], [b"v" * 100] * 6)
+        self.assertEqual(s.remove_by_regex("^model/[0-2]$"), 3)
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(s.remove_by_regex("("), -1)
+        self.assertEqual(s.remove_by_regex("no such"), 0)
+        with tarn.Client(self.server.url) as client:
+            client.put("tarn:transfer:somebody", b"where it is")
+            self.assertEqual(s.remove_all(force=True), 3)
+            self.assertTrue(client.remove("tarn:transfer:somebody"), "names of ends stay")
+        self.assertEqual(s.remove_all(), 0)
+
+    def test_placement(self):
+        config = ReplicateConfig()
+        self.assertEqual((config.replica_num, config.preferred_segment, config.group_ids), (1, "", None))
+        for name, value in (
+            ("soft_pin_ttl_ms", -1),
+            ("soft_pin_ttl_ms", 1 << 64),
+            ("replica_num", "2"),
+            ("with_hard_pin", 1),
+            ("preferred_segments", "one"),
+            ("group_ids", [1]),
+            ("soft_pin_action", 1),
+        ):
+            with self.assertRaises(TypeError, msg=name):
+                setattr(config, name, value)
+        with self.assertRaises(AttributeError):
+            config.replica_nums = 3
+        config.replica_num = 3
+        self.assertIn("replica_num: 3", str(config))
+        config.preferred_segment = "nobody:1"
+        config.with_soft_pin = True
+        self.assertEqual(config.soft_pin_action, SoftPinAction.ENABLE)
+        config.soft_pin_ttl_ms = 60000
+        self.assertEqual(self.store.put("placed", b"v" * 1000, config), 0)
+        config.soft_pin_action = SoftPinAction.PRESERVE
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(self.store.upsert("placed", b"v" * 1000, config=config), INVALID)
+        groups = ReplicateConfig()
+        groups.group_ids = ["g", "", "g"]
+        memory = Memory(300)
+        at = [memory.address, memory.address + 100, memory.address + 200]
+        self.assertEqual(self.store.batch_put_from(["g0", "g1", "g2"], at, [100] * 3, groups), [0] * 3)
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(self.store.batch_put_from(["g0"], at[:1], [100], groups), [INVALID])
+        disks = ReplicateConfig()
+        disks.nof_replica_num = 1
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(self.store.put("d", b"v", disks), NOT_SUPPORTED)
+
+    def test_codes(self):
+        expected = {
+            "ENOSPACE": -200,
+            "EOOM": -200,
+            "ENOTFOUND": -704,
+            "EEXISTS": -705,
+            "EBUSY": -705,
+            "ELEASE": -707,
+            "ECORRUPT": -801,
+            "EINVAL": -600,
+            "ELIMIT": -600,
+            "ETIMEOUT": -901,
+            "ECLOSED": -900,
+            "EIO": -900,
+            "EQUOTA": -1700,
+            "ENOSEGMENT": -101,
+            "ENOTSUP": -1012,
+        }
+        for name, code in expected.items():
+            self.assertEqual(common.code_of(tarn.Status[name]), code, name)
+        for status in tarn.Status:
+            self.assertIn(status, common._CODES, "every status has a code")
+            self.assertEqual(common.code_of(status) == 0, status == 0)
+
+    def test_sizes_and_names(self):
+        for text, size in (
+            ("1GB", 1 << 30),
+            ("16 MB", 16 * MIB),
+            ("3k", 3072),
+            ("2TiB", 2 << 40),
+            ("7", 7),
+            ("1.5kb", 1536),
+        ):
+            self.assertEqual(common.size_of(text, "size"), size)
+        for bad in ("", "GB", "50%", "-1", "1 GB 2", None, True, 1.5):
+            with self.assertRaises(ValueError):
+                common.size_of(bad, "size")
+        self.assertEqual(common.split_host("10.0.0.1:12345"), ("10.0.0.1", 12345))
+        self.assertEqual(common.split_host("[::1]:80"), ("::1", 80))
+        self.assertEqual(common.split_host("fe80::1"), ("fe80::1", 0))
+        self.assertNotEqual(common.plain_name("a_1", 40), common.plain_name("a:1", 40))
+        self.assertLessEqual(len(common.plain_name("x" * 99, 40)), 40)
+
+    def test_memory_of_a_gpu(self):
+        """A driver that says everything is a GPU's, and makes dma-bufs of memory files."""
+        asked = []
+
+        class Cuda:
+            @staticmethod
+            def cuPointerGetAttribute(kind, attribute, address):
+                kind._obj.value = 2
+                return 0
+
+            @staticmethod
+            def cuMemGetHandleForAddressRange(fd, start, length, kind, flags):
+                asked.append((start.value, length.value, kind, flags.value))
+                if start.value % MIB:
+                    return 801
+                fd._obj.value = os.memfd_create("dma-buf")
+                os.ftruncate(fd._obj.value, length.value)
+                return 0
+
+        auto = self.open(protocol="auto")
+        real, ctypes.CDLL = ctypes.CDLL, lambda *_, **__: Cuda
+        try:
+            with self.assertLogs("mooncake", "ERROR") as log:
+                self.assertEqual(self.store.register_buffer(0x7F0000000000, MIB), NOT_SUPPORTED)
+            self.assertIn("by RDMA only", log.output[0])
+            with self.assertLogs("mooncake", "ERROR") as log:
+                self.assertEqual(auto.register_buffer(0x7F0000001000, MIB), NOT_SUPPORTED)
+            self.assertIn("CUDA error 801", log.output[0])
+            self.assertEqual(auto.register_buffer(0x7F0000000100, MIB), 0)
+        finally:
+            ctypes.CDLL = real
+        self.assertEqual(asked[-1], (0x7F0000000000, MIB + 4096, 1, 0))
+        with self.assertLogs("mooncake", "WARNING"):
+            self.assertEqual(
+                auto.batch_put_from(["gpu"], [0x7F0000000100], [KIB]), [NOT_SUPPORTED], "nothing can move it here"
+            )
+        self.assertEqual(auto.unregister_buffer(0x7F0000000100), 0)
+        links = [os.path.join("/proc/self/fd", f) for f in os.listdir("/proc/self/fd")]
+        self.assertEqual([k for k in links if os.path.lexists(k) and "dma-buf" in os.readlink(k)], [], "it is closed")
+
+    def test_host_memory_allocator(self):
+        allocator = MooncakeHostMemAllocator()
+        address = allocator.alloc(MIB)
+        ctypes.memset(address, 7, MIB)
+        self.assertEqual((allocator.free(address), allocator.free(address)), (0, -1))
+        address = self.store.alloc_from_mem_pool(4096)
+        ctypes.memset(address, 7, 4096)
+        self.assertEqual(self.store.put_from("pool", address, 4096), 0)
+
+    def test_numa(self):
+        before = os.sched_getaffinity(0)
+        self.addCleanup(os.sched_setaffinity, 0, before)
+        bind_to_numa_node(0)
+        with self.assertLogs("mooncake", "WARNING"):
+            bind_to_numa_node(999)
+
+    def test_asyncio(self):
+        store = MooncakeDistributedStoreAsync()
+        self.addCleanup(store.close)
+
+        async def run():
+            code = await store.async_setup("localhost", "m", 0, MIB, "tcp", "", of(self.server))
+            puts = await asyncio.gather(*(store.async_put(f"a{i}", b"v" * 100) for i in range(8)))
+            return code, puts, await store.async_get("a3")
+
+        self.assertEqual(asyncio.run(run()), (0, [0] * 8, b"v" * 100))
+        with self.assertRaises(AttributeError):
+            store.async_nothing
+
+    def test_sessions(self):
+        s, layers, page, keys = self.store, 4, 4096, ["s0", "s1"]
+        size = layers * page
+        source, target = Memory(2 * size, block(1, size) + block(2, size)), Memory(2 * size)
+        self.assertEqual(s.batch_put_session_start(keys, [size] * 2), [0, 0])
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(s.batch_put_session_start(keys[:1], [size]), [INVALID])
+        other = self.open()
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(other.batch_put_session_start(keys[:1], [size]), [-705])
+        self.assertEqual(other.put("s0", b"v" * 100), 0, "who comes second need not put")
+        for layer in reversed(range(layers)):
+            at = [[source.address + i * size + layer * page] for i in range(2)]
+            got = s.batch_put_from_multi_buffer_ranges(keys, at, [[page]] * 2, [[layer * page]] * 2)
+            self.assertEqual(got, [page] * 2)
+        self.assertEqual(s.batch_is_exist(keys), [0, 0], "nobody sees them before the end")
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(
+                s.batch_put_from_multi_buffer_ranges(keys[:1], [[source.address]], [[2]], [[size - 1]]), [INVALID]
+            )
+        self.assertEqual(s.batch_put_session_end(keys + ["no"]), [0, 0, INVALID])
+        self.assertEqual(s.get("s1"), block(2, size))
+        self.assertEqual(s.batch_get_session_start(keys + ["no"]), [0, 0, MISSING])
+        for layer in range(layers):
+            at = [[target.address + i * size + layer * page] for i in range(2)]
+            got = s.batch_get_into_multi_buffer_ranges(keys, at, [[page]] * 2, [[layer * page]] * 2)
+            self.assertEqual(got, [page] * 2)
+        self.assertEqual(target[:], block(1, size) + block(2, size))
+        self.assertEqual(
+            s.batch_get_into_multi_buffer_ranges(["s0"], [[target.address]], [[2]], [[size - 1]]), [INVALID]
+        )
+        self.assertEqual(s.batch_get_session_end(keys), 0)
+        self.assertEqual(s.batch_get_into_multi_buffer_ranges(["s0"], [[target.address]], [[2]], [[0]]), [INVALID])
+        self.assertEqual(s.batch_put_session_start(["gone"], [page]), [0])
+        self.assertEqual(s.batch_put_session_revoke(["gone"]), [0])
+        self.assertEqual(s.put("gone", b"again" * 20), 0)
+        self.assertEqual(s.get("gone"), b"again" * 20)
+
+
+@unittest.skipIf(numpy is None, "numpy is not here")
+class TensorTest(StoreTest):
+    """Tensors as arrays of numpy (and of torch where it is there)."""
+
+    def same(self, got, expected):
+        self.assertIsNotNone(got)
+        got = got.numpy() if hasattr(got, "numpy") else got
+        self.assertEqual((got.dtype, got.shape), (expected.dtype, expected.shape))
+        self.assertTrue(numpy.array_equal(got, expected))
+
+    def test_arrays(self):
+        s = self.store
+        arrays = {
+            "f": numpy.arange(24, dtype="float32").reshape(2, 3, 4),
+            "h": numpy.arange(6, dtype="float16"),
+            "i": numpy.arange(6, dtype="int64").reshape(3, 2),
+            "b": numpy.array([True, False]),
+            "e": numpy.empty((2, 0, 3), dtype="float32"),
+            "t": numpy.arange(6, dtype="int32").reshape(2, 3).T,
+        }
+        for key, a in arrays.items():
+            self.assertEqual(s.put_tensor(key, a), 0)
+            self.same(s.get_tensor(key), a)
+        self.assertEqual(s.batch_put_tensor(["f", "new"], [arrays["f"], arrays["i"]]), [0, 0])
+        for got, key in zip(s.batch_get_tensor(["f", "new"]), ("f", "i")):
+            self.same(got, arrays[key])
+        self.assertEqual(s.upsert_tensor("f", arrays["i"]), 0)
+        self.same(s.get_tensor("f"), arrays["i"])
+        self.assertIsNone(s.get_tensor("no"))
+        s.put("bytes", b"no tensor at all" * 10)
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertIsNone(s.get_tensor("bytes"))
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(s.batch_put_tensor(["x", "y"], ["text", arrays["i"]]), [INVALID, 0])
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(s.put_tensor("x", numpy.zeros((1,) * 9)), INVALID)
+
+    def test_tensor_parallel(self):
+        s, a = self.store, numpy.arange(48, dtype="float32").reshape(4, 12)
+        for dim in (0, 1):
+            self.assertEqual(s.put_tensor_with_tp(f"tp{dim}", a, tp_size=2, split_dim=dim), 0)
+            for rank in range(2):
+                self.same(s.get_tensor_with_tp(f"tp{dim}", rank, 2, dim), numpy.split(a, 2, axis=dim)[rank])
+            self.assertEqual(s.is_exist(f"tp{dim}_tp_1"), 1)
+        self.assertEqual(s.batch_put_tensor_with_tp(["p", "q"], [a, a], tp_size=4), [0, 0])
+        for got in s.batch_get_tensor_with_tp(["p", "q"], 3, 4):
+            self.same(got, a[3:])
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(s.put_tensor_with_tp("many", a, tp_size=5), INVALID)
+
+    def test_in_callers_memory(self):
+        s, a, memory = self.store, numpy.arange(10, dtype="int32"), Memory(4096)
+        s.put_tensor("a", a)
+        n = s.get_size("a")
+        self.same(s.get_tensor_into("a", memory.address, memory.size), a)
+        self.assertEqual(s.put_tensor_from("b", memory.address, n), 0)
+        self.same(s.get_tensor("b"), a)
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(s.put_tensor_from("c", memory.address, n - 1), INVALID)
+        self.assertIsNone(s.get_tensor_into("a", memory.address, 8))
+
+    def test_safetensors(self):
+        s, a = self.store, numpy.arange(12, dtype="float32").reshape(3, 4)
+        s.put_tensor("a", a)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "a.safetensors")
+            self.assertEqual(s.save_tensor_to_safetensor("a", path), 0)
+            self.same(s.load_tensor_from_safetensor("b", path), a)
+            self.same(s.get_tensor("b"), a)
+            self.assertLess(s.save_tensor_to_safetensor("no", path), 0)
+            with open(path, "r+b") as file:
+                file.truncate(60)
+            for broken in (path, os.path.join(folder, "none"), "/dev/null"):
+                with self.assertLogs("mooncake", "ERROR"):
+                    self.assertIsNone(s.load_tensor_from_safetensor("c", broken))
+
+
+class EnginesTest(StoreTest):
+    """What each engine does, call by call."""
+
+    def test_lmcache(self):
+        s = self.store
+        config = ReplicateConfig()
+        config.replica_num = 1
+        config.preferred_segment = s.get_hostname()
+        pool = Memory(4 * 64 * KIB)
+        self.assertEqual(s.register_buffer(pool.address, pool.size), 0)
+        keys = [f"meta/Llama 3@8@{i}@{i:x}@bfloat16" for i in range(4)]
+        header = b"h" * 28
+        for i, key in enumerate(keys):
+            self.assertFalse(s.is_exist(key))
+            self.assertEqual(s.put_parts(key, header, memoryview(block(i, 64 * KIB))), 0)
+        for i, handle in enumerate(s.batch_get_buffer(keys)):
+            view = memoryview(handle)
+            self.assertEqual(view[:28], header)
+            target = bytearray(64 * KIB)
+            target[:] = view[28:]
+            self.assertEqual(target, block(i, 64 * KIB))
+        at = [pool.address + i * 64 * KIB for i in range(4)]
+        for i in range(4):
+            ctypes.memmove(at[i], block(i + 9, 64 * KIB), 64 * KIB)
+        plain = [k + "#" for k in keys]
+        self.assertEqual(s.batch_put_from(plain, at, [64 * KIB] * 4, config), [0] * 4)
+        ctypes.memset(pool.address, 0, pool.size)
+        self.assertEqual(s.batch_get_into(plain, at, [64 * KIB] * 4), [64 * KIB] * 4)
+        self.assertEqual(pool[0 : 64 * KIB], block(9, 64 * KIB))
+        self.assertEqual(s.unregister_buffer(pool.address), 0)
+
+    def test_sglang(self):
+        s = self.store
+        self.assertEqual(s.put("sglang_warmup", bytes(4 * KIB)), 0)
+        self.assertEqual(s.is_exist("sglang_warmup"), 1)
+        self.assertEqual(s.get("sglang_warmup"), bytes(4 * KIB))
+        pages, page = 16, 8 * KIB
+        pool = Memory(2 * pages * page, b"".join(block(i, page) for i in range(2 * pages)))
+        self.assertEqual(s.register_buffer(pool.address, pool.size), 0)
+        keys = [f"{i:064x}_0_{part}" for i in range(pages) for part in "kv"]
+        at = [pool.address + i * page for i in range(len(keys))]
+        self.assertEqual(s.batch_is_exist(keys), [0] * len(keys))
+        groups = ReplicateConfig()
+        groups.group_ids = [k[:64] for k in keys]
+        self.assertEqual(s.batch_put_from(keys, at, [page] * len(keys), groups), [0] * len(keys))
+        self.assertEqual(s.batch_is_exist(keys + ["x"]), [1] * len(keys) + [0])
+        ctypes.memset(pool.address, 0, pool.size)
+        self.assertEqual(s.batch_get_into(keys, at, [page] * len(keys)), [page] * len(keys))
+        self.assertEqual(pool[:], b"".join(block(i, page) for i in range(2 * pages)))
+        self.assertEqual(s.remove_all(), len(keys) + 1)
+
+    def layers(self, put, get):
+        """vLLM's and vllm-ascend's: a block of every layer, anywhere in memory, is one object."""
+        n, layers, piece = 6, 5, 4 * KIB
+        source = Memory(n * layers * piece, b"".join(block(i, piece) for i in range(n * layers)))
+        target = Memory(n * layers * piece)
+        keys = [f"m@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@{i:x}" for i in range(n)]
+        where = [[source.address + (layer * n + i) * piece for layer in range(layers)] for i in range(n)]
+        back = [[target.address + (layer * n + i) * piece for layer in range(layers)] for i in range(n)]
+        sizes = [[piece] * layers] * n
+        self.assertEqual(list(put(keys, where, sizes)), [0] * n)
+        self.assertEqual(list(get(keys, back, sizes)), [layers * piece] * n)
+        self.assertEqual(target[:], source[:])
+        self.assertEqual(list(get(["no"] + keys[1:2], back[:2], sizes[:2])), [MISSING, layers * piece])
+        self.assertEqual(list(get(keys[:1], [back[0][:2]], [sizes[0][:2]])), [INVALID])
+        return keys
+
+    def test_vllm(self):
+        s = self.store
+        config = ReplicateConfig()
+        keys = self.layers(
+            lambda k, a, n: s.batch_put_from_multi_buffers(k, a, n, config),
+            lambda k, a, n: s.batch_get_into_multi_buffers(k, a, n),
+        )
+        self.assertEqual(s.batch_is_exist(keys), [1] * len(keys))
+        replicas = s.batch_get_replica_desc(keys + ["no"])
+        self.assertEqual(sorted(replicas), sorted(keys))
+        for found in replicas.values():
+            self.assertEqual(len(found), 1)
+            self.assertTrue(found[0].is_memory_replica())
+            self.assertFalse(found[0].is_disk_replica() or found[0].is_local_disk_replica())
+            self.assertEqual(found[0].get_memory_descriptor().buffer_descriptor.size, 5 * 4 * KIB)
+        self.assertEqual(s.get_replica_desc("no"), [])
+        s.put("small", b"v")
+        self.assertTrue(s.get_replica_desc("small")[0].is_memory_replica())
+        self.assertEqual(s.remove_all(force=True), len(keys) + 1)
+
+    def test_vllm_ascend(self):
+        s = self.store
+        self.layers(s.batch_put_from_multi_buffers, s.batch_get_into_multi_buffers)
+
+    def test_ranks_race_for_one_key(self):
+        keys = [f"mla@{i}" for i in range(64)]
+        source = Memory(64 * KIB, block(3, 64 * KIB))
+        start, codes = threading.Barrier(4), []
+
+        def rank(store):
+            start.wait()
+            codes.append(store.batch_put_from(keys, [source.address] * 64, [64 * KIB] * 64))
+
+        threads = [threading.Thread(target=rank, args=(self.open(),)) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(codes, [[0] * 64] * 4)
+        wait_until(lambda: self.store.batch_is_exist(keys) == [1] * 64, what="all keys")
+        self.assertEqual(self.store.get_batch(keys), [block(3, 64 * KIB)] * 64)
+
+
+class PoolTest(TarnTest):
+    """Memory that is lent, pools that are full, servers that are gone."""
+
+    open = StoreTest.open
+
+    def serve(self, pool):
+        """A server that ends after the stores."""
+        server = Server(pool)
+        self.addCleanup(server.stop)
+        return server
+
+    def test_lent_memory(self):
+        server = self.serve("0")
+        one = self.open(32 * MIB, server)
+        two = self.open(32 * MIB, server)
+        self.assertNotEqual(one.get_hostname(), two.get_hostname())
+        config = ReplicateConfig()
+        config.preferred_segment = two.get_hostname()
+        for i in range(4):
+            self.assertEqual(one.put(f"k{i}", block(i, MIB), config), 0)
+        found = one.get_replica_desc("k0")
+        self.assertEqual(
+            found[0].get_memory_descriptor().buffer_descriptor.transport_endpoint.split("_")[-1],
+            two.get_hostname().split(":")[1],
+        )
+        self.assertEqual(
+            two.get_replica_desc("k0")[0].get_memory_descriptor().buffer_descriptor.transport_endpoint,
+            two.get_hostname(),
+        )
+        self.assertEqual(one.get("k3"), block(3, MIB))
+        twice = ReplicateConfig()
+        twice.preferred_segments = [one.get_hostname()]
+        self.assertEqual(one.put("own", block(7, MIB), twice), 0)
+        self.assertEqual(one.batch_replica_clear(["k0", "no"]), ["k0"])
+        self.assertEqual(one.batch_replica_clear(["own", "k1"], one.get_hostname()), ["own"])
+        self.assertEqual(two.close(), 0)
+        self.assertEqual([one.get(f"k{i}") for i in range(4)], [b""] * 4, "what was only there went with it")
+        self.assertEqual(one.put("k1", block(1, MIB)), 0)
+        self.assertEqual(one.get("k1"), block(1, MIB))
+
+    def test_same_name_twice(self):
+        server = self.serve("0")
+        stores = [self.open(4 * MIB, server, local_hostname="localhost:17002") for _ in range(2)]
+        self.assertEqual([s.get_hostname() for s in stores], ["localhost:17002"] * 2)
+        self.assertEqual(stores[1].put("k", block(1, 3 * MIB)), 0)
+        self.assertEqual(stores[0].get("k"), block(1, 3 * MIB))
+
+    def test_nothing_to_put_it_into(self):
+        server = self.serve("0")
+        store = self.open(0, server)
+        with self.assertLogs("mooncake", "WARNING"):
+            self.assertEqual(store.put("k", block(1, KIB)), NO_SPACE)
+
+    def test_full_pool_evicts(self):
+        server = self.serve("16mb")
+        store, memory = self.open(0, server), Memory(MIB, block(1, MIB))
+        keys = [f"k{i}" for i in range(64)]
+        for key in keys:
+            self.assertEqual(store.put_from(key, memory.address, MIB), 0)
+        there = sum(store.batch_is_exist(keys))
+        self.assertTrue(4 <= there <= 16, there)
+        self.assertEqual(store.is_exist(keys[-1]), 1)
+        with self.assertLogs("mooncake", "WARNING"):
+            self.assertEqual(store.put("large", bytes(17 * MIB)), NO_SPACE)
+        pinned = ReplicateConfig()
+        pinned.with_hard_pin = True
+        store.remove_all()
+        with self.assertLogs("mooncake", "WARNING"):
+            codes = store.batch_put_from(keys[:20], [memory.address] * 20, [MIB] * 20, pinned)
+        stored = codes.index(NO_SPACE)
+        self.assertTrue(14 <= stored <= 16, codes)
+        self.assertEqual(codes, [0] * stored + [NO_SPACE] * (20 - stored))
+        self.assertEqual(store.batch_is_exist(keys[:20]), [1] * stored + [0] * (20 - stored))
+
+    def test_server_goes_and_comes(self):
+        server = self.serve("16mb")
+        store = MooncakeDistributedStore()
+        url = server.url + "?timeout_ms=20000&retries=1"
+        self.assertEqual(store.setup("localhost", "m", 0, MIB, "tcp", "", url), 0)
+        self.addCleanup(store.close)
+        self.assertEqual(store.put("k", b"v" * 100), 0)
+        server.kill()
+        with self.assertLogs("mooncake", "ERROR"):
+            self.assertEqual(store.health_check(), 2)
+            self.assertIn(store.put("k2", b"v" * 100), (-900, -901))
+            self.assertEqual(store.get("k"), b"")
+            self.assertIn(store.is_exist("k"), (-900, -901))
+            self.assertLess(store.batch_is_exist(["k", "l"])[1], 0)
+            self.assertEqual(store.batch_get_buffer(["k"]), [None])
+        server.start()
+        wait_until(lambda: store.health_check() == 0, what="health")
+        self.assertEqual(store.get("k"), b"", "it was in memory")
+        self.assertEqual(store.put("k", b"w" * 100), 0)
+        self.assertEqual(store.get("k"), b"w" * 100)
+
+    def test_offload(self):
+        server = self.serve("0")
+        folder = tempfile.mkdtemp(prefix="tarn-py-offload.")
+        self.addCleanup(shutil.rmtree, folder)
+        os.environ["MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES"] = str(64 * MIB)
+        self.addCleanup(os.environ.pop, "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES")
+        store = self.open(8 * MIB, server, enable_ssd_offload=True, ssd_offload_path=folder)
+        with tarn.Client(server.url) as client:
+            lines = client.command("SEGMENT", "LIST").split("\n")
+        tiers = [lines[i + 1] for i, line in enumerate(lines[:-1]) if line == "tier"]
+        self.assertEqual(sorted(tiers), ["memory", "ssd"])
+        self.assertEqual(store.put("k", block(1, MIB)), 0)
+        self.assertEqual(store.get("k"), block(1, MIB))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,579 @@
+/* Segments that are not memory: what the data port asks of a reader, and what becomes of that. The reader here is a thread
+ * that holds back, reverses, fails and refuses as a test wants it to; its bytes are a function of their offset. */
+#define SUITE "tcp"
+#include "raw.h"
+
+#define PIECE TRANSPORT_STAGE_PIECE
+#define OTHER ((uint64_t)9) /* a session */
+#define NEVER UINT64_MAX
+
+struct asked {
+    struct asked *next;
+    uint64_t offset, length;
+    void *buffer;
+    void (*done)(void *done_arg, tarn_status status);
+    void *done_arg;
+};
+
+static struct fake {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t news;
+    struct asked *first; /* newest first */
+    bool stop;
+    /* What it is like. Under the lock. */
+    bool inside, newest_first, held;
+    unsigned busy;      /* of so many calls, all but one are answered TARN_EAGAIN */
+    uint64_t hold_at;   /* asked for this byte, it waits while others go on */
+    uint64_t fail_at;   /* the piece that holds this byte comes to nothing */
+    uint64_t refuse_at; /* ... is refused at once */
+    tarn_status failure;
+    /* What it has seen. */
+    unsigned under_way, most, calls, finished;
+    bool odd; /* a buffer or a length that is not as promised */
+} fake;
+
+static uint8_t byte_at(uint64_t offset) {
+    return (uint8_t)(offset * 31 + (offset >> 8) * 7 + (offset >> 20));
+}
+
+static bool holds(uint64_t offset, uint64_t length, uint64_t at) {
+    return at >= offset && at - offset < length;
+}
+
+/* Under the lock, which it lets go: done may call back. */
+static void finish(struct asked *a) {
+    tarn_status status = holds(a->offset, a->length, fake.fail_at) ? fake.failure : TARN_OK;
+    pthread_mutex_unlock(&fake.lock);
+    for (uint64_t i = 0; i < a->length && status == TARN_OK; i++)
+        ((uint8_t *)a->buffer)[i] = byte_at(a->offset + i);
+    pthread_mutex_lock(&fake.lock);
+    fake.under_way--;
+    fake.finished++;
+    pthread_mutex_unlock(&fake.lock);
+    a->done(a->done_arg, status);
+    free(a);
+    pthread_mutex_lock(&fake.lock);
+}
+
+static tarn_status fake_read(void *arg, uint64_t offset, uint64_t length, void *buffer,
+                             void (*done)(void *done_arg, tarn_status status), void *done_arg) {
+    (void)arg;
+    pthread_mutex_lock(&fake.lock);
+    fake.calls++;
+    fake.odd |= (uintptr_t)buffer % 4096 != 0 || length == 0 || length > PIECE;
+    tarn_status status = TARN_OK;
+    if (fake.busy > 1 && fake.calls % fake.busy != 0) status = TARN_EAGAIN;
+    if (holds(offset, length, fake.refuse_at)) status = fake.failure;
+    if (status == TARN_OK) {
+        struct asked *a = malloc(sizeof(*a));
+        *a = (struct asked){fake.first, offset, length, buffer, done, done_arg};
+        fake.under_way++;
+        if (fake.under_way > fake.most) fake.most = fake.under_way;
+        if (fake.inside) {
+            finish(a);
+        } else {
+            fake.first = a;
+            pthread_cond_signal(&fake.news);
+        }
+    }
+    pthread_mutex_unlock(&fake.lock);
+    return status;
+}
+
+static struct asked *take(void) {
+    struct asked **best = NULL;
+    for (struct asked **p = &fake.first; *p != NULL && !fake.held; p = &(*p)->next) {
+        if (holds((*p)->offset, (*p)->length, fake.hold_at)) continue;
+        best = p;
+        if (fake.newest_first) break;
+    }
+    if (best == NULL) return NULL;
+    struct asked *a = *best;
+    *best = a->next;
+    return a;
+}
+
+static void *fake_main(void *arg) {
+    (void)arg;
+    pthread_mutex_lock(&fake.lock);
+    while (!fake.stop || fake.first != NULL) {
+        if (fake.stop) {
+            fake.held = false;
+            fake.hold_at = NEVER;
+        }
+        struct asked *a = take();
+        if (a != NULL)
+            finish(a);
+        else
+            pthread_cond_wait(&fake.news, &fake.lock);
+    }
+    pthread_mutex_unlock(&fake.lock);
+    return NULL;
+}
+
+#define FAKE(statement)                                                                                      \
+    do {                                                                                                     \
+        pthread_mutex_lock(&fake.lock);                                                                      \
+        statement;                                                                                           \
+        pthread_cond_signal(&fake.news);                                                                     \
+        pthread_mutex_unlock(&fake.lock);                                                                    \
+    } while (0)
+
+static unsigned fake_look(const unsigned *what) {
+    pthread_mutex_lock(&fake.lock);
+    unsigned v = *what;
+    pthread_mutex_unlock(&fake.lock);
+    return v;
+}
+
+static void fake_begin(uint64_t size, uint64_t staging) {
+    static const struct host_reader reader = {.read = fake_read};
+    fake = (struct fake){.hold_at = NEVER, .fail_at = NEVER, .refuse_at = NEVER};
+    pthread_mutex_init(&fake.lock, NULL);
+    pthread_cond_init(&fake.news, NULL);
+    begin_reader = &reader;
+    begin_staging = staging;
+    begin(size, false);
+    CHECK_EQ(pthread_create(&fake.thread, NULL, fake_main, NULL), 0);
+}
+
+static void fake_end(void) {
+    CHECK(!fake.odd);
+    FAKE(fake.stop = true);
+    end();
+    pthread_join(fake.thread, NULL);
+    CHECK_EQ(fake.under_way, 0);
+}
+
+static bool staging_is_free(void) {
+    return WORLD_WAIT(world_stats(&w).staging_used == 0);
+}
+
+static bool right(const uint8_t *data, uint64_t offset, uint64_t length) {
+    for (uint64_t i = 0; i < length; i++) {
+        if (data[i] != byte_at(offset + i)) return false;
+    }
+    return true;
+}
+
+static void object_on_disk(struct object *o, uint64_t at, uint64_t size, size_t n, uint64_t session) {
+    object_init_in(o, WORLD_READER, at, size, n, session);
+}
+
+static bool object_right(const struct object *o, const uint8_t *data) {
+    for (size_t i = 0; i < o->n; data += o->x[i++].length) {
+        if (!right(data, o->x[i].offset, o->x[i].length)) return false;
+    }
+    return true;
+}
+
+/* Reads the object and looks at every byte. */
+static tarn_status read_right(struct engine *e, const struct object *o, uint8_t *data) {
+    uint32_t crc;
+    memset(data, 0xee, o->size);
+    tarn_status s = move(e, o, false, data, &crc);
+    if (s != TARN_OK) return s;
+    if (!object_right(o, data) || crc != crc32c(0, data, o->size)) return TARN_ECORRUPT;
+    return TARN_OK;
+}
+
+/* --- bytes --- */
+
+static void all_sizes(void) {
+    static const uint64_t sizes[] = {
+        1, 4095, 4096, 65537, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 4097, 9u << 20, (9u << 20) + 5};
+    static const uint64_t starts[] = {0, 1, 4095, PIECE - 1, PIECE + 64};
+    uint8_t *data = malloc(10u << 20);
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+        for (size_t k = 0; k < ARRAY_LEN(starts); k++) {
+            struct object o;
+            object_on_disk(&o, starts[k], sizes[i], 1 + (i + k) % 4, 1);
+            CHECK_EQ(read_right(engine, &o, data), TARN_OK);
+        }
+    }
+    struct object o; /* a range of it */
+    object_on_disk(&o, 777, 5 * PIECE, 3, 1);
+    struct engine_part parts[8];
+    struct iovec iov = {data, 2 * PIECE + 11};
+    struct engine_op op = {.parts = parts,
+                           .n_parts = object_parts(&o, false, PIECE + 13, iov.iov_len, parts),
+                           .iov = &iov,
+                           .n_iov = 1};
+    CHECK_EQ(engine_run(engine, &op, 1, 0), TARN_OK);
+    CHECK_EQ(op.status, TARN_OK);
+    uint8_t *whole = malloc(o.size);
+    CHECK_EQ(read_right(engine, &o, whole), TARN_OK);
+    CHECK(memcmp(whole + PIECE + 13, data, iov.iov_len) == 0);
+    free(whole);
+    free(data);
+}
+
+TEST(every_byte_comes_whatever_the_order) {
+    for (int how = 0; how < 4; how++) {
+        fake_begin(32u << 20, how == 3 ? PIECE : 0);
+        FAKE((fake.inside = how == 0, fake.newest_first = how == 1, fake.busy = how == 2 ? 3 : 0));
+        all_sizes();
+        struct host_stats s = world_stats(&w);
+        CHECK(s.staged_reads > 50 && s.staged_reads == s.reads);
+        CHECK_EQ(s.staged_bytes, s.bytes_read);
+        CHECK_EQ(s.staged_failures, 0);
+        if (how == 3) CHECK(fake_look(&fake.most) == 1 && s.staging_waits > 0);
+        if (how == 1) CHECK(fake_look(&fake.most) >= 2); /* the disk is ahead of the socket */
+        CHECK(staging_is_free());
+        fake_end();
+    }
+}
+
+TEST(thousands_of_small_ones_in_a_batch) {
+    enum { OPS = 2000 };
+    fake_begin(64u << 20, 0);
+    FAKE(fake.newest_first = true);
+    static struct object o[OPS];
+    static struct engine_part parts[OPS][8];
+    static struct iovec iov[OPS];
+    static struct engine_op ops[OPS];
+    static uint8_t in[OPS][5000];
+    for (int i = 0; i < OPS; i++) { /* every third is in memory */
+        object_init_in(&o[i], i % 3 == 0 ? WORLD_SEGMENT : WORLD_READER,
+                       (uint64_t)i * 16384 + (unsigned)i % 100, 1 + (uint64_t)i * 7 % 5000, 1 + (size_t)i % 2,
+                       1);
+        ops[i] = whole_op(&o[i], false, parts[i], &iov[i], in[i]);
+        memset(in[i], 0xee, sizeof(in[i]));
+    }
+    CHECK_EQ(engine_run(engine, ops, OPS, 0), TARN_OK);
+    for (int i = 0; i < OPS; i++) {
+        CHECK_EQ(ops[i].status, TARN_OK);
+        if (i % 3 != 0) CHECK(object_right(&o[i], in[i]));
+        for (uint64_t k = 0; k < o[i].size && i % 3 == 0; k++) CHECK_EQ(in[i][k], 0);
+    }
+    CHECK(fake_look(&fake.most) > 2); /* small ones overlap, too */
+    fake_end();
+}
+
+/* --- trouble --- */
+
+TEST(what_cannot_be_read_is_refused_and_the_connection_stays) {
+    fake_begin(32u << 20, 0);
+    uint8_t *data = malloc(9u << 20);
+    struct object bad, good;
+    object_on_disk(&bad, 0, 7u << 20, 2,
+                   1); /* not striped: giving up on the rest of it costs no connection */
+    object_on_disk(&good, 20u << 20, 2 * PIECE, 1, 1);
+    static const uint64_t where[] = {0, PIECE + 5, 6u << 20};
+    unsigned failures = 0;
+    CHECK_EQ(read_right(engine, &good, data), TARN_OK);
+    uint64_t connections = world_stats(&w).connections_total;
+    for (size_t i = 0; i < ARRAY_LEN(where); i++) {
+        for (int how = 0; how < 4; how++) {
+            FAKE({
+                fake.failure = how % 2 == 0 ? TARN_EIO : TARN_ENOTFOUND;
+                *(how < 2 ? &fake.fail_at : &fake.refuse_at) = where[i];
+            });
+            CHECK_EQ(read_right(engine, &bad, data), how % 2 == 0 ? TARN_EIO : TARN_ENOTFOUND);
+            FAKE(fake.fail_at = fake.refuse_at = NEVER);
+            CHECK_EQ(read_right(engine, &good, data), TARN_OK);
+            failures++;
+        }
+    }
+    struct host_stats s = world_stats(&w);
+    CHECK(s.staged_failures >= failures);
+    CHECK(s.connections_total <= connections + 4); /* streams of one engine */
+    CHECK_EQ(read_right(engine, &bad, data), TARN_OK);
+    CHECK(staging_is_free());
+    free(data);
+    fake_end();
+}
+
+TEST(one_that_fails_does_not_take_others_along) {
+    enum { OPS = 40 };
+    fake_begin(64u << 20, 0);
+    FAKE((fake.failure = TARN_ENOTFOUND, fake.fail_at = (10u << 20) + 70000,
+          fake.refuse_at = (30u << 20) + 70000));
+    static struct object o[OPS];
+    static struct engine_part parts[OPS][8];
+    static struct iovec iov[OPS];
+    static struct engine_op ops[OPS];
+    static uint8_t in[OPS][100000];
+    for (unsigned i = 0; i < OPS; i++) {
+        object_on_disk(&o[i], (uint64_t)i << 20, 100000, 1, 1);
+        ops[i] = whole_op(&o[i], false, parts[i], &iov[i], in[i]);
+        ops[i].alone = true;
+    }
+    CHECK_EQ(engine_run(engine, ops, OPS, 0), TARN_OK);
+    for (unsigned i = 0; i < OPS; i++) {
+        CHECK_EQ(ops[i].status, i == 10 || i == 30 ? TARN_ENOTFOUND : TARN_OK);
+        if (ops[i].status == TARN_OK) CHECK(object_right(&o[i], in[i]));
+    }
+    CHECK_EQ(world_stats(&w).staged_failures, 2);
+    fake_end();
+}
+
+static struct request staged_request(uint64_t at, uint64_t size, uint64_t id) {
+    struct object o;
+    object_on_disk(&o, at, size, 1, OTHER);
+    return request(&o, false, id);
+}
+
+static int dial_staged(uint64_t at, uint64_t size) {
+    int fd = dial();
+    CHECK_EQ(hello_with(fd, 1, 1, TCP_FEATURE_PIECES).status, TCP_OK);
+    struct request r = staged_request(at, size, 1);
+    put(fd, &r, sizeof(r));
+    return fd;
+}
+
+/* The rest of a reply that may come in pieces; false: a refusal, or not in order. */
+static bool get_pieces(int fd, uint64_t id, uint8_t *data, uint64_t size) {
+    struct tcp_header h;
+    uint64_t at = 0;
+    do {
+        if (!get(fd, &h, sizeof(h)) || h.type != TCP_REPLY || h.request_id != id || h.status != TCP_OK)
+            return false;
+        if (h.payload_length > size - at || !get(fd, data + at, h.payload_length)) return false;
+        at += h.payload_length;
+    } while (h.flags == TCP_FLAG_MORE);
+    return at == size;
+}
+
+TEST(a_closed_connection_leaves_nothing_behind) {
+    fake_begin(32u << 20, 4 * PIECE);
+    FAKE(fake.held = true);
+    int fds[6];
+    for (int i = 0; i < 6; i++) fds[i] = dial_staged((uint64_t)i << 22, 3 * PIECE);
+    CHECK(WORLD_WAIT(fake_look(&fake.under_way) == 4)); /* all there are */
+    for (int i = 0; i < 6; i++) close(fds[i]);
+    CHECK(WORLD_WAIT(world_stats(&w).connections == 0));
+    CHECK_EQ(world_stats(&w).staging_used, 4 * PIECE); /* the disk still writes to them */
+    FAKE(fake.held = false);
+    CHECK(staging_is_free());
+    uint8_t *data = malloc(4u << 20);
+    struct object o;
+    object_on_disk(&o, 5, 4u << 20, 1, 1);
+    CHECK_EQ(read_right(engine, &o, data), TARN_OK);
+    free(data);
+    fake_end();
+}
+
+TEST(a_host_goes_when_its_reader_has_let_go) {
+    fake_begin(32u << 20, 0);
+    FAKE(fake.held = true);
+    int fd = dial_staged(0, 3 * PIECE);
+    CHECK(WORLD_WAIT(fake_look(&fake.under_way) == 3));
+    fds_before++; /* ours */
+    fake_end();   /* the reader goes on when it is told to stop */
+    CHECK_EQ(fake.finished, 3);
+    CHECK(is_closed(fd));
+    close(fd);
+}
+
+TEST(buffers_are_bounded) {
+    fake_begin(64u << 20, 3 * PIECE);
+    FAKE(fake.newest_first = true);
+    int fds[40];
+    uint8_t *data = malloc(3 * PIECE);
+    for (int i = 0; i < 40; i++) fds[i] = dial_staged((uint64_t)i * 4096, 3 * PIECE);
+    for (int i = 0; i < 40; i++) { /* nobody is forgotten */
+        CHECK(get_pieces(fds[i], 1, data, 3 * PIECE));
+        CHECK(right(data, (uint64_t)i * 4096, 3 * PIECE));
+    }
+    CHECK(fake_look(&fake.most) <= 3);
+    CHECK(world_stats(&w).staging_waits > 0);
+    CHECK(staging_is_free());
+    for (int i = 0; i < 40; i++) close(fds[i]);
+    free(data);
+    fake_end();
+}
+
+TEST(who_waits_for_a_disk_costs_nobody_else_anything) {
+    begin_threads = 1;
+    begin_idle_ms = 3000;
+    fake_begin(64u << 20, 0);
+    begin_threads = 2;
+    begin_idle_ms = 0;
+    FAKE(fake.hold_at = 100);
+    int waits = dial_staged(0, 2 * PIECE);
+    CHECK(WORLD_WAIT(fake_look(&fake.finished) == 1)); /* its second piece is there, its first is not */
+    uint8_t *data = malloc(4u << 20);
+    for (int i = 0; i < 20; i++) {
+        struct object o;
+        object_init(&o, 4096, 4096, 1, 1);
+        CHECK_EQ(move(engine, &o, true, data, NULL), TARN_OK);
+        object_on_disk(&o, 8u << 20, 4u << 20, 2, 1);
+        CHECK_EQ(read_right(engine, &o, data), TARN_OK);
+    }
+    usleep(4000000); /* longer than the idle timeout: it is not the peer who is silent */
+    CHECK_EQ(world_stats(&w).timeouts, 0);
+    FAKE(fake.hold_at = NEVER);
+    CHECK(get_pieces(waits, 1, data, 2 * PIECE));
+    CHECK(right(data, 0, 2 * PIECE));
+    close(waits);
+    free(data);
+    fake_end();
+}
+
+TEST(who_does_not_read_does_not_keep_the_buffers) {
+    begin_idle_ms = 1500;
+    fake_begin(64u << 20, 4 * PIECE);
+    begin_idle_ms = 0;
+    int fds[8];
+    uint8_t *data = malloc(4u << 20);
+    for (int i = 0; i < 8; i++) fds[i] = dial_staged(0, 16u << 20);
+    struct object o;
+    object_on_disk(&o, 8u << 20, 4u << 20, 2, 1);
+    for (int i = 0; i < 3; i++) CHECK_EQ(read_right(engine, &o, data), TARN_OK);
+    CHECK(WORLD_WAIT(world_stats(&w).timeouts >= 8));
+    CHECK(staging_is_free());
+    for (int i = 0; i < 8; i++) {
+        CHECK(is_closed(fds[i]));
+        close(fds[i]);
+    }
+    free(data);
+    fake_end();
+}
+
+TEST(replies_keep_the_order_of_requests) {
+    fake_begin(64u << 20, 0);
+    FAKE(fake.newest_first = true);
+    memset(host_segment_base(w.host, WORLD_SEGMENT), 0x55, 4096);
+    int fd = dial();
+    hello_with(fd, 1, 1, TCP_FEATURE_PIECES);
+    struct object mem;
+    object_init(&mem, 0, 4096, 1, OTHER);
+    uint8_t *data = malloc(3 * PIECE);
+    enum { ROUNDS = 60 };
+    for (uint64_t i = 0; i < ROUNDS; i++) {
+        struct request r = i % 3 == 0   ? staged_request(i * 5000, 3 * PIECE - i, i)
+                           : i % 3 == 1 ? request(&mem, false, i)
+                                        : request(&mem, i % 4 == 0, i);
+        if (i == 7) r.part.grant[39] ^= 1;
+        put(fd, &r, sizeof(r));
+        memset(data, 0x55, 4096);
+        if (r.h.type == TCP_WRITE) put(fd, data, 4096);
+    }
+    for (uint64_t i = 0; i < ROUNDS; i++) {
+        uint64_t size = i % 3 == 0 ? 3 * PIECE - i : i % 3 == 2 && i % 4 == 0 ? 0 : 4096;
+        if (i == 7) {
+            struct tcp_header h;
+            CHECK(get(fd, &h, sizeof(h)));
+            CHECK(h.request_id == 7 && h.status == GRANT_BAD_MAC && h.payload_length == 0);
+            continue;
+        }
+        CHECK(get_pieces(fd, i, data, size));
+        if (i % 3 == 0) CHECK(right(data, i * 5000, size));
+        for (uint64_t k = 0; k < size && i % 3 != 0; k++) CHECK_EQ(data[k], 0x55);
+    }
+    close(fd);
+    free(data);
+    fake_end();
+}
+
+/* Parts of memory and of disk in one request, an empty one among them. */
+TEST(mixed_parts) {
+    fake_begin(64u << 20, 0);
+    memset(host_segment_base(w.host, WORLD_SEGMENT), 0x55, 1u << 20);
+    struct {
+        struct tcp_header h;
+        struct tcp_part parts[6];
+    } r = {.h = {.magic = TCP_MAGIC, .version = TCP_VERSION, .type = TCP_READ, .request_id = 3}};
+    r.h.meta_length = sizeof(r.parts);
+    static const uint64_t sizes[6] = {100, 2 * PIECE, 70000, 0, 33, 1};
+    uint8_t *data = malloc(3 * PIECE);
+    for (int i = 0; i < 6; i++) {
+        struct object o;
+        object_init_in(&o, i % 2 == 0 ? WORLD_SEGMENT : WORLD_READER, 8192, sizes[i] + 1, 1, OTHER);
+        r.parts[i] = (struct tcp_part){.extent = o.x[0], .sub_length = sizes[i]};
+        memcpy(r.parts[i].grant, o.grant[0][0], GRANT_SIZE);
+    }
+    int fd = dial();
+    hello_with(fd, 1, 1, TCP_FEATURE_PIECES);
+    put(fd, &r, sizeof(r));
+    uint64_t at = 0;
+    CHECK(get_pieces(fd, 3, data, 100 + 2 * PIECE + 70000 + 33 + 1));
+    for (int i = 0; i < 6; at += sizes[i++]) {
+        if (i % 2 != 0) CHECK(right(data + at, 8192, sizes[i]));
+        for (uint64_t k = 0; k < sizes[i] && i % 2 == 0; k++) CHECK_EQ(data[at + k], 0x55);
+    }
+    close(fd);
+    free(data);
+    fake_end();
+}
+
+/* --- rights --- */
+
+TEST(reading_is_all_one_may) {
+    fake_begin(8u << 20, 0);
+    uint8_t data[4096] = {1};
+    struct object o;
+    object_on_disk(&o, 0, 4096, 1, 1);
+    CHECK_EQ(move(engine, &o, true, data, NULL), TARN_EPERM);
+    CHECK_EQ(world_stats(&w).refused[GRANT_BAD_OP], 1);
+    struct engine *shm = world_engine(&w, ENGINE_SHM, 1);
+    CHECK_EQ(move(shm, &o, false, data, NULL), TARN_EPERM);
+    CHECK(engine_map(shm, WORLD_READER, w.segment_epoch, 0, 4096, false) == NULL);
+    engine_destroy(&shm);
+    struct engine *any = world_engine(&w, ENGINE_AUTO, 1); /* finds its way */
+    CHECK_EQ(read_right(any, &o, data), TARN_OK);
+    engine_destroy(&any);
+    object_on_disk(&o, (8u << 20) - 4096, 8192, 1, 1); /* signed, but not inside */
+    CHECK_EQ(move(engine, &o, false, (uint8_t[8192]){0}, NULL), TARN_EPERM);
+    int fd = dial(); /* one that does not know of pieces */
+    hello(fd, 1, 1);
+    struct request r = staged_request(0, 4096, 1);
+    put(fd, &r, sizeof(r));
+    struct tcp_header h;
+    CHECK(get(fd, &h, sizeof(h)));
+    CHECK_EQ(h.status, TCP_NO_PIECES);
+    close(fd);
+    fake_end();
+}
+
+static void retire_reader(struct world *world) {
+    host_segment_retire(world->host, world->reader_slot, false);
+}
+static tarn_status served;
+static void serve_reader_again(struct world *world) {
+    served = host_segment_serve(world->host, world->reader_slot, WORLD_READER, world->segment_epoch + 1);
+}
+
+TEST(a_retired_reader_is_asked_no_more) {
+    fake_begin(8u << 20, 0);
+    uint8_t data[4096];
+    struct object o;
+    object_on_disk(&o, 0, 4096, 1, 1);
+    CHECK_EQ(read_right(engine, &o, data), TARN_OK);
+    FAKE(fake.held = true);
+    int fd = dial_staged(0, 4 * PIECE);
+    CHECK(WORLD_WAIT(fake_look(&fake.under_way) == 4));
+    world_call(&w, retire_reader);
+    CHECK(is_closed(fd)); /* under its name nothing comes any more */
+    unsigned calls = fake_look(&fake.calls);
+    FAKE(fake.held = false);
+    CHECK_EQ(read_right(engine, &o, data), TARN_ESTALE);
+    CHECK_EQ(fake_look(&fake.calls), calls);
+    for (served = TARN_EAGAIN; served == TARN_EAGAIN;) world_call(&w, serve_reader_again);
+    CHECK_EQ(served, TARN_OK);
+    CHECK_EQ(read_right(engine, &o, data), TARN_ESTALE);
+    world_tell_of(&w, engine, 1, WORLD_READER, w.segment_epoch + 1);
+    o.x[0].segment_epoch++;
+    world_grant(&w, GRANT_READ, 1, &o.x[0], o.grant[0][0]);
+    CHECK_EQ(read_right(engine, &o, data), TARN_OK);
+    close(fd);
+    fake_end();
+}
+
+TEST(a_fence_ends_staged_reads) {
+    fake_begin(8u << 20, 0);
+    FAKE(fake.held = true);
+    int fd = dial_staged(0, 4 * PIECE);
+    CHECK(WORLD_WAIT(fake_look(&fake.under_way) == 4));
+    fence(OTHER);
+    CHECK(WORLD_WAIT(fenced(OTHER)));
+    CHECK(is_closed(fd));
+    FAKE(fake.held = false);
+    CHECK(staging_is_free());
+    close(fd);
+    fake_end();
+}
+
+TEST_MAIN()

@@ -1,0 +1,433 @@
+/* Puts with one and more replicas whose hosts, or whose master, fail in the middle. */
+#include "pool.h"
+
+#define MIB (1u << 20)
+
+static uint32_t last_replicas;
+
+static tarn_status put_item(const char *key, size_t len, unsigned replicas) {
+    char *v = value_of(key, len);
+    tarn_put_options o;
+    tarn_put_options_init(&o);
+    o.replicas = replicas;
+    tarn_item item = {.key = key, .key_len = strlen(key), .buffer = v, .buffer_len = len};
+    tarn_status status = tarn_put_many(client, &item, 1, &o, NULL);
+    free(v);
+    last_replicas = item.replicas;
+    return status != TARN_OK ? status : (tarn_status)item.status;
+}
+
+static bool holds(const char *key, unsigned host, size_t len) {
+    char *v = value_of(key, len);
+    bool same = fake_holds(key, host, v, len);
+    free(v);
+    return same;
+}
+
+TEST(all_replicas_get_the_bytes) {
+    begin("");
+    static const size_t lens[] = {65, 5000, 20000, MIB, 3 * MIB + 17};
+    for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "k%zu", i);
+        CHECK_EQ(put_item(key, lens[i], 3), TARN_OK);
+        CHECK_EQ(last_replicas, 3);
+        for (unsigned h = 0; h < 3; h++) CHECK(holds(key, h, lens[i]));
+        CHECK_EQ(get(key, lens[i]), TARN_OK);
+    }
+    CHECK_EQ(put_item("small", 64, 3), TARN_OK);
+    CHECK_EQ(last_replicas, 0);
+    CHECK_EQ(put_item("empty", 0, 3), TARN_OK);
+    CHECK_EQ(get("small", 64), TARN_OK);
+    CHECK_EQ(get("empty", 0), TARN_OK);
+    CHECK_EQ(fake_count("*FAILED*"), 0);
+    end();
+}
+
+TEST(fewer_hosts_than_replicas) {
+    begin("");
+    fake_epoch(3, UINT32_MAX);
+    fake_epoch(2, UINT32_MAX);
+    CHECK_EQ(put_item("k", 20000, 4), TARN_OK);
+    CHECK_EQ(last_replicas, 2);
+    CHECK_EQ(get("k", 20000), TARN_OK);
+    end();
+}
+
+/* --- one of two fails, and it is certain that nothing more of it arrives ---------------------------------------------------- */
+
+static void one_fails(enum fake_mood mood, unsigned after, size_t len) {
+    begin("piece_bytes=1048576");
+    CHECK_EQ(put_item("first", 5000, 2), TARN_OK); /* connections are up */
+    fake_mood(1, mood, after);
+    CHECK_EQ(put_item("k", len, 2), TARN_OK);
+    CHECK_EQ(last_replicas, 1);
+    CHECK_EQ(fake_replica("k", 0), 0);
+    CHECK_EQ(fake_replica("k", 1), -1);
+    CHECK(holds("k", 0, len));
+    CHECK_EQ(fake_count("MPUTEND 1 k * FAILEDS 2"), 1);
+    CHECK_EQ(fake_count("MPUTREVOKE *"), 0);
+    CHECK_EQ(figures().put_replicas_failed, 1);
+    CHECK_EQ(get("k", len), TARN_OK);
+    CHECK_EQ(fake_open_puts(), 0);
+    end();
+}
+
+TEST(one_of_two_is_dead) {
+    one_fails(FAKE_DEAD, 0, 20000);
+}
+TEST(one_of_two_resets) {
+    one_fails(FAKE_RESET, 0, 20000);
+}
+TEST(one_of_two_resets_midway) {
+    one_fails(FAKE_RESET, 2, 5 * MIB);
+}
+TEST(one_of_two_closes_midway) {
+    one_fails(FAKE_HALF, 2, 5 * MIB);
+}
+TEST(one_of_two_refuses) {
+    one_fails(FAKE_STALE, 0, 20000);
+}
+TEST(one_of_two_never_says_hello) {
+    begin(SOON);
+    fake_mood(1, FAKE_SILENT, 0);
+    CHECK_EQ(put_item("k", 20000, 2), TARN_OK); /* not a byte was sent: it counts as failed, not as lost */
+    CHECK_EQ(last_replicas, 1);
+    CHECK_EQ(fake_count("*INSTEAD*"), 0);
+    end();
+}
+
+TEST(the_next_puts_go_elsewhere) {
+    begin("");
+    fake_mood(1, FAKE_DEAD, 0);
+    CHECK_EQ(put_item("k", 20000, 2), TARN_OK);
+    CHECK_EQ(last_replicas, 1);
+    for (int i = 0; i < 5; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "k%d", i);
+        CHECK_EQ(put_item(key, 20000, 2), TARN_OK);
+        CHECK_EQ(last_replicas, 2);
+        CHECK_EQ(fake_replica(key, 1), 2);
+    }
+    CHECK_EQ(fake_count("MPUTSTART *AVOID n1.0"), 5);
+    end();
+}
+
+/* The server has nothing better: then nobody tries the dead one again so soon. */
+TEST(a_replica_on_a_host_known_to_be_dead_is_not_tried) {
+    begin("");
+    fake_epoch(2, UINT32_MAX);
+    fake_epoch(3, UINT32_MAX);
+    fake_mood(1, FAKE_DEAD, 0);
+    CHECK_EQ(put_item("k", 20000, 2), TARN_OK);
+    fake_mood(1, FAKE_WELL, 0);
+    for (int i = 0; i < 5; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "k%d", i);
+        CHECK_EQ(put_item(key, 20000, 2), TARN_OK);
+        CHECK_EQ(last_replicas, 1);
+    }
+    CHECK_EQ(fake_writes(1), 0);
+    end();
+}
+
+TEST(a_batch_names_its_failures_in_one_request) {
+    begin("");
+    enum { N = 30, LEN = 20000 };
+    static char keys[N][16], *values[N];
+    tarn_item items[N];
+    memset(items, 0, sizeof(items));
+    for (int i = 0; i < N; i++) {
+        snprintf(keys[i], sizeof(keys[i]), "k%d", i);
+        values[i] = value_of(keys[i], LEN);
+        items[i] =
+            (tarn_item){.key = keys[i], .key_len = strlen(keys[i]), .buffer = values[i], .buffer_len = LEN};
+    }
+    tarn_put_options o;
+    tarn_put_options_init(&o);
+    o.replicas = 2;
+    fake_mood(1, FAKE_RESET, 4);
+    size_t failed = 1;
+    CHECK_EQ(tarn_put_many(client, items, N, &o, &failed), TARN_OK);
+    CHECK_EQ(failed, 0);
+    CHECK_EQ(fake_count("MPUTEND *"), 1);
+    CHECK_EQ(fake_count("PUTEND *"), 0);
+    for (int i = 0; i < N; i++) {
+        CHECK(fake_holds(keys[i], 0, values[i], LEN));
+        CHECK_EQ(items[i].replicas, fake_replica(keys[i], 1) < 0 ? 1 : 2);
+        free(values[i]);
+    }
+    end();
+}
+
+/* --- the only one fails -------------------------------------------------------------------------------------------------------- */
+
+static void moves_on(enum fake_mood mood, unsigned after, size_t len) {
+    begin("piece_bytes=1048576");
+    CHECK_EQ(put_item("first", 5000, 1), TARN_OK);
+    fake_mood(0, mood, after);
+    CHECK_EQ(put_item("k", len, 1), TARN_OK);
+    CHECK_EQ(fake_replica("k", 0), 1);
+    CHECK(holds("k", 1, len));
+    CHECK_EQ(fake_count("MPUTREVOKE 1 k 2"), 1);
+    CHECK_EQ(fake_open_puts(), 0);
+    end();
+}
+
+TEST(a_dead_host_is_avoided) {
+    moves_on(FAKE_DEAD, 0, 20000);
+}
+TEST(a_host_that_dies_midway_is_avoided) {
+    moves_on(FAKE_RESET, 2, 5 * MIB);
+}
+TEST(a_host_that_refuses_is_avoided) {
+    moves_on(FAKE_STALE, 0, 20000);
+}
+TEST(there_is_only_one_and_it_refuses) {
+    begin("");
+    for (unsigned h = 1; h < FAKE_HOSTS; h++) fake_epoch(h, UINT32_MAX);
+    fake_mood(0, FAKE_STALE, 0);
+    CHECK_EQ(put_item("k", 20000, 1), TARN_ESTALE);
+    catch_up();
+    CHECK_EQ(fake_count("MPUTSTART *"), 4);
+    CHECK_EQ(fake_count("MPUTREVOKE *"), 4);
+    CHECK_EQ(fake_open_puts(), 0);
+    end();
+}
+
+TEST(a_session_that_a_host_has_cut_off) {
+    begin("");
+    for (unsigned h = 1; h < FAKE_HOSTS; h++) fake_epoch(h, UINT32_MAX);
+    fake_mood(0, FAKE_FENCED, 0);
+    CHECK_EQ(put_item("k", 20000, 1), TARN_OK);
+    CHECK_EQ(put_item("k2", 20000, 1), TARN_OK);
+    CHECK_EQ(figures().reconnects, 1);
+    CHECK_EQ(fake_count("MPUTREVOKE 1 k 1"), 1);
+    CHECK_EQ(fake_open_puts(), 0);
+    end();
+}
+
+TEST(three_of_four_are_dead) {
+    begin("");
+    for (unsigned h = 0; h < 3; h++) fake_mood(h, FAKE_DEAD, 0);
+    CHECK_EQ(put_item("k", 20000, 1), TARN_OK);
+    CHECK_EQ(fake_replica("k", 0), 3);
+    end();
+}
+
+TEST(all_are_dead) {
+    begin("");
+    for (unsigned h = 0; h < FAKE_HOSTS; h++) fake_mood(h, FAKE_DEAD, 0);
+    CHECK_EQ(put_item("k", 20000, 2), TARN_ECLOSED);
+    catch_up();
+    CHECK_EQ(fake_open_puts(), 0);
+    CHECK(!fake_exists("k"));
+    fake_mood(2, FAKE_WELL, 0);
+    CHECK_EQ(put_item("k", 20000, 1), TARN_OK);
+    end();
+}
+
+/* --- bytes that may still be on their way ------------------------------------------------------------------------------------------ */
+
+/* The put starts over under a new session, and what arrives late does no harm. */
+static void silent_midway(unsigned replicas, size_t len) {
+    begin("piece_bytes=1048576&" SOON);
+    CHECK_EQ(put_item("first", 5000, replicas), TARN_OK);
+    fake_mood(0, FAKE_SILENT, len > MIB ? 2 : 0);
+    CHECK_EQ(put_item("k", len, replicas), TARN_OK);
+    CHECK_EQ(fake_count("PUTSTART k *AVOID n0.0 INSTEAD 2"), 1);
+    CHECK_EQ(fake_count("*PUTREVOKE *"), 0);
+    CHECK_EQ(fake_count("MPUTEND 1 k 2 *"), 0);
+    CHECK_EQ(fake_count("MPUTEND 1 k 3 *"), 1);
+    CHECK_EQ(figures().put_restarts, 1);
+    CHECK_EQ(figures().reconnects, 1);
+    CHECK_EQ(last_replicas, replicas);
+    CHECK_EQ(fake_replica("k", 0), 1);
+    CHECK_EQ(fake_open_puts(), 0);
+    fake_mood(0, FAKE_WELL, 0); /* it reads what was sent to it, and finds the connection closed */
+    for (unsigned r = 0; r < replicas; r++) CHECK(holds("k", 1 + r, len));
+    CHECK_EQ(get("k", len), TARN_OK);
+    end();
+}
+
+TEST(a_host_that_falls_silent) {
+    silent_midway(1, 20000);
+}
+TEST(a_host_that_falls_silent_in_a_large_value) {
+    silent_midway(1, 5 * MIB);
+}
+TEST(one_of_two_that_falls_silent) {
+    silent_midway(2, 5 * MIB);
+}
+
+TEST(a_server_that_does_not_let_us_start_over) {
+    begin(SOON);
+    CHECK_EQ(put_item("first", 5000, 1), TARN_OK);
+    fake_mood(0, FAKE_SILENT, 0);
+    fake_script("PUTSTART", 0, FAKE_SAY, "-PUTBUSY by yourself\r\n");
+    CHECK_EQ(put_item("k", 20000, 1), TARN_ETIMEOUT);
+    CHECK_EQ(fake_count("*PUTREVOKE *"), 0);
+    end();
+}
+
+TEST(with_no_retries_nobody_starts_over) {
+    begin("retries=0&timeout_ms=3000");
+    CHECK_EQ(put_item("first", 5000, 1), TARN_OK);
+    fake_mood(0, FAKE_SILENT, 0);
+    CHECK_EQ(put_item("k", 20000, 1), TARN_ETIMEOUT);
+    CHECK_EQ(fake_count("*PUTREVOKE *"), 0);
+    CHECK_EQ(fake_count("*INSTEAD*"), 0);
+    end();
+}
+
+/* A batch in which some go to a silent host: the others are not delayed to their death. */
+TEST(a_batch_with_a_silent_host) {
+    begin(SOON);
+    CHECK_EQ(put_item("first", 5000, 2), TARN_OK);
+    enum { N = 10, LEN = 20000 };
+    static char keys[N][16], *values[N];
+    tarn_item items[N];
+    memset(items, 0, sizeof(items));
+    for (int i = 0; i < N; i++) {
+        snprintf(keys[i], sizeof(keys[i]), "k%d", i);
+        values[i] = value_of(keys[i], LEN);
+        items[i] =
+            (tarn_item){.key = keys[i], .key_len = strlen(keys[i]), .buffer = values[i], .buffer_len = LEN};
+    }
+    tarn_put_options o;
+    tarn_put_options_init(&o);
+    o.replicas = 2;
+    fake_mood(1, FAKE_SILENT, 4);
+    size_t failed = 1;
+    CHECK_EQ(tarn_put_many(client, items, N, &o, &failed), TARN_OK);
+    CHECK_EQ(failed, 0);
+    CHECK_EQ(fake_count("MPUTEND 4 *"), 1);
+    CHECK_EQ(fake_count("PUTSTART *INSTEAD*"), 6);
+    for (int i = 0; i < N; i++) {
+        CHECK(fake_holds(keys[i], 0, values[i], LEN));
+        CHECK_EQ(items[i].replicas, 2);
+        free(values[i]);
+    }
+    CHECK_EQ(fake_open_puts(), 0);
+    end();
+}
+
+/* A key that a batch has twice: the second waits for the end of the first, however often that has to be tried. */
+static void twice(enum fake_mood mood, const char *again) {
+    begin(SOON);
+    CHECK_EQ(put_item("first", 5000, 1), TARN_OK);
+    char *value = value_of("k", 20000);
+    tarn_item items[2];
+    memset(items, 0, sizeof(items));
+    for (int i = 0; i < 2; i++)
+        items[i] = (tarn_item){.key = "k", .key_len = 1, .buffer = value, .buffer_len = 20000};
+    fake_mood(0, mood, 0);
+    size_t failed = 0;
+    CHECK_EQ(tarn_put_many(client, items, 2, NULL, &failed), TARN_OK);
+    CHECK_EQ(items[0].status, TARN_OK);
+    CHECK_EQ(items[1].status, TARN_EEXISTS);
+    CHECK_EQ(fake_count(again), 1);
+    CHECK(fake_holds("k", 1, value, 20000));
+    CHECK_EQ(fake_open_puts(), 0);
+    free(value);
+    end();
+}
+
+TEST(a_key_twice_and_a_silent_host) {
+    twice(FAKE_SILENT, "PUTSTART k *INSTEAD 2");
+}
+TEST(a_key_twice_and_a_dead_host) {
+    twice(FAKE_DEAD, "MPUTREVOKE 1 k 2");
+}
+
+/* --- the control connection -------------------------------------------------------------------------------------------------------------- */
+
+TEST(the_connection_breaks_before_the_end) {
+    begin("");
+    fake_script("MPUTEND", 0, FAKE_DROP, NULL);
+    CHECK_EQ(put_item("k", 20000, 2), TARN_OK);
+    CHECK_EQ(fake_count("MPUTEND 1 k 1 *"), 2); /* the same token */
+    CHECK_EQ(fake_count("MPUTSTART *"), 1);
+    end();
+}
+
+TEST(the_connection_breaks_after_the_end) {
+    begin("");
+    fake_script("MPUTEND", 0, FAKE_UNSAID, NULL);
+    CHECK_EQ(put_item("k", 20000, 2), TARN_OK);
+    CHECK_EQ(fake_count("MPUTSTART *"), 1);
+    CHECK(fake_exists("k"));
+    end();
+}
+
+TEST(the_connection_breaks_with_failures_to_tell) {
+    begin("");
+    fake_mood(1, FAKE_DEAD, 0);
+    fake_script("MPUTEND", 0, FAKE_CUT, NULL);
+    CHECK_EQ(put_item("k", 20000, 2), TARN_OK);
+    CHECK_EQ(fake_count("MPUTEND 1 k 1 * FAILEDS 2"), 2);
+    CHECK_EQ(last_replicas, 1);
+    end();
+}
+
+TEST(the_token_is_not_known_any_more) {
+    begin("");
+    fake_script("MPUTEND", 0, FAKE_SAY, "*1\r\n-BADTOKEN what\r\n");
+    CHECK_EQ(put_item("k", 20000, 1), TARN_EBUSY); /* this fake still has the first one open */
+    end();
+    begin("");
+    fake_script("MPUTEND", 0, FAKE_SAY, "*1\r\n-STALE no replica is left\r\n");
+    fake_script("MPUTSTART", 1, FAKE_SAY, "*1\r\n*-1\r\n");
+    CHECK_EQ(put_item("k", 20000, 1), TARN_EEXISTS); /* it was asked again */
+    CHECK_EQ(fake_count("MPUTSTART *"), 2);
+    end();
+}
+
+TEST(answers_that_make_no_sense) {
+    static const char *const bad[] = {
+        ":7\r\n",
+        "*2\r\n$-1\r\n$-1\r\n",
+        "*1\r\n*1\r\n:7\r\n",
+        "*1\r\n*2\r\n:7\r\n*0\r\n",
+        "*1\r\n*2\r\n:7\r\n*1\r\n*2\r\n$3\r\nssd\r\n*0\r\n",
+        "*1\r\n*2\r\n:7\r\n*1\r\n*2\r\n$6\r\nmemory\r\n*1\r\n*5\r\n:1\r\n:7\r\n:0\r\n:19999\r\n$3\r\nabc\r\n",
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        begin("");
+        fake_script("MPUTSTART", 0, FAKE_SAY, bad[i]);
+        CHECK_EQ(put_item("k", 20000, 1), TARN_EPROTO);
+        CHECK_EQ(put_item("k", 20000, 1), TARN_OK);
+        end();
+    }
+}
+
+TEST(segments_that_nobody_knows) {
+    begin("");
+    fake_script("SEGMENT", 1, FAKE_SAY, "-NOSEGMENT none\r\n"); /* of the second replica */
+    CHECK_EQ(put_item("k", 20000, 2), TARN_OK);
+    CHECK_EQ(fake_count("MPUTEND * FAILEDS 2"), 1);
+    fake_script("SEGMENT", 0, FAKE_DROP, NULL);
+    CHECK_EQ(put_item("k2", 20000, 2), TARN_OK);
+    end();
+}
+
+/* In place is for one replica in reach; others go through private memory. */
+TEST(a_writer_with_two_replicas) {
+    begin("");
+    tarn_put_options o;
+    tarn_put_options_init(&o);
+    o.replicas = 2;
+    tarn_writer *w = NULL;
+    CHECK_EQ(tarn_writer_open(client, "k", 1, 20000, &o, &w), TARN_OK);
+    CHECK_EQ(tarn_writer_in_place(w), 0);
+    char *v = value_of("k", 20000);
+    memcpy(tarn_writer_data(w), v, 20000);
+    free(v);
+    fake_mood(1, FAKE_DEAD, 0);
+    CHECK_EQ(tarn_writer_commit(&w), TARN_OK);
+    CHECK(holds("k", 0, 20000));
+    CHECK_EQ(get("k", 20000), TARN_OK);
+    end();
+}
+
+TEST_MAIN()

@@ -1,0 +1,578 @@
+/* The ssd tier as its owner sees it. */
+#include "ssd_util.h"
+
+#include "pool/ssd_format.h"
+#include "pool/ssd_io.h"
+
+static const uint64_t sizes[] = {0,     1,     63,      64,      65,  4095,    4096,        4097,
+                                 12345, 65536, 1000003, MIB - 1, MIB, MIB + 1, 3 * MIB + 77};
+
+static void put_sizes(struct tier *t, uint64_t *offsets) {
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) CHECK_EQ(put(t, i, 7 + i, sizes[i], &offsets[i]), TARN_OK);
+}
+
+static void check_sizes(struct tier *t, const uint64_t *offsets) {
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) CHECK(holds(t, offsets[i], i, 7 + i, sizes[i]));
+}
+
+static void round_trip(bool direct) {
+    fresh_dir();
+    struct tier_config c = config(64 * MIB);
+    c.direct = direct;
+    struct tier *t = open_tier(&c);
+    CHECK_STR(tier_get_info(t)->kind, "ssd");
+    CHECK(!tier_get_info(t)->recovered);
+    if (!direct) CHECK(!tier_get_info(t)->direct);
+    uint64_t offsets[ARRAY_LEN(sizes)];
+    put_sizes(t, offsets);
+    check_sizes(t, offsets);
+    struct tier_stats stats;
+    tier_get_stats(t, &stats);
+    CHECK_EQ(stats.entries, ARRAY_LEN(sizes));
+    CHECK_EQ(stats.puts, ARRAY_LEN(sizes));
+    CHECK_EQ(stats.queued_bytes, 0);
+    uint8_t content[TIER_CONTENT_SIZE];
+    memcpy(content, tier_get_info(t)->content, sizeof(content));
+    t = reopen(t, &c);
+    CHECK(tier_get_info(t)->recovered);
+    CHECK(memcmp(content, tier_get_info(t)->content, sizeof(content)) == 0);
+    check_sizes(t, offsets);
+    struct list l = list_tier(t);
+    CHECK_EQ(l.n, ARRAY_LEN(sizes));
+    for (size_t i = 0; i < l.n; i++) {
+        const struct listed *e = list_find(&l, i);
+        CHECK(e != NULL && e->offset == offsets[i] && e->size == sizes[i] && e->version == 7 + i);
+        CHECK_EQ(e->n_crcs, sizes[i] > MIB ? (sizes[i] + MIB - 1) / MIB : 0);
+        char *v = make_value(sizes[i], i, 7 + i);
+        CHECK_EQ(e->crc, crc32c(0, v, sizes[i]));
+        uint32_t crcs[8] = {0};
+        for (size_t p = 0; p < e->n_crcs; p++) {
+            uint64_t left = sizes[i] - p * MIB;
+            crcs[p] = crc32c(0, v + p * MIB, left < MIB ? left : MIB);
+        }
+        CHECK_EQ(e->crcs_crc, crc32c(0, crcs, e->n_crcs * sizeof(uint32_t)));
+        free(v);
+    }
+    free(l.items);
+    tier_close(&t);
+    CHECK(t == NULL);
+}
+
+TEST(values_of_all_sizes_come_back_also_after_a_restart) {
+    round_trip(true);
+}
+TEST(the_same_without_o_direct) {
+    round_trip(false);
+}
+TEST(the_same_without_io_uring) {
+    ssd_io_forbid_uring(true);
+    round_trip(true);
+    ssd_io_forbid_uring(false);
+}
+
+static struct {
+    struct rng rng;
+    unsigned long calls;
+} shorten;
+static int fault_short(void *arg, bool write, uint64_t offset, size_t *length) {
+    (void)arg, (void)write, (void)offset;
+    shorten.calls++;
+    /* O_DIRECT moves whole blocks. */
+    if (*length > 4096 && rng_below(&shorten.rng, 2))
+        *length = 4096 * (1 + rng_below(&shorten.rng, *length / 4096));
+    return 0;
+}
+TEST(short_transfers_are_continued) {
+    rng_seed(&shorten.rng, 5);
+    ssd_io_set_fault(fault_short, NULL);
+    round_trip(true);
+    ssd_io_set_fault(NULL, NULL);
+    CHECK(shorten.calls > 0);
+}
+
+TEST(any_range_into_any_buffer) {
+    fresh_dir();
+    struct tier_config c = config(16 * MIB);
+    struct tier *t = open_tier(&c);
+    uint64_t size = 3 * MIB + 12345, offset;
+    CHECK_EQ(put(t, 1, 1, size, &offset), TARN_OK);
+    CHECK_EQ(offset % 4096, 0);
+    char *value = make_value(size, 1, 1);
+    char *buffer = NULL;
+    CHECK_EQ(posix_memalign((void **)&buffer, 4096, size + 8192), 0);
+    struct rng r;
+    rng_seed(&r, 11);
+    for (int i = 0; i < 400; i++) {
+        uint64_t from = rng_below(&r, size),
+                 length = rng_below(&r, rng_below(&r, 2) ? size - from + 1 : 10000);
+        if (length > size - from) length = size - from;
+        uint64_t shift = rng_below(&r, 3) == 0 ? 0 : rng_below(&r, 2) ? from % 4096 : rng_below(&r, 4096);
+        if (rng_below(&r, 4) == 0) from &= ~4095ull;
+        memset(buffer, 0x5a, size + 8192);
+        CHECK_EQ(read_range(t, offset + from, length, buffer + shift), TARN_OK);
+        CHECK(memcmp(buffer + shift, value + from, length) == 0);
+        CHECK(buffer[shift + length] == 0x5a);
+        if (shift > 0) CHECK(buffer[shift - 1] == 0x5a);
+    }
+    CHECK_EQ(read_range(t, offset + 1, size, buffer), TARN_ENOTFOUND);
+    CHECK_EQ(read_range(t, offset + size, 1, buffer), TARN_ENOTFOUND);
+    CHECK_EQ(read_range(t, 0, 1, buffer), TARN_ENOTFOUND);
+    CHECK_EQ(read_range(t, 4096, 1, buffer), TARN_ENOTFOUND);
+    CHECK_EQ(read_range(t, 1ull << 60, 1, buffer), TARN_ENOTFOUND);
+    CHECK_EQ(read_range(t, offset, UINT64_MAX, buffer), TARN_ENOTFOUND);
+    free(buffer);
+    free(value);
+    tier_close(&t);
+}
+
+TEST(arguments_that_make_no_sense) {
+    fresh_dir();
+    struct tier *t = NULL;
+    const char *why = NULL;
+    struct tier_config c = config(2 * MIB);
+    CHECK_EQ(tier_open("ssd", &c, &t, &why), TARN_EINVAL);
+    CHECK(why != NULL);
+    c = config(64 * MIB);
+    CHECK_EQ(tier_open("tape", &c, &t, &why), TARN_EINVAL);
+    c.high_watermark = 1.5;
+    CHECK_EQ(tier_open("ssd", &c, &t, &why), TARN_EINVAL);
+    c = config(64 * MIB);
+    c.path = "";
+    CHECK_EQ(tier_open("ssd", &c, &t, &why), TARN_EINVAL);
+    c.path = "/nonexistent/tarn.ssd";
+    CHECK_EQ(tier_open("ssd", &c, &t, &why), TARN_EIO);
+    c.path = "/dev/null";
+    CHECK_EQ(tier_open("ssd", &c, &t, &why), TARN_EINVAL);
+    c = config(64 * MIB);
+    t = open_tier(&c);
+    struct waiter w;
+    waiter_init(&w);
+    char big_key[1025];
+    memset(big_key, 'k', sizeof(big_key));
+    struct iovec iov = {big_key, 10};
+    struct tier_item item = {.key = span_of(big_key, 1025), .version = 1, .size = 10};
+    CHECK_EQ(tier_put(t, &item, false, &iov, 1, on_put, &w), TARN_EINVAL);
+    item.key.len = 0;
+    CHECK_EQ(tier_put(t, &item, false, &iov, 1, on_put, &w), TARN_EINVAL);
+    item.key.len = 1024;
+    waiter_add(&w);
+    CHECK_EQ(tier_put(t, &item, false, &iov, 1, on_put, &w), TARN_OK);
+    CHECK_EQ(waiter_wait(&w), TARN_OK);
+    CHECK_EQ(item.crc, crc32c(0, big_key, 10));
+    iov.iov_len = item.size = tier_get_info(t)->value_max + 1;
+    CHECK_EQ(tier_put(t, &item, false, &iov, 1, on_put, &w), TARN_ENOSPACE);
+    tier_close(&t);
+}
+
+TEST(bytes_that_changed_do_not_get_to_disk) {
+    fresh_dir();
+    struct tier_config c = config(64 * MIB);
+    struct tier *t = open_tier(&c);
+    struct waiter w;
+    waiter_init(&w);
+    char value[5000];
+    fill_value(value, sizeof(value), 1, 1);
+    struct iovec iov = {value, sizeof(value)};
+    struct tier_item item = {
+        .key = SPAN("key-1"), .version = 1, .size = sizeof(value), .crc = crc32c(0, value, 5000) ^ 1};
+    CHECK_EQ(put_start(t, 2, 1, 777, &w), TARN_OK);
+    CHECK_EQ(tier_put(t, &item, true, &iov, 1, on_put, &w), TARN_ECORRUPT);
+    CHECK_EQ(put_start(t, 3, 1, 777, &w), TARN_OK);
+    CHECK_EQ(waiter_wait(&w), TARN_OK);
+    t = reopen(t, &c);
+    struct list l = list_tier(t);
+    CHECK_EQ(l.n, 2);
+    CHECK(list_find(&l, 1) == NULL);
+    CHECK_EQ(count_wrong(t, &l), 0);
+    free(l.items);
+    tier_close(&t);
+}
+
+/* --- values larger than a region, larger than the queue --- */
+
+TEST(large_values_take_several_regions) {
+    fresh_dir();
+    struct tier_config c = config(96 * MIB);
+    c.queue_bytes = 8 * MIB;
+    struct tier *t = open_tier(&c);
+    CHECK_EQ(tier_get_info(t)->copy_max, 2 * MIB);
+    static const uint64_t large[] = {2 * MIB, 2 * MIB + 1, 5 * MIB + 4095, 11 * MIB, 30 * MIB + 17};
+    uint64_t offsets[2 * ARRAY_LEN(large)];
+    for (size_t i = 0; i < ARRAY_LEN(large); i++) {
+        CHECK_EQ(put(t, i, 1, large[i], &offsets[2 * i]), TARN_OK);
+        CHECK_EQ(put(t, 100 + i, 1, 1000, &offsets[2 * i + 1]), TARN_OK);
+    }
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 0; i < ARRAY_LEN(large); i++) {
+            CHECK(holds(t, offsets[2 * i], i, 1, large[i]));
+            CHECK(holds(t, offsets[2 * i + 1], 100 + i, 1, 1000));
+        }
+        t = reopen(t, &c);
+    }
+    struct list l = list_tier(t);
+    CHECK_EQ(l.n, 2 * ARRAY_LEN(large));
+    for (size_t i = 0; i < ARRAY_LEN(large); i++) {
+        const struct listed *e = list_find(&l, i);
+        char *v = make_value(large[i], i, 1);
+        CHECK_EQ(e->crc, crc32c(0, v, large[i]));
+        CHECK_EQ(e->n_crcs, (large[i] + MIB - 1) / MIB);
+        free(v);
+    }
+    free(l.items);
+    tier_close(&t);
+}
+
+TEST(a_large_value_that_changed_is_left_out_and_the_log_goes_on) {
+    fresh_dir();
+    struct tier_config c = config(64 * MIB);
+    c.queue_bytes = 4 * MIB;
+    struct tier *t = open_tier(&c);
+    uint64_t size = 5 * MIB;
+    char *value = make_value(size, 1, 1);
+    struct iovec iov = {value, size};
+    struct tier_item item = {.key = SPAN("key-1"), .version = 1, .size = size, .crc = crc32c(0, value, size)};
+    struct waiter w;
+    for (int i = 0; i < 3; i++) {
+        waiter_init(&w);
+        waiter_add(&w);
+        if (i == 1) value[3 * MIB] ^= 1;
+        if (i == 2) item.crc = 0;
+        CHECK_EQ(tier_put(t, &item, i < 2, &iov, 1, on_put, &w), TARN_OK);
+        CHECK_EQ(waiter_wait(&w), i == 1 ? TARN_ECORRUPT : TARN_OK);
+        CHECK_EQ(item.crc, i < 2 ? item.crc : crc32c(0, value, size));
+        CHECK_EQ(put(t, 10 + (uint64_t)i, 1, 5000, NULL), TARN_OK);
+    }
+    t = reopen(t, &c);
+    struct list l = list_tier(t);
+    CHECK_EQ(l.n, 5);
+    free(l.items);
+    free(value);
+    tier_close(&t);
+}
+
+/* --- dropping and renaming --- */
+
+TEST(what_was_dropped_stays_dropped) {
+    fresh_dir();
+    struct tier_config c = config(64 * MIB);
+    struct tier *t = open_tier(&c);
+    uint64_t offsets[50];
+    for (uint64_t i = 0; i < 50; i++) CHECK_EQ(put(t, i, i + 1, 100 * i, &offsets[i]), TARN_OK);
+    for (uint64_t i = 0; i < 50; i += 2) {
+        tier_drop(t, offsets[i], i + 2); /* another version: not this one */
+        tier_drop(t, offsets[i] + 1, i + 1);
+        tier_drop(t, offsets[i], i + 1);
+        tier_drop(t, offsets[i], i + 1);
+    }
+    struct tier_stats stats;
+    tier_get_stats(t, &stats);
+    CHECK_EQ(stats.dropped, 25);
+    CHECK_EQ(stats.entries, 25);
+    CHECK(holds(t, offsets[2], 2, 3, 200)); /* somebody may still read it */
+    for (int round = 0; round < 3; round++) {
+        struct list l = list_tier(t);
+        CHECK_EQ(l.n, 25);
+        for (uint64_t i = 0; i < 50; i++) CHECK_EQ(list_find(&l, i) != NULL, i % 2 == 1);
+        CHECK_EQ(count_wrong(t, &l), 0);
+        free(l.items);
+        t = reopen(t, &c);
+    }
+    tier_close(&t);
+}
+
+TEST(another_version_after_an_offer) {
+    fresh_dir();
+    struct tier_config c = config(64 * MIB);
+    struct tier *t = open_tier(&c);
+    uint64_t a, b;
+    CHECK_EQ(put(t, 1, 5, 1000, &a), TARN_OK);
+    CHECK_EQ(put(t, 2, 6, 1000, &b), TARN_OK);
+    CHECK_EQ(tier_rename(t, a, 50), TARN_OK);
+    CHECK_EQ(tier_rename(t, a, 51), TARN_OK);
+    CHECK_EQ(tier_rename(t, b, 60), TARN_OK);
+    CHECK_EQ(tier_rename(t, a + 64, 60), TARN_ENOTFOUND);
+    tier_drop(t, b, 6);
+    t = reopen(t, &c);
+    struct list l = list_tier(t);
+    CHECK_EQ(l.n, 2);
+    CHECK_EQ(list_find(&l, 1)->version, 51);
+    CHECK_EQ(list_find(&l, 2)->version, 60);
+    free(l.items);
+    tier_drop(t, b, 60);
+    CHECK_EQ(tier_rename(t, b, 61), TARN_ENOTFOUND);
+    t = reopen(t, &c);
+    l = list_tier(t);
+    CHECK_EQ(l.n, 1);
+    free(l.items);
+    tier_close(&t);
+}
+
+TEST(another_name_for_the_content) {
+    fresh_dir();
+    struct tier_config c = config(64 * MIB);
+    struct tier *t = open_tier(&c);
+    uint64_t a;
+    uint8_t before[TIER_CONTENT_SIZE], after[TIER_CONTENT_SIZE];
+    CHECK_EQ(put(t, 1, 5, 1000, &a), TARN_OK);
+    memcpy(before, tier_get_info(t)->content, sizeof(before));
+    t = reopen(t, &c);
+    CHECK(memcmp(tier_get_info(t)->content, before, sizeof(before)) == 0);
+    CHECK_EQ(tier_renew(t), TARN_OK);
+    memcpy(after, tier_get_info(t)->content, sizeof(after));
+    CHECK(memcmp(after, before, sizeof(before)) != 0);
+    t = reopen(t, &c);
+    CHECK(memcmp(tier_get_info(t)->content, after, sizeof(after)) == 0);
+    struct list l = list_tier(t);
+    CHECK_EQ(l.n, 1);
+    free(l.items);
+    tier_close(&t);
+}
+
+/* --- eviction --- */
+
+TEST(eviction_gives_back_what_nobody_reads_any_more) {
+    fresh_dir();
+    struct tier_config c = config(16 * MIB);
+    struct tier *t = open_tier(&c);
+    uint64_t first;
+    CHECK_EQ(put(t, 0, 1, 100000, &first), TARN_OK);
+    size_t n = fill(t, 1, 100000) + 1;
+    CHECK(n > 100);
+    CHECK_EQ(put(t, 10000, 1, 100000, NULL), TARN_EAGAIN);
+    struct tier_stats stats;
+    tier_get_stats(t, &stats);
+    CHECK(stats.put_refused >= 2);
+    CHECK_EQ(stats.entries, n);
+    struct list gone = {0};
+    uint64_t tickets[64];
+    size_t n_tickets = 0;
+    while ((tickets[n_tickets] = tier_poll_evict(t, list_add, &gone)) != 0) n_tickets++;
+    CHECK(n_tickets > 0 && gone.n > 0 && gone.n < n / 2);
+    CHECK_EQ(gone.items[0].id, 0); /* nothing was read: the oldest */
+    CHECK(holds(t, first, 0, 1, 100000));
+    CHECK_EQ(put(t, 10000, 1, 100000, NULL), TARN_EAGAIN);
+    for (size_t i = 0; i < n_tickets; i++) tier_evicted(t, tickets[i]);
+    CHECK(!holds(t, first, 0, 1, 100000));
+    CHECK_EQ(put_evicting(t, 10000, 1, 100000, NULL, &gone), TARN_OK);
+    t = reopen(t, &c);
+    struct list l = list_tier(t);
+    CHECK_EQ(count_wrong(t, &l), 0);
+    CHECK(list_find(&l, 10000) != NULL);
+    for (size_t i = 0; i < gone.n; i++) CHECK(list_find(&l, gone.items[i].id) == NULL);
+    CHECK_EQ(l.n + gone.n, n + 1);
+    free(l.items);
+    free(gone.items);
+    tier_close(&t);
+}
+
+TEST(a_ticket_that_is_not_handed_back_keeps_its_entries_on_disk) {
+    fresh_dir();
+    struct tier_config c = config(16 * MIB);
+    struct tier *t = open_tier(&c);
+    size_t n = fill(t, 0, 50000);
+    struct list gone = {0};
+    CHECK(tier_poll_evict(t, list_add, &gone) != 0);
+    struct list l = list_tier(t);
+    CHECK_EQ(l.n + gone.n, n);
+    free(l.items);
+    t = reopen(t, &c);
+    l = list_tier(t);
+    CHECK_EQ(l.n, n);
+    free(l.items);
+    free(gone.items);
+    tier_close(&t);
+}
+
+TEST(what_is_read_stays_longer) {
+    fresh_dir();
+    struct tier_config c = config(16 * MIB);
+    struct tier *t = open_tier(&c);
+    uint64_t first;
+    CHECK_EQ(put(t, 0, 1, 100000, &first), TARN_OK);
+    fill(t, 1, 100000);
+    for (int i = 0; i < 20; i++) CHECK(holds(t, first, 0, 1, 100000));
+    struct list gone = {0};
+    CHECK(evict_all(t, &gone) > 0);
+    CHECK(list_find(&gone, 0) == NULL);
+    /* But not for ever. */
+    for (uint64_t i = 0; list_find(&gone, 0) == NULL; i++) {
+        CHECK(i < 500);
+        churn(t, 1000 + 10 * i, 10, 100000, &gone);
+    }
+    free(gone.items);
+    tier_close(&t);
+}
+
+TEST(space_of_dropped_entries_comes_back_by_a_ticket_without_entries) {
+    fresh_dir();
+    struct tier_config c = config(16 * MIB);
+    struct tier *t = open_tier(&c);
+    uint64_t offsets[40];
+    for (uint64_t i = 0; i < 40; i++) CHECK_EQ(put(t, i, 1, 100000, &offsets[i]), TARN_OK);
+    struct list gone = {0};
+    CHECK_EQ(tier_poll_evict(t, list_add, &gone), 0);
+    struct tier_stats before, after;
+    tier_get_stats(t, &before);
+    for (uint64_t i = 0; i < 20; i++) tier_drop(t, offsets[i], 1);
+    uint64_t event;
+    CHECK_EQ(read(tier_event_fd(t), &event, sizeof(event)), sizeof(event));
+    evict_all(t, &gone);
+    CHECK_EQ(gone.n, 0);
+    for (int i = 0; i < 5000; i++) {
+        tier_get_stats(t, &after);
+        if (after.used < before.used) break;
+        usleep(1000);
+    }
+    CHECK(after.used < before.used);
+    CHECK_EQ(read_range(t, offsets[0], 1, &event), TARN_ENOTFOUND);
+    t = reopen(t, &c);
+    struct list l = list_tier(t);
+    CHECK_EQ(l.n, 20);
+    CHECK_EQ(count_wrong(t, &l), 0);
+    free(l.items);
+    free(gone.items);
+    tier_close(&t);
+}
+
+TEST(a_drop_outlives_the_unit_that_noted_it) {
+    fresh_dir();
+    struct tier_config c = config(16 * MIB);
+    struct tier *t = open_tier(&c);
+    uint64_t hot, dropped, renamed;
+    CHECK_EQ(put(t, 0, 1, 100000, &hot), TARN_OK);
+    CHECK_EQ(put(t, 1, 1, 100, &dropped), TARN_OK);
+    CHECK_EQ(put(t, 2, 1, 100, &renamed), TARN_OK);
+    struct list gone = {0};
+    churn(t, 3, 17, 100000, &gone);
+    CHECK_EQ(gone.n, 0);
+    tier_drop(t, dropped, 1);
+    CHECK_EQ(tier_rename(t, renamed, 77), TARN_OK);
+    CHECK_EQ(put(t, 20, 1, 100000, NULL), TARN_OK); /* carries the notes to disk, in a younger unit */
+    /* The first unit is read all the time while the disk is written over several times: the younger one goes first. */
+    for (uint64_t i = 0; i < 200; i++) {
+        for (int k = 0; k < 8; k++) CHECK(holds(t, hot, 0, 1, 100000));
+        churn(t, 100 + 5 * i, 5, 100000, &gone);
+    }
+    CHECK(list_find(&gone, 20) != NULL);
+    CHECK(list_find(&gone, 0) == NULL);
+    t = reopen(t, &c);
+    struct list l = list_tier(t);
+    CHECK(list_find(&l, 0) != NULL);
+    CHECK(list_find(&l, 1) == NULL);
+    CHECK_EQ(list_find(&l, 2)->version, 77);
+    free(l.items);
+    free(gone.items);
+    tier_close(&t);
+}
+
+TEST(drops_are_noted_on_a_full_disk_too) {
+    fresh_dir();
+    struct tier_config c = config(16 * MIB);
+    struct tier *t = open_tier(&c);
+    size_t n = fill(t, 0, 10000);
+    struct list l = list_tier(t);
+    CHECK_EQ(l.n, n);
+    for (size_t i = 0; i < n; i++) {
+        if (l.items[i].id % 3 == 0) tier_drop(t, l.items[i].offset, 1);
+    }
+    free(l.items);
+    t = reopen(t, &c);
+    l = list_tier(t);
+    CHECK_EQ(l.n, n - (n + 2) / 3);
+    free(l.items);
+    tier_close(&t);
+}
+
+TEST(a_large_value_gets_neighbours_by_and_by) {
+    fresh_dir();
+    struct tier_config c = config(64 * MIB);
+    struct tier *t = open_tier(&c);
+    size_t n = fill(t, 0, 500000);
+    struct list gone = {0};
+    CHECK_EQ(put_evicting(t, 5000, 1, 20 * MIB, NULL, &gone), TARN_OK);
+    CHECK(gone.n < n);
+    churn(t, 6000, 100, 500000, &gone);
+    CHECK_EQ(put_evicting(t, 5001, 1, 25 * MIB, NULL, &gone), TARN_OK);
+    t = reopen(t, &c);
+    struct list l = list_tier(t);
+    CHECK_EQ(count_wrong(t, &l), 0);
+    CHECK(list_find(&l, 5001) != NULL);
+    free(l.items);
+    free(gone.items);
+    tier_close(&t);
+}
+
+/* --- bounds --- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    bool closed;
+} door = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+
+static int fault_door(void *arg, bool write, uint64_t offset, size_t *length) {
+    (void)arg, (void)write, (void)offset, (void)length;
+    pthread_mutex_lock(&door.lock);
+    while (door.closed) pthread_cond_wait(&door.cond, &door.lock);
+    pthread_mutex_unlock(&door.lock);
+    return 0;
+}
+static void set_door(bool closed) {
+    pthread_mutex_lock(&door.lock);
+    door.closed = closed;
+    pthread_cond_broadcast(&door.cond);
+    pthread_mutex_unlock(&door.lock);
+}
+
+TEST(the_queue_is_bounded) {
+    fresh_dir();
+    struct tier_config c = config(64 * MIB);
+    c.queue_bytes = 4 * MIB;
+    ssd_io_set_fault(fault_door, NULL);
+    struct tier *t = open_tier(&c);
+    struct waiter w;
+    waiter_init(&w);
+    set_door(true);
+    uint64_t n = 0;
+    while (put_start(t, n, 1, 100000, &w) == TARN_OK) n++;
+    struct tier_stats stats;
+    tier_get_stats(t, &stats);
+    CHECK(n >= 30 && n <= 41);
+    CHECK(stats.queued_bytes <= c.queue_bytes && stats.put_refused == 1);
+    set_door(false);
+    CHECK_EQ(waiter_wait(&w), TARN_OK);
+    CHECK_EQ(put(t, n, 1, 100000, NULL), TARN_OK);
+    tier_close(&t);
+    ssd_io_set_fault(NULL, NULL);
+}
+
+TEST(reads_under_way_are_bounded) {
+    fresh_dir();
+    struct tier_config c = config(64 * MIB);
+    c.read_bytes = MIB;
+    ssd_io_set_fault(fault_door, NULL);
+    struct tier *t = open_tier(&c);
+    uint64_t offset;
+    CHECK_EQ(put(t, 1, 1, 2 * MIB, &offset), TARN_OK);
+    struct waiter w;
+    waiter_init(&w);
+    set_door(true);
+    static char buffers[8][300000];
+    unsigned n = 0;
+    for (;; n++) {
+        waiter_add(&w);
+        tarn_status s = tier_read(t, offset + 5, sizeof(buffers[0]), buffers[n], on_read, &w);
+        if (s == TARN_OK) continue;
+        CHECK_EQ(s, TARN_EAGAIN);
+        on_read(&w, TARN_OK);
+        break;
+    }
+    CHECK_EQ(n, 3);
+    set_door(false);
+    CHECK_EQ(waiter_wait(&w), TARN_OK);
+    CHECK(holds(t, offset, 1, 1, 2 * MIB)); /* larger than the bound: alone */
+    tier_close(&t);
+    ssd_io_set_fault(NULL, NULL);
+}
+
+TEST_MAIN()

@@ -1,0 +1,591 @@
+/* Books that follow others by their records are the same books, and can lead. */
+#include "base/rng.h"
+#include "store/effect_codec.h"
+#include "util.h"
+
+static struct buf stream;
+
+static void note(void *arg, const void *record, size_t len) {
+    (void)arg;
+    buf_append(&stream, record, len);
+}
+
+static struct store *follower(void) {
+    struct store_config c;
+    store_config_init(&c);
+    c.high_watermark = 1;
+    struct store *s = store_create(&c, NULL, "lru", "offset", util_now, 5000000 + util_now - 1000);
+    store_follow(s);
+    return s;
+}
+
+/* One that tells of itself from the first change on. */
+static struct store *leader(const char *allocator, uint64_t pages) {
+    struct store_config c;
+    store_config_init(&c);
+    c.high_watermark = 1;
+    util_now = 1000;
+    struct store_events events = {.effect = note};
+    struct store *s = store_create(&c, &events, "lru", allocator, util_now, 5000000);
+    store_tell(s, true);
+    uint32_t id;
+    struct store_segment_config seg = {.name = "s0", .epoch = 1, .size = pages * 4096};
+    if (pages > 0) CHECK_EQ(store_segment_add(s, &seg, &id), TARN_OK);
+    return s;
+}
+
+static void apply(struct store *s, struct span data) {
+    while (data.len > 0) {
+        enum effect_kind kind;
+        struct span record;
+        const char *why = "";
+        CHECK_EQ(effect_next(data, &kind, &record), TARN_OK);
+        tarn_status st = store_effect_apply(s, record, &why);
+        if (st != TARN_OK) fprintf(stderr, "%s\n", why);
+        CHECK_EQ(st, TARN_OK);
+        data = span_of(data.data + record.len, data.len - record.len);
+    }
+}
+
+static void catch_up(struct store *s) {
+    apply(s, span_of(stream.data, stream.len));
+    buf_clear(&stream);
+}
+
+static void digest(struct store *s, uint8_t out[16]) {
+    struct store_digest d = {0};
+    unsigned budget = 7;
+    while (!store_digest_step(s, &d, &budget)) budget = 7;
+    memcpy(out, d.sum, 16);
+}
+
+static bool same(struct store *a, struct store *b) {
+    uint8_t x[16], y[16];
+    digest(a, x);
+    digest(b, y);
+    return memcmp(x, y, 16) == 0 && store_count(a) == store_count(b);
+}
+
+static void tick_both(struct store *a, struct store *b, uint64_t ms) {
+    util_tick(a, ms);
+    store_tick(b, util_now, 5000000 + util_now - 1000);
+    unsigned budget = 100000;
+    while (store_background(b, &budget)) budget = 100000;
+}
+
+static void lead(struct store *s, uint64_t first_version, struct store_lead_stats *stats) {
+    struct store_lead_options o = {.first_version = first_version, .alive = 0};
+    store_lead(s, &o, stats);
+    store_check(s);
+}
+
+TEST(one_of_each) {
+    struct store *s = leader("offset", 64), *f = follower();
+    struct store_put_options o = {
+        .replicas = 1, .pin = STORE_PIN_SOFT, .pin_ms = 7000, .expire_wall_ms = 6000000};
+    o.group = span_str("g");
+    CHECK_EQ(util_put(s, "small", 10), TARN_OK);
+    CHECK_EQ(util_put(s, "large", 10000), TARN_OK);
+    CHECK_EQ(util_put_with(s, "rich", 5000, &o), TARN_OK);
+    CHECK_EQ(store_quota_set(s, span_str("q:"), 40960), TARN_OK);
+    CHECK_EQ(util_put(s, "q:1", 4096), TARN_OK);
+    catch_up(f);
+    CHECK(same(s, f));
+    store_check(f);
+    CHECK_EQ(store_object_expire(f, store_find(f, span_str("rich"))), 6000000);
+    CHECK(object_pin(f, store_find(f, span_str("rich"))) == STORE_PIN_SOFT);
+    struct store_quota q;
+    CHECK(store_quota_get(f, span_str("q:"), &q));
+    CHECK_EQ(q.used, 4096);
+    struct store_layout x, y;
+    store_object_layout(s, store_find(s, span_str("large")), &x);
+    store_object_layout(f, store_find(f, span_str("large")), &y);
+    CHECK(memcmp(&x.replica[0], &y.replica[0], sizeof(x.replica[0].extent[0]) + 8) == 0);
+    CHECK(store_remove(s, span_str("large")));
+    store_expire(s, store_find(s, span_str("rich")), 0);
+    CHECK(store_pin(s, span_str("rich"), STORE_PIN_HARD, 0));
+    CHECK(store_quota_del(s, span_str("q:")));
+    CHECK(!same(s, f));
+    catch_up(f);
+    CHECK(same(s, f));
+    CHECK(!util_has(f, "large"));
+    store_flush(s);
+    catch_up(f);
+    CHECK_EQ(store_count(f), 0);
+    tick_both(s, f, 1);
+    CHECK_EQ(util_put(s, "after", 100), TARN_OK);
+    catch_up(f);
+    CHECK(same(s, f));
+    CHECK_EQ(store_count(f), 1);
+    store_check(f);
+    store_destroy(&s);
+    store_destroy(&f);
+}
+
+TEST(what_went_waits_for_leases_that_are_not_known) {
+    struct store *s = leader("offset", 4), *f = follower();
+    CHECK_EQ(util_put(s, "a", 3 * 4096), TARN_OK);
+    catch_up(f);
+    CHECK(store_remove(s, span_str("a")));
+    catch_up(f);
+    tick_both(s, f, 4000);
+    struct store_lead_stats stats;
+    lead(f, UINT64_C(1) << 30, &stats);
+    CHECK_EQ(util_put(f, "b", 2 * 4096), TARN_ENOSPACE); /* somebody may read it still */
+    CHECK_EQ(util_put(f, "c", 4096), TARN_OK);
+    CHECK_EQ(util_put(f, "d", 4096), TARN_ENOSPACE); /* nor is anything evicted */
+    CHECK(util_has(f, "c"));
+    CHECK(!store_object_suspect(f, store_find(f, span_str("c"))));
+    tick_both(s, f, 6000);
+    CHECK_EQ(util_put(f, "b", 2 * 4096), TARN_OK);
+    tick_both(s, f, 4000);
+    CHECK_EQ(util_put(f, "e", 4 * 4096), TARN_OK);
+    store_check(f);
+    store_destroy(&s);
+    store_destroy(&f);
+}
+
+TEST(what_was_put_to_use_again_frees_no_other) {
+    struct store *s = leader("offset", 2), *f = follower();
+    CHECK_EQ(util_put(s, "a", 4096), TARN_OK);
+    CHECK_EQ(util_put(s, "b", 4096), TARN_OK);
+    uint64_t ms;
+    CHECK_EQ(store_lease(s, store_find(s, span_str("a")), 1, 10000, &ms), TARN_OK);
+    CHECK(store_remove(s, span_str("a")));
+    CHECK(store_remove(s, span_str("b")));
+    CHECK_EQ(util_put(s, "d", 4096), TARN_OK); /* where b was: a is being read */
+    CHECK(store_remove(s, span_str("d")));
+    CHECK_EQ(util_put(s, "e", 4096), TARN_OK); /* where d was */
+    catch_up(f);
+    struct store_lead_stats stats;
+    lead(f, UINT64_C(1) << 30, &stats);
+    CHECK_EQ(stats.overlapping, 0);
+    CHECK(util_has(f, "e"));
+    CHECK_EQ(util_put(f, "x", 4096), TARN_ENOSPACE);
+    tick_both(s, f, 10001);
+    CHECK_EQ(util_put(f, "x", 4096), TARN_OK);
+    store_check(f);
+    store_destroy(&s);
+    store_destroy(&f);
+}
+
+TEST(what_a_new_leader_drops_it_tells) {
+    struct store *s = leader("offset", 16), *f = follower(), *later = follower();
+    uint64_t token;
+    struct store_put_options o = {.replicas = 1};
+    CHECK_EQ(util_put_as(s, "bare", 4096, &o, 1, &token), TARN_OK);
+    CHECK_EQ(store_put_end(s, span_str("bare"), token, -1, 0, NULL, 0, NULL), TARN_OK);
+    CHECK_EQ(util_put(s, "sealed", 4096), TARN_OK);
+    apply(later, span_of(stream.data, stream.len));
+    catch_up(f);
+    struct store_events events = {.effect = note};
+    f->events = events;
+    store_tell(f, true);
+    struct store_lead_stats stats;
+    lead(f, 1 << 20, &stats);
+    CHECK_EQ(stats.unverifiable, 1);
+    catch_up(later);
+    CHECK(same(f, later));
+    store_destroy(&s);
+    store_destroy(&f);
+    store_destroy(&later);
+}
+
+TEST(without_a_crc_nobody_can_tell) {
+    struct store *s = leader("offset", 16), *f = follower();
+    uint64_t token;
+    struct store_put_options o = {.replicas = 1};
+    CHECK_EQ(util_put_as(s, "bare", 4096, &o, 1, &token), TARN_OK);
+    CHECK_EQ(store_put_end(s, span_str("bare"), token, -1, 0, NULL, 0, NULL), TARN_OK);
+    CHECK_EQ(util_put(s, "sealed", 4096), TARN_OK);
+    catch_up(f);
+    struct store_lead_stats stats;
+    lead(f, 1 << 20, &stats);
+    CHECK_EQ(stats.unverifiable, 1);
+    CHECK_EQ(stats.objects, 1);
+    CHECK(store_object_suspect(f, store_find(f, span_str("sealed"))));
+    store_destroy(&s);
+    store_destroy(&f);
+}
+
+TEST(two_objects_in_one_place) {
+    struct store *s = follower();
+    struct store *a = leader("offset", 16);
+    CHECK_EQ(util_put(a, "one", 4096), TARN_OK);
+    CHECK_EQ(util_put(a, "two", 8192), TARN_OK);
+    catch_up(s);
+    struct store *b = leader("offset", 16);
+    CHECK_EQ(util_put(b, "three", 4096 * 2), TARN_OK); /* from 0 on, over both */
+    catch_up(s);
+    struct store_lead_stats stats;
+    CHECK_EQ(store_count(s), 3);
+    lead(s, 1 << 20, &stats);
+    CHECK(stats.overlapping >= 1);
+    CHECK_EQ(store_count(s), 3 - stats.overlapping);
+    store_destroy(&a);
+    store_destroy(&b);
+    store_destroy(&s);
+}
+
+/* The space of what went would not come back by it. */
+TEST(nothing_is_evicted_before_leases_have_ended) {
+    struct store *s = leader("offset", 16), *f = follower();
+    char key[16];
+    for (int i = 0; i < 12; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        CHECK_EQ(util_put(s, key, 4096), TARN_OK);
+    }
+    catch_up(f);
+    struct store_lead_stats stats;
+    lead(f, UINT64_C(1) << 30, &stats);
+    store_config(f)->high_watermark = 0.5;
+    tick_both(s, f, store_config(f)->max_lease_ms - 1);
+    CHECK_EQ(store_count(f), 12);
+    tick_both(s, f, 1);
+    CHECK_EQ(store_count(f), 8);
+    store_check(f);
+    store_destroy(&s);
+    store_destroy(&f);
+}
+
+/* --- stepping down --------------------------------------------------------------------------------------------------------------- */
+
+static void step_down(struct store *s) {
+    struct store_digest before = {0}, after = {0};
+    uint64_t objects = store_count(s);
+    unsigned budget = 1000000;
+    CHECK(store_digest_step(s, &before, &budget));
+    store_step_down(s);
+    CHECK(store_following(s));
+    CHECK(store_digest_step(s, &after, &budget));
+    CHECK(memcmp(before.sum, after.sum, sizeof(before.sum)) == 0);
+    CHECK_EQ(store_count(s), objects);
+    store_check(s);
+}
+
+TEST(books_that_step_down_stay) {
+    static const char *const allocators[] = {"offset", "slab"};
+    for (int k = 0; k < 2; k++) {
+        struct store *s = leader(allocators[k], 16);
+        struct store_put_options o = {
+            .replicas = 1, .pin = STORE_PIN_SOFT, .pin_ms = 7000, .expire_wall_ms = 5000500};
+        uint64_t open, zombie;
+        o.group = span_str("g");
+        CHECK_EQ(util_put(s, "small", 10), TARN_OK);
+        CHECK_EQ(util_put(s, "large", 2 * 4096), TARN_OK);
+        CHECK_EQ(util_put_with(s, "brief", 4096, &o), TARN_OK);
+        CHECK_EQ(util_put(s, "leased", 4096), TARN_OK);
+        CHECK_EQ(util_put(s, "gone", 3 * 4096), TARN_OK);
+        CHECK(util_lease(s, "leased", 5, 9000) && util_lease(s, "leased", 6, 100) &&
+              util_lease(s, "gone", 5, 9000));
+        CHECK(store_remove(s, span_str("gone")));
+        o = (struct store_put_options){.replicas = 1};
+        CHECK_EQ(util_put_as(s, "open", 2 * 4096, &o, 7, &open), TARN_OK);
+        CHECK_EQ(util_put_as(s, "zombie", 4096, &o, 8, &zombie), TARN_OK);
+        store_config(s)->put_timeout_ms = 1;
+        store_session_closed(s, 8);
+        buf_clear(&stream);
+        step_down(s);
+        CHECK_EQ(stream.len, 0); /* nothing has changed */
+        CHECK(util_has(s, "leased") && util_has(s, "small") && !util_has(s, "gone") && !util_has(s, "open"));
+        util_tick(s, 1000);
+        CHECK(!util_has(s, "brief"));
+        CHECK_EQ(store_count(s), 4); /* but it is for others to say that it goes */
+        CHECK_EQ(stream.len, 0);
+        CHECK_EQ(store_put_end(s, span_str("open"), open, 1, 0, NULL, 0, NULL), TARN_ETOKEN);
+        struct store_lead_stats stats;
+        lead(s, UINT64_C(1) << 30, &stats);
+        CHECK_EQ(stats.objects, 4);
+        util_tick(s, 1);
+        CHECK_EQ(store_count(s), 3);
+        /* 16 pages: 3 in objects, 1 that is gone for less than max-lease, 3 of what was under a lease; the puts' are free. */
+        CHECK_EQ(util_put(s, "a", 9 * 4096), TARN_OK);
+        CHECK_EQ(util_put(s, "b", 4096), TARN_ENOSPACE);
+        util_tick(s, store_config(s)->max_lease_ms);
+        CHECK_EQ(util_put(s, "b", 4 * 4096), TARN_OK);
+        CHECK_EQ(util_put(s, "c", 16 * 4096), TARN_OK);
+        CHECK_EQ(store_count(s), 2);
+        store_check(s);
+        buf_free(&stream);
+        store_destroy(&s);
+    }
+}
+
+static void random_key(struct rng *r, char out[32]) {
+    snprintf(out, 32, "%s%u", rng_below(r, 4) == 0 ? "q:" : "k", (unsigned)rng_below(r, 300));
+}
+
+/* Anything that may happen to books, by chance. */
+static void random_step(struct store *s, struct rng *r, unsigned step) {
+    char key[32];
+    random_key(r, key);
+    struct store_put_options o = {.replicas = 1 + (unsigned)rng_below(r, 2), .replace = rng_below(r, 2)};
+    switch (rng_below(r, 12)) {
+    case 0: store_remove(s, span_str(key)); break;
+    case 1: {
+        struct object *found = store_find(s, span_str(key));
+        if (found) store_expire(s, found, rng_below(r, 2) ? s->wall_ms + rng_below(r, 500) : 0);
+        break;
+    }
+    case 2: store_pin(s, span_str(key), (enum store_pin)rng_below(r, 3), 1 + rng_below(r, 300)); break;
+    case 3: util_lease(s, key, 1 + rng_below(r, 5), 1 + rng_below(r, 100)); break;
+    case 4: util_tick(s, rng_below(r, 40)); break;
+    case 5:
+        if (step % 97 == 0) store_flush(s);
+        if (step % 31 == 0) store_quota_set(s, span_str("q:"), 100000 + rng_below(r, 200000));
+        if (step % 41 == 0) store_quota_del(s, span_str("q:"));
+        break;
+    case 6: {
+        struct store_evict_job job = {.want_objects = 1 + rng_below(r, 3)};
+        unsigned budget = 1000;
+        store_evict_step(s, &job, &budget);
+        break;
+    }
+    default:
+        if (rng_below(r, 10) == 0) o.group = span_str("group");
+        if (rng_below(r, 10) == 0) o.expire_wall_ms = s->wall_ms + rng_below(r, 1000);
+        if (rng_below(r, 20) == 0) o.pin = (enum store_pin)(1 + rng_below(r, 2)), o.pin_ms = 100;
+        (void)util_put_with(s, key, rng_below(r, 3) ? 1 + rng_below(r, 30000) : rng_below(r, 65), &o);
+    }
+}
+
+static void add_segment(struct store *s, const char *name, uint32_t host, enum store_tier tier) {
+    uint32_t id;
+    struct store_segment_config c = {
+        .name = name, .epoch = 3 + host, .size = 1u << 20, .host = host, .tier = tier};
+    CHECK_EQ(store_segment_add(s, &c, &id), TARN_OK);
+}
+
+static void chance(uint64_t seed, const char *allocator) {
+    struct rng r;
+    rng_seed(&r, seed);
+    struct store *s = leader(allocator, 0);
+    struct store *f = follower(), *late = NULL;
+    struct store_snapshot snap = {0};
+    add_segment(s, "a", 1, STORE_TIER_MEMORY);
+    add_segment(s, "b", 2, STORE_TIER_MEMORY);
+    add_segment(s, "disk", 2, STORE_TIER_SSD);
+    struct buf held = {0};
+    for (unsigned i = 0; i < 6000; i++) {
+        if (i == 3000) store_segment_set_state(s, 1, SEGMENT_LEAVING);
+        random_step(s, &r, i);
+        if (i % 50 == 17) {
+            char key[32];
+            random_key(&r, key);
+            struct object *o = store_find(s, span_str(key));
+            if (o) (void)store_far_add(s, o, 2, i);
+        }
+        /* A snapshot in slices, with what happens in between. */
+        if (i == 2000)
+            late = follower(); /* what has happened so far is in the snapshot */
+        else
+            buf_append(&held, stream.data, stream.len);
+        catch_up(f);
+        if (late != NULL) {
+            apply(late, span_of(held.data, held.len));
+            unsigned budget = 3;
+            store_snapshot_step(s, &snap, note, NULL, &budget);
+            catch_up(late);
+        }
+        buf_clear(&held);
+        if (i % 500 == 499) {
+            tick_both(s, f, 1);
+            if (late != NULL) buf_append(&held, stream.data, stream.len); /* for its next turn */
+            catch_up(f);
+            tick_both(s, f, 0);
+            CHECK(same(s, f));
+            store_check(f);
+        }
+    }
+    util_tick(s, 20000);
+    buf_append(&held, stream.data, stream.len);
+    catch_up(f);
+    apply(late, span_of(held.data, held.len));
+    CHECK_EQ(snap.phase, 3);
+    tick_both(s, f, 0);
+    tick_both(s, late, 0);
+    CHECK(same(s, f));
+    CHECK(same(s, late));
+    struct store_lead_stats stats;
+    uint8_t before[16], after[16];
+    digest(f, before);
+    struct store_lead_options o = {.first_version = UINT64_C(1) << 40, .keep_unverifiable = true, .alive = 0};
+    store_lead(f, &o, &stats);
+    CHECK_EQ(stats.overlapping, 0);
+    store_check(f);
+    digest(f, after);
+    CHECK(memcmp(before, after, 16) == 0);
+    for (unsigned i = 0; i < 1000; i++) {
+        random_step(f, &r, i);
+        if (i % 200 == 0) store_check(f);
+    }
+    util_tick(f, 20000);
+    store_check(f);
+    buf_free(&held);
+    buf_free(&stream);
+    store_destroy(&s);
+    store_destroy(&f);
+    store_destroy(&late);
+}
+
+TEST(by_chance) {
+    for (uint64_t seed = 1; seed <= 12; seed++) chance(seed, seed % 2 ? "offset" : "slab");
+}
+
+/* There and back, at any moment, in whatever state; what it told makes the same books. */
+static void there_and_back(uint64_t seed, const char *allocator) {
+    struct rng r;
+    rng_seed(&r, seed);
+    struct store *s = leader(allocator, 0), *f = follower();
+    add_segment(s, "a", 1, STORE_TIER_MEMORY);
+    add_segment(s, "b", 2, STORE_TIER_MEMORY);
+    add_segment(s, "disk", 2, STORE_TIER_SSD);
+    for (unsigned round = 0; round < 20; round++) {
+        if (round == 10) store_segment_set_state(s, 1, SEGMENT_LEAVING);
+        for (unsigned i = 0, n = (unsigned)rng_below(&r, 300); i < n; i++) {
+            char key[32];
+            uint64_t token;
+            struct store_put_options o = {.replicas = 1};
+            random_step(s, &r, i);
+            random_key(&r, key);
+            if (i % 20 == 3)
+                (void)util_put_as(s, key, 1 + rng_below(&r, 30000), &o, 1 + rng_below(&r, 9), &token);
+            if (i % 50 == 7) store_session_closed(s, 1 + rng_below(&r, 9));
+        }
+        catch_up(f);
+        step_down(s);
+        if (round % 3 == 0) util_tick(s, rng_below(&r, 20000));
+        struct store_lead_options o = {
+            .first_version = (round + 1) * (UINT64_C(1) << 30), .keep_unverifiable = true, .alive = 0};
+        struct store_lead_stats stats;
+        store_lead(s, &o, &stats);
+        CHECK_EQ(stats.overlapping, 0);
+        store_check(s);
+        const struct segment *second = space_segment(&s->space, 1);
+        if (second && second->state == SEGMENT_DOWN) store_segment_set_state(s, 1, SEGMENT_UP);
+        catch_up(f);
+        CHECK(same(s, f));
+    }
+    util_tick(s, 30000);
+    store_check(s);
+    struct store_segment_info info;
+    CHECK(store_segment_get(s, 0, &info) && info.quarantined == 0);
+    buf_free(&stream);
+    store_destroy(&s);
+    store_destroy(&f);
+}
+
+TEST(there_and_back_by_chance) {
+    for (uint64_t seed = 1; seed <= 12; seed++) there_and_back(seed, seed % 2 ? "offset" : "slab");
+}
+
+/* Records from anywhere: an error, or nothing that store_check minds. */
+static tarn_status apply_versioned(struct store *s, enum effect_kind kind, size_t at, uint64_t version) {
+    const char *why = "";
+    char record[64] = {0};
+    uint32_t len = (uint32_t)at + 8 - 4;
+    memcpy(record, &len, sizeof(len));
+    record[4] = (char)kind;
+    memcpy(record + at, &version, sizeof(version));
+    return store_effect_apply(s, span_of(record, at + 8), &why);
+}
+
+/* Whoever leads with these books counts on from the last one. */
+TEST(versions_that_leave_no_room_for_others) {
+    struct store *f = follower();
+    CHECK_EQ(apply_versioned(f, EFFECT_FLUSH, 5, UINT64_MAX), TARN_EPROTO);
+    CHECK_EQ(apply_versioned(f, EFFECT_FLUSH, 5, UINT64_C(1) << 47), TARN_EPROTO);
+    CHECK_EQ(apply_versioned(f, EFFECT_SUPERSEDED, 9, UINT64_MAX), TARN_EPROTO);
+    CHECK_EQ(apply_versioned(f, EFFECT_FLUSH, 5, (UINT64_C(1) << 47) - 1), TARN_OK);
+    struct store_lead_stats stats;
+    uint32_t id;
+    lead(f, 1, &stats);
+    struct store_segment_config seg = {.name = "s0", .epoch = 1, .size = 64 * 4096};
+    CHECK_EQ(store_segment_add(f, &seg, &id), TARN_OK);
+    CHECK_EQ(util_put(f, "a", 5000), TARN_OK);
+    CHECK(util_has(f, "a"));
+    store_check(f);
+    store_destroy(&f);
+}
+
+TEST(names_that_would_break_a_list) {
+    struct store *f = follower();
+    static const char *const names[] = {"a\r\nb", "a b", "\x7f", "\xc3\xa9", ""};
+    for (unsigned i = 0; i <= ARRAY_LEN(names); i++) {
+        const char *why = "", *name = i < ARRAY_LEN(names) ? names[i] : "n1.0";
+        struct buf b = {0};
+        put_u32(&b, 0);
+        put_u8(&b, EFFECT_SEGMENT);
+        for (unsigned k = 0; k < 3; k++) put_u32(&b, 1); /* id, epoch, host */
+        put_u8(&b, STORE_TIER_MEMORY);
+        put_u8(&b, SEGMENT_UP);
+        put_u64(&b, 64 * PAGE_UNITS);
+        put_span(&b, span_str(name));
+        uint32_t len = (uint32_t)b.len - 4;
+        memcpy(b.data, &len, sizeof(len));
+        CHECK_EQ(store_effect_apply(f, span_of(b.data, b.len), &why),
+                 i < ARRAY_LEN(names) ? TARN_EPROTO : TARN_OK);
+        buf_free(&b);
+    }
+    CHECK_EQ(store_segment_count(f), 1);
+    store_destroy(&f);
+}
+
+/* While a file is loaded no time goes by in which those that went are cleared away. */
+TEST(quotas_that_came_and_went) {
+    struct store *s = leader("offset", 0), *f = follower();
+    for (int i = 0; i < 1000; i++) {
+        char prefix[16];
+        snprintf(prefix, sizeof(prefix), "q%d:", i);
+        CHECK_EQ(store_quota_set(s, span_str(prefix), 4096), TARN_OK);
+        CHECK(store_quota_del(s, span_str(prefix)));
+        util_tick(s, 1);
+    }
+    CHECK_EQ(store_quota_set(s, span_str("q:"), 4096), TARN_OK);
+    CHECK_EQ(util_put(s, "q:1", 10), TARN_OK);
+    catch_up(f);
+    CHECK(same(s, f));
+    struct store_quota q;
+    CHECK(store_quota_get(f, span_str("q:"), &q));
+    store_check(f);
+    buf_free(&stream);
+    store_destroy(&s);
+    store_destroy(&f);
+}
+
+TEST(damaged_records) {
+    struct rng r;
+    rng_seed(&r, 5);
+    struct store *s = leader("offset", 64);
+    struct store_put_options o = {.replicas = 1, .pin = STORE_PIN_SOFT, .expire_wall_ms = 6000000};
+    CHECK_EQ(util_put_with(s, "rich", 5000, &o), TARN_OK);
+    CHECK_EQ(util_put(s, "small", 10), TARN_OK);
+    store_quota_set(s, span_str("q:"), 40960);
+    store_remove(s, span_str("small"));
+    for (int round = 0; round < 3000; round++) {
+        struct store *f = follower();
+        struct span data = span_of(stream.data, stream.len);
+        struct buf one = {0};
+        while (data.len > 0) {
+            enum effect_kind kind;
+            struct span record;
+            const char *why;
+            CHECK_EQ(effect_next(data, &kind, &record), TARN_OK);
+            buf_clear(&one);
+            buf_append(&one, record.data, record.len);
+            if (rng_below(&r, 2)) one.data[5 + rng_below(&r, one.len - 5)] ^= (char)(1u << rng_below(&r, 8));
+            if (rng_below(&r, 8) == 0) one.len -= rng_below(&r, one.len - 5);
+            (void)store_effect_apply(f, span_of(one.data, one.len), &why);
+            data = span_of(data.data + record.len, data.len - record.len);
+        }
+        store_check(f);
+        struct store_lead_stats stats;
+        lead(f, 1 << 20, &stats);
+        buf_free(&one);
+        store_destroy(&f);
+    }
+    buf_free(&stream);
+    store_destroy(&s);
+}
+
+TEST_MAIN()
