@@ -1,13 +1,22 @@
 #!/bin/bash
 # Every table of docs/BENCHMARKS.md, measured here. QUICK=1 for a look (numbers of a quick run prove nothing).
-#   utils/bench/all.sh [resp|copy|meta|memory|eviction-latency]...
+#   utils/bench/all.sh [resp|copy|meta|memory|eviction-latency|nodes|simulated-nodes|ha|small|layers|lmcache]...
+case ${1:-} in
+-h | --help) sed -n '2,3s/^# \{0,1\}//p' "$0"; exit 0 ;;
+esac
 cd "$(dirname "$0")" || exit 1
+all=(resp copy meta memory eviction-latency nodes simulated-nodes ha small layers lmcache)
 parts=("$@")
-[ $# -gt 0 ] || parts=(resp copy meta memory eviction-latency)
-status=0
-(. ./lib.sh && machine)
+[ $# -gt 0 ] || parts=("${all[@]}")
 for part in "${parts[@]}"; do
-    printf '\n## %s\n\n`utils/bench/%s.sh`\n\n' "$part" "$part"
-    "./$part.sh" || { echo "$part.sh failed" >&2; status=1; }
+    [[ " ${all[*]} " == *" $part "* ]] || { echo "all.sh: there is no '$part': ${all[*]}" >&2; exit 2; }
+done
+status=0
+(set -- && . ./lib.sh && machine)
+for part in "${parts[@]}"; do
+    script=$part.sh
+    [ -x "$script" ] || script=$part.py
+    printf '\n## %s\n\n`utils/bench/%s`\n\n' "$part" "$script"
+    "./$script" || { echo "$script failed" >&2; status=1; }
 done
 exit $status

@@ -4,6 +4,13 @@
 # Environment: QUICK=1 (a tenth of the work, for a look), ROUNDS=3 (A B A B ..; medians are shown), TARN (tarn-server),
 # TARN_BENCHMARK, REDIS (redis-server).
 set -euo pipefail
+
+# The head of a script is its help. Only those that say so (takes=1) have arguments.
+case ${1:-} in
+-h | --help) awk 'NR > 1 { if (!sub(/^# ?/, "")) exit; print }' "$0"; exit 0 ;;
+esac
+[ $# = 0 ] || [ -n "${takes:-}" ] || { echo "${0##*/} takes no arguments, not '$1' (--help)" >&2; exit 2; }
+
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export LC_ALL=C
 

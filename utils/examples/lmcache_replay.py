@@ -71,4 +71,7 @@ def main():
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        raise SystemExit(main())
+    except (redis.RedisError, ValueError) as e:
+        raise SystemExit(f"lmcache_replay.py: --url: {e}")

@@ -1,0 +1,572 @@
+"""mooncake.store on tarn: the class that engines keep blocks in, with Mooncake's arguments and return codes.
+
+Methods return 0 or bytes, and a negative code where something went wrong (the log of the logger "mooncake" says what);
+arguments of the wrong type raise TypeError. Any thread may call, also at once; bytes move without the GIL. Memory that is
+named by address is the caller's to keep. A store does not survive fork()."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar
+
+import tarn
+from tarn import Status
+from tarn.batch import Batch
+from tarn.memory import pin
+
+from mooncake import _common as common
+from mooncake._common import INVALID_PARAMS, NOT_SUPPORTED, OBJECT_NOT_FOUND, Refused, code_of, failure, log
+from mooncake._life import LifeMethods
+from mooncake._sessions import SessionMethods
+from mooncake._tensors import TensorMethods
+from mooncake._types import (
+    BufferHandle,
+    Descriptor,
+    DiskDescriptor,
+    MemoryDescriptor,
+    MooncakeHostMemAllocator,
+    ObjectDataType,
+    ReplicaDescriptor,
+    ReplicaStatus,
+    ReplicateConfig,
+    SoftPinAction,
+)
+
+__all__ = [
+    "BufferHandle",
+    "Descriptor",
+    "DiskDescriptor",
+    "MemoryDescriptor",
+    "MooncakeDistributedStore",
+    "MooncakeHostMemAllocator",
+    "ObjectDataType",
+    "ReplicaDescriptor",
+    "ReplicaStatus",
+    "ReplicateConfig",
+    "SoftPinAction",
+    "bind_to_numa_node",
+]
+
+_SEGMENT_SECONDS = 10.0  # that the answer whether there is such a segment is taken for true
+_OURS = "tarn:transfer:"  # keys that are no objects of anybody's: names of ends
+Config = Optional[ReplicateConfig]
+T = TypeVar("T")
+
+
+class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
+    """Objects by key in a pool of tarn. Without setup() calls return -600, health_check() 1."""
+
+    def __init__(self) -> None:
+        self._segments: Dict[str, Tuple[float, bool]] = {}
+        self._pool = MooncakeHostMemAllocator()
+        self._life_init()
+        self._sessions_init()
+
+    # --- helpers
+
+    def _run(self, what: str, work: Callable[[tarn.Client], T], otherwise: Callable[[int], T]) -> T:
+        """work(client), or what `otherwise` makes of the code of what went wrong."""
+        client = self._client
+        if client is None:
+            log.error("%s: this store is not set up, or closed", what)
+            return otherwise(INVALID_PARAMS)
+        try:
+            return work(client)
+        except (tarn.Error, Refused) as e:
+            return otherwise(failure(what, e))
+
+    def _key(self, key: str) -> str:
+        if not isinstance(key, str):
+            raise TypeError(f"key: text, not {type(key).__name__}")
+        return self._prefix + key
+
+    def _keys(self, keys: Sequence[str]) -> List[str]:
+        if isinstance(keys, (str, bytes)) or not all(isinstance(k, str) for k in keys):
+            raise TypeError("keys: a list of texts")
+        return [self._prefix + k for k in keys] if self._prefix else list(keys)
+
+    def _known_segment(self, client: tarn.Client, name: str) -> bool:
+        known = self._segments.get(name)
+        if known is None or time.monotonic() - known[0] > _SEGMENT_SECONDS:
+            try:
+                client.command("SEGMENT", "INFO", name)
+                known = (time.monotonic(), True)
+            except tarn.NotFound:
+                known = (time.monotonic(), False)
+            self._segments[name] = known
+        return known[1]
+
+    def _placement(self, client: tarn.Client, config: Config) -> Dict[str, Any]:
+        """Options of a put for a ReplicateConfig. Raises Refused for what cannot be honoured."""
+        if config is None:
+            return {}
+        if not isinstance(config, ReplicateConfig):
+            raise TypeError(f"config: a ReplicateConfig, not {type(config).__name__}")
+        if config.nof_replica_num or config.dfs_replica_num or config.preferred_nof_segments:
+            raise Refused(
+                NOT_SUPPORTED,
+                "nof_ and dfs_ replicas: tarn-node's --ssd and --file keep copies of all objects",
+            )
+        enable = config.soft_pin_action == SoftPinAction.ENABLE
+        if config.soft_pin_ttl_ms is not None and not enable:
+            raise Refused(INVALID_PARAMS, "soft_pin_ttl_ms: only with SoftPinAction.ENABLE")
+        options: Dict[str, Any] = {}
+        if config.replica_num != 1:
+            options["replicas"] = min(max(config.replica_num, 1), 8)
+        if config.with_hard_pin:
+            options["pin"] = "hard"
+        elif enable:
+            options.update(pin="soft", pin_ms=config.soft_pin_ttl_ms or 0)
+        wanted = config.preferred_segments + ([config.preferred_segment] if config.preferred_segment else [])
+        names = [n for w in wanted for n in (w, common.node_name(w) + ".0")]
+        if config.prefer_alloc_in_same_node and self._host is not None:
+            names.append(self._node + ".0")
+        prefer = [n for n in dict.fromkeys(names) if self._known_segment(client, n)]
+        if prefer:
+            options["prefer"] = prefer[:16]
+        return options
+
+    def _groups(self, config: Config, n: int) -> Iterable[Tuple[Optional[str], Sequence[int]]]:
+        """Keys that go together, by number: all, or those of one group id after the other."""
+        if config is None or config.group_ids is None:
+            return [(None, range(n))]
+        if len(config.group_ids) != n:
+            raise Refused(INVALID_PARAMS, f"group_ids: {len(config.group_ids)} of them for {n} keys")
+        groups: Dict[Optional[str], List[int]] = {}
+        for i, group in enumerate(config.group_ids):
+            groups.setdefault(group or None, []).append(i)
+        return groups.items()
+
+    def _put(
+        self,
+        what: str,
+        keys: Sequence[str],
+        addresses: Sequence[Any],
+        sizes: Sequence[Any],
+        config: Config,
+        replace: bool,
+    ) -> List[int]:
+        """The one way in: a code per key. A key that is there, or that another rank is just putting, is 0 as with Mooncake."""
+        n = len(keys)
+
+        def work(client: tarn.Client) -> List[int]:
+            if len(addresses) != n or len(sizes) != n:
+                raise Refused(
+                    INVALID_PARAMS, f"{n} keys, {len(addresses)} addresses, {len(sizes)} sizes: as many of each"
+                )
+            if n == 0:
+                return []
+            named, options, codes = self._keys(keys), self._placement(client, config), [0] * n
+            for group, rows in self._groups(config, n):
+                statuses = client.put_from_many(
+                    named if len(rows) == n else [named[i] for i in rows],
+                    addresses if len(rows) == n else [addresses[i] for i in rows],
+                    sizes if len(rows) == n else [sizes[i] for i in rows],
+                    replace=replace,
+                    group=group,
+                    **options,
+                )
+                if any(statuses):
+                    for i, status in zip(rows, statuses):
+                        codes[i] = self._put_code(status, replace)
+            if any(codes):
+                log.warning(
+                    "%s: %d of %d keys were not stored: %s", what, sum(1 for c in codes if c), n, set(codes) - {0}
+                )
+            if replace and config is not None and config.soft_pin_action == SoftPinAction.DISABLE:
+                for key in named:
+                    client.set_pin(key, None)
+            return codes
+
+        return self._run(what, work, lambda code: [code] * n)
+
+    @staticmethod
+    def _put_code(status: int, replace: bool) -> int:
+        if status in (Status.EEXISTS, Status.EBUSY) and not replace:
+            return 0
+        return code_of(status)
+
+    def _put_values(
+        self, what: str, keys: Sequence[str], values: Sequence[Sequence[Any]], config: Config, replace: bool
+    ) -> List[int]:
+        """Values out of Python's buffers, each in parts."""
+        pins = [[pin(part, name="value") for part in parts] for parts in values]
+        if not self._staging:
+            log.error("%s: local_buffer_size is 0, so only the forms with addresses work", what)
+            return [INVALID_PARAMS] * len(keys)
+        addresses = [[p.address for p in parts] for parts in pins]
+        return self._put(what, keys, addresses, [[p.size for p in parts] for parts in pins], config, replace)
+
+    @staticmethod
+    def _first(codes: Sequence[int]) -> int:
+        return next((c for c in codes if c), 0)
+
+    # --- puts
+
+    def put(self, key: str, value: Any, config: Config = None) -> int:
+        """Stores a buffer. 0 also if the key is there already: the value stays as it is."""
+        return self._put_values("put", [key], [[value]], config, False)[0]
+
+    def put_parts(self, key: str, *parts: Any, config: Config = None) -> int:
+        """One value out of several buffers."""
+        return self._put_values("put_parts", [key], [parts], config, False)[0]
+
+    def put_batch(self, keys: Sequence[str], values: Sequence[Any], config: Config = None) -> int:
+        """Many values: 0, or the code of the first that could not be stored."""
+        if len(keys) != len(values):
+            return failure("put_batch", Refused(INVALID_PARAMS, f"{len(keys)} keys, {len(values)} values"))
+        return self._first(self._put_values("put_batch", keys, [[v] for v in values], config, False))
+
+    def put_from(self, key: str, buffer_ptr: int, size: int, config: Config = None) -> int:
+        """`size` bytes at an address."""
+        return self._put("put_from", [key], [buffer_ptr], [size], config, False)[0]
+
+    def put_from_with_metadata(
+        self, key: str, buffer_ptr: int, metadata_buffer_ptr: int, size: int, metadata_size: int, config: Config = None
+    ) -> int:
+        """One value: the metadata, then the data."""
+        both = [[metadata_buffer_ptr, buffer_ptr]], [[metadata_size, size]]
+        return self._put("put_from_with_metadata", [key], both[0], both[1], config, False)[0]
+
+    def batch_put_from(
+        self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int], config: Config = None
+    ) -> List[int]:
+        """A code per key."""
+        return self._put("batch_put_from", keys, buffer_ptrs, sizes, config, False)
+
+    def batch_put_from_multi_buffers(
+        self, keys: Sequence[str], all_buffer_ptrs: Sequence[Any], all_sizes: Sequence[Any], config: Config = None
+    ) -> List[int]:
+        """Each value out of several pieces of memory. A code per key."""
+        return self._put("batch_put_from_multi_buffers", keys, all_buffer_ptrs, all_sizes, config, False)
+
+    def upsert(self, key: str, value: Any, config: Config = None) -> int:
+        """As put, in place of a value that is there, which readers keep until the new one is whole."""
+        return self._put_values("upsert", [key], [[value]], config, True)[0]
+
+    def upsert_parts(self, key: str, *parts: Any, config: Config = None) -> int:
+        """As put_parts, in place of what is there."""
+        return self._put_values("upsert_parts", [key], [parts], config, True)[0]
+
+    def upsert_batch(self, keys: Sequence[str], values: Sequence[Any], config: Config = None) -> int:
+        """As put_batch, in place of what is there."""
+        if len(keys) != len(values):
+            return failure("upsert_batch", Refused(INVALID_PARAMS, f"{len(keys)} keys, {len(values)} values"))
+        return self._first(self._put_values("upsert_batch", keys, [[v] for v in values], config, True))
+
+    def upsert_from(self, key: str, buffer_ptr: int, size: int, config: Config = None) -> int:
+        """As put_from, in place of what is there."""
+        return self._put("upsert_from", [key], [buffer_ptr], [size], config, True)[0]
+
+    def batch_upsert_from(
+        self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int], config: Config = None
+    ) -> List[int]:
+        """As batch_put_from, in place of what is there."""
+        return self._put("batch_upsert_from", keys, buffer_ptrs, sizes, config, True)
+
+    # --- gets
+
+    def get(self, key: str) -> bytes:
+        """The value; empty if there is none."""
+        return self._run("get", lambda c: c.get(self._key(key)) or b"", lambda _: b"")
+
+    def get_batch(self, keys: Sequence[str]) -> List[bytes]:
+        """The values; empty those that are not there."""
+        named = self._keys(keys)
+        return self._run("get_batch", lambda c: [v or b"" for v in c.get_many(named)], lambda _: [b""] * len(named))
+
+    def get_buffer(self, key: str) -> Optional[BufferHandle]:
+        """The value in memory of its own; None if there is none."""
+        return self.batch_get_buffer([key])[0]
+
+    def batch_get_buffer(self, keys: Sequence[str]) -> List[Optional[BufferHandle]]:
+        """The same for many keys, in two rounds of requests."""
+        named = self._keys(keys)
+        return self._run("batch_get_buffer", lambda c: self._buffers_of(c, named), lambda _: [None] * len(named))
+
+    @staticmethod
+    def _buffers_of(client: tarn.Client, keys: List[str]) -> List[Optional[BufferHandle]]:
+        handles: List[Optional[BufferHandle]] = [None] * len(keys)
+        todo, sizes = list(range(len(keys))), [0] * len(keys)
+        for _ in range(4):  # a value that is replaced by a larger one meanwhile takes another round
+            if not todo:
+                break
+            fresh = [BufferHandle(s) for s in sizes]
+            batch = Batch([keys[i] for i in todo], [f.ptr() for f in fresh], sizes)
+            client._get_batch(batch, 0, 0, 0)
+            again, larger = [], []
+            for i, handle, got, size in zip(todo, fresh, batch.results(), batch.value_sizes()):
+                if got > 0:
+                    del handle[got:]
+                    handles[i] = handle
+                elif got == Status.ELIMIT:
+                    again.append(i)
+                    larger.append(size)
+                elif got < 0 and got != Status.ENOTFOUND:
+                    log.error("get_buffer: %s: %s", keys[i], Status(got).name)
+            todo, sizes = again, larger
+        return handles
+
+    def get_into(self, key: str, buffer_ptr: int, size: int) -> int:
+        """Bytes of the value, now at that address; -704: there is none; -600: it has more than `size` bytes."""
+        return self.batch_get_into([key], [buffer_ptr], [size])[0]
+
+    def batch_get_into(self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> List[int]:
+        """The same for many keys."""
+        return self._get("batch_get_into", keys, buffer_ptrs, sizes)
+
+    def batch_get_into_multi_buffers(
+        self,
+        keys: Sequence[str],
+        all_buffer_ptrs: Sequence[Any],
+        all_sizes: Sequence[Any],
+        prefer_alloc_in_same_node: bool = False,
+    ) -> List[int]:
+        """Each value into several pieces of memory, in order, which must hold it. Bytes per key, or a negative code."""
+        return self._get("batch_get_into_multi_buffers", keys, all_buffer_ptrs, all_sizes)
+
+    def _get(self, what: str, keys: Sequence[str], addresses: Sequence[Any], sizes: Sequence[Any]) -> List[int]:
+        named = self._keys(keys)
+
+        def work(client: tarn.Client) -> List[int]:
+            if not named and not addresses and not sizes:
+                return []
+            return [r if r >= 0 else code_of(r) for r in client.get_into_many(named, addresses, sizes)]
+
+        return self._run(what, work, lambda code: [code] * len(named))
+
+    def get_into_ranges(
+        self,
+        buffer_ptrs: Sequence[int],
+        all_keys: Sequence[Sequence[str]],
+        all_dst_offsets: Sequence[Sequence[Sequence[int]]],
+        all_src_offsets: Sequence[Sequence[Sequence[int]]],
+        all_sizes: Sequence[Sequence[Sequence[int]]],
+    ) -> List[List[List[int]]]:
+        """Parts of values into parts of registered buffers: of value all_keys[b][k], bytes from all_src_offsets[b][k][r] on go
+        to all_dst_offsets[b][k][r] of buffer b. Bytes of each, or a negative code; one that reaches over the end of its value
+        or buffer is -600."""
+        results = [[[INVALID_PARAMS] * len(ranges) for ranges in keys] for keys in all_dst_offsets]
+        shapes = (all_keys, all_dst_offsets, all_src_offsets, all_sizes)
+        if any(len(rows) != len(buffer_ptrs) for rows in shapes):
+            return results
+        where: List[Tuple[int, int, int]] = []
+        keys: List[str] = []
+        columns: Tuple[List[int], List[int], List[int]] = ([], [], [])
+        for b, address in enumerate(buffer_ptrs):
+            room = self._room(address)
+            if any(len(rows[b]) != len(all_keys[b]) for rows in shapes):
+                continue
+            for k, key in enumerate(all_keys[b]):
+                dst, src, sizes = all_dst_offsets[b][k], all_src_offsets[b][k], all_sizes[b][k]
+                if len(dst) != len(src) or len(dst) != len(sizes):
+                    continue
+                for r, size in enumerate(sizes):
+                    if min(size, dst[r], src[r]) >= 0 and 0 < size <= room - dst[r]:
+                        where.append((b, k, r))
+                        keys.append(key)
+                        for column, value in zip(columns, (address + dst[r], size, src[r])):
+                            column.append(value)
+
+        def work(client: tarn.Client) -> List[int]:
+            return client.get_into_many(self._keys(keys), columns[0], columns[1], offsets=columns[2], wants=columns[1])
+
+        got = self._run("get_into_ranges", work, lambda code: [code] * len(keys)) if keys else []
+        for (b, k, r), status, size in zip(where, got, columns[1]):
+            short = INVALID_PARAMS if 0 <= status < size else status
+            results[b][k][r] = short if short == size or short <= INVALID_PARAMS else code_of(short)
+        return results
+
+    def _room(self, address: int) -> int:
+        """Bytes from an address to the end of the registered buffer that it lies in; 0: in none."""
+        for start, size in list(self._buffers.items()):
+            if start <= address < start + size:
+                return start + size - address
+        return 0
+
+    # --- look-ups and removals
+
+    def is_exist(self, key: str) -> int:
+        """1, 0, or a negative code."""
+        return self._run("is_exist", lambda c: int(c.exists(self._key(key))), lambda code: code)
+
+    def batch_is_exist(self, keys: Sequence[str]) -> List[int]:
+        """The same for many keys, in one round trip."""
+        named = self._keys(keys)
+        return self._run(
+            "batch_is_exist", lambda c: [int(e) for e in c.exists_many(named)], lambda code: [code] * len(named)
+        )
+
+    def get_size(self, key: str) -> int:
+        """Bytes of the value; -704: there is none."""
+
+        def work(client: tarn.Client) -> int:
+            size = client.size(self._key(key))
+            return OBJECT_NOT_FOUND if size is None else size
+
+        return self._run("get_size", work, lambda code: code)
+
+    def remove(self, key: str, force: bool = False) -> int:
+        """0, or -704: there is none. Readers under way keep what they read; so there is nothing to force."""
+        return self._run("remove", lambda c: 0 if c.remove(self._key(key)) else OBJECT_NOT_FOUND, lambda code: code)
+
+    def batch_remove(self, keys: Sequence[str], force: bool = False) -> List[int]:
+        """The same for many keys."""
+        named = self._keys(keys)
+
+        def work(client: tarn.Client) -> List[int]:
+            there = client.exists_many(named)
+            client.remove_many(named)
+            return [0 if e else OBJECT_NOT_FOUND for e in there]
+
+        return self._run("batch_remove", work, lambda code: [code] * len(named)) if named else []
+
+    def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
+        """How many keys matched (anywhere, unless anchored), and are gone; or a negative code."""
+
+        def work(client: tarn.Client) -> int:
+            if self._prefix:
+                raise Refused(NOT_SUPPORTED, "remove_by_regex: not for a tenant; remove_all removes all of it")
+            return int(client.command("REMOVEMATCH", "REGEX", f"(?!^{_OURS})(?:{regex_pattern})"))
+
+        return self._run("remove_by_regex", work, lambda code: code)
+
+    def remove_all(self, force: bool = False) -> int:
+        """How many objects there were (of this tenant; the default one's are all); or a negative code."""
+        pattern = "(?s)^" + _escaped(self._prefix) if self._prefix else f"(?s)^(?!{_OURS})"
+        return self._run("remove_all", lambda c: int(c.command("REMOVEMATCH", "REGEX", pattern)), lambda code: code)
+
+    # --- where things are
+
+    def get_replica_desc(self, key: str) -> List[ReplicaDescriptor]:
+        """Where the replicas of an object are; empty if there is none."""
+        return self.batch_get_replica_desc([key]).get(key, [])
+
+    def batch_get_replica_desc(self, keys: Sequence[str]) -> Dict[str, List[ReplicaDescriptor]]:
+        """The same for many keys, one round trip each; those that are not there are left out."""
+        self._keys(keys)
+
+        def work(client: tarn.Client) -> Dict[str, List[ReplicaDescriptor]]:
+            found = {}
+            for key, size in zip(keys, common.sizes_of(client, self._keys(keys))):
+                if size is None:
+                    continue
+                try:
+                    found[key] = self._replicas(client.command("REPLICA", "LIST", self._key(key)), size)
+                except tarn.Error as e:
+                    log.warning("batch_get_replica_desc: %s: %s", key, e)  # gone meanwhile
+            return found
+
+        return self._run("batch_get_replica_desc", work, lambda _: {})
+
+    def _replicas(self, text: str, size: int) -> List[ReplicaDescriptor]:
+        """Out of the reply of REPLICA LIST: names and values of maps, an element a line; extents come last in each."""
+        lines, found, i = text.split("\n"), [], 0
+        while i + 1 < len(lines):
+            fields: Dict[str, str] = {}
+            while i + 1 < len(lines) and lines[i] != "extents":
+                fields[lines[i]] = lines[i + 1]
+                i += 2
+            i += 1
+            numbers: List[int] = []
+            while i < len(lines) and lines[i] != "tier":
+                numbers += [int(lines[i])] if lines[i].lstrip("-").isdigit() else []
+                i += 1
+            if fields.get("state") == "complete":
+                found.append(self._replica(fields, size, numbers[2] if len(numbers) > 2 else 0))
+        if not found:  # a small value, which lives in the server's books
+            found.append(ReplicaDescriptor("memory", MemoryDescriptor(Descriptor(size, 0, "books"))))
+        return found
+
+    def _replica(self, fields: Dict[str, str], size: int, offset: int) -> ReplicaDescriptor:
+        if fields.get("tier") != "memory":
+            return ReplicaDescriptor(fields.get("tier", ""), DiskDescriptor(fields.get("segment", ""), size))
+        own = self._host is not None and fields.get("node") == self._node
+        endpoint = self._hostname if own else fields.get("node") or fields.get("segment") or ""
+        return ReplicaDescriptor("memory", MemoryDescriptor(Descriptor(size, offset, endpoint)))
+
+    def batch_replica_clear(self, keys: Sequence[str], segment_name: str = "") -> List[str]:
+        """Takes the replicas of these objects away, all of them, or those in the memory that a store with this hostname lends
+        (or in a segment of tarn's). Answers the keys of which something went. Readers under way keep what they read."""
+        self._keys(keys)
+
+        def work(client: tarn.Client) -> List[str]:
+            return [key for key in keys if self._clear(client, self._key(key), segment_name)]
+
+        return self._run("batch_replica_clear", work, lambda _: [])
+
+    def _clear(self, client: tarn.Client, key: str, segment: str) -> bool:
+        if not segment:
+            return client.remove(key)
+        names = (segment, common.node_name(segment) + ".0")
+        try:
+            lines = client.command("REPLICA", "LIST", key).split("\n")
+            there = [lines[i + 1] for i, line in enumerate(lines[:-1]) if line == "segment"]
+            hit = next((n for n in there if n in names), None)
+            if hit is None:
+                return False
+            if len(there) == 1:
+                return client.remove(key)
+            client.command("REPLICA", "DROP", key, "FROM", hit)
+            return True
+        except tarn.Error as e:
+            log.warning("batch_replica_clear: %s: %s", key, e)
+            return False
+
+    # --- memory
+
+    def register_buffer(self, buffer_ptr: int, size: int) -> int:
+        """Memory that will be used often: RDMA needs it, and get_into_ranges; 0 or a negative code. That of a GPU moves by RDMA
+        only, as a dma-buf; -1012 where that cannot be."""
+
+        def work(client: tarn.Client) -> int:
+            device = common.device_memory(buffer_ptr, size, self._rdma)
+            if device is None:
+                client.register_buffer(buffer_ptr, size)
+            else:
+                try:
+                    client.register_dmabuf(buffer_ptr, size, *device)
+                finally:
+                    os.close(device[0])
+            self._buffers[buffer_ptr] = size
+            return 0
+
+        return self._run("register_buffer", work, lambda code: code)
+
+    def unregister_buffer(self, buffer_ptr: int) -> int:
+        """0, or -600: none is registered there."""
+
+        def work(client: tarn.Client) -> int:
+            if self._buffers.pop(buffer_ptr, None) is None:
+                raise Refused(INVALID_PARAMS, f"no buffer is registered at {buffer_ptr:#x}")
+            client.unregister_buffer(buffer_ptr)
+            return 0
+
+        return self._run("unregister_buffer", work, lambda code: code)
+
+    def alloc_from_mem_pool(self, size: int) -> int:
+        """Address of `size` bytes that live as long as this object; 0: there is no such memory."""
+        return self._pool.alloc(size)
+
+
+def _escaped(text: str) -> str:
+    return "".join("\\" + c if not c.isalnum() else c for c in text)
+
+
+def bind_to_numa_node(node: int) -> None:
+    """Binds this thread to the processors of a NUMA node, and lets it take memory from there first. Without such a node
+    nothing happens but a line in the log."""
+    try:
+        with open(f"/sys/devices/system/node/node{int(node)}/cpulist", encoding="ascii") as file:
+            ranges = [part.split("-") for part in file.read().strip().split(",") if part]
+        processors = {p for r in ranges for p in range(int(r[0]), int(r[-1]) + 1)}
+        os.sched_setaffinity(0, processors & os.sched_getaffinity(0) or processors)
+        mask = (ctypes.c_ulong * 16)()
+        mask[node // 64] = 1 << node % 64
+        preferred, number = 1, {"x86_64": 238, "aarch64": 237}.get(os.uname().machine)
+        if number is not None and ctypes.CDLL(None, use_errno=True).syscall(number, preferred, mask, 1024) != 0:
+            log.warning("bind_to_numa_node: set_mempolicy: %s", os.strerror(ctypes.get_errno()))
+    except (OSError, ValueError, IndexError) as e:
+        log.warning("bind_to_numa_node: node %s: %s", node, e)

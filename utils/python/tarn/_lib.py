@@ -1,0 +1,309 @@
+"""libtarn as ctypes sees it: where it is, its structs, its functions.
+
+Calls through `lib` release the GIL. Addresses travel as plain integers; whoever calls keeps the memory alive until the
+call has returned, or for queues until the completion has been taken out."""
+
+from __future__ import annotations
+
+import ctypes as C
+import os
+from typing import Any, Dict, List, Optional, Tuple
+
+from .errors import ADVICE, Error, error_of
+
+U64, U32, I32, SIZE, PTR, INT, STR = C.c_uint64, C.c_uint, C.c_int32, C.c_size_t, C.c_void_p, C.c_int, C.c_char_p
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def candidates() -> List[str]:
+    """Files that may be libtarn, best first. $TARN_LIB stands alone: if it is set, nothing else is tried."""
+    given = os.environ.get("TARN_LIB")
+    if given:
+        return [given]
+    root = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
+    return [
+        os.path.join(_HERE, "libtarn.so.0"),
+        os.path.join(root, "build", "release", "libtarn.so.0"),
+        os.path.join(root, "src", "libtarn.so.0"),
+        "libtarn.so.0",
+    ]
+
+
+def _load() -> C.CDLL:
+    why = []
+    for path in candidates():
+        if os.path.dirname(path) and not os.path.exists(path):
+            why.append(f"{path}: no such file")
+            continue
+        try:
+            return C.CDLL(path)
+        except OSError as e:
+            why.append(str(e))
+    raise ImportError(
+        "libtarn.so.0 cannot be loaded: build it with `make`, install it with `make install`, or name the file in the "
+        "environment variable TARN_LIB. Tried: " + "; ".join(why)
+    )
+
+
+class Options(C.Structure):
+    """tarn_options."""
+
+    _fields_ = [
+        ("size", SIZE),
+        ("transport", STR),
+        ("verify", INT),
+        ("max_lanes", U32),
+        ("streams", U32),
+        ("connect_timeout_ms", U64),
+        ("timeout_ms", U64),
+        ("lease_ms", U64),
+        ("retries", U32),
+        ("backoff_min_ms", U64),
+        ("backoff_max_ms", U64),
+        ("batch_keys", SIZE),
+        ("piece_bytes", U64),
+        ("workers", U32),
+        ("host_name", STR),
+        ("user", STR),
+        ("password", STR),
+        ("name", STR),
+        ("rack", STR),
+        ("failover_ms", U64),
+        ("module_path", STR),
+        ("tls_ca_file", STR),
+        ("tls_ca_dir", STR),
+        ("tls_cert_file", STR),
+        ("tls_key_file", STR),
+        ("tls_server_name", STR),
+        ("tls_verify", INT),
+    ]
+
+
+class Call(C.Structure):
+    """tarn_call."""
+
+    _fields_ = [("size", SIZE), ("timeout_ms", U64), ("lease_ms", U64), ("wait_ms", U64)]
+
+
+class PutOptions(C.Structure):
+    """tarn_put_options."""
+
+    _fields_ = [
+        ("size", SIZE),
+        ("timeout_ms", U64),
+        ("replace", INT),
+        ("exists_ok", INT),
+        ("replicas", U32),
+        ("pin", INT),
+        ("pin_ms", U64),
+        ("ttl_ms", U64),
+        ("group", STR),
+        ("group_len", SIZE),
+        ("prefer", C.POINTER(STR)),
+        ("prefers", SIZE),
+    ]
+
+
+class Iovec(C.Structure):
+    """struct iovec."""
+
+    _fields_ = [("base", PTR), ("len", SIZE)]
+
+
+class Columns(C.Structure):
+    """tarn_columns."""
+
+    _fields_ = [
+        ("size", SIZE),
+        ("n", SIZE),
+        ("keys", STR),
+        ("keys_len", SIZE),
+        ("key_lens", PTR),
+        ("n_pieces", SIZE),
+        ("addresses", PTR),
+        ("sizes", PTR),
+        ("pieces", PTR),
+        ("offsets", PTR),
+        ("wants", PTR),
+    ]
+
+
+# Bytes of a tarn_item, a tarn_key and a struct iovec.
+ITEM_BYTES, KEY_BYTES, IOVEC_BYTES = 96, 16, 16
+
+
+class CompletionStruct(C.Structure):
+    """tarn_completion."""
+
+    _fields_ = [
+        ("id", U64),
+        ("user", PTR),
+        ("op", I32),
+        ("status", I32),
+        ("items", PTR),
+        ("n", SIZE),
+        ("done", SIZE),
+    ]
+
+
+STATS = (
+    "gets get_hits get_misses get_failures puts put_stored put_existed put_failures lookups removes bytes_read bytes_written "
+    "shm_bytes_read shm_bytes_written tcp_bytes_read tcp_bytes_written requests round_trips connects reconnects retries "
+    "timeouts leases lease_renewals lease_misses epoch_misses crc_mismatches unverified segment_fetches lanes lanes_busy "
+    "views_open writers_open async_pending failovers replica_reports put_replicas_failed put_restarts outages "
+    "rdma_bytes_read rdma_bytes_written"
+).split()
+
+
+class Stats(C.Structure):
+    """tarn_stats."""
+
+    _fields_ = [("size", SIZE)] + [(name, U64) for name in STATS]
+
+
+class Histogram(C.Structure):
+    """tarn_histogram."""
+
+    _fields_ = [
+        ("size", SIZE),
+        ("count", U64),
+        ("sum_us", U64),
+        ("min_us", U64),
+        ("max_us", U64),
+        ("p50_us", U64),
+        ("p90_us", U64),
+        ("p95_us", U64),
+        ("p99_us", U64),
+        ("p999_us", U64),
+        ("n_bounds", U64),
+        ("bound_us", U64 * 32),
+        ("upto", U64 * 32),
+    ]
+
+
+_P = PTR
+_PROTOTYPES: List[Tuple[str, Any, List[Any]]] = [
+    ("tarn_version", STR, []),
+    ("tarn_strerror", STR, [INT]),
+    ("tarn_last_error", STR, []),
+    ("tarn_free", None, [_P]),
+    ("tarn_options_init", None, [_P]),
+    ("tarn_connect", INT, [STR, _P, _P]),
+    ("tarn_close", None, [_P]),
+    ("tarn_ping", INT, [_P]),
+    ("tarn_put", INT, [_P, _P, SIZE, _P, SIZE, _P]),
+    ("tarn_get", INT, [_P, _P, SIZE, _P, SIZE, _P, _P]),
+    ("tarn_get_range", INT, [_P, _P, SIZE, U64, _P, SIZE, _P, _P]),
+    ("tarn_get_alloc", INT, [_P, _P, SIZE, _P, _P, _P]),
+    ("tarn_exists", INT, [_P, _P, SIZE]),
+    ("tarn_remove", INT, [_P, _P, SIZE]),
+    ("tarn_wait", INT, [_P, _P, SIZE, U64]),
+    ("tarn_pin", INT, [_P, _P, SIZE, INT, U64]),
+    ("tarn_put_many", INT, [_P, _P, SIZE, _P, _P]),
+    ("tarn_get_many", INT, [_P, _P, SIZE, _P, _P]),
+    ("tarn_exists_many", INT, [_P, _P, SIZE, _P]),
+    ("tarn_prefix_length", INT, [_P, _P, SIZE, _P, _P]),
+    ("tarn_remove_many", INT, [_P, _P, SIZE, _P]),
+    ("tarn_columns_items", INT, [_P, _P, _P]),
+    ("tarn_columns_keys", INT, [_P, _P]),
+    ("tarn_items_columns", None, [_P, SIZE, _P, _P, _P, _P]),
+    ("tarn_view_open", INT, [_P, _P, SIZE, _P, _P]),
+    ("tarn_view_size", U64, [_P]),
+    ("tarn_view_version", U64, [_P]),
+    ("tarn_view_data", PTR, [_P]),
+    ("tarn_view_pieces", SIZE, [_P, _P]),
+    ("tarn_view_valid_ms", U64, [_P]),
+    ("tarn_view_check", INT, [_P]),
+    ("tarn_view_verify", INT, [_P]),
+    ("tarn_view_renew", INT, [_P, U64]),
+    ("tarn_view_release", None, [_P]),
+    ("tarn_writer_open", INT, [_P, _P, SIZE, U64, _P, _P]),
+    ("tarn_writer_pieces", SIZE, [_P, _P]),
+    ("tarn_writer_data", PTR, [_P]),
+    ("tarn_writer_in_place", INT, [_P]),
+    ("tarn_writer_commit", INT, [_P]),
+    ("tarn_writer_abort", INT, [_P]),
+    ("tarn_register", INT, [_P, _P, SIZE]),
+    ("tarn_register_dmabuf", INT, [_P, _P, SIZE, INT, U64]),
+    ("tarn_unregister", INT, [_P, _P]),
+    ("tarn_async_open", INT, [_P, SIZE, _P]),
+    ("tarn_async_close", None, [_P]),
+    ("tarn_async_get", INT, [_P, _P, SIZE, _P, _P, _P]),
+    ("tarn_async_put", INT, [_P, _P, SIZE, _P, _P, _P]),
+    ("tarn_async_exists", INT, [_P, _P, SIZE, _P, _P]),
+    ("tarn_async_remove", INT, [_P, _P, SIZE, _P, _P]),
+    ("tarn_async_fd", INT, [_P]),
+    ("tarn_async_poll", SIZE, [_P, _P, SIZE, U64]),
+    ("tarn_async_cancel", INT, [_P, U64]),
+    ("tarn_get_stats", INT, [_P, _P]),
+    ("tarn_get_histogram", INT, [_P, INT, _P]),
+    ("tarn_command", INT, [_P, SIZE, _P, _P, _P, _P]),
+]
+
+lib = _load()
+for _name, _result, _arguments in _PROTOTYPES:
+    try:
+        _f = getattr(lib, _name)
+    except AttributeError:
+        raise ImportError(
+            f"{lib._name} is too old: it has no {_name}; build libtarn anew, or look at TARN_LIB"
+        ) from None
+    _f.restype, _f.argtypes = _result, _arguments
+
+
+class _Process:
+    """Counts forks: what was opened before one must not be used after it."""
+
+    generation = 0
+
+    @classmethod
+    def forked(cls) -> None:
+        """Called in the child."""
+        cls.generation += 1
+
+
+process = _Process
+os.register_at_fork(after_in_child=_Process.forked)
+
+
+# What native objects need, by the id of whoever answers for them: a view its client, a queue the memory that it fills. Python finalizes
+# objects that become garbage together in any order; what is in here is no garbage before its user has ended and taken it out.
+needed: Dict[int, object] = {}
+
+
+class Handle:
+    """A tarn_client that is closed when the last one that uses it lets go: calls under way, views, writers, queues."""
+
+    __slots__ = ("pointer", "generation", "_close", "_process")
+
+    def __init__(self, pointer: int) -> None:
+        self.pointer, self.generation = pointer, process.generation
+        self._close, self._process = lib.tarn_close, process
+
+    def __del__(self) -> None:
+        # After a fork the memory is a copy of what threads of the parent were just changing: it is left alone.
+        if self.generation == self._process.generation:
+            self._close(C.byref(C.c_void_p(self.pointer)))
+
+
+def text(raw: Optional[bytes]) -> str:
+    """A C string as text; bytes that are no UTF-8 stay visible."""
+    return (raw or b"").decode("utf-8", "backslashreplace")
+
+
+def failed(status: int) -> Error:
+    """The exception for a failed call of this thread, with libtarn's own sentence."""
+    return error_of(status, text(lib.tarn_last_error()) or text(lib.tarn_strerror(status)))
+
+
+def status_error(status: int, about: str = "") -> Error:
+    """The exception for a status that came out of a batch."""
+    advice = ADVICE.get(status)
+    words = [about, text(lib.tarn_strerror(status)), advice or ""]
+    return error_of(status, ": ".join(w for w in words if w))
+
+
+def library_version() -> str:
+    """The version of the libtarn that was loaded."""
+    return text(lib.tarn_version())

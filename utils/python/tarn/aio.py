@@ -1,0 +1,417 @@
+"""The client for asyncio: the same methods as coroutines. The loop is never blocked.
+
+Gets, puts, look-ups and removals go through a `Queue`, whose eventfd the loop watches; what has no form there (ping, prefix_length,
+views, commands) runs in a few threads of the client. Waiting keys cost one small request per tick for all of them together."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, TypeVar
+
+from ._lib import status_error
+from .batch import Batch, Key, Keys, batch_of, encode_key, fetch
+from .client import Client
+from .errors import Closed, Error, InvalidArgument, Status
+from .memory import check_range, pin
+from .options import milliseconds
+from .queue import Completion, Queue
+from .views import View, Writer
+
+T = TypeVar("T")
+# While keys are waited for, the server is asked about all of them this often: soon at first, then less so.
+_TICK_MIN_S, _TICK_MAX_S, _TICK_GROWTH = 0.001, 0.02, 1.25
+
+
+class _Waiter:
+    __slots__ = ("missing", "future")
+
+    def __init__(self, keys: Iterable[bytes], future: "asyncio.Future[bool]") -> None:
+        self.missing, self.future = set(keys), future
+
+
+class AsyncClient:
+    """A client for one event loop.
+
+        async with tarn.AsyncClient("tarn://127.0.0.1:6479") as client:
+            await client.put("key", b"value")
+            await client.get("key")
+
+    It connects with its first call (or entering the block). A coroutine that is cancelled ends when the library does not use its
+    memory any more: at once if its turn had not come, otherwise when the operation under way has ended, which its timeout bounds.
+    capacity: operations that run or wait at a time; further ones wait for their turn. threads: of what does not go through the queue.
+    """
+
+    def __init__(
+        self, url: str = "tarn://127.0.0.1:6479", *, capacity: int = 1024, threads: int = 4, **options: Any
+    ) -> None:
+        """Does not connect yet. url and options as for Client, but that `workers`, how many operations run at a time, is 4."""
+        if not isinstance(capacity, int) or not 1 <= capacity <= 65536:
+            raise InvalidArgument(f"capacity: 1 to 65536 operations, not {capacity!r}")
+        self.url, self._options, self._capacity = url, {"workers": 4, **options}, capacity
+        self._executor = concurrent.futures.ThreadPoolExecutor(threads, "tarn")
+        self._client: Optional[Client] = None
+        self._queue: Optional[Queue] = None
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._opening: "Optional[asyncio.Future[None]]" = None
+        self._turns: Optional[asyncio.Semaphore] = None
+        self._waiters: Set[_Waiter] = set()
+        self._watcher: "Optional[asyncio.Task[None]]" = None
+        self._tick = _TICK_MIN_S
+        self._guess = 0
+        self._closed = False
+
+    # --- opening and closing
+
+    async def _open(self) -> Queue:
+        if self._closed:
+            raise Closed("this client is closed: open another")
+        if self._queue is not None:
+            if self._loop is not asyncio.get_running_loop():
+                raise Error("an AsyncClient belongs to the event loop that used it first: open another for this one")
+            return self._queue
+        opening = self._opening
+        if opening is None:
+            self._loop = asyncio.get_running_loop()
+            opening = self._opening = asyncio.ensure_future(self._connect())
+        try:
+            await asyncio.shield(opening)
+        except Exception:
+            if self._opening is opening:
+                self._opening = None  # the next call tries again
+            raise
+        if self._queue is None:
+            raise Closed("this client was closed while it connected")
+        return self._queue
+
+    async def _connect(self) -> None:
+        assert self._loop is not None
+        client = await self._loop.run_in_executor(self._executor, lambda: Client(self.url, **self._options))
+        if self._closed:
+            client.close()
+            return
+        queue = client.queue(self._capacity)
+        self._turns = asyncio.Semaphore(self._capacity)
+        self._client, self._queue = client, queue
+        self._loop.add_reader(queue.fd, self._drain)
+
+    async def aclose(self) -> None:
+        """Cancels what has not begun and waits for what has, without blocking the loop. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._opening is not None and not self._opening.done():
+            await asyncio.wait([self._opening])
+        if self._watcher is not None:
+            self._watcher.cancel()
+        for waiter in list(self._waiters):
+            if not waiter.future.done():
+                waiter.future.set_exception(Closed("this client was closed"))
+        if self._queue is not None and self._loop is not None:
+            self._loop.remove_reader(self._queue.fd)
+            dropped = await self._loop.run_in_executor(self._executor, self._queue.close)
+            for future in dropped:
+                if not future.done():
+                    future.set_exception(Closed("this client was closed while the operation was under way"))
+        if self._client is not None:
+            self._client.close()
+        self._executor.shutdown(wait=False)
+
+    @property
+    def closed(self) -> bool:
+        """Whether calls would raise Closed."""
+        return self._closed
+
+    async def __aenter__(self) -> "AsyncClient":
+        await self._open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    # --- the queue
+
+    def _drain(self) -> None:
+        queue = self._queue
+        if queue is None or queue.closed:
+            return
+        for completion in queue.poll(256):
+            future = completion.user
+            if not future.done():
+                future.set_result(completion)
+
+    async def _run(self, submit: Callable[[Queue, Any], int], own_memory: bool) -> Completion:
+        """Submits and waits. own_memory: nobody but the library holds the memory, so that a cancelled coroutine need not wait."""
+        queue = await self._open()
+        assert self._turns is not None
+        await self._turns.acquire()
+        try:
+            future: "asyncio.Future[Completion]" = asyncio.get_running_loop().create_future()
+            id = submit(queue, future)
+        except BaseException:
+            self._turns.release()
+            raise
+        future.add_done_callback(self._turn_over)
+        try:
+            completion = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if not queue.closed:
+                queue.cancel(id)
+            while not own_memory and not future.done():
+                try:
+                    await asyncio.shield(future)
+                except asyncio.CancelledError:
+                    continue
+            raise
+        if completion.status:
+            raise status_error(completion.status)
+        return completion
+
+    def _turn_over(self, future: "asyncio.Future[Completion]") -> None:
+        if not future.cancelled():
+            future.exception()  # seen: who waited for it may have been cancelled
+        if self._turns is not None:
+            self._turns.release()
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        """Runs a function, such as a view's `renew`, in one of the client's threads."""
+        await self._open()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args))
+
+    def _sync(self) -> Client:
+        if self._client is None or self._closed:
+            raise Closed("this client is closed: open another")
+        return self._client
+
+    # --- waiting
+
+    async def _wait_for(self, keys: Sequence[bytes], wait_ms: int) -> bool:
+        """Until all keys are there: True; not within wait_ms: False."""
+        await self._open()
+        future: "asyncio.Future[bool]" = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(keys, future)
+        self._waiters.add(waiter)
+        self._tick = _TICK_MIN_S
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.ensure_future(self._watch())
+        try:
+            return await asyncio.wait_for(future, milliseconds(wait_ms, "wait_ms") / 1000)
+        except asyncio.TimeoutError:
+            return False
+        finally:
+            self._waiters.discard(waiter)
+
+    async def _watch(self) -> None:
+        """Asks for all missing keys at once, until nobody waits any more."""
+        while self._waiters:
+            keys = list({k for w in self._waiters for k in w.missing})
+            try:
+                found = await self._run(lambda q, user: q.exists(keys, user), True)
+            except Exception as e:
+                for waiter in list(self._waiters):
+                    if not waiter.future.done():
+                        waiter.future.set_exception(e)
+                return
+            there = {k for k, status in zip(keys, found.results) if status == 0}
+            for waiter in list(self._waiters):
+                waiter.missing -= there
+                if not waiter.missing and not waiter.future.done():
+                    waiter.future.set_result(True)
+            await asyncio.sleep(self._tick)
+            self._tick = min(self._tick * _TICK_GROWTH, _TICK_MAX_S)
+
+    async def wait(self, key: Key, timeout_ms: int) -> bool:
+        """Until the key is readable: True; not within timeout_ms: False."""
+        return await self._wait_for([encode_key(key)], timeout_ms)
+
+    # --- puts
+
+    async def put(self, key: Key, data: Any, **options: Any) -> bool:
+        """As Client.put. `data` must not change before the coroutine has ended."""
+        return self._stored(await self._put(batch_of([(key, data)], False), options))
+
+    async def put_parts(self, key: Key, parts: Iterable[Any], **options: Any) -> bool:
+        """As Client.put_parts."""
+        return self._stored(await self._put(batch_of([(key, list(parts))], False), options))
+
+    async def put_from(self, key: Key, address: int, size: int, **options: Any) -> bool:
+        """As Client.put_from."""
+        check_range(address, size, "address")
+        return self._stored(await self._put(Batch([key], [address], [size]), options))
+
+    async def put_many(self, pairs: Iterable[Tuple[Key, Any]], **options: Any) -> List[int]:
+        """As Client.put_many."""
+        return await self._put(batch_of(pairs, False), options)
+
+    async def put_from_many(self, keys: Keys, addresses: Sequence[Any], sizes: Any, **options: Any) -> List[int]:
+        """As Client.put_from_many."""
+        return await self._put(Batch(keys, addresses, sizes), options)
+
+    async def _put(self, batch: Batch, options: Dict[str, Any]) -> List[int]:
+        done = await self._run(lambda q, user: q.put_batch(batch, user, **options), False)
+        return done.results
+
+    @staticmethod
+    def _stored(results: List[int]) -> bool:
+        if results[0] not in (0, Status.EEXISTS):
+            raise status_error(results[0])
+        return results[0] == 0
+
+    # --- gets
+
+    async def get(self, key: Key, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0) -> Optional[bytes]:
+        """As Client.get."""
+        return (await self.get_many([key], wait_ms=wait_ms, timeout_ms=timeout_ms, lease_ms=lease_ms))[0]
+
+    async def get_many(
+        self, keys: Keys, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+    ) -> List[Optional[bytes]]:
+        """As Client.get_many."""
+        steps = fetch(keys, self._guess)
+        try:
+            batch = next(steps)
+            while True:
+                await self._get(batch, wait_ms, timeout_ms, lease_ms, True)
+                wait_ms = 0
+                batch = steps.send(None)
+        except StopIteration as end:
+            values, self._guess = end.value
+            return values  # type: ignore[no-any-return]
+
+    async def get_into(
+        self,
+        key: Key,
+        buffer: Any,
+        *,
+        offset: int = 0,
+        want: int = 0,
+        wait_ms: int = 0,
+        timeout_ms: int = 0,
+        lease_ms: int = 0,
+    ) -> Optional[int]:
+        """As Client.get_into."""
+        memory = pin(buffer, True, "buffer")
+        batch = Batch([key], [memory.address], [memory.size], [offset], [want], memory)
+        await self._get(batch, wait_ms, timeout_ms, lease_ms, False)
+        result = batch.results()[0]
+        if result < 0 and result != Status.ENOTFOUND:
+            raise status_error(result)
+        return None if result < 0 else result
+
+    async def get_range(
+        self, key: Key, offset: int, length: int, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+    ) -> Optional[bytes]:
+        """As Client.get_range."""
+        if length <= 0 or offset < 0:
+            raise InvalidArgument(f"get_range: offset {offset} and length {length}: 0 or more, and 1 or more")
+        memory = bytearray(length)
+        got = await self.get_into(
+            key, memory, offset=offset, want=length, wait_ms=wait_ms, timeout_ms=timeout_ms, lease_ms=lease_ms
+        )
+        return None if got is None else bytes(memoryview(memory)[:got])
+
+    async def get_many_into(
+        self, pairs: Iterable[Tuple[Key, Any]], *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+    ) -> List[int]:
+        """As Client.get_many_into."""
+        batch = batch_of(pairs, True)
+        await self._get(batch, wait_ms, timeout_ms, lease_ms, False)
+        return batch.results()
+
+    async def get_into_many(
+        self,
+        keys: Keys,
+        addresses: Sequence[Any],
+        sizes: Any,
+        *,
+        offsets: Optional[Sequence[int]] = None,
+        wants: Optional[Sequence[int]] = None,
+        wait_ms: int = 0,
+        timeout_ms: int = 0,
+        lease_ms: int = 0,
+    ) -> List[int]:
+        """As Client.get_into_many."""
+        batch = Batch(keys, addresses, sizes, offsets, wants)
+        await self._get(batch, wait_ms, timeout_ms, lease_ms, False)
+        return batch.results()
+
+    async def _get(self, batch: Batch, wait_ms: int, timeout_ms: int, lease_ms: int, own_memory: bool) -> None:
+        if wait_ms:
+            await self._wait_for(batch.keys.split(), wait_ms)
+        await self._run(lambda q, user: q.get_batch(batch, user, timeout_ms=timeout_ms, lease_ms=lease_ms), own_memory)
+
+    # --- look-ups and changes
+
+    async def exists(self, key: Key) -> bool:
+        """As Client.exists."""
+        return (await self.exists_many([key]))[0]
+
+    async def exists_many(self, keys: Keys) -> List[bool]:
+        """As Client.exists_many."""
+        done = await self._run(lambda q, user: q.exists(keys, user), True)
+        return [status == 0 for status in done.results]
+
+    async def remove(self, key: Key) -> bool:
+        """As Client.remove."""
+        return await self.remove_many([key]) > 0
+
+    async def remove_many(self, keys: Keys) -> int:
+        """As Client.remove_many."""
+        return (await self._run(lambda q, user: q.remove(keys, user), True)).done
+
+    async def prefix_length(self, keys: Keys, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0) -> int:
+        """As Client.prefix_length."""
+        if wait_ms:
+            await self._wait_for([encode_key(k) for k in keys], wait_ms)
+        return await self.run(lambda: self._sync().prefix_length(keys, lease_ms=lease_ms, timeout_ms=timeout_ms))
+
+    async def size(self, key: Key) -> Optional[int]:
+        """As Client.size."""
+        return await self.run(lambda: self._sync().size(key))
+
+    async def set_pin(self, key: Key, kind: Optional[str], ms: int = 0) -> bool:
+        """As Client.set_pin."""
+        return await self.run(lambda: self._sync().set_pin(key, kind, ms))
+
+    async def ping(self) -> None:
+        """As Client.ping."""
+        await self.run(lambda: self._sync().ping())
+
+    # --- in place, registered memory, tools
+
+    async def view(self, key: Key, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0) -> Optional[View]:
+        """As Client.view. `check` and `valid_ms` of the view are quick; `renew` asks the server: await client.run(view.renew)."""
+        if wait_ms:
+            await self._wait_for([encode_key(key)], wait_ms)
+        return await self.run(lambda: self._sync().view(key, lease_ms=lease_ms, timeout_ms=timeout_ms))
+
+    async def writer(self, key: Key, size: int, **options: Any) -> Writer:
+        """As Client.writer; end it by await client.run(writer.commit), or writer.abort."""
+        return await self.run(lambda: self._sync().writer(key, size, **options))
+
+    async def register_buffer(self, buffer: Any, size: Optional[int] = None) -> None:
+        """As Client.register_buffer."""
+        await self.run(lambda: self._sync().register_buffer(buffer, size))
+
+    async def register_dmabuf(self, address: int, size: int, fd: int, offset: int = 0) -> None:
+        """As Client.register_dmabuf."""
+        await self.run(lambda: self._sync().register_dmabuf(address, size, fd, offset))
+
+    async def unregister_buffer(self, buffer: Any) -> None:
+        """As Client.unregister_buffer."""
+        await self.run(lambda: self._sync().unregister_buffer(buffer))
+
+    async def stats(self) -> Dict[str, int]:
+        """As Client.stats."""
+        return await self.run(lambda: self._sync().stats())
+
+    async def histogram(self, kind: str) -> Dict[str, Any]:
+        """As Client.histogram."""
+        return await self.run(lambda: self._sync().histogram(kind))
+
+    async def command(self, *args: Any) -> str:
+        """As Client.command."""
+        return await self.run(lambda: self._sync().command(*args))
+
+
+__all__ = ["AsyncClient"]

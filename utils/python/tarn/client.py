@@ -1,0 +1,495 @@
+"""The client: gets, puts and look-ups as one calls them from one thread or from many."""
+
+from __future__ import annotations
+
+import ctypes as C
+import time
+from array import array
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+
+from . import _lib
+from ._lib import Handle, failed, lib
+from .batch import GUESS_BYTES, Batch, Key, KeyList, Keys, address_of, batch_of, encode_key, fetch
+from .errors import Closed, InvalidArgument, Status
+from .memory import Fresh, bytes_at, check_range, pin
+from .options import PINS, c_string, call_options, client_options, milliseconds, put_options
+from .queue import Queue
+from .views import View, Writer
+
+_HISTOGRAMS = {"get": 0, "put": 1, "lookup": 2, "request": 3}
+# Longer waits are done in slices, so that Ctrl-C and other signals are seen within this time.
+_SLICE_MS = 500
+
+
+class Client:
+    """A connection to a pool. All methods may be called from any number of threads at once.
+
+    Bytes move without the GIL, between the caller's memory and the transport, without a copy in between (only methods that
+    return `bytes` make those). Calls that cannot be done raise `tarn.Error`; a miss is None or False. Ctrl-C is seen when
+    the call under way has ended; long waits are done in pieces for that. After fork() a child gets `Closed` and connects anew.
+
+    `close` ends the client for new calls; the connections go when calls under way, views, writers and queues are done.
+    """
+
+    def __init__(self, url: str = "tarn://127.0.0.1:6479", **options: Any) -> None:
+        """Connects and authenticates. `url` is tarn://[user:password@]host[:port][?option=value&...], tarn+sentinel://..., or
+        the same over TLS with tarns (tls_ca_file, tls_cert_file, tls_key_file, ...); options are those of tarn_options (timeout_ms, transport, lease_ms, user, password, ...), and the
+        URL wins. Raises ConnectionFailed, TimedOut, PermissionDenied, InvalidArgument, ProtocolError, or TypeError for an
+        option that does not exist."""
+        pointer = C.c_void_p()
+        self._handle: Optional[Handle] = None
+        self._guess = 0
+        o = client_options(options)
+        status = lib.tarn_connect(c_string(url, "url"), C.byref(o), C.byref(pointer))
+        if status or not pointer.value:
+            raise failed(status)
+        self.url = url
+        self._handle = Handle(pointer.value)
+
+    def _use(self) -> Handle:
+        """The handle, held by the caller for as long as it calls. Raises Closed."""
+        handle = self._handle
+        if handle is None:
+            raise Closed("this client is closed: open another")
+        if handle.generation != _lib.process.generation:
+            raise Closed("a client does not survive fork(): connect in the child")
+        return handle
+
+    def close(self) -> None:
+        """No more calls. May be called twice, and while other threads are in calls, which end as they would have."""
+        self._handle = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether calls would raise Closed."""
+        return self._handle is None or self._handle.generation != _lib.process.generation
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = self.url.rpartition("@")[2] if hasattr(self, "url") else "?"
+        return f"<tarn.Client {where}{' closed' if self.closed else ''}>"
+
+    def ping(self) -> None:
+        """One round trip."""
+        h = self._use()
+        status = lib.tarn_ping(h.pointer)
+        if status:
+            raise failed(status)
+
+    # --- puts
+
+    def put(
+        self,
+        key: Key,
+        data: Any,
+        *,
+        replace: bool = False,
+        replicas: int = 0,
+        pin: Optional[str] = None,
+        pin_ms: int = 0,
+        ttl_ms: int = 0,
+        group: Optional[Key] = None,
+        prefer: Sequence[str] = (),
+        timeout_ms: int = 0,
+    ) -> bool:
+        """Stores `data`: True stored, False it was there already (nothing was sent then, unless `replace`).
+
+        replicas: on so many machines (0: the server's default). pin: "soft" (for pin_ms, 0: the server's default) or "hard".
+        ttl_ms: goes after so long (0: never). group: an eviction group. prefer: names of segments, best first. Raises
+        NoSpace, Busy (another writer is at it), TimedOut, ConnectionFailed, ..."""
+        o = put_options(
+            replace=replace,
+            replicas=replicas,
+            pin=pin,
+            pin_ms=pin_ms,
+            ttl_ms=ttl_ms,
+            group=group,
+            prefer=prefer,
+            timeout_ms=timeout_ms,
+        )
+        memory = _pin(data)
+        return self._put(key, memory.address, memory.size, o)
+
+    def _put(self, key: Key, address: int, size: int, o: Optional[_lib.PutOptions]) -> bool:
+        h, raw = self._use(), encode_key(key)
+        status = lib.tarn_put(h.pointer, raw, len(raw), address, size, C.byref(o) if o is not None else None)
+        if status == 0:
+            return True
+        if status == Status.EEXISTS:
+            return False
+        raise failed(status)
+
+    def put_from(self, key: Key, address: int, size: int, **options: Any) -> bool:
+        """As put, of `size` bytes at `address`."""
+        check_range(address, size, "address")
+        return self._put(key, address, size, put_options(**options))
+
+    def put_parts(self, key: Key, parts: Iterable[Any], **options: Any) -> bool:
+        """One value out of several buffers, in order. Otherwise as put."""
+        statuses = self._put_batch(batch_of([(key, list(parts))], False), options)
+        if statuses[0] == 0:
+            return True
+        if statuses[0] == Status.EEXISTS:
+            return False
+        raise failed(statuses[0])
+
+    def put_many(self, pairs: Iterable[Tuple[Key, Any]], **options: Any) -> List[int]:
+        """Stores many values, each a buffer or a list of buffers, in a constant number of round trips. Per key: 0 stored,
+        Status.EEXISTS it was there, else another negative status. Options as in put."""
+        return self._put_batch(batch_of(pairs, False), options)
+
+    def put_from_many(self, keys: Keys, addresses: Sequence[Any], sizes: Any, **options: Any) -> List[int]:
+        """As put_many, from memory: addresses[i] is an int or a list of ints, sizes likewise (or one int for all). The
+        quickest form."""
+        return self._put_batch(Batch(keys, addresses, sizes), options)
+
+    def _put_batch(self, batch: Batch, options: Dict[str, Any]) -> List[int]:
+        h, o = self._use(), put_options(**options)
+        status = lib.tarn_put_many(h.pointer, batch.address, batch.n, C.byref(o) if o is not None else None, None)
+        if status:
+            raise failed(status)
+        return batch.statuses()
+
+    # --- gets
+
+    def get(self, key: Key, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0) -> Optional[bytes]:
+        """The value, None if there is none. wait_ms: so long for a key that is not there yet. timeout_ms: of the whole call
+        (0: the client's), to which the wait is added. lease_ms: what the get asks for (0: the client's)."""
+        h, raw = self._use(), encode_key(key)
+        wait_ms = self._wait_first(h, [raw], wait_ms, timeout_ms)
+        call = call_options(timeout_ms, lease_ms, wait_ms)
+        options = C.byref(call) if call is not None else None
+        length = C.c_size_t()
+        guess = self._guess  # which other threads change
+        if 1 < guess <= GUESS_BYTES:
+            fresh = Fresh(guess)
+            status = lib.tarn_get(h.pointer, raw, len(raw), fresh.address, fresh.size, C.byref(length), options)
+            if status == 0:
+                self._guess = length.value
+                return fresh.value if length.value == fresh.size else fresh.value[: length.value]
+            if status == Status.ENOTFOUND:
+                return None
+            if status != Status.ELIMIT:
+                raise failed(status)
+        data = C.c_void_p()
+        status = lib.tarn_get_alloc(h.pointer, raw, len(raw), C.byref(data), C.byref(length), options)
+        if status == Status.ENOTFOUND:
+            return None
+        if status:
+            raise failed(status)
+        try:
+            self._guess = length.value
+            return bytes_at(data.value or 0, length.value)
+        finally:
+            lib.tarn_free(data.value)
+
+    def get_into(
+        self,
+        key: Key,
+        buffer: Any,
+        *,
+        offset: int = 0,
+        want: int = 0,
+        wait_ms: int = 0,
+        timeout_ms: int = 0,
+        lease_ms: int = 0,
+    ) -> Optional[int]:
+        """The value from byte `offset` on into `buffer`; `want` bytes of it at most (0: all that is there). Returns the bytes
+        delivered, None if there is no such key. Raises TooLarge if it does not fit. After any exception the buffer may hold
+        junk."""
+        memory = _pin(buffer, True, "buffer")
+        if offset or want:
+            batch = Batch([key], [memory.address], [memory.size], [offset], [want])
+            self._get_batch(batch, wait_ms, timeout_ms, lease_ms)
+            status = result = batch.results()[0]
+        else:
+            h, raw = self._use(), encode_key(key)
+            wait_ms = self._wait_first(h, [raw], wait_ms, timeout_ms)
+            call, length = call_options(timeout_ms, lease_ms, wait_ms), C.c_size_t()
+            options = C.byref(call) if call is not None else None
+            status = lib.tarn_get(h.pointer, raw, len(raw), memory.address, memory.size, C.byref(length), options)
+            result = length.value
+        if status == Status.ENOTFOUND:
+            return None
+        if status < 0:
+            raise failed(status)
+        return result
+
+    def get_range(
+        self, key: Key, offset: int, length: int, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+    ) -> Optional[bytes]:
+        """Bytes [offset, offset + length) of the value, fewer where it ends before; None if there is no such key. Raises
+        InvalidArgument if offset lies behind the end."""
+        if length <= 0 or offset < 0:
+            raise InvalidArgument(f"get_range: offset {offset} and length {length}: 0 or more, and 1 or more")
+        memory = bytearray(length)
+        got = self.get_into(
+            key, memory, offset=offset, want=length, wait_ms=wait_ms, timeout_ms=timeout_ms, lease_ms=lease_ms
+        )
+        return None if got is None else bytes(memoryview(memory)[:got])
+
+    def get_many(
+        self, keys: Keys, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+    ) -> List[Optional[bytes]]:
+        """The values, None for those that are not there. One round of requests where all values are as large as the one
+        that was got last, two otherwise. Raises when a value that is there cannot be had."""
+        steps = fetch(keys, self._guess)
+        try:
+            batch = next(steps)
+            while True:
+                self._get_batch(batch, wait_ms, timeout_ms, lease_ms)
+                wait_ms = 0
+                batch = steps.send(None)
+        except StopIteration as end:
+            values, self._guess = end.value
+            return values  # type: ignore[no-any-return]
+
+    def get_many_into(
+        self, pairs: Iterable[Tuple[Key, Any]], *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+    ) -> List[int]:
+        """Many values, each into its buffer or list of buffers. Per key: bytes delivered, or a negative status."""
+        batch = batch_of(pairs, True)
+        self._get_batch(batch, wait_ms, timeout_ms, lease_ms)
+        return batch.results()
+
+    def get_into_many(
+        self,
+        keys: Keys,
+        addresses: Sequence[Any],
+        sizes: Any,
+        *,
+        offsets: Optional[Sequence[int]] = None,
+        wants: Optional[Sequence[int]] = None,
+        wait_ms: int = 0,
+        timeout_ms: int = 0,
+        lease_ms: int = 0,
+    ) -> List[int]:
+        """Many values, or from offsets[i] on wants[i] bytes of each (0: all, which must fit), into memory: addresses[i] is an
+        int or a list of ints, sizes likewise (or one int for all). The quickest form. Per key: bytes delivered, or a negative
+        status; Status.ELIMIT: it does not fit."""
+        batch = Batch(keys, addresses, sizes, offsets, wants)
+        self._get_batch(batch, wait_ms, timeout_ms, lease_ms)
+        return batch.results()
+
+    def _get_batch(self, batch: Batch, wait_ms: int, timeout_ms: int, lease_ms: int) -> None:
+        h = self._use()
+        if wait_ms > _SLICE_MS:
+            wait_ms = self._wait_for(h, batch.keys, wait_ms, timeout_ms)
+        call = call_options(timeout_ms, lease_ms, wait_ms)
+        status = lib.tarn_get_many(h.pointer, batch.address, batch.n, C.byref(call) if call is not None else None, None)
+        if status:
+            raise failed(status)
+
+    def _wait_first(self, h: Handle, keys: Keys, wait_ms: int, timeout_ms: int) -> int:
+        return self._wait_for(h, KeyList(keys), wait_ms, timeout_ms) if wait_ms > _SLICE_MS else wait_ms
+
+    def _wait_for(self, h: Handle, keys: KeyList, wait_ms: int, timeout_ms: int, lease_ms: int = 0) -> int:
+        """Waits in slices until all keys are there; returns what is left to wait (less than a slice) in the end."""
+        until = time.monotonic() + milliseconds(wait_ms, "wait_ms") / 1000
+        structs, length = keys.structs(), C.c_size_t()
+        while True:
+            left = int((until - time.monotonic()) * 1000)
+            if left <= _SLICE_MS:
+                return max(left, 0)
+            call = call_options(timeout_ms, lease_ms, _SLICE_MS)
+            status = lib.tarn_prefix_length(h.pointer, address_of(structs), keys.n, C.byref(call), C.byref(length))  # type: ignore[arg-type]
+            if status:
+                raise failed(status)
+            if length.value == keys.n:
+                return 0
+
+    # --- look-ups
+
+    def exists(self, key: Key) -> bool:
+        """Whether the value is whole and readable. Takes no lease and does not count as a use."""
+        h, raw = self._use(), encode_key(key)
+        status = lib.tarn_exists(h.pointer, raw, len(raw))
+        if status not in (0, Status.ENOTFOUND):
+            raise failed(status)
+        return bool(status == 0)
+
+    def exists_many(self, keys: Keys) -> List[bool]:
+        """The same for many keys, in a constant number of round trips."""
+        h, all_keys = self._use(), KeyList(keys)
+        structs, found = all_keys.structs(), bytearray(max(all_keys.n, 1))
+        memory = pin(found, True)
+        status = lib.tarn_exists_many(h.pointer, address_of(structs), all_keys.n, memory.address)
+        if status:
+            raise failed(status)
+        return [f != 0 for f in found[: all_keys.n]]
+
+    def prefix_length(self, keys: Keys, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0) -> int:
+        """How many leading keys are readable. With lease_ms they stay so for that time. wait_ms: so long for all of them."""
+        h, all_keys = self._use(), KeyList(keys)
+        if wait_ms > _SLICE_MS:
+            wait_ms = self._wait_for(h, all_keys, wait_ms, timeout_ms)
+        structs, length = all_keys.structs(), C.c_size_t()
+        call = call_options(timeout_ms, lease_ms, wait_ms)
+        options = C.byref(call) if call is not None else None
+        status = lib.tarn_prefix_length(h.pointer, address_of(structs), all_keys.n, options, C.byref(length))
+        if status:
+            raise failed(status)
+        return length.value
+
+    def wait(self, key: Key, timeout_ms: int) -> bool:
+        """Until the key is readable: True; not within timeout_ms: False."""
+        h, raw = self._use(), encode_key(key)
+        until = time.monotonic() + milliseconds(timeout_ms, "timeout_ms") / 1000
+        while True:
+            left = max(int((until - time.monotonic()) * 1000), 0)
+            status = lib.tarn_wait(h.pointer, raw, len(raw), min(left, _SLICE_MS))
+            if status == 0:
+                return True
+            if status != Status.ETIMEOUT:
+                raise failed(status)
+            if left <= _SLICE_MS:
+                return False
+
+    def size(self, key: Key) -> Optional[int]:
+        """Bytes of the value, None if there is none."""
+        n = int(self.command("STRLEN", key) or 0)
+        return n if n or self.exists(key) else None
+
+    # --- changes
+
+    def remove(self, key: Key) -> bool:
+        """True removed, False it was not there."""
+        h, raw = self._use(), encode_key(key)
+        status = lib.tarn_remove(h.pointer, raw, len(raw))
+        if status not in (0, Status.ENOTFOUND):
+            raise failed(status)
+        return bool(status == 0)
+
+    def remove_many(self, keys: Keys) -> int:
+        """How many of them were there."""
+        h, all_keys = self._use(), KeyList(keys)
+        structs, removed = all_keys.structs(), C.c_size_t()
+        status = lib.tarn_remove_many(h.pointer, address_of(structs), all_keys.n, C.byref(removed))
+        if status:
+            raise failed(status)
+        return removed.value
+
+    def set_pin(self, key: Key, kind: Optional[str], ms: int = 0) -> bool:
+        """Pins ("soft" for ms, "hard") or unpins (None) a value. False: there is no such key."""
+        h, raw = self._use(), encode_key(key)
+        if kind not in PINS:
+            raise InvalidArgument(f'kind: None, "soft" or "hard", not {kind!r}')
+        if kind == "soft" and not ms:
+            raise InvalidArgument("ms: how long a soft pin lasts, 1 or more")
+        status = lib.tarn_pin(h.pointer, raw, len(raw), PINS[kind], milliseconds(ms, "ms"))
+        if status not in (0, Status.ENOTFOUND):
+            raise failed(status)
+        return bool(status == 0)
+
+    # --- in place
+
+    def view(self, key: Key, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0) -> Optional[View]:
+        """The value in the pool's own memory, for reading; None if there is no such key. Raises Stale where it is on another
+        machine, or shared memory is not allowed here: use a get."""
+        h, raw = self._use(), encode_key(key)
+        wait_ms = self._wait_first(h, [raw], wait_ms, timeout_ms)
+        return View._open(h, raw, call_options(timeout_ms, lease_ms, wait_ms))
+
+    def writer(self, key: Key, size: int, **options: Any) -> Writer:
+        """Space for a value of `size` bytes, in the pool's own memory where that is on this machine: fill it, then commit.
+        Options as in put. Raises Exists, Busy, NoSpace, ..."""
+        if not isinstance(size, int) or size < 0:
+            raise InvalidArgument(f"size: bytes, 0 or more, not {size!r}")
+        return Writer._open(self._use(), encode_key(key), size, put_options(**options))
+
+    # --- registered memory
+
+    def register_buffer(self, buffer: Any, size: Optional[int] = None) -> None:
+        """Memory that will be used often: RDMA needs it, shm and tcp do no harm. A buffer, or an address and a size. It must
+        stay mapped until it is unregistered or the client has gone. Raises Exists, TooLarge (1024 per client)."""
+        address, length = _span(buffer, size)
+        h = self._use()
+        status = lib.tarn_register(h.pointer, address, length)
+        if status:
+            raise failed(status)
+
+    def register_dmabuf(self, address: int, size: int, fd: int, offset: int = 0) -> None:
+        """Memory of a device as a dma-buf: `size` bytes of it from `offset` on, which gets and puts name by `address`. They
+        move by RDMA or raise NotSupported. fd may be closed afterwards."""
+        check_range(address, size, "address")
+        h = self._use()
+        status = lib.tarn_register_dmabuf(h.pointer, address, size, fd, offset)
+        if status:
+            raise failed(status)
+
+    def unregister_buffer(self, buffer: Any) -> None:
+        """Ends a registration, of a buffer or an address. No call may be using it. Raises NotFound."""
+        address = buffer if isinstance(buffer, int) else _pin(buffer, False, "buffer").address
+        h = self._use()
+        status = lib.tarn_unregister(h.pointer, address)
+        if status:
+            raise failed(status)
+
+    # --- figures, tools
+
+    def stats(self) -> Dict[str, int]:
+        """Counters of this client: gets, get_hits, bytes_read, round_trips, ..."""
+        s = _lib.Stats(C.sizeof(_lib.Stats))
+        h = self._use()
+        status = lib.tarn_get_stats(h.pointer, C.byref(s))
+        if status:
+            raise failed(status)
+        return {name: getattr(s, name) for name in _lib.STATS}
+
+    def histogram(self, kind: str) -> Dict[str, Any]:
+        """Latencies in microseconds of whole calls ("get", "put", "lookup"; a batch is one) or of single round trips
+        ("request"): count, sum_us, min_us, max_us, p50_us ... p999_us, and buckets: [(bound_us, calls up to it)]."""
+        if kind not in _HISTOGRAMS:
+            raise InvalidArgument(f"kind: one of {', '.join(_HISTOGRAMS)}, not {kind!r}")
+        s = _lib.Histogram(C.sizeof(_lib.Histogram))
+        h = self._use()
+        status = lib.tarn_get_histogram(h.pointer, _HISTOGRAMS[kind], C.byref(s))
+        if status:
+            raise failed(status)
+        names = [f[0] for f in _lib.Histogram._fields_ if f[0].endswith("_us") and f[0] != "bound_us"]
+        result: Dict[str, Any] = {name: getattr(s, name) for name in ["count"] + names}
+        result["buckets"] = [(s.bound_us[i], s.upto[i]) for i in range(s.n_bounds)]
+        return result
+
+    def command(self, *args: Union[str, bytes, int, float]) -> str:
+        """Any command, for tools: the reply as text, arrays one element a line, nil empty. Bytes that are no UTF-8 come as
+        surrogates. An error reply raises."""
+        if not args:
+            raise TypeError("command: which one?")
+        raw = [a if isinstance(a, bytes) else str(a).encode("utf-8", "surrogateescape") for a in args]
+        argv = (C.c_char_p * len(raw))(*raw)
+        lens = array("Q", map(len, raw))
+        reply, length = C.c_void_p(), C.c_size_t()
+        h = self._use()
+        status = lib.tarn_command(h.pointer, len(raw), argv, address_of(lens), C.byref(reply), C.byref(length))
+        if status:
+            raise failed(status)
+        try:
+            return bytes_at(reply.value or 0, length.value).decode("utf-8", "surrogateescape")
+        finally:
+            lib.tarn_free(reply.value)
+
+    def queue(self, capacity: int = 1024) -> Queue:
+        """A queue of batches that run in the background, with an eventfd for their completions."""
+        return Queue._open(self._use(), capacity)
+
+
+# `pin` is also the name of an option of put.
+_pin = pin
+
+
+def _span(buffer: Any, size: Optional[int]) -> Tuple[int, int]:
+    if isinstance(buffer, int):
+        if size is None:
+            raise TypeError("register_buffer: an address needs a size")
+        check_range(buffer, size, "buffer")
+        return buffer, size
+    memory = _pin(buffer, False, "buffer")
+    if size is not None and size > memory.size:
+        raise InvalidArgument(f"size: the buffer has {memory.size} bytes, not {size}")
+    return memory.address, memory.size if size is None else size

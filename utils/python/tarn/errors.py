@@ -1,0 +1,260 @@
+"""Statuses of libtarn, and the exceptions they become.
+
+A miss is no exception where a method can say so by its value (`get` gives None, `put` gives False for a key that was there);
+everything else that a single-key method cannot do raises a subclass of `Error`. Methods for many keys return a status per key
+and raise only what concerns the call as a whole, such as a server that is gone."""
+
+from __future__ import annotations
+
+import enum
+from typing import Dict, Type
+
+__all__ = [
+    "Busy",
+    "Cancelled",
+    "Closed",
+    "ConnectionFailed",
+    "Corrupt",
+    "Error",
+    "Exists",
+    "InvalidArgument",
+    "LeaseOver",
+    "NoSpace",
+    "NotFound",
+    "NotSupported",
+    "OutOfMemory",
+    "PermissionDenied",
+    "ProtocolError",
+    "QueueFull",
+    "ReadOnly",
+    "Stale",
+    "Status",
+    "TimedOut",
+    "TooLarge",
+    "error_of",
+]
+
+
+class Status(enum.IntEnum):
+    """tarn_status of libtarn: 0, or what went wrong."""
+
+    OK = 0
+    ERR = -1
+    ENOMEM = -2
+    EINVAL = -3
+    EAGAIN = -4
+    ETIMEOUT = -5
+    ECLOSED = -6
+    EIO = -7
+    EPROTO = -8
+    ENOTFOUND = -9
+    EEXISTS = -10
+    EBUSY = -11
+    ENOSPACE = -12
+    ETOKEN = -13
+    ESTALE = -14
+    EQUOTA = -15
+    EPERM = -16
+    EGRANT_EXPIRED = -17
+    ECORRUPT = -18
+    ELEASE = -19
+    EREADONLY = -20
+    ELOADING = -21
+    EOOM = -22
+    ENOSEGMENT = -23
+    ELIMIT = -24
+    ECANCELED = -25
+    ENOTSUP = -26
+
+
+class Error(Exception):
+    """Anything libtarn refuses. `status` is the negative number, `name` its name ("ENOSPACE"); the text says what to do."""
+
+    status: int = Status.ERR
+
+    def __init__(self, message: str = "", status: int = 0) -> None:
+        super().__init__(message)
+        if status:
+            self.status = status
+
+    @property
+    def name(self) -> str:
+        """The status' name, such as "ENOSPACE"."""
+        try:
+            return Status(self.status).name
+        except ValueError:
+            return str(self.status)
+
+
+class OutOfMemory(Error, MemoryError):
+    """This process has no memory left."""
+
+    status = Status.ENOMEM
+
+
+class InvalidArgument(Error, ValueError):
+    """An argument is out of range."""
+
+    status = Status.EINVAL
+
+
+class QueueFull(Error):
+    """As many submissions are pending as the queue may hold: take completions out first."""
+
+    status = Status.EAGAIN
+
+
+class TimedOut(Error, TimeoutError):
+    """The deadline passed."""
+
+    status = Status.ETIMEOUT
+
+
+class Closed(Error):
+    """The client (queue, view, writer) is closed, or belongs to the process before a fork."""
+
+    status = Status.ECLOSED
+
+
+class ConnectionFailed(Error, ConnectionError):
+    """No server, or the connection broke and could not be made again (EIO, ECLOSED)."""
+
+    status = Status.EIO
+
+
+class ProtocolError(Error):
+    """The other end is not a tarn server, or of another version."""
+
+    status = Status.EPROTO
+
+
+class NotFound(Error, LookupError):
+    """No such key."""
+
+    status = Status.ENOTFOUND
+
+
+class Exists(Error):
+    """The key is there already."""
+
+    status = Status.EEXISTS
+
+
+class Busy(Error):
+    """Another writer is at it, or the server is still loading."""
+
+    status = Status.EBUSY
+
+
+class NoSpace(Error):
+    """No room in the pool (ENOSPACE), over a quota (EQUOTA), or the server's books are full (EOOM)."""
+
+    status = Status.ENOSPACE
+
+
+class Stale(Error):
+    """The bytes are not where they were, or cannot be mapped here: use a get instead of a view."""
+
+    status = Status.ESTALE
+
+
+class PermissionDenied(Error, PermissionError):
+    """No such user, a wrong password, or a command or key that the user may not touch."""
+
+    status = Status.EPERM
+
+
+class Corrupt(Error):
+    """The bytes do not match their checksum."""
+
+    status = Status.ECORRUPT
+
+
+class LeaseOver(Error):
+    """The lease ended before the bytes had been verified."""
+
+    status = Status.ELEASE
+
+
+class ReadOnly(Error):
+    """The server is a replica, or has too few of them to accept writes."""
+
+    status = Status.EREADONLY
+
+
+class TooLarge(Error):
+    """A bound was reached; of gets: the value does not fit in the buffer."""
+
+    status = Status.ELIMIT
+
+
+class Cancelled(Error):
+    """Given up on request."""
+
+    status = Status.ECANCELED
+
+
+class NotSupported(Error):
+    """This build, machine or transport cannot do it."""
+
+    status = Status.ENOTSUP
+
+
+_CLASSES: Dict[int, Type[Error]] = {
+    c.status: c
+    for c in (
+        OutOfMemory,
+        InvalidArgument,
+        QueueFull,
+        TimedOut,
+        Closed,
+        ConnectionFailed,
+        ProtocolError,
+        NotFound,
+        Exists,
+        Busy,
+        NoSpace,
+        Stale,
+        PermissionDenied,
+        Corrupt,
+        LeaseOver,
+        ReadOnly,
+        TooLarge,
+        Cancelled,
+        NotSupported,
+    )
+}
+_CLASSES[Status.EQUOTA] = _CLASSES[Status.EOOM] = NoSpace
+_CLASSES[Status.EGRANT_EXPIRED] = LeaseOver
+_CLASSES[Status.ELOADING] = Busy
+# What libtarn calls closed is a connection: clients and queues that are closed, or of before a fork, are refused before it is asked.
+_CLASSES[Status.ECLOSED] = ConnectionFailed
+_CLASSES[Status.ENOSEGMENT] = NotFound
+
+
+# What to do about statuses that come out of batches without a sentence of libtarn's own.
+ADVICE: Dict[int, str] = {
+    Status.ENOMEM: "free memory of this process",
+    Status.EINVAL: "an argument or a key is out of range; the log line of libtarn says which",
+    Status.ETIMEOUT: "give timeout_ms more, or see whether the server and its nodes are up",
+    Status.ECLOSED: "the connection was closed: see whether tarn-server is running, and what its log says",
+    Status.EIO: "see whether tarn-server is running, and reachable from here",
+    Status.EPROTO: "the other end is no tarn server, or of another version",
+    Status.EBUSY: "another writer is at this key: wait for it (wait_ms), or leave it to that one",
+    Status.ENOSPACE: "remove or unpin values, or give the pool more memory",
+    Status.EQUOTA: "raise the quota, or remove values of this user or group",
+    Status.ESTALE: "get it again",
+    Status.EPERM: "ask for a user with this permission (ACL), or check user and password",
+    Status.ECORRUPT: "the value is damaged: put it again",
+    Status.ELEASE: "get it again, with a longer lease_ms",
+    Status.EREADONLY: "this server is a replica, or has too few of them: connect to the master",
+    Status.ELOADING: "the server is still starting: try again",
+    Status.EOOM: "the server's books are full: remove values, or raise its limits",
+    Status.ELIMIT: "offer a larger buffer, or fewer keys at a time",
+    Status.ENOTSUP: "this build, machine or transport cannot do it",
+}
+
+
+def error_of(status: int, message: str) -> Error:
+    """The exception for a status; the caller raises it."""
+    return _CLASSES.get(status, Error)(message, status)

@@ -1,0 +1,155 @@
+"""Lending memory of this process to a pool: what tarn-node does, inside a program.
+
+    with Host("tarn://127.0.0.1:6479", 4 << 30, name="prefill-0"):
+        ...
+
+The memory is a segment named NAME.0 (NAME.1, ... where there are several), served by threads of libtarn's own. It goes
+with the process; what was only there is lost then, unless `drain` has moved it away before."""
+
+from __future__ import annotations
+
+import ctypes as C
+import enum
+from typing import Any, Dict, Optional, Sequence, Union
+
+from ._lib import Options, failed, lib, process
+from ._transfer_lib import HOST_INFO, HostInfo, HostOptions, HostSegment
+from .errors import Closed, InvalidArgument, Status
+
+__all__ = ["Host", "HostState"]
+
+
+class HostState(enum.IntEnum):
+    """Where a host is in its life."""
+
+    JOINING = 0
+    UP = 1
+    LEAVING = 2
+    LEFT = 3
+
+
+class Host:
+    """A storage node inside this process. Any thread may call; `close` must be the last call.
+
+    `segments`: bytes of one segment, or of several (each is rounded down to 4 KiB). `name`: unique in the pool, 1 to 48 of
+    [A-Za-z0-9._-]; None: machine and pid. `bind`: addresses of the data port, none: all. `announce`: host or host:port that
+    clients are told. `ssd_path`: folder, file or block device that keeps copies of objects, ssd_bytes of it. `populate`: touch every page at the start, so that memory which is not there shows now.
+
+    `tls_data`: the data port speaks TLS only; `url` must begin with tarns://. Its certificate is `tls_cert_file` and
+    `tls_key_file` (PEM; None: those of the URL); clients must show one that `tls_ca_file` or `tls_ca_dir` vouch for (None: as
+    the URL), unless `tls_auth_clients` is "optional" or "no".
+
+    Raises Busy if
+    a living node has that name, ConnectionFailed, OutOfMemory, InvalidArgument."""
+
+    def __init__(
+        self,
+        url: str,
+        segments: Union[int, Sequence[int]],
+        *,
+        name: Optional[str] = None,
+        rack: Optional[str] = None,
+        bind: Sequence[str] = (),
+        data_port: int = 0,
+        announce: Optional[str] = None,
+        huge_pages: bool = False,
+        numa_node: int = -1,
+        populate: bool = True,
+        threads: int = 0,
+        shm_socket: Optional[str] = None,
+        ssd_path: Optional[str] = None,
+        ssd_bytes: int = 0,
+        host_name: Optional[str] = None,
+        module_path: Optional[str] = None,
+        tls_data: bool = False,
+        tls_cert_file: Optional[str] = None,
+        tls_key_file: Optional[str] = None,
+        tls_ca_file: Optional[str] = None,
+        tls_ca_dir: Optional[str] = None,
+        tls_auth_clients: Optional[str] = None,
+    ) -> None:
+        self._handle = C.c_void_p()
+        sizes = [segments] if isinstance(segments, int) else list(segments)
+        if not sizes or any(not isinstance(s, int) or s < 4096 for s in sizes):
+            raise InvalidArgument("segments: bytes of one segment or more, 4096 at least")
+        rows = (HostSegment * len(sizes))(*[HostSegment(s, numa_node, None, int(huge_pages)) for s in sizes])
+        addresses = (C.c_char_p * max(1, len(bind)))(*[b.encode() for b in bind])
+        options, host = Options(), HostOptions()
+        lib.tarn_options_init(C.byref(options))
+        lib.tarn_host_options_init(C.byref(host))
+        options.host_name = host_name.encode() if host_name else None
+        options.module_path = module_path.encode() if module_path else None
+        host.name = name.encode() if name else None
+        host.rack = rack.encode() if rack else None
+        host.segments, host.n_segments = rows, len(sizes)
+        if bind:
+            host.bind, host.binds = addresses, len(bind)
+        host.data_port = data_port
+        host.announce = announce.encode() if announce else None
+        host.shm_socket = None if shm_socket is None else shm_socket.encode()
+        host.threads, host.populate = threads, int(populate)
+        host.ssd_path, host.ssd_bytes = ssd_path.encode() if ssd_path else None, ssd_bytes
+        host.tls_data = int(tls_data)
+        host.tls_cert_file = tls_cert_file.encode() if tls_cert_file else None
+        host.tls_key_file = tls_key_file.encode() if tls_key_file else None
+        host.tls_ca_file = tls_ca_file.encode() if tls_ca_file else None
+        host.tls_ca_dir = tls_ca_dir.encode() if tls_ca_dir else None
+        host.tls_auth_clients = tls_auth_clients.encode() if tls_auth_clients else None
+        status = lib.tarn_host_open(url.encode(), C.byref(options), C.byref(host), C.byref(self._handle))
+        if status != Status.OK:
+            raise failed(status)
+        self._generation = process.generation
+
+    def _live(self) -> C.c_void_p:
+        if not self._handle or self._generation != process.generation:
+            raise Closed("the host is closed, or belongs to the process before a fork")
+        return self._handle
+
+    @property
+    def closed(self) -> bool:
+        """True after close."""
+        return not self._handle
+
+    def info(self) -> Dict[str, Any]:
+        """Its state (HostState), data_port and figures."""
+        raw = HostInfo()
+        raw.size = C.sizeof(raw)
+        status = lib.tarn_host_get_info(self._live(), C.byref(raw))
+        if status != Status.OK:
+            raise failed(status)
+        figures: Dict[str, Any] = {name: getattr(raw, name) for name in HOST_INFO}
+        figures.update(
+            state=HostState(raw.state), data_port=raw.data_port, last_error=raw.last_error.decode("utf-8", "replace")
+        )
+        return figures
+
+    def drain(self) -> None:
+        """Asks the master to move away what is only here, then to let this host go. Returns at once; see `wait`."""
+        status = lib.tarn_host_drain(self._live())
+        if status != Status.OK:
+            raise failed(status)
+
+    def reload_tls(self) -> None:
+        """Reads the files of its TLS settings again, after a certificate was renewed. If one cannot be used, all stays as it was."""
+        status = lib.tarn_host_reload_tls(self._live())
+        if status != Status.OK:
+            raise failed(status)
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Until it has left the pool: True; False: not within timeout_ms."""
+        status = lib.tarn_host_wait(self._live(), timeout_ms)
+        if status in (Status.OK, Status.ETIMEOUT):
+            return bool(status == Status.OK)
+        raise failed(status)
+
+    def close(self, *, timeout_ms: int = 5000) -> None:
+        """Leaves the pool without moving anything, waiting so long for readers' leases to end. Twice does no harm."""
+        if self._handle and self._generation == process.generation:
+            lib.tarn_host_close(C.byref(self._handle), 0, timeout_ms)
+        self._handle = C.c_void_p()
+
+    def __enter__(self) -> "Host":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

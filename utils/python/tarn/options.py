@@ -1,0 +1,97 @@
+"""How a client, a call or a put differs from what is default: keyword arguments as libtarn's structs."""
+
+from __future__ import annotations
+
+import ctypes as C
+from typing import Any, Dict, Optional, Sequence
+
+from . import _lib
+from ._lib import lib
+from .batch import Key
+from .errors import InvalidArgument
+
+PINS = {None: 0, "none": 0, "soft": 1, "hard": 2}
+_MS_MAX = (1 << 63) - 1
+
+
+def milliseconds(value: Any, name: str) -> int:
+    """A time for libtarn: whole milliseconds, 0 or more."""
+    if not isinstance(value, int):
+        if not isinstance(value, float):
+            raise TypeError(f"{name}: milliseconds, not {type(value).__name__}")
+        value = int(value) if value == value and abs(value) <= _MS_MAX else -1
+    if not 0 <= value <= _MS_MAX:
+        raise InvalidArgument(f"{name}: milliseconds, 0 or more, not {value}")
+    return int(value)
+
+
+def call_options(timeout_ms: int, lease_ms: int = 0, wait_ms: int = 0) -> Optional[_lib.Call]:
+    """tarn_call, or None where all is default."""
+    if not (timeout_ms or lease_ms or wait_ms):
+        return None
+    return _lib.Call(
+        C.sizeof(_lib.Call),
+        milliseconds(timeout_ms, "timeout_ms"),
+        milliseconds(lease_ms, "lease_ms"),
+        milliseconds(wait_ms, "wait_ms"),
+    )
+
+
+def put_options(
+    *,
+    replace: bool = False,
+    replicas: int = 0,
+    pin: Optional[str] = None,
+    pin_ms: int = 0,
+    ttl_ms: int = 0,
+    group: Optional[Key] = None,
+    prefer: Sequence[str] = (),
+    timeout_ms: int = 0,
+) -> Optional[_lib.PutOptions]:
+    """tarn_put_options, or None where all is default. The struct keeps what it points to."""
+    if not (replace or replicas or pin or pin_ms or ttl_ms or group is not None or prefer or timeout_ms):
+        return None
+    if pin not in PINS:
+        raise InvalidArgument(f'pin: None, "soft" or "hard", not {pin!r}')
+    if isinstance(prefer, (str, bytes)):
+        raise TypeError("prefer: a list of names of segments, best first, not one name")
+    if not isinstance(replicas, int) or not 0 <= replicas < 1 << 32:
+        raise InvalidArgument(f"replicas: how many copies, 0 for the server's default, not {replicas!r}")
+    o = _lib.PutOptions(C.sizeof(_lib.PutOptions))
+    o.timeout_ms, o.replace, o.replicas = milliseconds(timeout_ms, "timeout_ms"), int(bool(replace)), replicas
+    o.pin, o.pin_ms, o.ttl_ms = PINS[pin], milliseconds(pin_ms, "pin_ms"), milliseconds(ttl_ms, "ttl_ms")
+    if group is not None:
+        raw = group.encode() if isinstance(group, str) else bytes(group)
+        o.group, o.group_len = raw, len(raw)
+    if prefer:
+        names = [c_string(name, "prefer") for name in prefer]
+        o.prefer, o.prefers = (C.c_char_p * len(names))(*names), len(names)
+    return o
+
+
+def c_string(value: Any, name: str) -> bytes:
+    if not isinstance(value, (str, bytes)):
+        raise TypeError(f"{name}: text, not {type(value).__name__}")
+    raw = value.encode() if isinstance(value, str) else value
+    if b"\0" in raw:
+        raise InvalidArgument(f"{name}: there is a zero byte in it")
+    return raw
+
+
+def client_options(options: Dict[str, Any]) -> _lib.Options:
+    o = _lib.Options()
+    lib.tarn_options_init(C.byref(o))
+    kinds = dict((f[0], f[1]) for f in _lib.Options._fields_)
+    del kinds["size"]
+    for name, value in options.items():
+        if name not in kinds:
+            raise TypeError(f"Client() has no option {name!r}; there are: {', '.join(kinds)}")
+        if value is None:
+            continue
+        if kinds[name] is C.c_char_p:
+            setattr(o, name, c_string(value, name))
+        elif isinstance(value, int) and 0 <= value < 1 << (8 * C.sizeof(kinds[name]) - 1):
+            setattr(o, name, int(value))
+        else:
+            raise InvalidArgument(f"{name}: a number, 0 or more, not {value!r}")
+    return o

@@ -1,0 +1,67 @@
+"""vLLM's own classes where vLLM is installed, plain ones of the same names where it is not, so that this folder imports and is
+tested without it. Nothing else here imports vLLM."""
+
+import enum
+from typing import Any
+
+__all__ = ["ConnectorBase", "HandshakeMetadata", "Metadata", "Role", "WorkerMetadata", "VLLM"]
+
+
+class _Plain:
+    """A base without anything, for what a version of vLLM does not have."""
+
+
+try:
+    from vllm.distributed.kv_transfer.kv_connector.v1 import base as _v1
+
+    VLLM = True
+    ConnectorBase: Any = _v1.KVConnectorBase_V1
+    Metadata: Any = _v1.KVConnectorMetadata
+    Role: Any = _v1.KVConnectorRole
+    HandshakeMetadata: Any = getattr(_v1, "KVConnectorHandshakeMetadata", _Plain)
+    WorkerMetadata: Any = getattr(_v1, "KVConnectorWorkerMetadata", _Plain)
+except ImportError:
+    VLLM = False
+    Metadata = HandshakeMetadata = WorkerMetadata = _Plain
+
+    class _Role(enum.Enum):
+        SCHEDULER = 0
+        WORKER = 1
+
+    class _Base:
+        """What vLLM's base does for its subclasses: it keeps the configuration and the metadata of the present step."""
+
+        def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
+            self._connector_metadata: Any = None
+            self._vllm_config = vllm_config
+            self._kv_transfer_config = vllm_config.kv_transfer_config
+            self._kv_cache_config = kv_cache_config
+            self._role = role
+
+        @property
+        def role(self) -> Any:
+            return self._role
+
+        def bind_connector_metadata(self, connector_metadata: Any) -> None:
+            self._connector_metadata = connector_metadata
+
+        def clear_connector_metadata(self) -> None:
+            self._connector_metadata = None
+
+        def has_connector_metadata(self) -> bool:
+            return self._connector_metadata is not None
+
+        def _get_connector_metadata(self) -> Any:
+            assert self._connector_metadata is not None
+            return self._connector_metadata
+
+        def get_kv_connector_stats(self) -> Any:
+            return None
+
+        def get_kv_connector_kv_cache_events(self) -> Any:
+            return None
+
+        def take_events(self) -> Any:
+            return ()
+
+    Role, ConnectorBase = _Role, _Base

@@ -1,0 +1,183 @@
+"""What the connector is told: vLLM's configuration and the options in `kv_connector_extra_config`."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Dict, Optional, Tuple
+
+from ..keys import KeySpace, shard_of
+
+__all__ = ["Settings", "Ranks", "settings_of", "ranks_of"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options, with their defaults; docs/engines/VLLM.md says what each of them does. Milliseconds, MiB, blocks as the names say."""
+
+    url: str = "tarn://127.0.0.1:6479"
+    model: str = ""
+    revision: str = ""
+    load: bool = True
+    save: bool = True
+    load_async: bool = False
+    layerwise: bool = False
+    save_decode: bool = False
+    stripe: bool = True
+    kv_layout: str = ""
+    writer_tp: int = 0
+    heads_axis: int = -1
+    queue_blocks: int = 4096
+    queue_wait_ms: int = 0
+    save_threads: int = 2
+    load_threads: int = 2
+    batch_blocks: int = 256
+    staging_mib: int = 256
+    timeout_ms: int = 5000
+    lookup_timeout_ms: int = 250
+    lookup_lease_ms: int = 5000
+    retry_ms: int = 1000
+    arrival_ms: int = 1000
+    replicas: int = 0
+    pin: str = ""
+    pin_ms: int = 0
+    ttl_ms: int = 0
+    prefer: Tuple[str, ...] = ()
+
+    @property
+    def put_options(self) -> Dict[str, Any]:
+        """Arguments of Client.put_from_many."""
+        options: Dict[str, Any] = {"timeout_ms": self.timeout_ms}
+        for name in ("replicas", "pin", "pin_ms", "ttl_ms", "prefer"):
+            if getattr(self, name):
+                options[name] = getattr(self, name)
+        return options
+
+
+_POSITIVE = (
+    "queue_blocks",
+    "save_threads",
+    "load_threads",
+    "batch_blocks",
+    "staging_mib",
+    "timeout_ms",
+    "lookup_timeout_ms",
+    "retry_ms",
+)
+
+
+def _typed(name: str, value: Any, default: Any) -> Any:
+    """The value of an option, in the type of its default. JSON and the command line both occur, so "true" is true."""
+    if isinstance(default, bool):
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if not isinstance(value, bool):
+            raise ValueError(f"kv_connector_extra_config: {name} is true or false, not {value!r}")
+        return value
+    if isinstance(default, int):
+        try:
+            number = int(value)
+        except (TypeError, ValueError):
+            number = -2
+        if isinstance(value, bool) or number < (-1 if name == "heads_axis" else 0) or number > 1 << 31:
+            raise ValueError(f"kv_connector_extra_config: {name} is a number from 0 on, not {value!r}")
+        if name in _POSITIVE and number == 0:
+            raise ValueError(f"kv_connector_extra_config: {name} must not be 0")
+        return number
+    if isinstance(default, tuple):
+        return tuple(str(item) for item in ([value] if isinstance(value, str) else value))
+    return str(value)
+
+
+def settings_of(vllm_config: Any) -> Settings:
+    """Of a VllmConfig. kv_role says what the engine does by default: kv_producer saves, kv_consumer loads, kv_both does both.
+    ValueError: an option that does not exist, or a value that it cannot have."""
+    transfer = vllm_config.kv_transfer_config
+    extra = dict(getattr(transfer, "kv_connector_extra_config", None) or {})
+    known = {field.name: field.default for field in fields(Settings)}
+    unknown = sorted(set(extra) - set(known))
+    if unknown:
+        raise ValueError(f"kv_connector_extra_config: there is no option {unknown[0]!r}; there are: {', '.join(known)}")
+    role = getattr(transfer, "kv_role", None) or "kv_both"
+    if role not in ("kv_producer", "kv_consumer", "kv_both"):
+        raise ValueError(f"kv_role: {role!r}; it is kv_producer, kv_consumer or kv_both")
+    given = {name: _typed(name, value, known[name]) for name, value in extra.items()}
+    given.setdefault("load", role != "kv_producer")
+    given.setdefault("save", role != "kv_consumer")
+    model = vllm_config.model_config
+    given["model"] = given.get("model") or str(model.model).rstrip("/")
+    given["revision"] = given.get("revision") or str(getattr(model, "revision", None) or "")
+    settings = Settings(**given)
+    if settings.pin not in ("", "soft", "hard"):
+        raise ValueError(f'kv_connector_extra_config: pin is "soft" or "hard", not {settings.pin!r}')
+    if settings.kv_layout not in ("", "HND", "NHD"):
+        raise ValueError(f"kv_connector_extra_config: kv_layout is HND or NHD, not {settings.kv_layout!r}")
+    if settings.layerwise and vllm_config.parallel_config.pipeline_parallel_size > 1:
+        raise ValueError("kv_connector_extra_config: layerwise does not go together with pipeline parallelism")
+    if settings.layerwise and settings.load_async:
+        raise ValueError(
+            "kv_connector_extra_config: layerwise loads within a step, load_async between steps; choose one"
+        )
+    return settings
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where a worker stands among the others, and which part of the KV cache it holds."""
+
+    tp_size: int
+    tp_rank: int
+    pp_size: int
+    pp_rank: int
+    pcp_size: int
+    pcp_rank: int
+    dcp_size: int
+    dcp_rank: int
+    kv_heads: int
+    mla: bool
+
+    @property
+    def shard(self) -> Tuple[int, int, int, int]:
+        """(shards, shard, replicas, replica) as in keys.shard_of. With decode context parallelism ranks hold different tokens, so
+        every rank's bytes are its own."""
+        if self.dcp_size > 1:
+            return self.tp_size, self.tp_rank, 1, 0
+        return shard_of(self.tp_size, self.tp_rank, self.kv_heads, mla=self.mla)
+
+    def space(self, settings: Settings, dtype: str, layout: str, block_tokens: int) -> KeySpace:
+        """The keys of this worker's blocks."""
+        shards, shard, _, _ = self.shard
+        return KeySpace(
+            settings.model, dtype, layout, block_tokens, shards, shard, self.pp_size, self.pp_rank,
+            self.pcp_size, self.pcp_rank, self.dcp_size, self.dcp_rank,
+        )  # fmt: skip
+
+
+def ranks_of(vllm_config: Any, rank: Optional[int] = None) -> Ranks:
+    """Of a VllmConfig. vLLM numbers its workers with the tensor-parallel rank running fastest, then prefill context, then pipeline."""
+    parallel, model = vllm_config.parallel_config, vllm_config.model_config
+    tp, pp = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+    pcp = getattr(parallel, "prefill_context_parallel_size", 1) or 1
+    dcp = getattr(parallel, "decode_context_parallel_size", 1) or 1
+    rank = parallel.rank if rank is None else rank
+    tp_rank = rank % tp
+    return Ranks(
+        tp, tp_rank, pp, rank // (tp * pcp) % pp, pcp, rank // tp % pcp, dcp, tp_rank % dcp,
+        model.get_total_num_kv_heads(), bool(getattr(model, "use_mla", False)),
+    )  # fmt: skip
+
+
+def dtype_of(vllm_config: Any) -> str:
+    """The name of the KV cache's element type."""
+    name = str(getattr(vllm_config.cache_config, "cache_dtype", "auto"))
+    if name == "auto":
+        name = str(vllm_config.model_config.dtype)
+    return name.rpartition(".")[2]
+
+
+def block_tokens_of(vllm_config: Any, ranks: Ranks) -> int:
+    """Tokens that one block id stands for: context parallelism deals a block's tokens out to its ranks."""
+    return int(vllm_config.cache_config.block_size) * ranks.pcp_size * ranks.dcp_size
+
+
+def batches_of(vllm_config: Any, ranks: Ranks) -> int:
+    """How many steps may have been planned before the outcome of the first of them is known."""
+    ahead = bool(getattr(getattr(vllm_config, "scheduler_config", None), "async_scheduling", False))
+    return max(int(getattr(vllm_config, "max_concurrent_batches", 0) or 0), ranks.pp_size + ahead)

@@ -1,0 +1,184 @@
+"""TarnConnector: vLLM's V1 KV connector on a tarn pool.
+
+    vllm serve MODEL --kv-transfer-config '{"kv_connector": "TarnConnector", "kv_connector_module_path": "tarn.vllm",
+        "kv_role": "kv_both", "kv_connector_extra_config": {"url": "tarn://host:6479"}}'
+
+vLLM makes one object in the scheduler's process and one in every worker's; the two halves are in scheduler.py and worker.py, and this class
+only deals the calls out. docs/engines/VLLM.md is the guide.
+"""
+
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from .base import ConnectorBase, Role
+from .config import settings_of
+from .meta import Format, FormatReport, Step
+from .pool import Pool
+from .scheduler import SchedulerSide
+from .worker import WorkerSide
+
+__all__ = ["TarnConnector"]
+
+
+class TarnConnector(ConnectorBase):  # type: ignore[misc]
+    """KV cache blocks in a tarn pool, shared by all engines that serve the same model.
+
+    Full attention and multi-head latent attention, one group of layers (vLLM turns its hybrid memory allocator off for connectors such as
+    this one). A pool that is away is a miss: nothing here fails because of it, except the configuration."""
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
+        try:
+            super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
+        except TypeError:  # releases before kv_cache_config was handed on
+            super().__init__(vllm_config=vllm_config, role=role)
+        groups = getattr(kv_cache_config, "kv_cache_groups", None) or ()
+        if len(groups) > 1:
+            raise ValueError(
+                f"TarnConnector: the model's KV cache has {len(groups)} groups; run with --disable-hybrid-kv-cache-manager"
+            )
+        self._blocks = int(getattr(kv_cache_config, "num_blocks", 0) or 0)
+        settings = settings_of(vllm_config)
+        timeouts = {"timeout_ms": settings.timeout_ms, "connect_timeout_ms": min(settings.timeout_ms, 2000)}
+        self._scheduler: Optional[SchedulerSide] = None
+        self._worker: Optional[WorkerSide] = None
+        if role == Role.SCHEDULER:
+            timeouts["connect_timeout_ms"] = settings.lookup_timeout_ms
+            self._scheduler = SchedulerSide(vllm_config, settings, self._pool(settings, timeouts))
+        else:
+            self._worker = WorkerSide(vllm_config, settings, self._pool(settings, timeouts), self._copier())
+
+    def _pool(self, settings: Any, timeouts: Dict[str, int]) -> Pool:
+        """The connection; for subclasses with another one. InvalidArgument, PermissionDenied: the URL."""
+        pool = Pool(settings.url, settings.retry_ms, timeouts)
+        pool.check()
+        return pool
+
+    def _copier(self) -> Any:
+        """How to reach the KV cache's memory (memory.memory_of); None: as its tensors say. For subclasses."""
+        return None
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A block that is not saved is a miss later on, nothing worse."""
+        return False
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> Optional[str]:
+        """What the option kv_layout says, or nothing."""
+        return settings_of(vllm_config).kv_layout or None
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: Dict[str, Any]) -> bool:
+        """Layer by layer works only where Python runs between the layers."""
+        return str(extra_config.get("layerwise", False)).lower() == "true"
+
+    # --- the scheduler's half
+
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        if self._scheduler is not None and hasattr(gpu_block_pool, "evict_blocks"):
+            self._scheduler.block_pool = gpu_block_pool
+
+    def on_new_request(self, request: Any) -> None:
+        if self._scheduler is not None:
+            self._scheduler.on_new_request(request)
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
+        assert self._scheduler is not None
+        return self._scheduler.get_num_new_matched_tokens(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        assert self._scheduler is not None
+        self._scheduler.update_state_after_alloc(request, blocks, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Step:
+        assert self._scheduler is not None
+        return self._scheduler.build_connector_meta(scheduler_output)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        if self._scheduler is not None:
+            self._scheduler.update_connector_output(connector_output)
+
+    def request_finished(self, request: Any, block_ids: List[int]) -> Tuple[bool, Optional[Dict[str, Any]]]:
+        assert self._scheduler is not None
+        return self._scheduler.request_finished(request, block_ids)
+
+    def has_pending_push_work(self) -> bool:
+        """Keeps the engine going for a step when blocks of finished requests wait to be saved."""
+        return self._scheduler is not None and self._scheduler.holds
+
+    def reset_cache(self) -> Optional[bool]:
+        return self._scheduler.reset_cache() if self._scheduler is not None else None
+
+    def set_xfer_handshake_metadata(self, metadata: Dict[Any, Any]) -> None:
+        if self._scheduler is not None:
+            for form in metadata.values():
+                self._scheduler.set_format(form)
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: Dict[Any, Any]) -> None:
+        self.set_xfer_handshake_metadata(metadata)
+
+    # --- the workers' half
+
+    def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
+        assert self._worker is not None
+        blocks = self._blocks or int(self._vllm_config.cache_config.num_gpu_blocks)
+        self._worker.register(kv_caches, blocks)
+
+    def set_host_xfer_buffer_ops(self, copy_operation: Any) -> None:
+        """Not used: workers copy by themselves (memory.TorchCopier)."""
+
+    def get_handshake_metadata(self) -> Optional[Format]:
+        return getattr(self._worker, "format", None)
+
+    def build_connector_worker_meta(self) -> Optional[FormatReport]:
+        return self._worker.report() if self._worker is not None else None
+
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        """Before blocks are overwritten. Releases differ in whether this or bind_connector_metadata comes first, or exists."""
+        if self._worker is not None and isinstance(kv_connector_metadata, Step):
+            self._worker.fence(kv_connector_metadata.preempted)
+        elif self._worker is not None and isinstance(kv_connector_metadata, (set, frozenset)):
+            self._worker.fence(kv_connector_metadata)
+
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        if self._worker is not None:
+            self._worker.bind(connector_metadata)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        assert self._worker is not None
+        self._worker.start_load(self._get_connector_metadata())
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        assert self._worker is not None
+        self._worker.wait_layer(layer_name)
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        assert self._worker is not None
+        if self.has_connector_metadata():
+            self._worker.save_layer(self._get_connector_metadata(), layer_name)
+
+    def wait_for_save(self) -> None:
+        """Hands the step's blocks to the threads that save. Nothing is waited for here: blocks stay until get_finished reports them."""
+        assert self._worker is not None
+        if self.has_connector_metadata():
+            self._worker.save(self._get_connector_metadata())
+
+    def get_finished(self, finished_req_ids: Set[str]) -> Tuple[Optional[Set[str]], Optional[Set[str]]]:
+        assert self._worker is not None
+        sent, arrived = self._worker.finished()
+        return sent or None, arrived or None
+
+    def get_block_ids_with_load_errors(self) -> Set[int]:
+        return self._worker.load_errors() if self._worker is not None else set()
+
+    def stats(self) -> Dict[str, int]:
+        """Blocks by what became of them, of a worker; tokens looked up and found, of the scheduler."""
+        if self._worker is not None:
+            return self._worker.stats()
+        return {"looked_up": self._scheduler.looked_up, "found": self._scheduler.found} if self._scheduler else {}
+
+    def shutdown(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+        if self._scheduler is not None:
+            self._scheduler.close()

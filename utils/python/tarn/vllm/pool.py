@@ -1,0 +1,129 @@
+"""The pool as an engine wants it: it may be away, and then everything is a miss and nothing waits long."""
+
+import logging
+import threading
+from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar
+
+from .._breaker import Breaker
+from ..errors import Error, InvalidArgument, PermissionDenied, Status
+
+__all__ = ["Pool"]
+
+log = logging.getLogger("tarn.vllm")
+T = TypeVar("T")
+
+
+def _connect(url: str, **options: Any) -> Any:
+    from ..client import Client
+
+    return Client(url, **options)
+
+
+class Pool:
+    """A client that connects when it is first used. After a failure of the whole call (no server, no answer in time) there are only
+    misses for retry_ms; the first failure of a row is logged. options: of tarn.Client, which connect makes. All methods may be called from any thread.
+
+    on_connect is called with every new client, e.g. to register memory."""
+
+    def __init__(
+        self,
+        url: str,
+        retry_ms: int,
+        options: Optional[Dict[str, Any]] = None,
+        connect: Optional[Callable[..., Any]] = None,
+    ) -> None:
+        self._where = url.rpartition("@")[2]  # a password is nobody's business
+        self._url, self._options = url, dict(options or {})
+        self._breaker = Breaker(retry_ms / 1000, retry_ms / 1000)
+        self._connect = connect or _connect
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._closed = self._told = False
+        self.failures = 0
+        self.on_connect: Callable[[Any], None] = lambda client: None
+
+    def check(self) -> None:
+        """Raises what is wrong with the configuration: InvalidArgument, PermissionDenied. That there is no server is nothing wrong."""
+        try:
+            self._connect(self._url, **self._options).close()
+        except (InvalidArgument, PermissionDenied):
+            raise
+        except (Error, OSError) as error:
+            self._failed(error)
+
+    @property
+    def away(self) -> bool:
+        """Did a call fail less than retry_ms ago, or is another just trying again?"""
+        return not self._breaker.up
+
+    def _use(self) -> Any:
+        with self._lock:
+            if self._closed:
+                return None
+            if self._client is None:
+                self._client = self._connect(self._url, **self._options)
+                self.on_connect(self._client)
+            return self._client
+
+    def _failed(self, error: Exception) -> None:
+        with self._lock:
+            self.failures += 1
+        if self._breaker.lost():
+            log.warning("the pool at %s is away, going on without it: %s", self._where, error)
+
+    def _refused(self, error: Exception) -> None:
+        """An argument of the engine's that was not foreseen: only this call is a miss."""
+        with self._lock:
+            self.failures += 1
+            told, self._told = self._told, True
+        self._breaker.retry()  # which says nothing about the server
+        if not told:
+            log.error("the pool does not take a call (more of them are only counted): %s", error)
+
+    def _call(self, what: Callable[[Any], T], otherwise: T) -> T:
+        if self._closed or not self._breaker.admits():
+            return otherwise
+        try:
+            client = self._use()
+        except (Error, OSError) as error:
+            self._failed(error)
+            return otherwise
+        if client is None:
+            return otherwise
+        try:
+            result = what(client)
+        except InvalidArgument as error:
+            self._refused(error)
+            return otherwise
+        except (Error, OSError) as error:
+            self._failed(error)
+            return otherwise
+        if self._breaker.found():
+            log.warning("the pool at %s is back", self._where)
+        return result
+
+    def prefix(self, keys: Sequence[str], lease_ms: int, timeout_ms: int) -> int:
+        """How many leading keys are readable; 0 when the pool is away."""
+        return self._call(lambda c: int(c.prefix_length(keys, lease_ms=lease_ms, timeout_ms=timeout_ms)), 0)
+
+    def get(self, keys: Sequence[str], addresses: Sequence[Any], sizes: Sequence[Any], **options: Any) -> List[int]:
+        """Per key: bytes, or a negative status."""
+        missing = [int(Status.ECLOSED)] * len(keys)
+        return self._call(lambda c: list(c.get_into_many(keys, addresses, sizes, **options)), missing)
+
+    def put(
+        self, keys: Sequence[str], addresses: Sequence[Any], sizes: Sequence[Any], options: Dict[str, Any]
+    ) -> List[int]:
+        """Per key: 0, or a negative status."""
+        failed = [int(Status.ECLOSED)] * len(keys)
+        return self._call(lambda c: list(c.put_from_many(keys, addresses, sizes, **options)), failed)
+
+    def command(self, *words: str) -> Optional[str]:
+        """Any command of the server's; None when the pool is away."""
+        return self._call(lambda c: str(c.command(*words)), None)
+
+    def close(self) -> None:
+        with self._lock:
+            client, self._client, self._closed = self._client, None, True
+        if client is not None:
+            client.close()

@@ -1,0 +1,351 @@
+"""The scheduler's half of the connector: what of a prompt is in the pool, what to load, what to save, when blocks may go.
+
+One object per scheduler, used by its thread only. A request's life here:
+
+    get_num_new_matched_tokens  ->  update_state_after_alloc  ->  build_connector_meta, once a step while it runs  ->  request_finished
+              ^ asked again while there is no room                     |
+              +------------------------- preempted, or a load failed --+
+"""
+
+import logging
+import time
+from dataclasses import replace
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..chain import Chain
+from ..keys import KeySpace, escape, shard_of
+from .config import Ranks, Settings, batches_of, block_tokens_of, dtype_of, ranks_of
+from .damage import NOWHERE, Damage
+from .meta import Format, FormatReport, Load, Save, Step
+from .pool import Pool
+
+__all__ = ["SchedulerSide"]
+
+log = logging.getLogger("tarn.vllm")
+
+
+class Tracked:
+    """A request. saved: its first blocks that are in the pool or on their way there. sent: some of its blocks are read by workers.
+    cap: blocks from this one on are not loaded, because that has failed before. held: saves that wait for the outcome of a load, and the step
+    that brings them."""
+
+    __slots__ = (
+        "request",
+        "chain",
+        "blocks",
+        "saved",
+        "sent",
+        "cap",
+        "prefill",
+        "first_seen",
+        "hits",
+        "hits_until",
+        "match",
+        "held",
+        "spoilt",
+    )
+
+    def __init__(self, request: Any, chain: Chain) -> None:
+        self.request, self.chain = request, chain
+        self.blocks: List[int] = []
+        self.saved = 0
+        self.sent = False
+        self.cap = NOWHERE
+        self.prefill = int(request.num_tokens)
+        self.first_seen = time.monotonic()
+        self.hits = 0
+        self.hits_until = 0.0
+        self.match: Tuple[int, int] = (0, 0)
+        self.held: List[Tuple[int, Save]] = []
+        self.spoilt = NOWHERE  # see damage.py
+
+    def restart(self) -> None:
+        """It has lost its blocks and will be scheduled as if it were new, with what it has generated as part of the prompt."""
+        self.blocks, self.held, self.spoilt = [], [], NOWHERE
+        self.saved, self.sent, self.hits_until, self.match = 0, False, 0.0, (0, 0)
+        self.prefill = int(self.request.num_tokens)
+
+
+def _chain_of(request: Any, block_tokens: int, revision: str) -> Optional[Chain]:
+    """The chain of a request; None when its tokens do not say all about it (prompt embeddings, media without hashes)."""
+    if getattr(request, "prompt_token_ids", None) is None or getattr(request, "prompt_embeds", None) is not None:
+        return None
+    features = getattr(request, "mm_features", None)
+    if not features and getattr(request, "has_encoder_inputs", False):
+        return None
+    media = [(f.identifier, f.mm_position.offset, f.mm_position.length) for f in features or ()]
+    lora = getattr(request, "lora_request", None)
+    return Chain(
+        block_tokens,
+        lora=str(lora.lora_name) if lora is not None else None,
+        salt=getattr(request, "cache_salt", None),
+        revision=revision,
+        media=sorted(media, key=lambda item: item[1]),
+    )
+
+
+def _announced(request: Any) -> int:
+    """How many tokens a prefill elsewhere said that it has saved. Comes from the user's request: anything may be in it."""
+    params = getattr(request, "kv_transfer_params", None)
+    tokens = params.get("tarn_tokens") if isinstance(params, dict) else None
+    return tokens if isinstance(tokens, int) and tokens > 0 else 0
+
+
+class SchedulerSide:
+    """See KVConnectorBase_V1 for what each method is called for."""
+
+    def __init__(self, vllm_config: Any, settings: Settings, pool: Pool) -> None:
+        self._settings, self._pool = settings, pool
+        self._ranks: Ranks = ranks_of(vllm_config, 0)
+        self._dtype = dtype_of(vllm_config)
+        self.block_tokens = block_tokens_of(vllm_config, self._ranks)
+        if settings.load and not settings.load_async and batches_of(vllm_config, self._ranks) > self._ranks.pp_size:
+            log.warning(
+                "steps are planned ahead (asynchronous scheduling): a block that is evicted between look-up and load can leave its request "
+                "hanging in some releases of vLLM; set load_async, or start vLLM with --no-async-scheduling"
+            )
+        self._space: Optional[KeySpace] = None  # until a worker has said how its blocks lie
+        self._layers: Tuple[Any, ...] = (None,)
+        self._requests: Dict[str, Tracked] = {}
+        self._loads: List[Load] = []
+        self._delayed: List[str] = []
+        self._damage = Damage(self.block_tokens)
+        self.looked_up = self.found = 0
+        # A block that does not arrive on one rank spoils what all ranks compute after it, and the others do not know; nor do steps that are
+        # planned ahead. So what is computed on top of blocks whose outcome is open is held until the outcome of that step is known.
+        self._batches = batches_of(vllm_config, self._ranks)
+        self._steps = 0
+        self._open: Dict[int, int] = {}  # block -> the step that is planned when its outcome is known
+        self._held: Dict[str, Tracked] = {}
+        self._gone: List[
+            Tuple[int, List[int]]
+        ] = []  # tables that requests lost while the outcome was open, until it is known
+        self.block_pool: Any = None  # vLLM's own, where it is handed over
+
+    def set_format(self, form: Format) -> None:
+        """What the workers' blocks look like. Before that nothing can be looked up."""
+        if self._space is not None:
+            return
+        space = self._ranks.space(self._settings, self._dtype, form.layout, self.block_tokens)
+        if self._settings.writer_tp:
+            shards = shard_of(self._settings.writer_tp, 0, self._ranks.kv_heads, mla=self._ranks.mla)[0]
+            space = replace(space, shards=shards, shard=0)
+        self._space = space
+        if self._settings.layerwise:
+            self._layers = tuple(dict.fromkeys((form.layers[0], form.layers[-1])))
+
+    def _track(self, request: Any) -> Optional[Tracked]:
+        tracked = self._requests.get(request.request_id)
+        if tracked is None:
+            chain = _chain_of(request, self.block_tokens, self._settings.revision)
+            if chain is None:
+                return None
+            tracked = self._requests[request.request_id] = Tracked(request, chain)
+        return tracked
+
+    @staticmethod
+    def _hash(tracked: Tracked, tokens: int) -> List[bytes]:
+        """Hashes of the blocks that so many tokens fill."""
+        chain = tracked.chain
+        if chain.tokens < tokens:
+            chain.extend(tracked.request.all_token_ids[chain.tokens : tokens])
+        return chain.hashes
+
+    def _look_up(self, tracked: Tracked, blocks: int) -> int:
+        """How many of the first blocks are in the pool. An answer is good for half the lease that came with it."""
+        now = time.monotonic()
+        if now < tracked.hits_until:
+            return tracked.hits
+        assert self._space is not None
+        hashes = self._hash(tracked, blocks * self.block_tokens)[:blocks]
+        names, each = self._space.lookup_keys(hashes, self._layers)
+        tracked.hits = (
+            self._pool.prefix(names, self._settings.lookup_lease_ms, self._settings.lookup_timeout_ms) // each
+        )
+        tracked.hits_until = now + self._settings.lookup_lease_ms / 2000
+        return tracked.hits
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
+        """How many tokens after those already computed can be loaded: whole blocks, and never the last token of the prompt, which must
+        be computed to have something to sample from. None: ask again, a prefill elsewhere is not done with it."""
+        tracked = self._track(request)
+        if tracked is None or not self._settings.load or self._space is None or num_computed_tokens % self.block_tokens:
+            return 0, False
+        start = num_computed_tokens // self.block_tokens
+        limit = min((request.num_tokens - 1) // self.block_tokens, tracked.cap)
+        if limit <= start:
+            return 0, False
+        hits = min(self._look_up(tracked, limit), limit)
+        tracked.saved = max(tracked.saved, hits)
+        announced = min(_announced(request) // self.block_tokens, limit)
+        if hits < announced and time.monotonic() < tracked.first_seen + self._settings.arrival_ms / 1000:
+            tracked.hits_until = time.monotonic() + 0.002
+            return None, False
+        tracked.match = (start, hits)
+        if hits <= start:
+            return 0, False
+        return (hits - start) * self.block_tokens, self._settings.load_async
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Plans the load of what was found, into the blocks that it got."""
+        tracked = self._requests.get(request.request_id)
+        if tracked is None or num_external_tokens <= 0:
+            return
+        ids = list(blocks.get_block_ids()[0])
+        start, hits = tracked.match
+        count = num_external_tokens // self.block_tokens
+        end = min(start + count, hits, len(ids))
+        tracked.blocks = ids
+        asynchronous = self._settings.load_async
+        self._loads.append(Load(request.request_id, tracked.chain.hashes[start:end], ids[start:end], asynchronous))
+        self._damage.load(ids[start:end])
+        if not asynchronous:
+            self._open.update(dict.fromkeys(ids[start:end], self._steps + 1 + self._batches))
+        self.looked_up += int(request.num_tokens)
+        self.found += (end - start) * self.block_tokens
+
+    def _save(self, step: Step, tracked: Tracked, computed: int, scheduled: int) -> None:
+        """Adds the blocks that this step fills, and those before that nobody has saved."""
+        size = self.block_tokens
+        if not self._settings.save or self._settings.writer_tp not in (0, self._ranks.tp_size):
+            return
+        tokens = min(
+            computed + scheduled, tracked.request.num_tokens
+        )  # drafts that may be rejected are not among these
+        if not self._settings.save_decode:
+            tokens = min(tokens, tracked.prefill)
+        if tracked.cap != NOWHERE:
+            # A step that was planned ahead may have sampled a token from what was computed after a block that did not arrive, and vLLM
+            # may have kept it: the tokens of this request beyond its prompt are not to be relied on.
+            tokens = min(tokens, tracked.request.num_prompt_tokens)
+        end = self._damage.right(tracked, tokens // size)
+        start = tracked.saved
+        if end <= start:
+            return
+        hashes = self._hash(tracked, end * size)
+        save = Save(tracked.request.request_id, hashes[start:end], tracked.blocks[start:end], tracked.blocks[:end])
+        due = max((self._open.get(block, 0) for block in save.table), default=0) if self._open else 0
+        if due > self._steps:
+            tracked.held.append((due, save))
+            self._held[tracked.request.request_id] = tracked
+        else:
+            step.saves.append(save)
+        tracked.sent = True
+        tracked.saved = end
+
+    def _release(self, step: Step) -> None:
+        """Adds what was held and turned out to be right. A finished request is reported after its last save."""
+        self._steps += 1
+        self._open = {block: due for block, due in self._open.items() if due > self._steps}
+        self._gone = [item for item in self._gone if item[0] > self._steps]
+        for name, tracked in list(self._held.items()):
+            step.released += [save for due, save in tracked.held if due <= self._steps]
+            tracked.held = [item for item in tracked.held if item[0] > self._steps]
+            if not tracked.held:
+                del self._held[name]
+        step.delayed = [name for name in self._delayed if name not in self._held]
+        self._delayed = [name for name in self._delayed if name in self._held]
+
+    def _leave(self, tracked: Tracked) -> None:
+        """A request loses its blocks: if some of them do not arrive, vLLM must not find what was computed after them."""
+        if self._open and not self._open.keys().isdisjoint(tracked.blocks):
+            self._gone.append((self._steps + self._batches + 1, tracked.blocks))
+
+    @property
+    def holds(self) -> bool:
+        """Does anything wait for a later step?"""
+        return bool(self._held)
+
+    def build_connector_meta(self, output: Any) -> Step:
+        """What the workers do in this step."""
+        step = Step(loads=self._loads, preempted=set(getattr(output, "preempted_req_ids", None) or ()))
+        self._loads = []
+        for name in step.preempted:
+            if name in self._requests:
+                self._leave(self._requests[name])
+                self._requests[name].restart()
+        self._release(step)
+        work: List[Tuple[Tracked, int, int]] = []
+        for new in output.scheduled_new_reqs:
+            tracked = self._requests.get(new.req_id)
+            if tracked is not None:
+                tracked.blocks = list(new.block_ids[0])
+                work.append((tracked, new.num_computed_tokens, output.num_scheduled_tokens[new.req_id]))
+        cached = output.scheduled_cached_reqs
+        resumed = getattr(cached, "resumed_req_ids", None)
+        if resumed is None:  # releases until late 2025
+            flags = getattr(cached, "resumed_from_preemption", ())
+            resumed = {name for name, flag in zip(cached.req_ids, flags) if flag}
+        for i, name in enumerate(cached.req_ids):
+            tracked = self._requests.get(name)
+            if tracked is None:
+                continue
+            new_blocks = cached.new_block_ids[i]
+            if name in resumed:
+                tracked.blocks = []
+            if new_blocks:
+                tracked.blocks.extend(new_blocks[0])
+            work.append((tracked, cached.num_computed_tokens[i], output.num_scheduled_tokens[name]))
+        step.recomputed = self._damage.compute(work)
+        for tracked, computed, scheduled in work:
+            self._save(step, tracked, computed, scheduled)
+        return step
+
+    def on_new_request(self, request: Any) -> None:
+        """Requests are saved, too, where none are loaded."""
+        self._track(request)
+
+    def update_connector_output(self, output: Any) -> None:
+        """What the workers said after a step."""
+        report = getattr(output, "kv_connector_worker_meta", None)
+        if isinstance(report, FormatReport):
+            self.set_format(report.format)
+        invalid = set(getattr(output, "invalid_block_ids", None) or ())
+        if not invalid:
+            return
+        useless = set(invalid)
+        for tracked in self._held.values():
+            tracked.held = [item for item in tracked.held if invalid.isdisjoint(item[1].table)]
+        for _, table in self._gone:
+            first = next((i for i, block in enumerate(table) if block in invalid), len(table))
+            useless.update(table[first:])
+        for tracked in self._requests.values():
+            first = self._damage.lose(tracked.blocks, invalid)
+            if first >= 0:
+                tracked.saved = min(tracked.saved, first)
+                tracked.cap = min(tracked.cap, first)
+                tracked.match = (0, 0)
+                tracked.hits_until = 0.0
+                useless.update(tracked.blocks[first:])
+        # vLLM has its own prefix cache believe in blocks as soon as it has planned to fill them, and goes on doing so when the request
+        # that was to compute them anew is preempted or aborted before.
+        if self.block_pool is not None:
+            self.block_pool.evict_blocks(useless)
+
+    def request_finished(self, request: Any, block_ids: List[int]) -> Tuple[bool, Optional[Dict[str, Any]]]:
+        """True: the blocks are read by workers, perhaps; vLLM keeps them until they are reported. Never for a request whose load between steps
+        is under way, which vLLM keeps by itself, and of which two reports would end it: such a request has not run since it got
+        its blocks, so nothing of it was sent."""
+        tracked = self._requests.pop(request.request_id, None)
+        if tracked is None:
+            return False, None
+        self._leave(tracked)
+        params = None
+        if self._settings.save and (not self._settings.load or getattr(request, "kv_transfer_params", None)):
+            params = {"tarn_tokens": tracked.saved * self.block_tokens}
+        delay = tracked.sent and bool(block_ids)
+        if delay:
+            self._delayed.append(request.request_id)
+        return delay, params
+
+    def reset_cache(self) -> Optional[bool]:
+        """Removes every object of this model, because its weights changed, say."""
+        if self._space is None:
+            return None
+        for tracked in self._requests.values():
+            tracked.hits_until, tracked.match = 0.0, (0, 0)
+        name = "".join("\\" + c if c in "\\*?[]^" else c for c in escape(self._settings.model))
+        return self._pool.command("REMOVEMATCH", "GLOB", name + "@*") is not None
+
+    def close(self) -> None:
+        self._pool.close()

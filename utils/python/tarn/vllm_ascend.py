@@ -1,0 +1,420 @@
+"""vllm-ascend's AscendStoreConnector on a tarn pool: the store behind the KV caches of NPUs.
+
+    --kv-transfer-config '{"kv_connector": "AscendStoreConnector", "kv_connector_module_path": "tarn.vllm_ascend",
+                           "kv_role": "kv_both", "kv_connector_extra_config": {"backend": "tarn"}}'
+
+vllm-ascend knows its backends by a table of its own. Taking its connector from this module, as above, writes us into that table;
+`register` does the same where vLLM runs it as a plug-in. Configuration comes from the environment: TARN_URL, TARN_CONFIG_PATH.
+
+Addresses. What the engine hands over are addresses of its KV caches, in the memory of an NPU or, in CPU builds and tests, of the
+host. Memory of the host is put and read in place. Memory of a device is never touched by the CPU. It goes through a bounded staging
+buffer when Ascend's runtime (libascendcl.so) is there to copy it, straight by RDMA where `register_dmabuf` said how, and else fails
+with a message that says so. Which of them it is, the kernel's table of mappings says: host memory is what is mapped, readable (for
+gets writable), and not the file of a device.
+
+Threads: vllm-ascend calls from its workers' main thread and its sending and receiving threads at once. Nothing raises from exists,
+get and put: a pool that is away is a miss."""
+
+from __future__ import annotations
+
+import ctypes as C
+import importlib
+import logging
+import os
+import sys
+import threading
+from bisect import bisect_right
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ._link import DONE_BY_OTHERS, Link, optional, settings
+from .client import Client
+from .errors import InvalidArgument, NotSupported, Status
+from .keys import escape
+
+_STORE = "vllm_ascend.distributed.kv_transfer.kv_pool.ascend_store"
+_Base: Any
+(_Base,) = optional(f"{_STORE}.backend.base", "Backend") or (object,)
+
+log = logging.getLogger(__name__)
+STAGING_BYTES = 64 << 20
+_NOT_DEVICES = ("/dev/shm/", "/dev/hugepages", "/dev/zero", "/dev/dax")
+
+
+def register() -> None:
+    """Makes "backend": "tarn" known to vllm-ascend; does nothing where that is not installed. May be called many times.
+
+    Named as a vllm.general_plugins entry point, it runs in every process of vLLM."""
+    found = optional(f"{_STORE}.backend", "backend_map")
+    if found is not None:
+        found[0].setdefault("tarn", {"name": "TarnBackend", "path": __name__})
+
+
+def __getattr__(name: str) -> Any:
+    """vllm-ascend's own connector, with our backend registered: for "kv_connector_module_path"."""
+    if name != "AscendStoreConnector":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    connector = importlib.import_module(f"{_STORE}.ascend_store_connector")
+    register()
+    return getattr(connector, name)
+
+
+class HostMap:
+    """Which addresses the CPU may use, as /proc/self/maps says. Read anew when an address is not in what was read before, and by
+    `refresh`. Not for several threads."""
+
+    def __init__(self) -> None:
+        self._starts: List[int] = []
+        self._spans: List[Tuple[int, int, bool]] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads the table."""
+        spans: List[Tuple[int, int, bool]] = []
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                where, rights, _, _, _, *path = line.split(None, 5)
+                name = path[0].strip() if path else ""
+                device = name.startswith("/dev/") and not name.startswith(_NOT_DEVICES)
+                if "r" not in rights or device or name in ("[vvar]", "[vsyscall]"):
+                    continue
+                start, end = (int(x, 16) for x in where.split("-"))
+                writable = "w" in rights
+                if spans and spans[-1][1] == start and spans[-1][2] == writable:
+                    spans[-1] = (spans[-1][0], end, writable)
+                else:
+                    spans.append((start, end, writable))
+        self._spans, self._starts = spans, [s[0] for s in spans]
+
+    def has(self, address: int, size: int, writable: bool) -> bool:
+        """Whether all `size` bytes at `address` are memory of the host that may be read (and written)."""
+        end = address + size
+        while True:
+            i = bisect_right(self._starts, address) - 1
+            if i < 0 or address >= self._spans[i][1] or (writable and not self._spans[i][2]):
+                return False
+            address = self._spans[i][1]
+            if address >= end:
+                return True
+
+
+class Runtime:
+    """Copies between an NPU's memory and the host's, by Ascend's runtime. The calling thread must have chosen its device."""
+
+    _TO_DEVICE, _TO_HOST = 1, 2
+
+    def __init__(self, library: Any) -> None:
+        self._copy = library.aclrtMemcpy
+        self._copy.argtypes = [C.c_void_p, C.c_size_t, C.c_void_p, C.c_size_t, C.c_int]
+        self._copy.restype = C.c_int
+
+    @classmethod
+    def find(cls) -> Optional["Runtime"]:
+        """The runtime of this machine (TARN_ACL_LIB: another file than libascendcl.so); None if it has none."""
+        try:
+            return cls(C.CDLL(os.environ.get("TARN_ACL_LIB") or "libascendcl.so"))
+        except (OSError, AttributeError):
+            return None
+
+    def to_host(self, host: int, device: int, size: int) -> None:
+        """NotSupported: the runtime refused."""
+        self._do(host, device, size, self._TO_HOST)
+
+    def to_device(self, device: int, host: int, size: int) -> None:
+        """NotSupported: the runtime refused."""
+        self._do(device, host, size, self._TO_DEVICE)
+
+    def _do(self, to: int, source: int, size: int, kind: int) -> None:
+        status = self._copy(to, size, source, size, kind)
+        if status:
+            raise NotSupported(
+                f"aclrtMemcpy of {size} bytes failed with {status}: was set_device called in this thread?"
+            )
+
+
+class _Range:
+    """Registered memory: where, and how its bytes get to the pool: "host", "staged", "rdma" or "none"."""
+
+    __slots__ = ("start", "end", "way", "writable")
+
+    def __init__(self, start: int, end: int, way: str, writable: bool) -> None:
+        self.start, self.end, self.way, self.writable = start, end, way, writable
+
+
+class TarnBackend(_Base):  # type: ignore[misc]
+    """Backend of an AscendStoreConnector: see the module's text. Each worker has one, and the scheduler one that only looks up."""
+
+    def __init__(
+        self, parallel_config: Any, lazy_init: bool = False, options: Optional[Mapping[str, Any]] = None
+    ) -> None:
+        """`lazy_init` is what vllm-ascend passes for stores that must not start before the first put; this one connects at once,
+        and waits for nothing. `options`: as in the file of TARN_CONFIG_PATH, before which they win.
+
+        InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is waited for later."""
+        chosen = settings(options, "options")
+        self.parallel_config = parallel_config
+        self.store = self  # the engine only asks whether there is one
+        self._prefix = f"{escape(chosen.namespace)}@" if chosen.namespace else ""
+        self._gets, self._puts = chosen.get_options(), chosen.put_options()
+        self._lock = threading.Lock()  # the maps below
+        self._map = HostMap()
+        self._ranges: List[_Range] = []
+        self._starts: List[int] = []
+        self._runtime = Runtime.find()
+        self._staging = _Staging(STAGING_BYTES)
+        rank = getattr(parallel_config, "rank", "?")
+        self._link = Link(chosen, log, f"tarn, rank {rank}")
+
+    @classmethod
+    def create_scheduler_client(cls, parallel_config: Any) -> "TarnBackend":
+        """The scheduler's, for look-ups."""
+        return cls(parallel_config)
+
+    def ensure_initialized(self) -> None:
+        """There is nothing left to do."""
+
+    def set_device(self) -> None:
+        """Chooses this worker's NPU for the calling thread, where torch_npu is there; else nothing."""
+        torch = sys.modules.get("torch")
+        world = optional("vllm.distributed.parallel_state", "get_world_group")
+        if world is None or not hasattr(torch, "npu"):
+            log.debug("tarn: no NPU to choose: this is a host without one")
+            return
+        torch.npu.set_device(world[0]().local_rank)  # type: ignore[union-attr]
+
+    # --- memory
+
+    def register_buffer(self, ptrs: Sequence[int], lengths: Sequence[int]) -> None:
+        """Tells of the KV caches. InvalidArgument: not as many lengths as addresses, or no memory of the host while there is
+        nothing that could copy a device's: the engine would never get a block then, and should say so at its start."""
+        if len(ptrs) != len(lengths):
+            raise InvalidArgument(f"register_buffer: {len(ptrs)} addresses and {len(lengths)} lengths")
+        found: List[_Range] = []
+        with self._lock:
+            self._map.refresh()
+            for start, size in zip(ptrs, lengths):
+                found.append(self._classify(int(start), int(size)))
+        bad = next((r for r in found if r.way == "none"), None)
+        if bad is not None:
+            raise InvalidArgument(self._no_way(bad.start, bad.end - bad.start))
+        self._remember(found)
+        host = [r for r in found if r.way == "host" and r.end > r.start]
+
+        def tell(client: Client) -> None:
+            for r in host:
+                client.register_buffer(r.start, r.end - r.start)
+
+        self._link.on_connect(tell)
+
+    def register_dmabuf(self, address: int, length: int, fd: int, offset: int = 0) -> None:
+        """Memory of a device that RDMA reaches: `length` bytes at `address`, `offset` bytes into the dma-buf `fd`, which stays open
+        for as long as this backend lives. Such blocks move by RDMA and carry no checksum."""
+
+        def tell(client: Client) -> None:
+            client.register_dmabuf(address, length, fd, offset)
+            # Only now: libtarn would take an address that it was never told of for memory of the host.
+            self._remember([_Range(address, address + length, "rdma", True)])
+
+        self._link.on_connect(tell)
+
+    def _remember(self, found: Sequence[_Range]) -> None:
+        with self._lock:
+            known = {r.start: r for r in self._ranges}
+            known.update({r.start: r for r in found})
+            self._ranges = [known[s] for s in sorted(known)]
+            self._starts = [r.start for r in self._ranges]
+
+    def _classify(self, start: int, size: int) -> _Range:
+        if self._map.has(start, size, True):
+            return _Range(start, start + size, "host", True)
+        if self._map.has(start, size, False):
+            return _Range(start, start + size, "host", False)
+        known = self._known(start, size)
+        if known is not None and known.way == "rdma":
+            return _Range(start, start + size, "rdma", True)
+        return _Range(start, start + size, "staged" if self._runtime is not None else "none", True)
+
+    def _known(self, start: int, size: int) -> Optional[_Range]:
+        i = bisect_right(self._starts, start) - 1
+        if i >= 0 and start + size <= self._ranges[i].end:
+            return self._ranges[i]
+        return None
+
+    @staticmethod
+    def _no_way(start: int, size: int) -> str:
+        return (
+            f"{size} bytes at {start:#x} are no memory of this host: those of an NPU need libascendcl.so (is Ascend's runtime "
+            "installed, its set_env.sh sourced?) or a dma-buf (register_dmabuf); nothing was touched"
+        )
+
+    def _way(self, addrs: Sequence[int], sizes: Sequence[int], writable: bool) -> str:
+        """How these pieces of one block move: "host" and "rdma" directly, "staged" by copies. InvalidArgument: not at all."""
+        if len(addrs) != len(sizes):
+            raise InvalidArgument(f"{len(addrs)} addresses and {len(sizes)} sizes")
+        ways = set()
+        with self._lock:
+            for start, size in zip(addrs, sizes):
+                known = self._known(start, size)
+                if known is None:
+                    self._map.refresh()
+                    known = self._classify(start, size)
+                if known.way == "none" or (writable and not known.writable):
+                    raise InvalidArgument(self._no_way(start, size))
+                ways.add(known.way)
+        if len(ways) > 1:
+            raise InvalidArgument("the pieces of one block must all be memory of the host, or all of the device")
+        return ways.pop() if ways else "host"
+
+    # --- blocks
+
+    def exists(self, keys: List[str]) -> List[int]:
+        """1 or 0 per key; all 0 when the pool is away."""
+        if not keys:
+            return []
+        names = self._names(keys)
+        return [int(f) for f in self._link.call("lookup", lambda c: c.exists_many(names), [False] * len(keys))]
+
+    def batch_is_exist(self, keys: List[str]) -> List[int]:
+        """As exists; the scheduler's name for it."""
+        return self.exists(keys)
+
+    def put(self, keys: List[str], addrs: List[List[int]], sizes: List[List[int]]) -> None:
+        """Stores a block per key, out of its pieces in order. What cannot be stored is logged; nobody asks for it later."""
+        self._move("put", keys, addrs, sizes)
+
+    def get(self, keys: List[str], addrs: List[List[int]], sizes: List[List[int]]) -> List[int]:
+        """Reads a block per key into its pieces. Per key 0, or what the engine takes for a failed block: a negative status. A block
+        that is shorter or longer than its pieces has failed."""
+        return self._move("get", keys, addrs, sizes)
+
+    def _names(self, keys: Sequence[str]) -> List[str]:
+        return [self._prefix + k for k in keys] if self._prefix else list(keys)
+
+    def _move(self, what: str, keys: List[str], addrs: List[List[int]], sizes: List[List[int]]) -> List[int]:
+        if not keys:
+            return []
+        if not len(keys) == len(addrs) == len(sizes):
+            self._link.complain(
+                what, f"{what}: {len(keys)} keys, {len(addrs)} lists of addresses, {len(sizes)} of sizes"
+            )
+            return [int(Status.EINVAL)] * len(keys)
+        results = [int(Status.ECLOSED)] * len(keys)
+        direct: List[int] = []
+        staged: List[int] = []
+        for i in range(len(keys)):
+            try:
+                way = self._way(addrs[i], sizes[i], what == "get")
+                (staged if way == "staged" else direct).append(i)
+            except InvalidArgument as e:
+                self._link.complain(f"{what} address", str(e))
+                results[i] = int(Status.EINVAL)
+        names = self._names(keys)
+        for indices, work in ((direct, self._direct), (staged, self._staged)):
+            if not indices:
+                continue
+            part = ([names[i] for i in indices], [addrs[i] for i in indices], [sizes[i] for i in indices])
+            statuses = self._link.call(what, lambda c: work(c, what, *part), [int(Status.ECLOSED)] * len(indices))
+            for i, status in zip(indices, statuses):
+                results[i] = status
+        return results
+
+    def _direct(
+        self, client: Client, what: str, names: List[str], addrs: List[List[int]], sizes: List[List[int]]
+    ) -> List[int]:
+        if what == "put":
+            return self._judge(what, client.put_from_many(names, addrs, sizes, **self._puts), sizes)
+        return self._judge(what, client.get_into_many(names, addrs, sizes, **self._gets), sizes)
+
+    def _judge(self, what: str, results: List[int], sizes: List[List[int]]) -> List[int]:
+        """0 per block that is done, else a negative status."""
+        if what == "put":
+            self._link.note(what, results, fine=DONE_BY_OTHERS)
+            return [0 if s >= 0 or s in DONE_BY_OTHERS else s for s in results]
+        self._link.note(what, results)
+        statuses = []
+        for got, size in zip(results, (sum(s) for s in sizes)):
+            if 0 <= got != size:
+                self._link.complain("size", f"an object of {got} bytes where a block has {size}: not used")
+                got = int(Status.ELIMIT)
+            statuses.append(min(got, 0))
+        return statuses
+
+    def _staged(
+        self, client: Client, what: str, names: List[str], addrs: List[List[int]], sizes: List[List[int]]
+    ) -> List[int]:
+        """As many blocks at a time as the staging buffer holds, one thread at a time."""
+        assert self._runtime is not None
+        results: List[int] = []
+        at = 0
+        with self._staging as base:
+            while at < len(names):
+                places, room, end = [], 0, at
+                while end < len(names) and room + sum(sizes[end]) <= self._staging.size:
+                    places.append(base + room)
+                    room += sum(sizes[end])
+                    end += 1
+                if end == at:
+                    self._link.complain(
+                        "size", f"a block of {sum(sizes[at])} bytes: at most {self._staging.size} can be staged"
+                    )
+                    results.append(int(Status.ELIMIT))
+                    at += 1
+                    continue
+                results += self._staged_part(client, what, names[at:end], addrs[at:end], sizes[at:end], places)
+                at = end
+        return results
+
+    def _staged_part(
+        self,
+        client: Client,
+        what: str,
+        names: List[str],
+        addrs: List[List[int]],
+        sizes: List[List[int]],
+        places: List[int],
+    ) -> List[int]:
+        assert self._runtime is not None
+        totals = [[sum(s)] for s in sizes]
+        if what == "put":
+            for place, pieces, lengths in zip(places, addrs, sizes):
+                for piece, length in zip(pieces, lengths):
+                    self._runtime.to_host(place, int(piece), int(length))
+                    place += length
+            return self._direct(client, what, names, [[p] for p in places], totals)
+        statuses = self._direct(client, what, names, [[p] for p in places], totals)
+        for i, place in enumerate(places):
+            if statuses[i] == 0:
+                for piece, length in zip(addrs[i], sizes[i]):
+                    self._runtime.to_device(int(piece), place, int(length))
+                    place += length
+        return statuses
+
+    @property
+    def troubles(self) -> Dict[str, int]:
+        """What went wrong so far, by kind."""
+        return dict(self._link.troubles)
+
+    def close(self) -> None:
+        """Closes the connection; vllm-ascend itself leaves that to the end of the process."""
+        self._link.close()
+
+
+class _Staging:
+    """Memory of the host that blocks of a device pass through; made when it is first needed, held by one thread at a time."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._lock = threading.Lock()
+        self._memory: Optional[C.Array[C.c_char]] = None
+
+    def __enter__(self) -> int:
+        self._lock.acquire()
+        try:
+            if self._memory is None:
+                self._memory = (C.c_char * self.size)()
+            return C.addressof(self._memory)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __exit__(self, *exc: object) -> None:
+        self._lock.release()

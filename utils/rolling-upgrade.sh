@@ -1,0 +1,165 @@
+#!/bin/bash
+# Restarts the nodes of a pool one after the other, as for a new version, so that every value stays readable that can be.
+#
+#   utils/rolling-upgrade.sh [-h HOST] [-p PORT] [-a PASSWORD] [--user NAME] --restart COMMAND [OPTION]...
+#
+#   -h HOST, -p PORT    of the master (127.0.0.1, 6479)
+#   --tls               the port speaks TLS; --cacert FILE, --cert FILE, --key FILE and --insecure are as redis-cli has them
+#   --restart COMMAND   restarts one node and returns; {name}, {machine} and {address} are replaced in it:
+#                       --restart 'ssh {machine} systemctl restart tarn-node'
+#   --drain             what is only on a node is moved to others before; then it has left, and COMMAND starts it again.
+#                       For nodes of plain memory. Without: a node with a pool file or a disk keeps what it has by itself
+#   --nodes A,B         only these, in this order (all that are up)
+#   --timeout SECONDS   for each step of a node (600)
+#   --pause SECONDS     between nodes (2)
+#   --version V         skips nodes that have it, and insists that a restarted node has it
+#   --force             begins although a node is down
+#   --dry-run           says what it would do
+#
+# A node at a time: MAINTENANCE ON (it stays readable, new objects go elsewhere), COMMAND, wait until the master says that
+# another process of it is up, and that its disk was offered, MAINTENANCE OFF. With --drain: NODE DRAIN, wait until it has left,
+# COMMAND, wait until it is up. It stops at the first node that does not come back, and leaves the others alone. Starting it
+# again goes on where that was (with --version).
+#
+# Exit status: 0 done, 1 a node did not come back in time or COMMAND failed, 2 the command line, 3 the pool was not fit to begin.
+# Needs redis-cli. The password may be in REDISCLI_AUTH.
+set -uo pipefail
+export LC_ALL=C
+
+usage() { sed -n '2,27s/^# \{0,1\}//p' "$0"; }
+misuse() { echo "rolling-upgrade: $* (--help)" >&2; exit 2; }
+say() { echo "$(date +%H:%M:%S) $*"; }
+
+cli=(timeout 10 redis-cli --no-auth-warning -h 127.0.0.1 -p 6479) restart= drain= only= timeout=600 pause=2 version= force= dry=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --help) usage; exit 0 ;;
+    --drain) drain=1; shift ;;
+    --force) force=1; shift ;;
+    --dry-run) dry=1; shift ;;
+    --tls | --insecure) cli+=("$1"); shift ;;
+    -h | -p | -a | --user | --cacert | --cert | --key | --restart | --nodes | --timeout | --pause | --version)
+        [ $# -gt 1 ] || misuse "$1 needs a value"
+        case $1 in
+        -p | --timeout | --pause) [[ $2 =~ ^[0-9]+$ ]] || misuse "$1 needs a number, not '$2'" ;;
+        esac
+        case $1 in
+        --restart) restart=$2 ;;
+        --nodes) only=${2//,/ } ;;
+        --timeout) timeout=$2 ;;
+        --pause) pause=$2 ;;
+        --version) version=$2 ;;
+        *) cli+=("$1" "$2") ;;
+        esac
+        shift 2
+        ;;
+    *) misuse "unknown argument '$1'" ;;
+    esac
+done
+[ -n "$restart" ] || misuse "--restart COMMAND is missing"
+command -v redis-cli >/dev/null || misuse "redis-cli is not installed"
+
+# A field of NODE INFO, of its stats where it is one of those; nothing: there is no such node.
+node_field() { # NAME FIELD
+    "${cli[@]}" NODE INFO "$1" 2>/dev/null | awk -v want="$2" '
+        !stats && $0 == "segment-names" { list = 1; next }
+        list && $0 == "stats" { list = 0; stats = 1; at = 0; next }
+        list { next }
+        { at++ }
+        at % 2 == 1 { f = $0; next }
+        f == want { print; exit }'
+}
+names() { "${cli[@]}" NODE LIST 2>/dev/null | awk 'NR % 2 == 1 { f = $0; next } f == "name" { name = $0 } f == "state" { print name, $0 }'; }
+command_ok() { # what redis-cli says when an administrator's command worked
+    local reply
+    reply=$("${cli[@]}" "$@" 2>&1)
+    [ "$reply" = OK ] && return 0
+    say "$*: $reply"
+    return 1
+}
+# Waits until the command succeeds; false: not within the time-out.
+await() {
+    local end=$((SECONDS + timeout))
+    until "$@"; do
+        [ "$SECONDS" -lt "$end" ] || return 1
+        sleep 0.2
+    done
+}
+
+has_left() { [ -z "$(node_field "$1" state)" ]; }
+is_back() { # NAME INSTANCE-BEFORE
+    local state instance
+    state=$(node_field "$1" state) instance=$(node_field "$1" instance)
+    { [ "$state" = up ] || [ "$state" = maintenance ]; } && [ "$instance" != "$2" ]
+}
+# Disks that are found again are offered to the master in the background.
+is_settled() {
+    local tier
+    for tier in ssd file; do [ "$(node_field "$1" "$tier-offering")" != 1 ] || return 1; done
+}
+
+upgrade() { # NAME
+    local name=$1 instance machine address command now
+    machine=$(node_field "$name" machine) address=$(node_field "$name" address) instance=$(node_field "$name" instance)
+    command=${restart//\{name\}/$name}
+    command=${command//\{machine\}/$machine}
+    command=${command//\{address\}/$address}
+    if [ -n "$dry" ]; then
+        say "$name: would $([ -n "$drain" ] && echo drain || echo 'set to maintenance'), then run: $command"
+        return 0
+    fi
+    if [ -n "$drain" ]; then
+        say "$name: draining $(($(node_field "$name" used) >> 20)) MiB"
+        command_ok NODE DRAIN "$name" || return 1
+        if ! await has_left "$name"; then
+            say "$name: not empty after $timeout s; the drain is taken back"
+            command_ok NODE DRAIN "$name" CANCEL
+            return 1
+        fi
+    else
+        command_ok NODE MAINTENANCE "$name" ON || return 1
+    fi
+    say "$name: $command"
+    if ! bash -c "$command" </dev/null; then
+        say "$name: the command failed; the node stays as it is"
+        [ -n "$drain" ] || command_ok NODE MAINTENANCE "$name" OFF
+        return 1
+    fi
+    if ! await is_back "$name" "$instance"; then
+        say "$name: is not back after $timeout s (state: $(node_field "$name" state))"
+        return 1
+    fi
+    await is_settled "$name" || say "$name: still offers what is on its disk"
+    [ -n "$drain" ] || command_ok NODE MAINTENANCE "$name" OFF || return 1
+    now=$(node_field "$name" version)
+    say "$name: up, version $now, $(node_field "$name" replicas) replicas"
+    [ -z "$version" ] || [ "$now" = "$version" ] || { say "$name: version $version was expected"; return 1; }
+}
+
+pong=$("${cli[@]}" PING 2>&1)
+[ "$pong" = PONG ] || { say "the master does not answer as it should: ${pong:-nothing came within 10 s}"; exit 3; }
+list=$(names)
+[ -n "$list" ] || { say "the master has no nodes, or this user may not see them (NODE LIST)"; exit 3; }
+if [ -n "$only" ]; then
+    for name in $only; do grep -q "^$name " <<<"$list" || misuse "there is no node '$name'"; done
+fi
+if [ -z "$force" ] && grep -q ' down$' <<<"$list"; then
+    say "not begun, because a node is down: $(grep ' down$' <<<"$list" | cut -d' ' -f1 | paste -sd' ')"
+    exit 3
+fi
+[ -n "$only" ] || only=$(grep -E ' (up|maintenance)$' <<<"$list" | cut -d' ' -f1)
+if [ -n "$drain" ] && [ "$(grep -cE ' (up|maintenance|draining)$' <<<"$list")" -lt 2 ]; then
+    say "not begun: with one node there is nowhere to move things to"
+    exit 3
+fi
+first=1
+for name in $only; do
+    if [ -n "$version" ] && [ "$(node_field "$name" version)" = "$version" ]; then
+        say "$name: has version $version already"
+        continue
+    fi
+    [ -n "$first" ] || [ -n "$dry" ] || sleep "$pause"
+    first=
+    upgrade "$name" || exit 1
+done
+say "done"
