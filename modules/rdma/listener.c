@@ -15,7 +15,13 @@
 
 /* --- addresses --- */
 
+/* Who finds nobody listening takes it that whatever came by this address is over (rail.c), so it is, before. */
 static void listening_close(struct rdma_listening *at) {
+    struct rdma_peer *p, *next;
+    for (p = TAILQ_FIRST(&at->listener->peers); p != NULL; p = next) {
+        next = TAILQ_NEXT(p, link);
+        if (p->at == at) rdma_peer_destroy(p);
+    }
     rdma_destroy_id(at->id);
     TAILQ_REMOVE(&at->listener->listening, at, link);
     free(at);

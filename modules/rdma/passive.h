@@ -18,13 +18,14 @@ struct rdma_listening {
 
 /* A client's queue pair.
  *
- *   request --accepted--> pending --ESTABLISHED--> up --disconnected, fenced, its memory or device goes--> gone
+ *   request --accepted--> pending --ESTABLISHED--> up --disconnected, fenced, its memory, device or address goes--> gone
  *                            \--deadline--> gone */
 struct rdma_peer {
     struct rdma_tag tag;
     TAILQ_ENTRY(rdma_peer) link;    /* listener->peers */
     TAILQ_ENTRY(rdma_peer) waiting; /* listener->pending, while !up */
     struct transport_listener *listener;
+    const struct rdma_listening *at; /* by which it came */
     struct transport_memory *memory;
     struct rdma_device *device;
     struct rdma_cm_id *id;

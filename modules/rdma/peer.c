@@ -93,6 +93,7 @@ static bool make_room(struct transport_listener *l) {
 /* --- the beginning --- */
 
 struct request {
+    const struct rdma_listening *at;
     struct rdma_request rq;
     bool whole;
     unsigned reads; /* READs the client wants to have under way */
@@ -231,6 +232,7 @@ static unsigned accept_peer(struct transport_listener *l, const struct request *
     struct rdma_peer *p = xcalloc(1, sizeof(*p));
     *p = (struct rdma_peer){.tag.kind = RDMA_TAG_PEER,
                             .listener = l,
+                            .at = r->at,
                             .memory = r->memory,
                             .device = r->device,
                             .id = r->id,
@@ -287,7 +289,7 @@ static void refuse(struct transport_listener *l, const struct request *r, unsign
 void rdma_peer_request(struct rdma_listening *at, struct rdma_cm_event *event) {
     struct transport_listener *l = at->listener;
     const struct rdma_conn_param *param = &event->param.conn;
-    struct request r = {.id = event->id, .reads = param->responder_resources};
+    struct request r = {.at = at, .id = event->id, .reads = param->responder_resources};
     if (param->private_data != NULL && param->private_data_len >= sizeof(r.rq)) {
         memcpy(&r.rq, param->private_data, sizeof(r.rq));
         r.whole = true;

@@ -687,6 +687,22 @@ TEST(a_port_that_comes_up_late_is_listened_at) {
     end();
 }
 
+/* What a client may conclude from finding nobody listening. */
+TEST(an_address_that_goes_takes_its_clients_along) {
+    begin_ready("devices=2", NULL);
+    struct client c;
+    struct rdma_request rq = request_for(0, true, 1);
+    CHECK_EQ(client_connect(&c, &rq), GRANT_OK);
+    CHECK(WAIT(stats().connections == 1));
+    fake_fail(FAKE_BIND_ADDR, 0, 100, EADDRNOTAVAIL);
+    fake_port("fake1", false); /* a reason to look at addresses */
+    CHECK(WAIT(stats().connections == 0));
+    fake_fail(FAKE_BIND_ADDR, 0, 0, 0);
+    CHECK_EQ(next_event(&c, NULL, NULL, NULL), RDMA_CM_EVENT_DISCONNECTED);
+    client_close(&c);
+    end();
+}
+
 TEST(a_device_that_is_taken_away_is_left_out) {
     begin_ready("devices=2", NULL);
     struct client c;
