@@ -37,7 +37,7 @@ void fake_port(const char *name, bool up);
 void fake_qp_error(uint32_t qp_num, enum ibv_wc_status status);
 /* Not a byte gets through any more, and nobody is told. */
 void fake_cut(uint32_t qp_num);
-/* As if the other side had asked for it. */
+/* As if the other side had asked for it. That does nothing to the other side: its queue pair takes what still comes. */
 void fake_disconnect(uint32_t qp_num);
 /* Completions are held back while true. What they report of has happened. */
 void fake_hold(bool hold);

@@ -102,7 +102,8 @@ static void some_trouble(void) {
         if (r != NULL) fake_cut(r->qp_num);
         break;
     case 3:
-        if (r != NULL) fake_disconnect(r->qp_num);
+        /* The host hears it: it says goodbye when its queue pair is gone, never before. */
+        if (r != NULL) fake_disconnect(r->remote_qp);
         break;
     case 4: fake_port(rng_below(&rng, 2) == 0 ? "fake0" : "fake1", rng_below(&rng, 3) != 0); break;
     case 5: fake_hold(rng_below(&rng, 2) == 0); break;

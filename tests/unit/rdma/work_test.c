@@ -453,7 +453,9 @@ TEST(the_host_disconnects) {
     fill(data, sizeof(data), 4);
     struct client_op c;
     begin_stuck(&c, true, data, sizeof(data), true);
-    fake_disconnect(rail_up(a.key[1])->qp_num);
+    struct transport_fence fence = {.kind = TRANSPORT_FENCE_SESSION, .session = 1, .ticket = 1};
+    CHECK_EQ(rdma_transport.listener_fence(a.listener, &fence), TARN_OK);
+    fake_disconnect(rail_up(a.key[1])->qp_num); /* its goodbye gets through */
     CHECK(WAIT(c.done == 1));
     CHECK_EQ(c.op.status, TARN_OK);
     CHECK(memcmp(segment_data(), data, sizeof(data)) == 0);
