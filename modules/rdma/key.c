@@ -186,20 +186,62 @@ void rdma_key_refused(struct transport_key *k, tarn_status status) {
 
 /* --- rails --- */
 
+struct crowd { /* rails of a key by a device here and to one there */
+    unsigned here, there;
+};
+
+static struct crowd crowd_of(const struct transport_key *k, const struct rdma_device *d, unsigned remote) {
+    struct crowd c = {0, 0};
+    const struct rdma_rail *r;
+    TAILQ_FOREACH(r, &k->rails, link) {
+        c.here += r->device == d;
+        c.there += r->remote == remote;
+    }
+    return c;
+}
+
 /* The less the better: pairs that are not in use yet, then near ones, then those of the same number on both sides, which share
  * a switch where networks are built for it. */
 static unsigned score(const struct transport_key *k, const struct rdma_device *d, unsigned remote,
                       int numa_node) {
-    unsigned here = 0, there = 0;
-    const struct rdma_rail *r;
-    TAILQ_FOREACH(r, &k->rails, link) {
-        here += r->device == d;
-        there += r->remote == remote;
-    }
+    struct crowd c = crowd_of(k, d, remote);
     unsigned skew = (remote + k->h.n_devices - d->index % k->h.n_devices) % k->h.n_devices;
     const struct rdma_pair *p = &k->pair[d->index][remote];
-    return (p->live * 16 + here + there) * 1024 + p->loop * 512 + rdma_device_distance(d, numa_node) * 64 +
-           skew;
+    return (p->live * 16 + c.here + c.there) * 1024 + p->loop * 512 +
+           rdma_device_distance(d, numa_node) * 64 + skew;
+}
+
+/* A rail that can go when there is one more by this pair: its devices have others then. newest: that one, if it is there. NULL: none. */
+static struct rdma_rail *crowded(const struct transport_key *k, const struct rdma_device *d, unsigned remote,
+                                 const struct rdma_rail *newest) {
+    struct rdma_rail *r, *best = NULL;
+    unsigned most = 0;
+    TAILQ_FOREACH(r, &k->rails, link) {
+        if (r == newest || !rdma_rail_ready(r) || r->retiring) continue;
+        struct crowd c = crowd_of(k, r->device, r->remote);
+        if (newest == NULL) c = (struct crowd){c.here + (r->device == d), c.there + (r->remote == remote)};
+        if (c.here < 2 || c.there < 2 || c.here + c.there <= most) continue;
+        most = c.here + c.there;
+        best = r;
+    }
+    return best;
+}
+
+/* Has one of the two devices no part in it, as when it was away while others took its place? */
+static bool is_missing(const struct transport_key *k, const struct rdma_device *d, unsigned remote) {
+    struct crowd c = crowd_of(k, d, remote);
+    return (c.here == 0 || c.there == 0) && crowded(k, d, remote, NULL) != NULL;
+}
+
+void rdma_key_make_way(struct transport_key *k, struct rdma_rail *newest) {
+    unsigned working = 0;
+    struct rdma_rail *r;
+    TAILQ_FOREACH(r, &k->rails, link) working += rdma_rail_ready(r) && !r->retiring;
+    if (working <= rdma_options.rails) return;
+    r = crowded(k, newest->device, newest->remote, newest);
+    if (r == NULL) r = newest;
+    r->retiring = true;
+    rdma_work_due(k->domain->work, k->domain->now_ms);
 }
 
 /* A device to itself: not every one can, and it is no second path. Only where nothing else works. */
@@ -228,7 +270,9 @@ static bool pair_open(const struct transport_key *k, const struct rdma_pair *p, 
     return !p->tried;
 }
 
-static struct rdma_device *pick_pair(struct transport_key *k, bool mending, unsigned *remote_p) {
+enum rail_want { WANT_ANY, WANT_MENDING, WANT_MISSING };
+
+static struct rdma_device *pick_pair(struct transport_key *k, enum rail_want want, unsigned *remote_p) {
     find_loops(k);
     bool no_loops = has_real_rail(k);
     const struct rdma_task *t = TAILQ_FIRST(&k->queue);
@@ -239,7 +283,9 @@ static struct rdma_device *pick_pair(struct transport_key *k, bool mending, unsi
         struct rdma_device *d = rdma_device_at(i);
         if (!rdma_device_usable(d)) continue;
         for (unsigned j = 0; j < k->h.n_devices; j++) {
-            if (!pair_open(k, &k->pair[i][j], mending) || (no_loops && k->pair[i][j].loop)) continue;
+            if (!pair_open(k, &k->pair[i][j], want == WANT_MENDING)) continue;
+            if (no_loops && k->pair[i][j].loop) continue;
+            if (want == WANT_MISSING && !is_missing(k, d, j)) continue;
             unsigned this_score = score(k, d, j, numa_node);
             if (this_score >= best_score) continue;
             best_score = this_score;
@@ -251,10 +297,10 @@ static struct rdma_device *pick_pair(struct transport_key *k, bool mending, unsi
 }
 
 /* false: there is no further pair of devices to try. */
-static bool open_one(struct transport_key *k, struct rdma_rail *mends) {
+static bool open_one(struct transport_key *k, enum rail_want want, struct rdma_rail *mends) {
     unsigned remote = 0;
     struct rdma_device *d;
-    while ((d = pick_pair(k, mends != NULL, &remote)) != NULL) {
+    while ((d = pick_pair(k, want, &remote)) != NULL) {
         struct rdma_pair *p = &k->pair[d->index][remote];
         p->tried = true;
         tarn_status status = rdma_rail_open(k, d, remote, mends);
@@ -289,7 +335,9 @@ static void want_first(struct transport_key *k) {
         rdma_work_due(k->domain->work, next_ms);
         return;
     }
-    if (k->up + k->coming < rdma_options.rails && open_one(k, in_doubt(k))) {
+    struct rdma_rail *doubt = in_doubt(k);
+    if (k->up + k->coming < rdma_options.rails &&
+        open_one(k, doubt != NULL ? WANT_MENDING : WANT_ANY, doubt)) {
         rdma_work_due(k->domain->work, k->domain->now_ms + RDMA_NEXT_PAIR_MS);
         return;
     }
@@ -308,9 +356,13 @@ void rdma_key_want_rails(struct transport_key *k) {
         return;
     }
     struct rdma_rail *doubt = in_doubt(k);
-    if (doubt != NULL && k->coming < rdma_options.rails) (void)open_one(k, doubt);
+    if (doubt != NULL && k->coming < rdma_options.rails) (void)open_one(k, WANT_MENDING, doubt);
     uint64_t wanted = 1 + (k->waiting + k->outstanding) / RDMA_BYTES_A_RAIL;
     while (k->up + k->coming < min_u64(wanted, rdma_options.rails)) {
-        if (!open_one(k, NULL)) break;
+        if (!open_one(k, WANT_ANY, NULL)) break;
     }
+    if (wanted <= rdma_options.rails || k->coming > 0 || k->up != rdma_options.rails) return;
+    if (k->domain->now_ms < k->look_ms) return;
+    k->look_ms = k->domain->now_ms + RDMA_NEXT_PAIR_MS;
+    (void)open_one(k, WANT_MISSING, NULL);
 }

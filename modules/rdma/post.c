@@ -15,7 +15,8 @@ struct rdma_rail *rdma_rail_choose(struct transport_key *k, int numa_node, uint6
     struct rdma_rail *r, *best = NULL;
     uint64_t best_cost = UINT64_MAX;
     TAILQ_FOREACH(r, &k->rails, link) {
-        if (!rdma_rail_ready(r) || rdma_rail_room(r) < 2 || r->slice_max < length) continue;
+        if (!rdma_rail_ready(r) || r->retiring) continue;
+        if (rdma_rail_room(r) < 2 || r->slice_max < length) continue;
         if (r->outstanding > 0 && r->outstanding + length > RDMA_WINDOW_BYTES) continue;
         uint64_t cost =
             r->outstanding + (uint64_t)rdma_device_distance(r->device, numa_node) * RDMA_NEAR_BYTES;

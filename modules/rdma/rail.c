@@ -273,6 +273,7 @@ static tarn_status accepted(struct rdma_rail *r, const void *data, size_t len, u
         for (unsigned j = 0; j < RDMA_DEVICES_MAX; j++) k->pair[i][j].tried = false;
     }
     rdma_work_due(k->domain->work, r->used_ms + rdma_options.idle_ms);
+    rdma_key_make_way(k, r);
     rdma_key_activate(k);
     return TARN_OK;
 }

@@ -380,8 +380,9 @@ static void check_rail(struct rdma_work *w, struct rdma_rail *r, uint64_t now_ms
     if (r->failing) return;
     if (r->state == RDMA_RAIL_UP) {
         bool idle = r->head == r->tail && TAILQ_EMPTY(&r->needed);
-        until_ms = idle ? r->used_ms + rdma_options.idle_ms : now_ms + rdma_options.idle_ms;
-        if (now_ms >= until_ms) {
+        until_ms = (idle ? r->used_ms : now_ms) + rdma_options.idle_ms;
+        if (r->retiring) until_ms = now_ms; /* as soon as it is idle */
+        if (idle && now_ms >= until_ms) {
             w->domain->counters.reaped++;
             rdma_rail_close(r);
             return;

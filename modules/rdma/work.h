@@ -118,8 +118,9 @@ struct rdma_rail {
     uint16_t generation;
     enum rdma_rail_state state;
     bool failing;
-    bool gone;    /* the host's end of it is no more */
-    bool removed; /* the device here is: no id may stay on it */
+    bool gone;     /* the host's end of it is no more */
+    bool removed;  /* the device here is: no id may stay on it */
+    bool retiring; /* it gets nothing more to do: another pair of devices takes its place */
     tarn_status why;
     struct rdma_cm_id *id;
     struct ibv_qp *qp;
@@ -191,6 +192,7 @@ struct transport_key {
     TAILQ_HEAD(, rdma_slice) retry;
     uint64_t waiting, outstanding; /* bytes */
     uint64_t moved_ms;
+    uint64_t look_ms; /* not before is it looked whether a device has no part in it */
     unsigned n_tasks;
 };
 
@@ -234,6 +236,8 @@ void rdma_key_activate(struct transport_key *k);
 bool rdma_key_idle(const struct transport_key *k); /* nothing to post, to mend, or to wait for */
 /* Opens rails where they are wanted; fails what waits where there cannot be one. */
 void rdma_key_want_rails(struct transport_key *k);
+/* newest has come up: where that is one more than there may be, one of a crowd retires. */
+void rdma_key_make_way(struct transport_key *k, struct rdma_rail *newest);
 void rdma_key_fail_waiting(struct transport_key *k, tarn_status status);
 void rdma_key_refused(struct transport_key *k, tarn_status status);
 static inline uint64_t rdma_key_chunk_left(const struct transport_key *k, uint64_t offset) {

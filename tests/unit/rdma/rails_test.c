@@ -32,9 +32,7 @@ static void show_rails(void) {
 }
 
 TEST(large_operations_use_every_device) {
-    /* Room for all pairs: should one device be late, the others' second pairs do not take its place. */
-    static const char *const many[] = {"rails", "64", NULL};
-    begin("devices=4", 32 * MB, many);
+    begin("devices=4", 32 * MB, NULL);
     uint8_t *data = malloc(32 * MB);
     fill(data, 32 * MB, 1);
     uint64_t limit = clock_mono_ms() + 60000;
@@ -53,6 +51,41 @@ TEST(large_operations_use_every_device) {
     if (used < 4) show_rails();
     CHECK_EQ(used, 4);
     for (int w = 0; w < 2; w++) CHECK(a.key[w]->up <= rdma_options.rails);
+    free(data);
+    end();
+}
+
+static bool all_places_taken(void) {
+    return a.key[1]->up == rdma_options.rails && a.key[1]->coming == 0;
+}
+
+static bool writes_by(const char *device) {
+    const struct rdma_rail *r;
+    TAILQ_FOREACH(r, &a.key[1]->rails, link) {
+        if (strcmp(r->device->name, device) == 0 && r->writes > 0) return true;
+    }
+    return false;
+}
+
+/* The others have all the rails there may be when it comes back, and there is always something to do. */
+TEST(a_device_that_was_away_takes_part_again) {
+    static const char *const options[] = {"connect-timeout-ms", "50", "rails", "6", NULL};
+    begin("devices=4", 32 * MB, options);
+    uint8_t *data = calloc(1, 32 * MB);
+    fake_port("fake3", false);
+    CHECK(WAIT(!rdma_device_usable(rdma_device_at(3))));
+    uint64_t limit = clock_mono_ms() + 60000;
+    while (!all_places_taken() && clock_mono_ms() < limit) CHECK_EQ(move(true, 0, data, 32 * MB), TARN_OK);
+    CHECK(all_places_taken());
+    CHECK_EQ(count_rails(NULL, "fake3"), 0);
+    fake_port("fake3", true);
+    CHECK(WAIT(rdma_device_usable(rdma_device_at(3))));
+    limit = clock_mono_ms() + 60000;
+    while (!writes_by("fake3") && clock_mono_ms() < limit) CHECK_EQ(move(true, 0, data, 32 * MB), TARN_OK);
+    if (!writes_by("fake3")) show_rails();
+    CHECK(writes_by("fake3"));
+    CHECK(WAIT(a.key[1]->up <= rdma_options.rails)); /* it is not one more: one of a crowd has gone */
+    for (unsigned i = 0; i < 4; i++) CHECK(count_rails("up", rdma_device_at(i)->name) > 0);
     free(data);
     end();
 }
