@@ -201,6 +201,8 @@ tarn_status pool_backing_open(const struct pool_config *c, char *at, uint64_t ma
     tarn_status s =
         file ? open_file(c, at, map_size, anew, &b, why_p) : open_memfd(c, at, map_size, &b, why_p);
     if (s != TARN_OK) {
+        if (file && b.fresh && b.lock_fd >= 0)
+            (void)unlink(c->path); /* empty, or with holes: of no use to anybody */
         pool_backing_close(&b);
         return s;
     }

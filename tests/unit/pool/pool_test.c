@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -262,6 +264,30 @@ TEST(a_pool_file_is_kept_and_locked) {
     c.path = dir;
     CHECK(pool_open(&c, &p, &why) != TARN_OK);
     unlink(link);
+    unlink(path);
+    rmdir(dir);
+}
+
+TEST(a_pool_file_for_which_there_is_no_room_is_not_left) {
+    char dir[] = "/tmp/tarn-pool-XXXXXX", path[64];
+    CHECK(mkdtemp(dir) != NULL);
+    snprintf(path, sizeof(path), "%s/pool", dir);
+    struct pool_config c = config(1u << 20);
+    c.path = path;
+    struct pool *p;
+    const char *why;
+    struct rlimit all, little;
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &all), 0);
+    little = (struct rlimit){4096, all.rlim_max};
+    CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &little), 0);
+    tarn_status s = pool_open(&c, &p, &why);
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &all), 0);
+    CHECK_EQ(s, TARN_EIO);
+    CHECK(strstr(why, path) != NULL);
+    CHECK(access(path, F_OK) != 0);
+    CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
+    pool_close(&p);
     unlink(path);
     rmdir(dir);
 }
