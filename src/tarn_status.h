@@ -36,6 +36,7 @@ typedef enum tarn_status {
     TARN_ELIMIT = -24,         /* a bound of this library or server was reached */
     TARN_ECANCELED = -25,      /* given up on request */
     TARN_ENOTSUP = -26,        /* not here: this build, machine or transport cannot do it */
+    TARN_ELATER = -27,         /* TRYAGAIN: room or readiness will come, and did not within the call's time */
 } tarn_status;
 
 /* A short English text, never NULL, static storage. */

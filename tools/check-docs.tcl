@@ -76,6 +76,50 @@ foreach name [lsort [split [cli COMMAND LIST] \n]] {
 }
 check "commands" $problems
 
+# The one table of errors: its codes are those of docs/COMMANDS.md, its statuses those of tarn_status.h and docs/LIBTARN.md.
+set table [read_file src/base/errors.h]
+set codes {}
+set statuses {}
+foreach {all status code} [regexp -all -inline {X\((TARN_\w+), "(\w*)", ERROR_} $table] {
+    lappend statuses $status
+    if {$code ne ""} { lappend codes $code }
+}
+foreach {all code} [regexp -all -inline {X\("(\w+)", TARN_} $table] { lappend codes $code }
+set shown {}
+set in_table 0
+foreach line [split $text \n] {
+    if {[string match "| code | means*" $line]} { set in_table 1 }
+    if {$line eq "" && $in_table} break
+    if {$in_table && [regexp {^\| ([^|]*)\|} $line -> cell]} {
+        foreach {all code} [regexp -all -inline {`([A-Z]+)} $cell] { lappend shown $code }
+    }
+}
+set problems {}
+if {[llength $codes] < 15} { lappend problems "src/base/errors.h was not understood" }
+foreach code [lsort -unique $codes] {
+    if {$code ni $shown} { lappend problems "$code is not in the table of errors of docs/COMMANDS.md" }
+}
+foreach code $shown {
+    if {$code ni $codes} { lappend problems "$code of docs/COMMANDS.md is not in src/base/errors.h" }
+}
+set declared {}
+foreach {all status} [regexp -all -inline {(TARN_\w+) = -?[0-9]+} [read_file src/tarn_status.h]] { lappend declared $status }
+if {[lsort $statuses] ne [lsort $declared]} { lappend problems "src/base/errors.h and src/tarn_status.h differ" }
+set libtarn [read_file docs/LIBTARN.md]
+foreach {all status code} [regexp -all -inline {X\((TARN_\w+), "(\w*)", ERROR_} $table] {
+    if {$code ni {"" ERR} && ![regexp "$status\\M" $libtarn]} { lappend problems "$status is not in docs/LIBTARN.md" }
+}
+# No other code leaves the server for a client to guess about, but those of Redis that are said in Redis' words.
+set redis {CODE UNBLOCKED NOTBUSY EXECABORT NOMASTERLINK NOPROTO WRONGPASS NOAUTH NOPERM EPOCH GAP}
+foreach file [glob src/cmd/*.c] {
+    foreach {all code} [regexp -all -inline {"-([A-Z]{3,}) } [read_file $file]] {
+        if {$code ni $codes && $code ni $redis && $code ne "ERR"} {
+            lappend problems "$file says $code, which is not in src/base/errors.h"
+        }
+    }
+}
+check "errors" $problems
+
 set options {}
 foreach {name value} [split [cli CONFIG GET *] \n] { if {$name ne ""} { lappend options [string tolower $name] } }
 set sample {}

@@ -1,36 +1,50 @@
-/* The texts of tarn_status: one switch without a default, so that a new status fails to compile without its
- * text. */
-#include "base/status.h"
+#include "base/errors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Switches without a default: a status that is not in the table does not compile. */
+/* clang-format off */
+#define ROW_TEXT(status, code, act, text) case status: return text;
+#define ROW_CODE(status, code, act, text) case status: return code;
+#define ROW_ACT(status, code, act, text)  case status: return act;
+#define ROW_READ(status, code, act, text) {code, status},
+#define ROW_ALIAS(code, status)           {code, status},
+/* clang-format on */
 
 const char *tarn_status_text(tarn_status status) {
-    switch (status) {
-    case TARN_OK: return "ok";
-    case TARN_ERR: return "error";
-    case TARN_ENOMEM: return "out of memory";
-    case TARN_EINVAL: return "invalid argument";
-    case TARN_EAGAIN: return "not done yet, try again";
-    case TARN_ETIMEOUT: return "deadline passed";
-    case TARN_ECLOSED: return "closed";
-    case TARN_EIO: return "input/output error";
-    case TARN_EPROTO: return "protocol error";
-    case TARN_ENOTFOUND: return "not found";
-    case TARN_EEXISTS: return "already exists";
-    case TARN_EBUSY: return "another put of this key is under way";
-    case TARN_ENOSPACE: return "no space, and nothing that may be evicted";
-    case TARN_ETOKEN: return "not the token of a pending put";
-    case TARN_ESTALE: return "stale epoch";
-    case TARN_EQUOTA: return "larger than its quota";
-    case TARN_EPERM: return "not permitted";
-    case TARN_EGRANT_EXPIRED: return "grant expired";
-    case TARN_ECORRUPT: return "checksum mismatch";
-    case TARN_ELEASE: return "lease ended before the bytes were verified";
-    case TARN_EREADONLY: return "this server takes no writes";
-    case TARN_ELOADING: return "loading";
-    case TARN_EOOM: return "the server's books or buffers are full";
-    case TARN_ENOSEGMENT: return "no such segment";
-    case TARN_ELIMIT: return "limit reached";
-    case TARN_ECANCELED: return "canceled";
-    case TARN_ENOTSUP: return "not supported here";
-    }
+    switch (status) { ERROR_STATUSES(ROW_TEXT) }
     return "unknown status";
+}
+
+const char *error_code(tarn_status status) {
+    switch (status) { ERROR_STATUSES(ROW_CODE) }
+    return "";
+}
+
+enum error_act error_act(tarn_status status) {
+    switch (status) { ERROR_STATUSES(ROW_ACT) }
+    return ERROR_FINAL;
+}
+
+tarn_status error_read(const char *line) {
+    static const struct {
+        const char *code;
+        tarn_status status;
+    } rows[] = {ERROR_STATUSES(ROW_READ) ERROR_CODES(ROW_ALIAS)};
+    size_t n = strcspn(line, " ");
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && n > 0; i++) {
+        if (strlen(rows[i].code) == n && memcmp(line, rows[i].code, n) == 0) return rows[i].status;
+    }
+    return TARN_ERR;
+}
+
+uint64_t error_later_ms(const char *line) {
+    static const char code[] = "TRYAGAIN ";
+    if (strncmp(line, code, sizeof(code) - 1) != 0) return 0;
+    const char *digits = line + sizeof(code) - 1;
+    uint64_t ms = 0;
+    for (; *digits >= '0' && *digits <= '9' && ms <= ERROR_LATER_MAX_MS; digits++)
+        ms = ms * 10 + (uint64_t)(*digits - '0');
+    return ms < ERROR_LATER_MAX_MS ? ms : ERROR_LATER_MAX_MS;
 }

@@ -3,6 +3,7 @@
 #include <hiredis/read.h>
 #include <stdio.h>
 
+#include "base/errors.h"
 #include "client/internal.h"
 
 /* One call's answers; a server that sends more is broken. */
@@ -73,25 +74,13 @@ void answer_reader_set_arena(struct redisReader *reader, struct arena *arena) {
 }
 
 tarn_status answer_error_status(const char *text) {
-    static const struct {
-        const char *code;
-        tarn_status status;
-    } codes[] = {
-        {"NOSPACE", TARN_ENOSPACE},     {"PUTBUSY", TARN_EBUSY},        {"BADTOKEN", TARN_ETOKEN},
-        {"NOSEGMENT", TARN_ENOSEGMENT}, {"STALE", TARN_ESTALE},         {"QUOTA", TARN_EQUOTA},
-        {"READONLY", TARN_EREADONLY},   {"NOREPLICAS", TARN_EREADONLY}, /* with Sentinels: it may be deposed and not know it */
-        {"LOADING", TARN_ELOADING},     {"NOAUTH", TARN_EPERM},         {"NOPERM", TARN_EPERM},
-        {"WRONGPASS", TARN_EPERM},      {"DENIED", TARN_EPERM},         {"OOM", TARN_EOOM},
-        {"LIMIT", TARN_ELIMIT},         {"MASTERDOWN", TARN_ELOADING},  {"INVALID", TARN_EINVAL},
-        {"BUSY", TARN_EBUSY},           {"AGAIN", TARN_EAGAIN},
-    };
-    size_t n = strcspn(text, " ");
-    for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
-        if (strlen(codes[i].code) == n && memcmp(text, codes[i].code, n) == 0) return codes[i].status;
-    }
     if (strncmp(text, "ERR unknown command", 19) == 0) return TARN_EPROTO;
     if (strncmp(text, "ERR max number of clients", 25) == 0) return TARN_ELIMIT;
-    return TARN_ERR;
+    return error_read(text);
+}
+
+uint64_t answer_later_ms(const struct answer *a) {
+    return a != NULL && a->type == ANSWER_ERROR ? error_later_ms(a->str) : 0;
 }
 
 tarn_status answer_check(const struct answer *a, const char *what) {

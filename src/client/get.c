@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/errors.h"
 #include "base/htab.h"
 #include "base/log.h"
 
@@ -76,6 +77,14 @@ static void locate_one(struct getting *g, size_t i, const struct answer *a, uint
     uint64_t old_version = w->place.version;
     bool resumes = w->prepared;
     tarn_status status = placement_of_get(&g->lane->arena, a, sent_ns, &w->place);
+    if (error_act(status) == ERROR_LATER) { /* stays WANTED */
+        w->prepared = false;
+        w->later = status;
+        g->later++;
+        g->later_ms = max_u64(g->later_ms, answer_later_ms(a));
+        return;
+    }
+    w->later = TARN_OK;
     if (status != TARN_OK) {
         w->prepared = false;
         get_finish(g, i, status);
@@ -103,7 +112,7 @@ static void locate_one(struct getting *g, size_t i, const struct answer *a, uint
 static tarn_status receive_locate(struct getting *g, const struct chunk *c) {
     struct answer *a;
     tarn_status status = lane_receive(g->lane, &a, g->deadline);
-    if (status == TARN_OK) status = answer_check(a, "MGETREPLICAS");
+    if (status == TARN_OK) status = lane_check(g->lane, a, "MGETREPLICAS");
     if (status != TARN_OK) return status;
     if (a->type != ANSWER_ARRAY || a->len != c->n) {
         return fail(TARN_EPROTO, "MGETREPLICAS: asked for %zu keys, got another number of answers", c->n);
@@ -235,6 +244,17 @@ static tarn_status wait_first(struct getting *g) {
     return wait_for_keys(g->lane, keys, g->n, g->options->wait_ms, g->deadline, &length);
 }
 
+/* Those that could not be had within the call's time. */
+static void give_up(struct getting *g) {
+    for (size_t i = 0; i < g->n; i++) {
+        struct want *w = &g->wants[i];
+        if (w->state == FINISHED || w->later == TARN_OK) continue;
+        get_finish(g, i,
+                   fail(w->later, "the server could not serve it within the call's time (%s): %s",
+                        error_code(w->later), tarn_status_text(w->later)));
+    }
+}
+
 tarn_status get_run(struct lane *lane, tarn_item *items, size_t n, const struct get_options *options) {
     struct getting *g = arena_alloc(&lane->arena, sizeof(*g));
     *g = (struct getting){.lane = lane,
@@ -259,8 +279,12 @@ tarn_status get_run(struct lane *lane, tarn_item *items, size_t n, const struct 
     tarn_status status = TARN_OK;
     if (options->wait_ms > 0) status = wait_first(g); /* without a lease: its clock would run while we wait */
     if (status == TARN_ECLOSED || status == TARN_EIO) status = TARN_OK; /* the passes reconnect */
+    unsigned waited = 0;
     while (g->unfinished > 0 && status == TARN_OK) {
+        g->later = g->later_ms = 0;
         status = pass(g);
+        if (status == TARN_OK && g->later > 0 && !lane_later(lane, waited++, g->later_ms, g->deadline))
+            give_up(g);
         if (status != TARN_OK && lane_retry(lane, &attempts, status, g->deadline)) status = TARN_OK;
         if (status == TARN_OK && g->unfinished > 0 && now_ms() >= g->deadline) {
             status = fail(TARN_ETIMEOUT, "the deadline passed before all bytes were there");

@@ -32,6 +32,7 @@ struct want {
     uint32_t sources;  /* bit i: bytes of replica i are counted in crc */
     uint64_t chosen;   /* outages_changes when place.at was chosen */
     tarn_status why;   /* the last replica failed */
+    tarn_status later; /* the look-up said that it cannot be had now; else TARN_OK */
     uint64_t len;      /* bytes to deliver */
     uint64_t from, to; /* bytes to read, whole CRC blocks where those are checked */
     uint64_t pos;      /* read and counted in crc so far */
@@ -49,9 +50,10 @@ struct getting {
     uint64_t deadline;
     size_t unfinished;
     uint64_t began_ms;
-    bool new_session;  /* the data path says that our session is cut off */
-    uint64_t turns;    /* to another replica, so far */
-    void *scratch[64]; /* freed at the end */
+    uint64_t later, later_ms; /* how many, in this pass; and when to come again */
+    bool new_session;         /* the data path says that our session is cut off */
+    uint64_t turns;           /* to another replica, so far */
+    void *scratch[64];        /* freed at the end */
     size_t n_scratch;
     uint64_t scratch_bytes;
 };

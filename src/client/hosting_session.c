@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "client/hosting.h"
 
-#define UP_AGAIN_MS    50u    /* between NODE UPs that are answered AGAIN */
 #define IDLE_BEAT_MS   10u    /* the least between heartbeats that bring nothing */
 #define LOOK_MS        1000u  /* between questions to the Sentinels */
 #define FRESH_EVERY_MS 30000u /* a heartbeat that does not wait, for the clock */
@@ -251,8 +250,8 @@ void session_dialled(struct tarn_host *h, tarn_status status, const char *why, s
 static void up(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
     struct session *s = &h->session;
     s->asking_up = false;
-    if (a != NULL && a->type == ANSWER_ERROR && strncmp(a->str, "AGAIN", 5) == 0) {
-        s->next_up_ms = now_ms() + UP_AGAIN_MS; /* fences are still to be confirmed */
+    if (a != NULL && a->type == ANSWER_ERROR && answer_error_status(a->str) == TARN_ELATER) {
+        s->next_up_ms = now_ms() + answer_later_ms(a); /* fences are still to be confirmed */
         if (now_ms() < s->patient_until) return;
         s->patient_until = patience(s);
         if (give_up_lent(h, false))

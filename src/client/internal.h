@@ -75,6 +75,8 @@ void answer_reader_set_arena(struct redisReader *reader, struct arena *arena);
 /* TARN_OK unless the answer is an error: its status, noted with what ("PUTSTART") as last error. */
 tarn_status answer_check(const struct answer *a, const char *what);
 tarn_status answer_error_status(const char *text);
+/* What a TRYAGAIN asks for, else 0. */
+uint64_t answer_later_ms(const struct answer *a);
 /* The index'th element or NULL. */
 const struct answer *answer_at(const struct answer *a, size_t index);
 bool answer_u64(const struct answer *a, uint64_t *value_p);
@@ -238,7 +240,8 @@ struct lane {
     const char **argv;
     size_t *lens;
     size_t argc, argv_cap;
-    uint64_t window; /* bytes per engine_run: adapts to the speed of the path */
+    uint64_t later_ms; /* of the last answer, a TRYAGAIN; else 0 */
+    uint64_t window;   /* bytes per engine_run: adapts to the speed of the path */
     bool connected_before;
     uint32_t master_number;        /* master_met, of its connection */
     uint64_t registered_seen;      /* client->registered_gen this lane's engine knows */
@@ -276,6 +279,9 @@ tarn_status lane_receive(struct lane *lane, struct answer **answer_p, uint64_t d
 tarn_status lane_call(struct lane *lane, struct answer **answer_p,
                       uint64_t deadline); /* send, receive, check */
 
+/* answer_check of an answer to the whole request, for lane_retry: it keeps what a TRYAGAIN asks for. */
+tarn_status lane_check(struct lane *lane, const struct answer *a, const char *what);
+
 /* Tells the server that bytes of this version do not match their CRC. It looks for itself and removes what is bad; else every
  * get would come across it, and a key without a good replica would miss at every get and be there for every put. Nobody waits
  * for the answer, and a failure shows at the next request. */
@@ -287,6 +293,9 @@ struct attempts {
 };
 /* true: status may get better; the back-off has been slept. false: give up (also when the deadline is near). */
 bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status, uint64_t deadline);
+/* For what is not now, but will be: sleeps ms, or (0) for what comes before try number `made` + 1. false: the deadline is nearer, or
+ * nothing is tried again (retries=0). */
+bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline);
 /* Sleeps for what comes before try number `made` + 1. false: the deadline is nearer. */
 bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline);
 

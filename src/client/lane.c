@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/errors.h"
 #include "base/log.h"
 #include "client/internal.h"
 
@@ -283,12 +284,17 @@ tarn_status lane_receive(struct lane *lane, struct answer **answer_p, uint64_t d
     return status;
 }
 
+tarn_status lane_check(struct lane *lane, const struct answer *a, const char *what) {
+    lane->later_ms = answer_later_ms(a);
+    return answer_check(a, what);
+}
+
 tarn_status lane_call(struct lane *lane, struct answer **answer_p, uint64_t deadline) {
     const char *what = lane->argv[0];
     struct answer *a;
     tarn_status status = lane_send(lane, false);
     if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
-    if (status == TARN_OK) status = answer_check(a, what);
+    if (status == TARN_OK) status = lane_check(lane, a, what);
     if (status == TARN_OK) *answer_p = a;
     return status;
 }
@@ -424,27 +430,6 @@ tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
 
 /* --- retries -------------------------------------------------------------------------------------------------------------------- */
 
-static bool may_get_better(const struct lane *lane, tarn_status status) {
-    switch (status) {
-    case TARN_EREADONLY:
-    case TARN_ETIMEOUT: return lane->client->master.n > 0; /* elsewhere, as soon as it is known where */
-    case TARN_ECLOSED:
-    case TARN_EIO:
-    case TARN_ELOADING:
-    case TARN_ELEASE:
-    case TARN_ESTALE:
-    case TARN_EGRANT_EXPIRED:
-    case TARN_ECORRUPT:
-    case TARN_ENOSEGMENT: return true;
-    default: return false;
-    }
-}
-
-static bool needs_pause(tarn_status status) {
-    return status == TARN_EREADONLY || status == TARN_ETIMEOUT || status == TARN_ECLOSED ||
-           status == TARN_EIO || status == TARN_ELOADING;
-}
-
 bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline) {
     const tarn_options *o = &lane->client->options;
     uint64_t pause = min_u64(o->backoff_min_ms << (made < 16 ? made : 16), o->backoff_max_ms);
@@ -455,14 +440,39 @@ bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline) {
     return true;
 }
 
+bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline) {
+    const tarn_options *o = &lane->client->options;
+    if (o->retries == 0) return false;
+    COUNT(lane, retries, 1);
+    if (ms == 0) ms = min_u64(o->backoff_min_ms << (made < 16 ? made : 16), FAILOVER_PAUSE_MS);
+    ms += rng_below(&lane->rng, ms / 4 + 1); /* or all who were told so come at once */
+    if (deadline != DEADLINE_NONE && now_ms() + ms >= deadline) return false;
+    poll(NULL, 0, (int)ms);
+    return true;
+}
+
 bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status, uint64_t deadline) {
     const tarn_options *o = &lane->client->options;
-    unsigned limit = needs_pause(status) ? o->retries : (o->retries > 0 ? 1 : 0);
-    /* A failover takes longer than a few tries; the call's deadline bounds it. */
-    if (lane->client->master.n > 0 && needs_pause(status) && o->retries > 0) limit = FAILOVER_TRIES;
+    bool follows = lane->client->master.n > 0;
+    uint64_t later_ms = lane->later_ms;
+    unsigned limit = o->retries;
+    lane->later_ms = 0;
     if (status == TARN_EREADONLY) ctl_close(&lane->ctl);
-    if (!may_get_better(lane, status) || attempts->made >= limit) return false;
-    if (needs_pause(status) && !lane_pause(lane, attempts->made, deadline)) return false;
+    switch (error_act(status)) {
+    case ERROR_FINAL:
+    case ERROR_TURN: return false;
+    case ERROR_LATER: return lane_later(lane, attempts->made++, later_ms, deadline);
+    case ERROR_ONCE:
+        if (attempts->made >= min_u64(limit, 1)) return false;
+        break;
+    case ERROR_ELSEWHERE:
+        if (!follows) return false;
+        /* fall through */
+    case ERROR_PAUSE:
+        /* A failover takes longer than a few tries; the call's deadline bounds it. */
+        if (follows && limit > 0) limit = FAILOVER_TRIES;
+        if (attempts->made >= limit || !lane_pause(lane, attempts->made, deadline)) return false;
+    }
     attempts->made++;
     COUNT(lane, retries, 1);
     return true;

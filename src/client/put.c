@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/errors.h"
+
 #define CHUNK_BYTES (UINT64_C(1) << 30) /* opened at once: well within put-timeout at 100 MB/s */
 #define AVOID_MAX   16u                 /* what PUTSTART takes */
 
@@ -112,10 +114,19 @@ static tarn_status send_start(struct putting *p, struct chunk *c) {
     return status;
 }
 
-/* What this batch itself may stand in the way of, with room that it holds or a key that it has twice: again, once some of
- * it is stored. */
-static bool is_own_doing(tarn_status status) {
-    return status == TARN_ENOSPACE || status == TARN_ELIMIT || status == TARN_EOOM || status == TARN_EBUSY;
+/* What this batch itself may stand in the way of, with room that it holds or a key that it has twice, is tried again once some of
+ * it is stored; what is only not now, when it is time. */
+static bool held_up(struct putting *p, tarn_status status, const struct answer *a) {
+    enum error_act act = error_act(status);
+    if (act == ERROR_LATER) {
+        p->later++;
+        p->later_ms = max_u64(p->later_ms, answer_later_ms(a));
+    }
+    return act == ERROR_LATER || act == ERROR_TURN;
+}
+
+static bool waits(const struct put *u) {
+    return u->state != PUT_FINISHED && u->held_up && error_act(u->reason) == ERROR_LATER;
 }
 
 static void started(struct putting *p, size_t i, const struct answer *a) {
@@ -126,7 +137,7 @@ static void started(struct putting *p, size_t i, const struct answer *a) {
         return;
     }
     u->reason = status;
-    u->held_up = is_own_doing(status);
+    u->held_up = held_up(p, status, a);
     if (u->held_up) return;
     if (status != TARN_OK) {
         put_finish(p, i, status);
@@ -145,7 +156,7 @@ static void started(struct putting *p, size_t i, const struct answer *a) {
 
 static tarn_status receive_array(struct putting *p, size_t n, const char *what, struct answer **a_p) {
     tarn_status status = lane_receive(p->lane, a_p, p->deadline);
-    if (status == TARN_OK) status = answer_check(*a_p, what);
+    if (status == TARN_OK) status = lane_check(p->lane, *a_p, what);
     if (status == TARN_OK && ((*a_p)->type != ANSWER_ARRAY || (*a_p)->len != n)) {
         status = fail(TARN_EPROTO, "%s: asked for %zu keys, got another number of answers", what, n);
     }
@@ -430,7 +441,7 @@ static void settle(struct putting *p) {
     for (size_t i = 0; i < p->n && nothing; i++) nothing = !tried_again(&p->puts[i]);
     for (size_t i = 0; i < p->n && nothing; i++) {
         struct put *u = &p->puts[i];
-        if (u->state == PUT_FINISHED) continue;
+        if (u->state == PUT_FINISHED || waits(u)) continue;
         if (u->reason == TARN_ENOSPACE) {
             fail(u->reason,
                  "the pool cannot make room for %" PRIu64 " bytes: it is smaller than that, or what is there "
@@ -465,6 +476,17 @@ static tarn_status prepare(struct putting *p) {
     return TARN_OK;
 }
 
+/* Those whose room or readiness did not come within the call's time. */
+static void give_up(struct putting *p) {
+    for (size_t i = 0; i < p->n; i++) {
+        struct put *u = &p->puts[i];
+        if (!waits(u)) continue;
+        fail(u->reason, "the server did not take %" PRIu64 " bytes within the call's time (%s): %s", u->size,
+             error_code(u->reason), tarn_status_text(u->reason));
+        put_finish(p, i, u->reason);
+    }
+}
+
 tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_put_options *options,
                     uint64_t deadline) {
     struct putting *p = arena_alloc(&lane->arena, sizeof(*p));
@@ -478,14 +500,18 @@ tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_pu
     COUNT(lane, puts, n);
     tarn_status status = prepare(p);
     struct attempts attempts = {0};
+    unsigned waited = 0;
     while (p->unfinished > 0 && status == TARN_OK) {
         /* Where all there is has been out of reach, the server gives out what is to be avoided. After that it is told only of
          * what this call itself has tried, or it would be the same place again. */
         p->avoid_since_ms = p->most_tries > 1 ? p->began_ms : 0;
         p->stored = 0;
         p->most_tries = 0;
+        p->later = p->later_ms = 0;
         status = pass(p);
         if (status == TARN_OK) settle(p);
+        if (status == TARN_OK && p->later > 0 && !lane_later(lane, waited++, p->later_ms, deadline))
+            give_up(p);
         /* The second time at once, since it will be another host; then the pool is given a little time. */
         if (status == TARN_OK && p->unfinished > 0 && p->most_tries > 1)
             (void)lane_pause(lane, p->most_tries - 2, deadline);

@@ -18,11 +18,12 @@ enum put_state { PUT_WANTED, PUT_OPEN, PUT_WRITTEN, PUT_FINISHED };
 
 struct put {
     enum put_state state;
-    bool revoke;  /* place.token is open at the server and must be revoked before the key is tried again */
-    bool last;    /* it will not be tried again: finished with reason once it is revoked */
-    bool loose;   /* bytes may be on their way */
-    bool held_up; /* PUTSTART had no room for it, or met another put of the key: maybe one of this batch */
-    bool device;  /* its memory is a device's: nobody can compute its CRC */
+    bool revoke; /* place.token is open at the server and must be revoked before the key is tried again */
+    bool last;   /* it will not be tried again: finished with reason once it is revoked */
+    bool loose;  /* bytes may be on their way */
+    bool
+        held_up; /* PUTSTART had no room for it yet, or met another put of the key: maybe one of this batch */
+    bool device; /* its memory is a device's: nobody can compute its CRC */
     unsigned tries;
     uint64_t size;
     uint64_t instead; /* token of the one that bytes may be on their way to, 0: none */
@@ -43,6 +44,7 @@ struct putting {
     const tarn_put_options *options;
     uint64_t deadline;
     size_t unfinished, stored; /* stored: since the pass began */
+    uint64_t later, later_ms;  /* how many were told to come later in this pass, and when */
     unsigned most_tries;       /* of a put that has to be tried again, in this pass */
     uint64_t began_ms, avoid_since_ms;
     bool new_session; /* the present one has bytes on their way */

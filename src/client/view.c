@@ -49,6 +49,7 @@ static tarn_status locate(struct lane *lane, const void *key, size_t key_len, ui
     uint64_t sent_ns = clock_boot_ns();
     tarn_status status = lane_send(lane, false);
     if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
+    if (status == TARN_OK) lane->later_ms = answer_later_ms(a);
     if (status == TARN_OK) status = placement_of_get(&lane->arena, a, sent_ns, place);
     if (status == TARN_ENOTFOUND) return fail(status, "no such key");
     if (status == TARN_OK && place->value == NULL && place->lease_end == 0) {

@@ -51,6 +51,7 @@ static tarn_status start(struct lane *lane, struct tarn_writer *w, struct placem
     put_options_append(lane, &w->options, 0);
     tarn_status status = lane_send(lane, false);
     if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
+    if (status == TARN_OK) lane->later_ms = answer_later_ms(a);
     if (status == TARN_OK) status = placement_of_put(&lane->arena, a, w->size, place);
     if (status == TARN_EEXISTS) return fail(status, "the key is there already");
     return status;

@@ -96,6 +96,9 @@ void reply_error(struct client *c, const char *fmt, ...) __attribute__((format(p
 /* The error code and text of a status, e.g. "-NOSPACE no room ..." ; what names the argument or key
  * concerned, or NULL. */
 void reply_status(struct client *c, tarn_status status, const char *what);
+/* "-TRYAGAIN <ms> text": not now, and to be asked again after ms. Clients obey it within their call's time. */
+void reply_later(struct client *c, uint64_t ms, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+#define REPLY_LATER_MS 100u          /* where nobody knows better */
 void reply_arity(struct client *c);  /* wrong number of arguments for '...' command */
 void reply_syntax(struct client *c); /* ERR syntax error */
 /* A value straight from pool memory: pieces are sent without a copy, then hold is released (also when the

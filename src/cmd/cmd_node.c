@@ -14,6 +14,7 @@
 #include "cmd/waiters.h"
 
 enum { LIST_UNITS = 16 }; /* of work, for a node in a list */
+#define UP_AGAIN_MS 50u   /* for a node that has fences to confirm */
 
 /* --- JOIN and UP ---------------------------------------------------------------------------------------------------------------- */
 
@@ -93,7 +94,7 @@ void cmd_node_up(struct client *c) {
     struct cluster_node *n = node_arg(c, 2);
     if (n == NULL) return;
     if (cluster_node_up(n) != TARN_OK) {
-        reply_error(c, "-AGAIN there is something to do before: NODE HEARTBEAT tells");
+        reply_later(c, UP_AGAIN_MS, "there is something to do before: NODE HEARTBEAT tells");
         return;
     }
     waiters_wake_all(); /* for keys that are readable again */

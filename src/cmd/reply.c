@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/assert.h"
+#include "base/errors.h"
 #include "cmd/client.h"
 
 /* Values up to this length are copied: cheaper than a hold and a longer writev. */
@@ -201,41 +202,37 @@ void reply_error(struct client *c, const char *fmt, ...) {
     buf_free(&b);
 }
 
-static const char *status_line(tarn_status status) {
-    switch (status) {
-    case TARN_EINVAL: return "ERR invalid argument";
-    case TARN_EAGAIN: return "ERR try again";
-    case TARN_EEXISTS: return "ERR the key exists";
-    case TARN_ENOTFOUND: return "ERR no such key";
-    case TARN_EBUSY: return "PUTBUSY another put of this key is under way";
-    case TARN_ENOSPACE:
-        return store_policy_keeps(server.store)
-                   ? "NOSPACE no room, and nothing leaves to make some: eviction-policy is noeviction"
-                   : "NOSPACE no room: everything that is there is leased, pinned or being written";
-    case TARN_ETOKEN: return "BADTOKEN this is not the token of a put under way";
-    case TARN_ESTALE: return "STALE the epoch is over";
-    case TARN_EQUOTA:
-        return store_policy_keeps(server.store)
-                   ? "QUOTA beyond the quota of its prefix: nothing leaves, eviction-policy is noeviction"
-                   : "QUOTA larger than the quota of its prefix";
-    case TARN_EPERM: return "NOPERM this is not allowed";
-    case TARN_EOOM: return "OOM command not allowed when used memory > 'maxmemory'.";
-    case TARN_ENOSEGMENT: return "NOSEGMENT no such segment";
-    case TARN_ELIMIT: return "ERR limit reached";
-    case TARN_EREADONLY: return "READONLY You can't write against a read only replica.";
-    case TARN_ELOADING: return "LOADING the server is loading its books";
-    case TARN_ENOMEM: return "OOM out of memory";
-    default: return NULL;
-    }
+/* What the server knows better than the table of base/errors.h. */
+static const char *sentence_of(tarn_status status) {
+    bool keeps = store_policy_keeps(server.store);
+    if (status == TARN_ENOSPACE && keeps)
+        return "no room, and nothing leaves to make some: eviction-policy is noeviction";
+    if (status == TARN_EQUOTA && keeps)
+        return "beyond the quota of its prefix: nothing leaves, eviction-policy is noeviction";
+    return tarn_status_text(status);
 }
 
 void reply_status(struct client *c, tarn_status status, const char *what) {
-    const char *line = status_line(status);
-    if (line == NULL)
-        reply_error(c, "%s%s%s", tarn_status_text(status), what != NULL ? ": " : "",
+    const char *code = error_code(status), *sentence = sentence_of(status);
+    if (status == TARN_ELATER)
+        reply_later(c, REPLY_LATER_MS, "%s%s%s", sentence, what != NULL ? ": " : "",
                     what != NULL ? what : "");
     else
-        reply_error(c, "-%s%s%s", line, what != NULL ? ": " : "", what != NULL ? what : "");
+        reply_error(c, "-%s %s%s%s", code[0] != '\0' ? code : "ERR", sentence, what != NULL ? ": " : "",
+                    what != NULL ? what : "");
+}
+
+void reply_later(struct client *c, uint64_t ms, const char *fmt, ...) {
+    struct buf b = {NULL, 0, 0};
+    va_list ap;
+    buf_printf(&b, "%s %llu ", error_code(TARN_ELATER),
+               (unsigned long long)min_u64(max_u64(ms, 1), ERROR_LATER_MAX_MS));
+    va_start(ap, fmt);
+    buf_vprintf(&b, fmt, ap);
+    va_end(ap);
+    buf_append_char(&b, '\0');
+    error_line(c, b.data);
+    buf_free(&b);
 }
 
 void reply_syntax(struct client *c) {

@@ -22,7 +22,7 @@ static enum string_flow sleep_on(struct string_write *w) {
 
 static enum string_flow old_is_lost(struct client *c, tarn_status status) {
     remote_stats.misses++;
-    reply_error(c, "-TRYAGAIN the value of the key cannot be read: %s", tarn_status_text(status));
+    reply_later(c, REPLY_LATER_MS, "the value of the key cannot be read: %s", tarn_status_text(status));
     return STRING_FAILED;
 }
 
@@ -246,7 +246,7 @@ static enum string_flow host_failed(struct client *c, struct string_write *w, ta
         remote_stats.write_retries++;
         return STRING_AGAIN;
     }
-    reply_error(c, "-TRYAGAIN the value could not be written to its storage node: %s",
+    reply_later(c, REPLY_LATER_MS, "the value could not be written to its storage node: %s",
                 tarn_status_text(status));
     return STRING_FAILED;
 }

@@ -234,7 +234,7 @@ static void again(struct client *c, struct string_write *w) {
     if (++w->tries < 64) return;
     w->failed = true;
     over(w);
-    reply_error(c, "-TRYAGAIN the key was written by others each time");
+    reply_later(c, REPLY_LATER_MS, "the key was written by others each time");
 }
 
 static void follow(struct client *c, struct string_write *w, enum string_flow flow, enum string_phase next) {

@@ -14,6 +14,17 @@ from harness import Node, Server, TarnTest, free_port, pattern, wait_until
 import tarn
 
 
+class OpenPuts(TarnTest):
+    server_args = ("--max-puts-per-client", "3")
+
+    def test_a_batch_over_the_limit_of_open_puts_goes_on(self):
+        client = self.client()
+        keys, block = [f"b{i}" for i in range(20)], pattern(5000)
+        self.assertEqual(client.put_many([(key, block) for key in keys]), [0] * 20)
+        self.assertEqual(client.get_many(keys), [block] * 20)
+        self.assertRegex(client.command("MPUTSTART", 5, *[a for i in range(5) for a in (f"c{i}", 70)]), "LIMIT ")
+
+
 class Errors(TarnTest):
     def test_every_status_has_a_class(self):
         from tarn.errors import ADVICE, error_of
@@ -37,6 +48,15 @@ class Errors(TarnTest):
             (tarn.OutOfMemory, MemoryError),
         ):
             self.assertTrue(issubclass(kind, builtin))
+
+    def test_one_table_of_errors(self):
+        """The enumeration is tarn_status.h, name by name."""
+        import re
+
+        header = os.path.join(os.path.dirname(__file__), "..", "..", "src", "tarn_status.h")
+        with open(header, encoding="utf-8") as file:
+            numbers = dict(re.findall(r"TARN_(\w+) = (-?\d+),", file.read()))
+        self.assertEqual({s.name: s.value for s in tarn.Status}, {name: int(n) for name, n in numbers.items()})
 
     def test_connecting(self):
         with self.assertRaisesRegex(tarn.ConnectionFailed, "tarn-server"):

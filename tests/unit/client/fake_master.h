@@ -202,7 +202,7 @@ static inline void answer_default(struct master *m, const struct span *argv, siz
     } else if (node && span_eq(verb, SPAN("FENCED"))) {
         answer_fenced(m, argv[4], out);
     } else if (node && span_eq(verb, SPAN("UP")) && m->n_fences > 0) {
-        buf_append_str(out, "-AGAIN there are fences\r\n");
+        buf_append_str(out, "-TRYAGAIN 50 there are fences\r\n");
     } else if (node && span_eq(verb, SPAN("OFFER"))) {
         answer_offer(m, argv, argc, out);
     } else if (node && span_eq(verb, SPAN("EVICTED"))) {

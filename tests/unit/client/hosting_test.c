@@ -179,7 +179,7 @@ TEST(refused) {
 
 TEST(up_when_the_master_is_ready) {
     prepare();
-    master_rule(&m, "NODE UP *", 3, "-AGAIN fences are pending\r\n");
+    master_rule(&m, "NODE UP *", 3, "-TRYAGAIN 50 fences are pending\r\n");
     start();
     wait_state(TARN_HOST_UP);
     CHECK_EQ(master_count(&m, "NODE UP *"), 4);

@@ -430,4 +430,50 @@ TEST(a_writer_with_two_replicas) {
     end();
 }
 
+/* --- not now, but soon -------------------------------------------------------------------------------------------------------- */
+
+TEST(what_comes_later_is_waited_for) {
+    begin("");
+    uint64_t began = clock_boot_ms();
+    fake_script("MPUTSTART", 0, FAKE_SAY, "*1\r\n-TRYAGAIN 120 ghosts\r\n");
+    fake_script("MPUTSTART", 0, FAKE_SAY, "-TRYAGAIN 80 all of it\r\n");
+    for (unsigned i = 2; i < 12; i++) /* more often than anything else is tried again */
+        fake_script("MPUTSTART", 0, FAKE_SAY, "*1\r\n-LOADING nodes are awaited\r\n");
+    CHECK_EQ(put_item("k", 20000, 1), TARN_OK);
+    CHECK(clock_boot_ms() - began >= 200);
+    fake_script("MGETREPLICAS", 0, FAKE_SAY, "*1\r\n-TRYAGAIN 50 x\r\n");
+    for (unsigned i = 1; i < 9; i++) fake_script("MGETREPLICAS", 0, FAKE_SAY, "-LOADING x\r\n");
+    CHECK_EQ(get("k", 20000), TARN_OK);
+    end();
+}
+
+/* Only those that were told so; the others are not held up. */
+TEST(of_a_batch_only_some_come_later) {
+    begin("");
+    char *v = value_of("k", 5000);
+    tarn_item item[2] = {{.key = "a", .key_len = 1, .buffer = v, .buffer_len = 40},
+                         {.key = "b", .key_len = 1, .buffer = v, .buffer_len = 41}};
+    fake_script("MPUTSTART", 0, FAKE_SAY, "*2\r\n*2\r\n:77\r\n*0\r\n-TRYAGAIN 30 x\r\n");
+    fake_script("MPUTEND", 0, FAKE_SAY, "*1\r\n+OK\r\n");
+    CHECK_EQ(tarn_put_many(client, item, 2, NULL, NULL), TARN_OK);
+    CHECK_EQ(item[0].status, TARN_OK);
+    CHECK_EQ(item[1].status, TARN_OK);
+    CHECK_EQ(fake_count("MPUTSTART 2 *"), 1);
+    CHECK_EQ(fake_count("MPUTSTART 1 b 41 *"), 1);
+    CHECK(!fake_exists("a") && fake_exists("b"));
+    free(v);
+    end();
+}
+
+TEST(later_than_the_call_may_take_is_said_at_once) {
+    begin("timeout_ms=3000");
+    uint64_t began = clock_boot_ms();
+    fake_script("MPUTSTART", 0, FAKE_SAY, "*1\r\n-TRYAGAIN 50000 x\r\n");
+    CHECK_EQ(put_item("k", 20000, 1), TARN_ELATER);
+    fake_script("MGETREPLICAS", 0, FAKE_SAY, "*1\r\n-TRYAGAIN 50000 x\r\n");
+    CHECK_EQ(get("k", 20000), TARN_ELATER);
+    CHECK(clock_boot_ms() - began < 3000);
+    end();
+}
+
 TEST_MAIN()

@@ -33,6 +33,7 @@ from .errors import (
     Status,
     TimedOut,
     TooLarge,
+    TryAgain,
 )
 from .memory import Memory
 from .queue import Completion, Queue
@@ -77,6 +78,7 @@ __all__ = [
     "Status",
     "TimedOut",
     "TooLarge",
+    "TryAgain",
     "View",
     "Writer",
     "__version__",

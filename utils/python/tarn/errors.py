@@ -31,6 +31,7 @@ __all__ = [
     "Status",
     "TimedOut",
     "TooLarge",
+    "TryAgain",
     "error_of",
 ]
 
@@ -65,6 +66,7 @@ class Status(enum.IntEnum):
     ELIMIT = -24
     ECANCELED = -25
     ENOTSUP = -26
+    ELATER = -27
 
 
 class Error(Exception):
@@ -141,9 +143,15 @@ class Exists(Error):
 
 
 class Busy(Error):
-    """Another writer is at it, or the server is still loading."""
+    """Another writer is at it."""
 
     status = Status.EBUSY
+
+
+class TryAgain(Error):
+    """Room or readiness will come, and did not within the call's time (ELATER, ELOADING): put or get it again a little later."""
+
+    status = Status.ELATER
 
 
 class NoSpace(Error):
@@ -213,6 +221,7 @@ _CLASSES: Dict[int, Type[Error]] = {
         NotFound,
         Exists,
         Busy,
+        TryAgain,
         NoSpace,
         Stale,
         PermissionDenied,
@@ -226,7 +235,7 @@ _CLASSES: Dict[int, Type[Error]] = {
 }
 _CLASSES[Status.EQUOTA] = _CLASSES[Status.EOOM] = NoSpace
 _CLASSES[Status.EGRANT_EXPIRED] = LeaseOver
-_CLASSES[Status.ELOADING] = Busy
+_CLASSES[Status.ELOADING] = TryAgain
 # What libtarn calls closed is a connection: clients and queues that are closed, or of before a fork, are refused before it is asked.
 _CLASSES[Status.ECLOSED] = ConnectionFailed
 _CLASSES[Status.ENOSEGMENT] = NotFound
@@ -249,6 +258,7 @@ ADVICE: Dict[int, str] = {
     Status.ELEASE: "get it again, with a longer lease_ms",
     Status.EREADONLY: "this server is a replica, or has too few of them: connect to the master",
     Status.ELOADING: "the server is still starting: try again",
+    Status.ELATER: "room is being made, or comes back in a moment: try again, or give timeout_ms more",
     Status.EOOM: "the server's books are full: remove values, or raise its limits",
     Status.ELIMIT: "offer a larger buffer, or fewer keys at a time",
     Status.ENOTSUP: "this build, machine or transport cannot do it",
