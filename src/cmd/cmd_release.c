@@ -4,11 +4,13 @@
 #include <stdlib.h>
 #include "base/assert.h"
 #include "cmd/keys.h"
+#include "cmd/location.h"
 
 struct release_job {
     struct job job;
     size_t n, pos;
     uint64_t released;
+    bool guarded;
     struct key_window window;
 };
 
@@ -21,7 +23,7 @@ static bool release_step(struct client *c, struct job *job, unsigned *budget) {
         uint64_t version;
         /* What is no version is one that nobody has a lease on. */
         if (!span_to_u64(c->argv[2 + r->pos * 2 + 1], &version)) continue;
-        r->released += store_release(server.store, c->argv[2 + r->pos * 2], c->id, version);
+        r->released += store_release(server.store, c->argv[2 + r->pos * 2], c->id, version, r->guarded);
     }
     reply_int(c, (int64_t)r->released);
     return true;
@@ -41,5 +43,6 @@ void cmd_release(struct client *c) {
     struct release_job *r = xcalloc(1, sizeof(*r));
     r->job = (struct job){.step = release_step, .destroy = release_destroy, .runnable = true};
     r->n = n;
+    r->guarded = !location_trusted(c);
     job_start(c, &r->job);
 }

@@ -81,6 +81,7 @@ void info_cache(struct buf *out) {
     info_line(out, "leases:%llu", (ull)s.leases);
     info_line(out, "holds:%llu", (ull)s.holds);
     info_line(out, "leased_objects:%llu", (ull)s.leased_objects);
+    info_line(out, "guarded_objects:%llu", (ull)s.guarded_objects);
     info_line(out, "max_leases_per_client:%llu", (ull)server.config->max_leases_per_client);
     info_line(out, "leases_granted:%llu", (ull)s.leases_granted);
     info_line(out, "leases_extended:%llu", (ull)s.leases_extended);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include "base/assert.h"
 #include "cluster/cluster.h"
+#include "cmd/acl_users.h"
 #include "cmd/reply.h"
 #include "pool/tier.h"
 #include "transport/place.h"
@@ -51,6 +52,10 @@ void text_null(struct text *t, int proto) {
 void text_send(struct client *c, struct text *t) {
     TARN_ASSERT(t->at <= t->data + sizeof(t->data));
     reply_raw(c, t->data, (size_t)(t->at - t->data));
+}
+
+bool location_trusted(const struct client *c) {
+    return acl_client_may(c, "segment|attach");
 }
 
 bool location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms, const struct grant_extent *e,

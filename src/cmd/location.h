@@ -40,6 +40,8 @@ bool text_packed(struct text *t, const struct store_layout *layout, const struct
                  struct place_packed *place);
 const char *location_tier_name(enum store_tier tier); /* "memory", "ssd", "file" */
 
+/* Is its user trusted with whole segments (@direct)? Whoever is not is held to his grants: what they allow, and how long. */
+bool location_trusted(const struct client *c);
 /* Seals a grant for the host of e->segment. false: there is no such segment. */
 bool location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms, const struct grant_extent *e,
                    uint8_t out[GRANT_SIZE]);

@@ -67,8 +67,9 @@ struct refs {
     struct htab_node node; /* by version */
     uint64_t version;
     object_ref object; /* 0: it is gone, blocks are in quarantine */
-    uint32_t count;    /* leases and holds */
+    uint32_t count;    /* leases, holds, and the guard */
     struct lease *leases;
+    struct wheel_node guard; /* until the grants of leases that were released are over; see store_release */
     uint32_t n_blocks;
     block_id *blocks;
 };
@@ -79,8 +80,9 @@ struct lot {
     struct wheel_node wheel;
     uint64_t version, seq;
     uint32_t leases, holds; /* from before, that have not ended */
-    bool over; /* the time of those leases; they may have been extended, for the other replicas */
-    bool seen; /* scratch of one walk */
+    bool over;    /* the time of those leases; they may have been extended, for the other replicas */
+    bool guarded; /* grants of leases that were released earlier: only time ends it */
+    bool seen;    /* scratch of one walk */
     struct lot *walk;
     uint32_t n_blocks;
     block_id blocks[STORE_EXTENTS_MAX];
@@ -234,7 +236,7 @@ struct store {
     const struct placement_ops *placement;
     struct placement_table placement_table;
     struct lease *free_leases;
-    struct wheel *lease_wheel, *lot_wheel, *pin_wheel, *put_wheel; /* monotonic time */
+    struct wheel *lease_wheel, *guard_wheel, *lot_wheel, *pin_wheel, *put_wheel; /* monotonic time */
     uint64_t lot_seq;
     struct wheel *ttl_wheel; /* wall time */
     struct rng rng;
@@ -413,6 +415,7 @@ void refs_object_gone(struct store *s, struct object *o, const block_id *blocks,
 void refs_replica_gone(struct store *s, const struct object *o, const block_id *blocks, uint32_t n);
 void lot_over(struct store *s, struct wheel_node *node);
 void lease_over(struct store *s, struct wheel_node *node);
+void guard_over(struct store *s, struct wheel_node *node);
 void lease_free_all(struct store *s);
 /* Of books that follow from now on; there are no holds. What went meanwhile waits for max-lease. */
 void lease_end_all(struct store *s);

@@ -2,7 +2,10 @@
  *
  * A refs counts what keeps one object version's space from being used again: leases, which end by time or RELEASE, and
  * holds of in-band replies, which end when the last byte is sent. When the object goes first, its blocks move into the refs
- * (quarantine) and become free when the count falls to zero. */
+ * (quarantine) and become free when the count falls to zero.
+ *
+ * RELEASE tells no host, so the grants that came with a lease go on to the time that was granted. Who is not trusted with the
+ * whole segment leaves a guard behind: one for each version, however many released it. */
 #include <stdlib.h>
 #include <string.h>
 #include "store/books.h"
@@ -93,7 +96,10 @@ void refs_replica_gone(struct store *s, const struct object *o, const block_id *
         until = max_u64(until, l->wheel.due);
         lot->leases++;
     }
-    lot->holds = r->count - lot->leases;
+    bool guarded = wheel_pending(&r->guard);
+    if (guarded) until = max_u64(until, r->guard.due);
+    lot->guarded = guarded;
+    lot->holds = r->count - lot->leases - guarded;
     lot->n_blocks = n;
     memcpy(lot->blocks, blocks, n * sizeof(*blocks));
     hold_back(s, blocks, n);
@@ -109,7 +115,7 @@ static void lot_free(struct store *s, struct lot *lot) {
 }
 
 static void lot_check(struct store *s, struct lot *lot) {
-    if (lot->holds == 0 && (lot->over || lot->leases == 0)) lot_free(s, lot);
+    if (lot->holds == 0 && (lot->over || (lot->leases == 0 && !lot->guarded))) lot_free(s, lot);
 }
 
 void lot_over(struct store *s, struct wheel_node *node) {
@@ -184,10 +190,11 @@ static struct lease *lease_new(struct store *s) {
     return l;
 }
 
-static void lease_end(struct store *s, struct lease *l) {
+/* granted: what was granted with it goes on, so that the lots that came after it wait for their time. */
+static void lease_end(struct store *s, struct lease *l, bool granted) {
     struct refs *r = l->refs;
     struct session *ss = l->session;
-    if (UNLIKELY(s->lots.count)) lots_claim_ended(s, r->version, l->seq, false);
+    if (UNLIKELY(s->lots.count) && !granted) lots_claim_ended(s, r->version, l->seq, false);
     wheel_remove(s->lease_wheel, &l->wheel);
     htab_remove(&s->leases, &l->node);
     if (l->prev)
@@ -210,7 +217,19 @@ static void lease_end(struct store *s, struct lease *l) {
 
 void lease_over(struct store *s, struct wheel_node *node) {
     s->stat.leases_expired++;
-    lease_end(s, CONTAINER_OF(node, struct lease, wheel));
+    lease_end(s, CONTAINER_OF(node, struct lease, wheel), false);
+}
+
+static void guard_set(struct store *s, struct refs *r, uint64_t until) {
+    bool is_new = !wheel_pending(&r->guard);
+    if (!is_new && r->guard.due >= until) return;
+    r->count += is_new;
+    wheel_set(s->guard_wheel, &r->guard, until);
+}
+
+/* node is out of the wheel. */
+void guard_over(struct store *s, struct wheel_node *node) {
+    refs_put(s, CONTAINER_OF(node, struct refs, guard));
 }
 
 static bool extend(struct store *s, struct lease *l, uint64_t until) {
@@ -266,13 +285,14 @@ tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uin
     return TARN_OK;
 }
 
-bool store_release(struct store *s, struct span key, uint64_t session, uint64_t version) {
+bool store_release(struct store *s, struct span key, uint64_t session, uint64_t version, bool guarded) {
     struct lease *l = lease_find(s, session, version);
     if (!l) return false;
     struct object *o = record_get(&s->records, l->refs->object);
     if (o && !span_eq(store_object_key(o), key)) return false;
     s->stat.leases_released++;
-    lease_end(s, l);
+    if (guarded) guard_set(s, l->refs, l->wheel.due);
+    lease_end(s, l, guarded);
     return true;
 }
 
@@ -319,11 +339,16 @@ static void collect_lots(void *arg, struct htab_node *node) {
 
 /* With the last one the refs goes. */
 static void end_leases(void *arg, struct htab_node *node) {
-    struct lease *l = CONTAINER_OF(node, struct refs, node)->leases;
-    for (struct lease *next; l; l = next) {
+    struct store *s = arg;
+    struct refs *r = CONTAINER_OF(node, struct refs, node);
+    bool guarded = wheel_pending(&r->guard);
+    wheel_remove(s->guard_wheel, &r->guard);
+    r->count += !guarded; /* kept until we are done with it */
+    for (struct lease *l = r->leases, *next; l; l = next) {
         next = l->next;
-        lease_end(arg, l);
+        lease_end(s, l, false);
     }
+    refs_put(s, r);
 }
 
 void lease_end_all(struct store *s) {
@@ -331,6 +356,13 @@ void lease_end_all(struct store *s) {
     TARN_ASSERT(s->hold_count == 0);
     do cursor = htab_scan(&s->refs, cursor, end_leases, s);
     while (cursor);
+    struct lot *list = NULL; /* that wait for grants: the ghosts they become last longer */
+    do cursor = htab_scan(&s->lots, cursor, collect_lots, &list);
+    while (cursor);
+    for (struct lot *next; list; list = next) {
+        next = list->walk;
+        lot_free(s, list);
+    }
     TARN_ASSERT(s->leases.count == 0 && s->refs.count == 0 && s->lots.count == 0);
 }
 
@@ -361,6 +393,7 @@ void lease_free_all(struct store *s) {
         struct refs *r = refs;
         refs = (struct refs *)(void *)r->leases;
         htab_remove(&s->refs, &r->node);
+        wheel_remove(s->guard_wheel, &r->guard);
         free(r->blocks);
         free(r);
     }

@@ -43,6 +43,7 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->puts_zombie = s->zombies.count;
     st->leases = s->leases.count;
     st->leased_objects = s->refs.count;
+    st->guarded_objects = wheel_count(s->guard_wheel);
     st->far_objects = s->far_objects;
     st->far_replicas = s->far_replicas;
     st->copies_open = s->copies_open;
@@ -144,7 +145,7 @@ static void check_held(void *arg, struct htab_node *node) {
 static void check_lot(void *arg, struct htab_node *node) {
     struct check *c = arg;
     const struct lot *lot = CONTAINER_OF(node, struct lot, node);
-    TARN_ASSERT(lot->holds > 0 || (!lot->over && lot->leases > 0));
+    TARN_ASSERT(lot->holds > 0 || (!lot->over && (lot->leases > 0 || lot->guarded)));
     for (uint32_t i = 0; i < lot->n_blocks; i++)
         c->blocks_units += block_get(&c->s->space, lot->blocks[i])->len;
 }

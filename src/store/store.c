@@ -46,6 +46,7 @@ struct store *store_create(const struct store_config *c, const struct store_even
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) htab_init(tables[i]);
     s->placement = placement_find("local-first");
     s->lease_wheel = wheel_create(mono_ms);
+    s->guard_wheel = wheel_create(mono_ms);
     s->lot_wheel = wheel_create(mono_ms);
     s->pin_wheel = wheel_create(mono_ms);
     s->put_wheel = wheel_create(mono_ms);
@@ -81,6 +82,7 @@ void store_destroy(struct store **store_p) {
                              &s->leases, &s->sessions, &s->puts,   &s->zombies};
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) htab_free(tables[i]);
     wheel_destroy(&s->lease_wheel);
+    wheel_destroy(&s->guard_wheel);
     wheel_destroy(&s->lot_wheel);
     wheel_destroy(&s->pin_wheel);
     wheel_destroy(&s->put_wheel);
@@ -794,6 +796,7 @@ bool store_background(struct store *s, unsigned *budget) {
         return left || more || *budget == 0;
     }
     while (*budget > 0 && (n = wheel_pop(s->lease_wheel, s->now_ms, budget, &more))) lease_over(s, n);
+    while (*budget > 0 && (n = wheel_pop(s->guard_wheel, s->now_ms, budget, &more))) guard_over(s, n);
     while (*budget > 0 && (n = wheel_pop(s->lot_wheel, s->now_ms, budget, &more))) lot_over(s, n);
     while (*budget > 0 && (n = wheel_pop(s->put_wheel, s->now_ms, budget, &more))) put_over(s, n);
     while (*budget > 0 && (n = wheel_pop(s->pin_wheel, s->now_ms, budget, &more))) extra_pin_over(s, n);
@@ -814,6 +817,7 @@ uint64_t store_next_ms(const struct store *s, uint64_t limit_ms) {
     if (s->stale || s->recount || s->legacy_count || s->evict_left) return 0;
     uint64_t next = wheel_next_ms(s->lease_wheel, s->now_ms, limit_ms);
     next = wheel_next_ms(s->ghost_wheel, s->now_ms, next);
+    next = wheel_next_ms(s->guard_wheel, s->now_ms, next);
     next = wheel_next_ms(s->lot_wheel, s->now_ms, next);
     next = wheel_next_ms(s->put_wheel, s->now_ms, next);
     next = wheel_next_ms(s->pin_wheel, s->now_ms, next);

@@ -302,8 +302,9 @@ uint64_t store_scan_all(struct store *s, uint64_t cursor, void (*fn)(void *arg, 
  * its other members. */
 tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uint64_t ms,
                         uint64_t *granted_ms_p);
-/* Ends session's lease on that version (also of an object that is gone already). false: it had none. */
-bool store_release(struct store *s, struct span key, uint64_t session, uint64_t version);
+/* Ends session's lease on that version (also of an object that is gone already). false: it had none. guarded: hosts still honour
+ * what was granted with it, so that the space is not given to others before the time that was granted is over. */
+bool store_release(struct store *s, struct span key, uint64_t session, uint64_t version, bool guarded);
 /* A reference without a time: in-band replies. The space stays until store_unhold, which any order and any time may do. */
 struct store_hold;
 struct store_hold *store_hold(struct store *s, struct object *o);
@@ -474,8 +475,8 @@ void store_session_fenced(struct store *s, uint64_t session);
 
 struct store_stats {
     /* now */
-    uint64_t objects, inline_objects, puts_open, puts_zombie, leases, holds, leased_objects, expires,
-        soft_pins, hard_pins, groups, sweep_objects, migrating_objects;
+    uint64_t objects, inline_objects, puts_open, puts_zombie, leases, holds, leased_objects, guarded_objects,
+        expires, soft_pins, hard_pins, groups, sweep_objects, migrating_objects;
     uint64_t far_objects, far_replicas; /* objects without a memory replica; all far replicas */
     uint64_t copies_open;
     uint64_t pool_size, pool_used, pool_free, pool_quarantined, pool_zombie, pool_evictable, largest_free;

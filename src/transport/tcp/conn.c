@@ -100,12 +100,20 @@ void tcp_out_add(struct tcp_conn *c, const void *data, size_t len) {
     c->out[c->out_n++] = (struct iovec){(void *)(uintptr_t)data, len};
 }
 
-void tcp_out_note_segment(struct tcp_conn *c, uint32_t segment) {
+static void note_segment(struct tcp_conn *c, uint32_t segment) {
     for (uint32_t i = 0; i < c->out_n_segments && i < TCP_SEGMENTS_MAX; i++) {
         if (c->out_segments[i] == segment) return;
     }
     if (c->out_n_segments < TCP_SEGMENTS_MAX) c->out_segments[c->out_n_segments] = segment;
     if (c->out_n_segments <= TCP_SEGMENTS_MAX) c->out_n_segments++;
+}
+
+void tcp_out_note(struct tcp_conn *c, const struct grant *g, const struct grant_extent *extent) {
+    note_segment(c, extent->segment);
+    if (c->out_memory && c->out_grant.expiry_ms <= g->expiry_ms) return;
+    c->out_memory = true;
+    c->out_grant = *g;
+    c->out_extent = *extent;
 }
 
 bool tcp_conn_sends(const struct tcp_conn *c, uint32_t segment) {
@@ -137,6 +145,15 @@ bool tcp_out_has_room(const struct tcp_conn *c) {
 static enum step send_batch(struct tcp_conn *c, struct tcp_turn_state *t) {
     tcp_reads_ask(c, t); /* so that the next batch is here when this one is there */
     if (!c->writable) return STEP_BLOCKED;
+    /* A slow peer's bytes may lie here for long: what is there when the grant is over is not what it was for. */
+    enum grant_verdict v =
+        c->out_memory ? t->gate->recheck(t->gate->arg, &c->out_grant, &c->out_extent) : GRANT_OK;
+    if (v != GRANT_OK) {
+        tcp_count(&t->counters->refused[v], 1);
+        log_verbose("Data connection closed: a grant ended (%s) before its bytes were sent",
+                    grant_verdict_name(v));
+        return STEP_CLOSE;
+    }
     /* No slicing to the budget: the socket buffer bounds what one call takes. */
     ssize_t sent =
         tcp_send(&c->secure, c->fd, c->out + c->out_at, min_u64(c->out_n - c->out_at, SEND_IOV_MAX));
@@ -152,7 +169,9 @@ static enum step send_batch(struct tcp_conn *c, struct tcp_turn_state *t) {
         tcp_reads_sent(c, v->iov_base);
         c->out_at++;
     }
-    if (c->out_at == c->out_n) c->out_at = c->out_n = c->n_replies = c->out_n_segments = 0;
+    if (c->out_at < c->out_n) return STEP_DONE;
+    c->out_at = c->out_n = c->n_replies = c->out_n_segments = 0;
+    c->out_memory = false;
     return STEP_DONE;
 }
 
@@ -243,7 +262,7 @@ static void handle_read(struct tcp_conn *c, struct tcp_turn_state *t, const stru
             return;
         }
         tcp_out_add(c, addr, part.sub_length);
-        tcp_out_note_segment(c, part.extent.segment);
+        tcp_out_note(c, &g, &part.extent);
     }
     reply->payload_length = bytes;
     tcp_count(&t->counters->reads, 1);

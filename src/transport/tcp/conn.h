@@ -58,6 +58,7 @@ struct tcp_read {
     uint64_t ask_offset, put_offset;
     struct tcp_read_part {
         char *addr; /* NULL: to be asked for */
+        struct grant grant;
         struct grant_extent extent;
         uint64_t sub_offset, sub_length;
     } parts[];
@@ -95,6 +96,9 @@ struct tcp_conn {
     uint32_t out_at, out_n, out_cap;
     uint32_t out_segments[TCP_SEGMENTS_MAX]; /* whose memory is in out; more than these: any */
     uint32_t out_n_segments;
+    bool out_memory;        /* there is segment memory in out, and by what right: */
+    struct grant out_grant; /* the one that ends first */
+    struct grant_extent out_extent;
     struct tcp_header replies[TCP_REPLIES_MAX];
     uint32_t n_replies;
     struct {
@@ -142,7 +146,8 @@ struct tcp_turn_state {
 };
 
 void tcp_out_add(struct tcp_conn *c, const void *data, size_t len);
-void tcp_out_note_segment(struct tcp_conn *c, uint32_t segment);
+/* Bytes of this extent's memory were added, by that right. */
+void tcp_out_note(struct tcp_conn *c, const struct grant *g, const struct grant_extent *extent);
 bool tcp_out_has_room(const struct tcp_conn *c);
 struct tcp_header *tcp_reply_add(struct tcp_conn *c, uint64_t request_id, uint32_t status);
 /* The grant's verdict, and whether this connection is that session's. *addr_p NULL: to be asked for. */

@@ -39,7 +39,7 @@ static uint32_t admit_all(struct tcp_conn *c, struct tcp_turn_state *t, struct t
         memcpy(&part, meta + i * sizeof(part), sizeof(part));
         uint32_t status = tcp_admit(c, t, &part, GRANT_READ, &g, &addr);
         if (status != TCP_OK) return status;
-        r->parts[i] = (struct tcp_read_part){addr, part.extent, part.sub_offset, part.sub_length};
+        r->parts[i] = (struct tcp_read_part){addr, g, part.extent, part.sub_offset, part.sub_length};
         r->staged |= addr == NULL && part.sub_length > 0;
     }
     if (!r->staged) return TCP_OK;
@@ -150,7 +150,7 @@ static uint64_t put_bytes(struct tcp_conn *c, struct tcp_read *r) {
         struct tcp_read_part *p = &r->parts[r->put_at];
         if (p->addr != NULL) {
             tcp_out_add(c, p->addr, p->sub_length);
-            tcp_out_note_segment(c, p->extent.segment);
+            tcp_out_note(c, &p->grant, &p->extent);
             bytes += p->sub_length;
             r->put_offset = p->sub_length;
         }

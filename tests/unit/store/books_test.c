@@ -57,10 +57,10 @@ TEST(guarantee_2_no_space_at_once_when_all_is_leased_and_room_when_one_ends) {
     }
     CHECK_EQ(util_put(s, "e", 4096), TARN_ENOSPACE);
     struct object *c = store_find(s, SPAN("c"));
-    CHECK(!store_release(s, SPAN("c"), 8, store_object_version(c)));     /* another's */
-    CHECK(!store_release(s, SPAN("c"), 7, store_object_version(c) + 1)); /* another version */
-    CHECK(store_release(s, SPAN("c"), 7, store_object_version(c)));
-    CHECK(!store_release(s, SPAN("c"), 7, store_object_version(c))); /* twice */
+    CHECK(!store_release(s, SPAN("c"), 8, store_object_version(c), false));     /* another's */
+    CHECK(!store_release(s, SPAN("c"), 7, store_object_version(c) + 1, false)); /* another version */
+    CHECK(store_release(s, SPAN("c"), 7, store_object_version(c), false));
+    CHECK(!store_release(s, SPAN("c"), 7, store_object_version(c), false)); /* twice */
     CHECK_EQ(util_put(s, "e", 4096), TARN_OK);
     CHECK(!util_has(s, "c") && util_has(s, "a"));
     CHECK(util_lease(s, "e", 7, 5000));
@@ -82,7 +82,7 @@ TEST(removed_space_waits_for_its_leases) {
     CHECK_EQ(util_put(s, "b", 4096), TARN_ENOSPACE);
     util_tick(s, 500);
     CHECK_EQ(util_put(s, "b", 4096), TARN_ENOSPACE);
-    CHECK(store_release(s, SPAN("a"), 1, version));
+    CHECK(store_release(s, SPAN("a"), 1, version, false));
     CHECK_EQ(util_put(s, "b", 8192), TARN_OK);
     store_check(s);
     store_destroy(&s);

@@ -232,11 +232,13 @@ static void check_leases(struct model *m) {
         if (l->hold || l->until > m->now) CHECK(holds(m, &l->layout, l->version));
         bool over = l->until <= m->now;
         if (l->hold && over) store_unhold(m->s, &l->hold);
-        if (!l->hold && !over && rng_below(&m->rng, 40) == 0) {
+        if (!l->hold && l->session != 0 && !over && rng_below(&m->rng, 40) == 0) {
             char name[32];
+            bool guarded = rng_below(&m->rng, 2) == 0;
             key_name(l->key, name);
-            CHECK(store_release(m->s, span_str(name), l->session, l->version));
-            over = true;
+            CHECK(store_release(m->s, span_str(name), l->session, l->version, guarded));
+            over = !guarded; /* else the bytes stay to the end, though the lease is over */
+            l->session = 0;
         }
         if (over) *l = m->lease[--m->leases], i--;
     }

@@ -325,7 +325,7 @@ TEST(readers_that_say_they_are_done_are_not_waited_for) {
     struct store_hold *hold = store_hold(s, o);
     CHECK_EQ(store_replica_drop(s, o, 0, false), TARN_OK);
     CHECK(util_lease(s, "a", 3, 5000)); /* came later */
-    CHECK(store_release(s, SPAN("a"), 1, version) && store_release(s, SPAN("a"), 2, version));
+    CHECK(store_release(s, SPAN("a"), 1, version, false) && store_release(s, SPAN("a"), 2, version, false));
     CHECK(store_segment_get(s, 0, &info) && info.quarantined == 4096);
     store_unhold(s, &hold);
     CHECK(store_segment_get(s, 0, &info) && info.quarantined == 0);
