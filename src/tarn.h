@@ -104,11 +104,12 @@ typedef struct tarn_options {
      * where `make install` puts it. Without the module, or a device, auto goes on with tcp. */
     const char *module_path;
     /* With a URL that begins with tarns:// or tarns+sentinel:// (docs/TLS.md). Files are PEM. ca_file, ca_dir: whom to trust, NULL for both:
-     * the system's authorities, and then certificates must be for the names that are connected to. cert_file, key_file: our own
-     * certificate, for servers that ask for one; NULL: none. server_name: what the certificates of the server and of all hosts must be
-     * for; NULL: not checked where a CA is named. verify: 1 (default); 0 accepts any certificate: against listeners only. */
+     * the system's authorities. cert_file, key_file: our own certificate, for servers that ask for one; NULL: none. server_name: what the
+     * certificates of the server, of Sentinels and of all hosts must be for; NULL: the names or addresses that are connected to. verify: 1
+     * (default); 0 accepts any certificate: against listeners only. verify_name: 1 (default); 0 accepts a certificate of those authorities
+     * for whatever name: then everybody who has one, a client too, can play the master or a host. */
     const char *tls_ca_file, *tls_ca_dir, *tls_cert_file, *tls_key_file, *tls_server_name;
-    int tls_verify;
+    int tls_verify, tls_verify_name;
 } tarn_options;
 TARN_API void tarn_options_init(tarn_options *options);
 
@@ -118,7 +119,7 @@ TARN_API void tarn_options_init(tarn_options *options);
  * The names are those of tarn_options: transport, verify, max_lanes, streams, connect_timeout_ms, timeout_ms,
  * lease_ms, retries, backoff_min_ms, backoff_max_ms, batch_keys, piece_bytes, workers, host_name, name, rack,
  * failover_ms, module_path; and with tarns://, which is the same over TLS, tls_ca_file, tls_ca_dir, tls_cert_file, tls_key_file, tls_server_name,
- * tls_verify (yes or no). tarn+sentinel://[user:pass@]host[:port][,host[:port]...]/name asks these Redis
+ * tls_verify, tls_verify_name (yes or no). tarn+sentinel://[user:pass@]host[:port][,host[:port]...]/name asks these Redis
  * Sentinels (port 26379; tarns+sentinel://: over TLS, the master as well) where the master of that name is, and again whenever that one is gone or has become a replica: calls go on
  * trying until their timeout. The URL wins over options (which may be NULL). Connects and authenticates at once. TARN_EINVAL: the URL;
  * TARN_EIO, TARN_ETIMEOUT: no server; TARN_EPERM: wrong password, or a certificate that one side does not accept; TARN_EPROTO: not a tarn server, or TLS on one side only. */

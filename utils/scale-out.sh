@@ -4,8 +4,9 @@
 #   utils/scale-out.sh [-h HOST] [-p PORT] [-a PASSWORD] [--user NAME] --name NAME [OPTION]... -- TARN-NODE-OPTION...
 #
 #   -h HOST, -p PORT    of the master (127.0.0.1, 6479)
-#   --tls               the port speaks TLS; --cacert FILE, --cert FILE, --key FILE and --insecure are as redis-cli has them, and a
-#                       node on this machine gets them, too. With --start {url} is tarns://HOST:PORT without files
+#   --tls               the port speaks TLS; --cacert FILE, --cert FILE, --key FILE, --sni NAME and --insecure are as redis-cli has
+#                       them, and a node on this machine gets them, too: it wants certificates for the name that it connects to, or
+#                       for NAME, unless --tls-verify-name no. With --start {url} is tarns://HOST:PORT without files
 #   --name NAME         of the node, new in the pool
 #   --start COMMAND     how to start it, and return; {name} and {url} are replaced in it. Without: tarn-node is started on this
 #                       machine, in the background, with the options behind --
@@ -24,7 +25,7 @@
 set -uo pipefail
 export LC_ALL=C
 
-usage() { sed -n '2,25s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,26s/^# \{0,1\}//p' "$0"; }
 misuse() { echo "scale-out: $* (--help)" >&2; exit 2; }
 
 cli=(timeout 10 redis-cli --no-auth-warning) host=127.0.0.1 port=6479 user= name= start= binary= log= load=1 timeout=60 tls= url_options=
@@ -47,7 +48,7 @@ while [ $# -gt 0 ]; do
     --) shift; break ;;
     --tls) tls=1; cli+=(--tls); shift ;;
     --insecure) cli+=(--insecure); url_option tls_verify no; shift ;;
-    -h | -p | -a | --user | --cacert | --cert | --key | --name | --start | --node | --log | --load | --timeout)
+    -h | -p | -a | --user | --cacert | --cert | --key | --sni | --tls-verify-name | --name | --start | --node | --log | --load | --timeout)
         [ $# -gt 1 ] || misuse "$1 needs a value"
         case $1 in
         -p | --load | --timeout) [[ $2 =~ ^[0-9]+$ ]] || misuse "$1 needs a number, not '$2'" ;;
@@ -60,6 +61,8 @@ while [ $# -gt 0 ]; do
         --cacert) cli+=("$1" "$2"); url_option tls_ca_file "$2" ;;
         --cert) cli+=("$1" "$2"); url_option tls_cert_file "$2" ;;
         --key) cli+=("$1" "$2"); url_option tls_key_file "$2" ;;
+        --sni) cli+=("$1" "$2"); url_option tls_server_name "$2" ;;
+        --tls-verify-name) [[ $2 = yes || $2 = no ]] || misuse "$1 is yes or no, not '$2'"; url_option tls_verify_name "$2" ;;
         --name) name=$2 ;;
         --start) start=$2 ;;
         --node) binary=$2; [ -f "$2" ] && [ -x "$2" ] || misuse "--node $2: there is no such program" ;;
@@ -75,7 +78,7 @@ done
 [[ $name =~ ^[A-Za-z0-9._-]{1,48}$ ]] || misuse "--name is 1 to 48 letters, digits, dots, dashes or underscores"
 [ -n "$start" ] || [ $# -gt 0 ] || misuse "what is to be offered? Options of tarn-node go behind --, as in: -- --segment 8gb"
 [ -z "$start" ] || [ $# = 0 ] || misuse "with --start the options of tarn-node belong into that command"
-[ -n "$tls" ] || [ -z "$url_options" ] || misuse "--cacert, --cert, --key and --insecure need --tls"
+[ -n "$tls" ] || [ -z "$url_options" ] || misuse "--cacert, --cert, --key, --sni, --tls-verify-name and --insecure need --tls"
 command -v redis-cli >/dev/null || misuse "redis-cli is not installed"
 cli+=(-h "$host" -p "$port")
 [ -z "$user" ] || cli+=(--user "$user")

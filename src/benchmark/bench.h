@@ -18,7 +18,7 @@ struct bench {
     bool json;
     /* TLS; the strings may be NULL */
     bool tls, insecure;
-    const char *ca_file, *ca_dir, *cert, *key, *sni;
+    const char *ca_file, *ca_dir, *cert, *key, *sni, *verify_name;
     struct tls_context *context; /* NULL: plain */
 };
 #define BENCH_INIT                                                                                           \
@@ -57,6 +57,7 @@ struct pipe {
     int fd;
     struct tls_stream *tls; /* NULL: plain */
 };
+bool bench_verifies_name(const struct bench *b);
 /* Makes b->context if the options say so, or ends the program. */
 void bench_secure(struct bench *b);
 void pipe_open(struct pipe *p, const struct bench *b);

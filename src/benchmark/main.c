@@ -9,7 +9,8 @@
 static const char usage[] =
     "tarn-benchmark [-h HOST] [-p PORT] [-a PASSWORD] [--user NAME] [--json] SUBCOMMAND\n"
     "               [--tls [--cacert FILE | --cacertdir DIR] [--cert FILE --key FILE] [--sni NAME] "
-    "[--insecure]]\n"
+    "[--tls-verify-name no]\n"
+    "                      [--insecure]]\n"
     "\n"
     "  meta    [--op put|get|exists|prefix] [--batch 128] [--keys N] [--value-size 4096] [--key-size 64]\n"
     "          [--replicas N] [--clients C] [--threads T] [--pipeline 2]\n"

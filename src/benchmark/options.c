@@ -101,6 +101,7 @@ size_t options_parse(struct bench *b, const struct option_spec *specs, int argc,
         {"--key", OPT_STRING, &b->key, 0, 0, NULL},
         {"--sni", OPT_STRING, &b->sni, 0, 0, NULL},
         {"--insecure", OPT_FLAG, &b->insecure, 0, 0, NULL},
+        {"--tls-verify-name", OPT_STRING, &b->verify_name, 0, 0, NULL},
         {NULL, OPT_FLAG, NULL, 0, 0, NULL},
     };
     size_t plain = 0;

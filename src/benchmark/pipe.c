@@ -5,23 +5,33 @@
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "benchmark/bench.h"
 #include "tls/tls.h"
 
+bool bench_verifies_name(const struct bench *b) {
+    return b->verify_name == NULL || strcmp(b->verify_name, "yes") == 0;
+}
+
 void bench_secure(struct bench *b) {
     char why[TLS_WHY_MAX];
     bool any = b->ca_file != NULL || b->ca_dir != NULL || b->cert != NULL || b->key != NULL ||
-               b->sni != NULL || b->insecure;
-    if (any && !b->tls) die("--cacert, --cacertdir, --cert, --key, --sni and --insecure need --tls");
+               b->sni != NULL || b->insecure || b->verify_name != NULL;
+    if (any && !b->tls)
+        die("--cacert, --cacertdir, --cert, --key, --sni, --insecure and --tls-verify-name need --tls");
+    if (!bench_verifies_name(b) && strcmp(b->verify_name, "no") != 0)
+        die("--tls-verify-name is yes or no, not \"%s\"", b->verify_name);
     if (!b->tls || b->context != NULL) return;
     struct tls_options o = {.cert_file = b->cert,
                             .key_file = b->key,
                             .ca_file = b->ca_file,
                             .ca_dir = b->ca_dir,
-                            .no_verify = b->insecure};
+                            .no_verify = b->insecure,
+                            .server_name = b->sni,
+                            .any_name = !bench_verifies_name(b)};
     b->context = tls_context_create(TLS_CLIENT, &o, why);
     if (b->context == NULL) die("%s", why);
 }
@@ -90,10 +100,8 @@ static ssize_t receive_ciphertext(struct pipe *p, bool wait) {
 }
 
 static void shake_hands(struct pipe *p, const struct bench *b) {
-    const char *name = b->sni;
-    if (name == NULL && b->ca_file == NULL && b->ca_dir == NULL) name = b->host; /* as libtarn does */
-    p->tls = tls_stream_create(b->context, b->insecure ? b->sni : name);
-    if (p->tls == NULL) die("--sni: \"%s\" cannot be the name in a certificate", name);
+    p->tls = tls_stream_create(b->context, b->host);
+    if (p->tls == NULL) die("\"%s\" cannot be the name in a certificate", b->sni != NULL ? b->sni : b->host);
     for (;;) {
         tls_handshake(p->tls);
         send_ciphertext(p);

@@ -99,6 +99,7 @@ tarn_client *client_open(const struct bench *b, const char *transport, bool veri
     o.tls_key_file = b->key;
     o.tls_server_name = b->sni;
     o.tls_verify = !b->insecure;
+    o.tls_verify_name = bench_verifies_name(b);
     char url[512];
     snprintf(url, sizeof(url), strchr(b->host, ':') != NULL ? "%s://[%s]:%u" : "%s://%s:%u",
              b->tls ? "tarns" : "tarn", b->host, b->port);

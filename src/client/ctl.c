@@ -141,23 +141,20 @@ static tarn_status shake_hands(struct ctl *c, uint64_t deadline) {
 
 static tarn_status secure(struct ctl *c, const struct secure *s, const char *host, const char *port,
                           uint64_t deadline) {
-    const char *name = secure_name(s, host);
     struct tls_context *context = secure_take(&s->context);
-    c->tls = tls_stream_create(context, name);
+    c->tls = tls_stream_create(context, host);
     tls_context_put(&context);
     if (c->tls == NULL)
         return fail(TARN_EINVAL,
-                    "TLS with %s:%s: \"%s\" cannot be the name in a certificate (tls_server_name)", host,
-                    port, name != NULL ? name : "");
+                    "TLS with %s:%s: that (or the tls_server_name) cannot be the name in a certificate", host,
+                    port);
     tarn_status status = shake_hands(c, deadline);
     if (status == TARN_OK) return TARN_OK;
     if (status == TARN_EPERM && tls_is_plain(c->tls))
         return fail(TARN_EPROTO,
                     "%s:%s does not speak TLS: connect to the server's tls-port, or without TLS by tarn://",
                     host, port);
-    if (status == TARN_EPERM)
-        return fail(status, "TLS with %s:%s%s%s%s: %s", host, port, name != NULL ? " as \"" : "",
-                    name != NULL ? name : "", name != NULL ? "\"" : "", tls_why(c->tls));
+    if (status == TARN_EPERM) return fail(status, "TLS with %s:%s: %s", host, port, tls_why(c->tls));
     return fail(status, "TLS with %s:%s: the handshake was not over in time (is that a TLS port?)", host,
                 port);
 }

@@ -99,8 +99,6 @@ static inline const char *password_of(const tarn_options *o) {
 struct secure {
     bool on;                     /* else they are plain */
     struct tls_context *context; /* by secure_take only: another may take its place at any time */
-    const char *name;            /* that certificates must be for; NULL: as any_name says; borrowed */
-    bool any_name;               /* else the name (or address) that was connected to */
 };
 /* From the options of a tarns:// URL, which must outlive it. Reads the files. */
 tarn_status secure_open(const tarn_options *o, struct secure *s);
@@ -110,9 +108,6 @@ tarn_status secure_read(const tarn_options *o, struct tls_context **context_p);
 struct tls_context *secure_take(struct tls_context *const *context_p);
 void secure_swap(struct tls_context **context_p, struct tls_context *other);
 void secure_close(struct secure *s);
-static inline const char *secure_name(const struct secure *s, const char *host) {
-    return s->name != NULL ? s->name : s->any_name ? NULL : host;
-}
 
 /* --- ctl.c: the control connection ------------------------------------------------------------------------------------------ */
 

@@ -39,13 +39,8 @@ static tarn_status open_engine(struct lane *lane) {
     config.streams = client->options.streams;
     config.connect_timeout_ms = client->options.connect_timeout_ms;
     config.attach_timeout_ms = client->options.failover_ms;
-    const struct secure *secure = &client->master.secure;
-    lane->tls = (struct transport_tls){.arg = lane,
-                                       .context = tls_context_of,
-                                       .name = secure->name,
-                                       .any_name = secure->any_name,
-                                       .failed = tls_failed};
-    if (secure->on) config.tls = &lane->tls;
+    lane->tls = (struct transport_tls){.arg = lane, .context = tls_context_of, .failed = tls_failed};
+    if (client->master.secure.on) config.tls = &lane->tls;
     config.verify = true; /* each operation says whether it wants its CRC */
     struct engine *engine;
     tarn_status status = engine_create(&config, &engine);

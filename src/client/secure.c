@@ -10,20 +10,18 @@ tarn_status secure_read(const tarn_options *o, struct tls_context **context_p) {
                                   .key_file = o->tls_key_file,
                                   .ca_file = o->tls_ca_file,
                                   .ca_dir = o->tls_ca_dir,
-                                  .no_verify = !o->tls_verify};
+                                  .no_verify = !o->tls_verify,
+                                  .server_name = o->tls_server_name,
+                                  .any_name = !o->tls_verify_name};
     *context_p = tls_context_create(TLS_CLIENT, &options, why);
     return *context_p != NULL ? TARN_OK : fail(TARN_EINVAL, "the URL's tls_ options: %s", why);
 }
 
 tarn_status secure_open(const tarn_options *o, struct secure *s) {
-    bool named = o->tls_ca_file != NULL || o->tls_ca_dir != NULL;
     struct tls_context *context;
     tarn_status status = secure_read(o, &context);
     if (status != TARN_OK) return status;
-    /* Authorities of one's own vouch for the machines of the pool, whatever they are called. Those of the system vouch for everybody: with
-     * them it is the name that counts. */
-    *s = (struct secure){
-        .on = true, .context = context, .name = o->tls_server_name, .any_name = named || !o->tls_verify};
+    *s = (struct secure){.on = true, .context = context};
     return TARN_OK;
 }
 

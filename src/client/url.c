@@ -23,6 +23,7 @@ void tarn_options_init(tarn_options *o) {
         .workers = 2,
         .failover_ms = 1000,
         .tls_verify = 1,
+        .tls_verify_name = 1,
     };
 }
 
@@ -95,6 +96,14 @@ static tarn_status set_number(const char *name, const char *text, uint64_t min, 
     return TARN_OK;
 }
 
+static tarn_status set_switch(const char *name, const char *text, int *value_p) {
+    bool yes = strcmp(text, "yes") == 0;
+    if (!yes && strcmp(text, "no") != 0)
+        return fail(TARN_EINVAL, "URL option %s is yes or no, not \"%s\"", name, text);
+    *value_p = yes;
+    return TARN_OK;
+}
+
 static tarn_status set_option(tarn_options *o, const char *name, const char *value) {
     uint64_t v = 0;
 #define NUMBER(field, min, max)                                                                              \
@@ -136,13 +145,8 @@ static tarn_status set_option(tarn_options *o, const char *name, const char *val
         set_string(strings[i].slot, xstrdup(value));
         return TARN_OK;
     }
-    if (strcmp(name, "tls_verify") == 0) {
-        bool yes = strcmp(value, "yes") == 0;
-        if (!yes && strcmp(value, "no") != 0)
-            return fail(TARN_EINVAL, "URL option tls_verify is yes or no, not \"%s\"", value);
-        o->tls_verify = yes;
-        return TARN_OK;
-    }
+    if (strcmp(name, "tls_verify") == 0) return set_switch(name, value, &o->tls_verify);
+    if (strcmp(name, "tls_verify_name") == 0) return set_switch(name, value, &o->tls_verify_name);
     return fail(TARN_EINVAL, "URL option \"%s\" is unknown", name);
 }
 
@@ -252,7 +256,7 @@ static tarn_status parse_rest(const char *rest, bool sentinel, tarn_options *o, 
 /* What must be there for TLS, and only for TLS: settings that would have no effect are a mistake that nobody would notice. */
 static tarn_status check_tls(const tarn_options *o, bool tls) {
     bool any = o->tls_ca_file != NULL || o->tls_ca_dir != NULL || o->tls_cert_file != NULL ||
-               o->tls_key_file != NULL || o->tls_server_name != NULL || !o->tls_verify;
+               o->tls_key_file != NULL || o->tls_server_name != NULL || !o->tls_verify || !o->tls_verify_name;
     if (!tls && any)
         return fail(TARN_EINVAL,
                     "the tls_ options need a URL that begins with tarns:// (or tarns+sentinel://)");

@@ -94,6 +94,8 @@ struct config {
     char *tls_cert_file, *tls_key_file, *tls_key_file_pass;
     char *tls_client_cert_file, *tls_client_key_file, *tls_client_key_file_pass;
     char *tls_ca_cert_file, *tls_ca_cert_dir, *tls_dh_params_file;
+    char *tls_server_name;
+    bool tls_verify_name;
     int tls_auth_clients; /* enum tls_auth */
     char *tls_protocols, *tls_ciphers, *tls_ciphersuites;
     bool tls_prefer_server_ciphers, tls_session_caching, tls_replication, tls_cluster, tls_data;

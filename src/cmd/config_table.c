@@ -200,6 +200,8 @@ const struct config_row config_rows[] = {
     STR("tls-client-key-file-pass", tls_client_key_file_pass, "", M | CONFIG_SECRET, apply_tls),
     STR("tls-ca-cert-file", tls_ca_cert_file, "", M, apply_tls),
     STR("tls-ca-cert-dir", tls_ca_cert_dir, "", M, apply_tls),
+    BOOL("tls-verify-name", tls_verify_name, "yes", M, apply_tls),
+    STR("tls-server-name", tls_server_name, "", M, apply_tls),
     STR("tls-dh-params-file", tls_dh_params_file, "", M, apply_tls),
     ENUM("tls-auth-clients", tls_auth_clients, "yes", auth_words, M, apply_tls),
     STR("tls-protocols", tls_protocols, "", M, apply_tls),

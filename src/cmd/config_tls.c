@@ -80,6 +80,8 @@ static struct tls_context *make_client(const struct config *c, const char **why_
                  "nodes by";
         return NULL;
     }
+    o.server_name = c->tls_server_name;
+    o.any_name = !c->tls_verify_name;
     if (is_given(c->tls_client_cert_file) || is_given(c->tls_client_key_file)) {
         o.cert_file = c->tls_client_cert_file;
         o.key_file = c->tls_client_key_file;
@@ -134,9 +136,8 @@ const struct transport_tls *config_tls_data_port(const struct config *c) {
     return c->tls_data ? &port : NULL;
 }
 
-/* Nodes have names of their own choice: it is the authority that counts. */
 const struct transport_tls *config_tls_data_reach(void) {
     static const struct transport_tls reach = {
-        .arg = &current.client, .context = share, .any_name = true, .failed = reach_failed};
+        .arg = &current.client, .context = share, .failed = reach_failed};
     return &reach;
 }

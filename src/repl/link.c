@@ -525,8 +525,8 @@ static void on_connected(struct repl_link *l) {
         fail(l, strerror(error));
         return;
     }
-    if (l->tls_context != NULL && (l->tls = tls_stream_create(l->tls_context, NULL)) == NULL) {
-        fail(l, "there is no memory for TLS");
+    if (l->tls_context != NULL && (l->tls = tls_stream_create(l->tls_context, l->host)) == NULL) {
+        fail(l, "its name (or tls-server-name) cannot be the one in a certificate");
         return;
     }
     if (l->tls != NULL) tls_handshake(l->tls);

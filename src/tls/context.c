@@ -171,6 +171,12 @@ struct tls_context *tls_context_create(enum tls_side side, const struct tls_opti
     }
     ctx->side = side;
     ctx->owners = 1;
+    ctx->any_name = o->any_name || o->no_verify;
+    if (given(o->server_name) && (ctx->name = strdup(o->server_name)) == NULL) {
+        wrong(why, "no memory for a context");
+        tls_context_put(&ctx);
+        return NULL;
+    }
     SSL_CTX_set_options(ctx->ssl, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
     SSL_CTX_set_mode(ctx->ssl, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                    SSL_MODE_RELEASE_BUFFERS);
@@ -193,7 +199,12 @@ void tls_context_put(struct tls_context **ctx_p) {
     *ctx_p = NULL;
     if (ctx == NULL || __atomic_sub_fetch(&ctx->owners, 1, __ATOMIC_ACQ_REL) > 0) return;
     SSL_CTX_free(ctx->ssl);
+    free(ctx->name);
     free(ctx);
+}
+
+const char *tls_context_name(const struct tls_context *ctx, const char *host) {
+    return ctx->name != NULL ? ctx->name : ctx->any_name ? NULL : host;
 }
 
 static time_t seconds_of(const ASN1_TIME *time) {

@@ -9,6 +9,8 @@ struct tls_context {
     SSL_CTX *ssl;
     enum tls_side side;
     unsigned owners;
+    char *name; /* as in the options; NULL: not given */
+    bool any_name;
 };
 
 /* Of OpenSSL's errors in this thread the first, as text; the queue is empty then. */

@@ -115,16 +115,29 @@ static BIO *make_bio(struct tls_stream *s) {
 
 /* --- beginning and end -------------------------------------------------------------------------------------------------------- */
 
-static bool set_name(struct tls_stream *s, const char *name) {
+/* An IP address, without the zone that only this machine knows. */
+static bool parse_address(const char *name, char out[INET6_ADDRSTRLEN]) {
     unsigned char binary[16];
-    if (name == NULL || name[0] == '\0') return true;
-    if (inet_pton(AF_INET, name, binary) == 1 || inet_pton(AF_INET6, name, binary) == 1)
-        return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(s->ssl), name) == 1;
-    SSL_set_hostflags(s->ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-    return SSL_set1_host(s->ssl, name) == 1 && SSL_set_tlsext_host_name(s->ssl, name) == 1;
+    size_t len = strcspn(name, "%");
+    if (len == 0 || len >= INET6_ADDRSTRLEN) return false;
+    memcpy(out, name, len);
+    out[len] = '\0';
+    return inet_pton(AF_INET6, out, binary) == 1 ||
+           (name[len] == '\0' && inet_pton(AF_INET, out, binary) == 1);
 }
 
-struct tls_stream *tls_stream_create(struct tls_context *ctx, const char *server_name) {
+/* Names come from the alternative names only: a subject is text that an authority need not have looked at. */
+static bool set_name(struct tls_stream *s, const char *host) {
+    char address[INET6_ADDRSTRLEN];
+    const char *name = tls_context_name(s->ctx, host), *sni = name != NULL ? name : host;
+    if (sni == NULL || sni[0] == '\0') return s->ctx->any_name;
+    if (parse_address(sni, address))
+        return name == NULL || X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(s->ssl), address) == 1;
+    SSL_set_hostflags(s->ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
+    return (name == NULL || SSL_set1_host(s->ssl, name) == 1) && SSL_set_tlsext_host_name(s->ssl, sni) == 1;
+}
+
+struct tls_stream *tls_stream_create(struct tls_context *ctx, const char *host) {
     struct tls_stream *s = calloc(1, sizeof(*s));
     if (s == NULL) return NULL;
     ERR_clear_error();
@@ -132,7 +145,7 @@ struct tls_stream *tls_stream_create(struct tls_context *ctx, const char *server
     s->alert = -1;
     s->ssl = SSL_new(ctx->ssl);
     BIO *bio = s->ssl == NULL ? NULL : make_bio(s);
-    if (bio == NULL || (ctx->side == TLS_CLIENT && !set_name(s, server_name))) {
+    if (bio == NULL || (ctx->side == TLS_CLIENT && !set_name(s, host))) {
         BIO_free(bio);
         tls_stream_destroy(&s);
         return NULL;
@@ -172,6 +185,19 @@ static void fail(struct tls_stream *s, const char *why) {
     release(&s->in);
 }
 
+static void say_not_accepted(const struct tls_stream *s, char *out, size_t size) {
+    X509_VERIFY_PARAM *wanted = SSL_get0_param(s->ssl);
+    long result = SSL_get_verify_result(s->ssl);
+    char *address = result == X509_V_ERR_IP_ADDRESS_MISMATCH ? X509_VERIFY_PARAM_get1_ip_asc(wanted) : NULL;
+    const char *name =
+        result == X509_V_ERR_HOSTNAME_MISMATCH ? X509_VERIFY_PARAM_get0_host(wanted, 0) : address;
+    bool named = name != NULL;
+    snprintf(out, size, "the peer's certificate is not accepted: %s%s%.100s%s",
+             X509_verify_cert_error_string(result), named ? ", it is not for \"" : "", named ? name : "",
+             named ? "\"" : "");
+    OPENSSL_free(address);
+}
+
 static void fail_by_openssl(struct tls_stream *s) {
     char text[TLS_WHY_MAX];
     unsigned long e = ERR_peek_error();
@@ -181,8 +207,7 @@ static void fail_by_openssl(struct tls_stream *s) {
                  s->alert == SSL_AD_CERTIFICATE_REQUIRED ? "it wants a certificate"
                                                          : SSL_alert_desc_string_long(s->alert));
     else if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED)
-        snprintf(text, sizeof(text), "the peer's certificate is not accepted: %s",
-                 X509_verify_cert_error_string(SSL_get_verify_result(s->ssl)));
+        say_not_accepted(s, text, sizeof(text));
     else if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE)
         snprintf(text, sizeof(text), "the peer showed no certificate");
     else if (s->ended && s->in.at == s->in.len)

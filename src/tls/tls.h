@@ -36,8 +36,11 @@ struct tls_options {
     const char *cert_file, *key_file; /* own certificate (with its chain) and key; a server must have both */
     const char *key_pass;             /* of an encrypted key */
     const char *ca_file, *ca_dir;     /* whom to believe; neither: a client believes what the system does */
-    enum tls_auth auth;       /* server: is the peer asked for a certificate? needs ca_file or ca_dir */
-    bool no_verify;           /* client: any certificate will do */
+    enum tls_auth auth; /* server: is the peer asked for a certificate? needs ca_file or ca_dir */
+    bool no_verify;     /* client: any certificate will do */
+    const char *
+        server_name; /* client: the name or IP address that certificates must have; not given: the one connected to */
+    bool any_name;            /* client: whatever name the certificate has; server_name counts before it */
     const char *protocols;    /* "TLSv1.2 TLSv1.3"; not given: both */
     const char *ciphers;      /* TLS 1.2, as `openssl ciphers` writes them */
     const char *ciphersuites; /* TLS 1.3 */
@@ -58,14 +61,17 @@ void tls_context_put(struct tls_context **ctx_p); /* one owner less; NULL in *ct
 time_t tls_context_expires(const struct tls_context *ctx);
 /* Since when it is valid; 0: there is none. */
 time_t tls_context_begins(const struct tls_context *ctx);
+/* Of a client: the name or address that the certificate of that host must have. NULL: it is not looked at. */
+const char *tls_context_name(const struct tls_context *ctx, const char *host);
 
 enum tls_state { TLS_HANDSHAKE, TLS_OPEN, TLS_CLOSED, TLS_FAILED };
 
 struct tls_stream;
 
-/* The stream keeps an owner's share of ctx. server_name (client): the name or IP address that the peer's certificate must have,
- * names are also sent to it (SNI); NULL: whatever name it has. NULL: no memory, or the name cannot be one. */
-struct tls_stream *tls_stream_create(struct tls_context *ctx, const char *server_name);
+/* The stream keeps an owner's share of ctx. host (client): the name or IP address that is connected to. A certificate must have it, as a
+ * DNS name or an IP address among its alternative names, or what the context says instead; names are also sent to the peer (SNI).
+ * A server gives NULL. NULL: no memory, or the name cannot be one. */
+struct tls_stream *tls_stream_create(struct tls_context *ctx, const char *host);
 /* Sends no goodbye; tls_close before it, if the peer should know. */
 void tls_stream_destroy(struct tls_stream **s_p);
 

@@ -66,11 +66,9 @@ struct transport_limits {
 struct tls_context;
 struct transport_tls {
     void *arg;
-    /* What the next connection is made with; the caller puts it. NULL: there is none at the moment. From any thread. */
+    /* What the next connection is made with; the caller puts it. NULL: there is none at the moment. From any thread. On the active side
+     * the host of the URI is what certificates must be for, unless the context says otherwise. */
     struct tls_context *(*context)(void *arg);
-    /* The active side: the name that peers' certificates must be for. NULL: any if any_name, else the host of the URI. */
-    const char *name;
-    bool any_name;
     /* From progress: a connection was not made or was lost because of TLS. NULL: nobody wants to know. */
     void (*failed)(void *arg, const char *uri, const char *why);
 };

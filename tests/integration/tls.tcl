@@ -19,10 +19,12 @@ proc openssl {args} {exec openssl {*}$args 2>> [pem openssl.log]}
 proc make_ca {name} {
     openssl req -x509 {*}$::curve -days 2 -keyout [pem $name.key] -out [pem $name.crt] -subj "/CN=$name"
 }
-# name.crt and name.key, of a CA; days -1: expired.
-proc make_cert {name ca {days 2}} {
+# name.crt and name.key, of a CA, for those names and addresses ("": none); days -1: expired.
+proc make_cert {name ca {days 2} {names DNS:localhost,DNS:$name,IP:127.0.0.1}} {
+    spit $name.ext [expr {$names eq "" ? "" : "subjectAltName=[subst -nocommands $names]"}]
     openssl req {*}$::curve -keyout [pem $name.key] -out [pem $name.csr] -subj "/CN=$name"
-    openssl x509 -req -in [pem $name.csr] -CA [pem $ca.crt] -CAkey [pem $ca.key] -CAcreateserial -days $days -out [pem $name.crt]
+    openssl x509 -req -in [pem $name.csr] -CA [pem $ca.crt] -CAkey [pem $ca.key] -CAcreateserial -days $days -extfile [pem $name.ext] \
+        -out [pem $name.crt]
 }
 proc spit {name text} {
     set f [open [pem $name] w]

@@ -49,7 +49,7 @@ test {who is not let in is told why} {
     assert_match "*TLS with 127.0.0.1:*: the peer's certificate is not accepted*" [kv_refused [tls_url user otherca] get a:1]
     assert_match "*the peer refused: *" [kv_refused [tls_url stranger] get a:1]
     assert_match "*it wants a certificate*" [kv_refused [tls_url ""] get a:1]
-    assert_match "*as \"elsewhere.test\": *not accepted*" [kv_refused [tls_url user ca &tls_server_name=elsewhere.test] get a:1]
+    assert_match "*not accepted: hostname mismatch, it is not for \"elsewhere.test\"*" [kv_refused [tls_url user ca &tls_server_name=elsewhere.test] get a:1]
     assert_match "*/no/such/file*" [kv_refused tarns://127.0.0.1:[server port]?tls_ca_file=/no/such/file get a:1]
     assert_match "*127.0.0.1:[server port] does not speak TLS*" [kv_refused tarns://127.0.0.1:[server port]?tls_ca_file=[pem ca.crt] get a:1]
     assert_match "*tarns://*" [kv_refused tarn://127.0.0.1:[info_field tls_port] get a:1]
@@ -68,6 +68,44 @@ test {tarn-benchmark by --tls} {
     assert {[catch {exec $::benchmark -p [info_field tls_port] --tls meta --op put --keys 5 2>@1} why]}
     assert_match "*not accepted*" $why
     r flushall
+}
+
+# What a client of the pool has: of the same authority, and for no name that anybody connects to.
+make_cert client ca 2 DNS:client.example
+make_cert nameless ca 2 ""
+proc names_of {cert} {return [list --tls-cert-file [pem $cert.crt] --tls-key-file [pem $cert.key]]}
+
+test {guarantee 6: who has a certificate of the same authority does not play the master, nor a Sentinel} {
+    set ::url_of user
+    set tls [list --tls --cacert [pem ca.crt] --cert [pem user.crt] --key [pem user.key]]
+    set meta {meta --op put --keys 5 --seconds 0.1}
+    foreach cert {client nameless} {
+        r config set tls-cert-file [pem $cert.crt] tls-key-file [pem $cert.key]
+        set why "*the peer's certificate is not accepted: IP address mismatch, it is not for \"127.0.0.1\"*"
+        assert_match $why [kv_refused [tls_url] get a:1]
+        assert {[catch {exec $::benchmark -p [info_field tls_port] {*}$tls {*}$meta 2>@1} said]}
+        assert_match $why $said
+        assert {[catch {exec $::benchmark -p [info_field tls_port] {*}$tls data --transport tcp --seconds 0.1 2>@1} said]}
+        assert_match $why $said
+        set sentinel [string map {tarns: tarns+sentinel: ? /pool?} [tls_url]]
+        assert_match "*none of 1 Sentinels*IP address mismatch*" [kv_refused $sentinel get a:1]
+        launch_node impostor --segment 8mb
+        assert_equal 4 [reap_node impostor]
+        assert_match $why [file_text [node impostor dir]/stdout]
+        dict unset ::node_table impostor
+        # Who does not look takes what is there, and says so.
+        assert_equal 0 [lindex [kv_exec [list [tls_url user ca &tls_verify_name=no] verify a: 20 1000-300000]] 0]
+        assert_match "*, 0 errors*" [exec $::benchmark -p [info_field tls_port] {*}$tls --tls-verify-name no {*}$meta]
+    }
+    # Another name than the one that is connected to, because the user says so.
+    r config set tls-cert-file [pem client.crt] tls-key-file [pem client.key]
+    assert_equal 0 [lindex [kv_exec [list [tls_url user ca &tls_server_name=client.example] verify a: 20 1000-300000]] 0]
+    assert_match "*, 0 errors*" [exec $::benchmark -p [info_field tls_port] {*}$tls --sni client.example {*}$meta]
+    assert {[catch {exec $::benchmark -p [info_field tls_port] {*}$tls --tls-verify-name maybe {*}$meta 2>@1} said]}
+    assert_match "*--tls-verify-name is yes or no*" $said
+    r config set tls-cert-file [pem server.crt] tls-key-file [pem server.key]
+    # By a name, too.
+    assert_equal 0 [lindex [kv_exec [list [string map {127.0.0.1 localhost} [tls_url]] verify a: 20 1000-300000]] 0]
 }
 
 # --- nodes whose data ports speak TLS ---------------------------------------------------------------------------------------------------
@@ -141,6 +179,32 @@ test {certificates that are for somebody else end it at the node, where they did
     assert_match "*TLS with tcps://127.0.0.1:*hostname mismatch*" [dict get $a error]
     proc server_url {} {return [expr {$::url_of eq "plain" ? "tarn://$::server_host:[server port]" : [tls_url $::url_of]}]}
     kv_all 1 --host elsewhere verify b: 1 1000-400000
+}
+
+test {guarantee 6: who has a certificate of the same authority does not play a host} {
+    start_tls_node n9 {*}[names_of client]
+    set why "*TLS with tcps://127.0.0.1:*IP address mismatch*"
+    assert_equal "1 0" [kv_fields [kv --host m-n9 --prefer n9.0 load impostor: 1 100000] ok errors]
+    set a [kv --host elsewhere --timeout 5000 verify impostor: 1 100000]
+    assert_equal "0 1" [kv_fields $a ok errors]
+    assert_match $why [dict get $a error]
+    # The master reads and writes values there, and nodes copy: neither does from this one.
+    assert {[catch {r get impostor:0} got] || $got eq "(nil)"}
+    assert_match "*TLS with the data port tcps://127.0.0.1:*IP address mismatch*" [file_text [server log]]
+    r replica copy impostor:0 to n2.0
+    wait_for "the copy to be given up" {[llength [r replica tasks state failed]] == 1}
+    assert_equal 1 [llength [lindex [r getreplicas impostor:0] 4]]
+    # Each of them has the same way out.
+    r config set tls-verify-name no
+    assert_equal 100000 [string length [r get impostor:0]]
+    r config set tls-verify-name yes tls-server-name client.example
+    assert_equal 100000 [string length [r get impostor:0]]
+    r config set tls-server-name {}
+    proc server_url {} {return [tls_url user ca &tls_verify_name=no]}
+    kv_all 1 --host elsewhere verify impostor: 1 100000
+    proc server_url {} {return [expr {$::url_of eq "plain" ? "tarn://$::server_host:[server port]" : [tls_url $::url_of]}]}
+    stop_node n9
+    dict unset ::node_table n9
 }
 
 test {copies from node to node} {
@@ -339,7 +403,8 @@ test {tls-data: the server's own memory by tcps:// only} {
 
 test {certificates that are changed while it runs} {
     set run [kv_start --transport tcp --pause 1 run c: 10 1000-400000]
-    openssl x509 -req -in [pem server.csr] -CA [pem otherca.crt] -CAkey [pem otherca.key] -CAcreateserial -days 2 -out [pem renewed.crt]
+    openssl x509 -req -in [pem server.csr] -CA [pem otherca.crt] -CAkey [pem otherca.key] -CAcreateserial -days 2 -extfile [pem server.ext] \
+        -out [pem renewed.crt]
     r config set tls-cert-file [pem renewed.crt]
     # Connections that are there stay; new ones see the new certificate.
     set a [kv_stop $run]

@@ -455,6 +455,23 @@ test {a link between plain and TLS says what is wrong} {
     r config set tls-client-cert-file [pem user.crt] tls-client-key-file [pem user.key]
     wait_link
     assert_equal 1 [r exists again]
+    r replicaof no one
+}
+
+test {guarantee 6: who has a certificate of the same authority does not play the master of a replica} {
+    make_cert client ca 2 DNS:client.example
+    $m config set tls-cert-file [pem client.crt] tls-key-file [pem client.key]
+    r replicaof 127.0.0.1 $::master_port
+    wait_log "*TLS: the peer's certificate is not accepted: IP address mismatch, it is not for \"127.0.0.1\"*"
+    assert_equal down [info_field master_link_status]
+    r config set tls-server-name client.example
+    wait_link
+    r replicaof no one
+    r config set tls-server-name {}
+    r replicaof localhost $::master_port
+    wait_log "*TLS: the peer's certificate is not accepted: hostname mismatch, it is not for \"localhost\"*"
+    r config set tls-verify-name no
+    wait_link
     resp::close $m
     stop_server
     stop_server

@@ -68,6 +68,11 @@ def openssl(*arguments):
     subprocess.run(["openssl", *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+def admin_sets(url, cert):
+    with tarn.Client(url) as admin:
+        admin.command("CONFIG", "SET", "tls-cert-file", cert)
+
+
 @unittest.skipIf(shutil.which("openssl") is None, "there is no openssl")
 class TlsTest(TarnTest):
     pool = None
@@ -92,7 +97,11 @@ class TlsTest(TarnTest):
             )
         openssl("req", *curve, "/CN=own", "-keyout", cls.pem("own.key"), "-out", cls.pem("own.csr"))
         signed = ["-CA", cls.pem("ca.crt"), "-CAkey", cls.pem("ca.key"), "-CAcreateserial", "-days", "2"]
-        openssl("x509", "-req", "-in", cls.pem("own.csr"), *signed, "-out", cls.pem("own.crt"))
+        for name, names in (("own", "DNS:localhost,IP:127.0.0.1"), ("client", "DNS:client.example")):
+            with open(cls.pem(name + ".ext"), "w", encoding="ascii") as file:
+                file.write("subjectAltName=" + names)
+            extensions = ["-extfile", cls.pem(name + ".ext"), "-out", cls.pem(name + ".crt")]
+            openssl("x509", "-req", "-in", cls.pem("own.csr"), *signed, *extensions)
         files = ["--tls-cert-file", cls.pem("own.crt"), "--tls-key-file", cls.pem("own.key")]
         cls.server_args = ["--tls-port", "auto", *files, "--tls-ca-cert-file", cls.pem("ca.crt")]
         cls.pool = "0"
@@ -173,6 +182,20 @@ class TlsTest(TarnTest):
                 with self.assertRaisesRegex(tarn.PermissionDenied, "reached over TLS only"):
                     other.get("large")
             client.remove("large")
+
+    def test_guarantee_6_the_certificate_of_a_client_does_not_do_for_the_master(self):
+        tls = f"tarns://127.0.0.1:{self.tls_port}"
+        with tarn.Client(self.server.url) as admin:
+            admin.command("CONFIG", "SET", "tls-cert-file", self.pem("client.crt"))
+            self.addCleanup(admin_sets, self.server.url, self.pem("own.crt"))
+        with self.assertRaisesRegex(tarn.PermissionDenied, 'it is not for "127.0.0.1"'):
+            tarn.Client(tls, **self.options())
+        with self.assertRaisesRegex(tarn.PermissionDenied, 'it is not for "127.0.0.1"'):
+            Host(self.url(), MIB, populate=False, bind=["127.0.0.1"])
+        with tarn.Client(tls, tls_server_name="client.example", **self.options()) as client:
+            client.ping()
+        with tarn.Client(tls, tls_verify_name=False, **self.options()) as client:
+            client.ping()
 
     def test_what_is_wrong(self):
         tls = f"tarns://127.0.0.1:{self.tls_port}"

@@ -7,8 +7,9 @@
 
 static struct world_tls {
     struct tls_context *host, *engine;
-    pthread_mutex_t lock; /* engines of several threads may tell of failures */
-    unsigned failures;    /* that engines were told of */
+    struct tls_context *misled; /* wants to talk to somebody else */
+    pthread_mutex_t lock;       /* engines of several threads may tell of failures */
+    unsigned failures;          /* that engines were told of */
     char why[TLS_WHY_MAX];
 } world_tls = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -25,9 +26,11 @@ static inline void world_tls_make(void) {
     snprintf(key, sizeof(key), "%s/host.key", dir);
     snprintf(trusted, sizeof(trusted), "%s/ca.crt", dir);
     struct tls_options o = {.cert_file = crt, .key_file = key}, client = {.ca_file = trusted};
+    struct tls_options other = {.ca_file = trusted, .server_name = "elsewhere.test"};
     world_tls.host = tls_context_create(TLS_SERVER, &o, why);
     world_tls.engine = tls_context_create(TLS_CLIENT, &client, why);
-    TARN_ASSERT(world_tls.host != NULL && world_tls.engine != NULL);
+    world_tls.misled = tls_context_create(TLS_CLIENT, &other, why);
+    TARN_ASSERT(world_tls.host != NULL && world_tls.engine != NULL && world_tls.misled != NULL);
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
         snprintf(crt, sizeof(crt), "%s/%s", dir, files[i]);
         unlink(crt);
@@ -42,6 +45,9 @@ static inline struct tls_context *world_tls_host(void *arg) {
 }
 static inline struct tls_context *world_tls_engine(void *arg) {
     return tls_context_get(((struct world_tls *)arg)->engine);
+}
+static inline struct tls_context *world_tls_misled(void *arg) {
+    return tls_context_get(((struct world_tls *)arg)->misled);
 }
 static inline void world_tls_failed(void *arg, const char *uri, const char *why) {
     struct world_tls *t = arg;

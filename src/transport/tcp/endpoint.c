@@ -229,14 +229,14 @@ static tarn_status make_stream(struct transport_domain *d, const char *uri, stru
         return TARN_ENOTSUP;
     }
     if (!tcp_uri_host(uri, host, sizeof(host))) host[0] = '\0';
-    const char *name = t->name != NULL ? t->name : t->any_name ? NULL : host;
-    *tls_p = tls_stream_create(context, name);
-    tls_context_put(&context);
-    if (*tls_p != NULL) return TARN_OK;
-    if (is_news(d, uri))
+    *tls_p = tls_stream_create(context, host);
+    if (*tls_p == NULL && is_news(d, uri)) {
+        const char *name = tls_context_name(context, host);
         log_warning("Connecting to %s: \"%s\" cannot be the name in a certificate", uri,
                     name != NULL ? name : "");
-    return TARN_EINVAL;
+    }
+    tls_context_put(&context);
+    return *tls_p != NULL ? TARN_OK : TARN_EINVAL;
 }
 
 tarn_status tcp_connect(struct transport_domain *d, const char *uri, uint64_t deadline_boot_ms,

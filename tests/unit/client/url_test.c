@@ -89,7 +89,7 @@ TEST(tls) {
     CHECK_EQ(
         parse(
             "tarns://h:7?tls_ca_file=/a%20b&tls_ca_dir=/d&tls_cert_file=/c&tls_key_file=/k&tls_server_name=n"
-            "&tls_verify=no&tls_verify=yes",
+            "&tls_verify=no&tls_verify=yes&tls_verify_name=no",
             &p),
         TARN_OK);
     CHECK(p.m.tls && p.m.secure.context == NULL);
@@ -100,12 +100,14 @@ TEST(tls) {
     CHECK_STR(p.o.tls_key_file, "/k");
     CHECK_STR(p.o.tls_server_name, "n");
     CHECK_EQ(p.o.tls_verify, 1);
+    CHECK_EQ(p.o.tls_verify_name, 0);
     done(&p);
     CHECK_EQ(parse("TARNS+sentinel://u:p@a,[::1]:3/pool?tls_verify=no", &p), TARN_OK);
     CHECK(p.m.tls);
     CHECK_EQ(p.m.n, 2);
     CHECK_STR(p.m.sentinel[0].port, "26379");
     CHECK_EQ(p.o.tls_verify, 0);
+    CHECK_EQ(p.o.tls_verify_name, 1);
     CHECK(p.o.tls_ca_file == NULL);
     done(&p);
     CHECK_EQ(parse("tarn://h", &p), TARN_OK);
@@ -157,6 +159,8 @@ TEST(bad_urls_are_refused) {
         "tarn://h?batch_keys=99999999999999999999",
         "tarns:/h",
         "tarn://h?tls_verify=no",
+        "tarn://h?tls_verify_name=no",
+        "tarns://h?tls_verify_name=1",
         "tarn://h?tls_server_name=x",
         "tarns://h?tls_verify=1",
         "tarns://h?tls_verify=",

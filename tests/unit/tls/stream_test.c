@@ -12,7 +12,7 @@
 /* --- files ---------------------------------------------------------------------------------------------------------------------- */
 
 static void clean(void) {
-    static const char *const names[] = {"ca",   "host", "user",   "old",     "other",
+    static const char *const names[] = {"ca",   "host", "named",  "user",    "old", "other",
                                         "late", "self", "locked", "otherca", "junk"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         char file[64];
@@ -41,6 +41,7 @@ static void setup(void) {
     } plans[] = {
         {"host", NULL, &ca, {.name = "host", .alt = "DNS:localhost,DNS:*.pool.test,IP:127.0.0.1"}},
         {"user", NULL, &ca, {.name = "user seven"}},
+        {"named", NULL, &ca, {.name = "user.test", .alt = "DNS:127.0.0.1,IP:::1"}},
         {"old", NULL, &ca, {.name = "old", .from_s = -7200, .until_s = -3600}},
         {"late", NULL, &ca, {.name = "late", .from_s = 3600, .until_s = 7200}},
         {"locked", "open sesame", &ca, {.name = "locked"}},
@@ -88,7 +89,9 @@ struct pair {
 
 static struct pair pair_of(const struct tls_options *server, const struct tls_options *client,
                            const char *name) {
-    struct tls_context *a = context(TLS_SERVER, server), *b = context(TLS_CLIENT, client);
+    struct tls_options o = *client;
+    o.any_name = name == NULL;
+    struct tls_context *a = context(TLS_SERVER, server), *b = context(TLS_CLIENT, &o);
     struct pair p = {tls_stream_create(a, NULL), tls_stream_create(b, name)};
     CHECK(p.server != NULL && p.client != NULL);
     tls_context_put(&a); /* the streams have their shares */
@@ -207,10 +210,43 @@ TEST(certificates_of_servers) {
     shake_with("host", "localhost", "", "");
     shake_with("host", "127.0.0.1", "", "");
     shake_with("host", "n1.pool.test", "", "");
-    shake_with("host", "elsewhere.test", "the peer's certificate is not accepted: hostname mismatch",
+    shake_with("host", "elsewhere.test",
+               "the peer's certificate is not accepted: hostname mismatch, it is not for \"elsewhere.test\"",
                "the peer refused: bad certificate");
-    shake_with("host", "127.0.0.2", "the peer's certificate is not accepted: IP address mismatch",
+    shake_with("host", "127.0.0.2",
+               "the peer's certificate is not accepted: IP address mismatch, it is not for \"127.0.0.2\"",
                "the peer refused: bad certificate");
+    shake_with(
+        "host", "::1%eth0",
+        "the peer's certificate is not accepted: IP address mismatch, it is not for \"0:0:0:0:0:0:0:1\"",
+        "the peer refused: bad certificate");
+    shake_with("named", "::1", "", "");
+    shake_with("named", "::1%eth0", "", "");
+    /* An address is no name, and a subject is neither. */
+    shake_with("named", "127.0.0.1",
+               "the peer's certificate is not accepted: IP address mismatch, it is not for \"127.0.0.1\"",
+               "the peer refused: bad certificate");
+    shake_with("user", "user.test",
+               "the peer's certificate is not accepted: hostname mismatch, it is not for \"user.test\"",
+               "the peer refused: bad certificate");
+}
+
+TEST(whose_name_a_certificate_must_have) {
+    setup();
+    struct tls_options o = client_options();
+    struct tls_context *by_host = context(TLS_CLIENT, &o);
+    CHECK_STR(tls_context_name(by_host, "h"), "h");
+    CHECK(tls_stream_create(by_host, NULL) == NULL); /* nothing to check it by is no reason not to check */
+    CHECK(tls_stream_create(by_host, "") == NULL);
+    o.any_name = true;
+    struct tls_context *any = context(TLS_CLIENT, &o);
+    CHECK(tls_context_name(any, "h") == NULL);
+    o.server_name = "n";
+    struct tls_context *named = context(TLS_CLIENT, &o);
+    CHECK_STR(tls_context_name(named, "h"), "n");
+    tls_context_put(&by_host);
+    tls_context_put(&any);
+    tls_context_put(&named);
 }
 
 TEST(who_verifies_nothing_takes_any_certificate) {

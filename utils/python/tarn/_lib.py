@@ -77,6 +77,7 @@ class Options(C.Structure):
         ("tls_key_file", STR),
         ("tls_server_name", STR),
         ("tls_verify", INT),
+        ("tls_verify_name", INT),
     ]
 
 
