@@ -285,7 +285,7 @@ TRANSPORT := $(call program,$(TRANSPORT_MAIN))
 STRESS := $(call program,$(STRESS_MAIN))
 FUZZ := $(call program,$(FUZZ_C))
 
-.PHONY: deps tests test test-unit test-transport test-fuzz test-stress test-robust test-chaos test-ha test-integration test-python test-rdma test-redis
+.PHONY: deps tests test test-unit test-transport test-fuzz test-stress test-robust test-chaos test-ha test-long test-integration test-python test-rdma test-redis
 deps:
 	@deps/install.sh --quiet build test
 # Everything that tests run, built as far as it compiles: what is missing counts as a failed test.
@@ -293,16 +293,22 @@ tests: binaries $(FAKE_RDMA) $(TEST_MODULES) $(EXAMPLES) $(FAULT_SO) $(TOOLS) $(
 
 JOBS ?= $(shell nproc)
 PARALLEL = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
-RUN_TESTS = tools/run-tests.sh --build $(BUILD) --kind $(KIND)
-# Builds what it can, and writes down what should be there: run-tests.sh does not guess.
+RUN_TESTS = tools/run-tests.py --build $(BUILD) --kind $(KIND)
+# Builds what it can, and writes down what should be there: run-tests.py does not guess.
 define build_tests
 	+@$(MAKE) --no-print-directory $(if $(V),,-s) -k $(PARALLEL) $(1) || echo '*** not everything was built; what is missing counts as failed'
 	@printf '%s\n' $(UNIT:%=unit:%) $(TRANSPORT:%=transport:%) $(FUZZ:%=fuzz:%) $(STRESS:%=stress:%) > $(BUILD)/tests.list
 endef
 
+# ThreadSanitizer: the rooms with threads, and whole processes of which several threads take part.
+TEST_GROUPS := unit transport fuzz stress integration python docs
+ifeq ($(SANITIZER),thread)
+TEST_GROUPS := unit transport stress integration
+export TCL_ARGS ?= $(patsubst %,tests/integration/%_test.tcl,put lease batch protocol admin io_threads)
+endif
 test: deps
 	$(call build_tests,tests)
-	@$(RUN_TESTS) unit transport fuzz stress integration python docs
+	@$(RUN_TESTS) $(TEST_GROUPS)
 test-unit:
 	$(call build_tests,$(UNIT) binaries $(FAKE_RDMA) $(TEST_MODULES) $(FAULT_SO))
 	@$(RUN_TESTS) unit
@@ -327,6 +333,10 @@ test-chaos:
 test-ha:
 	$(call build_tests,binaries $(TOOLS))
 	@$(RUN_TESTS) ha
+# The three above and the stress, at once and for longer: what .ci/run adds to the tests.
+test-long:
+	$(call build_tests,$(STRESS) binaries $(FAULT_SO) $(TOOLS))
+	@$(RUN_TESTS) stress robust chaos ha
 # Redis' own suite (docs/REDIS-COMPAT.md): REDIS=directory of its source, FILES="unit/expire unit/scan" for some of it.
 test-redis:
 	@test -n "$(REDIS)" || { echo 'make test-redis REDIS=DIR: DIR is an unpacked source of Redis 7.0'; exit 2; }
@@ -390,6 +400,7 @@ help:
 	@echo 'make test-robust        random requests at a whole server for a minute, ROBUST_SECONDS=3600 for an hour, ROBUST_SEED=7; crowds and the like'
 	@echo 'make test-chaos         a pool of many machines in trouble, two minutes'
 	@echo 'make test-ha            failovers under Sentinels and a load that checks, ten minutes'
+	@echo 'make test-long          the three above and the stress test, at once'
 	@echo 'make test-redis REDIS=DIR   the test suite of Redis 7.0, of which DIR is the source, five minutes'
 	@echo 'make test-rdma          real verbs over soft-RoCE, in an emulated machine; no RDMA device is needed'
 	@echo 'make SANITIZER=address test   the same on sanitizer binaries (address, undefined, thread)'

@@ -46,7 +46,7 @@ check_links() { tclsh tools/check-links.tcl; }
 # Python: one format, no unused names, types. Types are strict for the package, and looked at elsewhere as far as they are written down.
 check_python() {
     local files bad=0
-    mapfile -t files < <(found -path './utils/*.py' -o -path './tests/python/*.py')
+    mapfile -t files < <(found -path './utils/*.py' -o -path './tests/python/*.py' -o -path './tools/*.py')
     black -q --check -l 120 "${files[@]}" || { black -l 120 --check "${files[@]}" 2>&1 | grep '^would'; echo 'black -l 120 formats them'; bad=1; }
     # Tests import harness for the paths it sets.
     pyflakes3 "${files[@]}" | grep -v "'harness' imported but unused" && bad=1

@@ -4,7 +4,7 @@
  *     resp_fuzz [-runs=N] [-seed=S] [-max_len=BYTES] [-max_total_time=SECONDS] [FILE | DIR]...
  *
  * FUZZ_MUTATIONS in the environment is the default of -runs. An input that kills the target is written to
- * $TMPDIR/NAME-crash-PID. Ends with "N passed, M failed" for tools/run-tests.sh. */
+ * $TMPDIR/NAME-crash-PID. Ends with "N passed, M failed" for tools/run-tests.py. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>

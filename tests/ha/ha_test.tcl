@@ -12,7 +12,6 @@ set rounds [expr {[info exists env(HA_ROUNDS)] ? $env(HA_ROUNDS) : 20}]
 set seed [expr {[info exists env(HA_SEED)] ? $env(HA_SEED) : 1}]
 expr {srand($seed)}
 proc chance {below} {expr {int(rand() * $below)}}
-set patience_ms [expr {max($patience_ms, 60000)}]
 set ha_load [file join [file dirname $kv_binary] ha_load]
 
 if {[auto_execok redis-sentinel] eq ""} {

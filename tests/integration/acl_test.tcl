@@ -878,12 +878,10 @@ test {replication with masteruser; Sentinel with auth-user} {
     set servers [lsearch -all -inline -not -exact $servers $S(a)]
     sentinel_hurry
     # An attempt that fails is repeated after 20 s.
-    with_patience 120000 {
-        wait_for "a replica to be the master" {[role_is b 0 "master *"] || [role_is c 0 "master *"]}
-        set new [expr {[role_is b 0 "master *"] ? "b" : "c"}]
-        set other [expr {$new eq "c" ? "b" : "c"}]
-        wait_for "the other to follow it" {[role_is $::other 2 "$::port($::new) connected *"]}
-    }
+    wait_for "a replica to be the master" {[role_is b 0 "master *"] || [role_is c 0 "master *"]}
+    set new [expr {[role_is b 0 "master *"] ? "b" : "c"}]
+    set other [expr {$new eq "c" ? "b" : "c"}]
+    wait_for "the other to follow it" {[role_is $::other 2 "$::port($::new) connected *"]}
     assert_equal failover [ask $new get before]
     assert_equal OK [ask $new set after failover]
     assert_equal 1 [ask $new wait 1 30000]

@@ -26,7 +26,7 @@ if {![file executable $::kv_binary]} {set ::kv_binary [file join $::root build r
 if {[info exists ::env(TARN_KV)]} {set ::kv_binary $::env(TARN_KV)}
 if {[info exists ::env(TARN_TEST_ONLY)]} {set ::only $::env(TARN_TEST_ONLY)}
 # Sanitizers and busy machines are slow; only failing tests wait this long.
-set ::patience_ms 30000
+set ::patience_ms 300000
 if {[info exists ::env(TARN_TEST_PATIENCE_MS)]} {set ::patience_ms $::env(TARN_TEST_PATIENCE_MS)}
 # What stands before the commands of processes, and where servers are reached: see netns_test.tcl.
 set ::prefix {}
@@ -612,13 +612,6 @@ proc assert_error {pattern script} {
 
 proc assert_range {low value high} {
     if {$value < $low || $value > $high} {error "$value is not in $low .. $high"}
-}
-
-# What waits inside of the body waits that long.
-proc with_patience {ms body} {
-    set before $::patience_ms
-    set ::patience_ms $ms
-    try {uplevel 1 $body} finally {set ::patience_ms $before}
 }
 
 # Until the expression is true; ignored arguments let a caller set variables in the call.

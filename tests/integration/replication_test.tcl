@@ -769,13 +769,11 @@ test {an unmodified Sentinel makes a replica the master} {
     down a
     sentinel_hurry
     # An attempt that fails is repeated after 20 s.
-    with_patience 120000 {
-        wait_for "a replica to be the master" {[field_is c role master] || [field_is g role master]}
-        set new [expr {[field_is c role master] ? "c" : "g"}]
-        set other [expr {$new eq "c" ? "g" : "c"}]
-        wait_for "the other to follow it" {[field_is $::other master_port $::new_port] && [field_is $::other master_link_status up]} \
-            [set ::other $other] [set ::new_port [port $new]]
-    }
+    wait_for "a replica to be the master" {[field_is c role master] || [field_is g role master]}
+    set new [expr {[field_is c role master] ? "c" : "g"}]
+    set other [expr {$new eq "c" ? "g" : "c"}]
+    wait_for "the other to follow it" {[field_is $::other master_port $::new_port] && [field_is $::other master_link_status up]} \
+        [set ::other $other] [set ::new_port [port $new]]
     assert_equal failover [ask $new get before]
     assert_equal OK [ask $new set after failover]
     same_books $new $other

@@ -51,7 +51,7 @@ def free_port():
     raise RuntimeError("no free port")
 
 
-def wait_until(condition, seconds=60, what="the condition"):
+def wait_until(condition, seconds=300, what="the condition"):
     """Until condition() is true; its value. AssertionError when it takes too long."""
     until = time.monotonic() + seconds * SLOW
     while True:

@@ -10,9 +10,10 @@
 
 #include "base/rng.h"
 
-#define CHAOS_KEYS    600
-#define CHAOS_CLIENTS 5
-#define CHAOS_NODES   5
+#define CHAOS_KEYS        600
+#define CHAOS_CLIENTS     5
+#define CHAOS_NODES       5
+#define CHAOS_PATIENCE_MS 300000 /* what must come may take its time on a busy machine */
 
 enum chaos_figure {
     CHAOS_GETS,

@@ -238,7 +238,7 @@ static void disturb(struct run *r) {
 static void end_clients(struct run *r) {
     __atomic_store_n(&chaos->stop, 1, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < CHAOS_CLIENTS; i++) {
-        uint64_t until = clock_mono_ms() + 30000;
+        uint64_t until = clock_mono_ms() + CHAOS_PATIENCE_MS;
         while (waitpid(r->clients[i], NULL, WNOHANG) == 0) {
             if (clock_mono_ms() > until) {
                 chaos_complain("client %u does not end", i);
@@ -274,7 +274,7 @@ static bool node_is_up(struct run *r, unsigned i) {
 }
 
 static bool all_up(struct run *r) {
-    uint64_t until = clock_mono_ms() + 40000;
+    uint64_t until = clock_mono_ms() + CHAOS_PATIENCE_MS;
     for (unsigned i = 0; i < CHAOS_NODES;) {
         if (node_is_up(r, i)) {
             i++;
@@ -297,7 +297,7 @@ static bool works_again(struct run *r) {
     tarn_put_options_init(&o);
     o.replicas = 2;
     if (tarn_connect(r->pool.url, NULL, &c) != TARN_OK) return false;
-    uint64_t until = clock_mono_ms() + 20000;
+    uint64_t until = clock_mono_ms() + CHAOS_PATIENCE_MS;
     bool ok = true;
     for (int i = 0; i < VALUES && ok; i++) {
         char key[32];
@@ -325,7 +325,7 @@ static bool works_again(struct run *r) {
 static bool comes_to_rest(struct run *r) {
     static const char *const fields[] = {"fences_pending", "cluster_tasks", "holds", "puts_pending"};
     char reply[32768], needle[64];
-    uint64_t until = clock_mono_ms() + 30000;
+    uint64_t until = clock_mono_ms() + CHAOS_PATIENCE_MS;
     for (;;) {
         const char *busy = NULL;
         if (!chaos_ask(&r->pool, reply, sizeof(reply), "INFO everything")) busy = "INFO";

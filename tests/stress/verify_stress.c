@@ -36,6 +36,7 @@
 #define WRITERS_MAX 4096 /* writer ids over all lives of all processes */
 #define VALUE_MAX   (3u << 20)
 #define BATCH_MAX   24
+#define PATIENCE_MS 300000 /* what must come may take its time on a busy machine */
 
 enum figure {
     GETS,
@@ -518,7 +519,7 @@ static bool room_returns(const struct settings *s) {
     size_t size = (size_t)s->pool / 2;
     char *data = calloc(1, size);
     tarn_status status = TARN_ERR;
-    uint64_t until = clock_mono_ms() + 20000;
+    uint64_t until = clock_mono_ms() + PATIENCE_MS;
     while (data != NULL && (status = tarn_put(c, "stress:room", 11, data, size, NULL)) != TARN_OK &&
            clock_mono_ms() < until) {
         sleep_ms(100);
@@ -532,7 +533,7 @@ static bool room_returns(const struct settings *s) {
 static void end_children(pid_t *pids) {
     __atomic_store_n(&shared->stop, 1, __ATOMIC_RELAXED);
     for (size_t i = 0; i < PROCESSES; i++) {
-        uint64_t until = clock_mono_ms() + 25000;
+        uint64_t until = clock_mono_ms() + PATIENCE_MS;
         while (waitpid(pids[i], NULL, WNOHANG) == 0) {
             if (clock_mono_ms() > until) {
                 complain("a process does not end", 0, 0, 0, 0, roles[i].transport);
@@ -548,7 +549,7 @@ static void end_children(pid_t *pids) {
 static bool run(struct settings *s) {
     char url[64];
     pid_t server = s->url == NULL ? start_server(s, url, sizeof(url)) : 0;
-    bool ok = server_answers(s->url, 20000);
+    bool ok = server_answers(s->url, PATIENCE_MS);
     if (ok) {
         struct rng rng;
         rng_seed(&rng, s->seed);

@@ -52,7 +52,7 @@ static void on_done(struct mover_job *job) {
 }
 
 static bool await(unsigned n) {
-    for (uint64_t until = clock_mono_ms() + 20000; done_count < n && clock_mono_ms() < until;) {
+    for (uint64_t until = clock_mono_ms() + TEST_PATIENCE_MS; done_count < n && clock_mono_ms() < until;) {
         struct pollfd p = {.fd = mover_event_fd(m), .events = POLLIN};
         poll(&p, 1, 100);
         mover_poll(m);

@@ -354,7 +354,7 @@ static inline struct host_stats world_stats(struct world *w) {
 #define WORLD_WAIT(cond)                                                                                     \
     __extension__({                                                                                          \
         bool world_true = false;                                                                             \
-        uint64_t world_end_ms = clock_mono_ms() + 60000;                                                     \
+        uint64_t world_end_ms = clock_mono_ms() + TEST_PATIENCE_MS;                                          \
         while (!(world_true = (cond)) && clock_mono_ms() < world_end_ms) usleep(1000);                       \
         world_true;                                                                                          \
     })

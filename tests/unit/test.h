@@ -19,6 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* How long a test waits for what must come: the machine may be busy with other work. Only failing tests wait so long. */
+#define TEST_PATIENCE_MS 300000u
+
 struct test_case {
     const char *name;
     void (*run)(void);

@@ -20,7 +20,7 @@
 #define MASTER_CONNS   64
 #define MASTER_LINES   4096
 #define MASTER_RULES   16
-#define MASTER_WAIT_MS 20000
+#define MASTER_WAIT_MS TEST_PATIENCE_MS
 
 struct master {
     pthread_mutex_t mutex;

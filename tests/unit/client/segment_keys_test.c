@@ -117,7 +117,7 @@ TEST(a_key_that_comes_late_is_asked_for_now_and_then) {
     info(&b, 2);
     reconnect("");
     fake_forget_commands();
-    uint64_t until = clock_mono_ms() + 20000;
+    uint64_t until = clock_mono_ms() + TEST_PATIENCE_MS;
     unsigned gets = 0;
     for (; fake_count("SEGMENT INFO *") < 3 && clock_mono_ms() < until; gets++) {
         CHECK_EQ(get("k", 20000), TARN_OK);

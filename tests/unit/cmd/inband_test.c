@@ -538,7 +538,7 @@ TEST(wrong_bytes_are_never_sent_and_their_replica_goes) {
     damage("alone", 0, 999);
     ask("GET alone");
     check_nil();
-    for (int i = 0; i < 30000 && look("alone").there; i++) usleep(1000);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && look("alone").there; i++) usleep(1000);
     CHECK(!look("alone").there);
 
     /* The rest of a value that is damaged, where there is no other replica: the connection ends. */
@@ -547,7 +547,7 @@ TEST(wrong_bytes_are_never_sent_and_their_replica_goes) {
     reply = redisCommand(c, "GET whole");
     CHECK(reply == NULL);
     CHECK_EQ(figures().stats.broken, 1);
-    for (int i = 0; i < 30000 && look("whole").there; i++) usleep(1000);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && look("whole").there; i++) usleep(1000);
     CHECK(!look("whole").there);
     redisFree(c);
     c = pool_connect();
@@ -636,7 +636,7 @@ TEST(values_with_a_single_crc) {
     damage("k", 1, 5);
     ask("GET k");
     check_nil();
-    for (int i = 0; i < 30000 && look("k").there; i++) usleep(1000);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && look("k").there; i++) usleep(1000);
     CHECK(!look("k").there);
     free(v);
     end();
@@ -677,7 +677,7 @@ TEST(values_on_a_disk) {
     pool_call(damage_disk, &at);
     ask("GET k");
     check_nil();
-    for (int i = 0; i < 30000 && look("k").there; i++) usleep(1000);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && look("k").there; i++) usleep(1000);
     CHECK(!look("k").there);
     free(v);
     end();
@@ -728,7 +728,7 @@ TEST(copies_to_the_embedded_segment) {
     struct own_copy k = {.key = "k"};
     pool_call(copy_here, &k);
     CHECK_EQ(k.status, TARN_OK);
-    for (int i = 0; i < 30000 && !here("k"); i++) usleep(1000);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && !here("k"); i++) usleep(1000);
     CHECK(here("k"));
     pool_call(own_bytes, &mine);
     CHECK(mine != NULL && memcmp(mine, v, len) == 0);
@@ -816,7 +816,7 @@ TEST(bounded_buffers) {
     check_ok();
     redisContext *other[8];
     for (int i = 0; i < 8; i++) other[i] = asks("GET k");
-    for (int i = 0; i < 30000 && figures().now.claims_waiting < 4; i++) usleep(1000);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && figures().now.claims_waiting < 4; i++) usleep(1000);
     struct figures f = figures();
     CHECK_EQ(f.now.claims, 4);
     CHECK_EQ(f.now.claims_waiting, 4);
@@ -844,7 +844,7 @@ static void do_not_read(size_t len) {
     check_ok();
     redisContext *other[4];
     for (int i = 0; i < 4; i++) other[i] = asks("GET k");
-    for (int i = 0; i < 30000 && figures().now.claims < 4; i++) usleep(1000);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && figures().now.claims < 4; i++) usleep(1000);
     ask("GET k"); /* waits for one of them to be closed */
     check_value(v, len);
     CHECK(figures().stats.stalled >= 1);
@@ -882,7 +882,7 @@ TEST(who_leaves_gives_back_what_another_part_of_it_waits_for) {
     ask("MSET a %b b %b", v, 3 * MB, v, 3 * MB);
     redisContext *other[3];
     for (int i = 0; i < 3; i++) other[i] = asks("GET k"); /* leave room for one of the two */
-    for (int i = 0; i < 30000 && figures().now.claims < 3; i++) usleep(1000);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && figures().now.claims < 3; i++) usleep(1000);
     CHECK_EQ(figures().now.claims, 3);
     for (int i = 0; i < 500; i++) { /* some come in time */
         redisContext *mget = asks("MGET a b");

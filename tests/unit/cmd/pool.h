@@ -323,7 +323,7 @@ static inline void pool_accept(void *arg) {
 
 static inline redisContext *pool_connect(void) {
     int fd;
-    struct timeval patience = {30, 0};
+    struct timeval patience = {TEST_PATIENCE_MS / 1000, 0};
     pool_call(pool_accept, &fd);
     TARN_ASSERT(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) == 0);
     return redisConnectFd(fd);

@@ -31,7 +31,7 @@ static void on_done(struct mover_job *job) {
 
 /* Polls until that many jobs came back, a minute at most. */
 static bool await(unsigned n) {
-    for (uint64_t end = clock_mono_ms() + 60000; done_count < n && clock_mono_ms() < end;) {
+    for (uint64_t end = clock_mono_ms() + TEST_PATIENCE_MS; done_count < n && clock_mono_ms() < end;) {
         struct pollfd p = {.fd = mover_event_fd(m), .events = POLLIN};
         poll(&p, 1, 100);
         mover_poll(m);
@@ -216,7 +216,7 @@ TEST(a_place_that_hangs_leaves_a_thread_for_others_and_the_queue_is_bounded) {
     CHECK_EQ(s.done, 4);
     CHECK_EQ(s.sessions, 1);
     mover_session_end(m, 9);
-    for (int i = 0; i < 60000 && s.sessions > 0; i++) {
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && s.sessions > 0; i++) {
         usleep(1000);
         mover_get_stats(m, &s);
     }
@@ -249,7 +249,7 @@ TEST(engines_that_rest_are_closed) {
     CHECK_EQ(mover_submit(m, &job), TARN_OK);
     CHECK(await(1));
     struct mover_stats s = {.sessions = 1};
-    for (int i = 0; i < 60000 && s.sessions > 0; i++) {
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && s.sessions > 0; i++) {
         usleep(1000);
         mover_get_stats(m, &s);
     }

@@ -109,7 +109,7 @@ TEST(fences) {
     host_fence(h, 8);
     CHECK_EQ(ask(h, key, g, x), GRANT_FENCED);
     CHECK_EQ(host_gate_recheck(&h->gate, &g, &x), GRANT_FENCED);
-    for (int i = 0; i < 5000 && fenced_calls == 0; i++) {
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && fenced_calls == 0; i++) {
         struct pollfd p = {.fd = host_event_fd(h), .events = POLLIN};
         poll(&p, 1, 1000);
         host_poll(h);

@@ -430,7 +430,8 @@ TEST(names_change_while_data_threads_ask) {
         }
     }
     if (worst == TARN_OK) worst = serve(race.host, slot[0], race.x[0].segment, race.x[0].segment_epoch);
-    for (int i = 0; i < 60000 && __atomic_load_n(&race.ok, __ATOMIC_RELAXED) == 0; i++) usleep(1000);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && __atomic_load_n(&race.ok, __ATOMIC_RELAXED) == 0; i++)
+        usleep(1000);
     __atomic_store_n(&race.stop, true, __ATOMIC_RELEASE);
     for (int i = 0; i <= ASKERS; i++) pthread_join(threads[i], NULL);
     CHECK_EQ(worst, TARN_OK);

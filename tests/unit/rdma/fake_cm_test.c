@@ -373,7 +373,8 @@ TEST(a_child_starts_afresh) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         for (;;) pause();
     }
-    for (unsigned i = 0; i < 60000 && __atomic_load_n(&b.memory[9], __ATOMIC_ACQUIRE) == 0; i++) usleep(1000);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && __atomic_load_n(&b.memory[9], __ATOMIC_ACQUIRE) == 0; i++)
+        usleep(1000);
     CHECK_EQ(b.memory[9], 1);
     CHECK_EQ(post(&a, IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED, 0, 1, there(0), b.mr->rkey), 0);
     expect_completion(&a, 1, IBV_WC_SUCCESS);

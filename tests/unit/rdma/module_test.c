@@ -202,7 +202,7 @@ TEST(info_says_what_is) {
     CHECK(strstr(b.data, "rdma_state:2 devices: fake0 up 127.0.0.1, fake1 up 127.0.0.2\n") != NULL);
     CHECK(strstr(b.data, "rdma_devices:2\nrdma_devices_up:2\nrdma_domains:0\n") != NULL);
     fake_port("fake1", false);
-    for (int i = 0; i < 30000 && rdma_device_usable(rdma_device_at(1)); i++) usleep(1000);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && rdma_device_usable(rdma_device_at(1)); i++) usleep(1000);
     buf_clear(&b);
     tarn_module_v1.info(take_field, &b);
     buf_append_char(&b, '\0');
@@ -341,11 +341,12 @@ TEST(the_doctor_looks_at_devices) {
     CHECK(strstr(p.reply.data, "nobody outside this machine can connect") != NULL);
     CHECK(strstr(p.reply.data, " memory: ") != NULL);
     fake_port("fake1", false);
-    for (int i = 0; i < 30000 && rdma_device_usable(rdma_device_at(1)); i++) usleep(1000);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && rdma_device_usable(rdma_device_at(1)); i++) usleep(1000);
     run("rdma.doctor", NULL);
     CHECK(strstr(p.reply.data, "error device fake1: port 1 is down: ") != NULL);
     fake_device_remove("fake0", false);
-    for (int i = 0; i < 30000 && strstr(run("rdma.doctor", NULL), "fake0: it broke") == NULL; i++)
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && strstr(run("rdma.doctor", NULL), "fake0: it broke") == NULL;
+         i++)
         usleep(1000);
     CHECK(strstr(p.reply.data, "error device fake0: it broke or was taken away") != NULL);
     end();

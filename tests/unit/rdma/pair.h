@@ -223,7 +223,7 @@ static int post(struct end *e, enum ibv_wr_opcode opcode, uint64_t id, unsigned 
 /* The next completion, a minute at most; wr_id UINT64_MAX: none came. */
 static struct ibv_wc completion(struct end *e) {
     struct ibv_wc wc = {.wr_id = UINT64_MAX};
-    uint64_t until = clock_mono_ms() + 60000;
+    uint64_t until = clock_mono_ms() + TEST_PATIENCE_MS;
     while (ibv_poll_cq(e->cq, 1, &wc) == 0 && clock_mono_ms() < until) usleep(50);
     return wc;
 }
@@ -238,7 +238,7 @@ static void expect_completion(struct end *e, uint64_t id, enum ibv_wc_status sta
 /* Until expr, or a minute is over. */
 #define SOON(expr)                                                                                           \
     ({                                                                                                       \
-        uint64_t soon_ms = clock_mono_ms() + 60000;                                                          \
+        uint64_t soon_ms = clock_mono_ms() + TEST_PATIENCE_MS;                                               \
         bool soon_true;                                                                                      \
         while (!(soon_true = (expr)) && clock_mono_ms() < soon_ms) usleep(100);                              \
         soon_true;                                                                                           \

@@ -19,7 +19,7 @@ static bool device_used(unsigned device) {
 
 /* Queue pairs that are on their way have a second, in which somebody must look at them. */
 static void let_all_come(void) {
-    uint64_t limit = clock_mono_ms() + 20000;
+    uint64_t limit = clock_mono_ms() + TEST_PATIENCE_MS;
     while (a.key[0]->coming + a.key[1]->coming > 0 && clock_mono_ms() < limit) turn();
 }
 
@@ -35,7 +35,7 @@ TEST(large_operations_use_every_device) {
     begin("devices=4", 32 * MB, NULL);
     uint8_t *data = malloc(32 * MB);
     fill(data, 32 * MB, 1);
-    uint64_t limit = clock_mono_ms() + 60000;
+    uint64_t limit = clock_mono_ms() + TEST_PATIENCE_MS;
     unsigned used = 0;
     /* The first ones may be over before the last device's queue pairs are there. */
     for (uint8_t round = 1; used < 4 && clock_mono_ms() < limit; round++) {
@@ -74,13 +74,13 @@ TEST(a_device_that_was_away_takes_part_again) {
     uint8_t *data = calloc(1, 32 * MB);
     fake_port("fake3", false);
     CHECK(WAIT(!rdma_device_usable(rdma_device_at(3))));
-    uint64_t limit = clock_mono_ms() + 60000;
+    uint64_t limit = clock_mono_ms() + TEST_PATIENCE_MS;
     while (!all_places_taken() && clock_mono_ms() < limit) CHECK_EQ(move(true, 0, data, 32 * MB), TARN_OK);
     CHECK(all_places_taken());
     CHECK_EQ(count_rails(NULL, "fake3"), 0);
     fake_port("fake3", true);
     CHECK(WAIT(rdma_device_usable(rdma_device_at(3))));
-    limit = clock_mono_ms() + 60000;
+    limit = clock_mono_ms() + TEST_PATIENCE_MS;
     while (!writes_by("fake3") && clock_mono_ms() < limit) CHECK_EQ(move(true, 0, data, 32 * MB), TARN_OK);
     if (!writes_by("fake3")) show_rails();
     CHECK(writes_by("fake3"));
