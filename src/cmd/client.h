@@ -39,15 +39,17 @@ enum client_flag {
     CLIENT_FLUSH = 1u << 12,    /* on the list of those with new output */
     CLIENT_READ_OFF = 1u << 13, /* not read from until its input was run */
     CLIENT_NO_TOUCH = 1u << 14,
-    CLIENT_REDACTED = 1u << 15, /* arguments of the running command are secret: client_redacts */
-    CLIENT_MULTI = 1u << 16,    /* its commands are queued: multi.h */
-    CLIENT_EXEC = 1u << 17,     /* they are being executed */
-    CLIENT_PUBSUB = 1u << 18,   /* listens to channels: pubsub.h */
-    CLIENT_REPLICA = 1u << 19,  /* follows this server: replication.h */
-    CLIENT_REFUSED = 1u << 20,  /* a large argument was not taken: its user has no right to it */
-    CLIENT_HALF = 1u << 21,     /* its peer sends no more, and still gets what it is owed */
-    CLIENT_DENIED = 1u << 22,   /* by protected mode; it is told so when its handshake is over */
-    CLIENT_OOM = 1u << 23,      /* the command found no memory and did nothing */
+    CLIENT_REDACTED = 1u << 15,  /* arguments of the running command are secret: client_redacts */
+    CLIENT_MULTI = 1u << 16,     /* its commands are queued: multi.h */
+    CLIENT_EXEC = 1u << 17,      /* they are being executed */
+    CLIENT_PUBSUB = 1u << 18,    /* listens to channels: pubsub.h */
+    CLIENT_REPLICA = 1u << 19,   /* follows this server: replication.h */
+    CLIENT_REFUSED = 1u << 20,   /* a large argument was not taken: its user has no right to it */
+    CLIENT_HALF = 1u << 21,      /* its peer sends no more, and still gets what it is owed */
+    CLIENT_DENIED = 1u << 22,    /* by protected mode; it is told so when its handshake is over */
+    CLIENT_OOM = 1u << 23,       /* the command found no memory and did nothing */
+    CLIENT_CHANGED = 1u << 24,   /* the running request has changed the books */
+    CLIENT_UNWRITTEN = 1u << 25, /* has replies whose records may not be in the append-only file */
 };
 
 /* Something between the bytes of the replies: a value in the pool, or the header of an array still being counted. */
@@ -114,7 +116,9 @@ struct client_io {
     struct client_out out;
     size_t mark_bytes; /* where the reply of the running command begins */
     unsigned mark_inserts;
-    struct client_away *away; /* a thread sends or receives for it: client_away.c */
+    size_t unwritten_bytes;                        /* the same of the first reply of CLIENT_UNWRITTEN, */
+    unsigned unwritten_inserts, unwritten_replies; /* and how many there are from there on */
+    struct client_away *away;                      /* a thread sends or receives for it: client_away.c */
     /* who and when */
     union {
         struct sockaddr sa;
@@ -234,6 +238,11 @@ struct out_insert *client_out_insert(struct client *c);
 /* Takes back what was replied since the mark (CLIENT REPLY OFF). */
 void client_output_mark(struct client *c);
 void client_output_rewind(struct client *c);
+/* Something that counts as one reply begins; or something that is none was said. */
+void client_unwritten_count(struct client *c);
+void client_unwritten_other(struct client *c);
+/* What was replied since the mark is about changes: where the append-only file does not take their records, it is not sent. */
+void client_unwritten_mark(struct client *c);
 void client_output_limit(struct client *c);
 void client_free_output(struct client *c);
 /* What is to be sent next, about max bytes of it, for somebody who sends it while more is said: pieces of values where they lie, and

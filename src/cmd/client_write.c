@@ -8,6 +8,7 @@
 #include "cmd/client.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -17,6 +18,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "cmd/effects.h"
+#include "cmd/persistence.h"
 #include "cmd/replication.h"
 #include "cmd/stats.h"
 #include "net/transfer.h"
@@ -129,12 +131,61 @@ void client_output_mark(struct client *c) {
     c->io->mark_inserts = c->io->out.dropped_inserts + c->io->out.inserts;
 }
 
-void client_output_rewind(struct client *c) {
-    struct client_out *o = &c->io->out;
-    while (o->inserts > o->first_insert && o->dropped_inserts + o->inserts > c->io->mark_inserts)
+static void rewind_to(struct client_out *o, size_t bytes, unsigned inserts) {
+    while (o->inserts > o->first_insert && o->dropped_inserts + o->inserts > inserts)
         insert_drop(o, &o->insert[--o->inserts]);
-    size_t len = o->sent + c->io->mark_bytes;
+    size_t len = o->sent + bytes;
     if (o->bytes.len > len) o->bytes.len = len;
+}
+
+void client_output_rewind(struct client *c) {
+    rewind_to(&c->io->out, c->io->mark_bytes, c->io->mark_inserts);
+}
+
+/* --- replies whose records are not in the append-only file ----------------------------------------------------------------- */
+
+/* While something is noted nothing is sent, so all replies of a turn are still here when its records were, or could not be,
+ * written. From the first one on that tells of a change they become errors then: what happened in memory happened, and the
+ * file gets it when it can; but nobody was told that it would last. */
+
+void client_unwritten_count(struct client *c) {
+    if (c->io->unwritten_replies < UINT_MAX) c->io->unwritten_replies++;
+}
+
+void client_unwritten_other(struct client *c) {
+    c->io->unwritten_replies = UINT_MAX;
+}
+
+void client_unwritten_mark(struct client *c) {
+    struct client_io *io = c->io;
+    if (io->flags & CLIENT_UNWRITTEN) return;
+    io->flags |= CLIENT_UNWRITTEN;
+    io->unwritten_bytes = io->mark_bytes;
+    io->unwritten_inserts = io->mark_inserts;
+    io->unwritten_replies = 1;
+}
+
+/* Are there exactly unwritten_replies whole replies since the mark? */
+static bool countable(const struct client *c) {
+    const unsigned other = CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP | CLIENT_REPLY_SKIP_NEXT |
+                           CLIENT_CLOSE_AFTER_REPLY | CLIENT_MONITOR | CLIENT_PUBSUB | CLIENT_REPLICA;
+    return c->job == NULL && !(c->io->flags & other) && c->io->unwritten_replies < UINT_MAX;
+}
+
+/* The records of this turn were handed over. */
+static void settle_unwritten(struct client *c) {
+    struct client_io *io = c->io;
+    struct client_out *o = &io->out;
+    const char *why = persistence_unwritten();
+    io->flags &= ~CLIENT_UNWRITTEN;
+    if (LIKELY(why == NULL) || (c->job != NULL && o->bytes.len - o->sent <= io->unwritten_bytes)) return;
+    stats.unwritten_replies++;
+    if (!countable(c)) {
+        client_close_soon(c);
+        return;
+    }
+    rewind_to(o, io->unwritten_bytes, io->unwritten_inserts);
+    for (unsigned i = 0; i < io->unwritten_replies; i++) reply_error(c, "-%s", why);
 }
 
 /* --- sending -------------------------------------------------------------------------------------------------------------- */
@@ -299,6 +350,7 @@ void client_update_interest(struct client *c) {
 
 static void flush(struct client *c) {
     struct client_io *io = c->io;
+    if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) settle_unwritten(c);
     if (io->flags & CLIENT_CLOSE_SOON) return;
     if (!send_some(c)) {
         client_close_soon(c);
@@ -321,6 +373,7 @@ void client_output_end(struct client *c) {
     struct client_out *o = &c->io->out;
     if (o->bytes.len == o->sent && o->first_insert == o->inserts) { /* nothing was said */
         give_back(o);
+        c->io->flags &= ~CLIENT_UNWRITTEN;
         if (UNLIKELY(c->io->flags & CLIENT_CLOSE_AFTER_REPLY) && o->tls_bytes == 0) client_close_soon(c);
         return;
     }
@@ -408,6 +461,7 @@ void clients_flush(void) {
     while (flush_list.head != NULL) {
         struct client *c = flush_list.head;
         unlist(c);
+        if (UNLIKELY(c->io->flags & CLIENT_UNWRITTEN)) settle_unwritten(c);
         if (UNLIKELY(c->io->late.len > 0) && c->job == NULL) {
             buf_append(&c->io->out.bytes, c->io->late.data, c->io->late.len);
             buf_free(&c->io->late);
@@ -423,6 +477,7 @@ void client_push(struct client *c, const void *data, size_t len) {
     struct client_io *io = c->io;
     if (io->flags & CLIENT_CLOSE_SOON) return;
     bool silent = (io->flags & (CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP)) != 0;
+    if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) client_unwritten_other(c);
     bool late = c->job != NULL || io->late.len > 0 || (io->flags & CLIENT_RUNNING && silent);
     buf_append(late ? &io->late : &io->out.bytes, data, len);
     client_flush_later(c);

@@ -26,6 +26,7 @@
 #include "cmd/info.h"
 #include "cmd/latency.h"
 #include "cmd/replication.h"
+#include "cmd/stats.h"
 #include "persist/persist.h"
 
 #define PENDING_MAX (UINT64_C(64) << 20) /* of the append-only file, when its disk does not take it */
@@ -205,8 +206,19 @@ static void tell_sinks(void) {
     effects_want(EFFECTS_SNAPSHOT, p.save.w != NULL ? on_batch_of_save : NULL, NULL);
 }
 
+static bool append_fails(void) {
+    return p.append_errno != 0 && !p.paused && persistence_appends();
+}
+
+const char *persistence_unwritten(void) {
+    if (!append_fails()) return NULL;
+    return "MISCONF Errors writing to the AOF file: this is done in memory, and is lost if the server ends "
+           "before "
+           "the file can be written";
+}
+
 const char *persistence_refusal(void) {
-    if (p.append_errno != 0 && !p.paused && persistence_appends())
+    if (append_fails())
         return "MISCONF Errors writing to the AOF file: see the log; tarn tries again by itself";
     bool rules = server.config->save.n > 0;
     if (!p.save_ok && rules && !p.paused && server.config->stop_writes_on_save_error)
@@ -650,6 +662,7 @@ void info_write_persistence(struct buf *out) {
     info_line(out, "aof_last_bgrewrite_status:%s", p.rewrite_ok ? "ok" : "err");
     info_line(out, "aof_rewrites:%llu", (ull)p.rewrites);
     info_line(out, "aof_last_write_status:%s", p.append_errno == 0 ? "ok" : "err");
+    info_line(out, "aof_unwritten_replies:%llu", (ull)stats.unwritten_replies);
     if (p.append == NULL) return;
     info_line(out, "aof_current_size:%llu", (ull)persist_size(p.append));
     info_line(out, "aof_base_size:%llu", (ull)p.base);

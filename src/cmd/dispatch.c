@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "cmd/acl_users.h"
+#include "cmd/effects.h"
 #include "cmd/families.h"
 #include "cmd/introspect.h"
 #include "cmd/latency.h"
@@ -255,7 +256,8 @@ static void uncount(struct client *c) {
 void dispatch(struct client *c, const struct cmd *cmd) {
     struct client_io *io = c->io;
     client_output_mark(c);
-    io->flags &= ~(CLIENT_FAILED | CLIENT_OOM | CLIENT_REDACTED);
+    if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) client_unwritten_count(c);
+    io->flags &= ~(CLIENT_FAILED | CLIENT_OOM | CLIENT_REDACTED | CLIENT_CHANGED);
     stats.commands++;
     io->commands++;
     cmd = find(c, cmd);
@@ -269,6 +271,7 @@ void dispatch(struct client *c, const struct cmd *cmd) {
         io->flags |= CLIENT_POSTPONED;
         stats.postponed++;
         uncount(c);
+        if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) client_unwritten_other(c);
         return;
     }
     if (UNLIKELY(io->flags & CLIENT_MULTI) && multi_take(c, cmd)) {
@@ -278,10 +281,14 @@ void dispatch(struct client *c, const struct cmd *cmd) {
     io->last_cmd = cmd;
     table_stat(cmd)->calls++;
     io->flags |= CLIENT_RUNNING;
-    uint64_t start = core_now_ns;
+    uint64_t start = core_now_ns, noted = effects_noted;
     cmd->run(c);
     uint64_t ns = core_stamp() - start;
     io->flags &= ~CLIENT_RUNNING;
+    if (effects_noted != noted && !(cmd->flags & CMD_READONLY)) { /* what is read may have expired */
+        io->flags |= CLIENT_CHANGED;
+        client_unwritten_mark(c);
+    }
     latency_note(cmd->flags & CMD_FAST ? LATENCY_FAST_COMMAND : LATENCY_COMMAND, ns);
     if (UNLIKELY(io->flags & CLIENT_EXEC)) goto out; /* it goes on in other slices: see cmd_multi.c */
     c->cmd = cmd;

@@ -10,6 +10,7 @@ static struct {
     void *arg;
 } sinks[EFFECTS_SINKS];
 static struct buf batch;
+uint64_t effects_noted;
 static bool handing;
 
 static void hand_over(void) {
@@ -33,6 +34,7 @@ bool effects_pending(void) {
 
 void effects_note(void *arg, const void *record, size_t len) {
     (void)arg;
+    effects_noted++;
     buf_append(&batch, record, len);
     if (batch.len >= EFFECTS_BATCH_MAX) hand_over();
 }

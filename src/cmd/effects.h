@@ -31,6 +31,8 @@ void effects_publish(struct span channel, struct span message);
 void effects_pass(struct span batch);
 /* Hands over what was noted. At the end of a turn, and whenever somebody must not miss what was said so far (a snapshot begins). */
 void effects_turn(void);
+/* Records that were noted so far. */
+extern uint64_t effects_noted;
 /* Something was noted that was not handed over yet. */
 bool effects_pending(void);
 void effects_deinit(void);

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include "base/assert.h"
+#include "cmd/effects.h"
 #include "cmd/latency.h"
 #include "cmd/stats.h"
 
@@ -174,7 +175,7 @@ bool job_unblock(struct client *c, bool error) {
 
 static void slice(struct job *job, unsigned *budget) {
     struct client *c = job->client;
-    uint64_t start = core_stamp();
+    uint64_t start = core_stamp(), noted = effects_noted;
     bool off = (c->io->flags & (CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP)) != 0;
     stats.job_slices++;
     client_output_begin(c);
@@ -187,6 +188,8 @@ static void slice(struct job *job, unsigned *budget) {
     uint64_t ns = core_stamp() - start;
     latency_note(c->cmd->flags & CMD_FAST ? LATENCY_FAST_COMMAND : LATENCY_COMMAND, ns);
     if (c->job == job) c->io->job_ns += ns;
+    if (effects_noted != noted && !(c->cmd->flags & CMD_READONLY)) c->io->flags |= CLIENT_CHANGED;
+    if (c->io->flags & CLIENT_CHANGED) client_unwritten_mark(c); /* in an earlier slice, perhaps */
     if (done && job->outer != NULL) {
         dispatch_queued_done(c);
         end(c, job);

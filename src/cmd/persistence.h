@@ -36,6 +36,8 @@ bool persistence_switch(const char **why_p);
 bool persistence_chdir(const char *dir, const char **why_p);
 /* Why writes must be refused now ("MISCONF ..."); NULL: they need not. */
 const char *persistence_refusal(void);
+/* Why what has just been changed must not be answered OK; NULL: its records are where they belong. */
+const char *persistence_unwritten(void);
 /* pool-path turns the append-only file on. */
 bool persistence_appends(void);
 

@@ -46,7 +46,7 @@ void persist_write(struct persist_writer *w, struct span records);
 /* The same, packed if that makes them smaller; of a file whose header says so. */
 void persist_write_packed(struct persist_writer *w, struct span records);
 /* To the kernel, which keeps it when this process dies. TARN_EIO with errno set: the rest is kept, and tried again by the next
- * flush. */
+ * flush; a file that has its name ends with a whole frame meanwhile. */
 tarn_status persist_flush(struct persist_writer *w);
 /* To the disk, now. TARN_EIO also when an earlier sync has failed. */
 tarn_status persist_sync(struct persist_writer *w);

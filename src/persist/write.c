@@ -136,12 +136,35 @@ void persist_write_packed(struct persist_writer *w, struct span records) {
     w->out.len = at + sizeof(f) + bytes.len;
 }
 
+/* The disk took a part of a frame only. The file ends with the one before, as if nothing had been tried: a torn end is what a
+ * crash leaves, and is looked at before the file is used (aof-load-truncated). errno is kept. */
+static void cut_torn(struct persist_writer *w) {
+    size_t at = 0, next = 0;
+    int error = errno;
+    while (next <= w->done) {
+        struct persist_frame f;
+        at = next;
+        if (w->out.len - at < sizeof(f)) break;
+        memcpy(&f, w->out.data + at, sizeof(f));
+        next = at + sizeof(f) + (f.length & ~PERSIST_PACKED);
+    }
+    uint64_t whole = w->written - (w->done - at);
+    if (at < w->done && ftruncate(w->fd, (off_t)whole) == 0 && lseek(w->fd, (off_t)whole, SEEK_SET) >= 0) {
+        w->done = at;
+        w->written = whole;
+    }
+    errno = error;
+}
+
 tarn_status persist_flush(struct persist_writer *w) {
     MAGIC_CHECK(w, WRITER_MAGIC);
     while (w->done < w->out.len) {
         ssize_t n = write(w->fd, w->out.data + w->done, w->out.len - w->done);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return TARN_EIO;
+        if (n < 0) {
+            if (w->tmp == NULL) cut_torn(w); /* one in the making goes as a whole */
+            return TARN_EIO;
+        }
         w->done += (size_t)n;
         w->written += (uint64_t)n;
         w->dirty = true;

@@ -234,6 +234,72 @@ test {a disk that is full refuses writes until it is not} {
     stop_server
 }
 
+# The end of the disk at every byte of a record.
+test {guarantee 5: what cannot be written is not answered OK} {
+    foreach sync {always everysec no} {
+        foreach room {0 3 30 90 170} {
+            start_server --pool-size 0 --appendonly yes --appendfsync $sync --aof-load-truncated no
+            r set a v
+            exec prlimit --pid [server pid] --fsize=[expr {[info_field aof_current_size] + $room}]:unlimited
+            set answered {}
+            for {set i 0} {$i < 6} {incr i} {
+                if {[catch {r set b$i v$i} why]} {assert_match "MISCONF*" $why} else {lappend answered $i}
+            }
+            assert {[llength $answered] < 6}
+            assert {[info_field aof_unwritten_replies] > 0}
+            restart_server
+            foreach i $answered {assert_equal v$i [r get b$i] "$sync, $room bytes"}
+            stop_server
+        }
+    }
+}
+
+test {guarantee 5: the same of pipelines, transactions and large values; reads are answered} {
+    set path [pool_file]
+    start_server --pool-size 16mb --pool-path $path --appendfsync always
+    r set a v
+    set c [client]
+    exec prlimit --pid [server pid] --fsize=[info_field aof_current_size]:unlimited
+    resp::raw $c [resp::encode {get a}][resp::encode {set p 1}][resp::encode {get a}][resp::encode {incr p}]
+    assert_equal v [resp::recv $c]
+    # From the first one on that changes something.
+    for {set i 0} {$i < 3} {incr i} {assert_match "(error) MISCONF*" [resp::recv $c]}
+    assert_equal v [$c get a]
+    exec prlimit --pid [server pid] --fsize=unlimited:unlimited
+    wait_for "the disk" {![catch {r set a v2}]}
+    assert_equal 2 [r get p]
+    foreach {what how} {
+        transaction {$c multi; $c set t 1; $c set t 2; $c exec}
+        large {$c set big [string repeat x 3000000]}
+        batch {$c mset m1 1 m2 2}
+        start {$c putstart k 100000}
+        expiry {$c pexpire a 100000}
+        deletion {$c del p}
+    } {
+        exec prlimit --pid [server pid] --fsize=[info_field aof_current_size]:unlimited
+        set failures [info_field aof_unwritten_replies]
+        if {$what eq "start"} {
+            eval $how
+        } else {
+            assert_error "*MISCONF*" $how
+            assert_equal [expr {$failures + 1}] [info_field aof_unwritten_replies] $what
+        }
+        exec prlimit --pid [server pid] --fsize=unlimited:unlimited
+        wait_for "the disk" {![catch {r set c v}]}
+    }
+    # A peer that asked for silence gets it.
+    resp::send $c client reply off
+    exec prlimit --pid [server pid] --fsize=[info_field aof_current_size]:unlimited
+    resp::send $c set quiet 1
+    wait_for "it to fail" {[info_field aof_last_write_status] eq "err"}
+    exec prlimit --pid [server pid] --fsize=unlimited:unlimited
+    wait_for "the disk" {![catch {r set c v}]}
+    restart_server
+    assert_equal "2 3000000 1 (nil) 1" [list [r get t] [r strlen big] [r get m1] [r get p] [r get quiet]]
+    stop_server
+    file delete $path
+}
+
 test {a file that cannot be written anew is tried again} {
     start_server --pool-size 0 --appendonly yes
     r config set appendonly no

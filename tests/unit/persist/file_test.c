@@ -306,6 +306,13 @@ TEST(a_disk_without_room) {
     CHECK_EQ(persist_flush(w), TARN_EIO);
     CHECK_EQ(errno, EFBIG);
     CHECK(persist_pending(w) > 0);
+    CHECK_EQ(look(TARN_OK).size, f.whole); /* nothing torn is left, though twenty bytes fitted */
+    write_frame(w, &all, "and another one");
+    small.rlim_cur = f.whole + 70; /* the first one fits, the second one not wholly */
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    CHECK_EQ(persist_flush(w), TARN_EIO);
+    CHECK(!look(TARN_OK).torn);
+    CHECK(look(TARN_OK).size > f.whole);
     CHECK_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
     CHECK_EQ(persist_flush(w), TARN_OK);
     CHECK_EQ(persist_pending(w), 0);
