@@ -306,6 +306,8 @@ static inline bool session_joined(const struct session *s) {
 void mount_all(struct tarn_host *h);
 void mount_turn(struct tarn_host *h);
 void session_mounted(struct tarn_host *h);
+/* Gives the segment other memory, which is other content, as others will not let go of what it has. */
+void session_new_memory(struct tarn_host *h, const struct hosted *seg);
 
 /* --- hosting_keys.c: transports of modules ------------------------------------------------------------------------------------ */
 

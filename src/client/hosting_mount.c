@@ -103,7 +103,7 @@ static bool serve(struct tarn_host *h, struct hosted *seg) {
         return false;
     }
     /* A process that has it mapped does not let go. New memory, then, which is new content, which is another mount. */
-    if (status == TARN_EAGAIN) host_segment_retire(h->host, seg->slot, true);
+    if (status == TARN_EAGAIN) session_new_memory(h, seg);
     session_fail(h, status, "segment %s cannot be served: %s", seg->name,
                  status == TARN_EAGAIN ? "a process writes to it still; it gets new memory"
                                        : tarn_status_text(status));

@@ -197,6 +197,13 @@ static void joined(struct tarn_host *h, const struct answer *a, void *arg, uint6
     }
 }
 
+/* Waiting was in vain, and took the time that opening may take: what follows has its own. New memory is nobody's, so this
+ * happens once for each segment. */
+void session_new_memory(struct tarn_host *h, const struct hosted *seg) {
+    host_segment_retire(h->host, seg->slot, true);
+    h->open_deadline = max_u64(h->open_deadline, add_sat(now_ms(), h->options.connect_timeout_ms));
+}
+
 /* A process that has our memory mapped and is stopped keeps us out of the pool: no fence of it ends as long as it may write.
  * After a while the memory is given up; then it writes to what was. strangers: those that an earlier master let in only. */
 static bool give_up_lent(struct tarn_host *h, bool strangers) {
@@ -209,7 +216,7 @@ static bool give_up_lent(struct tarn_host *h, bool strangers) {
         log_warning(
             "Segment %s: a process that has it mapped does not let go of it; what is in it is given up",
             seg->name);
-        host_segment_retire(h->host, seg->slot, true);
+        session_new_memory(h, seg);
         any = true;
     }
     return any;

@@ -219,8 +219,8 @@ tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned 
     struct engine_route *r = &seg->routes[kind];
     *key_p = NULL;
     if ((k->limits.flags & TRANSPORT_GRANTED) != 0) return TARN_OK;
-    if (!write && r->keys[0] == NULL && r->keys[1] != NULL && !(to_lend && r->may_attach[0])) {
-        /* What may be written may be read. But a view is to outlive the session's right to write. */
+    if (!write && r->keys[0] == NULL && r->keys[1] != NULL && !to_lend) {
+        /* What may be written may be read. But a view is to outlive the session's right to write, and its host. */
         *key_p = r->keys[1];
         return TARN_OK;
     }

@@ -420,6 +420,56 @@ test {a client that has the old pool mapped} {
     file delete $path
 }
 
+# A process that has put over shared memory, and makes no call any more.
+proc start_idle {} {
+    set run [kv_start --transport shm --fill --pause 4000000 run idle 1 65536]
+    wait_for "the value of an idle process" {[r dbsize] == 1}
+    return $run
+}
+
+# Does it have the file mapped writable?
+proc may_write {pid path} {return [regexp -line "rw-s .*[file tail $path]" [file_text /proc/$pid/maps]]}
+
+test {guarantee 2: an idle process that put over shm does not keep a restarted pool from taking values} {
+    set path [pool_file]
+    start_server --pool-path $path
+    set run [start_idle]
+    set pid [lindex $run 0]
+    assert [may_write $pid $path]
+    send_signal KILL [server pid]
+    reap_process [server pid]
+    set ::servers [lreplace $::servers end end [boot_server [server]]]
+    # Without a call of its own.
+    wait_for "a larger value to be taken" {![catch {r set big [string repeat x 1000000]}]}
+    assert {![may_write $pid $path]}
+    kv_stop $run
+    stop_server
+    file delete $path
+}
+
+test {a node with a pool file starts again after NODE LEAVE, whoever had it mapped} {
+    start_server --pool-size 0
+    foreach what {idle stopped} {
+        set path [pool_file]
+        start_node n1 --segment 32mb,path=$path
+        set run [start_idle]
+        set pid [lindex $run 0]
+        if {$what eq "stopped"} {send_signal STOP $pid}
+        r node leave n1
+        assert_equal 0 [reap_node n1]
+        restart_node n1
+        assert_equal up [node_state n1]
+        assert_equal 20 [dict get [kv load n$what 20 20000] ok]
+        send_signal CONT $pid
+        kv_stop $run
+        r node leave n1
+        assert_equal 0 [reap_node n1]
+        dict unset ::node_table n1
+        file delete $path
+    }
+    stop_server
+}
+
 test {a node with its content is taken back by a master that was restarted} {
     start_server --pool-size 0 --appendonly yes --enable-debug-command yes
     start_node n1 --segment 64mb

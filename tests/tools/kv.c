@@ -201,10 +201,10 @@ static void run(struct kv *k) {
             continue;
         }
         batch_get(k, b);
+        bool fills = k->fill && k->misses != misses;
+        for (uint64_t i = 0; fills && i < n; i++) batch_add(k, b, numbers[i]);
+        if (fills) batch_put(k, b);
         if (k->pause_ms > 0) usleep((useconds_t)(k->pause_ms * 1000));
-        if (!k->fill || k->misses == misses) continue;
-        for (uint64_t i = 0; i < n; i++) batch_add(k, b, numbers[i]);
-        batch_put(k, b);
     }
     free(b->memory);
     free(b);

@@ -1,6 +1,8 @@
 /* The suite over shm, and what there is to say of that alone. */
 #include <poll.h>
+#include <pthread.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 #define SUITE "shm"
 #include "suite.h"
@@ -58,6 +60,102 @@ TEST(the_memory_of_a_host_that_is_gone_is_not_that_of_the_next) {
     w.content = content;
     world_tell(&w, engine, 2);
     CHECK_EQ(move(engine, &o, false, got, NULL), TARN_ESTALE);
+    end();
+}
+
+/* Is memory of a host at this address, writable? */
+static bool maps_host(const void *at) {
+    FILE *f = fopen("/proc/self/maps", "re");
+    char line[512], rights[5], name[256];
+    bool yes = false;
+    while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
+        unsigned long from, to;
+        name[0] = '\0';
+        if (sscanf(line, "%lx-%lx %4s %*s %*s %*s %255s", &from, &to, rights, name) < 3) continue;
+        if ((uintptr_t)at >= from && (uintptr_t)at < to) yes = rights[3] == 's';
+    }
+    if (f != NULL) fclose(f);
+    return yes;
+}
+
+#define AWAIT(condition)                                                                                     \
+    for (int waits = 0; !(condition); waits++) {                                                             \
+        CHECK(waits < 60000);                                                                                \
+        usleep(1000);                                                                                        \
+    }
+
+TEST(guarantee_2_memory_of_a_host_that_hung_up_is_let_go_of_without_a_call) {
+    begin(1u << 20, true);
+    char *put = engine_map(engine, WORLD_SEGMENT, w.segment_epoch, 4096, 4096, true);
+    const char *view = engine_map(engine, WORLD_SEGMENT, w.segment_epoch, 4096, 4096, false);
+    CHECK(put != NULL && view != NULL && view != put);
+    strcpy(put, "here");
+    CHECK(maps_host(put) && maps_host(view));
+    world_kill(&w);
+    AWAIT(!maps_host(put));
+    /* Who looks on does not fault, and sees what there was; who writes on does not fault either, and nobody sees it. */
+    CHECK(maps_host(view) && strcmp(view, "here") == 0);
+    strcpy(put, "nowhere");
+    CHECK(strcmp(view, "here") == 0);
+    CHECK_EQ(engine_check(engine, WORLD_SEGMENT, w.segment_epoch, put), TARN_ESTALE);
+    world_start(&w, true);
+    engine_session_changed(engine);
+    world_tell(&w, engine, 1);
+    uint8_t data[4096] = {7}, got[4096];
+    struct object o;
+    object_init(&o, 0, sizeof(data), 1, 1);
+    CHECK_EQ(move(engine, &o, true, data, NULL), TARN_OK);
+    CHECK_EQ(move(engine, &o, false, got, NULL), TARN_OK);
+    CHECK(memcmp(got, data, sizeof(got)) == 0);
+    end();
+}
+
+struct mover_thread {
+    pthread_t thread;
+    struct engine *engine;
+    const struct object *o;
+    char *data;
+    uint64_t ok;
+    tarn_status failed;
+};
+
+static void *moves(void *arg) {
+    struct mover_thread *m = arg;
+    for (unsigned i = 0; m->failed == TARN_OK; i++) {
+        tarn_status s = move(m->engine, m->o, i % 2 == 0, m->data, NULL);
+        if (s == TARN_OK)
+            __atomic_add_fetch(&m->ok, 1, __ATOMIC_RELAXED);
+        else
+            m->failed = s;
+    }
+    return NULL;
+}
+
+/* Copies run in one thread, hosts end, other threads fork; nothing faults, and no copy into nothing counts. */
+TEST(guarantee_1_copies_under_way_fail_when_their_host_hangs_up) {
+    enum { SIZE = 8 << 20, ROUNDS = 12 / SCALE + 2 };
+    begin(16u << 20, true);
+    struct object o;
+    object_init(&o, 0, SIZE, 1, 1);
+    char *data = xcalloc(1, SIZE);
+    for (int round = 0; round < ROUNDS; round++) {
+        struct mover_thread m = {.engine = engine, .o = &o, .data = data, .failed = TARN_OK};
+        CHECK_EQ(pthread_create(&m.thread, NULL, moves, &m), 0);
+        AWAIT(__atomic_load_n(&m.ok, __ATOMIC_RELAXED) >= 2);
+        pid_t child = fork(); /* with the watching thread anywhere */
+        if (child == 0) _exit(0);
+        world_kill(&w);
+        pthread_join(m.thread, NULL);
+        int status = -1;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        CHECK(m.failed != TARN_OK);
+        w.segment_epoch++;
+        world_start(&w, true);
+        engine_session_changed(engine);
+        world_tell(&w, engine, 1);
+        object_init(&o, 0, SIZE, 1, 1);
+    }
+    free(data);
     end();
 }
 

@@ -47,6 +47,7 @@ struct transport_key {
     bool lent;                                      /* pointers into it are out */
     uint64_t attachment;                            /* the host's number for it */
     uint32_t master_epoch, segment_epoch, instance; /* when it was attached */
+    struct shm_watch watch;                         /* of a writable one */
 };
 
 /* In op->scratch. */
@@ -269,6 +270,7 @@ static tarn_status map_segment(struct transport_key *k, int fd, const struct shm
  * private memory takes its place: late stores go nowhere instead of killing the program. Those addresses are never given back. */
 static void unmap_segment(struct transport_key *k) {
     if (k->map == NULL) return;
+    shm_watch_remove(&k->watch);
     if (k->lent && mmap(k->map, k->map_size, PROT_READ | PROT_WRITE,
                         MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED) {
         return;
@@ -313,6 +315,7 @@ tarn_status shm_key_unpack(struct transport_endpoint *e, const struct transport_
         shm_key_close(&k);
         return s;
     }
+    if (k->writable) shm_watch_add(&k->watch, e->fd, k->map, k->map_size);
     *key_p = k;
     return TARN_OK;
 }

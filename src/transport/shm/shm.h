@@ -89,6 +89,20 @@ void shm_forget_memory(const struct transport_memory *m);
 void shm_listener_close(struct transport_listener **listener_p);
 void shm_serve(struct transport_domain *d); /* accepts, answers, notices deaths */
 
+/* watch.c: a writable mapping that came through a socket. */
+struct shm_watch {
+    LIST_ENTRY(shm_watch) link;
+    int fd;
+    void *map;
+    uint64_t map_size;
+    unsigned forks;
+    bool watched, gone; /* gone: private memory has taken its place */
+};
+/* From now on the mapping is let go of when the other end of fd hangs up, in a thread that these two start and end; fd and mapping stay
+ * until shm_watch_remove. A machine without descriptors or threads goes without. From any thread. */
+void shm_watch_add(struct shm_watch *x, int fd, void *map, uint64_t map_size);
+void shm_watch_remove(struct shm_watch *x);
+
 /* endpoint.c */
 tarn_status shm_connect(struct transport_domain *d, const char *uri, uint64_t deadline_boot_ms,
                         struct transport_endpoint **endpoint_p);
