@@ -229,6 +229,7 @@ static struct tarn_transfer *create(void) {
     t->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     t->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     t->wheel = wheel_create(now_ms());
+    randombytes_buf(t->identity, sizeof(t->identity));
     t->epoch = 1 + randombytes_uniform(UINT32_MAX);
     LIST_INIT(&t->regions);
     LIST_INIT(&t->conns);

@@ -27,7 +27,7 @@
 #define TRANSFER_PEER_MAGIC  0x7a12f3e3u
 #define TRANSFER_BATCH_MAGIC 0x7a12f3e4u
 
-#define TRANSFER_VERSION      1u
+#define TRANSFER_VERSION      2u
 #define TRANSFER_KEY_PREFIX   "tarn:transfer:"
 #define TRANSFER_BINDS_MAX    8u
 #define TRANSFER_REGIONS_MAX  256u
@@ -39,6 +39,7 @@
 #define TRANSFER_PEERS_MAX    4096u
 #define TRANSFER_WAITS_MAX    1024u /* per connection */
 #define TRANSFER_NONCE        16u
+#define TRANSFER_IDENTITY     16u
 #define TRANSFER_PROOF        32u
 #define TRANSFER_HANDSHAKE_MS 5000u
 #define TRANSFER_OUT_MAX      (16u << 20) /* bytes that a peer does not take */
@@ -71,6 +72,26 @@ struct transfer_region {
 };
 void transfer_regions_free(struct tarn_transfer *t);
 
+/* --- who knows the secret: transfer_proof.c -------------------------------------------------------------------------------- */
+
+enum transfer_role { TRANSFER_CLIENT, TRANSFER_SERVER };
+struct transfer_party { /* what one side says of itself before it proves anything */
+    uint8_t nonce[TRANSFER_NONCE], identity[TRANSFER_IDENTITY];
+    char name[TARN_TRANSFER_NAME_MAX + 1]; /* "": it has none */
+};
+/* Our own, with a new nonce. */
+void transfer_party_init(struct transfer_party *p, const struct tarn_transfer *t);
+/* The other one's, as it came; false: it makes no sense. */
+bool transfer_party_take(struct transfer_party *p, struct span nonce, struct span identity, struct span name);
+/* Are they the same end? */
+bool transfer_party_same(const struct transfer_party *a, const struct transfer_party *b);
+/* The secret itself is not kept. */
+void transfer_proof_key(const char *secret, uint8_t key[32]);
+/* p: by role. */
+void transfer_proof_make(const uint8_t key[32], enum transfer_role prover, const struct transfer_party p[2],
+                         uint8_t out[TRANSFER_PROOF]);
+bool transfer_proof_same(const uint8_t a[TRANSFER_PROOF], const void *b, size_t len); /* in constant time */
+
 /* --- control connections from peers: transfer_serve.c ---------------------------------------------------------------------- */
 
 struct transfer_conn {
@@ -82,8 +103,8 @@ struct transfer_conn {
     bool granted;       /* its session must be fenced when it ends */
     bool wants_changes; /* asked for the regions, and has not been told since that they have changed */
     uint64_t session;
-    char name[TARN_TRANSFER_NAME_MAX + 1], address[80];
-    uint8_t nonces[2 * TRANSFER_NONCE]; /* the peer's, ours */
+    char address[80];
+    struct transfer_party party[2]; /* by role */
     struct buf in, out;
     struct resp_parser parser;
     unsigned n_waits;
@@ -91,6 +112,9 @@ struct transfer_conn {
     size_t polled; /* where in the control thread's set; 0: not */
 };
 
+static inline const char *transfer_conn_name(const struct transfer_conn *c) {
+    return c->party[TRANSFER_CLIENT].name;
+}
 /* Bytes that came from the peer. Appends the answers to c->out; false: the connection must be closed. */
 bool transfer_serve_bytes(struct transfer_conn *c, const void *data, size_t len);
 struct transfer_conn *transfer_conn_create(struct tarn_transfer *t, int fd, const char *address);
@@ -310,15 +334,6 @@ tarn_status transfer_name_find(struct tarn_transfer *t, const char *name, uint64
                                char **port_p);
 bool transfer_name_valid(const char *name);
 
-/* --- who knows the secret: transfer_proof.c ------------------------------------------------------------------------------------------------- */
-
-/* The secret itself is not kept. */
-void transfer_proof_key(const char *secret, uint8_t key[32]);
-/* role: "server" or "client"; nonces: the client's and the server's. */
-void transfer_proof_make(const uint8_t key[32], const char *role, const uint8_t nonces[2 * TRANSFER_NONCE],
-                         uint8_t out[TRANSFER_PROOF]);
-bool transfer_proof_same(const uint8_t a[TRANSFER_PROOF], const void *b, size_t len); /* in constant time */
-
 /* --- the end: transfer.c, transfer_loop.c ------------------------------------------------------------------------------------------------------- */
 
 struct tarn_transfer {
@@ -338,7 +353,8 @@ struct tarn_transfer {
     uint64_t accept_after_ms, accept_trouble_ms; /* out of descriptors */
     uint16_t port;
     char *endpoint, *shm_path;
-    char host_id[192]; /* this machine, as peers compare it */
+    char host_id[192];                   /* this machine, as peers compare it */
+    uint8_t identity[TRANSFER_IDENTITY]; /* of this end, as long as it lives */
     bool has_secret;
     uint8_t secret[32], grant_key[GRANT_KEY_SIZE];
     uint32_t epoch, last_region;

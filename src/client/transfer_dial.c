@@ -25,6 +25,10 @@ bool transfer_split_address(const char *text, size_t len, char **host_p, char **
     return true;
 }
 
+#define GREETING_MAX 4096u /* bytes that are taken from who has not proved anything */
+#define ANSWERS_MAX                                                                                          \
+    (TRANSFER_OUT_MAX + (1u << 20)) /* of one answer: what an end lets pile up, and some more */
+
 /* --- hello --------------------------------------------------------------------------------------------------------------- */
 
 /* One request and its answer on a connection that nobody else uses yet. */
@@ -37,7 +41,9 @@ static tarn_status ask(struct tarn_transfer_peer *p, size_t argc, const char **a
     if (a->type == ANSWER_ERROR) {
         status = answer_error_status(a->str);
         if (status == TARN_ERR) status = TARN_EPROTO;
-        return fail(status, "%s:%s says: %s", p->host, p->port, a->str);
+        bool old = strcmp(a->str, "ERR wrong number of arguments") == 0; /* what version 1 says to HELLO */
+        return fail(status, "%s:%s says: %s%s", p->host, p->port, a->str,
+                    old ? " (it is of an older version: both ends need the same one)" : "");
     }
     const struct answer *result = answer_at(a, 1);
     if (a->type != ANSWER_ARRAY || a->len != 3 || result->type != ANSWER_INTEGER ||
@@ -51,27 +57,35 @@ static bool is_string(const struct answer *a, size_t min, size_t max) {
     return a != NULL && a->type == ANSWER_STRING && a->len >= min && a->len <= max;
 }
 
+static struct span span_of_answer(const struct answer *a) {
+    return a != NULL && a->type == ANSWER_STRING ? span_of(a->str, a->len) : span_of("", 0);
+}
+
+/* Its greeting: version, nonce, identity, proof, name. party: by role; ours is there. */
 static tarn_status authenticate(struct tarn_transfer *t, struct tarn_transfer_peer *p,
-                                const struct answer *hello, uint8_t nonces[2 * TRANSFER_NONCE],
+                                const struct answer *hello, struct transfer_party party[2],
                                 uint64_t deadline) {
-    const struct answer *nonce = answer_at(hello, 1), *proof = answer_at(hello, 2),
-                        *name = answer_at(hello, 3);
-    if (!is_string(nonce, TRANSFER_NONCE, TRANSFER_NONCE) || !is_string(proof, 0, TRANSFER_PROOF) ||
-        !is_string(name, 0, TARN_TRANSFER_NAME_MAX) || strlen(name->str) != name->len ||
-        (name->len > 0 && !transfer_name_valid(name->str))) {
+    struct transfer_party *peer = &party[TRANSFER_SERVER];
+    const struct answer *proof = answer_at(hello, 3);
+    uint64_t version;
+    if (!answer_u64(answer_at(hello, 0), &version) || version != TRANSFER_VERSION ||
+        !is_string(proof, 0, TRANSFER_PROOF) ||
+        !transfer_party_take(peer, span_of_answer(answer_at(hello, 1)), span_of_answer(answer_at(hello, 2)),
+                             span_of_answer(answer_at(hello, 4))))
         return fail(TARN_EPROTO, "%s:%s: its greeting makes no sense", p->host, p->port);
-    }
-    memcpy(p->name, name->str, name->len + 1);
+    memcpy(p->name, peer->name, sizeof(p->name));
     if (proof->len == 0 && !t->has_secret) return TARN_OK;
     if (proof->len == 0 || !t->has_secret)
         return fail(TARN_EPERM, "%s:%s has %s secret, and this end has %s", p->host, p->port,
                     proof->len == 0 ? "no" : "a", t->has_secret ? "one" : "none");
+    if (transfer_party_same(peer, &party[TRANSFER_CLIENT]))
+        return fail(TARN_EPERM, "%s:%s leads back to this end: it is not its own peer, or is being deceived",
+                    p->host, p->port);
     uint8_t own[TRANSFER_PROOF];
-    memcpy(nonces + TRANSFER_NONCE, nonce->str, TRANSFER_NONCE);
-    transfer_proof_make(t->secret, "server", nonces, own);
+    transfer_proof_make(t->secret, TRANSFER_SERVER, party, own);
     if (!transfer_proof_same(own, proof->str, proof->len))
         return fail(TARN_EPERM, "%s:%s has another secret", p->host, p->port);
-    transfer_proof_make(t->secret, "client", nonces, own);
+    transfer_proof_make(t->secret, TRANSFER_CLIENT, party, own);
     const char *argv[] = {"AUTH", "2", (const char *)own};
     size_t lens[] = {4, 1, sizeof(own)};
     const struct answer *payload;
@@ -79,19 +93,23 @@ static tarn_status authenticate(struct tarn_transfer *t, struct tarn_transfer_pe
 }
 
 tarn_status transfer_dial(struct tarn_transfer *t, struct tarn_transfer_peer *p, uint64_t deadline) {
-    uint8_t nonces[2 * TRANSFER_NONCE];
-    const char *own = t->options.name != NULL ? t->options.name : "";
+    struct transfer_party party[2];
+    struct transfer_party *own = &party[TRANSFER_CLIENT];
     tarn_status status = ctl_open(&p->ctl, NULL, p->host, p->port, deadline);
     if (status == TARN_EIO || status == TARN_ETIMEOUT)
         return fail(status, "nobody answers at tarn-transfer://%s:%s", p->host, p->port);
     if (status != TARN_OK) return status;
-    randombytes_buf(nonces, TRANSFER_NONCE);
-    const char *argv[] = {"HELLO", "1", "1", (const char *)nonces, own};
-    size_t lens[] = {5, 1, 1, TRANSFER_NONCE, strlen(own)};
+    p->ctl.answer_max = GREETING_MAX;
+    transfer_party_init(own, t);
+    const char *argv[] = {"HELLO",  "1", "2", (const char *)own->nonce, (const char *)own->identity,
+                          own->name};
+    size_t lens[] = {5, 1, 1, TRANSFER_NONCE, TRANSFER_IDENTITY, strlen(own->name)};
     const struct answer *hello;
-    status = ask(p, 5, argv, lens, deadline, &hello);
-    if (status == TARN_OK) status = authenticate(t, p, hello, nonces, deadline);
+    static_assert(TRANSFER_VERSION == 2, "as HELLO says");
+    status = ask(p, ARRAY_LEN(argv), argv, lens, deadline, &hello);
+    if (status == TARN_OK) status = authenticate(t, p, hello, party, deadline);
     arena_reset(&p->arena);
+    p->ctl.answer_max = ANSWERS_MAX;
     p->last_id = 2;
     return status;
 }

@@ -75,7 +75,7 @@ static void add_holder(struct transfer_label *l, const struct transfer_conn *c) 
     h = xcalloc(1, sizeof(*h));
     h->told = 1;
     h->session = c->session;
-    snprintf(h->peer, sizeof(h->peer), "%s", c->name);
+    snprintf(h->peer, sizeof(h->peer), "%s", transfer_conn_name(c));
     h->next = l->holders;
     l->holders = h;
 }
@@ -153,7 +153,8 @@ tarn_status transfer_label_done(struct transfer_conn *c, const char *name, bool 
     if (told && --(*at)->told == 0) remove_holder(at);
     /* Who was not told of these blocks cannot be done with them: it means others, of the same name and aborted. */
     if (l->state == LABEL_ABORTED || (!told && !gave_up)) return TARN_ECANCELED;
-    transfer_event_add(t, gave_up ? TARN_TRANSFER_GAVE_UP : TARN_TRANSFER_DONE, c->name, name, data, len);
+    transfer_event_add(t, gave_up ? TARN_TRANSFER_GAVE_UP : TARN_TRANSFER_DONE, transfer_conn_name(c), name,
+                       data, len);
     fewer(l, 1);
     return TARN_OK;
 }

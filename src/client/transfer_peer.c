@@ -81,6 +81,7 @@ static tarn_status take_answer(struct tarn_transfer_peer *p, const struct answer
     }
     if (r == NULL) return TARN_OK; /* nobody waits for it any more */
     tarn_status status = (tarn_status)result->integer;
+    if (payload->type == ANSWER_STRING && payload->len > TARN_TRANSFER_MESSAGE_MAX) return TARN_EPROTO;
     if (payload->type == ANSWER_STRING) {
         complete(r, status, payload->str, payload->len);
         return TARN_OK;
@@ -297,6 +298,9 @@ tarn_status tarn_transfer_connect(tarn_transfer *t, const char *where, uint64_t 
     LIST_INIT(&p->lanes);
     status = find_address(t, p, where, deadline);
     if (status == TARN_OK) status = transfer_dial(t, p, deadline);
+    bool by_name = strstr(where, "://") == NULL;
+    if (status == TARN_OK && by_name && strcmp(p->name, where) != 0)
+        status = fail(TARN_EPERM, "who answers at %s:%s is not \"%s\"", p->host, p->port, where);
     if (status == TARN_OK) {
         pthread_mutex_lock(&t->mutex);
         if (t->n_peers >= TRANSFER_PEERS_MAX) {

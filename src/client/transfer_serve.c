@@ -28,7 +28,7 @@ struct transfer_conn *transfer_conn_create(struct tarn_transfer *t, int fd, cons
     c->end = t;
     c->fd = fd;
     snprintf(c->address, sizeof(c->address), "%s", address);
-    randombytes_buf(c->nonces + TRANSFER_NONCE, TRANSFER_NONCE);
+    transfer_party_init(&c->party[TRANSFER_SERVER], t);
     while (c->session == 0) randombytes_buf(&c->session, sizeof(c->session));
     LIST_INSERT_HEAD(&t->conns, c, link);
     t->n_conns++;
@@ -89,38 +89,38 @@ static void set_open(struct transfer_conn *c) {
     transfer_timer_stop(c->end, &c->handshake);
 }
 
-/* HELLO id version nonce name -> version, nonce, proof, name */
+/* HELLO id version nonce identity name -> version, nonce, identity, proof, name */
 static bool do_hello(struct transfer_conn *c, uint64_t id, const struct span *argv) {
-    uint64_t version;
-    char name[TARN_TRANSFER_NAME_MAX + 1];
-    if (!span_to_u64(argv[2], &version) || argv[3].len != TRANSFER_NONCE || argv[4].len >= sizeof(name))
-        return refuse(c, "ERR HELLO makes no sense");
-    if (version != TRANSFER_VERSION) return refuse(c, "NOPROTO this end speaks version 1 only");
-    memcpy(name, argv[4].data, argv[4].len);
-    name[argv[4].len] = '\0';
-    if (strlen(name) != argv[4].len || (name[0] != '\0' && !transfer_name_valid(name)))
-        return refuse(c, "ERR HELLO makes no sense");
-    memcpy(c->name, name, sizeof(name));
-    memcpy(c->nonces, argv[3].data, TRANSFER_NONCE);
     const struct tarn_transfer *t = c->end;
-    const char *own = t->options.name != NULL ? t->options.name : "";
+    struct transfer_party *own = &c->party[TRANSFER_SERVER], *peer = &c->party[TRANSFER_CLIENT];
+    if (!transfer_party_take(peer, argv[3], argv[4], argv[5])) return refuse(c, "ERR HELLO makes no sense");
+    if (t->has_secret && transfer_party_same(own, peer))
+        return refuse(c, "WRONGPASS this is the end that asks: an end with a secret does not let itself in");
     uint8_t proof[TRANSFER_PROOF];
-    if (t->has_secret) transfer_proof_make(t->secret, "server", c->nonces, proof);
+    if (t->has_secret) transfer_proof_make(t->secret, TRANSFER_SERVER, c->party, proof);
     answer_head(c, id, TARN_OK);
-    resp_write_array(&c->out, 4);
+    resp_write_array(&c->out, 5);
     resp_write_int(&c->out, TRANSFER_VERSION);
-    resp_write_bulk(&c->out, c->nonces + TRANSFER_NONCE, TRANSFER_NONCE);
+    resp_write_bulk(&c->out, own->nonce, TRANSFER_NONCE);
+    resp_write_bulk(&c->out, own->identity, TRANSFER_IDENTITY);
     resp_write_bulk(&c->out, t->has_secret ? (const void *)proof : "", t->has_secret ? sizeof(proof) : 0);
-    resp_write_bulk(&c->out, own, strlen(own));
+    resp_write_bulk(&c->out, own->name, strlen(own->name));
     c->state = CONN_GREETED;
     if (!t->has_secret) set_open(c);
     return true;
 }
 
+/* Version 1 had one argument less: whoever speaks another version is told so, however many there are. */
+static bool is_other_version(const struct span *argv, size_t argc) {
+    uint64_t version;
+    return span_case_eq(argv[0], "HELLO") && argc > 2 && span_to_u64(argv[2], &version) &&
+           version != TRANSFER_VERSION;
+}
+
 /* AUTH id proof */
 static bool do_auth(struct transfer_conn *c, uint64_t id, const struct span *argv) {
     uint8_t proof[TRANSFER_PROOF];
-    if (c->end->has_secret) transfer_proof_make(c->end->secret, "client", c->nonces, proof);
+    if (c->end->has_secret) transfer_proof_make(c->end->secret, TRANSFER_CLIENT, c->party, proof);
     if (!c->end->has_secret || !transfer_proof_same(proof, argv[2].data, argv[2].len))
         return refuse(c, "WRONGPASS the peer has another secret");
     set_open(c);
@@ -174,7 +174,9 @@ static bool do_give_up(struct transfer_conn *c, uint64_t id, const struct span *
 /* NOTIFY id message */
 static bool do_notify(struct transfer_conn *c, uint64_t id, const struct span *argv) {
     bool full = transfer_events_full(c->end);
-    if (!full) transfer_event_add(c->end, TARN_TRANSFER_MESSAGE, c->name, "", argv[2].data, argv[2].len);
+    if (!full)
+        transfer_event_add(c->end, TARN_TRANSFER_MESSAGE, transfer_conn_name(c), "", argv[2].data,
+                           argv[2].len);
     transfer_answer(c, id, full ? TARN_EAGAIN : TARN_OK, "", 0);
     return true;
 }
@@ -185,7 +187,7 @@ static const struct {
     int state;   /* in which it may come */
     bool (*run)(struct transfer_conn *c, uint64_t id, const struct span *argv);
 } commands[] = {
-    {"HELLO", 5, CONN_NEW, do_hello},      {"AUTH", 3, CONN_GREETED, do_auth},
+    {"HELLO", 6, CONN_NEW, do_hello},      {"AUTH", 3, CONN_GREETED, do_auth},
     {"REGIONS", 2, CONN_OPEN, do_regions}, {"WAIT", 4, CONN_OPEN, do_wait},
     {"DONE", 4, CONN_OPEN, do_done},       {"GIVEUP", 4, CONN_OPEN, do_give_up},
     {"NOTIFY", 3, CONN_OPEN, do_notify},
@@ -195,6 +197,10 @@ static bool run(struct transfer_conn *c, const struct span *argv, size_t argc) {
     uint64_t id;
     if (argc < 2 || !span_to_u64(argv[1], &id) || id == 0 || id > INT64_MAX)
         return refuse(c, "ERR a request begins with its name and a number");
+    if (is_other_version(argv, argc))
+        return refuse(c,
+                      "NOPROTO this end speaks version 2 of the transfer protocol only: both ends need the "
+                      "same version of libtarn");
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
         if (!span_case_eq(argv[0], commands[i].name)) continue;
         if (argc != commands[i].argc) return refuse(c, "ERR wrong number of arguments");

@@ -28,6 +28,81 @@ TEST(secrets) {
     tarn_transfer_close(&none);
 }
 
+/* --- reflection: what a victim is asked is put to the victim itself --------------------------------------------------------------------- */
+
+static int dial(const tarn_transfer *t);
+
+struct reflection {
+    tarn_transfer *victim;
+    int listen_fd;
+    char endpoint[64];
+    pthread_t thread;
+    size_t change; /* of what goes to the victim, if that many bytes come at once: this byte, 0: none */
+    size_t passed; /* bytes that the victim's control port answered */
+};
+
+/* Passes on whatever comes, both ways, until one side hangs up. */
+static void *reflect(void *arg) {
+    struct reflection *r = arg;
+    int from = accept(r->listen_fd, NULL, NULL), to = dial(r->victim);
+    struct pollfd p[] = {{.fd = from, .events = POLLIN}, {.fd = to, .events = POLLIN}};
+    for (bool open = true; open && poll(p, 2, 10000) > 0;) {
+        for (int i = 0; i < 2 && open; i++) {
+            char bytes[4096];
+            if (p[i].revents == 0) continue;
+            ssize_t n = recv(p[i].fd, bytes, sizeof(bytes), 0);
+            if (n > 0 && i == 0 && r->change != 0 && (size_t)n > r->change) bytes[r->change] ^= 1;
+            open = n > 0 && send(p[!i].fd, bytes, (size_t)n, MSG_NOSIGNAL) == n;
+            if (open && i == 1) r->passed += (size_t)n;
+        }
+    }
+    close(from);
+    close(to);
+    return NULL;
+}
+
+static tarn_status reflected(tarn_transfer *victim, size_t change) {
+    struct reflection r = {.victim = victim, .change = change};
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(a);
+    r.listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(bind(r.listen_fd, (struct sockaddr *)&a, len) == 0 && listen(r.listen_fd, 1) == 0);
+    CHECK_EQ(getsockname(r.listen_fd, (struct sockaddr *)&a, &len), 0);
+    snprintf(r.endpoint, sizeof(r.endpoint), "tarn-transfer://127.0.0.1:%u", ntohs(a.sin_port));
+    pthread_create(&r.thread, NULL, reflect, &r);
+    tarn_transfer_peer *peer = NULL;
+    tarn_status status = tarn_transfer_connect(victim, r.endpoint, 0, &peer);
+    if (status == TARN_OK) tarn_transfer_disconnect(&peer);
+    pthread_join(r.thread, NULL);
+    close(r.listen_fd);
+    CHECK(r.passed > 0);
+    return status;
+}
+
+/* Byte 70 of the greeting is one of the victim's identity: so it does not recognise itself. */
+TEST(guarantee_6_a_reflected_secret_opens_nothing) {
+    tarn_transfer *victim = end_open("tcp", "a good secret");
+    CHECK_EQ(reflected(victim, 0), TARN_EPERM);
+    CHECK_EQ(reflected(victim, 70), TARN_EPERM);
+    tarn_transfer_stats s = {.size = sizeof(s)};
+    CHECK_EQ(tarn_transfer_get_stats(victim, &s), TARN_OK);
+    CHECK_EQ(s.peers_out, 0);
+    tarn_transfer_close(&victim);
+}
+
+/* Whoever speaks the version before is told why nothing comes of it. */
+TEST(an_older_version_is_told_so) {
+    static const char hello[] = "HELLO 1 1 0123456789abcdef name\r\n";
+    tarn_transfer *end = end_open("tcp", NULL);
+    char answer[200] = "";
+    int fd = dial(end);
+    CHECK(send(fd, hello, strlen(hello), MSG_NOSIGNAL) > 0);
+    CHECK(recv(fd, answer, sizeof(answer) - 1, 0) > 0);
+    CHECK(strncmp(answer, "-NOPROTO this end speaks version 2", 34) == 0);
+    close(fd);
+    tarn_transfer_close(&end);
+}
+
 TEST(options_are_checked) {
     static const char *const any[] = {"0.0.0.0"}, *const nobody[] = {"203.0.113.7"};
     tarn_transfer_options o;
@@ -91,15 +166,17 @@ static bool is_thrown_out(const tarn_transfer *t, const char *hello, const char 
 }
 
 TEST(garbage_costs_the_connection) {
-    static const char hello[] =
-        "*5\r\n$5\r\nHELLO\r\n$1\r\n1\r\n$1\r\n1\r\n$16\r\n0123456789abcdef\r\n$0\r\n\r\n";
+    static const char hello[] = "*6\r\n$5\r\nHELLO\r\n$1\r\n1\r\n$1\r\n2\r\n$16\r\n0123456789abcdef\r\n$"
+                                "16\r\nfedcba9876543210\r\n$0\r\n\r\n";
     static const char *const bad[] = {
         "GET / HTTP/1.1\r\n\r\n",
         "*1\r\n$5\r\nHELLO\r\n",
-        "HELLO 1 1 x y\r\n",
-        "HELLO 1 2 0123456789abcdef y\r\n",
-        "HELLO 0 1 0123456789abcdef y\r\n",
-        "HELLO 1 1 0123456789abcdef \"a b\"\r\n",
+        "HELLO 1 2 x fedcba9876543210 y\r\n",
+        "HELLO 1 2 0123456789abcdef x y\r\n",
+        "HELLO 1 1 0123456789abcdef y\r\n", /* of version 1 */
+        "HELLO 1 3 0123456789abcdef fedcba9876543210 y\r\n",
+        "HELLO 0 2 0123456789abcdef fedcba9876543210 y\r\n",
+        "HELLO 1 2 0123456789abcdef fedcba9876543210 \"a b\"\r\n",
         "REGIONS 1\r\n",
         "AUTH 1 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\r\n",
         "*9999999999\r\n",
@@ -107,7 +184,7 @@ TEST(garbage_costs_the_connection) {
         "*2\r\n$-1\r\n",
     };
     static const char *const bad_later[] = {
-        "HELLO 2 1 0123456789abcdef y\r\n",
+        "HELLO 2 2 0123456789abcdef fedcba9876543210 y\r\n",
         "AUTH 2 x\r\n",
         "WAIT 2 label\r\n",
         "WAIT 2 label -1\r\n",
