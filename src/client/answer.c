@@ -9,11 +9,25 @@
 /* One call's answers; a server that sends more is broken. */
 #define ARENA_LIMIT (UINT64_C(2) << 30)
 
+/* An array says how long it is before anything of it is there: memory for it follows what arrives. Nobody points into it yet
+ * when it moves: of its elements only the last one can be incomplete, and that one is behind us. */
+#define ROOM_FIRST  4096u /* of an answer itself: a batch is laid down in one piece */
+#define ROOM_NESTED 32u
+
+static void grow(struct arena *arena, struct answer *array) {
+    size_t room = array->room * 2 < array->len ? array->room * 2 : array->len;
+    struct answer *element = arena_alloc(arena, room * sizeof(*element));
+    memcpy(element, array->element, array->room * sizeof(*element));
+    array->element = element;
+    array->room = room;
+}
+
 static struct answer *place(const redisReadTask *task, size_t extra) {
     struct arena *arena = task->privdata;
     if (arena == NULL || arena->total + extra > ARENA_LIMIT) return NULL;
     if (task->parent != NULL) {
         struct answer *parent = task->parent->obj;
+        if ((size_t)task->idx == parent->room) grow(arena, parent);
         return &parent->element[task->idx];
     }
     return arena_alloc(arena, sizeof(struct answer));
@@ -34,13 +48,11 @@ static void *create_string(const redisReadTask *task, char *str, size_t len) {
 
 static void *create_array(const redisReadTask *task, int elements) {
     size_t n = elements < 0 ? 0 : (size_t)elements;
-    struct answer *a = place(task, n * sizeof(struct answer));
+    size_t room = min_u64(n, task->parent == NULL ? ROOM_FIRST : ROOM_NESTED);
+    struct answer *a = place(task, room * sizeof(struct answer));
     if (a == NULL) return NULL;
-    *a = (struct answer){.type = ANSWER_ARRAY, .len = n};
-    if (n > 0) {
-        a->element = arena_alloc(task->privdata, n * sizeof(struct answer));
-        memset(a->element, 0, n * sizeof(struct answer));
-    }
+    *a = (struct answer){.type = ANSWER_ARRAY, .len = n, .room = room};
+    if (room > 0) a->element = arena_alloc(task->privdata, room * sizeof(struct answer));
     return a;
 }
 

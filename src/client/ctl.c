@@ -19,7 +19,7 @@
 #define REQUEST_HEADER_MAX 26u /* "$" and digits and CRLF, and the CRLF behind the bytes */
 
 void ctl_init(struct ctl *c) {
-    *c = (struct ctl){.fd = -1, .what = "request"};
+    *c = (struct ctl){.fd = -1, .what = "request", .answer_max = ANSWER_MAX};
 }
 
 void ctl_close(struct ctl *c) {
@@ -296,6 +296,14 @@ static bool is_skipped(struct ctl *c, uint64_t number) {
     return number <= c->skip_until;
 }
 
+static tarn_status feed_bytes(struct ctl *c, const char *bytes, size_t n) {
+    if (c->reader->len - c->reader->pos + n > c->answer_max)
+        return lost(c, TARN_EPROTO, "brings an answer that does not end");
+    if (redisReaderFeed(c->reader, bytes, n) != REDIS_OK)
+        return lost(c, TARN_ENOMEM, "needs too much memory");
+    return TARN_OK;
+}
+
 /* All that can be read is read at once: the socket's being readable says nothing of what the stream has. */
 static tarn_status feed_secure(struct ctl *c) {
     char bytes[READ_BYTES];
@@ -303,8 +311,8 @@ static tarn_status feed_secure(struct ctl *c) {
     bool any = false;
     do {
         size_t n = tls_read(c->tls, bytes, sizeof(bytes));
-        if (n > 0 && redisReaderFeed(c->reader, bytes, n) != REDIS_OK)
-            return lost(c, TARN_ENOMEM, "needs too much memory");
+        tarn_status status = n > 0 ? feed_bytes(c, bytes, n) : TARN_OK;
+        if (status != TARN_OK) return status;
         any |= n > 0;
     } while (tls_in_left(c->tls));
     (void)send_ciphertext(c); /* its failure shows at the next reading */
@@ -325,9 +333,7 @@ static tarn_status feed(struct ctl *c) {
     if (n == 0)
         return lost(c, TARN_ECLOSED,
                     c->received > 0 ? "was closed by it" : "was closed by it at once" TLS_HINT);
-    if (redisReaderFeed(c->reader, bytes, (size_t)n) != REDIS_OK)
-        return lost(c, TARN_ENOMEM, "needs too much memory");
-    return TARN_OK;
+    return feed_bytes(c, bytes, (size_t)n);
 }
 
 /* Waits until the socket is readable, and sends meanwhile. */

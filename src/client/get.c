@@ -72,9 +72,17 @@ static tarn_status send_locate(struct getting *g, struct chunk *c) {
     return lane_send(lane, false);
 }
 
+/* What was read before goes with what is read now only if it is the same value. A version has one size and one CRC: a server
+ * that says otherwise is wrong, now or before, and nothing that was made for the one may be used with the other. */
+static bool may_resume(const struct want *w, const struct placement *before) {
+    const struct placement *now = &w->place;
+    return now->version == before->version && now->size == before->size && now->crc == before->crc &&
+           now->value == NULL && (w->check != CHECK_BLOCKS || now->crcs != NULL);
+}
+
 static void locate_one(struct getting *g, size_t i, const struct answer *a, uint64_t sent_ns) {
     struct want *w = &g->wants[i];
-    uint64_t old_version = w->place.version;
+    struct placement before = w->place;
     bool resumes = w->prepared;
     tarn_status status = placement_of_get(&g->lane->arena, a, sent_ns, &w->place);
     if (error_act(status) == ERROR_LATER) { /* stays WANTED */
@@ -90,7 +98,7 @@ static void locate_one(struct getting *g, size_t i, const struct answer *a, uint
         get_finish(g, i, status);
         return;
     }
-    w->prepared = resumes && w->place.version == old_version;
+    w->prepared = resumes && may_resume(w, &before);
     w->given_up = 0;
     /* The numbers of replicas may have changed with the look-up. */
     w->sources = w->prepared && w->pos > w->from ? UINT32_MAX : 0;
@@ -104,9 +112,10 @@ static void locate_one(struct getting *g, size_t i, const struct answer *a, uint
         w->leased = true;
         COUNT(g->lane, leases, 1);
     }
-    if (!resumes && g->options->extend_deadline)
-        g->deadline = add_sat(g->deadline, w->place.size / BYTES_PER_MS);
     get_prepare(g, i);
+    /* By what will move, not by what the server says: a size for which there is no memory costs no time. */
+    if (w->state == PLACED && !resumes && g->options->extend_deadline)
+        g->deadline = add_sat(g->deadline, (w->to - w->from) / BYTES_PER_MS);
 }
 
 static tarn_status receive_locate(struct getting *g, const struct chunk *c) {

@@ -181,6 +181,7 @@ bool hosting_iov(struct tarn_host *h, const struct hosted *s, const struct answe
     if (extents->len == 0 || extents->len > EXTENTS_MAX) return false;
     char *base = host_segment_base(h->host, s->id);
     size_t n = 0;
+    if (base == NULL) return false;
     for (; n < extents->len && size > 0; n++) {
         uint64_t offset, length;
         if (!answer_u64(answer_at(&extents->element[n], 0), &offset) ||
@@ -191,5 +192,5 @@ bool hosting_iov(struct tarn_host *h, const struct hosted *s, const struct answe
         size -= iov[n].iov_len;
     }
     *n_p = n;
-    return size == 0 && base != NULL;
+    return size == 0;
 }

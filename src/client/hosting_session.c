@@ -11,9 +11,10 @@
 #include "base/log.h"
 #include "client/hosting.h"
 
-#define IDLE_BEAT_MS   10u    /* the least between heartbeats that bring nothing */
-#define LOOK_MS        1000u  /* between questions to the Sentinels */
-#define FRESH_EVERY_MS 30000u /* a heartbeat that does not wait, for the clock */
+#define IDLE_BEAT_MS   10u                 /* the least between heartbeats that bring nothing */
+#define LOOK_MS        1000u               /* between questions to the Sentinels */
+#define CLOCK_MAX_MS   (UINT64_C(1) << 52) /* of a master's clock; more is no clock */
+#define FRESH_EVERY_MS 30000u              /* a heartbeat that does not wait, for the clock */
 
 void session_broken(struct tarn_host *h, tarn_status status) {
     struct session *s = &h->session;
@@ -154,7 +155,7 @@ static bool decode_join(struct tarn_host *h, const struct answer *a, uint64_t se
     const struct answer *key = answer_field(a, "grant-key");
     uint64_t epoch, clock;
     if (!answer_u64(answer_field(a, "master-epoch"), &epoch) || epoch == 0 || epoch > UINT32_MAX ||
-        !answer_u64(answer_field(a, "clock"), &clock) ||
+        !answer_u64(answer_field(a, "clock"), &clock) || clock > CLOCK_MAX_MS ||
         !answer_u64(answer_field(a, "heartbeat"), &s->heartbeat_ms) || s->heartbeat_ms == 0 ||
         !answer_u64(answer_field(a, "node-timeout"), &s->node_timeout_ms) ||
         !answer_u64(answer_field(a, "max-lease"), &s->max_lease_ms) ||
@@ -307,7 +308,8 @@ static void beat_answered(struct tarn_host *h, const struct answer *a, void *arg
     }
     if (!session_accepts(h, a, "NODE HEARTBEAT")) return;
     const struct answer *items = answer_at(a, 1);
-    if (!answer_u64(answer_at(a, 0), &master_ms) || items == NULL || items->type != ANSWER_ARRAY) {
+    if (!answer_u64(answer_at(a, 0), &master_ms) || master_ms > CLOCK_MAX_MS || items == NULL ||
+        items->type != ANSWER_ARRAY) {
         session_fail(h, TARN_EPROTO, "NODE HEARTBEAT: the answer of the master makes no sense");
         return;
     }

@@ -68,6 +68,7 @@ struct answer {
     size_t len;             /* of str, or number of elements */
     const char *str;        /* terminated */
     struct answer *element; /* contiguous */
+    size_t room;            /* answer.c: elements there is memory for, while they arrive */
 };
 struct redisReader;
 struct redisReader *answer_reader_create(void);
@@ -114,6 +115,7 @@ void secure_close(struct secure *s);
 /* Requests are numbered as they are sent and answered in that order. An answer nobody waits for is skipped: its number
  * is in the skip ring, or not above skip_until (requests that a failed call left behind). */
 #define CTL_SKIP_MAX 256
+#define ANSWER_MAX   (UINT64_C(1) << 30) /* of a server: no value that it sends in-band is larger */
 struct ctl {
     int fd;                 /* -1: closed */
     struct tls_stream *tls; /* NULL: plain */
@@ -123,6 +125,7 @@ struct ctl {
     uint64_t skip[CTL_SKIP_MAX]; /* ring, ascending */
     size_t skip_head, skip_count;
     uint64_t skip_until;
+    uint64_t answer_max;      /* bytes of an unfinished answer; after ctl_open it is ANSWER_MAX */
     bool loopback;            /* the peer is this machine */
     char host[256], port[16]; /* of the peer, as it was opened */
     const char *what;         /* the last request's name, for texts */

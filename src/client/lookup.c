@@ -176,7 +176,7 @@ tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys, size_t n
         struct keys k = {.keys = keys + at, .n = n - at < LOOKUP_KEYS ? n - at : LOOKUP_KEYS};
         uint64_t count = 0;
         status = integer_answer(lane, &(struct plain){"DEL", build_keys, &k}, &count, deadline);
-        removed += count;
+        removed += min_u64(count, k.n);
     }
     COUNT(lane, removes, n);
     lane_give(lane);

@@ -8,7 +8,8 @@
 #include "base/htab.h"
 #include "client/internal.h"
 
-#define SENTINEL_MS 1000u /* for one of them to connect and to answer */
+#define SENTINEL_MS         1000u /* for one of them to connect and to answer */
+#define SENTINEL_ANSWER_MAX (64u << 10)
 
 void master_free(struct whereabouts *m) {
     secure_close(&m->secure);
@@ -28,6 +29,7 @@ static tarn_status ask(struct ctl *c, struct arena *arena, const struct whereabo
     const char *argv[] = {"SENTINEL", "get-master-addr-by-name", m->name};
     struct answer *a;
     tarn_status status = ctl_open(c, &m->secure, m->sentinel[i].host, m->sentinel[i].port, deadline);
+    c->answer_max = SENTINEL_ANSWER_MAX;
     if (status == TARN_OK) status = ctl_send(c, 3, argv, NULL, false);
     if (status == TARN_OK) status = ctl_receive(c, arena, &a, deadline);
     if (status != TARN_OK) return status;

@@ -108,7 +108,7 @@ static tarn_status decode_readable(struct arena *arena, const struct answer *lis
 }
 
 static tarn_status decode_inline(const struct answer *value, struct placement *p) {
-    if (value == NULL || value->type != ANSWER_STRING || value->len != p->size) {
+    if (value == NULL || value->type != ANSWER_STRING || value->len != p->size || p->size > INLINE_MAX) {
         return broken("neither a replica nor a value");
     }
     p->value = value->str;

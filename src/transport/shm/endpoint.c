@@ -19,6 +19,7 @@
 #define ENDPOINT_MAGIC    0x53455044u /* "SEPD" */
 #define KEY_MAGIC         0x534b4559u /* "SKEY" */
 #define ATTACH_DEFAULT_MS 5000u
+#define REPLIES_LATE_MAX  64 /* thrown away one by one at the end; closing the socket does it to the rest */
 #define COPY_CHUNK        (1u << 20)
 #define PREFETCH_BYTES    512u
 #define PAST_TOTAL        (128u << 10) /* of an operation: from here on its parts go past the cache */
@@ -203,7 +204,8 @@ static void throw_away_replies(struct transport_endpoint *e) {
     struct shm_reply reply = {0};
     int fd;
     tarn_status s;
-    while (!e->failed && (s = receive_reply(e, &reply, &fd)) != TARN_EAGAIN) {
+    for (int n = 0; !e->failed && n < REPLIES_LATE_MAX && (s = receive_reply(e, &reply, &fd)) != TARN_EAGAIN;
+         n++) {
         if (s == TARN_OK)
             throw_away(e, &reply, fd);
         else

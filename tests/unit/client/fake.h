@@ -81,6 +81,8 @@ void fake_add_tier(const char *key, const char *tier);
 void fake_drop_replica(const char *key, unsigned host);
 /* Forgets the CRC. */
 void fake_drop_crc(const char *key);
+/* So many look-ups are told the CRCs of its MiBs, those after them are not. */
+void fake_crcs_times(const char *key, unsigned times);
 bool fake_exists(const char *key);
 /* Is its replica on that host what was put? */
 bool fake_holds(const char *key, unsigned host, const void *data, size_t len);

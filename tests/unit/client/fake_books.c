@@ -1,4 +1,5 @@
 /* The fake master's books, and the commands it knows. */
+#include <limits.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +37,8 @@ static struct fake_object *object_new(const char *key, uint64_t size) {
     for (unsigned i = 0; i < OBJECTS; i++) {
         struct fake_object *o = &fake.object[i];
         if (o->used) continue;
-        *o = (struct fake_object){.used = true, .size = size, .token = ++fake.next_token, .crc = -1};
+        *o = (struct fake_object){
+            .used = true, .size = size, .token = ++fake.next_token, .crc = -1, .crcs_times = UINT_MAX};
         snprintf(o->key, sizeof(o->key), "%s", key);
         return o;
     }
@@ -217,7 +219,7 @@ static void put_revoke(struct fake_conn *c, const struct words *w, size_t at) {
 }
 
 static void locate(struct fake_conn *c, const struct words *w, size_t at, size_t options_at) {
-    const struct fake_object *o = find(word(w, at), true);
+    struct fake_object *o = find(word(w, at), true);
     if (o == NULL) {
         fake_say(c, "$-1\r\n");
         return;
@@ -232,7 +234,7 @@ static void locate(struct fake_conn *c, const struct words *w, size_t at, size_t
     } else {
         fake_say(c, "$-1\r\n");
     }
-    if (o->crcs.len > 0) {
+    if (o->crcs.len > 0 && o->crcs_told++ < o->crcs_times) {
         fake_say_bulk(c, o->crcs.data, o->crcs.len);
     } else {
         fake_say(c, "$-1\r\n");
@@ -489,6 +491,12 @@ void fake_drop_replica(const char *key, unsigned host) {
 void fake_drop_crc(const char *key) {
     fake_lock();
     find(key, true)->crc = -1;
+    fake_unlock();
+}
+
+void fake_crcs_times(const char *key, unsigned times) {
+    fake_lock();
+    find(key, true)->crcs_times = times;
     fake_unlock();
 }
 

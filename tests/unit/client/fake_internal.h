@@ -39,6 +39,7 @@ struct fake_object {
     uint64_t token, size;
     int64_t crc;
     struct buf crcs;
+    unsigned crcs_times, crcs_told; /* look-ups that are told of them, and were */
     char value[64];
     struct fake_replica_at replica[REPLICAS];
     unsigned replicas;
