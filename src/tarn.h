@@ -412,7 +412,9 @@ typedef struct tarn_host_options {
     size_t binds;
     uint16_t data_port;   /* 0: any */
     const char *announce; /* host (or host:port) that clients are told; NULL: as the master sees this node */
-    const char *shm_socket;   /* unix socket for clients on this machine; NULL: chosen; "": none */
+    const char *
+        shm_socket; /* unix socket for clients on this machine; "": none; NULL: by the name, in $RUNTIME_DIRECTORY,
+                               * /run/tarn, $XDG_RUNTIME_DIR or TMPDIR/tarn-UID, or none where that cannot be */
     unsigned shm_mode;        /* its permissions; 0: 0600 */
     unsigned threads;         /* data threads; 0: 2 */
     unsigned max_connections; /* of the data port; 0: 4096 */
@@ -490,6 +492,8 @@ typedef struct tarn_stats {
     uint64_t put_restarts;        /* puts that began again elsewhere */
     uint64_t outages;             /* hosts passed over, now */
     uint64_t rdma_bytes_read, rdma_bytes_written;
+    uint64_t
+        shm_unreachable; /* times a segment of this machine was found whose socket cannot be opened: tcp instead */
 } tarn_stats;
 /* Fills stats->size bytes at most. */
 TARN_API tarn_status tarn_get_stats(tarn_client *client, tarn_stats *stats);

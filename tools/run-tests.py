@@ -72,6 +72,7 @@ class Surroundings:
             TARN_FAULT=in_build("tests/fault/preload.so"),
             TARN_SANITIZER="" if kind == "release" else kind,
             TMPDIR=os.path.join(self.work, "tmp"),
+            RUNTIME_DIRECTORY=os.path.join(self.work, "tmp"),  # sockets of whoever says no other place
             STRESS_SECONDS=os.environ.get("STRESS_SECONDS", "10"),
             FUZZ_MUTATIONS=os.environ.get("FUZZ_MUTATIONS", "5000"),
             PYTHONDONTWRITEBYTECODE="1",

@@ -1,5 +1,6 @@
 /* Hosting as programs call it: set-up, tear-down, and what callers may see while the control thread works. */
 #include "client/hosting.h"
+#include "host/place.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -93,14 +94,15 @@ static bool is_taken(const char *path) {
 
 /* A path of the node's name, so that a restart takes over what a crash left; other pools may have nodes of that name, some in this process. */
 static char *choose_shm_path(const struct tarn_host *h, const char *wanted) {
-    const char *dir = getenv("XDG_RUNTIME_DIR");
-    char path[300];
+    char name[128], path[HOST_SOCKET_MAX];
     if (wanted != NULL) return wanted[0] == '\0' ? NULL : xstrdup(wanted);
-    if (dir == NULL || dir[0] != '/' || strlen(dir) > 40) dir = "/tmp";
-    snprintf(path, sizeof(path), "%s/tarn-node-%s.sock", dir, h->name);
-    for (int i = 1; i < SHM_NAMES && is_taken(path); i++)
-        snprintf(path, sizeof(path), "%s/tarn-node-%s.%ld.%d.sock", dir, h->name, (long)getpid(), i);
-    return xstrdup(path);
+    snprintf(name, sizeof(name), "tarn-node-%s.sock", h->name);
+    bool found = host_socket_path(name, path);
+    for (int i = 1; found && i < SHM_NAMES && is_taken(path); i++) {
+        snprintf(name, sizeof(name), "tarn-node-%s.%ld.%d.sock", h->name, (long)getpid(), i);
+        found = host_socket_path(name, path);
+    }
+    return found ? xstrdup(path) : NULL;
 }
 
 /* --- endpoints --------------------------------------------------------------------------------------------------------------------- */
@@ -148,9 +150,9 @@ static tarn_status set_endpoints(struct tarn_host *h, const tarn_host_options *o
         add_endpoint(h, strcmp(b, "::*") == 0 ? "*" : b, port);
     }
     h->n_tcp_endpoints = h->n_endpoints;
-    if (h->shm_path != NULL) {
+    if (host_shm_path(h->host)[0] != '\0') {
         char uri[320];
-        snprintf(uri, sizeof(uri), "shm://%s", h->shm_path);
+        snprintf(uri, sizeof(uri), "shm://%s", host_shm_path(h->host));
         h->endpoints[h->n_endpoints++] = xstrdup(uri);
     }
     return TARN_OK;
@@ -169,6 +171,7 @@ static tarn_status create_host(struct tarn_host *h, const tarn_host_options *o) 
         .idle_timeout_ms = DATA_TIMEOUT_MS,
         .shm_path = h->shm_path,
         .shm_mode = o->shm_mode,
+        .shm_optional = o->shm_socket == NULL,
         .tls = h->data_tls != NULL ? &h->data_tls_of : NULL,
         .arg = h,
         .fenced = on_fenced,

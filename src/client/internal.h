@@ -195,7 +195,7 @@ struct counters { /* one writer (the lane's taker), any reader: relaxed words */
     /* copied from the engine */
     uint64_t shm_bytes_read, shm_bytes_written, rdma_bytes_read, rdma_bytes_written;
     uint64_t tcp_bytes_read, tcp_bytes_written;
-    uint64_t failovers, replica_reports, put_replicas_failed, put_restarts;
+    uint64_t failovers, replica_reports, put_replicas_failed, put_restarts, shm_unreachable;
 };
 #define COUNT(lane, field, n)                                                                                \
     __atomic_store_n(&(lane)->counters.field, (lane)->counters.field + (uint64_t)(n), __ATOMIC_RELAXED)
@@ -442,6 +442,7 @@ struct tarn_client {
     struct tarn_view *views;       /* open ones, under direct_mutex */
     struct tarn_mapping *mappings; /* likewise */
     struct outages outages;
+    bool told_no_shm; /* atomic: why memory of this machine is not mapped */
     bool rdma_failed; /* atomic: its module could not be loaded, and is not tried again */
     uint64_t n_views, n_writers;
     uint64_t async_pending; /* atomic */

@@ -3,6 +3,8 @@
  *
  * A host has no RDMA key as long as it registers its memory, or has lost its device. Then bytes go by tcp, and now and then the
  * master is asked whether there is one. */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -169,6 +171,20 @@ static uint64_t home_of(const char *node, const struct engine_segment *s) {
     return home == 0 ? 1 : home;
 }
 
+/* A socket of this machine that we may connect to. Whoever wonders why his bytes take the longer way is told once. */
+static bool can_attach(struct lane *lane, const char *path) {
+    if (faccessat(AT_FDCWD, path, R_OK | W_OK, AT_EACCESS) == 0) return true;
+    int error = errno;
+    COUNT(lane, shm_unreachable, 1);
+    if (strcmp(lane->client->options.transport, "tcp") == 0) return false;
+    if (!__atomic_exchange_n(&lane->client->told_no_shm, true, __ATOMIC_RELAXED))
+        log_warning("The pool's memory is on this machine, but its bytes go by tcp: shm socket %s: %s. %s",
+                    path, strerror(error),
+                    error == ENOENT ? "(Does it run in another container? Share the folder of the socket)"
+                                    : "(Run as its user, or let it say shm-socket and shm-socket-perm)");
+    return false;
+}
+
 /* The first one of each kind that we can use. */
 static void decode_endpoints(struct lane *lane, const struct answer *endpoints, bool same_host,
                              struct engine_segment *s, bool *wants_tls_p) {
@@ -179,7 +195,7 @@ static void decode_endpoints(struct lane *lane, const struct answer *endpoints, 
         bool tls = strncmp(e->str, "tcps://", 7) == 0;
         if (strncmp(e->str, "shm://", 6) == 0) {
             const char *path = e->str + 6;
-            if (same_host && access(path, F_OK) == 0) s->shm_path = path;
+            if (same_host && can_attach(lane, path)) s->shm_path = path;
         } else if (tls && !lane->client->master.secure.on) {
             *wants_tls_p = true;
         } else if ((tls || strncmp(e->str, "tcp://", 6) == 0) && s->tcp_host == NULL) {

@@ -13,7 +13,7 @@ static void fill(tarn_stats *s, const struct counters *c) {
     COPY(puts), COPY(put_stored), COPY(put_existed), COPY(put_failures);
     COPY(lookups), COPY(removes), COPY(bytes_read), COPY(bytes_written);
     COPY(shm_bytes_read), COPY(shm_bytes_written), COPY(tcp_bytes_read), COPY(tcp_bytes_written);
-    COPY(rdma_bytes_read), COPY(rdma_bytes_written);
+    COPY(rdma_bytes_read), COPY(rdma_bytes_written), COPY(shm_unreachable);
     COPY(requests), COPY(round_trips), COPY(connects), COPY(reconnects), COPY(retries), COPY(timeouts);
     COPY(leases), COPY(lease_renewals), COPY(lease_misses), COPY(epoch_misses), COPY(crc_mismatches);
     COPY(unverified), COPY(segment_fetches);

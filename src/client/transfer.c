@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "client/transfer.h"
+#include "host/place.h"
 #include "net/net.h"
 
 #define SECRET_MIN 8u
@@ -176,12 +177,9 @@ static void key_changed(void *arg, unsigned slot) {
 static tarn_status start_host(struct tarn_transfer *t) {
     const tarn_transfer_options *o = &t->options;
     if (o->shm_socket == NULL) {
-        const char *dir = getenv("XDG_RUNTIME_DIR");
-        char path[128];
-        if (dir == NULL || dir[0] != '/' || strlen(dir) > 40) dir = "/tmp";
-        snprintf(path, sizeof(path), "%s/tarn-transfer-%ld-%08x.sock", dir, (long)getpid(),
-                 randombytes_random());
-        t->shm_path = xstrdup(path);
+        char name[64], path[HOST_SOCKET_MAX];
+        snprintf(name, sizeof(name), "tarn-transfer-%ld-%08x.sock", (long)getpid(), randombytes_random());
+        if (host_socket_path(name, path)) t->shm_path = xstrdup(path);
     } else if (o->shm_socket[0] != '\0') {
         t->shm_path = xstrdup(o->shm_socket);
     }
@@ -194,6 +192,7 @@ static tarn_status start_host(struct tarn_transfer *t) {
         .max_connections = 65536,
         .shm_path = t->shm_path,
         .shm_mode = o->shm_mode,
+        .shm_optional = o->shm_socket == NULL,
         .arg = t,
         .fenced = fenced,
         .key_changed = key_changed,

@@ -225,7 +225,7 @@ static void write_region(struct tarn_transfer *t, const struct transfer_region *
 }
 
 void transfer_write_regions(struct tarn_transfer *t, uint64_t session, struct buf *out) {
-    const char *shm = t->shm_path != NULL ? t->shm_path : "";
+    const char *shm = host_shm_path(t->host);
     struct transfer_region *r;
     size_t n = 0;
     LIST_FOREACH(r, &t->regions, link) n += r->id != 0 && r->rights != 0 && !r->closing;

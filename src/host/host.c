@@ -40,6 +40,7 @@ tarn_status host_create(const struct host_config *config, struct host **host_p) 
     h->idle_timeout_ms = config->idle_timeout_ms;
     h->staging_bytes = config->staging_bytes;
     h->shm_mode = config->shm_mode;
+    h->shm_optional = config->shm_optional;
     h->tls = config->tls;
     h->arg = config->arg;
     h->fenced = config->fenced;
@@ -117,10 +118,19 @@ tarn_status host_start(struct host *h) {
         struct host_path *p = &h->paths[i];
         tarn_status s = host_path_listen(h, p);
         if (s == TARN_OK) continue;
-        if (p->builtin) return s;
+        bool shm = strcmp(p->ops->scheme, "shm") == 0;
+        if (p->builtin && !(shm && h->shm_optional)) return s;
         log_warning("This host does not serve by %s: %s", p->ops->scheme, tarn_status_text(s));
     }
     return TARN_OK;
+}
+
+const char *host_shm_path(const struct host *h) {
+    for (unsigned i = 0; i < h->n_paths; i++) {
+        const struct host_path *p = &h->paths[i];
+        if (p->listener != NULL && strcmp(p->ops->scheme, "shm") == 0) return h->shm_uri + strlen("shm://");
+    }
+    return "";
 }
 
 uint16_t host_data_port(const struct host *h) {

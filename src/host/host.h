@@ -22,10 +22,11 @@ struct host_config {
     uint16_t data_port; /* 0: any; host_data_port tells */
     unsigned threads;   /* data threads, >= 1 */
     unsigned max_connections;
-    uint64_t idle_timeout_ms;        /* a data connection that is silent in the middle of a frame */
-    uint64_t staging_bytes;          /* bound of buffers for readers; 0: 64 MiB */
-    const char *shm_path;            /* unix socket, NULL or "": no shm */
-    unsigned shm_mode;               /* permissions of that socket */
+    uint64_t idle_timeout_ms; /* a data connection that is silent in the middle of a frame */
+    uint64_t staging_bytes;   /* bound of buffers for readers; 0: 64 MiB */
+    const char *shm_path;     /* unix socket, NULL or "": no shm */
+    unsigned shm_mode;        /* permissions of that socket */
+    bool shm_optional; /* where it cannot be served at that path, go on without: host_shm_path says so */
     const struct transport_tls *tls; /* borrowed; NULL: the data port is plain, else it speaks TLS only */
     /* Tells that a session which host_fence was asked to cut off can no longer write to this host's memory. */
     void *arg;
@@ -121,6 +122,8 @@ void host_describe(const struct host *h, const char *scheme, struct buf *out);
 
 tarn_status host_start(struct host *h);
 uint16_t host_data_port(const struct host *h);
+/* The socket at which shm is served; "": it is not. Borrowed from h. */
+const char *host_shm_path(const struct host *h);
 
 /* Cuts session off: its data connections are closed, new ones refused, shm peers of it awaited. fenced() follows from
  * host_poll, at once when nothing of it is there. A stopped shm process delays it for as long as it lives. */

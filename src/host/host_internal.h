@@ -109,6 +109,7 @@ struct host {
     size_t n_uris;
     char *shm_uri;
     unsigned threads, max_connections, shm_mode;
+    bool shm_optional;
     uint64_t idle_timeout_ms, staging_bytes;
     void *arg;
     void (*fenced)(void *arg, uint64_t session);

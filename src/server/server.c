@@ -29,10 +29,11 @@
 #include "cmd/replication.h"
 #include "cmd/stats.h"
 #include "host/host.h"
+#include "host/place.h"
 
 static struct net_loop *loop;
 static struct net_watch host_watch;
-static char shm_path[PATH_MAX], executable_path[PATH_MAX];
+static char shm_path[HOST_SOCKET_MAX], executable_path[PATH_MAX];
 
 /* --- news between books and host ------------------------------------------------------------------------------------------------ */
 
@@ -133,14 +134,13 @@ static void set_up_identity(void) {
 }
 
 static const char *choose_shm_path(const struct config *c) {
-    const char *dir = getenv("XDG_RUNTIME_DIR");
+    char name[40];
     if (strcmp(c->shm_socket, "auto") != 0) return c->shm_socket;
-    if (dir == NULL || dir[0] != '/') dir = "/tmp";
     if (core_endpoints.port != 0)
-        snprintf(shm_path, sizeof(shm_path), "%s/tarn-%u.sock", dir, core_endpoints.port);
+        snprintf(name, sizeof(name), "tarn-%u.sock", core_endpoints.port);
     else
-        snprintf(shm_path, sizeof(shm_path), "%s/tarn-pid-%ld.sock", dir, (long)getpid());
-    return shm_path;
+        snprintf(name, sizeof(name), "tarn-pid-%ld.sock", (long)getpid());
+    return host_socket_path(name, shm_path) ? shm_path : "";
 }
 
 static uint16_t choose_data_port(const struct config *c) {
@@ -171,6 +171,7 @@ static bool set_up_host(const struct config *c, bool loaded) {
                              .idle_timeout_ms = c->data_timeout_ms,
                              .shm_path = choose_shm_path(c),
                              .shm_mode = (unsigned)c->shm_socket_perm,
+                             .shm_optional = strcmp(c->shm_socket, "auto") == 0,
                              .tls = config_tls_data_port(c),
                              .fenced = on_fenced,
                              .fenced_before = on_fenced_before};
@@ -187,7 +188,7 @@ static bool set_up_host(const struct config *c, bool loaded) {
         return false;
     }
     core_endpoints.data_port = host_data_port(server.host);
-    core_endpoints.shm_path = hc.shm_path;
+    core_endpoints.shm_path = host_shm_path(server.host);
     net_watch_init(&host_watch, loop, host_event_fd(server.host), on_host_event, NULL);
     return net_watch_set(&host_watch, NET_READ) == TARN_OK;
 }

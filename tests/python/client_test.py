@@ -3,13 +3,15 @@
 import array
 import mmap
 import os
+import re
+import subprocess
 import sys
 import threading
 import time
 import unittest
 import unittest.mock
 
-from harness import TarnTest, pattern, wait_until
+from harness import TarnTest, environment, pattern, wait_until
 
 import tarn
 
@@ -312,6 +314,36 @@ def address(memory):
     from tarn.memory import pin
 
     return pin(memory).address
+
+
+READ_TWICE = """
+import sys, tarn
+for transport in sys.argv[2:]:
+    with tarn.Client(sys.argv[1], transport=transport) as client:
+        assert client.get("a") == client.get("a") == bytes(100_000)
+        stats = client.stats()
+        print(stats["shm_unreachable"], stats["shm_bytes_read"], stats["tcp_bytes_read"])
+"""
+
+
+class Ways(TarnTest):
+    def read(self, *transports):
+        argv = [sys.executable, "-c", READ_TWICE, self.server.url, *transports]
+        env = dict(environment(python=True), PYTHONPATH=os.pathsep.join(sys.path))
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.splitlines(), done.stderr
+
+    def test_it_is_said_once_why_bytes_of_this_machine_go_by_tcp(self):
+        with self.client() as client:
+            client.put("a", bytes(100_000))
+            info = client.command("INFO", "server")
+        self.assertEqual(self.read("auto"), (["0 200000 0"], ""))
+        os.unlink(re.search(r"shm_socket:(\S+)", info).group(1))
+        lines, said = self.read("auto")
+        self.assertRegex(lines[0], r"^[1-9]\d* 0 200000$")
+        self.assertRegex(said, r"^libtarn: .*bytes go by tcp: shm socket \S+: No such file or directory.*\n$")
+        self.assertEqual(self.read("tcp")[1], "")  # which was asked for
 
 
 class Buffers(TarnTest):

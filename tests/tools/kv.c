@@ -372,6 +372,7 @@ static int answer(struct kv *k) {
         {"shm_bytes", s.shm_bytes_read + s.shm_bytes_written},
         {"tcp_bytes", s.tcp_bytes_read + s.tcp_bytes_written},
         {"rdma_bytes", s.rdma_bytes_read + s.rdma_bytes_written},
+        {"shm_unreachable", s.shm_unreachable},
     };
     for (size_t i = 0; i < ARRAY_LEN(fields); i++)
         printf("%s%s=%llu", i > 0 ? " " : "", fields[i].name, (unsigned long long)fields[i].value);

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -28,6 +29,7 @@
 #define REQUESTS_PER_TURN 16
 #define ATTACHMENTS_MAX   1024u /* per peer */
 #define PAUSE_MS          100   /* of a listener that has no descriptors */
+#define PROC_FD_MAX       40
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -458,9 +460,24 @@ static bool remove_stale(const struct sockaddr_un *addr) {
     if (!S_ISSOCK(st.st_mode)) return false;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return false;
-    bool alive = connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0 || errno == EAGAIN;
+    bool dead = connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) != 0 && errno == ECONNREFUSED;
     close(fd);
-    return !alive && unlink(addr->sun_path) == 0;
+    return dead && unlink(addr->sun_path) == 0;
+}
+
+/* What the umask took from a socket of ours comes back. No link is followed, whoever put it there meanwhile. */
+static bool set_mode(const char *path, mode_t mode) {
+    char self[PROC_FD_MAX];
+    struct stat st;
+    int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return false;
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
+    bool ours = fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_uid == geteuid();
+    bool done = ours && ((st.st_mode & 07777) == mode || chmod(self, mode) == 0);
+    int error = ours ? errno : EADDRINUSE;
+    close(fd);
+    errno = error;
+    return done;
 }
 
 /* With a name, and not listening yet. false: errno says why. */
@@ -475,7 +492,7 @@ static bool open_socket(struct transport_listener *l, const char *path, mode_t m
     if (l->fd < 0 || setsockopt(l->fd, SOL_SOCKET, SO_PASSCRED, &one, sizeof(one)) != 0) return false;
     /* The mode is in force from the first moment; what the umask took comes back. */
     return fchmod(l->fd, mode) == 0 && bind(l->fd, (struct sockaddr *)&l->addr, sizeof(l->addr)) == 0 &&
-           chmod(path, mode) == 0;
+           set_mode(path, mode);
 }
 
 tarn_status shm_listen(struct transport_domain *d, const struct transport_listen_config *config,
@@ -507,7 +524,8 @@ tarn_status shm_listen(struct transport_domain *d, const struct transport_listen
         *listener_p = l;
         return TARN_OK;
     }
-    log_warning("shm socket %s: %s", path, strerror(errno));
+    log_warning("shm socket %s: %s%s", path, strerror(errno),
+                errno == EADDRINUSE ? ": somebody listens there, or it is no socket of ours" : "");
     if (l->fd >= 0) close(l->fd);
     close_watched(d, &l->timer_fd);
     free(l);

@@ -153,7 +153,7 @@ STATS = (
     "shm_bytes_read shm_bytes_written tcp_bytes_read tcp_bytes_written requests round_trips connects reconnects retries "
     "timeouts leases lease_renewals lease_misses epoch_misses crc_mismatches unverified segment_fetches lanes lanes_busy "
     "views_open writers_open async_pending failovers replica_reports put_replicas_failed put_restarts outages "
-    "rdma_bytes_read rdma_bytes_written"
+    "rdma_bytes_read rdma_bytes_written shm_unreachable"
 ).split()
 
 
