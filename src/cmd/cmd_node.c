@@ -10,6 +10,7 @@
 #include "cmd/client.h"
 #include "cmd/config.h"
 #include "cmd/keys.h"
+#include "cmd/later.h"
 #include "cmd/nodes.h"
 #include "cmd/waiters.h"
 
@@ -97,6 +98,7 @@ void cmd_node_up(struct client *c) {
         reply_later(c, UP_AGAIN_MS, "there is something to do before: NODE HEARTBEAT tells");
         return;
     }
+    later_wake();
     waiters_wake_all(); /* for keys that are readable again */
     reply_ok(c);
 }

@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "cluster/cluster.h"
 #include "cmd/keys.h"
+#include "cmd/later.h"
 #include "cmd/location.h"
 #include "transport/place.h"
 
@@ -148,6 +149,11 @@ static void answer_opened(struct client *c, const struct store_put *put, bool pa
 }
 
 static void answer_put(struct client *c, tarn_status status, const struct store_put *put, bool packed) {
+    status = room_status(status);
+    if (UNLIKELY(later_is(status))) {
+        later_reply(c, status);
+        return;
+    }
     switch (status) {
     case TARN_OK: answer_opened(c, put, packed); break;
     case TARN_EEXISTS: reply_null(c); break;

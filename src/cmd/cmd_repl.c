@@ -56,6 +56,18 @@ static bool asks_for_what_is_away(const struct client *c, const struct cmd *cmd)
            table_keys(cmd, c->argv, c->argc, note_away, &a) > 0 && a.found;
 }
 
+/* Values for any Redis client, but for those that are written whatever was there. */
+static bool reads_in_band(const struct client *c, const struct cmd *cmd) {
+    if (strcmp(cmd->group, "string") != 0) return false;
+    if (cmd->run == cmd_mset || cmd->run == cmd_setex || cmd->run == cmd_psetex) return false;
+    return cmd->run != cmd_set || c->argc > 3;
+}
+
+bool replication_is_early(const struct client *c, const struct cmd *cmd) {
+    return server.awaits_nodes && !replication.replica && reads_in_band(c, cmd) &&
+           asks_for_what_is_away(c, cmd);
+}
+
 const char *replication_refusal(const struct client *c, const struct cmd *cmd) {
     unsigned flags = cmd->flags;
     if (cmd->run == cmd_exec) flags |= multi_flags(c) & (CMD_WRITE | CMD_MASTER);
@@ -66,7 +78,8 @@ const char *replication_refusal(const struct client *c, const struct cmd *cmd) {
         server.config->min_replicas_max_lag_s > 0 &&
         replication.good < (uint64_t)server.config->min_replicas_to_write)
         return "-NOREPLICAS Not enough good replicas to write.";
-    if (server.awaits_nodes && flags & CMD_READONLY && asks_for_what_is_away(c, cmd))
+    if (server.awaits_nodes && (flags & CMD_READONLY || reads_in_band(c, cmd)) &&
+        asks_for_what_is_away(c, cmd))
         return "-LOADING the node that has this key has not joined this master yet";
     return NULL;
 }

@@ -225,6 +225,7 @@ static bool mset_one(struct client *c, struct mset_job *m, unsigned *budget) {
     struct string_write *w = &m->write;
     if (!w->plan)
         *w = (struct string_write){.plan = mset_plan,
+                                   .later.until_ms = w->later.until_ms, /* one bound for the whole command */
                                    .event = "set",
                                    .answer = mset_answer,
                                    .owner = &m->job,

@@ -152,7 +152,7 @@ struct config {
     char *shm_socket; /* "auto", "" or a path */
     int64_t shm_socket_perm;
     char *announce_host;
-    uint64_t inband_buffer, inband_stall_timeout_ms, inband_hold_timeout_ms;
+    uint64_t inband_buffer, inband_stall_timeout_ms, inband_hold_timeout_ms, inband_wait_timeout_ms;
     int64_t inband_threads;
     int64_t io_threads;
     bool io_threads_do_reads;

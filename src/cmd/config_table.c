@@ -292,6 +292,7 @@ const struct config_row config_rows[] = {
     NUM(CONFIG_BYTES, "inband-buffer", inband_buffer, "256mb", 16 << 20, BIG, M, NULL),
     NUM(CONFIG_MS, "inband-stall-timeout", inband_stall_timeout_ms, "10s", 100, 86400000, M, NULL),
     NUM(CONFIG_MS, "inband-hold-timeout", inband_hold_timeout_ms, "60s", 0, 86400000, M, NULL),
+    NUM(CONFIG_MS, "inband-wait-timeout", inband_wait_timeout_ms, "15s", 0, 86400000, M, NULL),
     NUM(CONFIG_INT, "inband-threads", inband_threads, "4", 1, 64, 0, NULL),
     NUM(CONFIG_INT, "io-threads", io_threads, "1", 1, 128, 0, NULL),
     BOOL("io-threads-do-reads", io_threads_do_reads, "no", 0, NULL),

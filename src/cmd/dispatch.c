@@ -10,6 +10,7 @@
 #include "cmd/families.h"
 #include "cmd/introspect.h"
 #include "cmd/latency.h"
+#include "cmd/later.h"
 #include "cmd/multi.h"
 #include "cmd/persistence.h"
 #include "cmd/pubsub.h"
@@ -238,6 +239,7 @@ static bool admit(struct client *c, const struct cmd *cmd) {
 static bool allowed(struct client *c, const struct cmd *cmd) {
     const char *why = replication_refusal(c, cmd);
     if (LIKELY(why == NULL)) return true;
+    if (later_begin(c, cmd)) return false;
     reject(cmd);
     if (cmd->run == cmd_exec && c->io->multi != NULL && c->io->flags & CLIENT_MULTI)
         multi_abort(c, why[0] == '-' ? why + 1 : why);

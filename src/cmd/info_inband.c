@@ -1,6 +1,7 @@
 /* INFO inband: values of GET, SET and their kin that live on other machines or on disks. */
 #include "cmd/config.h"
 #include "cmd/info.h"
+#include "cmd/later.h"
 #include "cmd/remote.h"
 
 typedef unsigned long long ull;
@@ -12,6 +13,9 @@ void info_inband(struct buf *out) {
     info_line(out, "inband_buffer:%llu", (ull)server.config->inband_buffer);
     info_line(out, "inband_buffer_used:%llu", (ull)f.claimed);
     info_line(out, "inband_values:%llu", (ull)f.claims);
+    info_line(out, "inband_later_clients:%llu", (unsigned long long)later_figures().waiting);
+    info_line(out, "inband_later_waits:%llu", (unsigned long long)later_figures().waits);
+    info_line(out, "inband_later_timeouts:%llu", (unsigned long long)later_figures().timeouts);
     info_line(out, "inband_waiting:%llu", (ull)f.claims_waiting);
     info_line(out, "inband_waits:%llu", (ull)s->waits);
     info_line(out, "inband_stalled_clients:%llu", (ull)s->stalled);

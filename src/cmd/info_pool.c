@@ -28,6 +28,7 @@ void info_pool(struct buf *out) {
     info_line(out, "pool_free:%llu", (ull)s.pool_free);
     info_line(out, "pool_largest_free:%llu", (ull)s.largest_free);
     info_line(out, "pool_quarantined:%llu", (ull)s.pool_quarantined);
+    info_line(out, "pool_ghosts:%llu", (ull)s.pool_ghosts);
     info_line(out, "pool_zombie:%llu", (ull)s.pool_zombie);
     info_line(out, "pool_evictable:%llu", (ull)s.pool_evictable);
     info_line(out, "allocator:%s", config_allocator_name(server.config));
@@ -73,6 +74,7 @@ void info_cache(struct buf *out) {
     info_line(out, "put_timeouts:%llu", (ull)s.put_timeouts);
     info_line(out, "put_exists:%llu", (ull)s.put_exists);
     info_line(out, "put_busy:%llu", (ull)s.put_busy);
+    info_line(out, "put_later:%llu", (ull)s.put_later);
     info_line(out, "put_nospace:%llu", (ull)s.put_nospace);
     info_line(out, "put_superseded:%llu", (ull)s.put_superseded);
     info_line(out, "bad_tokens:%llu", (ull)s.bad_tokens);

@@ -8,6 +8,7 @@
 #include "cmd/client.h"
 #include "cmd/families.h"
 #include "cmd/keys.h"
+#include "cmd/later.h"
 #include "cmd/notify.h"
 
 /* Where the last new value went: not here. Only a guess, which saves opening the next put twice. */
@@ -189,6 +190,8 @@ void string_write_failed(struct client *c, tarn_status status, uint64_t size) {
     switch (status) {
     case TARN_ENOSPACE: no_room(c, size); break;
     case TARN_EOOM: reply_error(c, "-OOM command not allowed when used memory > 'maxmemory'."); break;
+    case TARN_ELATER:
+    case TARN_ELOADING: later_reply(c, status); break;
     default: reply_status(c, status, NULL); break;
     }
 }
@@ -214,7 +217,25 @@ static void over(struct string_write *w) {
     w->phase = STRING_OVER;
 }
 
+/* Sleeps until there may be room, and plans again. What runs for the first time must have its place in memory before. */
+static void later(struct client *c, struct string_write *w) {
+    if (!w->owner) return;
+    if (w->later.job) {
+        later_end(&w->later);
+        w->phase = STRING_PLAN;
+    } else {
+        w->waits = true;
+        later_sleep(&w->later, c, w->owner);
+    }
+}
+
 static void finish(struct client *c, struct string_write *w, tarn_status status) {
+    status = room_status(status);
+    if (UNLIKELY(later_is(status)) && later_waits()) {
+        forget_plan(c, w);
+        w->phase = STRING_LATER;
+        return;
+    }
     w->failed = status != TARN_OK;
     over(w);
     if (w->failed && status == TARN_EOOM && (!w->owner || w->owner == &w->job))
@@ -429,6 +450,7 @@ bool string_write_step(struct client *c, struct string_write *w, unsigned *budge
         case STRING_COPY: copy(c, w, budget); break;
         case STRING_SENT: sent(c, w); break;
         case STRING_REPLY: follow(c, w, string_far_reply(c, w), STRING_OVER); break;
+        case STRING_LATER: later(c, w); break;
         case STRING_OVER: break;
         }
         if (w->phase == STRING_OVER) {
@@ -440,6 +462,7 @@ bool string_write_step(struct client *c, struct string_write *w, unsigned *budge
 }
 
 void string_write_clean(struct client *c, struct string_write *w) {
+    later_end(&w->later);
     if (w->sink) {
         cmd_big_abort(w->sink);
         w->sink = NULL;

@@ -4,6 +4,8 @@
  *     ^ └─> put (making room, in slices) ─> copy (in slices) ─> commit ─> answer
  *     └───────── the key changed meanwhile (base_version) ─────────┘
  *
+ * Room that will come is waited for (STRING_LATER, later.h), and then it is planned again.
+ *
  * A plan looks at the key as it is now and says what the new value is made of; it answers itself when nothing is to be
  * written. It may run again, so all it needs is in the arguments or in the state.
  *
@@ -18,6 +20,7 @@
 
 #include <sys/queue.h>
 #include "cmd/cmd.h"
+#include "cmd/later.h"
 #include "cmd/pool_writer.h"
 #include "cmd/remote_write.h"
 #include "cmd/value_reply.h"
@@ -117,6 +120,7 @@ struct string_write {
         STRING_COPY,
         STRING_SENT,
         STRING_REPLY,
+        STRING_LATER,
         STRING_OVER,
     } phase;
     struct store_put *put;
@@ -129,6 +133,7 @@ struct string_write {
     struct job *
         owner; /* that runs it, and sleeps until it is woken when waits is set. NULL: it may still move in memory */
     bool waits;
+    struct later later;     /* there is no room yet */
     struct string_far *far; /* NULL: not needed so far */
 };
 

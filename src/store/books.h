@@ -264,6 +264,7 @@ struct store {
     bool leading;            /* in store_lead: what it drops is told */
     uint64_t ghost_until_ms; /* leases of an earlier master may be in force until then */
     struct ghost *ghosts;
+    uint64_t ghost_units;
     uint32_t ghost_age; /* of the last one, which its blocks carry as their owner; 0: to be let go */
     struct wheel *ghost_wheel;
     uint64_t suspect_below; /* versions that were not put under these books' own lead */
@@ -395,6 +396,8 @@ static inline void news_places(struct store *s, const struct object *o, const st
 void space_part(struct store *s, const block_id *blocks, uint32_t n);
 void ghost_over(struct store *s, struct wheel_node *node);
 void ghosts_free_all(struct store *s);
+/* Space that is a ghost will be free, and what is evicted now would not be free now: puts for which there is no room wait. */
+bool ghosts_hold(const struct store *s);
 
 /* copy.c */
 void copy_free_all(struct store *s);

@@ -13,6 +13,14 @@
 
 /* --- ghosts ------------------------------------------------------------------------------------------------------------------- */
 
+static void ghost_count(struct store *s, const struct ghost *g, int sign) {
+    for (uint32_t i = 0; i < g->n_blocks; i++) {
+        const struct block *b = block_get(&s->space, g->blocks[i]);
+        s->ghost_units += (uint64_t)sign * b->len;
+        s->space.segments[block_segment(b)]->ghost_units += (uint64_t)sign * b->len;
+    }
+}
+
 static void ghost_free(struct store *s, struct ghost *g, bool release) {
     wheel_remove(s->ghost_wheel, &g->wheel);
     if (g->prev)
@@ -20,6 +28,7 @@ static void ghost_free(struct store *s, struct ghost *g, bool release) {
     else
         s->ghosts = g->next;
     if (g->next) g->next->prev = g->prev;
+    ghost_count(s, g, -1);
     for (uint32_t i = 0; i < g->n_blocks && release; i++) space_release(&s->space, g->blocks[i]);
     s->put_bytes -= sizeof(*g) + g->n_blocks * sizeof(block_id);
     s->room_changes++;
@@ -32,6 +41,7 @@ static void ghost_new(struct store *s, const block_id *blocks, uint32_t n, uint6
     memcpy(g->blocks, blocks, n * sizeof(block_id));
     if (++s->ghost_age == 0) s->ghost_age = 1;
     for (uint32_t i = 0; i < n; i++) block_assign(&s->space, blocks[i], BLOCK_HELD, s->ghost_age, 0);
+    ghost_count(s, g, 1);
     g->next = s->ghosts;
     if (g->next) g->next->prev = g;
     s->ghosts = g;
@@ -41,6 +51,10 @@ static void ghost_new(struct store *s, const block_id *blocks, uint32_t n, uint6
 
 void ghost_over(struct store *s, struct wheel_node *node) {
     ghost_free(s, CONTAINER_OF(node, struct ghost, wheel), true);
+}
+
+bool ghosts_hold(const struct store *s) {
+    return s->ghosts || s->now_ms < s->ghost_until_ms;
 }
 
 void ghosts_free_all(struct store *s) {
@@ -64,6 +78,7 @@ static void ghosts_leave(struct store *s, uint32_t segment, bool all) {
     for (struct ghost *g = s->ghosts, *next; g; g = next) {
         next = g->next;
         uint32_t kept = 0, n = g->n_blocks;
+        ghost_count(s, g, -1);
         for (uint32_t i = 0; i < n; i++) {
             if (replica_segment(s, g->blocks[i]) == segment &&
                 (all || block_get(&s->space, g->blocks[i])->owner == 0))
@@ -73,6 +88,7 @@ static void ghosts_leave(struct store *s, uint32_t segment, bool all) {
         }
         s->put_bytes -= (n - kept) * sizeof(block_id);
         g->n_blocks = kept;
+        ghost_count(s, g, 1);
         if (kept == 0) ghost_free(s, g, false);
     }
 }

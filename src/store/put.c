@@ -276,7 +276,7 @@ static tarn_status make_spots(struct store *s, struct store_put *p, unsigned *bu
         tarn_status st = room_make(s, &p->want, budget);
         if (st == TARN_OK)
             settle_spot(s, p);
-        else if (st == TARN_ENOSPACE && p->n_spots > 0)
+        else if ((st == TARN_ENOSPACE || st == TARN_ELATER) && p->n_spots > 0)
             p->missing = p->replicas - p->n_spots;
         else
             return st;
@@ -292,6 +292,7 @@ static tarn_status put_room(struct store *s, struct store_put *p, unsigned *budg
         return st;
     }
     if (st == TARN_ENOSPACE) s->stat.put_nospace++;
+    if (st == TARN_ELATER) s->stat.put_later++;
     put_free(s, p);
     return st;
 }
@@ -352,6 +353,10 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
     st = put_room(s, p, budget);
     if (st == TARN_OK || st == TARN_EAGAIN) *put_p = p;
     return st;
+}
+
+uint64_t store_later_ms(const struct store *s) {
+    return s->ghost_until_ms > s->now_ms ? s->ghost_until_ms - s->now_ms : 1;
 }
 
 tarn_status store_put_continue(struct store *s, struct store_put *p, unsigned *budget) {

@@ -305,6 +305,18 @@ static bool could_fit_somewhere(const struct store *s, const struct want *w) {
     return false;
 }
 
+/* When ghosts have gone; what is evicted before that would become one, and a key have gone for nothing. */
+static bool could_fit_later(const struct store *s, const struct want *w) {
+    if (!ghosts_hold(s)) return false;
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        const struct segment *seg = space_segment(&s->space, i);
+        if (seg && room_may_use(w, seg) &&
+            seg->free_units + seg->ghost_units + (s->policy->keeps ? 0 : seg->evictable_units) >= w->units)
+            return true;
+    }
+    return false;
+}
+
 static tarn_status make(struct store *s, struct want *w, unsigned *budget) {
     if (w->plan) return window_step(s, w, budget);
     if (s->planner && s->planner->plan->phase == PLAN_CLEAR) return TARN_EAGAIN;
@@ -312,9 +324,9 @@ static tarn_status make(struct store *s, struct want *w, unsigned *budget) {
         s->stat.room_direct++;
         return TARN_OK;
     }
-    bool free_only = w->free_only || s->policy->keeps ||
-                     s->now_ms < s->ghost_until_ms; /* what goes now would not be free now */
-    if (free_only || !could_fit_somewhere(s, w)) return TARN_ENOSPACE;
+    if (w->free_only) return TARN_ENOSPACE;
+    if (UNLIKELY(ghosts_hold(s))) return could_fit_later(s, w) ? TARN_ELATER : TARN_ENOSPACE;
+    if (s->policy->keeps || !could_fit_somewhere(s, w)) return TARN_ENOSPACE;
     if (s->far_replicas > 0 && by_policy(s, w, true, budget)) return TARN_OK;
     if (by_policy(s, w, false, budget)) return TARN_OK;
     if (*budget == 0 || s->planner) return TARN_EAGAIN;
@@ -323,7 +335,7 @@ static tarn_status make(struct store *s, struct want *w, unsigned *budget) {
 
 tarn_status room_make(struct store *s, struct want *w, unsigned *budget) {
     tarn_status st = make(s, w, budget);
-    if (st != TARN_ENOSPACE || w->n_avoid == 0) return st;
+    if ((st != TARN_ENOSPACE && st != TARN_ELATER) || w->n_avoid == 0) return st;
     w->n_avoid = 0; /* where nothing else has room, even there */
     return make(s, w, budget);
 }

@@ -44,6 +44,7 @@ struct segment {
     uint64_t free_units;
     uint64_t evictable_units;  /* of objects that nothing protects */
     uint64_t quarantine_units; /* of objects that are gone, under leases and holds */
+    uint64_t ghost_units;      /* of what went under leases that these books do not know */
     uint64_t free_runs;
     uint64_t blocks_in_objects;
     block_id first;

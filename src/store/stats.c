@@ -63,6 +63,7 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     }
     st->pool_used = st->pool_size - st->pool_free;
     st->pool_quarantined = s->quarantine_units * UNIT;
+    st->pool_ghosts = s->ghost_units * UNIT;
     st->pool_zombie = s->zombie_units * UNIT;
     st->pool_evictable = s->evictable_units * UNIT;
     st->memory_records = records_memory(&s->records);
@@ -197,8 +198,11 @@ void store_check(const struct store *s) {
     do cursor = htab_scan(&s->lots, cursor, check_lot, c);
     while (cursor);
     for (const struct store_copy *copy = s->copies; copy; copy = copy->next) check_want(c, &copy->want);
+    uint64_t ghosts = 0;
     for (const struct ghost *g = s->ghosts; g; g = g->next)
-        for (uint32_t i = 0; i < g->n_blocks; i++) c->blocks_units += block_get(&s->space, g->blocks[i])->len;
+        for (uint32_t i = 0; i < g->n_blocks; i++) ghosts += block_get(&s->space, g->blocks[i])->len;
+    c->blocks_units += ghosts;
+    TARN_ASSERT(ghosts == s->ghost_units);
     do cursor = htab_scan(&s->sessions, cursor, check_session, c);
     while (cursor);
     uint64_t used = 0, evictable = 0, held = 0;

@@ -341,6 +341,8 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
                             const struct store_put_options *options, uint64_t session, unsigned *budget,
                             struct store_put **put_p);
 tarn_status store_put_continue(struct store *s, struct store_put *put, unsigned *budget);
+/* Either may say TARN_ELATER, with *put_p as it was: room will come. For how long, at least 1. */
+uint64_t store_later_ms(const struct store *s);
 /* A put whose client went away while room was being made. */
 void store_put_abandon(struct store *s, struct store_put **put_p);
 /* Of an open put. */
@@ -479,12 +481,13 @@ struct store_stats {
         expires, soft_pins, hard_pins, groups, sweep_objects, migrating_objects;
     uint64_t far_objects, far_replicas; /* objects without a memory replica; all far replicas */
     uint64_t copies_open;
-    uint64_t pool_size, pool_used, pool_free, pool_quarantined, pool_zombie, pool_evictable, largest_free;
+    uint64_t pool_size, pool_used, pool_free, pool_quarantined, pool_ghosts, pool_zombie, pool_evictable,
+        largest_free;
     uint64_t memory, memory_records, memory_blocks, memory_tables, memory_leases, memory_extras;
     uint64_t
         memory_spare; /* not in memory: held for records and blocks to come, among those that are in use */
     /* since start or store_stats_reset */
-    uint64_t put_starts, put_ends, put_revokes, put_timeouts, put_exists, put_busy, put_nospace,
+    uint64_t put_starts, put_ends, put_revokes, put_timeouts, put_exists, put_busy, put_nospace, put_later,
         put_superseded, bad_tokens;
     uint64_t hits, misses, expired, removed, replaced;
     uint64_t evicted_objects, evicted_bytes, evicted_inline, evicted_soft_pinned, evicted_group,

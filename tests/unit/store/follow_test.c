@@ -131,9 +131,9 @@ TEST(what_went_waits_for_leases_that_are_not_known) {
     tick_both(s, f, 4000);
     struct store_lead_stats stats;
     lead(f, UINT64_C(1) << 30, &stats);
-    CHECK_EQ(util_put(f, "b", 2 * 4096), TARN_ENOSPACE); /* somebody may read it still */
+    CHECK_EQ(util_put(f, "b", 2 * 4096), TARN_ELATER); /* somebody may read it still */
     CHECK_EQ(util_put(f, "c", 4096), TARN_OK);
-    CHECK_EQ(util_put(f, "d", 4096), TARN_ENOSPACE); /* nor is anything evicted */
+    CHECK_EQ(util_put(f, "d", 4096), TARN_ELATER); /* nor is anything evicted */
     CHECK(util_has(f, "c"));
     CHECK(!store_object_suspect(f, store_find(f, span_str("c"))));
     tick_both(s, f, 6000);
@@ -161,7 +161,7 @@ TEST(what_was_put_to_use_again_frees_no_other) {
     lead(f, UINT64_C(1) << 30, &stats);
     CHECK_EQ(stats.overlapping, 0);
     CHECK(util_has(f, "e"));
-    CHECK_EQ(util_put(f, "x", 4096), TARN_ENOSPACE);
+    CHECK_EQ(util_put(f, "x", 4096), TARN_ELATER);
     tick_both(s, f, 10001);
     CHECK_EQ(util_put(f, "x", 4096), TARN_OK);
     store_check(f);
@@ -300,7 +300,7 @@ TEST(books_that_step_down_stay) {
         CHECK_EQ(store_count(s), 3);
         /* 16 pages: 3 in objects, 1 that is gone for less than max-lease, 3 of what was under a lease; the puts' are free. */
         CHECK_EQ(util_put(s, "a", 9 * 4096), TARN_OK);
-        CHECK_EQ(util_put(s, "b", 4096), TARN_ENOSPACE);
+        CHECK_EQ(util_put(s, "b", 4096), TARN_ELATER);
         util_tick(s, store_config(s)->max_lease_ms);
         CHECK_EQ(util_put(s, "b", 4 * 4096), TARN_OK);
         CHECK_EQ(util_put(s, "c", 16 * 4096), TARN_OK);
