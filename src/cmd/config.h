@@ -161,6 +161,7 @@ struct config {
     uint64_t max_objects, maxmemory;
     int eviction_policy;
     double eviction_high_watermark, eviction_ratio;
+    struct config_list evict_together;
     int64_t lfu_log_factor, lfu_decay_minutes;
     uint64_t max_lease_ms, max_wait_ms;
     uint64_t put_timeout_ms, put_timeout_rate, put_release_timeout_ms, soft_pin_ms;

@@ -303,6 +303,8 @@ const struct config_row config_rows[] = {
     ENUM("eviction-policy", eviction_policy, "lru", policies, M, apply_policy),
     RATIO("eviction-high-watermark", eviction_high_watermark, "0.9", 0.01, 1, M, apply_store),
     RATIO("eviction-ratio", eviction_ratio, "0.05", 0.0001, 1, M, apply_store),
+    {"evict-together-suffixes", CONFIG_LIST, AT(evict_together), "kv_bytes metadata", 0, 0, 0, 0, NULL, M,
+     apply_store},
     NUM(CONFIG_INT, "lfu-log-factor", lfu_log_factor, "10", 0, 10000, M, apply_store),
     NUM(CONFIG_INT, "lfu-decay-time", lfu_decay_minutes, "1", 0, 100000, M, apply_store),
     NUM(CONFIG_MS, "max-lease", max_lease_ms, "10s", 10, 3600000, M, apply_store),

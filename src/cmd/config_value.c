@@ -324,7 +324,7 @@ static char *allowed(const struct config_row *row, bool number) {
     case CONFIG_STRING: buf_append_str(&b, "must be text of up to 4096 bytes without NUL"); break;
     case CONFIG_BINARY: buf_append_str(&b, "must be up to 4096 bytes of any kind"); break;
     case CONFIG_NOTIFY: buf_append_str(&b, "must be letters of " NOTIFY_LETTERS ", or empty"); break;
-    case CONFIG_LIST: buf_printf(&b, "must be up to %u addresses", CONFIG_WORDS_MAX); break;
+    case CONFIG_LIST: buf_printf(&b, "must be up to %u words of up to 255 bytes", CONFIG_WORDS_MAX); break;
     case CONFIG_OUTPUT: break; /* parse_output says it */
     case CONFIG_SAVE:
         buf_printf(&b, "must be up to %u times: seconds changes; or empty", CONFIG_SAVE_MAX);

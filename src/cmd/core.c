@@ -204,6 +204,21 @@ uint64_t core_turn(void *arg) {
 
 /* --- configuration ----------------------------------------------------------------------------------------------------------- */
 
+_Static_assert(CONFIG_WORDS_MAX <= STORE_SUFFIXES_MAX, "evict-together-suffixes: each word has its place");
+
+/* Every word once. */
+static void together_config(const struct config_list *l, struct store_config *out) {
+    out->n_together = 0;
+    for (size_t i = 0; i < l->n; i++) {
+        bool known = l->word[i][0] == '\0';
+        for (size_t k = 0; k < i; k++) known = known || strcmp(l->word[k], l->word[i]) == 0;
+        if (known) continue;
+        struct store_suffix *x = &out->together[out->n_together++];
+        x->len = (unsigned)strlen(l->word[i]);
+        memcpy(x->text, l->word[i], x->len);
+    }
+}
+
 void core_store_config(const struct config *c, struct store_config *out) {
     out->max_objects = c->max_objects;
     out->max_memory = c->maxmemory;
@@ -219,6 +234,7 @@ void core_store_config(const struct config *c, struct store_config *out) {
     out->lfu_log_factor = (unsigned)c->lfu_log_factor;
     out->lfu_decay_minutes = (unsigned)c->lfu_decay_minutes;
     out->expire_apart = true;
+    together_config(&c->evict_together, out);
 }
 
 void core_cluster_config(const struct config *c, struct cluster_config *out) {

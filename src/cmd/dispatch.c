@@ -193,6 +193,11 @@ static bool paused(const struct client *c, const struct cmd *cmd) {
     return !(cmd->flags & CMD_ALLOW_BUSY) && (parent == NULL || strcmp(parent->name, "client") != 0);
 }
 
+/* No command sees half of what goes together. */
+static void settle(void) {
+    if (LIKELY(server.store != NULL)) store_settle(server.store);
+}
+
 /* --- the run ------------------------------------------------------------------------------------------------------------------ */
 
 static void account(struct client *c, const struct cmd *cmd, uint64_t ns) {
@@ -283,6 +288,7 @@ void dispatch(struct client *c, const struct cmd *cmd) {
     io->last_cmd = cmd;
     table_stat(cmd)->calls++;
     io->flags |= CLIENT_RUNNING;
+    settle();
     uint64_t start = core_now_ns, noted = effects_noted;
     cmd->run(c);
     uint64_t ns = core_stamp() - start;
@@ -323,6 +329,7 @@ void dispatch_queued(struct client *c, const struct cmd *cmd) {
     if (UNLIKELY(!c->unrestricted) && !still_permitted(c, cmd)) return;
     table_stat(cmd)->calls++;
     uint64_t start = clock_mono_ns(); /* no core_stamp: for the books time stands still within EXEC */
+    settle();
     cmd->run(c);
     uint64_t ns = clock_mono_ns() - start;
     c->cmd = cmd;

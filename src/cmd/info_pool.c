@@ -108,6 +108,7 @@ void info_eviction(struct buf *out) {
     info_line(out, "evicted_inline:%llu", (ull)s.evicted_inline);
     info_line(out, "evicted_soft_pinned:%llu", (ull)s.evicted_soft_pinned);
     info_line(out, "evicted_group:%llu", (ull)s.evicted_group);
+    info_line(out, "evicted_together:%llu", (ull)s.together);
     info_line(out, "evicted_background:%llu", (ull)s.evicted_background);
     info_line(out, "evicted_quota:%llu", (ull)s.evicted_quota);
     info_line(out, "evicted_limits:%llu", (ull)s.evicted_limits);

@@ -270,8 +270,16 @@ struct store {
     uint64_t suspect_below; /* versions that were not put under these books' own lead */
     struct buf record;      /* scratch of effect.c */
     uint64_t room_changes;  /* grows whenever space became free or evictable */
-    bool evicting;          /* a background pass is under way */
-    uint64_t evict_left;    /* objects it still wants */
+    struct {
+        struct buf notes; /* keys that went, until store_settle */
+        bool settling;
+        struct lone { /* of a pair, the other part of which has just been evicted */
+            uint64_t hash, until_ms;
+            unsigned missing; /* suffix of that part */
+        } lone[256];
+    } together;
+    bool evicting;       /* a background pass is under way */
+    uint64_t evict_left; /* objects it still wants */
     uint64_t evictable_units, quarantine_units, zombie_units;
     uint64_t hard_pins, soft_pins, expires, inline_count, extra_bytes, places_bytes, put_bytes, lease_pool,
         hold_count, far_objects, far_replicas, copies_open;
@@ -313,7 +321,14 @@ unsigned book_domain(const struct store *s, const struct object *o);
  * taken out on the way. */
 struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool space, unsigned *budget);
 void book_evict(struct store *s, struct object *o, unsigned *budget);
+/* The same to make room in the pool: values in the books that were unused for longer go as well. */
+void book_evict_space(struct store *s, struct object *o, unsigned *budget);
 void book_give_back(struct store *s, struct object *o);
+void book_count_evicted(struct store *s, const struct object *o);
+
+/* together.c: an object has gone, or come. */
+void together_gone(struct store *s, struct span key, enum store_news_kind why);
+void together_came(struct store *s, struct span key, uint64_t hash);
 
 /* extra.c */
 struct extra *extra_find(const struct store *s, const struct object *o);

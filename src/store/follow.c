@@ -484,6 +484,7 @@ static uint64_t drop_unverifiable(struct store *s) {
         struct unfit u = {.s = s};
         cursor = index_scan(&s->index, cursor, collect_unverifiable, &u);
         for (unsigned i = 0; i < u.n; i++) forget_object(s, record_get(&s->records, u.found[i]), false);
+        store_settle(s);
         dropped += u.n;
     } while (cursor);
     return dropped;

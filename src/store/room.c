@@ -180,7 +180,7 @@ static bool evict_runs(struct store *s, struct want *w, struct victims *v, uint3
             v->object[i]->bits |= OBJECT_VICTIM; /* not to be taken along by its group */
         }
     for (unsigned i = 0; i < v->n; i++)
-        if (chosen[i]) book_evict(s, v->object[i], budget);
+        if (chosen[i]) book_evict_space(s, v->object[i], budget);
     bool ok = true;
     for (unsigned k = 0; k < n && ok; k++) {
         block_id id = run_take(s, &runs[k]);

@@ -88,6 +88,7 @@ void store_destroy(struct store **store_p) {
     wheel_destroy(&s->put_wheel);
     wheel_destroy(&s->ghost_wheel);
     buf_free(&s->record);
+    buf_free(&s->together.notes);
     wheel_destroy(&s->ttl_wheel);
     free(s->superseded);
     index_free(&s->index);
@@ -371,12 +372,14 @@ void book_insert(struct store *s, struct object *o, uint64_t hash, const struct 
     s->room_changes++;
     object_set_atime(o, (uint32_t)(s->now_ms / 1000));
     book_enter_order(s, o, e);
+    together_came(s, store_object_key(o), hash);
 }
 
 void book_remove(struct store *s, struct object *o, enum store_news_kind why) {
     struct span key = store_object_key(o);
     effect_gone(s, o);
     news_object(s, why, o);
+    together_gone(s, key, why);
     index_remove(&s->index, o, store_hash(key));
     if (book_stale(s, o)) s->stale--;
     book_unlink(s, o);
@@ -593,7 +596,7 @@ void book_give_back(struct store *s, struct object *o) {
     book_relink(s, o);
 }
 
-static void count_evicted(struct store *s, struct object *o) {
+void book_count_evicted(struct store *s, const struct object *o) {
     s->stat.evicted_objects++;
     s->stat.evicted_bytes += store_object_size(s, o);
     if (o->bits & OBJECT_INLINE) s->stat.evicted_inline++;
@@ -622,7 +625,7 @@ static bool demote(struct store *s, struct object *o) {
 }
 
 static void evict_one(struct store *s, struct object *o) {
-    count_evicted(s, o);
+    book_count_evicted(s, o);
     book_unlink(s, o);
     if (!book_far_only(o)) {
         struct policy *p = policy_of(s, o);
@@ -631,6 +634,8 @@ static void evict_one(struct store *s, struct object *o) {
     }
     book_remove(s, o, STORE_NEWS_EVICTED);
 }
+
+#define COLDER_MAX 4u
 
 /* A group goes together as far as the budget and the others' leases let it. */
 void book_evict(struct store *s, struct object *o, unsigned *budget) {
@@ -651,6 +656,26 @@ void book_evict(struct store *s, struct object *o, unsigned *budget) {
         m = next;
     }
     group_unref(s, g);
+}
+
+/* Values in the books make no room in the pool, but what is colder than what goes from there has had its time as well. A few at a
+ * time: as many as go from the pool, and more where they are behind. */
+static void evict_colder_small(struct store *s, uint64_t idle_ms, unsigned *budget) {
+    for (unsigned n = 0; n < COLDER_MAX && s->inline_count > 0 && *budget > 0; n++) {
+        struct object *o = book_pop(s, -1, 1, false, false, budget);
+        if (!o) return;
+        if (store_object_idle_ms(s, o) <= idle_ms) {
+            book_give_back(s, o);
+            return;
+        }
+        book_evict(s, o, budget);
+    }
+}
+
+void book_evict_space(struct store *s, struct object *o, unsigned *budget) {
+    uint64_t idle_ms = store_object_idle_ms(s, o);
+    book_evict(s, o, budget);
+    evict_colder_small(s, idle_ms, budget);
 }
 
 bool store_evict_object(struct store *s, struct object *o, uint64_t *bytes_p) {
@@ -737,7 +762,7 @@ static bool background_evict(struct store *s, unsigned *budget) {
         }
         s->stat.evicted_background += n;
         s->evict_left -= n;
-        for (unsigned i = 0; i < n; i++) book_evict(s, next[i], budget);
+        for (unsigned i = 0; i < n; i++) book_evict_space(s, next[i], budget);
     }
     return true;
 }
@@ -786,6 +811,7 @@ static bool migrate(struct store *s, unsigned *budget) {
 }
 
 bool store_background(struct store *s, unsigned *budget) {
+    store_settle(s);
     bool more = false;
     struct wheel_node *n;
     while (*budget > 0 && (n = wheel_pop(s->ghost_wheel, s->now_ms, budget, &more))) ghost_over(s, n);

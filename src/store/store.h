@@ -25,6 +25,8 @@
 
 #define STORE_KEY_MAX      1024u
 #define STORE_INLINE_MAX   64u
+#define STORE_SUFFIXES_MAX 16u
+#define STORE_SUFFIX_MAX   255u
 #define STORE_SIZE_MAX     (UINT64_C(1) << 40)
 #define STORE_EXTENTS_MAX  8u
 #define STORE_REPLICAS_MAX 8u
@@ -60,6 +62,11 @@ struct store_layout {
 
 /* --- configuration: change fields at any time through store_config(); policy and allocator by their functions -------- */
 
+struct store_suffix {
+    unsigned len; /* at least 1 */
+    char text[STORE_SUFFIX_MAX];
+};
+
 struct store_config {
     uint64_t max_objects; /* 0: no limit. When reached, puts evict */
     uint64_t max_memory;  /* bytes of books, 0: no limit. When reached, puts evict */
@@ -72,6 +79,9 @@ struct store_config {
     uint64_t put_release_timeout_ms; /* starts the fencing of a live writer */
     double high_watermark;           /* 0..1; 1: no background eviction */
     double eviction_ratio;           /* share of the objects a background pass frees */
+    unsigned
+        n_together; /* keys that differ in these ends only go together, see together.c; fewer than 2: none do */
+    struct store_suffix together[STORE_SUFFIXES_MAX];
     unsigned lfu_log_factor;
     unsigned lfu_decay_minutes;
     bool
@@ -133,6 +143,8 @@ struct store_config *store_config(struct store *s);
 
 /* Sets the time for all that follows. Call it once per turn of the loop and before each command. Cheap. */
 void store_tick(struct store *s, uint64_t mono_ms, uint64_t wall_ms);
+/* Removes what goes together with what has gone. To be called before each command, so that none sees half of it. Cheap. */
+void store_settle(struct store *s);
 /* Due work, in slices: ended leases and pins, TTLs, put time-outs, background eviction, policy migration, flush sweep.
  * budget: work units (about one object each), counted down. true: more is waiting. */
 bool store_background(struct store *s, unsigned *budget);
@@ -492,6 +504,7 @@ struct store_stats {
     uint64_t hits, misses, expired, removed, replaced;
     uint64_t evicted_objects, evicted_bytes, evicted_inline, evicted_soft_pinned, evicted_group,
         evicted_background, evicted_quota, evicted_limits, evict_command;
+    uint64_t together;       /* went because the other part of their pair had gone, in whatever way */
     uint64_t evicted_to_far; /* left memory but stay readable from ssd or file */
     uint64_t put_short;      /* puts that got fewer replicas than they asked for */
     uint64_t copies_started, copies_ended, copies_failed, replicas_dropped, far_added, far_dropped;

@@ -236,7 +236,7 @@ static tarn_status clear(struct store *s, struct want *w, unsigned *budget) {
                            space_carve(sp, next, r->start, (uint32_t)(min_u64(block_end, end) - r->start))))
                 return TARN_EOOM;
         } else if (may_clear(s, plan, b)) {
-            book_evict(s, record_get(&s->records, b->owner), budget);
+            book_evict_space(s, record_get(&s->records, b->owner), budget);
         } else {
             return TARN_ESTALE;
         }

@@ -168,4 +168,54 @@ test {objects that are there are counted when a quota comes} {
     r quota del late:
 }
 
+test {guarantee 1: keys that go together leave no half} {
+    r flushall
+    assert_equal {kv_bytes metadata} [lindex [r config get evict-together-suffixes] 1]
+    set meta [string repeat m 28]
+    for {set i 0} {$i < 30} {incr i} {
+        r set c${i}kv_bytes [string repeat x 1000000]
+        r set c${i}metadata $meta
+    }
+    set hits 0
+    for {set i 0} {$i < 30} {incr i} {
+        assert_equal [r exists c${i}kv_bytes] [r exists c${i}metadata]
+        incr hits [r exists c${i}metadata]
+    }
+    assert {$hits > 0 && $hits < 30}
+    assert {[info_field evicted_together] > 0}
+    # whoever removes one part, and in a transaction
+    r set akv_bytes v
+    r set ametadata $meta
+    assert_equal 1 [r del ametadata]
+    assert_equal 0 [r exists akv_bytes ametadata]
+    r set akv_bytes v
+    r set ametadata $meta PX 1
+    wait_for "the metadata to expire" {[r exists akv_bytes ametadata] == 0}
+    r set akv_bytes v
+    r set ametadata $meta
+    r multi
+    r del akv_bytes
+    r exists ametadata
+    assert_equal {1 0} [r exec]
+    # what is replaced stays
+    r set akv_bytes v
+    r set ametadata $meta
+    r set akv_bytes [string repeat w 1000]
+    assert_equal 2 [r exists akv_bytes ametadata]
+    # other names, or none
+    r config set evict-together-suffixes ":data :info"
+    r del akv_bytes
+    assert_equal 1 [r exists ametadata]
+    r set a:data v
+    r set a:info v
+    r del a:data
+    assert_equal 0 [r exists a:info]
+    r config set evict-together-suffixes ""
+    r set a:data v
+    r set a:info v
+    r del a:data
+    assert_equal 1 [r exists a:info]
+    r config set evict-together-suffixes "kv_bytes metadata"
+}
+
 finish

@@ -239,14 +239,50 @@ class RedisConnector(RespTest):
 
         self.assertGreater(sum(asyncio.run(run())), 75)
 
+    @unittest.skipIf(redis is None, "python3-redis is not installed")
+    def test_no_false_hits_beyond_the_pool(self):
+        """Payload and metadata go together: whose EXISTS says yes, can be read."""
+        n, size = 200, 1 << 20
+
+        async def run():
+            pool = redis.asyncio.ConnectionPool.from_url(f"redis://127.0.0.1:{self.server.port}", max_connections=150)
+            client = redis.asyncio.Redis(connection_pool=pool)
+
+            async def put(i):
+                await client.set(f"beyond{i}kv_bytes", value_of(i, size))
+                await client.set(f"beyond{i}metadata", self.metadata)
+
+            async def get(i):
+                if await client.get(f"beyond{i}metadata") is None:
+                    return False
+                value = await client.get(f"beyond{i}kv_bytes")
+                self.assertIn(value, (None, value_of(i, size)))
+                return value is not None
+
+            for first in range(0, n, 40):  # in bursts, as the connector does it
+                await asyncio.gather(*(put(i) for i in range(first, first + 40)))
+            hits = [i for i in range(n) if await client.exists(f"beyond{i}metadata")]
+            readable = [i for i in range(n) if await get(i)]
+            payloads = [i for i in range(n) if await client.exists(f"beyond{i}kv_bytes")]
+            await client.close()
+            await pool.disconnect()
+            return hits, readable, payloads
+
+        hits, readable, payloads = asyncio.run(run())
+        self.assertEqual(hits, readable)
+        self.assertEqual(payloads, readable)
+        self.assertGreater(len(readable), 20)
+        self.assertLess(len(readable), n)
+
     def test_payload_that_is_gone(self):
-        """The metadata outlives the payload: the connector removes it, and the chunk is a miss."""
+        """Who removes the payload removes the metadata with it, and the chunk is a miss."""
 
         async def run():
             connection = await self.connection()
             await self.put(connection, "k", os.urandom(4096))
             self.assertEqual(await self.command(connection, "EXISTS", "kmetadata"), b":1\r\n")
             await self.command(connection, "DEL", "kkv_bytes")
+            self.assertEqual(await self.command(connection, "EXISTS", "kmetadata"), b":0\r\n")
             self.assertIsNone(await self.get(connection, "k"))
             self.assertEqual(await self.command(connection, "EXISTS", "kmetadata"), b":0\r\n")
             connection[1].close()

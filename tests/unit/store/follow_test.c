@@ -304,7 +304,7 @@ TEST(books_that_step_down_stay) {
         util_tick(s, store_config(s)->max_lease_ms);
         CHECK_EQ(util_put(s, "b", 4 * 4096), TARN_OK);
         CHECK_EQ(util_put(s, "c", 16 * 4096), TARN_OK);
-        CHECK_EQ(store_count(s), 2);
+        CHECK_EQ(store_count(s), 1); /* "small" was colder than what made room */
         store_check(s);
         buf_free(&stream);
         store_destroy(&s);
