@@ -55,10 +55,50 @@ static size_t deny_channels(const struct acl_user *u, size_t selector, const str
 
 /* --- the whole -------------------------------------------------------------------------------------------------------------------- */
 
+/* Where the options of a command that can pin begin; 0: it cannot. */
+static size_t pin_options_at(const struct cmd *cmd, const struct span *argv, size_t argc) {
+    uint64_t n;
+    if (cmd->run == cmd_putstart) return 3;
+    if (cmd->run != cmd_mputstart || argc < 2 || !span_to_u64(argv[1], &n) || n > argc) return 0;
+    return 2 + 2 * (size_t)n;
+}
+
+/* PIN key HARD, PUTSTART and MPUTSTART with PIN HARD. What has these words in another meaning is no request that succeeds. */
+static bool pins_hard(const struct cmd *cmd, const struct span *argv, size_t argc) {
+    if (cmd->run == cmd_pin) return argc > 2 && span_case_eq(argv[2], "hard");
+    size_t at = pin_options_at(cmd, argv, argc);
+    for (; at > 0 && at + 1 < argc; at++)
+        if (span_case_eq(argv[at], "pin") && span_case_eq(argv[at + 1], "hard")) return true;
+    return false;
+}
+
+static bool may_pin_hard(const struct acl_user *u, size_t selector) {
+    return acl_allows_command(u, selector, table_declared(SPAN("pinhard"))->stat_index, span_of(NULL, 0));
+}
+
 static bool command_allowed(const struct acl_user *u, size_t selector, const struct cmd *cmd,
                             const struct span *argv, size_t argc) {
     struct span first = argc > 1 ? argv[1] : span_of(NULL, 0);
-    return cmd->flags & CMD_NO_AUTH || acl_allows_command(u, selector, cmd->stat_index, first);
+    if (cmd->flags & CMD_NO_AUTH) return true;
+    return acl_allows_command(u, selector, cmd->stat_index, first) &&
+           (!pins_hard(cmd, argv, argc) || may_pin_hard(u, selector));
+}
+
+const char *acl_denied_name(const struct acl_user *u, const struct cmd *cmd, const struct span *argv,
+                            size_t argc) {
+    struct span first = argc > 1 ? argv[1] : span_of(NULL, 0);
+    bool may = false;
+    for (size_t i = 0; pins_hard(cmd, argv, argc) && i < acl_selectors(u); i++)
+        may |= acl_allows_command(u, i, cmd->stat_index, first);
+    return may ? "pinhard" : table_stat(cmd)->name;
+}
+
+/* FNV-1a: Fowler, Noll, Vo. Hashes of tables are of a seed of the process. */
+uint64_t acl_pin_owner(const struct client *c) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (const char *at = acl_user_name(c->user); *at != '\0'; at++)
+        hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
+    return hash != 0 ? hash : 1;
 }
 
 static enum acl_verdict check_selector(const struct acl_user *u, size_t selector, const struct cmd *cmd,

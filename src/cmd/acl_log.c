@@ -72,9 +72,10 @@ void acl_log_note(const struct client *c, enum acl_verdict verdict, const struct
         set_object(e, c->argv[0]);
     } else {
         strcpy(e->user, acl_user_name(c->user));
-        set_object(e, verdict == ACL_DENIED_COMMAND ? span_str(table_stat(cmd)->name)
-                      : at < c->argc                ? c->argv[at]
-                                                    : SPAN("*"));
+        set_object(e, verdict == ACL_DENIED_COMMAND
+                          ? span_str(acl_denied_name(c->user, cmd, c->argv, c->argc))
+                      : at < c->argc ? c->argv[at]
+                                     : SPAN("*"));
     }
     client_describe(c, &e->client);
     if (e->client.len > 0) e->client.len--; /* the end of its line */

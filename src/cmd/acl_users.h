@@ -52,6 +52,11 @@ enum acl_verdict { ACL_GRANTED, ACL_DENIED_COMMAND, ACL_DENIED_KEY, ACL_DENIED_A
 /* May u run this? The arity is right. *at_p: the argument that is the reason, when it is a key or a channel; argc: all keys. */
 enum acl_verdict acl_check(const struct acl_user *u, const struct cmd *cmd, const struct span *argv,
                            size_t argc, size_t *at_p);
+/* The name of what u may not run there: the command's, or "pinhard" where that is what he lacks. */
+const char *acl_denied_name(const struct acl_user *u, const struct cmd *cmd, const struct span *argv,
+                            size_t argc);
+/* Whose share of the hard pins this client uses: the same number for the same user in every process. */
+uint64_t acl_pin_owner(const struct client *c);
 /* A large argument is about to come behind argv: false when the request will be refused whatever else it says, and needs no bytes
  * of it for that. */
 bool acl_check_early(const struct acl_user *u, const struct span *argv, size_t argc);

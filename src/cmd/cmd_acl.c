@@ -235,14 +235,14 @@ void cmd_acl_save(struct client *c) {
 
 /* --- DRYRUN ----------------------------------------------------------------------------------------------------------------------- */
 
-static void reply_verdict(struct client *c, enum acl_verdict v, const struct cmd *cmd, struct span object) {
+static void reply_verdict(struct client *c, enum acl_verdict v, const char *name, struct span object) {
     struct buf b = {NULL, 0, 0};
     if (v == ACL_GRANTED) {
         reply_ok(c);
         return;
     }
     if (v == ACL_DENIED_COMMAND)
-        buf_printf(&b, "This user has no permissions to run the '%s' command", table_stat(cmd)->name);
+        buf_printf(&b, "This user has no permissions to run the '%s' command", name);
     else
         buf_printf(&b, "This user has no permissions to access the '%.*s' %s", shown(object),
                    object.data != NULL ? object.data : "", v == ACL_DENIED_KEY ? "key" : "channel");
@@ -271,5 +271,5 @@ void cmd_acl_dryrun(struct client *c) {
         return;
     }
     enum acl_verdict v = acl_check(u, cmd, argv, argc, &at);
-    reply_verdict(c, v, cmd, at < argc ? argv[at] : SPAN("*"));
+    reply_verdict(c, v, acl_denied_name(u, cmd, argv, argc), at < argc ? argv[at] : SPAN("*"));
 }

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include "base/assert.h"
+#include "cmd/acl_users.h"
 #include "cmd/config.h"
 #include "cmd/keys.h"
 
@@ -117,6 +118,15 @@ void cmd_evict(struct client *c) {
 
 /* --- PIN ------------------------------------------------------------------------------------------------------------------------ */
 
+static void pin(struct client *c, enum store_pin kind, uint64_t ms) {
+    tarn_status status = store_pin(server.store, c->argv[1], kind, ms);
+    if (status == TARN_EQUOTA)
+        reply_error(c, "-QUOTA hard pins have their share (hard-pin-ratio, hard-pin-user-ratio): unpin some, "
+                       "or pin SOFT");
+    else
+        reply_int(c, status == TARN_OK);
+}
+
 void cmd_pin(struct client *c) {
     uint64_t ms = 0;
     enum store_pin kind;
@@ -132,10 +142,16 @@ void cmd_pin(struct client *c) {
         reply_error(c, "PIN must be SOFT ms, HARD or NONE");
         return;
     }
-    if (at < c->argc)
+    if (at < c->argc) {
         option_unknown(c, at);
-    else
-        reply_int(c, store_pin(server.store, c->argv[1], kind, ms));
+        return;
+    }
+    pin(c, kind, kind == STORE_PIN_HARD ? acl_pin_owner(c) : ms);
+}
+
+/* PIN key HARD under a name of its own, which is the right to pin hard. */
+void cmd_pinhard(struct client *c) {
+    if (arg_key(c, 1)) pin(c, STORE_PIN_HARD, acl_pin_owner(c));
 }
 
 /* --- QUOTA ------------------------------------------------------------------------------------------------------------------------ */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include "base/assert.h"
 #include "cluster/cluster.h"
+#include "cmd/acl_users.h"
 #include "cmd/keys.h"
 #include "cmd/later.h"
 #include "cmd/location.h"
@@ -40,7 +41,7 @@ static bool pin_option(struct client *c, size_t *at_p, enum store_pin *pin_p, ui
     size_t at = *at_p; /* of SOFT, HARD or NONE */
     if (at < c->argc && arg_is(c, at, "hard")) {
         *pin_p = STORE_PIN_HARD;
-        *ms_p = 0;
+        *ms_p = acl_pin_owner(c);
         *at_p = at + 1;
         return true;
     }
@@ -148,15 +149,24 @@ static void answer_opened(struct client *c, const struct store_put *put, bool pa
     text_send(c, &t);
 }
 
-static void answer_put(struct client *c, tarn_status status, const struct store_put *put, bool packed) {
+static void answer_put(struct client *c, tarn_status status, const struct store_put *put,
+                       const struct put_args *args) {
     status = room_status(status);
     if (UNLIKELY(later_is(status))) {
         later_reply(c, status);
         return;
     }
     switch (status) {
-    case TARN_OK: answer_opened(c, put, packed); break;
+    case TARN_OK: answer_opened(c, put, args->packed); break;
     case TARN_EEXISTS: reply_null(c); break;
+    case TARN_EQUOTA:
+        if (args->options.pin == STORE_PIN_HARD)
+            reply_error(c,
+                        "-QUOTA hard pins have their share (hard-pin-ratio, hard-pin-user-ratio), or it is "
+                        "larger than the quota of its prefix");
+        else
+            reply_status(c, status, NULL);
+        break;
     case TARN_EINVAL: reply_error(c, "size or an option is out of range"); break;
     case TARN_ENOSPACE:
         if (!cluster_any_memory()) {
@@ -208,7 +218,7 @@ static bool put_next(struct client *c, struct put_job *p, unsigned *budget) {
     }
     p->making = status == TARN_EAGAIN ? put : NULL;
     if (status == TARN_EAGAIN) return false;
-    answer_put(c, status, put, p->args.packed);
+    answer_put(c, status, put, &p->args);
     return true;
 }
 

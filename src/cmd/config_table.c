@@ -302,6 +302,8 @@ const struct config_row config_rows[] = {
     NUM(CONFIG_BYTES, "maxmemory", maxmemory, "0", 0, BIG, M, apply_store),
     ENUM("eviction-policy", eviction_policy, "lru", policies, M, apply_policy),
     RATIO("eviction-high-watermark", eviction_high_watermark, "0.9", 0.01, 1, M, apply_store),
+    RATIO("hard-pin-ratio", hard_pin_ratio, "0.5", 0, 1, M, apply_store),
+    RATIO("hard-pin-user-ratio", hard_pin_user_ratio, "0.25", 0, 1, M, apply_store),
     RATIO("eviction-ratio", eviction_ratio, "0.05", 0.0001, 1, M, apply_store),
     {"evict-together-suffixes", CONFIG_LIST, AT(evict_together), "kv_bytes metadata", 0, 0, 0, 0, NULL, M,
      apply_store},

@@ -226,6 +226,8 @@ void core_store_config(const struct config *c, struct store_config *out) {
     out->max_puts_per_session = c->max_puts_per_client;
     out->max_lease_ms = c->max_lease_ms;
     out->soft_pin_ms = c->soft_pin_ms;
+    out->hard_pin_ratio = c->hard_pin_ratio;
+    out->hard_pin_user_ratio = c->hard_pin_user_ratio;
     out->put_timeout_ms = c->put_timeout_ms;
     out->put_timeout_rate = c->put_timeout_rate;
     out->put_release_timeout_ms = c->put_release_timeout_ms;

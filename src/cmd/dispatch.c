@@ -89,7 +89,7 @@ static bool permitted(struct client *c, const struct cmd *cmd) {
     acl_log_note(c, v, cmd, at, SPAN(""));
     if (v == ACL_DENIED_COMMAND)
         snprintf(why, sizeof(why), "NOPERM this user has no permissions to run the '%s' command",
-                 table_stat(cmd)->name);
+                 acl_denied_name(c->user, cmd, c->argv, c->argc));
     else
         snprintf(why, sizeof(why),
                  "NOPERM this user has no permissions to access one of the %s used as arguments",

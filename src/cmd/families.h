@@ -31,6 +31,7 @@ void cmd_evict(struct client *c);
 void cmd_del(struct client *c);
 void cmd_removematch(struct client *c);
 void cmd_pin(struct client *c);
+void cmd_pinhard(struct client *c);
 void cmd_kvevents_read(struct client *c);
 void cmd_kvevents_walk(struct client *c);
 void cmd_kvevents_info(struct client *c);

@@ -60,6 +60,10 @@ void info_cache(struct buf *out) {
     info_line(out, "expires:%llu", (ull)s.expires);
     info_line(out, "soft_pins:%llu", (ull)s.soft_pins);
     info_line(out, "hard_pins:%llu", (ull)s.hard_pins);
+    info_line(out, "hard_pinned_bytes:%llu", (ull)s.hard_pinned_bytes);
+    info_line(out, "hard_pinned_books:%llu", (ull)s.hard_pinned_books);
+    info_line(out, "hard_pin_owners:%llu", (ull)s.hard_pin_owners);
+    info_line(out, "hard_pins_refused:%llu", (ull)s.hard_pins_refused);
     info_line(out, "groups:%llu", (ull)s.groups);
     info_line(out, "hits:%llu", (ull)s.hits);
     info_line(out, "misses:%llu", (ull)s.misses);

@@ -27,13 +27,18 @@ struct group {
     char name[];
 };
 
+struct hard_sum { /* bytes that are hard-pinned */
+    uint64_t pool, books;
+};
+
 struct extra {
     struct htab_node node; /* by object reference */
     object_ref object;
     enum store_pin pin;
     uint64_t expire; /* wall ms, 0: never */
     struct wheel_node expire_node;
-    uint64_t pin_ms; /* of a soft pin, each read renews it by this */
+    uint64_t pin_ms;      /* of a soft pin, each read renews it by this; of a hard one its owner */
+    struct hard_sum hard; /* counted for it */
     struct wheel_node pin_node;
     struct group *group;
     struct extra *group_prev, *group_next;
@@ -170,6 +175,8 @@ struct store_put {
     uint64_t deadline_ms;
     uint64_t expire_wall_ms, pin_ms;
     enum store_pin pin;
+    struct hard_sum hard; /* reserved, as long as `reserved` */
+    bool reserved;
     bool replace, local, in_line;
     struct policy_event event;
     struct group *group;        /* counted member-to-be, NULL: none */
@@ -281,6 +288,8 @@ struct store {
     bool evicting;       /* a background pass is under way */
     uint64_t evict_left; /* objects it still wants */
     uint64_t evictable_units, quarantine_units, zombie_units;
+    struct htab hard_owners;
+    struct hard_sum hard;
     uint64_t hard_pins, soft_pins, expires, inline_count, extra_bytes, places_bytes, put_bytes, lease_pool,
         hold_count, far_objects, far_replicas, copies_open;
     struct store_stats stat; /* the counting half */
@@ -345,6 +354,12 @@ enum store_pin object_pin(const struct store *s, const struct object *o);
 bool extra_due(struct store *s, unsigned *budget); /* TTLs that are over; true: more */
 void extra_pin_over(struct store *s, struct wheel_node *node);
 bool extra_expired(const struct store *s, const struct object *o);
+
+/* hardpin.c */
+struct hard_sum hard_of(const struct store *s, const struct object *o);
+bool hard_allowed(const struct store *s, uint64_t owner, const struct hard_sum *sum);
+void hard_add(struct store *s, uint64_t owner, const struct hard_sum *sum);
+void hard_take(struct store *s, uint64_t owner, const struct hard_sum *sum);
 
 /* places.c */
 void places_read(const struct store *s, const struct object *o, struct places *p);

@@ -48,9 +48,25 @@ static void set_expire(struct store *s, struct extra *x, uint64_t wall_ms) {
         wheel_remove(s->ttl_wheel, &x->expire_node);
 }
 
-static void count_pin(struct store *s, enum store_pin pin, uint64_t delta) {
-    if (pin == STORE_PIN_SOFT) s->soft_pins += delta;
-    if (pin == STORE_PIN_HARD) s->hard_pins += delta;
+static void pin_leave(struct store *s, struct extra *x) {
+    if (x->pin == STORE_PIN_SOFT) s->soft_pins--;
+    if (x->pin == STORE_PIN_HARD) {
+        s->hard_pins--;
+        hard_take(s, x->pin_ms, &x->hard);
+    }
+    x->pin = STORE_PIN_NONE;
+}
+
+static void pin_enter(struct store *s, struct extra *x, const struct object *o, enum store_pin pin,
+                      uint64_t ms) {
+    x->pin = pin;
+    x->pin_ms = pin == STORE_PIN_SOFT && ms == 0 ? s->config.soft_pin_ms : pin == STORE_PIN_NONE ? 0 : ms;
+    if (pin == STORE_PIN_SOFT) s->soft_pins++;
+    if (pin == STORE_PIN_HARD) {
+        s->hard_pins++;
+        x->hard = hard_of(s, o);
+        hard_add(s, x->pin_ms, &x->hard);
+    }
 }
 
 static void group_leave(struct store *s, struct extra *x) {
@@ -71,7 +87,7 @@ void extra_drop(struct store *s, struct object *o) {
     if (!x) return;
     set_expire(s, x, 0);
     wheel_remove(s->pin_wheel, &x->pin_node);
-    count_pin(s, x->pin, (uint64_t)-1);
+    pin_leave(s, x);
     group_leave(s, x);
     extra_free(s, x);
 }
@@ -139,11 +155,9 @@ void extra_set_pin(struct store *s, struct object *o, enum store_pin kind, uint6
     bool was = book_protected(s, o);
     book_unlink(s, o);
     struct extra *x = extra_get(s, o);
-    count_pin(s, x->pin, (uint64_t)-1);
     if (x->pin == STORE_PIN_SOFT) s->room_changes++;
-    x->pin = kind;
-    count_pin(s, kind, 1);
-    x->pin_ms = kind == STORE_PIN_SOFT ? (ms ? ms : s->config.soft_pin_ms) : 0;
+    pin_leave(s, x);
+    pin_enter(s, x, o, kind, ms);
     if (kind == STORE_PIN_SOFT)
         wheel_set(s->pin_wheel, &x->pin_node, s->now_ms + x->pin_ms);
     else

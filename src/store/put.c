@@ -98,6 +98,11 @@ static void spot_free(struct store *s, struct spot *spot) {
     spot->n_blocks = 0;
 }
 
+static void unreserve(struct store *s, struct store_put *p) {
+    if (p->reserved) hard_take(s, p->pin_ms, &p->hard);
+    p->reserved = false;
+}
+
 /* Out of every table; blocks that are still its own become free. */
 static void put_free(struct store *s, struct store_put *p) {
     if (p->state == PUT_ZOMBIE) {
@@ -106,6 +111,7 @@ static void put_free(struct store *s, struct store_put *p) {
     } else if (p->state != PUT_DEAD) {
         htab_remove(&s->puts, &p->node);
     }
+    unreserve(s, p);
     room_abandon(s, &p->want);
     for (uint32_t i = 0; i < p->n_spots; i++) spot_free(s, &p->spots[i]);
     wheel_remove(s->put_wheel, &p->wheel);
@@ -338,7 +344,19 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
         session_trim(s, ss);
         return TARN_ELIMIT;
     }
+    struct hard_sum hard = {.pool = size <= STORE_INLINE_MAX ? 0 : size * options->replicas,
+                            .books = key.len};
+    if (options->pin == STORE_PIN_HARD && !hard_allowed(s, options->pin_ms, &hard)) {
+        s->stat.hard_pins_refused++;
+        session_trim(s, ss);
+        return TARN_EQUOTA;
+    }
     struct store_put *p = put_new(s, key, hash, ss);
+    if (options->pin == STORE_PIN_HARD) {
+        p->hard = hard;
+        p->reserved = true;
+        hard_add(s, options->pin_ms, &hard);
+    }
     p->size = size;
     p->in_line = size <= STORE_INLINE_MAX;
     p->replicas = p->in_line ? 0 : options->replicas;
@@ -474,6 +492,7 @@ static tarn_status complete(struct store *s, struct store_put *p, uint64_t hash,
         group_join(s, o, p->group);
         p->group = NULL;
     }
+    unreserve(s, p);
     if (p->pin != STORE_PIN_NONE) extra_set_pin(s, o, p->pin, p->pin_ms);
     effect_object(s, o);
     news_put(s, o, replaced);

@@ -51,6 +51,9 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->expires = s->expires;
     st->soft_pins = s->soft_pins;
     st->hard_pins = s->hard_pins;
+    st->hard_pinned_bytes = s->hard.pool;
+    st->hard_pinned_books = s->hard.books;
+    st->hard_pin_owners = s->hard_owners.count;
     st->groups = s->groups.count;
     st->sweep_objects = s->stale;
     st->migrating_objects = s->legacy_count;

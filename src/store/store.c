@@ -11,6 +11,8 @@ void store_config_init(struct store_config *c) {
         .max_puts_per_session = 1000000,
         .max_lease_ms = 10000,
         .soft_pin_ms = 30 * 60 * 1000,
+        .hard_pin_ratio = 1,
+        .hard_pin_user_ratio = 1,
         .put_timeout_ms = 30000,
         .put_timeout_rate = 100000000,
         .put_release_timeout_ms = 10 * 60 * 1000,
@@ -41,8 +43,8 @@ struct store *store_create(const struct store_config *c, const struct store_even
         return NULL;
     }
     index_init(&s->index, &s->records);
-    struct htab *tables[] = {&s->extras, &s->groups,   &s->places, &s->refs,   &s->lots,
-                             &s->leases, &s->sessions, &s->puts,   &s->zombies};
+    struct htab *tables[] = {&s->extras, &s->groups,   &s->places, &s->refs,    &s->lots,
+                             &s->leases, &s->sessions, &s->puts,   &s->zombies, &s->hard_owners};
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) htab_init(tables[i]);
     s->placement = placement_find("local-first");
     s->lease_wheel = wheel_create(mono_ms);
@@ -78,8 +80,8 @@ void store_destroy(struct store **store_p) {
     quota_free_all(s);
     segment_free_walks(s);
     placement_free(s);
-    struct htab *tables[] = {&s->extras, &s->groups,   &s->places, &s->refs,   &s->lots,
-                             &s->leases, &s->sessions, &s->puts,   &s->zombies};
+    struct htab *tables[] = {&s->extras, &s->groups,   &s->places, &s->refs,    &s->lots,
+                             &s->leases, &s->sessions, &s->puts,   &s->zombies, &s->hard_owners};
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) htab_free(tables[i]);
     wheel_destroy(&s->lease_wheel);
     wheel_destroy(&s->guard_wheel);
@@ -529,12 +531,20 @@ void store_expire(struct store *s, struct object *o, uint64_t wall_ms) {
     effect_object(s, o);
 }
 
-bool store_pin(struct store *s, struct span key, enum store_pin kind, uint64_t ms) {
+tarn_status store_pin(struct store *s, struct span key, enum store_pin kind, uint64_t ms) {
     struct object *o = store_find(s, key);
-    if (!o) return false;
+    if (!o) return TARN_ENOTFOUND;
+    if (kind == STORE_PIN_HARD) {
+        struct hard_sum sum = hard_of(s, o);
+        if (object_pin(s, o) == STORE_PIN_HARD) return TARN_OK;
+        if (!hard_allowed(s, ms, &sum)) {
+            s->stat.hard_pins_refused++;
+            return TARN_EQUOTA;
+        }
+    }
     extra_set_pin(s, o, kind, ms);
     effect_object(s, o);
-    return true;
+    return TARN_OK;
 }
 
 /* --- eviction ---------------------------------------------------------------------------------------------------------------------------------- */

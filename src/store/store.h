@@ -73,7 +73,10 @@ struct store_config {
     uint64_t max_leases_per_session;
     uint64_t max_puts_per_session; /* open puts */
     uint64_t max_lease_ms;
-    uint64_t soft_pin_ms;            /* renewed to at least its own time by every read */
+    uint64_t soft_pin_ms; /* renewed to at least its own time by every read */
+    double
+        hard_pin_ratio; /* share of the pool, and of max_memory, that hard pins may hold together; 1: all */
+    double hard_pin_user_ratio;      /* ... those of one owner */
     uint64_t put_timeout_ms;         /* base; plus size at put_timeout_rate */
     uint64_t put_timeout_rate;       /* bytes per second */
     uint64_t put_release_timeout_ms; /* starts the fencing of a live writer */
@@ -335,7 +338,7 @@ struct store_put_options {
     size_t avoids;
     uint32_t host; /* the writer's, for local-first; STORE_HOST_NONE: unknown. (0 is a host: set it.) */
     enum store_pin pin;
-    uint64_t pin_ms;         /* of a soft pin; 0: soft_pin_ms */
+    uint64_t pin_ms; /* of a soft pin; 0: soft_pin_ms. Of a hard one: its owner, 0 for nobody in particular */
     struct span group;       /* len 0: none */
     uint64_t expire_wall_ms; /* 0: never */
     bool replace;            /* a current object stays readable until PUTEND */
@@ -347,7 +350,7 @@ struct store_put_options {
 struct store_put;
 /* Opens a put. On TARN_OK and TARN_EAGAIN *put_p is set; on TARN_EAGAIN room is still being made: call
  * store_put_continue in a later slice until it says otherwise (or store_put_abandon). TARN_EEXISTS (counts as an
- * access), TARN_EBUSY, TARN_ENOSPACE, TARN_EQUOTA, TARN_EOOM, TARN_ELIMIT, TARN_EINVAL (key length, size, option; also an
+ * access), TARN_EBUSY, TARN_ENOSPACE, TARN_EQUOTA (also of hard pins), TARN_EOOM, TARN_ELIMIT, TARN_EINVAL (key length, size, option; also an
  * unknown preferred segment: TARN_ENOSEGMENT). budget is counted down by the work done. */
 tarn_status store_put_start(struct store *s, struct store_batch *b, struct span key, uint64_t size,
                             const struct store_put_options *options, uint64_t session, unsigned *budget,
@@ -444,7 +447,9 @@ bool store_takes_nothing(const struct store *s);
 /* While keep is set, objects whose time is over are not found, but nothing is removed and nothing is told (CLIENT PAUSE). */
 void store_keep_expired(struct store *s, bool keep);
 
-bool store_pin(struct store *s, struct span key, enum store_pin kind, uint64_t ms); /* false: no such key */
+/* ms as pin_ms above. TARN_ENOTFOUND: no such key. TARN_EQUOTA: hard pins have their share; nothing has changed. An object that is
+ * hard-pinned already keeps its owner. */
+tarn_status store_pin(struct store *s, struct span key, enum store_pin kind, uint64_t ms);
 
 struct store_quota {
     struct span prefix;
@@ -490,7 +495,8 @@ void store_session_fenced(struct store *s, uint64_t session);
 struct store_stats {
     /* now */
     uint64_t objects, inline_objects, puts_open, puts_zombie, leases, holds, leased_objects, guarded_objects,
-        expires, soft_pins, hard_pins, groups, sweep_objects, migrating_objects;
+        expires, soft_pins, hard_pins, hard_pinned_bytes, hard_pinned_books, hard_pin_owners, groups,
+        sweep_objects, migrating_objects;
     uint64_t far_objects, far_replicas; /* objects without a memory replica; all far replicas */
     uint64_t copies_open;
     uint64_t pool_size, pool_used, pool_free, pool_quarantined, pool_ghosts, pool_zombie, pool_evictable,
@@ -499,6 +505,7 @@ struct store_stats {
     uint64_t
         memory_spare; /* not in memory: held for records and blocks to come, among those that are in use */
     /* since start or store_stats_reset */
+    uint64_t hard_pins_refused;
     uint64_t put_starts, put_ends, put_revokes, put_timeouts, put_exists, put_busy, put_nospace, put_later,
         put_superseded, bad_tokens;
     uint64_t hits, misses, expired, removed, replaced;

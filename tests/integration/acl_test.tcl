@@ -185,7 +185,7 @@ test {the keys of tarn's own commands} {
         set put [$::as putstart mine:3 10]
         assert_equal OK [$::as putend mine:3 [lindex $put 0] -1 VALUE 0123456789]
         assert_error $no_key {$::as putrevoke other 1}
-        assert_error $no_key {$::as pin other HARD}
+        assert_error $no_key {$::as pin other SOFT 5}
         assert_equal 1 [$::as del mine:3]
     }
 }

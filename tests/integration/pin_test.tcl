@@ -1,6 +1,6 @@
 # Pins, groups and quotas: who goes last, together, or first.
 source [file join [file dirname [info script]] harness.tcl]
-start_server --pool-size 8mb --eviction-high-watermark 1
+start_server --pool-size 8mb --eviction-high-watermark 1 --enable-debug-command yes
 
 proc put {key size args} {
     set put [r putstart $key $size {*}$args]
@@ -40,6 +40,77 @@ test {a soft pin ends} {
     put other 1000000 PIN SOFT 600000
     wait_for "the pin to end" {[flood; r exists soft] == 0}
     assert_equal 1 [r exists other]
+}
+
+test {guarantee 4: hard pins get a share of the pool, and each user a smaller one} {
+    r flushall
+    r config set hard-pin-ratio 0.5 hard-pin-user-ratio 0.25
+    r acl setuser u1 on nopass ~* +@all
+    r acl setuser u2 on nopass ~* +@all
+    set share [expr {[info_field pool_size] / 4}]
+    set size [expr {$share / 3}]
+    foreach user {u1 u2} {
+        r auth $user x
+        for {set i 0} {$i < 3} {incr i} {put $user$i $size PIN HARD}
+        set refused [info_field hard_pins_refused]
+        assert_error "QUOTA hard pins have their share*" {r putstart more$user $size PIN HARD}
+        assert_equal "{QUOTA hard pins have their share*}" [expr {[string match "*QUOTA hard pins*" [r mputstart 1 more$user $size PIN HARD]] ? "{QUOTA hard pins have their share*}" : "no"}]
+        put more$user $size
+        assert_error "QUOTA *" {r pin more$user HARD}
+        assert_error "QUOTA *" {r pinhard more$user}
+        assert_equal 1 [r pin more$user SOFT 60000]
+        assert {[info_field hard_pins_refused] >= $refused + 4}
+    }
+    # The half of all is gone: a third user gets nothing, and what is not pinned hard goes on.
+    r acl setuser u3 on nopass ~* +@all
+    r auth u3 x
+    assert_error "QUOTA *" {r putstart third $size PIN HARD}
+    assert_equal 2 [info_field hard_pin_owners]
+    assert_range [expr {6 * ($size - 1)}] [info_field hard_pinned_bytes] [expr {6 * $size}]
+    flood
+    assert_equal {1 1 1 1 1 1} [r mexists 6 u10 u11 u12 u20 u21 u22]
+    # What is given back can be had again: by unpinning, removal, and a put that is given up.
+    r auth u1 x
+    r pin u10 NONE
+    set token [lindex [r putstart again $size PIN HARD] 0]
+    assert_error "QUOTA *" {r putstart more $size PIN HARD}
+    r putrevoke again $token
+    r del u11
+    put again $size PIN HARD
+    put again2 $size PIN HARD
+    assert_error "QUOTA *" {r pin u10 HARD}
+    r auth default x
+    r flushall
+    assert_equal {0 0 0} [list [info_field hard_pins] [info_field hard_pinned_bytes] [info_field hard_pinned_books]]
+    assert_equal 0 [info_field hard_pin_owners]
+}
+
+test {guarantee 6: to pin hard takes a right of its own} {
+    r config set hard-pin-ratio 1 hard-pin-user-ratio 1
+    r acl setuser engine on nopass ~* +@pool +@connection
+    r acl setuser keeper on nopass ~* +@pool +@connection +pinhard
+    r auth engine x
+    set why "NOPERM this user has no permissions to run the 'pinhard' command"
+    put mine 1000
+    assert_error $why {r putstart e 1000 PIN HARD}
+    assert_error $why {r putstart e 1000 replace pin hard}
+    assert_error $why {r mputstart 2 e 1000 f 1000 TTL 5000 PIN HARD}
+    assert_error $why {r pin mine hard}
+    assert_error $why {r pinhard mine}
+    assert_equal {1 1} [list [r pin mine SOFT 1000] [r pin mine NONE]]
+    # Words that mean something else.
+    assert_equal 2 [llength [r mputstart 2 pin 1000 hard 1000]]
+    assert_error "NOSEGMENT *" {r putstart hard2 1000 GROUP pin PREFER hard}
+    r auth keeper x
+    put kept 1000 PIN HARD
+    assert_equal {1 1 1} [list [r pin mine HARD] [r pinhard mine] [r pinhard kept]]
+    assert_equal 0 [r pinhard nokey]
+    r auth default x
+    assert_equal "This user has no permissions to run the 'pinhard' command" [r acl dryrun engine putstart k 10 PIN HARD]
+    assert_equal OK [r acl dryrun keeper putstart k 10 PIN HARD]
+    assert_equal "This user has no permissions to run the 'get' command" [r acl dryrun keeper get k]
+    assert_match "*+pinhard*" [lsearch -inline [r acl list] "user keeper *"]
+    assert_match "*pinhard*" [r acl log]
 }
 
 test {a pool full of hard-pinned objects answers NOSPACE} {
@@ -216,6 +287,27 @@ test {guarantee 1: keys that go together leave no half} {
     r del a:data
     assert_equal 1 [r exists a:info]
     r config set evict-together-suffixes "kv_bytes metadata"
+}
+
+test {guarantee 4: whose hard pins they are is known after a start from files, too} {
+    start_server --pool-size 8mb --enable-debug-command yes
+    foreach user {u1 u2} {r acl setuser $user on nopass ~* +@all}
+    set size [expr {[info_field pool_size] / 5}]
+    foreach key {a b} {r set $key [string repeat $key $size]}
+    r auth u1 x
+    assert_equal 1 [r pin a HARD]
+    assert_error "QUOTA *" {r pin b HARD}
+    set before [list [info_field hard_pinned_bytes] [info_field hard_pinned_books] [info_field hard_pin_owners]]
+    r auth default x
+    r debug reload
+    assert_equal $before [list [info_field hard_pinned_bytes] [info_field hard_pinned_books] [info_field hard_pin_owners]]
+    r auth u1 x
+    assert_error "QUOTA *" {r pin b HARD}
+    r auth u2 x
+    assert_equal 1 [r pin b HARD]
+    r auth default x
+    assert_equal 2 [info_field hard_pin_owners]
+    stop_server
 }
 
 finish

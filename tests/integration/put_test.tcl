@@ -393,6 +393,7 @@ test {what PUTSTART put, GET reads; what SET wrote, GETREPLICAS finds} {
 test {an object in several extents is one value in-band} {
     # 16 MiB in objects of 2 MiB; every other one goes, pinned ones stay: room for 3 MiB is in pieces only
     r flushall
+    r config set hard-pin-ratio 1 hard-pin-user-ratio 1
     set keys {}
     for {set i 0} {![catch {r putstart f$i 2097152 PIN HARD} put]} {incr i} {
         r putend f$i [lindex $put 0] -1

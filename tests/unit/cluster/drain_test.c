@@ -152,13 +152,13 @@ TEST(a_drain_without_room_loses_nothing_and_says_why) {
     for (int i = 0; i < 60; i++) { /* so much of n2 cannot be evicted */
         snprintf(key, sizeof(key), "p%d", i);
         CHECK_EQ(util_put(key, 4 * 4096, "n2.0"), TARN_OK);
-        CHECK(store_pin(util_store, span_str(key), STORE_PIN_HARD, 0));
+        CHECK_EQ(store_pin(util_store, span_str(key), STORE_PIN_HARD, 0), TARN_OK);
     }
     uint32_t id = id_of("n1.0");
     struct cluster_segment g;
     for (int i = 0; i < 200; i++) {
         snprintf(key, sizeof(key), "k%d", i);
-        CHECK(store_pin(util_store, span_str(key), STORE_PIN_HARD, 0));
+        CHECK_EQ(store_pin(util_store, span_str(key), STORE_PIN_HARD, 0), TARN_OK);
     }
     CHECK_EQ(cluster_segment_drain(id, true), TARN_OK);
     serve_all(60, 0);

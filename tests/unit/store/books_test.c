@@ -126,9 +126,9 @@ TEST(soft_pins_go_last_and_hard_pins_never) {
     CHECK(util_has(s, "hard") && !util_has(s, "soft") && !util_has(s, "k4"));
     CHECK_EQ(util_put(s, "three", 3 * 4096), TARN_ENOSPACE);
     CHECK(util_has(s, "two"));
-    CHECK(store_pin(s, SPAN("hard"), STORE_PIN_NONE, 0));
+    CHECK_EQ(store_pin(s, SPAN("hard"), STORE_PIN_NONE, 0), TARN_OK);
     CHECK_EQ(util_put(s, "three", 3 * 4096), TARN_OK);
-    CHECK(!store_pin(s, SPAN("hard"), STORE_PIN_HARD, 0));
+    CHECK_EQ(store_pin(s, SPAN("hard"), STORE_PIN_HARD, 0), TARN_ENOTFOUND);
     store_check(s);
     store_destroy(&s);
 }

@@ -103,7 +103,7 @@ TEST(one_of_each) {
     CHECK(memcmp(&x.replica[0], &y.replica[0], sizeof(x.replica[0].extent[0]) + 8) == 0);
     CHECK(store_remove(s, span_str("large")));
     store_expire(s, store_find(s, span_str("rich")), 0);
-    CHECK(store_pin(s, span_str("rich"), STORE_PIN_HARD, 0));
+    CHECK_EQ(store_pin(s, span_str("rich"), STORE_PIN_HARD, 0), TARN_OK);
     CHECK(store_quota_del(s, span_str("q:")));
     CHECK(!same(s, f));
     catch_up(f);

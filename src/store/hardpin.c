@@ -1,0 +1,83 @@
+/* What hard pins may hold: nothing but their owners takes them away, so a share of the pool and of the memory of the books is all
+ * that they get together, and a smaller one each of those who pin. An owner is a number that the caller knows, 0 nobody in
+ * particular: what was pinned before owners were kept counts for all, and for none of them.
+ *
+ *   PUTSTART reserves ─> PUTEND counts what the object has ─> unpinned, removed, replaced: given back
+ *                   └──> revoked, timed out: given back
+ *
+ * Replicas that are made later are not counted: nobody but the pool's own administrator asks for those. */
+#include <stdlib.h>
+#include "store/books.h"
+
+struct hard_owner {
+    struct htab_node node;
+    uint64_t owner, pins; /* of objects and of open puts; it goes with the last one */
+    struct hard_sum sum;
+};
+
+static bool same_owner(const struct htab_node *node, const void *key) {
+    return CONTAINER_OF(node, struct hard_owner, node)->owner == *(const uint64_t *)key;
+}
+
+static struct hard_owner *owner_find(const struct store *s, uint64_t owner) {
+    struct htab_node *n = htab_find(&s->hard_owners, hash_u64(owner), same_owner, &owner);
+    return n == NULL ? NULL : CONTAINER_OF(n, struct hard_owner, node);
+}
+
+struct hard_sum hard_of(const struct store *s, const struct object *o) {
+    struct hard_sum sum = {.books = book_record_size(o)};
+    if (!(o->bits & OBJECT_INLINE)) sum.pool = book_charge(s, o);
+    return sum;
+}
+
+void hard_add(struct store *s, uint64_t owner, const struct hard_sum *sum) {
+    struct hard_owner *w = owner_find(s, owner);
+    if (w == NULL) {
+        w = xcalloc(1, sizeof(*w));
+        w->owner = owner;
+        htab_insert(&s->hard_owners, &w->node, hash_u64(owner));
+        s->extra_bytes += sizeof(*w);
+    }
+    w->pins++;
+    w->sum.pool += sum->pool;
+    w->sum.books += sum->books;
+    s->hard.pool += sum->pool;
+    s->hard.books += sum->books;
+}
+
+void hard_take(struct store *s, uint64_t owner, const struct hard_sum *sum) {
+    struct hard_owner *w = owner_find(s, owner);
+    TARN_ASSERT(w != NULL && w->pins > 0 && w->sum.pool >= sum->pool && w->sum.books >= sum->books);
+    s->hard.pool -= sum->pool;
+    s->hard.books -= sum->books;
+    w->sum.pool -= sum->pool;
+    w->sum.books -= sum->books;
+    if (--w->pins > 0) return;
+    htab_remove(&s->hard_owners, &w->node);
+    s->extra_bytes -= sizeof(*w);
+    free(w);
+}
+
+static uint64_t pool_bytes(const struct store *s) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        const struct segment *seg = s->space.segments[i];
+        if (seg && seg->tier == STORE_TIER_MEMORY) bytes += seg->units * UNIT;
+    }
+    return bytes;
+}
+
+static bool fits(const struct store *s, const struct hard_sum *now, const struct hard_sum *more,
+                 double share) {
+    if (share >= 1) return true;
+    if (more->pool > 0 && (double)(now->pool + more->pool) > share * (double)pool_bytes(s)) return false;
+    uint64_t books = s->config.max_memory;
+    return books == 0 || (double)(now->books + more->books) <= share * (double)books;
+}
+
+bool hard_allowed(const struct store *s, uint64_t owner, const struct hard_sum *sum) {
+    const struct hard_owner *w = owner_find(s, owner);
+    static const struct hard_sum none;
+    return fits(s, &s->hard, sum, s->config.hard_pin_ratio) &&
+           (owner == 0 || fits(s, w != NULL ? &w->sum : &none, sum, s->config.hard_pin_user_ratio));
+}
