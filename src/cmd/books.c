@@ -1,8 +1,10 @@
 #include "cmd/books.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
 #include "base/assert.h"
-#include "base/clock.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "cmd/client.h"
@@ -11,6 +13,7 @@
 #include "cmd/effects.h"
 #include "cmd/kv_events.h"
 #include "cmd/notify.h"
+#include "cmd/persistence.h"
 #include "cmd/pubsub.h"
 #include "cmd/waiters.h"
 #include "cmd/watch.h"
@@ -96,6 +99,18 @@ static uint64_t first_version(void) {
     return (uint64_t)server.master_epoch << 14; /* above what an earlier lead gave out */
 }
 
+/* CLOCK_MONOTONIC of this start of the machine, and of this namespace of times. */
+static uint64_t clock_id(void) {
+    char text[128] = "";
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (f == NULL) return 0;
+    size_t n = fread(text, 1, 64, f);
+    fclose(f);
+    if (n == 0) return 0;
+    ssize_t more = readlink("/proc/self/ns/time", text + n, sizeof(text) - n);
+    return XXH3_64bits(text, n + (more > 0 ? (size_t)more : 0)) | 1;
+}
+
 bool books_create(bool following) {
     static const struct store_events events = {.complete = on_complete,
                                                .fence = on_fence,
@@ -107,6 +122,7 @@ bool books_create(bool following) {
     struct store_config sc;
     store_config_init(&sc);
     core_store_config(c, &sc);
+    sc.clock_id = clock_id();
     if (!following) {
         server.master_epoch = new_epoch(0, false);
         sc.first_version = first_version();
@@ -199,7 +215,9 @@ tarn_status books_apply(struct span records, bool *end_p, const char **why_p) {
 void books_lead(uint32_t alive, bool promoted) {
     struct store_lead_stats stats;
     server.master_epoch = new_epoch(cluster_next_epoch(), promoted);
-    struct store_lead_options o = {.first_version = first_version(), .alive = alive};
+    /* Of a server with memory of its own, which follows nobody, all that was told is in its file. */
+    bool told = persistence_leases_told() && !promoted && alive != STORE_SEGMENT_ANY;
+    struct store_lead_options o = {.first_version = first_version(), .alive = alive, .leases_told = told};
     uint64_t began = clock_mono_ms();
     store_lead(server.store, &o, &stats);
     cluster_lead(server.master_epoch, alive);

@@ -52,6 +52,7 @@ static struct {
     struct buf out; /* of a step of a walk */
     uint64_t saved_changes, saved_at_s, save_tried_ms, synced_ms;
     int append_errno; /* of the last write, 0: it worked */
+    bool leases_told; /* the books came from an append-only file that lacks nothing */
     bool append_hole; /* a sync of it has failed: only a new file mends that */
     bool save_ok, rewrite_ok;
     uint64_t saves, rewrites, save_took_ms, rewrite_took_ms, loaded_objects, load_took_ms;
@@ -179,6 +180,7 @@ static void append_flush(void) {
         log_warning("The append-only file cannot be written: %s. Writes are refused until it can",
                     strerror(failed));
     if (failed == 0 && p.append_errno != 0) log_notice("The append-only file can be written again");
+    if (failed != 0) persist_lacks(p.append);
     p.append_errno = failed;
 }
 
@@ -190,6 +192,7 @@ static void on_batch(void *arg, struct span batch) {
     } else if (p.append != NULL) {
         log_warning("The append-only file is given up: its disk took nothing for too long. It is written "
                     "anew when it can be");
+        persist_lacks(p.append);
         persist_close(&p.append);
         p.rewrite_wanted = true;
     }
@@ -403,6 +406,7 @@ bool persistence_switch(const char **why_p) {
         return true;
     }
     if (p.rewrite.w != NULL) walk_end(&p.rewrite);
+    if (p.append != NULL) persist_lacks(p.append);
     persist_close(&p.append);
     p.append_errno = 0;
     p.append_hole = p.rewrite_wanted = false;
@@ -485,6 +489,12 @@ static bool load_file(const char *path, struct persist_found *f) {
     return true;
 }
 
+bool persistence_leases_told(void) {
+    bool told = p.leases_told;
+    p.leases_told = false; /* of the books that this process began with */
+    return told;
+}
+
 static bool there(const char *path) {
     return access(path, F_OK) == 0;
 }
@@ -506,6 +516,7 @@ bool persistence_load(bool *loaded_p) {
             log_warning("%s ends in the middle of a record, which was not acknowledged: its last %llu bytes "
                         "are cut off",
                         append, (unsigned long long)(f.size - f.whole));
+        p.leases_told = !f.lacks;
         if (persist_open(append, f.whole, &p.append) != TARN_OK)
             return say_damage(append, &f, TARN_EIO, NULL);
         p.base = f.whole;

@@ -8,6 +8,9 @@
 /* At start. Makes the books of the file there is: the append-only file, where it is on and there, else the snapshot. *loaded_p: they
  * are made, following, and wait for books_lead; else there was none, and no books. false: logged; the process must not start. */
 bool persistence_load(bool *loaded_p);
+/* Of the books that persistence_load has just made: they are of an append-only file that lacks nothing, so that all promises about leases
+ * (EFFECT_LEASES) are in them. Says so once. */
+bool persistence_leases_told(void);
 /* The books lead, or follow another server: from now on what changes is written down. false: logged. */
 bool persistence_begin(void);
 void persistence_deinit(void);

@@ -59,6 +59,8 @@ bool persist_syncing(const struct persist_writer *w);
 tarn_status persist_publish(struct persist_writer *w);
 uint64_t persist_size(const struct persist_writer *w);    /* with what is only noted down */
 uint64_t persist_pending(const struct persist_writer *w); /* bytes that are only noted down */
+/* The file lacks what should be in it, and cannot be told so: its time of change says it (persist_found.lacks), until the next write. */
+void persist_lacks(struct persist_writer *w);
 /* Waits for its thread. What was not published goes. Nulls. */
 void persist_close(struct persist_writer **w_p);
 
@@ -71,6 +73,7 @@ struct persist_found {
     uint64_t frames, records, appended; /* appended: frames behind the snapshot */
     uint64_t objects;                   /* that the snapshot says it has */
     bool snapshot_whole;
+    bool lacks;         /* persist_lacks */
     bool torn;          /* the end was cut off in the middle of a frame */
     const char *damage; /* NULL, or what is wrong, at byte `whole` (static) */
 };

@@ -186,6 +186,7 @@ tarn_status persist_read(const char *path, const struct persist_visitor *visitor
     bool known = fstat(r.fd, &st) == 0;
     if (known && S_ISREG(st.st_mode)) {
         found_p->size = (uint64_t)st.st_size;
+        found_p->lacks = st.st_mtim.tv_sec == 0;
         (void)posix_fadvise(r.fd, 0, 0, POSIX_FADV_SEQUENTIAL);
         s = read_all(&r);
     } else if (known) {

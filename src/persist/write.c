@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -94,6 +95,12 @@ tarn_status persist_open(const char *path, uint64_t size, struct persist_writer 
     w->dirty = true;
     *w_p = w;
     return TARN_OK;
+}
+
+void persist_lacks(struct persist_writer *w) {
+    static const struct timespec never[2] = {{0, UTIME_OMIT}, {0, 0}};
+    if (futimens(w->fd, never) != 0)
+        log_warning("%s lacks records, and cannot be marked so: %s", w->path, strerror(errno));
 }
 
 uint64_t persist_pending(const struct persist_writer *w) {

@@ -193,6 +193,7 @@ struct store_put {
 struct ghost {
     struct wheel_node wheel;
     struct ghost *prev, *next;
+    uint64_t told_ms; /* by what the books were told when it went: all leases on it end until then */
     uint32_t n_blocks;
     block_id blocks[];
 };
@@ -274,6 +275,11 @@ struct store {
     uint64_t ghost_units;
     uint32_t ghost_age; /* of the last one, which its blocks carry as their owner; 0: to be let go */
     struct wheel *ghost_wheel;
+    uint64_t
+        lease_promise_ms; /* every lease of ours ends until then; told to whoever comes after us (effect_leases) */
+    uint64_t
+        told_ms; /* the last promise of the one before, while following; UINT64_MAX: none, or on another clock */
+    bool told_elsewhere;    /* it was on another clock */
     uint64_t suspect_below; /* versions that were not put under these books' own lead */
     struct buf record;      /* scratch of effect.c */
     uint64_t room_changes;  /* grows whenever space became free or evictable */
@@ -425,6 +431,7 @@ static inline void news_places(struct store *s, const struct object *o, const st
 /* Blocks that readers could have read: free at once, or, while leases may be in force that are not known here, later. */
 void space_part(struct store *s, const block_id *blocks, uint32_t n);
 void ghost_over(struct store *s, struct wheel_node *node);
+void effect_leases(struct store *s);
 void ghosts_free_all(struct store *s);
 /* Space that is a ghost will be free, and what is evicted now would not be free now: puts for which there is no room wait. */
 bool ghosts_hold(const struct store *s);

@@ -163,6 +163,20 @@ void effect_superseded(struct store *s, uint32_t slot, uint64_t version) {
     emit(s);
 }
 
+static void encode_leases(struct store *s) {
+    begin(&s->record, EFFECT_LEASES);
+    put_u64(&s->record, s->config.clock_id);
+    put_u64(&s->record, s->lease_promise_ms);
+    end(&s->record);
+}
+
+/* It changes no object, and is told before the reply that grants a lease leaves. */
+void effect_leases(struct store *s) {
+    if (!s->telling || (s->following && !s->leading)) return;
+    encode_leases(s);
+    emit(s);
+}
+
 tarn_status effect_next(struct span data, enum effect_kind *kind_p, struct span *record_p) {
     uint32_t len;
     if (data.len < 4) return TARN_EAGAIN;
@@ -215,6 +229,9 @@ static void tell_frame(struct telling *t) {
     begin(&s->record, EFFECT_FLUSH);
     put_u64(&s->record, s->flush_version);
     end(&s->record);
+    tell(t);
+    if (s->following) return; /* of our own leases only */
+    encode_leases(s);
     tell(t);
 }
 

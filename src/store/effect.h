@@ -26,6 +26,7 @@ enum effect_kind {
     EFFECT_SEGMENT_GONE = 5,
     EFFECT_QUOTA = 6,      /* of a prefix; 0 bytes: none any more */
     EFFECT_SUPERSEDED = 7, /* far copies up to this version must not come back */
+    EFFECT_LEASES = 8,     /* all leases that were granted before the next of these end until then */
     EFFECT_OTHERS = 32,
 };
 
@@ -52,6 +53,9 @@ struct store_lead_options {
     uint64_t first_version; /* as in store_config */
     bool
         keep_unverifiable; /* objects without a CRC stay; else they go, because nobody can say whether their bytes are right */
+    /* Every promise of leases (EFFECT_LEASES) that the one before these books made is in them: they come from a file of its own that
+     * lacks nothing. What they say is over is no ghost then. */
+    bool leases_told;
     uint32_t
         alive; /* this memory segment is the program's own and there; others are DOWN. STORE_SEGMENT_ANY: none */
 };

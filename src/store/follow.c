@@ -38,6 +38,7 @@ static void ghost_free(struct store *s, struct ghost *g, bool release) {
 static void ghost_new(struct store *s, const block_id *blocks, uint32_t n, uint64_t until_ms) {
     struct ghost *g = xcalloc(1, sizeof(*g) + n * sizeof(block_id));
     g->n_blocks = n;
+    g->told_ms = s->told_ms;
     memcpy(g->blocks, blocks, n * sizeof(block_id));
     if (++s->ghost_age == 0) s->ghost_age = 1;
     for (uint32_t i = 0; i < n; i++) block_assign(&s->space, blocks[i], BLOCK_HELD, s->ghost_age, 0);
@@ -417,6 +418,15 @@ static tarn_status apply_superseded(struct store *s, struct reader *r, const cha
     return TARN_OK;
 }
 
+static tarn_status apply_leases(struct store *s, struct reader *r, const char **why_p) {
+    uint64_t clock_id = take_u64(r), until_ms = take_u64(r);
+    *why_p = "the record of leases has a wrong length";
+    if (r->bad || r->at != r->end) return TARN_EPROTO;
+    s->told_elsewhere = clock_id != s->config.clock_id || clock_id == 0;
+    s->told_ms = s->told_elsewhere ? UINT64_MAX : until_ms;
+    return TARN_OK;
+}
+
 tarn_status store_effect_apply(struct store *s, struct span record, const char **why_p) {
     TARN_ASSERT(s->following);
     if (record.len < 5) {
@@ -432,6 +442,7 @@ tarn_status store_effect_apply(struct store *s, struct span record, const char *
     case EFFECT_SEGMENT_GONE: return apply_segment_gone(s, &r, why_p);
     case EFFECT_QUOTA: return apply_quota(s, &r, why_p);
     case EFFECT_SUPERSEDED: return apply_superseded(s, &r, why_p);
+    case EFFECT_LEASES: return apply_leases(s, &r, why_p);
     default: *why_p = "a record is of an unknown kind"; return TARN_EPROTO;
     }
 }
@@ -442,11 +453,13 @@ void store_follow(struct store *s) {
     TARN_ASSERT(s->index.count == 0 && store_segment_count(s) == 0 && !s->following);
     s->following = true;
     s->space.detached = true;
+    s->told_ms = UINT64_MAX;
 }
 
 void store_step_down(struct store *s) {
     TARN_ASSERT(!s->following && !s->walks && !s->copies && !s->listening);
     s->following = true; /* what was leased and is gone is a ghost */
+    s->told_ms = UINT64_MAX;
     lease_end_all(s);
     put_end_all(s); /* who leads next has their writers cut off before it gives out space */
     segment_end_sweeps(s);
@@ -569,17 +582,51 @@ static void hide_segments(struct store *s, uint32_t alive) {
     }
 }
 
+/* Memory segments besides that one. */
+static bool others_have_memory(const struct store *s, uint32_t alive) {
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        const struct segment *seg = s->space.segments[i];
+        if (seg && seg->tier == STORE_TIER_MEMORY && i != alive) return true;
+    }
+    return false;
+}
+
+/* Until when leases of the one before may be in force. */
+static uint64_t former_leases_end(const struct store *s, const struct store_lead_options *options) {
+    uint64_t longest = s->now_ms + s->config.max_lease_ms;
+    if (!options->leases_told) return longest;
+    if (!s->told_elsewhere) return s->told_ms == UINT64_MAX ? longest : s->told_ms;
+    return options->alive == STORE_SEGMENT_ANY || others_have_memory(s, options->alive) ? longest : s->now_ms;
+}
+
+/* What went before a promise that is over by now is nobody's any more. Promises grow, and whoever leads begins with one for what it
+ * does not know: the last one covers all. */
+static void ghosts_told(struct store *s, uint64_t end_ms) {
+    for (struct ghost *g = s->ghosts, *next; g; g = next) {
+        next = g->next;
+        uint64_t until_ms = min_u64(g->told_ms, end_ms);
+        if (until_ms <= s->now_ms)
+            ghost_free(s, g, true);
+        else
+            wheel_set(s->ghost_wheel, &g->wheel, until_ms);
+    }
+}
+
 void store_lead(struct store *s, const struct store_lead_options *options, struct store_lead_stats *stats_p) {
     TARN_ASSERT(s->following);
     struct store_lead_stats stats = {0};
     s->leading = true; /* who follows us has these objects, too */
+    uint64_t former_ms = former_leases_end(s, options);
+    if (options->leases_told) ghosts_told(s, former_ms);
     if (!options->keep_unverifiable) stats.unverifiable = drop_unverifiable(s);
     stats.overlapping = find_free_space(s);
     s->following = s->leading = false;
     s->next_version = max_u64(s->next_version, options->first_version);
     s->config.first_version = options->first_version;
     s->suspect_below = s->next_version;
-    s->ghost_until_ms = s->now_ms + s->config.max_lease_ms;
+    s->ghost_until_ms = former_ms;
+    s->lease_promise_ms = max_u64(former_ms, s->now_ms);
+    effect_leases(s);
     s->room_changes++;
     for (uint32_t i = 0; i < s->space.n_segments; i++) {
         struct segment *seg = s->space.segments[i];

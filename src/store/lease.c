@@ -249,6 +249,14 @@ static void renew_group(struct store *s, struct object *o, uint64_t session, uin
     }
 }
 
+#define PROMISE_STEP_MS 1000u /* so often at most it is told */
+
+/* Before it is granted: whoever leads after a crash knows until when all leases are over. */
+static void promise(struct store *s, uint64_t until) {
+    s->lease_promise_ms = max_u64(until, s->now_ms + s->config.max_lease_ms) + PROMISE_STEP_MS;
+    effect_leases(s);
+}
+
 tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uint64_t ms,
                         uint64_t *granted_ms_p) {
     if (ms > s->config.max_lease_ms) ms = s->config.max_lease_ms;
@@ -257,6 +265,7 @@ tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uin
         return TARN_OK;
     }
     uint64_t until = s->now_ms + ms, version = object_version(o);
+    if (UNLIKELY(until > s->lease_promise_ms)) promise(s, until);
     struct lease *l = o->bits & OBJECT_REFS ? lease_find(s, session, version) : NULL;
     if (l) {
         extend(s, l, until);

@@ -373,8 +373,11 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
     return st;
 }
 
+#define LATER_MIN_MS 10u /* nobody is to come again at once */
+
 uint64_t store_later_ms(const struct store *s) {
-    return s->ghost_until_ms > s->now_ms ? s->ghost_until_ms - s->now_ms : 1;
+    uint64_t limit = s->ghost_until_ms > s->now_ms ? s->ghost_until_ms - s->now_ms : LATER_MIN_MS;
+    return max_u64(wheel_next_ms(s->ghost_wheel, s->now_ms, limit), LATER_MIN_MS);
 }
 
 tarn_status store_put_continue(struct store *s, struct store_put *p, unsigned *budget) {

@@ -92,6 +92,8 @@ struct store_config {
     /* At birth only. Above all that an earlier master gave out, or disks may offer what they hold of another object under
      * the same number. */
     uint64_t first_version;
+    /* Tells the clock that mono_ms is on from those of other machines, and of this one before it was last started. 0: unknown */
+    uint64_t clock_id;
 };
 
 /* News for the rooms above. Called from inside store functions: note it down, do not call the store back. */

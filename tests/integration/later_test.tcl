@@ -105,4 +105,69 @@ test {guarantee 4: the wait has a bound, behind which the connection is closed} 
     assert_equal 0 [r exists new]
 }
 
+# --- space that readers of before may still look at -----------------------------------------------------------------------------------
+
+proc fill {from to {size 1000000}} {for {set i $from} {$i < $to} {incr i} {assert_equal OK [r set k$i [value x $size]]}}
+proc left {from to} {
+    set n 0
+    for {set i $from} {$i < $to} {incr i} {incr n [r exists k$i]}
+    return $n
+}
+
+start_server --pool-size 64mb --pool-path [pool_file] --max-lease 8s --enable-debug-command yes
+
+test {guarantee 2: what was freed before a crash, and never leased, is free after it} {
+    fill 0 45
+    for {set i 0} {$i < 35} {incr i} {r del k$i}
+    restart_server
+    assert_equal 0 [info_field pool_ghosts]
+    assert {[info_field pool_free] > 50000000}
+    fill 100 145
+    assert_equal 10 [left 35 45]
+    assert_equal 0 [info_field evicted_objects]
+    assert_equal 0 [info_field put_later]
+    assert_equal 0 [info_field put_nospace]
+    # As full as it is: what must go, goes.
+    fill 200 220
+    assert_equal 20 [left 200 220]
+}
+
+test {guarantee 1, 2: what a lease may cover is held back, shown, and waited for} {
+    r flushall
+    fill 0 60
+    r getreplicas k1 lease 3000
+    for {set i 0} {$i < 50} {incr i} {r del k$i}
+    restart_server
+    set ghosts [info_field pool_ghosts]
+    assert {$ghosts >= 50000000 && $ghosts < 52000000}
+    assert_match "TRYAGAIN *" [catch {r putstart new 9000000} why; set why]
+    set ms [lindex $why 1]
+    assert {$ms > 0 && $ms <= 9000}
+    assert_match "*TRYAGAIN *" [lindex [r mputstart 2 small 10 new 9000000] 1]
+    # Of what is larger than all of it: no.
+    assert_error "NOSPACE*" {r putstart new 80000000}
+    # In-band waits, and libtarn too.
+    set c [said set in-band [value y 9000000]]
+    waiting 1
+    kv_all 5 load later 5 2000000-2000001
+    assert_equal OK [resp::recv $c]
+    assert_equal 10 [left 50 60]
+    assert_equal 0 [info_field evicted_objects]
+    assert_equal 0 [info_field pool_ghosts]
+    assert_equal 1 [info_field put_nospace]
+    kv_all 5 verify later 5 2000000-2000001
+    drop $c
+}
+
+test {guarantee 1: a file that lacks promises is not believed} {
+    r flushall
+    fill 0 60
+    for {set i 0} {$i < 50} {incr i} {r del k$i}
+    set file [file join [server dir] appendonly.tarn]
+    send_signal STOP [server pid]
+    exec touch -d @0 $file
+    restart_server
+    assert {[info_field pool_ghosts] >= 50000000}
+}
+
 finish
