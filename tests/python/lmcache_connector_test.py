@@ -26,7 +26,6 @@ from lmcache_stubs import (
 
 import tarn
 from tarn.lmcache import TarnConnector, TarnConnectorAdapter, _base
-from tarn.lmcache.connector import pool_key
 from tarn.lmcache.metadata import HEADER_BYTES, Layout
 
 
@@ -170,7 +169,7 @@ class Chunks(ConnectorTest):
     def test_one_object_in_the_pool(self):
         connector, [key] = self.connector(), self.keys(1)
         self.store(connector, [key], self.chunks(1))
-        value = self.client().get(key.to_string())
+        value = self.client().get(connector.name(key))
         self.assertEqual(len(value), HEADER_BYTES + self.metadata.full_bytes())
         self.assertEqual(Layout.unpack(value).groups, (("bfloat16", (2, 4, 16, 256)),))
         self.assertEqual(value[HEADER_BYTES:], pattern(0, self.metadata.full_bytes()))
@@ -295,9 +294,72 @@ class Chunks(ConnectorTest):
         odd.append(Key(2, tag="@tag%" + "x" * 2999 + "y"))
         self.store(connector, odd, self.chunks(3))
         self.check(self.load(connector, odd), range(3))
-        self.assertEqual(pool_key(odd[0]), odd[0].to_string())
-        self.assertLessEqual(max(len(pool_key(key).encode()) for key in odd), 1024)
-        self.assertNotEqual(pool_key(odd[1]), pool_key(odd[2]))
+        self.assertTrue(connector.name(odd[0]).startswith(odd[0].to_string() + "@"))
+        self.assertLessEqual(max(len(connector.name(key).encode()) for key in odd), 1024)
+        self.assertNotEqual(connector.name(odd[1]), connector.name(odd[2]))
+
+
+class Replaces(ConnectorTest):
+    """Who means to replace what is there, and who does not."""
+
+    def probe(self):
+        """The key of LMCache's health check: the same each time, for each rank."""
+        return Key(0, model="test")
+
+    def check_health(self, connector, seed):
+        """RemoteBackendHealthCheck._put_and_get_check"""
+        key = self.probe()
+        self.store(connector, [key], [self.metadata.chunk(self.backend, seed)])
+        self.assertTrue(connector.exists_sync(key))
+        [got] = self.load(connector, [key])
+        same = bytes(got.byte_array) == pattern(seed, self.metadata.full_bytes())
+        got.ref_count_down()
+        return same
+
+    def test_a_cache_that_was_switched_off_comes_back(self):
+        ranks = [self.connector() for _ in range(3)]
+        for turn in range(3):
+            for rank, connector in enumerate(ranks):
+                self.assertTrue(self.check_health(connector, 10 * turn + rank), (turn, rank))
+        self.nothing_left()
+
+    def test_checks_of_several_ranks_at_once(self):
+        ranks, errors = [self.connector() for _ in range(4)], []
+
+        def run(rank):
+            for turn in range(8):
+                if not self.check_health(ranks[rank], 100 * rank + turn):
+                    errors.append((rank, turn))
+
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(len(ranks))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(errors, [])
+        self.nothing_left()
+
+    def test_keys_of_other_models_are_no_chunks_of_ours(self):
+        connector, [key] = self.connector(), self.keys(1, model="checker")
+        for seed in (1, 2):
+            self.store(connector, [key], [self.metadata.chunk(self.backend, seed)])
+            self.check(self.load(connector, [key]), [seed])
+
+    def test_a_chunk_that_is_there_stays(self):
+        connector, keys = self.connector(), self.keys(2)
+        self.store(connector, keys, self.chunks(2))
+        self.store(connector, keys, [self.metadata.chunk(self.backend, 7 + i) for i in range(2)])
+        self.check(self.load(connector, keys), [0, 1])
+
+    def test_a_value_that_could_not_be_used_is_replaced(self):
+        connector, client, keys = self.connector(), self.client(), self.keys(3)
+        client.put(connector.name(keys[1]), b"no chunk at all")
+        self.store(connector, keys, self.chunks(3))
+        objs = self.load(connector, keys)
+        self.assertEqual([obj is None for obj in objs], [False, True, False])
+        self.check([objs[0], objs[2]], [0, 2])
+        self.store(connector, keys, self.chunks(3))  # it was computed anew
+        self.check(self.load(connector, keys), range(3))
 
 
 class Lookups(ConnectorTest):
@@ -348,7 +410,7 @@ class WhatIsNoChunk(ConnectorTest):
         connector, client = self.connector(), self.client()
         [good] = self.keys(1)
         self.store(connector, [good], self.chunks(1))
-        value = client.get(good.to_string())
+        value = client.get(connector.name(good))
         bad = {
             "raw bytes": os.urandom(len(value)),
             "other version": value[:4] + b"\x02" + value[5:],
@@ -362,7 +424,7 @@ class WhatIsNoChunk(ConnectorTest):
         }
         keys = self.keys(len(bad))
         for key, data in zip(keys, bad.values()):
-            client.put(key.to_string(), data)
+            client.put(connector.name(key), data)
         for key, what in zip(keys, bad):
             self.assertEqual(self.load(connector, [key]), [None], what)
         objs = self.load(connector, keys + [good])
@@ -382,7 +444,7 @@ class WhatIsNoChunk(ConnectorTest):
         ):
             head = bytearray(HEADER_BYTES)
             layout.pack_into(head)
-            client.put(key.to_string(), bytes(head) + bytes(400))
+            client.put(connector.name(key), bytes(head) + bytes(400))
         self.store(connector, [good], self.chunks(1))
         self.assertEqual(self.load(connector, [a]), [None])
         self.assertEqual(self.load(connector, [b]), [None])
@@ -426,7 +488,7 @@ class Memory(ConnectorTest):
         metadata = Metadata(layers=8, tokens=64, hidden=4096)
         connector, keys = self.connector(metadata=metadata), self.keys(6)
         self.backend.capacity = 256 << 20
-        connector._client = SlowClient(connector._client, keys[-1].to_string())
+        connector._client = SlowClient(connector._client, connector.name(keys[-1]))
         for key, obj in zip(keys, self.chunks(6, metadata=metadata)):
             self.store(connector, [key], [obj])
         connector._client.go.clear()
@@ -743,7 +805,7 @@ class Adapter(ConnectorTest):
         """LMCache's scheduler has no CPU backend: it only looks."""
         [key] = self.keys(1)
         self.store(self.create(self.server.url), [key], self.chunks(1))
-        connector = TarnConnectorAdapter().create_connector(Context(self.server.url, None, Config(), None))
+        connector = TarnConnectorAdapter().create_connector(Context(self.server.url, None, Config(), self.metadata))
         self.addCleanup(lambda: asyncio.run(connector.close()))
         self.assertTrue(connector.exists_sync(key))
         self.assertEqual(connector.batched_contains([key]), 1)

@@ -141,6 +141,26 @@ class Tasks(L2Test):
         self.assertEqual(self.load(adapter, keys[:1], self.objs(1, 65537, fill=False)), [False])
         self.assertEqual(self.load(adapter, keys[:1], self.objs(1, fill=False)), [True])
 
+    def test_a_value_that_could_not_be_used_is_replaced(self):
+        adapter, keys = self.adapter(), self.keys(2)
+        self.store(adapter, keys, self.objs(2))
+        large, into = self.objs(2, 131072), self.objs(2, 131072, fill=False)
+        self.assertEqual(self.load(adapter, keys[:1], into[:1]), [False])
+        self.store(
+            adapter, keys, large
+        )  # computed anew: the first is known to be of no use, the second is left as it is
+        self.assertEqual(self.load(adapter, keys[:1], into[:1]), [True])
+        self.check(into[:1], [0])
+        self.assertEqual(self.load(adapter, keys[1:], self.objs(1, fill=False)), [True])
+
+    def test_a_check_reads_what_it_has_put(self):
+        adapter, key = self.adapter(), ObjectKey(0)
+        for seed in (1, 2):
+            self.store(adapter, [key], [self.objs(1)[0].fill(seed)])
+            into = self.objs(1, fill=False)
+            self.assertEqual(self.load(adapter, [key], into), [True])
+            self.check(into, [seed])
+
     def test_many_tasks_at_once(self):
         """Two controllers, many tasks under way, results taken in any order."""
         adapter, errors = self.adapter(), []
@@ -236,6 +256,20 @@ class Keys(L2Test):
             with self.assertRaises(ValueError, msg=wrong):
                 adapter.list_l2_keys(**wrong)
 
+    def test_namespaces(self):
+        """For what LMCache's keys do not say: data types, serdes."""
+        keys = self.keys(3)
+        adapter, plain = self.adapter(namespace="fp8"), self.adapter()
+        self.store(adapter, keys, self.objs(3, 512))
+        self.assertEqual(self.look(adapter, keys), [True] * 3)
+        self.assertEqual(self.look(plain, keys), [False] * 3)
+        self.assertEqual(self.look(self.adapter(namespace="fp4"), keys), [False] * 3)
+        listed = [entry.key for entry in adapter.list_l2_keys(page_size=100).entries]
+        self.assertEqual(sorted(listed), sorted(object_key_text(key) for key in keys))
+        self.assertEqual({e.size_bytes for e in adapter.list_l2_keys(keys[0].model_name, 100).entries}, {512})
+        adapter.delete(keys[:1])
+        self.assertEqual(self.look(adapter, keys), [False, True, True])
+
     def test_delete_and_listeners(self):
         class Listener:
             def __init__(self):
@@ -296,6 +330,7 @@ class Keys(L2Test):
             ({"url": url, "load_threads": 0}, "load_threads"),
             ({"url": url, "lock_ms": "5"}, "lock_ms"),
             ({"url": url, "lock_ms": True}, "lock_ms"),
+            ({"url": url, "namespace": "a@b"}, "namespace"),
         ):
             with self.assertRaisesRegex(ValueError, text):
                 TarnL2Adapter(params)

@@ -204,6 +204,8 @@ class Metadata:
     def __init__(self, layers=4, tokens=16, hidden=256, dtype=BFLOAT16, use_mla=False, groups=1):
         self.layers, self.chunk_size, self.hidden, self.kv_dtype = layers, tokens, hidden, dtype
         self.use_mla, self.groups = use_mla, groups
+        self.model_name = "meta-llama/Llama 3.1"
+        self.kv_shape = (layers, 1 if use_mla else 2, tokens, 8, hidden // 8)
 
     def get_shapes(self, num_tokens=None):
         kv, tokens = 1 if self.use_mla else 2, num_tokens or self.chunk_size
@@ -229,7 +231,8 @@ class Metadata:
 class Config:
     def __init__(self, **extra):
         self.extra_config = extra or None
-        self.use_layerwise = False
+        self.use_layerwise = self.enable_blending = False
+        self.remote_serde = "naive"
 
 
 class Context:
@@ -245,6 +248,7 @@ class Key:
 
     def __init__(self, n, layer=None, model="meta-llama/Llama 3.1", tag=""):
         self.text = f"{model}@8@3@{n:x}@bfloat16"
+        self.model_name, self.chunk_hash = model, n
         if layer is not None:
             self.layer_id = layer
             self.text += f"@{layer}"

@@ -316,7 +316,8 @@ class AscendTest(TarnTest):
         modules.update({backend.__name__: backend, connector.__name__: connector})
         vllm_ascend.register()  # does nothing without it
         with mock.patch.dict(sys.modules, modules):
-            self.assertIs(vllm_ascend.AscendStoreConnector, connector.AscendStoreConnector)
+            self.assertTrue(issubclass(vllm_ascend.AscendStoreConnector, connector.AscendStoreConnector))
+            self.assertIs(vllm_ascend.AscendStoreConnector, vllm_ascend.AscendStoreConnector)
             vllm_ascend.register()
         self.assertEqual(backend.backend_map["tarn"], {"name": "TarnBackend", "path": "tarn.vllm_ascend"})
         with self.assertRaises(AttributeError):

@@ -301,6 +301,22 @@ class OffloadTest(TarnTest):
         used = [s for s in range(32) if other.primary.bytes_of(s) != b"-" * BLOCK]
         self.assertLessEqual(len(used), 3, "no other slot was touched")
 
+    def test_a_block_that_could_not_be_used_is_replaced(self):
+        """A put leaves what is there as it is; but who was told to load it and could not computes it anew, and puts that."""
+        m, keys = self.manager(), [key(i) for i in range(3)]
+        m.store(keys, request("w"))
+        m.settle()
+        client = self.client()
+        name = next(n for n in self.names() if keys[1][:-4].hex() in n)
+        client.put(name, b"x" * (BLOCK + 1), replace=True)
+        other = self.manager()
+        with self.assertLogs("tarn.vllm.offload", "WARNING"):
+            self.assertEqual(other.find([keys[1]], "s"), 0)
+        other.store([keys[1]], request("t"))
+        other.settle()
+        self.assertEqual(client.get(name), (keys[1] * BLOCK)[:BLOCK])
+        self.assertEqual(self.manager().find(keys), 3)
+
     def test_jobs_that_make_no_sense_fail(self):
         m = self.manager(4)
         req = request("r")

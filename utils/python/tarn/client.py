@@ -97,7 +97,8 @@ class Client:
         prefer: Sequence[str] = (),
         timeout_ms: int = 0,
     ) -> bool:
-        """Stores `data`: True stored, False it was there already (nothing was sent then, unless `replace`).
+        """Stores `data`: True stored, False it was there already: it stays as it is, whatever its bytes, and nothing was sent. With
+        `replace` it is replaced, which readers see when all of the new value is there.
 
         replicas: on so many machines (0: the server's default). pin: "soft" (for pin_ms, 0: the server's default) or "hard".
         ttl_ms: goes after so long (0: never). group: an eviction group. prefer: names of segments, best first. Raises

@@ -20,9 +20,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
+from ._distrust import Distrust
 from ._link import DONE_BY_OTHERS, Link, optional, settings
 from .client import Client
 from .errors import InvalidArgument, Status
+from .identity import Facts, digest, first
 from .keys import escape
 from .memory import Pinned, pin
 
@@ -71,12 +73,45 @@ def _slot(indices: Any, i: int) -> int:
     return int(indices[i])
 
 
+def _server_args() -> Any:
+    """SGLang's own options, in its scheduler's process; None elsewhere."""
+    found = optional("sglang.srt.server_args", "get_global_server_args")
+    try:
+        return found[0]() if found is not None else None
+    except Exception:  # not set yet
+        return None
+
+
+def _draft_of(args: Any) -> Any:
+    names = ("speculative_algorithm", "speculative_draft_model_path", "speculative_draft_model_revision")
+    return [first(args, name) for name in names]
+
+
+def facts_of(storage_config: Any, args: Any, name: str, pool: Any) -> Facts:
+    """What decides the bytes of a pool's pages and is not said in words in their keys. `args`: SGLang's options, where they are known."""
+    ends = [first(pool, "start_layer"), first(pool, "end_layer")]
+    return Facts(
+        revision=first(args, "revision"),
+        weights=[first(args, "quantization"), first(storage_config, "model_identity_hash")],
+        model_dtype=first(args, "dtype"),
+        cache_dtype=first(args, "kv_cache_dtype"),
+        scales=first(args, "quantization_param_path"),
+        overrides=first(args, "json_model_override_args"),
+        draft=_draft_of(args) if name.startswith("draft") else None,
+        platform=first(args, "device"),
+        block_tokens=first(pool, "page_size"),
+        layers=[first(pool, "layer_num"), ends if any(e is not None for e in ends) else None],
+    )
+
+
 class _Pool:
     """A registered host pool: what its pages are called, and where they lie."""
 
-    def __init__(self, name: str, pool: Any, zero_copy: bool, splits: int, head: str, ranks: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, pool: Any, zero_copy: bool, splits: int, head: str, ranks: Sequence[str], facts: Facts
+    ) -> None:
         """`splits`: objects that a page becomes (heads of ranks of a larger tensor-parallel size); one per name in
-        `ranks`. `head`: what all keys begin with."""
+        `ranks`. `head`: what all keys begin with. `facts`: what else decides a page's bytes."""
         self.name, self.pool, self.splits = name, pool, splits
         self.page_size = int(getattr(pool, "page_size", 1) or 1)
         self.logical = getattr(pool, "kv_buffer", self) is None  # slots only: its bytes are in other pools
@@ -86,7 +121,7 @@ class _Pool:
         if not self.zero_copy:
             layout = f"flat-{layout}"
         dtype = getattr(getattr(pool, "device_pool", None), "dtype", None) or getattr(pool, "dtype", "none")
-        content = f"{name}.{layout}.{str(dtype).split('.')[-1]}.{self.page_bytes // splits}"
+        content = f"{name}.{layout}.{str(dtype).split('.')[-1]}.{self.page_bytes // splits}.{digest(facts)}"
         self.prefixes = [f"{head}@{escape(content)}@{r}@" for r in ranks]
 
     def _meta(self, indices: Any) -> Tuple[List[int], List[int]]:
@@ -153,7 +188,14 @@ class TarnHiCache(_Base):  # type: ignore[misc]
         InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is waited for later."""
         extra = dict(getattr(storage_config, "extra_config", None) or {})
         chosen = settings(extra.get("tarn"), 'extra config "tarn"')
-        self._config = storage_config
+        self._config, self._args = storage_config, _server_args()
+        if getattr(self._args, "enable_lora", False):
+            # A page is called by the hash of its tokens alone: what one adapter computed would be read for another.
+            raise InvalidArgument(
+                "SGLang's names of pages do not tell LoRA adapters apart: no --enable-lora with this storage"
+            )
+        self._draft = digest(Facts(draft=_draft_of(self._args)))
+        self._distrust = Distrust()
         self._in_place = bool(extra.get("interface_v1", 0))
         if not self._in_place:
             log.warning('tarn: every page is copied once more: add "interface_v1": 1 to the extra config')
@@ -199,7 +241,8 @@ class TarnHiCache(_Base):  # type: ignore[misc]
         zero_copy = self._in_place or name != KV
         if splits > 1 and not zero_copy:
             raise InvalidArgument('tp_lcm_size needs "interface_v1": 1 in the extra config')
-        made = _Pool(name, pool, zero_copy, splits, self._head, self._ranks(pool, splits))
+        facts = facts_of(self._config, self._args, name, pool)
+        made = _Pool(name, pool, zero_copy, splits, self._head, self._ranks(pool, splits), facts)
         self._pools[name] = made
         if made.zero_copy:
             self._link.on_connect(lambda client: self._register_memory(client, made))
@@ -298,8 +341,9 @@ class TarnHiCache(_Base):  # type: ignore[misc]
 
         def work(client: Client) -> List[bool]:
             addresses, sizes = pool.memory(len(keys), indices)
-            got = client.get_into_many(pool.keys(keys), addresses, sizes, **self._gets)
-            return self._delivered(got, [sum(s) for s in sizes])
+            names = pool.keys(keys)
+            got = client.get_into_many(names, addresses, sizes, **self._gets)
+            return self._delivered(names, got, [sum(s) for s in sizes])
 
         started = time.perf_counter()
         pages = _by_page(self._link.call("get", work, [False] * (len(keys) * pool.splits)), pool.splits)
@@ -317,7 +361,9 @@ class TarnHiCache(_Base):  # type: ignore[misc]
 
         def work(client: Client) -> List[bool]:
             addresses, sizes = pool.memory(len(keys), indices)
-            return self._stored(client.put_from_many(pool.keys(keys), addresses, sizes, **self._puts))
+            return self._stored(
+                self._distrust.put(client.put_from_many, pool.keys(keys), addresses, sizes, **self._puts)
+            )
 
         started = time.perf_counter()
         pages = _by_page(self._link.call("put", work, [False] * (len(keys) * pool.splits)), pool.splits)
@@ -335,9 +381,11 @@ class TarnHiCache(_Base):  # type: ignore[misc]
 
         return self._link.call("get", work, [False] * len(keys))
 
-    def _delivered(self, got: List[int], expected: List[int]) -> List[bool]:
+    def _delivered(self, names: Sequence[str], got: List[int], expected: List[int]) -> List[bool]:
         self._link.note("get", got, fine=(int(Status.ENOTFOUND),))
-        for n, size in zip(got, expected):
+        for name, n, size in zip(names, got, expected):
+            if n == Status.ELIMIT or 0 <= n != size:
+                self._distrust.add(name)
             if 0 <= n != size:
                 self._link.complain("size", f"an object of {n} bytes where a page has {size}: not used")
         return [n == size for n, size in zip(got, expected)]
@@ -357,7 +405,8 @@ class TarnHiCache(_Base):  # type: ignore[misc]
     def _name(self, key: str) -> str:
         pool = self._pools.get(KV)
         prefix = pool.prefixes[0] if pool is not None else f"{self._head}@raw@{self._ranks(None, 1)[0]}@"
-        return prefix + key
+        # SGLang moves pages of a draft model under the target's key; which model it is says nobody but we.
+        return prefix + key + (f"@{self._draft}" if key.endswith(".draft") else "")
 
     @staticmethod
     def _pins(targets: Sequence[Any], sizes: Optional[Sequence[Any]], writable: bool) -> List[Pinned]:
@@ -369,7 +418,7 @@ class TarnHiCache(_Base):  # type: ignore[misc]
         def work(client: Client) -> List[bool]:
             pins, started = self._pins(targets, sizes, True), time.perf_counter()
             got = client.get_into_many(names, [p.address for p in pins], [p.size for p in pins], **self._gets)
-            there = self._delivered(got, [p.size for p in pins])
+            there = self._delivered(names, got, [p.size for p in pins])
             self._count(self._read, sum(there), sum(p.size for p, t in zip(pins, there) if t), started)
             return there
 
@@ -380,7 +429,7 @@ class TarnHiCache(_Base):  # type: ignore[misc]
             pins, started = self._pins(values(), sizes, False), time.perf_counter()
             names = pool.keys(keys) if pool is not None else [self._name(k) for k in keys]
             addresses, lengths = [p.address for p in pins], [p.size for p in pins]
-            done = self._stored(client.put_from_many(names, addresses, lengths, **self._puts))
+            done = self._stored(self._distrust.put(client.put_from_many, names, addresses, lengths, **self._puts))
             self._count(self._written, sum(done), sum(n for n, d in zip(lengths, done) if d), started)
             return done
 

@@ -24,12 +24,16 @@ import os
 import sys
 import threading
 from bisect import bisect_right
+from functools import lru_cache
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ._distrust import Distrust
 from ._link import DONE_BY_OTHERS, Link, optional, settings
 from .client import Client
 from .errors import InvalidArgument, NotSupported, Status
+from .identity import Facts, digest
 from .keys import escape
+from .vllm.config import facts_of
 
 _STORE = "vllm_ascend.distributed.kv_transfer.kv_pool.ascend_store"
 _Base: Any
@@ -55,7 +59,23 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     connector = importlib.import_module(f"{_STORE}.ascend_store_connector")
     register()
-    return getattr(connector, name)
+    return _noting(getattr(connector, name))
+
+
+_facts: Optional[Facts] = None  # of this process's engine, when it came by our AscendStoreConnector
+
+
+@lru_cache(maxsize=None)
+def _noting(base: Any) -> Any:
+    """The connector, which tells the backends that it makes what its VllmConfig says about the bytes of blocks: vllm-ascend's keys say
+    model, ranks and hash only, and its backends are handed no more than the ranks."""
+
+    def made(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        global _facts
+        _facts = facts_of(vllm_config)
+        base.__init__(self, vllm_config, *args, **kwargs)
+
+    return type(base.__name__, (base,), {"__init__": made, "__doc__": base.__doc__, "__module__": base.__module__})
 
 
 class HostMap:
@@ -154,6 +174,8 @@ class TarnBackend(_Base):  # type: ignore[misc]
         self.parallel_config = parallel_config
         self.store = self  # the engine only asks whether there is one
         self._prefix = f"{escape(chosen.namespace)}@" if chosen.namespace else ""
+        self._prefix += f"{digest(_facts)}@" if _facts is not None else ""
+        self._distrust = Distrust()
         self._gets, self._puts = chosen.get_options(), chosen.put_options()
         self._lock = threading.Lock()  # the maps below
         self._map = HostMap()
@@ -321,17 +343,21 @@ class TarnBackend(_Base):  # type: ignore[misc]
         self, client: Client, what: str, names: List[str], addrs: List[List[int]], sizes: List[List[int]]
     ) -> List[int]:
         if what == "put":
-            return self._judge(what, client.put_from_many(names, addrs, sizes, **self._puts), sizes)
-        return self._judge(what, client.get_into_many(names, addrs, sizes, **self._gets), sizes)
+            return self._judge(
+                what, names, self._distrust.put(client.put_from_many, names, addrs, sizes, **self._puts), sizes
+            )
+        return self._judge(what, names, client.get_into_many(names, addrs, sizes, **self._gets), sizes)
 
-    def _judge(self, what: str, results: List[int], sizes: List[List[int]]) -> List[int]:
+    def _judge(self, what: str, names: List[str], results: List[int], sizes: List[List[int]]) -> List[int]:
         """0 per block that is done, else a negative status."""
         if what == "put":
             self._link.note(what, results, fine=DONE_BY_OTHERS)
             return [0 if s >= 0 or s in DONE_BY_OTHERS else s for s in results]
         self._link.note(what, results)
         statuses = []
-        for got, size in zip(results, (sum(s) for s in sizes)):
+        for name, got, size in zip(names, results, (sum(s) for s in sizes)):
+            if got == Status.ELIMIT or 0 <= got != size:
+                self._distrust.add(name)
             if 0 <= got != size:
                 self._link.complain("size", f"an object of {got} bytes where a block has {size}: not used")
                 got = int(Status.ELIMIT)

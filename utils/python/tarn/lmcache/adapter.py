@@ -9,7 +9,7 @@ from .connector import TarnConnector
 
 _SCHEMES = ("tarn://", "tarns://", "tarn+sentinel://", "tarns+sentinel://")
 _PLUGIN = "plugin://"
-OPTIONS = ("get_threads", "put_threads", "pin_ms", "put_backlog", "replicas")
+OPTIONS = ("get_threads", "put_threads", "pin_ms", "put_backlog", "replicas", "namespace")
 
 
 def _plugin_name(url: str) -> Optional[str]:

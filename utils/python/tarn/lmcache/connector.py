@@ -8,6 +8,12 @@ Reference counts: `put` and `batched_put` take a reference of their own for as l
 the caller's alone (LMCache's wrapper drops that one, at once when it gives up waiting). Objects that a get allocated belong
 to the caller when they are returned, and are released here in every other case.
 
+Names: LMCache's own, and a digest of what they do not say about a chunk's bytes (`facts_of`).
+
+Puts: a chunk's name says its bytes, so who puts one that is there has nothing to do. Others mean to replace what is there: a value that
+this process could not use, and keys that are no chunks of this engine, as LMCache's health check has one, which puts other bytes under
+one fixed key each time and compares. That key is every connector's own, so that ranks which check at once do not read each other's.
+
 Errors: what LMCache would take for a broken cache is a miss here. A get of what cannot be read is None, a put that finds no
 room or no server is dropped, and the log says so once a minute."""
 
@@ -17,11 +23,14 @@ import asyncio
 import ctypes
 import hashlib
 import threading
+import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ..client import Client
+from .._distrust import Distrust
 from ..errors import Error, Status
+from ..identity import Facts, digest, first
 from ..memory import Pinned, pin
 from . import _base
 from .gate import Gate
@@ -33,13 +42,38 @@ _KEY_MAX = 1024
 _SCAN_KEYS_MAX = 1 << 20
 
 
-def pool_key(key: Any) -> str:
-    """The key of a chunk in the pool: LMCache's own text, its end replaced by a hash where it is longer than keys may be."""
-    text: str = key if isinstance(key, str) else key.to_string()
+def pool_key(key: Any, suffix: str = "") -> str:
+    """The key of a chunk in the pool: LMCache's own text and a suffix, its end replaced by a hash where it is longer than keys may be."""
+    text: str = (key if isinstance(key, str) else key.to_string()) + suffix
     if len(text) <= _KEY_MAX // 4 or len(text.encode()) <= _KEY_MAX:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()
     return text.encode()[: _KEY_MAX - 70].decode(errors="ignore") + "@sha" + digest
+
+
+def facts_of(config: Any, metadata: Any) -> Facts:
+    """What LMCache's configuration and metadata say about the bytes of a chunk and its keys do not. Numbers of tokens are no part of it:
+    a chunk with fewer of them says so in its header."""
+    shape = getattr(metadata, "kv_shape", None)
+    if shape is not None:
+        shape = [int(n) for i, n in enumerate(shape) if i != 2]
+    extra = getattr(config, "extra_config", None) or {}
+    serde = first(config, "remote_serde")
+    return Facts(
+        format="KV_MLA_FMT" if getattr(metadata, "use_mla", False) else None,
+        shape=shape,
+        cache_dtype=first(metadata, "kv_dtype"),
+        storage=None if serde in (None, "naive") else [serde, *(extra.get(n) for n in sorted(extra) if "serde" in n)],
+        blending=bool(getattr(config, "enable_blending", False)) or None,
+    )
+
+
+def is_probe(key: Any) -> bool:
+    """LMCache's health check has a key that no chunk has: the hash of its tokens is 0."""
+    hashed = getattr(key, "chunk_hash", None)
+    if isinstance(hashed, (bytes, bytearray)):
+        return not any(hashed)
+    return hashed in (0, "0")
 
 
 def _kind(key: Any) -> str:
@@ -50,7 +84,8 @@ def _kind(key: Any) -> str:
 class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
     """`url` as tarn.Client takes it. Options (LMCache's extra_config has them as "tarn.NAME"): `get_threads`, `put_threads`;
     `pin_ms`, how long a lookup that pins protects what it found; `put_backlog`, how many puts may wait before further ones are
-    dropped; `replicas` of what is put, 0: the server's default. ConnectionFailed and the like: no server. `client`: one to use
+    dropped; `replicas` of what is put, 0: the server's default; `namespace`: engines with another one share nothing, for what neither
+    LMCache's keys nor its configuration tell apart. ConnectionFailed and the like: no server. `client`: one to use
     instead of an own one, which stays open at the end."""
 
     def __init__(
@@ -67,6 +102,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         pin_ms: int = 5000,
         put_backlog: int = 1024,
         replicas: int = 0,
+        namespace: str = "",
     ) -> None:
         if _base.RemoteConnector is not _base.PlainRemoteConnector and metadata is not None and config is not None:
             super().__init__(config, metadata)
@@ -79,12 +115,19 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         ):
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
                 raise ValueError(f"tarn.{name} is a number from {least} to {most}, not {value!r}")
+        if not isinstance(namespace, str) or len(namespace) > 128:
+            raise ValueError(f"tarn.namespace is text of up to 128 characters, not {namespace!r}")
         self.loop = loop
         self.local_cpu_backend = local_cpu_backend
         self._logger = _base.logger_of(__name__)
         self._troubles = _base.Troubles(self._logger)
         self._gate = Gate(self._troubles)
         self._metadata = metadata
+        self._model = getattr(metadata, "model_name", None)
+        self._suffix = f"@{namespace}" if namespace else ""
+        self._suffix += "@" + digest(facts_of(config, metadata))
+        self._own = f"@{uuid.uuid4().hex[:16]}"
+        self._distrust = Distrust()
         self._format = "KV_MLA_FMT" if getattr(metadata, "use_mla", False) else "KV_2LTD"
         self._learned: Dict[str, Layout] = {}
         self._allocator = Allocator(local_cpu_backend, metadata, _base.MemoryFormat)
@@ -114,11 +157,20 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         except (Error, TypeError, ValueError) as e:
             self._troubles.warn("register", f"the CPU memory could not be registered, RDMA will not be used: {e}")
 
+    def name(self, key: Any) -> str:
+        """Of a chunk, in the pool."""
+        return pool_key(key, self._suffix + (self._own if is_probe(key) else ""))
+
+    def _replaces(self, key: Any) -> bool:
+        """It is no name of a chunk of this engine: its bytes may be others each time."""
+        model = getattr(key, "model_name", None)
+        return is_probe(key) or (model is not None and self._model is not None and model != self._model)
+
     # --- what is there ------------------------------------------------------------------------------------------------------
 
     def exists_sync(self, key: Any) -> bool:
         """One round trip. False also when there is no server."""
-        return bool(self._gate.call("lookup", self._client.exists, pool_key(key)))
+        return bool(self._gate.call("lookup", self._client.exists, self.name(key)))
 
     async def exists(self, key: Any) -> bool:
         return bool(await self._run(self._readers, self.exists_sync, key))
@@ -138,7 +190,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         return int(await self._run(self._readers, self._prefix, keys, self._pin_ms if pin else 0))
 
     def _prefix(self, keys: Sequence[Any], lease_ms: int) -> int:
-        names = [pool_key(key) for key in keys]
+        names = [self.name(key) for key in keys]
         return int(self._gate.call("lookup", self._client.prefix_length, names, lease_ms=lease_ms) or 0)
 
     def support_ping(self) -> bool:
@@ -156,7 +208,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         return bool(self._gate.call("ping", ping, always=True))
 
     async def list(self) -> List[str]:
-        """The keys that there are, chunks or not: up to a million."""
+        """The keys that there are, chunks or not: up to a million. Those of chunks that this engine can use are LMCache's own."""
         return list(await self._run(self._readers, self._list) or [])
 
     def _list(self) -> List[str]:
@@ -167,14 +219,14 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             if text is None:
                 break
             cursor, *more = text.split("\n")
-            keys += [key for key in more if key]
+            keys += [key[: -len(self._suffix)] if key.endswith(self._suffix) else key for key in more if key]
             if cursor == "0":
                 break
         return keys
 
     def remove_sync(self, key: Any) -> bool:
         """True: it was there, and is not any more."""
-        return bool(self._gate.call("remove", self._client.remove, pool_key(key)))
+        return bool(self._gate.call("remove", self._client.remove, self.name(key)))
 
     # --- puts ---------------------------------------------------------------------------------------------------------------
 
@@ -198,7 +250,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         for obj in objs:
             obj.ref_count_up()
         try:
-            future = self._writers.submit(self._write, [pool_key(key) for key in keys], objs)
+            future = self._writers.submit(self._write, list(keys), objs)
         except RuntimeError:
             self._written(objs)
             return
@@ -214,7 +266,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         self._put_room.release()
         release(objs)
 
-    def _write(self, keys: List[str], objs: List[Any]) -> int:
+    def _write(self, keys: List[Any], objs: List[Any]) -> int:
         """Runs in a thread. How many are in the pool now."""
         headers = bytearray(HEADER_BYTES * len(objs))
         head = pin(headers, writable=True)
@@ -222,6 +274,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         addresses: List[List[int]] = []
         sizes: List[List[int]] = []
         memory: List[Pinned] = []
+        replace: List[bool] = []
         for key, obj in zip(keys, objs):
             try:
                 self._allocator.learn(obj)
@@ -231,14 +284,16 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             except (Error, TypeError, ValueError, AttributeError) as e:
                 self._troubles.warn("layout", f"a chunk was not stored, its memory object cannot be described: {e}")
                 continue
-            names.append(key)
+            names.append(self.name(key))
+            replace.append(self._replaces(key))
             addresses.append([head.address + at, memory[-1].address])
             sizes.append([HEADER_BYTES, memory[-1].size])
         if not names:
             return 0
         stored = 0
         put = self._client.put_from_many
-        for status in self._gate.call("put", put, names, addresses, sizes, **self._put_options) or []:
+        args, options = (put, names, addresses, sizes, replace), self._put_options
+        for status in self._gate.call("put", self._distrust.put, *args, **options) or []:
             # EBUSY: another rank is putting the same bytes.
             if status in (Status.OK, Status.EEXISTS, Status.EBUSY):
                 stored += 1
@@ -286,7 +341,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         objs: List[Optional[Any]] = [None] * len(keys)
         if not keys:
             return objs
-        kind, names = _kind(keys[0]), [pool_key(key) for key in keys]
+        kind, names = _kind(keys[0]), [self.name(key) for key in keys]
         try:
             layout = self._expected(kind)
             rest = list(range(len(keys)))
@@ -332,7 +387,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
                 else:
                     at = HEADER_BYTES * i
                     if status != whole or headers[at : at + HEADER_BYTES] != expected:
-                        found = self._header(headers, at, status)
+                        found = self._header(names[i], headers, at, status)
                         if found is None:
                             continue
                         if not found.partial_of(layout):
@@ -348,13 +403,14 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         """Reads values of any layout, by way of memory of our own, and remembers the layout for the next time."""
         values = self._gate.call("get", self._client.get_many, [names[i] for i in wanted])
         for i, value in zip(wanted, values or []):
-            found = self._header(value, 0, len(value)) if value is not None else None
+            found = self._header(names[i], value, 0, len(value)) if value is not None else None
             if found is None or value is None:
                 continue
             try:
                 objs[i] = self._copied(found, value)
                 self._learn(kind, found)
             except (ValueError, TypeError, AttributeError) as e:
+                self._distrust.add(names[i])
                 self._troubles.warn("layout", f"a chunk is not read, this LMCache has no memory object for it: {e}")
 
     def _copied(self, layout: Layout, value: bytes) -> Optional[Any]:
@@ -373,8 +429,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             release([obj])
             raise
 
-    def _header(self, buffer: Any, at: int, got: int) -> Optional[Layout]:
-        """The header, if the value is what it says. None: a miss, which the log tells of."""
+    def _header(self, name: str, buffer: Any, at: int, got: int) -> Optional[Layout]:
+        """The header, if the value is what it says. None: a miss, which the log tells of, and which the next put replaces."""
         try:
             if got < HEADER_BYTES:
                 raise HeaderError(f"a value of {got} bytes has no header")
@@ -383,6 +439,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
                 raise HeaderError(f"a value of {got} bytes, {found.size + HEADER_BYTES} by its header")
             return found
         except HeaderError as e:
+            self._distrust.add(name)
             self._troubles.warn("header", f"a chunk is not read: {e}")
             return None
 

@@ -21,10 +21,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
+from .._distrust import Distrust
 from ..client import Client
 from ..errors import Error, Status
 from . import _base
-from .connector import pool_key, reason_of
+from .connector import is_probe, pool_key, reason_of
 from .gate import Gate
 from .objects import memory_of
 from .spread import spread
@@ -167,7 +168,8 @@ class _Join:
 
 
 class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
-    """`params` (adapter_params of the configuration): `url`, tarn://..., must be there; `lock_ms` 5000 (up to the server's
+    """`params` (adapter_params of the configuration): `url`, tarn://..., must be there; `namespace`, in front of all keys: LMCache's say
+    nothing of data types and serdes, so engines that differ there need one each; `lock_ms` 5000 (up to the server's
     max-lease; 0: lookups lock nothing), `store_threads` 2, `lookup_threads` 1, `load_threads` 4 (one large task is spread over
     them), `max_pending` 1024 tasks of a kind (further ones fail at once), `replicas` of what is stored (0: the server's
     default). `l1_memory_desc`: LMCache's L1 memory (ptr, size), registered with the pool for RDMA. ValueError: a parameter;
@@ -179,10 +181,16 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         url = params.pop("url", None)
         if not isinstance(url, str):
             raise ValueError('adapter_params needs "url": "tarn://host:port"')
+        self._prefix = params.pop("namespace", "")
+        if not isinstance(self._prefix, str) or len(self._prefix) > 128 or "@" in self._prefix:
+            raise ValueError(
+                f"adapter_params: namespace is text of up to 128 characters without @, not {self._prefix!r}"
+            )
+        self._prefix += "@" if self._prefix else ""
         for name, value in params.items():
             least = 0 if name in ("lock_ms", "replicas") else 1
             if name not in _DEFAULTS:
-                raise ValueError(f'adapter_params has "{name}": there are url, {", ".join(_DEFAULTS)}')
+                raise ValueError(f'adapter_params has "{name}": there are url, namespace, {", ".join(_DEFAULTS)}')
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 65536:
                 raise ValueError(f"adapter_params: {name} is a number from {least} to 65536, not {value!r}")
         self._is = {**_DEFAULTS, **params}
@@ -190,6 +198,7 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         self._logger = _base.logger_of(__name__)
         self._troubles = _base.Troubles(self._logger)
         self._gate = Gate(self._troubles)
+        self._distrust = Distrust()
         self._client = Client(
             url, max_lanes=sum(self._is[f"{kind}_threads"] for kind in ("store", "lookup", "load")) + 2
         )
@@ -207,6 +216,9 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         self._counts = {"stored": 0, "store_failures": 0, "found": 0, "not_found": 0, "loaded": 0, "load_failures": 0}
         self._usage: Tuple[float, int, int] = (-1e9, 0, 0)
         self._closed = False
+
+    def _name(self, key: Any) -> str:
+        return pool_key(self._prefix + object_key_text(key))
 
     def get_store_event_fd(self) -> int:
         """Readable when stores have ended. The caller may read it (8 bytes)."""
@@ -236,9 +248,14 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         try:
             memory = [memory_of(obj) for obj in objects]
             options = {"replicas": self._is["replicas"]} if self._is["replicas"] else {}
-            names = [object_key_text(key) for key in keys]
-            statuses = self._client.put_from_many(
-                names, [m.address for m in memory], [m.size for m in memory], **options
+            names = [self._name(key) for key in keys]
+            statuses = self._distrust.put(
+                self._client.put_from_many,
+                names,
+                [m.address for m in memory],
+                [m.size for m in memory],
+                [is_probe(key) for key in keys],
+                **options,
             )
             # EBUSY: another process is putting the same bytes.
             done = [status in (Status.OK, Status.EEXISTS, Status.EBUSY) for status in statuses]
@@ -288,7 +305,7 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
     def _lookup(self, join: _Join, first: int, keys: List[Any], _: List[Any]) -> None:
         found: List[bool] = []
         try:
-            found = self._gate.call("lookup", self._locked, [object_key_text(key) for key in keys]) or []
+            found = self._gate.call("lookup", self._locked, [self._name(key) for key in keys]) or []
         except Exception as e:
             self._trouble("lookup", e)
         join.part(first, found)
@@ -334,12 +351,13 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         done: List[bool] = []
         try:
             memory = [memory_of(obj, writable=True) for obj in objects]
-            names = [object_key_text(key) for key in keys]
+            names = [self._name(key) for key in keys]
             places = [m.address for m in memory], [m.size for m in memory]
             got = self._gate.call("load", self._client.get_into_many, names, *places) or []
             done = [n == m.size for n, m in zip(got, memory)]
-            for n, m in zip(got, memory):
+            for name, n, m in zip(names, got, memory):
                 if n == Status.ELIMIT or 0 <= n < m.size:
+                    self._distrust.add(name)
                     self._troubles.warn(
                         "size", f"a value is not of the {m.size} bytes that LMCache expects: it counts as a miss"
                     )
@@ -363,7 +381,7 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
 
     def delete(self, keys: Sequence[Any]) -> None:
         """Removes them; returns when they are gone, or when there is no server."""
-        removed = self._gate.call("delete", self._client.remove_many, [object_key_text(key) for key in keys])
+        removed = self._gate.call("delete", self._client.remove_many, [self._name(key) for key in keys])
         if removed is not None:
             self._strike(keys)
 
@@ -375,10 +393,12 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         if not scan.isdecimal() or not skip_text.isdecimal():
             raise ValueError(f"cursor {cursor!r} is not one that list_l2_keys returned")
         skip, names, following = int(skip_text), [], "0"
-        glob = "*@*" if model_name is None else "".join("\\" + c if c in "*?[]\\" else c for c in model_name) + "@*"
+        glob = self._prefix + (model_name or "")
+        glob = "".join("\\" + c if c in "*?[]\\" else c for c in glob) + ("*@*" if model_name is None else "@*")
         for _ in range(_SCANS_MAX):
             following, *found = self._client.command("SCAN", scan, "MATCH", glob, "COUNT", str(page_size)).split("\n")
-            names = [name for name in found if parse_object_key(name) is not None][skip:]
+            names = [name[len(self._prefix) :] for name in found]
+            names = [name for name in names if parse_object_key(name) is not None][skip:]
             if len(names) > page_size:
                 names, following = names[:page_size], f"{scan}:{skip + page_size}"
             elif following != "0":
@@ -390,7 +410,7 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         return _base.KeyListPage(entries=entries, next_page_token=None if following == "0" else following)
 
     def _entry(self, name: str) -> Optional[Any]:
-        size, fields = self._client.size(name), parse_object_key(name)
+        size, fields = self._client.size(self._prefix + name), parse_object_key(name)
         if size is None or fields is None:
             return None
         key = name if _base.ObjectKey is None else _base.ObjectKey(**fields).to_encoded_object_key()

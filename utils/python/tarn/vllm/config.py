@@ -1,11 +1,19 @@
 """What the connector is told: vLLM's configuration and the options in `kv_connector_extra_config`."""
 
+import os
 from dataclasses import dataclass, fields
 from typing import Any, Dict, Optional, Tuple
 
+from .._link import optional
+from ..identity import Facts, first
 from ..keys import KeySpace, shard_of
 
-__all__ = ["Settings", "Ranks", "settings_of", "ranks_of"]
+__all__ = ["Settings", "Ranks", "settings_of", "ranks_of", "facts_of"]
+
+# Speculative decoding that adds no layers to the cache.
+_NO_DRAFT_LAYERS = ("ngram", "[ngram]", "ngram_gpu", "suffix", "medusa", "mlp_speculator")
+# Ways to encode positions that choose their numbers by the longest prompt that the engine takes.
+_BY_LENGTH = ("longrope", "su", "dynamic")
 
 
 @dataclass(frozen=True)
@@ -181,3 +189,69 @@ def batches_of(vllm_config: Any, ranks: Ranks) -> int:
     """How many steps may have been planned before the outcome of the first of them is known."""
     ahead = bool(getattr(getattr(vllm_config, "scheduler_config", None), "async_scheduling", False))
     return max(int(getattr(vllm_config, "max_concurrent_batches", 0) or 0), ranks.pp_size + ahead)
+
+
+def _draft_of(vllm_config: Any) -> Any:
+    speculative = getattr(vllm_config, "speculative_config", None)
+    method = first(speculative, "method")
+    if speculative is None or method in _NO_DRAFT_LAYERS:
+        return None
+    draft = getattr(speculative, "draft_model_config", None)
+    return [
+        method,
+        first(speculative, "model") or first(draft, "model"),
+        first(speculative, "revision") or first(draft, "revision"),
+        first(speculative, "quantization") or first(draft, "quantization"),
+    ]
+
+
+def _longest_prompt(model: Any) -> Any:
+    """Where it decides how positions are encoded."""
+    text = first(model, "hf_text_config", "hf_config")
+    for rope in (first(text, "rope_parameters", "rope_scaling"), first(model, "rope_scaling")):
+        if isinstance(rope, dict) and (rope.get("rope_type") or rope.get("type")) in _BY_LENGTH:
+            return first(model, "max_model_len")
+    return None
+
+
+def _scales_of(vllm_config: Any) -> Any:
+    cache, model = vllm_config.cache_config, vllm_config.model_config
+    if not str(getattr(cache, "cache_dtype", "auto")).startswith(("fp8", "int8", "nvfp4", "int4")):
+        return None
+    if getattr(cache, "calculate_kv_scales", False):
+        # Found by the first prompt that this engine sees, and kept nowhere: nobody else can read these blocks.
+        return ["own", first(getattr(vllm_config, "kv_transfer_config", None), "engine_id")]
+    return first(cache, "quantization_param_path") or first(model, "quantization_param_path")
+
+
+def facts_of(vllm_config: Any) -> Facts:
+    """What a VllmConfig says about the bytes of blocks, but for model, data type, layout and ranks, which keys have in words. The
+    scheduler's process and the workers' have the same."""
+    model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
+    stages = getattr(parallel, "pipeline_parallel_size", 1) or 1
+    context = (getattr(parallel, "decode_context_parallel_size", 1) or 1) * (
+        getattr(parallel, "prefill_context_parallel_size", 1) or 1
+    )
+    text = first(model, "hf_text_config", "hf_config")
+    platform = optional("vllm.platforms", "current_platform")
+    overrides = [first(model, n) for n in ("hf_overrides", "rope_scaling", "rope_theta", "override_attention_dtype")]
+    return Facts(
+        revision=first(model, "code_revision"),
+        weights=first(model, "quantization"),
+        model_dtype=first(model, "dtype"),
+        cache_dtype=[
+            str(first(cache, n) or "auto") for n in ("cache_dtype", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
+        ],
+        scales=_scales_of(vllm_config),
+        overrides=overrides if any(overrides) else None,
+        positions=_longest_prompt(model),
+        draft=_draft_of(vllm_config),
+        platform=[
+            first(platform[0], "device_type") if platform is not None else None,
+            os.environ.get("VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT"),
+        ],
+        layers=[first(text, "num_hidden_layers"), os.environ.get("VLLM_PP_LAYER_PARTITION") if stages > 1 else None],
+        interleave=first(parallel, "cp_kv_cache_interleave_size", "dcp_kv_cache_interleave_size")
+        if context > 1
+        else None,
+    )

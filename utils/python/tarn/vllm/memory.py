@@ -24,7 +24,8 @@ MAX_RUNS = 8192
 
 class LayerView(NamedTuple):
     """One layer: block i's bytes are at address + i * stride + offset, for each (offset, bytes) of runs. sizes and strides (in bytes):
-    the axes inside a block, outermost first. heads: which of them counts the KV heads, -1: none does."""
+    the axes inside a block, outermost first. heads: which of them counts the KV heads, -1: none does. order: which axis of the tensor
+    each of them is, -1: the smaller blocks of a kernel."""
 
     name: str
     address: int
@@ -35,6 +36,7 @@ class LayerView(NamedTuple):
     strides: Tuple[int, ...]
     heads: int
     runs: Tuple[Tuple[int, int], ...]
+    order: Tuple[int, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -42,9 +44,14 @@ class LayerView(NamedTuple):
         return math.prod(self.sizes) * self.itemsize
 
     def layout(self, heads: int) -> str:
-        """The arrangement of a block's bytes, for keys: axes outermost first, the one of the heads with those of the whole model."""
+        """The arrangement of a block's bytes, for keys: axes outermost first, the one of the heads with those of the whole model. Where
+        sizes alone do not tell the axes apart, their order in the tensor is said, too."""
         axes = [f"h{heads}" if i == self.heads else str(size) for i, size in enumerate(self.sizes)]
-        return "x".join(axes) + f"e{self.itemsize}"
+        axes = [f"b{axis}" if at < 0 else axis for axis, at in zip(axes, self.order or range(len(axes)))]
+        seen = sorted(at for at in self.order if at >= 0)
+        order = "".join(str(seen.index(at)) for at in self.order if at >= 0)
+        told = len(set(axes)) == len(axes) or order == "".join(sorted(order))
+        return "x".join(axes) + f"e{self.itemsize}" + ("" if told else f"p{order}")
 
 
 def _geometry(tensor: Any) -> Tuple[int, List[int], List[int], int]:
@@ -86,25 +93,28 @@ def view_of(name: str, tensor: Any, blocks: int, heads: int, heads_axis: int = -
     heads_at = _heads_axis(shape, at, heads, heads_axis, name)
     stride = strides[at]
     axes = [
-        (strides[i], shape[i], i == heads_at) for i in range(len(shape)) if i != at and (shape[i] > 1 or i == heads_at)
+        (strides[i], shape[i], i == heads_at, i)
+        for i in range(len(shape))
+        if i != at and (shape[i] > 1 or i == heads_at)
     ]
     if shape[at] != blocks:  # blocks of several kernel blocks
-        axes.append((stride, shape[at] // blocks, False))
+        axes.append((stride, shape[at] // blocks, False, -1))
         stride *= shape[at] // blocks
     axes.sort(key=lambda axis: -axis[0])
-    if any(step <= 0 for step, _, _ in axes) or stride <= 0:
+    if any(step <= 0 for step, *_ in axes) or stride <= 0:
         raise ValueError(f"kv_caches: {name} has strides {strides}; all must be positive")
     run, outer = item, list(axes)
     while outer and (outer[-1][0] == run or outer[-1][1] == 1):
         run *= outer.pop()[1]
-    if math.prod(size for _, size, _ in outer) > MAX_RUNS:
+    if math.prod(size for _, size, *_ in outer) > MAX_RUNS:
         raise ValueError(f"kv_caches: a block of {name} is scattered over more than {MAX_RUNS} places")
-    offsets = [sum(steps) for steps in product(*([step * i for i in range(size)] for step, size, _ in outer))]
+    offsets = [sum(steps) for steps in product(*([step * i for i in range(size)] for step, size, *_ in outer))]
     if any(b - a < run for a, b in zip(offsets, offsets[1:])):
         raise ValueError(f"kv_caches: parts of a block of {name} overlap (strides {strides})")
     return LayerView(
-        name, address, blocks, stride, item, tuple(size for _, size, _ in axes), tuple(step for step, _, _ in axes),
+        name, address, blocks, stride, item, tuple(axis[1] for axis in axes), tuple(axis[0] for axis in axes),
         next((i for i, axis in enumerate(axes) if axis[2]), -1), tuple((offset, run) for offset in offsets),
+        tuple(axis[3] for axis in axes),
     )  # fmt: skip
 
 

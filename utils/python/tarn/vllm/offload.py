@@ -12,9 +12,7 @@ engine runs: a pool that is away is a miss, and a transfer that failed."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import json
 import logging
 import time
 from collections import deque
@@ -22,9 +20,11 @@ from dataclasses import dataclass, fields
 from enum import Enum, auto
 from typing import Any, Deque, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
+from .._distrust import Distrust
 from .._link import DONE_BY_OTHERS, Link, optional, settings
 from ..client import Client
 from ..errors import Error, InvalidArgument, QueueFull, Status
+from ..identity import Facts, digest, first
 from ..keys import escape
 from ..memory import Pinned, pin
 from ..queue import Completion, Queue
@@ -115,21 +115,58 @@ class _Work:
     began: float
 
 
-def _identity(config: Any, block_bytes: int) -> Tuple[str, str]:
-    """The model, and a digest of all that decides what the bytes of a block are. Engines share blocks where both are equal."""
+# Words in the names of what vLLM says about the bytes of its blocks; of ours all, of others what has one of these in its name.
+_TELLING = ("layout", "format", "dtype", "quant", "compress", "encod", "scale")
+_KNOWN = ("canonical_layout", "kv_cache_layout", "replicated_layout", "storage_format")
+
+
+def _canonical(config: Any) -> Any:
+    """vLLM's layout that is no worker's: which one, and its version; None: blocks are as the workers have them."""
+    if not getattr(config, "canonical_layout", False):
+        return None
+    version = optional(
+        "vllm.distributed.kv_transfer.kv_connector.v1.offloading.canonical_mapping", "CANONICAL_FORMAT_VERSION"
+    )
+    return [version[0] if version is not None else None, first(config, "kv_cache_layout")]
+
+
+def _others(*sources: Any) -> Any:
+    found = {}
+    for source in sources:
+        for name, value in getattr(source, "__dict__", {}).items():
+            telling = any(word in name.lower() for word in _TELLING) and name not in _KNOWN
+            if (
+                telling
+                and not name.startswith("_")
+                and isinstance(value, (bool, int, str))
+                and value not in ("", False)
+            ):
+                found[name] = value
+    return found or None
+
+
+def facts_of(spec: Any, block_bytes: int) -> Facts:
+    """What an OffloadingSpec says about the bytes of a block. What vLLM's own file mapper has in its names is here; sizes of the
+    parallelism do not count where it does not count them: where a block is the same for all, or one copy of what all workers have.
+    """
+    config = spec.config
     parallel, cache = config.parallel, config.cache
+    replicated = bool(getattr(config, "replicated_layout", False))
     agnostic = bool(getattr(parallel, "is_parallelism_agnostic", False))
-    sizes = {n: 1 if agnostic else int(getattr(parallel, n)) for n in ("tp_size", "pp_size", "pcp_size", "dcp_size")}
-    content = {
-        "dtype": str(config.model.dtype),
-        "tokens_per_hash": cache.tokens_per_hash,
-        "blocks_per_chunk": cache.blocks_per_chunk,
-        "block_bytes": block_bytes,
-        "groups": [[g.tokens_per_block, list(g.layer_names)] for g in config.groups],
-        **sizes,
-    }
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return str(config.model.name), hashlib.sha256(text.encode()).hexdigest()[:16]
+    sizes = {n: int(getattr(parallel, n)) for n in ("tp_size", "pp_size", "pcp_size", "dcp_size")}
+    return Facts(
+        cache_dtype=str(config.model.dtype),
+        tokens_per_hash=cache.tokens_per_hash,
+        blocks_per_chunk=cache.blocks_per_chunk,
+        block_bytes=block_bytes,
+        groups=[[g.tokens_per_block, list(g.layer_names)] for g in config.groups],
+        layout=first(config, "kv_cache_layout"),
+        canonical=_canonical(config),
+        storage=first(spec, "storage_format"),
+        sharing="replicated" if replicated else "agnostic" if agnostic else None,
+        parallel=None if replicated or agnostic else sizes,
+        others=_others(config, config.model, cache, spec),
+    )
 
 
 class TarnTierManager(_Base):  # type: ignore[misc]
@@ -178,10 +215,12 @@ class TarnTierManager(_Base):  # type: ignore[misc]
             primary_kv_view.shape[0],
             primary_kv_view.strides[0],
         )
-        model, digest = _identity(offloading_spec.config, self._block)
-        self._prefix = "".join(escape(p) + "@" for p in (chosen.namespace, "vllm-offload", model, digest) if p)
+        content = digest(facts_of(offloading_spec, self._block))
+        model = str(offloading_spec.config.model.name)
+        self._prefix = "".join(escape(p) + "@" for p in (chosen.namespace, "vllm-offload", model, content) if p)
         self._gets, self._puts = chosen.get_options(), chosen.put_options()
         self._max_jobs = max_jobs
+        self._distrust = Distrust()  # what could not be used: the next store of it replaces it
         self._queue: Optional[Queue] = None
         self._states: Dict[bytes, _State] = {}
         self._of_request: Dict[str, Set[bytes]] = {}
@@ -322,7 +361,10 @@ class TarnTierManager(_Base):  # type: ignore[misc]
             if work.kind == "lookup":
                 number = queue.exists(work.names, work)
             elif work.kind == "store":
-                number = queue.put(work.names, work.addresses, self._block, work, keep=self._memory, **self._puts)
+                again = any(self._distrust.take(work.names))
+                number = queue.put(
+                    work.names, work.addresses, self._block, work, keep=self._memory, replace=again, **self._puts
+                )
             else:
                 number = queue.get(work.names, work.addresses, self._block, work, keep=self._memory, **self._gets)
         except QueueFull:
@@ -376,7 +418,9 @@ class TarnTierManager(_Base):  # type: ignore[misc]
             self._link.note("load", results, fine=(int(Status.ENOTFOUND),))
             good = [r == self._block for r in results]
             self._count("loaded", good, sum(good), "failed_loads")
-            for key, result, well in zip(work.keys, results, good):
+            for key, name, result, well in zip(work.keys, work.names, results, good):
+                if not well and (result >= 0 or result == Status.ELIMIT):
+                    self._distrust.add(name)
                 if result >= 0 and not well:
                     self._link.complain(
                         "size", f"an object of {result} bytes where a block has {self._block}: not used"

@@ -5,6 +5,7 @@ import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar
 
 from .._breaker import Breaker
+from .._distrust import Distrust
 from ..errors import Error, InvalidArgument, PermissionDenied, Status
 
 __all__ = ["Pool"]
@@ -37,6 +38,7 @@ class Pool:
         self._breaker = Breaker(retry_ms / 1000, retry_ms / 1000)
         self._connect = connect or _connect
         self._lock = threading.Lock()
+        self.distrust = Distrust()  # what could not be used: the next put of it replaces it
         self._client: Any = None
         self._closed = self._told = False
         self.failures = 0
@@ -116,7 +118,7 @@ class Pool:
     ) -> List[int]:
         """Per key: 0, or a negative status."""
         failed = [int(Status.ECLOSED)] * len(keys)
-        return self._call(lambda c: list(c.put_from_many(keys, addresses, sizes, **options)), failed)
+        return self._call(lambda c: list(self.distrust.put(c.put_from_many, keys, addresses, sizes, **options)), failed)
 
     def command(self, *words: str) -> Optional[str]:
         """Any command of the server's; None when the pool is away."""

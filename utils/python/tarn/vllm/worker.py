@@ -13,8 +13,10 @@ import threading
 from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from .. import slices
+from ..errors import Status
+from ..identity import digest
 from ..keys import KeySpace, shard_of
-from .config import Ranks, Settings, block_tokens_of, dtype_of, ranks_of
+from .config import block_tokens_of, dtype_of, facts_of, Ranks, ranks_of, Settings
 from .loader import LayerLoad, Loader
 from .memory import HostMemory, LayerView, Scratch, memory_of
 from .meta import Format, FormatReport, Load, Save, Step
@@ -72,7 +74,8 @@ class WorkerSide:
             self._index.setdefault(name, -1)
         self._names = layer_names([layer.name for layer in memory.layers])
         layouts = sorted({layer.layout(ranks.kv_heads) for layer in memory.layers})
-        self.format = Format("+".join(layouts), self._names)
+        content = digest(facts_of(self._config))
+        self.format = Format(f"{'+'.join(layouts)}-{content}", self._names)
         self._space = ranks.space(s, dtype_of(self._config), self.format.layout, block_tokens_of(self._config, ranks))
         self._everything = list(range(len(memory.layers)))
         self._writer = self._foreign(memory.layers) if s.writer_tp not in (0, ranks.tp_size) else None
@@ -269,7 +272,11 @@ class WorkerSide:
         if self._writer is None:
             keys = self._space.keys(hashes, layer=None if layer is None else self._names[layer])
             results = self._pool.get(keys, window.addresses, window.sizes, **wait)
-            return [got == sum(sizes) for got, sizes in zip(results, window.sizes)]
+            whole = [got == sum(sizes) for got, sizes in zip(results, window.sizes)]
+            for key, got, well in zip(keys, results, whole):
+                if not well and (got >= 0 or got == Status.ELIMIT):
+                    self._pool.distrust.add(key)
+            return whole
         space, parts, scratch = self._writer
         names = [[space.with_shard(i).prefix for i in range(space.shards)]] * len(hashes)
         names = [[prefix + h.hex() for prefix in prefixes] for prefixes, h in zip(names, hashes)]

@@ -1,0 +1,59 @@
+"""Keys whose value this process could not use: another size than a block has, no header. Whoever puts such a key next means to replace
+the value, where a put otherwise leaves what is there as it is."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Dict, Iterable, List, Sequence
+
+KEYS_MAX = 1 << 14
+
+
+class Distrust:
+    """Of up to KEYS_MAX keys, the latest. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._keys: Dict[str, None] = {}
+
+    def add(self, key: str) -> None:
+        """Its value is of no use."""
+        with self._lock:
+            self._keys.pop(key, None)
+            self._keys[key] = None
+            if len(self._keys) > KEYS_MAX:
+                del self._keys[next(iter(self._keys))]
+
+    def take(self, keys: Iterable[str]) -> List[bool]:
+        """Which of the keys are distrusted; they are not any more."""
+        if not self._keys:
+            return [False] * len(list(keys))
+        with self._lock:
+            return [self._keys.pop(key, False) is None for key in keys]
+
+    def put(
+        self,
+        put: Callable[..., List[int]],
+        keys: Sequence[str],
+        addresses: Sequence[Any],
+        sizes: Sequence[Any],
+        replace: Sequence[bool] = (),
+        **options: Any,
+    ) -> List[int]:
+        """`put` (Client.put_from_many or its like), with `replace` for those that are distrusted, or said to be."""
+        again = [a or b for a, b in zip(self.take(keys), replace or [False] * len(keys))]
+        if not any(again):
+            return put(keys, addresses, sizes, **options)
+        statuses = [0] * len(keys)
+        for flag in (False, True):
+            rows = [i for i, a in enumerate(again) if a == flag]
+            if not rows:
+                continue
+            found = put(
+                [keys[i] for i in rows], [addresses[i] for i in rows], [sizes[i] for i in rows], replace=flag, **options
+            )
+            for i, status in zip(rows, found):
+                statuses[i] = status
+                if flag and status < 0:
+                    self.add(keys[i])
+        return statuses
