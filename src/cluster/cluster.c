@@ -176,6 +176,7 @@ void cluster_config_init(struct cluster_config *c) {
                                  .hot_window_ms = 10000,
                                  .hot_threshold = 1000,
                                  .offload_queue = 65536,
+                                 .offload_wait_ms = 5000,
                                  .offload = CLUSTER_OFFLOAD_ALL};
 }
 
@@ -319,7 +320,6 @@ void cluster_get_figures(struct cluster_figures *figures_p) {
     tasks_count(f->tasks_by_state);
     f->drains = cluster.drains.n;
     f->hot_objects = heat_objects();
-    f->offload_waiting += offload_incoming();
     f->promote_waiting = cluster.by_reason[CLUSTER_BY_USE];
 }
 

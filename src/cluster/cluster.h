@@ -65,7 +65,10 @@ struct cluster_config {
     uint64_t hot_replicas;    /* a hot object gets up to so many; 0: none */
     uint64_t hot_window_ms;
     uint64_t hot_threshold; /* accesses in a window that make an object hot */
-    uint64_t offload_queue; /* objects that may wait for their way to a far tier, per far segment */
+    uint64_t
+        offload_queue; /* objects that have a copy on a far tier and may wait for one on another, per far segment */
+    uint64_t
+        offload_wait_ms; /* a put waits at most so long for a disk; then what has no copy is evicted for it */
     enum cluster_offload offload;
 };
 void cluster_config_init(struct cluster_config *c); /* the defaults */
@@ -153,7 +156,8 @@ void cluster_local_fenced(uint64_t session);
 
 /* --- news from the books (store_events): they are noted down -------------------------------------------------------------------- */
 
-void cluster_on_complete(struct span key);
+void cluster_on_awaits(uint32_t far);
+uint64_t cluster_disk_wait(uint32_t far, uint64_t hash, uint64_t bytes);
 /* Every host that could hold a write of this session cuts it off; then the books are told (store_session_fenced). */
 void cluster_on_fence(uint64_t session);
 void cluster_on_far_gone(struct span key, uint64_t version, uint32_t segment, uint64_t offset);
@@ -449,7 +453,7 @@ struct cluster_figures {
     uint64_t tasks_canceled, tasks_retried, tasks_timed_out,
         tasks_refused; /* refused: max-tasks or another bound */
     uint64_t bytes_done[CLUSTER_REASONS];
-    uint64_t offload_overflow, promote_overflow, drops_sent, drops_lost;
+    uint64_t offload_overflow, offload_rests, promote_overflow, drops_sent, drops_lost;
     uint64_t drained_objects, drained_bytes, drain_dropped;
     uint64_t far_evicted, far_offered, far_refused;
     uint64_t fences;

@@ -250,7 +250,9 @@ static void segment_step_down(struct segment *g) {
     if (link_in(&g->offloading)) list_remove(&cluster.offloading, &g->offloading);
     weak_clear(&g->offload);
     drops_free(g);
-    g->storing = 0;
+    timer_clear(&g->pace.timer);
+    g->pace = (struct pace){0};
+    g->storing = g->storing_bytes = 0;
 }
 
 void cluster_step_down(void) {

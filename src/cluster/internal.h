@@ -74,6 +74,16 @@ void weak_push(struct weak_queue *q, struct weak *w);
 struct weak *weak_pop(struct weak_queue *q);
 void weak_clear(struct weak_queue *q);
 
+/* How fast a far segment takes what is to be copied there, and what puts were told because of it. */
+struct pace {
+    uint64_t rate; /* bytes per second, 0: not known yet */
+    uint64_t window_ms, window_bytes, progress_ms;
+    uint64_t promised, promised_ms; /* bytes whose puts wait */
+    unsigned failures;              /* in a row */
+    uint64_t rest_until_ms;
+    struct timer timer; /* then */
+};
+
 struct drain {
     struct link link; /* of cluster.drains */
     struct segment *segment;
@@ -108,9 +118,12 @@ struct segment {
     struct drain *drain; /* NULL: not draining */
     struct drop_queue drops;
     uint64_t drops_lost;
-    struct weak_queue offload; /* far: objects of this node that shall be copied here */
-    struct link offloading;    /* of cluster.offloading: something waits there */
-    uint64_t storing;          /* tasks of that */
+    /* far (offload.c): objects that have a copy in the node's other far segment and shall have one here; of cluster.offloading:
+     * something may wait for it, there or in the books; tasks of that, and their bytes */
+    struct weak_queue offload;
+    struct link offloading;
+    uint64_t storing, storing_bytes;
+    struct pace pace;
 };
 
 struct segment *segment_at(uint32_t id); /* NULL: none */
@@ -317,10 +330,8 @@ size_t heat_objects(void);
 void offload_init(void);
 void offload_deinit(void);
 void offload_hit(struct object *o, bool ahead);
-void offload_note(struct span key, uint64_t version); /* version 0: whatever it has when it is looked at */
 bool offload_background(unsigned *budget);
 bool offload_runnable(void);
-size_t offload_incoming(void);
 void offload_task_ended(struct task *t, tarn_status status);
 /* Far segments came, went or changed. */
 void offload_refresh(void);

@@ -1,26 +1,45 @@
 /* Between memory and far tiers: what was put goes to the disk of its node, what is used there comes back to memory.
  *
- *   PUTEND ─> news ─> the queue of a far segment of the node that has the bytes ─> STORE task      (ssd-offload all)
- *   a second use ─^                                                                                 (second-hit)
- *   copies ───────^  (so that what a drain moves is on a disk again in the end)
+ *   PUTEND ─> the books: it waits for its copy (store/await.c) ─> STORE task of the node that has the bytes    (ssd-offload all)
+ *   a second use ─^                                                   │                                        (second-hit)
+ *   copies ───────^  (so that what a drain moves is on a disk again)  └─> a node with a disk and files: the other one's queue
  *
  *   a far object's second use, or a prefix with a lease that covers it ─> COPY task to memory, next to where it is
  *
- * Queues hold keys and versions, no objects: what is evicted on the way is simply gone. When they are full the newest is left
- * out: it will not survive its eviction, and eviction never waits. */
+ * What waits is not evicted, so puts come no faster than disks take it: offload_wait says how long one shall wait. A disk that is
+ * slower than that, stands still or fails makes nobody wait: then the books let go of what waits, tails of prompts first.
+ *
+ * The queue of a second far tier holds keys and versions, no objects: these have a copy already. When it is full the newest is left
+ * out. */
 #include "cluster/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define NEWS_MAX        65536u
-#define STORES_AHEAD    64u   /* tasks per far segment */
-#define PROMOTIONS_MAX  1024u /* tasks */
+#define STORES_AHEAD    STORE_TAKEN_MAX       /* tasks per far segment ... */
+#define STORING_BYTES   (UINT64_C(256) << 20) /* ... and what they may hold, but for the last one */
+#define PROMOTIONS_MAX  1024u                 /* tasks */
 #define DOORKEEPER_SIZE 65536u
+#define RATE_WINDOW_MS  200u                  /* a disk's rate is measured in steps of so long */
+#define RATE_GUESS      (UINT64_C(100) << 20) /* bytes per second, until then */
+#define RATE_LEAST      (UINT64_C(1) << 20)
+#define WAIT_LEAST_MS   5u
+#define WAIT_MOST_MS    250u /* then a put asks again: there may be room sooner than it looks */
+#define FAILURES_MAX    3u   /* in a row, then a disk rests */
+#define REST_MS         1000u
+#define REST_MAX_MS     60000u
+#define DELAYED_SIZE    4096u /* puts whose waiting is remembered */
+#define DELAYED_OVER_MS 5000u /* one that has not asked for so long gave up */
 
 /* Objects that were used once, by a part of their hash: a small table that forgets. */
 static uint16_t *doorkeeper;
-static struct weak_queue news;
+
+/* Since when puts have been told to come later, by a part of their keys' hash. One that takes another's place begins anew. */
+struct delayed {
+    uint32_t mark;
+    uint64_t since_ms, seen_ms;
+};
+static struct delayed *delayed;
 
 /* --- queues of weak references --------------------------------------------------------------------------------------------------- */
 
@@ -56,22 +75,7 @@ void weak_clear(struct weak_queue *q) {
     for (struct weak *w; (w = weak_pop(q)) != NULL;) free(w);
 }
 
-/* --- news ------------------------------------------------------------------------------------------------------------------------- */
-
-void offload_note(struct span key, uint64_t version) {
-    if (cluster.far_usable == 0) return;
-    if (news.n >= NEWS_MAX) {
-        cluster.figures.offload_overflow++;
-        return;
-    }
-    weak_push(&news, weak_new(key, version));
-}
-
-/* Called from inside the books. */
-void cluster_on_complete(struct span key) {
-    if (cluster.far_usable > 0 && cluster.config.offload == CLUSTER_OFFLOAD_ALL && !cluster.offering)
-        offload_note(key, 0);
-}
+/* --- use -------------------------------------------------------------------------------------------------------------------------- */
 
 static bool second_time(uint64_t hash) {
     uint16_t *slot = &doorkeeper[hash & (DOORKEEPER_SIZE - 1)], mark = (uint16_t)(hash >> 48 | 1);
@@ -98,8 +102,9 @@ static void promote(struct object *o) {
 static void far_hit(struct object *o, uint64_t hash, bool ahead) {
     if (!store_object_in_memory(cluster.store, o)) {
         if (ahead || store_object_far_hits(o) >= 2) promote(o);
-    } else if (cluster.config.offload == CLUSTER_OFFLOAD_SECOND_HIT && second_time(hash)) {
-        offload_note(store_object_key(o), store_object_version(o));
+    } else if (cluster.config.offload == CLUSTER_OFFLOAD_ALL ||
+               (cluster.config.offload == CLUSTER_OFFLOAD_SECOND_HIT && second_time(hash))) {
+        store_await(cluster.store, o); /* ALL: it was there before its node had a disk, or we led */
     }
 }
 
@@ -109,7 +114,7 @@ void cluster_hit_slow(struct object *o, bool ahead) {
     if (cluster.far_usable > 0) far_hit(o, hash, ahead);
 }
 
-/* --- from news to the queue of a far segment ---------------------------------------------------------------------------------------- */
+/* --- where to -------------------------------------------------------------------------------------------------------------------------- */
 
 static struct segment *far_of(const struct node *n, enum store_tier tier) {
     for (struct link *k = list_first(&n->segments); k != NULL; k = list_next(&n->segments, k)) {
@@ -143,40 +148,106 @@ static struct segment *choose(const struct store_layout *l, enum store_tier tier
     return NULL;
 }
 
-static struct object *object_of(const struct weak *w) {
-    struct object *o = store_find(cluster.store, span_of(w->key, w->key_len));
-    return o != NULL && (w->version == 0 || store_object_version(o) == w->version) ? o : NULL;
+static void run_later(struct segment *far) {
+    if (!link_in(&far->offloading) && !far->leaving) list_add(&cluster.offloading, &far->offloading);
 }
 
-static void distribute(const struct weak *w) {
+/* It has a copy on its node's disk: it gets one among its node's files as well. */
+static void second_tier(const struct object *o, const struct segment *first) {
     struct store_layout layout;
-    struct span value;
     uint32_t from;
-    const struct object *o = object_of(w);
-    if (o == NULL || store_object_inline(o, &value)) return;
-    /* Disks know nothing of TTLs: found again by another master, it would live for ever. */
-    if (store_object_expire(cluster.store, o) != 0) return;
+    enum store_tier tier = first->tier == STORE_TIER_SSD ? STORE_TIER_FILE : STORE_TIER_SSD;
     store_object_layout(cluster.store, o, &layout);
-    for (int tier = STORE_TIER_SSD; tier <= STORE_TIER_FILE; tier++) {
-        if (in_tier(&layout, (enum store_tier)tier)) continue;
-        struct segment *far = choose(&layout, (enum store_tier)tier, &from);
-        if (far == NULL) continue;
-        if (far->offload.n >= cluster.config.offload_queue) {
-            cluster.figures.offload_overflow++;
-            continue;
-        }
-        weak_push(&far->offload, weak_new(span_of(w->key, w->key_len), store_object_version(o)));
-        if (!link_in(&far->offloading)) list_add(&cluster.offloading, &far->offloading);
+    struct segment *far = in_tier(&layout, tier) ? NULL : choose(&layout, tier, &from);
+    if (far == NULL) return;
+    if (far->offload.n >= cluster.config.offload_queue) {
+        cluster.figures.offload_overflow++;
+        return;
     }
+    weak_push(&far->offload, weak_new(store_object_key(o), store_object_version(o)));
+    run_later(far);
 }
 
-/* --- from there to tasks -------------------------------------------------------------------------------------------------------------- */
+/* Called from inside the books. */
+void cluster_on_awaits(uint32_t segment) {
+    struct segment *far = segment_at(segment);
+    if (far != NULL) run_later(far);
+}
 
-static tarn_status store_task(struct segment *far, const struct weak *w) {
+/* --- how fast a disk is ------------------------------------------------------------------------------------------------------------------ */
+
+static void rate_begin(struct pace *p) {
+    p->window_ms = p->progress_ms = cluster.now_ms;
+    p->window_bytes = 0;
+}
+
+static void rate_stored(struct pace *p, uint64_t bytes) {
+    p->window_bytes += bytes;
+    p->progress_ms = cluster.now_ms;
+    p->failures = 0;
+    uint64_t ms = cluster.now_ms - p->window_ms;
+    if (ms < RATE_WINDOW_MS) return;
+    uint64_t now = p->window_bytes * 1000 / ms;
+    p->rate = max_u64(p->rate > 0 ? (3 * p->rate + now) / 4 : now, RATE_LEAST);
+    rate_begin(p);
+}
+
+static uint64_t rate_of(const struct pace *p) {
+    return p->rate > 0 ? p->rate : RATE_GUESS;
+}
+
+static bool rests(const struct segment *far) {
+    return far->pace.rest_until_ms > cluster.now_ms;
+}
+
+static void rest_over(struct timer *timer) {
+    run_later(CONTAINER_OF(timer, struct segment, pace.timer));
+}
+
+/* What is asked of it is pointless for a while. Each time for twice as long. */
+static void rate_failed(struct segment *far) {
+    struct pace *p = &far->pace;
+    if (++p->failures < FAILURES_MAX || rests(far)) return;
+    uint64_t ms = min_u64((uint64_t)REST_MS << min_u64(p->failures - FAILURES_MAX, 10), REST_MAX_MS);
+    p->rest_until_ms = cluster.now_ms + ms;
+    p->timer.due = rest_over;
+    timer_set(&p->timer, p->rest_until_ms);
+    cluster.figures.offload_rests++;
+}
+
+/* Has work and gets nowhere. */
+static bool stands_still(const struct segment *far) {
+    uint64_t ms = cluster.config.offload_wait_ms + far->storing_bytes * 1000 / (rate_of(&far->pace) / 2);
+    return far->storing > 0 && cluster.now_ms - far->pace.progress_ms > ms;
+}
+
+/* For how long this put has been told to come later. */
+static uint64_t delayed_ms(uint64_t hash) {
+    struct delayed *d = &delayed[hash % DELAYED_SIZE];
+    if (d->mark != (uint32_t)(hash >> 32) || cluster.now_ms - d->seen_ms > DELAYED_OVER_MS)
+        *d = (struct delayed){.mark = (uint32_t)(hash >> 32), .since_ms = cluster.now_ms};
+    d->seen_ms = cluster.now_ms;
+    return cluster.now_ms - d->since_ms;
+}
+
+uint64_t cluster_disk_wait(uint32_t segment, uint64_t hash, uint64_t bytes) {
+    struct segment *far = segment_at(segment);
+    if (far == NULL || !segment_stays(far) || rests(far) || stands_still(far)) return 0;
+    if (delayed_ms(hash) >= cluster.config.offload_wait_ms) return 0;
+    /* Those who are told to wait are told to do so one after the other. */
+    struct pace *p = &far->pace;
+    uint64_t rate = rate_of(p), passed = (cluster.now_ms - p->promised_ms) * rate / 1000;
+    p->promised = p->promised > passed ? p->promised - passed : 0;
+    p->promised_ms = cluster.now_ms;
+    p->promised = min_u64(p->promised + bytes, rate / 1000 * WAIT_MOST_MS);
+    return max_u64(p->promised * 1000 / rate, WAIT_LEAST_MS);
+}
+
+/* --- from the books to tasks ----------------------------------------------------------------------------------------------------------- */
+
+static tarn_status store_task(struct segment *far, const struct object *o) {
     struct store_layout layout;
-    struct object *o = object_of(w);
     uint32_t from = STORE_SEGMENT_ANY;
-    if (o == NULL) return TARN_ENOTFOUND;
     store_object_layout(cluster.store, o, &layout);
     if (choose(&layout, far->tier, &from) != far) return TARN_ENOTFOUND;
     struct task_order order = {.kind = CLUSTER_TASK_STORE,
@@ -187,69 +258,128 @@ static tarn_status store_task(struct segment *far, const struct weak *w) {
                                .from = from,
                                .to = far->id};
     tarn_status status = task_create(&order, NULL);
-    if (status == TARN_OK) far->storing++;
-    return status;
+    if (status != TARN_OK) return status;
+    if (far->storing++ == 0) rate_begin(&far->pace);
+    far->storing_bytes += order.size;
+    return TARN_OK;
+}
+
+static bool is_of_the_object(tarn_status status) {
+    return status == TARN_ENOSPACE || status == TARN_EINVAL || status == TARN_ECORRUPT ||
+           status == TARN_EEXISTS || status == TARN_ELIMIT;
 }
 
 void offload_task_ended(struct task *t, tarn_status status) {
     struct segment *far = segment_at(t->asked_to);
-    if (far != NULL && far->epoch == t->to_epoch && far->storing > 0) far->storing--;
-    if (far != NULL && far->offload.n > 0 && !link_in(&far->offloading) && !far->leaving)
-        list_add(&cluster.offloading, &far->offloading);
+    struct object *o = store_find(cluster.store, span_of(t->key, t->key_len));
+    if (o != NULL && store_object_version(o) != t->version) o = NULL;
+    if (far == NULL || far->epoch != t->to_epoch || far->leaving) {
+        if (o != NULL) store_await_end(cluster.store, o);
+        return;
+    }
+    if (far->storing > 0) far->storing--;
+    far->storing_bytes -= min_u64(far->storing_bytes, t->size);
+    if (status == TARN_OK) {
+        rate_stored(&far->pace, t->size);
+        if (o != NULL) second_tier(o, far);
+    } else if (status == TARN_EIO || status == TARN_ENOSPACE || status == TARN_ETIMEOUT) {
+        rate_failed(far);
+    }
+    if (status != TARN_OK && o != NULL && is_of_the_object(status))
+        store_await_end(cluster.store, o);
+    else if (status != TARN_OK && o != NULL)
+        store_await_again(cluster.store, o, far->id);
+    run_later(far);
+}
+
+static bool may_store(const struct segment *far) {
+    return segment_usable(far) && !rests(far) && far->storing < STORES_AHEAD &&
+           far->storing_bytes < STORING_BYTES &&
+           cluster.tasks.n < cluster.config.max_tasks / 2; /* others come first */
+}
+
+static void store_waiting(struct segment *far, struct object *o) {
+    tarn_status status = store_task(far, o);
+    if (status == TARN_ELIMIT)
+        store_await_again(cluster.store, o, far->id);
+    else if (status != TARN_OK && status != TARN_EEXISTS)
+        store_await_end(cluster.store, o);
+}
+
+static bool has_work(const struct segment *far) {
+    return far->offload.n > 0 || store_await_waiting(cluster.store, far->id);
 }
 
 /* Fills one segment's tasks up. */
 static void fill(struct segment *far, unsigned *budget) {
-    while (*budget > 0 && far->offload.n > 0 && far->storing < STORES_AHEAD) {
+    struct object *o;
+    struct weak *w;
+    while (*budget > 0 && may_store(far)) {
         --*budget;
-        if (cluster.tasks.n >= cluster.config.max_tasks / 2) break; /* others come first */
-        struct weak *w = weak_pop(&far->offload);
-        if (store_task(far, w) == TARN_ELIMIT) cluster.figures.offload_overflow++;
-        free(w);
+        if ((o = store_await_take(cluster.store, far->id)) != NULL) {
+            store_waiting(far, o);
+        } else if ((w = weak_pop(&far->offload)) != NULL) {
+            o = store_find(cluster.store, span_of(w->key, w->key_len));
+            if (o != NULL && store_object_version(o) == w->version && store_task(far, o) == TARN_ELIMIT)
+                cluster.figures.offload_overflow++;
+            free(w);
+        } else {
+            return;
+        }
     }
 }
 
+/* A segment with all the tasks it may have waits outside of the list until one of them ends, its node is back, or its rest is
+ * over. */
 bool offload_background(unsigned *budget) {
-    /* A segment with all the tasks it may have waits outside of the list until one of them ends. */
     for (size_t n = cluster.offloading.n; n > 0 && *budget > 0; n--) {
         struct segment *far = CONTAINER_OF(list_first(&cluster.offloading), struct segment, offloading);
         list_remove(&cluster.offloading, &far->offloading);
         fill(far, budget);
-        if (far->offload.n > 0 && far->storing < STORES_AHEAD)
-            list_add(&cluster.offloading, &far->offloading);
-    }
-    for (struct weak *w; *budget > 0 && (w = weak_pop(&news)) != NULL; --*budget) {
-        distribute(w);
-        free(w);
+        bool idle = far->storing == 0 && segment_usable(far) && !rests(far);
+        if (has_work(far) && (may_store(far) || idle)) run_later(far);
     }
     return offload_runnable();
 }
 
 bool offload_runnable(void) {
-    return news.n > 0 || (cluster.offloading.n > 0 && cluster.tasks.n < cluster.config.max_tasks / 2);
+    return cluster.offloading.n > 0 && cluster.tasks.n < cluster.config.max_tasks / 2;
 }
 
-size_t offload_incoming(void) {
-    return news.n;
+/* Where what is put into a memory segment is copied to. */
+static uint32_t disk_of(const struct segment *g) {
+    if (cluster.following || cluster.config.offload == CLUSTER_OFFLOAD_NONE || !segment_usable(g))
+        return STORE_SEGMENT_ANY;
+    struct segment *far = far_of(g->node, STORE_TIER_SSD);
+    if (far == NULL) far = far_of(g->node, STORE_TIER_FILE);
+    return far != NULL ? far->id : STORE_SEGMENT_ANY;
 }
 
 void offload_refresh(void) {
     cluster.far_usable = 0;
+    store_config(cluster.store)->copies_all = cluster.config.offload == CLUSTER_OFFLOAD_ALL;
     for (uint32_t id = 0; id < cluster.segment_cap; id++) {
-        const struct segment *g = cluster.segments[id];
-        cluster.far_usable += g != NULL && segment_is_far(g) && segment_usable(g);
+        struct segment *g = cluster.segments[id];
+        if (g == NULL || g->leaving) continue;
+        if (!segment_is_far(g)) {
+            store_segment_copies(cluster.store, id, disk_of(g));
+        } else if (segment_usable(g)) {
+            cluster.far_usable++;
+            if (has_work(g) && !cluster.following) run_later(g);
+        }
     }
     cluster_counts_hits = cluster.config.hot_replicas > 1 || cluster.far_usable > 0;
 }
 
 void offload_init(void) {
     doorkeeper = xcalloc(DOORKEEPER_SIZE, sizeof(*doorkeeper));
-    news = (struct weak_queue){.first = NULL};
+    delayed = xcalloc(DELAYED_SIZE, sizeof(*delayed));
     list_init(&cluster.offloading);
 }
 
 void offload_deinit(void) {
-    weak_clear(&news);
     free(doorkeeper);
+    free(delayed);
     doorkeeper = NULL;
+    delayed = NULL;
 }

@@ -45,6 +45,7 @@ void segment_refresh(struct segment *g) {
 
 static void segment_free(struct segment *g) {
     TARN_ASSERT(g->drain == NULL);
+    timer_clear(&g->pace.timer);
     if (g->node != NULL) list_remove(&g->node->segments, &g->of_node);
     if (link_in(&g->offloading)) list_remove(&cluster.offloading, &g->offloading);
     weak_clear(&g->offload);

@@ -560,7 +560,7 @@ static tarn_status copy_arrived(struct task *t) {
         if (from != NULL && from->epoch == t->from_epoch)
             store_replica_drop(cluster.store, o, t->from, false);
     }
-    if (cluster.config.offload != CLUSTER_OFFLOAD_NONE) offload_note(span_of(t->key, t->key_len), t->version);
+    if (cluster.config.offload != CLUSTER_OFFLOAD_NONE) store_await(cluster.store, o);
     return TARN_OK;
 }
 

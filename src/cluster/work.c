@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-#define STORES_PER_NODE 32u      /* handed out at a time */
+#define STORES_PER_NODE 512u     /* handed out at a time */
 #define DROPS_MAX       1000000u /* per far segment */
 
 /* --- drops -------------------------------------------------------------------------------------------------------------------- */

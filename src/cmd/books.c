@@ -36,7 +36,14 @@ static void on_fence(void *arg, uint64_t session) {
 static void on_complete(void *arg, struct span key) {
     waiters_notify(arg, key);
     watch_touch(key);
-    cluster_on_complete(key);
+}
+
+static void on_awaits(void *arg, uint32_t far) {
+    cluster_on_awaits(far);
+}
+
+static uint64_t disk_wait(void *arg, uint32_t far, uint64_t hash, uint64_t bytes) {
+    return cluster_disk_wait(far, hash, bytes);
 }
 
 static void on_far_gone(void *arg, struct span key, uint64_t version, uint32_t segment, uint64_t offset) {
@@ -115,6 +122,8 @@ bool books_create(bool following) {
     static const struct store_events events = {.complete = on_complete,
                                                .fence = on_fence,
                                                .far_gone = on_far_gone,
+                                               .awaits = on_awaits,
+                                               .disk_wait = disk_wait,
                                                .segment_gone = on_segment_gone,
                                                .effect = effects_note,
                                                .news = on_news};

@@ -182,7 +182,7 @@ struct config {
     uint64_t tasks_per_node, max_tasks, task_retries, task_timeout_ms, task_rate;
     uint64_t hot_replicas, hot_window_ms, hot_threshold;
     int ssd_offload;
-    uint64_t offload_queue;
+    uint64_t offload_queue, offload_wait_ms;
     /* No option of the table: repeated, and not for CONFIG GET and SET. */
     struct config_module *module;
     size_t modules;

@@ -387,6 +387,7 @@ const struct config_row config_rows[] = {
     NUM(CONFIG_COUNT, "hot-threshold", hot_threshold, "1000", 1, UINT32_MAX, M, apply_cluster),
     ENUM("ssd-offload", ssd_offload, "all", offload_words, M, apply_cluster),
     NUM(CONFIG_COUNT, "offload-queue", offload_queue, "65536", 1, 10000000, M, apply_cluster),
+    NUM(CONFIG_MS, "offload-wait", offload_wait_ms, "5s", 0, 3600000, M, apply_cluster),
 };
 const size_t config_row_count = ARRAY_LEN(config_rows);
 

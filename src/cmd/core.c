@@ -253,6 +253,7 @@ void core_cluster_config(const struct config *c, struct cluster_config *out) {
     out->hot_window_ms = c->hot_window_ms;
     out->hot_threshold = c->hot_threshold;
     out->offload_queue = c->offload_queue;
+    out->offload_wait_ms = c->offload_wait_ms;
     out->offload = (enum cluster_offload)c->ssd_offload;
 }
 

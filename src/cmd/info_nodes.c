@@ -74,7 +74,11 @@ void info_tasks(struct buf *out) {
     info_line(out, "drain_dropped:%llu", (ull)f.drain_dropped);
     info_line(out, "hot_objects:%llu", (ull)f.hot_objects);
     info_line(out, "hot_replicas:%llu", (ull)server.config->hot_replicas);
-    info_line(out, "offload_waiting:%llu", (ull)f.offload_waiting);
+    info_line(out, "offload_waiting:%llu", (ull)(f.offload_waiting + s.awaiting_objects));
+    info_line(out, "offload_rests:%llu", (ull)f.offload_rests);
+    info_line(out, "awaiting_objects:%llu", (ull)s.awaiting_objects);
+    info_line(out, "awaiting_bytes:%llu", (ull)s.awaiting_bytes);
+    info_line(out, "evicted_before_copy:%llu", (ull)s.evicted_before_copy);
     info_line(out, "offload_queue:%llu", (ull)server.config->offload_queue);
     info_line(out, "offload_overflow:%llu", (ull)f.offload_overflow);
     info_line(out, "promote_waiting:%llu", (ull)f.promote_waiting);

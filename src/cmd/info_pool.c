@@ -80,6 +80,7 @@ void info_cache(struct buf *out) {
     info_line(out, "put_busy:%llu", (ull)s.put_busy);
     info_line(out, "put_later:%llu", (ull)s.put_later);
     info_line(out, "put_nospace:%llu", (ull)s.put_nospace);
+    info_line(out, "put_delayed:%llu", (ull)s.put_delayed);
     info_line(out, "put_superseded:%llu", (ull)s.put_superseded);
     info_line(out, "bad_tokens:%llu", (ull)s.bad_tokens);
     info_line(out, "replica_reports:%llu", (ull)stats.replica_reports);

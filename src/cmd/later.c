@@ -33,7 +33,7 @@ void later_reply(struct client *c, tarn_status status) {
         reply_status(c, status, "the nodes of this pool have not all joined this master yet");
     else
         reply_later(c, store_later_ms(server.store),
-                    "space that readers of before may still be looking at comes back soon");
+                    "room comes soon: what is there is still read, or has to be copied to a disk first");
 }
 
 /* --- sleeping ------------------------------------------------------------------------------------------------------------------ */

@@ -216,11 +216,11 @@ struct domain {
     bool leaving; /* deleted: its objects are being moved to where they belong now */
     char *prefix;
     size_t prefix_len;
-    uint64_t limit, bytes, objects;
-    struct policy policy[2]; /* objects with space, objects in the books */
-    object_ref soft[2];      /* soft-pinned ones, least recently used at the back */
-    object_ref legacy[2];    /* left by the previous policy, next to go at the back */
-    object_ref far;          /* those without space in memory, least recently used at the back */
+    uint64_t limit, bytes, objects, awaiting; /* awaiting: objects that wait for a copy on a disk */
+    struct policy policy[2];                  /* objects with space, objects in the books */
+    object_ref soft[2];                       /* soft-pinned ones, least recently used at the back */
+    object_ref legacy[2];                     /* left by the previous policy, next to go at the back */
+    object_ref far; /* those without space in memory, least recently used at the back */
 };
 
 /* --- the books ------------------------------------------------------------------------------------------------------------------ */
@@ -236,7 +236,7 @@ struct store {
     struct domain domains[DOMAINS];
     unsigned n_domains; /* highest used slot + 1 */
     unsigned n_quotas;
-    struct htab extras, groups, places, refs, lots, leases, sessions, puts, zombies;
+    struct htab extras, groups, places, refs, lots, leases, sessions, puts, zombies, chains;
     struct store_copy *copies;
     struct store_walk *walks;
     unsigned hidden; /* segments that are DOWN or LEAVING: while there are some, look-ups must look twice */
@@ -291,6 +291,9 @@ struct store {
             unsigned missing; /* suffix of that part */
         } lone[256];
     } together;
+    unsigned copying;                  /* memory segments whose objects are copied to a disk */
+    uint64_t awaiting, awaiting_units; /* what waits for that: objects, and their space in memory */
+    uint64_t later_ms;                 /* of the last put that was told to come later */
     bool evicting;       /* a background pass is under way */
     uint64_t evict_left; /* objects it still wants */
     uint64_t evictable_units, quarantine_units, zombie_units;
@@ -306,7 +309,7 @@ void book_insert(struct store *s, struct object *o, uint64_t hash, const struct 
 /* Out of the index, the policy, the quotas; its space goes free or to quarantine; the record is freed. */
 void book_remove(struct store *s, struct object *o, enum store_news_kind why);
 bool book_stale(const struct store *s, const struct object *o);
-/* Leased, held or hard-pinned, or already in somebody's plan. */
+/* Leased, held or hard-pinned, or waiting for its copy on a disk. */
 bool book_protected(const struct store *s, const struct object *o);
 bool book_evictable(const struct store *s, const struct object *o);
 size_t book_record_size(const struct object *o);
@@ -323,9 +326,11 @@ bool book_readable(const struct store *s, const struct object *o);
 /* What is evictable in each segment changes with what becomes of o: sign -1 before, 1 after. Nothing for protected ones. */
 void book_count_evictable(struct store *s, const struct object *o, int sign);
 void book_access(struct store *s, struct object *o, const struct policy_event *e);
-/* Into the order of eviction as one that is new there. */
+/* Into the order of eviction as one that is new there; what is to be copied to a disk first waits for that (await.c). */
 void book_enter_order(struct store *s, struct object *o, const struct policy_event *e);
-/* Takes o out of the order of eviction, or puts it back as the next to go. */
+/* The same, waiting or not. */
+void book_enter_policy(struct store *s, struct object *o, const struct policy_event *e);
+/* Takes o out of the order of eviction, or puts it back as the next to go. Not what waits: it is in none. */
 void book_unlink(struct store *s, struct object *o);
 void book_relink(struct store *s, struct object *o);
 /* Recomputes the share of evictable space after what protects o changed. */
@@ -485,6 +490,24 @@ void room_abandon(struct store *s, struct want *w);
 /* Makes sure that an object of so many bytes in domain keeps the limits (objects, memory, quota). coming: objects that are
  * not counted among the puts yet. */
 tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsigned coming, unsigned *budget);
+
+/* await.c */
+/* The far segment that o is to be copied to; STORE_SEGMENT_ANY: none. */
+uint32_t await_disk(const struct store *s, const struct object *o);
+/* o, which is in no order, waits from now on. false: there is nothing to wait for. */
+bool await_enter(struct store *s, struct object *o);
+/* It waits no more, and goes into the order of eviction; await_leave: into none. */
+void await_end(struct store *s, struct object *o);
+void await_leave(struct store *s, struct object *o);
+/* What waits for a far segment that leaves waits no more. false: some still do. */
+bool await_sweep(struct store *s, struct segment *far, unsigned *budget);
+void await_end_all(struct store *s);
+void await_segment_gone(struct store *s, struct segment *seg); /* it is empty */
+/* For a put that has no room, or is beyond its quota, because of what waits. TARN_OK: some of that may be evicted now.
+ * TARN_ELATER: the disk will have taken it in later_ms. TARN_EAGAIN: in a later slice. */
+tarn_status await_room(struct store *s, const struct store_put *p, unsigned *budget);
+tarn_status await_quota(struct store *s, const struct store_put *p, unsigned *budget);
+bool await_let_go_any(struct store *s, unsigned *budget); /* true: one may be evicted now */
 
 /* quota.c */
 unsigned quota_domain(const struct store *s, struct span key);

@@ -96,6 +96,7 @@ void extra_drop(struct store *s, struct object *o) {
 
 void extra_set_expire(struct store *s, struct object *o, uint64_t wall_ms) {
     if (!wall_ms && !(o->bits & OBJECT_EXTRA)) return;
+    if (wall_ms) store_await_end(s, o); /* disks know no TTL */
     struct extra *x = extra_get(s, o);
     set_expire(s, x, wall_ms);
     extra_trim(s, x);

@@ -462,6 +462,7 @@ void store_step_down(struct store *s) {
     s->told_ms = UINT64_MAX;
     lease_end_all(s);
     put_end_all(s); /* who leads next has their writers cut off before it gives out space */
+    await_end_all(s);
     segment_end_sweeps(s);
     s->evict_left = 0;
     space_detach(&s->space);

@@ -127,7 +127,7 @@ static void change_ranks(struct store *s, struct object *o, bool far_only) {
     book_unlink(s, o);
     s->far_objects += far_only ? 1 : (uint64_t)-1;
     object_set_freq(o, 0);
-    o->bits &= ~(uint32_t)(OBJECT_Q1 | OBJECT_Q2);
+    o->bits &= ~(uint32_t)OBJECT_Q1;
 }
 
 void places_write(struct store *s, struct object *o, const struct places *p) {
@@ -136,6 +136,7 @@ void places_write(struct store *s, struct object *o, const struct places *p) {
     struct domain *d = &s->domains[old.domain];
     bool was_far = book_far_only(o), is_far = p->n_memory == 0;
     TARN_ASSERT(p->n_memory + p->n_far > 0);
+    if ((o->bits & OBJECT_AWAITS) && p->n_far > 0) await_end(s, o);
     book_count_evictable(s, o, -1);
     count_far(s, &old, -1);
     d->bytes -= book_charge(s, o);

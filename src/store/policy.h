@@ -1,5 +1,5 @@
 /* Eviction order behind one interface. A policy links the objects it looks after through object.prev/next (helpers below),
- * keeps its own 8-bit counter and two flag bits in each, and sees more than single keys: every event carries the time and
+ * keeps its own 8-bit counter and a flag bit in each, and sees more than single keys: every event carries the time and
  * the chain, i.e. the batch the key came in: its place there, how long the hit prefix is so far, which earlier request this
  * one extends. prefix_done tells of the whole batch. A policy that learns from sessions needs no other source.
  *

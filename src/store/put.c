@@ -290,9 +290,19 @@ static tarn_status make_spots(struct store *s, struct store_put *p, unsigned *bu
     return TARN_OK;
 }
 
+/* There is no room, but there would be without what waits for its copy on a disk. TARN_OK: to be tried again. */
+static tarn_status room_from_waiting(struct store *s, const struct store_put *p, tarn_status status,
+                                     unsigned *budget) {
+    if (status == TARN_ENOSPACE) return await_room(s, p, budget);
+    return status == TARN_EQUOTA ? await_quota(s, p, budget) : status;
+}
+
 static tarn_status put_room(struct store *s, struct store_put *p, unsigned *budget) {
-    tarn_status st = make_spots(s, p, budget);
-    if (st == TARN_OK) return put_opened(s, p);
+    tarn_status st;
+    do {
+        st = make_spots(s, p, budget);
+        if (st == TARN_OK) return put_opened(s, p);
+    } while (s->awaiting > 0 && (st = room_from_waiting(s, p, st, budget)) == TARN_OK);
     if (st == TARN_EAGAIN) {
         s->stat.room_slices++;
         return st;
@@ -376,6 +386,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
 #define LATER_MIN_MS 10u /* nobody is to come again at once */
 
 uint64_t store_later_ms(const struct store *s) {
+    if (!ghosts_hold(s)) return max_u64(s->later_ms, LATER_MIN_MS);
     uint64_t limit = s->ghost_until_ms > s->now_ms ? s->ghost_until_ms - s->now_ms : LATER_MIN_MS;
     return max_u64(wheel_next_ms(s->ghost_wheel, s->now_ms, limit), LATER_MIN_MS);
 }

@@ -127,12 +127,15 @@ static void move_object(void *arg, struct object *o) {
     unsigned from = book_domain(s, o), to = quota_domain(s, store_object_key(o));
     if (from == to) return;
     bool linked = list_linked(o);
+    bool awaits = (o->bits & OBJECT_AWAITS) != 0;
     book_unlink(s, o);
     uint64_t size = book_charge(s, o);
     s->domains[from].bytes -= size;
     s->domains[from].objects--;
+    s->domains[from].awaiting -= awaits;
     s->domains[to].bytes += size;
     s->domains[to].objects++;
+    s->domains[to].awaiting += awaits;
     if (o->bits & OBJECT_INLINE) {
         o->block = to;
     } else {

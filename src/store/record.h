@@ -22,8 +22,8 @@ enum object_flag {
     OBJECT_PLACES = 1u << 27, /* not simply one block: places_find has where it lies */
     OBJECT_VICTIM = 1u << 28, /* taken by the plan that is being made in this very call */
     OBJECT_GEN = 1u << 29,    /* which of two policy generations holds it */
-    OBJECT_Q1 = 1u << 30,     /* the policy's own two bits */
-    OBJECT_Q2 = 1u << 31,
+    OBJECT_Q1 = 1u << 30,     /* the policy's own bit */
+    OBJECT_AWAITS = 1u << 31, /* a copy on a disk, before it may be evicted (await.c) */
 };
 
 struct object {

@@ -73,7 +73,11 @@ tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsign
     while (UNLIKELY(over_limits(s, coming))) {
         if (s->policy->keeps) return TARN_EOOM;
         if (*budget == 0) return TARN_EAGAIN;
-        if (!evict_any(s, -1, true, budget)) return *budget ? TARN_EOOM : TARN_EAGAIN;
+        if (!evict_any(s, -1, true, budget)) {
+            if (*budget == 0) return TARN_EAGAIN;
+            if (!await_let_go_any(s, budget)) return TARN_EOOM; /* no copy makes room in the books */
+            continue;
+        }
         s->stat.evicted_limits++;
     }
     struct domain *d = &s->domains[domain];

@@ -243,6 +243,7 @@ static void collect_far(void *arg, struct object *o) {
 }
 
 static void sweep_far(struct store *s, struct segment *seg, unsigned *budget) {
+    if (!await_sweep(s, seg, budget)) return;
     while (*budget > 0 && seg->far_replicas > 0) {
         struct far_sweep w = {.s = s, .segment = seg->id};
         seg->far_cursor = index_scan(&s->index, seg->far_cursor, collect_far, &w);
@@ -284,6 +285,7 @@ bool segment_sweep(struct store *s, unsigned *budget) {
         s->leaving--;
         s->hidden--;
         news_segment(s, STORE_NEWS_SEGMENT_GONE, i);
+        await_segment_gone(s, seg);
         space_segment_remove(&s->space, i);
         placement_changed(s);
         effect_segment_gone(s, i);

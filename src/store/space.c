@@ -143,6 +143,7 @@ static tarn_status add_at(struct space *sp, const struct store_segment_config *c
         while (id >= sp->n_segments) sp->segments[sp->n_segments++] = NULL;
     }
     struct segment *seg = xcalloc(1, sizeof(*seg));
+    seg->disk = seg->awaits_at = STORE_SEGMENT_ANY;
     seg->id = id;
     seg->epoch = config->epoch;
     seg->host = config->host;

@@ -49,6 +49,12 @@ struct segment {
     uint64_t blocks_in_objects;
     block_id first;
     void *own; /* the allocator's */
+    /* Memory: the far segment that its objects are copied to, STORE_SEGMENT_ANY: none; the last one that was; what waits for that
+     * and may not be evicted before (await.c). */
+    uint32_t disk, awaits_at;
+    uint64_t awaiting_units;
+    /* Far: what waits for a copy here, oldest first, and before which there is nothing to be taken; NULL: nothing at all. */
+    struct chain *chains, *chains_last, *chains_next;
     uint64_t far_replicas, far_bytes;
     /* LEAVING: how far its objects have been removed */
     bool swept;

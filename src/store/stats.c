@@ -6,7 +6,8 @@
 static uint64_t tables_memory(const struct store *s) {
     return index_memory(&s->index) + htab_memory(&s->extras) + htab_memory(&s->groups) +
            htab_memory(&s->places) + htab_memory(&s->lots) + htab_memory(&s->refs) + htab_memory(&s->leases) +
-           htab_memory(&s->sessions) + htab_memory(&s->puts) + htab_memory(&s->zombies);
+           htab_memory(&s->sessions) + htab_memory(&s->puts) + htab_memory(&s->zombies) +
+           htab_memory(&s->chains);
 }
 
 static uint64_t lease_memory(const struct store *s) {
@@ -47,6 +48,8 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->far_objects = s->far_objects;
     st->far_replicas = s->far_replicas;
     st->copies_open = s->copies_open;
+    st->awaiting_objects = s->awaiting;
+    st->awaiting_bytes = s->awaiting_units * UNIT;
     st->holds = s->hold_count;
     st->expires = s->expires;
     st->soft_pins = s->soft_pins;
@@ -87,7 +90,7 @@ void store_stats_reset(struct store *s) {
 struct check {
     const struct store *s;
     uint64_t objects, evictable, inl, stale, blocks_units, far;
-    uint64_t bytes[DOMAINS], count[DOMAINS], linked;
+    uint64_t bytes[DOMAINS], count[DOMAINS], linked, awaiting, awaiting_units;
 };
 
 /* Each memory replica is whole, in one segment, and no two are on one host. */
@@ -119,14 +122,18 @@ static void check_object(void *arg, struct object *o) {
     c->count[d]++;
     c->inl += (o->bits & OBJECT_INLINE) != 0;
     if (book_stale(s, o)) c->stale++;
-    if (!book_protected(s, o)) {
+    if (o->bits & OBJECT_AWAITS) {
+        c->awaiting++;
+        c->awaiting_units += book_units(s, o);
+        TARN_ASSERT(list_linked(o) && !book_far_only(o) && !store_object_expire(s, o));
+    } else if (!book_protected(s, o)) {
         c->evictable += book_units(s, o);
         TARN_ASSERT(list_linked(o));
     }
     c->far += book_far_only(o);
     if (o->bits & OBJECT_PLACES) check_places(s, o);
     if (!(o->bits & OBJECT_INLINE)) TARN_ASSERT(o->block || (o->bits & OBJECT_PLACES));
-    if (object_pin(s, o) == STORE_PIN_HARD) TARN_ASSERT(!list_linked(o));
+    if (object_pin(s, o) == STORE_PIN_HARD) TARN_ASSERT(!list_linked(o) || (o->bits & OBJECT_AWAITS));
     if (o->bits & OBJECT_REFS)
         TARN_ASSERT(refs_find(s, object_version(o))->object == record_ref(&s->records, o));
     uint32_t n;
@@ -191,6 +198,7 @@ void store_check(const struct store *s) {
     uint64_t cursor = 0;
     do cursor = index_scan((struct index *)&s->index, cursor, check_object, c);
     while (cursor);
+    TARN_ASSERT(c->awaiting == s->awaiting && c->awaiting_units == s->awaiting_units);
     TARN_ASSERT(c->objects == s->index.count && c->evictable == s->evictable_units &&
                 c->inl == s->inline_count);
     if (s->stale) TARN_ASSERT(c->stale == s->stale);

@@ -43,8 +43,8 @@ struct store *store_create(const struct store_config *c, const struct store_even
         return NULL;
     }
     index_init(&s->index, &s->records);
-    struct htab *tables[] = {&s->extras, &s->groups,   &s->places, &s->refs,    &s->lots,
-                             &s->leases, &s->sessions, &s->puts,   &s->zombies, &s->hard_owners};
+    struct htab *tables[] = {&s->extras,   &s->groups, &s->places,  &s->refs,        &s->lots,  &s->leases,
+                             &s->sessions, &s->puts,   &s->zombies, &s->hard_owners, &s->chains};
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) htab_init(tables[i]);
     s->placement = placement_find("local-first");
     s->lease_wheel = wheel_create(mono_ms);
@@ -73,6 +73,7 @@ void store_destroy(struct store **store_p) {
     lease_free_all(s);
     copy_free_all(s);
     put_free_all(s);
+    await_end_all(s);
     uint64_t cursor = 0;
     do cursor = index_scan(&s->index, cursor, free_object, s);
     while (cursor);
@@ -80,8 +81,8 @@ void store_destroy(struct store **store_p) {
     quota_free_all(s);
     segment_free_walks(s);
     placement_free(s);
-    struct htab *tables[] = {&s->extras, &s->groups,   &s->places, &s->refs,    &s->lots,
-                             &s->leases, &s->sessions, &s->puts,   &s->zombies, &s->hard_owners};
+    struct htab *tables[] = {&s->extras,   &s->groups, &s->places,  &s->refs,        &s->lots,  &s->leases,
+                             &s->sessions, &s->puts,   &s->zombies, &s->hard_owners, &s->chains};
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) htab_free(tables[i]);
     wheel_destroy(&s->lease_wheel);
     wheel_destroy(&s->guard_wheel);
@@ -187,14 +188,16 @@ uint64_t book_charge(const struct store *s, const struct object *o) {
 }
 
 void book_count_evictable(struct store *s, const struct object *o, int sign) {
-    if (book_protected(s, o)) return;
+    bool awaits = (o->bits & OBJECT_AWAITS) != 0;
+    if (!awaits && book_protected(s, o)) return;
     uint32_t n;
     const block_id *blocks = book_blocks(s, o, &n);
     for (uint32_t i = 0; i < n; i++) {
         const struct block *b = block_get(&s->space, blocks[i]);
+        struct segment *seg = s->space.segments[block_segment(b)];
         uint64_t units = (uint64_t)sign * b->len;
-        s->space.segments[block_segment(b)]->evictable_units += units;
-        s->evictable_units += units;
+        *(awaits ? &seg->awaiting_units : &seg->evictable_units) += units;
+        *(awaits ? &s->awaiting_units : &s->evictable_units) += units;
     }
 }
 
@@ -248,7 +251,7 @@ unsigned book_domain(const struct store *s, const struct object *o) {
 /* --- protection and order --------------------------------------------------------------------------------------------------------- */
 
 bool book_protected(const struct store *s, const struct object *o) {
-    return (o->bits & OBJECT_REFS) || object_pin(s, o) == STORE_PIN_HARD;
+    return (o->bits & (OBJECT_REFS | OBJECT_AWAITS)) || object_pin(s, o) == STORE_PIN_HARD;
 }
 
 bool book_evictable(const struct store *s, const struct object *o) {
@@ -281,7 +284,7 @@ static bool is_legacy(const struct store *s, const struct object *o) {
 }
 
 void book_unlink(struct store *s, struct object *o) {
-    if (!list_linked(o)) return;
+    if (!list_linked(o) || (o->bits & OBJECT_AWAITS)) return;
     if (book_far_only(o) || object_pin(s, o) == STORE_PIN_SOFT) {
         list_unlink(&s->records, o);
     } else if (is_legacy(s, o)) {
@@ -298,6 +301,7 @@ static void set_gen(struct store *s, struct object *o) {
 }
 
 void book_relink(struct store *s, struct object *o) {
+    if (o->bits & OBJECT_AWAITS) return;
     TARN_ASSERT(!list_linked(o));
     struct domain *d = &s->domains[book_domain(s, o)];
     int inl = (o->bits & OBJECT_INLINE) != 0;
@@ -311,7 +315,7 @@ void book_relink(struct store *s, struct object *o) {
     case STORE_PIN_NONE: break;
     }
     if (is_legacy(s, o)) {
-        o->bits &= ~(uint32_t)(OBJECT_Q1 | OBJECT_Q2);
+        o->bits &= ~(uint32_t)OBJECT_Q1;
         object_set_freq(o, 0);
         set_gen(s, o);
     }
@@ -319,6 +323,11 @@ void book_relink(struct store *s, struct object *o) {
 }
 
 void book_enter_order(struct store *s, struct object *o, const struct policy_event *e) {
+    bool waits = UNLIKELY(s->copying) && s->config.copies_all && !book_far_only(o) && await_enter(s, o);
+    if (!waits) book_enter_policy(s, o, e);
+}
+
+void book_enter_policy(struct store *s, struct object *o, const struct policy_event *e) {
     struct domain *d = &s->domains[book_domain(s, o)];
     int inl = (o->bits & OBJECT_INLINE) != 0;
     enum store_pin pin = object_pin(s, o);
@@ -344,9 +353,11 @@ static void far_access(struct store *s, struct object *o) {
 void book_access(struct store *s, struct object *o, const struct policy_event *e) {
     if (o->bits & OBJECT_EXTRA) extra_renew_pin(s, o);
     enum store_pin pin = object_pin(s, o);
-    if (book_far_only(o))
+    if (o->bits & OBJECT_AWAITS) {
+        /* it comes into the order when it has its copy */
+    } else if (book_far_only(o)) {
         far_access(s, o);
-    else if (pin == STORE_PIN_SOFT && list_linked(o)) {
+    } else if (pin == STORE_PIN_SOFT && list_linked(o)) {
         list_unlink(&s->records, o);
         list_push_front(&s->records, s->domains[book_domain(s, o)].soft[(o->bits & OBJECT_INLINE) != 0], o);
     } else if (pin == STORE_PIN_NONE) {
@@ -384,6 +395,7 @@ void book_remove(struct store *s, struct object *o, enum store_news_kind why) {
     together_gone(s, key, why);
     index_remove(&s->index, o, store_hash(key));
     if (book_stale(s, o)) s->stale--;
+    if (o->bits & OBJECT_AWAITS) await_leave(s, o);
     book_unlink(s, o);
     struct domain *d = &s->domains[book_domain(s, o)];
     d->bytes -= book_charge(s, o);
@@ -641,6 +653,8 @@ static void evict_one(struct store *s, struct object *o) {
         struct policy *p = policy_of(s, o);
         p->ops->evicted(p, o, store_hash(store_object_key(o)));
         if (demote(s, o)) return;
+        if (UNLIKELY(s->copying) && s->config.copies_all && await_disk(s, o) != STORE_SEGMENT_ANY)
+            s->stat.evicted_before_copy++;
     }
     book_remove(s, o, STORE_NEWS_EVICTED);
 }
@@ -683,8 +697,10 @@ static void evict_colder_small(struct store *s, uint64_t idle_ms, unsigned *budg
 }
 
 void book_evict_space(struct store *s, struct object *o, unsigned *budget) {
-    uint64_t idle_ms = store_object_idle_ms(s, o);
+    uint64_t idle_ms = store_object_idle_ms(s, o), to_far = s->stat.evicted_to_far;
     book_evict(s, o, budget);
+    if (s->stat.evicted_to_far > to_far)
+        return; /* it has its time on a disk, and what belongs to it has no copy there */
     evict_colder_small(s, idle_ms, budget);
 }
 

@@ -88,6 +88,8 @@ struct store_config {
     unsigned lfu_log_factor;
     unsigned lfu_decay_minutes;
     bool
+        copies_all; /* what is put in a memory segment with a disk (store_segment_copies) waits for its copy there */
+    bool
         expire_apart; /* what is past its time is left to store_expire_due; store_background does not remove it */
     /* At birth only. Above all that an earlier master gave out, or disks may offer what they hold of another object under
      * the same number. */
@@ -103,6 +105,11 @@ struct store_events {
     void (*fence)(void *arg, uint64_t session);   /* cut this writer off, then call store_session_fenced */
     /* A far replica is no longer in the books though its host did not say so: it may forget it. NULL: nobody cares. */
     void (*far_gone)(void *arg, struct span key, uint64_t version, uint32_t segment, uint64_t offset);
+    /* How long the put of a key with that hash, which needs so many bytes, shall wait for that far segment to take what waits for it, in ms; 0: not at all, and
+     * some of that is evicted. NULL: always so. */
+    uint64_t (*disk_wait)(void *arg, uint32_t far, uint64_t hash, uint64_t bytes);
+    /* Something waits for a copy on that far segment, which did not before. */
+    void (*awaits)(void *arg, uint32_t far);
     /* A segment that was leaving is empty and gone; its id may be used again. */
     void (*segment_gone)(void *arg, uint32_t id);
     /* The books have changed (effect.h, store_tell). */
@@ -358,7 +365,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
                             const struct store_put_options *options, uint64_t session, unsigned *budget,
                             struct store_put **put_p);
 tarn_status store_put_continue(struct store *s, struct store_put *put, unsigned *budget);
-/* Either may say TARN_ELATER, with *put_p as it was: room will come. For how long, at least 1. */
+/* Either may say TARN_ELATER, with *put_p as it was: room will come, as ghosts go or a disk takes more. For how long, at least 1. */
 uint64_t store_later_ms(const struct store *s);
 /* A put whose client went away while room was being made. */
 void store_put_abandon(struct store *s, struct store_put **put_p);
@@ -428,6 +435,23 @@ tarn_status store_far_offer(struct store *s, struct span key, uint64_t size, int
 /* Versions of key up to this one are not taken from hosts that offer them, unless the books know them still. Far replicas that go
  * see to it by themselves; this is for copies whose host has not said whether they were made. */
 void store_far_supersede(struct store *s, struct span key, uint64_t version);
+/* --- waiting for a copy on a disk: what has none is not evicted while the disk keeps up (await.c) --------------------------- */
+
+#define STORE_TAKEN_MAX 512u
+/* What lies in a memory segment is copied to that far segment; STORE_SEGMENT_ANY: to none. With copies_all whatever is put there
+ * waits from its PUTEND on. */
+void store_segment_copies(struct store *s, uint32_t memory, uint32_t far);
+/* o waits as well. false: it need not (it has a copy, a TTL, no disk beside it), or does already. */
+bool store_await(struct store *s, struct object *o);
+bool store_object_awaits(const struct object *o);
+/* The next one to be copied to far: of the oldest request first, in the order of its puts. It goes on waiting, until store_far_add.
+ * At most STORE_TAKEN_MAX should be under way. NULL: none. */
+struct object *store_await_take(struct store *s, uint32_t far);
+bool store_await_waiting(struct store *s, uint32_t far); /* there are some to be taken */
+/* The copy came to nothing for now: it is the next to be taken; or: it will never be made, and o may be evicted. */
+void store_await_again(struct store *s, struct object *o, uint32_t far);
+void store_await_end(struct store *s, struct object *o);
+
 bool store_object_in_memory(
     const struct store *s,
     const struct object *o); /* has a memory replica that can be read, or lies in the books */
@@ -501,6 +525,7 @@ struct store_stats {
         sweep_objects, migrating_objects;
     uint64_t far_objects, far_replicas; /* objects without a memory replica; all far replicas */
     uint64_t copies_open;
+    uint64_t awaiting_objects, awaiting_bytes; /* waiting for their copy on a disk; bytes of memory */
     uint64_t pool_size, pool_used, pool_free, pool_quarantined, pool_ghosts, pool_zombie, pool_evictable,
         largest_free;
     uint64_t memory, memory_records, memory_blocks, memory_tables, memory_leases, memory_extras;
@@ -515,7 +540,9 @@ struct store_stats {
         evicted_background, evicted_quota, evicted_limits, evict_command;
     uint64_t together;       /* went because the other part of their pair had gone, in whatever way */
     uint64_t evicted_to_far; /* left memory but stay readable from ssd or file */
-    uint64_t put_short;      /* puts that got fewer replicas than they asked for */
+    uint64_t evicted_before_copy,
+        put_delayed;    /* gone though a disk was to have them; puts that were told to come later */
+    uint64_t put_short; /* puts that got fewer replicas than they asked for */
     uint64_t copies_started, copies_ended, copies_failed, replicas_dropped, far_added, far_dropped;
     uint64_t room_direct, room_policy, room_window, room_slices,
         room_gave_up; /* how PUTSTART found its room */

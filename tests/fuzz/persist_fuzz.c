@@ -37,13 +37,17 @@ static struct {
 
 /* --- books ----------------------------------------------------------------------------------------------------------------------- */
 
-static void on_complete(void *arg, struct span key) {
-    (void)arg;
-    cluster_on_complete(key);
-}
 static void on_fence(void *arg, uint64_t session) {
     (void)arg;
     cluster_on_fence(session);
+}
+static void on_awaits(void *arg, uint32_t far) {
+    (void)arg;
+    cluster_on_awaits(far);
+}
+static uint64_t disk_wait(void *arg, uint32_t far, uint64_t hash, uint64_t bytes) {
+    (void)arg;
+    return cluster_disk_wait(far, hash, bytes);
 }
 static void on_far_gone(void *arg, struct span key, uint64_t version, uint32_t segment, uint64_t offset) {
     (void)arg;
@@ -63,9 +67,10 @@ static void on_effect(void *arg, const void *record, size_t len) {
 
 static void books_begin(unsigned mode) {
     static const char *const policies[] = {"lru", "lfu", "s3fifo", "fifo"};
-    static const struct store_events events = {.complete = on_complete,
-                                               .fence = on_fence,
+    static const struct store_events events = {.fence = on_fence,
                                                .far_gone = on_far_gone,
+                                               .awaits = on_awaits,
+                                               .disk_wait = disk_wait,
                                                .segment_gone = on_segment_gone,
                                                .effect = on_effect};
     struct store_config sc;

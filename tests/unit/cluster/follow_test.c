@@ -12,7 +12,8 @@ static void note(void *arg, const void *record, size_t len) {
 /* As util_begin, but heard, or listening. */
 static void begin(bool following, uint32_t epoch) {
     log_set_level(LOG_LEVEL_WARNING);
-    static const struct store_events events = {.complete = util_complete,
+    static const struct store_events events = {.awaits = util_awaits,
+                                               .disk_wait = util_disk_wait,
                                                .fence = util_fence,
                                                .far_gone = util_far_gone,
                                                .segment_gone = util_segment_gone,

@@ -85,13 +85,13 @@ TEST(a_file_tier_is_stored_to_as_well) {
     uint32_t file = util_mount(&n1, "n1.file", STORE_TIER_FILE, 1 << 24, 3).id;
     CHECK_EQ(util_put("a", 10000, "n1.0"), TARN_OK);
     CHECK(next_work(&n1));
-    uint64_t first = w.task;
-    uint32_t first_far = w.far;
-    CHECK(util_work(&n1, &w));
-    CHECK(first_far != w.far);
-    CHECK(w.far == file || first_far == file);
+    CHECK_EQ(w.far, ssd1);
+    CHECK(!util_work(&n1, &(struct cluster_work){.kind = CLUSTER_WORK_FENCE}));
     CHECK(cluster_task_done(n1.n, w.task, TARN_OK, 1, -1));
-    CHECK(cluster_task_done(n1.n, first, TARN_OK, 2, -1));
+    CHECK(!store_object_awaits(util_find("a"))); /* one copy is enough to be evicted */
+    CHECK(next_work(&n1));
+    CHECK_EQ(w.far, file);
+    CHECK(cluster_task_done(n1.n, w.task, TARN_OK, 2, -1));
     struct store_layout l;
     store_object_layout(util_store, util_find("a"), &l);
     CHECK_EQ(l.replicas, 3);
@@ -166,21 +166,210 @@ TEST(none_stores_nothing) {
     util_end();
 }
 
-TEST(the_queue_of_a_slow_disk_is_bounded) {
+TEST(the_queue_of_a_second_far_tier_is_bounded) {
     begin(patient);
     cluster_config()->offload_queue = 100;
+    util_mount(&n1, "n1.file", STORE_TIER_FILE, 1 << 24, 3);
     char key[16];
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < 700; i++) {
         snprintf(key, sizeof(key), "k%d", i);
         CHECK_EQ(util_put(key, 128, "n1.0"), TARN_OK);
     }
+    unsigned n = 0;
     util_run();
+    for (; util_work(&n1, &w); n++) {
+        if (w.far != ssd1) continue; /* the files take nothing */
+        CHECK(cluster_task_done(n1.n, w.task, TARN_OK, 4096 * (1 + n), -1));
+        util_run();
+    }
     struct cluster_figures f = util_figures();
     CHECK_EQ(f.offload_waiting, 100);
-    CHECK_EQ(f.offload_overflow, 300 - 100 - 64);
+    CHECK_EQ(f.offload_overflow, 700 - 100 - STORE_TAKEN_MAX);
+    util_end();
+}
+
+/* --- what has no copy yet ---------------------------------------------------------------------------------------------------- */
+
+/* A prompt: n blocks of a page, put as one batch. How many there was room for. */
+static int put_prompt(const char *prefix, int from, int n) {
+    struct store_batch b;
+    struct span name = SPAN("n1.0");
+    struct store_put_options o = {.replicas = 1, .prefer = &name, .prefers = 1, .host = STORE_HOST_NONE};
+    store_batch_begin(util_store, &b, NULL, STORE_BATCH_PUT, (uint32_t)n);
+    for (int i = from; i < from + n; i++) {
+        char key[16];
+        unsigned budget = 1000000;
+        struct store_put *put;
+        snprintf(key, sizeof(key), "%s%d", prefix, i);
+        tarn_status st = store_put_start(util_store, &b, span_str(key), 4096, &o, 1, &budget, &put);
+        CHECK(st == TARN_OK || st == TARN_ELATER);
+        if (st == TARN_ELATER) return i - from;
+        CHECK_EQ(store_put_end(util_store, span_str(key), store_put_token(put), 7, 0, NULL, 0, NULL),
+                 TARN_OK);
+    }
+    return n;
+}
+
+static int leading(const char *prefix) {
+    for (int i = 0;; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "%s%d", prefix, i);
+        if (util_find(key) == NULL) return i;
+    }
+}
+
+/* Only n1, with room for 64 blocks; two prompts fill it. */
+static void begin_full(void) {
+    begin(patient);
+    CHECK_EQ(cluster_node_maintenance(n2.n, true), TARN_OK);
+    CHECK_EQ(put_prompt("a", 0, 32), 32);
+    CHECK_EQ(put_prompt("b", 0, 32), 32);
+}
+
+static struct store_stats stats(void) {
+    struct store_stats s;
+    store_get_stats(util_store, &s);
+    return s;
+}
+
+TEST(guarantee_2_what_has_no_copy_yet_is_not_evicted) {
+    begin_full();
+    CHECK_EQ(put_prompt("c", 0, 32), 0);
+    CHECK(store_later_ms(util_store) > 0);
+    CHECK_EQ(stats().put_delayed, 1);
+    CHECK_EQ(stats().awaiting_objects, 64);
+    CHECK_EQ(stats().awaiting_bytes, 64 * 4096);
+    util_tick(100); /* nor by the background, nor when somebody asks for it */
+    struct store_evict_job job = {.want_objects = 10};
+    unsigned budget = 1000;
+    CHECK(store_evict_step(util_store, &job, &budget));
+    CHECK_EQ(job.objects, 0);
+    for (int i = 0; i < 10; i++) { /* copied oldest first, head first */
+        char key[16];
+        snprintf(key, sizeof(key), "a%d", i);
+        CHECK(next_work(&n1));
+        CHECK(span_eq(w.key, span_str(key)));
+        CHECK(cluster_task_done(n1.n, w.task, TARN_OK, 4096 * (1 + (uint64_t)i), -1));
+    }
+    CHECK_EQ(put_prompt("c", 0, 32), 10);
+    CHECK_EQ(leading("a"), 32);
+    CHECK_EQ(leading("b"), 32);
+    CHECK_STR(util_where("a9"), "n1.ssd");
+    CHECK_EQ(stats().evicted_before_copy, 0);
+    util_end();
+}
+
+TEST(guarantee_2_a_disk_that_stands_still_costs_the_tail_of_one_prompt) {
+    begin_full();
+    unsigned asked = 0;
+    for (; put_prompt("c", 0, 1) == 0; asked++) util_tick(500);
+    CHECK_EQ(asked, 10); /* offload-wait is 5 s */
+    util_tick(1000);
+    CHECK_EQ(put_prompt("c", 1, 9), 9); /* nobody waits for it any more */
+    CHECK_EQ(leading("a"), 32 - 10);
+    CHECK_EQ(leading("b"), 32);
+    CHECK_EQ(leading("c"), 10);
+    CHECK_EQ(stats().evicted_before_copy, 10);
+    /* It goes on: with what is left, and what was asked of it before and is gone means nothing. */
+    unsigned n = 0, kept = 0;
+    for (; next_work(&n1) && n < 1000; n++)
+        kept += cluster_task_done(n1.n, w.task, TARN_OK, 4096 * (1 + (uint64_t)n), -1);
+    CHECK_EQ(kept, 64);
+    CHECK_EQ(stats().awaiting_objects, 0);
+    CHECK_EQ(put_prompt("d", 0, 64), 64);
+    CHECK_EQ(leading("a") + leading("b") + leading("c") + leading("d"), 22 + 32 + 10 + 64);
+    util_end();
+}
+
+TEST(guarantee_2_a_disk_that_fails_rests_and_nobody_waits_for_it) {
+    begin_full();
+    uint64_t failed = 0;
+    for (; util_figures().offload_rests == 0 && failed < 10000; failed++) {
+        if (!next_work(&n1))
+            util_tick(1000);
+        else
+            CHECK(!cluster_task_done(n1.n, w.task, TARN_EIO, 0, -1));
+    }
+    CHECK_EQ(util_figures().offload_rests, 1);
+    CHECK_EQ(stats().awaiting_objects, 64);
+    CHECK_EQ(put_prompt("c", 0, 40), 40); /* at once, and tails go first still */
+    CHECK_EQ(leading("a"), 0);
+    CHECK_EQ(leading("b"), 24);
+    CHECK_EQ(leading("c"), 40);
+    util_tick(60000); /* it is tried again */
     unsigned n = 0;
-    while (util_work(&n1, &w)) n++;
-    CHECK_EQ(n, 32); /* so many at a time */
+    for (; next_work(&n1) && n < 1000; n++)
+        cluster_task_done(n1.n, w.task, TARN_OK, 4096 * (1 + (uint64_t)n), -1);
+    CHECK_EQ(stats().awaiting_objects, 0);
+    CHECK_EQ(leading("b") + leading("c"), 64);
+    CHECK_STR(util_where("b0"), "n1.0+n1.ssd");
+    util_end();
+}
+
+TEST(what_the_disk_cannot_hold_does_not_wait_for_it) {
+    begin_full();
+    for (int i = 0; i < 64; i++) {
+        CHECK(next_work(&n1));
+        CHECK(!cluster_task_done(n1.n, w.task, i % 2 ? TARN_ENOSPACE : TARN_OK, 4096 * (1 + (uint64_t)i),
+                                 -1) == i % 2);
+    }
+    CHECK_EQ(stats().awaiting_objects, 0);
+    CHECK_EQ(put_prompt("c", 0, 32), 32);
+    util_end();
+}
+
+TEST(a_wait_of_0_is_none) {
+    begin(patient);
+    cluster_config()->offload_wait_ms = 0;
+    CHECK_EQ(cluster_node_maintenance(n2.n, true), TARN_OK);
+    CHECK_EQ(put_prompt("a", 0, 40), 40);
+    CHECK_EQ(put_prompt("b", 0, 40), 40);
+    CHECK_EQ(leading("a"), 24);
+    CHECK_EQ(stats().put_delayed, 0);
+    util_end();
+}
+
+TEST(what_waits_for_a_disk_that_goes_waits_no_more) {
+    begin_full();
+    CHECK_EQ(put_prompt("c", 0, 1), 0);
+    CHECK_EQ(cluster_segment_unmount(ssd1), TARN_OK);
+    util_run();
+    CHECK_EQ(stats().awaiting_objects, 0);
+    CHECK(!util_there(ssd1, 0));
+    CHECK_EQ(put_prompt("c", 0, 32), 32);
+    /* And comes back: what is put from now on waits. */
+    ssd1 = util_mount(&n1, "n1.ssd", STORE_TIER_SSD, 1 << 24, 3).id;
+    CHECK_EQ(put_prompt("d", 0, 32), 32);
+    CHECK_EQ(stats().awaiting_objects, 32);
+    util_end();
+}
+
+TEST(pins_quotas_leases_ttl_and_removal_of_what_waits) {
+    begin(patient);
+    CHECK_EQ(cluster_node_maintenance(n2.n, true), TARN_OK);
+    CHECK_EQ(store_quota_set(util_store, SPAN("q"), 8 * 4096), TARN_OK);
+    CHECK_EQ(put_prompt("q", 0, 8), 8);
+    CHECK_EQ(put_prompt("q", 8, 1), 0); /* a full quota waits as well */
+    uint64_t granted;
+    CHECK_EQ(store_lease(util_store, util_find("q0"), 5, 1000, &granted), TARN_OK);
+    CHECK_EQ(store_pin(util_store, SPAN("q1"), STORE_PIN_HARD, 0), TARN_OK);
+    CHECK_EQ(store_pin(util_store, SPAN("q2"), STORE_PIN_SOFT, 1000), TARN_OK);
+    store_expire(util_store, util_find("q3"), 1000000000);
+    CHECK(store_remove(util_store, SPAN("q4")));
+    store_check(util_store);
+    CHECK_EQ(stats().awaiting_objects, 6);
+    CHECK_EQ(put_prompt("q", 9, 2), 2); /* in place of q4; of q3, which waits for nothing */
+    CHECK(util_find("q3") == NULL);
+    CHECK_EQ(store_quota_del(util_store, SPAN("q")), true);
+    util_run();
+    for (unsigned n = 0; next_work(&n1); n++)
+        CHECK(cluster_task_done(n1.n, w.task, TARN_OK, 4096 * (1 + (uint64_t)n), -1));
+    CHECK_EQ(stats().awaiting_objects, 0);
+    store_check(util_store);
+    CHECK_EQ(put_prompt("r", 0, 62), 62); /* all but what is leased or pinned hard */
+    CHECK_EQ(put_prompt("s", 0, 1), 0);
+    CHECK_EQ(store_pin(util_store, SPAN("q1"), STORE_PIN_NONE, 0), TARN_OK);
+    CHECK_EQ(put_prompt("s", 0, 1), 1);
     util_end();
 }
 

@@ -10,8 +10,11 @@
 static struct store *util_store;
 static uint64_t util_now, util_token;
 
-static inline void util_complete(void *arg, struct span key) {
-    cluster_on_complete(key);
+static inline void util_awaits(void *arg, uint32_t far) {
+    cluster_on_awaits(far);
+}
+static inline uint64_t util_disk_wait(void *arg, uint32_t far, uint64_t hash, uint64_t bytes) {
+    return cluster_disk_wait(far, hash, bytes);
 }
 static inline void util_fence(void *arg, uint64_t session) {
     cluster_on_fence(session);
@@ -25,7 +28,8 @@ static inline void util_segment_gone(void *arg, uint32_t id) {
 }
 
 static inline void util_begin(void (*change)(struct cluster_config *c)) {
-    static const struct store_events events = {.complete = util_complete,
+    static const struct store_events events = {.awaits = util_awaits,
+                                               .disk_wait = util_disk_wait,
                                                .fence = util_fence,
                                                .far_gone = util_far_gone,
                                                .segment_gone = util_segment_gone};

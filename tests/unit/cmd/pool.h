@@ -62,7 +62,12 @@ static inline void pool_on_fence(void *arg, uint64_t session) {
 }
 static inline void pool_on_complete(void *arg, struct span key) {
     waiters_notify(arg, key);
-    cluster_on_complete(key);
+}
+static inline void pool_on_awaits(void *arg, uint32_t far) {
+    cluster_on_awaits(far);
+}
+static inline uint64_t pool_disk_wait(void *arg, uint32_t far, uint64_t hash, uint64_t bytes) {
+    return cluster_disk_wait(far, hash, bytes);
 }
 static inline void pool_on_far_gone(void *arg, struct span key, uint64_t version, uint32_t segment,
                                     uint64_t offset) {
@@ -255,6 +260,8 @@ static inline void pool_begin(uint64_t own) {
     static const struct store_events events = {.complete = pool_on_complete,
                                                .fence = pool_on_fence,
                                                .far_gone = pool_on_far_gone,
+                                               .awaits = pool_on_awaits,
+                                               .disk_wait = pool_disk_wait,
                                                .segment_gone = pool_on_segment_gone};
     log_set_level(LOG_LEVEL_NOTHING);
     TARN_ASSERT(sodium_init() >= 0);
