@@ -77,7 +77,8 @@ static tarn_status send_locate(struct getting *g, struct chunk *c) {
 static bool may_resume(const struct want *w, const struct placement *before) {
     const struct placement *now = &w->place;
     return now->version == before->version && now->size == before->size && now->crc == before->crc &&
-           now->value == NULL && (w->check != CHECK_BLOCKS || now->crcs != NULL);
+           now->value == NULL && (w->check != CHECK_BLOCKS || now->crcs != NULL) &&
+           !(now->must_verify && (w->check == CHECK_NONE || w->device));
 }
 
 static void locate_one(struct getting *g, size_t i, const struct answer *a, uint64_t sent_ns) {

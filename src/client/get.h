@@ -24,6 +24,7 @@ struct want {
     bool own_memory;     /* item->buffer was allocated here */
     bool prepared;       /* the fields below belong to place.version */
     bool reported;       /* the server knows that a replica is bad */
+    bool proving;        /* the bytes of a suspect are looked at in memory before they go to a device */
     bool device;         /* the buffers are a device's: leases and epochs are checked, bytes cannot be */
     unsigned mismatches; /* how often a CRC was wrong */
     unsigned tries;      /* since the last piece that worked */

@@ -365,6 +365,8 @@ struct placement {
     uint64_t version, size;
     uint64_t lease_ms, lease_end; /* lease_end: CLOCK_BOOTTIME ms, already shortened; 0: no lease */
     int64_t crc;                  /* -1: none */
+    bool suspect;                 /* its memory may have been given to others without the server knowing */
+    bool must_verify;             /* that, or it may come from a disk: whatever the options say */
     uint64_t token;
     struct replica *replica; /* nearest first */
     unsigned replicas, at;   /* how many, and which one is used now */

@@ -120,8 +120,8 @@ static tarn_status decode_packed(struct arena *arena, const struct answer *a, st
                                  struct place_packed *place) {
     if (a->len != sizeof(*place)) return broken("a packed place");
     memcpy(place, a->str, sizeof(*place));
-    if (place->zero != 0 || (place->flags & ~PLACE_HAS_CRC) != 0 || place->number > INT64_MAX ||
-        place->extent.length == 0 || place->extent.length > VALUE_MAX) {
+    if (place->zero != 0 || (place->flags & ~(PLACE_HAS_CRC | PLACE_SUSPECT)) != 0 ||
+        place->number > INT64_MAX || place->extent.length == 0 || place->extent.length > VALUE_MAX) {
         return broken("a packed place");
     }
     struct engine_part *part = arena_alloc(arena, sizeof(*part));
@@ -134,6 +134,15 @@ static tarn_status decode_packed(struct arena *arena, const struct answer *a, st
     return TARN_OK;
 }
 
+/* What another master, or another life of this one, put there may have been overwritten without these books knowing; and disks rot.
+ * Only the CRC tells, whatever the caller asked for. */
+static tarn_status judge(struct placement *p, bool suspect) {
+    p->suspect = p->must_verify = suspect;
+    for (unsigned i = 0; i < p->replicas; i++) p->must_verify |= p->replica[i].tier != REPLICA_MEMORY;
+    if (!suspect || p->crc >= 0) return TARN_OK;
+    return fail(TARN_ENOTFOUND, "the value was put under another master, and has no CRC");
+}
+
 static tarn_status packed_of_get(struct arena *arena, const struct answer *a, uint64_t sent_ns,
                                  struct placement *p) {
     struct place_packed place;
@@ -144,7 +153,7 @@ static tarn_status packed_of_get(struct arena *arena, const struct answer *a, ui
     p->lease_ms = place.lease_ms;
     p->lease_end = placement_lease_end(sent_ns, place.lease_ms);
     if (place.flags & PLACE_HAS_CRC) p->crc = place.crc;
-    return TARN_OK;
+    return judge(p, (place.flags & PLACE_SUSPECT) != 0);
 }
 
 tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64_t sent_ns,
@@ -169,7 +178,10 @@ tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64
         p->n_crcs = crcs->len / 4;
     }
     if (replicas->len == 0) return decode_inline(answer_at(a, 5), p);
-    return decode_readable(arena, replicas, p);
+    const struct answer *flags = answer_at(a, 7); /* an older server says none */
+    bool suspect = flags != NULL && flags->type == ANSWER_INTEGER && (flags->integer & PLACE_SUSPECT) != 0;
+    status = decode_readable(arena, replicas, p);
+    return status == TARN_OK ? judge(p, suspect) : status;
 }
 
 tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64_t size,

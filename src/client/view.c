@@ -20,6 +20,7 @@ struct tarn_view {
     uint64_t version, size;
     uint64_t lease_end; /* UINT64_MAX: a copy that needs no lease (values that live in the books) */
     int64_t crc;
+    bool suspect; /* verified once, before it is handed out */
     struct iovec pieces[EXTENTS_MAX];
     size_t n_pieces;
     uint32_t segment[EXTENTS_MAX], epoch[EXTENTS_MAX];
@@ -137,6 +138,7 @@ static tarn_status open_on(struct lane *lane, struct tarn_view *view, uint64_t l
     view->version = place.version;
     view->size = place.size;
     view->crc = place.crc;
+    view->suspect = place.suspect;
     status = map_pieces(lane, view, &place, deadline);
     if (status != TARN_OK && lane->ctl.fd >= 0) end_lease(lane, view);
     return status;
@@ -191,7 +193,7 @@ tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
     } while (status != TARN_OK && status != TARN_ESTALE && lane_retry(lane, &attempts, status, deadline));
     if (status == TARN_OK) link_view(view);
     direct_give(client);
-    if (status == TARN_OK && client->options.verify && view->crc >= 0) {
+    if (status == TARN_OK && (client->options.verify || view->suspect) && view->crc >= 0) {
         status = tarn_view_verify(view);
         if (status != TARN_OK) tarn_view_release(&view);
         if (status == TARN_OK) *view_p = view;

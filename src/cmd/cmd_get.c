@@ -15,6 +15,7 @@
 #include "cmd/notify.h"
 #include "cmd/reply.h"
 #include "cmd/waiters.h"
+#include "store/effect.h"
 #include "transport/place.h"
 
 enum look_kind { LOOK_ONE, LOOK_MANY, LOOK_PREFIX, LOOK_COUNT, LOOK_FLAGS };
@@ -59,6 +60,7 @@ static bool answer_packed(struct client *c, struct object *o, uint64_t granted_m
     if (granted_ms == 0 || granted_ms > UINT32_MAX) return false;
     if (crcs && store_object_crcs(server.store, o, &n) != NULL && n > 0) return false;
     if (store_object_crc(o, &place.crc)) place.flags |= PLACE_HAS_CRC;
+    if (store_object_suspect(server.store, o)) place.flags |= PLACE_SUSPECT;
     struct text t;
     text_begin(&t);
     if (!text_packed(&t, layout, &grant, &place)) return false;
@@ -66,7 +68,7 @@ static bool answer_packed(struct client *c, struct object *o, uint64_t granted_m
     return true;
 }
 
-/* [version, size, lease-ms, crc, [replica, ...], value or nil, crcs or nil] */
+/* [version, size, lease-ms, crc, [replica, ...], value or nil, crcs or nil, flags] */
 static void answer_object(struct client *c, struct object *o, uint64_t granted_ms, bool crcs, bool packed) {
     struct store_layout layout;
     struct span value;
@@ -76,7 +78,7 @@ static void answer_object(struct client *c, struct object *o, uint64_t granted_m
     if (!in_books) store_object_layout(server.store, o, &layout);
     if (packed && !in_books && answer_packed(c, o, granted_ms, &layout, crcs)) return;
     text_begin(&t);
-    text_array(&t, 7);
+    text_array(&t, 8);
     text_int(&t, (int64_t)store_object_version(o));
     text_int(&t, (int64_t)store_object_size(server.store, o));
     text_int(&t, (int64_t)granted_ms);
@@ -91,6 +93,7 @@ static void answer_object(struct client *c, struct object *o, uint64_t granted_m
         text_null(&t, c->proto);
     }
     answer_crcs(&t, c, o, crcs);
+    reply_int(c, !in_books && store_object_suspect(server.store, o) ? PLACE_SUSPECT : 0);
 }
 
 static void answer_found(struct client *c, struct look_job *l, struct object *o) {

@@ -7,6 +7,7 @@
 #include "transport/grant.h"
 
 #define PLACE_HAS_CRC 1u
+#define PLACE_SUSPECT 2u /* of an object: verify it whatever you were asked for */
 
 struct place_packed {
     uint64_t number; /* version of an object, token of a put */
