@@ -208,6 +208,7 @@ static tarn_status open_memory(struct tarn_host *h, const tarn_host_options *o) 
             .numa_node = want->numa_node,
             .huge = want->huge_pages ? HOST_HUGE_TRY : HOST_HUGE_NO,
             .populate = o->populate != 0,
+            .shrink = o->shrink != 0,
         };
         const char *why = "";
         tarn_status status = s->size == 0 ? TARN_EINVAL : host_segment_open(h->host, &config, &s->slot, &why);

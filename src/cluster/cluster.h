@@ -113,8 +113,10 @@ bool cluster_following(void);
 void cluster_step_down(void);
 /* A record of its kind (EFFECT_OTHERS to 63), while following. TARN_EPROTO with *why_p (static). */
 tarn_status cluster_effect_apply(struct span record, const char **why_p);
-/* An embedded segment with that content, as the records know it; STORE_SEGMENT_ANY: none. */
-uint32_t cluster_local_known(const uint8_t content[CLUSTER_CONTENT_SIZE], uint64_t size);
+/* An embedded segment with that content, as the records know it, with its size there; STORE_SEGMENT_ANY: none. */
+uint32_t cluster_local_known(const uint8_t content[CLUSTER_CONTENT_SIZE], uint64_t *size_p);
+/* As store_segment_resize. */
+tarn_status cluster_segment_resize(uint32_t id, uint64_t size, bool force, uint64_t *objects_p);
 /* Greater than every epoch of segments and masters that these records know. */
 uint32_t cluster_next_epoch(void);
 /* After store_lead. alive: as there; cluster_local_segment must follow. */

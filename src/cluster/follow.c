@@ -277,14 +277,15 @@ void cluster_step_down(void) {
 
 /* --- leading ---------------------------------------------------------------------------------------------------------------------- */
 
-uint32_t cluster_local_known(const uint8_t content[CLUSTER_CONTENT_SIZE], uint64_t size) {
+uint32_t cluster_local_known(const uint8_t content[CLUSTER_CONTENT_SIZE], uint64_t *size_p) {
     struct store_segment_info info;
     for (uint32_t id = 0; id < cluster.segment_cap; id++) {
         const struct segment *g = cluster.segments[id];
         if (g == NULL || g->node != &cluster.local || memcmp(g->content, content, sizeof(g->content)) != 0)
             continue;
-        if (store_segment_get(cluster.store, id, &info) && info.size == size && info.state != SEGMENT_LEAVING)
-            return id;
+        if (!store_segment_get(cluster.store, id, &info) || info.state == SEGMENT_LEAVING) continue;
+        *size_p = info.size;
+        return id;
     }
     return STORE_SEGMENT_ANY;
 }

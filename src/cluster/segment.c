@@ -241,9 +241,25 @@ static tarn_status check_mount(const struct cluster_mount *m, const char **why_p
     return TARN_OK;
 }
 
+tarn_status cluster_segment_resize(uint32_t id, uint64_t size, bool force, uint64_t *objects_p) {
+    struct segment *g = segment_at(id);
+    TARN_ASSERT(g != NULL);
+    tarn_status status = store_segment_resize(cluster.store, id, size, force, objects_p);
+    if (status == TARN_OK) g->size = size;
+    return status;
+}
+
+/* A file that has grown has what it had; one that was cut, too, if nothing is missed. */
 static bool same_content(const struct segment *g, const struct cluster_mount *m) {
-    return g->tier == m->tier && g->size == m->size &&
-           memcmp(g->content, m->content, sizeof(g->content)) == 0;
+    uint64_t objects;
+    if (g->tier != m->tier || memcmp(g->content, m->content, sizeof(g->content)) != 0) return false;
+    if (g->size == m->size) return true;
+    if (g->tier != STORE_TIER_MEMORY || g->join == g->node->joins) return false;
+    uint64_t before = g->size;
+    bool fits = cluster_segment_resize(g->id, m->size, false, &objects) == TARN_OK;
+    log_notice("Segment %s was %llu bytes and is %llu%s", g->name, (unsigned long long)before,
+               (unsigned long long)m->size, fits ? "" : ": something lay beyond, it begins empty");
+    return fits;
 }
 
 /* The segment of that name that is not leaving; NULL: none. */

@@ -143,6 +143,7 @@ struct config {
     /* pool and data port */
     uint64_t pool_size;
     char *pool_path;
+    bool pool_path_shrink;
     bool pool_populate;
     int huge_pages;
     int64_t numa_node;

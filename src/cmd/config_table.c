@@ -279,6 +279,7 @@ const struct config_row config_rows[] = {
     /* pool and data port */
     NUM(CONFIG_BYTES, "pool-size", pool_size, "1gb", 0, INT64_C(1) << 46, 0, NULL),
     STR("pool-path", pool_path, "", 0, NULL),
+    BOOL("pool-path-shrink", pool_path_shrink, "no", 0, NULL),
     BOOL("pool-populate", pool_populate, "yes", 0, NULL),
     ENUM("huge-pages", huge_pages, "try", huge_words, 0, NULL),
     NUM(CONFIG_INT, "numa-node", numa_node, "-1", -1, 1023, 0, NULL),

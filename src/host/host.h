@@ -40,7 +40,8 @@ struct host_config {
 struct host_segment_config {
     const char *name;
     uint64_t size;         /* advertised bytes, multiple of 4096; the header's 4 KiB come on top */
-    const char *pool_path; /* NULL: memfd; else a file, created 0600 */
+    const char *pool_path; /* NULL: memfd; else a file, created 0600, whose pool grows to size; */
+    bool shrink;           /* and is cut to it, which is TARN_EEXISTS else */
     int numa_node;         /* -1: any */
     enum { HOST_HUGE_NO, HOST_HUGE_TRY } huge;
     bool populate; /* touch every page now */
@@ -58,7 +59,7 @@ void host_destroy(struct host **host_p);
  * Memory stays where it is mapped until host_destroy: who is slow does not fault.
  *
  * Maps a segment, all zeroes unless it is a warm pool file (host_slot_get tells); progress lines go to the log for large
- * ones. TARN_EINVAL/TARN_ENOMEM/TARN_EBUSY/TARN_EIO with *why (static or thread-local text) set. */
+ * ones. TARN_EINVAL/TARN_ENOMEM/TARN_EBUSY/TARN_EEXISTS/TARN_EIO with *why (static or thread-local text) set. */
 tarn_status host_segment_open(struct host *h, const struct host_segment_config *config, unsigned *slot_p,
                               const char **why_p);
 /* Serves it, with the content it has, under that id and epoch (never 0) from now on, and from this call on no more under

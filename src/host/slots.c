@@ -49,6 +49,7 @@ tarn_status host_segment_open(struct host *h, const struct host_segment_config *
         .name = config->name,
         .size = config->size,
         .path = config->pool_path,
+        .shrink = config->shrink,
         .numa_node = config->numa_node,
         .huge = config->huge == HOST_HUGE_TRY,
         .populate = config->populate,

@@ -28,6 +28,9 @@ static const char usage[] =
     "                            memory to lend, as in 8gb@numa0; may be given several times. FILE (on "
     "tmpfs,\n"
     "                            hugetlbfs or a disk) keeps its bytes over a restart of this process\n"
+    "  --shrink                  a FILE that holds a larger segment is cut to SIZE (else: refused); a "
+    "smaller one\n"
+    "                            grows\n"
     "  --ssd PATH:SIZE           a directory, file or block device for copies of objects, as in "
     "/var/lib/tarn:100gb\n"
     "  --file PATH:SIZE          a directory of a shared file system that every client can read\n"
@@ -161,6 +164,7 @@ static tarn_status open_host(const struct node_options *o, tarn_host **host_p) {
 static int failed(tarn_status status) {
     const char *advice = "";
     if (status == TARN_EBUSY) advice = " (--name)";
+    if (status == TARN_EEXISTS) advice = " (--shrink; NODE DRAIN first moves to others what is only there)";
     if (status == TARN_EPERM) advice = " (--user, --password-file)";
     fprintf(stderr, "tarn-node: %s%s\n", tarn_last_error(), advice);
     return status == TARN_EBUSY ? EXIT_NAME_TAKEN : status == TARN_EPERM ? EXIT_PASSWORD : EXIT_FAILED;

@@ -260,12 +260,13 @@ static bool check(struct parser *p) {
 
 static bool parse_args(struct parser *p, int argc, char **argv) {
     struct node_options *o = p->o;
-    bool no_populate = false, tls_data = false;
+    bool no_populate = false, tls_data = false, shrink = false;
     const struct spec specs[] = {
         {.name = "help", .kind = KIND_FLAG, .value = &o->help},
         {.name = "version", .kind = KIND_FLAG, .value = &o->version},
         {.name = "drain-on-exit", .kind = KIND_FLAG, .value = &o->drain_on_exit},
         {.name = "no-populate", .kind = KIND_FLAG, .value = &no_populate},
+        {.name = "shrink", .kind = KIND_FLAG, .value = &shrink},
         {.name = "master", .kind = KIND_STRING, .value = &o->master},
         {.name = "name", .kind = KIND_STRING, .value = &o->host.name},
         {.name = "rack", .kind = KIND_STRING, .value = &o->host.rack},
@@ -316,6 +317,7 @@ static bool parse_args(struct parser *p, int argc, char **argv) {
     }
     o->host.populate = !no_populate;
     o->host.tls_data = tls_data;
+    o->host.shrink = shrink;
     if (o->host.shm_socket != NULL && strcmp(o->host.shm_socket, "none") == 0) o->host.shm_socket = "";
     if (o->host.shm_socket != NULL && strcmp(o->host.shm_socket, "auto") == 0) o->host.shm_socket = NULL;
     return check(p);

@@ -129,12 +129,76 @@ static void set_map_size(const struct pool_config *c, struct pool_backing *b) {
     b->huge = true;
 }
 
-/* Does the file hold a whole segment of this size? */
-static bool file_is_whole(const struct pool_config *c, struct pool_backing *b, const struct stat *st) {
-    struct segment_header *h = &b->header;
-    return (uint64_t)st->st_size == b->map_size &&
-           pread(b->lock_fd, h, sizeof(*h), 0) == (ssize_t)sizeof(*h) && segment_header_valid(h) &&
-           h->size == c->size;
+static bool read_header(int fd, const struct stat *st, struct segment_header *h) {
+    return pread(fd, h, sizeof(*h), 0) == (ssize_t)sizeof(*h) && segment_header_valid(h) &&
+           (uint64_t)st->st_size >= SEGMENT_HEADER_SIZE &&
+           h->size <= (uint64_t)st->st_size - SEGMENT_HEADER_SIZE;
+}
+
+bool pool_file_look(const char *path, uint64_t *size_p, uint8_t content[SEGMENT_CONTENT_SIZE]) {
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    struct segment_header h;
+    struct stat st;
+    char boot_id[40];
+    bool ok = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && read_header(fd, &st, &h);
+    if (fd >= 0) close(fd);
+    pool_boot_id(boot_id);
+    if (!ok || boot_id[0] == '\0' || memcmp(boot_id, h.boot_id, sizeof(boot_id)) != 0) return false;
+    *size_p = h.size;
+    memcpy(content, h.content, sizeof(h.content));
+    return true;
+}
+
+/* --- another size --- */
+
+/* Room first, then the length, and the header last of all (pool.c): until that says the new size the file holds the old pool, whatever
+ * ends this process. */
+static tarn_status grow(const struct pool_config *c, struct pool_backing *b, const struct stat *st,
+                        const char **why_p) {
+    struct statfs fs;
+    uint64_t need = b->map_size - min_u64(b->map_size, (uint64_t)st->st_blocks * 512), room = UINT64_MAX;
+    unsigned long long from = b->header.size >> 20, to = c->size >> 20;
+    if (fstatfs(b->fd, &fs) == 0 && fs.f_blocks > 0) room = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
+    if (need > room)
+        return pool_fail(
+            TARN_EIO, why_p,
+            "pool file %s holds a pool of %llu MiB, and there is no room to make it %llu MiB: %llu MiB are "
+            "missing. It is left as it is",
+            c->path, from, to, (unsigned long long)((need - room) >> 20) + 1);
+    if (fallocate(b->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)b->map_size) != 0 && errno != EOPNOTSUPP) {
+        int error = errno;
+        (void)!ftruncate(b->fd, st->st_size); /* what is behind its end goes back */
+        return pool_fail(
+            TARN_EIO, why_p,
+            "pool file %s holds a pool of %llu MiB and cannot be made %llu MiB: %s. It is left as it is",
+            c->path, from, to, strerror(error));
+    }
+    if ((uint64_t)st->st_size < b->map_size && ftruncate(b->fd, (off_t)b->map_size) != 0)
+        return pool_fail(TARN_EIO, why_p, "sizing pool file %s: %s", c->path, strerror(errno));
+    log_notice("Pool file %s grows from %llu to %llu MiB; what is in it stays", c->path, from, to);
+    return TARN_OK;
+}
+
+static tarn_status resize(const struct pool_config *c, struct pool_backing *b, const struct stat *st,
+                          const char **why_p) {
+    if (c->size > b->header.size) return grow(c, b, st, why_p);
+    if (c->size == b->header.size) return TARN_OK;
+    if (!c->shrink)
+        return pool_fail(
+            TARN_EEXISTS, why_p,
+            "pool file %s holds a pool of %llu bytes, which is more than the %llu bytes asked for", c->path,
+            (unsigned long long)b->header.size, (unsigned long long)c->size);
+    log_notice("Pool file %s shrinks from %llu to %llu MiB", c->path,
+               (unsigned long long)(b->header.size >> 20), (unsigned long long)(c->size >> 20));
+    return TARN_OK;
+}
+
+/* A hole, not a shorter file: peers of the process before us may have all of it mapped, and loads behind its end would kill them. */
+void pool_backing_trim(struct pool_backing *b) {
+    if (b->lock_fd < 0 || b->file_size <= b->map_size) return;
+    if (fallocate(b->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)b->map_size,
+                  (off_t)(b->file_size - b->map_size)) != 0)
+        log_warning("Giving back the end of a pool file: %s", strerror(errno));
 }
 
 /* An empty file under the same name. Who has the old one mapped keeps that. */
@@ -174,7 +238,8 @@ static tarn_status open_file(const struct pool_config *c, char *at, uint64_t map
     set_map_size(c, b);
     if (at != NULL && b->map_size != map_size)
         return pool_fail(TARN_EIO, why_p, "pool file %s has moved to another file system", c->path);
-    b->fresh = !file_is_whole(c, b, &st);
+    b->fresh = anew || !read_header(b->lock_fd, &st, &b->header);
+    b->file_size = b->fresh ? 0 : (uint64_t)st.st_size;
     b->instance = b->fresh ? 1 : segment_header_instance(&b->header) + 1;
     if (b->fresh && st.st_size > 0) s = replace_file(c->path, b, &st, why_p);
     if (s != TARN_OK) return s;
@@ -187,7 +252,8 @@ static tarn_status open_file(const struct pool_config *c, char *at, uint64_t map
     if (b->fresh && ftruncate(b->fd, (off_t)b->map_size) != 0) {
         return pool_fail(TARN_EIO, why_p, "sizing pool file %s: %s", c->path, strerror(errno));
     }
-    s = pool_backing_refill(b, c->path, why_p);
+    if (!b->fresh) s = resize(c, b, &st, why_p);
+    if (s == TARN_OK) s = pool_backing_refill(b, c->path, why_p);
     if (s == TARN_OK) s = leave_mark(b, why_p);
     return s == TARN_OK ? map_it(b, at, why_p) : s;
 }

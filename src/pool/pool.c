@@ -99,7 +99,7 @@ static struct segment_header *header_of(const struct pool *p) {
     return (struct segment_header *)(void *)p->backing.map;
 }
 
-static void read_boot_id(char out[40]) {
+void pool_boot_id(char out[40]) {
     memset(out, 0, 40);
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     if (fd < 0) return;
@@ -128,7 +128,7 @@ static void write_new_header(struct pool *p) {
         .created_wall_ms = clock_wall_ms(),
     };
     memcpy(fixed.magic, SEGMENT_HEADER_MAGIC, sizeof(fixed.magic));
-    read_boot_id(fixed.boot_id);
+    pool_boot_id(fixed.boot_id);
     if (p->config.name != NULL) memcpy(fixed.name, p->config.name, strlen(p->config.name));
     name_content(fixed.content);
     memcpy(p->info.content, fixed.content, sizeof(fixed.content));
@@ -140,7 +140,7 @@ static void write_new_header(struct pool *p) {
 static void adopt_header(struct pool *p) {
     struct segment_header fixed = p->backing.header;
     char boot_id[40];
-    read_boot_id(boot_id);
+    pool_boot_id(boot_id);
     p->info.warm = true;
     p->info.same_boot = boot_id[0] != '\0' && memcmp(boot_id, fixed.boot_id, sizeof(boot_id)) == 0;
     p->info.old_id = fixed.segment_id;
@@ -152,6 +152,7 @@ static void adopt_header(struct pool *p) {
         return;
     }
     memcpy(p->info.content, fixed.content, sizeof(fixed.content));
+    fixed.size = p->info.size;
     memset(fixed.name, 0, sizeof(fixed.name));
     if (p->config.name != NULL) memcpy(fixed.name, p->config.name, strlen(p->config.name));
     write_fixed(p, &fixed);
@@ -198,6 +199,7 @@ tarn_status pool_open(const struct pool_config *config, struct pool **pool_p, co
     p->info.huge = p->backing.huge;
     p->info.backing = p->config.path != NULL ? "file" : "memfd";
     sign_on(p);
+    pool_backing_trim(&p->backing);
     *pool_p = p;
     return TARN_OK;
 }

@@ -22,9 +22,10 @@ struct pool;
 struct pool_config {
     const char *name; /* at most SEGMENT_NAME_MAX bytes */
     uint64_t size;    /* advertised bytes: > 0, multiple of 4096; the header comes on top */
-    const char
-        *path;     /* NULL or "": memfd. A file is created 0600 and locked; a whole one of this size is kept.
-                         Whatever else is there is replaced by a new file */
+    const char *
+        path; /* NULL or "": memfd. A file is created 0600 and locked; the pool that a whole one holds is kept, and
+                         grows in place to this size. Whatever else is there is replaced by a new file */
+    bool shrink;   /* a file that holds a larger pool is cut to this size; else it is TARN_EEXISTS */
     int numa_node; /* -1: any */
     bool huge;     /* try huge pages: hugetlb for a memfd, else transparent ones */
     bool populate; /* touch every page now, after checking that memory is there */
@@ -43,9 +44,13 @@ struct pool_info {
     uint8_t content[SEGMENT_CONTENT_SIZE];
 };
 
+/* The pool that a file holds, without opening it for use: its size, and the name of its content as pool_open would tell it. false:
+ * none, or none of this start of the machine. */
+bool pool_file_look(const char *path, uint64_t *size_p, uint8_t content[SEGMENT_CONTENT_SIZE]);
+
 /* Maps a segment. A new one is all zeroes. Blocks for as long as populating takes; progress lines go to the
  * log above 4 GiB. Errors: TARN_EINVAL, TARN_ENOMEM (memory, cgroup limit), TARN_EBUSY (another process has
- * the file), TARN_EIO; *why_p, never NULL then, is thread-local text that stays until this thread's next
+ * the file), TARN_EEXISTS (it holds a larger pool), TARN_EIO; *why_p, never NULL then, is thread-local text that stays until this thread's next
  * call. */
 tarn_status pool_open(const struct pool_config *config, struct pool **pool_p, const char **why_p);
 /* Unmaps. A pool file keeps its epochs, for the next start. NULL is fine. */

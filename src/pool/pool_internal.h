@@ -13,7 +13,8 @@ struct pool_backing {
     bool fresh; /* every byte is zero */
     /* Of a pool file that was not fresh. */
     struct segment_header header;
-    uint32_t instance; /* which process this is to open it, from 1 */
+    uint32_t instance;  /* which process this is to open it, from 1 */
+    uint64_t file_size; /* larger than map_size: it held a larger pool */
 };
 
 /* Opens and maps the file that config asks for; at: in place of the mapping there, which has map_size bytes, and anew: a pool
@@ -26,8 +27,12 @@ void pool_backing_close(struct pool_backing *b);
 void pool_backing_punch(struct pool_backing *b);
 /* A file that was punched: room for all of it, so that no store can fail for want of it. */
 tarn_status pool_backing_refill(struct pool_backing *b, const char *path, const char **why_p);
+/* Gives back what is behind map_size, once the header says that the pool ends there. */
+void pool_backing_trim(struct pool_backing *b);
 bool pool_backing_strangers(const struct pool_backing *b);
 
+/* Zeroes: unknown. */
+void pool_boot_id(char out[40]);
 /* Writes thread-local text and returns status. */
 tarn_status pool_fail(tarn_status status, const char **why_p, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

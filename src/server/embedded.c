@@ -13,6 +13,7 @@
 #include "cmd/local_copy.h"
 #include "cmd/persistence.h"
 #include "host/host.h"
+#include "pool/pool.h"
 #include "server/server.h"
 
 #define SAMPLE_EVERY   1000u
@@ -166,6 +167,36 @@ static tarn_status open_known(unsigned slot, uint32_t id) {
     return host_segment_serve(server.host, slot, id, info.epoch);
 }
 
+/* A pool file that holds a larger pool is cut if nothing is missed, or with pool-path-shrink: the books first, the file when it is opened.
+ * Until then it holds all that the books know, whatever ends this process. false: neither, and that was logged. */
+static bool may_shrink(const struct config *c, uint64_t size) {
+    uint8_t content[SEGMENT_CONTENT_SIZE];
+    uint64_t there, known, objects;
+    if (!pool_file_look(c->pool_path, &there, content) || there <= size) return true;
+    uint32_t id = cluster_local_known(content, &known);
+    if (id == STORE_SEGMENT_ANY || known <= size) return true;
+    tarn_status s = cluster_segment_resize(id, size, c->pool_path_shrink, &objects);
+    if (s == TARN_OK && objects > 0)
+        log_warning(
+            "%s is cut from %llu to %llu bytes (pool-path-shrink): %llu objects that lay beyond are gone",
+            c->pool_path, (unsigned long long)there, (unsigned long long)size, (unsigned long long)objects);
+    if (s == TARN_OK) return true;
+    log_warning(
+        "%s holds a pool of %llu bytes, pool-size is %llu, and %llu objects lie beyond that. Start with the "
+        "former size to keep them, or with pool-path-shrink yes to give them up",
+        c->pool_path, (unsigned long long)there, (unsigned long long)size, (unsigned long long)objects);
+    return false;
+}
+
+/* The embedded segment whose content that is, in the books with this size. */
+static uint32_t find_known(const uint8_t *content, uint64_t size) {
+    uint64_t known, objects;
+    uint32_t id = cluster_local_known(content, &known);
+    bool ok = id != STORE_SEGMENT_ANY &&
+              (known == size || cluster_segment_resize(id, size, false, &objects) == TARN_OK);
+    return ok ? id : STORE_SEGMENT_ANY;
+}
+
 bool embedded_open(const struct config *c, bool loaded) {
     const char *why = "";
     uint32_t id = STORE_SEGMENT_ANY, alive = STORE_SEGMENT_ANY;
@@ -176,13 +207,15 @@ bool embedded_open(const struct config *c, bool loaded) {
                                           .numa_node = (int)c->numa_node,
                                           .huge = c->huge_pages ? HOST_HUGE_TRY : HOST_HUGE_NO,
                                           .populate = c->pool_populate,
+                                          .shrink = true,
                                           .pool_path = c->pool_path[0] != '\0' ? c->pool_path : NULL};
     struct host_segment_info info;
+    if (loaded && segment.pool_path != NULL && !may_shrink(c, size)) return false;
     tarn_status s = host_segment_open(server.host, &segment, &slot, &why);
     if (s == TARN_OK) {
         own_slot = slot;
         host_slot_get(server.host, slot, &info);
-        if (loaded && info.warm) alive = cluster_local_known(info.content, size);
+        if (loaded && info.warm) alive = find_known(info.content, size);
         if (loaded) books_lead(alive, false);
         if (loaded && alive == STORE_SEGMENT_ANY && segment.pool_path != NULL)
             log_warning("%s holds nothing that the books know: the pool starts empty", segment.pool_path);
@@ -212,7 +245,7 @@ bool embedded_reload(void) {
     struct host_segment_info info;
     uint32_t id;
     host_slot_get(server.host, own_slot, &info);
-    uint32_t alive = cluster_local_known(info.content, info.size);
+    uint32_t alive = find_known(info.content, info.size);
     books_lead(alive, false);
     host_set_authority(server.host, server.grant_key, server.master_epoch);
     tarn_status s =

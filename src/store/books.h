@@ -440,6 +440,8 @@ void effect_leases(struct store *s);
 void ghosts_free_all(struct store *s);
 /* Space that is a ghost will be free, and what is evicted now would not be free now: puts for which there is no room wait. */
 bool ghosts_hold(const struct store *s);
+/* Those that do not lie below units of a segment wholly are over. */
+void ghosts_beyond(struct store *s, uint32_t segment, uint64_t units);
 
 /* copy.c */
 void copy_free_all(struct store *s);
@@ -450,6 +452,9 @@ void segment_end_sweeps(struct store *s);
 bool segment_sweep(struct store *s, unsigned *budget);
 bool segment_sweeping(const struct store *s); /* there is something to sweep at once */
 /* Takes away what o has in seg; an object with nothing left goes. */
+/* units: whole pages. As store_segment_resize, of books that are told. */
+tarn_status segment_resize(struct store *s, struct segment *seg, uint64_t units, bool force,
+                           uint64_t *objects_p);
 void segment_leave_object(struct store *s, struct object *o, const struct segment *seg);
 
 /* lease.c */

@@ -94,6 +94,17 @@ static void ghosts_leave(struct store *s, uint32_t segment, bool all) {
     }
 }
 
+void ghosts_beyond(struct store *s, uint32_t segment, uint64_t units) {
+    for (const struct ghost *g = s->ghosts; g; g = g->next) {
+        for (uint32_t i = 0; i < g->n_blocks; i++) {
+            const struct block *b = block_get(&s->space, g->blocks[i]);
+            if (block_segment(b) == segment && block_offset(b) + b->len > units)
+                block_assign(&s->space, g->blocks[i], BLOCK_HELD, 0, 0);
+        }
+    }
+    ghosts_leave(s, segment, false);
+}
+
 /* Versions have 48 bits, and whoever leads gives out later ones: half of them cannot come from others. */
 #define VERSION_END (UINT64_C(1) << 47)
 
@@ -327,11 +338,15 @@ static tarn_status apply_segment(struct store *s, struct reader *r, const char *
     name[told.len] = '\0';
     struct segment *seg = space_segment(&s->space, id);
     if (seg) seg->host = host;
-    if (seg &&
-        (seg->epoch != epoch || seg->tier != tier || seg->units != units || strcmp(seg->name, name) != 0)) {
+    bool resized = seg && seg->units != units && tier == STORE_TIER_MEMORY && seg->state != SEGMENT_LEAVING;
+    if (seg && (seg->epoch != epoch || seg->tier != tier || (seg->units != units && !resized) ||
+                strcmp(seg->name, name) != 0)) {
         *why_p = "a segment comes under the number of another one";
         return TARN_EPROTO;
     }
+    uint64_t objects;
+    if (resized && (units % PAGE_UNITS != 0 || segment_resize(s, seg, units, true, &objects) != TARN_OK))
+        return TARN_EPROTO;
     if (!seg) {
         struct store_segment_config config = {
             .name = name, .epoch = epoch, .tier = (enum store_tier)tier, .size = units * UNIT, .host = host};

@@ -192,6 +192,67 @@ tarn_status store_replica_drop(struct store *s, struct object *o, uint32_t segme
     return TARN_OK;
 }
 
+/* --- another size ---------------------------------------------------------------------------------------------------------- */
+
+struct beyond { /* objects with a replica that does not lie below units of a segment wholly */
+    struct store *s;
+    uint32_t segment;
+    uint64_t units, objects;
+    bool drop;
+};
+
+static void look_beyond(void *arg, struct object *o) {
+    struct beyond *w = arg;
+    uint32_t n = 0;
+    const block_id *blocks = o->bits & OBJECT_INLINE ? NULL : book_blocks(w->s, o, &n);
+    bool here = false;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct block *b = block_get(&w->s->space, blocks[i]);
+        here |= block_segment(b) == w->segment && block_offset(b) + b->len > w->units;
+    }
+    if (!here) return;
+    w->objects++;
+    if (w->drop) drop_in(w->s, o, w->segment, false);
+}
+
+static uint64_t beyond(struct store *s, uint32_t segment, uint64_t units, bool drop) {
+    struct beyond w = {.s = s, .segment = segment, .units = units, .drop = drop};
+    uint64_t cursor = 0;
+    do cursor = index_scan(&s->index, cursor, look_beyond, &w);
+    while (cursor);
+    return w.objects;
+}
+
+tarn_status segment_resize(struct store *s, struct segment *seg, uint64_t units, bool force,
+                           uint64_t *objects_p) {
+    *objects_p = 0;
+    if (units < seg->units) {
+        *objects_p = beyond(s, seg->id, units, false);
+        if (*objects_p > 0 && (!force || !s->following)) return TARN_EBUSY;
+        if (*objects_p > 0) beyond(s, seg->id, units, true);
+        if (s->following) ghosts_beyond(s, seg->id, units); /* nothing is put there any more */
+    }
+    if (!space_segment_resize(&s->space, seg->id, units)) return TARN_EBUSY;
+    effect_segment(s, seg);
+    placement_changed(s);
+    s->room_changes++;
+    return TARN_OK;
+}
+
+tarn_status store_segment_resize(struct store *s, uint32_t id, uint64_t size, bool force,
+                                 uint64_t *objects_p) {
+    struct segment *seg = space_segment(&s->space, id);
+    uint64_t units = size / 4096 * PAGE_UNITS;
+    *objects_p = 0;
+    if (!seg || seg->tier != STORE_TIER_MEMORY || seg->state == SEGMENT_LEAVING || units == 0)
+        return TARN_EINVAL;
+    if (seg->units == units) return TARN_OK;
+    s->leading = s->following; /* who follows us, and the file, have these objects, too */
+    tarn_status st = segment_resize(s, seg, units, force, objects_p);
+    s->leading = false;
+    return st;
+}
+
 /* --- the sweep of segments that leave ------------------------------------------------------------------------------------------ */
 
 /* A machine that is lost takes many segments along: they take turns. */

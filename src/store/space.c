@@ -376,11 +376,11 @@ void space_used_free(const struct space *sp, struct used_blocks **used_p) {
     *used_p = NULL;
 }
 
-void space_attach(struct space *sp, uint32_t segment, const struct used_blocks *blocks) {
+static void link_blocks(struct space *sp, uint32_t segment, const struct used_blocks *blocks) {
     struct segment *seg = sp->segments[segment];
     uint64_t at = 0, used = 0;
     block_id prev = 0;
-    TARN_ASSERT(sp->detached && !seg->first);
+    TARN_ASSERT(!seg->first);
     for (size_t i = 0; i <= blocks->n; i++) {
         const struct used_block *u = &blocks->block[i];
         uint64_t start = i < blocks->n ? u->offset : seg->units;
@@ -406,6 +406,55 @@ void space_attach(struct space *sp, uint32_t segment, const struct used_blocks *
         next = block_get(sp, id)->next;
         if (block_state(block_get(sp, id)) == BLOCK_FREE) free_insert(sp, seg, id);
     }
+}
+
+void space_attach(struct space *sp, uint32_t segment, const struct used_blocks *used) {
+    TARN_ASSERT(sp->detached);
+    link_blocks(sp, segment, used);
+}
+
+static bool used_beyond(const struct space *sp, const struct segment *seg, uint64_t units) {
+    for (block_id id = 1; sp->detached && id < sp->blocks; id++) {
+        const struct block *b = block_get(sp, id);
+        if (block_state(b) != BLOCK_FREE && block_segment(b) == seg->id && block_offset(b) + b->len > units)
+            return true;
+    }
+    for (block_id id = seg->first; id; id = block_get(sp, id)->next) {
+        const struct block *b = block_get(sp, id);
+        if (block_state(b) != BLOCK_FREE && block_offset(b) + b->len > units) return true;
+    }
+    return false;
+}
+
+/* The allocator learns of all that is used anew. */
+bool space_segment_resize(struct space *sp, uint32_t id, uint64_t units) {
+    struct segment *seg = sp->segments[id];
+    TARN_ASSERT(seg->tier == STORE_TIER_MEMORY && units > 0);
+    if (units >> BLOCK_OFFSET_BITS || (units < seg->units && used_beyond(sp, seg, units))) return false;
+    struct used_blocks used = {.block = NULL};
+    size_t cap = 0;
+    for (block_id b = seg->first, next; b; b = next) {
+        struct block *k = block_get(sp, b);
+        next = k->next;
+        if (block_state(k) == BLOCK_FREE) {
+            id_free(sp, b, next);
+            continue;
+        }
+        if (used.n == cap) {
+            cap = cap == 0 ? 64 : 2 * cap;
+            used.block = xrealloc(used.block, cap * sizeof(*used.block));
+        }
+        used.block[used.n++] = (struct used_block){block_offset(k), k->len, b};
+    }
+    seg->free_units = units - (seg->units - seg->free_units);
+    seg->units = units;
+    seg->first = 0;
+    seg->free_runs = 0;
+    sp->ops->close(sp, seg);
+    sp->ops->open(sp, seg);
+    if (!sp->detached) link_blocks(sp, id, &used);
+    free(used.block);
+    return true;
 }
 
 void space_detach(struct space *sp) {

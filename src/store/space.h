@@ -122,6 +122,8 @@ void space_used_free(const struct space *sp, struct used_blocks **used_p);
 void space_attach(struct space *sp, uint32_t segment, const struct used_blocks *used);
 /* The way back: blocks forget their neighbours, free ones go. All segments at once. */
 void space_detach(struct space *sp);
+/* Another size, of whole pages. false: something that is used lies beyond, or it would be too large. Cursors go on behind free blocks. */
+bool space_segment_resize(struct space *sp, uint32_t id, uint64_t units);
 /* All of it must be free. */
 void space_segment_remove(struct space *sp, uint32_t id);
 static inline struct segment *space_segment(const struct space *sp, uint32_t id) {

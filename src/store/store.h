@@ -216,6 +216,10 @@ tarn_status store_segment_add(struct store *s, const struct store_segment_config
 void store_segment_set_state(struct store *s, uint32_t id, enum store_segment_state state);
 /* Its host has another number now. */
 void store_segment_set_host(struct store *s, uint32_t id, uint32_t host);
+/* A memory segment that has become larger or smaller, with the bytes that it had. TARN_EBUSY: something lies beyond, or is still
+ * read there. Of books that follow, force: what lies beyond goes. *objects_p: how many that concerns, or would. */
+tarn_status store_segment_resize(struct store *s, uint32_t id, uint64_t size, bool force,
+                                 uint64_t *objects_p);
 /* Ids in use are below this; some below may be gone. */
 uint32_t store_segment_limit(const struct store *s);
 size_t store_segment_count(const struct store *s); /* that are there, LEAVING ones too */

@@ -401,6 +401,147 @@ test {another pool file, another size: what is gone is a miss} {
     file delete $path
 }
 
+# The server again, with other options; the last ones count.
+proc kill_server {} {
+    send_signal KILL [server pid]
+    reap_process [server pid]
+}
+proc boot_with {args} {
+    set s [server]
+    dict lappend s options {*}$args
+    set ::servers [lreplace $::servers end end [boot_server $s]]
+}
+proc restart_with {args} {
+    kill_server
+    boot_with {*}$args
+}
+
+test {guarantee 5: a pool file grows in place with pool-size, and keeps all that was in it} {
+    foreach allocator {offset slab} {
+        set path [pool_file]
+        start_server --pool-path $path --pool-size 32mb --allocator $allocator --enable-debug-command yes --pool-verify all
+        fill 200
+        set d [digest]
+        foreach size {64mb 160mb} {
+            restart_with --pool-size $size
+            assert_equal "200 $d" [list [r dbsize] [digest]] $size
+            check_filled 200
+            assert_equal [expr {[string trimright $size mb] << 20}] [segment_field local size]
+            assert_equal OK [r debug check]
+        }
+        # There is more room now, and the file of the books knows it.
+        r set large [string repeat x 40000000]
+        restart_server
+        check_filled 200
+        assert_equal 40000000 [r strlen large]
+        assert_equal 1 [llength [r segment list]]
+        stop_server
+        file delete $path
+    }
+}
+
+test {guarantee 5: a pool file shrinks when nothing lies beyond, or when it is told to; else the server does not start} {
+    set path [pool_file]
+    start_server --pool-path $path --pool-size 64mb --enable-debug-command yes --pool-verify all
+    fill 200
+    set d [digest]
+    restart_with --pool-size 32mb
+    assert_equal "200 $d" [list [r dbsize] [digest]]
+    check_filled 200
+    assert_equal [expr {32 << 20}] [segment_field local size]
+    assert_equal OK [r debug check]
+    # What lies beyond.
+    restart_with --pool-size 64mb
+    set big [string repeat 0123456789 2000000]
+    r set b1 $big
+    r set b2 $big
+    set d [digest]
+    set log [file_text [server log]]
+    kill_server
+    assert {[catch {boot_with --pool-size 24mb}]}
+    assert_match "*holds a pool of 67108864 bytes, pool-size is 25165824, and * objects lie beyond that*pool-path-shrink yes*" \
+        [string range [file_text [server log]] [string length $log] end]
+    boot_with --pool-size 64mb
+    assert_equal $d [digest]
+    restart_with --pool-size 24mb --pool-path-shrink yes
+    check_filled 200
+    set left [r exists b1 b2]
+    assert_range 0 $left 1
+    assert_equal OK [r debug check]
+    assert_match "*objects that lay beyond are gone*" [file_text [server log]]
+    # And stays so.
+    set d [digest]
+    restart_server
+    assert_equal "$d $left" [list [digest] [r exists b1 b2]]
+    # Its room went back.
+    assert_range 0 [lindex [exec du -k $path] 0] [expr {25 << 10}]
+    stop_server
+    file delete $path
+}
+
+test {guarantee 5: without room for more a pool file is left as it is} {
+    set dir [temp_dir]
+    set path $dir/pool
+    start_server --pool-path $path --pool-size 8mb --enable-debug-command yes
+    fill 100
+    set d [digest]
+    # More than any disk has.
+    set size [file size $path]
+    kill_server
+    assert {[catch {boot_with --pool-size 9000gb --pool-populate no}]}
+    assert_match "*holds a pool of 8 MiB, and there is no room to make it 9216000 MiB*left as it is*" [file_text [server log]]
+    assert_equal $size [file size $path]
+    boot_with --pool-size 8mb
+    assert_equal $d [digest]
+    check_filled 100
+    # Killed in the middle of growing: it is longer, and its header is what it was.
+    kill_server
+    exec truncate -s 20M $path
+    boot_with
+    assert_equal $d [digest]
+    restart_with --pool-size 16mb
+    assert_equal $d [digest]
+    check_filled 100
+    stop_server
+}
+
+test {guarantee 5: the segment of a node grows in its file, and is cut only when the node says so} {
+    start_server --pool-size 0 --enable-debug-command yes
+    set path [pool_file]
+    start_node n1 --segment 32mb,path=$path
+    assert_equal 100 [dict get [kv load n 100 100000] ok]
+    stop_node n1
+    restart_node n1 --segment 64mb,path=$path
+    assert_equal [expr {64 << 20}] [segment_field n1.0 size]
+    kv_all 100 verify n 100 100000
+    assert_equal 1 [llength [r segment list]]
+    assert_equal 400 [dict get [kv load m 400 100000] ok]
+    kv_all 400 verify m 400 100000
+    assert_equal OK [r debug check]
+    stop_node n1
+    launch_node n1 --segment 32mb,path=$path
+    assert_equal 1 [reap_node n1]
+    assert_match "*holds a pool of 67108864 bytes, which is more than the 33554432 bytes asked for*--shrink*" [file_text [node n1 dir]/stdout]
+    restart_node n1 --segment 64mb,path=$path
+    kv_all 400 verify m 400 100000
+    stop_node n1
+    restart_node n1 --shrink --segment 32mb,path=$path
+    assert_equal [expr {32 << 20}] [segment_field n1.0 size]
+    assert_equal 0 [dict get [kv verify m 400 100000] wrong]
+    assert_equal 100 [dict get [kv load p 100 100000] ok]
+    kv_all 100 verify p 100 100000
+    # Nothing lies beyond: nothing is lost.
+    stop_node n1
+    restart_node n1 --segment 48mb,path=$path
+    stop_node n1
+    restart_node n1 --shrink --segment 32mb,path=$path
+    kv_all 100 verify p 100 100000
+    assert_equal OK [r debug check]
+    stop_node n1
+    stop_server
+    file delete $path
+}
+
 test {a client that has the old pool mapped} {
     set path [pool_file]
     start_server --pool-path $path

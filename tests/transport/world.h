@@ -22,6 +22,14 @@
 #include "host/host.h"
 #include "transport/transport.h"
 
+#ifdef __SANITIZE_THREAD__
+/* Hosts are forked and have threads, and so has who forks them: one watches shared memory. */
+const char *__tsan_default_options(void);
+__attribute__((visibility("default"))) const char *__tsan_default_options(void) {
+    return "die_after_fork=0";
+}
+#endif
+
 #define WORLD_KEY_MAX 4096u
 
 struct world_key { /* what a host says of a slot to who would reach it by SUITE's transport */

@@ -76,7 +76,8 @@ TEST(all_the_others) {
     CHECK(parse(
         MASTER
         "--segment 1gb --name n1 --rack r1 --bind 10.0.0.1 --bind=::1 --data-port 16000 --announce a:1 "
-        "--threads 4 --host-name h --shm-socket none --shm-perm 660 --copies 8 --no-populate --port-file p "
+        "--threads 4 --host-name h --shm-socket none --shm-perm 660 --copies 8 --no-populate --shrink "
+        "--port-file p "
         "--log-level debug --log-file l --user u --drain-on-exit --exit-timeout 3 --max-connections 7"));
     CHECK_STR(o.host.name, "n1");
     CHECK_STR(o.host.rack, "r1");
@@ -93,7 +94,7 @@ TEST(all_the_others) {
     CHECK_STR(o.port_file, "p");
     CHECK_EQ(o.log_level, LOG_LEVEL_DEBUG);
     CHECK_STR(o.client.user, "u");
-    CHECK(o.drain_on_exit);
+    CHECK(o.drain_on_exit && o.host.shrink);
     CHECK_EQ(o.exit_timeout_ms, 3000);
     CHECK_EQ(o.host.max_connections, 7);
     CHECK(parse(MASTER "--segment 1gb --shm-socket auto") && o.host.shm_socket == NULL);

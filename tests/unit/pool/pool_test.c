@@ -243,11 +243,11 @@ TEST(a_pool_file_is_kept_and_locked) {
     CHECK(memcmp(content, pool_get_info(p)->content, sizeof(content)) == 0);
     pool_close(&p);
 
-    c.size *= 2; /* another one: nothing of the old may be read */
+    c.size *= 2; /* the same, and more of it */
     CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
-    CHECK(!pool_get_info(p)->warm);
-    CHECK(memcmp(content, pool_get_info(p)->content, sizeof(content)) != 0);
-    CHECK(all_zero(pool_base(p), c.size));
+    CHECK(pool_get_info(p)->warm);
+    CHECK(memcmp(content, pool_get_info(p)->content, sizeof(content)) == 0);
+    CHECK(all_zero((char *)pool_base(p) + c.size / 2, c.size / 2));
     memset(pool_base(p), 5, c.size);
     pool_close(&p);
     int fd = open(path, O_RDWR); /* damaged */
@@ -266,6 +266,60 @@ TEST(a_pool_file_is_kept_and_locked) {
     unlink(link);
     unlink(path);
     rmdir(dir);
+}
+
+static tarn_status reopen(struct pool **p, struct pool_config *c, uint64_t size, bool shrink) {
+    const char *why = "";
+    pool_close(p);
+    c->size = size;
+    c->shrink = shrink;
+    return pool_open(c, p, &why);
+}
+
+TEST(guarantee_5_a_pool_file_becomes_larger_and_smaller_with_what_is_in_it) {
+    char path[] = "/tmp/tarn-pool-XXXXXX";
+    close(mkstemp(path));
+    struct pool_config c = config(1u << 20);
+    c.path = path;
+    struct pool *p = NULL;
+    struct stat st;
+    uint64_t size;
+    uint8_t content[SEGMENT_CONTENT_SIZE], looked[SEGMENT_CONTENT_SIZE];
+    CHECK(!pool_file_look(path, &size, looked));
+    CHECK_EQ(reopen(&p, &c, 1u << 20, false), TARN_OK);
+    memcpy(content, pool_get_info(p)->content, sizeof(content));
+    memset(pool_base(p), 7, 1u << 20);
+    CHECK_EQ(reopen(&p, &c, 4u << 20, false), TARN_OK);
+    CHECK(pool_get_info(p)->warm && pool_get_info(p)->size == 4u << 20);
+    CHECK(memcmp(content, pool_get_info(p)->content, sizeof(content)) == 0);
+    char *base = pool_base(p);
+    CHECK(base[0] == 7 && base[(1u << 20) - 1] == 7 && all_zero(base + (1u << 20), 3u << 20));
+    memset(base + (3u << 20), 8, 1u << 20);
+    /* A peer that has all of it mapped. */
+    char *peer = mmap(NULL, 4096 + (4u << 20), PROT_READ, MAP_SHARED, pool_fd(p, false), 0);
+    CHECK(peer != MAP_FAILED);
+    CHECK_EQ(reopen(&p, &c, 2u << 20, false), TARN_EEXISTS);
+    CHECK(pool_file_look(path, &size, looked) && size == 4u << 20);
+    CHECK(memcmp(content, looked, sizeof(content)) == 0);
+    CHECK_EQ(reopen(&p, &c, 2u << 20, true), TARN_OK);
+    base = pool_base(p);
+    CHECK(base[0] == 7 && base[(1u << 20) - 1] == 7);
+    CHECK_EQ(*(volatile char *)(peer + 4096 + (3u << 20)), 0); /* no fault */
+    munmap(peer, 4096 + (4u << 20));
+    CHECK(stat(path, &st) == 0 &&
+          (uint64_t)st.st_blocks * 512 <= (2u << 20) + 65536); /* its room went back */
+    CHECK(pool_file_look(path, &size, looked) && size == 2u << 20);
+    /* Killed between the length and the header: it is what it was, and grows again. */
+    pool_close(&p);
+    CHECK_EQ(truncate(path, 10 << 20), 0);
+    CHECK_EQ(reopen(&p, &c, 2u << 20, false), TARN_OK);
+    CHECK(pool_get_info(p)->warm);
+    CHECK_EQ(reopen(&p, &c, 8u << 20, false), TARN_OK);
+    CHECK(memcmp(content, pool_get_info(p)->content, sizeof(content)) == 0);
+    base = pool_base(p);
+    CHECK(base[0] == 7 && base[(1u << 20) - 1] == 7 && all_zero(base + (2u << 20), 6u << 20));
+    pool_close(&p);
+    unlink(path);
 }
 
 TEST(a_pool_file_for_which_there_is_no_room_is_not_left) {
@@ -355,9 +409,10 @@ TEST(who_still_maps_a_file_of_before_is_known) {
     CHECK_EQ(((char *)pool_base(p))[0], 0);
     pool_close(&p);
 
-    c.size = 4096; /* not kept; who maps the old one does not fault */
+    c.size = 4096; /* who maps the old one does not fault */
+    c.shrink = true;
     CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
-    CHECK(!pool_get_info(p)->warm && !pool_strangers(p));
+    CHECK(pool_get_info(p)->warm && !pool_strangers(p));
     mine[8192] = 1;
     CHECK_EQ(reader[8192], 1);
     CHECK(all_zero(pool_base(p), c.size));

@@ -473,6 +473,53 @@ TEST(files_are_read_also_when_their_writer_is_away) {
     store_destroy(&s);
 }
 
+/* Sizes at random, while it is used; with every size all of it can be used, and nothing that is there moves. */
+TEST(a_segment_becomes_larger_and_smaller) {
+    static const char *const allocators[] = {"offset", "slab"};
+    for (unsigned a = 0; a < 2; a++) {
+        struct store_config c;
+        struct store_events ev = {0};
+        uint32_t id;
+        uint64_t objects, pages = 256;
+        store_config_init(&c);
+        c.high_watermark = 1;
+        util_now = 1000;
+        struct store *s = store_create(&c, &ev, "lru", allocators[a], util_now, 5000000);
+        CHECK_EQ(store_segment_add(
+                     s, &(struct store_segment_config){.name = "s0", .epoch = 1, .size = pages * 4096}, &id),
+                 TARN_OK);
+        struct rng rng;
+        rng_seed(&rng, 7 + a);
+        unsigned grown = 0, shrunk = 0, refused = 0;
+        for (unsigned step = 0; step < 3000; step++) {
+            char key[16];
+            sprintf(key, "k%u", (unsigned)rng_below(&rng, 40));
+            struct store_put_options o = {.replicas = 1, .replace = true};
+            if (rng_below(&rng, 3) == 0)
+                (void)store_remove(s, span_str(key));
+            else
+                CHECK_EQ(util_put_with(s, key, 100 + rng_below(&rng, 30000), &o), TARN_OK);
+            if (step % 10 != 0) continue;
+            uint64_t want = 64 + rng_below(&rng, 400), before = store_count(s);
+            tarn_status st = store_segment_resize(s, id, want * 4096, false, &objects);
+            CHECK_EQ(store_count(s), before);
+            CHECK(st == TARN_OK || (st == TARN_EBUSY && want < pages && objects > 0));
+            refused += st != TARN_OK;
+            grown += st == TARN_OK && want > pages;
+            shrunk += st == TARN_OK && want < pages;
+            if (st == TARN_OK) pages = want;
+            struct store_segment_info info;
+            CHECK(store_segment_get(s, id, &info) && info.size == pages * 4096);
+            store_check(s);
+        }
+        CHECK(grown > 2 && shrunk > 2 && refused > 10);
+        store_flush(s);
+        util_tick(s, 100000);
+        CHECK_EQ(util_put(s, "all", pages * 4096), TARN_OK);
+        store_destroy(&s);
+    }
+}
+
 TEST(objects_on_disk_count_against_max_objects) {
     struct store *s = pool(1, 64);
     uint32_t ssd = add_far(s, STORE_TIER_SSD, 0);
