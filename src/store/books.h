@@ -349,6 +349,8 @@ void book_count_evicted(struct store *s, const struct object *o);
 /* together.c: an object has gone, or come. */
 void together_gone(struct store *s, struct span key, enum store_news_kind why);
 void together_came(struct store *s, struct span key, uint64_t hash);
+/* What it goes together with cannot be read now. Only asked while store.hidden. */
+bool together_away(const struct store *s, const struct object *o);
 
 /* extra.c */
 struct extra *extra_find(const struct store *s, const struct object *o);

@@ -424,6 +424,11 @@ void store_remove_object(struct store *s, struct object *o) {
     book_remove(s, o, STORE_NEWS_REMOVED);
 }
 
+/* Some replica of it can be read, and of all that it goes together with. Only asked while store.hidden. */
+static bool is_here(const struct store *s, const struct object *o) {
+    return book_readable(s, o) && !together_away(s, o);
+}
+
 bool store_remove(struct store *s, struct span key) {
     uint64_t hash = store_hash(key);
     struct object *o = store_find_hashed(s, key, hash);
@@ -431,7 +436,7 @@ bool store_remove(struct store *s, struct span key) {
     /* A miss because its hosts are away: it must not come back with them. */
     if (!found && s->hidden) {
         o = index_find(&s->index, key, hash);
-        bool gone = o && (book_readable(s, o) || book_stale(s, o) || (s->planner && room_clearing(s, o)));
+        bool gone = o && (is_here(s, o) || book_stale(s, o) || (s->planner && room_clearing(s, o)));
         if (gone) o = NULL; /* a miss for another reason, which removes it */
     }
     if (o)
@@ -473,7 +478,7 @@ struct object *store_find_hashed(struct store *s, struct span key, uint64_t hash
     if (!o) return NULL;
     if (UNLIKELY(s->stale && book_stale(s, o))) return NULL;
     if (UNLIKELY(s->planner && room_clearing(s, o))) return NULL;
-    if (UNLIKELY(s->hidden && !book_readable(s, o))) return NULL;
+    if (UNLIKELY(s->hidden && !is_here(s, o))) return NULL;
     if (UNLIKELY((o->bits & OBJECT_EXTRA) && extra_expired(s, o))) {
         if (s->following || s->keeps_expired) return NULL; /* who leads says when it goes */
         s->stat.expired++;
@@ -487,8 +492,7 @@ struct object *store_find_hashed(struct store *s, struct span key, uint64_t hash
 bool store_is_away(const struct store *s, struct span key) {
     if (!s->hidden) return false;
     const struct object *o = index_find(&s->index, key, store_hash(key));
-    return o && !book_readable(s, o) && !book_stale(s, o) &&
-           !((o->bits & OBJECT_EXTRA) && extra_expired(s, o));
+    return o && !is_here(s, o) && !book_stale(s, o) && !((o->bits & OBJECT_EXTRA) && extra_expired(s, o));
 }
 
 struct object *store_find(struct store *s, struct span key) {
@@ -497,7 +501,7 @@ struct object *store_find(struct store *s, struct span key) {
 
 static bool visible(const struct store *s, const struct object *o) {
     return !(s->stale && book_stale(s, o)) && !(s->planner && room_clearing(s, o)) &&
-           !(s->hidden && !book_readable(s, o)) && !((o->bits & OBJECT_EXTRA) && extra_expired(s, o));
+           !(s->hidden && !is_here(s, o)) && !((o->bits & OBJECT_EXTRA) && extra_expired(s, o));
 }
 
 struct object *store_random(struct store *s) {

@@ -6,6 +6,8 @@
  *                                                                                └> there is none yet: lone
  *   Xmetadata comes and is lone ──> noted, as if Xkv_bytes had gone only now
  *
+ * While a part is on a host that is away, the others are as away as it is.
+ *
  * It is noted first because those who remove hold other objects in their hands. Leased, held and hard-pinned objects are not taken
  * along by an eviction. Books that follow are told of each object by itself. */
 #include <string.h>
@@ -73,6 +75,20 @@ void together_came(struct store *s, struct span key, uint64_t hash) {
         struct lone *l = lone_slot(s, h);
         if (l->hash == h) *l = (struct lone){0};
     }
+}
+
+bool together_away(const struct store *s, const struct object *o) {
+    if (s->config.n_together < 2) return false;
+    struct span key = store_object_key(o);
+    int suffix = together_suffix(s, key);
+    for (unsigned i = 0; suffix >= 0 && i < s->config.n_together; i++) {
+        char at[STORE_KEY_MAX];
+        struct span other = together_key(s, key, (unsigned)suffix, i, at);
+        if (i == (unsigned)suffix || other.len == 0) continue;
+        const struct object *x = index_find(&s->index, other, store_hash(other));
+        if (x && !book_stale(s, x) && !book_readable(s, x)) return true;
+    }
+    return false;
 }
 
 static void take_along(struct store *s, struct object *o, enum store_news_kind why) {

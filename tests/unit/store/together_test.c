@@ -117,6 +117,24 @@ TEST(guarantee_1_a_pair_is_removed_and_expires_together_in_both_directions) {
     store_destroy(&s);
 }
 
+TEST(guarantee_1_one_part_is_as_away_as_the_other) {
+    struct store *s = pairs("lru", 64);
+    CHECK_EQ(util_put(s, "a-bytes", 4096), TARN_OK);
+    CHECK_EQ(set(s, "a-meta"), TARN_OK);
+    CHECK_EQ(set(s, "b-meta"), TARN_OK);
+    store_segment_set_state(s, 0, SEGMENT_DOWN);
+    CHECK(!util_has(s, "a-meta") && store_is_away(s, span_str("a-meta")));
+    CHECK(util_has(s, "b-meta"));
+    store_segment_set_state(s, 0, SEGMENT_UP);
+    CHECK(util_has(s, "a-meta") && util_has(s, "a-bytes"));
+    store_segment_set_state(s, 0, SEGMENT_DOWN);
+    CHECK(!store_remove(s, span_str("a-meta"))); /* it does not come back, nor does the other part */
+    store_settle(s);
+    store_segment_set_state(s, 0, SEGMENT_UP);
+    CHECK(!util_has(s, "a-meta") && !util_has(s, "a-bytes"));
+    store_destroy(&s);
+}
+
 TEST(guarantee_1_who_steps_down_or_waits_removes_nothing) {
     struct store *s = pairs("lru", 64);
     CHECK_EQ(util_put(s, "a-bytes", 4096), TARN_OK);
@@ -157,7 +175,7 @@ TEST(an_eviction_takes_nobody_along_who_is_leased_or_pinned) {
     CHECK(util_lease(s, "a-meta", 1, 5000));
     CHECK_EQ(util_put(s, "b-bytes", 4096), TARN_OK);
     CHECK_EQ(set(s, "b-meta"), TARN_OK);
-    CHECK(store_pin(s, span_str("b-meta"), STORE_PIN_HARD, 0));
+    CHECK_EQ(store_pin(s, span_str("b-meta"), STORE_PIN_HARD, 0), TARN_OK);
     for (int i = 0; i < 4; i++) CHECK_EQ(util_put(s, name(i, ""), 4096), TARN_OK);
     store_settle(s);
     CHECK(!util_has(s, "a-bytes") && util_has(s, "a-meta"));
