@@ -5,9 +5,12 @@
 
 #include "client/hosting.h"
 
+#define SCOUT_WAIT_MS 100u
+
 struct dial {
     struct job job;
     struct tarn_host *host;
+    bool wait; /* the master was away a moment ago */
     struct ctl ctl[2];
     struct arena arena;
     tarn_status status;
@@ -60,21 +63,29 @@ static tarn_status greet(struct dial *d, struct ctl *c, uint64_t deadline) {
     return status;
 }
 
+static tarn_status dial_both(struct dial *d) {
+    struct tarn_host *h = d->host;
+    tarn_status status = TARN_OK;
+    char host[MASTER_HOST_MAX] = "", port[16] = "";
+    for (unsigned i = 0; i < ARRAY_LEN(d->ctl) && status == TARN_OK; i++) {
+        uint64_t deadline = add_sat(now_ms(), h->options.connect_timeout_ms);
+        status = master_find(&h->master, deadline, host, port);
+        if (status == TARN_OK) status = ctl_open(&d->ctl[i], &h->master.secure, host, port, deadline);
+        if (status == TARN_OK) status = greet(d, &d->ctl[i], deadline);
+    }
+    if (status == TARN_OK) return status;
+    master_asked(&h->master, host, port);
+    for (unsigned i = 0; i < ARRAY_LEN(d->ctl); i++) ctl_close(&d->ctl[i]);
+    return status;
+}
+
 static bool dial_run(struct job *job) {
     struct dial *d = CONTAINER_OF(job, struct dial, job);
     struct tarn_host *h = d->host;
-    for (unsigned i = 0; i < ARRAY_LEN(d->ctl) && d->status == TARN_OK; i++) {
-        uint64_t deadline = add_sat(now_ms(), h->options.connect_timeout_ms);
-        char host[MASTER_HOST_MAX], port[16];
-        d->status = master_find(&h->master, deadline, host, port);
-        if (d->status == TARN_OK) d->status = ctl_open(&d->ctl[i], &h->master.secure, host, port, deadline);
-        if (d->status == TARN_OK) d->status = greet(d, &d->ctl[i], deadline);
-    }
-    if (d->status != TARN_OK) {
-        master_asked(&d->host->master);
-        snprintf(d->why, sizeof(d->why), "%s", tarn_last_error());
-        for (unsigned i = 0; i < ARRAY_LEN(d->ctl); i++) ctl_close(&d->ctl[i]);
-    }
+    if (d->wait) scout_wait(&h->master, &h->options, add_sat(now_ms(), SCOUT_WAIT_MS));
+    d->status = dial_both(d);
+    if (d->status == TARN_OK) scout_rest(h->master.scouts);
+    if (d->status != TARN_OK) snprintf(d->why, sizeof(d->why), "%s", tarn_last_error());
     return true;
 }
 
@@ -124,6 +135,7 @@ void dial_start(struct tarn_host *h) {
     struct dial *d = xcalloc(1, sizeof(*d));
     d->job = (struct job){.run = dial_run, .done = dial_done};
     d->host = h;
+    d->wait = h->master.n > 0 && h->session.failures > 0;
     for (unsigned i = 0; i < ARRAY_LEN(d->ctl); i++) ctl_init(&d->ctl[i]);
     crew_add(&h->dialler, &d->job);
 }

@@ -12,6 +12,7 @@
 #include "client/hosting.h"
 
 #define IDLE_BEAT_MS   10u                 /* the least between heartbeats that bring nothing */
+#define FAILOVER_MS    10u                 /* between attempts where Sentinels are followed */
 #define LOOK_MS        1000u               /* between questions to the Sentinels */
 #define CLOCK_MAX_MS   (UINT64_C(1) << 52) /* of a master's clock; more is no clock */
 #define FRESH_EVERY_MS 30000u              /* a heartbeat that does not wait, for the clock */
@@ -70,6 +71,7 @@ static bool is_fatal(const struct tarn_host *h, tarn_status status) {
 static uint64_t pause_ms(struct tarn_host *h) {
     const tarn_options *o = &h->options;
     struct session *s = &h->session;
+    if (h->master.n > 0) return FAILOVER_MS; /* dialling waits for who leads next */
     unsigned shift = s->failures < 16 ? s->failures : 16;
     uint64_t ms = min_u64(o->backoff_min_ms << shift, o->backoff_max_ms);
     return ms / 2 + rng_below(&h->rng, ms / 2 + 1);
@@ -99,7 +101,8 @@ static void drop(struct tarn_host *h) {
     s->failures++;
     if (s->mounted_once && !is_fatal(h, status)) { /* which is what was promised */
         hosting_opened(h, TARN_OK);
-    } else if (is_fatal(h, status) || s->failures > h->options.retries || now_ms() >= h->open_deadline) {
+    } else if (is_fatal(h, status) || (h->master.n == 0 && s->failures > h->options.retries) ||
+               now_ms() >= h->open_deadline) { /* a failover takes longer than a few tries */
         if (hosting_opened(h, fail(status, "%s", s->why))) return; /* the caller says it */
     }
     tell_once(s, h->name);
@@ -175,6 +178,7 @@ static bool decode_join(struct tarn_host *h, const struct answer *a, uint64_t se
         wipe_key(h, key);
         return false;
     }
+    (void)master_check_epoch(&h->master, s->epoch, h->beats.ctl.host, h->beats.ctl.port);
     h->clock = (struct hosting_clock){0}; /* of another machine, maybe */
     uint64_t now = now_ms();
     hosting_clock_feed(&h->clock, clock, sent_ms, now);

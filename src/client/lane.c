@@ -370,7 +370,9 @@ static tarn_status greet(struct lane *lane, uint64_t deadline) {
         return fail(TARN_EPROTO, "%s:%s is not a tarn server (check host and port)", lane->ctl.host,
                     lane->ctl.port);
     }
-    return TARN_OK;
+    return lane->client->master.n == 0 ? TARN_OK
+                                       : master_check_epoch(&lane->client->master, master_epoch_of(a),
+                                                            lane->ctl.host, lane->ctl.port);
 }
 
 /* Grants belong to the session of a connection: those of the old one, and its data connections, are over. Its writable
@@ -395,11 +397,11 @@ tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
         ctl_close(&lane->ctl);
     if (lane->ctl.fd >= 0) return TARN_OK;
     uint64_t limit = min_u64(deadline, add_sat(now_ms(), client->options.connect_timeout_ms));
-    char host[MASTER_HOST_MAX], port[16];
+    char host[MASTER_HOST_MAX] = "", port[16] = "";
     tarn_status status = master_find(&client->master, limit, host, port);
     if (status == TARN_OK) status = ctl_open(&lane->ctl, &client->master.secure, host, port, limit);
     if (status != TARN_OK) {
-        master_asked(&client->master);
+        master_asked(&client->master, host, port);
         return status;
     }
     status = change_session(lane);
@@ -413,15 +415,18 @@ tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
     status = greet(lane, limit);
     if (status == TARN_OK) {
         lane->master_number = master_met(&client->master, host, port);
+        scout_rest(client->master.scouts);
         return TARN_OK;
     }
-    master_asked(&client->master);
+    master_asked(&client->master, host, port);
     ctl_close(&lane->ctl);
     return status;
 }
 
 #define FAILOVER_TRIES    1000u
-#define FAILOVER_PAUSE_MS 500u
+#define FAILOVER_PAUSE_MS 100u
+#define FIRST_MS          10u
+#define LATER_MS          500u /* the longest pause where the server does not say how long */
 
 /* --- retries -------------------------------------------------------------------------------------------------------------------- */
 
@@ -430,8 +435,13 @@ bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline) {
     uint64_t pause = min_u64(o->backoff_min_ms << (made < 16 ? made : 16), o->backoff_max_ms);
     if (lane->client->master.n > 0) pause = min_u64(pause, FAILOVER_PAUSE_MS);
     pause = pause / 2 + rng_below(&lane->rng, pause / 2 + 1);
-    if (deadline != DEADLINE_NONE && now_ms() + pause >= deadline) return false;
-    poll(NULL, 0, (int)pause);
+    uint64_t until = now_ms() + pause;
+    if (until >= deadline) return false;
+    if (lane->client->master.n > 0 && lane->ctl.fd < 0) {
+        scout_wait(&lane->client->master, o, until);
+    } else {
+        poll(NULL, 0, (int)pause);
+    }
     return true;
 }
 
@@ -439,7 +449,9 @@ bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline
     const tarn_options *o = &lane->client->options;
     if (o->retries == 0) return false;
     COUNT(lane, retries, 1);
-    if (ms == 0) ms = min_u64(o->backoff_min_ms << (made < 16 ? made : 16), FAILOVER_PAUSE_MS);
+    bool follows = lane->client->master.n > 0; /* then it is a failover, and nodes come one after the other */
+    uint64_t first = follows ? min_u64(o->backoff_min_ms, FIRST_MS) : o->backoff_min_ms;
+    if (ms == 0) ms = min_u64(first << (made < 16 ? made : 16), follows ? FAILOVER_PAUSE_MS : LATER_MS);
     ms += rng_below(&lane->rng, ms / 4 + 1); /* or all who were told so come at once */
     if (deadline != DEADLINE_NONE && now_ms() + ms >= deadline) return false;
     poll(NULL, 0, (int)ms);

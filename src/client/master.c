@@ -13,6 +13,7 @@
 
 void master_free(struct whereabouts *m) {
     secure_close(&m->secure);
+    scouts_destroy(&m->scouts);
     free(m->host);
     free(m->port);
     free(m->name);
@@ -52,6 +53,7 @@ tarn_status master_find(struct whereabouts *m, uint64_t deadline, char host[MAST
         snprintf(port, 16, "%s", m->port);
         return TARN_OK;
     }
+    if (scout_known(m->scouts, host, port)) return TARN_OK;
     unsigned first = __atomic_load_n(&m->first, __ATOMIC_RELAXED);
     tarn_status status = TARN_EIO;
     for (unsigned k = 0; k < m->n; k++) {
@@ -65,6 +67,7 @@ tarn_status master_find(struct whereabouts *m, uint64_t deadline, char host[MAST
         arena_free(&arena);
         if (status == TARN_OK) {
             __atomic_store_n(&m->first, i, __ATOMIC_RELAXED);
+            scout_named(m->scouts, host, port);
             return TARN_OK;
         }
         if (now_ms() >= deadline) break;
@@ -85,12 +88,14 @@ bool master_moved(const struct whereabouts *m, const char *host, const char *por
         arena_free(&arena);
         if (status != TARN_OK) continue;
         if (strcmp(its_host, host) == 0 && strcmp(its_port, port) == 0) return false;
+        if (scout_is_ahead(m->scouts, host, port, its_host, its_port)) return false;
         moved = true;
     }
     return moved;
 }
 
-void master_asked(struct whereabouts *m) {
+void master_asked(struct whereabouts *m, const char *host, const char *port) {
+    scout_wrong(m->scouts, host, port);
     if (m->n > 0)
         __atomic_store_n(&m->first, (__atomic_load_n(&m->first, __ATOMIC_RELAXED) + 1) % m->n,
                          __ATOMIC_RELAXED);
@@ -103,6 +108,30 @@ uint32_t master_met(struct whereabouts *m, const char *host, const char *port) {
     if (__atomic_exchange_n(&m->met_hash, hash, __ATOMIC_ACQ_REL) == hash)
         return __atomic_load_n(&m->met, __ATOMIC_RELAXED);
     return __atomic_add_fetch(&m->met, 1, __ATOMIC_ACQ_REL);
+}
+
+uint32_t master_epoch_of(const struct answer *info) {
+    static const char field[] = "\nmaster_epoch:";
+    const char *at = info->type == ANSWER_STRING ? strstr(info->str, field) : NULL;
+    uint64_t epoch;
+    if (at == NULL) return 0;
+    at += sizeof(field) - 1;
+    return span_to_u64(span_of(at, strspn(at, "0123456789")), &epoch) && epoch <= UINT32_MAX ? (uint32_t)epoch
+                                                                                             : 0;
+}
+
+tarn_status master_check_epoch(struct whereabouts *m, uint32_t epoch, const char *host, const char *port) {
+    uint32_t met = __atomic_load_n(&m->epoch, __ATOMIC_RELAXED);
+    while (epoch > met) {
+        if (__atomic_compare_exchange_n(&m->epoch, &met, epoch, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            return TARN_OK;
+    }
+    if (epoch == 0 || epoch == met) return TARN_OK;
+    return fail(
+        TARN_ECLOSED,
+        "the master at %s:%s has epoch %u, and one with epoch %u was met before: it is an old one (to "
+        "go back to it anyway, connect anew)",
+        host, port, epoch, met);
 }
 
 tarn_status master_check_role(const struct answer *role, const char *host, const char *port) {

@@ -301,6 +301,7 @@ tarn_status url_parse(const char *url, tarn_options *o, struct whereabouts *m) {
         status = sentinel ? parse_sentinels(s, len, m)
                           : parse_address(s, len, schemes[k].port, &m->host, &m->port);
     m->tls = schemes[k].tls;
+    if (status == TARN_OK && sentinel) m->scouts = scouts_create();
     if (status != TARN_OK) master_free(m);
     return status;
 }

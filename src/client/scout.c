@@ -1,0 +1,260 @@
+/* Who is the next master, before the Sentinels say so. They promote a replica and hear of it themselves only by their next INFO, up to a
+ * second later. So while the master is away, the replicas they know are asked for their role, every SCOUT_MS, over connections that
+ * stay; one that leads now is taken for the master if its epoch is higher than that of any master met before: a deposed one, or one
+ * that was started again, has a lower one.
+ *
+ *   master lost ─> scout_wait ─> scout_known, instead of the Sentinels' word, for BELIEF_MS ─> the Sentinels' word
+ *
+ * One thread of a client asks at a time, the others wait for what it finds. Locks, in this order: turn, mutex. */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "client/internal.h"
+
+#define SCOUTS_MAX      8u
+#define SCOUT_MS        15u   /* between two questions */
+#define CONNECT_MS      50u   /* for one to connect; the others wait meanwhile */
+#define ANSWER_MS       10u   /* for one to answer; else in the next round */
+#define INFO_MS         200u  /* for one that says that it leads */
+#define AWAY_MS         200u  /* until one that did not let us in is tried again */
+#define LIST_MS         1000u /* between questions to the Sentinels */
+#define LIST_ANSWER_MAX (256u << 10)
+#define BELIEF_MS       10000u
+
+struct address {
+    char host[MASTER_HOST_MAX], port[16];
+};
+
+struct scout {
+    struct address at;
+    struct ctl ctl;
+    bool asked; /* ROLE is under way */
+    uint64_t next_ms;
+};
+
+struct scouts {
+    pthread_mutex_t turn; /* of what follows */
+    struct scout scout[SCOUTS_MAX];
+    unsigned n;
+    uint64_t listed_ms;
+    struct arena arena;
+    pthread_mutex_t mutex; /* of what follows */
+    struct address named;  /* the Sentinels' last word */
+    struct address found;  /* "": none */
+    struct address left;   /* what they said when it was found */
+    uint64_t until_ms;     /* it counts */
+};
+
+struct scouts *scouts_create(void) {
+    struct scouts *s = xcalloc(1, sizeof(*s));
+    pthread_mutex_init(&s->turn, NULL);
+    pthread_mutex_init(&s->mutex, NULL);
+    for (unsigned i = 0; i < SCOUTS_MAX; i++) ctl_init(&s->scout[i].ctl);
+    return s;
+}
+
+void scouts_destroy(struct scouts **scouts_p) {
+    struct scouts *s = *scouts_p;
+    *scouts_p = NULL;
+    if (s == NULL) return;
+    for (unsigned i = 0; i < SCOUTS_MAX; i++) ctl_close(&s->scout[i].ctl);
+    arena_free(&s->arena);
+    pthread_mutex_destroy(&s->mutex);
+    pthread_mutex_destroy(&s->turn);
+    free(s);
+}
+
+static bool is_at(const struct address *a, const char *host, const char *port) {
+    return strcmp(a->host, host) == 0 && strcmp(a->port, port) == 0;
+}
+
+static void set_address(struct address *a, const char *host, const char *port) {
+    snprintf(a->host, sizeof(a->host), "%s", host);
+    snprintf(a->port, sizeof(a->port), "%s", port);
+}
+
+/* --- what is known ------------------------------------------------------------------------------------------------------- */
+
+bool scout_known(struct scouts *s, char host[MASTER_HOST_MAX], char port[16]) {
+    if (s == NULL) return false;
+    pthread_mutex_lock(&s->mutex);
+    bool known = s->found.host[0] != '\0' && now_ms() < s->until_ms;
+    if (known) {
+        memcpy(host, s->found.host, sizeof(s->found.host));
+        memcpy(port, s->found.port, sizeof(s->found.port));
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return known;
+}
+
+void scout_named(struct scouts *s, const char *host, const char *port) {
+    if (s == NULL) return;
+    pthread_mutex_lock(&s->mutex);
+    set_address(&s->named, host, port);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+void scout_wrong(struct scouts *s, const char *host, const char *port) {
+    if (s == NULL) return;
+    pthread_mutex_lock(&s->mutex);
+    if (is_at(&s->found, host, port)) s->found.host[0] = '\0';
+    pthread_mutex_unlock(&s->mutex);
+}
+
+bool scout_is_ahead(struct scouts *s, const char *host, const char *port, const char *named_host,
+                    const char *named_port) {
+    if (s == NULL) return false;
+    pthread_mutex_lock(&s->mutex);
+    bool ahead =
+        is_at(&s->found, host, port) && is_at(&s->left, named_host, named_port) && now_ms() < s->until_ms;
+    pthread_mutex_unlock(&s->mutex);
+    return ahead;
+}
+
+static void found(struct scouts *s, const struct address *at) {
+    pthread_mutex_lock(&s->mutex);
+    s->found = *at;
+    s->left = s->named;
+    s->until_ms = now_ms() + BELIEF_MS;
+    pthread_mutex_unlock(&s->mutex);
+}
+
+/* --- whom to ask, in one's turn --------------------------------------------------------------------------------------------- */
+
+static bool is_text(const struct answer *a, size_t max) {
+    return a != NULL && a->type == ANSWER_STRING && a->len > 0 && a->len < max && strlen(a->str) == a->len;
+}
+
+/* Those that stay keep their connections. */
+static void take_list(struct scouts *s, const struct answer *list) {
+    struct address at[SCOUTS_MAX];
+    unsigned n = 0;
+    for (size_t i = 0; i < list->len && n < SCOUTS_MAX; i++) {
+        const struct answer *ip = answer_field(&list->element[i], "ip"),
+                            *port = answer_field(&list->element[i], "port");
+        if (is_text(ip, sizeof(at[0].host)) && is_text(port, sizeof(at[0].port)))
+            set_address(&at[n++], ip->str, port->str);
+    }
+    for (unsigned i = 0; i < SCOUTS_MAX; i++) {
+        struct scout *scout = &s->scout[i];
+        bool same = i < n && is_at(&scout->at, at[i].host, at[i].port);
+        if (!same) ctl_close(&scout->ctl);
+        if (!same) scout->next_ms = 0;
+        if (i < n) scout->at = at[i];
+    }
+    s->n = n;
+}
+
+static void list_replicas(struct whereabouts *m, uint64_t until) {
+    struct scouts *s = m->scouts;
+    const char *argv[] = {"SENTINEL", "replicas", m->name};
+    if (s->listed_ms != 0 && now_ms() - s->listed_ms < LIST_MS) return;
+    s->listed_ms = now_ms();
+    unsigned first = __atomic_load_n(&m->first, __ATOMIC_RELAXED);
+    bool told = false;
+    struct arena arena = {0};
+    for (unsigned k = 0; k < m->n && !told && now_ms() < until; k++) {
+        unsigned i = (first + k) % m->n;
+        struct ctl c;
+        struct answer *a = NULL;
+        ctl_init(&c);
+        tarn_status status = ctl_open(&c, &m->secure, m->sentinel[i].host, m->sentinel[i].port, until);
+        c.answer_max = LIST_ANSWER_MAX;
+        if (status == TARN_OK) status = ctl_send(&c, 3, argv, NULL, false);
+        if (status == TARN_OK) status = ctl_receive(&c, &arena, &a, until);
+        told = status == TARN_OK && a->type == ANSWER_ARRAY;
+        if (told) take_list(s, a);
+        ctl_close(&c);
+    }
+    arena_free(&arena);
+}
+
+/* --- asking them ------------------------------------------------------------------------------------------------------------- */
+
+static void ask_role(struct whereabouts *m, const tarn_options *o, struct scout *scout) {
+    const char *auth[3] = {"AUTH"}, *role[] = {"ROLE"};
+    size_t n = 1;
+    uint64_t now = now_ms();
+    tarn_status status = TARN_OK;
+    if (scout->asked && scout->ctl.fd >= 0) return;
+    if (scout->ctl.fd < 0) {
+        if (now < scout->next_ms) return;
+        status = ctl_open(&scout->ctl, &m->secure, scout->at.host, scout->at.port, now + CONNECT_MS);
+        scout->ctl.answer_max = LIST_ANSWER_MAX;
+        if (o->user != NULL) auth[n++] = o->user;
+        auth[n++] = password_of(o);
+        if (status == TARN_OK && logs_in(o)) status = ctl_send(&scout->ctl, n, auth, NULL, true);
+    }
+    if (status == TARN_OK) status = ctl_send(&scout->ctl, 1, role, NULL, false);
+    scout->asked = status == TARN_OK;
+    if (status != TARN_OK) scout->next_ms = now_ms() + AWAY_MS;
+}
+
+static bool has_higher_epoch(struct whereabouts *m, struct scout *scout, struct arena *arena) {
+    const char *argv[] = {"INFO", "server"};
+    struct answer *a;
+    tarn_status status = ctl_send(&scout->ctl, 2, argv, NULL, false);
+    if (status == TARN_OK) status = ctl_receive(&scout->ctl, arena, &a, now_ms() + INFO_MS);
+    return status == TARN_OK && master_epoch_of(a) > __atomic_load_n(&m->epoch, __ATOMIC_RELAXED);
+}
+
+/* true: it leads. */
+static bool hear_role(struct whereabouts *m, struct scout *scout) {
+    struct arena *arena = &m->scouts->arena;
+    struct answer *a;
+    if (!scout->asked) return false;
+    tarn_status status = ctl_await(&scout->ctl, arena, &a, now_ms() + ANSWER_MS);
+    if (status == TARN_ETIMEOUT) return false;
+    scout->asked = false;
+    const struct answer *name = status == TARN_OK ? answer_at(a, 0) : NULL;
+    bool leads = name != NULL && name->type == ANSWER_STRING && strcmp(name->str, "master") == 0 &&
+                 has_higher_epoch(m, scout, arena);
+    /* Sentinels have a server that they promote hang up on everybody: that is the moment to come back. */
+    if (status == TARN_OK && name == NULL) {
+        ctl_close(&scout->ctl); /* an error: it lets us know nothing */
+        scout->next_ms = now_ms() + AWAY_MS;
+    }
+    return leads;
+}
+
+static bool ask_all(struct whereabouts *m, const tarn_options *o) {
+    struct scouts *s = m->scouts;
+    bool any = false;
+    for (unsigned i = 0; i < s->n; i++) ask_role(m, o, &s->scout[i]);
+    for (unsigned i = 0; i < s->n && !any; i++) {
+        any = hear_role(m, &s->scout[i]);
+        if (any) found(s, &s->scout[i].at);
+    }
+    /* Half an answer lies in it. */
+    bool pending = false;
+    for (unsigned i = 0; i < s->n; i++) pending |= s->scout[i].asked;
+    if (!pending) arena_reset(&s->arena);
+    return any;
+}
+
+void scout_wait(struct whereabouts *m, const tarn_options *o, uint64_t until) {
+    struct scouts *s = m->scouts;
+    char host[MASTER_HOST_MAX], port[16];
+    bool may_ask = s != NULL && __atomic_load_n(&m->epoch, __ATOMIC_RELAXED) != 0;
+    for (uint64_t now = now_ms(); now < until && !scout_known(s, host, port); now = now_ms()) {
+        uint64_t next = min_u64(until, may_ask ? now + SCOUT_MS : until);
+        if (may_ask && pthread_mutex_trylock(&s->turn) == 0) {
+            list_replicas(m, until);
+            bool any = ask_all(m, o);
+            pthread_mutex_unlock(&s->turn);
+            if (any) return;
+        }
+        now = now_ms();
+        if (now < next) poll(NULL, 0, (int)(next - now));
+    }
+}
+
+void scout_rest(struct scouts *s) {
+    if (s == NULL || pthread_mutex_trylock(&s->turn) != 0) return;
+    for (unsigned i = 0; i < s->n; i++) ctl_close(&s->scout[i].ctl);
+    s->n = 0;
+    s->listed_ms = 0;
+    arena_reset(&s->arena);
+    pthread_mutex_unlock(&s->turn);
+}
