@@ -356,6 +356,7 @@ class FullPool(TarnTest):
     """Whoever reads is told at once, and the engine goes on computing."""
 
     pool = "16mb"
+    server_args = ("--hard-pin-ratio", "1", "--hard-pin-user-ratio", "1")
 
     def test_a_full_pool(self):
         client = self.client()

@@ -580,6 +580,7 @@ class Memory(ConnectorTest):
 
 class FullPool(ConnectorTest):
     pool = "16mb"
+    server_args = ("--hard-pin-ratio", "1", "--hard-pin-user-ratio", "1")
 
     def test_twice_the_pool(self):
         """Cold chunks make room; the newest are there, and whatever is read is right."""

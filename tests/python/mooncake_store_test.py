@@ -744,7 +744,7 @@ class PoolTest(TarnTest):
 
     def serve(self, pool):
         """A server that ends after the stores."""
-        server = Server(pool)
+        server = Server(pool, "--hard-pin-ratio", "1", "--hard-pin-user-ratio", "1")
         self.addCleanup(server.stop)
         return server
 
