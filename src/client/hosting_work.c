@@ -142,8 +142,9 @@ static void item_drop(struct tarn_host *h, const struct answer *item) {
 }
 
 static void item_fence(struct tarn_host *h, const struct answer *item) {
-    uint64_t session;
-    if (answer_u64(answer_at(item, 1), &session) && session != 0) host_fence(h->host, session);
+    uint64_t session, keep_ms;
+    if (!answer_u64(answer_at(item, 2), &keep_ms)) keep_ms = HOST_FENCE_FOR_EVER; /* an older master */
+    if (answer_u64(answer_at(item, 1), &session) && session != 0) host_fence(h->host, session, keep_ms);
 }
 
 static void item_unmount(struct tarn_host *h, const struct answer *item) {

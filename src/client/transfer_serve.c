@@ -41,7 +41,7 @@ void transfer_conn_destroy(struct transfer_conn **conn_p) {
     *conn_p = NULL;
     transfer_timer_stop(t, &c->handshake);
     transfer_labels_conn_ended(c, c->granted);
-    if (c->granted) host_fence(t->host, c->session);
+    if (c->granted) host_fence(t->host, c->session, HOST_FENCE_FOR_EVER);
     if (c->fd >= 0) close(c->fd);
     LIST_REMOVE(c, link);
     t->n_conns--;

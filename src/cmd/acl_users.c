@@ -2,8 +2,10 @@
 #include "cmd/acl_users.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include "base/assert.h"
 #include "base/log.h"
+#include "cluster/cluster.h"
 #include "cmd/channels.h"
 #include "cmd/table.h"
 
@@ -87,8 +89,12 @@ void acl_users_replace(struct acl **fresh_p, struct client *me) {
         struct acl_user *u = acl_at(acl_users, i);
         if (u != acl_default(acl_users)) acl_user_gone(u, me);
     }
+    struct buf before = {NULL, 0, 0};
+    acl_user_rights(acl_default(acl_users), &before);
     acl_replace(acl_users, fresh_p);
     acl_user_changed(acl_default(acl_users));
+    acl_user_rights_changed(acl_default(acl_users), &before, me);
+    buf_free(&before);
     acl_users_settle();
 }
 
@@ -174,6 +180,57 @@ static bool lost_channels(const struct client *c) {
     return l.any;
 }
 
+/* Its grants are over at every host, and so is the session that they were for. */
+static void cut_off(struct client *c, const struct client *me) {
+    if (c->io->flags & CLIENT_GRANTED) cluster_on_fence(c->id);
+    if (c == me)
+        client_close_after_reply(c);
+    else
+        client_close_soon(c);
+}
+
+/* A line for each selector: for every command whether it may be run, then the patterns of keys. */
+void acl_user_rights(const struct acl_user *u, struct buf *out) {
+    for (size_t i = 0; acl_user_on(u) && i < acl_selectors(u); i++) {
+        for (unsigned k = 0; k < table_stat_count(); k++)
+            buf_append_char(out, acl_allows_command(u, i, k, span_of(NULL, 0)) ? '1' : '0');
+        acl_describe_keys(u, i, out);
+        buf_append_char(out, '\n');
+    }
+}
+
+static struct span next_line(struct span *rest) {
+    const char *end = rest->len > 0 ? memchr(rest->data, '\n', rest->len) : NULL;
+    struct span line = span_of(rest->data, end == NULL ? rest->len : (size_t)(end - rest->data));
+    size_t taken = line.len + (end != NULL);
+    *rest = span_of(rest->data + taken, rest->len - taken);
+    return line;
+}
+
+/* What was there is there, selector by selector; new patterns stand behind the old ones. */
+static bool keeps(struct span before, struct span now) {
+    size_t commands_n = table_stat_count();
+    while (before.len > 0) {
+        struct span b = next_line(&before), n = next_line(&now);
+        if (n.len < b.len || memcmp(n.data + commands_n, b.data + commands_n, b.len - commands_n) != 0)
+            return false;
+        if (b.len > commands_n && n.len > b.len && n.data[b.len] != ' ') return false; /* another pattern */
+        for (size_t k = 0; k < commands_n; k++)
+            if (b.data[k] == '1' && n.data[k] == '0') return false;
+    }
+    return true;
+}
+
+void acl_user_rights_changed(const struct acl_user *u, const struct buf *before, const struct client *me) {
+    struct buf now = {NULL, 0, 0};
+    acl_user_rights(u, &now);
+    bool kept = keeps(span_of(before->data, before->len), span_of(now.data, now.len));
+    buf_free(&now);
+    if (kept) return;
+    for (struct client *c = clients.head; c != NULL; c = c->io->all.next)
+        if (c->user == u && c->io->flags & CLIENT_GRANTED) cut_off(c, me);
+}
+
 void acl_user_changed(struct acl_user *u) {
     bool open = u == acl_default(acl_users) && acl_user_on(u) && acl_user_nopass(u);
     for (struct client *c = clients.head; c != NULL; c = c->io->all.next) {
@@ -189,9 +246,6 @@ void acl_user_gone(struct acl_user *u, struct client *me) {
         if (c->user != u) continue;
         c->user = acl_default(acl_users);
         c->authenticated = c->unrestricted = false;
-        if (c == me)
-            client_close_after_reply(c);
-        else
-            client_close_soon(c);
+        cut_off(c, me);
     }
 }

@@ -41,6 +41,10 @@ bool acl_client_login(struct client *c, struct span user, struct span password);
 void acl_client_refuse(struct client *c, bool refuse);
 /* Of everyone who is u, after its rules have changed: what they may do, and subscriptions that are theirs no more. */
 void acl_user_changed(struct acl_user *u);
+/* What grants follow from: whether u is on, its commands and keys. Appends. Before a change; and then with what there was: when u may do less
+ * than before, its clients that hold grants are closed, and the grants end at every host. */
+void acl_user_rights(const struct acl_user *u, struct buf *out);
+void acl_user_rights_changed(const struct acl_user *u, const struct buf *before, const struct client *me);
 /* u is about to go: who is it is nobody, and closed. me: the client that asked, NULL: none. */
 void acl_user_gone(struct acl_user *u, struct client *me);
 

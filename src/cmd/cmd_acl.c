@@ -31,9 +31,13 @@ void cmd_acl_setuser(struct client *c) {
         reply_error(c, "%s", why);
         return;
     }
-    struct acl_user *u = acl_set(acl_users, c->argv[2], c->argv + 3, c->argc - 3, &f);
+    struct buf before = {NULL, 0, 0};
+    struct acl_user *u = acl_find(acl_users, c->argv[2]);
+    if (u != NULL) acl_user_rights(u, &before);
+    u = acl_set(acl_users, c->argv[2], c->argv + 3, c->argc - 3, &f);
     if (u != NULL) {
         acl_user_changed(u);
+        acl_user_rights_changed(u, &before, c);
         acl_users_settle();
         reply_ok(c);
     } else if (f.unmatched) {
@@ -43,6 +47,7 @@ void cmd_acl_setuser(struct client *c) {
         reply_error(c, "Error in ACL SETUSER modifier '%.*s': %s", (int)f.rule.len,
                     f.rule.data != NULL ? f.rule.data : "", f.why);
     }
+    buf_free(&before);
     acl_fault_free(&f);
 }
 

@@ -1,5 +1,6 @@
 /* NODE HEARTBEAT, FENCED, DONE, EVICTED, OFFER: what the master asks of nodes, and what they answer. */
 #include "cmd/families.h"
+#include "cmd/location.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,9 +45,10 @@ static void reply_object(struct client *c, const struct cluster_work *w) {
 static void reply_work(struct client *c, const struct cluster_work *w) {
     switch (w->kind) {
     case CLUSTER_WORK_FENCE:
-        reply_array(c, 2);
+        reply_array(c, 3);
         reply_bulk_str(c, "fence");
         reply_int(c, (int64_t)w->session);
+        reply_int(c, (int64_t)location_session_grants_ms(w->session));
         break;
     case CLUSTER_WORK_COPY:
         reply_array(c, 7);

@@ -133,6 +133,7 @@ static bool put_options(struct client *c, size_t at, bool single, struct put_arg
 static void answer_opened(struct client *c, const struct store_put *put, bool packed) {
     struct store_layout layout;
     struct location_grant grant = {GRANT_WRITE, c->id, store_put_deadline_ms(put)};
+    c->io->flags |= CLIENT_GRANTED;
     uint32_t missing = store_put_missing(put);
     store_put_layout(server.store, put, &layout);
     struct text t;

@@ -17,9 +17,8 @@
 #include "cmd/reach.h"
 #include "host/host.h"
 
-enum { ATTACH_MS = 60 * 1000 }; /* attach grants are for use at once */
-enum { KEY_ARGS = 3 };          /* uri, read-key, write-key */
-enum { LIST_UNITS = 8 };        /* of work, for a segment in a list */
+enum { KEY_ARGS = 3 };   /* uri, read-key, write-key */
+enum { LIST_UNITS = 8 }; /* of work, for a segment in a list */
 enum { GONE_CHECK_MS = 50 };
 
 static uint64_t free_bytes(const struct store_segment_info *s) {
@@ -102,7 +101,8 @@ static bool reply_attach(struct client *c, const char *name, enum grant_op op,
     uint8_t sealed[GRANT_SIZE];
     struct grant_extent whole = {s->id, s->epoch, 0, s->size};
     bool granted = may && s->tier == STORE_TIER_MEMORY && s->state != SEGMENT_LEAVING &&
-                   location_seal(op, c->id, server.mono_ms + ATTACH_MS, &whole, sealed);
+                   location_seal(op, c->id, server.mono_ms + LOCATION_ATTACH_MS, &whole, sealed);
+    if (granted) c->io->flags |= CLIENT_GRANTED;
     reply_bulk_str(c, name);
     reply_bulk(c, span_of(sealed, granted ? sizeof(sealed) : 0));
     return granted;

@@ -68,6 +68,11 @@ bool location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms, const
     return true;
 }
 
+uint64_t location_session_grants_ms(uint64_t session) {
+    uint64_t reads_ms = max_u64(server.config->max_lease_ms, LOCATION_ATTACH_MS);
+    return max_u64(reads_ms, store_session_grants_ms(server.store, session));
+}
+
 uint32_t location_host(struct client *c) {
     if (c->host_name[0] == '\0') return STORE_HOST_NONE;
     uint32_t version = cluster_machines_version();

@@ -25,6 +25,11 @@ void text_null(struct text *t, int proto);
 void text_send(struct client *c, struct text *t);
 
 /* What the grants of a layout say. */
+#define LOCATION_ATTACH_MS 60000u /* grants to attach are for use at once */
+
+/* No grant that this session was given is good for longer than this from now on. */
+uint64_t location_session_grants_ms(uint64_t session);
+
 struct location_grant {
     enum grant_op op;
     uint64_t session, expiry_ms; /* expiry_ms 0: no grants */

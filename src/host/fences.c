@@ -1,7 +1,7 @@
 /* Fences: making sure that somebody can no longer write to this host's memory. The gate refuses them first; then every
  * listener is asked until it says that nobody of them is left. Three kinds:
  *
- *   a session               its writer has vanished in the middle of a put
+ *   a session               its writer has vanished in the middle of a put. The gate forgets it when its grants are over
  *   before a master epoch   a failover: all that the old master let in
  *   a segment               ours: the memory is about to be served under another name (slots.c)
  *
@@ -42,11 +42,13 @@ static struct host_fence *add(struct host *h, const struct transport_fence *what
     return &h->fences[h->n_fences++];
 }
 
-void host_fence(struct host *h, uint64_t session) {
+void host_fence(struct host *h, uint64_t session, uint64_t keep_ms) {
     MAGIC_CHECK(h, HOST_MAGIC);
     TARN_ASSERT(session != 0);
-    host_gate_fence(&h->gate, session); /* first: what is refused from here on need not be looked for */
-    add(h, &(struct transport_fence){.kind = TRANSPORT_FENCE_SESSION, .session = session});
+    struct host_fence *f =
+        add(h, &(struct transport_fence){.kind = TRANSPORT_FENCE_SESSION, .session = session});
+    f->keep_ms = keep_ms;
+    f->refused = host_gate_fence(&h->gate, session, keep_ms);
 }
 
 void host_fence_before(struct host *h, uint32_t master_epoch) {
@@ -87,6 +89,12 @@ static void ask_paths(struct host *h, struct host_fence *f) {
 }
 
 static bool is_done(struct host *h, struct host_fence *f, bool *look_again_p) {
+    /* First: what is refused from there on need not be looked for. */
+    if (f->what.kind == TRANSPORT_FENCE_SESSION && !f->refused &&
+        !(f->refused = host_gate_fence(&h->gate, f->what.session, f->keep_ms))) {
+        *look_again_p = true;
+        return false;
+    }
     ask_paths(h, f);
     if (f->paths_done != (1u << h->n_paths) - 1) return false;
     if (f->what.kind == TRANSPORT_FENCE_SEGMENT) {

@@ -8,12 +8,14 @@
 #include "base/log.h"
 #include "host/host_internal.h"
 
-#define FENCED_MAX (1u << 20) /* entries; a session is fenced when a writer vanished, so this is years */
+#define FORGET_AT_ONCE  64u
+#define FORGET_SLACK_MS 2000u /* what clocks of master and host may differ by more than we know */
 
 struct fenced_session {
     struct htab_node node;
     uint64_t session;
-    uint32_t master_epoch; /* that was current when it was fenced */
+    uint32_t master_epoch;   /* that was current when it was fenced */
+    struct wheel_node wheel; /* when the last of its grants is over: expiry refuses them from then on */
     struct fenced_session *next;
 };
 
@@ -26,6 +28,13 @@ void host_gate_init(struct host_gate *g) {
     pthread_mutex_init(&g->authority_lock, NULL);
     pthread_rwlock_init(&g->fenced_lock, NULL);
     htab_init(&g->fenced);
+    g->fenced_wheel = wheel_create(clock_mono_ms());
+}
+
+static void fenced_free(struct host_gate *g, struct fenced_session *f) {
+    wheel_remove(g->fenced_wheel, &f->wheel);
+    htab_remove(&g->fenced, &f->node);
+    free(f);
 }
 
 static void collect(void *arg, struct htab_node *node) {
@@ -46,8 +55,7 @@ static void forget_fenced(struct host_gate *g, uint32_t epoch) {
         struct fenced_session *f = list;
         list = f->next;
         if (f->master_epoch >= epoch) continue;
-        htab_remove(&g->fenced, &f->node);
-        free(f);
+        fenced_free(g, f);
     }
     __atomic_store_n(&g->n_fenced, g->fenced.count, __ATOMIC_RELEASE);
     pthread_rwlock_unlock(&g->fenced_lock);
@@ -56,6 +64,7 @@ static void forget_fenced(struct host_gate *g, uint32_t epoch) {
 void host_gate_deinit(struct host_gate *g) {
     forget_fenced(g, UINT32_MAX);
     htab_free(&g->fenced);
+    wheel_destroy(&g->fenced_wheel);
     pthread_rwlock_destroy(&g->fenced_lock);
     pthread_mutex_destroy(&g->authority_lock);
     while (g->authority != NULL) {
@@ -126,22 +135,37 @@ void host_gate_hide(struct host_gate *g, struct host_slot *s) {
     pthread_mutex_unlock(&g->authority_lock);
 }
 
-void host_gate_fence(struct host_gate *g, uint64_t session) {
+/* Under the lock. Some at a time: as many as come, and more. */
+static void forget_some(struct host_gate *g) {
+    unsigned budget = FORGET_AT_ONCE;
+    bool more;
+    for (struct wheel_node *w;
+         budget > 0 && (w = wheel_pop(g->fenced_wheel, clock_mono_ms(), &budget, &more)) != NULL;)
+        fenced_free(g, CONTAINER_OF(w, struct fenced_session, wheel));
+}
+
+bool host_gate_fence(struct host_gate *g, uint64_t session, uint64_t keep_ms) {
     const struct host_authority *a = authority(g);
-    uint64_t hash = hash_u64(session);
+    uint64_t hash = hash_u64(session), now_ms = clock_mono_ms();
     pthread_rwlock_wrlock(&g->fenced_lock);
+    forget_some(g);
     struct htab_node *node = htab_find(&g->fenced, hash, fenced_eq, &session);
-    if (node == NULL) {
-        if (g->fenced.count == FENCED_MAX)
-            log_warning("A million fenced sessions: this host should be restarted");
-        struct fenced_session *f = xcalloc(1, sizeof(*f));
-        f->session = session;
-        htab_insert(&g->fenced, &f->node, hash);
-        node = &f->node;
+    bool room = node != NULL || g->fenced.count < HOST_FENCED_MAX;
+    if (room) {
+        struct fenced_session *f = node != NULL ? CONTAINER_OF(node, struct fenced_session, node) : NULL;
+        if (f == NULL) {
+            f = xcalloc(1, sizeof(*f));
+            f->session = session;
+            htab_insert(&g->fenced, &f->node, hash);
+        }
+        f->master_epoch = a != NULL ? a->master_epoch : 0;
+        wheel_remove(g->fenced_wheel, &f->wheel);
+        if (keep_ms != HOST_FENCE_FOR_EVER)
+            wheel_set(g->fenced_wheel, &f->wheel, now_ms + keep_ms + FORGET_SLACK_MS);
     }
-    CONTAINER_OF(node, struct fenced_session, node)->master_epoch = a != NULL ? a->master_epoch : 0;
     __atomic_store_n(&g->n_fenced, g->fenced.count, __ATOMIC_RELEASE);
     pthread_rwlock_unlock(&g->fenced_lock);
+    return room;
 }
 
 static bool is_fenced(struct host_gate *g, uint64_t session) {

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "base/htab.h"
+#include "base/wheel.h"
 #include "host/host.h"
 #include "pool/pool.h"
 #include "transport/transport.h"
@@ -61,6 +62,8 @@ struct host_fence { /* asked for, not yet true */
     struct transport_fence what;
     unsigned slot;       /* TRANSPORT_FENCE_SEGMENT */
     uint32_t paths_done; /* bit per path */
+    uint64_t keep_ms;    /* TRANSPORT_FENCE_SESSION */
+    bool refused;        /* by the gate, which had room for it */
 };
 
 /* Everything a grant is checked against. The control thread writes, data threads read. */
@@ -75,7 +78,8 @@ struct host_gate {
      * works by the old authority finds it; grants of the epoch before that are refused for their epoch. */
     pthread_rwlock_t fenced_lock;
     struct htab fenced;
-    size_t n_fenced; /* atomic copy of fenced.count */
+    struct wheel *fenced_wheel; /* those that are forgotten one day */
+    size_t n_fenced;            /* atomic copy of fenced.count */
 };
 
 void host_gate_init(struct host_gate *g);
@@ -87,7 +91,10 @@ void host_gate_set_authority(struct host_gate *g, const uint8_t key[GRANT_KEY_SI
 /* Lets data threads find it, with the epochs in its header; and no more. */
 void host_gate_publish(struct host_gate *g, struct host_slot *s, uint32_t id, uint32_t segment_epoch);
 void host_gate_hide(struct host_gate *g, struct host_slot *s);
-void host_gate_fence(struct host_gate *g, uint64_t session);
+/* Its grants are refused from now on, for as long as they could be good for anything. false: HOST_FENCED_MAX sessions are remembered, and
+ * none of them can be forgotten yet. */
+bool host_gate_fence(struct host_gate *g, uint64_t session, uint64_t keep_ms);
+#define HOST_FENCED_MAX (1u << 18)
 /* For struct transport_gate; arg is the host_gate. */
 enum grant_verdict host_gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
                                    const struct grant_extent *extent, enum grant_op want, uint64_t sub_offset,

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "cmd/books.h"
 #include "cmd/local_copy.h"
+#include "cmd/location.h"
 #include "cmd/persistence.h"
 #include "host/host.h"
 #include "pool/pool.h"
@@ -24,7 +25,7 @@
 static unsigned own_slot; /* in server.host */
 
 static void fence_local(void *arg, uint64_t session) {
-    host_fence(server.host, session);
+    host_fence(server.host, session, location_session_grants_ms(session));
 }
 
 static const struct cluster_local_ops local_ops = {

@@ -184,6 +184,14 @@ void store_session_fenced(struct store *s, uint64_t session) {
     session_trim(s, ss);
 }
 
+uint64_t store_session_grants_ms(const struct store *s, uint64_t session) {
+    const struct session *ss = session_find(s, session);
+    uint64_t until_ms = s->now_ms;
+    for (const struct store_put *p = ss != NULL ? ss->list : NULL; p != NULL; p = p->next)
+        until_ms = max_u64(until_ms, p->deadline_ms);
+    return until_ms - s->now_ms;
+}
+
 static void collect(void *arg, struct htab_node *node) {
     struct store_put **list = arg, *p = CONTAINER_OF(node, struct store_put, node);
     p->walk = *list;

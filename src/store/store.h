@@ -519,6 +519,8 @@ const char *store_policy_names(void);           /* "lru fifo lfu sieve s3fifo no
 void store_session_closed(struct store *s, uint64_t session);
 /* The host confirms that this session can no longer write anywhere: its unfinished space is free. */
 void store_session_fenced(struct store *s, uint64_t session);
+/* For how long a grant of its puts that are under way, or over without an end, may still be good. */
+uint64_t store_session_grants_ms(const struct store *s, uint64_t session);
 
 /* --- figures --------------------------------------------------------------------------------------------------------------------- */
 

@@ -37,6 +37,14 @@ proc data_read {fd extent} {
     return [reply $fd]
 }
 
+# What the data port says to a reader on a connection of his own; closed: it hangs up.
+proc grant_status {extent} {
+    set fd [dial $::data_port]
+    set status [expr {[catch {data_read $fd $extent} answer] ? "closed" : [dict get $answer status]}]
+    catch {close $fd}
+    return $status
+}
+
 # --- who is who -----------------------------------------------------------------------------------------------------------------
 
 # Everybody's values are of one size, so that they take each other's place.
@@ -116,6 +124,40 @@ proc attacks {where data_port} {
         assert_range 1 $got [expr {$n * ($size + 32) - 1}]
         others_are_unharmed
         others_leave
+    }
+
+    test "guarantee 6: the grants of a user end when he is deleted, or may do less ($where)" {
+        foreach change {
+            {acl deluser eve} {acl setuser eve off} {acl setuser eve resetkeys ~b:*x} {acl setuser eve -getreplicas}
+            {acl setuser eve reset}
+        } {
+            enter_eve
+            r set b:r $evil
+            set mine [lindex [eve getreplicas b:r LEASE 60000] 4 0 1 0]
+            set open [dial $data_port]
+            assert_equal $evil [dict get [data_read $open $mine] payload]
+            set lasting [client] ;# somebody who has no grants stays, as in Redis
+            $lasting auth eve pw
+            r {*}$change
+            assert {[catch {$eve_is ping}]} $change
+            drop $eve_is
+            if {[lindex $change 1] eq "deluser"} {assert {[catch {$lasting ping}]}}
+            set ::mine $mine
+            wait_for "the fence" {[grant_status $::mine] ne 0} ;# a node hears of it a moment later
+            assert {[grant_status $mine] in {6 closed}} [grant_status $mine]
+            assert {[catch {data_read $open $mine} answer] || [dict get $answer payload] eq ""}
+            catch {close $open}
+            drop $lasting
+        }
+        # What gives more, or nothing less, costs her nothing.
+        enter_eve
+        r set b:r $evil
+        set mine [lindex [eve getreplicas b:r LEASE 60000] 4 0 1 0]
+        foreach same {{acl setuser eve >another} {acl setuser eve &ch:*} {acl setuser eve +getreplicas ~d:* +ping}} {r {*}$same}
+        set fd [dial $data_port]
+        assert_equal $evil [dict get [data_read $fd $mine] payload]
+        close $fd
+        assert_equal 1 [eve exists b:r]
     }
 }
 

@@ -162,7 +162,7 @@ static inline void *world_control(void *arg) {
             __atomic_store_n(&s->authority_wanted, 0, __ATOMIC_RELEASE); /* 0 says: it is in force */
         }
         uint64_t fence = __atomic_exchange_n(&s->fence_wanted, 0, __ATOMIC_ACQ_REL);
-        if (fence != 0) host_fence(w->host, fence);
+        if (fence != 0) host_fence(w->host, fence, HOST_FENCE_FOR_EVER);
         uint32_t before = __atomic_exchange_n(&s->fence_before_wanted, 0, __ATOMIC_ACQ_REL);
         if (before != 0) host_fence_before(w->host, before);
         host_poll(w->host);

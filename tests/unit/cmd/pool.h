@@ -80,7 +80,7 @@ static inline void pool_poll_host(void *arg, unsigned events) {
     host_poll(*(struct host **)arg);
 }
 static inline void pool_fence_local(void *arg, uint64_t session) {
-    host_fence(server.host, session);
+    host_fence(server.host, session, HOST_FENCE_FOR_EVER);
 }
 static inline void pool_fenced_local(void *arg, uint64_t session) {
     cluster_local_fenced(session);
@@ -99,7 +99,7 @@ static inline void pool_beat(void *arg) {
         if (n->node == NULL || n->silent || n->host == NULL) continue;
         cluster_node_alive(span_str(n->name), n->instance);
         while (cluster_work_next(n->node, &work, &budget))
-            if (work.kind == CLUSTER_WORK_FENCE) host_fence(n->host, work.session);
+            if (work.kind == CLUSTER_WORK_FENCE) host_fence(n->host, work.session, HOST_FENCE_FOR_EVER);
     }
     net_timer_start(&pool.beat, 5);
 }

@@ -46,6 +46,31 @@ static enum grant_verdict ask(struct host *h, const uint8_t *k, struct grant g, 
     return host_gate_check(&h->gate, wire, &x, g.op, 0, x.length, &g, &addr);
 }
 
+TEST(guarantee_4_fenced_sessions_are_forgotten_when_their_grants_are_over) {
+    struct host *h = make(NULL);
+    host_set_authority(h, key, 3);
+    struct grant g = {GRANT_WRITE, 3, 1, clock_mono_ms() + 3600000};
+    struct grant_extent x = {1, 5, 4096, 4096};
+    /* As many as the gate takes, whose grants are good for an hour: the next ones wait, and are not confirmed. */
+    for (uint64_t session = 1; session <= HOST_FENCED_MAX; session++)
+        CHECK(host_gate_fence(&h->gate, session, session <= 3 ? 0 : 3600000));
+    CHECK_EQ(ask(h, key, g, x), GRANT_FENCED);
+    CHECK(!host_gate_fence(&h->gate, HOST_FENCED_MAX + 1, 0));
+    CHECK(host_gate_fence(&h->gate, 7, 3600000)); /* it is there */
+    CHECK_EQ(h->gate.fenced.count, HOST_FENCED_MAX);
+    /* Those that cannot have grants any more make room, a moment later. */
+    bool taken = false;
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && !taken; i++) {
+        usleep(1000);
+        taken = host_gate_fence(&h->gate, HOST_FENCED_MAX + 1, 0);
+    }
+    CHECK(taken);
+    CHECK_EQ(h->gate.fenced.count, HOST_FENCED_MAX - 2);
+    g.session = 4;
+    CHECK_EQ(ask(h, key, g, x), GRANT_FENCED);
+    host_destroy(&h);
+}
+
 TEST(starts_listens_and_goes) {
     char dir[] = "/tmp/tarn-host-XXXXXX", path[64];
     CHECK(mkdtemp(dir) != NULL);
@@ -105,8 +130,8 @@ TEST(fences) {
     struct grant_extent x = {1, 5, 4096, 4096};
     CHECK_EQ(ask(h, key, g, x), GRANT_OK);
     fenced_calls = 0;
-    host_fence(h, 8);
-    host_fence(h, 8);
+    host_fence(h, 8, HOST_FENCE_FOR_EVER);
+    host_fence(h, 8, HOST_FENCE_FOR_EVER);
     CHECK_EQ(ask(h, key, g, x), GRANT_FENCED);
     CHECK_EQ(host_gate_recheck(&h->gate, &g, &x), GRANT_FENCED);
     for (unsigned i = 0; i < TEST_PATIENCE_MS && fenced_calls == 0; i++) {

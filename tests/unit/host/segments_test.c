@@ -312,7 +312,7 @@ TEST(strangers_delay_fences_and_other_names) {
     CHECK_EQ(fenced.before, 3);
     CHECK_EQ(host_segment_serve(h, slot, 9, 6), TARN_EAGAIN);
     CHECK_EQ(host_segment_serve(h, slot, 7, 5), TARN_OK); /* as what they know it */
-    host_fence(h, 8);                                     /* it may be one of them */
+    host_fence(h, 8, HOST_FENCE_FOR_EVER);                /* it may be one of them */
     host_fence_before(h, 4);
     for (int i = 0; i < 30; i++) wait_a_little(h);
     struct host_stats st;
@@ -336,7 +336,7 @@ TEST(strangers_are_left_behind_with_the_content) {
     struct host *h = make();
     unsigned slot = open_segment(h, f.path);
     CHECK_EQ(host_start(h), TARN_OK);
-    host_fence(h, 8);
+    host_fence(h, 8, HOST_FENCE_FOR_EVER);
     CHECK_EQ(host_segment_serve(h, slot, 9, 6), TARN_EAGAIN);
     host_set_authority(h, key, 4);
     CHECK(info_of(h, slot).strangers);
