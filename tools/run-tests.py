@@ -58,6 +58,7 @@ class Surroundings:
         self.kind = kind
         self.work = tempfile.mkdtemp(prefix="tarn-test.")
         os.makedirs(os.path.join(self.work, "tmp"))
+        os.chmod(self.work, 0o711)  # some tests are somebody else for a moment
         in_build = lambda *path: os.path.join(self.build, *path)
         self.env = dict(
             os.environ,
