@@ -433,6 +433,8 @@ typedef struct tarn_host_options {
     int tls_data;
     const char *tls_cert_file, *tls_key_file, *tls_ca_file, *tls_ca_dir, *tls_auth_clients;
     int shrink; /* 1: a path that holds a larger segment is cut to bytes; else TARN_EEXISTS. A smaller one grows, with what is in it */
+    unsigned
+        file_mode; /* permissions of the files under file_path, 0: 0600; 0644 for clients that run as other users */
 } tarn_host_options;
 TARN_API void tarn_host_options_init(tarn_host_options *options);
 

@@ -12,7 +12,7 @@
 #                       machine, in the background, with the options behind --
 #                       --start 'ssh m7 systemd-run --unit tarn-{name} tarn-node --master {url} --name {name} --segment 64gb'
 #   --node PATH         of tarn-node (the one in PATH, or beside this script)
-#   --log FILE          its output (/tmp/tarn-node-NAME.log)
+#   --log FILE          its output (a new file under TMPDIR, whose name is printed)
 #   --load N            waits until it holds that many replicas (1); 0: until it is up
 #   --timeout SECONDS   for each of the two (60)
 #
@@ -83,7 +83,7 @@ command -v redis-cli >/dev/null || misuse "redis-cli is not installed"
 cli+=(-h "$host" -p "$port")
 [ -z "$user" ] || cli+=(--user "$user")
 [ -z "$password" ] || export REDISCLI_AUTH=$password TARN_PASSWORD=$password
-log=${log:-/tmp/tarn-node-$name.log}
+[ -n "$log$start" ] || log=$(mktemp "${TMPDIR:-/tmp}/tarn-node-$name.XXXXXX") || exit 1
 [[ $host == *:* ]] && address="[$host]" || address=$host
 url=tarn${tls:+s}://${user:+$(encode "$user")@}$address:$port
 

@@ -249,6 +249,7 @@ static tarn_status note_file(struct tarn_host *h, const tarn_host_options *o) {
     f->segment = s;
     s->far = f;
     s->size = o->file_bytes;
+    f->mode = o->file_mode;
     h->n_segments++;
     return status;
 }

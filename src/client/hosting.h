@@ -163,6 +163,7 @@ struct far {
     const char *kind; /* "ssd", "file" */
     char *path;
     uint64_t bytes;
+    unsigned mode;     /* of the files of a file tier */
     struct tier *tier; /* NULL: not open */
     bool opening;      /* a job has the tier now */
     bool renewed;      /* what it found at the start has another name by now */

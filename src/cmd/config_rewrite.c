@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/assert.h"
+#include "base/file.h"
 #include "cmd/config_table.h"
 #include "resp/resp.h"
 
@@ -134,7 +135,7 @@ bool config_write_beside(const char *path, const struct buf *text) {
     mode_t mode = stat(path, &st) == 0 ? st.st_mode & 0777 : 0600; /* there may be a password in it */
     char *tmp = config_text("%s.%ld.tmp", path, (long)getpid());
     char *dir = xstrdup(path);
-    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+    int fd = file_open_new(tmp, mode);
     bool ok = fd >= 0;
     for (size_t done = 0; ok && done < text->len;) {
         ssize_t n = write(fd, text->data + done, text->len - done);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/file.h"
 #include "node/options.h"
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_NAME_TAKEN = 3, EXIT_PASSWORD = 4 };
@@ -34,6 +35,7 @@ static const char usage[] =
     "  --ssd PATH:SIZE           a directory, file or block device for copies of objects, as in "
     "/var/lib/tarn:100gb\n"
     "  --file PATH:SIZE          a directory of a shared file system that every client can read\n"
+    "  --file-perm MODE          permissions of its files (600); 644 for clients that run as other users\n"
     "  --rack LABEL              for \"nearest first\"\n"
     "  --host-name NAME          of this machine (gethostname): two replicas of an object never share one\n"
     "  --bind ADDRESS            of the data port (all); may be given several times\n"
@@ -173,7 +175,8 @@ static int failed(tarn_status status) {
 static bool write_port(const char *path, unsigned port) {
     char *tmp = xmalloc(strlen(path) + 32);
     sprintf(tmp, "%s.%ld.tmp", path, (long)getpid());
-    FILE *f = fopen(tmp, "we");
+    int fd = file_open_new(tmp, 0644);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
     bool ok = f != NULL && fprintf(f, "%u\n", port) > 0;
     if (f != NULL && fclose(f) != 0) ok = false;
     ok = ok && rename(tmp, path) == 0;

@@ -124,14 +124,22 @@ static bool set_level(struct parser *p, const char *text) {
     return refuse(p, "--log-level is debug, verbose, notice, warning or nothing, not \"%s\"", text);
 }
 
-static bool set_mode(struct parser *p, const char *text) {
+static bool parse_mode(struct parser *p, const char *name, const char *text, unsigned *mode_p) {
     char *end;
     errno = 0;
     unsigned long v = strtoul(text, &end, 8);
     if (errno != 0 || end == text || *end != '\0' || v == 0 || v > 0777)
-        return refuse(p, "--shm-perm is an octal mode, as in 660, not \"%s\"", text);
-    p->o->host.shm_mode = (unsigned)v;
+        return refuse(p, "%s is an octal mode, as in 660, not \"%s\"", name, text);
+    *mode_p = (unsigned)v;
     return true;
+}
+
+static bool set_mode(struct parser *p, const char *text) {
+    return parse_mode(p, "--shm-perm", text, &p->o->host.shm_mode);
+}
+
+static bool set_file_mode(struct parser *p, const char *text) {
+    return parse_mode(p, "--file-perm", text, &p->o->host.file_mode);
 }
 
 static bool set_queue(struct parser *p, const char *text) {
@@ -291,6 +299,7 @@ static bool parse_args(struct parser *p, int argc, char **argv) {
         {.name = "loadmodule", .kind = KIND_MODULE},
         {.name = "queue", .kind = KIND_CALL, .fn = set_queue},
         {.name = "shm-perm", .kind = KIND_CALL, .fn = set_mode},
+        {.name = "file-perm", .kind = KIND_CALL, .fn = set_file_mode},
         {.name = "data-port", .kind = KIND_U16, .value = &o->host.data_port, .max = 65535},
         {.name = "threads", .kind = KIND_UNSIGNED, .value = &o->host.threads, .min = 1, .max = 256},
         {.name = "copies", .kind = KIND_UNSIGNED, .value = &o->host.copies, .min = 1, .max = 64},

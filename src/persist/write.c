@@ -13,6 +13,7 @@
 
 #include "base/assert.h"
 #include "base/crc32c.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "persist/format.h"
 
@@ -66,7 +67,7 @@ tarn_status persist_create(const char *path, const struct persist_header *header
     size_t size = strlen(path) + 32;
     w->tmp = xmalloc(size);
     snprintf(w->tmp, size, "%s.%ld.tmp", path, (long)getpid());
-    w->fd = open(w->tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    w->fd = file_open_new(w->tmp, 0600);
     if (w->fd < 0) {
         int e = errno;
         free(w->tmp);

@@ -452,15 +452,15 @@ static tarn_status open_root(struct files *f, const struct tier_config *config, 
     buf_append_char(&root, '\0');
     f->root = root.data;
     f->tier.info.directory = f->root;
-    if (mkdir(config->path, 0755) != 0 && errno != EEXIST) {
+    if (mkdir(config->path, f->folder_mode) != 0 && errno != EEXIST) {
         return tier_fail(TARN_EIO, why_p, "%s: %s", config->path, strerror(errno));
     }
-    if (mkdir(f->root, 0755) != 0 && errno != EEXIST) {
+    if (mkdir(f->root, f->folder_mode) != 0 && errno != EEXIST) {
         return tier_fail(TARN_EIO, why_p, "%s: %s", f->root, strerror(errno));
     }
-    f->root_fd = open(f->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    f->root_fd = open(f->root, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (f->root_fd < 0) return tier_fail(TARN_EIO, why_p, "%s: %s", f->root, strerror(errno));
-    if (mkdirat(f->root_fd, "tmp", 0755) != 0 && errno != EEXIST) {
+    if (mkdirat(f->root_fd, "tmp", f->folder_mode) != 0 && errno != EEXIST) {
         return tier_fail(TARN_EIO, why_p, "%s/tmp: %s", f->root, strerror(errno));
     }
     return TARN_OK;
@@ -478,7 +478,7 @@ static tarn_status write_mark(struct files *f, const char **why_p) {
 /* Locks the directory and reads its content id. */
 static tarn_status open_mark(struct files *f, const char **why_p) {
     struct files_mark mark;
-    f->mark_fd = openat(f->root_fd, "tarn.tier", O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    f->mark_fd = openat(f->root_fd, "tarn.tier", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, f->file_mode);
     if (f->mark_fd < 0) return tier_fail(TARN_EIO, why_p, "%s/tarn.tier: %s", f->root, strerror(errno));
     uint64_t until = clock_mono_ms() + LOCK_PATIENCE_MS;
     while (flock(f->mark_fd, LOCK_EX | LOCK_NB) != 0) {
@@ -551,6 +551,8 @@ static struct files *create(const struct tier_config *config) {
     f->size = f->capacity = config->size;
     f->queue_bytes = config->queue_bytes;
     f->read_bytes = config->read_bytes;
+    f->file_mode = config->mode != 0 ? config->mode & 0666 : 0600;
+    f->folder_mode = f->file_mode | 0700 | (f->file_mode & 0444) >> 2; /* who may read may enter */
     f->high = config->high_watermark;
     f->low = config->low_watermark;
     f->next_offset = FILES_BLOCK;

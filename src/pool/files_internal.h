@@ -103,6 +103,7 @@ struct files {
     struct tier tier; /* first */
     char *root;       /* up to the cluster id */
     int root_fd, mark_fd;
+    mode_t file_mode, folder_mode;
     uint64_t size, queue_bytes, read_bytes;
     double high, low;
     pthread_t threads[FILES_WORKERS + 1];

@@ -88,16 +88,16 @@ static int put_in_place(struct files *f, const char *temporary, const char *path
     if (errno != ENOENT) return errno;
     char dir[8];
     snprintf(dir, sizeof(dir), "%.2s", path);
-    if (mkdirat(f->root_fd, dir, 0755) != 0 && errno != EEXIST) return errno;
+    if (mkdirat(f->root_fd, dir, f->folder_mode) != 0 && errno != EEXIST) return errno;
     snprintf(dir, sizeof(dir), "%.5s", path);
-    if (mkdirat(f->root_fd, dir, 0755) != 0 && errno != EEXIST) return errno;
+    if (mkdirat(f->root_fd, dir, f->folder_mode) != 0 && errno != EEXIST) return errno;
     return renameat(f->root_fd, temporary, f->root_fd, path) == 0 ? 0 : errno;
 }
 
 static tarn_status write_file(struct files *f, struct files_job *job, int *error_p) {
     tarn_status status = TARN_OK;
-    /* Readers are other users' processes, perhaps: they may read. */
-    int fd = openat(f->root_fd, job->old_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    int fd =
+        openat(f->root_fd, job->old_path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, f->file_mode);
     if (fd < 0) {
         *error_p = errno;
         return ssd_io_status(*error_p);

@@ -57,7 +57,7 @@ static tarn_status open_file(struct ssd *s, const struct tier_config *config, ui
     /* O_EXCL without O_CREAT: not a device that is mounted. */
     bool device = stat(s->path, &st) == 0 && S_ISBLK(st.st_mode);
     uint64_t until = clock_mono_ms() + LOCK_PATIENCE_MS;
-    while ((s->fd = open(s->path, O_RDWR | O_CLOEXEC | (device ? O_EXCL : O_CREAT), 0600)) < 0) {
+    while ((s->fd = open(s->path, O_RDWR | O_CLOEXEC | (device ? O_EXCL : O_CREAT | O_NOFOLLOW), 0600)) < 0) {
         if (errno == EBUSY && clock_mono_ms() < until) {
             usleep(20000);
             continue;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/crash.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "cluster/cluster.h"
 #include "cmd/acl_users.h"
@@ -68,7 +69,8 @@ static bool daemonize(void) {
 bool server_write_number(const char *path, long number) {
     char *tmp = xmalloc(strlen(path) + 32);
     sprintf(tmp, "%s.%ld.tmp", path, (long)getpid());
-    FILE *f = fopen(tmp, "we");
+    int fd = file_open_new(tmp, 0644);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
     bool ok = f != NULL && fprintf(f, "%ld\n", number) > 0;
     if (f != NULL && fclose(f) != 0) ok = false;
     ok = ok && rename(tmp, path) == 0;

@@ -76,7 +76,8 @@ TEST(all_the_others) {
     CHECK(parse(
         MASTER
         "--segment 1gb --name n1 --rack r1 --bind 10.0.0.1 --bind=::1 --data-port 16000 --announce a:1 "
-        "--threads 4 --host-name h --shm-socket none --shm-perm 660 --copies 8 --no-populate --shrink "
+        "--threads 4 --host-name h --shm-socket none --shm-perm 660 --file-perm 640 --copies 8 --no-populate "
+        "--shrink "
         "--port-file p "
         "--log-level debug --log-file l --user u --drain-on-exit --exit-timeout 3 --max-connections 7"));
     CHECK_STR(o.host.name, "n1");
@@ -89,6 +90,7 @@ TEST(all_the_others) {
     CHECK_STR(o.client.host_name, "h");
     CHECK_STR(o.host.shm_socket, "");
     CHECK_EQ(o.host.shm_mode, 0660);
+    CHECK_EQ(o.host.file_mode, 0640);
     CHECK_EQ(o.host.copies, 8);
     CHECK_EQ(o.host.populate, 0);
     CHECK_STR(o.port_file, "p");
@@ -128,6 +130,7 @@ TEST(refusals_name_the_option) {
         {MASTER "--name=", "--name"},
         {MASTER "--bind=", "--bind"},
         {MASTER "--shm-perm 999", "--shm-perm"},
+        {MASTER "--file-perm rw", "--file-perm"},
         {MASTER "--shm-perm 1777", "--shm-perm"},
         {MASTER "--log-level loud", "--log-level"},
         {MASTER "--exit-timeout -1", "--exit-timeout"},

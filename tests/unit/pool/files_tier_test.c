@@ -127,6 +127,35 @@ TEST(values_come_back_also_to_who_reads_the_files) {
     tier_close(&t);
 }
 
+static unsigned open_to_others; /* files and folders below the test's own */
+static int look_at(const char *path, const struct stat *st, int what, struct FTW *ftw) {
+    (void)path, (void)what;
+    open_to_others += ftw->level > 0 && (st->st_mode & 077) != 0;
+    return 0;
+}
+
+TEST(guarantee_6_files_are_for_their_user_only) {
+    struct tier_config c = config(100 * MIB);
+    uint64_t offset;
+    fresh_dir();
+    umask(022);
+    struct tier *t = open_tier(&c);
+    CHECK_EQ(put(t, 1, 7, 100000, &offset), TARN_OK);
+    open_to_others = 0;
+    CHECK_EQ(nftw(test_dir, look_at, 16, FTW_PHYS), 0);
+    CHECK_EQ(open_to_others, 0);
+    /* Unless others shall read them. */
+    c.mode = 0644;
+    t = reopen(t, &c);
+    CHECK_EQ(put(t, 2, 7, 100000, &offset), TARN_OK);
+    char path[600];
+    struct stat st;
+    path_of(t, 2, 7, path);
+    CHECK_EQ(stat(path, &st), 0);
+    CHECK_EQ(st.st_mode & 07777, 0644);
+    tier_close(&t);
+}
+
 TEST(large_values_are_read_from_where_they_are) {
     fresh_dir();
     struct tier_config c = config(200 * MIB);

@@ -1,0 +1,42 @@
+/* New files: not through a link, and not those of others. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../test.h"
+
+TEST(guarantee_6_a_temporary_file_is_ours_and_no_link_is_followed) {
+    char dir[] = "/tmp/tarn-file-XXXXXX", path[80], victim[80];
+    struct stat st;
+    umask(022);
+    CHECK(mkdtemp(dir) != NULL);
+    snprintf(path, sizeof(path), "%s/new.tmp", dir);
+    snprintf(victim, sizeof(victim), "%s/victim", dir);
+    FILE *f = fopen(victim, "we");
+    CHECK(f != NULL && fputs("as it was", f) > 0 && fclose(f) == 0);
+    /* A link, and a hard link, to somebody's file. */
+    for (int hard = 0; hard < 2; hard++) {
+        CHECK_EQ(hard ? link(victim, path) : symlink(victim, path), 0);
+        int fd = file_open_new(path, 0600);
+        CHECK(fd >= 0 && write(fd, "mine", 4) == 4 && fstat(fd, &st) == 0);
+        CHECK_EQ(st.st_mode & 07777, 0600);
+        CHECK_EQ(st.st_nlink, 1);
+        close(fd);
+        CHECK(lstat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == 4);
+        CHECK_EQ(unlink(path), 0);
+        CHECK(stat(victim, &st) == 0 && st.st_size == 9);
+    }
+    /* A folder stays. */
+    CHECK_EQ(mkdir(path, 0700), 0);
+    CHECK(file_open_new(path, 0600) < 0 && errno != 0);
+    CHECK(rmdir(path) == 0 && unlink(victim) == 0 && rmdir(dir) == 0);
+    CHECK(file_open_new(path, 0600) < 0);
+    CHECK_EQ(errno, ENOENT);
+}
+
+TEST_MAIN()
