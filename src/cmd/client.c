@@ -70,10 +70,14 @@ struct client *client_find(uint64_t id) {
     return n == NULL ? NULL : &CONTAINER_OF(n, struct client_block, by_id)->c;
 }
 
+bool client_is_deaf(const struct client *c) {
+    return client_unsent(c) > server.config->output_pause;
+}
+
 bool client_may_run(const struct client *c) {
     return LIKELY(c->job == NULL &&
                   !(c->io->flags & (CLIENT_CLOSE_AFTER_REPLY | CLIENT_CLOSE_SOON | CLIENT_POSTPONED))) &&
-           client_unsent(c) <= server.config->output_pause;
+           !client_is_deaf(c);
 }
 
 void client_ready(struct client *c) {
@@ -370,7 +374,7 @@ static bool has_input(const struct client *c) {
 static void check(struct client *c) {
     if (c->io->flags & CLIENT_CLOSE_SOON) return;
     if (UNLIKELY(c->io->away != NULL)) client_away_look(c);
-    if (UNLIKELY(c->io->flags & CLIENT_READ_OFF) && peer_left(c)) {
+    if (UNLIKELY(c->io->flags & CLIENT_READ_OFF || client_is_deaf(c)) && peer_left(c)) {
         client_close_soon(c);
         return;
     }

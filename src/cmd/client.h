@@ -37,7 +37,7 @@ enum client_flag {
     CLIENT_RUNNING = 1u << 10,  /* inside a command */
     CLIENT_FAILED = 1u << 11,   /* the command answered an error */
     CLIENT_FLUSH = 1u << 12,    /* on the list of those with new output */
-    CLIENT_READ_OFF = 1u << 13, /* not read from until its input was run */
+    CLIENT_READ_OFF = 1u << 13, /* not read from until its input was run, or for ever */
     CLIENT_NO_TOUCH = 1u << 14,
     CLIENT_REDACTED = 1u << 15,  /* arguments of the running command are secret: client_redacts */
     CLIENT_MULTI = 1u << 16,     /* its commands are queued: multi.h */
@@ -88,6 +88,13 @@ struct big_arg {
     bool drop;     /* too large for its transaction: nothing of it is kept */
 };
 
+/* Bytes that arguments of the request in the making lie in. */
+struct kept_bytes {
+    struct kept_bytes *next;
+    char *data; /* behind this struct, or of its own */
+    size_t len;
+};
+
 struct client_link {
     struct client *prev, *next;
 };
@@ -105,10 +112,11 @@ struct client_io {
     size_t in_pos;
     struct big_arg *big; /* newest first; the first may be incomplete */
     bool big_reading;
-    bool sends_big;    /* its last requests had large arguments */
-    bool held;         /* requests were left because it could not run more, not because they are incomplete */
-    char *kept;        /* bytes of the arguments of a job or postponed request */
-    char *kept_big;    /* chain of blocks: arguments before a large one */
+    bool sends_big; /* its last requests had large arguments */
+    bool held;      /* requests were left because it could not run more, not because they are incomplete */
+    char *kept;     /* bytes of the arguments of a job or postponed request */
+    struct kept_bytes
+        *pieces;       /* earlier ones of a request that is longer than one buffer, or has large arguments */
     size_t weighed;    /* client_weigh: what it held then */
     size_t heap_bytes; /* held by large arguments and kept ones */
     unsigned redact_from; /* arguments from here on are not shown, */
@@ -168,6 +176,8 @@ void clients_run_ready(void);
 bool clients_any_ready(void);
 /* May it run its next request? */
 bool client_may_run(const struct client *c);
+/* Are there so many replies that it has not taken that nothing more is heard from it? */
+bool client_is_deaf(const struct client *c);
 /* Back to the state of a new connection (RESET). */
 void client_reset(struct client *c);
 void client_set_monitor(struct client *c, bool on);
@@ -216,6 +226,19 @@ size_t client_input_held(const struct client *c);
 struct big_arg *client_big_take(struct client *c);
 void client_big_free(struct big_arg **big_p);
 
+/* --- client_big.c: large arguments on their way to no place of their own ------------------------------------------------------ */
+
+/* What heap grows to next. */
+size_t client_big_next(const struct big_arg *b);
+/* false: there is no memory. */
+bool client_big_grow(struct big_arg *b);
+/* Gives heap back. */
+void client_big_release(struct big_arg *b);
+/* Once a turn: gives back a share of what was released. true: there is more. */
+bool client_big_turn(void);
+/* Bytes that lie past the allocator. */
+uint64_t client_big_mapped(void);
+
 /* --- client_write.c ------------------------------------------------------------------------------------------------------- */
 
 void client_write_init(void);
@@ -245,6 +268,8 @@ void client_unwritten_other(struct client *c);
 /* What was replied since the mark is about changes: where the append-only file does not take their records, it is not sent. */
 void client_unwritten_mark(struct client *c);
 void client_output_limit(struct client *c);
+/* Closes one that has not authenticated and has more of something than such a one may: what. */
+void client_drop_stranger(struct client *c, const char *what);
 void client_free_output(struct client *c);
 /* What is to be sent next, about max bytes of it, for somebody who sends it while more is said: pieces of values where they lie, and
  * copies of the bytes between them as far as room has room. iov is for NET_TRANSFER_PIECES; returns how many, *total_p: bytes. */

@@ -1,10 +1,12 @@
 /* From bytes to requests.
  *
  * A read lands in one buffer that all clients share and is parsed in place; the commands' arguments point into it. What is
- * left (half a request; whole ones that may not run yet) moves to the client. An argument of 32 KiB or more does not pass
- * through here at all: once its length is known, its bytes are read to where they stay, in the pool or on the heap.
+ * left (half a request; whole ones that may not run yet) moves to the client. A request that is longer than a buffer lies in
+ * several: its whole arguments stay where they are, and only the one that is cut moves on. An argument of 32 KiB or more does
+ * not pass through here at all: once its length is known, its bytes are read to where they stay, in the pool or on the heap.
  *
- * Nobody but the sender pays for what he sends: half a request costs its own bytes, never what it announces. */
+ * Nobody but the sender pays for what he sends: half a request costs its own bytes, never what it announces; who does not
+ * take the replies is not read from; and nothing that has come moves again because more comes. */
 #include "cmd/client.h"
 
 #include <errno.h>
@@ -22,14 +24,14 @@
 #include "cmd/table.h"
 
 #define SCRATCH_SIZE   (256u * 1024)
-#define LEFTOVER_SMALL (16u * 1024)   /* copied in front of the next read rather than kept apart */
-#define READ_AHEAD_MAX (1024u * 1024) /* of a client that is held back by this server, not by itself */
+#define LEFTOVER_SMALL (16u * 1024)  /* copied in front of the next read rather than kept apart */
+#define PIECE_MAX      (256u * 1024) /* buffers of a long request */
 #define BIG_MIN        (32u * 1024)
 #define BIG_PER_READ   (192u * 1024) /* still in the second cache when its checksum is taken */
 #define FIRST_READ_BIG                                                                                       \
     (16u * 1024) /* where a large argument is likely, little of it should arrive in the shared buffer */
-#define BIG_FIRST         (64u * 1024)
-#define REQUESTS_PER_TURN 1024u
+#define STRANGER_INPUT_MAX (64u * 1024) /* of one that has not said who it is */
+#define REQUESTS_PER_TURN  1024u
 
 /* Requests of a pipeline are parsed this far ahead, so that the books' cache lines of all their keys are on their way
  * before the first one runs. */
@@ -114,7 +116,7 @@ struct big_arg *client_big_take(struct client *c) {
 void client_big_free(struct big_arg **big_p) {
     for (struct big_arg *b = *big_p; b != NULL;) {
         struct big_arg *next = b->next;
-        free(b->heap);
+        client_big_release(b);
         free(b);
         b = next;
     }
@@ -125,19 +127,19 @@ static void free_big(struct client *c) {
     for (struct big_arg *b = c->io->big; b != NULL;) {
         struct big_arg *next = b->next;
         if (b->sink != NULL) cmd_big_abort(b->sink);
-        free(b->heap);
+        client_big_release(b);
         free(b);
         b = next;
     }
     c->io->big = NULL;
     c->io->big_reading = false;
-    for (char *k = c->io->kept_big; k != NULL;) {
-        char *next;
-        memcpy(&next, k, sizeof(next));
+    for (struct kept_bytes *k = c->io->pieces; k != NULL;) {
+        struct kept_bytes *next = k->next;
+        if (k->data != (char *)(k + 1)) free(k->data);
         free(k);
         k = next;
     }
-    c->io->kept_big = NULL;
+    c->io->pieces = NULL;
     if (UNLIKELY(c->io->flags & CLIENT_REFUSED)) acl_client_refuse(c, false);
 }
 
@@ -152,7 +154,7 @@ void client_request_done(struct client *c) {
         free(io->kept);
         io->kept = NULL;
         io->heap_bytes = 0;
-        if (UNLIKELY(io->kept_big != NULL)) free_big(c); /* a transaction took the large ones */
+        if (UNLIKELY(io->pieces != NULL)) free_big(c);
         drop_parser(c);
     }
     c->argv = NULL;
@@ -161,13 +163,14 @@ void client_request_done(struct client *c) {
 
 /* The arguments before a large one leave with the bytes around them, so they move to memory of the client. */
 static void keep_before_big(struct client *c, struct resp_parser *p) {
-    size_t bytes = sizeof(char *);
+    size_t bytes = 0;
     for (size_t i = 0; i < p->big_index; i++)
         if (in_window(p->argv[i])) bytes += p->argv[i].len;
-    char *block = xmalloc(bytes), *to = block + sizeof(char *);
-    memcpy(block, &c->io->kept_big, sizeof(char *));
-    c->io->kept_big = block;
-    c->io->heap_bytes += bytes;
+    struct kept_bytes *k = xmalloc(sizeof(*k) + bytes);
+    char *to = (char *)(k + 1);
+    *k = (struct kept_bytes){c->io->pieces, to, bytes};
+    c->io->pieces = k;
+    c->io->heap_bytes += sizeof(*k) + bytes;
     for (size_t i = 0; i < p->big_index; i++) {
         if (!in_window(p->argv[i])) continue;
         size_t len = p->argv[i].len;
@@ -195,15 +198,13 @@ static void begin_big(struct client *c) {
     io->big_reading = true;
 }
 
-/* false: more memory than one client may have. */
+/* false: more memory than one client may have, or than there is. */
 static bool heap_room(struct client *c, struct big_arg *b) {
     if (b->cap > b->got) return true;
-    size_t cap = b->cap == 0 ? BIG_FIRST : b->cap * 2;
-    if (cap > b->len) cap = b->len;
-    if (c->io->heap_bytes + (cap - b->cap) > server.config->client_query_buffer_limit) return false;
-    c->io->heap_bytes += cap - b->cap;
-    b->heap = xrealloc(b->heap, cap);
-    b->cap = cap;
+    size_t more = client_big_next(b) - b->cap;
+    if (c->io->heap_bytes + more > server.config->client_query_buffer_limit || !client_big_grow(b))
+        return false;
+    c->io->heap_bytes += more;
     return true;
 }
 
@@ -433,7 +434,7 @@ void client_run_input(struct client *c) {
         io->in_pos = 0;
     }
     if (UNLIKELY(io->flags & CLIENT_READ_OFF) && !(io->flags & CLIENT_HALF) &&
-        io->in.len - io->in_pos < READ_AHEAD_MAX / 2) {
+        (client_may_run(c) || io->in.len - io->in_pos < LEFTOVER_SMALL / 2)) {
         io->flags &= ~CLIENT_READ_OFF;
         client_update_interest(c);
     }
@@ -470,7 +471,8 @@ static ssize_t socket_read(struct client *c, void *to, size_t size) {
 static void read_scratch(struct client *c) {
     struct client_io *io = c->io;
     size_t have = io->in.len - io->in_pos;
-    size_t room = UNLIKELY(io->sends_big) ? FIRST_READ_BIG + LEFTOVER_SMALL : SCRATCH_SIZE;
+    bool little = io->sends_big || !c->authenticated;
+    size_t room = UNLIKELY(little) ? FIRST_READ_BIG + LEFTOVER_SMALL : SCRATCH_SIZE;
     ssize_t n = socket_read(c, scratch + have, room - have);
     if (!arrived(c, n)) return;
     if (UNLIKELY(have > 0)) {
@@ -485,26 +487,52 @@ static void read_scratch(struct client *c) {
     end_output(c);
 }
 
+/* Room for more of a request that the buffer is full of. */
+static void begin_piece(struct client *c) {
+    struct client_io *io = c->io;
+    const char *data = io->in.data + io->in_pos;
+    size_t taken = io->parser != NULL && !io->big_reading ? resp_parser_settle(io->parser, data) : 0;
+    size_t rest = io->in.len - io->in_pos - taken;
+    if (taken == 0) { /* a line, which is short */
+        buf_reserve(&io->in, LEFTOVER_SMALL);
+        return;
+    }
+    struct kept_bytes *k = xmalloc(sizeof(*k));
+    *k = (struct kept_bytes){io->pieces, io->in.data, io->in.cap};
+    io->pieces = k;
+    io->heap_bytes += sizeof(*k) + io->in.cap;
+    io->in = (struct buf){NULL, 0, 0};
+    io->in_pos = 0;
+    buf_reserve(&io->in, min_u64(max_u64(2 * io->heap_bytes, 2 * (uint64_t)BIG_MIN), PIECE_MAX));
+    buf_append(&io->in, data + taken, rest);
+}
+
 /* Its requests may not run now, or what is there is long already. */
 static void read_own(struct client *c) {
     struct client_io *io = c->io;
     size_t have = io->in.len - io->in_pos;
-    bool self = client_unsent(c) > server.config->output_pause || client_may_run(c);
-    if (!self &&
-        have >= READ_AHEAD_MAX) { /* it will be read when this server is through with what is there */
+    if (io->flags & CLIENT_READY) return; /* in the next turn it runs what there is */
+    bool runs = client_may_run(c);
+    if (!runs &&
+        have >= LEFTOVER_SMALL) { /* it will be read when this server is through with what is there */
         io->flags |= CLIENT_READ_OFF;
-        net_watch_set(&io->watch, io->watch.events & ~(unsigned)NET_READ);
+        client_update_interest(c);
         return;
     }
-    /* The end of a TLS stream may be its failure, at which what waits could not run any more. */
-    if (io->flags & CLIENT_READY && have >= (io->tls != NULL ? 1 : SCRATCH_SIZE)) return;
-    size_t room = have / 2 > LEFTOVER_SMALL ? have / 2 : LEFTOVER_SMALL;
-    buf_reserve(&io->in, room < READ_AHEAD_MAX ? room : READ_AHEAD_MAX);
+    if (!runs)
+        buf_reserve(&io->in, LEFTOVER_SMALL);
+    else if (io->in.cap == io->in.len)
+        begin_piece(c);
     ssize_t n = socket_read(c, io->in.data + io->in.len, io->in.cap - io->in.len);
     if (!arrived(c, n)) return;
     io->in.len += (size_t)n;
-    if (io->in.len - io->in_pos + io->heap_bytes > server.config->client_query_buffer_limit) {
-        close_over_limit(c, io->in.len - io->in_pos);
+    size_t held = io->in.len - io->in_pos + io->heap_bytes;
+    if (UNLIKELY(!c->authenticated) && held > STRANGER_INPUT_MAX) {
+        client_drop_stranger(c, "requests");
+        return;
+    }
+    if (held > server.config->client_query_buffer_limit) {
+        close_over_limit(c, held);
         return;
     }
     if (client_may_run(c)) client_run_input(c);
@@ -562,7 +590,9 @@ void client_on_event(void *arg, unsigned events) {
     struct client_io *io = c->io;
     if (UNLIKELY(io->flags & CLIENT_CLOSE_SOON)) return;
     if (events & NET_READ) {
-        if (UNLIKELY(io->flags & CLIENT_CLOSE_AFTER_REPLY)) {
+        if (UNLIKELY(client_is_deaf(c))) {
+            client_update_interest(c); /* no more of it until it has taken what there is */
+        } else if (UNLIKELY(io->flags & CLIENT_CLOSE_AFTER_REPLY)) {
             ssize_t n = read(io->watch.fd, scratch, SCRATCH_SIZE); /* no longer listened to */
             if (n == 0)
                 client_input_ended(c);
@@ -587,14 +617,16 @@ size_t client_input_held(const struct client *c) {
     bool here = c->io->flags & CLIENT_RUNNING && c->argc > 0 && in_window(c->argv[0]);
     if (here) return (size_t)(window_end - window);
     const struct big_arg *b = c->io->big_reading ? c->io->big : NULL;
-    return c->io->in.len - c->io->in_pos + (b != NULL && b->sink == NULL && !b->drop ? b->got : 0);
+    size_t held = c->io->in.len - c->io->in_pos;
+    for (const struct kept_bytes *k = c->io->pieces; k != NULL; k = k->next) held += k->len;
+    return held + (b != NULL && b->sink == NULL && !b->drop ? b->got : 0);
 }
 
 void client_free_input(struct client *c) {
     struct client_io *io = c->io;
     client_request_done(c);
     drop_parser(c);
-    if (io->big != NULL) free_big(c);
+    if (io->big != NULL || io->pieces != NULL) free_big(c);
     free(io->kept);
     io->kept = NULL;
     buf_free(&io->in);

@@ -208,6 +208,7 @@ ssize_t client_tls_read(struct client *c, const struct iovec *iov, int n) {
 void client_tls_go_on(struct client *c) {
     struct client_io *io = c->io;
     if (io->flags & (CLIENT_READ_OFF | CLIENT_CLOSE_SOON | CLIENT_CLOSE_AFTER_REPLY)) return;
+    if (client_is_deaf(c)) return;
     enum tls_state state = tls_state(io->tls);
     bool over = state == TLS_CLOSED || state == TLS_FAILED; /* and that was not noticed yet */
     if (over || tls_in_left(io->tls)) client_ready(c);

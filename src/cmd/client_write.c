@@ -23,12 +23,13 @@
 #include "cmd/stats.h"
 #include "net/transfer.h"
 
-#define SHARED_CAP      (64u * 1024)
-#define SHARED_KEEP_MAX (1024u * 1024)
-#define WRITE_PER_CALL  (4u * 1024 * 1024) /* then others have their turn */
-#define TLS_PER_CALL    (512u * 1024)      /* the same where each byte costs */
-#define IOV_MAX_USED    NET_TRANSFER_PIECES
-#define PUSH_CHECK      (1024u * 1024) /* from here on the limit is looked at with every message */
+#define SHARED_CAP          (64u * 1024)
+#define SHARED_KEEP_MAX     (1024u * 1024)
+#define WRITE_PER_CALL      (4u * 1024 * 1024) /* then others have their turn */
+#define TLS_PER_CALL        (512u * 1024)      /* the same where each byte costs */
+#define IOV_MAX_USED        NET_TRANSFER_PIECES
+#define STRANGER_OUTPUT_MAX (16u * 1024)   /* of one that has not said who it is */
+#define PUSH_CHECK          (1024u * 1024) /* from here on the limit is looked at with every message */
 
 static_assert(IOV_MAX_USED <= 64, "a bit for each");
 
@@ -341,7 +342,7 @@ static bool header_awaited(const struct client_out *o) {
 void client_update_interest(struct client *c) {
     struct client_io *io = c->io;
     bool want = client_unsent(c) > 0 && (!header_awaited(&io->out) || io->out.tls_bytes > 0);
-    bool read = !(io->flags & CLIENT_READ_OFF), receives = client_away_receives(c);
+    bool read = !(io->flags & CLIENT_READ_OFF) && !client_is_deaf(c), receives = client_away_receives(c);
     if (UNLIKELY(io->away != NULL)) want &= receives;
     unsigned events = (read && !receives ? NET_READ : 0u) | (want ? NET_WRITE : 0u);
     if (UNLIKELY(events != io->watch.events) && net_watch_set(&io->watch, events) != TARN_OK)
@@ -375,6 +376,9 @@ void client_output_end(struct client *c) {
         give_back(o);
         c->io->flags &= ~CLIENT_UNWRITTEN;
         if (UNLIKELY(c->io->flags & CLIENT_CLOSE_AFTER_REPLY) && o->tls_bytes == 0) client_close_soon(c);
+        /* What was too much of it may have been taken back. */
+        if (UNLIKELY(!(c->io->watch.events & NET_READ) && !(c->io->flags & CLIENT_CLOSE_SOON)))
+            client_update_interest(c);
         return;
     }
     if (UNLIKELY(
@@ -395,6 +399,15 @@ void client_on_writable(struct client *c, size_t before) {
     client_ready(c);
 }
 
+void client_drop_stranger(struct client *c, const char *what) {
+    char peer[80];
+    client_peer(c, peer, sizeof(peer));
+    log_verbose("Client id=%llu addr=%s closed: too many bytes of %s before it has authenticated",
+                (unsigned long long)c->id, peer, what);
+    stats.strangers_dropped++;
+    client_close_soon(c);
+}
+
 /* Space that was sent is given back while a long queue is being worked off. */
 void client_output_limit(struct client *c) {
     struct client_io *io = c->io;
@@ -412,14 +425,19 @@ void client_output_limit(struct client *c) {
     /* A replica may be told all of the backlog at once. */
     uint64_t hard =
         follows && limit->hard != 0 ? max_u64(limit->hard, server.config->repl_backlog_size) : limit->hard;
-    bool over = hard != 0 && held > hard;
+    bool over = hard != 0 && held > hard,
+         stranger = !c->authenticated && client_unsent(c) > STRANGER_OUTPUT_MAX;
     if (limit->soft != 0 && held > limit->soft) {
         if (o->soft_since_ms == 0) o->soft_since_ms = server.mono_ms;
         over |= server.mono_ms - o->soft_since_ms >= limit->soft_s * 1000;
     } else {
         o->soft_since_ms = 0;
     }
-    if (!over || io->flags & CLIENT_CLOSE_SOON) return;
+    if (!(over || stranger) || io->flags & CLIENT_CLOSE_SOON) return;
+    if (stranger) {
+        client_drop_stranger(c, "replies unread");
+        return;
+    }
     char peer[80];
     client_peer(c, peer, sizeof(peer));
     log_warning(

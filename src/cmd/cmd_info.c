@@ -225,6 +225,7 @@ static void write_stats(struct buf *out) {
     info_line(out, "client_query_buffer_limit_disconnections:%llu", (ull)stats.query_buffer_closed);
     info_line(out, "evicted_clients:%llu", (ull)stats.evicted_clients);
     info_line(out, "client_output_buffer_limit_disconnections:%llu", (ull)stats.output_buffer_closed);
+    info_line(out, "unauthenticated_disconnections:%llu", (ull)stats.strangers_dropped);
     info_line(out, "inband_hold_timeouts:%llu", (ull)stats.hold_closed);
     info_line(out, "jobs_started:%llu", (ull)stats.jobs_started);
     info_line(out, "job_slices:%llu", (ull)stats.job_slices);

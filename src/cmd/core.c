@@ -150,6 +150,7 @@ static bool background(void) {
     unsigned share = job_quota() / 2 + 1, walk = job_quota() / 2 + 1;
     bool more = books_background();
     more |= cluster_background(&share);
+    more |= client_big_turn();
     uint64_t began = latency_begin();
     more |= persistence_turn(&walk);
     latency_end(LATENCY_SNAPSHOT_CYCLE, began);

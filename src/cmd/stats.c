@@ -72,7 +72,7 @@ static uint64_t heap_memory(void) {
 }
 
 uint64_t stats_used_memory(void) {
-    return heap_memory() + mapped_memory();
+    return heap_memory() + mapped_memory() + client_big_mapped();
 }
 
 uint64_t stats_resident_memory(void) {

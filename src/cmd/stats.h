@@ -19,6 +19,7 @@ struct stats {
     uint64_t evicted_clients, hold_closed;
     uint64_t query_buffer_closed, output_buffer_closed, protocol_errors;
     uint64_t unwritten_replies; /* clients that were not told OK: the append-only file could not be written */
+    uint64_t strangers_dropped; /* clients over the limits of those who have not authenticated */
     uint64_t tls_failures;      /* handshakes */
     uint64_t auth_failures;
     uint64_t replica_reports, replicas_bad; /* REPLICA REPORT: heard, found true */

@@ -311,6 +311,16 @@ void resp_parser_big_done(struct resp_parser *p, struct span value) {
     p->remaining--;
 }
 
+size_t resp_parser_settle(struct resp_parser *p, const char *data) {
+    TARN_ASSERT(!p->in_big);
+    if (p->remaining == 0) return 0; /* an inline request, or the line that says how many there are */
+    restore_pointers(p, data, p->argc);
+    for (; p->absolute < p->argc; p->absolute++) p->offsets[p->absolute] = SIZE_MAX;
+    size_t taken = p->pos;
+    p->pos = 0;
+    return taken;
+}
+
 void resp_parser_reset(struct resp_parser *p) {
     p->argc = 0;
     p->remaining = 0;

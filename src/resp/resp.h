@@ -68,6 +68,10 @@ enum resp_result resp_parse(struct resp_parser *p, const struct resp_limits *lim
 void resp_parser_set_arg(struct resp_parser *p, size_t index,
                          struct span value); /* absolute, caller's memory */
 void resp_parser_big_done(struct resp_parser *p, struct span value);
+/* After RESP_MORE: data, the bytes that were passed, will stay where they are until the request is done. The arguments found
+ * so far stay in them, and the next call is passed what follows the bytes that they take, whose number is returned. 0: none
+ * is whole yet. */
+size_t resp_parser_settle(struct resp_parser *p, const char *data);
 /* Forgets a request in the making, and memory that a giant one took. */
 void resp_parser_reset(struct resp_parser *p);
 void resp_parser_free(struct resp_parser *p);

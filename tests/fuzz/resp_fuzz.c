@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum cut { CUT_NONE, CUT_BYTES, CUT_RANDOM };
+enum cut { CUT_NONE, CUT_BYTES, CUT_RANDOM, CUT_SETTLED };
 
 /* A client whose memory moves with every read. */
 struct feed {
@@ -23,6 +23,8 @@ struct feed {
     struct buf transcript;
     char *kept[256]; /* arguments rescued from RESP_BIG */
     size_t kept_count;
+    char *settled[64]; /* windows that stay until the request is done */
+    size_t settled_count;
     bool over;
 };
 
@@ -42,6 +44,18 @@ static struct span keep(struct feed *f, const char *data, size_t len) {
 
 static void drop_kept(struct feed *f) {
     while (f->kept_count > 0) free(f->kept[--f->kept_count]);
+    while (f->settled_count > 0) free(f->settled[--f->settled_count]);
+}
+
+/* The window stays where it is, and the request goes on in another. */
+static void settle(struct feed *f) {
+    if (f->settled_count == 64) return;
+    size_t taken = resp_parser_settle(&f->parser, f->window);
+    TARN_ASSERT(taken <= f->fed - f->taken);
+    if (taken == 0) return;
+    f->settled[f->settled_count++] = f->window;
+    f->window = NULL;
+    f->taken += taken;
 }
 
 static void note_request(struct feed *f) {
@@ -67,6 +81,7 @@ static void take_big(struct feed *f) {
         struct span a = p->argv[i];
         bool ours = false; /* rescued before, from an earlier big argument of this request */
         for (size_t k = 0; k < f->kept_count; k++) ours |= a.data == f->kept[k];
+        ours |= i < p->absolute; /* or lies in a window that stays */
         if (!ours && a.data != NULL) resp_parser_set_arg(p, i, keep(f, a.data, a.len));
     }
     if (f->size - f->taken < 2 || f->size - f->taken - 2 < len) {
@@ -116,9 +131,10 @@ static struct buf run(const uint8_t *data, size_t size, const struct resp_limits
     while (f.fed < size && !f.over) {
         size_t rest = size - f.fed, n = rest;
         if (cut == CUT_BYTES) n = 1;
-        if (cut == CUT_RANDOM) n = 1 + rng_below(&r, rng_below(&r, 8) == 0 ? rest : (rest < 5 ? rest : 5));
+        if (cut >= CUT_RANDOM) n = 1 + rng_below(&r, rng_below(&r, 8) == 0 ? rest : (rest < 5 ? rest : 5));
         f.fed += n;
         parse_fed(&f);
+        if (cut == CUT_SETTLED && !f.over && f.window != NULL && rng_below(&r, 2) == 0) settle(&f);
     }
     resp_parser_free(&f.parser);
     drop_kept(&f);
@@ -161,11 +177,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         struct {
             const struct resp_limits *limits;
             enum cut cut;
-        } ways[] = {{sets[i], CUT_BYTES},
-                    {sets[i], CUT_RANDOM},
-                    {&big, CUT_NONE},
-                    {&big, CUT_BYTES},
-                    {&big, CUT_RANDOM}};
+        } ways[] = {{sets[i], CUT_BYTES}, {sets[i], CUT_RANDOM}, {sets[i], CUT_SETTLED}, {&big, CUT_NONE},
+                    {&big, CUT_SETTLED},  {&big, CUT_BYTES},     {&big, CUT_RANDOM}};
         for (size_t k = 0; k < ARRAY_LEN(ways); k++) {
             struct buf other = run(data, size, ways[k].limits, ways[k].cut);
             check_same(&whole, &other);

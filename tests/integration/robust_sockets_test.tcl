@@ -91,7 +91,7 @@ test {... also when more waits behind its request than is read ahead} {
             ($waiting >= $sent || $events eq "events=")
         }
     }
-    assert {$waiting > 1000000 && $waiting <= $sent} "$waiting of $sent"
+    assert {$waiting > 8000 && $waiting < $sent} "$waiting of $sent"
     drop $c
     wait_for "the connection to be gone" {[info_field connected_clients] == 1}
 }
@@ -143,16 +143,16 @@ test {small replies that nobody reads count towards client-output-buffer-limit} 
     r config set output-pause 8mb client-output-buffer-limit "normal 1gb 0 0"
 }
 
-test {requests of one that reads no replies are bounded by client-query-buffer-limit} {
-    r config set client-query-buffer-limit 2mb proto-max-bulk-len 1mb output-pause 64kb
-    r set small [string repeat x 1000]
-    set slow [client]
+test {a request of many arguments is bounded by client-query-buffer-limit} {
+    r config set client-query-buffer-limit 2mb proto-max-bulk-len 1mb
+    set long [client]
     set dropped [info_field client_query_buffer_limit_disconnections]
-    catch {for {set i 0} {$i < 500} {incr i} {resp::raw $slow [string repeat [requests {get small}] 1000]; assert_equal PONG [r ping]}}
+    resp::raw $long "*10001\r\n\$4\r\nMSET\r\n"
+    catch {for {set i 0} {$i < 500} {incr i} {resp::raw $long [string repeat "\$1000\r\n[string repeat x 1000]\r\n" 20]; assert_equal PONG [r ping]}}
     wait_for "the client to be gone" {[update; info_field connected_clients] == 1}
     assert_equal [expr {$dropped + 1}] [info_field client_query_buffer_limit_disconnections]
-    catch {drop $slow}
-    r config set client-query-buffer-limit 1gb proto-max-bulk-len 512mb output-pause 8mb
+    catch {drop $long}
+    r config set client-query-buffer-limit 1gb proto-max-bulk-len 512mb
 }
 
 test {MONITOR, SUBSCRIBE and PSUBSCRIBE that are never read are dropped at the limit of their class} {

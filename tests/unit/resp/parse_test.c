@@ -184,6 +184,43 @@ TEST(parse_one_byte_at_a_time_is_linear) {
     buf_free(&b);
 }
 
+/* Every cut of a request, each piece of it in memory of its own that stays. */
+TEST(parse_settles_what_is_there_and_goes_on_elsewhere) {
+    static const char text[] = "*4\r\n$3\r\nSET\r\n$0\r\n\r\n$12\r\nabcdefghijkl\r\n$2\r\nxy\r\n";
+    size_t len = sizeof(text) - 1, used;
+    for (size_t cut = 1; cut < len; cut++) {
+        for (size_t next = 1; next <= len - cut; next++) {
+            struct resp_parser p = {0};
+            char *first = xmemdup(text, cut);
+            CHECK_EQ(resp_parse(&p, &redis, first, cut, &used), RESP_MORE);
+            size_t taken = resp_parser_settle(&p, first);
+            CHECK(taken <= cut);
+            size_t until = cut + next;
+            char *second = xmemdup(text + taken, until - taken), *third = NULL;
+            enum resp_result r = resp_parse(&p, &redis, second, until - taken, &used);
+            if (r == RESP_MORE) {
+                size_t more = resp_parser_settle(&p, second);
+                taken += more;
+                third = xmemdup(text + taken, len - taken);
+                r = resp_parse(&p, &redis, third, len - taken, &used);
+            }
+            CHECK_EQ(r, RESP_REQUEST);
+            CHECK_EQ(taken + used, len);
+            CHECK_EQ(p.argc, 4);
+            CHECK_BYTES(p.argv[0].data, p.argv[0].len, "SET");
+            CHECK_EQ(p.argv[1].len, 0);
+            CHECK_BYTES(p.argv[2].data, p.argv[2].len, "abcdefghijkl");
+            CHECK_BYTES(p.argv[3].data, p.argv[3].len, "xy");
+            CHECK_EQ(resp_parse(&p, &redis, "*1\r\n$4\r\nPING\r\n", 14, &used), RESP_REQUEST);
+            CHECK_BYTES(p.argv[0].data, p.argv[0].len, "PING");
+            resp_parser_free(&p);
+            free(first);
+            free(second);
+            free(third);
+        }
+    }
+}
+
 /* --- RESP_BIG ------------------------------------------------------------------------------------------------------ */
 
 TEST(parse_big_hands_the_bytes_to_the_caller) {
