@@ -39,7 +39,6 @@ enum client_flag {
     CLIENT_FLUSH = 1u << 12,    /* on the list of those with new output */
     CLIENT_READ_OFF = 1u << 13, /* not read from until its input was run, or for ever */
     CLIENT_NO_TOUCH = 1u << 14,
-    CLIENT_REDACTED = 1u << 15,  /* arguments of the running command are secret: client_redacts */
     CLIENT_MULTI = 1u << 16,     /* its commands are queued: multi.h */
     CLIENT_EXEC = 1u << 17,      /* they are being executed */
     CLIENT_PUBSUB = 1u << 18,    /* listens to channels: pubsub.h */
@@ -119,8 +118,6 @@ struct client_io {
         *pieces;       /* earlier ones of a request that is longer than one buffer, or has large arguments */
     size_t weighed;    /* client_weigh: what it held then */
     size_t heap_bytes; /* held by large arguments and kept ones */
-    unsigned redact_from; /* arguments from here on are not shown, */
-    uint64_t redact_one;  /* nor are these of the first 64; with CLIENT_REDACTED */
     /* output */
     struct client_out out;
     size_t mark_bytes; /* where the reply of the running command begins */
@@ -321,14 +318,6 @@ void dispatch_queued(struct client *c, const struct cmd *cmd);
 void dispatch_job_done(struct client *c);
 /* Of one within EXEC. */
 void dispatch_queued_done(struct client *c);
-/* Arguments from index on are secret: MONITOR and SLOWLOG show "(redacted)". From a command function. */
-void dispatch_redact(struct client *c, unsigned from);
-/* This one only. */
-void dispatch_redact_one(struct client *c, size_t index);
-static inline bool client_redacts(const struct client_io *io, size_t index) {
-    return io->flags & CLIENT_REDACTED &&
-           (index >= io->redact_from || (index < 64 && io->redact_one >> index & 1));
-}
 /* The running command was refused for want of memory before it did anything: it counts as rejected, not as called. */
 void dispatch_turned_away(struct client *c);
 

@@ -618,7 +618,8 @@ size_t client_input_held(const struct client *c) {
     if (here) return (size_t)(window_end - window);
     const struct big_arg *b = c->io->big_reading ? c->io->big : NULL;
     size_t held = c->io->in.len - c->io->in_pos;
-    for (const struct kept_bytes *k = c->io->pieces; k != NULL; k = k->next) held += k->len;
+    for (const struct kept_bytes *k = c->io->pieces; k != NULL; k = k->next)
+        if (k->data != (const char *)(k + 1)) held += k->len; /* else what a large argument came after */
     return held + (b != NULL && b->sink == NULL && !b->drop ? b->got : 0);
 }
 

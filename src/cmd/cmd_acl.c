@@ -25,7 +25,6 @@ void cmd_acl_whoami(struct client *c) {
 
 void cmd_acl_setuser(struct client *c) {
     struct acl_fault f = {0};
-    dispatch_redact(c, 2);
     const char *why = acl_name_fault(c->argv[2]);
     if (why != NULL) {
         reply_error(c, "%s", why);

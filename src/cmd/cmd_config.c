@@ -38,8 +38,6 @@ static void refuse(struct client *c, struct span option, const char *why) {
 }
 
 void cmd_config_set(struct client *c) {
-    for (size_t i = 2; i + 1 < c->argc; i += 2)
-        if (config_is_secret(c->argv[i])) dispatch_redact_one(c, i + 1);
     if (c->argc % 2 != 0) {
         reply_syntax(c);
         return;

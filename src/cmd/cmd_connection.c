@@ -64,7 +64,6 @@ static bool authenticate(struct client *c, struct span user, struct span passwor
 }
 
 void cmd_auth(struct client *c) {
-    dispatch_redact(c, 1);
     if (c->argc > 3) {
         reply_syntax(c);
         return;
@@ -135,7 +134,6 @@ void cmd_hello(struct client *c) {
     for (size_t i = 2; i < c->argc; i++) {
         if (arg_is(c, i, "AUTH") && i + 2 < c->argc) {
             auth = &c->argv[i + 1];
-            dispatch_redact(c, (unsigned)i + 1);
             i += 2;
         } else if (arg_is(c, i, "SETNAME") && i + 1 < c->argc) {
             name = &c->argv[++i];

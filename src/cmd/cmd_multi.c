@@ -190,7 +190,7 @@ static void restore(struct client *c, const struct exec *x) {
     c->cmd = x->cmd;
     c->argv = x->suspended && p != NULL ? p->argv : x->argv;
     c->argc = x->suspended && p != NULL ? p->argc : x->argc;
-    c->io->flags &= ~(CLIENT_FAILED | CLIENT_REDACTED);
+    c->io->flags &= ~(unsigned)CLIENT_FAILED;
 }
 
 static void run_queued(struct client *c, struct queued *q) {

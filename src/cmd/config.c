@@ -288,11 +288,6 @@ bool config_validate(const struct config *c, char **why_p) {
 
 /* --- CONFIG GET and SET ------------------------------------------------------------------------------------------------------------ */
 
-bool config_is_secret(struct span name) {
-    const struct config_row *row = config_row_find(name);
-    return row != NULL && row->flags & CONFIG_SECRET;
-}
-
 bool config_is_guarded(struct span name) {
     const struct config_row *row = config_row_find(name);
     return row != NULL && row->flags & CONFIG_GUARDED;

@@ -254,8 +254,6 @@ bool config_set(struct config *c, const struct span *pairs, size_t n, struct spa
 /* Writes the options in force to the file: comments stay, changed lines change in place. */
 /* all: also what is as it is without being said. */
 bool config_rewrite(const struct config *c, bool all, char **why_p);
-/* Passwords and the like. */
-bool config_is_secret(struct span name);
 /* Only who enable-protected-configs lets may change it. */
 bool config_is_guarded(struct span name);
 

@@ -264,7 +264,7 @@ void dispatch(struct client *c, const struct cmd *cmd) {
     struct client_io *io = c->io;
     client_output_mark(c);
     if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) client_unwritten_count(c);
-    io->flags &= ~(CLIENT_FAILED | CLIENT_OOM | CLIENT_REDACTED | CLIENT_CHANGED);
+    io->flags &= ~(CLIENT_FAILED | CLIENT_OOM | CLIENT_CHANGED);
     stats.commands++;
     io->commands++;
     cmd = find(c, cmd);
@@ -316,7 +316,7 @@ void dispatch_queued(struct client *c, const struct cmd *cmd) {
     struct client_io *io = c->io;
     const struct job *outer = c->job;
     const char *why;
-    io->flags &= ~(CLIENT_FAILED | CLIENT_OOM | CLIENT_REDACTED);
+    io->flags &= ~(CLIENT_FAILED | CLIENT_OOM);
     stats.commands++;
     io->commands++;
     if (cmd == NULL && (cmd = find(c, table_find(c->argv[0]))) == NULL) return;
@@ -351,24 +351,4 @@ void dispatch_job_done(struct client *c) {
 
 void dispatch_turned_away(struct client *c) {
     c->io->flags |= CLIENT_OOM;
-}
-
-static void redact_begin(struct client_io *io) {
-    if (io->flags & CLIENT_REDACTED) return;
-    io->flags |= CLIENT_REDACTED;
-    io->redact_from = UINT32_MAX;
-    io->redact_one = 0;
-}
-
-void dispatch_redact(struct client *c, unsigned from) {
-    redact_begin(c->io);
-    if (from < c->io->redact_from) c->io->redact_from = from;
-}
-
-void dispatch_redact_one(struct client *c, size_t index) {
-    redact_begin(c->io);
-    if (index < 64)
-        c->io->redact_one |= UINT64_C(1) << index;
-    else
-        dispatch_redact(c, 64);
 }

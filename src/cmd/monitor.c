@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "cmd/client.h"
 #include "cmd/families.h"
+#include "cmd/table.h"
 
 static struct client **monitors;
 static size_t cap;
@@ -42,6 +43,7 @@ void client_set_monitor(struct client *c, bool on) {
 
 /* +1795254367.702495 [0 127.0.0.1:49370] "GET" "foo" */
 void monitor_feed(struct client *c) {
+    struct table_secrets secrets = table_secrets(c->argv, c->argc);
     struct buf line = {NULL, 0, 0};
     uint64_t us = clock_wall_us();
     char peer[128];
@@ -54,7 +56,7 @@ void monitor_feed(struct client *c) {
                    (unsigned long long)(us % 1000000), c->db, peer);
     for (size_t i = 0; i < c->argc; i++) {
         buf_append_char(&line, ' ');
-        if (client_redacts(c->io, i))
+        if (table_is_secret(&secrets, i))
             buf_append_str(&line, "\"(redacted)\"");
         else if (c->argv[i].data == NULL && c->argv[i].len > 0)
             buf_printf(&line, "\"(%zu bytes)\"", c->argv[i].len);

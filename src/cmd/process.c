@@ -20,6 +20,7 @@
 #include "cmd/core.h"
 #include "cmd/replication.h"
 #include "cmd/stats.h"
+#include "cmd/table.h"
 
 extern char **environ;
 
@@ -248,8 +249,9 @@ void process_crash_lines(void) {
         log_warning("------ CURRENT CLIENT ------");
         log_warning("id=%llu cmd=%s arguments=%zu user=%s", (unsigned long long)c->id,
                     c->cmd != NULL ? c->cmd->name : "none", c->argc, acl_user_name(c->user));
+        struct table_secrets secrets = table_secrets(c->argv, c->argc);
         for (size_t i = 0; i < c->argc && i < 8; i++) {
-            if (client_redacts(c->io, i) || c->argv[i].data == NULL) continue;
+            if (table_is_secret(&secrets, i) || c->argv[i].data == NULL) continue;
             log_warning("argv[%zu]: '%.*s'%s", i, (int)min_u64(c->argv[i].len, 64), c->argv[i].data,
                         c->argv[i].len > 64 ? " ..." : "");
         }

@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "cmd/client.h"
 #include "cmd/families.h"
+#include "cmd/table.h"
 
 #define ARGS_MAX 32u
 #define ARG_MAX  128u
@@ -41,10 +42,10 @@ static char *counted(const char *data, size_t n) {
     return p;
 }
 
-static char *argument(const struct client *c, size_t i) {
+static char *argument(const struct client *c, const struct table_secrets *secrets, size_t i) {
     char text[64];
     const struct span *a = &c->argv[i];
-    if (client_redacts(c->io, i)) return counted("(redacted)", 10);
+    if (table_is_secret(secrets, i)) return counted("(redacted)", 10);
     if (a->data == NULL && a->len > 0)
         return counted(text, (size_t)snprintf(text, sizeof(text), "... (%zu bytes)", a->len));
     if (a->len <= ARG_MAX) return counted(a->data, a->len);
@@ -74,6 +75,7 @@ void slowlog_note(struct client *c, uint64_t us) {
         server.config->slowlog_max_len == 0)
         return;
     size_t argc = c->argc < ARGS_MAX ? c->argc : ARGS_MAX;
+    struct table_secrets secrets = table_secrets(c->argv, c->argc);
     struct entry *e = xcalloc(1, sizeof(*e) + argc * sizeof(char *));
     e->id = next_id++;
     e->wall_s = server.wall_ms / 1000;
@@ -87,7 +89,7 @@ void slowlog_note(struct client *c, uint64_t us) {
             int n = snprintf(text, sizeof(text), "... (%zu more arguments)", c->argc - argc + 1);
             e->argv[i] = counted(text, (size_t)n);
         } else {
-            e->argv[i] = argument(c, i);
+            e->argv[i] = argument(c, &secrets, i);
         }
     }
     e->next = newest;

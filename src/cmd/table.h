@@ -61,6 +61,17 @@ struct cmd_key_ref {
 typedef void (*table_key_fn)(void *arg, struct cmd_key_ref key);
 int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, table_key_fn fn, void *arg);
 
+/* Which arguments of a request are passwords, keys of memory and the like. */
+struct table_secrets {
+    size_t from;  /* this one and all behind it */
+    uint64_t one; /* these of the first 64 */
+};
+#define TABLE_SECRETS_DEPTH 32u /* arguments before a command within commands, from where on all is secret */
+struct table_secrets table_secrets(const struct span *argv, size_t argc);
+static inline bool table_is_secret(const struct table_secrets *s, size_t index) {
+    return index >= s->from || (index < 64 && s->one >> index & 1);
+}
+
 /* The category names ("@read" ...) of cmd, through fn. */
 void table_categories(const struct cmd *cmd, void (*fn)(void *arg, const char *name), void *arg);
 /* "write", "readonly" ... of each flag, through fn. */
