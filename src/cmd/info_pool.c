@@ -137,6 +137,8 @@ void info_data(struct buf *out) {
     info_line(out, "data_maxclients:%lld", (long long)server.config->data_maxclients);
     info_line(out, "data_connections_received:%llu", (ull)h.connections_total);
     info_line(out, "data_connections_refused:%llu", (ull)h.connections_refused);
+    info_line(out, "data_connections_without_grant:%llu", (ull)h.connections_new);
+    info_line(out, "data_connections_ousted:%llu", (ull)h.connections_ousted);
     info_line(out, "shm_peers:%llu", (ull)h.shm_peers);
     info_line(out, "shm_attaches:%llu", (ull)h.shm_attaches_total);
     info_line(out, "data_reads:%llu", (ull)h.reads);

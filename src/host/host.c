@@ -165,7 +165,7 @@ void host_get_stats(const struct host *h, struct host_stats *stats_p) {
     for (unsigned i = 0; i < h->n_paths; i++) {
         const struct host_path *p = &h->paths[i];
         if (p->listener == NULL) continue;
-        struct transport_listener_stats s;
+        struct transport_listener_stats s = {0};
         p->ops->listener_stats(p->listener, &s);
         if (strcmp(p->ops->scheme, "shm") == 0) {
             sum.shm_peers += s.connections;
@@ -177,6 +177,8 @@ void host_get_stats(const struct host *h, struct host_stats *stats_p) {
             sum.connections_total += s.connections_total;
         }
         sum.connections_refused += s.connections_refused;
+        sum.connections_new += s.connections_new;
+        sum.connections_ousted += s.connections_ousted;
         if (p->builtin) sum.shm_attaches_total += s.attaches_total;
         sum.reads += s.reads;
         sum.writes += s.writes;

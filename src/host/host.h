@@ -139,6 +139,8 @@ void host_poll(struct host *h);
 
 struct host_stats {
     uint64_t connections, connections_total, connections_refused;
+    uint64_t connections_new,
+        connections_ousted; /* without a good grant yet; closed for want of room, without one */
     uint64_t shm_peers, shm_attaches_total;
     uint64_t module_peers, module_peers_total;         /* by transports of modules */
     uint64_t reads, writes, bytes_read, bytes_written; /* by tcp */

@@ -129,9 +129,10 @@ struct transport_listen_config {
     size_t n_uris;
     unsigned threads;         /* >= 1; transports without data threads ignore it */
     unsigned max_connections; /* 0: the transport's default */
-    uint64_t idle_timeout_ms; /* silence in the middle of a frame; 0: 30 s */
-    uint64_t staging_bytes;   /* bound of the buffers for gate.stage; 0: 64 MiB; at least one piece */
-    unsigned mode;            /* permissions of a unix socket; 0: 0600 */
+    uint64_t
+        idle_timeout_ms; /* silence in the middle of a frame, or time until the first good grant; 0: 30 s */
+    uint64_t staging_bytes; /* bound of the buffers for gate.stage; 0: 64 MiB; at least one piece */
+    unsigned mode;          /* permissions of a unix socket; 0: 0600 */
     struct transport_gate gate;
     const struct transport_tls *tls; /* with URIs of tcps://, which speak nothing else */
 };
@@ -145,6 +146,8 @@ struct transport_listener_stats {
     uint64_t bad_frames, timeouts;
     /* Reads by way of gate.stage, all of them counted in reads, too; used is a gauge, waits: for a buffer. */
     uint64_t staged_reads, staged_bytes, staged_failures, staging_used, staging_waits;
+    /* Peers that have shown no good grant yet (a gauge), and those of them that made room for others. */
+    uint64_t connections_new, connections_ousted;
 };
 
 /* Who is to be cut off. The gate must refuse them already. */

@@ -9,6 +9,15 @@ static bool others_are_served(void) {
     return move(engine, &o, true, data, NULL) == TARN_OK;
 }
 
+static bool reads(int fd, const struct object *o) {
+    struct request r = request(o, false, 1);
+    struct tcp_header reply = {0};
+    char data[4096];
+    put(fd, &r, sizeof(r));
+    return get(fd, &reply, sizeof(reply)) && reply.status == TCP_OK && reply.payload_length == o->size &&
+           get(fd, data, o->size);
+}
+
 TEST(half_a_frame_then_silence) {
     begin_idle_ms = 1500;
     begin(1u << 20, false);
@@ -19,6 +28,7 @@ TEST(half_a_frame_then_silence) {
     hello(half, 1, 1);
     hello(middle, 1, 1);
     hello(idle, 1, 1);
+    CHECK(reads(idle, &o));
     struct request r = request(&o, true, 1);
     put(half, &r, 40);
     put(middle, &r, sizeof(r));
@@ -30,10 +40,7 @@ TEST(half_a_frame_then_silence) {
     CHECK(clock_boot_ms() - start < 30000);
     CHECK_EQ(world_stats(&w).timeouts, 3);
     CHECK(others_are_served());
-    r = request(&o, false, 2); /* between frames one may be silent for as long as one likes */
-    put(idle, &r, sizeof(r));
-    struct tcp_header reply;
-    CHECK(get(idle, &reply, sizeof(reply)) && reply.status == TCP_OK && reply.payload_length == 4096);
+    CHECK(reads(idle, &o)); /* who has shown a grant may be silent between frames for as long as he likes */
     close(quiet), close(half), close(middle), close(idle);
     end();
 }
@@ -200,15 +207,135 @@ TEST(one_that_does_not_read_stalls_nobody) {
     end();
 }
 
-TEST(too_many_connections) {
+/* --- those who show no good grant ---------------------------------------------------------------------------------------------- */
+
+TEST(guarantee_4_who_shows_no_grant_makes_room_for_others) {
+    for (unsigned threads = 1; threads <= 3; threads++) {
+        begin_threads = threads;
+        begin(1u << 20, false);
+        struct object o;
+        object_init(&o, 0, 4000, 1, 9);
+        CHECK(others_are_served());
+        int fds[420], kept = dial();
+        hello(kept, 1, 1);
+        CHECK(reads(kept, &o));
+        for (int i = 0; i < 420; i++) {
+            fds[i] = dial();
+            if (i % 2 == 0) hello(fds[i], 1, 1);
+            if (i % 100 == 99) {
+                int fresh = dial(); /* gets in, and is served, although all places are taken */
+                hello(fresh, 1, 1);
+                CHECK(reads(fresh, &o));
+                close(fresh);
+            }
+        }
+        CHECK(WORLD_WAIT(world_stats(&w).connections_ousted >= 200));
+        CHECK_EQ(world_stats(&w).connections_refused, 0);
+        CHECK(world_stats(&w).connections <= 200);
+        CHECK(others_are_served()); /* who has shown a grant stays in */
+        CHECK(reads(kept, &o));
+        CHECK(is_closed(fds[0])); /* the oldest went first */
+        for (int i = 0; i < 420; i++) close(fds[i]);
+        close(kept);
+        CHECK(WORLD_WAIT(world_stats(&w).connections <= 1));
+        CHECK(WORLD_WAIT(world_stats(&w).connections_new == 0));
+        end();
+    }
+    begin_threads = 2;
+}
+
+TEST(who_has_shown_a_grant_is_not_driven_out) {
     begin(1u << 20, false);
-    CHECK(others_are_served());
-    int fds[220];
-    for (int i = 0; i < 220; i++) fds[i] = dial();
-    CHECK(WORLD_WAIT(world_stats(&w).connections_refused >= 20));
-    CHECK(others_are_served()); /* who is in stays in */
-    for (int i = 0; i < 220; i++) close(fds[i]);
-    CHECK(WORLD_WAIT(world_stats(&w).connections <= 1));
+    struct object o;
+    object_init(&o, 0, 4000, 1, 9);
+    int fds[200], n = 0;
+    /* All places, but for the one that the world itself may have. */
+    for (; n < 200; n++) {
+        fds[n] = dial();
+        hello(fds[n], 1, 1);
+        if (!reads(fds[n], &o)) break;
+        if (world_stats(&w).connections == 200) break;
+    }
+    int more[30];
+    for (int i = 0; i < 30; i++) more[i] = dial();
+    CHECK(WORLD_WAIT(world_stats(&w).connections_refused >= 30));
+    CHECK(reads(fds[0], &o));
+    CHECK_EQ(world_stats(&w).connections_ousted, 0);
+    for (int i = 0; i < 30; i++) close(more[i]);
+    for (int i = 0; i <= n && i < 200; i++) close(fds[i]);
+    end();
+}
+
+TEST(guarantee_4_who_shows_no_grant_has_little_time) {
+    begin_idle_ms = 700;
+    begin(1u << 20, false);
+    begin_idle_ms = 0;
+    struct object o;
+    object_init(&o, 0, 4000, 1, 9);
+    int silent = dial(), greeted = dial(), slow = dial(), bad = dial(), good = dial();
+    hello(greeted, 1, 1);
+    hello(slow, 1, 1);
+    hello(bad, 1, 1);
+    hello(good, 1, 1);
+    CHECK(reads(good, &o));
+    /* A byte now and then, and requests that are refused, are no reason to stay. */
+    struct request r = request(&o, false, 1);
+    r.part.grant[3] ^= 1;
+    for (size_t at = 0; world_stats(&w).connections_new > 0; at++) {
+        (void)!send(slow, (const char *)&r + at % (sizeof(r) - 1), at % sizeof(r) < sizeof(r) - 1,
+                    MSG_NOSIGNAL);
+        (void)!send(bad, &r, sizeof(r), MSG_NOSIGNAL);
+        usleep(20000);
+    }
+    CHECK(is_closed(silent));
+    CHECK(is_closed(greeted));
+    CHECK(is_closed(slow));
+    CHECK(is_closed(bad));
+    CHECK(world_stats(&w).timeouts >= 4);
+    CHECK(reads(good, &o)); /* silent for as long, between two frames */
+    close(silent), close(greeted), close(slow), close(bad), close(good);
+    end();
+}
+
+TEST(guarantee_4_a_long_frame_begins_with_a_good_grant) {
+    begin(1u << 20, false);
+    struct object o;
+    object_init(&o, 0, 4000, 1, 9);
+    struct {
+        struct tcp_header h;
+        struct tcp_part part[4096];
+    } *f = xcalloc(1, sizeof(*f));
+    for (int way = 0; way < 3; way++) {
+        struct request r = request(&o, false, 7);
+        f->h = r.h;
+        f->h.meta_length = sizeof(f->part);
+        for (int i = 0; i < 4096; i++) {
+            f->part[i] = r.part;
+            f->part[i].sub_length = 0;
+        }
+        f->part[4095].sub_length = o.size;
+        if (way == 0) f->part[0].grant[3] ^= 1;
+        if (way == 1) f->part[1].grant[3] ^= 1;
+        int fd = dial();
+        hello(fd, 1, 1);
+        struct tcp_header reply = {0};
+        if (way == 0) { /* the rest is not waited for */
+            put(fd, f, sizeof(f->h) + sizeof(f->part[0]));
+            CHECK(get(fd, &reply, sizeof(reply)));
+            CHECK_EQ(reply.status, GRANT_BAD_MAC);
+            CHECK(is_closed(fd));
+        } else {
+            put(fd, f, sizeof(*f));
+            CHECK(get(fd, &reply, sizeof(reply)));
+            CHECK_EQ(reply.request_id, 7);
+            CHECK_EQ(reply.status, way == 1 ? GRANT_BAD_MAC : TCP_OK);
+            char data[4096];
+            if (way == 2) CHECK(get(fd, data, o.size));
+            CHECK(reads(fd, &o)); /* and it goes on */
+        }
+        close(fd);
+    }
+    free(f);
     end();
 }
 

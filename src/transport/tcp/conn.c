@@ -29,8 +29,8 @@ struct tcp_conn *tcp_conn_create(int fd, struct tls_stream *tls, uint64_t now_ms
     c->fd = fd;
     c->secure.tls = tls;
     c->readable = c->writable = true;
-    c->last_ms = now_ms;
-    c->rx_cap = TCP_RX_BYTES;
+    c->last_ms = c->since_ms = now_ms;
+    c->rx_cap = TCP_RX_FIRST;
     c->rx = xmalloc(c->rx_cap);
     STAILQ_INIT(&c->reads);
     TAILQ_INIT(&c->pieces);
@@ -386,6 +386,22 @@ static enum step receive_payload(struct tcp_conn *c, struct tcp_turn_state *t) {
 
 /* --- frames --- */
 
+/* Does a long frame of one who has shown no good grant begin with one? Its other parts are not waited for before. false: more bytes
+ * are needed (rx_need), or it is told that it has no right, and goes. */
+static bool shows_right(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_header *h) {
+    struct tcp_part part;
+    struct grant g;
+    void *addr;
+    c->rx_need = (uint32_t)(sizeof(*h) + sizeof(part));
+    if (c->rx_len - c->rx_pos < c->rx_need) return false;
+    memcpy(&part, c->rx + c->rx_pos + sizeof(*h), sizeof(part));
+    uint32_t status = tcp_admit(c, t, &part, h->type == TCP_READ ? GRANT_READ : GRANT_WRITE, &g, &addr);
+    if (status == TCP_OK) return true;
+    tcp_reply_add(c, h->request_id, status);
+    c->closing = true;
+    return false;
+}
+
 /* Handles the frame at rx_pos if it is whole. false: more bytes are needed (rx_need), or *step_p says CLOSE. */
 static bool handle_frame(struct tcp_conn *c, struct tcp_turn_state *t, enum step *step_p) {
     struct tcp_header h;
@@ -398,6 +414,7 @@ static bool handle_frame(struct tcp_conn *c, struct tcp_turn_state *t, enum step
         *step_p = malformed(t, wrong);
         return false;
     }
+    if (!c->bound && h.meta_length > TCP_RX_BYTES && !shows_right(c, t, &h)) return false;
     c->rx_need = (uint32_t)sizeof(h) + h.meta_length;
     if (have < c->rx_need) return false;
     if (h.type == TCP_WRITE && !STAILQ_EMPTY(&c->reads)) return false; /* replies keep their order */
@@ -429,6 +446,7 @@ static void make_room(struct tcp_conn *c) {
     c->rx_len = have;
     uint32_t least = c->rx_busy ? TCP_RX_BUSY_BYTES : TCP_RX_BYTES;
     uint32_t want = c->rx_need > least ? c->rx_need : least;
+    if (!c->bound && want > 2 * have) want = 2 * have > TCP_RX_FIRST ? 2 * have : TCP_RX_FIRST;
     if (want > c->rx_cap || (want < c->rx_cap && have <= want && !c->rx_busy)) {
         c->rx = xrealloc(c->rx, want);
         c->rx_cap = want;

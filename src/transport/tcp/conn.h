@@ -36,6 +36,7 @@ static inline void tcp_count(uint64_t *counter, uint64_t n) {
 #define TCP_PIECES_MAX    8u           /* under way, ready, and being sent, of one connection */
 #define TCP_PIECES_SHORT  2u           /* while others wait for buffers: one goes out, one comes in */
 #define TCP_AHEAD_BYTES   (4ull << 20) /* of these; more than two pieces, lest the disk waits for the socket */
+#define TCP_RX_FIRST      512u /* before the first good grant; what comes makes it grow, not what is announced */
 #define TCP_RX_BYTES      (16u << 10)
 #define TCP_RX_BUSY_BYTES (64u << 10) /* for who sends many small frames at once */
 
@@ -69,6 +70,13 @@ struct tcp_conn {
     int fd;
     TAILQ_ENTRY(tcp_conn) link;     /* the owner's: all */
     TAILQ_ENTRY(tcp_conn) run_link; /* the owner's: those with work */
+    struct tcp_place {              /* the owner's: places.h */
+        TAILQ_ENTRY(tcp_conn) link;
+        enum { TCP_PLACE_NEW, TCP_PLACE_LEAVING, TCP_PLACE_KEPT } state; /* under the lock of places */
+        bool kept, arrived;                                              /* the thread's own notes */
+        unsigned thread;
+        uint64_t peer; /* alike for connections of one machine */
+    } place;
     bool queued;
     bool readable, writable; /* what epoll said, until the socket says EAGAIN */
     bool hello_done, closing;
@@ -77,6 +85,7 @@ struct tcp_conn {
     uint64_t session;
     uint32_t epoch;   /* of the last good grant */
     uint64_t last_ms; /* bytes moved */
+    uint64_t since_ms;
     struct tcp_secure secure;
 
     uint8_t *rx; /* received, not consumed: [rx_pos, rx_len) */

@@ -2,7 +2,7 @@
  * and hands connections out in turn. Nothing is shared between threads but a mailbox each, so one bad peer costs its own
  * thread a turn of TURN_BYTES, and others nothing.
  *
- * Locks: listener.lock (fences) before thread.lock (mailbox); neither is held over a system call that can block. */
+ * Locks: listener.lock (fences) before thread.lock (mailbox) or that of the places; none is held over a system call that can block. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "transport/tcp/conn.h"
+#include "transport/tcp/places.h"
 #include "transport/tcp/tcp.h"
 
 #define LISTENER_MAGIC      0x544c5354u /* "TLST" */
@@ -39,6 +40,7 @@ struct data_thread {
     pthread_t thread;
     bool started;
     int epoll_fd, wake_fd;
+    unsigned number;
     struct conn_list conns, runnable;
     uint64_t scan_ms;         /* next look for silent connections */
     uint64_t accept_after_ms; /* the accepting thread: out of descriptors until then */
@@ -63,16 +65,16 @@ struct transport_listener {
     struct transport_gate gate;
     const struct transport_tls *tls; /* NULL: it is plain */
     uint64_t idle_ms;
-    unsigned max_connections;
     uint16_t port;
     int sockets[LISTEN_SOCKETS_MAX];
     unsigned n_sockets;
     struct tcp_stage_pool staging;
     struct data_thread *threads;
     unsigned n_threads, next_thread;
-    bool stop;                                                    /* atomic */
-    uint64_t connections, connections_total, connections_refused; /* atomics */
-    struct transport_listener_stats base; /* what reset subtracts; the control thread's */
+    bool stop; /* atomic */
+    struct tcp_places places;
+    uint64_t connections_total, connections_refused; /* atomics */
+    struct transport_listener_stats base;            /* what reset subtracts; the control thread's */
 
     pthread_mutex_t lock;
     struct fence_request *fences; /* under lock */
@@ -98,9 +100,14 @@ static void drop(struct data_thread *t, struct tcp_conn *c) {
     if (c->queued) TAILQ_REMOVE(&t->runnable, c, run_link);
     TAILQ_REMOVE(&t->conns, c, link);
     int fd = c->fd;
+    tcp_places_give(&t->listener->places, c);
     tcp_conn_destroy(&c);
     tcp_socket_close(t->epoll_fd, fd);
-    __atomic_fetch_sub(&t->listener->connections, 1, __ATOMIC_RELAXED);
+}
+
+static void drop_leaving(struct data_thread *t) {
+    struct tcp_conn *c;
+    while ((c = tcp_places_leaving(&t->listener->places, t->number)) != NULL) drop(t, c);
 }
 
 static void take_incoming(struct data_thread *t) {
@@ -112,6 +119,7 @@ static void take_incoming(struct data_thread *t) {
     while ((c = TAILQ_FIRST(&in)) != NULL) {
         TAILQ_REMOVE(&in, c, link);
         TAILQ_INSERT_TAIL(&t->conns, c, link);
+        c->place.arrived = true;
         struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
         if (epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, c->fd, &ev) != 0) {
             log_warning("epoll_ctl for a data connection: %s", strerror(errno));
@@ -133,8 +141,9 @@ static void run_queue(struct data_thread *t, uint64_t now_ms) {
         switch (tcp_conn_turn(c, &t->listener->gate, &t->stager, &t->counters, now_ms, TURN_BYTES)) {
         case TCP_TURN_WAIT: break;
         case TCP_TURN_MORE: enqueue(t, c); break;
-        case TCP_TURN_CLOSE: drop(t, c); break;
+        case TCP_TURN_CLOSE: drop(t, c); continue;
         }
+        if (c->bound && !c->place.kept) tcp_places_keep(&t->listener->places, c);
     }
 }
 
@@ -147,8 +156,10 @@ static void drop_silent(struct data_thread *t, uint64_t now_ms) {
         uint64_t limit_ms = t->listener->idle_ms;
         if (tcp_conn_holds_pieces(c) && tcp_stage_pool_short(&t->listener->staging))
             limit_ms = min_u64(limit_ms, HOLDING_MS);
-        if (!tcp_conn_midway(c) || now_ms - c->last_ms < limit_ms) continue;
-        log_verbose("Data connection closed: silent in the middle of a frame");
+        bool stranger = !c->bound && now_ms - c->since_ms >= t->listener->idle_ms;
+        if (!stranger && (!tcp_conn_midway(c) || now_ms - c->last_ms < limit_ms)) continue;
+        log_verbose("Data connection closed: %s",
+                    stranger ? "no good grant" : "silent in the middle of a frame");
         tcp_count(&t->counters.timeouts, 1);
         drop(t, c);
     }
@@ -193,16 +204,16 @@ static bool make_stream(const struct transport_listener *l, struct tls_stream **
     return *tls_p != NULL;
 }
 
-static void hand_out(struct transport_listener *l, int fd, uint64_t now_ms) {
+static void hand_out(struct transport_listener *l, int fd, uint64_t peer, uint64_t now_ms) {
     struct data_thread *t = &l->threads[l->next_thread++ % l->n_threads];
     struct tls_stream *tls;
     if (!make_stream(l, &tls)) {
         log_warning("Data connection closed: there is no TLS for it");
-        __atomic_fetch_sub(&l->connections, 1, __ATOMIC_RELAXED);
         close(fd);
         return;
     }
     struct tcp_conn *c = tcp_conn_create(fd, tls, now_ms);
+    tcp_places_take(&l->places, c, t->number, peer);
     pthread_mutex_lock(&t->lock);
     TAILQ_INSERT_TAIL(&t->incoming, c, link);
     pthread_mutex_unlock(&t->lock);
@@ -241,7 +252,10 @@ static void watch_sockets(struct data_thread *t, bool on) {
 static void accept_some(struct data_thread *t, int socket, uint64_t now_ms) {
     struct transport_listener *l = t->listener;
     for (int i = 0; i < ACCEPTS_MAX; i++) {
-        int fd = accept4(socket, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        struct sockaddr_storage from = {0};
+        socklen_t len = sizeof(from);
+        if (tcp_places_busy(&l->places)) return; /* those who are to go first go first */
+        int fd = accept4(socket, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
             if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
                 if (log_is_news(&t->accept_trouble_ms, now_ms))
@@ -251,16 +265,20 @@ static void accept_some(struct data_thread *t, int socket, uint64_t now_ms) {
             }
             return; /* EAGAIN, or the peer has gone again */
         }
-        if (__atomic_load_n(&l->connections, __ATOMIC_RELAXED) >= l->max_connections) {
+        uint64_t peer = tcp_place_peer(&from);
+        unsigned thread;
+        switch (tcp_places_room(&l->places, peer, &thread)) {
+        case TCP_ROOM_FREE: break;
+        case TCP_ROOM_MADE: wake(l->threads[thread].wake_fd); break;
+        case TCP_ROOM_NONE:
             __atomic_fetch_add(&l->connections_refused, 1, __ATOMIC_RELAXED);
             if (l->tls == NULL) tcp_turn_away(fd, TCP_TOO_MANY, "");
             close(fd);
             continue;
         }
-        __atomic_fetch_add(&l->connections, 1, __ATOMIC_RELAXED);
         __atomic_fetch_add(&l->connections_total, 1, __ATOMIC_RELAXED);
         tcp_socket_options(fd);
-        hand_out(l, fd, now_ms);
+        hand_out(l, fd, peer, now_ms);
     }
 }
 
@@ -308,6 +326,7 @@ static void *data_thread_main(void *arg) {
         uint64_t now_ms = clock_mono_ms();
         take_events(t, events, n, now_ms); /* n < 0: interrupted */
         take_incoming(t);
+        drop_leaving(t);
         carry_out_fences(t);
         tcp_stager_collect(&t->stager, now_ms, go_on, t);
         run_queue(t, now_ms);
@@ -321,6 +340,7 @@ static void *data_thread_main(void *arg) {
 static tarn_status thread_start(struct transport_listener *l, unsigned i) {
     struct data_thread *t = &l->threads[i];
     t->listener = l;
+    t->number = i;
     TAILQ_INIT(&t->conns);
     TAILQ_INIT(&t->runnable);
     TAILQ_INIT(&t->incoming);
@@ -420,10 +440,10 @@ tarn_status tcp_listen(struct transport_domain *d, const struct transport_listen
     l->gate = config->gate;
     l->tls = config->tls;
     l->idle_ms = config->idle_timeout_ms != 0 ? config->idle_timeout_ms : IDLE_DEFAULT_MS;
-    l->max_connections = config->max_connections != 0 ? config->max_connections : CONNECTIONS_DEFAULT;
     l->n_threads = (unsigned)min_u64(config->threads > 0 ? config->threads : 1, THREADS_MAX);
     l->threads = xcalloc(l->n_threads, sizeof(*l->threads));
     pthread_mutex_init(&l->lock, NULL);
+    tcp_places_init(&l->places, config->max_connections != 0 ? config->max_connections : CONNECTIONS_DEFAULT);
     tcp_stage_pool_init(&l->staging, config->staging_bytes);
     d->listeners++;
 
@@ -455,6 +475,7 @@ void tcp_listener_close(struct transport_listener **listener_p) {
     tcp_stage_pool_deinit(&l->staging);
     for (unsigned i = 0; i < l->n_sockets; i++) close(l->sockets[i]);
     l->domain->listeners--;
+    tcp_places_deinit(&l->places);
     pthread_mutex_destroy(&l->lock);
     l->magic = 0;
     free(l->threads);
@@ -506,7 +527,9 @@ static uint64_t load(const uint64_t *counter) {
 static void sum_up(const struct transport_listener *l, struct transport_listener_stats *s) {
     *s = (struct transport_listener_stats){
         .staging_used = tcp_stage_pool_used((struct tcp_stage_pool *)(uintptr_t)&l->staging),
-        .connections = load(&l->connections),
+        .connections = load(&l->places.used),
+        .connections_new = load(&l->places.n_new),
+        .connections_ousted = load(&l->places.ousted),
         .connections_total = load(&l->connections_total),
         .connections_refused = load(&l->connections_refused),
     };
@@ -531,6 +554,7 @@ void tcp_listener_stats(const struct transport_listener *l, struct transport_lis
     const struct transport_listener_stats *b = &l->base;
     stats_p->connections_total -= b->connections_total;
     stats_p->connections_refused -= b->connections_refused;
+    stats_p->connections_ousted -= b->connections_ousted;
     stats_p->reads -= b->reads;
     stats_p->writes -= b->writes;
     stats_p->bytes_read -= b->bytes_read;
