@@ -109,6 +109,10 @@ static tarn_status lock_file(const char *path, int flags, struct pool_backing *b
         if (fstat(b->lock_fd, st) != 0 || !S_ISREG(st->st_mode)) {
             return pool_fail(TARN_EINVAL, why_p, "pool file %s is not a regular file", path);
         }
+        if (st->st_uid != geteuid()) { /* put there before us, in a folder like /dev/shm: he has it open */
+            return pool_fail(TARN_EINVAL, why_p, "pool file %s belongs to another user (uid %u)", path,
+                             (unsigned)st->st_uid);
+        }
         if (flock(b->lock_fd, LOCK_EX | LOCK_NB) != 0) {
             return pool_fail(TARN_EBUSY, why_p, "pool file %s is in use by another process", path);
         }

@@ -69,6 +69,10 @@ static tarn_status open_file(struct ssd *s, const struct tier_config *config, ui
     if (!s->device && !S_ISREG(st.st_mode)) {
         return tier_fail(TARN_EINVAL, why_p, "%s is neither a file nor a block device", s->path);
     }
+    if (!s->device && st.st_uid != geteuid()) {
+        return tier_fail(TARN_EINVAL, why_p, "%s belongs to another user (uid %u)", s->path,
+                         (unsigned)st.st_uid);
+    }
     if (!lock_file(s->fd)) return tier_fail(TARN_EBUSY, why_p, "%s is in use by another process", s->path);
     *bytes_p = (uint64_t)st.st_size;
     if (s->device && ioctl(s->fd, BLKGETSIZE64, bytes_p) != 0) {

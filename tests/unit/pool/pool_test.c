@@ -276,6 +276,27 @@ static tarn_status reopen(struct pool **p, struct pool_config *c, uint64_t size,
     return pool_open(c, p, &why);
 }
 
+TEST(guarantee_6_a_pool_file_that_another_user_has_put_there_is_not_used) {
+    if (geteuid() != 0) return; /* nobody else could be it */
+    char dir[] = "/tmp/tarn-pool-XXXXXX", path[64];
+    CHECK(mkdtemp(dir) != NULL);
+    snprintf(path, sizeof(path), "%s/pool", dir);
+    struct pool_config c = config(1u << 20);
+    c.path = path;
+    struct pool *p = NULL;
+    const char *why = NULL;
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    CHECK(fd >= 0 && fchown(fd, 65534, 65534) == 0);
+    CHECK_EQ(pool_open(&c, &p, &why), TARN_EINVAL);
+    CHECK(why != NULL && strstr(why, "belongs to another user (uid 65534)") != NULL);
+    CHECK_EQ(fchown(fd, 0, 0), 0);
+    CHECK_EQ(pool_open(&c, &p, &why), TARN_OK);
+    pool_close(&p);
+    close(fd);
+    unlink(path);
+    rmdir(dir);
+}
+
 TEST(guarantee_5_a_pool_file_becomes_larger_and_smaller_with_what_is_in_it) {
     char path[] = "/tmp/tarn-pool-XXXXXX";
     close(mkstemp(path));
