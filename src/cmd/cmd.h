@@ -31,6 +31,10 @@ struct server {
     uint64_t mono_ms, wall_ms, wall_us; /* of this turn of the loop; refreshed before each command */
     uint8_t grant_key[16];              /* of the embedded host */
     uint32_t master_epoch;
+    struct {
+        bool on; /* the pool is being populated at the start: nothing is put or read yet */
+        uint64_t began_s, done, total, left_ms; /* wall time, bytes, an estimate */
+    } populating;
     bool awaits_nodes; /* while they join a new master, what they hold is no miss */
     char run_id[41];
 };

@@ -651,7 +651,16 @@ void cmd_lastsave(struct client *c) {
 void info_write_persistence(struct buf *out) {
     typedef unsigned long long ull;
     bool on = persistence_appends();
-    info_line(out, "loading:%d", replication_loading()); /* a file is loaded before anybody can ask */
+    /* A file is loaded before anybody can ask. */
+    info_line(out, "loading:%d", replication_loading() || server.populating.on);
+    if (server.populating.on) {
+        uint64_t total = max_u64(server.populating.total, 1);
+        info_line(out, "loading_start_time:%llu", (ull)server.populating.began_s);
+        info_line(out, "loading_total_bytes:%llu", (ull)total);
+        info_line(out, "loading_loaded_bytes:%llu", (ull)server.populating.done);
+        info_line(out, "loading_loaded_perc:%.2f", (double)server.populating.done * 100 / (double)total);
+        info_line(out, "loading_eta_seconds:%llu", (ull)(server.populating.left_ms + 999) / 1000);
+    }
     info_line(out, "async_loading:%d", p.paused);
     info_line(out, "rdb_changes_since_last_save:%llu", (ull)(store_changes(server.store) - p.saved_changes));
     info_line(out, "rdb_bgsave_in_progress:%d", p.save.w != NULL);

@@ -68,8 +68,22 @@ bool replication_is_early(const struct client *c, const struct cmd *cmd) {
            asks_for_what_is_away(c, cmd);
 }
 
+/* With how far it is, for whoever looks on. */
+static const char *refuse_populating(void) {
+    static char text[160];
+    snprintf(
+        text, sizeof(text),
+        "-LOADING tarn is populating its pool: %u %% of %llu MiB are done, about %llu s are left",
+        (unsigned)(server.populating.total > 0 ? server.populating.done * 100 / server.populating.total : 0),
+        (ull)(server.populating.total >> 20), (ull)(server.populating.left_ms + 999) / 1000);
+    return text;
+}
+
 const char *replication_refusal(const struct client *c, const struct cmd *cmd) {
     unsigned flags = cmd->flags;
+    unsigned within =
+        cmd->run == cmd_exec ? multi_common(c) : ~0u; /* of EXEC: what all of its commands are */
+    if (server.populating.on && !(flags & within & CMD_LOADING)) return refuse_populating();
     if (cmd->run == cmd_exec) flags |= multi_flags(c) & (CMD_WRITE | CMD_MASTER);
     if (c->io->flags & CLIENT_REPLICA && flags & (CMD_WRITE | CMD_READONLY | CMD_MAY_REPLICATE))
         return "Replica can't interact with the keyspace";

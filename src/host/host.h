@@ -16,6 +16,8 @@
 struct host;
 struct transport_tls;
 
+struct pool_progress;
+
 struct host_config {
     const char *const *bind; /* addresses of the data port */
     size_t binds;
@@ -44,7 +46,8 @@ struct host_segment_config {
     bool shrink;           /* and is cut to it, which is TARN_EEXISTS else */
     int numa_node;         /* -1: any */
     enum { HOST_HUGE_NO, HOST_HUGE_TRY } huge;
-    bool populate; /* touch every page now */
+    bool populate; /* touch every page now; */
+    bool later;    /* not before host_segment_populate */
 };
 
 tarn_status host_create(const struct host_config *config, struct host **host_p);
@@ -62,6 +65,10 @@ void host_destroy(struct host **host_p);
  * ones. TARN_EINVAL/TARN_ENOMEM/TARN_EBUSY/TARN_EEXISTS/TARN_EIO with *why (static or thread-local text) set. */
 tarn_status host_segment_open(struct host *h, const struct host_segment_config *config, unsigned *slot_p,
                               const char **why_p);
+/* As pool_populate_start and pool_populate_look, of a segment in memory. */
+void host_segment_populate(struct host *h, unsigned slot);
+bool host_segment_populated(struct host *h, unsigned slot, struct pool_progress *progress_p,
+                            tarn_status *status_p);
 /* Serves it, with the content it has, under that id and epoch (never 0) from now on, and from this call on no more under
  * another. The header is written. Nothing happens when it is served under these already.
  * TARN_EINVAL: another segment has the id. TARN_EAGAIN: under its former name somebody may still be in the middle of a

@@ -53,6 +53,7 @@ tarn_status host_segment_open(struct host *h, const struct host_segment_config *
         .numa_node = config->numa_node,
         .huge = config->huge == HOST_HUGE_TRY,
         .populate = config->populate,
+        .later = config->later,
     };
     struct host_slot s = {.size = config->size};
     tarn_status status = pool_open(&pc, &s.pool, why_p);
@@ -63,6 +64,15 @@ tarn_status host_segment_open(struct host *h, const struct host_segment_config *
         s.last_name = host_name(info->old_id, info->old_segment_epoch);
     *slot_p = host_slot_append(h, s);
     return TARN_OK;
+}
+
+void host_segment_populate(struct host *h, unsigned slot) {
+    pool_populate_start(slot_get(h, slot)->pool);
+}
+
+bool host_segment_populated(struct host *h, unsigned slot, struct pool_progress *progress_p,
+                            tarn_status *status_p) {
+    return pool_populate_look(slot_get(h, slot)->pool, progress_p, status_p);
 }
 
 tarn_status host_reader_open(struct host *h, uint64_t size, const struct host_reader *reader,

@@ -26,6 +26,8 @@ struct pool {
     bool discarded;            /* and not revived */
     struct pool_config config; /* its strings are our own */
     struct pool_info info;
+    struct pool_populating *populating; /* NULL: it is not, or not any more */
+    tarn_status populated;
 };
 
 static __thread char why_text[256];
@@ -88,7 +90,7 @@ static tarn_status prepare_mapping(const struct pool_config *c, const struct poo
     if (s != TARN_OK) return s;
     /* A wish: the kernel may lack transparent huge pages for shared memory. */
     if (c->huge && !b->huge) (void)madvise(b->map, b->map_size, MADV_HUGEPAGE);
-    if (!c->populate) return TARN_OK;
+    if (!c->populate || c->later) return TARN_OK;
     s = pool_populate(b->map, b->map_size, !b->fresh);
     return s == TARN_OK ? s : pool_fail(s, why_p, "populating the pool failed: not enough memory");
 }
@@ -169,6 +171,7 @@ static void sign_on(struct pool *p) {
 /* --- opening and closing --- */
 
 static void release(struct pool *p) {
+    (void)pool_populate_end(&p->populating);
     if (p->backing.map != NULL) munmap(p->backing.map, p->backing.map_size);
     pool_backing_close(&p->backing);
     free((char *)(uintptr_t)p->config.name);
@@ -214,6 +217,24 @@ void pool_close(struct pool **pool_p) {
     release(p);
 }
 
+void pool_populate_start(struct pool *p) {
+    MAGIC_CHECK(p, POOL_MAGIC);
+    TARN_ASSERT(p->config.later && p->populating == NULL);
+    p->config.later = false; /* what is revived from here on is populated at once */
+    if (p->config.populate)
+        p->populating = pool_populate_begin(p->backing.map, p->backing.map_size, !p->backing.fresh);
+}
+
+bool pool_populate_look(struct pool *p, struct pool_progress *progress_p, tarn_status *status_p) {
+    MAGIC_CHECK(p, POOL_MAGIC);
+    if (p->populating != NULL) {
+        if (!pool_populate_over(p->populating, progress_p)) return false;
+        p->populated = pool_populate_end(&p->populating);
+    }
+    *status_p = p->populated;
+    return true;
+}
+
 void *pool_base(const struct pool *p) {
     return p->backing.map + SEGMENT_HEADER_SIZE;
 }
@@ -253,6 +274,7 @@ void pool_retire(struct pool *p) {
 
 void pool_discard(struct pool *p) {
     MAGIC_CHECK(p, POOL_MAGIC);
+    (void)pool_populate_end(&p->populating);
     write_new_header(p);
     pool_backing_punch(&p->backing);
     p->discarded = true;

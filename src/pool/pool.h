@@ -29,6 +29,7 @@ struct pool_config {
     int numa_node; /* -1: any */
     bool huge;     /* try huge pages: hugetlb for a memfd, else transparent ones */
     bool populate; /* touch every page now, after checking that memory is there */
+    bool later;    /* not now: when pool_populate_start says so */
 };
 
 struct pool_info {
@@ -48,13 +49,22 @@ struct pool_info {
  * none, or none of this start of the machine. */
 bool pool_file_look(const char *path, uint64_t *size_p, uint8_t content[SEGMENT_CONTENT_SIZE]);
 
-/* Maps a segment. A new one is all zeroes. Blocks for as long as populating takes; progress lines go to the
- * log above 4 GiB. Errors: TARN_EINVAL, TARN_ENOMEM (memory, cgroup limit), TARN_EBUSY (another process has
+/* Maps a segment. A new one is all zeroes. Blocks for as long as populating takes; every second of that a progress line
+ * goes to the log. Errors: TARN_EINVAL, TARN_ENOMEM (memory, cgroup limit), TARN_EBUSY (another process has
  * the file), TARN_EEXISTS (it holds a larger pool), TARN_EIO; *why_p, never NULL then, is thread-local text that stays until this thread's next
  * call. */
 tarn_status pool_open(const struct pool_config *config, struct pool **pool_p, const char **why_p);
 /* Unmaps. A pool file keeps its epochs, for the next start. NULL is fine. */
 void pool_close(struct pool **pool_p);
+
+/* Populates a pool that was opened with later, while it is used. */
+void pool_populate_start(struct pool *p);
+struct pool_progress {
+    uint64_t done, total; /* bytes */
+    uint64_t left_ms;     /* an estimate; 0 at first */
+};
+/* true: that is over (or there is nothing to do); *status_p says how it went, TARN_ENOMEM or TARN_EIO were logged. */
+bool pool_populate_look(struct pool *p, struct pool_progress *progress_p, tarn_status *status_p);
 
 void *pool_base(const struct pool *p); /* first advertised byte, 4 KiB-aligned */
 const struct pool_info *pool_get_info(const struct pool *p);
@@ -91,5 +101,10 @@ uint64_t pool_memory_available(const char *proc, const char *cgroup, const char 
 /* Touches [base, base + size) with several threads. keep: the bytes are not zero and must stay clean on disk.
  */
 tarn_status pool_populate(void *base, uint64_t size, bool keep);
+/* The same meanwhile; the memory may be used. over: true when the threads are through; otherwise it logs every second, and is called from
+ * one thread. end waits for them, and has them stop first where they are not through (TARN_ECANCELED). */
+struct pool_populating *pool_populate_begin(void *base, uint64_t size, bool keep);
+bool pool_populate_over(struct pool_populating *p, struct pool_progress *progress_p);
+tarn_status pool_populate_end(struct pool_populating **p_p);
 
 #endif

@@ -1,14 +1,18 @@
-/* Touching every page of a pool before it serves: a page fault in the middle of a transfer costs more than
- * the copy, and a pool that cannot have its memory should say so at start. */
+/* Touching every page of a pool before it serves: a page fault in the middle of a transfer costs more than the copy, and a pool that
+ * cannot have its memory should say so at start. Threads take pieces; how many help is a question of the cores, as zeroing a
+ * page is work for one of them. */
 #include "pool/pool.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -17,29 +21,31 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define CHUNK_BYTES    (64ull << 20)
-#define THREADS_MAX    8
-#define THREAD_BYTES   (1ull << 30) /* a thread more for each */
-#define PROGRESS_BYTES (4ull << 30) /* speak above this */
-#define PROGRESS_MS    2000
+#define CHUNK_BYTES  (4ull << 20) /* short, as the address space is locked meanwhile: others allocate, too */
+#define THREADS_MAX  32u
+#define THREAD_BYTES (128ull << 20) /* a thread more for each */
+#define PROGRESS_MS  1000u
+#define FIRST_MS     250u /* after so long it is clear that it takes a while */
 
-struct populate_job {
+struct pool_populating {
     char *base;
     uint64_t size;
     bool keep;
-    uint64_t next; /* first byte no thread has taken, atomic */
-    uint64_t done; /* atomic */
-    int error;     /* errno of the first failure, atomic */
-    uint64_t log_ms;
+    uint64_t began_ms, said_ms;
+    uint64_t next;    /* first byte no thread has taken, atomic */
+    uint64_t done;    /* atomic */
+    int error;        /* errno of the first failure, atomic; ECANCELED: it is to end */
+    unsigned at_work; /* threads, atomic */
+    pthread_t thread[THREADS_MAX];
+    unsigned threads;
 };
 
-static int touch_chunk(const struct populate_job *job, char *at, uint64_t len) {
-    if (madvise(at, len, job->keep ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) == 0) return 0;
+static int touch_chunk(const struct pool_populating *p, char *at, uint64_t len) {
+    if (madvise(at, len, p->keep ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) == 0) return 0;
     if (errno != EINVAL) return errno;
-    /* Before Linux 5.14. Nobody else is at work on these pages yet; the add of nothing makes them ours
-     * unchanged. */
+    /* Before Linux 5.14. Others may be at work on these pages; the add of nothing makes them ours unchanged. */
     for (uint64_t o = 0; o < len; o += 4096) {
-        if (job->keep) {
+        if (p->keep) {
             (void)*(volatile char *)(at + o);
         } else {
             __atomic_fetch_add(at + o, 0, __ATOMIC_RELAXED);
@@ -48,42 +54,81 @@ static int touch_chunk(const struct populate_job *job, char *at, uint64_t len) {
     return 0;
 }
 
-static void report(struct populate_job *job, uint64_t done) {
-    if (job->size < PROGRESS_BYTES) return;
-    uint64_t now = clock_mono_ms(), last = __atomic_load_n(&job->log_ms, __ATOMIC_RELAXED);
-    if (now - last < PROGRESS_MS) return;
-    if (!__atomic_compare_exchange_n(&job->log_ms, &last, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        return;
-    log_notice("Populating the pool: %llu of %llu MiB", (unsigned long long)(done >> 20),
-               (unsigned long long)(job->size >> 20));
+static void *populate_thread(void *arg) {
+    struct pool_populating *p = arg;
+    for (;;) {
+        uint64_t at = __atomic_fetch_add(&p->next, CHUNK_BYTES, __ATOMIC_RELAXED);
+        if (at >= p->size || __atomic_load_n(&p->error, __ATOMIC_RELAXED) != 0) break;
+        uint64_t len = min_u64(CHUNK_BYTES, p->size - at);
+        int none = 0, error = touch_chunk(p, p->base + at, len);
+        if (error != 0) {
+            __atomic_compare_exchange_n(&p->error, &none, error, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+            break;
+        }
+        __atomic_fetch_add(&p->done, len, __ATOMIC_RELAXED);
+    }
+    __atomic_fetch_sub(&p->at_work, 1, __ATOMIC_RELEASE);
+    return NULL;
 }
 
-static void *populate_thread(void *arg) {
-    struct populate_job *job = arg;
-    for (;;) {
-        uint64_t at = __atomic_fetch_add(&job->next, CHUNK_BYTES, __ATOMIC_RELAXED);
-        if (at >= job->size || __atomic_load_n(&job->error, __ATOMIC_RELAXED) != 0) return NULL;
-        uint64_t len = min_u64(CHUNK_BYTES, job->size - at);
-        int error = touch_chunk(job, job->base + at, len);
-        if (error != 0) {
-            __atomic_store_n(&job->error, error, __ATOMIC_RELAXED);
-            return NULL;
-        }
-        report(job, __atomic_add_fetch(&job->done, len, __ATOMIC_RELAXED));
+struct pool_populating *pool_populate_begin(void *base, uint64_t size, bool keep) {
+    struct pool_populating *p = xcalloc(1, sizeof(*p));
+    *p = (struct pool_populating){.base = base, .size = size, .keep = keep, .began_ms = clock_mono_ms()};
+    p->said_ms = p->began_ms + FIRST_MS - PROGRESS_MS;
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    uint64_t wanted = min_u64(min_u64((uint64_t)(cpus > 0 ? cpus : 1), THREADS_MAX), 1 + size / THREAD_BYTES);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for those who started us */
+    for (; p->threads < wanted; p->threads++) {
+        __atomic_fetch_add(&p->at_work, 1, __ATOMIC_RELAXED);
+        if (pthread_create(&p->thread[p->threads], NULL, populate_thread, p) == 0) continue;
+        __atomic_fetch_sub(&p->at_work, 1, __ATOMIC_RELAXED);
+        break;
     }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (p->threads == 0) { /* then here, and before we return */
+        p->at_work = 1;
+        populate_thread(p);
+    }
+    return p;
+}
+
+bool pool_populate_over(struct pool_populating *p, struct pool_progress *progress_p) {
+    uint64_t now = clock_mono_ms();
+    bool over = __atomic_load_n(&p->at_work, __ATOMIC_ACQUIRE) == 0;
+    struct pool_progress g = {.done = __atomic_load_n(&p->done, __ATOMIC_RELAXED), .total = p->size};
+    if (g.done > 0)
+        g.left_ms = (uint64_t)((double)(now - p->began_ms) * (double)(g.total - g.done) / (double)g.done);
+    if (!over && now >= p->said_ms + PROGRESS_MS) {
+        p->said_ms = now;
+        log_notice("Populating the pool: %llu of %llu MiB (%u %%), about %llu s left, %u threads",
+                   (unsigned long long)(g.done >> 20), (unsigned long long)(g.total >> 20),
+                   (unsigned)(g.done * 100 / g.total), (unsigned long long)((g.left_ms + 999) / 1000),
+                   p->threads);
+    }
+    *progress_p = g;
+    return over;
+}
+
+tarn_status pool_populate_end(struct pool_populating **p_p) {
+    struct pool_populating *p = *p_p;
+    if (p == NULL) return TARN_OK;
+    *p_p = NULL;
+    int error = 0;
+    __atomic_compare_exchange_n(&p->error, &error, ECANCELED, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    for (unsigned i = 0; i < p->threads; i++) pthread_join(p->thread[i], NULL);
+    bool whole = p->done == p->size;
+    free(p);
+    if (whole) return TARN_OK;
+    if (error == 0) return TARN_ECANCELED;
+    log_warning("Populating the pool failed: %s", strerror(error));
+    return error == ENOMEM ? TARN_ENOMEM : TARN_EIO;
 }
 
 tarn_status pool_populate(void *base, uint64_t size, bool keep) {
-    struct populate_job job = {.base = base, .size = size, .keep = keep, .log_ms = clock_mono_ms()};
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    uint64_t wanted = min_u64(min_u64((uint64_t)(cpus > 0 ? cpus : 1), THREADS_MAX), 1 + size / THREAD_BYTES);
-    pthread_t threads[THREADS_MAX];
-    unsigned helpers = 0;
-    while (helpers + 1 < wanted && pthread_create(&threads[helpers], NULL, populate_thread, &job) == 0)
-        helpers++;
-    populate_thread(&job);
-    for (unsigned i = 0; i < helpers; i++) pthread_join(threads[i], NULL);
-    if (job.error == 0) return TARN_OK;
-    log_warning("Populating the pool failed: %s", strerror(job.error));
-    return job.error == ENOMEM ? TARN_ENOMEM : TARN_EIO;
+    struct pool_populating *p = pool_populate_begin(base, size, keep);
+    struct pool_progress progress;
+    for (unsigned us = 100; !pool_populate_over(p, &progress); us = us < 10000 ? 2 * us : us) usleep(us);
+    return pool_populate_end(&p);
 }

@@ -208,6 +208,7 @@ bool embedded_open(const struct config *c, bool loaded) {
                                           .numa_node = (int)c->numa_node,
                                           .huge = c->huge_pages ? HOST_HUGE_TRY : HOST_HUGE_NO,
                                           .populate = c->pool_populate,
+                                          .later = true,
                                           .shrink = true,
                                           .pool_path = c->pool_path[0] != '\0' ? c->pool_path : NULL};
     struct host_segment_info info;
@@ -240,6 +241,21 @@ bool embedded_open(const struct config *c, bool loaded) {
         host_fence_before(server.host, server.master_epoch);
     }
     return true;
+}
+
+void embedded_populate(void) {
+    host_segment_populate(server.host, own_slot);
+    server.populating.on = true;
+    server.populating.began_s = server.wall_ms / 1000;
+}
+
+bool embedded_populated(tarn_status *status_p) {
+    struct pool_progress progress = {.done = server.populating.done, .total = server.populating.total};
+    server.populating.on = !host_segment_populated(server.host, own_slot, &progress, status_p);
+    server.populating.done = progress.done;
+    server.populating.total = progress.total;
+    server.populating.left_ms = progress.left_ms;
+    return !server.populating.on;
 }
 
 bool embedded_reload(void) {

@@ -1,7 +1,8 @@
 /* Set-up, in this order, because each needs what is before it; tear-down is the other way round.
  *
  *   log, daemon, signals ─> listening sockets (bound, so that a busy port fails before a pool is mapped) ─> loop, commands
- *   ─> books ─> the cluster's plans ─> modules ─> host: segment memory, data port ─> clients are accepted */
+ *   ─> books ─> the cluster's plans ─> modules ─> host: segment memory, data port ─> clients are accepted, and
+ *   told LOADING ─> the pool is populated, by threads: ready */
 #include "server/server.h"
 
 #include <errno.h>
@@ -210,6 +211,37 @@ static void announce(const struct config *c) {
     welcome(c);
 }
 
+/* --- populating the pool ------------------------------------------------------------------------------------------------------- */
+
+/* The loop serves meanwhile, as far as that is possible: LOADING, INFO, the end. */
+#define POPULATED_MS 5u
+
+static struct net_timer populating;
+static bool announced, populating_failed;
+
+static void on_populating(void *arg) {
+    tarn_status s = TARN_OK;
+    if (server.host != NULL && !embedded_populated(&s)) {
+        net_timer_start(&populating, POPULATED_MS);
+        return;
+    }
+    populating_failed = s != TARN_OK;
+    if (populating_failed) {
+        log_warning("The pool of %llu bytes could not be populated: %s. pool-populate no starts without",
+                    (unsigned long long)server.config->pool_size, tarn_status_text(s));
+        core_shutdown("There is not enough memory for the pool");
+        return;
+    }
+    announced = true;
+    announce(server.config);
+}
+
+static void begin_populating(void) {
+    net_timer_init(&populating, loop, on_populating, NULL);
+    if (server.host != NULL) embedded_populate();
+    on_populating(NULL);
+}
+
 /* Unless another process has written its own by now. */
 static void unlink_number(const char *path, long number) {
     long there = -1;
@@ -219,7 +251,8 @@ static void unlink_number(const char *path, long number) {
     fclose(f);
 }
 
-static void tear_down(const struct config *c, bool announced) {
+static void tear_down(const struct config *c) {
+    net_timer_stop(&populating);
     listeners_close();
     signals_close();
     if (server.store != NULL) core_deinit();
@@ -283,11 +316,11 @@ int server_run(struct config *c, const char *executable) {
         core_endpoints.startup_memory = stats_used_memory();
         listeners_open(loop);
         replication_start();
-        announce(c);
+        begin_populating();
         net_loop_run(loop);
         (void)persistence_end(PERSISTENCE_AS_CONFIGURED); /* after a signal; SHUTDOWN has done so */
         log_notice("tarn is now ready to exit, bye bye...");
     }
-    tear_down(c, ok);
-    return ok ? 0 : 1;
+    tear_down(c);
+    return ok && !populating_failed ? 0 : 1;
 }

@@ -33,6 +33,9 @@ size_t listeners_addresses(const char *out[LISTENERS_MAX]);
 /* The embedded segment, in server.host: with what an earlier process left in it, as far as books that were loaded know it and its
  * bytes are what they were; else empty. The books lead when it returns. false: logged. */
 bool embedded_open(const struct config *config, bool loaded);
+/* Touches its pages, with threads of its own; server.populating.on until it is over, which the latter tells, and how it went (logged). */
+void embedded_populate(void);
+bool embedded_populated(tarn_status *status_p);
 /* The same for books that were loaded again by this process, which has had its bytes in hand all the while. */
 bool embedded_reload(void);
 /* Nobody who was let in before that epoch can write to it any more. */

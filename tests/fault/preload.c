@@ -3,10 +3,11 @@
  *     TARN_FAULT="recv:short:7,send:again:5,mmap:fail:3"    every 7th recv is short, every 5th send says EAGAIN, every 3rd mmap fails
  *
  * Calls: recv (and recvmsg), send (and sendmsg), mmap (of files), memfd_create, epoll_wait, connect, accept, write (of files), fdatasync,
- * rename, crypto_hash_sha256 (of passwords; crash only). Kinds: short (moves one byte of a stream; recv and send), intr (EINTR), again
- * (EAGAIN), reset (ECONNRESET), fail (ENOMEM), once (ENOMEM, the Nth call only), slow (takes 20 ms longer; write, fdatasync and rename),
+ * rename, madvise (that populates), crypto_hash_sha256 (of passwords; crash only). Kinds: short (moves one byte of a stream; recv and send), intr (EINTR), again
+ * (EAGAIN), reset (ECONNRESET), fail (ENOMEM), once (ENOMEM, the Nth call only), slow (takes 20 ms longer; write, fdatasync, rename and madvise),
  * crash (a fault in the middle of it). Careful with "again" on an edge-triggered socket: it is a lie that no later edge makes up for.
  *
+ *     TARN_FAULT_HOLD=FILE    a slow madvise takes as long as there is that file
  *     TARN_FAULT_WALL=FILE    wall time is off by the number of seconds (an int64_t) that the file begins with, and changes with it
  */
 #include <dlfcn.h>
@@ -27,10 +28,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RECV, SEND, MMAP, MEMFD, EPOLL, CONNECT, ACCEPT, WRITE, FDATASYNC, RENAME, HASH, CALLS };
-static const char *const names[CALLS] = {
-    "recv",   "send",  "mmap",      "memfd_create", "epoll_wait",        "connect",
-    "accept", "write", "fdatasync", "rename",       "crypto_hash_sha256"};
+enum { RECV, SEND, MMAP, MEMFD, EPOLL, CONNECT, ACCEPT, WRITE, FDATASYNC, RENAME, MADVISE, HASH, CALLS };
+static const char *const names[CALLS] = {"recv",       "send",    "mmap",    "memfd_create",
+                                         "epoll_wait", "connect", "accept",  "write",
+                                         "fdatasync",  "rename",  "madvise", "crypto_hash_sha256"};
 enum kind { NONE, SHORT, AGAIN, INTR, RESET, FAIL, ONCE, SLOW, CRASH };
 static const char *const kinds[] = {"", "short", "again", "intr", "reset", "fail", "once", "slow", "crash"};
 
@@ -169,6 +170,18 @@ __attribute__((visibility("default"))) int fdatasync(int fd) {
 __attribute__((visibility("default"))) int rename(const char *from, const char *to) {
     wait_if_slow(turn(RENAME));
     return REAL(rename)(from, to);
+}
+
+__attribute__((visibility("default"))) int madvise(void *addr, size_t len, int advice) {
+    const int populate_read = 22, populate_write = 23;
+    if (advice == populate_read || advice == populate_write) {
+        enum kind k = turn(MADVISE);
+        const char *hold = getenv("TARN_FAULT_HOLD");
+        wait_if_slow(k);
+        while (k == SLOW && hold != NULL && access(hold, F_OK) == 0) wait_if_slow(k);
+        if (fails(k)) return -1;
+    }
+    return REAL(madvise)(addr, len, advice);
 }
 
 /* libsodium's, whose headers are not needed here. What a server crashes in the middle of is a client's password. */
