@@ -310,7 +310,7 @@ void lane_report(struct lane *lane, const void *key, size_t key_len, uint64_t ve
 
 /* How a call goes on after a failure of the connection or a lost lease. Zero-initialised is the first try. */
 struct attempts {
-    unsigned made;
+    unsigned made, later; /* later: after LOADING or TRYAGAIN, which are no failures of the connection */
 };
 /* true: status may get better; the back-off has been slept. false: give up (also when the deadline is near). */
 bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status, uint64_t deadline);

@@ -425,7 +425,8 @@ tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
 
 #define FAILOVER_TRIES    1000u
 #define FAILOVER_PAUSE_MS 100u
-#define FIRST_MS          10u
+#define QUICK_MS          15u
+#define QUICK_TRIES       6u
 #define LATER_MS          500u /* the longest pause where the server does not say how long */
 
 /* --- retries -------------------------------------------------------------------------------------------------------------------- */
@@ -449,9 +450,13 @@ bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline
     const tarn_options *o = &lane->client->options;
     if (o->retries == 0) return false;
     COUNT(lane, retries, 1);
-    bool follows = lane->client->master.n > 0; /* then it is a failover, and nodes come one after the other */
-    uint64_t first = follows ? min_u64(o->backoff_min_ms, FIRST_MS) : o->backoff_min_ms;
-    if (ms == 0) ms = min_u64(first << (made < 16 ? made : 16), follows ? FAILOVER_PAUSE_MS : LATER_MS);
+    if (ms == 0 && lane->client->master.n > 0) {
+        /* A failover: nodes come one after the other, most of them at once. */
+        unsigned shift = made < QUICK_TRIES ? 0 : made - QUICK_TRIES;
+        ms = min_u64((uint64_t)QUICK_MS << (shift < 16 ? shift : 16), FAILOVER_PAUSE_MS);
+    } else if (ms == 0) {
+        ms = min_u64(o->backoff_min_ms << (made < 16 ? made : 16), LATER_MS);
+    }
     ms += rng_below(&lane->rng, ms / 4 + 1); /* or all who were told so come at once */
     if (deadline != DEADLINE_NONE && now_ms() + ms >= deadline) return false;
     poll(NULL, 0, (int)ms);
@@ -468,7 +473,7 @@ bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status
     switch (error_act(status)) {
     case ERROR_FINAL:
     case ERROR_TURN: return false;
-    case ERROR_LATER: return lane_later(lane, attempts->made++, later_ms, deadline);
+    case ERROR_LATER: return lane_later(lane, attempts->later++, later_ms, deadline);
     case ERROR_ONCE:
         if (attempts->made >= min_u64(limit, 1)) return false;
         break;
