@@ -1,10 +1,12 @@
 /* The client handle: connecting and closing, defaults of calls, registered memory, the direct lane. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/errors.h"
 #include "client/internal.h"
 
 void tarn_call_init(tarn_call *call) {
@@ -166,6 +168,19 @@ tarn_status direct_take(struct tarn_client *client, uint64_t deadline, struct la
     client->direct->no_tls[0] = '\0';
     *lane_p = client->direct;
     return TARN_OK;
+}
+
+bool direct_retry(struct tarn_client *client, struct attempts *attempts, tarn_status status,
+                  uint64_t deadline) {
+    struct lane *lane = client->direct;
+    uint64_t ms = lane->later_ms;
+    if (error_act(status) != ERROR_LATER) return lane_retry(lane, attempts, status, deadline);
+    lane->later_ms = 0;
+    if (!lane_later_time(lane, attempts->made++, ms, deadline, &ms)) return false;
+    pthread_mutex_unlock(&client->direct_mutex);
+    poll(NULL, 0, (int)ms);
+    pthread_mutex_lock(&client->direct_mutex);
+    return true;
 }
 
 void direct_give(struct tarn_client *client) {

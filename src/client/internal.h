@@ -317,6 +317,8 @@ bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status
 /* For what is not now, but will be: sleeps ms, or (0) for what comes before try number `made` + 1. false: the deadline is nearer, or
  * nothing is tried again (retries=0). */
 bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline);
+/* The same without the sleep, which takes *ms_p. */
+bool lane_later_time(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline, uint64_t *ms_p);
 /* Sleeps for what comes before try number `made` + 1. false: the deadline is nearer. */
 bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline);
 
@@ -489,6 +491,9 @@ void client_put_options_copy(tarn_put_options *to, const tarn_put_options *from)
 /* The direct lane, connected and locked; direct_give unlocks. */
 tarn_status direct_take(struct tarn_client *client, uint64_t deadline, struct lane **lane_p);
 void direct_give(struct tarn_client *client);
+/* lane_retry for the direct lane: others have it while this call waits for what is not now. */
+bool direct_retry(struct tarn_client *client, struct attempts *attempts, tarn_status status,
+                  uint64_t deadline);
 
 /* --- module_load.c: what libtarn loads by itself ----------------------------------------------------------------------------------- */
 

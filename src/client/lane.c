@@ -446,7 +446,7 @@ bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline) {
     return true;
 }
 
-bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline) {
+bool lane_later_time(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline, uint64_t *ms_p) {
     const tarn_options *o = &lane->client->options;
     if (o->retries == 0) return false;
     COUNT(lane, retries, 1);
@@ -458,7 +458,12 @@ bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline
         ms = min_u64(o->backoff_min_ms << (made < 16 ? made : 16), LATER_MS);
     }
     ms += rng_below(&lane->rng, ms / 4 + 1); /* or all who were told so come at once */
-    if (deadline != DEADLINE_NONE && now_ms() + ms >= deadline) return false;
+    *ms_p = ms;
+    return deadline == DEADLINE_NONE || now_ms() + ms < deadline;
+}
+
+bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline) {
+    if (!lane_later_time(lane, made, ms, deadline, &ms)) return false;
     poll(NULL, 0, (int)ms);
     return true;
 }

@@ -190,7 +190,7 @@ tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
     do {
         status = open_on(lane, view, lease_ms, deadline);
         /* "elsewhere" does not change by trying again */
-    } while (status != TARN_OK && status != TARN_ESTALE && lane_retry(lane, &attempts, status, deadline));
+    } while (status != TARN_OK && status != TARN_ESTALE && direct_retry(client, &attempts, status, deadline));
     if (status == TARN_OK) link_view(view);
     direct_give(client);
     if (status == TARN_OK && (client->options.verify || view->suspect) && view->crc >= 0) {
@@ -318,7 +318,7 @@ tarn_status tarn_view_renew(tarn_view *view, uint64_t lease_ms) {
     struct attempts attempts = {0};
     do {
         status = renew_on(lane, view, lease_ms, deadline);
-    } while (status != TARN_OK && lane_retry(lane, &attempts, status, deadline));
+    } while (status != TARN_OK && direct_retry(client, &attempts, status, deadline));
     direct_give(client);
     return status;
 }

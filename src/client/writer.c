@@ -133,7 +133,7 @@ tarn_status tarn_writer_open(tarn_client *client, const void *key, size_t key_le
         struct attempts attempts = {0};
         do {
             status = open_on(lane, w, deadline);
-        } while (status != TARN_OK && lane_retry(lane, &attempts, status, deadline));
+        } while (status != TARN_OK && direct_retry(client, &attempts, status, deadline));
         direct_give(client);
     }
     if (status != TARN_OK) {
@@ -192,7 +192,7 @@ static tarn_status end_put(struct tarn_writer *w) {
             if (status != TARN_OK) continue;
             append_end(lane, w, crc, crcs, n_crcs);
             status = lane_call(lane, &a, deadline);
-        } while (status != TARN_OK && lane_retry(lane, &attempts, status, deadline));
+        } while (status != TARN_OK && direct_retry(w->client, &attempts, status, deadline));
         if (status == TARN_OK) {
             COUNT(lane, puts, 1);
             COUNT(lane, put_stored, 1);
