@@ -145,6 +145,59 @@ TEST(what_went_waits_for_leases_that_are_not_known) {
     store_destroy(&f);
 }
 
+static void append(void *arg, const void *record, size_t len) {
+    (void)arg;
+    buf_append(&stream, record, len);
+}
+
+/* What a server that dies under a lease leaves, to one that begins with its file. */
+static void after_a_crash(uint64_t clock_id, bool told, tarn_status three_pages) {
+    struct store *s = leader("offset", 4), *f = follower();
+    struct store_snapshot x = {0};
+    unsigned budget = 1000;
+    uint64_t ms;
+    store_config(s)->clock_id = 7;
+    store_config(f)->clock_id = clock_id;
+    while (!store_snapshot_step(s, &x, append, NULL, &budget)) budget = 1000;
+    CHECK_EQ(util_put(s, "never leased", 4096), TARN_OK);
+    CHECK_EQ(util_put(s, "leased", 4096), TARN_OK);
+    CHECK(store_remove(s, span_str("never leased")));
+    size_t before = stream.len;
+    CHECK_EQ(store_lease(s, store_find(s, span_str("leased")), 1, 3000, &ms), TARN_OK);
+    size_t promised = stream.len;
+    CHECK(promised > before);
+    tick_both(s, f, 900);
+    CHECK_EQ(store_lease(s, store_find(s, span_str("leased")), 2, 10000, &ms), TARN_OK);
+    CHECK_EQ(stream.len, promised); /* the promise covers it */
+    tick_both(s, f, 200);
+    CHECK_EQ(store_lease(s, store_find(s, span_str("leased")), 3, 10000, &ms), TARN_OK);
+    CHECK(stream.len > promised);
+    CHECK(store_remove(s, span_str("leased")));
+    catch_up(f);
+    struct store_lead_options o = {.first_version = UINT64_C(1) << 30, .alive = 0, .leases_told = told};
+    struct store_lead_stats stats;
+    store_lead(f, &o, &stats);
+    store_check(f);
+    CHECK_EQ(util_put(f, "x", 3 * 4096), three_pages);
+    if (clock_id == 7) CHECK_EQ(util_put(f, "all", 4 * 4096), TARN_ELATER);
+    if (clock_id == 7) CHECK(store_later_ms(f) <= 11000);
+    tick_both(s, f, 11001);
+    CHECK_EQ(util_put(f, "all", 4 * 4096), TARN_OK);
+    store_check(f);
+    store_destroy(&s);
+    store_destroy(&f);
+}
+
+TEST(guarantee_1_only_what_a_lease_may_cover_is_a_ghost) {
+    after_a_crash(7, true, TARN_OK);
+}
+TEST(guarantee_1_a_file_that_lacks_promises_makes_all_of_it_ghosts) {
+    after_a_crash(7, false, TARN_ELATER);
+}
+TEST(guarantee_2_after_another_start_of_the_machine_nobody_has_it_mapped) {
+    after_a_crash(8, true, TARN_OK);
+}
+
 TEST(what_was_put_to_use_again_frees_no_other) {
     struct store *s = leader("offset", 2), *f = follower();
     CHECK_EQ(util_put(s, "a", 4096), TARN_OK);
