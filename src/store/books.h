@@ -294,8 +294,8 @@ struct store {
     unsigned copying;                  /* memory segments whose objects are copied to a disk */
     uint64_t awaiting, awaiting_units; /* what waits for that: objects, and their space in memory */
     uint64_t later_ms;                 /* of the last put that was told to come later */
-    bool evicting;       /* a background pass is under way */
-    uint64_t evict_left; /* objects it still wants */
+    bool evicting;                     /* a background pass is under way */
+    uint64_t evict_left;               /* objects it still wants */
     uint64_t evictable_units, quarantine_units, zombie_units;
     struct htab hard_owners;
     struct hard_sum hard;
