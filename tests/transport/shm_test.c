@@ -200,4 +200,54 @@ TEST(a_listener_without_descriptors_accepts_again_by_itself) {
     transport_shm.domain_close(&d);
 }
 
+/* Any process of a user that the socket lets may connect. */
+static int shm_dial(void) {
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", w.shm_path);
+    struct timeval limit = {.tv_sec = 60};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    CHECK(connect(fd, (struct sockaddr *)&addr, sizeof(addr)) == 0);
+    return fd;
+}
+
+TEST(guarantee_4_who_shows_no_grant_makes_room_for_others) {
+    begin(1u << 20, false);
+    char data[4096] = "", c;
+    struct object o;
+    object_init(&o, 0, sizeof(data), 1, 9);
+    CHECK_EQ(move(engine, &o, true, data, NULL), TARN_OK); /* it is in */
+    int fds[300];
+    for (int i = 0; i < 300; i++) fds[i] = shm_dial();
+    CHECK(WORLD_WAIT(world_stats(&w).connections_ousted >= 100));
+    CHECK_EQ(world_stats(&w).connections_refused, 0);
+    CHECK_EQ(recv(fds[0], &c, 1, 0), 0); /* the oldest went first */
+    struct engine *late = world_engine(&w, world_transport(SUITE), 2);
+    object_init(&o, 8192, sizeof(data), 1, 10);
+    CHECK_EQ(move(late, &o, true, data, NULL), TARN_OK);
+    engine_destroy(&late);
+    object_init(&o, 16384, sizeof(data), 1, 9);
+    CHECK_EQ(move(engine, &o, true, data, NULL), TARN_OK);
+    for (int i = 0; i < 300; i++) close(fds[i]);
+    CHECK(WORLD_WAIT(world_stats(&w).connections_new == 0));
+    end();
+}
+
+TEST(guarantee_4_who_shows_no_grant_has_little_time) {
+    begin_idle_ms = 700;
+    begin(1u << 20, false);
+    begin_idle_ms = 0;
+    char data[4096] = "", c;
+    struct object o;
+    object_init(&o, 0, sizeof(data), 1, 9);
+    CHECK_EQ(move(engine, &o, true, data, NULL), TARN_OK);
+    int fds[5];
+    for (int i = 0; i < 5; i++) fds[i] = shm_dial();
+    for (int i = 0; i < 5; i++) CHECK_EQ(recv(fds[i], &c, 1, 0), 0);
+    CHECK(world_stats(&w).timeouts >= 5);
+    CHECK_EQ(world_stats(&w).shm_peers, 1); /* who has shown one stays */
+    for (int i = 0; i < 5; i++) close(fds[i]);
+    end();
+}
+
 TEST_MAIN()

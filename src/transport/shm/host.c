@@ -1,7 +1,8 @@
 /* The host's side of shm: it hands out descriptors of segment memory, and remembers to whom. Once a process has a writable
  * mapping nothing but its death, or its own word, takes it back; so every peer is watched by a pidfd.
  *
- *   peer:  socket open --closed, nothing writable out--> gone
+ *   peer:  socket open --no good grant: too long, or another wants the place--> gone
+ *            |--closed, nothing writable out--> gone
  *            \--closed, writable mappings out--> only the pidfd is left --process ends--> gone
  *
  * Runs in progress, in the owner's thread. */
@@ -29,6 +30,8 @@
 #define REQUESTS_PER_TURN 16
 #define ATTACHMENTS_MAX   1024u /* per peer */
 #define PAUSE_MS          100   /* of a listener that has no descriptors */
+#define LOOK_MS           500   /* how often it looks for peers that have shown no good grant for too long */
+#define IDLE_DEFAULT_MS   30000u
 #define PROC_FD_MAX       40
 
 #ifndef SO_PEERPIDFD
@@ -47,6 +50,9 @@ struct peer {
     struct shm_tag tag, pid_tag;
     struct transport_listener *listener;
     LIST_ENTRY(peer) link;
+    TAILQ_ENTRY(peer) new_link; /* while it is new: it has shown no good grant */
+    bool is_new;
+    uint64_t since_ms;
     int fd; /* -1: closed */
     int pidfd;
     pid_t pid;
@@ -68,8 +74,11 @@ struct transport_listener {
     struct sockaddr_un addr;
     dev_t dev;
     ino_t ino;
+    bool paused;
     unsigned max_peers;
+    uint64_t idle_ms;
     uint64_t last_attachment;
+    TAILQ_HEAD(, peer) new_ones;   /* by age */
     LIST_HEAD(, peer) peers, dead; /* dead: freed at the end of the turn, events may still name them */
     struct transport_listener_stats stats;
 };
@@ -89,7 +98,16 @@ static void close_socket(struct peer *p) {
     close_watched(p->listener->domain, &p->fd);
 }
 
+/* It has shown a good grant, or goes. */
+static void leave_new(struct peer *p) {
+    if (!p->is_new) return;
+    p->is_new = false;
+    TAILQ_REMOVE(&p->listener->new_ones, p, new_link);
+    p->listener->stats.connections_new--;
+}
+
 static void bury(struct peer *p) {
+    leave_new(p);
     close_socket(p);
     close_watched(p->listener->domain, &p->pidfd);
     p->n_attachments = 0;
@@ -134,10 +152,37 @@ static bool is_dead(int pidfd) {
     return poll(&p, 1, 0) != 0;
 }
 
+/* While somebody has to be looked at, now and then. false: the kernel will not. */
+static bool set_timer(struct transport_listener *l) {
+    long ms = l->paused ? PAUSE_MS : TAILQ_EMPTY(&l->new_ones) ? 0 : LOOK_MS;
+    const struct timespec period = {.tv_nsec = ms * 1000000L};
+    const struct itimerspec on = {period, period};
+    return timerfd_settime(l->timer_fd, 0, &on, NULL) == 0;
+}
+
+/* All places are taken: the oldest one without a good grant goes. */
+static bool make_room(struct transport_listener *l) {
+    struct peer *p = TAILQ_FIRST(&l->new_ones);
+    if (p == NULL) return false;
+    l->stats.connections_ousted++;
+    bury(p);
+    return true;
+}
+
+static void drop_overdue(struct transport_listener *l) {
+    struct peer *p;
+    uint64_t now_ms = clock_mono_ms();
+    while ((p = TAILQ_FIRST(&l->new_ones)) != NULL && now_ms - p->since_ms >= l->idle_ms) {
+        log_verbose("A shm peer (pid %d) has shown no good grant for too long: closed", (int)p->pid);
+        l->stats.timeouts++;
+        bury(p);
+    }
+}
+
 static void accept_peer(struct transport_listener *l, int fd) {
     struct ucred cred;
     socklen_t len = sizeof(cred);
-    if (l->stats.connections >= l->max_peers) {
+    if (l->stats.connections >= l->max_peers && !make_room(l)) {
         l->stats.connections_refused++;
         close(fd);
         return;
@@ -155,9 +200,13 @@ static void accept_peer(struct transport_listener *l, int fd) {
                        .fd = fd,
                        .pid = cred.pid,
                        .uid = cred.uid,
+                       .is_new = true,
+                       .since_ms = clock_mono_ms(),
                        .pidfd = watch_process(fd, cred.pid)};
     LIST_INSERT_HEAD(&l->peers, p, link);
+    TAILQ_INSERT_TAIL(&l->new_ones, p, new_link);
     l->stats.connections++;
+    if (l->stats.connections_new++ == 0) (void)set_timer(l);
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &p->tag},
                        pid_ev = {.events = EPOLLIN, .data.ptr = &p->pid_tag};
     if (p->pidfd < 0 || is_dead(p->pidfd) || epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0 ||
@@ -252,6 +301,7 @@ static void handle_attach(struct peer *p, const struct shm_request *rq) {
     uint64_t number = ++l->last_attachment;
     remember(p, &(struct attachment){number, m, g.session, g.master_epoch, rq->writable != 0});
     l->stats.attaches_total++;
+    leave_new(p);
     if (answer(p, rq, SHM_OK, m, number)) return;
     p->n_attachments--;
     hang_up(p);
@@ -325,21 +375,21 @@ static bool handle_request(struct peer *p) {
 
 /* Every PAUSE_MS until it is over. The timer is made with the listener: there would be no descriptor for it now. */
 static void pause_accept(struct transport_listener *l) {
-    const struct timespec period = {.tv_nsec = PAUSE_MS * 1000000L};
-    const struct itimerspec on = {period, period};
-    if (timerfd_settime(l->timer_fd, 0, &on, NULL) == 0)
+    l->paused = true;
+    if (set_timer(l))
         (void)epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_DEL, l->fd, NULL);
+    else
+        l->paused = false;
 }
 
-static void resume_accept(struct transport_listener *l) {
-    const struct itimerspec off = {0};
+static void on_timer(struct transport_listener *l) {
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &l->tag};
-    if (epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) == 0 || errno == EEXIST) {
-        (void)timerfd_settime(l->timer_fd, 0, &off, NULL);
-    } else {
-        uint64_t times;
-        (void)!read(l->timer_fd, &times, sizeof(times)); /* not again before the next period */
-    }
+    uint64_t times;
+    (void)!read(l->timer_fd, &times, sizeof(times)); /* not again before the next period */
+    if (l->paused && (epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) == 0 || errno == EEXIST))
+        l->paused = false;
+    drop_overdue(l);
+    (void)set_timer(l);
 }
 
 static bool open_timer(struct transport_listener *l) {
@@ -383,7 +433,7 @@ void shm_serve(struct transport_domain *d) {
         if (tag->kind == SHM_TAG_LISTEN) {
             accept_one(CONTAINER_OF(tag, struct transport_listener, tag));
         } else if (tag->kind == SHM_TAG_TIMER) {
-            resume_accept(CONTAINER_OF(tag, struct transport_listener, timer_tag));
+            on_timer(CONTAINER_OF(tag, struct transport_listener, timer_tag));
         } else if (tag->kind == SHM_TAG_PEER_PID) {
             struct peer *p = CONTAINER_OF(tag, struct peer, pid_tag);
             if (p->pidfd >= 0) bury(p); /* the process has ended, and its mappings with it */
@@ -510,8 +560,10 @@ tarn_status shm_listen(struct transport_domain *d, const struct transport_listen
     l->domain = d;
     l->gate = config->gate;
     l->max_peers = config->max_connections != 0 ? config->max_connections : PEERS_DEFAULT;
+    l->idle_ms = config->idle_timeout_ms != 0 ? config->idle_timeout_ms : IDLE_DEFAULT_MS;
     LIST_INIT(&l->peers);
     LIST_INIT(&l->dead);
+    TAILQ_INIT(&l->new_ones);
     mode_t mode = config->mode != 0 ? (mode_t)config->mode & 0777 : 0600;
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &l->tag};
     struct stat st;
@@ -556,5 +608,6 @@ void shm_listener_stats(const struct transport_listener *l, struct transport_lis
 }
 
 void shm_listener_stats_reset(struct transport_listener *l) {
-    l->stats = (struct transport_listener_stats){.connections = l->stats.connections};
+    l->stats = (struct transport_listener_stats){.connections = l->stats.connections,
+                                                 .connections_new = l->stats.connections_new};
 }
