@@ -114,7 +114,8 @@ proc left {from to} {
     return $n
 }
 
-start_server --pool-size 64mb --pool-path [pool_file] --max-lease 8s --enable-debug-command yes
+set pool [pool_file]
+start_server --pool-size 64mb --pool-path $pool --max-lease 8s --enable-debug-command yes
 
 test {guarantee 2: what was freed before a crash, and never leased, is free after it} {
     fill 0 45
@@ -170,4 +171,6 @@ test {guarantee 1: a file that lacks promises is not believed} {
     assert {[info_field pool_ghosts] >= 50000000}
 }
 
+stop_server
+file delete $pool
 finish
