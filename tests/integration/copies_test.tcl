@@ -1,6 +1,6 @@
 # REPLICA COPY, MOVE, DROP, TASKS; hot objects; nodes and segments that are drained, also under load.
 source [file join [file dirname [info script]] harness.tcl]
-start_server --pool-size 0 --node-heartbeat 100 --max-lease 1s
+start_server --pool-size 0 --node-heartbeat 100 --max-lease 1s --hard-pin-ratio 1 --hard-pin-user-ratio 1
 start_node n1 --host-name m1
 start_node n2 --host-name m2
 start_node n3 --host-name m3

@@ -70,10 +70,10 @@ test {PACKED: the short form says the same, and what has none has the long one} 
         # Same right, for a little longer.
         assert_equal [string range [lindex $extent 4] 0 15] [string range [dict get $p grant] 0 15]
     }
-    foreach i {3 4} {assert_equal 7 [llength [lindex $short $i]]}
+    foreach i {3 4} {assert_equal 8 [llength [lindex $short $i]]}
     assert_equal [lrange [lindex $long 6] 0 end] [lindex $short 6]
     # Without a lease there is no grant, and so no short form.
-    foreach element [lrange [$c mgetreplicas 7 {*}$keys packed] 0 5] {assert_equal 7 [llength $element]}
+    foreach element [lrange [$c mgetreplicas 7 {*}$keys packed] 0 5] {assert_equal 8 [llength $element]}
     assert_error "*unknown option*" {r getreplicas p0 lease 100 packed}
     set puts [$c mputstart 3 q0 4096 q1 10 q2 100000 packed prefer n2.0]
     set p [unpacked [lindex $puts 0]]

@@ -27,7 +27,7 @@ proc expect {status pattern result} {
     assert_match $pattern [lindex $result 1]
 }
 
-start_server --pool-size 0 --node-heartbeat 100 --max-lease 1s
+start_server --pool-size 0 --node-heartbeat 100 --max-lease 1s --hard-pin-ratio 1 --hard-pin-user-ratio 1
 
 test {every script explains itself, and refuses what it does not know} {
     foreach {name wrong} {pool-health 3 rolling-upgrade 2 scale-out 2} {
