@@ -220,7 +220,7 @@ struct task {
     uint64_t id, generation; /* generation: the session it was given in */
     char *key;
     size_t key_len;
-    uint64_t version, size;
+    uint64_t version, size, prompt;
     struct iovec iov[EXTENTS_MAX]; /* own memory, exactly size bytes */
     size_t n_iov;
     struct far *far; /* stores */

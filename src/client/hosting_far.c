@@ -159,7 +159,8 @@ static bool store_run(struct job *job) {
                              .size = t->size,
                              .crc = t->crc,
                              .crcs = t->crcs,
-                             .n_crcs = t->n_crcs};
+                             .n_crcs = t->n_crcs,
+                             .prompt = (uint32_t)t->prompt};
     for (;;) {
         if (__atomic_load_n(&f->closing, __ATOMIC_RELAXED)) {
             t->status = TARN_ECANCELED;

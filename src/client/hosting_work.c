@@ -103,7 +103,7 @@ static bool take_crcs(struct task *t, const struct answer *a) {
     return true;
 }
 
-/* ["store", task, key, version, size, crc, crcs, segment, epoch, [[offset, length], ...], far segment] */
+/* ["store", task, key, version, size, crc, crcs, segment, epoch, [[offset, length], ...], far segment, prompt] */
 static void item_store(struct tarn_host *h, const struct answer *item) {
     struct task *t = new_task(h, TASK_STORE, item);
     uint64_t segment = UINT64_MAX, epoch = 0, far = UINT64_MAX;
@@ -124,6 +124,7 @@ static void item_store(struct tarn_host *h, const struct answer *item) {
     }
     t->check = crc->integer >= 0;
     t->crc = t->check ? (uint32_t)crc->integer : 0;
+    answer_u64(answer_at(item, 11), &t->prompt); /* 0 from a master that does not know */
     far_store(to->far, t);
 }
 

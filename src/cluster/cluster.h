@@ -342,7 +342,7 @@ struct cluster_work {
     enum {
         CLUSTER_WORK_FENCE,   /* session */
         CLUSTER_WORK_COPY,    /* task, key, version, size, at */
-        CLUSTER_WORK_STORE,   /* task, key, version, size, crc, crcs, at, far */
+        CLUSTER_WORK_STORE,   /* task, key, version, size, crc, crcs, at, far, prompt */
         CLUSTER_WORK_DROP,    /* far, drops */
         CLUSTER_WORK_UNMOUNT, /* segment, epoch */
         CLUSTER_WORK_LEAVE,
@@ -350,6 +350,7 @@ struct cluster_work {
     } kind;
     uint64_t session, task, version, size;
     uint32_t segment, epoch, far;
+    uint32_t prompt; /* those with the same number were put as one, in this order */
     struct span key;
     struct store_replica at; /* of the node's own memory */
     int64_t crc;             /* -1: none */

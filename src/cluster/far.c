@@ -10,16 +10,15 @@ bool cluster_far_of(const struct cluster_node *c, uint32_t segment) {
 bool cluster_far_evicted(struct cluster_node *c, uint32_t segment, struct span key, uint64_t version) {
     if (!cluster_far_of(c, segment) || !store_far_drop(cluster.store, key, version, segment)) return false;
     cluster.figures.far_evicted++;
+    segment_at(segment)->pace.evicted_ms = cluster.now_ms;
     return true;
 }
 
 uint64_t cluster_far_offered(struct cluster_node *c, uint32_t segment, const struct cluster_offer *o) {
     uint64_t version;
     if (!cluster_far_of(c, segment)) return 0;
-    cluster.offering = true; /* that it can be read now is no news for its disk */
     tarn_status status = store_far_offer(cluster.store, o->key, o->size, o->crc, o->crcs, o->n_crcs,
                                          o->version, segment, o->offset, &version);
-    cluster.offering = false;
     if (status != TARN_OK) {
         cluster.figures.far_refused++;
         return 0;

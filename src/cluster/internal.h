@@ -78,6 +78,7 @@ void weak_clear(struct weak_queue *q);
 struct pace {
     uint64_t rate; /* bytes per second, 0: not known yet */
     uint64_t window_ms, window_bytes, progress_ms;
+    uint64_t evicted_ms;            /* when it let go of something last, 0: never */
     uint64_t promised, promised_ms; /* bytes whose puts wait */
     unsigned failures;              /* in a row */
     uint64_t rest_until_ms;
@@ -369,7 +370,6 @@ struct cluster {
     struct segment **segments;
     size_t segment_cap;
     size_t far_usable;
-    bool offering; /* a node tells what is on its disk */
     /* keys and reports */
     uint64_t keys, reports, told_bytes;
     /* fences */

@@ -27,6 +27,8 @@
 #define WAIT_MOST_MS    250u /* then a put asks again: there may be room sooner than it looks */
 #define FAILURES_MAX    3u   /* in a row, then a disk rests */
 #define REST_MS         1000u
+#define FULL_MS         60000u /* so long a disk that let go of something counts as full */
+#define FULL_GAP_MS     300u
 #define REST_MAX_MS     60000u
 #define DELAYED_SIZE    4096u /* puts whose waiting is remembered */
 #define DELAYED_OVER_MS 5000u /* one that has not asked for so long gave up */
@@ -215,10 +217,15 @@ static void rate_failed(struct segment *far) {
     cluster.figures.offload_rests++;
 }
 
-/* Has work and gets nowhere. */
+/* Has work and gets nowhere. One that is full takes more only as it lets go of something and the last leases on that end: where
+ * this makes it stop, it has no room. */
 static bool stands_still(const struct segment *far) {
-    uint64_t ms = cluster.config.offload_wait_ms + far->storing_bytes * 1000 / (rate_of(&far->pace) / 2);
-    return far->storing > 0 && cluster.now_ms - far->pace.progress_ms > ms;
+    const struct pace *p = &far->pace;
+    bool full = p->evicted_ms > 0 && cluster.now_ms - p->evicted_ms < FULL_MS;
+    uint64_t ms =
+        full ? FULL_GAP_MS
+             : cluster.config.offload_wait_ms + far->storing_bytes * 1000 / (rate_of(&far->pace) / 2);
+    return far->storing > 0 && cluster.now_ms - p->progress_ms > ms;
 }
 
 /* For how long this put has been told to come later. */

@@ -58,7 +58,7 @@ static void reply_work(struct client *c, const struct cluster_work *w) {
         reply_extents(c, &w->at);
         break;
     case CLUSTER_WORK_STORE:
-        reply_array(c, 11);
+        reply_array(c, 12);
         reply_bulk_str(c, "store");
         reply_object(c, w);
         reply_int(c, w->crc);
@@ -67,6 +67,7 @@ static void reply_work(struct client *c, const struct cluster_work *w) {
         reply_int(c, w->at.extent[0].segment_epoch);
         reply_extents(c, &w->at);
         reply_int(c, w->far);
+        reply_int(c, w->prompt);
         break;
     case CLUSTER_WORK_DROP:
         reply_array(c, 3 + 2 * w->n_drops);

@@ -2,7 +2,8 @@
  *
  * A log gives up whole units, so the question is which. Strictly the oldest would be FIFO, which wears the disk least but
  * knows nothing of use. We look at the few oldest and take the one that was read least for its size; those passed over keep
- * half of their count, so that what was hot once does not stay for ever. Caches on flash do much the same: CacheLib's Navy
+ * half of their count, so that what was hot once does not stay for ever. Where that one ends in the middle of a prompt, the last unit
+ * goes that is all of this prompt: what is behind a gap is worth nothing, so the tail goes before the head. Caches on flash do much the same: CacheLib's Navy
  * (Berg et al., OSDI 2020) gives up whole regions, FIFO or LRU by region, never single objects. */
 #include <stdlib.h>
 
@@ -11,6 +12,7 @@
 #include "pool/ssd_internal.h"
 
 #define CANDIDATES 8u
+#define TAIL_MAX   1024u /* units of one prompt */
 
 static bool may_go(const struct ssd_unit *u) {
     return u->state == SSD_SEALED && u->unwritten == 0;
@@ -53,6 +55,17 @@ static bool choose_window(struct ssd *s) {
     return best != UINT64_MAX;
 }
 
+static struct ssd_unit *tail_of(struct ssd_unit *u) {
+    struct ssd_unit *tail = u, *v = u;
+    uint32_t prompt = u->last_prompt;
+    for (unsigned i = 0; prompt != 0 && i < TAIL_MAX; i++) {
+        v = TAILQ_NEXT(v, by_age);
+        if (v == NULL || v->state == SSD_OPEN || v->first_prompt != prompt || v->last_prompt != prompt) break;
+        if (may_go(v)) tail = v;
+    }
+    return tail;
+}
+
 static struct ssd_unit *find_old(struct ssd *s) {
     struct ssd_unit *u, *best = NULL;
     unsigned seen = 0;
@@ -65,7 +78,7 @@ static struct ssd_unit *find_old(struct ssd *s) {
     for (u = TAILQ_FIRST(&s->units); u != best; u = TAILQ_NEXT(u, by_age)) {
         if (may_go(u)) u->heat /= 2;
     }
-    return best;
+    return tail_of(best);
 }
 
 static struct ssd_unit *find_in_window(struct ssd *s) {

@@ -61,8 +61,10 @@ struct ssd_unit {
     uint32_t *entries; /* positions of entries in log, in steps of 8 bytes; ascending by offset */
     size_t n_entries, cap_entries, live;
     uint64_t live_bytes;
-    uint64_t heat;  /* bytes read, halved each time it was passed over as a victim */
-    uint32_t reads; /* under way */
+    uint64_t heat; /* bytes read, halved each time it was passed over as a victim */
+    uint32_t first_prompt,
+        last_prompt; /* of its first and last value; 0: of none, or from before we were opened */
+    uint32_t reads;  /* under way */
     uint64_t ticket;
     uint64_t notes_mark; /* CARRIED: until so many notes are written */
     struct ssd_op erase;

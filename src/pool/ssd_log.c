@@ -342,6 +342,8 @@ static struct ssd_put *add_put(struct ssd_batch *b, const struct tier_item *item
     struct ssd_put *p = &b->puts[b->n_puts++];
     uint64_t rel = ssd_value_start(b->data_size, item->size);
     *p = (struct ssd_put){.rel = rel, .record = (uint32_t)b->records.len};
+    if (b->unit->batches == 0 && b->n_puts == 1) b->unit->first_prompt = item->prompt;
+    b->unit->last_prompt = item->prompt;
     b->data_size = ssd_value_end(rel, item->size);
     struct tier_item relative = *item;
     relative.offset = rel;

@@ -54,6 +54,9 @@ struct tier_item {
     uint32_t crc;         /* of the value */
     const uint32_t *crcs; /* one per MiB for values above it, NULL: none */
     size_t n_crcs;
+    /* Values put one after the other with the same number are of one prompt, its head first: when room is needed its tail goes
+     * first, as far as the tier gives up parts. 0: of none. Not kept on disk. */
+    uint32_t prompt;
     /* Where it is, never 0. file tier: an address in a log without end; [offset, offset + size) is its own, and its bytes
      * are at tier_file_path. */
     uint64_t offset;

@@ -30,6 +30,13 @@ void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
     if (c && b->kind != STORE_BATCH_PUT) *c = (struct store_chain){.request = b->request, .first_hash = hash};
 }
 
+void batch_later(struct store_batch *b, uint64_t hash, const struct policy_event *e) {
+    if (!b->chain || b->later) return; /* of several the first */
+    b->later = true;
+    *b->chain = (struct store_chain){
+        .request = b->request, .extends = b->extends, .hits = e->depth, .next_hash = hash};
+}
+
 struct policy_event batch_event(const struct store *s, const struct store_batch *b) {
     return (struct policy_event){
         .now_ms = s->now_ms,
@@ -66,7 +73,8 @@ void store_batch_hit(struct store *s, struct store_batch *b, struct object *o) {
     e.previous = previous;
     s->stat.hits++;
     if (b->chain) object_set_depth(o, e.depth);
-    o->request = b->request;
+    if (!(o->bits & OBJECT_AWAITS))
+        o->request = b->request; /* its prompt is that of its put, until it is copied */
     if (b->kind != STORE_BATCH_LOOK) book_access(s, o, &e);
     batch_step(s, b, &e);
 }

@@ -388,6 +388,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
     if (options->group.len) p->group = group_get(s, options->group);
     st = put_room(s, p, budget);
     if (st == TARN_OK || st == TARN_EAGAIN) *put_p = p;
+    if (st == TARN_ELATER || st == TARN_ENOSPACE) batch_later(b, hash, &event);
     return st;
 }
 

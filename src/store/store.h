@@ -249,9 +249,9 @@ const char *store_placement_name(const struct store *s);            /* "local-fi
 
 /* --- requests: what the eviction policy learns of a batch ---------------------------------------------------------------- */
 
-/* One per connection, zero-initialised: lets the puts of a prefix go on where its look-up ended. */
+/* One per connection, zero-initialised: lets the puts of a prefix go on where its look-up ended, or where they were told to wait. */
 struct store_chain {
-    uint32_t request;    /* number of the connection's last look-up batch */
+    uint32_t request;    /* number of the connection's last look-up batch, or of its puts that wait */
     uint32_t extends;    /* the request it extended */
     uint32_t hits;       /* its leading hits */
     uint64_t first_hash; /* of its first key: a get of exactly the hits is the same request */
@@ -273,6 +273,7 @@ struct store_batch {
     uint32_t hits;       /* leading hits so far */
     bool open;           /* no miss so far */
     bool numbered;       /* request is set: it is known whether this batch goes on where the last one ended */
+    bool later;          /* a put of it had no room yet: where the next one is to go on is noted */
 };
 /* chain may be NULL. Then one store_batch_* per key, in order: store_batch_hit, store_batch_miss, or (puts)
  * store_put_start, which counts its key itself. */

@@ -129,7 +129,7 @@ void tier_each(struct tier *t, void (*fn)(void *arg, const struct tier_item *ite
     pthread_mutex_lock(&disk.mutex);
     for (size_t i = 0; i < disk.n; i++) {
         const struct entry *e = &disk.entry[i];
-        struct tier_item item = {span_str(e->key), e->version, e->size, e->crc, NULL, 0, e->offset};
+        struct tier_item item = {span_str(e->key), e->version, e->size, e->crc, NULL, 0, 0, e->offset};
         if (e->there) fn(arg, &item);
     }
     pthread_mutex_unlock(&disk.mutex);

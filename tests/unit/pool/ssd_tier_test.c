@@ -365,6 +365,37 @@ TEST(eviction_gives_back_what_nobody_reads_any_more) {
     tier_close(&t);
 }
 
+/* Leading ids of [from, from + n) that are not among those that went. */
+static size_t leading(const struct list *gone, uint64_t from, size_t n) {
+    size_t i = 0;
+    while (i < n && list_find(gone, from + i) == NULL) i++;
+    return i;
+}
+
+TEST(guarantee_2_a_full_disk_loses_the_tail_of_a_prompt_before_its_head) {
+    fresh_dir();
+    struct tier_config c = config(16 * MIB);
+    struct tier *t = open_tier(&c);
+    uint64_t id = 0;
+    tarn_status status = TARN_OK;
+    for (util_prompt = 1; status == TARN_OK; util_prompt++)
+        for (unsigned i = 0; i < 20 && (status = put(t, id, 1, 100000, NULL)) == TARN_OK; i++) id++;
+    CHECK_EQ(status, TARN_EAGAIN);
+    CHECK(id > 100);
+    struct list gone = {0};
+    size_t n_tickets = 0;
+    while (tier_poll_evict(t, list_add, &gone) != 0) n_tickets++;
+    util_prompt = 0;
+    CHECK(n_tickets > 1 && gone.n > 2 && gone.n < 20);
+    /* All of it is of the oldest prompt, and what is left of that is its head. */
+    for (size_t i = 0; i < gone.n; i++) CHECK(gone.items[i].id < 20);
+    CHECK(leading(&gone, 0, 20) >= 20 - gone.n - 2); /* its last may share a part with the next one's head */
+    CHECK(leading(&gone, 0, 20) > 0);
+    CHECK_EQ(leading(&gone, 20, 20), 20);
+    free(gone.items);
+    tier_close(&t);
+}
+
 TEST(a_ticket_that_is_not_handed_back_keeps_its_entries_on_disk) {
     fresh_dir();
     struct tier_config c = config(16 * MIB);

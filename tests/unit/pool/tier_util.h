@@ -113,12 +113,17 @@ UNUSED static tarn_status waiter_wait(struct waiter *w) {
     return w->status;
 }
 
+static uint32_t util_prompt; /* of what is put */
+
 UNUSED static tarn_status put_start(struct tier *t, uint64_t id, uint64_t version, uint64_t size,
                                     struct waiter *w) {
     char key[64], *value = make_value(size, id, version);
     make_key(key, id);
-    struct tier_item item = {
-        .key = span_str(key), .version = version, .size = size, .crc = crc32c(0, value, size)};
+    struct tier_item item = {.key = span_str(key),
+                             .version = version,
+                             .size = size,
+                             .crc = crc32c(0, value, size),
+                             .prompt = util_prompt};
     /* In pieces, as values lie in extents. */
     uint64_t cut = size / 3;
     struct iovec iov[] = {{value, cut}, {value + cut, size - cut}};
