@@ -7,7 +7,6 @@ if {![info exists env(TARN_FAULT)] || ![file exists $env(TARN_FAULT)] || ([info 
     exit
 }
 
-# Somebody else may take it before it is used.
 proc free_port {} {
     set s [socket -server {apply {args {}}} -myaddr 127.0.0.1 0]
     set port [lindex [fconfigure $s -sockname] 2]
@@ -24,15 +23,21 @@ proc faulty_slow {} {
 }
 proc proceed {} {file delete $::hold}
 
-# It listens when this returns, and is not ready.
+# It listens when this returns, and is not ready. Somebody else may take the port before it does: then another one.
 proc launch_server {args} {
-    set dir [temp_dir]
-    set port [free_port]
-    set server [dict create dir $dir log $dir/log options [list --port $port --pool-populate yes {*}$args] port $port]
-    dict set server pid [start_process [server_command $dir [dict get $server options]] $dir/stdout]
+    for {set tries 0} {$tries < 20} {incr tries} {
+        set dir [temp_dir]
+        set port [free_port]
+        set server [dict create dir $dir log $dir/log options [list --port $port --pool-populate yes {*}$args] port $port]
+        dict set server pid [start_process [server_command $dir [dict get $server options]] $dir/stdout]
+        set ::launched $server
+        wait_for "it to have its port" {[string match "*starting, PID*" [file_text [dict get $::launched log]]] ||
+            [process_state [dict get $::launched pid]] eq "gone"}
+        if {[string match "*starting, PID*" [file_text [dict get $server log]]]} break
+        reap_process [dict get $server pid]
+    }
     set ::prefix {}
     lappend ::servers $server
-    set ::launched $server
     wait_for "it to listen" {[process_state [dict get $::launched pid]] eq "gone" || ![catch {close [socket 127.0.0.1 [dict get $::launched port]]}]}
 }
 proc ready {} {return [expr {[file_text [server dir]/port] ne ""}]}
