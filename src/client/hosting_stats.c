@@ -39,6 +39,7 @@ static void add_host(struct figures *f, struct tarn_host *h) {
     add(f, "", "timeouts", s.timeouts);
     add(f, "", "fences-pending", s.fences_pending);
     add(f, "", "fenced-sessions", s.fenced_sessions);
+    add(f, "", "puts", s.puts);
     add(f, "", "staged-reads", s.staged_reads);
     add(f, "", "staged-failures", s.staged_failures);
     add(f, "", "staging-used", s.staging_used);

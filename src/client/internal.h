@@ -409,6 +409,9 @@ tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64
                              struct placement *p);
 /* TARN_EEXISTS for nil. All replicas, in the server's numbering. */
 tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64_t size, struct placement *p);
+/* Room, zeroes, for the hosts' word on the grants of a put that are to be sealed: GRANT_RECEIPT_SIZE for each extent. NULL: they need not be. */
+uint8_t *placement_receipts(struct arena *arena, const struct placement *p, size_t *n_p);
+uint8_t *placement_receipts_of(const struct placement *p, uint8_t *receipts, unsigned replica);
 /* Sub-range [from, from + len) of the parts: *out gets up to EXTENTS_MAX parts, returns how many. */
 size_t placement_slice(const struct engine_part *parts, size_t n_parts, uint64_t from, uint64_t len,
                        struct engine_part *out);

@@ -213,6 +213,20 @@ tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64
     return status;
 }
 
+uint8_t *placement_receipts(struct arena *arena, const struct placement *p, size_t *n_p) {
+    *n_p = 0;
+    if (p->replicas == 0 || !grant_is_once(p->replica[0].parts[0].grant)) return NULL;
+    for (unsigned r = 0; r < p->replicas; r++) *n_p += p->replica[r].n_parts;
+    uint8_t *receipts = arena_alloc(arena, *n_p * GRANT_RECEIPT_SIZE);
+    memset(receipts, 0, *n_p * GRANT_RECEIPT_SIZE);
+    return receipts;
+}
+
+uint8_t *placement_receipts_of(const struct placement *p, uint8_t *receipts, unsigned replica) {
+    for (unsigned r = 0; r < replica; r++) receipts += p->replica[r].n_parts * GRANT_RECEIPT_SIZE;
+    return receipts;
+}
+
 size_t placement_slice(const struct engine_part *parts, size_t n_parts, uint64_t from, uint64_t len,
                        struct engine_part *out) {
     size_t used = 0;

@@ -149,6 +149,7 @@ static void started(struct putting *p, size_t i, const struct answer *a) {
     u->instead = 0;
     u->loose = false;
     u->crc = 0;
+    u->receipts = placement_receipts(&p->lane->arena, &u->place, &u->n_receipts);
     if (u->size > CRC_BLOCK && u->crcs == NULL && !u->device) {
         u->crcs = arena_alloc(&p->lane->arena, (u->size + CRC_BLOCK - 1) / CRC_BLOCK * sizeof(uint32_t));
     }
@@ -221,6 +222,12 @@ static void arg_crcs(struct putting *p, size_t i) {
     lane_arg(p->lane, packed, n * 4);
 }
 
+static void arg_receipts(struct putting *p, size_t i) {
+    const struct put *u = &p->puts[i];
+    lane_arg(p->lane, u->receipts != NULL ? (const char *)u->receipts : "",
+             u->n_receipts * GRANT_RECEIPT_SIZE);
+}
+
 /* Empty values can only be given to the single command: in a list, empty means none. */
 static tarn_status end_empty(struct putting *p, size_t i) {
     const struct put *u = &p->puts[i];
@@ -259,7 +266,7 @@ static struct ends written(struct putting *p, const struct chunk *c) {
 static tarn_status send_end(struct putting *p, const struct ends *e) {
     struct lane *lane = p->lane;
     tarn_status status = TARN_OK;
-    bool values = false, crcs = false, faileds = false;
+    bool values = false, crcs = false, faileds = false, receipts = false;
     if (e->n_full > 0) {
         lane_begin(lane, "MPUTEND");
         lane_arg_u64(lane, e->n_full);
@@ -274,6 +281,7 @@ static tarn_status send_end(struct putting *p, const struct ends *e) {
             values = values || p->puts[i].place.replicas == 0;
             crcs = crcs || p->puts[i].crcs != NULL;
             faileds = faileds || p->puts[i].failed != 0;
+            receipts = receipts || p->puts[i].receipts != NULL;
         }
         if (values) lane_arg_str(lane, "VALUES");
         for (size_t k = 0; k < e->n_full && values; k++) arg_value(p, e->full[k]);
@@ -281,6 +289,8 @@ static tarn_status send_end(struct putting *p, const struct ends *e) {
         for (size_t k = 0; k < e->n_full && crcs; k++) arg_crcs(p, e->full[k]);
         if (faileds) lane_arg_str(lane, "FAILEDS");
         for (size_t k = 0; k < e->n_full && faileds; k++) lane_arg_u64(lane, p->puts[e->full[k]].failed);
+        if (receipts) lane_arg_str(lane, "RECEIPTS");
+        for (size_t k = 0; k < e->n_full && receipts; k++) arg_receipts(p, e->full[k]);
         status = lane_send(lane, false);
     }
     for (size_t k = 0; k < e->n_empty && status == TARN_OK; k++) status = end_empty(p, e->empty[k]);

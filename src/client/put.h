@@ -30,8 +30,11 @@ struct put {
     struct placement place;
     uint64_t pos; /* written so far */
     uint32_t crc;
-    uint32_t *crcs;     /* one per CRC_BLOCK, NULL for sizes up to one */
-    uint32_t failed;    /* bit i: replica i */
+    uint32_t *crcs;  /* one per CRC_BLOCK, NULL for sizes up to one */
+    uint32_t failed; /* bit i: replica i */
+    uint8_t *
+        receipts; /* its grants are to be sealed: their hosts' word, for PUTEND, replica by replica; NULL: they are not */
+    size_t n_receipts;
     int64_t piece_crc;  /* of the last piece, the same for every replica; -1: none was written */
     tarn_status reason; /* why it must be tried again */
 };
@@ -62,6 +65,8 @@ void put_write(struct putting *p, const size_t *order, size_t n);
 tarn_status put_ensure(struct putting *p, size_t i);
 /* A replica's host failed to take it. Notes who is out of reach. */
 void put_replica_failed(struct putting *p, size_t i, unsigned replica, tarn_status status);
+/* Nothing was written to that place, and nothing will be: NULL, or what PUTREVOKE is shown so that its space is free at once. */
+uint8_t *put_seal_unwritten(struct lane *lane, const struct placement *place, uint64_t deadline, size_t *n_p);
 /* The CRC of a value in memory, and per block when crcs is not NULL. */
 uint32_t put_crc(const struct iovec *iov, size_t n_iov, uint64_t size, uint32_t *crcs);
 const struct iovec *put_item_iov(const tarn_item *item, struct iovec *one, size_t *n_p);

@@ -31,6 +31,9 @@ uint32_t put_crc(const struct iovec *iov, size_t n_iov, uint64_t size, uint32_t 
     return whole;
 }
 
+#define SEAL_ALONG                                                                                           \
+    CRC_BLOCK /* larger values are sealed when all their pieces, which may travel side by side, are there */
+
 /* One engine_run: at most one piece per item, each to all of its replicas. */
 struct group {
     struct engine_op *ops;
@@ -81,6 +84,8 @@ static void add_piece(struct putting *p, struct group *group, size_t i) {
             .want_crc = !u->device,
             .patience_ms = patience_ms,
         };
+        if (u->receipts != NULL && u->size <= SEAL_ALONG && len == u->size)
+            op->receipts = placement_receipts_of(&u->place, u->receipts, r);
         if (u->crcs != NULL) {
             op->crc_block = CRC_BLOCK;
             op->crcs = arena_alloc(arena, (len + CRC_BLOCK - 1) / CRC_BLOCK * sizeof(uint32_t));
@@ -123,10 +128,76 @@ static void piece_done(struct putting *p, size_t i, uint64_t len) {
     if (u->pos == u->size) u->state = PUT_WRITTEN;
 }
 
-static void run_group(struct putting *p, struct group *group) {
-    tarn_status status =
-        engine_run(p->lane->engine, group->ops, group->n, p->deadline == DEADLINE_NONE ? 0 : p->deadline);
+static void run_ops(struct lane *lane, struct engine_op *ops, size_t n, uint64_t deadline) {
+    tarn_status status = engine_run(lane->engine, ops, n, deadline == DEADLINE_NONE ? 0 : deadline);
     TARN_ASSERT(status == TARN_OK); /* each operation has its own */
+}
+
+static struct engine_op seal_op(struct arena *arena, const struct placement *place, unsigned replica,
+                                uint8_t *receipts) {
+    const struct replica *to = &place->replica[replica];
+    struct engine_part *parts = arena_alloc(arena, to->n_parts * sizeof(*parts));
+    for (size_t i = 0; i < to->n_parts; i++) {
+        parts[i] = to->parts[i];
+        parts[i].sub_length = 0;
+    }
+    return (struct engine_op){.write = true,
+                              .parts = parts,
+                              .n_parts = to->n_parts,
+                              .receipts = placement_receipts_of(place, receipts, replica)};
+}
+
+uint8_t *put_seal_unwritten(struct lane *lane, const struct placement *place, uint64_t deadline,
+                            size_t *n_p) {
+    uint8_t *receipts = placement_receipts(&lane->arena, place, n_p);
+    if (receipts == NULL) return NULL;
+    struct engine_op ops[REPLICAS_MAX];
+    for (unsigned r = 0; r < place->replicas; r++) {
+        for (size_t k = 0; k < place->replica[r].n_parts; k++) {
+            const struct grant_extent *e = &place->replica[r].parts[k].extent;
+            if (segment_ensure(lane, e->segment, e->segment_epoch, true, deadline) != TARN_OK) return NULL;
+        }
+        ops[r] = seal_op(&lane->arena, place, r, receipts);
+    }
+    run_ops(lane, ops, place->replicas, deadline);
+    for (unsigned r = 0; r < place->replicas; r++)
+        if (ops[r].status != TARN_OK) return NULL;
+    return receipts;
+}
+
+static bool needs_seal(const struct put *u) {
+    return u->state == PUT_WRITTEN && u->receipts != NULL && u->size > SEAL_ALONG;
+}
+
+/* Those of the group that are all there. */
+static void seal_group(struct putting *p, struct group *group) {
+    size_t n = 0;
+    for (size_t k = 0; k < group->n; k++) {
+        size_t i = group->items[k];
+        unsigned r = group->replicas[k];
+        struct put *u = &p->puts[i];
+        if (!needs_seal(u) || !(put_alive(u) & 1u << r)) continue;
+        group->ops[n] = seal_op(&p->lane->arena, &u->place, r, u->receipts);
+        group->ops[n].patience_ms = patience(p, u);
+        group->items[n] = i;
+        group->replicas[n++] = r;
+    }
+    if (n == 0) return;
+    run_ops(p->lane, group->ops, n, p->deadline);
+    for (size_t k = 0; k < n; k++) {
+        struct put *u = &p->puts[group->items[k]];
+        if (group->ops[k].status == TARN_OK) continue;
+        u->loose |= !group->ops[k].settled;
+        put_replica_failed(p, group->items[k], group->replicas[k], group->ops[k].status);
+        if (put_alive(u) == 0 || u->loose) u->state = PUT_OPEN;
+    }
+    for (size_t k = 0; k < n; k++) {
+        if (p->puts[group->items[k]].state == PUT_OPEN) piece_done(p, group->items[k], 0);
+    }
+}
+
+static void run_group(struct putting *p, struct group *group) {
+    run_ops(p->lane, group->ops, group->n, p->deadline);
     for (size_t k = 0; k < group->n; k++) {
         const struct engine_op *op = &group->ops[k];
         size_t i = group->items[k];
@@ -141,6 +212,7 @@ static void run_group(struct putting *p, struct group *group) {
         bool last = k + 1 == group->n || group->items[k + 1] != i;
         if (last) piece_done(p, i, len);
     }
+    seal_group(p, group);
 }
 
 void put_write(struct putting *p, const size_t *order, size_t n) {

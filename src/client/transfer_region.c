@@ -192,7 +192,7 @@ static void write_grant(struct tarn_transfer *t, const struct transfer_region *r
                         enum grant_op op, bool given, struct buf *out) {
     struct grant_extent extent = {r->id, t->epoch, 0, r->length};
     /* It ends with the session. */
-    struct grant g = {op, TRANSFER_MASTER_EPOCH, session, UINT64_MAX};
+    struct grant g = {op, TRANSFER_MASTER_EPOCH, session, UINT64_MAX, 0};
     uint8_t sealed[GRANT_SIZE];
     if (given) grant_seal(t->grant_key, &g, &extent, sealed);
     resp_write_bulk(out, given ? (const void *)sealed : "", given ? GRANT_SIZE : 0);

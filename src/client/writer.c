@@ -57,11 +57,17 @@ static tarn_status start(struct lane *lane, struct tarn_writer *w, struct placem
     return status;
 }
 
-static tarn_status revoke(struct lane *lane, const struct tarn_writer *w, uint64_t deadline) {
+/* receipts NULL: none. */
+static tarn_status revoke(struct lane *lane, const struct tarn_writer *w, const uint8_t *receipts,
+                          size_t n_receipts, uint64_t deadline) {
     struct answer *a;
     lane_begin(lane, "PUTREVOKE");
     lane_arg(lane, w->key, w->key_len);
     lane_arg_u64(lane, w->token);
+    if (receipts != NULL) {
+        lane_arg_str(lane, "RECEIPTS");
+        lane_arg(lane, receipts, n_receipts * GRANT_RECEIPT_SIZE);
+    }
     return lane_call(lane, &a, deadline);
 }
 
@@ -70,6 +76,7 @@ static bool map_pieces(struct lane *lane, struct tarn_writer *w, const struct pl
                        uint64_t deadline) {
     if (place->replicas != 1) return false;
     const struct replica *r = placement_now(place);
+    if (grant_is_once(r->parts[0].grant)) return false; /* stores could not be sealed */
     for (size_t i = 0; i < r->n_parts; i++) {
         const struct grant_extent *e = &r->parts[i].extent;
         if (segment_ensure(lane, e->segment, e->segment_epoch, true, deadline) != TARN_OK) return false;
@@ -106,7 +113,9 @@ static tarn_status open_on(struct lane *lane, struct tarn_writer *w, uint64_t de
     if (w->in_place) return TARN_OK;
     status = own_memory(w);
     if (!w->is_inline || status != TARN_OK) { /* nothing was written */
-        tarn_status revoked = revoke(lane, w, deadline);
+        size_t n = 0;
+        const uint8_t *receipts = put_seal_unwritten(lane, &place, deadline, &n);
+        tarn_status revoked = revoke(lane, w, receipts, n, deadline);
         if (status == TARN_OK) status = revoked;
     }
     return status;
@@ -247,7 +256,7 @@ tarn_status tarn_writer_abort(tarn_writer **writer_p) {
         struct lane *lane;
         status = direct_take(w->client, deadline, &lane);
         if (status == TARN_OK) {
-            status = revoke(lane, w, deadline);
+            status = revoke(lane, w, NULL, 0, deadline);
             direct_give(w->client);
         }
     }

@@ -7,16 +7,19 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "cluster/cluster.h"
 #include "cmd/client.h"
 #include "cmd/config.h"
 #include "cmd/core.h"
 #include "cmd/effects.h"
 #include "cmd/kv_events.h"
+#include "cmd/location.h"
 #include "cmd/notify.h"
 #include "cmd/persistence.h"
 #include "cmd/pubsub.h"
 #include "cmd/waiters.h"
 #include "cmd/watch.h"
+#include "host/host.h"
 
 static bool leading; /* these books, since books_create or books_lead */
 
@@ -118,9 +121,21 @@ static uint64_t clock_id(void) {
     return XXH3_64bits(text, n + (more > 0 ? (size_t)more : 0)) | 1;
 }
 
+/* Only the host in this process can be asked and answers at once. */
+static bool on_put_close(void *arg, const struct store_put *put, const struct store_extent *x) {
+    (void)arg;
+    struct cluster_segment at;
+    if (server.host == NULL || !cluster_segment_get(x->segment, &at) || !at.embedded) return false;
+    struct location_grant grant = location_put_grant(put);
+    struct grant g = location_grant_of(&grant);
+    return host_put_close(server.host, &g,
+                          &(struct grant_extent){x->segment, x->segment_epoch, x->offset, x->length});
+}
+
 bool books_create(bool following) {
     static const struct store_events events = {.complete = on_complete,
                                                .fence = on_fence,
+                                               .put_close = on_put_close,
                                                .far_gone = on_far_gone,
                                                .awaits = on_awaits,
                                                .disk_wait = disk_wait,

@@ -54,7 +54,8 @@ static void answer_crcs(struct text *t, struct client *c, const struct object *o
 /* The short form. false: it has none, and nothing is answered. */
 static bool answer_packed(struct client *c, struct object *o, uint64_t granted_ms,
                           const struct store_layout *layout, bool crcs) {
-    struct location_grant grant = {GRANT_READ, c->id, server.mono_ms + granted_ms};
+    struct location_grant grant = {
+        .op = GRANT_READ, .session = c->id, .expiry_ms = server.mono_ms + granted_ms};
     c->io->flags |= CLIENT_GRANTED;
     struct place_packed place = {.number = store_object_version(o), .lease_ms = (uint32_t)granted_ms};
     size_t n = 0;
@@ -88,7 +89,8 @@ static void answer_object(struct client *c, struct object *o, uint64_t granted_m
         text_array(&t, 0);
         text_bulk(&t, value.data, value.len);
     } else {
-        struct location_grant grant = {GRANT_READ, c->id, granted_ms ? server.mono_ms + granted_ms : 0};
+        struct location_grant grant = {
+            .op = GRANT_READ, .session = c->id, .expiry_ms = granted_ms ? server.mono_ms + granted_ms : 0};
         c->io->flags |= CLIENT_GRANTED;
         if (layout.replicas > 1) cluster_order(&layout, location_host(c), span_str(c->rack));
         text_replicas(&t, &layout, store_object_key(o), store_object_version(o), &grant);

@@ -92,6 +92,7 @@ static bool put_options(struct client *c, size_t at, bool single, struct put_arg
     struct store_put_options *o = &args->options;
     o->replicas = 1;
     o->host = location_host(c);
+    o->once = !location_trusted(c);
     while (at < c->argc) {
         uint64_t v;
         bool ok = true;
@@ -132,7 +133,7 @@ static bool put_options(struct client *c, size_t at, bool single, struct put_arg
 /* [token, [replica, ...]], and how many replicas are missing when that is not 0. */
 static void answer_opened(struct client *c, const struct store_put *put, bool packed) {
     struct store_layout layout;
-    struct location_grant grant = {GRANT_WRITE, c->id, store_put_deadline_ms(put)};
+    struct location_grant grant = location_put_grant(put);
     c->io->flags |= CLIENT_GRANTED;
     uint32_t missing = store_put_missing(put);
     store_put_layout(server.store, put, &layout);

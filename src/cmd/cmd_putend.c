@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "base/crc32c.h"
 #include "cmd/keys.h"
+#include "cmd/location.h"
 
 struct end_job {
     struct job job;
@@ -13,7 +14,7 @@ struct end_job {
     size_t n, pos;
     size_t step; /* arguments per key */
     /* argv index of the first value, the first CRC list and the first mask of failed replicas, 0: none */
-    size_t values_at, crcs_at, faileds_at;
+    size_t values_at, crcs_at, faileds_at, receipts_at;
     uint32_t failed; /* PUTEND: bit i, replica i */
     struct key_window window;
 };
@@ -26,6 +27,7 @@ struct ending {
     uint32_t failed;   /* bit i, replica i */
     struct span value; /* data NULL: not given */
     struct span crcs;  /* little-endian u32 each */
+    struct span receipts;
 };
 
 static bool parse_token(struct client *c, struct span s, uint64_t *token_p) {
@@ -56,6 +58,7 @@ static bool parse_ending(struct client *c, const struct end_job *e, struct endin
     *x = (struct ending){.key = c->argv[at], .crc = -1, .failed = e->failed};
     if (!key_valid(c, x->key)) return false;
     if (!parse_token(c, c->argv[at + 1], &x->token)) return false;
+    if (e->receipts_at) x->receipts = c->argv[e->receipts_at + e->pos];
     if (e->revoke) return true;
     if (!parse_crc(c, c->argv[at + 2], &x->crc)) return false;
     if (e->faileds_at && !parse_failed(c, c->argv[e->faileds_at + e->pos], &x->failed)) return false;
@@ -87,9 +90,32 @@ static tarn_status put_end(const struct end_job *e, const struct ending *x) {
     return status;
 }
 
+/* A writer who is not trusted with the segment shows his hosts' word that the value is all there and stays as it is: else readers
+ * would see what somebody else left in that space, or what comes later. Who revokes shows it to have the space free at once. */
+static bool end_receipts(struct client *c, const struct end_job *e, const struct ending *x) {
+    struct store_put *put = store_put_find(server.store, x->key, x->token);
+    bool needed = put && store_put_once(put) && !store_put_is_inline(put);
+    if (!needed || (e->revoke && x->receipts.len == 0)) return true;
+    if (!location_receipts_fit(put, x->receipts)) {
+        reply_error(c,
+                    "RECEIPTS must be %u bytes for each extent of the put, as the data port answered when "
+                    "its grants were "
+                    "sealed (users without @direct)",
+                    GRANT_RECEIPT_SIZE);
+        return false;
+    }
+    if (!location_receipts(put, e->revoke ? 0 : x->failed, !e->revoke, x->receipts)) {
+        reply_error(c, e->revoke ? "RECEIPTS are not of this put"
+                                 : "RECEIPTS do not say that the value was wholly written by this put");
+        return false;
+    }
+    if (e->revoke) store_put_sealed(put);
+    return true;
+}
+
 static void end_one(struct client *c, struct end_job *e) {
     struct ending x;
-    if (!parse_ending(c, e, &x)) return;
+    if (!parse_ending(c, e, &x) || !end_receipts(c, e, &x)) return;
     tarn_status status;
     if (e->revoke) {
         status = store_put_revoke(server.store, x.key, x.token);
@@ -164,6 +190,8 @@ static bool end_options(struct client *c, size_t at, struct end_job *e) {
         bool ok;
         if (!e->revoke && arg_is(c, at, value_name))
             ok = list_option(c, &at, value_name, e->n, &e->values_at);
+        else if (arg_is(c, at, "receipts"))
+            ok = list_option(c, &at, "RECEIPTS", e->n, &e->receipts_at);
         else if (!e->revoke && arg_is(c, at, "crcs"))
             ok = list_option(c, &at, "CRCS", e->n, &e->crcs_at);
         else if (e->single && !e->revoke && arg_is(c, at, "failed"))

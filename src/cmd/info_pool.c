@@ -158,4 +158,5 @@ void info_data(struct buf *out) {
     info_line(out, "data_timeouts:%llu", (ull)h.timeouts);
     info_line(out, "fences_pending:%llu", (ull)h.fences_pending);
     info_line(out, "fenced_sessions:%llu", (ull)h.fenced_sessions);
+    info_line(out, "data_puts:%llu", (ull)h.puts);
 }

@@ -58,12 +58,10 @@ bool location_trusted(const struct client *c) {
     return acl_client_may(c, "segment|attach");
 }
 
-bool location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms, const struct grant_extent *e,
-                   uint8_t out[GRANT_SIZE]) {
+static bool seal(const struct location_grant *grant, const struct grant_extent *e, uint8_t out[GRANT_SIZE]) {
     const uint8_t *key = cluster_grant_key(e->segment);
     if (key == NULL) return false;
-    struct grant g = {
-        .op = op, .master_epoch = server.master_epoch, .session = session, .expiry_ms = expiry_ms};
+    struct grant g = location_grant_of(grant);
     grant_seal(key, &g, e, out);
     return true;
 }
@@ -71,6 +69,63 @@ bool location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms, const
 uint64_t location_session_grants_ms(uint64_t session) {
     uint64_t reads_ms = max_u64(server.config->max_lease_ms, LOCATION_ATTACH_MS);
     return max_u64(reads_ms, store_session_grants_ms(server.store, session));
+}
+
+bool location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms, const struct grant_extent *e,
+                   uint8_t out[GRANT_SIZE]) {
+    struct location_grant grant = {.op = op, .session = session, .expiry_ms = expiry_ms};
+    return seal(&grant, e, out);
+}
+
+struct location_grant location_put_grant(const struct store_put *put) {
+    bool once = store_put_once(put);
+    return (struct location_grant){.op = once ? GRANT_WRITE_ONCE : GRANT_WRITE,
+                                   .session = store_put_session(put),
+                                   .expiry_ms = store_put_deadline_ms(put),
+                                   .token = once ? store_put_token(put) : 0};
+}
+
+struct grant location_grant_of(const struct location_grant *grant) {
+    return (struct grant){.op = grant->op,
+                          .master_epoch = server.master_epoch,
+                          .session = grant->session,
+                          .expiry_ms = grant->expiry_ms,
+                          .put = grant->token & GRANT_PUT_MASK};
+}
+
+static bool receipt_right(const struct grant *g, const struct store_extent *x, bool whole,
+                          const uint8_t receipt[GRANT_RECEIPT_SIZE]) {
+    struct grant_extent e = {x->segment, x->segment_epoch, x->offset, x->length};
+    const uint8_t *key = cluster_grant_key(x->segment);
+    if (key == NULL) return false;
+    return grant_receipt_check(key, g, &e, true, receipt) ||
+           (!whole && grant_receipt_check(key, g, &e, false, receipt));
+}
+
+bool location_receipts_fit(const struct store_put *put, struct span receipts) {
+    struct store_layout layout;
+    size_t extents = 0;
+    store_put_layout(server.store, put, &layout);
+    for (uint32_t i = 0; i < layout.replicas; i++) extents += layout.replica[i].extents;
+    return receipts.len == extents * GRANT_RECEIPT_SIZE;
+}
+
+bool location_receipts(const struct store_put *put, uint32_t without, bool whole, struct span receipts) {
+    struct store_layout layout;
+    struct location_grant grant = location_put_grant(put);
+    struct grant g = location_grant_of(&grant);
+    const uint8_t *at = (const uint8_t *)receipts.data;
+    store_put_layout(server.store, put, &layout);
+    for (uint32_t i = 0; i < layout.replicas; i++) {
+        const struct store_replica *r = &layout.replica[i];
+        struct store_segment_info seg;
+        bool leaves =
+            !store_segment_get(server.store, r->extent[0].segment, &seg) || seg.state == SEGMENT_LEAVING;
+        if (leaves) without |= UINT32_C(1) << i; /* as PUTEND does */
+        for (uint32_t j = 0; j < r->extents; j++, at += GRANT_RECEIPT_SIZE)
+            if (!(without >> i & 1) && !receipt_right(&g, &r->extent[j], whole, at)) return false;
+    }
+    return true;
 }
 
 uint32_t location_host(struct client *c) {
@@ -99,7 +154,7 @@ static void text_extent(struct text *t, const struct store_extent *x, const stru
     bool granted = false;
     if (grant->expiry_ms) {
         struct grant_extent e = {x->segment, x->segment_epoch, x->offset, x->length};
-        granted = location_seal(grant->op, grant->session, grant->expiry_ms, &e, sealed);
+        granted = seal(grant, &e, sealed);
     }
     text_bulk(t, sealed, granted ? GRANT_SIZE : 0);
 }
@@ -151,8 +206,7 @@ bool text_packed(struct text *t, const struct store_layout *layout, const struct
         return false;
     const struct store_extent *x = &r->extent[0];
     place->extent = (struct grant_extent){x->segment, x->segment_epoch, x->offset, x->length};
-    if (!location_seal(grant->op, grant->session, grant->expiry_ms, &place->extent, place->grant))
-        return false;
+    if (!seal(grant, &place->extent, place->grant)) return false;
     text_bulk(t, place, sizeof(*place));
     return true;
 }

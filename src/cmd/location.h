@@ -33,7 +33,16 @@ uint64_t location_session_grants_ms(uint64_t session);
 struct location_grant {
     enum grant_op op;
     uint64_t session, expiry_ms; /* expiry_ms 0: no grants */
+    uint64_t token;              /* of the put; 0: it is none, or its writer is trusted with the segment */
 };
+struct grant location_grant_of(const struct location_grant *grant);
+/* What the grants of a put say. */
+struct location_grant location_put_grant(const struct store_put *put);
+/* Are these the words of its hosts that nothing more is written by the put's grants, one for each extent of the replicas that
+ * are not in `without` (bit i, replica i)? whole: and that all of it was written. */
+bool location_receipts(const struct store_put *put, uint32_t without, bool whole, struct span receipts);
+/* Are they as many bytes as they must be? */
+bool location_receipts_fit(const struct store_put *put, struct span receipts);
 /* Appends "[replica, ...]": memory and ssd with extents and a grant for each, file with path and size. key and version are
  * those of the object: files are named by them. */
 void text_replicas(struct text *t, const struct store_layout *layout, struct span key, uint64_t version,

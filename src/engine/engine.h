@@ -89,6 +89,9 @@ struct engine_op {
     bool alone;
     /* With patience_ms: nobody else has them after all. A host that closes the connection is tried as often as without. */
     bool sole;
+    /* Writes by grants that are to be sealed: that is done behind these bytes, which may be none, and here goes their host's word on
+     * each part, GRANT_RECEIPT_SIZE bytes. Such an operation is not cut into slices that travel side by side. NULL: they are not sealed. */
+    uint8_t *receipts;
     /* results */
     tarn_status
         status; /* TARN_OK, TARN_ELEASE, TARN_ESTALE, TARN_EGRANT_EXPIRED, TARN_EPERM, TARN_ETIMEOUT, ... */

@@ -61,7 +61,8 @@ static tarn_status plan_slices(struct run *r, struct op_run *o, uint64_t max, bo
     while (i < op->n_parts) {
         struct engine_seg *seg = engine_find(r->e, op->parts[i].extent.segment);
         if (seg == NULL) return TARN_ENOSEGMENT;
-        size_t n_max = min_u64(op->n_parts - i, SLICE_PARTS_MAX);
+        size_t n_max =
+            min_u64(op->n_parts - i, op->receipts != NULL ? TRANSPORT_SEAL_PARTS_MAX : SLICE_PARTS_MAX);
         struct slice *s = run_alloc(r, sizeof(*s));
         struct transport_part *parts = run_alloc(r, n_max * sizeof(*parts));
         *s = (struct slice){.run_op = o, .seg = seg, .at = at, .spread = spread};
@@ -93,6 +94,7 @@ static tarn_status plan_slices(struct run *r, struct op_run *o, uint64_t max, bo
         s->top.arg = s;
         take_iov(r, &local, s->length, &s->top);
         plan_crcs(r, op, s);
+        if (op->receipts != NULL) s->top.receipts = op->receipts + (i - n) * GRANT_RECEIPT_SIZE;
         *o->last = s;
         o->last = &s->next;
         o->slices_left++;
@@ -146,7 +148,8 @@ tarn_status run_plan(struct run *r, struct op_run *o, uint64_t now_ms) {
         max = min_u64(max, stripe);
         spread = true;
     }
-    return plan_slices(r, o, max, spread);
+    if (op->receipts != NULL) max = UINT64_MAX; /* a seal is the last word on its part */
+    return plan_slices(r, o, max, spread && op->receipts == NULL);
 }
 
 /* --- merged ones ---
@@ -169,7 +172,8 @@ static bool is_plain(const struct run *r, const struct engine_op *op, uint64_t n
 
 static bool is_alike(const struct engine_op *a, const struct engine_op *b) {
     return a->write == b->write && a->want_crc == b->want_crc && a->patience_ms == b->patience_ms &&
-           a->sole == b->sole && a->parts[0].sub_length == b->parts[0].sub_length &&
+           a->sole == b->sole && (a->receipts == NULL) == (b->receipts == NULL) &&
+           a->parts[0].sub_length == b->parts[0].sub_length &&
            a->parts[0].extent.segment == b->parts[0].extent.segment &&
            a->parts[0].extent.segment_epoch == b->parts[0].extent.segment_epoch;
 }
@@ -226,6 +230,7 @@ static struct slice *merge(struct run *r, struct engine_seg *seg, struct op_run 
         found[i]->length = length;
         s->members[i] = found[i];
     }
+    if (first->receipts != NULL) s->top.receipts = run_alloc(r, n * GRANT_RECEIPT_SIZE);
     if (first->want_crc) {
         s->top.crc_block = s->top.crc_first = length;
         s->top.crcs = run_alloc(r, n * sizeof(uint32_t));

@@ -211,6 +211,8 @@ static void slice_arrived(struct slice *s) {
         struct engine_op *op = s->members[i]->op;
         op->used = o->run->e->kinds[s->kind].name;
         if (op->want_crc) op->crc = s->top.crcs[i];
+        if (op->receipts != NULL)
+            memcpy(op->receipts, s->top.receipts + i * GRANT_RECEIPT_SIZE, GRANT_RECEIPT_SIZE);
     }
     if (s->members == NULL) {
         if (--o->slices_left > 0) return;

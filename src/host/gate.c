@@ -29,6 +29,7 @@ void host_gate_init(struct host_gate *g) {
     pthread_rwlock_init(&g->fenced_lock, NULL);
     htab_init(&g->fenced);
     g->fenced_wheel = wheel_create(clock_mono_ms());
+    host_puts_init(&g->puts);
 }
 
 static void fenced_free(struct host_gate *g, struct fenced_session *f) {
@@ -62,6 +63,7 @@ static void forget_fenced(struct host_gate *g, uint32_t epoch) {
 }
 
 void host_gate_deinit(struct host_gate *g) {
+    host_puts_deinit(&g->puts);
     forget_fenced(g, UINT32_MAX);
     htab_free(&g->fenced);
     wheel_destroy(&g->fenced_wheel);
@@ -75,12 +77,12 @@ void host_gate_deinit(struct host_gate *g) {
     }
 }
 
-static const struct host_authority *authority(const struct host_gate *g) {
+const struct host_authority *host_gate_authority(const struct host_gate *g) {
     return __atomic_load_n(&g->authority, __ATOMIC_ACQUIRE);
 }
 
 uint32_t host_gate_master_epoch(const struct host_gate *g) {
-    const struct host_authority *a = authority(g);
+    const struct host_authority *a = host_gate_authority(g);
     return a != NULL ? a->master_epoch : 0;
 }
 
@@ -145,7 +147,7 @@ static void forget_some(struct host_gate *g) {
 }
 
 bool host_gate_fence(struct host_gate *g, uint64_t session, uint64_t keep_ms) {
-    const struct host_authority *a = authority(g);
+    const struct host_authority *a = host_gate_authority(g);
     uint64_t hash = hash_u64(session), now_ms = clock_mono_ms();
     pthread_rwlock_wrlock(&g->fenced_lock);
     forget_some(g);
@@ -176,7 +178,7 @@ static bool is_fenced(struct host_gate *g, uint64_t session) {
     return found;
 }
 
-static uint64_t master_now_ms(const struct host_gate *g) {
+uint64_t host_gate_now_ms(const struct host_gate *g) {
     return clock_mono_ms() + (uint64_t)__atomic_load_n(&g->clock_offset_ms, __ATOMIC_RELAXED);
 }
 
@@ -184,12 +186,12 @@ enum grant_verdict host_gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
                                    const struct grant_extent *extent, enum grant_op want, uint64_t sub_offset,
                                    uint64_t sub_length, struct grant *g_p, void **addr_p) {
     struct host_gate *g = arg;
-    const struct host_authority *a = authority(g);
+    const struct host_authority *a = host_gate_authority(g);
     if (a == NULL) return GRANT_BAD_EPOCH;
     uint32_t epoch;
     const struct host_slot *s = host_gate_find(g, extent->segment, &epoch);
     enum grant_verdict v = grant_check(a->key, grant, extent, want, sub_offset, sub_length, a->master_epoch,
-                                       epoch, master_now_ms(g), g_p);
+                                       epoch, host_gate_now_ms(g), g_p);
     if (v == GRANT_BAD_MAC &&
         (grant_claimed_epoch(grant) != a->master_epoch || extent->segment_epoch != epoch)) {
         return GRANT_BAD_EPOCH; /* the key went with its epoch; tell the honest to look again */
@@ -208,13 +210,13 @@ enum grant_verdict host_gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
 enum grant_verdict host_gate_recheck(void *arg, const struct grant *grant,
                                      const struct grant_extent *extent) {
     struct host_gate *g = arg;
-    const struct host_authority *a = authority(g);
+    const struct host_authority *a = host_gate_authority(g);
     uint32_t epoch;
     const struct host_slot *s = host_gate_find(g, extent->segment, &epoch);
     if (a == NULL || s == NULL || grant->master_epoch != a->master_epoch || extent->segment_epoch != epoch) {
         return GRANT_BAD_EPOCH;
     }
-    if (master_now_ms(g) >= grant->expiry_ms) return GRANT_EXPIRED;
+    if (host_gate_now_ms(g) >= grant->expiry_ms) return GRANT_EXPIRED;
     return is_fenced(g, grant->session) ? GRANT_FENCED : GRANT_OK;
 }
 

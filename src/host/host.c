@@ -161,7 +161,8 @@ void host_poll(struct host *h) {
 
 void host_get_stats(const struct host *h, struct host_stats *stats_p) {
     struct host_stats sum = {.fences_pending = host_fences_pending(h),
-                             .fenced_sessions = __atomic_load_n(&h->gate.n_fenced, __ATOMIC_RELAXED)};
+                             .fenced_sessions = __atomic_load_n(&h->gate.n_fenced, __ATOMIC_RELAXED),
+                             .puts = __atomic_load_n(&h->gate.puts.count, __ATOMIC_RELAXED)};
     for (unsigned i = 0; i < h->n_paths; i++) {
         const struct host_path *p = &h->paths[i];
         if (p->listener == NULL) continue;

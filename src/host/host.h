@@ -137,6 +137,9 @@ const char *host_shm_path(const struct host *h);
  * host_poll, at once when nothing of it is there. keep_ms: no grant of it is good for longer, so that it may be forgotten then. A stopped shm process delays it for as long as it lives. */
 void host_fence(struct host *h, uint64_t session, uint64_t keep_ms);
 #define HOST_FENCE_FOR_EVER UINT64_MAX
+/* A put that was given this grant (WRITE_ONCE) is over. true: its bytes come no more. false: somebody is receiving, or too many are
+ * remembered: until the grant expires. */
+bool host_put_close(struct host *h, const struct grant *g, const struct grant_extent *extent);
 /* After a failover: cuts off every session whose grants are older than master_epoch, which host_set_authority must have
  * been given before. fenced_before() follows from host_poll. */
 void host_fence_before(struct host *h, uint32_t master_epoch);
@@ -154,6 +157,7 @@ struct host_stats {
     uint64_t refused[GRANT_VERDICTS];                  /* by verdict */
     uint64_t bad_frames, timeouts;
     uint64_t fences_pending, fenced_sessions; /* unconfirmed; remembered, at most 262144 */
+    uint64_t puts;                            /* grants WRITE_ONCE that are remembered */
     /* Of readers: requests and their bytes, all of them counted in reads, too; pieces that could not be had; bytes of
      * buffers in use; waits for a buffer. */
     uint64_t staged_reads, staged_bytes, staged_failures, staging_used, staging_waits;

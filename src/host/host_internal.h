@@ -13,6 +13,7 @@
 #define HOST_MAGIC     0x484f5354u /* "HOST" */
 #define HOST_SLOTS_MAX 256u
 #define HOST_PATHS_MAX 4u
+#define HOST_PUTS_MAX  (512u << 10) /* grants WRITE_ONCE that are remembered: some 60 MB */
 
 /* Key and epoch grants are valid under. Data threads read it without a lock: a change makes a new one, and the old ones stay
  * until the host goes (one per failover). */
@@ -66,6 +67,13 @@ struct host_fence { /* asked for, not yet true */
     bool refused;        /* by the gate, which had room for it */
 };
 
+struct host_puts { /* puts.c */
+    pthread_mutex_t lock;
+    struct htab table;
+    struct wheel *wheel; /* monotonic */
+    uint64_t count;      /* atomic copy of table.count */
+};
+
 /* Everything a grant is checked against. The control thread writes, data threads read. */
 struct host_gate {
     struct host_slot slots[HOST_SLOTS_MAX];
@@ -80,13 +88,16 @@ struct host_gate {
     struct htab fenced;
     struct wheel *fenced_wheel; /* those that are forgotten one day */
     size_t n_fenced;            /* atomic copy of fenced.count */
+    struct host_puts puts;
 };
 
 void host_gate_init(struct host_gate *g);
 void host_gate_deinit(struct host_gate *g);
 /* The segment that is served under this id at this moment. */
 struct host_slot *host_gate_find(const struct host_gate *g, uint32_t id, uint32_t *segment_epoch_p);
-uint32_t host_gate_master_epoch(const struct host_gate *g); /* 0: no authority yet */
+const struct host_authority *host_gate_authority(const struct host_gate *g); /* NULL: none yet */
+uint64_t host_gate_now_ms(const struct host_gate *g);                        /* the master's clock */
+uint32_t host_gate_master_epoch(const struct host_gate *g);                  /* 0: no authority yet */
 void host_gate_set_authority(struct host_gate *g, const uint8_t key[GRANT_KEY_SIZE], uint32_t master_epoch);
 /* Lets data threads find it, with the epochs in its header; and no more. */
 void host_gate_publish(struct host_gate *g, struct host_slot *s, uint32_t id, uint32_t segment_epoch);
@@ -102,6 +113,15 @@ enum grant_verdict host_gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
 enum grant_verdict host_gate_recheck(void *arg, const struct grant *g, const struct grant_extent *extent);
 tarn_status host_gate_stage(void *arg, const struct grant_extent *extent, uint64_t offset, uint64_t length,
                             void *buffer, void (*done)(void *done_arg, tarn_status status), void *done_arg);
+
+/* puts.c; the first three for struct transport_gate */
+enum grant_verdict host_puts_begin(void *arg, const struct grant *g, const struct grant_extent *extent,
+                                   void **put_p);
+void host_puts_end(void *arg, void *put, uint64_t offset, uint64_t length);
+enum grant_verdict host_puts_seal(void *arg, const struct grant *g, const struct grant_extent *extent,
+                                  uint8_t receipt[GRANT_RECEIPT_SIZE]);
+void host_puts_init(struct host_puts *t);
+void host_puts_deinit(struct host_puts *t);
 
 struct host {
     uint32_t magic;

@@ -59,6 +59,9 @@ tarn_status host_path_listen(struct host *h, struct host_path *p) {
         .gate = {.arg = &h->gate,
                  .check = host_gate_check,
                  .recheck = host_gate_recheck,
+                 .put_begin = host_puts_begin,
+                 .put_end = host_puts_end,
+                 .put_seal = host_puts_seal,
                  .stage = host_gate_stage},
     };
     return p->ops->listen(p->domain, &config, &p->listener);

@@ -74,6 +74,7 @@ struct refs {
     object_ref object; /* 0: it is gone, blocks are in quarantine */
     uint32_t count;    /* leases, holds, and the guard */
     struct lease *leases;
+    uint64_t guard_units;    /* counted in guarded_units */
     struct wheel_node guard; /* until the grants of leases that were released are over; see store_release */
     uint32_t n_blocks;
     block_id *blocks;
@@ -178,6 +179,8 @@ struct store_put {
     struct hard_sum hard; /* reserved, as long as `reserved` */
     bool reserved;
     bool replace, local, in_line;
+    bool
+        once; /* its writer is held to a grant that hosts seal; its space is not to be had before its time unless they did */
     struct policy_event event;
     struct group *group;        /* counted member-to-be, NULL: none */
     uint32_t replicas, missing; /* wanted, and given up */
@@ -194,6 +197,7 @@ struct ghost {
     struct wheel_node wheel;
     struct ghost *prev, *next;
     uint64_t told_ms; /* by what the books were told when it went: all leases on it end until then */
+    bool written;     /* not readers are waited for, but a writer */
     uint32_t n_blocks;
     block_id blocks[];
 };
@@ -272,6 +276,8 @@ struct store {
     bool leading;            /* in store_lead: what it drops is told */
     uint64_t ghost_until_ms; /* leases of an earlier master may be in force until then */
     struct ghost *ghosts;
+    uint64_t ghosts_read;                  /* of these, not those of writers */
+    uint64_t written_units, guarded_units; /* of ghosts of writers; of versions with a guard */
     uint64_t ghost_units;
     uint32_t ghost_age; /* of the last one, which its blocks carry as their owner; 0: to be let go */
     struct wheel *ghost_wheel;
@@ -437,6 +443,8 @@ static inline void news_places(struct store *s, const struct object *o, const st
 /* follow.c */
 /* Blocks that readers could have read: free at once, or, while leases may be in force that are not known here, later. */
 void space_part(struct store *s, const block_id *blocks, uint32_t n);
+/* Blocks that a writer may write to until then. */
+void space_hold_written(struct store *s, const block_id *blocks, uint32_t n, uint64_t until_ms);
 void ghost_over(struct store *s, struct wheel_node *node);
 void effect_leases(struct store *s);
 void ghosts_free_all(struct store *s);

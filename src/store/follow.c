@@ -16,6 +16,10 @@
 static void ghost_count(struct store *s, const struct ghost *g, int sign) {
     for (uint32_t i = 0; i < g->n_blocks; i++) {
         const struct block *b = block_get(&s->space, g->blocks[i]);
+        if (g->written) {
+            s->written_units += (uint64_t)sign * b->len;
+            continue;
+        }
         s->ghost_units += (uint64_t)sign * b->len;
         s->space.segments[block_segment(b)]->ghost_units += (uint64_t)sign * b->len;
     }
@@ -29,16 +33,19 @@ static void ghost_free(struct store *s, struct ghost *g, bool release) {
         s->ghosts = g->next;
     if (g->next) g->next->prev = g->prev;
     ghost_count(s, g, -1);
+    s->ghosts_read -= !g->written;
     for (uint32_t i = 0; i < g->n_blocks && release; i++) space_release(&s->space, g->blocks[i]);
     s->put_bytes -= sizeof(*g) + g->n_blocks * sizeof(block_id);
     s->room_changes++;
     free(g);
 }
 
-static void ghost_new(struct store *s, const block_id *blocks, uint32_t n, uint64_t until_ms) {
+static void ghost_new(struct store *s, const block_id *blocks, uint32_t n, uint64_t until_ms, bool written) {
     struct ghost *g = xcalloc(1, sizeof(*g) + n * sizeof(block_id));
     g->n_blocks = n;
     g->told_ms = s->told_ms;
+    g->written = written;
+    s->ghosts_read += !written;
     memcpy(g->blocks, blocks, n * sizeof(block_id));
     if (++s->ghost_age == 0) s->ghost_age = 1;
     for (uint32_t i = 0; i < n; i++) block_assign(&s->space, blocks[i], BLOCK_HELD, s->ghost_age, 0);
@@ -50,12 +57,16 @@ static void ghost_new(struct store *s, const block_id *blocks, uint32_t n, uint6
     wheel_set(s->ghost_wheel, &g->wheel, until_ms);
 }
 
+void space_hold_written(struct store *s, const block_id *blocks, uint32_t n, uint64_t until_ms) {
+    if (n > 0) ghost_new(s, blocks, n, until_ms, true);
+}
+
 void ghost_over(struct store *s, struct wheel_node *node) {
     ghost_free(s, CONTAINER_OF(node, struct ghost, wheel), true);
 }
 
 bool ghosts_hold(const struct store *s) {
-    return s->ghosts || s->now_ms < s->ghost_until_ms;
+    return s->ghosts_read > 0 || s->now_ms < s->ghost_until_ms;
 }
 
 void ghosts_free_all(struct store *s) {
@@ -65,9 +76,9 @@ void ghosts_free_all(struct store *s) {
 void space_part(struct store *s, const block_id *blocks, uint32_t n) {
     if (n == 0) return;
     if (s->following) {
-        ghost_new(s, blocks, n, s->now_ms + s->config.max_lease_ms);
+        ghost_new(s, blocks, n, s->now_ms + s->config.max_lease_ms, false);
     } else if (s->now_ms < s->ghost_until_ms) {
-        ghost_new(s, blocks, n, s->ghost_until_ms);
+        ghost_new(s, blocks, n, s->ghost_until_ms, false);
     } else {
         for (uint32_t i = 0; i < n; i++) space_release(&s->space, blocks[i]);
         s->room_changes++;

@@ -224,12 +224,22 @@ static void guard_set(struct store *s, struct refs *r, uint64_t until) {
     bool is_new = !wheel_pending(&r->guard);
     if (!is_new && r->guard.due >= until) return;
     r->count += is_new;
+    if (is_new) {
+        const struct object *o = record_get(&s->records, r->object);
+        for (uint32_t i = 0; i < r->n_blocks; i++) r->guard_units += block_get(&s->space, r->blocks[i])->len;
+        if (o) r->guard_units = book_units(s, o);
+        s->guarded_units += r->guard_units;
+    }
     wheel_set(s->guard_wheel, &r->guard, until);
 }
 
-/* node is out of the wheel. */
 void guard_over(struct store *s, struct wheel_node *node) {
-    refs_put(s, CONTAINER_OF(node, struct refs, guard));
+    struct refs *r = CONTAINER_OF(node, struct refs, guard);
+    wheel_remove(s->guard_wheel, node);
+    s->guarded_units -= r->guard_units;
+    r->guard_units = 0;
+    s->room_changes++;
+    refs_put(s, r);
 }
 
 static bool extend(struct store *s, struct lease *l, uint64_t until) {
@@ -350,14 +360,12 @@ static void collect_lots(void *arg, struct htab_node *node) {
 static void end_leases(void *arg, struct htab_node *node) {
     struct store *s = arg;
     struct refs *r = CONTAINER_OF(node, struct refs, node);
-    bool guarded = wheel_pending(&r->guard);
-    wheel_remove(s->guard_wheel, &r->guard);
-    r->count += !guarded; /* kept until we are done with it */
+    if (!wheel_pending(&r->guard)) guard_set(s, r, s->now_ms); /* keeps it until we are done with it */
     for (struct lease *l = r->leases, *next; l; l = next) {
         next = l->next;
         lease_end(s, l, false);
     }
-    refs_put(s, r);
+    guard_over(s, &r->guard);
 }
 
 void lease_end_all(struct store *s) {

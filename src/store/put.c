@@ -8,6 +8,8 @@
 #include "store/batch.h"
 #include "store/books.h"
 
+#define PUT_LATE_MS 1000u /* a thread that has asked and is just receiving */
+
 /* --- sessions -------------------------------------------------------------------------------------------------------------- */
 
 static bool same_session(const struct htab_node *node, const void *key) {
@@ -103,6 +105,26 @@ static void unreserve(struct store *s, struct store_put *p) {
     p->reserved = false;
 }
 
+/* Can its writer write no more to that spot? All extents are asked for: what is closed now is closed. */
+static bool spot_quiet(const struct store *s, const struct store_put *p, const struct spot *spot) {
+    if (!p->once || p->state != PUT_OPEN) return true;
+    if (!s->events.put_close) return false;
+    struct store_replica r;
+    bool quiet = true;
+    places_fill_spot(s, spot, p->size, &r);
+    for (uint32_t i = 0; i < r.extents; i++) quiet &= s->events.put_close(s->events.arg, p, &r.extent[i]);
+    return quiet;
+}
+
+/* The put does without it. Hosts' clocks do not lag behind ours: past the deadline they take nothing more. */
+static void spot_drop(struct store *s, struct store_put *p, struct spot *spot) {
+    if (spot->n_blocks > 0 && !spot_quiet(s, p, spot)) {
+        space_hold_written(s, spot->blocks, spot->n_blocks, p->deadline_ms + PUT_LATE_MS);
+        spot->n_blocks = 0;
+    }
+    spot_free(s, spot);
+}
+
 /* Out of every table; blocks that are still its own become free. */
 static void put_free(struct store *s, struct store_put *p) {
     if (p->state == PUT_ZOMBIE) {
@@ -128,8 +150,18 @@ static void put_free(struct store *s, struct store_put *p) {
     session_trim(s, ss);
 }
 
+/* The same for one that has been given out. */
+static void put_drop(struct store *s, struct store_put *p) {
+    for (uint32_t i = 0; i < p->n_spots; i++) spot_drop(s, p, &p->spots[i]);
+    put_free(s, p);
+}
+
 /* The key is free again; the space is not. */
 static void put_end_without(struct store *s, struct store_put *p) {
+    if (p->once && p->state == PUT_OPEN) {
+        put_drop(s, p);
+        return;
+    }
     htab_remove(&s->puts, &p->node);
     wheel_remove(s->put_wheel, &p->wheel);
     if (p->state == PUT_ROOM) {
@@ -382,6 +414,7 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
     p->event = event;
     p->replace = options->replace;
     p->local = options->local;
+    p->once = options->once;
     p->pin = options->pin;
     p->pin_ms = options->pin_ms;
     p->expire_wall_ms = options->expire_wall_ms;
@@ -421,6 +454,23 @@ uint64_t store_put_token(const struct store_put *p) {
 
 uint64_t store_put_deadline_ms(const struct store_put *p) {
     return p->deadline_ms;
+}
+
+uint64_t store_put_session(const struct store_put *p) {
+    return p->session->id;
+}
+
+bool store_put_once(const struct store_put *p) {
+    return p->once;
+}
+
+struct store_put *store_put_find(const struct store *s, struct span key, uint64_t token) {
+    struct store_put *p = put_by_key(s, key, store_hash(key));
+    return p && p->token == token && p->state == PUT_OPEN && !put_flushed(s, p) ? p : NULL;
+}
+
+void store_put_sealed(struct store_put *p) {
+    p->once = false;
 }
 
 uint32_t store_put_missing(const struct store_put *p) {
@@ -531,7 +581,7 @@ static bool drop_failed(struct store *s, struct store_put *p, uint32_t failed) {
     for (uint32_t i = 0; i < p->n_spots; i++) {
         const struct segment *seg = s->space.segments[replica_segment(s, p->spots[i].blocks[0])];
         if ((failed >> i & 1) || seg->state == SEGMENT_LEAVING)
-            spot_free(s, &p->spots[i]);
+            spot_drop(s, p, &p->spots[i]);
         else
             left++;
     }
@@ -552,7 +602,7 @@ tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int6
             return TARN_EINVAL;
         if (!drop_failed(s, p, failed)) {
             s->stat.put_revokes++;
-            put_free(s, p);
+            put_drop(s, p);
             return TARN_EIO;
         }
         return complete(s, p, hash, crc, crcs, n_crcs, p->in_line ? &v : NULL);
@@ -568,7 +618,7 @@ tarn_status store_put_revoke(struct store *s, struct span key, uint64_t token) {
     struct store_put *p = put_by_key(s, key, store_hash(key));
     if (p && p->token == token && p->state == PUT_OPEN) {
         s->stat.put_revokes++;
-        put_free(s, p);
+        put_drop(s, p);
         return TARN_OK;
     }
     struct store_put *z = zombie_by_token(s, token);

@@ -337,9 +337,29 @@ static tarn_status make(struct store *s, struct want *w, unsigned *budget) {
     return window_begin(s, w, budget);
 }
 
+#define UNGRANTED_MS 1000u /* other room may come before */
+
+/* When grants have ended that hosts still honour: those of leases that were released, and of puts that are over. */
+static bool could_fit_ungranted(const struct store *s, const struct want *w) {
+    uint64_t units = s->guarded_units + s->written_units;
+    if (units == 0 || w->free_only) return false;
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        const struct segment *seg = space_segment(&s->space, i);
+        if (seg && room_may_use(w, seg) && seg->units >= w->units &&
+            seg->free_units + (s->policy->keeps ? 0 : seg->evictable_units) + units >= w->units)
+            return true;
+    }
+    return false;
+}
+
 tarn_status room_make(struct store *s, struct want *w, unsigned *budget) {
     tarn_status st = make(s, w, budget);
-    if ((st != TARN_ENOSPACE && st != TARN_ELATER) || w->n_avoid == 0) return st;
-    w->n_avoid = 0; /* where nothing else has room, even there */
-    return make(s, w, budget);
+    if ((st == TARN_ENOSPACE || st == TARN_ELATER) && w->n_avoid > 0) {
+        w->n_avoid = 0; /* where nothing else has room, even there */
+        st = make(s, w, budget);
+    }
+    if (st != TARN_ENOSPACE || !could_fit_ungranted(s, w)) return st;
+    s->later_ms =
+        wheel_next_ms(s->ghost_wheel, s->now_ms, wheel_next_ms(s->guard_wheel, s->now_ms, UNGRANTED_MS));
+    return TARN_ELATER;
 }

@@ -70,7 +70,7 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->pool_used = st->pool_size - st->pool_free;
     st->pool_quarantined = s->quarantine_units * UNIT;
     st->pool_ghosts = s->ghost_units * UNIT;
-    st->pool_zombie = s->zombie_units * UNIT;
+    st->pool_zombie = (s->zombie_units + s->written_units) * UNIT;
     st->pool_evictable = s->evictable_units * UNIT;
     st->memory_records = records_memory(&s->records);
     st->memory_blocks = space_memory(&s->space);
@@ -213,7 +213,7 @@ void store_check(const struct store *s) {
     for (const struct ghost *g = s->ghosts; g; g = g->next)
         for (uint32_t i = 0; i < g->n_blocks; i++) ghosts += block_get(&s->space, g->blocks[i])->len;
     c->blocks_units += ghosts;
-    TARN_ASSERT(ghosts == s->ghost_units);
+    TARN_ASSERT(ghosts == s->ghost_units + s->written_units);
     do cursor = htab_scan(&s->sessions, cursor, check_session, c);
     while (cursor);
     uint64_t used = 0, evictable = 0, held = 0;

@@ -99,10 +99,14 @@ struct store_config {
 };
 
 /* News for the rooms above. Called from inside store functions: note it down, do not call the store back. */
+struct store_put;
 struct store_events {
     void *arg;
     void (*complete)(void *arg, struct span key); /* an object became readable: wake those who WAIT for it */
     void (*fence)(void *arg, uint64_t session);   /* cut this writer off, then call store_session_fenced */
+    /* A put whose grants are to be sealed is over. true: nothing more is written to this extent of it. false, or NULL: not
+     * before its deadline. */
+    bool (*put_close)(void *arg, const struct store_put *put, const struct store_extent *extent);
     /* A far replica is no longer in the books though its host did not say so: it may forget it. NULL: nobody cares. */
     void (*far_gone)(void *arg, struct span key, uint64_t version, uint32_t segment, uint64_t offset);
     /* How long the put of a key with that hash, which needs so many bytes, shall wait for that far segment to take what waits for it, in ms; 0: not at all, and
@@ -358,10 +362,10 @@ struct store_put_options {
     bool replace;            /* a current object stays readable until PUTEND */
     bool supersede;          /* SET: cancel another put of the key instead of TARN_EBUSY */
     uint64_t instead; /* the same for the put with this token only, which its writer gave up; 0: none */
+    bool once;  /* its grants end when they are sealed: space that was not is nobody's before its deadline */
     bool local; /* the writer is this process: no time-out; its space is its own until PUTEND or PUTREVOKE */
 };
 
-struct store_put;
 /* Opens a put. On TARN_OK and TARN_EAGAIN *put_p is set; on TARN_EAGAIN room is still being made: call
  * store_put_continue in a later slice until it says otherwise (or store_put_abandon). TARN_EEXISTS (counts as an
  * access), TARN_EBUSY, TARN_ENOSPACE, TARN_EQUOTA (also of hard pins), TARN_EOOM, TARN_ELIMIT, TARN_EINVAL (key length, size, option; also an
@@ -379,6 +383,12 @@ uint64_t store_put_token(const struct store_put *put);
 void store_put_layout(const struct store *s, const struct store_put *put, struct store_layout *layout_p);
 uint64_t
 store_put_deadline_ms(const struct store_put *put); /* mono ms: put-timeout, to which grants are limited */
+uint64_t store_put_session(const struct store_put *put);
+bool store_put_once(const struct store_put *put); /* as it was started, and not sealed since */
+/* The open put of that key and token; NULL: there is none. */
+struct store_put *store_put_find(const struct store *s, struct span key, uint64_t token);
+/* All its hosts said that they write nothing more by its grants. */
+void store_put_sealed(struct store_put *put);
 /* Replicas that were asked for and not made: fewer hosts than that have room. */
 uint32_t store_put_missing(const struct store_put *put);
 /* For puts of up to STORE_INLINE_MAX bytes: the writer hands the value with PUTEND's value, there is no extent. */

@@ -10,14 +10,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define GRANT_SIZE     40u
-#define GRANT_KEY_SIZE 16u
+#define GRANT_SIZE         40u
+#define GRANT_KEY_SIZE     16u
+#define GRANT_RECEIPT_SIZE 16u
+#define GRANT_PUT_MASK     ((UINT64_C(1) << 36) - 1)
 
 enum grant_op {
     GRANT_READ = 1,
     GRANT_WRITE = 2,
     GRANT_ATTACH_READ = 3,  /* shm: hand out the read-only descriptor; offset 0, length of the segment */
     GRANT_ATTACH_WRITE = 4, /* shm: hand out the writable one */
+    GRANT_WRITE_ONCE = 5,   /* WRITE until it is sealed, for one put: asked for as GRANT_WRITE */
 };
 
 struct grant_extent {
@@ -30,6 +33,7 @@ struct grant {
     uint32_t master_epoch;
     uint64_t session;   /* of the client it was given to; a data connection belongs to one session */
     uint64_t expiry_ms; /* the master's monotonic clock */
+    uint64_t put; /* WRITE_ONCE: which put it is for, by the low bits of its token (GRANT_PUT_MASK); else 0 */
 };
 
 enum grant_verdict {
@@ -40,6 +44,8 @@ enum grant_verdict {
     GRANT_BAD_EPOCH,
     GRANT_EXPIRED,
     GRANT_FENCED, /* the session was cut off */
+    GRANT_OVER,   /* WRITE_ONCE: it was sealed */
+    GRANT_LATER, /* WRITE_ONCE: not at the moment: the host has too many of them, or it is to be sealed and somebody writes */
     GRANT_VERDICTS,
 };
 const char *grant_verdict_name(enum grant_verdict v);
@@ -52,6 +58,14 @@ enum grant_verdict grant_check(const uint8_t key[GRANT_KEY_SIZE], const uint8_t 
                                const struct grant_extent *e, enum grant_op want, uint64_t sub_offset,
                                uint64_t sub_length, uint32_t master_epoch, uint32_t segment_epoch,
                                uint64_t now_ms, struct grant *g_p);
+/* A host's word on a grant WRITE_ONCE: from now on it writes nothing more, and all of its extent has been written by it
+ * (whole), or not. The MAC is over another number of bytes than a grant's, so that neither passes for the other. */
+void grant_receipt(const uint8_t key[GRANT_KEY_SIZE], const struct grant *g, const struct grant_extent *e,
+                   bool whole, uint8_t out[GRANT_RECEIPT_SIZE]);
+bool grant_receipt_check(const uint8_t key[GRANT_KEY_SIZE], const struct grant *g,
+                         const struct grant_extent *e, bool whole, const uint8_t in[GRANT_RECEIPT_SIZE]);
+/* Is it a grant WRITE_ONCE, by what it says itself? For its holder, who must have it sealed. */
+bool grant_is_once(const uint8_t in[GRANT_SIZE]);
 /* What in claims its master epoch is, unchecked: only good for telling a stale grant from a forged one in a
  * refusal. */
 uint32_t grant_claimed_epoch(const uint8_t in[GRANT_SIZE]);

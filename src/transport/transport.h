@@ -34,7 +34,8 @@
 #include "base/status.h"
 #include "transport/grant.h"
 
-#define TRANSPORT_ABI 3u
+#define TRANSPORT_ABI            4u
+#define TRANSPORT_SEAL_PARTS_MAX 512u
 
 struct transport_domain;
 struct transport_memory;
@@ -111,6 +112,15 @@ struct transport_gate {
     /* Is a grant that was accepted earlier still good? Asked again before every receive into segment memory.
      */
     enum grant_verdict (*recheck)(void *arg, const struct grant *g, const struct grant_extent *extent);
+    /* Grants WRITE_ONCE. begin: somebody is about to receive by it: GRANT_OK and *put_p, else why not. end: nothing more will be
+     * received, and `length` bytes from `offset` of the extent on are there (0: none that counts). seal: it writes nothing from now
+     * on: GRANT_OK and the host's word on it, also when it was sealed before; GRANT_LATER: somebody is receiving. NULL: such grants
+     * are refused. */
+    enum grant_verdict (*put_begin)(void *arg, const struct grant *g, const struct grant_extent *extent,
+                                    void **put_p);
+    void (*put_end)(void *arg, void *put, uint64_t offset, uint64_t length);
+    enum grant_verdict (*put_seal)(void *arg, const struct grant *g, const struct grant_extent *extent,
+                                   uint8_t receipt[GRANT_RECEIPT_SIZE]);
     /* For segments that are not memory: check says GRANT_OK with *addr_p NULL, and the bytes are asked for here, in pieces of
      * at most TRANSPORT_STAGE_PIECE into buffers of the listener's, which start at a page; offset is inside the extent. done
      * must be called, once, from any thread, also from inside: the listener does not close before. TARN_EAGAIN: again a
@@ -196,6 +206,9 @@ struct transport_op {
      * crc_block, the last one shorter. crc_block 0: a single one. NULL: none. */
     uint32_t *crcs;
     uint64_t crc_first, crc_block;
+    /* PUT: not NULL: the grants are sealed behind the bytes, and here goes the host's word on each part (GRANT_RECEIPT_SIZE bytes), where
+     * the transport is TRANSPORT_GRANTED. Then there are at most TRANSPORT_SEAL_PARTS_MAX parts. */
+    uint8_t *receipts;
     /* Called once. op may be submitted again, or freed, in it. */
     void (*done)(struct transport_op *op);
     void *arg;

@@ -27,7 +27,8 @@ static struct world {
     unsigned calls, asks;
     struct later later[LATER_MAX];
     unsigned n_later;
-    bool wanted; /* the connection was named */
+    bool wanted;      /* the connection was named */
+    unsigned writers; /* by grants for one put */
 } world;
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -40,7 +41,8 @@ static enum grant_verdict check(void *arg, const uint8_t grant[GRANT_SIZE], cons
     enum grant_verdict v = grant_check(key, grant, x, want, sub_offset, sub_length, 1, 1, 0, g_p);
     if (v == GRANT_BAD_MAC &&
         (grant[39] & 1) != 0) { /* half of the forged ones pass: what follows needs testing, too */
-        *g_p = (struct grant){want, 1, grant[8], 1};
+        bool once = want == GRANT_WRITE && (grant[0] & 1) != 0;
+        *g_p = (struct grant){once ? GRANT_WRITE_ONCE : want, 1, grant[8], 1, 0};
         bool inside = sub_offset <= x->length && sub_length <= x->length - sub_offset;
         v = inside ? GRANT_OK : GRANT_BAD_RANGE;
     }
@@ -53,6 +55,33 @@ static enum grant_verdict check(void *arg, const uint8_t grant[GRANT_SIZE], cons
 static enum grant_verdict recheck(void *arg, const struct grant *g, const struct grant_extent *x) {
     (void)g, (void)x;
     return ++((struct world *)arg)->calls % 7 == 0 ? GRANT_EXPIRED : GRANT_OK;
+}
+
+static enum grant_verdict put_begin(void *arg, const struct grant *g, const struct grant_extent *x,
+                                    void **put_p) {
+    struct world *w = arg;
+    (void)x;
+    TARN_ASSERT(g->op == GRANT_WRITE_ONCE);
+    if (++w->calls % 5 == 0) return w->calls % 2 == 0 ? GRANT_OVER : GRANT_LATER;
+    w->writers++;
+    *put_p = w;
+    return GRANT_OK;
+}
+
+static void put_end(void *arg, void *put, uint64_t offset, uint64_t length) {
+    struct world *w = arg;
+    (void)offset, (void)length;
+    TARN_ASSERT(put == w && w->writers > 0);
+    w->writers--;
+}
+
+static enum grant_verdict put_seal(void *arg, const struct grant *g, const struct grant_extent *x,
+                                   uint8_t receipt[GRANT_RECEIPT_SIZE]) {
+    struct world *w = arg;
+    (void)x;
+    TARN_ASSERT(g->op == GRANT_WRITE_ONCE && w->writers == 0);
+    memset(receipt, 1, GRANT_RECEIPT_SIZE);
+    return ++w->calls % 6 == 0 ? GRANT_LATER : GRANT_OK;
 }
 
 static tarn_status stage(void *arg, const struct grant_extent *x, uint64_t offset, uint64_t length,
@@ -90,7 +119,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 1 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0) return 0;
     world = (struct world){.calls = data[0], .asks = data[0]};
     size_t piece = 1 + (size_t)data[0] * 37, at = 1;
-    struct transport_gate gate = {.arg = &world, .check = check, .recheck = recheck, .stage = stage};
+    struct transport_gate gate = {.arg = &world,
+                                  .check = check,
+                                  .recheck = recheck,
+                                  .put_begin = put_begin,
+                                  .put_end = put_end,
+                                  .put_seal = put_seal,
+                                  .stage = stage};
     struct tcp_counters counters = {0};
     struct tcp_stage_pool pool;
     struct tcp_stager stager;
@@ -124,6 +159,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     /* Whatever came to its end, what was asked for is answered or given up. */
     tcp_conn_destroy(&c);
+    TARN_ASSERT(world.writers == 0);
     while (world.n_later > 0) finish_one(0);
     tcp_stager_deinit(&stager);
     TARN_ASSERT(tcp_stage_pool_used(&pool) == 0);

@@ -162,7 +162,7 @@ TEST(a_write_loses_its_right_midway) {
         object_init(&o, 0, sizeof(data), 1, 9);
         uint64_t expires_ms = clock_mono_ms() + 3000; /* half of it must be there by then */
         if (how == 2) {
-            struct grant g = {GRANT_WRITE, w.master_epoch, 9, expires_ms};
+            struct grant g = {GRANT_WRITE, w.master_epoch, 9, expires_ms, 0};
             grant_seal(w.key, &g, &o.x[0], o.grant[1][0]);
         }
         int fd = half_written(&o, data);

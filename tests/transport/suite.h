@@ -254,12 +254,13 @@ TEST(grants_for_something_else_are_refused) {
     o.x[0].length = 8192;
     CHECK(try_fresh(&o, false) != TARN_OK || o.size == 0);
 
-    struct grant g = {GRANT_WRITE, w.master_epoch, 1, clock_mono_ms() - 1}; /* too late */
+    struct grant g = {GRANT_WRITE, w.master_epoch, 1, clock_mono_ms() - 1, 0}; /* too late */
     object_init(&o, 0, 4096, 1, 1);
     grant_seal(w.key, &g, &o.x[0], o.grant[1][0]);
     CHECK_EQ(try_fresh(&o, true), TARN_EGRANT_EXPIRED);
 
-    g = (struct grant){GRANT_WRITE, w.master_epoch - 1, 1, clock_mono_ms() + 1000}; /* of an older master */
+    g = (struct grant){GRANT_WRITE, w.master_epoch - 1, 1, clock_mono_ms() + 1000,
+                       0}; /* of an older master */
     grant_seal(w.key, &g, &o.x[0], o.grant[1][0]);
     CHECK_EQ(try_fresh(&o, true), TARN_ESTALE);
     g.master_epoch = w.master_epoch;

@@ -375,7 +375,7 @@ static inline struct grant_extent world_extent(const struct world *w, uint64_t o
 
 static inline void world_grant(const struct world *w, enum grant_op op, uint64_t session,
                                const struct grant_extent *x, uint8_t out[GRANT_SIZE]) {
-    struct grant g = {op, w->master_epoch, session, clock_mono_ms() + 60000};
+    struct grant g = {op, w->master_epoch, session, clock_mono_ms() + 60000, 0};
     grant_seal(w->key, &g, x, out);
 }
 

@@ -38,6 +38,24 @@ struct tcp_conn *tcp_conn_create(int fd, struct tls_stream *tls, uint64_t now_ms
     return c;
 }
 
+static void drop_receipts(struct tcp_conn *c) {
+    struct tcp_receipts *r;
+    while ((r = SLIST_FIRST(&c->receipts)) != NULL) {
+        SLIST_REMOVE_HEAD(&c->receipts, link);
+        free(r);
+    }
+}
+
+/* Of the WRITE that is being received: nothing more will be, by these grants. written: all of it was. */
+static void end_puts(struct tcp_conn *c, bool written) {
+    for (uint32_t i = 0; i < c->in.n_targets; i++) {
+        struct tcp_target *target = &c->in.targets[i];
+        if (target->put == NULL) continue;
+        c->in.gate->put_end(c->in.gate->arg, target->put, target->sub_offset, written ? target->length : 0);
+        target->put = NULL;
+    }
+}
+
 void tcp_conn_destroy(struct tcp_conn **conn_p) {
     struct tcp_conn *c = *conn_p;
     if (c == NULL) return;
@@ -45,6 +63,8 @@ void tcp_conn_destroy(struct tcp_conn **conn_p) {
     *conn_p = NULL;
     c->magic = 0;
     tcp_reads_drop(c);
+    if (c->in.active) end_puts(c, false);
+    drop_receipts(c);
     tls_stream_destroy(&c->secure.tls);
     free(c->rx);
     free(c->in.targets);
@@ -172,6 +192,7 @@ static enum step send_batch(struct tcp_conn *c, struct tcp_turn_state *t) {
     if (c->out_at < c->out_n) return STEP_DONE;
     c->out_at = c->out_n = c->n_replies = c->out_n_segments = 0;
     c->out_memory = false;
+    drop_receipts(c);
     return STEP_DONE;
 }
 
@@ -269,9 +290,38 @@ static void handle_read(struct tcp_conn *c, struct tcp_turn_state *t, const stru
     tcp_count(&t->counters->bytes_read, bytes);
 }
 
+/* From now on nothing of the WRITE is received. */
+static void refuse_write(struct tcp_conn *c, struct tcp_turn_state *t, enum grant_verdict v) {
+    end_puts(c, false);
+    c->in.status = (enum tcp_wire_status)refuse(t, v);
+}
+
+/* Seals the grants of the WRITE's parts. NULL: refused. */
+static struct tcp_receipts *seal_parts(struct tcp_conn *c, struct tcp_turn_state *t) {
+    struct tcp_receipts *r = xcalloc(1, sizeof(*r) + c->in.n_targets * GRANT_RECEIPT_SIZE);
+    for (uint32_t i = 0; i < c->in.n_targets; i++) {
+        const struct tcp_target *target = &c->in.targets[i];
+        if (target->grant.op != GRANT_WRITE_ONCE) continue;
+        enum grant_verdict v = t->gate->put_seal(t->gate->arg, &target->grant, &target->extent,
+                                                 r->data + i * GRANT_RECEIPT_SIZE);
+        if (v == GRANT_OK) continue;
+        c->in.status = (enum tcp_wire_status)refuse(t, v);
+        free(r);
+        return NULL;
+    }
+    SLIST_INSERT_HEAD(&c->receipts, r, link);
+    return r;
+}
+
 static void finish_write(struct tcp_conn *c, struct tcp_turn_state *t) {
     c->in.active = false;
-    tcp_reply_add(c, c->in.request_id, c->in.status);
+    end_puts(c, c->in.status == TCP_OK);
+    struct tcp_receipts *receipts = c->in.seal && c->in.status == TCP_OK ? seal_parts(c, t) : NULL;
+    struct tcp_header *h = tcp_reply_add(c, c->in.request_id, c->in.status);
+    if (receipts != NULL) {
+        h->meta_length = c->in.n_targets * GRANT_RECEIPT_SIZE;
+        tcp_out_add(c, receipts->data, h->meta_length);
+    }
     if (c->in.status == TCP_OK) {
         tcp_count(&t->counters->writes, 1);
         tcp_count(&t->counters->bytes_written, c->in.bytes);
@@ -283,6 +333,33 @@ static void finish_write(struct tcp_conn *c, struct tcp_turn_state *t) {
     }
 }
 
+/* One more target of the WRITE, or its refusal. */
+static void admit_target(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_part *part) {
+    struct tcp_target *target = &c->in.targets[c->in.n_targets];
+    void *addr;
+    enum grant_verdict v = GRANT_OK;
+    target->put = NULL;
+    uint32_t status = tcp_admit(c, t, part, GRANT_WRITE, &target->grant, &addr);
+    if (status != TCP_OK) {
+        end_puts(c, false);
+        c->in.status = (enum tcp_wire_status)status;
+        return;
+    }
+    if (addr == NULL && part->sub_length > 0) v = GRANT_BAD_OP;
+    if (target->grant.op == GRANT_WRITE_ONCE && t->gate->put_begin == NULL) v = GRANT_BAD_OP;
+    if (v == GRANT_OK && target->grant.op == GRANT_WRITE_ONCE && part->sub_length > 0)
+        v = t->gate->put_begin(t->gate->arg, &target->grant, &part->extent, &target->put);
+    if (v != GRANT_OK) {
+        refuse_write(c, t, v);
+        return;
+    }
+    target->addr = addr;
+    target->length = part->sub_length;
+    target->sub_offset = part->sub_offset;
+    target->extent = part->extent;
+    c->in.n_targets++;
+}
+
 static void handle_write(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_header *h,
                          const uint8_t *meta, uint64_t bytes) {
     uint32_t n = h->meta_length / (uint32_t)sizeof(struct tcp_part);
@@ -291,24 +368,18 @@ static void handle_write(struct tcp_conn *c, struct tcp_turn_state *t, const str
         c->in.cap_targets = n;
     }
     c->in.active = true;
+    c->in.seal = (h->flags & TCP_FLAG_SEAL) != 0;
+    c->in.gate = t->gate;
     c->in.status = TCP_OK;
     c->in.request_id = h->request_id;
     c->in.bytes = c->in.left = bytes;
-    c->in.n_targets = n;
+    c->in.n_targets = 0;
     c->in.at = 0;
     c->in.at_offset = 0;
     for (uint32_t i = 0; i < n && c->in.status == TCP_OK; i++) {
         struct tcp_part part;
-        void *addr;
         memcpy(&part, meta + i * sizeof(part), sizeof(part));
-        struct tcp_target *target = &c->in.targets[i];
-        c->in.status = (enum tcp_wire_status)tcp_admit(c, t, &part, GRANT_WRITE, &target->grant, &addr);
-        if (c->in.status == TCP_OK && addr == NULL && part.sub_length > 0)
-            c->in.status = (enum tcp_wire_status)refuse(t, GRANT_BAD_OP);
-        if (c->in.status != TCP_OK) break;
-        target->addr = addr;
-        target->length = part.sub_length;
-        target->extent = part.extent;
+        admit_target(c, t, &part);
     }
     if (bytes == 0) finish_write(c, t);
 }
@@ -340,7 +411,7 @@ static size_t next_places(struct tcp_conn *c, struct tcp_turn_state *t, struct i
         if (len == 0) continue;
         enum grant_verdict v = t->gate->recheck(t->gate->arg, &target->grant, &target->extent);
         if (v != GRANT_OK) {
-            c->in.status = (enum tcp_wire_status)refuse(t, v);
+            refuse_write(c, t, v);
             return 0;
         }
         iov[n++] = (struct iovec){target->addr + offset, len};

@@ -46,6 +46,14 @@ struct tcp_target {
     uint64_t length;
     struct grant grant;
     struct grant_extent extent;
+    uint64_t sub_offset;
+    void *put; /* of a grant WRITE_ONCE: we have begun. NULL: it is none */
+};
+
+/* The meta of a reply, until it is sent. */
+struct tcp_receipts {
+    SLIST_ENTRY(tcp_receipts) link;
+    uint8_t data[];
 };
 
 /* A READ whose reply waits for pieces, or for one that does. */
@@ -94,14 +102,17 @@ struct tcp_conn {
 
     struct {
         bool active;
+        bool seal;                   /* TCP_FLAG_SEAL */
         enum tcp_wire_status status; /* not TCP_OK: the rest is drained */
+        const struct transport_gate *gate;
         uint64_t request_id, bytes, left;
         struct tcp_target *targets;
         uint32_t n_targets, cap_targets, at;
         uint64_t at_offset;
     } in;
 
-    struct iovec *out; /* to be sent: [out_at, out_n) */
+    SLIST_HEAD(, tcp_receipts) receipts; /* in out */
+    struct iovec *out;                   /* to be sent: [out_at, out_n) */
     uint32_t out_at, out_n, out_cap;
     uint32_t out_segments[TCP_SEGMENTS_MAX]; /* whose memory is in out; more than these: any */
     uint32_t out_n_segments;

@@ -94,6 +94,10 @@ static struct op_state *state_of(struct transport_op *op) {
     return (struct op_state *)(void *)op->scratch;
 }
 
+static bool is_sealing(const struct transport_op *op) {
+    return op->kind == TRANSPORT_PUT && op->receipts != NULL;
+}
+
 static void queue_init(struct op_queue *q) {
     *q = (struct op_queue){.tail = &q->head};
 }
@@ -302,7 +306,7 @@ tarn_status tcp_submit(struct transport_endpoint *e, struct transport_op *const 
         for (size_t k = 0; k < ops[i]->n_parts; k++) parts += ops[i]->parts[k].sub_length;
         for (size_t k = 0; k < ops[i]->n_iov; k++) local += ops[i]->iov[k].iov_len;
         if (parts != local || parts > TCP_PAYLOAD_MAX || ops[i]->n_parts == 0 ||
-            ops[i]->n_parts > TCP_PARTS_MAX) {
+            ops[i]->n_parts > (is_sealing(ops[i]) ? TCP_SEAL_PARTS_MAX : TCP_PARTS_MAX)) {
             return TARN_EINVAL;
         }
         *state_of(ops[i]) = (struct op_state){.total = parts};
@@ -327,6 +331,7 @@ static void frame_op(struct transport_endpoint *e, struct transport_op *op) {
         .magic = TCP_MAGIC,
         .version = TCP_VERSION,
         .type = op->kind == TRANSPORT_PUT ? TCP_WRITE : TCP_READ,
+        .flags = is_sealing(op) ? TCP_FLAG_SEAL : 0,
         .request_id = e->next_id++,
         .meta_length = (uint32_t)(op->n_parts * sizeof(struct tcp_part)),
         .payload_length = op->kind == TRANSPORT_PUT ? st->total : 0,
@@ -478,7 +483,9 @@ static tarn_status status_from_wire(uint32_t s) {
     switch (s) {
     case TCP_OK: return TARN_OK;
     case GRANT_BAD_EPOCH: return TARN_ESTALE;
-    case GRANT_EXPIRED: return TARN_EGRANT_EXPIRED;
+    case GRANT_EXPIRED:
+    case GRANT_OVER: return TARN_EGRANT_EXPIRED;
+    case GRANT_LATER:
     case TCP_TOO_MANY: return TARN_ELIMIT;
     case TCP_BAD_VERSION: return TARN_EPROTO;
     case TCP_GONE: return TARN_ENOTFOUND;
@@ -511,7 +518,7 @@ static void handle_greeting(struct transport_endpoint *e, const struct tcp_heade
     e->moved = 1;
 }
 
-static void handle_reply(struct transport_endpoint *e, const struct tcp_header *h) {
+static void handle_reply(struct transport_endpoint *e, const struct tcp_header *h, const uint8_t *meta) {
     struct transport_op *op = e->flight.head;
     if (op == NULL || h->request_id != e->reply_id) {
         fail(e, TARN_EPROTO, "a reply to nothing");
@@ -521,10 +528,13 @@ static void handle_reply(struct transport_endpoint *e, const struct tcp_header *
     uint64_t expected = h->status == TCP_OK && op->kind == TRANSPORT_GET ? st->total - st->at : 0;
     bool more = (h->flags & TCP_FLAG_MORE) != 0;
     bool fits = more ? h->payload_length < expected : h->payload_length == expected;
+    bool sealed = is_sealing(op) && h->status == TCP_OK;
+    if (h->meta_length != (sealed ? op->n_parts * GRANT_RECEIPT_SIZE : 0)) fits = false;
     if (!fits || st->stream_end > e->sent) {
         fail(e, TARN_EPROTO, "a reply that does not fit its request");
         return;
     }
+    if (sealed) memcpy(op->receipts, meta, h->meta_length);
     if (expected == 0) {
         finish_head(e, status_from_wire(h->status));
         return;
@@ -548,7 +558,7 @@ static bool take_frame(struct transport_endpoint *e) {
     const uint8_t *meta = e->rx + e->rx_pos + sizeof(h);
     e->rx_pos += (uint32_t)sizeof(h) + h.meta_length;
     if (e->state == UP)
-        handle_reply(e, &h);
+        handle_reply(e, &h, meta);
     else
         handle_greeting(e, &h, meta);
     return e->state != FAILED;

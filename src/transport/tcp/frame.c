@@ -11,7 +11,7 @@ static const char *common_check(const struct tcp_header *h, bool hello_done) {
 const char *tcp_request_check(const struct tcp_header *h, bool hello_done) {
     const char *wrong = common_check(h, hello_done);
     if (wrong != NULL) return wrong;
-    if (h->flags != 0) return "unknown flags";
+    if (h->flags != 0 && (h->type != TCP_WRITE || h->flags != TCP_FLAG_SEAL)) return "unknown flags";
     if (h->status != 0) return "status in a request";
     if (!hello_done) {
         if (h->type != TCP_HELLO) return "the first frame is not HELLO";
@@ -26,6 +26,8 @@ const char *tcp_request_check(const struct tcp_header *h, bool hello_done) {
         h->meta_length / sizeof(struct tcp_part) > TCP_PARTS_MAX) {
         return "wrong number of parts";
     }
+    if (h->flags != 0 && h->meta_length / sizeof(struct tcp_part) > TCP_SEAL_PARTS_MAX)
+        return "too many parts to be sealed";
     if (h->payload_length > (h->type == TCP_WRITE ? TCP_PAYLOAD_MAX : 0)) return "payload too long";
     return NULL;
 }
@@ -34,7 +36,9 @@ const char *tcp_reply_check(const struct tcp_header *h, bool hello_done) {
     const char *wrong = common_check(h, hello_done);
     if (wrong != NULL) return wrong;
     if (h->type != (hello_done ? TCP_REPLY : TCP_HELLO)) return "unexpected frame";
-    if (h->meta_length > sizeof(struct tcp_hello) + TCP_TEXT_MAX) return "text too long";
+    if (h->meta_length >
+        (hello_done ? TCP_SEAL_PARTS_MAX * GRANT_RECEIPT_SIZE : sizeof(struct tcp_hello) + TCP_TEXT_MAX))
+        return "text too long";
     if (!hello_done && (h->meta_length < sizeof(struct tcp_hello) || h->payload_length != 0)) {
         return "HELLO of a wrong length";
     }

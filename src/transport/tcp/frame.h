@@ -36,7 +36,11 @@ enum tcp_wire_status {
 /* Bits of hello.features. */
 #define TCP_FEATURE_PIECES 1u /* a READ may be answered in several frames */
 
-/* Bits of header.flags, in REPLY. */
+/* Bits of header.flags, in WRITE: behind its bytes (or none: parts of length 0) the grants of its parts are sealed, and the REPLY has
+ * a receipt for each part as its meta, GRANT_RECEIPT_SIZE bytes; zeroes for a grant that is not WRITE_ONCE. */
+#define TCP_FLAG_SEAL      2u
+#define TCP_SEAL_PARTS_MAX 512u
+/* In REPLY. */
 #define TCP_FLAG_MORE                                                                                        \
     1u /* another REPLY to the same request follows, with the bytes behind these, or a refusal */
 
@@ -44,7 +48,7 @@ struct tcp_header {
     uint32_t magic;
     uint8_t version; /* 0 in HELLO, whose layout never changes */
     uint8_t type;
-    uint16_t flags; /* 0 in requests */
+    uint16_t flags;
     uint64_t request_id;
     uint32_t status;      /* 0 in requests */
     uint32_t meta_length; /* bytes behind the header: the parts, the hello, a text */

@@ -71,7 +71,7 @@ static void say_grant(struct fake_conn *c, unsigned host, enum grant_op op, uint
                       uint64_t length) {
     const struct fake_host *h = &fake.host[host];
     struct grant_extent x = {FAKE_SEGMENT + host, FAKE_EPOCH, offset, length};
-    struct grant g = {op, h->master_epoch, c->session, clock_mono_ms() + 60000};
+    struct grant g = {op, h->master_epoch, c->session, clock_mono_ms() + 60000, 0};
     uint8_t sealed[GRANT_SIZE] = {0};
     memcpy(sealed, &c->session, sizeof(c->session));
     if (h->real) grant_seal(h->key, &g, &x, sealed);

@@ -49,7 +49,7 @@ static enum grant_verdict ask(struct host *h, const uint8_t *k, struct grant g, 
 TEST(guarantee_4_fenced_sessions_are_forgotten_when_their_grants_are_over) {
     struct host *h = make(NULL);
     host_set_authority(h, key, 3);
-    struct grant g = {GRANT_WRITE, 3, 1, clock_mono_ms() + 3600000};
+    struct grant g = {GRANT_WRITE, 3, 1, clock_mono_ms() + 3600000, 0};
     struct grant_extent x = {1, 5, 4096, 4096};
     /* As many as the gate takes, whose grants are good for an hour: the next ones wait, and are not confirmed. */
     for (uint64_t session = 1; session <= HOST_FENCED_MAX; session++)
@@ -101,7 +101,7 @@ TEST(starts_listens_and_goes) {
 
 TEST(the_gate) {
     struct host *h = make(NULL);
-    struct grant g = {GRANT_READ, 3, 8, clock_mono_ms() + 60000};
+    struct grant g = {GRANT_READ, 3, 8, clock_mono_ms() + 60000, 0};
     struct grant_extent x = {1, 5, 4096, 4096};
     CHECK_EQ(ask(h, key, g, x), GRANT_BAD_EPOCH); /* no authority yet */
     host_set_authority(h, key, 3);
@@ -126,7 +126,7 @@ TEST(fences) {
     struct host *h = make(NULL);
     host_set_authority(h, key, 3);
     CHECK_EQ(host_start(h), TARN_OK);
-    struct grant g = {GRANT_WRITE, 3, 8, clock_mono_ms() + 60000};
+    struct grant g = {GRANT_WRITE, 3, 8, clock_mono_ms() + 60000, 0};
     struct grant_extent x = {1, 5, 4096, 4096};
     CHECK_EQ(ask(h, key, g, x), GRANT_OK);
     fenced_calls = 0;

@@ -48,7 +48,7 @@ static unsigned open_segment(struct host *h, const char *path) {
 
 static enum grant_verdict ask(struct host *h, enum grant_op op, uint32_t id, uint32_t epoch, void **addr_p) {
     uint8_t wire[GRANT_SIZE];
-    struct grant g = {op, 3, 8, clock_mono_ms() + 60000};
+    struct grant g = {op, 3, 8, clock_mono_ms() + 60000, 0};
     struct grant_extent x = {id, epoch, 4096, 8192};
     grant_seal(key, &g, &x, wire);
     return host_gate_check(&h->gate, wire, &x, op, 100, 50, &g, addr_p);
@@ -415,7 +415,7 @@ TEST(names_change_while_data_threads_ask) {
         race.base[i] = pool_base(race.host->gate.slots[slot[i]].pool);
     }
     for (uint32_t n = 0; n < NAMES; n++) { /* segment n % 2 under the ids 7 and 8, and 17 and 18 */
-        struct grant g = {GRANT_WRITE, 3, 8, clock_mono_ms() + 600000};
+        struct grant g = {GRANT_WRITE, 3, 8, clock_mono_ms() + 600000, 0};
         race.x[n] = (struct grant_extent){7 + n % 2 + n / 2 * 10, 5 + n, 4096, 8192};
         grant_seal(key, &g, &race.x[n], race.grant[n]);
     }

@@ -52,7 +52,7 @@ static inline enum grant_verdict gate_check(void *arg, const uint8_t grant[GRANT
                                             void **addr_p) {
     (void)arg, (void)grant, (void)sub_offset, (void)sub_length;
     a.asked++;
-    *g_p = (struct grant){want, MASTER, 1, UINT64_MAX};
+    *g_p = (struct grant){want, MASTER, 1, UINT64_MAX, 0};
     *addr_p = segment_data();
     if (x->segment != SEGMENT || x->segment_epoch != EPOCH) return GRANT_BAD_EPOCH;
     return a.verdict;

@@ -204,7 +204,7 @@ static struct rdma_request good_request(bool write, uint64_t session) {
                               .right = write ? RDMA_WRITE : RDMA_READ,
                               .segment = SEGMENT,
                               .segment_epoch = EPOCH};
-    struct grant g = {write ? GRANT_ATTACH_WRITE : GRANT_ATTACH_READ, MASTER, session, 2000};
+    struct grant g = {write ? GRANT_ATTACH_WRITE : GRANT_ATTACH_READ, MASTER, session, 2000, 0};
     struct grant_extent x = {SEGMENT, EPOCH, 0, SIZE};
     grant_seal(key, &g, &x, rq.grant);
     return rq;
@@ -290,7 +290,7 @@ TEST(grants_of_others) {
     begin(NULL, NULL);
     struct rdma_request rq = good_request(false, 1);
     struct grant_extent x = {SEGMENT, EPOCH, 0, SIZE};
-    struct grant g = {GRANT_ATTACH_READ, MASTER, 1, 2000};
+    struct grant g = {GRANT_ATTACH_READ, MASTER, 1, 2000, 0};
     rq.right = RDMA_WRITE;
     CHECK_EQ(ask(&rq, sizeof(rq)), GRANT_BAD_OP);
     rq = good_request(true, 1);

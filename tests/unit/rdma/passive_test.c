@@ -45,7 +45,7 @@ static enum grant_verdict gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
     if (x->segment_epoch != EPOCH) return GRANT_BAD_EPOCH;
     if (x->offset != 0 || x->length != SIZE) return GRANT_BAD_RANGE;
     if (h.verdict != GRANT_OK) return h.verdict;
-    *g_p = (struct grant){want, h.master_epoch, grant[1], UINT64_MAX};
+    *g_p = (struct grant){want, h.master_epoch, grant[1], UINT64_MAX, 0};
     for (size_t i = 0; i < ARRAY_LEN(h.segment); i++) {
         if (h.segment[i].id == x->segment) *addr_p = data_of(&h.segment[i]);
     }

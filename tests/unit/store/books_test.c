@@ -214,6 +214,79 @@ TEST(a_dead_writers_space_waits_for_the_fence) {
     store_destroy(&s);
 }
 
+static bool closes;
+static unsigned asked;
+static bool on_put_close(void *arg, const struct store_put *put, const struct store_extent *x) {
+    (void)arg, (void)x;
+    CHECK(store_put_once(put));
+    asked++;
+    return closes;
+}
+
+/* Guarantee 6: whatever ends a put whose grants were not sealed, its space is nobody's until they are worth nothing. */
+TEST(space_of_puts_that_were_not_sealed) {
+    struct store_config c;
+    store_config_init(&c);
+    struct store_events ev = {.fence = on_fence, .put_close = on_put_close};
+    struct store *s = util_store("lru", 2, &c, &ev);
+    struct store_put_options o = {.replicas = 1, .once = true}, taker = {.replicas = 1, .supersede = true};
+    uint64_t token, late = 1001, other;
+    closes = false;
+    asked = 0;
+    fenced = 0;
+    for (int how = 0; how < 4; how++) {
+        CHECK_EQ(util_put_as(s, "a", 8192, &o, 9, &token), TARN_OK);
+        if (how == 0) CHECK_EQ(store_put_revoke(s, SPAN("a"), token), TARN_OK);
+        if (how == 1) CHECK_EQ(store_put_end(s, SPAN("a"), token, 5, 1, NULL, 0, NULL), TARN_EIO);
+        if (how == 2) CHECK_EQ(util_put_as(s, "a", 40, &taker, 1, &other), TARN_OK);
+        if (how == 2) CHECK_EQ(store_put_revoke(s, SPAN("a"), other), TARN_OK);
+        if (how == 3) util_tick(s, c.put_timeout_ms);
+        CHECK_EQ(asked, (unsigned)how + 1);
+        CHECK_EQ(util_put(s, "b", 4096), TARN_ELATER);
+        struct store_stats st;
+        store_get_stats(s, &st);
+        CHECK_EQ(st.pool_zombie, 8192);
+        CHECK_EQ(st.puts_open, 0);
+        store_check(s);
+        if (how < 3) util_tick(s, c.put_timeout_ms);
+        CHECK_EQ(util_put(s, "b", 4096), TARN_ELATER);
+        util_tick(s, late);
+        CHECK_EQ(util_put(s, "b", 4096), TARN_OK);
+        CHECK(store_remove(s, SPAN("b")));
+    }
+    closes = true; /* the host says so at once */
+    CHECK_EQ(util_put_as(s, "a", 8192, &o, 9, &token), TARN_OK);
+    CHECK_EQ(store_put_revoke(s, SPAN("a"), token), TARN_OK);
+    CHECK_EQ(util_put_as(s, "a", 8192, &o, 9, &token), TARN_OK);
+    closes = false; /* or said so before */
+    store_put_sealed(store_put_find(s, SPAN("a"), token));
+    CHECK_EQ(store_put_revoke(s, SPAN("a"), token), TARN_OK);
+    CHECK_EQ(util_put(s, "b", 8192), TARN_OK);
+    CHECK_EQ(fenced, 0u);
+    store_check(s);
+    store_destroy(&s);
+}
+
+TEST(a_released_lease_is_guarded_to_its_time) {
+    struct store *s = util_store("lru", 2, NULL, NULL);
+    CHECK_EQ(util_put(s, "a", 8192), TARN_OK);
+    uint64_t version = store_object_version(store_find(s, SPAN("a")));
+    CHECK(util_lease(s, "a", 1, 500) && util_lease(s, "a", 2, 200));
+    CHECK(store_release(s, SPAN("a"), 1, version, true) && store_release(s, SPAN("a"), 2, version, true));
+    struct store_stats st;
+    store_get_stats(s, &st);
+    CHECK(st.leases == 0 && st.guarded_objects == 1);
+    CHECK_EQ(util_put(s, "b", 4096), TARN_ELATER);
+    CHECK(store_remove(s, SPAN("a")));
+    store_check(s);
+    util_tick(s, 499);
+    CHECK_EQ(util_put(s, "b", 4096), TARN_ELATER);
+    util_tick(s, 1);
+    CHECK_EQ(util_put(s, "b", 4096), TARN_OK);
+    store_check(s);
+    store_destroy(&s);
+}
+
 TEST(a_live_writer_is_fenced_late_and_may_give_up_itself) {
     struct store_config c;
     store_config_init(&c);

@@ -115,6 +115,7 @@ static void do_put(struct model *m, unsigned slice) {
     if (rng_below(&m->rng, 50) == 0) size = rng_below(&m->rng, m->units * 70);
     struct store_put_options o = {
         .replicas = 1, .replace = rng_below(&m->rng, 2), .supersede = rng_below(&m->rng, 8) == 0};
+    o.once = rng_below(&m->rng, 6) == 0;
     if (rng_below(&m->rng, 20) == 0)
         o.pin = rng_below(&m->rng, 4) ? STORE_PIN_SOFT : STORE_PIN_HARD, o.pin_ms = 50;
     if (rng_below(&m->rng, 10) == 0) o.group = rng_below(&m->rng, 2) ? SPAN("g1") : SPAN("g2");
@@ -132,10 +133,12 @@ static void do_put(struct model *m, unsigned slice) {
         p->token = store_put_token(p->put);
         m->puts++;
         put_settled(m, m->puts - 1, st);
-    } else if (st == TARN_ENOSPACE && !had_planner) {
+    } else if ((st == TARN_ENOSPACE || st == TARN_ELATER) && !had_planner) {
+        if (st == TARN_ELATER) CHECK(m->s->guarded_units + m->s->written_units > 0);
         CHECK(best_room(m->s, align) < space_units(size));
     } else {
-        CHECK(st == TARN_EEXISTS || st == TARN_EBUSY || st == TARN_EQUOTA || st == TARN_ENOSPACE);
+        CHECK(st == TARN_EEXISTS || st == TARN_EBUSY || st == TARN_EQUOTA || st == TARN_ENOSPACE ||
+              st == TARN_ELATER);
     }
 }
 

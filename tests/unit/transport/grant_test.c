@@ -4,7 +4,7 @@
 
 static const uint8_t key[GRANT_KEY_SIZE] = {1, 2, 3, 4};
 static const struct grant_extent extent = {7, 5, 8192, 4096};
-static const struct grant good = {GRANT_READ, 3, 42, 1000};
+static const struct grant good = {GRANT_READ, 3, 42, 1000, 0};
 
 static enum grant_verdict check(const uint8_t in[GRANT_SIZE], const struct grant_extent *x, enum grant_op op,
                                 uint64_t offset, uint64_t length, uint64_t now_ms) {
@@ -40,6 +40,53 @@ TEST(no_bit_can_be_changed) {
     struct grant g;
     uint8_t other[GRANT_KEY_SIZE] = {1, 2, 3, 5};
     CHECK_EQ(grant_check(other, wire, &extent, GRANT_READ, 0, 1, 3, 5, 0, &g), GRANT_BAD_MAC);
+}
+
+TEST(a_grant_for_one_put) {
+    static const struct grant once = {GRANT_WRITE_ONCE, 3, 42, 1000, GRANT_PUT_MASK - 5};
+    uint8_t wire[GRANT_SIZE];
+    struct grant g;
+    grant_seal(key, &once, &extent, wire);
+    CHECK(grant_is_once(wire));
+    CHECK_EQ(grant_check(key, wire, &extent, GRANT_WRITE, 0, 4096, 3, 5, 999, &g), GRANT_OK);
+    CHECK_EQ(g.op, GRANT_WRITE_ONCE);
+    CHECK_EQ(g.put, GRANT_PUT_MASK - 5);
+    CHECK_EQ(g.expiry_ms, 1000);
+    CHECK_EQ(check(wire, &extent, GRANT_WRITE, 0, 1, 1000), GRANT_EXPIRED);
+    CHECK_EQ(check(wire, &extent, GRANT_READ, 0, 1, 0), GRANT_BAD_OP);
+    CHECK_EQ(check(wire, &extent, GRANT_ATTACH_WRITE, 0, 1, 0), GRANT_BAD_OP);
+    struct grant never = once;
+    never.expiry_ms = UINT64_MAX;
+    grant_seal(key, &never, &extent, wire);
+    CHECK_EQ(grant_check(key, wire, &extent, GRANT_WRITE, 0, 1, 3, 5, UINT64_C(1) << 43, &g), GRANT_OK);
+    CHECK_EQ(g.put, once.put);
+}
+
+TEST(a_receipt_is_for_one_put_and_says_one_thing) {
+    static const struct grant once = {GRANT_WRITE_ONCE, 3, 42, 1000, 17};
+    uint8_t receipt[GRANT_RECEIPT_SIZE], wire[GRANT_SIZE];
+    grant_receipt(key, &once, &extent, true, receipt);
+    CHECK(grant_receipt_check(key, &once, &extent, true, receipt));
+    CHECK(!grant_receipt_check(key, &once, &extent, false, receipt));
+    static const struct grant others[] = {{GRANT_WRITE_ONCE, 3, 42, 1000, 18},
+                                          {GRANT_WRITE_ONCE, 3, 42, 1001, 17},
+                                          {GRANT_WRITE_ONCE, 3, 43, 1000, 17},
+                                          {GRANT_WRITE_ONCE, 4, 42, 1000, 17},
+                                          {GRANT_WRITE_ONCE, 3, 42, 1000, 17 + (UINT64_C(1) << 16)}};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        CHECK(!grant_receipt_check(key, &others[i], &extent, true, receipt));
+    struct grant_extent x = extent;
+    x.offset += 4096;
+    CHECK(!grant_receipt_check(key, &once, &x, true, receipt));
+    for (unsigned bit = 0; bit < 8 * sizeof(receipt); bit++) {
+        receipt[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        CHECK(!grant_receipt_check(key, &once, &extent, true, receipt));
+        receipt[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+    /* The MAC of the grant, which its holder has, is none. */
+    grant_seal(key, &once, &extent, wire);
+    CHECK(!grant_receipt_check(key, &once, &extent, true, wire + GRANT_SIZE - GRANT_RECEIPT_SIZE));
+    CHECK(!grant_receipt_check(key, &once, &extent, false, wire + GRANT_SIZE - GRANT_RECEIPT_SIZE));
 }
 
 TEST(every_other_verdict) {
