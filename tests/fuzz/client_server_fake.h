@@ -345,8 +345,8 @@ static void say_work(struct buf *out) {
     static const char *const items[] = {
         "*2\r\n$5\r\nfence\r\n:5\r\n",
         "*7\r\n$4\r\ncopy\r\n:5\r\n$2\r\nk5\r\n:9\r\n:5000\r\n:1\r\n*1\r\n*2\r\n:4096\r\n:5000\r\n",
-        "*11\r\n$5\r\nstore\r\n:6\r\n$1\r\nk\r\n:9\r\n:100\r\n:-1\r\n$-1\r\n:1\r\n:100\r\n*1\r\n*2\r\n:0\r\n:"
-        "100\r\n:2\r\n",
+        ("*11\r\n$5\r\nstore\r\n:6\r\n$1\r\nk\r\n:9\r\n:100\r\n:-1\r\n$-1\r\n:1\r\n:100\r\n*1\r\n*2\r\n:0\r\n"
+         ":100\r\n:2\r\n"),
         "*5\r\n$4\r\ndrop\r\n:2\r\n:1\r\n:9\r\n:4096\r\n",
         "*3\r\n$7\r\nunmount\r\n:1\r\n:100\r\n",
         "*2\r\n$6\r\ncancel\r\n:5\r\n",

@@ -85,8 +85,9 @@ struct world {
 #define WORLD_TLS_ENGINE NULL
 #endif
 
-#define WORLD_SEGMENT 7u
-#define WORLD_READER  8u /* as large as the other, same epoch */
+#define WORLD_PATIENCE_MS 300000u /* only failing tests wait so long */
+#define WORLD_SEGMENT     7u
+#define WORLD_READER      8u /* as large as the other, same epoch */
 
 static inline void world_fenced(void *arg, uint64_t session) {
     __atomic_store_n(&((struct world *)arg)->state->fenced, session, __ATOMIC_RELEASE);
@@ -362,7 +363,7 @@ static inline struct host_stats world_stats(struct world *w) {
 #define WORLD_WAIT(cond)                                                                                     \
     __extension__({                                                                                          \
         bool world_true = false;                                                                             \
-        uint64_t world_end_ms = clock_mono_ms() + TEST_PATIENCE_MS;                                          \
+        uint64_t world_end_ms = clock_mono_ms() + WORLD_PATIENCE_MS;                                         \
         while (!(world_true = (cond)) && clock_mono_ms() < world_end_ms) usleep(1000);                       \
         world_true;                                                                                          \
     })
