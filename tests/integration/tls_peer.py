@@ -182,11 +182,8 @@ def truncated() -> None:
 def goodbye_unread() -> None:
     """More replies than are kept, none of them read, and a goodbye. Lives until its standard input ends."""
     m = Memory()
-    request = command(b"ECHO", b"e" * 10000)
     m.socket.settimeout(30)
-    for _ in range(15):
-        m.socket.sendall(m.records(request * 100))
-    last = m.records(request * 100)
+    last = m.records(command(b"GET", b"unread") * 400)
     try:
         m.tls.unwrap()
     except ssl.SSLWantReadError:
