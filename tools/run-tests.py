@@ -5,7 +5,7 @@
     tools/run-tests.py --build build/release --only 'integration/put*' integration
 
 Groups: unit transport fuzz stress integration python docs robust chaos ha. A suite is a test program, a Tcl or a Python file.
-Several run at a time, JOBS of them (two for each core: most of them wait more than they compute), those first that take long.
+Several run at a time, JOBS of them (three for each core: most of them wait more than they compute), those first that take long.
 
 A suite closes with the line "N passed, M failed" (", K skipped" may follow). A crash, silence of HANG_S, a missing closing line,
 a program that was not built and a sanitizer's report count as one failure each. One that failed is tried once more, alone, when
@@ -380,7 +380,7 @@ def main():
     try:
         groups = [g for g in GROUPS if g in options.groups]
         suites = [s for g in groups for s in GROUPS[g](around, g) if fnmatch.fnmatch(s.name, options.only)]
-        run_all(suites, around, int(os.environ.get("JOBS", 2 * (os.cpu_count() or 1))))
+        run_all(suites, around, int(os.environ.get("JOBS", 3 * (os.cpu_count() or 1))))
         keep_crashes(around)
         write_times(suites, options.kind)
         return summary(suites, began)

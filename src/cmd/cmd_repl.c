@@ -56,16 +56,22 @@ static bool asks_for_what_is_away(const struct client *c, const struct cmd *cmd)
            table_keys(cmd, c->argv, c->argc, note_away, &a) > 0 && a.found;
 }
 
-/* Values for any Redis client, but for those that are written whatever was there. */
+/* Values for any Redis client. */
+static bool in_band(const struct cmd *cmd) {
+    return strcmp(cmd->group, "string") == 0;
+}
+
+/* The same, but for those that are written whatever was there. */
 static bool reads_in_band(const struct client *c, const struct cmd *cmd) {
-    if (strcmp(cmd->group, "string") != 0) return false;
+    if (!in_band(cmd)) return false;
     if (cmd->run == cmd_mset || cmd->run == cmd_setex || cmd->run == cmd_psetex) return false;
     return cmd->run != cmd_set || c->argc > 3;
 }
 
 bool replication_is_early(const struct client *c, const struct cmd *cmd) {
-    return server.awaits_nodes && !replication.replica && reads_in_band(c, cmd) &&
-           asks_for_what_is_away(c, cmd);
+    if (replication.replica) return false;
+    if (server.populating.on) return in_band(cmd);
+    return server.awaits_nodes && reads_in_band(c, cmd) && asks_for_what_is_away(c, cmd);
 }
 
 /* With how far it is, for whoever looks on. */

@@ -48,7 +48,7 @@ static tarn_status sink_open(struct client *c, struct span key, uint64_t size, s
 
 struct big_sink *cmd_big_begin(struct client *c, const struct span *argv, size_t argc_so_far,
                                size_t big_len) {
-    if (!server.host || string_write_elsewhere() || big_len <= STORE_INLINE_MAX ||
+    if (!server.host || server.populating.on || string_write_elsewhere() || big_len <= STORE_INLINE_MAX ||
         !wants_sink(c, argv, argc_so_far))
         return NULL;
     struct span key = argv[1];

@@ -89,7 +89,7 @@ static inline bool replication_restricts(void) { /* else nothing is refused */
            server.awaits_nodes || server.populating.on;
 }
 const char *replication_refusal(const struct client *c, const struct cmd *cmd);
-/* An in-band value that is refused because its node is awaited: it waits instead (later.h). */
+/* An in-band value that is refused because its node is awaited, or the pool populated: it waits instead (later.h). */
 bool replication_is_early(const struct client *c, const struct cmd *cmd);
 /* INFO persistence: a snapshot of the master is under way. */
 bool replication_loading(void);

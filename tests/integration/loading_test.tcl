@@ -46,8 +46,7 @@ test {a server whose pool is being populated says LOADING and how far it is; who
     faulty_slow
     launch_server --pool-size 256mb
     assert_error "LOADING *populating its pool: * % of 256 MiB are done, about * s are left" {r ping}
-    assert_error "LOADING *" {r set a b}
-    assert_error "LOADING *" {r get a}
+    assert_error "LOADING *" {r exists a}
     assert_error "LOADING *" {r putstart a 100000}
     assert_error "EXECABORT*" {r multi; catch {r set a b}; r exec}
     assert_equal 1 [info_field loading]
@@ -63,7 +62,19 @@ test {a server whose pool is being populated says LOADING and how far it is; who
     set ::asked [expr {$calls + 5}]
     wait_for "it to ask" {[info_field total_commands_processed] > $::asked}
     assert {![ready]}
+    # In-band values wait: an error would put clients out of step that know none.
+    r config set inband-wait-timeout 10m
+    foreach request {{set a b} {get a} {set large LARGE} {mset c d}} {
+        lappend waiting [set c [client]]
+        resp::send $c {*}[string map [list LARGE [string repeat l 300000]] $request]
+    }
+    wait_for "them to wait" {[info_field inband_later_clients] == 4}
+    foreach c $waiting {assert {![resp::readable $c]}}
     proceed
+    lassign [lmap c $waiting {resp::recv $c}] set_a get_a set_large mset
+    assert_equal {OK OK OK} [list $set_a $set_large $mset]
+    assert {$get_a in {b (nil)}} $get_a
+    assert_equal 300000 [r strlen large]
     assert_equal 0 [reap_process $run]
     assert_equal "1 0" [kv_fields [kv_answer [list 0 [file_text [server dir]/waits] ""]] ok errors]
     assert_equal 100000 [r strlen waits]

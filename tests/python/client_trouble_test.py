@@ -152,6 +152,7 @@ class Errors(TarnTest):
 
 class FullPool(TarnTest):
     pool = "32mb"
+    server_args = ("--hard-pin-ratio", "1", "--hard-pin-user-ratio", "1")
 
     def test_eviction_makes_room(self):
         client = self.client()
