@@ -193,7 +193,7 @@ static void ask_role(struct whereabouts *m, const tarn_options *o, struct scout 
 
 static bool has_higher_epoch(struct whereabouts *m, struct scout *scout, struct arena *arena) {
     const char *argv[] = {"INFO", "server"};
-    struct answer *a;
+    struct answer *a = NULL;
     tarn_status status = ctl_send(&scout->ctl, 2, argv, NULL, false);
     if (status == TARN_OK) status = ctl_receive(&scout->ctl, arena, &a, now_ms() + INFO_MS);
     return status == TARN_OK && master_epoch_of(a) > __atomic_load_n(&m->epoch, __ATOMIC_RELAXED);
