@@ -176,7 +176,7 @@ bool direct_retry(struct tarn_client *client, struct attempts *attempts, tarn_st
     uint64_t ms = lane->later_ms;
     if (error_act(status) != ERROR_LATER) return lane_retry(lane, attempts, status, deadline);
     lane->later_ms = 0;
-    if (!lane_later_time(lane, attempts->made++, ms, deadline, &ms)) return false;
+    if (!lane_later_time(lane, attempts->later++, ms, deadline, &ms)) return false;
     pthread_mutex_unlock(&client->direct_mutex);
     poll(NULL, 0, (int)ms);
     pthread_mutex_lock(&client->direct_mutex);

@@ -17,6 +17,7 @@
 #define CONNECT_MS      50u   /* for one to connect; the others wait meanwhile */
 #define ANSWER_MS       10u   /* for one to answer; else in the next round */
 #define INFO_MS         200u  /* for one that says that it leads */
+#define SILENT_MS       1000u /* until one that says nothing is taken to be away */
 #define AWAY_MS         200u  /* until one that did not let us in is tried again */
 #define LIST_MS         1000u /* between questions to the Sentinels */
 #define LIST_ANSWER_MAX (256u << 10)
@@ -30,7 +31,7 @@ struct scout {
     struct address at;
     struct ctl ctl;
     bool asked; /* ROLE is under way */
-    uint64_t next_ms;
+    uint64_t asked_ms, next_ms;
 };
 
 struct scouts {
@@ -188,6 +189,7 @@ static void ask_role(struct whereabouts *m, const tarn_options *o, struct scout 
     }
     if (status == TARN_OK) status = ctl_send(&scout->ctl, 1, role, NULL, false);
     scout->asked = status == TARN_OK;
+    scout->asked_ms = now;
     if (status != TARN_OK) scout->next_ms = now_ms() + AWAY_MS;
 }
 
@@ -205,7 +207,11 @@ static bool hear_role(struct whereabouts *m, struct scout *scout) {
     struct answer *a;
     if (!scout->asked) return false;
     tarn_status status = ctl_await(&scout->ctl, arena, &a, now_ms() + ANSWER_MS);
-    if (status == TARN_ETIMEOUT) return false;
+    if (status == TARN_ETIMEOUT) {
+        if (now_ms() - scout->asked_ms < SILENT_MS) return false;
+        ctl_close(&scout->ctl); /* it is stopped, or away */
+        scout->next_ms = now_ms() + AWAY_MS;
+    }
     scout->asked = false;
     const struct answer *name = status == TARN_OK ? answer_at(a, 0) : NULL;
     bool leads = name != NULL && name->type == ANSWER_STRING && strcmp(name->str, "master") == 0 &&

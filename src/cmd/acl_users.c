@@ -138,8 +138,14 @@ void acl_client_refuse(struct client *c, bool refuse) {
     settle(c);
 }
 
+/* Its grants stay those of whom it was. */
+static void become(struct client *c, struct acl_user *u) {
+    if (c->io->flags & CLIENT_GRANTED && c->user != u) c->io->flags |= CLIENT_GRANTED_OTHER;
+    c->user = u;
+}
+
 void acl_client_reset(struct client *c) {
-    c->user = acl_default(acl_users);
+    become(c, acl_default(acl_users));
     c->authenticated = acl_user_on(c->user) && acl_user_nopass(c->user);
     settle(c);
 }
@@ -148,7 +154,7 @@ bool acl_client_login(struct client *c, struct span user, struct span password) 
     struct acl_user *u = acl_find(acl_users, user);
     /* An unknown user takes as long as a wrong password. */
     if (!acl_user_login(u != NULL ? u : acl_default(acl_users), password) || u == NULL) return false;
-    c->user = u;
+    become(c, u);
     c->authenticated = true;
     settle(c);
     return true;
@@ -228,7 +234,8 @@ void acl_user_rights_changed(const struct acl_user *u, const struct buf *before,
     buf_free(&now);
     if (kept) return;
     for (struct client *c = clients.head; c != NULL; c = c->io->all.next)
-        if (c->user == u && c->io->flags & CLIENT_GRANTED) cut_off(c, me);
+        if (c->io->flags & CLIENT_GRANTED && (c->user == u || c->io->flags & CLIENT_GRANTED_OTHER))
+            cut_off(c, me);
 }
 
 void acl_user_changed(struct acl_user *u) {
@@ -243,7 +250,10 @@ void acl_user_changed(struct acl_user *u) {
 
 void acl_user_gone(struct acl_user *u, struct client *me) {
     for (struct client *c = clients.head; c != NULL; c = c->io->all.next) {
-        if (c->user != u) continue;
+        if (c->user != u) {
+            if (c->io->flags & CLIENT_GRANTED_OTHER) cut_off(c, me);
+            continue;
+        }
         c->user = acl_default(acl_users);
         c->authenticated = c->unrestricted = false;
         cut_off(c, me);

@@ -39,17 +39,18 @@ enum client_flag {
     CLIENT_FLUSH = 1u << 12,    /* on the list of those with new output */
     CLIENT_READ_OFF = 1u << 13, /* not read from until its input was run, or for ever */
     CLIENT_NO_TOUCH = 1u << 14,
-    CLIENT_MULTI = 1u << 16,     /* its commands are queued: multi.h */
-    CLIENT_EXEC = 1u << 17,      /* they are being executed */
-    CLIENT_PUBSUB = 1u << 18,    /* listens to channels: pubsub.h */
-    CLIENT_REPLICA = 1u << 19,   /* follows this server: replication.h */
-    CLIENT_REFUSED = 1u << 20,   /* a large argument was not taken: its user has no right to it */
-    CLIENT_HALF = 1u << 21,      /* its peer sends no more, and still gets what it is owed */
-    CLIENT_DENIED = 1u << 22,    /* by protected mode; it is told so when its handshake is over */
-    CLIENT_OOM = 1u << 23,       /* the command found no memory and did nothing */
-    CLIENT_CHANGED = 1u << 24,   /* the running request has changed the books */
-    CLIENT_GRANTED = 1u << 26,   /* has grants: it is cut off when its user may do less */
-    CLIENT_UNWRITTEN = 1u << 25, /* has replies whose records may not be in the append-only file */
+    CLIENT_MULTI = 1u << 16,         /* its commands are queued: multi.h */
+    CLIENT_EXEC = 1u << 17,          /* they are being executed */
+    CLIENT_PUBSUB = 1u << 18,        /* listens to channels: pubsub.h */
+    CLIENT_REPLICA = 1u << 19,       /* follows this server: replication.h */
+    CLIENT_REFUSED = 1u << 20,       /* a large argument was not taken: its user has no right to it */
+    CLIENT_HALF = 1u << 21,          /* its peer sends no more, and still gets what it is owed */
+    CLIENT_DENIED = 1u << 22,        /* by protected mode; it is told so when its handshake is over */
+    CLIENT_OOM = 1u << 23,           /* the command found no memory and did nothing */
+    CLIENT_CHANGED = 1u << 24,       /* the running request has changed the books */
+    CLIENT_GRANTED = 1u << 26,       /* has grants: it is cut off when its user may do less */
+    CLIENT_GRANTED_OTHER = 1u << 27, /* some of them as another user, who it was before */
+    CLIENT_UNWRITTEN = 1u << 25,     /* has replies whose records may not be in the append-only file */
 };
 
 /* Something between the bytes of the replies: a value in the pool, or the header of an array still being counted. */
@@ -248,8 +249,8 @@ void client_flush_later(struct client *c);
 void clients_flush(void);
 /* A message that is no reply: between the replies, whatever CLIENT REPLY says. Bounded by client-output-buffer-limit. */
 void client_push(struct client *c, const void *data, size_t len);
-/* The socket takes bytes again, or has taken some; so many were unsent before. */
-void client_on_writable(struct client *c, size_t unsent_before);
+/* The socket takes bytes again, or has taken some. */
+void client_on_writable(struct client *c);
 size_t client_unsent(const struct client *c);
 /* The events that its socket is watched for follow its state. */
 void client_update_interest(struct client *c);

@@ -116,7 +116,7 @@ static void on_sent(struct net_transfer *t) {
     struct client *c = a->client;
     stats.writes++;
     if (!come_back(a)) return;
-    client_on_writable(c, SIZE_MAX); /* client_away_look has seen some of it leave */
+    client_on_writable(c);
     if (server.config->maxmemory_clients != 0) client_weigh(c);
 }
 

@@ -607,8 +607,7 @@ void client_on_event(void *arg, unsigned events) {
             read_own(c);
         }
     }
-    if (UNLIKELY(events & NET_WRITE) && !(io->flags & CLIENT_CLOSE_SOON))
-        client_on_writable(c, client_unsent(c));
+    if (UNLIKELY(events & NET_WRITE) && !(io->flags & CLIENT_CLOSE_SOON)) client_on_writable(c);
     if (UNLIKELY(server.config->maxmemory_clients != 0)) client_weigh(c);
     if (UNLIKELY(io->tls != NULL)) client_tls_go_on(c);
 }

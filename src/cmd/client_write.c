@@ -225,6 +225,7 @@ static int gather(const struct client_out *o, struct iovec *iov, uint64_t *value
 
 void client_output_sent(struct client *c, size_t n) {
     struct client_out *o = &c->io->out;
+    size_t sent_before = o->sent;
     for (;;) {
         struct out_insert *in = o->first_insert < o->inserts ? &o->insert[o->first_insert] : NULL;
         size_t upto = in != NULL ? in->at : o->bytes.len;
@@ -253,6 +254,9 @@ void client_output_sent(struct client *c, size_t n) {
         o->first_insert++;
     }
     TARN_ASSERT(n == 0);
+    /* It counts from there; and a thread may send while something is noted. */
+    if (UNLIKELY(c->io->flags & CLIENT_UNWRITTEN))
+        c->io->unwritten_bytes -= min_u64(c->io->unwritten_bytes, o->sent - sent_before);
 }
 
 unsigned client_output_pieces(const struct client *c, size_t max, struct iovec *iov, char *room,
@@ -391,12 +395,17 @@ void client_output_end(struct client *c) {
     if (UNLIKELY(client_unsent(c) > 0)) client_output_limit(c);
 }
 
-void client_on_writable(struct client *c, size_t before) {
-    effects_turn();
-    flush(c);
-    if (before <= server.config->output_pause || client_unsent(c) > server.config->output_pause) return;
+/* What waited for the peer to take some goes on, if it has. */
+static void drained(struct client *c) {
+    if (client_is_deaf(c)) return;
     job_output_drained(c);
     client_ready(c);
+}
+
+void client_on_writable(struct client *c) {
+    effects_turn();
+    flush(c);
+    drained(c);
 }
 
 void client_drop_stranger(struct client *c, const char *what) {
@@ -478,6 +487,7 @@ static void unlist(struct client *c) {
 void clients_flush(void) {
     while (flush_list.head != NULL) {
         struct client *c = flush_list.head;
+        bool was_deaf = client_is_deaf(c);
         unlist(c);
         if (UNLIKELY(c->io->flags & CLIENT_UNWRITTEN)) settle_unwritten(c);
         if (UNLIKELY(c->io->late.len > 0) && c->job == NULL) {
@@ -485,6 +495,7 @@ void clients_flush(void) {
             buf_free(&c->io->late);
         }
         if (!(c->io->watch.events & NET_WRITE)) flush(c); /* else it goes when the socket takes it */
+        if (UNLIKELY(was_deaf)) drained(c);
         if (client_unsent(c) > 0) client_output_limit(c);
         if (UNLIKELY(server.config->maxmemory_clients != 0)) client_weigh(c);
     }

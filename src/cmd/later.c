@@ -121,6 +121,7 @@ static bool early_step(struct client *c, struct job *job, unsigned *budget) {
         return true;
     }
     job->runnable = true;
+    store_settle(server.store); /* as before any command */
     c->cmd->run(c);
     e->within = c->job != job;
     job->runnable = !e->within; /* the end of the one within wakes it */
@@ -141,6 +142,7 @@ bool later_begin(struct client *c, const struct cmd *cmd) {
     e->job = (struct job){.step = early_step, .destroy = early_destroy, .runnable = true};
     table_stat(cmd)->calls++;
     c->io->last_cmd = c->cmd = cmd;
+    c->io->job_ns = 0;
     job_start(c, &e->job);
     return true;
 }

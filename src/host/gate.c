@@ -152,7 +152,7 @@ bool host_gate_fence(struct host_gate *g, uint64_t session, uint64_t keep_ms) {
     pthread_rwlock_wrlock(&g->fenced_lock);
     forget_some(g);
     struct htab_node *node = htab_find(&g->fenced, hash, fenced_eq, &session);
-    bool room = node != NULL || g->fenced.count < HOST_FENCED_MAX;
+    bool room = node != NULL || keep_ms == HOST_FENCE_FOR_EVER || g->fenced.count < HOST_FENCED_MAX;
     if (room) {
         struct fenced_session *f = node != NULL ? CONTAINER_OF(node, struct fenced_session, node) : NULL;
         if (f == NULL) {

@@ -344,6 +344,18 @@ proc attacks {where data_port} {
             catch {close $open}
             drop $lasting
         }
+        # Nor does it help to be somebody else meanwhile.
+        foreach other {{auth mallory pw} reset} {
+            enter_eve
+            r acl setuser mallory reset on >pw +ping +auth
+            r set b:r $evil
+            set ::mine [lindex [eve getreplicas b:r LEASE 60000] 4 0 1 0]
+            $eve_is {*}$other
+            r acl deluser eve
+            assert {[catch {$eve_is ping}]} $other
+            drop $eve_is
+            wait_for "the fence" {[grant_status $::mine] ne 0}
+        }
         # What gives more, or nothing less, costs her nothing.
         enter_eve
         r set b:r $evil

@@ -89,6 +89,23 @@ test {guarantee 4: a client that reads after all gets every reply, in order} {
     r config set output-pause 8mb
 }
 
+test {guarantee 4: replies that wait for the append-only file wake what waited for them} {
+    r config set appendonly yes output-pause 64kb
+    r set k [string repeat x 100000]
+    r set small [string repeat y 60]
+    set many [string repeat "small " 3000]
+    foreach {what n bytes} {{get k} 40 100011 {mget MANY} 10 201007} {
+        set c [client]
+        set request [string map [list MANY $many] $what]
+        resp::raw $c [resp::encode {set a 1}][string repeat [resp::encode $request] $n]
+        assert_equal OK [resp::recv $c]
+        assert_equal [expr {$n * $bytes}] [string length [resp::recv_raw $c [expr {$n * $bytes}]]] $what
+        assert_equal PONG [$c ping]
+        drop $c
+    }
+    r config set appendonly no output-pause 8mb
+}
+
 test {guarantee 4: what waits behind a job is read when the job is through, however long it is} {
     set c [named]
     set text ""

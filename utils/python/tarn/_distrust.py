@@ -24,6 +24,12 @@ class Distrust:
             if len(self._keys) > KEYS_MAX:
                 del self._keys[next(iter(self._keys))]
 
+    def add_all(self, keys: Sequence[str], flags: Sequence[bool]) -> None:
+        """Those that are flagged, again: what was to replace them was not put."""
+        for key, flag in zip(keys, flags):
+            if flag:
+                self.add(key)
+
     def take(self, keys: Iterable[str]) -> List[bool]:
         """Which of the keys are distrusted; they are not any more."""
         if not self._keys:
@@ -49,9 +55,17 @@ class Distrust:
             rows = [i for i, a in enumerate(again) if a == flag]
             if not rows:
                 continue
-            found = put(
-                [keys[i] for i in rows], [addresses[i] for i in rows], [sizes[i] for i in rows], replace=flag, **options
-            )
+            try:
+                found = put(
+                    [keys[i] for i in rows],
+                    [addresses[i] for i in rows],
+                    [sizes[i] for i in rows],
+                    replace=flag,
+                    **options,
+                )
+            except BaseException:
+                self.add_all(keys, again)
+                raise
             for i, status in zip(rows, found):
                 statuses[i] = status
                 if flag and status < 0:

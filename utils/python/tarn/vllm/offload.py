@@ -357,20 +357,23 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         if queue is None:
             self._fail(work)
             return True
+        again: List[bool] = []
         try:
             if work.kind == "lookup":
                 number = queue.exists(work.names, work)
             elif work.kind == "store":
-                again = any(self._distrust.take(work.names))
+                again = self._distrust.take(work.names)
                 number = queue.put(
-                    work.names, work.addresses, self._block, work, keep=self._memory, replace=again, **self._puts
+                    work.names, work.addresses, self._block, work, keep=self._memory, replace=any(again), **self._puts
                 )
             else:
                 number = queue.get(work.names, work.addresses, self._block, work, keep=self._memory, **self._gets)
         except QueueFull:
+            self._distrust.add_all(work.names, again)
             self._link.unused()
             return False
         except Error as e:
+            self._distrust.add_all(work.names, again)
             self._link.unused()
             self._link.complain(f"{work.kind} {e.name}", str(e))
             self._fail(work)
