@@ -278,8 +278,8 @@ static bool is_of_the_object(tarn_status status) {
 
 void offload_task_ended(struct task *t, tarn_status status) {
     struct segment *far = segment_at(t->asked_to);
-    struct object *o = store_find(cluster.store, span_of(t->key, t->key_len));
-    if (o != NULL && store_object_version(o) != t->version) o = NULL;
+    const struct object *seen = store_find(cluster.store, span_of(t->key, t->key_len));
+    struct object *o = store_find_version(cluster.store, span_of(t->key, t->key_len), t->version);
     if (far == NULL || far->epoch != t->to_epoch || far->leaving) {
         if (o != NULL) store_await_end(cluster.store, o);
         return;
@@ -292,7 +292,7 @@ void offload_task_ended(struct task *t, tarn_status status) {
     } else if (status == TARN_EIO || status == TARN_ENOSPACE || status == TARN_ETIMEOUT) {
         rate_failed(far);
     }
-    if (status != TARN_OK && o != NULL && is_of_the_object(status))
+    if (status != TARN_OK && o != NULL && (is_of_the_object(status) || (o != seen && segment_usable(far))))
         store_await_end(cluster.store, o);
     else if (status != TARN_OK && o != NULL)
         store_await_again(cluster.store, o, far->id);

@@ -546,7 +546,7 @@ static tarn_status store_arrived(struct task *t, uint64_t offset, int64_t crc) {
     if (store_object_expire(cluster.store, o) != 0) return TARN_ENOTFOUND; /* disks know no TTL */
     /* One without a CRC was held meanwhile. From now on it is told from what may lie there later. */
     if (crc >= 0) store_object_set_crc(cluster.store, o, (uint32_t)crc);
-    if (!store_object_crc(o, &(uint32_t){0})) return TARN_ENOTFOUND;
+    if (!store_object_crc(o, &(uint32_t){0})) return TARN_EINVAL;
     return store_far_add(cluster.store, o, t->to, offset);
 }
 

@@ -160,11 +160,9 @@ void await_end(struct store *s, struct object *o) {
 
 bool store_await(struct store *s, struct object *o) {
     if ((o->bits & (OBJECT_AWAITS | OBJECT_INLINE)) || book_far_only(o) || s->following) return false;
-    bool linked = list_linked(o);
+    if (await_disk(s, o) == STORE_SEGMENT_ANY || has_far(s, o) || store_object_expire(s, o)) return false;
     book_unlink(s, o);
-    if (await_enter(s, o)) return true;
-    if (linked) book_relink(s, o);
-    return false;
+    return await_enter(s, o);
 }
 
 void store_await_end(struct store *s, struct object *o) {
@@ -202,6 +200,11 @@ struct object *store_await_take(struct store *s, uint32_t far) {
 
 bool store_await_waiting(struct store *s, uint32_t far) {
     return space_segment(&s->space, far) && chain_next(s, far);
+}
+
+struct object *store_find_version(struct store *s, struct span key, uint64_t version) {
+    struct object *o = index_find(&s->index, key, store_hash(key));
+    return o && object_version(o) == version && !book_stale(s, o) ? o : NULL;
 }
 
 void store_await_again(struct store *s, struct object *o, uint32_t far) {
@@ -289,10 +292,11 @@ tarn_status await_room(struct store *s, const struct store_put *p, unsigned *bud
     const struct want *w = &p->want;
     uint64_t ms, least = UINT64_MAX;
     struct segment *chosen = NULL;
-    if (s->policy->keeps || ghosts_hold(s)) return TARN_ENOSPACE; /* what goes would not be free */
+    if (s->policy->keeps) return TARN_ENOSPACE;
     for (uint32_t i = 0; i < s->space.n_segments; i++) {
         struct segment *seg = s->space.segments[i];
         if (!would_fit(w, seg)) continue;
+        if (ghosts_hold(s)) return TARN_ELATER; /* what goes would not be free */
         chosen = chosen ? chosen : seg;
         if ((ms = wait_for(s, seg->awaits_at, p, w->units * UNIT)) > 0) least = min_u64(least, ms);
     }
@@ -302,7 +306,9 @@ tarn_status await_room(struct store *s, const struct store_put *p, unsigned *bud
     while (units < w->units || chosen->free_units + chosen->evictable_units < w->units) {
         uint64_t before = s->awaiting_units;
         if (*budget == 0) return TARN_EAGAIN;
-        if (!let_go(s, chosen->awaits_at, budget)) return units > 0 ? TARN_OK : TARN_ENOSPACE;
+        if (!let_go(s, chosen->awaits_at, budget) &&
+            !await_let_go_any(s, budget)) /* another replica's disk */
+            return units > 0 ? TARN_OK : TARN_ENOSPACE;
         units += before - s->awaiting_units;
     }
     return TARN_OK;
@@ -318,8 +324,16 @@ tarn_status await_quota(struct store *s, const struct store_put *p, unsigned *bu
         if (!seg || !await_last(s, seg)) continue;
         uint64_t ms = wait_for(s, i, p, bytes);
         if (ms > 0) return later(s, ms);
-        if (*budget == 0) return TARN_EAGAIN;
-        return let_go(s, i, budget) ? TARN_OK : TARN_EQUOTA;
+        for (const struct chain *c = seg->chains; c; c = c->next) { /* only its own */
+            if (*budget > 0) --*budget;                             /* a later slice would begin here again */
+            struct object *w = list_back(&s->records, c->waiting), *t = list_back(&s->records, c->taken);
+            struct object *o = !t || (w && object_version(w) > object_version(t)) ? w : t;
+            if (book_domain(s, o) != domain) continue;
+            await_leave(s, o);
+            s->room_changes++;
+            if (object_pin(s, o) != STORE_PIN_HARD) book_relink(s, o);
+            return TARN_OK;
+        }
     }
     return TARN_EQUOTA;
 }

@@ -227,7 +227,7 @@ static void guard_set(struct store *s, struct refs *r, uint64_t until) {
     if (is_new) {
         const struct object *o = record_get(&s->records, r->object);
         for (uint32_t i = 0; i < r->n_blocks; i++) r->guard_units += block_get(&s->space, r->blocks[i])->len;
-        if (o) r->guard_units = book_units(s, o);
+        if (o) r->guard_units = s->policy->keeps || object_pin(s, o) == STORE_PIN_HARD ? 0 : book_units(s, o);
         s->guarded_units += r->guard_units;
     }
     wheel_set(s->guard_wheel, &r->guard, until);

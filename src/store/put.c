@@ -333,7 +333,10 @@ static tarn_status make_spots(struct store *s, struct store_put *p, unsigned *bu
 /* There is no room, but there would be without what waits for its copy on a disk. TARN_OK: to be tried again. */
 static tarn_status room_from_waiting(struct store *s, const struct store_put *p, tarn_status status,
                                      unsigned *budget) {
-    if (status == TARN_ENOSPACE) return await_room(s, p, budget);
+    if (status == TARN_ENOSPACE || (status == TARN_ELATER && !ghosts_hold(s))) {
+        tarn_status st = await_room(s, p, budget);
+        return st == TARN_ENOSPACE ? status : st;
+    }
     return status == TARN_EQUOTA ? await_quota(s, p, budget) : status;
 }
 

@@ -293,6 +293,8 @@ uint64_t store_hash(struct span key);
 void store_prefetch(const struct store *s, const struct span *keys, size_t n, uint64_t *hashes);
 /* The readable object, or NULL. No access, no lease. An object past its TTL is removed on the way. */
 struct object *store_find(struct store *s, struct span key);
+/* That version, also while its hosts are away; NULL: it is gone. */
+struct object *store_find_version(struct store *s, struct span key, uint64_t version);
 struct object *store_find_hashed(struct store *s, struct span key, uint64_t hash);
 /* It is known, and none of its replicas can be read at present. */
 bool store_is_away(const struct store *s, struct span key);

@@ -373,6 +373,105 @@ TEST(pins_quotas_leases_ttl_and_removal_of_what_waits) {
     util_end();
 }
 
+/* One who is not trusted leases and releases for as long as it takes. */
+static void guard(const char *key) {
+    uint64_t ms;
+    struct object *o = util_find(key);
+    CHECK_EQ(store_lease(util_store, o, 77, 5000, &ms), TARN_OK);
+    CHECK(store_release(util_store, span_str(key), 77, store_object_version(o), true));
+}
+
+TEST(guarantee_2_guards_do_not_hide_that_what_waits_could_go) {
+    begin_full();
+    cluster_config()->offload_wait_ms = 0;
+    guard("a0");
+    struct store_put *put;
+    CHECK_EQ(util_open_put("c", 4096, 1, "n1.0", 1, &put), TARN_OK);
+    util_end();
+}
+
+TEST(guarantee_2_a_guard_on_what_never_goes_promises_nothing) {
+    begin(none);
+    CHECK_EQ(cluster_node_maintenance(n2.n, true), TARN_OK);
+    CHECK_EQ(put_prompt("a", 0, 64), 64);
+    for (int i = 0; i < 64; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "a%d", i);
+        CHECK_EQ(store_pin(util_store, span_str(key), STORE_PIN_HARD, 0), TARN_OK);
+    }
+    guard("a0");
+    struct store_put *put;
+    CHECK_EQ(util_open_put("c", 4096, 1, "n1.0", 1, &put), TARN_ENOSPACE);
+    util_end();
+}
+
+TEST(a_full_quota_takes_of_its_own_only) {
+    begin(patient);
+    cluster_config()->offload_wait_ms = 0;
+    CHECK_EQ(cluster_node_maintenance(n2.n, true), TARN_OK);
+    CHECK_EQ(put_prompt("a", 0, 32), 32);
+    CHECK_EQ(store_quota_set(util_store, SPAN("q"), 8 * 4096), TARN_OK);
+    CHECK_EQ(put_prompt("q", 0, 8), 8);
+    CHECK_EQ(put_prompt("q", 8, 1), 1);
+    CHECK_EQ(stats().awaiting_objects, 40);
+    CHECK_EQ(leading("a"), 32);
+    util_end();
+}
+
+TEST(what_is_read_is_not_the_next_to_go) {
+    begin(patient);
+    CHECK_EQ(cluster_node_maintenance(n2.n, true), TARN_OK);
+    char key[16];
+    for (int i = 0; i < 64; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        stored(key, 4096, (uint64_t)(i + 1) * 4096);
+    }
+    CHECK(util_read("k40") != NULL);
+    CHECK_EQ(util_put("x", 4096, "n1.0"), TARN_OK);
+    CHECK_STR(util_where("k40"), "n1.0+n1.ssd");
+    util_end();
+}
+
+TEST(guarantee_2_two_replicas_that_wait_for_one_disk) {
+    begin(patient);
+    util_mount(&n2, "n2.ssd", STORE_TIER_SSD, 1 << 24, 4);
+    cluster_config()->offload_wait_ms = 0;
+    char key[16];
+    for (int i = 0; i < 64; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        CHECK_EQ(util_put_n(key, 4096, 2, "n2.0", 7), TARN_OK);
+    }
+    CHECK_EQ(util_put_n("x", 4096, 1, NULL, 7), TARN_OK);
+    CHECK_EQ(util_put_n("y", 4096, 1, "n1.0", 7), TARN_OK);
+    CHECK_EQ(util_put_n("z", 4096, 2, "n1.0", 7), TARN_OK);
+    util_end();
+}
+
+static void quick(struct cluster_config *c) {
+    c->node_timeout_ms = 3000;
+}
+
+TEST(what_was_being_copied_when_its_node_was_away_waits_no_longer) {
+    begin(quick);
+    CHECK_EQ(cluster_node_maintenance(n2.n, true), TARN_OK);
+    CHECK_EQ(put_prompt("a", 0, 64), 64);
+    util_run();
+    for (int i = 0; i < 5; i++) util_tick(1000);
+    CHECK_EQ(util_state(mem1), SEGMENT_DOWN);
+    CHECK_EQ(util_join_as(&n1, 1, 20), TARN_OK);
+    CHECK(util_mount(&n1, "n1.0", STORE_TIER_MEMORY, 64 * 4096, 1).kept);
+    util_mount(&n1, "n1.ssd", STORE_TIER_SSD, 1 << 24, 2);
+    CHECK_EQ(cluster_node_up(n1.n), TARN_OK);
+    unsigned n = 0;
+    for (; next_work(&n1) && n < 1000; n++)
+        if (w.kind == CLUSTER_WORK_STORE)
+            cluster_task_done(n1.n, w.task, TARN_OK, 4096 * (1 + (uint64_t)n), 1);
+    CHECK_EQ(stats().awaiting_objects, 0);
+    CHECK_EQ(leading("a"), 64);
+    CHECK_EQ(put_prompt("c", 0, 1), 1);
+    util_end();
+}
+
 TEST(a_full_queue_of_the_node_is_tried_again_other_failures_are_not) {
     begin(patient);
     CHECK_EQ(util_put("a", 10000, "n1.0"), TARN_OK);
