@@ -20,6 +20,9 @@
 
 enum look_kind { LOOK_ONE, LOOK_MANY, LOOK_PREFIX, LOOK_COUNT, LOOK_FLAGS };
 
+/* For who is not trusted: a host's thread that has looked at his grant and is just sending. */
+#define LEASE_LATE_MS 1000u
+
 struct look_job {
     struct job job;
     enum look_kind kind;
@@ -27,6 +30,7 @@ struct look_job {
     bool counts;          /* look-ups are accesses; not those that storage nodes make for their copies */
     size_t first, n, pos; /* argv index of the first key */
     uint64_t lease_ms;    /* 0: none asked */
+    uint64_t late_ms;     /* it holds for so much longer than is said */
     uint64_t count;
     struct waiter *waiter;
     struct store_batch batch;
@@ -105,7 +109,8 @@ static void answer_found(struct client *c, struct look_job *l, struct object *o)
     if (l->counts) store_batch_hit(server.store, &l->batch, o);
     if (l->lease_ms) {
         if (l->counts) cluster_hit(o, false);
-        tarn_status status = store_lease(server.store, o, c->id, l->lease_ms, &granted_ms);
+        tarn_status status = store_lease(server.store, o, c->id, l->lease_ms + l->late_ms, &granted_ms);
+        if (granted_ms > l->late_ms) granted_ms -= l->late_ms;
         if (status != TARN_OK) {
             reply_status(c, status, "LEASE");
             return;
@@ -245,6 +250,7 @@ static bool look_options(struct client *c, size_t at, struct look_job *l) {
         if (!ok) return false;
     }
     l->lease_ms = min_u64(l->lease_ms, store_config(server.store)->max_lease_ms);
+    if (l->lease_ms > 0 && !location_trusted(c)) l->late_ms = LEASE_LATE_MS;
     return true;
 }
 

@@ -197,8 +197,8 @@ enum grant_verdict host_gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
         return GRANT_BAD_EPOCH; /* the key went with its epoch; tell the honest to look again */
     }
     if (v == GRANT_OK && s == NULL) v = GRANT_BAD_EPOCH; /* a master signed epoch 0 */
+    if ((v == GRANT_OK || v == GRANT_EXPIRED) && is_fenced(g, g_p->session)) return GRANT_FENCED;
     if (v != GRANT_OK) return v;
-    if (is_fenced(g, g_p->session)) return GRANT_FENCED;
     /* The master only signs what is inside. But it is our memory. */
     if (extent->offset > s->size || extent->length > s->size - extent->offset) return GRANT_BAD_RANGE;
     if (s->base == NULL && want != GRANT_READ) return GRANT_BAD_OP;
@@ -216,8 +216,8 @@ enum grant_verdict host_gate_recheck(void *arg, const struct grant *grant,
     if (a == NULL || s == NULL || grant->master_epoch != a->master_epoch || extent->segment_epoch != epoch) {
         return GRANT_BAD_EPOCH;
     }
-    if (host_gate_now_ms(g) >= grant->expiry_ms) return GRANT_EXPIRED;
-    return is_fenced(g, grant->session) ? GRANT_FENCED : GRANT_OK;
+    if (is_fenced(g, grant->session)) return GRANT_FENCED;
+    return host_gate_now_ms(g) >= grant->expiry_ms ? GRANT_EXPIRED : GRANT_OK;
 }
 
 tarn_status host_gate_stage(void *arg, const struct grant_extent *extent, uint64_t offset, uint64_t length,

@@ -10,10 +10,11 @@
 #include "pool/pool.h"
 #include "transport/transport.h"
 
-#define HOST_MAGIC     0x484f5354u /* "HOST" */
-#define HOST_SLOTS_MAX 256u
-#define HOST_PATHS_MAX 4u
-#define HOST_PUTS_MAX  (512u << 10) /* grants WRITE_ONCE that are remembered: some 60 MB */
+#define HOST_MAGIC          0x484f5354u /* "HOST" */
+#define HOST_SLOTS_MAX      256u
+#define HOST_PATHS_MAX      4u
+#define HOST_PUTS_MAX       (512u << 10) /* grants WRITE_ONCE that are remembered: some 60 MB */
+#define HOST_PUT_RANGES_MAX (1u << 20)   /* written by them, that do not touch: 16 MB */
 
 /* Key and epoch grants are valid under. Data threads read it without a lock: a change makes a new one, and the old ones stay
  * until the host goes (one per failover). */
@@ -72,6 +73,7 @@ struct host_puts { /* puts.c */
     struct htab table;
     struct wheel *wheel; /* monotonic */
     uint64_t count;      /* atomic copy of table.count */
+    unsigned ranges;     /* of all */
 };
 
 /* Everything a grant is checked against. The control thread writes, data threads read. */

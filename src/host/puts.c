@@ -53,10 +53,17 @@ void host_puts_init(struct host_puts *t) {
     t->wheel = wheel_create(clock_mono_ms());
 }
 
+static void drop_ranges(struct host_puts *t, struct host_put *p) {
+    t->ranges -= p->n_ranges;
+    free(p->ranges);
+    p->ranges = NULL;
+    p->n_ranges = 0;
+}
+
 static void forget(struct host_puts *t, struct host_put *p) {
     htab_remove(&t->table, &p->node);
     wheel_remove(t->wheel, &p->wheel);
-    free(p->ranges);
+    drop_ranges(t, p);
     free(p);
     __atomic_store_n(&t->count, t->table.count, __ATOMIC_RELAXED);
 }
@@ -93,14 +100,14 @@ static struct host_put *find(struct host_puts *t, const struct put_key *k) {
     return n != NULL ? CONTAINER_OF(n, struct host_put, node) : NULL;
 }
 
-/* NULL: there are too many. */
-static struct host_put *find_or_add(struct host_gate *gate, const struct put_key *k) {
+/* NULL: there are max already. */
+static struct host_put *find_or_add(struct host_gate *gate, const struct put_key *k, unsigned max) {
     struct host_puts *t = &gate->puts;
     struct host_put *p = find(t, k);
     if (p != NULL) return p;
     uint64_t mono_ms = clock_mono_ms(), now_ms = host_gate_now_ms(gate), expiry_ms = k->grant->expiry_ms;
     reap(t, mono_ms, REAP_MAX);
-    if (t->table.count >= HOST_PUTS_MAX) return NULL;
+    if (t->table.count >= max) return NULL;
     p = xcalloc(1, sizeof(*p));
     p->extent = *k->extent;
     p->session = k->grant->session;
@@ -117,7 +124,7 @@ enum grant_verdict host_puts_begin(void *arg, const struct grant *g, const struc
     struct host_puts *t = &gate->puts;
     enum grant_verdict v = GRANT_OK;
     pthread_mutex_lock(&t->lock);
-    struct host_put *p = find_or_add(gate, &(struct put_key){g, extent});
+    struct host_put *p = find_or_add(gate, &(struct put_key){g, extent}, HOST_PUTS_MAX);
     if (p == NULL) {
         v = GRANT_LATER;
     } else if (p->sealed) {
@@ -131,7 +138,7 @@ enum grant_verdict host_puts_begin(void *arg, const struct grant *g, const struc
 }
 
 /* Notes [from, to), which joins what it touches. */
-static void add_range(struct host_put *p, uint64_t from, uint64_t to) {
+static void add_range(struct host_puts *t, struct host_put *p, uint64_t from, uint64_t to) {
     uint32_t at = 0, end;
     while (at < p->n_ranges && p->ranges[at].to < from) at++;
     for (end = at; end < p->n_ranges && p->ranges[end].from <= to; end++) {
@@ -139,16 +146,18 @@ static void add_range(struct host_put *p, uint64_t from, uint64_t to) {
         to = max_u64(to, p->ranges[end].to);
     }
     if (end == at) {
-        if (p->n_ranges == RANGES_MAX) {
+        if (p->n_ranges == RANGES_MAX || t->ranges == HOST_PUT_RANGES_MAX) {
             p->scattered = true;
             return;
         }
         p->ranges = xrealloc(p->ranges, (p->n_ranges + 1) * sizeof(*p->ranges));
         memmove(p->ranges + at + 1, p->ranges + at, (p->n_ranges - at) * sizeof(*p->ranges));
         p->n_ranges++;
+        t->ranges++;
     } else {
         memmove(p->ranges + at + 1, p->ranges + end, (p->n_ranges - end) * sizeof(*p->ranges));
         p->n_ranges -= end - at - 1;
+        t->ranges -= end - at - 1;
     }
     p->ranges[at] = (struct range){from, to};
 }
@@ -159,18 +168,16 @@ void host_puts_end(void *arg, void *put, uint64_t offset, uint64_t length) {
     pthread_mutex_lock(&t->lock);
     TARN_ASSERT(p->writers > 0);
     p->writers--;
-    if (length > 0 && !p->sealed) add_range(p, offset, offset + length);
+    if (length > 0 && !p->sealed) add_range(t, p, offset, offset + length);
     pthread_mutex_unlock(&t->lock);
 }
 
-static void seal(struct host_put *p) {
+static void seal(struct host_puts *t, struct host_put *p) {
     if (p->sealed) return;
     p->sealed = true;
     p->whole =
         !p->scattered && p->n_ranges == 1 && p->ranges[0].from == 0 && p->ranges[0].to == p->extent.length;
-    free(p->ranges);
-    p->ranges = NULL;
-    p->n_ranges = 0;
+    drop_ranges(t, p);
 }
 
 enum grant_verdict host_puts_seal(void *arg, const struct grant *g, const struct grant_extent *extent,
@@ -181,9 +188,9 @@ enum grant_verdict host_puts_seal(void *arg, const struct grant *g, const struct
     if (a == NULL || a->master_epoch != g->master_epoch) return GRANT_BAD_EPOCH;
     enum grant_verdict v = GRANT_LATER;
     pthread_mutex_lock(&t->lock);
-    struct host_put *p = find_or_add(gate, &(struct put_key){g, extent});
+    struct host_put *p = find_or_add(gate, &(struct put_key){g, extent}, HOST_PUTS_MAX);
     if (p != NULL && p->writers == 0) {
-        seal(p);
+        seal(t, p);
         grant_receipt(a->key, g, extent, p->whole, receipt);
         v = GRANT_OK;
     }
@@ -195,9 +202,10 @@ bool host_put_close(struct host *h, const struct grant *g, const struct grant_ex
     MAGIC_CHECK(h, HOST_MAGIC);
     struct host_puts *t = &h->gate.puts;
     pthread_mutex_lock(&t->lock);
-    struct host_put *p = find_or_add(&h->gate, &(struct put_key){g, extent});
+    /* Who opens puts and revokes them has half of the table: the other is for those who write. */
+    struct host_put *p = find_or_add(&h->gate, &(struct put_key){g, extent}, HOST_PUTS_MAX / 2);
     bool quiet = p != NULL && p->writers == 0;
-    if (p != NULL) seal(p);
+    if (p != NULL) seal(t, p);
     pthread_mutex_unlock(&t->lock);
     return quiet;
 }

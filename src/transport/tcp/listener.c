@@ -157,9 +157,12 @@ static void drop_silent(struct data_thread *t, uint64_t now_ms) {
         if (tcp_conn_holds_pieces(c) && tcp_stage_pool_short(&t->listener->staging))
             limit_ms = min_u64(limit_ms, HOLDING_MS);
         bool stranger = !c->bound && now_ms - c->since_ms >= t->listener->idle_ms;
-        if (!stranger && (!tcp_conn_midway(c) || now_ms - c->last_ms < limit_ms)) continue;
-        log_verbose("Data connection closed: %s",
-                    stranger ? "no good grant" : "silent in the middle of a frame");
+        bool spare =
+            c->bound && now_ms - c->last_ms >= t->listener->idle_ms && tcp_places_full(&t->listener->places);
+        if (!stranger && !spare && (!tcp_conn_midway(c) || now_ms - c->last_ms < limit_ms)) continue;
+        log_verbose("Data connection closed: %s", stranger ? "no good grant"
+                                                  : spare  ? "idle, and all places are taken"
+                                                           : "silent in the middle of a frame");
         tcp_count(&t->counters.timeouts, 1);
         drop(t, c);
     }

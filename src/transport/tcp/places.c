@@ -39,6 +39,10 @@ static struct tcp_conn *find_victim(struct tcp_places *p, uint64_t peer) {
     return TAILQ_FIRST(&p->new_ones);
 }
 
+bool tcp_places_full(const struct tcp_places *p) {
+    return __atomic_load_n(&p->used, __ATOMIC_RELAXED) >= p->max;
+}
+
 enum tcp_room tcp_places_room(struct tcp_places *p, uint64_t peer, unsigned *thread_p) {
     enum tcp_room room = TCP_ROOM_FREE;
     pthread_mutex_lock(&p->lock);

@@ -1,6 +1,7 @@
 /* Who has a place at the data port. Anybody may connect, so a connection that has shown no good grant yet keeps its place only
  * as long as nobody else wants it: when all are taken, the oldest of those goes, first of all one of the newcomer's own machine, so
- * that a crowd that has no rights drives out itself. One with a good grant is never driven out.
+ * that a crowd that has no rights drives out itself. One with a good grant is not driven out; it goes when it
+ * was idle for long and all places are taken (listener.c).
  *
  *   take ─> NEW ──good grant──> KEPT ──give──> gone
  *            └─room for another─> LEAVING ──its thread drops it: give──> gone */
@@ -28,6 +29,8 @@ void tcp_places_deinit(struct tcp_places *p);
 
 /* Alike for addresses of one machine; of IPv6, of one network. */
 uint64_t tcp_place_peer(const struct sockaddr_storage *from);
+
+bool tcp_places_full(const struct tcp_places *p); /* from any thread */
 
 /* The accepting thread. */
 enum tcp_room { TCP_ROOM_FREE, TCP_ROOM_MADE, TCP_ROOM_NONE };
