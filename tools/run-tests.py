@@ -125,7 +125,8 @@ def built(around, group):
 
 def program_suites(around, group):
     prefix = os.path.relpath(around.build, ROOT) + "/tests/"
-    for path in built(around, group):
+    size = lambda path: os.path.getsize(os.path.join(ROOT, "tests", path[len(prefix) :] + ".c"))
+    for path in sorted(built(around, group), key=size, reverse=True):
         name = path[len(prefix) :] if path.startswith(prefix) else path
         argv = [os.path.join(ROOT, path)]
         if group == "fuzz":
