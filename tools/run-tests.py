@@ -36,6 +36,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # The one limit, against what would never end; no suite is silent for this long because a machine is busy.
 HANG_S = 900
 CLOSING = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.M)
+# A child of fork starts a thread where one of its parent was: ThreadSanitizer wonders, and goes on.
+NO_REPORT = re.compile(r"^==\d+==ThreadSanitizer: dup thread with used id .*\n?", re.M)
 NOT_SHOWN_FROM = 120  # lines of output from which only failures and the end are shown
 
 
@@ -280,7 +282,7 @@ def run_suite(suite, around):
         suite.output = f.read()
     for path in sorted(glob.glob(os.path.join(place, "report*"))):
         with open(path, encoding="utf-8", errors="replace") as f:
-            suite.reports.append(f.read())
+            suite.reports += [text for text in [NO_REPORT.sub("", f.read())] if text.strip()]
     judge(suite, status)
     suite.seconds = time.monotonic() - began
     return suite
