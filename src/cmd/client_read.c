@@ -31,6 +31,7 @@
 #define FIRST_READ_BIG                                                                                       \
     (16u * 1024) /* where a large argument is likely, little of it should arrive in the shared buffer */
 #define STRANGER_INPUT_MAX (64u * 1024) /* of one that has not said who it is */
+#define AWAITS_AHEAD       (1u << 20)   /* of one that waits for others, like WAIT */
 #define REQUESTS_PER_TURN  1024u
 
 /* Requests of a pipeline are parsed this far ahead, so that the books' cache lines of all their keys are on their way
@@ -513,14 +514,15 @@ static void read_own(struct client *c) {
     size_t have = io->in.len - io->in_pos;
     if (io->flags & CLIENT_READY) return; /* in the next turn it runs what there is */
     bool runs = client_may_run(c);
-    if (!runs &&
-        have >= LEFTOVER_SMALL) { /* it will be read when this server is through with what is there */
+    /* Of one that waits for others a little more: that it has gone is seen behind what it has sent. */
+    size_t ahead = c->authenticated && job_awaits(c) ? AWAITS_AHEAD : LEFTOVER_SMALL;
+    if (!runs && have >= ahead) { /* it will be read when this server is through with what is there */
         io->flags |= CLIENT_READ_OFF;
         client_update_interest(c);
         return;
     }
     if (!runs)
-        buf_reserve(&io->in, LEFTOVER_SMALL);
+        buf_reserve(&io->in, have < LEFTOVER_SMALL ? LEFTOVER_SMALL : ahead - have);
     else if (io->in.cap == io->in.len)
         begin_piece(c);
     ssize_t n = socket_read(c, io->in.data + io->in.len, io->in.cap - io->in.len);

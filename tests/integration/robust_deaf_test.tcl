@@ -121,6 +121,15 @@ test {guarantee 4: what waits behind a job is read when the job is through, howe
     drop $c
 }
 
+test {a client that waits, has sent a lot and goes is seen to go} {
+    set file [file join [temp_dir] requests]
+    set f [open $file wb]
+    puts -nonewline $f [resp::encode {wait 3 0}][string repeat [resp::encode {echo hello}] 30000]
+    close $f
+    exec bash -c {exec 3<>/dev/tcp/$0/$1; cat $2 >&3} $::server_host [server port] $file
+    wait_for "it to be gone" {[info_field connected_clients] == 1}
+}
+
 test {guarantee 4: SUBSCRIBE, PSUBSCRIBE and MONITOR are not read from either while they take nothing} {
     r config set output-pause 256kb client-output-buffer-limit "pubsub 32mb 0 0"
     foreach how {{SUBSCRIBE ch} {PSUBSCRIBE c*} MONITOR} {
