@@ -48,9 +48,9 @@ enum client_flag {
     CLIENT_DENIED = 1u << 22,        /* by protected mode; it is told so when its handshake is over */
     CLIENT_OOM = 1u << 23,           /* the command found no memory and did nothing */
     CLIENT_CHANGED = 1u << 24,       /* the running request has changed the books */
+    CLIENT_UNWRITTEN = 1u << 25,     /* has replies whose records may not be in the append-only file */
     CLIENT_GRANTED = 1u << 26,       /* has grants: it is cut off when its user may do less */
     CLIENT_GRANTED_OTHER = 1u << 27, /* some of them as another user, who it was before */
-    CLIENT_UNWRITTEN = 1u << 25,     /* has replies whose records may not be in the append-only file */
 };
 
 /* Something between the bytes of the replies: a value in the pool, or the header of an array still being counted. */

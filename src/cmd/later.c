@@ -43,7 +43,7 @@ bool later_waits(void) {
     return server.config->inband_wait_timeout_ms > 0;
 }
 
-static bool over(struct later *l, struct client *c, struct job *job) {
+static bool over(struct client *c, struct job *job) {
     char peer[80];
     client_peer(c, peer, sizeof(peer));
     figures.timeouts++;
@@ -62,7 +62,7 @@ bool later_sleep(struct later *l, struct client *c, struct job *job) {
         l->until_ms = server.mono_ms + server.config->inband_wait_timeout_ms;
         figures.waits++;
     }
-    if (server.mono_ms >= l->until_ms) return over(l, c, job);
+    if (server.mono_ms >= l->until_ms) return over(c, job);
     if (ms == 0 || ms > LOOK_MS) ms = LOOK_MS;
     l->job = job;
     l->prev = NULL;

@@ -6,7 +6,7 @@
  *
  *   the books say TARN_ELATER, or TARN_ENOSPACE while nodes are awaited ─> room_status
  *      ├─ PUTSTART ───────────────────> later_reply
- *      └─ string_write, and reads ────> later_sleep ─┬─ later_wake, or the time that room_later_ms says ─> tries again
+ *      └─ string_write, and reads ────> later_sleep ─┬─ later_wake, or the time that store_later_ms says ─> tries again
  *                                                    └─ inband-wait-timeout ──────────────────────────────> closed
  *
  * So whoever finds another reason to hold a put back returns TARN_ELATER from store_put_start or _continue, makes

@@ -125,9 +125,14 @@ static void set_awaits(struct store *s, struct object *o, bool awaits) {
     s->domains[book_domain(s, o)].awaiting += awaits ? 1 : (uint64_t)-1;
 }
 
+/* The disk that is to have it and has not; STORE_SEGMENT_ANY: none. */
+static uint32_t wanted_at(const struct store *s, const struct object *o) {
+    return has_far(s, o) || store_object_expire(s, o) ? STORE_SEGMENT_ANY : await_disk(s, o);
+}
+
 bool await_enter(struct store *s, struct object *o) {
-    uint32_t disk = await_disk(s, o);
-    if (disk == STORE_SEGMENT_ANY || has_far(s, o) || store_object_expire(s, o)) return false;
+    uint32_t disk = wanted_at(s, o);
+    if (disk == STORE_SEGMENT_ANY) return false;
     TARN_ASSERT(!list_linked(o) && !(o->bits & OBJECT_AWAITS));
     struct chain *c = chain_find(s, o->request, disk);
     if (!c) c = chain_new(s, o->request, disk, false);
@@ -160,7 +165,7 @@ void await_end(struct store *s, struct object *o) {
 
 bool store_await(struct store *s, struct object *o) {
     if ((o->bits & (OBJECT_AWAITS | OBJECT_INLINE)) || book_far_only(o) || s->following) return false;
-    if (await_disk(s, o) == STORE_SEGMENT_ANY || has_far(s, o) || store_object_expire(s, o)) return false;
+    if (wanted_at(s, o) == STORE_SEGMENT_ANY) return false;
     book_unlink(s, o);
     return await_enter(s, o);
 }
@@ -231,12 +236,20 @@ void await_segment_gone(struct store *s, struct segment *seg) {
 
 /* --- room ---------------------------------------------------------------------------------------------------------------------- */
 
-/* Who goes when somebody must: the end of the oldest chain. */
-static struct object *await_last(struct store *s, const struct segment *far) {
-    const struct chain *c = far->chains;
-    if (!c) return NULL;
+static struct object *chain_last(struct store *s, const struct chain *c) {
     struct object *w = list_back(&s->records, c->waiting), *t = list_back(&s->records, c->taken);
     return !t || (w && object_version(w) > object_version(t)) ? w : t;
+}
+
+/* Who goes when somebody must: the end of the oldest chain. */
+static struct object *await_last(struct store *s, const struct segment *far) {
+    return far->chains ? chain_last(s, far->chains) : NULL;
+}
+
+static void let_one_go(struct store *s, struct object *o) {
+    await_leave(s, o);
+    s->room_changes++;
+    if (object_pin(s, o) != STORE_PIN_HARD) book_relink(s, o);
 }
 
 static bool let_go(struct store *s, uint32_t far, unsigned *budget) {
@@ -244,9 +257,7 @@ static bool let_go(struct store *s, uint32_t far, unsigned *budget) {
     struct object *o = seg ? await_last(s, seg) : NULL;
     if (!o) return false;
     if (*budget > 0) --*budget;
-    await_leave(s, o);
-    s->room_changes++;
-    if (object_pin(s, o) != STORE_PIN_HARD) book_relink(s, o);
+    let_one_go(s, o);
     return true;
 }
 
@@ -326,12 +337,9 @@ tarn_status await_quota(struct store *s, const struct store_put *p, unsigned *bu
         if (ms > 0) return later(s, ms);
         for (const struct chain *c = seg->chains; c; c = c->next) { /* only its own */
             if (*budget > 0) --*budget;                             /* a later slice would begin here again */
-            struct object *w = list_back(&s->records, c->waiting), *t = list_back(&s->records, c->taken);
-            struct object *o = !t || (w && object_version(w) > object_version(t)) ? w : t;
+            struct object *o = chain_last(s, c);
             if (book_domain(s, o) != domain) continue;
-            await_leave(s, o);
-            s->room_changes++;
-            if (object_pin(s, o) != STORE_PIN_HARD) book_relink(s, o);
+            let_one_go(s, o);
             return TARN_OK;
         }
     }
