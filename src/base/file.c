@@ -2,7 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+#include "base/buf.h"
+#include "base/log.h"
 
 int file_open_new(const char *path, mode_t mode) {
     for (int i = 0; i < 2; i++) {
@@ -11,4 +17,28 @@ int file_open_new(const char *path, mode_t mode) {
         if (i == 0 && unlink(path) != 0 && errno != ENOENT) return -1;
     }
     return -1;
+}
+
+bool file_write_number(const char *path, long number) {
+    char *tmp = xmalloc(strlen(path) + 32);
+    sprintf(tmp, "%s.%ld.tmp", path, (long)getpid());
+    int fd = file_open_new(tmp, 0644);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+    bool ok = f != NULL && fprintf(f, "%ld\n", number) > 0;
+    if (f != NULL && fclose(f) != 0) ok = false;
+    ok = ok && rename(tmp, path) == 0;
+    if (!ok) {
+        log_warning("Failed to write %s: %s", path, strerror(errno));
+        unlink(tmp);
+    }
+    free(tmp);
+    return ok;
+}
+
+void file_unlink_number(const char *path, long number) {
+    long there = -1;
+    FILE *f = fopen(path, "re");
+    if (f == NULL) return;
+    if (fscanf(f, "%ld", &there) == 1 && there == number) unlink(path);
+    fclose(f);
 }

@@ -2,10 +2,16 @@
 #ifndef TARN_BASE_FILE_H
 #define TARN_BASE_FILE_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 /* A new file to write, as one is before it is renamed to what it shall be: nobody else has it open, and no link leads elsewhere. What a
  * former process has left under that name goes. mode: less the umask. -1 and errno. */
 int file_open_new(const char *path, mode_t mode);
+
+/* A file of one line, a process id or a port: there whole or not at all. false: it was logged. */
+bool file_write_number(const char *path, long number);
+/* Unless another process has written its own by now. */
+void file_unlink_number(const char *path, long number);
 
 #endif

@@ -11,7 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "base/buf.h"
+#include "base/daemon.h"
 #include "base/file.h"
 #include "node/options.h"
 
@@ -58,7 +58,9 @@ static const char usage[] =
     "  --user NAME, --password-file FILE, or the environment's TARN_PASSWORD\n"
     "  --loadmodule FILE [WORD ...]\n"
     "                            as in modules/rdma.so bind 10.0.0.7; may be given several times\n"
+    "  --daemonize               run in the background; the command returns when the node is up\n"
     "  --port-file FILE          gets the number of the data port when the node is up\n"
+    "  --pid-file FILE           gets the process id then\n"
     "  --log-file FILE           (standard output); opened again at SIGHUP, at which files of TLS are read "
     "again\n"
     "  --log-level LEVEL         debug, verbose, notice, warning, nothing (notice)\n"
@@ -172,22 +174,6 @@ static int failed(tarn_status status) {
     return status == TARN_EBUSY ? EXIT_NAME_TAKEN : status == TARN_EPERM ? EXIT_PASSWORD : EXIT_FAILED;
 }
 
-static bool write_port(const char *path, unsigned port) {
-    char *tmp = xmalloc(strlen(path) + 32);
-    sprintf(tmp, "%s.%ld.tmp", path, (long)getpid());
-    int fd = file_open_new(tmp, 0644);
-    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
-    bool ok = f != NULL && fprintf(f, "%u\n", port) > 0;
-    if (f != NULL && fclose(f) != 0) ok = false;
-    ok = ok && rename(tmp, path) == 0;
-    if (!ok) {
-        log_warning("--port-file %s: %s", path, strerror(errno));
-        unlink(tmp);
-    }
-    free(tmp);
-    return ok;
-}
-
 /* --- life -------------------------------------------------------------------------------------------------------------------------- */
 
 static void say_up(const struct node_options *o, tarn_host *host) {
@@ -199,7 +185,9 @@ static void say_up(const struct node_options *o, tarn_host *host) {
            o->host.ssd_path != NULL ? ", ssd" : "", o->host.file_path != NULL ? ", file" : "",
            info.data_port);
     fflush(stdout);
-    if (o->port_file != NULL) write_port(o->port_file, info.data_port);
+    if (o->port_file != NULL) file_write_number(o->port_file, info.data_port);
+    if (o->pid_file != NULL) file_write_number(o->pid_file, (long)getpid());
+    daemon_ready();
 }
 
 /* What it says of TLS is in the log. */
@@ -252,6 +240,10 @@ static int run(struct node_options *o) {
         return EXIT_USAGE;
     }
     if (!set_up_log(o)) return EXIT_USAGE;
+    if (o->daemonize && !daemon_begin(o->log_file)) {
+        fprintf(stderr, "tarn-node: --daemonize: %s\n", strerror(errno));
+        return EXIT_FAILED;
+    }
     raise_descriptors();
     choose_name(o, name, sizeof(name));
     log_notice("tarn-node " TARN_VERSION " starting, PID: %ld", (long)getpid());
@@ -269,6 +261,7 @@ static int run(struct node_options *o) {
     say_up(o, host);
     int code = live(o, &host);
     if (o->port_file != NULL) unlink(o->port_file);
+    if (o->pid_file != NULL) file_unlink_number(o->pid_file, (long)getpid());
     return code;
 }
 

@@ -272,6 +272,7 @@ static bool parse_args(struct parser *p, int argc, char **argv) {
     const struct spec specs[] = {
         {.name = "help", .kind = KIND_FLAG, .value = &o->help},
         {.name = "version", .kind = KIND_FLAG, .value = &o->version},
+        {.name = "daemonize", .kind = KIND_FLAG, .value = &o->daemonize},
         {.name = "drain-on-exit", .kind = KIND_FLAG, .value = &o->drain_on_exit},
         {.name = "no-populate", .kind = KIND_FLAG, .value = &no_populate},
         {.name = "shrink", .kind = KIND_FLAG, .value = &shrink},
@@ -290,6 +291,7 @@ static bool parse_args(struct parser *p, int argc, char **argv) {
         {.name = "user", .kind = KIND_STRING, .value = &o->client.user},
         {.name = "password-file", .kind = KIND_STRING, .value = &o->password_file},
         {.name = "port-file", .kind = KIND_STRING, .value = &o->port_file},
+        {.name = "pid-file", .kind = KIND_STRING, .value = &o->pid_file},
         {.name = "log-file", .kind = KIND_STRING, .value = &o->log_file},
         {.name = "log-level", .kind = KIND_CALL, .fn = set_level},
         {.name = "segment", .kind = KIND_CALL, .fn = add_segment},

@@ -24,10 +24,10 @@ struct node_options {
     tarn_host_options host; /* its arrays are owned here */
     tarn_host_segment *segments;
     const char **bind;
-    const char *port_file, *log_file, *password_file;
+    const char *port_file, *pid_file, *log_file, *password_file;
     enum log_level log_level;
     uint64_t exit_timeout_ms;
-    bool drain_on_exit, keeps; /* keeps: a restart finds something again */
+    bool daemonize, drain_on_exit, keeps; /* keeps: a restart finds something again */
     bool help, version;
     struct node_module *module;
     size_t modules;

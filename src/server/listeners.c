@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/buf.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "cmd/client.h"
 #include "cmd/core.h"
@@ -248,7 +249,7 @@ bool listeners_rebind(const char **why_p) {
     uint16_t port = core_endpoints.port;
     tell_ports();
     if (core_endpoints.port != port && c->port_file[0] != '\0')
-        server_write_number(c->port_file, core_endpoints.port);
+        file_write_number(c->port_file, core_endpoints.port);
     process_title_update(c);
     return ok;
 }

@@ -17,6 +17,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/crash.h"
+#include "base/daemon.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "cluster/cluster.h"
@@ -53,36 +54,6 @@ static void on_host_event(void *arg, unsigned events) {
 
 /* --- steps ---------------------------------------------------------------------------------------------------------------------- */
 
-static bool daemonize(void) {
-    pid_t pid = fork();
-    if (pid < 0) return false;
-    if (pid > 0) _exit(0);
-    setsid();
-    int null = open("/dev/null", O_RDWR);
-    if (null < 0) return false;
-    dup2(null, STDIN_FILENO);
-    dup2(null, STDOUT_FILENO);
-    dup2(null, STDERR_FILENO);
-    if (null > STDERR_FILENO) close(null);
-    return true;
-}
-
-bool server_write_number(const char *path, long number) {
-    char *tmp = xmalloc(strlen(path) + 32);
-    sprintf(tmp, "%s.%ld.tmp", path, (long)getpid());
-    int fd = file_open_new(tmp, 0644);
-    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
-    bool ok = f != NULL && fprintf(f, "%ld\n", number) > 0;
-    if (f != NULL && fclose(f) != 0) ok = false;
-    ok = ok && rename(tmp, path) == 0;
-    if (!ok) {
-        log_warning("Failed to write %s: %s", path, strerror(errno));
-        unlink(tmp);
-    }
-    free(tmp);
-    return ok;
-}
-
 /* CONFIG GET dir tells where that is, whatever the file said. */
 static bool enter_directory(struct config *c) {
     char path[PATH_MAX];
@@ -110,11 +81,11 @@ static bool set_up_process(struct config *c, const char *executable) {
         log_syslog(c->syslog_ident,
                    c->syslog_facility == 0 ? LOG_USER : LOG_LOCAL0 + ((c->syslog_facility - 1) << 3));
     bool supervised = process_supervised(c) != CONFIG_SUPERVISED_NO; /* who stays in the foreground then */
-    if (c->daemonize && !supervised && !daemonize()) {
+    if (c->daemonize && !supervised && !daemon_begin(c->logfile)) {
         log_warning("Could not become a daemon: %s", strerror(errno));
         return false;
     }
-    if (c->pidfile[0] != '\0') server_write_number(c->pidfile, (long)getpid());
+    if (c->pidfile[0] != '\0') file_write_number(c->pidfile, (long)getpid());
     signals_block();
     crash_catch(c->crash_log_enabled);
     crash_tell(process_crash_lines);
@@ -203,12 +174,13 @@ static void announce(const struct config *c) {
     log_notice("Ready to accept connections, port=%u", core_endpoints.port);
     if (core_endpoints.tls_port != 0) log_notice("TLS port=%u", core_endpoints.tls_port);
     if (c->unixsocket[0] != '\0') log_notice("Unix socket=%s", c->unixsocket);
-    if (c->port_file[0] != '\0') server_write_number(c->port_file, core_endpoints.port);
+    if (c->port_file[0] != '\0') file_write_number(c->port_file, core_endpoints.port);
     process_title_update(c);
     process_notify("READY=1\nSTATUS=%s on port %u",
                    replication_is_replica() ? "Replica: follows its master" : "Ready to accept connections",
                    core_endpoints.port);
     welcome(c);
+    daemon_ready();
 }
 
 /* --- populating the pool ------------------------------------------------------------------------------------------------------- */
@@ -242,15 +214,6 @@ static void begin_populating(void) {
     on_populating(NULL);
 }
 
-/* Unless another process has written its own by now. */
-static void unlink_number(const char *path, long number) {
-    long there = -1;
-    FILE *f = fopen(path, "re");
-    if (f == NULL) return;
-    if (fscanf(f, "%ld", &there) == 1 && there == number) unlink(path);
-    fclose(f);
-}
-
 static void tear_down(const struct config *c) {
     net_timer_stop(&populating);
     listeners_close();
@@ -263,8 +226,8 @@ static void tear_down(const struct config *c) {
     books_destroy();
     config_tls_free();
     net_loop_destroy(&loop);
-    if (c->pidfile[0] != '\0') unlink_number(c->pidfile, (long)getpid());
-    if (announced && c->port_file[0] != '\0') unlink_number(c->port_file, core_endpoints.port);
+    if (c->pidfile[0] != '\0') file_unlink_number(c->pidfile, (long)getpid());
+    if (announced && c->port_file[0] != '\0') file_unlink_number(c->port_file, core_endpoints.port);
 }
 
 static bool rename_commands(const struct config *c) {

@@ -9,9 +9,6 @@
 /* Runs until SHUTDOWN or a signal. config is validated. Returns the exit status. */
 int server_run(struct config *config, const char *executable);
 
-/* A process id or a port, to a file that appears as a whole. false: logged. */
-bool server_write_number(const char *path, long number);
-
 /* --- listeners.c ------------------------------------------------------------------------------------------------------------ */
 
 #define LISTENERS_MAX (2 * CONFIG_WORDS_MAX + 1)

@@ -80,22 +80,56 @@ test {upstart waits until the process stops itself} {
     assert_equal 0 [reap_process $pid]
 }
 
-test {daemonize and pidfile} {
+test {daemonize and pidfile: it returns when the server serves} {
     set dir [temp_dir]
     exec {*}[server_command $dir [list --pool-size 0 --daemonize yes --pidfile $dir/pid]] < /dev/null
-    set ::boot_dir $dir
-    wait_for "the port" {[file_text $::boot_dir/port] ne ""}
     set pid [string trim [file_text $dir/pid]]
     set c [resp::connect 127.0.0.1 [string trim [file_text $dir/port]]]
     regexp {process_id:(\d+)} [$c info server] - said
     assert_equal $pid $said
     # it has left its session and its terminal
     assert_equal $pid [lindex [regexp -inline {\) \S+ \S+ \S+ (\d+)} [file_text /proc/$pid/stat]] 1]
-    assert_equal /dev/null [file readlink /proc/$pid/fd/0]
+    foreach fd {0 1 2} {assert_equal /dev/null [file readlink /proc/$pid/fd/$fd]}
     resp::send $c shutdown nosave
     resp::read_to_end $c
     resp::close $c
+    set ::boot_dir $dir
     wait_for "the pidfile to be gone" {![file exists $::boot_dir/pid]}
+}
+
+test {a daemon that cannot start says so, and ends with its status} {
+    start_server --pool-size 0
+    set dir [temp_dir]
+    set command [list $::server_binary --daemonize yes --pool-size 0 --bind 127.0.0.1 --port [server port] --dir $dir]
+    assert_equal 1 [catch {exec {*}$command < /dev/null 2>@1} said options]
+    assert_equal 1 [lindex [dict get $options -errorcode] 2]
+    assert_match "*port [server port]*" $said
+    assert_equal 1 [catch {exec {*}$command --logfile $dir/log < /dev/null 2>@1} said]
+    assert_match "*ended before it was ready: see $dir/log*" $said
+    assert_match "*port [server port]*" [file_text $dir/log]
+    stop_server
+}
+
+test {tarn-node --daemonize: it returns when the node is up} {
+    start_server --pool-size 0
+    set dir [temp_dir]
+    set command [list $::node_binary --master [server_url] --name n1 --bind 127.0.0.1 --segment 4mb --shm-socket $dir/shm \
+        --daemonize --pid-file $dir/pid --log-file $dir/log]
+    assert_match "tarn-node n1 is up: *" [exec {*}$command < /dev/null]
+    assert_equal up [node_state n1]
+    set ::daemon [string trim [file_text $dir/pid]]
+    assert_equal $::daemon [lindex [regexp -inline {\) \S+ \S+ \S+ (\d+)} [file_text /proc/$::daemon/stat]] 1]
+    foreach fd {0 1 2} {assert_equal /dev/null [file readlink /proc/$::daemon/fd/$fd]}
+    # one of that name there is: its status and its words come through
+    set command [string map [list $dir/shm $dir/other] $command]
+    assert_equal 1 [catch {exec {*}$command < /dev/null 2>@1} said options]
+    assert_equal 3 [lindex [dict get $options -errorcode] 2]
+    assert_match "*a living node has this name*(--name)*" $said
+    assert_equal $::daemon [string trim [file_text $dir/pid]] "the file is that of the node that runs"
+    exec kill $::daemon
+    set ::boot_dir $dir
+    wait_for "the node to be gone" {![file exists /proc/$::daemon] && ![file exists $::boot_dir/pid]}
+    stop_server
 }
 
 test {oom-score-adj} {
