@@ -678,6 +678,17 @@ bool cluster_task_cancel(uint64_t id) {
     return true;
 }
 
+bool cluster_task_get(uint64_t id, struct cluster_task_info *info_p) {
+    const struct task *t = find(id);
+    if (t != NULL) describe(t, info_p);
+    for (size_t i = 0; t == NULL && i < finished_n; i++) {
+        if (finished[i].info.id != id) continue;
+        *info_p = finished[i].info;
+        return true;
+    }
+    return t != NULL;
+}
+
 void cluster_tasks_each(bool (*fn)(void *arg, const struct cluster_task_info *info), void *arg) {
     struct cluster_task_info info;
     for (struct link *k = cluster.tasks.head.prev; k != &cluster.tasks.head; k = k->prev) {

@@ -1,8 +1,11 @@
 /* REPLICA COPY, MOVE, DROP, TASKS, CANCEL, LIST: single copies of an object. REPLICA REPORT is in cmd_report.c. */
 #include "cmd/families.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include "base/assert.h"
+#include "cmd/client.h"
+#include "cmd/config.h"
 #include "cmd/keys.h"
 #include "cmd/location.h"
 #include "cmd/nodes.h"
@@ -17,24 +20,86 @@ static struct object *object_arg(struct client *c) {
     return o;
 }
 
-/* FROM and TO, in any order. */
-static bool places(struct client *c, bool has_from, uint32_t *from_p, bool has_to, uint32_t *to_p) {
+struct order {
+    bool has_from, has_to, waits; /* which keywords there are */
+    uint32_t from, to;
+    uint64_t wait_ms;
+};
+
+static bool place(struct client *c, size_t *at_p, const char *name, uint32_t *id_p) {
     struct store_segment_info s;
-    for (size_t at = 3; at < c->argc; at += 2) {
-        uint32_t *id = has_from && arg_is(c, at, "from") ? from_p
-                       : has_to && arg_is(c, at, "to")   ? to_p
-                                                         : NULL;
-        if (id == NULL) {
+    if (!option_has_value(c, *at_p, name) || !segment_arg(c, *at_p + 1, &s)) return false;
+    *id_p = s.id;
+    *at_p += 2;
+    return true;
+}
+
+/* FROM, TO and WAIT, in any order. */
+static bool parse_order(struct client *c, struct order *o) {
+    o->from = o->to = STORE_SEGMENT_ANY;
+    for (size_t at = 3; at < c->argc;) {
+        bool ok = true;
+        if (o->has_from && arg_is(c, at, "from")) {
+            ok = place(c, &at, "FROM", &o->from);
+        } else if (o->has_to && arg_is(c, at, "to")) {
+            ok = place(c, &at, "TO", &o->to);
+        } else if (o->waits && arg_is(c, at, "wait")) {
+            ok = option_number(c, &at, "WAIT", 0, server.config->max_wait_ms, &o->wait_ms);
+        } else {
             option_unknown(c, at);
             return false;
         }
-        if (!option_has_value(c, at, id == from_p ? "FROM" : "TO") || !segment_arg(c, at + 1, &s))
-            return false;
-        *id = s.id;
+        if (!ok) return false;
     }
-    if (!has_from || *from_p != STORE_SEGMENT_ANY) return true;
+    if (!o->has_from || o->from != STORE_SEGMENT_ANY) return true;
     reply_error(c, "FROM segment is missing: REPLICA LIST shows where the key is");
     return false;
+}
+
+/* A client that waits for the end of its task, which goes on without it. */
+#define WAIT_LOOK_MS 2u
+
+struct wait_job {
+    struct job job;
+    uint64_t task, asked_ms, until_ms;
+};
+
+static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
+    struct wait_job *w = CONTAINER_OF(job, struct wait_job, job);
+    struct cluster_task_info t;
+    spend(budget, 1);
+    bool known = cluster_task_get(w->task, &t);
+    if (known && t.state < CLUSTER_TASK_DONE && server.mono_ms < w->until_ms) {
+        job->runnable = false;
+        job->polls = true;
+        job->deadline_ms = min_u64(server.mono_ms + WAIT_LOOK_MS, w->until_ms);
+        return false;
+    }
+    if (!known)
+        reply_error(c, "what became of task %llu is not known any more: REPLICA LIST shows the replicas",
+                    (unsigned long long)w->task);
+    else if (t.state == CLUSTER_TASK_DONE)
+        reply_int(c, (int64_t)w->task);
+    else if (t.state < CLUSTER_TASK_DONE)
+        reply_error(c, "-BUSY task %llu is still under way after %llu ms: REPLICA TASKS shows it",
+                    (unsigned long long)w->task, (unsigned long long)w->asked_ms);
+    else
+        reply_error(c, "task %llu was %s: %s", (unsigned long long)w->task,
+                    t.state == CLUSTER_TASK_FAILED ? "not done" : "canceled", tarn_status_text(t.error));
+    return true;
+}
+
+static void wait_destroy(struct client *c, struct job *job) {
+    free(CONTAINER_OF(job, struct wait_job, job));
+}
+
+static void wait_for_task(struct client *c, uint64_t task, uint64_t wait_ms) {
+    struct wait_job *w = xcalloc(1, sizeof(*w));
+    *w = (struct wait_job){.job = {.step = wait_step, .destroy = wait_destroy, .runnable = true},
+                           .task = task,
+                           .asked_ms = wait_ms,
+                           .until_ms = server.mono_ms + wait_ms};
+    job_start(c, &w->job);
 }
 
 static void reply_task(struct client *c, tarn_status status, uint64_t task) {
@@ -52,32 +117,35 @@ static void reply_task(struct client *c, tarn_status status, uint64_t task) {
     }
 }
 
-void cmd_replica_copy(struct client *c) {
-    uint32_t from = STORE_SEGMENT_ANY, to = STORE_SEGMENT_ANY;
+static void plan(struct client *c, struct order *o) {
     uint64_t task = 0;
-    if (!places(c, false, &from, true, &to)) return;
-    struct object *o = object_arg(c);
-    if (o == NULL) return;
-    tarn_status status = cluster_replica_copy(o, to, &task);
-    reply_task(c, status, task);
+    if (!parse_order(c, o)) return;
+    struct object *object = object_arg(c);
+    if (object == NULL) return;
+    tarn_status status = o->has_from ? cluster_replica_move(object, o->from, o->to, &task)
+                                     : cluster_replica_copy(object, o->to, &task);
+    if (status == TARN_OK && o->wait_ms > 0 && !(c->io->flags & CLIENT_EXEC))
+        wait_for_task(c, task, o->wait_ms);
+    else
+        reply_task(c, status, task);
 }
 
+/* REPLICA COPY key [TO segment] [WAIT ms] */
+void cmd_replica_copy(struct client *c) {
+    plan(c, &(struct order){.has_to = true, .waits = true});
+}
+
+/* REPLICA MOVE key FROM segment [TO segment] [WAIT ms] */
 void cmd_replica_move(struct client *c) {
-    uint32_t from = STORE_SEGMENT_ANY, to = STORE_SEGMENT_ANY;
-    uint64_t task = 0;
-    if (!places(c, true, &from, true, &to)) return;
-    struct object *o = object_arg(c);
-    if (o == NULL) return;
-    tarn_status status = cluster_replica_move(o, from, to, &task);
-    reply_task(c, status, task);
+    plan(c, &(struct order){.has_from = true, .has_to = true, .waits = true});
 }
 
 void cmd_replica_drop(struct client *c) {
-    uint32_t from = STORE_SEGMENT_ANY, to = STORE_SEGMENT_ANY;
-    if (!places(c, true, &from, false, &to)) return;
+    struct order order = {.has_from = true};
+    if (!parse_order(c, &order)) return;
     struct object *o = object_arg(c);
     if (o == NULL) return;
-    switch (store_replica_drop(server.store, o, from, false)) {
+    switch (store_replica_drop(server.store, o, order.from, false)) {
     case TARN_OK: reply_ok(c); break;
     case TARN_EBUSY:
         reply_error(c, "-BUSY this is the last replica that can be read: DEL removes the key");

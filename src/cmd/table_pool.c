@@ -97,10 +97,10 @@ static struct cmd node_sub[] = {
 };
 
 static struct cmd replica_sub[] = {
-    {"copy", cmd_replica_copy, -3, W, ADMIN, "Plans one more replica of a key.", "key [TO segment]",
-     SUB_KEY(KEY_RW | KEY_UPDATE), NULL, 0},
-    {"move", cmd_replica_move, -5, W, ADMIN, "Plans a replica of a key in another place.",
-     "key FROM segment [TO segment]", SUB_KEY(KEY_RW | KEY_UPDATE), NULL, 0},
+    {"copy", cmd_replica_copy, -3, W | B, ADMIN, "Plans one more replica of a key.",
+     "key [TO segment] [WAIT milliseconds]", SUB_KEY(KEY_RW | KEY_UPDATE), NULL, 0},
+    {"move", cmd_replica_move, -5, W | B, ADMIN, "Plans a replica of a key in another place.",
+     "key FROM segment [TO segment] [WAIT milliseconds]", SUB_KEY(KEY_RW | KEY_UPDATE), NULL, 0},
     {"drop", cmd_replica_drop, 5, W, ADMIN, "Takes one replica of a key away.", "key FROM segment",
      SUB_KEY(KEY_RW | KEY_UPDATE), NULL, 0},
     {"list", cmd_replica_list, 3, R, ADMIN, "Lists the replicas of a key.", "key", SUB_KEY(KEY_RO), NULL, 0},

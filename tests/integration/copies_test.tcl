@@ -61,6 +61,36 @@ test {REPLICA COPY TO a segment, and what cannot be} {
     assert_equal 3 [llength [segments_of v0]]
 }
 
+test {REPLICA COPY and MOVE with WAIT answer when the bytes are there, or say why they are not} {
+    r flushall
+    kv --prefer n1.0 put v0 300000
+    set id [r replica copy v0 to n2.0 wait 600000]
+    assert_equal done [dict get [task $id] state]
+    assert_equal {n1.0 n2.0} [segments_of v0]
+    r replica move v0 from n1.0 to n3.0 wait 600000
+    assert_equal {n2.0 n3.0} [segments_of v0]
+    r replica copy v0 to n1.0 wait 600000
+    assert_error "*task * was not done: *" {r replica copy v0 wait 600000}
+    assert_error "*WAIT*" {r replica copy v0 wait}
+    assert_error "*WAIT*" {r replica copy v0 wait -1}
+    # a node that does not answer: the task goes on without the client
+    r replica drop v0 from n2.0
+    pause_node n2
+    assert_error "BUSY task * is still under way after 20 ms*" {r replica copy v0 to n2.0 wait 20}
+    continue_node n2
+    wait_for "the copy" {[segments_of v0] eq {n1.0 n2.0 n3.0}}
+    # its client may go
+    r replica drop v0 from n2.0
+    pause_node n2
+    set c [client]
+    resp::send $c replica copy v0 to n2.0 wait 600000
+    wait_for "the task" {[r replica tasks state done] ne {} && [llength [r replica tasks state queued]] +
+        [llength [r replica tasks state room]] + [llength [r replica tasks state sent]] > 0}
+    drop $c
+    continue_node n2
+    wait_for "the copy" {[segments_of v0] eq {n1.0 n2.0 n3.0}}
+}
+
 test {REPLICA MOVE: there afterwards, and not here} {
     r flushall
     kv --prefer n1.0 load mv: 20 1000-300000
