@@ -37,6 +37,11 @@ const char *acl_category_name(unsigned i);
 /* Any case, without the @. false: no such category. */
 bool acl_category_find(struct span name, unsigned *i_p);
 
+/* A command of Redis that is not there, "xinfo" or "xinfo|stream"; any case. */
+bool acl_absent(struct span name);
+/* One of them has subcommands that are known. name is not empty. */
+bool acl_absent_container(struct span name);
+
 /* The number of a command is its place in the list. */
 struct acl_command {
     const char *name; /* "get", "config", "config|get" */

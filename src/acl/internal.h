@@ -87,9 +87,4 @@ void acl_user_compile(struct acl_user *u, const struct acl *acl);
 void acl_user_take(struct acl_user *u, struct acl_user *from);
 bool acl_has_blank(struct span s);
 
-/* A command of Redis that is not there, "xinfo" or "xinfo|stream"; any case. */
-bool acl_absent(struct span name);
-/* One of them has subcommands that are known. name is not empty. */
-bool acl_absent_container(struct span name);
-
 #endif

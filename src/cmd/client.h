@@ -113,6 +113,7 @@ struct client_io {
     struct big_arg *big; /* newest first; the first may be incomplete */
     bool big_reading;
     bool sends_big; /* its last requests had large arguments */
+    uint8_t hints;  /* unknown commands for which another one was looked for */
     bool held;      /* requests were left because it could not run more, not because they are incomplete */
     char *kept;     /* bytes of the arguments of a job or postponed request */
     struct kept_bytes

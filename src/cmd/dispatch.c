@@ -18,6 +18,8 @@
 #include "cmd/stats.h"
 #include "cmd/table.h"
 
+#define HINTS_PER_CLIENT 100u
+
 static struct {
     enum pause_what what;
     uint64_t until_ms;
@@ -30,11 +32,29 @@ static void reject(const struct cmd *cmd) {
     table_stat(cmd)->rejected++;
 }
 
+/* A person mistypes a few commands; who sends thousands is no person, and each would cost some microseconds. */
+static bool may_hint(struct client *c) {
+    if (c->io->hints == HINTS_PER_CLIENT) return false;
+    c->io->hints++;
+    return true;
+}
+
+static void append_upper(struct buf *out, const char *name) {
+    for (; *name != '\0'; name++)
+        buf_append_char(out, *name >= 'a' && *name <= 'z' ? (char)(*name - 0x20) : *name);
+}
+
 static void reply_unknown(struct client *c) {
     struct buf args = {NULL, 0, 0};
     for (size_t i = 1; i < c->argc && args.len < 128; i++)
         buf_printf(&args, "'%.*s' ", (int)min_u64(c->argv[i].len, 128 - args.len),
                    c->argv[i].data != NULL ? c->argv[i].data : "");
+    const char *near = may_hint(c) ? table_near(c->argv[0]) : NULL;
+    if (near != NULL) {
+        buf_append_str(&args, "(did you mean ");
+        append_upper(&args, near);
+        buf_append_str(&args, "?)");
+    }
     buf_append_char(&args, '\0');
     reply_error(c, "unknown command '%.*s', with args beginning with: %s", (int)min_u64(c->argv[0].len, 128),
                 c->argv[0].data != NULL ? c->argv[0].data : "", args.data);
@@ -42,14 +62,19 @@ static void reply_unknown(struct client *c) {
 }
 
 static void reply_unknown_sub(struct client *c, const struct cmd *container) {
-    char upper[32];
-    size_t n = 0;
-    for (; container->name[n] != '\0' && n + 1 < sizeof(upper); n++)
-        upper[n] = (char)(container->name[n] >= 'a' && container->name[n] <= 'z' ? container->name[n] - 32
-                                                                                 : container->name[n]);
-    upper[n] = '\0';
-    reply_error(c, "unknown subcommand '%.*s'. Try %s HELP.", (int)min_u64(c->argv[1].len, 128),
-                c->argv[1].data != NULL ? c->argv[1].data : "", upper);
+    struct buf advice = {NULL, 0, 0};
+    const char *near = may_hint(c) ? table_near_sub(container, c->argv[1]) : NULL;
+    append_upper(&advice, container->name);
+    buf_append_str(&advice, " HELP.");
+    if (near != NULL) {
+        buf_append_str(&advice, " Did you mean ");
+        append_upper(&advice, near);
+        buf_append_char(&advice, '?');
+    }
+    buf_append_char(&advice, '\0');
+    reply_error(c, "unknown subcommand '%.*s'. Try %s", (int)min_u64(c->argv[1].len, 128),
+                c->argv[1].data != NULL ? c->argv[1].data : "", advice.data);
+    buf_free(&advice);
 }
 
 void reply_arity(struct client *c) {

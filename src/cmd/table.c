@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include "acl/acl.h"
 #include "base/assert.h"
+#include "base/near.h"
 #include "cmd/families.h"
 
 #define SLOTS        512u /* power of two, at least four times the top-level commands */
@@ -89,6 +91,21 @@ const struct cmd *table_find_sub(const struct cmd *container, struct span name) 
     for (const struct cmd *s = container->sub; s != NULL && s->name != NULL; s++)
         if (span_case_eq(name, s->name)) return s;
     return NULL;
+}
+
+const char *table_near(struct span name) {
+    struct near n;
+    near_begin(&n, name);
+    for (size_t i = 0; i < top_count; i++)
+        if (table_find(span_str(top[i]->name)) == top[i]) near_offer(&n, top[i]->name);
+    return n.word == NULL || acl_absent(name) || acl_absent_container(name) ? NULL : n.word;
+}
+
+const char *table_near_sub(const struct cmd *container, struct span name) {
+    struct near n;
+    near_begin(&n, name);
+    for (const struct cmd *s = container->sub; s != NULL && s->name != NULL; s++) near_offer(&n, s->name);
+    return n.word;
 }
 
 const struct cmd *table_find_full(struct span name) {

@@ -168,6 +168,11 @@ test {rename-command, and what REWRITE leaves of it} {
     r set a 1
     assert_error "ERR unknown command 'flushall'*" {r flushall}
     assert_error "ERR unknown command 'get'*" {r get a}
+    foreach typed {flushal gett fetchh} {
+        catch {r $typed a} answer
+        assert_match "ERR unknown command*" $answer
+        assert {![regexp {mean (FLUSHALL|GET|FETCH)} $answer]} $answer
+    }
     assert_equal 1 [r fetch a]
     assert_equal OK [r auth w x]
     assert_equal 1 [r fetch a] "rules know a command by its own name"

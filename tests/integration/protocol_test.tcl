@@ -118,6 +118,32 @@ test {unknown commands and wrong numbers of arguments} {
     assert_equal PONG [r ping]
 }
 
+test {mistyped commands and subcommands: what may have been meant} {
+    set unknown {ERR unknown command '%s', with args beginning with: %s}
+    foreach {words reply} [list \
+        {PUTSTRAT k 4} [format $unknown PUTSTRAT {'k' '4' (did you mean PUTSTART?)}] \
+        {exsits} [format $unknown exsits {(did you mean EXISTS?)}] \
+        {prefix-len 1 k} [format $unknown prefix-len {'1' 'k' (did you mean PREFIXLEN?)}] \
+        {hset k f v} [format $unknown hset {'k' 'f' 'v'*}] \
+        {config gte x} {ERR unknown subcommand 'gte'. Try CONFIG HELP. Did you mean GET?} \
+        {config zzzzzzz x} {ERR unknown subcommand 'zzzzzzz'. Try CONFIG HELP.}] {
+        catch {r {*}$words} answer
+        assert_match $reply $answer
+        if {[lindex $words 0] eq "hset"} {assert {![string match "*mean*" $answer]} "HSET is meant: $answer"}
+    }
+    set long [string repeat x 100000]
+    assert_error "ERR unknown command 'xxx*" {r $long}
+    assert_error "ERR unknown subcommand 'xxx*" {r config $long}
+    set c [client]
+    foreach {n hint} {100 " (did you mean GET?)" 1 " "} {
+        for {set i 0} {$i < $n} {incr i} {
+            catch {$c gett a} answer
+            assert_equal "ERR unknown command 'gett', with args beginning with: 'a'$hint" $answer
+        }
+    }
+    drop $c
+}
+
 test {guarantee 6: a bulk length of 2^63, negative, no number} {
     foreach length {9223372036854775808 9223372036854775807 -2 -9223372036854775808 x {} 1x 99999999999999999999} {
         refused "*2\r\n\$3\r\nGET\r\n\$$length\r\n" "(error) ERR Protocol error: invalid bulk length"
