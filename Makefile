@@ -154,7 +154,7 @@ $(BUILD)/libtarn.a: $(call archives,$(LIBTARN_ROOMS))
 	    -Wl,--no-whole-archive $(call archives,$(DEPS_client))
 	$(Q)objcopy --localize-hidden $(BUILD)/tarn.o
 	$(Q)rm -f $@ && $(AR) qcs $@ $(BUILD)/tarn.o
-# Where libtarn looks for modules in the end; built anew when that changes.
+# Where modules are looked for in the end; built anew when that changes.
 LIBDIR_FILE := $(BUILD)/libdir
 ifneq ($(filter-out clean help lint,$(or $(MAKECMDGOALS),all)),)
 ifneq ($(LIBDIR),$(file < $(LIBDIR_FILE)))
@@ -162,8 +162,8 @@ $(file > $(LIBDIR_FILE),$(LIBDIR))
 endif
 endif
 $(LIBDIR_FILE): ;
-$(BUILD)/src/client/module_load.o: ALL_CFLAGS += -DTARN_LIBDIR='"$(LIBDIR)"'
-$(BUILD)/src/client/module_load.o: $(LIBDIR_FILE)
+$(BUILD)/src/module/path.o: ALL_CFLAGS += -DTARN_LIBDIR='"$(LIBDIR)"'
+$(BUILD)/src/module/path.o: $(LIBDIR_FILE)
 # tarn_status.h is public, and the room that implements it does not know about libraries.
 $(BUILD)/src/base/status.o: ALL_CFLAGS += -fvisibility=default
 

@@ -65,7 +65,7 @@ static void load(struct client *c, size_t first) {
         refuse(c, "too many words");
         return;
     }
-    char *path = to_string(c->argv[2]);
+    char *given = to_string(c->argv[2]), *path = given != NULL ? module_path(given) : NULL;
     while (n < wanted && (word[n] = to_string(c->argv[first + n])) != NULL) n++;
     tarn_status status = TARN_EINVAL;
     if (path != NULL && n == wanted)
@@ -76,6 +76,7 @@ static void load(struct client *c, size_t first) {
         refuse(c, error);
     while (n > 0) free(word[--n]);
     free(path);
+    free(given);
 }
 
 void cmd_module_load(struct client *c) {

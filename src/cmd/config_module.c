@@ -50,6 +50,19 @@ static char *fault_of(const struct config *c, const struct span *words, size_t n
     return NULL;
 }
 
+/* The path counts from where the program was started: it goes to its `dir` later. */
+static void add_new(struct config *c, const struct span *words, size_t n) {
+    struct span whole[1 + MODULE_WORDS_MAX];
+    char *given = to_string(words[0]), *path = module_path(given);
+    memcpy(whole, words, n * sizeof(*words));
+    whole[0] = span_str(path);
+    bool there = false;
+    for (size_t i = 0; i < c->modules; i++) there |= same(&c->module[i], whole, n);
+    if (!there) add(&c->module, &c->modules, whole, n);
+    free(given);
+    free(path);
+}
+
 bool config_module_add(struct config *c, const struct span *words, size_t n, bool whole, char **why_p) {
     struct buf store = {NULL, 0, 0};
     struct span *split = NULL;
@@ -62,9 +75,7 @@ bool config_module_add(struct config *c, const struct span *words, size_t n, boo
         words = split;
     }
     *why_p = fault_of(c, words, n);
-    bool there = false;
-    for (size_t i = 0; i < c->modules && *why_p == NULL; i++) there |= same(&c->module[i], words, n);
-    if (*why_p == NULL && !there) add(&c->module, &c->modules, words, n);
+    if (*why_p == NULL) add_new(c, words, n);
     free(split);
     buf_free(&store);
     return *why_p == NULL;

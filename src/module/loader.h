@@ -62,6 +62,19 @@ struct module_info {
 /* In the order in which they were loaded. Borrowed for the call; fn returns false to stop. */
 void module_each(bool (*fn)(void *arg, const struct module_info *info), void *arg);
 
+/* --- path.c -------------------------------------------------------------------------------------------------------------------- */
+
+/* What a user calls a module, as a whole path (free it): counted from the directory where the process is; a name without "/" that
+ * is not there is one of the directories below. Nothing found: as it was given, so that who loads it says why. */
+char *module_path(const char *given);
+
+/* fn says true when it has found what it looks for, and is asked no more. */
+typedef bool (*module_directory_fn)(void *arg, const char *directory, size_t len);
+/* Where modules are: TARN_MODULE_PATH, beside this program or library, where `make install` puts them. */
+bool module_directories(module_directory_fn fn, void *arg);
+/* "DIR:DIR" */
+bool module_directories_of(const char *list, module_directory_fn fn, void *arg);
+
 /* --- file.c -------------------------------------------------------------------------------------------------------------------- */
 
 /* Is it a shared object for this machine, and whole? The dynamic linker dies of some that are not. false: error has a sentence. */

@@ -164,7 +164,9 @@ static bool add_module(struct parser *p, const struct span *words, size_t n) {
     if (o->modules == NODE_MODULES_MAX)
         return refuse(p, "--loadmodule may be given %u times", NODE_MODULES_MAX);
     struct node_module *m = &o->module[o->modules++];
-    *m = (struct node_module){.path = copy_word(words[0])};
+    char *given = copy_word(words[0]);
+    *m = (struct node_module){.path = module_path(given)};
+    free(given);
     for (size_t i = 1; i < n; i++) m->word[m->words++] = copy_word(words[i]);
     return true;
 }

@@ -241,6 +241,40 @@ test {a server that cannot load a module does not start} {
     assert_error "*loadmodule has unbalanced quotes*" {start_server --loadmodule "x.so \"y"}
 }
 
+test {a path of loadmodule counts from where the program was started, a bare name is one of the installed} {
+    set place [temp_dir]
+    file mkdir $place/mods $place/conf
+    file copy $::toy $place/mods/toy.so
+    set before [pwd]
+    cd $place
+    start_server --loadmodule "mods/toy.so a"
+    assert_equal $place/mods/toy.so [dict get [lindex [r module list] 0] path]
+    stop_server
+    set f [open $place/conf/tarn.conf w]
+    puts $f "loadmodule mods/toy.so from file"
+    close $f
+    server_with_file $place/conf/tarn.conf --loadmodule "$place/mods/toy.so from file"
+    assert_equal {from file} [r toy.words] "named twice, it is loaded once"
+    start_node n1 --loadmodule=mods/toy.so
+    stop_node n1
+    stop_server
+    cd $before
+    set ::env(TARN_MODULE_PATH) /nowhere:$place/mods
+    start_server --enable-module-command yes --loadmodule toy.so
+    assert_equal $place/mods/toy.so [dict get [lindex [r module list] 0] path]
+    assert_equal OK [r module unload toy]
+    assert_equal OK [r module load toy.so]
+    start_node n1 --loadmodule=toy.so
+    stop_node n1
+    stop_server
+    unset ::env(TARN_MODULE_PATH)
+    # without a word of the environment: beside the program
+    start_server --loadmodule rdma.so
+    assert_equal rdma [dict get [lindex [r module list] 0] name]
+    stop_server
+    assert_error "*none.so: No such file or directory*Can't load module from none.so*" {start_server --loadmodule none.so}
+}
+
 test {tarn-node --loadmodule: the node's segments and reports are the module's, too} {
     start_server --loadmodule $::toy
     start_node n1 "--loadmodule=$::toy a 'b c'"
