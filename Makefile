@@ -279,6 +279,8 @@ $(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libtarn.so $(PUBLIC_HEADERS)
 	@mkdir -p $(@D)
 	$(Q)$(CC) -Wall -Wextra $(WERROR) $(CFLAGS) $(SAN_FLAGS) -I$(BUILD)/include $< -o $@.$$$$ -L$(BUILD) -ltarn -Wl,-rpath,'$$ORIGIN/..' && \
 	    mv -f $@.$$$$ $@
+.PHONY: examples
+examples: $(EXAMPLES)
 
 UNIT := $(call program,$(UNIT_MAIN))
 TRANSPORT := $(call program,$(TRANSPORT_MAIN))
@@ -409,6 +411,7 @@ help:
 	@echo 'make fuzz               libFuzzer, FUZZ_SECONDS=60 for each target'
 	@echo 'make bench              docs/BENCHMARKS.md: its numbers, measured here'
 	@echo 'make install uninstall  PREFIX=/usr/local DESTDIR='
+	@echo 'make examples           the programs of examples/, in build/release/examples'
 	@echo 'make clean'
 
 # --- install -----------------------------------------------------------------------------------------------------------------------
