@@ -26,10 +26,13 @@ void cmd_config_get(struct client *c) {
 }
 
 static void reply_unknown_option(struct client *c, struct span option) {
-    const char *absent = option.data != NULL ? config_absent(option) : NULL;
-    reply_error(c, "Unknown option or number of arguments for CONFIG SET - '%.*s'%s%s",
-                (int)(option.len < 128 ? option.len : 128), option.data, absent != NULL ? ": " : "",
-                absent != NULL ? absent : "");
+    bool matters;
+    const char *absent = option.data != NULL ? config_absent(option, &matters) : NULL;
+    const char *near = absent == NULL ? config_near(option) : NULL;
+    reply_error(c, "Unknown option or number of arguments for CONFIG SET - '%.*s'%s%s%s",
+                (int)(option.len < 128 ? option.len : 128), option.data,
+                absent != NULL ? ": " : near != NULL ? ", did you mean '" : "",
+                absent != NULL ? absent : near != NULL ? near : "", near != NULL ? "'?" : "");
 }
 
 static void refuse(struct client *c, struct span option, const char *why) {

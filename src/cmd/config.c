@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "base/assert.h"
 #include "cmd/config_table.h"
 #include "cmd/core.h"
@@ -42,23 +43,27 @@ void config_deinit(struct config *c) {
     config_modules_free(c);
     config_users_free(c);
     config_renames_free(c);
+    buf_free(&c->ignored);
 }
 
 /* --- files -------------------------------------------------------------------------------------------------------------------- */
 
-void config_source_init(struct config_source *src, const char *name, unsigned depth) {
+void config_source_init(struct config_source *src, const char *name, unsigned depth,
+                        struct config_faults *faults) {
     static unsigned last;
-    *src = (struct config_source){name, depth, xcalloc(config_row_count, sizeof(unsigned)), ++last};
+    *src = (struct config_source){name, depth, xcalloc(config_row_count, sizeof(unsigned)), ++last, faults};
 }
 void config_source_deinit(struct config_source *src) {
     free(src->line_of);
 }
 
-static bool load_source(struct config *c, const char *path, unsigned depth, char **why_p);
+static bool load_source(struct config *c, const char *path, unsigned depth, struct config_faults *faults);
 
-bool config_fail_at(const struct config_source *src, unsigned line, char *why, char **why_p) {
-    *why_p =
-        line > 0 ? config_text("%s:%u: %s", src->name, line, why) : config_text("%s: %s", src->name, why);
+bool config_fail_at(const struct config_source *src, unsigned line, char *why) {
+    if (line > 0)
+        config_fault(src->faults, "%s:%u: %s", src->name, line, why);
+    else
+        config_fault(src->faults, "%s: %s", src->name, why);
     free(why);
     return false;
 }
@@ -80,130 +85,169 @@ static char *mistake(const struct config_row *row, unsigned line, const struct s
     return b.data;
 }
 
-bool config_set_option(struct config *c, struct config_source *src, unsigned line, const struct span *words,
-                       size_t n, char **why_p) {
-    if (span_case_eq(words[0], "loadmodule")) {
-        char *text = NULL;
-        /* On the command line one quoted word may hold them all. */
-        return config_module_add(c, words + 1, n - 1, line == 0, &text) ||
-               config_fail_at(src, line, text, why_p);
+static void ignore(struct config *c, struct span name) {
+    struct buf *list = &c->ignored;
+    for (size_t i = 0; i + name.len <= list->len; i++) /* the same again */
+        if (memcmp(list->data + i, name.data, name.len) == 0 && (i == 0 || list->data[i - 1] == ' ') &&
+            (i + name.len == list->len || list->data[i + name.len] == ','))
+            return;
+    if (c->n_ignored++ > 0) buf_append_str(list, ", ");
+    buf_append(list, name.data, name.len);
+}
+
+/* No option here: one of Redis that does not matter, or a fault. */
+static bool set_absent(struct config *c, struct config_source *src, unsigned line, const struct span *words,
+                       size_t n) {
+    bool matters = false;
+    int len = (int)min_u64(words[0].len, 64);
+    const char *name = words[0].data, *why = config_absent(words[0], &matters);
+    if (why != NULL && !matters && n > 1) {
+        ignore(c, words[0]);
+        return true;
     }
-    if (span_case_eq(words[0], "user")) {
-        char *text = NULL;
-        return config_user_add(c, src->number, words + 1, n - 1, &text) ||
-               config_fail_at(src, line, text, why_p);
-    }
-    if (span_case_eq(words[0], "rename-command")) {
-        char *text = NULL;
-        return config_rename_add(c, words + 1, n - 1, &text) || config_fail_at(src, line, text, why_p);
-    }
-    const struct config_row *row = config_row_find(words[0]);
-    int name_len = (int)min_u64(words[0].len, 64);
-    if (row == NULL) {
-        const char *absent = config_absent(words[0]);
-        return config_fail_at(src, line,
-                              config_text("unknown option '%.*s'%s%s", name_len, words[0].data,
-                                          absent != NULL ? ": " : "",
-                                          absent != NULL ? absent : " (tarn-server --help has all)"),
-                              why_p);
-    }
-    struct config fresh;
-    config_init(&fresh);
+    if (why != NULL && !matters)
+        return config_fail_at(src, line, config_text("%.*s: wrong number of arguments", len, name));
+    if (why != NULL) return config_fail_at(src, line, config_text("%.*s: %s", len, name, why));
+    const char *near = config_near(words[0]);
+    if (near != NULL)
+        return config_fail_at(
+            src, line, config_text("unknown option '%.*s', did you mean '%s'?", len, name, near));
+    return config_fail_at(
+        src, line, config_text("unknown option '%.*s' (tarn-server --help all has all)", len, name));
+}
+
+/* A value of Redis that changes nothing here. */
+static bool is_idle(const struct config_row *row, const struct span *words, size_t n) {
+    uint64_t number;
+    if (row->type != CONFIG_ONLY || n != 2 || span_case_eq(words[1], row->initial)) return false;
+    for (const char *const *word = row->words + 1; *word != NULL; word++)
+        if (span_case_eq(words[1], *word) ||
+            (strcmp(*word, CONFIG_ONLY_NUMBER) == 0 && span_to_u64(words[1], &number)))
+            return true;
+    return false;
+}
+
+/* Options that may be said again and again. false: it is none of them. */
+static bool set_repeated(struct config *c, struct config_source *src, unsigned line, const struct span *words,
+                         size_t n, bool *ok_p) {
     char *why = NULL;
-    bool ok = config_row_parse(row, &fresh, words + 1, n - 1, &why);
+    if (span_case_eq(words[0], "loadmodule")) /* on the command line one quoted word may hold them all */
+        *ok_p = config_module_add(c, words + 1, n - 1, line == 0, &why);
+    else if (span_case_eq(words[0], "user"))
+        *ok_p = config_user_add(c, src->number, words + 1, n - 1, &why);
+    else if (span_case_eq(words[0], "rename-command"))
+        *ok_p = config_rename_add(c, words + 1, n - 1, &why);
+    else
+        return false;
+    if (!*ok_p) config_fail_at(src, line, why);
+    return true;
+}
+
+/* What a line gives, not yet believed. */
+static bool parse_fresh(struct config *fresh, const struct config_row *row, struct config_source *src,
+                        unsigned line, const struct span *words, size_t n) {
+    char *why = NULL;
+    bool ok = config_row_parse(row, fresh, words + 1, n - 1, &why);
     if (ok && row->flags & CONFIG_FIXED) {
         struct config initial;
         config_init(&initial);
-        ok = config_row_equal(row, &fresh, &initial);
+        ok = config_row_equal(row, fresh, &initial);
         if (!ok) why = config_text("can only be '%s' in this version", row->initial);
         config_deinit(&initial);
     }
-    if (!ok) {
-        char *full = mistake(row, line, words, n, why);
-        free(why);
-        config_deinit(&fresh);
-        return config_fail_at(src, line, full, why_p);
+    if (!ok) config_fail_at(src, line, mistake(row, line, words, n, why));
+    free(why);
+    return ok;
+}
+
+bool config_set_option(struct config *c, struct config_source *src, unsigned line, const struct span *words,
+                       size_t n) {
+    bool ok;
+    if (set_repeated(c, src, line, words, n, &ok)) return ok;
+    const struct config_row *row = config_row_find(words[0]);
+    if (row == NULL) return set_absent(c, src, line, words, n);
+    if (is_idle(row, words, n)) {
+        ignore(c, words[0]);
+        return true;
     }
+    struct config fresh;
+    config_init(&fresh);
     unsigned *seen = &src->line_of[config_row_index(row)];
-    if (row->type == CONFIG_SAVE) { /* those of a file and of the command line, too */
-        *seen = line > 0 ? line : 1;
-        bool fits = config_save_add(&c->save, &fresh.save);
-        config_deinit(&fresh);
-        return fits ||
-               config_fail_at(src, line, config_text("save has more than %u rules", CONFIG_SAVE_MAX), why_p);
-    }
-    if (*seen != 0 && row->type != CONFIG_OUTPUT && !config_row_equal(row, &fresh, c)) {
-        char *full = line == 0 || *seen == line
-                         ? config_text("%s is given twice, with different values", row->name)
-                         : config_text("%s contradicts line %u", row->name, *seen);
-        config_deinit(&fresh);
-        return config_fail_at(src, line, full, why_p);
+    ok = parse_fresh(&fresh, row, src, line, words, n);
+    if (ok && row->type == CONFIG_SAVE) { /* those of a file and of the command line, too */
+        ok = config_save_add(&c->save, &fresh.save);
+        if (!ok) config_fail_at(src, line, config_text("save has more than %u rules", CONFIG_SAVE_MAX));
+    } else if (ok && *seen != 0 && row->type != CONFIG_OUTPUT && !config_row_equal(row, &fresh, c)) {
+        ok = config_fail_at(src, line,
+                            line == 0 || *seen == line
+                                ? config_text("%s is given twice, with different values", row->name)
+                                : config_text("%s contradicts line %u", row->name, *seen));
+    } else if (ok) {
+        char *why = NULL;
+        ok = config_row_parse(row, c, words + 1, n - 1, &why);
+        TARN_ASSERT(ok);
     }
     config_deinit(&fresh);
-    *seen = line > 0 ? line : 1;
-    return config_row_parse(row, c, words + 1, n - 1, why_p);
+    if (ok) *seen = line > 0 ? line : 1;
+    return ok;
 }
 
 /* A path, or a pattern of several; one that matches none is no mistake. */
 static bool load_include(struct config *c, struct config_source *src, unsigned line, const struct span *words,
-                         size_t n, char **why_p) {
+                         size_t n) {
     glob_t found = {.gl_pathc = 0};
-    char *why = NULL;
     if (n != 2 || words[1].len == 0 || words[1].len >= PATH_MAX)
-        return config_fail_at(src, line, xstrdup("include must name one file, or a pattern of some"), why_p);
+        return config_fail_at(src, line, xstrdup("include must name one file, or a pattern of some"));
     if (src->depth + 1 >= INCLUDE_DEPTH)
-        return config_fail_at(src, line,
-                              config_text("include is nested more than %u deep", INCLUDE_DEPTH - 1), why_p);
+        return config_fail_at(src, line, config_text("include is nested more than %u deep", INCLUDE_DEPTH - 1));
     char *path = config_text("%.*s", (int)words[1].len, words[1].data);
     bool pattern = strpbrk(path, "*?[") != NULL, ok = true;
     if (!pattern) {
-        ok = load_source(c, path, src->depth + 1, &why);
+        ok = access(path, R_OK) == 0
+                 ? load_source(c, path, src->depth + 1, src->faults)
+                 : config_fail_at(src, line, config_text("include: %s: cannot be read: %s", path, strerror(errno)));
     } else if (glob(path, 0, NULL, &found) == 0) {
-        for (size_t i = 0; ok && i < found.gl_pathc && i < INCLUDES_MAX; i++)
-            ok = load_source(c, found.gl_pathv[i], src->depth + 1, &why);
-        if (ok && found.gl_pathc > INCLUDES_MAX)
-            why = config_text("%s: it matches more than %u files", path, INCLUDES_MAX), ok = false;
+        for (size_t i = 0; i < found.gl_pathc && i < INCLUDES_MAX; i++)
+            ok &= load_source(c, found.gl_pathv[i], src->depth + 1, src->faults);
+        if (found.gl_pathc > INCLUDES_MAX)
+            ok = config_fail_at(
+                src, line, config_text("include: %s: it matches more than %u files", path, INCLUDES_MAX));
     }
-    if (!ok) config_fail_at(src, line, config_text("include: %s", why), why_p);
     globfree(&found);
-    free(why);
     free(path);
     return ok;
 }
 
-static bool load_line(struct config *c, struct config_source *src, unsigned line, struct span text,
-                      char **why_p) {
+static bool load_line(struct config *c, struct config_source *src, unsigned line, struct span text) {
     while (text.len > 0 && (unsigned char)text.data[0] <= ' ') text.data++, text.len--;
     if (text.len == 0 || text.data[0] == '#') return true;
     struct buf store = {NULL, 0, 0};
     struct span *words = NULL;
     size_t n = 0;
-    bool ok = true;
-    if (resp_split_line(text.data, text.len, &store, &words, &n) != 0) {
-        buf_free(&store);
-        return config_fail_at(src, line, xstrdup("unbalanced quotes"), why_p);
-    }
-    if (n > 0 && span_case_eq(words[0], "include")) {
-        ok = load_include(c, src, line, words, n, why_p);
-    } else if (n > 0) {
-        ok = config_set_option(c, src, line, words, n, why_p);
-    }
+    bool ok = resp_split_line(text.data, text.len, &store, &words, &n) == 0;
+    if (!ok)
+        config_fail_at(src, line, xstrdup("unbalanced quotes"));
+    else if (n > 0 && span_case_eq(words[0], "include"))
+        ok = load_include(c, src, line, words, n);
+    else if (n > 0)
+        ok = config_set_option(c, src, line, words, n);
     free(words);
     buf_free(&store);
     return ok;
 }
 
+/* To its end, whatever is wrong on the way. */
 static bool load_text(struct config *c, const char *name, unsigned depth, const char *text, size_t len,
-                      char **why_p) {
+                      struct config_faults *faults) {
     struct config_source src;
-    config_source_init(&src, name, depth);
+    config_source_init(&src, name, depth, faults);
     bool ok = true;
     unsigned line = 0;
-    for (size_t pos = 0; ok && pos < len;) {
+    for (size_t pos = 0; pos < len && !config_faults_full(faults);) {
         const char *lf = memchr(text + pos, '\n', len - pos);
         size_t n = lf != NULL ? (size_t)(lf - text) - pos : len - pos;
         size_t body = n > 0 && text[pos + n - 1] == '\r' ? n - 1 : n;
-        ok = load_line(c, &src, ++line, span_of(text + pos, body), why_p);
+        ok &= load_line(c, &src, ++line, span_of(text + pos, body));
         pos += n + 1;
     }
     config_source_deinit(&src);
@@ -211,7 +255,9 @@ static bool load_text(struct config *c, const char *name, unsigned depth, const 
 }
 
 bool config_load_text(struct config *c, const char *name, const char *text, size_t len, char **why_p) {
-    return load_text(c, name, 0, text, len, why_p);
+    struct config_faults faults = {.n = 0};
+    (void)load_text(c, name, 0, text, len, &faults);
+    return config_faults_tell(&faults, why_p);
 }
 
 static bool read_all(FILE *f, struct buf *text) {
@@ -227,20 +273,26 @@ static bool read_all(FILE *f, struct buf *text) {
     return !ferror(f);
 }
 
-static bool load_source(struct config *c, const char *path, unsigned depth, char **why_p) {
+static bool load_source(struct config *c, const char *path, unsigned depth, struct config_faults *faults) {
     bool from_stdin = strcmp(path, "-") == 0;
     FILE *f = from_stdin ? stdin : fopen(path, "re");
     struct buf text = {NULL, 0, 0};
     bool ok = f != NULL && read_all(f, &text);
-    if (!ok) *why_p = config_text("%s: cannot be read: %s", path, strerror(errno));
+    if (!ok) config_fault(faults, "%s: cannot be read: %s", path, strerror(errno));
     if (f != NULL && !from_stdin) fclose(f);
-    if (ok) ok = load_text(c, from_stdin ? "standard input" : path, depth, text.data, text.len, why_p);
+    if (ok) ok = load_text(c, from_stdin ? "standard input" : path, depth, text.data, text.len, faults);
     buf_free(&text);
     return ok;
 }
 
+bool config_read(struct config *c, const char *path, struct config_faults *faults) {
+    return load_source(c, path, 0, faults);
+}
+
 bool config_load_file(struct config *c, const char *path, char **why_p) {
-    return load_source(c, path, 0, why_p);
+    struct config_faults faults = {.n = 0};
+    (void)load_source(c, path, 0, &faults);
+    return config_faults_tell(&faults, why_p);
 }
 
 /* 0: there is none, or the system chooses. */
@@ -249,41 +301,48 @@ static int64_t fixed_data_port(const struct config *c) {
     return c->data_port >= 0 ? c->data_port : c->port > 0 ? c->port + 10000 : 0;
 }
 
-bool config_validate(const struct config *c, char **why_p) {
-    uint8_t id[16];
+static void validate_files(const struct config *c, struct config_faults *f) {
     if (c->pool_path[0] != '\0' && c->pool_size == 0)
-        *why_p = config_text("pool-path is given, but pool-size is 0: there is no pool to keep there");
-    else if (c->dbfilename[0] == '\0' || strchr(c->dbfilename, '/') != NULL)
-        *why_p = config_text("dbfilename must be the name of a file in dir, without a path");
-    else if (c->appendfilename[0] == '\0' || strchr(c->appendfilename, '/') != NULL ||
-             strcmp(c->appendfilename, c->dbfilename) == 0)
-        *why_p = config_text(
-            "appendfilename must be the name of a file in dir, without a path, and not dbfilename");
-    else if (strchr(c->appenddirname, '/') != NULL || strcmp(c->appenddirname, "..") == 0)
-        *why_p =
-            config_text("appenddirname must be the name of a directory in dir, without a path, or empty");
-    else if (c->port > 0 && c->data_port == c->port && c->pool_size > 0)
-        *why_p = config_text("port and data-port are both %lld", (long long)c->port);
-    else if (c->port > 55535 && c->data_port < 0 && c->pool_size > 0)
-        *why_p = config_text("data-port must be given: port + 10000 is above 65535");
-    else if (c->tls_port > 0 && (c->tls_port == c->port || c->tls_port == fixed_data_port(c)))
-        *why_p = config_text("tls-port is the same as port or data-port: %lld", (long long)c->tls_port);
-    else if (!process_title_valid(c->proc_title_template))
-        *why_p = config_text("proc-title-template: template format is invalid or contains unknown variables");
-    else if (c->node_heartbeat_ms * 2 > c->node_timeout_ms)
-        *why_p = config_text("node-timeout must be at least twice node-heartbeat");
-    else if (c->replicaof.n != 0 && c->pool_size > 0)
-        *why_p = config_text("replicaof needs pool-size 0: a replica has no pool of its own");
-    else if (c->aclfile[0] != '\0' && c->users > 0)
-        *why_p = config_text(
+        config_fault(f, "pool-path is given, but pool-size is 0: there is no pool to keep there");
+    if (c->dbfilename[0] == '\0' || strchr(c->dbfilename, '/') != NULL)
+        config_fault(f, "dbfilename must be the name of a file in dir, without a path");
+    if (c->appendfilename[0] == '\0' || strchr(c->appendfilename, '/') != NULL ||
+        strcmp(c->appendfilename, c->dbfilename) == 0)
+        config_fault(f,
+                     "appendfilename must be the name of a file in dir, without a path, and not dbfilename");
+    if (strchr(c->appenddirname, '/') != NULL || strcmp(c->appenddirname, "..") == 0)
+        config_fault(f, "appenddirname must be the name of a directory in dir, without a path, or empty");
+    if (c->aclfile[0] != '\0' && c->users > 0)
+        config_fault(
+            f,
             "Configuring Redis with users defined in redis.conf and at the same setting an ACL file path is "
             "invalid. This setup is very likely to lead to configuration errors and security holes, please "
             "define either an ACL file or declare users directly in your redis.conf, but not both.");
-    else if (c->cluster_id[0] != '\0' && !config_cluster_id(c, id))
-        *why_p = config_text("cluster-id must be 32 hex digits (openssl rand -hex 16), or empty");
-    else
-        return true;
-    return false;
+}
+
+static void validate_ports(const struct config *c, struct config_faults *f) {
+    if (c->port > 0 && c->data_port == c->port && c->pool_size > 0)
+        config_fault(f, "port and data-port are both %lld", (long long)c->port);
+    if (c->port > 55535 && c->data_port < 0 && c->pool_size > 0)
+        config_fault(f, "data-port must be given: port + 10000 is above 65535");
+    if (c->tls_port > 0 && (c->tls_port == c->port || c->tls_port == fixed_data_port(c)))
+        config_fault(f, "tls-port is the same as port or data-port: %lld", (long long)c->tls_port);
+}
+
+bool config_validate(const struct config *c, char **why_p) {
+    uint8_t id[16];
+    struct config_faults f = {.n = 0};
+    validate_files(c, &f);
+    validate_ports(c, &f);
+    if (!process_title_valid(c->proc_title_template))
+        config_fault(&f, "proc-title-template: template format is invalid or contains unknown variables");
+    if (c->node_heartbeat_ms * 2 > c->node_timeout_ms)
+        config_fault(&f, "node-timeout must be at least twice node-heartbeat");
+    if (c->replicaof.n != 0 && c->pool_size > 0)
+        config_fault(&f, "replicaof needs pool-size 0: a replica has no pool of its own");
+    if (c->cluster_id[0] != '\0' && !config_cluster_id(c, id))
+        config_fault(&f, "cluster-id must be 32 hex digits (openssl rand -hex 16), or empty");
+    return config_faults_tell(&f, why_p);
 }
 
 /* --- CONFIG GET and SET ------------------------------------------------------------------------------------------------------------ */
@@ -339,7 +398,10 @@ static bool check_pairs(const struct config *now, const struct span *pairs, size
         if (!parsed) return false;
         touched[config_row_index(row)] = true;
     }
-    if (!config_validate(next, why_p)) return false;
+    if (!config_validate(next, why_p)) {
+        for (char *end = *why_p; (end = strchr(end, '\n')) != NULL;) *end = ' ';
+        return false;
+    }
     for (size_t i = 0; i < config_row_count; i++) /* who borrowed what cannot change keeps it */
         touched[i] = touched[i] && config_rows[i].flags & CONFIG_MUTABLE;
     return true;

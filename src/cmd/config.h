@@ -191,6 +191,8 @@ struct config {
     size_t users;
     struct config_rename *rename;
     size_t renames;
+    struct buf ignored; /* options of Redis that were given and mean nothing here: "a, b", each once */
+    size_t n_ignored;
 };
 
 /* Indices of the enumerated options. */
@@ -228,14 +230,14 @@ struct config_origin {
     unsigned line;
 };
 
-/* Reads a file; "-" is standard input. false: *why_p is a message that names file, line, option and what is allowed (the
- * caller frees it). Nothing takes effect outside of *c. */
+/* Reads a file; "-" is standard input. false: *why_p has a line for each fault, which names file, line, option and what is allowed
+ * (the caller frees it). Nothing takes effect outside of *c. */
 bool config_load_file(struct config *c, const char *path, char **why_p);
 /* The same from memory. */
 bool config_load_text(struct config *c, const char *name, const char *text, size_t len, char **why_p);
 /* argv after the program's name: [FILE | -] [--option value ...] [-]. The file's absolute path is remembered for REWRITE. */
 bool config_load_args(struct config *c, int argc, char **argv, char **why_p);
-/* What single rows cannot say: values that contradict each other. */
+/* What single rows cannot say: values that contradict each other, a line each. */
 bool config_validate(const struct config *c, char **why_p);
 
 /* rename-command, to the table of commands; once, before the first client. false: *why_p. */

@@ -40,46 +40,54 @@ static int collect(int argc, char **argv, struct buf *store, struct span *words,
     return i;
 }
 
-static bool load_options(struct config *c, int argc, char **argv, char **why_p) {
+static void load_options(struct config *c, int argc, char **argv, struct config_faults *faults) {
     struct config_source src;
-    config_source_init(&src, "command line", 0);
-    bool ok = true;
-    for (int i = 0; ok && i < argc;) {
+    config_source_init(&src, "command line", 0, faults);
+    for (int i = 0; i < argc && !config_faults_full(faults);) {
         struct span words[WORDS_MAX];
         struct buf store = {NULL, 0, 0};
         size_t n = 0;
         int taken = collect(argc - i, argv + i, &store, words, &n);
         if (n == 0)
-            ok = config_fail_at(&src, 0, config_text("'%s': unbalanced quotes, or no name", argv[i]), why_p);
+            config_fail_at(&src, 0, config_text("'%s': unbalanced quotes, or no name", argv[i]));
         else if (n == WORDS_MAX && i + taken < argc && !is_option(argv[i + taken]))
-            ok = config_fail_at(&src, 0, config_text("too many values for '%s'", argv[i]), why_p);
+            config_fail_at(&src, 0, config_text("too many values for '%s'", argv[i]));
         else
-            ok = config_set_option(c, &src, 0, words, n, why_p);
+            (void)config_set_option(c, &src, 0, words, n);
         buf_free(&store);
-        i += taken;
+        i += taken > 0 ? taken : 1;
     }
     config_source_deinit(&src);
-    return ok;
+}
+
+/* The file in front, and its absolute path. */
+static void load_first(struct config *c, const char *arg, char path[PATH_MAX], struct config_faults *faults) {
+    if (realpath(arg, path) != NULL) {
+        (void)config_read(c, path, faults);
+        return;
+    }
+    config_fault(faults, "%s: cannot be read: %s", arg, strerror(errno));
+    path[0] = '\0';
 }
 
 bool config_load_args(struct config *c, int argc, char **argv, char **why_p) {
     int i = 0;
     char path[PATH_MAX] = "";
     bool from_stdin = false;
+    struct config_faults faults = {.n = 0};
+    if (i < argc && argv[i][0] == '-' && !is_option(argv[i]) && !is_stdin(argv[i])) {
+        config_fault(&faults, "%s: options begin with two dashes, as --port 6480 (--help)", argv[i]);
+        return config_faults_tell(&faults, why_p);
+    }
     if (i < argc && !is_option(argv[i])) {
         from_stdin = is_stdin(argv[i]);
-        if (!from_stdin && realpath(argv[i], path) == NULL) {
-            *why_p = argv[i][0] == '-'
-                         ? config_text("%s: options begin with two dashes, as --port 6480 (--help)", argv[i])
-                         : config_text("%s: cannot be read: %s", argv[i], strerror(errno));
-            return false;
-        }
-        if (!from_stdin && !config_load_file(c, path, why_p)) return false;
+        if (!from_stdin) load_first(c, argv[i], path, &faults);
         i++;
     }
     config_file_remember(path);
     if (i < argc && !from_stdin && is_stdin(argv[i])) from_stdin = true, i++;
     if (i < argc && !from_stdin && is_stdin(argv[argc - 1])) from_stdin = true, argc--;
-    if (from_stdin && !config_load_file(c, "-", why_p)) return false;
-    return load_options(c, argc - i, argv + i, why_p);
+    if (from_stdin) (void)config_read(c, "-", &faults);
+    load_options(c, argc - i, argv + i, &faults);
+    return config_faults_tell(&faults, why_p);
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include "base/assert.h"
 #include "base/log.h"
+#include "base/near.h"
 #include "cmd/acl_users.h"
 #include "cmd/client.h"
 #include "cmd/config_apply.h"
@@ -163,8 +164,9 @@ static const char *const propagation_words[] = {"ignore", "panic", "panic-on-rep
 #define ENUM(name, field, initial, words, flags, apply)                                                      \
     { name, CONFIG_ENUM, AT(field), initial, 0, 0, 0, 0, words, flags, apply }
 
-#define ONLY(name, value, why)                                                                               \
-    { name, CONFIG_ONLY, 0, value, 0, 0, 0, 0, (const char *const[]){why, NULL}, M, NULL }
+/* ... are values that a file may have as well. */
+#define ONLY(name, value, ...)                                                                               \
+    { name, CONFIG_ONLY, 0, value, 0, 0, 0, 0, (const char *const[]){__VA_ARGS__, NULL}, M, NULL }
 
 const struct config_row config_rows[] = {
     /* network */
@@ -342,33 +344,33 @@ const struct config_row config_rows[] = {
     NUM(CONFIG_INT, "min-replicas-max-lag", min_replicas_max_lag_s, "10", 0, INT32_MAX, M, NULL),
     ENUM("propagation-error-behavior", propagation_error, "ignore", propagation_words, M, NULL),
     /* Redis' ways of doing what is done in one way here */
-    ONLY("repl-diskless-sync", "yes", "a snapshot for a replica goes to its socket"),
+    ONLY("repl-diskless-sync", "yes", "a snapshot for a replica goes to its socket", "no"),
     ONLY("repl-diskless-sync-delay", "0",
          "a snapshot for a replica begins at once: it is no child process that replicas "
-         "should share"),
-    ONLY("repl-diskless-sync-max-replicas", "0", "replicas do not wait for each other"),
+         "should share", CONFIG_ONLY_NUMBER),
+    ONLY("repl-diskless-sync-max-replicas", "0", "replicas do not wait for each other", CONFIG_ONLY_NUMBER),
     ONLY("repl-diskless-load", "disabled",
          "a snapshot of the master goes from the socket to the emptied books; there is no "
-         "other way to choose"),
-    ONLY("rdb-del-sync-files", "no", "synchronisation leaves no files"),
-    ONLY("replica-lazy-flush", "no", "the books of before are freed before the new ones are read"),
+         "other way to choose", "on-empty-db"),
+    ONLY("rdb-del-sync-files", "no", "synchronisation leaves no files", "yes"),
+    ONLY("replica-lazy-flush", "no", "the books of before are freed before the new ones are read", "yes"),
     ONLY("replica-ignore-maxmemory", "yes", "a replica evicts what its master says, and nothing else"),
     ONLY("replica-ignore-disk-write-errors", "yes", "a replica goes on, says so in the log and tries again"),
-    ONLY("rdbchecksum", "yes", "every frame of every file has a CRC-32C"),
-    ONLY("aof-use-rdb-preamble", "yes", "an append-only file begins with a snapshot"),
+    ONLY("rdbchecksum", "yes", "every frame of every file has a CRC-32C", "no"),
+    ONLY("aof-use-rdb-preamble", "yes", "an append-only file begins with a snapshot", "no"),
     ONLY("aof-timestamp-enabled", "no", "records have no time stamps"),
     ONLY("lazyfree-lazy-eviction", "no",
-         "what is evicted is freed at once: that takes no time that grows with its size"),
+         "what is evicted is freed at once: that takes no time that grows with its size", "yes"),
     ONLY("lazyfree-lazy-expire", "no",
-         "what expires is freed at once: that takes no time that grows with its size"),
+         "what expires is freed at once: that takes no time that grows with its size", "yes"),
     ONLY("lazyfree-lazy-server-del", "no",
-         "what is replaced is freed at once: that takes no time that grows with its size"),
+         "what is replaced is freed at once: that takes no time that grows with its size", "yes"),
     ONLY("lazyfree-lazy-user-del", "no",
-         "DEL frees at once, as UNLINK does: that takes no time that grows with the size"),
-    ONLY("activerehashing", "yes", "tables grow and shrink one bucket at a time, all along"),
-    ONLY("activedefrag", "no", "records lie in slabs by size, and extents do not move"),
-    ONLY("maxmemory-samples", "5", "the policies keep exact order and take no samples"),
-    ONLY("crash-memcheck-enabled", "no", "a crash report does not test the memory of the machine"),
+         "DEL frees at once, as UNLINK does: that takes no time that grows with the size", "yes"),
+    ONLY("activerehashing", "yes", "tables grow and shrink one bucket at a time, all along", "no"),
+    ONLY("activedefrag", "no", "records lie in slabs by size, and extents do not move", "yes"),
+    ONLY("maxmemory-samples", "5", "the policies keep exact order and take no samples", CONFIG_ONLY_NUMBER),
+    ONLY("crash-memcheck-enabled", "no", "a crash report does not test the memory of the machine", "yes"),
     ONLY("cluster-enabled", "no", "there are no slots here: one server leads, Sentinels look after it"),
     /* the pool of many machines */
     STR("cluster-id", cluster_id, "", 0, NULL),
@@ -406,6 +408,8 @@ static const struct {
     {"slave-priority", "replica-priority"},
     {"slave-serve-stale-data", "replica-serve-stale-data"},
     {"slave-read-only", "replica-read-only"},
+    {"slave-lazy-flush", "replica-lazy-flush"},
+    {"slave-ignore-maxmemory", "replica-ignore-maxmemory"},
     {"repl-ping-slave-period", "repl-ping-replica-period"},
     {"min-slaves-to-write", "min-replicas-to-write"},
     {"min-slaves-max-lag", "min-replicas-max-lag"},
@@ -419,6 +423,16 @@ const struct config_row *config_row_find(struct span name) {
     for (size_t i = 0; i < config_row_count; i++)
         if (span_case_eq(name, config_rows[i].name)) return &config_rows[i];
     return NULL;
+}
+
+const char *config_near(struct span name) {
+    static const char *const repeated[] = {"include", "loadmodule", "user", "rename-command"};
+    struct near n;
+    near_begin(&n, name);
+    for (size_t i = 0; i < config_row_count; i++) near_offer(&n, config_rows[i].name);
+    for (size_t i = 0; i < ARRAY_LEN(aliases); i++) near_offer(&n, aliases[i].old);
+    for (size_t i = 0; i < ARRAY_LEN(repeated); i++) near_offer(&n, repeated[i]);
+    return n.word;
 }
 
 size_t config_row_index(const struct config_row *row) {

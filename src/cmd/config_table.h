@@ -24,8 +24,12 @@ enum config_type {
     CONFIG_FLAGS,        /* int: a set of words, bit i for words[i + 1]; words[0] is none of them */
     CONFIG_INTS,         /* int64_t[CONFIG_INTS_N] */
     CONFIG_SHARE,        /* int64_t: bytes, or -N: N per cent */
-    CONFIG_ONLY,         /* of Redis, and one value says what tarn does: no field; words[0] says why */
+    /* Of Redis, and one value says what tarn does: no field. words[0] says why; the others are values that a file may have all the
+     * same, as nothing that anybody was promised depends on them. CONFIG_ONLY_NUMBER among them: any number. */
+    CONFIG_ONLY,
 };
+
+#define CONFIG_ONLY_NUMBER "0..."
 
 enum config_row_flag {
     CONFIG_MUTABLE = 1, /* by CONFIG SET */
@@ -51,6 +55,8 @@ extern const struct config_row config_rows[];
 extern const size_t config_row_count;
 
 const struct config_row *config_row_find(struct span name);
+/* The option that may have been meant; NULL: none is near. */
+const char *config_near(struct span name);
 /* Its number in config_rows; that of another row if it says what that one does in other words. */
 size_t config_row_index(const struct config_row *row);
 /* By number, options and then their older names; NULL: there are no more. */
@@ -70,6 +76,20 @@ void config_row_free(const struct config_row *row, struct config *c);
 /* What another line says, too. false: there are too many. */
 bool config_save_add(struct config_save *to, const struct config_save *from);
 
+/* --- config_faults.c: what is wrong, all of it --------------------------------------------------------------------------------- */
+
+/* Zero-initialised is none. Beyond CONFIG_FAULTS_MAX nothing more is read. */
+#define CONFIG_FAULTS_MAX 20u
+struct config_faults {
+    struct buf text; /* a line each */
+    unsigned n;
+};
+/* Always false. */
+bool config_fault(struct config_faults *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+bool config_faults_full(const struct config_faults *f);
+/* true: there are none. Else *why_p gets them, for the caller to free. */
+bool config_faults_tell(struct config_faults *f, char **why_p);
+
 /* --- config.c: one source of options ---------------------------------------------------------------------------------------- */
 
 /* Which options it has set, and where, so that it cannot contradict itself. */
@@ -78,21 +98,25 @@ struct config_source {
     unsigned depth;    /* of includes */
     unsigned *line_of; /* by row; 0: not set here */
     unsigned number;   /* no two have the same */
+    struct config_faults *faults;
 };
-void config_source_init(struct config_source *src, const char *name, unsigned depth);
+void config_source_init(struct config_source *src, const char *name, unsigned depth, struct config_faults *faults);
 void config_source_deinit(struct config_source *src);
-/* words[0] is the name; line 0: of the command line. false: *why_p. */
+/* A file, or "-". false: some of the faults are its. */
+bool config_read(struct config *c, const char *path, struct config_faults *faults);
+/* words[0] is the name; line 0: of the command line. false: it is one of the faults. */
 bool config_set_option(struct config *c, struct config_source *src, unsigned line, const struct span *words,
-                       size_t n, char **why_p);
-/* *why_p with the place in front; takes why. Always false. */
-bool config_fail_at(const struct config_source *src, unsigned line, char *why, char **why_p);
+                       size_t n);
+/* A fault with its place; takes why. Always false. */
+bool config_fail_at(const struct config_source *src, unsigned line, char *why);
 /* The absolute path for REWRITE; "": none. */
 void config_file_remember(const char *path);
 
 /* --- config_absent.c -------------------------------------------------------------------------------------------------------- */
 
-/* Why an option of Redis is none here; NULL: it is not one that is known. */
-const char *config_absent(struct span name);
+/* Why an option of Redis is none here; NULL: it is not one that is known. *matters_p: to go on without it would break a promise, so
+ * that a file may not have it. */
+const char *config_absent(struct span name, bool *matters_p);
 
 /* --- config_rename.c -------------------------------------------------------------------------------------------------------- */
 

@@ -255,6 +255,9 @@ int server_run(struct config *c, const char *executable) {
     if (!listeners_bind(c)) return 1;
     log_notice("tarn " TARN_VERSION " starting, PID: %ld, configuration: %s", (long)getpid(),
                config_file()[0] != '\0' ? config_file() : "defaults and command line");
+    if (c->n_ignored > 0)
+        log_notice("Ignored: %zu options of Redis that change nothing here (docs/CONFIG.md says why): %.*s",
+                   c->n_ignored, (int)c->ignored.len, c->ignored.data);
     if (c->databases > 1)
         log_warning(
             "databases %lld: SELECT takes that many numbers, and all of them name the one keyspace there is",
