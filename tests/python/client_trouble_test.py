@@ -67,7 +67,7 @@ class Errors(TarnTest):
             tarn.Client("tarn://no.such.host.invalid")
         with self.assertRaisesRegex(TypeError, "bogus.*transport"):
             tarn.Client(self.server.url, bogus=1)
-        for wrong in (dict(timeout_ms=-1), dict(max_lanes="8"), dict(retries=1 << 40)):
+        for wrong in (dict(timeout_ms=-1), dict(max_lanes="8gb"), dict(verify="maybe"), dict(retries=1 << 40)):
             with self.assertRaises(tarn.InvalidArgument, msg=wrong):
                 tarn.Client(self.server.url, **wrong)
         with self.assertRaises(TypeError):
@@ -75,6 +75,7 @@ class Errors(TarnTest):
         with self.assertRaises(tarn.InvalidArgument):
             tarn.Client(self.server.url, transport="a\0b")
         self.client(transport="tcp", verify=True, lease_ms=1000, name=None, user=b"default").ping()
+        self.client(max_lanes="8", verify="true", timeout_ms="5000", piece_bytes="2mb").ping()
 
     def test_not_a_tarn_server(self):
         with socket.socket() as listener:

@@ -798,9 +798,25 @@ class Adapter(ConnectorTest):
         with self.assertRaisesRegex(ValueError, r"get_threads"):
             self.create(self.server.url, **{"tarn.get_threads": 0})
         for name in ("pin_ms", "replicas", "put_backlog"):
-            for wrong in ("5000", -1, True, 1 << 40):
+            for wrong in ("5 s", "", "1gb", -1, True, 1.5, 1 << 40):
                 with self.assertRaisesRegex(ValueError, f"tarn.{name} is a number"):
                     self.create(self.server.url, **{f"tarn.{name}": wrong})
+
+    def test_numbers_as_text(self):
+        """As LMCache's environment variables and quoted YAML have them."""
+        connector = self.create(
+            self.server.url, **{"tarn.get_threads": "3", "tarn.pin_ms": " 70 ", "tarn.replicas": "0"}
+        )
+        self.assertEqual((connector._get_threads, connector._pin_ms), (3, 70))
+
+    def test_refusals_are_logged(self):
+        """LMCache swallows what is raised, and tries again: the log says it once a minute."""
+        with self.assertLogs("tarn.lmcache.adapter", "ERROR") as log:
+            for _ in range(3):
+                with self.assertRaises(ValueError):
+                    self.create(self.server.url, **{"tarn.put_threads": "many"})
+        self.assertEqual(len(log.output), 1)
+        self.assertIn("tarn.put_threads is a number from 1 to 65536, not 'many'", log.output[0])
 
     def test_scheduler_without_memory(self):
         """LMCache's scheduler has no CPU backend: it only looks."""

@@ -97,6 +97,14 @@ class Tasks(L2Test):
         # Their owner is LMCache: nobody else's reference is touched.
         self.assertEqual({obj.get_ref_count() for obj in objs + into}, {1})
 
+    def test_bytes_transferred_are_those_that_moved(self):
+        adapter, keys = self.adapter(), self.keys(4)
+        self.assertEqual(self.store(adapter, keys[:3], self.objs(3)).bytes_transferred(), 3 * 65536)
+        again = self.store(adapter, keys, self.objs(4))
+        self.assertTrue(again.is_successful())
+        self.assertEqual(again.bytes_transferred(), 65536)
+        self.assertEqual(self.store(adapter, keys, self.objs(4)).bytes_transferred(), 0)
+
     def test_only_its_own_event(self):
         adapter, keys = self.adapter(), self.keys(1)
         adapter.submit_store_task(keys, self.objs(1))
@@ -328,12 +336,15 @@ class Keys(L2Test):
             (None, "url"),
             ({"url": url, "locks": 1}, "locks"),
             ({"url": url, "load_threads": 0}, "load_threads"),
-            ({"url": url, "lock_ms": "5"}, "lock_ms"),
+            ({"url": url, "lock_ms": "5s"}, "lock_ms is a number from 0 to 65536, not '5s'"),
             ({"url": url, "lock_ms": True}, "lock_ms"),
             ({"url": url, "namespace": "a@b"}, "namespace"),
         ):
-            with self.assertRaisesRegex(ValueError, text):
+            with self.assertRaisesRegex(ValueError, text), self.assertLogs("tarn.lmcache.l2", "ERROR") as log:
                 TarnL2Adapter(params)
+            self.assertRegex(log.output[0], text)
+        as_text = self.adapter(lock_ms="70", load_threads="3")
+        self.assertEqual((as_text._is["lock_ms"], as_text._is["load_threads"]), (70, 3))
         with self.assertRaises(tarn.Error):
             TarnL2Adapter({"url": "tarn://127.0.0.1:1?timeout_ms=200&retries=0"})
         memory = bytearray(1 << 16)

@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Tuple, TypeVar
 from ._breaker import Breaker
 from .client import Client
 from .errors import Closed, ConnectionFailed, Error, InvalidArgument, ProtocolError, Status, TimedOut, error_of
-from .options import put_options
+from .options import number, put_options
 
 T = TypeVar("T")
 
@@ -78,18 +78,20 @@ _KINDS: Dict[str, type] = {
 
 
 def _checked(given: Mapping[str, Any], where: str) -> Dict[str, Any]:
+    chosen: Dict[str, Any] = {}
     for name, value in given.items():
         kind = _KINDS.get(name)
         if kind is None:
             raise InvalidArgument(f"{where}: no option is called '{name}': there are {', '.join(_KINDS)}")
-        if not isinstance(value, kind) or isinstance(value, bool):
+        if kind is int:
+            value = number(value, f"{where}: '{name}'")
+        elif not isinstance(value, kind):
             raise InvalidArgument(f"{where}: '{name}' must be of type {kind.__name__}, not {type(value).__name__}")
-        if isinstance(value, int) and value < 0:
-            raise InvalidArgument(f"{where}: '{name}' must not be negative")
-    for name in given.get("put", {}):
+        chosen[name] = value
+    for name in chosen.get("put", {}):
         if name not in _PUT_NAMES:
             raise InvalidArgument(f"{where}: no put option is called '{name}': there are {', '.join(_PUT_NAMES)}")
-    return dict(given)
+    return chosen
 
 
 def settings(given: Optional[Mapping[str, Any]], where: str) -> Settings:

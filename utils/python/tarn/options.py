@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as C
+import re
 from typing import Any, Dict, Optional, Sequence
 
 from . import _lib
@@ -12,11 +13,43 @@ from .errors import InvalidArgument
 
 PINS = {None: 0, "none": 0, "soft": 1, "hard": 2}
 _MS_MAX = (1 << 63) - 1
+_NUMBER = re.compile(r"\s*(-?\d+)\s*([a-z]*)\s*", re.ASCII | re.IGNORECASE)
+_UNITS = {"": 1, "b": 1, "k": 1000, "kb": 1 << 10, "m": 1000**2, "mb": 1 << 20, "g": 1000**3, "gb": 1 << 30}
+_SWITCHES = ("verify", "tls_verify", "tls_verify_name")
+_TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def number(value: Any, name: str, least: int = 0, most: int = _MS_MAX) -> int:
+    """An option that is a whole number. Engines hand theirs on as they find them, so text that says a
+    number is one; where the name ends in "_bytes", also with the server's units ("64mb").
+    InvalidArgument names the option."""
+    found = value
+    if isinstance(value, str):
+        match = _NUMBER.fullmatch(value)
+        unit = match[2].lower() if match else ""
+        known = unit in _UNITS if name.endswith("_bytes") else not unit
+        found = int(match[1]) * _UNITS[unit] if match and known else None
+    elif isinstance(value, float):
+        found = int(value) if value.is_integer() else None
+    if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
+        limit = f"from {least} on" if most == _MS_MAX else f"from {least} to {most}"
+        raise InvalidArgument(f"{name} is a number {limit}, not {value!r}")
+    return int(found)
+
+
+def truth(value: Any, name: str) -> bool:
+    """An option that is true or false, or text that says so. InvalidArgument names the option."""
+    found = _TRUTHS.get(str(value).strip().lower())
+    if found is None:
+        raise InvalidArgument(f"{name} is true or false, not {value!r}")
+    return found
 
 
 def milliseconds(value: Any, name: str) -> int:
     """A time for libtarn: whole milliseconds, 0 or more."""
     if not isinstance(value, int):
+        if isinstance(value, str):
+            return number(value, name)
         if not isinstance(value, float):
             raise TypeError(f"{name}: milliseconds, not {type(value).__name__}")
         value = int(value) if value == value and abs(value) <= _MS_MAX else -1
@@ -56,7 +89,7 @@ def put_options(
     if isinstance(prefer, (str, bytes)):
         raise TypeError("prefer: a list of names of segments, best first, not one name")
     if not isinstance(replicas, int) or not 0 <= replicas < 1 << 32:
-        raise InvalidArgument(f"replicas: how many copies, 0 for the server's default, not {replicas!r}")
+        replicas = number(replicas, "replicas", most=(1 << 32) - 1)
     o = _lib.PutOptions(C.sizeof(_lib.PutOptions))
     o.timeout_ms, o.replace, o.replicas = milliseconds(timeout_ms, "timeout_ms"), int(bool(replace)), replicas
     o.pin, o.pin_ms, o.ttl_ms = PINS[pin], milliseconds(pin_ms, "pin_ms"), milliseconds(ttl_ms, "ttl_ms")
@@ -90,8 +123,8 @@ def client_options(options: Dict[str, Any]) -> _lib.Options:
             continue
         if kinds[name] is C.c_char_p:
             setattr(o, name, c_string(value, name))
-        elif isinstance(value, int) and 0 <= value < 1 << (8 * C.sizeof(kinds[name]) - 1):
-            setattr(o, name, int(value))
+        elif name in _SWITCHES:
+            setattr(o, name, int(truth(value, name)))
         else:
-            raise InvalidArgument(f"{name}: a number, 0 or more, not {value!r}")
+            setattr(o, name, number(value, name, most=(1 << (8 * C.sizeof(kinds[name]) - 1)) - 1))
     return o

@@ -7,7 +7,7 @@ import importlib
 import logging
 import threading
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 
 def _lmcache(*places: str) -> Any:
@@ -162,6 +162,13 @@ class Troubles:
 
     def warn(self, kind: str, text: str) -> None:
         """`kind` is one of a few fixed names; `text` says what happened and what to do."""
+        self._say(self._logger.warning, kind, text)
+
+    def refuse(self, kind: str, why: Exception) -> None:
+        """For what is raised as well: LMCache may swallow it, and try again every few seconds."""
+        self._say(self._logger.error, kind, str(why))
+
+    def _say(self, log: Callable[..., None], kind: str, text: str) -> None:
         with self._lock:
             said, more = self._kinds.get(kind, (-self._every_s, 0))
             now = time.monotonic()
@@ -169,4 +176,4 @@ class Troubles:
                 self._kinds[kind] = (said, more + 1)
                 return
             self._kinds[kind] = (now, 0)
-        self._logger.warning("tarn: %s%s", text, f" ({more} more like it before)" if more else "")
+        log("tarn: %s%s", text, f" ({more} more like it before)" if more else "")

@@ -9,6 +9,7 @@ from .connector import TarnConnector
 
 _SCHEMES = ("tarn://", "tarns://", "tarn+sentinel://", "tarns+sentinel://")
 _PLUGIN = "plugin://"
+_troubles = _base.Troubles(_base.logger_of(__name__))
 OPTIONS = ("get_threads", "put_threads", "pin_ms", "put_backlog", "replicas", "namespace")
 
 
@@ -31,24 +32,62 @@ class TarnConnectorAdapter(_base.ConnectorAdapter):  # type: ignore[misc]
         return url.startswith(_SCHEMES) or _plugin_name(url) is not None
 
     def create_connector(self, context: Any) -> TarnConnector:
-        """ValueError: the plugin has no URL, or an option is wrong; ConnectionFailed and the like: no server (LMCache logs it
-        and tries again later)."""
-        extra: Dict[str, Any] = getattr(context.config, "extra_config", None) or {}
-        url = context.url
+        """ValueError: there is no URL, or an option is wrong, which is logged as well: LMCache may swallow
+        it. ConnectionFailed and the like: no server. LMCache tries again later."""
+        try:
+            url, options = self._url(context), _options(context.config)
+            return TarnConnector(
+                url,
+                context.loop,
+                context.local_cpu_backend,
+                context.config,
+                getattr(context, "metadata", None),
+                **options,
+            )
+        except ValueError as e:
+            _troubles.refuse(str(e), e)
+            raise
+
+    def _url(self, context: Any) -> str:
+        """The pool of a backend: the plugin's own, else remote_url. A plugin without one of its own is what
+        lines for LMCache up to 0.4.3 look like to a later one, which makes a backend of both."""
+        url, remote = context.url, getattr(context.config, "remote_url", None)
         plugin = _plugin_name(url)
-        if plugin is not None:
-            plugin = getattr(context, "plugin_name", None) or plugin
-            name = f"remote_storage_plugin.{plugin}.url"
-            url = extra.get(name)
-            if not isinstance(url, str) or not url.startswith(_SCHEMES):
-                raise ValueError(f'extra_config needs "{name}": "tarn://host:port", not {url!r}')
-        options = {}
-        for key, value in extra.items():
-            if key.startswith("tarn."):
-                option = key[len("tarn.") :]
-                if option not in OPTIONS:
-                    raise ValueError(f'extra_config has "{key}": there are {", ".join("tarn." + o for o in OPTIONS)}')
-                options[option] = value
-        return TarnConnector(
-            url, context.loop, context.local_cpu_backend, context.config, getattr(context, "metadata", None), **options
-        )
+        if plugin is None:
+            self._warn_of_two(context)
+            return str(url)
+        plugin = getattr(context, "plugin_name", None) or plugin
+        name = f"remote_storage_plugin.{plugin}.url"
+        url = _extra(context.config).get(name)
+        if url is None and isinstance(remote, str) and remote.startswith(_SCHEMES):
+            return remote
+        if not isinstance(url, str) or not url.startswith(_SCHEMES):
+            raise ValueError(f'extra_config needs "{name}": "tarn://host:port", not {url!r}')
+        return url
+
+    def _warn_of_two(self, context: Any) -> None:
+        """Where plugins are backends of their own, remote_url is one more, for the same chunks."""
+        ours = [n for n in getattr(context.config, "remote_storage_plugins", None) or () if _plugin_name(_PLUGIN + n)]
+        if ours and hasattr(context, "plugin_name"):
+            _troubles.warn(
+                "remote_url",
+                "this LMCache makes one backend of remote_url and another of remote_storage_plugins, and "
+                "everything is put and looked up twice: move the URL to extra_config, "
+                f'"remote_storage_plugin.{ours[0]}.url"',
+            )
+
+
+def _extra(config: Any) -> Dict[str, Any]:
+    return getattr(config, "extra_config", None) or {}
+
+
+def _options(config: Any) -> Dict[str, Any]:
+    """What extra_config says as "tarn.NAME". ValueError: a name that does not exist."""
+    options = {}
+    for key, value in _extra(config).items():
+        if key.startswith("tarn."):
+            option = key[len("tarn.") :]
+            if option not in OPTIONS:
+                raise ValueError(f'extra_config has "{key}": there are {", ".join("tarn." + o for o in OPTIONS)}')
+            options[option] = value
+    return options

@@ -32,6 +32,7 @@ from .._distrust import Distrust
 from ..errors import Error, Status
 from ..identity import Facts, digest, first
 from ..memory import Pinned, pin
+from ..options import number
 from . import _base
 from .gate import Gate
 from .metadata import HEADER_BYTES, HeaderError, Layout, expected_layout
@@ -106,15 +107,11 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
     ) -> None:
         if _base.RemoteConnector is not _base.PlainRemoteConnector and metadata is not None and config is not None:
             super().__init__(config, metadata)
-        for name, value, least, most in (
-            ("get_threads", get_threads, 1, 65536),
-            ("put_threads", put_threads, 1, 65536),
-            ("put_backlog", put_backlog, 1, 65536),
-            ("pin_ms", pin_ms, 0, 1 << 32),
-            ("replicas", replicas, 0, 65536),
-        ):
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-                raise ValueError(f"tarn.{name} is a number from {least} to {most}, not {value!r}")
+        get_threads = number(get_threads, "tarn.get_threads", 1, 65536)
+        put_threads = number(put_threads, "tarn.put_threads", 1, 65536)
+        put_backlog = number(put_backlog, "tarn.put_backlog", 1, 65536)
+        pin_ms = number(pin_ms, "tarn.pin_ms", 0, 1 << 32)
+        replicas = number(replicas, "tarn.replicas", 0, 65536)
         if not isinstance(namespace, str) or len(namespace) > 128:
             raise ValueError(f"tarn.namespace is text of up to 128 characters, not {namespace!r}")
         self.loop = loop

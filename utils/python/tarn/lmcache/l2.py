@@ -24,6 +24,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 from .._distrust import Distrust
 from ..client import Client
 from ..errors import Error, Status
+from ..options import number
 from . import _base
 from .connector import is_probe, pool_key, reason_of
 from .gate import Gate
@@ -65,6 +66,23 @@ def parse_object_key(text: str) -> Optional[Dict[str, Any]]:
     except ValueError:
         return None
     return {"model_name": model, "cache_salt": rest[3] if len(rest) == 4 else "", **fields}
+
+
+def _chosen(params: Dict[str, Any]) -> Tuple[str, str, Dict[str, int]]:
+    """URL, prefix of all keys, and numbers of adapter_params. ValueError names what is wrong."""
+    url = params.pop("url", None)
+    if not isinstance(url, str):
+        raise ValueError('adapter_params needs "url": "tarn://host:port"')
+    namespace = params.pop("namespace", "")
+    if not isinstance(namespace, str) or len(namespace) > 128 or "@" in namespace:
+        raise ValueError(f"adapter_params: namespace is text of up to 128 characters without @, not {namespace!r}")
+    numbers = dict(_DEFAULTS)
+    for name, value in params.items():
+        if name not in _DEFAULTS:
+            raise ValueError(f'adapter_params has "{name}": there are url, namespace, {", ".join(_DEFAULTS)}')
+        least = 0 if name in ("lock_ms", "replicas") else 1
+        numbers[name] = number(value, f"adapter_params: {name}", least, 65536)
+    return url, namespace + "@" if namespace else "", numbers
 
 
 def _event_fd() -> int:
@@ -154,13 +172,15 @@ class _Join:
 
     def __init__(self, n: int, parts: int, done: Callable[[List[bool]], None]) -> None:
         self.flags = [False] * n
+        self.moved = 0  # bytes
         self._parts, self._done = parts, done
         self._lock = threading.Lock()
 
-    def part(self, first: int, flags: Sequence[bool]) -> None:
-        """One part, of the keys from `first` on; empty: it failed."""
+    def part(self, first: int, flags: Sequence[bool], moved: int = 0) -> None:
+        """One part, of the keys from `first` on, and the bytes that it moved; no flags: it failed."""
         with self._lock:
             self.flags[first : first + len(flags)] = flags
+            self.moved += moved
             self._parts -= 1
             last = self._parts == 0
         if last:
@@ -177,26 +197,14 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
 
     def __init__(self, params: Optional[Dict[str, Any]] = None, l1_memory_desc: Any = None, **kwargs: Any) -> None:
         super().__init__()
-        params = dict(params or {})
-        url = params.pop("url", None)
-        if not isinstance(url, str):
-            raise ValueError('adapter_params needs "url": "tarn://host:port"')
-        self._prefix = params.pop("namespace", "")
-        if not isinstance(self._prefix, str) or len(self._prefix) > 128 or "@" in self._prefix:
-            raise ValueError(
-                f"adapter_params: namespace is text of up to 128 characters without @, not {self._prefix!r}"
-            )
-        self._prefix += "@" if self._prefix else ""
-        for name, value in params.items():
-            least = 0 if name in ("lock_ms", "replicas") else 1
-            if name not in _DEFAULTS:
-                raise ValueError(f'adapter_params has "{name}": there are url, namespace, {", ".join(_DEFAULTS)}')
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 65536:
-                raise ValueError(f"adapter_params: {name} is a number from {least} to 65536, not {value!r}")
-        self._is = {**_DEFAULTS, **params}
-        self._where = url.rpartition("@")[2]
         self._logger = _base.logger_of(__name__)
         self._troubles = _base.Troubles(self._logger)
+        try:
+            url, self._prefix, self._is = _chosen(dict(params or {}))
+        except ValueError as e:
+            self._troubles.refuse("adapter_params", e)
+            raise
+        self._where = url.rpartition("@")[2]
         self._gate = Gate(self._troubles)
         self._distrust = Distrust()
         self._client = Client(
@@ -237,14 +245,14 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
     def submit_store_task(self, keys: Sequence[Any], objects: Sequence[Any]) -> int:
         """The objects' memory must stay until the task has ended. Returns the task."""
         task, of, memory = self._new_task(), list(keys), list(objects)
-        sizes = [int(obj.get_size()) for obj in memory]
-        parts = spread(sizes, self._is["store_threads"])
-        join = _Join(len(of), len(parts), lambda flags: self._stored(task, sizes, flags))
+        parts = spread([int(obj.get_size()) for obj in memory], self._is["store_threads"])
+        join = _Join(len(of), len(parts), lambda flags: self._stored(task, flags, join.moved))
         self._fan_out(self._stores, self._store, parts, join, of, memory)
         return task
 
     def _store(self, join: _Join, first: int, keys: List[Any], objects: List[Any]) -> None:
         done: List[bool] = []
+        moved = 0
         try:
             memory = [memory_of(obj) for obj in objects]
             options = {"replicas": self._is["replicas"]} if self._is["replicas"] else {}
@@ -257,6 +265,7 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
                 [is_probe(key) for key in keys],
                 **options,
             )
+            moved = sum(m.size for m, status in zip(memory, statuses) if status == Status.OK)
             # EBUSY: another process is putting the same bytes.
             done = [status in (Status.OK, Status.EEXISTS, Status.EBUSY) for status in statuses]
             for status, ok in zip(statuses, done):
@@ -265,7 +274,7 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
             self._enter([key for key, status in zip(keys, statuses) if status == Status.OK], objects, statuses)
         except Exception as e:
             self._trouble("store", e)
-        join.part(first, done)
+        join.part(first, done, moved)
 
     def _enter(self, keys: List[Any], objects: List[Any], statuses: Sequence[int]) -> None:
         """What is new in the pool, for those who count bytes."""
@@ -284,13 +293,13 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         if gone:
             self._tell(self._notify_keys_deleted, [key for key, _ in gone], [size for _, size in gone])
 
-    def _stored(self, task: int, sizes: List[int], flags: List[bool]) -> None:
-        ok = all(flags)
+    def _stored(self, task: int, flags: List[bool], moved: int) -> None:
         self._count("stored", "store_failures", flags)
-        self._stores.finish(task, _base.store_result(ok, sum(size for size, flag in zip(sizes, flags) if flag)))
+        self._stores.finish(task, _base.store_result(all(flags), moved))
 
     def pop_completed_store_tasks(self) -> Dict[int, Any]:
-        """Ended tasks and how: true (or bytes >= 0) when all of it is stored."""
+        """Ended tasks and how: true, or bytes >= 0, when all of it is stored. The bytes are those that
+        moved: what was in the pool already did not."""
         return self._stores.take_all()
 
     # --- lookups

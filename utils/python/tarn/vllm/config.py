@@ -7,6 +7,7 @@ from typing import Any, Dict, Optional, Tuple
 from .._link import optional
 from ..identity import Facts, first
 from ..keys import KeySpace, shard_of
+from ..options import number, truth
 
 __all__ = ["Settings", "Ranks", "settings_of", "ranks_of", "facts_of"]
 
@@ -72,23 +73,12 @@ _POSITIVE = (
 
 
 def _typed(name: str, value: Any, default: Any) -> Any:
-    """The value of an option, in the type of its default. JSON and the command line both occur, so "true" is true."""
+    """The value of an option, in the type of its default; as text, too: "true" is true and "4" is 4."""
+    where = f"kv_connector_extra_config: {name}"
     if isinstance(default, bool):
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        if not isinstance(value, bool):
-            raise ValueError(f"kv_connector_extra_config: {name} is true or false, not {value!r}")
-        return value
+        return truth(value, where)
     if isinstance(default, int):
-        try:
-            number = int(value)
-        except (TypeError, ValueError):
-            number = -2
-        if isinstance(value, bool) or number < (-1 if name == "heads_axis" else 0) or number > 1 << 31:
-            raise ValueError(f"kv_connector_extra_config: {name} is a number from 0 on, not {value!r}")
-        if name in _POSITIVE and number == 0:
-            raise ValueError(f"kv_connector_extra_config: {name} must not be 0")
-        return number
+        return number(value, where, -1 if name == "heads_axis" else int(name in _POSITIVE), 1 << 31)
     if isinstance(default, tuple):
         return tuple(str(item) for item in ([value] if isinstance(value, str) else value))
     return str(value)

@@ -1,7 +1,8 @@
 """TarnConnector: vLLM's V1 KV connector on a tarn pool.
 
     vllm serve MODEL --kv-transfer-config '{"kv_connector": "TarnConnector", "kv_connector_module_path": "tarn.vllm",
-        "kv_role": "kv_both", "kv_connector_extra_config": {"url": "tarn://host:6479"}}'
+        "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"url": "tarn://host:6479"}}'
 
 vLLM makes one object in the scheduler's process and one in every worker's; the two halves are in scheduler.py and worker.py, and this class
 only deals the calls out. docs/engines/VLLM.md is the guide.
@@ -9,6 +10,7 @@ only deals the calls out. docs/engines/VLLM.md is the guide.
 
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+from ..options import truth
 from .base import ConnectorBase, Role
 from .config import settings_of
 from .meta import Format, FormatReport, Step
@@ -69,7 +71,7 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: Dict[str, Any]) -> bool:
         """Layer by layer works only where Python runs between the layers."""
-        return str(extra_config.get("layerwise", False)).lower() == "true"
+        return truth(extra_config.get("layerwise", False), "layerwise")
 
     # --- the scheduler's half
 
