@@ -1,8 +1,10 @@
 """What LMCache hands to a connector, as far as ours uses it, without torch: memory objects that count references and object to
 every mistake, an allocator of one arena, configuration, metadata, keys."""
 
+import asyncio
 import ctypes
 import enum
+import importlib
 import mmap
 import threading
 
@@ -233,6 +235,7 @@ class Config:
         self.extra_config = extra or None
         self.use_layerwise = self.enable_blending = False
         self.remote_serde = "naive"
+        self.remote_url = self.remote_storage_plugins = None
 
 
 class Context:
@@ -241,6 +244,54 @@ class Context:
     def __init__(self, url, backend=None, config=None, metadata=None, plugin_name=None, loop=None):
         self.url, self.local_cpu_backend, self.config, self.metadata = url, backend, config, metadata
         self.plugin_name, self.loop = plugin_name, loop
+
+
+class OldContext:
+    """ConnectorContext before 0.4.4"""
+
+    def __init__(self, url, backend=None, config=None, metadata=None):
+        self.url, self.local_cpu_backend, self.config, self.metadata, self.loop = url, backend, config, metadata, None
+
+
+class RemoteBackends:
+    """What LMCache makes of a configuration. Adapters come from remote_storage_plugins in all versions.
+    Before 0.4.4 there is one backend, of remote_url; later there is one of each plugin too, and caching
+    is off while any of them is not well."""
+
+    def __init__(self, config, metadata, later):
+        self.config, self.metadata, self.swallowed, self.connections = config, metadata, [], {}
+        self.adapters = [self.adapter(name) for name in config.remote_storage_plugins or ()]
+        if later:
+            for name in config.remote_storage_plugins or ():
+                url = f"plugin://{name}"
+                self.add(f"RemoteBackend-{name}", Context(url, Backend(), config, metadata, name))
+        if config.remote_url is not None:
+            context = (Context if later else OldContext)(config.remote_url, Backend(), config, metadata)
+            self.add("RemoteBackend", context)
+
+    def adapter(self, name):
+        module, kind = (
+            self.config.extra_config[f"remote_storage_plugin.{name}.{n}"] for n in ("module_path", "class_name")
+        )
+        return getattr(importlib.import_module(module), kind)()
+
+    def add(self, name, context):
+        self.connections[name] = None
+        try:
+            adapter = next(a for a in self.adapters if a.can_parse(context.url))
+            self.connections[name] = adapter.create_connector(context)
+        except Exception as e:
+            self.swallowed.append(e)
+
+    def caching(self):
+        """What the health check makes of it."""
+        found = list(self.connections.values())
+        return bool(found) and all(c is not None and asyncio.run(c.ping()) == 0 for c in found)
+
+    def close(self):
+        for connector in self.connections.values():
+            if connector is not None:
+                asyncio.run(connector.close())
 
 
 class Key:
