@@ -74,8 +74,11 @@ class Blocks:
 class Engine:
     """A scheduler and its workers. handshake: whether the workers' metadata reaches the scheduler before the first step."""
 
+    policy = "recompute"  # of loads that fail; vLLM's own default is "fail"
+
     def __init__(self, url, connector_class, *, tp=1, pp=1, kv_heads=4, layers=3, blocks=64, block_tokens=4, budget=32, form="2BNHD", role="kv_both",
                  seed=0, handshake=True, new_runner=True, **extra):  # fmt: skip
+        self.policy = extra.pop("policy", self.policy)
         self.url, self.tp, self.pp, self.kv_heads, self.layers = url, tp, pp, kv_heads, layers
         self.block_count, self.block_tokens, self.budget, self.form = blocks, block_tokens, budget, form
         self.mla = form == "MLA"
@@ -106,7 +109,9 @@ class Engine:
     def config(self, rank):
         return SimpleNamespace(
             kv_transfer_config=SimpleNamespace(
-                kv_role=self.role, kv_connector_extra_config=dict(self.extra, url=self.url)
+                kv_role=self.role,
+                kv_load_failure_policy=self.policy,
+                kv_connector_extra_config=dict(self.extra, url=self.url),
             ),
             cache_config=SimpleNamespace(
                 block_size=self.block_tokens, cache_dtype="auto", num_gpu_blocks=self.block_count

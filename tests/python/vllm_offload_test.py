@@ -1,5 +1,6 @@
 """The secondary tier, under a small model of vLLM's tiering manager: promotions, cascades, and pins of the primary tier's blocks."""
 
+import importlib.util
 import mmap
 import sys
 import threading
@@ -7,6 +8,7 @@ import time
 import types
 import unittest
 from dataclasses import dataclass
+from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -367,7 +369,8 @@ class OffloadTest(TarnTest):
             ({"max_jobs": 0}, tarn.InvalidArgument),
             ({"lookup_timeout_ms": -1}, tarn.InvalidArgument),
             ({"put": {"nothing": 1}}, tarn.InvalidArgument),
-            ({"root_dir": "/x"}, TypeError),
+            ({"root_dir": "/x"}, tarn.InvalidArgument),
+            ({"locality": "NEARBY"}, tarn.InvalidArgument),
             ({"client": {"nothing": 1}}, TypeError),
         ):
             with self.assertRaises(kind, msg=str(bad)):
@@ -375,6 +378,54 @@ class OffloadTest(TarnTest):
         for wrong in (memoryview(bytearray(BLOCK)), memoryview(bytes(BLOCK)).cast("B", (1, BLOCK))):
             with self.assertRaises(tarn.InvalidArgument):
                 TarnTierManager(spec(), wrong, "tarn", url=self.server.url)
+
+    def test_messages_name_the_option(self):
+        view = memoryview(bytearray(4 * BLOCK)).cast("B", (4, BLOCK))
+        for given, text in (
+            ({"enable_kv_events": True}, "no option is called 'enable_kv_events': there are url, .*, locality"),
+            ({"locality": "NEARBY"}, "locality is LOCAL or REMOTE, not 'NEARBY'"),
+            ({"max_jobs": "many"}, "max_jobs is a number from 1 to 65536, not 'many'"),
+        ):
+            with self.assertRaisesRegex(tarn.InvalidArgument, text):
+                TarnTierManager(spec(), view, "tarn", url=self.server.url, **given)
+
+    def test_what_newer_versions_pass(self):
+        """vLLM hands on the entry's `locality` and, since 0.30, a detector that its base class keeps."""
+        made = self.manager(locality="local", max_jobs="8", lookup_timeout_ms="60000", backpressure_detector=None)
+        self.assertEqual(made.tier.locality, "LOCAL")
+        made.store([key(i) for i in range(4)], request("w"))
+        made.settle()
+        self.assertEqual(made.failed, 0)
+
+        class SecondaryTierManager:
+            def __init__(self, offloading_spec, primary_kv_view, tier_type, backpressure_detector=None):
+                self.bp_detector = backpressure_detector
+
+        class Locality(Enum):
+            LOCAL, REMOTE = "LOCAL", "REMOTE"
+
+        names = [
+            "vllm",
+            "vllm.v1",
+            "vllm.v1.kv_offload",
+            "vllm.v1.kv_offload.tiering",
+            "vllm.v1.kv_offload.tiering.base",
+        ]
+        modules = {n: types.ModuleType(n) for n in [*names, "vllm.v1.kv_offload.base"]}
+        modules[names[-1]].SecondaryTierManager, modules[names[-1]].JobResult = SecondaryTierManager, offload._JobResult
+        modules["vllm.v1.kv_offload.base"].Locality = Locality
+        with mock.patch.dict(sys.modules, modules):
+            found = importlib.util.spec_from_file_location("tarn.vllm.offload_under_vllm", offload.__file__)
+            under_vllm = importlib.util.module_from_spec(found)
+            sys.modules[found.name] = under_vllm
+            found.loader.exec_module(under_vllm)
+        detector, view = object(), memoryview(bytearray(4 * BLOCK)).cast("B", (4, BLOCK))
+        tier = under_vllm.TarnTierManager(
+            spec(), view, "tarn", url=self.server.url, locality="REMOTE", backpressure_detector=detector
+        )
+        self.addCleanup(tier.shutdown)
+        self.assertIs(tier.bp_detector, detector)
+        self.assertIs(tier.locality, Locality.REMOTE)
 
     def test_names_for_vllm(self):
         metrics = TarnTierManager.build_metric_definitions({})

@@ -1,6 +1,7 @@
 """The pieces of TarnConnector by themselves: configuration, memory, queues, what is held back, signatures."""
 
 import inspect
+import logging
 import threading
 import time
 import unittest
@@ -46,9 +47,9 @@ class Parts(unittest.TestCase):
         for wrong, text in (
             (dict(queue_block=1), "queue_block'; there are: url"),
             (dict(queue_blocks=-1), "queue_blocks is a number"),
-            (dict(queue_blocks=0), "must not be 0"),
+            (dict(queue_blocks=0), "queue_blocks is a number from 1"),
             (dict(save_threads=True), "save_threads is a number"),
-            (dict(layerwise=1), "layerwise is true or false"),
+            (dict(layerwise=2), "layerwise is true or false"),
             (dict(layerwise=True, load_async=True), "choose one"),
             (dict(layerwise=True, pp=2), "pipeline"),
             (dict(pin="firm"), "pin is"),
@@ -432,6 +433,20 @@ class Parts(unittest.TestCase):
         with self.assertLogs("tarn.vllm", "WARNING") as logs:
             Engine(url, TarnConnector, retry_ms=60_000, timeout_ms=500).close()
         self.assertNotIn("secret", "".join(logs.output))
+
+    def test_says_once_that_failed_loads_end_requests(self):
+        """vLLM's default policy; who only saves has no loads."""
+        with harness.Server("64mb") as server:
+            for options, times in (
+                (dict(policy="fail", tp=2), 1),
+                (dict(policy="fail", role="kv_producer"), 0),
+                (dict(), 0),
+            ):
+                with self.assertLogs("tarn.vllm", "WARNING") as logs:
+                    logging.getLogger("tarn.vllm").warning("-")
+                    Engine(server.url, TarnConnector, **options).close()
+                said = [line for line in logs.output if '"kv_load_failure_policy": "recompute"' in line]
+                self.assertEqual(len(said), times, (options, logs.output))
 
     def test_no_layer_arrives_after_the_end(self):
         with harness.Server("64mb") as server:

@@ -1,7 +1,8 @@
 """vllm-ascend's AscendStoreConnector on a tarn pool: the store behind the KV caches of NPUs.
 
     --kv-transfer-config '{"kv_connector": "AscendStoreConnector", "kv_connector_module_path": "tarn.vllm_ascend",
-                           "kv_role": "kv_both", "kv_connector_extra_config": {"backend": "tarn"}}'
+                           "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
+                           "kv_connector_extra_config": {"backend": "tarn"}}'
 
 vllm-ascend knows its backends by a table of its own. Taking its connector from this module, as above, writes us into that table;
 `register` does the same where vLLM runs it as a plug-in. Configuration comes from the environment: TARN_URL, TARN_CONFIG_PATH.

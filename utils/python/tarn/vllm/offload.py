@@ -1,7 +1,8 @@
 """A secondary tier for vLLM's OffloadingConnector: CPU blocks that cascade into a tarn pool, and come back from it.
 
-    --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config":
-        {"spec_name": "TarnOffloadingSpec", "spec_module_path": "tarn.vllm.offload", "cpu_bytes_to_use": 10737418240,
+    --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {
+        "spec_name": "TarnOffloadingSpec", "spec_module_path": "tarn.vllm.offload", "cpu_bytes_to_use": 10737418240,
          "secondary_tiers": [{"type": "tarn", "url": "tarn://10.0.0.1:6479"}]}}'
 
 A block of the primary tier (all workers' parts of one chunk of tokens) is one object, put and read in place.
@@ -20,6 +21,7 @@ from dataclasses import dataclass, fields
 from enum import Enum, auto
 from typing import Any, Deque, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
+from .. import options
 from .._distrust import Distrust
 from .._link import DONE_BY_OTHERS, Link, optional, settings
 from ..client import Client
@@ -73,9 +75,12 @@ LookupResult, RequestOffloadingContext, OffloadingCounterMetadata = optional(
 # Older versions know less of what became of a job, and have no names for kinds of storage.
 _RESULT_FIELDS = {f.name for f in fields(JobResult)}
 _medium = optional(f"{_OFFLOAD}.base", "Medium")
+_locality = optional(f"{_OFFLOAD}.base", "Locality")
 (OffloadingConnectorStats,) = optional(_FIGURES, "OffloadingConnectorStats") or (None,)
 
 log = logging.getLogger(__name__)
+OPTIONS = ("url", "namespace", "timeout_ms", "client", "put", "max_jobs", "lookup_timeout_ms", "locality")
+LOCALITIES = ("LOCAL", "REMOTE")
 STATES_MAX = 1 << 20  # blocks whose look-ups are remembered; beyond, look-ups are misses
 _METRICS = {
     "stored_blocks": "Blocks that the tarn tier stored, or found stored by others.",
@@ -169,6 +174,16 @@ def facts_of(spec: Any, block_bytes: int) -> Facts:
     )
 
 
+def _locality_of(value: Any, where: str) -> Any:
+    """vLLM's Locality of the option; None: nothing is said. InvalidArgument: another word."""
+    if value is None:
+        return None
+    word = str(value).upper()
+    if word not in LOCALITIES:
+        raise InvalidArgument(f"{where}: locality is {' or '.join(LOCALITIES)}, not {value!r}")
+    return _locality[0](word) if _locality is not None else word
+
+
 class TarnTierManager(_Base):  # type: ignore[misc]
     """SecondaryTierManager on a tarn pool, in vLLM's scheduler process: see the module's text."""
 
@@ -187,25 +202,31 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         put: Optional[Mapping[str, Any]] = None,
         max_jobs: int = 1024,
         lookup_timeout_ms: int = 1000,
+        locality: Optional[str] = None,
+        backpressure_detector: Any = None,
+        **unknown: Any,
     ) -> None:
         """`offloading_spec.config`: vLLM's OffloadingConfig. `primary_kv_view`: blocks by bytes, C-contiguous, writable. The rest
         comes from the tier's entry in "secondary_tiers": `url` (else TARN_URL, TARN_CONFIG_PATH), `namespace` in front of every key,
         `timeout_ms` of a batch, options of the `client`, options of `put`s; `max_jobs`: how many batches may be queued (as many
-        again wait here, and what is more than both fails at once); `lookup_timeout_ms`: how long requests wait for an answer.
+        again wait here, and what is more than both fails at once); `lookup_timeout_ms`: how long requests wait
+        for an answer; `locality`, "LOCAL" or "REMOTE": what requests that choose their tiers go by.
+        `backpressure_detector`: vLLM's own.
 
         InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is waited for later."""
+        where = f"secondary tier '{tier_type}'"
+        if unknown:
+            raise InvalidArgument(f"{where}: no option is called '{min(unknown)}': there are {', '.join(OPTIONS)}")
         if _Base is not object:
-            super().__init__(offloading_spec, primary_kv_view, tier_type)
+            # Only vLLM since 0.30 has one.
+            detector = () if backpressure_detector is None else (backpressure_detector,)
+            super().__init__(offloading_spec, primary_kv_view, tier_type, *detector)
         self.tier_type = tier_type
+        self.locality = _locality_of(locality, where)
         given = {"url": url, "namespace": namespace, "timeout_ms": timeout_ms, "client": client, "put": put}
-        chosen = settings({k: v for k, v in given.items() if v is not None}, f"secondary tier '{tier_type}'")
-        if not isinstance(max_jobs, int) or not 1 <= max_jobs <= 65536:
-            raise InvalidArgument(f"secondary tier '{tier_type}': max_jobs must be 1 to 65536, not {max_jobs!r}")
-        if not isinstance(lookup_timeout_ms, int) or lookup_timeout_ms < 0:
-            raise InvalidArgument(
-                f"secondary tier '{tier_type}': lookup_timeout_ms must be 0 or more, not {lookup_timeout_ms!r}"
-            )
-        self._patience_s = lookup_timeout_ms / 1000
+        chosen = settings({k: v for k, v in given.items() if v is not None}, where)
+        self._max_jobs = options.number(max_jobs, f"{where}: max_jobs", 1, 65536)
+        self._patience_s = options.number(lookup_timeout_ms, f"{where}: lookup_timeout_ms") / 1000
         if primary_kv_view.ndim != 2 or not primary_kv_view.c_contiguous or primary_kv_view.readonly:
             raise InvalidArgument("primary_kv_view: it must be writable, and (blocks, bytes of a block) in one piece")
         self._memory: Optional[Pinned] = pin(primary_kv_view, True, "primary_kv_view")
@@ -219,7 +240,6 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         model = str(offloading_spec.config.model.name)
         self._prefix = "".join(escape(p) + "@" for p in (chosen.namespace, "vllm-offload", model, content) if p)
         self._gets, self._puts = chosen.get_options(), chosen.put_options()
-        self._max_jobs = max_jobs
         self._distrust = Distrust()  # what could not be used: the next store of it replaces it
         self._queue: Optional[Queue] = None
         self._states: Dict[bytes, _State] = {}
