@@ -17,6 +17,7 @@
 #include "cmd/notify.h"
 #include "cmd/persistence.h"
 #include "cmd/pubsub.h"
+#include "cmd/tracking.h"
 #include "cmd/waiters.h"
 #include "cmd/watch.h"
 #include "host/host.h"
@@ -60,6 +61,7 @@ static void on_segment_gone(void *arg, uint32_t id) {
 static void on_news(void *arg, const struct store_news *news) {
     kv_events_news(news);
     if (notify_listens()) notify_news(news);
+    if (tracking_listens()) tracking_news(news);
 }
 
 static void on_node(const char *name, enum cluster_node_state state) {
@@ -73,7 +75,7 @@ static void on_node(const char *name, enum cluster_node_state state) {
 }
 
 void books_relisten(void) {
-    if (leading) store_listen(server.store, kv_events_listens() || notify_listens());
+    if (leading) store_listen(server.store, kv_events_listens() || notify_listens() || tracking_listens());
 }
 
 /* They decide from now on what there is. */
@@ -88,6 +90,7 @@ static void news_end(void) {
     leading = false;
     store_listen(server.store, false);
     kv_events_end();
+    tracking_end();
 }
 
 /* --- coming and going ------------------------------------------------------------------------------------------------------------- */

@@ -15,6 +15,7 @@
 #include "cmd/pubsub.h"
 #include "cmd/replication.h"
 #include "cmd/stats.h"
+#include "cmd/tracking.h"
 
 struct client_block {
     struct client c;
@@ -210,6 +211,7 @@ static void client_part(struct client *c) {
     client_set_monitor(c, false);
     multi_reset(c);
     pubsub_drop(c);
+    tracking_off(c);
     replica_gone(c);
 }
 
@@ -281,6 +283,7 @@ void client_reset(struct client *c) {
     client_set_monitor(c, false);
     multi_reset(c);
     pubsub_drop(c);
+    tracking_off(c);
     free(io->name);
     io->name = NULL;
     io->flags &= ~(unsigned)(CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP | CLIENT_REPLY_SKIP_NEXT | CLIENT_NO_EVICT |
@@ -321,7 +324,8 @@ void client_local(const struct client *c, char *out, size_t size) {
 size_t client_memory(const struct client *c) {
     const struct client_io *io = c->io;
     return sizeof(struct client_block) + io->in.cap + client_output_memory(c) + io->heap_bytes +
-           multi_memory(c) + pubsub_memory(c) + (io->tls != NULL ? tls_memory(io->tls) : 0) +
+           multi_memory(c) + pubsub_memory(c) + tracking_memory(c) +
+           (io->tls != NULL ? tls_memory(io->tls) : 0) +
            (io->parser != NULL ? sizeof(*io->parser) + io->parser->argv_cap * 2 * sizeof(struct span) : 0);
 }
 

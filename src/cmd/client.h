@@ -142,6 +142,7 @@ struct client_io {
     const struct cmd *last_cmd;
     struct multi *multi;           /* NULL: no transaction, no watched keys */
     struct subscriber *subscriber; /* NULL: no subscriptions */
+    struct tracker *tracker;       /* NULL: CLIENT TRACKING is off */
     struct buf late;               /* messages that wait for the end of a reply */
     struct replica *replica;       /* NULL: it never said REPLCONF */
 };
@@ -250,6 +251,8 @@ void client_flush_later(struct client *c);
 void clients_flush(void);
 /* A message that is no reply: between the replies, whatever CLIENT REPLY says. Bounded by client-output-buffer-limit. */
 void client_push(struct client *c, const void *data, size_t len);
+/* What waited for the end of a reply goes behind it, if that is over. */
+void client_push_due(struct client *c);
 /* The socket takes bytes again, or has taken some. */
 void client_on_writable(struct client *c);
 size_t client_unsent(const struct client *c);

@@ -426,7 +426,8 @@ void client_output_limit(struct client *c) {
         buf_consume(&o->bytes, o->sent);
         o->sent = 0;
     }
-    bool listens = (io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB)) != 0, follows = io->flags & CLIENT_REPLICA;
+    bool listens = (io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB)) != 0 || io->tracker != NULL,
+         follows = io->flags & CLIENT_REPLICA;
     const struct config_output_limit *limit = &server.config->output_limit[follows   ? CONFIG_OUTPUT_REPLICA
                                                                            : listens ? CONFIG_OUTPUT_PUBSUB
                                                                                      : CONFIG_OUTPUT_NORMAL];
@@ -490,10 +491,7 @@ void clients_flush(void) {
         bool was_deaf = client_is_deaf(c);
         unlist(c);
         if (UNLIKELY(c->io->flags & CLIENT_UNWRITTEN)) settle_unwritten(c);
-        if (UNLIKELY(c->io->late.len > 0) && c->job == NULL) {
-            buf_append(&c->io->out.bytes, c->io->late.data, c->io->late.len);
-            buf_free(&c->io->late);
-        }
+        client_push_due(c);
         if (!(c->io->watch.events & NET_WRITE)) flush(c); /* else it goes when the socket takes it */
         if (UNLIKELY(was_deaf)) drained(c);
         if (client_unsent(c) > 0) client_output_limit(c);
@@ -501,13 +499,21 @@ void clients_flush(void) {
     }
 }
 
-/* A reply of several slices is not cut, and what CLIENT REPLY takes back is not this. */
+void client_push_due(struct client *c) {
+    if (LIKELY(c->io->late.len == 0) || c->job != NULL) return;
+    buf_append(&c->io->out.bytes, c->io->late.data, c->io->late.len);
+    buf_free(&c->io->late);
+}
+
+/* A reply of several slices is not cut, nor one in the making by what its own command tells; and
+ * what CLIENT REPLY takes back is not this. */
 void client_push(struct client *c, const void *data, size_t len) {
     struct client_io *io = c->io;
     if (io->flags & CLIENT_CLOSE_SOON) return;
     bool silent = (io->flags & (CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP)) != 0;
     if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) client_unwritten_other(c);
-    bool late = c->job != NULL || io->late.len > 0 || (io->flags & CLIENT_RUNNING && silent);
+    bool runs = io->flags & CLIENT_RUNNING && (silent || io->tracker != NULL);
+    bool late = c->job != NULL || io->late.len > 0 || runs;
     buf_append(late ? &io->late : &io->out.bytes, data, len);
     client_flush_later(c);
     if (UNLIKELY(client_unsent(c) + io->late.len > PUSH_CHECK)) client_output_limit(c);

@@ -20,6 +20,7 @@ void client_describe(const struct client *c, struct buf *out) {
     if (io->flags & CLIENT_REPLICA) flags[n++] = 'S';
     if (io->flags & CLIENT_MONITOR) flags[n++] = 'O';
     if (io->flags & CLIENT_PUBSUB) flags[n++] = 'P';
+    if (io->tracker != NULL) flags[n++] = 't';
     if (in_multi) flags[n++] = 'x';
     bool waits = c->job != NULL && !(io->flags & (CLIENT_RUNNING | CLIENT_REPLICA));
     if (waits || io->flags & CLIENT_POSTPONED) flags[n++] = 'b';
@@ -50,13 +51,14 @@ void client_describe(const struct client *c, struct buf *out) {
                io->out.bytes.len - io->out.sent, io->out.inserts - io->out.first_insert,
                client_output_memory(c), client_memory(c), events);
     buf_printf(out,
-               " cmd=%s user=%s redir=-1 resp=%d lib-name=%s lib-ver=%s tarn-host=%s tarn-rack=%s "
+               " cmd=%s user=%s redir=%d resp=%d lib-name=%s lib-ver=%s tarn-host=%s tarn-rack=%s "
                "tot-net-in=%llu "
                "tot-net-out=%llu"
                " tot-cmds=%llu\n",
                io->last_cmd != NULL ? table_stat(io->last_cmd)->name : "NULL", acl_user_name(c->user),
-               c->proto, io->lib_name != NULL ? io->lib_name : "", io->lib_ver != NULL ? io->lib_ver : "",
-               c->host_name, c->rack, (unsigned long long)io->bytes_in, (unsigned long long)io->bytes_out,
+               io->tracker != NULL ? 0 : -1, c->proto, io->lib_name != NULL ? io->lib_name : "",
+               io->lib_ver != NULL ? io->lib_ver : "", c->host_name, c->rack,
+               (unsigned long long)io->bytes_in, (unsigned long long)io->bytes_out,
                (unsigned long long)io->commands);
 }
 
@@ -271,9 +273,6 @@ void cmd_client_no_evict(struct client *c) {
 }
 void cmd_client_no_touch(struct client *c) {
     on_off(c, CLIENT_NO_TOUCH);
-}
-void cmd_client_getredir(struct client *c) {
-    reply_int(c, -1);
 }
 
 void cmd_client_unblock(struct client *c) {

@@ -8,6 +8,7 @@
 #include "cmd/families.h"
 #include "cmd/replication.h"
 #include "cmd/stats.h"
+#include "cmd/tracking.h"
 
 #define REDIS_VERSION "7.0.15"
 
@@ -156,6 +157,7 @@ void cmd_hello(struct client *c) {
     }
     if (name != NULL) set_name(&c->io->name, *name);
     if (proto != 0) c->proto = (int)proto;
+    if (proto == 2) tracking_off(c);
     reply_hello(c);
 }
 

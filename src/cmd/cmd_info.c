@@ -23,6 +23,7 @@
 #include "cmd/reply.h"
 #include "cmd/stats.h"
 #include "cmd/table.h"
+#include "cmd/tracking.h"
 #include "cmd/waiters.h"
 #include "cmd/watch.h"
 
@@ -105,7 +106,7 @@ static void write_clients(struct buf *out) {
     info_line(out, "blocked_clients:%zu", jobs_count() + postponed);
     info_line(out, "waiting_clients:%zu", jobs_sleeping());
     info_line(out, "awaited_keys:%zu", waiters_count());
-    info_line(out, "tracking_clients:0");
+    info_line(out, "tracking_clients:%zu", tracking_count());
     info_line(out, "clients_in_timeout_table:%zu", jobs_sleeping());
     info_line(out, "monitor_clients:%zu", monitor_count());
     info_line(out, "clients_memory:%zu", memory);

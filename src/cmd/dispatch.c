@@ -17,6 +17,7 @@
 #include "cmd/replication.h"
 #include "cmd/stats.h"
 #include "cmd/table.h"
+#include "cmd/tracking.h"
 
 #define HINTS_PER_CLIENT 100u
 
@@ -298,6 +299,7 @@ void dispatch(struct client *c, const struct cmd *cmd) {
         goto out;
     }
     if (UNLIKELY(io->flags & (CLIENT_MULTI | CLIENT_PUBSUB)) && !admit(c, cmd)) goto out;
+    tracking_note(c, cmd);
     if (UNLIKELY(replication_restricts()) && !allowed(c, cmd)) goto out;
     if (UNLIKELY(pause_what != PAUSE_NONE) && paused(c, cmd)) {
         io->flags |= CLIENT_POSTPONED;
@@ -353,6 +355,7 @@ void dispatch_queued(struct client *c, const struct cmd *cmd) {
     c->cmd = io->last_cmd = cmd;
     if (UNLIKELY(!c->unrestricted) && !still_permitted(c, cmd)) return;
     table_stat(cmd)->calls++;
+    tracking_note(c, cmd);
     uint64_t start = clock_mono_ns(); /* no core_stamp: for the books time stands still within EXEC */
     settle();
     cmd->run(c);

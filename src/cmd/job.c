@@ -202,6 +202,7 @@ static void slice(struct job *job, unsigned *budget) {
         place(job);
     }
     if (off) client_output_rewind(c); /* may wake the job: what it lent for the reply comes back */
+    if (done) client_push_due(c);
     client_output_end(c);
 }
 

@@ -19,7 +19,7 @@ struct watched {
  *   w2    o                   a key's watches, by peer_next */
 struct watch {
     struct watched *watched;
-    struct watch *next;
+    struct watch *prev, *next;
     struct watch *peer_prev, *peer_next;
     struct watcher *watcher;
     struct htab_node by_pair; /* the same watcher and the same key */
@@ -66,6 +66,7 @@ enum watch_result watch_add(struct watcher *w, struct span key, uint64_t version
     *n = (struct watch){
         .watched = k, .next = w->first, .peer_next = k->first, .watcher = w, .version = version};
     if (k->first) k->first->peer_prev = n;
+    if (w->first) w->first->prev = n;
     k->first = w->first = n;
     htab_insert(&pairs, &n->by_pair, both);
     w->count++;
@@ -98,7 +99,7 @@ void watch_clear(struct watcher *w) {
         drop(n);
         n = next;
     }
-    *w = (struct watcher){0};
+    *w = (struct watcher){.tell = w->tell};
 }
 
 bool watch_differs(const struct watcher *w, uint64_t (*fn)(struct span key)) {
@@ -107,7 +108,27 @@ bool watch_differs(const struct watcher *w, uint64_t (*fn)(struct span key)) {
     return false;
 }
 
-void watch_touch_key(struct span key) {
+static void forget(struct watch *n) {
+    struct watcher *w = n->watcher;
+    if (n->next) n->next->prev = n->prev;
+    if (n->prev)
+        n->prev->next = n->next;
+    else
+        w->first = n->next;
+    w->count--;
+    w->bytes -= sizeof(*n) + sizeof(*n->watched) + n->watched->len;
+    drop(n);
+}
+
+void watch_touch_key(struct span key, bool gone) {
     struct watched *k = find(key, hash_bytes(key.data, key.len));
-    for (struct watch *n = k ? k->first : NULL; n; n = n->peer_next) n->watcher->touched = true;
+    for (struct watch *n = k ? k->first : NULL, *next; n; n = next) {
+        next = n->peer_next; /* the last one takes k along */
+        if (n->watcher->tell) {
+            n->watcher->tell(n->watcher, key);
+            forget(n);
+        } else if (!gone) {
+            n->watcher->touched = true;
+        }
+    }
 }

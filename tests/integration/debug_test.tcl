@@ -1,4 +1,4 @@
-# DEBUG, and CLIENT TRACKING as this server can answer it.
+# DEBUG.
 source [file join [file dirname [info script]] harness.tcl]
 
 proc refused {} {
@@ -150,26 +150,6 @@ test {PAUSE-CRON, STRINGMATCH-LEN, CHANGE-REPL-ID} {
     set id [info_field master_replid]
     assert_equal OK [r debug change-repl-id]
     assert {[info_field master_replid] ne $id}
-}
-
-test {CLIENT TRACKING is off, and says so} {
-    assert_error "ERR CLIENT TRACKING is not supported*" {r client tracking on}
-    assert_error "ERR CLIENT TRACKING is not supported*" {r client tracking ON bcast prefix a prefix b noloop}
-    assert_equal OK [r client tracking off]
-    assert_equal OK [r client tracking off optin redirect 3]
-    foreach bad {{maybe} {on what} {on prefix} {off redirect}} {
-        assert_error "ERR syntax error" {r client tracking {*}$bad}
-    }
-    assert_error "ERR value is not an integer or out of range" {r client tracking on redirect x}
-    assert_equal {flags off redirect -1 prefixes {}} [r client trackinginfo]
-    assert_equal -1 [r client getredir]
-    assert_error "ERR CLIENT CACHING can be called only when*tracking mode*" {r client caching yes}
-    assert_error "ERR syntax error" {r client caching maybe}
-    r hello 3
-    assert_equal {flags off redirect -1 prefixes {}} [r client trackinginfo]
-    r hello 2
-    assert_equal RESET [r reset]
-    assert_equal 0 [info_field tracking_clients]
 }
 
 stop_server

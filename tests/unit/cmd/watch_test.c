@@ -28,7 +28,39 @@ TEST(a_touched_key_marks_its_watchers) {
     CHECK(!a.touched);
     watch_clear(&b);
     CHECK_EQ(watch_count, 0);
-    watch_touch_key(SPAN("k")); /* nobody is there */
+    watch_touch_key(SPAN("k"), false); /* nobody is there */
+}
+
+static unsigned told;
+
+static void tell(struct watcher *w, struct span key) {
+    CHECK(span_eq(key, SPAN("k")));
+    CHECK(w->count > 0);
+    told++;
+}
+
+TEST(who_is_told_hears_of_a_key_once_and_when_it_has_gone) {
+    struct watcher marked = {0}, a = {.tell = tell}, b = {.tell = tell};
+    CHECK(watch_add(&a, SPAN("first"), 0) == WATCH_ADDED);
+    CHECK(watch_add(&a, SPAN("k"), 0) == WATCH_ADDED);
+    CHECK(watch_add(&a, SPAN("last"), 0) == WATCH_ADDED);
+    CHECK(watch_add(&marked, SPAN("k"), 1) == WATCH_ADDED);
+    CHECK(watch_add(&b, SPAN("k"), 0) == WATCH_ADDED);
+    size_t bytes = a.bytes;
+    watch_touch_key(SPAN("k"), true);
+    CHECK_EQ(told, 2);
+    CHECK(!marked.touched && a.count == 2 && b.count == 0 && b.bytes == 0 && a.bytes < bytes);
+    watch_touch_key(SPAN("k"), false);
+    CHECK_EQ(told, 2);
+    CHECK(marked.touched);
+    CHECK(watch_add(&a, SPAN("k"), 0) == WATCH_ADDED);
+    watch_clear(&marked);
+    watch_touch_key(SPAN("k"), true); /* its last watcher */
+    CHECK_EQ(told, 3);
+    CHECK(a.tell == tell && a.count == 2);
+    watch_clear(&a);
+    CHECK(a.tell == tell && a.count == 0 && a.bytes == 0);
+    CHECK_EQ(watch_count, 0);
 }
 
 TEST(versions_are_those_of_the_first_watch) {
