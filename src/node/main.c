@@ -252,7 +252,7 @@ static int run(struct node_options *o) {
         fprintf(stderr, "tarn-node: pipe2: %s\n", strerror(errno));
         return EXIT_FAILED;
     }
-    if (o->log_file != NULL || o->secure) catch_signal(SIGHUP);
+    catch_signal(SIGHUP);
     tarn_status status = open_host(o, &host);
     if (status != TARN_OK) return failed(status);
     /* Until now these end the process, with which nothing is lost. */

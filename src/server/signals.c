@@ -1,6 +1,8 @@
 /* Signals arrive as bytes of a descriptor in the loop, so that no handler runs in the middle of the books. A crash is the
  * exception: base/crash.h. */
+#include <errno.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 #include "base/log.h"
@@ -25,15 +27,22 @@ void signals_block(void) {
     signal(SIGXFSZ, SIG_IGN); /* write says so, too */
 }
 
+static void rotate_log(void) {
+    const char *path = server.config->logfile;
+    if (log_open(path))
+        log_notice("Received SIGHUP: the log file was opened again");
+    else
+        log_warning("Received SIGHUP: the log file %s cannot be opened: %s; this one stays", path,
+                    strerror(errno));
+}
+
 static void on_signal(void *arg, unsigned events) {
     struct signalfd_siginfo info;
     while (read(fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
-        if (info.ssi_signo == SIGHUP) { /* log rotation */
-            log_open(server.config->logfile);
-            log_notice("Received SIGHUP: the log file was opened again");
-        } else {
+        if (info.ssi_signo == SIGHUP)
+            rotate_log();
+        else
             shutdown_by_signal((int)info.ssi_signo);
-        }
     }
 }
 

@@ -343,6 +343,18 @@ test {... also when their segments swap ids} {
     stop_node n8
 }
 
+test {SIGHUP does not end a node, whether it has a log file or not} {
+    set dir [temp_dir]
+    set command [node_command unlogged $dir {}]
+    set at [lsearch $command --log-file]
+    set ::unlogged [start_process [lreplace $command $at [expr {$at + 1}]] $dir/stdout]
+    wait_node unlogged up
+    send_signal HUP $::unlogged
+    send_signal TERM $::unlogged
+    assert_equal 0 [reap_process $::unlogged]
+    assert_match "*leaving the pool*" [file_text $dir/stdout]
+}
+
 test {a node that is started before its master waits for it} {
     set port [server port]
     set master [lindex $::servers end]
