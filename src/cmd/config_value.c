@@ -298,8 +298,31 @@ static bool parse_one(const struct config_row *row, struct config *c, struct spa
     return false;
 }
 
+static bool begins(struct span s, const char *with) {
+    size_t n = strlen(with);
+    return s.len >= n && strncasecmp(s.data, with, n) == 0;
+}
+
+/* Whoever comes from Redis hears what to take instead. */
+static void advise_policy(const struct config_row *row, struct span value, struct buf *out) {
+    bool redis = strcmp(row->name, "maxmemory-policy") == 0;
+    if (!redis && strcmp(row->name, "eviction-policy") != 0) return;
+    const char *all = redis ? "allkeys-" : "";
+    if (begins(value, "volatile-"))
+        buf_printf(out,
+                   "; a TTL does not say who goes first, and keys without one go as well: take %slru, and "
+                   "PIN what has to stay",
+                   all);
+    else if (begins(value, "allkeys-random") || begins(value, "random"))
+        buf_printf(out, "; nothing goes at random: take %sfifo, which does not look at reads either", all);
+    else if (begins(value, "allkeys-"))
+        buf_append_str(out, "; Redis' names are for maxmemory-policy");
+    else if (redis)
+        buf_append_str(out, "; it is another name of eviction-policy, which leaves allkeys- out");
+}
+
 /* number: it was one, but not this. */
-static char *allowed(const struct config_row *row, bool number) {
+static char *allowed(const struct config_row *row, struct span value, bool number) {
     struct buf b = {NULL, 0, 0};
     const long long min = row->min, max = row->max;
     switch (row->type) {
@@ -351,9 +374,7 @@ static char *allowed(const struct config_row *row, bool number) {
     case CONFIG_ENUM:
         buf_append_str(&b, "argument(s) must be one of the following:");
         for (int i = 0; row->words[i] != NULL; i++) buf_printf(&b, "%s %s", i > 0 ? "," : "", row->words[i]);
-        if (strcmp(row->name, "maxmemory-policy") == 0)
-            buf_append_str(&b, "; it is another name of eviction-policy, which evicts any key, with a TTL or "
-                               "without, and none at random");
+        advise_policy(row, value, &b);
         break;
     }
     buf_append_char(&b, '\0');
@@ -409,7 +430,9 @@ bool config_row_parse(const struct config_row *row, struct config *c, const stru
         words[0].data[words[0].len - 1] == '%')
         why = "percentage argument must be less or equal to 100";
     int64_t v;
-    if (!ok) *why_p = why != NULL ? xstrdup(why) : allowed(row, n != 1 || span_to_i64(words[0], &v));
+    if (!ok)
+        *why_p = why != NULL ? xstrdup(why)
+                             : allowed(row, n > 0 ? words[0] : SPAN(""), n != 1 || span_to_i64(words[0], &v));
     return ok && (row->offset != offsetof(struct config, replicaof) || check_master(c, why_p));
 }
 

@@ -234,9 +234,22 @@ test {maxmemory-policy is Redis' name for eviction-policy} {
         assert_equal [list maxmemory-policy $redis] [r config get maxmemory-policy]
         assert_equal $redis [info_field maxmemory_policy]
     }
-    foreach policy {volatile-lru volatile-ttl allkeys-random lru} {
-        assert_error "*'maxmemory-policy'*must be one of*allkeys-lru*another name of eviction-policy*" {r config set maxmemory-policy $policy}
+    foreach {option policy why} {
+        maxmemory-policy volatile-lru {*must be one of*allkeys-lru*TTL*: take allkeys-lru, and PIN *}
+        maxmemory-policy volatile-random {*TTL*: take allkeys-lru*}
+        maxmemory-policy Volatile-TTL {*TTL*: take allkeys-lru*}
+        maxmemory-policy allkeys-random {*must be one of*random: take allkeys-fifo*}
+        maxmemory-policy lru {*must be one of*allkeys-lru*another name of eviction-policy*}
+        maxmemory-policy "" {*must be one of*allkeys-lru*another name of eviction-policy*}
+        eviction-policy volatile-lfu {*must be one of*TTL*: take lru, and PIN *}
+        eviction-policy allkeys-random {*must be one of*random: take fifo*}
+        eviction-policy allkeys-lru {*must be one of*lru*Redis' names are for maxmemory-policy}
+        eviction-policy what {*must be one of the following: lru*noeviction}
+    } {
+        assert_error "*'$option'*$why" {r config set $option $policy}
     }
+    catch {exec {*}[server_command [temp_dir] {--port 0 --maxmemory-policy volatile-lru}] 2>@1} said
+    assert_match "*command line*maxmemory-policy*TTL*: take allkeys-lru*" $said
     assert_error "*duplicate*" {r config set maxmemory-policy allkeys-lru eviction-policy lfu}
     set_policy lru
     assert_equal {maxmemory-policy allkeys-lru} [r config get maxmemory-policy]
