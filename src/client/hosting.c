@@ -229,6 +229,7 @@ static tarn_status open_ssd(struct tarn_host *h, const tarn_host_options *o) {
     tarn_status status = far_init(f, h, "ssd", o->ssd_path, o->ssd_bytes);
     f->segment = s;
     s->far = f;
+    f->create = o->ssd_create != 0;
     if (status != TARN_OK) return status;
     status = far_open(f, NULL, &why);
     if (status != TARN_OK) return fail(status, "the ssd tier at %s cannot be opened: %s", o->ssd_path, why);
@@ -250,6 +251,7 @@ static tarn_status note_file(struct tarn_host *h, const tarn_host_options *o) {
     s->far = f;
     s->size = o->file_bytes;
     f->mode = o->file_mode;
+    f->create = o->file_create != 0;
     h->n_segments++;
     return status;
 }

@@ -164,6 +164,7 @@ struct far {
     char *path;
     uint64_t bytes;
     unsigned mode;     /* of the files of a file tier */
+    bool create;       /* path may be made where it is not there */
     struct tier *tier; /* NULL: not open */
     bool opening;      /* a job has the tier now */
     bool renewed;      /* what it found at the start has another name by now */

@@ -47,6 +47,7 @@ tarn_status far_open(struct far *f, const uint8_t cluster[16], const char **why_
         .queue_bytes = f->host->queue_bytes,
         .cluster = cluster != NULL ? f->cluster : NULL,
         .mode = f->mode,
+        .create = f->create,
         .direct = true,
     };
     tarn_status status = tier_open(f->kind, &config, &f->tier, why_p);

@@ -92,13 +92,19 @@ static bool add_segment(struct parser *p, const char *text) {
     return true;
 }
 
-/* PATH:SIZE */
+/* PATH:SIZE[,create] */
 static bool set_tier(struct parser *p, const char *name, const char *text, const char **path_p,
-                     uint64_t *bytes_p) {
+                     uint64_t *bytes_p, int *create_p) {
+    static const char create[] = ",create";
     const char *colon = strrchr(text, ':');
+    struct span size = span_str(colon != NULL ? colon + 1 : "");
     if (*path_p != NULL) return refuse(p, "--%s may be given once", name);
-    if (colon == NULL || colon == text || !span_to_bytes(span_str(colon + 1), bytes_p) || *bytes_p < PAGE)
-        return refuse(p, "--%s is PATH:SIZE, as in /var/lib/tarn:100gb, not \"%s\"", name, text);
+    *create_p =
+        size.len >= sizeof(create) && strcmp(size.data + size.len - (sizeof(create) - 1), create) == 0;
+    if (*create_p) size.len -= sizeof(create) - 1;
+    if (colon == NULL || colon == text || !span_to_bytes(size, bytes_p) || *bytes_p < PAGE)
+        return refuse(p, "--%s is PATH:SIZE or PATH:SIZE,create, as in /var/lib/tarn:100gb, not \"%s\"", name,
+                      text);
     *path_p = own(p->o, text, (size_t)(colon - text));
     p->o->keeps = true;
     return true;
@@ -212,11 +218,11 @@ struct spec {
 };
 
 static bool set_ssd(struct parser *p, const char *text) {
-    return set_tier(p, "ssd", text, &p->o->host.ssd_path, &p->o->host.ssd_bytes);
+    return set_tier(p, "ssd", text, &p->o->host.ssd_path, &p->o->host.ssd_bytes, &p->o->host.ssd_create);
 }
 
 static bool set_file(struct parser *p, const char *text) {
-    return set_tier(p, "file", text, &p->o->host.file_path, &p->o->host.file_bytes);
+    return set_tier(p, "file", text, &p->o->host.file_path, &p->o->host.file_bytes, &p->o->host.file_create);
 }
 
 static bool set_value(struct parser *p, const struct spec *s, const char *text) {

@@ -8,6 +8,7 @@
  * asks the kernel whether any lock of an earlier process is left. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,6 +21,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "pool/pool_internal.h"
+#include "pool/site.h"
 
 #ifndef MFD_HUGETLB
 #define MFD_HUGETLB 0x0004U
@@ -114,7 +116,8 @@ static tarn_status lock_file(const char *path, int flags, struct pool_backing *b
                              (unsigned)st->st_uid);
         }
         if (flock(b->lock_fd, LOCK_EX | LOCK_NB) != 0) {
-            return pool_fail(TARN_EBUSY, why_p, "pool file %s is in use by another process", path);
+            return pool_fail(TARN_EBUSY, why_p, "pool file %s is in use by another process%s", path,
+                             site_holder_text(b->lock_fd));
         }
         /* Whoever had it may have replaced it before we got the lock. */
         if (lstat(path, &now) == 0 && now.st_ino == st->st_ino && now.st_dev == st->st_dev) return TARN_OK;
@@ -233,11 +236,37 @@ bool pool_backing_strangers(const struct pool_backing *b) {
     return fcntl(b->fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK; /* who cannot tell must fear it */
 }
 
+/* A file may be replaced that was a pool, whatever has become of it, or the beginning of one. */
+static bool is_ours(int fd) {
+    char magic[sizeof(SEGMENT_HEADER_MAGIC) - 1];
+    return (pread(fd, magic, sizeof(magic), 0) == (ssize_t)sizeof(magic) &&
+            memcmp(magic, SEGMENT_HEADER_MAGIC, sizeof(magic)) == 0) ||
+           site_blank(fd);
+}
+
+/* Opens, locks and looks at the file. */
+static tarn_status take_file(const struct pool_config *c, struct pool_backing *b, struct stat *st,
+                             const char **why_p) {
+    char missing[PATH_MAX];
+    if (site_unmounted(c->path, missing, sizeof(missing)))
+        return pool_fail(
+            TARN_EINVAL, why_p,
+            "pool file %s would lie below %s, which /etc/fstab names and where nothing is mounted: "
+            "mount it first",
+            c->path, missing);
+    tarn_status s = lock_file(c->path, 0, b, st, why_p);
+    if (s != TARN_OK || is_ours(b->lock_fd)) return s;
+    return pool_fail(
+        TARN_EINVAL, why_p,
+        "%s is a file of something else, which is not overwritten: name another one, or move it away",
+        c->path);
+}
+
 static tarn_status open_file(const struct pool_config *c, char *at, uint64_t map_size, bool anew,
                              struct pool_backing *b, const char **why_p) {
     struct stat st;
     /* anew: the lock of the one there is ours already. */
-    tarn_status s = anew ? replace_file(c->path, b, &st, why_p) : lock_file(c->path, 0, b, &st, why_p);
+    tarn_status s = anew ? replace_file(c->path, b, &st, why_p) : take_file(c, b, &st, why_p);
     if (s != TARN_OK) return s;
     set_map_size(c, b);
     if (at != NULL && b->map_size != map_size)

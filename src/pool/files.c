@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "pool/site.h"
 #include "pool/files_internal.h"
 
 #define COPY_MAX         (64ull << 20)
@@ -452,7 +453,7 @@ static tarn_status open_root(struct files *f, const struct tier_config *config, 
     buf_append_char(&root, '\0');
     f->root = root.data;
     f->tier.info.directory = f->root;
-    if (mkdir(config->path, f->folder_mode) != 0 && errno != EEXIST) {
+    if (config->create && mkdir(config->path, f->folder_mode) != 0 && errno != EEXIST) {
         return tier_fail(TARN_EIO, why_p, "%s: %s", config->path, strerror(errno));
     }
     if (mkdir(f->root, f->folder_mode) != 0 && errno != EEXIST) {
@@ -483,7 +484,8 @@ static tarn_status open_mark(struct files *f, const char **why_p) {
     uint64_t until = clock_mono_ms() + LOCK_PATIENCE_MS;
     while (flock(f->mark_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK || clock_mono_ms() >= until) {
-            return tier_fail(TARN_EBUSY, why_p, "%s is in use by another process", f->root);
+            return tier_fail(TARN_EBUSY, why_p, "%s is in use by another process%s", f->root,
+                             site_holder_text(f->mark_fd));
         }
         usleep(20000);
     }

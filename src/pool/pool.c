@@ -30,7 +30,7 @@ struct pool {
     tarn_status populated;
 };
 
-static __thread char why_text[256];
+static __thread char why_text[512];
 
 tarn_status pool_fail(tarn_status status, const char **why_p, const char *fmt, ...) {
     va_list ap;

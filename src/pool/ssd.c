@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "pool/site.h"
 #include "pool/ssd_internal.h"
 
 #define LOCK_PATIENCE_MS 2000u
@@ -51,13 +52,15 @@ static tarn_status open_file(struct ssd *s, const struct tier_config *config, ui
     struct stat st;
     struct buf path = {0};
     buf_append_str(&path, config->path);
-    if (stat(config->path, &st) == 0 && S_ISDIR(st.st_mode)) buf_append_str(&path, "/tarn.ssd");
+    bool folder = stat(config->path, &st) == 0 && S_ISDIR(st.st_mode);
+    int create = folder || config->create ? O_CREAT : 0;
+    if (folder) buf_append_str(&path, "/tarn.ssd");
     buf_append_char(&path, '\0');
     s->path = path.data;
     /* O_EXCL without O_CREAT: not a device that is mounted. */
     bool device = stat(s->path, &st) == 0 && S_ISBLK(st.st_mode);
     uint64_t until = clock_mono_ms() + LOCK_PATIENCE_MS;
-    while ((s->fd = open(s->path, O_RDWR | O_CLOEXEC | (device ? O_EXCL : O_CREAT | O_NOFOLLOW), 0600)) < 0) {
+    while ((s->fd = open(s->path, O_RDWR | O_CLOEXEC | (device ? O_EXCL : create | O_NOFOLLOW), 0600)) < 0) {
         if (errno == EBUSY && clock_mono_ms() < until) {
             usleep(20000);
             continue;
@@ -73,7 +76,9 @@ static tarn_status open_file(struct ssd *s, const struct tier_config *config, ui
         return tier_fail(TARN_EINVAL, why_p, "%s belongs to another user (uid %u)", s->path,
                          (unsigned)st.st_uid);
     }
-    if (!lock_file(s->fd)) return tier_fail(TARN_EBUSY, why_p, "%s is in use by another process", s->path);
+    if (!lock_file(s->fd))
+        return tier_fail(TARN_EBUSY, why_p, "%s is in use by another process%s", s->path,
+                         site_holder_text(s->fd));
     *bytes_p = (uint64_t)st.st_size;
     if (s->device && ioctl(s->fd, BLKGETSIZE64, bytes_p) != 0) {
         return tier_fail(TARN_EIO, why_p, "size of %s: %s", s->path, strerror(errno));

@@ -1,22 +1,26 @@
 /* One face for slow tiers of any kind, and what they have in common. */
 #include "pool/tier.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <sodium.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/assert.h"
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "pool/site.h"
 #include "pool/tier_internal.h"
 
 /* --- opening and closing --- */
 
-static __thread char why_text[320];
+static __thread char why_text[512];
 
 tarn_status tier_fail(tarn_status status, const char **why_p, const char *fmt, ...) {
     va_list ap;
@@ -25,6 +29,23 @@ tarn_status tier_fail(tarn_status status, const char **why_p, const char *fmt, .
     va_end(ap);
     *why_p = why_text;
     return status;
+}
+
+/* Where it would not fill a disk that was not meant. */
+static tarn_status check_site(const struct tier_config *c, bool file, const char **why_p) {
+    char missing[PATH_MAX];
+    struct stat st;
+    if (site_unmounted(c->path, missing, sizeof(missing)))
+        return tier_fail(
+            TARN_EINVAL, why_p,
+            "it would lie below %s, which /etc/fstab names and where nothing is mounted: mount it first",
+            missing);
+    if (c->create || stat(c->path, &st) == 0 || errno != ENOENT) return TARN_OK;
+    return tier_fail(TARN_EINVAL, why_p,
+                     "there is no %s of that name; make it first, or let it be made: --%s PATH:SIZE,create "
+                     "(%s_create in tarn_host_options)",
+                     file ? "directory" : "directory, device or file", file ? "file" : "ssd",
+                     file ? "file" : "ssd");
 }
 
 tarn_status tier_open(const char *kind, const struct tier_config *config, struct tier **tier_p,
@@ -46,7 +67,8 @@ tarn_status tier_open(const char *kind, const struct tier_config *config, struct
     } else if (sodium_init() < 0) {
         s = tier_fail(TARN_EIO, why_p, "no source of random numbers");
     } else {
-        s = (file ? files_open : ssd_open)(&c, tier_p, why_p);
+        s = check_site(&c, file, why_p);
+        if (s == TARN_OK) s = (file ? files_open : ssd_open)(&c, tier_p, why_p);
     }
     if (s != TARN_OK) log_warning("Tier %s: %s", c.path != NULL ? c.path : "", *why_p);
     return s;

@@ -32,6 +32,7 @@ struct tier_config {
     double high_watermark;  /* share of size from which on the oldest goes; 0: 0.95 */
     double low_watermark;   /* ... down to this; 0: 0.90 */
     const uint8_t *cluster; /* file: cluster id, 16 bytes; part of every path */
+    bool create;            /* what is not there at path is made: ssd: a file, file: the directory */
     unsigned mode;          /* file: permissions of the files, for who reads them as another user; 0: 0600 */
     bool direct;            /* O_DIRECT where the file system has it */
 };
@@ -62,7 +63,8 @@ struct tier_item {
     uint64_t offset;
 };
 
-/* TARN_EINVAL, TARN_EIO, TARN_ENOSPACE (the disk), TARN_EBUSY (another process has it), with *why_p. Torn and damaged
+/* TARN_EINVAL (also: nothing is there, or of something else, or not mounted: nothing is made or overwritten that was not asked for),
+ * TARN_EIO, TARN_ENOSPACE (the disk), TARN_EBUSY (another process has it), with *why_p. Torn and damaged
  * entries are dropped, with a line in the log that counts them. Long recoveries log progress. */
 tarn_status tier_open(const char *kind, const struct tier_config *config, struct tier **tier_p,
                       const char **why_p);

@@ -225,8 +225,12 @@ bool embedded_open(const struct config *c, bool loaded) {
         s = alive != STORE_SEGMENT_ANY ? open_known(slot, id = alive) : open_new(slot, size, &id);
     }
     if (s != TARN_OK) {
-        log_warning("The pool of %llu bytes could not be set up: %s%s%s", (unsigned long long)size,
-                    tarn_status_text(s), why[0] != '\0' ? ": " : "", why);
+        log_warning("The pool of %llu bytes could not be set up: %s%s", (unsigned long long)size,
+                    why[0] != '\0' ? why : tarn_status_text(s),
+                    segment.pool_path != NULL && s == TARN_EBUSY
+                        ? ". Each server needs a file of its own: --pool-path"
+                    : segment.pool_path != NULL ? " (--pool-path)"
+                                                : "");
         return false;
     }
     host_slot_get(server.host, slot, &info); /* serve_new may have made new content */

@@ -127,7 +127,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     char path[64];
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    struct tier_config config = {.path = path, .size = DISK_BYTES, .queue_bytes = 1u << 20};
+    struct tier_config config = {.path = path, .size = DISK_BYTES, .queue_bytes = 1u << 20, .create = true};
     /* Twice: what was found, and what became of it. */
     for (int round = 0; round < 2; round++) {
         struct tier *t;

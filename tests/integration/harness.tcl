@@ -382,7 +382,12 @@ set ::node_table {}
 
 # tarn-node and its options; those that tests need are added where they are not given. Flags: --name=value, or alone.
 proc node_command {name dir options} {
-    set command [list $::node_binary {*}$options]
+    set command [list $::node_binary]
+    foreach word $options before [list {} {*}[lrange $options 0 end-1]] {
+        # Their files are made, unless the test says what is to be there: PATH:SIZE,
+        if {$before in {--ssd --file}} {set word [expr {[string index $word end] eq "," ? [string range $word 0 end-1] : "$word,create"}]}
+        lappend command $word
+    }
     foreach {option value} [list --master [server_url] --name $name --bind 127.0.0.1 --data-port 0 \
         --port-file $dir/port --log-file $dir/log --shm-socket $dir/shm --exit-timeout 3] {
         if {[lsearch -glob $options $option*] < 0} {lappend command $option $value}

@@ -12,7 +12,7 @@ import unittest
 from harness import ROOT
 
 import tarn
-from tarn import _lib
+from tarn import _lib, _transfer_lib
 
 STRUCTS = {
     "tarn_options": _lib.Options,
@@ -22,6 +22,9 @@ STRUCTS = {
     "tarn_completion": _lib.CompletionStruct,
     "tarn_stats": _lib.Stats,
     "tarn_histogram": _lib.Histogram,
+    "tarn_host_segment": _transfer_lib.HostSegment,
+    "tarn_host_options": _transfer_lib.HostOptions,
+    "tarn_host_info": _transfer_lib.HostInfo,
 }
 SIZES = {"tarn_item": _lib.ITEM_BYTES, "tarn_key": _lib.KEY_BYTES, "struct iovec": _lib.IOVEC_BYTES}
 

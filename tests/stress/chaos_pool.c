@@ -155,13 +155,13 @@ static const struct kind {
 } kinds[CHAOS_NODES] = {
     {"n0", "m0", "r0", {{"--segment", "8mb"}}, NULL},
     {"n1", "m1", "r0", {{"--segment", "8mb,path=%s/n1.pool"}}, NULL},
-    {"n2", "m2", "r1", {{"--segment", "8mb"}, {"--ssd", "%s/n2.ssd:64mb"}}, "n2.ssd"},
+    {"n2", "m2", "r1", {{"--segment", "8mb"}, {"--ssd", "%s/n2.ssd:64mb,create"}}, "n2.ssd"},
     {"n3",
      "m3",
      "r1",
      {{"--segment", "4mb,path=%s/n3.pool"}, {"--segment", "4mb"}, {"--file", "%s/shared:64mb"}},
      NULL},
-    {"n4", "m0", "r0", {{"--segment", "4mb,path=%s/n4.pool"}, {"--ssd", "%s/n4.ssd:64mb"}}, "n4.ssd"},
+    {"n4", "m0", "r0", {{"--segment", "4mb,path=%s/n4.pool"}, {"--ssd", "%s/n4.ssd:64mb,create"}}, "n4.ssd"},
 };
 
 const char *chaos_node_name(unsigned i) {

@@ -10,7 +10,7 @@
 static const uint8_t cluster[16] = {0xde, 0xad, 0xbe, 0xef, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 
 static struct tier_config config(uint64_t size) {
-    return (struct tier_config){.path = test_dir, .size = size, .cluster = cluster};
+    return (struct tier_config){.path = test_dir, .size = size, .cluster = cluster, .create = true};
 }
 
 static struct tier *open_tier(const struct tier_config *c) {

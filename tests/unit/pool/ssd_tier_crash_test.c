@@ -9,7 +9,8 @@
 #define IDS_MAX    100000u
 
 static struct tier *try_open(void) {
-    struct tier_config c = {.path = test_dir, .size = DISK_BYTES, .queue_bytes = 4 * MIB, .direct = true};
+    struct tier_config c = {
+        .path = test_dir, .size = DISK_BYTES, .queue_bytes = 4 * MIB, .direct = true, .create = true};
     struct tier *t = NULL;
     const char *why = "";
     if (tier_open("ssd", &c, &t, &why) != TARN_OK) fprintf(stderr, "%s\n", why);

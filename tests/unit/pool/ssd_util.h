@@ -8,7 +8,7 @@
 #include "pool/ssd_io.h"
 
 UNUSED static struct tier_config config(uint64_t size) {
-    return (struct tier_config){.path = test_dir, .size = size, .direct = true};
+    return (struct tier_config){.path = test_dir, .size = size, .direct = true, .create = true};
 }
 
 UNUSED static struct tier *open_tier(const struct tier_config *c) {

@@ -131,6 +131,10 @@ class HostOptions(C.Structure):
         ("tls_ca_file", STR),
         ("tls_ca_dir", STR),
         ("tls_auth_clients", STR),
+        ("shrink", INT),
+        ("file_mode", U32),
+        ("ssd_create", INT),
+        ("file_create", INT),
     ]
 
 

@@ -33,7 +33,9 @@ class Host:
 
     `segments`: bytes of one segment, or of several (each is rounded down to 4 KiB). `name`: unique in the pool, 1 to 48 of
     [A-Za-z0-9._-]; None: machine and pid. `bind`: addresses of the data port, none: all. `announce`: host or host:port that
-    clients are told. `ssd_path`: folder, file or block device that keeps copies of objects, ssd_bytes of it. `populate`: touch every page at the start, so that memory which is not there shows now.
+    clients are told. `ssd_path`: folder, file or block device that keeps copies of objects, ssd_bytes of it; `ssd_create`:
+    a file of that name is made where nothing is. `populate`: touch every page at the start, so that memory which is not there
+    shows now.
 
     `tls_data`: the data port speaks TLS only; `url` must begin with tarns://. Its certificate is `tls_cert_file` and
     `tls_key_file` (PEM; None: those of the URL); clients must show one that `tls_ca_file` or `tls_ca_dir` vouch for (None: as
@@ -59,6 +61,7 @@ class Host:
         shm_socket: Optional[str] = None,
         ssd_path: Optional[str] = None,
         ssd_bytes: int = 0,
+        ssd_create: bool = False,
         host_name: Optional[str] = None,
         module_path: Optional[str] = None,
         tls_data: bool = False,
@@ -89,6 +92,7 @@ class Host:
         host.shm_socket = None if shm_socket is None else shm_socket.encode()
         host.threads, host.populate = threads, int(populate)
         host.ssd_path, host.ssd_bytes = ssd_path.encode() if ssd_path else None, ssd_bytes
+        host.ssd_create = int(ssd_create)
         host.tls_data = int(tls_data)
         host.tls_cert_file = tls_cert_file.encode() if tls_cert_file else None
         host.tls_key_file = tls_key_file.encode() if tls_key_file else None

@@ -1,0 +1,112 @@
+#include "pool/site.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <mntent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+
+#define BLANK_BYTES (128u * 1024)
+
+/* --- mount points --- */
+
+/* The deepest folder of path that is there, without links, and behind it what is not. */
+static bool resolve(const char *path, char out[PATH_MAX]) {
+    char head[PATH_MAX], tail[PATH_MAX] = "", next[PATH_MAX];
+    if (snprintf(head, sizeof(head), "%s%s", path[0] == '/' ? "" : "./", path) >= (int)sizeof(head))
+        return false;
+    while (realpath(head, out) == NULL) {
+        char *slash = strrchr(head, '/');
+        if (slash == NULL || (errno != ENOENT && errno != ENOTDIR)) return false;
+        snprintf(next, sizeof(next), "%s", tail);
+        if (snprintf(tail, sizeof(tail), "%s%s", slash, next) >= (int)sizeof(tail)) return false;
+        slash[slash == head] = '\0';
+        if (slash == head && realpath("/", out) == NULL) return false;
+        if (slash == head) break;
+    }
+    size_t len = strlen(out);
+    if (len == 1) len = 0; /* "/" */
+    return snprintf(out + len, PATH_MAX - len, "%s", tail[0] != '\0' || len > 0 ? tail : "/") <
+           (int)(PATH_MAX - len);
+}
+
+static bool is_below(const char *path, const char *folder) {
+    size_t len = strlen(folder);
+    return strncmp(path, folder, len) == 0 && (path[len] == '\0' || path[len] == '/');
+}
+
+static bool is_mounted(const char *mounts, const char *dir) {
+    FILE *f = setmntent(mounts, "re");
+    bool found = f == NULL; /* it does not tell */
+    struct mntent e;
+    char text[4 * PATH_MAX];
+    while (!found && getmntent_r(f, &e, text, sizeof(text)) != NULL) found = strcmp(e.mnt_dir, dir) == 0;
+    if (f != NULL) endmntent(f);
+    return found;
+}
+
+bool site_unmounted_by(const char *fstab, const char *mounts, const char *path, char *missing, size_t size) {
+    char at[PATH_MAX], text[4 * PATH_MAX], real[PATH_MAX];
+    struct mntent e;
+    bool found = false;
+    FILE *f = resolve(path, at) ? setmntent(fstab, "re") : NULL;
+    if (f == NULL) return false;
+    while (!found && getmntent_r(f, &e, text, sizeof(text)) != NULL) {
+        if (e.mnt_dir[0] != '/' || e.mnt_dir[1] == '\0') continue; /* swap, the root */
+        const char *dir = realpath(e.mnt_dir, real) != NULL ? real : e.mnt_dir;
+        found = is_below(at, dir) && !is_mounted(mounts, dir);
+        if (found) snprintf(missing, size, "%s", dir);
+    }
+    endmntent(f);
+    return found;
+}
+
+bool site_unmounted(const char *path, char *missing, size_t size) {
+    return site_unmounted_by("/etc/fstab", "/proc/self/mounts", path, missing, size);
+}
+
+/* --- what is there --- */
+
+bool site_blank(int fd) {
+    char piece[4096];
+    for (off_t at = 0; at < (off_t)BLANK_BYTES; at += (off_t)sizeof(piece)) {
+        ssize_t n = pread(fd, piece, sizeof(piece), at);
+        if (n < 0) return false;
+        for (ssize_t i = 0; i < n; i++)
+            if (piece[i] != 0) return false;
+        if (n < (ssize_t)sizeof(piece)) break;
+    }
+    return true;
+}
+
+/* --- locks --- */
+
+pid_t site_lock_holder(int fd) {
+    struct stat st;
+    unsigned major, minor;
+    unsigned long long inode;
+    long pid, holder = 0;
+    char line[256], kind[16];
+    FILE *f = fstat(fd, &st) == 0 ? fopen("/proc/locks", "re") : NULL;
+    if (f == NULL) return 0;
+    while (holder == 0 && fgets(line, sizeof(line), f) != NULL)
+        if (sscanf(line, "%*s %15s %*s %*s %ld %x:%x:%llu", kind, &pid, &major, &minor, &inode) == 5 &&
+            strcmp(kind, "FLOCK") == 0 && inode == st.st_ino && makedev(major, minor) == st.st_dev)
+            holder = pid;
+    fclose(f);
+    return holder > 0 ? (pid_t)holder : 0;
+}
+
+const char *site_holder_text(int fd) {
+    static __thread char text[32];
+    pid_t pid = site_lock_holder(fd);
+    if (pid == 0) return "";
+    snprintf(text, sizeof(text), " (pid %ld)", (long)pid);
+    return text;
+}
