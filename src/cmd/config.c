@@ -110,10 +110,10 @@ static bool set_absent(struct config *c, struct config_source *src, unsigned lin
     if (why != NULL) return config_fail_at(src, line, config_text("%.*s: %s", len, name, why));
     const char *near = config_near(words[0]);
     if (near != NULL)
-        return config_fail_at(
-            src, line, config_text("unknown option '%.*s', did you mean '%s'?", len, name, near));
-    return config_fail_at(
-        src, line, config_text("unknown option '%.*s' (tarn-server --help all has all)", len, name));
+        return config_fail_at(src, line,
+                              config_text("unknown option '%.*s', did you mean '%s'?", len, name, near));
+    return config_fail_at(src, line,
+                          config_text("unknown option '%.*s' (tarn-server --help all has all)", len, name));
 }
 
 /* A value of Redis that changes nothing here. */
@@ -199,13 +199,15 @@ static bool load_include(struct config *c, struct config_source *src, unsigned l
     if (n != 2 || words[1].len == 0 || words[1].len >= PATH_MAX)
         return config_fail_at(src, line, xstrdup("include must name one file, or a pattern of some"));
     if (src->depth + 1 >= INCLUDE_DEPTH)
-        return config_fail_at(src, line, config_text("include is nested more than %u deep", INCLUDE_DEPTH - 1));
+        return config_fail_at(src, line,
+                              config_text("include is nested more than %u deep", INCLUDE_DEPTH - 1));
     char *path = config_text("%.*s", (int)words[1].len, words[1].data);
     bool pattern = strpbrk(path, "*?[") != NULL, ok = true;
     if (!pattern) {
         ok = access(path, R_OK) == 0
                  ? load_source(c, path, src->depth + 1, src->faults)
-                 : config_fail_at(src, line, config_text("include: %s: cannot be read: %s", path, strerror(errno)));
+                 : config_fail_at(src, line,
+                                  config_text("include: %s: cannot be read: %s", path, strerror(errno)));
     } else if (glob(path, 0, NULL, &found) == 0) {
         for (size_t i = 0; i < found.gl_pathc && i < INCLUDES_MAX; i++)
             ok &= load_source(c, found.gl_pathv[i], src->depth + 1, src->faults);

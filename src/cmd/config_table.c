@@ -11,6 +11,7 @@
 #include "cmd/config_apply.h"
 #include "cmd/config_tls.h"
 #include "cmd/core.h"
+#include "cmd/descriptors.h"
 #include "cmd/introspect.h"
 #include "cmd/kv_events.h"
 #include "cmd/keys.h"
@@ -123,7 +124,7 @@ static bool apply_appendonly(const char **why_p) {
 }
 
 static bool apply_maxclients(const char **why_p) {
-    return core_adjust_descriptors(server.config, why_p);
+    return descriptors_raise(server.config, why_p);
 }
 
 /* --- rows --------------------------------------------------------------------------------------------------------------------- */
@@ -347,11 +348,13 @@ const struct config_row config_rows[] = {
     ONLY("repl-diskless-sync", "yes", "a snapshot for a replica goes to its socket", "no"),
     ONLY("repl-diskless-sync-delay", "0",
          "a snapshot for a replica begins at once: it is no child process that replicas "
-         "should share", CONFIG_ONLY_NUMBER),
+         "should share",
+         CONFIG_ONLY_NUMBER),
     ONLY("repl-diskless-sync-max-replicas", "0", "replicas do not wait for each other", CONFIG_ONLY_NUMBER),
     ONLY("repl-diskless-load", "disabled",
          "a snapshot of the master goes from the socket to the emptied books; there is no "
-         "other way to choose", "on-empty-db"),
+         "other way to choose",
+         "on-empty-db"),
     ONLY("rdb-del-sync-files", "no", "synchronisation leaves no files", "yes"),
     ONLY("replica-lazy-flush", "no", "the books of before are freed before the new ones are read", "yes"),
     ONLY("replica-ignore-maxmemory", "yes", "a replica evicts what its master says, and nothing else"),

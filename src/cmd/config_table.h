@@ -100,7 +100,8 @@ struct config_source {
     unsigned number;   /* no two have the same */
     struct config_faults *faults;
 };
-void config_source_init(struct config_source *src, const char *name, unsigned depth, struct config_faults *faults);
+void config_source_init(struct config_source *src, const char *name, unsigned depth,
+                        struct config_faults *faults);
 void config_source_deinit(struct config_source *src);
 /* A file, or "-". false: some of the faults are its. */
 bool config_read(struct config *c, const char *path, struct config_faults *faults);

@@ -2,7 +2,6 @@
 #include "cmd/core.h"
 
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 #include "base/assert.h"
 #include "base/clock.h"
@@ -271,37 +270,4 @@ const char *core_machine(void) {
         if (name[0] == '\0') strcpy(name, "localhost");
     }
     return name;
-}
-
-/* Beside the clients: listeners, files, the data port's connections and its threads' descriptors. */
-static uint64_t other_descriptors(const struct config *c) {
-    /* The mover's connections depend on how many nodes there are; this is for a few. */
-    return 32 + 64 * (uint64_t)c->inband_threads + 2 * (uint64_t)c->io_threads +
-           (c->pool_size > 0 ? (uint64_t)c->data_maxclients + 4 * (uint64_t)c->data_threads : 0);
-}
-
-bool core_adjust_descriptors(struct config *c, const char **why_p) {
-    struct rlimit limit;
-    uint64_t other = other_descriptors(c), want = (uint64_t)c->maxclients + other;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return true;
-    if (limit.rlim_cur >= want) return true;
-    struct rlimit more = {want, limit.rlim_max > want ? limit.rlim_max : want};
-    if (setrlimit(RLIMIT_NOFILE, &more) == 0) return true;
-    more = (struct rlimit){limit.rlim_max < want ? limit.rlim_max : want, limit.rlim_max};
-    if (setrlimit(RLIMIT_NOFILE, &more) == 0) limit = more;
-    if (limit.rlim_cur >= want) return true;
-    if (why_p != NULL) {
-        *why_p =
-            "the operating system does not allow that many open files: raise the limit (ulimit -n) first";
-        return false;
-    }
-    uint64_t share = limit.rlim_cur / 4; /* of a small limit, the data port yields too */
-    if (other > share + 64) {
-        c->data_maxclients = (int64_t)max_u64(share, 16);
-        other = other_descriptors(c);
-    }
-    c->maxclients = limit.rlim_cur > other + 1 ? (int64_t)(limit.rlim_cur - other) : 1;
-    log_warning("Only %llu files may be open: maxclients lowered to %lld. Raise 'ulimit -n' for more.",
-                (unsigned long long)limit.rlim_cur, (long long)c->maxclients);
-    return true;
 }

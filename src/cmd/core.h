@@ -48,8 +48,5 @@ void core_store_config(const struct config *c, struct store_config *out);
 void core_cluster_config(const struct config *c, struct cluster_config *out);
 /* This machine's name. */
 const char *core_machine(void);
-/* Raises the limit of open files so that maxclients connections fit; where that is not possible maxclients is lowered (at
- * start) or false comes back with *why_p. */
-bool core_adjust_descriptors(struct config *c, const char **why_p);
 
 #endif

@@ -21,7 +21,8 @@ int main(int argc, char **argv) {
     process_title_init(argc, argv);
     config_init(&config);
     if (!config_load_args(&config, argc - 1, argv + 1, &why) || !config_validate(&config, &why)) {
-        fprintf(stderr, "tarn-server: configuration error%s%s\n", strchr(why, '\n') != NULL ? "s:\n" : ": ", why);
+        fprintf(stderr, "tarn-server: configuration error%s%s\n", strchr(why, '\n') != NULL ? "s:\n" : ": ",
+                why);
         free(why);
         config_deinit(&config);
         return 1;

@@ -25,6 +25,7 @@
 #include "cmd/books.h"
 #include "cmd/client.h"
 #include "cmd/config_tls.h"
+#include "cmd/descriptors.h"
 #include "cmd/heap.h"
 #include "cmd/persistence.h"
 #include "cmd/modules.h"
@@ -97,7 +98,7 @@ static bool set_up_process(struct config *c, const char *executable) {
         log_warning("libsodium cannot be used");
         return false;
     }
-    return core_adjust_descriptors(c, NULL);
+    return descriptors_share(c);
 }
 
 static void set_up_identity(void) {
@@ -156,9 +157,10 @@ static bool set_up_host(const struct config *c, bool loaded) {
     if (!embedded_open(c, loaded)) return false;
     core_endpoints.reload = embedded_reload;
     if (host_start(server.host) != TARN_OK) {
-        log_warning("Failed listening on port %u (data-port) or on the socket \"%s\" (shm-socket), aborting. "
-                    "The line above says why",
-                    hc.data_port, hc.shm_path);
+        log_warning(
+            "Failed listening on port %u (data-port%s) or on the socket \"%s\" (shm-socket), aborting. "
+            "The line above says why; --data-port and --shm-socket name others",
+            hc.data_port, c->data_port < 0 && hc.data_port != 0 ? ": port + 10000" : "", hc.shm_path);
         return false;
     }
     core_endpoints.data_port = host_data_port(server.host);

@@ -408,6 +408,23 @@ static int open_socket(const struct addrinfo *a, uint16_t port, uint16_t *port_p
     return fd;
 }
 
+/* One that others have may be anybody's connection to somewhere. */
+static void log_port(const char *uri, int error) {
+    const char *colon = strrchr(uri, ':');
+    unsigned long port = colon != NULL ? strtoul(colon + 1, NULL, 10) : 0;
+    unsigned first = 0, last = 0;
+    FILE *f = error == EADDRINUSE ? fopen("/proc/sys/net/ipv4/ip_local_port_range", "re") : NULL;
+    bool lent = f != NULL && fscanf(f, "%u %u", &first, &last) == 2 && port >= first && port <= last;
+    if (f != NULL) fclose(f);
+    if (lent)
+        log_warning(
+            "Data port %s: %s; ports from %u to %u are given to outgoing connections, too: choose another "
+            "one (--data-port)",
+            uri, strerror(error), first, last);
+    else
+        log_warning("Data port %s: %s", uri, strerror(error));
+}
+
 static tarn_status listen_on(struct transport_listener *l, const char *uri) {
     char plain[NI_MAXHOST + 32];
     bool secure = tcp_is_secure(uri), known = secure || strncmp(uri, "tcp://", 6) == 0;
@@ -426,7 +443,7 @@ static tarn_status listen_on(struct transport_listener *l, const char *uri) {
             l->sockets[l->n_sockets++] = fd;
             if (l->port == 0) l->port = port;
         } else if (!may_fail) {
-            log_warning("Data port %s: %s", plain, strerror(errno));
+            log_port(plain, errno);
             s = TARN_EIO;
         }
     }

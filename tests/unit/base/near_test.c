@@ -14,7 +14,8 @@ static const char *nearest(const char *typed, const char *const *words) {
 }
 
 TEST(mistakes_of_one_hand) {
-    static const char *const words[] = {"port", "pool-size", "pool-path", "maxmemory", "get", "set", "putstart", NULL};
+    static const char *const words[] = {"port", "pool-size", "pool-path", "maxmemory",
+                                        "get",  "set",       "putstart",  NULL};
     CHECK_STR(nearest("prot", words), "port");
     CHECK_STR(nearest("POOL_SIZE", words), "pool-size");
     CHECK_STR(nearest("poolsize", words), "pool-size");

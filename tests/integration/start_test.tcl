@@ -1,0 +1,99 @@
+# What a start says when it cannot be, or not as it was meant: pool files of others, ports, open files; and what --help says.
+source [file join [file dirname [info script]] harness.tcl]
+
+proc write_file {path text} {
+    set f [open $path w]
+    puts -nonewline $f $text
+    close $f
+}
+
+# What the program says on its way to the end.
+proc refusal {args} {
+    if {![catch {exec {*}$args 2>@1} text]} {error "it did not fail: $text"}
+    return $text
+}
+
+proc server_refusal {args} {
+    return [refusal $::server_binary --port auto --data-port 0 --bind 127.0.0.1 --dir [temp_dir] --shm-socket {} {*}$args]
+}
+
+test {a pool file that another process has: it is named, and so is the option} {
+    set path [temp_dir]/pool
+    start_server --pool-size 4mb --pool-path $path
+    set text [server_refusal --pool-size 4mb --pool-path $path]
+    assert_match "*pool file $path is in use by another process*Each server needs a file of its own: --pool-path*" $text
+    if {[regexp "FLOCK +ADVISORY +WRITE +[server pid] " [file_text /proc/locks]]} {
+        assert_match "*(pid [server pid])*" $text
+    }
+    assert {![string match "*another put*" $text]} $text
+    assert_equal PONG [r ping]
+    stop_server
+}
+
+test {a pool file is not made of a file that is something else} {
+    set path [temp_dir]/letter
+    write_file $path "Dear Ann,\n"
+    assert_match "*$path is a file of something else, which is not overwritten*--pool-path*" \
+        [server_refusal --pool-size 4mb --pool-path $path]
+    assert_equal "Dear Ann,\n" [file_text $path]
+}
+
+test {a data port that is taken, in the range of outgoing connections} {
+    if {![regexp {(\d+)\s+(\d+)} [file_text /proc/sys/net/ipv4/ip_local_port_range] - first last]} {skip "no such range here"}
+    start_server --pool-size 4mb
+    regexp {data port=(\d+)} [file_text [server log]] - port ;# that the system chose
+    set text [refusal $::server_binary --port auto --data-port $port --bind 127.0.0.1 --dir [temp_dir] --shm-socket {} --pool-size 4mb]
+    assert_match "*Data port tcp://127.0.0.1:$port: Address already in use*--data-port*" $text
+    assert_match "*Failed listening on port $port (data-port)*--data-port and --shm-socket name others*" $text
+    if {$port >= $first && $port <= $last} {
+        assert_match "*ports from $first to $last are given to outgoing connections, too*" $text
+    }
+    stop_server
+}
+
+if {[auto_execok setpriv] eq "" || [catch {exec setpriv --bounding-set=-sys_resource true}]} {
+    test {few open files} {skip "setpriv cannot take a privilege away here"}
+} else {
+    # A server of which the system allows so many open files.
+    proc limited {limit args} {
+        return [list sh -c {ulimit -n "$0" && exec "$@"} $limit setpriv --bounding-set=-sys_resource $::server_binary --bind 127.0.0.1 \
+            --shm-socket {} --data-port 0 --pool-size 4mb {*}$args]
+    }
+    test {few open files: clients, data port and other hosts share them} {
+        set dir [temp_dir]
+        set pid [start_process [limited 256 --port auto --port-file $dir/port --dir $dir] $dir/out]
+        set ::limited_dir $dir
+        wait_for "the port" {[file_text $::limited_dir/port] ne ""}
+        assert_match "*Only 256 files may be open: maxclients is lowered to 1??, data-maxclients to ??.*ulimit -n 14*" [file_text $dir/out]
+        set clients {}
+        for {set i 0} {$i < 100} {incr i} {
+            lappend clients [resp::connect 127.0.0.1 [string trim [file_text $dir/port]]]
+            assert_equal PONG [[lindex $clients end] ping]
+        }
+        set c [lindex $clients 0]
+        set most [lindex [$c config get maxclients] 1]
+        assert_equal OK [$c config set maxclients [expr {$most - 1}]]
+        assert_equal OK [$c config set maxclients $most]
+        assert_error "*ulimit -n*" {$c config set maxclients 1000}
+        resp::send $c shutdown nosave
+        resp::read_to_end $c
+        foreach c $clients {resp::close $c}
+        assert_equal 0 [reap_process $pid]
+    }
+    test {too few open files are an error, unless that was meant} {
+        set text [refusal {*}[limited 64 --port auto --dir [temp_dir]]]
+        assert_match "*Error: only 64 files may be open, which leaves room for ?? clients; fewer than 32 are of no use*ulimit -n*--maxclients ??*" $text
+        regexp -- {--maxclients (\d+)} $text - most
+        set dir [temp_dir]
+        set pid [start_process [limited 64 --port auto --port-file $dir/port --dir $dir --maxclients $most] $dir/out]
+        set ::limited_dir $dir
+        wait_for "the port" {[file_text $::limited_dir/port] ne ""}
+        set c [resp::connect 127.0.0.1 [string trim [file_text $dir/port]]]
+        assert_equal PONG [$c ping]
+        resp::send $c shutdown nosave
+        resp::read_to_end $c
+        resp::close $c
+        assert_equal 0 [reap_process $pid]
+    }
+}
+finish
