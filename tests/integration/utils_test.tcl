@@ -45,6 +45,19 @@ test {every script explains itself, and refuses what it does not know} {
     expect 2 "*need --tls*" [script scale-out --name a --cacert ca.crt -- --segment 8mb]
 }
 
+test {systemd takes the units of utils/systemd} {
+    if {![has systemd-analyze]} {skip "there is no systemd-analyze"}
+    set dir [temp_dir]
+    foreach unit [glob [file join $root utils systemd *.service]] {
+        set f [open $dir/[file tail $unit] w]
+        puts -nonewline $f [string map [list /usr/local/bin/tarn-server $server_binary /usr/local/bin/tarn-node $node_binary] \
+            [file_text $unit]]
+        close $f
+    }
+    # It warns on standard error and ends with 0.
+    assert_equal "" [exec systemd-analyze verify --man=no {*}[glob $dir/*.service] 2>@1]
+}
+
 # A redis-cli that says how it was called.
 test {without -h and -p all of them ask where a tarn-server is by default} {
     set dir [temp_dir]
