@@ -8,10 +8,12 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "client/internal.h"
+#include "transport/tcp/frame.h"
 
 #define READ_BYTES         (64u << 10)
 #define TLS_PIECE          (48u << 10) /* of plaintext; less than TLS_OUT_MAX: reading goes on whatever is unsent */
@@ -361,6 +363,23 @@ static bool says_tls(const struct answer *a) {
     return a->type == ANSWER_ERROR && strstr(a->str, " speaks TLS") != NULL;
 }
 
+static bool says_data_port(const struct answer *a) {
+    return a->type == ANSWER_ERROR && strstr(a->str, TCP_DATA_PORT) != NULL;
+}
+
+static tarn_status lost_to_data_port(struct ctl *c) {
+    unsigned port = (unsigned)strtoul(c->port, NULL, 10);
+    char host[sizeof(c->host)], own[sizeof(c->port)], hint[32] = "";
+    snprintf(host, sizeof(host), "%s", c->host);
+    snprintf(own, sizeof(own), "%s", c->port);
+    if (port > 10000) snprintf(hint, sizeof(hint), " (by default %u)", port - 10000);
+    ctl_close(c);
+    return fail(TARN_EPROTO,
+                "%s:%s is " TCP_DATA_PORT ", which carries bytes of values only: the URL names the port of "
+                "tarn-server%s; a tarn-node has none",
+                host, own, hint);
+}
+
 /* An answer that is whole and not to be skipped; TARN_EAGAIN: none. */
 static tarn_status parse(struct ctl *c, struct answer **answer_p) {
     for (;;) {
@@ -374,6 +393,7 @@ static tarn_status parse(struct ctl *c, struct answer **answer_p) {
         if (got == NULL) return TARN_EAGAIN;
         if (c->received == 0 && c->tls == NULL && says_tls(got))
             return lost(c, TARN_EPROTO, "is one to a TLS port: the URL begins with tarns:// there");
+        if (c->received == 0 && says_data_port(got)) return lost_to_data_port(c);
         if (is_skipped(c, ++c->received)) continue;
         *answer_p = got;
         return TARN_OK;

@@ -22,6 +22,7 @@
 #include "cmd/multi.h"
 #include "cmd/stats.h"
 #include "cmd/table.h"
+#include "transport/tcp/frame.h"
 
 #define SCRATCH_SIZE   (256u * 1024)
 #define LEFTOVER_SMALL (16u * 1024)  /* copied in front of the next read rather than kept apart */
@@ -325,10 +326,15 @@ static size_t run_pipeline(struct client *c, const struct resp_limits *limits, c
     return pos;
 }
 
-/* The first bytes of TLS, to who expects a request. */
-static const char hello_text[] = "Protocol error: this port does not speak TLS, and what came looks like it";
-static bool is_hello(const char *data, size_t len) {
-    return len >= 3 && data[0] == 0x16 && data[1] == 3 && (unsigned char)data[2] <= 4;
+/* What came first is none of RESP's, but of a protocol that we know. NULL: nor that. */
+static const char *other_protocol(const char *data, size_t len) {
+    const uint32_t frame = TCP_MAGIC;
+    if (len >= 3 && data[0] == 0x16 && data[1] == 3 && (unsigned char)data[2] <= 4)
+        return "Protocol error: this port does not speak TLS, and what came looks like it";
+    if (len >= sizeof(frame) && memcmp(data, &frame, sizeof(frame)) == 0)
+        return "Protocol error: this is the port for commands, and what came is for a data port (data-port, "
+               "by default 10000 more)";
+    return NULL;
 }
 
 /* Runs what may be run of len bytes, returns how many were used. */
@@ -375,7 +381,8 @@ static size_t run_requests(struct client *c, const char *data, size_t len) {
             begin_big(c);
             break;
         case RESP_ERROR:
-            protocol_error(c, pos == 0 && is_hello(data, len) ? hello_text : p->error);
+            protocol_error(c, pos == 0 && other_protocol(data, len) != NULL ? other_protocol(data, len)
+                                                                            : p->error);
             return len;
         }
     }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -202,6 +203,46 @@ static enum step malformed(struct tcp_turn_state *t, const char *why) {
     tcp_count(&t->counters->bad_frames, 1);
     log_verbose("Data connection closed: %s", why);
     return STEP_CLOSE;
+}
+
+/* A client that takes this for the port for commands has sent a request by now: RESP, or a line. */
+static bool is_request(const struct tcp_conn *c) {
+    const uint8_t *at = c->rx + c->rx_pos;
+    uint32_t magic = TCP_MAGIC;
+    return !c->hello_done && c->rx_len - c->rx_pos >= sizeof(magic) &&
+           memcmp(at, &magic, sizeof(magic)) != 0 &&
+           (*at == '*' || (*at >= 'A' && *at <= 'Z') || (*at >= 'a' && *at <= 'z'));
+}
+
+static void answer_request(struct tcp_conn *c, struct tcp_turn_state *t) {
+    struct sockaddr_storage own = {0};
+    socklen_t len = sizeof(own);
+    unsigned port = 0;
+    if (getsockname(c->fd, (struct sockaddr *)&own, &len) == 0)
+        port = ntohs(own.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&own)->sin6_port
+                                               : ((struct sockaddr_in *)(void *)&own)->sin_port);
+    char hint[32] = "";
+    if (port > 10000) snprintf(hint, sizeof(hint), ": %u", port - 10000);
+    int n = snprintf(c->greeting.text, sizeof(c->greeting.text),
+                     "-ERR this is " TCP_DATA_PORT ", commands go to the port of tarn-server, by default the "
+                     "data port - 10000%s; a tarn-node has none\r\n",
+                     hint);
+    tcp_out_add(c, c->greeting.text, (size_t)n);
+    c->closing = c->lingers = true;
+    c->rx_pos = c->rx_len;
+    tcp_count(&t->counters->bad_frames, 1);
+    log_verbose("Data connection: what came looks like a request for the port for commands");
+}
+
+/* Closed with bytes unread, the socket would take the answer back from a peer that has not read it. */
+static enum step linger(struct tcp_conn *c, struct tcp_turn_state *t) {
+    (void)shutdown(c->fd, SHUT_WR);
+    if (!c->readable) return STEP_BLOCKED;
+    ssize_t got = conn_drain(c, RECEIVE_MAX);
+    if (got == 0) return STEP_CLOSE;
+    if (got < 0) return conn_failed(c, t, &c->readable);
+    t->spent += (uint64_t)got;
+    return STEP_DONE;
 }
 
 static enum step handle_hello(struct tcp_conn *c, struct tcp_turn_state *t, const void *meta) {
@@ -478,6 +519,10 @@ static bool handle_frame(struct tcp_conn *c, struct tcp_turn_state *t, enum step
     struct tcp_header h;
     uint32_t have = c->rx_len - c->rx_pos;
     c->rx_need = sizeof(h);
+    if (UNLIKELY(is_request(c))) {
+        answer_request(c, t);
+        return false;
+    }
     if (have < sizeof(h)) return false;
     memcpy(&h, c->rx + c->rx_pos, sizeof(h));
     const char *wrong = tcp_request_check(&h, c->hello_done);
@@ -582,7 +627,7 @@ enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gat
         if (c->out_at < c->out_n)
             step = send_batch(c, &t);
         else if (c->closing)
-            step = kept ? STEP_BLOCKED : STEP_CLOSE;
+            step = kept ? STEP_BLOCKED : c->lingers ? linger(c, &t) : STEP_CLOSE;
         else if (c->in.active)
             step = receive_payload(c, &t);
         else if (!STAILQ_EMPTY(&c->reads))

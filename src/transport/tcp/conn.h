@@ -88,6 +88,7 @@ struct tcp_conn {
     bool queued;
     bool readable, writable; /* what epoll said, until the socket says EAGAIN */
     bool hello_done, closing;
+    bool lingers;   /* closing, but what it still sends is taken, so that it can read why */
     bool pieces_ok; /* the client has TCP_FEATURE_PIECES */
     bool bound;     /* to session, by the first good grant */
     uint64_t session;

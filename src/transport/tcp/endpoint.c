@@ -67,7 +67,7 @@ struct transport_endpoint {
     bool queued;
     int fd;
     struct tcp_secure secure;
-    char *uri; /* of a secure one: for its owner to read */
+    char *uri;
     enum { CONNECTING, GREETING, UP, FAILED } state;
     tarn_status status; /* why FAILED */
     bool readable, writable;
@@ -255,7 +255,7 @@ tarn_status tcp_connect(struct transport_domain *d, const char *uri, uint64_t de
     }
     struct transport_endpoint *e = xcalloc(1, sizeof(*e));
     e->secure.tls = tls;
-    if (tls != NULL) e->uri = xstrdup(uri);
+    e->uri = xstrdup(uri);
     e->tag.kind = TCP_TAG_ENDPOINT;
     e->magic = ENDPOINT_MAGIC;
     e->domain = d;
@@ -550,6 +550,13 @@ static bool take_frame(struct transport_endpoint *e) {
     if (have < sizeof(h)) return false;
     memcpy(&h, e->rx + e->rx_pos, sizeof(h));
     const char *wrong = tcp_reply_check(&h, e->state == UP);
+    if (wrong != NULL && e->state != UP && e->rx[e->rx_pos] == '-') {
+        wrong = "that is the port for commands";
+        if (is_news(e->domain, e->uri))
+            log_warning("%s is no data port: it speaks RESP. Its host should name its data port "
+                        "(data-port; tarn-node --data-port, --announce)",
+                        e->uri);
+    }
     if (wrong != NULL) {
         fail(e, TARN_EPROTO, wrong);
         return false;
