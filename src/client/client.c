@@ -86,6 +86,8 @@ static tarn_status connect_first(struct tarn_client *client) {
     do {
         status = lane_ready(lane, deadline);
     } while (status != TARN_OK && lane_retry(lane, &attempts, status, deadline));
+    if (status == TARN_OK && client->node == NULL && strcmp(client->options.transport, "rdma") == 0)
+        status = segment_require_rdma(lane, deadline);
     lane_give(lane);
     return status;
 }

@@ -234,8 +234,13 @@ struct segment_entry {
     uint64_t home;    /* of its host, the same for all segments of one; 0: never fetched */
     uint64_t address; /* hash of it */
     char name[64];
-    uint32_t tls_only_epoch;    /* of when its host offered nothing but TLS, which we do not have */
-    uint64_t tls_only_until_ms; /* the master is not asked again before, 0: it offers more */
+    /* Its host offers no way that we have or may use. */
+    struct unreachable {
+        uint64_t until_ms; /* the master is not asked again before; 0: there is a way */
+        uint32_t epoch;    /* of when that was so */
+        tarn_status status;
+        char *why;
+    } unreachable;
 };
 
 /* An engine stays as long as somebody looks at memory that it has mapped: its lane, views, writers. */
@@ -329,6 +334,9 @@ bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline);
 tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool write, uint64_t deadline);
 void segment_forget(struct lane *lane, uint32_t id);
 void segment_forget_all(struct lane *lane);
+void segment_free_all(struct lane *lane);
+/* transport=rdma: TARN_ENOTSUP when the memory segments that are up are known, and none offers it. */
+tarn_status segment_require_rdma(struct lane *lane, uint64_t deadline);
 /* "host name|boot id" as servers report it. */
 void segment_host_name(char *out, size_t cap);
 bool segment_host_is(const char *reported, size_t len, const char *own);
@@ -514,7 +522,7 @@ static inline const char *lane_hint(const struct lane *lane) {
     const char *t = lane->client->options.transport;
     if (lane->no_tls[0] != '\0') return lane->no_tls;
     if (strcmp(t, "rdma") == 0)
-        return " (transport=rdma allows no other way: do the hosts offer it? RDMA.DEVICES)";
+        return " (transport=rdma allows no other way: the host's log and that of this client say more)";
     if (strcmp(t, "shm") == 0)
         return " (transport=shm allows no other way: does the host run on this machine?)";
     return strcmp(t, "tcp") == 0 ? " (transport=tcp allows no other way)" : "";

@@ -82,7 +82,7 @@ void lane_destroy(struct lane **lane_p) {
     engine_ref_drop(&lane->ref);
     ctl_close(&lane->ctl);
     arena_free(&lane->arena);
-    free(lane->segment);
+    segment_free_all(lane);
     free(lane->registered);
     free(lane->argv);
     free(lane->lens);

@@ -138,6 +138,7 @@ static void started(struct putting *p, size_t i, const struct answer *a) {
     }
     u->reason = status;
     u->held_up = held_up(p, status, a);
+    if (status == TARN_ENOSPACE) snprintf(p->no_room, sizeof(p->no_room), "%s", tarn_last_error());
     if (u->held_up) return;
     if (status != TARN_OK) {
         put_finish(p, i, status);
@@ -452,12 +453,7 @@ static void settle(struct putting *p) {
     for (size_t i = 0; i < p->n && nothing; i++) {
         struct put *u = &p->puts[i];
         if (u->state == PUT_FINISHED || waits(u)) continue;
-        if (u->reason == TARN_ENOSPACE) {
-            fail(u->reason,
-                 "the pool cannot make room for %" PRIu64 " bytes: it is smaller than that, or what is there "
-                 "is leased, pinned or being put (INFO pool)",
-                 u->size);
-        }
+        if (u->reason == TARN_ENOSPACE) fail(u->reason, "%s", p->no_room);
         put_finish(p, i, u->reason);
     }
 }

@@ -50,7 +50,8 @@ struct putting {
     uint64_t later, later_ms;  /* how many were told to come later in this pass, and when */
     unsigned most_tries;       /* of a put that has to be tried again, in this pass */
     uint64_t began_ms, avoid_since_ms;
-    bool new_session; /* the present one has bytes on their way */
+    bool new_session;  /* the present one has bytes on their way */
+    char no_room[512]; /* what the server said of the last NOSPACE */
 };
 
 void put_finish(struct putting *p, size_t i, tarn_status status);

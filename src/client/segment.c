@@ -18,7 +18,8 @@
 #define ATTACH_FRESH_MS 30000u /* of the minute that attach grants are good for */
 #define KEY_AGAIN_MS    500u   /* doubled up to */
 #define KEY_AGAIN_MAX   32000u
-#define TLS_ONLY_MS     30000u /* a host that speaks TLS only will hardly do otherwise within so long */
+#define UNREACHABLE_MS  30000u /* a host will hardly offer other ways within so long */
+#define PROBES_MAX      64u    /* segments that are asked for RDMA when a client connects */
 
 void segment_host_name(char *out, size_t cap) {
     char name[65] = "";
@@ -66,8 +67,13 @@ void segment_forget(struct lane *lane, uint32_t id) {
 void segment_forget_all(struct lane *lane) {
     for (size_t i = 0; i < lane->segments; i++) {
         lane->segment[i].known = lane->segment[i].write_attached = false;
-        lane->segment[i].tls_only_until_ms = 0;
+        lane->segment[i].unreachable.until_ms = 0;
     }
+}
+
+void segment_free_all(struct lane *lane) {
+    for (size_t i = 0; i < lane->segments; i++) free(lane->segment[i].unreachable.why);
+    free(lane->segment);
 }
 
 const struct segment_entry *segment_find(const struct lane *lane, uint32_t id) {
@@ -141,6 +147,12 @@ static bool host_has_rdma(const struct answer *info) {
     return false;
 }
 
+/* It has keys, or its host has the module, and will have some. */
+static bool offers_rdma(const struct answer *info) {
+    struct engine_segment s = {0};
+    return decode_keys(info, &s) || host_has_rdma(info);
+}
+
 /* Memory of this machine that can be mapped is not reached faster by anything. */
 static void decode_rdma(struct lane *lane, const struct answer *info, struct engine_segment *s,
                         struct segment_entry *entry) {
@@ -206,10 +218,40 @@ static void decode_endpoints(struct lane *lane, const struct answer *endpoints, 
     if (s->tcp_host != NULL && is_wildcard(s->tcp_host)) s->tcp_host = lane->ctl.host;
 }
 
-static tarn_status fail_tls_only(const struct segment_entry *entry) {
-    return fail(TARN_EPERM,
-                "segment %s is reached over TLS only: connect with tarns:// and the tls_ options (TLS.md)",
-                entry->name);
+static tarn_status unreachable(struct segment_entry *entry, uint32_t epoch, tarn_status status) {
+    free(entry->unreachable.why);
+    entry->unreachable = (struct unreachable){.until_ms = now_ms() + UNREACHABLE_MS,
+                                              .epoch = epoch,
+                                              .status = status,
+                                              .why = xstrdup(tarn_last_error())};
+    return status;
+}
+
+/* "shm, tcp": each way once, in the order of the endpoints. */
+static void ways_of(const struct answer *endpoints, char *out, size_t cap) {
+    size_t at = 0;
+    out[0] = '\0';
+    for (size_t i = 0; endpoints != NULL && i < endpoints->len; i++) {
+        const struct answer *e = &endpoints->element[i];
+        char way[16];
+        size_t len = e->type == ANSWER_STRING ? strcspn(e->str, ":") : 0;
+        if (len == 0 || len >= sizeof(way)) continue;
+        snprintf(way, sizeof(way), "%.*s", (int)len, e->str);
+        if (strstr(out, way) != NULL || at + len + 3 > cap) continue;
+        at += (size_t)snprintf(out + at, cap - at, "%s%s", at > 0 ? ", " : "", way);
+    }
+}
+
+static tarn_status fail_no_rdma(const struct answer *info) {
+    char ways[64];
+    const char *node = text_of(info, "node"), *host = text_of(info, "host");
+    ways_of(answer_field(info, "endpoints"), ways, sizeof(ways));
+    return fail(
+        TARN_ENOTSUP,
+        "transport=rdma: segment %s of %s%s on host %s offers no rdma (it offers %s). Load the module there "
+        "(%s modules/rdma.so), or leave transport=rdma away",
+        text_of(info, "name"), *node == '\0' ? "the server" : "node ", node, host,
+        ways[0] == '\0' ? "nothing" : ways, *node == '\0' ? "loadmodule" : "tarn-node --loadmodule");
 }
 
 static tarn_status decode(struct lane *lane, const struct answer *info, struct engine_segment *s,
@@ -241,11 +283,15 @@ static tarn_status decode(struct lane *lane, const struct answer *info, struct e
     entry->home = home_of(node, s);
     if (moved) outage_over(lane, s->id); /* what failed was another address */
     snprintf(entry->name, sizeof(entry->name), "%s", text_of(info, "name"));
-    entry->tls_only_until_ms = 0;
+    entry->unreachable.until_ms = 0;
+    if (strcmp(lane->client->options.transport, "rdma") == 0 && !offers_rdma(info))
+        return unreachable(entry, s->epoch, fail_no_rdma(info));
     if (!wants_tls || s->tcp_host != NULL || s->shm_path != NULL || s->rdma_uri != NULL) return TARN_OK;
-    entry->tls_only_until_ms = now_ms() + TLS_ONLY_MS;
-    entry->tls_only_epoch = s->epoch;
-    return fail_tls_only(entry);
+    return unreachable(
+        entry, s->epoch,
+        fail(TARN_EPERM,
+             "segment %s is reached over TLS only: connect with tarns:// and the tls_ options (TLS.md)",
+             entry->name));
 }
 
 static tarn_status fetch(struct lane *lane, uint32_t id, uint64_t deadline, struct engine_segment *s,
@@ -266,8 +312,8 @@ static tarn_status fetch(struct lane *lane, uint32_t id, uint64_t deadline, stru
 tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool write, uint64_t deadline) {
     struct segment_entry *entry = entry_of(lane, id);
     if (entry == NULL) return fail(TARN_EPROTO, "segment id %u is out of range", id);
-    if (entry->tls_only_until_ms > 0 && entry->tls_only_epoch == epoch && now_ms() < entry->tls_only_until_ms)
-        return fail_tls_only(entry);
+    const struct unreachable *u = &entry->unreachable;
+    if (u->until_ms > 0 && u->epoch == epoch && now_ms() < u->until_ms) return fail(u->status, "%s", u->why);
     bool known = entry->known && entry->epoch == epoch && engine_segment_known(lane->engine, id, epoch);
     bool again = known && entry->again_ms != 0 && now_ms() >= entry->again_ms;
     if (known && !again && (!write || entry->write_attached)) return TARN_OK;
@@ -291,4 +337,45 @@ tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool 
         entry->write_attached = true;
     }
     return TARN_OK;
+}
+
+/* --- transport=rdma ------------------------------------------------------------------------------------------------------- */
+
+/* Ids of the segments that INFO pool shows; 0: it does not show all. */
+static size_t shown_segments(const char *info, uint32_t ids[PROBES_MAX]) {
+    size_t n = 0;
+    uint64_t all = 0, id;
+    for (const char *at = info; *at != '\0'; at += strcspn(at, "\n"), at += *at == '\n') {
+        size_t name = strcspn(at, ":");
+        if (strncmp(at, "segments:", 9) == 0)
+            all = strtoull(at + 9, NULL, 10);
+        else if (strncmp(at, "segment", 7) == 0 && n < PROBES_MAX &&
+                 span_to_u64(span_of(at + 7, name - 7), &id))
+            ids[n++] = (uint32_t)id;
+    }
+    return n == all ? n : 0;
+}
+
+static bool is_up_memory(const struct answer *info) {
+    return strcmp(text_of(info, "tier"), "memory") == 0 && strcmp(text_of(info, "state"), "up") == 0;
+}
+
+tarn_status segment_require_rdma(struct lane *lane, uint64_t deadline) {
+    struct answer *a;
+    uint32_t ids[PROBES_MAX];
+    lane_begin(lane, "INFO");
+    lane_arg_str(lane, "pool");
+    if (lane_call(lane, &a, deadline) != TARN_OK || a->type != ANSWER_STRING) return TARN_OK;
+    size_t n = shown_segments(a->str, ids);
+    const struct answer *without = NULL;
+    for (size_t i = 0; i < n; i++) {
+        lane_begin(lane, "SEGMENT");
+        lane_arg_str(lane, "INFO");
+        lane_arg_u64(lane, ids[i]);
+        if (lane_call(lane, &a, deadline) != TARN_OK) return TARN_OK; /* the first use will tell */
+        if (!is_up_memory(a)) continue;
+        if (offers_rdma(a)) return TARN_OK;
+        if (without == NULL) without = a;
+    }
+    return without == NULL ? TARN_OK : fail_no_rdma(without);
 }
