@@ -306,35 +306,37 @@ static void write_keyspace(struct buf *out) {
 #define DEF INFO_DEFAULT
 #define ALL INFO_ALL
 const struct info_section info_sections[] = {
-    {"server", "Server", DEF, write_server},
-    {"clients", "Clients", DEF, write_clients},
-    {"memory", "Memory", DEF, write_memory},
-    {"persistence", "Persistence", DEF, info_write_persistence},
-    {"stats", "Stats", DEF, write_stats},
-    {"replication", "Replication", DEF, info_replication},
-    {"cpu", "CPU", DEF, write_cpu},
-    {"modules", "Modules", DEF, info_modules},
-    {"commandstats", "Commandstats", ALL, write_commandstats},
-    {"errorstats", "Errorstats", DEF, write_errorstats},
-    {"latencystats", "Latencystats", ALL, write_latencystats},
-    {"cluster", "Cluster", DEF, write_cluster},
-    {"pool", "Pool", DEF, info_pool},
-    {"cache", "Cache", DEF, info_cache},
-    {"kvevents", "KV events", DEF, info_kv_events},
-    {"eviction", "Eviction", DEF, info_eviction},
-    {"data", "Data", DEF, info_data},
-    {"nodes", "Nodes", DEF, info_nodes},
-    {"tasks", "Tasks", DEF, info_tasks},
-    {"inband", "Inband", DEF, info_inband},
-    {"keyspace", "Keyspace", DEF, write_keyspace},
-    {NULL, NULL, 0, NULL},
+    {"server", "Server", DEF, false, write_server},
+    {"clients", "Clients", DEF, false, write_clients},
+    {"memory", "Memory", DEF, false, write_memory},
+    {"persistence", "Persistence", DEF, false, info_write_persistence},
+    {"stats", "Stats", DEF, false, write_stats},
+    {"replication", "Replication", DEF, false, info_replication},
+    {"cpu", "CPU", DEF, false, write_cpu},
+    {"modules", "Modules", DEF, false, info_modules},
+    {"commandstats", "Commandstats", ALL, false, write_commandstats},
+    {"errorstats", "Errorstats", DEF, false, write_errorstats},
+    {"latencystats", "Latencystats", ALL, false, write_latencystats},
+    {"cluster", "Cluster", DEF, false, write_cluster},
+    {"pool", "Pool", DEF, true, info_pool},
+    {"cache", "Cache", DEF, true, info_cache},
+    {"kvevents", "KV events", DEF, true, info_kv_events},
+    {"eviction", "Eviction", DEF, true, info_eviction},
+    {"data", "Data", DEF, true, info_data},
+    {"nodes", "Nodes", DEF, true, info_nodes},
+    {"tasks", "Tasks", DEF, true, info_tasks},
+    {"inband", "Inband", DEF, true, info_inband},
+    {"keyspace", "Keyspace", DEF, false, write_keyspace},
+    {NULL, NULL, 0, false, NULL},
 };
 
+/* A name that is unknown asks for nothing: what clients of Redis ask for, and what is not here, is an empty reply. */
 static bool wanted(struct client *c, const struct info_section *s) {
     if (c->argc == 1) return s->in == INFO_DEFAULT;
     for (size_t i = 1; i < c->argc; i++) {
         if (arg_is(c, i, s->name) || arg_is(c, i, "all") || arg_is(c, i, "everything")) return true;
         if (arg_is(c, i, "default") && s->in == INFO_DEFAULT) return true;
+        if (arg_is(c, i, "tarn") && s->of_tarn) return true;
     }
     return false;
 }

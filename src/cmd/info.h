@@ -8,7 +8,8 @@
 struct info_section {
     const char *name;  /* as asked for, lower case */
     const char *title; /* as shown */
-    enum { INFO_DEFAULT = 1, INFO_ALL = 2, INFO_EVERYTHING = 4 } in;
+    enum { INFO_DEFAULT, INFO_ALL } in; /* where it is shown unasked: by INFO alone, by INFO all */
+    bool of_tarn;                       /* none of Redis': INFO tarn shows it */
     void (*write)(struct buf *out);
 };
 extern const struct info_section info_sections[]; /* ended by a NULL name */

@@ -13,7 +13,8 @@ void info_nodes(struct buf *out) {
     cluster_get_figures(&f);
     store_get_stats(server.store, &s);
     hex_encode(cluster_id(), 16, id);
-    info_line(out, "cluster_id:%s", id);
+    info_line(out, "pool_id:tarn-%s",
+              id); /* bare hex digits some parsers take as a number, as they do all of cluster_* */
     info_line(out, "nodes:%llu", (ull)f.nodes);
     for (int i = 0; i <= CLUSTER_NODE_LEFT; i++)
         info_line(out, "nodes_%s:%llu", cluster_node_state_name((enum cluster_node_state)i),

@@ -27,6 +27,7 @@ void info_pool(struct buf *out) {
     info_line(out, "pool_used_perc:%.2f%%", 100 * share(s.pool_used, s.pool_size));
     info_line(out, "pool_free:%llu", (ull)s.pool_free);
     info_line(out, "pool_largest_free:%llu", (ull)s.largest_free);
+    info_line(out, "pool_down:%llu", (ull)s.pool_down);
     info_line(out, "pool_quarantined:%llu", (ull)s.pool_quarantined);
     info_line(out, "pool_ghosts:%llu", (ull)s.pool_ghosts);
     info_line(out, "pool_zombie:%llu", (ull)s.pool_zombie);

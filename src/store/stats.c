@@ -36,6 +36,53 @@ uint64_t store_count(const struct store *s) {
     return s->index.count - s->stale;
 }
 
+static void pool_stats(const struct store *s, struct store_stats *st) {
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        const struct segment *seg = s->space.segments[i];
+        if (!seg || seg->tier != STORE_TIER_MEMORY) continue;
+        if (!segment_readable(seg)) {
+            st->pool_down += seg->units * UNIT;
+            continue;
+        }
+        st->pool_size += seg->units * UNIT;
+        st->pool_free += seg->free_units * UNIT;
+        st->pool_quarantined += seg->quarantine_units * UNIT;
+        st->pool_evictable += seg->evictable_units * UNIT;
+        if (seg->state == SEGMENT_UP)
+            st->largest_free = max_u64(st->largest_free, space_largest((struct space *)&s->space, i) * UNIT);
+    }
+    st->pool_used = st->pool_size - st->pool_free - st->pool_quarantined;
+    st->pool_ghosts = s->ghost_units * UNIT;
+    st->pool_zombie = (s->zombie_units + s->written_units) * UNIT;
+}
+
+static void add_room(const struct segment *seg, struct store_room *room) {
+    uint64_t size = seg->units * UNIT, free = seg->free_units * UNIT,
+             quarantined = seg->quarantine_units * UNIT, evictable = seg->evictable_units * UNIT;
+    room->up++;
+    room->size += size;
+    room->free += free;
+    room->quarantined += quarantined;
+    room->used += size - free - quarantined;
+    room->evictable += evictable;
+    room->awaiting += seg->awaiting_units * UNIT;
+    room->ghosts += seg->ghost_units * UNIT;
+    room->largest = max_u64(room->largest, size);
+    room->best = max_u64(room->best, free + evictable);
+}
+
+void store_get_room(const struct store *s, struct store_room *room_p) {
+    *room_p = (struct store_room){0};
+    for (uint32_t i = 0; i < s->space.n_segments; i++) {
+        const struct segment *seg = s->space.segments[i];
+        if (!seg || seg->tier != STORE_TIER_MEMORY) continue;
+        if (seg->state == SEGMENT_UP)
+            add_room(seg, room_p);
+        else
+            room_p->others++;
+    }
+}
+
 void store_get_stats(const struct store *s, struct store_stats *st) {
     *st = s->stat;
     st->objects = store_count(s);
@@ -60,18 +107,7 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->groups = s->groups.count;
     st->sweep_objects = s->stale;
     st->migrating_objects = s->legacy_count;
-    for (uint32_t i = 0; i < s->space.n_segments; i++) {
-        const struct segment *seg = s->space.segments[i];
-        if (!seg || seg->tier != STORE_TIER_MEMORY) continue;
-        st->pool_size += seg->units * UNIT;
-        st->pool_free += seg->free_units * UNIT;
-        st->largest_free = max_u64(st->largest_free, space_largest((struct space *)&s->space, i) * UNIT);
-    }
-    st->pool_used = st->pool_size - st->pool_free;
-    st->pool_quarantined = s->quarantine_units * UNIT;
-    st->pool_ghosts = s->ghost_units * UNIT;
-    st->pool_zombie = (s->zombie_units + s->written_units) * UNIT;
-    st->pool_evictable = s->evictable_units * UNIT;
+    pool_stats(s, st);
     st->memory_records = records_memory(&s->records);
     st->memory_blocks = space_memory(&s->space);
     st->memory_tables = tables_memory(s);

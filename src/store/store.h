@@ -378,6 +378,8 @@ tarn_status store_put_start(struct store *s, struct store_batch *b, struct span 
 tarn_status store_put_continue(struct store *s, struct store_put *put, unsigned *budget);
 /* Either may say TARN_ELATER, with *put_p as it was: room will come, as ghosts go or a disk takes more. For how long, at least 1. */
 uint64_t store_later_ms(const struct store *s);
+/* What the last of them waits for, in words. */
+const char *store_later_why(const struct store *s);
 /* A put whose client went away while room was being made. */
 void store_put_abandon(struct store *s, struct store_put **put_p);
 /* Of an open put. */
@@ -494,6 +496,17 @@ void store_keep_expired(struct store *s, bool keep);
  * hard-pinned already keeps its owner. */
 tarn_status store_pin(struct store *s, struct span key, enum store_pin kind, uint64_t ms);
 
+/* The share that a hard pin would go beyond. */
+struct store_pin_share {
+    bool of_owner;              /* hard_pin_user_ratio; else hard_pin_ratio */
+    bool of_books;              /* of max_memory; else of the pool */
+    uint64_t limit, used, more; /* bytes */
+};
+/* Of a put of so many bytes in memory, or (STORE_PIN_OBJECT) of the object that key has. false: none, it may be pinned. */
+#define STORE_PIN_OBJECT UINT64_MAX
+bool store_pin_refused(struct store *s, struct span key, uint64_t bytes, uint64_t owner,
+                       struct store_pin_share *share_p);
+
 struct store_quota {
     struct span prefix;
     uint64_t limit, used, objects;
@@ -503,6 +516,8 @@ tarn_status store_quota_set(struct store *s, struct span prefix,
                             uint64_t bytes); /* TARN_ELIMIT: 255 are there */
 bool store_quota_del(struct store *s, struct span prefix);
 bool store_quota_get(const struct store *s, struct span prefix, struct store_quota *quota_p);
+/* The one that key counts against; false: none. */
+bool store_quota_of(const struct store *s, struct span key, struct store_quota *quota_p);
 size_t store_quota_list(const struct store *s, struct store_quota *quotas,
                         size_t cap); /* returns how many there are */
 
@@ -545,8 +560,10 @@ struct store_stats {
     uint64_t far_objects, far_replicas; /* objects without a memory replica; all far replicas */
     uint64_t copies_open;
     uint64_t awaiting_objects, awaiting_bytes; /* waiting for their copy on a disk; bytes of memory */
+    /* Memory that can be read: size is the sum of used (as of store_segment_info), free and quarantined. Of used: ghosts,
+     * zombie, evictable. down: of the segments that are DOWN or LEAVING, counted nowhere else. */
     uint64_t pool_size, pool_used, pool_free, pool_quarantined, pool_ghosts, pool_zombie, pool_evictable,
-        largest_free;
+        pool_down, largest_free; /* largest_free: where new objects may go */
     uint64_t memory, memory_records, memory_blocks, memory_tables, memory_leases, memory_extras;
     uint64_t
         memory_spare; /* not in memory: held for records and blocks to come, among those that are in use */
@@ -570,6 +587,15 @@ struct store_stats {
 };
 void store_get_stats(const struct store *s, struct store_stats *stats_p);
 void store_stats_reset(struct store *s);
+
+/* What is in the memory segments, for words to whoever gets no room there. */
+struct store_room {
+    uint32_t up, others; /* segments that take new objects, and that do not */
+    /* Of those that are up, in bytes. used: as of store_segment_info. best: free or evictable, in the one that has most of it. */
+    uint64_t size, used, free, quarantined, evictable, awaiting, ghosts, largest, best;
+};
+void store_get_room(const struct store *s, struct store_room *room_p);
+
 /* What is in use: max_memory counts this, so that what goes makes room wherever it lay. */
 uint64_t store_memory(const struct store *s);
 uint64_t store_evictions(const struct store *s); /* evicted_objects of store_stats */
