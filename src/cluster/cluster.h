@@ -208,8 +208,6 @@ struct cluster_segment {
     const char *drain_error;                      /* why the last object could not be moved; "" */
 };
 bool cluster_segment_get(uint32_t id, struct cluster_segment *segment_p);
-/* Is there a memory segment that is up, or only being drained or maintained? */
-bool cluster_any_memory(void);
 
 /* What a node tells of a way to its segment that needs more than an address: transport.h, key_pack. */
 struct cluster_key_told {

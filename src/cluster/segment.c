@@ -408,11 +408,3 @@ bool cluster_segment_get(uint32_t id, struct cluster_segment *out) {
     }
     return true;
 }
-
-bool cluster_any_memory(void) {
-    for (uint32_t id = 0; id < cluster.segment_cap; id++) {
-        const struct segment *g = cluster.segments[id];
-        if (g != NULL && !segment_is_far(g) && segment_usable(g)) return true;
-    }
-    return false;
-}

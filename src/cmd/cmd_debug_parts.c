@@ -8,6 +8,7 @@
 #include "cmd/families.h"
 #include "cmd/keys.h"
 #include "cmd/pool_writer.h"
+#include "cmd/refusal.h"
 #include "cmd/replication.h"
 #include "cmd/reply.h"
 #include "cmd/string_write.h"
@@ -119,7 +120,7 @@ static enum populate_step write_begin(struct client *c, struct populate *p, stru
         return POPULATE_ON;
     }
     store_put_revoke(server.store, key, store_put_token(put));
-    reply_status(c, TARN_ENOSPACE, "the pool of this process");
+    reply_error(c, "-NOSPACE POPULATE writes to this server's own memory only, and there is no room in it");
     return POPULATE_FAILED;
 }
 
@@ -176,7 +177,10 @@ static enum populate_step populate_one(struct client *c, struct populate *p, uns
     if (s == TARN_EAGAIN) return POPULATE_LATER;
     if (s != TARN_OK) {
         p->put = NULL;
-        reply_status(c, s, "POPULATE");
+        if (s == TARN_ENOSPACE)
+            refusal_no_room(c, "NOSPACE", p->size);
+        else
+            reply_status(c, s, "POPULATE");
         return POPULATE_FAILED;
     }
     if (small) return POPULATE_ON;

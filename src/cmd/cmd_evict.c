@@ -8,6 +8,7 @@
 #include "cmd/acl_users.h"
 #include "cmd/config.h"
 #include "cmd/keys.h"
+#include "cmd/refusal.h"
 
 #define PIN_MAX_MS UINT64_C(31536000000) /* a year */
 
@@ -121,8 +122,7 @@ void cmd_evict(struct client *c) {
 static void pin(struct client *c, enum store_pin kind, uint64_t ms) {
     tarn_status status = store_pin(server.store, c->argv[1], kind, ms);
     if (status == TARN_EQUOTA)
-        reply_error(c, "-QUOTA hard pins have their share (hard-pin-ratio, hard-pin-user-ratio): unpin some, "
-                       "or pin SOFT");
+        refusal_pin(c, c->argv[1], ms);
     else
         reply_int(c, status == TARN_OK);
 }
@@ -170,7 +170,7 @@ void cmd_quota_set(struct client *c) {
     else if (status == TARN_EINVAL)
         reply_error(c, "prefix must be 1 to %u bytes", STORE_KEY_MAX);
     else
-        reply_status(c, status, "QUOTA");
+        reply_error(c, "-LIMIT there are 255 quotas already: QUOTA DEL some (QUOTA LIST)");
 }
 
 static void reply_quota(struct client *c, const struct store_quota *q) {

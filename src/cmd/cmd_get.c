@@ -112,7 +112,9 @@ static void answer_found(struct client *c, struct look_job *l, struct object *o)
         tarn_status status = store_lease(server.store, o, c->id, l->lease_ms + l->late_ms, &granted_ms);
         if (granted_ms > l->late_ms) granted_ms -= l->late_ms;
         if (status != TARN_OK) {
-            reply_status(c, status, "LEASE");
+            reply_error(c,
+                        "-LIMIT this client holds %llu leases, which is max-leases-per-client: RELEASE some",
+                        (unsigned long long)server.config->max_leases_per_client);
             return;
         }
     }

@@ -5,11 +5,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include "base/assert.h"
-#include "cluster/cluster.h"
 #include "cmd/acl_users.h"
+#include "cmd/config.h"
 #include "cmd/keys.h"
 #include "cmd/later.h"
 #include "cmd/location.h"
+#include "cmd/refusal.h"
 #include "transport/place.h"
 
 enum { PREFER_MAX = 16, AVOID_MAX = 16, GROUP_MAX = 1024 };
@@ -151,34 +152,51 @@ static void answer_opened(struct client *c, const struct store_put *put, bool pa
     text_send(c, &t);
 }
 
-static void answer_put(struct client *c, tarn_status status, const struct store_put *put,
-                       const struct put_args *args) {
-    status = room_status(status);
-    if (UNLIKELY(later_is(status))) {
-        later_reply(c, status);
+static void answer_no_segment(struct client *c, const struct put_args *args) {
+    struct store_segment_info info;
+    for (size_t i = 0; i < args->prefers; i++) {
+        struct span name = c->argv[args->prefer_at[i]];
+        if (store_segment_by_name(server.store, name, &info)) continue;
+        reply_error(c, "-NOSEGMENT PREFER names no segment: '%.*s' (SEGMENT LIST)",
+                    (int)min_u64(name.len, 64), name.data != NULL ? name.data : "");
         return;
     }
+    reply_status(c, TARN_ENOSEGMENT, "PREFER"); /* gone since */
+}
+
+static void answer_refused(struct client *c, tarn_status status, struct span key, uint64_t size,
+                           const struct put_args *args) {
+    const struct store_put_options *o = &args->options;
+    struct refusal_put put = {.key = key,
+                              .size = size,
+                              .replicas = o->replicas,
+                              .pinned_hard = o->pin == STORE_PIN_HARD,
+                              .owner = o->pin_ms};
     switch (status) {
-    case TARN_OK: answer_opened(c, put, args->packed); break;
-    case TARN_EEXISTS: reply_null(c); break;
-    case TARN_EQUOTA:
-        if (args->options.pin == STORE_PIN_HARD)
-            reply_error(c,
-                        "-QUOTA hard pins have their share (hard-pin-ratio, hard-pin-user-ratio), or it is "
-                        "larger than the quota of its prefix");
-        else
-            reply_status(c, status, NULL);
-        break;
+    case TARN_EQUOTA: refusal_quota(c, &put); break;
     case TARN_EINVAL: reply_error(c, "size or an option is out of range"); break;
-    case TARN_ENOSPACE:
-        if (!cluster_any_memory()) {
-            reply_error(
-                c, "-NOSPACE no memory segment is up: start a tarn-node, or give this server a pool-size");
-            break;
-        }
-        /* fall through */
+    case TARN_ENOSPACE: refusal_no_room(c, "NOSPACE", size); break;
+    case TARN_ENOSEGMENT: answer_no_segment(c, args); break;
+    case TARN_ELIMIT:
+        reply_error(c,
+                    "-LIMIT this client has %llu puts open, which is max-puts-per-client: end or revoke some",
+                    (unsigned long long)server.config->max_puts_per_client);
+        break;
     default: reply_status(c, status, NULL); break;
     }
+}
+
+static void answer_put(struct client *c, tarn_status status, const struct store_put *put, struct span key,
+                       uint64_t size, const struct put_args *args) {
+    status = room_status(status);
+    if (UNLIKELY(later_is(status)))
+        later_reply(c, status);
+    else if (status == TARN_OK)
+        answer_opened(c, put, args->packed);
+    else if (status == TARN_EEXISTS)
+        reply_null(c);
+    else
+        answer_refused(c, status, key, size, args);
 }
 
 /* The key and size at pos are well-formed; answers otherwise. */
@@ -209,18 +227,18 @@ static tarn_status put_open(struct client *c, struct put_job *p, struct span key
 static bool put_next(struct client *c, struct put_job *p, unsigned *budget) {
     tarn_status status;
     struct store_put *put = p->making;
+    struct span key;
+    uint64_t size;
+    if (put == NULL) key_window_hash(&p->window, c, p->single ? 1 : 2, 2, p->pos, p->n); /* prefetches */
+    if (!put_element(c, p, &key, &size)) return true;
     if (put) {
         status = store_put_continue(server.store, put, budget);
     } else {
-        struct span key;
-        uint64_t size;
-        key_window_hash(&p->window, c, p->single ? 1 : 2, 2, p->pos, p->n); /* for its prefetching */
-        if (!put_element(c, p, &key, &size)) return true;
         status = put_open(c, p, key, size, budget, &put);
     }
     p->making = status == TARN_EAGAIN ? put : NULL;
     if (status == TARN_EAGAIN) return false;
-    answer_put(c, status, put, &p->args);
+    answer_put(c, status, put, key, size, &p->args);
     return true;
 }
 

@@ -120,7 +120,7 @@ static bool set_small(struct client *c) {
     if (status == TARN_EAGAIN) return false;
     if (status == TARN_EOOM) dispatch_turned_away(c);
     if (status != TARN_OK) {
-        string_write_failed(c, status, value.len);
+        string_write_failed(c, status, key, value.len);
         return true;
     }
     notify_key(NOTIFY_STRING, "set", key);

@@ -32,9 +32,7 @@ void later_reply(struct client *c, tarn_status status) {
     if (status == TARN_ELOADING)
         reply_status(c, status, "the nodes of this pool have not all joined this master yet");
     else
-        reply_later(
-            c, store_later_ms(server.store),
-            "room comes soon: what is there is still granted to others, or has to be copied to a disk first");
+        reply_later(c, store_later_ms(server.store), "room comes soon: %s", store_later_why(server.store));
 }
 
 /* --- sleeping ------------------------------------------------------------------------------------------------------------------ */

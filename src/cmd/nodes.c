@@ -38,7 +38,8 @@ bool segment_arg(struct client *c, size_t at, struct store_segment_info *info_p)
     if (span_to_u64(c->argv[at], &id) && id < store_segment_limit(server.store) &&
         store_segment_get(server.store, (uint32_t)id, info_p))
         return true;
-    reply_status(c, TARN_ENOSEGMENT, NULL);
+    reply_error(c, "-NOSEGMENT no such segment: '%.*s' (SEGMENT LIST shows names and ids)",
+                (int)min_u64(c->argv[at].len, 64), c->argv[at].data != NULL ? c->argv[at].data : "");
     return false;
 }
 

@@ -202,18 +202,8 @@ void reply_error(struct client *c, const char *fmt, ...) {
     buf_free(&b);
 }
 
-/* What the server knows better than the table of base/errors.h. */
-static const char *sentence_of(tarn_status status) {
-    bool keeps = store_policy_keeps(server.store);
-    if (status == TARN_ENOSPACE && keeps)
-        return "no room, and nothing leaves to make some: eviction-policy is noeviction";
-    if (status == TARN_EQUOTA && keeps)
-        return "beyond the quota of its prefix: nothing leaves, eviction-policy is noeviction";
-    return tarn_status_text(status);
-}
-
 void reply_status(struct client *c, tarn_status status, const char *what) {
-    const char *code = error_code(status), *sentence = sentence_of(status);
+    const char *code = error_code(status), *sentence = tarn_status_text(status);
     if (status == TARN_ELATER)
         reply_later(c, REPLY_LATER_MS, "%s%s%s", sentence, what != NULL ? ": " : "",
                     what != NULL ? what : "");

@@ -10,6 +10,7 @@
 #include "cmd/keys.h"
 #include "cmd/later.h"
 #include "cmd/notify.h"
+#include "cmd/refusal.h"
 
 /* Where the last new value went: not here. Only a guess, which saves opening the next put twice. */
 static bool likely_elsewhere;
@@ -145,51 +146,11 @@ static void forget_plan(const struct client *c, struct string_write *w) {
 
 /* --- the steps --------------------------------------------------------------------------------------------------------------- */
 
-/* What is missing, as far as the books can tell. */
-static void no_room(struct client *c, uint64_t size) {
-    struct store_segment_info info;
-    size_t up = 0, all = 0;
-    uint64_t free = 0;
-    for (uint32_t id = 0; id < store_segment_limit(server.store); id++) {
-        if (!store_segment_get(server.store, id, &info) || info.tier != STORE_TIER_MEMORY) continue;
-        all++;
-        if (info.state != SEGMENT_UP) continue;
-        up++;
-        free += info.size - min_u64(info.size, info.used + info.quarantined);
-    }
-    if (!server.host && all == 0)
-        reply_error(c, "-OOM no pool for values of more than %u bytes: pool-size is 0", STORE_INLINE_MAX);
-    else if (up == 0)
-        reply_error(c,
-                    "-OOM no room for %" PRIu64
-                    " bytes: none of the %zu segments takes new objects (they are down, "
-                    "in maintenance or being drained)",
-                    size, all);
-    else if (store_policy_keeps(server.store))
-        reply_error(c,
-                    "-OOM no room for %" PRIu64 " bytes (%" PRIu64
-                    " are free), and nothing leaves to make some: eviction-policy is noeviction",
-                    size, free);
-    else if (server.host && all == 1)
-        reply_error(c,
-                    "-OOM no room for %" PRIu64
-                    " bytes: all that may be evicted does not make enough of it. Wait "
-                    "for leases to end, unpin keys, or raise pool-size",
-                    size);
-    else
-        reply_error(c,
-                    "-OOM no room for %" PRIu64
-                    " bytes: no segment of the %zu that take new objects has it, and all that "
-                    "may be evicted does not make enough of it (%" PRIu64
-                    " bytes are free in all). Wait for leases to "
-                    "end, unpin keys, or add a node",
-                    size, up, free);
-}
-
-void string_write_failed(struct client *c, tarn_status status, uint64_t size) {
+void string_write_failed(struct client *c, tarn_status status, struct span key, uint64_t size) {
     switch (status) {
-    case TARN_ENOSPACE: no_room(c, size); break;
+    case TARN_ENOSPACE: refusal_no_room(c, "OOM", size); break;
     case TARN_EOOM: reply_error(c, "-OOM command not allowed when used memory > 'maxmemory'."); break;
+    case TARN_EQUOTA: refusal_quota(c, &(struct refusal_put){.key = key, .size = size, .replicas = 1}); break;
     case TARN_ELATER:
     case TARN_ELOADING: later_reply(c, status); break;
     default: reply_status(c, status, NULL); break;
@@ -241,7 +202,7 @@ static void finish(struct client *c, struct string_write *w, tarn_status status)
     if (w->failed && status == TARN_EOOM && (!w->owner || w->owner == &w->job))
         dispatch_turned_away(c); /* MSET may have written other keys */
     if (w->failed) {
-        string_write_failed(c, status, w->size);
+        string_write_failed(c, status, key_of(c, w), w->size);
         return;
     }
     if (w->event) notify_key(NOTIFY_STRING, w->event, key_of(c, w));

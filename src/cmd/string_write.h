@@ -162,7 +162,7 @@ void string_write_part(struct string_write *w, struct string_part part);
 /* A write of the whole argument value_arg. */
 void string_write_whole(struct client *c, struct string_write *w);
 /* The answer to a value that could not be written. */
-void string_write_failed(struct client *c, tarn_status status, uint64_t size);
+void string_write_failed(struct client *c, tarn_status status, struct span key, uint64_t size);
 /* Bytes of argument i, of the sink if they are there. */
 uint64_t string_arg_len(const struct client *c, const struct string_write *w, size_t i);
 

@@ -290,6 +290,7 @@ static uint64_t wait_for(struct store *s, uint32_t far, const struct store_put *
 
 static tarn_status later(struct store *s, uint64_t ms) {
     s->later_ms = ms;
+    s->later_for_disk = true;
     s->stat.put_delayed++;
     return TARN_ELATER;
 }

@@ -300,6 +300,7 @@ struct store {
     unsigned copying;                  /* memory segments whose objects are copied to a disk */
     uint64_t awaiting, awaiting_units; /* what waits for that: objects, and their space in memory */
     uint64_t later_ms;                 /* of the last put that was told to come later */
+    bool later_for_disk;               /* it waits for copies to a disk */
     bool evicting;                     /* a background pass is under way */
     uint64_t evict_left;               /* objects it still wants */
     uint64_t evictable_units, quarantine_units, zombie_units;

@@ -67,17 +67,46 @@ static uint64_t pool_bytes(const struct store *s) {
     return bytes;
 }
 
-static bool fits(const struct store *s, const struct hard_sum *now, const struct hard_sum *more,
-                 double share) {
-    if (share >= 1) return true;
-    if (more->pool > 0 && (double)(now->pool + more->pool) > share * (double)pool_bytes(s)) return false;
-    uint64_t books = s->config.max_memory;
-    return books == 0 || (double)(now->books + more->books) <= share * (double)books;
+static bool fits(const struct store *s, const struct hard_sum *now, const struct hard_sum *more, double ratio,
+                 struct store_pin_share *share_p) {
+    struct store_pin_share share = {.used = now->pool, .more = more->pool};
+    if (ratio >= 1) return true;
+    double limit = more->pool > 0 ? ratio * (double)pool_bytes(s) : 0;
+    bool ok = more->pool == 0 || (double)(now->pool + more->pool) <= limit;
+    if (ok) {
+        uint64_t books = s->config.max_memory;
+        limit = ratio * (double)books;
+        ok = books == 0 || (double)(now->books + more->books) <= limit;
+        share = (struct store_pin_share){.of_books = true, .used = now->books, .more = more->books};
+    }
+    share.limit = (uint64_t)limit;
+    *share_p = share;
+    return ok;
+}
+
+static bool allowed(const struct store *s, uint64_t owner, const struct hard_sum *sum,
+                    struct store_pin_share *share_p) {
+    const struct hard_owner *w = owner_find(s, owner);
+    static const struct hard_sum none;
+    if (!fits(s, &s->hard, sum, s->config.hard_pin_ratio, share_p)) return false;
+    if (owner == 0 || fits(s, w != NULL ? &w->sum : &none, sum, s->config.hard_pin_user_ratio, share_p))
+        return true;
+    share_p->of_owner = true;
+    return false;
 }
 
 bool hard_allowed(const struct store *s, uint64_t owner, const struct hard_sum *sum) {
-    const struct hard_owner *w = owner_find(s, owner);
-    static const struct hard_sum none;
-    return fits(s, &s->hard, sum, s->config.hard_pin_ratio) &&
-           (owner == 0 || fits(s, w != NULL ? &w->sum : &none, sum, s->config.hard_pin_user_ratio));
+    struct store_pin_share share;
+    return allowed(s, owner, sum, &share);
+}
+
+bool store_pin_refused(struct store *s, struct span key, uint64_t bytes, uint64_t owner,
+                       struct store_pin_share *share_p) {
+    struct hard_sum sum = {.pool = bytes, .books = key.len};
+    if (bytes == STORE_PIN_OBJECT) {
+        const struct object *o = store_find(s, key);
+        if (o == NULL) return false;
+        sum = hard_of(s, o);
+    }
+    return !allowed(s, owner, &sum, share_p);
 }

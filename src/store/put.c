@@ -436,6 +436,12 @@ uint64_t store_later_ms(const struct store *s) {
     return max_u64(wheel_next_ms(s->ghost_wheel, s->now_ms, limit), LATER_MIN_MS);
 }
 
+const char *store_later_why(const struct store *s) {
+    if (ghosts_hold(s)) return "what was there before the restart or failover may still be read";
+    return s->later_for_disk ? "what is there has to be copied to a disk before it may be evicted"
+                             : "grants to read or write what is there are not over yet";
+}
+
 tarn_status store_put_continue(struct store *s, struct store_put *p, unsigned *budget) {
     if (p->state == PUT_DEAD) {
         put_free(s, p);

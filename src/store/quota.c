@@ -105,6 +105,12 @@ bool store_quota_get(const struct store *s, struct span prefix, struct store_quo
     return d != NULL;
 }
 
+bool store_quota_of(const struct store *s, struct span key, struct store_quota *quota_p) {
+    unsigned domain = quota_domain(s, key);
+    if (domain != 0) fill(s, &s->domains[domain], quota_p);
+    return domain != 0;
+}
+
 size_t store_quota_list(const struct store *s, struct store_quota *quotas, size_t cap) {
     size_t n = 0;
     for (unsigned i = 1; i < s->n_domains; i++) {

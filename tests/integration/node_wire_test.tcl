@@ -34,7 +34,7 @@ proc where {key} {
 }
 
 test {without a memory segment there is no space, and the error says what to do} {
-    assert_error "NOSPACE no memory segment is up*tarn-node*" {r putstart k 1000}
+    assert_error "NOSPACE no room for 1000 bytes: no node is up yet*tarn-node*" {r putstart k 1000}
     assert_equal OK [r set small in-the-books]
 }
 
@@ -49,7 +49,7 @@ test {NODE JOIN answers what a node needs} {
     assert_equal 60000 [dict get $a node-timeout]
     assert_equal 2000 [dict get $a max-lease]
     assert_match {[0-9a-f][0-9a-f]*} [dict get $a cluster-id]
-    assert_equal [dict get $a cluster-id] [info_field cluster_id]
+    assert_equal tarn-[dict get $a cluster-id] [info_field pool_id]
     assert_equal joining [dict get [r node info n1] state]
 }
 
