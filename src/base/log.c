@@ -41,6 +41,10 @@ bool log_open(const char *path) {
     return ok;
 }
 
+bool log_is_terminal(void) {
+    return atomic_load(&sink_fn) == NULL && isatty(atomic_load(&log_fd));
+}
+
 void log_set_level(enum log_level level) {
     atomic_store(&log_threshold, (int)level);
 }

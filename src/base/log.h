@@ -11,6 +11,8 @@ enum log_level { LOG_LEVEL_DEBUG, LOG_LEVEL_VERBOSE, LOG_LEVEL_NOTICE, LOG_LEVEL
 /* Where lines go: path NULL or "" is standard output. Reopened at each call (log rotation). false: could not be
  * opened, the old target stays, errno tells. */
 bool log_open(const char *path);
+/* Do lines go where somebody is looking? Not where a sink has them. */
+bool log_is_terminal(void);
 void log_set_level(enum log_level level);
 enum log_level log_get_level(void);
 /* Lines go to syslog(3), too: ident (kept, borrowed) names the program, facility is LOG_LOCAL0 and the like. */

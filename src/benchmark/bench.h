@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/hist.h"
+#include "base/progress.h"
 #include "tarn.h"
 
 struct bench {
@@ -101,16 +102,6 @@ struct latency {
 };
 struct latency latency_of(const struct hist *h);
 void json_latency(struct buf *out, const char *prefix, const struct latency *l); /* ,"PREFIXp50_us":... */
-/* A bar on standard error when that is a terminal and there is no --json. */
-struct progress {
-    bool on;
-    uint64_t last_ms;
-};
-void progress_init(struct progress *p, const struct bench *b);
-void progress_show(struct progress *p, double share, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-void progress_end(struct progress *p);
-
 /* --- pattern.c: bytes that follow from a number ------------------------------------------------------------------------------------ */
 
 static inline uint64_t mix64(uint64_t x) { /* splitmix64's finalizer (Steele, Lea, Flood 2014) */

@@ -218,7 +218,7 @@ static void clean(struct data_run *run) {
 static void run_row(struct data_run *run, struct data_row *row) {
     struct data_worker *workers = xcalloc(run->threads, sizeof(*workers));
     struct progress bar;
-    progress_init(&bar, run->b);
+    progress_bar(&bar, run->b->json);
     run->id = mix64(clock_wall_us());
     run->stop = false;
     run->warm = run->warm_seconds == 0;
@@ -235,8 +235,8 @@ static void run_row(struct data_run *run, struct data_row *row) {
     start = clock_mono_us();
     while ((now = clock_mono_us()) - start < total) {
         usleep((unsigned)min_u64(total - (now - start), 100000));
-        progress_show(&bar, (double)(now - start) / (double)total, "%s %s x %llu", data_op_names[run->op],
-                      size_text(run->block_size, size), (ull)run->batch);
+        progress_say(&bar, (now - start), total, "%s %s x %llu", data_op_names[run->op],
+                     size_text(run->block_size, size), (ull)run->batch);
     }
     __atomic_store_n(&run->stop, true, __ATOMIC_RELAXED);
     *row = (struct data_row){.transport = run->transport,

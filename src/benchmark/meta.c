@@ -297,12 +297,12 @@ void meta_fill(const struct meta *m) {
     struct conn c = {.w = wire_open(m->b), .cap = 3 * m->pipeline + 3};
     c.flights = xcalloc(c.cap, sizeof(struct flight));
     struct progress bar;
-    progress_init(&bar, m->b);
+    progress_bar(&bar, m->b->json);
     for (uint64_t key = 0; key < m->keys || c.count > 0;) {
         for (; key < m->keys && c.batches < m->pipeline; key += m->batch) send_batch(k, &c);
         wire_flush(c.w);
         answer(k, &c);
-        progress_show(&bar, (double)key / (double)m->keys, "loading");
+        progress_say(&bar, key, m->keys, "loading");
     }
     progress_end(&bar);
     if (c.w->errors > 0) die("loading %llu keys: %s", (unsigned long long)m->keys, c.w->error);
@@ -355,7 +355,7 @@ static enum meta_op parse_op(const char *name) {
 
 static void run_workers(struct meta *m, struct worker *workers) {
     struct progress bar;
-    progress_init(&bar, m->b);
+    progress_bar(&bar, m->b->json);
     uint64_t start = clock_mono_us(), total = (uint64_t)(m->seconds * 1e6);
     for (uint64_t i = 0; i < m->threads; i++) {
         workers[i].m = m;
@@ -365,7 +365,7 @@ static void run_workers(struct meta *m, struct worker *workers) {
     while (clock_mono_us() - start < total) {
         uint64_t left = total - (clock_mono_us() - start);
         usleep((unsigned)(left < 100000 ? left : 100000));
-        progress_show(&bar, (double)(clock_mono_us() - start) / (double)total, "%s", op_names[m->op]);
+        progress_say(&bar, (clock_mono_us() - start), total, "%s", op_names[m->op]);
     }
     __atomic_store_n(&m->stop, true, __ATOMIC_RELAXED);
     for (uint64_t i = 0; i < m->threads; i++) pthread_join(workers[i].thread, NULL);

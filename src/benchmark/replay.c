@@ -237,15 +237,15 @@ static void print_text(const struct figures *f, double seconds, double ratio, do
 
 static void watch(const struct replay *r, const struct worker *workers) {
     struct progress bar;
-    progress_init(&bar, r->b);
+    progress_bar(&bar, r->b->json);
     size_t next;
-    while (bar.on && (next = __atomic_load_n(&r->next, __ATOMIC_RELAXED)) < r->trace.n) {
+    while (!bar.silent && (next = __atomic_load_n(&r->next, __ATOMIC_RELAXED)) < r->trace.n) {
         uint64_t hits = 0;
         for (uint64_t i = 0; i < r->threads; i++)
             hits += __atomic_load_n(&workers[i].f.hit_blocks, __ATOMIC_RELAXED);
         size_t blocks = r->trace.requests[next].first;
-        progress_show(&bar, (double)next / (double)r->trace.n, "%zu of %zu requests, hit ratio %.3f", next,
-                      r->trace.n, blocks == 0 ? 0.0 : (double)hits / (double)blocks);
+        progress_say(&bar, next, r->trace.n, "%zu of %zu requests, hit ratio %.3f", next, r->trace.n,
+                     blocks == 0 ? 0.0 : (double)hits / (double)blocks);
         usleep(50000);
     }
     progress_end(&bar);

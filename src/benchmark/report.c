@@ -1,8 +1,7 @@
-/* Latencies, the progress bar, patterns, and clients for the subcommands. */
+/* Latencies, patterns, and clients for the subcommands. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "benchmark/bench.h"
 
@@ -34,31 +33,6 @@ void json_latency(struct buf *out, const char *prefix, const struct latency *l) 
                "\"%sp999_us\":%.0f,\"%smax_us\":%.0f",
                prefix, l->avg, prefix, l->p50, prefix, l->p90, prefix, l->p95, prefix, l->p99, prefix,
                l->p999, prefix, l->max);
-}
-
-void progress_init(struct progress *p, const struct bench *b) {
-    *p = (struct progress){.on = !b->json && isatty(STDERR_FILENO)};
-}
-
-void progress_show(struct progress *p, double share, const char *fmt, ...) {
-    if (!p->on) return;
-    uint64_t now = clock_mono_ms();
-    if (now - p->last_ms < 100) return;
-    p->last_ms = now;
-    char text[160];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    static const char full[] = "##############################", empty[] = "..............................";
-    if (share > 1) share = 1;
-    int done = (int)(share * 30);
-    fprintf(stderr, "\r[%.*s%.*s] %3.0f %%  %s\033[K", done, full, 30 - done, empty, share * 100, text);
-    fflush(stderr);
-}
-
-void progress_end(struct progress *p) {
-    if (p->on) fputs("\r\033[K", stderr);
 }
 
 void pattern_fill(uint64_t seed, void *data, size_t len) {

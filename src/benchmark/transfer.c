@@ -270,14 +270,13 @@ static void print_row(const struct transfer_run *run, const struct transfer_work
 
 static void wait_for_end(struct transfer_run *run, const struct transfer_worker *workers) {
     struct progress bar;
-    progress_init(&bar, run->b);
+    progress_bar(&bar, run->b->json);
     uint64_t start = clock_mono_us(), total = (uint64_t)(run->seconds * 1e6), now;
     while ((now = clock_mono_us()) - start < total && __atomic_load_n(&run->working, __ATOMIC_RELAXED) > 0) {
         uint64_t bytes = 0;
         for (uint64_t i = 0; i < run->threads; i++)
             bytes += __atomic_load_n(&workers[i].bytes, __ATOMIC_RELAXED);
-        progress_show(&bar, (double)(now - start) / (double)total, "%s: %llu MB", run->op,
-                      (ull)bytes / 1000000);
+        progress_say(&bar, (now - start), total, "%s: %llu MB", run->op, (ull)bytes / 1000000);
         usleep((unsigned)min_u64(total - (now - start), 100000));
     }
     progress_end(&bar);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/progress.h"
 #include "persist/persist.h"
 
 static const char *const kinds[256] = {
@@ -18,6 +19,7 @@ static const char *const kinds[256] = {
 
 struct counts {
     uint64_t of[256];
+    struct progress bar;
 };
 
 static tarn_status count(void *arg, unsigned kind, struct span record) {
@@ -27,8 +29,8 @@ static tarn_status count(void *arg, unsigned kind, struct span record) {
 }
 
 static void progress(void *arg, uint64_t bytes, uint64_t of) {
-    (void)arg;
-    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r%3u %%", of > 0 ? (unsigned)(bytes * 100 / of) : 100);
+    progress_say(&((struct counts *)arg)->bar, bytes, of, "%llu of %llu MiB", (unsigned long long)bytes >> 20,
+                 (unsigned long long)of >> 20);
 }
 
 static void say(const char *path, const struct persist_found *f, const struct counts *c) {
@@ -65,12 +67,13 @@ static int cut(const char *path, const struct persist_found *f) {
 }
 
 static int check(const char *path, bool fix) {
-    struct counts c = {{0}};
+    struct counts c = {.of = {0}};
     struct persist_found f;
     struct persist_visitor v = {.arg = &c, .record = count, .progress = progress};
+    progress_bar(&c.bar, false);
     tarn_status s = persist_read(path, &v, &f);
     int e = errno;
-    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r     \r");
+    progress_end(&c.bar);
     if (s == TARN_ENOTFOUND || s == TARN_EIO) {
         fprintf(stderr, "tarn-check: %s cannot be read: %s\n", path, strerror(e));
         return 2;

@@ -19,6 +19,7 @@ void drain_begin(struct segment *g) {
     d->segment = g;
     d->due_ms = cluster.now_ms;
     d->rested = true;
+    progress_log(&d->progress, "Draining segment %s", g->name);
     g->drain = d;
     g->drained = false;
     list_add(&cluster.drains, &d->link);
@@ -127,7 +128,17 @@ static void rest(struct drain *d) {
     d->due_ms = cluster.now_ms + PASS_AGAIN_MS;
 }
 
+static void say(struct drain *d) {
+    struct store_segment_info info;
+    if (!store_segment_get(cluster.store, d->segment->id, &info)) return;
+    progress_say(&d->progress, d->bytes, d->bytes + info.used, "%llu objects and %llu MiB are left%s%s",
+                 (unsigned long long)info.replicas, (unsigned long long)(info.used >> 20),
+                 d->error != TARN_OK ? ", the last that could not be moved: " : "",
+                 d->error != TARN_OK ? tarn_status_text(d->error) : "");
+}
+
 static void step(struct drain *d, unsigned *budget) {
+    say(d);
     if (!d->segment->node->serving) {
         d->due_ms = cluster.now_ms + PASS_AGAIN_MS;
         return;

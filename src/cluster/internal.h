@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "base/htab.h"
+#include "base/progress.h"
 #include "base/rng.h"
 #include "base/wheel.h"
 #include "cluster/cluster.h"
@@ -94,6 +95,7 @@ struct drain {
     uint64_t settled;        /* of this pass: moved or dropped */
     bool rested;             /* after a pass that got nowhere */
     uint64_t objects, bytes; /* moved or dropped so far */
+    struct progress progress;
     tarn_status error;
 };
 

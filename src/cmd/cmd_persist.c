@@ -17,6 +17,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "cmd/books.h"
 #include "cmd/client.h"
 #include "cmd/config.h"
@@ -142,6 +143,21 @@ static bool walk_step(struct walk *k, unsigned *budget, bool *failed_p) {
     persist_sync_later(k->w);
     k->syncing = true;
     return false;
+}
+
+/* All that is left of it at once, while the loop waits. false: it has to be given up. */
+static bool walk_all(struct walk *k, const char *path) {
+    bool failed = false;
+    struct progress progress;
+    progress_log(&progress, "Writing %s", path);
+    while (!k->told && !failed) {
+        unsigned budget = 100000;
+        walk_step(k, &budget, &failed);
+        uint64_t done = k->snapshot.store.objects, all = store_count(server.store);
+        progress_say(&progress, done, all, "%llu of %llu objects", (unsigned long long)done,
+                     (unsigned long long)all);
+    }
+    return !failed;
 }
 
 /* Is everything of it on the disk but what came since? */
@@ -284,12 +300,8 @@ static bool publish(struct walk *k, enum latency_event event) {
 
 /* All at once; the loop waits. */
 static bool rewrite_now(void) {
-    bool failed = false;
-    while (!p.rewrite.told && !failed) {
-        unsigned budget = 100000;
-        walk_step(&p.rewrite, &budget, &failed);
-    }
-    rewrite_over(!failed && persist_publish(p.rewrite.w) == TARN_OK);
+    bool ok = walk_all(&p.rewrite, append_path());
+    rewrite_over(ok && persist_publish(p.rewrite.w) == TARN_OK);
     return p.rewrite_ok;
 }
 
@@ -338,13 +350,9 @@ static bool save_turn(unsigned *budget) {
 
 /* All at once; the loop waits. */
 static bool save_now(void) {
-    bool failed = false;
     if (p.save.w == NULL && !save_begin()) return false;
-    while (!p.save.told && !failed) {
-        unsigned budget = 100000;
-        walk_step(&p.save, &budget, &failed);
-    }
-    save_over(!failed && persist_publish(p.save.w) == TARN_OK);
+    bool ok = walk_all(&p.save, server.config->dbfilename);
+    save_over(ok && persist_publish(p.save.w) == TARN_OK);
     return p.save_ok;
 }
 
@@ -444,18 +452,23 @@ void persistence_resume(void) {
 
 /* --- start and end -------------------------------------------------------------------------------------------------------------------------- */
 
+struct loading {
+    const char *why; /* NULL: nothing is wrong */
+    struct progress progress;
+};
+
 static tarn_status load_record(void *arg, unsigned kind, struct span record) {
     const char *why;
     (void)kind;
     tarn_status s = books_apply(record, NULL, &why);
-    if (s != TARN_OK) *(const char **)arg = why;
+    if (s != TARN_OK) ((struct loading *)arg)->why = why;
     return s;
 }
 
 static void load_progress(void *arg, uint64_t bytes, uint64_t of) {
-    (void)arg;
-    log_notice("Loading: %llu of %llu MiB, %llu objects", (unsigned long long)(bytes >> 20),
-               (unsigned long long)(of >> 20), (unsigned long long)store_count(server.store));
+    progress_say(&((struct loading *)arg)->progress, bytes, of, "%llu of %llu MiB, %llu objects",
+                 (unsigned long long)(bytes >> 20), (unsigned long long)(of >> 20),
+                 (unsigned long long)store_count(server.store));
 }
 
 static bool say_damage(const char *path, const struct persist_found *f, tarn_status s, const char *why) {
@@ -474,13 +487,14 @@ static bool say_damage(const char *path, const struct persist_found *f, tarn_sta
 }
 
 static bool load_file(const char *path, struct persist_found *f) {
-    const char *why = NULL;
-    struct persist_visitor v = {.arg = &why, .record = load_record, .progress = load_progress};
+    struct loading l = {.why = NULL};
+    struct persist_visitor v = {.arg = &l, .record = load_record, .progress = load_progress};
     uint64_t began = clock_mono_ms();
+    progress_log(&l.progress, "Loading");
     if (!books_create(true)) return false;
     log_notice("Loading the books from %s", path);
     tarn_status s = persist_read(path, &v, f);
-    if (s != TARN_OK) return say_damage(path, f, s, why);
+    if (s != TARN_OK) return say_damage(path, f, s, l.why);
     if (f->header.master_epoch > server.master_epoch) server.master_epoch = f->header.master_epoch;
     p.loaded_objects = store_count(server.store);
     p.load_took_ms = clock_mono_ms() - began;
@@ -534,17 +548,15 @@ bool persistence_there(void) {
 }
 
 bool persistence_complete(bool append, const char **why_p) {
-    bool failed = false;
     effects_turn();
     *why_p = "The books cannot be written: see the log";
     if (p.paused || (append && !persistence_appends())) return false;
     if (!append) return save_now();
     if (p.append == NULL && p.rewrite.w == NULL && !rewrite_begin()) return false;
-    while (p.rewrite.w != NULL && !p.rewrite.told && !failed) {
-        unsigned budget = 100000;
-        walk_step(&p.rewrite, &budget, &failed);
+    if (p.rewrite.w != NULL) {
+        bool ok = walk_all(&p.rewrite, append_path());
+        rewrite_over(ok && publish(&p.rewrite, LATENCY_AOF_RENAME));
     }
-    if (p.rewrite.w != NULL) rewrite_over(!failed && publish(&p.rewrite, LATENCY_AOF_RENAME));
     return p.append != NULL && !p.append_hole && persist_sync(p.append) == TARN_OK;
 }
 

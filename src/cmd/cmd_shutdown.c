@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include "base/assert.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "cmd/client.h"
 #include "cmd/core.h"
 #include "cmd/effects.h"
@@ -19,6 +20,7 @@ static struct {
     int signo;  /* one that came while nothing is done at regular times (DEBUG PAUSE-CRON), 0: none */
     int flags;  /* CONFIG_SHUTDOWN_* */
     uint64_t until_ms, offset;
+    struct progress progress;
 } s;
 
 /* Who waits for the end of the process. */
@@ -103,6 +105,7 @@ static bool begin(int flags) {
     s.until_ms = server.mono_ms + (uint64_t)server.config->shutdown_timeout_s * 1000;
     pause_set(PAUSE_BY_SHUTDOWN, PAUSE_WRITE, s.until_ms);
     replication.getack = true;
+    progress_log(&s.progress, "Waiting for replicas");
     log_notice("Waiting for replicas before shutting down, at most %lld s.",
                (long long)server.config->shutdown_timeout_s);
     return true;
@@ -117,10 +120,14 @@ void shutdown_cron(void) {
     size_t all;
     if (s.signo != 0 && !core_stopping()) begin_by(s.signo);
     if (!s.waits || core_stopping()) return;
-    if (server.mono_ms < s.until_ms && in_sync(&all) < all)
-        replication.getack = true;
-    else
+    size_t n = in_sync(&all);
+    if (server.mono_ms >= s.until_ms || n == all) {
         finish();
+        return;
+    }
+    replication.getack = true;
+    progress_say(&s.progress, 0, 0, "%zu of %zu are in sync, %llu s left", n, all,
+                 (unsigned long long)(s.until_ms - server.mono_ms) / 1000);
 }
 
 uint64_t shutdown_left_ms(void) {

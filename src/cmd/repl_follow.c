@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "cmd/config_tls.h"
 #include "cmd/core.h"
 #include "cmd/effects.h"
@@ -17,6 +18,7 @@
 
 struct replication replication;
 static char next_id[REPL_ID_LEN + 1]; /* of the snapshot under way */
+static struct progress syncing;
 
 /* --- forgetting --------------------------------------------------------------------------------------------------------------- */
 
@@ -91,6 +93,7 @@ static void on_full(void *arg, const char *id, uint64_t offset) {
     replication.synced = false;
     replication.partial = true;
     memcpy(next_id, id, sizeof(next_id));
+    progress_log(&syncing, "MASTER <-> REPLICA sync");
     forget();
 }
 
@@ -104,6 +107,8 @@ static tarn_status on_records(void *arg, struct span records, bool *end_p, const
     if (s != TARN_OK) return s;
     effects_pass(records);
     replication_feed_walks(records);
+    if (replication.partial)
+        progress_say(&syncing, 0, 0, "%llu objects so far", (unsigned long long)store_count(server.store));
     return TARN_OK;
 }
 

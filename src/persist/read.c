@@ -10,7 +10,7 @@
 
 #include "persist/format.h"
 
-#define PROGRESS_BYTES (UINT64_C(64) << 20)
+#define PROGRESS_BYTES (UINT64_C(1) << 20)
 
 struct reading {
     int fd;

@@ -11,15 +11,16 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "pool/files_internal.h"
 
-#define PROGRESS_MS  2000u
 #define TRAILER_READ (16u << 10) /* enough for nearly every file */
 #define CRCS_MAX     (1u << 20)  /* a TiB */
 
 struct scan {
     struct files *f;
-    uint64_t seen, damaged, log_ms;
+    uint64_t seen, damaged;
+    struct progress progress;
 };
 
 static bool is_hex(const char *s, size_t n) {
@@ -102,10 +103,7 @@ static void take_file(struct scan *scan, int dir_fd, const char *dir, const char
 }
 
 static void report(struct scan *scan) {
-    uint64_t now = clock_mono_ms();
-    if (now - scan->log_ms < PROGRESS_MS) return;
-    scan->log_ms = now;
-    log_notice("File tier %s: looked at %llu files", scan->f->root, (unsigned long long)scan->seen);
+    progress_say(&scan->progress, 0, 0, "looked at %llu files", (unsigned long long)scan->seen);
 }
 
 /* Calls fn for the names of a directory below root; a directory that is not there has none. */
@@ -173,7 +171,8 @@ static void separate(struct files *f, struct scan *scan) {
 
 tarn_status files_scan(struct files *f, const char **why_p) {
     uint64_t start = clock_mono_ms();
-    struct scan scan = {.f = f, .log_ms = start};
+    struct scan scan = {.f = f};
+    progress_log(&scan.progress, "File tier %s", f->root);
     (void)why_p;
     each_name(&scan, "tmp", on_temporary);
     each_name(&scan, ".", on_directory);

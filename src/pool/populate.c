@@ -15,6 +15,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/progress.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ  22
@@ -24,14 +25,12 @@
 #define CHUNK_BYTES  (4ull << 20) /* short, as the address space is locked meanwhile: others allocate, too */
 #define THREADS_MAX  32u
 #define THREAD_BYTES (128ull << 20) /* a thread more for each */
-#define PROGRESS_MS  1000u
-#define FIRST_MS     250u /* after so long it is clear that it takes a while */
 
 struct pool_populating {
     char *base;
     uint64_t size;
     bool keep;
-    uint64_t began_ms, said_ms;
+    struct progress progress;
     uint64_t next;    /* first byte no thread has taken, atomic */
     uint64_t done;    /* atomic */
     int error;        /* errno of the first failure, atomic; ECANCELED: it is to end */
@@ -73,8 +72,8 @@ static void *populate_thread(void *arg) {
 
 struct pool_populating *pool_populate_begin(void *base, uint64_t size, bool keep) {
     struct pool_populating *p = xcalloc(1, sizeof(*p));
-    *p = (struct pool_populating){.base = base, .size = size, .keep = keep, .began_ms = clock_mono_ms()};
-    p->said_ms = p->began_ms + FIRST_MS - PROGRESS_MS;
+    *p = (struct pool_populating){.base = base, .size = size, .keep = keep};
+    progress_log(&p->progress, "Populating the pool");
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     uint64_t wanted = min_u64(min_u64((uint64_t)(cpus > 0 ? cpus : 1), THREADS_MAX), 1 + size / THREAD_BYTES);
     sigset_t all, before;
@@ -95,18 +94,14 @@ struct pool_populating *pool_populate_begin(void *base, uint64_t size, bool keep
 }
 
 bool pool_populate_over(struct pool_populating *p, struct pool_progress *progress_p) {
-    uint64_t now = clock_mono_ms();
     bool over = __atomic_load_n(&p->at_work, __ATOMIC_ACQUIRE) == 0;
     struct pool_progress g = {.done = __atomic_load_n(&p->done, __ATOMIC_RELAXED), .total = p->size};
     if (g.done > 0)
-        g.left_ms = (uint64_t)((double)(now - p->began_ms) * (double)(g.total - g.done) / (double)g.done);
-    if (!over && now >= p->said_ms + PROGRESS_MS) {
-        p->said_ms = now;
-        log_notice("Populating the pool: %llu of %llu MiB (%u %%), about %llu s left, %u threads",
-                   (unsigned long long)(g.done >> 20), (unsigned long long)(g.total >> 20),
-                   (unsigned)(g.done * 100 / g.total), (unsigned long long)((g.left_ms + 999) / 1000),
-                   p->threads);
-    }
+        g.left_ms = (uint64_t)((double)(clock_mono_ms() - p->progress.began_ms) * (double)(g.total - g.done) /
+                               (double)g.done);
+    if (!over)
+        progress_say(&p->progress, g.done, g.total, "%llu of %llu MiB", (unsigned long long)(g.done >> 20),
+                     (unsigned long long)(g.total >> 20));
     *progress_p = g;
     return over;
 }

@@ -8,11 +8,11 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "pool/ssd_internal.h"
 
 #define THREADS_MAX    8u
-#define THREAD_REGIONS 64u /* a thread more for each */
-#define PROGRESS_MS    2000u
+#define THREAD_REGIONS 64u         /* a thread more for each */
 #define FIRST_BYTES    (16u << 10) /* most headers are not larger */
 
 /* What was found at the start of a region. */
@@ -29,8 +29,8 @@ struct scan {
     uint32_t next;       /* first region that no thread has taken; atomic */
     uint32_t done;       /* atomic */
     int error;           /* atomic: errno of a read that failed */
-    uint64_t log_ms;     /* atomic */
-    uint32_t errors;     /* atomic: regions that could not be read */
+    struct progress progress;
+    uint32_t errors; /* atomic: regions that could not be read */
 };
 
 /* 0, or an errno. Whole blocks. */
@@ -109,11 +109,7 @@ static int scan_region(const struct ssd *s, uint32_t region, struct found *f, ch
 }
 
 static void report(struct scan *scan, uint32_t done) {
-    uint64_t now = clock_mono_ms(), last = __atomic_load_n(&scan->log_ms, __ATOMIC_RELAXED);
-    if (now - last < PROGRESS_MS ||
-        !__atomic_compare_exchange_n(&scan->log_ms, &last, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        return;
-    log_notice("SSD tier %s: read %u of %u regions", scan->s->path, done, scan->s->regions);
+    progress_say(&scan->progress, done, scan->s->regions, "read %u of %u regions", done, scan->s->regions);
 }
 
 static void *scan_run(void *arg) {
@@ -240,7 +236,8 @@ static uint32_t assemble(struct ssd *s, struct found *found) {
 
 tarn_status ssd_recover(struct ssd *s, const char **why_p) {
     uint64_t start = clock_mono_ms();
-    struct scan scan = {.s = s, .found = xcalloc(s->regions, sizeof(*scan.found)), .log_ms = start};
+    struct scan scan = {.s = s, .found = xcalloc(s->regions, sizeof(*scan.found))};
+    progress_log(&scan.progress, "SSD tier %s", s->path);
     scan_all(&scan);
     tarn_status status = TARN_OK;
     if (scan.errors == s->regions) {

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "cmd/books.h"
 #include "cmd/local_copy.h"
 #include "cmd/location.h"
@@ -44,7 +45,7 @@ struct verify {
     const char *base;
     uint32_t segment;
     unsigned every;
-    uint64_t seen, looked, wrong, bytes, next_say_ms;
+    uint64_t seen, looked, wrong, bytes;
     struct verify_one *batch;
     size_t n, taken; /* taken: atomic, by threads */
 };
@@ -104,7 +105,8 @@ static void verify_segment(uint32_t segment, unsigned every) {
     struct verify v = {.base = host_segment_base(server.host, segment), .segment = segment, .every = every};
     uint64_t began = clock_mono_ms(), cursor = 0;
     v.batch = xcalloc(BATCH, sizeof(*v.batch));
-    v.next_say_ms = began + 1000;
+    struct progress progress;
+    progress_log(&progress, "Verifying the pool");
     do {
         size_t before = v.n;
         uint64_t at = cursor;
@@ -116,10 +118,8 @@ static void verify_segment(uint32_t segment, unsigned every) {
         }
         if (v.n == 0 || (v.n < BATCH / 2 && cursor != 0 && cursor != at)) continue;
         verify_batch(&v, threads);
-        if (clock_mono_ms() < v.next_say_ms) continue;
-        v.next_say_ms = clock_mono_ms() + 1000;
-        log_notice("Verifying the pool: %llu objects, %llu MiB", (unsigned long long)v.looked,
-                   (unsigned long long)(v.bytes >> 20));
+        progress_say(&progress, v.seen, store_count(server.store), "%llu objects, %llu MiB",
+                     (unsigned long long)v.looked, (unsigned long long)(v.bytes >> 20));
     } while (cursor != 0);
     if (v.n > 0) verify_batch(&v, threads);
     free(v.batch);
