@@ -298,7 +298,7 @@ PARALLEL = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 RUN_TESTS = tools/run-tests.py --build $(BUILD) --kind $(KIND)
 # Builds what it can, and writes down what should be there: run-tests.py does not guess.
 define build_tests
-	+@$(MAKE) --no-print-directory $(if $(V),,-s) -k $(PARALLEL) $(1) || echo '*** not everything was built; what is missing counts as failed'
+	+@$(MAKE) --no-print-directory $(if $(V)$(MAKE_TERMOUT),,-s) -k $(PARALLEL) $(1) || echo '*** not everything was built; what is missing counts as failed'
 	@printf '%s\n' $(UNIT:%=unit:%) $(TRANSPORT:%=transport:%) $(FUZZ:%=fuzz:%) $(STRESS:%=stress:%) > $(BUILD)/tests.list
 endef
 

@@ -69,9 +69,12 @@ fi
 finish() { [ -z "$guard" ] || $as_root rm -f $policy; }
 trap finish EXIT
 
-apt="$as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0"
+# On a terminal apt shows how far it is.
+show=/dev/null
+[ ! -t 1 ] || show=/dev/stdout
+apt="$as_root env DEBIAN_FRONTEND=noninteractive apt-get $([ -t 1 ] || echo -q) -o Dpkg::Use-Pty=0"
 echo "deps: apt-get update"
-$apt update >/dev/null || echo "deps: apt-get update failed; trying with the lists that are here" >&2
+$apt update >$show || echo "deps: apt-get update failed; trying with the lists that are here" >&2
 echo "deps: apt-get install --no-install-recommends ${missing[*]}"
-$apt install -y --no-install-recommends "${missing[@]}" </dev/null >/dev/null
+$apt install -y --no-install-recommends "${missing[@]}" </dev/null >$show
 echo "deps: done"

@@ -69,8 +69,10 @@ checks=("$@")
 passed=0 failed=0
 for check in "${checks[@]}"; do
     start=$EPOCHREALTIME
+    [ ! -t 1 ] || printf '...   %s' "$check"
     out=$("check_$check" 2>&1)
     status=$?
+    [ ! -t 1 ] || printf '\r\033[K'
     took=$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
     if [ $status = 0 ]; then
         passed=$((passed + 1))

@@ -47,7 +47,7 @@ class Suite:
     def __init__(self, name, argv, env=None):
         self.name, self.argv, self.env = name, argv, env or {}
         self.passed = self.failed = self.skipped = 0
-        self.seconds = self.cpu_seconds = 0.0
+        self.began = self.seconds = self.cpu_seconds = 0.0  # began: 0 until it runs
         self.why, self.output, self.reports = [], "", []
         self.flaky = False
 
@@ -250,7 +250,7 @@ def judge(suite, status):
 
 
 def run_suite(suite, around):
-    began = time.monotonic()
+    suite.began = began = time.monotonic()
     suite.passed = suite.failed = suite.skipped = 0
     suite.why, suite.reports, suite.output = [], [], ""
     if not os.access(suite.argv[0], os.X_OK) and "/" in suite.argv[0]:
@@ -320,6 +320,19 @@ def say(suite, note=""):
         print(shown(suite), end="", flush=True)
 
 
+def show_state(n, left):
+    """On a terminal, one line that is written over: how many are done, and what has been running for longest."""
+    running = sorted((s for s in left if s.began), key=lambda s: s.began)
+    if sys.stdout.isatty() and running:
+        names = ", ".join(f"{s.name} {time.monotonic() - s.began:.0f} s" for s in running)
+        print(f"{n - len(left)} of {n} done; {names}"[: shutil.get_terminal_size().columns - 1], end="", flush=True)
+
+
+def hide_state():
+    if sys.stdout.isatty():
+        print("\r\033[K", end="", flush=True)
+
+
 def write_times(suites, kind):
     if "TARN_TEST_TIMES" not in os.environ:
         return
@@ -339,8 +352,15 @@ def keep_crashes(around):
 
 def run_all(suites, around, jobs):
     with concurrent.futures.ThreadPoolExecutor(max(jobs, 1)) as pool:
-        for done in concurrent.futures.as_completed([pool.submit(run_suite, s, around) for s in suites]):
-            say(done.result())
+        left = {pool.submit(run_suite, s, around): s for s in suites}
+        while left:
+            done, _ = concurrent.futures.wait(left, 1, concurrent.futures.FIRST_COMPLETED)
+            hide_state()
+            for future in done:
+                say(left.pop(future))
+                future.result()
+            show_state(len(suites), list(left.values()))
+        hide_state()
     for suite in suites:
         if suite.failed and suite.why != ["not built"]:
             print(f"again, alone: {suite.name}", flush=True)

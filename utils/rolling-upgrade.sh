@@ -25,6 +25,7 @@
 # Needs redis-cli. The password may be in REDISCLI_AUTH.
 set -uo pipefail
 export LC_ALL=C
+. "$(dirname "$0")/progress.sh"
 
 usage() { sed -n '2,27s/^# \{0,1\}//p' "$0"; }
 misuse() { echo "rolling-upgrade: $* (--help)" >&2; exit 2; }
@@ -77,13 +78,21 @@ command_ok() { # what redis-cli says when an administrator's command worked
     say "$*: $reply"
     return 1
 }
-# Waits until the command succeeds; false: not within the time-out.
-await() {
-    local end=$((SECONDS + timeout))
+how_far() { # NAME
+    local state left
+    state=$(node_field "$1" state) left=$(node_field "$1" drain-left-bytes)
+    echo "$1: ${state:-not there}$([ "$state" != draining ] || echo ", $((left >> 20)) MiB left")"
+}
+# Waits until it holds; false: not within the time-out.
+await() { # CONDITION NAME [...]
+    local end=$((SECONDS + timeout)) status=0
     until "$@"; do
-        [ "$SECONDS" -lt "$end" ] || return 1
+        [ "$SECONDS" -lt "$end" ] || { status=1; break; }
+        progress "$(how_far "$2"), giving up in $((end - SECONDS)) s"
         sleep 0.2
     done
+    progress_end
+    return $status
 }
 
 has_left() { [ -z "$(node_field "$1" state)" ]; }

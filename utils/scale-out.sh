@@ -24,6 +24,7 @@
 # Needs redis-cli. The password may be in REDISCLI_AUTH; the node gets it in TARN_PASSWORD.
 set -uo pipefail
 export LC_ALL=C
+. "$(dirname "$0")/progress.sh"
 
 usage() { sed -n '2,26s/^# \{0,1\}//p' "$0"; }
 misuse() { echo "scale-out: $* (--help)" >&2; exit 2; }
@@ -117,26 +118,32 @@ fi
 end=$((SECONDS + timeout))
 until [ "$(node_field "$name" state)" = up ]; do
     if [ -n "$pid" ] && ! kill -0 "$pid" 2>/dev/null; then
+        progress_end
         echo "scale-out: node $name did not start; $log says:" >&2
         tail -n 5 "$log" >&2
         exit 1
     fi
     if [ "$SECONDS" -ge "$end" ]; then
+        progress_end
         echo "scale-out: node $name is not up after $timeout s (state: $(node_field "$name" state))${pid:+; its process is $pid, its log $log}" >&2
         exit 1
     fi
+    progress "waiting for node $name: state $(node_field "$name" state)${log:+, $(tail -n 1 "$log" 2>/dev/null | cut -c-100)}"
     sleep 0.1
 done
+progress_end
 echo "node $name is up on $(node_field "$name" machine), $(($(node_field "$name" size) >> 20)) MiB of memory${pid:+, process $pid, log $log}"
 "${cli[@]}" NODE INFO "$name" | awk '$0 == "transports" || $0 == "stats" { exit } on { print "  segment " $0 } $0 == "segment-names" { on = 1 }'
 
 end=$((SECONDS + timeout))
 while [ "$load" -gt 0 ]; do
     replicas=$(node_field "$name" replicas)
-    [ "${replicas:-0}" -lt "$load" ] || { echo "it holds $replicas replicas"; break; }
+    [ "${replicas:-0}" -lt "$load" ] || { progress_end; echo "it holds $replicas replicas"; break; }
     if [ "$SECONDS" -ge "$end" ]; then
+        progress_end
         echo "scale-out: node $name is up, but holds ${replicas:-0} replicas after $timeout s: is anybody putting?" >&2
         exit 4
     fi
+    progress "waiting for load: ${replicas:-0} of $load replicas"
     sleep 0.1
 done

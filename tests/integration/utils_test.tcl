@@ -97,6 +97,37 @@ start_node n1 --host-name m1 --segment 16mb,path=[server dir]/n1.pool
 start_node n2 --host-name m2 --segment 16mb --ssd [server dir]/n2.ssd:64mb
 start_node n3 --host-name m3 --segment 16mb
 
+# All that a command says, as it is; on a terminal, or to a pipe.
+proc said_by {args} {
+    set f [open |[list {*}$args < /dev/null 2>@1]]
+    fconfigure $f -translation binary
+    set said [read $f]
+    catch {close $f}
+    return $said
+}
+proc on_terminal {args} {
+    set words [lmap word $args {string cat ' [string map {' '\\''} $word] '}]
+    return [said_by script -qec [join $words] /dev/null]
+}
+test {what takes its time shows how far it is on a terminal, and only lines elsewhere} {
+    set load [list bash [file join $root utils scale-out.sh] -p [server port] --name s4 --node $node_binary \
+        --log [server dir]/s4.log --timeout 2 --load 1000000 -- --host-name m4 --bind 127.0.0.1 --shm-socket none]
+    set said [on_terminal {*}$load --segment 8mb]
+    regexp {process (\d+), log} $said - pid
+    exec kill $pid
+    assert_match "*\rwaiting for load: 0 of 1000000 replicas\033\\\[K*" $said
+    set ::gone $pid
+    wait_for "the end of s4" {![file exists /proc/$::gone]}
+    set said [said_by {*}[string map {s4 s5} $load] --segment 8mb]
+    regexp {process (\d+), log} $said - pid
+    exec kill $pid
+    assert {![regexp {[\r\033]} $said]} $said
+    set run [list [file join [file dirname $server_binary] tarn-benchmark] -p [server port] meta --op put --seconds 1 --keys 1000]
+    assert_match "*\r\\\[#*.\\\] *%  *\033\\\[K*" [on_terminal {*}$run]
+    set said [said_by {*}$run]
+    assert {[regexp {[0-9]} $said] && ![regexp {[\r\033]} $said]} $said
+}
+
 test {pool-health: all is well} {
     kv --replicas 2 load h: 20 1000-20000
     expect 0 "OK - 3 nodes up, 0 down*nodes_up=3*n1*up*m1*n2*n3*" [script pool-health --nodes 3]
