@@ -4,11 +4,13 @@ function note(name) { if (!(name in seen)) { seen[name] = 1; order[++names] = na
 function complain(text) { print "  " text; differences++ }
 
 { input = FILENAME == ARGV[1] ? 1 : 2 }
-input == 1 && /^[+0] / { wanted[substr($0, 3)] = substr($0, 1, 1); next }
+input == 1 { some = sub(/^\?/, "") ? "?" : "" }
+input == 1 && /^[+0] / { wanted[substr($0, 3)] = substr($0, 1, 1); optional[substr($0, 3)] = some; next }
 input == 1 && /^[-x] [^|]*\| / {
     name = $0; sub(/^[-x] [^|]*\| /, "", name)
     reason[name] = substr($0, 3, length($0) - length(name) - 5)
     wanted[name] = "-"
+    optional[name] = some
     mark[name] = substr($0, 1, 1)
     next
 }
@@ -54,7 +56,8 @@ END {
     if (!done) complain("the file was not run to its end")
     if (external == "")
         for (name in wanted)
-            if (wanted[name] != "-" && !(name in outcome)) complain("was not run: " name)
+            if (optional[name] != "" && !(name in seen)) continue
+            else if (wanted[name] != "-" && !(name in outcome)) complain("was not run: " name)
             else if (!(name in seen)) complain("is not in the suite, or out of reach: " name)
     printf "%s: %d passed, %d failed%s, %d left out, %d ignored by the suite; %s\n", file, passed, failed,
         known ? " (" known " as listed)" : "", left_out, ignored, differences ? differences " not as listed" : "as listed"
@@ -63,8 +66,9 @@ END {
         if (option != "") print option >update
         for (i = 1; i <= names; i++) {
             name = order[i]
-            if (name in outcome && outcome[name] != "-") print outcome[name] " " name >update
-            else if (name in outcome || name in reason) print (name in mark ? mark[name] : "-") " " (name in reason ? reason[name] : "TODO") " | " name >update
+            if (name in outcome && outcome[name] != "-")
+                print optional[name] outcome[name] " " name >update
+            else if (name in outcome || name in reason) print optional[name] (name in mark ? mark[name] : "-") " " (name in reason ? reason[name] : "TODO") " | " name >update
         }
     }
     exit differences ? 1 : 0
