@@ -123,10 +123,17 @@ class Values(TarnTest):
                 client.set_pin("p", kind, ms)
         with self.assertRaisesRegex(tarn.NotFound, "segment"):
             client.put("far", b"x" * 100, prefer=["no such segment"])
-        for wrong in (dict(pin="loose"), dict(ttl_ms=-1), dict(replicas=-1), dict(timeout_ms=1 << 70)):
+        for wrong in (
+            dict(pin="loose"),
+            dict(ttl_ms=-1),
+            dict(replicas=-1),
+            dict(timeout_ms=1 << 70),
+            dict(ttl_ms="5 s"),
+        ):
             with self.assertRaises(tarn.InvalidArgument, msg=wrong):
                 client.put("w", b"x", **wrong)
-        for wrong in (dict(prefer="name"), dict(ttl_ms="5"), dict(nonsense=1)):
+        self.assertTrue(client.put("as text", b"x" * 100, ttl_ms="60000", replicas="1"))
+        for wrong in (dict(prefer="name"), dict(ttl_ms=[5]), dict(nonsense=1)):
             with self.assertRaises(TypeError, msg=wrong):
                 client.put("w", b"x", **wrong)
         with self.assertRaises(TypeError):
