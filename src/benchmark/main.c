@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 
+#include "base/near.h"
 #include "benchmark/bench.h"
 #include "tls/tls.h"
 
@@ -29,7 +30,22 @@ static const char usage[] =
     "          [--name NAME] [--master URL] [--secret SECRET]   without a server; a target waits until it is "
     "stopped\n"
     "  replay  TRACE.jsonl [--block-size 4k] [--threads T] [--lease-ms 50] [--limit REQUESTS]\n"
-    "          [--speed FACTOR, 0 = as fast as it goes] [--transport auto|shm|tcp|rdma]\n";
+    "          [--speed FACTOR, 0 = as fast as it goes] [--transport auto|shm|tcp|rdma]\n"
+    "\n"
+    "The options that are used most, and their defaults:\n"
+    "\n"
+    "  -h HOST, -p PORT  the server (127.0.0.1, 6479)\n"
+    "  -a PASSWORD       its password; --user NAME for another user than the default one (none)\n"
+    "  --json            a line of JSON for each row (a table)\n"
+    "  --op OP           what is measured (meta: put; data: get; transfer: read)\n"
+    "  --transport WAY   how bytes move (data: shm; transfer, replay: auto)\n"
+    "  --block-size N    bytes of a block; data takes a list (4k to 64m; transfer: 64k)\n"
+    "  --batch N         keys or blocks in one call (meta, nodes, transfer: 128; data: 1 and 16)\n"
+    "  --threads N       of this program (1)\n"
+    "  --seconds N       of each row (data: 2; meta, nodes: 5; transfer: 10)\n"
+    "  --check           data, transfer: every byte is compared\n"
+    "\n"
+    "docs/BENCHMARKS.md says what each of them measures, and what to compare it with.\n";
 
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
@@ -62,6 +78,12 @@ int main(int argc, char **argv) {
         tls_context_put(&b.context);
         return status;
     }
-    fprintf(stderr, "tarn-benchmark: there is no subcommand \"%s\"\n\n%s", name, usage);
+    struct near near;
+    near_begin(&near, span_str(name));
+    for (size_t i = 0; i < ARRAY_LEN(commands); i++) near_offer(&near, commands[i].name);
+    if (near.word != NULL)
+        fprintf(stderr, "tarn-benchmark: there is no subcommand %s, did you mean %s?\n", name, near.word);
+    else
+        fprintf(stderr, "tarn-benchmark: there is no subcommand \"%s\"\n\n%s", name, usage);
     return 2;
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/near.h"
 #include "benchmark/bench.h"
 
 int parse_block_size(const char *s, size_t len, uint64_t *bytes_p) {
@@ -85,6 +86,17 @@ static const struct option_spec *find(const struct option_spec *specs, const cha
     return NULL;
 }
 
+static void refuse_unknown(const struct option_spec *specs, const struct option_spec *global,
+                           const char *arg) {
+    struct near near;
+    size_t len = strcspn(arg, "=");
+    near_begin(&near, span_of(arg, len));
+    for (; specs->name != NULL; specs++) near_offer(&near, specs->name);
+    for (; global->name != NULL; global++) near_offer(&near, global->name);
+    if (near.word != NULL) die("there is no option %.*s here, did you mean %s?", (int)len, arg, near.word);
+    die("there is no option %.*s here (tarn-benchmark --help)", (int)len, arg);
+}
+
 size_t options_parse(struct bench *b, const struct option_spec *specs, int argc, char **argv,
                      bool stop_at_plain, int *used_p) {
     uint64_t port = b->port;
@@ -119,7 +131,7 @@ size_t options_parse(struct bench *b, const struct option_spec *specs, int argc,
         const char *value = NULL;
         const struct option_spec *spec = find(specs, argv[i], &value);
         if (spec == NULL) spec = find(global, argv[i], &value);
-        if (spec == NULL) die("there is no option %s here (tarn-benchmark --help)", argv[i]);
+        if (spec == NULL) refuse_unknown(specs, global, argv[i]);
         /* cppcheck-suppress nullPointerRedundantCheck; die() does not return */
         if (spec->kind != OPT_FLAG && value == NULL) {
             if (i + 1 == argc) die("%s needs a value", spec->name);

@@ -118,7 +118,8 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "--fix") == 0) {
             fix = true;
         } else if (argv[i][0] == '-' && argv[i][1] != '\0') {
-            fprintf(stderr, "tarn-check: there is no option %s (tarn-check --help)\n", argv[i]);
+            fprintf(stderr, "tarn-check: there is no option %s; there are --fix, --help and --version\n",
+                    argv[i]);
             return 2;
         } else if (path != NULL) {
             fprintf(stderr, "tarn-check: one file at a time, not also %s\n", argv[i]);

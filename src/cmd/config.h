@@ -244,6 +244,8 @@ bool config_validate(const struct config *c, char **why_p);
 bool config_rename_apply(const struct config *c, char **why_p);
 
 const char *config_file(void); /* "" without one */
+/* As one would write it: "1gb", "* -::*". The option must be one. */
+const char *config_default(const char *name);
 
 /* --- while the server runs ------------------------------------------------------------------------------------------------ */
 

@@ -428,6 +428,12 @@ const struct config_row *config_row_find(struct span name) {
     return NULL;
 }
 
+const char *config_default(const char *name) {
+    const struct config_row *row = config_row_find(span_str(name));
+    TARN_ASSERT(row != NULL);
+    return row->initial;
+}
+
 const char *config_near(struct span name) {
     static const char *const repeated[] = {"include", "loadmodule", "user", "rename-command"};
     struct near n;

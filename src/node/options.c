@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/buf.h"
+#include "base/near.h"
 #include "resp/resp.h"
 
 #define SEGMENTS_MAX 62u /* and two slow tiers */
@@ -258,6 +259,15 @@ static const struct spec *find(const struct spec *specs, size_t n, const char *a
     return NULL;
 }
 
+static bool refuse_unknown(struct parser *p, const struct spec *specs, size_t n, const char *arg) {
+    struct near near;
+    size_t len = strcspn(arg, "=");
+    near_begin(&near, span_of(arg + 2, len - 2));
+    for (size_t i = 0; i < n; i++) near_offer(&near, specs[i].name);
+    if (near.word == NULL) return refuse(p, "there is no option %.*s (tarn-node --help)", (int)len, arg);
+    return refuse(p, "there is no option %.*s, did you mean --%s?", (int)len, arg, near.word);
+}
+
 static bool check(struct parser *p) {
     struct node_options *o = p->o;
     if (o->help || o->version) return true;
@@ -325,7 +335,7 @@ static bool parse_args(struct parser *p, int argc, char **argv) {
         if (strncmp(argv[i], "--", 2) != 0)
             return refuse(p, "\"%s\" is no option (tarn-node --help)", argv[i]);
         const struct spec *s = find(specs, ARRAY_LEN(specs), argv[i] + 2, &value);
-        if (s == NULL) return refuse(p, "there is no option %s (tarn-node --help)", argv[i]);
+        if (s == NULL) return refuse_unknown(p, specs, ARRAY_LEN(specs), argv[i]);
         if (s->kind == KIND_FLAG && value != NULL) return refuse(p, "--%s takes no value", s->name);
         if (s->kind != KIND_FLAG && value == NULL) {
             if (i + 1 == argc) return refuse(p, "--%s needs a value", s->name);

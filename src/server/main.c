@@ -14,8 +14,9 @@ int main(int argc, char **argv) {
         printf("tarn-server v=" TARN_VERSION " redis_version=7.0.15 bits=%zu\n", 8 * sizeof(void *));
         return 0;
     }
-    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        print_help(argv[0]);
+    bool all = argc == 3 && strcmp(argv[2], "all") == 0;
+    if ((argc == 2 || all) && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        print_help(argv[0], all);
         return 0;
     }
     process_title_init(argc, argv);

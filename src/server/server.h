@@ -48,6 +48,7 @@ void signals_close(void);
 /* --- welcome.c -------------------------------------------------------------------------------------------------------------- */
 
 void welcome(const struct config *config);
-void print_help(const char *program);
+/* all: a line for each option; else the most used ones. */
+void print_help(const char *program, bool all);
 
 #endif

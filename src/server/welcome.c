@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <unistd.h>
+#include "base/assert.h"
 #include "server/server.h"
 
 void welcome(const struct config *config) {
@@ -26,25 +27,60 @@ void welcome(const struct config *config) {
     fflush(stdout);
 }
 
+/* The most used ones; their defaults are in the table of options. */
+static const struct {
+    const char *name, *argument, *what;
+} most_used[] = {
+    {"port", "PORT", "where commands are heard; auto: any free port"},
+    {"bind", "ADDRESS ...", "the addresses of this machine to listen on"},
+    {"requirepass", "PASSWORD", "what clients must show; without one only this machine may connect"},
+    {"pool-size", "SIZE", "memory that this server itself lends to the pool; 0: it keeps the books only"},
+    {"pool-path", "FILE", "a file for that memory, which is found again after a restart"},
+    {"data-port", "PORT", "where the bytes of blocks come and go; auto: port + 10000, 0: any free port"},
+    {"eviction-policy", "NAME", "who makes room: lru, fifo, lfu, sieve, s3fifo; or noeviction"},
+    {"replicaof", "HOST PORT", "follow that master; needs --pool-size 0"},
+    {"dir", "DIRECTORY", "for snapshots and the append-only file"},
+    {"logfile", "FILE", "the log; without one it is standard output"},
+};
+
 static void print_option(void *arg, const char *name, struct span value) {
     printf("  --%-28s %.*s%s\n", name, (int)value.len, value.data != NULL ? value.data : "",
            value.len == 0 ? "\"\"" : "");
 }
 
-void print_help(const char *program) {
+static void print_most_used(void) {
+    char usage[48];
+    for (size_t i = 0; i < ARRAY_LEN(most_used); i++) {
+        const char *value = config_default(most_used[i].name);
+        snprintf(usage, sizeof(usage), "--%s %s", most_used[i].name, most_used[i].argument);
+        printf("  %-24s %s (%s)\n", usage, most_used[i].what, value[0] != '\0' ? value : "none");
+    }
+}
+
+static void print_all(void) {
     struct config defaults;
-    struct span all = SPAN("*");
-    printf("Usage: %s [FILE | -] [--option value ...] [-]\n"
-           "       %s --version | --help\n\n"
-           "FILE is a configuration file (redis.conf.sample describes every option), - reads it from "
-           "standard input.\n"
-           "Options of the command line win over the file:\n\n"
-           "  %s --port 6479 --pool-size 4gb\n"
-           "  %s /etc/tarn.conf --loglevel verbose\n"
-           "  %s --loadmodule modules/rdma.so bind 10.0.0.1\n\n"
-           "Options and their defaults:\n\n",
-           program, program, program, program, program);
+    struct span any = SPAN("*");
     config_init(&defaults);
-    config_get(&defaults, &all, 1, print_option, NULL);
+    config_get(&defaults, &any, 1, print_option, NULL);
     config_deinit(&defaults);
+}
+
+void print_help(const char *program, bool all) {
+    if (all) {
+        print_all();
+        return;
+    }
+    printf("Usage: %s [FILE | -] [--option value ...] [-]\n"
+           "       %s --version | --help [all]\n\n"
+           "FILE is a configuration file, - reads it from standard input. The command line wins over the "
+           "file:\n\n"
+           "  %s --port 6479 --pool-size 4gb\n"
+           "  %s /etc/tarn.conf --loglevel verbose\n\n"
+           "The options that are used most, and their defaults:\n\n",
+           program, program, program, program);
+    print_most_used();
+    printf(
+        "\n--help all lists every option with its default. redis.conf.sample explains them, docs/CONFIG.md "
+        "how "
+        "they are\nread and what becomes of a redis.conf of Redis. What is not said here is as in Redis.\n");
 }

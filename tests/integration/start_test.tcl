@@ -51,6 +51,30 @@ test {a data port that is taken, in the range of outgoing connections} {
     stop_server
 }
 
+test {--help: what is used most, a line each, with its default and where the rest is} {
+    set text [exec $::server_binary --help]
+    foreach {option default} {port 6479 bind "* -::*" pool-size 1gb data-port auto eviction-policy lru dir . logfile none} {
+        assert_equal 1 [regexp -line "^  --$option \\S.*\\(([string map {* \\* . \\.} $default])\\)$" $text] "$option in $text"
+    }
+    assert {[llength [split $text \n]] < 30} "it fits a screen"
+    assert_match "*--help all lists every option*redis.conf.sample*docs/CONFIG.md*" $text
+    assert {[llength [split [exec $::server_binary --help all] \n]] > 150}
+    foreach {binary page} [list $::node_binary docs/NODES.md $::env(TARN_BENCHMARK) docs/BENCHMARKS.md] {
+        set text [exec $binary --help]
+        assert_match "*used most*$page*" $text
+        foreach line [split $text \n] {assert {[string length $line] <= 120} $line}
+    }
+}
+
+test {mistyped options of the other programs} {
+    assert_match "*there is no option --segmnet, did you mean --segment?*" [refusal $::node_binary --segmnet=8gb]
+    assert_match "*there is no option --nonsense (tarn-node --help)*" [refusal $::node_binary --nonsense 1]
+    set benchmark $::env(TARN_BENCHMARK)
+    assert_match "*there is no option --theads here, did you mean --threads?*" [refusal $benchmark meta --theads 2]
+    assert_match "*there is no option --jsn here, did you mean --json?*" [refusal $benchmark --jsn meta]
+    assert_match "*there is no subcommand mete, did you mean meta?*" [refusal $benchmark mete]
+}
+
 if {[auto_execok setpriv] eq "" || [catch {exec setpriv --bounding-set=-sys_resource true}]} {
     test {few open files} {skip "setpriv cannot take a privilege away here"}
 } else {
