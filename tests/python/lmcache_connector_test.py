@@ -809,6 +809,17 @@ class Adapter(ConnectorTest):
         )
         self.assertEqual((connector._get_threads, connector._pin_ms), (3, 70))
 
+    def test_options_of_one_plugin(self):
+        """As LMCache's own connectors have theirs: they win over those of all plugins."""
+        own = "remote_storage_plugin.tarn."
+        extra = {own + "url": self.server.url, own + "class_name": "X", own + "b.url": self.server.url}
+        extra.update({"tarn.get_threads": 3, "tarn.pin_ms": 50, own + "pin_ms": "70", own + "b.pin_ms": 90})
+        made = [self.create(f"plugin://{name}", plugin_name=name, **extra) for name in ("tarn", "tarn.b")]
+        self.assertEqual([(c._get_threads, c._pin_ms) for c in made], [(3, 70), (3, 90)])
+        self.assertEqual(self.create(self.server.url, **extra)._pin_ms, 50)
+        with self.assertRaisesRegex(ValueError, r"remote_storage_plugin\.tarn\.threads.*tarn\.get_threads"):
+            self.create("plugin://tarn", **extra, **{own + "threads": 1})
+
     def test_refusals_are_logged(self):
         """LMCache swallows what is raised, and tries again: the log says it once a minute."""
         with self.assertLogs("tarn.lmcache.adapter", "ERROR") as log:

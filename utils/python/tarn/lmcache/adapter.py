@@ -9,6 +9,8 @@ from .connector import TarnConnector
 
 _SCHEMES = ("tarn://", "tarns://", "tarn+sentinel://", "tarns+sentinel://")
 _PLUGIN = "plugin://"
+_OWN = "remote_storage_plugin."
+_OF_LMCACHE = ("module_path", "class_name", "url")
 _troubles = _base.Troubles(_base.logger_of(__name__))
 OPTIONS = ("get_threads", "put_threads", "pin_ms", "put_backlog", "replicas", "namespace")
 
@@ -35,7 +37,7 @@ class TarnConnectorAdapter(_base.ConnectorAdapter):  # type: ignore[misc]
         """ValueError: there is no URL, or an option is wrong, which is logged as well: LMCache may swallow
         it. ConnectionFailed and the like: no server. LMCache tries again later."""
         try:
-            url, options = self._url(context), _options(context.config)
+            url, options = self._url(context), _options(_extra(context.config), _plugin_of(context))
             return TarnConnector(
                 url,
                 context.loop,
@@ -52,12 +54,11 @@ class TarnConnectorAdapter(_base.ConnectorAdapter):  # type: ignore[misc]
         """The pool of a backend: the plugin's own, else remote_url. A plugin without one of its own is what
         lines for LMCache up to 0.4.3 look like to a later one, which makes a backend of both."""
         url, remote = context.url, getattr(context.config, "remote_url", None)
-        plugin = _plugin_name(url)
+        plugin = _plugin_of(context)
         if plugin is None:
             self._warn_of_two(context)
             return str(url)
-        plugin = getattr(context, "plugin_name", None) or plugin
-        name = f"remote_storage_plugin.{plugin}.url"
+        name = f"{_OWN}{plugin}.url"
         url = _extra(context.config).get(name)
         if url is None and isinstance(remote, str) and remote.startswith(_SCHEMES):
             return remote
@@ -73,7 +74,7 @@ class TarnConnectorAdapter(_base.ConnectorAdapter):  # type: ignore[misc]
                 "remote_url",
                 "this LMCache makes one backend of remote_url and another of remote_storage_plugins, and "
                 "everything is put and looked up twice: move the URL to extra_config, "
-                f'"remote_storage_plugin.{ours[0]}.url"',
+                f'"{_OWN}{ours[0]}.url"',
             )
 
 
@@ -81,13 +82,23 @@ def _extra(config: Any) -> Dict[str, Any]:
     return getattr(config, "extra_config", None) or {}
 
 
-def _options(config: Any) -> Dict[str, Any]:
-    """What extra_config says as "tarn.NAME". ValueError: a name that does not exist."""
-    options = {}
-    for key, value in _extra(config).items():
-        if key.startswith("tarn."):
-            option = key[len("tarn.") :]
-            if option not in OPTIONS:
-                raise ValueError(f'extra_config has "{key}": there are {", ".join("tarn." + o for o in OPTIONS)}')
-            options[option] = value
+def _plugin_of(context: Any) -> Optional[str]:
+    """The plugin that a backend is for, None: it is for a URL."""
+    name = _plugin_name(context.url)
+    return None if name is None else getattr(context, "plugin_name", None) or name
+
+
+def _options(extra: Dict[str, Any], plugin: Optional[str]) -> Dict[str, Any]:
+    """What extra_config says as "tarn.NAME", and for this plugin alone as "remote_storage_plugin.PLUGIN.NAME".
+    ValueError: a name that does not exist."""
+    options: Dict[str, Any] = {}
+    for prefix in ("tarn.", *([f"{_OWN}{plugin}."] if plugin is not None else [])):
+        for key, value in extra.items():
+            name = key[len(prefix) :]
+            # What has a dot is of the plugin "tarn.NAME".
+            if not key.startswith(prefix) or (prefix != "tarn." and ("." in name or name in _OF_LMCACHE)):
+                continue
+            if name not in OPTIONS:
+                raise ValueError(f'extra_config has "{key}": there are {", ".join(prefix + o for o in OPTIONS)}')
+            options[name] = value
     return options
