@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "cmd/effects.h"
+#include "cmd/failover.h"
 #include "cmd/families.h"
 #include "cmd/info.h"
 #include "cmd/multi.h"
@@ -109,6 +110,10 @@ const char *replication_refusal(const struct client *c, const struct cmd *cmd) {
 void cmd_replicaof(struct client *c) {
     uint64_t port;
     char host[256];
+    if (failover_under_way()) {
+        reply_error(c, "REPLICAOF not allowed while failing over.");
+        return;
+    }
     if (arg_is(c, 1, "no") && arg_is(c, 2, "one")) {
         if (replication.replica) log_notice("REPLICAOF NO ONE was asked for by client id=%llu", (ull)c->id);
         replication_lead();
@@ -318,7 +323,7 @@ void info_replication(struct buf *out) {
     info_line(out, "role:%s", replication.replica ? "slave" : "master");
     if (replication.replica) write_master_link(out);
     write_replicas(out);
-    info_line(out, "master_failover_state:no-failover");
+    info_line(out, "master_failover_state:%s", failover_state_name());
     info_line(out, "master_replid:%s", h->id);
     info_line(out, "master_replid2:%s", h->id2);
     info_line(out, "master_repl_offset:%llu", (ull)h->offset);

@@ -24,8 +24,8 @@
 static struct {
     enum pause_what what;
     uint64_t until_ms;
-} pauses[2];                       /* by enum pause_by */
-static enum pause_what pause_what; /* the stronger of them */
+} pauses[PAUSES];                  /* by enum pause_by */
+static enum pause_what pause_what; /* the strongest of them */
 
 /* --- errors before a command runs ------------------------------------------------------------------------------------------- */
 
@@ -188,7 +188,9 @@ void pause_set(enum pause_by by, enum pause_what what, uint64_t until_ms) {
     }
     pauses[by].what = what;
     pauses[by].until_ms = until_ms;
-    pause_what = pauses[0].what > pauses[1].what ? pauses[0].what : pauses[1].what;
+    pause_what = PAUSE_NONE;
+    for (unsigned i = 0; i < PAUSES; i++)
+        if (pauses[i].what > pause_what) pause_what = pauses[i].what;
     store_keep_expired(server.store, pause_what != PAUSE_NONE);
     if (pause_what >= before) return;
     /* Those that are still not allowed are postponed again. */
@@ -197,7 +199,8 @@ void pause_set(enum pause_by by, enum pause_what what, uint64_t until_ms) {
 }
 
 enum pause_what pause_get(uint64_t *until_ms_p) {
-    *until_ms_p = max_u64(pauses[0].until_ms, pauses[1].until_ms);
+    *until_ms_p = 0;
+    for (unsigned i = 0; i < PAUSES; i++) *until_ms_p = max_u64(*until_ms_p, pauses[i].until_ms);
     return pause_what;
 }
 

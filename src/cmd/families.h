@@ -222,6 +222,7 @@ void cmd_time(struct client *c);
 void cmd_lolwut(struct client *c);
 void cmd_role(struct client *c);
 void cmd_replicaof(struct client *c);
+void cmd_failover(struct client *c);
 void cmd_psync(struct client *c);
 void cmd_replconf(struct client *c);
 void cmd_wait(struct client *c);

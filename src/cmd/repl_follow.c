@@ -9,6 +9,7 @@
 #include "cmd/config_tls.h"
 #include "cmd/core.h"
 #include "cmd/effects.h"
+#include "cmd/failover.h"
 #include "cmd/local_copy.h"
 #include "cmd/persistence.h"
 #include "cmd/process.h"
@@ -142,6 +143,10 @@ static void on_damaged(void *arg) {
     replication.synced = false;
 }
 
+static void on_asked_to_lead(void *arg, bool agreed, const char *why) {
+    failover_answered(agreed, why);
+}
+
 static const struct repl_link_ops link_ops = {.wanted = on_wanted,
                                               .full = on_full,
                                               .records = on_records,
@@ -149,7 +154,8 @@ static const struct repl_link_ops link_ops = {.wanted = on_wanted,
                                               .resumed = on_resumed,
                                               .passed = on_passed,
                                               .offset = on_offset,
-                                              .damaged = on_damaged};
+                                              .damaged = on_damaged,
+                                              .asked_to_lead = on_asked_to_lead};
 
 static struct repl_link_config link_config(void) {
     const struct config *c = server.config;
@@ -169,6 +175,7 @@ static struct repl_link_config link_config(void) {
 
 static void open_link(void) {
     struct repl_link_config config = link_config();
+    config.lead = failover_under_way();
     replication.link = repl_link_open(core_loop(), &config, &link_ops, NULL, server.mono_ms);
     repl_link_cron(replication.link, server.mono_ms);
 }
@@ -212,6 +219,19 @@ void replication_follow(const char *host, uint16_t port, uint64_t asked_by) {
     replication_free_backlog();
     log_set_role('S');
     process_oom_score(server.config, NULL);
+}
+
+void replication_hand_over(const char *host, uint16_t port) {
+    set_master(host, port);
+    replicas_drop_all("this server hands over to a replica");
+    let_go_all(NULL);
+    step_down();
+    replication.replica = replication.synced = true;
+    replication.getack = false;
+    replication_listen();
+    log_set_role('S');
+    process_oom_score(server.config, NULL);
+    open_link();
 }
 
 void replication_lead(void) {
@@ -277,6 +297,7 @@ void replication_cron(void) {
 }
 
 bool replication_turn(void) {
+    failover_turn();
     if (replication.getack && !replication.replica) {
         replication.getack = false;
         replication_feed(REPL_GETACK);
@@ -285,6 +306,7 @@ bool replication_turn(void) {
 }
 
 void replication_settle(void) {
+    failover_settle();
     if (!replication.steps_down) return;
     let_go_all(client_find(replication.asked_by));
     step_down();

@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "cmd/effects.h"
+#include "cmd/failover.h"
 #include "cmd/families.h"
 #include "cmd/replication.h"
 
@@ -235,12 +236,39 @@ static void sync_partial(struct client *c, struct replica *r, uint64_t next) {
     go_online(r);
 }
 
+/* PSYNC id next FAILOVER: the master asks this replica to lead. Asked once more, because the answer was lost, it leads already.
+ * false: answered. */
+static bool take_over(struct client *c) {
+    const struct repl_history *h = &replication.history;
+    struct span id = c->argv[1];
+    log_notice("Failover request received for replid %.*s.", (int)min_u64(id.len, REPL_ID_LEN), id.data);
+    if (!replication.replica && span_case_eq(id, h->id2) && h->second >= 0) return true;
+    if (!replication.replica) {
+        reply_error(c, "PSYNC FAILOVER can't be sent to a master.");
+        return false;
+    }
+    if (replication.link != NULL)
+        repl_link_drain(replication.link); /* what the master sent before it stopped */
+    if (!replication.synced || replication.partial || !span_case_eq(id, h->id)) {
+        reply_error(c, "PSYNC FAILOVER replid must match my replid.");
+        return false;
+    }
+    log_notice("A failover was requested by client id=%llu", (unsigned long long)c->id);
+    replication_lead();
+    return true;
+}
+
 void cmd_psync(struct client *c) {
     char id[REPL_ID_LEN + 1];
     int64_t next;
     if (c->io->flags & CLIENT_REPLICA) return;
     if (!span_to_i64(c->argv[2], &next)) {
         reply_error(c, "value is not an integer or out of range");
+        return;
+    }
+    if (c->argc > 3 && arg_is(c, 3, "failover") && !take_over(c)) return;
+    if (failover_under_way()) {
+        reply_error(c, "-NOMASTERLINK Can't SYNC while failing over");
         return;
     }
     if (replication.steps_down || replication.partial ||
@@ -287,6 +315,7 @@ static void on_ack(struct client *c, struct span value) {
     if (offset <= r->ack_offset || offset > replication.history.offset) return;
     r->ack_offset = offset;
     waits_wake();
+    failover_acked(r);
 }
 
 static bool announce_ip(struct replica *r, struct span ip) {

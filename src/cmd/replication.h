@@ -2,7 +2,8 @@
  *
  *   master ── REPLICAOF host port ──> replica: books_step_down at the end of the turn, then its link asks the master
  *      ^                                 │  link: what was is forgotten ─> snapshot (loading) ─> stream
- *      └───────── REPLICAOF NO ONE ──────┘  books_lead, under a new id of the stream
+ *      ├───────── REPLICAOF NO ONE ──────┘  books_lead, under a new id of the stream
+ *      └── FAILOVER: see failover.h
  *
  * Replicas of this server, be it master or replica itself, are clients that said PSYNC (struct replica). A full
  * synchronisation is a job of such a client: a walk over the books in slices, with what happens meanwhile in between. */
@@ -120,6 +121,8 @@ uint64_t replica_lag_s(const struct replica *r);
 /* --- as a replica: repl_follow.c ------------------------------------------------------------------------------------------------------ */
 
 void replication_follow(const char *host, uint16_t port, uint64_t asked_by);
+/* A master, at the end of a turn: follows that replica, which is asked to lead (failover_answered). It goes on in the same stream. */
+void replication_hand_over(const char *host, uint16_t port);
 void replication_lead(void);
 /* Clients whose work depends on what is in the books are closed, but for that one. */
 void replication_let_go(const struct client *except);

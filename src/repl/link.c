@@ -20,6 +20,7 @@
 #define ANSWER_MAX  1024u        /* of an answer in the handshake */
 #define OUT_MAX     (64u * 1024) /* a master that does not read gets no more acknowledgements */
 #define INPUT_MAX   (REPL_EFFECTS_MAX + READ_SIZE + 64u)
+#define DRAIN_READS 64u
 #define RECORDS_MAX (16u * 1024) /* bytes of records handed up at once, unless one is larger */
 
 /* What is awaited next. */
@@ -39,6 +40,9 @@ enum step {
     STEP_STREAM,
 };
 
+/* The wish that the other one leads. */
+enum lead { LEAD_NONE, LEAD_WANTED, LEAD_ASKED };
+
 struct repl_link {
     struct net_loop *loop;
     char *host, *user, *announce_ip;
@@ -49,6 +53,7 @@ struct repl_link {
     const struct repl_link_ops *ops;
     void *arg;
     enum step step;
+    enum lead lead;
     struct repl_resolve *resolve;
     struct repl_addresses addresses;
     size_t next_address;
@@ -161,9 +166,16 @@ static void disconnect(struct repl_link *l) {
     l->fd = -1;
 }
 
+static void lead_answered(struct repl_link *l, bool agreed, const char *why) {
+    if (l->lead == LEAD_NONE) return;
+    l->lead = LEAD_NONE;
+    l->ops->asked_to_lead(l->arg, agreed, why);
+}
+
 static void fail(struct repl_link *l, const char *why) {
     log_warning("The link to the master %s:%u ends: %s", l->host, l->port, why);
     disconnect(l);
+    if (l->lead == LEAD_WANTED) lead_answered(l, false, why);
 }
 
 static void damaged(struct repl_link *l, const char *why) {
@@ -245,8 +257,14 @@ static void say_step(struct repl_link *l) {
         if (l->ops->wanted(l->arg, id, &next)) {
             text[u64_to_dec(next, text)] = '\0';
             log_notice("Trying a partial resynchronization (request %s:%s)", id, text);
-            SAY(l, "PSYNC", id, text);
+            if (l->lead == LEAD_NONE) {
+                SAY(l, "PSYNC", id, text);
+            } else {
+                l->lead = LEAD_ASKED;
+                SAY(l, "PSYNC", id, text, "FAILOVER");
+            }
         } else {
+            TARN_ASSERT(l->lead == LEAD_NONE); /* what is handed over is a stream */
             SAY(l, "PSYNC", "?", "-1");
         }
         break;
@@ -263,6 +281,24 @@ static bool begins(struct span line, const char *word, struct span *rest_p) {
     return true;
 }
 
+static void refused(struct repl_link *l, const char *why) {
+    fail(l, why);
+    lead_answered(l, false, why);
+}
+
+/* Who leads goes on under a new id. One that does not know the wish follows on under the old one: each would follow the other. */
+static bool check_new_id(struct repl_link *l, const char *id) {
+    char mine[REPL_ID_LEN + 1];
+    uint64_t next;
+    if (l->lead == LEAD_NONE) return true;
+    if (id[0] != '\0' && (!l->ops->wanted(l->arg, mine, &next) || strcmp(mine, id) != 0)) {
+        lead_answered(l, true, NULL);
+        return true;
+    }
+    refused(l, "it does not lead: its version does not know PSYNC FAILOVER");
+    return false;
+}
+
 static void on_psync(struct repl_link *l, struct span line) {
     struct span rest;
     if (begins(line, "+CONTINUE", &rest)) {
@@ -273,6 +309,7 @@ static void on_psync(struct repl_link *l, struct span line) {
             return;
         }
         if (given) memcpy(id, rest.data, REPL_ID_LEN), id[REPL_ID_LEN] = '\0';
+        if (!check_new_id(l, given ? id : "")) return;
         log_notice("Successful partial resynchronization with master.");
         l->step = STEP_STREAM;
         l->next_address = 0;
@@ -287,6 +324,7 @@ static void on_psync(struct repl_link *l, struct span line) {
             return;
         }
         memcpy(l->id, rest.data, REPL_ID_LEN);
+        if (!check_new_id(l, l->id)) return;
         log_notice("Full resync from master: %s:%llu", l->id, (unsigned long long)l->begin_offset);
         l->step = STEP_MARK;
         l->next_address = 0;
@@ -294,7 +332,7 @@ static void on_psync(struct repl_link *l, struct span line) {
         char text[256];
         snprintf(text, sizeof(text), "its answer to PSYNC: %.*s", (int)(line.len < 200 ? line.len : 200),
                  line.data);
-        fail(l, text);
+        refused(l, text);
     }
 }
 
@@ -559,6 +597,16 @@ static ssize_t receive(struct repl_link *l) {
     return n > 0 || l->in.len == before ? n : 1;
 }
 
+/* true: something came. */
+static bool take(struct repl_link *l) {
+    ssize_t n = receive(l);
+    if (n > 0)
+        l->last_io_ms = clock_mono_ms();
+    else if (n == 0 || (errno != EAGAIN && errno != EINTR))
+        l->ended = true;
+    return n > 0;
+}
+
 static void on_event(void *arg, unsigned events) {
     struct repl_link *l = arg;
     if (l->step == STEP_CONNECT) {
@@ -567,16 +615,16 @@ static void on_event(void *arg, unsigned events) {
     }
     if (events & NET_WRITE) flush(l);
     if (events & NET_READ) {
-        ssize_t n = receive(l);
-        if (n > 0) {
-            l->last_io_ms = clock_mono_ms();
-        } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
-            l->ended = true;
-        }
+        take(l);
         run(l, SLICE_US);
     } else {
         set_events(l);
     }
+}
+
+void repl_link_drain(struct repl_link *l) {
+    for (unsigned i = 0; i < DRAIN_READS && l->step == STEP_STREAM && !l->ended && take(l); i++) run(l, 0);
+    if (l->step == STEP_STREAM) run(l, 0);
 }
 
 bool repl_link_turn(struct repl_link *l) {
@@ -630,6 +678,7 @@ struct repl_link *repl_link_open(struct net_loop *loop, const struct repl_link_c
     l->now_ms = l->retry_ms = now_ms;
     set_text(&l->host, config->host);
     l->port = config->port;
+    l->lead = config->lead ? LEAD_WANTED : LEAD_NONE;
     repl_link_reconfigure(l, config);
     return l;
 }

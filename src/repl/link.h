@@ -40,6 +40,8 @@ struct repl_link_ops {
     uint64_t (*offset)(void *arg);
     /* What is here cannot be gone on with. */
     void (*damaged)(void *arg);
+    /* The answer to the wish that the other one leads (repl_link_config.lead), once. why: why not. */
+    void (*asked_to_lead)(void *arg, bool agreed, const char *why);
 };
 
 struct repl_link_config {
@@ -51,6 +53,9 @@ struct repl_link_config {
     uint16_t announce_port;
     uint64_t timeout_ms;
     struct tls_context *tls; /* shared, not copied; NULL: plain text */
+    /* The other one still follows the stream of this one, and is asked to lead (PSYNC id next FAILOVER). A connection that ends
+     * before it was asked is a refusal; one that ends after it is followed by another attempt, as long as it takes. */
+    bool lead;
 };
 
 struct repl_link;
@@ -62,6 +67,8 @@ void repl_link_close(struct repl_link **l_p);
 void repl_link_cron(struct repl_link *l, uint64_t now_ms);
 /* Goes on with what has arrived. true: there is more. */
 bool repl_link_turn(struct repl_link *l);
+/* Takes in what the master has sent so far, up to a few MiB: it says nothing any more. */
+void repl_link_drain(struct repl_link *l);
 /* The configuration has changed: of use for the next attempt, the time limit at once. */
 void repl_link_reconfigure(struct repl_link *l, const struct repl_link_config *config);
 /* Ends this connection; the next attempt follows. false: there was none. */
