@@ -154,28 +154,30 @@ void ctl_abandon(struct ctl *c);
 /* --- master.c ----------------------------------------------------------------------------------------------------------------------------- */
 
 #define SENTINELS_MAX   16u
+#define SERVERS_MAX     8u /* that a URL names without Sentinels */
 #define MASTER_HOST_MAX 256u
 
 struct scouts;
 struct whereabouts {
-    char *host, *port; /* NULL: Sentinels know */
-    char *name;
+    char *host, *port; /* of the only server; NULL: one of those below knows */
+    char *name;        /* by which Sentinels know the master; NULL: those below are the servers themselves */
     struct {
         char *host, *port;
     } sentinel[SENTINELS_MAX];
     unsigned n;
-    bool tls;              /* the URL says so */
-    struct secure secure;  /* how all of them are connected to, once secure_open was called */
-    unsigned first;        /* to be asked; atomic */
-    uint32_t met;          /* number of the master that was met last; atomic */
-    uint64_t met_hash;     /* of its address; atomic, under no lock: two at once are two changes */
-    uint32_t epoch;        /* the highest of those met, 0: none told; atomic */
-    struct scouts *scouts; /* where Sentinels are followed */
+    const tarn_options *options; /* of url_parse */
+    bool tls;                    /* the URL says so */
+    struct secure secure;        /* how all of them are connected to, once secure_open was called */
+    unsigned first;              /* to be asked; atomic */
+    uint32_t met;                /* number of the master that was met last; atomic */
+    uint64_t met_hash;           /* of its address; atomic, under no lock: two at once are two changes */
+    uint32_t epoch;              /* the highest of those met, 0: none told; atomic */
+    struct scouts *scouts;       /* where the master may change */
 };
 void master_free(struct whereabouts *m);
 /* Where it is; may ask over the network. Any thread. */
 tarn_status master_find(struct whereabouts *m, uint64_t deadline, char host[MASTER_HOST_MAX], char port[16]);
-/* Some Sentinel names another master, and none this one. Takes up to a second for each Sentinel that does not answer. */
+/* Some Sentinel names another master, and none this one; or servers_moved. Takes up to a second for each Sentinel that does not answer. */
 bool master_moved(const struct whereabouts *m, const char *host, const char *port);
 /* What was said was wrong: another Sentinel is asked next time. */
 void master_asked(struct whereabouts *m, const char *host, const char *port);
@@ -191,6 +193,13 @@ static inline bool master_is_other(const struct whereabouts *m, uint32_t number)
 }
 /* The answer to ROLE. TARN_ECLOSED: it is none. */
 tarn_status master_check_role(const struct answer *role, const char *host, const char *port);
+
+/* --- servers.c: the URL names the servers themselves ------------------------------------------------------------------------------- */
+
+/* The number of the one that leads. May take up to a second for each that does not answer. */
+tarn_status servers_find(const struct whereabouts *m, uint64_t deadline, unsigned *index_p);
+/* Another one leads, with a higher epoch than any that was met. */
+bool servers_moved(const struct whereabouts *m, const char *host, const char *port);
 
 /* --- scout.c: who leads before the Sentinels say so. s may be NULL ------------------------------------------------------------------ */
 

@@ -1,4 +1,4 @@
-/* Where the master is: at a fixed address, or where Sentinels say.
+/* Where the master is: at a fixed address, where Sentinels say, or one of several (servers.c).
  *
  * Each Sentinel is asked in turn, the one that answered last first. What it says is checked at the door: a server that is not a
  * master (any more) is no answer, because a Sentinel may not have heard of a failover yet. */
@@ -47,13 +47,13 @@ static tarn_status ask(struct ctl *c, struct arena *arena, const struct whereabo
     return TARN_OK;
 }
 
-tarn_status master_find(struct whereabouts *m, uint64_t deadline, char host[MASTER_HOST_MAX], char port[16]) {
-    if (m->n == 0) {
-        snprintf(host, MASTER_HOST_MAX, "%s", m->host);
-        snprintf(port, 16, "%s", m->port);
-        return TARN_OK;
-    }
-    if (scout_known(m->scouts, host, port)) return TARN_OK;
+static void name_it(const char *h, const char *p, char host[MASTER_HOST_MAX], char port[16]) {
+    snprintf(host, MASTER_HOST_MAX, "%s", h);
+    snprintf(port, 16, "%s", p);
+}
+
+static tarn_status ask_sentinels(struct whereabouts *m, uint64_t deadline, char host[MASTER_HOST_MAX],
+                                 char port[16]) {
     unsigned first = __atomic_load_n(&m->first, __ATOMIC_RELAXED);
     tarn_status status = TARN_EIO;
     for (unsigned k = 0; k < m->n; k++) {
@@ -76,8 +76,24 @@ tarn_status master_find(struct whereabouts *m, uint64_t deadline, char host[MAST
                 "none of %u Sentinels tells where master \"%s\" is: %s", m->n, m->name, tarn_last_error());
 }
 
+tarn_status master_find(struct whereabouts *m, uint64_t deadline, char host[MASTER_HOST_MAX], char port[16]) {
+    unsigned i = 0;
+    if (m->n == 0) {
+        name_it(m->host, m->port, host, port);
+        return TARN_OK;
+    }
+    if (scout_known(m->scouts, host, port)) return TARN_OK;
+    if (m->name != NULL) return ask_sentinels(m, deadline, host, port);
+    tarn_status status = servers_find(m, deadline, &i);
+    if (status != TARN_OK) return status;
+    __atomic_store_n(&m->first, i, __ATOMIC_RELAXED);
+    name_it(m->sentinel[i].host, m->sentinel[i].port, host, port);
+    return TARN_OK;
+}
+
 bool master_moved(const struct whereabouts *m, const char *host, const char *port) {
     bool moved = false;
+    if (m->name == NULL) return servers_moved(m, host, port);
     for (unsigned i = 0; i < m->n; i++) {
         char its_host[MASTER_HOST_MAX], its_port[16];
         struct ctl c;

@@ -12,7 +12,7 @@
 
 #include "client/internal.h"
 
-#define SCOUTS_MAX      8u
+#define SCOUTS_MAX      SERVERS_MAX
 #define SCOUT_MS        15u   /* between two questions */
 #define CONNECT_MS      50u   /* for one to connect; the others wait meanwhile */
 #define ANSWER_MS       10u   /* for one to answer; else in the next round */
@@ -128,15 +128,7 @@ static bool is_text(const struct answer *a, size_t max) {
 }
 
 /* Those that stay keep their connections. */
-static void take_list(struct scouts *s, const struct answer *list) {
-    struct address at[SCOUTS_MAX];
-    unsigned n = 0;
-    for (size_t i = 0; i < list->len && n < SCOUTS_MAX; i++) {
-        const struct answer *ip = answer_field(&list->element[i], "ip"),
-                            *port = answer_field(&list->element[i], "port");
-        if (is_text(ip, sizeof(at[0].host)) && is_text(port, sizeof(at[0].port)))
-            set_address(&at[n++], ip->str, port->str);
-    }
+static void take_addresses(struct scouts *s, const struct address at[SCOUTS_MAX], unsigned n) {
     for (unsigned i = 0; i < SCOUTS_MAX; i++) {
         struct scout *scout = &s->scout[i];
         bool same = i < n && is_at(&scout->at, at[i].host, at[i].port);
@@ -147,11 +139,33 @@ static void take_list(struct scouts *s, const struct answer *list) {
     s->n = n;
 }
 
+static void take_list(struct scouts *s, const struct answer *list) {
+    struct address at[SCOUTS_MAX];
+    unsigned n = 0;
+    for (size_t i = 0; i < list->len && n < SCOUTS_MAX; i++) {
+        const struct answer *ip = answer_field(&list->element[i], "ip"),
+                            *port = answer_field(&list->element[i], "port");
+        if (is_text(ip, sizeof(at[0].host)) && is_text(port, sizeof(at[0].port)))
+            set_address(&at[n++], ip->str, port->str);
+    }
+    take_addresses(s, at, n);
+}
+
+static void take_servers(struct scouts *s, const struct whereabouts *m) {
+    struct address at[SCOUTS_MAX];
+    for (unsigned i = 0; i < m->n; i++) set_address(&at[i], m->sentinel[i].host, m->sentinel[i].port);
+    take_addresses(s, at, m->n);
+}
+
 static void list_replicas(struct whereabouts *m, uint64_t until) {
     struct scouts *s = m->scouts;
     const char *argv[] = {"SENTINEL", "replicas", m->name};
     if (s->listed_ms != 0 && now_ms() - s->listed_ms < LIST_MS) return;
     s->listed_ms = now_ms();
+    if (m->name == NULL) {
+        take_servers(s, m);
+        return;
+    }
     unsigned first = __atomic_load_n(&m->first, __ATOMIC_RELAXED);
     bool told = false;
     struct arena arena = {0};
@@ -193,12 +207,18 @@ static void ask_role(struct whereabouts *m, const tarn_options *o, struct scout 
     if (status != TARN_OK) scout->next_ms = now_ms() + AWAY_MS;
 }
 
+/* Sentinels have said who leads; whoever leads of several servers may be the one that was there before. */
+static bool is_later(const struct whereabouts *m, uint32_t epoch) {
+    uint32_t met = __atomic_load_n(&m->epoch, __ATOMIC_RELAXED);
+    return m->name != NULL ? epoch > met : epoch >= met;
+}
+
 static bool has_higher_epoch(struct whereabouts *m, struct scout *scout, struct arena *arena) {
     const char *argv[] = {"INFO", "server"};
     struct answer *a = NULL;
     tarn_status status = ctl_send(&scout->ctl, 2, argv, NULL, false);
     if (status == TARN_OK) status = ctl_receive(&scout->ctl, arena, &a, now_ms() + INFO_MS);
-    return status == TARN_OK && master_epoch_of(a) > __atomic_load_n(&m->epoch, __ATOMIC_RELAXED);
+    return status == TARN_OK && is_later(m, master_epoch_of(a));
 }
 
 /* true: it leads. */

@@ -222,14 +222,17 @@ static tarn_status parse_address(const char *s, size_t len, uint64_t number, cha
     return TARN_OK;
 }
 
-/* "host[:port],host[:port]..." */
-static tarn_status parse_sentinels(const char *s, size_t len, struct whereabouts *m) {
+/* "host[:port],host[:port]...", of Sentinels or servers. */
+static tarn_status parse_addresses(const char *s, size_t len, bool sentinel, uint64_t number,
+                                   struct whereabouts *m) {
+    unsigned max = sentinel ? SENTINELS_MAX : SERVERS_MAX;
     for (const char *end = s + len; s < end;) {
         const char *comma = memchr(s, ',', (size_t)(end - s));
         size_t n = comma != NULL ? (size_t)(comma - s) : (size_t)(end - s);
-        if (m->n == SENTINELS_MAX)
-            return fail(TARN_EINVAL, "the URL names more than %u Sentinels", SENTINELS_MAX);
-        tarn_status status = parse_address(s, n, 26379, &m->sentinel[m->n].host, &m->sentinel[m->n].port);
+        if (m->n == max)
+            return fail(TARN_EINVAL, "the URL names more than %u %s", max,
+                        sentinel ? "Sentinels" : "servers");
+        tarn_status status = parse_address(s, n, number, &m->sentinel[m->n].host, &m->sentinel[m->n].port);
         if (status != TARN_OK) return status;
         m->n++;
         s += n + (comma != NULL);
@@ -237,6 +240,13 @@ static tarn_status parse_sentinels(const char *s, size_t len, struct whereabouts
     return m->n > 0
                ? TARN_OK
                : fail(TARN_EINVAL, "the URL names no Sentinel (tarn+sentinel://host:port,host:port/name)");
+}
+
+static tarn_status parse_where(const char *s, size_t len, bool sentinel, uint64_t port,
+                               struct whereabouts *m) {
+    if (!sentinel && memchr(s, ',', len) == NULL) return parse_address(s, len, port, &m->host, &m->port);
+    m->scouts = scouts_create();
+    return parse_addresses(s, len, sentinel, port, m);
 }
 
 static tarn_status parse_rest(const char *rest, bool sentinel, tarn_options *o, struct whereabouts *m) {
@@ -279,10 +289,11 @@ tarn_status url_parse(const char *url, tarn_options *o, struct whereabouts *m) {
     while (k < ARRAY_LEN(schemes) && strncasecmp(url, schemes[k].prefix, strlen(schemes[k].prefix)) != 0) k++;
     *m = (struct whereabouts){0};
     if (k == ARRAY_LEN(schemes)) {
-        return fail(TARN_EINVAL,
-                    "a tarn URL looks like tarn://[user:password@]host[:port][?option=value], or "
-                    "tarn+sentinel://[user:password@]host[:port],host[:port]/name; tarns://, "
-                    "tarns+sentinel:// with TLS");
+        return fail(
+            TARN_EINVAL,
+            "a tarn URL looks like tarn://[user:password@]host[:port][,host[:port]]...[?option=value], or "
+            "tarn+sentinel://[user:password@]host[:port],host[:port]/name; tarns://, "
+            "tarns+sentinel:// with TLS");
     }
     bool sentinel = schemes[k].sentinel;
     const char *s = url + strlen(schemes[k].prefix);
@@ -297,11 +308,9 @@ tarn_status url_parse(const char *url, tarn_options *o, struct whereabouts *m) {
     }
     if (status == TARN_OK) status = parse_rest(rest, sentinel, o, m);
     if (status == TARN_OK) status = check_tls(o, schemes[k].tls);
-    if (status == TARN_OK)
-        status = sentinel ? parse_sentinels(s, len, m)
-                          : parse_address(s, len, schemes[k].port, &m->host, &m->port);
+    if (status == TARN_OK) status = parse_where(s, len, sentinel, schemes[k].port, m);
     m->tls = schemes[k].tls;
-    if (status == TARN_OK && sentinel) m->scouts = scouts_create();
+    m->options = o;
     if (status != TARN_OK) master_free(m);
     return status;
 }

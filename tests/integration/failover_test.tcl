@@ -1,0 +1,534 @@
+# FAILOVER: the planned handover of the master's role, there and back, under load, and with what may go wrong.
+source [file join [file dirname [info script]] harness.tcl]
+source [file join [file dirname [info script]] several.tcl]
+source [file join [file dirname [info script]] tls.tcl]
+
+set ha_load [file join [file dirname $kv_binary] ha_load]
+
+proc online {master n} {
+    set ::awaited [list $master $n]
+    wait_for "$n replicas of $master" {[regexp -all {state=online} [ask [lindex $::awaited 0] info replication]] == [lindex $::awaited 1]}
+}
+proc failover_state {name} {return [field $name master_failover_state]}
+proc wait_handover {old new} {
+    set ::awaited [list $old $new]
+    wait_for "the handover from $old to $new" {[field_is [lindex $::awaited 1] role master] &&
+        [field_is [lindex $::awaited 0] master_failover_state no-failover]}
+    assert_equal slave [field $old role]
+    wait_link $old
+}
+proc hand_over {old new args} {
+    assert_equal OK [ask $old failover to 127.0.0.1 [port $new] {*}$args]
+    wait_handover $old $new
+}
+proc freeze {name} {
+    send_signal STOP [dict get $::S($name) pid]
+    set ::awaited $name
+    wait_for "$name to stand still" {[process_state [dict get $::S($::awaited) pid]] in {T stopped}}
+}
+proc thaw {name} {send_signal CONT [dict get $::S($name) pid]}
+# Another connection, whose command is not answered yet.
+proc asking {name args} {
+    set c [resp::connect $::server_host [port $name]]
+    resp::send $c {*}$args
+    return $c
+}
+proc blocked {name n} {
+    set ::awaited [list $name $n]
+    wait_for "$n clients to wait" {[field [lindex $::awaited 0] blocked_clients] == [lindex $::awaited 1]}
+}
+proc catch_recv {c} {
+    catch {resp::recv $c} reply
+    return $reply
+}
+
+# A node, or the load of ha_load.c, that knows all of the servers.
+proc start_pool_node {name} {
+    set dir [temp_dir]
+    set command [list $::node_binary --master [urls a b c] --name $name --host-name $name --bind 127.0.0.1 --data-port 0 \
+        --log-file $dir/log --shm-socket $dir/shm --segment 128mb --no-populate]
+    dict set ::pool_nodes $name [start_process $command $dir/stdout]
+    wait_pool_node $name a
+}
+proc wait_pool_node {name master} {
+    set ::awaited [list $name $master]
+    wait_for "$name to be up at $master" {![catch {ask [lindex $::awaited 1] node info [lindex $::awaited 0]} info] &&
+        [dict get $info state] eq "up"}
+}
+proc tell {what} {
+    puts $::pipe $what
+    while {[gets $::pipe line] >= 0} {
+        if {![string match #* $line]} {return [split [string map {= " "} $line]]}
+        puts $line
+    }
+    error "the load has ended"
+}
+proc urls {args} {return tarn://[join [lmap n $args {string cat 127.0.0.1:[port $n]}] ,]}
+
+foreach name {a b c} {up $name --min-replicas-to-write 0 --repl-timeout 10}
+
+# --- words ---------------------------------------------------------------------------------------------------------------------
+
+test {what is refused} {
+    assert_equal no-failover [failover_state a]
+    assert_error "ERR FAILOVER requires connected replicas." {ask a failover}
+    assert_error "ERR No failover in progress." {ask a failover abort}
+    follow b a
+    follow c a
+    online a 2
+    foreach {arguments why} {
+        {to 127.0.0.1 x} "ERR value is not an integer or out of range"
+        {to 127.0.0.1} "ERR syntax error"
+        {timeout} "ERR syntax error"
+        {timeout x} "ERR value is not an integer or out of range"
+        {timeout 0} "ERR FAILOVER timeout must be greater than 0"
+        {timeout -1} "ERR FAILOVER timeout must be greater than 0"
+        {now} "ERR syntax error"
+        {abort timeout 5} "ERR syntax error"
+        {force} "ERR FAILOVER with force option requires both a timeout and target HOST and IP."
+        {force timeout 5} "ERR FAILOVER with force option requires both a timeout and target HOST and IP."
+        {to nowhere 1} "ERR FAILOVER target HOST and PORT is not a replica."
+    } {
+        assert_error $why {ask a failover {*}$arguments}
+    }
+    assert_error "ERR FAILOVER target HOST and PORT is not a replica." {ask a failover to 127.0.0.1 [port a]}
+    assert_error "ERR FAILOVER is not valid when server is a replica." {ask b failover}
+    assert_error "ERR No failover in progress." {ask b failover abort}
+    assert_equal no-failover [failover_state a]
+    assert_equal none [field a paused_actions]
+}
+
+test {COMMAND DOCS, ACL, and who may not} {
+    assert {"failover" in [ask a acl cat dangerous]}
+    assert {"failover" in [ask a acl cat admin]}
+    ask a acl setuser little on nopass +@all -@admin
+    set c [resp::connect 127.0.0.1 [port a]]
+    $c auth little x
+    assert_error "NOPERM *'failover'*" {$c failover}
+    resp::close $c
+    assert_match "*admin*noscript*stale*" [lindex [ask a command info failover] 0 2]
+}
+
+test {a master with a pool of its own keeps it} {
+    up p --pool-size 64mb
+    up q
+    follow q p
+    online p 1
+    assert_error "ERR FAILOVER is not valid when server has a pool of its own*" {ask p failover}
+    down q
+    down p
+}
+
+# --- there and back --------------------------------------------------------------------------------------------------------------
+
+test {nothing is sent anew: the others go on in the stream} {
+    foreach i {1 2 3} {ask a set k$i v$i}
+    set id [field a master_replid]
+    set epoch [field a master_epoch]
+    hand_over a b
+    assert_equal $id [field b master_replid2]
+    assert_equal [field b master_replid] [field a master_replid]
+    assert {[field b master_epoch] > $epoch}
+    # c follows a, which follows b, until somebody says otherwise.
+    wait_link c
+    same_books a b c
+    assert_match OK* [ask c replicaof 127.0.0.1 [port b]]
+    wait_link c
+    same_books a b c
+    assert_equal "0 2" "[field b sync_full] [field b sync_partial_ok]"
+    assert_equal v2 [ask b get k2]
+    assert_equal OK [ask b set k4 v4]
+    assert_error "READONLY *127.0.0.1:[port b]*" {ask a set k5 v5}
+    # A write and the handover in one transaction.
+    ask b multi
+    ask b set k6 v6
+    ask b failover to 127.0.0.1 [port a] timeout 1000000
+    assert_equal {OK OK} [ask b exec]
+    wait_handover b a
+    assert_equal v6 [ask a get k6]
+    set ::fulls [field a sync_full]
+    follow c a
+    same_books a b c
+    assert_equal $::fulls [field a sync_full]
+}
+
+test {guarantee 5: back and forth under a load, nothing that was acknowledged is lost, no byte is wrong} {
+    focus a
+    start_pool_node n1
+    start_pool_node n2
+    set url [urls a b c]
+    set ::pipe [open "|setpriv --pdeathsig KILL $::ha_load --replicas 2 --keys 150 --size 100-60000 --timeout 60000 --wait 1 $url l: \
+        [lmap n {a b c} {string cat 127.0.0.1:[port $n]}] 2>@stderr" r+]
+    fconfigure $::pipe -buffering line
+    set ::writer [open "|setpriv --pdeathsig KILL tclsh [file join $::root tests integration failover_writer.tcl] w: [lmap n {a b c} {port $n}]" r+]
+    fconfigure $::writer -buffering line
+    assert_match * [tell go]
+    set master a
+    set fulls [lmap n {a b c} {field $n sync_full}]
+    foreach next {b c a b a c b a} {
+        set ::before [field $master total_commands_processed]
+        wait_for "work to be done" {[field $::master total_commands_processed] > $::before + 300} [set ::master $master]
+        hand_over $master $next
+        foreach other {a b c} {
+            if {$other ne $next && $other ne $master} {follow $other $next}
+        }
+        online $next 2
+        set master $next
+    }
+    foreach n {n1 n2} {wait_pool_node $n a}
+    tell stop
+    close $::writer write
+    set w [read $::writer]
+    fconfigure $::writer -blocking 1
+    close $::writer
+    assert_equal "0 0" "[dict get $w lost] [dict get $w wrong]" $w
+    assert {[dict get $w writes] > 100} $w
+    set answer [tell check]
+    foreach what {lost stale ghosts wrong} {assert_equal 0 [dict get $answer $what] $answer}
+    assert {[dict get $answer visible] > 20} $answer
+    close $::pipe
+    same_books a b c
+    assert_equal $fulls [lmap n {a b c} {field $n sync_full}]
+}
+
+# --- waiting ------------------------------------------------------------------------------------------------------------------------
+
+test {writes wait, reads do not; TIMEOUT ends it} {
+    freeze b
+    assert_equal OK [ask a set w 1]
+    assert_equal OK [ask a failover to 127.0.0.1 [port b] timeout 1000000]
+    assert_equal waiting-for-sync [failover_state a]
+    assert_equal write [field a paused_actions]
+    set set [asking a set w 2]
+    set put [asking a putstart object 100000]
+    blocked a 2
+    assert_equal 1 [ask a get w]
+    assert_error "ERR FAILOVER already in progress." {ask a failover}
+    assert_error "ERR REPLICAOF not allowed while failing over." {ask a replicaof no one}
+    assert_error "ERR REPLICAOF not allowed while failing over." {ask a replicaof 127.0.0.1 [port c]}
+    assert_error "NOMASTERLINK *failing over*" {ask a psync ? -1}
+    assert_equal OK [ask a client unpause]
+    assert_equal waiting-for-sync [failover_state a]
+    assert_equal OK [ask a failover abort]
+    assert_equal "no-failover none" "[failover_state a] [field a paused_actions]"
+    assert_equal OK [resp::recv $set]
+    assert_equal 2 [llength [resp::recv $put]]
+    assert_equal OK [ask a failover to 127.0.0.1 [port b] timeout 100]
+    resp::send $set incr w
+    assert_equal 3 [resp::recv $set]
+    assert_equal "no-failover master" "[failover_state a] [field a role]"
+    assert {[log_has a "aborted: Replica never caught up before timeout"]}
+    resp::close $put
+    thaw b
+    same_books a b c
+}
+
+test {any other replica takes the place of one that stands still} {
+    freeze b
+    ask a set w 4
+    assert_equal OK [ask a failover]
+    wait_handover a c
+    thaw b
+    wait_link b
+    assert_equal 4 [ask c get w]
+    hand_over c a
+    follow b a
+    follow c a
+    same_books a b c
+}
+
+test {a replica that dies while it is waited for} {
+    up x
+    follow x a
+    online a 3
+    freeze x
+    ask a set w 5
+    assert_equal OK [ask a failover to 127.0.0.1 [port x]]
+    down x
+    wait_for "it to be gone" {[field a connected_slaves] == 2}
+    assert_equal waiting-for-sync [failover_state a]
+    set set [asking a set w 6]
+    blocked a 1
+    assert_equal OK [ask a failover abort]
+    assert_equal OK [resp::recv $set]
+    resp::close $set
+    same_books a b c
+}
+
+test {those who waited hear who is the master} {
+    freeze b
+    ask a set w 7
+    assert_equal OK [ask a failover to 127.0.0.1 [port b]]
+    set set [asking a set w 8]
+    set incr [asking a incr w]
+    blocked a 2
+    thaw b
+    wait_handover a b
+    foreach c [list $set $incr] {
+        assert_match "*READONLY*127.0.0.1:[port b]*" [catch_recv $c]
+        resp::close $c
+    }
+    assert_equal 7 [ask b get w]
+    hand_over b a
+    follow b a
+    follow c a
+}
+
+test {a put that is open is over; its key is free, its bytes never show} {
+    focus a
+    set put [resp::connect 127.0.0.1 [port a]]
+    lassign [$put putstart open 50000] token
+    hand_over a b
+    assert_error "READONLY*" {$put putend open $token 0}
+    assert_equal 0 [ask b exists open]
+    assert_error "BADTOKEN*" {ask b putend open $token 0}
+    foreach n {n1 n2} {wait_pool_node $n b}
+    focus b
+    kv put open 50000
+    hand_over b a
+    foreach n {n1 n2} {wait_pool_node $n a}
+    focus a
+    assert_equal 50000 [string length [kv_value open]]
+    follow c a
+    resp::close $put
+}
+
+test {a value that is half here is not stored} {
+    set c [resp::connect 127.0.0.1 [port a]]
+    resp::raw $c "*3\r\n\$3\r\nSET\r\n\$4\r\nhalf\r\n\$9000000\r\n[string repeat x 500000]"
+    wait_for "its bytes to come" {[field a total_net_input_bytes] > 500000}
+    hand_over a b
+    catch {resp::raw $c "[string repeat x 8500000]\r\n"}
+    catch {resp::recv $c}
+    assert_equal 0 [ask b exists half]
+    resp::close $c
+    hand_over b a
+    follow c a
+    same_books a b c
+}
+
+# --- force ---------------------------------------------------------------------------------------------------------------------------
+
+test {FORCE: what the replica had not yet read comes along where it can} {
+    freeze b
+    ask a set forced 1
+    assert_equal OK [ask a failover to 127.0.0.1 [port b] timeout 100 force]
+    wait_for "the handover to begin" {[failover_state a] eq "failover-in-progress"}
+    assert_equal slave [field a role]
+    assert_error READONLY* {ask a set forced 2}
+    thaw b
+    wait_handover a b
+    assert {[log_has a "time out exceeded, failing over."]}
+    assert_equal 1 [ask b get forced]
+    hand_over b a
+    follow c a
+    same_books a b c
+}
+
+test {FORCE to one that lags: its books are the ones that count} {
+    set ::fulls [field b sync_full]
+    freeze b
+    # More than lies between them, so that it is cut off in the middle.
+    for {set i 0} {$i < 40} {incr i} {
+        set command mset
+        for {set k 0} {$k < 5000} {incr k} {lappend command lag[expr {$i * 5000 + $k}] [string repeat $i 20]}
+        ask a {*}$command
+    }
+    assert_equal OK [ask a failover to 127.0.0.1 [port b] timeout 1 force]
+    wait_for "the handover to begin" {[failover_state a] eq "failover-in-progress"}
+    thaw b
+    wait_handover a b
+    assert_equal [expr {$::fulls + 1}] [field b sync_full]
+    follow c b
+    same_books a b c
+    assert {[ask b dbsize] < 200000}
+    hand_over b a
+    follow c a
+    ask a flushall
+}
+
+# --- replicas that are none --------------------------------------------------------------------------------------------------------------
+
+# It follows a as a replica at this port, and has read everything; who connects there gets those answers, one for each line.
+proc false_replica {port} {
+    set c [resp::connect 127.0.0.1 [port a]]
+    assert_equal OK [$c replconf listening-port $port capa tarn1]
+    resp::send $c psync [field a master_replid] [expr {[field a master_repl_offset] + 1}]
+    assert_match CONTINUE* [resp::recv $c]
+    set ::false_replica $c
+    fileevent $resp::fd($c) readable {catch {read $::resp::fd($::false_replica)}}
+    false_ack
+}
+# It may read more than there was when it was asked for; so it says again and again that it has all.
+proc false_ack {} {
+    if {[catch {resp::send $::false_replica replconf ack [field a master_repl_offset]}]} return
+    if {[failover_state a] ne "no-failover"} {return}
+}
+proc false_failover {port} {
+    false_replica $port
+    assert_equal OK [ask a failover to 127.0.0.1 $port timeout 1000000]
+    while {[failover_state a] eq "waiting-for-sync"} {false_ack}
+}
+proc end_false {} {
+    catch {resp::close $::false_replica}
+    catch {close $::false_socket}
+    wait_for "the true replicas to be back" {[regexp -all {state=online} [ask a info replication]] == 2}
+    same_books a b c
+}
+
+test {one that cannot be reached: the master goes on} {
+    set socket [socket -server none -myaddr 127.0.0.1 0]
+    set port [lindex [fconfigure $socket -sockname] 2]
+    close $socket
+    ask a set here 1
+    false_failover $port
+    wait_for "it to be given up" {[failover_state a] eq "no-failover"}
+    assert_equal master [field a role]
+    assert {[log_has a "FAILOVER to 127.0.0.1:$port aborted"]}
+    assert_equal 1 [ask a get here]
+    assert_equal OK [ask a set here 2]
+    end_false
+}
+
+test {one that refuses, one that does not know what is asked: the master goes on} {
+    set id [field a master_replid]
+    foreach answer [list "-ERR no\r\n" "+CONTINUE\r\n" "+CONTINUE ID\r\n" "-NOPERM this user has no permissions to run 'psync'\r\n"] {
+        set port [false_master [list +PONG\r\n +OK\r\n +OK\r\n [string map [list ID [field a master_replid]] $answer]]]
+        false_failover $port
+        wait_events "it to be given up ($answer)" {[failover_state a] eq "no-failover"}
+        assert_equal master [field a role]
+        assert_equal OK [ask a set here 3]
+        end_false
+    }
+    assert {[log_has a "Failover target rejected psync request"]}
+    foreach n {n1 n2} {wait_pool_node $n a}
+}
+
+test {one that falls silent once it was asked: nobody leads until somebody says so} {
+    set port [false_master [list +PONG\r\n +OK\r\n +OK\r\n ""]]
+    false_failover $port
+    wait_events "it to be asked again" {$::false_calls >= 2}
+    assert_equal "failover-in-progress slave" "[failover_state a] [field a role]"
+    assert_error READONLY* {ask a set here 4}
+    assert_equal OK [ask a failover abort]
+    assert_equal "no-failover master" "[failover_state a] [field a role]"
+    assert_equal OK [ask a set here 5]
+    end_false
+}
+
+test {PSYNC FAILOVER is for replicas of that stream} {
+    set c [resp::connect 127.0.0.1 [port b]]
+    $c replconf capa tarn1
+    assert_error "ERR PSYNC FAILOVER replid must match my replid." {$c psync [string repeat a 40] 1 failover}
+    assert_error "ERR PSYNC FAILOVER replid must match my replid." {$c psync ? -1 failover}
+    assert_equal slave [field b role]
+    resp::close $c
+    set c [resp::connect 127.0.0.1 [port a]]
+    $c replconf capa tarn1
+    assert_error "ERR PSYNC FAILOVER can't be sent to a master." {$c psync [field a master_replid] 1 failover}
+    resp::close $c
+    # The answer was lost: it is asked once more.
+    hand_over a b
+    set c [resp::connect 127.0.0.1 [port b]]
+    $c replconf capa tarn1
+    resp::send $c psync [field b master_replid2] [field b second_repl_offset] failover
+    assert_match "CONTINUE [field b master_replid]" [resp::recv $c]
+    resp::close $c
+    hand_over b a
+    follow c a
+}
+
+# --- with passwords, with TLS, with files ---------------------------------------------------------------------------------------------
+
+test {users with no more rights than replicas need} {
+    foreach name {d e} {
+        up $name
+        ask $name acl setuser replica on >secret resetchannels -@all +psync +replconf +ping
+        ask $name config set masteruser replica masterauth secret
+        ask $name acl setuser default >admin
+        ask $name auth admin
+    }
+    follow e d
+    online d 1
+    ask d set k v
+    hand_over d e
+    assert_equal OK [ask e set k w]
+    same_books d e
+    # Who may not: the old master stays.
+    ask d acl setuser replica -psync
+    assert_equal OK [ask e failover]
+    wait_for "it to be given up" {[failover_state e] eq "no-failover" && [log_has e "Failover target rejected psync request"]}
+    assert_equal master [field e role]
+    assert_equal OK [ask e set k x]
+    ask d acl setuser replica +psync
+    wait_link d
+    online e 1
+    hand_over e d
+    same_books d e
+    foreach name {d e} {down $name}
+}
+
+test {through TLS} {
+    if {![have_openssl]} {skip "there is no openssl"}
+    make_ca ca
+    make_cert server ca
+    foreach name {f g} {
+        up $name
+        ask $name config set port [port $name] tls-cert-file [pem server.crt] tls-key-file [pem server.key] \
+            tls-ca-cert-file [pem ca.crt] tls-port auto tls-replication yes
+    }
+    assert_equal OK [ask g replicaof 127.0.0.1 [field f tls_port]]
+    wait_link g
+    online f 1
+    ask f set k v
+    assert_equal OK [ask f failover to 127.0.0.1 [field g tls_port]]
+    wait_handover f g
+    assert_equal [field g tls_port] [field f master_port]
+    ask g set k w
+    same_books f g
+    foreach name {f g} {down $name}
+}
+
+test {the file of a master that handed over is whole} {
+    foreach name {h i} {up $name --appendonly yes --appendfsync always}
+    follow i h
+    online h 1
+    for {set i 0} {$i < 500} {incr i} {ask h set key$i v$i}
+    hand_over h i
+    ask i set key7 other
+    ask i del key8
+    set digest [same_books h i]
+    again h
+    assert_equal $digest [ask h debug digest]
+    foreach name {h i} {down $name}
+}
+
+# --- Sentinel --------------------------------------------------------------------------------------------------------------------------
+
+proc named {} {return [lindex [sentinel_ask get-master-addr-by-name pool] 1]}
+proc leads {name} {expr {[field_is $name role master] && [port $name] eq [named]}}
+# Who Sentinel names leads, and the others follow it.
+proc is_settled {} {
+    foreach name {a b c} {
+        if {[leads $name] || ([field_is $name master_port [named]] && [field_is $name master_link_status up])} continue
+        return 0
+    }
+    return 1
+}
+test {an unmodified Sentinel follows} {
+    if {[auto_execok redis-sentinel] eq ""} {skip "redis-sentinel is not there"}
+    set sentinel [start_sentinel [port a]]
+    wait_for "Sentinel to know both replicas" {[regexp -all {\+slave } [sentinel_log]] == 2}
+    sentinel_hurry
+    ask a set before handover
+    hand_over a b
+    wait_for "Sentinel to name another master, which leads" {[named] ne [port a] && [is_settled]}
+    set new [expr {[leads b] ? "b" : "c"}]
+    assert_equal handover [ask $new get before]
+    assert_equal OK [ask $new set after handover]
+    same_books a b c
+    send_signal TERM $sentinel
+    reap_process $sentinel
+}
+
+finish
