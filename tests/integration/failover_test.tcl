@@ -517,6 +517,7 @@ proc is_settled {} {
 }
 test {an unmodified Sentinel follows} {
     if {[auto_execok redis-sentinel] eq ""} {skip "redis-sentinel is not there"}
+    foreach name {b c} {follow $name a}
     set sentinel [start_sentinel [port a]]
     wait_for "Sentinel to know both replicas" {[regexp -all {\+slave } [sentinel_log]] == 2}
     sentinel_hurry
