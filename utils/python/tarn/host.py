@@ -33,9 +33,10 @@ class Host:
 
     `segments`: bytes of one segment, or of several (each is rounded down to 4 KiB). `name`: unique in the pool, 1 to 48 of
     [A-Za-z0-9._-]; None: machine and pid. `bind`: addresses of the data port, none: all. `announce`: host or host:port that
-    clients are told. `ssd_path`: folder, file or block device that keeps copies of objects, ssd_bytes of it; `ssd_create`:
-    a file of that name is made where nothing is. `populate`: touch every page at the start, so that memory which is not there
-    shows now.
+    clients are told. `path`: a file that is the memory, and keeps its bytes over a restart; one that
+    is no pool's is replaced. `ssd_path`: folder, file or block device that keeps copies of objects,
+    ssd_bytes of it; `ssd_create`: a file of that name is made where nothing is. `populate`: touch
+    every page at the start, so that memory which is not there shows now.
 
     `tls_data`: the data port speaks TLS only; `url` must begin with tarns://. Its certificate is `tls_cert_file` and
     `tls_key_file` (PEM; None: those of the URL); clients must show one that `tls_ca_file` or `tls_ca_dir` vouch for (None: as
@@ -59,6 +60,7 @@ class Host:
         populate: bool = True,
         threads: int = 0,
         shm_socket: Optional[str] = None,
+        path: Optional[str] = None,
         ssd_path: Optional[str] = None,
         ssd_bytes: int = 0,
         ssd_create: bool = False,
@@ -75,7 +77,10 @@ class Host:
         sizes = [segments] if isinstance(segments, int) else list(segments)
         if not sizes or any(not isinstance(s, int) or s < 4096 for s in sizes):
             raise InvalidArgument("segments: bytes of one segment or more, 4096 at least")
-        rows = (HostSegment * len(sizes))(*[HostSegment(s, numa_node, None, int(huge_pages)) for s in sizes])
+        if path is not None and len(sizes) > 1:
+            raise InvalidArgument("path: a file is one segment, not several")
+        file = path.encode() if path else None
+        rows = (HostSegment * len(sizes))(*[HostSegment(s, numa_node, file, int(huge_pages)) for s in sizes])
         addresses = (C.c_char_p * max(1, len(bind)))(*[b.encode() for b in bind])
         options, host = Options(), HostOptions()
         lib.tarn_options_init(C.byref(options))

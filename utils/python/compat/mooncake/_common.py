@@ -8,13 +8,14 @@ import logging
 import os
 import re
 import socket
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import tarn
 from tarn import Status
 from tarn.batch import Batch
 
 log = logging.getLogger("mooncake")
+Key = Union[str, bytes]
 
 # Mooncake's names for the codes that arise here.
 OK = 0
@@ -37,6 +38,8 @@ RPC_TIMEOUT = -901
 UNAVAILABLE_IN_CURRENT_STATUS = -1010
 NOT_SUPPORTED = -1012
 FILE_WRITE_FAIL = -1103
+TASK_NOT_FOUND = -1400
+TASK_PENDING_LIMIT_EXCEEDED = -1401
 TENANT_QUOTA_EXCEEDED = -1700
 
 _CODES: Dict[int, int] = {
@@ -96,7 +99,24 @@ def failure(what: str, error: Exception) -> int:
     return code
 
 
-def sizes_of(client: tarn.Client, keys: Sequence[str]) -> List[Optional[int]]:
+def key_of(key: Any) -> Key:
+    """A key as text. Bytes are the same key as the text that they are in UTF-8; other bytes stay bytes."""
+    if isinstance(key, str):
+        return key
+    if not isinstance(key, bytes):
+        raise TypeError(f"key: text or bytes, not {type(key).__name__}")
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return key
+
+
+def suffixed(key: Key, suffix: str) -> Key:
+    """The key with more behind it."""
+    return key + suffix if isinstance(key, str) else key + suffix.encode()
+
+
+def sizes_of(client: tarn.Client, keys: Sequence[Key]) -> List[Optional[int]]:
     """Bytes of each value, None where there is none, in one round of requests: what a get without room for them says."""
     nothing = [0] * len(keys)
     batch = Batch(keys, nothing, nothing)
@@ -194,6 +214,22 @@ def node_name(hostname: str) -> str:
     return plain_name(f"{host}:{port}" if port else host, 48)
 
 
+def hostname_of(node: str, beside: str) -> str:
+    """The hostname of the store that lends a node's memory, as a store with the hostname `beside` would write it; the node's
+    name where it does not tell."""
+    host, _, port = node.rpartition("_")
+    own = split_host(beside)[0]
+    if node_name(f"{own}:{port}") == node and host == socket.gethostname():
+        host = own
+    name = f"{host}:{port}"
+    return name if host and port.isdigit() and node_name(name) == node else node
+
+
+def segment_names(hostname: str) -> Tuple[str, str]:
+    """Names that the segment may have which a store with this hostname lends; it may be one of tarn's own."""
+    return hostname, node_name(hostname) + ".0"
+
+
 _CU_MEMORY_TYPE, _CU_DEVICE = 2, 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_DEVICE
 _CU_DMA_BUF_FD = 1  # CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 _PAGE = 4096
@@ -201,7 +237,8 @@ _PAGE = 4096
 
 def device_memory(address: int, size: int, rdma: bool) -> Optional[Tuple[int, int]]:
     """None: it is a processor's memory. Of a GPU's: a dma-buf of it as a file descriptor, which the caller closes, and where in
-    it the address is. Raises Refused where nothing could move it: better now than when bytes should go."""
+    it the address is. Raises Refused where nothing could move it: better now than when bytes should go.
+    """
     if size <= 0:
         raise Refused(INVALID_PARAMS, f"a buffer of {size} bytes")
     try:

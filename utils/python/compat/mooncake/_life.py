@@ -8,18 +8,18 @@ import threading
 from typing import Any, Dict, Optional, Union
 
 import tarn
-from tarn.host import Host
 
 from mooncake import _common as common
 from mooncake._common import INVALID_PARAMS, NOT_SUPPORTED, Refused, failure, log
+from mooncake._segments import Lending, SegmentMethods
 
 _DEFAULT_SIZE = 16 << 20
 _DEFAULT_MASTER = "127.0.0.1:50051"
 _PORTS = range(12300, 14301)  # of hostnames that come without one
-_SAME_NAME_MAX = 64  # stores of one machine that give the same name and port
+_ALL_BUFFER = 1 << 30  # local_buffer_size of init_all
 
 
-class LifeMethods:
+class LifeMethods(SegmentMethods):
     """Part of MooncakeDistributedStore."""
 
     _segments: Dict[str, Any]
@@ -27,11 +27,11 @@ class LifeMethods:
 
     def _life_init(self) -> None:
         self._client: Optional[tarn.Client] = None
-        self._host: Optional[Host] = None
-        self._hostname = self._node = ""
+        self._segments_init()
+        self._hostname = ""
         self._port_holder: Optional[socket.socket] = None
         self._prefix = ""  # of this tenant's keys
-        self._staging = True
+        self._local_buffer = 0  # what setup() was told; there is no such memory here
         self._rdma = False
         self._buffers: Dict[int, int] = {}  # registered ones, by address
         self._lock = threading.Lock()
@@ -55,7 +55,8 @@ class LifeMethods:
         config: Optional[Dict[str, Any]] = None,
     ) -> int:
         """Connects, and lends `global_segment_size` bytes of this process to the pool (0: none). Or with one argument, a dict
-        of these. 0, or a negative code. docs/engines/MOONCAKE.md says what each argument means here."""
+        of these. 0, or a negative code. docs/engines/MOONCAKE.md says what each argument means here.
+        """
         given = config if config is not None else local_hostname
         if isinstance(given, dict):
             return self._setup_dict(given)
@@ -80,7 +81,7 @@ class LifeMethods:
                         "enable_client_http_server: figures are the tarn-server's: its INFO, or its port of metrics",
                     )
                 segment = common.size_of(global_segment_size, "global_segment_size")
-                self._staging = common.size_of(local_buffer_size, "local_buffer_size") > 0
+                self._local_buffer = common.size_of(local_buffer_size, "local_buffer_size")
                 options = common.transport_of(protocol)
                 self._rdma = "module_path" not in options and options["transport"] != "shm"
                 url = common.master_url(master_server_addr)
@@ -88,7 +89,8 @@ class LifeMethods:
                 ssd = self._ssd(enable_ssd_offload, ssd_offload_path, segment)
                 self._hostname = local_hostname.strip()
                 self._client = tarn.Client(url, name="mooncake.store", **options)
-                self._lend(url, segment, ssd, options["module_path"] if "module_path" in options else None)
+                self._lending = Lending(url, options.get("module_path"))
+                self._lend(segment, ssd)
             except (Refused, tarn.Error, ValueError) as e:
                 self._drop()
                 return failure("setup", e)
@@ -120,6 +122,10 @@ class LifeMethods:
             "localhost", "P2PHANDSHAKE", 0, local_buffer_size or _DEFAULT_SIZE, "auto", "", server_address
         )
 
+    def init_all(self, protocol: str, device_name: str, mount_segment_size: int = _DEFAULT_SIZE) -> int:
+        """setup() of a server on this machine, 127.0.0.1:50051. 0, or a negative code."""
+        return self.setup("localhost:12345", "P2PHANDSHAKE", mount_segment_size, _ALL_BUFFER, protocol, device_name)
+
     @staticmethod
     def _ssd(enabled: bool, path: str, segment: int) -> Dict[str, Any]:
         if not enabled:
@@ -135,26 +141,16 @@ class LifeMethods:
         limit = int(os.environ.get("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", free.f_bavail * free.f_frsize * 9 // 10))
         return {"ssd_path": path, "ssd_bytes": limit}
 
-    def _lend(self, url: str, segment: int, ssd: Dict[str, Any], module_path: Optional[str]) -> None:
-        """Takes a port for the hostname if it has none, and a place in the pool if memory is lent. Where several processes
-        give the same name and port, the first has the place that is named after them, the others one beside it."""
+    def _lend(self, segment: int, ssd: Dict[str, Any]) -> None:
+        """Takes a port for the hostname if it has none, and a place in the pool if memory is lent."""
         host, port = common.split_host(self._hostname)
         if port == 0:
             self._port_holder = self._hold_port()
             port = self._port_holder.getsockname()[1]
         self._hostname = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        for attempt in range(_SAME_NAME_MAX if segment else 0):
-            self._node = common.node_name(self._hostname)
-            if attempt:
-                self._node = common.plain_name(f"{self._node}-{os.getpid()}-{attempt}", 48)
-            try:
-                self._host = Host(url, segment, name=self._node, module_path=module_path, **ssd)
-                return
-            except tarn.Busy:  # somebody has that name
-                if attempt == _SAME_NAME_MAX - 1:
-                    raise Refused(
-                        common.SEGMENT_ALREADY_EXISTS, f"local_hostname {self._hostname}: too many stores have it"
-                    ) from None
+        if segment:
+            node = self._join(segment, **ssd)
+            self._disk = f"{node}.ssd" if ssd else ""
 
     @staticmethod
     def _hold_port() -> socket.socket:
@@ -170,13 +166,12 @@ class LifeMethods:
 
     def _drop(self) -> None:
         self._sessions_close()
-        if self._host is not None:
-            self._host.close()
+        self._segments_close()
         if self._client is not None:
             self._client.close()
         if self._port_holder is not None:
             self._port_holder.close()
-        self._host, self._client, self._port_holder = None, None, None
+        self._client, self._port_holder = None, None
         self._buffers.clear()
         self._segments.clear()
 
@@ -187,7 +182,7 @@ class LifeMethods:
         return 0
 
     def __del__(self) -> None:
-        if getattr(self, "_client", None) is not None or getattr(self, "_host", None) is not None:
+        if getattr(self, "_client", None) is not None or getattr(self, "_hosts", None):
             self._drop()
 
     def health_check(self) -> int:
@@ -201,6 +196,10 @@ class LifeMethods:
             failure("health_check", e)
             return 2
         return 0
+
+    def _get_pyclient_capsule(self) -> Any:
+        """Programs ask for it to see whether the store is set up: itself, or None."""
+        return None if self._client is None else self
 
     def get_hostname(self) -> str:
         """host:port that this store is known by; for ReplicateConfig.preferred_segment."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 import tarn
 
-from mooncake._common import INVALID_PARAMS, OBJECT_NOT_FOUND, Refused, code_of, failure, log, sizes_of
+from mooncake._common import INVALID_PARAMS, OBJECT_NOT_FOUND, Key, Refused, code_of, failure, key_of, log, sizes_of
 
 if TYPE_CHECKING:
     from mooncake._types import ReplicateConfig
@@ -45,8 +45,8 @@ class SessionMethods:
     _placement: Any
 
     def _sessions_init(self) -> None:
-        self._puts: Dict[str, _Put] = {}
-        self._gets: Dict[str, int] = {}
+        self._puts: Dict[Key, _Put] = {}
+        self._gets: Dict[Key, int] = {}
         self._sessions_lock = threading.Lock()
 
     def _sessions_close(self) -> None:
@@ -75,9 +75,10 @@ class SessionMethods:
     # --- puts
 
     def batch_put_session_start(
-        self, keys: Sequence[str], sizes: Sequence[int], config: Optional["ReplicateConfig"] = None
+        self, keys: Sequence[Key], sizes: Sequence[int], config: Optional["ReplicateConfig"] = None
     ) -> List[int]:
         """Makes room for values of these sizes: a code per key. -705: it is there, or another puts it."""
+        keys = [key_of(k) for k in keys]
 
         def work(client: tarn.Client) -> List[int]:
             if len(sizes) != len(keys):
@@ -90,7 +91,7 @@ class SessionMethods:
 
         return list(self._run("batch_put_session_start", work, lambda code: [code] * len(keys)))
 
-    def _start(self, client: tarn.Client, key: str, size: int, group: str, options: Dict[str, Any]) -> int:
+    def _start(self, client: tarn.Client, key: Key, size: int, group: str, options: Dict[str, Any]) -> int:
         with self._sessions_lock:
             if key in self._puts:
                 log.error("batch_put_session_start: %s has a session already", key)
@@ -105,7 +106,7 @@ class SessionMethods:
 
     def batch_put_from_multi_buffer_ranges(
         self,
-        keys: Sequence[str],
+        keys: Sequence[Key],
         all_buffer_ptrs: Sequence[Sequence[int]],
         all_sizes: Sequence[Sequence[int]],
         all_dst_offsets: Sequence[Sequence[int]],
@@ -114,9 +115,9 @@ class SessionMethods:
         rows = self._rows(len(keys), all_buffer_ptrs, all_sizes, all_dst_offsets)
         if rows is None:
             return [INVALID_PARAMS] * len(keys)
-        return [self._write(key, *row) for key, row in zip(keys, rows)]
+        return [self._write(key_of(key), *row) for key, row in zip(keys, rows)]
 
-    def _write(self, key: str, addresses: Sequence[int], sizes: Sequence[int], offsets: Sequence[int]) -> int:
+    def _write(self, key: Key, addresses: Sequence[int], sizes: Sequence[int], offsets: Sequence[int]) -> int:
         put = self._puts.get(key)
         if put is None or not len(addresses) == len(sizes) == len(offsets):
             return INVALID_PARAMS
@@ -130,23 +131,24 @@ class SessionMethods:
                 put.write(address, size, offset)
         return sum(sizes)
 
-    def batch_put_session_end(self, keys: Sequence[str]) -> List[int]:
+    def batch_put_session_end(self, keys: Sequence[Key]) -> List[int]:
         """The values are whole: from now on they can be read. A code per key."""
         return self._finish(keys, True)
 
-    def batch_put_session_revoke(self, keys: Sequence[str]) -> List[int]:
+    def batch_put_session_revoke(self, keys: Sequence[Key]) -> List[int]:
         """Gives these puts up. A code per key."""
         return self._finish(keys, False)
 
-    def _finish(self, keys: Sequence[str], commit: bool) -> List[int]:
+    def _finish(self, keys: Sequence[Key], commit: bool) -> List[int]:
         with self._sessions_lock:
-            puts = [self._puts.pop(key, None) for key in keys]
+            puts = [self._puts.pop(key_of(key), None) for key in keys]
         return [INVALID_PARAMS if put is None else self._end(put, commit) for put in puts]
 
     # --- gets
 
-    def batch_get_session_start(self, keys: Sequence[str]) -> List[int]:
+    def batch_get_session_start(self, keys: Sequence[Key]) -> List[int]:
         """Says which values can be read: a code per key."""
+        keys = [key_of(k) for k in keys]
 
         def work(client: tarn.Client) -> List[int]:
             sizes = sizes_of(client, self._keys(keys))
@@ -161,13 +163,13 @@ class SessionMethods:
 
     def batch_get_into_multi_buffer_ranges(
         self,
-        keys: Sequence[str],
+        keys: Sequence[Key],
         all_buffer_ptrs: Sequence[Sequence[int]],
         all_sizes: Sequence[Sequence[int]],
         all_src_offsets: Sequence[Sequence[int]],
     ) -> List[int]:
         """Reads from offsets of values into pieces of memory: bytes per key, or a negative code."""
-        results = [INVALID_PARAMS] * len(keys)
+        keys, results = [key_of(k) for k in keys], [INVALID_PARAMS] * len(keys)
         rows = self._rows(len(keys), all_buffer_ptrs, all_sizes, all_src_offsets)
         if rows is None:
             return results
@@ -194,9 +196,9 @@ class SessionMethods:
                 results[i] = results[i] + n if n == size else code_of(n) if n < 0 else INVALID_PARAMS
         return results
 
-    def batch_get_session_end(self, keys: Sequence[str]) -> int:
+    def batch_get_session_end(self, keys: Sequence[Key]) -> int:
         """Forgets what was remembered. 0."""
         with self._sessions_lock:
             for key in keys:
-                self._gets.pop(key, None)
+                self._gets.pop(key_of(key), None)
         return 0

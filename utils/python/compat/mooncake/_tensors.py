@@ -1,156 +1,317 @@
-"""Tensors in the store: those of torch where it is there, else arrays of numpy.
-
-A value is a header and the elements in row order. The header is of a fixed size (HEADER bytes): "TARNTNSR", version, number of the
-type, number of dimensions, and up to eight dimensions; so a value can be got into memory and put from there again without
-anybody looking inside. Tensor parallelism ("_with_tp"): rank r's share of KEY is the object KEY_tp_r."""
+"""Tensors in the store: those of torch where it is there, else arrays of numpy. _layout.py says how
+they lie, _parallel.py how ranks share them. Every method is there for one key and, as batch_...,
+for many; one definition makes both (_families.py)."""
 
 from __future__ import annotations
 
+import copy
 import ctypes
-import struct
-import sys
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
 
 from tarn.memory import pin
 
 from mooncake import _safetensors
-from mooncake._common import FILE_WRITE_FAIL, INVALID_PARAMS, OBJECT_NOT_FOUND, log
+from mooncake import _parallel as parallel
+from mooncake._common import (
+    FILE_WRITE_FAIL,
+    INVALID_PARAMS,
+    OBJECT_NOT_FOUND,
+    Key,
+    key_of,
+    log,
+    suffixed,
+)
+from mooncake._families import family
+from mooncake._layout import DIMENSIONS, HEADER, Axis, Head, Plain, head_of, plain, tensor_of
+from mooncake._parallel import Joined, Piece
+from mooncake._types import BufferHandle
 
 if TYPE_CHECKING:
-    from mooncake._types import BufferHandle, ReplicateConfig
+    from mooncake._types import ReplicateConfig
 
 Config = Optional["ReplicateConfig"]
-
-_MAGIC, _VERSION, _DIMENSIONS = b"TARNTNSR", 1, 8
-_HEADER = struct.Struct("<8sHHI8q16x")
-HEADER = _HEADER.size
-
-# Name in torch, name in numpy ("": numpy has none), bytes of an element; the place in the list is the number in the header.
-_TYPES: Tuple[Tuple[str, str, int], ...] = (
-    ("float32", "float32", 4),
-    ("float64", "float64", 8),
-    ("int8", "int8", 1),
-    ("uint8", "uint8", 1),
-    ("int16", "int16", 2),
-    ("uint16", "uint16", 2),
-    ("int32", "int32", 4),
-    ("uint32", "uint32", 4),
-    ("int64", "int64", 8),
-    ("uint64", "uint64", 8),
-    ("bool", "bool", 1),
-    ("float16", "float16", 2),
-    ("bfloat16", "", 2),
-    ("float8_e4m3fn", "", 1),
-    ("float8_e5m2", "", 1),
-)
+Pieces = Optional[List[Piece]]  # None: what was asked for makes no sense
 
 
-class _Plain(NamedTuple):
-    """A tensor as the store sees it. `keep` holds its memory."""
-
-    header: bytes
-    address: int
-    size: int
-    keep: Any
+# --- puts: each plans the objects that a key stands for; _write stores all of them in one batch
 
 
-def _torch() -> Any:
-    """torch, if it can be had."""
-    try:
-        import torch
-    except ImportError:
+def _sources(call: SimpleNamespace) -> List[Optional[Plain]]:
+    """The tensors, or those that lie in memory as get_tensor_into left them there."""
+    if hasattr(call, "tensor"):
+        return [plain(t) for t in call.tensor]
+    return [_in_memory(*where) for where in zip(call.buffer_ptr, call.size)]
+
+
+def _in_memory(address: int, size: int) -> Optional[Plain]:
+    head = head_of((ctypes.c_ubyte * HEADER).from_address(address), size) if address and size >= HEADER else None
+    if head is None:
+        log.error("at %#x there is no whole tensor in %d bytes", address, size)
         return None
-    return torch
+    return Plain(head, address + head.start, None)
 
 
-def is_torch(tensor: Any) -> bool:
-    """A tensor of torch's, by what it can do: torch need not be imported here."""
-    return hasattr(tensor, "data_ptr") and hasattr(tensor, "element_size")
+def _put_whole(store: Any, call: SimpleNamespace) -> List[int]:
+    sources = _sources(call)
+    if not hasattr(call, "tensor") and None in sources:
+        return [INVALID_PARAMS] * len(sources)
+    return _write(store, call, [s and [parallel.whole_piece(k, s)] for k, s in zip(call.key, sources)])
 
 
-def plain(tensor: Any) -> Optional[_Plain]:
-    """The header and the memory of a tensor or array; None, with a line in the log, for what is neither or cannot be told."""
-    if is_torch(tensor):
-        name = str(tensor.dtype).rpartition(".")[2]
-        number = next((i for i, t in enumerate(_TYPES) if t[0] == name), None)
-        tensor = tensor.detach().cpu().contiguous()
-        address, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
-    elif "numpy" in sys.modules and isinstance(tensor, sys.modules["numpy"].ndarray):
-        name = tensor.dtype.name
-        number = next((i for i, t in enumerate(_TYPES) if t[1] == name), None)
-        tensor = sys.modules["numpy"].ascontiguousarray(tensor).reshape(tensor.shape)
-        address, size = tensor.ctypes.data, tensor.nbytes
+def _put_with_tp(store: Any, call: SimpleNamespace) -> List[int]:
+    if call.tp_size <= 1:
+        return _put_whole(store, call)
+    axes = (Axis("tp", 0, call.tp_size, call.split_dim),)
+    return _write(store, call, [s and _all_shares(k, s, axes) for k, s in zip(call.key, _sources(call))])
+
+
+def _all_shares(key: Key, source: Plain, axes: Sequence[Axis]) -> Pieces:
+    cut = parallel.cutting(axes)
+    assert cut is not None
+    pieces = []
+    for rank in range(cut.size):
+        mine = parallel.ranked(axes, rank, cut.size, cut.split_dim)
+        piece = parallel.cut_piece(parallel.share_key(key, mine), source, mine)
+        if piece is None:
+            return None
+        pieces.append(piece)
+    return pieces
+
+
+def _put_parallel(store: Any, call: SimpleNamespace) -> List[int]:
+    rows = zip(call.key, _sources(call), call.parallelism, call.writer_partition)
+    if not any(call.parallelism) and not any(call.writer_partition):
+        return _put_whole(store, call)
+    return _write(store, call, [s and _parallel_pieces(k, s, p, w, call) for k, s, p, w in rows])
+
+
+def _parallel_pieces(key: Key, source: Plain, parallelism: Any, partition: Any, call: SimpleNamespace) -> Pieces:
+    """A tensor is cut where a writer's partition is given, or more axes than one; with the one axis
+    "tp" it is the share itself. In memory there is the whole tensor, and all shares of it are
+    stored."""
+    if parallelism is None and partition is None:
+        return [parallel.whole_piece(key, source)]
+    if parallelism is not None and partition is not None:
+        log.error("%s: %r: parallelism or writer_partition, not both", call.what, key)
+        return None
+    if partition is not None:
+        writer = parallel.writer_of(partition)
+        piece = writer and parallel.cut_piece(parallel.writer_key(key, writer), source, (writer,))
+        manifest = suffixed(key, parallel.WRITER_MANIFEST)
+        return [piece, parallel.manifest_piece(manifest, source.head, writer)] if piece and writer else None
+    axes = parallel.axes_of(parallelism)
+    if axes is None:
+        return None
+    return _axes_pieces(key, source, axes, hasattr(call, "tensor"))
+
+
+def _axes_pieces(key: Key, source: Plain, axes: Tuple[Axis, ...], is_share: bool) -> Pieces:
+    cut, name = parallel.cutting(axes), parallel.share_key(key, axes)
+    if cut is None or cut.split_dim is None:
+        return [parallel.whole_piece(name, source, source.head._replace(axes=axes))]
+    head = source.head
+    pieces: List[Optional[Piece]]
+    if not is_share:
+        pieces = list(_all_shares(key, source, axes) or [None])
+    elif len(axes) > 1:
+        pieces = [parallel.cut_piece(name, source, axes)]
     else:
-        log.error("a tensor of torch or an array of numpy was expected, not %s", type(tensor).__name__)
-        return None
-    shape = tuple(int(n) for n in tensor.shape)
-    if number is None or len(shape) > _DIMENSIONS:
-        log.error("tensors of %s with %d dimensions cannot be stored", name, len(shape))
-        return None
-    dimensions = shape + (0,) * (_DIMENSIONS - len(shape))
-    return _Plain(_HEADER.pack(_MAGIC, _VERSION, number, len(shape), *dimensions), address if size else 0, size, tensor)
-
-
-def _shape(memory: memoryview) -> Optional[Tuple[int, Tuple[int, ...], int]]:
-    """Type, shape and bytes of the elements that a value says it has; None: it is no tensor, or not whole."""
-    if len(memory) < HEADER:
-        return None
-    magic, version, number, n, *dimensions = _HEADER.unpack_from(memory)
-    if magic != _MAGIC or version != _VERSION or number >= len(_TYPES) or n > _DIMENSIONS:
-        return None
-    size, shape = _TYPES[number][2], tuple(dimensions[:n])
-    for dimension in shape:
-        if dimension < 0:
+        if not 0 <= cut.split_dim < len(head.shape):
+            log.error("split_dim %d of a tensor with %d dimensions", cut.split_dim, len(head.shape))
             return None
-        size *= dimension
-    return (number, shape, size) if len(memory) >= HEADER + size else None
+        sizes = list(head.shape)
+        sizes[cut.split_dim] *= cut.size
+        head = head._replace(whole=tuple(sizes), axes=axes)
+        pieces = [parallel.whole_piece(name, source, head)]
+    found = [p for p in pieces if p is not None]
+    manifest = parallel.manifest_piece(suffixed(key, parallel.MANIFEST), head, cut)
+    return found + [manifest] if len(found) == len(pieces) else None
 
 
-def tensor_of(memory: Any, key: str) -> Any:
-    """The tensor in a buffer, whose memory it shares; None, with a line in the log, if there is none."""
-    view = memoryview(memory).cast("B")
-    found = _shape(view)
-    if found is None:
-        log.error("%s is no tensor", key)
+def _write(store: Any, call: SimpleNamespace, plans: Sequence[Pieces]) -> List[int]:
+    """Stores the objects of all keys: a code per key, that of the first of its objects which could
+    not be stored."""
+    config, codes = getattr(call, "config", None), [INVALID_PARAMS if p is None else 0 for p in plans]
+    rows = [(i, piece) for i, pieces in enumerate(plans) for piece in pieces or ()]
+    if config is not None and getattr(config, "group_ids", None) is not None:
+        if len(config.group_ids) != len(plans):
+            log.error("%s: %d group_ids for %d keys", call.what, len(config.group_ids), len(plans))
+            return [INVALID_PARAMS] * len(plans)
+        groups, config = config.group_ids, copy.copy(config)
+        config.group_ids = [groups[i] for i, _ in rows]
+    begins = [pin(piece.begin) for _, piece in rows]
+    stored = store._put(
+        call.what,
+        [piece.key for _, piece in rows],
+        [[b.address, *piece.addresses] for b, (_, piece) in zip(begins, rows)],
+        [[b.size, *piece.sizes] for b, (_, piece) in zip(begins, rows)],
+        config,
+        call.replace,
+    )
+    for (i, _), code in zip(rows, stored):
+        codes[i] = codes[i] or code
+    return codes
+
+
+# --- gets
+
+
+def _get_whole(store: Any, call: SimpleNamespace) -> List[Any]:
+    return list(_fetch(store, call, list(call.key)))
+
+
+def _get_with_tp(store: Any, call: SimpleNamespace) -> List[Any]:
+    suffix = f"_tp_{call.tp_rank}" if call.tp_size > 1 else ""
+    return _fetch(store, call, [suffixed(k, suffix) for k in call.key])
+
+
+def _get_parallel(store: Any, call: SimpleNamespace) -> List[Any]:
+    return _fetch(store, call, [_resolved(store, k, t) for k, t in zip(call.key, call.target)])
+
+
+def _resolved(store: Any, key: Key, target: Any) -> Union[None, Key, Joined]:
+    """The object that a target means, or a tensor that is to be joined; None, with a line in the
+    log: there is none."""
+    if target is None:
+        return key
+    mode = str(getattr(target, "mode", None)).lower()
+    parallelism = getattr(target, "parallelism", None)
+    if parallelism is None and mode == "as_stored":
+        return key
+    if parallelism is None and mode == "full":
+        count = _manifest(store, suffixed(key, parallel.WRITER_MANIFEST))
+        return (_joined_writers(store, key, Axis("tp", 0, *count)) if count else None) or key
+    axes = parallel.axes_of(parallelism)
+    if axes is None or mode not in ("shard", "full"):
+        log.error("%r: a ReadTarget of mode %s that makes no sense", key, mode)
         return None
-    number, shape, size = found
-    torch, (torch_name, numpy_name, width) = _torch(), _TYPES[number]
-    elements = size // width
-    if torch is not None:
-        dtype = getattr(torch, torch_name, None)
-        if dtype is None:
-            log.error("%s: this torch has no %s", key, torch_name)
-            return None
-        if elements == 0:
-            return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(memory, dtype=dtype, count=elements, offset=HEADER).reshape(shape)
-    try:
-        import numpy
-    except ImportError:
-        log.error("%s: tensors need torch or numpy", key)
-        return None
-    if not numpy_name:
-        log.error("%s: %s needs torch", key, torch_name)
-        return None
-    return numpy.frombuffer(memory, dtype=numpy_name, count=elements, offset=HEADER).reshape(shape)
+    return _shard(store, key, axes) if mode == "shard" else _joined_shares(store, key, axes, None)
 
 
-def _shares(tensor: Any, size: int, dimension: int) -> Optional[List[Any]]:
-    """Equal shares along a dimension, or as equal as torch.chunk makes them: the last ones may be smaller. None: not so many."""
-    shape = tuple(tensor.shape)
-    if size < 1 or not -len(shape) <= dimension < len(shape):
-        return None
-    dimension %= len(shape)
-    step = -(-shape[dimension] // size)
-    cuts = [(min(i * step, shape[dimension]), min((i + 1) * step, shape[dimension])) for i in range(size)]
-    if any(low == high for low, high in cuts):
-        log.error("a dimension of %d cannot be shared by %d ranks", shape[dimension], size)
-        return None
-    return [tensor[(slice(None),) * dimension + (slice(low, high),)] for low, high in cuts]
+def _shard(store: Any, key: Key, axes: Tuple[Axis, ...]) -> Union[None, Key, Joined]:
+    """A share as it was stored, by its own name or a writer's; or out of shares of another size."""
+    single = len(axes) == 1 and axes[0].kind == "tp"
+    names = [parallel.share_key(key, axes)] + ([parallel.writer_key(key, axes[0])] if single else [])
+    for name, head in zip(names, _heads(store, names)):
+        if head is not None and head.axes == axes:
+            return name
+    found = _joined_shares(store, key, axes, axes) if parallel.cutting(axes) else None
+    return found or (names[0] if single else None)
 
 
-def _share_key(key: str, rank: int, size: int) -> str:
-    return key if size <= 1 else f"{key}_tp_{rank}"
+def _joined_shares(
+    store: Any, key: Key, axes: Tuple[Axis, ...], wanted: Optional[Tuple[Axis, ...]]
+) -> Optional[Joined]:
+    """Out of shares that differ in the rank of the cut. How many there are says the manifest, or
+    the first share, whose name does not tell; else as many as the axes say."""
+    cut = parallel.cutting(axes)
+    if cut is None:
+        log.error("%r: only shares along an axis tp can be joined", key)
+        return None
+    layouts = [_manifest(store, suffixed(key, parallel.MANIFEST)), (cut.size, cut.split_dim)]
+    if len(axes) == 1:
+        first = _heads(store, [parallel.share_key(key, parallel.ranked(axes, 0, 1, 0))])[0]
+        stored = parallel.cutting(first.axes) if first is not None else None
+        layouts[1] = stored and (stored.size, stored.split_dim)
+    for layout in layouts:
+        if layout is None or layout[1] != cut.split_dim:
+            continue
+        shares = [parallel.ranked(axes, rank, *layout) for rank in range(layout[0])]
+        names = [parallel.share_key(key, share) for share in shares]
+        heads = [h for h, s in zip(_heads(store, names), shares) if h is not None and h.axes == s]
+        if len(heads) == len(names):
+            return parallel.joined(names, heads, Axis("tp", 0, *layout), wanted)
+    log.error("%r: its shares are not there, or are not those that are asked for", key)
+    return None
+
+
+def _joined_writers(store: Any, key: Key, cut: Axis) -> Optional[Joined]:
+    writers = [cut._replace(rank=rank) for rank in range(cut.size)]
+    names = [parallel.writer_key(key, writer) for writer in writers]
+    heads = [h for h, w in zip(_heads(store, names), writers) if h is not None and h.axes == (w,)]
+    return parallel.joined(names, heads, cut, None) if len(heads) == len(names) else None
+
+
+def _manifest(store: Any, name: Key) -> Optional[Tuple[int, int]]:
+    return parallel.manifest_cut(store.get(name))
+
+
+def _heads(store: Any, names: Sequence[Key]) -> List[Optional[Head]]:
+    """The headers of these objects, in one round of requests; None: no such tensor."""
+    memory = (ctypes.c_ubyte * (HEADER * len(names)))()
+    places = [ctypes.addressof(memory) + i * HEADER for i in range(len(names))]
+    got = _read(store, [(name, 0, [place], [HEADER]) for name, place in zip(names, places)])
+    rows = [memoryview(memory)[i * HEADER : (i + 1) * HEADER] for i in range(len(names))]
+    return [head_of(row) if n == HEADER else None for row, n in zip(rows, got)]
+
+
+def _read(store: Any, reads: Sequence[Tuple[Key, int, List[int], List[int]]]) -> List[int]:
+    """Parts of values: of each its key, from where on, and where to: addresses and sizes. Bytes, or
+    a negative number."""
+    keys, offsets, addresses, sizes = (list(column) for column in zip(*reads))
+
+    def work(client: Any) -> List[int]:
+        wants = [sum(s) for s in sizes]
+        got: List[int] = client.get_into_many(store._keys(keys), addresses, sizes, offsets=offsets, wants=wants)
+        return got
+
+    got: List[int] = store._run("get_tensor", work, lambda code: [code] * len(keys))
+    return got
+
+
+def _fetch(store: Any, call: SimpleNamespace, plans: Sequence[Union[None, Key, Joined]]) -> List[Any]:
+    """Tensors, in memory of their own or in the caller's: of each the object, or the shares it is
+    joined from."""
+    into = list(zip(call.buffer_ptr, call.size)) if hasattr(call, "buffer_ptr") else None
+    if into is not None and (store._client is None or not all(address for address, _ in into)):
+        log.error("%s: this store is not set up, or a buffer has no address", call.what)
+        return [call.refused] * len(plans)
+    results: List[Any] = [None] * len(plans)
+    alone = [i for i, p in enumerate(plans) if p is not None and not isinstance(p, Joined)]
+    names: List[Any] = [plans[i] for i in alone]
+    if into is None:
+        found = store.batch_get_buffer(names) if names else []
+    else:
+        got = store.batch_get_into(names, [into[i][0] for i in alone], [into[i][1] for i in alone])
+        found = [None if n < 0 else _bytes(into[i][0], n) for i, n in zip(alone, got)]
+    for i, name, value in zip(alone, names, found):
+        results[i] = None if value is None else tensor_of(value, name)
+    _join(store, plans, into, results)
+    return results
+
+
+def _bytes(address: int, size: int) -> Any:
+    return (ctypes.c_ubyte * size).from_address(address)
+
+
+def _join(store: Any, plans: Sequence[Any], into: Optional[List[Tuple[int, int]]], results: List[Any]) -> None:
+    """Those that are joined from shares, all in one round of requests."""
+    reads, owners = [], []
+    targets = {i: _target(p, into and into[i]) for i, p in enumerate(plans) if isinstance(p, Joined)}
+    for i, memory in targets.items():
+        if memory is None:
+            continue
+        base = pin(memory, True).address + HEADER
+        for name, start, places, sizes in plans[i].reads():
+            reads.append((name, start, [base + place for place in places], sizes))
+            owners.append(i)
+    failed = {i for i, read, n in zip(owners, reads, _read(store, reads) if reads else []) if n != sum(read[3])}
+    for i, memory in targets.items():
+        if memory is not None and i not in failed:
+            memory[:HEADER] = plans[i].head.packed()
+            results[i] = tensor_of(memory, plans[i].names[0])
+
+
+def _target(plan: Joined, where: Optional[Tuple[int, int]]) -> Any:
+    """Memory for it: new, or the caller's if it is large enough."""
+    size = HEADER + plan.head.size
+    if where is None:
+        return BufferHandle(size)
+    if where[1] < size:
+        log.error("%r: %d bytes are needed, the buffer has %d", plan.names[0], size, where[1])
+        return None
+    return _bytes(where[0], size)
 
 
 class TensorMethods:
@@ -158,217 +319,176 @@ class TensorMethods:
 
     _put: Any
     get_buffer: Any
-    batch_get_buffer: Any
-    batch_get_into: Any
-    batch_put_from: Any
-    batch_upsert_from: Any
 
-    def _store_tensors(self, keys: Sequence[str], tensors: Sequence[Any], config: Config, replace: bool) -> List[int]:
-        if len(keys) != len(tensors):
-            log.error("%d keys, %d tensors", len(keys), len(tensors))
-            return [INVALID_PARAMS] * len(keys)
-        plains = [plain(t) for t in tensors]
-        codes = [INVALID_PARAMS if p is None else 0 for p in plains]
-        rows = [(i, p, pin(p.header)) for i, p in enumerate(plains) if p is not None]
-        parts = [[h.address] + ([p.address] if p.size else []) for _, p, h in rows]
-        sizes = [[h.size] + ([p.size] if p.size else []) for _, p, h in rows]
-        stored = self._put("put_tensor", [keys[i] for i, _, _ in rows], parts, sizes, config, replace)
-        for (i, _, _), code in zip(rows, stored):
-            codes[i] = code
-        return codes
-
-    def _store_shares(
-        self, keys: Sequence[str], tensors: Sequence[Any], size: int, dim: int, config: Config
-    ) -> List[int]:
-        if size <= 1:
-            return self._store_tensors(keys, tensors, config, False)
-        codes = []
-        for key, tensor in zip(keys, tensors):
-            shares = _shares(tensor, size, dim) if hasattr(tensor, "shape") else None
-            if shares is None:
-                codes.append(INVALID_PARAMS)
-                continue
-            named = [_share_key(key, rank, size) for rank in range(size)]
-            codes.append(next((c for c in self._store_tensors(named, shares, config, False) if c), 0))
-        return codes if len(keys) == len(tensors) else [INVALID_PARAMS] * len(keys)
-
-    # --- puts
-
-    def put_tensor(self, key: str, tensor: Any) -> int:
+    @family(_put_whole, replace=False)
+    def put_tensor(self, key: Key, tensor: Any) -> Any:
         """Stores a tensor (of a GPU: by way of host memory)."""
-        return self._store_tensors([key], [tensor], None, False)[0]
 
-    def batch_put_tensor(self, keys: Sequence[str], tensors_list: Sequence[Any]) -> List[int]:
-        """A code per key."""
-        return self._store_tensors(keys, tensors_list, None, False)
-
-    def pub_tensor(self, key: str, tensor: Any, config: Config = None) -> int:
+    @family(_put_whole, replace=False)
+    def pub_tensor(self, key: Key, tensor: Any, config: Config = None) -> Any:
         """As put_tensor, with a ReplicateConfig."""
-        return self._store_tensors([key], [tensor], config, False)[0]
 
-    def batch_pub_tensor(self, keys: Sequence[str], tensors_list: Sequence[Any], config: Config = None) -> List[int]:
-        """As batch_put_tensor, with a ReplicateConfig."""
-        return self._store_tensors(keys, tensors_list, config, False)
-
-    def upsert_tensor(self, key: str, tensor: Any) -> int:
+    @family(_put_whole, replace=True)
+    def upsert_tensor(self, key: Key, tensor: Any) -> Any:
         """As put_tensor, in place of what is there."""
-        return self._store_tensors([key], [tensor], None, True)[0]
 
-    def batch_upsert_tensor(self, keys: Sequence[str], tensors_list: Sequence[Any]) -> List[int]:
-        """As batch_put_tensor, in place of what is there."""
-        return self._store_tensors(keys, tensors_list, None, True)
-
-    def upsert_pub_tensor(self, key: str, tensor: Any, config: Config = None) -> int:
+    @family(_put_whole, replace=True)
+    def upsert_pub_tensor(self, key: Key, tensor: Any, config: Config = None) -> Any:
         """As upsert_tensor, with a ReplicateConfig."""
-        return self._store_tensors([key], [tensor], config, True)[0]
 
-    def batch_upsert_pub_tensor(
-        self, keys: Sequence[str], tensors_list: Sequence[Any], config: Config = None
-    ) -> List[int]:
-        """As batch_upsert_tensor, with a ReplicateConfig."""
-        return self._store_tensors(keys, tensors_list, config, True)
+    @family(_put_whole, replace=False)
+    def put_tensor_from(self, key: Key, buffer_ptr: int, size: int) -> Any:
+        """Stores memory that get_tensor_into filled, header and all. Of many: all, or none where
+        one is no tensor."""
 
-    def put_tensor_with_tp(self, key: str, tensor: Any, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> int:
-        """Stores the shares of all tp_size ranks, cut along split_dim. (tp_rank says who asks; it cuts nothing.)"""
-        return self._store_shares([key], [tensor], tp_size, split_dim, None)[0]
+    @family(_put_whole, replace=True)
+    def upsert_tensor_from(self, key: Key, buffer_ptr: int, size: int) -> Any:
+        """As put_tensor_from, in place of what is there."""
 
-    def batch_put_tensor_with_tp(
-        self,
-        base_keys: Sequence[str],
-        tensors_list: Sequence[Any],
-        tp_rank: int = 0,
-        tp_size: int = 1,
-        split_dim: int = 0,
-    ) -> List[int]:
-        """The same for many tensors."""
-        return self._store_shares(base_keys, tensors_list, tp_size, split_dim, None)
+    @family(_put_with_tp, replace=False)
+    def put_tensor_with_tp(self, key: Key, tensor: Any, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> Any:
+        """Stores the shares of all tp_size ranks, cut along split_dim. (tp_rank says who asks; it
+        cuts nothing.)"""
 
+    @family(_put_with_tp, replace=False)
     def pub_tensor_with_tp(
-        self, key: str, tensor: Any, config: Config = None, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
-    ) -> int:
-        """As put_tensor_with_tp, with a ReplicateConfig."""
-        return self._store_shares([key], [tensor], tp_size, split_dim, config)[0]
-
-    def batch_pub_tensor_with_tp(
         self,
-        base_keys: Sequence[str],
-        tensors_list: Sequence[Any],
+        key: Key,
+        tensor: Any,
         config: Config = None,
         tp_rank: int = 0,
         tp_size: int = 1,
         split_dim: int = 0,
-    ) -> List[int]:
-        """The same for many tensors."""
-        return self._store_shares(base_keys, tensors_list, tp_size, split_dim, config)
-
-    def put_tensor_from(self, key: str, buffer_ptr: int, size: int) -> int:
-        """Stores memory that get_tensor_into filled, header and all."""
-        return self._store_memory([key], [buffer_ptr], [size], False)[0]
-
-    def batch_put_tensor_from(self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> List[int]:
-        """The same for many."""
-        return self._store_memory(keys, buffer_ptrs, sizes, False)
-
-    def upsert_tensor_from(self, key: str, buffer_ptr: int, size: int) -> int:
-        """As put_tensor_from, in place of what is there."""
-        return self._store_memory([key], [buffer_ptr], [size], True)[0]
-
-    def batch_upsert_tensor_from(
-        self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int]
-    ) -> List[int]:
-        """The same for many."""
-        return self._store_memory(keys, buffer_ptrs, sizes, True)
-
-    def _store_memory(self, keys: Sequence[str], ptrs: Sequence[int], sizes: Sequence[int], replace: bool) -> List[int]:
-        for ptr, size in zip(ptrs, sizes):
-            if _shape(memoryview((ctypes.c_ubyte * size).from_address(ptr)).cast("B")) is None:
-                log.error("at %#x there is no whole tensor in %d bytes", ptr, size)
-                return [INVALID_PARAMS] * len(keys)
-        codes: List[int] = (self.batch_upsert_from if replace else self.batch_put_from)(keys, ptrs, sizes)
-        return codes
-
-    # --- gets
-
-    def get_tensor(self, key: str) -> Any:
-        """The tensor, in host memory of its own; None if there is none."""
-        return self.batch_get_tensor([key])[0]
-
-    def batch_get_tensor(self, keys: Sequence[str]) -> List[Any]:
-        """The same for many keys."""
-        found: List[Optional["BufferHandle"]] = self.batch_get_buffer(keys)
-        return [None if f is None else tensor_of(f, k) for k, f in zip(keys, found)]
-
-    def get_tensor_with_tp(self, key: str, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> Any:
-        """The share of a rank."""
-        return self.get_tensor(_share_key(key, tp_rank, tp_size))
-
-    def batch_get_tensor_with_tp(self, base_keys: Sequence[str], tp_rank: int = 0, tp_size: int = 1) -> List[Any]:
-        """The same for many keys."""
-        return self.batch_get_tensor([_share_key(k, tp_rank, tp_size) for k in base_keys])
-
-    def get_tensor_into(self, key: str, buffer_ptr: int, size: int) -> Any:
-        """The tensor in the caller's memory, whose first bytes are the header; None if there is none, or no room."""
-        return self.batch_get_tensor_into([key], [buffer_ptr], [size])[0]
-
-    def batch_get_tensor_into(self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> List[Any]:
-        """The same for many keys; -600 for each where there are not as many pointers or sizes."""
-        got = self.batch_get_into(keys, buffer_ptrs, sizes)
-        if not len(keys) == len(buffer_ptrs) == len(sizes):
-            return [INVALID_PARAMS] * len(keys)
-        return [
-            None if n < 0 else tensor_of((ctypes.c_ubyte * n).from_address(ptr), key)
-            for key, ptr, n in zip(keys, buffer_ptrs, got)
-        ]
-
-    def get_tensor_with_tp_into(
-        self, key: str, buffer_ptr: int, size: int, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
     ) -> Any:
-        """The share of a rank in the caller's memory."""
-        return self.get_tensor_into(_share_key(key, tp_rank, tp_size), buffer_ptr, size)
+        """As put_tensor_with_tp, with a ReplicateConfig."""
 
-    def batch_get_tensor_with_tp_into(
+    @family(_put_with_tp, replace=False)
+    def put_tensor_with_tp_from(
         self,
-        base_keys: Sequence[str],
-        buffer_ptrs: Sequence[int],
-        sizes: Sequence[int],
+        key: Key,
+        buffer_ptr: int,
+        size: int,
         tp_rank: int = 0,
         tp_size: int = 1,
-    ) -> List[Any]:
-        """The same for many keys."""
-        return self.batch_get_tensor_into([_share_key(k, tp_rank, tp_size) for k in base_keys], buffer_ptrs, sizes)
+        split_dim: int = 0,
+    ) -> Any:
+        """As put_tensor_with_tp, of a whole tensor in memory that get_tensor_into filled."""
+
+    @family(_put_parallel, replace=False)
+    def put_tensor_with_parallelism(
+        self,
+        key: Key,
+        tensor: Any,
+        parallelism: Any = None,
+        config: Config = None,
+        writer_partition: Any = None,
+    ) -> Any:
+        """Stores a rank's share, or without parallelism all of it. With the one axis "tp" the
+        tensor is the share already; with more axes, or a writer_partition, it is the whole, and the
+        share is cut out of it."""
+
+    @family(_put_parallel, replace=True)
+    def upsert_tensor_with_parallelism(
+        self,
+        key: Key,
+        tensor: Any,
+        parallelism: Any = None,
+        config: Config = None,
+        writer_partition: Any = None,
+    ) -> Any:
+        """As put_tensor_with_parallelism, in place of what is there."""
+
+    @family(_put_parallel, replace=False)
+    def put_tensor_with_parallelism_from(
+        self,
+        key: Key,
+        buffer_ptr: int,
+        size: int,
+        parallelism: Any = None,
+        config: Config = None,
+        writer_partition: Any = None,
+    ) -> Any:
+        """The same of a whole tensor in memory; with an axis "tp" the shares of all its ranks."""
+
+    @family(_put_parallel, replace=True)
+    def upsert_tensor_with_parallelism_from(
+        self,
+        key: Key,
+        buffer_ptr: int,
+        size: int,
+        parallelism: Any = None,
+        config: Config = None,
+        writer_partition: Any = None,
+    ) -> Any:
+        """As put_tensor_with_parallelism_from, in place of what is there."""
+
+    @family(_get_whole, gets=True)
+    def get_tensor(self, key: Key) -> Any:
+        """The tensor, in host memory of its own; None if there is none."""
+
+    @family(_get_whole, gets=True)
+    def get_tensor_into(self, key: Key, buffer_ptr: int, size: int) -> Any:
+        """The tensor in the caller's memory, whose first bytes are the header; None if there is
+        none, or no room. Of many: -600 for each where there are not as many addresses or sizes."""
+
+    @family(_get_with_tp, gets=True)
+    def get_tensor_with_tp(self, key: Key, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> Any:
+        """The share of a rank."""
+
+    @family(_get_with_tp, gets=True)
+    def get_tensor_with_tp_into(
+        self,
+        key: Key,
+        buffer_ptr: int,
+        size: int,
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int = 0,
+    ) -> Any:
+        """The share of a rank in the caller's memory."""
+
+    @family(_get_parallel, gets=True, refused=None)
+    def get_tensor_with_parallelism(self, key: Key, target: Any = None) -> Any:
+        """What a ReadTarget asks for: the object as it was stored, a rank's share of it, or the
+        whole; joined from shares where they were cut for another number of ranks."""
+
+    @family(_get_parallel, gets=True, refused=None)
+    def get_tensor_with_parallelism_into(self, key: Key, buffer_ptr: int, size: int, target: Any = None) -> Any:
+        """The same in the caller's memory, behind a header."""
 
     # --- safetensors files
 
-    def save_tensor_to_safetensor(self, key: str, file_name: Optional[str] = None) -> int:
-        """Writes a tensor to a file of that format, under its key. 0; -704: there is none; -1103: no file can be written."""
-        value: Optional["BufferHandle"] = self.get_buffer(key)
-        found = None if value is None else _shape(memoryview(value))
-        if value is None or found is None:
+    def save_tensor_to_safetensor(self, key: Key, file_name: Optional[str] = None) -> int:
+        """Writes a tensor to a file of that format, under its key. 0; -704: there is none; -1103:
+        no file can be written."""
+        value: Optional[BufferHandle] = self.get_buffer(key)
+        head = None if value is None else head_of(value, len(value))
+        if value is None or head is None:
             return OBJECT_NOT_FOUND
-        number, shape, size = found
+        name, elements = str(key_of(key)), memoryview(value)[head.start :]
         try:
-            _safetensors.save(file_name or key, key, number, shape, memoryview(value)[HEADER : HEADER + size])
+            _safetensors.save(file_name or name, name, head.type, head.shape, elements)
         except OSError as e:
             log.error("save_tensor_to_safetensor: %s", e)
             return FILE_WRITE_FAIL
         return 0
 
     def load_tensor_from_safetensor(self, key: Optional[str] = None, file_name: str = "") -> Any:
-        """Stores the tensor of a file, that of the key or else the first, and answers it; None where that is not possible."""
+        """Stores the tensor of a file, that of the key or else the first, and answers it; None
+        where that is not possible."""
         try:
-            number, shape, elements = _safetensors.load(file_name, key)
+            number, sizes, elements = _safetensors.load(file_name, key)
         except (OSError, ValueError) as e:
             log.error("load_tensor_from_safetensor: %s", e)
             return None
-        dimensions = tuple(shape) + (0,) * (_DIMENSIONS - len(shape))
-        if len(dimensions) > _DIMENSIONS:
-            log.error("load_tensor_from_safetensor: %s: %d dimensions", file_name, len(shape))
+        if len(sizes) > DIMENSIONS:
+            log.error("load_tensor_from_safetensor: %s: %d dimensions", file_name, len(sizes))
             return None
-        value = bytearray(_HEADER.pack(_MAGIC, _VERSION, number, len(shape), *dimensions) + elements)
+        shape = tuple(sizes)
+        value = bytearray(Head(number, shape, shape).packed() + elements)
         tensor, memory = tensor_of(value, file_name), pin(value)
         if tensor is None:
             return None
-        stored = self._put(
-            "load_tensor_from_safetensor", [key or file_name], [memory.address], [memory.size], None, False
-        )
+        where = [memory.address], [memory.size]
+        stored = self._put("load_tensor_from_safetensor", [key or file_name], *where, None, False)
         return tensor if stored[0] == 0 else None

@@ -17,9 +17,24 @@ from tarn.batch import Batch
 from tarn.memory import pin
 
 from mooncake import _common as common
-from mooncake._common import INVALID_PARAMS, NOT_SUPPORTED, OBJECT_NOT_FOUND, Refused, code_of, failure, log
+from mooncake._common import (
+    INVALID_PARAMS,
+    NOT_SUPPORTED,
+    OBJECT_NOT_FOUND,
+    Key,
+    Refused,
+    code_of,
+    failure,
+    key_of,
+    log,
+)
+from mooncake._families import How, upsertable
+from mooncake._layout import _deserialize_tensor, _serialize_tensor, _tensor_metadata_size
 from mooncake._life import LifeMethods
+from mooncake._parallel import ParallelAxis, ReadTarget, TensorParallelism
+from mooncake._pool import BufferLease, BufferPool
 from mooncake._sessions import SessionMethods
+from mooncake._tasks import QueryTaskResponse, TaskMethods, TaskStatus, TaskType
 from mooncake._tensors import TensorMethods
 from mooncake._types import (
     BufferHandle,
@@ -36,18 +51,33 @@ from mooncake._types import (
 
 __all__ = [
     "BufferHandle",
+    "BufferLease",
+    "BufferPool",
     "Descriptor",
     "DiskDescriptor",
     "MemoryDescriptor",
     "MooncakeDistributedStore",
     "MooncakeHostMemAllocator",
     "ObjectDataType",
+    "ParallelAxis",
+    "QueryTaskResponse",
+    "ReadTarget",
+    "RegisteredBufferLease",
+    "RegisteredBufferPool",
     "ReplicaDescriptor",
     "ReplicaStatus",
     "ReplicateConfig",
     "SoftPinAction",
+    "TaskStatus",
+    "TaskType",
+    "TensorParallelism",
     "bind_to_numa_node",
+    "_deserialize_tensor",
+    "_serialize_tensor",
+    "_tensor_metadata_size",
 ]
+
+RegisteredBufferPool, RegisteredBufferLease = BufferPool, BufferLease
 
 _SEGMENT_SECONDS = 10.0  # that the answer whether there is such a segment is taken for true
 _OURS = "tarn:transfer:"  # keys that are no objects of anybody's: names of ends
@@ -55,7 +85,7 @@ Config = Optional[ReplicateConfig]
 T = TypeVar("T")
 
 
-class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
+class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskMethods):
     """Objects by key in a pool of tarn. Without setup() calls return -600, health_check() 1."""
 
     def __init__(self) -> None:
@@ -63,6 +93,7 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
         self._pool = MooncakeHostMemAllocator()
         self._life_init()
         self._sessions_init()
+        self._tasks_init()
 
     # --- helpers
 
@@ -77,15 +108,16 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
         except (tarn.Error, Refused) as e:
             return otherwise(failure(what, e))
 
-    def _key(self, key: str) -> str:
-        if not isinstance(key, str):
-            raise TypeError(f"key: text, not {type(key).__name__}")
-        return self._prefix + key
+    def _key(self, key: Key) -> Key:
+        key = key_of(key)
+        return self._prefix + key if isinstance(key, str) else self._prefix.encode() + key
 
-    def _keys(self, keys: Sequence[str]) -> List[str]:
-        if isinstance(keys, (str, bytes)) or not all(isinstance(k, str) for k in keys):
-            raise TypeError("keys: a list of texts")
-        return [self._prefix + k for k in keys] if self._prefix else list(keys)
+    def _keys(self, keys: Sequence[Key]) -> List[Key]:
+        if isinstance(keys, (str, bytes)):
+            raise TypeError("keys: a list of keys, not one")
+        if self._prefix or not all(isinstance(k, str) for k in keys):
+            return [self._key(k) for k in keys]
+        return list(keys)
 
     def _known_segment(self, client: tarn.Client, name: str) -> bool:
         known = self._segments.get(name)
@@ -106,8 +138,7 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
             raise TypeError(f"config: a ReplicateConfig, not {type(config).__name__}")
         if config.nof_replica_num or config.dfs_replica_num or config.preferred_nof_segments:
             raise Refused(
-                NOT_SUPPORTED,
-                "nof_ and dfs_ replicas: tarn-node's --ssd and --file keep copies of all objects",
+                NOT_SUPPORTED, "nof_ and dfs_ replicas: tarn-node's --ssd and --file keep copies of all objects"
             )
         enable = config.soft_pin_action == SoftPinAction.ENABLE
         if config.soft_pin_ttl_ms is not None and not enable:
@@ -120,9 +151,9 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
         elif enable:
             options.update(pin="soft", pin_ms=config.soft_pin_ttl_ms or 0)
         wanted = config.preferred_segments + ([config.preferred_segment] if config.preferred_segment else [])
-        names = [n for w in wanted for n in (w, common.node_name(w) + ".0")]
-        if config.prefer_alloc_in_same_node and self._host is not None:
-            names.append(self._node + ".0")
+        names = [n for w in wanted for n in common.segment_names(w)]
+        if config.prefer_alloc_in_same_node:
+            names += [f"{node}.0" for node in self._hosts]
         prefer = [n for n in dict.fromkeys(names) if self._known_segment(client, n)]
         if prefer:
             options["prefer"] = prefer[:16]
@@ -142,7 +173,7 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
     def _put(
         self,
         what: str,
-        keys: Sequence[str],
+        keys: Sequence[Key],
         addresses: Sequence[Any],
         sizes: Sequence[Any],
         config: Config,
@@ -188,106 +219,89 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
             return 0
         return code_of(status)
 
-    def _put_values(
-        self, what: str, keys: Sequence[str], values: Sequence[Sequence[Any]], config: Config, replace: bool
-    ) -> List[int]:
+    def _put_values(self, how: How, keys: Sequence[Key], values: Sequence[Sequence[Any]], config: Config) -> List[int]:
         """Values out of Python's buffers, each in parts."""
         pins = [[pin(part, name="value") for part in parts] for parts in values]
-        if not self._staging:
-            log.error("%s: local_buffer_size is 0, so only the forms with addresses work", what)
+        if not self._local_buffer:
+            log.error("%s: local_buffer_size is 0, so only the forms with addresses work", how.what)
             return [INVALID_PARAMS] * len(keys)
         addresses = [[p.address for p in parts] for parts in pins]
-        return self._put(what, keys, addresses, [[p.size for p in parts] for parts in pins], config, replace)
+        sizes = [[p.size for p in parts] for parts in pins]
+        return self._put(how.what, keys, addresses, sizes, config, how.replace)
 
-    @staticmethod
-    def _first(codes: Sequence[int]) -> int:
-        return next((c for c in codes if c), 0)
+    # --- puts: as put_..., which leave a value that is there as it is (0 then, too), and as upsert_..., which take its place;
+    # readers keep the old one until the new one is whole
 
-    # --- puts
+    @upsertable
+    def put(self, how: How, key: Key, value: Any, config: Config = None) -> int:
+        """Stores a buffer."""
+        return self._put_values(how, [key], [[value]], config)[0]
 
-    def put(self, key: str, value: Any, config: Config = None) -> int:
-        """Stores a buffer. 0 also if the key is there already: the value stays as it is."""
-        return self._put_values("put", [key], [[value]], config, False)[0]
-
-    def put_parts(self, key: str, *parts: Any, config: Config = None) -> int:
+    @upsertable
+    def put_parts(self, how: How, key: Key, *parts: Any, config: Config = None) -> int:
         """One value out of several buffers."""
-        return self._put_values("put_parts", [key], [parts], config, False)[0]
+        return self._put_values(how, [key], [parts], config)[0]
 
-    def put_batch(self, keys: Sequence[str], values: Sequence[Any], config: Config = None) -> int:
+    @upsertable
+    def put_batch(self, how: How, keys: Sequence[Key], values: Sequence[Any], config: Config = None) -> int:
         """Many values: 0, or the code of the first that could not be stored."""
         if len(keys) != len(values):
-            return failure("put_batch", Refused(INVALID_PARAMS, f"{len(keys)} keys, {len(values)} values"))
-        return self._first(self._put_values("put_batch", keys, [[v] for v in values], config, False))
+            return failure(how.what, Refused(INVALID_PARAMS, f"{len(keys)} keys, {len(values)} values"))
+        codes = self._put_values(how, keys, [[v] for v in values], config)
+        return next((c for c in codes if c), 0)
 
-    def put_from(self, key: str, buffer_ptr: int, size: int, config: Config = None) -> int:
+    @upsertable
+    def put_from(self, how: How, key: Key, buffer_ptr: int, size: int, config: Config = None) -> int:
         """`size` bytes at an address."""
-        return self._put("put_from", [key], [buffer_ptr], [size], config, False)[0]
+        return self._put(how.what, [key], [buffer_ptr], [size], config, how.replace)[0]
+
+    @upsertable
+    def batch_put_from(
+        self,
+        how: How,
+        keys: Sequence[Key],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        config: Config = None,
+    ) -> List[int]:
+        """A code per key."""
+        return self._put(how.what, keys, buffer_ptrs, sizes, config, how.replace)
 
     def put_from_with_metadata(
-        self, key: str, buffer_ptr: int, metadata_buffer_ptr: int, size: int, metadata_size: int, config: Config = None
+        self, key: Key, buffer_ptr: int, metadata_buffer_ptr: int, size: int, metadata_size: int, config: Config = None
     ) -> int:
         """One value: the metadata, then the data."""
         both = [[metadata_buffer_ptr, buffer_ptr]], [[metadata_size, size]]
         return self._put("put_from_with_metadata", [key], both[0], both[1], config, False)[0]
 
-    def batch_put_from(
-        self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int], config: Config = None
-    ) -> List[int]:
-        """A code per key."""
-        return self._put("batch_put_from", keys, buffer_ptrs, sizes, config, False)
-
     def batch_put_from_multi_buffers(
-        self, keys: Sequence[str], all_buffer_ptrs: Sequence[Any], all_sizes: Sequence[Any], config: Config = None
+        self, keys: Sequence[Key], all_buffer_ptrs: Sequence[Any], all_sizes: Sequence[Any], config: Config = None
     ) -> List[int]:
         """Each value out of several pieces of memory. A code per key."""
         return self._put("batch_put_from_multi_buffers", keys, all_buffer_ptrs, all_sizes, config, False)
 
-    def upsert(self, key: str, value: Any, config: Config = None) -> int:
-        """As put, in place of a value that is there, which readers keep until the new one is whole."""
-        return self._put_values("upsert", [key], [[value]], config, True)[0]
-
-    def upsert_parts(self, key: str, *parts: Any, config: Config = None) -> int:
-        """As put_parts, in place of what is there."""
-        return self._put_values("upsert_parts", [key], [parts], config, True)[0]
-
-    def upsert_batch(self, keys: Sequence[str], values: Sequence[Any], config: Config = None) -> int:
-        """As put_batch, in place of what is there."""
-        if len(keys) != len(values):
-            return failure("upsert_batch", Refused(INVALID_PARAMS, f"{len(keys)} keys, {len(values)} values"))
-        return self._first(self._put_values("upsert_batch", keys, [[v] for v in values], config, True))
-
-    def upsert_from(self, key: str, buffer_ptr: int, size: int, config: Config = None) -> int:
-        """As put_from, in place of what is there."""
-        return self._put("upsert_from", [key], [buffer_ptr], [size], config, True)[0]
-
-    def batch_upsert_from(
-        self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int], config: Config = None
-    ) -> List[int]:
-        """As batch_put_from, in place of what is there."""
-        return self._put("batch_upsert_from", keys, buffer_ptrs, sizes, config, True)
-
     # --- gets
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: Key) -> bytes:
         """The value; empty if there is none."""
         return self._run("get", lambda c: c.get(self._key(key)) or b"", lambda _: b"")
 
-    def get_batch(self, keys: Sequence[str]) -> List[bytes]:
+    def get_batch(self, keys: Sequence[Key]) -> List[bytes]:
         """The values; empty those that are not there."""
         named = self._keys(keys)
         return self._run("get_batch", lambda c: [v or b"" for v in c.get_many(named)], lambda _: [b""] * len(named))
 
-    def get_buffer(self, key: str) -> Optional[BufferHandle]:
+    def get_buffer(self, key: Key) -> Optional[BufferHandle]:
         """The value in memory of its own; None if there is none."""
         return self.batch_get_buffer([key])[0]
 
-    def batch_get_buffer(self, keys: Sequence[str]) -> List[Optional[BufferHandle]]:
+    def batch_get_buffer(self, keys: Sequence[Key]) -> List[Optional[BufferHandle]]:
         """The same for many keys, in two rounds of requests."""
         named = self._keys(keys)
         return self._run("batch_get_buffer", lambda c: self._buffers_of(c, named), lambda _: [None] * len(named))
 
     @staticmethod
-    def _buffers_of(client: tarn.Client, keys: List[str]) -> List[Optional[BufferHandle]]:
+    def _buffers_of(client: tarn.Client, keys: List[Key]) -> List[Optional[BufferHandle]]:
         handles: List[Optional[BufferHandle]] = [None] * len(keys)
         todo, sizes = list(range(len(keys))), [0] * len(keys)
         for _ in range(4):  # a value that is replaced by a larger one meanwhile takes another round
@@ -309,17 +323,17 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
             todo, sizes = again, larger
         return handles
 
-    def get_into(self, key: str, buffer_ptr: int, size: int) -> int:
+    def get_into(self, key: Key, buffer_ptr: int, size: int) -> int:
         """Bytes of the value, now at that address; -704: there is none; -600: it has more than `size` bytes."""
         return self.batch_get_into([key], [buffer_ptr], [size])[0]
 
-    def batch_get_into(self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> List[int]:
+    def batch_get_into(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> List[int]:
         """The same for many keys."""
         return self._get("batch_get_into", keys, buffer_ptrs, sizes)
 
     def batch_get_into_multi_buffers(
         self,
-        keys: Sequence[str],
+        keys: Sequence[Key],
         all_buffer_ptrs: Sequence[Any],
         all_sizes: Sequence[Any],
         prefer_alloc_in_same_node: bool = False,
@@ -327,7 +341,7 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
         """Each value into several pieces of memory, in order, which must hold it. Bytes per key, or a negative code."""
         return self._get("batch_get_into_multi_buffers", keys, all_buffer_ptrs, all_sizes)
 
-    def _get(self, what: str, keys: Sequence[str], addresses: Sequence[Any], sizes: Sequence[Any]) -> List[int]:
+    def _get(self, what: str, keys: Sequence[Key], addresses: Sequence[Any], sizes: Sequence[Any]) -> List[int]:
         named = self._keys(keys)
 
         def work(client: tarn.Client) -> List[int]:
@@ -340,7 +354,7 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
     def get_into_ranges(
         self,
         buffer_ptrs: Sequence[int],
-        all_keys: Sequence[Sequence[str]],
+        all_keys: Sequence[Sequence[Key]],
         all_dst_offsets: Sequence[Sequence[Sequence[int]]],
         all_src_offsets: Sequence[Sequence[Sequence[int]]],
         all_sizes: Sequence[Sequence[Sequence[int]]],
@@ -353,7 +367,7 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
         if any(len(rows) != len(buffer_ptrs) for rows in shapes):
             return results
         where: List[Tuple[int, int, int]] = []
-        keys: List[str] = []
+        keys: List[Key] = []
         columns: Tuple[List[int], List[int], List[int]] = ([], [], [])
         for b, address in enumerate(buffer_ptrs):
             room = self._room(address)
@@ -388,18 +402,18 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
 
     # --- look-ups and removals
 
-    def is_exist(self, key: str) -> int:
+    def is_exist(self, key: Key) -> int:
         """1, 0, or a negative code."""
         return self._run("is_exist", lambda c: int(c.exists(self._key(key))), lambda code: code)
 
-    def batch_is_exist(self, keys: Sequence[str]) -> List[int]:
+    def batch_is_exist(self, keys: Sequence[Key]) -> List[int]:
         """The same for many keys, in one round trip."""
         named = self._keys(keys)
         return self._run(
             "batch_is_exist", lambda c: [int(e) for e in c.exists_many(named)], lambda code: [code] * len(named)
         )
 
-    def get_size(self, key: str) -> int:
+    def get_size(self, key: Key) -> int:
         """Bytes of the value; -704: there is none."""
 
         def work(client: tarn.Client) -> int:
@@ -408,11 +422,11 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
 
         return self._run("get_size", work, lambda code: code)
 
-    def remove(self, key: str, force: bool = False) -> int:
+    def remove(self, key: Key, force: bool = False) -> int:
         """0, or -704: there is none. Readers under way keep what they read; so there is nothing to force."""
         return self._run("remove", lambda c: 0 if c.remove(self._key(key)) else OBJECT_NOT_FOUND, lambda code: code)
 
-    def batch_remove(self, keys: Sequence[str], force: bool = False) -> List[int]:
+    def batch_remove(self, keys: Sequence[Key], force: bool = False) -> List[int]:
         """The same for many keys."""
         named = self._keys(keys)
 
@@ -440,15 +454,15 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
 
     # --- where things are
 
-    def get_replica_desc(self, key: str) -> List[ReplicaDescriptor]:
+    def get_replica_desc(self, key: Key) -> List[ReplicaDescriptor]:
         """Where the replicas of an object are; empty if there is none."""
-        return self.batch_get_replica_desc([key]).get(key, [])
+        return self.batch_get_replica_desc([key]).get(key_of(key), [])
 
-    def batch_get_replica_desc(self, keys: Sequence[str]) -> Dict[str, List[ReplicaDescriptor]]:
+    def batch_get_replica_desc(self, keys: Sequence[Key]) -> Dict[Key, List[ReplicaDescriptor]]:
         """The same for many keys, one round trip each; those that are not there are left out."""
-        self._keys(keys)
+        keys = [key_of(k) for k in keys]
 
-        def work(client: tarn.Client) -> Dict[str, List[ReplicaDescriptor]]:
+        def work(client: tarn.Client) -> Dict[Key, List[ReplicaDescriptor]]:
             found = {}
             for key, size in zip(keys, common.sizes_of(client, self._keys(keys))):
                 if size is None:
@@ -483,24 +497,26 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods):
     def _replica(self, fields: Dict[str, str], size: int, offset: int) -> ReplicaDescriptor:
         if fields.get("tier") != "memory":
             return ReplicaDescriptor(fields.get("tier", ""), DiskDescriptor(fields.get("segment", ""), size))
-        own = self._host is not None and fields.get("node") == self._node
-        endpoint = self._hostname if own else fields.get("node") or fields.get("segment") or ""
+        node = fields.get("node", "")
+        name = self._hostname if node in self._hosts else common.hostname_of(node, self._hostname)
+        endpoint = name or fields.get("segment", "")
         return ReplicaDescriptor("memory", MemoryDescriptor(Descriptor(size, offset, endpoint)))
 
-    def batch_replica_clear(self, keys: Sequence[str], segment_name: str = "") -> List[str]:
+    def batch_replica_clear(self, keys: Sequence[Key], segment_name: str = "") -> List[Key]:
         """Takes the replicas of these objects away, all of them, or those in the memory that a store with this hostname lends
-        (or in a segment of tarn's). Answers the keys of which something went. Readers under way keep what they read."""
-        self._keys(keys)
+        (or in a segment of tarn's). Answers the keys of which something went. Readers under way keep what they read.
+        """
+        keys = [key_of(k) for k in keys]
 
-        def work(client: tarn.Client) -> List[str]:
+        def work(client: tarn.Client) -> List[Key]:
             return [key for key in keys if self._clear(client, self._key(key), segment_name)]
 
         return self._run("batch_replica_clear", work, lambda _: [])
 
-    def _clear(self, client: tarn.Client, key: str, segment: str) -> bool:
+    def _clear(self, client: tarn.Client, key: Key, segment: str) -> bool:
         if not segment:
             return client.remove(key)
-        names = (segment, common.node_name(segment) + ".0")
+        names = common.segment_names(segment)
         try:
             lines = client.command("REPLICA", "LIST", key).split("\n")
             there = [lines[i + 1] for i, line in enumerate(lines[:-1]) if line == "segment"]

@@ -1,0 +1,138 @@
+"""Methods that come in two forms, out of one definition: for one key and for many, put and upsert.
+
+    @family(work, replace=True)
+    def upsert_tensor(self, key: Key, tensor: Any) -> Any:
+        "What it does."
+
+makes upsert_tensor(key, tensor) and batch_upsert_tensor(keys, tensors_list). Both call work(store,
+call) and have of it a result per key. `call` has the arguments by the names of the form for one
+key: those of PLURAL as lists, the others as they came, and what was given to family().
+
+    @upsertable
+    def put(self, how: How, key: Key, value: Any) -> int: ...
+
+makes put(key, value) and upsert(key, value), which differ in `how`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from types import SimpleNamespace
+from typing import Any, Callable, List, NamedTuple, Optional
+
+from mooncake._common import INVALID_PARAMS, key_of, log
+
+PLURAL = {
+    "key": "keys",
+    "tensor": "tensors_list",
+    "buffer_ptr": "buffer_ptrs",
+    "size": "sizes",
+    "target": "targets",
+    "parallelism": "parallelisms",
+    "writer_partition": "writer_partitions",
+}
+
+Work = Callable[[Any, SimpleNamespace], List[Any]]
+
+
+class family:  # pylint: disable=invalid-name
+    """See above. The results of work are codes, or with `gets` tensors or None. `refused`: the
+    result for each of many keys where there are more or fewer of another argument."""
+
+    def __init__(
+        self,
+        work: Work,
+        gets: bool = False,
+        refused: Optional[int] = INVALID_PARAMS,
+        **constants: Any,
+    ) -> None:
+        self._work, self._gets, self._refused = work, gets, refused
+        self._constants = dict(constants, refused=refused)
+
+    def __call__(self, stub: Callable[..., Any]) -> "family":
+        self._stub = stub
+        return self
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        for called, method in ((name, self._one(name)), ("batch_" + name, self._many(name))):
+            functools.update_wrapper(method, self._stub)
+            method.__name__, method.__qualname__ = called, f"{owner.__name__}.{called}"
+            setattr(owner, called, method)
+
+    def _call(self, name: str, arguments: Any) -> SimpleNamespace:
+        call = SimpleNamespace(what=name, **self._constants)
+        call.__dict__.update((n, v) for n, v in arguments.items() if n != "self")
+        return call
+
+    def _one(self, name: str) -> Callable[..., Any]:
+        signature = inspect.signature(self._stub)
+
+        def one(store: Any, *args: Any, **named: Any) -> Any:
+            bound = signature.bind(store, *args, **named)
+            bound.apply_defaults()
+            call = self._call(name, bound.arguments)
+            for column in PLURAL.keys() & bound.arguments.keys():
+                setattr(call, column, [getattr(call, column)])
+            call.key = [key_of(call.key[0])]
+            result = self._work(store, call)[0]
+            return None if self._gets and isinstance(result, int) else result
+
+        return one
+
+    def _many(self, name: str) -> Callable[..., Any]:
+        signature = inspect.signature(self._stub)
+        names = dict(PLURAL, key="base_keys") if "_with_tp" in name else PLURAL
+        parameters = [p.replace(name=names.get(p.name, p.name)) for p in signature.parameters.values()]
+        plural = signature.replace(parameters=parameters)
+        singular = {names.get(n, n): n for n in signature.parameters}
+
+        def many(store: Any, *args: Any, **named: Any) -> Any:
+            bound = plural.bind(store, *args, **named)
+            bound.apply_defaults()
+            call = self._call("batch_" + name, {singular[n]: v for n, v in bound.arguments.items()})
+            if isinstance(call.key, (str, bytes)):
+                raise TypeError("keys: a list of keys, not one")
+            call.key = [key_of(k) for k in call.key]
+            for column in PLURAL.keys() & call.__dict__.keys():
+                values = getattr(call, column)
+                if values is not None and len(values) != len(call.key):
+                    log.error("%s: %d keys, %d of %s", call.what, len(call.key), len(values), column)
+                    return [self._refused] * len(call.key)
+            for column in {"target", "parallelism", "writer_partition"} & call.__dict__.keys():
+                setattr(call, column, getattr(call, column) or [None] * len(call.key))
+            return self._work(store, call)
+
+        many.__signature__ = plural  # type: ignore[attr-defined]
+        return many
+
+
+class How(NamedTuple):
+    """What the method is called, and whether it takes the place of what is there."""
+
+    what: str
+    replace: bool
+
+
+class upsertable:  # pylint: disable=invalid-name
+    """See above."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        given = inspect.signature(self._method)
+        parameters = [p for p in given.parameters.values() if p.name != "how"]
+        for how in (How(name, False), How(name.replace("put", "upsert", 1), True)):
+            method = self._bound(how)
+            functools.update_wrapper(method, self._method)
+            method.__name__, method.__qualname__ = how.what, f"{owner.__name__}.{how.what}"
+            method.__signature__ = given.replace(parameters=parameters)  # type: ignore[attr-defined]
+            setattr(owner, how.what, method)
+
+    def _bound(self, how: How) -> Callable[..., Any]:
+        work = self._method
+
+        def method(store: Any, *args: Any, **named: Any) -> Any:
+            return work(store, how, *args, **named)
+
+        return method
