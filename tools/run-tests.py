@@ -167,6 +167,8 @@ def python_suites(around, _group):
 def docs_suites(around, _group):
     check = os.path.join(ROOT, "tools/check-docs.tcl")
     yield Suite("docs", ["tclsh", check, "--server", around.env["TARN_SERVER"]])
+    pages = os.path.join(ROOT, "tools/check-pages.py")
+    yield Suite("docs/pages", [sys.executable, pages, "--build", around.build])
 
 
 def robust_suites(_around, _group):
