@@ -1,5 +1,6 @@
 # A running server against its documents: every command of COMMAND LIST is in docs/COMMANDS.md, every option of CONFIG GET *
-# is in redis.conf.sample, and a server starts with redis.conf.sample and knows each option that it names.
+# is in redis.conf.sample, and a server starts with redis.conf.sample and knows each option that it names. And the documents
+# among themselves: the index, the messages that are quoted, the calculator.
 #
 #   tclsh tools/check-docs.tcl --server build/release/tarn-server
 
@@ -18,7 +19,7 @@ proc check {what problems} {
     }
 }
 proc finish {} {
-    puts "$::passed passed, $::failed failed"
+    puts "$::passed passed, $::failed failed[expr {[info exists ::skipped] && $::skipped > 0 ? ", $::skipped skipped" : ""}]"
     exit [expr {$::failed > 0}]
 }
 proc read_file {path} {
@@ -131,6 +132,56 @@ foreach name [lsort $options] {
     if {$name ni $sample} { lappend problems "$name is not in redis.conf.sample" }
 }
 check "options" $problems
+
+# Every page is in the index, docs/README.md.
+proc under {pattern args} {
+    set found {}
+    foreach directory $args {
+        foreach f [glob -nocomplain -directory $directory $pattern] { lappend found $f }
+        foreach d [glob -nocomplain -types d -directory $directory *] { lappend found {*}[under $pattern $d] }
+    }
+    return $found
+}
+set index [read_file docs/README.md]
+set problems {}
+foreach page [lsort [concat [under *.md docs] [under *.html docs]]] {
+    set page [string range $page 5 end]
+    if {$page ne "README.md" && ![regexp "\\($page\[)#\]" $index]} { lappend problems "$page is not in docs/README.md" }
+}
+check "index" $problems
+
+# Every message that docs/TROUBLESHOOTING.md quotes at the head of a row is said in the source. What stands for something else
+# there, a conversion of printf or the braces of Python, is an ellipsis on the page; codes of errors are put before by the server.
+set source ""
+foreach file [concat [under *.\[ch\] src modules] [under *.py utils/python]] { append source [read_file $file] \n }
+regsub -all {"\s+f?"} $source {} source
+set source [string map {\\\" \"} $source]
+set problems {}
+set messages 0
+foreach line [split [read_file docs/TROUBLESHOOTING.md] \n] {
+    if {![regexp {^\| `([^`]* [^`]*)`} $line -> message]} continue
+    incr messages
+    regsub {^[A-Z]+ } $message {} message
+    foreach part [split $message \u2026] {
+        set part [string trim $part]
+        if {[string length $part] > 3 && [string first $part $source] < 0} {
+            lappend problems "nothing says \"$part\", which docs/TROUBLESHOOTING.md quotes"
+        }
+    }
+}
+if {$messages < 20} { lappend problems "docs/TROUBLESHOOTING.md was not understood" }
+check "messages" $problems
+
+# The calculator of docs/sizing.html against the examples of docs/SIZING.md.
+set skipped 0
+if {[auto_execok node] eq ""} {
+    puts "skip the calculator of docs/sizing.html: there is no node"
+    incr skipped
+} elseif {[catch {exec node tools/check-sizing.js 2>@1} said]} {
+    check "sizing" [split $said \n]
+} else {
+    check "sizing" {}
+}
 
 stop
 finish
