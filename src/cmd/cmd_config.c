@@ -31,8 +31,13 @@ static void reply_unknown_option(struct client *c, struct span option) {
     const char *near = absent == NULL ? config_near(option) : NULL;
     reply_error(c, "Unknown option or number of arguments for CONFIG SET - '%.*s'%s%s%s",
                 (int)(option.len < 128 ? option.len : 128), option.data,
-                absent != NULL ? ": " : near != NULL ? ", did you mean '" : "",
-                absent != NULL ? absent : near != NULL ? near : "", near != NULL ? "'?" : "");
+                absent != NULL ? ": "
+                : near != NULL ? ", did you mean '"
+                               : "",
+                absent != NULL ? absent
+                : near != NULL ? near
+                               : "",
+                near != NULL ? "'?" : "");
 }
 
 static void refuse(struct client *c, struct span option, const char *why) {
