@@ -383,10 +383,12 @@ set ::node_table {}
 # tarn-node and its options; those that tests need are added where they are not given. Flags: --name=value, or alone.
 proc node_command {name dir options} {
     set command [list $::node_binary]
-    foreach word $options before [list {} {*}[lrange $options 0 end-1]] {
-        # Their files are made, unless the test says what is to be there: PATH:SIZE,
-        if {$before in {--ssd --file}} {set word [expr {[string index $word end] eq "," ? [string range $word 0 end-1] : "$word,create"}]}
+    set before ""
+    foreach word $options {
+        # Their files are made, unless the test wants what is there: PATH:SIZE,
+        if {$before in {--ssd --file} && ![regsub {,$} $word {} word]} {append word ,create}
         lappend command $word
+        set before $word
     }
     foreach {option value} [list --master [server_url] --name $name --bind 127.0.0.1 --data-port 0 \
         --port-file $dir/port --log-file $dir/log --shm-socket $dir/shm --exit-timeout 3] {
