@@ -69,6 +69,23 @@ TEST(the_options_password_with_the_urls_user) {
     done(&p);
 }
 
+TEST(several_servers) {
+    struct parsed p;
+    CHECK_EQ(parse("tarn://u:p@a:1,b,[::1]:3?retries=5", &p), TARN_OK);
+    CHECK_EQ(p.m.n, 3);
+    CHECK(p.m.host == NULL && p.m.name == NULL);
+    CHECK_STR(p.m.sentinel[0].host, "a");
+    CHECK_STR(p.m.sentinel[0].port, "1");
+    CHECK_STR(p.m.sentinel[1].port, "6479");
+    CHECK_STR(p.m.sentinel[2].host, "::1");
+    CHECK_EQ(p.o.retries, 5);
+    done(&p);
+    CHECK_EQ(parse("tarn://a,b,c,d,e,f,g,h,i", &p), TARN_EINVAL);
+    done(&p);
+    CHECK_EQ(parse("tarn://a,,b", &p), TARN_EINVAL);
+    done(&p);
+}
+
 TEST(sentinels) {
     struct parsed p;
     CHECK_EQ(parse("tarn+sentinel://u:p@a:1,b,[::1]:3/my%20pool?retries=5", &p), TARN_OK);
