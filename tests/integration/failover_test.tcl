@@ -503,6 +503,67 @@ test {the file of a master that handed over is whole} {
     foreach name {h i} {down $name}
 }
 
+# --- rolling-upgrade.sh ------------------------------------------------------------------------------------------------------------------
+
+proc launch_from_file {name} {
+    set dir $::conf_dir/$name
+    set pid [start_process [list $::server_binary $dir/tarn.conf] $dir/stdout]
+    set ::launched $name
+    wait_for "$name to start" {![catch {exec redis-cli -p [set ::port_of_$::launched] ping} pong] && $pong eq "PONG"}
+    set ::S($name) [dict create pid $pid port [set ::port_of_$name] dir $dir log $dir/log options {}]
+    lappend ::servers $::S($name)
+}
+proc up_from_file {name} {
+    up $name
+    set ::port_of_$name [port $name]
+    down $name TERM
+    file mkdir $::conf_dir/$name
+    set f [open $::conf_dir/$name/tarn.conf w]
+    puts $f "port [set ::port_of_$name]\nbind 127.0.0.1\npool-size 0\ndir $::conf_dir/$name\nlogfile log\nenable-debug-command yes\n"
+    close $f
+    launch_from_file $name
+}
+# Restarts the servers that the script asks for, until it ends; its exit status.
+proc run_upgrade {args} {
+    set pid [start_process [list bash [file join $::root utils rolling-upgrade.sh] --servers --pause 0 --timeout 60 \
+        --restart "touch $::conf_dir/restart-{name}" {*}$args] $::conf_dir/said]
+    set ::upgrading $pid
+    while {[process_state $pid] ne "gone"} {
+        foreach name {u v w} {
+            set wish $::conf_dir/restart-127.0.0.1:[set ::port_of_$name]
+            if {![file exists $wish]} continue
+            file delete $wish
+            down $name TERM
+            launch_from_file $name
+        }
+        after 20
+    }
+    return [reap_process $pid]
+}
+
+test {rolling-upgrade --servers: every server was restarted, and nothing is lost} {
+    if {[auto_execok redis-cli] eq ""} {skip "redis-cli is not there"}
+    set ::conf_dir [temp_dir]
+    foreach name {u v w} {up_from_file $name}
+    assert_equal 3 [run_upgrade -p [port u]]
+    assert_match "*has no replicas*" [file_text $::conf_dir/said]
+    follow v u
+    follow w u
+    online u 2
+    assert_equal 3 [run_upgrade -p [port v]]
+    assert_equal 0 [run_upgrade -p [port u] --dry-run]
+    ask u set kept through
+    foreach name {u v w} {dict set ids $name [field $name run_id]}
+    set status [run_upgrade -p [port u]]
+    assert_equal 0 $status [file_text $::conf_dir/said]
+    foreach name {u v w} {assert {[field $name run_id] ne [dict get $ids $name]}}
+    set new [expr {[field_is v role master] ? "v" : "w"}]
+    assert_equal through [ask $new get kept]
+    online $new 2
+    same_books u v w
+    foreach name {u v w} {down $name TERM}
+}
+
 # --- Sentinel --------------------------------------------------------------------------------------------------------------------------
 
 proc named {} {return [lindex [sentinel_ask get-master-addr-by-name pool] 1]}
