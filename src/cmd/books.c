@@ -239,6 +239,8 @@ tarn_status books_apply(struct span records, bool *end_p, const char **why_p) {
 
 /* --- leading -------------------------------------------------------------------------------------------------------------------------- */
 
+#define MANY_OBJECTS 1000000u /* from here on it takes long enough for a line */
+
 void books_lead(uint32_t alive, bool promoted) {
     struct store_lead_stats stats;
     server.master_epoch = new_epoch(cluster_next_epoch(), promoted);
@@ -246,6 +248,9 @@ void books_lead(uint32_t alive, bool promoted) {
     bool told = persistence_leases_told() && !promoted && alive != STORE_SEGMENT_ANY;
     struct store_lead_options o = {.first_version = first_version(), .alive = alive, .leases_told = told};
     uint64_t began = clock_mono_ms();
+    if (store_count(server.store) >= MANY_OBJECTS)
+        log_notice("Looking for the free space between %llu objects",
+                   (unsigned long long)store_count(server.store));
     store_lead(server.store, &o, &stats);
     cluster_lead(server.master_epoch, alive);
     server.awaits_nodes = cluster_awaits_nodes();

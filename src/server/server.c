@@ -67,6 +67,19 @@ static bool enter_directory(struct config *c) {
     return true;
 }
 
+/* The log is named as whoever started this finds it. */
+static bool become_daemon(const struct config *c) {
+    struct buf log = {NULL, 0, 0};
+    if (c->logfile[0] != '\0' && c->logfile[0] != '/') buf_printf(&log, "%s/", c->dir);
+    buf_append_str(&log, c->logfile);
+    buf_append_char(&log, '\0');
+    bool ok = daemon_begin(log.data);
+    int error = errno;
+    buf_free(&log);
+    if (!ok) log_warning("Could not become a daemon: %s", strerror(error));
+    return ok;
+}
+
 static bool set_up_process(struct config *c, const char *executable) {
     if (realpath("/proc/self/exe", executable_path) == NULL)
         snprintf(executable_path, sizeof(executable_path), "%s", executable);
@@ -82,10 +95,7 @@ static bool set_up_process(struct config *c, const char *executable) {
         log_syslog(c->syslog_ident,
                    c->syslog_facility == 0 ? LOG_USER : LOG_LOCAL0 + ((c->syslog_facility - 1) << 3));
     bool supervised = process_supervised(c) != CONFIG_SUPERVISED_NO; /* who stays in the foreground then */
-    if (c->daemonize && !supervised && !daemon_begin(c->logfile)) {
-        log_warning("Could not become a daemon: %s", strerror(errno));
-        return false;
-    }
+    if (c->daemonize && !supervised && !become_daemon(c)) return false;
     if (c->pidfile[0] != '\0') file_write_number(c->pidfile, (long)getpid());
     signals_block();
     crash_catch(c->crash_log_enabled);

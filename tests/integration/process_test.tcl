@@ -119,7 +119,7 @@ test {a daemon that cannot start says so, and ends with its status} {
     assert_equal 1 [catch {exec {*}$command < /dev/null 2>@1} said options]
     assert_equal 1 [lindex [dict get $options -errorcode] 2]
     assert_match "*port [server port]*" $said
-    assert_equal 1 [catch {exec {*}$command --logfile $dir/log < /dev/null 2>@1} said]
+    assert_equal 1 [catch {exec {*}$command --logfile log < /dev/null 2>@1} said]
     assert_match "*ended before it was ready: see $dir/log*" $said
     assert_match "*port [server port]*" [file_text $dir/log]
     stop_server
