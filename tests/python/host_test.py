@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import tempfile
 import unittest
 
 from harness import Server, TarnTest, wait_until
@@ -66,6 +67,20 @@ class HostTest(TarnTest):
                 value = os.urandom(MIB)
                 self.assertTrue(client.put("k", value))
                 self.assertEqual(client.get("k"), value, f"pool {i}")
+
+    def test_file_keeps_its_bytes(self):
+        with tempfile.TemporaryDirectory() as folder, tarn.Client(self.server.url) as client:
+            path, value = os.path.join(folder, "segment"), os.urandom(MIB)
+            with Host(self.server.url, 4 * MIB, name="file", path=path):
+                self.assertTrue(client.put("k", value))
+            self.assertIsNone(client.get("k"))
+            with open(path, "rb") as file:
+                self.assertIn(value, file.read())
+            with Host(self.server.url, 4 * MIB, name="file", path=path):
+                self.assertTrue(client.put("l", value))
+                self.assertEqual(client.get("l"), value)
+        with self.assertRaisesRegex(tarn.InvalidArgument, "path"):
+            Host(self.server.url, [MIB, MIB], path="/x")
 
     def test_arguments(self):
         for bad in (0, [], [100], "4mb", [MIB, "x"]):

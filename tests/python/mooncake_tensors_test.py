@@ -407,6 +407,8 @@ class ParallelismTest(TensorsTest):
             axes(axis("dp", 0, 2, split_dim=0)),
             axes(axis("ep", 0, 2)),
             axes(axis("pp", 0, 2)),
+            axes(axis("pp", 0, 2, stage_id=1 << 31)),
+            axes(axis("dp", 0, 1 << 31)),
             axes(axis("dp", 0, 1), tp(0, 3, 0)),
             axes(tp(0, 2, 2)),
             object(),

@@ -18,6 +18,7 @@ MANIFEST, WRITER_MANIFEST = "__parallelism_manifest", "__writer_manifest"
 _MANIFEST_MAGIC, _MANIFEST_VERSION = 0x574D414E, 1
 _MANIFEST = struct.Struct("<IHHiiiiixxxx")
 MANIFEST_BYTES = _MANIFEST.size + len(pack_shape(()))
+_NUMBERS = 1 << 31  # have room in a header
 _NEEDS = {"tp": "split_dim", "ep": "expert_id", "pp": "stage_id"}
 
 
@@ -93,7 +94,7 @@ def _axis_of(axis: Any) -> Optional[Axis]:
     kind = str(getattr(axis, "kind", None)).lower()
     rank, size = getattr(axis, "rank", -1), getattr(axis, "size", 0)
     values = {n: getattr(axis, n, None) for n in ("split_dim", "expert_id", "stage_id")}
-    if kind not in KINDS or not 0 <= rank < size:
+    if kind not in KINDS or not 0 <= rank < size < _NUMBERS:
         log.error("parallelism: an axis of kind %r, rank %r, size %r", kind, rank, size)
         return None
     if _NEEDS.get(kind) and values[_NEEDS[kind]] is None:
@@ -103,13 +104,16 @@ def _axis_of(axis: Any) -> Optional[Axis]:
         log.error("parallelism: an axis of kind %s has no split_dim", kind)
         return None
     member = {"ep": values["expert_id"], "pp": values["stage_id"]}.get(kind)
+    if member is not None and not -_NUMBERS <= member < _NUMBERS:
+        log.error("parallelism: an axis of kind %s with %s %r", kind, _NEEDS[kind], member)
+        return None
     return Axis(kind, rank, size, values["split_dim"], member)
 
 
 def writer_of(partition: Any) -> Optional[Axis]:
     """A writer's partition as an axis; None, with a line in the log: it makes no sense."""
-    rank, size, dimension = (getattr(partition, n, None) for n in ("rank", "size", "split_dim"))
-    if None in (rank, size, dimension) or not 0 <= rank < size or dimension < 0:
+    rank, size, dimension = (getattr(partition, n, -1) for n in ("rank", "size", "split_dim"))
+    if not 0 <= rank < size < _NUMBERS or dimension < 0:
         log.error("writer_partition: rank %r of %r along dimension %r", rank, size, dimension)
         return None
     return Axis("tp", rank, size, dimension)

@@ -116,7 +116,8 @@ class BufferPool:
             self.prewarm(prewarm_size, prewarm_count)
 
     def _class_of(self, size: int) -> int:
-        return max(size, min(-(-max(size, 1) // self._step) * self._step, self._max), 1)
+        rounded: int = -(-max(size, 1) // self._step) * self._step
+        return max(size, min(rounded, self._max), 1)
 
     def acquire(self, size: int, block: Optional[bool] = None, timeout: Optional[float] = None) -> BufferLease:
         """A buffer of so many bytes. Where there is none at the moment it waits, `timeout` seconds

@@ -99,7 +99,7 @@ class SessionMethods:
         try:
             put = _Put(client.writer(self._key(key), size, group=group or None, **options))
         except tarn.Error as e:
-            return failure(f"batch_put_session_start: {key}", e)
+            return failure(f"batch_put_session_start: {key!r}", e)
         with self._sessions_lock:
             self._puts[key] = put
         return 0

@@ -113,7 +113,7 @@ def _axes_pieces(key: Key, source: Plain, axes: Tuple[Axis, ...], is_share: bool
     head = source.head
     pieces: List[Optional[Piece]]
     if not is_share:
-        pieces = list(_all_shares(key, source, axes) or [None])
+        pieces = list(_all_shares(key, source, axes) or ()) or [None]
     elif len(axes) > 1:
         pieces = [parallel.cut_piece(name, source, axes)]
     else:
@@ -288,7 +288,7 @@ def _bytes(address: int, size: int) -> Any:
 def _join(store: Any, plans: Sequence[Any], into: Optional[List[Tuple[int, int]]], results: List[Any]) -> None:
     """Those that are joined from shares, all in one round of requests."""
     reads, owners = [], []
-    targets = {i: _target(p, into and into[i]) for i, p in enumerate(plans) if isinstance(p, Joined)}
+    targets = {i: _target(p, into[i] if into else None) for i, p in enumerate(plans) if isinstance(p, Joined)}
     for i, memory in targets.items():
         if memory is None:
             continue
