@@ -439,6 +439,25 @@ class ParallelismTest(TensorsTest):
         into = s.get_tensor_with_parallelism_into
         self.refused(into, "u", small.address, small.size, target("full", axes(tp(0, 2, 0))), expected=None)
 
+    def test_lies(self):
+        """Headers and manifests that say what is not so cost nothing but the tensor."""
+        s, t, full = self.store, whole(4, 8), target("full", axes(tp(0, 2, 0)))
+        self.store_shares("t", t, 0, 2)
+        manifest, second = s.get("t__parallelism_manifest"), bytearray(s.get("t_tp_1"))
+        for at, number in ((12, 9), (16, 9), (20, 0), (20, 1 << 30), (0, 7)):
+            lie = bytearray(manifest)
+            struct.pack_into("<i", lie, at, number)
+            self.assertEqual(s.upsert("t__parallelism_manifest", lie), 0)
+            self.assertEqual(s.get_tensor_with_parallelism("t", full), t, "the shares themselves tell")
+        for at, number in ((40, 1 << 40), (40, 6), (104, 1 << 60), (48, 4), (172, 1)):
+            lie = bytearray(second)
+            struct.pack_into("<q", lie, at, number)
+            self.assertEqual(s.upsert("t_tp_1", lie), 0)
+            self.refused(s.get_tensor_with_parallelism, "t", full, expected=None)
+        for lie in (b"", b"x" * 96, second[:-4]):
+            s.upsert("t_tp_1", lie)
+            self.refused(s.get_tensor_with_parallelism, "t", full, expected=None)
+
     def test_many_at_once(self):
         s, a, b = self.store, whole(4, 8), whole(8, 4)
         for rank in range(2):

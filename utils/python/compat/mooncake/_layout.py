@@ -108,10 +108,9 @@ def unpack_shape(memory: Any, at: int, n: int) -> Optional[Shape]:
     return numbers[:n] if min(numbers[:n], default=0) >= 0 and set(numbers[n:]) <= {-1} else None
 
 
-def head_of(memory: Any, length: Optional[int] = None) -> Optional[Head]:
-    """The header at the start of a value of `length` bytes (None: not known); None: it is no
-    tensor, or not all of it."""
-    if length is not None and length < HEADER:
+def head_of(memory: Any, length: int) -> Optional[Head]:
+    """The header at the start of a value of `length` bytes; None: it is no tensor, or not all of it."""
+    if length < HEADER:
         return None
     magic, version, header, kind, n, shard, _, start, size = _HEAD.unpack_from(memory)
     if (magic, version, header) != (_MAGIC, _VERSION, HEADER) or shard > 1:
@@ -124,8 +123,7 @@ def head_of(memory: Any, length: Optional[int] = None) -> Optional[Head]:
     if whole is None or shape is None or axes is None:
         return None
     head = Head(kind, shape, whole, axes, start)
-    whole_value = length is None or start + size == length
-    return head if head.size == size and whole_value else None
+    return head if head.size == size and start + size == length else None
 
 
 def _axes_of(memory: Any, n: int) -> Optional[Tuple[Axis, ...]]:

@@ -18,6 +18,7 @@ MANIFEST, WRITER_MANIFEST = "__parallelism_manifest", "__writer_manifest"
 _MANIFEST_MAGIC, _MANIFEST_VERSION = 0x574D414E, 1
 _MANIFEST = struct.Struct("<IHHiiiiixxxx")
 MANIFEST_BYTES = _MANIFEST.size + len(pack_shape(()))
+SHARES_MAX = 1 << 16  # of one tensor; the number comes out of a value, which anybody may have put
 _NUMBERS = 1 << 31  # have room in a header
 _NEEDS = {"tp": "split_dim", "ep": "expert_id", "pp": "stage_id"}
 
@@ -163,11 +164,9 @@ def cut_piece(key: Key, source: Plain, axes: Sequence[Axis]) -> Optional[Piece]:
     assert cut is not None and cut.split_dim is not None
     if not divides(whole, cut):
         return None
-    extent = whole[cut.split_dim] // cut.size
-    shape = whole[: cut.split_dim] + (extent,) + whole[cut.split_dim + 1 :]
-    head = Head(source.head.type, shape, whole, tuple(axes))
+    head = Head(source.head.type, _shared(whole, cut), whole, tuple(axes))
     inner = product(whole[cut.split_dim + 1 :]) * TYPES[source.head.type][2]
-    stride, run = whole[cut.split_dim] * inner, extent * inner
+    stride, run = whole[cut.split_dim] * inner, head.shape[cut.split_dim] * inner
     rows = product(whole[: cut.split_dim]) if run else 0
     first = source.address + cut.rank * run
     return Piece(key, head.packed(), [first + i * stride for i in range(rows)], [run] * rows, source.keep)
@@ -183,6 +182,13 @@ def divides(whole: Shape, cut: Axis) -> bool:
         log.error("a dimension of %d cannot be shared equally by %d ranks", whole[dimension], cut.size)
         return False
     return True
+
+
+def _shared(whole: Shape, cut: Axis) -> Shape:
+    """A share's shape."""
+    sizes = list(whole)
+    sizes[cut.split_dim or 0] //= cut.size
+    return tuple(sizes)
 
 
 def manifest_piece(key: Key, head: Head, cut: Axis) -> Piece:
@@ -240,7 +246,8 @@ def joined(names: List[Key], heads: List[Head], cut: Axis, wanted: Optional[Sequ
     if dimension is None or any(h.whole != whole or h.type != heads[0].type for h in heads):
         log.error("%s: the shares are not of one tensor", names[0])
         return None
-    if not divides(whole, cut):
+    if not divides(whole, cut) or any(h.shape != _shared(whole, cut) for h in heads):
+        log.error("%s: the shares have not the shapes that they should", names[0])
         return None
     if wanted is None:
         return Joined(Head(heads[0].type, whole, whole), dimension, 0, names, heads)
@@ -248,7 +255,5 @@ def joined(names: List[Key], heads: List[Head], cut: Axis, wanted: Optional[Sequ
     if share is None or share.split_dim != dimension or not divides(whole, share):
         log.error("%s: cut along dimension %d, wanted is %r", names[0], dimension, share)
         return None
-    extent = whole[dimension] // share.size
-    shape = whole[:dimension] + (extent,) + whole[dimension + 1 :]
-    head = Head(heads[0].type, shape, whole, tuple(wanted))
-    return Joined(head, dimension, share.rank * extent, names, heads)
+    head = Head(heads[0].type, _shared(whole, share), whole, tuple(wanted))
+    return Joined(head, dimension, share.rank * head.shape[dimension], names, heads)

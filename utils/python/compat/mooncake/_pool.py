@@ -116,7 +116,7 @@ class BufferPool:
             self.prewarm(prewarm_size, prewarm_count)
 
     def _class_of(self, size: int) -> int:
-        rounded: int = -(-max(size, 1) // self._step) * self._step
+        rounded = -(-max(size, 1) // self._step) * self._step
         return max(size, min(rounded, self._max), 1)
 
     def acquire(self, size: int, block: Optional[bool] = None, timeout: Optional[float] = None) -> BufferLease:

@@ -9,6 +9,7 @@ import ctypes
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
 
+from tarn.batch import Batch
 from tarn.memory import pin
 
 from mooncake import _safetensors
@@ -215,7 +216,7 @@ def _joined_shares(
         stored = parallel.cutting(first.axes) if first is not None else None
         layouts[1] = stored and (stored.size, stored.split_dim)
     for layout in layouts:
-        if layout is None or layout[1] != cut.split_dim:
+        if layout is None or layout[1] != cut.split_dim or layout[0] > parallel.SHARES_MAX:
             continue
         shares = [parallel.ranked(axes, rank, *layout) for rank in range(layout[0])]
         names = [parallel.share_key(key, share) for share in shares]
@@ -239,11 +240,18 @@ def _manifest(store: Any, name: Key) -> Optional[Tuple[int, int]]:
 
 def _heads(store: Any, names: Sequence[Key]) -> List[Optional[Head]]:
     """The headers of these objects, in one round of requests; None: no such tensor."""
-    memory = (ctypes.c_ubyte * (HEADER * len(names)))()
-    places = [ctypes.addressof(memory) + i * HEADER for i in range(len(names))]
-    got = _read(store, [(name, 0, [place], [HEADER]) for name, place in zip(names, places)])
-    rows = [memoryview(memory)[i * HEADER : (i + 1) * HEADER] for i in range(len(names))]
-    return [head_of(row) if n == HEADER else None for row, n in zip(rows, got)]
+    n = len(names)
+    memory = (ctypes.c_ubyte * (HEADER * n))()
+    places = [ctypes.addressof(memory) + i * HEADER for i in range(n)]
+
+    def work(client: Any) -> List[Tuple[int, int]]:
+        batch = Batch(store._keys(names), places, [HEADER] * n, [0] * n, [HEADER] * n)
+        client._get_batch(batch, 0, 0, 0)
+        return list(zip(batch.results(), batch.value_sizes()))
+
+    got = store._run("get_tensor", work, lambda code: [(code, 0)] * n)
+    rows = [memoryview(memory)[i * HEADER : (i + 1) * HEADER] for i in range(n)]
+    return [head_of(row, size) if read == HEADER else None for row, (read, size) in zip(rows, got)]
 
 
 def _read(store: Any, reads: Sequence[Tuple[Key, int, List[int], List[int]]]) -> List[int]:
