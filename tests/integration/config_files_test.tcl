@@ -288,6 +288,8 @@ test {rename-command, and what REWRITE leaves of it} {
     assert_match "*# mine\nrename-command flushall \"\"\nrename-command get fetch\n*timeout 4\n*" [file_text [server dir]/tarn.conf]
     stop_server
     assert_match "*No such command*" [refusal --pool-size 0 --port 0 --bind 127.0.0.1 --rename-command nosuch x]
+    set text [refusal --pool-size 0 --port 0 --bind 127.0.0.1 --rename-command nosuch x --rename-command get set]
+    assert_match "*nosuch*No such command*rename-command get*already exists*" $text
     assert_match "*already exists*" [refusal --pool-size 0 --port 0 --bind 127.0.0.1 --rename-command get set]
 }
 

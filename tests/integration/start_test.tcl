@@ -30,6 +30,23 @@ test {a pool file that another process has: it is named, and so is the option} {
     stop_server
 }
 
+test {a pool file that another node has, and one of something else} {
+    start_server --pool-size 0
+    set path [temp_dir]/pool
+    start_node n1 --segment 8mb,path=$path
+    set letter [temp_dir]/letter
+    write_file $letter "Dear Ann,\n"
+    foreach {other pattern} [list $path "*pool file $path is in use by another process*" \
+        $letter "*$letter is a file of something else, which is not overwritten*"] {
+        launch_node n2 --segment 8mb,path=$other
+        assert_equal 1 [reap_node n2]
+        assert_match $pattern [file_text [node n2 dir]/stdout]
+        dict unset ::node_table n2
+    }
+    stop_node n1
+    stop_server
+}
+
 test {a pool file is not made of a file that is something else} {
     set path [temp_dir]/letter
     write_file $path "Dear Ann,\n"
