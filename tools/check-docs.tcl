@@ -1,6 +1,7 @@
-# A running server against its documents: every command of COMMAND LIST is in docs/COMMANDS.md, every option of CONFIG GET *
-# is in redis.conf.sample, and a server starts with redis.conf.sample and knows each option that it names. And the documents
-# among themselves: the index, the messages that are quoted, the calculator.
+# A running server against its documents: every command of COMMAND LIST is in docs/COMMANDS.md,
+# every option of CONFIG GET * is in redis.conf.sample, and a server starts with redis.conf.sample
+# and knows each option that it names. And the documents among themselves: the index, messages and
+# figures that are quoted, the calculator.
 #
 #   tclsh tools/check-docs.tcl --server build/release/tarn-server
 
@@ -9,6 +10,7 @@ foreach {option value} $argv { if {$option eq "--server"} { set server $value } 
 
 set passed 0
 set failed 0
+set skipped 0
 proc check {what problems} {
     if {[llength $problems] == 0} {
         incr ::passed
@@ -19,7 +21,8 @@ proc check {what problems} {
     }
 }
 proc finish {} {
-    puts "$::passed passed, $::failed failed[expr {[info exists ::skipped] && $::skipped > 0 ? ", $::skipped skipped" : ""}]"
+    set tail [expr {$::skipped > 0 ? ", $::skipped skipped" : ""}]
+    puts "$::passed passed, $::failed failed$tail"
     exit [expr {$::failed > 0}]
 }
 proc read_file {path} {
@@ -150,8 +153,9 @@ foreach page [lsort [concat [under *.md docs] [under *.html docs]]] {
 }
 check "index" $problems
 
-# Every message that docs/TROUBLESHOOTING.md quotes at the head of a row is said in the source. What stands for something else
-# there, a conversion of printf or the braces of Python, is an ellipsis on the page; codes of errors are put before by the server.
+# Every message that docs/TROUBLESHOOTING.md quotes at the head of a row is said in the source. What
+# differs there, a conversion of printf or the braces of Python, is an ellipsis on the page. The
+# server puts codes of errors in front.
 set source ""
 foreach file [concat [under *.\[ch\] src modules] [under *.py utils/python]] { append source [read_file $file] \n }
 regsub -all {"\s+f?"} $source {} source
@@ -179,14 +183,14 @@ set watched [regexp -inline {## What to watch.*?\n## } [read_file docs/OPERATION
 set names [regexp -all -inline -line {^\| (`[^|]*)\|} [lindex $watched 0]]
 foreach {line cell} $names {
     foreach {quoted name} [regexp -all -inline {`([a-z_]+)`} $cell] {
-        if {[string first $name $info$source] < 0} { lappend problems "INFO has no $name, which docs/OPERATIONS.md watches" }
+        if {[string first $name $info$source] >= 0} continue
+        lappend problems "INFO has no $name, which docs/OPERATIONS.md watches"
     }
 }
 if {[llength $names] < 20} { lappend problems "docs/OPERATIONS.md was not understood" }
 check "figures" $problems
 
 # The calculator of docs/sizing.html against the examples of docs/SIZING.md.
-set skipped 0
 if {[auto_execok node] eq ""} {
     puts "skip the calculator of docs/sizing.html: there is no node"
     incr skipped

@@ -29,7 +29,9 @@ void signals_block(void) {
 
 static void rotate_log(void) {
     const char *path = server.config->logfile;
-    if (log_open(path))
+    if (path[0] == '\0')
+        log_notice("Received SIGHUP: there is no log file to open again");
+    else if (log_open(path))
         log_notice("Received SIGHUP: the log file was opened again");
     else
         log_warning("Received SIGHUP: the log file %s cannot be opened: %s; this one stays", path,

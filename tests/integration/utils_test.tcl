@@ -50,8 +50,9 @@ test {systemd takes the units of utils/systemd} {
     set dir [temp_dir]
     foreach unit [glob [file join $root utils systemd *.service]] {
         set f [open $dir/[file tail $unit] w]
-        puts -nonewline $f [string map [list /usr/local/bin/tarn-server $server_binary /usr/local/bin/tarn-node $node_binary] \
-            [file_text $unit]]
+        set here [list /usr/local/bin/tarn-server $server_binary \
+            /usr/local/bin/tarn-node $node_binary]
+        puts -nonewline $f [string map $here [file_text $unit]]
         close $f
     }
     # It warns on standard error and ends with 0.
