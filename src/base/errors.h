@@ -31,10 +31,10 @@ enum error_act {
     X(TARN_ENOTFOUND, "ERR", ERROR_FINAL, "no such key")                                                     \
     X(TARN_EEXISTS, "ERR", ERROR_FINAL, "it exists already")                                                 \
     X(TARN_EBUSY, "PUTBUSY", ERROR_TURN, "another put of this key is under way")                             \
-    X(TARN_ENOSPACE, "NOSPACE", ERROR_TURN, "no room: all that is there is leased, pinned or being written") \
+    X(TARN_ENOSPACE, "NOSPACE", ERROR_TURN, "no room, and nothing that may be evicted makes any")            \
     X(TARN_ETOKEN, "BADTOKEN", ERROR_FINAL, "this is not the token of a put under way")                      \
     X(TARN_ESTALE, "STALE", ERROR_ONCE, "the epoch is over")                                                 \
-    X(TARN_EQUOTA, "QUOTA", ERROR_FINAL, "larger than the quota of its prefix")                              \
+    X(TARN_EQUOTA, "QUOTA", ERROR_FINAL, "a quota, or the share of hard pins, is full")                      \
     X(TARN_EPERM, "NOPERM", ERROR_FINAL, "this is not allowed")                                              \
     X(TARN_EGRANT_EXPIRED, "", ERROR_ONCE, "grant expired")                                                  \
     X(TARN_ECORRUPT, "", ERROR_ONCE, "checksum mismatch")                                                    \

@@ -105,9 +105,7 @@ static void locate_one(struct getting *g, size_t i, const struct answer *a, uint
     w->sources = w->prepared && w->pos > w->from ? UINT32_MAX : 0;
     if (w->place.value == NULL) {
         if (w->place.lease_end == 0) {
-            get_finish(
-                g, i,
-                fail(TARN_ELEASE, "the server gave no lease (its leases or this connection's are used up)"));
+            get_finish(g, i, fail(TARN_ELEASE, "the server gave no lease"));
             return;
         }
         w->leased = true;

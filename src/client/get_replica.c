@@ -114,9 +114,10 @@ tarn_status get_replica_ensure(struct getting *g, size_t i) {
     if (!choose(g, w)) {
         get_again(g, i, why, 1);
     } else if (just_failed(g, w)) {
-        get_finish(
-            g, i,
-            fail(w->why, "reading the bytes failed: %s%s", tarn_status_text(w->why), lane_hint(g->lane)));
+        get_finish(g, i,
+                   fail(w->why, "reading from segment %s failed: %s%s",
+                        segment_name(g->lane, get_replica(w)->parts[0].extent.segment),
+                        tarn_status_text(w->why), lane_hint(g->lane)));
     }
     return TARN_OK;
 }
@@ -146,14 +147,19 @@ static void report(struct getting *g, size_t i) {
 void get_replica_failed(struct getting *g, size_t i, tarn_status status) {
     struct want *w = &g->wants[i];
     const struct replica *r = get_replica(w);
+    const char *name = segment_name(g->lane, r->parts[0].extent.segment);
     switch (status) {
     case TARN_ESTALE:
     case TARN_ENOSEGMENT:
         COUNT(g->lane, epoch_misses, 1);
-        fail(status, "the segment's content was replaced meanwhile");
+        fail(status, "the content of segment %s was replaced meanwhile", name);
         break;
-    case TARN_EPERM: fail(status, "the host refused to serve the bytes (see its log)"); break;
-    default: fail(status, "reading the bytes failed: %s%s", tarn_status_text(status), lane_hint(g->lane));
+    case TARN_EPERM:
+        fail(status, "the host of segment %s refused to serve the bytes (see its log)", name);
+        break;
+    default:
+        fail(status, "reading from segment %s failed: %s%s", name, tarn_status_text(status),
+             lane_hint(g->lane));
     }
     if (is_outage(status) || status == TARN_EPERM) {
         for (size_t k = 0; k < r->n_parts; k++) outage_note(g->lane, r->parts[k].extent.segment);

@@ -352,6 +352,8 @@ bool segment_host_is(const char *reported, size_t len, const char *own);
 
 /* What is known of a segment whose info was fetched, NULL: it never was. */
 const struct segment_entry *segment_find(const struct lane *lane, uint32_t id);
+/* For errors: its name, "?" when its info was never fetched. */
+const char *segment_name(const struct lane *lane, uint32_t id);
 
 /* --- outage.c: hosts that could not be reached a moment ago ------------------------------------------------------------------------- */
 

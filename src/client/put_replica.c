@@ -72,7 +72,9 @@ static void pass_over(struct putting *p, size_t i) {
     if ((alive & ~away) != 0) {
         u->failed |= away;
     } else if (u->tries == 0 && p->lane->client->options.retries > 0) {
-        put_again(p, i, fail(TARN_ECLOSED, "the host that is to take the bytes is out of reach"));
+        put_again(p, i,
+                  fail(TARN_ECLOSED, "segment %s, which is to take the bytes, was out of reach a moment ago",
+                       segment_name(p->lane, u->place.replica[0].parts[0].extent.segment)));
     }
 }
 

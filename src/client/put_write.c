@@ -116,9 +116,10 @@ static void replica_written(struct putting *p, size_t i, unsigned replica, const
 static void piece_done(struct putting *p, size_t i, uint64_t len) {
     struct put *u = &p->puts[i];
     if (u->loose || put_alive(u) == 0) {
+        uint32_t segment = u->place.replica[0].parts[0].extent.segment;
         put_again(p, i,
-                  fail(u->reason, "writing the bytes failed: %s%s", tarn_status_text(u->reason),
-                       lane_hint(p->lane)));
+                  fail(u->reason, "writing to segment %s failed: %s%s", segment_name(p->lane, segment),
+                       tarn_status_text(u->reason), lane_hint(p->lane)));
         return;
     }
     TARN_ASSERT(u->piece_crc >= 0);

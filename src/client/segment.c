@@ -80,6 +80,11 @@ const struct segment_entry *segment_find(const struct lane *lane, uint32_t id) {
     return id < lane->segments && lane->segment[id].home != 0 ? &lane->segment[id] : NULL;
 }
 
+const char *segment_name(const struct lane *lane, uint32_t id) {
+    const struct segment_entry *entry = segment_find(lane, id);
+    return entry != NULL ? entry->name : "?";
+}
+
 /* "tcp://host:port", "tcp://[v6]:port", or the same with tcps */
 static bool parse_tcp(struct arena *arena, const char *uri, const char **host_p, uint16_t *port_p) {
     const char *address = strchr(uri, '/') + 2, *colon = strrchr(address, ':');

@@ -54,7 +54,7 @@ static tarn_status locate(struct lane *lane, const void *key, size_t key_len, ui
     if (status == TARN_OK) status = placement_of_get(&lane->arena, a, sent_ns, place);
     if (status == TARN_ENOTFOUND) return fail(status, "no such key");
     if (status == TARN_OK && place->value == NULL && place->lease_end == 0) {
-        return fail(TARN_ELEASE, "the server gave no lease (its leases or this connection's are used up)");
+        return fail(TARN_ELEASE, "the server gave no lease");
     }
     if (status == TARN_OK) COUNT(lane, leases, 1);
     return status;
@@ -115,13 +115,17 @@ static tarn_status map_pieces(struct lane *lane, struct tarn_view *view, const s
         return TARN_OK;
     }
     tarn_status status = TARN_ESTALE;
+    const char *name = "?";
     for (unsigned i = 0; i < place->replicas && status == TARN_ESTALE; i++) {
         if (place->replica[i].tier != REPLICA_MEMORY) continue;
         status = map_replica(lane, view, &place->replica[i], deadline);
+        name = segment_name(lane, place->replica[i].parts[0].extent.segment);
     }
     if (status == TARN_ESTALE) {
-        return fail(status,
-                    "the bytes cannot be mapped here (another machine, no shm, or a silent host): use a get");
+        return fail(
+            status,
+            "segment %s cannot be mapped here: its host offers this process no shared memory now. Use a get",
+            name);
     }
     if (status != TARN_OK) return status;
     view->lease_end = place->lease_end;

@@ -119,7 +119,7 @@ for {set left $seconds} {$left > 0 && $::tally::failed == 0} {incr left -$length
         r multi
         r flushall
         r exec
-        wait_for "what was being written to be over" {[r dbsize] == 0 && [info_field pool_used] == 0}
+        wait_for "what was being written to be over" {[r dbsize] == 0 && [info_field pool_free] == [info_field pool_size]}
         assert_equal $files [llength [glob -directory /proc/[server pid]/fd *]]
         assert {[info_field used_memory] < 24 << 20} [info_field used_memory]
         assert_equal 0 [info_field pubsub_channels]

@@ -9,7 +9,7 @@ import time
 import unittest
 import unittest.mock
 
-from harness import Node, Server, TarnTest, free_port, pattern, wait_until
+from harness import SERVER, Node, Server, TarnTest, free_port, pattern, wait_until
 
 import tarn
 
@@ -149,6 +149,46 @@ class Errors(TarnTest):
         with tarn.Client(self.server.url) as client:
             self.assertFalse(client.closed)
         self.assertTrue(client.closed)
+
+
+class Words(TarnTest):
+    """Exceptions carry what the server, or the library, knows of the reason."""
+
+    pool = "8mb"
+
+    def refused(self, kind, text, call):
+        with self.assertRaisesRegex(kind, text):
+            call()
+
+    def test_no_room_and_quotas(self):
+        client = self.client()
+        text = "no room for 9000000 bytes: .* the largest of 1 has 8388608"
+        self.refused(tarn.NoSpace, text, lambda: client.put("k", bytearray(9000000)))
+        client.command("QUOTA", "SET", "q:", 1000)
+        text = 'keys that begin with "q:" may hold 1000 bytes, hold 0, and 2000 more were asked for'
+        self.refused(tarn.NoSpace, text, lambda: client.put("q:k", bytearray(2000)))
+
+    def test_data_port(self):
+        info = self.client().command("INFO", "data")
+        port = int(dict(line.split(":", 1) for line in info.splitlines() if ":" in line)["data_port"])
+        text = f"127.0.0.1:{port} is a data port of tarn.*the URL names the port of tarn-server.*{port - 10000}"
+        self.refused(tarn.ProtocolError, text, lambda: tarn.Client(f"tarn://127.0.0.1:{port}"))
+
+    def test_rdma_where_there_is_none(self):
+        modules = os.path.join(os.path.dirname(SERVER), "modules")
+        if not os.path.exists(os.path.join(modules, "rdma.so")):
+            self.skipTest("the rdma module was not built")
+        options = f"?transport=rdma&module_path={modules}"
+        text = "segment local of the server on host .* offers no rdma .it offers shm, tcp.*loadmodule modules/rdma.so"
+        self.refused(tarn.NotSupported, text, lambda: tarn.Client(self.server.url + options))
+        with Server("0") as server, tarn.Client(server.url + options) as client:  # nothing is known yet
+            with Node(server, "--host-name", "far", name="n1", pool="8mb"):
+                text = "segment n1.0 of node n1 on host far offers no rdma .it offers .*tcp.*tarn-node --loadmodule"
+                self.refused(tarn.NotSupported, text, lambda: client.put("k", bytearray(1000)))
+                with tarn.Client(server.url) as other:
+                    other.put("k", bytearray(1000))
+                for call in (lambda: client.get("k"), lambda: client.get("k"), lambda: client.put("m", bytearray(1000))):
+                    self.refused(tarn.NotSupported, text, call)
 
 
 class FullPool(TarnTest):
