@@ -18,7 +18,7 @@
 # 3 it could not be found out.
 #
 #   what                                                         status
-#   the master does not answer, no memory segment is up               2
+#   the master does not answer, no memory segment takes new values    2
 #   fewer nodes are up than --nodes                                   2
 #   a node is down; a disk takes nothing more or was damaged          1
 #   a drain has no room; tasks, fences or queues are stuck            1
@@ -83,9 +83,14 @@ field() { sed -n "s/^$1://p" <<<"$info" | head -n 1; }
 
 role=$(field role)
 [ "${role:-master}" = master ] || fail "this is a $role: ask the master at $(field master_host):$(field master_port)"
-[ "$(field memory_segments_up)" != 0 ] || note 2 "no memory segment is up: nothing can be put"
+if [ "$(field memory_segments_up)" = 0 ]; then
+    note 2 "no memory segment is up: nothing can be put, and what is in memory cannot be read"
+elif [ "$(field memory_segments_writable)" = 0 ]; then
+    note 2 "no memory segment takes new values, all are drained or in maintenance: nothing can be put (SEGMENT LIST)"
+fi
 
-size=$(field pool_size) used=$(field pool_used) free=$(field pool_free) evictable=$(field pool_evictable)
+# Of what can be read; what is down is apart.
+size=$(field pool_size) used=$(field pool_used) free=$(field pool_free) evictable=$(field pool_evictable) away=$(field pool_down)
 if [ "$size" -gt 0 ]; then
     pinned=$(((size - free - evictable) * 100 / size))
     [ "$pinned" -le "$pinned_max" ] || note 1 "$pinned % of the memory are neither free nor evictable: pins, leases, or puts that do not end (INFO pool)"
@@ -161,10 +166,12 @@ old=$(awk -v limit="$((stuck * 1000))" '
     { p = $0 } END { print n + 0 }' <<<"$reply")
 [ "$old" = 0 ] || note 1 "$old tasks are older than $stuck s (REPLICA TASKS)"
 
-figures="nodes_up=$up nodes_down=$down nodes_other=$other pool_size=${size}B pool_used=${used}B pool_free=${free}B pool_evictable=${evictable}B"
+figures="nodes_up=$up nodes_down=$down nodes_other=$other pool_size=${size}B pool_used=${used}B pool_free=${free}B pool_evictable=${evictable}B pool_down=${away}B"
 figures+=" keys=$(field far_objects | awk '{ print $1 + 0 }') tasks=$(field tasks) bad_replicas=$(field replicas_bad)"
 figures=${figures/keys=/far_keys=}
-verdict "$up nodes up, $down down, $((used >> 20)) of $((size >> 20)) MiB used" "$figures"
+lost=
+[ "$away" = 0 ] || lost=", $((away >> 20)) MiB are down"
+verdict "$up nodes up, $down down, $((used >> 20)) of $((size >> 20)) MiB used$lost" "$figures"
 if [ -z "$quiet" ] && [ -n "$table" ]; then
     {
         printf 'node\tstate\tmachine\track\tversion\tused MiB\tof MiB\ttasks\n'

@@ -9,9 +9,11 @@ typedef unsigned long long ull;
 void info_nodes(struct buf *out) {
     struct cluster_figures f;
     struct store_stats s;
+    struct store_room room;
     char id[33];
     cluster_get_figures(&f);
     store_get_stats(server.store, &s);
+    store_get_room(server.store, &room);
     hex_encode(cluster_id(), 16, id);
     info_line(out, "pool_id:tarn-%s",
               id); /* bare hex digits some parsers take as a number, as they do all of cluster_* */
@@ -24,6 +26,7 @@ void info_nodes(struct buf *out) {
     info_line(out, "max_nodes:%llu", (ull)server.config->max_nodes);
     info_line(out, "machines:%llu", (ull)f.machines);
     info_line(out, "memory_segments_up:%llu", (ull)f.memory_segments);
+    info_line(out, "memory_segments_writable:%u", room.up);
     info_line(out, "far_segments:%llu", (ull)f.far_segments);
     info_line(out, "placement_strategy:%s", store_placement_name(server.store));
     info_line(out, "put_short:%llu", (ull)s.put_short);

@@ -137,13 +137,21 @@ test {pool-health: all is well} {
     expect 2 "CRITICAL*4 are expected*" [script pool-health --nodes 4]
 }
 
+test {pool-health: a pool that takes nothing new does not do its work} {
+    foreach n {n1 n2 n3} {r node maintenance $n on}
+    expect 2 "CRITICAL - 3 nodes up*no memory segment takes new values*" [script pool-health]
+    foreach n {n1 n2 n3} {r node maintenance $n off}
+    expect 0 "OK*" [script pool-health]
+}
+
 test {pool-health: what wants attention} {
     r node maintenance n3 on
     expect 0 "OK*maintenance*" [script pool-health --nodes 3]
     r node maintenance n3 off
     kill_node n3
     wait_node n3 down
-    expect 1 "WARNING - 2 nodes up, 1 down*n3 on m3 is down*" [script pool-health]
+    expect 1 "WARNING - 2 nodes up, 1 down, * of 32 MiB used, 16 MiB are down |*pool_size=33554432B*pool_down=16777216B*n3 on m3\
+        is down*" [script pool-health]
     expect 3 "*down: n3*" [script rolling-upgrade --restart true]
     restart_node n3
     expect 0 "OK*" [script pool-health]
