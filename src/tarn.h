@@ -121,7 +121,9 @@ TARN_API void tarn_options_init(tarn_options *options);
  * failover_ms, module_path; and with tarns://, which is the same over TLS, tls_ca_file, tls_ca_dir, tls_cert_file, tls_key_file, tls_server_name,
  * tls_verify, tls_verify_name (yes or no). tarn+sentinel://[user:pass@]host[:port][,host[:port]...]/name asks these Redis
  * Sentinels (port 26379; tarns+sentinel://: over TLS, the master as well) where the master of that name is, and again whenever that one is gone or has become a replica: calls go on
- * trying until their timeout. The URL wins over options (which may be NULL). Connects and authenticates at once. TARN_EINVAL: the URL;
+ * trying until their timeout. tarn://host[:port],host[:port]... names up to 8 servers of which one
+ * is the master: the same, without Sentinels. The URL wins over options (which may be NULL).
+ * Connects and authenticates at once. TARN_EINVAL: the URL;
  * TARN_EIO, TARN_ETIMEOUT: no server; TARN_EPERM: wrong password, or a certificate that one side does not accept; TARN_EPROTO: not a tarn server, or TLS on one side only. */
 TARN_API tarn_status tarn_connect(const char *url, const tarn_options *options, tarn_client **client_p);
 /* Also the views, writers and queues must be closed before. Nulls the pointer; NULL inside is fine. */

@@ -1,16 +1,16 @@
 #!/bin/bash
-# Restarts the nodes of a pool one after the other, as for a new version, so that every value stays readable that can be. Or its
-# servers, with --servers.
+# Restarts the nodes of a pool one after the other, as for a new version, so that every value stays
+# readable that can be. Or its servers, with --servers.
 #
 #   utils/rolling-upgrade.sh [-h HOST] [-p PORT] [-a PASSWORD] [--user NAME] --restart COMMAND [OPTION]...
 #
 #   -h HOST, -p PORT    of the master (127.0.0.1, 6479)
-#   --servers           the master and its replicas, not the nodes. The options of nodes have no meaning then
-#   --tls               the port speaks TLS; --cacert FILE, --cert FILE, --key FILE and --insecure are as redis-cli has them
+#   --servers           the master and its replicas, not the nodes; options of nodes mean nothing
+#   then
 #   --restart COMMAND   restarts one node and returns; {name}, {machine} and {address} are replaced in it:
-#                       --restart 'ssh {machine} systemctl restart tarn-node'. Of a server {name} and {address} are its
-#                       HOST:PORT, {machine} its HOST
-#   --sentinel H:P/NAME with --servers: a Sentinel, and the name by which it knows the master. It is told
+#                       --restart 'ssh {machine} systemctl restart tarn-node'
+#                       Of a server {name} and {address} are its HOST:PORT, {machine} its HOST
+#   --sentinel H:P/NAME a Sentinel, and the name by which it knows the master: for --servers
 #   --drain             what is only on a node is moved to others before; then it has left, and COMMAND starts it again.
 #                       For nodes of plain memory. Without: a node with a pool file or a disk keeps what it has by itself
 #   --nodes A,B         only these, in this order (all that are up)
@@ -25,16 +25,18 @@
 # COMMAND, wait until it is up. It stops at the first node that does not come back, and leaves the others alone. Starting it
 # again goes on where that was (with --version).
 #
-# With --servers: each replica is restarted and follows again, then the master hands over to the first of them (FAILOVER, at most
-# 10 s), and is restarted as a replica. Each needs a configuration file that it can write: its role is kept there.
+# With --servers: each replica is restarted and follows again, then the master hands over to the
+# first of them (FAILOVER, at most 10 s), and is restarted as a replica. Each needs a configuration
+# file that it can write: its role is kept there.
 #
-# Exit status: 0 done, 1 one did not come back in time or COMMAND failed, 2 the command line, 3 the pool was not fit to begin.
+# Exit status: 0 done, 1 one did not come back in time or COMMAND failed, 2 the command line, 3 the
+# pool was not fit to begin.
 # Needs redis-cli. The password may be in REDISCLI_AUTH.
 set -uo pipefail
 export LC_ALL=C
 . "$(dirname "$0")/progress.sh"
 
-usage() { sed -n '2,34s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,33s/^# \{0,1\}//p' "$0"; }
 misuse() { echo "rolling-upgrade: $* (--help)" >&2; exit 2; }
 say() { echo "$(date +%H:%M:%S) $*"; }
 
@@ -48,7 +50,8 @@ while [ $# -gt 0 ]; do
     --dry-run) dry=1; shift ;;
     --servers) servers=1; shift ;;
     --tls | --insecure) cli+=("$1"); shift ;;
-    -h | -p | -a | --user | --cacert | --cert | --key | --restart | --nodes | --timeout | --pause | --version | --sentinel)
+    -h | -p | -a | --user | --cacert | --cert | --key | --restart | --nodes | --timeout | --pause | \
+        --version | --sentinel)
         [ $# -gt 1 ] || misuse "$1 needs a value"
         case $1 in
         -p | --timeout | --pause) [[ $2 =~ ^[0-9]+$ ]] || misuse "$1 needs a number, not '$2'" ;;
@@ -70,7 +73,8 @@ while [ $# -gt 0 ]; do
     esac
 done
 [ -n "$restart" ] || misuse "--restart COMMAND is missing"
-[ -z "$sentinel" ] || [[ $sentinel =~ ^[^/]+:[0-9]+/.+$ ]] || misuse "--sentinel needs HOST:PORT/NAME, not '$sentinel'"
+[ -z "$sentinel" ] || [[ $sentinel =~ ^[^/]+:[0-9]+/.+$ ]] ||
+    misuse "--sentinel needs HOST:PORT/NAME, not '$sentinel'"
 command -v redis-cli >/dev/null || misuse "redis-cli is not installed"
 
 # A field of NODE INFO, of its stats where it is one of those; nothing: there is no such node.
@@ -159,33 +163,52 @@ upgrade() { # NAME
     [ -z "$version" ] || [ "$now" = "$version" ] || { say "$name: version $version was expected"; return 1; }
 }
 
-# --- servers -----------------------------------------------------------------------------------------------------------------
+# --- servers --------------------------------------------------------------------------------------
 
 # Of redis-cli's options the last counts. SERVER is HOST:PORT.
 at() { # SERVER COMMAND...
     "${cli[@]}" -h "${1%:*}" -p "${1##*:}" "${@:2}" 2>&1
 }
-field_at() { at "$1" INFO everything | tr -d '\r' | sed -n "s/^$2://p" | head -1; } # SERVER FIELD
-ok_at() {                                                                          # SERVER COMMAND...
+field_at() { # SERVER FIELD
+    at "$1" INFO everything | tr -d '\r' | sed -n "s/^$2://p" | head -1
+}
+ok_at() { # SERVER COMMAND...
     local reply
     reply=$(at "$@")
     [[ $reply == OK* ]] && return 0
     say "$1: ${*:2}: $reply"
     return 1
 }
-replicas_of() { at "$1" INFO replication | tr -d '\r' | sed -n 's/^slave[0-9]*:ip=\([^,]*\),port=\([0-9]*\),.*/\1:\2/p'; }
-is_restarted() { local id; id=$(field_at "$1" run_id); [ -n "$id" ] && [ "$id" != "$2" ]; } # SERVER RUN-ID-BEFORE
-follows() {                                                                                # SERVER MASTER
-    [ "$(field_at "$1" master_host):$(field_at "$1" master_port)" = "$2" ] && [ "$(field_at "$1" master_link_status)" = up ]
+replicas_of() { # SERVER
+    at "$1" INFO replication | tr -d '\r' |
+        sed -n 's/^slave[0-9]*:ip=\([^,]*\),port=\([0-9]*\),.*/\1:\2/p'
+}
+is_restarted() { # SERVER RUN-ID-BEFORE
+    local id
+    id=$(field_at "$1" run_id)
+    [ -n "$id" ] && [ "$id" != "$2" ]
+}
+follows() { # SERVER MASTER
+    [ "$(field_at "$1" master_host):$(field_at "$1" master_port)" = "$2" ] &&
+        [ "$(field_at "$1" master_link_status)" = up ]
 }
 is_settled() { [ "$(field_at "$1" master_failover_state)" = no-failover ]; }
-has_handed_over() { [ "$(field_at "$1" role) $(field_at "$2" role)" = "slave master" ]; } # MASTER NEXT
-ask_sentinel() { timeout 10 redis-cli -h "${sentinel%%:*}" -p "$(sed 's/.*:\([0-9]*\)\/.*/\1/' <<<"$sentinel")" SENTINEL "$@" 2>&1; }
-sentinel_names() { [ "$(ask_sentinel get-master-addr-by-name "${sentinel#*/}" | paste -sd:)" = "$1" ]; } # SERVER
-# What it may choose: only the first one.
+has_handed_over() { # MASTER NEXT
+    [ "$(field_at "$1" role) $(field_at "$2" role)" = "slave master" ]
+}
+ask_sentinel() {
+    local where=${sentinel%%/*}
+    timeout 10 redis-cli -h "${where%:*}" -p "${where##*:}" SENTINEL "$@" 2>&1
+}
+sentinel_names() { # SERVER
+    [ "$(ask_sentinel get-master-addr-by-name "${sentinel#*/}" | paste -sd:)" = "$1" ]
+}
 sentinel_sees_priority() { # SERVER PRIORITY
     ask_sentinel replicas "${sentinel#*/}" | awk -v port="${1##*:}" -v want="$2" '
-        f == "port" { here = $0 == port } f == "slave-priority" && here { seen = $0 } { f = $0 } END { exit seen != want }'
+        f == "port" { here = $0 == port }
+        f == "slave-priority" && here { seen = $0 }
+        { f = $0 }
+        END { exit seen != want }'
 }
 
 restart_server() { # SERVER MASTER-THEN
@@ -201,21 +224,28 @@ restart_server() { # SERVER MASTER-THEN
     say "$1: follows $2, version $(field_at "$1" tarn_version)"
 }
 
+hide_from_sentinel() { # SERVER...
+    local server
+    for server in "$@"; do ok_at "$server" CONFIG SET replica-priority 0 || return 1; done
+    for server in "$@"; do await sentinel_sees_priority "$server" 0 || return 1; done
+}
+
 hand_over() { # MASTER NEXT OTHER...
     local other
-    for other in "${@:3}"; do [ -z "$sentinel" ] || ok_at "$other" CONFIG SET replica-priority 0 || return 1; done
-    for other in "${@:3}"; do [ -z "$sentinel" ] || await sentinel_sees_priority "$other" 0 || return 1; done
+    [ -z "$sentinel" ] || hide_from_sentinel "${@:3}" || return 1
     say "$1: hands over to $2"
     ok_at "$1" FAILOVER TO "${2%:*}" "${2##*:}" TIMEOUT 10000 || return 1
     await is_settled "$1" || { say "$1: still hands over; FAILOVER ABORT ends it"; return 1; }
     has_handed_over "$1" "$2" || { say "$1: has not handed over; its log says why"; return 1; }
     if [ -n "$sentinel" ]; then
-        [ "$(ask_sentinel failover "${sentinel#*/}")" = OK ] || { say "the Sentinel does not obey"; return 1; }
+        [ "$(ask_sentinel failover "${sentinel#*/}")" = OK ] ||
+            { say "the Sentinel does not obey"; return 1; }
         await sentinel_names "$2" || { say "the Sentinel does not name $2"; return 1; }
     fi
     for other in "${@:3}"; do
         ok_at "$other" REPLICAOF "${2%:*}" "${2##*:}" || return 1
-        [ -z "$sentinel" ] || ok_at "$other" CONFIG SET replica-priority "${priority[$other]}" || return 1
+        [ -z "$sentinel" ] || ok_at "$other" CONFIG SET replica-priority "${priority[$other]}" ||
+            return 1
     done
     for other in "$@"; do ok_at "$other" CONFIG REWRITE || return 1; done
 }
@@ -224,13 +254,15 @@ upgrade_servers() {
     local master replicas server
     declare -gA priority
     master=$host:$port
-    [ "$(field_at "$master" role)" = master ] || { say "not begun: $master is no master, or does not answer"; exit 3; }
+    [ "$(field_at "$master" role)" = master ] ||
+        { say "not begun: $master is no master, or does not answer"; exit 3; }
     mapfile -t replicas < <(replicas_of "$master")
-    [ ${#replicas[@]} -gt 0 ] || { say "not begun: $master has no replicas to hand over to"; exit 3; }
+    [ ${#replicas[@]} -gt 0 ] ||
+        { say "not begun: $master has no replicas to hand over to"; exit 3; }
     for server in "$master" "${replicas[@]}"; do
         priority[$server]=$(at "$server" CONFIG GET replica-priority | tail -1)
         [ -n "$(field_at "$server" config_file)" ] && continue
-        say "not begun: $server has no configuration file, and would forget its role (or does not answer)"
+        say "not begun: $server does not answer, or has no configuration file to keep its role in"
         exit 3
     done
     if [ -n "$dry" ]; then
@@ -251,7 +283,7 @@ if [ -n "$servers" ]; then
     exit 0
 fi
 
-# --- nodes --------------------------------------------------------------------------------------------------------------------
+# --- nodes ----------------------------------------------------------------------------------------
 
 pong=$("${cli[@]}" PING 2>&1)
 [ "$pong" = PONG ] || { say "the master does not answer as it should: ${pong:-nothing came within 10 s}"; exit 3; }

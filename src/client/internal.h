@@ -160,7 +160,7 @@ void ctl_abandon(struct ctl *c);
 struct scouts;
 struct whereabouts {
     char *host, *port; /* of the only server; NULL: one of those below knows */
-    char *name;        /* by which Sentinels know the master; NULL: those below are the servers themselves */
+    char *name;        /* by which Sentinels know the master; NULL: those below are the servers */
     struct {
         char *host, *port;
     } sentinel[SENTINELS_MAX];
@@ -177,7 +177,8 @@ struct whereabouts {
 void master_free(struct whereabouts *m);
 /* Where it is; may ask over the network. Any thread. */
 tarn_status master_find(struct whereabouts *m, uint64_t deadline, char host[MASTER_HOST_MAX], char port[16]);
-/* Some Sentinel names another master, and none this one; or servers_moved. Takes up to a second for each Sentinel that does not answer. */
+/* Some Sentinel names another master, and none this one; or servers_moved. Takes up to a second for
+ * each Sentinel that does not answer. */
 bool master_moved(const struct whereabouts *m, const char *host, const char *port);
 /* What was said was wrong: another Sentinel is asked next time. */
 void master_asked(struct whereabouts *m, const char *host, const char *port);
@@ -194,7 +195,7 @@ static inline bool master_is_other(const struct whereabouts *m, uint32_t number)
 /* The answer to ROLE. TARN_ECLOSED: it is none. */
 tarn_status master_check_role(const struct answer *role, const char *host, const char *port);
 
-/* --- servers.c: the URL names the servers themselves ------------------------------------------------------------------------------- */
+/* --- servers.c: the URL names the servers themselves ------------------------------------------ */
 
 /* The number of the one that leads. May take up to a second for each that does not answer. */
 tarn_status servers_find(const struct whereabouts *m, uint64_t deadline, unsigned *index_p);

@@ -207,7 +207,8 @@ static void ask_role(struct whereabouts *m, const tarn_options *o, struct scout 
     if (status != TARN_OK) scout->next_ms = now_ms() + AWAY_MS;
 }
 
-/* Sentinels have said who leads; whoever leads of several servers may be the one that was there before. */
+/* Sentinels have said who leads; whoever leads of several servers may be the one that was there
+ * before. */
 static bool is_later(const struct whereabouts *m, uint32_t epoch) {
     uint32_t met = __atomic_load_n(&m->epoch, __ATOMIC_RELAXED);
     return m->name != NULL ? epoch > met : epoch >= met;

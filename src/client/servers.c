@@ -1,5 +1,5 @@
-/* Where the master is when the URL names the servers of the pool themselves, without Sentinels: the one that leads, and of several
- * the one with the highest epoch, is the master. */
+/* Where the master is when the URL names the servers of the pool themselves, without Sentinels: the
+ * one that leads, and of several the one with the highest epoch, is the master. */
 #include "client/internal.h"
 
 #define SERVER_MS         1000u /* for one of them to connect and to answer */

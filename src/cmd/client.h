@@ -328,8 +328,8 @@ void dispatch_turned_away(struct client *c);
 
 enum pause_what { PAUSE_NONE, PAUSE_WRITE, PAUSE_ALL };
 enum pause_by { PAUSE_BY_CLIENT, PAUSE_BY_SHUTDOWN, PAUSE_BY_FAILOVER, PAUSES };
-/* Each purpose has its own; the stronger of those in force counts. One of a client ends at until_ms, the others when the
- * shutdown or the failover says so. */
+/* Each purpose has its own; the stronger of those in force counts. One of a client ends at
+ * until_ms, the others when the shutdown or the failover says so. */
 void pause_set(enum pause_by by, enum pause_what what, uint64_t until_ms);
 /* What is in force, and when the last purpose of it ends, as far as one knows. */
 enum pause_what pause_get(uint64_t *until_ms_p);

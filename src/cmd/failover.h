@@ -1,10 +1,12 @@
 /* FAILOVER: the master hands its role over to a replica.
  *
- *   no-failover ── FAILOVER ──> waiting-for-sync ── the replica has all ──> failover-in-progress ── it leads ──> no-failover,
- *        ^                        │ ABORT, TIMEOUT                           │ it refuses, ABORT               a replica
- *        └────────────────────────┴──────────────────────────────────────────┘ master again
+ *   no-failover ── FAILOVER ──> waiting-for-sync ── the replica has all ──> failover-in-progress
+ *        ^                       │ ABORT, TIMEOUT                          │ it refuses, ABORT
+ *        ├───────────────────────┴─────────────────────────────────────────┘ (a master again)
+ *        └── it leads (and this server is its replica) <────────────────────┘
  *
- * Writes are held back all the while. In between this server is a replica of one that does not lead yet. */
+ * Writes are held back all the while. While it is in progress, this server is a replica of one that
+ * does not lead yet. */
 #ifndef TARN_CMD_FAILOVER_H
 #define TARN_CMD_FAILOVER_H
 

@@ -236,8 +236,8 @@ static void sync_partial(struct client *c, struct replica *r, uint64_t next) {
     go_online(r);
 }
 
-/* PSYNC id next FAILOVER: the master asks this replica to lead. Asked once more, because the answer was lost, it leads already.
- * false: answered. */
+/* PSYNC id next FAILOVER: the master asks this replica to lead. Asked once more, because the answer
+ * was lost, it leads already. false: answered. */
 static bool take_over(struct client *c) {
     const struct repl_history *h = &replication.history;
     struct span id = c->argv[1];

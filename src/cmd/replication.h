@@ -121,7 +121,8 @@ uint64_t replica_lag_s(const struct replica *r);
 /* --- as a replica: repl_follow.c ------------------------------------------------------------------------------------------------------ */
 
 void replication_follow(const char *host, uint16_t port, uint64_t asked_by);
-/* A master, at the end of a turn: follows that replica, which is asked to lead (failover_answered). It goes on in the same stream. */
+/* A master, at the end of a turn: follows that replica, which is asked to lead (failover_answered).
+ * It goes on in the same stream. */
 void replication_hand_over(const char *host, uint16_t port);
 void replication_lead(void);
 /* Clients whose work depends on what is in the books are closed, but for that one. */

@@ -286,7 +286,8 @@ static void refused(struct repl_link *l, const char *why) {
     lead_answered(l, false, why);
 }
 
-/* Who leads goes on under a new id. One that does not know the wish follows on under the old one: each would follow the other. */
+/* Who leads goes on under a new id. One that does not know the wish follows on under the old one:
+ * each would follow the other. */
 static bool check_new_id(struct repl_link *l, const char *id) {
     char mine[REPL_ID_LEN + 1];
     uint64_t next;

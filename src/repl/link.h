@@ -40,7 +40,7 @@ struct repl_link_ops {
     uint64_t (*offset)(void *arg);
     /* What is here cannot be gone on with. */
     void (*damaged)(void *arg);
-    /* The answer to the wish that the other one leads (repl_link_config.lead), once. why: why not. */
+    /* The answer to the wish that the other one leads (repl_link_config.lead), once. why not. */
     void (*asked_to_lead)(void *arg, bool agreed, const char *why);
 };
 
@@ -53,8 +53,9 @@ struct repl_link_config {
     uint16_t announce_port;
     uint64_t timeout_ms;
     struct tls_context *tls; /* shared, not copied; NULL: plain text */
-    /* The other one still follows the stream of this one, and is asked to lead (PSYNC id next FAILOVER). A connection that ends
-     * before it was asked is a refusal; one that ends after it is followed by another attempt, as long as it takes. */
+    /* The other one still follows the stream of this one, and is asked to lead (PSYNC id next
+     * FAILOVER). A connection that ends before it was asked is a refusal; one that ends after it is
+     * followed by another attempt, as long as it takes. */
     bool lead;
 };
 

@@ -773,7 +773,7 @@ static unsigned pop_ahead(struct store *s, struct object *next[EVICT_AHEAD], uns
 /* Above the watermark a pass frees eviction_ratio of the objects in memory; another follows while that was not enough. Not while what
  * goes stays unusable (store_lead): it would be never enough. */
 static bool background_evict(struct store *s, unsigned *budget) {
-    if (ghosts_hold(s)) return false;
+    if (ghosts_hold(s) || s->keeps_expired) return false;
     if (s->policy->keeps) {
         s->evict_left = 0;
         return false;

@@ -489,7 +489,8 @@ bool store_flush_pending(const struct store *s);
 void store_expire(struct store *s, struct object *o, uint64_t wall_ms); /* 0: never */
 /* max_memory is less than books without a single object take: no put can succeed, whatever is evicted. */
 bool store_takes_nothing(const struct store *s);
-/* While keep is set, objects whose time is over are not found, but nothing is removed and nothing is told (CLIENT PAUSE). */
+/* While keep is set, objects whose time is over are not found, but nothing is removed by itself,
+ * and nothing is told (CLIENT PAUSE). */
 void store_keep_expired(struct store *s, bool keep);
 
 /* ms as pin_ms above. TARN_ENOTFOUND: no such key. TARN_EQUOTA: hard pins have their share; nothing has changed. An object that is

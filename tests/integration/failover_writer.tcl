@@ -1,5 +1,6 @@
-# A Redis client for failover_test.tcl that remembers what it was promised: it sets and gets small and large values at the one of
-# the servers that is the master, until its standard input ends; then it reads everything and says what is wrong.
+# A Redis client for failover_test.tcl that remembers what it was promised: it sets and gets small
+# and large values at the one of the servers that is the master, until its standard input ends; then
+# it reads everything and says what is wrong.
 #
 #     tclsh failover_writer.tcl PREFIX PORT...
 set ports [lassign $argv prefix]
@@ -10,7 +11,8 @@ array set out {lost 0 wrong 0}
 set fd ""
 set stop 0
 fconfigure stdin -blocking 0
-fileevent stdin readable {if {[gets stdin line] < 0 && [eof stdin]} {set stop 1; fileevent stdin readable {}}}
+fileevent stdin readable {if {[gets stdin line] < 0 &&
+        [eof stdin]} {set stop 1; fileevent stdin readable {}}}
 
 proc value {key n} {
     set text "$key=$n;"
@@ -34,7 +36,9 @@ proc receive {} {
         }
         * {
             set all {}
-            for {set i [string range $line 1 end]} {$i > 0} {incr i -1} {lappend all [lindex [receive] 1]}
+            for {set i [string range $line 1 end]} {$i > 0} {incr i -1} {
+                lappend all [lindex [receive] 1]
+            }
             return [list ok $all]
         }
     }
@@ -72,7 +76,8 @@ proc try {args} {
     find_master
     if {[catch {call {*}$args} answer]} {leave; return ""}
     if {[lindex $answer 0] eq "error"} {
-        if {![regexp {^(READONLY|LOADING|NOREPLICAS|TRYAGAIN)} [lindex $answer 1]]} {puts stderr "$args: $answer"}
+        set known {^(READONLY|LOADING|NOREPLICAS|TRYAGAIN)}
+        if {![regexp $known [lindex $answer 1]]} {puts stderr "$args: $answer"}
         leave
         incr ::out(refused)
         return ""

@@ -1,8 +1,9 @@
 #!/bin/bash
-# How long writes stand still in a handover (FAILOVER), beside redis-server: from the last SET that the old master answered to the
-# first one that the new master answers, for a client that asks the one it is told of in the answer READONLY, or whose connection
-# ended. Back and forth, both in the same run. 60 bytes (in tarn: in the books), and for tarn 1 KiB on a node as well.
-# HANDOVERS=20 how many of each.
+# How long writes stand still in a handover (FAILOVER), beside redis-server: from the last SET that
+# the old master answered to the first one that the new master answers, for a client that asks the
+# one it is told of in the answer READONLY, or whose connection ended. Back and forth, both in the
+# same run. 60 bytes (in tarn: in the books), and for tarn 1 KiB on a node as well. HANDOVERS=20 how
+# many of each.
 . "$(dirname "$0")/lib.sh"
 NODE=${NODE:-src/tarn-node}
 need redis-cli python3 "$TARN" "$NODE" "$REDIS"
@@ -46,17 +47,22 @@ def write():
                 links.pop(at, None)
             at = a + b - at
 
+def is_done(old, new):
+    return (ask(new, b"ROLE").startswith(b"*3\r\n$6\r\nmaster")
+            and b"no-failover" in ask(old, b"INFO", b"replication"))
+
 writer = threading.Thread(target=write)
 writer.start()
 control = {p: connect(p) for p in (a, b)}
 pauses, master = [], a
 for i in range(rounds):
-    time.sleep(1)  # redis-server's replicas say how far they are once a second: not always at the same moment of it
-    time.sleep(i * 0.37 % 1)
+    # Replicas of redis-server say how far they are once a second: not always at the same moment of
+    # it.
+    time.sleep(1 + i * 0.37 % 1)
     other, begun = a + b - master, time.monotonic()
     answer = ask(control[master], b"FAILOVER", b"TO", b"127.0.0.1", b"%d" % other)
     assert answer == b"+OK\r\n", answer
-    while not ask(control[other], b"ROLE").startswith(b"*3\r\n$6\r\nmaster") or b"no-failover" not in ask(control[master], b"INFO", b"replication"):
+    while not is_done(control[master], control[other]):
         time.sleep(0.001)
     while answered[-1] < time.monotonic() - 0.05:
         time.sleep(0.001)
@@ -72,7 +78,7 @@ END
 measure() { # tarn|redis SIZE
     local first second started=()
     for second in 1 2; do
-        if [ "$1" = tarn ]; then start_tarn --pool-size 0; else start_redis --repl-diskless-sync-delay 0; fi
+        if [ "$1" = tarn ]; then start_tarn --pool-size 0; else start_redis; fi
         [ "$second" = 2 ] || first=$port
         started+=("$pid")
     done
@@ -80,7 +86,8 @@ measure() { # tarn|redis SIZE
     redis-cli -p "$second" REPLICAOF 127.0.0.1 "$first" >/dev/null
     until [ "$(info "$second" master_link_status)" = up ]; do sleep 0.05; done
     if [ "$2" -gt 64 ]; then
-        "$NODE" --master "tarn://127.0.0.1:$first,127.0.0.1:$second" --name n1 --segment 64mb >"$bench_dir/node.log" 2>&1 &
+        "$NODE" --master "tarn://127.0.0.1:$first,127.0.0.1:$second" --name n1 --segment 64mb \
+            >"$bench_dir/node.log" 2>&1 &
         bench_pids+=($!)
         started+=($!)
         until redis-cli -p "$first" SET before "$(printf %1024s x)" | grep -q OK; do sleep 0.1; done
