@@ -3,13 +3,15 @@
 
     tools/check-pages.py [--build build/release] [PAGE]...
 
-Transcripts, on a page with a line <!-- run OPTION... -->: lines of its code blocks that begin with "> " or "127.0.0.1:6479> " go
-to one server with these options, from one redis-cli, whose answers must be those that the page shows. Long numbers and hex words may differ: what they are here is what later
-commands of the page get in their place. Two spaces and a word after a reply are the page's own remark; "..." stands for
-any lines, and at the end of one for its rest.
+Transcripts, on a page with a line <!-- run OPTION... -->: lines of its code blocks that begin with
+"> " or "127.0.0.1:6479> " go to one server with these options, from one redis-cli, whose answers
+must be those that the page shows. Long numbers and hex words may differ: what they are here is what
+later commands of the page get in their place. Two spaces and a word after a reply are the page's
+own remark. "..." stands for any lines, and at the end of a line for its rest.
 
-Recipes: a code block behind a line <!-- paste --> is pasted into a bash that starts in an empty copy of the tree's layout, on a
-free port. Each command must succeed; "# -> text" behind one says what it prints last. Blocks of one page share the bash.
+Recipes: a code block behind a line <!-- paste --> is pasted into a bash that starts where a built
+tree seems to be, on a free port, with a server running unless the page starts one. Each command
+must succeed; "# -> text" behind one says what it prints last. Blocks of a page share the bash.
 
 Ends with "N passed, M failed". What was started is ended, whatever happens."""
 
@@ -47,22 +49,21 @@ def blocks(text):
     """(line number, is it marked, lines) of each code block: indented, or plain fences."""
     block, marked, start, fence = [], False, 0, False
     for number, line in enumerate(text.split("\n") + ["end"], 1):
-        if line.startswith("```"):
-            fence = not fence
-            continue
-        inside = fence or line.startswith("    ") or (block and line == "")
-        if inside:
+        bar = line.startswith("```")
+        if not bar and (fence or line.startswith("    ") or (block and line == "")):
             start = start if block else number
             block.append(line if fence else line[4:])
             continue
         if block:
             yield start, marked, block
             block, marked = [], False
-        if line.strip():
+        if bar:
+            fence = not fence
+        elif line.strip():
             marked = line.strip() == "<!-- paste -->"
 
 
-# --- transcripts -----------------------------------------------------------------------------------------------------
+# --- transcripts ------------------------------------------------------------------------------
 
 
 def matches(shown, said):
@@ -88,7 +89,8 @@ def compare(shown, said, learned):
             at = at if rest is not None else len(said)
             continue
         if at == len(said) or not matches(line, said[at]):
-            return f"the page shows {line!r}, redis-cli {said[at] if at < len(said) else 'nothing'!r}"
+            answer = said[at] if at < len(said) else "nothing"
+            return f"the page shows {line!r}, redis-cli {answer!r}"
         learned.update(zip(LONG.findall(line), LONG.findall(said[at])))
         at += 1
     return None if at == len(said) else f"the page ends before {said[at]!r}"
@@ -141,8 +143,9 @@ def transcript(lines):
 class Server:
     def __init__(self, place, build, options):
         self.port = free_port()
-        argv = [os.path.join(build, "tarn-server"), "--port", str(self.port), "--data-port", "0", "--dir", place]
-        argv += ["--pool-populate", "no", "--daemonize", "yes", "--logfile", place + "/log", *options]
+        argv = [os.path.join(build, "tarn-server"), "--port", str(self.port), "--data-port", "0"]
+        argv += ["--dir", place, "--logfile", "log", "--daemonize", "yes", "--pool-populate", "no"]
+        argv += options
         subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
 
     def stop(self):
@@ -153,7 +156,8 @@ def check_transcripts(page, text, place, build):
     marked = re.search(r"^<!-- run(.*) -->$", text, re.M)
     if marked is None:
         return
-    asked = [(at, one) for at, pasted, lines in blocks(text) if not pasted for one in transcript(lines)]
+    shown = [(at, lines) for at, pasted, lines in blocks(text) if not pasted]
+    asked = [(at, one) for at, lines in shown for one in transcript(lines)]
     server = Server(place, build, marked.group(1).split())
     client, learned = Client(server.port), {}
     try:
@@ -167,7 +171,7 @@ def check_transcripts(page, text, place, build):
         server.stop()
 
 
-# --- recipes ---------------------------------------------------------------------------------------------------------
+# --- recipes ----------------------------------------------------------------------------------
 
 
 def commands(lines):
@@ -188,7 +192,9 @@ def lay_out(place, build):
     for name in os.listdir(ROOT):
         if name not in ("src", ".git", "build"):
             os.symlink(os.path.join(ROOT, name), f"{place}/tree/{name}")
-    for name in glob.glob(os.path.join(build, "tarn-*")) + glob.glob(os.path.join(build, "libtarn*")):
+    for name in glob.glob(os.path.join(build, "tarn-*")) + glob.glob(
+        os.path.join(build, "libtarn*")
+    ):
         os.symlink(name, f"{place}/tree/src/{os.path.basename(name)}")
     with open(place + "/bin/redis-cli", "w", encoding="utf-8") as f:
         f.write(f'#!/bin/sh\nexec {shutil.which("redis-cli")} -e "$@"\n')
@@ -211,16 +217,35 @@ def check_recipes(page, text, place, build):
         return
     lay_out(place, build)
     port = str(free_port())
-    env = dict(os.environ, PATH=f"{place}/bin:{os.environ['PATH']}", TMPDIR=place, RUNTIME_DIRECTORY=place, HOME=place)
+    env = dict(
+        os.environ,
+        PATH=f"{place}/bin:{place}/tree/src:{os.environ['PATH']}",
+        TMPDIR=place,
+        RUNTIME_DIRECTORY=place,
+        HOME=place,
+    )
     said_path = place + "/said"
     with open(said_path, "wb") as out:
         shell = subprocess.Popen(
-            ["bash"], cwd=place + "/tree", env=env, stdin=subprocess.PIPE, stdout=out, stderr=out, text=True
+            ["bash"],
+            cwd=place + "/tree",
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=out,
+            text=True,
         )
         all_commands = [(at, c) for at, lines in marked for c in commands(lines)]
+        if not any("tarn-server " in c for _, c in all_commands):
+            all_commands.insert(
+                0, (marked[0][0], "tarn-server --pool-size 64mb --daemonize yes --logfile log")
+            )
         for i, (_, command) in enumerate(all_commands):
             command = command.replace("6479", port).replace("/tmp/tarn", place + "/tarn")
-            command = command.replace("src/tarn-server", f"src/tarn-server --port {port} --data-port 0")
+            if "--port" not in command:
+                command = re.sub(
+                    r"(?<!\S)(src/)?tarn-server ", rf"\g<0>--port {port} --data-port 0 ", command
+                )
             shell.stdin.write(f'{command}\necho; echo "{MARK} {i} $?"\n')
         shell.stdin.close()
         try:
@@ -263,10 +288,14 @@ def main():
         with open(page, encoding="utf-8") as f:
             text = f.read()
         for check in check_transcripts, check_recipes:
-            with tempfile.TemporaryDirectory(prefix="tarn-page.", ignore_cleanup_errors=True) as place:
+            with tempfile.TemporaryDirectory(
+                prefix="tarn-page.", ignore_cleanup_errors=True
+            ) as place:
                 for name, why in check(page, text, place, build):
                     passed, failed = passed + (why is None), failed + (why is not None)
-                    print(f"ok  {name}" if why is None else f"not ok  {name}\n    {why}", flush=True)
+                    print(
+                        f"ok  {name}" if why is None else f"not ok  {name}\n    {why}", flush=True
+                    )
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 
