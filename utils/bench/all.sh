@@ -1,11 +1,11 @@
 #!/bin/bash
 # Every table of docs/BENCHMARKS.md, measured here. QUICK=1 for a look (numbers of a quick run prove nothing).
-#   utils/bench/all.sh [resp|copy|meta|memory|eviction-latency|nodes|simulated-nodes|ha|small|layers|lmcache]...
+#   utils/bench/all.sh [resp|copy|meta|memory|eviction-latency|nodes|simulated-nodes|ha|handover|small|layers|lmcache]...
 case ${1:-} in
 -h | --help) sed -n '2,3s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 cd "$(dirname "$0")" || exit 1
-all=(resp copy meta memory eviction-latency nodes simulated-nodes ha small layers lmcache)
+all=(resp copy meta memory eviction-latency nodes simulated-nodes ha handover small layers lmcache)
 parts=("$@")
 [ $# -gt 0 ] || parts=("${all[@]}")
 for part in "${parts[@]}"; do
