@@ -99,6 +99,21 @@ test {above the high watermark a background pass makes room} {
     r config set eviction-high-watermark 1
 }
 
+test {nothing is evicted by itself while writes are held back} {
+    r flushall
+    for {set i 0} {$i < 1900} {incr i} {put k$i 4000}
+    set ::before [info_field evicted_background]
+    set objects [r dbsize]
+    r client pause 1000000 write
+    r config set eviction-high-watermark 0.2
+    set ::turns [info_field loop_turns]
+    wait_for "the loop to turn" {[info_field loop_turns] > $::turns + 30}
+    assert_equal "$objects $::before" "[r dbsize] [info_field evicted_background]"
+    r client unpause
+    wait_for "the background to evict" {[info_field evicted_background] > $::before}
+    r config set eviction-high-watermark 1
+}
+
 test {a 64-fold larger put goes into a pool full of 4 KiB objects, some leased} {
     r flushall
     set n 1800
