@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import tarn
 
 from mooncake import _common as common
-from mooncake._common import INVALID_PARAMS, OBJECT_NOT_FOUND, Key, Refused, failure
+from mooncake._common import INVALID_PARAMS, OBJECT_NOT_FOUND, Key, Refused
 
 _REMEMBERED = 10000  # tasks; the server lists those that lately ended
 _LISTED = 1000
