@@ -203,6 +203,26 @@ proc begin_switch {host} {
     wait_for "the Sentinel to obey" {![catch {sentinel 26379 failover pool}]}
 }
 proc end_switch {host} {}
+# FAILOVER to one of the replicas; then Sentinel is told, which may choose no other.
+proc sentinel_priority {host} {
+    foreach replica [sentinel 26379 replicas pool] {
+        if {[dict get $replica ip] eq [address $host]} {return [dict get $replica slave-priority]}
+    }
+}
+proc begin_handover {host} {
+    lassign [lsearch -all -inline -not -exact $::servers_of_pool $host] new other
+    ask $other config set replica-priority 0
+    set ::hidden $other
+    wait_for "Sentinel to know whom it may choose" {[is {expr {[sentinel_priority $::hidden] == 0}}]}
+    assert_equal OK [ask $host failover to [address $new] 6479 timeout 20000]
+    set ::next $new
+    wait_for "the handover" {[is {expr {[field $::next role] eq "master"}}]}
+    wait_for "the Sentinel to obey" {![catch {sentinel 26379 failover pool}]}
+}
+proc end_handover {host} {
+    hang_up $::hidden
+    ask $::hidden config set replica-priority 100
+}
 
 # It is back before anybody looks for another one; its files have all.
 proc round_restart {host} {
@@ -239,7 +259,7 @@ test {a whole pool} {
     assert {[sum $answers visible] > 20} $answers
 }
 
-set kinds {kill pause cut isolate restart switch}
+set kinds {kill pause cut isolate restart switch handover}
 for {set round 1} {$round <= $rounds} {incr round} {
     set kind [lindex $kinds [expr {($round - 1) % [llength $kinds]}]]
     test "round $round, $kind" {
