@@ -575,6 +575,32 @@ test {rolling-upgrade --servers: every server was restarted, and nothing is lost
     assert_equal through [ask $new get kept]
     online $new 2
     same_books u v w
+}
+
+test {rolling-upgrade --servers --sentinel: Sentinel names the new master in the end} {
+    if {[auto_execok redis-sentinel] eq ""} {skip "redis-sentinel is not there"}
+    foreach name {u v w} {if {[field_is $name role master]} {set old $name}}
+    set socket [socket -server none -myaddr 127.0.0.1 0]
+    set at [lindex [fconfigure $socket -sockname] 2]
+    close $socket
+    set sentinel [start_sentinel [port $old] "bind 127.0.0.1\nport $at"]
+    wait_for "Sentinel to know both replicas" {[regexp -all {\+slave } [sentinel_log]] == 2}
+    foreach name {u v w} {dict set ids $name [field $name run_id]}
+    set status [run_upgrade -p [port $old] --sentinel 127.0.0.1:$at/pool]
+    assert_equal 0 $status [file_text $::conf_dir/said]
+    foreach name {u v w} {
+        hang_up $name
+        assert {[field $name run_id] ne [dict get $ids $name]}
+        assert_equal {replica-priority 100} [ask $name config get replica-priority]
+    }
+    foreach name {u v w} {if {[field_is $name role master]} {set new $name}}
+    assert {$new ne $old}
+    assert_equal [port $new] [lindex [sentinel_ask get-master-addr-by-name pool] 1]
+    online $new 2
+    assert_equal through [ask $new get kept]
+    same_books u v w
+    send_signal TERM $sentinel
+    reap_process $sentinel
     foreach name {u v w} {down $name TERM}
 }
 
