@@ -62,6 +62,22 @@ class SegmentsTest(TarnTest):
         self.assertEqual(store.close(), 0)
         self.assertEqual(self.segments(), set())
 
+    def test_preferred(self):
+        """A store finds at once what it has just lent or taken back."""
+        other, store, config = self.open(4 * MIB), self.open(), ReplicateConfig()
+        config.preferred_segment = store.get_hostname()
+
+        def lies(key):
+            self.assertEqual(store.put(key, block(1, 64 * KIB), config), 0)
+            found = store.get_replica_desc(key)[0].get_memory_descriptor().buffer_descriptor
+            return found.transport_endpoint
+
+        self.assertEqual(lies("before"), other.get_hostname())
+        ids = store.allocate_and_mount_segment(4 * MIB)["segment_ids"]
+        self.assertEqual(lies("lent"), store.get_hostname())
+        self.assertEqual(store.unmount_and_free_segment(ids), 0)
+        self.assertEqual(lies("after"), other.get_hostname())
+
     def test_refused(self):
         store, nothing = self.open(), {"ret": -1, "segment_ids": []}
         empty = dict(nothing, allocated_size=0)

@@ -37,6 +37,7 @@ class SegmentMethods:
     one segment, NODE.0: that is the piece's id."""
 
     _hostname: str
+    _segments: Dict[str, Any]
     _run: Any
     _lock: Any
 
@@ -95,6 +96,7 @@ class SegmentMethods:
             with self._lock:
                 node = self._join(-(-segment // _PAGE) * _PAGE, **look())
                 self._mounted[f"{node}.0"] = _Mounted(node, is_file)
+                self._segments.clear()  # what was known of segments that are there or not
             return [f"{node}.0"]
 
         ids: List[str] = self._run(what, work, lambda _: [])
@@ -170,6 +172,7 @@ class SegmentMethods:
         with self._lock:
             mounted = self._mounted.pop(one, None)
             host = self._hosts.pop(mounted.node, None) if mounted is not None else None
+            self._segments.clear()
         if host is not None:
             host.close()
 
