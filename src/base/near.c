@@ -17,7 +17,8 @@ static unsigned least(unsigned a, unsigned b) {
     return a < b ? a : b;
 }
 
-/* The rows of the table are letters of a, and only the cells within limit of its diagonal are looked at. limit: that or more. */
+/* The rows of the table are letters of a, and only the cells within limit of its diagonal are
+ * looked at. limit: that or more. */
 static unsigned distance(const char *a, size_t n, const char *b, size_t m, unsigned limit) {
     unsigned char rows[3][ROW + 1];
     unsigned char *before = rows[0], *last = rows[1], *now = rows[2];

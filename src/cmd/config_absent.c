@@ -1,5 +1,6 @@
-/* Options of Redis that tune what tarn does not have. Nothing changes without most of them, so a file may have them, and the log names
- * them once. Without the others a promise would be broken: they are refused, with what to do instead. */
+/* Options of Redis that tune what tarn does not have. Nothing changes without most of them, so a
+ * file may have them, and the log names them once. Without the others a promise would be broken:
+ * they are refused, with what to do instead. */
 #include <string.h>
 #include "base/assert.h"
 #include "cmd/config_table.h"

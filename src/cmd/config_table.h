@@ -24,8 +24,9 @@ enum config_type {
     CONFIG_FLAGS,        /* int: a set of words, bit i for words[i + 1]; words[0] is none of them */
     CONFIG_INTS,         /* int64_t[CONFIG_INTS_N] */
     CONFIG_SHARE,        /* int64_t: bytes, or -N: N per cent */
-    /* Of Redis, and one value says what tarn does: no field. words[0] says why; the others are values that a file may have all the
-     * same, as nothing that anybody was promised depends on them. CONFIG_ONLY_NUMBER among them: any number. */
+    /* Of Redis, and one value says what tarn does: no field. words[0] says why; the others are
+     * values that a file may have all the same, as nothing that anybody was promised depends on
+     * them. CONFIG_ONLY_NUMBER among them: any number. */
     CONFIG_ONLY,
 };
 
@@ -115,8 +116,8 @@ void config_file_remember(const char *path);
 
 /* --- config_absent.c -------------------------------------------------------------------------------------------------------- */
 
-/* Why an option of Redis is none here; NULL: it is not one that is known. *matters_p: to go on without it would break a promise, so
- * that a file may not have it. */
+/* Why an option of Redis is none here; NULL: it is not one that is known. *matters_p: to go on
+ * without it would break a promise, so that a file may not have it. */
 const char *config_absent(struct span name, bool *matters_p);
 
 /* --- config_rename.c -------------------------------------------------------------------------------------------------------- */

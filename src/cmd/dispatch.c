@@ -33,7 +33,8 @@ static void reject(const struct cmd *cmd) {
     table_stat(cmd)->rejected++;
 }
 
-/* A person mistypes a few commands; who sends thousands is no person, and each would cost some microseconds. */
+/* A person mistypes a few commands; who sends thousands is no person, and each would cost some
+ * microseconds. */
 static bool may_hint(struct client *c) {
     if (c->io->hints == HINTS_PER_CLIENT) return false;
     c->io->hints++;

@@ -39,8 +39,9 @@ const struct cmd *table_declared(struct span name);
 const struct cmd *table_find(struct span name);
 /* NULL: no such subcommand. */
 const struct cmd *table_find_sub(const struct cmd *container, struct span name);
-/* What a client may have meant by a name that is no command, or none of container's; NULL: nothing is near, or it is a command of
- * Redis that is not here. Names that were given by table_rename are not told. */
+/* What a client may have meant by a name that is no command, or none of container's; NULL:
+ * nothing is near, or it is a command of Redis that is not here. Names that were given by
+ * table_rename are not told. */
 const char *table_near(struct span name);
 const char *table_near_sub(const struct cmd *container, struct span name);
 /* "config|get" or "get". */

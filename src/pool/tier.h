@@ -63,9 +63,10 @@ struct tier_item {
     uint64_t offset;
 };
 
-/* TARN_EINVAL (also: nothing is there, or of something else, or not mounted: nothing is made or overwritten that was not asked for),
- * TARN_EIO, TARN_ENOSPACE (the disk), TARN_EBUSY (another process has it), with *why_p. Torn and damaged
- * entries are dropped, with a line in the log that counts them. Long recoveries log progress. */
+/* TARN_EINVAL (also: nothing is there, or of something else, or not mounted: nothing is made or
+ * overwritten that was not asked for), TARN_EIO, TARN_ENOSPACE (the disk), TARN_EBUSY (another
+ * process has it), with *why_p. Torn and damaged entries are dropped, with a line in the log
+ * that counts them. Long recoveries log progress. */
 tarn_status tier_open(const char *kind, const struct tier_config *config, struct tier **tier_p,
                       const char **why_p);
 /* Writes what is accepted, then closes. */

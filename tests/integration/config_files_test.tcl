@@ -119,7 +119,8 @@ test {include takes patterns, and one that matches nothing} {
 test {all that is wrong with a configuration is told at once, each with its line} {
     set dir [temp_dir]
     write_file $dir/more.conf "timeout never\n"
-    write_file $dir/tarn.conf "prot 1\npool-size 0\n\nhz many\ninclude $dir/more.conf\ninclude $dir/none.conf\nport \"1\nserver_cpulist 0-1\n"
+    write_file $dir/tarn.conf "prot 1\npool-size 0\n\nhz many\ninclude $dir/more.conf
+include $dir/none.conf\nport \"1\nserver_cpulist 0-1\n"
     set text [refusal $dir/tarn.conf --nonsense 1 --maxclients 0]
     assert_match "tarn-server: configuration errors:\n*" $text
     foreach pattern {
@@ -142,43 +143,54 @@ test {all that is wrong with a configuration is told at once, each with its line
     assert_match "*\nand perhaps more*" $text
 }
 
-# Facts of redis.conf as Redis 7.0 and Debian have it: names and values of all lines that are no comments.
+# Facts of redis.conf as Redis 7.0 and Debian have it: names and values of its options.
 set redis_conf {
-    protected-mode yes tcp-backlog 511 timeout 0 tcp-keepalive 300 loglevel notice databases 16 always-show-logo no
-    set-proc-title yes proc-title-template "{title} {listen-addr} {server-mode}" stop-writes-on-bgsave-error yes
-    rdbcompression yes rdbchecksum yes dbfilename dump.rdb rdb-del-sync-files no replica-serve-stale-data yes
-    replica-read-only yes repl-diskless-sync yes repl-diskless-sync-delay 5 repl-diskless-sync-max-replicas 0
-    repl-diskless-load disabled repl-disable-tcp-nodelay no replica-priority 100 acllog-max-len 128
-    lazyfree-lazy-eviction no lazyfree-lazy-expire no lazyfree-lazy-server-del no replica-lazy-flush no
-    lazyfree-lazy-user-del no lazyfree-lazy-user-flush no oom-score-adj no oom-score-adj-values "0 200 800" disable-thp yes
-    appendonly no appendfilename appendonly.aof appenddirname appendonlydir appendfsync everysec
-    no-appendfsync-on-rewrite no auto-aof-rewrite-percentage 100 auto-aof-rewrite-min-size 64mb aof-load-truncated yes
-    aof-use-rdb-preamble yes aof-timestamp-enabled no slowlog-log-slower-than 10000 slowlog-max-len 128
-    latency-monitor-threshold 0 notify-keyspace-events "" hash-max-listpack-entries 512 hash-max-listpack-value 64
-    list-max-listpack-size -2 list-compress-depth 0 set-max-intset-entries 512 zset-max-listpack-entries 128
-    zset-max-listpack-value 64 hll-sparse-max-bytes 3000 stream-node-max-bytes 4096 stream-node-max-entries 100
-    activerehashing yes client-output-buffer-limit "normal 0 0 0 replica 256mb 64mb 60 pubsub 32mb 8mb 60" hz 10
-    dynamic-hz yes aof-rewrite-incremental-fsync yes rdb-save-incremental-fsync yes
+    protected-mode yes tcp-backlog 511 timeout 0 tcp-keepalive 300 loglevel notice databases 16
+    always-show-logo no set-proc-title yes proc-title-template "{title} {listen-addr}
+    {server-mode}" stop-writes-on-bgsave-error yes rdbcompression yes rdbchecksum yes dbfilename
+    dump.rdb rdb-del-sync-files no replica-serve-stale-data yes replica-read-only yes
+    repl-diskless-sync yes repl-diskless-sync-delay 5 repl-diskless-sync-max-replicas 0
+    repl-diskless-load disabled repl-disable-tcp-nodelay no replica-priority 100 acllog-max-len
+    128 lazyfree-lazy-eviction no lazyfree-lazy-expire no lazyfree-lazy-server-del no
+    replica-lazy-flush no lazyfree-lazy-user-del no lazyfree-lazy-user-flush no oom-score-adj no
+    oom-score-adj-values "0 200 800" disable-thp yes appendonly no appendfilename appendonly.aof
+    appenddirname appendonlydir appendfsync everysec no-appendfsync-on-rewrite no
+    auto-aof-rewrite-percentage 100 auto-aof-rewrite-min-size 64mb aof-load-truncated yes
+    aof-use-rdb-preamble yes aof-timestamp-enabled no slowlog-log-slower-than 10000
+    slowlog-max-len 128 latency-monitor-threshold 0 notify-keyspace-events ""
+    hash-max-listpack-entries 512 hash-max-listpack-value 64 list-max-listpack-size -2
+    list-compress-depth 0 set-max-intset-entries 512 zset-max-listpack-entries 128
+    zset-max-listpack-value 64 hll-sparse-max-bytes 3000 stream-node-max-bytes 4096
+    stream-node-max-entries 100 activerehashing yes client-output-buffer-limit "normal 0 0 0
+    replica 256mb 64mb 60 pubsub 32mb 8mb 60" hz 10 dynamic-hz yes aof-rewrite-incremental-fsync
+    yes rdb-save-incremental-fsync yes
 }
 
-test {a redis.conf of Redis as it is: what means nothing here is named once, and the rest is in force} {
+test {a redis.conf of Redis as it is: what means nothing is named once, the rest is in force} {
     set text ""
     foreach {name value} $redis_conf {
         append text "$name [expr {$name eq "client-output-buffer-limit" ? $value : "\"$value\""}]\n"
     }
     set text [string map {"\"0 200 800\"" "0 200 800"} $text]
     server_with $text
-    set ignored {repl-diskless-sync-delay hash-max-listpack-entries hash-max-listpack-value list-max-listpack-size
-        list-compress-depth set-max-intset-entries zset-max-listpack-entries zset-max-listpack-value hll-sparse-max-bytes
-        stream-node-max-bytes stream-node-max-entries}
+    set ignored {
+        repl-diskless-sync-delay hash-max-listpack-entries hash-max-listpack-value
+        list-max-listpack-size list-compress-depth set-max-intset-entries
+        zset-max-listpack-entries zset-max-listpack-value hll-sparse-max-bytes
+        stream-node-max-bytes stream-node-max-entries
+    }
     assert_match "*Ignored: 11 options of Redis*: [join $ignored ", "]\n*" [file_text [server log]]
     assert_equal 1 [regexp -all Ignored [file_text [server log]]]
     assert_equal {repl-diskless-sync-delay 0} [r config get repl-diskless-sync-delay] "what is true"
     assert_equal {} [r config get hash-max-listpack-entries]
     assert_equal {databases 16} [r config get databases]
-    assert_error "ERR Unknown option*hash-max-listpack-entries': *no other data types" {r config set hash-max-listpack-entries 3}
-    assert_error "ERR CONFIG SET failed*repl-diskless-sync-delay*can only be '0'*" {r config set repl-diskless-sync-delay 5}
-    assert_error "ERR Unknown option*- 'maxmem-ory', did you mean 'maxmemory'?" {r config set maxmem-ory 5}
+    foreach {name value pattern} {
+        hash-max-listpack-entries 3 "ERR Unknown option*hash-max-listpack-entries': *no other data types"
+        repl-diskless-sync-delay 5 "ERR CONFIG SET failed*repl-diskless-sync-delay*can only be '0'*"
+        maxmem-ory 5 "ERR Unknown option*- 'maxmem-ory', did you mean 'maxmemory'?"
+    } {
+        assert_error $pattern [list r config set $name $value]
+    }
     r config set timeout 4
     r config rewrite
     set after [file_text [server dir]/tarn.conf]
@@ -189,12 +201,17 @@ test {a redis.conf of Redis as it is: what means nothing here is named once, and
 
 test {what matters is refused all the same, all of it at once} {
     set dir [temp_dir]
-    write_file $dir/redis.conf "aof-timestamp-enabled yes\nlazyfree-lazy-expire maybe\nlazyfree-lazy-user-del yes\n
-        replica-ignore-maxmemory no\nrepl-diskless-load swapdb\ncluster-enabled yes\nbio_cpulist 1\nmaxmemory-policy volatile-lru\n
+    write_file $dir/redis.conf "aof-timestamp-enabled yes\nlazyfree-lazy-expire maybe
+        lazyfree-lazy-user-del yes\nreplica-ignore-maxmemory no\nrepl-diskless-load swapdb
+        cluster-enabled yes\nbio_cpulist 1\nmaxmemory-policy volatile-lru
         cluster-node-timeout 15000\nactivedefrag yes\n"
     set text [refusal $dir/redis.conf]
-    foreach name {aof-timestamp-enabled lazyfree-lazy-expire replica-ignore-maxmemory repl-diskless-load cluster-enabled bio_cpulist
-        maxmemory-policy} {assert_equal 1 [regexp -all "redis.conf:\[0-9\]+: $name" $text] "$name in $text"}
+    foreach name {
+        aof-timestamp-enabled lazyfree-lazy-expire replica-ignore-maxmemory repl-diskless-load
+        cluster-enabled bio_cpulist maxmemory-policy
+    } {
+        assert_equal 1 [regexp -all "redis.conf:\[0-9\]+: $name" $text] "$name in $text"
+    }
     assert_equal 7 [faults $text] $text
 }
 
@@ -204,7 +221,8 @@ if {[file readable /etc/redis/redis.conf]} {
         set in [open /etc/redis/redis.conf]
         set text [read $in]
         close $in
-        regsub -all -line {^(port|bind|dir|pidfile|logfile|daemonize|jemalloc-bg-thread) .*$} $text {} text
+        set own {^(port|bind|dir|pidfile|logfile|daemonize|jemalloc-bg-thread) .*$}
+        regsub -all -line $own $text {} text
         server_with $text
         assert_match "*Ignored: 11 options of Redis*" [file_text [server log]]
         assert_equal PONG [r ping]
@@ -246,7 +264,7 @@ test {the command line, as Redis reads it} {
         {--zset-max-ziplist-entries} {*zset-max-ziplist-entries: wrong number of arguments*}
         {--nonsense 4} {*unknown option 'nonsense' (tarn-server --help all has all)*}
         {--poolsize 4} {*unknown option 'poolsize', did you mean 'pool-size'*}
-        {--prot 1 --maxmem 5 --loglevel loud} {*configuration errors:*'prot', did you mean 'port'*'maxmem'*loglevel "loud"*}
+        {--prot 1 --maxmem 5 --loglevel loud} {*errors:*'prot', did you mean 'port'*'maxmem'*"loud"*}
         {-p 6380} {*-p: options begin with two dashes*}
         {nowhere.conf} {*nowhere.conf: cannot be read: No such file*}
     } {assert_match $pattern [refusal {*}$words]}
@@ -288,7 +306,8 @@ test {rename-command, and what REWRITE leaves of it} {
     assert_match "*# mine\nrename-command flushall \"\"\nrename-command get fetch\n*timeout 4\n*" [file_text [server dir]/tarn.conf]
     stop_server
     assert_match "*No such command*" [refusal --pool-size 0 --port 0 --bind 127.0.0.1 --rename-command nosuch x]
-    set text [refusal --pool-size 0 --port 0 --bind 127.0.0.1 --rename-command nosuch x --rename-command get set]
+    set text [refusal --pool-size 0 --port 0 --bind 127.0.0.1 \
+        --rename-command nosuch x --rename-command get set]
     assert_match "*nosuch*No such command*rename-command get*already exists*" $text
     assert_match "*already exists*" [refusal --pool-size 0 --port 0 --bind 127.0.0.1 --rename-command get set]
 }

@@ -70,18 +70,20 @@ start_node n1 --host-name m1 --segment 64mb --ssd $disk:256mb
 test {a disk is used by one node at a time} {
     launch_node n2 --host-name m2 --segment 8mb --ssd $disk:256mb
     assert_equal 1 [reap_node n2]
-    assert_match "*$disk*in use by another process (pid [node n1 pid])*" [file_text [node n2 dir]/stdout]
+    assert_match "*$disk*in use by another process (pid [node n1 pid])*" \
+        [file_text [node n2 dir]/stdout]
     launch_node n2 --host-name m2 --segment 8mb --ssd /nowhere/at/all:64mb
     assert_equal 1 [reap_node n2]
     assert_match "*/nowhere/at/all*" [file_text [node n2 dir]/stdout][file_text [node n2 log]]
     launch_node n2 --host-name m2 --segment 8mb --ssd $disk/none:1mb
     assert_equal 1 [reap_node n2]
-    # A path that nobody made is a typing error, or a disk that is not mounted: nothing is made there that was not asked for.
+    # A path that nobody made is a typing error, or a disk that is not mounted.
     set typed [temp_dir]/tarm
     foreach {option kind} {--ssd "directory, device or file" --file directory} {
         launch_node n2 --host-name m2 --segment 8mb $option $typed:64mb,
         assert_equal 1 [reap_node n2]
-        assert_match "*$typed*: there is no $kind of that name; *$option PATH:SIZE,create *" [file_text [node n2 dir]/stdout]
+        assert_match "*$typed*: there is no $kind of that name; *$option PATH:SIZE,create *" \
+            [file_text [node n2 dir]/stdout]
         assert {![file exists $typed]}
     }
     launch_node n2 --host-name m2 --segment 8mb --file /proc/version:64mb

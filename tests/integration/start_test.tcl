@@ -1,4 +1,5 @@
-# What a start says when it cannot be, or not as it was meant: pool files of others, ports, open files; and what --help says.
+# What a start says when it cannot be, or not as it was meant: pool files of others, ports, open
+# files; and what --help says.
 source [file join [file dirname [info script]] harness.tcl]
 
 proc write_file {path text} {
@@ -14,14 +15,16 @@ proc refusal {args} {
 }
 
 proc server_refusal {args} {
-    return [refusal $::server_binary --port auto --data-port 0 --bind 127.0.0.1 --dir [temp_dir] --shm-socket {} {*}$args]
+    return [refusal $::server_binary --port auto --bind 127.0.0.1 --dir [temp_dir] --shm-socket {} \
+        --data-port 0 {*}$args]
 }
 
 test {a pool file that another process has: it is named, and so is the option} {
     set path [temp_dir]/pool
     start_server --pool-size 4mb --pool-path $path
     set text [server_refusal --pool-size 4mb --pool-path $path]
-    assert_match "*pool file $path is in use by another process*Each server needs a file of its own: --pool-path*" $text
+    assert_match "*pool file $path is in use by another process*" $text
+    assert_match "*Each server needs a file of its own: --pool-path*" $text
     if {[regexp "FLOCK +ADVISORY +WRITE +[server pid] " [file_text /proc/locks]]} {
         assert_match "*(pid [server pid])*" $text
     }
@@ -56,12 +59,15 @@ test {a pool file is not made of a file that is something else} {
 }
 
 test {a data port that is taken, in the range of outgoing connections} {
-    if {![regexp {(\d+)\s+(\d+)} [file_text /proc/sys/net/ipv4/ip_local_port_range] - first last]} {skip "no such range here"}
+    set range [file_text /proc/sys/net/ipv4/ip_local_port_range]
+    if {![regexp {(\d+)\s+(\d+)} $range - first last]} {skip "no such range here"}
     start_server --pool-size 4mb
     regexp {data port=(\d+)} [file_text [server log]] - port ;# that the system chose
-    set text [refusal $::server_binary --port auto --data-port $port --bind 127.0.0.1 --dir [temp_dir] --shm-socket {} --pool-size 4mb]
+    set text [refusal $::server_binary --port auto --data-port $port --bind 127.0.0.1 \
+        --dir [temp_dir] --shm-socket {} --pool-size 4mb]
     assert_match "*Data port tcp://127.0.0.1:$port: Address already in use*--data-port*" $text
-    assert_match "*Failed listening on port $port (data-port)*--data-port and --shm-socket name others*" $text
+    assert_match "*Failed listening on port $port (data-port)*" $text
+    assert_match "*--data-port and --shm-socket name others*" $text
     if {$port >= $first && $port <= $last} {
         assert_match "*ports from $first to $last are given to outgoing connections, too*" $text
     }
@@ -70,13 +76,17 @@ test {a data port that is taken, in the range of outgoing connections} {
 
 test {--help: what is used most, a line each, with its default and where the rest is} {
     set text [exec $::server_binary --help]
-    foreach {option default} {port 6479 bind "* -::*" pool-size 1gb data-port auto eviction-policy lru dir . logfile none} {
-        assert_equal 1 [regexp -line "^  --$option \\S.*\\(([string map {* \\* . \\.} $default])\\)$" $text] "$option in $text"
+    foreach {option default} {
+        port 6479 bind "* -::*" pool-size 1gb data-port auto eviction-policy lru dir . logfile none
+    } {
+        set default [string map {* \\* . \\.} $default]
+        assert_equal 1 [regexp -line "^  --$option \\S.*\\($default\\)$" $text] "$option in $text"
     }
     assert {[llength [split $text \n]] < 30} "it fits a screen"
     assert_match "*--help all lists every option*redis.conf.sample*docs/CONFIG.md*" $text
     assert {[llength [split [exec $::server_binary --help all] \n]] > 150}
-    foreach {binary page} [list $::node_binary docs/NODES.md $::env(TARN_BENCHMARK) docs/BENCHMARKS.md] {
+    foreach {binary page} [list $::node_binary docs/NODES.md \
+        $::env(TARN_BENCHMARK) docs/BENCHMARKS.md] {
         set text [exec $binary --help]
         assert_match "*used most*$page*" $text
         foreach line [split $text \n] {assert {[string length $line] <= 120} $line}
@@ -84,12 +94,15 @@ test {--help: what is used most, a line each, with its default and where the res
 }
 
 test {mistyped options of the other programs} {
-    assert_match "*there is no option --segmnet, did you mean --segment?*" [refusal $::node_binary --segmnet=8gb]
-    assert_match "*there is no option --nonsense (tarn-node --help)*" [refusal $::node_binary --nonsense 1]
     set benchmark $::env(TARN_BENCHMARK)
-    assert_match "*there is no option --theads here, did you mean --threads?*" [refusal $benchmark meta --theads 2]
-    assert_match "*there is no option --jsn here, did you mean --json?*" [refusal $benchmark --jsn meta]
-    assert_match "*there is no subcommand mete, did you mean meta?*" [refusal $benchmark mete]
+    foreach {command pattern} [list \
+        [list $::node_binary --segmnet=8gb] "option --segmnet, did you mean --segment?" \
+        [list $::node_binary --nonsense 1] "option --nonsense (tarn-node --help)" \
+        [list $benchmark meta --theads 2] "option --theads here, did you mean --threads?" \
+        [list $benchmark --jsn meta] "option --jsn here, did you mean --json?" \
+        [list $benchmark mete] "subcommand mete, did you mean meta?"] {
+        assert_match "*there is no $pattern*" [refusal {*}$command]
+    }
 }
 
 if {[auto_execok setpriv] eq "" || [catch {exec setpriv --bounding-set=-sys_resource true}]} {
@@ -97,15 +110,18 @@ if {[auto_execok setpriv] eq "" || [catch {exec setpriv --bounding-set=-sys_reso
 } else {
     # A server of which the system allows so many open files.
     proc limited {limit args} {
-        return [list sh -c {ulimit -n "$0" && exec "$@"} $limit setpriv --bounding-set=-sys_resource $::server_binary --bind 127.0.0.1 \
-            --shm-socket {} --data-port 0 --pool-size 4mb {*}$args]
+        return [list sh -c {ulimit -n "$0" && exec "$@"} $limit \
+            setpriv --bounding-set=-sys_resource $::server_binary --bind 127.0.0.1 --shm-socket {} \
+            --port auto --data-port 0 --pool-size 4mb {*}$args]
     }
     test {few open files: clients, data port and other hosts share them} {
         set dir [temp_dir]
-        set pid [start_process [limited 256 --port auto --port-file $dir/port --dir $dir] $dir/out]
+        set pid [start_process [limited 256 --port-file $dir/port --dir $dir] $dir/out]
         set ::limited_dir $dir
         wait_for "the port" {[file_text $::limited_dir/port] ne ""}
-        assert_match "*Only 256 files may be open: maxclients is lowered to 1??, data-maxclients to ??.*ulimit -n 14*" [file_text $dir/out]
+        set text [file_text $dir/out]
+        assert_match "*Only 256 files may be open: maxclients is lowered to 1??*" $text
+        assert_match "*, data-maxclients to ??.*ulimit -n 14*" $text
         set clients {}
         for {set i 0} {$i < 100} {incr i} {
             lappend clients [resp::connect 127.0.0.1 [string trim [file_text $dir/port]]]
@@ -122,11 +138,13 @@ if {[auto_execok setpriv] eq "" || [catch {exec setpriv --bounding-set=-sys_reso
         assert_equal 0 [reap_process $pid]
     }
     test {too few open files are an error, unless that was meant} {
-        set text [refusal {*}[limited 64 --port auto --dir [temp_dir]]]
-        assert_match "*Error: only 64 files may be open, which leaves room for ?? clients; fewer than 32 are of no use*ulimit -n*--maxclients ??*" $text
+        set text [refusal {*}[limited 64 --dir [temp_dir]]]
+        assert_match "*Error: only 64 files may be open, which leaves room for ?? clients*" $text
+        assert_match "*fewer than 32 are of no use*ulimit -n*--maxclients ??*" $text
         regexp -- {--maxclients (\d+)} $text - most
         set dir [temp_dir]
-        set pid [start_process [limited 64 --port auto --port-file $dir/port --dir $dir --maxclients $most] $dir/out]
+        set pid [start_process \
+            [limited 64 --port-file $dir/port --dir $dir --maxclients $most] $dir/out]
         set ::limited_dir $dir
         wait_for "the port" {[file_text $::limited_dir/port] ne ""}
         set c [resp::connect 127.0.0.1 [string trim [file_text $dir/port]]]

@@ -1,4 +1,5 @@
-/* "Did you mean ...": the banded table against the plain definition, its limits, and what it must not take. */
+/* "Did you mean ...": the banded table against the plain definition, its limits, and what it
+ * must not take. */
 #include "base/near.h"
 
 #include <string.h>

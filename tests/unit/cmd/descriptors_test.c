@@ -1,4 +1,5 @@
-/* Who gets how many open files: nobody more than he wants, all together no more than there are, and none left over that are wanted. */
+/* Who gets how many open files: nobody more than he wants, all together no more than there are,
+ * and none left over that are wanted. */
 #include "cmd/descriptors.h"
 
 #include "base/assert.h"

@@ -1,4 +1,5 @@
-/* Places that a pool file or a tier must not take: below a mount point without its mount, what is not there, what is of others. */
+/* Places that a pool file or a tier must not take: below a mount point without its mount, what
+ * is not there, what is of others. */
 #include "../test.h"
 
 #include <fcntl.h>
