@@ -186,15 +186,13 @@ def commands(lines):
 
 
 def lay_out(place, build):
-    """What a fresh clone has after make, and a redis-cli that ends with 1 where the server answers an error."""
+    """What a fresh clone has after make, and a redis-cli that fails when the server says an error."""
     os.makedirs(place + "/tree/src")
     os.makedirs(place + "/bin")
     for name in os.listdir(ROOT):
         if name not in ("src", ".git", "build"):
             os.symlink(os.path.join(ROOT, name), f"{place}/tree/{name}")
-    for name in glob.glob(os.path.join(build, "tarn-*")) + glob.glob(
-        os.path.join(build, "libtarn*")
-    ):
+    for name in glob.glob(build + "/tarn-*") + glob.glob(build + "/libtarn*"):
         os.symlink(name, f"{place}/tree/src/{os.path.basename(name)}")
     with open(place + "/bin/redis-cli", "w", encoding="utf-8") as f:
         f.write(f'#!/bin/sh\nexec {shutil.which("redis-cli")} -e "$@"\n')
@@ -237,15 +235,13 @@ def check_recipes(page, text, place, build):
         )
         all_commands = [(at, c) for at, lines in marked for c in commands(lines)]
         if not any("tarn-server " in c for _, c in all_commands):
-            all_commands.insert(
-                0, (marked[0][0], "tarn-server --pool-size 64mb --daemonize yes --logfile log")
-            )
+            start = "tarn-server --pool-size 64mb --daemonize yes --logfile log"
+            all_commands.insert(0, (marked[0][0], start))
         for i, (_, command) in enumerate(all_commands):
             command = command.replace("6479", port).replace("/tmp/tarn", place + "/tarn")
             if "--port" not in command:
-                command = re.sub(
-                    r"(?<!\S)(src/)?tarn-server ", rf"\g<0>--port {port} --data-port 0 ", command
-                )
+                ports = rf"\g<0>--port {port} --data-port 0 "
+                command = re.sub(r"(?<!\S)(src/)?tarn-server ", ports, command)
             shell.stdin.write(f'{command}\necho; echo "{MARK} {i} $?"\n')
         shell.stdin.close()
         try:
@@ -288,14 +284,10 @@ def main():
         with open(page, encoding="utf-8") as f:
             text = f.read()
         for check in check_transcripts, check_recipes:
-            with tempfile.TemporaryDirectory(
-                prefix="tarn-page.", ignore_cleanup_errors=True
-            ) as place:
+            with tempfile.TemporaryDirectory(prefix="tarn-page.") as place:
                 for name, why in check(page, text, place, build):
                     passed, failed = passed + (why is None), failed + (why is not None)
-                    print(
-                        f"ok  {name}" if why is None else f"not ok  {name}\n    {why}", flush=True
-                    )
+                    print(f"not ok  {name}\n    {why}" if why else f"ok  {name}", flush=True)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

@@ -99,6 +99,18 @@ static bool just_failed(struct getting *g, const struct want *w) {
     return false;
 }
 
+/* A replica in a file has no segment that clients see. */
+static tarn_status fail_read(struct getting *g, const struct replica *r, tarn_status status) {
+    const char *name = r->n_parts > 0 ? segment_name(g->lane, r->parts[0].extent.segment) : r->path;
+    const char *kind = r->n_parts > 0 ? "segment" : "file";
+    if (status == TARN_ESTALE || status == TARN_ENOSEGMENT)
+        return fail(status, "the content of %s %s was replaced meanwhile", kind, name);
+    if (status == TARN_EPERM)
+        return fail(status, "the host of %s %s refused to serve the bytes (see its log)", kind, name);
+    return fail(status, "reading from %s %s failed: %s%s", kind, name, tarn_status_text(status),
+                lane_hint(g->lane));
+}
+
 /* All of them, not only the one that will be read: later there may be an answer on its way, and no time to ask. */
 tarn_status get_replica_ensure(struct getting *g, size_t i) {
     struct want *w = &g->wants[i];
@@ -114,10 +126,7 @@ tarn_status get_replica_ensure(struct getting *g, size_t i) {
     if (!choose(g, w)) {
         get_again(g, i, why, 1);
     } else if (just_failed(g, w)) {
-        get_finish(g, i,
-                   fail(w->why, "reading from segment %s failed: %s%s",
-                        segment_name(g->lane, get_replica(w)->parts[0].extent.segment),
-                        tarn_status_text(w->why), lane_hint(g->lane)));
+        get_finish(g, i, fail_read(g, get_replica(w), w->why));
     }
     return TARN_OK;
 }
@@ -147,20 +156,8 @@ static void report(struct getting *g, size_t i) {
 void get_replica_failed(struct getting *g, size_t i, tarn_status status) {
     struct want *w = &g->wants[i];
     const struct replica *r = get_replica(w);
-    const char *name = segment_name(g->lane, r->parts[0].extent.segment);
-    switch (status) {
-    case TARN_ESTALE:
-    case TARN_ENOSEGMENT:
-        COUNT(g->lane, epoch_misses, 1);
-        fail(status, "the content of segment %s was replaced meanwhile", name);
-        break;
-    case TARN_EPERM:
-        fail(status, "the host of segment %s refused to serve the bytes (see its log)", name);
-        break;
-    default:
-        fail(status, "reading from segment %s failed: %s%s", name, tarn_status_text(status),
-             lane_hint(g->lane));
-    }
+    fail_read(g, r, status);
+    if (status == TARN_ESTALE || status == TARN_ENOSEGMENT) COUNT(g->lane, epoch_misses, 1);
     if (is_outage(status) || status == TARN_EPERM) {
         for (size_t k = 0; k < r->n_parts; k++) outage_note(g->lane, r->parts[k].extent.segment);
     }
