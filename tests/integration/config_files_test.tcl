@@ -146,24 +146,25 @@ include $dir/none.conf\nport \"1\nserver_cpulist 0-1\n"
 # Facts of redis.conf as Redis 7.0 and Debian have it: names and values of its options.
 set redis_conf {
     protected-mode yes tcp-backlog 511 timeout 0 tcp-keepalive 300 loglevel notice databases 16
-    always-show-logo no set-proc-title yes proc-title-template "{title} {listen-addr}
-    {server-mode}" stop-writes-on-bgsave-error yes rdbcompression yes rdbchecksum yes dbfilename
-    dump.rdb rdb-del-sync-files no replica-serve-stale-data yes replica-read-only yes
-    repl-diskless-sync yes repl-diskless-sync-delay 5 repl-diskless-sync-max-replicas 0
-    repl-diskless-load disabled repl-disable-tcp-nodelay no replica-priority 100 acllog-max-len
-    128 lazyfree-lazy-eviction no lazyfree-lazy-expire no lazyfree-lazy-server-del no
-    replica-lazy-flush no lazyfree-lazy-user-del no lazyfree-lazy-user-flush no oom-score-adj no
-    oom-score-adj-values "0 200 800" disable-thp yes appendonly no appendfilename appendonly.aof
-    appenddirname appendonlydir appendfsync everysec no-appendfsync-on-rewrite no
-    auto-aof-rewrite-percentage 100 auto-aof-rewrite-min-size 64mb aof-load-truncated yes
-    aof-use-rdb-preamble yes aof-timestamp-enabled no slowlog-log-slower-than 10000
-    slowlog-max-len 128 latency-monitor-threshold 0 notify-keyspace-events ""
-    hash-max-listpack-entries 512 hash-max-listpack-value 64 list-max-listpack-size -2
-    list-compress-depth 0 set-max-intset-entries 512 zset-max-listpack-entries 128
-    zset-max-listpack-value 64 hll-sparse-max-bytes 3000 stream-node-max-bytes 4096
-    stream-node-max-entries 100 activerehashing yes client-output-buffer-limit "normal 0 0 0
-    replica 256mb 64mb 60 pubsub 32mb 8mb 60" hz 10 dynamic-hz yes aof-rewrite-incremental-fsync
-    yes rdb-save-incremental-fsync yes
+    always-show-logo no set-proc-title yes proc-title-template
+    "{title} {listen-addr} {server-mode}" stop-writes-on-bgsave-error yes rdbcompression yes
+    rdbchecksum yes dbfilename dump.rdb rdb-del-sync-files no replica-serve-stale-data yes
+    replica-read-only yes repl-diskless-sync yes repl-diskless-sync-delay 5
+    repl-diskless-sync-max-replicas 0 repl-diskless-load disabled repl-disable-tcp-nodelay no
+    replica-priority 100 acllog-max-len 128 lazyfree-lazy-eviction no lazyfree-lazy-expire no
+    lazyfree-lazy-server-del no replica-lazy-flush no lazyfree-lazy-user-del no
+    lazyfree-lazy-user-flush no oom-score-adj no oom-score-adj-values "0 200 800" disable-thp
+    yes appendonly no appendfilename appendonly.aof appenddirname appendonlydir appendfsync
+    everysec no-appendfsync-on-rewrite no auto-aof-rewrite-percentage 100
+    auto-aof-rewrite-min-size 64mb aof-load-truncated yes aof-use-rdb-preamble yes
+    aof-timestamp-enabled no slowlog-log-slower-than 10000 slowlog-max-len 128
+    latency-monitor-threshold 0 notify-keyspace-events "" hash-max-listpack-entries 512
+    hash-max-listpack-value 64 list-max-listpack-size -2 list-compress-depth 0
+    set-max-intset-entries 512 zset-max-listpack-entries 128 zset-max-listpack-value 64
+    hll-sparse-max-bytes 3000 stream-node-max-bytes 4096 stream-node-max-entries 100
+    activerehashing yes client-output-buffer-limit
+    "normal 0 0 0 replica 256mb 64mb 60 pubsub 32mb 8mb 60" hz 10 dynamic-hz yes
+    aof-rewrite-incremental-fsync yes rdb-save-incremental-fsync yes
 }
 
 test {a redis.conf of Redis as it is: what means nothing is named once, the rest is in force} {
