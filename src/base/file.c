@@ -19,6 +19,13 @@ int file_open_new(const char *path, mode_t mode) {
     return -1;
 }
 
+void file_fill_standard(void) {
+    int fd;
+    do fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0) close(fd);
+}
+
 bool file_write_number(const char *path, long number) {
     char *tmp = xmalloc(strlen(path) + 32);
     sprintf(tmp, "%s.%ld.tmp", path, (long)getpid());

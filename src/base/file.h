@@ -9,6 +9,10 @@
  * former process has left under that name goes. mode: less the umask. -1 and errno. */
 int file_open_new(const char *path, mode_t mode);
 
+/* Before anything is opened: standard input, output and error that were closed become /dev/null, so
+ * that no file or socket gets their numbers and with them what is printed. */
+void file_fill_standard(void);
+
 /* A file of one line, a process id or a port: there whole or not at all. false: it was logged. */
 bool file_write_number(const char *path, long number);
 /* Unless another process has written its own by now. */

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "persist/persist.h"
@@ -106,6 +107,7 @@ static const char usage[] =
 int main(int argc, char **argv) {
     bool fix = false;
     const char *path = NULL;
+    file_fill_standard();
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) {
             fputs(usage, stdout);

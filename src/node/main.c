@@ -278,6 +278,7 @@ int main(int argc, char **argv) {
     struct node_options o = {0};
     char why[512];
     setlocale(LC_ALL, "C");
+    file_fill_standard();
     signal(SIGPIPE, SIG_IGN);
     int code = EXIT_DONE;
     if (!node_options_parse(&o, argc - 1, argv + 1, why, sizeof(why))) {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/file.h"
 #include "cmd/process.h"
 #include "server/server.h"
 
@@ -10,6 +11,7 @@ int main(int argc, char **argv) {
     struct config config;
     char *why = NULL;
     setlocale(LC_ALL, "C");
+    file_fill_standard();
     if (argc == 2 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-v") == 0)) {
         printf("tarn-server v=" TARN_VERSION " redis_version=7.0.15 bits=%zu\n", 8 * sizeof(void *));
         return 0;

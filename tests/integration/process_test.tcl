@@ -113,6 +113,22 @@ test {daemonize and pidfile: it returns when the server serves} {
     wait_for "the pidfile to be gone" {![file exists $::boot_dir/pid]}
 }
 
+test {started without standard input, output and error, nothing of its own takes their place} {
+    set dir [temp_dir]
+    set options [list --pool-size 4mb --pool-path $dir/pool --daemonize yes --pidfile $dir/pid --logfile $dir/log]
+    exec sh -c {exec "$@" <&- >&- 2>&-} sh {*}[server_command $dir $options]
+    set pid [string trim [file_text $dir/pid]]
+    foreach fd {0 1 2} {assert_equal /dev/null [file readlink /proc/$pid/fd/$fd]}
+    set c [resp::connect 127.0.0.1 [string trim [file_text $dir/port]]]
+    assert_equal PONG [$c ping]
+    resp::send $c shutdown nosave
+    resp::read_to_end $c
+    resp::close $c
+    set ::boot_dir $dir
+    wait_for "the pidfile to be gone" {![file exists $::boot_dir/pid]}
+    assert_match "*Exiting now*" [file_text $dir/log]
+}
+
 test {a daemon that cannot start says so, and ends with its status} {
     start_server --pool-size 0
     set dir [temp_dir]
