@@ -65,6 +65,13 @@ TEST(tiers) {
     CHECK_EQ(o.host.file_bytes, UINT64_C(1) << 40);
     CHECK_EQ(o.host.queue_bytes, UINT64_C(64) << 20);
     CHECK(o.keeps);
+    CHECK(!o.host.ssd_create && !o.host.file_create);
+    CHECK(parse(MASTER "--ssd /a:1gb --file /b:2gb,create"));
+    CHECK(!o.host.ssd_create && o.host.file_create && o.host.file_bytes == UINT64_C(2) << 30);
+    CHECK(parse(MASTER "--ssd /a,create:1gb,create") && o.host.ssd_create);
+    CHECK_STR(o.host.ssd_path, "/a,create");
+    CHECK(!parse(MASTER "--ssd /a:,create") && strstr(why, "--ssd is PATH:SIZE") != NULL);
+    CHECK(!parse(MASTER "--ssd /a:1gb,make") && strstr(why, "PATH:SIZE,create") != NULL);
     CHECK(!parse(MASTER "--ssd /var/lib/tarn") && strstr(why, "--ssd is PATH:SIZE") != NULL);
     CHECK(!parse(MASTER "--file :1gb") && strstr(why, "--file") != NULL);
     CHECK(!parse(MASTER "--ssd /a:1gb --ssd /b:1gb") && strstr(why, "once") != NULL);
