@@ -30,10 +30,20 @@ void progress_bar(struct progress *p, bool silent) {
 
 /* Who comes first says it. */
 static bool is_due(struct progress *p, uint64_t now) {
-    uint64_t pace = p->bar ? BAR_MS : log_is_terminal() ? TERMINAL_MS : LOG_MS;
     uint64_t next = __atomic_load_n(&p->next_ms, __ATOMIC_RELAXED);
-    return now >= next && __atomic_compare_exchange_n(&p->next_ms, &next, now + pace, false, __ATOMIC_RELAXED,
-                                                      __ATOMIC_RELAXED);
+    if (now < next) return false;
+    uint64_t pace = p->bar ? BAR_MS : log_is_terminal() ? TERMINAL_MS : LOG_MS;
+    return __atomic_compare_exchange_n(&p->next_ms, &next, now + pace, false, __ATOMIC_RELAXED,
+                                       __ATOMIC_RELAXED);
+}
+
+/* Behind the text: for how long, as soon as one can tell; in a log the share as well, which a bar shows. */
+static void say_left(const struct progress *p, double share, uint64_t now, bool alone, char *out,
+                     size_t cap) {
+    double left_s = share > 0 ? (double)(now - p->began_ms) * (1 - share) / share / 1000 : 0;
+    int n = p->bar ? 0 : snprintf(out, cap, " (%u %%)", (unsigned)(share * 100));
+    if (p->bar ? left_s * 1000 >= FIRST_MS : share > 0)
+        snprintf(out + n, cap - (size_t)n, "%sabout %.0f s left", alone ? "" : ", ", left_s + 0.5);
 }
 
 static void show_bar(double share, const char *text) {
@@ -54,12 +64,7 @@ void progress_say(struct progress *p, uint64_t done, uint64_t total, const char 
     int n = vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     double share = total == 0 ? 0 : done < total ? (double)done / (double)total : 1;
-    double left_ms = share > 0 ? (double)(now - p->began_ms) * (1 - share) / share : 0;
-    if (total > 0 && !p->bar)
-        snprintf(left, sizeof(left), " (%u %%), about %.0f s left", (unsigned)(share * 100),
-                 left_ms / 1000 + 0.5);
-    else if (left_ms >= FIRST_MS)
-        snprintf(left, sizeof(left), "%sabout %.0f s left", n > 0 ? ", " : "", left_ms / 1000 + 0.5);
+    if (total > 0) say_left(p, share, now, p->bar && n <= 0, left, sizeof(left));
     if (!p->bar) {
         log_notice("%s: %s%s", p->what, text, left);
         return;

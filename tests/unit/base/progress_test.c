@@ -91,6 +91,13 @@ static void run_log_unknown(void) {
     log_twice(false);
 }
 
+static void run_log_begin(void) {
+    struct progress p;
+    progress_log(&p, "Counting sheep");
+    for (uint64_t first = p.next_ms; p.next_ms == first;) progress_say(&p, 0, 4, "none yet");
+    progress_end(&p);
+}
+
 TEST(a_bar_is_for_terminals) {
     hear_terminal(run_bar);
     CHECK(has("\r[#######.......................]  25 %  some of it"));
@@ -105,6 +112,8 @@ TEST(a_log_has_lines) {
     hear_file(run_log);
     CHECK(has("Counting sheep: 3 of them (75 %), about "));
     CHECK(!has("too soon") && !has("\r") && !has("\033"));
+    hear_file(run_log_begin);
+    CHECK(has("Counting sheep: none yet (0 %)\n")); /* nobody can tell how long that takes */
     hear_terminal(run_log_unknown);
     CHECK(has("Counting sheep: 3 of them\r\n")); /* the terminal's own return */
     CHECK(!has("too soon") && !has("\033"));
