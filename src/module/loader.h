@@ -64,8 +64,10 @@ void module_each(bool (*fn)(void *arg, const struct module_info *info), void *ar
 
 /* --- path.c -------------------------------------------------------------------------------------------------------------------- */
 
-/* What a user calls a module, as a whole path (free it): counted from the directory where the process is; a name without "/" that
- * is not there is one of the directories below. Nothing found: as it was given, so that who loads it says why. */
+/* What a user calls a module, as a whole path (free it): a name without "/" is looked for in the
+ * directories below, so that no file of that name that lies about is taken for it; else, and where
+ * it is in none, the path counts from the directory where the process is. Nothing found: as it was
+ * given, so that who loads it says why. */
 char *module_path(const char *given);
 
 /* fn says true when it has found what it looks for, and is asked no more. */

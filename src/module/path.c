@@ -68,7 +68,8 @@ char *module_path(const char *given) {
     struct search s = {.name = given};
     char here[PATH_MAX];
     if (given[0] == '/' || given[0] == '\0') return xstrdup(given);
-    if (getcwd(here, sizeof(here)) != NULL && is_in(&s, here, strlen(here))) return xstrdup(s.path);
     bool bare = strchr(given, '/') == NULL;
-    return xstrdup(bare && module_directories(is_in, &s) ? s.path : given);
+    bool found = (bare && module_directories(is_in, &s)) ||
+                 (getcwd(here, sizeof(here)) != NULL && is_in(&s, here, strlen(here)));
+    return xstrdup(found ? s.path : given);
 }
