@@ -241,17 +241,19 @@ tarn_status books_apply(struct span records, bool *end_p, const char **why_p) {
 
 #define MANY_OBJECTS 1000000u /* from here on it takes long enough for a line */
 
-void books_lead(uint32_t alive, bool promoted) {
+static void lead(uint32_t alive, bool promoted, struct store_lead_options *o) {
     struct store_lead_stats stats;
     server.master_epoch = new_epoch(cluster_next_epoch(), promoted);
     /* Of a server with memory of its own, which follows nobody, all that was told is in its file. */
     bool told = persistence_leases_told() && !promoted && alive != STORE_SEGMENT_ANY;
-    struct store_lead_options o = {.first_version = first_version(), .alive = alive, .leases_told = told};
+    o->first_version = first_version();
+    o->alive = alive;
+    o->leases_told = told;
     uint64_t began = clock_mono_ms();
     if (store_count(server.store) >= MANY_OBJECTS)
         log_notice("Looking for the free space between %llu objects",
                    (unsigned long long)store_count(server.store));
-    store_lead(server.store, &o, &stats);
+    store_lead(server.store, o, &stats);
     cluster_lead(server.master_epoch, alive);
     server.awaits_nodes = cluster_awaits_nodes();
     log_notice("%llu objects are in the books, %llu without a CRC were dropped, %llu lay in others' places; "
@@ -259,6 +261,16 @@ void books_lead(uint32_t alive, bool promoted) {
                (unsigned long long)stats.objects, (unsigned long long)stats.unverifiable,
                (unsigned long long)stats.overlapping, (unsigned long long)(clock_mono_ms() - began));
     news_begin();
+}
+
+void books_lead(uint32_t alive, bool promoted) {
+    struct store_lead_options o = {0};
+    lead(alive, promoted, &o);
+}
+
+void books_take_over(uint64_t suspect_below) {
+    struct store_lead_options o = {.handed_over = true, .suspect_below = suspect_below};
+    lead(STORE_SEGMENT_ANY, true, &o);
 }
 
 /* --- telling ---------------------------------------------------------------------------------------------------------------------------- */

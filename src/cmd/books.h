@@ -30,6 +30,8 @@ tarn_status books_apply(struct span records, bool *end_p, const char **why_p);
 /* From now on they decide, under a new server.master_epoch. alive: as for store_lead; cluster_local_segment must follow then.
  * promoted: in another's place, which may still be there. */
 void books_lead(uint32_t alive, bool promoted);
+/* Promoted by one who has stopped, and whose books these are: store_lead_options. */
+void books_take_over(uint64_t suspect_below);
 
 /* Everything, as records, ending with EFFECT_END, in slices. Whoever uses one hands over what is pending (effects_turn), begins it, and is
  * told of all effects from then on; both are written in the order they come. */

@@ -176,6 +176,7 @@ static struct repl_link_config link_config(void) {
 static void open_link(void) {
     struct repl_link_config config = link_config();
     config.lead = failover_under_way();
+    config.suspect_below = store_suspect_below(server.store);
     replication.link = repl_link_open(core_loop(), &config, &link_ops, NULL, server.mono_ms);
     repl_link_cron(replication.link, server.mono_ms);
 }
@@ -234,7 +235,7 @@ void replication_hand_over(const char *host, uint16_t port) {
     open_link();
 }
 
-void replication_lead(void) {
+static void lead(bool handed_over, uint64_t suspect_below) {
     if (!replication.replica) return;
     repl_link_close(&replication.link);
     set_master(NULL, 0);
@@ -255,11 +256,22 @@ void replication_lead(void) {
     replication_listen();
     log_set_role('M');
     process_oom_score(server.config, NULL);
-    if (!replication.steps_down) books_lead(STORE_SEGMENT_ANY, true);
+    if (handed_over)
+        books_take_over(suspect_below);
+    else if (!replication.steps_down)
+        books_lead(STORE_SEGMENT_ANY, true);
     replication.steps_down = false;
     write_again();
     log_notice("MASTER MODE enabled, replication id %s, second id %s up to %lld", replication.history.id,
                replication.history.id2, (long long)replication.history.second);
+}
+
+void replication_lead(void) {
+    lead(false, 0);
+}
+
+void replication_take_over(uint64_t suspect_below) {
+    lead(true, suspect_below);
 }
 
 /* --- the whole ----------------------------------------------------------------------------------------------------------------------- */

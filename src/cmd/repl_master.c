@@ -236,10 +236,11 @@ static void sync_partial(struct client *c, struct replica *r, uint64_t next) {
     go_online(r);
 }
 
-/* PSYNC id next FAILOVER: the master asks this replica to lead. Asked once more, because the answer
- * was lost, it leads already. false: answered. */
-static bool take_over(struct client *c) {
+/* PSYNC id next FAILOVER suspect-below: the master asks this replica to lead. Asked once more,
+ * because the answer was lost, it leads already. false: answered. */
+static bool take_over(struct client *c, int64_t next) {
     const struct repl_history *h = &replication.history;
+    uint64_t suspect_below;
     struct span id = c->argv[1];
     log_notice("Failover request received for replid %.*s.", (int)min_u64(id.len, REPL_ID_LEN), id.data);
     if (!replication.replica && span_case_eq(id, h->id2) && h->second >= 0) return true;
@@ -254,7 +255,11 @@ static bool take_over(struct client *c) {
         return false;
     }
     log_notice("A failover was requested by client id=%llu", (unsigned long long)c->id);
-    replication_lead();
+    bool all = next == (int64_t)h->offset + 1 && c->argc > 4 && span_to_u64(c->argv[4], &suspect_below);
+    if (all)
+        replication_take_over(suspect_below);
+    else
+        replication_lead();
     return true;
 }
 
@@ -266,7 +271,7 @@ void cmd_psync(struct client *c) {
         reply_error(c, "value is not an integer or out of range");
         return;
     }
-    if (c->argc > 3 && arg_is(c, 3, "failover") && !take_over(c)) return;
+    if (c->argc > 3 && arg_is(c, 3, "failover") && !take_over(c, next)) return;
     if (failover_under_way()) {
         reply_error(c, "-NOMASTERLINK Can't SYNC while failing over");
         return;

@@ -125,6 +125,8 @@ void replication_follow(const char *host, uint16_t port, uint64_t asked_by);
  * It goes on in the same stream. */
 void replication_hand_over(const char *host, uint16_t port);
 void replication_lead(void);
+/* The same at the master's wish, which has stopped: nothing of its stream is missing here. */
+void replication_take_over(uint64_t suspect_below);
 /* Clients whose work depends on what is in the books are closed, but for that one. */
 void replication_let_go(const struct client *except);
 /* What else is under way with bytes that the books know, and what clients remember of them. */

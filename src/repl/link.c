@@ -54,6 +54,7 @@ struct repl_link {
     void *arg;
     enum step step;
     enum lead lead;
+    uint64_t suspect_below; /* of the wish */
     struct repl_resolve *resolve;
     struct repl_addresses addresses;
     size_t next_address;
@@ -261,7 +262,9 @@ static void say_step(struct repl_link *l) {
                 SAY(l, "PSYNC", id, text);
             } else {
                 l->lead = LEAD_ASKED;
-                SAY(l, "PSYNC", id, text, "FAILOVER");
+                char suspect[24];
+                suspect[u64_to_dec(l->suspect_below, suspect)] = '\0';
+                SAY(l, "PSYNC", id, text, "FAILOVER", suspect);
             }
         } else {
             TARN_ASSERT(l->lead == LEAD_NONE); /* what is handed over is a stream */
@@ -680,6 +683,7 @@ struct repl_link *repl_link_open(struct net_loop *loop, const struct repl_link_c
     set_text(&l->host, config->host);
     l->port = config->port;
     l->lead = config->lead ? LEAD_WANTED : LEAD_NONE;
+    l->suspect_below = config->suspect_below;
     repl_link_reconfigure(l, config);
     return l;
 }

@@ -57,6 +57,7 @@ struct repl_link_config {
      * FAILOVER). A connection that ends before it was asked is a refusal; one that ends after it is
      * followed by another attempt, as long as it takes. */
     bool lead;
+    uint64_t suspect_below; /* it is told (store_suspect_below) */
 };
 
 struct repl_link;

@@ -56,6 +56,10 @@ struct store_lead_options {
     /* Every promise of leases (EFFECT_LEASES) that the one before these books made is in them: they come from a file of its own that
      * lacks nothing. What they say is over is no ghost then. */
     bool leases_told;
+    /* The one before has stopped, and these books have all of its: versions from suspect_below on are
+     * no more suspect than there, and stay without a CRC. */
+    bool handed_over;
+    uint64_t suspect_below; /* store_suspect_below of the one before */
     uint32_t
         alive; /* this memory segment is the program's own and there; others are DOWN. STORE_SEGMENT_ANY: none */
 };
@@ -68,6 +72,8 @@ struct store_lead_stats {
 void store_lead(struct store *s, const struct store_lead_options *options, struct store_lead_stats *stats_p);
 /* Nobody has compared its bytes with its CRC since these books lead. */
 bool store_object_suspect(const struct store *s, const struct object *o);
+/* Versions below are suspect. */
+uint64_t store_suspect_below(const struct store *s);
 /* Everything that is there now has been compared. */
 void store_trust(struct store *s);
 

@@ -506,22 +506,28 @@ void store_trust(struct store *s) {
     s->suspect_below = 0;
 }
 
+uint64_t store_suspect_below(const struct store *s) {
+    return s->suspect_below;
+}
+
 struct unfit { /* objects that cannot stay */
     struct store *s;
+    uint64_t below; /* of versions */
     object_ref found[256];
     unsigned n;
 };
 
 static void collect_unverifiable(void *arg, struct object *o) {
     struct unfit *u = arg;
+    if (object_version(o) >= u->below) return;
     if (!(o->bits & (OBJECT_CRC | OBJECT_INLINE)) && u->n < ARRAY_LEN(u->found))
         u->found[u->n++] = record_ref(&u->s->records, o);
 }
 
-static uint64_t drop_unverifiable(struct store *s) {
+static uint64_t drop_unverifiable(struct store *s, uint64_t below) {
     uint64_t cursor = 0, dropped = 0;
     do {
-        struct unfit u = {.s = s};
+        struct unfit u = {.s = s, .below = below};
         cursor = index_scan(&s->index, cursor, collect_unverifiable, &u);
         for (unsigned i = 0; i < u.n; i++) forget_object(s, record_get(&s->records, u.found[i]), false);
         store_settle(s);
@@ -645,12 +651,13 @@ void store_lead(struct store *s, const struct store_lead_options *options, struc
     s->leading = true; /* who follows us has these objects, too */
     uint64_t former_ms = former_leases_end(s, options);
     if (options->leases_told) ghosts_told(s, former_ms);
-    if (!options->keep_unverifiable) stats.unverifiable = drop_unverifiable(s);
+    uint64_t suspect_below = options->handed_over ? options->suspect_below : UINT64_MAX;
+    if (!options->keep_unverifiable) stats.unverifiable = drop_unverifiable(s, suspect_below);
     stats.overlapping = find_free_space(s);
     s->following = s->leading = false;
     s->next_version = max_u64(s->next_version, options->first_version);
     s->config.first_version = options->first_version;
-    s->suspect_below = s->next_version;
+    s->suspect_below = min_u64(suspect_below, s->next_version);
     s->ghost_until_ms = former_ms;
     s->lease_promise_ms = max_u64(former_ms, s->now_ms);
     effect_leases(s);

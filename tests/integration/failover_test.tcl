@@ -296,6 +296,26 @@ test {a put that is open is over; its key is free, its bytes never show} {
     resp::close $put
 }
 
+test {what has no CRC stays, and nothing is suspect that was not} {
+    set put [resp::connect 127.0.0.1 [port a]]
+    lassign [$put putstart unsummed 50000] token
+    assert_equal OK [$put putend unsummed $token -1]
+    resp::close $put
+    hand_over a b
+    foreach n {n1 n2} {wait_pool_node $n b}
+    set look [ask b getreplicas unsummed lease 1000]
+    assert_equal "50000 -1 0" "[lindex $look 1] [lindex $look 3] [lindex $look end]" $look
+    # A promotion of which the master knows nothing is another matter.
+    assert_equal OK [ask a replicaof no one]
+    assert_equal 0 [ask a exists unsummed]
+    follow a b
+    hand_over b a
+    foreach n {n1 n2} {wait_pool_node $n a}
+    assert_equal 1 [ask a exists unsummed]
+    follow c a
+    same_books a b c
+}
+
 test {a value that is half here is not stored} {
     set c [resp::connect 127.0.0.1 [port a]]
     resp::raw $c "*3\r\n\$3\r\nSET\r\n\$4\r\nhalf\r\n\$9000000\r\n[string repeat x 500000]"
