@@ -6,8 +6,8 @@
 #include "base/buf.h"
 
 struct info_section {
-    const char *name;  /* as asked for, lower case */
-    const char *title; /* as shown */
+    const char *name;                   /* as asked for, lower case */
+    const char *title;                  /* as shown */
     enum { INFO_DEFAULT, INFO_ALL } in; /* where it is shown unasked: by INFO alone, by INFO all */
     bool of_tarn;                       /* none of Redis': INFO tarn shows it */
     void (*write)(struct buf *out);

@@ -1,7 +1,7 @@
 # What a refusal says: which of the possible reasons it is, with the amounts, the names, and what to do. And what INFO says of a
 # pool of which a part is away.
 source [file join [file dirname [info script]] harness.tcl]
-start_server --pool-size 0 --enable-debug-command local --max-lease 60s --node-heartbeat 100 --node-timeout 60s
+start_server --pool-size 0 --enable-debug-command local --eviction-high-watermark 1 --max-lease 60s --node-heartbeat 100 --node-timeout 60s
 
 set KB [string repeat k 1024]
 proc refusal {args} {

@@ -187,7 +187,11 @@ class Words(TarnTest):
                 self.refused(tarn.NotSupported, text, lambda: client.put("k", bytearray(1000)))
                 with tarn.Client(server.url) as other:
                     other.put("k", bytearray(1000))
-                for call in (lambda: client.get("k"), lambda: client.get("k"), lambda: client.put("m", bytearray(1000))):
+                for call in (
+                    lambda: client.get("k"),
+                    lambda: client.get("k"),
+                    lambda: client.put("m", bytearray(1000)),
+                ):
                     self.refused(tarn.NotSupported, text, call)
 
 

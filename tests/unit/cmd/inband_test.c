@@ -243,7 +243,9 @@ TEST(without_room) {
     v = make(2 * MB, 1);
     ask("SET k %b", v, 2 * MB);
     CHECK_EQ(reply->type, REDIS_REPLY_ERROR);
-    CHECK(strstr(reply->str, "OOM no room for 2097152 bytes: a value lies in one segment, and the largest of 1 ") == reply->str);
+    CHECK(strstr(reply->str,
+                 "OOM no room for 2097152 bytes: a value lies in one segment, and the largest of 1 ") ==
+          reply->str);
     ask("GET k");
     check_value("small", 5);
     free(v);
