@@ -219,6 +219,7 @@ static void begin(const struct options *o) {
 void cmd_failover(struct client *c) {
     struct options o;
     if (c->argc == 2 && arg_is(c, 1, "abort")) {
+        if (f.answer != UNKNOWN) failover_settle(); /* it came in this turn */
         if (f.state == NONE) {
             reply_error(c, "No failover in progress.");
             return;

@@ -1,14 +1,17 @@
 /* This server's own replicas: what they are told, and what they are asked. */
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "cmd/acl_users.h"
 #include "cmd/effects.h"
 #include "cmd/failover.h"
 #include "cmd/families.h"
 #include "cmd/replication.h"
+#include "cmd/table.h"
 
 #define PUSH_CHECK (1024u * 1024)
 #define WALK_AHEAD (1024u * 1024) /* unsent bytes with which a snapshot waits for its reader */
@@ -236,31 +239,57 @@ static void sync_partial(struct client *c, struct replica *r, uint64_t next) {
     go_online(r);
 }
 
+/* Who may have the stream may not, for that alone, say who leads. */
+static bool may_fail_over(const struct client *c) {
+    const struct span name = SPAN("failover");
+    size_t at;
+    return c->unrestricted || acl_check(c->user, table_find(name), &name, 1, &at) == ACL_GRANTED;
+}
+
+/* The master that asked may have been told to lead again since, while this server stood still. */
+static bool has_hung_up(const struct client *c) {
+    struct pollfd p = {.fd = c->io->watch.fd, .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 /* PSYNC id next FAILOVER suspect-below: the master asks this replica to lead. Asked once more,
- * because the answer was lost, it leads already. false: answered. */
-static bool take_over(struct client *c, int64_t next) {
+ * because the answer was lost, it leads already. NULL: it leads; else why not. */
+static const char *take_over(const struct client *c, int64_t next) {
     const struct repl_history *h = &replication.history;
     uint64_t suspect_below;
     struct span id = c->argv[1];
     log_notice("Failover request received for replid %.*s.", (int)min_u64(id.len, REPL_ID_LEN), id.data);
-    if (!replication.replica && span_case_eq(id, h->id2) && h->second >= 0) return true;
-    if (!replication.replica) {
-        reply_error(c, "PSYNC FAILOVER can't be sent to a master.");
-        return false;
-    }
+    if (!may_fail_over(c))
+        return "-NOPERM PSYNC FAILOVER needs the permission to run the 'failover' command: "
+               "ACL SETUSER <masteruser> +failover";
+    if (!replication.replica && span_case_eq(id, h->id2) && h->second >= 0) return NULL;
+    if (!replication.replica) return "PSYNC FAILOVER can't be sent to a master.";
+    if (has_hung_up(c)) return "PSYNC FAILOVER was taken back.";
     if (replication.link != NULL)
         repl_link_drain(replication.link); /* what the master sent before it stopped */
-    if (!replication.synced || replication.partial || !span_case_eq(id, h->id)) {
-        reply_error(c, "PSYNC FAILOVER replid must match my replid.");
-        return false;
-    }
+    if (!replication.synced || replication.partial || !span_case_eq(id, h->id))
+        return "PSYNC FAILOVER replid must match my replid.";
     log_notice("A failover was requested by client id=%llu", (unsigned long long)c->id);
     bool all = next == (int64_t)h->offset + 1 && c->argc > 4 && span_to_u64(c->argv[4], &suspect_below);
     if (all)
         replication_take_over(suspect_below);
     else
         replication_lead();
-    return true;
+    return NULL;
+}
+
+/* Nothing may refuse behind take_over: a master that hears no leads again. */
+static const char *psync_refusal(struct client *c, int64_t next) {
+    if (failover_under_way()) return "-NOMASTERLINK Can't SYNC while failing over";
+    if (client_unsent(c) > 0) return "SYNC and PSYNC are invalid with pending output";
+    if (!replica_of(c)->capable)
+        return "this is tarn: its stream is for replicas that know it (REPLCONF capa " REPL_CAPA ")";
+    if (c->argc > 3 && arg_is(c, 3, "failover")) return take_over(c, next);
+    if (replication.steps_down || replication.partial ||
+        (replication.replica && (!replication.synced || replication.link == NULL ||
+                                 repl_link_state(replication.link) != REPL_LINK_STREAMING)))
+        return "-NOMASTERLINK Can't SYNC while not connected with my master";
+    return NULL;
 }
 
 void cmd_psync(struct client *c) {
@@ -271,26 +300,12 @@ void cmd_psync(struct client *c) {
         reply_error(c, "value is not an integer or out of range");
         return;
     }
-    if (c->argc > 3 && arg_is(c, 3, "failover") && !take_over(c, next)) return;
-    if (failover_under_way()) {
-        reply_error(c, "-NOMASTERLINK Can't SYNC while failing over");
+    const char *why = psync_refusal(c, next);
+    if (why != NULL) {
+        reply_error(c, why[0] == '-' ? "-%s" : "%s", why + (why[0] == '-'));
         return;
     }
-    if (replication.steps_down || replication.partial ||
-        (replication.replica && (!replication.synced || replication.link == NULL ||
-                                 repl_link_state(replication.link) != REPL_LINK_STREAMING))) {
-        reply_error(c, "-NOMASTERLINK Can't SYNC while not connected with my master");
-        return;
-    }
-    if (client_unsent(c) > 0) {
-        reply_error(c, "SYNC and PSYNC are invalid with pending output");
-        return;
-    }
-    struct replica *r = replica_of(c);
-    if (!r->capable) {
-        reply_error(c, "this is tarn: its stream is for replicas that know it (REPLCONF capa " REPL_CAPA ")");
-        return;
-    }
+    struct replica *r = c->io->replica;
     bool asks = c->argv[1].len == REPL_ID_LEN && repl_id_valid(c->argv[1].data, REPL_ID_LEN) && next > 0;
     if (asks) {
         memcpy(id, c->argv[1].data, REPL_ID_LEN);

@@ -465,12 +465,44 @@ test {PSYNC FAILOVER is for replicas of that stream} {
     follow c a
 }
 
+test {a replica that may not go on with the stream does not lead, whatever it is asked} {
+    set c [resp::connect 127.0.0.1 [port b]]
+    assert_error "ERR this is tarn*REPLCONF capa tarn1*" {$c psync [field a master_replid] 1 failover}
+    assert_equal slave [field b role]
+    resp::close $c
+}
+
+test {a master that took its wish back leads; one that slept does not find it in its letterbox} {
+    set c [resp::connect 127.0.0.1 [port b]]
+    $c replconf capa tarn1
+    freeze b
+    resp::send $c psync [field a master_replid] 1 failover
+    resp::close $c
+    thaw b
+    set ::id [field a master_replid]
+    wait_for "it to be read" {[log_has b "Failover request received for replid $::id."]}
+    assert_equal slave [field b role]
+    wait_link b
+}
+
+test {a replica that announces the address of its master: the master goes on} {
+    up j
+    up k --replica-announce-port [port j]
+    follow k j
+    online j 1
+    assert_equal OK [ask j failover]
+    wait_for "it to be given up" {[log_has j "FAILOVER to 127.0.0.1:[port j] aborted"]}
+    assert_equal "no-failover master" "[failover_state j] [field j role]"
+    assert_equal OK [ask j set k v]
+    foreach name {j k} {down $name}
+}
+
 # --- with passwords, with TLS, with files ---------------------------------------------------------
 
 test {users with no more rights than replicas need} {
     foreach name {d e} {
         up $name
-        ask $name acl setuser replica on >secret resetchannels -@all +psync +replconf +ping
+        ask $name acl setuser replica on >secret resetchannels -@all +psync +replconf +ping +failover
         ask $name config set masteruser replica masterauth secret
         ask $name acl setuser default >admin
         ask $name auth admin
@@ -482,15 +514,18 @@ test {users with no more rights than replicas need} {
     assert_equal OK [ask e set k w]
     same_books d e
     # Who may not: the old master stays.
-    ask d acl setuser replica -psync
-    assert_equal OK [ask e failover]
-    wait_for "it to be given up" {[failover_state e] eq "no-failover" &&
-            [log_has e "Failover target rejected psync request"]}
-    assert_equal master [field e role]
-    assert_equal OK [ask e set k x]
-    ask d acl setuser replica +psync
-    wait_link d
-    online e 1
+    foreach {right said} {psync "run the 'psync'" failover "ACL SETUSER <masteruser> +failover"} {
+        ask d acl setuser replica -$right
+        assert_equal OK [ask e failover]
+        set ::said $said
+        wait_for "it to be given up" {[failover_state e] eq "no-failover" && [log_has e $::said]}
+        assert {[log_has e "Failover target rejected psync request"]}
+        assert_equal "master slave" "[field e role] [field d role]"
+        assert_equal OK [ask e set k x]
+        ask d acl setuser replica +$right
+        wait_link d
+        online e 1
+    }
     hand_over e d
     same_books d e
     foreach name {d e} {down $name}
