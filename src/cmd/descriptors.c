@@ -1,15 +1,17 @@
 #include "cmd/descriptors.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 
 #include "base/assert.h"
 #include "base/log.h"
 
-#define FIXED       32u
-#define HOSTS_EACH  64u /* depends on how many nodes there are; this is for a few */
-#define IO_EACH     2u
-#define DATA_EACH   4u
-#define CLIENTS_MIN DESCRIPTORS_CLIENTS_MIN
+#define FIXED      32u
+#define HOSTS_EACH 64u /* depends on how many nodes there are; this is for a few */
+#define IO_EACH    2u
+#define DATA_EACH  4u
 
 struct descriptors descriptors_wanted(const struct config *c) {
     bool pool = c->pool_size > 0;
@@ -55,25 +57,44 @@ bool descriptors_raise(const struct config *c, const char **why_p) {
     return false;
 }
 
+/* d: what each gets of it, want: how many would be enough. */
+static void say_too_few(const struct descriptors *d, uint64_t limit, uint64_t want) {
+    char clients[24] = "no client", advice[48] = "";
+    if (d->clients > 0) {
+        snprintf(clients, sizeof(clients), "%" PRIu64 " clients", d->clients);
+        snprintf(advice, sizeof(advice), ". Or say --maxclients %" PRIu64, d->clients);
+    }
+    log_warning("Error: only %" PRIu64 " files may be open, which leaves room for %s; at least %u are "
+                "needed, unless fewer are asked for. 'ulimit -n %" PRIu64
+                "' (LimitNOFILE of systemd) is enough for all that is configured%s",
+                limit, clients, DESCRIPTORS_CLIENTS_MIN, want, advice);
+}
+
+static void say_lowered(const struct config *c, const struct descriptors *wanted, uint64_t limit) {
+    bool clients = (uint64_t)c->maxclients < wanted->clients;
+    char text[96] = "maxclients and data-maxclients stay";
+    if (clients) snprintf(text, sizeof(text), "maxclients is lowered to %lld", (long long)c->maxclients);
+    if (wanted->data > (uint64_t)c->data_maxclients) {
+        size_t n = clients ? strlen(text) : 0;
+        snprintf(text + n, sizeof(text) - n, "%sdata-maxclients%s to %lld", clients ? ", " : "",
+                 clients ? "" : " is lowered", (long long)c->data_maxclients);
+    }
+    log_warning("Only %" PRIu64 " files may be open: %s. 'ulimit -n %" PRIu64
+                "' (LimitNOFILE of systemd) is enough for all that is configured",
+                limit, text, descriptors_sum(wanted));
+}
+
 bool descriptors_share(struct config *c) {
     struct descriptors wanted = descriptors_wanted(c);
-    unsigned long long want = descriptors_sum(&wanted), limit = raise_limit(want);
+    uint64_t want = descriptors_sum(&wanted), limit = raise_limit(want);
     if (limit >= want) return true;
     struct descriptors d = descriptors_of(&wanted, limit);
-    if (d.clients < CLIENTS_MIN && d.clients < wanted.clients) {
-        log_warning(
-            "Error: only %llu files may be open, which leaves room for %llu clients; fewer than %u are of no "
-            "use. 'ulimit -n %llu' (LimitNOFILE of systemd) is enough for all that is configured; or say "
-            "--maxclients %llu if they are enough",
-            limit, (unsigned long long)d.clients, CLIENTS_MIN, want,
-            (unsigned long long)max_u64(d.clients, 1));
+    if (d.clients < DESCRIPTORS_CLIENTS_MIN && d.clients < wanted.clients) {
+        say_too_few(&d, limit, want);
         return false;
     }
     c->maxclients = (int64_t)d.clients;
     if (wanted.data > 0) c->data_maxclients = (int64_t)max_u64(d.data, 1);
-    log_warning(
-        "Only %llu files may be open: maxclients is lowered to %llu, data-maxclients to %llu. 'ulimit -n "
-        "%llu' (LimitNOFILE of systemd) is enough for all that is configured",
-        limit, (unsigned long long)d.clients, (unsigned long long)d.data, want);
+    say_lowered(c, &wanted, limit);
     return true;
 }

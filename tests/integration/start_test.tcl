@@ -137,11 +137,27 @@ if {[auto_execok setpriv] eq "" || [catch {exec setpriv --bounding-set=-sys_reso
         foreach c $clients {resp::close $c}
         assert_equal 0 [reap_process $pid]
     }
+    test {few open files, without a pool: only what is lowered is told} {
+        set dir [temp_dir]
+        set command [string map {4mb 0} [limited 256 --port-file $dir/port --dir $dir]]
+        set pid [start_process $command $dir/out]
+        set ::limited_dir $dir
+        wait_for "the port" {[file_text $::limited_dir/port] ne ""}
+        set text [file_text $dir/out]
+        assert_match "*Only 256 files may be open: maxclients is lowered to 1??.*ulimit -n 1*" $text
+        assert {![string match "*data-maxclients*" $text]} $text
+        send_signal TERM $pid
+        assert_equal 0 [reap_process $pid]
+    }
     test {too few open files are an error, unless that was meant} {
         set text [refusal {*}[limited 64 --dir [temp_dir]]]
         assert_match "*Error: only 64 files may be open, which leaves room for ?? clients*" $text
-        assert_match "*fewer than 32 are of no use*ulimit -n*--maxclients ??*" $text
+        assert_match "*at least 32 are needed, unless fewer are asked for*ulimit -n*--maxclients ??*" $text
         regexp -- {--maxclients (\d+)} $text - most
+        set text [refusal {*}[limited 24 --dir [temp_dir]]]
+        assert_match "*Error: only 24 files may be open, which leaves room for no client*" $text
+        assert_match "*ulimit -n*" $text
+        assert {![string match "*--maxclients*" $text]} "that would not help: $text"
         set dir [temp_dir]
         set pid [start_process \
             [limited 64 --port-file $dir/port --dir $dir --maxclients $most] $dir/out]
