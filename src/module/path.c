@@ -1,4 +1,5 @@
-/* Where modules are: the ways to write one down, and the directories of a build, a source tree and an installation. */
+/* Where modules are: the ways to write one down, and the directories of a build, a source tree and an
+ * installation. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <link.h>
