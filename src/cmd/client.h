@@ -251,6 +251,8 @@ void client_flush_later(struct client *c);
 void clients_flush(void);
 /* A message that is no reply: between the replies, whatever CLIENT REPLY says. Bounded by client-output-buffer-limit. */
 void client_push(struct client *c, const void *data, size_t len);
+/* The same, behind the reply to the command that is about to run. */
+void client_push_late(struct client *c, const void *data, size_t len);
 /* What waited for the end of a reply goes behind it, if that is over. */
 void client_push_due(struct client *c);
 /* The socket takes bytes again, or has taken some. */

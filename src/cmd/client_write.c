@@ -426,8 +426,7 @@ void client_output_limit(struct client *c) {
         buf_consume(&o->bytes, o->sent);
         o->sent = 0;
     }
-    bool listens = (io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB)) != 0 || io->tracker != NULL,
-         follows = io->flags & CLIENT_REPLICA;
+    bool listens = (io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB)) != 0, follows = io->flags & CLIENT_REPLICA;
     const struct config_output_limit *limit = &server.config->output_limit[follows   ? CONFIG_OUTPUT_REPLICA
                                                                            : listens ? CONFIG_OUTPUT_PUBSUB
                                                                                      : CONFIG_OUTPUT_NORMAL];
@@ -507,16 +506,24 @@ void client_push_due(struct client *c) {
 
 /* A reply of several slices is not cut, nor one in the making by what its own command tells; and
  * what CLIENT REPLY takes back is not this. */
-void client_push(struct client *c, const void *data, size_t len) {
+static void push(struct client *c, const void *data, size_t len, bool late) {
     struct client_io *io = c->io;
     if (io->flags & CLIENT_CLOSE_SOON) return;
     bool silent = (io->flags & (CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP)) != 0;
     if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) client_unwritten_other(c);
     bool runs = io->flags & CLIENT_RUNNING && (silent || io->tracker != NULL);
-    bool late = c->job != NULL || io->late.len > 0 || runs;
+    late |= c->job != NULL || io->late.len > 0 || runs;
     buf_append(late ? &io->late : &io->out.bytes, data, len);
     client_flush_later(c);
     if (UNLIKELY(client_unsent(c) + io->late.len > PUSH_CHECK)) client_output_limit(c);
+}
+
+void client_push(struct client *c, const void *data, size_t len) {
+    push(c, data, len, false);
+}
+
+void client_push_late(struct client *c, const void *data, size_t len) {
+    push(c, data, len, true);
 }
 
 void client_free_output(struct client *c) {

@@ -107,6 +107,7 @@ static void write_clients(struct buf *out) {
     info_line(out, "waiting_clients:%zu", jobs_sleeping());
     info_line(out, "awaited_keys:%zu", waiters_count());
     info_line(out, "tracking_clients:%zu", tracking_count());
+    info_line(out, "tracking_total_keys:%zu", tracking_keys());
     info_line(out, "clients_in_timeout_table:%zu", jobs_sleeping());
     info_line(out, "monitor_clients:%zu", monitor_count());
     info_line(out, "clients_memory:%zu", memory);

@@ -86,6 +86,7 @@ struct config {
     int acl_pubsub_default;
     uint64_t client_query_buffer_limit, proto_max_bulk_len;
     struct config_output_limit output_limit[CONFIG_OUTPUT_CLASSES];
+    int64_t tracking_table_max_keys; /* of CLIENT TRACKING; 0: no limit */
     int64_t maxmemory_clients; /* bytes of all connections; < 0: per cent of maxmemory; 0: no limit */
     int64_t socket_mark_id;
     char *bind_source_addr;

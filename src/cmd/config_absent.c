@@ -72,8 +72,6 @@ static const struct {
     {"active-defrag-threshold-lower", no_defrag, false},
     {"active-defrag-threshold-upper", no_defrag, false},
     {"maxmemory-eviction-tenacity", "evictions take their turn with everything else: loop-work-quota", false},
-    {"tracking-table-max-keys", "each connection with CLIENT TRACKING has room for 10000 keys of its own",
-     false},
     {"ignore-warnings", "tarn has no warning that could be ignored", false},
     {"aof-disable-auto-gc", "an append-only file is one file: nothing is left to collect", false},
     {"watchdog-period", "LATENCY shows what held the loop up: latency-monitor-threshold", false},

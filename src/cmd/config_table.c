@@ -191,6 +191,7 @@ const struct config_row config_rows[] = {
      "normal 1gb 0 0 replica 256mb 64mb 60 pubsub 32mb 8mb 60", 0, 0, 0, 0, NULL, M, NULL},
     {"maxmemory-clients", CONFIG_SHARE, AT(maxmemory_clients), "0", 0, BIG, 0, 0, NULL, M,
      apply_maxmemory_clients},
+    NUM(CONFIG_INT, "tracking-table-max-keys", tracking_table_max_keys, "1000000", 0, BIG, M, NULL),
     STR("bind-source-addr", bind_source_addr, "", M, apply_source),
     NUM(CONFIG_INT, "socket-mark-id", socket_mark_id, "0", 0, UINT32_MAX, 0, NULL),
     NUM(CONFIG_BYTES, "output-pause", output_pause, "8mb", 64 * 1024, BIG, M, NULL),

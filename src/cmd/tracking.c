@@ -13,13 +13,15 @@ struct tracker {
 };
 
 static struct tracker *first;
-static size_t count;
+static struct tracker *hand; /* the next one that makes room for others; NULL: first */
+static size_t count, total;  /* of clients, of their keys */
 
 #define INVALIDATE ">2\r\n$10\r\ninvalidate\r\n"
 
 static void tell(struct watcher *w, struct span key) {
     struct client *c = CONTAINER_OF(w, struct tracker, watcher)->client;
     struct buf b = {0};
+    total--;
     buf_printf(&b, INVALIDATE "*1\r\n$%zu\r\n", key.len);
     buf_append(&b, key.data, key.len);
     buf_append_str(&b, "\r\n");
@@ -27,9 +29,17 @@ static void tell(struct watcher *w, struct span key) {
     buf_free(&b);
 }
 
-static void tell_all(struct tracker *t) {
-    client_push(t->client, INVALIDATE "_\r\n", sizeof(INVALIDATE "_\r\n") - 1);
+static void forget(struct tracker *t) {
+    total -= t->watcher.count;
     watch_clear(&t->watcher);
+}
+
+#define INVALIDATE_ALL INVALIDATE "_\r\n"
+
+static void tell_all(struct tracker *t) {
+    if (t->watcher.count == 0) return; /* it has nothing to forget */
+    client_push(t->client, INVALIDATE_ALL, sizeof(INVALIDATE_ALL) - 1);
+    forget(t);
 }
 
 void tracking_on(struct client *c) {
@@ -45,7 +55,8 @@ void tracking_off(struct client *c) {
     struct tracker *t = c->io->tracker;
     if (t == NULL) return;
     c->io->tracker = NULL;
-    watch_clear(&t->watcher);
+    forget(t);
+    if (hand == t) hand = t->next;
     if (t->next != NULL) t->next->prev = t->prev;
     if (t->prev != NULL)
         t->prev->next = t->next;
@@ -57,14 +68,32 @@ void tracking_off(struct client *c) {
 
 static void note(void *arg, struct cmd_key_ref key) {
     struct client *c = arg;
-    struct tracker *t = c->io->tracker;
     if (c->argv[key.index].len > STORE_KEY_MAX) return; /* it cannot be there */
-    if (t->watcher.count == TRACKING_KEYS_MAX) tell_all(t);
-    watch_add(&t->watcher, c->argv[key.index], 0);
+    total += watch_add(&c->io->tracker->watcher, c->argv[key.index], 0) == WATCH_ADDED;
+}
+
+/* Before the first key of a command is noted, for all of them: what is told here comes before its reply. */
+static void make_room(struct tracker *t, size_t n) {
+    size_t max = (size_t)server.config->tracking_table_max_keys;
+    if (t->watcher.count + n > TRACKING_KEYS_MAX) tell_all(t);
+    while (max != 0 && total > 0 && total + n > max) {
+        if (hand == NULL) hand = first;
+        tell_all(hand);
+        hand = hand->next;
+    }
 }
 
 void tracking_note_keys(struct client *c, const struct cmd *cmd) {
-    if (cmd->flags & CMD_READONLY) table_keys(cmd, c->argv, c->argc, note, c);
+    struct tracker *t = c->io->tracker;
+    size_t n = c->argc - 1; /* its keys, at most */
+    if (!(cmd->flags & CMD_READONLY) || cmd->keys[0].flags == 0) return;
+    if (n > TRACKING_COMMAND_MAX) {
+        client_push_late(c, INVALIDATE_ALL, sizeof(INVALIDATE_ALL) - 1);
+        forget(t);
+        return;
+    }
+    make_room(t, n);
+    table_keys(cmd, c->argv, c->argc, note, c);
 }
 
 bool tracking_listens(void) {
@@ -98,6 +127,10 @@ void tracking_end(void) {
 
 size_t tracking_count(void) {
     return count;
+}
+
+size_t tracking_keys(void) {
+    return total;
 }
 
 size_t tracking_memory(const struct client *c) {

@@ -10,8 +10,11 @@
 #include "cmd/client.h"
 #include "store/store.h"
 
-/* Keys of one connection. One more, and it is told to forget them all. */
+/* Keys of one connection. One more, and it is told to forget them all; so are others when all of them
+ * have tracking-table-max-keys. */
 #define TRACKING_KEYS_MAX 10000u
+/* Keys of one command. More are not remembered: behind its reply it is told to forget them. */
+#define TRACKING_COMMAND_MAX 1000u
 
 void tracking_on(struct client *c);
 void tracking_off(struct client *c);
@@ -28,6 +31,7 @@ void tracking_news(const struct store_news *news);
 void tracking_end(void);
 
 size_t tracking_count(void); /* clients */
+size_t tracking_keys(void);  /* of all of them */
 size_t tracking_memory(const struct client *c);
 
 #endif

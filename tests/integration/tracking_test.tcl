@@ -187,23 +187,80 @@ test {too many keys, FLUSHALL: all is to be forgotten} {
     drop $c
 }
 
-test {who does not read what it is told is let go at the limit of listeners} {
+test {the last of its room is used up in the middle of a command: none of its keys is forgotten unheard} {
+    set c [tracker]
+    for {set i 0} {$i < 9950} {incr i 50} {
+        set keys {}
+        for {set k $i} {$k < $i + 50} {incr k} {lappend keys k$k}
+        $c exists {*}$keys
+    }
+    set keys {}
+    for {set k 0} {$k < 60} {incr k} {lappend keys new$k}
+    resp::send $c exists {*}$keys
+    says $c {invalidate (nil)} 0
+    r set new0 v
+    r set new59 v
+    says $c {invalidate new0} {invalidate new59}
+    r set k5 v
+    silent $c
+    drop $c
+}
+
+test {a command of very many keys: nothing of it is to be kept, and nothing else waits for it} {
+    set c [tracker]
+    $c get k
+    set keys {}
+    for {set i 0} {$i < 20000} {incr i} {lappend keys k$i}
+    resp::send $c exists {*}$keys
+    assert {[resp::recv $c] > 0}
+    says $c {invalidate (nil)}
+    assert_equal 0 [info_field tracking_total_keys]
+    r set k v
+    silent $c
+    drop $c
+}
+
+test {tracking-table-max-keys: others are told to forget when there is no more room} {
+    r config set tracking-table-max-keys 150
+    set c [tracker]
+    set d [tracker]
+    set keys {}
+    for {set k 0} {$k < 100} {incr k} {lappend keys k$k}
+    $c exists {*}$keys
+    resp::send $d exists {*}$keys
+    assert {[resp::recv $d] > 0}
+    says $c {invalidate (nil)}
+    assert_equal 100 [info_field tracking_total_keys]
+    r set k7 v
+    says $d {invalidate k7}
+    silent $c
+    drop $c
+    drop $d
+    wait_for "their end" {[info_field tracking_total_keys] == 0}
+    r config set tracking-table-max-keys 1000000
+}
+
+test {who does not read its replies is not closed for that, and what it is told has a bound} {
     r config set client-output-buffer-limit "pubsub 100kb 0 0"
+    r config set output-pause 64kb
     set c [tracker]
     set name [string repeat k 1000]
     set closed [info_field client_output_buffer_limit_disconnections]
-    for {set i 0} {$i < 20000 && [info_field tracking_clients] == 1} {incr i 100} {
+    for {set i 0} {$i < 20000} {incr i 100} {
         set read {}
         set written {}
         for {set k 0} {$k < 100} {incr k} {
             lappend read $name$k
             lappend written $name$k v
         }
-        catch {resp::send $c exists {*}$read}
+        if {$i < 5000} {resp::send $c exists {*}$read}
         r mset {*}$written
+        r flushall
     }
-    wait_for "its end" {[info_field tracking_clients] == 0}
-    assert_equal [expr {$closed + 1}] [info_field client_output_buffer_limit_disconnections]
+    assert_equal 1 [info_field tracking_clients]
+    assert_equal $closed [info_field client_output_buffer_limit_disconnections]
+    assert {[info_field clients_memory] < 16 << 20}
+    r config set output-pause 8mb
     drop $c
 }
 
