@@ -13,6 +13,8 @@
 #include "cmd/refusal.h"
 #include "transport/place.h"
 
+#define SEGMENTS_PER_UNIT 8u /* that can be looked at in about the time of a unit of work */
+
 enum { PREFER_MAX = 16, AVOID_MAX = 16, GROUP_MAX = 1024 };
 #define TTL_MAX_MS UINT64_C(1000000000000000) /* some 31,000 years */
 #define PIN_MAX_MS UINT64_C(31536000000)      /* a year */
@@ -238,6 +240,8 @@ static bool put_next(struct client *c, struct put_job *p, unsigned *budget) {
     }
     p->making = status == TARN_EAGAIN ? put : NULL;
     if (status == TARN_EAGAIN) return false;
+    /* The answer looks at every segment. */
+    if (status == TARN_ENOSPACE) spend(budget, store_segment_limit(server.store) / SEGMENTS_PER_UNIT);
     answer_put(c, status, put, key, size, &p->args);
     return true;
 }
