@@ -93,7 +93,7 @@ measure() { # tarn|redis SIZE
         until redis-cli -p "$first" SET before "$(printf %1024s x)" | grep -q OK; do sleep 0.1; done
     fi
     pauses "$first" "$second" "$2"
-    stop "${started[@]}"
+    for pid in "${started[@]}"; do stop "$pid"; done
 }
 
 echo "### Writes stand still in a handover ($(machine))"
