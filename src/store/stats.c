@@ -48,11 +48,11 @@ static void pool_stats(const struct store *s, struct store_stats *st) {
         st->pool_free += seg->free_units * UNIT;
         st->pool_quarantined += seg->quarantine_units * UNIT;
         st->pool_evictable += seg->evictable_units * UNIT;
+        st->pool_ghosts += seg->ghost_units * UNIT;
         if (seg->state == SEGMENT_UP)
             st->largest_free = max_u64(st->largest_free, space_largest((struct space *)&s->space, i) * UNIT);
     }
     st->pool_used = st->pool_size - st->pool_free - st->pool_quarantined;
-    st->pool_ghosts = s->ghost_units * UNIT;
     st->pool_zombie = (s->zombie_units + s->written_units) * UNIT;
 }
 

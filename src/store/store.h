@@ -561,8 +561,9 @@ struct store_stats {
     uint64_t far_objects, far_replicas; /* objects without a memory replica; all far replicas */
     uint64_t copies_open;
     uint64_t awaiting_objects, awaiting_bytes; /* waiting for their copy on a disk; bytes of memory */
-    /* Memory that can be read: size is the sum of used (as of store_segment_info), free and quarantined. Of used: ghosts,
-     * zombie, evictable. down: of the segments that are DOWN or LEAVING, counted nowhere else. */
+    /* Memory that can be read: size is the sum of used (as of store_segment_info), free and
+     * quarantined. Of used: ghosts, evictable. down: of the segments that are DOWN or LEAVING, of
+     * which only zombie counts anything. */
     uint64_t pool_size, pool_used, pool_free, pool_quarantined, pool_ghosts, pool_zombie, pool_evictable,
         pool_down, largest_free; /* largest_free: where new objects may go */
     uint64_t memory, memory_records, memory_blocks, memory_tables, memory_leases, memory_extras;

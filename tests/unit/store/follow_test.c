@@ -222,6 +222,28 @@ TEST(what_was_put_to_use_again_frees_no_other) {
     store_destroy(&f);
 }
 
+TEST(figures_of_memory_that_is_down_are_apart) {
+    struct store *s = leader("offset", 2), *f = follower();
+    struct store_lead_stats lead_stats;
+    struct store_stats stats;
+    uint64_t ms;
+    CHECK_EQ(util_put(s, "a", 4096), TARN_OK);
+    CHECK_EQ(store_lease(s, store_find(s, span_str("a")), 1, 10000, &ms), TARN_OK);
+    CHECK(store_remove(s, span_str("a")));
+    catch_up(f);
+    lead(f, UINT64_C(1) << 30, &lead_stats);
+    store_get_stats(f, &stats);
+    CHECK_EQ(stats.pool_ghosts, 4096);
+    CHECK(stats.pool_used >= stats.pool_ghosts);
+    store_segment_set_state(f, 0, SEGMENT_DOWN);
+    store_get_stats(f, &stats);
+    CHECK_EQ(stats.pool_down, 2 * 4096);
+    CHECK_EQ(stats.pool_used, 0);
+    CHECK_EQ(stats.pool_ghosts, 0);
+    store_destroy(&s);
+    store_destroy(&f);
+}
+
 TEST(what_a_new_leader_drops_it_tells) {
     struct store *s = leader("offset", 16), *f = follower(), *later = follower();
     uint64_t token;
