@@ -437,8 +437,8 @@ typedef struct tarn_host_options {
     int shrink; /* 1: a path that holds a larger segment is cut to bytes; else TARN_EEXISTS. A smaller one grows, with what is in it */
     unsigned
         file_mode; /* permissions of the files under file_path, 0: 0600; 0644 for clients that run as other users */
-    int ssd_create,
-        file_create; /* 1: ssd_path, file_path is made where it is not there (a file, a directory); else TARN_EINVAL */
+    /* 1: what is not there at ssd_path (a file), file_path (a directory) is made; else TARN_EINVAL */
+    int ssd_create, file_create;
 } tarn_host_options;
 TARN_API void tarn_host_options_init(tarn_host_options *options);
 

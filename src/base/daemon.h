@@ -10,8 +10,9 @@
 
 #include <stdbool.h>
 
-/* Before there is a thread; returns in the child only. log: the file that has its words ("" or NULL:
- * the terminal), named when it takes long or fails. false: errno says why, and there is no child. */
+/* Before there is a thread; returns in the child only. log: the file that has its words ("" or
+ * NULL: the terminal), named when it takes long or fails. false: errno says why, and there is no
+ * child. */
 bool daemon_begin(const char *log);
 /* Nothing where daemon_begin was not called. SIGPIPE must be ignored. */
 void daemon_ready(void);

@@ -37,7 +37,8 @@ static bool is_due(struct progress *p, uint64_t now) {
                                        __ATOMIC_RELAXED);
 }
 
-/* Behind the text: for how long, as soon as one can tell; in a log the share as well, which a bar shows. */
+/* Behind the text: for how long, as soon as one can tell; in a log the share as well, which a bar
+ * shows. */
 static void say_left(const struct progress *p, double share, uint64_t now, bool alone, char *out,
                      size_t cap) {
     double left_s = share > 0 ? (double)(now - p->began_ms) * (1 - share) / share / 1000 : 0;

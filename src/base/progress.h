@@ -16,10 +16,10 @@ struct progress {
     bool shown;                 /* there is a line to wipe */
 };
 
-/* For servers: lines "WHAT: TEXT (37 %), about 12 s left" at level notice, each second where the log
- * is a terminal, else every ten. */
+/* For servers: lines "WHAT: TEXT (37 %), about 12 s left" at level notice, each second where the
+ * log is a terminal, else every ten. */
 void progress_log(struct progress *p, const char *what_fmt, ...) __attribute__((format(printf, 2, 3)));
-/* For programs: a bar on standard error, if that is a terminal; otherwise, or with silent, nothing. */
+/* For programs: a bar on standard error, if that is a terminal; else, or with silent, nothing. */
 void progress_bar(struct progress *p, bool silent);
 /* total 0: not known, and the text says how far it is. */
 void progress_say(struct progress *p, uint64_t done, uint64_t total, const char *fmt, ...)

@@ -170,7 +170,7 @@ struct whereabouts {
     struct secure secure;        /* how all of them are connected to, once secure_open was called */
     unsigned first;              /* to be asked; atomic */
     uint32_t met;                /* number of the master that was met last; atomic */
-    uint64_t met_hash;           /* of its address; atomic, under no lock: two at once are two changes */
+    uint64_t met_hash;           /* of its address; atomic: two at once are two changes */
     uint32_t epoch;              /* the highest of those met, 0: none told; atomic */
     struct scouts *scouts;       /* where the master may change */
 };
@@ -345,7 +345,7 @@ tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool 
 void segment_forget(struct lane *lane, uint32_t id);
 void segment_forget_all(struct lane *lane);
 void segment_free_all(struct lane *lane);
-/* transport=rdma: TARN_ENOTSUP when the memory segments that are up are known, and none offers it. */
+/* transport=rdma: TARN_ENOTSUP when the memory segments that are up are known and none offers it. */
 tarn_status segment_require_rdma(struct lane *lane, uint64_t deadline);
 /* "host name|boot id" as servers report it. */
 void segment_host_name(char *out, size_t cap);

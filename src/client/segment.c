@@ -344,7 +344,7 @@ tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool 
     return TARN_OK;
 }
 
-/* --- transport=rdma ------------------------------------------------------------------------------------------------------- */
+/* --- transport=rdma --------------------------------------------------------------------------- */
 
 /* Ids of the segments that INFO pool shows; 0: it does not show all. */
 static size_t shown_segments(const char *info, uint32_t ids[PROBES_MAX]) {

@@ -434,7 +434,8 @@ struct cluster_task_info {
     unsigned tries;
     tarn_status error; /* of the last try */
 };
-/* false: it is not known, or was over so long ago that it is forgotten. Borrowed until the next call here. */
+/* false: it is not known, or was over so long ago that it is forgotten. Borrowed until the next
+ * call here. */
 bool cluster_task_get(uint64_t task, struct cluster_task_info *info_p);
 /* Newest first: those that are not over, then the last ones that are (storing tasks only if they failed). fn returns false to
  * stop. */

@@ -331,7 +331,8 @@ const struct info_section info_sections[] = {
     {NULL, NULL, 0, false, NULL},
 };
 
-/* A name that is unknown asks for nothing: what clients of Redis ask for, and what is not here, is an empty reply. */
+/* A name that is unknown asks for nothing: what clients of Redis ask for, and what is not here, is
+ * an empty reply. */
 static bool wanted(struct client *c, const struct info_section *s) {
     if (c->argc == 1) return s->in == INFO_DEFAULT;
     for (size_t i = 1; i < c->argc; i++) {

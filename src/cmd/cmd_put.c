@@ -231,7 +231,8 @@ static bool put_next(struct client *c, struct put_job *p, unsigned *budget) {
     struct store_put *put = p->making;
     struct span key;
     uint64_t size;
-    if (put == NULL) key_window_hash(&p->window, c, p->single ? 1 : 2, 2, p->pos, p->n); /* prefetches */
+    if (put == NULL) /* prefetches */
+        key_window_hash(&p->window, c, p->single ? 1 : 2, 2, p->pos, p->n);
     if (!put_element(c, p, &key, &size)) return true;
     if (put) {
         status = store_put_continue(server.store, put, budget);

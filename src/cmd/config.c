@@ -131,7 +131,7 @@ static bool is_idle(const struct config_row *row, const struct span *words, size
 static bool set_repeated(struct config *c, struct config_source *src, unsigned line, const struct span *words,
                          size_t n, bool *ok_p) {
     char *why = NULL;
-    if (span_case_eq(words[0], "loadmodule")) /* on the command line one quoted word may hold them all */
+    if (span_case_eq(words[0], "loadmodule")) /* line 0: one word may hold all */
         *ok_p = config_module_add(c, words + 1, n - 1, line == 0, &why);
     else if (span_case_eq(words[0], "user"))
         *ok_p = config_user_add(c, src->number, words + 1, n - 1, &why);

@@ -87,7 +87,7 @@ struct config {
     uint64_t client_query_buffer_limit, proto_max_bulk_len;
     struct config_output_limit output_limit[CONFIG_OUTPUT_CLASSES];
     int64_t tracking_table_max_keys; /* of CLIENT TRACKING; 0: no limit */
-    int64_t maxmemory_clients; /* bytes of all connections; < 0: per cent of maxmemory; 0: no limit */
+    int64_t maxmemory_clients;       /* bytes of all connections; < 0: per cent of maxmemory; 0: no limit */
     int64_t socket_mark_id;
     char *bind_source_addr;
     /* TLS: names and meaning are Redis' */
@@ -192,7 +192,7 @@ struct config {
     size_t users;
     struct config_rename *rename;
     size_t renames;
-    struct buf ignored; /* options of Redis that were given and mean nothing here: "a, b", each once */
+    struct buf ignored; /* options of Redis that mean nothing here: "a, b", each once */
     size_t n_ignored;
 };
 

@@ -77,7 +77,7 @@ void config_row_free(const struct config_row *row, struct config *c);
 /* What another line says, too. false: there are too many. */
 bool config_save_add(struct config_save *to, const struct config_save *from);
 
-/* --- config_faults.c: what is wrong, all of it --------------------------------------------------------------------------------- */
+/* --- config_faults.c: what is wrong, all of it ------------------------------------------------ */
 
 /* Zero-initialised is none. Beyond CONFIG_FAULTS_MAX nothing more is read. */
 #define CONFIG_FAULTS_MAX 20u

@@ -9,7 +9,7 @@
 
 #define NAMES_MAX 3u /* of nodes in one text */
 
-/* --- no segment takes anything ------------------------------------------------------------------------------------------ */
+/* --- no segment takes anything ---------------------------------------------------------------- */
 
 /* Memory segments that are alike, and some of the nodes they are of. */
 struct sort {
@@ -96,7 +96,7 @@ static void say_no_segment(struct buf *out) {
                    "until it is up (NODE LIST)");
 }
 
-/* --- what takes values has no room -------------------------------------------------------------------------------------- */
+/* --- what takes values has no room ------------------------------------------------------------ */
 
 static void say_part(struct buf *out, uint64_t bytes, const char *what) {
     if (bytes > 0) buf_printf(out, ", %" PRIu64 " %s", bytes, what);
@@ -162,7 +162,7 @@ void refusal_no_room(struct client *c, const char *code, uint64_t size) {
     buf_free(&why);
 }
 
-/* --- quotas ------------------------------------------------------------------------------------------------------------- */
+/* --- quotas ----------------------------------------------------------------------------------- */
 
 static void say_share(struct client *c, const struct store_pin_share *share) {
     reply_error(c,

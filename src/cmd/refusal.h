@@ -1,4 +1,5 @@
-/* Why a value was not taken, in words: what is there, what holds it, what was asked for, and what to do about it. */
+/* Why a value was not taken, in words: what is there, what holds it, what was asked for, and what
+ * to do about it. */
 #ifndef TARN_CMD_REFUSAL_H
 #define TARN_CMD_REFUSAL_H
 #include "cmd/cmd.h"

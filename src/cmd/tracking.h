@@ -10,8 +10,8 @@
 #include "cmd/client.h"
 #include "store/store.h"
 
-/* Keys of one connection. One more, and it is told to forget them all; so are others when all of them
- * have tracking-table-max-keys. */
+/* Keys of one connection. One more, and it is told to forget them all; so are others when all of
+ * them have tracking-table-max-keys. */
 #define TRACKING_KEYS_MAX 10000u
 /* Keys of one command. More are not remembered: behind its reply it is told to forget them. */
 #define TRACKING_COMMAND_MAX 1000u

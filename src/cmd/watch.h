@@ -1,6 +1,6 @@
-/* Who wants to know that a key was written: WATCH, and CLIENT TRACKING (tracking.c). Costs its owner
- * memory and the writers of keys nothing as long as nobody watches: then it is one comparison with
- * zero.
+/* Who wants to know that a key was written: WATCH, and CLIENT TRACKING (tracking.c). Costs its
+ * owner memory and the writers of keys nothing as long as nobody watches: then it is one comparison
+ * with zero.
  *
  * News of values comes from the books (store_events.complete), news of times to live from the
  * commands that set them. That a key has gone is no news for WATCH: EXEC compares the version that
@@ -22,8 +22,8 @@ struct watcher {
     struct watch *first;
     size_t count, bytes;
     bool touched; /* one of its keys was written */
-    /* NULL: touched says it all. Else it is told, of keys that have gone as well, and does not watch
-     * the key any more. */
+    /* NULL: touched says it all. Else it is told, of keys that have gone as well, and does not
+     * watch the key any more. */
     void (*tell)(struct watcher *w, struct span key);
 };
 

@@ -62,7 +62,7 @@ struct module_info {
 /* In the order in which they were loaded. Borrowed for the call; fn returns false to stop. */
 void module_each(bool (*fn)(void *arg, const struct module_info *info), void *arg);
 
-/* --- path.c -------------------------------------------------------------------------------------------------------------------- */
+/* --- path.c ----------------------------------------------------------------------------------- */
 
 /* What a user calls a module, as a whole path (free it): a name without "/" is looked for in the
  * directories below, so that no file of that name that lies about is taken for it; else, and where
@@ -72,7 +72,8 @@ char *module_path(const char *given);
 
 /* fn says true when it has found what it looks for, and is asked no more. */
 typedef bool (*module_directory_fn)(void *arg, const char *directory, size_t len);
-/* Where modules are: TARN_MODULE_PATH, beside this program or library, where `make install` puts them. */
+/* Where modules are: TARN_MODULE_PATH, beside this program or library, where `make install` puts
+ * them. */
 bool module_directories(module_directory_fn fn, void *arg);
 /* "DIR:DIR" */
 bool module_directories_of(const char *list, module_directory_fn fn, void *arg);

@@ -1,5 +1,5 @@
-/* Where modules are: the ways to write one down, and the directories of a build, a source tree and an
- * installation. */
+/* Where modules are: the ways to write one down, and the directories of a build, a source tree and
+ * an installation. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <link.h>
@@ -16,7 +16,8 @@
 #define TARN_LIBDIR "/usr/local/lib"
 #endif
 
-/* Beside the file that this code is in: the build's, a source tree's, and what `make install` makes of them. */
+/* Beside the file that this code is in: the build's, a source tree's, and what `make install` makes
+ * of them. */
 static const char *const beside[] = {"modules", "../modules", "tarn", "../lib/tarn"};
 
 /* Directory of the program, or of the library that this is linked into. */

@@ -49,10 +49,10 @@ struct pool_info {
  * none, or none of this start of the machine. */
 bool pool_file_look(const char *path, uint64_t *size_p, uint8_t content[SEGMENT_CONTENT_SIZE]);
 
-/* Maps a segment. A new one is all zeroes. Blocks for as long as populating takes; how far it is goes to the log
- * (base/progress.h). Errors: TARN_EINVAL, TARN_ENOMEM (memory, cgroup limit), TARN_EBUSY (another process has
- * the file), TARN_EEXISTS (it holds a larger pool), TARN_EIO; *why_p, never NULL then, is thread-local text that stays until this thread's next
- * call. */
+/* Maps a segment. A new one is all zeroes. Blocks for as long as populating takes; how far it is
+ * goes to the log (base/progress.h). Errors: TARN_EINVAL, TARN_ENOMEM (memory, cgroup limit),
+ * TARN_EBUSY (another process has the file), TARN_EEXISTS (it holds a larger pool), TARN_EIO;
+ * *why_p, never NULL then, is thread-local text that stays until this thread's next call. */
 tarn_status pool_open(const struct pool_config *config, struct pool **pool_p, const char **why_p);
 /* Unmaps. A pool file keeps its epochs, for the next start. NULL is fine. */
 void pool_close(struct pool **pool_p);
@@ -101,8 +101,9 @@ uint64_t pool_memory_available(const char *proc, const char *cgroup, const char 
 /* Touches [base, base + size) with several threads. keep: the bytes are not zero and must stay clean on disk.
  */
 tarn_status pool_populate(void *base, uint64_t size, bool keep);
-/* The same meanwhile; the memory may be used. over: true when the threads are through; otherwise it logs how far it is, and is called from
- * one thread. end waits for them, and has them stop first where they are not through (TARN_ECANCELED). */
+/* The same meanwhile; the memory may be used. over: true when the threads are through; otherwise it
+ * logs how far it is, and is called from one thread. end waits for them, and has them stop first
+ * where they are not through (TARN_ECANCELED). */
 struct pool_populating *pool_populate_begin(void *base, uint64_t size, bool keep);
 bool pool_populate_over(struct pool_populating *p, struct pool_progress *progress_p);
 tarn_status pool_populate_end(struct pool_populating **p_p);

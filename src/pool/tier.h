@@ -32,7 +32,7 @@ struct tier_config {
     double high_watermark;  /* share of size from which on the oldest goes; 0: 0.95 */
     double low_watermark;   /* ... down to this; 0: 0.90 */
     const uint8_t *cluster; /* file: cluster id, 16 bytes; part of every path */
-    bool create;            /* what is not there at path is made: ssd: a file, file: the directory */
+    bool create;            /* what is not there is made: ssd: a file, file: the directory */
     unsigned mode;          /* file: permissions of the files, for who reads them as another user; 0: 0600 */
     bool direct;            /* O_DIRECT where the file system has it */
 };

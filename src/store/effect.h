@@ -56,8 +56,8 @@ struct store_lead_options {
     /* Every promise of leases (EFFECT_LEASES) that the one before these books made is in them: they come from a file of its own that
      * lacks nothing. What they say is over is no ghost then. */
     bool leases_told;
-    /* The one before has stopped, and these books have all of its: versions from suspect_below on are
-     * no more suspect than there, and stay without a CRC. */
+    /* The one before has stopped, and these books have all of its: versions from suspect_below on
+     * are no more suspect than there, and stay without a CRC. */
     bool handed_over;
     uint64_t suspect_below; /* store_suspect_below of the one before */
     uint32_t

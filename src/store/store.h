@@ -503,7 +503,8 @@ struct store_pin_share {
     bool of_books;              /* of max_memory; else of the pool */
     uint64_t limit, used, more; /* bytes */
 };
-/* Of a put of so many bytes in memory, or (STORE_PIN_OBJECT) of the object that key has. false: none, it may be pinned. */
+/* Of a put of so many bytes in memory, or (STORE_PIN_OBJECT) of the object that key has. false:
+ * none, it may be pinned. */
 #define STORE_PIN_OBJECT UINT64_MAX
 bool store_pin_refused(struct store *s, struct span key, uint64_t bytes, uint64_t owner,
                        struct store_pin_share *share_p);
@@ -593,7 +594,8 @@ void store_stats_reset(struct store *s);
 /* What is in the memory segments, for words to whoever gets no room there. */
 struct store_room {
     uint32_t up, others; /* segments that take new objects, and that do not */
-    /* Of those that are up, in bytes. used: as of store_segment_info. best: free or evictable, in the one that has most of it. */
+    /* Of those that are up, in bytes. used: as of store_segment_info. best: free or evictable, in
+     * the one that has most of it. */
     uint64_t size, used, free, quarantined, evictable, awaiting, ghosts, largest, best;
 };
 void store_get_room(const struct store *s, struct store_room *room_p);

@@ -234,7 +234,7 @@ static void answer_request(struct tcp_conn *c, struct tcp_turn_state *t) {
     log_verbose("Data connection: what came looks like a request for the port for commands");
 }
 
-/* Closed with bytes unread, the socket would take the answer back from a peer that has not read it. */
+/* Closed with bytes unread, a socket takes the answer back from a peer that has not read it. */
 static enum step linger(struct tcp_conn *c, struct tcp_turn_state *t) {
     (void)shutdown(c->fd, SHUT_WR);
     if (!c->readable) return STEP_BLOCKED;

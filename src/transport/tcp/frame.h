@@ -74,7 +74,8 @@ _Static_assert(sizeof(struct tcp_part) == 80, "part");
 
 #define TCP_TEXT_MAX 256u /* of a refusal */
 
-/* What the data port calls itself in the RESP error that it has for requests; clients know it by that. */
+/* What the data port calls itself in the RESP error that it has for requests; clients know it by
+ * that. */
 #define TCP_DATA_PORT "a data port of tarn"
 
 /* Does data start with a header that this side of a connection may receive? NULL: it does. Else what is wrong
