@@ -88,7 +88,7 @@ static char *mistake(const struct config_row *row, unsigned line, const struct s
 static void ignore(struct config *c, struct span name) {
     struct buf *list = &c->ignored;
     for (size_t i = 0; i + name.len <= list->len; i++) /* the same again */
-        if (memcmp(list->data + i, name.data, name.len) == 0 && (i == 0 || list->data[i - 1] == ' ') &&
+        if (strncasecmp(list->data + i, name.data, name.len) == 0 && (i == 0 || list->data[i - 1] == ' ') &&
             (i + name.len == list->len || list->data[i + name.len] == ','))
             return;
     if (c->n_ignored++ > 0) buf_append_str(list, ", ");
@@ -384,6 +384,19 @@ static bool apply_all(const bool *touched, const char **why_p, size_t *failed_p)
     return true;
 }
 
+/* Takes lines, for an error reply. */
+static char *one_line(char *lines) {
+    struct buf b = {NULL, 0, 0};
+    for (const char *at = lines; *at != '\0'; at++)
+        if (*at == '\n')
+            buf_append_str(&b, "; ");
+        else
+            buf_append_char(&b, *at);
+    buf_append_char(&b, '\0');
+    free(lines);
+    return b.data;
+}
+
 static bool check_pairs(const struct config *now, const struct span *pairs, size_t n, struct config *next,
                         bool *touched, struct span *option_p, char **why_p) {
     for (size_t i = 0; i < n; i++) {
@@ -401,7 +414,7 @@ static bool check_pairs(const struct config *now, const struct span *pairs, size
         touched[config_row_index(row)] = true;
     }
     if (!config_validate(next, why_p)) {
-        for (char *end = *why_p; (end = strchr(end, '\n')) != NULL;) *end = ' ';
+        *why_p = one_line(*why_p);
         return false;
     }
     for (size_t i = 0; i < config_row_count; i++) /* who borrowed what cannot change keeps it */

@@ -36,6 +36,24 @@ TEST(defaults_are_values) {
     config_deinit(&config);
 }
 
+TEST(what_means_nothing_here_is_named_once) {
+    CHECK(load("hash-max-listpack-entries 1\nmaxmemory-samples 10\nHASH-MAX-LISTPACK-ENTRIES 2\n"));
+    CHECK_EQ(config.n_ignored, 2);
+    CHECK(span_eq(span_of(config.ignored.data, config.ignored.len),
+                  SPAN("hash-max-listpack-entries, maxmemory-samples")));
+    config_deinit(&config);
+}
+
+TEST(faults_of_a_change_are_one_line) {
+    struct span option,
+        pairs[] = {SPAN("node-heartbeat"), SPAN("40000"), SPAN("proc-title-template"), SPAN("{x")};
+    config_init(&config);
+    why = NULL;
+    CHECK(!config_set(&config, pairs, 2, &option, &why));
+    CHECK(told("unknown variables; node-timeout must"));
+    config_deinit(&config);
+}
+
 TEST(units) {
     CHECK(load("pool-size 2gb\nmax-lease 3s\nput-timeout 1min\nmaxmemory 100mb\nmax-objects 10k\n"));
     CHECK_EQ(config.pool_size, UINT64_C(2) << 30);
