@@ -306,14 +306,14 @@ static bool check_new_id(struct repl_link *l, const char *id) {
 static void on_psync(struct repl_link *l, struct span line) {
     struct span rest;
     if (begins(line, "+CONTINUE", &rest)) {
-        char id[REPL_ID_LEN + 1];
+        char id[REPL_ID_LEN + 1] = "";
         bool given = repl_id_valid(rest.data, (unsigned)rest.len);
         if (rest.len > 0 && !given) {
             fail(l, "its +CONTINUE makes no sense");
             return;
         }
-        if (given) memcpy(id, rest.data, REPL_ID_LEN), id[REPL_ID_LEN] = '\0';
-        if (!check_new_id(l, given ? id : "")) return;
+        if (given) memcpy(id, rest.data, REPL_ID_LEN);
+        if (!check_new_id(l, id)) return;
         log_notice("Successful partial resynchronization with master.");
         l->step = STEP_STREAM;
         l->next_address = 0;
