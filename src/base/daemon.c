@@ -12,7 +12,7 @@
 static int ready_fd = -1; /* of the child; its end is the end of it */
 
 /* true: the child is ready. false: it ended. */
-static bool await(int fd, const char *log) {
+static bool daemon_await(int fd, const char *log) {
     char c;
     struct pollfd p = {.fd = fd, .events = POLLIN};
     if (log != NULL && log[0] != '\0' && poll(&p, 1, PATIENCE_MS) == 0)
@@ -23,9 +23,9 @@ static bool await(int fd, const char *log) {
     return n == 1;
 }
 
-static _Noreturn void be_parent(pid_t child, int fd, const char *log) {
+static _Noreturn void daemon_parent(pid_t child, int fd, const char *log) {
     int status = 0;
-    if (await(fd, log)) _exit(0);
+    if (daemon_await(fd, log)) _exit(0);
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
     if (log != NULL && log[0] != '\0')
         fprintf(stderr, "%s: ended before it was ready: see %s\n", program_invocation_short_name, log);
@@ -38,7 +38,7 @@ bool daemon_begin(const char *log) {
     pid_t pid = fork();
     if (pid > 0) {
         close(fds[1]);
-        be_parent(pid, fds[0], log);
+        daemon_parent(pid, fds[0], log);
     }
     close(fds[0]);
     if (pid < 0) {

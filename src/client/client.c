@@ -57,21 +57,15 @@ static tarn_status check_options(tarn_options *o) {
         strcmp(o->transport, "tcp") != 0 && strcmp(o->transport, "rdma") != 0) {
         return fail(TARN_EINVAL, "transport is auto, shm, tcp or rdma, not \"%s\"", o->transport);
     }
-    const struct {
-        const char *name;
-        uint64_t value, max;
-    } ranges[] = {{"max_lanes", o->max_lanes, 1024},
-                  {"streams", o->streams, 64},
-                  {"workers", o->workers, 256},
-                  {"batch_keys", o->batch_keys, 65536},
-                  {"lease_ms", o->lease_ms, UINT64_MAX},
-                  {"failover_ms", o->failover_ms, UINT64_MAX},
-                  {"backoff_min_ms", o->backoff_min_ms, UINT64_MAX}};
-    for (size_t i = 0; i < ARRAY_LEN(ranges); i++)
-        if (ranges[i].value == 0 || ranges[i].value > ranges[i].max)
-            return fail(
-                TARN_EINVAL, "option %s is %llu, and may be 1 to %llu (tarn_options_init sets the default)",
-                ranges[i].name, (unsigned long long)ranges[i].value, (unsigned long long)ranges[i].max);
+    const struct option_range ranges[] = {{"max_lanes", o->max_lanes, 1024},
+                                          {"streams", o->streams, 64},
+                                          {"workers", o->workers, 256},
+                                          {"batch_keys", o->batch_keys, 65536},
+                                          {"lease_ms", o->lease_ms, UINT64_MAX},
+                                          {"failover_ms", o->failover_ms, UINT64_MAX},
+                                          {"backoff_min_ms", o->backoff_min_ms, UINT64_MAX}};
+    tarn_status status = check_ranges(ranges, ARRAY_LEN(ranges), "tarn_options_init");
+    if (status != TARN_OK) return status;
     o->piece_bytes = max_u64(o->piece_bytes / CRC_BLOCK * CRC_BLOCK, CRC_BLOCK);
     return TARN_OK;
 }

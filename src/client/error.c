@@ -1,4 +1,5 @@
 /* The thread's last error, the texts of statuses, and where log lines of a library go. */
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,17 @@ tarn_status fail(tarn_status status, const char *fmt, ...) {
     va_end(ap);
     memcpy(last_error, text, sizeof(text));
     return status;
+}
+
+tarn_status check_ranges(const struct option_range *ranges, size_t n, const char *init) {
+    for (const struct option_range *r = ranges; r < ranges + n; r++) {
+        char most[32] = "1 or more";
+        if (r->value > 0 && r->value <= r->max) continue;
+        if (r->max != UINT64_MAX) snprintf(most, sizeof(most), "1 to %" PRIu64, r->max);
+        return fail(TARN_EINVAL, "option %s is %" PRIu64 ", and may be %s (%s sets the default)", r->name,
+                    r->value, most, init);
+    }
+    return TARN_OK;
 }
 
 const char *tarn_last_error(void) {

@@ -41,6 +41,14 @@
 tarn_status fail(tarn_status status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void log_default_once(void);
 
+/* A number among options, from 1 on. */
+struct option_range {
+    const char *name;
+    uint64_t value, max; /* UINT64_MAX: no limit */
+};
+/* TARN_EINVAL, with what is allowed. init: the function that sets the defaults. */
+tarn_status check_ranges(const struct option_range *ranges, size_t n, const char *init);
+
 /* --- arena.c: memory that lives as long as one call ------------------------------------------------------------------- */
 
 struct arena_block;

@@ -109,21 +109,14 @@ static tarn_status check_options(struct tarn_transfer *t) {
     t->transport = values[i];
     if (o->name != NULL && !transfer_name_valid(o->name))
         return fail(TARN_EINVAL, "a name has 1 to %d of A-Z a-z 0-9 . _ -", TARN_TRANSFER_NAME_MAX);
-    const struct {
-        const char *name;
-        uint64_t value, max;
-    } ranges[] = {{"threads", o->threads, 256},
-                  {"workers", o->workers, TRANSFER_WORKERS_MAX},
-                  {"streams", o->streams, 64},
-                  {"max_peers", o->max_peers, 65536},
-                  {"connect_timeout_ms", o->connect_timeout_ms, UINT64_MAX},
-                  {"timeout_ms", o->timeout_ms, UINT64_MAX}};
-    for (i = 0; i < ARRAY_LEN(ranges); i++)
-        if (ranges[i].value == 0 || ranges[i].value > ranges[i].max)
-            return fail(
-                TARN_EINVAL,
-                "option %s is %llu, and may be 1 to %llu (tarn_transfer_options_init sets the default)",
-                ranges[i].name, (unsigned long long)ranges[i].value, (unsigned long long)ranges[i].max);
+    const struct option_range ranges[] = {{"threads", o->threads, 256},
+                                          {"workers", o->workers, TRANSFER_WORKERS_MAX},
+                                          {"streams", o->streams, 64},
+                                          {"max_peers", o->max_peers, 65536},
+                                          {"connect_timeout_ms", o->connect_timeout_ms, UINT64_MAX},
+                                          {"timeout_ms", o->timeout_ms, UINT64_MAX}};
+    tarn_status status = check_ranges(ranges, ARRAY_LEN(ranges), "tarn_transfer_options_init");
+    if (status != TARN_OK) return status;
     if (o->binds > TRANSFER_BINDS_MAX)
         return fail(TARN_EINVAL, "option binds is %llu, and may be at most %u", (unsigned long long)o->binds,
                     (unsigned)TRANSFER_BINDS_MAX);

@@ -128,7 +128,7 @@ static void rest(struct drain *d) {
     d->due_ms = cluster.now_ms + PASS_AGAIN_MS;
 }
 
-static void say(struct drain *d) {
+static void drain_say(struct drain *d) {
     struct store_segment_info info;
     if (!store_segment_get(cluster.store, d->segment->id, &info)) return;
     progress_say(&d->progress, d->bytes, d->bytes + info.used, "%llu objects and %llu MiB are left%s%s",
@@ -138,7 +138,7 @@ static void say(struct drain *d) {
 }
 
 static void step(struct drain *d, unsigned *budget) {
-    say(d);
+    drain_say(d);
     if (!d->segment->node->serving) {
         d->due_ms = cluster.now_ms + PASS_AGAIN_MS;
         return;

@@ -1,5 +1,6 @@
 /* CONFIG. */
 #include <stdlib.h>
+#include "base/assert.h"
 #include "base/log.h"
 #include "cmd/client.h"
 #include "cmd/config_table.h"
@@ -27,17 +28,12 @@ void cmd_config_get(struct client *c) {
 
 static void reply_unknown_option(struct client *c, struct span option) {
     bool matters;
-    const char *absent = option.data != NULL ? config_absent(option, &matters) : NULL;
-    const char *near = absent == NULL ? config_near(option) : NULL;
+    const char *why = option.data != NULL ? config_absent(option, &matters) : NULL;
+    const char *near = why == NULL ? config_near(option) : NULL;
+    const char *before = why != NULL ? ": " : near != NULL ? ", did you mean '" : "";
+    if (why == NULL) why = near != NULL ? near : "";
     reply_error(c, "Unknown option or number of arguments for CONFIG SET - '%.*s'%s%s%s",
-                (int)(option.len < 128 ? option.len : 128), option.data,
-                absent != NULL ? ": "
-                : near != NULL ? ", did you mean '"
-                               : "",
-                absent != NULL ? absent
-                : near != NULL ? near
-                               : "",
-                near != NULL ? "'?" : "");
+                (int)min_u64(option.len, 128), option.data, before, why, near != NULL ? "'?" : "");
 }
 
 static void refuse(struct client *c, struct span option, const char *why) {

@@ -26,7 +26,7 @@ struct order {
     uint64_t wait_ms;
 };
 
-static bool place(struct client *c, size_t *at_p, const char *name, uint32_t *id_p) {
+static bool order_place(struct client *c, size_t *at_p, const char *name, uint32_t *id_p) {
     struct store_segment_info s;
     if (!option_has_value(c, *at_p, name) || !segment_arg(c, *at_p + 1, &s)) return false;
     *id_p = s.id;
@@ -35,14 +35,14 @@ static bool place(struct client *c, size_t *at_p, const char *name, uint32_t *id
 }
 
 /* FROM, TO and WAIT, in any order. */
-static bool parse_order(struct client *c, struct order *o) {
+static bool order_parse(struct client *c, struct order *o) {
     o->from = o->to = STORE_SEGMENT_ANY;
     for (size_t at = 3; at < c->argc;) {
         bool ok = true;
         if (o->has_from && arg_is(c, at, "from")) {
-            ok = place(c, &at, "FROM", &o->from);
+            ok = order_place(c, &at, "FROM", &o->from);
         } else if (o->has_to && arg_is(c, at, "to")) {
-            ok = place(c, &at, "TO", &o->to);
+            ok = order_place(c, &at, "TO", &o->to);
         } else if (o->waits && arg_is(c, at, "wait")) {
             ok = option_number(c, &at, "WAIT", 0, server.config->max_wait_ms, &o->wait_ms);
         } else {
@@ -117,9 +117,9 @@ static void reply_task(struct client *c, tarn_status status, uint64_t task) {
     }
 }
 
-static void plan(struct client *c, struct order *o) {
+static void order_plan(struct client *c, struct order *o) {
     uint64_t task = 0;
-    if (!parse_order(c, o)) return;
+    if (!order_parse(c, o)) return;
     struct object *object = object_arg(c);
     if (object == NULL) return;
     tarn_status status = o->has_from ? cluster_replica_move(object, o->from, o->to, &task)
@@ -132,17 +132,17 @@ static void plan(struct client *c, struct order *o) {
 
 /* REPLICA COPY key [TO segment] [WAIT ms] */
 void cmd_replica_copy(struct client *c) {
-    plan(c, &(struct order){.has_to = true, .waits = true});
+    order_plan(c, &(struct order){.has_to = true, .waits = true});
 }
 
 /* REPLICA MOVE key FROM segment [TO segment] [WAIT ms] */
 void cmd_replica_move(struct client *c) {
-    plan(c, &(struct order){.has_from = true, .has_to = true, .waits = true});
+    order_plan(c, &(struct order){.has_from = true, .has_to = true, .waits = true});
 }
 
 void cmd_replica_drop(struct client *c) {
     struct order order = {.has_from = true};
-    if (!parse_order(c, &order)) return;
+    if (!order_parse(c, &order)) return;
     struct object *o = object_arg(c);
     if (o == NULL) return;
     switch (store_replica_drop(server.store, o, order.from, false)) {

@@ -85,7 +85,7 @@ static char *mistake(const struct config_row *row, unsigned line, const struct s
     return b.data;
 }
 
-static void ignore(struct config *c, struct span name) {
+static void config_ignore(struct config *c, struct span name) {
     struct buf *list = &c->ignored;
     for (size_t i = 0; i + name.len <= list->len; i++) /* the same again */
         if (strncasecmp(list->data + i, name.data, name.len) == 0 && (i == 0 || list->data[i - 1] == ' ') &&
@@ -102,7 +102,7 @@ static bool set_absent(struct config *c, struct config_source *src, unsigned lin
     int len = (int)min_u64(words[0].len, 64);
     const char *name = words[0].data, *why = config_absent(words[0], &matters);
     if (why != NULL && !matters && n > 1) {
-        ignore(c, words[0]);
+        config_ignore(c, words[0]);
         return true;
     }
     if (why != NULL && !matters)
@@ -167,7 +167,7 @@ bool config_set_option(struct config *c, struct config_source *src, unsigned lin
     const struct config_row *row = config_row_find(words[0]);
     if (row == NULL) return set_absent(c, src, line, words, n);
     if (is_idle(row, words, n)) {
-        ignore(c, words[0]);
+        config_ignore(c, words[0]);
         return true;
     }
     struct config fresh;

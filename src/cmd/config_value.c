@@ -298,7 +298,7 @@ static bool parse_one(const struct config_row *row, struct config *c, struct spa
     return false;
 }
 
-static bool begins(struct span s, const char *with) {
+static bool value_begins(struct span s, const char *with) {
     size_t n = strlen(with);
     return s.len >= n && strncasecmp(s.data, with, n) == 0;
 }
@@ -308,14 +308,14 @@ static void advise_policy(const struct config_row *row, struct span value, struc
     bool redis = strcmp(row->name, "maxmemory-policy") == 0;
     if (!redis && strcmp(row->name, "eviction-policy") != 0) return;
     const char *all = redis ? "allkeys-" : "";
-    if (begins(value, "volatile-"))
+    if (value_begins(value, "volatile-"))
         buf_printf(out,
                    "; a TTL does not say who goes first, and keys without one go as well: take %slru, and "
                    "PIN what has to stay",
                    all);
-    else if (begins(value, "allkeys-random") || begins(value, "random"))
+    else if (value_begins(value, "allkeys-random") || value_begins(value, "random"))
         buf_printf(out, "; nothing goes at random: take %sfifo, which does not look at reads either", all);
-    else if (begins(value, "allkeys-"))
+    else if (value_begins(value, "allkeys-"))
         buf_append_str(out, "; Redis' names are for maxmemory-policy");
     else if (redis)
         buf_append_str(out, "; it is another name of eviction-policy, which leaves allkeys- out");

@@ -108,7 +108,7 @@ bool watch_differs(const struct watcher *w, uint64_t (*fn)(struct span key)) {
     return false;
 }
 
-static void forget(struct watch *n) {
+static void watch_forget(struct watch *n) {
     struct watcher *w = n->watcher;
     if (n->next) n->next->prev = n->prev;
     if (n->prev)
@@ -126,7 +126,7 @@ void watch_touch_key(struct span key, bool gone) {
         next = n->peer_next; /* the last one takes k along */
         if (n->watcher->tell) {
             n->watcher->tell(n->watcher, key);
-            forget(n);
+            watch_forget(n);
         } else if (!gone) {
             n->watcher->touched = true;
         }

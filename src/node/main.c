@@ -196,7 +196,6 @@ static void say_up(const struct node_options *o, tarn_host *host) {
     fflush(stdout);
     if (o->port_file != NULL) file_write_number(o->port_file, info.data_port);
     if (o->pid_file != NULL) file_write_number(o->pid_file, (long)getpid());
-    daemon_ready();
 }
 
 /* What it says of TLS is in the log. */
@@ -268,6 +267,7 @@ static int run(struct node_options *o) {
     catch_signal(SIGTERM);
     catch_signal(SIGINT);
     say_up(o, host);
+    daemon_ready();
     int code = live(o, &host);
     if (o->port_file != NULL) unlink(o->port_file);
     if (o->pid_file != NULL) file_unlink_number(o->pid_file, (long)getpid());

@@ -79,8 +79,6 @@ void print_help(const char *program, bool all) {
            "The options that are used most, and their defaults:\n\n",
            program, program, program, program);
     print_most_used();
-    printf(
-        "\n--help all lists every option with its default. redis.conf.sample explains them, docs/CONFIG.md "
-        "how "
-        "they are\nread and what becomes of a redis.conf of Redis. What is not said here is as in Redis.\n");
+    printf("\n--help all lists every option with its default. redis.conf.sample explains them,\n"
+           "docs/CONFIG.md how they are read and what becomes of a redis.conf of Redis.\n");
 }

@@ -67,8 +67,8 @@ static uint64_t pool_bytes(const struct store *s) {
     return bytes;
 }
 
-static bool fits(const struct store *s, const struct hard_sum *now, const struct hard_sum *more, double ratio,
-                 struct store_pin_share *share_p) {
+static bool hard_sum_fits(const struct store *s, const struct hard_sum *now, const struct hard_sum *more,
+                          double ratio, struct store_pin_share *share_p) {
     struct store_pin_share share = {.used = now->pool, .more = more->pool};
     if (ratio >= 1) return true;
     double limit = more->pool > 0 ? ratio * (double)pool_bytes(s) : 0;
@@ -84,12 +84,13 @@ static bool fits(const struct store *s, const struct hard_sum *now, const struct
     return ok;
 }
 
-static bool allowed(const struct store *s, uint64_t owner, const struct hard_sum *sum,
-                    struct store_pin_share *share_p) {
+static bool hard_share_fits(const struct store *s, uint64_t owner, const struct hard_sum *sum,
+                            struct store_pin_share *share_p) {
     const struct hard_owner *w = owner_find(s, owner);
     static const struct hard_sum none;
-    if (!fits(s, &s->hard, sum, s->config.hard_pin_ratio, share_p)) return false;
-    if (owner == 0 || fits(s, w != NULL ? &w->sum : &none, sum, s->config.hard_pin_user_ratio, share_p))
+    if (!hard_sum_fits(s, &s->hard, sum, s->config.hard_pin_ratio, share_p)) return false;
+    if (owner == 0 ||
+        hard_sum_fits(s, w != NULL ? &w->sum : &none, sum, s->config.hard_pin_user_ratio, share_p))
         return true;
     share_p->of_owner = true;
     return false;
@@ -97,7 +98,7 @@ static bool allowed(const struct store *s, uint64_t owner, const struct hard_sum
 
 bool hard_allowed(const struct store *s, uint64_t owner, const struct hard_sum *sum) {
     struct store_pin_share share;
-    return allowed(s, owner, sum, &share);
+    return hard_share_fits(s, owner, sum, &share);
 }
 
 bool store_pin_refused(struct store *s, struct span key, uint64_t bytes, uint64_t owner,
@@ -108,5 +109,5 @@ bool store_pin_refused(struct store *s, struct span key, uint64_t bytes, uint64_
         if (o == NULL) return false;
         sum = hard_of(s, o);
     }
-    return !allowed(s, owner, &sum, share_p);
+    return !hard_share_fits(s, owner, &sum, share_p);
 }
