@@ -211,7 +211,6 @@ test {writes wait, reads do not; TIMEOUT ends it} {
     assert_error "ERR FAILOVER already in progress." {ask a failover}
     assert_error "ERR REPLICAOF not allowed while failing over." {ask a replicaof no one}
     assert_error "ERR REPLICAOF not allowed while failing over." {ask a slaveof 127.0.0.1 [port c]}
-    assert_error "NOMASTERLINK *failing over*" {ask a psync ? -1}
     assert_equal OK [ask a client unpause]
     assert_equal waiting-for-sync [failover_state a]
     assert_equal OK [ask a failover abort]
@@ -225,6 +224,23 @@ test {writes wait, reads do not; TIMEOUT ends it} {
     assert {[log_has a "aborted: Replica never caught up before timeout"]}
     resp::close $put
     thaw b
+    same_books a b c
+}
+
+test {a replica that was cut off while it is waited for comes back, and takes over} {
+    freeze b
+    assert_equal OK [ask a set w 3]
+    assert_equal OK [ask a failover to 127.0.0.1 [port b]]
+    ask a client kill type replica
+    wait_for "them to be gone" {[field a connected_slaves] == 0}
+    assert_equal waiting-for-sync [failover_state a]
+    thaw b
+    wait_handover a b
+    follow c b
+    assert_equal 3 [ask b get w]
+    online b 2
+    hand_over b a
+    follow c a
     same_books a b c
 }
 
@@ -435,6 +451,7 @@ test {one that falls silent once it was asked: nobody leads until somebody says 
     wait_events "it to be asked again" {$::false_calls >= 2}
     assert_equal "failover-in-progress slave" "[failover_state a] [field a role]"
     assert_error READONLY* {ask a set here 4}
+    assert_error "NOMASTERLINK *failing over*" {ask a psync ? -1}
     assert_equal OK [ask a failover abort]
     assert_equal "no-failover master" "[failover_state a] [field a role]"
     assert_equal OK [ask a set here 5]
