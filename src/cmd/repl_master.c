@@ -280,8 +280,7 @@ static const char *take_over(const struct client *c, int64_t next) {
 
 /* Nothing may refuse behind take_over: a master that hears no leads again. */
 static const char *psync_refusal(struct client *c, int64_t next) {
-    if (failover_under_way() && replication.replica)
-        return "-NOMASTERLINK Can't SYNC while failing over";
+    if (failover_under_way() && replication.replica) return "-NOMASTERLINK Can't SYNC while failing over";
     if (client_unsent(c) > 0) return "SYNC and PSYNC are invalid with pending output";
     if (!replica_of(c)->capable)
         return "this is tarn: its stream is for replicas that know it (REPLCONF capa " REPL_CAPA ")";
