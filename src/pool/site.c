@@ -59,6 +59,7 @@ bool site_unmounted_by(const char *fstab, const char *mounts, const char *path, 
     if (f == NULL) return false;
     while (!found && getmntent_r(f, &e, text, sizeof(text)) != NULL) {
         if (e.mnt_dir[0] != '/' || e.mnt_dir[1] == '\0') continue; /* swap, the root */
+        if (is_mounted(mounts, e.mnt_dir)) continue; /* not even looked at: its server may be away */
         const char *dir = realpath(e.mnt_dir, real) != NULL ? real : e.mnt_dir;
         found = is_below(at, dir) && !is_mounted(mounts, dir);
         if (found) snprintf(missing, size, "%s", dir);
