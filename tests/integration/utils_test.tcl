@@ -106,22 +106,29 @@ proc said_by {args} {
     catch {close $f}
     return $said
 }
-proc on_terminal {args} {
-    set words [lmap word $args {string cat ' [string map {' '\\''} $word] '}]
-    return [said_by script -qec [join $words] /dev/null]
+proc quoted {words} {return [join [lmap word $words {string cat ' [string map {' '\\''} $word] '}]]}
+proc on_terminal {args} {return [said_by script -qec [quoted $args] /dev/null]}
+# What scale-out says about a node that is up and gets no load, until it says how long it has waited; then both are ended.
+proc said_of_waiting {name how} {
+    global root node_binary
+    set command [list bash [file join $root utils scale-out.sh] -p [server port] --name $name --node $node_binary \
+        --log [server dir]/$name.log --timeout 300 --load 1000000 -- --host-name m4 --bind 127.0.0.1 --shm-socket none --segment 8mb]
+    if {$how eq "terminal"} {set command [list script -qec [quoted $command] /dev/null]}
+    set ::pipe [open |[list {*}$command < /dev/null 2>@1]]
+    fconfigure $::pipe -translation binary -blocking 0
+    set ::said {}
+    wait_for "$name to wait for load" {[regexp {waiting for load: \d+ of \d+} [append ::said [read $::pipe]]]}
+    exec kill [lindex [pid $::pipe] 0]
+    catch {close $::pipe}
+    regexp {process (\d+), log} $::said - ::gone
+    catch {exec kill $::gone}
+    wait_for "the end of $name" {![file exists /proc/$::gone]}
+    return $::said
 }
+
 test {what takes its time shows how far it is on a terminal, and only lines elsewhere} {
-    set load [list bash [file join $root utils scale-out.sh] -p [server port] --name s4 --node $node_binary \
-        --log [server dir]/s4.log --timeout 2 --load 1000000 -- --host-name m4 --bind 127.0.0.1 --shm-socket none]
-    set said [on_terminal {*}$load --segment 8mb]
-    regexp {process (\d+), log} $said - pid
-    exec kill $pid
-    assert_match "*\rwaiting for load: 0 of 1000000 replicas\033\\\[K*" $said
-    set ::gone $pid
-    wait_for "the end of s4" {![file exists /proc/$::gone]}
-    set said [said_by {*}[string map {s4 s5} $load] --segment 8mb]
-    regexp {process (\d+), log} $said - pid
-    exec kill $pid
+    assert_match "*\rwaiting for load: 0 of 1000000 replicas\033\\\[K*" [said_of_waiting s4 terminal]
+    set said [said_of_waiting s5 pipe]
     assert {![regexp {[\r\033]} $said]} $said
     set run [list [file join [file dirname $server_binary] tarn-benchmark] -p [server port] meta --op put --seconds 1 --keys 1000]
     assert_match "*\r\\\[#*.\\\] *%  *\033\\\[K*" [on_terminal {*}$run]
