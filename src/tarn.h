@@ -1,29 +1,31 @@
 /* libtarn: put, get and match blocks of bytes in a tarn pool.
  *
  *     tarn_client *c;
- *     if (tarn_connect("tarn://127.0.0.1:6479", NULL, &c)) { fprintf(stderr, "%s\n", tarn_last_error());
- * return 1; } tarn_put(c, "key", 3, data, len, NULL); size_t n; if (tarn_get(c, "key", 3, buf, sizeof buf,
- * &n, NULL) == TARN_OK) use(buf, n); tarn_close(&c);
+ *     if (tarn_connect("tarn://127.0.0.1:6479", NULL, &c)) puts(tarn_last_error());
+ *     tarn_put(c, "key", 3, data, len, NULL);
+ *     size_t n;
+ *     if (tarn_get(c, "key", 3, buf, sizeof buf, &n, NULL) == TARN_OK) use(buf, n);
+ *     tarn_close(&c);
  *
  * docs/LIBTARN.md is the guide; this header is the reference.
  *
- * Results. Every function returns TARN_OK (0) or a negative tarn_status; tarn_last_error() has a sentence
- * about the last failure of the calling thread and what to do about it. Outputs are written only on TARN_OK
- * unless said otherwise. A missing key is TARN_ENOTFOUND and no failure. Batches return TARN_OK when every
- * key was tried; each item has its own status.
+ * Results. Every function returns TARN_OK (0) or a negative tarn_status; tarn_last_error() has a
+ * sentence about the last failure of the calling thread and what to do about it. Outputs are
+ * written only on TARN_OK unless said otherwise. A missing key is TARN_ENOTFOUND, which is not a
+ * failure. Batches return TARN_OK when every key was tried; each item has its own status.
  *
- * What a get promises. TARN_OK means: these are exactly the bytes that were put under that key, checked
- * (CRC-32C, lease, epoch) after they had arrived. Anything else means that the output buffers may hold junk:
- * do not read them.
+ * What a get promises. TARN_OK means: these are exactly the bytes that were put under that key,
+ * checked (CRC-32C, lease, epoch) after they arrived. After anything else the output buffers may
+ * hold junk: do not read them.
  *
- * Keys are 1 to 1024 bytes of any kind, values 0 to 2^40 bytes. A value never changes: a put of a key that is
- * there does nothing (TARN_EEXISTS), unless it says replace.
+ * Keys are 1 to 1024 bytes of any kind, values 0 to 2^40 bytes. A value never changes: a put of a
+ * key that exists does nothing (TARN_EEXISTS), unless it says replace.
  *
- * Threads. A tarn_client may be used from any number of threads at once. It keeps up to max_lanes lanes; a
- * lane is one control connection and the data connections beside it, and serves one call at a time. A call
- * waits for a free lane, and prefers the one that its thread used last. tarn_close must be the last call.
- * Views, puts in place and async queues belong to one thread at a time. Nothing here survives fork(): a child
- * gets TARN_ECLOSED and connects anew.
+ * Threads. A tarn_client may be used from any number of threads at once. It keeps up to max_lanes
+ * lanes; a lane is one control connection and the data connections beside it, and serves one call
+ * at a time. A call waits for a free lane, and prefers the one that its thread used last.
+ * tarn_close must be the last call. Views, puts in place and async queues belong to one thread at a
+ * time. Nothing here survives fork(): a child gets TARN_ECLOSED and must connect anew.
  *
  * Signals: no function is async-signal-safe; sockets never raise SIGPIPE.
  *
@@ -57,86 +59,102 @@ typedef struct tarn_mapping tarn_mapping;
 typedef struct tarn_writer tarn_writer;
 typedef struct tarn_async tarn_async;
 
-/* --- the library
- * ------------------------------------------------------------------------------------------------- */
+/* --- the library --- */
 
 /* "0.1.0", static. */
 TARN_API const char *tarn_version(void);
-/* The text of a status, static, never NULL (tarn_status_text for callers that have only the number). */
+/* The text of a status, static, never NULL (tarn_status_text for callers that have only the
+ * number). */
 TARN_API const char *tarn_strerror(int status);
-/* What went wrong in this thread's last failed call, with advice; "" before the first. Valid until the
+/* Why this thread's last failed call failed, with advice; "" if none has. Valid until the
  * thread's next call into the library. */
 TARN_API const char *tarn_last_error(void);
-/* Frees what tarn_get_alloc and tarn_command returned. NULL is fine. */
+/* Frees memory that tarn_get_alloc or tarn_command returned. NULL is fine. */
 TARN_API void tarn_free(void *memory);
-/* Where log lines go: fn(arg, level 0 debug .. 3 warning, text), possibly from several threads. NULL:
- * warnings to stderr (the default). Process-wide. */
+/* Where log lines go: fn(arg, level 0 debug .. 3 warning, text), possibly from several threads.
+ * NULL: warnings to stderr (the default). Process-wide. */
 TARN_API void tarn_set_log(void (*fn)(void *arg, int level, const char *text), void *arg);
 
-/* --- connecting
- * --------------------------------------------------------------------------------------------------- */
+/* --- connecting --- */
 
 typedef struct tarn_options {
     size_t size;
-    /* "auto" (default: shm on the same machine, else rdma where both ends have it, else tcp), "shm", "tcp", "rdma": only that one */
+    /* "auto" (default: shm on the same machine, else rdma where both ends have it, else tcp),
+     * "shm", "tcp", "rdma": only that one */
     const char *transport;
-    int verify;                  /* 1 (default): check CRCs. 0: leases and epochs are still checked */
+    /* 1 (default): check CRCs. 0: leases and epochs are still checked */
+    int verify;
     unsigned max_lanes;          /* 8: calls that run at the same time */
     unsigned streams;            /* 2: tcp data connections per lane and host, for large values */
     uint64_t connect_timeout_ms; /* 5000 */
-    uint64_t timeout_ms; /* 10000: of a call without its own; plus the time its bytes take at 100 MB/s */
-    uint64_t lease_ms;   /* 5000: what gets ask for */
-    unsigned retries;    /* 3: how often a broken connection, a lost lease, a put elsewhere is tried again */
-    uint64_t backoff_min_ms;     /* 100: doubles with every try, with jitter */
-    uint64_t backoff_max_ms;     /* 5000 */
-    size_t batch_keys;           /* 4096: keys per request, at most; batches go in requests of up to 512 */
-    uint64_t piece_bytes;        /* 64 MiB: larger values go in pieces, with the lease renewed in between */
-    unsigned workers;            /* 2: threads of an async queue */
-    const char *host_name;       /* this machine, for shm and for "nearest first"; NULL: gethostname() */
+    /* 10000: of a call without its own; plus the time its bytes take at 100 MB/s */
+    uint64_t timeout_ms;
+    uint64_t lease_ms; /* 5000: the lease that gets ask for */
+    /* 3: how often a broken connection, a lost lease, a put elsewhere is tried again */
+    unsigned retries;
+    uint64_t backoff_min_ms; /* 100: doubles with every try, with jitter */
+    uint64_t backoff_max_ms; /* 5000 */
+    /* 4096: keys per request, at most; batches go in requests of up to 512 */
+    size_t batch_keys;
+    /* 64 MiB: larger values go in pieces, with the lease renewed in between */
+    uint64_t piece_bytes;
+    unsigned workers; /* 2: threads of an async queue */
+    /* this machine, for shm and for "nearest first"; NULL: gethostname() */
+    const char *host_name;
     const char *user, *password; /* NULL: those of the URL */
     const char *name;            /* CLIENT SETNAME, NULL: none */
-    const char *rack;            /* label of the rack this machine is in, for "nearest first"; NULL: none */
-    /* 1000: a host that takes so long to connect, or is silent for so long, is passed over where another has the bytes or
-     * can take them (writes wait twice as long), and then left alone for five times as long, more if it stays away. */
+    /* label of the rack this machine is in, for "nearest first"; NULL: none */
+    const char *rack;
+    /* 1000: a host that takes so long to connect, or is silent for so long, is passed over where
+     * another has the bytes or can take them (writes wait twice as long), and then left alone for
+     * five times as long, more if it stays away. */
     uint64_t failover_ms;
-    /* Directories, joined by ":", in which modules/rdma.so is looked for when a host first offers RDMA. NULL: those of the
-     * environment's TARN_MODULE_PATH, then modules/, ../modules/, tarn/ and ../lib/tarn/ beside the file that libtarn is in, then
-     * where `make install` puts it. Without the module, or a device, auto goes on with tcp. */
+    /* Directories, joined by ":", in which modules/rdma.so is searched for when a host first offers
+     * RDMA. NULL: those of the environment's TARN_MODULE_PATH, then modules/, ../modules/, tarn/
+     * and ../lib/tarn/ beside libtarn's own file, then where `make install` puts it. Without the
+     * module, or a device, auto goes on with tcp. */
     const char *module_path;
-    /* With a URL that begins with tarns:// or tarns+sentinel:// (docs/TLS.md). Files are PEM. ca_file, ca_dir: whom to trust, NULL for both:
-     * the system's authorities. cert_file, key_file: our own certificate, for servers that ask for one; NULL: none. server_name: what the
-     * certificates of the server, of Sentinels and of all hosts must be for; NULL: the names or addresses that are connected to. verify: 1
-     * (default); 0 accepts any certificate: against listeners only. verify_name: 1 (default); 0 accepts a certificate of those authorities
-     * for whatever name: then everybody who has one, a client too, can play the master or a host. */
+    /* With a URL that begins with tarns:// or tarns+sentinel:// (docs/TLS.md). Files are PEM.
+     * ca_file, ca_dir: trusted authorities; NULL for both: the system's. cert_file, key_file: our
+     * own certificate, for servers that ask for one; NULL: none. server_name: the name that the
+     * certificates of the server, of Sentinels and of all hosts must have; NULL: the names or
+     * addresses that we connect to. verify: 1 (default); 0 accepts any certificate, which stops
+     * only passive eavesdroppers. verify_name: 1 (default); 0 accepts a certificate of those
+     * authorities for any name: then anyone who has one, even a client, can pose as the master or a
+     * host. */
     const char *tls_ca_file, *tls_ca_dir, *tls_cert_file, *tls_key_file, *tls_server_name;
     int tls_verify, tls_verify_name;
 } tarn_options;
 TARN_API void tarn_options_init(tarn_options *options);
 
-/* tarn://[user:pass@]host[:port][/][?name=value[&...]]: host may be a name, an IPv4 address or [an IPv6
- * address]; the port is 6479 by default; user and password are percent-decoded; ":pass@" is the default user,
- * "user@" one who needs no password.
- * The names are those of tarn_options: transport, verify, max_lanes, streams, connect_timeout_ms, timeout_ms,
- * lease_ms, retries, backoff_min_ms, backoff_max_ms, batch_keys, piece_bytes, workers, host_name, name, rack,
- * failover_ms, module_path; and with tarns://, which is the same over TLS, tls_ca_file, tls_ca_dir, tls_cert_file, tls_key_file, tls_server_name,
- * tls_verify, tls_verify_name (yes or no). tarn+sentinel://[user:pass@]host[:port][,host[:port]...]/name asks these Redis
- * Sentinels (port 26379; tarns+sentinel://: over TLS, the master as well) where the master of that name is, and again whenever that one is gone or has become a replica: calls go on
- * trying until their timeout. tarn://host[:port],host[:port]... names up to 8 servers of which one
- * is the master: the same, without Sentinels. The URL wins over options (which may be NULL).
- * Connects and authenticates at once. TARN_EINVAL: the URL;
- * TARN_EIO, TARN_ETIMEOUT: no server; TARN_EPERM: wrong password, or a certificate that one side does not accept; TARN_EPROTO: not a tarn server, or TLS on one side only. */
+/* tarn://[user:pass@]host[:port][/][?name=value[&...]]: host may be a name, an IPv4 address or [an
+ * IPv6 address]; the port is 6479 by default; user and password are percent-decoded; ":pass@"
+ * means the default user, "user@" a user without a password.
+ * The names are those of tarn_options: transport, verify, max_lanes, streams, connect_timeout_ms,
+ * timeout_ms, lease_ms, retries, backoff_min_ms, backoff_max_ms, batch_keys, piece_bytes, workers,
+ * host_name, name, rack, failover_ms, module_path; and with tarns://, which is the same over TLS,
+ * tls_ca_file, tls_ca_dir, tls_cert_file, tls_key_file, tls_server_name, tls_verify,
+ * tls_verify_name (yes or no).
+ * tarn+sentinel://[user:pass@]host[:port][,host[:port]...]/name asks these Redis Sentinels (port
+ * 26379; tarns+sentinel://: over TLS, as is the master) where the master of that name is, and asks
+ * again whenever that one is gone or has become a replica: calls keep trying until their timeout.
+ * tarn://host[:port],host[:port]... names up to 8 servers, one of them the master: the same,
+ * without Sentinels. The URL wins over options (which may be NULL).
+ * Connects and authenticates at once. TARN_EINVAL: a bad URL; TARN_EIO, TARN_ETIMEOUT: no server;
+ * TARN_EPERM: wrong password, or a certificate that one side does not accept; TARN_EPROTO: not a
+ * tarn server, or TLS on one side only. */
 TARN_API tarn_status tarn_connect(const char *url, const tarn_options *options, tarn_client **client_p);
-/* Also the views, writers and queues must be closed before. Nulls the pointer; NULL inside is fine. */
+/* Close all views, writers and queues first. Nulls the pointer; NULL inside is fine. */
 TARN_API void tarn_close(tarn_client **client_p);
 /* One round trip. */
 TARN_API tarn_status tarn_ping(tarn_client *client);
 
-/* How one call differs from the client's options. NULL stands for one that is all defaults. */
+/* How one call differs from the client's options. NULL means all defaults. */
 typedef struct tarn_call {
     size_t size;
     uint64_t timeout_ms; /* 0: the client's. The call ends by then, with TARN_ETIMEOUT */
     uint64_t lease_ms;   /* gets, views: 0: the client's. Prefix length: 0: no lease */
-    uint64_t wait_ms;    /* gets, prefix length: wait so long for keys that are not there yet; 0: do not */
+    uint64_t wait_ms;    /* gets, prefix length: how long to wait for missing keys; 0: do not */
 } tarn_call;
 TARN_API void tarn_call_init(tarn_call *call);
 
@@ -145,10 +163,12 @@ enum { TARN_PIN_NONE, TARN_PIN_SOFT, TARN_PIN_HARD };
 typedef struct tarn_put_options {
     size_t size;
     uint64_t timeout_ms; /* as in tarn_call */
-    int replace;   /* 1: a value that is there is replaced; it stays readable until the new one is whole */
-    int exists_ok; /* 1: a key that is there is TARN_OK for single puts, too (items say TARN_EEXISTS anyhow)
-                    */
-    unsigned replicas; /* on so many machines, fewer if there are not so many; 0: the server's default */
+    /* 1: an existing value is replaced; it stays readable until the new one is whole */
+    int replace;
+    /* 1: single puts of an existing key return TARN_OK (items still say TARN_EEXISTS) */
+    int exists_ok;
+    /* on this many machines, or on all if there are fewer; 0: the server's default */
+    unsigned replicas;
     int pin;           /* TARN_PIN_* */
     uint64_t pin_ms;   /* of a soft pin, 0: the server's default */
     uint64_t ttl_ms;   /* 0: none */
@@ -159,42 +179,40 @@ typedef struct tarn_put_options {
 } tarn_put_options;
 TARN_API void tarn_put_options_init(tarn_put_options *options);
 
-/* --- one key
- * ------------------------------------------------------------------------------------------------------ */
+/* --- one key --- */
 
-/* TARN_OK: readable by all from now on; at least one replica is whole (an item's replicas says how many). TARN_EEXISTS: it
- * was there already, nothing was sent. TARN_EBUSY: another writer is at it. TARN_ENOSPACE, TARN_EQUOTA, TARN_EOOM: no
- * room. */
+/* TARN_OK: readable by all from now on; at least one replica is whole (an item's replicas says how
+ * many). TARN_EEXISTS: the key exists already, nothing was sent. TARN_EBUSY: another writer is
+ * putting it. TARN_ENOSPACE, TARN_EQUOTA, TARN_EOOM: no room. */
 TARN_API tarn_status tarn_put(tarn_client *client, const void *key, size_t key_len, const void *data,
                               size_t len, const tarn_put_options *options);
 TARN_API tarn_status tarn_putv(tarn_client *client, const void *key, size_t key_len, const struct iovec *iov,
                                size_t n_iov, const tarn_put_options *options);
-/* The whole value; *len_p (may be NULL) is its size. TARN_ELIMIT: it does not fit in cap bytes; *len_p is
- * written. */
+/* The whole value; *len_p (may be NULL) is its size. TARN_ELIMIT: it does not fit into cap bytes;
+ * *len_p is still written. */
 TARN_API tarn_status tarn_get(tarn_client *client, const void *key, size_t key_len, void *buffer, size_t cap,
                               size_t *len_p, const tarn_call *call);
 /* Fills the pieces in order; they must hold the value. */
 TARN_API tarn_status tarn_getv(tarn_client *client, const void *key, size_t key_len, const struct iovec *iov,
                                size_t n_iov, size_t *len_p, const tarn_call *call);
-/* Bytes [offset, offset + len) of the value, fewer where it ends before: *got_p. TARN_EINVAL: offset lies
- * behind the end. Objects over 1 MiB carry a CRC per MiB, and whole MiBs are read to verify a range; smaller
- * ones are read whole. */
+/* Bytes [offset, offset + len) of the value, fewer if it ends before: *got_p. TARN_EINVAL: offset
+ * is beyond the end. Objects over 1 MiB carry a CRC per MiB, and whole MiBs are read to verify a
+ * range; smaller ones are read whole. */
 TARN_API tarn_status tarn_get_range(tarn_client *client, const void *key, size_t key_len, uint64_t offset,
                                     void *buffer, size_t len, size_t *got_p, const tarn_call *call);
-/* A value of unknown size, in memory of its own (64-byte aligned, never NULL): tarn_free. */
+/* A value of unknown size, in newly allocated memory (64-byte aligned, never NULL): tarn_free. */
 TARN_API tarn_status tarn_get_alloc(tarn_client *client, const void *key, size_t key_len, void **data_p,
                                     size_t *len_p, const tarn_call *call);
 /* TARN_OK or TARN_ENOTFOUND. Takes no lease and does not count as a use. */
 TARN_API tarn_status tarn_exists(tarn_client *client, const void *key, size_t key_len);
 /* TARN_OK or TARN_ENOTFOUND. */
 TARN_API tarn_status tarn_remove(tarn_client *client, const void *key, size_t key_len);
-/* Until the key is readable: TARN_OK; not within timeout_ms: TARN_ETIMEOUT. */
+/* Waits until the key is readable: TARN_OK; not within timeout_ms: TARN_ETIMEOUT. */
 TARN_API tarn_status tarn_wait(tarn_client *client, const void *key, size_t key_len, uint64_t timeout_ms);
 /* kind: TARN_PIN_*; ms of a soft pin. TARN_OK or TARN_ENOTFOUND. */
 TARN_API tarn_status tarn_pin(tarn_client *client, const void *key, size_t key_len, int kind, uint64_t ms);
 
-/* --- many keys: a constant number of round trips
- * ----------------------------------------------------------------------- */
+/* --- many keys: a constant number of round trips --- */
 
 typedef struct tarn_key {
     const void *data;
@@ -210,7 +228,8 @@ typedef struct tarn_item {
     const struct iovec *iov;
     size_t n_iov;
     uint64_t offset; /* gets: first byte wanted */
-    uint64_t want; /* gets: bytes wanted, fewer where the value ends; 0: all from offset on, which must fit */
+    /* gets: bytes wanted, fewer if the value ends before; 0: all from offset on, which must fit */
+    uint64_t want;
     /* results */
     uint64_t got;        /* bytes delivered or stored */
     uint64_t value_size; /* gets: of the whole value (also with TARN_ELIMIT) */
@@ -219,27 +238,26 @@ typedef struct tarn_item {
     uint32_t replicas;   /* puts: whole copies made; 0: in the books, or put by others */
 } tarn_item;
 
-/* Stores n values. The order of the items is the order of the prefix. *failed_p (may be NULL): items whose
- * status is neither TARN_OK nor TARN_EEXISTS. */
+/* Stores n values. The order of the items is the order of the prefix. *failed_p (may be NULL):
+ * items whose status is neither TARN_OK nor TARN_EEXISTS. */
 TARN_API tarn_status tarn_put_many(tarn_client *client, tarn_item *items, size_t n,
                                    const tarn_put_options *options, size_t *failed_p);
-/* Reads n values or ranges. *hits_p (may be NULL): items with TARN_OK. Items are independent: a miss in the
- * middle does not stop the others. */
+/* Reads n values or ranges. *hits_p (may be NULL): items with TARN_OK. Items are independent: a
+ * miss in the middle does not stop the others. */
 TARN_API tarn_status tarn_get_many(tarn_client *client, tarn_item *items, size_t n, const tarn_call *call,
                                    size_t *hits_p);
 /* found[i] is 1 or 0. */
 TARN_API tarn_status tarn_exists_many(tarn_client *client, const tarn_key *keys, size_t n, uint8_t *found);
-/* How many leading keys are readable. With a lease (call->lease_ms) they stay so for that time, or until this
- * thread's next get of them through this client, which ends it. */
+/* How many leading keys are readable. With a lease (call->lease_ms) they stay readable for that
+ * time, or until this thread's next get of them through this client, which ends it. */
 TARN_API tarn_status tarn_prefix_length(tarn_client *client, const tarn_key *keys, size_t n,
                                         const tarn_call *call, size_t *length_p);
 TARN_API tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys, size_t n, size_t *removed_p);
 
-/* --- batches as columns: for languages in which a struct per key is slow, but an array of numbers is quick
- * -------------------------------------------------------------------------------------------------------------------- */
+/* --- batches as columns: for languages with fast arrays of numbers and slow structs --- */
 
-/* The same batch the other way round: one array per member instead of one struct per key. Nothing is copied but numbers: items and
- * keys that are made of it point into its key bytes and its memory, which stay borrowed as theirs do. */
+/* The same batch with one array per member instead of one struct per key. Only numbers are copied:
+ * items and keys made from it point into its key bytes and its memory, which stay borrowed. */
 typedef struct tarn_columns {
     size_t size;
     size_t n;                  /* keys */
@@ -254,28 +272,28 @@ typedef struct tarn_columns {
     const uint64_t *wants;     /* n, gets: bytes wanted; NULL: 0, all */
 } tarn_columns;
 
-/* Fills n items, and n_pieces of iov for keys with several pieces (pieces NULL: iov is not used and may be NULL). Needs no client
- * and blocks nobody. TARN_EINVAL: sums that do not agree, a missing column, a key of 0 or over 1024 bytes, a piece at address 0. */
+/* Fills n items, and n_pieces of iov for keys with several pieces (pieces NULL: iov is not used and
+ * may be NULL). Needs no client and does not block. TARN_EINVAL: sums that do not agree, a missing
+ * column, a key of 0 or over 1024 bytes, a piece at address 0. */
 TARN_API tarn_status tarn_columns_items(const tarn_columns *columns, tarn_item *items, struct iovec *iov);
 /* Fills n keys, for look-ups. TARN_EINVAL as above. */
 TARN_API tarn_status tarn_columns_keys(const tarn_columns *columns, tarn_key *keys);
-/* The results of n items as columns of n; NULL for those that are not wanted. results: bytes (got) where the status is TARN_OK, else the
- * status. */
+/* The results of n items as columns of n; NULL for unwanted ones. results: bytes (got) where the
+ * status is TARN_OK, else the status. */
 TARN_API void tarn_items_columns(const tarn_item *items, size_t n, int64_t *results, int32_t *statuses,
                                  uint64_t *value_sizes, uint64_t *versions);
 
-/* --- leased views: read in place
- * ------------------------------------------------------------------------------------------ */
+/* --- leased views: read in place --- */
 
-/* A value in the pool's own memory, on the machine that holds it. The pointers may be read until the lease
- * ends, and what was read counts only if tarn_view_check still says TARN_OK afterwards: after the lease the
- * space may be given to others at any moment. So: open, work, check - and use the result of the work only
- * after the check; renew in time.
+/* A value in the pool's own memory, on the machine that holds it. You may read through the pointers
+ * until the lease ends, and a result counts only if tarn_view_check still says TARN_OK afterwards:
+ * after the lease the space may be given to others at any moment. So open, work, check, and only
+ * then use the result; renew in time.
  *
  *   open ──> valid ──(renew)──> valid ──> lease over: check says TARN_ELEASE ──> release
  *
- * TARN_ESTALE from open: the bytes are on another machine, shm is not allowed here, or their host was silent; use a get. With verify
- * on, open checks the CRC once. */
+ * TARN_ESTALE from open: the bytes are on another machine, shm is not allowed here, or their host
+ * was silent; use a get. With verify on, open checks the CRC once. */
 TARN_API tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
                                     const tarn_call *call, tarn_view **view_p);
 TARN_API uint64_t tarn_view_size(const tarn_view *view);
@@ -284,40 +302,43 @@ TARN_API uint64_t tarn_view_version(const tarn_view *view);
 TARN_API const void *tarn_view_data(const tarn_view *view);
 /* 0 to 8 pieces in order; the array belongs to the view. */
 TARN_API size_t tarn_view_pieces(const tarn_view *view, const struct iovec **pieces_p);
-/* Milliseconds of the lease that are left (CLOCK_BOOTTIME), 0: over. */
+/* Milliseconds left of the lease (CLOCK_BOOTTIME); 0: it is over. */
 TARN_API uint64_t tarn_view_valid_ms(const tarn_view *view);
-/* TARN_OK: all that was read through the view until now is right. TARN_ELEASE, TARN_ESTALE: it may not be. */
+/* TARN_OK: everything read through the view until now is right. TARN_ELEASE, TARN_ESTALE: it may
+ * not be. */
 TARN_API tarn_status tarn_view_check(tarn_view *view);
-/* The CRC over the bytes as they are now, then tarn_view_check. TARN_ECORRUPT: they changed. */
+/* Computes the CRC of the bytes as they are now, then does tarn_view_check. TARN_ECORRUPT: they
+ * changed. */
 TARN_API tarn_status tarn_view_verify(tarn_view *view);
-/* Prolongs the lease by a round trip; lease_ms 0: the client's. TARN_ENOTFOUND: this version is gone (the
- * pointers stay good until the present lease ends). */
+/* Extends the lease, in one round trip; lease_ms 0: the client's. TARN_ENOTFOUND: this version is
+ * gone (the pointers stay good until the present lease ends). */
 TARN_API tarn_status tarn_view_renew(tarn_view *view, uint64_t lease_ms);
 /* Ends the lease early and nulls the pointer; NULL inside is fine. */
 TARN_API void tarn_view_release(tarn_view **view_p);
 
-/* The memory that a piece of a view lies in: the whole segment, as this process has it mapped for reading. For those who must
- * make memory known to a device, which costs too much to be done for every view. Opening it keeps the memory mapped, where it
- * is, until tarn_mapping_close, also after the view's release: close it before the client. It says nothing of leases: what may
- * be read, and how long, is the views' matter. TARN_EINVAL: there is no such piece. TARN_ENOTSUP: values of up to 64 bytes are
- * copies. */
+/* The memory that holds a piece of a view: the whole segment, as this process has it mapped for
+ * reading. Use it to register memory with a device, which costs too much to be done for every view.
+ * The memory stays mapped, at the same address, until tarn_mapping_close, even after the view's
+ * release: close it before the client. It has nothing to do with leases: only views say what may be
+ * read, and for how long. TARN_EINVAL: there is no such piece. TARN_ENOTSUP: values of up to 64
+ * bytes are copies. */
 TARN_API tarn_status tarn_mapping_open(const tarn_view *view, size_t piece, tarn_mapping **mapping_p);
-/* The start of a page. Two mappings that are open and have the same address are the same memory. */
+/* The start of a page. Two open mappings with the same address are the same memory. */
 TARN_API const void *tarn_mapping_address(const tarn_mapping *mapping);
 TARN_API size_t tarn_mapping_size(const tarn_mapping *mapping);
-/* TARN_OK: views opened from now on may lie in it. TARN_ESTALE: a newer mapping has taken its place (the host was restarted, or
- * another server became master); close it as soon as its views are released. */
+/* TARN_OK: views opened from now on may be in it. TARN_ESTALE: a newer mapping has taken its place
+ * (the host was restarted, or another server became master); close it as soon as its views are
+ * released. */
 TARN_API tarn_status tarn_mapping_check(tarn_mapping *mapping);
 /* Any thread, one at a time. Nulls the pointer; NULL inside is fine. */
 TARN_API void tarn_mapping_close(tarn_mapping **mapping_p);
 
-/* --- puts in place: write into the pool
- * ------------------------------------------------------------------------------------- */
+/* --- puts in place: write into the pool --- */
 
-/* Space for a value of size bytes: write the pieces, then commit. On the same machine they are pool memory;
- * elsewhere they are private memory that commit sends. Nobody sees the value before commit. The server takes
- * the space back only when it knows that this process cannot write any more, so do commit or abort.
- * TARN_EEXISTS, TARN_EBUSY, TARN_ENOSPACE as in tarn_put. */
+/* Space for a value of size bytes: write the pieces, then commit. On the same machine they are pool
+ * memory; elsewhere they are private memory that commit sends. Nobody sees the value before commit.
+ * The server takes the space back only when it knows that this process cannot write any more, so
+ * always commit or abort. TARN_EEXISTS, TARN_EBUSY, TARN_ENOSPACE as in tarn_put. */
 TARN_API tarn_status tarn_writer_open(tarn_client *client, const void *key, size_t key_len, uint64_t size,
                                       const tarn_put_options *options, tarn_writer **writer_p);
 TARN_API size_t tarn_writer_pieces(const tarn_writer *writer, const struct iovec **pieces_p);
@@ -325,33 +346,33 @@ TARN_API size_t tarn_writer_pieces(const tarn_writer *writer, const struct iovec
 TARN_API void *tarn_writer_data(const tarn_writer *writer);
 /* 1: pool memory, 0: private memory. */
 TARN_API int tarn_writer_in_place(const tarn_writer *writer);
-/* Both end the writer and null the pointer, whatever they return. No write through the pieces may follow. */
+/* Both end the writer and null the pointer, whatever they return. No write through the pieces may
+ * follow. */
 TARN_API tarn_status tarn_writer_commit(tarn_writer **writer_p);
 TARN_API tarn_status tarn_writer_abort(tarn_writer **writer_p);
 
-/* --- registered buffers
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- registered buffers --- */
 
-/* Memory that will be used often: RDMA needs it, shm and tcp do no harm. Must stay mapped until it is
- * unregistered or the client is closed. Up to 1024 per client (TARN_ELIMIT). TARN_EEXISTS, TARN_ENOTFOUND. */
+/* Registers memory that will be used often: RDMA needs this; with shm and tcp it has no effect. It
+ * must stay mapped until it is unregistered or the client is closed. Up to 1024 per client
+ * (TARN_ELIMIT). TARN_EEXISTS, TARN_ENOTFOUND. */
 TARN_API tarn_status tarn_register(tarn_client *client, void *address, size_t len);
-/* Memory of a device, a GPU say, as a dma-buf: len bytes of it from offset on, which gets and puts name by address. The CPU does not
- * touch it: what comes from it or goes there moves by RDMA or fails with TARN_ENOTSUP (no module, no device that takes it, a value of up
- * to 64 bytes, which travels with the reply), and CRCs are neither computed nor checked: such a put stores a value without one, and
- * a get relies on leases and epochs. fd may be closed afterwards. */
+/* Registers memory of a device such as a GPU, as a dma-buf: len bytes of it from offset on, which
+ * gets and puts name by address. The CPU does not touch it: its bytes move by RDMA, or the call
+ * fails with TARN_ENOTSUP (no module, no device that takes it, a value of up to 64 bytes, which
+ * travels with the reply), and CRCs are neither computed nor checked: such a put stores a value
+ * without one, and a get relies on leases and epochs. fd may be closed afterwards. */
 TARN_API tarn_status tarn_register_dmabuf(tarn_client *client, void *address, size_t len, int fd,
                                           uint64_t offset);
-/* No call may be using it. The memory may be unmapped when it has returned and no other call is under way. */
+/* No call may be using the memory. You may unmap it once this has returned and no other call is
+ * under way. */
 TARN_API tarn_status tarn_unregister(tarn_client *client, void *address);
 
-/* --- asynchronous calls
- * ------------------------------------------------------------------------------------------------------------
- */
+/* --- asynchronous calls --- */
 
-/* A bounded queue of batches that worker threads run, and a queue of their completions. Items, keys and
- * buffers stay borrowed until the completion has been taken out. Every accepted submission completes exactly
- * once, cancelled ones with TARN_ECANCELED. */
+/* A bounded queue of batches that worker threads run, and a queue of their completions. Items, keys
+ * and buffers stay borrowed until the completion has been collected. Every accepted submission
+ * completes exactly once, cancelled ones with TARN_ECANCELED. */
 enum { TARN_OP_GET = 1, TARN_OP_PUT = 2, TARN_OP_EXISTS = 3, TARN_OP_REMOVE = 4 };
 
 typedef struct tarn_completion {
@@ -364,12 +385,12 @@ typedef struct tarn_completion {
     size_t done; /* items that are TARN_OK (puts: or TARN_EEXISTS) */
 } tarn_completion;
 
-/* capacity: submissions that are not yet taken out again, 1 to 65536. */
+/* capacity: submissions whose completions are not yet collected, 1 to 65536. */
 TARN_API tarn_status tarn_async_open(tarn_client *client, size_t capacity, tarn_async **queue_p);
-/* Cancels what has not started, waits for what has, drops completions. Nulls the pointer. */
+/* Cancels batches not started, waits for running ones, drops completions. Nulls the pointer. */
 TARN_API void tarn_async_close(tarn_async **queue_p);
-/* TARN_EAGAIN: capacity reached; take completions out. options are copied (but not what they point to). *id_p
- * may be NULL. EXISTS sets an item's status to TARN_OK or TARN_ENOTFOUND. */
+/* TARN_EAGAIN: capacity reached; collect completions. options are copied (but not what they point
+ * to). *id_p may be NULL. EXISTS sets an item's status to TARN_OK or TARN_ENOTFOUND. */
 TARN_API tarn_status tarn_async_get(tarn_async *queue, tarn_item *items, size_t n, const tarn_call *call,
                                     void *user, uint64_t *id_p);
 TARN_API tarn_status tarn_async_put(tarn_async *queue, tarn_item *items, size_t n,
@@ -380,19 +401,19 @@ TARN_API tarn_status tarn_async_remove(tarn_async *queue, tarn_item *items, size
                                        uint64_t *id_p);
 /* An eventfd, readable while completions are waiting: for poll, epoll or asyncio. Never read it. */
 TARN_API int tarn_async_fd(const tarn_async *queue);
-/* Takes up to max completions out; waits up to timeout_ms for the first (0: does not wait). Returns how many.
- */
+/* Collects up to max completions; waits up to timeout_ms for the first (0: does not wait). Returns
+ * how many. */
 TARN_API size_t tarn_async_poll(tarn_async *queue, tarn_completion *completions, size_t max,
                                 uint64_t timeout_ms);
-/* TARN_OK: it will complete with TARN_ECANCELED. TARN_EAGAIN: it runs, and completes as it may.
- * TARN_ENOTFOUND. */
+/* TARN_OK: it will complete with TARN_ECANCELED. TARN_EAGAIN: it is running, and completes
+ * normally. TARN_ENOTFOUND. */
 TARN_API tarn_status tarn_async_cancel(tarn_async *queue, uint64_t id);
 
-/* --- hosting: lending memory to the pool ------------------------------------------------------------------------------------- */
+/* --- hosting: lending memory to the pool --- */
 
-/* A storage node inside this process: joins the master, mounts segments, serves their bytes from threads of its own, copies
- * replicas when the master plans it, keeps objects on disk. tarn-node is little more than this. Survives a master that goes
- * and comes back: it joins again by itself.
+/* A storage node inside this process: joins the master, mounts segments, serves their bytes from
+ * threads of its own, copies replicas when the master tells it to, keeps objects on disk. tarn-node
+ * is little more than this. When the master goes away and comes back, it joins again by itself.
  *
  *   tarn_host_open ─> up ─(master away)─> joining ─> up ─(NODE DRAIN, NODE LEAVE)─> left ─> tarn_host_close */
 typedef struct tarn_host tarn_host;
@@ -412,38 +433,46 @@ typedef struct tarn_host_options {
     size_t n_segments;
     const char *const *bind; /* addresses of the data port, NULL: all */
     size_t binds;
-    uint16_t data_port;   /* 0: any */
-    const char *announce; /* host (or host:port) that clients are told; NULL: as the master sees this node */
-    const char *
-        shm_socket; /* unix socket for clients on this machine; "": none; NULL: by the name, in $RUNTIME_DIRECTORY,
-                               * /run/tarn, $XDG_RUNTIME_DIR or TMPDIR/tarn-UID, or none where that cannot be */
+    uint16_t data_port; /* 0: any */
+    /* host (or host:port) that clients are told; NULL: as the master sees this node */
+    const char *announce;
+    /* unix socket for clients on this machine; "": none; NULL: by the name, in
+     * $RUNTIME_DIRECTORY, /run/tarn, $XDG_RUNTIME_DIR or TMPDIR/tarn-UID, or none where that
+     * cannot be */
+    const char *shm_socket;
     unsigned shm_mode;        /* its permissions; 0: 0600 */
     unsigned threads;         /* data threads; 0: 2 */
     unsigned max_connections; /* of the data port; 0: 4096 */
     int populate;             /* 1 (default): touch every page at the start */
-    const char *ssd_path;     /* directory, file or block device for copies of objects; NULL: none */
+    /* directory, file or block device for copies of objects; NULL: none */
+    const char *ssd_path;
     uint64_t ssd_bytes;
-    const char
-        *file_path; /* directory of a shared file system, for copies that every client reads; NULL: none */
+    /* directory of a shared file system, for copies that every client reads; NULL: none */
+    const char *file_path;
     uint64_t file_bytes;
     uint64_t queue_bytes; /* write-behind queue of each of these; 0: 256 MiB */
     unsigned copies;      /* copies this node makes at a time; 0: 4 */
-    /* 1: the data port speaks TLS only and is offered as tcps://; shm and RDMA are what they were. With a tarns:// URL only: the
-     * grants of a plain one could be read on their way. Its certificate (NULL: that of the URL), and whom it trusts for those of
-     * clients (both NULL: as the URL). auth_clients: "yes" (NULL): they must show one; "optional": if they show one, it must be
+    /* 1: the data port speaks TLS only and is offered as tcps://; shm and RDMA do not change. Only
+     * with a tarns:// URL, as grants could be read on a plain connection. Its certificate (NULL:
+     * that of the URL), and the authorities it trusts for clients (both NULL: those of the URL).
+     * auth_clients: "yes" (NULL): they must show one; "optional": if they show one, it must be
      * trusted; "no". Files are PEM, read by tarn_host_open. */
     int tls_data;
     const char *tls_cert_file, *tls_key_file, *tls_ca_file, *tls_ca_dir, *tls_auth_clients;
-    int shrink; /* 1: a path that holds a larger segment is cut to bytes; else TARN_EEXISTS. A smaller one grows, with what is in it */
-    unsigned
-        file_mode; /* permissions of the files under file_path, 0: 0600; 0644 for clients that run as other users */
-    /* 1: what is not there at ssd_path (a file), file_path (a directory) is made; else TARN_EINVAL */
+    /* 1: a path that holds a larger segment is cut to bytes; else TARN_EEXISTS. A smaller one
+     * grows and keeps its content */
+    int shrink;
+    /* permissions of the files under file_path, 0: 0600; 0644 for clients that run as other
+     * users */
+    unsigned file_mode;
+    /* 1: creates a missing ssd_path (a file), file_path (a directory); else TARN_EINVAL */
     int ssd_create, file_create;
 } tarn_host_options;
 TARN_API void tarn_host_options_init(tarn_host_options *options);
 
-/* url and options as in tarn_connect: they are for the connection to the master (host_name is this machine's name).
- * Returns when all segments are mounted. TARN_EBUSY: a living node has that name. TARN_ENOMEM, TARN_EINVAL, TARN_EIO. */
+/* url and options as in tarn_connect: they are for the connection to the master (host_name is this
+ * machine's name). Returns once all segments are mounted. TARN_EBUSY: a living node has that name.
+ * TARN_ENOMEM, TARN_EINVAL, TARN_EIO. */
 TARN_API tarn_status tarn_host_open(const char *url, const tarn_options *options,
                                     const tarn_host_options *host_options, tarn_host **host_p);
 
@@ -460,21 +489,21 @@ typedef struct tarn_host_info {
     char last_error[256]; /* of the connection to the master; "" when it is up */
 } tarn_host_info;
 TARN_API tarn_status tarn_host_get_info(tarn_host *host, tarn_host_info *info);
-/* Until it has left the pool (TARN_OK) or timeout_ms are over (TARN_ETIMEOUT). */
+/* Waits until it has left the pool (TARN_OK) or timeout_ms are over (TARN_ETIMEOUT). */
 TARN_API tarn_status tarn_host_wait(tarn_host *host, uint64_t timeout_ms);
-/* Asks the master to move what is only here, then leaves: state LEFT. Returns at once. */
+/* Asks the master to move the objects that only this host has, then leaves: state LEFT. Returns at
+ * once. */
 TARN_API tarn_status tarn_host_drain(tarn_host *host);
-/* Reads the files of its TLS settings again: a certificate was renewed. Connections that are made from now on, to it and by it, use
- * what is in them; those that are open go on. TARN_EINVAL: one of them cannot be used, or its certificate has expired: all stays
- * as it was. A host without TLS has nothing to do. */
+/* Reads its TLS files again, after a certificate was renewed. New connections, to it and by it, use
+ * them; open ones go on. TARN_EINVAL: a file cannot be used, or its certificate has expired:
+ * nothing changes. Without TLS it does nothing. */
 TARN_API tarn_status tarn_host_reload_tls(tarn_host *host);
-/* Leaves without moving anything, waits up to timeout_ms for leases of readers to end, closes, frees. With a pool file or a
- * disk and keep != 0 it does not leave but goes away, so that a restart finds its replicas again. Nulls. */
+/* Leaves without moving anything, waits up to timeout_ms for leases of readers to end, closes,
+ * frees. With a pool file or a disk and keep != 0 it disconnects without leaving, so that a restart
+ * finds its replicas again. Nulls. */
 TARN_API tarn_status tarn_host_close(tarn_host **host_p, int keep, uint64_t timeout_ms);
 
-/* --- figures
- * ---------------------------------------------------------------------------------------------------------------------------
- */
+/* --- figures --- */
 
 typedef struct tarn_stats {
     size_t size;
@@ -493,22 +522,23 @@ typedef struct tarn_stats {
     uint64_t unverified;     /* gets of values without a CRC while verify was on */
     uint64_t segment_fetches;
     uint64_t lanes, lanes_busy, views_open, writers_open, async_pending; /* now */
-    uint64_t failovers;           /* reads that turned to another replica */
-    uint64_t replica_reports;     /* damaged replicas the server was told of */
-    uint64_t put_replicas_failed; /* replicas that puts had to do without */
-    uint64_t put_restarts;        /* puts that began again elsewhere */
+    uint64_t failovers;           /* reads that went on with another replica */
+    uint64_t replica_reports;     /* damaged replicas reported to the server */
+    uint64_t put_replicas_failed; /* replicas that puts went on without */
+    uint64_t put_restarts;        /* puts that started again elsewhere */
     uint64_t outages;             /* hosts passed over, now */
     uint64_t rdma_bytes_read, rdma_bytes_written;
-    uint64_t
-        shm_unreachable; /* times a segment of this machine was found whose socket cannot be opened: tcp instead */
+    /* times a segment of this machine was found whose socket cannot be opened: tcp instead */
+    uint64_t shm_unreachable;
 } tarn_stats;
-/* Fills stats->size bytes at most. */
+/* Fills at most stats->size bytes. */
 TARN_API tarn_status tarn_get_stats(tarn_client *client, tarn_stats *stats);
 
 enum { TARN_HIST_GET, TARN_HIST_PUT, TARN_HIST_LOOKUP, TARN_HIST_REQUEST, TARN_HISTS };
 #define TARN_HIST_BOUNDS 32
 
-/* Latencies of whole calls (a batch is one) in microseconds; REQUEST: of single control round trips. */
+/* Latencies of whole calls (a batch is one) in microseconds; REQUEST: of single control round
+ * trips. */
 typedef struct tarn_histogram {
     size_t size;
     uint64_t count, sum_us, min_us, max_us;
@@ -519,10 +549,10 @@ typedef struct tarn_histogram {
 } tarn_histogram;
 TARN_API tarn_status tarn_get_histogram(tarn_client *client, int kind, tarn_histogram *histogram);
 
-/* Any command, for tools: argv[i] of lens[i] bytes (lens NULL: strings). *text_p is the reply as text (bulk
- * strings as they are, numbers in decimal, arrays one element a line, nil empty), with a terminator that
- * *len_p (may be NULL) does not count: tarn_free. An error reply is its status, with the text in
- * tarn_last_error(). */
+/* Any command, for tools: argv[i] of lens[i] bytes (lens NULL: strings). *text_p is the reply as
+ * text (bulk strings as they are, numbers in decimal, arrays one element a line, nil empty), with a
+ * terminator that *len_p (may be NULL) does not count: tarn_free. An error reply is its status,
+ * with the text in tarn_last_error(). */
 TARN_API tarn_status tarn_command(tarn_client *client, size_t argc, const char *const *argv,
                                   const size_t *lens, char **text_p, size_t *len_p);
 
