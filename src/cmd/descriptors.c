@@ -59,7 +59,7 @@ bool descriptors_raise(const struct config *c, const char **why_p) {
 
 /* d: what each gets of it, want: how many would be enough. */
 static void say_too_few(const struct descriptors *d, uint64_t limit, uint64_t want) {
-    char clients[24] = "no client", advice[48] = "";
+    char clients[32] = "no client", advice[48] = "";
     if (d->clients > 0) {
         snprintf(clients, sizeof(clients), "%" PRIu64 " clients", d->clients);
         snprintf(advice, sizeof(advice), ". Or say --maxclients %" PRIu64, d->clients);
