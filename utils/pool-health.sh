@@ -1,35 +1,36 @@
 #!/bin/bash
-# Looks at a whole pool through its master and says how it is, for people and for monitoring.
+# Checks the health of a whole pool through its master, for people and for monitoring.
 #
 #   utils/pool-health.sh [-h HOST] [-p PORT] [-a PASSWORD] [--user NAME] [OPTION]...
 #
 #   -h HOST, -p PORT  of the master (127.0.0.1, 6479)
-#   --tls             the port speaks TLS; --cacert FILE, --cert FILE, --key FILE and --insecure are as redis-cli has them
+#   --tls             the port speaks TLS; --cacert FILE, --cert FILE, --key FILE and --insecure work
+#                     as in redis-cli
 #
-#   --nodes N         so many nodes are expected to be up
-#   --stuck SECONDS   a task, a fence or a disk's queue that is older is stuck (300)
-#   --pinned PERCENT  of the pool's memory may be neither free nor evictable (80)
+#   --nodes N         the number of nodes that should be up
+#   --stuck SECONDS   the age at which a task, a fence or a disk's queue counts as stuck (300)
+#   --pinned PERCENT  the share of the pool's memory that may be neither free nor evictable (80)
 #   --quiet           one line, no details
 #
-# The first line is the verdict, with figures behind a bar as Nagios and its kin read them; then a line for everything that is
-# not as it should be, and a table of nodes. A full pool is no trouble: it evicts.
+# The first line is the verdict, with figures after a bar as Nagios and the like read them; then a
+# line for each problem, and a table of nodes. A full pool is normal: it evicts.
 #
-# Exit status: 0 all is well, 1 something wants attention, 2 the pool does not do its work or values may be lost,
-# 3 it could not be found out.
+# Exit status: 0 all is well, 1 something needs attention, 2 the pool does not work or values may be
+# lost, 3 the check failed.
 #
 #   what                                                         status
 #   the master does not answer, no memory segment takes new values    2
 #   fewer nodes are up than --nodes                                   2
-#   a node is down; a disk takes nothing more or was damaged          1
+#   a node is down; a disk accepts nothing more or was damaged        1
 #   a drain has no room; tasks, fences or queues are stuck            1
 #   nearly all memory is pinned or leased                             1
-#   removals were not told to a disk; bad replicas were found         1
+#   a disk was not told of removals; bad replicas were found          1
 #
 # Needs redis-cli. The password may be in REDISCLI_AUTH.
 set -uo pipefail
 export LC_ALL=C
 
-usage() { sed -n '2,31s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
 fail() { echo "UNKNOWN - $*"; exit 3; }
 
 cli=(timeout 10 redis-cli --no-auth-warning -h 127.0.0.1 -p 6479) nodes_wanted= stuck=300 pinned_max=80 quiet=

@@ -1,42 +1,44 @@
 #!/bin/bash
-# Restarts the nodes of a pool one after the other, as for a new version, so that every value stays
-# readable that can be. Or its servers, with --servers.
+# Restarts the nodes of a pool (or its servers, with --servers) one after the other, for a new
+# version say, and keeps every value readable that can be.
 #
 #   utils/rolling-upgrade.sh [-h HOST] [-p PORT] [-a PASSWORD] [--user NAME] --restart COMMAND [OPTION]...
 #
 #   -h HOST, -p PORT    of the master (127.0.0.1, 6479)
-#   --servers           the master and its replicas, not the nodes; options of nodes mean nothing
-#   then
-#   --restart COMMAND   restarts one node and returns; {name}, {machine} and {address} are replaced in it:
+#   --servers           the master and its replicas, not the nodes; options of nodes have no effect
+#                       then
+#   --restart COMMAND   restarts one node and returns. {name}, {machine} and {address} in it are replaced:
 #                       --restart 'ssh {machine} systemctl restart tarn-node'
-#                       Of a server {name} and {address} are its HOST:PORT, {machine} its HOST
+#                       For a server {name} and {address} are its HOST:PORT, {machine} its HOST
 #   --sentinel H:P/NAME a Sentinel, and the name by which it knows the master: for --servers
-#   --drain             what is only on a node is moved to others before; then it has left, and COMMAND starts it again.
-#                       For nodes of plain memory. Without: a node with a pool file or a disk keeps what it has by itself
+#   --drain             first moves objects that only this node has to others; the node then leaves, and
+#                       COMMAND starts it again. For nodes with plain memory; nodes with a pool file or
+#                       a disk keep their objects without it
 #   --nodes A,B         only these, in this order (all that are up)
 #   --timeout SECONDS   for each step of a node (600)
 #   --pause SECONDS     between nodes (2)
 #   --version V         skips nodes that have it, and insists that a restarted node has it
-#   --force             begins although a node is down
+#   --force             begins even if a node is down
 #   --dry-run           says what it would do
 #
-# A node at a time: MAINTENANCE ON (it stays readable, new objects go elsewhere), COMMAND, wait until the master says that
-# another process of it is up, and that its disk was offered, MAINTENANCE OFF. With --drain: NODE DRAIN, wait until it has left,
-# COMMAND, wait until it is up. It stops at the first node that does not come back, and leaves the others alone. Starting it
-# again goes on where that was (with --version).
+# One node at a time: MAINTENANCE ON (it stays readable, new objects go elsewhere), COMMAND, wait
+# until the master says that a new process of it is up and has offered its disk, MAINTENANCE OFF.
+# With --drain: NODE DRAIN, wait until it has left, COMMAND, wait until it is up. It stops at the
+# first node that does not come back, and leaves the others alone. Started again with --version, it
+# goes on from there.
 #
-# With --servers: each replica is restarted and follows again, then the master hands over to the
+# With --servers: each replica is restarted and follows again; then the master hands over to the
 # first of them (FAILOVER, at most 10 s), and is restarted as a replica. Each needs a configuration
-# file that it can write: its role is kept there.
+# file that it can write, as its role is kept there.
 #
-# Exit status: 0 done, 1 one did not come back in time or COMMAND failed, 2 the command line, 3 the
-# pool was not fit to begin.
+# Exit status: 0 done, 1 a node or server did not come back in time or COMMAND failed, 2 bad command
+# line, 3 the pool was not fit to begin.
 # Needs redis-cli. The password may be in REDISCLI_AUTH.
 set -uo pipefail
 export LC_ALL=C
 . "$(dirname "$0")/progress.sh"
 
-usage() { sed -n '2,33s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
 misuse() { echo "rolling-upgrade: $* (--help)" >&2; exit 2; }
 say() { echo "$(date +%H:%M:%S) $*"; }
 

@@ -1,32 +1,36 @@
 #!/bin/bash
-# Adds a storage node to a running pool and waits until it carries load. Nothing has to be restarted or told.
+# Adds a storage node to a running pool and waits until it carries load. Nothing else needs a
+# restart or a new setting.
 #
 #   utils/scale-out.sh [-h HOST] [-p PORT] [-a PASSWORD] [--user NAME] --name NAME [OPTION]... -- TARN-NODE-OPTION...
 #
 #   -h HOST, -p PORT    of the master (127.0.0.1, 6479)
-#   --tls               the port speaks TLS; --cacert FILE, --cert FILE, --key FILE, --sni NAME and --insecure are as redis-cli has
-#                       them, and a node on this machine gets them, too: it wants certificates for the name that it connects to, or
-#                       for NAME, unless --tls-verify-name no. With --start {url} is tarns://HOST:PORT without files
+#   --tls               the port speaks TLS; --cacert FILE, --cert FILE, --key FILE, --sni NAME and
+#                       --insecure work as in redis-cli, and a node on this machine gets them too: it
+#                       expects certificates for the name that it connects to, or for NAME, unless
+#                       --tls-verify-name no. With --start {url} is tarns://HOST:PORT without files
 #   --name NAME         of the node, new in the pool
-#   --start COMMAND     how to start it, and return; {name} and {url} are replaced in it. Without: tarn-node is started on this
-#                       machine, in the background, with the options behind --
+#   --start COMMAND     starts the node and returns. {name} and {url} in it are replaced. Without it,
+#                       tarn-node runs on this machine, in the background, with the options after --
 #                       --start 'ssh m7 systemd-run --unit tarn-{name} tarn-node --master {url} --name {name} --segment 64gb'
-#   --node PATH         of tarn-node (the one in PATH, or beside this script)
+#   --node PATH         the tarn-node to start (the one in PATH, or beside this script)
 #   --log FILE          its output (a new file under TMPDIR, whose name is printed)
 #   --load N            waits until it holds that many replicas (1); 0: until it is up
-#   --timeout SECONDS   for each of the two (60)
+#   --timeout SECONDS   for each of the two waits (60)
 #
-# It prints the node's segments, and its process id when it was started here. New objects go to it as to all others: by
-# placement-strategy, weighted by capacity. What lies elsewhere is not moved: a cache fills by itself.
+# It prints the node's segments, and its process id if it was started here. New objects go to it as
+# to all others: by placement-strategy, weighted by capacity. Existing objects are not moved: a cache
+# fills by itself.
 #
-# Exit status: 0 it is up and carries load, 1 it did not start or was not up in time, 2 the command line, 3 the name is taken or the
-# master does not answer, 4 it is up, but nobody has put anything on it within the time.
+# Exit status: 0 it is up and carries load, 1 it did not start or was not up in time, 2 bad command
+# line, 3 the name is taken or the master does not answer, 4 it is up, but nothing was put on it in
+# time.
 # Needs redis-cli. The password may be in REDISCLI_AUTH; the node gets it in TARN_PASSWORD.
 set -uo pipefail
 export LC_ALL=C
 . "$(dirname "$0")/progress.sh"
 
-usage() { sed -n '2,26s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
 misuse() { echo "scale-out: $* (--help)" >&2; exit 2; }
 
 cli=(timeout 10 redis-cli --no-auth-warning) host=127.0.0.1 port=6479 user= name= start= binary= log= load=1 timeout=60 tls= url_options=

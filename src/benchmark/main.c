@@ -32,10 +32,10 @@ static const char usage[] =
     "  replay  TRACE.jsonl [--block-size 4k] [--threads T] [--lease-ms 50] [--limit REQUESTS]\n"
     "          [--speed FACTOR, 0 = as fast as it goes] [--transport auto|shm|tcp|rdma]\n"
     "\n"
-    "The options that are used most, and their defaults:\n"
+    "The most used options and their defaults:\n"
     "\n"
     "  -h HOST, -p PORT  the server (127.0.0.1, 6479)\n"
-    "  -a PASSWORD       its password; --user NAME for another user than the default one (none)\n"
+    "  -a PASSWORD       its password; --user NAME for a user other than the default one (none)\n"
     "  --json            a line of JSON for each row (a table)\n"
     "  --op OP           what is measured (meta: put; data: get; transfer: read)\n"
     "  --transport WAY   how bytes move (data: shm; transfer, replay: auto)\n"
@@ -45,7 +45,7 @@ static const char usage[] =
     "  --seconds N       of each row (data: 2; meta, nodes: 5; transfer: 10)\n"
     "  --check           data, transfer: every byte is compared\n"
     "\n"
-    "docs/BENCHMARKS.md says what each of them measures, and what to compare it with.\n";
+    "docs/BENCHMARKS.md says what each subcommand measures, and what to compare it with.\n";
 
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);

@@ -54,8 +54,8 @@ static void say(const char *path, const struct persist_found *f, const struct co
 /* Behind the last whole frame. */
 static int cut(const char *path, const struct persist_found *f) {
     if (!f->snapshot_whole) {
-        printf("It cannot be mended: the snapshot at its start is not whole. Take another copy of it, or "
-               "begin anew without it\n");
+        printf("It cannot be repaired: the snapshot at its start is not whole. Use another copy, or "
+               "start without it\n");
         return 1;
     }
     if (truncate(path, (off_t)f->whole) != 0) {
@@ -100,9 +100,9 @@ static int check(const char *path, bool fix) {
 }
 
 static const char usage[] =
-    "tarn-check [--fix] FILE: looks at a snapshot or an append-only file of tarn-server.\n"
-    "Ends with 0: whole, or only its end is torn; 1: damaged; 2: it cannot be read, or is no such file.\n"
-    "--fix: cuts off what is behind the last whole record. Stop the server first, and keep a copy.\n";
+    "tarn-check [--fix] FILE: checks a snapshot or an append-only file of tarn-server.\n"
+    "Exit status: 0 whole, or only its end is torn; 1 damaged; 2 unreadable, or not such a file.\n"
+    "--fix: cuts off everything after the last whole record. Stop the server first, and keep a copy.\n";
 
 int main(int argc, char **argv) {
     bool fix = false;

@@ -31,14 +31,14 @@ void welcome(const struct config *config) {
 static const struct {
     const char *name, *argument, *what;
 } most_used[] = {
-    {"port", "PORT", "where commands are heard; auto: any free port"},
+    {"port", "PORT", "the port for commands; auto: any free one"},
     {"bind", "ADDRESS ...", "the addresses of this machine to listen on"},
-    {"requirepass", "PASSWORD", "what clients must show; without one only this machine may connect"},
-    {"pool-size", "SIZE", "memory that this server itself lends to the pool; 0: it keeps the books only"},
-    {"pool-path", "FILE", "a file for that memory, which is found again after a restart"},
-    {"data-port", "PORT", "where the bytes of blocks come and go; auto: port + 10000, 0: any free port"},
-    {"eviction-policy", "NAME", "who makes room: lru, fifo, lfu, sieve, s3fifo; or noeviction"},
-    {"replicaof", "HOST PORT", "follow that master; needs --pool-size 0"},
+    {"requirepass", "PASSWORD", "what clients must send; without one only this machine can connect"},
+    {"pool-size", "SIZE", "memory that this server itself adds to the pool; 0: it only keeps the books"},
+    {"pool-path", "FILE", "a file for that memory, so that a restart finds it again"},
+    {"data-port", "PORT", "the port for the bytes of blocks; auto: port + 10000, 0: any free one"},
+    {"eviction-policy", "NAME", "how room is made: lru, fifo, lfu, sieve, s3fifo; or noeviction"},
+    {"replicaof", "HOST PORT", "the master to follow; needs --pool-size 0"},
     {"dir", "DIRECTORY", "for snapshots and the append-only file"},
     {"logfile", "FILE", "the log; without one it is standard output"},
 };
@@ -76,9 +76,9 @@ void print_help(const char *program, bool all) {
            "file:\n\n"
            "  %s --port 6479 --pool-size 4gb\n"
            "  %s /etc/tarn.conf --loglevel verbose\n\n"
-           "The options that are used most, and their defaults:\n\n",
+           "The most used options and their defaults:\n\n",
            program, program, program, program);
     print_most_used();
     printf("\n--help all lists every option with its default. redis.conf.sample explains them,\n"
-           "docs/CONFIG.md how they are read and what becomes of a redis.conf of Redis.\n");
+           "docs/CONFIG.md how they are read, and how tarn treats a redis.conf of Redis.\n");
 }
