@@ -67,7 +67,13 @@ class Errors(TarnTest):
             tarn.Client("tarn://no.such.host.invalid")
         with self.assertRaisesRegex(TypeError, "bogus.*transport"):
             tarn.Client(self.server.url, bogus=1)
-        for wrong in (dict(timeout_ms=-1), dict(max_lanes="8gb"), dict(verify="maybe"), dict(retries=1 << 40)):
+        for wrong in (
+            dict(timeout_ms=-1),
+            dict(max_lanes="8gb"),
+            dict(verify="maybe"),
+            dict(retries=1 << 40),
+            dict(retries="9" * 5000),
+        ):
             with self.assertRaises(tarn.InvalidArgument, msg=wrong):
                 tarn.Client(self.server.url, **wrong)
         with self.assertRaises(TypeError):

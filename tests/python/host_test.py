@@ -44,6 +44,23 @@ class HostTest(TarnTest):
                 host.reload_tls()
             host.close()
 
+    def test_numbers_that_do_not_fit(self):
+        """None of them becomes another number on its way into C."""
+        for wrong in (
+            dict(segments=(1 << 64) + MIB),
+            dict(segments=-1),
+            dict(data_port=65536 + 80),
+            dict(data_port=-1),
+            dict(threads=1 << 32),
+            dict(ssd_bytes=-1),
+            dict(ssd_bytes="1tb"),
+            dict(numa_node=1 << 32),
+        ):
+            with self.assertRaisesRegex(tarn.InvalidArgument, next(iter(wrong)), msg=wrong):
+                Host(self.server.url, **{"segments": MIB, "name": "fits", **wrong}).close()
+        with Host(self.server.url, MIB, name="fits", data_port="0", threads="1"):
+            pass
+
     def test_drain(self):
         with tarn.Client(self.server.url) as client, Host(self.server.url, 4 * MIB, name="stays", populate=False):
             with Host(self.server.url, 4 * MIB, name="goes", host_name="another-machine") as host:

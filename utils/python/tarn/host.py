@@ -15,8 +15,11 @@ from typing import Any, Dict, Optional, Sequence, Union
 from ._lib import Options, failed, lib, process
 from ._transfer_lib import HOST_INFO, HostInfo, HostOptions, HostSegment
 from .errors import Closed, InvalidArgument, Status
+from .options import number
 
 __all__ = ["Host", "HostState"]
+
+_INT_MAX = (1 << 31) - 1
 
 
 class HostState(enum.IntEnum):
@@ -75,8 +78,9 @@ class Host:
     ) -> None:
         self._handle = C.c_void_p()
         sizes = [segments] if isinstance(segments, int) else list(segments)
-        if not sizes or any(not isinstance(s, int) or s < 4096 for s in sizes):
-            raise InvalidArgument("segments: bytes of one segment or more, 4096 at least")
+        if not sizes or any(not isinstance(s, int) or not 4096 <= s < 1 << 63 for s in sizes):
+            raise InvalidArgument("segments: bytes of one segment or more, 4096 to 2^63 - 1")
+        numa_node = number(numa_node, "numa_node", -1, _INT_MAX)
         if path is not None and len(sizes) > 1:
             raise InvalidArgument("path: a file is one segment, not several")
         file = path.encode() if path else None
@@ -92,11 +96,12 @@ class Host:
         host.segments, host.n_segments = rows, len(sizes)
         if bind:
             host.bind, host.binds = addresses, len(bind)
-        host.data_port = data_port
+        host.data_port = number(data_port, "data_port", most=65535)
         host.announce = announce.encode() if announce else None
         host.shm_socket = None if shm_socket is None else shm_socket.encode()
-        host.threads, host.populate = threads, int(populate)
-        host.ssd_path, host.ssd_bytes = ssd_path.encode() if ssd_path else None, ssd_bytes
+        host.threads, host.populate = number(threads, "threads", most=_INT_MAX), int(populate)
+        host.ssd_path = ssd_path.encode() if ssd_path else None
+        host.ssd_bytes = number(ssd_bytes, "ssd_bytes")
         host.ssd_create = int(ssd_create)
         host.tls_data = int(tls_data)
         host.tls_cert_file = tls_cert_file.encode() if tls_cert_file else None

@@ -28,7 +28,8 @@ def number(value: Any, name: str, least: int = 0, most: int = _MS_MAX) -> int:
         match = _NUMBER.fullmatch(value)
         unit = match[2].lower() if match else ""
         known = unit in _UNITS if name.endswith("_bytes") else not unit
-        found = int(match[1]) * _UNITS[unit] if match and known else None
+        digits = match[1] if match and known else ""
+        found = int(digits) * _UNITS[unit] if 0 < len(digits) < 100 else None
     elif isinstance(value, float):
         found = int(value) if value.is_integer() else None
     if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
