@@ -829,6 +829,15 @@ class Adapter(ConnectorTest):
         self.assertEqual(len(log.output), 1)
         self.assertIn("tarn.put_threads is a number from 1 to 65536, not 'many'", log.output[0])
 
+    def test_no_password_in_the_log(self):
+        name = "remote_storage_plugin.tarn.url"
+        with self.assertLogs("tarn.lmcache.adapter", "ERROR") as log:
+            for url in ("redis://me:secret@h", "me:secret@h", "tarn://me:secret@127.0.0.1:0"):
+                with self.assertRaises(ValueError) as raised:
+                    self.create("plugin://tarn", plugin_name="tarn", **{name: url})
+                self.assertNotIn("secret", str(raised.exception))
+        self.assertNotIn("secret", "".join(log.output))
+
     def test_scheduler_without_memory(self):
         """LMCache's scheduler has no CPU backend: it only looks."""
         [key] = self.keys(1)

@@ -63,7 +63,8 @@ class TarnConnectorAdapter(_base.ConnectorAdapter):  # type: ignore[misc]
         if url is None and isinstance(remote, str) and remote.startswith(_SCHEMES):
             return remote
         if not isinstance(url, str) or not url.startswith(_SCHEMES):
-            raise ValueError(f'extra_config needs "{name}": "tarn://host:port", not {url!r}')
+            # Without what is there: it may have a password.
+            raise ValueError(f'extra_config needs "{name}": "tarn://host:port"')
         return url
 
     def _warn_of_two(self, context: Any) -> None:
