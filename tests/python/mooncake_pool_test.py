@@ -3,6 +3,7 @@ that are used again."""
 
 import gc
 import os
+import sys
 import tempfile
 import threading
 import unittest
@@ -94,6 +95,13 @@ class SegmentsTest(TarnTest):
             self.assertEqual(store.allocate_and_mount_segment(MIB), empty)
             self.assertEqual(store.unmount_segment(["x"]), -1)
         self.assertRaises(TypeError, store.unmount_segment, "x")
+
+    def test_closed_meanwhile(self):
+        store = self.open()
+        with mock.patch.object(common, "transport_of", lambda _: store.close()):
+            with self.assertLogs("mooncake", "ERROR"):
+                self.assertEqual(store.allocate_and_mount_segment(MIB)["ret"], -1)
+        self.assertEqual(self.segments(), set())
 
     def test_file(self):
         store = self.open()
@@ -353,6 +361,51 @@ class BufferPoolTest(StoreTest):
         gc.collect()
         pool.close()
 
+    def test_views_outlive_names(self):
+        """Memory that is looked at is nobody else's; that of a forgotten pool is not registered."""
+        pool = self.pool()
+        view = pool.acquire(4).buffer
+        gc.collect()
+        with pool.acquire(4) as other:
+            other.buffer[:] = b"othr"
+        self.assertEqual(bytes(view), bytes(4))
+        self.refused("active", pool.close)
+        view.release()
+        pool.acquire(5000).release()
+        self.assertEqual(len(self.store._buffers), 3)
+        del pool, view, other
+        gc.collect()
+        self.assertEqual(self.store._buffers, {})
+
+    def test_released_by_several_threads(self):
+        pool, interval = self.pool(), sys.getswitchinterval()
+        self.addCleanup(sys.setswitchinterval, interval)
+        sys.setswitchinterval(1e-6)
+        leases = [pool.acquire(1) for _ in range(300)]
+        start = threading.Barrier(4)
+
+        def release():
+            start.wait()
+            for lease in leases:
+                lease.release()
+
+        threads = [threading.Thread(target=release) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        leases = [pool.acquire(1) for _ in range(300)]
+        self.assertEqual(len({lease.ptr for lease in leases}), 300)
+        for lease in leases:
+            lease.release()
+        pool.close()
+
+    def test_no_memory(self):
+        pool = self.pool(max_bytes=1 << 70)
+        for size in (1 << 62, 1 << 66):
+            self.refused("no memory", pool.acquire, size)
+        pool.acquire(1).release()
+
     def test_waits(self):
         pool = self.pool(max_regions=1)
         lease, got = pool.acquire(1), []
@@ -399,6 +452,29 @@ class KeysTest(StoreTest):
         self.assertEqual(s.remove(b"k"), 0)
         for bad in (1, None, bytearray(b"k")):
             self.assertRaises(TypeError, s.put, bad, b"v")
+
+    def test_one_is_not_many(self):
+        """A text is no list of its letters."""
+        s = self.store
+        self.assertEqual(s.put_batch(["a", "b"], [b"1", b"2"]), 0)
+        for one in ("ab", b"ab", bytearray(b"ab")):
+            for method, *more in (
+                (s.batch_remove,),
+                (s.batch_replica_clear,),
+                (s.batch_get_replica_desc,),
+                (s.batch_is_exist,),
+                (s.batch_get_buffer,),
+                (s.batch_get_tensor,),
+                (s.batch_get_session_start,),
+                (s.batch_get_session_end,),
+                (s.batch_put_session_start, [1, 1]),
+                (s.batch_put_session_end,),
+                (s.batch_put_session_revoke,),
+                (s.batch_put_from_multi_buffer_ranges, [[], []], [[], []], [[], []]),
+                (s.batch_get_into_multi_buffer_ranges, [[], []], [[], []], [[], []]),
+            ):
+                self.assertRaises(TypeError, method, one, *more)
+        self.assertEqual(s.batch_is_exist(["a", "b"]), [1, 1])
 
     def test_tenant(self):
         s = self.open(tenant_id="t")

@@ -11,6 +11,7 @@ import harness  # noqa: F401  (finds mooncake)
 from mooncake_store_test import INVALID, Memory, StoreTest
 
 from mooncake import _layout
+from mooncake import _parallel as parallel
 from mooncake.store import (
     ParallelAxis,
     ReadTarget,
@@ -186,7 +187,9 @@ class LayoutTest(TensorsTest):
             bad[at] = number
             with self.subTest(at=at), self.assertLogs("mooncake", "ERROR"):
                 self.assertRaises(ValueError, _deserialize_tensor, bytes(bad))
-        for bad in (b"", good[:HEADER], good[:-1], good + b"x"):
+        huge = (0, 1 << 62, 1 << 62)  # no bytes, but strides that no number holds
+        strides = _layout.Head(0, huge, huge).packed()
+        for bad in (b"", strides, good[:HEADER], good[:-1], good + b"x"):
             with self.assertLogs("mooncake", "ERROR"):
                 self.assertRaises(ValueError, _deserialize_tensor, bad)
         with self.assertLogs("mooncake", "ERROR"):
@@ -457,6 +460,19 @@ class ParallelismTest(TensorsTest):
         for lie in (b"", b"x" * 96, second[:-4]):
             s.upsert("t_tp_1", lie)
             self.refused(s.get_tensor_with_parallelism, "t", full, expected=None)
+
+    def test_writers_that_lie(self):
+        s, t = self.store, whole(4, 8)
+        for rank in range(2):
+            w = Partition(rank, 2, 0)
+            self.assertEqual(s.put_tensor_with_parallelism("t", t, writer_partition=w), 0)
+        self.assertEqual(s.get_tensor_with_parallelism("t", target("full")), t)
+        lie = bytearray(s.get("t__writer_manifest"))
+        struct.pack_into("<i", lie, 20, (1 << 31) - 1)
+        self.assertEqual(s.upsert("t__writer_manifest", lie), 0)
+        many = AssertionError("a name of each")
+        with mock.patch.object(parallel, "writer_key", side_effect=many):
+            self.assertIsNone(s.get_tensor_with_parallelism("t", target("full")))
 
     def test_many_at_once(self):
         s, a, b = self.store, whole(4, 8), whole(8, 4)

@@ -111,6 +111,13 @@ def key_of(key: Any) -> Key:
         return key
 
 
+def keys_of(keys: Sequence[Any]) -> List[Key]:
+    """The same of many keys. TypeError: it is one key."""
+    if isinstance(keys, (str, bytes, bytearray)):
+        raise TypeError("keys: a list of keys, not one")
+    return [key if isinstance(key, str) else key_of(key) for key in keys]
+
+
 def suffixed(key: Key, suffix: str) -> Key:
     """The key with more behind it."""
     return key + suffix if isinstance(key, str) else key + suffix.encode()
@@ -125,6 +132,7 @@ def sizes_of(client: tarn.Client, keys: Sequence[Key]) -> List[Optional[int]]:
     return [0 if r == 0 else size if r == Status.ELIMIT else None for r, size in found]
 
 
+SIZE_MAX = (1 << 63) - 1
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE)
 
 
@@ -133,14 +141,22 @@ def size_of(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError(f'{name}: bytes, or text such as "1GB", not {value!r}')
     if isinstance(value, int):
-        if value < 0:
-            raise ValueError(f"{name}: 0 or more, not {value}")
-        return value
+        return _bounded(value, name)
     match = _SIZE.fullmatch(value)
     if match is None:
         raise ValueError(f'{name}: bytes, or text such as "1GB", not {value!r}')
     number, scale = match.group(1), 1024 ** " kmgt".index((match.group(2) or " ").lower())
-    return int(int(number) * scale if number.isdigit() else float(number) * scale)
+    try:
+        found = int(number) * scale if number.isdigit() else int(float(number) * scale)
+    except (OverflowError, ValueError):  # infinite, or too long for Python
+        found = SIZE_MAX + 1
+    return _bounded(found, name)
+
+
+def _bounded(size: int, name: str) -> int:
+    if not 0 <= size <= SIZE_MAX:
+        raise ValueError(f"{name}: 0 to {SIZE_MAX} bytes")
+    return size
 
 
 def flag_of(value: Any, name: str) -> bool:

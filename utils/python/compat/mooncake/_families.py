@@ -20,7 +20,7 @@ import inspect
 from types import SimpleNamespace
 from typing import Any, Callable, List, NamedTuple, Optional
 
-from mooncake._common import INVALID_PARAMS, key_of, log
+from mooncake._common import INVALID_PARAMS, key_of, keys_of, log
 
 PLURAL = {
     "key": "keys",
@@ -90,9 +90,7 @@ class family:  # pylint: disable=invalid-name
             bound = plural.bind(store, *args, **named)
             bound.apply_defaults()
             call = self._call("batch_" + name, {singular[n]: v for n, v in bound.arguments.items()})
-            if isinstance(call.key, (str, bytes)):
-                raise TypeError("keys: a list of keys, not one")
-            call.key = [key_of(k) for k in call.key]
+            call.key = keys_of(call.key)
             for column in PLURAL.keys() & call.__dict__.keys():
                 values = getattr(call, column)
                 if values is not None and len(values) != len(call.key):

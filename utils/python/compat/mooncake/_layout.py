@@ -43,6 +43,7 @@ TYPES: Tuple[Tuple[str, str, int], ...] = (
     ("float8_e5m2", "", 1),
 )
 
+_ELEMENTS_MAX = (1 << 60) - 1  # also where a dimension is 0: torch and numpy compute the strides
 KINDS = ("dp", "tp", "ep", "pp")  # the place in the list is the number in the header
 Shape = Tuple[int, ...]
 
@@ -121,6 +122,8 @@ def head_of(memory: Any, length: int) -> Optional[Head]:
     shape = unpack_shape(memory, _HEAD.size + _SHAPE.size, n)
     axes = _axes_of(memory, n) if shard else ()
     if whole is None or shape is None or axes is None:
+        return None
+    if product(tuple(max(d, 1) for d in shape)) > _ELEMENTS_MAX:
         return None
     head = Head(kind, shape, whole, axes, start)
     return head if head.size == size and start + size == length else None

@@ -204,7 +204,8 @@ def manifest_cut(value: Any) -> Optional[Tuple[int, int]]:
         return None
     magic, version, size, _, n, dimension, count, _ = _MANIFEST.unpack_from(value)
     good = (magic, version, size) == (_MANIFEST_MAGIC, _MANIFEST_VERSION, MANIFEST_BYTES)
-    return (count, dimension) if good and count > 0 and 0 <= dimension < n <= 8 else None
+    good = good and 0 < count <= SHARES_MAX and 0 <= dimension < n <= 8
+    return (count, dimension) if good else None
 
 
 # --- joining

@@ -43,21 +43,24 @@ class BufferLease:
 
     @property
     def buffer(self) -> memoryview:
-        """A view of these bytes. release() is refused while there is one."""
+        """A view of these bytes, which holds the lease. release() is refused while there is one."""
         region = self._held()
         start = region.address - _address_of(region.memory)
-        return memoryview(region.memory)[start : start + self._size]
+        array = (ctypes.c_ubyte * max(self._size, 1)).from_buffer(region.memory, start)
+        setattr(array, "lease", self)
+        return memoryview(array).cast("B")[: self._size]
 
     def release(self) -> None:
         """Gives the memory back. RuntimeError while a view of it is in use. Twice does no harm."""
-        if self._released:
-            return
-        try:
-            self._region.memory.resize(len(self._region.memory))  # which a view forbids
-        except BufferError:
-            raise RuntimeError("cannot release buffer while exported views exist") from None
-        self._released = True
-        self._pool._take_back(self._region)
+        with self._pool._changed:  # of several threads one gives it back
+            if self._released:
+                return
+            try:
+                self._region.memory.resize(len(self._region.memory))  # which a view forbids
+            except BufferError:
+                raise RuntimeError("cannot release buffer while exported views exist") from None
+            self._released = True
+            self._pool._take_back(self._region)
 
     def __enter__(self) -> "BufferLease":
         return self
@@ -158,7 +161,10 @@ class BufferPool:
 
     def _made(self, size: int) -> _Region:
         slack = self._alignment if self._alignment > mmap.PAGESIZE else 0
-        memory = mmap.mmap(-1, size + slack)
+        try:
+            memory = mmap.mmap(-1, size + slack)
+        except (OSError, OverflowError) as e:
+            raise RuntimeError(f"no memory for a buffer of {size} bytes: {e}") from None
         start = _address_of(memory)
         region = _Region(memory, -(-start // self._alignment) * self._alignment if slack else start, size)
         if self._store.register_buffer(region.address, size) != 0:
@@ -186,6 +192,10 @@ class BufferPool:
             size = self._class_of(size)
             while len(self._free.get(size, ())) < count and self._bytes + size <= self._max:
                 self._free.setdefault(size, []).append(self._made(size))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_changed"):
+            self.close()
 
     def close(self) -> None:
         """Gives all memory back. RuntimeError while leases are out."""

@@ -51,7 +51,8 @@ class SegmentMethods:
     def _join(self, segment: int, **options: Any) -> str:
         """A node with so many bytes. The first of a hostname is named after it, others get a name
         beside it."""
-        assert self._lending is not None
+        if self._lending is None:
+            raise Refused(common.INVALID_PARAMS, "this store was closed meanwhile")
         for attempt in range(_SAME_NAME_MAX):
             node = common.node_name(self._hostname)
             if attempt:

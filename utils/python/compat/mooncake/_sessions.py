@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 import tarn
 
-from mooncake._common import INVALID_PARAMS, OBJECT_NOT_FOUND, Key, Refused, code_of, failure, key_of, log, sizes_of
+from mooncake._common import (
+    INVALID_PARAMS,
+    OBJECT_NOT_FOUND,
+    Key,
+    Refused,
+    code_of,
+    failure,
+    keys_of,
+    log,
+    sizes_of,
+)
 
 if TYPE_CHECKING:
     from mooncake._types import ReplicateConfig
@@ -78,7 +88,7 @@ class SessionMethods:
         self, keys: Sequence[Key], sizes: Sequence[int], config: Optional["ReplicateConfig"] = None
     ) -> List[int]:
         """Makes room for values of these sizes: a code per key. -705: it is there, or another puts it."""
-        keys = [key_of(k) for k in keys]
+        keys = keys_of(keys)
 
         def work(client: tarn.Client) -> List[int]:
             if len(sizes) != len(keys):
@@ -112,10 +122,11 @@ class SessionMethods:
         all_dst_offsets: Sequence[Sequence[int]],
     ) -> List[int]:
         """Writes pieces of memory to offsets of their values: bytes per key, or a negative code."""
+        keys = keys_of(keys)
         rows = self._rows(len(keys), all_buffer_ptrs, all_sizes, all_dst_offsets)
         if rows is None:
             return [INVALID_PARAMS] * len(keys)
-        return [self._write(key_of(key), *row) for key, row in zip(keys, rows)]
+        return [self._write(key, *row) for key, row in zip(keys, rows)]
 
     def _write(self, key: Key, addresses: Sequence[int], sizes: Sequence[int], offsets: Sequence[int]) -> int:
         put = self._puts.get(key)
@@ -140,15 +151,16 @@ class SessionMethods:
         return self._finish(keys, False)
 
     def _finish(self, keys: Sequence[Key], commit: bool) -> List[int]:
+        keys = keys_of(keys)
         with self._sessions_lock:
-            puts = [self._puts.pop(key_of(key), None) for key in keys]
+            puts = [self._puts.pop(key, None) for key in keys]
         return [INVALID_PARAMS if put is None else self._end(put, commit) for put in puts]
 
     # --- gets
 
     def batch_get_session_start(self, keys: Sequence[Key]) -> List[int]:
         """Says which values can be read: a code per key."""
-        keys = [key_of(k) for k in keys]
+        keys = keys_of(keys)
 
         def work(client: tarn.Client) -> List[int]:
             sizes = sizes_of(client, self._keys(keys))
@@ -169,7 +181,7 @@ class SessionMethods:
         all_src_offsets: Sequence[Sequence[int]],
     ) -> List[int]:
         """Reads from offsets of values into pieces of memory: bytes per key, or a negative code."""
-        keys, results = [key_of(k) for k in keys], [INVALID_PARAMS] * len(keys)
+        keys, results = keys_of(keys), [INVALID_PARAMS] * len(keys)
         rows = self._rows(len(keys), all_buffer_ptrs, all_sizes, all_src_offsets)
         if rows is None:
             return results
@@ -198,7 +210,8 @@ class SessionMethods:
 
     def batch_get_session_end(self, keys: Sequence[Key]) -> int:
         """Forgets what was remembered. 0."""
+        keys = keys_of(keys)
         with self._sessions_lock:
             for key in keys:
-                self._gets.pop(key_of(key), None)
+                self._gets.pop(key, None)
         return 0

@@ -26,6 +26,7 @@ from mooncake._common import (
     code_of,
     failure,
     key_of,
+    keys_of,
     log,
 )
 from mooncake._families import How, upsertable
@@ -113,11 +114,8 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         return self._prefix + key if isinstance(key, str) else self._prefix.encode() + key
 
     def _keys(self, keys: Sequence[Key]) -> List[Key]:
-        if isinstance(keys, (str, bytes)):
-            raise TypeError("keys: a list of keys, not one")
-        if self._prefix or not all(isinstance(k, str) for k in keys):
-            return [self._key(k) for k in keys]
-        return list(keys)
+        named = keys_of(keys)
+        return [self._key(key) for key in named] if self._prefix else named
 
     def _known_segment(self, client: tarn.Client, name: str) -> bool:
         known = self._segments.get(name)
@@ -460,7 +458,7 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
 
     def batch_get_replica_desc(self, keys: Sequence[Key]) -> Dict[Key, List[ReplicaDescriptor]]:
         """The same for many keys, one round trip each; those that are not there are left out."""
-        keys = [key_of(k) for k in keys]
+        keys = keys_of(keys)
 
         def work(client: tarn.Client) -> Dict[Key, List[ReplicaDescriptor]]:
             found = {}
@@ -506,7 +504,7 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         """Takes the replicas of these objects away, all of them, or those in the memory that a store with this hostname lends
         (or in a segment of tarn's). Answers the keys of which something went. Readers under way keep what they read.
         """
-        keys = [key_of(k) for k in keys]
+        keys = keys_of(keys)
 
         def work(client: tarn.Client) -> List[Key]:
             return [key for key in keys if self._clear(client, self._key(key), segment_name)]
