@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -48,4 +50,30 @@ void file_unlink_number(const char *path, long number) {
     if (f == NULL) return;
     if (fscanf(f, "%ld", &there) == 1 && there == number) unlink(path);
     fclose(f);
+}
+
+/* --- locks --- */
+
+pid_t file_lock_holder(int fd) {
+    struct stat st;
+    unsigned major, minor;
+    unsigned long long inode;
+    long pid, holder = 0;
+    char line[256], kind[16];
+    FILE *f = fstat(fd, &st) == 0 ? fopen("/proc/locks", "re") : NULL;
+    if (f == NULL) return 0;
+    while (holder == 0 && fgets(line, sizeof(line), f) != NULL)
+        if (sscanf(line, "%*s %15s %*s %*s %ld %x:%x:%llu", kind, &pid, &major, &minor, &inode) == 5 &&
+            strcmp(kind, "FLOCK") == 0 && inode == st.st_ino && makedev(major, minor) == st.st_dev)
+            holder = pid;
+    fclose(f);
+    return holder > 0 ? (pid_t)holder : 0;
+}
+
+const char *file_holder_text(int fd) {
+    static __thread char text[32];
+    pid_t pid = file_lock_holder(fd);
+    if (pid == 0) return "";
+    snprintf(text, sizeof(text), " (pid %ld)", (long)pid);
+    return text;
 }

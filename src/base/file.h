@@ -1,4 +1,4 @@
-/* Files that are made. */
+/* Files that are made, and who has locked one. */
 #ifndef TARN_BASE_FILE_H
 #define TARN_BASE_FILE_H
 
@@ -17,5 +17,10 @@ void file_fill_standard(void);
 bool file_write_number(const char *path, long number);
 /* Unless another process has written its own by now. */
 void file_unlink_number(const char *path, long number);
+
+/* The process that holds a lock (flock) on the file; 0: none that can be seen from here. */
+pid_t file_lock_holder(int fd);
+/* " (pid 17)", or "". */
+const char *file_holder_text(int fd);
 
 #endif

@@ -71,6 +71,12 @@ static int check(const char *path, bool fix) {
     struct counts c = {.of = {0}};
     struct persist_found f;
     struct persist_visitor v = {.arg = &c, .record = count, .progress = progress};
+    const char *holder = fix ? persist_holder(path, 0) : NULL;
+    if (holder != NULL) {
+        fprintf(stderr, "tarn-check: %s is in use by another process%s: stop that server first\n", path,
+                holder);
+        return 2;
+    }
     progress_bar(&c.bar, false);
     tarn_status s = persist_read(path, &v, &f);
     int e = errno;

@@ -30,9 +30,10 @@
 #include "cmd/stats.h"
 #include "persist/persist.h"
 
-#define PENDING_MAX (UINT64_C(64) << 20) /* of the append-only file, when its disk does not take it */
-#define RETRY_MS    1000u
-#define SYNC_BYTES  (UINT64_C(4) << 20) /* of a file in the making, between two syncs */
+#define PENDING_MAX        (UINT64_C(64) << 20) /* of the append-only file, when its disk does not take it */
+#define HOLDER_PATIENCE_MS 2000u
+#define RETRY_MS           1000u
+#define SYNC_BYTES         (UINT64_C(4) << 20) /* of a file in the making, between two syncs */
 
 struct walk {                 /* a file in the making */
     struct persist_writer *w; /* NULL: none is */
@@ -84,6 +85,16 @@ static bool make_append_directory(void) {
     log_warning("%s cannot be made: %s", dir, strerror(error));
     errno = error;
     return false;
+}
+
+/* Two that write to one file would damage it. Waits for a process that was killed to be gone. */
+static bool append_taken(unsigned patience_ms) {
+    const char *holder = persist_holder(append_path(), patience_ms);
+    if (holder == NULL) return false;
+    log_warning("%s in %s is in use by another process%s. Each server needs a directory of its own: --dir",
+                append_path(), server.config->dir, holder);
+    errno = EBUSY;
+    return true;
 }
 
 /* --- a walk ------------------------------------------------------------------------------------------------------------------- */
@@ -258,7 +269,7 @@ static void rewrite_failed(int error) {
 
 static bool rewrite_begin(void) {
     p.rewrite_wanted = false;
-    p.rewrite_ok = make_append_directory() &&
+    p.rewrite_ok = make_append_directory() && (p.append != NULL || !append_taken(0)) &&
                    walk_begin(&p.rewrite, append_path(), server.config->aof_incremental_fsync);
     if (p.rewrite_ok)
         log_notice("The append-only file is written anew");
@@ -518,6 +529,7 @@ bool persistence_load(bool *loaded_p) {
     struct persist_found f;
     *loaded_p = false;
     if (persistence_appends() && there(append)) {
+        if (append_taken(HOLDER_PATIENCE_MS)) return false;
         if (!load_file(append, &f)) return false;
         if (f.torn && !server.config->aof_load_truncated) {
             log_warning("%s ends in the middle of a record: %llu bytes are too many. aof-load-truncated is "

@@ -39,8 +39,12 @@ struct persist_writer;
 /* A new file beside path, mode 0600, with that header. TARN_EIO with errno set. */
 tarn_status persist_create(const char *path, const struct persist_header *header,
                            struct persist_writer **w_p);
-/* Goes on with a file, behind its first `size` bytes (persist_read: whole); what is behind them is cut. */
+/* Goes on with a file, behind its first `size` bytes (persist_read: whole); what is behind them is cut.
+ * TARN_EBUSY: another process writes to it. Else TARN_EIO with errno set. */
 tarn_status persist_open(const char *path, uint64_t size, struct persist_writer **w_p);
+/* The writer that has this file, of whatever process: " (pid 17)", or "" if that cannot be seen (of
+ * this thread, until the next call). NULL: it has none, or none any more within patience_ms. */
+const char *persist_holder(const char *path, unsigned patience_ms);
 /* Whole records; a frame of their own. Only noted down. */
 void persist_write(struct persist_writer *w, struct span records);
 /* The same, packed if that makes them smaller; of a file whose header says so. */

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "pool/pool_internal.h"
 #include "pool/site.h"
@@ -117,7 +118,7 @@ static tarn_status lock_file(const char *path, int flags, struct pool_backing *b
         }
         if (flock(b->lock_fd, LOCK_EX | LOCK_NB) != 0) {
             return pool_fail(TARN_EBUSY, why_p, "pool file %s is in use by another process%s", path,
-                             site_holder_text(b->lock_fd));
+                             file_holder_text(b->lock_fd));
         }
         /* Whoever had it may have replaced it before we got the lock. */
         if (lstat(path, &now) == 0 && now.st_ino == st->st_ino && now.st_dev == st->st_dev) return TARN_OK;

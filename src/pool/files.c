@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "pool/site.h"
 #include "pool/files_internal.h"
@@ -485,7 +486,7 @@ static tarn_status open_mark(struct files *f, const char **why_p) {
     while (flock(f->mark_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK || clock_mono_ms() >= until) {
             return tier_fail(TARN_EBUSY, why_p, "%s is in use by another process%s", f->root,
-                             site_holder_text(f->mark_fd));
+                             file_holder_text(f->mark_fd));
         }
         usleep(20000);
     }

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -84,30 +83,4 @@ bool site_blank(int fd) {
         if (n < (ssize_t)sizeof(piece)) break;
     }
     return true;
-}
-
-/* --- locks --- */
-
-pid_t site_lock_holder(int fd) {
-    struct stat st;
-    unsigned major, minor;
-    unsigned long long inode;
-    long pid, holder = 0;
-    char line[256], kind[16];
-    FILE *f = fstat(fd, &st) == 0 ? fopen("/proc/locks", "re") : NULL;
-    if (f == NULL) return 0;
-    while (holder == 0 && fgets(line, sizeof(line), f) != NULL)
-        if (sscanf(line, "%*s %15s %*s %*s %ld %x:%x:%llu", kind, &pid, &major, &minor, &inode) == 5 &&
-            strcmp(kind, "FLOCK") == 0 && inode == st.st_ino && makedev(major, minor) == st.st_dev)
-            holder = pid;
-    fclose(f);
-    return holder > 0 ? (pid_t)holder : 0;
-}
-
-const char *site_holder_text(int fd) {
-    static __thread char text[32];
-    pid_t pid = site_lock_holder(fd);
-    if (pid == 0) return "";
-    snprintf(text, sizeof(text), " (pid %ld)", (long)pid);
-    return text;
 }

@@ -5,7 +5,6 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <sys/types.h>
 
 /* Is path below a mount point that /etc/fstab names and on which nothing is mounted? Its bytes
  * would go to the disk below. Neither path nor what leads to it need be there. missing_p: that
@@ -17,10 +16,5 @@ bool site_unmounted_by(const char *fstab, const char *mounts, const char *path, 
 /* Is there nothing but zeroes where a file system, an archive or a program begins (the first 128
  * KiB)? */
 bool site_blank(int fd);
-
-/* The process that holds a lock (flock) on the file; 0: none that can be seen from here. */
-pid_t site_lock_holder(int fd);
-/* " (pid 17)", or "". */
-const char *site_holder_text(int fd);
 
 #endif

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "pool/site.h"
 #include "pool/ssd_internal.h"
@@ -78,7 +79,7 @@ static tarn_status open_file(struct ssd *s, const struct tier_config *config, ui
     }
     if (!lock_file(s->fd))
         return tier_fail(TARN_EBUSY, why_p, "%s is in use by another process%s", s->path,
-                         site_holder_text(s->fd));
+                         file_holder_text(s->fd));
     *bytes_p = (uint64_t)st.st_size;
     if (s->device && ioctl(s->fd, BLKGETSIZE64, bytes_p) != 0) {
         return tier_fail(TARN_EIO, why_p, "size of %s: %s", s->path, strerror(errno));

@@ -33,6 +33,28 @@ test {a pool file that another process has: it is named, and so is the option} {
     stop_server
 }
 
+test {an append-only file that another server has: it is named and stays whole, and so for tarn-check} {
+    set dir [temp_dir]
+    start_server --appendonly yes --dir $dir
+    r set a 1
+    foreach options {{} {--pool-path pool}} {
+        set text [refusal $::server_binary --port auto --bind 127.0.0.1 --shm-socket {} --data-port 0 \
+            --pool-size 4mb --appendonly yes --dir $dir {*}$options]
+        assert_match "*appendonly.tarn in * is in use by another process*" $text
+        assert_match "*Each server needs a directory of its own: --dir*" $text
+    }
+    assert_match "*is in use by another process*: stop that server first*" \
+        [refusal $::env(TARN_CHECK) --fix $dir/appendonly.tarn]
+    assert_match "*It is whole*" [exec $::env(TARN_CHECK) $dir/appendonly.tarn]
+    start_server --dir $dir --appendfilename other.tarn
+    assert_equal OK [r config set appendonly yes]
+    stop_server
+    start_server --dir $dir
+    assert_error "*the append-only file cannot be written: see the log*" {r config set appendonly yes}
+    stop_server
+    stop_server
+}
+
 test {a pool file that another node has, and one of something else} {
     start_server --pool-size 0
     set path [temp_dir]/pool

@@ -1,10 +1,12 @@
-/* New files: not through a link, and not those of others. */
+/* New files: not through a link, and not those of others; and who has locked one. */
 #include "base/file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -37,6 +39,20 @@ TEST(guarantee_6_a_temporary_file_is_ours_and_no_link_is_followed) {
     CHECK(rmdir(path) == 0 && unlink(victim) == 0 && rmdir(dir) == 0);
     CHECK(file_open_new(path, 0600) < 0);
     CHECK_EQ(errno, ENOENT);
+}
+
+TEST(who_has_locked_a_file) {
+    char path[] = "/tmp/tarn-file-XXXXXX", expected[32];
+    int fd = mkstemp(path), other = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0 && other >= 0 && unlink(path) == 0);
+    CHECK_EQ(file_lock_holder(fd), 0);
+    CHECK_STR(file_holder_text(fd), "");
+    CHECK_EQ(flock(other, LOCK_EX), 0);
+    snprintf(expected, sizeof(expected), " (pid %ld)", (long)getpid());
+    if (file_lock_holder(fd) == 0) SKIP("/proc/locks does not show locks here");
+    CHECK_STR(file_holder_text(fd), expected);
+    close(fd);
+    close(other);
 }
 
 TEST_MAIN()

@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <limits.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -150,23 +149,6 @@ TEST(a_tier_is_made_where_it_was_asked_for) {
     write_text(in_dir("letter"), "Dear Ann,\n", 10);
     CHECK_EQ(open_tier("ssd", in_dir("letter"), true, &why), TARN_EINVAL);
     CHECK(still_says(in_dir("letter"), "Dear Ann,\n"));
-    tear_down();
-}
-
-TEST(who_has_a_file) {
-    set_up();
-    write_text(in_dir("f"), "", 0);
-    int fd = open(in_dir("f"), O_RDONLY), other = open(in_dir("f"), O_RDONLY), ready[2];
-    CHECK(fd >= 0 && other >= 0 && pipe(ready) == 0);
-    CHECK_EQ(site_lock_holder(fd), 0);
-    CHECK_STR(site_holder_text(fd), "");
-    CHECK_EQ(flock(other, LOCK_EX), 0);
-    char expected[32];
-    snprintf(expected, sizeof(expected), " (pid %ld)", (long)getpid());
-    if (site_lock_holder(fd) == 0) SKIP("/proc/locks does not show locks here");
-    CHECK_STR(site_holder_text(fd), expected);
-    close(fd);
-    close(other);
     tear_down();
 }
 
