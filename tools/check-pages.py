@@ -101,7 +101,7 @@ class Client:
 
     def __init__(self, port):
         self.cli = subprocess.Popen(
-            ["redis-cli", "--no-raw", "-p", str(port)],
+            ["redis-cli", "--no-raw", "-p", port],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -116,12 +116,14 @@ class Client:
             if MARK in line:
                 break
             lines.append(line.rstrip("\r\n"))
+            if line.startswith("Could not connect"):  # the page has ended the server
+                break
         while lines and not lines[-1]:
             lines.pop()
         return lines
 
     def close(self):
-        self.cli.stdin.close()
+        self.cli.kill()
         self.cli.wait()
 
 
@@ -140,16 +142,13 @@ def transcript(lines):
     return asked
 
 
-class Server:
-    def __init__(self, place, build, options):
-        self.port = free_port()
-        argv = [os.path.join(build, "tarn-server"), "--port", str(self.port), "--data-port", "0"]
-        argv += ["--dir", place, "--logfile", "log", "--daemonize", "yes", "--pool-populate", "no"]
-        argv += options
-        subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
-
-    def stop(self):
-        subprocess.run(["redis-cli", "-p", str(self.port), "SHUTDOWN", "NOSAVE"], check=False)
+def start_server(place, build, options):
+    """Its port."""
+    port = str(free_port())
+    argv = [os.path.join(build, "tarn-server"), "--port", port, "--data-port", "0"]
+    argv += ["--dir", place, "--logfile", "log", "--daemonize", "yes", "--pool-populate", "no"]
+    subprocess.run(argv + options, check=True, stdin=subprocess.DEVNULL)
+    return port
 
 
 def check_transcripts(page, text, place, build):
@@ -158,8 +157,7 @@ def check_transcripts(page, text, place, build):
         return
     shown = [(at, lines) for at, pasted, lines in blocks(text) if not pasted]
     asked = [(at, one) for at, lines in shown for one in transcript(lines)]
-    server = Server(place, build, marked.group(1).split())
-    client, learned = Client(server.port), {}
+    client, learned = Client(start_server(place, build, marked.group(1).split())), {}
     try:
         for at, (command, shown) in asked:
             for old, new in learned.items():
@@ -168,7 +166,6 @@ def check_transcripts(page, text, place, build):
             yield f"{page}:{at}: > {command}", why
     finally:
         client.close()
-        server.stop()
 
 
 # --- recipes ----------------------------------------------------------------------------------
@@ -249,6 +246,7 @@ def check_recipes(page, text, place, build):
         except subprocess.TimeoutExpired:
             pass
         finally:
+            shell.kill()  # wherever it has gone
             end_all(place)
             shell.wait()
     with open(said_path, encoding="utf-8", errors="replace") as f:
@@ -285,9 +283,12 @@ def main():
             text = f.read()
         for check in check_transcripts, check_recipes:
             with tempfile.TemporaryDirectory(prefix="tarn-page.") as place:
-                for name, why in check(page, text, place, build):
-                    passed, failed = passed + (why is None), failed + (why is not None)
-                    print(f"not ok  {name}\n    {why}" if why else f"ok  {name}", flush=True)
+                try:
+                    for name, why in check(page, text, place, build):
+                        passed, failed = passed + (why is None), failed + (why is not None)
+                        print(f"not ok  {name}\n    {why}" if why else f"ok  {name}", flush=True)
+                finally:
+                    end_all(place)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 
