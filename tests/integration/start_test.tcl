@@ -96,7 +96,7 @@ test {a data port that is taken, in the range of outgoing connections} {
     stop_server
 }
 
-test {--help: what is used most, a line each, with its default and where the rest is} {
+test {--help: what is most used, a line each, with its default and where the rest is} {
     set text [exec $::server_binary --help]
     foreach {option default} {
         port 6479 bind "* -::*" pool-size 1gb data-port auto eviction-policy lru dir . logfile none
@@ -110,7 +110,7 @@ test {--help: what is used most, a line each, with its default and where the res
     foreach {binary page} [list $::node_binary docs/NODES.md \
         $::env(TARN_BENCHMARK) docs/BENCHMARKS.md] {
         set text [exec $binary --help]
-        assert_match "*used most*$page*" $text
+        assert_match "*most used*$page*" $text
         foreach line [split $text \n] {assert {[string length $line] <= 120} $line}
     }
 }
