@@ -48,6 +48,7 @@ while [ $# -gt 0 ]; do
         --nodes) nodes_wanted=$2 ;;
         --stuck) stuck=$2 ;;
         --pinned) pinned_max=$2 ;;
+        -a) export REDISCLI_AUTH=$2 ;;
         *) cli+=("$1" "$2") ;;
         esac
         shift 2

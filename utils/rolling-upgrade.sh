@@ -43,7 +43,7 @@ misuse() { echo "rolling-upgrade: $* (--help)" >&2; exit 2; }
 say() { echo "$(date +%H:%M:%S) $*"; }
 
 cli=(timeout 10 redis-cli --no-auth-warning -h 127.0.0.1 -p 6479) restart= drain= only= timeout=600 pause=2 version= force= dry=
-servers= sentinel= host=127.0.0.1 port=6479
+servers= sentinel= masters_only= host=127.0.0.1 port=6479
 while [ $# -gt 0 ]; do
     case $1 in
     --help) usage; exit 0 ;;
@@ -65,6 +65,7 @@ while [ $# -gt 0 ]; do
         --pause) pause=$2 ;;
         --version) version=$2 ;;
         --sentinel) sentinel=$2 ;;
+        -a) export REDISCLI_AUTH=$2 masters_only=1 ;;
         -h) host=$2 cli+=("$1" "$2") ;;
         -p) port=$2 cli+=("$1" "$2") ;;
         *) cli+=("$1" "$2") ;;
@@ -200,7 +201,10 @@ has_handed_over() { # MASTER NEXT
 }
 ask_sentinel() {
     local where=${sentinel%%/*}
-    timeout 10 redis-cli -h "${where%:*}" -p "${where##*:}" SENTINEL "$@" 2>&1
+    (
+        [ -z "$masters_only" ] || unset REDISCLI_AUTH # -a is no password of the Sentinel's
+        timeout 10 redis-cli -h "${where%:*}" -p "${where##*:}" SENTINEL "$@" 2>&1
+    )
 }
 sentinel_names() { # SERVER
     [ "$(ask_sentinel get-master-addr-by-name "${sentinel#*/}" | paste -sd:)" = "$1" ]

@@ -312,6 +312,18 @@ test {no master, wrong password} {
     expect 3 "UNKNOWN*NOAUTH*" [script pool-health]
     expect 3 "UNKNOWN*WRONGPASS*" [script pool-health -a wrong]
     expect 0 "OK - 0 nodes up*" [script pool-health -a sesame]
+    # Arguments of a process are no secret.
+    set path $::env(PATH)
+    set bin [file join [server dir] bin]
+    file mkdir $bin
+    set wrapper [open $bin/redis-cli w 0755]
+    puts $wrapper "#!/bin/sh\ncase \"\$*\" in *sesame*) echo it shows; exit 1 ;; esac"
+    puts $wrapper "exec [auto_execok redis-cli] \"\$@\""
+    close $wrapper
+    set ::env(PATH) $bin:$path
+    expect 0 "OK - 0 nodes up*" [script pool-health -a sesame]
+    expect 3 "*the master has no nodes*" [script rolling-upgrade --restart true -a sesame]
+    set ::env(PATH) $path
     # Who may not see the nodes cannot say that all is well.
     r auth sesame
     foreach {rules pattern} {
