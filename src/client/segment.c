@@ -254,7 +254,7 @@ static tarn_status fail_no_rdma(const struct answer *info) {
     return fail(
         TARN_ENOTSUP,
         "transport=rdma: segment %s of %s%s on host %s offers no rdma (it offers %s). Load the module there "
-        "(%s modules/rdma.so), or leave transport=rdma away",
+        "(%s rdma.so), or leave transport=rdma away",
         text_of(info, "name"), *node == '\0' ? "the server" : "node ", node, host,
         ways[0] == '\0' ? "nothing" : ways, *node == '\0' ? "loadmodule" : "tarn-node --loadmodule");
 }

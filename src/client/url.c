@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
+#include "base/near.h"
 #include "client/internal.h"
 
 void tarn_options_init(tarn_options *o) {
@@ -106,12 +107,15 @@ static tarn_status set_switch(const char *name, const char *text, int *value_p) 
 
 static tarn_status set_option(tarn_options *o, const char *name, const char *value) {
     uint64_t v = 0;
+    struct near near;
+    near_begin(&near, span_str(name));
 #define NUMBER(field, min, max)                                                                              \
     if (strcmp(name, #field) == 0) {                                                                         \
         tarn_status status = set_number(name, value, min, max, &v);                                          \
         if (status == TARN_OK) o->field = (__typeof__(o->field))v;                                           \
         return status;                                                                                       \
-    }
+    }                                                                                                        \
+    near_offer(&near, #field);
     NUMBER(verify, 0, 1)
     NUMBER(max_lanes, 1, 1024)
     NUMBER(streams, 1, 64)
@@ -141,13 +145,18 @@ static tarn_status set_option(tarn_options *o, const char *name, const char *val
         {"tls_server_name", &o->tls_server_name},
     };
     for (size_t i = 0; i < ARRAY_LEN(strings); i++) {
+        near_offer(&near, strings[i].name);
         if (strcmp(name, strings[i].name) != 0) continue;
         set_string(strings[i].slot, xstrdup(value));
         return TARN_OK;
     }
     if (strcmp(name, "tls_verify") == 0) return set_switch(name, value, &o->tls_verify);
     if (strcmp(name, "tls_verify_name") == 0) return set_switch(name, value, &o->tls_verify_name);
-    return fail(TARN_EINVAL, "URL option \"%s\" is unknown", name);
+    near_offer(&near, "tls_verify");
+    near_offer(&near, "tls_verify_name");
+    return fail(TARN_EINVAL, "URL option \"%s\" is unknown%s%s%s", name,
+                near.word != NULL ? ", did you mean " : "", near.word != NULL ? near.word : "",
+                near.word != NULL ? "?" : "");
 }
 
 static tarn_status parse_query(tarn_options *o, const char *query) {

@@ -64,6 +64,13 @@ struct wait_job {
     uint64_t task, asked_ms, until_ms;
 };
 
+/* Two replicas never share a machine, so there may be room and none of it counts. */
+static const char *task_error(tarn_status status) {
+    return status == TARN_ENOSPACE
+               ? "no memory segment on a machine without a replica has room or can make some"
+               : tarn_status_text(status);
+}
+
 static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
     struct wait_job *w = CONTAINER_OF(job, struct wait_job, job);
     struct cluster_task_info t;
@@ -85,7 +92,7 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
                     (unsigned long long)w->task, (unsigned long long)w->asked_ms);
     else
         reply_error(c, "task %llu was %s: %s", (unsigned long long)w->task,
-                    t.state == CLUSTER_TASK_FAILED ? "not done" : "canceled", tarn_status_text(t.error));
+                    t.state == CLUSTER_TASK_FAILED ? "not done" : "canceled", task_error(t.error));
     return true;
 }
 
@@ -224,7 +231,7 @@ static bool one_task(void *arg, const struct cluster_task_info *t) {
     field_str(c, "node", t->node);
     field_str(c, "state", cluster_task_state_name(t->state));
     field_int(c, "tries", t->tries);
-    field_str(c, "error", t->error == TARN_OK ? "" : tarn_status_text(t->error));
+    field_str(c, "error", t->error == TARN_OK ? "" : task_error(t->error));
     field_int(c, "age-ms", t->age_ms);
     field_int(c, "bytes", t->bytes);
     return ++l->n < l->max;

@@ -75,7 +75,10 @@ static tarn_status bind_node(const struct pool_config *c, const struct pool_back
     mask[(size_t)c->numa_node / bits] |= 1ul << ((size_t)c->numa_node % bits);
     const int mpol_bind = 2;
     if (syscall(SYS_mbind, b->map, b->map_size, mpol_bind, mask, (unsigned long)NUMA_NODES_MAX, 0) != 0) {
-        return pool_fail(TARN_EINVAL, why_p, "NUMA node %d: %s", c->numa_node, strerror(errno));
+        return pool_fail(TARN_EINVAL, why_p, "NUMA node %d: %s", c->numa_node,
+                         errno == EINVAL
+                             ? "this machine has none of that number (numactl --hardware shows them)"
+                             : strerror(errno));
     }
     return TARN_OK;
 }

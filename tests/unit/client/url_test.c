@@ -221,6 +221,10 @@ TEST(connect_says_what_is_wrong) {
     CHECK(strstr(tarn_last_error(), "tarn-server") != NULL);
     CHECK(c == NULL);
     CHECK_EQ(tarn_connect("tarn://h?transport=pigeon", NULL, &c), TARN_EINVAL);
+    CHECK_EQ(tarn_connect("tarn://h?timout_ms=5", NULL, &c), TARN_EINVAL);
+    CHECK_STR(tarn_last_error(), "URL option \"timout_ms\" is unknown, did you mean timeout_ms?");
+    CHECK_EQ(tarn_connect("tarn://h?pigeon=5", NULL, &c), TARN_EINVAL);
+    CHECK_STR(tarn_last_error(), "URL option \"pigeon\" is unknown");
     CHECK_EQ(tarn_connect("tarn://no-such-host.invalid", NULL, &c), TARN_EINVAL);
 }
 
