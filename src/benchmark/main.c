@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
                                         {NULL, OPT_FLAG, NULL, 0, 0, NULL}};
     int used;
     size_t plain = options_parse(&b, specs, argc - 1, argv + 1, true, &used);
-    if (help) {
+    if (help || strcmp(argv[argc - 1], "--help") == 0) { /* of a subcommand: it is all there is */
         fputs(usage, stdout);
         return 0;
     }

@@ -113,6 +113,7 @@ test {--help: what is most used, a line each, with its default and where the res
         assert_match "*most used*$page*" $text
         foreach line [split $text \n] {assert {[string length $line] <= 120} $line}
     }
+    assert_equal $text [exec $::env(TARN_BENCHMARK) meta --op get --help]
 }
 
 test {mistyped options of the other programs} {
