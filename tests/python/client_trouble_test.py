@@ -185,7 +185,7 @@ class Words(TarnTest):
         if not os.path.exists(os.path.join(modules, "rdma.so")):
             self.skipTest("the rdma module was not built")
         options = f"?transport=rdma&module_path={modules}"
-        text = "segment local of the server on host .* offers no rdma .it offers shm, tcp.*loadmodule modules/rdma.so"
+        text = "segment local of the server on host .* offers no rdma .it offers shm, tcp.*loadmodule rdma.so"
         self.refused(tarn.NotSupported, text, lambda: tarn.Client(self.server.url + options))
         with Server("0") as server, tarn.Client(server.url + options) as client:  # nothing is known yet
             with Node(server, "--host-name", "far", name="n1", pool="8mb"):
