@@ -27,22 +27,12 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "tests", "python"))
+from harness import free_port  # pylint: disable=wrong-import-position
 PROMPT = re.compile(r"^(?:127\.0\.0\.1:6479)?> (.*)$")
 MARK = "--- end of an answer ---"
 LONG = re.compile(r"\b(?:[0-9a-f]{16,40}|[0-9]{6,})\b")
 PATIENCE_S = 300
-
-
-def free_port():
-    for _ in range(100):
-        port = 10000 + int.from_bytes(os.urandom(2), "little") % 12000
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
-    raise RuntimeError("no free port")
 
 
 def blocks(text):

@@ -1,12 +1,13 @@
 """Methods that come in two forms, out of one definition: for one key and for many, put and upsert.
 
-    @family(work, replace=True)
-    def upsert_tensor(self, key: Key, tensor: Any) -> Any:
+    @family(work, upserts=True)
+    def put_tensor(self, key: Key, tensor: Any) -> Any:
         "What it does."
 
-makes upsert_tensor(key, tensor) and batch_upsert_tensor(keys, tensors_list). Both call work(store,
-call) and have of it a result per key. `call` has the arguments by the names of the form for one
-key: those of PLURAL as lists, the others as they came, and what was given to family().
+makes put_tensor(key, tensor), batch_put_tensor(keys, tensors_list) and the same two of
+upsert_tensor. All call work(store, call) and have of it a result per key. `call` has the arguments
+by the names of the form for one key, those of PLURAL as lists, the others as they came; `what`, the
+name of the method; `replace`, whether it takes the place of what is there; and `refused`.
 
     @upsertable
     def put(self, how: How, key: Key, value: Any) -> int: ...
@@ -32,7 +33,16 @@ PLURAL = {
     "writer_partition": "writer_partitions",
 }
 
+OPTIONAL = {"target", "parallelism", "writer_partition"}  # of PLURAL, those that may be None
+
 Work = Callable[[Any, SimpleNamespace], List[Any]]
+
+
+class How(NamedTuple):
+    """What the method is called, and whether it takes the place of what is there."""
+
+    what: str
+    replace: bool
 
 
 class family:  # pylint: disable=invalid-name
@@ -43,34 +53,40 @@ class family:  # pylint: disable=invalid-name
         self,
         work: Work,
         gets: bool = False,
+        upserts: bool = False,
         refused: Optional[int] = INVALID_PARAMS,
-        **constants: Any,
     ) -> None:
-        self._work, self._gets, self._refused = work, gets, refused
-        self._constants = dict(constants, refused=refused)
+        self._work, self._gets, self._upserts, self._refused = work, gets, upserts, refused
 
-    def __call__(self, stub: Callable[..., Any]) -> "family":
-        self._stub = stub
+    def __call__(self, declared: Callable[..., Any]) -> "family":
+        self._declared = declared
+        self._signature = inspect.signature(declared)
         return self
 
     def __set_name__(self, owner: type, name: str) -> None:
-        for called, method in ((name, self._one(name)), ("batch_" + name, self._many(name))):
-            functools.update_wrapper(method, self._stub)
+        self._define(owner, How(name, False), self._declared.__doc__)
+        if self._upserts:
+            upsert = "upsert_" + (name[len("put_") :] if name.startswith("put_") else name)
+            self._define(owner, How(upsert, True), f"As {name}, in place of what is there.")
+
+    def _define(self, owner: type, how: How, doc: Optional[str]) -> None:
+        many = how._replace(what="batch_" + how.what)
+        for called, method in ((how.what, self._one(how)), (many.what, self._many(many))):
+            functools.update_wrapper(method, self._declared)
             method.__name__, method.__qualname__ = called, f"{owner.__name__}.{called}"
+            method.__doc__ = doc
             setattr(owner, called, method)
 
-    def _call(self, name: str, arguments: Any) -> SimpleNamespace:
-        call = SimpleNamespace(what=name, **self._constants)
+    def _call(self, how: How, arguments: Any) -> SimpleNamespace:
+        call = SimpleNamespace(what=how.what, replace=how.replace, refused=self._refused)
         call.__dict__.update((n, v) for n, v in arguments.items() if n != "self")
         return call
 
-    def _one(self, name: str) -> Callable[..., Any]:
-        signature = inspect.signature(self._stub)
-
+    def _one(self, how: How) -> Callable[..., Any]:
         def one(store: Any, *args: Any, **named: Any) -> Any:
-            bound = signature.bind(store, *args, **named)
+            bound = self._signature.bind(store, *args, **named)
             bound.apply_defaults()
-            call = self._call(name, bound.arguments)
+            call = self._call(how, bound.arguments)
             for column in PLURAL.keys() & bound.arguments.keys():
                 setattr(call, column, [getattr(call, column)])
             call.key = [key_of(call.key[0])]
@@ -79,36 +95,29 @@ class family:  # pylint: disable=invalid-name
 
         return one
 
-    def _many(self, name: str) -> Callable[..., Any]:
-        signature = inspect.signature(self._stub)
-        names = dict(PLURAL, key="base_keys") if "_with_tp" in name else PLURAL
-        parameters = [p.replace(name=names.get(p.name, p.name)) for p in signature.parameters.values()]
-        plural = signature.replace(parameters=parameters)
-        singular = {names.get(n, n): n for n in signature.parameters}
+    def _many(self, how: How) -> Callable[..., Any]:
+        given = self._signature.parameters
+        names = dict(PLURAL, key="base_keys") if "_with_tp" in how.what else PLURAL
+        parameters = [p.replace(name=names.get(p.name, p.name)) for p in given.values()]
+        plural = self._signature.replace(parameters=parameters)
+        singular = {names.get(n, n): n for n in given}
 
         def many(store: Any, *args: Any, **named: Any) -> Any:
             bound = plural.bind(store, *args, **named)
             bound.apply_defaults()
-            call = self._call("batch_" + name, {singular[n]: v for n, v in bound.arguments.items()})
+            call = self._call(how, {singular[n]: v for n, v in bound.arguments.items()})
             call.key = keys_of(call.key)
             for column in PLURAL.keys() & call.__dict__.keys():
                 values = getattr(call, column)
                 if values is not None and len(values) != len(call.key):
                     log.error("%s: %d keys, %d of %s", call.what, len(call.key), len(values), column)
                     return [self._refused] * len(call.key)
-            for column in {"target", "parallelism", "writer_partition"} & call.__dict__.keys():
+            for column in OPTIONAL & call.__dict__.keys():
                 setattr(call, column, getattr(call, column) or [None] * len(call.key))
             return self._work(store, call)
 
         many.__signature__ = plural  # type: ignore[attr-defined]
         return many
-
-
-class How(NamedTuple):
-    """What the method is called, and whether it takes the place of what is there."""
-
-    what: str
-    replace: bool
 
 
 class upsertable:  # pylint: disable=invalid-name

@@ -328,37 +328,25 @@ class TensorMethods:
     _put: Any
     get_buffer: Any
 
-    @family(_put_whole, replace=False)
+    @family(_put_whole, upserts=True)
     def put_tensor(self, key: Key, tensor: Any) -> Any:
         """Stores a tensor (of a GPU: by way of host memory)."""
 
-    @family(_put_whole, replace=False)
+    @family(_put_whole, upserts=True)
     def pub_tensor(self, key: Key, tensor: Any, config: Config = None) -> Any:
         """As put_tensor, with a ReplicateConfig."""
 
-    @family(_put_whole, replace=True)
-    def upsert_tensor(self, key: Key, tensor: Any) -> Any:
-        """As put_tensor, in place of what is there."""
-
-    @family(_put_whole, replace=True)
-    def upsert_pub_tensor(self, key: Key, tensor: Any, config: Config = None) -> Any:
-        """As upsert_tensor, with a ReplicateConfig."""
-
-    @family(_put_whole, replace=False)
+    @family(_put_whole, upserts=True)
     def put_tensor_from(self, key: Key, buffer_ptr: int, size: int) -> Any:
         """Stores memory that get_tensor_into filled, header and all. Of many: all, or none where
         one is no tensor."""
 
-    @family(_put_whole, replace=True)
-    def upsert_tensor_from(self, key: Key, buffer_ptr: int, size: int) -> Any:
-        """As put_tensor_from, in place of what is there."""
-
-    @family(_put_with_tp, replace=False)
+    @family(_put_with_tp)
     def put_tensor_with_tp(self, key: Key, tensor: Any, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> Any:
         """Stores the shares of all tp_size ranks, cut along split_dim. (tp_rank says who asks; it
         cuts nothing.)"""
 
-    @family(_put_with_tp, replace=False)
+    @family(_put_with_tp)
     def pub_tensor_with_tp(
         self,
         key: Key,
@@ -370,7 +358,7 @@ class TensorMethods:
     ) -> Any:
         """As put_tensor_with_tp, with a ReplicateConfig."""
 
-    @family(_put_with_tp, replace=False)
+    @family(_put_with_tp)
     def put_tensor_with_tp_from(
         self,
         key: Key,
@@ -382,7 +370,7 @@ class TensorMethods:
     ) -> Any:
         """As put_tensor_with_tp, of a whole tensor in memory that get_tensor_into filled."""
 
-    @family(_put_parallel, replace=False)
+    @family(_put_parallel, upserts=True)
     def put_tensor_with_parallelism(
         self,
         key: Key,
@@ -395,18 +383,7 @@ class TensorMethods:
         tensor is the share already; with more axes, or a writer_partition, it is the whole, and the
         share is cut out of it."""
 
-    @family(_put_parallel, replace=True)
-    def upsert_tensor_with_parallelism(
-        self,
-        key: Key,
-        tensor: Any,
-        parallelism: Any = None,
-        config: Config = None,
-        writer_partition: Any = None,
-    ) -> Any:
-        """As put_tensor_with_parallelism, in place of what is there."""
-
-    @family(_put_parallel, replace=False)
+    @family(_put_parallel, upserts=True)
     def put_tensor_with_parallelism_from(
         self,
         key: Key,
@@ -417,18 +394,6 @@ class TensorMethods:
         writer_partition: Any = None,
     ) -> Any:
         """The same of a whole tensor in memory; with an axis "tp" the shares of all its ranks."""
-
-    @family(_put_parallel, replace=True)
-    def upsert_tensor_with_parallelism_from(
-        self,
-        key: Key,
-        buffer_ptr: int,
-        size: int,
-        parallelism: Any = None,
-        config: Config = None,
-        writer_partition: Any = None,
-    ) -> Any:
-        """As put_tensor_with_parallelism_from, in place of what is there."""
 
     @family(_get_whole, gets=True)
     def get_tensor(self, key: Key) -> Any:
