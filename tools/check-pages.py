@@ -21,7 +21,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests", "python"))
 from harness import free_port  # pylint: disable=wrong-import-position
+
 PROMPT = re.compile(r"^(?:127\.0\.0\.1:6479)?> (.*)$")
 MARK = "--- end of an answer ---"
 LONG = re.compile(r"\b(?:[0-9a-f]{16,40}|[0-9]{6,})\b")
