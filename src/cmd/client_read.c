@@ -337,6 +337,12 @@ static const char *other_protocol(const char *data, size_t len) {
     return NULL;
 }
 
+/* first, len: what a connection began with; len 0: it had said something right before. */
+static void refuse_bytes(struct client *c, const char *why, const char *first, size_t len) {
+    const char *other = other_protocol(first, len);
+    protocol_error(c, other != NULL ? other : why);
+}
+
 /* Runs what may be run of len bytes, returns how many were used. */
 static size_t run_requests(struct client *c, const char *data, size_t len) {
     struct client_io *io = c->io;
@@ -380,10 +386,7 @@ static size_t run_requests(struct client *c, const char *data, size_t len) {
             pos += used;
             begin_big(c);
             break;
-        case RESP_ERROR:
-            protocol_error(c, pos == 0 && other_protocol(data, len) != NULL ? other_protocol(data, len)
-                                                                            : p->error);
-            return len;
+        case RESP_ERROR: refuse_bytes(c, p->error, data, pos == 0 ? len : 0); return len;
         }
     }
     io->held = pos < len && !client_may_run(c);
