@@ -73,7 +73,7 @@ void cmd_replica_cancel(struct client *c);
 void cmd_replica_list(struct client *c);
 void cmd_replica_report(struct client *c);
 
-/* --- in-band values (cmd_string*.c, cmd_bit*.c, cmd_lcs.c)
+/* --- in-band values (cmd_string*.c)
  * ------------------------------------------------------------------------------------------ */
 
 void cmd_get(struct client *c);
@@ -97,11 +97,6 @@ void cmd_decr(struct client *c);
 void cmd_incrby(struct client *c);
 void cmd_decrby(struct client *c);
 void cmd_incrbyfloat(struct client *c);
-void cmd_setbit(struct client *c);
-void cmd_getbit(struct client *c);
-void cmd_lcs(struct client *c);
-void cmd_bitfield(struct client *c);
-void cmd_bitfield_ro(struct client *c);
 
 /* --- keys (cmd_key.c, cmd_copy.c, cmd_scan.c)
  * ------------------------------------------------------------------------------------------- */

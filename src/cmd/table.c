@@ -303,12 +303,9 @@ static bool says(const struct span *argv, size_t argc, size_t from, const char *
     return false;
 }
 
-/* What SET and BITFIELD do depends on their options: SET with GET reads, without it only writes; BITFIELD writes where it says SET
- * or INCRBY, which no other argument of it can be. */
-static unsigned variable_flags(const struct cmd *cmd, unsigned flags, const struct span *argv, size_t argc) {
+/* SET with GET reads, without it only writes. */
+static unsigned variable_flags(unsigned flags, const struct span *argv, size_t argc) {
     flags &= ~(unsigned)KEY_VARIABLE;
-    if (cmd->run == cmd_bitfield)
-        return says(argv, argc, 2, "set") || says(argv, argc, 2, "incrby") ? flags : KEY_RO | KEY_ACCESS;
     return says(argv, argc, 3, "get") ? flags : (flags & ~(unsigned)(KEY_RW | KEY_ACCESS)) | KEY_OW;
 }
 
@@ -316,7 +313,7 @@ int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, 
     int64_t n = 0;
     for (size_t i = 0; i < ARRAY_LEN(cmd->keys) && cmd->keys[i].flags != 0; i++) {
         struct cmd_key_spec spec = cmd->keys[i];
-        if (UNLIKELY(spec.flags & KEY_VARIABLE)) spec.flags = variable_flags(cmd, spec.flags, argv, argc);
+        if (UNLIKELY(spec.flags & KEY_VARIABLE)) spec.flags = variable_flags(spec.flags, argv, argc);
         int64_t k = spec_keys(&spec, argv, argc, fn, arg);
         if (k < 0) return -1;
         n += k;

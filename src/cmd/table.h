@@ -94,11 +94,6 @@ extern struct cmd table_string[], table_generic[], table_pool[], table_connectio
     {                                                                                                        \
         { (f), 2, false, 0, 1, 0, NULL }                                                                     \
     }
-/* argv[1] and argv[2], alike or not. */
-#define KEYS_BOTH(f)                                                                                         \
-    {                                                                                                        \
-        { (f), 1, false, 1, 1, 0, NULL }                                                                     \
-    }
 #define TWO_KEYS(f1, f2)                                                                                     \
     {                                                                                                        \
         {(f1), 1, false, 0, 1, 0, NULL}, {                                                                   \

@@ -52,23 +52,6 @@ struct cmd table_string[] = {
      ONE_KEY(KEY_RW | KEY_ACCESS | KEY_UPDATE), NULL, 0},
     {"decrby", cmd_decrby, 3, W | D | F, GRP, "1.0.0", "Takes from an integer.", "key decrement",
      ONE_KEY(KEY_RW | KEY_ACCESS | KEY_UPDATE), NULL, 0},
-    {"setbit", cmd_setbit, 4, W | D, "@bitmap", "bitmap", "2.2.0",
-     "Writes a new value that differs in a bit, and answers the bit before.", "key offset value",
-     ONE_KEY(KEY_RW | KEY_ACCESS | KEY_UPDATE), NULL, 0},
-    {"getbit", cmd_getbit, 3, R | F | CMD_MASTER, "@bitmap", "bitmap", "2.2.0", "Reads a bit of a value.",
-     "key offset", ONE_KEY(KEY_RO | KEY_ACCESS), NULL, 0},
-    {"bitfield", cmd_bitfield, -2, W | D, "@bitmap", "bitmap", "3.2.0",
-     "Reads and writes integers of any width inside a value.",
-     "key [GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] <SET encoding offset value | INCRBY encoding "
-     "offset increment> "
-     "[GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] <SET encoding offset value | INCRBY encoding "
-     "offset increment> ...]]",
-     ONE_KEY(KEY_RW | KEY_ACCESS | KEY_UPDATE | KEY_VARIABLE), NULL, 0},
-    {"bitfield_ro", cmd_bitfield_ro, -2, R | F | CMD_MASTER, "@bitmap", "bitmap", "6.0.0",
-     "Reads integers of any width inside a value.", "key [GET encoding offset [GET encoding offset ...]]",
-     ONE_KEY(KEY_RO | KEY_ACCESS), NULL, 0},
-    {"lcs", cmd_lcs, -3, R | CMD_MASTER, GRP, "7.0.0", "Finds the longest common subsequence of two values.",
-     "key1 key2 [LEN] [IDX] [MINMATCHLEN len] [WITHMATCHLEN]", KEYS_BOTH(KEY_RO | KEY_ACCESS), NULL, 0},
     {"incrbyfloat", cmd_incrbyfloat, 3, W | D | F, GRP, "2.6.0", "Adds to a decimal number.", "key increment",
      ONE_KEY(KEY_RW | KEY_ACCESS | KEY_UPDATE), NULL, 0},
     TABLE_END,

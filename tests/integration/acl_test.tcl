@@ -225,7 +225,7 @@ test {no command reaches the keys of others, whatever it is called} {
     assert {$n > 50} $n
     # Where there are two keys, none of them pays for the other.
     foreach {one two} {mine:1 other other mine:1} {
-        foreach command {{copy %s %s} {rename %s %s} {renamenx %s %s} {lcs %s %s} {mget %s %s}} {
+        foreach command {{copy %s %s} {rename %s %s} {renamenx %s %s} {mget %s %s}} {
             assert_equal "This user has no permissions to access the 'other' key" \
                 [r acl dryrun reader {*}[format $command $one $two]]
         }

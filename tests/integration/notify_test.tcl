@@ -99,7 +99,6 @@ test {the commands of strings, by Redis' names} {
         {r append k xy} {{append k}}
         {r setrange k 1 abc} {{setrange k}}
         {r setrange k 1 {}} {}
-        {r setbit k 7 1} {{setbit k}}
         {r get k; r getrange k 0 1; r strlen k; r mget k k2; r exists k} {}
         {r getdel k} {{del k}}
         {r getdel k} {}
@@ -160,18 +159,18 @@ test {m: reads of keys that are not there} {
     classes Em
     foreach script {
         {r get k} {r getrange k 0 1} {r substr k 0 1} {r strlen k} {r mget k} {r getex k} {r getdel k} {r exists k}
-        {r getbit k 0} {r bitfield k get u8 0 get u8 8} {r bitfield_ro k get u8 0} {r bitfield k} {r bitfield_ro k} {r getex k ex x}
+        {r getex k ex x}
         {r type k} {r ttl k} {r pttl k} {r expiretime k} {r pexpiretime k} {r touch k} {r getset k v; r del k} {r set k v xx get}
         {r getreplicas k} {r mgetreplicas 1 k} {r mexists 1 k} {r prefixlen 1 k}
     } {expect $script {keymiss k}}
     expect {r mget a b; r exists a b} {keymiss a} {keymiss b} {keymiss a} {keymiss b}
-    expect {r getbit a 0; r lcs a b; r copy a c} {keymiss a} {keymiss a} {keymiss b} {keymiss a}
+    expect {r copy a c} {keymiss a}
     expect {r incr k; r append k 1; r set k 2; r get k; r expire nothing 1; r del k k}
     # What looks at how a key is kept, or looks before it writes.
     foreach script {
         {r object encoding k} {r object freq k} {r object idletime k} {r object refcount k} {r memory usage k} {r debug object k}
         {r watch k; r unwatch} {r randomkey} {r scan 0 type string match k} {r keys k} {r expire k 9} {r persist k} {r rename k k2}
-        {r renamenx k k2} {r set k v xx} {r bitfield k set u8 0 1; r del k} {r setbit k 0 1; r del k} {r setrange k 0 ""}
+        {r renamenx k k2} {r set k v xx} {r setrange k 0 ""}
         {r del k} {r unlink k} {r getrange k x 1}
     } {
         catch $script

@@ -146,8 +146,8 @@ test {no number in a request makes the server take memory for it} {
             [list mgetreplicas $n a] [list putstart p $n] [list putstart p 1 replicas $n] [list memory usage k samples $n] \
             [list command getkeys mputstart $n a 1] [list expire k $n] [list getex k px $n] [list wait $n 1] [list client id $n] \
             [list client kill id $n] [list client list id $n] [list evict k $n] [list pin k $n] [list getreplicas nokey wait 0 lease $n] \
-            [list removematch ^a limit $n] [list kvevents read $n $n count $n] [list object freq k $n] [list setbit k $n 1] [list getbit k $n] \
-            [list lcs k k minmatchlen $n] [list config set maxmemory $n] [list config set slowlog-max-len $n] \
+            [list removematch ^a limit $n] [list kvevents read $n $n count $n] [list object freq k $n] \
+            [list config set maxmemory $n] [list config set slowlog-max-len $n] \
             [list config set acllog-max-len $n] [list config set max-objects $n] [list config set maxclients $n] \
             [list config set repl-backlog-size $n] [list config set client-query-buffer-limit $n] [list config set output-pause $n] \
             [list config set kv-events-size $n] [list config set proto-max-bulk-len $n] [list config set inband-buffer $n] \

@@ -251,7 +251,7 @@ test {large arguments of a transaction that has failed are no part of any reques
         foreach request [list [list client $big] [list $big] [list $big $big] [list config get $big] [list mputstart $big a 1] [list get $big] \
                 [list mputend $big a 1 -1] [list prefixlen $big a] [list mget $big $big] [list set k v $big 1] [list sort $big by $big] \
                 [list publish $big m] [list subscribe $big] [list watch $big] [list unwatch $big] [list exec $big] [list multi $big] \
-                [list getex k $big] [list lcs $big $big] [list hello $big] [list auth $big] [list auth $big $big] [list object freq $big] \
+                [list getex k $big] [list hello $big] [list auth $big] [list auth $big $big] [list object freq $big] \
                 [list memory usage $big] [list command getkeys $big] [list acl dryrun $big get k] [list set $big $big] \
                 [list wait $big 1] [list scan $big] [list debug $big] [list reset $big] [list quit $big] [list kvevents $big]] {
             set c [client]

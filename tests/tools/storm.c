@@ -172,8 +172,8 @@ static const char *const commands[] = {
     "PING",      "ECHO",      "HELLO",       "AUTH",        "SELECT",       "RESET",        "QUIT",
     "MONITOR",   "SLOWLOG",   "LATENCY",     "ACL",         "WAIT",         "TIME",         "LASTSAVE",
     "ROLE",      "KVEVENTS",  "FUNCTION",    "CLUSTER",     "LOLWUT",       "SWAPDB",       "MOVE",
-    "SORT",      "LPUSH",     "HSET",        "EVAL",        "SETBIT",       "GETBIT",       "BITCOUNT",
-    "LCS",       "MULTI",     "EXEC",        "MULTI",       "EXEC",         "QUOTA",        "EXISTS",
+    "SORT",      "LPUSH",     "HSET",        "EVAL",        "BITCOUNT",     "LCS",
+    "MULTI",     "EXEC",        "MULTI",       "EXEC",         "QUOTA",        "EXISTS",
     "MEXISTS",   "KVEVENTS"};
 static const char *const words[] = {"EX",
                                     "PX",
