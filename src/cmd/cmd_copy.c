@@ -18,9 +18,7 @@ static void take_source(struct client *c, struct string_write *w, struct object 
     struct object *o = store_find(server.store, c->argv[DESTINATION]);
     w->flags |= STRING_CHECK | STRING_TAKETTL;
     w->base_version = o ? store_object_version(o) : 0;
-    w->old_version = store_object_version(source);
-    string_write_keep_old(w, source);
-    string_write_take_old(w, 0, UINT64_MAX);
+    if (string_write_keep_old(w, source)) string_write_take_old(w, 0, UINT64_MAX);
 }
 
 /* --- COPY -------------------------------------------------------------------------------------------------------------------- */

@@ -21,7 +21,7 @@ static bool append_plan(struct client *c, struct string_write *w) {
     struct object *o = string_write_edit(c, w);
     size_t len = c->argv[w->value_arg].len;
     if (!string_size_allowed(c, (o ? store_object_size(server.store, o) : 0) + len)) return false;
-    if (o) string_write_keep_old(w, o);
+    if (!string_write_keep_old(w, o)) return true;
     string_write_take_old(w, 0, UINT64_MAX);
     string_write_part(w, (struct string_part){.from = PART_ARG, .index = w->value_arg, .len = len});
     return true;
@@ -43,7 +43,7 @@ static bool setrange_plan(struct client *c, struct string_write *w) {
         return false;
     }
     if (!string_size_allowed(c, offset + len)) return false;
-    if (o) string_write_keep_old(w, o);
+    if (!string_write_keep_old(w, o)) return true;
     string_write_take_old(w, 0, offset);
     if (offset > old) string_write_part(w, (struct string_part){.from = PART_ZERO, .len = offset - old});
     string_write_part(w, (struct string_part){.from = PART_ARG, .index = w->value_arg, .len = len});
@@ -65,14 +65,21 @@ void cmd_setrange(struct client *c) {
 
 /* --- numbers ------------------------------------------------------------------------------------------------------------------- */
 
-static bool incr_plan(struct client *c, struct string_write *w) {
+/* Not yet known: true, and *len_p is 0 with w->old.wanted. false: what is there is longer than any number. */
+static bool old_text(struct client *c, struct string_write *w, char text[STRING_TEXT_MAX], size_t *len_p) {
     struct object *o = string_write_edit(c, w);
+    *len_p = 0;
+    if (o && store_object_size(server.store, o) >= STRING_TEXT_MAX) return false;
+    return !string_write_keep_old(w, o) || string_write_old_text(w, text, len_p);
+}
+
+static bool incr_plan(struct client *c, struct string_write *w) {
     char text[STRING_TEXT_MAX];
     size_t len;
     int64_t old = 0, sum;
-    int there = o ? string_write_text(w, o, text, &len) : 0;
-    if (there < 0) return true;
-    if (o && !(there && span_to_i64(span_of(text, len), &old))) {
+    bool short_enough = old_text(c, w, text, &len);
+    if (w->old.wanted) return true;
+    if (!short_enough || (w->old.there && !span_to_i64(span_of(text, len), &old))) {
         reply_error(c, "value is not an integer or out of range");
         return false;
     }
@@ -80,14 +87,15 @@ static bool incr_plan(struct client *c, struct string_write *w) {
         reply_error(c, "increment or decrement would overflow");
         return false;
     }
-    w->old_size = (uint64_t)sum; /* for the answer: there is no old value to keep */
     len = i64_to_dec(sum, w->small);
     string_write_part(w, (struct string_part){.from = PART_SMALL, .len = len});
     return true;
 }
 
 static void incr_answer(struct client *c, struct string_write *w) {
-    reply_int(c, (int64_t)w->old_size);
+    int64_t sum = 0;
+    span_to_i64(span_of(w->small, w->size), &sum);
+    reply_int(c, sum);
 }
 
 static void incr_run(struct client *c, int64_t by) {
@@ -142,15 +150,14 @@ static size_t format_float(long double v, char out[STRING_TEXT_MAX * 24]) {
 }
 
 static bool incrbyfloat_plan(struct client *c, struct string_write *w) {
-    struct object *o = string_write_edit(c, w);
     char text[STRING_TEXT_MAX], by_text[STRING_TEXT_MAX], sum_text[STRING_TEXT_MAX * 24];
-    size_t len = 0, by_len = min_u64(c->argv[2].len, sizeof(by_text) - 1);
+    size_t len, by_len = min_u64(c->argv[2].len, sizeof(by_text) - 1);
     long double old = 0, by;
-    int there = o ? string_write_text(w, o, text, &len) : 0;
-    if (there < 0) return true;
+    bool short_enough = old_text(c, w, text, &len);
+    if (w->old.wanted) return true;
     memcpy(by_text, c->argv[2].data, by_len);
     by_text[by_len] = 0;
-    if ((o && !(there && parse_float(text, len, &old))) || by_len != c->argv[2].len ||
+    if (!short_enough || (w->old.there && !parse_float(text, len, &old)) || by_len != c->argv[2].len ||
         !parse_float(by_text, by_len, &by)) {
         reply_error(c, "value is not a valid float");
         return false;

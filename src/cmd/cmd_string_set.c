@@ -81,14 +81,10 @@ static bool set_plan(struct client *c, struct string_write *w) {
         bool refused = ((w->flags & STRING_NX) && o) || ((w->flags & STRING_XX) && !o);
         if (w->flags & STRING_GET) {
             o = string_read(c->argv[w->key_arg]); /* an access, as GET's */
-            if (o)
-                string_write_keep_old(w, o);
-            else
-                notify_key(NOTIFY_MISS, "keymiss", c->argv[w->key_arg]);
+            if (!o) notify_key(NOTIFY_MISS, "keymiss", c->argv[w->key_arg]);
+            if (!string_write_keep_old(w, o)) return true;
         }
         if (refused) {
-            w->only_old = w->old_far; /* takes a while to say */
-            if (w->only_old) return true;
             if (w->flags & STRING_GET)
                 string_write_reply_old(c, w);
             else

@@ -1,10 +1,12 @@
 /* What string_write does when bytes of the old or the new value are not in this process' memory: fetching the one, sending the
  * other, with claims on buffers and a session for the write. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/assert.h"
 #include "base/htab.h"
+#include "cmd/keys.h"
 #include "cmd/string_write.h"
 
 static void wake(struct string_far *f) {
@@ -20,31 +22,13 @@ static enum string_flow sleep_on(struct string_write *w) {
     return STRING_WAIT;
 }
 
-static enum string_flow old_is_lost(struct client *c, tarn_status status) {
-    remote_stats.misses++;
-    reply_later(c, REPLY_LATER_MS, "the value of the key cannot be read: %s", tarn_status_text(status));
-    return STRING_FAILED;
-}
-
-/* The object that the plan saw. */
-static struct object *old_object(const struct client *c, const struct string_write *w) {
-    struct object *o = store_find(server.store, c->argv[w->old_arg ? w->old_arg : w->key_arg]);
-    return o && store_object_version(o) == (w->old_arg ? w->old_version : w->base_version) ? o : NULL;
-}
-
-/* --- what a plan needs ----------------------------------------------------------------------------------------------------------- */
-
-static bool streams_old(const struct string_write *w) {
-    return w->old_far;
-}
-
 /* The new value gets space that may be on another machine. */
 static bool sends_new(const struct string_write *w) {
-    return w->elsewhere && !w->only_old && !(w->flags & STRING_SINK) && w->size > STORE_INLINE_MAX;
+    return w->elsewhere && !(w->flags & STRING_SINK) && w->size > STORE_INLINE_MAX;
 }
 
 bool string_far_needed(const struct string_write *w) {
-    return w->wants_text || w->only_old || streams_old(w) || sends_new(w);
+    return w->old.wanted || sends_new(w);
 }
 
 /* --- turns ------------------------------------------------------------------------------------------------------------------------- */
@@ -74,9 +58,8 @@ static struct key_turn *turn_get(struct span key) {
     return t;
 }
 
-enum string_flow string_far_turn(const struct client *c, struct string_write *w) {
+static enum string_flow turn_take(const struct client *c, struct string_write *w) {
     struct string_far *f = w->far;
-    if (!sends_new(w)) return STRING_GO_ON;
     bool waited = f->turn != NULL && f->turn_waits;
     if (!f->turn) {
         f->turn = turn_get(c->argv[w->key_arg]);
@@ -104,20 +87,20 @@ static void turn_leave(struct string_far *f) {
     }
 }
 
-/* --- claim and session ---------------------------------------------------------------------------------------------------------------- */
+/* --- claim and session ------------------------------------------------------------------------------------------------- */
 
-enum string_flow string_far_claim(struct client *c, struct string_write *w) {
+/* One claim serves the old value and then the new, whose size is not known yet. */
+static enum string_flow claim_take(struct client *c, struct string_write *w) {
     struct string_far *f = w->far;
-    uint64_t bytes =
-        (streams_old(w) ? remote_window(w->old_size) : 0) + (sends_new(w) ? remote_window(w->size) : 0);
     if (!f->claim) {
-        if (bytes == 0) return STRING_GO_ON;
+        uint64_t bytes = w->old.wanted ? w->old.size + remote_window(w->old.size) + remote_window(UINT64_MAX)
+                                       : remote_window(w->size);
         f->claim = remote_claim_new(bytes, c->id, on_ready, f);
     }
     return remote_claim_granted(f->claim) ? STRING_GO_ON : sleep_on(w);
 }
 
-enum string_flow string_far_session(struct string_write *w) {
+static enum string_flow session_take(struct string_write *w) {
     struct string_far *f = w->far;
     if (!sends_new(w) || f->session.id != 0) return STRING_GO_ON;
     if (f->session.waiting) return sleep_on(w);
@@ -125,98 +108,81 @@ enum string_flow string_far_session(struct string_write *w) {
     return remote_session_take(&f->session) ? STRING_GO_ON : sleep_on(w);
 }
 
-/* --- the old value ----------------------------------------------------------------------------------------------------------------- */
+static bool too_large(const struct string_write *w) {
+    return w->old.wanted && w->old.size > STRING_FETCH_MAX;
+}
 
-static void read_old(const struct client *c, struct string_write *w, struct object *o, uint64_t from,
-                     uint64_t len) {
+enum string_flow string_far_ready(struct client *c, struct string_write *w) {
+    if (too_large(w)) {
+        reply_error(c,
+                    "the value has %" PRIu64 " bytes on another machine: up to %" PRIu64
+                    " are taken from there to make a new value or to be the answer. Read it with GET, write it with SET",
+                    w->old.size, STRING_FETCH_MAX);
+        return STRING_FAILED;
+    }
+    enum string_flow flow = turn_take(c, w);
+    if (flow == STRING_GO_ON) flow = claim_take(c, w);
+    if (flow == STRING_GO_ON) flow = session_take(w);
+    return flow;
+}
+
+/* --- the old value ----------------------------------------------------------------------------------------------------------- */
+
+bool string_far_knows(const struct string_write *w, uint64_t version) {
+    const struct string_far *f = w->far;
+    return f && f->version == version && (f->lost || f->fetched == f->old_size);
+}
+
+/* The object that the plan saw. */
+static struct object *old_object(const struct client *c, const struct string_write *w) {
+    struct object *o = store_find(server.store, c->argv[w->old_arg ? w->old_arg : w->key_arg]);
+    return o && store_object_version(o) == w->old.version ? o : NULL;
+}
+
+static bool fetch_open(struct client *c, struct string_write *w) {
     struct string_far *f = w->far;
-    struct value_read_options options = {.from = from,
-                                         .len = len,
+    struct object *o = old_object(c, w);
+    if (!o) return false;
+    struct value_read_options options = {.len = w->old.size,
                                          .only = STORE_SEGMENT_ANY,
                                          .claim = f->claim,
                                          .client = c->id,
                                          .ready = on_ready,
                                          .arg = f};
+    f->old = xmalloc(w->old.size);
+    f->old_size = w->old.size;
+    f->version = w->old.version;
     f->read = value_read_open(o, &options);
+    return true;
 }
 
-enum string_flow string_far_text(struct client *c, struct string_write *w) {
+/* As an answer a value that cannot be had is none; nothing can be made of it. */
+static enum string_flow fetch_failed(struct client *c, struct string_write *w, tarn_status status) {
+    remote_stats.misses++;
+    value_read_close(&w->far->read);
+    w->far->lost = true;
+    if (w->flags & STRING_GET) return STRING_GO_ON;
+    reply_later(c, REPLY_LATER_MS, "the value of the key cannot be read: %s", tarn_status_text(status));
+    return STRING_FAILED;
+}
+
+enum string_flow string_far_fetch(struct client *c, struct string_write *w, unsigned *budget) {
     struct string_far *f = w->far;
     struct value_piece piece;
-    if (!f->read) {
-        struct object *o = old_object(c, w);
-        if (!o) return STRING_AGAIN;
-        read_old(c, w, o, w->text_from, w->text_len);
-        f->text_len = f->text_version = 0;
-    }
-    while (f->text_len < w->text_len) { /* what lies across the border of two blocks comes in two */
+    if (!f->read && !fetch_open(c, w)) return STRING_AGAIN;
+    while (f->fetched < f->old_size) {
+        if (*budget == 0) return STRING_WAIT;
         tarn_status status = value_read_next(f->read, &piece);
         if (status == TARN_EAGAIN) return sleep_on(w);
-        if (status != TARN_OK) return old_is_lost(c, status);
-        TARN_ASSERT(piece.bytes.len > 0 && piece.bytes.len <= w->text_len - f->text_len);
-        memcpy(f->text + f->text_len, piece.bytes.data, piece.bytes.len);
-        f->text_len += piece.bytes.len;
+        if (status != TARN_OK) return fetch_failed(c, w, status);
+        TARN_ASSERT(piece.bytes.len > 0 && piece.bytes.len <= f->old_size - f->fetched);
+        memcpy(f->old + f->fetched, piece.bytes.data, piece.bytes.len);
+        f->fetched += piece.bytes.len;
+        spend(budget, piece.bytes.len / STRING_BYTES_PER_UNIT + 1);
         value_read_give_back(piece.token);
     }
-    f->text_from = w->text_from;
-    f->text_version = w->base_version;
+    value_read_close(&f->read);
     return STRING_GO_ON;
-}
-
-/* The old value is the answer once the new one is in place; so it has to be certain before that it can be had. */
-enum string_flow string_far_probe(struct client *c, struct string_write *w) {
-    struct string_far *f = w->far;
-    if (!w->old_far || !(w->flags & STRING_GET)) return STRING_GO_ON;
-    if (!f->reply.read) {
-        struct object *o = old_object(c, w);
-        if (!o) return STRING_AGAIN;
-        value_reply_open(c, &f->reply, o, 0, w->old_size, f->claim, w->owner);
-    }
-    if (!value_reply_known(&f->reply)) return sleep_on(w);
-    f->probed = true;
-    return STRING_GO_ON;
-}
-
-enum string_flow string_far_reply(struct client *c, struct string_write *w) {
-    switch (value_reply_step(c, &w->far->reply)) {
-    case VALUE_REPLY_MISS: reply_null(c); return STRING_GO_ON;
-    case VALUE_REPLY_DONE: return STRING_GO_ON;
-    case VALUE_REPLY_WAIT:
-    case VALUE_REPLY_BROKEN: break;
-    }
-    return sleep_on(w);
-}
-
-static void drop_piece(struct string_far *f) {
-    if (f->piece.token) value_read_give_back(f->piece.token);
-    f->piece = (struct value_piece){.bytes = span_of(NULL, 0)};
-    f->piece_at = 0;
-}
-
-enum string_flow string_far_old(struct client *c, struct string_write *w, struct span *bytes_p) {
-    struct string_far *f = w->far;
-    const struct string_part *p = &w->part[w->part_at];
-    if (!f->read || f->read_part != w->part_at) {
-        struct object *o = old_object(c, w);
-        if (!o) return STRING_AGAIN;
-        value_read_close(&f->read);
-        read_old(c, w, o, p->offset, p->len);
-        f->read_part = w->part_at;
-    }
-    if (!f->piece.token) {
-        tarn_status status = value_read_next(f->read, &f->piece);
-        if (status == TARN_EAGAIN) return sleep_on(w);
-        if (status != TARN_OK) return old_is_lost(c, status);
-        TARN_ASSERT(f->piece.token);
-    }
-    *bytes_p = span_of(f->piece.bytes.data + f->piece_at, f->piece.bytes.len - f->piece_at);
-    return STRING_GO_ON;
-}
-
-void string_far_old_used(struct string_write *w, size_t n) {
-    struct string_far *f = w->far;
-    f->piece_at += n;
-    if (f->piece_at == f->piece.bytes.len) drop_piece(f);
 }
 
 /* --- the new value ------------------------------------------------------------------------------------------------------------------ */
@@ -281,19 +247,25 @@ struct string_far *string_far_get(struct string_write *w) {
 }
 
 void string_far_reset(struct string_write *w) {
+    if (!w->far) return;
+    remote_write_abort(&w->far->out);
+    remote_session_give(&w->far->session, true); /* what was opened in it is over, or has taken it over */
+}
+
+void string_far_forget_old(struct string_write *w) {
     struct string_far *f = w->far;
     if (!f) return;
-    drop_piece(f);
     value_read_close(&f->read);
-    value_reply_close(&f->reply);
-    remote_write_abort(&f->out);
-    remote_session_give(&f->session, true); /* what was opened in it is over, or has taken it over */
     remote_claim_unref(&f->claim);
-    f->probed = false;
+    free(f->old);
+    f->old = NULL;
+    f->version = f->old_size = f->fetched = 0;
+    f->lost = false;
 }
 
 void string_far_free(struct string_write *w) {
     string_far_reset(w);
+    string_far_forget_old(w);
     if (w->far) turn_leave(w->far);
     free(w->far);
     w->far = NULL;

@@ -17,10 +17,6 @@ static bool likely_elsewhere;
 
 /* --- what a plan says -------------------------------------------------------------------------------------------------- */
 
-uint64_t string_arg_len(const struct client *c, const struct string_write *w, size_t i) {
-    return w->sink && i == w->value_arg ? big_sink_size(w->sink) : c->argv[i].len;
-}
-
 void string_write_part(struct string_write *w, struct string_part part) {
     if (part.len == 0) return;
     TARN_ASSERT(w->parts < STRING_PARTS);
@@ -38,59 +34,54 @@ void string_write_whole(struct client *c, struct string_write *w) {
         w, (struct string_part){.from = PART_ARG, .index = w->value_arg, .len = c->argv[w->value_arg].len});
 }
 
-void string_write_keep_old(struct string_write *w, const struct object *o) {
+bool string_write_keep_old(struct string_write *w, struct object *o) {
     struct span value;
-    w->old_there = true;
-    w->old_size = store_object_size(server.store, o);
+    w->old = (struct string_old){0};
+    if (!o) return true;
+    uint64_t size = store_object_size(server.store, o), version = store_object_version(o);
+    w->old = (struct string_old){.there = true, .size = size, .version = version};
     if (store_object_inline(o, &value)) {
-        TARN_ASSERT(value.len <= sizeof(w->old_small));
-        memcpy(w->old_small, value.data, value.len);
-        w->old_in_small = true;
-        w->old_pieces = 1;
-        w->old_piece[0] = span_of(NULL, value.len);
-        return;
+        TARN_ASSERT(value.len <= sizeof(w->old.small));
+        memcpy(w->old.small, value.data, value.len);
+        w->old.pieces = 1;
+        w->old.piece[0] = span_of(NULL, value.len); /* small moves with w */
+        return true;
     }
-    w->old_pieces = pool_pieces(o, 0, w->old_size, w->old_piece);
-    w->old_far = w->old_pieces == 0;
-    if (w->old_far) {
-        w->old_pieces = 1;
-        w->old_piece[0] = span_of(NULL, w->old_size);
-        return;
+    w->old.pieces = pool_pieces(o, 0, size, w->old.piece);
+    if (w->old.pieces > 0) {
+        w->old.hold = store_hold(server.store, o);
+        return true;
     }
-    w->old = store_hold(server.store, (struct object *)o);
+    w->old.wanted = !string_far_knows(w, version);
+    if (w->old.wanted) return false;
+    w->old.there = !w->far->lost;
+    w->old.pieces = w->old.there;
+    w->old.piece[0] = span_of(w->far->old, size);
+    return true;
 }
 
-int string_write_range(struct string_write *w, const struct object *o, uint64_t from, size_t len, char *to) {
-    struct span pieces[STORE_EXTENTS_MAX];
-    TARN_ASSERT(len < STRING_TEXT_MAX);
-    size_t n = pool_pieces(o, from, len, pieces), at = 0;
-    if (n == 0 && len > 0) {
-        const struct string_far *f = w->far;
-        w->text_from = from;
-        w->text_len = len;
-        w->wants_text = !f || f->text_version != store_object_version(o) || f->text_from != from;
-        if (w->wants_text) return -1;
-        TARN_ASSERT(f->text_len == len);
-        memcpy(to, f->text, len);
-    }
-    for (size_t i = 0; i < n; at += pieces[i++].len) memcpy(to + at, pieces[i].data, pieces[i].len);
-    return 1;
+struct span string_old_bytes(const struct string_write *w, size_t piece) {
+    struct span s = w->old.piece[piece];
+    return s.data ? s : span_of(w->old.small, s.len);
 }
 
-int string_write_text(struct string_write *w, const struct object *o, char text[STRING_TEXT_MAX],
-                      size_t *len_p) {
-    uint64_t size = store_object_size(server.store, o);
-    if (size >= STRING_TEXT_MAX) return 0;
-    if (string_write_range(w, o, 0, size, text) < 0) return -1;
-    text[size] = 0;
-    *len_p = size;
-    return 1;
+bool string_write_old_text(const struct string_write *w, char text[STRING_TEXT_MAX], size_t *len_p) {
+    size_t at = 0;
+    if (w->old.size >= STRING_TEXT_MAX) return false;
+    for (size_t i = 0; i < w->old.pieces; i++) {
+        struct span s = string_old_bytes(w, i);
+        memcpy(text + at, s.data, s.len);
+        at += s.len;
+    }
+    text[at] = 0;
+    *len_p = at;
+    return true;
 }
 
 void string_write_take_old(struct string_write *w, uint64_t from, uint64_t to) {
     uint64_t at = 0;
-    for (size_t i = 0; i < w->old_pieces; i++) {
-        uint64_t end = at + w->old_piece[i].len;
+    for (size_t i = 0; i < w->old.pieces; i++) {
+        uint64_t end = at + w->old.piece[i].len;
         uint64_t first = max_u64(from, at), last = min_u64(to, end);
         if (first < last)
             string_write_part(w,
@@ -114,34 +105,37 @@ bool string_size_allowed(struct client *c, uint64_t size) {
 }
 
 void string_write_reply_old(struct client *c, struct string_write *w) {
-    if (!w->old_there) {
+    struct store_hold *hold = w->old.hold;
+    w->old.hold = NULL; /* goes with the reply */
+    if (!w->old.there)
         reply_null(c);
-    } else if (w->old_in_small) {
-        reply_bulk(c, span_of(w->old_small, w->old_size));
-    } else if (w->old_far) {
-        w->phase = STRING_REPLY; /* said in pieces */
-    } else {
-        struct store_hold *hold = w->old;
-        w->old = NULL; /* goes with the reply */
-        reply_pool(c, w->old_piece, w->old_pieces, hold);
-    }
+    else if (hold)
+        reply_pool(c, w->old.piece, w->old.pieces, hold);
+    else
+        reply_bulk(c, string_old_bytes(w, 0));
 }
 
 static struct span key_of(const struct client *c, const struct string_write *w) {
     return c->argv[w->key_arg];
 }
 
+/* What it has made so far, but for an old value that was fetched. */
 static void forget_plan(const struct client *c, struct string_write *w) {
     if (w->put) store_put_abandon(server.store, &w->put);
     if (w->local_out) pool_writer_abort(&w->writer, key_of(c, w));
     string_far_reset(w);
-    if (w->old) store_unhold(server.store, &w->old);
-    w->old_there = w->old_in_small = w->old_far = w->local_out = false;
-    w->wants_text = w->only_old = false;
-    w->old_pieces = w->parts = 0;
-    w->size = w->base_version = w->old_version = 0;
+    if (w->old.hold) store_unhold(server.store, &w->old.hold);
+    w->old = (struct string_old){0};
+    w->local_out = false;
+    w->parts = 0;
+    w->size = w->base_version = 0;
     w->flags &= ~(unsigned)STRING_SINK;
     w->phase = STRING_PLAN;
+}
+
+static void plan_again(const struct client *c, struct string_write *w) {
+    forget_plan(c, w);
+    string_far_forget_old(w);
 }
 
 /* --- the steps --------------------------------------------------------------------------------------------------------------- */
@@ -164,7 +158,7 @@ static bool has_version(struct span key, uint64_t version) {
 
 static bool version_is_current(const struct client *c, const struct string_write *w) {
     return has_version(key_of(c, w), w->base_version) &&
-           (w->old_arg == 0 || has_version(c->argv[w->old_arg], w->old_version));
+           (w->old_arg == 0 || has_version(c->argv[w->old_arg], w->old.version));
 }
 
 /* The time of the value that is replaced now (or of the one that is copied), not of the one that the plan saw. */
@@ -193,7 +187,7 @@ static void later(struct client *c, struct string_write *w) {
 static void finish(struct client *c, struct string_write *w, tarn_status status) {
     status = room_status(status);
     if (UNLIKELY(later_is(status)) && later_waits()) {
-        forget_plan(c, w);
+        plan_again(c, w);
         w->phase = STRING_LATER;
         return;
     }
@@ -207,12 +201,12 @@ static void finish(struct client *c, struct string_write *w, tarn_status status)
     }
     if (w->event) notify_key(NOTIFY_STRING, w->event, key_of(c, w));
     if (w->event && w->expire_wall_ms) notify_key(NOTIFY_GENERIC, "expire", key_of(c, w));
-    w->answer(c, w); /* may change the phase: string_write_reply_old */
+    w->answer(c, w);
 }
 
 /* A plan that lost its race is made again; a key that is written all the time must not keep a client for ever. */
 static void again(struct client *c, struct string_write *w) {
-    forget_plan(c, w);
+    plan_again(c, w);
     if (++w->tries < 64) return;
     w->failed = true;
     over(w);
@@ -265,10 +259,7 @@ static void write_small(struct client *c, struct string_write *w, unsigned *budg
 /* There is space. Where it is not as expected the put is opened anew: one whose writer is this process' memory alone has
  * other rights than one whose bytes travel. */
 static void opened(struct client *c, struct string_write *w, tarn_status status) {
-    if (status == TARN_EAGAIN) {
-        w->phase = STRING_ROOM;
-        return;
-    }
+    if (status == TARN_EAGAIN) return;
     struct store_put *put = w->put;
     w->put = NULL;
     if (status == TARN_EBUSY) { /* superseded while room was being made */
@@ -305,8 +296,9 @@ static void open_put(struct client *c, struct string_write *w, unsigned *budget)
 }
 
 static void open_or_commit(struct client *c, struct string_write *w, unsigned *budget) {
-    if (w->only_old)
-        string_write_reply_old(c, w);
+    w->phase = STRING_OPEN;
+    if (w->put)
+        opened(c, w, store_put_continue(server.store, w->put, budget));
     else if (w->flags & STRING_SINK)
         commit_sink(c, w);
     else if (w->size <= STORE_INLINE_MAX)
@@ -346,27 +338,7 @@ static void commit(struct client *c, struct string_write *w) {
 
 static void copy(struct client *c, struct string_write *w, unsigned *budget) {
     enum string_flow flow = string_copy_parts(c, w, budget);
-    if (w->local_out && flow == STRING_GO_ON) {
-        commit(c, w);
-        return;
-    }
-    if (!w->local_out && flow == STRING_WAIT && remote_write_status(w->far->out) < TARN_OK &&
-        remote_write_status(w->far->out) != TARN_EAGAIN)
-        flow = STRING_GO_ON; /* it takes no more: see why */
-    follow(c, w, flow, STRING_SENT);
-}
-
-/* Others wrote to the key meanwhile, in good order: that is no lost race. */
-static void turn(struct client *c, struct string_write *w) {
-    enum string_flow flow = string_far_turn(c, w);
-    if (flow == STRING_AGAIN)
-        forget_plan(c, w);
-    else
-        follow(c, w, flow, STRING_CLAIM);
-}
-
-static void sent(struct client *c, struct string_write *w) {
-    enum string_flow flow = string_far_sent(c, w);
+    if (!w->local_out && (flow == STRING_GO_ON || w->waits)) flow = string_far_sent(c, w);
     if (flow == STRING_GO_ON)
         commit(c, w);
     else
@@ -379,7 +351,7 @@ static void plan(struct client *c, struct string_write *w, unsigned *budget) {
         over(w);
         return;
     }
-    bool elsewhere = !w->only_old && !(w->flags & STRING_SINK) && w->size > STORE_INLINE_MAX &&
+    bool elsewhere = !w->old.wanted && !(w->flags & STRING_SINK) && w->size > STORE_INLINE_MAX &&
                      (w->elsewhere || !server.host || likely_elsewhere);
     if (LIKELY(!elsewhere && !string_far_needed(w))) {
         open_or_commit(c, w, budget);
@@ -388,7 +360,16 @@ static void plan(struct client *c, struct string_write *w, unsigned *budget) {
     if (!w->owner) return; /* not before it has its place in memory */
     string_far_get(w);
     w->elsewhere |= elsewhere;
-    w->phase = w->wants_text ? STRING_TEXT : STRING_TURN;
+    w->phase = STRING_READY;
+}
+
+/* Others wrote to the key meanwhile, in good order: that is no lost race. */
+static void ready(struct client *c, struct string_write *w) {
+    enum string_flow flow = string_far_ready(c, w);
+    if (flow == STRING_AGAIN)
+        plan_again(c, w);
+    else
+        follow(c, w, flow, w->old.wanted ? STRING_FETCH : STRING_OPEN);
 }
 
 bool string_write_elsewhere(void) {
@@ -401,16 +382,10 @@ bool string_write_step(struct client *c, struct string_write *w, unsigned *budge
         w->waits = false;
         switch (w->phase) {
         case STRING_PLAN: plan(c, w, budget); break;
-        case STRING_TEXT: follow(c, w, string_far_text(c, w), STRING_PLAN); break;
-        case STRING_TURN: turn(c, w); break;
-        case STRING_CLAIM: follow(c, w, string_far_claim(c, w), STRING_SESSION); break;
-        case STRING_SESSION: follow(c, w, string_far_session(w), STRING_PROBE); break;
-        case STRING_PROBE: follow(c, w, string_far_probe(c, w), STRING_OPEN); break;
+        case STRING_READY: ready(c, w); break;
+        case STRING_FETCH: follow(c, w, string_far_fetch(c, w, budget), STRING_PLAN); break;
         case STRING_OPEN: open_or_commit(c, w, budget); break;
-        case STRING_ROOM: opened(c, w, store_put_continue(server.store, w->put, budget)); break;
         case STRING_COPY: copy(c, w, budget); break;
-        case STRING_SENT: sent(c, w); break;
-        case STRING_REPLY: follow(c, w, string_far_reply(c, w), STRING_OVER); break;
         case STRING_LATER: later(c, w); break;
         case STRING_OVER: break;
         }

@@ -61,6 +61,39 @@ test {APPEND, SETRANGE, GETSET, MGET, INCR of values that are elsewhere} {
     r flushall
 }
 
+test {a value elsewhere that is edited while it is written has one of the two values, never a mix} {
+    set writers {}
+    for {set i 0} {$i < 4} {incr i} {lappend writers [client]}
+    r set k [bytes 300000 1]
+    for {set round 0} {$round < 20} {incr round} {
+        resp::send [lindex $writers 0] append k [bytes 70000 2]
+        resp::send [lindex $writers 1] set k [bytes 300000 $round]
+        resp::send [lindex $writers 2] set k [bytes 300000 3] get
+        resp::send [lindex $writers 3] setrange k 299990 [bytes 1000 4]
+        set answers [lmap c $writers {resp::recv $c}]
+        assert {[string is integer [lindex $answers 0]]} "($answers)"
+        assert_equal OK [lindex $answers 1]
+        set size [string length [r get k]]
+        assert {$size in {300000 300990 370000 370990}} "($size)"
+        assert_equal $size [r strlen k]
+    }
+    foreach c $writers {drop $c}
+    assert_equal 0 [info_field inband_buffer_used]
+    r flushall
+}
+
+test {what is too large to be taken from elsewhere is said, and nothing is written} {
+    r set huge [string repeat x 70000000]
+    foreach command {{append huge y} {setrange huge 1 y} {set huge y get} {getset huge y} {copy huge other} {rename huge other}} {
+        assert_error "ERR the value has 70000000 bytes on another machine*" {r {*}$command}
+    }
+    assert_equal 70000000 [r strlen huge]
+    assert_equal 0 [r exists other]
+    assert_error "ERR value is not an integer*" {r incr huge}
+    r set huge y
+    r flushall
+}
+
 test {what SET wrote libtarn reads, and what libtarn put GET reads} {
     assert_equal 1 [dict get [kv put lib 300000] ok]
     assert_equal 300000 [r strlen lib]
