@@ -1,7 +1,8 @@
-/* What an inference engine does for a prompt: how many of its leading blocks are in the pool, get them, compute the others
- * and put them. Run it twice: the second time everything is a hit.
+/* What an inference engine does for a prompt: how many of its leading blocks are in the pool, get
+ * them, compute the others and put them. Run it twice: the second time everything is a hit.
  *
- *     cc prefix_cache.c $(pkg-config --cflags --libs tarn) -o prefix_cache && ./prefix_cache tarn://127.0.0.1:6479 */
+ *     cc prefix_cache.c $(pkg-config --cflags --libs tarn) -o prefix_cache && ./prefix_cache
+ * tarn://127.0.0.1:6479 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

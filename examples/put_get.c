@@ -1,6 +1,7 @@
 /* Puts one value and gets it back.
  *
- *     cc put_get.c $(pkg-config --cflags --libs tarn) -o put_get && ./put_get tarn://127.0.0.1:6479 */
+ *     cc put_get.c $(pkg-config --cflags --libs tarn) -o put_get && ./put_get
+ * tarn://127.0.0.1:6479 */
 #include <stdio.h>
 #include <string.h>
 #include <tarn.h>
@@ -20,7 +21,8 @@ int main(int argc, char **argv) {
     char buffer[256];
     size_t len = 0;
     tarn_status status = tarn_put(client, key, strlen(key), text, sizeof(text), &options);
-    if (status == TARN_OK) status = tarn_get(client, key, strlen(key), buffer, sizeof(buffer), &len, NULL);
+    if (status == TARN_OK)
+        status = tarn_get(client, key, strlen(key), buffer, sizeof(buffer), &len, NULL);
     if (status == TARN_OK) {
         printf("%zu bytes: %s\n", len, buffer);
     } else {

@@ -1,5 +1,6 @@
-/* Blocks go from a process that prefills to one that decodes, without being stored: first pulled by the one that decodes, then pushed by
- * the one that prefills. Both have a paged cache, and the blocks of a request lie elsewhere in each.
+/* Blocks go from a process that prefills to one that decodes, without being stored: first pulled by
+ * the one that decodes, then pushed by the one that prefills. Both have a paged cache, and the
+ * blocks of a request lie elsewhere in each.
  *
  *     cc transfer.c $(pkg-config --cflags --libs tarn) -o transfer && ./transfer
  *     ./transfer tarn://127.0.0.1:6479      the same, and they find each other by name */
@@ -14,15 +15,16 @@ enum { BLOCKS = 64, BLOCK_SIZE = 256 << 10, N = 5 };
 
 static const uint64_t prefill_blocks[N] = {5, 6, 7, 12, 13}, decode_blocks[N] = {2, 3, 4, 8, 9};
 
-#define TRY(call)                                                                                            \
-    do {                                                                                                     \
-        if ((call) != TARN_OK) {                                                                             \
-            fprintf(stderr, "%s: %s\n", #call, tarn_last_error());                                           \
-            return 1;                                                                                        \
-        }                                                                                                    \
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        if ((call) != TARN_OK) {                                                                   \
+            fprintf(stderr, "%s: %s\n", #call, tarn_last_error());                                 \
+            return 1;                                                                              \
+        }                                                                                          \
     } while (0)
 
-static tarn_status open_end(const char *name, const char *master, tarn_transfer **end, char **cache) {
+static tarn_status open_end(const char *name, const char *master, tarn_transfer **end,
+                            char **cache) {
     tarn_transfer_options o;
     tarn_transfer_options_init(&o);
     o.name = name;
@@ -30,8 +32,9 @@ static tarn_status open_end(const char *name, const char *master, tarn_transfer 
     tarn_status status = tarn_transfer_open(&o, end);
     if (status != TARN_OK) return status;
     /* Both may read and write each other's cache; an engine gives what it needs. */
-    return tarn_transfer_alloc(*end, (size_t)BLOCKS * BLOCK_SIZE, TARN_TRANSFER_READ | TARN_TRANSFER_WRITE,
-                               "cache", 0, (void **)cache, NULL);
+    return tarn_transfer_alloc(*end, (size_t)BLOCKS * BLOCK_SIZE,
+                               TARN_TRANSFER_READ | TARN_TRANSFER_WRITE, "cache", 0, (void **)cache,
+                               NULL);
 }
 
 /* Tells the other process where we are; without a master, that is. */
@@ -41,7 +44,8 @@ static int exchange(int in, int out, const tarn_transfer *end, char *other, size
     return write(out, own, len) == (ssize_t)len && read(in, other, cap) > 0;
 }
 
-/* All blocks of one request, from the peer's cache to ours or back; two operations, because neighbours go together. */
+/* All blocks of one request, from the peer's cache to ours or back; two operations, because
+ * neighbours go together. */
 static tarn_status move(tarn_transfer_peer *peer, int op, char *cache, const uint64_t *own,
                         const uint64_t *theirs, const char *label) {
     tarn_transfer_region region;
@@ -76,7 +80,8 @@ static int prefill(int in, int out, const char *master) {
     TRY(open_end("prefill-0", master, &end, &cache));
     if (master == NULL && !exchange(in, out, end, other, sizeof(other))) return 1;
 
-    /* Request 1: computed, and there for 30 s. Pulled: nothing to do but to wait until its blocks are free again. */
+    /* Request 1: computed, and there for 30 s. Pulled: nothing to do but to wait until its blocks
+     * are free again. */
     for (int i = 0; i < N; i++) memset(cache + prefill_blocks[i] * BLOCK_SIZE, 'a' + i, BLOCK_SIZE);
     tarn_transfer_ready_options ready;
     tarn_transfer_ready_options_init(&ready);
@@ -122,12 +127,14 @@ static int decode(int in, int out, const char *master) {
     ready.info = decode_blocks;
     ready.info_len = sizeof(decode_blocks);
     ready.keep_ms = 30000;
-    ready.cut = 1; /* who still writes after that time is cut off before the blocks are used again */
+    /* who still writes after that time is cut off before the blocks are used again */
+    ready.cut = 1;
     TRY(tarn_transfer_ready(end, "request-2", &ready));
     tarn_transfer_event event = {.size = sizeof(event)};
     TRY(tarn_transfer_next_event(end, 60000, &event));
     tarn_free(event.data);
-    int failed = event.kind != TARN_TRANSFER_DONE || check(cache, decode_blocks, "decode, pushed") != 0;
+    int failed =
+        event.kind != TARN_TRANSFER_DONE || check(cache, decode_blocks, "decode, pushed") != 0;
     tarn_transfer_close(&end);
     return failed;
 }
