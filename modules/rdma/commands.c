@@ -1,5 +1,6 @@
-/* RDMA.*: what the master knows of RDMA in its pool. Hosts report lines of "kind field=value ..." (report.c) and send packed keys; here
- * they are taken apart. Both come from other machines, so nothing about them is taken for granted. */
+/* RDMA.*: what the master knows of RDMA in its pool. Hosts report lines of "kind field=value ..."
+ * (report.c) and send packed keys; here they are taken apart. Both come from other machines, so
+ * nothing about them is taken for granted. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +54,8 @@ static bool is_kind(const struct rows *r, struct span word) {
 static void reply_value(struct tarn_call_context *c, struct span name, struct span value) {
     int64_t number;
     if (!span_eq(name, SPAN("name")) && !span_eq(name, SPAN("device")) &&
-        !span_eq(name, SPAN("generation")) && !span_eq(name, SPAN("gid")) && span_to_i64(value, &number))
+        !span_eq(name, SPAN("generation")) && !span_eq(name, SPAN("gid")) &&
+        span_to_i64(value, &number))
         rdma_services->reply_int(c, number);
     else
         rdma_services->reply_text(c, value);
@@ -88,7 +90,8 @@ static bool take_report(void *arg, const char *node, const char *machine, uint64
         struct span kind = next_word(&line, ' ');
         if (!is_kind(r, kind)) continue;
         if (r->answer)
-            reply_row(r, kind, line, node != NULL ? node : "", machine != NULL ? machine : "", age_ms);
+            reply_row(r, kind, line, node != NULL ? node : "", machine != NULL ? machine : "",
+                      age_ms);
         r->count++;
     }
     return true;
@@ -137,14 +140,16 @@ static bool parse_key(struct span packed, unsigned right, struct key *k) {
     if (packed.len < sizeof(k->h) || packed.len > TRANSPORT_PACKED_MAX) return false;
     memcpy(&k->h, packed.data, sizeof(k->h));
     if (k->h.magic != RDMA_KEY_MAGIC || k->h.version != RDMA_WIRE_VERSION || k->h.right != right ||
-        k->h.n_chunks == 0 || k->h.n_chunks > RDMA_CHUNKS_MAX || k->h.n_devices > RDMA_DEVICES_MAX) {
+        k->h.n_chunks == 0 || k->h.n_chunks > RDMA_CHUNKS_MAX ||
+        k->h.n_devices > RDMA_DEVICES_MAX) {
         return false;
     }
     k->devices = (struct span){packed.data + sizeof(k->h), packed.len - sizeof(k->h)};
     return k->devices.len == k->h.n_devices * device_size(&k->h);
 }
 
-static void device_at(const struct key *k, size_t i, struct rdma_key_device *device_p, const char **rkeys_p) {
+static void device_at(const struct key *k, size_t i, struct rdma_key_device *device_p,
+                      const char **rkeys_p) {
     const char *at = k->devices.data + i * device_size(&k->h);
     memcpy(device_p, at, sizeof(*device_p));
     device_p->name[sizeof(device_p->name) - 1] = '\0';
@@ -202,8 +207,8 @@ static void reply_hex(struct tarn_call_context *c, const char *name, uint64_t va
     reply_string(c, name, text);
 }
 
-static void reply_segment(struct tarn_call_context *c, const struct tarn_segment *s, const struct key key[2],
-                          const bool has[2]) {
+static void reply_segment(struct tarn_call_context *c, const struct tarn_segment *s,
+                          const struct key key[2], const bool has[2]) {
     const struct key *one = has[0] ? &key[0] : &key[1];
     rdma_services->reply_map(c, 14);
     reply_number(c, "segment", s->id);
@@ -242,7 +247,8 @@ static bool take_segment(void *arg, const struct tarn_segment *s) {
     struct key key[2];
     bool has[2];
     if (!is_which(r, s)) return true;
-    for (unsigned w = 0; w < 2; w++) has[w] = parse_key(s->key[w], w ? RDMA_WRITE : RDMA_READ, &key[w]);
+    for (unsigned w = 0; w < 2; w++)
+        has[w] = parse_key(s->key[w], w ? RDMA_WRITE : RDMA_READ, &key[w]);
     /* Two that disagree are of different moments: the reader's is enough. */
     if (has[0] && has[1] &&
         (key[0].h.generation != key[1].h.generation || key[0].h.n_devices != key[1].h.n_devices ||
@@ -288,8 +294,8 @@ tarn_status rdma_commands_register(void) {
          "RDMA.REGIONS [segment]", regions},
         {"rdma.connections", 1, 0, "Queue pairs of all hosts", "RDMA.CONNECTIONS", connections},
         {"rdma.stats", 1, 0, "Counters of all hosts", "RDMA.STATS", stats},
-        {"rdma.doctor", 1, TARN_COMMAND_ADMIN, "What keeps RDMA from working on the server's machine",
-         "RDMA.DOCTOR", rdma_doctor},
+        {"rdma.doctor", 1, TARN_COMMAND_ADMIN,
+         "What keeps RDMA from working on the server's machine", "RDMA.DOCTOR", rdma_doctor},
     };
     for (size_t i = 0; i < ARRAY_LEN(table); i++) {
         tarn_status s = rdma_services->command_register(&table[i]);

@@ -11,7 +11,8 @@
 
 /* --- what has arrived --- */
 
-/* From where the device put it to where the caller wants it, looking at it on the way where it wants to know. */
+/* From where the device put it to where the caller wants it, looking at it on the way where it
+ * wants to know. */
 static void deliver(struct rdma_slice *s) {
     struct rdma_task *t = s->task;
     const char *from = s->staged;
@@ -145,7 +146,8 @@ static size_t poll_once(struct rdma_work *w, struct rdma_cq *cq) {
 static void take_events(struct rdma_work *w, struct rdma_cq *cq) {
     struct ibv_cq *of;
     void *context;
-    for (unsigned i = 0; i < EVENTS_A_POLL && ibv_get_cq_event(cq->channel, &of, &context) == 0; i++) {
+    for (unsigned i = 0; i < EVENTS_A_POLL && ibv_get_cq_event(cq->channel, &of, &context) == 0;
+         i++) {
         cq->armed = false;
         w->domain->counters.events++;
         if (++cq->unacked < ACK_BATCH) continue;
@@ -159,7 +161,8 @@ static void poll_all(struct rdma_work *w, uint64_t budget) {
         struct rdma_cq *cq = &w->domain->cqs[i];
         if (cq->cq == NULL) continue;
         if (cq->armed) take_events(w, cq);
-        uint64_t before = w->domain->counters.bytes_read + w->domain->counters.bytes_written, moved = 0;
+        uint64_t before = w->domain->counters.bytes_read + w->domain->counters.bytes_written,
+                 moved = 0;
         for (unsigned n = 0; n <= cq->entries && moved < budget && poll_once(w, cq) > 0; n++)
             moved = w->domain->counters.bytes_read + w->domain->counters.bytes_written - before;
         if (moved >= budget) w->more = true;
@@ -178,7 +181,8 @@ void rdma_cq_drain(struct transport_domain *d) {
 tarn_status rdma_cq_arm(struct transport_domain *d) {
     struct rdma_work *w = d->work;
     if (w == NULL) return TARN_OK;
-    if (rdma_options.poll_us > 0 && w->posted > 0 && clock_mono_us() - w->last_wc_us < rdma_options.poll_us)
+    if (rdma_options.poll_us > 0 && w->posted > 0 &&
+        clock_mono_us() - w->last_wc_us < rdma_options.poll_us)
         return TARN_EAGAIN;
     size_t got = 0;
     for (unsigned i = 0; i < RDMA_DEVICES_MAX; i++) {

@@ -1,9 +1,11 @@
-/* The RDMA devices of this machine, once per process. A thread takes what they report: a port that comes or goes, addresses that
- * change, a device that dies. It writes the state down and wakes the domains, which draw the consequences.
+/* The RDMA devices of this machine, once per process. A thread takes what they report: a port that
+ * comes or goes, addresses that change, a device that dies. It writes the state down and wakes the
+ * domains, which draw the consequences.
  *
  *   DOWN <--port events--> UP          both --fatal, removed--> GONE
  *
- * The table is filled when the devices are opened and stays: a device that is plugged in later needs the module loaded anew. */
+ * The table is filled when the devices are opened and stays: a device that is plugged in later
+ * needs the module loaded anew. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -82,7 +84,8 @@ static bool look_at_ports(struct rdma_device *d) {
     }
     bool up = best.state == IBV_PORT_ACTIVE;
     bool changed = put32(&d->speed_mbps, speed_mbps(&best));
-    changed |= put32(&d->mtu, best.active_mtu >= 1 && best.active_mtu <= 5 ? 128u << best.active_mtu : 0);
+    changed |=
+        put32(&d->mtu, best.active_mtu >= 1 && best.active_mtu <= 5 ? 128u << best.active_mtu : 0);
     changed |= put32(&d->max_message, best.max_msg_sz);
     unsigned was = up ? RDMA_DEVICE_DOWN : RDMA_DEVICE_UP;
     if (!__atomic_compare_exchange_n(&d->state, &was, up ? RDMA_DEVICE_UP : RDMA_DEVICE_DOWN, false,
@@ -95,7 +98,8 @@ static bool look_at_ports(struct rdma_device *d) {
 }
 
 void rdma_device_lost(struct rdma_device *d) {
-    if (__atomic_exchange_n(&d->state, RDMA_DEVICE_GONE, __ATOMIC_ACQ_REL) == RDMA_DEVICE_GONE) return;
+    if (__atomic_exchange_n(&d->state, RDMA_DEVICE_GONE, __ATOMIC_ACQ_REL) == RDMA_DEVICE_GONE)
+        return;
     log_warning("RDMA device %s is gone: what it did goes other ways", d->name);
     rdma_domains_kick();
 }
@@ -108,8 +112,8 @@ static bool same_address(const struct sockaddr *a, const struct sockaddr *b) {
         return ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
                ((const struct sockaddr_in *)b)->sin_addr.s_addr;
     }
-    return memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr, &((const struct sockaddr_in6 *)b)->sin6_addr,
-                  16) == 0;
+    return memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr,
+                  &((const struct sockaddr_in6 *)b)->sin6_addr, 16) == 0;
 }
 
 static size_t from_options(struct rdma_address out[CANDIDATES_MAX]) {
@@ -126,7 +130,8 @@ static size_t from_options(struct rdma_address out[CANDIDATES_MAX]) {
     return n;
 }
 
-/* Loopback is no device's, whatever rdma_bind_addr may say; link-local addresses mean nothing elsewhere. */
+/* Loopback is no device's, whatever rdma_bind_addr may say; link-local addresses mean nothing
+ * elsewhere. */
 static bool worth_a_try(const struct ifaddrs *i) {
     if (i->ifa_addr == NULL || (i->ifa_flags & IFF_LOOPBACK) != 0) return false;
     if (i->ifa_addr->sa_family == AF_INET) return true;
@@ -143,7 +148,8 @@ static size_t from_interfaces(struct rdma_address out[CANDIDATES_MAX]) {
         struct rdma_address *a = &out[n++];
         *a = (struct rdma_address){0};
         memcpy(&a->sa, i->ifa_addr,
-               i->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+               i->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in)
+                                                 : sizeof(struct sockaddr_in6));
     }
     freeifaddrs(list);
     return n;
@@ -151,12 +157,14 @@ static size_t from_interfaces(struct rdma_address out[CANDIDATES_MAX]) {
 
 static bool is_listed(const struct rdma_address *list, size_t n, const struct rdma_address *a) {
     for (size_t i = 0; i < n; i++) {
-        if (same_address((const struct sockaddr *)&list[i].sa, (const struct sockaddr *)&a->sa)) return true;
+        if (same_address((const struct sockaddr *)&list[i].sa, (const struct sockaddr *)&a->sa))
+            return true;
     }
     return false;
 }
 
-/* A GID of RoCE is an IP address, of IPv4 mapped into IPv6. false: it is none that is good elsewhere. */
+/* A GID of RoCE is an IP address, of IPv4 mapped into IPv6. false: it is none that is good
+ * elsewhere. */
 static bool from_gid(const union ibv_gid *gid, struct rdma_address *a) {
     const struct in6_addr *ip = (const struct in6_addr *)gid->raw;
     *a = (struct rdma_address){0};
@@ -191,8 +199,9 @@ static size_t from_gids(struct rdma_address out[CANDIDATES_MAX], size_t n) {
 }
 
 static void name_address(struct rdma_address *a) {
-    const void *at = a->sa.ss_family == AF_INET ? (void *)&((struct sockaddr_in *)&a->sa)->sin_addr
-                                                : (void *)&((struct sockaddr_in6 *)&a->sa)->sin6_addr;
+    const void *at = a->sa.ss_family == AF_INET
+                         ? (void *)&((struct sockaddr_in *)&a->sa)->sin_addr
+                         : (void *)&((struct sockaddr_in6 *)&a->sa)->sin6_addr;
     if (inet_ntop(a->sa.ss_family, at, a->text, sizeof(a->text)) == NULL) a->text[0] = '\0';
 }
 
@@ -212,7 +221,8 @@ struct found {
     size_t n;
 };
 
-/* A port that is down has lost its addresses for a while: they are most likely the same when it comes up. */
+/* A port that is down has lost its addresses for a while: they are most likely the same when it
+ * comes up. */
 static bool take_addresses(struct rdma_device *d, const struct found *f) {
     if (f->n == 0 && !rdma_device_usable(d)) return false;
     pthread_mutex_lock(&devices.lock);
@@ -230,8 +240,8 @@ static bool take_addresses(struct rdma_device *d, const struct found *f) {
 static bool look_at_addresses(void) {
     struct rdma_address candidate[CANDIDATES_MAX];
     struct found found[RDMA_DEVICES_MAX] = {0};
-    size_t n =
-        rdma_options.binds > 0 ? from_options(candidate) : from_gids(candidate, from_interfaces(candidate));
+    size_t n = rdma_options.binds > 0 ? from_options(candidate)
+                                      : from_gids(candidate, from_interfaces(candidate));
     struct rdma_event_channel *channel = rdma_create_event_channel();
     if (channel == NULL) return false;
     for (size_t i = 0; i < n; i++) {
@@ -242,11 +252,13 @@ static bool look_at_addresses(void) {
     }
     rdma_destroy_event_channel(channel);
     bool changed = false;
-    for (unsigned i = 0; i < devices.count; i++) changed |= take_addresses(&devices.device[i], &found[i]);
+    for (unsigned i = 0; i < devices.count; i++)
+        changed |= take_addresses(&devices.device[i], &found[i]);
     return changed;
 }
 
-size_t rdma_device_addresses(const struct rdma_device *d, struct rdma_address out[RDMA_ADDRESSES_MAX]) {
+size_t rdma_device_addresses(const struct rdma_device *d,
+                             struct rdma_address out[RDMA_ADDRESSES_MAX]) {
     pthread_mutex_lock(&devices.lock);
     size_t n = d->addresses;
     memcpy(out, d->address, n * sizeof(out[0]));
@@ -307,7 +319,8 @@ static bool some_lack_an_address(void) {
     pthread_mutex_lock(&devices.lock);
     for (unsigned i = 0; i < devices.count; i++) {
         const struct rdma_device *d = &devices.device[i];
-        lacking |= d->addresses == 0 && __atomic_load_n(&d->state, __ATOMIC_RELAXED) != RDMA_DEVICE_GONE;
+        lacking |=
+            d->addresses == 0 && __atomic_load_n(&d->state, __ATOMIC_RELAXED) != RDMA_DEVICE_GONE;
     }
     pthread_mutex_unlock(&devices.lock);
     return lacking;
@@ -409,7 +422,8 @@ static void warn_of_missing(void) {
         bool found = false;
         for (unsigned k = 0; k < devices.count; k++)
             found |= strcmp(devices.device[k].name, rdma_options.device[i]) == 0;
-        if (!found) log_warning("RDMA device %s: there is none of that name", rdma_options.device[i]);
+        if (!found)
+            log_warning("RDMA device %s: there is none of that name", rdma_options.device[i]);
     }
 }
 
@@ -424,8 +438,10 @@ tarn_status rdma_devices_open(void) {
     (void)look_at_addresses();
     devices.watched = true; /* what changes from here on is news */
     devices.stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    devices.thread_started = devices.stop_fd >= 0 && pthread_create(&devices.thread, NULL, watch, NULL) == 0;
-    if (!devices.thread_started) log_warning("RDMA: no thread for what devices report: %s", strerror(errno));
+    devices.thread_started =
+        devices.stop_fd >= 0 && pthread_create(&devices.thread, NULL, watch, NULL) == 0;
+    if (!devices.thread_started)
+        log_warning("RDMA: no thread for what devices report: %s", strerror(errno));
     return TARN_OK;
 }
 

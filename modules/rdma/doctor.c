@@ -1,5 +1,6 @@
-/* RDMA.DOCTOR: what keeps RDMA from working, or from working well, on this machine. One finding per line: "ok ...", "warning ..." or
- * "error ...: what to do". It only looks; what it cannot see it does not mention. */
+/* RDMA.DOCTOR: what keeps RDMA from working, or from working well, on this machine. One finding per
+ * line: "ok ...", "warning ..." or "error ...: what to do". It only looks; what it cannot see it
+ * does not mention. */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -65,7 +66,9 @@ static void look_at_kernel(struct findings *f) {
 static void look_at_nodes(struct findings *f) {
     DIR *dir = opendir("/dev/infiniband");
     if (dir == NULL) {
-        find(f, "error /dev/infiniband: %s: load ib_uverbs and rdma_ucm, or give the container its devices",
+        find(f,
+             "error /dev/infiniband: %s: load ib_uverbs and rdma_ucm, or give the container its "
+             "devices",
              strerror(errno));
         return;
     }
@@ -93,7 +96,8 @@ static void look_at_unused(struct findings *f) {
             find(f, "warning device %s: it is not used: 'device' names others", e->d_name);
         else
             find(f,
-                 "warning device %s: it is not used: it came after the module, or its library is missing "
+                 "warning device %s: it is not used: it came after the module, or its library is "
+                 "missing "
                  "(rdma-core's providers): load the module anew",
                  e->d_name);
     }
@@ -121,7 +125,8 @@ static void look_at_memlock(struct findings *f) {
              (unsigned long long)t.bytes);
     } else if (limit.rlim_cur < need) {
         find(f,
-             "error memory: the limit of locked memory is %llu bytes, segments need %llu (every page counts "
+             "error memory: the limit of locked memory is %llu bytes, segments need %llu (every "
+             "page counts "
              "twice): ulimit -l unlimited, or LimitMEMLOCK=infinity for a service",
              (unsigned long long)limit.rlim_cur, (unsigned long long)need);
     } else if (need == 0 && limit.rlim_cur < UINT64_C(1) << 30) {
@@ -142,8 +147,10 @@ static void look_at_peer_memory(struct findings *f) {
     for (size_t i = 0; i < ARRAY_LEN(gpus); i++) gpu |= exists(gpus[i]);
     for (size_t i = 0; i < ARRAY_LEN(peers); i++) peer |= exists(peers[i]);
     if (gpu && !peer)
-        find(f, "warning GPU memory: only as a dma-buf: load nvidia-peermem if its addresses are to be "
-                "registered as they are");
+        find(
+            f,
+            "warning GPU memory: only as a dma-buf: load nvidia-peermem if its addresses are to be "
+            "registered as they are");
 }
 
 /* --- a device --- */
@@ -154,14 +161,15 @@ static void look_at_dmabuf(struct findings *f, const struct rdma_device *d) {
     if (mr != NULL) {
         ibv_dereg_mr(mr);
     } else if (errno == EOPNOTSUPP || errno == EPROTONOSUPPORT || errno == ENOSYS) {
-        find(f, "warning device %s: no dma-buf: memory of GPUs goes by way of the host's memory", d->name);
+        find(f, "warning device %s: no dma-buf: memory of GPUs goes by way of the host's memory",
+             d->name);
         return;
     }
     find(f, "ok device %s: takes dma-buf", d->name);
 }
 
-static void look_at_gids(struct findings *f, const struct rdma_device *d, const struct ibv_port_attr *p,
-                         uint8_t port) {
+static void look_at_gids(struct findings *f, const struct rdma_device *d,
+                         const struct ibv_port_attr *p, uint8_t port) {
     unsigned found = 0, routable = 0;
     for (int i = 0; i < p->gid_tbl_len && i < GIDS_LOOKED_AT; i++) {
         union ibv_gid gid;
@@ -171,23 +179,26 @@ static void look_at_gids(struct findings *f, const struct rdma_device *d, const 
         routable += !(gid.raw[0] == 0xfe && gid.raw[1] == 0x80);
     }
     if (found == 0)
-        find(f, "error device %s: its table of GIDs is empty: give its interface an address", d->name);
+        find(f, "error device %s: its table of GIDs is empty: give its interface an address",
+             d->name);
     else if (routable == 0 && p->link_layer == IBV_LINK_LAYER_ETHERNET)
-        find(f, "warning device %s: only link-local GIDs: give its interface an IP address", d->name);
+        find(f, "warning device %s: only link-local GIDs: give its interface an IP address",
+             d->name);
 }
 
 /* The interface under a RoCE port. */
 static bool netdev_of(const struct rdma_device *d, uint8_t port, char *name, size_t cap) {
     char path[200];
     for (int i = 0; i < 4; i++) {
-        snprintf(path, sizeof(path), SYSFS_DEVICES "/%s/ports/%u/gid_attrs/ndevs/%d", d->name, port, i);
+        snprintf(path, sizeof(path), SYSFS_DEVICES "/%s/ports/%u/gid_attrs/ndevs/%d", d->name, port,
+                 i);
         if (read_text(path, name, cap) && name[0] != '\0' && strchr(name, '/') == NULL) return true;
     }
     return false;
 }
 
-static void look_at_mtu(struct findings *f, const struct rdma_device *d, const struct ibv_port_attr *p,
-                        uint8_t port) {
+static void look_at_mtu(struct findings *f, const struct rdma_device *d,
+                        const struct ibv_port_attr *p, uint8_t port) {
     char name[64], path[160], text[32];
     unsigned active = p->active_mtu >= 1 && p->active_mtu <= 5 ? 128u << p->active_mtu : 0;
     unsigned most = p->max_mtu >= 1 && p->max_mtu <= 5 ? 128u << p->max_mtu : 0;
@@ -199,7 +210,8 @@ static void look_at_mtu(struct findings *f, const struct rdma_device *d, const s
     snprintf(path, sizeof(path), SYSFS_NETDEVS "/%s/mtu", name);
     if (!read_text(path, text, sizeof(text))) snprintf(text, sizeof(text), "?");
     find(f,
-         "warning device %s: its MTU is %u of %u, as %s has one of %s: ip link set %s mtu %u, on every "
+         "warning device %s: its MTU is %u of %u, as %s has one of %s: ip link set %s mtu %u, on "
+         "every "
          "machine",
          d->name, active, most, name, text, name, most + MTU_OVERHEAD);
 }
@@ -221,8 +233,8 @@ static void look_at_ports(struct findings *f, const struct rdma_device *d) {
         uint8_t port = (uint8_t)n;
         if (ibv_query_port(d->verbs, port, &p) != 0) continue;
         if (p.state != IBV_PORT_ACTIVE) {
-            find(f, "error device %s: port %u is %s: look at the cable, ip link set up, the switch", d->name,
-                 n, port_state(p.state));
+            find(f, "error device %s: port %u is %s: look at the cable, ip link set up, the switch",
+                 d->name, n, port_state(p.state));
             continue;
         }
         look_at_gids(f, d, &p, port);
@@ -241,16 +253,18 @@ static size_t look_at_device(struct findings *f, const struct rdma_device *d) {
     struct rdma_address list[RDMA_ADDRESSES_MAX];
     size_t n = rdma_device_addresses(d, list), outside = 0;
     if (__atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == RDMA_DEVICE_GONE) {
-        find(f, "error device %s: it broke or was taken away: load the module anew when it is back", d->name);
+        find(f, "error device %s: it broke or was taken away: load the module anew when it is back",
+             d->name);
         return 0;
     }
     for (size_t i = 0; i < n; i++) outside += !is_loopback(&list[i]);
     if (n == 0)
-        find(f, "error device %s: no network address belongs to it: give its interface one%s", d->name,
-             rdma_options.binds > 0 ? ", or correct 'bind'" : "");
+        find(f, "error device %s: no network address belongs to it: give its interface one%s",
+             d->name, rdma_options.binds > 0 ? ", or correct 'bind'" : "");
     else
         find(f, "ok device %s: %s, port %s, %u Mbit/s", d->name, list[0].text,
-             rdma_device_usable(d) ? "up" : "down", __atomic_load_n(&d->speed_mbps, __ATOMIC_RELAXED));
+             rdma_device_usable(d) ? "up" : "down",
+             __atomic_load_n(&d->speed_mbps, __ATOMIC_RELAXED));
     look_at_ports(f, d);
     look_at_dmabuf(f, d);
     return outside;
@@ -261,17 +275,20 @@ void rdma_doctor(struct tarn_call_context *c, const struct span *argv, size_t ar
     struct findings *f = xcalloc(1, sizeof(*f));
     if (rdma_devices_count() == 0) {
         find(f, "error no RDMA device can be used, tcp serves: %s",
-             exists(SYSFS_DEVICES) ? "see below"
-                                   : "this kernel has none: load the driver of the card, or rdma_rxe");
+             exists(SYSFS_DEVICES)
+                 ? "see below"
+                 : "this kernel has none: load the driver of the card, or rdma_rxe");
         look_at_kernel(f);
     }
     /* Without the kernel's own list the devices are not the kernel's. */
     if (exists(SYSFS_DEVICES)) look_at_nodes(f);
     look_at_unused(f);
     size_t outside = 0;
-    for (unsigned k = 0; k < rdma_devices_count(); k++) outside += look_at_device(f, rdma_device_at(k));
+    for (unsigned k = 0; k < rdma_devices_count(); k++)
+        outside += look_at_device(f, rdma_device_at(k));
     if (rdma_devices_count() > 0 && outside == 0)
-        find(f, "warning addresses: nobody outside this machine can connect: no device has an address but "
+        find(f, "warning addresses: nobody outside this machine can connect: no device has an "
+                "address but "
                 "loopback");
     look_at_memlock(f);
     look_at_peer_memory(f);

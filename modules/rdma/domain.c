@@ -1,5 +1,5 @@
-/* A domain: one epoll set over the rdma_cm channel, the channels of completion queues, an eventfd by which other threads wake it, and
- * a timer. All that happens in it happens in progress. */
+/* A domain: one epoll set over the rdma_cm channel, the channels of completion queues, an eventfd
+ * by which other threads wake it, and a timer. All that happens in it happens in progress. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -43,9 +43,10 @@ tarn_status rdma_domain_open(const struct transport_domain_config *config,
     /* Without a device there is no channel either, and nothing that would need one. */
     if (rdma_devices_count() > 0) d->channel = rdma_create_event_channel();
     rdma_domains_add(d);
-    if (d->epoll_fd < 0 || d->kick_fd < 0 || d->timer_fd < 0 || !watch(d, d->kick_fd, &d->kick_tag) ||
-        !watch(d, d->timer_fd, &d->timer_tag) ||
-        (rdma_devices_count() > 0 && (d->channel == NULL || !watch(d, d->channel->fd, &d->channel_tag)))) {
+    if (d->epoll_fd < 0 || d->kick_fd < 0 || d->timer_fd < 0 ||
+        !watch(d, d->kick_fd, &d->kick_tag) || !watch(d, d->timer_fd, &d->timer_tag) ||
+        (rdma_devices_count() > 0 &&
+         (d->channel == NULL || !watch(d, d->channel->fd, &d->channel_tag)))) {
         log_warning("The rdma transport cannot start: %s", strerror(errno));
         rdma_domain_close(&d);
         return TARN_EIO;
@@ -68,8 +69,8 @@ void rdma_domain_close(struct transport_domain **domain_p) {
     struct transport_domain *d = *domain_p;
     if (d == NULL) return;
     MAGIC_CHECK(d, DOMAIN_MAGIC);
-    TARN_ASSERT(LIST_EMPTY(&d->memories) && LIST_EMPTY(&d->listeners) && TAILQ_EMPTY(&d->endpoints) &&
-                LIST_EMPTY(&d->keys));
+    TARN_ASSERT(LIST_EMPTY(&d->memories) && LIST_EMPTY(&d->listeners) &&
+                TAILQ_EMPTY(&d->endpoints) && LIST_EMPTY(&d->keys));
     *domain_p = NULL;
     rdma_work_close(d);
     for (unsigned i = 0; i < RDMA_DEVICES_MAX; i++) close_cq(d, &d->cqs[i]);
@@ -82,7 +83,8 @@ void rdma_domain_close(struct transport_domain **domain_p) {
     free(d);
 }
 
-tarn_status rdma_domain_cq(struct transport_domain *d, struct rdma_device *device, struct rdma_cq **cq_p) {
+tarn_status rdma_domain_cq(struct transport_domain *d, struct rdma_device *device,
+                           struct rdma_cq **cq_p) {
     struct rdma_cq *cq = &d->cqs[device->index];
     *cq_p = cq;
     if (cq->cq != NULL) return TARN_OK;
@@ -110,8 +112,8 @@ tarn_status rdma_domain_cq(struct transport_domain *d, struct rdma_device *devic
 void rdma_domain_wake_at(struct transport_domain *d, uint64_t boot_ms) {
     if (d->wake_ms != 0 && d->wake_ms <= boot_ms) return;
     d->wake_ms = boot_ms != 0 ? boot_ms : 1;
-    struct itimerspec at = {
-        .it_value = {.tv_sec = (time_t)(d->wake_ms / 1000), .tv_nsec = (long)(d->wake_ms % 1000) * 1000000}};
+    struct itimerspec at = {.it_value = {.tv_sec = (time_t)(d->wake_ms / 1000),
+                                         .tv_nsec = (long)(d->wake_ms % 1000) * 1000000}};
     TARN_ASSERT(timerfd_settime(d->timer_fd, TFD_TIMER_ABSTIME, &at, NULL) == 0);
 }
 
@@ -130,7 +132,8 @@ static void dispatch(struct transport_domain *d, struct rdma_cm_event *event) {
 
 static void take_cm_events(struct transport_domain *d) {
     struct rdma_cm_event *event;
-    for (int i = 0; i < CM_EVENTS_MAX && rdma_get_cm_event(d->channel, &event) == 0; i++) dispatch(d, event);
+    for (int i = 0; i < CM_EVENTS_MAX && rdma_get_cm_event(d->channel, &event) == 0; i++)
+        dispatch(d, event);
 }
 
 size_t rdma_domain_progress(struct transport_domain *d, uint64_t budget) {

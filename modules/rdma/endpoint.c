@@ -1,5 +1,6 @@
-/* The host as its clients name it: rdma://host:port. Connections belong to keys, which know the addresses of each of the host's
- * devices; an endpoint only gathers the operations that are given up together. */
+/* The host as its clients name it: rdma://host:port. Connections belong to keys, which know the
+ * addresses of each of the host's devices; an endpoint only gathers the operations that are given
+ * up together. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,8 @@ tarn_status rdma_endpoint_status(const struct transport_endpoint *e) {
     return have_device() ? TARN_OK : TARN_ECLOSED;
 }
 
-/* What is posted gets a moment to end by itself: that leaves no doubt about a PUT, and costs nobody else a queue pair. */
+/* What is posted gets a moment to end by itself: that leaves no doubt about a PUT, and costs nobody
+ * else a queue pair. */
 void rdma_endpoint_close(struct transport_endpoint **endpoint_p) {
     struct transport_endpoint *e = *endpoint_p;
     if (e == NULL) return;

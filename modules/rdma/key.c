@@ -1,6 +1,7 @@
-/* Remote memory: what a host packed, checked as the bytes of a stranger, and the rails that lead there. Rails come when there is
- * work: one at first, more when there are more bytes; another pair of devices where one does not answer. When none can be had the
- * operations that wait are answered, and the next one starts over. */
+/* Remote memory: what a host packed, checked as the bytes of a stranger, and the rails that lead
+ * there. Rails come when there is work: one at first, more when there are more bytes; another pair
+ * of devices where one does not answer. When none can be had the operations that wait are answered,
+ * and the next one starts over. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,12 +49,15 @@ static bool is_range(uint64_t address, uint64_t length) {
 }
 
 /* Does the header describe what was asked for, and hang together? */
-static tarn_status check_header(struct rdma_key_header *h, const struct transport_key_config *config) {
+static tarn_status check_header(struct rdma_key_header *h,
+                                const struct transport_key_config *config) {
     if (h->magic != RDMA_KEY_MAGIC || h->version != RDMA_WIRE_VERSION) return TARN_EPROTO;
     if (h->right != (config->writable ? RDMA_WRITE : RDMA_READ)) return TARN_EPROTO;
     if (h->size != config->size || h->size == 0) return TARN_EPROTO;
-    if (h->generation == 0 || h->n_devices == 0 || h->n_devices > RDMA_DEVICES_MAX) return TARN_EPROTO;
-    if (h->chunk_size < SEGMENT_HEADER_SIZE || h->chunk_size % SEGMENT_HEADER_SIZE != 0) return TARN_EPROTO;
+    if (h->generation == 0 || h->n_devices == 0 || h->n_devices > RDMA_DEVICES_MAX)
+        return TARN_EPROTO;
+    if (h->chunk_size < SEGMENT_HEADER_SIZE || h->chunk_size % SEGMENT_HEADER_SIZE != 0)
+        return TARN_EPROTO;
     if (h->n_chunks == 0 || h->n_chunks > RDMA_CHUNKS_MAX) return TARN_EPROTO;
     if (h->n_chunks != (h->size - 1) / h->chunk_size + 1) return TARN_EPROTO;
     if (!is_range(h->address, h->size)) return TARN_EPROTO;
@@ -80,14 +84,16 @@ static bool parse_device(const uint8_t *at, uint32_t n_chunks, struct rdma_remot
 
 static tarn_status parse(struct transport_key *k, const struct transport_key_config *config) {
     const uint8_t *at = config->packed;
-    if (config->packed_len < sizeof(k->h) || config->packed_len > TRANSPORT_PACKED_MAX) return TARN_EPROTO;
+    if (config->packed_len < sizeof(k->h) || config->packed_len > TRANSPORT_PACKED_MAX)
+        return TARN_EPROTO;
     memcpy(&k->h, at, sizeof(k->h));
     tarn_status status = check_header(&k->h, config);
     if (status != TARN_OK) return status;
     size_t each = sizeof(struct rdma_key_device) + k->h.n_chunks * sizeof(uint32_t);
     if (config->packed_len != sizeof(k->h) + k->h.n_devices * each) return TARN_EPROTO;
     for (uint32_t i = 0; i < k->h.n_devices; i++) {
-        if (!parse_device(at + sizeof(k->h) + i * each, k->h.n_chunks, &k->remote[i])) return TARN_EPROTO;
+        if (!parse_device(at + sizeof(k->h) + i * each, k->h.n_chunks, &k->remote[i]))
+            return TARN_EPROTO;
     }
     return TARN_OK;
 }
@@ -190,7 +196,8 @@ struct crowd { /* rails of a key by a device here and to one there */
     unsigned here, there;
 };
 
-static struct crowd crowd_of(const struct transport_key *k, const struct rdma_device *d, unsigned remote) {
+static struct crowd crowd_of(const struct transport_key *k, const struct rdma_device *d,
+                             unsigned remote) {
     struct crowd c = {0, 0};
     const struct rdma_rail *r;
     TAILQ_FOREACH(r, &k->rails, link) {
@@ -200,8 +207,8 @@ static struct crowd crowd_of(const struct transport_key *k, const struct rdma_de
     return c;
 }
 
-/* The less the better: pairs that are not in use yet, then near ones, then those of the same number on both sides, which share
- * a switch where networks are built for it. */
+/* The less the better: pairs that are not in use yet, then near ones, then those of the same number
+ * on both sides, which share a switch where networks are built for it. */
 static unsigned score(const struct transport_key *k, const struct rdma_device *d, unsigned remote,
                       int numa_node) {
     struct crowd c = crowd_of(k, d, remote);
@@ -211,15 +218,17 @@ static unsigned score(const struct transport_key *k, const struct rdma_device *d
            rdma_device_distance(d, numa_node) * 64 + skew;
 }
 
-/* A rail that can go when there is one more by this pair: its devices have others then. newest: that one, if it is there. NULL: none. */
-static struct rdma_rail *crowded(const struct transport_key *k, const struct rdma_device *d, unsigned remote,
-                                 const struct rdma_rail *newest) {
+/* A rail that can go when there is one more by this pair: its devices have others then. newest:
+ * that one, if it is there. NULL: none. */
+static struct rdma_rail *crowded(const struct transport_key *k, const struct rdma_device *d,
+                                 unsigned remote, const struct rdma_rail *newest) {
     struct rdma_rail *r, *best = NULL;
     unsigned most = 0;
     TAILQ_FOREACH(r, &k->rails, link) {
         if (r == newest || !rdma_rail_ready(r) || r->retiring) continue;
         struct crowd c = crowd_of(k, r->device, r->remote);
-        if (newest == NULL) c = (struct crowd){c.here + (r->device == d), c.there + (r->remote == remote)};
+        if (newest == NULL)
+            c = (struct crowd){c.here + (r->device == d), c.there + (r->remote == remote)};
         if (c.here < 2 || c.there < 2 || c.here + c.there <= most) continue;
         most = c.here + c.there;
         best = r;
@@ -228,7 +237,8 @@ static struct rdma_rail *crowded(const struct transport_key *k, const struct rdm
 }
 
 /* Has one of the two devices no part in it, as when it was away while others took its place? */
-static bool is_missing(const struct transport_key *k, const struct rdma_device *d, unsigned remote) {
+static bool is_missing(const struct transport_key *k, const struct rdma_device *d,
+                       unsigned remote) {
     struct crowd c = crowd_of(k, d, remote);
     return (c.here == 0 || c.there == 0) && crowded(k, d, remote, NULL) != NULL;
 }
@@ -244,7 +254,8 @@ void rdma_key_make_way(struct transport_key *k, struct rdma_rail *newest) {
     rdma_work_due(k->domain->work, k->domain->now_ms);
 }
 
-/* A device to itself: not every one can, and it is no second path. Only where nothing else works. */
+/* A device to itself: not every one can, and it is no second path. Only where nothing else
+ * works. */
 static void find_loops(struct transport_key *k) {
     struct rdma_address address[RDMA_ADDRESSES_MAX];
     for (unsigned i = 0; i < rdma_devices_count(); i++) {
@@ -266,13 +277,15 @@ static bool has_real_rail(const struct transport_key *k) {
 }
 
 static bool pair_open(const struct transport_key *k, const struct rdma_pair *p, bool mending) {
-    if (k->up > 0) return p->bad_until_ms <= k->domain->now_ms && (mending || p->live < rdma_options.qps);
+    if (k->up > 0)
+        return p->bad_until_ms <= k->domain->now_ms && (mending || p->live < rdma_options.qps);
     return !p->tried;
 }
 
 enum rail_want { WANT_ANY, WANT_MENDING, WANT_MISSING };
 
-static struct rdma_device *pick_pair(struct transport_key *k, enum rail_want want, unsigned *remote_p) {
+static struct rdma_device *pick_pair(struct transport_key *k, enum rail_want want,
+                                     unsigned *remote_p) {
     find_loops(k);
     bool no_loops = has_real_rail(k);
     const struct rdma_task *t = TAILQ_FIRST(&k->queue);
@@ -328,7 +341,8 @@ static uint64_t newest_start(const struct transport_key *k) {
     return newest;
 }
 
-/* While there is none: one pair after the other, the next one as soon as the last has failed or is slow. */
+/* While there is none: one pair after the other, the next one as soon as the last has failed or is
+ * slow. */
 static void want_first(struct transport_key *k) {
     uint64_t next_ms = newest_start(k) + RDMA_NEXT_PAIR_MS;
     if (k->coming > 0 && k->domain->now_ms < next_ms) {

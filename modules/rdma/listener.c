@@ -1,5 +1,6 @@
-/* The passive side: where this host can be connected to, and who is to be cut off. An id listens at every address of every device that
- * may be used; addresses and devices come and go. The rest of a client's life is in peer.c.
+/* The passive side: where this host can be connected to, and who is to be cut off. An id listens at
+ * every address of every device that may be used; addresses and devices come and go. The rest of a
+ * client's life is in peer.c.
  *
  * Everything happens in the thread that drives the domain. The CPU moves no byte of a segment. */
 #include <arpa/inet.h>
@@ -15,7 +16,8 @@
 
 /* --- addresses --- */
 
-/* Who finds nobody listening takes it that whatever came by this address is over (rail.c), so it is, before. */
+/* Who finds nobody listening takes it that whatever came by this address is over (rail.c), so it
+ * is, before. */
 static void listening_close(struct rdma_listening *at) {
     struct rdma_peer *p, *next;
     for (p = TAILQ_FIRST(&at->listener->peers); p != NULL; p = next) {
@@ -40,8 +42,8 @@ static struct rdma_cm_id *bind_id(struct rdma_listening *at, uint16_t port) {
     if (rdma_create_id(at->listener->domain->channel, &id, &at->tag, RDMA_PS_TCP) != 0) return NULL;
     struct sockaddr_storage sa = at->address.sa;
     put_port(&sa, port);
-    if (rdma_bind_addr(id, (struct sockaddr *)&sa) == 0 && rdma_device_of(id->verbs) == at->device &&
-        rdma_listen(id, BACKLOG) == 0) {
+    if (rdma_bind_addr(id, (struct sockaddr *)&sa) == 0 &&
+        rdma_device_of(id->verbs) == at->device && rdma_listen(id, BACKLOG) == 0) {
         return id;
     }
     int error = errno;
@@ -57,7 +59,8 @@ static bool listening_open(struct transport_listener *l, struct rdma_device *dev
         .tag.kind = RDMA_TAG_LISTEN, .listener = l, .device = device, .address = *address};
     uint16_t port = l->port != 0 ? l->port : rdma_options.port;
     at->id = bind_id(at, port);
-    if (at->id == NULL && port != 0) at->id = bind_id(at, 0); /* packed keys name the port of each */
+    /* packed keys name the port of each */
+    if (at->id == NULL && port != 0) at->id = bind_id(at, 0);
     if (at->id == NULL) {
         if (!l->warned)
             log_warning("RDMA device %s: nobody can connect to %s: %s", device->name, address->text,
@@ -68,7 +71,8 @@ static bool listening_open(struct transport_listener *l, struct rdma_device *dev
     }
     at->port = ntohs(rdma_get_src_port(at->id));
     if (rdma_options.port != 0 && at->port != rdma_options.port)
-        log_warning("RDMA: port %u of %s is taken; it is %u", rdma_options.port, address->text, at->port);
+        log_warning("RDMA: port %u of %s is taken; it is %u", rdma_options.port, address->text,
+                    at->port);
     if (l->port == 0) l->port = at->port;
     TAILQ_INSERT_TAIL(&l->listening, at, link);
     log_verbose("RDMA device %s: listening at %s, port %u", device->name, address->text, at->port);
@@ -158,7 +162,8 @@ static void look(struct transport_listener *l) {
 void rdma_listener_turn(struct transport_domain *d) {
     struct transport_listener *l;
     LIST_FOREACH(l, &d->listeners, link) {
-        if (l->look || l->kicks != d->kicks || (l->look_ms != 0 && d->now_ms >= l->look_ms)) look(l);
+        if (l->look || l->kicks != d->kicks || (l->look_ms != 0 && d->now_ms >= l->look_ms))
+            look(l);
         if (l->look_ms != 0) rdma_domain_wake_at(d, l->look_ms);
         rdma_peers_turn(l);
     }
@@ -269,7 +274,8 @@ bool rdma_listener_lent(const struct transport_listener *l, const struct transpo
 
 /* --- the listener --- */
 
-tarn_status rdma_listener_open(struct transport_domain *d, const struct transport_listen_config *config,
+tarn_status rdma_listener_open(struct transport_domain *d,
+                               const struct transport_listen_config *config,
                                struct transport_listener **listener_p) {
     if (config->n_uris != 0) {
         log_warning("Where rdma listens is said to the module, by 'bind' and 'port'");
@@ -280,7 +286,8 @@ tarn_status rdma_listener_open(struct transport_domain *d, const struct transpor
     l->domain = d;
     l->gate = config->gate;
     l->max_peers = rdma_options.max_connections;
-    if (config->max_connections != 0) l->max_peers = (unsigned)min_u64(l->max_peers, config->max_connections);
+    if (config->max_connections != 0)
+        l->max_peers = (unsigned)min_u64(l->max_peers, config->max_connections);
     TAILQ_INIT(&l->listening);
     TAILQ_INIT(&l->peers);
     TAILQ_INIT(&l->pending);
@@ -304,7 +311,8 @@ void rdma_listener_close(struct transport_listener **listener_p) {
     free(l);
 }
 
-void rdma_listener_stats(const struct transport_listener *l, struct transport_listener_stats *stats_p) {
+void rdma_listener_stats(const struct transport_listener *l,
+                         struct transport_listener_stats *stats_p) {
     MAGIC_CHECK(l, LISTENER_MAGIC);
     *stats_p = l->stats;
 }

@@ -1,5 +1,6 @@
-/* Memory of this process that operations read from and write to: registered once per device, however many domains name it, where
- * they can tell that it is the same (transport_memory_config.identity).
+/* Memory of this process that operations read from and write to: registered once per device,
+ * however many domains name it, where they can tell that it is the same
+ * (transport_memory_config.identity).
  *
  *   get: none -> MAKING -> READY     put: the last one deregisters */
 #include <errno.h>
@@ -41,8 +42,8 @@ struct ibv_mr *rdma_mr_make(struct ibv_pd *pd, void *addr, uint64_t len, unsigne
 
 struct ibv_mr *rdma_mr_make_dmabuf(struct ibv_pd *pd, const struct transport_memory_config *config,
                                    uint64_t offset, uint64_t len, unsigned access) {
-    return count(ibv_reg_dmabuf_mr(pd, config->dmabuf_offset + offset, len, (uintptr_t)config->addr + offset,
-                                   config->fd, (int)access));
+    return count(ibv_reg_dmabuf_mr(pd, config->dmabuf_offset + offset, len,
+                                   (uintptr_t)config->addr + offset, config->fd, (int)access));
 }
 
 void rdma_mr_drop(struct ibv_mr *mr) {
@@ -59,7 +60,8 @@ uint64_t rdma_regions_live(void) {
 /* --- the cache --- */
 
 static unsigned bucket_of(const struct rdma_device *device, uint64_t identity, const void *addr) {
-    uint64_t x = (identity + ((uintptr_t)addr >> 12)) * UINT64_C(0x9e3779b97f4a7c15) + device->index;
+    uint64_t x =
+        (identity + ((uintptr_t)addr >> 12)) * UINT64_C(0x9e3779b97f4a7c15) + device->index;
     return (unsigned)(x >> 32) % BUCKETS;
 }
 
@@ -76,8 +78,9 @@ static struct local *find(const struct rdma_device *device, uint64_t identity, c
 }
 
 /* Memory that may only be read is good as a source. */
-static struct ibv_mr *make(const struct rdma_device *device, const struct transport_memory_config *config,
-                           uint64_t offset, uint64_t len) {
+static struct ibv_mr *make(const struct rdma_device *device,
+                           const struct transport_memory_config *config, uint64_t offset,
+                           uint64_t len) {
     unsigned more = device->relaxed_ordering ? (unsigned)IBV_ACCESS_RELAXED_ORDERING : 0;
     unsigned access = IBV_ACCESS_LOCAL_WRITE | more;
     if (config->dmabuf) return rdma_mr_make_dmabuf(device->pd, config, offset, len, access);
@@ -100,8 +103,9 @@ static void unref(struct local *l) {
     free(l);
 }
 
-struct ibv_mr *rdma_local_get(const struct rdma_device *device, const struct transport_memory_config *config,
-                              uint64_t offset, uint64_t len) {
+struct ibv_mr *rdma_local_get(const struct rdma_device *device,
+                              const struct transport_memory_config *config, uint64_t offset,
+                              uint64_t len) {
     if (config->identity == 0) return make(device, config, offset, len);
     void *addr = (char *)config->addr + offset;
     pthread_mutex_lock(&cache.lock);

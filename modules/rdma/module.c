@@ -37,7 +37,8 @@ static tarn_status load(const struct tarn_services *services, size_t argc, const
             buf_free(&line);
             return TARN_OK;
         }
-        snprintf(error, error_cap, "the transport or a command was not taken: %s", tarn_status_text(s));
+        snprintf(error, error_cap, "the transport or a command was not taken: %s",
+                 tarn_status_text(s));
         (void)rdma_devices_close();
     }
     forget();
@@ -54,8 +55,8 @@ static tarn_status unload(char *error, size_t error_cap) {
     return TARN_OK;
 }
 
-static void info_number(void (*field)(void *, const char *, const char *), void *arg, const char *name,
-                        uint64_t value) {
+static void info_number(void (*field)(void *, const char *, const char *), void *arg,
+                        const char *name, uint64_t value) {
     char text[24];
     snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
     field(arg, name, text);

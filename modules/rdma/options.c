@@ -1,4 +1,5 @@
-/* The words behind the module's file name, in pairs of a name and a value. bind and device may come several times. */
+/* The words behind the module's file name, in pairs of a name and a value. bind and device may come
+ * several times. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +37,7 @@ static const struct option {
     size_t offset;
     uint64_t min, max;
 } table[] = {
-#define OPTION(name, kind, member, min, max)                                                                 \
+#define OPTION(name, kind, member, min, max)                                                       \
     { name, kind, offsetof(struct rdma_options, member), min, max }
     OPTION("port", NUMBER16, port, 0, 65535),
     OPTION("slice", BYTES, slice, 4096, 1u << 30),
@@ -80,8 +81,8 @@ static bool set(const struct option *o, const char *text, char *error, size_t ca
             snprintf(error, cap, "%s is 'yes' or 'no', not '%.64s'", o->name, text);
             return false;
         }
-    } else if (!(o->kind == BYTES ? span_to_bytes(s, &value) : span_to_u64(s, &value)) || value < o->min ||
-               value > o->max) {
+    } else if (!(o->kind == BYTES ? span_to_bytes(s, &value) : span_to_u64(s, &value)) ||
+               value < o->min || value > o->max) {
         snprintf(error, cap, "%s is a number from %llu to %llu, not '%.64s'", o->name,
                  (unsigned long long)o->min, (unsigned long long)o->max, text);
         return false;
@@ -90,8 +91,8 @@ static bool set(const struct option *o, const char *text, char *error, size_t ca
     return true;
 }
 
-static bool add(const char **list, size_t *n_p, size_t max, const char *name, const char *text, char *error,
-                size_t cap) {
+static bool add(const char **list, size_t *n_p, size_t max, const char *name, const char *text,
+                char *error, size_t cap) {
     if (*n_p == max) {
         snprintf(error, cap, "%s: at most %zu of them", name, max);
         return false;
@@ -114,7 +115,8 @@ static bool set_device(const char *text, char *error, size_t cap) {
         snprintf(error, cap, "device takes the name of an RDMA device, not '%.64s'", text);
         return false;
     }
-    return add(rdma_options.device, &rdma_options.devices, RDMA_DEVICES_MAX, "device", text, error, cap);
+    return add(rdma_options.device, &rdma_options.devices, RDMA_DEVICES_MAX, "device", text, error,
+               cap);
 }
 
 static bool set_any(const char *name, const char *text, char *error, size_t cap) {
@@ -158,6 +160,7 @@ tarn_status rdma_options_parse(size_t argc, const char *const *argv, char *error
 
 void rdma_options_free(void) {
     for (size_t i = 0; i < rdma_options.binds; i++) free((void *)(uintptr_t)rdma_options.bind[i]);
-    for (size_t i = 0; i < rdma_options.devices; i++) free((void *)(uintptr_t)rdma_options.device[i]);
+    for (size_t i = 0; i < rdma_options.devices; i++)
+        free((void *)(uintptr_t)rdma_options.device[i]);
     rdma_options = defaults;
 }

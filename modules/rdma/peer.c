@@ -1,6 +1,7 @@
-/* Clients' queue pairs. What a client may do is what its queue pair may: it lives in the protection domain of one segment, and has the
- * right to write or has not. The grant is checked once, here; from then on this process does nothing until it destroys the
- * queue pair. That is what cutting off is. */
+/* Clients' queue pairs. What a client may do is what its queue pair may: it lives in the protection
+ * domain of one segment, and has the right to write or has not. The grant is checked once, here;
+ * from then on this process does nothing until it destroys the queue pair. That is what cutting off
+ * is. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -10,7 +11,8 @@
 #include "base/segment_header.h"
 #include "rdma/passive.h"
 
-#define PENDING_CONNECTS 5u /* a peer that was accepted may take so many connect timeouts to come up */
+#define PENDING_CONNECTS                                                                           \
+    5u /* a peer that was accepted may take so many connect timeouts to come up */
 
 #define COMPLAIN_MS 10000u
 #define QUIET_IDLES 3u  /* one that says nothing for so many idle timeouts is dead, */
@@ -59,8 +61,8 @@ void rdma_peer_event(struct rdma_peer *p, enum rdma_cm_event_type type) {
     rdma_peer_destroy(p);
 }
 
-/* A client closes connections that are idle. One whose machine has died does not, and nothing tells: has the queue pair heard anything
- * since it was looked at last? */
+/* A client closes connections that are idle. One whose machine has died does not, and nothing
+ * tells: has the queue pair heard anything since it was looked at last? */
 static bool is_dead(struct rdma_peer *p) {
     struct ibv_qp_attr attr;
     struct ibv_qp_init_attr ignored;
@@ -79,8 +81,9 @@ static bool make_room(struct transport_listener *l) {
     for (unsigned i = 0; i < LOOKS && i < l->stats.connections; i++) {
         struct rdma_peer *p = TAILQ_FIRST(&l->peers);
         if (is_dead(p)) {
-            log_verbose("An RDMA client of segment %u has been silent for long, and others want to connect",
-                        p->memory->config.segment);
+            log_verbose(
+                "An RDMA client of segment %u has been silent for long, and others want to connect",
+                p->memory->config.segment);
             rdma_peer_destroy(p);
             return true;
         }
@@ -112,7 +115,8 @@ static unsigned find_memory(const struct transport_listener *l, struct request *
         if (!m->config.remote || m->config.segment != r->rq.segment) continue;
         struct grant_extent whole = {r->rq.segment, r->rq.segment_epoch, 0, m->config.length};
         void *addr = NULL;
-        enum grant_verdict v = l->gate.check(l->gate.arg, r->rq.grant, &whole, want, 0, 0, &r->grant, &addr);
+        enum grant_verdict v =
+            l->gate.check(l->gate.arg, r->rq.grant, &whole, want, 0, 0, &r->grant, &addr);
         if (v == GRANT_OK && addr == m->config.addr) {
             r->memory = m;
             return GRANT_OK;
@@ -140,21 +144,22 @@ static unsigned judge(struct transport_listener *l, struct request *r) {
     return GRANT_OK;
 }
 
-/* Numbers of queue pairs are unique per device only, and the client does not say which: all that it could mean. */
+/* Numbers of queue pairs are unique per device only, and the client does not say which: all that it
+ * could mean. */
 static void destroy_replaced(struct transport_listener *l, const struct request *r) {
     if (r->rq.replaces == 0) return;
     struct rdma_peer *p, *next;
     for (p = TAILQ_FIRST(&l->peers); p != NULL; p = next) {
         next = TAILQ_NEXT(p, link);
-        if (p->qp->qp_num == r->rq.replaces && p->session == r->grant.session && p->memory == r->memory &&
-            p->right == r->rq.right) {
+        if (p->qp->qp_num == r->rq.replaces && p->session == r->grant.session &&
+            p->memory == r->memory && p->right == r->rq.right) {
             rdma_peer_destroy(p);
         }
     }
 }
 
-static bool move_qp(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state state, unsigned access,
-                    uint8_t reads) {
+static bool move_qp(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state state,
+                    unsigned access, uint8_t reads) {
     struct ibv_qp_attr attr = {.qp_state = state};
     int mask = 0;
     if (rdma_init_qp_attr(id, &attr, &mask) != 0) return false;
@@ -211,14 +216,15 @@ static struct rdma_accept make_answer(const struct request *r) {
 }
 
 static unsigned accept_peer(struct transport_listener *l, const struct request *r) {
-    uint64_t most = r->device->attr.max_qp_rd_atom > 0 ? (uint64_t)r->device->attr.max_qp_rd_atom : 1;
+    uint64_t most =
+        r->device->attr.max_qp_rd_atom > 0 ? (uint64_t)r->device->attr.max_qp_rd_atom : 1;
     uint8_t reads = (uint8_t)min_u64(min_u64(max_u64(r->reads, 1), most), 255);
     struct ibv_qp *qp = make_qp(r, reads);
     if (qp == NULL) {
         if (l->told_ms == 0 || l->domain->now_ms >= l->told_ms + COMPLAIN_MS) {
             l->told_ms = l->domain->now_ms;
-            log_warning("RDMA device %s: no queue pair for a client of segment %u: %s", r->device->name,
-                        r->rq.segment, strerror(errno));
+            log_warning("RDMA device %s: no queue pair for a client of segment %u: %s",
+                        r->device->name, r->rq.segment, strerror(errno));
         }
         return RDMA_REFUSED_DEVICE;
     }
@@ -243,8 +249,8 @@ static unsigned accept_peer(struct transport_listener *l, const struct request *
                             .since_ms = l->domain->now_ms};
     r->id->context = &p->tag;
     if (rdma_accept(r->id, &param) != 0) {
-        log_verbose("An RDMA client of segment %u was gone before it was accepted: %s", r->rq.segment,
-                    strerror(errno));
+        log_verbose("An RDMA client of segment %u was gone before it was accepted: %s",
+                    r->rq.segment, strerror(errno));
         ibv_destroy_qp(qp);
         free(p);
         r->id->context = NULL;
@@ -312,12 +318,16 @@ void rdma_peer_describe(const struct rdma_peer *p, struct buf *out) {
     char address[64] = "-";
     const struct sockaddr *sa = rdma_get_peer_addr(p->id);
     if (sa != NULL && sa->sa_family == AF_INET)
-        (void)inet_ntop(AF_INET, &((const struct sockaddr_in *)sa)->sin_addr, address, sizeof(address));
+        (void)inet_ntop(AF_INET, &((const struct sockaddr_in *)sa)->sin_addr, address,
+                        sizeof(address));
     else if (sa != NULL && sa->sa_family == AF_INET6)
-        (void)inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)sa)->sin6_addr, address, sizeof(address));
-    buf_printf(out, "peer session=%llu segment=%u right=%s device=%s address=%s state=%s age_s=%llu qp=%u\n",
-               (unsigned long long)p->session, p->memory->config.segment,
-               p->right == RDMA_WRITE ? "write" : "read", p->device->name, address,
-               p->up ? "up" : "connecting", (unsigned long long)(clock_boot_ms() - p->since_ms) / 1000,
-               p->qp->qp_num);
+        (void)inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)sa)->sin6_addr, address,
+                        sizeof(address));
+    buf_printf(
+        out,
+        "peer session=%llu segment=%u right=%s device=%s address=%s state=%s age_s=%llu qp=%u\n",
+        (unsigned long long)p->session, p->memory->config.segment,
+        p->right == RDMA_WRITE ? "write" : "read", p->device->name, address,
+        p->up ? "up" : "connecting", (unsigned long long)(clock_boot_ms() - p->since_ms) / 1000,
+        p->qp->qp_num);
 }

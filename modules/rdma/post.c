@@ -1,6 +1,7 @@
-/* From slices to send queues. A rail's entries are chained as they are made and posted with one call; the last one of a chain is
- * signalled, and one in signal_every before it. A queue pair's entries end in order, so a signalled one speaks for those before
- * it. One entry is always left for the READ of the segment header: the rule that makes sure that every task comes to its end. */
+/* From slices to send queues. A rail's entries are chained as they are made and posted with one
+ * call; the last one of a chain is signalled, and one in signal_every before it. A queue pair's
+ * entries end in order, so a signalled one speaks for those before it. One entry is always left for
+ * the READ of the segment header: the rule that makes sure that every task comes to its end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,13 +104,15 @@ static struct ibv_send_wr *chain(struct rdma_rail *r, struct rdma_slice *s) {
     return wr;
 }
 
-/* Local keys on r's device, for what was cut for another one. false: some of it is not registered there. */
+/* Local keys on r's device, for what was cut for another one. false: some of it is not registered
+ * there. */
 static bool find_keys(struct rdma_slice *s, const struct rdma_rail *r) {
     if (s->lkey_device == r->device) return s->n_pieces <= r->max_sge;
     if (s->n_pieces > r->max_sge) return false;
     for (unsigned i = 0; i < s->n_pieces; i++) {
         uint64_t len = s->piece[i].iov_len;
-        struct ibv_mr *mr = rdma_memory_local(s->key->domain, r->device, s->piece[i].iov_base, &len);
+        struct ibv_mr *mr =
+            rdma_memory_local(s->key->domain, r->device, s->piece[i].iov_base, &len);
         if (mr == NULL || len < s->piece[i].iov_len) return false;
         s->lkey[i] = mr->lkey;
     }
@@ -148,7 +151,8 @@ static void fill_pieces(const struct rdma_slice *s, struct rdma_rail *r, struct 
         return;
     }
     for (unsigned i = 0; i < s->n_pieces; i++)
-        sge[i] = (struct ibv_sge){(uintptr_t)s->piece[i].iov_base, (uint32_t)s->piece[i].iov_len, s->lkey[i]};
+        sge[i] = (struct ibv_sge){(uintptr_t)s->piece[i].iov_base, (uint32_t)s->piece[i].iov_len,
+                                  s->lkey[i]};
     wr->num_sge = (int)s->n_pieces;
 }
 
@@ -156,7 +160,8 @@ bool rdma_slice_post(struct rdma_slice *s, struct rdma_rail *r) {
     struct transport_key *k = s->key;
     struct rdma_task *t = s->task;
     bool put = t->op->kind == TRANSPORT_PUT;
-    bool inlined = put && s->length <= r->max_inline && (s->staged != NULL || s->n_pieces <= r->max_sge) &&
+    bool inlined = put && s->length <= r->max_inline &&
+                   (s->staged != NULL || s->n_pieces <= r->max_sge) &&
                    !rdma_local_is_dmabuf(k->domain, s->piece[0].iov_base);
     if (!inlined && s->staged == NULL && !find_keys(s, r) && !stage(s)) return false;
     struct ibv_send_wr *wr = chain(r, s);
@@ -200,8 +205,8 @@ static void post_header(struct rdma_rail *r) {
     wr->num_sge = 1;
     wr->wr.rdma.remote_addr = k->h.header_address + HEADER_OFFSET;
     wr->wr.rdma.rkey = k->remote[r->remote].header_rkey;
-    if (k->h.header_address ==
-        0) { /* there is none, but what was written has arrived when something can be read after it */
+    if (k->h.header_address == 0) { /* there is none, but what was written has arrived when
+                                       something can be read after it */
         wr->sg_list[0].length = (uint32_t)min_u64(RDMA_HEADER_LENGTH, k->h.size);
         wr->wr.rdma.remote_addr = k->h.address;
         wr->wr.rdma.rkey = k->remote[r->remote].rkey[0];
@@ -255,7 +260,8 @@ static bool pump_next(struct transport_key *k, struct rdma_task *t, uint64_t *bu
     if (t->left > 0) return true;
     struct rdma_ride *ride;
     LIST_FOREACH(ride, &t->rides, task_link) {
-        if (ride->rail->key != k) rdma_key_activate(ride->rail->key); /* now its headers are due there, too */
+        /* now its headers are due there, too */
+        if (ride->rail->key != k) rdma_key_activate(ride->rail->key);
     }
     return true;
 }

@@ -1,12 +1,14 @@
 /* A rail: one queue pair, from resolving an address to the last doubt about what it carried.
  *
- * The queue pair is moved by hand (rdma.h says why): INIT before the request, RTR and RTS when the host's answer is there, and
- * rdma_establish then.
+ * The queue pair is moved by hand (rdma.h says why): INIT before the request, RTR and RTS when the
+ * host's answer is there, and rdma_establish then.
  *
- * When a rail fails its queue pair is destroyed: after that the device does not touch local buffers any more. Over there bytes of
- * WRITEs may still arrive. The host says that they cannot by ending its side of the connection (which it does after destroying its
- * queue pair, so that both its own DISCONNECTED and its answer to ours mean it), by accepting a rail that replaces the old one, or
- * by not listening any more. Until then such a rail is RDMA_RAIL_DOUBT, and keeps its number and its id. */
+ * When a rail fails its queue pair is destroyed: after that the device does not touch local buffers
+ * any more. Over there bytes of WRITEs may still arrive. The host says that they cannot by ending
+ * its side of the connection (which it does after destroying its queue pair, so that both its own
+ * DISCONNECTED and its answer to ours mean it), by accepting a rail that replaces the old one, or
+ * by not listening any more. Until then such a rail is RDMA_RAIL_DOUBT, and keeps its number and
+ * its id. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +17,7 @@
 #include "base/log.h"
 #include "rdma/work.h"
 
-#define REJECT_CONSUMER                                                                                      \
+#define REJECT_CONSUMER                                                                            \
     28 /* of InfiniBand's reasons: the application said no; its words are in the private data */
 #define REJECT_NO_SERVICE 8 /* nobody listens */
 #define READ_DEPTH_MAX    16u
@@ -35,7 +37,8 @@ static bool source_address(const struct rdma_device *d, struct sockaddr_storage 
         *out = address[i].sa;
         if (there->ss_family != AF_INET6) return true;
         struct sockaddr_in6 *to = (struct sockaddr_in6 *)there, *from = (struct sockaddr_in6 *)out;
-        if (IN6_IS_ADDR_LINKLOCAL(&to->sin6_addr) != IN6_IS_ADDR_LINKLOCAL(&from->sin6_addr)) continue;
+        if (IN6_IS_ADDR_LINKLOCAL(&to->sin6_addr) != IN6_IS_ADDR_LINKLOCAL(&from->sin6_addr))
+            continue;
         to->sin6_scope_id = from->sin6_scope_id;
         return true;
     }
@@ -47,7 +50,8 @@ static bool evict(struct rdma_work *w, const struct transport_key *k) {
     struct rdma_rail *oldest = NULL;
     for (unsigned i = 0; i < w->max_rails; i++) {
         struct rdma_rail *r = w->rail[i];
-        if (r == NULL || r->key == k || r->state != RDMA_RAIL_UP || r->failing || r->head != r->tail)
+        if (r == NULL || r->key == k || r->state != RDMA_RAIL_UP || r->failing ||
+            r->head != r->tail)
             continue;
         if (!TAILQ_EMPTY(&r->needed)) continue;
         if (oldest == NULL || r->used_ms < oldest->used_ms) oldest = r;
@@ -179,11 +183,13 @@ static bool move_to(struct rdma_rail *r, enum ibv_qp_state state) {
     return ibv_modify_qp(r->qp, &attr, mask) == 0;
 }
 
-/* Inline data costs room in the send queue, and devices differ in how much they take: less of it, or none, where it is too much. */
+/* Inline data costs room in the send queue, and devices differ in how much they take: less of it,
+ * or none, where it is too much. */
 static tarn_status make_queue_pair(struct rdma_rail *r) {
     uint32_t sges = (uint32_t)min_u64(RDMA_PIECES, (uint64_t)r->device->attr.max_sge);
     if (sges == 0) return TARN_ELIMIT;
-    for (uint32_t bytes = rdma_options.inline_bytes;; bytes = bytes > INLINE_LEAST ? bytes / 2 : 0) {
+    for (uint32_t bytes = rdma_options.inline_bytes;;
+         bytes = bytes > INLINE_LEAST ? bytes / 2 : 0) {
         struct ibv_qp_init_attr init = {
             .send_cq = r->cq->cq,
             .recv_cq = r->cq->cq,
@@ -242,7 +248,8 @@ static tarn_status check_accept(struct rdma_rail *r, const void *data, size_t le
     struct rdma_accept a;
     if (len < sizeof(a)) return TARN_EPROTO;
     memcpy(&a, data, sizeof(a));
-    if (a.magic != RDMA_WIRE_MAGIC || a.version != RDMA_WIRE_VERSION || a.slice_max < RDMA_SLICE_MIN)
+    if (a.magic != RDMA_WIRE_MAGIC || a.version != RDMA_WIRE_VERSION ||
+        a.slice_max < RDMA_SLICE_MIN)
         return TARN_EPROTO;
     bool same = a.segment_epoch == k->h.segment_epoch && a.generation == k->h.generation;
     if (k->accepted) same = same && a.master_epoch == k->master_epoch && a.instance == k->instance;
@@ -334,8 +341,8 @@ static void disconnected(struct rdma_rail *r, int status) {
     rdma_rail_fail(r, TARN_ECLOSED);
 }
 
-static void handle(struct rdma_rail *r, enum rdma_cm_event_type type, int why, const void *data, size_t len,
-                   uint32_t remote_qp) {
+static void handle(struct rdma_rail *r, enum rdma_cm_event_type type, int why, const void *data,
+                   size_t len, uint32_t remote_qp) {
     tarn_status status = TARN_OK;
     switch (type) {
     case RDMA_CM_EVENT_ADDR_RESOLVED:
@@ -356,7 +363,9 @@ static void handle(struct rdma_rail *r, enum rdma_cm_event_type type, int why, c
         if (r->state == RDMA_RAIL_CONNECTING) status = rejected(r, why, data, len);
         break;
     case RDMA_CM_EVENT_DISCONNECTED: disconnected(r, why); return;
-    case RDMA_CM_EVENT_UNREACHABLE: status = why == -ETIMEDOUT ? TARN_ETIMEOUT : TARN_ECLOSED; break;
+    case RDMA_CM_EVENT_UNREACHABLE:
+        status = why == -ETIMEDOUT ? TARN_ETIMEOUT : TARN_ECLOSED;
+        break;
     case RDMA_CM_EVENT_ADDR_ERROR:
     case RDMA_CM_EVENT_ROUTE_ERROR:
     case RDMA_CM_EVENT_CONNECT_ERROR:
@@ -485,8 +494,8 @@ static void leave_state(struct rdma_rail *r) {
         k->last_failure = r->why;
     }
     k->pair[r->device->index][r->remote].bad_until_ms = k->domain->now_ms + PAIR_FAILED_MS;
-    log_verbose("Segment %u: %s to %s: %s", k->h.segment, r->device->name, k->remote[r->remote].text,
-                tarn_status_text(r->why));
+    log_verbose("Segment %u: %s to %s: %s", k->h.segment, r->device->name,
+                k->remote[r->remote].text, tarn_status_text(r->why));
 }
 
 static void bury(struct rdma_rail *r) {
@@ -494,7 +503,8 @@ static void bury(struct rdma_rail *r) {
     bool connected = r->state == RDMA_RAIL_UP;
     leave_state(r);
     if (r->qp != NULL) {
-        int rc = ibv_destroy_qp(r->qp); /* of a device that is gone it is gone, whatever the answer */
+        /* of a device that is gone it is gone, whatever the answer */
+        int rc = ibv_destroy_qp(r->qp);
         if (rc != 0 && rdma_device_usable(r->device))
             log_warning("Destroying a queue pair of %s: %s", r->device->name, strerror(rc));
         r->qp = NULL;

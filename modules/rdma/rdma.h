@@ -9,11 +9,13 @@
  *                +- rail  (rail.c): one queue pair, between one device here and one there; send queue, completions
  *        staging.c: registered buffers for what is not; work.c: operations cut in slices
  *
- * Passive side: regions and listeners; its CPU moves nothing. Active side: endpoints, keys, rails, operations.
+ * Passive side: regions and listeners; its CPU moves nothing. Active side: endpoints, keys, rails,
+ * operations.
  *
- * Locks: devices_lock (device.c) guards the list of domains and the addresses of devices, local.c's the cache of local registrations,
- * register.c's the queue of jobs; nothing else is taken under any of them. Everything below a domain is its thread's. Registration
- * threads see the configuration of a memory and a struct rdma_registration, which is theirs until they are done. */
+ * Locks: devices_lock (device.c) guards the list of domains and the addresses of devices, local.c's
+ * the cache of local registrations, register.c's the queue of jobs; nothing else is taken under any
+ * of them. Everything below a domain is its thread's. Registration threads see the configuration of
+ * a memory and a struct rdma_registration, which is theirs until they are done. */
 #ifndef TARN_RDMA_RDMA_H
 #define TARN_RDMA_RDMA_H
 
@@ -29,32 +31,36 @@
 #include "rdma/wire.h"
 #include "transport/transport.h"
 
-/* --- options (options.c): "bind ADDR", "device NAME", "option value" behind the module's file name ------------------------------ */
+/* --- options (options.c): "bind ADDR", "device NAME", "option value" behind the module's file name
+ * --- */
 
 #define RDMA_BINDS_MAX 16u
 
 struct rdma_options {
-    const char *bind[RDMA_BINDS_MAX]; /* addresses to listen on; none: all that belong to a device */
+    /* addresses to listen on; none: all that belong to a device */
+    const char *bind[RDMA_BINDS_MAX];
     size_t binds;
     const char *device[RDMA_DEVICES_MAX]; /* names to use; none: all */
     size_t devices;
-    uint16_t port;       /* 0 (default): any */
-    uint64_t slice;      /* 64 KiB: bytes per READ or WRITE; larger for larger operations, up to slice_max */
-    uint64_t slice_max;  /* 1 MiB */
-    unsigned qps;        /* 2: queue pairs per pair of devices, key and right */
-    unsigned rails;      /* 8: queue pairs per key at most */
-    unsigned send_queue; /* 128: entries per queue pair */
-    unsigned signal_every;     /* 16: entries between signalled ones */
-    unsigned inline_bytes;     /* 220: writes that travel in the entry */
-    uint64_t staging_bytes;    /* 16 MiB per domain: registered buffers for memory that is not */
-    unsigned max_connections;  /* 1024: queue pairs of clients per listener */
-    unsigned max_rails;        /* 256: of all keys of a domain; the longest idle one goes first */
-    uint64_t idle_ms;          /* 60000: a rail without work is closed */
-    uint64_t connect_ms;       /* 1000: for one rail to come up */
-    unsigned retries;          /* 3: of a slice, on other rails */
-    unsigned qp_timeout;       /* 14: 4.096 us * 2^n until the device sends again */
-    unsigned qp_retry;         /* 5 */
-    unsigned poll_us;          /* 0: how long completions are polled for before the event is armed */
+    uint16_t port; /* 0 (default): any */
+    /* 64 KiB: bytes per READ or WRITE; larger for larger operations, up to slice_max */
+    uint64_t slice;
+    uint64_t slice_max;       /* 1 MiB */
+    unsigned qps;             /* 2: queue pairs per pair of devices, key and right */
+    unsigned rails;           /* 8: queue pairs per key at most */
+    unsigned send_queue;      /* 128: entries per queue pair */
+    unsigned signal_every;    /* 16: entries between signalled ones */
+    unsigned inline_bytes;    /* 220: writes that travel in the entry */
+    uint64_t staging_bytes;   /* 16 MiB per domain: registered buffers for memory that is not */
+    unsigned max_connections; /* 1024: queue pairs of clients per listener */
+    unsigned max_rails;       /* 256: of all keys of a domain; the longest idle one goes first */
+    uint64_t idle_ms;         /* 60000: a rail without work is closed */
+    uint64_t connect_ms;      /* 1000: for one rail to come up */
+    unsigned retries;         /* 3: of a slice, on other rails */
+    unsigned qp_timeout;      /* 14: 4.096 us * 2^n until the device sends again */
+    unsigned qp_retry;        /* 5 */
+    /* 0: how long completions are polled for before the event is armed */
+    unsigned poll_us;
     unsigned register_threads; /* 4 */
     bool relaxed_ordering;     /* yes: where the device has it */
 };
@@ -74,9 +80,10 @@ struct rdma_totals {
 };
 extern struct rdma_totals rdma_totals; /* atomics */
 struct rdma_totals rdma_totals_get(void);
-#define RDMA_TOTAL(member, by) (void)__atomic_fetch_add(&rdma_totals.member, (uint64_t)(by), __ATOMIC_RELAXED)
+#define RDMA_TOTAL(member, by)                                                                     \
+    (void)__atomic_fetch_add(&rdma_totals.member, (uint64_t)(by), __ATOMIC_RELAXED)
 
-/* --- devices (device.c) ---------------------------------------------------------------------------------------------------------- */
+/* --- devices (device.c) --- */
 
 enum rdma_device_state {
     RDMA_DEVICE_DOWN,
@@ -106,20 +113,23 @@ struct rdma_device {
     uint64_t ups;              /* how often it came up; atomic */
     uint64_t events, errors;   /* asynchronous events, atomic */
     struct ibv_cq *passive_cq; /* of clients' queue pairs: nothing is ever posted there */
-    struct rdma_address
-        address[RDMA_ADDRESSES_MAX]; /* network addresses of its port; under devices_lock, see below */
+    /* network addresses of its port; under devices_lock, see below */
+    struct rdma_address address[RDMA_ADDRESSES_MAX];
     size_t addresses;
 };
 
-/* Opens what there is, starts the thread. Idempotent. Always TARN_OK: none is no failure (rdma_devices_count). */
+/* Opens what there is, starts the thread. Idempotent. Always TARN_OK: none is no failure
+ * (rdma_devices_count). */
 tarn_status rdma_devices_open(void);
 /* TARN_EBUSY: domains are open. */
 tarn_status rdma_devices_close(void);
 unsigned rdma_devices_count(void);
 struct rdma_device *rdma_device_at(unsigned index);
-struct rdma_device *rdma_device_of(const struct ibv_context *verbs); /* NULL: not one that we may use */
+/* NULL: not one that we may use */
+struct rdma_device *rdma_device_of(const struct ibv_context *verbs);
 /* A copy of its addresses as they are now; from any thread. Returns how many. */
-size_t rdma_device_addresses(const struct rdma_device *d, struct rdma_address out[RDMA_ADDRESSES_MAX]);
+size_t rdma_device_addresses(const struct rdma_device *d,
+                             struct rdma_address out[RDMA_ADDRESSES_MAX]);
 static inline bool rdma_device_usable(const struct rdma_device *d) {
     return __atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == RDMA_DEVICE_UP;
 }
@@ -134,9 +144,10 @@ void rdma_domains_kick(void);
 void rdma_domains_add(struct transport_domain *d);
 void rdma_domains_remove(struct transport_domain *d);
 
-/* --- threads (register.c) --------------------------------------------------------------------------------------------------------- */
+/* --- threads (register.c) --- */
 
-/* Runs fn(arg, i) for i in 0..n on several threads, of which this is one; returns when all are done. */
+/* Runs fn(arg, i) for i in 0..n on several threads, of which this is one; returns when all are
+ * done. */
 void rdma_parallel(void (*fn)(void *arg, size_t i), void *arg, size_t n);
 /* Something that takes long, for a thread of its own; one after another. */
 struct rdma_job {
@@ -147,15 +158,17 @@ struct rdma_job {
 };
 void rdma_job_start(struct rdma_job *t);
 bool rdma_job_done(const struct rdma_job *t);
-/* It does not run when this returns, and will not: false, it never did. Waits for one that is running. */
+/* It does not run when this returns, and will not: false, it never did. Waits for one that is
+ * running. */
 bool rdma_job_stop(struct rdma_job *t);
 void rdma_jobs_end(void); /* there are none; the thread ends */
 
-/* --- summary (report.c) ----------------------------------------------------------------------------------------------------------- */
-/* One line on why RDMA cannot be used here, or that it can: for the log, INFO modules, RDMA.DOCTOR. */
+/* --- summary (report.c) --- */
+/* One line on why RDMA cannot be used here, or that it can: for the log, INFO modules,
+ * RDMA.DOCTOR. */
 void rdma_summary(struct buf *out);
 
-/* --- domain (domain.c) ------------------------------------------------------------------------------------------------------------- */
+/* --- domain (domain.c) --- */
 
 /* First member of what an epoll event's or a cm id's context points to. */
 struct rdma_tag {
@@ -185,8 +198,9 @@ struct transport_domain {
     LIST_ENTRY(transport_domain) link; /* of all, under devices_lock */
     int epoll_fd, kick_fd, timer_fd;
     uint64_t wake_ms; /* the timer is set to; 0: it is not */
-    uint64_t reach;   /* counts changes of where it listens, and of its devices: packed keys say so */
-    uint64_t kicks;   /* by other threads, taken */
+    /* counts changes of where it listens, and of its devices: packed keys say so */
+    uint64_t reach;
+    uint64_t kicks; /* by other threads, taken */
     struct rdma_tag channel_tag, kick_tag, timer_tag;
     struct rdma_event_channel *channel;
     LIST_HEAD(, transport_memory) memories;
@@ -202,8 +216,8 @@ struct transport_domain {
         uint64_t reads, writes, bytes_read, bytes_written;     /* slices that ended well */
         uint64_t inlined, staged, staged_bytes, staging_waits; /* slices; waits for a buffer */
         uint64_t signalled, events, polls, empty_polls;
-        uint64_t slice_errors, slice_retries, rail_failures, connects, connect_failures, reaped, stale,
-            timeouts, cancelled;
+        uint64_t slice_errors, slice_retries, rail_failures, connects, connect_failures, reaped,
+            stale, timeouts, cancelled;
         uint64_t queue_full; /* slices that waited for room in a send queue */
     } counters;
 };
@@ -215,14 +229,17 @@ tarn_status rdma_domain_arm(struct transport_domain *d, int *fd_p);
 void rdma_domain_describe(const struct transport_domain *d, struct buf *out); /* report.c */
 /* The timer fires no later than this. */
 void rdma_domain_wake_at(struct transport_domain *d, uint64_t boot_ms);
-/* The completion queue for rails of a device. TARN_ENOMEM: the device has none. domain.c closes it. */
-tarn_status rdma_domain_cq(struct transport_domain *d, struct rdma_device *device, struct rdma_cq **cq_p);
+/* The completion queue for rails of a device. TARN_ENOMEM: the device has none. domain.c closes
+ * it. */
+tarn_status rdma_domain_cq(struct transport_domain *d, struct rdma_device *device,
+                           struct rdma_cq **cq_p);
 
-/* --- memory (region.c, local.c) ----------------------------------------------------------------------------------------------------------------- */
+/* --- memory (region.c, local.c) --- */
 
 struct rdma_chunk { /* of one memory on one device */
     struct ibv_mr *read,
-        *write; /* segments: a key for readers, one for writers; local memory: write only, for both */
+        /* segments: a key for readers, one for writers; local memory: write only, for both */
+        *write;
 };
 
 struct rdma_region {   /* a memory on one device */
@@ -239,34 +256,41 @@ struct transport_memory {
     struct transport_memory_config config;
     uint64_t chunk_size;
     size_t n_chunks;
-    /* Random, of the keys that are good; 0: registration is under way, or failed on every device. */
+    /* Random, of the keys that are good; 0: registration is under way, or failed on every
+     * device. */
     uint64_t generation;
     int numa_node;
     struct rdma_region region[RDMA_DEVICES_MAX];
-    uint64_t tried[RDMA_DEVICES_MAX]; /* 1 + how often the device had come up when it was tried last */
-    struct rdma_registration *job;    /* under way, NULL: none */
-    bool packed;                      /* somebody may have the keys of this generation */
-    bool again;                       /* everything anew when the job is done */
+    /* 1 + how often the device had come up when it was tried last */
+    uint64_t tried[RDMA_DEVICES_MAX];
+    struct rdma_registration *job; /* under way, NULL: none */
+    bool packed;                   /* somebody may have the keys of this generation */
+    bool again;                    /* everything anew when the job is done */
     uint64_t registered_ms, registrations, failures;
 };
 
-/* Of transport_ops. Segments (remote) are registered by a thread, so that nobody waits: memory_version is 0 until then. Local memory
- * is registered when memory_register returns. */
-tarn_status rdma_memory_register(struct transport_domain *d, const struct transport_memory_config *config,
+/* Of transport_ops. Segments (remote) are registered by a thread, so that nobody waits:
+ * memory_version is 0 until then. Local memory is registered when memory_register returns. */
+tarn_status rdma_memory_register(struct transport_domain *d,
+                                 const struct transport_memory_config *config,
                                  struct transport_memory **memory_p);
 tarn_status rdma_key_pack(struct transport_memory *m, bool writable, struct buf *out);
 uint64_t rdma_memory_version(const struct transport_memory *m);
 void rdma_memory_deregister(struct transport_memory **memory_p);
-/* New keys for a segment whose queue pairs are gone; what there was before is deregistered first. At once: generation 0. */
+/* New keys for a segment whose queue pairs are gone; what there was before is deregistered first.
+ * At once: generation 0. */
 void rdma_memory_renew(struct transport_memory *m);
 /* Takes what registration threads have finished. From progress. */
 void rdma_memory_poll(struct transport_domain *d);
-/* The local key for [addr, addr + *len_p) on a device; *len_p is cut at the end of a registration. NULL: not registered. */
+/* The local key for [addr, addr + *len_p) on a device; *len_p is cut at the end of a registration.
+ * NULL: not registered. */
 struct ibv_mr *rdma_memory_local(struct transport_domain *d, const struct rdma_device *device,
                                  const void *addr, uint64_t *len_p);
-/* The registration of a piece of local memory, shared by all domains that name it. NULL: errno tells. From any thread. */
-struct ibv_mr *rdma_local_get(const struct rdma_device *device, const struct transport_memory_config *config,
-                              uint64_t offset, uint64_t len);
+/* The registration of a piece of local memory, shared by all domains that name it. NULL: errno
+ * tells. From any thread. */
+struct ibv_mr *rdma_local_get(const struct rdma_device *device,
+                              const struct transport_memory_config *config, uint64_t offset,
+                              uint64_t len);
 void rdma_local_put(const struct rdma_device *device, const struct transport_memory_config *config,
                     uint64_t offset, struct ibv_mr *mr);
 /* Registers and counts; dereg counts down. */
@@ -277,13 +301,15 @@ void rdma_mr_drop(struct ibv_mr *mr); /* NULL: nothing */
 /* Registered memory in use by this process; 0 at the end. */
 uint64_t rdma_regions_live(void);
 
-/* --- passive side (listener.c, peer.c) ----------------------------------------------------------------------------------------------------- */
+/* --- passive side (listener.c, peer.c) --- */
 
-tarn_status rdma_listener_open(struct transport_domain *d, const struct transport_listen_config *config,
+tarn_status rdma_listener_open(struct transport_domain *d,
+                               const struct transport_listen_config *config,
                                struct transport_listener **listener_p);
 uint16_t rdma_listener_port(const struct transport_listener *l);
 tarn_status rdma_listener_uri(const struct transport_listener *l, struct buf *out);
-void rdma_listener_stats(const struct transport_listener *l, struct transport_listener_stats *stats_p);
+void rdma_listener_stats(const struct transport_listener *l,
+                         struct transport_listener_stats *stats_p);
 void rdma_listener_stats_reset(struct transport_listener *l);
 tarn_status rdma_listener_fence(struct transport_listener *l, const struct transport_fence *fence);
 bool rdma_listener_lent(const struct transport_listener *l, const struct transport_memory *m,
@@ -298,9 +324,10 @@ void rdma_listener_drop_memory(struct transport_memory *m);
 /* Where device can be connected to: an address, and a port. false: nowhere. For rdma_key_pack. */
 bool rdma_listener_address(const struct transport_domain *d, const struct rdma_device *device,
                            uint8_t address[16], uint16_t *port_p);
-void rdma_listener_describe(const struct transport_domain *d, struct buf *out); /* "peer ..." lines */
+/* "peer ..." lines */
+void rdma_listener_describe(const struct transport_domain *d, struct buf *out);
 
-/* --- active side (endpoint.c, key.c, rail.c, work.c, post.c, completion.c, staging.c) ----------------------------------------------------------------------------- */
+/* --- active side (endpoint.c, key.c, rail.c, work.c, post.c, completion.c, staging.c) --- */
 
 #define RDMA_OUTSTANDING_MAX 4096u /* operations per endpoint */
 
@@ -319,12 +346,14 @@ tarn_status rdma_submit(struct transport_endpoint *e, struct transport_op *const
 void rdma_rail_event(struct transport_domain *d, struct rdma_cm_event *event); /* acknowledges it */
 void rdma_cq_poll(struct transport_domain *d, uint64_t budget);
 void rdma_work_turn(struct transport_domain *d, uint64_t budget); /* posts, times out, reaps */
-bool rdma_work_waiting(const struct transport_domain *d);         /* progress has something to do at once */
-tarn_status rdma_cq_arm(struct transport_domain *d); /* TARN_EAGAIN: completions have come meanwhile */
+/* progress has something to do at once */
+bool rdma_work_waiting(const struct transport_domain *d);
+/* TARN_EAGAIN: completions have come meanwhile */
+tarn_status rdma_cq_arm(struct transport_domain *d);
 void rdma_work_describe(const struct transport_domain *d, struct buf *out); /* "rail ..." lines */
 void rdma_work_close(struct transport_domain *d); /* no endpoints and no keys are left */
 
-/* --- RDMA.* commands (commands.c, doctor.c) ---------------------------------------------------------------------------------------------------- */
+/* --- RDMA.* commands (commands.c, doctor.c) --- */
 
 tarn_status rdma_commands_register(void);
 void rdma_doctor(struct tarn_call_context *c, const struct span *argv, size_t argc);

@@ -1,12 +1,14 @@
 /* Memory that devices know: segments, which clients reach, and local memory of operations.
  *
- * A segment has a protection domain of its own per device, in which it is registered chunk by chunk, twice: once to read and once to
- * write; so a client's queue pair, which lives in that domain, reaches this segment and nothing else, and a reader has no key
- * that writes. Pinning takes long, so it is a job of a thread; clients go by tcp until it is done.
+ * A segment has a protection domain of its own per device, in which it is registered chunk by
+ * chunk, twice: once to read and once to write; so a client's queue pair, which lives in that
+ * domain, reaches this segment and nothing else, and a reader has no key that writes. Pinning takes
+ * long, so it is a job of a thread; clients go by tcp until it is done.
  *
  *   registered --job--> generation g --new epoch: renew--> generation 0, old keys die --job--> generation g' ... deregistered
  *
- * What cannot be registered with one device is done without there, and tried again when it comes up anew. */
+ * What cannot be registered with one device is done without there, and tried again when it comes up
+ * anew. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -44,7 +46,8 @@ static struct ibv_mr *register_shared(const struct transport_memory *m, const st
                                       struct ibv_pd *pd, size_t i, unsigned access) {
     uint64_t offset = i * m->chunk_size;
     if (d->relaxed_ordering) access |= IBV_ACCESS_RELAXED_ORDERING;
-    if (m->config.dmabuf) return rdma_mr_make_dmabuf(pd, &m->config, offset, chunk_length(m, i), access);
+    if (m->config.dmabuf)
+        return rdma_mr_make_dmabuf(pd, &m->config, offset, chunk_length(m, i), access);
     return rdma_mr_make(pd, (char *)m->config.addr + offset, chunk_length(m, i), access);
 }
 
@@ -56,8 +59,9 @@ static bool register_chunk(struct rdma_registration *r, const struct rdma_device
         c->write = rdma_local_get(d, &m->config, i * m->chunk_size, chunk_length(m, i));
         return c->write != NULL;
     }
-    c->write = register_shared(m, d, region->pd, i,
-                               IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE);
+    c->write =
+        register_shared(m, d, region->pd, i,
+                        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE);
     if (c->write != NULL) c->read = register_shared(m, d, region->pd, i, IBV_ACCESS_REMOTE_READ);
     return c->read != NULL;
 }
@@ -68,10 +72,12 @@ static void register_one(void *arg, size_t i) {
     if (__atomic_load_n(&r->stop, __ATOMIC_RELAXED)) return;
     if (m->config.header_size >
         0) { /* all pages at once is faster than one by one while the device's driver pins them */
-        (void)madvise((char *)m->config.addr + i * m->chunk_size, chunk_length(m, i), MADV_POPULATE_WRITE);
+        (void)madvise((char *)m->config.addr + i * m->chunk_size, chunk_length(m, i),
+                      MADV_POPULATE_WRITE);
     }
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
-        if ((r->devices & 1u << k) == 0 || __atomic_load_n(&r->error[k], __ATOMIC_RELAXED) != 0) continue;
+        if ((r->devices & 1u << k) == 0 || __atomic_load_n(&r->error[k], __ATOMIC_RELAXED) != 0)
+            continue;
         if (!register_chunk(r, rdma_device_at(k), i))
             __atomic_store_n(&r->error[k], errno != 0 ? errno : EIO, __ATOMIC_RELAXED);
     }
@@ -91,7 +97,8 @@ static void release_one(void *arg, size_t i) {
         if (r->memory->config.remote) {
             rdma_mr_drop(c->write);
         } else if (c->write != NULL) {
-            rdma_local_put(rdma_device_at(k), &r->memory->config, i * r->memory->chunk_size, c->write);
+            rdma_local_put(rdma_device_at(k), &r->memory->config, i * r->memory->chunk_size,
+                           c->write);
         }
         *c = (struct rdma_chunk){0};
     }
@@ -155,7 +162,8 @@ static uint32_t lacking(const struct transport_memory *m) {
     uint32_t mask = 0;
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
         const struct rdma_device *d = rdma_device_at(k);
-        if (m->region[k].whole || __atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == RDMA_DEVICE_GONE) continue;
+        if (m->region[k].whole || __atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == RDMA_DEVICE_GONE)
+            continue;
         if (m->tried[k] != 1 + __atomic_load_n(&d->ups, __ATOMIC_ACQUIRE)) mask |= 1u << k;
     }
     return mask;
@@ -268,7 +276,8 @@ static tarn_status status_of(int error) {
     }
 }
 
-/* Chunks that every device takes, or nearly: one that wants smaller ones than can be counted is done without. */
+/* Chunks that every device takes, or nearly: one that wants smaller ones than can be counted is
+ * done without. */
 static void choose_chunks(struct transport_memory *m) {
     uint64_t size = RDMA_CHUNK_SIZE;
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
@@ -295,7 +304,8 @@ static tarn_status register_now(struct transport_memory *m) {
     return s;
 }
 
-tarn_status rdma_memory_register(struct transport_domain *d, const struct transport_memory_config *config,
+tarn_status rdma_memory_register(struct transport_domain *d,
+                                 const struct transport_memory_config *config,
                                  struct transport_memory **memory_p) {
     if (config->addr == NULL || config->length == 0 || (config->dmabuf && config->fd < 0) ||
         (config->header_size != 0 &&
@@ -350,9 +360,10 @@ void rdma_memory_deregister(struct transport_memory **memory_p) {
 
 /* --- keys --- */
 
-static bool offered(const struct transport_memory *m, const struct rdma_device *d, uint8_t address[16],
-                    uint16_t *port_p) {
-    return m->region[d->index].whole && __atomic_load_n(&d->state, __ATOMIC_ACQUIRE) != RDMA_DEVICE_GONE &&
+static bool offered(const struct transport_memory *m, const struct rdma_device *d,
+                    uint8_t address[16], uint16_t *port_p) {
+    return m->region[d->index].whole &&
+           __atomic_load_n(&d->state, __ATOMIC_ACQUIRE) != RDMA_DEVICE_GONE &&
            rdma_listener_address(m->domain, d, address, port_p);
 }
 
@@ -368,8 +379,8 @@ uint64_t rdma_memory_version(const struct transport_memory *m) {
     return 0;
 }
 
-static bool pack_device(const struct transport_memory *m, const struct rdma_device *d, bool writable,
-                        struct buf *out) {
+static bool pack_device(const struct transport_memory *m, const struct rdma_device *d,
+                        bool writable, struct buf *out) {
     struct rdma_key_device k = {.numa_node = (int16_t)d->numa_node,
                                 .speed_mbps = __atomic_load_n(&d->speed_mbps, __ATOMIC_RELAXED),
                                 .mtu = __atomic_load_n(&d->mtu, __ATOMIC_RELAXED)};
@@ -399,7 +410,8 @@ tarn_status rdma_key_pack(struct transport_memory *m, bool writable, struct buf 
                                 .generation = m->generation,
                                 .n_chunks = (uint32_t)m->n_chunks};
     if (m->config.header_size > 0) {
-        const struct segment_header *live = (void *)((char *)m->config.addr - m->config.header_size);
+        const struct segment_header *live =
+            (void *)((char *)m->config.addr - m->config.header_size);
         h.header_address = (uintptr_t)live;
         h.segment_epoch = segment_header_segment_epoch(live);
     }
@@ -423,7 +435,8 @@ struct ibv_mr *rdma_memory_local(struct transport_domain *d, const struct rdma_d
     struct transport_memory *m;
     LIST_FOREACH(m, &d->memories, link) {
         uint64_t offset = (uintptr_t)addr - (uintptr_t)m->config.addr;
-        if (m->config.remote || offset >= m->config.length || !m->region[device->index].whole) continue;
+        if (m->config.remote || offset >= m->config.length || !m->region[device->index].whole)
+            continue;
         size_t i = (size_t)(offset / m->chunk_size);
         *len_p = min_u64(*len_p, i * m->chunk_size + chunk_length(m, i) - offset);
         if (LIST_FIRST(&d->memories) != m) { /* the next one asked for is most likely there, too */

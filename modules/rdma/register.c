@@ -1,5 +1,5 @@
-/* Threads for what takes long: pinning gigabytes. One thread takes jobs in order; what a job does to many chunks at a time is
- * spread over some more, for as long as it takes.
+/* Threads for what takes long: pinning gigabytes. One thread takes jobs in order; what a job does
+ * to many chunks at a time is spread over some more, for as long as it takes.
  *
  *   IDLE --start--> QUEUED --> RUNNING --> DONE --start--> ...          stop: QUEUED -> IDLE, RUNNING -> wait for DONE */
 #include <pthread.h>
@@ -31,7 +31,8 @@ struct share {
 
 static void *work_share(void *arg) {
     struct share *s = arg;
-    for (size_t i; (i = __atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED)) < s->n;) s->fn(s->arg, i);
+    for (size_t i; (i = __atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED)) < s->n;)
+        s->fn(s->arg, i);
     return NULL;
 }
 
@@ -40,7 +41,8 @@ void rdma_parallel(void (*fn)(void *arg, size_t i), void *arg, size_t n) {
     pthread_t thread[THREADS_MAX];
     struct share s = {.fn = fn, .arg = arg, .n = n};
     size_t want = min_u64(min_u64(n, rdma_options.register_threads), THREADS_MAX), started = 0;
-    while (started + 1 < want && pthread_create(&thread[started], NULL, work_share, &s) == 0) started++;
+    while (started + 1 < want && pthread_create(&thread[started], NULL, work_share, &s) == 0)
+        started++;
     work_share(&s);
     for (size_t i = 0; i < started; i++) pthread_join(thread[i], NULL);
 }

@@ -1,5 +1,6 @@
-/* What there is to say of RDMA in this process: one line for the log and INFO, and the report that the master gets of each host: lines
- * of "kind field=value ...", which commands.c takes apart again. */
+/* What there is to say of RDMA in this process: one line for the log and INFO, and the report that
+ * the master gets of each host: lines of "kind field=value ...", which commands.c takes apart
+ * again. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -36,7 +37,8 @@ void rdma_summary(struct buf *out) {
 
 /* --- describe --- */
 
-/* ibv_query_gid may ask the kernel: only the first ones, which are enough to recognise a device by. */
+/* ibv_query_gid may ask the kernel: only the first ones, which are enough to recognise a device
+ * by. */
 static void append_gid(const struct rdma_device *d, struct buf *out) {
     union ibv_gid gid;
     for (int i = 3; i >= 0; i--) { /* of RoCE, the later ones are made of IP addresses */
@@ -55,13 +57,15 @@ static void describe_device(const struct transport_domain *d, const struct rdma_
     uint8_t ignored[16];
     uint16_t port = 0;
     (void)rdma_listener_address(d, device, ignored, &port);
-    buf_printf(out, "device name=%s state=%s numa=%d pci=%s speed_mbps=%u mtu=%u address=%s port=%u gid=",
-               device->name, state_name[state_of(device)], device->numa_node,
-               device->pci[0] != '\0' ? device->pci : "-",
-               __atomic_load_n(&device->speed_mbps, __ATOMIC_RELAXED),
-               __atomic_load_n(&device->mtu, __ATOMIC_RELAXED), n > 0 ? list[0].text : "-", port);
+    buf_printf(
+        out, "device name=%s state=%s numa=%d pci=%s speed_mbps=%u mtu=%u address=%s port=%u gid=",
+        device->name, state_name[state_of(device)], device->numa_node,
+        device->pci[0] != '\0' ? device->pci : "-",
+        __atomic_load_n(&device->speed_mbps, __ATOMIC_RELAXED),
+        __atomic_load_n(&device->mtu, __ATOMIC_RELAXED), n > 0 ? list[0].text : "-", port);
     append_gid(device, out);
-    buf_printf(out, " relaxed_ordering=%s events=%llu errors=%llu\n", device->relaxed_ordering ? "yes" : "no",
+    buf_printf(out, " relaxed_ordering=%s events=%llu errors=%llu\n",
+               device->relaxed_ordering ? "yes" : "no",
                (unsigned long long)__atomic_load_n(&device->events, __ATOMIC_RELAXED),
                (unsigned long long)__atomic_load_n(&device->errors, __ATOMIC_RELAXED));
 }
@@ -72,13 +76,14 @@ static void describe_memory(const struct transport_memory *m, struct buf *out) {
         const char *state = m->region[k].whole && m->generation != 0 ? "ready"
                             : m->job != NULL                         ? "registering"
                                                                      : "failed";
-        buf_printf(out,
-                   "region segment=%u generation=%016llx state=%s chunks=%zu chunk_size=%llu bytes=%llu "
-                   "device=%s numa=%d registrations=%llu failures=%llu age_s=%llu\n",
-                   m->config.segment, (unsigned long long)m->generation, state, m->n_chunks,
-                   (unsigned long long)m->chunk_size, (unsigned long long)m->config.length,
-                   rdma_device_at(k)->name, m->numa_node, (unsigned long long)m->registrations,
-                   (unsigned long long)m->failures, (unsigned long long)age);
+        buf_printf(
+            out,
+            "region segment=%u generation=%016llx state=%s chunks=%zu chunk_size=%llu bytes=%llu "
+            "device=%s numa=%d registrations=%llu failures=%llu age_s=%llu\n",
+            m->config.segment, (unsigned long long)m->generation, state, m->n_chunks,
+            (unsigned long long)m->chunk_size, (unsigned long long)m->config.length,
+            rdma_device_at(k)->name, m->numa_node, (unsigned long long)m->registrations,
+            (unsigned long long)m->failures, (unsigned long long)age);
     }
 }
 
@@ -89,7 +94,8 @@ static void describe_counters(const struct transport_domain *d, struct buf *out)
     COUNTER(inlined), COUNTER(staged), COUNTER(staged_bytes), COUNTER(staging_waits);
     COUNTER(signalled), COUNTER(events), COUNTER(polls), COUNTER(empty_polls);
     COUNTER(slice_errors), COUNTER(slice_retries), COUNTER(rail_failures), COUNTER(connects);
-    COUNTER(connect_failures), COUNTER(reaped), COUNTER(stale), COUNTER(timeouts), COUNTER(cancelled);
+    COUNTER(connect_failures), COUNTER(reaped), COUNTER(stale), COUNTER(timeouts),
+        COUNTER(cancelled);
     COUNTER(queue_full);
 #undef COUNTER
 }
@@ -113,8 +119,8 @@ static void describe_stats(const struct transport_domain *d, struct buf *out) {
                "connects_abandoned=%llu fenced=%llu regions=%llu registered_bytes=%llu",
                (unsigned long long)sum.connections, (unsigned long long)sum.connections_total,
                (unsigned long long)sum.connections_refused, (unsigned long long)sum.bad_frames,
-               (unsigned long long)sum.timeouts, (unsigned long long)fenced, (unsigned long long)t.regions,
-               (unsigned long long)t.bytes);
+               (unsigned long long)sum.timeouts, (unsigned long long)fenced,
+               (unsigned long long)t.regions, (unsigned long long)t.bytes);
     describe_counters(d, out);
     buf_append_char(out, '\n');
 }

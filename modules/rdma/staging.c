@@ -1,5 +1,6 @@
-/* Registered buffers for local memory that is not, and for what READs of segment headers bring. One mapping per domain, which a
- * device learns of when a rail first uses it; buffers are runs of pages in it. */
+/* Registered buffers for local memory that is not, and for what READs of segment headers bring. One
+ * mapping per domain, which a device learns of when a rail first uses it; buffers are runs of pages
+ * in it. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -45,7 +46,8 @@ tarn_status rdma_staging_key(struct rdma_work *w, struct rdma_device *device, ui
     if (*mr == NULL)
         *mr = rdma_mr_make(device->pd, w->staging->base, w->staging->size, IBV_ACCESS_LOCAL_WRITE);
     if (*mr == NULL) {
-        log_verbose("Registering %zu bytes of staging buffers with %s: %m", w->staging->size, device->name);
+        log_verbose("Registering %zu bytes of staging buffers with %s: %m", w->staging->size,
+                    device->name);
         return TARN_ELIMIT;
     }
     *lkey_p = (*mr)->lkey;

@@ -1,5 +1,6 @@
-/* What travels between an RDMA host and its clients, except the bytes of objects: the private data of rdma_cm, and packed keys.
- * docs/DATA-PROTOCOL.md is the same in words. Little-endian; nothing here is trusted by who receives it.
+/* What travels between an RDMA host and its clients, except the bytes of objects: the private data
+ * of rdma_cm, and packed keys. docs/DATA-PROTOCOL.md is the same in words. Little-endian; nothing
+ * here is trusted by who receives it.
  *
  *   client                                                    host
  *   REQ   rdma_request: segment, right, attach grant  ----->  gate.check; a queue pair that may do that, in the segment's own
@@ -7,8 +8,9 @@
  *         <-----  REP  rdma_accept: epochs, version of the keys          or  REJ  rdma_reject: why
  *   READ and WRITE, one-sided, until either side disconnects
  *
- * A connection belongs to one segment, one session and one right. Cutting off a session, or a segment, is destroying its queue
- * pairs; what is registered under new keys is not reached by old ones. */
+ * A connection belongs to one segment, one session and one right. Cutting off a session, or a
+ * segment, is destroying its queue pairs; what is registered under new keys is not reached by old
+ * ones. */
 #ifndef TARN_RDMA_WIRE_H
 #define TARN_RDMA_WIRE_H
 
@@ -27,8 +29,9 @@ struct rdma_request {
     uint8_t version; /* the highest the client knows */
     uint8_t right;
     uint32_t segment, segment_epoch;
-    /* Number of the host's queue pair that this connection takes the place of, 0: none. If it belongs to the same session,
-     * segment and right the host destroys it before it accepts: nothing more will arrive by it. */
+    /* Number of the host's queue pair that this connection takes the place of, 0: none. If it
+     * belongs to the same session, segment and right the host destroys it before it accepts:
+     * nothing more will arrive by it. */
     uint32_t replaces;
     uint8_t grant[GRANT_SIZE]; /* GRANT_ATTACH_READ or _WRITE of the whole segment */
 };
@@ -65,8 +68,8 @@ static_assert(sizeof(struct rdma_reject) == 8, "REJ private data");
  *
  *   rdma_key_header | n_devices x { rdma_key_device | uint32_t rkey[n_chunks] }
  *
- * Chunk i is [i * chunk_size, (i + 1) * chunk_size) of the segment, the last one shorter. The header page in front of the segment
- * has a key of its own, always read-only. */
+ * Chunk i is [i * chunk_size, (i + 1) * chunk_size) of the segment, the last one shorter. The
+ * header page in front of the segment has a key of its own, always read-only. */
 #define RDMA_KEY_MAGIC   0x4b445254u /* "TRDK" */
 #define RDMA_DEVICES_MAX 8u
 #define RDMA_CHUNK_SIZE  (UINT64_C(1) << 30) /* doubled until RDMA_CHUNKS_MAX are enough */

@@ -6,7 +6,8 @@
 #include "base/log.h"
 #include "rdma/work.h"
 
-#define SLICES_A_TASK  16u /* a large operation is cut in so many at least, until slices are of slice_max */
+#define SLICES_A_TASK                                                                              \
+    16u /* a large operation is cut in so many at least, until slices are of slice_max */
 #define CHECK_EVERY_MS 10u
 
 struct rdma_work *rdma_work_of(struct transport_domain *d) {
@@ -37,7 +38,8 @@ bool rdma_local_is_dmabuf(const struct transport_domain *d, const void *addr) {
     if (d->dmabufs == 0) return false;
     LIST_FOREACH(m, &d->memories, link) {
         const char *start = m->config.addr, *at = addr;
-        if (m->config.dmabuf && at >= start && (uint64_t)(at - start) < m->config.length) return true;
+        if (m->config.dmabuf && at >= start && (uint64_t)(at - start) < m->config.length)
+            return true;
     }
     return false;
 }
@@ -64,7 +66,8 @@ static tarn_status check_op(const struct transport_endpoint *e, const struct tra
     for (size_t i = 0; i < op->n_iov; i++) {
         local += op->iov[i].iov_len;
         /* The CPU cannot look at it. */
-        if (op->crcs != NULL && rdma_local_is_dmabuf(e->domain, op->iov[i].iov_base)) return TARN_ENOTSUP;
+        if (op->crcs != NULL && rdma_local_is_dmabuf(e->domain, op->iov[i].iov_base))
+            return TARN_ENOTSUP;
     }
     return parts == local ? TARN_OK : TARN_EINVAL;
 }
@@ -201,7 +204,8 @@ static uint64_t next_piece(struct rdma_task *t, struct cut *c) {
     if (s->length == c->limit || t->part_at == t->op->n_parts) return 0;
     const struct transport_part *p = &t->op->parts[t->part_at];
     const struct iovec *v = &t->op->iov[t->iov_at];
-    if (p->key != t->key || p->extent.offset + p->sub_offset + t->part_offset != s->offset + s->length)
+    if (p->key != t->key ||
+        p->extent.offset + p->sub_offset + t->part_offset != s->offset + s->length)
         return 0;
     char *at = (char *)v->iov_base + t->iov_offset;
     uint64_t n = min_u64(p->sub_length - t->part_offset, v->iov_len - t->iov_offset);
@@ -408,11 +412,13 @@ static void check_time(struct rdma_work *w) {
     }
 }
 
-/* Rails of a device that is gone, or whose port is down: others take over now, not when the device's patience ends. */
+/* Rails of a device that is gone, or whose port is down: others take over now, not when the
+ * device's patience ends. */
 static void check_devices(struct rdma_work *w) {
     for (unsigned i = 0; i < w->max_rails; i++) {
         struct rdma_rail *r = w->rail[i];
-        if (r == NULL || r->failing || r->state == RDMA_RAIL_DOUBT || rdma_device_usable(r->device)) continue;
+        if (r == NULL || r->failing || r->state == RDMA_RAIL_DOUBT || rdma_device_usable(r->device))
+            continue;
         rdma_rail_fail(r, TARN_ECLOSED);
     }
 }
@@ -463,13 +469,14 @@ void rdma_work_describe(const struct transport_domain *d, struct buf *out) {
         if (r == NULL) continue;
         const struct transport_key *k = r->key;
         size_t before = out->len;
-        buf_printf(
-            out,
-            "rail segment=%u right=%s device=%s address=%s state=%s outstanding=%llu reads=%llu writes=%llu "
-            "qp=%u remote_qp=%u\n",
-            k->h.segment, k->writable ? "write" : "read", r->device->name, k->remote[r->remote].text,
-            state_name(r), (unsigned long long)r->outstanding, (unsigned long long)r->reads,
-            (unsigned long long)r->writes, r->qp_num, r->remote_qp);
+        buf_printf(out,
+                   "rail segment=%u right=%s device=%s address=%s state=%s outstanding=%llu "
+                   "reads=%llu writes=%llu "
+                   "qp=%u remote_qp=%u\n",
+                   k->h.segment, k->writable ? "write" : "read", r->device->name,
+                   k->remote[r->remote].text, state_name(r), (unsigned long long)r->outstanding,
+                   (unsigned long long)r->reads, (unsigned long long)r->writes, r->qp_num,
+                   r->remote_qp);
         if (out->len <= TRANSPORT_REPORT_MAX) continue;
         out->len = before;
         return;

@@ -15,9 +15,10 @@
  *                                                                                              \----------> gone
  *   ride   a task on a rail: the READ of the segment header that has to follow the task's last slice there
  *
- * Nothing here calls back: what has ended is put on work->finished, and rdma_work_turn (or rdma_endpoint_close) calls done().
- * A rail that fails is only marked; rdma_rails_bury destroys its queue pair later in the same turn, and until then completions
- * that came before the failure still count. After it no device touches the buffers of what the rail carried. */
+ * Nothing here calls back: what has ended is put on work->finished, and rdma_work_turn (or
+ * rdma_endpoint_close) calls done(). A rail that fails is only marked; rdma_rails_bury destroys its
+ * queue pair later in the same turn, and until then completions that came before the failure still
+ * count. After it no device touches the buffers of what the rail carried. */
 #ifndef TARN_RDMA_WORK_H
 #define TARN_RDMA_WORK_H
 
@@ -32,14 +33,18 @@
 #define RDMA_PIECES    8u    /* of local memory in a slice */
 #define RDMA_BATCH     32u   /* posted with one call */
 #define RDMA_SLICE_MIN 4096u /* a host that takes less is refused */
-#define RDMA_NEAR_BYTES                                                                                      \
-    (1u << 20) /* a rail one step farther away gets work when nearer ones have so much more to do */
-#define RDMA_WINDOW_BYTES  (8u << 20)   /* outstanding on one rail */
-#define RDMA_BYTES_A_RAIL  (512u << 10) /* that a key has to move for each further rail */
-#define RDMA_STALL_MS      10000u       /* patience where the caller has no idea */
-#define RDMA_CANCEL_MS     20u  /* for what is posted to come to its end before its queue pair is destroyed */
-#define RDMA_NEXT_PAIR_MS  200u /* another pair of devices is tried beside one that does not answer */
-#define RDMA_HEADER_LENGTH 12u  /* master_epoch, segment_epoch, instance */
+#define RDMA_NEAR_BYTES                                                                            \
+    (1u                                                                                            \
+     << 20) /* a rail one step farther away gets work when nearer ones have so much more to do  \
+                */
+#define RDMA_WINDOW_BYTES (8u << 20)   /* outstanding on one rail */
+#define RDMA_BYTES_A_RAIL (512u << 10) /* that a key has to move for each further rail */
+#define RDMA_STALL_MS     10000u       /* patience where the caller has no idea */
+#define RDMA_CANCEL_MS                                                                             \
+    20u /* for what is posted to come to its end before its queue pair is destroyed */
+#define RDMA_NEXT_PAIR_MS                                                                          \
+    200u /* another pair of devices is tried beside one that does not answer */
+#define RDMA_HEADER_LENGTH 12u /* master_epoch, segment_epoch, instance */
 #define RDMA_HEADER_STRIDE 16u
 
 enum rdma_slice_state {
@@ -55,8 +60,9 @@ struct rdma_slice {
     TAILQ_ENTRY(rdma_slice) task_link; /* in the order of the bytes */
     struct rdma_task *task;
     struct transport_key *key;
-    struct rdma_rail *rail;  /* POSTED, DOUBT */
-    uint64_t offset, length; /* in the segment; length 0: nothing to move, but a header to be read */
+    struct rdma_rail *rail; /* POSTED, DOUBT */
+    /* in the segment; length 0: nothing to move, but a header to be read */
+    uint64_t offset, length;
     enum rdma_slice_state state;
     unsigned tries, n_pieces;
     struct iovec piece[RDMA_PIECES]; /* the caller's memory */
@@ -131,7 +137,8 @@ struct rdma_rail {
     uint32_t qp_num, remote_qp;
     uint64_t slice_max;
     unsigned max_sge, max_inline;
-    /* Send queue: [head, sent) is the device's, [sent, tail) is in the chain that is posted next. */
+    /* Send queue: [head, sent) is the device's, [sent, tail) is in the chain that is posted
+     * next. */
     unsigned depth, signal_every, unsignalled;
     uint32_t head, sent, tail;
     struct rdma_entry *entry;
@@ -180,7 +187,8 @@ struct transport_key {
     bool writable;
     uint8_t grant[GRANT_SIZE];
     struct rdma_remote remote[RDMA_DEVICES_MAX];
-    /* What the host said when it first accepted; READs of the segment header are compared with it. */
+    /* What the host said when it first accepted; READs of the segment header are compared with
+     * it. */
     bool accepted;
     uint32_t master_epoch, instance;
     tarn_status refused; /* TARN_ESTALE: it leads nowhere any more. Others: no further rails */
@@ -206,10 +214,10 @@ struct rdma_work {
     struct rdma_rail **rail;
     uint16_t *generation;
     struct rdma_staging *staging;
-    unsigned release
-        [RDMA_DEVICES_MAX]; /* entries of completion queues that a destroyed queue pair may still have used */
-    unsigned posted;        /* entries of all send queues that are the devices' */
-    uint64_t check_ms;      /* when the next deadline may have passed */
+    /* entries of completion queues that a destroyed queue pair may still have used */
+    unsigned release[RDMA_DEVICES_MAX];
+    unsigned posted;   /* entries of all send queues that are the devices' */
+    uint64_t check_ms; /* when the next deadline may have passed */
     uint64_t last_wc_us;
     bool more; /* there is something to do at once */
 };
@@ -217,7 +225,8 @@ struct rdma_work {
 /* --- work.c: operations --- */
 
 struct rdma_work *rdma_work_of(struct transport_domain *d);
-/* The next slice of t for a rail, with its local keys or its staging buffer. NULL: no buffer at the moment, or t has failed. */
+/* The next slice of t for a rail, with its local keys or its staging buffer. NULL: no buffer at the
+ * moment, or t has failed. */
 struct rdma_slice *rdma_task_cut(struct rdma_task *t, struct rdma_rail *r);
 /* It ends with status when nothing of it is posted any more. */
 void rdma_task_fail(struct rdma_task *t, tarn_status status);
@@ -249,7 +258,8 @@ static inline uint64_t rdma_key_chunk_left(const struct transport_key *k, uint64
 tarn_status rdma_rail_open(struct transport_key *k, struct rdma_device *device, unsigned remote,
                            struct rdma_rail *mends);
 void rdma_rail_fail(struct rdma_rail *r, tarn_status why);
-/* Destroys the queue pairs of rails that have failed, and decides what becomes of what they carried. */
+/* Destroys the queue pairs of rails that have failed, and decides what becomes of what they
+ * carried. */
 void rdma_rails_bury(struct rdma_work *w);
 /* Nothing that r carried can arrive any more: its slices may be sent again. r is gone. */
 void rdma_rail_settle(struct rdma_rail *r);
@@ -266,7 +276,8 @@ static inline unsigned rdma_rail_room(const struct rdma_rail *r) {
 
 /* --- post.c --- */
 
-/* Best rail for memory on numa_node that has room for a slice of length at least; NULL: none now. */
+/* Best rail for memory on numa_node that has room for a slice of length at least; NULL: none
+ * now. */
 struct rdma_rail *rdma_rail_choose(struct transport_key *k, int numa_node, uint64_t length);
 /* false: there is no staging buffer for it at the moment. */
 bool rdma_slice_post(struct rdma_slice *s, struct rdma_rail *r);
@@ -286,7 +297,8 @@ void rdma_task_collect(struct rdma_task *t);
 tarn_status rdma_staging_open(struct rdma_work *w);
 /* Local key on a device, registering there what is not yet. */
 tarn_status rdma_staging_key(struct rdma_work *w, struct rdma_device *device, uint32_t *lkey_p);
-/* *length_p is what is wanted, and then what it is, which may be less. NULL: nothing at the moment. */
+/* *length_p is what is wanted, and then what it is, which may be less. NULL: nothing at the
+ * moment. */
 char *rdma_staging_get(struct rdma_staging *s, uint64_t *length_p);
 /* The tail of a buffer is not needed. */
 void rdma_staging_trim(struct rdma_staging *s, char *at, uint64_t length, uint64_t needed);
