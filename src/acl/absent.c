@@ -1,5 +1,6 @@
-/* Commands of Redis 7.0 that are not there: other data types, scripts, a cluster. Rules may name them all the same, so that an ACL
- * file of Redis is read as it is; they have no effect unless a module brings a command of that name. */
+/* Commands of Redis 7.0 that are not there: other data types, scripts, a cluster. Rules may name
+ * them all the same, so that an ACL file of Redis is read as it is; they have no effect unless a
+ * module brings a command of that name. */
 #include <string.h>
 #include <strings.h>
 

@@ -9,7 +9,7 @@
 
 #define DEFAULT SPAN("default")
 
-/* --- the list: sorted, found by halving ------------------------------------------------------------------------------------ */
+/* --- the list: sorted, found by halving --- */
 
 static int compare(const struct acl_user *u, struct span name) {
     size_t n = u->name_len < name.len ? u->name_len : name.len;
@@ -68,7 +68,7 @@ struct acl_user *acl_at(const struct acl *acl, size_t i) {
     return acl->user[i];
 }
 
-/* --- from the beginning to the end ----------------------------------------------------------------------------------------- */
+/* --- from the beginning to the end --- */
 
 struct acl *acl_create(void) {
     struct acl *acl = xcalloc(1, sizeof(*acl));
@@ -102,7 +102,7 @@ void acl_set_new_channels(struct acl *acl, bool all) {
     acl->new_channels = all;
 }
 
-/* --- changes --------------------------------------------------------------------------------------------------------------- */
+/* --- changes --- */
 
 const char *acl_name_fault(struct span name) {
     if (name.data == NULL || name.len == 0 || acl_has_blank(name))
@@ -127,14 +127,16 @@ static void note(struct acl_fault *f, const char *why, struct span rule) {
     buf_append(&f->rule, rule.data, min_u64(rule.len, 256));
 }
 
-/* A selector goes from a word that begins with ( to the one that ends with ). Its words end up in joined. NULL: applied. */
+/* A selector goes from a word that begins with ( to the one that ends with ). Its words end up in
+ * joined. NULL: applied. */
 static bool apply_all(struct acl_user *u, const struct acl *acl, const struct span *rules, size_t n,
                       struct acl_fault *f) {
     struct buf joined = {NULL, 0, 0};
     const char *why = NULL;
     for (size_t i = 0; i < n && why == NULL; i++) {
         struct span rule = rules[i];
-        if (rule.len == 0 || rule.data == NULL || rule.data[0] != '(' || rule.data[rule.len - 1] == ')') {
+        if (rule.len == 0 || rule.data == NULL || rule.data[0] != '(' ||
+            rule.data[rule.len - 1] == ')') {
             why = acl_user_apply(u, acl, rule);
             if (why != NULL) note(f, why, rule);
             continue;
@@ -144,7 +146,8 @@ static bool apply_all(struct acl_user *u, const struct acl *acl, const struct sp
         for (; i < n && joined.len <= 16 * ACL_WORD_MAX; i++) {
             if (i > first) buf_append_char(&joined, ' ');
             if (rules[i].data != NULL) buf_append(&joined, rules[i].data, rules[i].len);
-            if (rules[i].len > 0 && rules[i].data != NULL && rules[i].data[rules[i].len - 1] == ')') break;
+            if (rules[i].len > 0 && rules[i].data != NULL && rules[i].data[rules[i].len - 1] == ')')
+                break;
         }
         if (i == n) {
             note(f, NULL, rules[first]);
@@ -158,8 +161,8 @@ static bool apply_all(struct acl_user *u, const struct acl *acl, const struct sp
     return why == NULL;
 }
 
-struct acl_user *acl_user_try(const struct acl *acl, struct span name, const struct span *rules, size_t n,
-                              struct acl_fault *f) {
+struct acl_user *acl_user_try(const struct acl *acl, struct span name, const struct span *rules,
+                              size_t n, struct acl_fault *f) {
     const struct acl_user *there = acl_find(acl, name);
     struct acl_user *u = there != NULL ? acl_user_clone(there) : acl_user_create(name);
     if (there == NULL) u->selector[0].all_channels = acl->new_channels;

@@ -1,16 +1,18 @@
-/* Users: who may log in with what, and which commands, keys and channels each may use. The rules, their grammar and the texts of
- * its errors are those of Redis 7.0's ACL; what belongs to which category is told from above.
+/* Users: who may log in with what, and which commands, keys and channels each may use. The rules,
+ * their grammar and the texts of its errors are those of Redis 7.0's ACL; what belongs to which
+ * category is told from above.
  *
  *   acl ── users, sorted by name; "default" is always there
  *           └─ user: on or off, passwords (SHA-256 only), selectors
  *                     └─ selector: rules of commands in their order, key patterns, channel patterns.
  *                        The first one is the user's own, the others are those in parentheses
  *
- * A request is allowed when one selector allows all of it. Which commands a selector allows is worked out when its rules or the
- * table of commands change, so that a check is one bit; the rules themselves are kept as they were given, for a command that a
- * module brings later.
+ * A request is allowed when one selector allows all of it. Which commands a selector allows is
+ * worked out when its rules or the table of commands change, so that a check is one bit; the rules
+ * themselves are kept as they were given, for a command that a module brings later.
  *
- * One thread. No I/O and no clock: files and connections are for the caller. Everything is bounded. */
+ * One thread. No I/O and no clock: files and connections are for the caller. Everything is bounded.
+ * */
 #ifndef TARN_ACL_ACL_H
 #define TARN_ACL_ACL_H
 
@@ -25,10 +27,10 @@
 #define ACL_SELECTORS_MAX 64u   /* of one user, its own included */
 #define ACL_PATTERNS_MAX  1024u /* of keys, and of channels, in one selector */
 #define ACL_RULES_MAX     1024u /* of commands in one selector */
-#define ACL_WORD_MAX                                                                                         \
+#define ACL_WORD_MAX                                                                               \
     4097u /* bytes of a rule (> and 4096 of requirepass); of a selector in () 16 times that */
 
-/* --- the commands ---------------------------------------------------------------------------------------------------------- */
+/* --- the commands --- */
 
 /* Bit i of a mask of categories. Redis' own, in its order, and then tarn's. */
 #define ACL_CATEGORIES 23u
@@ -50,7 +52,7 @@ struct acl_command {
     bool container; /* has subcommands */
 };
 
-/* --- users ----------------------------------------------------------------------------------------------------------------- */
+/* --- users --- */
 
 struct acl;
 struct acl_user;
@@ -59,11 +61,13 @@ struct acl_user;
 struct acl *acl_create(void);
 void acl_destroy(struct acl **acl_p);
 
-/* The commands that exist; borrowed until the next call. Everything that follows from rules is worked out anew; rules about
- * commands that are not there have no effect. NULL: names of commands are not checked, and nobody is ever allowed anything. */
+/* The commands that exist; borrowed until the next call. Everything that follows from rules is
+ * worked out anew; rules about commands that are not there have no effect. NULL: names of commands
+ * are not checked, and nobody is ever allowed anything. */
 void acl_set_commands(struct acl *acl, const struct acl_command *list, size_t n);
 
-/* New users and selectors, and those that are reset, may use all channels (Redis: acl-pubsub-default). False at first. */
+/* New users and selectors, and those that are reset, may use all channels (Redis:
+ * acl-pubsub-default). False at first. */
 void acl_set_new_channels(struct acl *acl, bool all);
 
 /* Pointers to users stay valid until the user is deleted, whatever happens to its rules. */
@@ -90,41 +94,46 @@ struct acl_fault {
 };
 void acl_fault_free(struct acl_fault *f);
 
-/* Changes the user, or makes one that may do nothing and changes that: all rules, or none. NULL: *f says why. Parentheses
- * may be spread over several words. Rules come as words of a command or a file. */
+/* Changes the user, or makes one that may do nothing and changes that: all rules, or none. NULL: *f
+ * says why. Parentheses may be spread over several words. Rules come as words of a command or a
+ * file. */
 struct acl_user *acl_set(struct acl *acl, struct span name, const struct span *rules, size_t n,
                          struct acl_fault *f);
 /* Can names be those of users? "..." of the error text, or NULL. */
 const char *acl_name_fault(struct span name);
 /* false: there is none, or it is the default user. */
 bool acl_delete(struct acl *acl, struct span name);
-/* What acl_set would make of them, without the others' knowledge: for a look at what will be lost. Freed by acl_user_free. */
-struct acl_user *acl_user_try(const struct acl *acl, struct span name, const struct span *rules, size_t n,
-                              struct acl_fault *f);
+/* What acl_set would make of them, without the others' knowledge: for a look at what will be lost.
+ * Freed by acl_user_free. */
+struct acl_user *acl_user_try(const struct acl *acl, struct span name, const struct span *rules,
+                              size_t n, struct acl_fault *f);
 void acl_user_free(struct acl_user **u_p);
 
-/* Makes acl's users those of *from_p, which is freed. Users that stay keep their address; who is not in there is freed. */
+/* Makes acl's users those of *from_p, which is freed. Users that stay keep their address; who is
+ * not in there is freed. */
 void acl_replace(struct acl *acl, struct acl **from_p);
 
-/* --- checks ---------------------------------------------------------------------------------------------------------------- */
+/* --- checks --- */
 
 enum { ACL_READ = 1, ACL_WRITE = 2 };
 
 /* Selectors are numbered; a request needs one that allows all of it. */
 size_t acl_selectors(const struct acl_user *u);
 /* first: the argument after the name, data NULL: none. */
-bool acl_allows_command(const struct acl_user *u, size_t selector, unsigned command, struct span first);
+bool acl_allows_command(const struct acl_user *u, size_t selector, unsigned command,
+                        struct span first);
 /* Keys and channels need no look at all. */
 bool acl_allows_all_keys(const struct acl_user *u, size_t selector);
 bool acl_allows_all_channels(const struct acl_user *u, size_t selector);
-/* need: ACL_READ, ACL_WRITE, both, or 0: any right (Redis asks no more of EXISTS, TYPE and their like). */
+/* need: ACL_READ, ACL_WRITE, both, or 0: any right (Redis asks no more of EXISTS, TYPE and their
+ * like). */
 bool acl_allows_key(const struct acl_user *u, size_t selector, struct span key, unsigned need);
 /* Every key that is there or could be: a pattern "*" with these rights. */
 bool acl_allows_every_key(const struct acl_user *u, size_t selector, unsigned need);
 /* pattern: the name is one itself, and must have been given literally. */
 bool acl_allows_channel(const struct acl_user *u, size_t selector, struct span name, bool pattern);
 
-/* --- text ------------------------------------------------------------------------------------------------------------------ */
+/* --- text --- */
 
 /* "on #hash ~* &* +@all (...)": what ACL LIST shows after the name; acl_set understands it. */
 void acl_describe(const struct acl_user *u, struct buf *out);
@@ -138,7 +147,8 @@ bool acl_user_skips_sanitize(const struct acl_user *u);
 
 /* An ACL file: one "user NAME rules ..." a line. The whole of it, as text. */
 void acl_write_file(const struct acl *acl, struct buf *out);
-/* Reads one into an acl that is as acl_create made it. false: errors has a text for each line that is wrong; name is for that. */
+/* Reads one into an acl that is as acl_create made it. false: errors has a text for each line that
+ * is wrong; name is for that. */
 bool acl_read_file(struct acl *acl, const char *name, struct span text, struct buf *errors);
 
 #endif

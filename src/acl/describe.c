@@ -75,7 +75,7 @@ void acl_describe(const struct acl_user *u, struct buf *out) {
     }
 }
 
-/* --- files ----------------------------------------------------------------------------------------------------------------- */
+/* --- files --- */
 
 void acl_write_file(const struct acl *acl, struct buf *out) {
     for (size_t i = 0; i < acl_count(acl); i++) {
@@ -102,8 +102,8 @@ static long split(struct span line, struct span *words, size_t max) {
 
 enum { FILE_WORDS_MAX = 16384 };
 
-static void read_line(struct acl *acl, const char *name, size_t number, struct span line, struct span *words,
-                      struct buf *errors) {
+static void read_line(struct acl *acl, const char *name, size_t number, struct span line,
+                      struct span *words, struct buf *errors) {
     long n = split(line, words, FILE_WORDS_MAX);
     if (n == 0) return;
     if (n < 0) {
@@ -111,7 +111,8 @@ static void read_line(struct acl *acl, const char *name, size_t number, struct s
         return;
     }
     if (n < 2 || !span_eq(words[0], SPAN("user"))) {
-        buf_printf(errors, "%s:%zu should start with user keyword followed by the username. ", name, number);
+        buf_printf(errors, "%s:%zu should start with user keyword followed by the username. ", name,
+                   number);
         return;
     }
     struct acl_user *there = acl_find(acl, words[1]);
@@ -131,8 +132,8 @@ static void read_line(struct acl *acl, const char *name, size_t number, struct s
     if (f.unmatched)
         buf_printf(errors, "%s:%zu: Unmatched parenthesis in selector definition. ", name, number);
     else if (f.unknown)
-        buf_printf(errors, "%s:%zu: Error in applying operation '%.*s': %s. ", name, number, (int)f.rule.len,
-                   f.rule.data, f.why);
+        buf_printf(errors, "%s:%zu: Error in applying operation '%.*s': %s. ", name, number,
+                   (int)f.rule.len, f.rule.data, f.why);
     else
         buf_printf(errors, "%s:%zu: %s. ", name, number, f.why);
     acl_fault_free(&f);
@@ -147,7 +148,8 @@ bool acl_read_file(struct acl *acl, const char *name, struct span text, struct b
         size_t n = lf != NULL ? (size_t)(lf - text.data) - at : text.len - at;
         struct span line = span_of(text.data + at, n);
         while (line.len > 0 && strchr(" \t\r", line.data[line.len - 1]) != NULL) line.len--;
-        if (errors->len - before < ACL_WORD_MAX) read_line(acl, name, ++number, line, words, errors);
+        if (errors->len - before < ACL_WORD_MAX)
+            read_line(acl, name, ++number, line, words, errors);
         at += n + 1;
     }
     free(words);

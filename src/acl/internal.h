@@ -10,8 +10,8 @@
 #define ACL_HASH_LEN   32u
 
 /* Why a rule is refused: Redis' texts. */
-extern const char acl_syntax[], acl_unknown[], acl_keys_closed[], acl_channels_closed[], acl_no_password[],
-    acl_bad_hash[], acl_first_of_sub[], acl_too_many[], acl_too_long[];
+extern const char acl_syntax[], acl_unknown[], acl_keys_closed[], acl_channels_closed[],
+    acl_no_password[], acl_bad_hash[], acl_first_of_sub[], acl_too_many[], acl_too_long[];
 
 struct acl_pattern {
     char *text;
@@ -65,7 +65,7 @@ struct acl {
     size_t commands;
 };
 
-/* --- selector.c ------------------------------------------------------------------------------------------------------------ */
+/* --- selector.c --- */
 
 void acl_selector_free(struct acl_selector *s);
 void acl_selector_copy(struct acl_selector *to, const struct acl_selector *from);
@@ -76,7 +76,7 @@ void acl_selector_compile(struct acl_selector *s, const struct acl *acl);
 /* -1: no such command. */
 int acl_command_find(const struct acl *acl, struct span name);
 
-/* --- user.c ---------------------------------------------------------------------------------------------------------------- */
+/* --- user.c --- */
 
 struct acl_user *acl_user_create(struct span name);
 struct acl_user *acl_user_clone(const struct acl_user *u);

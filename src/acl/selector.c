@@ -7,17 +7,19 @@
 
 const char acl_syntax[] = "Syntax error";
 const char acl_unknown[] = "Unknown command or category name in ACL";
-const char acl_keys_closed[] = "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid "
-                               "and does not have any effect. Try "
-                               "'resetkeys' to start with an empty list of patterns";
-const char acl_channels_closed[] = "Adding a pattern after the * pattern (or the 'allchannels' flag) is not "
-                                   "valid and does not have any effect. Try "
-                                   "'resetchannels' to start with an empty list of channels";
+const char acl_keys_closed[] =
+    "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid "
+    "and does not have any effect. Try "
+    "'resetkeys' to start with an empty list of patterns";
+const char acl_channels_closed[] =
+    "Adding a pattern after the * pattern (or the 'allchannels' flag) is not "
+    "valid and does not have any effect. Try "
+    "'resetchannels' to start with an empty list of channels";
 const char acl_first_of_sub[] = "Allowing first-arg of a subcommand is not supported";
 const char acl_too_many[] = "There are too many of these rules";
 const char acl_too_long[] = "This rule is too long";
 
-/* --- memory ---------------------------------------------------------------------------------------------------------------- */
+/* --- memory --- */
 
 static void patterns_free(struct acl_patterns *p) {
     for (size_t i = 0; i < p->n; i++) {
@@ -31,9 +33,10 @@ static void patterns_free(struct acl_patterns *p) {
 static struct acl_pattern *patterns_add(struct acl_patterns *p, struct span text, unsigned rights) {
     p->at = xrealloc(p->at, (p->n + 1) * sizeof(*p->at));
     struct acl_pattern *k = &p->at[p->n++];
-    *k = (struct acl_pattern){.text = xmemdup(text.len > 0 ? text.data : "", text.len + (text.len == 0)),
-                              .len = text.len,
-                              .rights = rights};
+    *k = (struct acl_pattern){
+        .text = xmemdup(text.len > 0 ? text.data : "", text.len + (text.len == 0)),
+        .len = text.len,
+        .rights = rights};
     k->glob = glob_create(span_of(k->text, k->len), false);
     return k;
 }
@@ -58,15 +61,17 @@ void acl_selector_copy(struct acl_selector *to, const struct acl_selector *from)
     *to = (struct acl_selector){
         .base_all = from->base_all, .all_keys = from->all_keys, .all_channels = from->all_channels};
     to->rule = xcalloc(from->rules + 1, sizeof(char *));
-    for (; to->rules < from->rules; to->rules++) to->rule[to->rules] = xstrdup(from->rule[to->rules]);
+    for (; to->rules < from->rules; to->rules++)
+        to->rule[to->rules] = xstrdup(from->rule[to->rules]);
     for (size_t i = 0; i < from->keys.n; i++)
         patterns_add(&to->keys, span_of(from->keys.at[i].text, from->keys.at[i].len),
                      from->keys.at[i].rights);
     for (size_t i = 0; i < from->channels.n; i++)
-        patterns_add(&to->channels, span_of(from->channels.at[i].text, from->channels.at[i].len), 0);
+        patterns_add(&to->channels, span_of(from->channels.at[i].text, from->channels.at[i].len),
+                     0);
 }
 
-/* --- rules of commands ----------------------------------------------------------------------------------------------------- */
+/* --- rules of commands --- */
 
 int acl_command_find(const struct acl *acl, struct span name) {
     for (size_t i = 0; i < acl->commands; i++)
@@ -74,15 +79,15 @@ int acl_command_find(const struct acl *acl, struct span name) {
     return -1;
 }
 
-/* A new rule makes older ones about the same command, or its subcommands, pointless; and it is so itself where nothing was
- * said that it could change. text is taken. */
+/* A new rule makes older ones about the same command, or its subcommands, pointless; and it is so
+ * itself where nothing was said that it could change. text is taken. */
 static const char *add_rule(struct acl_selector *s, char *text) {
     size_t kept = 0, len = strlen(text + 1);
     bool changes = (text[0] == '+') != s->base_all;
     for (size_t i = 0; i < s->rules; i++) {
         const char *old = s->rule[i] + 1;
-        bool same =
-            strncmp(old, text + 1, len) == 0 && (old[len] == '\0' || (old[len] == '|' && text[1] != '@'));
+        bool same = strncmp(old, text + 1, len) == 0 &&
+                    (old[len] == '\0' || (old[len] == '|' && text[1] != '@'));
         if (same) {
             free(s->rule[i]);
         } else {
@@ -145,12 +150,13 @@ static const char *apply_command(struct acl_selector *s, const struct acl *acl, 
     }
     char *text = xmalloc(rule.len + 1);
     for (size_t k = 0; k < rule.len; k++)
-        text[k] = (char)(rule.data[k] >= 'A' && rule.data[k] <= 'Z' ? rule.data[k] + 32 : rule.data[k]);
+        text[k] =
+            (char)(rule.data[k] >= 'A' && rule.data[k] <= 'Z' ? rule.data[k] + 32 : rule.data[k]);
     text[rule.len] = '\0';
     return add_rule(s, text);
 }
 
-/* --- patterns -------------------------------------------------------------------------------------------------------------- */
+/* --- patterns --- */
 
 static const char *add_pattern(struct acl_patterns *p, struct span text, unsigned rights) {
     if (acl_has_blank(text)) return acl_syntax;
@@ -226,7 +232,7 @@ const char *acl_selector_apply(struct acl_selector *s, const struct acl *acl, st
     return NULL;
 }
 
-/* --- what they come to ----------------------------------------------------------------------------------------------------- */
+/* --- what they come to --- */
 
 static void set_bit(struct acl_selector *s, unsigned i, bool on) {
     if (on)
@@ -253,7 +259,8 @@ static void compile_rule(struct acl_selector *s, const struct acl *acl, const ch
     if (name[0] == '@') {
         if (!acl_category_find(span_str(name + 1), &category)) return;
         for (size_t i = 0; i < acl->commands; i++)
-            if (acl->command[i].categories & UINT32_C(1) << category) change(s, acl, (unsigned)i, on);
+            if (acl->command[i].categories & UINT32_C(1) << category)
+                change(s, acl, (unsigned)i, on);
         return;
     }
     int i = acl_command_find(acl, span_str(name));

@@ -7,17 +7,18 @@
 #include "base/assert.h"
 
 const char acl_no_password[] = "The password you are trying to remove from the user does not exist";
-const char acl_bad_hash[] =
-    "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters";
+const char acl_bad_hash[] = "The password hash must be exactly 64 characters and contain only "
+                            "lowercase hexadecimal characters";
 static_assert(ACL_HASH_LEN == crypto_hash_sha256_BYTES, "a hash is SHA-256");
 
 bool acl_has_blank(struct span s) {
     for (size_t i = 0; i < s.len; i++)
-        if (s.data[i] == ' ' || s.data[i] == '\0' || (s.data[i] >= '\t' && s.data[i] <= '\r')) return true;
+        if (s.data[i] == ' ' || s.data[i] == '\0' || (s.data[i] >= '\t' && s.data[i] <= '\r'))
+            return true;
     return false;
 }
 
-/* --- memory ---------------------------------------------------------------------------------------------------------------- */
+/* --- memory --- */
 
 struct acl_user *acl_user_create(struct span name) {
     struct acl_user *u = xcalloc(1, sizeof(*u));
@@ -63,7 +64,8 @@ struct acl_user *acl_user_clone(const struct acl_user *from) {
     if (from->passwords > 0) u->password = xmemdup(from->password, from->passwords * ACL_HASH_LEN);
     u->passwords = from->passwords;
     u->selector = xrealloc(u->selector, from->selectors * sizeof(*u->selector));
-    for (size_t i = 0; i < from->selectors; i++) acl_selector_copy(&u->selector[i], &from->selector[i]);
+    for (size_t i = 0; i < from->selectors; i++)
+        acl_selector_copy(&u->selector[i], &from->selector[i]);
     u->selectors = from->selectors;
     return u;
 }
@@ -92,7 +94,7 @@ void acl_user_compile(struct acl_user *u, const struct acl *acl) {
     }
 }
 
-/* --- passwords ------------------------------------------------------------------------------------------------------------- */
+/* --- passwords --- */
 
 static void hash_of(struct span password, uint8_t out[ACL_HASH_LEN]) {
     crypto_hash_sha256(out, (const unsigned char *)password.data, password.len);
@@ -132,7 +134,8 @@ void acl_password_hex(const struct acl_user *u, size_t i, char out[65]) {
 static bool hash_parse(struct span hex, uint8_t out[ACL_HASH_LEN]) {
     if (hex.len != 2 * ACL_HASH_LEN) return false;
     for (size_t i = 0; i < hex.len; i++)
-        if (!((hex.data[i] >= '0' && hex.data[i] <= '9') || (hex.data[i] >= 'a' && hex.data[i] <= 'f')))
+        if (!((hex.data[i] >= '0' && hex.data[i] <= '9') ||
+              (hex.data[i] >= 'a' && hex.data[i] <= 'f')))
             return false;
     return sodium_hex2bin(out, ACL_HASH_LEN, hex.data, hex.len, NULL, NULL, NULL) == 0;
 }
@@ -160,7 +163,7 @@ static const char *apply_password(struct acl_user *u, char op, struct span text)
     return NULL;
 }
 
-/* --- rules ----------------------------------------------------------------------------------------------------------------- */
+/* --- rules --- */
 
 static void clear_selectors(struct acl_user *u) {
     for (size_t i = 1; i < u->selectors; i++) acl_selector_free(&u->selector[i]);
@@ -232,7 +235,7 @@ const char *acl_user_apply(struct acl_user *u, const struct acl *acl, struct spa
     return NULL;
 }
 
-/* --- facts and checks ------------------------------------------------------------------------------------------------------ */
+/* --- facts and checks --- */
 
 const char *acl_user_name(const struct acl_user *u) {
     return u->name;
@@ -253,7 +256,8 @@ size_t acl_selectors(const struct acl_user *u) {
     return u->selectors;
 }
 
-bool acl_allows_command(const struct acl_user *u, size_t selector, unsigned command, struct span first) {
+bool acl_allows_command(const struct acl_user *u, size_t selector, unsigned command,
+                        struct span first) {
     const struct acl_selector *s = &u->selector[selector];
     if (s->all_commands || s->bits[command / 64] >> command % 64 & 1) return true;
     for (size_t i = 0; i < s->firsts && first.data != NULL; i++)
@@ -273,7 +277,8 @@ bool acl_allows_key(const struct acl_user *u, size_t selector, struct span key, 
     if (s->all_keys) return true;
     if (key.data == NULL && key.len > 0) return false;
     for (size_t i = 0; i < s->keys.n; i++)
-        if ((s->keys.at[i].rights & need) == need && glob_match(s->keys.at[i].glob, key, NULL)) return true;
+        if ((s->keys.at[i].rights & need) == need && glob_match(s->keys.at[i].glob, key, NULL))
+            return true;
     return false;
 }
 
@@ -291,7 +296,8 @@ bool acl_allows_channel(const struct acl_user *u, size_t selector, struct span n
     if (name.data == NULL && name.len > 0) return false;
     for (size_t i = 0; i < s->channels.n; i++) {
         const struct acl_pattern *p = &s->channels.at[i];
-        if (pattern ? span_eq(span_of(p->text, p->len), name) : glob_match(p->glob, name, NULL)) return true;
+        if (pattern ? span_eq(span_of(p->text, p->len), name) : glob_match(p->glob, name, NULL))
+            return true;
     }
     return false;
 }
