@@ -1,4 +1,5 @@
-/* The end of a process that broke its own promise: a line in the log, a backtrace on standard error, abort().
+/* The end of a process that broke its own promise: a line in the log, a backtrace on standard
+ * error, abort().
  */
 #include "base/assert.h"
 
@@ -11,8 +12,8 @@
 
 void assert_failed(const char *expr, const char *file, int line, const char *func) {
     log_warning("assertion failed: %s (%s:%d, %s)", expr, file, line, func);
-    /* The log may be a file, silent or a host program's sink; whoever looks at the terminal should know as
-     * well. */
+    /* The log may be a file, silent or a host program's sink; whoever looks at the terminal should
+     * know as well. */
     fprintf(stderr, "tarn: assertion failed: %s (%s:%d, %s)\n", expr, file, line, func);
     void *frames[32];
     int n = backtrace(frames, 32);

@@ -1,7 +1,8 @@
 /* Assertions that stay on in release, and object magic.
  *
- * TARN_ASSERT is for what tarn promised itself; never for bytes from a network or a disk. Objects that live long
- * start with `uint32_t magic`; MAGIC_CHECK catches use after destroy and wrong casts. */
+ * TARN_ASSERT is for what tarn promised itself; never for bytes from a network or a disk. Objects
+ * that live long start with `uint32_t magic`; MAGIC_CHECK catches use after destroy and wrong
+ * casts. */
 #ifndef TARN_BASE_ASSERT_H
 #define TARN_BASE_ASSERT_H
 
@@ -15,9 +16,9 @@
 
 _Noreturn void assert_failed(const char *expr, const char *file, int line, const char *func);
 
-#define TARN_ASSERT(expr)                                                                                    \
-    do {                                                                                                     \
-        if (__builtin_expect(!(expr), 0)) assert_failed(#expr, __FILE__, __LINE__, __func__);                \
+#define TARN_ASSERT(expr)                                                                          \
+    do {                                                                                           \
+        if (__builtin_expect(!(expr), 0)) assert_failed(#expr, __FILE__, __LINE__, __func__);      \
     } while (0)
 
 #define MAGIC_CHECK(ptr, value) TARN_ASSERT((ptr) != NULL && (ptr)->magic == (value))

@@ -7,8 +7,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 
-/* --- memory
- * -------------------------------------------------------------------------------------------------------- */
+/* --- memory --- */
 
 static _Noreturn void out_of_memory(size_t size) {
     log_warning("out of memory allocating %zu bytes", size);
@@ -43,8 +42,7 @@ void *xmemdup(const void *p, size_t len) {
     return q;
 }
 
-/* --- spans and numbers
- * --------------------------------------------------------------------------------------------- */
+/* --- spans and numbers --- */
 
 static char lower(char c) {
     return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
@@ -68,7 +66,8 @@ static int parse_digits(struct span s, uint64_t *value_p) {
     for (size_t i = 0; i < s.len; i++) {
         unsigned d = (unsigned char)s.data[i] - '0';
         if (d > 9) return 0;
-        if (__builtin_mul_overflow(v, (uint64_t)10, &v) || __builtin_add_overflow(v, (uint64_t)d, &v))
+        if (__builtin_mul_overflow(v, (uint64_t)10, &v) ||
+            __builtin_add_overflow(v, (uint64_t)d, &v))
             return 0;
     }
     *value_p = v;
@@ -85,7 +84,8 @@ int span_to_i64(struct span s, int64_t *value_p) {
     uint64_t v;
     if (s.data == NULL) return 0;
     if (s.len > 0 && s.data[0] == '-') {
-        if (s.len < 2 || s.data[1] == '0' || !span_to_u64(span_of(s.data + 1, s.len - 1), &v)) return 0;
+        if (s.len < 2 || s.data[1] == '0' || !span_to_u64(span_of(s.data + 1, s.len - 1), &v))
+            return 0;
         if (v > (uint64_t)INT64_MAX + 1) return 0;
         *value_p = (int64_t)(0 - v);
         return 1;
@@ -159,15 +159,14 @@ size_t i64_to_dec(int64_t v, char *out) {
     return 1 + u64_to_dec(0 - (uint64_t)v, out + 1);
 }
 
-/* --- buf
- * -----------------------------------------------------------------------------------------------------------
- */
+/* --- buf --- */
 
 void buf_reserve(struct buf *b, size_t extra) {
     if (LIKELY(b->cap - b->len >= extra)) return;
     size_t need;
     if (__builtin_add_overflow(b->len, extra, &need)) out_of_memory(SIZE_MAX);
-    /* Doubling while small, half as much again later: a buffer of gigabytes should not ask for twice of that.
+    /* Doubling while small, half as much again later: a buffer of gigabytes should not ask for
+     * twice of that.
      */
     size_t grown = b->cap < (64u << 20) ? b->cap * 2 : b->cap + b->cap / 2;
     size_t cap = grown > need ? grown : need;

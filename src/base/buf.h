@@ -30,13 +30,16 @@ static inline int span_eq(struct span a, struct span b) {
 }
 /* ASCII case-insensitive comparison with a literal; the C locale, always. */
 int span_case_eq(struct span a, const char *literal);
-/* Strict decimal integers as Redis reads them: no blanks, no plus, no leading zeroes ("0" itself aside). 0 on failure. */
+/* Strict decimal integers as Redis reads them: no blanks, no plus, no leading zeroes ("0" itself
+ * aside). 0 on failure. */
 int span_to_i64(struct span s, int64_t *value_p);
 int span_to_u64(struct span s, uint64_t *value_p);
-/* "1gb" 2^30, "1g" 10^9, "4k", "4kb", "512": sizes as redis.conf writes them, case-insensitive. 0 on failure. */
+/* "1gb" 2^30, "1g" 10^9, "4k", "4kb", "512": sizes as redis.conf writes them, case-insensitive. 0
+ * on failure. */
 int span_to_bytes(struct span s, uint64_t *value_p);
 
-/* All of these abort the process when memory is gone, as jemalloc's callers in Redis do. Bound lengths before. */
+/* All of these abort the process when memory is gone, as jemalloc's callers in Redis do. Bound
+ * lengths before. */
 void buf_reserve(struct buf *b, size_t extra);
 void buf_append(struct buf *b, const void *data, size_t len);
 void buf_append_str(struct buf *b, const char *s);

@@ -1,4 +1,5 @@
-/* Clocks. Leases count on CLOCK_BOOTTIME (it runs while the machine sleeps); TTLs use wall time; the rest is monotonic. */
+/* Clocks. Leases count on CLOCK_BOOTTIME (it runs while the machine sleeps); TTLs use wall time;
+ * the rest is monotonic. */
 #ifndef TARN_BASE_CLOCK_H
 #define TARN_BASE_CLOCK_H
 

@@ -1,4 +1,5 @@
-/* The report comes in an order in which a second fault costs least: signal and stack first, then what has to follow pointers. */
+/* The report comes in an order in which a second fault costs least: signal and stack first, then
+ * what has to follow pointers. */
 #include "base/crash.h"
 
 #include <dlfcn.h>
@@ -40,12 +41,13 @@ static void write_frame(int i, void *frame) {
 static void write_machine(void) {
     struct utsname u;
     struct rusage r;
-    if (uname(&u) == 0) log_warning("System: %s %s %s %s", u.sysname, u.release, u.version, u.machine);
+    if (uname(&u) == 0)
+        log_warning("System: %s %s %s %s", u.sysname, u.release, u.version, u.machine);
     if (getrusage(RUSAGE_SELF, &r) == 0)
-        log_warning(
-            "Memory: at most %ld KiB were resident; CPU: %lld.%03ld s of it, %lld.%03ld s of the system's",
-            r.ru_maxrss, (long long)r.ru_utime.tv_sec, (long)r.ru_utime.tv_usec / 1000,
-            (long long)r.ru_stime.tv_sec, (long)r.ru_stime.tv_usec / 1000);
+        log_warning("Memory: at most %ld KiB were resident; CPU: %lld.%03ld s of it, %lld.%03ld s "
+                    "of the system's",
+                    r.ru_maxrss, (long long)r.ru_utime.tv_sec, (long)r.ru_utime.tv_usec / 1000,
+                    (long long)r.ru_stime.tv_sec, (long)r.ru_stime.tv_usec / 1000);
 }
 
 static void on_crash(int signo, siginfo_t *info, void *context) {
@@ -54,8 +56,8 @@ static void on_crash(int signo, siginfo_t *info, void *context) {
     alarm(10); /* whatever else is broken, it ends */
     prctl(PR_GET_NAME, thread);
     log_warning("=== TARN BUG REPORT START: cut here, up to the end ===");
-    log_warning("=== tarn " TARN_VERSION " crashed by signal: %d (%s), address %p, thread %s ===", signo,
-                sigdescr_np(signo), info->si_addr, thread);
+    log_warning("=== tarn " TARN_VERSION " crashed by signal: %d (%s), address %p, thread %s ===",
+                signo, sigdescr_np(signo), info->si_addr, thread);
     if (info->si_code <= 0) log_warning("It was sent by process %ld", (long)info->si_pid);
     log_warning("------ STACK TRACE ------");
     int n = backtrace(frames, FRAMES_MAX);
@@ -77,10 +79,12 @@ void crash_catch(bool on) {
     backtrace(warm, 1); /* loads what it needs now, not in a crash */
     stack_t alt = {.ss_sp = stack, .ss_size = sizeof(stack)};
     if (on) sigaltstack(&alt, NULL);
-    struct sigaction action = {.sa_flags = (int)(SA_SIGINFO | SA_ONSTACK | SA_RESETHAND | SA_NODEFER)};
+    struct sigaction action = {.sa_flags =
+                                   (int)(SA_SIGINFO | SA_ONSTACK | SA_RESETHAND | SA_NODEFER)};
     action.sa_sigaction = on_crash;
     if (!on) action = (struct sigaction){.sa_handler = SIG_DFL};
     sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) sigaction(signals[i], &action, NULL);
+    for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+        sigaction(signals[i], &action, NULL);
 }
 #endif

@@ -1,7 +1,7 @@
 /* CRC-32C: the choice of an implementation, the one for any CPU, and the algebra of combining.
  *
- * The table is slicing-by-8 (Kounavis and Berry 2005). Combining multiplies by a power of x modulo P, which
- * square and multiply finds in O(log n). */
+ * The table is slicing-by-8 (Kounavis and Berry 2005). Combining multiplies by a power of x modulo
+ * P, which square and multiply finds in O(log n). */
 #include "base/crc32c.h"
 
 #include <stdatomic.h>
@@ -26,8 +26,7 @@ static const struct crc32c_impl *const impls[] = {
 static bool usable[ARRAY_LEN(impls)];
 static const struct crc32c_impl *_Atomic active;
 
-/* --- algebra
- * ------------------------------------------------------------------------------------------------------- */
+/* --- algebra --- */
 
 static uint32_t times_x(uint32_t a) {
     return (a >> 1) ^ (a & 1 ? POLY : 0);
@@ -52,15 +51,14 @@ uint32_t crc32c_x_to_the(uint64_t n) {
 
 uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t len_b) {
     if (crc_a == 0) return crc_b; /* what follows would come to the same: the first piece, mostly */
-    /* crc(A B) = crc(A) x^(8 len(B)) + crc(B): the complements of both cancel out. In two factors, 8 len
-     * might not fit. */
+    /* crc(A B) = crc(A) x^(8 len(B)) + crc(B): the complements of both cancel out. In two factors,
+     * 8 len might not fit. */
     uint32_t shift = crc32c_x_to_the(len_b);
     for (int i = 0; i < 3; i++) shift = times(shift, shift);
     return times(shift, crc_a) ^ crc_b;
 }
 
-/* --- slicing-by-8
- * -------------------------------------------------------------------------------------------------- */
+/* --- slicing-by-8 --- */
 
 static bool table_usable(void) {
     return true;
@@ -82,7 +80,8 @@ static uint32_t table_update(uint32_t state, const uint8_t *src, size_t len) {
 }
 
 /* Piece by piece, so that the copy is still in the first-level cache when it is checked. */
-static uint32_t table_copy(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len, bool past_cache) {
+static uint32_t table_copy(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len,
+                           bool past_cache) {
     (void)past_cache;
     while (len > 0) {
         size_t piece = min_u64(len, 4096);
@@ -97,8 +96,7 @@ static uint32_t table_copy(uint32_t state, uint8_t *dst, const uint8_t *src, siz
 
 const struct crc32c_impl crc32c_table_impl = {"table", table_usable, table_update, table_copy};
 
-/* --- choice
- * -------------------------------------------------------------------------------------------------------- */
+/* --- choice --- */
 
 __attribute__((constructor)) static void crc32c_init(void) {
     for (uint32_t byte = 0; byte < 256; byte++) {

@@ -1,6 +1,7 @@
-/* CRC-32C (Castagnoli, reflected 0x82F63B78, initial and final complement), chosen at run time from the CPU's
- * instructions: VPCLMULQDQ on 512-bit vectors, SSE4.2 in three streams, or a table. Every form takes and returns the
- * finished value, so crc32c(crc32c(0, a), b) is the CRC of a followed by b. Any alignment. Thread-safe. */
+/* CRC-32C (Castagnoli, reflected 0x82F63B78, initial and final complement), chosen at run time from
+ * the CPU's instructions: VPCLMULQDQ on 512-bit vectors, SSE4.2 in three streams, or a table. Every
+ * form takes and returns the finished value, so crc32c(crc32c(0, a), b) is the CRC of a followed by
+ * b. Any alignment. Thread-safe. */
 #ifndef TARN_BASE_CRC32C_H
 #define TARN_BASE_CRC32C_H
 
@@ -8,10 +9,11 @@
 #include <stdint.h>
 
 uint32_t crc32c(uint32_t crc, const void *data, size_t len);
-/* Copies len bytes and returns the CRC of what was written to dst, reading src once. No overlap. Uses non-temporal
- * stores for large copies. */
+/* Copies len bytes and returns the CRC of what was written to dst, reading src once. No overlap.
+ * Uses non-temporal stores for large copies. */
 uint32_t crc32c_copy(uint32_t crc, void *dst, const void *src, size_t len);
-/* The same for one of many that are copied together: from a page on it goes past the cache, which all of them would not fit into. */
+/* The same for one of many that are copied together: from a page on it goes past the cache, which
+ * all of them would not fit into. */
 uint32_t crc32c_copy_past(uint32_t crc, void *dst, const void *src, size_t len);
 /* CRC of A followed by B from crc(A), crc(B) and the length of B. O(log len). */
 uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t len_b);

@@ -8,13 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* From here on stores go around the cache: such a block is not read again soon by the core that copies it,
- * and a plain store would first fetch the line that it overwrites. */
+/* From here on stores go around the cache: such a block is not read again soon by the core that
+ * copies it, and a plain store would first fetch the line that it overwrites. */
 #define CRC32C_STREAM_MIN ((size_t)256 << 10)
 #define CRC32C_PAST_MIN   ((size_t)4 << 10)
 
-/* state is the CRC without its final complement. copy must load every byte of src once: another process may
- * be changing it, and the result has to be that of the bytes in dst. */
+/* state is the CRC without its final complement. copy must load every byte of src once: another
+ * process may be changing it, and the result has to be that of the bytes in dst. */
 struct crc32c_impl {
     const char *name;
     bool (*usable)(void); /* on this CPU; called once, prepares constants */

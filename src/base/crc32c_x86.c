@@ -1,13 +1,15 @@
-/* CRC-32C with the instructions of x86-64: the crc32 instruction in three streams, and carry-less products of
- * 512 bits.
+/* CRC-32C with the instructions of x86-64: the crc32 instruction in three streams, and carry-less
+ * products of 512 bits.
  *
- * Carry-less products follow Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ"
- * (Intel 2009), in the reflected domain: a little-endian lane of 128 bits stands for a polynomial whose bit k
- * is the coefficient of x^(127 - k). Moving a lane L x^64 + H on by D bits means adding L (x^(D+64) mod P) +
- * H (x^D mod P) to what lies there. The product of two reflected 64-bit words comes out one position low, so
- * it stands for x times the product: constants carry one x less.
+ * Carry-less products follow Gopal et al., "Fast CRC Computation for Generic Polynomials Using
+ * PCLMULQDQ" (Intel 2009), in the reflected domain: a little-endian lane of 128 bits stands for a
+ * polynomial whose bit k is the coefficient of x^(127 - k). Moving a lane L x^64 + H on by D bits
+ * means adding L (x^(D+64) mod P) + H (x^D mod P) to what lies there. The product of two reflected
+ * 64-bit words comes out one position low, so it stands for x times the product: constants carry
+ * one x less.
  *
- * The crc32 instruction on a zero state and a 64-bit word v computes v x^32 mod P, which finishes both. */
+ * The crc32 instruction on a zero state and a 64-bit word v computes v x^32 mod P, which finishes
+ * both. */
 #if defined(__x86_64__)
 
 #include "base/crc32c_impl.h"
@@ -19,11 +21,10 @@
 #define TARGET_VPCLMUL __attribute__((target("avx512f,avx512vl,avx512bw,vpclmulqdq,pclmul,sse4.2")))
 #define INLINE         static inline __attribute__((always_inline))
 
-/* --- sse4.2
- * -------------------------------------------------------------------------------------------------------- */
+/* --- sse4.2 --- */
 
-/* The crc32 instruction takes three cycles and starts one each cycle: three streams keep it busy. A long
- * stream amortises the joining of the three, a short one leaves less to the tail. */
+/* The crc32 instruction takes three cycles and starts one each cycle: three streams keep it busy. A
+ * long stream amortises the joining of the three, a short one leaves less to the tail. */
 #define LONG  ((size_t)1024)
 #define SHORT ((size_t)128)
 
@@ -74,8 +75,9 @@ TARGET_SSE42 INLINE uint32_t serial(uint32_t state, uint8_t *dst, const uint8_t 
     return (uint32_t)crc;
 }
 
-/* The hardware's prefetchers lose track of three streams: fetch the next three in order while these are worked on (twice
- * the speed on Zen 5 when the bytes come from memory). Addresses past the end do no harm. */
+/* The hardware's prefetchers lose track of three streams: fetch the next three in order while these
+ * are worked on (twice the speed on Zen 5 when the bytes come from memory). Addresses past the end
+ * do no harm. */
 INLINE void prefetch_192(uintptr_t at, bool to_write) {
     for (int i = 0; i < 3; i++) {
         if (to_write)
@@ -85,15 +87,17 @@ INLINE void prefetch_192(uintptr_t at, bool to_write) {
     }
 }
 
-TARGET_SSE42 INLINE uint32_t three_streams(uint32_t state, uint8_t *dst, const uint8_t *src, size_t one,
-                                           const struct join *join, enum stores stores) {
+TARGET_SSE42 INLINE uint32_t three_streams(uint32_t state, uint8_t *dst, const uint8_t *src,
+                                           size_t one, const struct join *join,
+                                           enum stores stores) {
     uint64_t a = state, b = 0, c = 0;
     for (size_t i = 0; i < one; i += 8) {
         if (i % 64 == 0) {
             prefetch_192((uintptr_t)src + 3 * (one + i), false);
             if (stores == STORE_CACHED) prefetch_192((uintptr_t)dst + 3 * (one + i), true);
         }
-        uint64_t wa = load_u64(src + i), wb = load_u64(src + one + i), wc = load_u64(src + 2 * one + i);
+        uint64_t wa = load_u64(src + i), wb = load_u64(src + one + i),
+                 wc = load_u64(src + 2 * one + i);
         a = _mm_crc32_u64(a, wa);
         b = _mm_crc32_u64(b, wb);
         c = _mm_crc32_u64(c, wc);
@@ -103,10 +107,10 @@ TARGET_SSE42 INLINE uint32_t three_streams(uint32_t state, uint8_t *dst, const u
             store_u64(dst + 2 * one + i, wc, stores);
         }
     }
-    __m128i pa =
-        _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)a), _mm_cvtsi64_si128((long long)join->by_two), 0);
-    __m128i pb =
-        _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)b), _mm_cvtsi64_si128((long long)join->by_one), 0);
+    __m128i pa = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)a),
+                                      _mm_cvtsi64_si128((long long)join->by_two), 0);
+    __m128i pb = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)b),
+                                      _mm_cvtsi64_si128((long long)join->by_one), 0);
     uint64_t moved = (uint64_t)_mm_cvtsi128_si64(_mm_xor_si128(pa, pb));
     return (uint32_t)_mm_crc32_u64(0, moved) ^ (uint32_t)c;
 }
@@ -125,8 +129,8 @@ TARGET_SSE42 static uint32_t sse42_update(uint32_t state, const uint8_t *src, si
     return sse42_run(state, (uint8_t *)(uintptr_t)src, src, len, STORE_NONE);
 }
 
-TARGET_SSE42 static uint32_t sse42_copy(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len,
-                                        bool past_cache) {
+TARGET_SSE42 static uint32_t sse42_copy(uint32_t state, uint8_t *dst, const uint8_t *src,
+                                        size_t len, bool past_cache) {
     if (!past_cache) return sse42_run(state, dst, src, len, STORE_CACHED);
     size_t head = -(uintptr_t)dst & 63;
     state = serial(state, dst, src, head, STORE_CACHED);
@@ -137,8 +141,7 @@ TARGET_SSE42 static uint32_t sse42_copy(uint32_t state, uint8_t *dst, const uint
 
 const struct crc32c_impl crc32c_sse42_impl = {"sse4.2", sse42_usable, sse42_update, sse42_copy};
 
-/* --- vpclmulqdq
- * ---------------------------------------------------------------------------------------------------- */
+/* --- vpclmulqdq --- */
 
 #define STEP ((size_t)256) /* four registers */
 
@@ -148,14 +151,15 @@ struct fold {
 static struct fold fold_2048, fold_512, fold_128;
 
 static struct fold fold_by(uint64_t bits) {
-    return (struct fold){(uint64_t)crc32c_x_to_the(bits + 63) << 32, (uint64_t)crc32c_x_to_the(bits - 1)
-                                                                         << 32};
+    return (struct fold){(uint64_t)crc32c_x_to_the(bits + 63) << 32,
+                         (uint64_t)crc32c_x_to_the(bits - 1) << 32};
 }
 
 static bool vpclmul_usable(void) {
     __builtin_cpu_init();
-    if (!sse42_usable() || !__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512vl") ||
-        !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("vpclmulqdq"))
+    if (!sse42_usable() || !__builtin_cpu_supports("avx512f") ||
+        !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("vpclmulqdq"))
         return false;
     fold_2048 = fold_by(2048);
     fold_512 = fold_by(512);
@@ -168,7 +172,8 @@ TARGET_VPCLMUL INLINE __m128i fold_lane(const struct fold *f) {
 }
 
 TARGET_VPCLMUL INLINE __m512i fold512(__m512i acc, __m512i by, __m512i next) {
-    __m512i low = _mm512_clmulepi64_epi128(acc, by, 0x00), high = _mm512_clmulepi64_epi128(acc, by, 0x11);
+    __m512i low = _mm512_clmulepi64_epi128(acc, by, 0x00),
+            high = _mm512_clmulepi64_epi128(acc, by, 0x11);
     return _mm512_ternarylogic_epi64(low, high, next, 0x96);
 }
 
@@ -184,8 +189,8 @@ TARGET_VPCLMUL INLINE __m512i move_64(uint8_t *dst, const uint8_t *src, enum sto
     return v;
 }
 
-TARGET_VPCLMUL INLINE uint32_t vpclmul_run(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len,
-                                           enum stores stores) {
+TARGET_VPCLMUL INLINE uint32_t vpclmul_run(uint32_t state, uint8_t *dst, const uint8_t *src,
+                                           size_t len, enum stores stores) {
     if (len < STEP) return serial(state, dst, src, len, stores);
 
     __m512i by = _mm512_broadcast_i32x4(fold_lane(&fold_2048));
@@ -207,7 +212,8 @@ TARGET_VPCLMUL INLINE uint32_t vpclmul_run(uint32_t state, uint8_t *dst, const u
     for (; len - at >= 64; at += 64) z3 = fold512(z3, by, move_64(dst + at, src + at, stores));
 
     __m128i lane_by = fold_lane(&fold_128);
-    __m128i lane = fold128(_mm512_extracti32x4_epi32(z3, 0), lane_by, _mm512_extracti32x4_epi32(z3, 1));
+    __m128i lane =
+        fold128(_mm512_extracti32x4_epi32(z3, 0), lane_by, _mm512_extracti32x4_epi32(z3, 1));
     lane = fold128(lane, lane_by, _mm512_extracti32x4_epi32(z3, 2));
     lane = fold128(lane, lane_by, _mm512_extracti32x4_epi32(z3, 3));
     uint64_t crc = _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(lane));
@@ -219,8 +225,8 @@ TARGET_VPCLMUL static uint32_t vpclmul_update(uint32_t state, const uint8_t *src
     return vpclmul_run(state, (uint8_t *)(uintptr_t)src, src, len, STORE_NONE);
 }
 
-TARGET_VPCLMUL static uint32_t vpclmul_copy(uint32_t state, uint8_t *dst, const uint8_t *src, size_t len,
-                                            bool past_cache) {
+TARGET_VPCLMUL static uint32_t vpclmul_copy(uint32_t state, uint8_t *dst, const uint8_t *src,
+                                            size_t len, bool past_cache) {
     if (!past_cache) return vpclmul_run(state, dst, src, len, STORE_CACHED);
     size_t head = -(uintptr_t)dst & 63;
     state = serial(state, dst, src, head, STORE_CACHED);
@@ -229,6 +235,7 @@ TARGET_VPCLMUL static uint32_t vpclmul_copy(uint32_t state, uint8_t *dst, const 
     return state;
 }
 
-const struct crc32c_impl crc32c_vpclmul_impl = {"vpclmulqdq", vpclmul_usable, vpclmul_update, vpclmul_copy};
+const struct crc32c_impl crc32c_vpclmul_impl = {"vpclmulqdq", vpclmul_usable, vpclmul_update,
+                                                vpclmul_copy};
 
 #endif

@@ -28,7 +28,8 @@ static _Noreturn void daemon_parent(pid_t child, int fd, const char *log) {
     if (daemon_await(fd, log)) _exit(0);
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
     if (log != NULL && log[0] != '\0')
-        fprintf(stderr, "%s: ended before it was ready: see %s\n", program_invocation_short_name, log);
+        fprintf(stderr, "%s: ended before it was ready: see %s\n", program_invocation_short_name,
+                log);
     _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 

@@ -63,7 +63,8 @@ pid_t file_lock_holder(int fd) {
     FILE *f = fstat(fd, &st) == 0 ? fopen("/proc/locks", "re") : NULL;
     if (f == NULL) return 0;
     while (holder == 0 && fgets(line, sizeof(line), f) != NULL)
-        if (sscanf(line, "%*s %15s %*s %*s %ld %x:%x:%llu", kind, &pid, &major, &minor, &inode) == 5 &&
+        if (sscanf(line, "%*s %15s %*s %*s %ld %x:%x:%llu", kind, &pid, &major, &minor, &inode) ==
+                5 &&
             strcmp(kind, "FLOCK") == 0 && inode == st.st_ino && makedev(major, minor) == st.st_dev)
             holder = pid;
     fclose(f);

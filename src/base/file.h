@@ -5,8 +5,9 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* A new file to write, as one is before it is renamed to what it shall be: nobody else has it open, and no link leads elsewhere. What a
- * former process has left under that name goes. mode: less the umask. -1 and errno. */
+/* A new file to write, as one is before it is renamed to what it shall be: nobody else has it open,
+ * and no link leads elsewhere. What a former process has left under that name goes. mode: less the
+ * umask. -1 and errno. */
 int file_open_new(const char *path, mode_t mode);
 
 /* Before anything is opened: standard input, output and error that were closed become /dev/null, so

@@ -145,7 +145,8 @@ bool glob_match(const struct glob *g, struct span s, size_t *work_p) {
             matched = false;
             break;
         }
-        if (element == g->count && star == g->count - 1) break; /* it ends with a star: the rest is taken */
+        /* it ends with a star: the rest is taken */
+        if (element == g->count && star == g->count - 1) break;
     }
     while (matched && element < g->count && g->element[element] == ELEMENT_STAR) element++;
     if (work_p) *work_p += steps;

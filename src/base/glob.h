@@ -1,9 +1,10 @@
-/* Glob patterns as Redis reads them: * ? [abc] [^abc] [a-z] and \ to escape. Keys of KEYS, SCAN and REMOVEMATCH, names of
- * CONFIG GET, channels, rules of users.
+/* Glob patterns as Redis reads them: * ? [abc] [^abc] [a-z] and \ to escape. Keys of KEYS, SCAN and
+ * REMOVEMATCH, names of CONFIG GET, channels, rules of users.
  *
- * The textbook matcher recurses at every star and takes exponential time for "a*a*a*...b". Here a pattern is compiled
- * once; matching goes back to the last star only, which is enough because every other element takes exactly one byte:
- * at most length of the string x length of the pattern steps, and no recursion. */
+ * The textbook matcher recurses at every star and takes exponential time for "a*a*a*...b". Here a
+ * pattern is compiled once; matching goes back to the last star only, which is enough because every
+ * other element takes exactly one byte: at most length of the string x length of the pattern steps,
+ * and no recursion. */
 #ifndef TARN_BASE_GLOB_H
 #define TARN_BASE_GLOB_H
 
@@ -13,7 +14,8 @@
 
 struct glob;
 
-/* Never fails: what is no valid class is taken as Redis takes it (an open '[' ends with the pattern). */
+/* Never fails: what is no valid class is taken as Redis takes it (an open '[' ends with the
+ * pattern). */
 struct glob *glob_create(struct span pattern, bool nocase);
 void glob_destroy(struct glob **glob_p);
 /* work_p may be NULL; the steps taken are added to it. */

@@ -1,6 +1,6 @@
-/* Log-linear histograms: values below 32 have a bucket each, every power of two above is cut in 32 equal
- * buckets. One thread writes with plain relaxed stores; readers may see a sum that lags behind a count, never
- * a torn word. */
+/* Log-linear histograms: values below 32 have a bucket each, every power of two above is cut in 32
+ * equal buckets. One thread writes with plain relaxed stores; readers may see a sum that lags
+ * behind a count, never a torn word. */
 #include "base/hist.h"
 
 #include <string.h>
@@ -11,10 +11,10 @@
 #define SUB      (1u << SUB_BITS)
 
 /* Mooncake's latency metrics use the same bounds: dashboards made for one read the other. */
-const uint64_t hist_latency_bounds_us[] = {50,     75,      125,     150,     200,      250,      300,
-                                           400,    500,     750,     1000,    1500,     2000,     3000,
-                                           5000,   7000,    15000,   20000,   50000,    100000,   200000,
-                                           500000, 1000000, 2000000, 5000000, 10000000, 20000000, 0};
+const uint64_t hist_latency_bounds_us[] = {
+    50,     75,     125,     150,     200,     250,      300,      400,   500,   750,
+    1000,   1500,   2000,    3000,    5000,    7000,     15000,    20000, 50000, 100000,
+    200000, 500000, 1000000, 2000000, 5000000, 10000000, 20000000, 0};
 
 static unsigned bucket_of(uint64_t v) {
     if (v < SUB) return (unsigned)v;

@@ -1,4 +1,5 @@
-/* Latency histograms: log-linear buckets (1/32 precision) over 0 .. 2^40, one writer, any reader. */
+/* Latency histograms: log-linear buckets (1/32 precision) over 0 .. 2^40, one writer, any
+ * reader. */
 #ifndef TARN_BASE_HIST_H
 #define TARN_BASE_HIST_H
 

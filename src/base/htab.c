@@ -1,13 +1,15 @@
-/* Linear hashing (Litwin 1980) in segments, so that neither growing nor shrinking ever copies a bucket array.
+/* Linear hashing (Litwin 1980) in segments, so that neither growing nor shrinking ever copies a
+ * bucket array.
  *
- * With mask = 2^level - 1, buckets [0, split) and [mask + 1, mask + 1 + split) are addressed with one bit
- * more than the rest: they are what became of the first `split` buckets. Growing splits bucket `split` in
- * two; shrinking merges the last bucket back into the one it came from. Load stays in [1/4, 1].
+ * With mask = 2^level - 1, buckets [0, split) and [mask + 1, mask + 1 + split) are addressed with
+ * one bit more than the rest: they are what became of the first `split` buckets. Growing splits
+ * bucket `split` in two; shrinking merges the last bucket back into the one it came from. Load
+ * stays in [1/4, 1].
  *
- * htab_scan counts its cursor in reversed bits, as SCAN does in Redis. Read that way a bucket of n address
- * bits is an interval of reversed hashes, splits and merges only cut and join intervals, and the cursor is a
- * point that moves from the end of one interval to the next: whatever lies before it was seen, whatever the
- * table did meanwhile. */
+ * htab_scan counts its cursor in reversed bits, as SCAN does in Redis. Read that way a bucket of n
+ * address bits is an interval of reversed hashes, splits and merges only cut and join intervals,
+ * and the cursor is a point that moves from the end of one interval to the next: whatever lies
+ * before it was seen, whatever the table did meanwhile. */
 #include "base/htab.h"
 
 #include <stdlib.h>
@@ -58,8 +60,8 @@ static size_t segment_bytes(size_t buckets) {
     return buckets * sizeof(struct htab_node *);
 }
 
-/* Small tables are many: the first segment starts with 16 buckets and doubles until it is like the others.
- * Its size follows from `buckets`: the next power of two. */
+/* Small tables are many: the first segment starts with 16 buckets and doubles until it is like the
+ * others. Its size follows from `buckets`: the next power of two. */
 static void resize_first_segment(struct htab *t, size_t from, size_t to) {
     t->dir[0] = xrealloc(t->dir[0], segment_bytes(to));
     if (to > from) memset(&t->dir[0]->bucket[from], 0, segment_bytes(to - from));
@@ -178,7 +180,8 @@ void htab_remove(struct htab *t, struct htab_node *node) {
     *p = node->next;
     node->next = NULL;
     t->count--;
-    for (int i = 0; i < MERGES_PER_REMOVE && t->buckets > MIN_BUCKETS && t->count < t->buckets / 4; i++)
+    for (int i = 0; i < MERGES_PER_REMOVE && t->buckets > MIN_BUCKETS && t->count < t->buckets / 4;
+         i++)
         merge_one(t);
 }
 
@@ -202,8 +205,8 @@ static uint64_t reverse_bits(uint64_t v) {
     return __builtin_bswap64(v);
 }
 
-uint64_t htab_scan(const struct htab *t, uint64_t cursor, void (*fn)(void *arg, struct htab_node *node),
-                   void *arg) {
+uint64_t htab_scan(const struct htab *t, uint64_t cursor,
+                   void (*fn)(void *arg, struct htab_node *node), void *arg) {
     if (t->count == 0) return 0;
     uint64_t mask = (cursor & t->mask) < t->split ? t->mask * 2 + 1 : t->mask;
     struct htab_node *n = *bucket_at(t, cursor & mask), *next;

@@ -1,5 +1,6 @@
-/* An intrusive hash table that grows and shrinks one bucket at a time (linear hashing, Litwin 1980): no operation ever
- * moves more than a few short chains. Keys and equality are the caller's; nodes are embedded in the caller's structs. */
+/* An intrusive hash table that grows and shrinks one bucket at a time (linear hashing, Litwin
+ * 1980): no operation ever moves more than a few short chains. Keys and equality are the caller's;
+ * nodes are embedded in the caller's structs. */
 #ifndef TARN_BASE_HTAB_H
 #define TARN_BASE_HTAB_H
 
@@ -27,13 +28,15 @@ typedef bool (*htab_eq_fn)(const struct htab_node *node, const void *key);
 void htab_init(struct htab *t);
 void htab_free(struct htab *t); /* frees buckets, never nodes */
 struct htab_node *htab_find(const struct htab *t, uint64_t hash, htab_eq_fn eq, const void *key);
-void htab_insert(struct htab *t, struct htab_node *node, uint64_t hash); /* no check for duplicates */
-void htab_remove(struct htab *t, struct htab_node *node);                /* must be in it */
+/* no check for duplicates */
+void htab_insert(struct htab *t, struct htab_node *node, uint64_t hash);
+void htab_remove(struct htab *t, struct htab_node *node); /* must be in it */
 size_t htab_memory(const struct htab *t);
-/* Cursor walk as SCAN's: start with 0, ends when 0 comes back; every node that is there during the whole walk is seen,
- * some twice if the table shrinks meanwhile. One call visits one bucket. fn may remove the node it is given, nothing else. */
-uint64_t htab_scan(const struct htab *t, uint64_t cursor, void (*fn)(void *arg, struct htab_node *node),
-                   void *arg);
+/* Cursor walk as SCAN's: start with 0, ends when 0 comes back; every node that is there during the
+ * whole walk is seen, some twice if the table shrinks meanwhile. One call visits one bucket. fn may
+ * remove the node it is given, nothing else. */
+uint64_t htab_scan(const struct htab *t, uint64_t cursor,
+                   void (*fn)(void *arg, struct htab_node *node), void *arg);
 
 /* xxHash3, seeded at start with random bits against collision attacks. */
 uint64_t hash_bytes(const void *data, size_t len);

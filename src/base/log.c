@@ -1,7 +1,8 @@
 /* The process log.
  *
- * Lines are written with one write(2) to one descriptor number that never changes once a file was opened:
- * log_open replaces what is behind it with dup3, which is atomic, so writers need no lock. */
+ * Lines are written with one write(2) to one descriptor number that never changes once a file was
+ * opened: log_open replaces what is behind it with dup3, which is atomic, so writers need no
+ * lock. */
 #include "base/log.h"
 
 #include <errno.h>
@@ -26,7 +27,8 @@ static _Atomic(void *) sink_arg;
 
 bool log_open(const char *path) {
     bool to_stdout = path == NULL || path[0] == '\0';
-    int target = to_stdout ? STDOUT_FILENO : open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    int target =
+        to_stdout ? STDOUT_FILENO : open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
     if (target < 0) return false;
 
     int fd = atomic_load(&log_fd);
@@ -90,7 +92,8 @@ static void defuse_controls(char *s, size_t len) {
 }
 
 void log_write(enum log_level level, const char *fmt, ...) {
-    if (level >= LOG_LEVEL_NOTHING || (int)level < atomic_load_explicit(&log_threshold, memory_order_relaxed))
+    if (level >= LOG_LEVEL_NOTHING ||
+        (int)level < atomic_load_explicit(&log_threshold, memory_order_relaxed))
         return;
     int saved = errno;
     char line[LINE_MAX_BYTES];
@@ -113,7 +116,8 @@ void log_write(enum log_level level, const char *fmt, ...) {
         sink(atomic_load(&sink_arg), level, line);
     } else {
         static const int priorities[] = {LOG_DEBUG, LOG_INFO, LOG_NOTICE, LOG_WARNING};
-        if (atomic_load(&to_syslog)) syslog(priorities[level], "%.*s", (int)(len - start), line + start);
+        if (atomic_load(&to_syslog))
+            syslog(priorities[level], "%.*s", (int)(len - start), line + start);
         line[len++] = '\n';
         ssize_t rc;
         do rc = write(atomic_load_explicit(&log_fd, memory_order_relaxed), line, len);

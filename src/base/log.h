@@ -1,25 +1,33 @@
-/* The process log. Lines look like Redis' ("PID:role date time level message") so that its tools read them.
- * Thread-safe: a line is one write(2). Never pass secrets. */
+/* The process log. Lines look like Redis' ("PID:role date time level message") so that its tools
+ * read them. Thread-safe: a line is one write(2). Never pass secrets. */
 #ifndef TARN_BASE_LOG_H
 #define TARN_BASE_LOG_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum log_level { LOG_LEVEL_DEBUG, LOG_LEVEL_VERBOSE, LOG_LEVEL_NOTICE, LOG_LEVEL_WARNING, LOG_LEVEL_NOTHING };
+enum log_level {
+    LOG_LEVEL_DEBUG,
+    LOG_LEVEL_VERBOSE,
+    LOG_LEVEL_NOTICE,
+    LOG_LEVEL_WARNING,
+    LOG_LEVEL_NOTHING
+};
 
-/* Where lines go: path NULL or "" is standard output. Reopened at each call (log rotation). false: could not be
- * opened, the old target stays, errno tells. */
+/* Where lines go: path NULL or "" is standard output. Reopened at each call (log rotation). false:
+ * could not be opened, the old target stays, errno tells. */
 bool log_open(const char *path);
 /* Do lines go where somebody is looking? Not where a sink has them. */
 bool log_is_terminal(void);
 void log_set_level(enum log_level level);
 enum log_level log_get_level(void);
-/* Lines go to syslog(3), too: ident (kept, borrowed) names the program, facility is LOG_LOCAL0 and the like. */
+/* Lines go to syslog(3), too: ident (kept, borrowed) names the program, facility is LOG_LOCAL0 and
+ * the like. */
 void log_syslog(const char *ident, int facility);
 /* The role letter of the line: 'M' master, 'S' replica, 'C' client, 'N' node. */
 void log_set_role(char role);
-/* Libraries send lines to their host program instead: fn gets level and the message without decoration. NULL resets. */
+/* Libraries send lines to their host program instead: fn gets level and the message without
+ * decoration. NULL resets. */
 typedef void (*log_sink_fn)(void *arg, enum log_level level, const char *message);
 void log_set_sink(log_sink_fn fn, void *arg);
 
@@ -30,8 +38,8 @@ void log_write(enum log_level level, const char *fmt, ...) __attribute__((format
 #define log_notice(...)  log_write(LOG_LEVEL_NOTICE, __VA_ARGS__)
 #define log_warning(...) log_write(LOG_LEVEL_WARNING, __VA_ARGS__)
 
-/* A trouble that comes again and again is told of once. true: it is news, for it was quiet for a while; *last_ms (0 at
- * first) remembers. */
+/* A trouble that comes again and again is told of once. true: it is news, for it was quiet for a
+ * while; *last_ms (0 at first) remembers. */
 static inline bool log_is_news(uint64_t *last_ms, uint64_t now_ms) {
     bool news = *last_ms == 0 || now_ms - *last_ms >= 10000;
     *last_ms = now_ms;

@@ -48,11 +48,12 @@ static void say_left(const struct progress *p, double share, uint64_t now, bool 
 }
 
 static void show_bar(double share, const char *text) {
-    static const char full[] = "##############################", empty[] = "..............................";
+    static const char full[] = "##############################",
+                      empty[] = "..............................";
     enum { LENGTH = 30, BEFORE_TEXT = LENGTH + 10 };
     int done = (int)(share * LENGTH);
-    fprintf(stderr, "\r[%.*s%.*s] %3.0f %%  %.*s\033[K", done, full, LENGTH - done, empty, share * 100,
-            COLUMNS - BEFORE_TEXT, text);
+    fprintf(stderr, "\r[%.*s%.*s] %3.0f %%  %.*s\033[K", done, full, LENGTH - done, empty,
+            share * 100, COLUMNS - BEFORE_TEXT, text);
     fflush(stderr);
 }
 

@@ -18,7 +18,8 @@ struct progress {
 
 /* For servers: lines "WHAT: TEXT (37 %), about 12 s left" at level notice, each second where the
  * log is a terminal, else every ten. */
-void progress_log(struct progress *p, const char *what_fmt, ...) __attribute__((format(printf, 2, 3)));
+void progress_log(struct progress *p, const char *what_fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 /* For programs: a bar on standard error, if that is a terminal; else, or with silent, nothing. */
 void progress_bar(struct progress *p, bool silent);
 /* total 0: not known, and the text says how far it is. */

@@ -1,6 +1,6 @@
-/* xoshiro256** 1.0, seeded through splitmix64 as its authors advise. Written from the papers: Blackman and
- * Vigna, "Scrambled linear pseudorandom number generators" (2018); Lemire, "Fast random integer generation in
- * an interval" (2019). */
+/* xoshiro256** 1.0, seeded through splitmix64 as its authors advise. Written from the papers:
+ * Blackman and Vigna, "Scrambled linear pseudorandom number generators" (2018); Lemire, "Fast
+ * random integer generation in an interval" (2019). */
 #include "base/rng.h"
 
 #include "base/assert.h"

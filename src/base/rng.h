@@ -1,5 +1,5 @@
-/* A small fast generator (xoshiro256**, Blackman and Vigna 2018) for choices that need no secrecy. Secrets come from
- * libsodium's randombytes. */
+/* A small fast generator (xoshiro256**, Blackman and Vigna 2018) for choices that need no secrecy.
+ * Secrets come from libsodium's randombytes. */
 #ifndef TARN_BASE_RNG_H
 #define TARN_BASE_RNG_H
 

@@ -1,17 +1,18 @@
 /* A hierarchical timing wheel.
  *
- * `tick` is the time up to which everything was looked at. A node lies in the lowest level whose reach covers
- * its distance from the tick at which it was placed:
+ * `tick` is the time up to which everything was looked at. A node lies in the lowest level whose
+ * reach covers its distance from the tick at which it was placed:
  *
  *     level 0   64 slots of 1 ms          due - tick in [1, 64)
  *     level 1   32 slots of 64 ms         [64, 2^11)
  *     ...
  *     level 4   32 slots of 2^21 ms       [2^21, 2^26) and everything later, in the slot farthest away
  *
- * A slot of level 1..4 is cascaded (its nodes are placed anew) when tick reaches the first millisecond it
- * stands for; a slot of level 0 then holds one exact due. Bitmaps of occupied slots let tick jump from one
- * such event to the next, so a process that slept for a day catches up in a few steps. A cascade takes its
- * slot's list over at once and works it off within the budgets of as many calls as it needs:
+ * A slot of level 1..4 is cascaded (its nodes are placed anew) when tick reaches the first
+ * millisecond it stands for; a slot of level 0 then holds one exact due. Bitmaps of occupied slots
+ * let tick jump from one such event to the next, so a process that slept for a day catches up in a
+ * few steps. A cascade takes its slot's list over at once and works it off within the budgets of as
+ * many calls as it needs:
  *
  *     placed in a slot --> cascading --> placed in a lower slot --> ... --> ready --> popped
  *                              \___________________________________________/
@@ -31,7 +32,8 @@
 #define LN_SLOTS    (1u << LN_BITS)
 #define SLOTS       (L0_SLOTS + (LEVELS - 1) * LN_SLOTS)
 #define REACH       ((uint64_t)1 << (L0_BITS + (LEVELS - 1) * LN_BITS))
-/* A clock that steps back by less only makes timers late by as much; by more, the wheel is placed anew. */
+/* A clock that steps back by less only makes timers late by as much; by more, the wheel is placed
+ * anew. */
 #define BACKSTEP_MS 1000
 
 struct wheel {
