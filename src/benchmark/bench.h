@@ -22,15 +22,23 @@ struct bench {
     const char *ca_file, *ca_dir, *cert, *key, *sni, *verify_name;
     struct tls_context *context; /* NULL: plain */
 };
-#define BENCH_INIT                                                                                           \
+#define BENCH_INIT                                                                                 \
     { .host = "127.0.0.1", .port = 6479 }
 
 /* Says why on stderr and ends the program with 1. */
 _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* --- options.c ------------------------------------------------------------------------------------------------------ */
+/* --- options.c --- */
 
-enum option_kind { OPT_FLAG, OPT_STRING, OPT_U64, OPT_BYTES, OPT_DOUBLE, OPT_U64_LIST, OPT_BYTES_LIST };
+enum option_kind {
+    OPT_FLAG,
+    OPT_STRING,
+    OPT_U64,
+    OPT_BYTES,
+    OPT_DOUBLE,
+    OPT_U64_LIST,
+    OPT_BYTES_LIST
+};
 #define LIST_MAX 32
 struct number_list {
     uint64_t v[LIST_MAX];
@@ -43,8 +51,9 @@ struct option_spec {
     uint64_t min, max;
     const char *help;
 };
-/* Takes specs (ended by a NULL name) and the global options; an unknown one ends the program. Returns the number of plain
- * arguments, which are moved to the front of argv. stop_at_plain: the first plain argument ends the parsing (and counts 1). */
+/* Takes specs (ended by a NULL name) and the global options; an unknown one ends the program.
+ * Returns the number of plain arguments, which are moved to the front of argv. stop_at_plain: the
+ * first plain argument ends the parsing (and counts 1). */
 size_t options_parse(struct bench *b, const struct option_spec *specs, int argc, char **argv,
                      bool stop_at_plain, int *used_p);
 /* "4k" and "4kb" are both 4096 here, as in other block benchmarks. 0: no size. */
@@ -52,7 +61,7 @@ int parse_block_size(const char *s, size_t len, uint64_t *bytes_p);
 /* "4k", "1m", "1536". */
 const char *size_text(uint64_t bytes, char out[24]);
 
-/* --- pipe.c: connections, plain or over TLS --------------------------------------------------------------------------------- */
+/* --- pipe.c: connections, plain or over TLS --- */
 
 struct pipe {
     int fd;
@@ -67,7 +76,7 @@ void pipe_send(struct pipe *p, const void *data, size_t len);
 /* Bytes, 0: the server has closed the connection, -1 (not when waiting): none now. */
 ssize_t pipe_receive(struct pipe *p, void *to, size_t len, bool wait);
 
-/* --- wire.c: a blocking RESP connection, cheap on this side --------------------------------------------------------- */
+/* --- wire.c: a blocking RESP connection, cheap on this side --- */
 
 struct wire {
     struct pipe pipe;
@@ -95,14 +104,15 @@ void wire_bulk(struct wire *w, void *to, size_t len);
 int64_t wire_int(struct wire *w, const char *line, size_t len); /* of ":5", "*5", "$5" */
 void wire_note_error(struct wire *w, const char *line, size_t len);
 
-/* --- report.c -------------------------------------------------------------------------------------------------------------------- */
+/* --- report.c --- */
 
 struct latency {
     double avg, p50, p90, p95, p99, p999, max;
 };
 struct latency latency_of(const struct hist *h);
-void json_latency(struct buf *out, const char *prefix, const struct latency *l); /* ,"PREFIXp50_us":... */
-/* --- pattern.c: bytes that follow from a number ------------------------------------------------------------------------------------ */
+/* ,"PREFIXp50_us":... */
+void json_latency(struct buf *out, const char *prefix, const struct latency *l);
+/* --- pattern.c: bytes that follow from a number --- */
 
 static inline uint64_t mix64(uint64_t x) { /* splitmix64's finalizer (Steele, Lea, Flood 2014) */
     x += UINT64_C(0x9e3779b97f4a7c15);
@@ -118,7 +128,7 @@ tarn_client *client_open(const struct bench *b, const char *transport, bool veri
 /* A number from INFO; -1: it is not there. */
 double info_number(tarn_client *c, const char *field);
 
-/* --- the subcommands: argv begins behind the subcommand's name ---------------------------------------------------------------------------- */
+/* --- the subcommands: argv begins behind the subcommand's name --- */
 
 int meta_main(struct bench *b, int argc, char **argv);
 int data_main(struct bench *b, int argc, char **argv);

@@ -1,5 +1,5 @@
-/* data: how fast bytes get in and out, by block size and batch, beside memcpy of the same blocks. Sources and
- * destinations rotate through more memory than caches hold, on both sides alike. */
+/* data: how fast bytes get in and out, by block size and batch, beside memcpy of the same blocks.
+ * Sources and destinations rotate through more memory than caches hold, on both sides alike. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,13 +13,14 @@ typedef unsigned long long ull;
 #define GATHER_BYTES  (UINT64_C(1) << 20)
 #define PRELOAD_BATCH UINT64_C(64)
 
-/* --- one thread -------------------------------------------------------------------------------------------------------- */
+/* --- one thread --- */
 
 static void hex(char *out, unsigned digits, uint64_t v) {
     for (unsigned i = digits; i > 0; i--, v >>= 4) out[i - 1] = "0123456789abcdef"[v & 15];
 }
 
-/* "bench:<16 digits>:<8 digits>:<32 digits>", by hand: with small blocks snprintf would be the larger part of a call. */
+/* "bench:<16 digits>:<8 digits>:<32 digits>", by hand: with small blocks snprintf would be the
+ * larger part of a call. */
 static void name_block(char out[DATA_KEY + 1], const struct data_run *run, uint64_t number) {
     memcpy(out, "bench:", 6);
     hex(out + 6, 16, run->id);
@@ -74,7 +75,8 @@ static uint64_t tarn_batch(struct data_worker *k, bool put, uint64_t first) {
     return bytes;
 }
 
-/* Small values are gathered, as clients do that pipeline: a system call for each would measure that. */
+/* Small values are gathered, as clients do that pipeline: a system call for each would measure
+ * that. */
 static void send_value(struct wire *w, const char *data, uint64_t len) {
     if (len <= GATHER_MAX) {
         buf_append(&w->out, data, len);
@@ -106,7 +108,8 @@ static uint64_t resp_batch(struct data_worker *k, bool put, uint64_t first) {
     for (uint64_t i = 0; i < run->batch; i++) {
         size_t len;
         const char *line = wire_line(w, &len);
-        bool ok = put ? line[0] == '+' : line[0] == '$' && wire_int(w, line, len) == (int64_t)run->block_size;
+        bool ok = put ? line[0] == '+'
+                      : line[0] == '$' && wire_int(w, line, len) == (int64_t)run->block_size;
         if (!ok) {
             k->failed++;
             snprintf(k->error, sizeof(k->error), "%.*s", (int)len, line);
@@ -118,7 +121,8 @@ static uint64_t resp_batch(struct data_worker *k, bool put, uint64_t first) {
     }
     count_time(k, start);
     for (uint64_t i = 0; i < run->batch && !put && run->check; i++) {
-        k->mismatched += !pattern_check((first + i) % run->preloaded, slot(k, first + i), run->block_size);
+        k->mismatched +=
+            !pattern_check((first + i) % run->preloaded, slot(k, first + i), run->block_size);
     }
     return bytes;
 }
@@ -137,8 +141,9 @@ static void *work(void *arg) {
     uint64_t turn = 0;
     while (!__atomic_load_n(&run->stop, __ATOMIC_RELAXED) && k->failed < 1000) {
         bool put = run->op == DATA_PUT || (run->op == DATA_MIX && turn % 2 == 1);
-        uint64_t first = put ? __atomic_fetch_add(&k->shared->next_put, run->batch, __ATOMIC_RELAXED)
-                             : (turn * run->batch + k->index * run->preloaded / run->threads);
+        uint64_t first =
+            put ? __atomic_fetch_add(&k->shared->next_put, run->batch, __ATOMIC_RELAXED)
+                : (turn * run->batch + k->index * run->preloaded / run->threads);
         if (!k->warm && __atomic_load_n(&run->warm, __ATOMIC_RELAXED)) start_over(k);
         uint64_t bytes = run->resp ? resp_batch(k, put, first) : tarn_batch(k, put, first);
         __atomic_store_n(&k->bytes, k->bytes + bytes, __ATOMIC_RELAXED);
@@ -147,7 +152,7 @@ static void *work(void *arg) {
     return NULL;
 }
 
-/* --- one row ---------------------------------------------------------------------------------------------------------------- */
+/* --- one row --- */
 
 static void open_worker(struct data_worker *k, struct data_run *run, uint64_t index) {
     k->run = run;
@@ -227,7 +232,8 @@ static void run_row(struct data_run *run, struct data_row *row) {
     for (uint64_t i = 0; i < run->threads; i++) open_worker(&workers[i], run, i);
     uint64_t start = clock_mono_us(), total = (uint64_t)(run->seconds * 1e6), now;
     for (uint64_t i = 0; i < run->threads; i++) {
-        if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0) die("cannot start a thread");
+        if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0)
+            die("cannot start a thread");
     }
     char size[24];
     usleep((unsigned)(run->warm_seconds * 1e6));
@@ -263,7 +269,7 @@ static void run_row(struct data_run *run, struct data_row *row) {
     free(workers);
 }
 
-/* --- the whole ------------------------------------------------------------------------------------------------------------------- */
+/* --- the whole --- */
 
 static void parse(struct data_run *run, const char *op, bool no_verify) {
     size_t i = 0;
@@ -272,7 +278,8 @@ static void parse(struct data_run *run, const char *op, bool no_verify) {
     run->op = (enum data_op)i;
     static const char *const known[] = {"shm", "tcp", "rdma", "resp", "auto"};
     for (i = 0; i < ARRAY_LEN(known) && strcmp(run->transport, known[i]) != 0; i++) continue;
-    if (i == ARRAY_LEN(known)) die("--transport is shm, tcp, rdma or resp, not \"%s\"", run->transport);
+    if (i == ARRAY_LEN(known))
+        die("--transport is shm, tcp, rdma or resp, not \"%s\"", run->transport);
     run->resp = strcmp(run->transport, "resp") == 0;
     run->verify = !no_verify;
     if (no_verify && run->check) die("--check and --no-verify exclude each other");
@@ -315,7 +322,8 @@ int data_main(struct bench *b, int argc, char **argv) {
     bool no_verify = false;
     struct data_run run = {.b = b, .transport = "shm", .threads = 1, .seconds = 2};
     struct number_list sizes = {
-        {4096, 65536, UINT64_C(1) << 20, UINT64_C(4) << 20, UINT64_C(16) << 20, UINT64_C(64) << 20}, 6};
+        {4096, 65536, UINT64_C(1) << 20, UINT64_C(4) << 20, UINT64_C(16) << 20, UINT64_C(64) << 20},
+        6};
     struct number_list batches = {{1, 16}, 2};
     const struct option_spec specs[] = {
         {"--transport", OPT_STRING, &run.transport, 0, 0, NULL},
@@ -329,7 +337,8 @@ int data_main(struct bench *b, int argc, char **argv) {
         {"--no-verify", OPT_FLAG, &no_verify, 0, 0, NULL},
         {NULL, OPT_FLAG, NULL, 0, 0, NULL},
     };
-    if (options_parse(b, specs, argc, argv, false, NULL) > 0) die("data takes no argument \"%s\"", argv[0]);
+    if (options_parse(b, specs, argc, argv, false, NULL) > 0)
+        die("data takes no argument \"%s\"", argv[0]);
     parse(&run, op, no_verify);
     uint64_t pool = pool_bytes(&run), failed = 0;
     data_print_head(b);
@@ -341,7 +350,8 @@ int data_main(struct bench *b, int argc, char **argv) {
             uint64_t bytes = run.batch * run.block_size;
             if (bytes * run.threads > pool / 3) {
                 char text[24];
-                fprintf(stderr, "tarn-benchmark: %s x %llu left out: the pool of %llu MiB is too small\n",
+                fprintf(stderr,
+                        "tarn-benchmark: %s x %llu left out: the pool of %llu MiB is too small\n",
                         size_text(run.block_size, text), (ull)run.batch, (ull)pool >> 20);
                 continue;
             }

@@ -1,4 +1,5 @@
-/* The data subcommand: shared by data.c (moving) and data_rows.c (memcpy beside it, and the table). */
+/* The data subcommand: shared by data.c (moving) and data_rows.c (memcpy beside it, and the
+ * table). */
 #ifndef TARN_BENCHMARK_DATA_H
 #define TARN_BENCHMARK_DATA_H
 

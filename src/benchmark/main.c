@@ -1,5 +1,5 @@
-/* tarn-benchmark: measures look-ups and puts of metadata, the data paths, a master of many nodes, transfers between
- * engines, and replays request traces. */
+/* tarn-benchmark: measures look-ups and puts of metadata, the data paths, a master of many nodes,
+ * transfers between engines, and replays request traces. */
 #include <signal.h>
 #include <stdio.h>
 
@@ -13,21 +13,26 @@ static const char usage[] =
     "[--tls-verify-name no]\n"
     "                      [--insecure]]\n"
     "\n"
-    "  meta    [--op put|get|exists|prefix] [--batch 128] [--keys N] [--value-size 4096] [--key-size 64]\n"
+    "  meta    [--op put|get|exists|prefix] [--batch 128] [--keys N] [--value-size 4096] "
+    "[--key-size 64]\n"
     "          [--replicas N] [--clients C] [--threads T] [--pipeline 2]\n"
     "          [--lease-ms 5000, 0 = plain look-ups] [--seconds S]\n"
-    "  data    [--transport shm|tcp|rdma|resp] [--op get|put|mix] [--block-size 4k,64k,1m,4m,..64m] [--batch "
+    "  data    [--transport shm|tcp|rdma|resp] [--op get|put|mix] [--block-size "
+    "4k,64k,1m,4m,..64m] [--batch "
     "1,16]\n"
     "          [--threads T] [--seconds S] [--warm-up S] [--check | --no-verify]\n"
     "  nodes   [--nodes 200] [--keys 5000000] [--replicas 2] [--value-size 4096] [--segment 256g]\n"
-    "          [--batch 128] [--clients C] [--seconds S]   simulated nodes, for a master with --pool-size 0\n"
+    "          [--batch 128] [--clients C] [--seconds S]   simulated nodes, for a master with "
+    "--pool-size 0\n"
     "  transfer [--mode both|target|initiator] [--peer ENDPOINT] [--op read|write] [--transport "
     "auto|shm|tcp|rdma]\n"
-    "          [--block-size 64k] [--batch 128] [--threads T] [--streams 2] [--buffer 256m] [--seconds 10 | "
+    "          [--block-size 64k] [--batch 128] [--threads T] [--streams 2] [--buffer 256m] "
+    "[--seconds 10 | "
     "--count BATCHES]\n"
     "          [--check] [--merge] [--foreign] [--bind ADDRESS] [--announce HOST] [--listen PORT] "
     "[--data-port PORT]\n"
-    "          [--name NAME] [--master URL] [--secret SECRET]   without a server; a target waits until it is "
+    "          [--name NAME] [--master URL] [--secret SECRET]   without a server; a target waits "
+    "until it is "
     "stopped\n"
     "  replay  TRACE.jsonl [--block-size 4k] [--threads T] [--lease-ms 50] [--limit REQUESTS]\n"
     "          [--speed FACTOR, 0 = as fast as it goes] [--transport auto|shm|tcp|rdma]\n"
@@ -82,7 +87,8 @@ int main(int argc, char **argv) {
     near_begin(&near, span_str(name));
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) near_offer(&near, commands[i].name);
     if (near.word != NULL)
-        fprintf(stderr, "tarn-benchmark: there is no subcommand %s, did you mean %s?\n", name, near.word);
+        fprintf(stderr, "tarn-benchmark: there is no subcommand %s, did you mean %s?\n", name,
+                near.word);
     else
         fprintf(stderr, "tarn-benchmark: there is no subcommand \"%s\"\n\n%s", name, usage);
     return 2;

@@ -1,8 +1,10 @@
-/* meta: batches of metadata commands over plain RESP connections. Requests come from templates in which only digits
- * change, replies are skipped, so that the server is the limit and not this program.
+/* meta: batches of metadata commands over plain RESP connections. Requests come from templates in
+ * which only digits change, replies are skipped, so that the server is the limit and not this
+ * program.
  *
- * A put is MPUTSTART and MPUTEND of keys that were never there (their bytes are not written), a get MGETREPLICAS, with a
- * lease and its RELEASE or without. Every connection keeps `pipeline` batches under way. */
+ * A put is MPUTSTART and MPUTEND of keys that were never there (their bytes are not written), a get
+ * MGETREPLICAS, with a lease and its RELEASE or without. Every connection keeps `pipeline` batches
+ * under way. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +42,7 @@ struct worker {
     struct meta_result r;
 };
 
-/* --- templates ------------------------------------------------------------------------------------------------------- */
+/* --- templates --- */
 
 static void append_arg(struct buf *b, const char *s) {
     buf_printf(b, "$%zu\r\n%s\r\n", strlen(s), s);
@@ -95,7 +97,7 @@ static void build_template(struct worker *k) {
     }
 }
 
-/* --- the conversation ------------------------------------------------------------------------------------------------------ */
+/* --- the conversation --- */
 
 static void push_flight(struct conn *c, enum stage stage, uint64_t first_key, uint64_t sent_us) {
     TARN_ASSERT(c->count < c->cap);
@@ -125,7 +127,8 @@ static void send_batch(struct worker *k, struct conn *c) {
     k->r.requests++;
 }
 
-/* The first integer of each element, UINT64_MAX where it is nil or an error. Returns how many there are. */
+/* The first integer of each element, UINT64_MAX where it is nil or an error. Returns how many there
+ * are. */
 static size_t read_numbers(struct worker *k, struct wire *w) {
     size_t len, found = 0;
     const char *line = wire_line(w, &len);
@@ -169,10 +172,11 @@ static void send_end(struct worker *k, struct conn *c, uint64_t first, size_t n,
     append_number(out, n);
     append_keys_numbers(k, out, first, true);
     if (values) append_arg(out, "VALUES");
-    static const char bytes[65] = "vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv";
+    static const char bytes[65] =
+        "vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv";
     for (size_t i = 0; values && i < n; i++) {
-        buf_printf(out, "$%llu\r\n%.*s\r\n", (unsigned long long)k->m->value_size, (int)k->m->value_size,
-                   bytes);
+        buf_printf(out, "$%llu\r\n%.*s\r\n", (unsigned long long)k->m->value_size,
+                   (int)k->m->value_size, bytes);
     }
     push_flight(c, STAGE_END, first, sent_us);
     k->r.requests++;
@@ -272,7 +276,8 @@ static void *work(void *arg) {
     }
     for (uint64_t i = 0; i < m->clients; i++) {
         k->r.errors += conns[i].w->errors;
-        if (conns[i].w->errors > 0) snprintf(k->r.error, sizeof(k->r.error), "%s", conns[i].w->error);
+        if (conns[i].w->errors > 0)
+            snprintf(k->r.error, sizeof(k->r.error), "%s", conns[i].w->error);
         wire_close(&conns[i].w);
         free(conns[i].flights);
     }
@@ -283,7 +288,7 @@ static void *work(void *arg) {
     return NULL;
 }
 
-/* --- the whole ------------------------------------------------------------------------------------------------------------------ */
+/* --- the whole --- */
 
 void meta_fill(const struct meta *m) {
     struct meta put = *m;
@@ -319,28 +324,33 @@ static void print(const struct meta *m, const struct meta_result *sum) {
     double rate = (double)sum->done_keys / sum->seconds;
     if (m->b->json) {
         struct buf out = {0};
-        buf_printf(&out,
-                   "{\"op\":\"%s\",\"batch\":%llu,\"keys\":%llu,\"value_size\":%llu,\"key_size\":%llu,"
-                   "\"clients\":%llu,"
-                   "\"threads\":%llu,\"pipeline\":%llu,\"lease_ms\":%llu,\"seconds\":%.3f,\"requests\":%llu,"
-                   "\"keys_done\":%llu,"
-                   "\"hits\":%llu,\"errors\":%llu,\"keys_per_s\":%.0f",
-                   op_names[m->op], (unsigned long long)m->batch, (unsigned long long)m->keys,
-                   (unsigned long long)m->value_size, (unsigned long long)m->key_size,
-                   (unsigned long long)m->clients, (unsigned long long)m->threads,
-                   (unsigned long long)m->pipeline, (unsigned long long)(m->op == META_GET ? m->lease_ms : 0),
-                   sum->seconds, (unsigned long long)sum->requests, (unsigned long long)sum->done_keys,
-                   (unsigned long long)sum->hits, (unsigned long long)sum->errors, rate);
+        buf_printf(
+            &out,
+            "{\"op\":\"%s\",\"batch\":%llu,\"keys\":%llu,\"value_size\":%llu,\"key_size\":%llu,"
+            "\"clients\":%llu,"
+            "\"threads\":%llu,\"pipeline\":%llu,\"lease_ms\":%llu,\"seconds\":%.3f,\"requests\":%"
+            "llu,"
+            "\"keys_done\":%llu,"
+            "\"hits\":%llu,\"errors\":%llu,\"keys_per_s\":%.0f",
+            op_names[m->op], (unsigned long long)m->batch, (unsigned long long)m->keys,
+            (unsigned long long)m->value_size, (unsigned long long)m->key_size,
+            (unsigned long long)m->clients, (unsigned long long)m->threads,
+            (unsigned long long)m->pipeline,
+            (unsigned long long)(m->op == META_GET ? m->lease_ms : 0), sum->seconds,
+            (unsigned long long)sum->requests, (unsigned long long)sum->done_keys,
+            (unsigned long long)sum->hits, (unsigned long long)sum->errors, rate);
         json_latency(&out, "", &l);
         printf("%.*s}\n", (int)out.len, out.data);
         buf_free(&out);
         return;
     }
-    const char *how = m->op != META_GET ? "" : m->lease_ms > 0 ? ", leased and released" : ", without leases";
+    const char *how = m->op != META_GET ? ""
+                      : m->lease_ms > 0 ? ", leased and released"
+                                        : ", without leases";
     printf("%s, %llu keys a call%s, %llu connections: %.0f keys/s\n", op_names[m->op],
            (unsigned long long)m->batch, how, (unsigned long long)(m->clients * m->threads), rate);
-    printf("call: avg %.0f us, p50 %.0f, p90 %.0f, p95 %.0f, p99 %.0f, p99.9 %.0f, max %.0f\n", l.avg, l.p50,
-           l.p90, l.p95, l.p99, l.p999, l.max);
+    printf("call: avg %.0f us, p50 %.0f, p90 %.0f, p95 %.0f, p99 %.0f, p99.9 %.0f, max %.0f\n",
+           l.avg, l.p50, l.p90, l.p95, l.p99, l.p999, l.max);
     printf("%llu of %llu keys %s, %llu errors\n", (unsigned long long)sum->hits,
            (unsigned long long)sum->done_keys, m->op == META_PUT ? "stored" : "found",
            (unsigned long long)sum->errors);
@@ -360,7 +370,8 @@ static void run_workers(struct meta *m, struct worker *workers) {
     for (uint64_t i = 0; i < m->threads; i++) {
         workers[i].m = m;
         workers[i].index = (unsigned)i;
-        if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0) die("cannot start a thread");
+        if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0)
+            die("cannot start a thread");
     }
     while (clock_mono_us() - start < total) {
         uint64_t left = total - (clock_mono_us() - start);
@@ -418,7 +429,8 @@ int meta_main(struct bench *b, int argc, char **argv) {
         {"--seconds", OPT_DOUBLE, &m.seconds, 0, 86400, NULL},
         {NULL, OPT_FLAG, NULL, 0, 0, NULL},
     };
-    if (options_parse(b, specs, argc, argv, false, NULL) > 0) die("meta takes no argument \"%s\"", argv[0]);
+    if (options_parse(b, specs, argc, argv, false, NULL) > 0)
+        die("meta takes no argument \"%s\"", argv[0]);
     m.op = parse_op(op);
     m.run = clock_wall_us() << 12;
     if (m.op != META_PUT) meta_fill(&m);
@@ -426,7 +438,7 @@ int meta_main(struct bench *b, int argc, char **argv) {
     meta_measure(&m, &sum);
     print(&m, &sum);
     if (sum.errors > 0)
-        fprintf(stderr, "tarn-benchmark: %llu errors, such as: %s\n", (unsigned long long)sum.errors,
-                sum.error);
+        fprintf(stderr, "tarn-benchmark: %llu errors, such as: %s\n",
+                (unsigned long long)sum.errors, sum.error);
     return sum.errors > 0;
 }

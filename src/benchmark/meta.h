@@ -24,7 +24,8 @@ struct meta_result {
     char error[200]; /* one of them */
 };
 
-/* Appends key number `number`, without RESP around it: "vllm@llama-3-70b@8@0@..." filled up to key_size, then the number. */
+/* Appends key number `number`, without RESP around it: "vllm@llama-3-70b@8@0@..." filled up to
+ * key_size, then the number. */
 void meta_key(const struct meta *m, struct buf *b, uint64_t number);
 /* Puts keys 0 .. keys-1, whatever the operation is. */
 void meta_fill(const struct meta *m);

@@ -1,9 +1,10 @@
-/* nodes: one master under the load of a big pool. So many simulated nodes join it, mount segments that nobody will ever read,
- * and send heartbeats from one thread, while batches of metadata are put and looked up. Then nodes die, and it is measured
- * for how long the master still hands out what only they had. Nothing here moves a byte of a value.
+/* nodes: one master under the load of a big pool. So many simulated nodes join it, mount segments
+ * that nobody will ever read, and send heartbeats from one thread, while batches of metadata are
+ * put and looked up. Then nodes die, and it is measured for how long the master still hands out
+ * what only they had. Nothing here moves a byte of a value.
  *
- * A heartbeat waits at the master until its interval is over or there is work, as those of tarn-node do; after each comes
- * one that does not wait, whose round trip is what is measured. */
+ * A heartbeat waits at the master until its interval is over or there is work, as those of
+ * tarn-node do; after each comes one that does not wait, whose round trip is what is measured. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -31,7 +32,8 @@ struct sim_node {
     bool probing;  /* the heartbeat under way does not wait */
     bool left;
     uint64_t sent_us;
-    enum order order; /* of the main thread to the thread of the heartbeats; ORDER_NONE: carried out */
+    /* of the main thread to the thread of the heartbeats; ORDER_NONE: carried out */
+    enum order order;
     bool dead;
     uint64_t died_us;
 };
@@ -45,13 +47,14 @@ struct nodes {
     int epoll;
     pthread_t thread;
     bool stop;
-    /* of the heartbeats; the main thread reads them when the other has ended, or resets them under the lock */
+    /* of the heartbeats; the main thread reads them when the other has ended, or resets them under
+     * the lock */
     pthread_mutex_t lock;
     struct hist hist;
     uint64_t beats, since_us;
 };
 
-/* --- connections ------------------------------------------------------------------------------------------------------------- */
+/* --- connections --- */
 
 /* Words with blanks between them, none of which is empty. */
 static void tell(struct sim_node *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -97,15 +100,18 @@ static int64_t map_number(const redisReply *map, const char *name) {
     for (size_t i = 0; i + 1 < map->elements; i += 2) {
         const redisReply *v = map->element[i + 1];
         if (strcmp(map->element[i]->str, name) != 0) continue;
-        return v->type == REDIS_REPLY_INTEGER ? v->integer : v->str != NULL ? strtoll(v->str, NULL, 10) : 0;
+        return v->type == REDIS_REPLY_INTEGER ? v->integer
+               : v->str != NULL               ? strtoll(v->str, NULL, 10)
+                                              : 0;
     }
     die("the master's answer has no field %s", name);
 }
 
-/* --- joining ------------------------------------------------------------------------------------------------------------------- */
+/* --- joining --- */
 
 static void random_hex(uint64_t seed, char out[33]) {
-    snprintf(out, 33, "%016llx%016llx", (unsigned long long)mix64(seed), (unsigned long long)mix64(~seed));
+    snprintf(out, 33, "%016llx%016llx", (unsigned long long)mix64(seed),
+             (unsigned long long)mix64(~seed));
 }
 
 static void work(struct sim_node *s, const redisReply *answer);
@@ -118,7 +124,8 @@ static void auth(struct nodes *n, struct sim_node *s) {
     freeReplyObject(ask(s));
 }
 
-/* Until the master says that the node is up; it may first want to know that writers were cut off. */
+/* Until the master says that the node is up; it may first want to know that writers were cut
+ * off. */
 static void come_up(struct sim_node *s) {
     for (;;) {
         tell(s, "NODE UP %s %s", s->name, s->instance);
@@ -142,8 +149,8 @@ static int64_t join(struct nodes *n, struct sim_node *s) {
     s->reader = redisReaderCreate();
     if (s->reader == NULL) die("out of memory");
     auth(n, s);
-    tell(s, "NODE JOIN %s %s MACHINE sim-machine-%llu RACK sim-rack-%llu VERSION simulated", s->name,
-         s->instance, (unsigned long long)i, (unsigned long long)(i / PER_RACK));
+    tell(s, "NODE JOIN %s %s MACHINE sim-machine-%llu RACK sim-rack-%llu VERSION simulated",
+         s->name, s->instance, (unsigned long long)i, (unsigned long long)(i / PER_RACK));
     redisReply *joined = ask(s);
     if (n->heartbeat_ms == 0) {
         n->heartbeat_ms = (uint64_t)map_number(joined, "heartbeat");
@@ -168,7 +175,7 @@ static void leave(struct sim_node *s) {
     s->reader = NULL;
 }
 
-/* --- heartbeats ------------------------------------------------------------------------------------------------------------------ */
+/* --- heartbeats --- */
 
 /* Writers are cut off at once here, and nothing is ever copied. */
 static void work(struct sim_node *s, const redisReply *answer) {
@@ -182,8 +189,8 @@ static void work(struct sim_node *s, const redisReply *answer) {
             tell(s, "NODE FENCED %s %s %lld", s->name, s->instance, item->element[1]->integer);
             s->skip++;
         } else if (strcmp(name, "copy") == 0 || strcmp(name, "store") == 0) {
-            tell(s, "NODE DONE %s %s 1 %lld %d 0 -1", s->name, s->instance, item->element[1]->integer,
-                 TARN_ECANCELED);
+            tell(s, "NODE DONE %s %s 1 %lld %d 0 -1", s->name, s->instance,
+                 item->element[1]->integer, TARN_ECANCELED);
             s->skip++;
         } else if (strcmp(name, "leave") == 0) {
             s->left = true;
@@ -197,8 +204,10 @@ static void beat(struct nodes *n, struct sim_node *s) {
         tell(s, "NODE HEARTBEAT %s %s", s->name, s->instance);
     } else {
         tell(s,
-             "NODE HEARTBEAT %s %s WAIT %llu STATS 3 load-percent 100 memory-available 1000000000 reads %llu",
-             s->name, s->instance, (unsigned long long)n->heartbeat_ms, (unsigned long long)n->beats);
+             "NODE HEARTBEAT %s %s WAIT %llu STATS 3 load-percent 100 memory-available 1000000000 "
+             "reads %llu",
+             s->name, s->instance, (unsigned long long)n->heartbeat_ms,
+             (unsigned long long)n->beats);
     }
 }
 
@@ -275,24 +284,28 @@ static void beats_reset(struct nodes *n) {
 
 static struct beat_figures beats_so_far(struct nodes *n) {
     pthread_mutex_lock(&n->lock);
-    struct beat_figures f = {.per_s = (double)n->beats / ((double)(clock_mono_us() - n->since_us) / 1e6),
+    struct beat_figures f = {.per_s =
+                                 (double)n->beats / ((double)(clock_mono_us() - n->since_us) / 1e6),
                              .latency = latency_of(&n->hist)};
     pthread_mutex_unlock(&n->lock);
     return f;
 }
 
-/* --- deaths ---------------------------------------------------------------------------------------------------------------------- */
+/* --- deaths --- */
 
 static void put_probe(struct nodes *n, tarn_client *c, const struct sim_node *s) {
     char size[24], prefer[40], *text;
-    snprintf(size, sizeof(size), "%llu", (unsigned long long)(n->value_size > 64 ? n->value_size : 4096));
+    snprintf(size, sizeof(size), "%llu",
+             (unsigned long long)(n->value_size > 64 ? n->value_size : 4096));
     snprintf(prefer, sizeof(prefer), "%s.0", s->name);
     const char *start[] = {"PUTSTART", PROBE_KEY, size, "PREFER", prefer, "REPLACE"};
-    if (tarn_command(c, ARRAY_LEN(start), start, NULL, &text, NULL) != TARN_OK) die("%s", tarn_last_error());
+    if (tarn_command(c, ARRAY_LEN(start), start, NULL, &text, NULL) != TARN_OK)
+        die("%s", tarn_last_error());
     text[strcspn(text, "\n")] = '\0';
     const char *end[] = {"PUTEND", PROBE_KEY, text, "-1"};
     char *ok;
-    if (tarn_command(c, ARRAY_LEN(end), end, NULL, &ok, NULL) != TARN_OK) die("%s", tarn_last_error());
+    if (tarn_command(c, ARRAY_LEN(end), end, NULL, &ok, NULL) != TARN_OK)
+        die("%s", tarn_last_error());
     tarn_free(ok);
     tarn_free(text);
 }
@@ -309,16 +322,19 @@ static double death(struct nodes *n, tarn_client *c, struct sim_node *s, enum or
         uint64_t now = clock_mono_us();
         if (status == TARN_ENOTFOUND) return (double)(last - s->died_us) / 1000;
         if (status != TARN_OK) die("%s", tarn_last_error());
-        if (now - s->died_us > PATIENCE_US) die("the master does not notice that %s is dead", s->name);
+        if (now - s->died_us > PATIENCE_US)
+            die("the master does not notice that %s is dead", s->name);
         last = now;
         usleep(200);
     }
 }
 
-/* The same process again, with the same memory: its replicas must be there. In ms. The other thread has let go of it. */
+/* The same process again, with the same memory: its replicas must be there. In ms. The other thread
+ * has let go of it. */
 static double comeback(struct nodes *n, tarn_client *c, struct sim_node *s) {
     uint64_t start = clock_mono_us();
-    if (join(n, s) != 1) die("%s came back with its content, but the master did not keep it", s->name);
+    if (join(n, s) != 1)
+        die("%s came back with its content, but the master did not keep it", s->name);
     if (tarn_exists(c, PROBE_KEY, strlen(PROBE_KEY)) != TARN_OK)
         die("%s came back, but its object did not", s->name);
     double ms = (double)(clock_mono_us() - start) / 1000;
@@ -327,7 +343,7 @@ static double comeback(struct nodes *n, tarn_client *c, struct sim_node *s) {
     return ms;
 }
 
-/* --- the whole --------------------------------------------------------------------------------------------------------------------- */
+/* --- the whole --- */
 
 static void name_nodes(struct nodes *n) {
     uint64_t run = clock_wall_us();
@@ -385,7 +401,8 @@ int nodes_main(struct bench *b, int argc, char **argv) {
         {"--seconds", OPT_DOUBLE, &n.seconds, 0, 86400, NULL},
         {NULL, OPT_FLAG, NULL, 0, 0, NULL},
     };
-    if (options_parse(b, specs, argc, argv, false, NULL) > 0) die("nodes takes no argument \"%s\"", argv[0]);
+    if (options_parse(b, specs, argc, argv, false, NULL) > 0)
+        die("nodes takes no argument \"%s\"", argv[0]);
     struct meta m = {.b = b,
                      .op = META_GET,
                      .batch = n.batch,

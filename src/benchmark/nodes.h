@@ -17,7 +17,8 @@ struct nodes_figures {
     double bytes_per_object;           /* of books */
     struct meta_result gets;
     struct beat_figures beats_loading, beats_reading;
-    /* From a node's death to the last look-up that found what only it had: its connection closed, it fell silent. */
+    /* From a node's death to the last look-up that found what only it had: its connection closed,
+     * it fell silent. */
     double closed_ms, silent_ms;
     double back_ms; /* from its return to its objects being readable */
 };

@@ -27,17 +27,19 @@ const char *size_text(uint64_t bytes, char out[24]) {
         bytes /= 1024;
         unit++;
     }
-    snprintf(out, 24, unit < 0 ? "%llu" : "%llu%c", (unsigned long long)bytes, unit < 0 ? 0 : units[unit]);
+    snprintf(out, 24, unit < 0 ? "%llu" : "%llu%c", (unsigned long long)bytes,
+             unit < 0 ? 0 : units[unit]);
     return out;
 }
 
 static uint64_t number(const struct option_spec *spec, const char *s, size_t len) {
     bool bytes = spec->kind == OPT_BYTES || spec->kind == OPT_BYTES_LIST;
     uint64_t v;
-    if (!(bytes ? parse_block_size(s, len, &v) : span_to_u64(span_of(s, len), &v)) || v < spec->min ||
-        v > spec->max) {
-        die("%s must be %s from %llu to %llu, not \"%.*s\"", spec->name, bytes ? "a size" : "a number",
-            (unsigned long long)spec->min, (unsigned long long)spec->max, (int)len, s);
+    if (!(bytes ? parse_block_size(s, len, &v) : span_to_u64(span_of(s, len), &v)) ||
+        v < spec->min || v > spec->max) {
+        die("%s must be %s from %llu to %llu, not \"%.*s\"", spec->name,
+            bytes ? "a size" : "a number", (unsigned long long)spec->min,
+            (unsigned long long)spec->max, (int)len, s);
     }
     return v;
 }
@@ -93,7 +95,8 @@ static void refuse_unknown(const struct option_spec *specs, const struct option_
     near_begin(&near, span_of(arg, len));
     for (; specs->name != NULL; specs++) near_offer(&near, specs->name);
     for (; global->name != NULL; global++) near_offer(&near, global->name);
-    if (near.word != NULL) die("there is no option %.*s here, did you mean %s?", (int)len, arg, near.word);
+    if (near.word != NULL)
+        die("there is no option %.*s here, did you mean %s?", (int)len, arg, near.word);
     die("there is no option %.*s here (tarn-benchmark --help)", (int)len, arg);
 }
 

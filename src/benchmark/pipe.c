@@ -21,7 +21,8 @@ void bench_secure(struct bench *b) {
     bool any = b->ca_file != NULL || b->ca_dir != NULL || b->cert != NULL || b->key != NULL ||
                b->sni != NULL || b->insecure || b->verify_name != NULL;
     if (any && !b->tls)
-        die("--cacert, --cacertdir, --cert, --key, --sni, --insecure and --tls-verify-name need --tls");
+        die("--cacert, --cacertdir, --cert, --key, --sni, --insecure and --tls-verify-name need "
+            "--tls");
     if (!bench_verifies_name(b) && strcmp(b->verify_name, "no") != 0)
         die("--tls-verify-name is yes or no, not \"%s\"", b->verify_name);
     if (!b->tls || b->context != NULL) return;
@@ -51,13 +52,14 @@ static int connect_to(const struct bench *b) {
     }
     freeaddrinfo(list);
     if (fd < 0)
-        die("cannot connect to %s:%s: %s (is tarn-server running there?)", b->host, port, strerror(errno));
+        die("cannot connect to %s:%s: %s (is tarn-server running there?)", b->host, port,
+            strerror(errno));
     int one = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     return fd;
 }
 
-/* --- sockets ------------------------------------------------------------------------------------------------------------------ */
+/* --- sockets --- */
 
 static void send_all(int fd, const void *data, size_t len) {
     for (const char *at = data; len > 0;) {
@@ -80,7 +82,7 @@ static ssize_t receive(int fd, void *to, size_t len, bool wait) {
     }
 }
 
-/* --- TLS ---------------------------------------------------------------------------------------------------------------------- */
+/* --- TLS --- */
 
 static void send_ciphertext(struct pipe *p) {
     size_t len;
@@ -101,7 +103,8 @@ static ssize_t receive_ciphertext(struct pipe *p, bool wait) {
 
 static void shake_hands(struct pipe *p, const struct bench *b) {
     p->tls = tls_stream_create(b->context, b->host);
-    if (p->tls == NULL) die("\"%s\" cannot be the name in a certificate", b->sni != NULL ? b->sni : b->host);
+    if (p->tls == NULL)
+        die("\"%s\" cannot be the name in a certificate", b->sni != NULL ? b->sni : b->host);
     for (;;) {
         tls_handshake(p->tls);
         send_ciphertext(p);
@@ -122,7 +125,7 @@ static ssize_t read_plaintext(struct pipe *p, void *to, size_t len, bool wait) {
     }
 }
 
-/* --- both --------------------------------------------------------------------------------------------------------------------- */
+/* --- both --- */
 
 void pipe_open(struct pipe *p, const struct bench *b) {
     *p = (struct pipe){.fd = connect_to(b)};

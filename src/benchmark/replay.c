@@ -1,6 +1,6 @@
-/* replay: the requests of a trace against a running server, as an inference engine would make them: how long is the prefix
- * that is there, get its blocks, compute (here: make up) and put the others. Every byte follows from its block's hash id,
- * and every byte that is read is checked.
+/* replay: the requests of a trace against a running server, as an inference engine would make them:
+ * how long is the prefix that is there, get its blocks, compute (here: make up) and put the others.
+ * Every byte follows from its block's hash id, and every byte that is read is checked.
  *
  * One thread keeps strictly to the order of the trace; several take the next request in turn. */
 #include <pthread.h>
@@ -24,8 +24,8 @@ struct replay {
 };
 
 struct figures {
-    uint64_t requests, blocks, hit_blocks, bytes_read, bytes_written, mismatched, failed_puts, busy_puts,
-        existing_puts, lost_hits, failed_lookups;
+    uint64_t requests, blocks, hit_blocks, bytes_read, bytes_written, mismatched, failed_puts,
+        busy_puts, existing_puts, lost_hits, failed_lookups;
     struct hist prefix, get, put;
 };
 
@@ -44,12 +44,13 @@ struct worker {
 
 /* As vLLM's connectors name blocks: model, ranks, hash. */
 static void name_block(char out[KEY_SIZE + 1], uint64_t id) {
-    snprintf(out, KEY_SIZE + 1, "vllm@conversation_trace@1@0@%016llx@%019llu", (unsigned long long)mix64(id),
-             (unsigned long long)id);
+    snprintf(out, KEY_SIZE + 1, "vllm@conversation_trace@1@0@%016llx@%019llu",
+             (unsigned long long)mix64(id), (unsigned long long)id);
 }
 
 static void note(struct worker *k, const char *what) {
-    if (k->error[0] == '\0') snprintf(k->error, sizeof(k->error), "%s: %s", what, tarn_last_error());
+    if (k->error[0] == '\0')
+        snprintf(k->error, sizeof(k->error), "%s: %s", what, tarn_last_error());
 }
 
 static void set_item(struct worker *k, size_t i, size_t slot) {
@@ -194,17 +195,19 @@ typedef unsigned long long ull;
 
 static void print_json(const struct figures *f, double seconds, double ratio, double evictions) {
     struct buf out = {0};
-    buf_printf(
-        &out,
-        "{\"requests\":%llu,\"blocks\":%llu,\"hit_blocks\":%llu,\"hit_ratio\":%.4f,\"bytes_read\":%llu,"
-        "\"bytes_written\":%llu,\"mismatched_blocks\":%llu,\"failed_puts\":%llu,\"seconds\":%.3f,\"busy_"
-        "puts\":%llu,"
-        "\"existing_puts\":%llu,\"lost_hits\":%llu,\"failed_lookups\":%llu,\"evictions\":%.0f,\"gb_per_s\":%."
-        "3f",
-        (ull)f->requests, (ull)f->blocks, (ull)f->hit_blocks, ratio, (ull)f->bytes_read,
-        (ull)f->bytes_written, (ull)f->mismatched, (ull)f->failed_puts, seconds, (ull)f->busy_puts,
-        (ull)f->existing_puts, (ull)f->lost_hits, (ull)f->failed_lookups, evictions,
-        (double)(f->bytes_read + f->bytes_written) / seconds / 1e9);
+    buf_printf(&out,
+               "{\"requests\":%llu,\"blocks\":%llu,\"hit_blocks\":%llu,\"hit_ratio\":%.4f,\"bytes_"
+               "read\":%llu,"
+               "\"bytes_written\":%llu,\"mismatched_blocks\":%llu,\"failed_puts\":%llu,\"seconds\":"
+               "%.3f,\"busy_"
+               "puts\":%llu,"
+               "\"existing_puts\":%llu,\"lost_hits\":%llu,\"failed_lookups\":%llu,\"evictions\":%."
+               "0f,\"gb_per_s\":%."
+               "3f",
+               (ull)f->requests, (ull)f->blocks, (ull)f->hit_blocks, ratio, (ull)f->bytes_read,
+               (ull)f->bytes_written, (ull)f->mismatched, (ull)f->failed_puts, seconds,
+               (ull)f->busy_puts, (ull)f->existing_puts, (ull)f->lost_hits, (ull)f->failed_lookups,
+               evictions, (double)(f->bytes_read + f->bytes_written) / seconds / 1e9);
     struct latency l = latency_of(&f->prefix);
     json_latency(&out, "prefix_", &l);
     l = latency_of(&f->get);
@@ -217,19 +220,22 @@ static void print_json(const struct figures *f, double seconds, double ratio, do
 
 static void print_row(const char *what, const struct hist *h) {
     struct latency l = latency_of(h);
-    printf("%-8s %10llu %10.0f %8.0f %8.0f %8.0f %8.0f %8.0f\n", what, (ull)h->count, l.avg, l.p50, l.p90,
-           l.p95, l.p99, l.p999);
+    printf("%-8s %10llu %10.0f %8.0f %8.0f %8.0f %8.0f %8.0f\n", what, (ull)h->count, l.avg, l.p50,
+           l.p90, l.p95, l.p99, l.p999);
 }
 
 static void print_text(const struct figures *f, double seconds, double ratio, double evictions) {
     printf("%llu requests, %llu blocks in %.2f s\n", (ull)f->requests, (ull)f->blocks, seconds);
     printf("prefix hit ratio %.4f (%llu blocks)\n", ratio, (ull)f->hit_blocks);
     printf("read %.3f GB, wrote %.3f GB: %.3f GB/s\n", (double)f->bytes_read / 1e9,
-           (double)f->bytes_written / 1e9, (double)(f->bytes_read + f->bytes_written) / seconds / 1e9);
-    printf("mismatched blocks %llu, failed puts %llu, lost hits %llu, failed look-ups %llu, evictions %.0f\n",
-           (ull)f->mismatched, (ull)f->failed_puts, (ull)f->lost_hits, (ull)f->failed_lookups, evictions);
-    printf("\n%-8s %10s %10s %8s %8s %8s %8s %8s\n", "us", "calls", "avg", "p50", "p90", "p95", "p99",
-           "p999");
+           (double)f->bytes_written / 1e9,
+           (double)(f->bytes_read + f->bytes_written) / seconds / 1e9);
+    printf("mismatched blocks %llu, failed puts %llu, lost hits %llu, failed look-ups %llu, "
+           "evictions %.0f\n",
+           (ull)f->mismatched, (ull)f->failed_puts, (ull)f->lost_hits, (ull)f->failed_lookups,
+           evictions);
+    printf("\n%-8s %10s %10s %8s %8s %8s %8s %8s\n", "us", "calls", "avg", "p50", "p90", "p95",
+           "p99", "p999");
     print_row("prefix", &f->prefix);
     print_row("get", &f->get);
     print_row("put", &f->put);
@@ -244,8 +250,8 @@ static void watch(const struct replay *r, const struct worker *workers) {
         for (uint64_t i = 0; i < r->threads; i++)
             hits += __atomic_load_n(&workers[i].f.hit_blocks, __ATOMIC_RELAXED);
         size_t blocks = r->trace.requests[next].first;
-        progress_say(&bar, next, r->trace.n, "%zu of %zu requests, hit ratio %.3f", next, r->trace.n,
-                     blocks == 0 ? 0.0 : (double)hits / (double)blocks);
+        progress_say(&bar, next, r->trace.n, "%zu of %zu requests, hit ratio %.3f", next,
+                     r->trace.n, blocks == 0 ? 0.0 : (double)hits / (double)blocks);
         usleep(50000);
     }
     progress_end(&bar);
@@ -258,7 +264,8 @@ static int run(struct replay *r) {
     r->start_ms = clock_mono_ms();
     uint64_t start = clock_mono_us();
     for (uint64_t i = 0; i < r->threads; i++) {
-        if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0) die("cannot start a thread");
+        if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0)
+            die("cannot start a thread");
     }
     watch(r, workers);
     for (uint64_t i = 0; i < r->threads; i++) pthread_join(workers[i].thread, NULL);
@@ -281,7 +288,8 @@ static int run(struct replay *r) {
 }
 
 int replay_main(struct bench *b, int argc, char **argv) {
-    struct replay r = {.b = b, .transport = "auto", .block_size = 4096, .threads = 1, .lease_ms = 50};
+    struct replay r = {
+        .b = b, .transport = "auto", .block_size = 4096, .threads = 1, .lease_ms = 50};
     const struct option_spec specs[] = {
         {"--block-size", OPT_BYTES, &r.block_size, 1, UINT64_C(1) << 30, NULL},
         {"--threads", OPT_U64, &r.threads, 1, 256, NULL},

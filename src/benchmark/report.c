@@ -29,10 +29,11 @@ struct latency latency_of(const struct hist *h) {
 
 void json_latency(struct buf *out, const char *prefix, const struct latency *l) {
     buf_printf(out,
-               ",\"%savg_us\":%.1f,\"%sp50_us\":%.0f,\"%sp90_us\":%.0f,\"%sp95_us\":%.0f,\"%sp99_us\":%.0f,"
+               ",\"%savg_us\":%.1f,\"%sp50_us\":%.0f,\"%sp90_us\":%.0f,\"%sp95_us\":%.0f,\"%sp99_"
+               "us\":%.0f,"
                "\"%sp999_us\":%.0f,\"%smax_us\":%.0f",
-               prefix, l->avg, prefix, l->p50, prefix, l->p90, prefix, l->p95, prefix, l->p99, prefix,
-               l->p999, prefix, l->max);
+               prefix, l->avg, prefix, l->p50, prefix, l->p90, prefix, l->p95, prefix, l->p99,
+               prefix, l->p999, prefix, l->max);
 }
 
 void pattern_fill(uint64_t seed, void *data, size_t len) {

@@ -20,7 +20,8 @@ static bool broken(struct cursor *c, const char *why) {
 }
 
 static void skip_blanks(struct cursor *c) {
-    while (c->at < c->end && (*c->at == ' ' || *c->at == '\t' || *c->at == '\r' || *c->at == '\n')) c->at++;
+    while (c->at < c->end && (*c->at == ' ' || *c->at == '\t' || *c->at == '\r' || *c->at == '\n'))
+        c->at++;
 }
 
 static bool take(struct cursor *c, char want) {
@@ -136,7 +137,8 @@ static bool take_request(struct cursor *c, struct trace *t, struct trace_request
     if (!take(c, '}')) {
         do {
             struct span name;
-            if (!take_string(c, &name) || !(take(c, ':') || broken(c, "a colon is missing"))) return false;
+            if (!take_string(c, &name) || !(take(c, ':') || broken(c, "a colon is missing")))
+                return false;
             bool ok;
             if (span_eq(name, SPAN("timestamp"))) {
                 ok = !time ? take_u64(c, &r->timestamp_ms) : broken(c, "timestamp is there twice");

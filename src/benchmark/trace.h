@@ -1,5 +1,6 @@
-/* Request traces in the public Mooncake format: one JSON object a line, with timestamp (ms), input_length,
- * output_length and hash_ids (one per block of 512 tokens, a prefix shares its ids). */
+/* Request traces in the public Mooncake format: one JSON object a line, with timestamp (ms),
+ * input_length, output_length and hash_ids (one per block of 512 tokens, a prefix shares its
+ * ids). */
 #ifndef TARN_BENCHMARK_TRACE_H
 #define TARN_BENCHMARK_TRACE_H
 
@@ -18,8 +19,8 @@ struct trace {
     size_t longest; /* most blocks of one request */
 };
 
-/* Adds one line. NULL, or what is wrong with it (static). Unknown fields are skipped; timestamp and hash_ids must be
- * there. */
+/* Adds one line. NULL, or what is wrong with it (static). Unknown fields are skipped; timestamp and
+ * hash_ids must be there. */
 const char *trace_add_line(struct trace *t, const char *line, size_t len);
 /* Reads a file, up to limit requests (0: all). Ends the program with file and line on an error. */
 void trace_load(struct trace *t, const char *path, size_t limit);

@@ -1,6 +1,7 @@
-/* transfer: how fast batches of blocks move between two ends that store nothing (src/tarn_transfer.h). Both ends in one process, or a
- * target that lends memory in one and an initiator in another, which reads or writes it. Blocks are as scattered as those of
- * a paged cache, unless they are to be merged. */
+/* transfer: how fast batches of blocks move between two ends that store nothing
+ * (src/tarn_transfer.h). Both ends in one process, or a target that lends memory in one and an
+ * initiator in another, which reads or writes it. Blocks are as scattered as those of a paged
+ * cache, unless they are to be merged. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -43,7 +44,7 @@ struct transfer_worker {
     char transport[8], error[300];
 };
 
-/* --- patterns --------------------------------------------------------------------------------------------------------------- */
+/* --- patterns --- */
 
 static void fill_pages(uint64_t salt, char *memory, uint64_t first_page, uint64_t bytes) {
     for (uint64_t at = 0; at < bytes; at += PAGE)
@@ -57,7 +58,7 @@ static bool check_pages(uint64_t salt, const char *memory, uint64_t first_page, 
     return same;
 }
 
-/* --- the target --------------------------------------------------------------------------------------------------------------- */
+/* --- the target --- */
 
 static tarn_transfer *open_end(const struct transfer_run *run, bool target) {
     tarn_transfer_options o;
@@ -89,13 +90,16 @@ static void lend(struct transfer_run *run) {
     if (run->foreign) {
         if (posix_memalign(&memory, PAGE, run->buffer) != 0) die("no memory for the blocks");
         run->own = memory;
-        status = tarn_transfer_register(run->target, memory, run->buffer, rights, "benchmark", NULL);
+        status =
+            tarn_transfer_register(run->target, memory, run->buffer, rights, "benchmark", NULL);
     } else {
-        status = tarn_transfer_alloc(run->target, run->buffer, rights, "benchmark", 1, &memory, NULL);
+        status =
+            tarn_transfer_alloc(run->target, run->buffer, rights, "benchmark", 1, &memory, NULL);
     }
     if (status != TARN_OK) die("%s", tarn_last_error());
     fill_pages(0, memory, 0, run->buffer / PAGE * PAGE);
-    /* Its name may have been known since it was opened: this says that there is something to read. It stays, whoever leaves. */
+    /* Its name may have been known since it was opened: this says that there is something to read.
+     * It stays, whoever leaves. */
     tarn_transfer_ready_options filled;
     tarn_transfer_ready_options_init(&filled);
     filled.peers = UINT32_MAX;
@@ -119,7 +123,7 @@ static int serve(struct transfer_run *run) {
     return 0;
 }
 
-/* --- one thread of the initiator ------------------------------------------------------------------------------------------------ */
+/* --- one thread of the initiator --- */
 
 /* Every other block, so that none are neighbours; or one after the other. */
 static uint64_t block_at(const struct transfer_worker *k, uint64_t number) {
@@ -157,7 +161,8 @@ static void check_tasks(struct transfer_worker *k, uint64_t first) {
             k->failed += tarn_transfer_run(run->far, &back, 1, NULL) != TARN_OK;
             bytes = k->proof;
         }
-        k->mismatched += !check_pages(run->write ? first : 0, bytes, task->remote / PAGE, run->block_size);
+        k->mismatched +=
+            !check_pages(run->write ? first : 0, bytes, task->remote / PAGE, run->block_size);
     }
 }
 
@@ -201,7 +206,7 @@ static void *work(void *arg) {
     return NULL;
 }
 
-/* --- the whole -------------------------------------------------------------------------------------------------------------------- */
+/* --- the whole --- */
 
 static void connect_target(struct transfer_run *run) {
     const char *where = run->target != NULL ? tarn_transfer_endpoint(run->target) : run->peer;
@@ -209,9 +214,11 @@ static void connect_target(struct transfer_run *run) {
     if (tarn_transfer_connect(run->initiator, where, PEER_MS, &run->far) != TARN_OK)
         die("%s", tarn_last_error());
     if (tarn_transfer_wait_ready(run->far, FILLED, PEER_MS, NULL, 0, NULL) != TARN_OK)
-        die("%s is no target of tarn-benchmark transfer, or not ready: %s", where, tarn_last_error());
+        die("%s is no target of tarn-benchmark transfer, or not ready: %s", where,
+            tarn_last_error());
     size_t n = 0;
-    if (tarn_transfer_peer_regions(run->far, &run->region, 1, &n) != TARN_OK) die("%s", tarn_last_error());
+    if (tarn_transfer_peer_regions(run->far, &run->region, 1, &n) != TARN_OK)
+        die("%s", tarn_last_error());
     if (n != 1 || strcmp(run->region.name, "benchmark") != 0)
         die("%s is no target of tarn-benchmark transfer", where);
 }
@@ -221,7 +228,8 @@ static void open_worker(struct transfer_worker *k, struct transfer_run *run, uin
     k->index = index;
     k->slots = run->region.length / run->threads / run->block_size;
     if (k->slots < run->batch || k->slots < 2)
-        die("a buffer of %llu bytes is too small for %llu threads with batches of %llu x %llu bytes",
+        die("a buffer of %llu bytes is too small for %llu threads with batches of %llu x %llu "
+            "bytes",
             (ull)run->region.length, (ull)run->threads, (ull)run->batch, (ull)run->block_size);
     uint64_t bytes = k->slots * run->block_size;
     if (posix_memalign((void **)&k->memory, PAGE, bytes) != 0) die("no memory for the blocks");
@@ -240,15 +248,18 @@ static void close_worker(struct transfer_worker *k) {
     free(k->tasks);
 }
 
-static void print_row(const struct transfer_run *run, const struct transfer_worker *sum, double rate) {
+static void print_row(const struct transfer_run *run, const struct transfer_worker *sum,
+                      double rate) {
     struct latency l = latency_of(&sum->hist);
     char size[24];
     if (!run->b->json) {
-        printf("%-9s %-5s %6s %5s %7s %9s %9s %9s %9s %9s %9s %9s %9s\n", "transport", "op", "block", "batch",
-               "threads", "GB/s", "ops", "avg us", "p50", "p90", "p95", "p99", "p999");
-        printf("%-9s %-5s %6s %5llu %7llu %9.3f %9llu %9.0f %9.0f %9.0f %9.0f %9.0f %9.0f\n", sum->transport,
-               run->op, size_text(run->block_size, size), (ull)run->batch, (ull)run->threads, rate,
-               (ull)sum->operations, l.avg, l.p50, l.p90, l.p95, l.p99, l.p999);
+        printf("%-9s %-5s %6s %5s %7s %9s %9s %9s %9s %9s %9s %9s %9s\n", "transport", "op",
+               "block", "batch", "threads", "GB/s", "ops", "avg us", "p50", "p90", "p95", "p99",
+               "p999");
+        printf("%-9s %-5s %6s %5llu %7llu %9.3f %9llu %9.0f %9.0f %9.0f %9.0f %9.0f %9.0f\n",
+               sum->transport, run->op, size_text(run->block_size, size), (ull)run->batch,
+               (ull)run->threads, rate, (ull)sum->operations, l.avg, l.p50, l.p90, l.p95, l.p99,
+               l.p999);
         if (sum->failed + sum->mismatched > 0)
             printf("  %llu tasks failed, %llu blocks had wrong bytes\n", (ull)sum->failed,
                    (ull)sum->mismatched);
@@ -256,12 +267,13 @@ static void print_row(const struct transfer_run *run, const struct transfer_work
     }
     struct buf out = {0};
     buf_printf(&out,
-               "{\"transport\":\"%s\",\"op\":\"%s\",\"block_size\":%llu,\"batch\":%llu,\"threads\":%llu,\"gb_"
+               "{\"transport\":\"%s\",\"op\":\"%s\",\"block_size\":%llu,\"batch\":%llu,\"threads\":"
+               "%llu,\"gb_"
                "per_s\":%.4f,"
                "\"bytes\":%llu,\"batches\":%llu,\"operations\":%llu,\"failed\":%llu,\"checked\":%s,"
                "\"mismatched_blocks\":%llu",
-               sum->transport, run->op, (ull)run->block_size, (ull)run->batch, (ull)run->threads, rate,
-               (ull)sum->bytes, (ull)sum->batches, (ull)sum->operations, (ull)sum->failed,
+               sum->transport, run->op, (ull)run->block_size, (ull)run->batch, (ull)run->threads,
+               rate, (ull)sum->bytes, (ull)sum->batches, (ull)sum->operations, (ull)sum->failed,
                run->check ? "true" : "false", (ull)sum->mismatched);
     json_latency(&out, "", &l);
     printf("%.*s}\n", (int)out.len, out.data);
@@ -272,7 +284,8 @@ static void wait_for_end(struct transfer_run *run, const struct transfer_worker 
     struct progress bar;
     progress_bar(&bar, run->b->json);
     uint64_t start = clock_mono_us(), total = (uint64_t)(run->seconds * 1e6), now;
-    while ((now = clock_mono_us()) - start < total && __atomic_load_n(&run->working, __ATOMIC_RELAXED) > 0) {
+    while ((now = clock_mono_us()) - start < total &&
+           __atomic_load_n(&run->working, __ATOMIC_RELAXED) > 0) {
         uint64_t bytes = 0;
         for (uint64_t i = 0; i < run->threads; i++)
             bytes += __atomic_load_n(&workers[i].bytes, __ATOMIC_RELAXED);
@@ -291,7 +304,8 @@ static int measure(struct transfer_run *run) {
     for (uint64_t i = 0; i < run->threads; i++) open_worker(&workers[i], run, i);
     run->working = run->threads;
     for (uint64_t i = 0; i < run->threads; i++) {
-        if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0) die("cannot start a thread");
+        if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0)
+            die("cannot start a thread");
     }
     if (run->count == 0) wait_for_end(run, workers);
     for (uint64_t i = 0; i < run->threads; i++) {
@@ -356,9 +370,10 @@ int transfer_main(struct bench *b, int argc, char **argv) {
     if (options_parse(b, specs, argc, argv, false, NULL) > 0)
         die("transfer takes no argument \"%s\"", argv[0]);
     const struct bench plain = BENCH_INIT;
-    if (strcmp(b->host, plain.host) != 0 || b->port != plain.port || b->password != NULL || b->user != NULL ||
-        b->tls)
-        die("transfer needs no server, so -h, -p, -a, --user and --tls have no effect; --master URL names "
+    if (strcmp(b->host, plain.host) != 0 || b->port != plain.port || b->password != NULL ||
+        b->user != NULL || b->tls)
+        die("transfer needs no server, so -h, -p, -a, --user and --tls have no effect; --master "
+            "URL names "
             "one that ends are found by");
     run.write = strcmp(run.op, "write") == 0;
     if (!run.write && strcmp(run.op, "read") != 0) die("--op is read or write, not \"%s\"", run.op);

@@ -1,5 +1,6 @@
-/* A blocking RESP connection that costs this side little: requests are built by the caller in one buffer, replies are
- * skipped line by line. Any failure ends the program: a load generator has nobody to hand it to. */
+/* A blocking RESP connection that costs this side little: requests are built by the caller in one
+ * buffer, replies are skipped line by line. Any failure ends the program: a load generator has
+ * nobody to hand it to. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -27,7 +28,8 @@ struct wire *wire_open(const struct bench *b) {
         if (w->errors > 0)
             die("the server refused user and password: %s (-a PASSWORD, --user NAME)", w->error);
     }
-    buf_printf(&w->out, "*1\r\n$4\r\nPING\r\n"); /* it refuses large requests of strangers with other words */
+    /* it refuses large requests of strangers with other words */
+    buf_printf(&w->out, "*1\r\n$4\r\nPING\r\n");
     wire_flush(w);
     wire_skip(w, 1);
     if (w->errors > 0 && strncmp(w->error, "NOAUTH", 6) == 0)
