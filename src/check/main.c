@@ -30,8 +30,8 @@ static tarn_status count(void *arg, unsigned kind, struct span record) {
 }
 
 static void progress(void *arg, uint64_t bytes, uint64_t of) {
-    progress_say(&((struct counts *)arg)->bar, bytes, of, "%llu of %llu MiB", (unsigned long long)bytes >> 20,
-                 (unsigned long long)of >> 20);
+    progress_say(&((struct counts *)arg)->bar, bytes, of, "%llu of %llu MiB",
+                 (unsigned long long)bytes >> 20, (unsigned long long)of >> 20);
 }
 
 static void say(const char *path, const struct persist_found *f, const struct counts *c) {
@@ -44,18 +44,21 @@ static void say(const char *path, const struct persist_found *f, const struct co
     if (f->snapshot_whole)
         printf("  a whole snapshot of %llu objects, and %llu frames behind it\n",
                (unsigned long long)f->objects, (unsigned long long)f->appended);
-    printf("  %llu records in %llu frames:", (unsigned long long)f->records, (unsigned long long)f->frames);
+    printf("  %llu records in %llu frames:", (unsigned long long)f->records,
+           (unsigned long long)f->frames);
     for (unsigned k = 0; k < 256; k++)
         if (c->of[k] > 0)
-            printf(" %s=%llu", kinds[k] != NULL ? kinds[k] : "unknown", (unsigned long long)c->of[k]);
+            printf(" %s=%llu", kinds[k] != NULL ? kinds[k] : "unknown",
+                   (unsigned long long)c->of[k]);
     printf("\n");
 }
 
 /* Behind the last whole frame. */
 static int cut(const char *path, const struct persist_found *f) {
     if (!f->snapshot_whole) {
-        printf("It cannot be repaired: the snapshot at its start is not whole. Use another copy, or "
-               "start without it\n");
+        printf(
+            "It cannot be repaired: the snapshot at its start is not whole. Use another copy, or "
+            "start without it\n");
         return 1;
     }
     if (truncate(path, (off_t)f->whole) != 0) {
@@ -73,8 +76,8 @@ static int check(const char *path, bool fix) {
     struct persist_visitor v = {.arg = &c, .record = count, .progress = progress};
     const char *holder = fix ? persist_holder(path, 0) : NULL;
     if (holder != NULL) {
-        fprintf(stderr, "tarn-check: %s is in use by another process%s: stop that server first\n", path,
-                holder);
+        fprintf(stderr, "tarn-check: %s is in use by another process%s: stop that server first\n",
+                path, holder);
         return 2;
     }
     progress_bar(&c.bar, false);
@@ -95,20 +98,23 @@ static int check(const char *path, bool fix) {
         return 0;
     }
     if (s == TARN_OK)
-        printf("It ends in the middle of a frame, at byte %llu: tarn-server cuts that off by itself\n",
-               (unsigned long long)f.whole);
+        printf(
+            "It ends in the middle of a frame, at byte %llu: tarn-server cuts that off by itself\n",
+            (unsigned long long)f.whole);
     else
         printf("It is damaged at byte %llu: %s\n", (unsigned long long)f.whole,
                f.damage != NULL ? f.damage : tarn_status_text(s));
     if (fix) return cut(path, &f);
-    if (s != TARN_OK) printf("tarn-check --fix cuts off everything from there on. Keep a copy first\n");
+    if (s != TARN_OK)
+        printf("tarn-check --fix cuts off everything from there on. Keep a copy first\n");
     return s == TARN_OK ? 0 : 1;
 }
 
 static const char usage[] =
     "tarn-check [--fix] FILE: checks a snapshot or an append-only file of tarn-server.\n"
     "Exit status: 0 whole, or only its end is torn; 1 damaged; 2 unreadable, or not such a file.\n"
-    "--fix: cuts off everything after the last whole record. Stop the server first, and keep a copy.\n";
+    "--fix: cuts off everything after the last whole record. Stop the server first, and keep a "
+    "copy.\n";
 
 int main(int argc, char **argv) {
     bool fix = false;
@@ -126,7 +132,8 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "--fix") == 0) {
             fix = true;
         } else if (argv[i][0] == '-' && argv[i][1] != '\0') {
-            fprintf(stderr, "tarn-check: there is no option %s; there are --fix, --help and --version\n",
+            fprintf(stderr,
+                    "tarn-check: there is no option %s; there are --fix, --help and --version\n",
                     argv[i]);
             return 2;
         } else if (path != NULL) {
