@@ -1,5 +1,6 @@
-/* Replies as trees in an arena: hiredis' reader does the parsing, these callbacks lay the nodes down. Elements of an
- * array are contiguous, so the parser's parent and index say where a node goes. */
+/* Replies as trees in an arena: hiredis' reader does the parsing, these callbacks lay the nodes
+ * down. Elements of an array are contiguous, so the parser's parent and index say where a node
+ * goes. */
 #include <hiredis/read.h>
 #include <stdio.h>
 
@@ -9,8 +10,9 @@
 /* One call's answers; a server that sends more is broken. */
 #define ARENA_LIMIT (UINT64_C(2) << 30)
 
-/* An array says how long it is before anything of it is there: memory for it follows what arrives. Nobody points into it yet
- * when it moves: of its elements only the last one can be incomplete, and that one is behind us. */
+/* An array says how long it is before anything of it is there: memory for it follows what arrives.
+ * Nobody points into it yet when it moves: of its elements only the last one can be incomplete, and
+ * that one is behind us. */
 #define ROOM_FIRST  4096u /* of an answer itself: a batch is laid down in one piece */
 #define ROOM_NESTED 32u
 
@@ -72,8 +74,8 @@ static void free_object(void *object) {
     (void)object; /* the arena's */
 }
 
-static redisReplyObjectFunctions functions = {create_string, create_array, create_integer, create_nil,
-                                              free_object};
+static redisReplyObjectFunctions functions = {create_string, create_array, create_integer,
+                                              create_nil, free_object};
 
 struct redisReader *answer_reader_create(void) {
     struct redisReader *reader = redisReaderCreateWithFunctions(&functions);

@@ -1,5 +1,5 @@
-/* Memory that lives as long as one call: answers, parts, slices. Blocks double; a reset keeps one of ordinary size, so
- * that a lane settles without malloc. */
+/* Memory that lives as long as one call: answers, parts, slices. Blocks double; a reset keeps one
+ * of ordinary size, so that a lane settles without malloc. */
 #include <stdlib.h>
 
 #include "client/internal.h"
@@ -81,7 +81,8 @@ uint64_t iov_total(const struct iovec *iov, size_t n) {
     return total;
 }
 
-size_t iov_slice(const struct iovec *iov, size_t n, uint64_t from, uint64_t len, struct iovec *out) {
+size_t iov_slice(const struct iovec *iov, size_t n, uint64_t from, uint64_t len,
+                 struct iovec *out) {
     size_t used = 0;
     for (size_t i = 0; i < n && len > 0; i++) {
         if (from >= iov[i].iov_len) {

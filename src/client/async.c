@@ -1,11 +1,11 @@
-/* Asynchronous calls: a bounded queue of batches, worker threads that run them with the blocking functions, completions
- * behind an eventfd.
+/* Asynchronous calls: a bounded queue of batches, worker threads that run them with the blocking
+ * functions, completions behind an eventfd.
  *
  *   submit ─> queued ──worker──> running ─> completed ─> taken out (tarn_async_poll): the slot is free again
  *               └──cancel──────────────────────^
  *
- * The eventfd is readable exactly while completions wait: it is written when the first one comes and read when the last
- * one is taken out, both under the mutex. */
+ * The eventfd is readable exactly while completions wait: it is written when the first one comes
+ * and read when the last one is taken out, both under the mutex. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -75,7 +75,7 @@ static struct task *list_take_id(struct list *l, uint64_t id) {
     return NULL;
 }
 
-/* --- completions, under the mutex ---------------------------------------------------------------------------------------- */
+/* --- completions, under the mutex --- */
 
 static void complete(struct tarn_async *q, struct task *t) {
     bool first = q->completed.head == NULL;
@@ -90,7 +90,7 @@ static void cancel_task(struct tarn_async *q, struct task *t) {
     complete(q, t);
 }
 
-/* --- workers ----------------------------------------------------------------------------------------------------------------- */
+/* --- workers --- */
 
 static void run_keys(tarn_client *client, tarn_completion *c) {
     tarn_key *keys = xmalloc((c->n + 1) * sizeof(*keys));
@@ -99,7 +99,9 @@ static void run_keys(tarn_client *client, tarn_completion *c) {
     if (c->op == TARN_OP_EXISTS) {
         c->status = tarn_exists_many(client, keys, c->n, found);
         for (size_t i = 0; i < c->n; i++) {
-            c->items[i].status = c->status != TARN_OK ? c->status : found[i] ? TARN_OK : TARN_ENOTFOUND;
+            c->items[i].status = c->status != TARN_OK ? c->status
+                                 : found[i]           ? TARN_OK
+                                                      : TARN_ENOTFOUND;
             c->done += c->items[i].status == TARN_OK;
         }
     } else {
@@ -148,7 +150,7 @@ static void *worker(void *arg) {
     return NULL;
 }
 
-/* --- opening and closing -------------------------------------------------------------------------------------------------------- */
+/* --- opening and closing --- */
 
 tarn_status tarn_async_open(tarn_client *client, size_t capacity, tarn_async **queue_p) {
     tarn_status status = client_usable(client);
@@ -205,13 +207,14 @@ void tarn_async_close(tarn_async **queue_p) {
     free(q);
 }
 
-/* --- submitting --------------------------------------------------------------------------------------------------------------------- */
+/* --- submitting --- */
 
 static tarn_status submit(struct tarn_async *q, struct task *t, uint64_t *id_p) {
     tarn_status status = TARN_OK;
     pthread_mutex_lock(&q->mutex);
     if (q->pending == q->capacity) {
-        status = fail(TARN_EAGAIN, "%zu submissions are pending: take completions out first", q->capacity);
+        status = fail(TARN_EAGAIN, "%zu submissions are pending: take completions out first",
+                      q->capacity);
     } else {
         t->completion.id = q->next_id++;
         if (id_p != NULL) *id_p = t->completion.id;
@@ -235,8 +238,8 @@ static tarn_status new_task(struct tarn_async *q, int op, tarn_item *items, size
     return TARN_OK;
 }
 
-tarn_status tarn_async_get(tarn_async *queue, tarn_item *items, size_t n, const tarn_call *call, void *user,
-                           uint64_t *id_p) {
+tarn_status tarn_async_get(tarn_async *queue, tarn_item *items, size_t n, const tarn_call *call,
+                           void *user, uint64_t *id_p) {
     struct task *t = NULL;
     tarn_status status = new_task(queue, TARN_OP_GET, items, n, user, &t);
     if (status != TARN_OK) return status;
@@ -245,8 +248,8 @@ tarn_status tarn_async_get(tarn_async *queue, tarn_item *items, size_t n, const 
     return submit(queue, t, id_p);
 }
 
-tarn_status tarn_async_put(tarn_async *queue, tarn_item *items, size_t n, const tarn_put_options *options,
-                           void *user, uint64_t *id_p) {
+tarn_status tarn_async_put(tarn_async *queue, tarn_item *items, size_t n,
+                           const tarn_put_options *options, void *user, uint64_t *id_p) {
     struct task *t = NULL;
     tarn_status status = new_task(queue, TARN_OP_PUT, items, n, user, &t);
     if (status != TARN_OK) return status;
@@ -255,19 +258,21 @@ tarn_status tarn_async_put(tarn_async *queue, tarn_item *items, size_t n, const 
     return submit(queue, t, id_p);
 }
 
-tarn_status tarn_async_exists(tarn_async *queue, tarn_item *items, size_t n, void *user, uint64_t *id_p) {
+tarn_status tarn_async_exists(tarn_async *queue, tarn_item *items, size_t n, void *user,
+                              uint64_t *id_p) {
     struct task *t = NULL;
     tarn_status status = new_task(queue, TARN_OP_EXISTS, items, n, user, &t);
     return status == TARN_OK ? submit(queue, t, id_p) : status;
 }
 
-tarn_status tarn_async_remove(tarn_async *queue, tarn_item *items, size_t n, void *user, uint64_t *id_p) {
+tarn_status tarn_async_remove(tarn_async *queue, tarn_item *items, size_t n, void *user,
+                              uint64_t *id_p) {
     struct task *t = NULL;
     tarn_status status = new_task(queue, TARN_OP_REMOVE, items, n, user, &t);
     return status == TARN_OK ? submit(queue, t, id_p) : status;
 }
 
-/* --- taking out ----------------------------------------------------------------------------------------------------------------------- */
+/* --- taking out --- */
 
 int tarn_async_fd(const tarn_async *queue) {
     return queue->event_fd;
@@ -286,7 +291,8 @@ static bool wait_done(struct tarn_async *q, uint64_t timeout_ms) {
     return pthread_cond_timedwait(&q->done, &q->mutex, &ts) == 0;
 }
 
-size_t tarn_async_poll(tarn_async *queue, tarn_completion *completions, size_t max, uint64_t timeout_ms) {
+size_t tarn_async_poll(tarn_async *queue, tarn_completion *completions, size_t max,
+                       uint64_t timeout_ms) {
     if (queue == NULL || queue->magic != ASYNC_MAGIC || max == 0) return 0;
     struct tarn_async *q = queue;
     size_t n = 0;
@@ -310,7 +316,8 @@ size_t tarn_async_poll(tarn_async *queue, tarn_completion *completions, size_t m
 }
 
 tarn_status tarn_async_cancel(tarn_async *queue, uint64_t id) {
-    if (queue == NULL || queue->magic != ASYNC_MAGIC) return fail(TARN_EINVAL, "this is not an open queue");
+    if (queue == NULL || queue->magic != ASYNC_MAGIC)
+        return fail(TARN_EINVAL, "this is not an open queue");
     struct tarn_async *q = queue;
     tarn_status status = TARN_ENOTFOUND;
     pthread_mutex_lock(&q->mutex);

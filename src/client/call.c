@@ -3,10 +3,10 @@
 
 #include "client/internal.h"
 
-/* --- gets --------------------------------------------------------------------------------------------------------------- */
+/* --- gets --- */
 
-static tarn_status get_on_lane(tarn_client *client, tarn_item *items, size_t n, const tarn_call *call_in,
-                               bool allocate) {
+static tarn_status get_on_lane(tarn_client *client, tarn_item *items, size_t n,
+                               const tarn_call *call_in, bool allocate) {
     tarn_status status = client_usable(client);
     if (status != TARN_OK) return status;
     if (n == 0) return TARN_OK;
@@ -42,16 +42,19 @@ tarn_status tarn_get_many(tarn_client *client, tarn_item *items, size_t n, const
     return TARN_OK;
 }
 
-static tarn_status get_one(tarn_client *client, tarn_item *item, const tarn_call *call, bool allocate) {
+static tarn_status get_one(tarn_client *client, tarn_item *item, const tarn_call *call,
+                           bool allocate) {
     tarn_status status = get_on_lane(client, item, 1, call, allocate);
     if (status != TARN_OK) return status;
     if (item->status == TARN_ENOTFOUND) fail(TARN_ENOTFOUND, "no such key");
     return (tarn_status)item->status;
 }
 
-static tarn_status get_whole(tarn_client *client, tarn_item *item, size_t *len_p, const tarn_call *call) {
+static tarn_status get_whole(tarn_client *client, tarn_item *item, size_t *len_p,
+                             const tarn_call *call) {
     tarn_status status = get_one(client, item, call, false);
-    if (len_p != NULL && (status == TARN_OK || status == TARN_ELIMIT)) *len_p = (size_t)item->value_size;
+    if (len_p != NULL && (status == TARN_OK || status == TARN_ELIMIT))
+        *len_p = (size_t)item->value_size;
     return status;
 }
 
@@ -70,15 +73,19 @@ tarn_status tarn_getv(tarn_client *client, const void *key, size_t key_len, cons
 tarn_status tarn_get_range(tarn_client *client, const void *key, size_t key_len, uint64_t offset,
                            void *buffer, size_t len, size_t *got_p, const tarn_call *call) {
     if (len == 0) return fail(TARN_EINVAL, "a range of no bytes");
-    tarn_item item = {
-        .key = key, .key_len = key_len, .buffer = buffer, .buffer_len = len, .offset = offset, .want = len};
+    tarn_item item = {.key = key,
+                      .key_len = key_len,
+                      .buffer = buffer,
+                      .buffer_len = len,
+                      .offset = offset,
+                      .want = len};
     tarn_status status = get_one(client, &item, call, false);
     if (status == TARN_OK && got_p != NULL) *got_p = (size_t)item.got;
     return status;
 }
 
-tarn_status tarn_get_alloc(tarn_client *client, const void *key, size_t key_len, void **data_p, size_t *len_p,
-                           const tarn_call *call) {
+tarn_status tarn_get_alloc(tarn_client *client, const void *key, size_t key_len, void **data_p,
+                           size_t *len_p, const tarn_call *call) {
     tarn_item item = {.key = key, .key_len = key_len};
     tarn_status status = get_one(client, &item, call, true);
     if (status != TARN_OK) return status;
@@ -87,7 +94,7 @@ tarn_status tarn_get_alloc(tarn_client *client, const void *key, size_t key_len,
     return TARN_OK;
 }
 
-/* --- puts ----------------------------------------------------------------------------------------------------------------- */
+/* --- puts --- */
 
 static tarn_status put_on_lane(tarn_client *client, tarn_item *items, size_t n,
                                const tarn_put_options *options) {
@@ -99,8 +106,8 @@ static tarn_status put_on_lane(tarn_client *client, tarn_item *items, size_t n,
     client_put_options_copy(&o, options);
     uint64_t bytes = 0;
     for (size_t i = 0; i < n; i++) {
-        bytes = add_sat(bytes,
-                        items[i].n_iov > 0 ? iov_total(items[i].iov, items[i].n_iov) : items[i].buffer_len);
+        bytes = add_sat(bytes, items[i].n_iov > 0 ? iov_total(items[i].iov, items[i].n_iov)
+                                                  : items[i].buffer_len);
     }
     uint64_t deadline = client_deadline(client, o.timeout_ms, bytes), started = clock_mono_us();
     struct lane *lane;
@@ -115,12 +122,13 @@ static tarn_status put_on_lane(tarn_client *client, tarn_item *items, size_t n,
     return status;
 }
 
-tarn_status tarn_put_many(tarn_client *client, tarn_item *items, size_t n, const tarn_put_options *options,
-                          size_t *failed_p) {
+tarn_status tarn_put_many(tarn_client *client, tarn_item *items, size_t n,
+                          const tarn_put_options *options, size_t *failed_p) {
     tarn_status status = put_on_lane(client, items, n, options);
     if (status != TARN_OK || failed_p == NULL) return status;
     *failed_p = 0;
-    for (size_t i = 0; i < n; i++) *failed_p += items[i].status != TARN_OK && items[i].status != TARN_EEXISTS;
+    for (size_t i = 0; i < n; i++)
+        *failed_p += items[i].status != TARN_OK && items[i].status != TARN_EEXISTS;
     return TARN_OK;
 }
 
@@ -130,12 +138,14 @@ static tarn_status put_one(tarn_client *client, tarn_item *item, const tarn_put_
     if (item->status != TARN_EEXISTS) return (tarn_status)item->status;
     tarn_put_options o;
     client_put_options_copy(&o, options);
-    return o.exists_ok ? TARN_OK : fail(TARN_EEXISTS, "the key is there already (replace, or exists_ok)");
+    return o.exists_ok ? TARN_OK
+                       : fail(TARN_EEXISTS, "the key is there already (replace, or exists_ok)");
 }
 
-tarn_status tarn_put(tarn_client *client, const void *key, size_t key_len, const void *data, size_t len,
-                     const tarn_put_options *options) {
-    tarn_item item = {.key = key, .key_len = key_len, .buffer = (void *)(uintptr_t)data, .buffer_len = len};
+tarn_status tarn_put(tarn_client *client, const void *key, size_t key_len, const void *data,
+                     size_t len, const tarn_put_options *options) {
+    tarn_item item = {
+        .key = key, .key_len = key_len, .buffer = (void *)(uintptr_t)data, .buffer_len = len};
     return put_one(client, &item, options);
 }
 

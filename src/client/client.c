@@ -1,4 +1,5 @@
-/* The client handle: connecting and closing, defaults of calls, registered memory, the direct lane. */
+/* The client handle: connecting and closing, defaults of calls, registered memory, the direct
+ * lane. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -50,7 +51,7 @@ uint64_t client_deadline(const struct tarn_client *client, uint64_t timeout_ms, 
     return add_sat(now_ms(), timeout_ms);
 }
 
-/* --- connecting ----------------------------------------------------------------------------------------------------------- */
+/* --- connecting --- */
 
 static tarn_status check_options(tarn_options *o) {
     if (strcmp(o->transport, "auto") != 0 && strcmp(o->transport, "shm") != 0 &&
@@ -155,7 +156,7 @@ void tarn_close(tarn_client **client_p) {
     free(client);
 }
 
-/* --- the direct lane ---------------------------------------------------------------------------------------------------------- */
+/* --- the direct lane --- */
 
 tarn_status direct_take(struct tarn_client *client, uint64_t deadline, struct lane **lane_p) {
     pthread_mutex_lock(&client->direct_mutex);
@@ -194,7 +195,7 @@ void direct_give(struct tarn_client *client) {
     pthread_mutex_unlock(&client->direct_mutex);
 }
 
-/* --- registered memory ------------------------------------------------------------------------------------------------------------ */
+/* --- registered memory --- */
 
 static size_t find_registered(const struct tarn_client *client, const void *address) {
     size_t i = 0;
@@ -214,7 +215,8 @@ static tarn_status add_registered(struct tarn_client *client, struct registered 
     if (find_registered(client, r.address) < client->n_registered) {
         status = fail(TARN_EEXISTS, "%p is registered already", r.address);
     } else if (client->n_registered == REGISTER_MAX) {
-        status = fail(TARN_ELIMIT, "%u buffers are registered already: register one large one", REGISTER_MAX);
+        status = fail(TARN_ELIMIT, "%u buffers are registered already: register one large one",
+                      REGISTER_MAX);
     } else {
         r.identity = client_identity();
         client->registered[client->n_registered++] = r;
@@ -232,7 +234,8 @@ tarn_status tarn_register(tarn_client *client, void *address, size_t len) {
     return add_registered(client, (struct registered){.address = address, .len = len, .fd = -1});
 }
 
-tarn_status tarn_register_dmabuf(tarn_client *client, void *address, size_t len, int fd, uint64_t offset) {
+tarn_status tarn_register_dmabuf(tarn_client *client, void *address, size_t len, int fd,
+                                 uint64_t offset) {
     tarn_status status = client_usable(client);
     if (status != TARN_OK) return status;
     if (address == NULL || len == 0 || fd < 0)
@@ -240,8 +243,8 @@ tarn_status tarn_register_dmabuf(tarn_client *client, void *address, size_t len,
     int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (own < 0) return fail(TARN_EINVAL, "descriptor %d: %s", fd, strerror(errno));
     status = add_registered(
-        client,
-        (struct registered){.address = address, .len = len, .device = true, .fd = own, .offset = offset});
+        client, (struct registered){
+                    .address = address, .len = len, .device = true, .fd = own, .offset = offset});
     if (status != TARN_OK) close(own);
     return status;
 }
@@ -273,7 +276,8 @@ tarn_status tarn_unregister(tarn_client *client, void *address) {
         client->registered[i] = client->registered[--client->n_registered];
         client->registered_gen++;
         __atomic_sub_fetch(&client->n_devices, r.device, __ATOMIC_RELAXED);
-        /* No lane that rests keeps it; one that is busy with something else lets go of it when it is given back. */
+        /* No lane that rests keeps it; one that is busy with something else lets go of it when it
+         * is given back. */
         for (size_t k = 0; k < client->n_lanes; k++) {
             if (!client->lanes[k]->busy) lane_sync_registered(client->lanes[k]);
         }

@@ -1,19 +1,22 @@
-/* Batches as columns: arrays of numbers in, items out, and results back into arrays. Pure copying of numbers; what a caller with
- * ctypes or the like would do key by key, and slowly. */
+/* Batches as columns: arrays of numbers in, items out, and results back into arrays. Pure copying
+ * of numbers; what a caller with ctypes or the like would do key by key, and slowly. */
 #include "client/internal.h"
 
-/* What newer callers know and we do not is past the end of our struct; what we know and older callers do not is zero. */
+/* What newer callers know and we do not is past the end of our struct; what we know and older
+ * callers do not is zero. */
 static tarn_status copy_columns(const tarn_columns *in, tarn_columns *out) {
     *out = (tarn_columns){0};
     if (in == NULL || in->size < offsetof(tarn_columns, pieces))
-        return fail(TARN_EINVAL, "columns: no struct, or its size is not set (sizeof(tarn_columns))");
+        return fail(TARN_EINVAL,
+                    "columns: no struct, or its size is not set (sizeof(tarn_columns))");
     memcpy(out, in, in->size < sizeof(*out) ? in->size : sizeof(*out));
     if (out->n > 0 && (out->keys == NULL || out->key_lens == NULL))
         return fail(TARN_EINVAL, "columns: %zu keys, but no keys or no key_lens", out->n);
     return TARN_OK;
 }
 
-/* Lengths are summed before anything is pointed at: a wrong one would have keys run over the end. */
+/* Lengths are summed before anything is pointed at: a wrong one would have keys run over the
+ * end. */
 static tarn_status check_keys(const tarn_columns *c) {
     uint64_t sum = 0;
     for (size_t i = 0; i < c->n; i++) {
@@ -39,7 +42,8 @@ static tarn_status check_memory(const tarn_columns *c, const struct iovec *iov) 
     }
     if (c->pieces == NULL) {
         if (c->n_pieces == c->n) return TARN_OK;
-        return fail(TARN_EINVAL, "columns: %zu pieces for %zu keys: one each, or pieces says how many",
+        return fail(TARN_EINVAL,
+                    "columns: %zu pieces for %zu keys: one each, or pieces says how many",
                     c->n_pieces, c->n);
     }
     if (iov == NULL && c->n_pieces > 0)
@@ -47,8 +51,8 @@ static tarn_status check_memory(const tarn_columns *c, const struct iovec *iov) 
     uint64_t sum = 0;
     for (size_t i = 0; i < c->n; i++) sum = add_sat(sum, c->pieces[i]);
     if (sum != c->n_pieces)
-        return fail(TARN_EINVAL, "columns: pieces add up to %llu, n_pieces says %zu", (unsigned long long)sum,
-                    c->n_pieces);
+        return fail(TARN_EINVAL, "columns: pieces add up to %llu, n_pieces says %zu",
+                    (unsigned long long)sum, c->n_pieces);
     return TARN_OK;
 }
 
@@ -56,8 +60,10 @@ static void *at(uint64_t address) {
     return (void *)(uintptr_t)address;
 }
 
-/* The memory of item i: a single piece in the item itself, several in iov from next on. Returns the next free one. */
-static size_t item_memory(const tarn_columns *c, size_t i, tarn_item *item, struct iovec *iov, size_t next) {
+/* The memory of item i: a single piece in the item itself, several in iov from next on. Returns the
+ * next free one. */
+static size_t item_memory(const tarn_columns *c, size_t i, tarn_item *item, struct iovec *iov,
+                          size_t next) {
     size_t count = c->pieces == NULL ? c->n_pieces > 0 : (size_t)c->pieces[i];
     if (count == 1) {
         item->buffer = at(c->addresses[next]);
@@ -108,7 +114,8 @@ void tarn_items_columns(const tarn_item *items, size_t n, int64_t *results, int3
                         uint64_t *value_sizes, uint64_t *versions) {
     for (size_t i = 0; i < n; i++) {
         const tarn_item *item = &items[i];
-        if (results != NULL) results[i] = item->status == TARN_OK ? (int64_t)item->got : item->status;
+        if (results != NULL)
+            results[i] = item->status == TARN_OK ? (int64_t)item->got : item->status;
         if (statuses != NULL) statuses[i] = item->status;
         if (value_sizes != NULL) value_sizes[i] = item->value_size;
         if (versions != NULL) versions[i] = item->version;

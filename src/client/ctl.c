@@ -1,6 +1,6 @@
 /* The control connection: a non-blocking socket, answers parsed by hiredis, every wait bounded by
- * a deadline. Sending never waits: what the socket does not take is sent while an answer is awaited, so that two sides
- * that both write much cannot block each other. */
+ * a deadline. Sending never waits: what the socket does not take is sent while an answer is
+ * awaited, so that two sides that both write much cannot block each other. */
 #include <errno.h>
 #include <hiredis/hiredis.h>
 #include <netdb.h>
@@ -15,8 +15,9 @@
 #include "client/internal.h"
 #include "transport/tcp/frame.h"
 
-#define READ_BYTES         (64u << 10)
-#define TLS_PIECE          (48u << 10) /* of plaintext; less than TLS_OUT_MAX: reading goes on whatever is unsent */
+#define READ_BYTES (64u << 10)
+#define TLS_PIECE                                                                                  \
+    (48u << 10) /* of plaintext; less than TLS_OUT_MAX: reading goes on whatever is unsent */
 #define TLS_HINT           " (if that is a TLS port, the URL begins with tarns://)"
 #define REQUEST_HEADER_MAX 26u /* "$" and digits and CRLF, and the CRLF behind the bytes */
 
@@ -85,7 +86,7 @@ static tarn_status connect_one(const struct addrinfo *ai, uint64_t deadline, int
     return TARN_OK;
 }
 
-/* --- TLS ---------------------------------------------------------------------------------------------------------------------- */
+/* --- TLS --- */
 
 static size_t unsent(const struct ctl *c) {
     size_t len = 0;
@@ -97,7 +98,8 @@ bool ctl_wants_to_send(const struct ctl *c) {
     return c->out.len > 0 || unsent(c) > 0;
 }
 
-/* Sends what the socket takes now. 0, or the error: after it nothing can be sent, but there may be something to read. */
+/* Sends what the socket takes now. 0, or the error: after it nothing can be sent, but there may be
+ * something to read. */
 static int send_ciphertext(struct ctl *c) {
     size_t len;
     const void *data = tls_out(c->tls, &len);
@@ -147,26 +149,30 @@ static tarn_status secure(struct ctl *c, const struct secure *s, const char *hos
     c->tls = tls_stream_create(context, host);
     tls_context_put(&context);
     if (c->tls == NULL)
-        return fail(TARN_EINVAL,
-                    "TLS with %s:%s: that (or the tls_server_name) cannot be the name in a certificate", host,
-                    port);
+        return fail(
+            TARN_EINVAL,
+            "TLS with %s:%s: that (or the tls_server_name) cannot be the name in a certificate",
+            host, port);
     tarn_status status = shake_hands(c, deadline);
     if (status == TARN_OK) return TARN_OK;
     if (status == TARN_EPERM && tls_is_plain(c->tls))
-        return fail(TARN_EPROTO,
-                    "%s:%s does not speak TLS: connect to the server's tls-port, or without TLS by tarn://",
-                    host, port);
-    if (status == TARN_EPERM) return fail(status, "TLS with %s:%s: %s", host, port, tls_why(c->tls));
-    return fail(status, "TLS with %s:%s: the handshake was not over in time (is that a TLS port?)", host,
-                port);
+        return fail(
+            TARN_EPROTO,
+            "%s:%s does not speak TLS: connect to the server's tls-port, or without TLS by tarn://",
+            host, port);
+    if (status == TARN_EPERM)
+        return fail(status, "TLS with %s:%s: %s", host, port, tls_why(c->tls));
+    return fail(status, "TLS with %s:%s: the handshake was not over in time (is that a TLS port?)",
+                host, port);
 }
 
-/* --- opening -------------------------------------------------------------------------------------------------------------------- */
+/* --- opening --- */
 
 tarn_status ctl_open(struct ctl *c, const struct secure *s, const char *host, const char *port,
                      uint64_t deadline) {
     ctl_close(c);
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *list = NULL;
     int rc = getaddrinfo(host, port, &hints, &list);
     if (rc != 0) {
@@ -181,8 +187,8 @@ tarn_status ctl_open(struct ctl *c, const struct secure *s, const char *host, co
     }
     freeaddrinfo(list);
     if (status != TARN_OK) {
-        return fail(status, "cannot connect to %s:%s: %s (is tarn-server running there?)", host, port,
-                    strerror(err));
+        return fail(status, "cannot connect to %s:%s: %s (is tarn-server running there?)", host,
+                    port, strerror(err));
     }
     c->fd = fd;
     status = s != NULL && s->on ? secure(c, s, host, port, deadline) : TARN_OK;
@@ -202,7 +208,8 @@ static tarn_status lost(struct ctl *c, tarn_status status, const char *why) {
     return fail(status, "%s: the connection to the server %s", c->what, why);
 }
 
-/* A server that wants another certificate says so in the first thing that it sends behind the handshake. */
+/* A server that wants another certificate says so in the first thing that it sends behind the
+ * handshake. */
 static tarn_status lost_secure(struct ctl *c) {
     char why[TLS_WHY_MAX + 8] = "was closed by it";
     bool failed = tls_state(c->tls) == TLS_FAILED, never = c->received == 0;
@@ -210,14 +217,15 @@ static tarn_status lost_secure(struct ctl *c) {
     return lost(c, failed && never ? TARN_EPERM : TARN_ECLOSED, why);
 }
 
-/* --- sending -------------------------------------------------------------------------------------------------------------------- */
+/* --- sending --- */
 
 /* A failure is left for the reader to find: what the server said before it went is worth more. */
 static tarn_status flush_secure(struct ctl *c) {
     size_t done = 0;
     int err = send_ciphertext(c);
     while (err == 0 && done < c->out.len && unsent(c) == 0) {
-        size_t n = tls_write(c->tls, c->out.data + done, (size_t)min_u64(c->out.len - done, TLS_PIECE));
+        size_t n =
+            tls_write(c->tls, c->out.data + done, (size_t)min_u64(c->out.len - done, TLS_PIECE));
         if (n == 0) break;
         done += n;
         err = send_ciphertext(c);
@@ -256,7 +264,8 @@ static char *put_header(char *at, char kind, size_t n) {
     return at;
 }
 
-/* By hand and in one piece of memory: a batch has thousands of arguments, and hiredis prints each header by snprintf. */
+/* By hand and in one piece of memory: a batch has thousands of arguments, and hiredis prints each
+ * header by snprintf. */
 static void append_request(struct buf *out, size_t argc, const char **argv, const size_t *lens) {
     size_t most = REQUEST_HEADER_MAX;
     for (size_t i = 0; i < argc; i++) most += REQUEST_HEADER_MAX + arg_len(argv, lens, i);
@@ -306,7 +315,8 @@ static tarn_status feed_bytes(struct ctl *c, const char *bytes, size_t n) {
     return TARN_OK;
 }
 
-/* All that can be read is read at once: the socket's being readable says nothing of what the stream has. */
+/* All that can be read is read at once: the socket's being readable says nothing of what the stream
+ * has. */
 static tarn_status feed_secure(struct ctl *c) {
     char bytes[READ_BYTES];
     if (receive_ciphertext(c) == TARN_EAGAIN) return TARN_EAGAIN;
@@ -342,7 +352,8 @@ static tarn_status feed(struct ctl *c) {
 static tarn_status wait_readable(struct ctl *c, uint64_t deadline) {
     for (;;) {
         if (c->tls != NULL && tls_state(c->tls) != TLS_OPEN) return TARN_OK; /* its end is there */
-        struct pollfd p = {.fd = c->fd, .events = (short)(POLLIN | (ctl_wants_to_send(c) ? POLLOUT : 0))};
+        struct pollfd p = {.fd = c->fd,
+                           .events = (short)(POLLIN | (ctl_wants_to_send(c) ? POLLOUT : 0))};
         int n = poll(&p, 1, wait_ms_until(deadline));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return lost(c, TARN_EIO, strerror(errno));
@@ -375,7 +386,8 @@ static tarn_status lost_to_data_port(struct ctl *c) {
     if (port > 10000) snprintf(hint, sizeof(hint), " (by default %u)", port - 10000);
     ctl_close(c);
     return fail(TARN_EPROTO,
-                "%s:%s is " TCP_DATA_PORT ", which carries bytes of values only: the URL names the port of "
+                "%s:%s is " TCP_DATA_PORT
+                ", which carries bytes of values only: the URL names the port of "
                 "tarn-server%s; a tarn-node has none",
                 host, own, hint);
 }
@@ -400,7 +412,8 @@ static tarn_status parse(struct ctl *c, struct answer **answer_p) {
     }
 }
 
-tarn_status ctl_await(struct ctl *c, struct arena *arena, struct answer **answer_p, uint64_t until) {
+tarn_status ctl_await(struct ctl *c, struct arena *arena, struct answer **answer_p,
+                      uint64_t until) {
     if (c->fd < 0) return fail(TARN_ECLOSED, "%s: not connected", c->what);
     answer_reader_set_arena(c->reader, arena);
     for (;;) {
@@ -412,7 +425,8 @@ tarn_status ctl_await(struct ctl *c, struct arena *arena, struct answer **answer
     }
 }
 
-tarn_status ctl_receive(struct ctl *c, struct arena *arena, struct answer **answer_p, uint64_t deadline) {
+tarn_status ctl_receive(struct ctl *c, struct arena *arena, struct answer **answer_p,
+                        uint64_t deadline) {
     tarn_status status = ctl_await(c, arena, answer_p, deadline);
     if (status != TARN_ETIMEOUT) return status;
     return lost(c, TARN_ETIMEOUT,

@@ -25,8 +25,8 @@ tarn_status check_ranges(const struct option_range *ranges, size_t n, const char
         char most[32] = "1 or more";
         if (r->value > 0 && r->value <= r->max) continue;
         if (r->max != UINT64_MAX) snprintf(most, sizeof(most), "1 to %" PRIu64, r->max);
-        return fail(TARN_EINVAL, "option %s is %" PRIu64 ", and may be %s (%s sets the default)", r->name,
-                    r->value, most, init);
+        return fail(TARN_EINVAL, "option %s is %" PRIu64 ", and may be %s (%s sets the default)",
+                    r->name, r->value, most, init);
     }
     return TARN_OK;
 }

@@ -1,5 +1,6 @@
-/* Gets: chunks of keys are located with a lease, read, and released. While the bytes of one chunk move, the request for the
- * next is on its way. Passes repeat what a lost lease, a moved segment or a broken connection left undone. */
+/* Gets: chunks of keys are located with a lease, read, and released. While the bytes of one chunk
+ * move, the request for the next is on its way. Passes repeat what a lost lease, a moved segment or
+ * a broken connection left undone. */
 #include "client/get.h"
 
 #include <stdio.h>
@@ -51,7 +52,7 @@ void get_again(struct getting *g, size_t i, tarn_status status, unsigned limit) 
     COUNT(g->lane, retries, 1);
 }
 
-/* --- locating ------------------------------------------------------------------------------------------------------- */
+/* --- locating --- */
 
 static tarn_status send_locate(struct getting *g, struct chunk *c) {
     struct lane *lane = g->lane;
@@ -68,16 +69,19 @@ static tarn_status send_locate(struct getting *g, struct chunk *c) {
     if (ranges && lane->client->options.verify) lane_arg_str(lane, "CRCS");
     lane_arg_str(lane, "PACKED");
     c->sent_ns =
-        clock_boot_ns(); /* the lease counts from here, before the server can have seen the request */
+        /* the lease counts from here, before the server can have seen the request */
+        clock_boot_ns();
     return lane_send(lane, false);
 }
 
-/* What was read before goes with what is read now only if it is the same value. A version has one size and one CRC: a server
- * that says otherwise is wrong, now or before, and nothing that was made for the one may be used with the other. */
+/* What was read before goes with what is read now only if it is the same value. A version has one
+ * size and one CRC: a server that says otherwise is wrong, now or before, and nothing that was made
+ * for the one may be used with the other. */
 static bool may_resume(const struct want *w, const struct placement *before) {
     const struct placement *now = &w->place;
-    return now->version == before->version && now->size == before->size && now->crc == before->crc &&
-           now->value == NULL && (w->check != CHECK_BLOCKS || now->crcs != NULL) &&
+    return now->version == before->version && now->size == before->size &&
+           now->crc == before->crc && now->value == NULL &&
+           (w->check != CHECK_BLOCKS || now->crcs != NULL) &&
            !(now->must_verify && (w->check == CHECK_NONE || w->device));
 }
 
@@ -112,7 +116,8 @@ static void locate_one(struct getting *g, size_t i, const struct answer *a, uint
         COUNT(g->lane, leases, 1);
     }
     get_prepare(g, i);
-    /* By what will move, not by what the server says: a size for which there is no memory costs no time. */
+    /* By what will move, not by what the server says: a size for which there is no memory costs no
+     * time. */
     if (w->state == PLACED && !resumes && g->options->extend_deadline)
         g->deadline = add_sat(g->deadline, (w->to - w->from) / BYTES_PER_MS);
 }
@@ -123,13 +128,15 @@ static tarn_status receive_locate(struct getting *g, const struct chunk *c) {
     if (status == TARN_OK) status = lane_check(g->lane, a, "MGETREPLICAS");
     if (status != TARN_OK) return status;
     if (a->type != ANSWER_ARRAY || a->len != c->n) {
-        return fail(TARN_EPROTO, "MGETREPLICAS: asked for %zu keys, got another number of answers", c->n);
+        return fail(TARN_EPROTO, "MGETREPLICAS: asked for %zu keys, got another number of answers",
+                    c->n);
     }
     for (size_t k = 0; k < c->n; k++) locate_one(g, c->order[k], &a->element[k], c->sent_ns);
     return TARN_OK;
 }
 
-/* Segments first seen in this chunk. One that cannot be had takes its items along, not the batch. */
+/* Segments first seen in this chunk. One that cannot be had takes its items along, not the
+ * batch. */
 static tarn_status ensure_segments(struct getting *g, const struct chunk *c) {
     for (size_t k = 0; k < c->n; k++) {
         if (g->wants[c->order[k]].state != PLACED) continue;
@@ -157,10 +164,11 @@ static void release(struct getting *g, const struct chunk *c) {
         lane_arg_u64(lane, w->place.version);
         w->leased = false;
     }
-    lane_send(lane, true); /* a failure shows at the next request; the leases run out by themselves */
+    /* a failure shows at the next request; the leases run out by themselves */
+    lane_send(lane, true);
 }
 
-/* --- passes ------------------------------------------------------------------------------------------------------------ */
+/* --- passes --- */
 
 static uint64_t chunk_bytes(const struct getting *g, const struct chunk *c) {
     uint64_t bytes = 0;
@@ -171,14 +179,16 @@ static uint64_t chunk_bytes(const struct getting *g, const struct chunk *c) {
     return bytes;
 }
 
-static bool next_chunk(const struct getting *g, const size_t *order, size_t n, size_t *at, struct chunk *c) {
+static bool next_chunk(const struct getting *g, const size_t *order, size_t n, size_t *at,
+                       struct chunk *c) {
     size_t limit = lane_chunk_keys(g->lane, g->n);
     *c = (struct chunk){.order = order + *at, .n = n - *at < limit ? n - *at : limit};
     *at += c->n;
     return c->n > 0;
 }
 
-/* What the chunk's look-up and reads took of the arena, unless an item goes on with it. Returns the next chunk's mark. */
+/* What the chunk's look-up and reads took of the arena, unless an item goes on with it. Returns the
+ * next chunk's mark. */
 static struct arena_mark forget(struct getting *g, const struct chunk *c, struct arena_mark mark) {
     struct arena *arena = &g->lane->arena;
     bool over = g->n_scratch == 0;
@@ -206,7 +216,8 @@ static tarn_status pass(struct getting *g) {
         status = receive_locate(g, &now);
         if (status == TARN_OK) status = ensure_segments(g, &now);
         if (status != TARN_OK) break;
-        /* The lease of the next chunk ticks while this one moves: ask ahead only if that is soon over. */
+        /* The lease of the next chunk ticks while this one moves: ask ahead only if that is soon
+         * over. */
         more = next_chunk(g, order, n, &at, &next);
         bool ahead = more && chunk_bytes(g, &now) <= g->lane->window;
         if (ahead) status = send_locate(g, &next);
@@ -222,9 +233,9 @@ static tarn_status pass(struct getting *g) {
     return status;
 }
 
-/* A connection has one lease per version, so of items with the same key only the last one ends it. Within one chunk all
- * reads come before the release, and it does not matter. Keys are told apart by their hashes: two of the same only cost
- * one its early end. */
+/* A connection has one lease per version, so of items with the same key only the last one ends it.
+ * Within one chunk all reads come before the release, and it does not matter. Keys are told apart
+ * by their hashes: two of the same only cost one its early end. */
 static void find_last_of_keys(struct getting *g) {
     for (size_t i = 0; i < g->n; i++) g->wants[i].last_of_key = true;
     if (g->n <= lane_chunk_keys(g->lane, g->n)) return;
@@ -263,7 +274,8 @@ static void give_up(struct getting *g) {
     }
 }
 
-tarn_status get_run(struct lane *lane, tarn_item *items, size_t n, const struct get_options *options) {
+tarn_status get_run(struct lane *lane, tarn_item *items, size_t n,
+                    const struct get_options *options) {
     struct getting *g = arena_alloc(&lane->arena, sizeof(*g));
     *g = (struct getting){.lane = lane,
                           .items = items,
@@ -285,13 +297,15 @@ tarn_status get_run(struct lane *lane, tarn_item *items, size_t n, const struct 
 
     struct attempts attempts = {0};
     tarn_status status = TARN_OK;
-    if (options->wait_ms > 0) status = wait_first(g); /* without a lease: its clock would run while we wait */
+    /* without a lease: its clock would run while we wait */
+    if (options->wait_ms > 0) status = wait_first(g);
     if (status == TARN_ECLOSED || status == TARN_EIO) status = TARN_OK; /* the passes reconnect */
     unsigned waited = 0;
     while (g->unfinished > 0 && status == TARN_OK) {
         g->later = g->later_ms = 0;
         status = pass(g);
-        if (status == TARN_OK && g->later > 0 && !lane_later(lane, waited++, g->later_ms, g->deadline))
+        if (status == TARN_OK && g->later > 0 &&
+            !lane_later(lane, waited++, g->later_ms, g->deadline))
             give_up(g);
         if (status != TARN_OK && lane_retry(lane, &attempts, status, g->deadline)) status = TARN_OK;
         if (status == TARN_OK && g->unfinished > 0 && now_ms() >= g->deadline) {

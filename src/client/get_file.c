@@ -1,5 +1,6 @@
-/* Replicas on a shared file system: read by ourselves, without a host. The file is what its name promises only as far as the
- * CRC says so; one that is missing, short, or no regular file counts as a replica that is not there. */
+/* Replicas on a shared file system: read by ourselves, without a host. The file is what its name
+ * promises only as far as the CRC says so; one that is missing, short, or no regular file counts as
+ * a replica that is not there. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -52,7 +53,8 @@ static uint32_t sum_up(uint32_t crc, const struct iovec *iov, uint64_t len) {
 }
 
 /* Fills all of iov with what is in the file from at on. */
-static tarn_status read_at(int fd, const struct iovec *iov, size_t n_iov, uint64_t at, uint32_t *crc_p) {
+static tarn_status read_at(int fd, const struct iovec *iov, size_t n_iov, uint64_t at,
+                           uint32_t *crc_p) {
     uint64_t len = iov_total(iov, n_iov), done = 0;
     while (done < len) {
         struct iovec part[READ_IOV_MAX];
@@ -68,7 +70,8 @@ static tarn_status read_at(int fd, const struct iovec *iov, size_t n_iov, uint64
 }
 
 /* One CRC block at most. */
-static tarn_status read_block(struct getting *g, const struct want *w, int fd, struct engine_op *op) {
+static tarn_status read_block(struct getting *g, const struct want *w, int fd,
+                              struct engine_op *op) {
     uint64_t len = min_u64(w->to - w->pos, CRC_BLOCK);
     struct iovec *iov = arena_alloc(&g->lane->arena, w->n_iov * sizeof(*iov));
     *op = (struct engine_op){.iov = iov};
@@ -93,7 +96,8 @@ void get_file_read(struct getting *g, size_t i) {
         status = read_block(g, w, fd, &op);
         uint64_t now = now_ms();
         if (status == TARN_OK && now >= g->deadline) {
-            get_finish(g, i, fail(TARN_ETIMEOUT, "the deadline passed before all bytes were there"));
+            get_finish(g, i,
+                       fail(TARN_ETIMEOUT, "the deadline passed before all bytes were there"));
         } else if (status == TARN_OK && now >= w->place.lease_end) {
             COUNT(g->lane, lease_misses, 1);
             get_again(g, i, fail(TARN_ELEASE, "the lease ended before the bytes were verified"), 1);

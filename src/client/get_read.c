@@ -1,5 +1,5 @@
-/* The bytes of gets: which ranges to read so that they can be verified, in groups that fit the lease, and the checks
- * before anything is handed on (guarantee 1). */
+/* The bytes of gets: which ranges to read so that they can be verified, in groups that fit the
+ * lease, and the checks before anything is handed on (guarantee 1). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #define SCRATCH_MAX (UINT64_C(256) << 20) /* bytes per call read only to verify others */
 #define WINDOW_MIN  CRC_BLOCK
 
-/* --- preparing ------------------------------------------------------------------------------------------------------- */
+/* --- preparing --- */
 
 static void *scratch_alloc(struct getting *g, uint64_t size) {
     if (size <= 4096) return arena_alloc(&g->lane->arena, size);
@@ -38,8 +38,9 @@ static tarn_status find_memory(struct getting *g, tarn_item *item, struct want *
     if (!g->options->allocate) {
         uint64_t cap = item->n_iov > 0 ? iov_total(item->iov, item->n_iov) : item->buffer_len;
         if (w->len <= cap) return TARN_OK;
-        return fail(TARN_ELIMIT, "the value has %" PRIu64 " bytes to deliver, the buffers have %" PRIu64,
-                    w->len, cap);
+        return fail(TARN_ELIMIT,
+                    "the value has %" PRIu64 " bytes to deliver, the buffers have %" PRIu64, w->len,
+                    cap);
     }
     if (w->own_memory) free(item->buffer);
     w->own_memory = false;
@@ -102,7 +103,8 @@ static tarn_status build_iov(struct getting *g, const tarn_item *item, struct wa
     if (behind > 0) w->iov[w->n_iov++] = (struct iovec){scratch_alloc(g, behind), behind};
     for (size_t i = 0; i < w->n_iov; i++) {
         if (w->iov[i].iov_base == NULL) {
-            return fail(TARN_ELIMIT, "verifying these ranges takes too much memory: ask for fewer at a time");
+            return fail(TARN_ELIMIT,
+                        "verifying these ranges takes too much memory: ask for fewer at a time");
         }
     }
     return TARN_OK;
@@ -147,8 +149,8 @@ void get_prepare(struct getting *g, size_t i) {
     const struct iovec *iov = item_iov(item, &one, &n_iov);
     w->device = status == TARN_OK && client_is_device(g->lane->client, iov, n_iov);
     if (w->device && p->value != NULL)
-        status =
-            fail(TARN_ENOTSUP, "a value of %" PRIu64 " bytes does not go to memory of a device", p->size);
+        status = fail(TARN_ENOTSUP,
+                      "a value of %" PRIu64 " bytes does not go to memory of a device", p->size);
     if (status == TARN_OK && p->value != NULL) {
         deliver_inline(g, i);
         return;
@@ -158,7 +160,8 @@ void get_prepare(struct getting *g, size_t i) {
         return;
     }
     if (status == TARN_OK) {
-        /* The CPU cannot sum what is in a device: it looks at the bytes elsewhere, first, under the same lease. */
+        /* The CPU cannot sum what is in a device: it looks at the bytes elsewhere, first, under the
+         * same lease. */
         w->proving = w->device && p->must_verify && p->crc >= 0;
         choose_range(g, item, w);
         status = build_iov(g, item, w);
@@ -172,7 +175,7 @@ void get_prepare(struct getting *g, size_t i) {
     w->prepared = true;
 }
 
-/* --- reading ------------------------------------------------------------------------------------------------------------ */
+/* --- reading --- */
 
 /* One engine_run: at most one piece per item. */
 struct group {
@@ -225,7 +228,8 @@ static bool blocks_match(const struct want *w, const struct engine_op *op, uint6
     return true;
 }
 
-/* What lies there is right, as long as the lease lasts: now to where it was wanted, from the same replica. */
+/* What lies there is right, as long as the lease lasts: now to where it was wanted, from the same
+ * replica. */
 static void proven(struct getting *g, size_t i) {
     struct want *w = &g->wants[i];
     w->proving = false;
@@ -247,7 +251,8 @@ void get_piece_done(struct getting *g, size_t i, const struct engine_op *op) {
         get_replica_bad(g, i);
         return;
     }
-    if (w->check == CHECK_WHOLE) w->crc = w->pos == w->from ? op->crc : crc32c_combine(w->crc, op->crc, len);
+    if (w->check == CHECK_WHOLE)
+        w->crc = w->pos == w->from ? op->crc : crc32c_combine(w->crc, op->crc, len);
     if (w->pos == w->from) w->sources = 0;
     w->sources |= UINT32_C(1) << w->place.at;
     w->pos += len;
@@ -267,8 +272,8 @@ void get_piece_done(struct getting *g, size_t i, const struct engine_op *op) {
 static void piece_failed(struct getting *g, size_t i, tarn_status status, uint64_t len) {
     if (status == TARN_ELEASE) {
         COUNT(g->lane, lease_misses, 1);
-        fail(status,
-             "the lease ended before the bytes were verified (raise lease_ms, or read less at a time)");
+        fail(status, "the lease ended before the bytes were verified (raise lease_ms, or read less "
+                     "at a time)");
         get_again(g, i, status, len > WINDOW_MIN ? 3 : 1); /* smaller pieces may fit */
         return;
     }
@@ -295,8 +300,8 @@ static void run_group(struct getting *g, struct group *group) {
     struct lane *lane = g->lane;
     uint64_t started = now_ms(), lease_ms = g->wants[group->items[0]].place.lease_ms;
     bool lease_lost = false;
-    tarn_status status =
-        engine_run(lane->engine, group->ops, group->n, g->deadline == DEADLINE_NONE ? 0 : g->deadline);
+    tarn_status status = engine_run(lane->engine, group->ops, group->n,
+                                    g->deadline == DEADLINE_NONE ? 0 : g->deadline);
     for (size_t k = 0; k < group->n; k++) {
         const struct engine_op *op = &group->ops[k];
         tarn_status op_status = status == TARN_OK ? op->status : status;
@@ -315,7 +320,8 @@ bool get_lease_is_short(const struct placement *p) {
 }
 
 /* One window of items from order[*k_p] on. */
-static void fill_group(struct getting *g, const size_t *order, size_t n, size_t *k_p, struct group *group) {
+static void fill_group(struct getting *g, const size_t *order, size_t n, size_t *k_p,
+                       struct group *group) {
     group->n = group->bytes = 0;
     for (; *k_p < n && group->bytes < g->lane->window; ++*k_p) {
         size_t i = order[*k_p];
@@ -330,8 +336,10 @@ static void fill_group(struct getting *g, const size_t *order, size_t n, size_t 
     }
 }
 
-/* Goes through all once. true: some turned to another replica and may go on under the leases they have. */
-static bool sweep(struct getting *g, const size_t *order, size_t n, struct group *group, bool *ran_p) {
+/* Goes through all once. true: some turned to another replica and may go on under the leases they
+ * have. */
+static bool sweep(struct getting *g, const size_t *order, size_t n, struct group *group,
+                  bool *ran_p) {
     uint64_t before = g->turns;
     for (size_t k = 0; k < n;) {
         fill_group(g, order, n, &k, group);
@@ -339,7 +347,8 @@ static bool sweep(struct getting *g, const size_t *order, size_t n, struct group
         if (*ran_p && get_lease_is_short(&g->wants[group->items[0]].place)) return false;
         run_group(g, group);
         *ran_p = true;
-        /* An item of several pieces stays PLACED: it is the last of its group, so begin there again. */
+        /* An item of several pieces stays PLACED: it is the last of its group, so begin there
+         * again. */
         if (g->wants[group->items[group->n - 1]].state == PLACED) k = group->last;
     }
     return g->turns != before;

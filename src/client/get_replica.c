@@ -1,5 +1,6 @@
-/* Which replica of a value is read: the nearest one, unless its host has just been found out of reach. And what comes next
- * when one fails: the others under the same lease, then a new look-up. */
+/* Which replica of a value is read: the nearest one, unless its host has just been found out of
+ * reach. And what comes next when one fails: the others under the same lease, then a new
+ * look-up. */
 #include <inttypes.h>
 
 #include "base/log.h"
@@ -11,11 +12,11 @@ static uint32_t bit(unsigned replica) {
 
 /* Does this status say that the host cannot be reached, or makes no sense? */
 static bool is_outage(tarn_status status) {
-    return status == TARN_ECLOSED || status == TARN_ETIMEOUT || status == TARN_EIO || status == TARN_ELIMIT ||
-           status == TARN_EPROTO || status == TARN_ENOTFOUND;
+    return status == TARN_ECLOSED || status == TARN_ETIMEOUT || status == TARN_EIO ||
+           status == TARN_ELIMIT || status == TARN_EPROTO || status == TARN_ENOTFOUND;
 }
 
-/* --- choosing -------------------------------------------------------------------------------------------------------- */
+/* --- choosing --- */
 
 static bool any_segment(struct lane *lane, const struct replica *r,
                         bool (*is)(struct lane *lane, uint32_t segment)) {
@@ -25,7 +26,8 @@ static bool any_segment(struct lane *lane, const struct replica *r,
     return false;
 }
 
-/* The first that has not failed; those on hosts in outage only when there is nothing else. replicas: none. */
+/* The first that has not failed; those on hosts in outage only when there is nothing else.
+ * replicas: none. */
 static unsigned pick(struct getting *g, const struct want *w) {
     const struct placement *p = &w->place;
     unsigned last_resort = p->replicas;
@@ -63,8 +65,8 @@ static bool has_alternative(struct getting *g, const struct want *w) {
     return false;
 }
 
-/* The last one is waited for, though not as long as a lease lasts; but not again and again when its host has just been out of
- * reach: should it be back, it answers at once. */
+/* The last one is waited for, though not as long as a lease lasts; but not again and again when its
+ * host has just been out of reach: should it be back, it answers at once. */
 void get_replica_bound(struct getting *g, size_t i, struct engine_op *op) {
     const struct want *w = &g->wants[i];
     uint64_t failover_ms = g->lane->client->options.failover_ms;
@@ -78,7 +80,7 @@ void get_replica_bound(struct getting *g, size_t i, struct engine_op *op) {
     }
 }
 
-/* --- segments ----------------------------------------------------------------------------------------------------------- */
+/* --- segments --- */
 
 static tarn_status ensure_parts(struct getting *g, const struct replica *r) {
     tarn_status status = TARN_OK;
@@ -89,7 +91,8 @@ static tarn_status ensure_parts(struct getting *g, const struct replica *r) {
     return status;
 }
 
-/* We looked again because of w->why, and there is nothing but the host that this very call has found out of reach. */
+/* We looked again because of w->why, and there is nothing but the host that this very call has
+ * found out of reach. */
 static bool just_failed(struct getting *g, const struct want *w) {
     if (w->tries == 0 || !is_outage(w->why)) return false;
     const struct replica *r = get_replica(w);
@@ -106,12 +109,14 @@ static tarn_status fail_read(struct getting *g, const struct replica *r, tarn_st
     if (status == TARN_ESTALE || status == TARN_ENOSEGMENT)
         return fail(status, "the content of %s %s was replaced meanwhile", kind, name);
     if (status == TARN_EPERM)
-        return fail(status, "the host of %s %s refused to serve the bytes (see its log)", kind, name);
+        return fail(status, "the host of %s %s refused to serve the bytes (see its log)", kind,
+                    name);
     return fail(status, "reading from %s %s failed: %s%s", kind, name, tarn_status_text(status),
                 lane_hint(g->lane));
 }
 
-/* All of them, not only the one that will be read: later there may be an answer on its way, and no time to ask. */
+/* All of them, not only the one that will be read: later there may be an answer on its way, and no
+ * time to ask. */
 tarn_status get_replica_ensure(struct getting *g, size_t i) {
     struct want *w = &g->wants[i];
     tarn_status why = TARN_OK;
@@ -135,7 +140,7 @@ static void forget_segments(struct getting *g, const struct replica *r) {
     for (size_t i = 0; i < r->n_parts; i++) segment_forget(g->lane, r->parts[i].extent.segment);
 }
 
-/* --- failures ------------------------------------------------------------------------------------------------------------- */
+/* --- failures --- */
 
 /* true: the item goes on there. */
 static bool turn_to_next(struct getting *g, size_t i) {
@@ -161,8 +166,9 @@ void get_replica_failed(struct getting *g, size_t i, tarn_status status) {
     if (is_outage(status) || status == TARN_EPERM) {
         for (size_t k = 0; k < r->n_parts; k++) outage_note(g->lane, r->parts[k].extent.segment);
     }
-    if (status == TARN_ENOTFOUND) report(g, i); /* its host, or its directory, is there and it is not */
-    forget_segments(g, r);                      /* the host may be back at another address */
+    /* its host, or its directory, is there and it is not */
+    if (status == TARN_ENOTFOUND) report(g, i);
+    forget_segments(g, r); /* the host may be back at another address */
     w->why = status;
     if (turn_to_next(g, i)) return;
     if (status == TARN_EPERM) g->new_session = true;
@@ -190,7 +196,8 @@ void get_replica_bad(struct getting *g, size_t i) {
     w->mismatches++;
     bool first = w->mismatches == 1;
     if (w->place.replicas > 1 || !first) report(g, i);
-    /* Of several that have contributed any may be the bad one: the present one has to do it alone. */
+    /* Of several that have contributed any may be the bad one: the present one has to do it
+     * alone. */
     bool mixed = w->check == CHECK_WHOLE && (w->sources & ~bit(w->place.at)) != 0;
     if (w->check == CHECK_WHOLE) {
         w->pos = w->from;

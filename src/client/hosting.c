@@ -1,4 +1,5 @@
-/* Hosting as programs call it: set-up, tear-down, and what callers may see while the control thread works. */
+/* Hosting as programs call it: set-up, tear-down, and what callers may see while the control thread
+ * works. */
 #include "client/hosting.h"
 #include "host/place.h"
 
@@ -21,7 +22,7 @@ void tarn_host_options_init(tarn_host_options *o) {
     *o = (tarn_host_options){.size = sizeof(*o), .populate = 1};
 }
 
-/* --- callbacks of struct host, on the control thread ---------------------------------------------------------------------- */
+/* --- callbacks of struct host, on the control thread --- */
 
 static void on_fenced(void *arg, uint64_t session) {
     struct tarn_host *h = arg;
@@ -42,7 +43,7 @@ static void on_fenced_before(void *arg, uint32_t master_epoch) {
     session_fenced_before(arg, master_epoch);
 }
 
-/* --- names -------------------------------------------------------------------------------------------------------------------- */
+/* --- names --- */
 
 static tarn_status check_name(const char *name) {
     size_t len = strlen(name);
@@ -84,15 +85,16 @@ static bool is_taken(const char *path) {
     strcpy(a.sun_path, path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return false;
-    bool taken =
-        connect(fd, (struct sockaddr *)&a, sizeof(a)) == 0 || (errno != ECONNREFUSED && errno != ENOENT);
+    bool taken = connect(fd, (struct sockaddr *)&a, sizeof(a)) == 0 ||
+                 (errno != ECONNREFUSED && errno != ENOENT);
     close(fd);
     return taken;
 }
 
 #define SHM_NAMES 64 /* nodes of one name on a machine, of as many pools */
 
-/* A path of the node's name, so that a restart takes over what a crash left; other pools may have nodes of that name, some in this process. */
+/* A path of the node's name, so that a restart takes over what a crash left; other pools may have
+ * nodes of that name, some in this process. */
 static char *choose_shm_path(const struct tarn_host *h, const char *wanted) {
     char name[128], path[HOST_SOCKET_MAX];
     if (wanted != NULL) return wanted[0] == '\0' ? NULL : xstrdup(wanted);
@@ -105,13 +107,13 @@ static char *choose_shm_path(const struct tarn_host *h, const char *wanted) {
     return found ? xstrdup(path) : NULL;
 }
 
-/* --- endpoints --------------------------------------------------------------------------------------------------------------------- */
+/* --- endpoints --- */
 
 static void add_endpoint(struct tarn_host *h, const char *host, const char *port) {
     char uri[320];
     bool brackets = strchr(host, ':') != NULL && host[0] != '[';
-    snprintf(uri, sizeof(uri), brackets ? "%s://[%s]:%s" : "%s://%s:%s", h->data_tls != NULL ? "tcps" : "tcp",
-             host, port);
+    snprintf(uri, sizeof(uri), brackets ? "%s://[%s]:%s" : "%s://%s:%s",
+             h->data_tls != NULL ? "tcps" : "tcp", host, port);
     h->endpoints[h->n_endpoints++] = xstrdup(uri);
 }
 
@@ -158,7 +160,7 @@ static tarn_status set_endpoints(struct tarn_host *h, const tarn_host_options *o
     return TARN_OK;
 }
 
-/* --- set-up ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- set-up --- */
 
 static tarn_status create_host(struct tarn_host *h, const tarn_host_options *o) {
     h->shm_path = choose_shm_path(h, o->shm_socket);
@@ -179,8 +181,9 @@ static tarn_status create_host(struct tarn_host *h, const tarn_host_options *o) 
         .key_changed = keys_changed,
     };
     tarn_status status = host_create(&config, &h->host);
-    return status == TARN_OK ? TARN_OK
-                             : fail(status, "cannot set up the data port: %s", tarn_status_text(status));
+    return status == TARN_OK
+               ? TARN_OK
+               : fail(status, "cannot set up the data port: %s", tarn_status_text(status));
 }
 
 static struct hosted *new_segment(struct tarn_host *h, enum hosted_kind kind) {
@@ -211,8 +214,10 @@ static tarn_status open_memory(struct tarn_host *h, const tarn_host_options *o) 
             .shrink = o->shrink != 0,
         };
         const char *why = "";
-        tarn_status status = s->size == 0 ? TARN_EINVAL : host_segment_open(h->host, &config, &s->slot, &why);
-        if (status == TARN_EBUSY) status = TARN_EIO; /* to our callers that is a name that is taken */
+        tarn_status status =
+            s->size == 0 ? TARN_EINVAL : host_segment_open(h->host, &config, &s->slot, &why);
+        /* to our callers that is a name that is taken */
+        if (status == TARN_EBUSY) status = TARN_EIO;
         if (status != TARN_OK)
             return fail(status, "segment %s of %llu bytes cannot be set up: %s", s->name,
                         (unsigned long long)s->size, s->size == 0 ? "it has no page" : why);
@@ -232,11 +237,13 @@ static tarn_status open_ssd(struct tarn_host *h, const tarn_host_options *o) {
     f->create = o->ssd_create != 0;
     if (status != TARN_OK) return status;
     status = far_open(f, NULL, &why);
-    if (status != TARN_OK) return fail(status, "the ssd tier at %s cannot be opened: %s", o->ssd_path, why);
+    if (status != TARN_OK)
+        return fail(status, "the ssd tier at %s cannot be opened: %s", o->ssd_path, why);
     struct host_reader reader = {.arg = f, .read = far_read};
     s->size = tier_get_info(f->tier)->size;
     status = host_reader_open(h->host, s->size, &reader, &s->slot);
-    if (status != TARN_OK) return fail(status, "the ssd tier cannot be served: %s", tarn_status_text(status));
+    if (status != TARN_OK)
+        return fail(status, "the ssd tier cannot be served: %s", tarn_status_text(status));
     h->n_segments++;
     return TARN_OK;
 }
@@ -262,7 +269,8 @@ static tarn_status check_options(const tarn_host_options *o) {
     if (o->n_segments == 0 && o->ssd_path == NULL && o->file_path == NULL)
         return fail(TARN_EINVAL, "a node needs a segment to offer");
     if ((o->n_segments > 0 && o->segments == NULL) || (o->binds > 0 && o->bind == NULL))
-        return fail(TARN_EINVAL, "an array of the options is NULL (call tarn_host_options_init first)");
+        return fail(TARN_EINVAL,
+                    "an array of the options is NULL (call tarn_host_options_init first)");
     if ((o->ssd_path != NULL && o->ssd_bytes == 0) || (o->file_path != NULL && o->file_bytes == 0))
         return fail(TARN_EINVAL, "a path of the options lacks its bytes");
     if (o->copies > 64 || o->threads > 256)
@@ -313,7 +321,7 @@ static tarn_status set_up(struct tarn_host *h, const char *url, const tarn_optio
     return status;
 }
 
-/* --- tear-down ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- tear-down --- */
 
 /* Everything of a host whose control thread has ended, or never began. */
 static void tear_down(struct tarn_host *h) {
@@ -363,7 +371,8 @@ tarn_status tarn_host_close(tarn_host **host_p, int keep, uint64_t timeout_ms) {
     struct tarn_host *h = *host_p;
     if (h->magic != HOSTING_MAGIC) return fail(TARN_EINVAL, "this is not an open tarn_host");
     *host_p = NULL;
-    if (h->pid != getpid()) return fail(TARN_ECLOSED, "a tarn_host belongs to the process that opened it");
+    if (h->pid != getpid())
+        return fail(TARN_ECLOSED, "a tarn_host belongs to the process that opened it");
     if (h->thread_runs) {
         pthread_mutex_lock(&h->mutex);
         h->closing = keep ? CLOSE_KEEP : CLOSE_LEAVE;
@@ -414,11 +423,13 @@ tarn_status tarn_host_open(const char *url, const tarn_options *options,
     return TARN_OK;
 }
 
-/* --- while it runs ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- while it runs --- */
 
 static tarn_status usable(const struct tarn_host *h) {
-    if (h == NULL || h->magic != HOSTING_MAGIC) return fail(TARN_EINVAL, "this is not an open tarn_host");
-    if (h->pid != getpid()) return fail(TARN_ECLOSED, "a tarn_host belongs to the process that opened it");
+    if (h == NULL || h->magic != HOSTING_MAGIC)
+        return fail(TARN_EINVAL, "this is not an open tarn_host");
+    if (h->pid != getpid())
+        return fail(TARN_ECLOSED, "a tarn_host belongs to the process that opened it");
     return TARN_OK;
 }
 
@@ -441,7 +452,8 @@ tarn_status tarn_host_get_info(tarn_host *h, tarn_host_info *info) {
 
 static bool wait_changed(struct tarn_host *h, uint64_t until_ms) {
     if (until_ms == UINT64_MAX) return pthread_cond_wait(&h->changed, &h->mutex) == 0;
-    struct timespec ts = {.tv_sec = (time_t)(until_ms / 1000), .tv_nsec = (long)(until_ms % 1000) * 1000000};
+    struct timespec ts = {.tv_sec = (time_t)(until_ms / 1000),
+                          .tv_nsec = (long)(until_ms % 1000) * 1000000};
     return pthread_cond_timedwait(&h->changed, &h->mutex, &ts) != ETIMEDOUT;
 }
 

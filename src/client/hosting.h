@@ -12,13 +12,15 @@
  *    ^                                                                                   │
  *    └── connection lost, -STALE, refused: tasks are cancelled and awaited, then, after a pause, once more ──┘
  *
- * Whatever the phase, the data port serves what there are grants for. FENCING is there for a master of a new epoch: until
- * no session of the old one can write any more, nothing is mounted. OPENING: the file tier needs the cluster's id.
+ * Whatever the phase, the data port serves what there are grants for. FENCING is there for a master
+ * of a new epoch: until no session of the old one can write any more, nothing is mounted. OPENING:
+ * the file tier needs the cluster's id.
  *
- * Threads. One control thread owns all of this but what is said to be shared; it blocks in poll only. Crews of threads run
- * jobs: dialling (1), copies (config.copies), stores (1 a slow tier). A job goes to a crew by crew_add and comes back to
- * the control thread by hosting_post. Callers of the public functions see what is under tarn_host.mutex. No lock is ever
- * taken while another is held. */
+ * Threads. One control thread owns all of this but what is said to be shared; it blocks in poll
+ * only. Crews of threads run jobs: dialling (1), copies (config.copies), stores (1 a slow tier). A
+ * job goes to a crew by crew_add and comes back to the control thread by hosting_post. Callers of
+ * the public functions see what is under tarn_host.mutex. No lock is ever taken while another is
+ * held. */
 #ifndef TARN_CLIENT_HOSTING_H
 #define TARN_CLIENT_HOSTING_H
 
@@ -38,12 +40,12 @@
 #define EVICTIONS_MAX    1024u /* parts of a tier on their way out */
 #define LINK_PENDING_MAX 128u
 
-/* --- hosting_crew.c: threads and their jobs ------------------------------------------------------------------------------- */
+/* --- hosting_crew.c: threads and their jobs --- */
 
 struct job {
     struct job *next;
-    /* On a thread of the crew. false: somebody else will hosting_post it. A job that is cancelled before its turn is posted
-     * without being run. */
+    /* On a thread of the crew. false: somebody else will hosting_post it. A job that is cancelled
+     * before its turn is posted without being run. */
     bool (*run)(struct job *job);
     void (*done)(struct tarn_host *h, struct job *job); /* on the control thread; frees it */
     bool cancelled;                                     /* atomic */
@@ -63,7 +65,8 @@ void crew_add(struct crew *c, struct job *job);
 /* While paused, jobs that have not begun wait. */
 void crew_pause(struct crew *c, bool paused);
 /* Cancels the queued jobs that match says yes to (NULL: all). Returns how many. */
-size_t crew_cancel(struct crew *c, bool (*match)(const struct job *job, const void *arg), const void *arg);
+size_t crew_cancel(struct crew *c, bool (*match)(const struct job *job, const void *arg),
+                   const void *arg);
 /* Cancels what is queued, waits for what runs. A crew that was never started is fine. */
 void crew_stop(struct crew *c);
 /* From any thread: job->done will be called on the control thread. */
@@ -73,7 +76,7 @@ void hosting_run_posted(struct tarn_host *h);
 /* Wakes the control thread. From any thread. */
 void hosting_wake(struct tarn_host *h);
 
-/* --- hosting_clock.c: how far the master's clock is ahead, at most ----------------------------------------------------------- */
+/* --- hosting_clock.c: how far the master's clock is ahead, at most --- */
 
 struct hosting_clock {
     bool known;
@@ -81,14 +84,18 @@ struct hosting_clock {
     uint64_t best_at; /* when it was measured */
 };
 /* A reply said master_ms; its request was sent at sent_ms, it is now (both CLOCK_BOOTTIME). */
-void hosting_clock_feed(struct hosting_clock *c, uint64_t master_ms, uint64_t sent_ms, uint64_t now);
-/* The bound now: it grows by 0.1 % of the time since it was measured, for clocks that do not run alike. */
+void hosting_clock_feed(struct hosting_clock *c, uint64_t master_ms, uint64_t sent_ms,
+                        uint64_t now);
+/* The bound now: it grows by 0.1 % of the time since it was measured, for clocks that do not run
+ * alike. */
 int64_t hosting_clock_bound(const struct hosting_clock *c, uint64_t now);
 
-/* --- hosting_link.c: a connection with requests under way ------------------------------------------------------------------------ */
+/* --- hosting_link.c: a connection with requests under way --- */
 
-/* a NULL: the connection broke before the answer came; nothing may be sent then. sent_ms: CLOCK_BOOTTIME. */
-typedef void (*hosting_answer_fn)(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms);
+/* a NULL: the connection broke before the answer came; nothing may be sent then. sent_ms:
+ * CLOCK_BOOTTIME. */
+typedef void (*hosting_answer_fn)(struct tarn_host *h, const struct answer *a, void *arg,
+                                  uint64_t sent_ms);
 
 struct hosting_link {
     struct ctl ctl;
@@ -115,7 +122,8 @@ static inline bool link_is_up(const struct hosting_link *l) {
 static inline size_t link_room(const struct hosting_link *l) {
     return link_is_up(l) ? LINK_PENDING_MAX - l->count : 0;
 }
-/* Building a request. Bytes are borrowed until link_send, strings of link_node too; numbers are copied. */
+/* Building a request. Bytes are borrowed until link_send, strings of link_node too; numbers are
+ * copied. */
 void link_begin(struct hosting_link *l, const char *command);
 void link_arg(struct hosting_link *l, const void *data, size_t len);
 void link_str(struct hosting_link *l, const char *s);
@@ -123,20 +131,21 @@ void link_u64(struct hosting_link *l, uint64_t v);
 void link_i64(struct hosting_link *l, int64_t v);
 /* NODE verb name instance */
 void link_node(struct tarn_host *h, struct hosting_link *l, const char *verb);
-/* Needs link_room. timeout_ms of the answer, from now. A failure breaks the session (session_broken). */
-void link_send(struct tarn_host *h, struct hosting_link *l, uint64_t timeout_ms, hosting_answer_fn fn,
-               void *arg);
+/* Needs link_room. timeout_ms of the answer, from now. A failure breaks the session
+ * (session_broken). */
+void link_send(struct tarn_host *h, struct hosting_link *l, uint64_t timeout_ms,
+               hosting_answer_fn fn, void *arg);
 /* Sends and receives what is possible now, calls back. */
 void link_progress(struct tarn_host *h, struct hosting_link *l);
 
-/* --- hosting_dial.c ------------------------------------------------------------------------------------------------------------------ */
+/* --- hosting_dial.c --- */
 
 /* Connects both links on the dialler's thread; session_dialled follows. */
 void dial_start(struct tarn_host *h);
 /* Asks the Sentinels on that thread whether the master is still there; session_looked follows. */
 void look_start(struct tarn_host *h, const char *host, const char *port);
 
-/* --- hosting_far.c, hosting_evict.c, hosting_offer.c: slow tiers ----------------------------------------------------------------------- */
+/* --- hosting_far.c, hosting_evict.c, hosting_offer.c: slow tiers --- */
 
 struct eviction { /* a part of the tier that is to go */
     struct eviction *next;
@@ -186,13 +195,15 @@ struct far {
 static inline struct tier *far_tier(const struct far *f) {
     return f->opening ? NULL : f->tier;
 }
-tarn_status far_init(struct far *f, struct tarn_host *h, const char *kind, const char *path, uint64_t bytes);
+tarn_status far_init(struct far *f, struct tarn_host *h, const char *kind, const char *path,
+                     uint64_t bytes);
 /* Blocks; from tarn_host_open or a job. */
 tarn_status far_open(struct far *f, const uint8_t cluster[16], const char **why_p);
 /* No store reads memory any more afterwards. */
 void far_stop(struct far *f);
 void far_deinit(struct far *f);
-/* Opens the file tier of this session's cluster, in the background: session_far_opened. false: it is open already. */
+/* Opens the file tier of this session's cluster, in the background: session_far_opened. false: it
+ * is open already. */
 bool far_reopen(struct far *f, const uint8_t cluster[16]);
 tarn_status far_read(void *arg, uint64_t offset, uint64_t length, void *buffer,
                      void (*done)(void *done_arg, tarn_status status), void *done_arg);
@@ -210,7 +221,7 @@ void offer_turn(struct far *f);
 void offer_stop(struct far *f);
 void offer_add_orphan(struct far *f, const struct task *t);
 
-/* --- hosting_work.c, hosting_copy.c: what the master asks for ----------------------------------------------------------- */
+/* --- hosting_work.c, hosting_copy.c: what the master asks for --- */
 
 enum task_kind { TASK_COPY, TASK_STORE };
 struct task {
@@ -235,7 +246,8 @@ struct task {
 };
 /* An item of a heartbeat's answer. Peers' mistakes are logged and skipped. */
 void work_item(struct tarn_host *h, const struct answer *item);
-/* The task has ended (any status): NODE DONE, or, of an earlier session, whatever is right then. Takes it. */
+/* The task has ended (any status): NODE DONE, or, of an earlier session, whatever is right then.
+ * Takes it. */
 void task_done(struct tarn_host *h, struct task *t);
 void task_free(struct task *t);
 /* DONE and FENCED that wait for room. */
@@ -244,7 +256,7 @@ void reports_turn(struct tarn_host *h);
 void reports_forget(struct tarn_host *h);
 void copy_start(struct tarn_host *h, struct task *t);
 
-/* --- hosting_session.c -------------------------------------------------------------------------------------------------------------------- */
+/* --- hosting_session.c --- */
 
 enum phase {
     PHASE_AWAY,
@@ -290,7 +302,8 @@ void session_broken(struct tarn_host *h, tarn_status status);
 /* With a text of its own: fmt. */
 void session_fail(struct tarn_host *h, tarn_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* true: a is an answer that is no error. Else it has been seen to: -STALE and all other errors break the session. */
+/* true: a is an answer that is no error. Else it has been seen to: -STALE and all other errors
+ * break the session. */
 bool session_accepts(struct tarn_host *h, const struct answer *a, const char *what);
 /* false: the control thread may end. */
 bool session_turn(struct tarn_host *h);
@@ -308,10 +321,11 @@ static inline bool session_joined(const struct session *s) {
 void mount_all(struct tarn_host *h);
 void mount_turn(struct tarn_host *h);
 void session_mounted(struct tarn_host *h);
-/* Gives the segment other memory, which is other content, as others will not let go of what it has. */
+/* Gives the segment other memory, which is other content, as others will not let go of what it
+ * has. */
 void session_new_memory(struct tarn_host *h, const struct hosted *seg);
 
-/* --- hosting_keys.c: transports of modules ------------------------------------------------------------------------------------ */
+/* --- hosting_keys.c: transports of modules --- */
 
 struct hosted;
 /* struct host has other keys for that slot. */
@@ -330,18 +344,18 @@ void reports_args(struct tarn_host *h, struct hosting_link *l);
 /* The session is over. */
 void keys_forget(struct tarn_host *h);
 
-/* --- hosting_stats.c -------------------------------------------------------------------------------------------------------------------------- */
+/* --- hosting_stats.c --- */
 
 void stats_args(struct tarn_host *h, struct hosting_link *l);
 void stats_publish(struct tarn_host *h);
 
-/* --- hosting_tls.c ------------------------------------------------------------------------------------------------------------ */
+/* --- hosting_tls.c --- */
 
 /* Of the data port: what its options say, if they want any. */
 tarn_status hosting_tls_open(struct tarn_host *h, const tarn_host_options *o);
 void hosting_tls_close(struct tarn_host *h);
 
-/* --- hosting.c, hosting_loop.c ------------------------------------------------------------------------------------------------------------------ */
+/* --- hosting.c, hosting_loop.c --- */
 
 enum hosted_kind { HOSTED_MEMORY, HOSTED_SSD, HOSTED_FILE };
 struct hosted {
@@ -355,8 +369,8 @@ struct hosted {
     bool keys_due;        /* they may have changed */
     uint64_t keys_told;   /* hash of what the master has, 0: none */
     uint32_t mount_epoch; /* of the master that mounted it last */
-    uint64_t
-        serve_until; /* mounted, but not served: somebody still writes to it under its old name. 0: not so */
+    /* mounted, but not served: somebody still writes to it under its old name. 0: not so */
+    uint64_t serve_until;
     struct far *far;
 };
 
@@ -423,8 +437,8 @@ struct hosted *hosting_segment(struct tarn_host *h, uint64_t id);
 /* The first join has ended. false: that is long ago. */
 bool hosting_opened(struct tarn_host *h, tarn_status status);
 /* Names an own piece of memory, checked; false: no such bytes here. */
-bool hosting_iov(struct tarn_host *h, const struct hosted *s, const struct answer *extents, uint64_t size,
-                 struct iovec *iov, size_t *n_p);
+bool hosting_iov(struct tarn_host *h, const struct hosted *s, const struct answer *extents,
+                 uint64_t size, struct iovec *iov, size_t *n_p);
 void *hosting_control(void *arg);
 
 #endif

@@ -1,5 +1,5 @@
-/* Copies: an object is read from wherever it is, verified as any get is, straight into the place that the master chose in
- * our own memory. */
+/* Copies: an object is read from wherever it is, verified as any get is, straight into the place
+ * that the master chose in our own memory. */
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -30,7 +30,8 @@ static tarn_status copy(struct task *t, struct tarn_host *h) {
     status = tarn_get_many(client, &item, 1, NULL, NULL);
     if (status == TARN_OK) status = (tarn_status)item.status;
     if (status == TARN_ELIMIT) return TARN_ESTALE; /* a larger value: not the one that was meant */
-    if (status == TARN_OK && (item.version != t->version || item.got != t->size)) return TARN_ESTALE;
+    if (status == TARN_OK && (item.version != t->version || item.got != t->size))
+        return TARN_ESTALE;
     return status;
 }
 
@@ -38,7 +39,8 @@ static bool copy_run(struct job *job) {
     struct task *t = CONTAINER_OF(job, struct task, job);
     t->status = copy(t, t->host);
     if (t->status != TARN_OK)
-        log_verbose("A copy of %llu bytes failed: %s", (unsigned long long)t->size, tarn_last_error());
+        log_verbose("A copy of %llu bytes failed: %s", (unsigned long long)t->size,
+                    tarn_last_error());
     return true;
 }
 

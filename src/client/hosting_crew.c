@@ -82,7 +82,8 @@ void crew_pause(struct crew *c, bool paused) {
     pthread_mutex_unlock(&c->mutex);
 }
 
-size_t crew_cancel(struct crew *c, bool (*match)(const struct job *job, const void *arg), const void *arg) {
+size_t crew_cancel(struct crew *c, bool (*match)(const struct job *job, const void *arg),
+                   const void *arg) {
     struct job *out = NULL;
     size_t n = 0;
     pthread_mutex_lock(&c->mutex);

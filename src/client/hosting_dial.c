@@ -1,5 +1,5 @@
-/* Connecting to the master, on a thread of its own: names are resolved and packets lost there, while the control thread
- * goes on serving. */
+/* Connecting to the master, on a thread of its own: names are resolved and packets lost there,
+ * while the control thread goes on serving. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -45,7 +45,8 @@ static tarn_status send_greeting(struct dial *d, struct ctl *c, unsigned *sent_p
     return status;
 }
 
-/* Refusals of CLIENT do no harm; the last answers tell whether we may talk to it, and whether it is who Sentinel says. */
+/* Refusals of CLIENT do no harm; the last answers tell whether we may talk to it, and whether it is
+ * who Sentinel says. */
 static tarn_status greet(struct dial *d, struct ctl *c, uint64_t deadline) {
     unsigned sent;
     tarn_status status = send_greeting(d, c, &sent);
@@ -57,8 +58,10 @@ static tarn_status greet(struct dial *d, struct ctl *c, uint64_t deadline) {
         if (status != TARN_OK || a->type != ANSWER_ERROR) continue;
         if (i == 0 && logs_in(&d->host->options))
             return fail(TARN_EPERM,
-                        "the master refused user and password: %s (tarn://user:password@host:port)", a->str);
-        if (i + 1 == sent || strncmp(a->str, "DENIED", 6) == 0) status = answer_check(a, "connecting");
+                        "the master refused user and password: %s (tarn://user:password@host:port)",
+                        a->str);
+        if (i + 1 == sent || strncmp(a->str, "DENIED", 6) == 0)
+            status = answer_check(a, "connecting");
     }
     return status;
 }
@@ -70,7 +73,8 @@ static tarn_status dial_both(struct dial *d) {
     for (unsigned i = 0; i < ARRAY_LEN(d->ctl) && status == TARN_OK; i++) {
         uint64_t deadline = add_sat(now_ms(), h->options.connect_timeout_ms);
         status = master_find(&h->master, deadline, host, port);
-        if (status == TARN_OK) status = ctl_open(&d->ctl[i], &h->master.secure, host, port, deadline);
+        if (status == TARN_OK)
+            status = ctl_open(&d->ctl[i], &h->master.secure, host, port, deadline);
         if (status == TARN_OK) status = greet(d, &d->ctl[i], deadline);
     }
     if (status == TARN_OK) return status;
@@ -98,9 +102,10 @@ static void dial_done(struct tarn_host *h, struct job *job) {
     free(d);
 }
 
-/* --- is it still the master? ------------------------------------------------------------------------------------------------- */
+/* --- is it still the master? --- */
 
-/* A master that was cut off from its Sentinels and replicas only does not know that it is deposed. */
+/* A master that was cut off from its Sentinels and replicas only does not know that it is
+ * deposed. */
 struct look {
     struct job job;
     struct tarn_host *host;
@@ -129,7 +134,7 @@ void look_start(struct tarn_host *h, const char *at, const char *port) {
     crew_add(&h->dialler, &l->job);
 }
 
-/* --- dialling ------------------------------------------------------------------------------------------------------------------ */
+/* --- dialling --- */
 
 void dial_start(struct tarn_host *h) {
     struct dial *d = xcalloc(1, sizeof(*d));

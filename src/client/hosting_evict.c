@@ -2,8 +2,8 @@
  *
  *   tier_poll_evict ─> NODE EVICTED (in batches) ─> the master hands out no new lease ─> those there are end ─> tier_evicted
  *
- * While the master is away the parts wait. One that knows nothing of this tier is offered all that is on disk, and is told of
- * the parts after that, from the start. */
+ * While the master is away the parts wait. One that knows nothing of this tier is offered all that
+ * is on disk, and is told of the parts after that, from the start. */
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -94,7 +94,8 @@ void evict_turn(struct far *f) {
     const struct hosted *seg = f->segment;
     ask(f);
     /* What is being offered must not be evicted in the same breath: the offer might come last. */
-    bool may_tell = seg->mounted && session_joined(&h->session) && !f->offering.active && !f->offering.needed;
+    bool may_tell =
+        seg->mounted && session_joined(&h->session) && !f->offering.active && !f->offering.needed;
     for (struct eviction **at = &f->evictions; *at != NULL;) {
         struct eviction *e = *at;
         if (e->wait_until == 0 && (e->entries.len == 0 || seg->gone)) start_waiting(f, e);

@@ -1,7 +1,9 @@
-/* Slow tiers of this host: stores go there from own memory, reads come from the data port (src/host asks far_read).
+/* Slow tiers of this host: stores go there from own memory, reads come from the data port (src/host
+ * asks far_read).
  *
- * A store takes a thread of its own, because a full queue makes it wait. It has two users from the moment the tier accepts
- * it: that thread, which still has to note the CRC, and the tier's, which says how it ended. The last one posts it. */
+ * A store takes a thread of its own, because a full queue makes it wait. It has two users from the
+ * moment the tier accepts it: that thread, which still has to note the CRC, and the tier's, which
+ * says how it ended. The last one posts it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -9,9 +11,11 @@
 #include "base/log.h"
 #include "client/hosting.h"
 
-#define ROOM_POLL_MS 100 /* a store that waits for room looks at least so often whether it should give up */
+#define ROOM_POLL_MS                                                                               \
+    100 /* a store that waits for room looks at least so often whether it should give up */
 
-tarn_status far_init(struct far *f, struct tarn_host *h, const char *kind, const char *path, uint64_t bytes) {
+tarn_status far_init(struct far *f, struct tarn_host *h, const char *kind, const char *path,
+                     uint64_t bytes) {
     *f = (struct far){.host = h, .kind = kind, .path = xstrdup(path), .bytes = bytes};
     f->evictions_tail = &f->evictions;
     pthread_condattr_t attr;
@@ -58,7 +62,7 @@ tarn_status far_open(struct far *f, const uint8_t cluster[16], const char **why_
     return status;
 }
 
-/* --- the file tier belongs to a cluster ------------------------------------------------------------------------------------------ */
+/* --- the file tier belongs to a cluster --- */
 
 struct reopen {
     struct job job;
@@ -93,7 +97,8 @@ static void reopen_done(struct tarn_host *h, struct job *job) {
 
 bool far_reopen(struct far *f, const uint8_t cluster[16]) {
     if (f->segment->kind != HOSTED_FILE || f->segment->gone || f->opening) return false;
-    if (memcmp(f->cluster, cluster, sizeof(f->cluster)) == 0) return false; /* open, or known not to open */
+    /* open, or known not to open */
+    if (memcmp(f->cluster, cluster, sizeof(f->cluster)) == 0) return false;
     evict_free(f);
     buf_clear(&f->orphans);
     struct reopen *r = xcalloc(1, sizeof(*r));
@@ -105,7 +110,7 @@ bool far_reopen(struct far *f, const uint8_t cluster[16]) {
     return true;
 }
 
-/* --- reads ------------------------------------------------------------------------------------------------------------------------- */
+/* --- reads --- */
 
 tarn_status far_read(void *arg, uint64_t offset, uint64_t length, void *buffer,
                      void (*done)(void *done_arg, tarn_status status), void *done_arg) {
@@ -113,7 +118,7 @@ tarn_status far_read(void *arg, uint64_t offset, uint64_t length, void *buffer,
     return tier_read(f->tier, offset, length, buffer, done, done_arg);
 }
 
-/* --- stores -------------------------------------------------------------------------------------------------------------------------- */
+/* --- stores --- */
 
 static bool is_last_user(struct task *t) {
     return __atomic_sub_fetch(&t->users, 1, __ATOMIC_ACQ_REL) == 0;
@@ -204,7 +209,7 @@ void far_store(struct far *f, struct task *t) {
     crew_add(&f->stores, &t->job);
 }
 
-/* --- a turn ----------------------------------------------------------------------------------------------------------------------------- */
+/* --- a turn --- */
 
 bool far_wants_poll(const struct far *f) {
     return far_tier(f) != NULL && f->n_evictions < EVICTIONS_MAX;

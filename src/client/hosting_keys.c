@@ -1,7 +1,9 @@
-/* Transports of modules: the packed keys by which they reach our memory, which the master passes on to clients, and what they
- * report of this process, which it shows to people. Both are told anew when they have changed, and in every session.
+/* Transports of modules: the packed keys by which they reach our memory, which the master passes on
+ * to clients, and what they report of this process, which it shows to people. Both are told anew
+ * when they have changed, and in every session.
  *
- * Keys come late (memory is registered in the background) and may go: a device was lost, a new epoch has made them void. */
+ * Keys come late (memory is registered in the background) and may go: a device was lost, a new
+ * epoch has made them void. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,7 +19,7 @@ static bool is_builtin(const struct transport_ops *t) {
     return strcmp(t->scheme, "tcp") == 0 || strcmp(t->scheme, "shm") == 0;
 }
 
-/* --- keys --------------------------------------------------------------------------------------------------------------------- */
+/* --- keys --- */
 
 struct keys {
     struct {
@@ -40,7 +42,8 @@ static void keys_of(struct tarn_host *h, const struct hosted *seg, struct keys *
     if (seg->kind != HOSTED_MEMORY) return;
     for (size_t i = 0; (t = transport_at(i)) != NULL && k->n < KEYS_MAX; i++) {
         struct buf *uri = &k->of[k->n].uri, *key = k->of[k->n].key;
-        if (is_builtin(t) || host_slot_key(h->host, seg->slot, t->scheme, uri, &key[0], &key[1]) != TARN_OK)
+        if (is_builtin(t) ||
+            host_slot_key(h->host, seg->slot, t->scheme, uri, &key[0], &key[1]) != TARN_OK)
             continue;
         k->n++;
     }
@@ -74,8 +77,8 @@ static void add_keys(struct hosting_link *l, const struct keys *k) {
     }
 }
 
-/* Those that are ready go along, so that no client asks in between: a node that comes back to its master still has its keys.
- * What another master has given other names to is not ready. */
+/* Those that are ready go along, so that no client asks in between: a node that comes back to its
+ * master still has its keys. What another master has given other names to is not ready. */
 void keys_mount_args(struct tarn_host *h, struct hosting_link *l, struct hosted *seg) {
     struct keys k = {.n = 0};
     seg->keys_due = true;
@@ -142,11 +145,12 @@ void keys_turn(struct tarn_host *h) {
 
 size_t keys_count(const struct tarn_host *h) {
     size_t n = 0;
-    for (unsigned i = 0; i < h->n_segments; i++) n += h->segments[i].mounted && h->segments[i].keys_told != 0;
+    for (unsigned i = 0; i < h->n_segments; i++)
+        n += h->segments[i].mounted && h->segments[i].keys_told != 0;
     return n;
 }
 
-/* --- reports ------------------------------------------------------------------------------------------------------------------ */
+/* --- reports --- */
 
 /* What was told of that scheme in this session; a place for it, NULL: there is none left. */
 static struct reported *reported_of(struct tarn_host *h, const char *scheme) {
@@ -159,8 +163,8 @@ static struct reported *reported_of(struct tarn_host *h, const char *scheme) {
     return empty;
 }
 
-static void add_report(struct tarn_host *h, struct hosting_link *l, struct reported *r, const char *scheme,
-                       const struct buf *text) {
+static void add_report(struct tarn_host *h, struct hosting_link *l, struct reported *r,
+                       const char *scheme, const struct buf *text) {
     size_t len = min_u64(text->len, REPORT_MAX);
     while (len > 0 && len < text->len && text->data[len - 1] != '\n') len--; /* whole lines */
     uint64_t hash = len > 0 ? hash_bytes(text->data, len) | 1 : 0;

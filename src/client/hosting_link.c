@@ -1,5 +1,5 @@
-/* A connection to the master on which requests are under way while the control thread does other things. Answers come in
- * the order of requests; each has a function that is waiting for it. */
+/* A connection to the master on which requests are under way while the control thread does other
+ * things. Answers come in the order of requests; each has a function that is waiting for it. */
 #include <stdlib.h>
 
 #include "client/hosting.h"
@@ -35,7 +35,7 @@ void link_take(struct hosting_link *l, struct ctl *ctl) {
     ctl_init(ctl);
 }
 
-/* --- requests -------------------------------------------------------------------------------------------------------------- */
+/* --- requests --- */
 
 void link_arg(struct hosting_link *l, const void *data, size_t len) {
     if (l->argc == l->argv_cap) {
@@ -74,8 +74,8 @@ void link_node(struct tarn_host *h, struct hosting_link *l, const char *verb) {
     link_str(l, h->instance);
 }
 
-void link_send(struct tarn_host *h, struct hosting_link *l, uint64_t timeout_ms, hosting_answer_fn fn,
-               void *arg) {
+void link_send(struct tarn_host *h, struct hosting_link *l, uint64_t timeout_ms,
+               hosting_answer_fn fn, void *arg) {
     TARN_ASSERT(link_room(l) > 0);
     uint64_t now = now_ms(); /* before the master can have seen it */
     size_t at = (l->head + l->count++) % LINK_PENDING_MAX;
@@ -87,7 +87,7 @@ void link_send(struct tarn_host *h, struct hosting_link *l, uint64_t timeout_ms,
     if (status != TARN_OK) session_broken(h, status); /* fn hears of it when the link is closed */
 }
 
-/* --- answers ----------------------------------------------------------------------------------------------------------------- */
+/* --- answers --- */
 
 void link_progress(struct tarn_host *h, struct hosting_link *l) {
     while (link_is_up(l) && h->session.broken == TARN_OK) {

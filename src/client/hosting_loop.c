@@ -1,5 +1,6 @@
-/* The control thread: takes turns until the host is closed. A turn does what can be done now and never waits; then poll
- * waits for the first of: an answer, an event of the data port or of a tier, a finished job, a caller, a time. */
+/* The control thread: takes turns until the host is closed. A turn does what can be done now and
+ * never waits; then poll waits for the first of: an answer, an event of the data port or of a tier,
+ * a finished job, a caller, a time. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -37,7 +38,8 @@ static void wait_for_events(struct tarn_host *h) {
     }
     for (unsigned i = 0; i < h->n_fars; i++) {
         const struct far *f = &h->fars[i];
-        if (far_wants_poll(f)) p[n++] = (struct pollfd){.fd = tier_event_fd(f->tier), .events = POLLIN};
+        if (far_wants_poll(f))
+            p[n++] = (struct pollfd){.fd = tier_event_fd(f->tier), .events = POLLIN};
     }
     uint64_t now = now_ms();
     int ms = h->next_wake_ms <= now ? 0 : (int)min_u64(h->next_wake_ms - now, TURN_MS);

@@ -19,7 +19,8 @@ static void hex(const uint8_t *bytes, size_t n, char *out) {
     for (size_t i = 0; i < n; i++) sprintf(out + 2 * i, "%02x", bytes[i]);
 }
 
-/* A pool file that was lent to another master meanwhile still has the name that this one knows, and other bytes. */
+/* A pool file that was lent to another master meanwhile still has the name that this one knows, and
+ * other bytes. */
 static bool has_other_bytes(struct tarn_host *h, const struct hosted *seg) {
     struct host_segment_info info;
     if (seg->kind != HOSTED_MEMORY || !host_slot_get(h->host, seg->slot, &info)) return false;
@@ -29,8 +30,9 @@ static bool has_other_bytes(struct tarn_host *h, const struct hosted *seg) {
 
 static void mount(struct tarn_host *h, struct hosted *seg);
 
-/* What was found on a disk is going to be another master's: the one that knew it before must not take it for what it was,
- * should the disk come back to it one day. true: to be mounted again, under its new name. */
+/* What was found on a disk is going to be another master's: the one that knew it before must not
+ * take it for what it was, should the disk come back to it one day. true: to be mounted again,
+ * under its new name. */
 static bool changes_hands(struct tarn_host *h, struct hosted *seg) {
     struct far *f = seg->far;
     if (f == NULL || f->renewed || !tier_get_info(f->tier)->recovered) return false;
@@ -46,8 +48,8 @@ static void mounted(struct tarn_host *h, const struct answer *a, void *arg, uint
     uint64_t id, epoch, kept;
     if (!session_accepts(h, a, "SEGMENT MOUNT")) return;
     if (!answer_u64(answer_field(a, "id"), &id) || !answer_u64(answer_field(a, "epoch"), &epoch) ||
-        !answer_u64(answer_field(a, "kept"), &kept) || id > UINT32_MAX || epoch == 0 || epoch > UINT32_MAX ||
-        hosting_segment(h, id) != NULL) {
+        !answer_u64(answer_field(a, "kept"), &kept) || id > UINT32_MAX || epoch == 0 ||
+        epoch > UINT32_MAX || hosting_segment(h, id) != NULL) {
         session_fail(h, TARN_EPROTO, "SEGMENT MOUNT: the answer of the master makes no sense");
         return;
     }
@@ -55,7 +57,8 @@ static void mounted(struct tarn_host *h, const struct answer *a, void *arg, uint
     seg->epoch = (uint32_t)epoch;
     if (kept != 0 && has_other_bytes(h, seg)) {
         host_segment_retire(h->host, seg->slot, true); /* new content, which is another mount */
-        session_fail(h, TARN_ESTALE, "segment %s: what is in it is not of this master; it gets new memory",
+        session_fail(h, TARN_ESTALE,
+                     "segment %s: what is in it is not of this master; it gets new memory",
                      seg->name);
         return;
     }
@@ -76,15 +79,17 @@ static void mounted(struct tarn_host *h, const struct answer *a, void *arg, uint
     mount_turn(h);
 }
 
-/* A master that was started anew gives out its ids in another order: what another segment of ours is still served under is
- * an old name, and its new one is on its way. */
+/* A master that was started anew gives out its ids in another order: what another segment of ours
+ * is still served under is an old name, and its new one is on its way. */
 static void take_id_over(struct tarn_host *h, const struct hosted *seg) {
     for (unsigned i = 0; i < h->n_segments; i++) {
         const struct hosted *other = &h->segments[i];
         struct host_segment_info info;
-        if (other == seg || other->kind == HOSTED_FILE || (other->far != NULL && other->far->tier == NULL))
+        if (other == seg || other->kind == HOSTED_FILE ||
+            (other->far != NULL && other->far->tier == NULL))
             continue;
-        if (host_slot_get(h->host, other->slot, &info) && info.segment_epoch != 0 && info.id == seg->id)
+        if (host_slot_get(h->host, other->slot, &info) && info.segment_epoch != 0 &&
+            info.id == seg->id)
             host_segment_retire(h->host, other->slot, false);
     }
 }
@@ -102,7 +107,8 @@ static bool serve(struct tarn_host *h, struct hosted *seg) {
         hosting_wake_at(h, now_ms() + SERVE_AGAIN_MS);
         return false;
     }
-    /* A process that has it mapped does not let go. New memory, then, which is new content, which is another mount. */
+    /* A process that has it mapped does not let go. New memory, then, which is new content, which
+     * is another mount. */
     if (status == TARN_EAGAIN) session_new_memory(h, seg);
     session_fail(h, status, "segment %s cannot be served: %s", seg->name,
                  status == TARN_EAGAIN ? "a process writes to it still; it gets new memory"
@@ -156,7 +162,9 @@ static void mount(struct tarn_host *h, struct hosted *seg) {
         link_str(l, "DIRECTORY");
         link_str(l, tier->directory);
     }
-    size_t n = seg->kind == HOSTED_MEMORY ? h->n_endpoints : seg->kind == HOSTED_SSD ? h->n_tcp_endpoints : 0;
+    size_t n = seg->kind == HOSTED_MEMORY ? h->n_endpoints
+               : seg->kind == HOSTED_SSD  ? h->n_tcp_endpoints
+                                          : 0;
     link_str(l, "ENDPOINTS");
     link_u64(l, n);
     for (size_t i = 0; i < n; i++) link_str(l, h->endpoints[i]);
@@ -174,8 +182,8 @@ void mount_all(struct tarn_host *h) {
     mount_turn(h); /* none: there is nothing left to offer */
 }
 
-bool hosting_iov(struct tarn_host *h, const struct hosted *s, const struct answer *extents, uint64_t size,
-                 struct iovec *iov, size_t *n_p) {
+bool hosting_iov(struct tarn_host *h, const struct hosted *s, const struct answer *extents,
+                 uint64_t size, struct iovec *iov, size_t *n_p) {
     if (s == NULL || s->kind != HOSTED_MEMORY || extents == NULL || extents->type != ANSWER_ARRAY)
         return false;
     if (extents->len == 0 || extents->len > EXTENTS_MAX) return false;

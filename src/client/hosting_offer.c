@@ -1,9 +1,10 @@
-/* What lies on a slow tier and the master does not know of is offered to it: everything after a mount that kept nothing, and
- * single entries ("orphans") that were stored when the session broke, so that nobody knows whether the master heard of it.
+/* What lies on a slow tier and the master does not know of is offered to it: everything after a
+ * mount that kept nothing, and single entries ("orphans") that were stored when the session broke,
+ * so that nobody knows whether the master heard of it.
  *
- * Everything can be much, so it goes in passes over the tier: each collects a part of the entries, by a hash of their place.
- * Meanwhile stores wait, so that no entry is on its way by NODE DONE and by NODE OFFER at the same time. Entries are kept
- * as: struct offer_head, key, CRCs. */
+ * Everything can be much, so it goes in passes over the tier: each collects a part of the entries,
+ * by a hash of their place. Meanwhile stores wait, so that no entry is on its way by NODE DONE and
+ * by NODE OFFER at the same time. Entries are kept as: struct offer_head, key, CRCs. */
 #include <stdlib.h>
 
 #include "base/htab.h"
@@ -55,7 +56,7 @@ void offer_add_orphan(struct far *f, const struct task *t) {
     }
 }
 
-/* --- collecting ----------------------------------------------------------------------------------------------------------- */
+/* --- collecting --- */
 
 static void collect(void *arg, const struct tier_item *item) {
     struct offering *o = arg;
@@ -94,7 +95,7 @@ void offer_start(struct far *f, bool everything) {
     crew_pause(&f->stores, true);
 }
 
-/* --- offering --------------------------------------------------------------------------------------------------------------- */
+/* --- offering --- */
 
 static bool is_over(const struct offering *o) {
     return o->at == o->entries.len && o->pass >= o->passes;
@@ -115,7 +116,8 @@ static void answered(struct tarn_host *h, const struct answer *a, void *arg, uin
     struct offering *o = &f->offering;
     o->in_flight = false;
     if (!o->active) return;
-    if (a != NULL && a->type == ANSWER_ERROR && strncmp(a->str, "NOSEGMENT", 9) == 0) { /* on its way out */
+    if (a != NULL && a->type == ANSWER_ERROR &&
+        strncmp(a->str, "NOSEGMENT", 9) == 0) { /* on its way out */
         finish(f);
         return;
     }

@@ -1,8 +1,9 @@
 /* The session with the master: joins, stays, is dropped, joins again. See the chart in hosting.h.
  *
- * A session ends in one place, drop(), and only between turns: what fails notes it with session_broken. Whatever the master
- * had asked for is void then. Copies that run are awaited before the next NODE JOIN, because to join is to say that nothing
- * is being written here. Stores are not: they only read memory, against a CRC. */
+ * A session ends in one place, drop(), and only between turns: what fails notes it with
+ * session_broken. Whatever the master had asked for is void then. Copies that run are awaited
+ * before the next NODE JOIN, because to join is to say that nothing is being written here. Stores
+ * are not: they only read memory, against a CRC. */
 #include <hiredis/read.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -46,7 +47,7 @@ bool session_accepts(struct tarn_host *h, const struct answer *a, const char *wh
     return false;
 }
 
-/* --- the end of a session ----------------------------------------------------------------------------------------------- */
+/* --- the end of a session --- */
 
 static void tell_once(struct session *s, const char *name) {
     if (strcmp(s->told, s->why) == 0) return;
@@ -108,7 +109,7 @@ static void drop(struct tarn_host *h) {
     tell_once(s, h->name);
 }
 
-/* --- joining ---------------------------------------------------------------------------------------------------------------- */
+/* --- joining --- */
 
 static void set_clock(struct tarn_host *h, uint64_t now) {
     int64_t mono_behind = (int64_t)(clock_boot_ms() - clock_mono_ms());
@@ -137,7 +138,8 @@ void session_far_opened(struct tarn_host *h, struct far *f, tarn_status status, 
 
 void session_fenced_before(struct tarn_host *h, uint32_t master_epoch) {
     struct session *s = &h->session;
-    if (s->phase != PHASE_FENCING || master_epoch != s->epoch) return; /* of a session that is over */
+    /* of a session that is over */
+    if (s->phase != PHASE_FENCING || master_epoch != s->epoch) return;
     s->served_epoch = master_epoch;
     open_tiers(h);
 }
@@ -170,11 +172,11 @@ static bool decode_join(struct tarn_host *h, const struct answer *a, uint64_t se
     s->epoch = (uint32_t)epoch;
     if (s->epoch < s->served_epoch) {
         /* Sessions of a later master cannot be told from those of this one's future. */
-        session_fail(
-            h, TARN_ESTALE,
-            "the master at %s:%s has epoch %u, and this node has served epoch %u: is it an old one? (to join "
-            "it anyway, start this node anew)",
-            h->beats.ctl.host, h->beats.ctl.port, s->epoch, s->served_epoch);
+        session_fail(h, TARN_ESTALE,
+                     "the master at %s:%s has epoch %u, and this node has served epoch %u: is it "
+                     "an old one? (to join "
+                     "it anyway, start this node anew)",
+                     h->beats.ctl.host, h->beats.ctl.port, s->epoch, s->served_epoch);
         wipe_key(h, key);
         return false;
     }
@@ -202,15 +204,16 @@ static void joined(struct tarn_host *h, const struct answer *a, void *arg, uint6
     }
 }
 
-/* Waiting was in vain, and took the time that opening may take: what follows has its own. New memory is nobody's, so this
- * happens once for each segment. */
+/* Waiting was in vain, and took the time that opening may take: what follows has its own. New
+ * memory is nobody's, so this happens once for each segment. */
 void session_new_memory(struct tarn_host *h, const struct hosted *seg) {
     host_segment_retire(h->host, seg->slot, true);
     h->open_deadline = max_u64(h->open_deadline, add_sat(now_ms(), h->options.connect_timeout_ms));
 }
 
-/* A process that has our memory mapped and is stopped keeps us out of the pool: no fence of it ends as long as it may write.
- * After a while the memory is given up; then it writes to what was. strangers: those that an earlier master let in only. */
+/* A process that has our memory mapped and is stopped keeps us out of the pool: no fence of it ends
+ * as long as it may write. After a while the memory is given up; then it writes to what was.
+ * strangers: those that an earlier master let in only. */
 static bool give_up_lent(struct tarn_host *h, bool strangers) {
     bool any = false;
     for (unsigned i = 0; i < h->n_segments; i++) {
@@ -218,9 +221,9 @@ static bool give_up_lent(struct tarn_host *h, bool strangers) {
         struct host_segment_info info;
         if (seg->kind != HOSTED_MEMORY || !host_slot_get(h->host, seg->slot, &info)) continue;
         if (strangers ? !info.strangers : !info.lent) continue;
-        log_warning(
-            "Segment %s: a process that has it mapped does not let go of it; what is in it is given up",
-            seg->name);
+        log_warning("Segment %s: a process that has it mapped does not let go of it; what is in it "
+                    "is given up",
+                    seg->name);
         session_new_memory(h, seg);
         any = true;
     }
@@ -257,7 +260,7 @@ void session_dialled(struct tarn_host *h, tarn_status status, const char *why, s
     link_send(h, &h->beats, h->options.timeout_ms, joined, NULL);
 }
 
-/* --- up ------------------------------------------------------------------------------------------------------------------------ */
+/* --- up --- */
 
 static void up(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
     struct session *s = &h->session;
@@ -274,8 +277,8 @@ static void up(struct tarn_host *h, const struct answer *a, void *arg, uint64_t 
     s->phase = PHASE_UP;
     s->failures = 0;
     s->why[0] = s->told[0] = '\0';
-    log_notice("Node %s is up at the master %s:%s: %u segments, data port %u", h->name, h->beats.ctl.host,
-               h->beats.ctl.port, h->n_segments, host_data_port(h->host));
+    log_notice("Node %s is up at the master %s:%s: %u segments, data port %u", h->name,
+               h->beats.ctl.host, h->beats.ctl.port, h->n_segments, host_data_port(h->host));
     hosting_opened(h, TARN_OK);
 }
 
@@ -300,9 +303,10 @@ static void ask_up(struct tarn_host *h, uint64_t now) {
     link_send(h, &h->reports, h->options.timeout_ms, up, NULL);
 }
 
-/* --- heartbeats -------------------------------------------------------------------------------------------------------------------- */
+/* --- heartbeats --- */
 
-static void beat_answered(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
+static void beat_answered(struct tarn_host *h, const struct answer *a, void *arg,
+                          uint64_t sent_ms) {
     struct session *s = &h->session;
     uint64_t master_ms, now = now_ms();
     s->beating = false;
@@ -317,12 +321,14 @@ static void beat_answered(struct tarn_host *h, const struct answer *a, void *arg
         session_fail(h, TARN_EPROTO, "NODE HEARTBEAT: the answer of the master makes no sense");
         return;
     }
-    answer_u64(answer_at(a, 2), &s->max_lease_ms); /* it may have been changed; older masters do not tell */
+    /* it may have been changed; older masters do not tell */
+    answer_u64(answer_at(a, 2), &s->max_lease_ms);
     h->heartbeats++;
     hosting_clock_feed(&h->clock, master_ms, sent_ms, now);
     set_clock(h, now);
     s->next_beat_ms = items->len == 0 && now - sent_ms < IDLE_BEAT_MS ? sent_ms + IDLE_BEAT_MS : 0;
-    for (size_t i = 0; i < items->len && s->phase != PHASE_LEFT; i++) work_item(h, &items->element[i]);
+    for (size_t i = 0; i < items->len && s->phase != PHASE_LEFT; i++)
+        work_item(h, &items->element[i]);
 }
 
 static void beat(struct tarn_host *h, uint64_t now) {
@@ -351,7 +357,7 @@ static void beat(struct tarn_host *h, uint64_t now) {
     link_send(h, &h->beats, add_sat(h->options.timeout_ms, wait), beat_answered, NULL);
 }
 
-/* --- leaving -------------------------------------------------------------------------------------------------------------------------- */
+/* --- leaving --- */
 
 void session_left(struct tarn_host *h) {
     struct session *s = &h->session;
@@ -363,10 +369,12 @@ void session_left(struct tarn_host *h) {
     log_notice("Node %s has left the pool", h->name);
     s->phase = PHASE_LEFT;
     s->why[0] = '\0';
-    session_fail(h, TARN_ECLOSED, "the node has left the pool"); /* closes the connections at the next turn */
+    /* closes the connections at the next turn */
+    session_fail(h, TARN_ECLOSED, "the node has left the pool");
     for (unsigned i = 0; i < h->n_segments; i++) {
         struct hosted *seg = &h->segments[i];
-        if (seg->kind != HOSTED_FILE && seg->mounted) host_segment_retire(h->host, seg->slot, false);
+        if (seg->kind != HOSTED_FILE && seg->mounted)
+            host_segment_retire(h->host, seg->slot, false);
         seg->mounted = false;
         seg->gone = true;
     }
@@ -415,7 +423,7 @@ static bool obey(struct tarn_host *h, uint64_t now) {
     return false;
 }
 
-/* --- a turn ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- a turn --- */
 
 /* Sentinels tell nobody; they have to be asked. */
 static void look_turn(struct tarn_host *h, uint64_t now) {
@@ -435,7 +443,8 @@ void session_looked(struct tarn_host *h, bool moved, const char *host, const cha
     s->look_at = add_sat(now_ms(), LOOK_MS);
     if (moved && session_joined(s) && strcmp(h->beats.ctl.host, host) == 0 &&
         strcmp(h->beats.ctl.port, port) == 0)
-        session_fail(h, TARN_ECLOSED, "the Sentinels say that %s:%s is not the master any more", host, port);
+        session_fail(h, TARN_ECLOSED, "the Sentinels say that %s:%s is not the master any more",
+                     host, port);
 }
 
 bool session_turn(struct tarn_host *h) {

@@ -1,4 +1,5 @@
-/* Figures: for the master with every other heartbeat (NODE INFO shows them), and for tarn_host_get_info. */
+/* Figures: for the master with every other heartbeat (NODE INFO shows them), and for
+ * tarn_host_get_info. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -74,7 +75,8 @@ void stats_args(struct tarn_host *h, struct hosting_link *l) {
     struct figures f = {.n = 0};
     double load = 0;
     if (getloadavg(&load, 1) == 1) add(&f, "", "load-percent", (uint64_t)(load * 100));
-    add(&f, "", "memory-available", pool_memory_available("/proc", "/sys/fs/cgroup", &(const char *){NULL}));
+    add(&f, "", "memory-available",
+        pool_memory_available("/proc", "/sys/fs/cgroup", &(const char *){NULL}));
     add_host(&f, h);
     add(&f, "", "segments-with-keys", keys_count(h));
     add(&f, "", "joins", h->joins);

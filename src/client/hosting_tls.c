@@ -1,4 +1,5 @@
-/* TLS of the data port, and files that are read again: a certificate is renewed while the host serves. */
+/* TLS of the data port, and files that are read again: a certificate is renewed while the host
+ * serves. */
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -42,8 +43,9 @@ tarn_status hosting_tls_open(struct tarn_host *h, const tarn_host_options *o) {
     if (!o->tls_data && any) return fail(TARN_EINVAL, "the tls options of a host need tls_data");
     if (!o->tls_data) return TARN_OK;
     if (!h->master.tls)
-        return fail(TARN_EINVAL,
-                    "tls_data needs a URL that begins with tarns://: grants would go in plain text");
+        return fail(
+            TARN_EINVAL,
+            "tls_data needs a URL that begins with tarns://: grants would go in plain text");
     tarn_status status = parse_auth(o->tls_auth_clients, &t->auth);
     if (status != TARN_OK) return status;
     t->cert_file = kept(own ? o->tls_cert_file : url->tls_cert_file);
@@ -51,7 +53,8 @@ tarn_status hosting_tls_open(struct tarn_host *h, const tarn_host_options *o) {
     t->ca_file = kept(trusts ? o->tls_ca_file : url->tls_ca_file);
     t->ca_dir = kept(trusts ? o->tls_ca_dir : url->tls_ca_dir);
     status = read_data(h, &h->data_tls);
-    if (status == TARN_OK) h->data_tls_of = (struct transport_tls){.arg = h, .context = data_context};
+    if (status == TARN_OK)
+        h->data_tls_of = (struct transport_tls){.arg = h, .context = data_context};
     return status;
 }
 
@@ -65,7 +68,7 @@ void hosting_tls_close(struct tarn_host *h) {
     *t = (struct tls_options){0};
 }
 
-/* --- files that have changed ---------------------------------------------------------------------------------------------------------- */
+/* --- files that have changed --- */
 
 /* Who wants a new certificate does not want one that nobody accepts. */
 static tarn_status check_time(const struct tls_context *context, const char *file) {
@@ -86,8 +89,10 @@ static void swap_own(struct tarn_host *h, struct tls_context *fresh) {
 
 tarn_status tarn_host_reload_tls(tarn_host *h) {
     struct tls_context *own = NULL, *data = NULL;
-    if (h == NULL || h->magic != HOSTING_MAGIC) return fail(TARN_EINVAL, "this is not an open tarn_host");
-    if (h->pid != getpid()) return fail(TARN_ECLOSED, "a tarn_host belongs to the process that opened it");
+    if (h == NULL || h->magic != HOSTING_MAGIC)
+        return fail(TARN_EINVAL, "this is not an open tarn_host");
+    if (h->pid != getpid())
+        return fail(TARN_ECLOSED, "a tarn_host belongs to the process that opened it");
     if (!h->master.secure.on) return TARN_OK;
     tarn_status status = secure_read(&h->options, &own);
     if (status == TARN_OK) status = check_time(own, h->options.tls_cert_file);
@@ -102,6 +107,7 @@ tarn_status tarn_host_reload_tls(tarn_host *h) {
     }
     swap_own(h, own);
     if (data != NULL) secure_swap(&h->data_tls, data);
-    log_notice("TLS: certificates, keys and authorities were read again, for connections from now on");
+    log_notice(
+        "TLS: certificates, keys and authorities were read again, for connections from now on");
     return TARN_OK;
 }
