@@ -14,7 +14,7 @@ void task_free(struct task *t) {
     free(t);
 }
 
-/* --- tasks -------------------------------------------------------------------------------------------------------------------- */
+/* --- tasks --- */
 
 static void release(struct tarn_host *h, struct task *t) {
     TARN_ASSERT(h->n_tasks > 0);
@@ -22,8 +22,9 @@ static void release(struct tarn_host *h, struct task *t) {
     task_free(t);
 }
 
-/* The master will not hear of this one. What is on disk may be known to it or not: offering it finds that out. Bytes
- * without a CRC of the writer may be of a value that had gone already, so they are not worth it. */
+/* The master will not hear of this one. What is on disk may be known to it or not: offering it
+ * finds that out. Bytes without a CRC of the writer may be of a value that had gone already, so
+ * they are not worth it. */
 static void abandon(struct tarn_host *h, struct task *t) {
     if (t->kind == TASK_STORE && t->status == TARN_OK && far_tier(t->far) != NULL) {
         if (t->check) {
@@ -48,8 +49,8 @@ void task_done(struct tarn_host *h, struct task *t) {
 static struct task *new_task(struct tarn_host *h, enum task_kind kind, const struct answer *item) {
     const struct answer *key = answer_at(item, 2);
     uint64_t id, version, size;
-    if (!answer_u64(answer_at(item, 1), &id) || key == NULL || key->type != ANSWER_STRING || key->len == 0 ||
-        key->len > TARN_KEY_MAX || !answer_u64(answer_at(item, 3), &version) ||
+    if (!answer_u64(answer_at(item, 1), &id) || key == NULL || key->type != ANSWER_STRING ||
+        key->len == 0 || key->len > TARN_KEY_MAX || !answer_u64(answer_at(item, 3), &version) ||
         !answer_u64(answer_at(item, 4), &size) || size == 0 || size > VALUE_MAX) {
         log_warning("The master asks for something that makes no sense: a task is skipped");
         return NULL;
@@ -98,12 +99,14 @@ static bool take_crcs(struct task *t, const struct answer *a) {
     t->crcs = xmalloc(a->len);
     for (size_t i = 0; i < t->n_crcs; i++) {
         const uint8_t *b = (const uint8_t *)a->str + 4 * i;
-        t->crcs[i] = (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+        t->crcs[i] =
+            (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
     }
     return true;
 }
 
-/* ["store", task, key, version, size, crc, crcs, segment, epoch, [[offset, length], ...], far segment, prompt] */
+/* ["store", task, key, version, size, crc, crcs, segment, epoch, [[offset, length], ...], far
+ * segment, prompt] */
 static void item_store(struct tarn_host *h, const struct answer *item) {
     struct task *t = new_task(h, TASK_STORE, item);
     uint64_t segment = UINT64_MAX, epoch = 0, far = UINT64_MAX;
@@ -115,8 +118,8 @@ static void item_store(struct tarn_host *h, const struct answer *item) {
     const struct hosted *seg = hosting_segment(h, segment), *to = hosting_segment(h, far);
     if (seg != NULL && seg->epoch != epoch) seg = NULL;
     if (!may_begin(h, t, seg, answer_at(item, 9))) return;
-    bool sane =
-        crc != NULL && crc->type == ANSWER_INTEGER && crc->integer >= -1 && crc->integer <= UINT32_MAX;
+    bool sane = crc != NULL && crc->type == ANSWER_INTEGER && crc->integer >= -1 &&
+                crc->integer <= UINT32_MAX;
     if (to == NULL || to->far == NULL || !sane || !take_crcs(t, answer_at(item, 6))) {
         t->status = to == NULL ? TARN_ESTALE : TARN_EINVAL;
         task_done(h, t);
@@ -144,8 +147,10 @@ static void item_drop(struct tarn_host *h, const struct answer *item) {
 
 static void item_fence(struct tarn_host *h, const struct answer *item) {
     uint64_t session, keep_ms;
-    if (!answer_u64(answer_at(item, 2), &keep_ms)) keep_ms = HOST_FENCE_FOR_EVER; /* an older master */
-    if (answer_u64(answer_at(item, 1), &session) && session != 0) host_fence(h->host, session, keep_ms);
+    /* an older master */
+    if (!answer_u64(answer_at(item, 2), &keep_ms)) keep_ms = HOST_FENCE_FOR_EVER;
+    if (answer_u64(answer_at(item, 1), &session) && session != 0)
+        host_fence(h->host, session, keep_ms);
 }
 
 static void item_unmount(struct tarn_host *h, const struct answer *item) {
@@ -154,7 +159,8 @@ static void item_unmount(struct tarn_host *h, const struct answer *item) {
     struct hosted *seg = hosting_segment(h, id);
     if (seg == NULL || (answer_u64(answer_at(item, 2), &epoch) && epoch != seg->epoch)) return;
     log_notice("Segment %s is unmounted", seg->name);
-    if (seg->kind != HOSTED_FILE) host_segment_retire(h->host, seg->slot, seg->kind == HOSTED_MEMORY);
+    if (seg->kind != HOSTED_FILE)
+        host_segment_retire(h->host, seg->slot, seg->kind == HOSTED_MEMORY);
     if (seg->far != NULL) offer_stop(seg->far);
     seg->mounted = false;
     seg->gone = true;
@@ -193,14 +199,15 @@ void work_item(struct tarn_host *h, const struct answer *item) {
     log_debug("The master asks for \"%s\", which this version does not know", name->str);
 }
 
-/* --- reports --------------------------------------------------------------------------------------------------------------------- */
+/* --- reports --- */
 
 struct batch {
     struct task *task[DONE_BATCH];
     size_t n;
 };
 
-static void done_answered(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
+static void done_answered(struct tarn_host *h, const struct answer *a, void *arg,
+                          uint64_t sent_ms) {
     struct batch *b = arg;
     h->done_in_flight = false;
     bool ok = session_accepts(h, a, "NODE DONE");
@@ -243,8 +250,10 @@ static void send_done(struct tarn_host *h) {
     link_send(h, l, h->options.timeout_ms, done_answered, b);
 }
 
-static void fenced_answered(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
-    if (session_accepts(h, a, "NODE FENCED")) h->session.next_up_ms = 0; /* it may have waited for this */
+static void fenced_answered(struct tarn_host *h, const struct answer *a, void *arg,
+                            uint64_t sent_ms) {
+    /* it may have waited for this */
+    if (session_accepts(h, a, "NODE FENCED")) h->session.next_up_ms = 0;
 }
 
 void reports_turn(struct tarn_host *h) {
@@ -254,7 +263,8 @@ void reports_turn(struct tarn_host *h) {
         link_u64(l, h->fenced[--h->n_fenced]);
         link_send(h, l, h->options.timeout_ms, fenced_answered, NULL);
     }
-    if (session_joined(&h->session) && h->done_tasks != NULL && !h->done_in_flight && link_room(l) > 0)
+    if (session_joined(&h->session) && h->done_tasks != NULL && !h->done_in_flight &&
+        link_room(l) > 0)
         send_done(h);
 }
 

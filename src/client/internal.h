@@ -7,8 +7,8 @@
  *        └── direct: one more lane, for views and writers. Its leases are counted by view, so that a get of the same key
  *                    through another lane (another connection) never ends them.
  *
- * Locks, in this order: tarn_async.mutex, tarn_client.direct_mutex, tarn_client.mutex. A lane that is taken belongs to
- * its taker; nothing in it is locked. */
+ * Locks, in this order: tarn_async.mutex, tarn_client.direct_mutex, tarn_client.mutex. A lane that
+ * is taken belongs to its taker; nothing in it is locked. */
 #ifndef TARN_CLIENT_INTERNAL_H
 #define TARN_CLIENT_INTERNAL_H
 
@@ -32,12 +32,14 @@
 #define EXTENTS_MAX   8u
 #define REGISTER_MAX  1024u
 #define DEADLINE_NONE UINT64_MAX
-/* What a transfer may take beyond the timeout of its call: 100 MB/s, the rate put-timeout assumes. */
+/* What a transfer may take beyond the timeout of its call: 100 MB/s, the rate put-timeout
+ * assumes. */
 #define BYTES_PER_MS UINT64_C(100000)
 
-/* --- error.c: the thread's last error ------------------------------------------------------------------------------ */
+/* --- error.c: the thread's last error --- */
 
-/* Notes the text and returns status, so that callers write: return fail(TARN_EINVAL, "...", ...). */
+/* Notes the text and returns status, so that callers write: return fail(TARN_EINVAL, "...",
+ * ...). */
 tarn_status fail(tarn_status status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void log_default_once(void);
 
@@ -49,7 +51,7 @@ struct option_range {
 /* TARN_EINVAL, with what is allowed. init: the function that sets the defaults. */
 tarn_status check_ranges(const struct option_range *ranges, size_t n, const char *init);
 
-/* --- arena.c: memory that lives as long as one call ------------------------------------------------------------------- */
+/* --- arena.c: memory that lives as long as one call --- */
 
 struct arena_block;
 struct arena {
@@ -58,7 +60,8 @@ struct arena {
 };
 void *arena_alloc(struct arena *a, size_t size); /* 16-byte aligned */
 void arena_reset(struct arena *a);               /* keeps one block of ordinary size */
-/* What was allocated since the mark goes. The same memory serves chunk after chunk of a batch, while it is in the cache. */
+/* What was allocated since the mark goes. The same memory serves chunk after chunk of a batch,
+ * while it is in the cache. */
 struct arena_mark {
     struct arena_block *head;
     size_t used;
@@ -67,9 +70,16 @@ struct arena_mark arena_mark(const struct arena *a);
 void arena_rewind(struct arena *a, struct arena_mark mark);
 void arena_free(struct arena *a);
 
-/* --- answer.c: replies as trees in an arena ------------------------------------------------------------------------------ */
+/* --- answer.c: replies as trees in an arena --- */
 
-enum answer_type { ANSWER_NIL, ANSWER_INTEGER, ANSWER_STRING, ANSWER_SIMPLE, ANSWER_ERROR, ANSWER_ARRAY };
+enum answer_type {
+    ANSWER_NIL,
+    ANSWER_INTEGER,
+    ANSWER_STRING,
+    ANSWER_SIMPLE,
+    ANSWER_ERROR,
+    ANSWER_ARRAY
+};
 struct answer {
     enum answer_type type;
     int64_t integer;
@@ -94,7 +104,7 @@ bool answer_hex(const struct answer *a, uint8_t *out, size_t n);
 /* The value of a field in a flat map of name, value, name, value. */
 const struct answer *answer_field(const struct answer *map, const char *name);
 
-/* --- secure.c: TLS ----------------------------------------------------------------------------------------------------------- */
+/* --- secure.c: TLS --- */
 
 /* A user without a password is one who needs none, not the default user. */
 static inline bool logs_in(const tarn_options *o) {
@@ -113,15 +123,17 @@ struct secure {
 tarn_status secure_open(const tarn_options *o, struct secure *s);
 /* A context from the same files, as they are now. */
 tarn_status secure_read(const tarn_options *o, struct tls_context **context_p);
-/* What the next connection is made with, the caller puts it; and takes another in its place, from now on. NULL: none. Any thread. */
+/* What the next connection is made with, the caller puts it; and takes another in its place, from
+ * now on. NULL: none. Any thread. */
 struct tls_context *secure_take(struct tls_context *const *context_p);
 void secure_swap(struct tls_context **context_p, struct tls_context *other);
 void secure_close(struct secure *s);
 
-/* --- ctl.c: the control connection ------------------------------------------------------------------------------------------ */
+/* --- ctl.c: the control connection --- */
 
-/* Requests are numbered as they are sent and answered in that order. An answer nobody waits for is skipped: its number
- * is in the skip ring, or not above skip_until (requests that a failed call left behind). */
+/* Requests are numbered as they are sent and answered in that order. An answer nobody waits for is
+ * skipped: its number is in the skip ring, or not above skip_until (requests that a failed call
+ * left behind). */
 #define CTL_SKIP_MAX 256
 #define ANSWER_MAX   (UINT64_C(1) << 30) /* of a server: no value that it sends in-band is larger */
 struct ctl {
@@ -146,20 +158,25 @@ tarn_status ctl_open(struct ctl *c, const struct secure *secure, const char *hos
 void ctl_close(struct ctl *c);
 /* Is there something that the socket did not take yet? */
 bool ctl_wants_to_send(const struct ctl *c);
-/* Queues one request and sends what the socket takes. skip: nobody will ask for the answer; TARN_EAGAIN (and not sent)
- * when CTL_SKIP_MAX such answers are on their way. argv[0] must be static. lens NULL: the arguments are terminated strings. */
+/* Queues one request and sends what the socket takes. skip: nobody will ask for the answer;
+ * TARN_EAGAIN (and not sent) when CTL_SKIP_MAX such answers are on their way. argv[0] must be
+ * static. lens NULL: the arguments are terminated strings. */
 tarn_status ctl_send(struct ctl *c, size_t argc, const char **argv, const size_t *lens, bool skip);
-/* The next answer that is not skipped. TARN_ETIMEOUT: not until then; it may still come. Any other failure closes the connection. */
+/* The next answer that is not skipped. TARN_ETIMEOUT: not until then; it may still come. Any other
+ * failure closes the connection. */
 tarn_status ctl_await(struct ctl *c, struct arena *arena, struct answer **answer_p, uint64_t until);
-/* The same, and a deadline that passes is a failure. Any failure closes the connection. Deadline on CLOCK_BOOTTIME ms. */
-tarn_status ctl_receive(struct ctl *c, struct arena *arena, struct answer **answer_p, uint64_t deadline);
-/* The same without waiting: TARN_EAGAIN while no answer is whole. Sends what the socket takes, too. A half answer stays in the
- * arena, so that one is to be reset right after an answer, and only then. */
+/* The same, and a deadline that passes is a failure. Any failure closes the connection. Deadline on
+ * CLOCK_BOOTTIME ms. */
+tarn_status ctl_receive(struct ctl *c, struct arena *arena, struct answer **answer_p,
+                        uint64_t deadline);
+/* The same without waiting: TARN_EAGAIN while no answer is whole. Sends what the socket takes, too.
+ * A half answer stays in the arena, so that one is to be reset right after an answer, and only
+ * then. */
 tarn_status ctl_try_receive(struct ctl *c, struct arena *arena, struct answer **answer_p);
 /* What is unanswered now will be skipped. */
 void ctl_abandon(struct ctl *c);
 
-/* --- master.c ----------------------------------------------------------------------------------------------------------------------------- */
+/* --- master.c --- */
 
 #define SENTINELS_MAX   16u
 #define SERVERS_MAX     8u /* that a URL names without Sentinels */
@@ -184,7 +201,8 @@ struct whereabouts {
 };
 void master_free(struct whereabouts *m);
 /* Where it is; may ask over the network. Any thread. */
-tarn_status master_find(struct whereabouts *m, uint64_t deadline, char host[MASTER_HOST_MAX], char port[16]);
+tarn_status master_find(struct whereabouts *m, uint64_t deadline, char host[MASTER_HOST_MAX],
+                        char port[16]);
 /* Some Sentinel names another master, and none this one; or servers_moved. Takes up to a second for
  * each Sentinel that does not answer. */
 bool master_moved(const struct whereabouts *m, const char *host, const char *port);
@@ -192,10 +210,13 @@ bool master_moved(const struct whereabouts *m, const char *host, const char *por
 void master_asked(struct whereabouts *m, const char *host, const char *port);
 /* What an answer to INFO says of the master's epoch, 0: nothing. */
 uint32_t master_epoch_of(const struct answer *info);
-/* A master of this epoch (0: not told) was met. TARN_ECLOSED: one with a higher epoch was met before, this one is deposed. */
-tarn_status master_check_epoch(struct whereabouts *m, uint32_t epoch, const char *host, const char *port);
-/* A connection to host:port was made, and it is a master. Returns the number of that, which changes when it is another one than
- * before: connections with another number are to be left, a deposed master may still serve them. Any thread. */
+/* A master of this epoch (0: not told) was met. TARN_ECLOSED: one with a higher epoch was met
+ * before, this one is deposed. */
+tarn_status master_check_epoch(struct whereabouts *m, uint32_t epoch, const char *host,
+                               const char *port);
+/* A connection to host:port was made, and it is a master. Returns the number of that, which changes
+ * when it is another one than before: connections with another number are to be left, a deposed
+ * master may still serve them. Any thread. */
 uint32_t master_met(struct whereabouts *m, const char *host, const char *port);
 static inline bool master_is_other(const struct whereabouts *m, uint32_t number) {
     return __atomic_load_n(&m->met, __ATOMIC_RELAXED) != number;
@@ -203,14 +224,14 @@ static inline bool master_is_other(const struct whereabouts *m, uint32_t number)
 /* The answer to ROLE. TARN_ECLOSED: it is none. */
 tarn_status master_check_role(const struct answer *role, const char *host, const char *port);
 
-/* --- servers.c: the URL names the servers themselves ------------------------------------------ */
+/* --- servers.c: the URL names the servers themselves --- */
 
 /* The number of the one that leads. May take up to a second for each that does not answer. */
 tarn_status servers_find(const struct whereabouts *m, uint64_t deadline, unsigned *index_p);
 /* Another one leads, with a higher epoch than any that was met. */
 bool servers_moved(const struct whereabouts *m, const char *host, const char *port);
 
-/* --- scout.c: who leads before the Sentinels say so. s may be NULL ------------------------------------------------------------------ */
+/* --- scout.c: who leads before the Sentinels say so. s may be NULL --- */
 
 struct scouts *scouts_create(void);
 void scouts_destroy(struct scouts **scouts_p);
@@ -218,7 +239,8 @@ void scouts_destroy(struct scouts **scouts_p);
 void scout_wait(struct whereabouts *m, const tarn_options *o, uint64_t until);
 /* Who was found, as long as that counts. */
 bool scout_known(struct scouts *s, char host[MASTER_HOST_MAX], char port[16]);
-/* What the Sentinels say; that who is there is no master; and whether they have just not heard of host:port yet. */
+/* What the Sentinels say; that who is there is no master; and whether they have just not heard of
+ * host:port yet. */
 void scout_named(struct scouts *s, const char *host, const char *port);
 void scout_wrong(struct scouts *s, const char *host, const char *port);
 bool scout_is_ahead(struct scouts *s, const char *host, const char *port, const char *named_host,
@@ -226,20 +248,23 @@ bool scout_is_ahead(struct scouts *s, const char *host, const char *port, const 
 /* Connections are closed: there is a master. */
 void scout_rest(struct scouts *s);
 
-/* --- lane.c ------------------------------------------------------------------------------------------------------------------- */
+/* --- lane.c --- */
 
 struct counters { /* one writer (the lane's taker), any reader: relaxed words */
-    uint64_t gets, get_hits, get_misses, get_failures, puts, put_stored, put_existed, put_failures, lookups,
-        removes;
-    uint64_t bytes_read, bytes_written, requests, round_trips, connects, reconnects, retries, timeouts;
-    uint64_t leases, lease_renewals, lease_misses, epoch_misses, crc_mismatches, unverified, segment_fetches;
+    uint64_t gets, get_hits, get_misses, get_failures, puts, put_stored, put_existed, put_failures,
+        lookups, removes;
+    uint64_t bytes_read, bytes_written, requests, round_trips, connects, reconnects, retries,
+        timeouts;
+    uint64_t leases, lease_renewals, lease_misses, epoch_misses, crc_mismatches, unverified,
+        segment_fetches;
     /* copied from the engine */
     uint64_t shm_bytes_read, shm_bytes_written, rdma_bytes_read, rdma_bytes_written;
     uint64_t tcp_bytes_read, tcp_bytes_written;
     uint64_t failovers, replica_reports, put_replicas_failed, put_restarts, shm_unreachable;
 };
-#define COUNT(lane, field, n)                                                                                \
-    __atomic_store_n(&(lane)->counters.field, (lane)->counters.field + (uint64_t)(n), __ATOMIC_RELAXED)
+#define COUNT(lane, field, n)                                                                      \
+    __atomic_store_n(&(lane)->counters.field, (lane)->counters.field + (uint64_t)(n),              \
+                     __ATOMIC_RELAXED)
 
 struct segment_entry {
     bool known;
@@ -261,7 +286,8 @@ struct segment_entry {
     } unreachable;
 };
 
-/* An engine stays as long as somebody looks at memory that it has mapped: its lane, views, writers. */
+/* An engine stays as long as somebody looks at memory that it has mapped: its lane, views,
+ * writers. */
 struct engine_ref {
     struct engine *engine;
     unsigned users; /* under direct_mutex once the direct lane has it */
@@ -272,7 +298,8 @@ struct lane {
     struct tarn_client *client;
     struct transport_tls tls; /* of its engine */
     char no_tls[TLS_WHY_MAX +
-                200]; /* " (why)" when a host was not reached for it, since the lane was taken; else "" */
+                /* " (why)" when a host was not reached for it, since the lane was taken; else "" */
+                200];
     struct ctl ctl;
     struct engine_ref *ref;
     struct engine *engine; /* ref->engine */
@@ -298,8 +325,9 @@ struct lane {
     pthread_t last_user;
 };
 
-/* Keys per request of a call on n keys. A batch is cut into several, so that the server looks up one while the bytes of another
- * move; not into too small ones, each of which is a turn of both sides. */
+/* Keys per request of a call on n keys. A batch is cut into several, so that the server looks up
+ * one while the bytes of another move; not into too small ones, each of which is a turn of both
+ * sides. */
 size_t lane_chunk_keys(const struct lane *lane, size_t n);
 
 struct lane *lane_create(struct tarn_client *client, tarn_status *status_p);
@@ -307,7 +335,8 @@ void lane_destroy(struct lane **lane_p);
 void engine_ref_drop(struct engine_ref **ref_p);
 /* Takes a free lane; waits for one until the deadline. */
 tarn_status lane_take(struct tarn_client *client, uint64_t deadline, struct lane **lane_p);
-/* What was registered and unregistered since it was last used; under the client's mutex, not in a call. */
+/* What was registered and unregistered since it was last used; under the client's mutex, not in a
+ * call. */
 void lane_sync_registered(struct lane *lane);
 void lane_give(struct lane *lane);
 /* Connects, if that is needed. */
@@ -323,37 +352,46 @@ tarn_status lane_receive(struct lane *lane, struct answer **answer_p, uint64_t d
 tarn_status lane_call(struct lane *lane, struct answer **answer_p,
                       uint64_t deadline); /* send, receive, check */
 
-/* answer_check of an answer to the whole request, for lane_retry: it keeps what a TRYAGAIN asks for. */
+/* answer_check of an answer to the whole request, for lane_retry: it keeps what a TRYAGAIN asks
+ * for. */
 tarn_status lane_check(struct lane *lane, const struct answer *a, const char *what);
 
-/* Tells the server that bytes of this version do not match their CRC. It looks for itself and removes what is bad; else every
- * get would come across it, and a key without a good replica would miss at every get and be there for every put. Nobody waits
- * for the answer, and a failure shows at the next request. */
+/* Tells the server that bytes of this version do not match their CRC. It looks for itself and
+ * removes what is bad; else every get would come across it, and a key without a good replica would
+ * miss at every get and be there for every put. Nobody waits for the answer, and a failure shows at
+ * the next request. */
 void lane_report(struct lane *lane, const void *key, size_t key_len, uint64_t version);
 
-/* How a call goes on after a failure of the connection or a lost lease. Zero-initialised is the first try. */
+/* How a call goes on after a failure of the connection or a lost lease. Zero-initialised is the
+ * first try. */
 struct attempts {
-    unsigned made, later; /* later: after LOADING or TRYAGAIN, which are no failures of the connection */
+    /* later: after LOADING or TRYAGAIN, which are no failures of the connection */
+    unsigned made, later;
 };
-/* true: status may get better; the back-off has been slept. false: give up (also when the deadline is near). */
-bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status, uint64_t deadline);
-/* For what is not now, but will be: sleeps ms, or (0) for what comes before try number `made` + 1. false: the deadline is nearer, or
- * nothing is tried again (retries=0). */
+/* true: status may get better; the back-off has been slept. false: give up (also when the deadline
+ * is near). */
+bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status,
+                uint64_t deadline);
+/* For what is not now, but will be: sleeps ms, or (0) for what comes before try number `made` + 1.
+ * false: the deadline is nearer, or nothing is tried again (retries=0). */
 bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline);
 /* The same without the sleep, which takes *ms_p. */
-bool lane_later_time(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline, uint64_t *ms_p);
+bool lane_later_time(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline,
+                     uint64_t *ms_p);
 /* Sleeps for what comes before try number `made` + 1. false: the deadline is nearer. */
 bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline);
 
-/* --- segment.c ------------------------------------------------------------------------------------------------------------------- */
+/* --- segment.c --- */
 
 /* Makes the engine know the segment, by SEGMENT INFO if need be. Nothing
  * may be unanswered on the lane. */
-tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool write, uint64_t deadline);
+tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool write,
+                           uint64_t deadline);
 void segment_forget(struct lane *lane, uint32_t id);
 void segment_forget_all(struct lane *lane);
 void segment_free_all(struct lane *lane);
-/* transport=rdma: TARN_ENOTSUP when the memory segments that are up are known and none offers it. */
+/* transport=rdma: TARN_ENOTSUP when the memory segments that are up are known and none offers
+ * it. */
 tarn_status segment_require_rdma(struct lane *lane, uint64_t deadline);
 /* "host name|boot id" as servers report it. */
 void segment_host_name(char *out, size_t cap);
@@ -364,7 +402,7 @@ const struct segment_entry *segment_find(const struct lane *lane, uint32_t id);
 /* For errors: its name, "?" when its info was never fetched. */
 const char *segment_name(const struct lane *lane, uint32_t id);
 
-/* --- outage.c: hosts that could not be reached a moment ago ------------------------------------------------------------------------- */
+/* --- outage.c: hosts that could not be reached a moment ago --- */
 
 #define OUTAGES_MAX      64u
 #define OUTAGE_NAMES_MAX 8u
@@ -376,14 +414,15 @@ struct outage {
     char name[OUTAGE_NAMES_MAX][64]; /* of its segments, as far as they were met */
     unsigned names;
 };
-/* All lanes share it: what one learned at the cost of a time-out the others need not. Under client->mutex, but for the two
- * counters, which are also read without it. */
+/* All lanes share it: what one learned at the cost of a time-out the others need not. Under
+ * client->mutex, but for the two counters, which are also read without it. */
 struct outages {
     unsigned n;
     uint64_t changes; /* grows when a host is added */
     struct outage list[OUTAGES_MAX];
 };
-/* The host of this segment did not let us connect, fell silent, broke the protocol, or takes no bytes of ours. */
+/* The host of this segment did not let us connect, fell silent, broke the protocol, or takes no
+ * bytes of ours. */
 void outage_note(struct lane *lane, uint32_t segment);
 /* It has served something. */
 void outage_over(struct lane *lane, uint32_t segment);
@@ -391,7 +430,8 @@ void outage_over(struct lane *lane, uint32_t segment);
 bool outage_listed(struct lane *lane, uint32_t segment);
 /* It was noted since then, and has not served since. */
 bool outage_noted(struct lane *lane, uint32_t segment, uint64_t since_ms);
-/* As outage_listed, but when the time has come to try that host again, the first one who asks is told so (false). */
+/* As outage_listed, but when the time has come to try that host again, the first one who asks is
+ * told so (false). */
 bool outage_probe(struct lane *lane, uint32_t segment);
 /* Names of segments on such hosts that were noted since then (0: on all), in the lane's arena. */
 size_t outage_names(struct lane *lane, uint64_t since_ms, const char **names, size_t max);
@@ -402,7 +442,7 @@ static inline uint64_t outages_changes(const struct outages *o) {
     return __atomic_load_n(&o->changes, __ATOMIC_RELAXED);
 }
 
-/* --- placement.c: what PUTSTART and GETREPLICAS answer ------------------------------------------------------------------------------ */
+/* --- placement.c: what PUTSTART and GETREPLICAS answer --- */
 
 #define REPLICAS_MAX 32u /* bits of a mask; a server sends fewer */
 
@@ -418,8 +458,9 @@ struct placement {
     uint64_t version, size;
     uint64_t lease_ms, lease_end; /* lease_end: CLOCK_BOOTTIME ms, already shortened; 0: no lease */
     int64_t crc;                  /* -1: none */
-    bool suspect;                 /* its memory may have been given to others without the server knowing */
-    bool must_verify;             /* that, or it may come from a disk: whatever the options say */
+    /* its memory may have been given to others without the server knowing */
+    bool suspect;
+    bool must_verify; /* that, or it may come from a disk: whatever the options say */
     uint64_t token;
     struct replica *replica; /* nearest first */
     unsigned replicas, at;   /* how many, and which one is used now */
@@ -430,28 +471,33 @@ struct placement {
 static inline const struct replica *placement_now(const struct placement *p) {
     return &p->replica[p->at];
 }
-/* The end of a lease granted by an answer to a request that was sent at sent_ns (CLOCK_BOOTTIME). */
+/* The end of a lease granted by an answer to a request that was sent at sent_ns
+ * (CLOCK_BOOTTIME). */
 uint64_t placement_lease_end(uint64_t sent_ns, uint64_t lease_ms);
-/* TARN_ENOTFOUND for nil. Replicas that make no sense to us are left out; if there are no others, it says why. */
+/* TARN_ENOTFOUND for nil. Replicas that make no sense to us are left out; if there are no others,
+ * it says why. */
 tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64_t sent_ns,
                              struct placement *p);
 /* TARN_EEXISTS for nil. All replicas, in the server's numbering. */
-tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64_t size, struct placement *p);
-/* Room, zeroes, for the hosts' word on the grants of a put that are to be sealed: GRANT_RECEIPT_SIZE for each extent. NULL: they need not be. */
+tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64_t size,
+                             struct placement *p);
+/* Room, zeroes, for the hosts' word on the grants of a put that are to be sealed:
+ * GRANT_RECEIPT_SIZE for each extent. NULL: they need not be. */
 uint8_t *placement_receipts(struct arena *arena, const struct placement *p, size_t *n_p);
 uint8_t *placement_receipts_of(const struct placement *p, uint8_t *receipts, unsigned replica);
-/* Sub-range [from, from + len) of the parts: *out gets up to EXTENTS_MAX parts, returns how many. */
+/* Sub-range [from, from + len) of the parts: *out gets up to EXTENTS_MAX parts, returns how
+ * many. */
 size_t placement_slice(const struct engine_part *parts, size_t n_parts, uint64_t from, uint64_t len,
                        struct engine_part *out);
 
-/* --- iovec helpers (arena.c) ------------------------------------------------------------------------------------------------------------ */
+/* --- iovec helpers (arena.c) --- */
 
 uint64_t iov_total(const struct iovec *iov, size_t n);
 /* The pieces of [from, from + len) go to out (room for n); returns how many. */
 size_t iov_slice(const struct iovec *iov, size_t n, uint64_t from, uint64_t len, struct iovec *out);
 void iov_write(const struct iovec *iov, size_t n, const char *data, size_t len);
 
-/* --- get.c, put.c, lookup.c: what runs on a lane ------------------------------------------------------------------------------------------ */
+/* --- get.c, put.c, lookup.c: what runs on a lane --- */
 
 struct get_options {
     uint64_t deadline;    /* DEADLINE_NONE: none */
@@ -459,15 +505,17 @@ struct get_options {
     uint64_t lease_ms, wait_ms;
     bool allocate; /* give items without memory a block of their own */
 };
-tarn_status get_run(struct lane *lane, tarn_item *items, size_t n, const struct get_options *options);
+tarn_status get_run(struct lane *lane, tarn_item *items, size_t n,
+                    const struct get_options *options);
 tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_put_options *options,
                     uint64_t deadline);
-/* The options of PUTSTART behind the keys; segments of hosts noted as out of reach since then (0: at all) are to be avoided. */
+/* The options of PUTSTART behind the keys; segments of hosts noted as out of reach since then (0:
+ * at all) are to be avoided. */
 void put_options_append(struct lane *lane, const tarn_put_options *o, uint64_t since_ms);
 tarn_status wait_for_keys(struct lane *lane, const tarn_key *keys, size_t n, uint64_t wait_ms,
                           uint64_t deadline, size_t *length_p);
 
-/* --- client.c --------------------------------------------------------------------------------------------------------------------------------- */
+/* --- client.c --- */
 
 #define CLIENT_MAGIC 0x7a12c11eu
 
@@ -508,7 +556,8 @@ struct tarn_client {
 
 /* Is any of it memory of a device, which the CPU must not touch? */
 bool client_is_device(struct tarn_client *client, const struct iovec *iov, size_t n_iov);
-/* tarn_connect for a storage node of that name (NULL: for anybody), which makes its copies through it. */
+/* tarn_connect for a storage node of that name (NULL: for anybody), which makes its copies through
+ * it. */
 tarn_status client_connect(const char *url, const tarn_options *options, const char *node,
                            tarn_client **client_p);
 /* NULL or of another process: the status to return, noted. */
@@ -526,10 +575,10 @@ void direct_give(struct tarn_client *client);
 bool direct_retry(struct tarn_client *client, struct attempts *attempts, tarn_status status,
                   uint64_t deadline);
 
-/* --- module_load.c: what libtarn loads by itself ----------------------------------------------------------------------------------- */
+/* --- module_load.c: what libtarn loads by itself --- */
 
-/* Is there RDMA in this process? Loads its module at the first call, and remembers a failure for this client. For when a host
- * offers rdma://; false at once with transport shm or tcp. */
+/* Is there RDMA in this process? Loads its module at the first call, and remembers a failure for
+ * this client. For when a host offers rdma://; false at once with transport shm or tcp. */
 bool client_module_rdma(struct tarn_client *client);
 /* Where it was looked for, and what was wrong there: a failure for who insists. */
 tarn_status client_module_require(const char *module_path);
@@ -537,12 +586,14 @@ tarn_status client_module_require(const char *module_path);
 /* url.c */
 tarn_status url_parse(const char *url, tarn_options *options, struct whereabouts *master_p);
 void url_options_free(tarn_options *options);
-/* For errors of moving bytes: "", or what TLS did not like, or that only one transport was allowed. */
+/* For errors of moving bytes: "", or what TLS did not like, or that only one transport was
+ * allowed. */
 static inline const char *lane_hint(const struct lane *lane) {
     const char *t = lane->client->options.transport;
     if (lane->no_tls[0] != '\0') return lane->no_tls;
     if (strcmp(t, "rdma") == 0)
-        return " (transport=rdma allows no other way: the host's log and that of this client say more)";
+        return " (transport=rdma allows no other way: the host's log and that of this client say "
+               "more)";
     if (strcmp(t, "shm") == 0)
         return " (transport=shm allows no other way: does the host run on this machine?)";
     return strcmp(t, "tcp") == 0 ? " (transport=tcp allows no other way)" : "";

@@ -1,5 +1,5 @@
-/* Lanes: a control connection and an engine that one thread uses at a time; their pool; how they connect, reconnect and
- * back off.
+/* Lanes: a control connection and an engine that one thread uses at a time; their pool; how they
+ * connect, reconnect and back off.
  *
  *   lane_create ─> (lane_take ─> lane_ready ─> requests ... ─> lane_give)* ─> lane_destroy */
 #include <errno.h>
@@ -19,7 +19,7 @@ static enum engine_transport transport_of(const char *name) {
     return ENGINE_AUTO;
 }
 
-/* --- its engine ------------------------------------------------------------------------------------------------------------- */
+/* --- its engine --- */
 
 static struct tls_context *tls_context_of(void *arg) {
     const struct lane *lane = arg;
@@ -39,12 +39,14 @@ static tarn_status open_engine(struct lane *lane) {
     config.streams = client->options.streams;
     config.connect_timeout_ms = client->options.connect_timeout_ms;
     config.attach_timeout_ms = client->options.failover_ms;
-    lane->tls = (struct transport_tls){.arg = lane, .context = tls_context_of, .failed = tls_failed};
+    lane->tls =
+        (struct transport_tls){.arg = lane, .context = tls_context_of, .failed = tls_failed};
     if (client->master.secure.on) config.tls = &lane->tls;
     config.verify = true; /* each operation says whether it wants its CRC */
     struct engine *engine;
     tarn_status status = engine_create(&config, &engine);
-    if (status != TARN_OK) return fail(status, "cannot set up the data engine: %s", tarn_status_text(status));
+    if (status != TARN_OK)
+        return fail(status, "cannot set up the data engine: %s", tarn_status_text(status));
     lane->ref = xcalloc(1, sizeof(*lane->ref));
     *lane->ref = (struct engine_ref){.engine = engine, .users = 1};
     lane->engine = engine;
@@ -90,7 +92,7 @@ void lane_destroy(struct lane **lane_p) {
     *lane_p = NULL;
 }
 
-/* --- the pool ------------------------------------------------------------------------------------------------------- */
+/* --- the pool --- */
 
 /* The lane this thread used last, else any. */
 static struct lane *free_lane(struct tarn_client *client) {
@@ -112,7 +114,8 @@ static tarn_status wait_for_lane(struct tarn_client *client, uint64_t deadline) 
     }
     uint64_t now = now_ms();
     if (now >= deadline) {
-        return fail(TARN_ETIMEOUT, "all %u lanes are busy (raise max_lanes)", client->options.max_lanes);
+        return fail(TARN_ETIMEOUT, "all %u lanes are busy (raise max_lanes)",
+                    client->options.max_lanes);
     }
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
@@ -130,7 +133,8 @@ static bool holds(const struct registered *list, size_t n, uint64_t identity) {
     return false;
 }
 
-/* Tells the lane's engine what was registered and unregistered since it was last used. Under the client's mutex. */
+/* Tells the lane's engine what was registered and unregistered since it was last used. Under the
+ * client's mutex. */
 void lane_sync_registered(struct lane *lane) {
     struct tarn_client *client = lane->client;
     if (lane->registered_seen == client->registered_gen) return;
@@ -151,7 +155,8 @@ void lane_sync_registered(struct lane *lane) {
                                   .fd = r->fd,
                                   .offset = r->offset};
         if (holds(lane->registered, lane->n_registered, r->identity)) continue;
-        /* Slower without, not wrong; and of a device's the engine knows all the same that nobody but a NIC may touch it. */
+        /* Slower without, not wrong; and of a device's the engine knows all the same that nobody
+         * but a NIC may touch it. */
         tarn_status status = engine_register(lane->engine, &b);
         if (status != TARN_OK && status != TARN_ENOTSUP) continue;
         lane->registered[lane->n_registered++] = *r;
@@ -206,7 +211,7 @@ void lane_give(struct lane *lane) {
     pthread_mutex_unlock(&client->mutex);
 }
 
-/* --- requests --------------------------------------------------------------------------------------------------------- */
+/* --- requests --- */
 
 #define CHUNK_MIN_KEYS 128u
 #define CHUNK_MAX_KEYS 512u
@@ -303,7 +308,7 @@ void lane_report(struct lane *lane, const void *key, size_t key_len, uint64_t ve
     if (lane_send(lane, true) == TARN_OK) COUNT(lane, replica_reports, 1);
 }
 
-/* --- connecting ----------------------------------------------------------------------------------------------------------- */
+/* --- connecting --- */
 
 static unsigned send_greeting(struct lane *lane) {
     const tarn_options *o = &lane->client->options;
@@ -351,7 +356,8 @@ static tarn_status greet(struct lane *lane, uint64_t deadline) {
         tarn_status status = ctl_receive(&lane->ctl, &lane->arena, &a, deadline);
         if (status == TARN_OK && auth && i == 0 && a->type == ANSWER_ERROR) {
             status =
-                fail(TARN_EPERM, "the server refused user and password: %s (tarn://user:password@host:port)",
+                fail(TARN_EPERM,
+                     "the server refused user and password: %s (tarn://user:password@host:port)",
                      a->str);
         }
         if (status == TARN_OK && i + 2 == sent && lane->client->master.n > 0)
@@ -359,7 +365,8 @@ static tarn_status greet(struct lane *lane, uint64_t deadline) {
         if (status == TARN_OK && a->type == ANSWER_ERROR) {
             tarn_status e = answer_check(a, "connecting");
             bool last = i + 1 == sent;
-            if (e == TARN_ELOADING || e == TARN_ELIMIT || (last && strncmp(a->str, "NOAUTH", 6) == 0))
+            if (e == TARN_ELOADING || e == TARN_ELIMIT ||
+                (last && strncmp(a->str, "NOAUTH", 6) == 0))
                 status = e;
             if (strncmp(a->str, "DENIED", 6) == 0) status = e;
         }
@@ -370,13 +377,15 @@ static tarn_status greet(struct lane *lane, uint64_t deadline) {
         return fail(TARN_EPROTO, "%s:%s is not a tarn server (check host and port)", lane->ctl.host,
                     lane->ctl.port);
     }
-    return lane->client->master.n == 0 ? TARN_OK
-                                       : master_check_epoch(&lane->client->master, master_epoch_of(a),
-                                                            lane->ctl.host, lane->ctl.port);
+    return lane->client->master.n == 0
+               ? TARN_OK
+               : master_check_epoch(&lane->client->master, master_epoch_of(a), lane->ctl.host,
+                                    lane->ctl.port);
 }
 
-/* Grants belong to the session of a connection: those of the old one, and its data connections, are over. Its writable
- * mappings go too, so while somebody writes in place the lane leaves him the engine and gets a new one. */
+/* Grants belong to the session of a connection: those of the old one, and its data connections, are
+ * over. Its writable mappings go too, so while somebody writes in place the lane leaves him the
+ * engine and gets a new one. */
 static tarn_status change_session(struct lane *lane) {
     tarn_status status = TARN_OK;
     if (lane->ref->writers > 0) {
@@ -393,7 +402,8 @@ static tarn_status change_session(struct lane *lane) {
 
 tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
     struct tarn_client *client = lane->client;
-    if (lane->ctl.fd >= 0 && client->master.n > 0 && master_is_other(&client->master, lane->master_number))
+    if (lane->ctl.fd >= 0 && client->master.n > 0 &&
+        master_is_other(&client->master, lane->master_number))
         ctl_close(&lane->ctl);
     if (lane->ctl.fd >= 0) return TARN_OK;
     uint64_t limit = min_u64(deadline, add_sat(now_ms(), client->options.connect_timeout_ms));
@@ -429,7 +439,7 @@ tarn_status lane_ready(struct lane *lane, uint64_t deadline) {
 #define QUICK_TRIES       6u
 #define LATER_MS          500u /* the longest pause where the server does not say how long */
 
-/* --- retries -------------------------------------------------------------------------------------------------------------------- */
+/* --- retries --- */
 
 bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline) {
     const tarn_options *o = &lane->client->options;
@@ -446,7 +456,8 @@ bool lane_pause(struct lane *lane, unsigned made, uint64_t deadline) {
     return true;
 }
 
-bool lane_later_time(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline, uint64_t *ms_p) {
+bool lane_later_time(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline,
+                     uint64_t *ms_p) {
     const tarn_options *o = &lane->client->options;
     if (o->retries == 0) return false;
     COUNT(lane, retries, 1);
@@ -468,7 +479,8 @@ bool lane_later(struct lane *lane, unsigned made, uint64_t ms, uint64_t deadline
     return true;
 }
 
-bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status, uint64_t deadline) {
+bool lane_retry(struct lane *lane, struct attempts *attempts, tarn_status status,
+                uint64_t deadline) {
     const tarn_options *o = &lane->client->options;
     bool follows = lane->client->master.n > 0;
     uint64_t later_ms = lane->later_ms;

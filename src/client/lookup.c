@@ -1,4 +1,5 @@
-/* What needs no bytes: look-ups, removal, pins, waiting, any command. All of it may be repeated without harm. */
+/* What needs no bytes: look-ups, removal, pins, waiting, any command. All of it may be repeated
+ * without harm. */
 #include <stdlib.h>
 
 #include "client/internal.h"
@@ -49,7 +50,8 @@ static void build_keys(struct lane *lane, const void *arg) {
 
 static tarn_status check_keys(tarn_client *client, const tarn_key *keys, size_t n) {
     tarn_status status = client_usable(client);
-    for (size_t i = 0; i < n && status == TARN_OK; i++) status = client_check_key(keys[i].data, keys[i].len);
+    for (size_t i = 0; i < n && status == TARN_OK; i++)
+        status = client_check_key(keys[i].data, keys[i].len);
     return status;
 }
 
@@ -58,12 +60,14 @@ static tarn_status integer_answer(struct lane *lane, const struct plain *p, uint
     struct answer *a;
     tarn_status status = run_plain(lane, p, &a, deadline);
     if (status != TARN_OK) return status;
-    return answer_u64(a, value_p) ? TARN_OK : fail(TARN_EPROTO, "%s: the answer is no number", p->what);
+    return answer_u64(a, value_p) ? TARN_OK
+                                  : fail(TARN_EPROTO, "%s: the answer is no number", p->what);
 }
 
-/* --- existence ------------------------------------------------------------------------------------------------------------ */
+/* --- existence --- */
 
-static tarn_status exists_chunk(struct lane *lane, const struct keys *k, uint8_t *found, uint64_t deadline) {
+static tarn_status exists_chunk(struct lane *lane, const struct keys *k, uint8_t *found,
+                                uint64_t deadline) {
     struct answer *a;
     tarn_status status = run_plain(lane, &(struct plain){"MEXISTS", build_keys, k}, &a, deadline);
     if (status != TARN_OK) return status;
@@ -100,10 +104,11 @@ tarn_status tarn_exists(tarn_client *client, const void *key, size_t key_len) {
     return found ? TARN_OK : fail(TARN_ENOTFOUND, "no such key");
 }
 
-/* --- prefixes and waiting -------------------------------------------------------------------------------------------------- */
+/* --- prefixes and waiting --- */
 
-static tarn_status prefix_on_lane(struct lane *lane, const tarn_key *keys, size_t n, uint64_t lease_ms,
-                                  uint64_t wait_ms, uint64_t deadline, size_t *length_p) {
+static tarn_status prefix_on_lane(struct lane *lane, const tarn_key *keys, size_t n,
+                                  uint64_t lease_ms, uint64_t wait_ms, uint64_t deadline,
+                                  size_t *length_p) {
     size_t length = 0;
     for (size_t at = 0; at < n; at += LOOKUP_KEYS) {
         struct keys k = {.keys = keys + at,
@@ -127,8 +132,8 @@ tarn_status wait_for_keys(struct lane *lane, const tarn_key *keys, size_t n, uin
     return prefix_on_lane(lane, keys, n, 0, wait_ms, deadline, length_p);
 }
 
-tarn_status tarn_prefix_length(tarn_client *client, const tarn_key *keys, size_t n, const tarn_call *call_in,
-                               size_t *length_p) {
+tarn_status tarn_prefix_length(tarn_client *client, const tarn_key *keys, size_t n,
+                               const tarn_call *call_in, size_t *length_p) {
     tarn_status status = check_keys(client, keys, n);
     if (status != TARN_OK) return status;
     tarn_call call;
@@ -163,9 +168,10 @@ tarn_status tarn_wait(tarn_client *client, const void *key, size_t key_len, uint
     }
 }
 
-/* --- removal, pins, ping -------------------------------------------------------------------------------------------------------- */
+/* --- removal, pins, ping --- */
 
-tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys, size_t n, size_t *removed_p) {
+tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys, size_t n,
+                             size_t *removed_p) {
     tarn_status status = check_keys(client, keys, n);
     if (status != TARN_OK) return status;
     uint64_t deadline = client_deadline(client, 0, 0), removed = 0;
@@ -202,7 +208,9 @@ struct pin {
 static void build_pin(struct lane *lane, const void *arg) {
     const struct pin *p = arg;
     lane_arg(lane, p->key, p->key_len);
-    lane_arg_str(lane, p->kind == TARN_PIN_HARD ? "HARD" : p->kind == TARN_PIN_SOFT ? "SOFT" : "NONE");
+    lane_arg_str(lane, p->kind == TARN_PIN_HARD   ? "HARD"
+                       : p->kind == TARN_PIN_SOFT ? "SOFT"
+                                                  : "NONE");
     if (p->kind == TARN_PIN_SOFT) lane_arg_u64(lane, p->ms);
 }
 
@@ -223,7 +231,8 @@ tarn_status tarn_pin(tarn_client *client, const void *key, size_t key_len, int k
     tarn_key k = {key, key_len};
     tarn_status status = check_keys(client, &k, 1);
     if (status != TARN_OK) return status;
-    if (kind < TARN_PIN_NONE || kind > TARN_PIN_HARD) return fail(TARN_EINVAL, "kind is a TARN_PIN_*");
+    if (kind < TARN_PIN_NONE || kind > TARN_PIN_HARD)
+        return fail(TARN_EINVAL, "kind is a TARN_PIN_*");
     struct pin p = {key, key_len, kind, ms};
     uint64_t done = 0;
     status = simple_call(client, &(struct plain){"PIN", build_pin, &p}, &done);
@@ -242,7 +251,7 @@ tarn_status tarn_ping(tarn_client *client) {
     return simple_call(client, &(struct plain){"PING", build_nothing, NULL}, NULL);
 }
 
-/* --- any command -------------------------------------------------------------------------------------------------------------------- */
+/* --- any command --- */
 
 static void render(struct buf *out, const struct answer *a) {
     switch (a->type) {
@@ -258,8 +267,8 @@ static void render(struct buf *out, const struct answer *a) {
     }
 }
 
-tarn_status tarn_command(tarn_client *client, size_t argc, const char *const *argv, const size_t *lens,
-                         char **text_p, size_t *len_p) {
+tarn_status tarn_command(tarn_client *client, size_t argc, const char *const *argv,
+                         const size_t *lens, char **text_p, size_t *len_p) {
     tarn_status status = client_usable(client);
     if (status != TARN_OK) return status;
     if (argc == 0 || argv == NULL) return fail(TARN_EINVAL, "no command");
@@ -271,7 +280,8 @@ tarn_status tarn_command(tarn_client *client, size_t argc, const char *const *ar
     status = lane_ready(lane, deadline); /* not repeated: who knows what it does */
     if (status == TARN_OK) {
         lane->argc = 0;
-        for (size_t i = 0; i < argc; i++) lane_arg(lane, argv[i], lens == NULL ? strlen(argv[i]) : lens[i]);
+        for (size_t i = 0; i < argc; i++)
+            lane_arg(lane, argv[i], lens == NULL ? strlen(argv[i]) : lens[i]);
         lane->ctl.what = "command";
         status = lane_send(lane, false);
         lane->ctl.what = "command";

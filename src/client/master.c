@@ -1,7 +1,8 @@
 /* Where the master is: at a fixed address, where Sentinels say, or one of several (servers.c).
  *
- * Each Sentinel is asked in turn, the one that answered last first. What it says is checked at the door: a server that is not a
- * master (any more) is no answer, because a Sentinel may not have heard of a failover yet. */
+ * Each Sentinel is asked in turn, the one that answered last first. What it says is checked at the
+ * door: a server that is not a master (any more) is no answer, because a Sentinel may not have
+ * heard of a failover yet. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -29,19 +30,20 @@ static tarn_status ask(struct ctl *c, struct arena *arena, const struct whereabo
                        uint64_t deadline, char host[MASTER_HOST_MAX], char port[16]) {
     const char *argv[] = {"SENTINEL", "get-master-addr-by-name", m->name};
     struct answer *a;
-    tarn_status status = ctl_open(c, &m->secure, m->sentinel[i].host, m->sentinel[i].port, deadline);
+    tarn_status status =
+        ctl_open(c, &m->secure, m->sentinel[i].host, m->sentinel[i].port, deadline);
     c->answer_max = SENTINEL_ANSWER_MAX;
     if (status == TARN_OK) status = ctl_send(c, 3, argv, NULL, false);
     if (status == TARN_OK) status = ctl_receive(c, arena, &a, deadline);
     if (status != TARN_OK) return status;
     if (a->type == ANSWER_ERROR)
-        return fail(TARN_EPROTO, "the Sentinel at %s:%s says: %s", m->sentinel[i].host, m->sentinel[i].port,
-                    a->str);
+        return fail(TARN_EPROTO, "the Sentinel at %s:%s says: %s", m->sentinel[i].host,
+                    m->sentinel[i].port, a->str);
     const struct answer *h = answer_at(a, 0), *p = answer_at(a, 1);
-    if (h == NULL || p == NULL || h->type != ANSWER_STRING || p->type != ANSWER_STRING || h->len == 0 ||
-        h->len >= MASTER_HOST_MAX || p->len == 0 || p->len >= 16)
-        return fail(TARN_ENOTFOUND, "the Sentinel at %s:%s knows of no master \"%s\"", m->sentinel[i].host,
-                    m->sentinel[i].port, m->name);
+    if (h == NULL || p == NULL || h->type != ANSWER_STRING || p->type != ANSWER_STRING ||
+        h->len == 0 || h->len >= MASTER_HOST_MAX || p->len == 0 || p->len >= 16)
+        return fail(TARN_ENOTFOUND, "the Sentinel at %s:%s knows of no master \"%s\"",
+                    m->sentinel[i].host, m->sentinel[i].port, m->name);
     snprintf(host, MASTER_HOST_MAX, "%s", h->str);
     snprintf(port, 16, "%s", p->str);
     return TARN_OK;
@@ -52,8 +54,8 @@ static void name_it(const char *h, const char *p, char host[MASTER_HOST_MAX], ch
     snprintf(port, 16, "%s", p);
 }
 
-static tarn_status ask_sentinels(struct whereabouts *m, uint64_t deadline, char host[MASTER_HOST_MAX],
-                                 char port[16]) {
+static tarn_status ask_sentinels(struct whereabouts *m, uint64_t deadline,
+                                 char host[MASTER_HOST_MAX], char port[16]) {
     unsigned first = __atomic_load_n(&m->first, __ATOMIC_RELAXED);
     tarn_status status = TARN_EIO;
     for (unsigned k = 0; k < m->n; k++) {
@@ -73,10 +75,12 @@ static tarn_status ask_sentinels(struct whereabouts *m, uint64_t deadline, char 
         if (now_ms() >= deadline) break;
     }
     return fail(status == TARN_ENOTFOUND ? TARN_EINVAL : TARN_EIO,
-                "none of %u Sentinels tells where master \"%s\" is: %s", m->n, m->name, tarn_last_error());
+                "none of %u Sentinels tells where master \"%s\" is: %s", m->n, m->name,
+                tarn_last_error());
 }
 
-tarn_status master_find(struct whereabouts *m, uint64_t deadline, char host[MASTER_HOST_MAX], char port[16]) {
+tarn_status master_find(struct whereabouts *m, uint64_t deadline, char host[MASTER_HOST_MAX],
+                        char port[16]) {
     unsigned i = 0;
     if (m->n == 0) {
         name_it(m->host, m->port, host, port);
@@ -99,7 +103,8 @@ bool master_moved(const struct whereabouts *m, const char *host, const char *por
         struct ctl c;
         struct arena arena = {0};
         ctl_init(&c);
-        tarn_status status = ask(&c, &arena, m, i, add_sat(now_ms(), SENTINEL_MS), its_host, its_port);
+        tarn_status status =
+            ask(&c, &arena, m, i, add_sat(now_ms(), SENTINEL_MS), its_host, its_port);
         ctl_close(&c);
         arena_free(&arena);
         if (status != TARN_OK) continue;
@@ -132,29 +137,34 @@ uint32_t master_epoch_of(const struct answer *info) {
     uint64_t epoch;
     if (at == NULL) return 0;
     at += sizeof(field) - 1;
-    return span_to_u64(span_of(at, strspn(at, "0123456789")), &epoch) && epoch <= UINT32_MAX ? (uint32_t)epoch
-                                                                                             : 0;
+    return span_to_u64(span_of(at, strspn(at, "0123456789")), &epoch) && epoch <= UINT32_MAX
+               ? (uint32_t)epoch
+               : 0;
 }
 
-tarn_status master_check_epoch(struct whereabouts *m, uint32_t epoch, const char *host, const char *port) {
+tarn_status master_check_epoch(struct whereabouts *m, uint32_t epoch, const char *host,
+                               const char *port) {
     uint32_t met = __atomic_load_n(&m->epoch, __ATOMIC_RELAXED);
     while (epoch > met) {
-        if (__atomic_compare_exchange_n(&m->epoch, &met, epoch, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        if (__atomic_compare_exchange_n(&m->epoch, &met, epoch, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED))
             return TARN_OK;
     }
     if (epoch == 0 || epoch == met) return TARN_OK;
-    return fail(
-        TARN_ECLOSED,
-        "the master at %s:%s has epoch %u, and one with epoch %u was met before: it is an old one (to "
-        "go back to it anyway, connect anew)",
-        host, port, epoch, met);
+    return fail(TARN_ECLOSED,
+                "the master at %s:%s has epoch %u, and one with epoch %u was met before: it is an "
+                "old one (to "
+                "go back to it anyway, connect anew)",
+                host, port, epoch, met);
 }
 
 tarn_status master_check_role(const struct answer *role, const char *host, const char *port) {
     const struct answer *name = answer_at(role, 0);
-    if (name != NULL && name->type == ANSWER_STRING && strcmp(name->str, "master") == 0) return TARN_OK;
+    if (name != NULL && name->type == ANSWER_STRING && strcmp(name->str, "master") == 0)
+        return TARN_OK;
     if (role->type == ANSWER_ERROR && strncmp(role->str, "NOPERM", 6) == 0)
-        return fail(TARN_EPERM, "%s:%s does not say whether it is a master: this user needs the right +role",
+        return fail(TARN_EPERM,
+                    "%s:%s does not say whether it is a master: this user needs the right +role",
                     host, port);
     return fail(TARN_ECLOSED, "%s:%s is not a master%s", host, port,
                 name != NULL && name->type == ANSWER_STRING ? ", or not any more" : "");

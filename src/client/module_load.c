@@ -1,5 +1,5 @@
-/* modules/rdma.so, which libtarn loads by itself when there is somebody to talk to by RDMA. A program that has loaded it before
- * (tarn-node) has done all of this. */
+/* modules/rdma.so, which libtarn loads by itself when there is somebody to talk to by RDMA. A
+ * program that has loaded it before (tarn-node) has done all of this. */
 #include <limits.h>
 #include <stdio.h>
 
@@ -16,13 +16,15 @@ struct search {
 static bool try_directory(void *arg, const char *directory, size_t len) {
     struct search *s = arg;
     char path[PATH_MAX], error[MODULE_ERROR_SIZE];
-    if (snprintf(path, sizeof(path), "%.*s/rdma.so", (int)len, directory) >= (int)sizeof(path)) return false;
+    if (snprintf(path, sizeof(path), "%.*s/rdma.so", (int)len, directory) >= (int)sizeof(path))
+        return false;
     tarn_status status = module_load(path, 0, NULL, error, sizeof(error));
     s->found = transport_find("rdma") != NULL; /* perhaps of another thread, just now */
     if (s->found) return true;
     if (status == TARN_OK) { /* something else of that name */
         (void)module_unload("rdma", error, sizeof(error));
-        snprintf(error, sizeof(error), "%.*s: it brings no rdma transport", (int)sizeof(error) / 2, path);
+        snprintf(error, sizeof(error), "%.*s: it brings no rdma transport", (int)sizeof(error) / 2,
+                 path);
     }
     buf_printf(&s->tried, "%s%s", s->tried.len > 0 ? "; " : "", error);
     return false;
@@ -58,8 +60,8 @@ tarn_status client_module_require(const char *module_path) {
     struct search s = {0};
     tarn_status status = TARN_OK;
     if (!load(module_path, &s))
-        status =
-            fail(TARN_ENOTSUP, "transport=rdma: its module cannot be had (module_path): %s", s.tried.data);
+        status = fail(TARN_ENOTSUP, "transport=rdma: its module cannot be had (module_path): %s",
+                      s.tried.data);
     buf_free(&s.tried);
     return status;
 }

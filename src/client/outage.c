@@ -1,9 +1,10 @@
-/* Hosts that could not be reached a moment ago. Reads turn to other replicas first and puts ask for other places, until it is
- * time for one of them to try again; the longer a host stays away, the rarer these tries become. The master finds out on its
- * own, a little later, and then does not send us there any more: this bridges the gap, and covers hosts that only we cannot
- * reach.
+/* Hosts that could not be reached a moment ago. Reads turn to other replicas first and puts ask for
+ * other places, until it is time for one of them to try again; the longer a host stays away, the
+ * rarer these tries become. The master finds out on its own, a little later, and then does not send
+ * us there any more: this bridges the gap, and covers hosts that only we cannot reach.
  *
- * A host is told by its home, a hash of its node name (or its address): all its segments go together. */
+ * A host is told by its home, a hash of its node name (or its address): all its segments go
+ * together. */
 #include <stdio.h>
 
 #include "client/internal.h"
@@ -58,7 +59,8 @@ void outage_note(struct lane *lane, uint32_t segment) {
     struct outage *out = find(&client->outages, entry->home);
     if (out == NULL) out = add(&client->outages, entry->home);
     uint64_t now = now_ms();
-    /* Several calls may have met the same failure; only one that comes after the pause is a new one. */
+    /* Several calls may have met the same failure; only one that comes after the pause is a new
+     * one. */
     if (now >= out->until_ms || out->failures == 0) out->failures++;
     out->noted_ms = now;
     out->until_ms = max_u64(out->until_ms, now + pause_ms(client, out->failures));
@@ -90,7 +92,8 @@ static bool listed(struct lane *lane, uint32_t segment, bool probe) {
     uint64_t now = now_ms();
     bool is = out != NULL && now < out->until_ms;
     if (is) add_name(out, entry->name);
-    if (out != NULL && !is && probe) out->until_ms = now + client->options.failover_ms; /* for the others */
+    /* for the others */
+    if (out != NULL && !is && probe) out->until_ms = now + client->options.failover_ms;
     pthread_mutex_unlock(&client->mutex);
     return is;
 }

@@ -1,5 +1,6 @@
-/* Where a value's bytes lie, as PUTSTART and GETREPLICAS answer it. What comes from the network is checked here, so that
- * the engine may rely on it: whole extents, in order, exactly the value's size, grants of the right length. */
+/* Where a value's bytes lie, as PUTSTART and GETREPLICAS answer it. What comes from the network is
+ * checked here, so that the engine may rely on it: whole extents, in order, exactly the value's
+ * size, grants of the right length. */
 #include <limits.h>
 
 #include "client/internal.h"
@@ -11,7 +12,8 @@ uint64_t placement_lease_end(uint64_t sent_ns, uint64_t lease_ms) {
 }
 
 static tarn_status broken(const char *what) {
-    return fail(TARN_EPROTO, "the server's answer makes no sense: %s (is it of another version?)", what);
+    return fail(TARN_EPROTO, "the server's answer makes no sense: %s (is it of another version?)",
+                what);
 }
 
 static bool decode_extent(const struct answer *e, struct engine_part *part) {
@@ -52,7 +54,8 @@ static tarn_status decode_extents(struct arena *arena, const struct answer *exte
 /* A server says which file; it shall not lead us astray in ours. */
 static bool is_plain_path(const struct answer *path) {
     return path != NULL && path->type == ANSWER_STRING && path->len < PATH_MAX &&
-           strlen(path->str) == path->len && path->str[0] == '/' && strstr(path->str, "/../") == NULL;
+           strlen(path->str) == path->len && path->str[0] == '/' &&
+           strstr(path->str, "/../") == NULL;
 }
 
 /* ["file", [[path, size]]] */
@@ -70,7 +73,8 @@ static tarn_status decode_file(const struct answer *files, uint64_t size, struct
 static tarn_status decode_replica(struct arena *arena, const struct answer *answer, uint64_t size,
                                   struct replica *r) {
     const struct answer *tier = answer_at(answer, 0), *places = answer_at(answer, 1);
-    if (tier == NULL || tier->type != ANSWER_STRING || places == NULL || places->type != ANSWER_ARRAY) {
+    if (tier == NULL || tier->type != ANSWER_STRING || places == NULL ||
+        places->type != ANSWER_ARRAY) {
         return broken("a replica is [tier, [place, ...]]");
     }
     *r = (struct replica){.tier = REPLICA_MEMORY};
@@ -81,7 +85,8 @@ static tarn_status decode_replica(struct arena *arena, const struct answer *answ
     if (strcmp(tier->str, "ssd") == 0) {
         r->tier = REPLICA_SSD;
     } else if (strcmp(tier->str, "memory") != 0) {
-        return fail(TARN_ENOTFOUND, "replicas of tier %s cannot be read by this version", tier->str);
+        return fail(TARN_ENOTFOUND, "replicas of tier %s cannot be read by this version",
+                    tier->str);
     }
     return decode_extents(arena, places, size, r);
 }
@@ -90,9 +95,10 @@ static struct replica *replicas_alloc(struct arena *arena, const struct answer *
     return arena_alloc(arena, min_u64(list->len, REPLICAS_MAX) * sizeof(struct replica));
 }
 
-/* Those that can be read, in the server's order. A file has neither lease nor epoch: without a CRC nobody could tell what is
- * in it. */
-static tarn_status decode_readable(struct arena *arena, const struct answer *list, struct placement *p) {
+/* Those that can be read, in the server's order. A file has neither lease nor epoch: without a CRC
+ * nobody could tell what is in it. */
+static tarn_status decode_readable(struct arena *arena, const struct answer *list,
+                                   struct placement *p) {
     tarn_status why = TARN_ENOTFOUND;
     p->replica = replicas_alloc(arena, list);
     for (size_t i = 0; i < list->len && p->replicas < REPLICAS_MAX; i++) {
@@ -108,7 +114,8 @@ static tarn_status decode_readable(struct arena *arena, const struct answer *lis
 }
 
 static tarn_status decode_inline(const struct answer *value, struct placement *p) {
-    if (value == NULL || value->type != ANSWER_STRING || value->len != p->size || p->size > INLINE_MAX) {
+    if (value == NULL || value->type != ANSWER_STRING || value->len != p->size ||
+        p->size > INLINE_MAX) {
         return broken("neither a replica nor a value");
     }
     p->value = value->str;
@@ -121,12 +128,14 @@ static tarn_status decode_packed(struct arena *arena, const struct answer *a, st
     if (a->len != sizeof(*place)) return broken("a packed place");
     memcpy(place, a->str, sizeof(*place));
     if (place->zero != 0 || (place->flags & ~(PLACE_HAS_CRC | PLACE_SUSPECT)) != 0 ||
-        place->number > INT64_MAX || place->extent.length == 0 || place->extent.length > VALUE_MAX) {
+        place->number > INT64_MAX || place->extent.length == 0 ||
+        place->extent.length > VALUE_MAX) {
         return broken("a packed place");
     }
     struct engine_part *part = arena_alloc(arena, sizeof(*part));
     *part = (struct engine_part){.extent = place->extent,
-                                 .grant = (const uint8_t *)a->str + offsetof(struct place_packed, grant),
+                                 .grant =
+                                     (const uint8_t *)a->str + offsetof(struct place_packed, grant),
                                  .sub_length = place->extent.length};
     p->replica = arena_alloc(arena, sizeof(*p->replica));
     *p->replica = (struct replica){.tier = REPLICA_MEMORY, .parts = part, .n_parts = 1};
@@ -134,11 +143,12 @@ static tarn_status decode_packed(struct arena *arena, const struct answer *a, st
     return TARN_OK;
 }
 
-/* What another master, or another life of this one, put there may have been overwritten without these books knowing; and disks rot.
- * Only the CRC tells, whatever the caller asked for. */
+/* What another master, or another life of this one, put there may have been overwritten without
+ * these books knowing; and disks rot. Only the CRC tells, whatever the caller asked for. */
 static tarn_status judge(struct placement *p, bool suspect) {
     p->suspect = p->must_verify = suspect;
-    for (unsigned i = 0; i < p->replicas; i++) p->must_verify |= p->replica[i].tier != REPLICA_MEMORY;
+    for (unsigned i = 0; i < p->replicas; i++)
+        p->must_verify |= p->replica[i].tier != REPLICA_MEMORY;
     if (!suspect || p->crc >= 0) return TARN_OK;
     return fail(TARN_ENOTFOUND, "the value was put under another master, and has no CRC");
 }
@@ -163,7 +173,8 @@ tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64
     if (a->type == ANSWER_STRING) return packed_of_get(arena, a, sent_ns, p);
     tarn_status status = answer_check(a, "GETREPLICAS");
     if (status != TARN_OK) return status;
-    const struct answer *crc = answer_at(a, 3), *replicas = answer_at(a, 4), *crcs = answer_at(a, 6);
+    const struct answer *crc = answer_at(a, 3), *replicas = answer_at(a, 4),
+                        *crcs = answer_at(a, 6);
     if (!answer_u64(answer_at(a, 0), &p->version) || !answer_u64(answer_at(a, 1), &p->size) ||
         !answer_u64(answer_at(a, 2), &p->lease_ms) || crc == NULL || crc->type != ANSWER_INTEGER ||
         replicas == NULL || replicas->type != ANSWER_ARRAY || p->size > VALUE_MAX ||
@@ -179,7 +190,8 @@ tarn_status placement_of_get(struct arena *arena, const struct answer *a, uint64
     }
     if (replicas->len == 0) return decode_inline(answer_at(a, 5), p);
     const struct answer *flags = answer_at(a, 7); /* an older server says none */
-    bool suspect = flags != NULL && flags->type == ANSWER_INTEGER && (flags->integer & PLACE_SUSPECT) != 0;
+    bool suspect =
+        flags != NULL && flags->type == ANSWER_INTEGER && (flags->integer & PLACE_SUSPECT) != 0;
     status = decode_readable(arena, replicas, p);
     return status == TARN_OK ? judge(p, suspect) : status;
 }
@@ -191,7 +203,8 @@ tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64
     if (a->type == ANSWER_STRING) {
         struct place_packed place;
         tarn_status packed = decode_packed(arena, a, p, &place);
-        if (packed == TARN_OK && place.extent.length != size) packed = broken("space of another size");
+        if (packed == TARN_OK && place.extent.length != size)
+            packed = broken("space of another size");
         p->replicas = packed == TARN_OK ? 1 : 0;
         if (packed == TARN_OK) p->token = place.number;
         return packed;
@@ -199,7 +212,8 @@ tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64
     tarn_status status = answer_check(a, "PUTSTART");
     if (status != TARN_OK) return status;
     const struct answer *replicas = answer_at(a, 1);
-    if (!answer_u64(answer_at(a, 0), &p->token) || replicas == NULL || replicas->type != ANSWER_ARRAY) {
+    if (!answer_u64(answer_at(a, 0), &p->token) || replicas == NULL ||
+        replicas->type != ANSWER_ARRAY) {
         return broken("PUTSTART");
     }
     if (replicas->len == 0) return size <= INLINE_MAX ? TARN_OK : broken("PUTSTART gave no space");
@@ -207,7 +221,8 @@ tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64
     p->replica = replicas_alloc(arena, replicas);
     for (size_t i = 0; i < replicas->len && status == TARN_OK; i++) {
         status = decode_replica(arena, &replicas->element[i], size, &p->replica[i]);
-        if (status == TARN_OK && p->replica[i].tier != REPLICA_MEMORY) status = broken("space is memory");
+        if (status == TARN_OK && p->replica[i].tier != REPLICA_MEMORY)
+            status = broken("space is memory");
     }
     p->replicas = status == TARN_OK ? (unsigned)replicas->len : 0;
     return status;

@@ -1,4 +1,5 @@
-/* Puts: chunks of keys are opened, written and ended. While the bytes of one chunk move, the next one is being opened. */
+/* Puts: chunks of keys are opened, written and ended. While the bytes of one chunk move, the next
+ * one is being opened. */
 #include "client/put.h"
 
 #include <inttypes.h>
@@ -45,7 +46,7 @@ const struct iovec *put_item_iov(const tarn_item *item, struct iovec *one, size_
     return one;
 }
 
-/* --- PUTSTART ----------------------------------------------------------------------------------------------------------- */
+/* --- PUTSTART --- */
 
 void put_options_append(struct lane *lane, const tarn_put_options *o, uint64_t since_ms) {
     if (o->replicas > 0) {
@@ -114,8 +115,8 @@ static tarn_status send_start(struct putting *p, struct chunk *c) {
     return status;
 }
 
-/* What this batch itself may stand in the way of, with room that it holds or a key that it has twice, is tried again once some of
- * it is stored; what is only not now, when it is time. */
+/* What this batch itself may stand in the way of, with room that it holds or a key that it has
+ * twice, is tried again once some of it is stored; what is only not now, when it is time. */
 static bool held_up(struct putting *p, tarn_status status, const struct answer *a) {
     enum error_act act = error_act(status);
     if (act == ERROR_LATER) {
@@ -152,15 +153,18 @@ static void started(struct putting *p, size_t i, const struct answer *a) {
     u->crc = 0;
     u->receipts = placement_receipts(&p->lane->arena, &u->place, &u->n_receipts);
     if (u->size > CRC_BLOCK && u->crcs == NULL && !u->device) {
-        u->crcs = arena_alloc(&p->lane->arena, (u->size + CRC_BLOCK - 1) / CRC_BLOCK * sizeof(uint32_t));
+        u->crcs =
+            arena_alloc(&p->lane->arena, (u->size + CRC_BLOCK - 1) / CRC_BLOCK * sizeof(uint32_t));
     }
 }
 
-static tarn_status receive_array(struct putting *p, size_t n, const char *what, struct answer **a_p) {
+static tarn_status receive_array(struct putting *p, size_t n, const char *what,
+                                 struct answer **a_p) {
     tarn_status status = lane_receive(p->lane, a_p, p->deadline);
     if (status == TARN_OK) status = lane_check(p->lane, *a_p, what);
     if (status == TARN_OK && ((*a_p)->type != ANSWER_ARRAY || (*a_p)->len != n)) {
-        status = fail(TARN_EPROTO, "%s: asked for %zu keys, got another number of answers", what, n);
+        status =
+            fail(TARN_EPROTO, "%s: asked for %zu keys, got another number of answers", what, n);
     }
     return status;
 }
@@ -196,7 +200,7 @@ static tarn_status ensure_segments(struct putting *p, const struct chunk *c) {
     return TARN_OK;
 }
 
-/* --- PUTEND, PUTREVOKE --------------------------------------------------------------------------------------------------- */
+/* --- PUTEND, PUTREVOKE --- */
 
 static void arg_value(struct putting *p, size_t i) {
     const struct put *u = &p->puts[i];
@@ -289,7 +293,8 @@ static tarn_status send_end(struct putting *p, const struct ends *e) {
         if (crcs) lane_arg_str(lane, "CRCS");
         for (size_t k = 0; k < e->n_full && crcs; k++) arg_crcs(p, e->full[k]);
         if (faileds) lane_arg_str(lane, "FAILEDS");
-        for (size_t k = 0; k < e->n_full && faileds; k++) lane_arg_u64(lane, p->puts[e->full[k]].failed);
+        for (size_t k = 0; k < e->n_full && faileds; k++)
+            lane_arg_u64(lane, p->puts[e->full[k]].failed);
         if (receipts) lane_arg_str(lane, "RECEIPTS");
         for (size_t k = 0; k < e->n_full && receipts; k++) arg_receipts(p, e->full[k]);
         status = lane_send(lane, false);
@@ -303,8 +308,8 @@ static void ended(struct putting *p, size_t i, const struct answer *a) {
     tarn_status status = answer_check(a, "PUTEND");
     bool lost = status == TARN_ETOKEN || status == TARN_ESTALE;
     if (lost && u->tries < p->lane->client->options.retries) {
-        /* The server lost the put (restart, put-timeout) or its space (segments that left): the bytes are still here, so
-         * once more from the start. */
+        /* The server lost the put (restart, put-timeout) or its space (segments that left): the
+         * bytes are still here, so once more from the start. */
         u->tries++;
         u->state = PUT_WANTED;
         COUNT(p->lane, retries, 1);
@@ -317,7 +322,8 @@ static tarn_status receive_end(struct putting *p, const struct ends *e) {
     struct answer *a;
     tarn_status status = TARN_OK;
     if (e->n_full > 0) status = receive_array(p, e->n_full, "MPUTEND", &a);
-    for (size_t k = 0; k < e->n_full && status == TARN_OK; k++) ended(p, e->full[k], &a->element[k]);
+    for (size_t k = 0; k < e->n_full && status == TARN_OK; k++)
+        ended(p, e->full[k], &a->element[k]);
     for (size_t k = 0; k < e->n_empty && status == TARN_OK; k++) {
         status = lane_receive(p->lane, &a, p->deadline);
         if (status == TARN_OK) ended(p, e->empty[k], a);
@@ -325,7 +331,8 @@ static tarn_status receive_end(struct putting *p, const struct ends *e) {
     return status;
 }
 
-/* Gives back what was opened and will not be ended. The answers do not matter: an unknown token is over anyway. */
+/* Gives back what was opened and will not be ended. The answers do not matter: an unknown token is
+ * over anyway. */
 static tarn_status send_revokes(struct putting *p, const size_t *order, size_t n) {
     size_t count = 0;
     for (size_t k = 0; k < n; k++) count += p->puts[order[k]].revoke;
@@ -348,7 +355,7 @@ static tarn_status send_revokes(struct putting *p, const size_t *order, size_t n
     return status;
 }
 
-/* --- passes ------------------------------------------------------------------------------------------------------------------ */
+/* --- passes --- */
 
 /* What a broken connection left behind is ended, or revoked, before anything is started anew. */
 static tarn_status recover(struct putting *p, const size_t *order, size_t n) {
@@ -361,7 +368,8 @@ static tarn_status recover(struct putting *p, const size_t *order, size_t n) {
             u->state = PUT_WANTED;
             u->revoke = true;
             u->reason = TARN_ECLOSED;
-            u->last = false; /* not this put's fault; the connection's attempts are counted elsewhere */
+            /* not this put's fault; the connection's attempts are counted elsewhere */
+            u->last = false;
         }
         struct ends e = written(p, &c);
         tarn_status status = send_end(p, &e);
@@ -372,8 +380,8 @@ static tarn_status recover(struct putting *p, const size_t *order, size_t n) {
     return TARN_OK;
 }
 
-/* When its connection is closed the server has the session cut off, and gets back the space that its bytes may still be on
- * their way to. Whatever was sent is to arrive before that. */
+/* When its connection is closed the server has the session cut off, and gets back the space that
+ * its bytes may still be on their way to. Whatever was sent is to arrive before that. */
 static void leave_session(struct putting *p) {
     struct answer *a;
     p->new_session = false;
@@ -385,7 +393,8 @@ static void leave_session(struct putting *p) {
         engine_session_changed(p->lane->engine); /* or hosts would wait for our mappings */
 }
 
-static bool next_chunk(const struct putting *p, const size_t *order, size_t n, size_t *at, struct chunk *c) {
+static bool next_chunk(const struct putting *p, const size_t *order, size_t n, size_t *at,
+                       struct chunk *c) {
     *c = (struct chunk){.order = order + *at};
     uint64_t bytes = 0;
     size_t limit = lane_chunk_keys(p->lane, p->n);
@@ -407,7 +416,8 @@ static size_t collect(const struct putting *p, size_t *order) {
     return n;
 }
 
-/* On the wire: START(a) | START(b) END(a) REVOKE(a) | START(c) END(b) REVOKE(b) ...: answers come in that order. */
+/* On the wire: START(a) | START(b) END(a) REVOKE(a) | START(c) END(b) REVOKE(b) ...: answers come
+ * in that order. */
 static tarn_status pass(struct putting *p) {
     size_t *order = arena_alloc(&p->lane->arena, p->n * sizeof(*order));
     size_t n = collect(p, order), at = 0;
@@ -427,7 +437,8 @@ static tarn_status pass(struct putting *p) {
         if (status != TARN_OK) break;
         more = next_chunk(p, order, n, &at, &next);
         if (more) status = send_start(p, &next);
-        put_write(p, now.order, now.n); /* also when the connection broke: END goes out over the next one */
+        /* also when the connection broke: END goes out over the next one */
+        put_write(p, now.order, now.n);
         if (status != TARN_OK) break;
         ends = written(p, &now);
         status = send_end(p, &ends);
@@ -445,8 +456,8 @@ static bool tried_again(const struct put *u) {
     return u->state != PUT_FINISHED && !u->held_up;
 }
 
-/* What failed once more in a pass that stored nothing is final; but those that are tried again, and had the room and the keys
- * meanwhile, come first. */
+/* What failed once more in a pass that stored nothing is final; but those that are tried again, and
+ * had the room and the keys meanwhile, come first. */
 static void settle(struct putting *p) {
     bool nothing = p->stored == 0;
     for (size_t i = 0; i < p->n && nothing; i++) nothing = !tried_again(&p->puts[i]);
@@ -475,8 +486,9 @@ static tarn_status prepare(struct putting *p) {
         const struct iovec *iov = put_item_iov(item, &one, &n_iov);
         p->puts[i].device = client_is_device(p->lane->client, iov, n_iov);
         if (status == TARN_OK && p->puts[i].device && p->puts[i].size <= INLINE_MAX)
-            status = fail(TARN_ENOTSUP, "values of up to %u bytes do not come from memory of a device",
-                          INLINE_MAX);
+            status =
+                fail(TARN_ENOTSUP, "values of up to %u bytes do not come from memory of a device",
+                     INLINE_MAX);
         if (status != TARN_OK) put_finish(p, i, status);
     }
     return TARN_OK;
@@ -487,8 +499,8 @@ static void give_up(struct putting *p) {
     for (size_t i = 0; i < p->n; i++) {
         struct put *u = &p->puts[i];
         if (!waits(u)) continue;
-        fail(u->reason, "the server did not take %" PRIu64 " bytes within the call's time (%s): %s", u->size,
-             error_code(u->reason), tarn_status_text(u->reason));
+        fail(u->reason, "the server did not take %" PRIu64 " bytes within the call's time (%s): %s",
+             u->size, error_code(u->reason), tarn_status_text(u->reason));
         put_finish(p, i, u->reason);
     }
 }
@@ -508,8 +520,9 @@ tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_pu
     struct attempts attempts = {0};
     unsigned waited = 0;
     while (p->unfinished > 0 && status == TARN_OK) {
-        /* Where all there is has been out of reach, the server gives out what is to be avoided. After that it is told only of
-         * what this call itself has tried, or it would be the same place again. */
+        /* Where all there is has been out of reach, the server gives out what is to be avoided.
+         * After that it is told only of what this call itself has tried, or it would be the same
+         * place again. */
         p->avoid_since_ms = p->most_tries > 1 ? p->began_ms : 0;
         p->stored = 0;
         p->most_tries = 0;
@@ -518,7 +531,8 @@ tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_pu
         if (status == TARN_OK) settle(p);
         if (status == TARN_OK && p->later > 0 && !lane_later(lane, waited++, p->later_ms, deadline))
             give_up(p);
-        /* The second time at once, since it will be another host; then the pool is given a little time. */
+        /* The second time at once, since it will be another host; then the pool is given a little
+         * time. */
         if (status == TARN_OK && p->unfinished > 0 && p->most_tries > 1)
             (void)lane_pause(lane, p->most_tries - 2, deadline);
         if (status != TARN_OK && lane_retry(lane, &attempts, status, deadline)) status = TARN_OK;

@@ -1,5 +1,5 @@
-/* A batch of puts in the making: shared by put.c (PUTSTART, PUTEND, PUTREVOKE), put_replica.c (replicas that fail, and trying
- * again elsewhere) and put_write.c (the bytes). */
+/* A batch of puts in the making: shared by put.c (PUTSTART, PUTEND, PUTREVOKE), put_replica.c
+ * (replicas that fail, and trying again elsewhere) and put_write.c (the bytes). */
 #ifndef TARN_CLIENT_PUT_H
 #define TARN_CLIENT_PUT_H
 
@@ -11,18 +11,20 @@
  *     ├──MPUTREVOKE────────┤ no replica is whole, and nothing is on its way
  *     └──new session───────┘ bytes may still be on their way: PUTSTART INSTEAD of that token
  *
- * A put with one whole replica is stored; MPUTEND names the others. But nothing is ended or revoked while bytes of it may be in
- * flight, because the space of what failed, or was revoked, is given to others at once. Such a put begins anew in another
- * place; its old space stays where it is until the host has cut the old session off. */
+ * A put with one whole replica is stored; MPUTEND names the others. But nothing is ended or revoked
+ * while bytes of it may be in flight, because the space of what failed, or was revoked, is given to
+ * others at once. Such a put begins anew in another place; its old space stays where it is until
+ * the host has cut the old session off. */
 enum put_state { PUT_WANTED, PUT_OPEN, PUT_WRITTEN, PUT_FINISHED };
 
 struct put {
     enum put_state state;
-    bool revoke; /* place.token is open at the server and must be revoked before the key is tried again */
-    bool last;   /* it will not be tried again: finished with reason once it is revoked */
-    bool loose;  /* bytes may be on their way */
-    bool
-        held_up; /* PUTSTART had no room for it yet, or met another put of the key: maybe one of this batch */
+    /* place.token is open at the server and must be revoked before the key is tried again */
+    bool revoke;
+    bool last;  /* it will not be tried again: finished with reason once it is revoked */
+    bool loose; /* bytes may be on their way */
+    /* PUTSTART had no room for it yet, or met another put of the key: maybe one of this batch */
+    bool held_up;
     bool device; /* its memory is a device's: nobody can compute its CRC */
     unsigned tries;
     uint64_t size;
@@ -32,8 +34,9 @@ struct put {
     uint32_t crc;
     uint32_t *crcs;  /* one per CRC_BLOCK, NULL for sizes up to one */
     uint32_t failed; /* bit i: replica i */
-    uint8_t *
-        receipts; /* its grants are to be sealed: their hosts' word, for PUTEND, replica by replica; NULL: they are not */
+    /* its grants are to be sealed: their hosts' word, for PUTEND, replica by replica; NULL: they
+     * are not */
+    uint8_t *receipts;
     size_t n_receipts;
     int64_t piece_crc;  /* of the last piece, the same for every replica; -1: none was written */
     tarn_status reason; /* why it must be tried again */
@@ -55,19 +58,23 @@ struct putting {
 };
 
 void put_finish(struct putting *p, size_t i, tarn_status status);
-/* An OPEN put without a whole replica, or with one in doubt (loose): it is WANTED again, or FINISHED now or when it is revoked. */
+/* An OPEN put without a whole replica, or with one in doubt (loose): it is WANTED again, or
+ * FINISHED now or when it is revoked. */
 void put_again(struct putting *p, size_t i, tarn_status reason);
 /* Bits of the replicas that have not failed. */
 uint32_t put_alive(const struct put *u);
 /* Writes the OPEN items among order[0..n); they are WRITTEN, FINISHED, or WANTED afterwards. */
 void put_write(struct putting *p, const size_t *order, size_t n);
-/* Fetches what the engine must know of the segments of an OPEN put; replicas that cannot be had have failed. Nothing may be
- * unanswered on the lane. Not TARN_OK: the control connection failed. */
+/* Fetches what the engine must know of the segments of an OPEN put; replicas that cannot be had
+ * have failed. Nothing may be unanswered on the lane. Not TARN_OK: the control connection
+ * failed. */
 tarn_status put_ensure(struct putting *p, size_t i);
 /* A replica's host failed to take it. Notes who is out of reach. */
 void put_replica_failed(struct putting *p, size_t i, unsigned replica, tarn_status status);
-/* Nothing was written to that place, and nothing will be: NULL, or what PUTREVOKE is shown so that its space is free at once. */
-uint8_t *put_seal_unwritten(struct lane *lane, const struct placement *place, uint64_t deadline, size_t *n_p);
+/* Nothing was written to that place, and nothing will be: NULL, or what PUTREVOKE is shown so that
+ * its space is free at once. */
+uint8_t *put_seal_unwritten(struct lane *lane, const struct placement *place, uint64_t deadline,
+                            size_t *n_p);
 /* The CRC of a value in memory, and per block when crcs is not NULL. */
 uint32_t put_crc(const struct iovec *iov, size_t n_iov, uint64_t size, uint32_t *crcs);
 const struct iovec *put_item_iov(const tarn_item *item, struct iovec *one, size_t *n_p);

@@ -1,4 +1,5 @@
-/* Replicas of puts whose hosts fail: which ones a put can do without, and how it is tried again elsewhere. */
+/* Replicas of puts whose hosts fail: which ones a put can do without, and how it is tried again
+ * elsewhere. */
 #include "client/put.h"
 
 uint32_t put_alive(const struct put *u) {
@@ -6,7 +7,7 @@ uint32_t put_alive(const struct put *u) {
     return (uint32_t)all & ~u->failed;
 }
 
-/* --- failures -------------------------------------------------------------------------------------------------------- */
+/* --- failures --- */
 
 void put_replica_failed(struct putting *p, size_t i, unsigned replica, tarn_status status) {
     struct put *u = &p->puts[i];
@@ -17,7 +18,8 @@ void put_replica_failed(struct putting *p, size_t i, unsigned replica, tarn_stat
     if (status == TARN_ETIMEOUT) COUNT(p->lane, timeouts, 1);
     for (size_t k = 0; k < r->n_parts; k++) {
         uint32_t segment = r->parts[k].extent.segment;
-        if (status != TARN_EINVAL) outage_note(p->lane, segment); /* also who refuses: others may not */
+        /* also who refuses: others may not */
+        if (status != TARN_EINVAL) outage_note(p->lane, segment);
         segment_forget(p->lane, segment); /* the host may be back, at another address */
     }
 }
@@ -43,7 +45,7 @@ void put_again(struct putting *p, size_t i, tarn_status reason) {
     }
 }
 
-/* --- before the first byte ----------------------------------------------------------------------------------------------- */
+/* --- before the first byte --- */
 
 static tarn_status ensure_replica(struct putting *p, const struct replica *r) {
     tarn_status status = TARN_OK;
@@ -61,8 +63,8 @@ static bool is_away(struct putting *p, const struct replica *r) {
     return false;
 }
 
-/* Replicas on hosts that were out of reach a moment ago are done without, if there are others. If there are not, another
- * place may be had: what has no name in AVOID yet has one now. */
+/* Replicas on hosts that were out of reach a moment ago are done without, if there are others. If
+ * there are not, another place may be had: what has no name in AVOID yet has one now. */
 static void pass_over(struct putting *p, size_t i) {
     struct put *u = &p->puts[i];
     uint32_t away = 0, alive = put_alive(u);
@@ -73,7 +75,8 @@ static void pass_over(struct putting *p, size_t i) {
         u->failed |= away;
     } else if (u->tries == 0 && p->lane->client->options.retries > 0) {
         put_again(p, i,
-                  fail(TARN_ECLOSED, "segment %s, which is to take the bytes, was out of reach a moment ago",
+                  fail(TARN_ECLOSED,
+                       "segment %s, which is to take the bytes, was out of reach a moment ago",
                        segment_name(p->lane, u->place.replica[0].parts[0].extent.segment)));
     }
 }

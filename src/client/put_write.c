@@ -31,8 +31,9 @@ uint32_t put_crc(const struct iovec *iov, size_t n_iov, uint64_t size, uint32_t 
     return whole;
 }
 
-#define SEAL_ALONG                                                                                           \
-    CRC_BLOCK /* larger values are sealed when all their pieces, which may travel side by side, are there */
+#define SEAL_ALONG                                                                                 \
+    CRC_BLOCK /* larger values are sealed when all their pieces, which may travel side by side,    \
+                 are there */
 
 /* One engine_run: at most one piece per item, each to all of its replicas. */
 struct group {
@@ -48,7 +49,8 @@ static uint64_t piece_length(const struct putting *p, const struct put *u) {
     return min_u64(u->size - u->pos, p->lane->window);
 }
 
-/* How long a silent host is waited for. One that was away a moment ago is only written to when there is no other. */
+/* How long a silent host is waited for. One that was away a moment ago is only written to when
+ * there is no other. */
 static uint64_t patience(struct putting *p, const struct put *u) {
     const tarn_options *o = &p->lane->client->options;
     const struct replica *all = u->place.replica;
@@ -96,8 +98,8 @@ static void add_piece(struct putting *p, struct group *group, size_t i) {
     group->bytes += len;
 }
 
-static void replica_written(struct putting *p, size_t i, unsigned replica, const struct engine_op *op,
-                            uint64_t len) {
+static void replica_written(struct putting *p, size_t i, unsigned replica,
+                            const struct engine_op *op, uint64_t len) {
     struct put *u = &p->puts[i];
     if (u->piece_crc >= 0 && u->piece_crc != op->crc && !u->device) {
         fail(TARN_ECORRUPT, "the bytes changed while they were being put");
@@ -118,8 +120,9 @@ static void piece_done(struct putting *p, size_t i, uint64_t len) {
     if (u->loose || put_alive(u) == 0) {
         uint32_t segment = u->place.replica[0].parts[0].extent.segment;
         put_again(p, i,
-                  fail(u->reason, "writing to segment %s failed: %s%s", segment_name(p->lane, segment),
-                       tarn_status_text(u->reason), lane_hint(p->lane)));
+                  fail(u->reason, "writing to segment %s failed: %s%s",
+                       segment_name(p->lane, segment), tarn_status_text(u->reason),
+                       lane_hint(p->lane)));
         return;
     }
     TARN_ASSERT(u->piece_crc >= 0);
@@ -134,8 +137,8 @@ static void run_ops(struct lane *lane, struct engine_op *ops, size_t n, uint64_t
     TARN_ASSERT(status == TARN_OK); /* each operation has its own */
 }
 
-static struct engine_op seal_op(struct arena *arena, const struct placement *place, unsigned replica,
-                                uint8_t *receipts) {
+static struct engine_op seal_op(struct arena *arena, const struct placement *place,
+                                unsigned replica, uint8_t *receipts) {
     const struct replica *to = &place->replica[replica];
     struct engine_part *parts = arena_alloc(arena, to->n_parts * sizeof(*parts));
     for (size_t i = 0; i < to->n_parts; i++) {
@@ -156,7 +159,8 @@ uint8_t *put_seal_unwritten(struct lane *lane, const struct placement *place, ui
     for (unsigned r = 0; r < place->replicas; r++) {
         for (size_t k = 0; k < place->replica[r].n_parts; k++) {
             const struct grant_extent *e = &place->replica[r].parts[k].extent;
-            if (segment_ensure(lane, e->segment, e->segment_epoch, true, deadline) != TARN_OK) return NULL;
+            if (segment_ensure(lane, e->segment, e->segment_epoch, true, deadline) != TARN_OK)
+                return NULL;
         }
         ops[r] = seal_op(&lane->arena, place, r, receipts);
     }
@@ -243,6 +247,7 @@ void put_write(struct putting *p, const size_t *order, size_t n) {
         }
         if (group.n == 0) break;
         run_group(p, &group);
-        if (p->puts[group.items[group.n - 1]].state == PUT_OPEN) k = group.last; /* more pieces of this one */
+        /* more pieces of this one */
+        if (p->puts[group.items[group.n - 1]].state == PUT_OPEN) k = group.last;
     }
 }

@@ -1,11 +1,13 @@
-/* Who is the next master, before the Sentinels say so. They promote a replica and hear of it themselves only by their next INFO, up to a
- * second later. So while the master is away, the replicas they know are asked for their role, every SCOUT_MS, over connections that
- * stay; one that leads now is taken for the master if its epoch is higher than that of any master met before: a deposed one, or one
- * that was started again, has a lower one.
+/* Who is the next master, before the Sentinels say so. They promote a replica and hear of it
+ * themselves only by their next INFO, up to a second later. So while the master is away, the
+ * replicas they know are asked for their role, every SCOUT_MS, over connections that stay; one that
+ * leads now is taken for the master if its epoch is higher than that of any master met before: a
+ * deposed one, or one that was started again, has a lower one.
  *
  *   master lost ─> scout_wait ─> scout_known, instead of the Sentinels' word, for BELIEF_MS ─> the Sentinels' word
  *
- * One thread of a client asks at a time, the others wait for what it finds. Locks, in this order: turn, mutex. */
+ * One thread of a client asks at a time, the others wait for what it finds. Locks, in this order:
+ * turn, mutex. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +77,7 @@ static void set_address(struct address *a, const char *host, const char *port) {
     snprintf(a->port, sizeof(a->port), "%s", port);
 }
 
-/* --- what is known ------------------------------------------------------------------------------------------------------- */
+/* --- what is known --- */
 
 bool scout_known(struct scouts *s, char host[MASTER_HOST_MAX], char port[16]) {
     if (s == NULL) return false;
@@ -107,8 +109,8 @@ bool scout_is_ahead(struct scouts *s, const char *host, const char *port, const 
                     const char *named_port) {
     if (s == NULL) return false;
     pthread_mutex_lock(&s->mutex);
-    bool ahead =
-        is_at(&s->found, host, port) && is_at(&s->left, named_host, named_port) && now_ms() < s->until_ms;
+    bool ahead = is_at(&s->found, host, port) && is_at(&s->left, named_host, named_port) &&
+                 now_ms() < s->until_ms;
     pthread_mutex_unlock(&s->mutex);
     return ahead;
 }
@@ -121,10 +123,11 @@ static void found(struct scouts *s, const struct address *at) {
     pthread_mutex_unlock(&s->mutex);
 }
 
-/* --- whom to ask, in one's turn --------------------------------------------------------------------------------------------- */
+/* --- whom to ask, in one's turn --- */
 
 static bool is_text(const struct answer *a, size_t max) {
-    return a != NULL && a->type == ANSWER_STRING && a->len > 0 && a->len < max && strlen(a->str) == a->len;
+    return a != NULL && a->type == ANSWER_STRING && a->len > 0 && a->len < max &&
+           strlen(a->str) == a->len;
 }
 
 /* Those that stay keep their connections. */
@@ -153,7 +156,8 @@ static void take_list(struct scouts *s, const struct answer *list) {
 
 static void take_servers(struct scouts *s, const struct whereabouts *m) {
     struct address at[SCOUTS_MAX];
-    for (unsigned i = 0; i < m->n; i++) set_address(&at[i], m->sentinel[i].host, m->sentinel[i].port);
+    for (unsigned i = 0; i < m->n; i++)
+        set_address(&at[i], m->sentinel[i].host, m->sentinel[i].port);
     take_addresses(s, at, m->n);
 }
 
@@ -174,7 +178,8 @@ static void list_replicas(struct whereabouts *m, uint64_t until) {
         struct ctl c;
         struct answer *a = NULL;
         ctl_init(&c);
-        tarn_status status = ctl_open(&c, &m->secure, m->sentinel[i].host, m->sentinel[i].port, until);
+        tarn_status status =
+            ctl_open(&c, &m->secure, m->sentinel[i].host, m->sentinel[i].port, until);
         c.answer_max = LIST_ANSWER_MAX;
         if (status == TARN_OK) status = ctl_send(&c, 3, argv, NULL, false);
         if (status == TARN_OK) status = ctl_receive(&c, &arena, &a, until);
@@ -185,7 +190,7 @@ static void list_replicas(struct whereabouts *m, uint64_t until) {
     arena_free(&arena);
 }
 
-/* --- asking them ------------------------------------------------------------------------------------------------------------- */
+/* --- asking them --- */
 
 static void ask_role(struct whereabouts *m, const tarn_options *o, struct scout *scout) {
     const char *auth[3] = {"AUTH"}, *role[] = {"ROLE"};
@@ -195,7 +200,8 @@ static void ask_role(struct whereabouts *m, const tarn_options *o, struct scout 
     if (scout->asked && scout->ctl.fd >= 0) return;
     if (scout->ctl.fd < 0) {
         if (now < scout->next_ms) return;
-        status = ctl_open(&scout->ctl, &m->secure, scout->at.host, scout->at.port, now + CONNECT_MS);
+        status =
+            ctl_open(&scout->ctl, &m->secure, scout->at.host, scout->at.port, now + CONNECT_MS);
         scout->ctl.answer_max = LIST_ANSWER_MAX;
         if (o->user != NULL) auth[n++] = o->user;
         auth[n++] = password_of(o);
@@ -237,7 +243,8 @@ static bool hear_role(struct whereabouts *m, struct scout *scout) {
     const struct answer *name = status == TARN_OK ? answer_at(a, 0) : NULL;
     bool leads = name != NULL && name->type == ANSWER_STRING && strcmp(name->str, "master") == 0 &&
                  has_higher_epoch(m, scout, arena);
-    /* Sentinels have a server that they promote hang up on everybody: that is the moment to come back. */
+    /* Sentinels have a server that they promote hang up on everybody: that is the moment to come
+     * back. */
     if (status == TARN_OK && name == NULL) {
         ctl_close(&scout->ctl); /* an error: it lets us know nothing */
         scout->next_ms = now_ms() + AWAY_MS;

@@ -1,4 +1,5 @@
-/* TLS of the connections that a client or a storage node makes: to the master, to Sentinels, to hosts. */
+/* TLS of the connections that a client or a storage node makes: to the master, to Sentinels, to
+ * hosts. */
 #include "client/internal.h"
 
 /* Of all contexts: they are taken once a connection. Nothing is locked inside it. */

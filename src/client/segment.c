@@ -1,8 +1,9 @@
-/* What the engine must know of a segment: fetched once per lane and (id, epoch) with SEGMENT INFO. The grants to attach by
- * shared memory or RDMA live for a minute only, so a lane attaches right after it asked, and asks again to attach later.
+/* What the engine must know of a segment: fetched once per lane and (id, epoch) with SEGMENT INFO.
+ * The grants to attach by shared memory or RDMA live for a minute only, so a lane attaches right
+ * after it asked, and asks again to attach later.
  *
- * A host has no RDMA key as long as it registers its memory, or has lost its device. Then bytes go by tcp, and now and then the
- * master is asked whether there is one. */
+ * A host has no RDMA key as long as it registers its memory, or has lost its device. Then bytes go
+ * by tcp, and now and then the master is asked whether there is one. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -89,7 +90,8 @@ const char *segment_name(const struct lane *lane, uint32_t id) {
 static bool parse_tcp(struct arena *arena, const char *uri, const char **host_p, uint16_t *port_p) {
     const char *address = strchr(uri, '/') + 2, *colon = strrchr(address, ':');
     uint64_t port;
-    if (colon == NULL || !span_to_u64(span_str(colon + 1), &port) || port == 0 || port > 65535) return false;
+    if (colon == NULL || !span_to_u64(span_str(colon + 1), &port) || port == 0 || port > 65535)
+        return false;
     const char *end = colon;
     if (*address == '[' && end[-1] == ']') {
         address++;
@@ -106,12 +108,14 @@ static bool parse_tcp(struct arena *arena, const char *uri, const char **host_p,
 
 /* A host that listens on every address says so; then it is reached where the master is. */
 static bool is_wildcard(const char *host) {
-    return *host == '\0' || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0 || strcmp(host, "*") == 0;
+    return *host == '\0' || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0 ||
+           strcmp(host, "*") == 0;
 }
 
 static const uint8_t *grant_of(const struct answer *info, const char *field) {
     const struct answer *g = answer_field(info, field);
-    return g != NULL && g->type == ANSWER_STRING && g->len == GRANT_SIZE ? (const uint8_t *)g->str : NULL;
+    return g != NULL && g->type == ANSWER_STRING && g->len == GRANT_SIZE ? (const uint8_t *)g->str
+                                                                         : NULL;
 }
 
 static const char *text_of(const struct answer *info, const char *field) {
@@ -136,7 +140,8 @@ static bool decode_keys(const struct answer *info, struct engine_segment *s) {
             continue;
         bool any = false;
         for (size_t w = 0; w < 2; w++)
-            any |= bytes_of(answer_at(&keys->element[i], 1 + w), &s->rdma_key[w], &s->rdma_key_len[w]);
+            any |=
+                bytes_of(answer_at(&keys->element[i], 1 + w), &s->rdma_key[w], &s->rdma_key_len[w]);
         if (any) s->rdma_uri = uri->str;
         return any;
     }
@@ -188,17 +193,19 @@ static uint64_t home_of(const char *node, const struct engine_segment *s) {
     return home == 0 ? 1 : home;
 }
 
-/* A socket of this machine that we may connect to. Whoever wonders why his bytes take the longer way is told once. */
+/* A socket of this machine that we may connect to. Whoever wonders why his bytes take the longer
+ * way is told once. */
 static bool can_attach(struct lane *lane, const char *path) {
     if (faccessat(AT_FDCWD, path, R_OK | W_OK, AT_EACCESS) == 0) return true;
     int error = errno;
     COUNT(lane, shm_unreachable, 1);
     if (strcmp(lane->client->options.transport, "tcp") == 0) return false;
     if (!__atomic_exchange_n(&lane->client->told_no_shm, true, __ATOMIC_RELAXED))
-        log_warning("The pool's memory is on this machine, but its bytes go by tcp: shm socket %s: %s. %s",
-                    path, strerror(error),
-                    error == ENOENT ? "(Does it run in another container? Share the folder of the socket)"
-                                    : "(Run as its user, or let it say shm-socket and shm-socket-perm)");
+        log_warning(
+            "The pool's memory is on this machine, but its bytes go by tcp: shm socket %s: %s. %s",
+            path, strerror(error),
+            error == ENOENT ? "(Does it run in another container? Share the folder of the socket)"
+                            : "(Run as its user, or let it say shm-socket and shm-socket-perm)");
     return false;
 }
 
@@ -251,19 +258,22 @@ static tarn_status fail_no_rdma(const struct answer *info) {
     char ways[64];
     const char *node = text_of(info, "node"), *host = text_of(info, "host");
     ways_of(answer_field(info, "endpoints"), ways, sizeof(ways));
-    return fail(
-        TARN_ENOTSUP,
-        "transport=rdma: segment %s of %s%s on host %s offers no rdma (it offers %s). Load the module there "
-        "(%s rdma.so), or leave transport=rdma away",
-        text_of(info, "name"), *node == '\0' ? "the server" : "node ", node, host,
-        ways[0] == '\0' ? "nothing" : ways, *node == '\0' ? "loadmodule" : "tarn-node --loadmodule");
+    return fail(TARN_ENOTSUP,
+                "transport=rdma: segment %s of %s%s on host %s offers no rdma (it offers %s). Load "
+                "the module there "
+                "(%s rdma.so), or leave transport=rdma away",
+                text_of(info, "name"), *node == '\0' ? "the server" : "node ", node, host,
+                ways[0] == '\0' ? "nothing" : ways,
+                *node == '\0' ? "loadmodule" : "tarn-node --loadmodule");
 }
 
 static tarn_status decode(struct lane *lane, const struct answer *info, struct engine_segment *s,
                           struct segment_entry *entry) {
     uint64_t id, epoch;
-    const struct answer *endpoints = answer_field(info, "endpoints"), *host = answer_field(info, "host");
-    if (!answer_u64(answer_field(info, "id"), &id) || !answer_u64(answer_field(info, "epoch"), &epoch) ||
+    const struct answer *endpoints = answer_field(info, "endpoints"),
+                        *host = answer_field(info, "host");
+    if (!answer_u64(answer_field(info, "id"), &id) ||
+        !answer_u64(answer_field(info, "epoch"), &epoch) ||
         !answer_u64(answer_field(info, "size"), &s->size) || endpoints == NULL ||
         endpoints->type != ANSWER_ARRAY || id > UINT32_MAX || epoch > UINT32_MAX) {
         return fail(TARN_EPROTO, "SEGMENT INFO: the server's answer makes no sense");
@@ -271,7 +281,8 @@ static tarn_status decode(struct lane *lane, const struct answer *info, struct e
     s->id = (uint32_t)id;
     s->epoch = (uint32_t)epoch;
     uint8_t *content = arena_alloc(&lane->arena, SEGMENT_CONTENT_SIZE);
-    if (answer_hex(answer_field(info, "content"), content, SEGMENT_CONTENT_SIZE)) s->content = content;
+    if (answer_hex(answer_field(info, "content"), content, SEGMENT_CONTENT_SIZE))
+        s->content = content;
     const char *node = text_of(info, "node");
     bool same_host = host != NULL && host->type == ANSWER_STRING &&
                      segment_host_is(host->str, host->len, lane->client->own_host);
@@ -291,16 +302,17 @@ static tarn_status decode(struct lane *lane, const struct answer *info, struct e
     entry->unreachable.until_ms = 0;
     if (strcmp(lane->client->options.transport, "rdma") == 0 && !offers_rdma(info))
         return unreachable(entry, s->epoch, fail_no_rdma(info));
-    if (!wants_tls || s->tcp_host != NULL || s->shm_path != NULL || s->rdma_uri != NULL) return TARN_OK;
-    return unreachable(
-        entry, s->epoch,
-        fail(TARN_EPERM,
-             "segment %s is reached over TLS only: connect with tarns:// and the tls_ options (TLS.md)",
-             entry->name));
+    if (!wants_tls || s->tcp_host != NULL || s->shm_path != NULL || s->rdma_uri != NULL)
+        return TARN_OK;
+    return unreachable(entry, s->epoch,
+                       fail(TARN_EPERM,
+                            "segment %s is reached over TLS only: connect with tarns:// and the "
+                            "tls_ options (TLS.md)",
+                            entry->name));
 }
 
-static tarn_status fetch(struct lane *lane, uint32_t id, uint64_t deadline, struct engine_segment *s,
-                         struct segment_entry *entry) {
+static tarn_status fetch(struct lane *lane, uint32_t id, uint64_t deadline,
+                         struct engine_segment *s, struct segment_entry *entry) {
     struct answer *info;
     lane_begin(lane, "SEGMENT");
     lane_arg_str(lane, "INFO");
@@ -314,12 +326,15 @@ static tarn_status fetch(struct lane *lane, uint32_t id, uint64_t deadline, stru
     return engine_segment_set(lane->engine, s);
 }
 
-tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool write, uint64_t deadline) {
+tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool write,
+                           uint64_t deadline) {
     struct segment_entry *entry = entry_of(lane, id);
     if (entry == NULL) return fail(TARN_EPROTO, "segment id %u is out of range", id);
     const struct unreachable *u = &entry->unreachable;
-    if (u->until_ms > 0 && u->epoch == epoch && now_ms() < u->until_ms) return fail(u->status, "%s", u->why);
-    bool known = entry->known && entry->epoch == epoch && engine_segment_known(lane->engine, id, epoch);
+    if (u->until_ms > 0 && u->epoch == epoch && now_ms() < u->until_ms)
+        return fail(u->status, "%s", u->why);
+    bool known =
+        entry->known && entry->epoch == epoch && engine_segment_known(lane->engine, id, epoch);
     bool again = known && entry->again_ms != 0 && now_ms() >= entry->again_ms;
     if (known && !again && (!write || entry->write_attached)) return TARN_OK;
 
@@ -334,7 +349,8 @@ tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool 
         entry->epoch = s.epoch;
         entry->write_attached = was_attached;
         entry->fetched_ms = asked_ms;
-        if (s.epoch != epoch) return fail(TARN_ESTALE, "segment %u has epoch %u, not %u", id, s.epoch, epoch);
+        if (s.epoch != epoch)
+            return fail(TARN_ESTALE, "segment %u has epoch %u, not %u", id, s.epoch, epoch);
         engine_attach(lane->engine, id, epoch, false); /* now; where that fails there is tcp */
     }
     if (write) {
@@ -344,7 +360,7 @@ tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool 
     return TARN_OK;
 }
 
-/* --- transport=rdma --------------------------------------------------------------------------- */
+/* --- transport=rdma --- */
 
 /* Ids of the segments that INFO pool shows; 0: it does not show all. */
 static size_t shown_segments(const char *info, uint32_t ids[PROBES_MAX]) {
@@ -362,7 +378,8 @@ static size_t shown_segments(const char *info, uint32_t ids[PROBES_MAX]) {
 }
 
 static bool is_up_memory(const struct answer *info) {
-    return strcmp(text_of(info, "tier"), "memory") == 0 && strcmp(text_of(info, "state"), "up") == 0;
+    return strcmp(text_of(info, "tier"), "memory") == 0 &&
+           strcmp(text_of(info, "state"), "up") == 0;
 }
 
 tarn_status segment_require_rdma(struct lane *lane, uint64_t deadline) {

@@ -5,10 +5,12 @@
 #define SERVER_MS         1000u /* for one of them to connect and to answer */
 #define SERVER_ANSWER_MAX (64u << 10)
 
-static tarn_status receive(struct ctl *c, struct arena *arena, struct answer **a_p, uint64_t deadline) {
+static tarn_status receive(struct ctl *c, struct arena *arena, struct answer **a_p,
+                           uint64_t deadline) {
     tarn_status status = ctl_receive(c, arena, a_p, deadline);
-    return status == TARN_OK && (*a_p)->type == ANSWER_ERROR ? answer_check(*a_p, "asking for the role")
-                                                             : status;
+    return status == TARN_OK && (*a_p)->type == ANSWER_ERROR
+               ? answer_check(*a_p, "asking for the role")
+               : status;
 }
 
 static tarn_status send_questions(struct ctl *c, const tarn_options *o) {
@@ -37,11 +39,13 @@ static tarn_status ask(struct ctl *c, struct arena *arena, const struct whereabo
     return status;
 }
 
-static tarn_status leads(const struct whereabouts *m, unsigned i, uint64_t deadline, uint32_t *epoch_p) {
+static tarn_status leads(const struct whereabouts *m, unsigned i, uint64_t deadline,
+                         uint32_t *epoch_p) {
     struct ctl c;
     struct arena arena = {0};
     ctl_init(&c);
-    tarn_status status = ask(&c, &arena, m, i, min_u64(deadline, add_sat(now_ms(), SERVER_MS)), epoch_p);
+    tarn_status status =
+        ask(&c, &arena, m, i, min_u64(deadline, add_sat(now_ms(), SERVER_MS)), epoch_p);
     ctl_close(&c);
     arena_free(&arena);
     return status;
@@ -69,7 +73,8 @@ tarn_status servers_find(const struct whereabouts *m, uint64_t deadline, unsigne
 bool servers_moved(const struct whereabouts *m, const char *host, const char *port) {
     for (unsigned i = 0; i < m->n; i++) {
         uint32_t epoch = 0;
-        if (strcmp(m->sentinel[i].host, host) == 0 && strcmp(m->sentinel[i].port, port) == 0) continue;
+        if (strcmp(m->sentinel[i].host, host) == 0 && strcmp(m->sentinel[i].port, port) == 0)
+            continue;
         if (leads(m, i, DEADLINE_NONE, &epoch) == TARN_OK &&
             epoch > __atomic_load_n(&m->epoch, __ATOMIC_RELAXED))
             return true;

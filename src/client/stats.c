@@ -14,8 +14,10 @@ static void fill(tarn_stats *s, const struct counters *c) {
     COPY(lookups), COPY(removes), COPY(bytes_read), COPY(bytes_written);
     COPY(shm_bytes_read), COPY(shm_bytes_written), COPY(tcp_bytes_read), COPY(tcp_bytes_written);
     COPY(rdma_bytes_read), COPY(rdma_bytes_written), COPY(shm_unreachable);
-    COPY(requests), COPY(round_trips), COPY(connects), COPY(reconnects), COPY(retries), COPY(timeouts);
-    COPY(leases), COPY(lease_renewals), COPY(lease_misses), COPY(epoch_misses), COPY(crc_mismatches);
+    COPY(requests), COPY(round_trips), COPY(connects), COPY(reconnects), COPY(retries),
+        COPY(timeouts);
+    COPY(leases), COPY(lease_renewals), COPY(lease_misses), COPY(epoch_misses),
+        COPY(crc_mismatches);
     COPY(unverified), COPY(segment_fetches);
     COPY(failovers), COPY(replica_reports), COPY(put_replicas_failed), COPY(put_restarts);
 #undef COPY
@@ -32,7 +34,8 @@ static struct lane *direct_of(struct tarn_client *client) {
 tarn_status tarn_get_stats(tarn_client *client, tarn_stats *stats) {
     tarn_status status = client_usable(client);
     if (status != TARN_OK) return status;
-    if (stats == NULL || stats->size < sizeof(size_t)) return fail(TARN_EINVAL, "set stats->size first");
+    if (stats == NULL || stats->size < sizeof(size_t))
+        return fail(TARN_EINVAL, "set stats->size first");
     struct counters sum = {0};
     tarn_stats s = {.size = stats->size};
     struct lane *direct = direct_of(client);

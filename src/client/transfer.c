@@ -31,7 +31,8 @@ tarn_status transfer_usable(const struct tarn_transfer *t) {
     if (t == NULL || t->magic != TRANSFER_MAGIC)
         return fail(TARN_EINVAL, "this is not an open tarn_transfer");
     if (t->pid != getpid())
-        return fail(TARN_ECLOSED, "a tarn_transfer does not survive fork(): open another in the child");
+        return fail(TARN_ECLOSED,
+                    "a tarn_transfer does not survive fork(): open another in the child");
     return TARN_OK;
 }
 
@@ -62,7 +63,7 @@ bool transfer_cond_wait(struct tarn_transfer *t, pthread_cond_t *cond, uint64_t 
     return true;
 }
 
-/* --- options --------------------------------------------------------------------------------------------------------------- */
+/* --- options --- */
 
 static char *copy_string(const char *s) {
     return s != NULL ? xstrdup(s) : NULL;
@@ -99,9 +100,11 @@ static bool is_local(const char *address) {
 static tarn_status check_options(struct tarn_transfer *t) {
     const tarn_transfer_options *o = &t->options;
     static const char *const transports[] = {"auto", "shm", "tcp", "rdma"};
-    static const enum engine_transport values[] = {ENGINE_AUTO, ENGINE_SHM, ENGINE_TCP, ENGINE_RDMA};
+    static const enum engine_transport values[] = {ENGINE_AUTO, ENGINE_SHM, ENGINE_TCP,
+                                                   ENGINE_RDMA};
     size_t i = 0;
-    while (i < ARRAY_LEN(transports) && (o->transport == NULL || strcmp(o->transport, transports[i]) != 0))
+    while (i < ARRAY_LEN(transports) &&
+           (o->transport == NULL || strcmp(o->transport, transports[i]) != 0))
         i++;
     if (i == ARRAY_LEN(transports))
         return fail(TARN_EINVAL, "transport is auto, shm, tcp or rdma, not \"%s\"",
@@ -118,8 +121,8 @@ static tarn_status check_options(struct tarn_transfer *t) {
     tarn_status status = check_ranges(ranges, ARRAY_LEN(ranges), "tarn_transfer_options_init");
     if (status != TARN_OK) return status;
     if (o->binds > TRANSFER_BINDS_MAX)
-        return fail(TARN_EINVAL, "option binds is %llu, and may be at most %u", (unsigned long long)o->binds,
-                    (unsigned)TRANSFER_BINDS_MAX);
+        return fail(TARN_EINVAL, "option binds is %llu, and may be at most %u",
+                    (unsigned long long)o->binds, (unsigned)TRANSFER_BINDS_MAX);
     bool local = true;
     for (i = 0; i < o->binds; i++) {
         if (o->bind[i] == NULL) return fail(TARN_EINVAL, "an address to listen on is NULL");
@@ -128,12 +131,13 @@ static tarn_status check_options(struct tarn_transfer *t) {
     if (o->secret != NULL && strlen(o->secret) < SECRET_MIN)
         return fail(TARN_EINVAL, "a secret has at least %u bytes", SECRET_MIN);
     if (!local && o->secret == NULL && o->unprotected == 0)
-        return fail(TARN_EPERM,
-                    "without a secret an end listens on loopback only (set secret, or unprotected)");
+        return fail(
+            TARN_EPERM,
+            "without a secret an end listens on loopback only (set secret, or unprotected)");
     return TARN_OK;
 }
 
-/* --- opening ---------------------------------------------------------------------------------------------------------------- */
+/* --- opening --- */
 
 static tarn_status listen_all(struct tarn_transfer *t) {
     const tarn_transfer_options *o = &t->options;
@@ -185,7 +189,8 @@ static tarn_status start_host(struct tarn_transfer *t) {
     const tarn_transfer_options *o = &t->options;
     if (o->shm_socket == NULL) {
         char name[64], path[HOST_SOCKET_MAX];
-        snprintf(name, sizeof(name), "tarn-transfer-%ld-%08x.sock", (long)getpid(), randombytes_random());
+        snprintf(name, sizeof(name), "tarn-transfer-%ld-%08x.sock", (long)getpid(),
+                 randombytes_random());
         if (host_socket_path(name, path)) t->shm_path = xstrdup(path);
     } else if (o->shm_socket[0] != '\0') {
         t->shm_path = xstrdup(o->shm_socket);
@@ -253,8 +258,9 @@ tarn_status tarn_transfer_open(const tarn_transfer_options *options, tarn_transf
     if (sodium_init() < 0) return fail(TARN_EIO, "libsodium cannot start");
     struct tarn_transfer *t = create();
     copy_options(&t->options, options);
-    tarn_status status =
-        t->wake_fd < 0 || t->event_fd < 0 ? fail(TARN_EIO, "eventfd: %s", strerror(errno)) : check_options(t);
+    tarn_status status = t->wake_fd < 0 || t->event_fd < 0
+                             ? fail(TARN_EIO, "eventfd: %s", strerror(errno))
+                             : check_options(t);
     if (status == TARN_OK && t->options.secret != NULL) {
         transfer_proof_key(t->options.secret, t->secret);
         t->has_secret = true;
@@ -269,7 +275,8 @@ tarn_status tarn_transfer_open(const tarn_transfer_options *options, tarn_transf
         t->threaded = error == 0;
         if (error != 0) status = fail(TARN_ENOMEM, "a thread cannot start: %s", strerror(error));
     }
-    if (status == TARN_OK) status = transfer_announce_start(t); /* last: others may come from here on */
+    /* last: others may come from here on */
+    if (status == TARN_OK) status = transfer_announce_start(t);
     if (status != TARN_OK) {
         tarn_transfer_close(&t);
         return status;
@@ -278,7 +285,7 @@ tarn_status tarn_transfer_open(const tarn_transfer_options *options, tarn_transf
     return TARN_OK;
 }
 
-/* --- closing ---------------------------------------------------------------------------------------------------------------- */
+/* --- closing --- */
 
 void transfer_free(struct tarn_transfer *t) {
     while (!LIST_EMPTY(&t->conns)) {
@@ -336,7 +343,7 @@ const char *tarn_transfer_endpoint(const tarn_transfer *t) {
     return transfer_usable(t) == TARN_OK ? t->endpoint : "";
 }
 
-/* --- figures ------------------------------------------------------------------------------------------------------------------- */
+/* --- figures --- */
 
 tarn_status tarn_transfer_get_stats(tarn_transfer *t, tarn_transfer_stats *stats) {
     tarn_status status = transfer_usable(t);
