@@ -7,9 +7,10 @@
  *        │           └── lanes[]  engines, one for each batch that runs at the moment
  *        └── queue of batches, workers
  *
- * Threads. One mutex for all of it, held for short: never while bytes move or a connection is made. The control thread answers
- * peers, receives their answers, and alone closes connections. A worker owns the lane that it runs a batch on. The announcer, in
- * an end that has a name, talks to the master. */
+ * Threads. One mutex for all of it, held for short: never while bytes move or a connection is made.
+ * The control thread answers peers, receives their answers, and alone closes connections. A worker
+ * owns the lane that it runs a batch on. The announcer, in an end that has a name, talks to the
+ * master. */
 #ifndef TARN_CLIENT_TRANSFER_H
 #define TARN_CLIENT_TRANSFER_H
 
@@ -53,7 +54,7 @@ struct transfer_timer {
     void (*fire)(struct transfer_timer *timer);
 };
 
-/* --- memory: transfer_region.c ------------------------------------------------------------------------------------------- */
+/* --- memory: transfer_region.c --- */
 
 struct transfer_region {
     LIST_ENTRY(transfer_region) link;
@@ -72,7 +73,7 @@ struct transfer_region {
 };
 void transfer_regions_free(struct tarn_transfer *t);
 
-/* --- who knows the secret: transfer_proof.c -------------------------------------------------------------------------------- */
+/* --- who knows the secret: transfer_proof.c --- */
 
 enum transfer_role { TRANSFER_CLIENT, TRANSFER_SERVER };
 struct transfer_party { /* what one side says of itself before it proves anything */
@@ -82,26 +83,29 @@ struct transfer_party { /* what one side says of itself before it proves anythin
 /* Our own, with a new nonce. */
 void transfer_party_init(struct transfer_party *p, const struct tarn_transfer *t);
 /* The other one's, as it came; false: it makes no sense. */
-bool transfer_party_take(struct transfer_party *p, struct span nonce, struct span identity, struct span name);
+bool transfer_party_take(struct transfer_party *p, struct span nonce, struct span identity,
+                         struct span name);
 /* Are they the same end? */
 bool transfer_party_same(const struct transfer_party *a, const struct transfer_party *b);
 /* The secret itself is not kept. */
 void transfer_proof_key(const char *secret, uint8_t key[32]);
 /* p: by role. */
-void transfer_proof_make(const uint8_t key[32], enum transfer_role prover, const struct transfer_party p[2],
-                         uint8_t out[TRANSFER_PROOF]);
-bool transfer_proof_same(const uint8_t a[TRANSFER_PROOF], const void *b, size_t len); /* in constant time */
+void transfer_proof_make(const uint8_t key[32], enum transfer_role prover,
+                         const struct transfer_party p[2], uint8_t out[TRANSFER_PROOF]);
+/* in constant time */
+bool transfer_proof_same(const uint8_t a[TRANSFER_PROOF], const void *b, size_t len);
 
-/* --- control connections from peers: transfer_serve.c ---------------------------------------------------------------------- */
+/* --- control connections from peers: transfer_serve.c --- */
 
 struct transfer_conn {
     LIST_ENTRY(transfer_conn) link;
     struct tarn_transfer *end;
     int fd;
     enum { CONN_NEW, CONN_GREETED, CONN_OPEN } state;
-    bool doomed;        /* closed at the end of the turn */
-    bool granted;       /* its session must be fenced when it ends */
-    bool wants_changes; /* asked for the regions, and has not been told since that they have changed */
+    bool doomed;  /* closed at the end of the turn */
+    bool granted; /* its session must be fenced when it ends */
+    /* asked for the regions, and has not been told since that they have changed */
+    bool wants_changes;
     uint64_t session;
     char address[80];
     struct transfer_party party[2]; /* by role */
@@ -115,17 +119,19 @@ struct transfer_conn {
 static inline const char *transfer_conn_name(const struct transfer_conn *c) {
     return c->party[TRANSFER_CLIENT].name;
 }
-/* Bytes that came from the peer. Appends the answers to c->out; false: the connection must be closed. */
+/* Bytes that came from the peer. Appends the answers to c->out; false: the connection must be
+ * closed. */
 bool transfer_serve_bytes(struct transfer_conn *c, const void *data, size_t len);
 struct transfer_conn *transfer_conn_create(struct tarn_transfer *t, int fd, const char *address);
 void transfer_conn_destroy(struct transfer_conn **conn_p);
-void transfer_answer(struct transfer_conn *c, uint64_t id, tarn_status status, const void *text, size_t len);
+void transfer_answer(struct transfer_conn *c, uint64_t id, tarn_status status, const void *text,
+                     size_t len);
 /* Tells everybody who wants to know. */
 void transfer_regions_changed(struct tarn_transfer *t);
 /* Appends the answer to REGIONS. */
 void transfer_write_regions(struct tarn_transfer *t, uint64_t session, struct buf *out);
 
-/* --- labels: transfer_label.c ------------------------------------------------------------------------------------------------ */
+/* --- labels: transfer_label.c --- */
 
 struct transfer_wait { /* a peer that waits for a label */
     LIST_ENTRY(transfer_wait) link;
@@ -158,15 +164,17 @@ struct transfer_label {
     struct tarn_transfer *end;
     struct transfer_timer due; /* READY: keep; ABORTED: until it is forgotten */
 };
-void transfer_label_wait(struct transfer_conn *c, uint64_t id, const char *label, uint64_t timeout_ms);
-tarn_status transfer_label_done(struct transfer_conn *c, const char *label, bool gave_up, const void *data,
-                                size_t len);
-/* The connection ends: its waits go. What it held is given up at once, or, with fence, by transfer_labels_fenced. */
+void transfer_label_wait(struct transfer_conn *c, uint64_t id, const char *label,
+                         uint64_t timeout_ms);
+tarn_status transfer_label_done(struct transfer_conn *c, const char *label, bool gave_up,
+                                const void *data, size_t len);
+/* The connection ends: its waits go. What it held is given up at once, or, with fence, by
+ * transfer_labels_fenced. */
 void transfer_labels_conn_ended(struct transfer_conn *c, bool fence);
 void transfer_labels_fenced(struct tarn_transfer *t, uint64_t session);
 void transfer_labels_free(struct tarn_transfer *t);
 
-/* --- events: transfer_event.c --------------------------------------------------------------------------------------------------- */
+/* --- events: transfer_event.c --- */
 
 struct transfer_note {
     STAILQ_ENTRY(transfer_note) link;
@@ -179,7 +187,7 @@ void transfer_event_add(struct tarn_transfer *t, int kind, const char *peer, con
                         const void *data, size_t len);
 bool transfer_events_full(const struct tarn_transfer *t);
 
-/* --- peers: transfer_peer.c, transfer_dial.c --------------------------------------------------------------------------------------- */
+/* --- peers: transfer_peer.c, transfer_dial.c --- */
 
 struct transfer_far { /* a region of a peer */
     uint32_t id, epoch;
@@ -255,16 +263,19 @@ struct tarn_transfer_peer {
     LIST_HEAD(, transfer_lane) lanes;
 };
 tarn_status transfer_peer_usable(const struct tarn_transfer_peer *p);
-/* One request and its answer, under the mutex, which is given up meanwhile. argv[0] is static, argv[1] is left to the id. *text_p
- * (NULL: not wanted): the caller frees. stop (may be NULL): set by who then calls transfer_peer_nudge: TARN_ECANCELED. */
-tarn_status transfer_peer_call(struct tarn_transfer_peer *p, size_t argc, const char **argv, size_t *lens,
-                               uint64_t deadline, const bool *stop, char **text_p, size_t *len_p);
+/* One request and its answer, under the mutex, which is given up meanwhile. argv[0] is static,
+ * argv[1] is left to the id. *text_p (NULL: not wanted): the caller frees. stop (may be NULL): set
+ * by who then calls transfer_peer_nudge: TARN_ECANCELED. */
+tarn_status transfer_peer_call(struct tarn_transfer_peer *p, size_t argc, const char **argv,
+                               size_t *lens, uint64_t deadline, const bool *stop, char **text_p,
+                               size_t *len_p);
 void transfer_peer_nudge(struct tarn_transfer_peer *p);
 /* The control thread's: what has arrived. */
 void transfer_peer_turn(struct tarn_transfer_peer *p);
 void transfer_peer_break(struct tarn_transfer_peer *p, tarn_status status, const char *why);
 void transfer_peer_free(struct tarn_transfer_peer *p);
-/* p->map, asked for (again) when it is not there, with a reference of the caller's. Under the mutex, as above. */
+/* p->map, asked for (again) when it is not there, with a reference of the caller's. Under the
+ * mutex, as above. */
 tarn_status transfer_peer_map(struct tarn_transfer_peer *p, uint64_t deadline, const bool *stop,
                               struct transfer_map **map_p);
 /* Connects and says hello, without the mutex. */
@@ -272,7 +283,7 @@ tarn_status transfer_dial(struct tarn_transfer *t, struct tarn_transfer_peer *p,
 /* "host:port", "[v6]:port" */
 bool transfer_split_address(const char *text, size_t len, char **host_p, char **port_p);
 
-/* --- batches: transfer_batch.c, transfer_run.c ---------------------------------------------------------------------------------------- */
+/* --- batches: transfer_batch.c, transfer_run.c --- */
 
 struct transfer_run { /* tasks that move as one */
     size_t first, n;
@@ -292,19 +303,23 @@ struct tarn_transfer_batch {
     tarn_status status;
     char why[200];
     uint64_t operations, failed, bytes;
-    uint64_t moved[2], by[ENGINE_RDMA + 1]; /* the same bytes: read, written; by enum engine_transport */
+    /* the same bytes: read, written; by enum engine_transport */
+    uint64_t moved[2], by[ENGINE_RDMA + 1];
     char transport[8];
     char *done, *message;
     size_t message_len;
     struct transfer_lane *lane; /* while it runs */
     pthread_cond_t changed;
 };
-/* Do the tasks lead anywhere? UNKNOWN: one names what is not on the map; LATER: one must go by RDMA, and the peer has not said how.
- * devices: our own memory that nothing else reaches. Outside the mutex. */
+/* Do the tasks lead anywhere? UNKNOWN: one names what is not on the map; LATER: one must go by
+ * RDMA, and the peer has not said how. devices: our own memory that nothing else reaches. Outside
+ * the mutex. */
 enum transfer_way { TRANSFER_LEADS, TRANSFER_UNKNOWN, TRANSFER_LATER };
-enum transfer_way transfer_batch_way(const struct tarn_transfer_batch *b, const struct transfer_map *map,
-                                     const struct iovec *devices, size_t n_devices);
-/* Moves the bytes of a batch by a lane, outside the mutex. fresh: the lane has not been told of this map. */
+enum transfer_way transfer_batch_way(const struct tarn_transfer_batch *b,
+                                     const struct transfer_map *map, const struct iovec *devices,
+                                     size_t n_devices);
+/* Moves the bytes of a batch by a lane, outside the mutex. fresh: the lane has not been told of
+ * this map. */
 void transfer_batch_move(struct tarn_transfer_batch *b, struct transfer_lane *lane,
                          const struct transfer_map *map, bool fresh);
 void *transfer_worker(void *arg);
@@ -314,8 +329,10 @@ void transfer_batches_stop(struct tarn_transfer_peer *p, tarn_status status, con
 /* transfer_lane.c: one that nobody uses, or a new one. Under the mutex. */
 tarn_status transfer_lane_get(struct tarn_transfer_peer *p, struct transfer_lane **lane_p);
 void transfer_lane_free(struct transfer_lane *lane);
-/* What is to be told of our own memory; NULL: nothing new. Under the mutex; telling is done without it. */
-struct transfer_known *transfer_lane_news(struct tarn_transfer *t, struct transfer_lane *lane, size_t *n_p);
+/* What is to be told of our own memory; NULL: nothing new. Under the mutex; telling is done without
+ * it. */
+struct transfer_known *transfer_lane_news(struct tarn_transfer *t, struct transfer_lane *lane,
+                                          size_t *n_p);
 void transfer_lane_tell(struct transfer_lane *lane, struct transfer_known *news, size_t n);
 /* The map that the next batch goes by; true: another than before. Under the mutex. */
 bool transfer_lane_map(struct transfer_lane *lane, struct transfer_map *map);
@@ -326,15 +343,15 @@ void transfer_lanes_rest(struct tarn_transfer *t);
 /* Lanes that rest let go of memory that is about to be unregistered. Under the mutex. */
 void transfer_lanes_forget(struct tarn_transfer *t, uint64_t identity);
 
-/* --- the master: transfer_name.c --------------------------------------------------------------------------------------------------------- */
+/* --- the master: transfer_name.c --- */
 
 tarn_status transfer_announce_start(struct tarn_transfer *t);
 void transfer_announce_stop(struct tarn_transfer *t);
-tarn_status transfer_name_find(struct tarn_transfer *t, const char *name, uint64_t deadline, char **host_p,
-                               char **port_p);
+tarn_status transfer_name_find(struct tarn_transfer *t, const char *name, uint64_t deadline,
+                               char **host_p, char **port_p);
 bool transfer_name_valid(const char *name);
 
-/* --- the end: transfer.c, transfer_loop.c ------------------------------------------------------------------------------------------------------- */
+/* --- the end: transfer.c, transfer_loop.c --- */
 
 struct tarn_transfer {
     uint32_t magic;

@@ -9,10 +9,13 @@
 
 #include "client/transfer.h"
 
-#define REGISTER_MS 2000u /* for a peer's memory to be registered, where nothing but RDMA will do */
-#define SCAN_MAX    64u /* batches that a worker looks at to find a peer that has the least of the workers */
+#define REGISTER_MS                                                                                \
+    2000u /* for a peer's memory to be registered, where nothing but RDMA will do                  \
+           */
+#define SCAN_MAX                                                                                   \
+    64u /* batches that a worker looks at to find a peer that has the least of the workers */
 
-/* --- workers ------------------------------------------------------------------------------------------------------------------ */
+/* --- workers --- */
 
 /* Under the mutex. */
 static void finish(struct tarn_transfer_batch *b, tarn_status status, const char *why) {
@@ -89,8 +92,9 @@ static enum transfer_way find_way(struct tarn_transfer_batch *b, const struct tr
     return way;
 }
 
-/* The peer's regions, asked for anew when they do not hold what the tasks name: those may be newer than what we know. Where only
- * RDMA will do they are asked for until they are registered over there, for a while. */
+/* The peer's regions, asked for anew when they do not hold what the tasks name: those may be newer
+ * than what we know. Where only RDMA will do they are asked for until they are registered over
+ * there, for a while. */
 static tarn_status find_map(struct tarn_transfer_batch *b, struct transfer_map **map_p) {
     struct tarn_transfer *t = b->peer->end;
     uint64_t until = min_u64(b->deadline, now_ms() + REGISTER_MS);
@@ -99,8 +103,10 @@ static tarn_status find_map(struct tarn_transfer_batch *b, struct transfer_map *
         tarn_status status = transfer_peer_map(b->peer, b->deadline, &b->cancelled, map_p);
         if (status != TARN_OK) return status;
         enum transfer_way way = find_way(b, *map_p);
-        if (way == TRANSFER_LEADS || b->cancelled || (way == TRANSFER_UNKNOWN && new)) return TARN_OK;
-        if (way == TRANSFER_LATER && !transfer_cond_wait(t, &b->changed, min_u64(until, now_ms() + 20)))
+        if (way == TRANSFER_LEADS || b->cancelled || (way == TRANSFER_UNKNOWN && new))
+            return TARN_OK;
+        if (way == TRANSFER_LATER &&
+            !transfer_cond_wait(t, &b->changed, min_u64(until, now_ms() + 20)))
             return TARN_OK;
         if (b->peer->map == *map_p) transfer_map_put(&b->peer->map);
         transfer_map_put(map_p);
@@ -147,8 +153,8 @@ static void run(struct tarn_transfer_batch *b) {
     finish(b, status, status != TARN_OK ? tarn_last_error() : p->broken != TARN_OK ? p->why : NULL);
 }
 
-/* The oldest of those whose peers have the least of the workers, and not all that one may have: a peer that does not answer is not to
- * keep the others waiting. */
+/* The oldest of those whose peers have the least of the workers, and not all that one may have: a
+ * peer that does not answer is not to keep the others waiting. */
 static struct tarn_transfer_batch *take(struct tarn_transfer *t) {
     struct tarn_transfer_batch *b, *best = NULL;
     unsigned looked = 0;
@@ -195,7 +201,7 @@ static tarn_status wake_worker(struct tarn_transfer *t, const struct tarn_transf
     return TARN_OK;
 }
 
-/* --- from above ---------------------------------------------------------------------------------------------------------------- */
+/* --- from above --- */
 
 static void stop(struct tarn_transfer_batch *b) {
     b->cancelled = true;
@@ -239,8 +245,9 @@ static tarn_status check_tasks(const tarn_transfer_task *tasks, size_t n, uint64
     return TARN_OK;
 }
 
-static struct tarn_transfer_batch *batch_create(struct tarn_transfer_peer *p, tarn_transfer_task *tasks,
-                                                size_t n, const tarn_transfer_call *c, uint64_t bytes) {
+static struct tarn_transfer_batch *batch_create(struct tarn_transfer_peer *p,
+                                                tarn_transfer_task *tasks, size_t n,
+                                                const tarn_transfer_call *c, uint64_t bytes) {
     struct tarn_transfer_batch *b = xcalloc(1, sizeof(*b));
     b->magic = TRANSFER_BATCH_MAGIC;
     b->peer = p;
@@ -279,10 +286,12 @@ tarn_status tarn_transfer_submit(tarn_transfer_peer *p, tarn_transfer_task *task
     tarn_transfer_call c;
     tarn_transfer_call_init(&c);
     if (call != NULL) memcpy(&c, call, min_u64(call->size, sizeof(c)));
-    bool done_ok = c.done == NULL || (c.done[0] != '\0' && strlen(c.done) <= TARN_TRANSFER_LABEL_MAX);
+    bool done_ok =
+        c.done == NULL || (c.done[0] != '\0' && strlen(c.done) <= TARN_TRANSFER_LABEL_MAX);
     if (!done_ok || batch_p == NULL || c.message_len > TARN_TRANSFER_MESSAGE_MAX ||
         (c.message == NULL && c.message_len > 0))
-        return fail(TARN_EINVAL, "a label or a message is too long, or there is no place for the batch");
+        return fail(TARN_EINVAL,
+                    "a label or a message is too long, or there is no place for the batch");
     struct tarn_transfer *t = p->end;
     struct tarn_transfer_batch *b = batch_create(p, tasks, n, &c, bytes);
     pthread_mutex_lock(&t->mutex);
@@ -314,7 +323,8 @@ tarn_status tarn_transfer_submit(tarn_transfer_peer *p, tarn_transfer_task *task
 }
 
 static tarn_status batch_usable(const struct tarn_transfer_batch *b) {
-    if (b == NULL || b->magic != TRANSFER_BATCH_MAGIC) return fail(TARN_EINVAL, "this is not a batch");
+    if (b == NULL || b->magic != TRANSFER_BATCH_MAGIC)
+        return fail(TARN_EINVAL, "this is not a batch");
     return transfer_usable(b->peer->end);
 }
 
@@ -322,9 +332,11 @@ tarn_status tarn_transfer_wait(tarn_transfer_batch *b, uint64_t timeout_ms) {
     tarn_status status = batch_usable(b);
     if (status != TARN_OK) return status;
     struct tarn_transfer *t = b->peer->end;
-    uint64_t deadline = timeout_ms == TARN_NO_TIMEOUT ? DEADLINE_NONE : add_sat(now_ms(), timeout_ms);
+    uint64_t deadline =
+        timeout_ms == TARN_NO_TIMEOUT ? DEADLINE_NONE : add_sat(now_ms(), timeout_ms);
     pthread_mutex_lock(&t->mutex);
-    while (b->state != TARN_TRANSFER_OVER && timeout_ms > 0 && transfer_cond_wait(t, &b->changed, deadline))
+    while (b->state != TARN_TRANSFER_OVER && timeout_ms > 0 &&
+           transfer_cond_wait(t, &b->changed, deadline))
         continue;
     if (b->state != TARN_TRANSFER_OVER)
         status = TARN_EAGAIN;

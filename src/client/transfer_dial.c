@@ -1,4 +1,5 @@
-/* Connecting to a peer, and reading what it says of its memory. Whatever it says may be nonsense. */
+/* Connecting to a peer, and reading what it says of its memory. Whatever it says may be
+ * nonsense. */
 #include <sodium.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -11,7 +12,8 @@ bool transfer_split_address(const char *text, size_t len, char **host_p, char **
     if (colon == NULL) return false;
     const char *port = colon + 1;
     size_t port_len = len - (size_t)(port - text);
-    if (!span_to_u64(span_of(port, port_len), &number) || number == 0 || number > 65535) return false;
+    if (!span_to_u64(span_of(port, port_len), &number) || number == 0 || number > 65535)
+        return false;
     if (*text == '[' && end > text && end[-1] == ']') {
         text++;
         end--;
@@ -26,14 +28,14 @@ bool transfer_split_address(const char *text, size_t len, char **host_p, char **
 }
 
 #define GREETING_MAX 4096u /* bytes that are taken from who has not proved anything */
-#define ANSWERS_MAX                                                                                          \
+#define ANSWERS_MAX                                                                                \
     (TRANSFER_OUT_MAX + (1u << 20)) /* of one answer: what an end lets pile up, and some more */
 
-/* --- hello --------------------------------------------------------------------------------------------------------------- */
+/* --- hello --- */
 
 /* One request and its answer on a connection that nobody else uses yet. */
-static tarn_status ask(struct tarn_transfer_peer *p, size_t argc, const char **argv, const size_t *lens,
-                       uint64_t deadline, const struct answer **payload_p) {
+static tarn_status ask(struct tarn_transfer_peer *p, size_t argc, const char **argv,
+                       const size_t *lens, uint64_t deadline, const struct answer **payload_p) {
     struct answer *a;
     tarn_status status = ctl_send(&p->ctl, argc, argv, lens, false);
     if (status == TARN_OK) status = ctl_receive(&p->ctl, &p->arena, &a, deadline);
@@ -41,7 +43,8 @@ static tarn_status ask(struct tarn_transfer_peer *p, size_t argc, const char **a
     if (a->type == ANSWER_ERROR) {
         status = answer_error_status(a->str);
         if (status == TARN_ERR) status = TARN_EPROTO;
-        bool old = strcmp(a->str, "ERR wrong number of arguments") == 0; /* what version 1 says to HELLO */
+        /* what version 1 says to HELLO */
+        bool old = strcmp(a->str, "ERR wrong number of arguments") == 0;
         return fail(status, "%s:%s says: %s%s", p->host, p->port, a->str,
                     old ? " (it is of an older version: both ends need the same one)" : "");
     }
@@ -70,7 +73,8 @@ static tarn_status authenticate(struct tarn_transfer *t, struct tarn_transfer_pe
     uint64_t version;
     if (!answer_u64(answer_at(hello, 0), &version) || version != TRANSFER_VERSION ||
         !is_string(proof, 0, TRANSFER_PROOF) ||
-        !transfer_party_take(peer, span_of_answer(answer_at(hello, 1)), span_of_answer(answer_at(hello, 2)),
+        !transfer_party_take(peer, span_of_answer(answer_at(hello, 1)),
+                             span_of_answer(answer_at(hello, 2)),
                              span_of_answer(answer_at(hello, 4))))
         return fail(TARN_EPROTO, "%s:%s: its greeting makes no sense", p->host, p->port);
     memcpy(p->name, peer->name, sizeof(p->name));
@@ -79,7 +83,8 @@ static tarn_status authenticate(struct tarn_transfer *t, struct tarn_transfer_pe
         return fail(TARN_EPERM, "%s:%s has %s secret, and this end has %s", p->host, p->port,
                     proof->len == 0 ? "no" : "a", t->has_secret ? "one" : "none");
     if (transfer_party_same(peer, &party[TRANSFER_CLIENT]))
-        return fail(TARN_EPERM, "%s:%s leads back to this end: it is not its own peer, or is being deceived",
+        return fail(TARN_EPERM,
+                    "%s:%s leads back to this end: it is not its own peer, or is being deceived",
                     p->host, p->port);
     uint8_t own[TRANSFER_PROOF];
     transfer_proof_make(t->secret, TRANSFER_SERVER, party, own);
@@ -92,7 +97,8 @@ static tarn_status authenticate(struct tarn_transfer *t, struct tarn_transfer_pe
     return ask(p, 3, argv, lens, deadline, &payload);
 }
 
-tarn_status transfer_dial(struct tarn_transfer *t, struct tarn_transfer_peer *p, uint64_t deadline) {
+tarn_status transfer_dial(struct tarn_transfer *t, struct tarn_transfer_peer *p,
+                          uint64_t deadline) {
     struct transfer_party party[2];
     struct transfer_party *own = &party[TRANSFER_CLIENT];
     tarn_status status = ctl_open(&p->ctl, NULL, p->host, p->port, deadline);
@@ -114,7 +120,7 @@ tarn_status transfer_dial(struct tarn_transfer *t, struct tarn_transfer_peer *p,
     return status;
 }
 
-/* --- its memory -------------------------------------------------------------------------------------------------------------- */
+/* --- its memory --- */
 
 void transfer_map_put(struct transfer_map **map_p) {
     struct transfer_map *m = *map_p;
@@ -143,7 +149,8 @@ static char *rdma_uri(const struct answer *a, const char *host) {
         size_t len = strlen(any[i]);
         if (strncmp(a->str, any[i], len) != 0) continue;
         struct buf uri = {0};
-        buf_printf(&uri, strchr(host, ':') != NULL ? "rdma://[%s]:%s" : "rdma://%s:%s", host, a->str + len);
+        buf_printf(&uri, strchr(host, ':') != NULL ? "rdma://[%s]:%s" : "rdma://%s:%s", host,
+                   a->str + len);
         buf_append_char(&uri, '\0');
         return uri.data;
     }
@@ -169,12 +176,13 @@ static bool parse_region(const struct answer *a, const char *host, struct transf
     uint64_t id, epoch, rights, file;
     const struct answer *address = answer_at(a, 2), *name = answer_at(a, 6);
     if (a->type != ANSWER_ARRAY || a->len != 14 || !answer_u64(answer_at(a, 0), &id) || id == 0 ||
-        id > UINT32_MAX || !answer_u64(answer_at(a, 1), &epoch) || epoch == 0 || epoch > UINT32_MAX ||
-        !is_string(address, 1, 20) || !span_to_u64(span_of(address->str, address->len), &f->address) ||
-        !answer_u64(answer_at(a, 3), &f->length) || f->length == 0 || f->address + f->length < f->address ||
-        !answer_u64(answer_at(a, 4), &rights) || rights == 0 ||
-        rights > (TARN_TRANSFER_READ | TARN_TRANSFER_WRITE) || !answer_u64(answer_at(a, 5), &file) ||
-        !is_string(name, 0, sizeof(f->name) - 1)) {
+        id > UINT32_MAX || !answer_u64(answer_at(a, 1), &epoch) || epoch == 0 ||
+        epoch > UINT32_MAX || !is_string(address, 1, 20) ||
+        !span_to_u64(span_of(address->str, address->len), &f->address) ||
+        !answer_u64(answer_at(a, 3), &f->length) || f->length == 0 ||
+        f->address + f->length < f->address || !answer_u64(answer_at(a, 4), &rights) ||
+        rights == 0 || rights > (TARN_TRANSFER_READ | TARN_TRANSFER_WRITE) ||
+        !answer_u64(answer_at(a, 5), &file) || !is_string(name, 0, sizeof(f->name) - 1)) {
         return false;
     }
     f->id = (uint32_t)id;
@@ -202,9 +210,9 @@ tarn_status transfer_map_parse(const struct answer *a, const char *own, const ch
                                struct transfer_map **map_p) {
     uint64_t port;
     const struct answer *shm = answer_at(a, 1), *machine = answer_at(a, 2), *list = answer_at(a, 3);
-    if (!answer_u64(answer_at(a, 0), &port) || port == 0 || port > 65535 || !is_string(shm, 0, 300) ||
-        strlen(shm->str) != shm->len || !is_string(machine, 0, 300) || list == NULL ||
-        list->type != ANSWER_ARRAY || list->len > TRANSFER_REGIONS_MAX) {
+    if (!answer_u64(answer_at(a, 0), &port) || port == 0 || port > 65535 ||
+        !is_string(shm, 0, 300) || strlen(shm->str) != shm->len || !is_string(machine, 0, 300) ||
+        list == NULL || list->type != ANSWER_ARRAY || list->len > TRANSFER_REGIONS_MAX) {
         return TARN_EPROTO;
     }
     struct transfer_map *m = xcalloc(1, sizeof(*m));

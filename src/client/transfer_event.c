@@ -46,14 +46,17 @@ static void take(struct tarn_transfer *t, tarn_transfer_event *event) {
     free(n);
 }
 
-tarn_status tarn_transfer_next_event(tarn_transfer *t, uint64_t timeout_ms, tarn_transfer_event *event) {
+tarn_status tarn_transfer_next_event(tarn_transfer *t, uint64_t timeout_ms,
+                                     tarn_transfer_event *event) {
     tarn_status status = transfer_usable(t);
     if (status != TARN_OK) return status;
     if (event == NULL || event->size < sizeof(*event))
         return fail(TARN_EINVAL, "an event begins with its size");
-    uint64_t deadline = timeout_ms == TARN_NO_TIMEOUT ? DEADLINE_NONE : add_sat(now_ms(), timeout_ms);
+    uint64_t deadline =
+        timeout_ms == TARN_NO_TIMEOUT ? DEADLINE_NONE : add_sat(now_ms(), timeout_ms);
     pthread_mutex_lock(&t->mutex);
-    while (STAILQ_EMPTY(&t->notes) && timeout_ms > 0 && transfer_cond_wait(t, &t->changed, deadline))
+    while (STAILQ_EMPTY(&t->notes) && timeout_ms > 0 &&
+           transfer_cond_wait(t, &t->changed, deadline))
         continue;
     if (STAILQ_EMPTY(&t->notes))
         status = TARN_EAGAIN;

@@ -1,5 +1,5 @@
-/* Labels: who waits for which blocks, who was told that they are there, and who is done with them. All in the end that has the
- * blocks; the chart is in transfer.h. */
+/* Labels: who waits for which blocks, who was told that they are there, and who is done with them.
+ * All in the end that has the blocks; the chart is in transfer.h. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -58,7 +58,7 @@ static void drop_if_unwanted(struct transfer_label *l) {
     if (l->state == LABEL_WANTED && LIST_EMPTY(&l->waits)) destroy(l);
 }
 
-/* --- holders ---------------------------------------------------------------------------------------------------------- */
+/* --- holders --- */
 
 static struct transfer_holder **holder_of(struct transfer_label *l, uint64_t session) {
     struct transfer_holder **at = &l->holders;
@@ -94,7 +94,7 @@ static void fewer(struct transfer_label *l, unsigned n) {
     if (l->peers_left == 0) destroy(l);
 }
 
-/* --- answers to those who wait --------------------------------------------------------------------------------------------- */
+/* --- answers to those who wait --- */
 
 static void tell(struct transfer_label *l, struct transfer_conn *c, uint64_t id) {
     if (l->state == LABEL_READY) {
@@ -122,7 +122,8 @@ static void wait_over(struct transfer_timer *timer) {
     drop_if_unwanted(l);
 }
 
-void transfer_label_wait(struct transfer_conn *c, uint64_t id, const char *name, uint64_t timeout_ms) {
+void transfer_label_wait(struct transfer_conn *c, uint64_t id, const char *name,
+                         uint64_t timeout_ms) {
     struct tarn_transfer *t = c->end;
     struct transfer_label *l = c->n_waits < TRANSFER_WAITS_MAX ? find_or_add(t, name) : NULL;
     if (l == NULL) {
@@ -142,8 +143,8 @@ void transfer_label_wait(struct transfer_conn *c, uint64_t id, const char *name,
     transfer_timer_set(t, &w->due, add_sat(now_ms(), timeout_ms), wait_over);
 }
 
-tarn_status transfer_label_done(struct transfer_conn *c, const char *name, bool gave_up, const void *data,
-                                size_t len) {
+tarn_status transfer_label_done(struct transfer_conn *c, const char *name, bool gave_up,
+                                const void *data, size_t len) {
     struct tarn_transfer *t = c->end;
     struct transfer_label *l = find(t, name);
     if (l == NULL || l->state == LABEL_WANTED) return TARN_ENOTFOUND;
@@ -151,15 +152,16 @@ tarn_status transfer_label_done(struct transfer_conn *c, const char *name, bool 
     struct transfer_holder **at = holder_of(l, c->session);
     bool told = *at != NULL;
     if (told && --(*at)->told == 0) remove_holder(at);
-    /* Who was not told of these blocks cannot be done with them: it means others, of the same name and aborted. */
+    /* Who was not told of these blocks cannot be done with them: it means others, of the same name
+     * and aborted. */
     if (l->state == LABEL_ABORTED || (!told && !gave_up)) return TARN_ECANCELED;
-    transfer_event_add(t, gave_up ? TARN_TRANSFER_GAVE_UP : TARN_TRANSFER_DONE, transfer_conn_name(c), name,
-                       data, len);
+    transfer_event_add(t, gave_up ? TARN_TRANSFER_GAVE_UP : TARN_TRANSFER_DONE,
+                       transfer_conn_name(c), name, data, len);
     fewer(l, 1);
     return TARN_OK;
 }
 
-/* --- the owner ------------------------------------------------------------------------------------------------------------------ */
+/* --- the owner --- */
 
 static void forget(struct transfer_timer *timer) {
     struct transfer_label *l = CONTAINER_OF(timer, struct transfer_label, due);
@@ -174,7 +176,8 @@ static void report_abort(struct transfer_label *l) {
     transfer_event_add(l->end, TARN_TRANSFER_ABORTED, "", l->name, l->info, l->info_len);
 }
 
-/* Cuts off those who may still write. Their connections end with this turn, and their fences report to transfer_labels_fenced. */
+/* Cuts off those who may still write. Their connections end with this turn, and their fences report
+ * to transfer_labels_fenced. */
 static void cut_holders(struct transfer_label *l) {
     for (struct transfer_holder *h = l->holders; h != NULL; h = h->next) {
         struct transfer_conn *c;
@@ -202,7 +205,8 @@ static void do_abort(struct transfer_label *l, const char *reason) {
 }
 
 static void keep_over(struct transfer_timer *timer) {
-    do_abort(CONTAINER_OF(timer, struct transfer_label, due), "they were kept as long as was agreed on");
+    do_abort(CONTAINER_OF(timer, struct transfer_label, due),
+             "they were kept as long as was agreed on");
 }
 
 static tarn_status check_label(const struct tarn_transfer *t, const char *label) {
@@ -222,7 +226,8 @@ static tarn_status make_ready(struct tarn_transfer *t, const char *label,
     struct transfer_label *l = find_or_add(t, label);
     if (l == NULL) return fail(TARN_ELIMIT, "there are %u labels already", TRANSFER_LABELS_MAX);
     if (l->state == LABEL_READY) return fail(TARN_EEXISTS, "\"%s\" is ready already", label);
-    if (l->event_due) return fail(TARN_EBUSY, "\"%s\" was aborted, and peers are still being cut off", label);
+    if (l->event_due)
+        return fail(TARN_EBUSY, "\"%s\" was aborted, and peers are still being cut off", label);
     l->state = LABEL_READY;
     l->peers_left = o->peers;
     l->cut = o->cut != 0;
@@ -240,7 +245,8 @@ tarn_status tarn_transfer_ready(tarn_transfer *t, const char *label,
     tarn_transfer_ready_options o;
     tarn_transfer_ready_options_init(&o);
     if (options != NULL) memcpy(&o, options, min_u64(options->size, sizeof(o)));
-    if (o.peers == 0 || o.info_len > TARN_TRANSFER_MESSAGE_MAX || (o.info == NULL && o.info_len > 0))
+    if (o.peers == 0 || o.info_len > TARN_TRANSFER_MESSAGE_MAX ||
+        (o.info == NULL && o.info_len > 0))
         return fail(TARN_EINVAL, "at least one peer, and at most %d bytes go with a label",
                     TARN_TRANSFER_MESSAGE_MAX);
     pthread_mutex_lock(&t->mutex);
@@ -253,7 +259,8 @@ tarn_status tarn_transfer_abort(tarn_transfer *t, const char *label, const char 
     tarn_status status = check_label(t, label);
     if (status != TARN_OK) return status;
     if (reason == NULL) reason = "";
-    if (strlen(reason) > TARN_TRANSFER_MESSAGE_MAX) return fail(TARN_EINVAL, "the reason is too long");
+    if (strlen(reason) > TARN_TRANSFER_MESSAGE_MAX)
+        return fail(TARN_EINVAL, "the reason is too long");
     pthread_mutex_lock(&t->mutex);
     struct transfer_label *l = find_or_add(t, label);
     if (l == NULL)
@@ -264,7 +271,7 @@ tarn_status tarn_transfer_abort(tarn_transfer *t, const char *label, const char 
     return status;
 }
 
-/* --- sessions that end ------------------------------------------------------------------------------------------------------------ */
+/* --- sessions that end --- */
 
 struct walk {
     struct transfer_conn *conn;

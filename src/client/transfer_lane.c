@@ -15,7 +15,8 @@ static tarn_status make_engine(const struct tarn_transfer *t, struct transfer_la
     config.connect_timeout_ms = t->options.connect_timeout_ms;
     config.stop = &lane->stop;
     tarn_status status = engine_create(&config, &lane->engine);
-    return status == TARN_OK ? status : fail(status, "an engine cannot start: %s", tarn_status_text(status));
+    return status == TARN_OK ? status
+                             : fail(status, "an engine cannot start: %s", tarn_status_text(status));
 }
 
 /* The same without what the old one knew. */
@@ -53,9 +54,10 @@ tarn_status transfer_lane_get(struct tarn_transfer_peer *p, struct transfer_lane
     return TARN_OK;
 }
 
-/* --- what it knows of our own memory -------------------------------------------------------------------------------- */
+/* --- what it knows of our own memory --- */
 
-struct transfer_known *transfer_lane_news(struct tarn_transfer *t, struct transfer_lane *lane, size_t *n_p) {
+struct transfer_known *transfer_lane_news(struct tarn_transfer *t, struct transfer_lane *lane,
+                                          size_t *n_p) {
     *n_p = 0;
     if (lane->registered_seen == t->registered_gen) return NULL;
     lane->registered_seen = t->registered_gen;
@@ -63,17 +65,19 @@ struct transfer_known *transfer_lane_news(struct tarn_transfer *t, struct transf
     struct transfer_region *r;
     LIST_FOREACH(r, &t->regions, link) {
         if (r->closing) continue;
-        now[(*n_p)++] = (struct transfer_known){.address = r->address,
-                                                .len = r->length,
-                                                .identity = r->identity,
-                                                .device = r->device,
-                                                .fd = r->device ? fcntl(r->fd, F_DUPFD_CLOEXEC, 0) : -1,
-                                                .fd_offset = r->fd_offset};
+        now[(*n_p)++] =
+            (struct transfer_known){.address = r->address,
+                                    .len = r->length,
+                                    .identity = r->identity,
+                                    .device = r->device,
+                                    .fd = r->device ? fcntl(r->fd, F_DUPFD_CLOEXEC, 0) : -1,
+                                    .fd_offset = r->fd_offset};
     }
     return now;
 }
 
-static const struct transfer_known *find(const struct transfer_known *list, size_t n, uint64_t identity) {
+static const struct transfer_known *find(const struct transfer_known *list, size_t n,
+                                         uint64_t identity) {
     for (size_t i = 0; i < n; i++)
         if (list[i].identity == identity) return &list[i];
     return NULL;
@@ -98,7 +102,8 @@ void transfer_lane_tell(struct transfer_lane *lane, struct transfer_known *news,
             (void)engine_unregister(lane->engine, lane->registered[i].address);
     }
     for (size_t i = 0; i < n; i++) {
-        const struct transfer_known *old = find(lane->registered, lane->n_registered, news[i].identity);
+        const struct transfer_known *old =
+            find(lane->registered, lane->n_registered, news[i].identity);
         if (old == NULL)
             tell(lane, &news[i]);
         else
@@ -143,7 +148,7 @@ void transfer_lanes_rest(struct tarn_transfer *t) {
     }
 }
 
-/* --- and of the peer's ----------------------------------------------------------------------------------------------------- */
+/* --- and of the peer's --- */
 
 bool transfer_lane_map(struct transfer_lane *lane, struct transfer_map *map) {
     struct transfer_map *old = lane->told;

@@ -1,5 +1,6 @@
-/* The control thread of an end: answers peers, receives their answers, polls the host, and looks at the clock. A turn never waits;
- * poll does, for a socket, for a time, or for another thread that has something to send. */
+/* The control thread of an end: answers peers, receives their answers, polls the host, and looks at
+ * the clock. A turn never waits; poll does, for a socket, for a time, or for another thread that
+ * has something to send. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -36,7 +37,7 @@ void transfer_timer_stop(struct tarn_transfer *t, struct transfer_timer *timer) 
     if (wheel_pending(&timer->node)) wheel_remove(t->wheel, &timer->node);
 }
 
-/* --- connections from peers -------------------------------------------------------------------------------------------- */
+/* --- connections from peers --- */
 
 static void handshake_over(struct transfer_timer *timer) {
     struct transfer_conn *c = CONTAINER_OF(timer, struct transfer_conn, handshake);
@@ -96,7 +97,8 @@ static void conn_write(struct transfer_conn *c) {
 static void conns_turn(struct tarn_transfer *t, const struct pollfd *set) {
     struct transfer_conn *c, *next;
     LIST_FOREACH(c, &t->conns, link) {
-        if (c->polled != 0 && (set[c->polled].revents & (POLLIN | POLLHUP | POLLERR)) != 0) conn_read(c);
+        if (c->polled != 0 && (set[c->polled].revents & (POLLIN | POLLHUP | POLLERR)) != 0)
+            conn_read(c);
     }
     for (c = LIST_FIRST(&t->conns); c != NULL; c = next) {
         next = LIST_NEXT(c, link);
@@ -105,13 +107,14 @@ static void conns_turn(struct tarn_transfer *t, const struct pollfd *set) {
     }
 }
 
-/* --- a turn ----------------------------------------------------------------------------------------------------------------- */
+/* --- a turn --- */
 
 static void peers_turn(struct tarn_transfer *t, const struct pollfd *set) {
     struct tarn_transfer_peer *p, *next;
     for (p = LIST_FIRST(&t->peers); p != NULL; p = next) {
         next = LIST_NEXT(p, link);
-        if (p->broken == TARN_OK && p->polled != 0 && set[p->polled].revents != 0) transfer_peer_turn(p);
+        if (p->broken == TARN_OK && p->polled != 0 && set[p->polled].revents != 0)
+            transfer_peer_turn(p);
         if (!p->closing) continue;
         transfer_peer_break(p, TARN_ECLOSED, "it was disconnected");
         LIST_REMOVE(p, link);
@@ -148,7 +151,8 @@ static void turn(struct tarn_transfer *t, const struct pollfd *set) {
     if (t->n_closing > 0) pthread_cond_broadcast(&t->changed);
 }
 
-/* What to wait for. Entry 0 wakes us, 1 is the host, then the listeners; connections know their own. */
+/* What to wait for. Entry 0 wakes us, 1 is the host, then the listeners; connections know their
+ * own. */
 static size_t fill(struct tarn_transfer *t, struct pollfd **set_p, size_t *cap_p) {
     size_t need = 2 + t->n_listen + t->n_conns + t->n_peers, n = 0;
     if (need > *cap_p) {
@@ -164,15 +168,16 @@ static size_t fill(struct tarn_transfer *t, struct pollfd **set_p, size_t *cap_p
     struct transfer_conn *c;
     LIST_FOREACH(c, &t->conns, link) {
         c->polled = n;
-        set[n++] = (struct pollfd){.fd = c->fd, .events = (short)(POLLIN | (c->out.len > 0 ? POLLOUT : 0))};
+        set[n++] = (struct pollfd){.fd = c->fd,
+                                   .events = (short)(POLLIN | (c->out.len > 0 ? POLLOUT : 0))};
     }
     struct tarn_transfer_peer *p;
     LIST_FOREACH(p, &t->peers, link) {
         p->polled = 0;
         if (p->broken != TARN_OK) continue;
         p->polled = n;
-        set[n++] =
-            (struct pollfd){.fd = p->ctl.fd, .events = (short)(POLLIN | (p->ctl.out.len > 0 ? POLLOUT : 0))};
+        set[n++] = (struct pollfd){.fd = p->ctl.fd,
+                                   .events = (short)(POLLIN | (p->ctl.out.len > 0 ? POLLOUT : 0))};
     }
     return n;
 }

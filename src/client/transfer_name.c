@@ -1,5 +1,6 @@
-/* Names. The master keeps, under "tarn:transfer:NAME", the address of the control port: a value so small that it lives in the
- * master's books. It expires, and is put anew before: an end that died is soon forgotten. Who puts it last has the name. */
+/* Names. The master keeps, under "tarn:transfer:NAME", the address of the control port: a value so
+ * small that it lives in the master's books. It expires, and is put anew before: an end that died
+ * is soon forgotten. Who puts it last has the name. */
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -28,7 +29,7 @@ static size_t make_key(const char *name, char out[96]) {
     return (size_t)snprintf(out, 96, TRANSFER_KEY_PREFIX "%s", name);
 }
 
-/* --- the address that we tell ----------------------------------------------------------------------------------------- */
+/* --- the address that we tell --- */
 
 static bool is_any(const char *host) {
     return strcmp(host, "*") == 0 || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0 ||
@@ -42,14 +43,15 @@ static bool own_address(struct tarn_client *master, char *out, size_t cap) {
     struct sockaddr_storage own;
     socklen_t len = sizeof(own);
     bool ok = false;
-    if (master_find(&master->master, add_sat(now_ms(), master->options.connect_timeout_ms), host, port) !=
-        TARN_OK)
+    if (master_find(&master->master, add_sat(now_ms(), master->options.connect_timeout_ms), host,
+                    port) != TARN_OK)
         return false;
     if (getaddrinfo(host, port, &hints, &list) != 0) return false;
     int fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd >= 0 && connect(fd, list->ai_addr, list->ai_addrlen) == 0 &&
         getsockname(fd, (struct sockaddr *)&own, &len) == 0)
-        ok = getnameinfo((struct sockaddr *)&own, len, out, (socklen_t)cap, NULL, 0, NI_NUMERICHOST) == 0;
+        ok = getnameinfo((struct sockaddr *)&own, len, out, (socklen_t)cap, NULL, 0,
+                         NI_NUMERICHOST) == 0;
     if (fd >= 0) close(fd);
     freeaddrinfo(list);
     return ok;
@@ -91,7 +93,7 @@ static tarn_status choose_address(struct tarn_transfer *t, char **out) {
     return TARN_OK;
 }
 
-/* --- telling it ------------------------------------------------------------------------------------------------------------- */
+/* --- telling it --- */
 
 static tarn_status put(struct tarn_transfer *t) {
     char key[96];
@@ -105,7 +107,8 @@ static tarn_status put(struct tarn_transfer *t) {
     return tarn_put(t->master, key, len, t->announced, strlen(t->announced), &o);
 }
 
-/* Is the name still ours? Also when nobody has it: then it was forgotten while the master was away. */
+/* Is the name still ours? Also when nobody has it: then it was forgotten while the master was
+ * away. */
 static bool is_ours(struct tarn_transfer *t) {
     char key[96], value[INLINE_MAX];
     size_t n = 0;
@@ -130,10 +133,12 @@ static void *announcer(void *arg) {
         bool ours = is_ours(t);
         tarn_status status = ours ? put(t) : TARN_OK;
         if (!ours)
-            log_warning("Another end took the transfer name \"%s\": this one is found by its endpoint only",
-                        t->options.name);
+            log_warning(
+                "Another end took the transfer name \"%s\": this one is found by its endpoint only",
+                t->options.name);
         if (status != TARN_OK && !warned)
-            log_warning("The transfer name \"%s\" cannot be renewed: %s", t->options.name, tarn_last_error());
+            log_warning("The transfer name \"%s\" cannot be renewed: %s", t->options.name,
+                        tarn_last_error());
         warned = status != TARN_OK;
         pthread_mutex_lock(&t->mutex);
         next = ours ? now_ms() + (warned ? 1000 : REFRESH_MS) : DEADLINE_NONE;
@@ -151,8 +156,8 @@ tarn_status transfer_announce_start(struct tarn_transfer *t) {
     t->endpoint = endpoint.data;
     if (t->master == NULL || t->options.name == NULL) return TARN_OK;
     if (strlen(t->announced) > INLINE_MAX)
-        return fail(TARN_EINVAL, "announce has at most %u bytes with its port, and not \"%s\"", INLINE_MAX,
-                    t->announced);
+        return fail(TARN_EINVAL, "announce has at most %u bytes with its port, and not \"%s\"",
+                    INLINE_MAX, t->announced);
     status = put(t);
     if (status != TARN_OK) return status;
     int error = pthread_create(&t->announcer, NULL, announcer, t);
@@ -169,12 +174,13 @@ void transfer_announce_stop(struct tarn_transfer *t) {
     if (is_ours(t)) (void)tarn_remove(t->master, key, make_key(t->options.name, key));
 }
 
-/* --- finding others ------------------------------------------------------------------------------------------------------------ */
+/* --- finding others --- */
 
-tarn_status transfer_name_find(struct tarn_transfer *t, const char *name, uint64_t deadline, char **host_p,
-                               char **port_p) {
+tarn_status transfer_name_find(struct tarn_transfer *t, const char *name, uint64_t deadline,
+                               char **host_p, char **port_p) {
     if (t->master == NULL)
-        return fail(TARN_EINVAL, "\"%s\" is a name, and this end has no master to ask for it", name);
+        return fail(TARN_EINVAL, "\"%s\" is a name, and this end has no master to ask for it",
+                    name);
     char key[96], value[INLINE_MAX];
     size_t n = 0;
     tarn_call call;
@@ -183,8 +189,10 @@ tarn_status transfer_name_find(struct tarn_transfer *t, const char *name, uint64
                                     : deadline > now          ? deadline - now
                                                               : 1;
     call.timeout_ms = left;
-    call.wait_ms = left == TARN_NO_TIMEOUT ? left : left - left / 8; /* the rest is for connecting */
-    tarn_status status = tarn_get(t->master, key, make_key(name, key), value, sizeof(value), &n, &call);
+    /* the rest is for connecting */
+    call.wait_ms = left == TARN_NO_TIMEOUT ? left : left - left / 8;
+    tarn_status status =
+        tarn_get(t->master, key, make_key(name, key), value, sizeof(value), &n, &call);
     if (status == TARN_ENOTFOUND) return fail(status, "no transfer end has the name \"%s\"", name);
     if (status != TARN_OK) return status;
     if (transfer_split_address(value, n, host_p, port_p)) return TARN_OK;

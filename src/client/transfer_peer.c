@@ -2,7 +2,8 @@
  *
  *   connect ─> up ─(connection lost)─> broken ─> disconnect          up ─> disconnect
  *
- * What is broken stays so: its session was fenced over there, and who was about to move blocks has to begin anew anyhow. */
+ * What is broken stays so: its session was fenced over there, and who was about to move blocks has
+ * to begin anew anyhow. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -27,7 +28,7 @@ void transfer_peer_free(struct tarn_transfer_peer *p) {
     free(p);
 }
 
-/* --- answers, in the control thread ------------------------------------------------------------------------------------------ */
+/* --- answers, in the control thread --- */
 
 static void complete(struct transfer_pending *r, tarn_status status, const char *text, size_t len) {
     LIST_REMOVE(r, link);
@@ -45,13 +46,15 @@ void transfer_peer_break(struct tarn_transfer_peer *p, tarn_status status, const
     p->broken = status;
     snprintf(p->why, sizeof(p->why), "%s", why);
     ctl_close(&p->ctl);
-    /* What it lent us goes back at once: it may wait for that. Busy ones follow when they have stopped. */
+    /* What it lent us goes back at once: it may wait for that. Busy ones follow when they have
+     * stopped. */
     struct transfer_lane *lane, *next;
     for (lane = LIST_FIRST(&p->lanes); lane != NULL; lane = next) {
         next = LIST_NEXT(lane, link);
         if (!lane->busy) transfer_lane_free(lane);
     }
-    while (!LIST_EMPTY(&p->pending)) complete(LIST_FIRST(&p->pending), TARN_ECLOSED, p->why, strlen(p->why));
+    while (!LIST_EMPTY(&p->pending))
+        complete(LIST_FIRST(&p->pending), TARN_ECLOSED, p->why, strlen(p->why));
     transfer_batches_stop(p, TARN_ECLOSED, p->why);
 }
 
@@ -81,7 +84,8 @@ static tarn_status take_answer(struct tarn_transfer_peer *p, const struct answer
     }
     if (r == NULL) return TARN_OK; /* nobody waits for it any more */
     tarn_status status = (tarn_status)result->integer;
-    if (payload->type == ANSWER_STRING && payload->len > TARN_TRANSFER_MESSAGE_MAX) return TARN_EPROTO;
+    if (payload->type == ANSWER_STRING && payload->len > TARN_TRANSFER_MESSAGE_MAX)
+        return TARN_EPROTO;
     if (payload->type == ANSWER_STRING) {
         complete(r, status, payload->str, payload->len);
         return TARN_OK;
@@ -103,15 +107,17 @@ void transfer_peer_turn(struct tarn_transfer_peer *p) {
         if (status == TARN_OK) status = said ? TARN_ECLOSED : take_answer(p, a);
         arena_reset(&p->arena);
         if (status == TARN_OK) continue;
-        transfer_peer_break(p, TARN_ECLOSED, status == TARN_EPROTO ? "the peer makes no sense" : why);
+        transfer_peer_break(p, TARN_ECLOSED,
+                            status == TARN_EPROTO ? "the peer makes no sense" : why);
         return;
     }
 }
 
-/* --- requests, from any thread --------------------------------------------------------------------------------------------------- */
+/* --- requests, from any thread --- */
 
-tarn_status transfer_peer_call(struct tarn_transfer_peer *p, size_t argc, const char **argv, size_t *lens,
-                               uint64_t deadline, const bool *stop, char **text_p, size_t *len_p) {
+tarn_status transfer_peer_call(struct tarn_transfer_peer *p, size_t argc, const char **argv,
+                               size_t *lens, uint64_t deadline, const bool *stop, char **text_p,
+                               size_t *len_p) {
     struct tarn_transfer *t = p->end;
     if (p->broken != TARN_OK) return fail(TARN_ECLOSED, "the peer is gone: %s", p->why);
     if (p->ctl.out.len > TRANSFER_OUT_MAX) return fail(TARN_EAGAIN, "the peer takes no requests");
@@ -127,7 +133,8 @@ tarn_status transfer_peer_call(struct tarn_transfer_peer *p, size_t argc, const 
     if (p->ctl.out.len > 0) transfer_wake(t); /* the rest goes when the socket takes it */
     transfer_cond_init(&r.changed);
     LIST_INSERT_HEAD(&p->pending, &r, link);
-    while (!r.over && !(stop != NULL && *stop) && transfer_cond_wait(t, &r.changed, deadline)) continue;
+    while (!r.over && !(stop != NULL && *stop) && transfer_cond_wait(t, &r.changed, deadline))
+        continue;
     if (!r.over && stop != NULL && *stop) {
         LIST_REMOVE(&r, link);
         r.status = fail(TARN_ECANCELED, "cancelled");
@@ -135,7 +142,8 @@ tarn_status transfer_peer_call(struct tarn_transfer_peer *p, size_t argc, const 
         LIST_REMOVE(&r, link);
         r.status = fail(TARN_ETIMEOUT, "%s: the peer did not answer in time", argv[0]);
     } else if (r.status != TARN_OK) {
-        fail(r.status, "%s: %s%s%s", argv[0], tarn_status_text(r.status), r.len > 0 ? ": " : "", r.text);
+        fail(r.status, "%s: %s%s%s", argv[0], tarn_status_text(r.status), r.len > 0 ? ": " : "",
+             r.text);
     }
     pthread_cond_destroy(&r.changed);
     if (text_p != NULL && r.status == TARN_OK) {
@@ -179,7 +187,8 @@ static tarn_status call(struct tarn_transfer_peer *p, size_t argc, const char **
 }
 
 static tarn_status check_label(const char *label) {
-    if (label != NULL && label[0] != '\0' && strlen(label) <= TARN_TRANSFER_LABEL_MAX) return TARN_OK;
+    if (label != NULL && label[0] != '\0' && strlen(label) <= TARN_TRANSFER_LABEL_MAX)
+        return TARN_OK;
     return fail(TARN_EINVAL, "a label has 1 to %d bytes", TARN_TRANSFER_LABEL_MAX);
 }
 
@@ -200,8 +209,9 @@ tarn_status tarn_transfer_wait_ready(tarn_transfer_peer *p, const char *label, u
     size_t len;
     const char *argv[] = {"WAIT", NULL, label, number};
     size_t lens[] = {4, 0, strlen(label), u64_to_dec(min_u64(timeout_ms, INT64_MAX), number)};
-    uint64_t deadline =
-        timeout_ms == TARN_NO_TIMEOUT ? DEADLINE_NONE : add_sat(now_ms(), add_sat(timeout_ms, ANSWER_MS));
+    uint64_t deadline = timeout_ms == TARN_NO_TIMEOUT
+                            ? DEADLINE_NONE
+                            : add_sat(now_ms(), add_sat(timeout_ms, ANSWER_MS));
     status = call(p, 4, argv, lens, deadline, &text, &len);
     if (status != TARN_OK) return status;
     if (info != NULL) memcpy(info, text, min_u64(len, cap));
@@ -221,8 +231,8 @@ static tarn_status finish(struct tarn_transfer_peer *p, const char *what, const 
     return call(p, 4, argv, lens, transfer_deadline(p->end, timeout_ms, 0), NULL, NULL);
 }
 
-tarn_status tarn_transfer_done(tarn_transfer_peer *p, const char *label, const void *message, size_t len,
-                               uint64_t timeout_ms) {
+tarn_status tarn_transfer_done(tarn_transfer_peer *p, const char *label, const void *message,
+                               size_t len, uint64_t timeout_ms) {
     return finish(p, "DONE", label, message, len, timeout_ms);
 }
 
@@ -241,8 +251,8 @@ tarn_status tarn_transfer_notify(tarn_transfer_peer *p, const void *message, siz
     return call(p, 3, argv, lens, transfer_deadline(p->end, timeout_ms, 0), NULL, NULL);
 }
 
-tarn_status tarn_transfer_peer_regions(tarn_transfer_peer *p, tarn_transfer_region *regions, size_t max,
-                                       size_t *n_p) {
+tarn_status tarn_transfer_peer_regions(tarn_transfer_peer *p, tarn_transfer_region *regions,
+                                       size_t max, size_t *n_p) {
     tarn_status status = transfer_peer_usable(p);
     if (status != TARN_OK) return status;
     if (regions == NULL && max > 0) return fail(TARN_EINVAL, "there is no place for the regions");
@@ -268,10 +278,10 @@ const char *tarn_transfer_peer_name(const tarn_transfer_peer *p) {
     return transfer_peer_usable(p) == TARN_OK ? p->name : "";
 }
 
-/* --- connecting ---------------------------------------------------------------------------------------------------------------------- */
+/* --- connecting --- */
 
-static tarn_status find_address(struct tarn_transfer *t, struct tarn_transfer_peer *p, const char *where,
-                                uint64_t deadline) {
+static tarn_status find_address(struct tarn_transfer *t, struct tarn_transfer_peer *p,
+                                const char *where, uint64_t deadline) {
     static const char scheme[] = "tarn-transfer://";
     if (strncmp(where, scheme, sizeof(scheme) - 1) == 0) {
         const char *address = where + sizeof(scheme) - 1;
@@ -279,7 +289,8 @@ static tarn_status find_address(struct tarn_transfer *t, struct tarn_transfer_pe
         return fail(TARN_EINVAL, "an endpoint looks like tarn-transfer://host:port");
     }
     if (!transfer_name_valid(where))
-        return fail(TARN_EINVAL, "\"%s\" is neither tarn-transfer://host:port nor the name of an end", where);
+        return fail(TARN_EINVAL,
+                    "\"%s\" is neither tarn-transfer://host:port nor the name of an end", where);
     return transfer_name_find(t, where, deadline, &p->host, &p->port);
 }
 
@@ -287,9 +298,11 @@ tarn_status tarn_transfer_connect(tarn_transfer *t, const char *where, uint64_t 
                                   tarn_transfer_peer **peer_p) {
     tarn_status status = transfer_usable(t);
     if (status != TARN_OK) return status;
-    if (where == NULL || peer_p == NULL) return fail(TARN_EINVAL, "a peer needs an endpoint or a name");
+    if (where == NULL || peer_p == NULL)
+        return fail(TARN_EINVAL, "a peer needs an endpoint or a name");
     if (timeout_ms == 0) timeout_ms = t->options.connect_timeout_ms;
-    uint64_t deadline = timeout_ms == TARN_NO_TIMEOUT ? DEADLINE_NONE : add_sat(now_ms(), timeout_ms);
+    uint64_t deadline =
+        timeout_ms == TARN_NO_TIMEOUT ? DEADLINE_NONE : add_sat(now_ms(), timeout_ms);
     struct tarn_transfer_peer *p = xcalloc(1, sizeof(*p));
     p->magic = TRANSFER_PEER_MAGIC;
     p->end = t;

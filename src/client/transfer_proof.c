@@ -1,16 +1,19 @@
-/* Who knows the secret. The three passes of ISO/IEC 9798-4 for mutual authentication, in the form of SKID3 (Bosselaers and Preneel, RIPE,
- * LNCS 1007, 1995; Handbook of Applied Cryptography, 10.3.2), as Basin, Cremers and Meier have repaired and proved it ("Provably
- * Repairing the ISO/IEC 9798 Standard for Entity Authentication", POST 2012): every proof says which one it is, who makes it and for
- * whom, and holds both nonces, the prover's first. The MAC is libsodium's keyed BLAKE2b (RFC 7693).
+/* Who knows the secret. The three passes of ISO/IEC 9798-4 for mutual authentication, in the form
+ * of SKID3 (Bosselaers and Preneel, RIPE, LNCS 1007, 1995; Handbook of Applied Cryptography,
+ * 10.3.2), as Basin, Cremers and Meier have repaired and proved it ("Provably Repairing the ISO/IEC
+ * 9798 Standard for Entity Authentication", POST 2012): every proof says which one it is, who makes
+ * it and for whom, and holds both nonces, the prover's first. The MAC is libsodium's keyed BLAKE2b
+ * (RFC 7693).
  *
  *   client                                           server
  *   nonce, identity, name  ---------------------->
  *                          <----------------------   nonce, identity, name, proof("server proves", ...)
  *   proof("client proves", ...)  ---------------->
  *
- * An identity is made at random with each end. So what an end is told to prove to itself, or what one end proves to another, is of
- * no use to a third that passes it on as its own. It does not hide or protect what follows: who passes everything on, both ways and
- * unchanged, sits on the wire between two ends that know the secret, and reads along as anybody does who sits there. */
+ * An identity is made at random with each end. So what an end is told to prove to itself, or what
+ * one end proves to another, is of no use to a third that passes it on as its own. It does not hide
+ * or protect what follows: who passes everything on, both ways and unchanged, sits on the wire
+ * between two ends that know the secret, and reads along as anybody does who sits there. */
 #include <sodium.h>
 
 #include "client/transfer.h"
@@ -31,8 +34,8 @@ static void add_text(crypto_generichash_state *state, const char *text) {
     add(state, text, strlen(text) + 1); /* its end is part of it */
 }
 
-void transfer_proof_make(const uint8_t key[32], enum transfer_role prover, const struct transfer_party p[2],
-                         uint8_t out[TRANSFER_PROOF]) {
+void transfer_proof_make(const uint8_t key[32], enum transfer_role prover,
+                         const struct transfer_party p[2], uint8_t out[TRANSFER_PROOF]) {
     static const char *const labels[] = {[TRANSFER_CLIENT] = "tarn-transfer 2: client proves",
                                          [TRANSFER_SERVER] = "tarn-transfer 2: server proves"};
     const struct transfer_party *order[] = {&p[prover], &p[!prover]};

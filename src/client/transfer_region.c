@@ -39,26 +39,27 @@ static void add(struct tarn_transfer *t, struct transfer_region *r, const char *
 static tarn_status serve(struct tarn_transfer *t, struct transfer_region *r) {
     uint32_t id = ++t->last_region;
     tarn_status status = host_segment_serve(t->host, r->slot, id, t->epoch);
-    if (status == TARN_OK)
-        r->id = id;
+    if (status == TARN_OK) r->id = id;
+    /* nobody was ever there */
     else
-        TARN_ASSERT(host_slot_close(t->host, r->slot) == TARN_OK); /* nobody was ever there */
+        TARN_ASSERT(host_slot_close(t->host, r->slot) == TARN_OK);
     return status;
 }
 
 static tarn_status register_memory(struct tarn_transfer *t, struct transfer_region *r) {
     if (overlapping(t, r->address, r->length) != NULL)
-        return fail(TARN_EEXISTS, "part of %p, %llu bytes, is registered already", (void *)r->address,
-                    (unsigned long long)r->length);
+        return fail(TARN_EEXISTS, "part of %p, %llu bytes, is registered already",
+                    (void *)r->address, (unsigned long long)r->length);
     if (t->n_regions == TRANSFER_REGIONS_MAX)
         return fail(TARN_ELIMIT, "%u regions are registered already: register larger ones",
                     TRANSFER_REGIONS_MAX);
     if (r->rights == 0) return TARN_OK;
-    tarn_status status =
-        host_memory_open(t->host, r->address, r->length, r->device ? r->fd : -1, r->fd_offset, &r->slot);
+    tarn_status status = host_memory_open(t->host, r->address, r->length, r->device ? r->fd : -1,
+                                          r->fd_offset, &r->slot);
     if (status == TARN_OK) status = serve(t, r);
-    return status == TARN_OK ? status
-                             : fail(status, "the memory cannot be served: %s", tarn_status_text(status));
+    return status == TARN_OK
+               ? status
+               : fail(status, "the memory cannot be served: %s", tarn_status_text(status));
 }
 
 static void region_free(struct transfer_region *r) {
@@ -67,8 +68,8 @@ static void region_free(struct transfer_region *r) {
 }
 
 /* Takes r. */
-static tarn_status register_region(struct tarn_transfer *t, struct transfer_region *r, const char *name,
-                                   uint32_t *region_p) {
+static tarn_status register_region(struct tarn_transfer *t, struct transfer_region *r,
+                                   const char *name, uint32_t *region_p) {
     pthread_mutex_lock(&t->mutex);
     tarn_status status = register_memory(t, r);
     if (status == TARN_OK) {
@@ -80,8 +81,8 @@ static tarn_status register_region(struct tarn_transfer *t, struct transfer_regi
     return status;
 }
 
-tarn_status tarn_transfer_register(tarn_transfer *t, void *address, size_t len, int rights, const char *name,
-                                   uint32_t *region_p) {
+tarn_status tarn_transfer_register(tarn_transfer *t, void *address, size_t len, int rights,
+                                   const char *name, uint32_t *region_p) {
     tarn_status status = check(t, len, rights, name);
     if (status != TARN_OK) return status;
     if (address == NULL || (uintptr_t)address + len < (uintptr_t)address)
@@ -92,7 +93,8 @@ tarn_status tarn_transfer_register(tarn_transfer *t, void *address, size_t len, 
 }
 
 tarn_status tarn_transfer_register_dmabuf(tarn_transfer *t, void *address, size_t len, int fd,
-                                          uint64_t offset, int rights, const char *name, uint32_t *region_p) {
+                                          uint64_t offset, int rights, const char *name,
+                                          uint32_t *region_p) {
     tarn_status status = check(t, len, rights, name);
     if (status != TARN_OK) return status;
     if (address == NULL || (uintptr_t)address + len < (uintptr_t)address || fd < 0)
@@ -100,8 +102,12 @@ tarn_status tarn_transfer_register_dmabuf(tarn_transfer *t, void *address, size_
     int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (own < 0) return fail(TARN_EINVAL, "descriptor %d: %s", fd, strerror(errno));
     struct transfer_region *r = xcalloc(1, sizeof(*r));
-    *r = (struct transfer_region){
-        .address = address, .length = len, .rights = rights, .device = true, .fd = own, .fd_offset = offset};
+    *r = (struct transfer_region){.address = address,
+                                  .length = len,
+                                  .rights = rights,
+                                  .device = true,
+                                  .fd = own,
+                                  .fd_offset = offset};
     return register_region(t, r, name, region_p);
 }
 
@@ -114,23 +120,26 @@ static tarn_status make_memory(struct tarn_transfer *t, struct transfer_region *
         .huge = huge_pages != 0 ? HOST_HUGE_TRY : HOST_HUGE_NO,
     };
     if (t->n_regions == TRANSFER_REGIONS_MAX)
-        return fail(TARN_ELIMIT, "%u regions are registered already: make larger ones", TRANSFER_REGIONS_MAX);
+        return fail(TARN_ELIMIT, "%u regions are registered already: make larger ones",
+                    TRANSFER_REGIONS_MAX);
     tarn_status status = host_segment_open(t->host, &config, &r->slot, &why);
     if (status != TARN_OK) return fail(status, "no memory for a region: %s", why);
     status = serve(t, r);
-    if (status != TARN_OK) return fail(status, "the memory cannot be served: %s", tarn_status_text(status));
+    if (status != TARN_OK)
+        return fail(status, "the memory cannot be served: %s", tarn_status_text(status));
     r->address = host_segment_base(t->host, r->id);
     return TARN_OK;
 }
 
-tarn_status tarn_transfer_alloc(tarn_transfer *t, size_t len, int rights, const char *name, int huge_pages,
-                                void **address_p, uint32_t *region_p) {
+tarn_status tarn_transfer_alloc(tarn_transfer *t, size_t len, int rights, const char *name,
+                                int huge_pages, void **address_p, uint32_t *region_p) {
     tarn_status status = check(t, len, rights, name);
     if (status != TARN_OK) return status;
     if (address_p == NULL || len > SIZE_MAX / 2)
         return fail(TARN_EINVAL, "there is no place for the address, or no such length");
     struct transfer_region *r = xcalloc(1, sizeof(*r));
-    *r = (struct transfer_region){.length = (len + 4095) & ~(uint64_t)4095, .rights = rights, .ours = true};
+    *r = (struct transfer_region){
+        .length = (len + 4095) & ~(uint64_t)4095, .rights = rights, .ours = true};
     pthread_mutex_lock(&t->mutex);
     status = make_memory(t, r, huge_pages);
     if (status == TARN_OK) {
@@ -183,7 +192,7 @@ void transfer_regions_free(struct tarn_transfer *t) {
     }
 }
 
-/* --- what peers are told --------------------------------------------------------------------------------------------- */
+/* --- what peers are told --- */
 
 /* How it may be reached, beside what its grants say. */
 enum { FILE_OF_ITS_OWN = 1, MEMORY_OF_A_DEVICE = 2 };
@@ -200,9 +209,11 @@ static void write_grant(struct tarn_transfer *t, const struct transfer_region *r
 
 static void write_region(struct tarn_transfer *t, const struct transfer_region *r, uint64_t session,
                          struct buf *out) {
-    bool reads = (r->rights & TARN_TRANSFER_READ) != 0, writes = (r->rights & TARN_TRANSFER_WRITE) != 0;
+    bool reads = (r->rights & TARN_TRANSFER_READ) != 0,
+         writes = (r->rights & TARN_TRANSFER_WRITE) != 0;
     struct buf uri = {0}, keys[2] = {{0}, {0}};
-    if (host_slot_key(t->host, r->slot, "rdma", &uri, &keys[0], &keys[1]) != TARN_OK) buf_clear(&uri);
+    if (host_slot_key(t->host, r->slot, "rdma", &uri, &keys[0], &keys[1]) != TARN_OK)
+        buf_clear(&uri);
     resp_write_array(out, 14);
     resp_write_int(out, r->id);
     resp_write_int(out, t->epoch);

@@ -1,13 +1,14 @@
-/* Moving the bytes of one batch: which tasks are neighbours, where they are over there, and one engine_run for all of them. In a
- * worker, outside the mutex; the lane is the worker's, the map has a reference of the batch's. */
+/* Moving the bytes of one batch: which tasks are neighbours, where they are over there, and one
+ * engine_run for all of them. In a worker, outside the mutex; the lane is the worker's, the map has
+ * a reference of the batch's. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "client/transfer.h"
 
 size_t tarn_transfer_merge(int op, void *local, const uint64_t *local_blocks, uint32_t region,
-                           uint64_t remote, const uint64_t *remote_blocks, size_t n, uint64_t block_bytes,
-                           tarn_transfer_task *tasks, size_t max) {
+                           uint64_t remote, const uint64_t *remote_blocks, size_t n,
+                           uint64_t block_bytes, tarn_transfer_task *tasks, size_t max) {
     size_t needed = 0;
     for (size_t i = 0, run; i < n; i += run) {
         for (run = 1; i + run < n; run++) {
@@ -29,10 +30,11 @@ size_t tarn_transfer_merge(int op, void *local, const uint64_t *local_blocks, ui
     return needed;
 }
 
-/* --- where a task leads ----------------------------------------------------------------------------------------------------- */
+/* --- where a task leads --- */
 
 /* By id, or, for 0, by the address that lies in it. */
-static const struct transfer_far *far_of(const struct transfer_map *map, uint32_t id, uint64_t address) {
+static const struct transfer_far *far_of(const struct transfer_map *map, uint32_t id,
+                                         uint64_t address) {
     if (id != 0) {
         for (size_t i = 0; i < map->n; i++)
             if (map->regions[i].id == id) return &map->regions[i];
@@ -69,8 +71,9 @@ static bool is_device(const tarn_transfer_task *task, const struct iovec *device
     return false;
 }
 
-enum transfer_way transfer_batch_way(const struct tarn_transfer_batch *b, const struct transfer_map *map,
-                                     const struct iovec *devices, size_t n_devices) {
+enum transfer_way transfer_batch_way(const struct tarn_transfer_batch *b,
+                                     const struct transfer_map *map, const struct iovec *devices,
+                                     size_t n_devices) {
     struct transfer_run r;
     bool by_rdma = b->peer->end->transport == ENGINE_RDMA, later = false;
     for (size_t i = 0; i < b->n_tasks; i++) {
@@ -88,7 +91,8 @@ enum transfer_way transfer_batch_way(const struct tarn_transfer_batch *b, const 
 static bool joins(const struct transfer_run *r, const tarn_transfer_task *tasks,
                   const struct transfer_run *next, const tarn_transfer_task *task) {
     const tarn_transfer_task *first = &tasks[r->first];
-    return r->region == next->region && first->op == task->op && r->offset + r->length == next->offset &&
+    return r->region == next->region && first->op == task->op &&
+           r->offset + r->length == next->offset &&
            (char *)first->local + r->length == (char *)task->local;
 }
 
@@ -135,11 +139,12 @@ static size_t plan(struct tarn_transfer_batch *b, const struct transfer_lane *la
     return n;
 }
 
-/* --- what the engine must know -------------------------------------------------------------------------------------------------- */
+/* --- what the engine must know --- */
 
 static void tell(const char *host, struct engine *e, const struct transfer_map *map,
                  const struct transfer_far *f) {
-    bool reads = (f->rights & TARN_TRANSFER_READ) != 0, writes = (f->rights & TARN_TRANSFER_WRITE) != 0;
+    bool reads = (f->rights & TARN_TRANSFER_READ) != 0,
+         writes = (f->rights & TARN_TRANSFER_WRITE) != 0;
     struct engine_segment s = {
         .id = f->id,
         .epoch = f->epoch,
@@ -196,14 +201,16 @@ static void run_all(struct tarn_transfer_batch *b, struct transfer_lane *lane,
         const tarn_transfer_task *task = &b->tasks[r->first];
         bool write = task->op == TARN_TRANSFER_WRITE;
         iov[i] = (struct iovec){task->local, r->length};
-        parts[i] = (struct engine_part){.extent = {r->region->id, r->region->epoch, 0, r->region->length},
-                                        .grant = r->region->grant[write],
-                                        .sub_offset = r->offset,
-                                        .sub_length = r->length};
-        ops[i] =
-            (struct engine_op){.write = write, .parts = &parts[i], .n_parts = 1, .iov = &iov[i], .n_iov = 1};
+        parts[i] =
+            (struct engine_part){.extent = {r->region->id, r->region->epoch, 0, r->region->length},
+                                 .grant = r->region->grant[write],
+                                 .sub_offset = r->offset,
+                                 .sub_length = r->length};
+        ops[i] = (struct engine_op){
+            .write = write, .parts = &parts[i], .n_parts = 1, .iov = &iov[i], .n_iov = 1};
     }
-    tarn_status status = engine_run(lane->engine, ops, n, b->deadline == DEADLINE_NONE ? 0 : b->deadline);
+    tarn_status status =
+        engine_run(lane->engine, ops, n, b->deadline == DEADLINE_NONE ? 0 : b->deadline);
     const char *used = NULL;
     for (size_t i = 0; i < n; i++) {
         if (status != TARN_OK) ops[i].status = status;

@@ -1,5 +1,6 @@
-/* The control port: what peers ask, and what they are told. A small RESP: every request is a name, a number of the peer's own, and
- * arguments; every answer an array of that number, a status, and what there is to say. Answers come in any order: WAIT waits.
+/* The control port: what peers ask, and what they are told. A small RESP: every request is a name,
+ * a number of the peer's own, and arguments; every answer an array of that number, a status, and
+ * what there is to say. Answers come in any order: WAIT waits.
  *
  *   NEW ─HELLO─> GREETED ─AUTH─> OPEN          without a secret HELLO is enough
  *
@@ -51,7 +52,7 @@ void transfer_conn_destroy(struct transfer_conn **conn_p) {
     free(c);
 }
 
-/* --- answers --------------------------------------------------------------------------------------------------------- */
+/* --- answers --- */
 
 static void answer_head(struct transfer_conn *c, uint64_t id, tarn_status status) {
     resp_write_array(&c->out, 3);
@@ -59,7 +60,8 @@ static void answer_head(struct transfer_conn *c, uint64_t id, tarn_status status
     resp_write_int(&c->out, status);
 }
 
-void transfer_answer(struct transfer_conn *c, uint64_t id, tarn_status status, const void *text, size_t len) {
+void transfer_answer(struct transfer_conn *c, uint64_t id, tarn_status status, const void *text,
+                     size_t len) {
     answer_head(c, id, status);
     resp_write_bulk(&c->out, len > 0 ? text : "", len);
     if (c->out.len > TRANSFER_OUT_MAX) c->doomed = true;
@@ -75,7 +77,7 @@ void transfer_regions_changed(struct tarn_transfer *t) {
     transfer_wake(t);
 }
 
-/* --- requests ----------------------------------------------------------------------------------------------------------- */
+/* --- requests --- */
 
 static bool refuse(struct transfer_conn *c, const char *why) {
     log_verbose("Transfer peer %s: %s", c->address, why);
@@ -93,9 +95,11 @@ static void set_open(struct transfer_conn *c) {
 static bool do_hello(struct transfer_conn *c, uint64_t id, const struct span *argv) {
     const struct tarn_transfer *t = c->end;
     struct transfer_party *own = &c->party[TRANSFER_SERVER], *peer = &c->party[TRANSFER_CLIENT];
-    if (!transfer_party_take(peer, argv[3], argv[4], argv[5])) return refuse(c, "ERR HELLO makes no sense");
+    if (!transfer_party_take(peer, argv[3], argv[4], argv[5]))
+        return refuse(c, "ERR HELLO makes no sense");
     if (t->has_secret && transfer_party_same(own, peer))
-        return refuse(c, "WRONGPASS this is the end that asks: an end with a secret does not let itself in");
+        return refuse(
+            c, "WRONGPASS this is the end that asks: an end with a secret does not let itself in");
     uint8_t proof[TRANSFER_PROOF];
     if (t->has_secret) transfer_proof_make(t->secret, TRANSFER_SERVER, c->party, proof);
     answer_head(c, id, TARN_OK);
@@ -103,14 +107,16 @@ static bool do_hello(struct transfer_conn *c, uint64_t id, const struct span *ar
     resp_write_int(&c->out, TRANSFER_VERSION);
     resp_write_bulk(&c->out, own->nonce, TRANSFER_NONCE);
     resp_write_bulk(&c->out, own->identity, TRANSFER_IDENTITY);
-    resp_write_bulk(&c->out, t->has_secret ? (const void *)proof : "", t->has_secret ? sizeof(proof) : 0);
+    resp_write_bulk(&c->out, t->has_secret ? (const void *)proof : "",
+                    t->has_secret ? sizeof(proof) : 0);
     resp_write_bulk(&c->out, own->name, strlen(own->name));
     c->state = CONN_GREETED;
     if (!t->has_secret) set_open(c);
     return true;
 }
 
-/* Version 1 had one argument less: whoever speaks another version is told so, however many there are. */
+/* Version 1 had one argument less: whoever speaks another version is told so, however many there
+ * are. */
 static bool is_other_version(const struct span *argv, size_t argc) {
     uint64_t version;
     return span_case_eq(argv[0], "HELLO") && argc > 2 && span_to_u64(argv[2], &version) &&
@@ -139,7 +145,8 @@ static bool do_regions(struct transfer_conn *c, uint64_t id, const struct span *
 }
 
 static bool label_of(struct span arg, char out[TARN_TRANSFER_LABEL_MAX + 1]) {
-    if (arg.len == 0 || arg.len > TARN_TRANSFER_LABEL_MAX || memchr(arg.data, '\0', arg.len) != NULL)
+    if (arg.len == 0 || arg.len > TARN_TRANSFER_LABEL_MAX ||
+        memchr(arg.data, '\0', arg.len) != NULL)
         return false;
     memcpy(out, arg.data, arg.len);
     out[arg.len] = '\0';
@@ -198,9 +205,10 @@ static bool run(struct transfer_conn *c, const struct span *argv, size_t argc) {
     if (argc < 2 || !span_to_u64(argv[1], &id) || id == 0 || id > INT64_MAX)
         return refuse(c, "ERR a request begins with its name and a number");
     if (is_other_version(argv, argc))
-        return refuse(c,
-                      "NOPROTO this end speaks version 2 of the transfer protocol only: both ends need the "
-                      "same version of libtarn");
+        return refuse(
+            c,
+            "NOPROTO this end speaks version 2 of the transfer protocol only: both ends need the "
+            "same version of libtarn");
     for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
         if (!span_case_eq(argv[0], commands[i].name)) continue;
         if (argc != commands[i].argc) return refuse(c, "ERR wrong number of arguments");

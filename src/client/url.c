@@ -91,8 +91,8 @@ static char *decode(const char *s, size_t len) {
 static tarn_status set_number(const char *name, const char *text, uint64_t min, uint64_t max,
                               uint64_t *value_p) {
     if (!span_to_u64(span_str(text), value_p) || *value_p < min || *value_p > max) {
-        return fail(TARN_EINVAL, "URL option %s must be a number from %llu to %llu, not \"%s\"", name,
-                    (unsigned long long)min, (unsigned long long)max, text);
+        return fail(TARN_EINVAL, "URL option %s must be a number from %llu to %llu, not \"%s\"",
+                    name, (unsigned long long)min, (unsigned long long)max, text);
     }
     return TARN_OK;
 }
@@ -109,12 +109,12 @@ static tarn_status set_option(tarn_options *o, const char *name, const char *val
     uint64_t v = 0;
     struct near near;
     near_begin(&near, span_str(name));
-#define NUMBER(field, min, max)                                                                              \
-    if (strcmp(name, #field) == 0) {                                                                         \
-        tarn_status status = set_number(name, value, min, max, &v);                                          \
-        if (status == TARN_OK) o->field = (__typeof__(o->field))v;                                           \
-        return status;                                                                                       \
-    }                                                                                                        \
+#define NUMBER(field, min, max)                                                                    \
+    if (strcmp(name, #field) == 0) {                                                               \
+        tarn_status status = set_number(name, value, min, max, &v);                                \
+        if (status == TARN_OK) o->field = (__typeof__(o->field))v;                                 \
+        return status;                                                                             \
+    }                                                                                              \
     near_offer(&near, #field);
     NUMBER(verify, 0, 1)
     NUMBER(max_lanes, 1, 1024)
@@ -163,7 +163,8 @@ static tarn_status parse_query(tarn_options *o, const char *query) {
     while (*query != '\0') {
         size_t len = strcspn(query, "&");
         const char *eq = memchr(query, '=', len);
-        if (eq == NULL) return fail(TARN_EINVAL, "URL options are name=value, joined by &: \"%s\"", query);
+        if (eq == NULL)
+            return fail(TARN_EINVAL, "URL options are name=value, joined by &: \"%s\"", query);
         char *name = decode(query, (size_t)(eq - query));
         char *value = decode(eq + 1, len - (size_t)(eq + 1 - query));
         tarn_status status = name == NULL || value == NULL
@@ -199,14 +200,16 @@ static tarn_status parse_user(tarn_options *o, const char *s, size_t len) {
 }
 
 /* "host[:port]", "[v6][:port]" */
-static tarn_status parse_address(const char *s, size_t len, uint64_t number, char **host_p, char **port_p) {
+static tarn_status parse_address(const char *s, size_t len, uint64_t number, char **host_p,
+                                 char **port_p) {
     const char *end = s + len, *host = s, *host_end, *port = NULL;
     if (len > 0 && *s == '[') {
         host = s + 1;
         host_end = memchr(s, ']', len);
         if (host_end == NULL) return fail(TARN_EINVAL, "the URL's IPv6 address lacks its ]");
         if (host_end + 1 < end) {
-            if (host_end[1] != ':') return fail(TARN_EINVAL, "only a :port may follow the ] of the URL");
+            if (host_end[1] != ':')
+                return fail(TARN_EINVAL, "only a :port may follow the ] of the URL");
             port = host_end + 2;
         }
     } else {
@@ -218,8 +221,8 @@ static tarn_status parse_address(const char *s, size_t len, uint64_t number, cha
         }
     }
     if (host == host_end) return fail(TARN_EINVAL, "the URL names no host (tarn://host:port)");
-    if (port != NULL &&
-        (!span_to_u64(span_of(port, (size_t)(end - port)), &number) || number == 0 || number > 65535)) {
+    if (port != NULL && (!span_to_u64(span_of(port, (size_t)(end - port)), &number) ||
+                         number == 0 || number > 65535)) {
         return fail(TARN_EINVAL, "the URL's port must be a number from 1 to 65535");
     }
     char text[16];
@@ -241,41 +244,48 @@ static tarn_status parse_addresses(const char *s, size_t len, bool sentinel, uin
         if (m->n == max)
             return fail(TARN_EINVAL, "the URL names more than %u %s", max,
                         sentinel ? "Sentinels" : "servers");
-        tarn_status status = parse_address(s, n, number, &m->sentinel[m->n].host, &m->sentinel[m->n].port);
+        tarn_status status =
+            parse_address(s, n, number, &m->sentinel[m->n].host, &m->sentinel[m->n].port);
         if (status != TARN_OK) return status;
         m->n++;
         s += n + (comma != NULL);
     }
-    return m->n > 0
-               ? TARN_OK
-               : fail(TARN_EINVAL, "the URL names no Sentinel (tarn+sentinel://host:port,host:port/name)");
+    return m->n > 0 ? TARN_OK
+                    : fail(TARN_EINVAL,
+                           "the URL names no Sentinel (tarn+sentinel://host:port,host:port/name)");
 }
 
 static tarn_status parse_where(const char *s, size_t len, bool sentinel, uint64_t port,
                                struct whereabouts *m) {
-    if (!sentinel && memchr(s, ',', len) == NULL) return parse_address(s, len, port, &m->host, &m->port);
+    if (!sentinel && memchr(s, ',', len) == NULL)
+        return parse_address(s, len, port, &m->host, &m->port);
     m->scouts = scouts_create();
     return parse_addresses(s, len, sentinel, port, m);
 }
 
-static tarn_status parse_rest(const char *rest, bool sentinel, tarn_options *o, struct whereabouts *m) {
+static tarn_status parse_rest(const char *rest, bool sentinel, tarn_options *o,
+                              struct whereabouts *m) {
     size_t name = 0;
     if (*rest == '/') name = strcspn(++rest, "?");
     if (sentinel && name == 0)
-        return fail(TARN_EINVAL,
-                    "name the master as the Sentinels know it: tarn+sentinel://host:port,host:port/name");
+        return fail(
+            TARN_EINVAL,
+            "name the master as the Sentinels know it: tarn+sentinel://host:port,host:port/name");
     if (!sentinel && name > 0)
-        return fail(TARN_EINVAL, "there is one pool behind a tarn URL; drop the path \"/%s\"", rest);
+        return fail(TARN_EINVAL, "there is one pool behind a tarn URL; drop the path \"/%s\"",
+                    rest);
     if (sentinel && (m->name = decode(rest, name)) == NULL)
         return fail(TARN_EINVAL, "bad %%-escape in the master's name");
     rest += name;
     return *rest == '?' ? parse_query(o, rest + 1) : TARN_OK;
 }
 
-/* What must be there for TLS, and only for TLS: settings that would have no effect are a mistake that nobody would notice. */
+/* What must be there for TLS, and only for TLS: settings that would have no effect are a mistake
+ * that nobody would notice. */
 static tarn_status check_tls(const tarn_options *o, bool tls) {
     bool any = o->tls_ca_file != NULL || o->tls_ca_dir != NULL || o->tls_cert_file != NULL ||
-               o->tls_key_file != NULL || o->tls_server_name != NULL || !o->tls_verify || !o->tls_verify_name;
+               o->tls_key_file != NULL || o->tls_server_name != NULL || !o->tls_verify ||
+               !o->tls_verify_name;
     if (!tls && any)
         return fail(TARN_EINVAL,
                     "the tls_ options need a URL that begins with tarns:// (or tarns+sentinel://)");
@@ -295,14 +305,16 @@ tarn_status url_parse(const char *url, tarn_options *o, struct whereabouts *m) {
                    {"tarn+sentinel://", true, false, 26379},
                    {"tarns+sentinel://", true, true, 26379}};
     size_t k = 0;
-    while (k < ARRAY_LEN(schemes) && strncasecmp(url, schemes[k].prefix, strlen(schemes[k].prefix)) != 0) k++;
+    while (k < ARRAY_LEN(schemes) &&
+           strncasecmp(url, schemes[k].prefix, strlen(schemes[k].prefix)) != 0)
+        k++;
     *m = (struct whereabouts){0};
     if (k == ARRAY_LEN(schemes)) {
-        return fail(
-            TARN_EINVAL,
-            "a tarn URL looks like tarn://[user:password@]host[:port][,host[:port]]...[?option=value], or "
-            "tarn+sentinel://[user:password@]host[:port],host[:port]/name; tarns://, "
-            "tarns+sentinel:// with TLS");
+        return fail(TARN_EINVAL,
+                    "a tarn URL looks like "
+                    "tarn://[user:password@]host[:port][,host[:port]]...[?option=value], or "
+                    "tarn+sentinel://[user:password@]host[:port],host[:port]/name; tarns://, "
+                    "tarns+sentinel:// with TLS");
     }
     bool sentinel = schemes[k].sentinel;
     const char *s = url + strlen(schemes[k].prefix);

@@ -1,5 +1,6 @@
-/* Leased views. All of them live on the client's direct lane: its connection holds their leases, its engine their
- * mappings. The connection has one lease per version however many views of it are open; the last one ends it. */
+/* Leased views. All of them live on the client's direct lane: its connection holds their leases,
+ * its engine their mappings. The connection has one lease per version however many views of it are
+ * open; the last one ends it. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -38,7 +39,7 @@ struct tarn_mapping {
     size_t len;
 };
 
-/* --- leases, on the locked direct lane --------------------------------------------------------------------------------- */
+/* --- leases, on the locked direct lane --- */
 
 static tarn_status locate(struct lane *lane, const void *key, size_t key_len, uint64_t lease_ms,
                           uint64_t deadline, struct placement *place) {
@@ -85,7 +86,7 @@ static void end_lease(struct lane *lane, const struct tarn_view *view) {
     }
 }
 
-/* --- opening -------------------------------------------------------------------------------------------------------------- */
+/* --- opening --- */
 
 /* TARN_ESTALE: it cannot be mapped here, or is not there any more. */
 static tarn_status map_replica(struct lane *lane, struct tarn_view *view, const struct replica *r,
@@ -94,7 +95,8 @@ static tarn_status map_replica(struct lane *lane, struct tarn_view *view, const 
         const struct grant_extent *e = &r->parts[i].extent;
         tarn_status status = segment_ensure(lane, e->segment, e->segment_epoch, false, deadline);
         if (status != TARN_OK) return lane->ctl.fd < 0 ? status : TARN_ESTALE;
-        void *p = engine_map(lane->engine, e->segment, e->segment_epoch, e->offset, e->length, false);
+        void *p =
+            engine_map(lane->engine, e->segment, e->segment_epoch, e->offset, e->length, false);
         if (p == NULL) return TARN_ESTALE;
         view->pieces[i] = (struct iovec){p, e->length};
         view->segment[i] = e->segment;
@@ -105,8 +107,8 @@ static tarn_status map_replica(struct lane *lane, struct tarn_view *view, const 
     return TARN_OK;
 }
 
-static tarn_status map_pieces(struct lane *lane, struct tarn_view *view, const struct placement *place,
-                              uint64_t deadline) {
+static tarn_status map_pieces(struct lane *lane, struct tarn_view *view,
+                              const struct placement *place, uint64_t deadline) {
     if (place->value != NULL) {
         memcpy(view->value, place->value, place->size);
         view->pieces[0] = (struct iovec){view->value, place->size};
@@ -122,10 +124,10 @@ static tarn_status map_pieces(struct lane *lane, struct tarn_view *view, const s
         name = segment_name(lane, place->replica[i].parts[0].extent.segment);
     }
     if (status == TARN_ESTALE) {
-        return fail(
-            status,
-            "segment %s cannot be mapped here: its host offers this process no shared memory now. Use a get",
-            name);
+        return fail(status,
+                    "segment %s cannot be mapped here: its host offers this process no shared "
+                    "memory now. Use a get",
+                    name);
     }
     if (status != TARN_OK) return status;
     view->lease_end = place->lease_end;
@@ -134,10 +136,12 @@ static tarn_status map_pieces(struct lane *lane, struct tarn_view *view, const s
     return TARN_OK;
 }
 
-static tarn_status open_on(struct lane *lane, struct tarn_view *view, uint64_t lease_ms, uint64_t deadline) {
+static tarn_status open_on(struct lane *lane, struct tarn_view *view, uint64_t lease_ms,
+                           uint64_t deadline) {
     struct placement place;
     tarn_status status = lane_ready(lane, deadline);
-    if (status == TARN_OK) status = locate(lane, view->key, view->key_len, lease_ms, deadline, &place);
+    if (status == TARN_OK)
+        status = locate(lane, view->key, view->key_len, lease_ms, deadline, &place);
     if (status != TARN_OK) return status;
     view->version = place.version;
     view->size = place.size;
@@ -170,16 +174,18 @@ static void free_view(struct tarn_view *view) {
     free(view);
 }
 
-tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len, const tarn_call *call_in,
-                           tarn_view **view_p) {
+tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
+                           const tarn_call *call_in, tarn_view **view_p) {
     tarn_status status = client_usable(client);
     if (status == TARN_OK) status = client_check_key(key, key_len);
     if (status != TARN_OK) return status;
     tarn_call call;
     client_call_copy(&call, call_in);
     if (call.wait_ms > 0) {
-        status = tarn_wait(client, key, key_len, call.wait_ms); /* through another lane: this one is shared */
-        if (status == TARN_ETIMEOUT) return fail(TARN_ENOTFOUND, "the key did not come within the time");
+        /* through another lane: this one is shared */
+        status = tarn_wait(client, key, key_len, call.wait_ms);
+        if (status == TARN_ETIMEOUT)
+            return fail(TARN_ENOTFOUND, "the key did not come within the time");
         if (status != TARN_OK) return status;
     }
     uint64_t deadline = client_deadline(client, call.timeout_ms, 0);
@@ -194,7 +200,8 @@ tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
     do {
         status = open_on(lane, view, lease_ms, deadline);
         /* "elsewhere" does not change by trying again */
-    } while (status != TARN_OK && status != TARN_ESTALE && direct_retry(client, &attempts, status, deadline));
+    } while (status != TARN_OK && status != TARN_ESTALE &&
+             direct_retry(client, &attempts, status, deadline));
     if (status == TARN_OK) link_view(view);
     direct_give(client);
     if (status == TARN_OK && (client->options.verify || view->suspect) && view->crc >= 0) {
@@ -211,7 +218,7 @@ tarn_status tarn_view_open(tarn_client *client, const void *key, size_t key_len,
     return status;
 }
 
-/* --- using ------------------------------------------------------------------------------------------------------------------- */
+/* --- using --- */
 
 uint64_t tarn_view_size(const tarn_view *view) {
     return view->size;
@@ -238,7 +245,8 @@ uint64_t tarn_view_valid_ms(const tarn_view *view) {
 }
 
 tarn_status tarn_view_check(tarn_view *view) {
-    if (view == NULL || view->magic != VIEW_MAGIC) return fail(TARN_EINVAL, "this is not an open view");
+    if (view == NULL || view->magic != VIEW_MAGIC)
+        return fail(TARN_EINVAL, "this is not an open view");
     if (view->lease_end == UINT64_MAX) return TARN_OK;
     /* What the caller read, it read before the epochs and the clock are read here. */
     atomic_thread_fence(memory_order_seq_cst);
@@ -247,19 +255,24 @@ tarn_status tarn_view_check(tarn_view *view) {
     if (status != TARN_OK) return status;
     pthread_mutex_lock(&client->direct_mutex);
     for (size_t i = 0; i < view->n_pieces && status == TARN_OK; i++) {
-        status = engine_check(view->ref->engine, view->segment[i], view->epoch[i], view->pieces[i].iov_base);
+        status = engine_check(view->ref->engine, view->segment[i], view->epoch[i],
+                              view->pieces[i].iov_base);
         if (status != TARN_OK) COUNT(client->direct, epoch_misses, 1);
     }
     bool over = now_ms() >= view->lease_end;
     if (status == TARN_OK && over) COUNT(client->direct, lease_misses, 1);
     pthread_mutex_unlock(&client->direct_mutex);
-    if (status != TARN_OK) return fail(status, "the segment's content was replaced: open the view again");
-    if (over) return fail(TARN_ELEASE, "the view's lease is over: renew earlier, or ask for a longer one");
+    if (status != TARN_OK)
+        return fail(status, "the segment's content was replaced: open the view again");
+    if (over)
+        return fail(TARN_ELEASE,
+                    "the view's lease is over: renew earlier, or ask for a longer one");
     return TARN_OK;
 }
 
 tarn_status tarn_view_verify(tarn_view *view) {
-    if (view == NULL || view->magic != VIEW_MAGIC) return fail(TARN_EINVAL, "this is not an open view");
+    if (view == NULL || view->magic != VIEW_MAGIC)
+        return fail(TARN_EINVAL, "this is not an open view");
     uint32_t crc = 0;
     for (size_t i = 0; i < view->n_pieces; i++)
         crc = crc32c(crc, view->pieces[i].iov_base, view->pieces[i].iov_len);
@@ -275,7 +288,8 @@ tarn_status tarn_view_verify(tarn_view *view) {
     return fail(TARN_ECORRUPT, "the bytes do not match their CRC");
 }
 
-/* The lease is on what the object consists of now: a replica that was dropped or moved away since is not renewed. */
+/* The lease is on what the object consists of now: a replica that was dropped or moved away since
+ * is not renewed. */
 static bool is_still_there(const struct placement *place, const struct tarn_view *view) {
     for (unsigned r = 0; r < place->replicas; r++) {
         const struct replica *replica = &place->replica[r];
@@ -290,28 +304,33 @@ static bool is_still_there(const struct placement *place, const struct tarn_view
     return place->replicas == 0; /* in the books: a copy of our own */
 }
 
-static tarn_status renew_on(struct lane *lane, struct tarn_view *view, uint64_t lease_ms, uint64_t deadline) {
+static tarn_status renew_on(struct lane *lane, struct tarn_view *view, uint64_t lease_ms,
+                            uint64_t deadline) {
     struct placement place;
     tarn_status status = lane_ready(lane, deadline);
-    if (status == TARN_OK) status = locate(lane, view->key, view->key_len, lease_ms, deadline, &place);
+    if (status == TARN_OK)
+        status = locate(lane, view->key, view->key_len, lease_ms, deadline, &place);
     if (status != TARN_OK) return status;
     if (place.version != view->version)
         return fail(TARN_ENOTFOUND, "the key has another value now; open a new view");
-    if (!is_still_there(&place, view)) return fail(TARN_ENOTFOUND, "the value has moved; open a new view");
+    if (!is_still_there(&place, view))
+        return fail(TARN_ENOTFOUND, "the value has moved; open a new view");
     view->lease_end = max_u64(view->lease_end, place.lease_end);
     COUNT(lane, lease_renewals, 1);
     return TARN_OK;
 }
 
 tarn_status tarn_view_renew(tarn_view *view, uint64_t lease_ms) {
-    if (view == NULL || view->magic != VIEW_MAGIC) return fail(TARN_EINVAL, "this is not an open view");
+    if (view == NULL || view->magic != VIEW_MAGIC)
+        return fail(TARN_EINVAL, "this is not an open view");
     if (view->lease_end == UINT64_MAX) return TARN_OK;
     struct tarn_client *client = view->client;
     tarn_status status = client_usable(client);
     if (status != TARN_OK) return status;
     if (now_ms() >= view->lease_end) {
-        /* The version may still be current, but what was read in the gap could not be told from what was overwritten and
-         * the caller would believe that it had been protected all along. */
+        /* The version may still be current, but what was read in the gap could not be told from
+         * what was overwritten and the caller would believe that it had been protected all
+         * along. */
         return fail(TARN_ELEASE, "the view's lease is over already: open a new view");
     }
     if (lease_ms == 0) lease_ms = client->options.lease_ms;
@@ -343,7 +362,8 @@ static bool in_use(void *arg, const void *start, uint64_t size) {
     return false;
 }
 
-/* Somebody has stopped looking. What was mapped before a host was restarted, or a master replaced, goes with the last one. */
+/* Somebody has stopped looking. What was mapped before a host was restarted, or a master replaced,
+ * goes with the last one. */
 static void looked(struct tarn_client *client) {
     engine_views_left(client->direct->engine, in_use, client);
 }
@@ -366,10 +386,11 @@ void tarn_view_release(tarn_view **view_p) {
     free_view(view);
 }
 
-/* --- the memory that views lie in --------------------------------------------------------------------------------------------- */
+/* --- the memory that views lie in --- */
 
 tarn_status tarn_mapping_open(const tarn_view *view, size_t piece, tarn_mapping **mapping_p) {
-    if (view == NULL || view->magic != VIEW_MAGIC) return fail(TARN_EINVAL, "this is not an open view");
+    if (view == NULL || view->magic != VIEW_MAGIC)
+        return fail(TARN_EINVAL, "this is not an open view");
     tarn_status status = client_usable(view->client);
     if (status != TARN_OK) return status;
     if (piece >= view->n_pieces)
@@ -378,13 +399,15 @@ tarn_status tarn_mapping_open(const tarn_view *view, size_t piece, tarn_mapping 
         return fail(TARN_ENOTSUP, "a value this small is a copy of the view's own, in no segment");
     struct tarn_client *client = view->client;
     struct tarn_mapping *m = xcalloc(1, sizeof(*m));
-    *m = (struct tarn_mapping){
-        .magic = MAPPING_MAGIC, .client = client, .ref = view->ref, .segment = view->segment[piece]};
+    *m = (struct tarn_mapping){.magic = MAPPING_MAGIC,
+                               .client = client,
+                               .ref = view->ref,
+                               .segment = view->segment[piece]};
     uint64_t size = 0;
     bool current;
     pthread_mutex_lock(&client->direct_mutex);
-    bool found =
-        engine_lent(m->ref->engine, m->segment, view->pieces[piece].iov_base, &m->address, &size, &current);
+    bool found = engine_lent(m->ref->engine, m->segment, view->pieces[piece].iov_base, &m->address,
+                             &size, &current);
     if (found) {
         m->ref->users++;
         m->len = size;
@@ -398,7 +421,8 @@ tarn_status tarn_mapping_open(const tarn_view *view, size_t piece, tarn_mapping 
         return TARN_OK;
     }
     free(m);
-    return fail(TARN_ENOTSUP, "the view reads through what this client writes with, which does not last");
+    return fail(TARN_ENOTSUP,
+                "the view reads through what this client writes with, which does not last");
 }
 
 const void *tarn_mapping_address(const tarn_mapping *mapping) {
@@ -420,11 +444,12 @@ tarn_status tarn_mapping_check(tarn_mapping *mapping) {
     bool current = false;
     pthread_mutex_lock(&client->direct_mutex);
     bool same = mapping->ref == client->direct->ref;
-    same = same &&
-           engine_lent(mapping->ref->engine, mapping->segment, mapping->address, &start, &size, &current);
+    same = same && engine_lent(mapping->ref->engine, mapping->segment, mapping->address, &start,
+                               &size, &current);
     pthread_mutex_unlock(&client->direct_mutex);
     if (same && current) return TARN_OK;
-    return fail(TARN_ESTALE, "the segment is mapped anew elsewhere: close this mapping when its views are");
+    return fail(TARN_ESTALE,
+                "the segment is mapped anew elsewhere: close this mapping when its views are");
 }
 
 void tarn_mapping_close(tarn_mapping **mapping_p) {

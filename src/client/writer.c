@@ -1,5 +1,6 @@
-/* Puts in place. On the machine that holds the space the pieces are pool memory, reached through the direct lane's
- * engine; elsewhere the put is given back at once and the pieces are private memory that commit puts. */
+/* Puts in place. On the machine that holds the space the pieces are pool memory, reached through
+ * the direct lane's engine; elsewhere the put is given back at once and the pieces are private
+ * memory that commit puts. */
 #include <stdlib.h>
 
 #include "client/put.h"
@@ -79,8 +80,10 @@ static bool map_pieces(struct lane *lane, struct tarn_writer *w, const struct pl
     if (grant_is_once(r->parts[0].grant)) return false; /* stores could not be sealed */
     for (size_t i = 0; i < r->n_parts; i++) {
         const struct grant_extent *e = &r->parts[i].extent;
-        if (segment_ensure(lane, e->segment, e->segment_epoch, true, deadline) != TARN_OK) return false;
-        void *p = engine_map(lane->engine, e->segment, e->segment_epoch, e->offset, e->length, true);
+        if (segment_ensure(lane, e->segment, e->segment_epoch, true, deadline) != TARN_OK)
+            return false;
+        void *p =
+            engine_map(lane->engine, e->segment, e->segment_epoch, e->offset, e->length, true);
         if (p == NULL) return false;
         w->pieces[i] = (struct iovec){p, e->length};
     }
@@ -95,7 +98,8 @@ static tarn_status own_memory(struct tarn_writer *w) {
     free(w->memory);
     if (posix_memalign(&w->memory, 64, w->size + 1) != 0) {
         w->memory = NULL;
-        return fail(TARN_ENOMEM, "no memory for a value of %llu bytes", (unsigned long long)w->size);
+        return fail(TARN_ENOMEM, "no memory for a value of %llu bytes",
+                    (unsigned long long)w->size);
     }
     w->pieces[0] = (struct iovec){w->memory, w->size};
     w->n_pieces = w->size > 0;
@@ -125,7 +129,8 @@ tarn_status tarn_writer_open(tarn_client *client, const void *key, size_t key_le
                              const tarn_put_options *options, tarn_writer **writer_p) {
     tarn_status status = client_usable(client);
     if (status == TARN_OK) status = client_check_key(key, key_len);
-    if (status == TARN_OK && size > VALUE_MAX) status = fail(TARN_EINVAL, "values are at most 2^40 bytes");
+    if (status == TARN_OK && size > VALUE_MAX)
+        status = fail(TARN_EINVAL, "values are at most 2^40 bytes");
     if (status != TARN_OK) return status;
     struct tarn_writer *w = xcalloc(1, sizeof(*w));
     *w = (struct tarn_writer){.magic = WRITER_MAGIC,
@@ -167,8 +172,8 @@ int tarn_writer_in_place(const tarn_writer *writer) {
     return writer->in_place;
 }
 
-static void append_end(struct lane *lane, const struct tarn_writer *w, uint32_t crc, const uint32_t *crcs,
-                       size_t n_crcs) {
+static void append_end(struct lane *lane, const struct tarn_writer *w, uint32_t crc,
+                       const uint32_t *crcs, size_t n_crcs) {
     lane_begin(lane, "PUTEND");
     lane_arg(lane, w->key, w->key_len);
     lane_arg_u64(lane, w->token);
