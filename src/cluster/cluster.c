@@ -1,5 +1,5 @@
-/* The life of the cluster: configuration, time, the order of background work; and the small things that everything in this
- * room is made of: timers, lists, machines. */
+/* The life of the cluster: configuration, time, the order of background work; and the small things
+ * that everything in this room is made of: timers, lists, machines. */
 #include "cluster/internal.h"
 
 #include <sodium.h>
@@ -9,7 +9,7 @@
 struct cluster cluster;
 bool cluster_counts_hits;
 
-/* --- lists ------------------------------------------------------------------------------------------------------------------ */
+/* --- lists --- */
 
 void list_init(struct list *l) {
     l->head.prev = l->head.next = &l->head;
@@ -49,7 +49,7 @@ struct link *list_next(const struct list *l, const struct link *k) {
     return k->next == &l->head ? NULL : k->next;
 }
 
-/* --- timers ----------------------------------------------------------------------------------------------------------------- */
+/* --- timers --- */
 
 void timer_set(struct timer *t, uint64_t due_ms) {
     wheel_set(cluster.wheel, &t->wheel, due_ms);
@@ -59,7 +59,7 @@ void timer_clear(struct timer *t) {
     wheel_remove(cluster.wheel, &t->wheel);
 }
 
-/* --- machines --------------------------------------------------------------------------------------------------------------- */
+/* --- machines --- */
 
 static bool same_machine(const struct htab_node *node, const void *key) {
     const struct machine *m = CONTAINER_OF(node, const struct machine, node);
@@ -67,7 +67,8 @@ static bool same_machine(const struct htab_node *node, const void *key) {
 }
 
 static struct machine *machine_find(struct span name) {
-    struct htab_node *n = htab_find(&cluster.machines, hash_bytes(name.data, name.len), same_machine, &name);
+    struct htab_node *n =
+        htab_find(&cluster.machines, hash_bytes(name.data, name.len), same_machine, &name);
     return n != NULL ? CONTAINER_OF(n, struct machine, node) : NULL;
 }
 
@@ -77,7 +78,8 @@ static uint32_t free_number(void) {
     while (i < cluster.machine_cap && cluster.machine_by_number[i] != NULL) i++;
     if (i == cluster.machine_cap) {
         size_t cap = cluster.machine_cap > 0 ? cluster.machine_cap * 2 : 16;
-        cluster.machine_by_number = xrealloc(cluster.machine_by_number, cap * sizeof(struct machine *));
+        cluster.machine_by_number =
+            xrealloc(cluster.machine_by_number, cap * sizeof(struct machine *));
         memset(cluster.machine_by_number + i, 0, (cap - i) * sizeof(struct machine *));
         cluster.machine_cap = cap;
     }
@@ -125,11 +127,12 @@ uint32_t cluster_machines_version(void) {
     return cluster.machines_version;
 }
 
-/* --- nearness --------------------------------------------------------------------------------------------------------------- */
+/* --- nearness --- */
 
 enum { NEAR_MACHINE, NEAR_RACK, NEAR_NOT, NEAR_DEGREES };
 
-static unsigned nearness(const struct store_replica *r, uint32_t client_host, struct span client_rack) {
+static unsigned nearness(const struct store_replica *r, uint32_t client_host,
+                         struct span client_rack) {
     const struct segment *g = r->extents > 0 ? segment_at(r->extent[0].segment) : NULL;
     if (g == NULL) return NEAR_NOT;
     if (g->machine->number == client_host) return NEAR_MACHINE;
@@ -160,7 +163,7 @@ void cluster_order(struct store_layout *layout, uint32_t client_host, struct spa
     }
 }
 
-/* --- life ------------------------------------------------------------------------------------------------------------------- */
+/* --- life --- */
 
 void cluster_config_init(struct cluster_config *c) {
     *c = (struct cluster_config){.node_timeout_ms = 10000,
@@ -244,7 +247,7 @@ void cluster_deinit(void) {
     memset(&cluster, 0, sizeof(cluster));
 }
 
-/* --- time ------------------------------------------------------------------------------------------------------------------- */
+/* --- time --- */
 
 void cluster_tick(uint64_t mono_ms) {
     cluster.now_ms = mono_ms;
@@ -252,7 +255,8 @@ void cluster_tick(uint64_t mono_ms) {
 
 static bool timers_run(unsigned *budget) {
     bool more = false;
-    for (struct wheel_node *w; (w = wheel_pop(cluster.wheel, cluster.now_ms, budget, &more)) != NULL;) {
+    for (struct wheel_node *w;
+         (w = wheel_pop(cluster.wheel, cluster.now_ms, budget, &more)) != NULL;) {
         struct timer *t = CONTAINER_OF(w, struct timer, wheel);
         t->due(t);
     }
@@ -280,7 +284,7 @@ uint64_t cluster_next_ms(uint64_t limit_ms) {
     return heat_next_ms(limit_ms);
 }
 
-/* --- figures ---------------------------------------------------------------------------------------------------------------- */
+/* --- figures --- */
 
 static void count_nodes(struct cluster_figures *f) {
     uint32_t cursor = 0;
@@ -302,7 +306,8 @@ static void count_segments(struct cluster_figures *f) {
         if (segment_is_far(g))
             f->far_segments++;
         else
-            f->memory_segments += g->node != NULL && g->node->serving; /* as told: a node may go first */
+            /* as told: a node may go first */
+            f->memory_segments += g->node != NULL && g->node->serving;
     }
 }
 
@@ -327,7 +332,7 @@ void cluster_figures_reset(void) {
     memset(&cluster.figures, 0, sizeof(cluster.figures));
 }
 
-/* --- what must hold --------------------------------------------------------------------------------------------------------- */
+/* --- what must hold --- */
 
 static size_t check_tasks(const struct list *list, const struct node *n, bool sent) {
     size_t count = 0;
@@ -357,7 +362,8 @@ static void check_segment(const struct segment *g) {
     struct store_segment_info info;
     MAGIC_CHECK(g, SEGMENT_MAGIC);
     bool there = store_segment_get(cluster.store, g->id, &info);
-    TARN_ASSERT(there && info.epoch == g->epoch && info.tier == g->tier && info.host == g->machine->number);
+    TARN_ASSERT(there && info.epoch == g->epoch && info.tier == g->tier &&
+                info.host == g->machine->number);
     TARN_ASSERT(g->leaving == (info.state == SEGMENT_LEAVING));
     if (g->leaving) return;
     TARN_ASSERT(g->node != NULL);

@@ -1,9 +1,11 @@
-/* The pool of many machines, as the master sees it: storage nodes and their segments, who is alive, what they are asked to do,
- * and the tasks that copy, move and store replicas. Plans only: the bytes go from host to host.
+/* The pool of many machines, as the master sees it: storage nodes and their segments, who is alive,
+ * what they are asked to do, and the tasks that copy, move and store replicas. Plans only: the
+ * bytes go from host to host.
  *
- * Knows the books (src/store) and nothing of RESP: src/cmd translates NODE, SEGMENT and REPLICA commands into calls here, and
- * hands out work when a heartbeat asks for it. One thread, the master's event loop; there is one cluster per process. Time is
- * an argument (cluster_tick), nothing blocks, and every walk goes in slices of a work budget (cluster_background).
+ * Knows the books (src/store) and nothing of RESP: src/cmd translates NODE, SEGMENT and REPLICA
+ * commands into calls here, and hands out work when a heartbeat asks for it. One thread, the
+ * master's event loop; there is one cluster per process. Time is an argument (cluster_tick),
+ * nothing blocks, and every walk goes in slices of a work budget (cluster_background).
  *
  * Life of a node:
  *
@@ -14,11 +16,13 @@
  *                                   DRAIN: draining, then empty │ LEAVE
  *                                                               └──────> leaving ─(segments gone)─> left ─> gone
  *
- * Machines have numbers: the books never put two replicas of an object on one. 0 is this process' own machine. Nodes have
- * numbers of their own, several may run on one machine. The embedded segment belongs to this process, a node named "local" that
- * is not in the list and whose work is done by callbacks instead of heartbeats.
+ * Machines have numbers: the books never put two replicas of an object on one. 0 is this process'
+ * own machine. Nodes have numbers of their own, several may run on one machine. The embedded
+ * segment belongs to this process, a node named "local" that is not in the list and whose work is
+ * done by callbacks instead of heartbeats.
  *
- * Borrowed pointers (struct cluster_node *, strings, spans) are valid until the next call that may change the cluster. */
+ * Borrowed pointers (struct cluster_node *, strings, spans) are valid until the next call that may
+ * change the cluster. */
 #ifndef TARN_CLUSTER_CLUSTER_H
 #define TARN_CLUSTER_CLUSTER_H
 
@@ -47,14 +51,14 @@
 #define CLUSTER_SCHEME_MAX     15u
 #define CLUSTER_TOLD_MAX       (UINT64_C(128) << 20) /* bytes of all keys and reports */
 
-/* --- configuration, life ---------------------------------------------------------------------------------------------------- */
+/* --- configuration, life --- */
 
 enum cluster_offload { CLUSTER_OFFLOAD_NONE, CLUSTER_OFFLOAD_SECOND_HIT, CLUSTER_OFFLOAD_ALL };
 
 struct cluster_config {
     uint64_t node_timeout_ms; /* silence after which a node is down */
-    uint64_t
-        heartbeat_ms; /* between heartbeats; also how long a node whose connection closed may take to come back */
+    /* between heartbeats; also how long a node whose connection closed may take to come back */
+    uint64_t heartbeat_ms;
     uint64_t forget_timeout_ms; /* after which a node that is down is given up */
     uint64_t max_nodes;
     uint64_t max_tasks;      /* not finished */
@@ -65,10 +69,10 @@ struct cluster_config {
     uint64_t hot_replicas;    /* a hot object gets up to so many; 0: none */
     uint64_t hot_window_ms;
     uint64_t hot_threshold; /* accesses in a window that make an object hot */
-    uint64_t
-        offload_queue; /* objects that have a copy on a far tier and may wait for one on another, per far segment */
-    uint64_t
-        offload_wait_ms; /* a put waits at most so long for a disk; then what has no copy is evicted for it */
+    /* objects that have a copy on a far tier and may wait for one on another, per far segment */
+    uint64_t offload_queue;
+    /* a put waits at most so long for a disk; then what has no copy is evicted for it */
+    uint64_t offload_wait_ms;
     enum cluster_offload offload;
 };
 void cluster_config_init(struct cluster_config *c); /* the defaults */
@@ -99,7 +103,8 @@ void cluster_deinit(void);
 /* To be changed at any time; cluster_config_changed afterwards. */
 struct cluster_config *cluster_config(void);
 void cluster_config_changed(void);
-/* This process did nothing for so long: what nodes have said meanwhile is still to be read, so it is no silence of theirs. */
+/* This process did nothing for so long: what nodes have said meanwhile is still to be read, so it
+ * is no silence of theirs. */
 void cluster_stood_still(uint64_t ms);
 const uint8_t *cluster_id(void); /* 16 bytes */
 
@@ -108,12 +113,14 @@ void cluster_tell(bool on);
 /* Everything, as records. Segments must be known to the books of who is told before. */
 void cluster_snapshot(void (*emit)(void *arg, const void *record, size_t len), void *arg);
 bool cluster_following(void);
-/* A cluster that leads follows from now on, with the nodes and segments that it knows. Tasks, drains and fences end: whoever leads
- * next begins them. Before store_step_down; no client waits for work of a node. */
+/* A cluster that leads follows from now on, with the nodes and segments that it knows. Tasks,
+ * drains and fences end: whoever leads next begins them. Before store_step_down; no client waits
+ * for work of a node. */
 void cluster_step_down(void);
 /* A record of its kind (EFFECT_OTHERS to 63), while following. TARN_EPROTO with *why_p (static). */
 tarn_status cluster_effect_apply(struct span record, const char **why_p);
-/* An embedded segment with that content, as the records know it, with its size there; STORE_SEGMENT_ANY: none. */
+/* An embedded segment with that content, as the records know it, with its size there;
+ * STORE_SEGMENT_ANY: none. */
 uint32_t cluster_local_known(const uint8_t content[CLUSTER_CONTENT_SIZE], uint64_t *size_p);
 /* As store_segment_resize. */
 tarn_status cluster_segment_resize(uint32_t id, uint64_t size, bool force, uint64_t *objects_p);
@@ -121,8 +128,8 @@ tarn_status cluster_segment_resize(uint32_t id, uint64_t size, bool force, uint6
 uint32_t cluster_next_epoch(void);
 /* After store_lead. alive: as there; cluster_local_segment must follow. */
 void cluster_lead(uint32_t master_epoch, uint32_t alive);
-/* Nodes that the records know have not joined yet, and node-timeout is not over since cluster_lead: objects of theirs will be
- * readable in a moment. */
+/* Nodes that the records know have not joined yet, and node-timeout is not over since cluster_lead:
+ * objects of theirs will be readable in a moment. */
 bool cluster_awaits_nodes(void);
 
 /* Sets the time for all that follows. Cheap. */
@@ -132,18 +139,20 @@ bool cluster_background(unsigned *budget);
 /* How long the loop may sleep before cluster_background has something to do, at most limit_ms. */
 uint64_t cluster_next_ms(uint64_t limit_ms);
 
-/* --- the embedded segment and its host ----------------------------------------------------------------------------------------- */
+/* --- the embedded segment and its host --- */
 
 struct cluster_local_ops {
     void *arg;
-    /* Fills a new replica in the embedded segment: reads that version of the key from one of its other replicas, checks it, and
-     * writes it to the extents of *to. Answers with cluster_local_done, later or at once. key is borrowed for this call.
-     * TARN_EAGAIN: busy, try again a little later. Anything else: it will not be done. NULL: no copies to the segment. */
-    tarn_status (*start_copy)(void *arg, uint64_t task, struct span key, uint64_t version, uint64_t size,
-                              const struct store_replica *to);
+    /* Fills a new replica in the embedded segment: reads that version of the key from one of its
+     * other replicas, checks it, and writes it to the extents of *to. Answers with
+     * cluster_local_done, later or at once. key is borrowed for this call. TARN_EAGAIN: busy, try
+     * again a little later. Anything else: it will not be done. NULL: no copies to the segment. */
+    tarn_status (*start_copy)(void *arg, uint64_t task, struct span key, uint64_t version,
+                              uint64_t size, const struct store_replica *to);
     /* Give it up if that is possible; cluster_local_done comes anyway. NULL: it ends as it may. */
     void (*cancel)(void *arg, uint64_t task);
-    /* Cut this session off from the segment; then cluster_local_fenced. NULL: nobody can write there. */
+    /* Cut this session off from the segment; then cluster_local_fenced. NULL: nobody can write
+     * there. */
     void (*fence)(void *arg, uint64_t session);
 };
 /* There is an embedded segment, with that id in the books and that key for its grants. */
@@ -156,16 +165,17 @@ void cluster_local_hold(bool on);
 void cluster_local_done(uint64_t task, tarn_status status);
 void cluster_local_fenced(uint64_t session);
 
-/* --- news from the books (store_events): they are noted down -------------------------------------------------------------------- */
+/* --- news from the books (store_events): they are noted down --- */
 
 void cluster_on_awaits(uint32_t far);
 uint64_t cluster_disk_wait(uint32_t far, uint64_t hash, uint64_t bytes);
-/* Every host that could hold a write of this session cuts it off; then the books are told (store_session_fenced). */
+/* Every host that could hold a write of this session cuts it off; then the books are told
+ * (store_session_fenced). */
 void cluster_on_fence(uint64_t session);
 void cluster_on_far_gone(struct span key, uint64_t version, uint32_t segment, uint64_t offset);
 void cluster_on_segment_gone(uint32_t id);
 
-/* --- what every look-up asks; must be fast -------------------------------------------------------------------------------------- */
+/* --- what every look-up asks; must be fast --- */
 
 /* The key that grants for this segment are sealed with; NULL: no such segment. */
 const uint8_t *cluster_grant_key(uint32_t segment);
@@ -173,18 +183,20 @@ const uint8_t *cluster_grant_key(uint32_t segment);
 uint32_t cluster_host_of(struct span machine);
 /* Changes when an answer of cluster_host_of may have changed. */
 uint32_t cluster_machines_version(void);
-/* Orders a layout for a client: memory, ssd, file; inside these same machine, same rack, others; inside these at random. */
+/* Orders a layout for a client: memory, ssd, file; inside these same machine, same rack, others;
+ * inside these at random. */
 void cluster_order(struct store_layout *layout, uint32_t client_host, struct span client_rack);
 
-/* Somebody uses o: its heat is counted, a far one is fetched near on its second use. ahead: a prefix that is about to be read
- * covers it, so it is fetched at once. Not for look-ups of nodes. */
+/* Somebody uses o: its heat is counted, a far one is fetched near on its second use. ahead: a
+ * prefix that is about to be read covers it, so it is fetched at once. Not for look-ups of
+ * nodes. */
 extern bool cluster_counts_hits; /* private to the next function */
 void cluster_hit_slow(struct object *o, bool ahead);
 static inline void cluster_hit(struct object *o, bool ahead) {
     if (cluster_counts_hits) cluster_hit_slow(o, ahead);
 }
 
-/* --- segments -------------------------------------------------------------------------------------------------------------------- */
+/* --- segments --- */
 
 struct cluster_node;
 
@@ -194,7 +206,8 @@ struct cluster_segment {
     const char *node, *machine,
         *rack; /* node: "" of the embedded segment; machine as in gethostname; rack may be "" */
     const char *const
-        *endpoints; /* URIs "tcp://10.0.0.2:16479", "shm:///run/x.sock"; a wildcard host is replaced */
+        /* URIs "tcp://10.0.0.2:16479", "shm:///run/x.sock"; a wildcard host is replaced */
+        *endpoints;
     const uint16_t *wildcard_port; /* of each: the port, where the node gave no host; else 0 */
     size_t n_endpoints;            /* the embedded segment's are known elsewhere: 0 */
     const uint8_t *content;        /* its name, CLUSTER_CONTENT_SIZE bytes */
@@ -203,13 +216,15 @@ struct cluster_segment {
     bool huge;
     int numa_node;
     bool embedded, draining, drained; /* drained: empty, but it stays (the embedded one) */
-    bool loopback; /* its node came over the loopback interface: other machines need another address */
+    /* its node came over the loopback interface: other machines need another address */
+    bool loopback;
     uint64_t moved_objects, moved_bytes, waiting; /* draining: so far; tasks under way */
     const char *drain_error;                      /* why the last object could not be moved; "" */
 };
 bool cluster_segment_get(uint32_t id, struct cluster_segment *segment_p);
 
-/* What a node tells of a way to its segment that needs more than an address: transport.h, key_pack. */
+/* What a node tells of a way to its segment that needs more than an address: transport.h,
+ * key_pack. */
 struct cluster_key_told {
     struct span uri;    /* as of an endpoint */
     struct span key[2]; /* to read and to write with; may be empty */
@@ -232,20 +247,24 @@ struct cluster_mounted {
     uint32_t id, epoch;
     bool kept; /* the same content as before: its replicas are taken back */
 };
-/* A segment of node. TARN_EINVAL and TARN_EBUSY (another node's), TARN_ELIMIT with *why_p (static). */
+/* A segment of node. TARN_EINVAL and TARN_EBUSY (another node's), TARN_ELIMIT with *why_p
+ * (static). */
 tarn_status cluster_segment_mount(struct cluster_node *node, const struct cluster_mount *mount,
                                   struct cluster_mounted *mounted_p, const char **why_p);
-/* Nothing is handed out any more; it is gone when its last lease is over (cluster_segment_get says false, or another epoch).
- * TARN_EPERM: the embedded one. */
+/* Nothing is handed out any more; it is gone when its last lease is over (cluster_segment_get says
+ * false, or another epoch). TARN_EPERM: the embedded one. */
 tarn_status cluster_segment_unmount(uint32_t id);
-/* on: moves what is only there, then unmounts (the embedded one stays, empty). TARN_EEXISTS: it is so already. */
+/* on: moves what is only there, then unmounts (the embedded one stays, empty). TARN_EEXISTS: it is
+ * so already. */
 tarn_status cluster_segment_drain(uint32_t id, bool on);
 
-/* The keys of a mounted memory segment of node, instead of those that were known: n 0: none. TARN_ENOSEGMENT: there is no such
- * segment of it. TARN_EINVAL, TARN_ELIMIT with *why_p. */
+/* The keys of a mounted memory segment of node, instead of those that were known: n 0: none.
+ * TARN_ENOSEGMENT: there is no such segment of it. TARN_EINVAL, TARN_ELIMIT with *why_p. */
 tarn_status cluster_segment_keys_set(struct cluster_node *node, struct span name,
-                                     const struct cluster_key_told *keys, size_t n, const char **why_p);
-/* Known until the segment goes, its node is down, or it joins anew; longer for who holds a reference. Never changed. */
+                                     const struct cluster_key_told *keys, size_t n,
+                                     const char **why_p);
+/* Known until the segment goes, its node is down, or it joins anew; longer for who holds a
+ * reference. Never changed. */
 struct cluster_key {
     const char *uri; /* a wildcard host is replaced */
     struct span key[2];
@@ -261,9 +280,10 @@ struct cluster_key *cluster_key_ref(const struct cluster_key *key);
 void cluster_key_unref(struct cluster_key **key_p); /* NULL is fine */
 /* All of a scheme. each returns false to stop. */
 void cluster_each_key(const char *scheme,
-                      bool (*each)(void *arg, uint32_t segment, const struct cluster_key *key), void *arg);
+                      bool (*each)(void *arg, uint32_t segment, const struct cluster_key *key),
+                      void *arg);
 
-/* --- nodes ------------------------------------------------------------------------------------------------------------------------ */
+/* --- nodes --- */
 
 const char *cluster_node_state_name(enum cluster_node_state state);
 
@@ -274,26 +294,30 @@ struct cluster_join {
     const char *address;                /* where its connection comes from, without port */
     uint64_t session;                   /* the connection that keeps it alive */
 };
-/* TARN_EBUSY: a living node of another instance has that name. TARN_ELIMIT: max-nodes. TARN_EINVAL. All with *why_p. Tasks of
- * the node are planned anew: it says that it runs none. */
+/* TARN_EBUSY: a living node of another instance has that name. TARN_ELIMIT: max-nodes. TARN_EINVAL.
+ * All with *why_p. Tasks of the node are planned anew: it says that it runs none. */
 tarn_status cluster_node_join(const struct cluster_join *join, struct cluster_node **node_p,
                               const char **why_p);
-/* All segments are mounted. TARN_EAGAIN: fences have to be confirmed first. TARN_ESTALE: it is leaving. */
+/* All segments are mounted. TARN_EAGAIN: fences have to be confirmed first. TARN_ESTALE: it is
+ * leaving. */
 tarn_status cluster_node_up(struct cluster_node *node);
 /* NULL: no such node. */
 struct cluster_node *cluster_node_find(struct span name);
-/* The node of that name if this instance of it may speak (not while it is down): a sign of life. NULL: it has to join. */
-struct cluster_node *cluster_node_alive(struct span name, const uint8_t instance[CLUSTER_INSTANCE_SIZE]);
+/* The node of that name if this instance of it may speak (not while it is down): a sign of life.
+ * NULL: it has to join. */
+struct cluster_node *cluster_node_alive(struct span name,
+                                        const uint8_t instance[CLUSTER_INSTANCE_SIZE]);
 /* The same, but no sign of life. */
-struct cluster_node *cluster_node_check(struct span name, const uint8_t instance[CLUSTER_INSTANCE_SIZE]);
+struct cluster_node *cluster_node_check(struct span name,
+                                        const uint8_t instance[CLUSTER_INSTANCE_SIZE]);
 /* Figures it sent along; names and values are checked by the caller. */
 struct cluster_stat {
     char name[32];
     uint64_t value;
 };
 void cluster_node_stats(struct cluster_node *node, const struct cluster_stat *stats, size_t n);
-/* What it has to say of a transport (transport.h: describe), instead of what it said before; empty: nothing. TARN_EINVAL with
- * *why_p. */
+/* What it has to say of a transport (transport.h: describe), instead of what it said before; empty:
+ * nothing. TARN_EINVAL with *why_p. */
 tarn_status cluster_node_report(struct cluster_node *node, struct span scheme, struct span text,
                                 const char **why_p);
 struct cluster_report {
@@ -302,14 +326,16 @@ struct cluster_report {
     struct span text; /* printable characters and line ends */
 };
 /* Its report i, from 0 on; false: no more. */
-bool cluster_node_report_get(const struct cluster_node *node, size_t i, struct cluster_report *report_p);
+bool cluster_node_report_get(const struct cluster_node *node, size_t i,
+                             struct cluster_report *report_p);
 /* Those of a scheme. each returns false to stop. */
-void cluster_each_report(const char *scheme, bool (*each)(void *arg, const struct cluster_report *report),
-                         void *arg);
+void cluster_each_report(const char *scheme,
+                         bool (*each)(void *arg, const struct cluster_report *report), void *arg);
 void cluster_node_fenced(struct cluster_node *node, uint64_t session);
 /* This connection is gone. */
 void cluster_session_closed(uint64_t session);
-tarn_status cluster_node_maintenance(struct cluster_node *node, bool on); /* TARN_ESTALE: it is leaving */
+/* TARN_ESTALE: it is leaving */
+tarn_status cluster_node_maintenance(struct cluster_node *node, bool on);
 /* on: moves what is only there, then the node leaves. TARN_ESTALE: it is leaving. */
 tarn_status cluster_node_drain(struct cluster_node *node, bool on);
 void cluster_node_leave(struct cluster_node *node);
@@ -331,7 +357,7 @@ void cluster_node_get(const struct cluster_node *node, struct cluster_node_info 
 /* By number: those from *cursor on; *cursor is where to go on. NULL: the end. */
 struct cluster_node *cluster_node_next(uint32_t *cursor);
 
-/* --- work: what a node is asked to do ------------------------------------------------------------------------------------------------ */
+/* --- work: what a node is asked to do --- */
 
 struct cluster_drop {
     uint64_t version, offset;
@@ -360,20 +386,24 @@ struct cluster_work {
 /* The next thing to do; it counts as handed out. false: nothing now. *budget is counted down. */
 bool cluster_work_next(struct cluster_node *node, struct cluster_work *work_p, unsigned *budget);
 
-/* Tells when there is work. One per node: a new one takes the place of the old one, which is woken. */
+/* Tells when there is work. One per node: a new one takes the place of the old one, which is
+ * woken. */
 struct cluster_waiter {
     void (*wake)(
-        struct cluster_waiter *waiter); /* once; it is out of the node then. Do not call back from inside */
-    struct cluster_node *node;          /* private; NULL: not waiting */
+        /* once; it is out of the node then. Do not call back from inside */
+        struct cluster_waiter *waiter);
+    struct cluster_node *node; /* private; NULL: not waiting */
 };
 void cluster_wait(struct cluster_node *node, struct cluster_waiter *waiter);
 void cluster_unwait(struct cluster_waiter *waiter);
 
-/* The answer to a COPY or STORE. offset: where the far tier has it. true: the books have it now; false: forget the bytes. */
-bool cluster_task_done(struct cluster_node *node, uint64_t task, tarn_status status, uint64_t offset,
-                       int64_t crc); /* crc: of a stored value, -1 */
+/* The answer to a COPY or STORE. offset: where the far tier has it. true: the books have it now;
+ * false: forget the bytes. */
+bool cluster_task_done(struct cluster_node *node, uint64_t task, tarn_status status,
+                       uint64_t offset, int64_t crc); /* crc: of a stored value, -1 */
 /* The far tier of that segment lets these go. How many were known is counted by the caller. */
-bool cluster_far_evicted(struct cluster_node *node, uint32_t segment, struct span key, uint64_t version);
+bool cluster_far_evicted(struct cluster_node *node, uint32_t segment, struct span key,
+                         uint64_t version);
 struct cluster_offer {
     struct span key;
     uint64_t version, size, offset;
@@ -381,12 +411,14 @@ struct cluster_offer {
     const uint32_t *crcs;
     size_t n_crcs;
 };
-/* It found this on its disk. The version under which it is known from now on, 0: it may forget it. */
-uint64_t cluster_far_offered(struct cluster_node *node, uint32_t segment, const struct cluster_offer *offer);
+/* It found this on its disk. The version under which it is known from now on, 0: it may forget
+ * it. */
+uint64_t cluster_far_offered(struct cluster_node *node, uint32_t segment,
+                             const struct cluster_offer *offer);
 /* Is this a far segment of the node? */
 bool cluster_far_of(const struct cluster_node *node, uint32_t segment);
 
-/* --- tasks ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- tasks --- */
 
 /*   queued ─> room ─> sent ─> done
  *     ^        │        │ ├─> failed
@@ -413,10 +445,12 @@ enum cluster_task_reason {
 const char *cluster_task_kind_name(enum cluster_task_kind kind);
 const char *cluster_task_reason_name(enum cluster_task_reason reason);
 
-/* One more memory replica of o, in segment to (STORE_SEGMENT_ANY: where there is room on a machine without one). */
+/* One more memory replica of o, in segment to (STORE_SEGMENT_ANY: where there is room on a machine
+ * without one). */
 tarn_status cluster_replica_copy(struct object *o, uint32_t to, uint64_t *task_p);
-/* The same, then the replica in from goes. TARN_ENOTFOUND: it has none there. Both: TARN_EINVAL (the value lies in the books, or
- * segments that do not fit), TARN_ENOSEGMENT, TARN_EEXISTS (there is one, or a task for that), TARN_ELIMIT (max-tasks). */
+/* The same, then the replica in from goes. TARN_ENOTFOUND: it has none there. Both: TARN_EINVAL
+ * (the value lies in the books, or segments that do not fit), TARN_ENOSEGMENT, TARN_EEXISTS (there
+ * is one, or a task for that), TARN_ELIMIT (max-tasks). */
 tarn_status cluster_replica_move(struct object *o, uint32_t from, uint32_t to, uint64_t *task_p);
 /* false: no such task, or it is over. One that was sent ends as it may. */
 bool cluster_task_cancel(uint64_t task);
@@ -437,11 +471,11 @@ struct cluster_task_info {
 /* false: it is not known, or was over so long ago that it is forgotten. Borrowed until the next
  * call here. */
 bool cluster_task_get(uint64_t task, struct cluster_task_info *info_p);
-/* Newest first: those that are not over, then the last ones that are (storing tasks only if they failed). fn returns false to
- * stop. */
+/* Newest first: those that are not over, then the last ones that are (storing tasks only if they
+ * failed). fn returns false to stop. */
 void cluster_tasks_each(bool (*fn)(void *arg, const struct cluster_task_info *info), void *arg);
 
-/* --- figures ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- figures --- */
 
 struct cluster_figures {
     /* now */
@@ -453,7 +487,8 @@ struct cluster_figures {
     uint64_t drains, hot_objects, offload_waiting, promote_waiting, drops_waiting;
     /* since start */
     uint64_t joins, downs, forgotten, heartbeats, stale;
-    uint64_t tasks_created[CLUSTER_REASONS], tasks_done[CLUSTER_REASONS], tasks_failed[CLUSTER_REASONS];
+    uint64_t tasks_created[CLUSTER_REASONS], tasks_done[CLUSTER_REASONS],
+        tasks_failed[CLUSTER_REASONS];
     uint64_t tasks_canceled, tasks_retried, tasks_timed_out,
         tasks_refused; /* refused: max-tasks or another bound */
     uint64_t bytes_done[CLUSTER_REASONS];

@@ -1,9 +1,10 @@
 /* Emptying a segment: what is only there is moved, what can be read elsewhere, too, is dropped.
  *
- * A drain makes passes over the segment. It stands still while it has tasks enough, and before a new pass it waits for those of
- * the last one. Objects that come behind a pass' back (puts that were open, copies under way), and those for which there was no
- * room, are found by the next. Only when the segment is empty it leaves; so a drain loses nothing, and may take for ever where
- * there is no room: it says why. */
+ * A drain makes passes over the segment. It stands still while it has tasks enough, and before a
+ * new pass it waits for those of the last one. Objects that come behind a pass' back (puts that
+ * were open, copies under way), and those for which there was no room, are found by the next. Only
+ * when the segment is empty it leaves; so a drain loses nothing, and may take for ever where there
+ * is no room: it says why. */
 #include "cluster/internal.h"
 
 #include <stdlib.h>
@@ -87,7 +88,8 @@ void drain_task_ended(struct task *t, tarn_status status) {
     struct segment *g = segment_at(t->from);
     if (g == NULL || g->epoch != t->from_epoch || g->drain == NULL) return;
     struct drain *d = g->drain;
-    if (d->pending > 0) d->pending--; /* 0: it belongs to a drain that was canceled and begun again */
+    /* 0: it belongs to a drain that was canceled and begun again */
+    if (d->pending > 0) d->pending--;
     if (d->pending < TASKS_PER_DRAIN / 2 && d->walk != NULL) d->due_ms = cluster.now_ms;
     if (status == TARN_OK)
         settled(d, t->size);
@@ -95,7 +97,8 @@ void drain_task_ended(struct task *t, tarn_status status) {
         d->error = status;
 }
 
-/* Nothing in it that anybody could still read or write. Drops of a far segment are to be sent first. */
+/* Nothing in it that anybody could still read or write. Drops of a far segment are to be sent
+ * first. */
 static bool is_empty(const struct segment *g) {
     struct store_segment_info info;
     return store_segment_get(cluster.store, g->id, &info) && info.replicas == 0 && info.used == 0 &&
@@ -104,8 +107,8 @@ static bool is_empty(const struct segment *g) {
 
 static void finish(struct drain *d) {
     struct segment *g = d->segment;
-    log_notice("Segment %s is drained: %llu objects, %llu bytes", g->name, (unsigned long long)d->objects,
-               (unsigned long long)d->bytes);
+    log_notice("Segment %s is drained: %llu objects, %llu bytes", g->name,
+               (unsigned long long)d->objects, (unsigned long long)d->bytes);
     forget(d);
     if (g->node->embedded) {
         g->drained = true;
@@ -131,8 +134,9 @@ static void rest(struct drain *d) {
 static void drain_say(struct drain *d) {
     struct store_segment_info info;
     if (!store_segment_get(cluster.store, d->segment->id, &info)) return;
-    progress_say(&d->progress, d->bytes, d->bytes + info.used, "%llu objects and %llu MiB are left%s%s",
-                 (unsigned long long)info.replicas, (unsigned long long)(info.used >> 20),
+    progress_say(&d->progress, d->bytes, d->bytes + info.used,
+                 "%llu objects and %llu MiB are left%s%s", (unsigned long long)info.replicas,
+                 (unsigned long long)(info.used >> 20),
                  d->error != TARN_OK ? ", the last that could not be moved: " : "",
                  d->error != TARN_OK ? tarn_status_text(d->error) : "");
 }
@@ -181,7 +185,8 @@ bool drains_background(unsigned *budget) {
 }
 
 uint64_t drains_next_ms(uint64_t limit_ms) {
-    for (struct link *k = list_first(&cluster.drains); k != NULL; k = list_next(&cluster.drains, k)) {
+    for (struct link *k = list_first(&cluster.drains); k != NULL;
+         k = list_next(&cluster.drains, k)) {
         uint64_t at = CONTAINER_OF(k, struct drain, link)->due_ms;
         limit_ms = at <= cluster.now_ms ? 0 : min_u64(limit_ms, at - cluster.now_ms);
         if (limit_ms == 0) break;

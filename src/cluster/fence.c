@@ -1,8 +1,9 @@
-/* Cutting writers off. The books ask for it once per session; every host that could hold a write of that session is told, and
- * only when the last one has confirmed do the books hear of it: no clock stops a late one-sided write.
+/* Cutting writers off. The books ask for it once per session; every host that could hold a write of
+ * that session is told, and only when the last one has confirmed do the books hear of it: no clock
+ * stops a late one-sided write.
  *
- * A node that is down keeps its fences pending; it is not up again before it has confirmed them. A node that is given up
- * confirms by being gone: its segments are, too. */
+ * A node that is down keeps its fences pending; it is not up again before it has confirmed them. A
+ * node that is given up confirms by being gone: its segments are, too. */
 #include "cluster/internal.h"
 
 #include <stdlib.h>

@@ -1,8 +1,9 @@
-/* What a replica of the master must know of nodes and segments beside the books, as records (store/effect.h), and how a cluster
- * that was made of them leads.
+/* What a replica of the master must know of nodes and segments beside the books, as records
+ * (store/effect.h), and how a cluster that was made of them leads.
  *
- * A cluster that follows has nodes that are down and segments that belong to them. When it leads they stay down until the nodes
- * join it: with the same content a segment keeps its id and epoch, and so its replicas, as after any other absence. */
+ * A cluster that follows has nodes that are down and segments that belong to them. When it leads
+ * they stay down until the nodes join it: with the same content a segment keeps its id and epoch,
+ * and so its replicas, as after any other absence. */
 #include "cluster/internal.h"
 
 #include <stdlib.h>
@@ -28,7 +29,7 @@ bool cluster_following(void) {
     return cluster.following;
 }
 
-/* --- telling ------------------------------------------------------------------------------------------------------------------ */
+/* --- telling --- */
 
 static void begin(unsigned kind) {
     buf_clear(&cluster.record);
@@ -55,7 +56,8 @@ static struct span encode_node(const struct node *n) {
     put_span(&cluster.record, span_str(n->machine->name));
     put_span(&cluster.record, span_str(n->rack));
     put_span(&cluster.record, span_str(n->version));
-    put_u8(&cluster.record, (n->maintenance ? NODE_MAINTENANCE : 0) | (n->draining ? NODE_DRAINING : 0));
+    put_u8(&cluster.record,
+           (n->maintenance ? NODE_MAINTENANCE : 0) | (n->draining ? NODE_DRAINING : 0));
     return end();
 }
 
@@ -68,7 +70,8 @@ static struct span encode_segment(const struct segment *g) {
     put_span(&cluster.record, span_str(g->backing));
     put_span(&cluster.record, span_str(g->directory != NULL ? g->directory : ""));
     put_u32(&cluster.record, (uint32_t)g->numa_node);
-    put_u8(&cluster.record, (g->huge ? SEGMENT_HUGE : 0) | (g->drain_wanted ? SEGMENT_DRAIN_WANTED : 0) |
+    put_u8(&cluster.record, (g->huge ? SEGMENT_HUGE : 0) |
+                                (g->drain_wanted ? SEGMENT_DRAIN_WANTED : 0) |
                                 (g->drained ? SEGMENT_DRAINED : 0) |
                                 (g->node == &cluster.local ? SEGMENT_EMBEDDED : 0));
     return end();
@@ -110,7 +113,7 @@ void cluster_snapshot(void (*emit)(void *arg, const void *record, size_t len), v
     }
 }
 
-/* --- being told ----------------------------------------------------------------------------------------------------------------- */
+/* --- being told --- */
 
 static tarn_status refuse(const char **why_p, const char *why) {
     *why_p = why;
@@ -149,7 +152,8 @@ static void set_text(char *to, struct span s) {
 }
 
 static tarn_status apply_node(struct reader *r, const char **why_p) {
-    struct span name = take_span(r), machine = take_span(r), rack = take_span(r), version = take_span(r);
+    struct span name = take_span(r), machine = take_span(r), rack = take_span(r),
+                version = take_span(r);
     unsigned flags = take_u8(r);
     if (!over(r) || !valid_name(name, CLUSTER_NODE_NAME_MAX) || machine.len == 0 ||
         !is_label(machine, CLUSTER_LABEL_MAX) || !is_label(rack, CLUSTER_LABEL_MAX) ||
@@ -189,7 +193,8 @@ static tarn_status apply_segment(struct reader *r, const char **why_p) {
     struct span backing = take_span(r), directory = take_span(r);
     int numa_node = (int)take_u32(r);
     unsigned flags = take_u8(r);
-    if (!over(r) || id >= STORE_SEGMENTS_MAX || machine.len == 0 || !is_label(machine, CLUSTER_LABEL_MAX) ||
+    if (!over(r) || id >= STORE_SEGMENTS_MAX || machine.len == 0 ||
+        !is_label(machine, CLUSTER_LABEL_MAX) ||
         !is_text(backing, sizeof(((struct segment *)0)->backing) - 1) ||
         !is_text(directory, CLUSTER_DIRECTORY_MAX) || numa_node < -1 || numa_node > 1023)
         return refuse(why_p, "the record of a node's segment makes no sense");
@@ -242,7 +247,7 @@ tarn_status cluster_effect_apply(struct span record, const char **why_p) {
     }
 }
 
-/* --- no longer leading ---------------------------------------------------------------------------------------------------------- */
+/* --- no longer leading --- */
 
 /* What waits for its node. The state in the books stays: it is what was told last. */
 static void segment_step_down(struct segment *g) {
@@ -275,13 +280,14 @@ void cluster_step_down(void) {
     offload_refresh();
 }
 
-/* --- leading ---------------------------------------------------------------------------------------------------------------------- */
+/* --- leading --- */
 
 uint32_t cluster_local_known(const uint8_t content[CLUSTER_CONTENT_SIZE], uint64_t *size_p) {
     struct store_segment_info info;
     for (uint32_t id = 0; id < cluster.segment_cap; id++) {
         const struct segment *g = cluster.segments[id];
-        if (g == NULL || g->node != &cluster.local || memcmp(g->content, content, sizeof(g->content)) != 0)
+        if (g == NULL || g->node != &cluster.local ||
+            memcmp(g->content, content, sizeof(g->content)) != 0)
             continue;
         if (!store_segment_get(cluster.store, id, &info) || info.state == SEGMENT_LEAVING) continue;
         *size_p = info.size;
@@ -333,9 +339,10 @@ void cluster_lead(uint32_t master_epoch, uint32_t alive) {
         if (cluster.segments[id] != NULL && !store_segment_get(cluster.store, id, &info))
             segment_forget(cluster.segments[id]);
     }
-    if (cluster.telling) tell(encode_cluster()); /* whoever leads after us raises the epoch above ours */
+    /* whoever leads after us raises the epoch above ours */
+    if (cluster.telling) tell(encode_cluster());
     nodes_lead();
     offload_refresh();
-    log_notice("The pool is led from here, master epoch %u: %zu nodes are expected to join", master_epoch,
-               cluster.nodes.count);
+    log_notice("The pool is led from here, master epoch %u: %zu nodes are expected to join",
+               master_epoch, cluster.nodes.count);
 }

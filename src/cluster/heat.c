@@ -1,9 +1,10 @@
 /* Hot objects get more replicas, and lose them when they cool.
  *
- * Accesses are counted for the heaviest hitters only, with the Space-Saving algorithm (Metwally, Agrawal and El Abbadi,
- * "Efficient computation of frequent and top-k elements in data streams", 2005): COUNTERS counters; whoever has none takes the
- * smallest, and its count as an error. count - error is what an object was used at least. An object that gets more than
- * 1/COUNTERS of all accesses is never missed.
+ * Accesses are counted for the heaviest hitters only, with the Space-Saving algorithm (Metwally,
+ * Agrawal and El Abbadi, "Efficient computation of frequent and top-k elements in data streams",
+ * 2005): COUNTERS counters; whoever has none takes the smallest, and its count as an error. count -
+ * error is what an object was used at least. An object that gets more than 1/COUNTERS of all
+ * accesses is never missed.
  *
  *   hit ─> counter ─(hot-threshold in a window)─> hot: a copy at a time, up to 1 + accesses / hot-threshold replicas
  *                                                  └─(a window with less than half the threshold)─> extra replicas dropped */
@@ -46,11 +47,12 @@ static struct list all, plans;
 static uint64_t window_end_ms;
 static size_t cooling; /* of `all`, so many from the front are to be looked at */
 
-/* --- counters ---------------------------------------------------------------------------------------------------------------- */
+/* --- counters --- */
 
 static uint32_t slot_of(uint64_t hash) {
     uint32_t at = (uint32_t)hash & (SLOTS - 1);
-    while (top->slot[at] != 0 && top->counter[top->slot[at] - 1].hash != hash) at = (at + 1) & (SLOTS - 1);
+    while (top->slot[at] != 0 && top->counter[top->slot[at] - 1].hash != hash)
+        at = (at + 1) & (SLOTS - 1);
     return at;
 }
 
@@ -137,7 +139,7 @@ static void counters_reset(void) {
     memset(top, 0, sizeof(*top));
 }
 
-/* --- hot objects --------------------------------------------------------------------------------------------------------------- */
+/* --- hot objects --- */
 
 static bool same_version(const struct htab_node *node, const void *key) {
     return CONTAINER_OF(node, const struct hot, node)->version == *(const uint64_t *)key;
@@ -181,7 +183,8 @@ void heat_hit(struct object *o, uint64_t hash) {
     if (top == NULL) return;
     struct counter *c = counter_hit(hash);
     uint64_t times = (c->count - c->error) / max_u64(cluster.config.hot_threshold, 1);
-    uint32_t wanted = (uint32_t)min_u64(times + 1, min_u64(cluster.config.hot_replicas, STORE_REPLICAS_MAX));
+    uint32_t wanted =
+        (uint32_t)min_u64(times + 1, min_u64(cluster.config.hot_replicas, STORE_REPLICAS_MAX));
     if (times == 0 || wanted <= c->wanted) return;
     c->wanted = wanted;
     hot_note(o, hash, wanted);
@@ -191,7 +194,7 @@ size_t heat_objects(void) {
     return hots.count;
 }
 
-/* --- copies ---------------------------------------------------------------------------------------------------------------------- */
+/* --- copies --- */
 
 static struct object *object_of(const struct hot *h) {
     struct object *o = store_find(cluster.store, span_of(h->key, h->key_len));
@@ -226,7 +229,8 @@ static bool plan(struct hot *h) {
 void heat_task_ended(struct task *t, tarn_status status) {
     struct hot *h = hot_find(t->version);
     if (h == NULL) {
-        /* It has cooled, or the heat was switched off: nobody would take this replica away again. */
+        /* It has cooled, or the heat was switched off: nobody would take this replica away
+         * again. */
         struct object *o = store_find(cluster.store, span_of(t->key, t->key_len));
         if (status == TARN_OK && o != NULL && store_object_version(o) == t->version)
             store_replica_drop(cluster.store, o, t->to, false);
@@ -247,7 +251,7 @@ static void cool(struct hot *h) {
     hot_free(h);
 }
 
-/* --- windows ---------------------------------------------------------------------------------------------------------------------- */
+/* --- windows --- */
 
 static void end_window(void) {
     for (struct link *k = list_first(&all); k != NULL; k = list_next(&all, k)) {
@@ -264,7 +268,8 @@ static void cool_some(unsigned *budget) {
     for (; cooling > 0 && *budget > 0; cooling--) {
         struct hot *h = CONTAINER_OF(list_first(&all), struct hot, all);
         --*budget;
-        if (top == NULL || h->used < (cluster.config.hot_threshold + 1) / 2 || object_of(h) == NULL) {
+        if (top == NULL || h->used < (cluster.config.hot_threshold + 1) / 2 ||
+            object_of(h) == NULL) {
             cool(h);
             continue;
         }
@@ -313,7 +318,8 @@ void heat_init(void) {
 }
 
 void heat_deinit(void) {
-    for (struct link *k; (k = list_first(&all)) != NULL;) hot_free(CONTAINER_OF(k, struct hot, all));
+    for (struct link *k; (k = list_first(&all)) != NULL;)
+        hot_free(CONTAINER_OF(k, struct hot, all));
     htab_free(&hots);
     free(top);
     top = NULL;

@@ -39,7 +39,7 @@ static inline bool link_in(const struct link *k) {
     return k->next != NULL;
 }
 
-/* --- machines -------------------------------------------------------------------------------------------------------------- */
+/* --- machines --- */
 
 struct machine {
     struct htab_node node;
@@ -51,7 +51,7 @@ struct machine *machine_get(struct span name);
 void machine_put(struct machine **machine_p);
 void machine_ref(struct machine *m);
 
-/* --- segments -------------------------------------------------------------------------------------------------------------- */
+/* --- segments --- */
 
 /* Drops that wait to be sent, the oldest first. */
 struct drop_queue {
@@ -75,7 +75,8 @@ void weak_push(struct weak_queue *q, struct weak *w);
 struct weak *weak_pop(struct weak_queue *q);
 void weak_clear(struct weak_queue *q);
 
-/* How fast a far segment takes what is to be copied there, and what puts were told because of it. */
+/* How fast a far segment takes what is to be copied there, and what puts were told because of
+ * it. */
 struct pace {
     uint64_t rate; /* bytes per second, 0: not known yet */
     uint64_t window_ms, window_bytes, progress_ms;
@@ -121,8 +122,9 @@ struct segment {
     struct drain *drain; /* NULL: not draining */
     struct drop_queue drops;
     uint64_t drops_lost;
-    /* far (offload.c): objects that have a copy in the node's other far segment and shall have one here; of cluster.offloading:
-     * something may wait for it, there or in the books; tasks of that, and their bytes */
+    /* far (offload.c): objects that have a copy in the node's other far segment and shall have one
+     * here; of cluster.offloading: something may wait for it, there or in the books; tasks of that,
+     * and their bytes */
     struct weak_queue offload;
     struct link offloading;
     uint64_t storing, storing_bytes;
@@ -144,9 +146,10 @@ static inline bool segment_is_far(const struct segment *g) {
 /* Handed out, and not about to go. */
 bool segment_stays(const struct segment *g);
 bool segment_usable(
-    const struct segment *g); /* its node is up and not leaving: may be asked to do something with it */
+    /* its node is up and not leaving: may be asked to do something with it */
+    const struct segment *g);
 
-/* --- addresses and keys (uri.c, keys.c) ------------------------------------------------------------------------------------ */
+/* --- addresses and keys (uri.c, keys.c) --- */
 
 /* What an endpoint URI consists of. port 0: it has none. */
 struct uri {
@@ -160,7 +163,8 @@ bool uri_is_wildcard(const struct uri *u);
 char *uri_resolve(const struct node *n, struct span s, const struct uri *u);
 
 tarn_status keys_check(const struct cluster_key_told *keys, size_t n, const char **why_p);
-bool keys_fit(const struct cluster_key_told *keys, size_t n);                    /* in CLUSTER_TOLD_MAX */
+/* in CLUSTER_TOLD_MAX */
+bool keys_fit(const struct cluster_key_told *keys, size_t n);
 void keys_set(struct segment *g, const struct cluster_key_told *keys, size_t n); /* checked ones */
 void keys_clear(struct segment *g);
 /* Of all its segments, and its reports. */
@@ -172,13 +176,14 @@ struct node_report {
     char text[];
 };
 
-/* --- telling and following (follow.c) ------------------------------------------------------------------------------------------ */
+/* --- telling and following (follow.c) --- */
 
 /* Nothing where nobody listens. */
 void effect_node(const struct node *n);
 void effect_node_gone(const struct node *n);
 void effect_node_segment(const struct segment *g);
-/* Of a cluster that follows: a node that is down, made or found; NULL: there are too many machines. */
+/* Of a cluster that follows: a node that is down, made or found; NULL: there are too many
+ * machines. */
 struct node *node_told(struct span name, struct span machine);
 void node_untold(struct node *n);
 struct segment *segment_told(uint32_t id, struct node *n); /* n: NULL, or its node */
@@ -186,7 +191,7 @@ void segment_forget(struct segment *g);
 void nodes_lead(void);
 void nodes_step_down(void);
 
-/* --- fences ------------------------------------------------------------------------------------------------------------------ */
+/* --- fences --- */
 
 /* A session to be cut off, until all hosts have confirmed. */
 struct fence {
@@ -208,7 +213,7 @@ void fences_lost(struct node *n);
 bool fences_before_join(const struct node *n);
 bool fences_background(unsigned *budget);
 
-/* --- nodes ------------------------------------------------------------------------------------------------------------------- */
+/* --- nodes --- */
 
 struct unmount {
     struct unmount *next;
@@ -261,14 +266,15 @@ static inline struct cluster_node *node_public(struct node *n) {
 struct node *node_private(struct cluster_node *n);
 const struct node *node_private_const(const struct cluster_node *n);
 
-/* --- tasks ------------------------------------------------------------------------------------------------------------------- */
+/* --- tasks --- */
 
 struct task {
     uint32_t magic;
     struct htab_node by_id, by_key;
     struct link all; /* of cluster.tasks, newest last */
-    struct link
-        link; /* of the list `in`: cluster.ready, ready_stores, rooms, one of its node's; NULL: waits for its timer */
+    /* of the list `in`: cluster.ready, ready_stores, rooms, one of its node's; NULL: waits for its
+     * timer */
+    struct link link;
     struct list *in;
     uint64_t id, version, size;
     enum cluster_task_kind kind;
@@ -298,9 +304,11 @@ struct task_order {
     uint64_t version, size;
     uint32_t from, to;
 };
-/* TARN_ELIMIT; TARN_EEXISTS: one for the key, reason and destination is under way (users may ask twice). */
+/* TARN_ELIMIT; TARN_EEXISTS: one for the key, reason and destination is under way (users may ask
+ * twice). */
 tarn_status task_create(const struct task_order *order, struct task **task_p);
-struct task *task_for(struct span key, uint64_t version, enum cluster_task_reason reason, uint32_t to);
+struct task *task_for(struct span key, uint64_t version, enum cluster_task_reason reason,
+                      uint32_t to);
 void tasks_init(void);
 void tasks_deinit(void);
 bool tasks_background(unsigned *budget); /* true: more to do now */
@@ -312,7 +320,7 @@ void tasks_replan(struct node *n);
 bool task_send(struct task *t, struct cluster_work *work_p);
 bool task_next_cancel(struct node *n, struct cluster_work *work_p);
 
-/* --- drain, heat, far tiers --------------------------------------------------------------------------------------------------- */
+/* --- drain, heat, far tiers --- */
 
 void drains_deinit(void);
 void drain_begin(struct segment *g);
@@ -341,7 +349,7 @@ void offload_refresh(void);
 void drops_free(struct segment *g);
 bool drops_next(struct node *n, struct cluster_work *work_p);
 
-/* --- all of it ------------------------------------------------------------------------------------------------------------------ */
+/* --- all of it --- */
 
 struct cluster {
     struct store *store;

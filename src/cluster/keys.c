@@ -1,8 +1,9 @@
-/* What nodes tell about transports that need more than an address: packed keys of their segments, and reports of their devices.
- * Both are passed on as they are, to clients and to people; the master makes nothing of them.
+/* What nodes tell about transports that need more than an address: packed keys of their segments,
+ * and reports of their devices. Both are passed on as they are, to clients and to people; the
+ * master makes nothing of them.
  *
- * Keys are worth something only in the process that made them, so they go when the node is down or joins anew. All of them
- * together are bounded, however many nodes there are. */
+ * Keys are worth something only in the process that made them, so they go when the node is down or
+ * joins anew. All of them together are bounded, however many nodes there are. */
 #include "cluster/internal.h"
 
 #include <stdlib.h>
@@ -12,7 +13,7 @@ static size_t size_of(const struct cluster_key *k) {
     return sizeof(*k) + strlen(k->uri) + 1 + k->key[0].len + k->key[1].len;
 }
 
-/* --- keys of segments --------------------------------------------------------------------------------------------------------- */
+/* --- keys of segments --- */
 
 /* One block: the struct, the URI, both keys. */
 static struct cluster_key *key_new(const struct node *n, const struct cluster_key_told *told) {
@@ -22,8 +23,10 @@ static struct cluster_key *key_new(const struct node *n, const struct cluster_ke
     size_t uri_size = strlen(uri) + 1;
     struct cluster_key *k = xmalloc(sizeof(*k) + uri_size + told->key[0].len + told->key[1].len);
     char *at = (char *)(k + 1);
-    *k = (struct cluster_key){
-        .uri = at, .wildcard_port = uri_is_wildcard(&u) ? u.port : 0, .scheme_len = u.scheme.len, .refs = 1};
+    *k = (struct cluster_key){.uri = at,
+                              .wildcard_port = uri_is_wildcard(&u) ? u.port : 0,
+                              .scheme_len = u.scheme.len,
+                              .refs = 1};
     memcpy(at, uri, uri_size);
     at += uri_size;
     for (int i = 0; i < 2; i++) {
@@ -82,14 +85,16 @@ tarn_status keys_check(const struct cluster_key_told *keys, size_t n, const char
     if (n > CLUSTER_KEYS_MAX) return refuse(why_p, TARN_EINVAL, "a segment has at most 4 keys");
     for (size_t i = 0; i < n; i++) {
         if (!uri_parse(keys[i].uri, &u))
-            return refuse(
-                why_p, TARN_EINVAL,
-                "the uri of a key must be scheme://host:port or scheme:///path, of up to 255 characters");
+            return refuse(why_p, TARN_EINVAL,
+                          "the uri of a key must be scheme://host:port or scheme:///path, of up to "
+                          "255 characters");
         if (keys[i].key[0].len > CLUSTER_KEY_MAX || keys[i].key[1].len > CLUSTER_KEY_MAX)
-            return refuse(why_p, TARN_EINVAL, "read-key and write-key must be of up to 65536 bytes");
+            return refuse(why_p, TARN_EINVAL,
+                          "read-key and write-key must be of up to 65536 bytes");
         for (size_t j = 0; j < i; j++)
             if (same_scheme(&keys[i], &keys[j]))
-                return refuse(why_p, TARN_EINVAL, "two keys of a segment must not be of one scheme");
+                return refuse(why_p, TARN_EINVAL,
+                              "two keys of a segment must not be of one scheme");
     }
     return TARN_OK;
 }
@@ -97,16 +102,18 @@ tarn_status keys_check(const struct cluster_key_told *keys, size_t n, const char
 bool keys_fit(const struct cluster_key_told *keys, size_t n) {
     uint64_t bytes = cluster.told_bytes;
     for (size_t i = 0; i < n; i++)
-        bytes +=
-            sizeof(struct cluster_key) + CLUSTER_ENDPOINT_MAX + 1 + keys[i].key[0].len + keys[i].key[1].len;
+        bytes += sizeof(struct cluster_key) + CLUSTER_ENDPOINT_MAX + 1 + keys[i].key[0].len +
+                 keys[i].key[1].len;
     return n == 0 || bytes <= CLUSTER_TOLD_MAX;
 }
 
 tarn_status cluster_segment_keys_set(struct cluster_node *c, struct span name,
-                                     const struct cluster_key_told *keys, size_t n, const char **why_p) {
+                                     const struct cluster_key_told *keys, size_t n,
+                                     const char **why_p) {
     struct node *node = node_private(c);
     struct store_segment_info info;
-    struct segment *g = store_segment_by_name(cluster.store, name, &info) ? segment_at(info.id) : NULL;
+    struct segment *g =
+        store_segment_by_name(cluster.store, name, &info) ? segment_at(info.id) : NULL;
     if (g == NULL || g->node != node || g->leaving || segment_is_far(g) || g->join != node->joins)
         return TARN_ENOSEGMENT;
     tarn_status status = keys_check(keys, n, why_p);
@@ -131,7 +138,7 @@ const struct cluster_key *cluster_segment_key(uint32_t id, const char *scheme) {
     return NULL;
 }
 
-/* --- reports of nodes --------------------------------------------------------------------------------------------------------- */
+/* --- reports of nodes --- */
 
 static void report_free(struct node_report **report_p) {
     struct node_report *r = *report_p;
@@ -177,12 +184,14 @@ static struct node_report **report_place(struct node *n, struct span scheme) {
 tarn_status cluster_node_report(struct cluster_node *c, struct span scheme, struct span text,
                                 const char **why_p) {
     struct node *n = node_private(c);
-    if (!valid_scheme(scheme)) return refuse(why_p, TARN_EINVAL, "REPORT: a scheme is 1 to 15 of a-z");
+    if (!valid_scheme(scheme))
+        return refuse(why_p, TARN_EINVAL, "REPORT: a scheme is 1 to 15 of a-z");
     if (!valid_text(text))
         return refuse(why_p, TARN_EINVAL,
                       "REPORT must be lines of printable characters, of up to 32768 bytes");
     struct node_report **place = report_place(n, scheme);
-    if (place == NULL) return refuse(why_p, TARN_EINVAL, "REPORT: a node reports of at most 4 schemes");
+    if (place == NULL)
+        return refuse(why_p, TARN_EINVAL, "REPORT: a node reports of at most 4 schemes");
     report_free(place);
     if (text.len == 0) return TARN_OK;
     if (cluster.told_bytes + sizeof(struct node_report) + text.len > CLUSTER_TOLD_MAX) {
@@ -199,7 +208,8 @@ tarn_status cluster_node_report(struct cluster_node *c, struct span scheme, stru
     return TARN_OK;
 }
 
-bool cluster_node_report_get(const struct cluster_node *c, size_t i, struct cluster_report *report_p) {
+bool cluster_node_report_get(const struct cluster_node *c, size_t i,
+                             struct cluster_report *report_p) {
     const struct node *n = node_private_const(c);
     size_t seen = 0;
     for (size_t at = 0; at < CLUSTER_REPORTS_MAX; at++) {
@@ -215,18 +225,19 @@ bool cluster_node_report_get(const struct cluster_node *c, size_t i, struct clus
     return false;
 }
 
-/* --- walks -------------------------------------------------------------------------------------------------------------------- */
+/* --- walks --- */
 
 void cluster_each_key(const char *scheme,
-                      bool (*each)(void *arg, uint32_t segment, const struct cluster_key *key), void *arg) {
+                      bool (*each)(void *arg, uint32_t segment, const struct cluster_key *key),
+                      void *arg) {
     for (uint32_t id = 0; id < cluster.segment_cap; id++) {
         const struct cluster_key *k = cluster_segment_key(id, scheme);
         if (k != NULL && !each(arg, id, k)) return;
     }
 }
 
-void cluster_each_report(const char *scheme, bool (*each)(void *arg, const struct cluster_report *report),
-                         void *arg) {
+void cluster_each_report(const char *scheme,
+                         bool (*each)(void *arg, const struct cluster_report *report), void *arg) {
     uint32_t cursor = 0;
     for (struct cluster_node *c; (c = cluster_node_next(&cursor)) != NULL;) {
         struct cluster_report r;

@@ -1,9 +1,10 @@
 /* Who is in the pool and who is alive.
  *
- * A node speaks through one control connection. Three things end its being up: silence for node-timeout (a stopped machine, a
- * cut cable), a connection that closed and is not replaced within a heartbeat (a process that died: this is noticed at once),
- * and its own or the administrator's wish. A node that is down keeps its segments in the books for node-forget-timeout: if it
- * comes back with their content, nothing has to be copied. */
+ * A node speaks through one control connection. Three things end its being up: silence for
+ * node-timeout (a stopped machine, a cut cable), a connection that closed and is not replaced
+ * within a heartbeat (a process that died: this is noticed at once), and its own or the
+ * administrator's wish. A node that is down keeps its segments in the books for
+ * node-forget-timeout: if it comes back with their content, nothing has to be copied. */
 #include "cluster/internal.h"
 
 #include <sodium.h>
@@ -28,7 +29,7 @@ const char *cluster_node_state_name(enum cluster_node_state state) {
     return names[state];
 }
 
-/* --- the registry ------------------------------------------------------------------------------------------------------------ */
+/* --- the registry --- */
 
 static bool same_name(const struct htab_node *node, const void *key) {
     const struct node *n = CONTAINER_OF(node, const struct node, by_name);
@@ -40,7 +41,8 @@ static bool same_session(const struct htab_node *node, const void *key) {
 }
 
 static struct node *find(struct span name) {
-    struct htab_node *h = htab_find(&cluster.nodes, hash_bytes(name.data, name.len), same_name, &name);
+    struct htab_node *h =
+        htab_find(&cluster.nodes, hash_bytes(name.data, name.len), same_name, &name);
     return h != NULL ? CONTAINER_OF(h, struct node, by_name) : NULL;
 }
 
@@ -51,7 +53,8 @@ struct cluster_node *cluster_node_find(struct span name) {
 
 struct cluster_node *cluster_node_next(uint32_t *cursor) {
     for (; *cursor < cluster.node_cap; ++*cursor)
-        if (cluster.node_by_id[*cursor] != NULL) return node_public(cluster.node_by_id[(*cursor)++]);
+        if (cluster.node_by_id[*cursor] != NULL)
+            return node_public(cluster.node_by_id[(*cursor)++]);
     return NULL;
 }
 
@@ -153,7 +156,8 @@ static void node_remove(struct node *n) {
 
 void nodes_deinit(void) {
     uint32_t cursor = 0;
-    for (struct cluster_node *c; (c = cluster_node_next(&cursor)) != NULL;) node_remove(node_private(c));
+    for (struct cluster_node *c; (c = cluster_node_next(&cursor)) != NULL;)
+        node_remove(node_private(c));
     segments_orphan(&cluster.local);
     fences_lost(&cluster.local);
     htab_free(&cluster.nodes);
@@ -161,7 +165,7 @@ void nodes_deinit(void) {
     free(cluster.node_by_id);
 }
 
-/* --- waiting for work -------------------------------------------------------------------------------------------------------- */
+/* --- waiting for work --- */
 
 void cluster_wait(struct cluster_node *c, struct cluster_waiter *waiter) {
     struct node *n = node_private(c);
@@ -184,7 +188,7 @@ void node_wake(struct node *n) {
     w->wake(w);
 }
 
-/* --- life and death ---------------------------------------------------------------------------------------------------------- */
+/* --- life and death --- */
 
 static bool alive(const struct node *n) {
     return n->state == CLUSTER_NODE_UP || n->state == CLUSTER_NODE_JOINING;
@@ -198,7 +202,8 @@ static uint64_t silent_at(const struct node *n) {
 
 static uint64_t due_at(const struct node *n) {
     if (n->hopeless) return 0;
-    return n->state == CLUSTER_NODE_DOWN ? n->since_ms + cluster.config.forget_timeout_ms : silent_at(n);
+    return n->state == CLUSTER_NODE_DOWN ? n->since_ms + cluster.config.forget_timeout_ms
+                                         : silent_at(n);
 }
 
 void nodes_config_changed(void) {
@@ -227,7 +232,8 @@ static void refresh_segments(struct node *n) {
 
 static void node_down(struct node *n) {
     log_warning("Node %s is down: %s", n->name,
-                n->session != 0 ? "nothing was heard of it for node-timeout" : "its connection is closed");
+                n->session != 0 ? "nothing was heard of it for node-timeout"
+                                : "its connection is closed");
     cluster.figures.downs++;
     set_state(n, CLUSTER_NODE_DOWN);
     n->serving = false;
@@ -245,14 +251,16 @@ static void timer_due(struct timer *t) {
     if (at > cluster.now_ms) { /* heard of it meanwhile */
         timer_set(t, at);
     } else if (n->hopeless) {
-        log_warning("Node %s is given up: too many writers wait for it to confirm that they are cut off",
-                    n->name);
+        log_warning(
+            "Node %s is given up: too many writers wait for it to confirm that they are cut off",
+            n->name);
         node_remove(n);
     } else if (alive(n)) {
         node_down(n);
     } else {
         if (n->state == CLUSTER_NODE_DOWN) {
-            log_warning("Node %s was down for node-forget-timeout: its segments leave the pool", n->name);
+            log_warning("Node %s was down for node-forget-timeout: its segments leave the pool",
+                        n->name);
             cluster.figures.forgotten++;
         }
         node_remove(n);
@@ -271,14 +279,16 @@ void cluster_session_closed(uint64_t session) {
     }
 }
 
-struct cluster_node *cluster_node_check(struct span name, const uint8_t instance[CLUSTER_INSTANCE_SIZE]) {
+struct cluster_node *cluster_node_check(struct span name,
+                                        const uint8_t instance[CLUSTER_INSTANCE_SIZE]) {
     struct node *n = find(name);
     bool current = n != NULL && n->state != CLUSTER_NODE_DOWN &&
                    memcmp(n->instance, instance, CLUSTER_INSTANCE_SIZE) == 0;
     return current ? node_public(n) : NULL;
 }
 
-struct cluster_node *cluster_node_alive(struct span name, const uint8_t instance[CLUSTER_INSTANCE_SIZE]) {
+struct cluster_node *cluster_node_alive(struct span name,
+                                        const uint8_t instance[CLUSTER_INSTANCE_SIZE]) {
     struct cluster_node *c = cluster_node_check(name, instance);
     cluster.figures.heartbeats++;
     if (c != NULL)
@@ -288,7 +298,7 @@ struct cluster_node *cluster_node_alive(struct span name, const uint8_t instance
     return c;
 }
 
-/* --- JOIN and UP ------------------------------------------------------------------------------------------------------------- */
+/* --- JOIN and UP --- */
 
 static bool name_char(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
@@ -319,9 +329,11 @@ static tarn_status check_join(const struct cluster_join *j, const char **why_p) 
     if (!valid_name(j->name, CLUSTER_NODE_NAME_MAX))
         return refuse(why_p, TARN_EINVAL, "a node's name must be 1 to 48 of A-Z a-z 0-9 . _ -");
     if (span_eq(j->name, span_str(cluster.local.name)))
-        return refuse(why_p, TARN_EINVAL, "the name local belongs to the server itself: choose another one");
+        return refuse(why_p, TARN_EINVAL,
+                      "the name local belongs to the server itself: choose another one");
     if (j->machine.len == 0 || !valid_label(j->machine, CLUSTER_LABEL_MAX))
-        return refuse(why_p, TARN_EINVAL, "MACHINE must be a host name of 1 to 63 printable characters");
+        return refuse(why_p, TARN_EINVAL,
+                      "MACHINE must be a host name of 1 to 63 printable characters");
     if (!valid_label(j->rack, CLUSTER_LABEL_MAX))
         return refuse(why_p, TARN_EINVAL, "RACK must be a label of up to 63 printable characters");
     if (!valid_label(j->version, sizeof(((struct node *)0)->version) - 1))
@@ -335,7 +347,8 @@ static void copy_text(char *to, size_t size, struct span s) {
     to[s.len] = '\0';
 }
 
-/* Another process under this name: what the old one was given is worth nothing to it, and the other way round. */
+/* Another process under this name: what the old one was given is worth nothing to it, and the other
+ * way round. */
 static void new_instance(struct node *n, const struct cluster_join *j) {
     memcpy(n->instance, j->instance, sizeof(n->instance));
     randombytes_buf(n->key, sizeof(n->key));
@@ -355,7 +368,8 @@ static bool set_machine(struct node *n, struct span name) {
     return true;
 }
 
-static tarn_status find_or_create(const struct cluster_join *j, struct node **node_p, const char **why_p) {
+static tarn_status find_or_create(const struct cluster_join *j, struct node **node_p,
+                                  const char **why_p) {
     struct node *n = find(j->name);
     bool same = n != NULL && memcmp(n->instance, j->instance, sizeof(n->instance)) == 0;
     if (n != NULL && !same) {
@@ -427,7 +441,7 @@ tarn_status cluster_node_up(struct cluster_node *c) {
     return TARN_OK;
 }
 
-/* --- following: nodes that are known from records --------------------------------------------------------------------------- */
+/* --- following: nodes that are known from records --- */
 
 struct node *node_told(struct span name, struct span machine) {
     struct node *n = find(name);
@@ -481,7 +495,7 @@ bool cluster_awaits_nodes(void) {
     return cluster.awaited > 0 && cluster.now_ms < cluster.awaited_until_ms;
 }
 
-/* --- maintenance, drain, leave ----------------------------------------------------------------------------------------------- */
+/* --- maintenance, drain, leave --- */
 
 static bool is_leaving(const struct node *n) {
     return n->state == CLUSTER_NODE_LEAVING || n->state == CLUSTER_NODE_LEFT;
@@ -527,7 +541,8 @@ static void node_empty(struct node *n) {
 /* May be called from inside the books. */
 void node_check_empty(struct node *n) {
     if (n->embedded || n->segments.n > 0) return;
-    if (n->state == CLUSTER_NODE_LEAVING || (n->draining && n->state == CLUSTER_NODE_UP)) node_empty(n);
+    if (n->state == CLUSTER_NODE_LEAVING || (n->draining && n->state == CLUSTER_NODE_UP))
+        node_empty(n);
 }
 
 void cluster_node_leave(struct cluster_node *c) {
@@ -550,7 +565,7 @@ void cluster_node_leave(struct cluster_node *c) {
     node_check_empty(n);
 }
 
-/* --- odds and ends ------------------------------------------------------------------------------------------------------------ */
+/* --- odds and ends --- */
 
 /* May be called from inside the books. */
 void node_unmount_later(struct node *n, const struct segment *g) {

@@ -1,4 +1,5 @@
-/* Between memory and far tiers: what was put goes to the disk of its node, what is used there comes back to memory.
+/* Between memory and far tiers: what was put goes to the disk of its node, what is used there comes
+ * back to memory.
  *
  *   PUTEND ─> the books: it waits for its copy (store/await.c) ─> STORE task of the node that has the bytes    (ssd-offload all)
  *   a second use ─^                                                   │                                        (second-hit)
@@ -6,11 +7,12 @@
  *
  *   a far object's second use, or a prefix with a lease that covers it ─> COPY task to memory, next to where it is
  *
- * What waits is not evicted, so puts come no faster than disks take it: offload_wait says how long one shall wait. A disk that is
- * slower than that, stands still or fails makes nobody wait: then the books let go of what waits, tails of prompts first.
+ * What waits is not evicted, so puts come no faster than disks take it: offload_wait says how long
+ * one shall wait. A disk that is slower than that, stands still or fails makes nobody wait: then
+ * the books let go of what waits, tails of prompts first.
  *
- * The queue of a second far tier holds keys and versions, no objects: these have a copy already. When it is full the newest is left
- * out. */
+ * The queue of a second far tier holds keys and versions, no objects: these have a copy already.
+ * When it is full the newest is left out. */
 #include "cluster/internal.h"
 
 #include <stdlib.h>
@@ -36,14 +38,15 @@
 /* Objects that were used once, by a part of their hash: a small table that forgets. */
 static uint16_t *doorkeeper;
 
-/* Since when puts have been told to come later, by a part of their keys' hash. One that takes another's place begins anew. */
+/* Since when puts have been told to come later, by a part of their keys' hash. One that takes
+ * another's place begins anew. */
 struct delayed {
     uint32_t mark;
     uint64_t since_ms, seen_ms;
 };
 static struct delayed *delayed;
 
-/* --- queues of weak references --------------------------------------------------------------------------------------------------- */
+/* --- queues of weak references --- */
 
 struct weak *weak_new(struct span key, uint64_t version) {
     struct weak *w = xmalloc(sizeof(*w) + key.len);
@@ -77,7 +80,7 @@ void weak_clear(struct weak_queue *q) {
     for (struct weak *w; (w = weak_pop(q)) != NULL;) free(w);
 }
 
-/* --- use -------------------------------------------------------------------------------------------------------------------------- */
+/* --- use --- */
 
 static bool second_time(uint64_t hash) {
     uint16_t *slot = &doorkeeper[hash & (DOORKEEPER_SIZE - 1)], mark = (uint16_t)(hash >> 48 | 1);
@@ -116,7 +119,7 @@ void cluster_hit_slow(struct object *o, bool ahead) {
     if (cluster.far_usable > 0) far_hit(o, hash, ahead);
 }
 
-/* --- where to -------------------------------------------------------------------------------------------------------------------------- */
+/* --- where to --- */
 
 static struct segment *far_of(const struct node *n, enum store_tier tier) {
     for (struct link *k = list_first(&n->segments); k != NULL; k = list_next(&n->segments, k)) {
@@ -136,7 +139,8 @@ static bool in_tier(const struct store_layout *l, enum store_tier tier) {
 }
 
 /* The far segment of that tier next to a memory replica, and which one that is. */
-static struct segment *choose(const struct store_layout *l, enum store_tier tier, uint32_t *from_p) {
+static struct segment *choose(const struct store_layout *l, enum store_tier tier,
+                              uint32_t *from_p) {
     for (uint32_t i = 0; i < l->replicas; i++) {
         const struct store_replica *r = &l->replica[i];
         if (r->tier != STORE_TIER_MEMORY || r->extents == 0) continue;
@@ -151,7 +155,8 @@ static struct segment *choose(const struct store_layout *l, enum store_tier tier
 }
 
 static void run_later(struct segment *far) {
-    if (!link_in(&far->offloading) && !far->leaving) list_add(&cluster.offloading, &far->offloading);
+    if (!link_in(&far->offloading) && !far->leaving)
+        list_add(&cluster.offloading, &far->offloading);
 }
 
 /* It has a copy on its node's disk: it gets one among its node's files as well. */
@@ -176,7 +181,7 @@ void cluster_on_awaits(uint32_t segment) {
     if (far != NULL) run_later(far);
 }
 
-/* --- how fast a disk is ------------------------------------------------------------------------------------------------------------------ */
+/* --- how fast a disk is --- */
 
 static void rate_begin(struct pace *p) {
     p->window_ms = p->progress_ms = cluster.now_ms;
@@ -210,21 +215,22 @@ static void rest_over(struct timer *timer) {
 static void rate_failed(struct segment *far) {
     struct pace *p = &far->pace;
     if (++p->failures < FAILURES_MAX || rests(far)) return;
-    uint64_t ms = min_u64((uint64_t)REST_MS << min_u64(p->failures - FAILURES_MAX, 10), REST_MAX_MS);
+    uint64_t ms =
+        min_u64((uint64_t)REST_MS << min_u64(p->failures - FAILURES_MAX, 10), REST_MAX_MS);
     p->rest_until_ms = cluster.now_ms + ms;
     p->timer.due = rest_over;
     timer_set(&p->timer, p->rest_until_ms);
     cluster.figures.offload_rests++;
 }
 
-/* Has work and gets nowhere. One that is full takes more only as it lets go of something and the last leases on that end: where
- * this makes it stop, it has no room. */
+/* Has work and gets nowhere. One that is full takes more only as it lets go of something and the
+ * last leases on that end: where this makes it stop, it has no room. */
 static bool stands_still(const struct segment *far) {
     const struct pace *p = &far->pace;
     bool full = p->evicted_ms > 0 && cluster.now_ms - p->evicted_ms < FULL_MS;
-    uint64_t ms =
-        full ? FULL_GAP_MS
-             : cluster.config.offload_wait_ms + far->storing_bytes * 1000 / (rate_of(&far->pace) / 2);
+    uint64_t ms = full ? FULL_GAP_MS
+                       : cluster.config.offload_wait_ms +
+                             far->storing_bytes * 1000 / (rate_of(&far->pace) / 2);
     return far->storing > 0 && cluster.now_ms - p->progress_ms > ms;
 }
 
@@ -250,7 +256,7 @@ uint64_t cluster_disk_wait(uint32_t segment, uint64_t hash, uint64_t bytes) {
     return max_u64(p->promised * 1000 / rate, WAIT_LEAST_MS);
 }
 
-/* --- from the books to tasks ----------------------------------------------------------------------------------------------------------- */
+/* --- from the books to tasks --- */
 
 static tarn_status store_task(struct segment *far, const struct object *o) {
     struct store_layout layout;
@@ -292,7 +298,8 @@ void offload_task_ended(struct task *t, tarn_status status) {
     } else if (status == TARN_EIO || status == TARN_ENOSPACE || status == TARN_ETIMEOUT) {
         rate_failed(far);
     }
-    if (status != TARN_OK && o != NULL && (is_of_the_object(status) || (o != seen && segment_usable(far))))
+    if (status != TARN_OK && o != NULL &&
+        (is_of_the_object(status) || (o != seen && segment_usable(far))))
         store_await_end(cluster.store, o);
     else if (status != TARN_OK && o != NULL)
         store_await_again(cluster.store, o, far->id);
@@ -327,7 +334,8 @@ static void fill(struct segment *far, unsigned *budget) {
             store_waiting(far, o);
         } else if ((w = weak_pop(&far->offload)) != NULL) {
             o = store_find(cluster.store, span_of(w->key, w->key_len));
-            if (o != NULL && store_object_version(o) == w->version && store_task(far, o) == TARN_ELIMIT)
+            if (o != NULL && store_object_version(o) == w->version &&
+                store_task(far, o) == TARN_ELIMIT)
                 cluster.figures.offload_overflow++;
             free(w);
         } else {
@@ -336,11 +344,12 @@ static void fill(struct segment *far, unsigned *budget) {
     }
 }
 
-/* A segment with all the tasks it may have waits outside of the list until one of them ends, its node is back, or its rest is
- * over. */
+/* A segment with all the tasks it may have waits outside of the list until one of them ends, its
+ * node is back, or its rest is over. */
 bool offload_background(unsigned *budget) {
     for (size_t n = cluster.offloading.n; n > 0 && *budget > 0; n--) {
-        struct segment *far = CONTAINER_OF(list_first(&cluster.offloading), struct segment, offloading);
+        struct segment *far =
+            CONTAINER_OF(list_first(&cluster.offloading), struct segment, offloading);
         list_remove(&cluster.offloading, &far->offloading);
         fill(far, budget);
         bool idle = far->storing == 0 && segment_usable(far) && !rests(far);

@@ -1,7 +1,7 @@
 /* Segments of nodes: how they come in, what state the books shall have them in, and how they go.
  *
- * A segment that a node mounts again with the same content keeps its id and epoch, and so its replicas. Whatever else comes
- * under its name is a new segment; the old one leaves. */
+ * A segment that a node mounts again with the same content keeps its id and epoch, and so its
+ * replicas. Whatever else comes under its name is a new segment; the old one leaves. */
 #include "cluster/internal.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ bool segment_stays(const struct segment *g) {
     return segment_usable(g) && g->drain == NULL && !g->drained;
 }
 
-/* --- states ------------------------------------------------------------------------------------------------------------------ */
+/* --- states --- */
 
 static enum store_segment_state wanted_state(const struct segment *g) {
     if (g->leaving) return SEGMENT_LEAVING;
@@ -164,7 +164,7 @@ void cluster_local_content(uint32_t id, const uint8_t content[CLUSTER_CONTENT_SI
     effect_node_segment(g);
 }
 
-/* --- the embedded one --------------------------------------------------------------------------------------------------------- */
+/* --- the embedded one --- */
 
 void cluster_local_segment(uint32_t id, const uint8_t key[GRANT_KEY_SIZE],
                            const struct cluster_local_ops *ops) {
@@ -183,7 +183,7 @@ void cluster_local_segment(uint32_t id, const uint8_t key[GRANT_KEY_SIZE],
     cluster.next_epoch = (uint32_t)max_u64(cluster.next_epoch, (uint64_t)info.epoch + 1);
 }
 
-/* --- endpoints ---------------------------------------------------------------------------------------------------------------- */
+/* --- endpoints --- */
 
 static bool endpoints_valid(const struct cluster_mount *m) {
     struct uri u;
@@ -204,7 +204,7 @@ static void set_endpoints(struct segment *g, const struct cluster_mount *m) {
     }
 }
 
-/* --- MOUNT -------------------------------------------------------------------------------------------------------------------- */
+/* --- MOUNT --- */
 
 static tarn_status refuse(const char **why_p, tarn_status status, const char *why) {
     *why_p = why;
@@ -223,9 +223,9 @@ static tarn_status check_mount(const struct cluster_mount *m, const char **why_p
     if (m->size < 4096 || m->size > SEGMENT_SIZE_MAX)
         return refuse(why_p, TARN_EINVAL, "SIZE must be from 4096 bytes to 1 PiB");
     if (!endpoints_valid(m))
-        return refuse(
-            why_p, TARN_EINVAL,
-            "ENDPOINTS must be up to 8 of scheme://host:port or scheme:///path, 255 characters each");
+        return refuse(why_p, TARN_EINVAL,
+                      "ENDPOINTS must be up to 8 of scheme://host:port or scheme:///path, 255 "
+                      "characters each");
     if (m->backing.len >= sizeof(((struct segment *)0)->backing) || !printable(m->backing))
         return refuse(why_p, TARN_EINVAL, "BACKING must be a word of up to 15 characters");
     tarn_status status = keys_check(m->keys, m->n_keys, why_p);
@@ -234,9 +234,10 @@ static tarn_status check_mount(const struct cluster_mount *m, const char **why_p
         return refuse(why_p, TARN_EINVAL, "KEYS belong to segments of TIER memory");
     bool has = m->directory.len > 0;
     if (has != (m->tier == STORE_TIER_FILE))
-        return refuse(why_p, TARN_EINVAL, "DIRECTORY belongs to segments of TIER file, and only to them");
-    if (has &&
-        (m->directory.len > CLUSTER_DIRECTORY_MAX || m->directory.data[0] != '/' || !printable(m->directory)))
+        return refuse(why_p, TARN_EINVAL,
+                      "DIRECTORY belongs to segments of TIER file, and only to them");
+    if (has && (m->directory.len > CLUSTER_DIRECTORY_MAX || m->directory.data[0] != '/' ||
+                !printable(m->directory)))
         return refuse(why_p, TARN_EINVAL, "DIRECTORY must be an absolute path of up to 1000 bytes");
     return TARN_OK;
 }
@@ -268,8 +269,8 @@ static struct segment *segment_named(struct span name) {
     return store_segment_by_name(cluster.store, name, &info) ? segment_at(info.id) : NULL;
 }
 
-static tarn_status add_segment(struct node *n, const struct cluster_mount *m, struct segment **segment_p,
-                               const char **why_p) {
+static tarn_status add_segment(struct node *n, const struct cluster_mount *m,
+                               struct segment **segment_p, const char **why_p) {
     uint32_t id;
     char name[64];
     if (n->segments.n >= CLUSTER_NODE_SEGMENTS)
@@ -334,7 +335,8 @@ tarn_status cluster_segment_mount(struct cluster_node *node, const struct cluste
     describe(g, m);
     *mounted_p = (struct cluster_mounted){.id = g->id, .epoch = g->epoch, .kept = kept};
     log_notice("Segment %s of node %s: %s, id %u, epoch %u, %llu bytes", g->name, n->name,
-               kept ? "its content is still there" : "new", g->id, g->epoch, (unsigned long long)g->size);
+               kept ? "its content is still there" : "new", g->id, g->epoch,
+               (unsigned long long)g->size);
     if (n->draining) drain_begin(g);
     segment_refresh(g);
     if (n->state == CLUSTER_NODE_LEAVING || n->state == CLUSTER_NODE_LEFT) segment_leave(g);
@@ -342,7 +344,7 @@ tarn_status cluster_segment_mount(struct cluster_node *node, const struct cluste
     return TARN_OK;
 }
 
-/* --- UNMOUNT, DRAIN ------------------------------------------------------------------------------------------------------------- */
+/* --- UNMOUNT, DRAIN --- */
 
 tarn_status cluster_segment_unmount(uint32_t id) {
     struct segment *g = segment_at(id);
@@ -379,27 +381,27 @@ static const char *node_name(const struct segment *g) {
 bool cluster_segment_get(uint32_t id, struct cluster_segment *out) {
     const struct segment *g = segment_at(id);
     if (g == NULL) return false;
-    *out =
-        (struct cluster_segment){.id = id,
-                                 .epoch = g->epoch,
-                                 .host = g->machine->number,
-                                 .name = g->name,
-                                 .node = node_name(g),
-                                 .machine = g->machine->name,
-                                 .rack = g->node != NULL ? g->node->rack : "",
-                                 .endpoints = (const char *const *)g->endpoint,
-                                 .wildcard_port = g->wildcard_port,
-                                 .n_endpoints = g->n_endpoints,
-                                 .content = g->content,
-                                 .directory = g->directory,
-                                 .backing = g->backing,
-                                 .huge = g->huge,
-                                 .numa_node = g->numa_node,
-                                 .embedded = g->node != NULL && g->node->embedded,
-                                 .draining = g->drain != NULL,
-                                 .drained = g->drained,
-                                 .loopback = g->node != NULL && !g->node->embedded && node_loopback(g->node),
-                                 .drain_error = ""};
+    *out = (struct cluster_segment){.id = id,
+                                    .epoch = g->epoch,
+                                    .host = g->machine->number,
+                                    .name = g->name,
+                                    .node = node_name(g),
+                                    .machine = g->machine->name,
+                                    .rack = g->node != NULL ? g->node->rack : "",
+                                    .endpoints = (const char *const *)g->endpoint,
+                                    .wildcard_port = g->wildcard_port,
+                                    .n_endpoints = g->n_endpoints,
+                                    .content = g->content,
+                                    .directory = g->directory,
+                                    .backing = g->backing,
+                                    .huge = g->huge,
+                                    .numa_node = g->numa_node,
+                                    .embedded = g->node != NULL && g->node->embedded,
+                                    .draining = g->drain != NULL,
+                                    .drained = g->drained,
+                                    .loopback = g->node != NULL && !g->node->embedded &&
+                                                node_loopback(g->node),
+                                    .drain_error = ""};
     if (g->drain != NULL) {
         out->moved_objects = g->drain->objects;
         out->moved_bytes = g->drain->bytes;

@@ -1,15 +1,18 @@
-/* Tasks: replicas on their way to another place. The plan is made here, the bytes go from node to node.
+/* Tasks: replicas on their way to another place. The plan is made here, the bytes go from node to
+ * node.
  *
  *               ┌──────────── again, a little later ───────────────┐
  *               v                                                  │
  *   created ─> ready ──> room (store_copy_*, in slices) ─> planned ┴─> sent ─> over (done, failed, canceled)
  *               └──────────── STORE needs no room here ──────^
  *
- * A task refers to its object by key and version: whatever happens to it meanwhile, the worst is a task that comes to nothing.
+ * A task refers to its object by key and version: whatever happens to it meanwhile, the worst is a
+ * task that comes to nothing.
  *
- * The room of a copy that was sent is its node's until the node says that it is done. A node that is down may be a stopped
- * process in the middle of a write: its segments give out no space, whatever is free there, until it has joined anew, and joining
- * says that it runs none of its tasks any more. So the room may be given back at once, and the task goes on elsewhere. */
+ * The room of a copy that was sent is its node's until the node says that it is done. A node that
+ * is down may be a stopped process in the middle of a write: its segments give out no space,
+ * whatever is free there, until it has joined anew, and joining says that it runs none of its tasks
+ * any more. So the room may be given back at once, and the task goes on elsewhere. */
 #include "cluster/internal.h"
 
 #include <stdlib.h>
@@ -43,7 +46,7 @@ const char *cluster_task_reason_name(enum cluster_task_reason reason) {
     return names[reason];
 }
 
-/* --- the set of all -------------------------------------------------------------------------------------------------------------- */
+/* --- the set of all --- */
 
 struct task_key {
     struct span key;
@@ -72,7 +75,8 @@ static struct task *find(uint64_t id) {
     return h != NULL ? CONTAINER_OF(h, struct task, by_id) : NULL;
 }
 
-struct task *task_for(struct span key, uint64_t version, enum cluster_task_reason reason, uint32_t to) {
+struct task *task_for(struct span key, uint64_t version, enum cluster_task_reason reason,
+                      uint32_t to) {
     struct task_key k = {key, version, reason, to};
     if (cluster.by_reason[reason] == 0) return NULL;
     struct htab_node *h = htab_find(&cluster.tasks_by_key, hash_key(key, version), same_key, &k);
@@ -219,14 +223,16 @@ static void over(struct task *t, tarn_status status) {
     list_remove(&cluster.tasks, &t->all);
     cluster.by_reason[t->reason]--;
     tell(t, status);
-    if (node != NULL && node->waiter != NULL && node->copies.n + node->stores.n > 0) node_wake(node);
+    if (node != NULL && node->waiter != NULL && node->copies.n + node->stores.n > 0)
+        node_wake(node);
     t->magic = 0;
     free(t);
 }
 
-/* --- tries ------------------------------------------------------------------------------------------------------------------------ */
+/* --- tries --- */
 
-/* Trying again would not change it, or is somebody else's business (the next pass of a drain, the next hit). */
+/* Trying again would not change it, or is somebody else's business (the next pass of a drain, the
+ * next hit). */
 static bool is_final(const struct task *t, tarn_status status) {
     switch (status) {
     case TARN_ENOTFOUND: /* the object is gone or replaced */
@@ -235,7 +241,8 @@ static bool is_final(const struct task *t, tarn_status status) {
     case TARN_ECANCELED: return true;
     case TARN_ENOSPACE:
     case TARN_ENOSEGMENT: return t->reason != CLUSTER_BY_USER;
-    case TARN_ECORRUPT: return t->kind == CLUSTER_TASK_STORE; /* the bytes were evicted on the way */
+    /* the bytes were evicted on the way */
+    case TARN_ECORRUPT: return t->kind == CLUSTER_TASK_STORE;
     default: return false;
     }
 }
@@ -263,7 +270,8 @@ static void failed(struct task *t, tarn_status status) {
     timer_set(&t->timer, cluster.now_ms + wait + rng_below(&cluster.rng, wait / 2));
 }
 
-/* The end of a task that was sent: its node may still be writing, so it is asked to stop, and says so. */
+/* The end of a task that was sent: its node may still be writing, so it is asked to stop, and says
+ * so. */
 static void ask_to_stop(struct task *t) {
     if (t->node->embedded) {
         if (cluster.ops.cancel != NULL) cluster.ops.cancel(cluster.ops.arg, t->id);
@@ -292,7 +300,7 @@ static uint64_t try_ms(const struct task *t) {
     return cluster.config.task_timeout_ms + t->size / rate * 1000;
 }
 
-/* --- planning ----------------------------------------------------------------------------------------------------------------------- */
+/* --- planning --- */
 
 static struct object *object_of(const struct task *t) {
     struct object *o = store_find(cluster.store, span_of(t->key, t->key_len));
@@ -373,13 +381,14 @@ static void start_copy(struct task *t, unsigned *budget) {
         over(t, TARN_EEXISTS);
         return;
     }
-    struct store_copy_options options = {.segment = t->asked_to,
-                                         .host = t->reason == CLUSTER_BY_USE ? near_host(o) : STORE_HOST_NONE,
-                                         .from = t->kind == CLUSTER_TASK_MOVE ? t->from : STORE_SEGMENT_ANY,
-                                         .evict = t->reason != CLUSTER_BY_HEAT};
+    struct store_copy_options options = {
+        .segment = t->asked_to,
+        .host = t->reason == CLUSTER_BY_USE ? near_host(o) : STORE_HOST_NONE,
+        .from = t->kind == CLUSTER_TASK_MOVE ? t->from : STORE_SEGMENT_ANY,
+        .evict = t->reason != CLUSTER_BY_HEAT};
     set_copies(t, true);
-    copy_step(t, store_copy_start(cluster.store, span_of(t->key, t->key_len), t->version, &options, budget,
-                                  &t->copy));
+    copy_step(t, store_copy_start(cluster.store, span_of(t->key, t->key_len), t->version, &options,
+                                  budget, &t->copy));
 }
 
 static void start_store(struct task *t) {
@@ -435,7 +444,7 @@ static bool make_room(unsigned *budget) {
     return cluster.rooms.n > 0;
 }
 
-/* --- sending -------------------------------------------------------------------------------------------------------------------------- */
+/* --- sending --- */
 
 static void sent(struct task *t) {
     t->state = CLUSTER_TASK_SENT;
@@ -447,7 +456,8 @@ static void sent(struct task *t) {
 static bool store_described(struct task *t, struct cluster_work *w) {
     const struct object *o = object_of(t);
     uint32_t crc;
-    if (o == NULL || !replica_in(o, t->from, &t->at) || t->at.extent[0].segment_epoch != t->from_epoch)
+    if (o == NULL || !replica_in(o, t->from, &t->at) ||
+        t->at.extent[0].segment_epoch != t->from_epoch)
         return false;
     bool has_crc = store_object_crc(o, &crc);
     w->kind = CLUSTER_WORK_STORE;
@@ -466,7 +476,8 @@ bool task_send(struct task *t, struct cluster_work *w) {
         return false;
     }
     /* Nothing else would tell whether its bytes were still the same when they were read. */
-    if (t->kind == CLUSTER_TASK_STORE && w->crc < 0) t->hold = store_hold(cluster.store, object_of(t));
+    if (t->kind == CLUSTER_TASK_STORE && w->crc < 0)
+        t->hold = store_hold(cluster.store, object_of(t));
     w->task = t->id;
     w->version = t->version;
     w->size = t->size;
@@ -494,8 +505,8 @@ static void start_local(unsigned *budget) {
         struct task *t = CONTAINER_OF(list_first(&n->copies), struct task, link);
         uint64_t id = t->id;
         sent(t); /* it may answer at once */
-        tarn_status status = cluster.ops.start_copy(cluster.ops.arg, t->id, span_of(t->key, t->key_len),
-                                                    t->version, t->size, &t->at);
+        tarn_status status = cluster.ops.start_copy(
+            cluster.ops.arg, t->id, span_of(t->key, t->key_len), t->version, t->size, &t->at);
         if (status == TARN_OK) continue;
         TARN_ASSERT(find(id) == t);
         if (status == TARN_EAGAIN) {
@@ -530,21 +541,23 @@ uint64_t tasks_next_ms(uint64_t limit_ms) {
     return at <= cluster.now_ms ? 0 : min_u64(limit_ms, at - cluster.now_ms);
 }
 
-/* --- the end of a try --------------------------------------------------------------------------------------------------------------------- */
+/* --- the end of a try --- */
 
 /* The bytes that were read are those of the object only if it never left that place. */
 static tarn_status store_arrived(struct task *t, uint64_t offset, int64_t crc) {
     struct object *o = object_of(t);
     struct store_replica now;
     const struct segment *far = segment_at(t->to);
-    if (o == NULL || far == NULL || far->epoch != t->to_epoch || far->leaving) return TARN_ENOTFOUND;
+    if (o == NULL || far == NULL || far->epoch != t->to_epoch || far->leaving)
+        return TARN_ENOTFOUND;
     if (!replica_in(o, t->from, &now) || now.extents != t->at.extents) return TARN_ENOTFOUND;
     for (uint32_t i = 0; i < now.extents; i++)
         if (now.extent[i].offset != t->at.extent[i].offset ||
             now.extent[i].segment_epoch != t->at.extent[i].segment_epoch)
             return TARN_ENOTFOUND;
     if (store_object_expire(cluster.store, o) != 0) return TARN_ENOTFOUND; /* disks know no TTL */
-    /* One without a CRC was held meanwhile. From now on it is told from what may lie there later. */
+    /* One without a CRC was held meanwhile. From now on it is told from what may lie there
+     * later. */
     if (crc >= 0) store_object_set_crc(cluster.store, o, (uint32_t)crc);
     if (!store_object_crc(o, &(uint32_t){0})) return TARN_EINVAL;
     return store_far_add(cluster.store, o, t->to, offset);
@@ -591,7 +604,8 @@ bool cluster_task_done(struct cluster_node *c, uint64_t id, tarn_status status, 
 
 void cluster_local_done(uint64_t id, tarn_status status) {
     struct task *t = find(id);
-    if (t != NULL && t->node == &cluster.local && t->state == CLUSTER_TASK_SENT) ended(t, status, 0, -1);
+    if (t != NULL && t->node == &cluster.local && t->state == CLUSTER_TASK_SENT)
+        ended(t, status, 0, -1);
 }
 
 static void requeue(struct task *t) {
@@ -612,8 +626,8 @@ static void requeue_all(struct list *list) {
     }
 }
 
-/* Whether these came to be on its disk it will find out, and offer them: by then their key may have had another value, of which
- * nothing is left. */
+/* Whether these came to be on its disk it will find out, and offer them: by then their key may have
+ * had another value, of which nothing is left. */
 static void orphan_stores(const struct node *n) {
     for (struct link *k = list_first(&n->sent); k != NULL; k = list_next(&n->sent, k)) {
         const struct task *t = CONTAINER_OF(k, struct task, link);
@@ -630,10 +644,10 @@ void tasks_replan(struct node *n) {
     TARN_ASSERT(n->sent_copies == 0 && n->sent_stores == 0 && n->cancels.n == 0);
 }
 
-/* --- what users ask ----------------------------------------------------------------------------------------------------------------------- */
+/* --- what users ask --- */
 
-static tarn_status by_user(enum cluster_task_kind kind, struct object *o, uint32_t from, uint32_t to,
-                           uint64_t *task_p) {
+static tarn_status by_user(enum cluster_task_kind kind, struct object *o, uint32_t from,
+                           uint32_t to, uint64_t *task_p) {
     struct span value;
     struct store_replica r;
     struct task *t;

@@ -1,4 +1,5 @@
-/* URIs that nodes are reached by: what may be one, and what a host that binds to all its addresses means. */
+/* URIs that nodes are reached by: what may be one, and what a host that binds to all its addresses
+ * means. */
 #include "cluster/internal.h"
 
 #include <string.h>
@@ -43,8 +44,8 @@ char *uri_resolve(const struct node *n, struct span s, const struct uri *u) {
     } else {
         const char *host = n->address[0] == '\0' || n->address[0] == '/' ? "127.0.0.1" : n->address;
         bool bare_v6 = strchr(host, ':') != NULL && host[0] != '[';
-        buf_printf(&b, bare_v6 ? "%.*s://[%s]:%u" : "%.*s://%s:%u", (int)u->scheme.len, u->scheme.data, host,
-                   u->port);
+        buf_printf(&b, bare_v6 ? "%.*s://[%s]:%u" : "%.*s://%s:%u", (int)u->scheme.len,
+                   u->scheme.data, host, u->port);
     }
     buf_append_char(&b, '\0');
     return b.data;

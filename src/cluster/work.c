@@ -1,8 +1,8 @@
-/* What a node is asked to do, handed out when a heartbeat asks. Nothing is kept twice: the queues are those of fences, tasks,
- * unmounts and drops themselves, each with a bound of its own.
+/* What a node is asked to do, handed out when a heartbeat asks. Nothing is kept twice: the queues
+ * are those of fences, tasks, unmounts and drops themselves, each with a bound of its own.
  *
- * What was handed out and never done (the connection broke) is planned anew when the node joins again; only drops are not
- * repeated: they save disk space and work after a restart, no more. */
+ * What was handed out and never done (the connection broke) is planned anew when the node joins
+ * again; only drops are not repeated: they save disk space and work after a restart, no more. */
 #include "cluster/internal.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #define STORES_PER_NODE 512u     /* handed out at a time */
 #define DROPS_MAX       1000000u /* per far segment */
 
-/* --- drops -------------------------------------------------------------------------------------------------------------------- */
+/* --- drops --- */
 
 void drops_free(struct segment *g) {
     free(g->drops.ring);
@@ -63,7 +63,7 @@ static bool next_drops(struct node *n, struct cluster_work *w) {
     return false;
 }
 
-/* --- the rest ------------------------------------------------------------------------------------------------------------------ */
+/* --- the rest --- */
 
 static bool next_fence(struct node *n, struct cluster_work *w) {
     struct link *k = list_first(&n->fences_new);
@@ -107,7 +107,8 @@ bool cluster_work_next(struct cluster_node *c, struct cluster_work *w, unsigned 
     if (n->state == CLUSTER_NODE_JOINING) return false; /* the rest is for those who are up */
     if (next_unmount(n, w)) return true;
     if (n->state != CLUSTER_NODE_UP) return false;
-    if (n->sent_copies < cluster.config.tasks_per_node && next_from(&n->copies, w, budget)) return true;
+    if (n->sent_copies < cluster.config.tasks_per_node && next_from(&n->copies, w, budget))
+        return true;
     if (n->sent_stores < STORES_PER_NODE && next_from(&n->stores, w, budget)) return true;
     return next_drops(n, w);
 }
