@@ -4,7 +4,7 @@
 #include "cmd/families.h"
 #include "cmd/table.h"
 
-/* --- keys ------------------------------------------------------------------------------------------------------------------------- */
+/* --- keys --- */
 
 static unsigned rights_of(unsigned flags) {
     return (flags & KEY_ACCESS ? ACL_READ : 0u) |
@@ -20,7 +20,8 @@ struct keys {
 
 static void see_key(void *arg, struct cmd_key_ref key) {
     struct keys *k = arg;
-    if (k->denied == 0 && !acl_allows_key(k->user, k->selector, k->argv[key.index], rights_of(key.flags)))
+    if (k->denied == 0 &&
+        !acl_allows_key(k->user, k->selector, k->argv[key.index], rights_of(key.flags)))
         k->denied = key.index;
 }
 
@@ -28,7 +29,8 @@ static void see_key(void *arg, struct cmd_key_ref key) {
 static size_t deny_keys(const struct acl_user *u, size_t selector, const struct cmd *cmd,
                         const struct span *argv, size_t argc) {
     struct keys k = {u, selector, argv, 0};
-    if (acl_allows_all_keys(u, selector) || (cmd->keys[0].flags == 0 && !(cmd->flags & CMD_ALL_KEYS)))
+    if (acl_allows_all_keys(u, selector) ||
+        (cmd->keys[0].flags == 0 && !(cmd->flags & CMD_ALL_KEYS)))
         return 0;
     int64_t n = table_keys(cmd, argv, argc, see_key, &k);
     if (n < 0) return argc; /* what its keys are nobody can say */
@@ -39,12 +41,13 @@ static size_t deny_keys(const struct acl_user *u, size_t selector, const struct 
     return k.denied;
 }
 
-/* --- channels --------------------------------------------------------------------------------------------------------------------- */
+/* --- channels --- */
 
 /* 0: granted. */
 static size_t deny_channels(const struct acl_user *u, size_t selector, const struct cmd *cmd,
                             const struct span *argv, size_t argc) {
-    bool publish = cmd->run == cmd_publish || cmd->run == cmd_spublish, pattern = cmd->run == cmd_psubscribe;
+    bool publish = cmd->run == cmd_publish || cmd->run == cmd_spublish,
+         pattern = cmd->run == cmd_psubscribe;
     bool listen = pattern || cmd->run == cmd_subscribe || cmd->run == cmd_ssubscribe;
     size_t end = publish ? 2 : argc;
     if (!(publish || listen) || acl_allows_all_channels(u, selector)) return 0;
@@ -53,7 +56,7 @@ static size_t deny_channels(const struct acl_user *u, size_t selector, const str
     return 0;
 }
 
-/* --- the whole -------------------------------------------------------------------------------------------------------------------- */
+/* --- the whole --- */
 
 /* Where the options of a command that can pin begin; 0: it cannot. */
 static size_t pin_options_at(const struct cmd *cmd, const struct span *argv, size_t argc) {
@@ -63,7 +66,8 @@ static size_t pin_options_at(const struct cmd *cmd, const struct span *argv, siz
     return 2 + 2 * (size_t)n;
 }
 
-/* PIN key HARD, PUTSTART and MPUTSTART with PIN HARD. What has these words in another meaning is no request that succeeds. */
+/* PIN key HARD, PUTSTART and MPUTSTART with PIN HARD. What has these words in another meaning is no
+ * request that succeeds. */
 static bool pins_hard(const struct cmd *cmd, const struct span *argv, size_t argc) {
     if (cmd->run == cmd_pin) return argc > 2 && span_case_eq(argv[2], "hard");
     size_t at = pin_options_at(cmd, argv, argc);
@@ -73,7 +77,8 @@ static bool pins_hard(const struct cmd *cmd, const struct span *argv, size_t arg
 }
 
 static bool may_pin_hard(const struct acl_user *u, size_t selector) {
-    return acl_allows_command(u, selector, table_declared(SPAN("pinhard"))->stat_index, span_of(NULL, 0));
+    return acl_allows_command(u, selector, table_declared(SPAN("pinhard"))->stat_index,
+                              span_of(NULL, 0));
 }
 
 static bool command_allowed(const struct acl_user *u, size_t selector, const struct cmd *cmd,
@@ -84,8 +89,8 @@ static bool command_allowed(const struct acl_user *u, size_t selector, const str
            (!pins_hard(cmd, argv, argc) || may_pin_hard(u, selector));
 }
 
-const char *acl_denied_name(const struct acl_user *u, const struct cmd *cmd, const struct span *argv,
-                            size_t argc) {
+const char *acl_denied_name(const struct acl_user *u, const struct cmd *cmd,
+                            const struct span *argv, size_t argc) {
     struct span first = argc > 1 ? argv[1] : span_of(NULL, 0);
     bool may = false;
     for (size_t i = 0; pins_hard(cmd, argv, argc) && i < acl_selectors(u); i++)
@@ -101,8 +106,9 @@ uint64_t acl_pin_owner(const struct client *c) {
     return hash != 0 ? hash : 1;
 }
 
-static enum acl_verdict check_selector(const struct acl_user *u, size_t selector, const struct cmd *cmd,
-                                       const struct span *argv, size_t argc, size_t *at_p) {
+static enum acl_verdict check_selector(const struct acl_user *u, size_t selector,
+                                       const struct cmd *cmd, const struct span *argv, size_t argc,
+                                       size_t *at_p) {
     if (!command_allowed(u, selector, cmd, argv, argc)) return ACL_DENIED_COMMAND;
     if ((*at_p = deny_keys(u, selector, cmd, argv, argc)) != 0) return ACL_DENIED_KEY;
     if ((*at_p = deny_channels(u, selector, cmd, argv, argc)) != 0) return ACL_DENIED_CHANNEL;
@@ -126,7 +132,8 @@ enum acl_verdict acl_check(const struct acl_user *u, const struct cmd *cmd, cons
 }
 
 bool acl_check_early(const struct acl_user *u, const struct span *argv, size_t argc) {
-    if (argc == 0) return true; /* names of commands are looked up by their bytes, which have to be there */
+    /* names of commands are looked up by their bytes, which have to be there */
+    if (argc == 0) return true;
     const struct cmd *cmd = table_find(argv[0]);
     if (cmd != NULL && cmd->sub != NULL) {
         if (argc == 1) return true;

@@ -1,4 +1,5 @@
-/* ACL LOG: what was refused lately, newest first. The same again within a minute is counted, not listed. */
+/* ACL LOG: what was refused lately, newest first. The same again within a minute is counted, not
+ * listed. */
 #include <stdlib.h>
 #include "base/assert.h"
 #include "cmd/acl_users.h"
@@ -48,8 +49,8 @@ void acl_log_reset(void) {
 }
 
 static bool same(const struct entry *a, const struct entry *b) {
-    return a->verdict == b->verdict && a->in_multi == b->in_multi && strcmp(a->user, b->user) == 0 &&
-           b->at_ms - a->at_ms <= TOGETHER_MS &&
+    return a->verdict == b->verdict && a->in_multi == b->in_multi &&
+           strcmp(a->user, b->user) == 0 && b->at_ms - a->at_ms <= TOGETHER_MS &&
            span_eq(span_of(a->object, a->object_len), span_of(b->object, b->object_len));
 }
 
@@ -59,8 +60,8 @@ static void set_object(struct entry *e, struct span s) {
     if (e->object_len > 0) memcpy(e->object, s.data, e->object_len);
 }
 
-void acl_log_note(const struct client *c, enum acl_verdict verdict, const struct cmd *cmd, size_t at,
-                  struct span user) {
+void acl_log_note(const struct client *c, enum acl_verdict verdict, const struct cmd *cmd,
+                  size_t at, struct span user) {
     if (server.config->acllog_max_len == 0) return;
     struct entry *e = xcalloc(1, sizeof(*e));
     e->verdict = verdict;

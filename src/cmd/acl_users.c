@@ -12,7 +12,7 @@
 struct acl *acl_users;
 static struct acl_command *commands;
 
-/* --- the table of commands, for the rules ------------------------------------------------------------------------------------- */
+/* --- the table of commands, for the rules --- */
 
 static void add_category(void *arg, const char *name) {
     unsigned i;
@@ -27,9 +27,10 @@ static void describe_table(void) {
     commands = xrealloc(commands, n * sizeof(*commands));
     for (size_t i = 0; i < n; i++) {
         const struct cmd_stat *s = table_stat_at(i);
-        commands[i] = (struct acl_command){.name = s->name,
-                                           .parent = s->parent != NULL ? (int)s->parent->stat_index : -1,
-                                           .container = s->cmd->sub != NULL};
+        commands[i] =
+            (struct acl_command){.name = s->name,
+                                 .parent = s->parent != NULL ? (int)s->parent->stat_index : -1,
+                                 .container = s->cmd->sub != NULL};
         table_categories(s->cmd, add_category, &commands[i].categories);
     }
     acl_set_commands(acl_users, commands, n);
@@ -41,7 +42,7 @@ void acl_users_table_changed(void) {
     for (size_t i = 0; i < acl_count(acl_users); i++) acl_user_changed(acl_at(acl_users, i));
 }
 
-/* --- from start to end ----------------------------------------------------------------------------------------------------------- */
+/* --- from start to end --- */
 
 void acl_users_init(void) {
     acl_users = acl_create();
@@ -127,10 +128,11 @@ void acl_users_settle(void) {
         config_binary_set(password, SPAN(""));
 }
 
-/* --- clients ---------------------------------------------------------------------------------------------------------------------- */
+/* --- clients --- */
 
 static void settle(struct client *c) {
-    c->unrestricted = c->authenticated && acl_user_unrestricted(c->user) && !(c->io->flags & CLIENT_REFUSED);
+    c->unrestricted =
+        c->authenticated && acl_user_unrestricted(c->user) && !(c->io->flags & CLIENT_REFUSED);
 }
 
 void acl_client_refuse(struct client *c, bool refuse) {
@@ -153,7 +155,8 @@ void acl_client_reset(struct client *c) {
 bool acl_client_login(struct client *c, struct span user, struct span password) {
     struct acl_user *u = acl_find(acl_users, user);
     /* An unknown user takes as long as a wrong password. */
-    if (!acl_user_login(u != NULL ? u : acl_default(acl_users), password) || u == NULL) return false;
+    if (!acl_user_login(u != NULL ? u : acl_default(acl_users), password) || u == NULL)
+        return false;
     become(c, u);
     c->authenticated = true;
     settle(c);
@@ -218,16 +221,19 @@ static bool keeps(struct span before, struct span now) {
     size_t commands_n = table_stat_count();
     while (before.len > 0) {
         struct span b = next_line(&before), n = next_line(&now);
-        if (n.len < b.len || memcmp(n.data + commands_n, b.data + commands_n, b.len - commands_n) != 0)
+        if (n.len < b.len ||
+            memcmp(n.data + commands_n, b.data + commands_n, b.len - commands_n) != 0)
             return false;
-        if (b.len > commands_n && n.len > b.len && n.data[b.len] != ' ') return false; /* another pattern */
+        /* another pattern */
+        if (b.len > commands_n && n.len > b.len && n.data[b.len] != ' ') return false;
         for (size_t k = 0; k < commands_n; k++)
             if (b.data[k] == '1' && n.data[k] == '0') return false;
     }
     return true;
 }
 
-void acl_user_rights_changed(const struct acl_user *u, const struct buf *before, const struct client *me) {
+void acl_user_rights_changed(const struct acl_user *u, const struct buf *before,
+                             const struct client *me) {
     struct buf now = {NULL, 0, 0};
     acl_user_rights(u, &now);
     bool kept = keeps(span_of(before->data, before->len), span_of(now.data, now.len));

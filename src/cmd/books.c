@@ -24,7 +24,7 @@
 
 static bool leading; /* these books, since books_create or books_lead */
 
-/* --- news from the books -------------------------------------------------------------------------------------------------------- */
+/* --- news from the books --- */
 
 /* The session is over for good, so the client that holds it must come back with a new one. */
 static void on_fence(void *arg, uint64_t session) {
@@ -50,7 +50,8 @@ static uint64_t disk_wait(void *arg, uint32_t far, uint64_t hash, uint64_t bytes
     return cluster_disk_wait(far, hash, bytes);
 }
 
-static void on_far_gone(void *arg, struct span key, uint64_t version, uint32_t segment, uint64_t offset) {
+static void on_far_gone(void *arg, struct span key, uint64_t version, uint32_t segment,
+                        uint64_t offset) {
     cluster_on_far_gone(key, version, segment, offset);
 }
 
@@ -75,7 +76,8 @@ static void on_node(const char *name, enum cluster_node_state state) {
 }
 
 void books_relisten(void) {
-    if (leading) store_listen(server.store, kv_events_listens() || notify_listens() || tracking_listens());
+    if (leading)
+        store_listen(server.store, kv_events_listens() || notify_listens() || tracking_listens());
 }
 
 /* They decide from now on what there is. */
@@ -93,19 +95,21 @@ static void news_end(void) {
     tracking_end();
 }
 
-/* --- coming and going ------------------------------------------------------------------------------------------------------------- */
+/* --- coming and going --- */
 
 #define PROMOTED_AHEAD 100u /* tenths of a second */
 
-/* Grants and cached endpoints of an earlier lead must not be valid here: an epoch that grows with time, in tenths of a
- * second since 2025, lasts until 2038. A former master may be started again before everybody knows that it was replaced, and by a
- * clock that is ahead of ours; nodes that came back to it refuse who has an older epoch than it. So who is promoted is ahead. */
+/* Grants and cached endpoints of an earlier lead must not be valid here: an epoch that grows with
+ * time, in tenths of a second since 2025, lasts until 2038. A former master may be started again
+ * before everybody knows that it was replaced, and by a clock that is ahead of ours; nodes that
+ * came back to it refuse who has an older epoch than it. So who is promoted is ahead. */
 static uint32_t new_epoch(uint32_t known, bool promoted) {
     uint64_t wall = clock_wall_ms(), birth = UINT64_C(1735689600000);
     uint32_t epoch = wall > birth ? (uint32_t)((wall - birth) / 100) + 1 : 1;
     if (promoted) epoch += PROMOTED_AHEAD;
     epoch = epoch > server.master_epoch ? epoch : server.master_epoch + 1;
-    return epoch > known ? epoch : known; /* the clock of a former master may have been ahead of ours */
+    /* the clock of a former master may have been ahead of ours */
+    return epoch > known ? epoch : known;
 }
 
 static uint64_t first_version(void) {
@@ -131,8 +135,9 @@ static bool on_put_close(void *arg, const struct store_put *put, const struct st
     if (server.host == NULL || !cluster_segment_get(x->segment, &at) || !at.embedded) return false;
     struct location_grant grant = location_put_grant(put);
     struct grant g = location_grant_of(&grant);
-    return host_put_close(server.host, &g,
-                          &(struct grant_extent){x->segment, x->segment_epoch, x->offset, x->length});
+    return host_put_close(
+        server.host, &g,
+        &(struct grant_extent){x->segment, x->segment_epoch, x->offset, x->length});
 }
 
 bool books_create(bool following) {
@@ -154,9 +159,10 @@ bool books_create(bool following) {
         server.master_epoch = new_epoch(0, false);
         sc.first_version = first_version();
     }
-    server.store = store_create(&sc, &events, config_policy_name(c), config_allocator_name(c), server.mono_ms,
-                                server.wall_ms);
-    if (server.store == NULL || store_set_placement(server.store, config_placement_name(c)) != TARN_OK) {
+    server.store = store_create(&sc, &events, config_policy_name(c), config_allocator_name(c),
+                                server.mono_ms, server.wall_ms);
+    if (server.store == NULL ||
+        store_set_placement(server.store, config_placement_name(c)) != TARN_OK) {
         log_warning("The books could not be set up");
         return false;
     }
@@ -202,7 +208,7 @@ void books_step_down(void) {
     server.awaits_nodes = false;
 }
 
-/* --- being told --------------------------------------------------------------------------------------------------------------------- */
+/* --- being told --- */
 
 static tarn_status published(struct span record, const char **why_p) {
     uint32_t name;
@@ -237,14 +243,15 @@ tarn_status books_apply(struct span records, bool *end_p, const char **why_p) {
     return TARN_OK;
 }
 
-/* --- leading -------------------------------------------------------------------------------------------------------------------------- */
+/* --- leading --- */
 
 #define MANY_OBJECTS 1000000u /* from here on it takes long enough for a line */
 
 static void lead(uint32_t alive, bool promoted, struct store_lead_options *o) {
     struct store_lead_stats stats;
     server.master_epoch = new_epoch(cluster_next_epoch(), promoted);
-    /* Of a server with memory of its own, which follows nobody, all that was told is in its file. */
+    /* Of a server with memory of its own, which follows nobody, all that was told is in its
+     * file. */
     bool told = persistence_leases_told() && !promoted && alive != STORE_SEGMENT_ANY;
     o->first_version = first_version();
     o->alive = alive;
@@ -256,10 +263,12 @@ static void lead(uint32_t alive, bool promoted, struct store_lead_options *o) {
     store_lead(server.store, o, &stats);
     cluster_lead(server.master_epoch, alive);
     server.awaits_nodes = cluster_awaits_nodes();
-    log_notice("%llu objects are in the books, %llu without a CRC were dropped, %llu lay in others' places; "
+    log_notice("%llu objects are in the books, %llu without a CRC were dropped, %llu lay in "
+               "others' places; "
                "this took %llu ms",
                (unsigned long long)stats.objects, (unsigned long long)stats.unverifiable,
-               (unsigned long long)stats.overlapping, (unsigned long long)(clock_mono_ms() - began));
+               (unsigned long long)stats.overlapping,
+               (unsigned long long)(clock_mono_ms() - began));
     news_begin();
 }
 
@@ -273,7 +282,7 @@ void books_take_over(uint64_t suspect_below) {
     lead(STORE_SEGMENT_ANY, true, &o);
 }
 
-/* --- telling ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- telling --- */
 
 static void append(void *arg, const void *record, size_t len) {
     buf_append(arg, record, len);

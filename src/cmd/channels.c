@@ -35,7 +35,8 @@ static struct span name_of(const struct channel *ch) {
 }
 
 static bool same_name(const struct htab_node *node, const void *key) {
-    return span_eq(name_of(CONTAINER_OF(node, const struct channel, node)), *(const struct span *)key);
+    return span_eq(name_of(CONTAINER_OF(node, const struct channel, node)),
+                   *(const struct span *)key);
 }
 
 static struct channel *find(enum channel_kind kind, struct span name, uint64_t hash) {
@@ -63,7 +64,7 @@ static struct subscription *find_pair(const struct channel *ch, const struct sub
     return node ? CONTAINER_OF(node, struct subscription, by_pair) : NULL;
 }
 
-/* --- coming and going ----------------------------------------------------------------------------------------------------- */
+/* --- coming and going --- */
 
 static struct channel *create(enum channel_kind kind, struct span name, uint64_t hash) {
     struct channel *ch = xcalloc(1, sizeof(*ch) + name.len);
@@ -107,17 +108,20 @@ static size_t total(const struct subscriber *s) {
     return s->count[CHANNEL_PLAIN] + s->count[CHANNEL_PATTERN] + s->count[CHANNEL_SHARD];
 }
 
-enum channel_result channel_subscribe(struct subscriber *s, enum channel_kind kind, struct span name) {
+enum channel_result channel_subscribe(struct subscriber *s, enum channel_kind kind,
+                                      struct span name) {
     if (name.len > (kind == CHANNEL_PATTERN ? CHANNEL_PATTERN_MAX : CHANNEL_NAME_MAX))
         return CHANNEL_TOO_LONG;
     uint64_t hash = hash_bytes(name.data, name.len);
     struct channel *ch = find(kind, name, hash);
     if (ch && find_pair(ch, s)) return CHANNEL_KNOWN;
     if (total(s) == CHANNEL_PER_SUBSCRIBER) return CHANNEL_FULL;
-    if (!ch && kind == CHANNEL_PATTERN && channels[kind].count == CHANNEL_PATTERNS_MAX) return CHANNEL_FULL;
+    if (!ch && kind == CHANNEL_PATTERN && channels[kind].count == CHANNEL_PATTERNS_MAX)
+        return CHANNEL_FULL;
     if (!ch) ch = create(kind, name, hash);
     struct subscription *n = xmalloc(sizeof(*n));
-    *n = (struct subscription){.channel = ch, .subscriber = s, .prev = ch->last, .own_prev = s->last[kind]};
+    *n = (struct subscription){
+        .channel = ch, .subscriber = s, .prev = ch->last, .own_prev = s->last[kind]};
     if (ch->last)
         ch->last->next = n;
     else
@@ -175,8 +179,8 @@ bool channel_first(const struct subscriber *s, enum channel_kind kind, struct sp
     return true;
 }
 
-void channel_each(const struct subscriber *s, enum channel_kind kind, void (*fn)(void *arg, struct span name),
-                  void *arg) {
+void channel_each(const struct subscriber *s, enum channel_kind kind,
+                  void (*fn)(void *arg, struct span name), void *arg) {
     for (const struct subscription *n = s->first[kind]; n != NULL; n = n->own_next)
         fn(arg, name_of(n->channel));
 }
@@ -186,7 +190,7 @@ void channel_clear(struct subscriber *s) {
         while (s->first[kind]) drop(s->first[kind]);
 }
 
-/* --- messages --------------------------------------------------------------------------------------------------------------- */
+/* --- messages --- */
 
 static size_t tell(const struct channel *ch, struct span pattern, channel_fn fn, void *arg) {
     for (const struct subscription *n = ch->first; n; n = n->next) fn(arg, n->subscriber, pattern);
@@ -204,7 +208,7 @@ size_t channel_publish(enum channel_kind kind, struct span name, channel_fn fn, 
     return told;
 }
 
-/* --- what there is ----------------------------------------------------------------------------------------------------------- */
+/* --- what there is --- */
 
 size_t channel_count(enum channel_kind kind) {
     return channels[kind].count;
@@ -225,7 +229,7 @@ static void scan_node(void *arg, struct htab_node *node) {
     s->fn(s->arg, name_of(CONTAINER_OF(node, const struct channel, node)));
 }
 
-uint64_t channel_scan(enum channel_kind kind, uint64_t cursor, void (*fn)(void *arg, struct span name),
-                      void *arg) {
+uint64_t channel_scan(enum channel_kind kind, uint64_t cursor,
+                      void (*fn)(void *arg, struct span name), void *arg) {
     return htab_scan(&channels[kind], cursor, scan_node, &(struct scan){fn, arg});
 }

@@ -34,31 +34,31 @@ struct client_array {
 static struct client_array closing, leaving; /* leaving: threads move bytes of theirs yet */
 static uint64_t next_id;
 
-/* --- lists ------------------------------------------------------------------------------------------------------------------ */
+/* --- lists --- */
 
-#define LIST_APPEND(list, client, field)                                                                     \
-    do {                                                                                                     \
-        (client)->io->field = (struct client_link){(list)->tail, NULL};                                      \
-        if ((list)->tail != NULL)                                                                            \
-            (list)->tail->io->field.next = (client);                                                         \
-        else                                                                                                 \
-            (list)->head = (client);                                                                         \
-        (list)->tail = (client);                                                                             \
-        (list)->n++;                                                                                         \
+#define LIST_APPEND(list, client, field)                                                           \
+    do {                                                                                           \
+        (client)->io->field = (struct client_link){(list)->tail, NULL};                            \
+        if ((list)->tail != NULL)                                                                  \
+            (list)->tail->io->field.next = (client);                                               \
+        else                                                                                       \
+            (list)->head = (client);                                                               \
+        (list)->tail = (client);                                                                   \
+        (list)->n++;                                                                               \
     } while (0)
 
-#define LIST_REMOVE(list, client, field)                                                                     \
-    do {                                                                                                     \
-        struct client_link *l_ = &(client)->io->field;                                                       \
-        if (l_->prev != NULL)                                                                                \
-            l_->prev->io->field.next = l_->next;                                                             \
-        else                                                                                                 \
-            (list)->head = l_->next;                                                                         \
-        if (l_->next != NULL)                                                                                \
-            l_->next->io->field.prev = l_->prev;                                                             \
-        else                                                                                                 \
-            (list)->tail = l_->prev;                                                                         \
-        (list)->n--;                                                                                         \
+#define LIST_REMOVE(list, client, field)                                                           \
+    do {                                                                                           \
+        struct client_link *l_ = &(client)->io->field;                                             \
+        if (l_->prev != NULL)                                                                      \
+            l_->prev->io->field.next = l_->next;                                                   \
+        else                                                                                       \
+            (list)->head = l_->next;                                                               \
+        if (l_->next != NULL)                                                                      \
+            l_->next->io->field.prev = l_->prev;                                                   \
+        else                                                                                       \
+            (list)->tail = l_->prev;                                                               \
+        (list)->n--;                                                                               \
     } while (0)
 
 static bool id_eq(const struct htab_node *node, const void *key) {
@@ -76,8 +76,8 @@ bool client_is_deaf(const struct client *c) {
 }
 
 bool client_may_run(const struct client *c) {
-    return LIKELY(c->job == NULL &&
-                  !(c->io->flags & (CLIENT_CLOSE_AFTER_REPLY | CLIENT_CLOSE_SOON | CLIENT_POSTPONED))) &&
+    return LIKELY(c->job == NULL && !(c->io->flags & (CLIENT_CLOSE_AFTER_REPLY | CLIENT_CLOSE_SOON |
+                                                      CLIENT_POSTPONED))) &&
            !client_is_deaf(c);
 }
 
@@ -107,7 +107,7 @@ uint64_t client_next_id(void) {
     return ++next_id;
 }
 
-/* --- accept --------------------------------------------------------------------------------------------------------------- */
+/* --- accept --- */
 
 static void refuse(int fd, const char *line) {
     /* A best effort; the socket's buffer is empty, so it fits. */
@@ -116,15 +116,18 @@ static void refuse(int fd, const char *line) {
     close(fd);
 }
 
-const char client_denied_text[] =
-    "-DENIED tarn is running in protected mode because protected mode is enabled and no password is set. In "
-    "this "
-    "mode connections are only accepted from the loopback interface. Set a password (requirepass), or turn "
-    "protected mode off (CONFIG SET protected-mode no from the same host) if the network is trusted.\r\n";
+const char client_denied_text[] = "-DENIED tarn is running in protected mode because protected "
+                                  "mode is enabled and no password is set. In "
+                                  "this "
+                                  "mode connections are only accepted from the loopback interface. "
+                                  "Set a password (requirepass), or turn "
+                                  "protected mode off (CONFIG SET protected-mode no from the same "
+                                  "host) if the network is trusted.\r\n";
 
 /* Redis' rule: no password, and from another machine. */
 static bool is_protected(const struct sockaddr_storage *peer) {
-    return server.config->protected_mode && acl_user_nopass(acl_default(acl_users)) && !net_is_loopback(peer);
+    return server.config->protected_mode && acl_user_nopass(acl_default(acl_users)) &&
+           !net_is_loopback(peer);
 }
 
 void client_accept(void *arg, int fd, const struct sockaddr_storage *peer) {
@@ -178,7 +181,7 @@ void client_accept(void *arg, int fd, const struct sockaddr_storage *peer) {
     LIST_APPEND(&clients, c, all);
 }
 
-/* --- close ---------------------------------------------------------------------------------------------------------------- */
+/* --- close --- */
 
 static void array_add(struct client_array *a, struct client *c) {
     if (a->n == a->cap) {
@@ -286,14 +289,14 @@ void client_reset(struct client *c) {
     tracking_off(c);
     free(io->name);
     io->name = NULL;
-    io->flags &= ~(unsigned)(CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP | CLIENT_REPLY_SKIP_NEXT | CLIENT_NO_EVICT |
-                             CLIENT_NO_TOUCH);
+    io->flags &= ~(unsigned)(CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP | CLIENT_REPLY_SKIP_NEXT |
+                             CLIENT_NO_EVICT | CLIENT_NO_TOUCH);
     c->proto = 2;
     c->db = 0;
     acl_client_reset(c);
 }
 
-/* --- facts ---------------------------------------------------------------------------------------------------------------- */
+/* --- facts --- */
 
 void client_peer(const struct client *c, char *out, size_t size) {
     struct sockaddr_storage ss;
@@ -316,7 +319,8 @@ void client_local(const struct client *c, char *out, size_t size) {
     struct sockaddr_storage ss;
     socklen_t len = sizeof(ss);
     memset(&ss, 0, sizeof(ss));
-    if (c->io->flags & CLIENT_UNIX || getsockname(c->io->watch.fd, (struct sockaddr *)&ss, &len) != 0)
+    if (c->io->flags & CLIENT_UNIX ||
+        getsockname(c->io->watch.fd, (struct sockaddr *)&ss, &len) != 0)
         ss.ss_family = AF_UNIX;
     net_format(&ss, server.config->unixsocket, out, size);
 }
@@ -326,13 +330,15 @@ size_t client_memory(const struct client *c) {
     return sizeof(struct client_block) + io->in.cap + client_output_memory(c) + io->heap_bytes +
            multi_memory(c) + pubsub_memory(c) + tracking_memory(c) +
            (io->tls != NULL ? tls_memory(io->tls) : 0) +
-           (io->parser != NULL ? sizeof(*io->parser) + io->parser->argv_cap * 2 * sizeof(struct span) : 0);
+           (io->parser != NULL
+                ? sizeof(*io->parser) + io->parser->argv_cap * 2 * sizeof(struct span)
+                : 0);
 }
 
-/* --- time ----------------------------------------------------------------------------------------------------------------- */
+/* --- time --- */
 
-/* Does it keep space of the pool from others, with a value that its socket is to take or give? Or a connection that its
- * peer may have left, for it sends no more? */
+/* Does it keep space of the pool from others, with a value that its socket is to take or give? Or a
+ * connection that its peer may have left, for it sends no more? */
 static bool holds(const struct client *c) {
     const struct client_io *io = c->io;
     if (io->away != NULL) return true;
@@ -354,15 +360,17 @@ static void check_hold(struct client *c) {
     if (limit_ms == 0 || server.mono_ms - io->moved_ms < limit_ms) return;
     char peer[80];
     client_peer(c, peer, sizeof(peer));
-    log_warning(
-        "Client id=%llu addr=%s closed: no byte of a value that it reads or writes has moved for %llu ms "
-        "(inband-hold-timeout)",
-        (unsigned long long)c->id, peer, (unsigned long long)(server.mono_ms - io->moved_ms));
+    log_warning("Client id=%llu addr=%s closed: no byte of a value that it reads or writes has "
+                "moved for %llu ms "
+                "(inband-hold-timeout)",
+                (unsigned long long)c->id, peer,
+                (unsigned long long)(server.mono_ms - io->moved_ms));
     stats.hold_closed++;
     client_close_soon(c);
 }
 
-/* Of one that is not read from at present: the end of its input would not be seen behind what waits there. */
+/* Of one that is not read from at present: the end of its input would not be seen behind what waits
+ * there. */
 static bool peer_left(const struct client *c) {
     struct pollfd p = {.fd = c->io->watch.fd, .events = POLLRDHUP};
     if (poll(&p, 1, 0) <= 0) return false;

@@ -1,5 +1,6 @@
-/* A connection: its buffers, its request in the making, its unsent replies. For the core of this room (client*.c, reply.c,
- * dispatch.c, job.c) and the CLIENT family; other families need cmd.h only.
+/* A connection: its buffers, its request in the making, its unsent replies. For the core of this
+ * room (client*.c, reply.c, dispatch.c, job.c) and the CLIENT family; other families need cmd.h
+ * only.
  *
  *   accepted ─> reading ─┬─> request ─> runs ─────────────> replies ─> reading ...
  *                        │                 └─> job (blocked) ──┘
@@ -8,9 +9,10 @@
  *   any of these ─> CLIENT_CLOSE_SOON (listed) ─> freed at the end of the turn, or when a thread that sends or receives for it
  *                                                 is back (io->away)
  *
- * Memory follows need: a connection that is idle owns this struct and nothing else. The bytes of a read lie in a buffer
- * that all connections share, replies are built in another; only what is left over after the callback (half a request,
- * bytes that the socket did not take) moves to memory of the connection. */
+ * Memory follows need: a connection that is idle owns this struct and nothing else. The bytes of a
+ * read lie in a buffer that all connections share, replies are built in another; only what is left
+ * over after the callback (half a request, bytes that the socket did not take) moves to memory of
+ * the connection. */
 #ifndef TARN_CMD_CLIENT_H
 #define TARN_CMD_CLIENT_H
 
@@ -39,21 +41,25 @@ enum client_flag {
     CLIENT_FLUSH = 1u << 12,    /* on the list of those with new output */
     CLIENT_READ_OFF = 1u << 13, /* not read from until its input was run, or for ever */
     CLIENT_NO_TOUCH = 1u << 14,
-    CLIENT_MULTI = 1u << 16,         /* its commands are queued: multi.h */
-    CLIENT_EXEC = 1u << 17,          /* they are being executed */
-    CLIENT_PUBSUB = 1u << 18,        /* listens to channels: pubsub.h */
-    CLIENT_REPLICA = 1u << 19,       /* follows this server: replication.h */
-    CLIENT_REFUSED = 1u << 20,       /* a large argument was not taken: its user has no right to it */
-    CLIENT_HALF = 1u << 21,          /* its peer sends no more, and still gets what it is owed */
-    CLIENT_DENIED = 1u << 22,        /* by protected mode; it is told so when its handshake is over */
-    CLIENT_OOM = 1u << 23,           /* the command found no memory and did nothing */
-    CLIENT_CHANGED = 1u << 24,       /* the running request has changed the books */
-    CLIENT_UNWRITTEN = 1u << 25,     /* has replies whose records may not be in the append-only file */
+    CLIENT_MULTI = 1u << 16,   /* its commands are queued: multi.h */
+    CLIENT_EXEC = 1u << 17,    /* they are being executed */
+    CLIENT_PUBSUB = 1u << 18,  /* listens to channels: pubsub.h */
+    CLIENT_REPLICA = 1u << 19, /* follows this server: replication.h */
+    /* a large argument was not taken: its user has no right to it */
+    CLIENT_REFUSED = 1u << 20,
+    CLIENT_HALF = 1u << 21, /* its peer sends no more, and still gets what it is owed */
+    /* by protected mode; it is told so when its handshake is over */
+    CLIENT_DENIED = 1u << 22,
+    CLIENT_OOM = 1u << 23,     /* the command found no memory and did nothing */
+    CLIENT_CHANGED = 1u << 24, /* the running request has changed the books */
+    /* has replies whose records may not be in the append-only file */
+    CLIENT_UNWRITTEN = 1u << 25,
     CLIENT_GRANTED = 1u << 26,       /* has grants: it is cut off when its user may do less */
     CLIENT_GRANTED_OTHER = 1u << 27, /* some of them as another user, who it was before */
 };
 
-/* Something between the bytes of the replies: a value in the pool, or the header of an array still being counted. */
+/* Something between the bytes of the replies: a value in the pool, or the header of an array still
+ * being counted. */
 struct out_insert {
     size_t at;                    /* position in out.bytes before which it goes */
     bool pending;                 /* a deferred header, not known yet */
@@ -114,19 +120,22 @@ struct client_io {
     bool big_reading;
     bool sends_big; /* its last requests had large arguments */
     uint8_t hints;  /* unknown commands for which another one was looked for */
-    bool held;      /* requests were left because it could not run more, not because they are incomplete */
-    char *kept;     /* bytes of the arguments of a job or postponed request */
-    struct kept_bytes
-        *pieces;       /* earlier ones of a request that is longer than one buffer, or has large arguments */
+    /* requests were left because it could not run more, not because they are incomplete */
+    bool held;
+    char *kept; /* bytes of the arguments of a job or postponed request */
+    /* earlier ones of a request that is longer than one buffer, or has large arguments */
+    struct kept_bytes *pieces;
     size_t weighed;    /* client_weigh: what it held then */
     size_t heap_bytes; /* held by large arguments and kept ones */
     /* output */
     struct client_out out;
     size_t mark_bytes; /* where the reply of the running command begins */
     unsigned mark_inserts;
-    size_t unwritten_bytes;                        /* the same of the first reply of CLIENT_UNWRITTEN, */
+    /* the same of the first reply of CLIENT_UNWRITTEN, */
+    size_t unwritten_bytes;
     unsigned unwritten_inserts, unwritten_replies; /* and how many there are from there on */
-    struct client_away *away;                      /* a thread sends or receives for it: client_away.c */
+    /* a thread sends or receives for it: client_away.c */
+    struct client_away *away;
     /* who and when */
     union {
         struct sockaddr sa;
@@ -137,7 +146,9 @@ struct client_io {
     uint64_t created_ms, last_ms;    /* server.mono_ms */
     uint64_t commands, bytes_in, bytes_out;
     uint64_t moved,
-        moved_ms; /* bytes in and out when they were last seen to have grown, while it holds space of the pool */
+        /* bytes in and out when they were last seen to have grown, while it holds space of the
+         * pool */
+        moved_ms;
     uint64_t job_ns; /* what the slices of its job took so far */
     const struct cmd *last_cmd;
     struct multi *multi;           /* NULL: no transaction, no watched keys */
@@ -153,7 +164,7 @@ struct client_list {
 };
 extern struct client_list clients;
 
-/* --- client.c ------------------------------------------------------------------------------------------------------------- */
+/* --- client.c --- */
 
 /* For net_listener_open; arg: &client_port of the listener. */
 extern const char client_denied_text[];
@@ -162,7 +173,8 @@ void client_accept(void *arg, int fd, const struct sockaddr_storage *peer);
 struct client *client_find(uint64_t id);
 /* An id that no client has or will have: for sessions of this process' own. */
 uint64_t client_next_id(void);
-/* Closed at the end of the turn, and freed then or when its thread lets go of it; nothing is sent any more. */
+/* Closed at the end of the turn, and freed then or when its thread lets go of it; nothing is sent
+ * any more. */
 void client_close_soon(struct client *c);
 /* Closed once its replies are out. */
 void client_close_after_reply(struct client *c);
@@ -187,14 +199,16 @@ void client_local(const struct client *c, char *out, size_t size);
 size_t client_memory(const struct client *c);
 /* The line of CLIENT LIST. */
 void client_describe(const struct client *c, struct buf *out);
-/* May it run what enable-debug-command or enable-module-command guards? mode: CONFIG_PROTECTED_*. */
+/* May it run what enable-debug-command or enable-module-command guards? mode:
+ * CONFIG_PROTECTED_*. */
 bool client_allowed(const struct client *c, int mode);
 /* Timeouts and limits, a share of the clients per call. */
 void clients_cron(unsigned hz);
 
-/* --- clients_memory.c: maxmemory-clients ---------------------------------------------------------------------------------- */
+/* --- clients_memory.c: maxmemory-clients --- */
 
-/* Where there is a limit: after something of the client may have grown or shrunk, and before it goes. */
+/* Where there is a limit: after something of the client may have grown or shrunk, and before it
+ * goes. */
 void client_weigh(struct client *c);
 void client_unweigh(struct client *c);
 /* The option has changed. */
@@ -204,7 +218,7 @@ uint64_t clients_weight(void);
 /* Closes clients until the limit is met. */
 void clients_evict(void);
 
-/* --- client_read.c -------------------------------------------------------------------------------------------------------- */
+/* --- client_read.c --- */
 
 void client_read_init(void);
 void client_read_deinit(void);
@@ -226,7 +240,7 @@ size_t client_input_held(const struct client *c);
 struct big_arg *client_big_take(struct client *c);
 void client_big_free(struct big_arg **big_p);
 
-/* --- client_big.c: large arguments on their way to no place of their own ------------------------------------------------------ */
+/* --- client_big.c: large arguments on their way to no place of their own --- */
 
 /* What heap grows to next. */
 size_t client_big_next(const struct big_arg *b);
@@ -239,7 +253,7 @@ bool client_big_turn(void);
 /* Bytes that lie past the allocator. */
 uint64_t client_big_mapped(void);
 
-/* --- client_write.c ------------------------------------------------------------------------------------------------------- */
+/* --- client_write.c --- */
 
 void client_write_init(void);
 void client_write_deinit(void);
@@ -249,7 +263,8 @@ void client_output_end(struct client *c);
 /* Output outside of begin and end (MONITOR) is sent at the end of the turn. */
 void client_flush_later(struct client *c);
 void clients_flush(void);
-/* A message that is no reply: between the replies, whatever CLIENT REPLY says. Bounded by client-output-buffer-limit. */
+/* A message that is no reply: between the replies, whatever CLIENT REPLY says. Bounded by
+ * client-output-buffer-limit. */
 void client_push(struct client *c, const void *data, size_t len);
 /* The same, behind the reply to the command that is about to run. */
 void client_push_late(struct client *c, const void *data, size_t len);
@@ -269,20 +284,22 @@ void client_output_rewind(struct client *c);
 /* Something that counts as one reply begins; or something that is none was said. */
 void client_unwritten_count(struct client *c);
 void client_unwritten_other(struct client *c);
-/* What was replied since the mark is about changes: where the append-only file does not take their records, it is not sent. */
+/* What was replied since the mark is about changes: where the append-only file does not take their
+ * records, it is not sent. */
 void client_unwritten_mark(struct client *c);
 void client_output_limit(struct client *c);
 /* Closes one that has not authenticated and has more of something than such a one may: what. */
 void client_drop_stranger(struct client *c, const char *what);
 void client_free_output(struct client *c);
-/* What is to be sent next, about max bytes of it, for somebody who sends it while more is said: pieces of values where they lie, and
- * copies of the bytes between them as far as room has room. iov is for NET_TRANSFER_PIECES; returns how many, *total_p: bytes. */
+/* What is to be sent next, about max bytes of it, for somebody who sends it while more is said:
+ * pieces of values where they lie, and copies of the bytes between them as far as room has room.
+ * iov is for NET_TRANSFER_PIECES; returns how many, *total_p: bytes. */
 unsigned client_output_pieces(const struct client *c, size_t max, struct iovec *iov, char *room,
                               size_t room_size, size_t *total_p);
 /* The first n unsent bytes have left. */
 void client_output_sent(struct client *c, size_t n);
 
-/* --- client_away.c: io-threads ---------------------------------------------------------------------------------------------- */
+/* --- client_away.c: io-threads --- */
 
 /* After the configuration was read. */
 void client_away_init(void);
@@ -300,11 +317,12 @@ void client_away_look(struct client *c);
 void client_away_cut(struct client *c);
 void client_away_wait(struct client *c);
 
-/* --- client_tls.c ----------------------------------------------------------------------------------------------------------- */
+/* --- client_tls.c --- */
 
 /* A new connection of the TLS port. false: no memory. */
 bool client_tls_begin(struct client *c);
-/* As readv and send: bytes, 0 at the end, -1 and errno. What was written and the socket does not take is in out.tls_bytes. */
+/* As readv and send: bytes, 0 at the end, -1 and errno. What was written and the socket does not
+ * take is in out.tls_bytes. */
 ssize_t client_tls_read(struct client *c, const struct iovec *iov, int n);
 size_t client_tls_write(struct client *c, const struct iovec *iov, int n);
 /* Sends ciphertext. 1: all of it, 0: the socket takes no more, -1: the connection is dead. */
@@ -315,9 +333,10 @@ void client_tls_go_on(struct client *c);
 bool client_tls_late(const struct client *c);
 void client_tls_free(struct client *c);
 
-/* --- dispatch.c ----------------------------------------------------------------------------------------------------------- */
+/* --- dispatch.c --- */
 
-/* Runs the request in c->argv; cmd is what table_find says of its name. The caller calls client_request_done unless c->job or CLIENT_POSTPONED is set then. */
+/* Runs the request in c->argv; cmd is what table_find says of its name. The caller calls
+ * client_request_done unless c->job or CLIENT_POSTPONED is set then. */
 void dispatch(struct client *c, const struct cmd *cmd);
 /* Runs the request in c->argv within EXEC. cmd NULL: it may be another one, or none, by now. */
 void dispatch_queued(struct client *c, const struct cmd *cmd);
@@ -325,7 +344,8 @@ void dispatch_queued(struct client *c, const struct cmd *cmd);
 void dispatch_job_done(struct client *c);
 /* Of one within EXEC. */
 void dispatch_queued_done(struct client *c);
-/* The running command was refused for want of memory before it did anything: it counts as rejected, not as called. */
+/* The running command was refused for want of memory before it did anything: it counts as rejected,
+ * not as called. */
 void dispatch_turned_away(struct client *c);
 
 enum pause_what { PAUSE_NONE, PAUSE_WRITE, PAUSE_ALL };
@@ -337,7 +357,7 @@ void pause_set(enum pause_by by, enum pause_what what, uint64_t until_ms);
 enum pause_what pause_get(uint64_t *until_ms_p);
 void pause_tick(void);
 
-/* --- job.c ---------------------------------------------------------------------------------------------------------------- */
+/* --- job.c --- */
 
 void jobs_init(void);
 void jobs_deinit(void);
@@ -351,10 +371,11 @@ void job_cancel(struct client *c);
 void job_output_drained(struct client *c);
 /* Does it sleep as long as its client wished? */
 bool job_awaits(const struct client *c);
-/* Ends the wait of a sleeping job: as if its time were over, or with an error. false: it does not sleep. */
+/* Ends the wait of a sleeping job: as if its time were over, or with an error. false: it does not
+ * sleep. */
 bool job_unblock(struct client *c, bool error);
 
-/* --- core.c: time and turns ------------------------------------------------------------------------------------------------ */
+/* --- core.c: time and turns --- */
 
 /* A new time stamp in ns; server.mono_ms and the books follow it. */
 uint64_t core_stamp(void);

@@ -1,12 +1,14 @@
-/* Values of megabytes move in threads of their own (io-threads): the commands run here, as ever, and what they leave to be copied
- * between a socket and the pool is handed to a thread, which says when it is through.
+/* Values of megabytes move in threads of their own (io-threads): the commands run here, as ever,
+ * and what they leave to be copied between a socket and the pool is handed to a thread, which says
+ * when it is through.
  *
  *   SET   read_big ──> away ──> (thread: recv to the pool, CRC) ──> client_big_read ──> the command runs
  *   GET   the command runs ──> flush ──> away ──> (thread: send from the pool) ──> flush ──> ...
  *
- * Meanwhile the client is like any other: while a thread sends, its next requests are read and run, and their replies wait. It is
- * freed only when the thread is back, so its room in the pool and its holds on objects last as long as somebody uses them. What
- * is small, or encrypted, or comes while its thread is busy with the other direction, moves on the loop. */
+ * Meanwhile the client is like any other: while a thread sends, its next requests are read and run,
+ * and their replies wait. It is freed only when the thread is back, so its room in the pool and its
+ * holds on objects last as long as somebody uses them. What is small, or encrypted, or comes while
+ * its thread is busy with the other direction, moves on the loop. */
 #include "cmd/client.h"
 
 #include <stdlib.h>
@@ -33,11 +35,13 @@ struct client_away {
 static struct net_transfers *threads;
 
 void client_away_init(void) {
-    unsigned others = (unsigned)server.config->io_threads - 1; /* the loop is one of them, as in Redis */
+    /* the loop is one of them, as in Redis */
+    unsigned others = (unsigned)server.config->io_threads - 1;
     if (others == 0) return;
     threads = net_transfers_create(core_loop(), others);
     if (threads == NULL)
-        log_warning("No threads could be started (io-threads): large values move on the event loop");
+        log_warning(
+            "No threads could be started (io-threads): large values move on the event loop");
 }
 
 void client_away_deinit(void) {
@@ -55,7 +59,8 @@ bool client_away_receives(const struct client *c) {
 void client_away_look(struct client *c) {
     struct client_io *io = c->io;
     struct client_away *a = io->away;
-    size_t moved = atomic_load_explicit(&a->transfer.moved, memory_order_acquire), n = moved - a->seen;
+    size_t moved = atomic_load_explicit(&a->transfer.moved, memory_order_acquire),
+           n = moved - a->seen;
     a->seen = moved;
     if (n == 0) return;
     io->last_ms = server.mono_ms;
@@ -70,8 +75,9 @@ void client_away_look(struct client *c) {
     }
 }
 
-/* A thread that receives reads on until nothing is there any more, and the peer is not told that there is room again: who waits
- * for that in send() would wait on after close(), which only resets what has unread bytes. */
+/* A thread that receives reads on until nothing is there any more, and the peer is not told that
+ * there is room again: who waits for that in send() would wait on after close(), which only resets
+ * what has unread bytes. */
 void client_away_cut(struct client *c) {
     const struct linger reset = {.l_onoff = 1, .l_linger = 0};
     if (client_away_receives(c))
@@ -83,7 +89,7 @@ void client_away_wait(struct client *c) {
     if (c->io->away != NULL) net_transfer_wait(threads, &c->io->away->transfer);
 }
 
-/* --- there and back --------------------------------------------------------------------------------------------------------- */
+/* --- there and back --- */
 
 static struct client_away *prepare(struct client *c, bool receive) {
     struct client_away *a = xcalloc(1, sizeof(*a));
@@ -149,16 +155,16 @@ static void on_received(struct net_transfer *t) {
     stats.reads_big++;
     if (!come_back(a)) return;
     client_update_interest(c);
-    if (ended)
-        client_input_ended(c);
+    if (ended) client_input_ended(c);
+    /* the end of the request is there, most likely */
     else
-        client_on_event(c, NET_READ); /* the end of the request is there, most likely */
+        client_on_event(c, NET_READ);
 }
 
 bool client_receive_away(struct client *c, struct big_arg *b) {
     size_t left = b->len - b->got;
-    if (threads == NULL || !server.config->io_threads_do_reads || c->io->away != NULL || c->io->tls != NULL ||
-        b->sink == NULL || left < AWAY_MIN)
+    if (threads == NULL || !server.config->io_threads_do_reads || c->io->away != NULL ||
+        c->io->tls != NULL || b->sink == NULL || left < AWAY_MIN)
         return false;
     struct client_away *a = prepare(c, true);
     struct net_transfer *t = &a->transfer;

@@ -1,6 +1,7 @@
-/* Memory of large arguments that go to no place of their own (the pool): one piece, for commands want it so, which grows as
- * their bytes come. It is mapped and not allocated, because growing then moves page tables and no bytes, and what is given
- * back goes in slices: pages of hundreds of megabytes take longer than others should wait. */
+/* Memory of large arguments that go to no place of their own (the pool): one piece, for commands
+ * want it so, which grows as their bytes come. It is mapped and not allocated, because growing then
+ * moves page tables and no bytes, and what is given back goes in slices: pages of hundreds of
+ * megabytes take longer than others should wait. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include "base/assert.h"
@@ -32,8 +33,9 @@ bool client_big_grow(struct big_arg *b) {
         b->cap = cap;
         return true;
     }
-    void *p = b->cap == 0 ? mmap(NULL, cap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-                          : mremap(b->heap, b->cap, cap, MREMAP_MAYMOVE);
+    void *p = b->cap == 0
+                  ? mmap(NULL, cap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                  : mremap(b->heap, b->cap, cap, MREMAP_MAYMOVE);
     if (p == MAP_FAILED) return false;
     mapped += cap - b->cap;
     b->heap = p;

@@ -1,12 +1,15 @@
 /* From bytes to requests.
  *
- * A read lands in one buffer that all clients share and is parsed in place; the commands' arguments point into it. What is
- * left (half a request; whole ones that may not run yet) moves to the client. A request that is longer than a buffer lies in
- * several: its whole arguments stay where they are, and only the one that is cut moves on. An argument of 32 KiB or more does
- * not pass through here at all: once its length is known, its bytes are read to where they stay, in the pool or on the heap.
+ * A read lands in one buffer that all clients share and is parsed in place; the commands' arguments
+ * point into it. What is left (half a request; whole ones that may not run yet) moves to the
+ * client. A request that is longer than a buffer lies in several: its whole arguments stay where
+ * they are, and only the one that is cut moves on. An argument of 32 KiB or more does not pass
+ * through here at all: once its length is known, its bytes are read to where they stay, in the pool
+ * or on the heap.
  *
- * Nobody but the sender pays for what he sends: half a request costs its own bytes, never what it announces; who does not
- * take the replies is not read from; and nothing that has come moves again because more comes. */
+ * Nobody but the sender pays for what he sends: half a request costs its own bytes, never what it
+ * announces; who does not take the replies is not read from; and nothing that has come moves again
+ * because more comes. */
 #include "cmd/client.h"
 
 #include <errno.h>
@@ -29,19 +32,21 @@
 #define PIECE_MAX      (256u * 1024) /* buffers of a long request */
 #define BIG_MIN        (32u * 1024)
 #define BIG_PER_READ   (192u * 1024) /* still in the second cache when its checksum is taken */
-#define FIRST_READ_BIG                                                                                       \
-    (16u * 1024) /* where a large argument is likely, little of it should arrive in the shared buffer */
+#define FIRST_READ_BIG                                                                             \
+    (16u *                                                                                         \
+     1024) /* where a large argument is likely, little of it should arrive in the shared buffer */
 #define STRANGER_INPUT_MAX (64u * 1024) /* of one that has not said who it is */
 #define AWAITS_AHEAD       (1u << 20)   /* of one that waits for others, like WAIT */
 #define REQUESTS_PER_TURN  1024u
 
-/* Requests of a pipeline are parsed this far ahead, so that the books' cache lines of all their keys are on their way
- * before the first one runs. */
+/* Requests of a pipeline are parsed this far ahead, so that the books' cache lines of all their
+ * keys are on their way before the first one runs. */
 #define AHEAD 16u
 
 static char *scratch;
 static struct resp_parser shared_parsers[AHEAD];
-static struct resp_parser *current = &shared_parsers[0]; /* the one of the request being read or run */
+/* the one of the request being read or run */
+static struct resp_parser *current = &shared_parsers[0];
 
 void client_read_init(void) {
     scratch = xmalloc(SCRATCH_SIZE);
@@ -56,12 +61,12 @@ void client_read_deinit(void) {
 
 static struct resp_limits limits_of(const struct client *c) {
     if (LIKELY(c->authenticated))
-        return (struct resp_limits){1024 * 1024, server.config->proto_max_bulk_len, 64 * 1024, BIG_MIN,
-                                    false};
+        return (struct resp_limits){1024 * 1024, server.config->proto_max_bulk_len, 64 * 1024,
+                                    BIG_MIN, false};
     return (struct resp_limits){10, 16384, 64 * 1024, SIZE_MAX, true};
 }
 
-/* --- the parser: the shared one, unless a request is in the making ----------------------------------------------------------- */
+/* --- the parser: the shared one, unless a request is in the making --- */
 
 static struct resp_parser *own_parser(struct client *c) {
     if (c->io->parser == NULL) {
@@ -79,7 +84,7 @@ static void drop_parser(struct client *c) {
     c->io->parser = NULL;
 }
 
-/* --- arguments that must stay -------------------------------------------------------------------------------------------------- */
+/* --- arguments that must stay --- */
 
 /* The input that the running request lies in. */
 static const char *window, *window_end;
@@ -107,7 +112,7 @@ void client_keep_args(struct client *c) {
     c->argc = p->argc;
 }
 
-/* --- large arguments ------------------------------------------------------------------------------------------------------------ */
+/* --- large arguments --- */
 
 struct big_arg *client_big_take(struct client *c) {
     struct big_arg *big = c->io->big;
@@ -163,7 +168,8 @@ void client_request_done(struct client *c) {
     c->argc = 0;
 }
 
-/* The arguments before a large one leave with the bytes around them, so they move to memory of the client. */
+/* The arguments before a large one leave with the bytes around them, so they move to memory of the
+ * client. */
 static void keep_before_big(struct client *c, struct resp_parser *p) {
     size_t bytes = 0;
     for (size_t i = 0; i < p->big_index; i++)
@@ -213,14 +219,15 @@ static bool heap_room(struct client *c, struct big_arg *b) {
 static void close_over_limit(struct client *c, size_t bytes) {
     char peer[80];
     client_peer(c, peer, sizeof(peer));
-    log_warning(
-        "Client id=%llu addr=%s closed: %zu bytes of requests wait for it (client-query-buffer-limit)",
-        (unsigned long long)c->id, peer, bytes);
+    log_warning("Client id=%llu addr=%s closed: %zu bytes of requests wait for it "
+                "(client-query-buffer-limit)",
+                (unsigned long long)c->id, peer, bytes);
     stats.query_buffer_closed++;
     client_close_soon(c);
 }
 
-/* Bytes that came with others before they could be read to their place. Returns how many belonged there. */
+/* Bytes that came with others before they could be read to their place. Returns how many belonged
+ * there. */
 static size_t big_take(struct client *c, const char *data, size_t len) {
     struct big_arg *b = c->io->big;
     size_t taken = 0;
@@ -259,7 +266,8 @@ static void protocol_error(struct client *c, const char *text) {
     client_close_after_reply(c);
 }
 
-/* The two bytes after a large argument; then the request goes on. Returns how many of len it took. */
+/* The two bytes after a large argument; then the request goes on. Returns how many of len it
+ * took. */
 static size_t big_finish(struct client *c, const char *data, size_t len) {
     struct client_io *io = c->io;
     struct big_arg *b = io->big;
@@ -281,7 +289,7 @@ static size_t big_finish(struct client *c, const char *data, size_t len) {
     return n;
 }
 
-/* --- requests ----------------------------------------------------------------------------------------------------------------------- */
+/* --- requests --- */
 
 static void run_one(struct client *c, const struct cmd *cmd, struct resp_parser *p) {
     c->argv = p->argv;
@@ -293,9 +301,10 @@ static void run_one(struct client *c, const struct cmd *cmd, struct resp_parser 
         client_request_done(c);
 }
 
-/* Runs the whole requests of a pipeline; leaves what needs more thought to run_requests. Returns the bytes it used. */
-static size_t run_pipeline(struct client *c, const struct resp_limits *limits, const char *data, size_t len,
-                           unsigned *left) {
+/* Runs the whole requests of a pipeline; leaves what needs more thought to run_requests. Returns
+ * the bytes it used. */
+static size_t run_pipeline(struct client *c, const struct resp_limits *limits, const char *data,
+                           size_t len, unsigned *left) {
     const struct cmd *cmd[AHEAD];
     struct span key[AHEAD];
     uint64_t hash[AHEAD];
@@ -308,7 +317,8 @@ static size_t run_pipeline(struct client *c, const struct resp_limits *limits, c
             break;
         }
         cmd[n] = table_find(p->argv[0]);
-        if (cmd[n] != NULL && p->argc > 1 && cmd[n]->keys[0].begin_index == 1 && !cmd[n]->keys[0].keynum)
+        if (cmd[n] != NULL && p->argc > 1 && cmd[n]->keys[0].begin_index == 1 &&
+            !cmd[n]->keys[0].keynum)
             key[keys++] = p->argv[1];
         end[n++] = pos += used;
     }
@@ -332,7 +342,8 @@ static const char *other_protocol(const char *data, size_t len) {
     if (len >= 3 && data[0] == 0x16 && data[1] == 3 && (unsigned char)data[2] <= 4)
         return "Protocol error: this port does not speak TLS, and what came looks like it";
     if (len >= sizeof(frame) && memcmp(data, &frame, sizeof(frame)) == 0)
-        return "Protocol error: this is the port for commands, and what came is for a data port (data-port, "
+        return "Protocol error: this is the port for commands, and what came is for a data port "
+               "(data-port, "
                "by default 10000 more)";
     return NULL;
 }
@@ -393,7 +404,8 @@ static size_t run_requests(struct client *c, const char *data, size_t len) {
     return io->flags & (CLIENT_CLOSE_AFTER_REPLY | CLIENT_CLOSE_SOON) ? len : pos;
 }
 
-/* The replies go out. If it was they that held requests back, sending them may have been enough to go on. */
+/* The replies go out. If it was they that held requests back, sending them may have been enough to
+ * go on. */
 static void end_output(struct client *c) {
     client_output_end(c);
     if (UNLIKELY(c->io->held) && client_may_run(c)) {
@@ -453,7 +465,7 @@ void client_run_input(struct client *c) {
     if (UNLIKELY(io->flags & CLIENT_HALF) && (awaits_event(c) || !owed(c))) client_close_soon(c);
 }
 
-/* --- reading ------------------------------------------------------------------------------------------------------------------------ */
+/* --- reading --- */
 
 /* false: nothing to run. Counts, and closes the connection at its end. */
 static bool arrived(struct client *c, ssize_t n) {
@@ -502,7 +514,8 @@ static void read_scratch(struct client *c) {
 static void begin_piece(struct client *c) {
     struct client_io *io = c->io;
     const char *data = io->in.data + io->in_pos;
-    size_t taken = io->parser != NULL && !io->big_reading ? resp_parser_settle(io->parser, data) : 0;
+    size_t taken =
+        io->parser != NULL && !io->big_reading ? resp_parser_settle(io->parser, data) : 0;
     size_t rest = io->in.len - io->in_pos - taken;
     if (taken == 0) { /* a line, which is short */
         buf_reserve(&io->in, LEFTOVER_SMALL);
@@ -524,9 +537,11 @@ static void read_own(struct client *c) {
     size_t have = io->in.len - io->in_pos;
     if (io->flags & CLIENT_READY) return; /* in the next turn it runs what there is */
     bool runs = client_may_run(c);
-    /* Of one that waits for others a little more: that it has gone is seen behind what it has sent. */
+    /* Of one that waits for others a little more: that it has gone is seen behind what it has
+     * sent. */
     size_t ahead = c->authenticated && job_awaits(c) ? AWAITS_AHEAD : LEFTOVER_SMALL;
-    if (!runs && have >= ahead) { /* it will be read when this server is through with what is there */
+    if (!runs &&
+        have >= ahead) { /* it will be read when this server is through with what is there */
         io->flags |= CLIENT_READ_OFF;
         client_update_interest(c);
         return;
@@ -582,7 +597,8 @@ static void read_big(struct client *c) {
     bool to_end = b->got + want == b->len && !(b->drop && want > 0);
     if (to_end) iov[n_iov++] = (struct iovec){scratch, SCRATCH_SIZE};
     TARN_ASSERT(!client_away_receives(c));
-    ssize_t n = io->tls != NULL ? client_tls_read(c, iov, (int)n_iov) : readv(io->watch.fd, iov, (int)n_iov);
+    ssize_t n = io->tls != NULL ? client_tls_read(c, iov, (int)n_iov)
+                                : readv(io->watch.fd, iov, (int)n_iov);
     if (!arrived(c, n)) return;
     size_t mine = min_u64((size_t)n, want);
     if (b->sink != NULL && mine > 0) cmd_big_filled(b->sink, mine);
@@ -612,8 +628,8 @@ void client_on_event(void *arg, unsigned events) {
                 client_close_soon(c);
         } else if (UNLIKELY(io->big_reading && io->in.len == io->in_pos)) {
             read_big(c);
-        } else if (LIKELY(io->in.len - io->in_pos <= LEFTOVER_SMALL && !(io->flags & CLIENT_READY) &&
-                          client_may_run(c))) {
+        } else if (LIKELY(io->in.len - io->in_pos <= LEFTOVER_SMALL &&
+                          !(io->flags & CLIENT_READY) && client_may_run(c))) {
             read_scratch(c);
         } else {
             read_own(c);
@@ -630,7 +646,8 @@ size_t client_input_held(const struct client *c) {
     const struct big_arg *b = c->io->big_reading ? c->io->big : NULL;
     size_t held = c->io->in.len - c->io->in_pos;
     for (const struct kept_bytes *k = c->io->pieces; k != NULL; k = k->next)
-        if (k->data != (const char *)(k + 1)) held += k->len; /* else what a large argument came after */
+        /* else what a large argument came after */
+        if (k->data != (const char *)(k + 1)) held += k->len;
     return held + (b != NULL && b->sink == NULL && !b->drop ? b->got : 0);
 }
 

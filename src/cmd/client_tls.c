@@ -1,7 +1,8 @@
 /* Connections of the TLS port: between the socket and client_read.c, client_write.c.
  *
- * The stream (tls/tls.h) holds what was read from the socket and could not be used yet, and what was said and the socket did not
- * take; both are bounded. The socket announces neither, so a client whose stream holds input goes on in the next turn. */
+ * The stream (tls/tls.h) holds what was read from the socket and could not be used yet, and what
+ * was said and the socket did not take; both are bounded. The socket announces neither, so a client
+ * whose stream holds input goes on in the next turn. */
 #include "cmd/client.h"
 
 #include <errno.h>
@@ -19,8 +20,8 @@
 #define LINES_PER_SECOND 10u
 #define SHAKE_NS         1000000u
 
-static const char plain_text[] =
-    "-ERR this port speaks TLS, and what came is plain text: redis-cli --tls, tarns:// and the like\r\n";
+static const char plain_text[] = "-ERR this port speaks TLS, and what came is plain text: "
+                                 "redis-cli --tls, tarns:// and the like\r\n";
 
 bool client_tls_begin(struct client *c) {
     struct tls_context *ctx = config_tls_server();
@@ -35,12 +36,13 @@ bool client_tls_late(const struct client *c) {
     char peer[80];
     client_peer(c, peer, sizeof(peer));
     log_verbose("Client id=%llu addr=%s closed: its TLS handshake was not over after %llu ms",
-                (unsigned long long)c->id, peer, (unsigned long long)(server.mono_ms - c->io->created_ms));
+                (unsigned long long)c->id, peer,
+                (unsigned long long)(server.mono_ms - c->io->created_ms));
     stats.tls_failures++;
     return true;
 }
 
-/* --- to the socket ------------------------------------------------------------------------------------------------------------- */
+/* --- to the socket --- */
 
 int client_tls_flush(struct client *c) {
     struct client_io *io = c->io;
@@ -90,14 +92,15 @@ size_t client_tls_write(struct client *c, const struct iovec *iov, int n) {
     return total;
 }
 
-/* --- from the socket ----------------------------------------------------------------------------------------------------------- */
+/* --- from the socket --- */
 
 /* So many lines a second are enough for who tries all ports. */
 static void tell(const struct client *c, const char *why) {
     static uint64_t since_ms, told, kept;
     char peer[80];
     if (server.mono_ms - since_ms >= 1000) {
-        if (kept > 0) log_warning("%llu more client connections were not accepted", (unsigned long long)kept);
+        if (kept > 0)
+            log_warning("%llu more client connections were not accepted", (unsigned long long)kept);
         since_ms = server.mono_ms;
         told = kept = 0;
     }
@@ -110,7 +113,8 @@ static void tell(const struct client *c, const char *why) {
     log_warning("Error accepting a client connection: %s (addr=%s)", why, peer);
 }
 
-/* Its handshake failed. What it had sent on is read, or the reset of the connection may overtake the alert that says why. */
+/* Its handshake failed. What it had sent on is read, or the reset of the connection may overtake
+ * the alert that says why. */
 static void refuse(struct client *c) {
     char waste[4096];
     int fd = c->io->watch.fd;
@@ -119,15 +123,16 @@ static void refuse(struct client *c) {
     bool told = !tls_is_plain(c->io->tls) ||
                 send(fd, plain_text, strlen(plain_text), MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
     if (told && shutdown(fd, SHUT_WR) == 0)
-        for (unsigned i = 0; i < DRAIN_CALLS && recv(fd, waste, sizeof(waste), MSG_DONTWAIT) > 0;) i++;
+        for (unsigned i = 0; i < DRAIN_CALLS && recv(fd, waste, sizeof(waste), MSG_DONTWAIT) > 0;)
+            i++;
 }
 
 /* The handshake is over. */
 static void opened(struct client *c) {
     char name[64] = "none";
     (void)tls_peer_name(c->io->tls, name, sizeof(name));
-    log_debug("Client id=%llu: %s, %s, certificate: %s", (unsigned long long)c->id, tls_version(c->io->tls),
-              tls_cipher(c->io->tls), name);
+    log_debug("Client id=%llu: %s, %s, certificate: %s", (unsigned long long)c->id,
+              tls_version(c->io->tls), tls_cipher(c->io->tls), name);
     if (!(c->io->flags & CLIENT_DENIED)) return;
     client_output_begin(c);
     buf_append_str(&c->io->out.bytes, client_denied_text);
@@ -151,11 +156,13 @@ static size_t decrypt(struct client *c, const struct iovec *iov, int n, size_t d
     return got;
 }
 
-/* Handshakes cost a thousand times what a request does. So much of a turn is theirs; who is left over is still readable in the next. */
+/* Handshakes cost a thousand times what a request does. So much of a turn is theirs; who is left
+ * over is still readable in the next. */
 static struct { uint64_t turn, spent_ns; } shaking_time;
 
 static bool may_shake(void) {
-    if (shaking_time.turn != stats.turns) shaking_time.turn = stats.turns, shaking_time.spent_ns = 0;
+    if (shaking_time.turn != stats.turns)
+        shaking_time.turn = stats.turns, shaking_time.spent_ns = 0;
     return shaking_time.spent_ns < SHAKE_NS;
 }
 
@@ -198,7 +205,8 @@ ssize_t client_tls_read(struct client *c, const struct iovec *iov, int n) {
         if (shaking)
             refuse(c);
         else
-            log_verbose("Client id=%llu: TLS ended: %s", (unsigned long long)c->id, tls_why(io->tls));
+            log_verbose("Client id=%llu: TLS ended: %s", (unsigned long long)c->id,
+                        tls_why(io->tls));
         errno = ECONNRESET;
         return -1;
     default: errno = EAGAIN; return -1;

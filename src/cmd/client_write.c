@@ -1,10 +1,11 @@
 /* Unsent replies: bytes, and between them values that go out straight from the pool.
  *
  *   bytes:   |+OK\r\n$4194304\r\n|\r\n:1\r\n*|1) ...
- *   inserts:                     ^ 8 pieces of the pool   ^ header of an array whose length is not known yet
+ *   inserts:                     ^ 8 pieces of the pool   ^ header of an array whose length is not
+ * known yet
  *
- * While a client's commands run, `bytes` is a buffer that all clients lend from here; the usual reply leaves it with one
- * write() and it goes back empty. */
+ * While a client's commands run, `bytes` is a buffer that all clients lend from here; the usual
+ * reply leaves it with one write() and it goes back empty. */
 #include "cmd/client.h"
 
 #include <errno.h>
@@ -28,7 +29,7 @@
 #define WRITE_PER_CALL      (4u * 1024 * 1024) /* then others have their turn */
 #define TLS_PER_CALL        (512u * 1024)      /* the same where each byte costs */
 #define IOV_MAX_USED        NET_TRANSFER_PIECES
-#define STRANGER_OUTPUT_MAX (16u * 1024)   /* of one that has not said who it is */
+#define STRANGER_OUTPUT_MAX (16u * 1024) /* of one that has not said who it is */
 #define PUSH_CHECK          (1024u * 1024) /* from here on the limit is looked at with every message */
 
 static_assert(IOV_MAX_USED <= 64, "a bit for each");
@@ -97,7 +98,7 @@ static void settle(struct client_out *o) {
     }
 }
 
-/* --- inserts -------------------------------------------------------------------------------------------------------------- */
+/* --- inserts --- */
 
 struct out_insert *client_out_insert(struct client *c) {
     struct client_out *o = &c->io->out;
@@ -143,11 +144,12 @@ void client_output_rewind(struct client *c) {
     rewind_to(&c->io->out, c->io->mark_bytes, c->io->mark_inserts);
 }
 
-/* --- replies whose records are not in the append-only file ----------------------------------------------------------------- */
+/* --- replies whose records are not in the append-only file --- */
 
-/* While something is noted nothing is sent, so all replies of a turn are still here when its records were, or could not be,
- * written. From the first one on that tells of a change they become errors then: what happened in memory happened, and the
- * file gets it when it can; but nobody was told that it would last. */
+/* While something is noted nothing is sent, so all replies of a turn are still here when its
+ * records were, or could not be, written. From the first one on that tells of a change they become
+ * errors then: what happened in memory happened, and the file gets it when it can; but nobody was
+ * told that it would last. */
 
 void client_unwritten_count(struct client *c) {
     if (c->io->unwritten_replies < UINT_MAX) c->io->unwritten_replies++;
@@ -169,7 +171,8 @@ void client_unwritten_mark(struct client *c) {
 /* Are there exactly unwritten_replies whole replies since the mark? */
 static bool countable(const struct client *c) {
     const unsigned other = CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP | CLIENT_REPLY_SKIP_NEXT |
-                           CLIENT_CLOSE_AFTER_REPLY | CLIENT_MONITOR | CLIENT_PUBSUB | CLIENT_REPLICA;
+                           CLIENT_CLOSE_AFTER_REPLY | CLIENT_MONITOR | CLIENT_PUBSUB |
+                           CLIENT_REPLICA;
     return c->job == NULL && !(c->io->flags & other) && c->io->unwritten_replies < UINT_MAX;
 }
 
@@ -179,7 +182,8 @@ static void settle_unwritten(struct client *c) {
     struct client_out *o = &io->out;
     const char *why = persistence_unwritten();
     io->flags &= ~CLIENT_UNWRITTEN;
-    if (LIKELY(why == NULL) || (c->job != NULL && o->bytes.len - o->sent <= io->unwritten_bytes)) return;
+    if (LIKELY(why == NULL) || (c->job != NULL && o->bytes.len - o->sent <= io->unwritten_bytes))
+        return;
     stats.unwritten_replies++;
     if (!countable(c)) {
         client_close_soon(c);
@@ -189,10 +193,12 @@ static void settle_unwritten(struct client *c) {
     for (unsigned i = 0; i < io->unwritten_replies; i++) reply_error(c, "-%s", why);
 }
 
-/* --- sending -------------------------------------------------------------------------------------------------------------- */
+/* --- sending --- */
 
-/* Unsent bytes in order, up to the first header that is not known yet. *values_p: a bit for every piece of a value. */
-static int gather(const struct client_out *o, struct iovec *iov, uint64_t *values_p, size_t *total_p) {
+/* Unsent bytes in order, up to the first header that is not known yet. *values_p: a bit for every
+ * piece of a value. */
+static int gather(const struct client_out *o, struct iovec *iov, uint64_t *values_p,
+                  size_t *total_p) {
     int n = 0;
     uint64_t values = 0;
     size_t pos = o->sent, total = 0;
@@ -280,7 +286,8 @@ unsigned client_output_pieces(const struct client *c, size_t max, struct iovec *
     return i;
 }
 
-/* What TLS has taken has left; how much it takes is bounded there. false: the connection is dead. */
+/* What TLS has taken has left; how much it takes is bounded there. false: the connection is
+ * dead. */
 static bool send_tls(struct client *c) {
     struct client_out *o = &c->io->out;
     size_t sent = 0;
@@ -314,7 +321,8 @@ static bool send_some(struct client *c) {
             want = o->bytes.len - o->sent;
             if (want == 0) break;
             /* send() is a cancellation point, which costs two atomic operations */
-            n = syscall(SYS_sendto, io->watch.fd, o->bytes.data + o->sent, want, MSG_NOSIGNAL, NULL, 0);
+            n = syscall(SYS_sendto, io->watch.fd, o->bytes.data + o->sent, want, MSG_NOSIGNAL, NULL,
+                        0);
             if (LIKELY(n > 0)) o->sent += (size_t)n;
         } else {
             struct iovec iov[IOV_MAX_USED];
@@ -346,7 +354,8 @@ static bool header_awaited(const struct client_out *o) {
 void client_update_interest(struct client *c) {
     struct client_io *io = c->io;
     bool want = client_unsent(c) > 0 && (!header_awaited(&io->out) || io->out.tls_bytes > 0);
-    bool read = !(io->flags & CLIENT_READ_OFF) && !client_is_deaf(c), receives = client_away_receives(c);
+    bool read = !(io->flags & CLIENT_READ_OFF) && !client_is_deaf(c),
+         receives = client_away_receives(c);
     if (UNLIKELY(io->away != NULL)) want &= receives;
     unsigned events = (read && !receives ? NET_READ : 0u) | (want ? NET_WRITE : 0u);
     if (UNLIKELY(events != io->watch.events) && net_watch_set(&io->watch, events) != TARN_OK)
@@ -379,14 +388,15 @@ void client_output_end(struct client *c) {
     if (o->bytes.len == o->sent && o->first_insert == o->inserts) { /* nothing was said */
         give_back(o);
         c->io->flags &= ~CLIENT_UNWRITTEN;
-        if (UNLIKELY(c->io->flags & CLIENT_CLOSE_AFTER_REPLY) && o->tls_bytes == 0) client_close_soon(c);
+        if (UNLIKELY(c->io->flags & CLIENT_CLOSE_AFTER_REPLY) && o->tls_bytes == 0)
+            client_close_soon(c);
         /* What was too much of it may have been taken back. */
         if (UNLIKELY(!(c->io->watch.events & NET_READ) && !(c->io->flags & CLIENT_CLOSE_SOON)))
             client_update_interest(c);
         return;
     }
-    if (UNLIKELY(
-            effects_pending())) { /* nobody hears of what is not written down yet: all of this turn go together */
+    if (UNLIKELY(effects_pending())) { /* nobody hears of what is not written down yet: all of this
+                                          turn go together */
         settle(o);
         client_flush_later(c);
         return;
@@ -426,14 +436,17 @@ void client_output_limit(struct client *c) {
         buf_consume(&o->bytes, o->sent);
         o->sent = 0;
     }
-    bool listens = (io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB)) != 0, follows = io->flags & CLIENT_REPLICA;
-    const struct config_output_limit *limit = &server.config->output_limit[follows   ? CONFIG_OUTPUT_REPLICA
-                                                                           : listens ? CONFIG_OUTPUT_PUBSUB
-                                                                                     : CONFIG_OUTPUT_NORMAL];
+    bool listens = (io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB)) != 0,
+         follows = io->flags & CLIENT_REPLICA;
+    const struct config_output_limit *limit =
+        &server.config->output_limit[follows   ? CONFIG_OUTPUT_REPLICA
+                                     : listens ? CONFIG_OUTPUT_PUBSUB
+                                               : CONFIG_OUTPUT_NORMAL];
     size_t held = o->bytes.len - o->sent + io->late.len;
     /* A replica may be told all of the backlog at once. */
-    uint64_t hard =
-        follows && limit->hard != 0 ? max_u64(limit->hard, server.config->repl_backlog_size) : limit->hard;
+    uint64_t hard = follows && limit->hard != 0
+                        ? max_u64(limit->hard, server.config->repl_backlog_size)
+                        : limit->hard;
     bool over = hard != 0 && held > hard,
          stranger = !c->authenticated && client_unsent(c) > STRANGER_OUTPUT_MAX;
     if (limit->soft != 0 && held > limit->soft) {
@@ -449,14 +462,14 @@ void client_output_limit(struct client *c) {
     }
     char peer[80];
     client_peer(c, peer, sizeof(peer));
-    log_warning(
-        "Client id=%llu addr=%s closed: it left %zu bytes of replies unread (client-output-buffer-limit)",
-        (unsigned long long)c->id, peer, held);
+    log_warning("Client id=%llu addr=%s closed: it left %zu bytes of replies unread "
+                "(client-output-buffer-limit)",
+                (unsigned long long)c->id, peer, held);
     stats.output_buffer_closed++;
     client_close_soon(c);
 }
 
-/* --- output that is not the answer to a command ----------------------------------------------------------------------------- */
+/* --- output that is not the answer to a command --- */
 
 void client_flush_later(struct client *c) {
     struct client_io *io = c->io;
@@ -491,7 +504,8 @@ void clients_flush(void) {
         unlist(c);
         if (UNLIKELY(c->io->flags & CLIENT_UNWRITTEN)) settle_unwritten(c);
         client_push_due(c);
-        if (!(c->io->watch.events & NET_WRITE)) flush(c); /* else it goes when the socket takes it */
+        /* else it goes when the socket takes it */
+        if (!(c->io->watch.events & NET_WRITE)) flush(c);
         if (UNLIKELY(was_deaf)) drained(c);
         if (client_unsent(c) > 0) client_output_limit(c);
         if (UNLIKELY(server.config->maxmemory_clients != 0)) client_weigh(c);

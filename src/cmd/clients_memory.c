@@ -1,6 +1,8 @@
-/* maxmemory-clients: what all connections hold together has a limit, and where it is over, those that hold most go first.
+/* maxmemory-clients: what all connections hold together has a limit, and where it is over, those
+ * that hold most go first.
  *
- * Without a limit nothing is counted. With one a client is weighed after each of its events, and the sum follows. */
+ * Without a limit nothing is counted. With one a client is weighed after each of its events, and
+ * the sum follows. */
 #include "base/assert.h"
 #include "base/log.h"
 #include "cmd/client.h"
@@ -19,7 +21,8 @@ static uint64_t limit_now(void) {
 
 /* Replicas hold what this server wants them to have; MONITOR has the limit of its output. */
 static bool may_go(const struct client *c) {
-    return !(c->io->flags & (CLIENT_NO_EVICT | CLIENT_REPLICA | CLIENT_MONITOR | CLIENT_CLOSE_SOON));
+    return !(c->io->flags &
+             (CLIENT_NO_EVICT | CLIENT_REPLICA | CLIENT_MONITOR | CLIENT_CLOSE_SOON));
 }
 
 void client_weigh(struct client *c) {
@@ -60,7 +63,8 @@ static void evict(struct client *c) {
     stats.evicted_clients++;
 }
 
-/* Two walks over the clients, however many have to go: the first finds the class in which the limit is met. */
+/* Two walks over the clients, however many have to go: the first finds the class in which the limit
+ * is met. */
 void clients_evict(void) {
     uint64_t limit = limit_now();
     uint64_t of_class[CLASSES] = {0};

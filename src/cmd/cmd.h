@@ -1,7 +1,8 @@
 /* What a command family sees: the client that asked, its arguments, the reply functions, the books.
  *
- * One thread. A command runs to its end at once, or becomes a job: it blocks its own client only and goes on
- * in slices of the loop's work quota, or sleeps until something happens. Commands are declared in table.c. */
+ * One thread. A command runs to its end at once, or becomes a job: it blocks its own client only
+ * and goes on in slices of the loop's work quota, or sleeps until something happens. Commands are
+ * declared in table.c. */
 #ifndef TARN_CMD_CMD_H
 #define TARN_CMD_CMD_H
 
@@ -18,18 +19,18 @@ struct client;
 struct cmd;
 struct server;
 
-/* --- the server, as commands see it
- * ------------------------------------------------------------------------------------ */
+/* --- the server, as commands see it --- */
 
 struct host;
 struct config;
 
 struct server {
     struct store *store;
-    struct host *host;                  /* NULL when pool-size is 0 */
-    struct config *config;              /* the values, typed: config.h */
-    uint64_t mono_ms, wall_ms, wall_us; /* of this turn of the loop; refreshed before each command */
-    uint8_t grant_key[16];              /* of the embedded host */
+    struct host *host;     /* NULL when pool-size is 0 */
+    struct config *config; /* the values, typed: config.h */
+    /* of this turn of the loop; refreshed before each command */
+    uint64_t mono_ms, wall_ms, wall_us;
+    uint8_t grant_key[16]; /* of the embedded host */
     uint32_t master_epoch;
     struct {
         bool on; /* the pool is being populated at the start: nothing is put or read yet */
@@ -40,9 +41,7 @@ struct server {
 };
 extern struct server server;
 
-/* --- a client
- * ------------------------------------------------------------------------------------------------------------
- */
+/* --- a client --- */
 
 struct job;
 struct acl_user;
@@ -56,9 +55,10 @@ struct client {
     struct span *argv; /* argv[0] is the name; valid until the command or its job ends */
     size_t argc;
     const struct cmd *cmd;
-    struct job *job;      /* NULL: not blocked */
-    struct big_sink *big; /* of the one argument whose span has no data; the command takes it (sets NULL) or
-                             the framework aborts it after the command */
+    struct job *job; /* NULL: not blocked */
+    /* of the one argument whose span has no data; the command takes it (sets NULL) or the framework
+     * aborts it after the command */
+    struct big_sink *big;
     struct store_chain chain;
     char host_name[64]; /* CLIENT SETINFO tarn-host */
     char rack[64];      /* CLIENT SETINFO tarn-rack */
@@ -72,9 +72,7 @@ struct client {
     struct client_io *io;
 };
 
-/* --- replies
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* --- replies --- */
 
 void reply_ok(struct client *c);
 void reply_simple(struct client *c, const char *s);
@@ -89,8 +87,8 @@ void reply_set(struct client *c, size_t n);
 void reply_bool(struct client *c, bool v);
 void reply_double(struct client *c, double v);
 void reply_verbatim(struct client *c, const char *ext3, struct span s);
-/* An array or map whose length is not known yet; the cookie goes to one of reply_deferred_* once. Nothing of
- * the reply leaves before that. */
+/* An array or map whose length is not known yet; the cookie goes to one of reply_deferred_* once.
+ * Nothing of the reply leaves before that. */
 void *reply_deferred(struct client *c);
 void reply_deferred_array(struct client *c, void *cookie, size_t n);
 void reply_deferred_map(struct client *c, void *cookie, size_t pairs);
@@ -100,18 +98,18 @@ void reply_error(struct client *c, const char *fmt, ...) __attribute__((format(p
 /* The error code and text of a status, e.g. "-NOSPACE no room ..." ; what names the argument or key
  * concerned, or NULL. */
 void reply_status(struct client *c, tarn_status status, const char *what);
-/* "-TRYAGAIN <ms> text": not now, and to be asked again after ms. Clients obey it within their call's time. */
-void reply_later(struct client *c, uint64_t ms, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* "-TRYAGAIN <ms> text": not now, and to be asked again after ms. Clients obey it within their
+ * call's time. */
+void reply_later(struct client *c, uint64_t ms, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 #define REPLY_LATER_MS 100u          /* where nobody knows better */
 void reply_arity(struct client *c);  /* wrong number of arguments for '...' command */
 void reply_syntax(struct client *c); /* ERR syntax error */
-/* A value straight from pool memory: pieces are sent without a copy, then hold is released (also when the
- * client dies). Takes hold. n pieces <= 8. */
+/* A value straight from pool memory: pieces are sent without a copy, then hold is released (also
+ * when the client dies). Takes hold. n pieces <= 8. */
 void reply_pool(struct client *c, const struct span *pieces, size_t n, struct store_hold *hold);
 
-/* --- jobs
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* --- jobs --- */
 
 /* Embedded at the start of the command's own state.
  *
@@ -121,23 +119,24 @@ void reply_pool(struct client *c, const struct span *pieces, size_t n, struct st
  *                              ^              the deadline│ ─> step ...
  *                              └──────────────────────────┘
  *
- * The arguments survive between slices, but the bytes move once, after the first slice: find them through
- * c->argv[i] each time, and keep no span of them in the state. */
+ * The arguments survive between slices, but the bytes move once, after the first slice: find them
+ * through c->argv[i] each time, and keep no span of them in the state. */
 struct job {
-    /* Does up to *budget units of work (about one key each), counting them down. true: done, the reply is
-     * complete; the framework calls destroy. false: call again (runnable), or when woken. Also called once
-     * when deadline_ms is over: compare with server.mono_ms. */
+    /* Does up to *budget units of work (about one key each), counting them down. true: done, the
+     * reply is complete; the framework calls destroy. false: call again (runnable), or when woken.
+     * Also called once when deadline_ms is over: compare with server.mono_ms. */
     bool (*step)(struct client *c, struct job *job, unsigned *budget);
-    /* Frees the state. Called exactly once for every started job: after step said true, or when the client
-     * goes away in the middle (c is still valid, what it replies is lost). */
+    /* Frees the state. Called exactly once for every started job: after step said true, or when the
+     * client goes away in the middle (c is still valid, what it replies is lost). */
     void (*destroy)(struct client *c, struct job *job);
-    bool runnable; /* set by the command before job_start, and by step; false: sleeping until job_wake or the
-                      deadline */
-    uint64_t
-        deadline_ms; /* server.mono_ms, 0: none; step may change it. One that sleeps as long as its client
-                             wishes has one, far away if need be: CLIENT UNBLOCK ends it, and so does a client that
-                             shuts its side of the connection down */
-    bool polls;      /* its deadlines are its own: it only looks again then */
+    /* set by the command before job_start, and by step; false: sleeping until job_wake or the
+     * deadline */
+    bool runnable;
+    /* server.mono_ms, 0: none; step may change it. One that sleeps as long as its client wishes has
+     * one, far away if need be: CLIENT UNBLOCK ends it, and so does a client that shuts its side of
+     * the connection down */
+    uint64_t deadline_ms;
+    bool polls; /* its deadlines are its own: it only looks again then */
     /* private */
     struct client *client;
     struct job *outer; /* the EXEC that it runs within, NULL: none */
@@ -145,18 +144,17 @@ struct job {
     struct wheel_node timer;
     bool queued, stalled; /* stalled: until its client has read some of its replies */
 };
-/* From a command function, as its last act: *job may be destroyed when it returns. Runs the first slice at
- * once if it is runnable. */
+/* From a command function, as its last act: *job may be destroyed when it returns. Runs the first
+ * slice at once if it is runnable. */
 void job_start(struct client *c, struct job *job);
 /* Its step is called soon, not from inside. No-op for a runnable job. */
 void job_wake(struct job *job);
 
-/* Work units that one command or slice may use before it must give way (configuration loop-work-quota). */
+/* Work units that one command or slice may use before it must give way (configuration
+ * loop-work-quota). */
 unsigned job_quota(void);
 
-/* --- the command table
- * ------------------------------------------------------------------------------------------------------------
- */
+/* --- the command table --- */
 
 enum cmd_flag {
     CMD_WRITE = 1 << 0,
@@ -177,10 +175,13 @@ enum cmd_flag {
     CMD_NO_MULTI = 1 << 15,
     CMD_MODULE = 1 << 16, /* of a module: modules.h */
     CMD_MAY_REPLICATE =
-        1 << 17, /* no write, but held back with the writes by CLIENT PAUSE; no flag that COMMAND shows */
-    CMD_MASTER = 1 << 18, /* no write, but replicas refuse it: values, leases, nodes; not shown either */
+        /* no write, but held back with the writes by CLIENT PAUSE; no flag that COMMAND shows */
+    1 << 17,
+    /* no write, but replicas refuse it: values, leases, nodes; not shown either */
+    CMD_MASTER = 1 << 18,
     CMD_ALL_KEYS =
-        1 << 19, /* concerns every key when it names none: users need all of them; not shown either */
+        /* concerns every key when it names none: users need all of them; not shown either */
+    1 << 19,
 };
 
 enum cmd_key_flag {
@@ -198,11 +199,13 @@ enum cmd_key_flag {
 struct cmd_key_spec {
     unsigned flags;  /* 0: no (more) specs */
     int begin_index; /* > 0 */
-    bool keynum;     /* true: argv[begin_index] says how many, the first is the next argument; else a range */
+    /* true: argv[begin_index] says how many, the first is the next argument; else a range */
+    bool keynum;
     int last, step,
-        limit; /* range: last relative to begin (or negative from the end); keynum: step between keys */
-    const char
-        *keyword; /* begin right after this keyword, searched from begin_index on; NULL: at begin_index */
+        /* range: last relative to begin (or negative from the end); keynum: step between keys */
+        limit;
+    /* begin right after this keyword, searched from begin_index on; NULL: at begin_index */
+    const char *keyword;
 };
 
 typedef void (*cmd_fn)(struct client *c);
@@ -210,7 +213,8 @@ typedef void (*cmd_fn)(struct client *c);
 struct cmd {
     const char *name; /* lower case; subcommands: "get" inside "config" */
     cmd_fn run;       /* NULL: a container, whose subcommands are tried */
-    int arity;        /* as in Redis: negative is a minimum; counts the name (and the container's) */
+    /* as in Redis: negative is a minimum; counts the name (and the container's) */
+    int arity;
     unsigned flags;
     const char *categories; /* beyond those that follow from the flags: "@string", or NULL */
     const char *group;      /* "string", "generic", "server", "connection", "pool" */
@@ -229,8 +233,8 @@ bool arg_i64(struct client *c, size_t index,
 bool arg_range(struct client *c, size_t index, const char *name, uint64_t min, uint64_t max,
                uint64_t *value_p);
 bool arg_is(struct client *c, size_t index, const char *keyword); /* case-insensitive */
-/* 1 .. STORE_KEY_MAX bytes: "ERR key must be 1 to 1024 bytes". Pure look-ups of other lengths are plain
- * misses in Redis' commands; tarn's own commands refuse them. */
+/* 1 .. STORE_KEY_MAX bytes: "ERR key must be 1 to 1024 bytes". Pure look-ups of other lengths are
+ * plain misses in Redis' commands; tarn's own commands refuse them. */
 bool arg_key(struct client *c, size_t index);
 
 #endif
