@@ -21,7 +21,7 @@ void cmd_acl_whoami(struct client *c) {
     reply_bulk_str(c, acl_user_name(c->user));
 }
 
-/* --- changes ---------------------------------------------------------------------------------------------------------------------- */
+/* --- changes --- */
 
 void cmd_acl_setuser(struct client *c) {
     struct acl_fault f = {0};
@@ -66,7 +66,7 @@ void cmd_acl_deluser(struct client *c) {
     reply_int(c, n);
 }
 
-/* --- users as they are ------------------------------------------------------------------------------------------------------------ */
+/* --- users as they are --- */
 
 static void reply_selector(struct client *c, const struct acl_user *u, size_t i) {
     struct buf b = {NULL, 0, 0};
@@ -124,10 +124,11 @@ void cmd_acl_list(struct client *c) {
 
 void cmd_acl_users(struct client *c) {
     reply_array(c, acl_count(acl_users));
-    for (size_t i = 0; i < acl_count(acl_users); i++) reply_bulk_str(c, acl_user_name(acl_at(acl_users, i)));
+    for (size_t i = 0; i < acl_count(acl_users); i++)
+        reply_bulk_str(c, acl_user_name(acl_at(acl_users, i)));
 }
 
-/* --- categories ------------------------------------------------------------------------------------------------------------------- */
+/* --- categories --- */
 
 struct wanted {
     const char *name; /* without the @ */
@@ -168,7 +169,7 @@ void cmd_acl_cat(struct client *c) {
     reply_deferred_array(c, cookie, n);
 }
 
-/* --- passwords -------------------------------------------------------------------------------------------------------------------- */
+/* --- passwords --- */
 
 #define GENPASS_MAX 4096
 
@@ -183,10 +184,11 @@ void cmd_acl_genpass(struct client *c) {
     }
     if (c->argc == 3 && !arg_i64(c, 2, &bits)) return;
     if (bits < 1 || bits > GENPASS_MAX) {
-        reply_error(c,
-                    "ACL GENPASS argument must be the number of bits for the output password, a positive "
-                    "number up to %d",
-                    GENPASS_MAX);
+        reply_error(
+            c,
+            "ACL GENPASS argument must be the number of bits for the output password, a positive "
+            "number up to %d",
+            GENPASS_MAX);
         return;
     }
     size_t digits = (size_t)(bits + 3) / 4;
@@ -197,16 +199,16 @@ void cmd_acl_genpass(struct client *c) {
     sodium_memzero(hex, sizeof(hex));
 }
 
-/* --- the file --------------------------------------------------------------------------------------------------------------------- */
+/* --- the file --- */
 
 static bool has_file(struct client *c) {
     if (server.config->aclfile[0] != '\0') return true;
-    reply_error(
-        c,
-        "This Redis instance is not configured to use an ACL file. You may want to specify users via the ACL "
-        "SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis configuration file set) "
-        "in "
-        "order to store users in the Redis configuration.");
+    reply_error(c, "This Redis instance is not configured to use an ACL file. You may want to "
+                   "specify users via the ACL "
+                   "SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis "
+                   "configuration file set) "
+                   "in "
+                   "order to store users in the Redis configuration.");
     return false;
 }
 
@@ -232,14 +234,15 @@ void cmd_acl_save(struct client *c) {
         return;
     }
     log_warning("ACL SAVE: %s", why);
-    reply_error(
-        c, "There was an error trying to save the ACLs. Please check the server logs for more information");
+    reply_error(c, "There was an error trying to save the ACLs. Please check the server logs for "
+                   "more information");
     free(why);
 }
 
-/* --- DRYRUN ----------------------------------------------------------------------------------------------------------------------- */
+/* --- DRYRUN --- */
 
-static void reply_verdict(struct client *c, enum acl_verdict v, const char *name, struct span object) {
+static void reply_verdict(struct client *c, enum acl_verdict v, const char *name,
+                          struct span object) {
     struct buf b = {NULL, 0, 0};
     if (v == ACL_GRANTED) {
         reply_ok(c);
@@ -267,7 +270,8 @@ void cmd_acl_dryrun(struct client *c) {
     const struct cmd *cmd = table_find(argv[0]);
     if (cmd != NULL && cmd->sub != NULL && argc > 1) cmd = table_find_sub(cmd, argv[1]);
     if (cmd == NULL) {
-        reply_error(c, "Command '%.*s' not found", shown(argv[0]), argv[0].data != NULL ? argv[0].data : "");
+        reply_error(c, "Command '%.*s' not found", shown(argv[0]),
+                    argv[0].data != NULL ? argv[0].data : "");
         return;
     }
     if (cmd->arity > 0 ? argc != (size_t)cmd->arity : argc < (size_t)-cmd->arity) {

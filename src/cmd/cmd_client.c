@@ -37,32 +37,35 @@ void client_describe(const struct client *c, struct buf *out) {
     if (io->watch.events & NET_READ) events[n++] = 'r';
     if (io->watch.events & NET_WRITE) events[n++] = 'w';
     events[n] = '\0';
-    buf_printf(out,
-               "id=%llu addr=%s laddr=%s fd=%d name=%s age=%llu idle=%llu flags=%s db=%d sub=%zu psub=%zu "
-               "ssub=%zu multi=%lld",
-               (unsigned long long)c->id, peer, local, io->watch.fd, io->name != NULL ? io->name : "",
-               (unsigned long long)(server.mono_ms - io->created_ms) / 1000,
-               (unsigned long long)(server.mono_ms - io->last_ms) / 1000, flags, c->db, channels, patterns,
-               shard, in_multi ? (long long)io->multi->count : -1);
-    buf_printf(out,
-               " qbuf=%zu qbuf-free=%zu argv-mem=%zu multi-mem=%zu rbs=0 rbp=0 obl=%zu oll=%u omem=%zu "
-               "tot-mem=%zu events=%s",
-               client_input_held(c), io->in.cap - io->in.len, io->heap_bytes, multi_memory(c),
-               io->out.bytes.len - io->out.sent, io->out.inserts - io->out.first_insert,
-               client_output_memory(c), client_memory(c), events);
+    buf_printf(
+        out,
+        "id=%llu addr=%s laddr=%s fd=%d name=%s age=%llu idle=%llu flags=%s db=%d sub=%zu psub=%zu "
+        "ssub=%zu multi=%lld",
+        (unsigned long long)c->id, peer, local, io->watch.fd, io->name != NULL ? io->name : "",
+        (unsigned long long)(server.mono_ms - io->created_ms) / 1000,
+        (unsigned long long)(server.mono_ms - io->last_ms) / 1000, flags, c->db, channels, patterns,
+        shard, in_multi ? (long long)io->multi->count : -1);
+    buf_printf(
+        out,
+        " qbuf=%zu qbuf-free=%zu argv-mem=%zu multi-mem=%zu rbs=0 rbp=0 obl=%zu oll=%u omem=%zu "
+        "tot-mem=%zu events=%s",
+        client_input_held(c), io->in.cap - io->in.len, io->heap_bytes, multi_memory(c),
+        io->out.bytes.len - io->out.sent, io->out.inserts - io->out.first_insert,
+        client_output_memory(c), client_memory(c), events);
     buf_printf(out,
                " cmd=%s user=%s redir=%d resp=%d lib-name=%s lib-ver=%s tarn-host=%s tarn-rack=%s "
                "tot-net-in=%llu "
                "tot-net-out=%llu"
                " tot-cmds=%llu\n",
-               io->last_cmd != NULL ? table_stat(io->last_cmd)->name : "NULL", acl_user_name(c->user),
-               io->tracker != NULL ? 0 : -1, c->proto, io->lib_name != NULL ? io->lib_name : "",
-               io->lib_ver != NULL ? io->lib_ver : "", c->host_name, c->rack,
-               (unsigned long long)io->bytes_in, (unsigned long long)io->bytes_out,
-               (unsigned long long)io->commands);
+               io->last_cmd != NULL ? table_stat(io->last_cmd)->name : "NULL",
+               acl_user_name(c->user), io->tracker != NULL ? 0 : -1, c->proto,
+               io->lib_name != NULL ? io->lib_name : "", io->lib_ver != NULL ? io->lib_ver : "",
+               c->host_name, c->rack, (unsigned long long)io->bytes_in,
+               (unsigned long long)io->bytes_out, (unsigned long long)io->commands);
 }
 
-/* What a client is to TYPE filters. The master is none: its link is this server's own connection. -1: unknown. */
+/* What a client is to TYPE filters. The master is none: its link is this server's own connection.
+ * -1: unknown. */
 enum client_type { TYPE_NORMAL, TYPE_MASTER, TYPE_REPLICA, TYPE_PUBSUB };
 static int type_of_word(struct span s) {
     if (span_case_eq(s, "normal")) return TYPE_NORMAL;
@@ -79,7 +82,8 @@ static enum client_type type_of(const struct client *c) {
 }
 
 static void reply_unknown_type(struct client *c, struct span s) {
-    reply_error(c, "Unknown client type '%.*s'", (int)min_u64(s.len, 64), s.data != NULL ? s.data : "");
+    reply_error(c, "Unknown client type '%.*s'", (int)min_u64(s.len, 64),
+                s.data != NULL ? s.data : "");
 }
 
 void cmd_client_id(struct client *c) {
@@ -96,7 +100,8 @@ void cmd_client_info(struct client *c) {
 void cmd_client_list(struct client *c) {
     struct buf out = {NULL, 0, 0};
     if (c->argc == 2) {
-        for (const struct client *o = clients.head; o != NULL; o = o->io->all.next) client_describe(o, &out);
+        for (const struct client *o = clients.head; o != NULL; o = o->io->all.next)
+            client_describe(o, &out);
     } else if (c->argc == 4 && arg_is(c, 2, "TYPE")) {
         int type = type_of_word(c->argv[3]);
         if (type < 0) {
@@ -124,7 +129,7 @@ void cmd_client_list(struct client *c) {
     buf_free(&out);
 }
 
-/* --- KILL ----------------------------------------------------------------------------------------------------------------------- */
+/* --- KILL --- */
 
 struct filter {
     uint64_t id; /* 0: any */
@@ -137,7 +142,8 @@ struct filter {
 static bool filter_match(const struct filter *f, const struct client *o, const struct client *me) {
     char text[128];
     if (f->skip_me && o == me) return false;
-    if ((f->id != 0 && o->id != f->id) || (f->type >= 0 && f->type != (int)type_of(o))) return false;
+    if ((f->id != 0 && o->id != f->id) || (f->type >= 0 && f->type != (int)type_of(o)))
+        return false;
     if (f->user != NULL && o->user != f->user) return false;
     if (f->addr.data != NULL) {
         client_peer(o, text, sizeof(text));
@@ -153,7 +159,8 @@ static bool filter_match(const struct filter *f, const struct client *o, const s
 static size_t kill_matching(const struct filter *f, struct client *me) {
     size_t n = 0;
     for (struct client *o = clients.head; o != NULL; o = o->io->all.next) {
-        if (!filter_match(f, o, me) || o->io->flags & (CLIENT_CLOSE_SOON | CLIENT_CLOSE_AFTER_REPLY))
+        if (!filter_match(f, o, me) ||
+            o->io->flags & (CLIENT_CLOSE_SOON | CLIENT_CLOSE_AFTER_REPLY))
             continue;
         n++;
         if (o == me)
@@ -182,7 +189,8 @@ static bool parse_filter(struct client *c, struct filter *f) {
         } else if (arg_is(c, i, "USER")) {
             f->user = acl_find(acl_users, v);
             if (f->user == NULL)
-                return reply_error(c, "No such user '%.*s'", (int)min_u64(v.len, 64), v.data), false;
+                return reply_error(c, "No such user '%.*s'", (int)min_u64(v.len, 64), v.data),
+                       false;
         } else if (arg_is(c, i, "SKIPME")) {
             if (!span_case_eq(v, "yes") && !span_case_eq(v, "no")) return reply_syntax(c), false;
             f->skip_me = span_case_eq(v, "yes");
@@ -212,7 +220,7 @@ void cmd_client_kill(struct client *c) {
     reply_int(c, (int64_t)kill_matching(&f, c));
 }
 
-/* --- the rest -------------------------------------------------------------------------------------------------------------------- */
+/* --- the rest --- */
 
 void cmd_client_pause(struct client *c) {
     enum pause_what what = PAUSE_ALL;

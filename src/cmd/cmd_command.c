@@ -29,7 +29,7 @@ static void reply_names(struct client *c, const struct cmd *cmd,
     reply_deferred_set(c, cookie, k.n);
 }
 
-/* --- INFO ----------------------------------------------------------------------------------------------------------------------- */
+/* --- INFO --- */
 
 static const struct {
     unsigned flag;
@@ -142,7 +142,7 @@ void cmd_command_count(struct client *c) {
     reply_int(c, (int64_t)table_count());
 }
 
-/* --- LIST ----------------------------------------------------------------------------------------------------------------------- */
+/* --- LIST --- */
 
 struct category {
     struct span wanted; /* without the @ */
@@ -183,7 +183,7 @@ void cmd_command_list(struct client *c) {
     reply_deferred_array(c, cookie, n);
 }
 
-/* --- DOCS ----------------------------------------------------------------------------------------------------------------------- */
+/* --- DOCS --- */
 
 static void reply_lower(struct client *c, struct span s) {
     char text[64];
@@ -199,8 +199,8 @@ static void reply_arguments(struct client *c, const struct syntax_node *first) {
     reply_array(c, n);
     for (const struct syntax_node *i = first; i != NULL; i = i->next) {
         bool key = strcmp(syntax_type_name(i), "key") == 0, flags = i->optional || i->multiple;
-        reply_map(c,
-                  2 + (i->type == SYNTAX_ARGUMENT) + key + (i->token.len > 0) + flags + (i->child != NULL));
+        reply_map(c, 2 + (i->type == SYNTAX_ARGUMENT) + key + (i->token.len > 0) + flags +
+                         (i->child != NULL));
         reply_bulk_str(c, "name");
         reply_lower(c, i->name);
         reply_bulk_str(c, "type");
@@ -237,7 +237,8 @@ static void reply_docs(struct client *c, const struct cmd *cmd) {
     for (const struct cmd *s = cmd->sub; s != NULL && s->name != NULL; s++) subs++;
     reply_bulk_str(c, table_stat(cmd)->name);
     const char *module = modules_name_of(cmd);
-    reply_map(c, 2 + (cmd->since != NULL) + (module != NULL) + (syntax->first != NULL) + (subs > 0));
+    reply_map(c,
+              2 + (cmd->since != NULL) + (module != NULL) + (syntax->first != NULL) + (subs > 0));
     reply_bulk_str(c, "summary");
     reply_bulk_str(c, cmd->summary);
     if (cmd->since != NULL) {
@@ -278,7 +279,7 @@ void cmd_command_docs(struct client *c) {
     reply_deferred_map(c, cookie, n);
 }
 
-/* --- GETKEYS ---------------------------------------------------------------------------------------------------------------------- */
+/* --- GETKEYS --- */
 
 struct keys {
     struct cmd_key_ref *ref;
@@ -338,7 +339,7 @@ void cmd_command_getkeysandflags(struct client *c) {
     getkeys(c, true);
 }
 
-/* --- HELP of every container -------------------------------------------------------------------------------------------------------- */
+/* --- HELP of every container --- */
 
 void cmd_help(struct client *c) {
     const struct cmd *parent = table_stat(c->cmd)->parent;
@@ -347,13 +348,15 @@ void cmd_help(struct client *c) {
     for (const struct cmd *s = parent->sub; s->name != NULL; s++) lines += 2;
     reply_array(c, lines);
     struct buf line = {NULL, 0, 0};
-    for (; parent->name[n] != '\0' && n + 1 < sizeof(upper); n++) upper[n] = (char)(parent->name[n] - 32);
+    for (; parent->name[n] != '\0' && n + 1 < sizeof(upper); n++)
+        upper[n] = (char)(parent->name[n] - 32);
     upper[n] = '\0';
     buf_printf(&line, "%s <subcommand> [<arg> [value] [opt] ...]. Subcommands are:", upper);
     reply_bulk(c, span_of(line.data, line.len));
     for (const struct cmd *s = parent->sub; s->name != NULL; s++) {
         for (n = 0; s->name[n] != '\0' && n + 1 < sizeof(upper); n++)
-            upper[n] = (char)(s->name[n] >= 'a' && s->name[n] <= 'z' ? s->name[n] - 32 : s->name[n]);
+            upper[n] =
+                (char)(s->name[n] >= 'a' && s->name[n] <= 'z' ? s->name[n] - 32 : s->name[n]);
         upper[n] = '\0';
         buf_clear(&line);
         buf_printf(&line, "%s%s%s", upper, s->syntax[0] != '\0' ? " " : "", s->syntax);

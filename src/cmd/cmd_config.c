@@ -52,7 +52,8 @@ void cmd_config_set(struct client *c) {
             return;
         }
     for (size_t i = 2; i + 1 < c->argc; i += 2)
-        if (config_is_guarded(c->argv[i]) && !client_allowed(c, server.config->enable_protected_configs)) {
+        if (config_is_guarded(c->argv[i]) &&
+            !client_allowed(c, server.config->enable_protected_configs)) {
             refuse(c, c->argv[i], "can't set protected config");
             return;
         }

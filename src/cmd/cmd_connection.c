@@ -51,7 +51,7 @@ void cmd_reset(struct client *c) {
     reply_simple(c, "RESET");
 }
 
-/* --- AUTH and HELLO ------------------------------------------------------------------------------------------------------------- */
+/* --- AUTH and HELLO --- */
 
 static bool authenticate(struct client *c, struct span user, struct span password) {
     if (acl_client_login(c, user, password)) return true;
@@ -70,10 +70,9 @@ void cmd_auth(struct client *c) {
         return;
     }
     if (c->argc == 2 && acl_user_nopass(acl_default(acl_users))) {
-        reply_error(
-            c,
-            "AUTH <password> called without any password configured for the default user. Are you sure your "
-            "configuration is correct?");
+        reply_error(c, "AUTH <password> called without any password configured for the default "
+                       "user. Are you sure your "
+                       "configuration is correct?");
         return;
     }
     struct span user = c->argc == 3 ? c->argv[1] : SPAN("default");
@@ -148,11 +147,12 @@ void cmd_hello(struct client *c) {
     }
     if (auth != NULL && !authenticate(c, auth[0], auth[1])) return;
     if (!c->authenticated) {
-        reply_error(c, "-NOAUTH HELLO must be called with the client already authenticated, otherwise the "
-                       "HELLO <proto> AUTH "
-                       "<user> <pass> option can be used to authenticate the client and select the RESP "
-                       "protocol version "
-                       "at the same time");
+        reply_error(
+            c, "-NOAUTH HELLO must be called with the client already authenticated, otherwise the "
+               "HELLO <proto> AUTH "
+               "<user> <pass> option can be used to authenticate the client and select the RESP "
+               "protocol version "
+               "at the same time");
         return;
     }
     if (name != NULL) set_name(&c->io->name, *name);
@@ -161,7 +161,7 @@ void cmd_hello(struct client *c) {
     reply_hello(c);
 }
 
-/* --- names (of the CLIENT family) --------------------------------------------------------------------------------------------------- */
+/* --- names (of the CLIENT family) --- */
 
 void cmd_client_setname(struct client *c) {
     if (!name_ok(c, c->argv[2], BAD_NAME)) return;
@@ -177,7 +177,8 @@ void cmd_client_getname(struct client *c) {
 }
 
 /* What clients say about where they are: shown in lists, compared with what hosts say. */
-static bool set_label(struct client *c, const char *name, struct span value, char *field, size_t size) {
+static bool set_label(struct client *c, const char *name, struct span value, char *field,
+                      size_t size) {
     char text[96];
     snprintf(text, sizeof(text), "%s cannot contain spaces, newlines or special characters.", name);
     if (!name_ok(c, value, text)) return false;
@@ -214,7 +215,7 @@ void cmd_client_setinfo(struct client *c) {
         c->of_node = node[0] != '\0';
         reply_ok(c);
     } else {
-        reply_error(c, "Unrecognized option '%.*s'", (int)(c->argv[2].len < 64 ? c->argv[2].len : 64),
-                    c->argv[2].data);
+        reply_error(c, "Unrecognized option '%.*s'",
+                    (int)(c->argv[2].len < 64 ? c->argv[2].len : 64), c->argv[2].data);
     }
 }

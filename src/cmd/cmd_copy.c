@@ -1,6 +1,6 @@
-/* COPY RENAME RENAMENX. Values are immutable and belong to their key, so both write a new object with the bytes of the old one,
- * wherever those lie; RENAME removes the source in the same turn in which the new object becomes visible. Pins, groups and leases
- * stay with the old object. */
+/* COPY RENAME RENAMENX. Values are immutable and belong to their key, so both write a new object
+ * with the bytes of the old one, wherever those lie; RENAME removes the source in the same turn in
+ * which the new object becomes visible. Pins, groups and leases stay with the old object. */
 #include "cmd/families.h"
 
 #include "cmd/config.h"
@@ -21,7 +21,7 @@ static void take_source(struct client *c, struct string_write *w, struct object 
     if (string_write_keep_old(w, source)) string_write_take_old(w, 0, UINT64_MAX);
 }
 
-/* --- COPY -------------------------------------------------------------------------------------------------------------------- */
+/* --- COPY --- */
 
 static bool copy_plan(struct client *c, struct string_write *w) {
     struct object *source = string_read(c->argv[SOURCE]);
@@ -71,7 +71,7 @@ void cmd_copy(struct client *c) {
         string_write_run(c, &w);
 }
 
-/* --- RENAME ------------------------------------------------------------------------------------------------------------------ */
+/* --- RENAME --- */
 
 static bool rename_plan(struct client *c, struct string_write *w) {
     struct object *source = string_read(c->argv[SOURCE]);
@@ -93,7 +93,8 @@ static bool rename_plan(struct client *c, struct string_write *w) {
 }
 
 static void rename_answer(struct client *c, struct string_write *w) {
-    store_remove(server.store, c->argv[SOURCE]); /* the version that was copied: the commit has looked */
+    /* the version that was copied: the commit has looked */
+    store_remove(server.store, c->argv[SOURCE]);
     notify_key(NOTIFY_GENERIC, "rename_from", c->argv[SOURCE]);
     notify_key(NOTIFY_GENERIC, "rename_to", c->argv[DESTINATION]);
     if (w->flags & STRING_NX)

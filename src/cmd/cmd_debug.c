@@ -1,5 +1,5 @@
-/* DEBUG: for tests and for those who look for faults. One command, as in Redis, so that rules of users name its subcommands
- * as first arguments. */
+/* DEBUG: for tests and for those who look for faults. One command, as in Redis, so that rules of
+ * users name its subcommands as first arguments. */
 #include "cmd/cmd_debug.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 
 #define SLEEP_MAX_S 3600
 
-/* --- time ------------------------------------------------------------------------------------------------------------------------ */
+/* --- time --- */
 
 static bool seconds_argument(struct client *c, double *seconds_p) {
     char text[40], *end = NULL;
@@ -29,8 +29,8 @@ static bool seconds_argument(struct client *c, double *seconds_p) {
         *seconds_p = strtod(text, &end);
     }
     if (end != NULL && *end == '\0' && *seconds_p >= 0 && *seconds_p <= SLEEP_MAX_S) return true;
-    reply_error(c, "%.*s must be a number of seconds from 0 to %d", (int)min_u64(c->argv[1].len, 16),
-                c->argv[1].data, SLEEP_MAX_S);
+    reply_error(c, "%.*s must be a number of seconds from 0 to %d",
+                (int)min_u64(c->argv[1].len, 16), c->argv[1].data, SLEEP_MAX_S);
     return false;
 }
 
@@ -103,7 +103,7 @@ static void debug_pause_cron(struct client *c) {
     reply_ok(c);
 }
 
-/* --- the books ------------------------------------------------------------------------------------------------------------------- */
+/* --- the books --- */
 
 static void debug_check(struct client *c) {
     store_check(server.store);
@@ -118,17 +118,18 @@ static void debug_object(struct client *c) {
         return;
     }
     uint64_t idle_s = store_object_idle_ms(server.store, o) / 1000;
-    snprintf(text, sizeof(text),
-             "Value at:%p refcount:%u encoding:%s serializedlength:%llu lru:%llu lru_seconds_idle:%llu "
-             "version:%llu",
-             (void *)o, 1 + store_object_refs(server.store, o), object_encoding(o),
-             (unsigned long long)store_object_size(server.store, o),
-             (unsigned long long)((server.wall_ms / 1000 - idle_s) & 0xffffff), (unsigned long long)idle_s,
-             (unsigned long long)store_object_version(o));
+    snprintf(
+        text, sizeof(text),
+        "Value at:%p refcount:%u encoding:%s serializedlength:%llu lru:%llu lru_seconds_idle:%llu "
+        "version:%llu",
+        (void *)o, 1 + store_object_refs(server.store, o), object_encoding(o),
+        (unsigned long long)store_object_size(server.store, o),
+        (unsigned long long)((server.wall_ms / 1000 - idle_s) & 0xffffff),
+        (unsigned long long)idle_s, (unsigned long long)store_object_version(o));
     reply_simple(c, text);
 }
 
-/* --- the process ----------------------------------------------------------------------------------------------------------------- */
+/* --- the process --- */
 
 /* Where its memory lies goes to the log, line by line. */
 static void debug_jmap(struct client *c) {
@@ -177,8 +178,9 @@ static void debug_stringmatch(struct client *c) {
     uint64_t n;
     if (!arg_range(c, 2, "len", 0, LEN_MAX, &n)) return;
     if (n * c->argv[3].len > STEPS_MAX) {
-        reply_error(c, "len and pattern together would take too long: len * length of pattern may be %d",
-                    STEPS_MAX);
+        reply_error(
+            c, "len and pattern together would take too long: len * length of pattern may be %d",
+            STEPS_MAX);
         return;
     }
     char *text = xmalloc(n + 1);
@@ -187,7 +189,7 @@ static void debug_stringmatch(struct client *c) {
     free(text);
 }
 
-/* --- which is which -------------------------------------------------------------------------------------------------------------- */
+/* --- which is which --- */
 
 static void debug_help(struct client *c);
 
@@ -199,27 +201,33 @@ static const struct debug_sub {
 } subs[] = {
     {"CHANGE-REPL-ID", 0, 0, debug_change_repl_id, "",
      "Takes a new replication id; replicas synchronise anew."},
-    {"CHECK", 0, 0, debug_check, "", "Walks the books and ends the process if they contradict themselves."},
+    {"CHECK", 0, 0, debug_check, "",
+     "Walks the books and ends the process if they contradict themselves."},
     {"CONFIG-REWRITE-FORCE-ALL", 0, 0, debug_config_rewrite, "",
      "Writes all options to the configuration file, also those that nobody changed."},
     {"DIGEST", 0, 0, debug_digest, "", "Tells one number over everything in the books."},
     {"ERROR", 1, 1, debug_error, "message", "Answers the message as an error."},
     {"JMAP", 0, 0, debug_jmap, "", "Writes the memory map of the process to the log."},
-    {"LOADAOF", 0, 0, debug_loadaof, "", "Forgets the books and loads them from the append-only file."},
+    {"LOADAOF", 0, 0, debug_loadaof, "",
+     "Forgets the books and loads them from the append-only file."},
     {"LOG", 1, 1, debug_log, "message", "Writes the message to the log."},
     {"OBJECT", 1, 1, debug_object, "key", "Tells how a value is kept."},
-    {"PAUSE-CRON", 1, 1, debug_pause_cron, "<0 | 1>", "Stops what runs hz times a second, or lets it go on."},
+    {"PAUSE-CRON", 1, 1, debug_pause_cron, "<0 | 1>",
+     "Stops what runs hz times a second, or lets it go on."},
     {"POPULATE", 1, 3, debug_populate, "count [prefix] [size]",
-     "Makes the keys prefix:0, prefix:1 ... (key:) that are not there, with values of that many bytes."},
+     "Makes the keys prefix:0, prefix:1 ... (key:) that are not there, with values of that many "
+     "bytes."},
     {"PROTOCOL", 1, 1, debug_protocol,
-     "<string | integer | double | null | array | set | map | attrib | push | verbatim | true | false | "
+     "<string | integer | double | null | array | set | map | attrib | push | verbatim | true | "
+     "false | "
      "bignum>",
      "Answers a value of that type."},
     {"RELOAD", 0, 1, debug_reload, "[NOSAVE]",
      "Writes a snapshot, forgets the books and loads them from it."},
     {"SET-ACTIVE-EXPIRE", 1, 1, debug_active_expire, "<0 | 1>",
      "Says whether keys whose time is over are removed when nobody asks for them."},
-    {"SET-DISABLE-DENY-SCRIPTS", 1, 1, debug_deny_scripts, "<0 | 1>", "Accepted: there are no scripts."},
+    {"SET-DISABLE-DENY-SCRIPTS", 1, 1, debug_deny_scripts, "<0 | 1>",
+     "Accepted: there are no scripts."},
     {"SLEEP", 1, 1, debug_sleep, "seconds", "Holds the whole server for that long."},
     {"STRINGMATCH-LEN", 2, 2, debug_stringmatch, "len pattern",
      "Tells whether a text of so many 'a' matches the pattern."},
@@ -242,9 +250,11 @@ static void debug_help(struct client *c) {
 
 void cmd_debug(struct client *c) {
     if (!client_allowed(c, server.config->enable_debug_command)) {
-        reply_error(c, "DEBUG command not allowed. If the enable-debug-command option is set to \"local\", "
-                       "you can run it from a local connection, otherwise you need to set this option in the "
-                       "configuration file, and then restart the server.");
+        reply_error(
+            c,
+            "DEBUG command not allowed. If the enable-debug-command option is set to \"local\", "
+            "you can run it from a local connection, otherwise you need to set this option in the "
+            "configuration file, and then restart the server.");
         return;
     }
     for (size_t i = 0; i < ARRAY_LEN(subs); i++) {

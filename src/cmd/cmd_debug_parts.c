@@ -13,7 +13,7 @@
 #include "cmd/reply.h"
 #include "cmd/string_write.h"
 
-/* --- PROTOCOL, ERROR ------------------------------------------------------------------------------------------------------------- */
+/* --- PROTOCOL, ERROR --- */
 
 static void raw(struct client *c, const char *text) {
     reply_raw(c, text, strlen(text));
@@ -80,8 +80,9 @@ void debug_protocol(struct client *c) {
     } else if (arg_is(c, 2, "bignum")) {
         reply_big_number(c);
     } else {
-        reply_error(c, "Wrong protocol type name. Please use one of the following: "
-                       "string|integer|double|null|array|set|map|attrib|push|verbatim|true|false|bignum");
+        reply_error(
+            c, "Wrong protocol type name. Please use one of the following: "
+               "string|integer|double|null|array|set|map|attrib|push|verbatim|true|false|bignum");
     }
 }
 
@@ -90,12 +91,13 @@ void debug_error(struct client *c) {
     char text[512];
     struct span s = c->argv[2];
     size_t n = s.data != NULL ? min_u64(s.len, sizeof(text) - 1) : 0;
-    for (size_t i = 0; i < n; i++) text[i] = s.data[i] == '\r' || s.data[i] == '\n' ? ' ' : s.data[i];
+    for (size_t i = 0; i < n; i++)
+        text[i] = s.data[i] == '\r' || s.data[i] == '\n' ? ' ' : s.data[i];
     text[n] = '\0';
     reply_error(c, "-%s", text);
 }
 
-/* --- POPULATE -------------------------------------------------------------------------------------------------------------------- */
+/* --- POPULATE --- */
 
 #define VALUE_MAX (UINT64_C(512) << 20)
 
@@ -107,7 +109,8 @@ struct populate {
     bool writing; /* the value of key `at` */
 };
 
-enum populate_step { POPULATE_ON, POPULATE_LATER, POPULATE_FAILED }; /* FAILED: the error was answered */
+/* FAILED: the error was answered */
+enum populate_step { POPULATE_ON, POPULATE_LATER, POPULATE_FAILED };
 
 /* Room is there: for a text with zeroes behind it, written in slices. */
 static enum populate_step write_begin(struct client *c, struct populate *p, struct span key,
@@ -120,11 +123,13 @@ static enum populate_step write_begin(struct client *c, struct populate *p, stru
         return POPULATE_ON;
     }
     store_put_revoke(server.store, key, store_put_token(put));
-    reply_error(c, "-NOSPACE POPULATE writes to this server's own memory only, and there is no room in it");
+    reply_error(
+        c, "-NOSPACE POPULATE writes to this server's own memory only, and there is no room in it");
     return POPULATE_FAILED;
 }
 
-static enum populate_step write_on(struct client *c, struct populate *p, struct span key, unsigned *budget) {
+static enum populate_step write_on(struct client *c, struct populate *p, struct span key,
+                                   unsigned *budget) {
     enum { SLICE = 1 << 20, UNIT_BYTES = 1 << 14 };
     while (p->writer.pos < p->size) {
         if (*budget == 0) return POPULATE_LATER;
@@ -139,7 +144,8 @@ static enum populate_step write_on(struct client *c, struct populate *p, struct 
     return POPULATE_FAILED;
 }
 
-static tarn_status open_put(struct client *c, struct populate *p, struct span key, unsigned *budget) {
+static tarn_status open_put(struct client *c, struct populate *p, struct span key,
+                            unsigned *budget) {
     if (p->put != NULL) return store_put_continue(server.store, p->put, budget);
     struct store_put_options options = pool_writer_options(0);
     struct store_batch batch;
@@ -152,8 +158,8 @@ static tarn_status write_small(struct span key, struct span value, unsigned *bud
     struct store_put_options options = pool_writer_options(0);
     struct store_batch batch;
     store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
-    return store_set_inline(server.store, &batch, key, value, crc32c(0, value.data, value.len), &options,
-                            budget);
+    return store_set_inline(server.store, &batch, key, value, crc32c(0, value.data, value.len),
+                            &options, budget);
 }
 
 static struct span populate_key(const struct client *c, const struct populate *p,
@@ -173,7 +179,8 @@ static enum populate_step populate_one(struct client *c, struct populate *p, uns
     bool small = p->size <= STORE_INLINE_MAX;
     size_t len = (size_t)snprintf(text, sizeof(text), "value:%llu", (unsigned long long)p->at);
     if (small && p->size > 0) len = p->size;
-    tarn_status s = small ? write_small(key, span_of(text, len), budget) : open_put(c, p, key, budget);
+    tarn_status s =
+        small ? write_small(key, span_of(text, len), budget) : open_put(c, p, key, budget);
     if (s == TARN_EAGAIN) return POPULATE_LATER;
     if (s != TARN_OK) {
         p->put = NULL;

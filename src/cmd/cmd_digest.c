@@ -1,4 +1,5 @@
-/* DEBUG DIGEST: one number over everything that is in the books. The same on a master and on a replica that has all of it. */
+/* DEBUG DIGEST: one number over everything that is in the books. The same on a master and on a
+ * replica that has all of it. */
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>

@@ -12,7 +12,7 @@
 
 #define PIN_MAX_MS UINT64_C(31536000000) /* a year */
 
-/* --- EVICT --------------------------------------------------------------------------------------------------------------------- */
+/* --- EVICT --- */
 
 struct evict_job {
     struct job job;
@@ -21,7 +21,8 @@ struct evict_job {
 };
 
 static bool enough(const struct store_evict_job *e) {
-    return (e->want_bytes && e->bytes >= e->want_bytes) || (e->want_objects && e->objects >= e->want_objects);
+    return (e->want_bytes && e->bytes >= e->want_bytes) ||
+           (e->want_objects && e->objects >= e->want_objects);
 }
 
 /* Of those keys, in their order. */
@@ -40,7 +41,8 @@ static bool evict_keys(struct client *c, struct evict_job *e, unsigned *budget) 
 
 static bool evict_step(struct client *c, struct job *job, unsigned *budget) {
     struct evict_job *e = CONTAINER_OF(job, struct evict_job, job);
-    bool done = e->n > 0 ? evict_keys(c, e, budget) : store_evict_step(server.store, &e->evict, budget);
+    bool done =
+        e->n > 0 ? evict_keys(c, e, budget) : store_evict_step(server.store, &e->evict, budget);
     if (!done) return false;
     reply_array(c, 2);
     reply_int(c, (int64_t)e->evict.objects);
@@ -104,7 +106,8 @@ static bool evict_options(struct client *c, struct evict_job *e) {
     if (ratio == 0 && e->evict.want_bytes == 0 && e->n == 0)
         ratio = store_config(server.store)->eviction_ratio;
     if (ratio > 0)
-        e->evict.want_objects = (uint64_t)ceil(ratio * (double)(e->n ? e->n : store_count(server.store)));
+        e->evict.want_objects =
+            (uint64_t)ceil(ratio * (double)(e->n ? e->n : store_count(server.store)));
     return true;
 }
 
@@ -117,7 +120,7 @@ void cmd_evict(struct client *c) {
         free(e);
 }
 
-/* --- PIN ------------------------------------------------------------------------------------------------------------------------ */
+/* --- PIN --- */
 
 static void pin(struct client *c, enum store_pin kind, uint64_t ms) {
     tarn_status status = store_pin(server.store, c->argv[1], kind, ms);
@@ -154,7 +157,7 @@ void cmd_pinhard(struct client *c) {
     if (arg_key(c, 1)) pin(c, STORE_PIN_HARD, acl_pin_owner(c));
 }
 
-/* --- QUOTA ------------------------------------------------------------------------------------------------------------------------ */
+/* --- QUOTA --- */
 
 enum { QUOTAS_MAX = 256 };
 

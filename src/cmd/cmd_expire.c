@@ -1,4 +1,5 @@
-/* Times to live: EXPIRE PEXPIRE EXPIREAT PEXPIREAT TTL PTTL EXPIRETIME PEXPIRETIME PERSIST. Wall time, as in Redis. */
+/* Times to live: EXPIRE PEXPIRE EXPIREAT PEXPIREAT TTL PTTL EXPIRETIME PEXPIRETIME PERSIST. Wall
+ * time, as in Redis. */
 #include "cmd/families.h"
 
 #include "cmd/notify.h"
@@ -19,8 +20,8 @@ static bool expire_flags(struct client *c, unsigned *flags_p) {
         else if (arg_is(c, i, "lt"))
             flags |= EXPIRE_LT;
         else {
-            reply_error(c, "Unsupported option %.*s", (int)(c->argv[i].len < 64 ? c->argv[i].len : 64),
-                        c->argv[i].data);
+            reply_error(c, "Unsupported option %.*s",
+                        (int)(c->argv[i].len < 64 ? c->argv[i].len : 64), c->argv[i].data);
             return false;
         }
     }

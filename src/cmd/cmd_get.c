@@ -1,5 +1,6 @@
-/* Look-ups: GETREPLICAS, MGETREPLICAS, PREFIXLEN, EXISTS, MEXISTS. One job serves all: it walks keys in groups whose cache
- * lines are fetched ahead, and with WAIT first sleeps until they are complete.
+/* Look-ups: GETREPLICAS, MGETREPLICAS, PREFIXLEN, EXISTS, MEXISTS. One job serves all: it walks
+ * keys in groups whose cache lines are fetched ahead, and with WAIT first sleeps until they are
+ * complete.
  *
  *   job_start ─> [waiting: sleeps at the first key that is not complete, goes on when it is] ─> answering ─> done
  *                          └── the time is over ────────────────────────────────────────────────────^  */
@@ -27,7 +28,8 @@ struct look_job {
     struct job job;
     enum look_kind kind;
     bool waiting, begun, crcs, packed;
-    bool counts;          /* look-ups are accesses; not those that storage nodes make for their copies */
+    /* look-ups are accesses; not those that storage nodes make for their copies */
+    bool counts;
     size_t first, n, pos; /* argv index of the first key */
     uint64_t lease_ms;    /* 0: none asked */
     uint64_t late_ms;     /* it holds for so much longer than is said */
@@ -37,7 +39,7 @@ struct look_job {
     struct key_window window;
 };
 
-/* --- answers --------------------------------------------------------------------------------------------------------------- */
+/* --- answers --- */
 
 static void answer_crcs(struct text *t, struct client *c, const struct object *o, bool wanted) {
     size_t n = 0;
@@ -61,7 +63,8 @@ static bool answer_packed(struct client *c, struct object *o, uint64_t granted_m
     struct location_grant grant = {
         .op = GRANT_READ, .session = c->id, .expiry_ms = server.mono_ms + granted_ms};
     c->io->flags |= CLIENT_GRANTED;
-    struct place_packed place = {.number = store_object_version(o), .lease_ms = (uint32_t)granted_ms};
+    struct place_packed place = {.number = store_object_version(o),
+                                 .lease_ms = (uint32_t)granted_ms};
     size_t n = 0;
     if (granted_ms == 0 || granted_ms > UINT32_MAX) return false;
     if (crcs && store_object_crcs(server.store, o, &n) != NULL && n > 0) return false;
@@ -75,7 +78,8 @@ static bool answer_packed(struct client *c, struct object *o, uint64_t granted_m
 }
 
 /* [version, size, lease-ms, crc, [replica, ...], value or nil, crcs or nil, flags] */
-static void answer_object(struct client *c, struct object *o, uint64_t granted_ms, bool crcs, bool packed) {
+static void answer_object(struct client *c, struct object *o, uint64_t granted_ms, bool crcs,
+                          bool packed) {
     struct store_layout layout;
     struct span value;
     uint32_t crc = 0;
@@ -93,8 +97,9 @@ static void answer_object(struct client *c, struct object *o, uint64_t granted_m
         text_array(&t, 0);
         text_bulk(&t, value.data, value.len);
     } else {
-        struct location_grant grant = {
-            .op = GRANT_READ, .session = c->id, .expiry_ms = granted_ms ? server.mono_ms + granted_ms : 0};
+        struct location_grant grant = {.op = GRANT_READ,
+                                       .session = c->id,
+                                       .expiry_ms = granted_ms ? server.mono_ms + granted_ms : 0};
         c->io->flags |= CLIENT_GRANTED;
         if (layout.replicas > 1) cluster_order(&layout, location_host(c), span_str(c->rack));
         text_replicas(&t, &layout, store_object_key(o), store_object_version(o), &grant);
@@ -109,11 +114,13 @@ static void answer_found(struct client *c, struct look_job *l, struct object *o)
     if (l->counts) store_batch_hit(server.store, &l->batch, o);
     if (l->lease_ms) {
         if (l->counts) cluster_hit(o, false);
-        tarn_status status = store_lease(server.store, o, c->id, l->lease_ms + l->late_ms, &granted_ms);
+        tarn_status status =
+            store_lease(server.store, o, c->id, l->lease_ms + l->late_ms, &granted_ms);
         if (granted_ms > l->late_ms) granted_ms -= l->late_ms;
         if (status != TARN_OK) {
             reply_error(c,
-                        "-LIMIT this client holds %llu leases, which is max-leases-per-client: RELEASE some",
+                        "-LIMIT this client holds %llu leases, which is max-leases-per-client: "
+                        "RELEASE some",
                         (unsigned long long)server.config->max_leases_per_client);
             return;
         }
@@ -132,7 +139,7 @@ static bool prefix_goes_on(struct client *c, struct look_job *l, struct object *
     return !l->lease_ms || store_lease(server.store, o, c->id, l->lease_ms, &granted_ms) == TARN_OK;
 }
 
-/* --- the job ----------------------------------------------------------------------------------------------------------------- */
+/* --- the job --- */
 
 static struct object *look_at(struct client *c, struct look_job *l) {
     uint64_t hash = key_window_hash(&l->window, c, l->first, 1, l->pos, l->n);
@@ -168,14 +175,16 @@ static bool look_one(struct client *c, struct look_job *l) {
 static void look_begin(struct client *c, struct look_job *l) {
     l->begun = true;
     l->pos = 0;
-    l->window.count = 0; /* what was prefetched before a sleep is cold, and the keys may have come */
+    /* what was prefetched before a sleep is cold, and the keys may have come */
+    l->window.count = 0;
     if (l->kind < LOOK_COUNT && l->counts)
         store_batch_begin(server.store, &l->batch, &c->chain,
                           l->lease_ms ? STORE_BATCH_READ : STORE_BATCH_LOOK, (uint32_t)l->n);
     if (l->kind == LOOK_MANY || l->kind == LOOK_FLAGS) reply_array(c, l->n);
 }
 
-/* true: go on with the answers. One waiter at a time is enough: each key is awaited until it was complete once. */
+/* true: go on with the answers. One waiter at a time is enough: each key is awaited until it was
+ * complete once. */
 static bool look_waited(struct client *c, struct look_job *l, unsigned *budget) {
     waiter_remove(&l->waiter);
     l->job.runnable = true;
@@ -213,7 +222,7 @@ static void look_destroy(struct client *c, struct job *job) {
     free(l);
 }
 
-/* --- commands ------------------------------------------------------------------------------------------------------------------ */
+/* --- commands --- */
 
 static struct look_job *look_create(enum look_kind kind, size_t first, size_t n) {
     struct look_job *l = xcalloc(1, sizeof(*l));

@@ -1,5 +1,5 @@
-/* INFO: Redis' sections with Redis' names. Every figure is measured; where tarn has no such thing, the figure says so (0,
- * no, empty). The pool's own sections are in info_pool.c. */
+/* INFO: Redis' sections with Redis' names. Every figure is measured; where tarn has no such thing,
+ * the figure says so (0, no, empty). The pool's own sections are in info_pool.c. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +51,8 @@ const char *info_human(uint64_t bytes, char text[32]) {
 
 static void write_server(struct buf *out) {
     static struct utsname name;
-    if (name.sysname[0] == '\0' && uname(&name) != 0) snprintf(name.sysname, sizeof(name.sysname), "?");
+    if (name.sysname[0] == '\0' && uname(&name) != 0)
+        snprintf(name.sysname, sizeof(name.sysname), "?");
     uint64_t up = (server.mono_ms - stats.start_mono_ms) / 1000;
     info_line(out, "redis_version:7.0.15");
     info_line(out, "tarn_version:" TARN_VERSION);
@@ -77,7 +78,8 @@ static void write_server(struct buf *out) {
     info_line(out, "lru_clock:%llu", (ull)(server.wall_ms / 1000 & 0xffffff));
     info_line(out, "executable:%s", core_endpoints.executable);
     info_line(out, "config_file:%s", config_file());
-    if (shutdown_left_ms() > 0) info_line(out, "shutdown_in_milliseconds:%llu", (ull)shutdown_left_ms());
+    if (shutdown_left_ms() > 0)
+        info_line(out, "shutdown_in_milliseconds:%llu", (ull)shutdown_left_ms());
     info_line(out, "io_threads_active:%d", client_away_active());
     info_line(out, "master_epoch:%u", server.master_epoch);
     info_line(out, "loop_turns:%llu", (ull)stats.turns);
@@ -226,7 +228,8 @@ static void write_stats(struct buf *out) {
     info_line(out, "total_big_argument_bytes:%llu", (ull)stats.bytes_big);
     info_line(out, "client_query_buffer_limit_disconnections:%llu", (ull)stats.query_buffer_closed);
     info_line(out, "evicted_clients:%llu", (ull)stats.evicted_clients);
-    info_line(out, "client_output_buffer_limit_disconnections:%llu", (ull)stats.output_buffer_closed);
+    info_line(out, "client_output_buffer_limit_disconnections:%llu",
+              (ull)stats.output_buffer_closed);
     info_line(out, "unauthenticated_disconnections:%llu", (ull)stats.strangers_dropped);
     info_line(out, "inband_hold_timeouts:%llu", (ull)stats.hold_closed);
     info_line(out, "jobs_started:%llu", (ull)stats.jobs_started);
@@ -258,9 +261,10 @@ static void write_commandstats(struct buf *out) {
         const struct cmd_stat *s = table_stat_at(i);
         if (s->calls == 0 && s->rejected == 0) continue;
         info_line(out,
-                  "cmdstat_%s:calls=%llu,usec=%llu,usec_per_call=%.2f,rejected_calls=%llu,failed_calls=%llu",
-                  s->name, (ull)s->calls, (ull)s->ns / 1000, ratio(s->ns, s->calls) / 1000, (ull)s->rejected,
-                  (ull)s->failed);
+                  "cmdstat_%s:calls=%llu,usec=%llu,usec_per_call=%.2f,rejected_calls=%llu,failed_"
+                  "calls=%llu",
+                  s->name, (ull)s->calls, (ull)s->ns / 1000, ratio(s->ns, s->calls) / 1000,
+                  (ull)s->rejected, (ull)s->failed);
     }
 }
 
@@ -301,7 +305,8 @@ static void write_keyspace(struct buf *out) {
     uint64_t n = store_count(server.store);
     store_get_stats(server.store, &s);
     if (n > 0)
-        info_line(out, "db0:keys=%llu,expires=%llu,avg_ttl=%llu", (ull)n, (ull)s.expires, (ull)sample_ttl());
+        info_line(out, "db0:keys=%llu,expires=%llu,avg_ttl=%llu", (ull)n, (ull)s.expires,
+                  (ull)sample_ttl());
 }
 
 #define DEF INFO_DEFAULT

@@ -1,4 +1,5 @@
-/* Keys, whatever their values: DEL UNLINK TOUCH TYPE RANDOMKEY DBSIZE FLUSHALL FLUSHDB, MEMORY USAGE. */
+/* Keys, whatever their values: DEL UNLINK TOUCH TYPE RANDOMKEY DBSIZE FLUSHALL FLUSHDB, MEMORY
+ * USAGE. */
 #include "cmd/config.h"
 #include "cmd/families.h"
 
@@ -9,7 +10,7 @@
 #include "cmd/notify.h"
 #include "cmd/string_write.h"
 
-/* --- one thing done to each key, and counted --------------------------------------------------------------------------------- */
+/* --- one thing done to each key, and counted --- */
 
 struct each_job {
     struct job job;
@@ -67,7 +68,7 @@ void cmd_touch(struct client *c) {
     each_run(c, touch_one);
 }
 
-/* --- looking at one key ---------------------------------------------------------------------------------------------------------- */
+/* --- looking at one key --- */
 
 void cmd_type(struct client *c) {
     bool there = store_find(server.store, c->argv[1]) != NULL;
@@ -91,7 +92,7 @@ void cmd_memory_usage(struct client *c) {
     reply_int(c, (int64_t)bytes);
 }
 
-/* --- the whole keyspace -------------------------------------------------------------------------------------------------------------- */
+/* --- the whole keyspace --- */
 
 static void random_see(void *arg, struct object *o) {
     struct object **found = arg;
@@ -147,12 +148,12 @@ void cmd_flushall(struct client *c) {
     job_start(c, job);
 }
 
-/* Whoever chose another number than 0 would hardly think that it empties the databases of all others. */
+/* Whoever chose another number than 0 would hardly think that it empties the databases of all
+ * others. */
 void cmd_flushdb(struct client *c) {
     if (c->db != 0)
-        reply_error(
-            c,
-            "FLUSHDB would empty all databases, for they are one keyspace: FLUSHALL says that this is meant");
+        reply_error(c, "FLUSHDB would empty all databases, for they are one keyspace: FLUSHALL "
+                       "says that this is meant");
     else
         cmd_flushall(c);
 }

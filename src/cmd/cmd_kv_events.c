@@ -1,7 +1,9 @@
-/* KVEVENTS READ, WALK, INFO: the events of kv_events.h for a router that wants the state of the pool and everything that changes it.
+/* KVEVENTS READ, WALK, INFO: the events of kv_events.h for a router that wants the state of the
+ * pool and everything that changes it.
  *
- * READ answers a part of what is there and sleeps when there is nothing; WALK is SCAN with sizes and places, of everything that the
- * books know, also of what cannot be read at present. Nobody sees keys that his user may not read. */
+ * READ answers a part of what is there and sleeps when there is nothing; WALK is SCAN with sizes
+ * and places, of everything that the books know, also of what cannot be read at present. Nobody
+ * sees keys that his user may not read. */
 #include "cmd/families.h"
 
 #include <inttypes.h>
@@ -20,9 +22,10 @@ enum { COUNT_DEFAULT = 1000, COUNT_MAX = 100000 };
 #define REPLY_MAX (UINT32_C(1) << 20) /* bytes of one reply of READ, about */
 #define ADVICE    "Take a walk (KVEVENTS WALK from 0) and read on from a seq noted before it"
 
-/* --- what both need ------------------------------------------------------------------------------------------------------------ */
+/* --- what both need --- */
 
-/* One selector of the user must allow the command and the key. Users may have many patterns, so what it took is counted as work. */
+/* One selector of the user must allow the command and the key. Users may have many patterns, so
+ * what it took is counted as work. */
 static bool may_see(const struct client *c, struct span key, size_t *work_p) {
     if (c->unrestricted) return true;
     uint64_t began = clock_mono_ns();
@@ -35,7 +38,8 @@ static bool may_see(const struct client *c, struct span key, size_t *work_p) {
 }
 
 static bool begins_with(struct span key, struct span prefix) {
-    return key.len >= prefix.len && (prefix.len == 0 || memcmp(key.data, prefix.data, prefix.len) == 0);
+    return key.len >= prefix.len &&
+           (prefix.len == 0 || memcmp(key.data, prefix.data, prefix.len) == 0);
 }
 
 /* prefix_at: of the argument, 0: none. */
@@ -88,7 +92,7 @@ static bool read_options(struct client *c, size_t at, bool may_block, struct opt
     return true;
 }
 
-/* --- READ ---------------------------------------------------------------------------------------------------------------------- */
+/* --- READ --- */
 
 struct read_job {
     struct job job;
@@ -109,9 +113,12 @@ static bool place_valid(struct client *c, const struct read_job *r) {
         reply_error(c, "-EPOCH the epoch is %s, its events are %" PRIu64 " to %" PRIu64 ". " ADVICE,
                     kv_events_epoch(), first, last);
     else if (r->seq > last)
-        reply_error(c, "seq %" PRIu64 " was not given out yet, the last event is %" PRIu64, r->seq, last);
+        reply_error(c, "seq %" PRIu64 " was not given out yet, the last event is %" PRIu64, r->seq,
+                    last);
     else if (r->seq + 1 < first)
-        reply_error(c, "-GAP the events behind seq %" PRIu64 " are gone, the oldest is %" PRIu64 ". " ADVICE,
+        reply_error(c,
+                    "-GAP the events behind seq %" PRIu64 " are gone, the oldest is %" PRIu64
+                    ". " ADVICE,
                     r->seq, first);
     else
         return true;
@@ -206,11 +213,12 @@ void cmd_kvevents_read(struct client *c) {
         return;
     }
     uint64_t wait_ms = r->options.block_ms ? r->options.block_ms : server.config->max_wait_ms;
-    if (r->options.block && !(c->io->flags & CLIENT_EXEC)) r->job.deadline_ms = server.mono_ms + wait_ms;
+    if (r->options.block && !(c->io->flags & CLIENT_EXEC))
+        r->job.deadline_ms = server.mono_ms + wait_ms;
     job_start(c, &r->job);
 }
 
-/* --- WALK ---------------------------------------------------------------------------------------------------------------------- */
+/* --- WALK --- */
 
 struct walk_job {
     struct job job;
@@ -244,7 +252,8 @@ static void write_places(struct buf *out, const struct object *o) {
 static void walk_see(void *arg, struct object *o) {
     struct walk_job *w = arg;
     struct span key = store_object_key(o);
-    if (store_object_flushed(server.store, o) || !wanted(w->client, w->options.prefix_at, key, &w->work))
+    if (store_object_flushed(server.store, o) ||
+        !wanted(w->client, w->options.prefix_at, key, &w->work))
         return;
     resp_write_array(&w->objects, 3);
     resp_write_bulk(&w->objects, key.data, key.len);
@@ -288,7 +297,7 @@ void cmd_kvevents_walk(struct client *c) {
         free(w);
 }
 
-/* --- INFO ---------------------------------------------------------------------------------------------------------------------- */
+/* --- INFO --- */
 
 struct info_job {
     struct job job;

@@ -7,7 +7,7 @@
 #include "cmd/latency.h"
 #include "cmd/table.h"
 
-/* --- samples --------------------------------------------------------------------------------------------------------------------- */
+/* --- samples --- */
 
 void cmd_latency_history(struct client *c) {
     const struct latency_series *s = latency_find(c->argv[2]);
@@ -71,7 +71,7 @@ static struct figures figures_of(const struct latency_series *s) {
     return f;
 }
 
-/* --- GRAPH ----------------------------------------------------------------------------------------------------------------------- */
+/* --- GRAPH --- */
 
 enum { GRAPH_COLUMNS = 80, GRAPH_ROWS = 4, AGE_CHARS = 4 };
 
@@ -92,7 +92,8 @@ static void graph(const struct latency_series *s, struct buf *out) {
     size_t n = min_u64(s->n, GRAPH_COLUMNS);
     struct figures f = figures_of(s);
     buf_printf(out, "%s - high %llu ms, low %llu ms (all time high %llu ms)\n", s->name,
-               (unsigned long long)f.max_ms, (unsigned long long)f.min_ms, (unsigned long long)s->max_ms);
+               (unsigned long long)f.max_ms, (unsigned long long)f.min_ms,
+               (unsigned long long)s->max_ms);
     for (unsigned i = 0; i < GRAPH_COLUMNS; i++) buf_append_char(out, '-');
     buf_append_char(out, '\n');
     char ages[GRAPH_COLUMNS][AGE_CHARS + 1];
@@ -100,14 +101,18 @@ static void graph(const struct latency_series *s, struct buf *out) {
     for (size_t i = 0; i < n; i++) {
         struct latency_sample sample = latency_sample(s, s->n - n + i);
         uint64_t range = f.max_ms - f.min_ms;
-        height[i] = range == 0
-                        ? GRAPH_ROWS - 1
-                        : (unsigned)((double)(sample.ms - f.min_ms) / (double)range * (GRAPH_ROWS - 1));
+        height[i] =
+            range == 0
+                ? GRAPH_ROWS - 1
+                : (unsigned)((double)(sample.ms - f.min_ms) / (double)range * (GRAPH_ROWS - 1));
         age_text(sample.wall_s, ages[i]);
     }
     for (unsigned row = GRAPH_ROWS; row-- > 0;) {
         for (size_t i = 0; i < n; i++)
-            buf_append_char(out, height[i] > row ? '#' : height[i] < row ? ' ' : row == 0 ? '_' : 'o');
+            buf_append_char(out, height[i] > row   ? '#'
+                                 : height[i] < row ? ' '
+                                 : row == 0        ? '_'
+                                                   : 'o');
         buf_append_char(out, '\n');
     }
     for (unsigned row = 0; row < AGE_CHARS; row++) {
@@ -115,7 +120,8 @@ static void graph(const struct latency_series *s, struct buf *out) {
         for (size_t i = 0; i < n; i++) any |= strlen(ages[i]) > row;
         if (!any) break;
         buf_append_char(out, '\n');
-        for (size_t i = 0; i < n; i++) buf_append_char(out, strlen(ages[i]) > row ? ages[i][row] : ' ');
+        for (size_t i = 0; i < n; i++)
+            buf_append_char(out, strlen(ages[i]) > row ? ages[i][row] : ' ');
     }
     buf_append_char(out, '\n');
 }
@@ -133,28 +139,31 @@ void cmd_latency_graph(struct client *c) {
     buf_free(&out);
 }
 
-/* --- DOCTOR ---------------------------------------------------------------------------------------------------------------------- */
+/* --- DOCTOR --- */
 
 /* What to do about it. */
 static const char *const advice[LATENCY_EVENTS] = {
-    [LATENCY_COMMAND] =
-        "SLOWLOG GET tells which commands those were; KEYS, SAVE and DEBUG SLEEP hold everybody up. If "
-        "none of them is slow by itself, the machine has too little CPU for this process, or it swaps.",
-    [LATENCY_FAST_COMMAND] =
-        "Commands that are always fast were slow: look for swapping, for a hypervisor that takes the CPU "
-        "away, and for other processes on this machine.",
-    [LATENCY_EXPIRE_CYCLE] =
-        "Many keys expire at the same moment: spread their times, or lower active-expire-effort or hz.",
+    [LATENCY_COMMAND] = "SLOWLOG GET tells which commands those were; KEYS, SAVE and DEBUG SLEEP "
+                        "hold everybody up. If "
+                        "none of them is slow by itself, the machine has too little CPU for this "
+                        "process, or it swaps.",
+    [LATENCY_FAST_COMMAND] = "Commands that are always fast were slow: look for swapping, for a "
+                             "hypervisor that takes the CPU "
+                             "away, and for other processes on this machine.",
+    [LATENCY_EXPIRE_CYCLE] = "Many keys expire at the same moment: spread their times, or lower "
+                             "active-expire-effort or hz.",
     [LATENCY_EVICTION_CYCLE] =
         "A smaller eviction-ratio makes shorter passes, a lower loop-work-quota shorter slices.",
     [LATENCY_BOOKS_CYCLE] = "A lower loop-work-quota makes the slices of background work shorter.",
-    [LATENCY_SNAPSHOT_CYCLE] = "Snapshots are written in slices: a lower loop-work-quota makes them shorter, "
-                               "and dir may lie on a faster disk.",
+    [LATENCY_SNAPSHOT_CYCLE] =
+        "Snapshots are written in slices: a lower loop-work-quota makes them shorter, "
+        "and dir may lie on a faster disk.",
     [LATENCY_AOF_WRITE] = "The disk of dir is slow to take what is appended.",
     [LATENCY_AOF_WRITE_PENDING_FSYNC] =
         "It was being synced meanwhile: appendfsync no, or a disk that syncs faster, helps.",
-    [LATENCY_AOF_WRITE_ACTIVE_CHILD] = "A snapshot or a new append-only file was being written meanwhile: "
-                                       "no-appendfsync-on-rewrite yes helps.",
+    [LATENCY_AOF_WRITE_ACTIVE_CHILD] =
+        "A snapshot or a new append-only file was being written meanwhile: "
+        "no-appendfsync-on-rewrite yes helps.",
     [LATENCY_AOF_WRITE_ALONE] =
         "Nothing else was writing there: the disk is shared with others, or too slow.",
     [LATENCY_AOF_FSYNC_ALWAYS] = "appendfsync always waits for the disk: everysec does not.",
@@ -166,12 +175,12 @@ static void diagnose(const struct latency_series *s, const char *what_to_do, str
     typedef unsigned long long ull;
     struct figures f = figures_of(s);
     uint64_t now_s = server.wall_ms / 1000, span_s = now_s > f.first_s ? now_s - f.first_s : 1;
-    buf_printf(
-        out,
-        "* %s: %zu latency spikes (average %llums, mean deviation %llums, period %.2f sec). Worst all time "
-        "event %llums.\n  %s\n",
-        s->name, s->n, (ull)f.mean_ms, (ull)f.deviation_ms, (double)span_s / (double)s->n, (ull)s->max_ms,
-        what_to_do);
+    buf_printf(out,
+               "* %s: %zu latency spikes (average %llums, mean deviation %llums, period %.2f sec). "
+               "Worst all time "
+               "event %llums.\n  %s\n",
+               s->name, s->n, (ull)f.mean_ms, (ull)f.deviation_ms, (double)span_s / (double)s->n,
+               (ull)s->max_ms, what_to_do);
 }
 
 void cmd_latency_doctor(struct client *c) {
@@ -184,20 +193,22 @@ void cmd_latency_doctor(struct client *c) {
     }
     if (off)
         buf_append_str(
-            &out, "The latency monitor is off. CONFIG SET latency-monitor-threshold <milliseconds> turns "
-                  "it on: 100 is a good start, lower if your clients mind less than that.\n");
-    else if (!any)
-        buf_printf(
             &out,
-            "Nothing held the server up for %lld ms or more since the monitor was turned on or reset.\n",
-            (long long)server.config->latency_monitor_threshold_ms);
+            "The latency monitor is off. CONFIG SET latency-monitor-threshold <milliseconds> turns "
+            "it on: 100 is a good start, lower if your clients mind less than that.\n");
+    else if (!any)
+        buf_printf(&out,
+                   "Nothing held the server up for %lld ms or more since the monitor was turned on "
+                   "or reset.\n",
+                   (long long)server.config->latency_monitor_threshold_ms);
     reply_verbatim(c, "txt", span_of(out.data, out.len));
     buf_free(&out);
 }
 
-/* --- HISTOGRAM ------------------------------------------------------------------------------------------------------------------- */
+/* --- HISTOGRAM --- */
 
-/* How many calls took up to 1, 2, 4, ... us: those bounds below which there are more than below the one before. */
+/* How many calls took up to 1, 2, 4, ... us: those bounds below which there are more than below the
+ * one before. */
 static void histogram(struct client *c, const struct cmd_stat *stat) {
     size_t n = 0;
     uint64_t before = 0;

@@ -21,7 +21,8 @@ void cmd_memory_stats(struct client *c) {
     store_get_stats(server.store, &s);
     uint64_t used = stats_used_memory(), rss = stats_resident_memory(), normal = 0;
     if (used > stats.peak_memory) stats.peak_memory = used;
-    for (const struct client *o = clients.head; o != NULL; o = o->io->all.next) normal += client_memory(o);
+    for (const struct client *o = clients.head; o != NULL; o = o->io->all.next)
+        normal += client_memory(o);
     uint64_t dataset = s.memory_records, startup = core_endpoints.startup_memory;
     uint64_t net = used > startup ? used - startup : 0;
     reply_map(c, 17);
@@ -50,17 +51,22 @@ void cmd_memory_doctor(struct client *c) {
     struct store_stats s;
     store_get_stats(server.store, &s);
     struct buf out = {NULL, 0, 0};
-    uint64_t used = stats_used_memory(), rss = stats_resident_memory(), max = server.config->maxmemory;
+    uint64_t used = stats_used_memory(), rss = stats_resident_memory(),
+             max = server.config->maxmemory;
     if (max > 0 && s.memory > max / 10 * 9)
         buf_printf(&out,
-                   "The books take %llu of %llu bytes (maxmemory): objects will soon be evicted for that. ",
+                   "The books take %llu of %llu bytes (maxmemory): objects will soon be evicted "
+                   "for that. ",
                    (unsigned long long)s.memory, (unsigned long long)max);
     if (used > 64 * 1024 * 1024 && rss > used / 2 * 3)
-        buf_printf(&out, "The process holds %llu bytes for %llu in use; MEMORY PURGE may give some back. ",
-                   (unsigned long long)rss, (unsigned long long)used);
+        buf_printf(
+            &out, "The process holds %llu bytes for %llu in use; MEMORY PURGE may give some back. ",
+            (unsigned long long)rss, (unsigned long long)used);
     if (s.leases > 1000000)
-        buf_printf(&out, "There are %llu leases; do clients send RELEASE? ", (unsigned long long)s.leases);
-    if (out.len == 0) buf_append_str(&out, "Nothing to worry about was found in the memory of this server.");
+        buf_printf(&out, "There are %llu leases; do clients send RELEASE? ",
+                   (unsigned long long)s.leases);
+    if (out.len == 0)
+        buf_append_str(&out, "Nothing to worry about was found in the memory of this server.");
     reply_verbatim(c, "txt", span_of(out.data, out.len));
     buf_free(&out);
 }

@@ -27,7 +27,7 @@ struct multi_chunk {
     max_align_t data[];
 };
 
-/* --- memory ------------------------------------------------------------------------------------------------------------------ */
+/* --- memory --- */
 
 static struct multi *multi_of(struct client *c) {
     if (c->io->multi == NULL) c->io->multi = xcalloc(1, sizeof(struct multi));
@@ -83,7 +83,7 @@ unsigned multi_common(const struct client *c) {
     return c->io->multi != NULL ? ~c->io->multi->lacks : ~0u;
 }
 
-/* --- queueing ---------------------------------------------------------------------------------------------------------------- */
+/* --- queueing --- */
 
 bool multi_over(const struct client *c, size_t len) {
     const struct multi *m = c->io->multi;
@@ -171,7 +171,7 @@ bool multi_take(struct client *c, const struct cmd *cmd) {
     return true;
 }
 
-/* --- EXEC --------------------------------------------------------------------------------------------------------------------- */
+/* --- EXEC --- */
 
 struct exec {
     struct job job;
@@ -181,10 +181,12 @@ struct exec {
     struct queued *next; /* to run */
     bool within;         /* the one before next is a job under way */
     bool suspended;      /* others may have run meanwhile */
-    uint64_t ns, job_ns; /* what this took in earlier slices; of the job within, what is counted already */
+    /* what this took in earlier slices; of the job within, what is counted already */
+    uint64_t ns, job_ns;
 };
 
-/* The first step runs within dispatch(), where EXEC's arguments still are where they were; later they have moved. */
+/* The first step runs within dispatch(), where EXEC's arguments still are where they were; later
+ * they have moved. */
 static void restore(struct client *c, const struct exec *x) {
     const struct resp_parser *p = c->io->parser;
     c->cmd = x->cmd;
@@ -282,7 +284,7 @@ void multi_abort(struct client *c, const char *why) {
     reply_error(c, "-EXECABORT Transaction discarded because of: %s", why);
 }
 
-/* --- the others ------------------------------------------------------------------------------------------------------------------ */
+/* --- the others --- */
 
 void cmd_multi(struct client *c) {
     if (c->io->flags & CLIENT_MULTI) {

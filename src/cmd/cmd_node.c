@@ -1,5 +1,5 @@
-/* NODE JOIN, UP, LIST, INFO, DRAIN, MAINTENANCE, LEAVE: who is in the pool. What nodes and master have to say to each other all
- * the time is in cmd_node_work.c. */
+/* NODE JOIN, UP, LIST, INFO, DRAIN, MAINTENANCE, LEAVE: who is in the pool. What nodes and master
+ * have to say to each other all the time is in cmd_node_work.c. */
 #include "cmd/families.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@
 enum { LIST_UNITS = 16 }; /* of work, for a node in a list */
 #define UP_AGAIN_MS 50u   /* for a node that has fences to confirm */
 
-/* --- JOIN and UP ---------------------------------------------------------------------------------------------------------------- */
+/* --- JOIN and UP --- */
 
 /* Where this connection comes from, without the port; "" for a unix socket. */
 static void peer_address(struct client *c, char *out, size_t size) {
@@ -84,7 +84,8 @@ void cmd_node_join(struct client *c) {
     field_int(c, "master-epoch", server.master_epoch);
     reply_bulk_str(c, "grant-key");
     reply_bulk(c, span_of(info.key, GRANT_KEY_SIZE));
-    field_int(c, "clock", clock_mono_ms()); /* fresh: what a node derives from it must not be late */
+    /* fresh: what a node derives from it must not be late */
+    field_int(c, "clock", clock_mono_ms());
     field_int(c, "heartbeat", server.config->node_heartbeat_ms);
     field_int(c, "node-timeout", server.config->node_timeout_ms);
     field_int(c, "max-lease", server.config->max_lease_ms);
@@ -103,7 +104,7 @@ void cmd_node_up(struct client *c) {
     reply_ok(c);
 }
 
-/* --- LIST and INFO ---------------------------------------------------------------------------------------------------------------- */
+/* --- LIST and INFO --- */
 
 static const char *shown_state(const struct cluster_node_info *n) {
     if (n->state != CLUSTER_NODE_UP) return cluster_node_state_name(n->state);
@@ -121,7 +122,8 @@ static void sum_segments(const struct cluster_node_info *n, struct space *sum) {
     for (size_t i = 0; i < n->n_segments; i++) {
         struct store_segment_info s;
         struct cluster_segment g;
-        if (!store_segment_get(server.store, n->segments[i], &s) || !cluster_segment_get(s.id, &g)) continue;
+        if (!store_segment_get(server.store, n->segments[i], &s) || !cluster_segment_get(s.id, &g))
+            continue;
         uint64_t *size = s.tier == STORE_TIER_MEMORY ? &sum->size
                          : s.tier == STORE_TIER_SSD  ? &sum->ssd_size
                                                      : &sum->file_size;
@@ -240,7 +242,8 @@ static void reply_lines(struct client *c, struct span text, struct span begin) {
     reply_deferred_array(c, cookie, n);
 }
 
-/* What it has said last of transports of modules, in short. The whole is for the modules' commands. */
+/* What it has said last of transports of modules, in short. The whole is for the modules'
+ * commands. */
 static void reply_transports(struct client *c, const struct cluster_node *node) {
     struct cluster_report r;
     void *cookie = reply_deferred(c);
@@ -275,7 +278,7 @@ void cmd_node_info(struct client *c) {
     for (size_t i = 0; i < n.n_stats; i++) field_int(c, n.stats[i].name, n.stats[i].value);
 }
 
-/* --- what administrators want ------------------------------------------------------------------------------------------------------ */
+/* --- what administrators want --- */
 
 static void reply_done(struct client *c, tarn_status status) {
     if (status == TARN_OK)

@@ -1,4 +1,5 @@
-/* NODE HEARTBEAT, FENCED, DONE, EVICTED, OFFER: what the master asks of nodes, and what they answer. */
+/* NODE HEARTBEAT, FENCED, DONE, EVICTED, OFFER: what the master asks of nodes, and what they
+ * answer. */
 #include "cmd/families.h"
 #include "cmd/location.h"
 
@@ -12,7 +13,7 @@
 
 enum { ITEMS_MAX = 64 }; /* of one answer */
 
-/* --- HEARTBEAT: work items ----------------------------------------------------------------------------------------------------------- */
+/* --- HEARTBEAT: work items --- */
 
 static void reply_extents(struct client *c, const struct store_replica *r) {
     reply_array(c, r->extents);
@@ -97,7 +98,7 @@ static void reply_work(struct client *c, const struct cluster_work *w) {
     }
 }
 
-/* --- HEARTBEAT: the job ---------------------------------------------------------------------------------------------------------------- */
+/* --- HEARTBEAT: the job --- */
 
 struct beat_job {
     struct job job;
@@ -151,7 +152,8 @@ static bool stat_name(struct span s, char out[32]) {
     if (s.len == 0 || s.len > 31 || s.data == NULL) return false;
     for (size_t i = 0; i < s.len; i++) {
         char ch = s.data[i];
-        if (!((ch >= 'a' && ch <= 'z') || (ch >= '0' && ch <= '9') || ch == '_' || ch == '-')) return false;
+        if (!((ch >= 'a' && ch <= 'z') || (ch >= '0' && ch <= '9') || ch == '_' || ch == '-'))
+            return false;
         out[i] = ch;
     }
     out[s.len] = '\0';
@@ -163,14 +165,16 @@ static bool stats_option(struct client *c, size_t *at_p, struct cluster_node *n)
     uint64_t count;
     if (!option_number(c, at_p, "STATS", 0, CLUSTER_NODE_STATS_MAX, &count)) return false;
     if ((c->argc - *at_p) / 2 < count) {
-        reply_error(c, "STATS is %llu, but fewer fields and values follow", (unsigned long long)count);
+        reply_error(c, "STATS is %llu, but fewer fields and values follow",
+                    (unsigned long long)count);
         return false;
     }
     for (size_t i = 0; i < count; i++, *at_p += 2) {
-        if (stat_name(c->argv[*at_p], stats[i].name) && span_to_u64(c->argv[*at_p + 1], &stats[i].value) &&
-            stats[i].value <= INT64_MAX)
+        if (stat_name(c->argv[*at_p], stats[i].name) &&
+            span_to_u64(c->argv[*at_p + 1], &stats[i].value) && stats[i].value <= INT64_MAX)
             continue;
-        reply_error(c, "STATS: field %zu must be 1 to 31 of a-z 0-9 _ - and its value a number", i + 1);
+        reply_error(c, "STATS: field %zu must be 1 to 31 of a-z 0-9 _ - and its value a number",
+                    i + 1);
         return false;
     }
     cluster_node_stats(n, stats, count);
@@ -208,7 +212,8 @@ void cmd_node_heartbeat(struct client *c) {
         }
         if (!ok) return;
     }
-    wait_ms = min_u64(wait_ms, server.config->node_timeout_ms / 2); /* or its silence would be ours */
+    /* or its silence would be ours */
+    wait_ms = min_u64(wait_ms, server.config->node_timeout_ms / 2);
     struct beat_job *b = xcalloc(1, sizeof(*b));
     b->job = (struct job){.step = beat_step, .destroy = beat_destroy, .runnable = true};
     b->job.deadline_ms = wait_ms > 0 ? server.mono_ms + wait_ms : 0;
@@ -216,7 +221,7 @@ void cmd_node_heartbeat(struct client *c) {
     job_start(c, &b->job);
 }
 
-/* --- reports, in slices ------------------------------------------------------------------------------------------------------------------ */
+/* --- reports, in slices --- */
 
 enum report_kind { REPORT_DONE, REPORT_EVICTED, REPORT_OFFER };
 
@@ -233,8 +238,8 @@ static bool report_done(struct client *c, struct cluster_node *n, size_t at) {
     uint64_t task, offset;
     int64_t status, crc;
     if (!span_to_u64(c->argv[at], &task) || !span_to_i64(c->argv[at + 1], &status) || status > 0 ||
-        status < -127 || !span_to_u64(c->argv[at + 2], &offset) || !span_to_i64(c->argv[at + 3], &crc) ||
-        crc < -1 || crc > UINT32_MAX)
+        status < -127 || !span_to_u64(c->argv[at + 2], &offset) ||
+        !span_to_i64(c->argv[at + 3], &crc) || crc < -1 || crc > UINT32_MAX)
         return false;
     return cluster_task_done(n, task, (tarn_status)status, offset, crc);
 }
@@ -242,11 +247,13 @@ static bool report_done(struct client *c, struct cluster_node *n, size_t at) {
 /* key version */
 static bool report_evicted(struct client *c, struct cluster_node *n, uint32_t segment, size_t at) {
     uint64_t version;
-    return span_to_u64(c->argv[at + 1], &version) && cluster_far_evicted(n, segment, c->argv[at], version);
+    return span_to_u64(c->argv[at + 1], &version) &&
+           cluster_far_evicted(n, segment, c->argv[at], version);
 }
 
 /* key version size crc offset crcs */
-static uint64_t report_offer(struct client *c, struct cluster_node *n, uint32_t segment, size_t at) {
+static uint64_t report_offer(struct client *c, struct cluster_node *n, uint32_t segment,
+                             size_t at) {
     struct cluster_offer o = {.key = c->argv[at]};
     struct span packed = c->argv[at + 5];
     uint32_t small[64], *crcs = small;
@@ -258,7 +265,8 @@ static uint64_t report_offer(struct client *c, struct cluster_node *n, uint32_t 
     if (o.n_crcs > ARRAY_LEN(small)) crcs = xmalloc(packed.len);
     for (size_t i = 0; i < o.n_crcs; i++) {
         const unsigned char *b = (const unsigned char *)packed.data + i * sizeof(uint32_t);
-        crcs[i] = (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+        crcs[i] =
+            (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
     }
     o.crcs = o.n_crcs > 0 ? crcs : NULL;
     uint64_t version = cluster_far_offered(n, segment, &o);
@@ -277,7 +285,9 @@ static bool report_step(struct client *c, struct job *job, unsigned *budget) {
         switch (r->kind) {
         case REPORT_DONE: reply_int(c, n != NULL && report_done(c, n, at)); break;
         case REPORT_EVICTED: r->known += n != NULL && report_evicted(c, n, r->segment, at); break;
-        case REPORT_OFFER: reply_int(c, n != NULL ? (int64_t)report_offer(c, n, r->segment, at) : 0); break;
+        case REPORT_OFFER:
+            reply_int(c, n != NULL ? (int64_t)report_offer(c, n, r->segment, at) : 0);
+            break;
         }
     }
     if (r->kind == REPORT_EVICTED) reply_int(c, (int64_t)r->known);
@@ -322,7 +332,8 @@ static bool far_arg(struct client *c, uint32_t *segment_p) {
     if (n == NULL || !arg_range(c, 4, "segment id", 0, UINT32_MAX, &id)) return false;
     *segment_p = (uint32_t)id;
     if (cluster_far_of(n, *segment_p)) return true;
-    reply_error(c, "-NOSEGMENT this is not an ssd or file segment of the node: SEGMENT MOUNT tells its id");
+    reply_error(
+        c, "-NOSEGMENT this is not an ssd or file segment of the node: SEGMENT MOUNT tells its id");
     return false;
 }
 

@@ -29,7 +29,8 @@ void cmd_object_freq(struct client *c) {
     if (!o) return;
     if (!store_policy_counts(server.store))
         reply_error(c,
-                    "An LFU maxmemory policy is not selected, access frequency not tracked. Please note that "
+                    "An LFU maxmemory policy is not selected, access frequency not tracked. Please "
+                    "note that "
                     "eviction-policy is %s: lfu and s3fifo count.",
                     store_policy_name(server.store));
     else

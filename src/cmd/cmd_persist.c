@@ -3,8 +3,8 @@
  *   snapshot under way: walk in slices ─> all written ─> synced by a thread ─> under its name
  *                        └ what changes meanwhile is written in between
  *
- * There are two of them at most: one for dbfilename (BGSAVE), one for a new append-only file. A walk is a part of the loop's background
- * work; nothing forks. */
+ * There are two of them at most: one for dbfilename (BGSAVE), one for a new append-only file. A
+ * walk is a part of the loop's background work; nothing forks. */
 #include "cmd/persistence.h"
 
 #include <errno.h>
@@ -30,7 +30,8 @@
 #include "cmd/stats.h"
 #include "persist/persist.h"
 
-#define PENDING_MAX        (UINT64_C(64) << 20) /* of the append-only file, when its disk does not take it */
+#define PENDING_MAX                                                                                \
+    (UINT64_C(64) << 20) /* of the append-only file, when its disk does not take it */
 #define HOLDER_PATIENCE_MS 2000u
 #define RETRY_MS           1000u
 #define SYNC_BYTES         (UINT64_C(4) << 20) /* of a file in the making, between two syncs */
@@ -91,13 +92,14 @@ static bool make_append_directory(void) {
 static bool append_taken(unsigned patience_ms) {
     const char *holder = persist_holder(append_path(), patience_ms);
     if (holder == NULL) return false;
-    log_warning("%s in %s is in use by another process%s. Each server needs a directory of its own: --dir",
-                append_path(), server.config->dir, holder);
+    log_warning(
+        "%s in %s is in use by another process%s. Each server needs a directory of its own: --dir",
+        append_path(), server.config->dir, holder);
     errno = EBUSY;
     return true;
 }
 
-/* --- a walk ------------------------------------------------------------------------------------------------------------------- */
+/* --- a walk --- */
 
 static void tell_sinks(void);
 
@@ -150,7 +152,8 @@ static bool walk_step(struct walk *k, unsigned *budget, bool *failed_p) {
         k->sync_at = persist_size(k->w) + SYNC_BYTES;
     }
     if (!k->told) return true;
-    if (k->syncing || persist_syncing(k->w)) return false; /* a piece before the last one is on its way */
+    /* a piece before the last one is on its way */
+    if (k->syncing || persist_syncing(k->w)) return false;
     persist_sync_later(k->w);
     k->syncing = true;
     return false;
@@ -178,7 +181,7 @@ static bool walk_synced(const struct walk *k, bool *failed_p) {
     return true;
 }
 
-/* --- being told what changes ----------------------------------------------------------------------------------------------------- */
+/* --- being told what changes --- */
 
 /* What a slow write was slowed by, as far as that is this process' doing. */
 static void append_note(bool always, bool syncing, uint64_t began_ns) {
@@ -217,8 +220,9 @@ static void on_batch(void *arg, struct span batch) {
         persist_write(p.append, batch);
         append_flush();
     } else if (p.append != NULL) {
-        log_warning("The append-only file is given up: its disk took nothing for too long. It is written "
-                    "anew when it can be");
+        log_warning(
+            "The append-only file is given up: its disk took nothing for too long. It is written "
+            "anew when it can be");
         persist_lacks(p.append);
         persist_close(&p.append);
         p.rewrite_wanted = true;
@@ -242,7 +246,8 @@ static bool append_fails(void) {
 
 const char *persistence_unwritten(void) {
     if (!append_fails()) return NULL;
-    return "MISCONF Errors writing to the AOF file: this is done in memory, and is lost if the server ends "
+    return "MISCONF Errors writing to the AOF file: this is done in memory, and is lost if the "
+           "server ends "
            "before "
            "the file can be written";
 }
@@ -252,14 +257,16 @@ const char *persistence_refusal(void) {
         return "MISCONF Errors writing to the AOF file: see the log; tarn tries again by itself";
     bool rules = server.config->save.n > 0;
     if (!p.save_ok && rules && !p.paused && server.config->stop_writes_on_save_error)
-        return "MISCONF The last snapshot could not be written, and save rules ask for one: see the log, "
+        return "MISCONF The last snapshot could not be written, and save rules ask for one: see "
+               "the log, "
                "mend it, BGSAVE";
     return NULL;
 }
 
-/* --- a new append-only file ---------------------------------------------------------------------------------------------------------- */
+/* --- a new append-only file --- */
 
-/* Without a file, or with one that has a hole, there has to be another: it is tried again, and nothing is written meanwhile. */
+/* Without a file, or with one that has a hole, there has to be another: it is tried again, and
+ * nothing is written meanwhile. */
 static void rewrite_failed(int error) {
     p.rewrite_ok = false;
     if (p.append != NULL && !p.append_hole) return;
@@ -325,12 +332,13 @@ static bool rewrite_turn(unsigned *budget) {
     return more;
 }
 
-/* --- a snapshot ------------------------------------------------------------------------------------------------------------------------ */
+/* --- a snapshot --- */
 
 static bool save_begin(void) {
     p.save_wanted = false;
     p.save_tried_ms = server.mono_ms;
-    p.save_ok = walk_begin(&p.save, server.config->dbfilename, server.config->save_incremental_fsync);
+    p.save_ok =
+        walk_begin(&p.save, server.config->dbfilename, server.config->save_incremental_fsync);
     return p.save_ok;
 }
 
@@ -367,7 +375,7 @@ static bool save_now(void) {
     return p.save_ok;
 }
 
-/* --- turns -------------------------------------------------------------------------------------------------------------------------------- */
+/* --- turns --- */
 
 bool persistence_turn(unsigned *budget) {
     bool more = false;
@@ -400,7 +408,8 @@ void persistence_cron(void) {
     if (!p.begun || p.paused) return;
     if (p.append != NULL && !p.append_hole && persist_sync_status(p.append) != TARN_OK) {
         p.append_hole = p.rewrite_wanted = true;
-        log_warning("The append-only file could not be synced: %s. It is written anew", strerror(errno));
+        log_warning("The append-only file could not be synced: %s. It is written anew",
+                    strerror(errno));
         append_flush();
     }
     if (p.append != NULL && p.append_errno != 0) append_flush();
@@ -461,7 +470,7 @@ void persistence_resume(void) {
     if (p.begun && persistence_appends() && p.append == NULL) p.rewrite_wanted = !rewrite_begin();
 }
 
-/* --- start and end -------------------------------------------------------------------------------------------------------------------------- */
+/* --- start and end --- */
 
 struct loading {
     const char *why; /* NULL: nothing is wrong */
@@ -482,17 +491,18 @@ static void load_progress(void *arg, uint64_t bytes, uint64_t of) {
                  (unsigned long long)store_count(server.store));
 }
 
-static bool say_damage(const char *path, const struct persist_found *f, tarn_status s, const char *why) {
+static bool say_damage(const char *path, const struct persist_found *f, tarn_status s,
+                       const char *why) {
     if (s == TARN_EIO)
         log_warning("%s cannot be read: %s", path, strerror(errno));
     else if (why != NULL)
-        log_warning("%s, at byte %llu: %s. tarn-check %s says more", path, (unsigned long long)f->whole, why,
-                    path);
+        log_warning("%s, at byte %llu: %s. tarn-check %s says more", path,
+                    (unsigned long long)f->whole, why, path);
     else if (s == TARN_EPROTO)
         log_warning("%s cannot be loaded: %s", path, f->damage);
     else
-        log_warning("%s is damaged at byte %llu of %llu: %s. Mend it with: tarn-check --fix %s", path,
-                    (unsigned long long)f->whole, (unsigned long long)f->size,
+        log_warning("%s is damaged at byte %llu of %llu: %s. Mend it with: tarn-check --fix %s",
+                    path, (unsigned long long)f->whole, (unsigned long long)f->size,
                     f->damage != NULL ? f->damage : tarn_status_text(s), path);
     return false;
 }
@@ -532,14 +542,16 @@ bool persistence_load(bool *loaded_p) {
         if (append_taken(HOLDER_PATIENCE_MS)) return false;
         if (!load_file(append, &f)) return false;
         if (f.torn && !server.config->aof_load_truncated) {
-            log_warning("%s ends in the middle of a record: %llu bytes are too many. aof-load-truncated is "
-                        "no, so this is looked at "
-                        "first; yes cuts them off",
-                        append, (unsigned long long)(f.size - f.whole));
+            log_warning(
+                "%s ends in the middle of a record: %llu bytes are too many. aof-load-truncated is "
+                "no, so this is looked at "
+                "first; yes cuts them off",
+                append, (unsigned long long)(f.size - f.whole));
             return false;
         }
         if (f.torn)
-            log_warning("%s ends in the middle of a record, which was not acknowledged: its last %llu bytes "
+            log_warning("%s ends in the middle of a record, which was not acknowledged: its last "
+                        "%llu bytes "
                         "are cut off",
                         append, (unsigned long long)(f.size - f.whole));
         p.leases_told = !f.lacks;
@@ -577,7 +589,8 @@ bool persistence_load_again(bool append) {
     const char *path = append ? append_path() : server.config->dbfilename;
     if (!load_file(path, &f)) return false;
     if (!append) return true;
-    if (persist_open(path, f.whole, &p.append) != TARN_OK) return say_damage(path, &f, TARN_EIO, NULL);
+    if (persist_open(path, f.whole, &p.append) != TARN_OK)
+        return say_damage(path, &f, TARN_EIO, NULL);
     p.base = f.whole;
     tell_sinks();
     return true;
@@ -597,7 +610,8 @@ bool persistence_end(enum persistence_last last) {
     bool ok = true;
     if (!p.begun || p.paused || p.ended) return true;
     effects_turn();
-    bool save = last == PERSISTENCE_SAVE || (last == PERSISTENCE_AS_CONFIGURED && server.config->save.n > 0);
+    bool save = last == PERSISTENCE_SAVE ||
+                (last == PERSISTENCE_AS_CONFIGURED && server.config->save.n > 0);
     if (save) ok = save_now();
     if (p.append == NULL && p.rewrite.w != NULL && persistence_appends())
         ok = rewrite_now() && ok; /* else there would be none */
@@ -619,7 +633,7 @@ void persistence_deinit(void) {
     buf_free(&p.out);
 }
 
-/* --- commands ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- commands --- */
 
 static bool refuse_paused(struct client *c) {
     if (!p.paused) return false;
@@ -682,15 +696,18 @@ void info_write_persistence(struct buf *out) {
         info_line(out, "loading_start_time:%llu", (ull)server.populating.began_s);
         info_line(out, "loading_total_bytes:%llu", (ull)total);
         info_line(out, "loading_loaded_bytes:%llu", (ull)server.populating.done);
-        info_line(out, "loading_loaded_perc:%.2f", (double)server.populating.done * 100 / (double)total);
+        info_line(out, "loading_loaded_perc:%.2f",
+                  (double)server.populating.done * 100 / (double)total);
         info_line(out, "loading_eta_seconds:%llu", (ull)(server.populating.left_ms + 999) / 1000);
     }
     info_line(out, "async_loading:%d", p.paused);
-    info_line(out, "rdb_changes_since_last_save:%llu", (ull)(store_changes(server.store) - p.saved_changes));
+    info_line(out, "rdb_changes_since_last_save:%llu",
+              (ull)(store_changes(server.store) - p.saved_changes));
     info_line(out, "rdb_bgsave_in_progress:%d", p.save.w != NULL);
     info_line(out, "rdb_last_save_time:%llu", (ull)p.saved_at_s);
     info_line(out, "rdb_last_bgsave_status:%s", p.save_ok ? "ok" : "err");
-    info_line(out, "rdb_last_bgsave_time_sec:%lld", p.saves > 0 ? (long long)(p.save_took_ms / 1000) : -1LL);
+    info_line(out, "rdb_last_bgsave_time_sec:%lld",
+              p.saves > 0 ? (long long)(p.save_took_ms / 1000) : -1LL);
     info_line(out, "rdb_saves:%llu", (ull)p.saves);
     info_line(out, "rdb_last_load_keys_loaded:%llu", (ull)p.loaded_objects);
     info_line(out, "rdb_last_load_time_ms:%llu", (ull)p.load_took_ms);

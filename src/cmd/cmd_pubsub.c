@@ -1,7 +1,8 @@
 /* SUBSCRIBE and its kin, PUBLISH, PUBSUB.
  *
- * A message is for who listens now; nothing is kept. Slow listeners are closed by client-output-buffer-limit pubsub. In
- * RESP3 messages are pushes and other commands may run beside them; in RESP2 a listener can only listen. */
+ * A message is for who listens now; nothing is kept. Slow listeners are closed by
+ * client-output-buffer-limit pubsub. In RESP3 messages are pushes and other commands may run beside
+ * them; in RESP2 a listener can only listen. */
 #include "cmd/pubsub.h"
 
 #include <stdlib.h>
@@ -13,14 +14,15 @@
 #include "base/glob.h"
 #include "cmd/reply.h"
 
-/* --- subscriptions ---------------------------------------------------------------------------------------------------------- */
+/* --- subscriptions --- */
 
 static const char *const joined[CHANNEL_KINDS] = {"subscribe", "psubscribe", "ssubscribe"};
 static const char *const left[CHANNEL_KINDS] = {"unsubscribe", "punsubscribe", "sunsubscribe"};
 
 static size_t count_of(const struct subscriber *s, enum channel_kind kind) {
     if (s == NULL) return 0;
-    return kind == CHANNEL_SHARD ? s->count[kind] : s->count[CHANNEL_PLAIN] + s->count[CHANNEL_PATTERN];
+    return kind == CHANNEL_SHARD ? s->count[kind]
+                                 : s->count[CHANNEL_PLAIN] + s->count[CHANNEL_PATTERN];
 }
 
 static struct subscriber *subscriber_of(struct client *c) {
@@ -49,7 +51,8 @@ void pubsub_drop(struct client *c) {
     settle(c);
 }
 
-void pubsub_counts(const struct client *c, size_t *channels_p, size_t *patterns_p, size_t *shard_p) {
+void pubsub_counts(const struct client *c, size_t *channels_p, size_t *patterns_p,
+                   size_t *shard_p) {
     const struct subscriber *s = c->io->subscriber;
     *channels_p = s != NULL ? s->count[CHANNEL_PLAIN] : 0;
     *patterns_p = s != NULL ? s->count[CHANNEL_PATTERN] : 0;
@@ -62,13 +65,15 @@ size_t pubsub_memory(const struct client *c) {
 
 bool pubsub_allows(const struct cmd *cmd) {
     return cmd->run == cmd_subscribe || cmd->run == cmd_unsubscribe || cmd->run == cmd_psubscribe ||
-           cmd->run == cmd_punsubscribe || cmd->run == cmd_ssubscribe || cmd->run == cmd_sunsubscribe ||
-           cmd->run == cmd_ping || cmd->run == cmd_quit || cmd->run == cmd_reset;
+           cmd->run == cmd_punsubscribe || cmd->run == cmd_ssubscribe ||
+           cmd->run == cmd_sunsubscribe || cmd->run == cmd_ping || cmd->run == cmd_quit ||
+           cmd->run == cmd_reset;
 }
 
-/* What is said for each name comes whatever CLIENT REPLY says, as Redis does it; in EXEC it has its place among the
- * replies. name NULL: there was none. */
-static void confirm(struct client *c, const char *what, const struct span *name, enum channel_kind kind) {
+/* What is said for each name comes whatever CLIENT REPLY says, as Redis does it; in EXEC it has its
+ * place among the replies. name NULL: there was none. */
+static void confirm(struct client *c, const char *what, const struct span *name,
+                    enum channel_kind kind) {
     struct buf b = {NULL, 0, 0};
     resp_write_push(&b, c->proto, 3);
     resp_write_bulk(&b, what, strlen(what));
@@ -88,7 +93,8 @@ static void subscribe(struct client *c, enum channel_kind kind) {
     for (size_t i = 1; i < c->argc; i++) {
         enum channel_result result = channel_subscribe(subscriber_of(c), kind, c->argv[i]);
         if (result == CHANNEL_TOO_LONG) {
-            reply_error(c, "A %s has at most %u bytes", kind == CHANNEL_PATTERN ? "pattern" : "channel",
+            reply_error(c, "A %s has at most %u bytes",
+                        kind == CHANNEL_PATTERN ? "pattern" : "channel",
                         kind == CHANNEL_PATTERN ? CHANNEL_PATTERN_MAX : CHANNEL_NAME_MAX);
         } else if (result == CHANNEL_FULL) {
             reply_error(c, "There are %u subscriptions of this client, or %u patterns, already",
@@ -107,9 +113,11 @@ static void unsubscribe(struct client *c, enum channel_kind kind) {
         if (c->io->subscriber != NULL) channel_unsubscribe(c->io->subscriber, kind, c->argv[i]);
         confirm(c, left[kind], &c->argv[i], kind);
     }
-    if (c->argc == 1 && (c->io->subscriber == NULL || !channel_first(c->io->subscriber, kind, &name)))
+    if (c->argc == 1 &&
+        (c->io->subscriber == NULL || !channel_first(c->io->subscriber, kind, &name)))
         confirm(c, left[kind], NULL, kind);
-    while (c->argc == 1 && c->io->subscriber != NULL && channel_first(c->io->subscriber, kind, &name)) {
+    while (c->argc == 1 && c->io->subscriber != NULL &&
+           channel_first(c->io->subscriber, kind, &name)) {
         char *copy = xmemdup(name.data, name.len); /* the last one to leave takes the name along */
         channel_unsubscribe(c->io->subscriber, kind, name);
         confirm(c, left[kind], &(struct span){copy, name.len}, kind);
@@ -140,7 +148,7 @@ void cmd_sunsubscribe(struct client *c) {
     unsubscribe(c, CHANNEL_SHARD);
 }
 
-/* --- messages ----------------------------------------------------------------------------------------------------------------- */
+/* --- messages --- */
 
 struct message {
     struct span word, channel, payload;
@@ -170,7 +178,8 @@ static void deliver(void *arg, struct subscriber *s, struct span pattern) {
     client_push(to, m->text.data, m->text.len);
 }
 
-static size_t publish(enum channel_kind kind, struct span word, struct span channel, struct span payload) {
+static size_t publish(enum channel_kind kind, struct span word, struct span channel,
+                      struct span payload) {
     struct message m = {.word = word, .channel = channel, .payload = payload};
     size_t told = channel_publish(kind, channel, deliver, &m);
     buf_free(&m.text);
@@ -197,7 +206,7 @@ void cmd_spublish(struct client *c) {
     publish_args(c, CHANNEL_SHARD, SPAN("smessage"));
 }
 
-/* --- PUBSUB -------------------------------------------------------------------------------------------------------------------- */
+/* --- PUBSUB --- */
 
 struct list_job {
     struct job job;

@@ -1,5 +1,5 @@
-/* PUTSTART and MPUTSTART: space for new objects. One job serves both: a single put is a batch of one whose answer stands
- * alone. PUTEND and PUTREVOKE are in cmd_putend.c. */
+/* PUTSTART and MPUTSTART: space for new objects. One job serves both: a single put is a batch of
+ * one whose answer stands alone. PUTEND and PUTREVOKE are in cmd_putend.c. */
 #include "cmd/families.h"
 
 #include <inttypes.h>
@@ -38,7 +38,7 @@ struct put_job {
     struct key_window window;
 };
 
-/* --- arguments ----------------------------------------------------------------------------------------------------------- */
+/* --- arguments --- */
 
 static bool pin_option(struct client *c, size_t *at_p, enum store_pin *pin_p, uint64_t *ms_p) {
     size_t at = *at_p; /* of SOFT, HARD or NONE */
@@ -131,7 +131,7 @@ static bool put_options(struct client *c, size_t at, bool single, struct put_arg
     return true;
 }
 
-/* --- the job --------------------------------------------------------------------------------------------------------------- */
+/* --- the job --- */
 
 /* [token, [replica, ...]], and how many replicas are missing when that is not 0. */
 static void answer_opened(struct client *c, const struct store_put *put, bool packed) {
@@ -181,15 +181,16 @@ static void answer_refused(struct client *c, tarn_status status, struct span key
     case TARN_ENOSEGMENT: answer_no_segment(c, args); break;
     case TARN_ELIMIT:
         reply_error(c,
-                    "-LIMIT this client has %llu puts open, which is max-puts-per-client: end or revoke some",
+                    "-LIMIT this client has %llu puts open, which is max-puts-per-client: end or "
+                    "revoke some",
                     (unsigned long long)server.config->max_puts_per_client);
         break;
     default: reply_status(c, status, NULL); break;
     }
 }
 
-static void answer_put(struct client *c, tarn_status status, const struct store_put *put, struct span key,
-                       uint64_t size, const struct put_args *args) {
+static void answer_put(struct client *c, tarn_status status, const struct store_put *put,
+                       struct span key, uint64_t size, const struct put_args *args) {
     status = room_status(status);
     if (UNLIKELY(later_is(status)))
         later_reply(c, status);
@@ -202,7 +203,8 @@ static void answer_put(struct client *c, tarn_status status, const struct store_
 }
 
 /* The key and size at pos are well-formed; answers otherwise. */
-static bool put_element(struct client *c, const struct put_job *p, struct span *key_p, uint64_t *size_p) {
+static bool put_element(struct client *c, const struct put_job *p, struct span *key_p,
+                        uint64_t *size_p) {
     size_t at = (p->single ? 1 : 2) + p->pos * 2;
     *key_p = c->argv[at];
     if (!key_valid(c, *key_p)) return false;
@@ -242,7 +244,8 @@ static bool put_next(struct client *c, struct put_job *p, unsigned *budget) {
     p->making = status == TARN_EAGAIN ? put : NULL;
     if (status == TARN_EAGAIN) return false;
     /* The answer looks at every segment. */
-    if (status == TARN_ENOSPACE) spend(budget, store_segment_limit(server.store) / SEGMENTS_PER_UNIT);
+    if (status == TARN_ENOSPACE)
+        spend(budget, store_segment_limit(server.store) / SEGMENTS_PER_UNIT);
     answer_put(c, status, put, key, size, &p->args);
     return true;
 }

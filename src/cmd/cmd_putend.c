@@ -1,5 +1,5 @@
-/* PUTEND and PUTREVOKE with their M forms: a put becomes an object, or nothing. The token is the writer's right to do
- * either; it may be shown from any connection. */
+/* PUTEND and PUTREVOKE with their M forms: a put becomes an object, or nothing. The token is the
+ * writer's right to do either; it may be shown from any connection. */
 #include "cmd/families.h"
 
 #include <stdlib.h>
@@ -13,7 +13,8 @@ struct end_job {
     bool single, revoke;
     size_t n, pos;
     size_t step; /* arguments per key */
-    /* argv index of the first value, the first CRC list and the first mask of failed replicas, 0: none */
+    /* argv index of the first value, the first CRC list and the first mask of failed replicas, 0:
+     * none */
     size_t values_at, crcs_at, faileds_at, receipts_at;
     uint32_t failed; /* PUTEND: bit i, replica i */
     struct key_window window;
@@ -61,7 +62,8 @@ static bool parse_ending(struct client *c, const struct end_job *e, struct endin
     if (e->receipts_at) x->receipts = c->argv[e->receipts_at + e->pos];
     if (e->revoke) return true;
     if (!parse_crc(c, c->argv[at + 2], &x->crc)) return false;
-    if (e->faileds_at && !parse_failed(c, c->argv[e->faileds_at + e->pos], &x->failed)) return false;
+    if (e->faileds_at && !parse_failed(c, c->argv[e->faileds_at + e->pos], &x->failed))
+        return false;
     if (e->values_at) {
         x->value = c->argv[e->values_at + e->pos];
         if (!e->single && x->value.len == 0)
@@ -79,34 +81,40 @@ static bool parse_ending(struct client *c, const struct end_job *e, struct endin
 static tarn_status put_end(const struct end_job *e, const struct ending *x) {
     const struct span *value = x->value.data ? &x->value : NULL;
     size_t n = x->crcs.len / sizeof(uint32_t);
-    if (n == 0) return store_put_end(server.store, x->key, x->token, x->crc, x->failed, NULL, 0, value);
+    if (n == 0)
+        return store_put_end(server.store, x->key, x->token, x->crc, x->failed, NULL, 0, value);
     uint32_t small[64], *crcs = n <= ARRAY_LEN(small) ? small : xmalloc(x->crcs.len);
     for (size_t i = 0; i < n; i++) {
         const unsigned char *b = (const unsigned char *)x->crcs.data + i * sizeof(uint32_t);
-        crcs[i] = (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+        crcs[i] =
+            (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
     }
-    tarn_status status = store_put_end(server.store, x->key, x->token, x->crc, x->failed, crcs, n, value);
+    tarn_status status =
+        store_put_end(server.store, x->key, x->token, x->crc, x->failed, crcs, n, value);
     if (crcs != small) free(crcs);
     return status;
 }
 
-/* A writer who is not trusted with the segment shows his hosts' word that the value is all there and stays as it is: else readers
- * would see what somebody else left in that space, or what comes later. Who revokes shows it to have the space free at once. */
+/* A writer who is not trusted with the segment shows his hosts' word that the value is all there
+ * and stays as it is: else readers would see what somebody else left in that space, or what comes
+ * later. Who revokes shows it to have the space free at once. */
 static bool end_receipts(struct client *c, const struct end_job *e, const struct ending *x) {
     struct store_put *put = store_put_find(server.store, x->key, x->token);
     bool needed = put && store_put_once(put) && !store_put_is_inline(put);
     if (!needed || (e->revoke && x->receipts.len == 0)) return true;
     if (!location_receipts_fit(put, x->receipts)) {
-        reply_error(c,
-                    "RECEIPTS must be %u bytes for each extent of the put, as the data port answered when "
-                    "its grants were "
-                    "sealed (users without @direct)",
-                    GRANT_RECEIPT_SIZE);
+        reply_error(
+            c,
+            "RECEIPTS must be %u bytes for each extent of the put, as the data port answered when "
+            "its grants were "
+            "sealed (users without @direct)",
+            GRANT_RECEIPT_SIZE);
         return false;
     }
     if (!location_receipts(put, e->revoke ? 0 : x->failed, !e->revoke, x->receipts)) {
-        reply_error(c, e->revoke ? "RECEIPTS are not of this put"
-                                 : "RECEIPTS do not say that the value was wholly written by this put");
+        reply_error(c, e->revoke
+                           ? "RECEIPTS are not of this put"
+                           : "RECEIPTS do not say that the value was wholly written by this put");
         return false;
     }
     if (e->revoke) store_put_sealed(put);
@@ -119,7 +127,8 @@ static void end_one(struct client *c, struct end_job *e) {
     tarn_status status;
     if (e->revoke) {
         status = store_put_revoke(server.store, x.key, x.token);
-    } else if (x.value.data && x.crc >= 0 && crc32c(0, x.value.data, x.value.len) != (uint32_t)x.crc) {
+    } else if (x.value.data && x.crc >= 0 &&
+               crc32c(0, x.value.data, x.value.len) != (uint32_t)x.crc) {
         reply_error(c, "VALUE does not match its crc");
         return;
     } else {
@@ -128,10 +137,11 @@ static void end_one(struct client *c, struct end_job *e) {
     if (status == TARN_OK)
         reply_ok(c);
     else if (status == TARN_EINVAL)
-        reply_error(c,
-                    "VALUE, CRCS or FAILED does not fit the put (a value of up to %u bytes is handed over "
-                    "with VALUE)",
-                    STORE_INLINE_MAX);
+        reply_error(
+            c,
+            "VALUE, CRCS or FAILED does not fit the put (a value of up to %u bytes is handed over "
+            "with VALUE)",
+            STORE_INLINE_MAX);
     else if (status == TARN_EIO)
         reply_error(c, "-STALE no replica of the put is left; it is revoked");
     else
@@ -142,7 +152,8 @@ static bool end_step(struct client *c, struct job *job, unsigned *budget) {
     struct end_job *e = CONTAINER_OF(job, struct end_job, job);
     for (; e->pos < e->n; e->pos++) {
         if (*budget == 0) return false;
-        key_window_hash(&e->window, c, e->single ? 1 : 2, e->step, e->pos, e->n); /* for its prefetching */
+        /* for its prefetching */
+        key_window_hash(&e->window, c, e->single ? 1 : 2, e->step, e->pos, e->n);
         end_one(c, e);
         spend(budget, 1);
     }
@@ -171,7 +182,8 @@ static bool failed_option(struct client *c, size_t *at_p, uint32_t *failed_p) {
 }
 
 /* A keyword and the n arguments behind it. */
-static bool list_option(struct client *c, size_t *at_p, const char *name, size_t n, size_t *first_p) {
+static bool list_option(struct client *c, size_t *at_p, const char *name, size_t n,
+                        size_t *first_p) {
     if (c->argc - *at_p - 1 < n) {
         if (n == 1)
             reply_error(c, "%s needs a value", name);

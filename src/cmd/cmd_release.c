@@ -23,7 +23,8 @@ static bool release_step(struct client *c, struct job *job, unsigned *budget) {
         uint64_t version;
         /* What is no version is one that nobody has a lease on. */
         if (!span_to_u64(c->argv[2 + r->pos * 2 + 1], &version)) continue;
-        r->released += store_release(server.store, c->argv[2 + r->pos * 2], c->id, version, r->guarded);
+        r->released +=
+            store_release(server.store, c->argv[2 + r->pos * 2], c->id, version, r->guarded);
     }
     reply_int(c, (int64_t)r->released);
     return true;

@@ -1,5 +1,5 @@
-/* REMOVEMATCH GLOB|REGEX pattern [COUNT n]: one walk over the keyspace that removes what matches. Objects that were put
- * while it runs may stay. */
+/* REMOVEMATCH GLOB|REGEX pattern [COUNT n]: one walk over the keyspace that removes what matches.
+ * Objects that were put while it runs may stay. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -13,8 +13,8 @@
 #include "cmd/keys.h"
 #include "cmd/notify.h"
 
-/* A regular expression may take exponential time: one match gives up after so many steps (well below a millisecond), and
- * with it the command. */
+/* A regular expression may take exponential time: one match gives up after so many steps (well
+ * below a millisecond), and with it the command. */
 enum { PATTERN_MAX = 4096, MATCH_LIMIT = 10000, HEAP_LIMIT_KIB = 256 };
 
 struct match_job {
@@ -74,12 +74,14 @@ static bool match_step(struct client *c, struct job *job, unsigned *budget) {
         if (*budget == 0) return false;
         m->work = 1;
         m->cursor =
-            store_scan_all(server.store, m->cursor, match_see, m); /* what is away must not come back */
+            /* what is away must not come back */
+            store_scan_all(server.store, m->cursor, match_see, m);
         remove_seen(m);
         spend(budget, m->work);
     } while (m->cursor != 0 && !m->too_hard && (m->limit == 0 || m->removed < m->limit));
     if (m->too_hard)
-        reply_error(c, "REGEX takes too many steps on a key; %" PRIu64 " were removed before", m->removed);
+        reply_error(c, "REGEX takes too many steps on a key; %" PRIu64 " were removed before",
+                    m->removed);
     else
         reply_int(c, (int64_t)m->removed);
     return true;
@@ -102,7 +104,8 @@ static void match_destroy(struct client *c, struct job *job) {
 static bool regex_compile(struct client *c, struct match_job *m, struct span pattern) {
     int code;
     PCRE2_SIZE offset;
-    m->code = pcre2_compile((PCRE2_SPTR)pattern.data, pattern.len, PCRE2_NEVER_UTF, &code, &offset, NULL);
+    m->code =
+        pcre2_compile((PCRE2_SPTR)pattern.data, pattern.len, PCRE2_NEVER_UTF, &code, &offset, NULL);
     if (!m->code) {
         char text[128];
         pcre2_get_error_message(code, (PCRE2_UCHAR *)text, sizeof(text));

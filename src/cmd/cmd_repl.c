@@ -15,7 +15,7 @@
 
 typedef unsigned long long ull;
 
-/* --- who may ask what ------------------------------------------------------------------------------------------------------- */
+/* --- who may ask what --- */
 
 /* PREFIXLEN numkeys key [key ...] [LEASE ms] ...: with a lease it is the master's. */
 static bool takes_lease(const struct client *c) {
@@ -34,7 +34,8 @@ static const char *refuse_replica(const struct client *c, const struct cmd *cmd,
     bool up = replication.link != NULL && repl_link_state(replication.link) == REPL_LINK_STREAMING;
     if (!up && !server.config->replica_serve_stale_data && !(flags & CMD_STALE))
         return "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
-    if (!(flags & (CMD_WRITE | CMD_MASTER)) && !(cmd->run == cmd_prefixlen && takes_lease(c))) return NULL;
+    if (!(flags & (CMD_WRITE | CMD_MASTER)) && !(cmd->run == cmd_prefixlen && takes_lease(c)))
+        return NULL;
     snprintf(text, sizeof(text),
              "-READONLY You can't write against a read only replica. The master is %s:%u.",
              replication.master_host, replication.master_port);
@@ -81,15 +82,17 @@ static const char *refuse_populating(void) {
     snprintf(
         text, sizeof(text),
         "-LOADING tarn is populating its pool: %u %% of %llu MiB are done, about %llu s are left",
-        (unsigned)(server.populating.total > 0 ? server.populating.done * 100 / server.populating.total : 0),
+        (unsigned)(server.populating.total > 0
+                       ? server.populating.done * 100 / server.populating.total
+                       : 0),
         (ull)(server.populating.total >> 20), (ull)(server.populating.left_ms + 999) / 1000);
     return text;
 }
 
 const char *replication_refusal(const struct client *c, const struct cmd *cmd) {
     unsigned flags = cmd->flags;
-    unsigned within =
-        cmd->run == cmd_exec ? multi_common(c) : ~0u; /* of EXEC: what all of its commands are */
+    /* of EXEC: what all of its commands are */
+    unsigned within = cmd->run == cmd_exec ? multi_common(c) : ~0u;
     if (server.populating.on && !(flags & within & CMD_LOADING)) return refuse_populating();
     if (cmd->run == cmd_exec) flags |= multi_flags(c) & (CMD_WRITE | CMD_MASTER);
     if (c->io->flags & CLIENT_REPLICA && flags & (CMD_WRITE | CMD_READONLY | CMD_MAY_REPLICATE))
@@ -105,7 +108,7 @@ const char *replication_refusal(const struct client *c, const struct cmd *cmd) {
     return NULL;
 }
 
-/* --- REPLICAOF ------------------------------------------------------------------------------------------------------------------ */
+/* --- REPLICAOF --- */
 
 void cmd_replicaof(struct client *c) {
     uint64_t port;
@@ -115,7 +118,8 @@ void cmd_replicaof(struct client *c) {
         return;
     }
     if (arg_is(c, 1, "no") && arg_is(c, 2, "one")) {
-        if (replication.replica) log_notice("REPLICAOF NO ONE was asked for by client id=%llu", (ull)c->id);
+        if (replication.replica)
+            log_notice("REPLICAOF NO ONE was asked for by client id=%llu", (ull)c->id);
         replication_lead();
         reply_ok(c);
         return;
@@ -135,8 +139,10 @@ void cmd_replicaof(struct client *c) {
         return;
     }
     if (server.host != NULL) {
-        reply_error(c, "a server with a pool of its own cannot be a replica: start it with pool-size 0, and "
-                       "give the pool to tarn-node");
+        reply_error(
+            c,
+            "a server with a pool of its own cannot be a replica: start it with pool-size 0, and "
+            "give the pool to tarn-node");
         return;
     }
     memcpy(host, c->argv[1].data, c->argv[1].len);
@@ -151,7 +157,7 @@ void cmd_replicaof(struct client *c) {
     reply_ok(c);
 }
 
-/* --- ROLE ------------------------------------------------------------------------------------------------------------------------- */
+/* --- ROLE --- */
 
 static const char *link_word(void) {
     static const char *const words[] = {"connect", "connecting", "handshake", "sync", "connected"};
@@ -191,7 +197,7 @@ void cmd_role(struct client *c) {
     reply_int(c, replication.synced ? (int64_t)replication.history.offset : -1);
 }
 
-/* --- WAIT --------------------------------------------------------------------------------------------------------------------------- */
+/* --- WAIT --- */
 
 struct wait {
     struct job job;
@@ -235,9 +241,9 @@ static void wait_destroy(struct client *c, struct job *job) {
 void cmd_wait(struct client *c) {
     int64_t replicas, timeout;
     if (replication.replica) {
-        reply_error(
-            c, "WAIT cannot be used with replica instances. Please also note that writes to replicas are "
-               "refused.");
+        reply_error(c, "WAIT cannot be used with replica instances. Please also note that writes "
+                       "to replicas are "
+                       "refused.");
         return;
     }
     if (!arg_i64(c, 1, &replicas)) return;
@@ -259,7 +265,8 @@ void cmd_wait(struct client *c) {
     struct wait *w = xcalloc(1, sizeof(*w));
     w->job = (struct job){.step = wait_step, .destroy = wait_destroy};
     uint64_t most_ms = UINT64_C(1) << 50; /* as good as no end */
-    w->job.deadline_ms = server.mono_ms + (timeout > 0 ? min_u64((uint64_t)timeout, most_ms) : most_ms);
+    w->job.deadline_ms =
+        server.mono_ms + (timeout > 0 ? min_u64((uint64_t)timeout, most_ms) : most_ms);
     w->offset = offset;
     w->replicas = (uint64_t)replicas;
     w->next = waits;
@@ -269,7 +276,7 @@ void cmd_wait(struct client *c) {
     job_start(c, &w->job);
 }
 
-/* --- INFO ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- INFO --- */
 
 static void write_master_link(struct buf *out) {
     struct repl_link_figures f = {0};

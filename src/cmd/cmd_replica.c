@@ -1,4 +1,5 @@
-/* REPLICA COPY, MOVE, DROP, TASKS, CANCEL, LIST: single copies of an object. REPLICA REPORT is in cmd_report.c. */
+/* REPLICA COPY, MOVE, DROP, TASKS, CANCEL, LIST: single copies of an object. REPLICA REPORT is in
+ * cmd_report.c. */
 #include "cmd/families.h"
 
 #include <stdlib.h>
@@ -83,8 +84,9 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
         return false;
     }
     if (!known)
-        reply_error(c, "what became of task %llu is not known any more: REPLICA LIST shows the replicas",
-                    (unsigned long long)w->task);
+        reply_error(
+            c, "what became of task %llu is not known any more: REPLICA LIST shows the replicas",
+            (unsigned long long)w->task);
     else if (t.state == CLUSTER_TASK_DONE)
         reply_int(c, (int64_t)w->task);
     else if (t.state < CLUSTER_TASK_DONE)
@@ -113,13 +115,14 @@ static void reply_task(struct client *c, tarn_status status, uint64_t task) {
     switch (status) {
     case TARN_OK: reply_int(c, (int64_t)task); break;
     case TARN_EINVAL:
-        reply_error(
-            c,
-            "this cannot be copied there: the value lies in the books, or TO is not another memory segment");
+        reply_error(c, "this cannot be copied there: the value lies in the books, or TO is not "
+                       "another memory segment");
         break;
     case TARN_ENOTFOUND: reply_error(c, "FROM has no replica of this key that can be read"); break;
     case TARN_EEXISTS: reply_error(c, "TO has a replica of this key already"); break;
-    case TARN_ELIMIT: reply_error(c, "-LIMIT max-tasks are under way: wait, or CONFIG SET max-tasks"); break;
+    case TARN_ELIMIT:
+        reply_error(c, "-LIMIT max-tasks are under way: wait, or CONFIG SET max-tasks");
+        break;
     default: reply_status(c, status, NULL); break;
     }
 }
@@ -161,7 +164,7 @@ void cmd_replica_drop(struct client *c) {
     }
 }
 
-/* --- LIST -------------------------------------------------------------------------------------------------------------------------- */
+/* --- LIST --- */
 
 static void reply_replica(struct client *c, const struct store_replica *r) {
     struct cluster_segment g;
@@ -175,7 +178,10 @@ static void reply_replica(struct client *c, const struct store_replica *r) {
     field_str(c, "segment", there ? g.name : "");
     field_str(c, "node", there ? g.node : "");
     field_str(c, "machine", there ? g.machine : "");
-    field_str(c, "state", readable ? "complete" : there && s.state == SEGMENT_DOWN ? "down" : "leaving");
+    field_str(c, "state",
+              readable                           ? "complete"
+              : there && s.state == SEGMENT_DOWN ? "down"
+                                                 : "leaving");
     reply_bulk_str(c, "extents");
     reply_array(c, r->extents);
     for (uint32_t i = 0; i < r->extents; i++) {
@@ -202,7 +208,7 @@ void cmd_replica_list(struct client *c) {
     for (uint32_t i = 0; i < layout.replicas; i++) reply_replica(c, &layout.replica[i]);
 }
 
-/* --- TASKS --------------------------------------------------------------------------------------------------------------------------- */
+/* --- TASKS --- */
 
 struct tasks_list {
     struct client *c;
@@ -253,7 +259,8 @@ void cmd_replica_tasks(struct client *c) {
             if (!option_number(c, &at, "COUNT", 1, TASKS_MAX, &n)) return;
             l.max = n;
         } else if (arg_is(c, at, "state")) {
-            if (!option_has_value(c, at, "STATE") || (l.state = state_of_word(c, at + 1)) < 0) return;
+            if (!option_has_value(c, at, "STATE") || (l.state = state_of_word(c, at + 1)) < 0)
+                return;
             at += 2;
         } else {
             option_unknown(c, at);
@@ -265,7 +272,8 @@ void cmd_replica_tasks(struct client *c) {
     reply_deferred_array(c, cookie, l.n);
 }
 
-/* 1: it is canceled, or will be unless it is done first. 0: there is no such task, or it is over. */
+/* 1: it is canceled, or will be unless it is done first. 0: there is no such task, or it is
+ * over. */
 void cmd_replica_cancel(struct client *c) {
     uint64_t id;
     if (arg_range(c, 2, "task id", 1, INT64_MAX, &id)) reply_int(c, cluster_task_cancel(id));

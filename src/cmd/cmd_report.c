@@ -1,6 +1,7 @@
-/* REPLICA REPORT key version: a reader found bytes that do not match their CRC. The server does not take its word for it: it
- * reads every replica of that version itself, and drops exactly those that are bad. Without this the key would answer every
- * get with a miss and every put with "it is there". */
+/* REPLICA REPORT key version: a reader found bytes that do not match their CRC. The server does not
+ * take its word for it: it reads every replica of that version itself, and drops exactly those that
+ * are bad. Without this the key would answer every get with a miss and every put with "it is
+ * there". */
 #include "cmd/families.h"
 
 #include <stdlib.h>
