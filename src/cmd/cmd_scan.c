@@ -1,5 +1,6 @@
-/* Walks over the keyspace: KEYS and SCAN. Both are jobs: at ten million keys a walk takes seconds, of which the loop gives
- * it a slice at a time. Keys that come and go meanwhile may or may not be seen; the others are seen at least once. */
+/* Walks over the keyspace: KEYS and SCAN. Both are jobs: at ten million keys a walk takes seconds,
+ * of which the loop gives it a slice at a time. Keys that come and go meanwhile may or may not be
+ * seen; the others are seen at least once. */
 #include "cmd/families.h"
 
 #include <inttypes.h>
@@ -22,7 +23,7 @@ static bool pattern_arg(struct client *c, size_t index, struct glob **glob_p) {
     return true;
 }
 
-/* --- KEYS ---------------------------------------------------------------------------------------------------------------- */
+/* --- KEYS --- */
 
 struct keys_job {
     struct job job;
@@ -71,7 +72,7 @@ void cmd_keys(struct client *c) {
     job_start(c, &k->job);
 }
 
-/* --- SCAN -------------------------------------------------------------------------------------------------------------------- */
+/* --- SCAN --- */
 
 struct scan_job {
     struct job job;
@@ -94,7 +95,8 @@ static void scan_see(void *arg, struct object *o) {
     s->found++;
 }
 
-/* As in Redis: until COUNT keys are found, but at most 10 COUNT steps, so that a rare pattern comes back now and then. */
+/* As in Redis: until COUNT keys are found, but at most 10 COUNT steps, so that a rare pattern comes
+ * back now and then. */
 static bool scan_walk(struct scan_job *s, unsigned *budget) {
     do {
         if (*budget == 0) return false;

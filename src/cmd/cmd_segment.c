@@ -1,5 +1,5 @@
-/* SEGMENT MOUNT, KEYS, UNMOUNT, LIST, INFO, DRAIN: what the pool consists of, and how to reach its bytes. libtarn fetches INFO once
- * per segment and epoch. */
+/* SEGMENT MOUNT, KEYS, UNMOUNT, LIST, INFO, DRAIN: what the pool consists of, and how to reach its
+ * bytes. libtarn fetches INFO once per segment and epoch. */
 #include "cmd/families.h"
 
 #include <sodium.h>
@@ -36,7 +36,7 @@ static const char *state_name(const struct store_segment_info *s, const struct c
     return "";
 }
 
-/* --- LIST --------------------------------------------------------------------------------------------------------------------- */
+/* --- LIST --- */
 
 /* What LIST and INFO both say. */
 enum { COMMON_FIELDS = 16 };
@@ -75,7 +75,8 @@ static bool list_step(struct client *c, struct job *job, unsigned *budget) {
         struct cluster_segment g;
         if (*budget == 0) return false;
         spend(budget, LIST_UNITS);
-        if (!store_segment_get(server.store, l->next, &s) || !cluster_segment_get(l->next, &g)) continue;
+        if (!store_segment_get(server.store, l->next, &s) || !cluster_segment_get(l->next, &g))
+            continue;
         reply_map(c, COMMON_FIELDS);
         common_fields(c, &s, &g);
         l->n++;
@@ -94,7 +95,7 @@ void cmd_segment_list(struct client *c) {
     job_start(c, &l->job);
 }
 
-/* --- INFO --------------------------------------------------------------------------------------------------------------------- */
+/* --- INFO --- */
 
 static bool reply_attach(struct client *c, const char *name, enum grant_op op,
                          const struct store_segment_info *s, bool may) {
@@ -108,11 +109,13 @@ static bool reply_attach(struct client *c, const char *name, enum grant_op op,
     return granted;
 }
 
-/* Grants for the whole segment and keys to its memory. They go around the host and the keys of single objects, so they are for
- * users with the category @direct, and for what such a user may do with values in the first place. */
+/* Grants for the whole segment and keys to its memory. They go around the host and the keys of
+ * single objects, so they are for users with the category @direct, and for what such a user may do
+ * with values in the first place. */
 static void reply_direct(struct client *c, const struct store_segment_info *s,
                          const struct cluster_segment *g, bool direct) {
-    bool read = direct && acl_client_may(c, "getreplicas"), write = direct && acl_client_may(c, "putstart");
+    bool read = direct && acl_client_may(c, "getreplicas"),
+         write = direct && acl_client_may(c, "putstart");
     bool may_read = reply_attach(c, "attach_read", GRANT_ATTACH_READ, s, read);
     bool may_write = reply_attach(c, "attach_write", GRANT_ATTACH_WRITE, s, write);
     reply_bulk_str(c, "keys");
@@ -163,7 +166,8 @@ void cmd_segment_info(struct client *c) {
     reach_reply_transports(c, &g, direct);
 }
 
-/* SEGMENT ATTACH segment: the part of INFO that is for users with @direct, who may be others than those with @read. */
+/* SEGMENT ATTACH segment: the part of INFO that is for users with @direct, who may be others than
+ * those with @read. */
 void cmd_segment_attach(struct client *c) {
     struct store_segment_info s;
     struct cluster_segment g;
@@ -181,7 +185,7 @@ void cmd_segment_attach(struct client *c) {
     reply_direct(c, &s, &g, true);
 }
 
-/* --- MOUNT -------------------------------------------------------------------------------------------------------------------- */
+/* --- MOUNT --- */
 
 static bool tier_option(struct client *c, size_t *at_p, enum store_tier *tier_p) {
     if (!option_has_value(c, *at_p, "TIER")) return false;
@@ -239,7 +243,8 @@ static bool endpoints_option(struct client *c, size_t *at_p, struct cluster_moun
 /* n groups of uri, read-key and write-key from argv[at] on. */
 static void keys_args(const struct client *c, size_t at, size_t n, struct cluster_key_told *keys) {
     for (size_t i = 0; i < n; i++, at += KEY_ARGS)
-        keys[i] = (struct cluster_key_told){.uri = c->argv[at], .key = {c->argv[at + 1], c->argv[at + 2]}};
+        keys[i] = (struct cluster_key_told){.uri = c->argv[at],
+                                            .key = {c->argv[at + 1], c->argv[at + 2]}};
 }
 
 static bool keys_option(struct client *c, size_t *at_p, struct cluster_mount *m,
@@ -314,7 +319,7 @@ void cmd_segment_mount(struct client *c) {
     field_int(c, "kept", mounted.kept);
 }
 
-/* --- KEYS --------------------------------------------------------------------------------------------------------------------- */
+/* --- KEYS --- */
 
 /* SEGMENT KEYS node instance name n [uri read-key write-key ...] */
 void cmd_segment_keys(struct client *c) {
@@ -333,12 +338,13 @@ void cmd_segment_keys(struct client *c) {
     if (status == TARN_OK)
         reply_ok(c);
     else if (status == TARN_ENOSEGMENT)
-        reply_error(c, "-NOSEGMENT this is not a mounted memory segment of the node: SEGMENT MOUNT first");
+        reply_error(
+            c, "-NOSEGMENT this is not a mounted memory segment of the node: SEGMENT MOUNT first");
     else
         reply_why(c, status, why);
 }
 
-/* --- UNMOUNT and DRAIN ---------------------------------------------------------------------------------------------------------- */
+/* --- UNMOUNT and DRAIN --- */
 
 /* Waits until the last lease is over. It goes on without the client, too. */
 struct unmount_job {
@@ -366,8 +372,9 @@ static void unmount_destroy(struct client *c, struct job *job) {
 
 static bool refuse_embedded(struct client *c, tarn_status status) {
     if (status != TARN_EPERM) return false;
-    reply_error(c, "the embedded segment is there as long as the server: start it with pool-size 0, or "
-                   "SEGMENT DRAIN it");
+    reply_error(
+        c, "the embedded segment is there as long as the server: start it with pool-size 0, or "
+           "SEGMENT DRAIN it");
     return true;
 }
 

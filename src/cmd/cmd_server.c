@@ -4,7 +4,7 @@
 #include "cmd/core.h"
 #include "cmd/families.h"
 
-/* --- habits --------------------------------------------------------------------------------------------------------------------- */
+/* --- habits --- */
 
 void cmd_time(struct client *c) {
     char text[24];
@@ -27,7 +27,7 @@ void cmd_lolwut(struct client *c) {
         reply_verbatim(c, "txt", SPAN("tarn ver. " TARN_VERSION "\n"));
 }
 
-/* --- scripts: Sentinels stop those that run, clients flush them before tests -------------------------------------------------------- */
+/* --- scripts: Sentinels stop those that run, clients flush them before tests --- */
 
 void cmd_script_kill(struct client *c) {
     reply_error(c, "-NOTBUSY No scripts in execution right now.");

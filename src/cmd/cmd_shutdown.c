@@ -17,8 +17,9 @@
 
 static struct {
     bool waits; /* for replicas */
-    int signo;  /* one that came while nothing is done at regular times (DEBUG PAUSE-CRON), 0: none */
-    int flags;  /* CONFIG_SHUTDOWN_* */
+    /* one that came while nothing is done at regular times (DEBUG PAUSE-CRON), 0: none */
+    int signo;
+    int flags; /* CONFIG_SHUTDOWN_* */
     uint64_t until_ms, offset;
     struct progress progress;
 } s;
@@ -30,7 +31,7 @@ struct waiter {
 };
 static uint64_t round; /* one that is over has failed, or the process were gone */
 
-/* --- replicas -------------------------------------------------------------------------------------------------------------------- */
+/* --- replicas --- */
 
 static size_t in_sync(size_t *all_p) {
     size_t n = 0;
@@ -51,12 +52,13 @@ static void say_replicas(void) {
         if (r->state != REPLICA_ONLINE || r->ack_offset >= s.offset) continue;
         replica_address(r, ip, &port);
         log_warning("Lagging replica %s:%u: %llu bytes behind, last heard of %llu s ago", ip, port,
-                    (unsigned long long)(s.offset - r->ack_offset), (unsigned long long)replica_lag_s(r));
+                    (unsigned long long)(s.offset - r->ack_offset),
+                    (unsigned long long)replica_lag_s(r));
     }
     if (all > 0) log_notice("%zu of %zu replicas are in sync when shutting down.", n, all);
 }
 
-/* --- the way ---------------------------------------------------------------------------------------------------------------------- */
+/* --- the way --- */
 
 static void answer_waiters(void) {
     round++;
@@ -81,7 +83,8 @@ static bool finish(void) {
         core_shutdown("Exiting now.");
         return true;
     }
-    log_warning("Error trying to save the DB, can't exit. Errors trying to shut down the server: it goes on. "
+    log_warning("Error trying to save the DB, can't exit. Errors trying to shut down the server: "
+                "it goes on. "
                 "SHUTDOWN FORCE ends it in any case");
     end_wait();
     answer_waiters();
@@ -90,7 +93,8 @@ static bool finish(void) {
 
 static bool must_wait(void) {
     size_t all;
-    if (s.flags & CONFIG_SHUTDOWN_NOW || server.config->shutdown_timeout_s == 0 || replication.replica)
+    if (s.flags & CONFIG_SHUTDOWN_NOW || server.config->shutdown_timeout_s == 0 ||
+        replication.replica)
         return false;
     return in_sync(&all) < all;
 }
@@ -113,7 +117,8 @@ static bool begin(int flags) {
 
 static void begin_by(int signo) {
     s.signo = 0;
-    begin(signo == SIGTERM ? server.config->shutdown_on_sigterm : server.config->shutdown_on_sigint);
+    begin(signo == SIGTERM ? server.config->shutdown_on_sigterm
+                           : server.config->shutdown_on_sigint);
 }
 
 void shutdown_cron(void) {
@@ -145,8 +150,8 @@ static bool give_up(void) {
 
 void shutdown_by_signal(int signo) {
     bool term = signo == SIGTERM;
-    log_warning("%s",
-                term ? "Received SIGTERM scheduling shutdown..." : "Received SIGINT scheduling shutdown...");
+    log_warning("%s", term ? "Received SIGTERM scheduling shutdown..."
+                           : "Received SIGINT scheduling shutdown...");
     if (core_stopping()) return;
     if (s.waits) {
         s.flags |= CONFIG_SHUTDOWN_NOW;
@@ -159,7 +164,7 @@ void shutdown_by_signal(int signo) {
         begin_by(signo);
 }
 
-/* --- SHUTDOWN --------------------------------------------------------------------------------------------------------------------- */
+/* --- SHUTDOWN --- */
 
 static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
     struct waiter *w = CONTAINER_OF(job, struct waiter, job);

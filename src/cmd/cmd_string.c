@@ -1,6 +1,7 @@
-/* In-band reads: GET GETEX GETDEL GETRANGE SUBSTR STRLEN MGET. What libtarn put is read here like what SET wrote. Large
- * values go from pool memory to the socket; a hold keeps their space until the last byte is sent. Values that lie on other
- * machines, or on disks, are fetched piece by piece in a job (value_reply.h). */
+/* In-band reads: GET GETEX GETDEL GETRANGE SUBSTR STRLEN MGET. What libtarn put is read here like
+ * what SET wrote. Large values go from pool memory to the socket; a hold keeps their space until
+ * the last byte is sent. Values that lie on other machines, or on disks, are fetched piece by piece
+ * in a job (value_reply.h). */
 #include "cmd/families.h"
 
 #include <stdlib.h>
@@ -15,7 +16,8 @@
 /* Below this a copy costs less than a piece of its own. */
 #define COPY_MAX 4096u
 
-/* From this process' own memory: from the pool to the socket without a copy. false: it is not there, nothing was said. */
+/* From this process' own memory: from the pool to the socket without a copy. false: it is not
+ * there, nothing was said. */
 static bool reply_local(struct client *c, struct object *o, uint64_t from, uint64_t len) {
     struct span pieces[STORE_EXTENTS_MAX];
     size_t n = pool_pieces(o, from, len, pieces);
@@ -50,7 +52,7 @@ struct object *string_read(struct span key) {
     return o;
 }
 
-/* --- one value --------------------------------------------------------------------------------------------------------------- */
+/* --- one value --- */
 
 /* What becomes of the key once its value was read. */
 struct read_then {
@@ -83,7 +85,8 @@ struct read_job {
     bool range; /* a part of a value: a miss is an empty string */
 };
 
-/* The first bytes are on their way to the client. A key that has another value by now was written after this read. */
+/* The first bytes are on their way to the client. A key that has another value by now was written
+ * after this read. */
 static void read_begun(struct client *c, struct read_job *r) {
     struct object *o = r->then.what != THEN_NOTHING ? store_find(server.store, c->argv[1]) : NULL;
     if (o && store_object_version(o) == r->version) do_then(c, o, &r->then);
@@ -166,7 +169,8 @@ void cmd_getex(struct client *c) {
     }
     if (persist || expire.number_arg > 0) then.what = THEN_EXPIRE;
     /* of a key that is not there any number will do */
-    if (store_find(server.store, c->argv[1]) && !expire_option_time(c, &expire, &then.wall_ms)) return;
+    if (store_find(server.store, c->argv[1]) && !expire_option_time(c, &expire, &then.wall_ms))
+        return;
     read_whole(c, &then);
 }
 
@@ -199,9 +203,10 @@ void cmd_substr(struct client *c) {
     cmd_getrange(c);
 }
 
-/* --- MGET ------------------------------------------------------------------------------------------------------------------- */
+/* --- MGET --- */
 
-/* Values that lie elsewhere are fetched ahead while an earlier one is awaited: so many keys, so many bytes. */
+/* Values that lie elsewhere are fetched ahead while an earlier one is awaited: so many keys, so
+ * many bytes. */
 enum { MGET_AHEAD = 16 };
 #define MGET_AHEAD_BYTES (REMOTE_WINDOW * REMOTE_PIECE)
 

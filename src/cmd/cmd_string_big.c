@@ -1,5 +1,5 @@
-/* Large values of SET and its kin go from the socket to where they will stay: the put is opened when the value's header
- * has been read, and becomes the object when the command runs. */
+/* Large values of SET and its kin go from the socket to where they will stay: the put is opened
+ * when the value's header has been read, and becomes the object when the command runs. */
 #include "cmd/families.h"
 
 #include <stdlib.h>
@@ -15,8 +15,8 @@ struct big_sink {
     char key[];
 };
 
-/* Bytes for which room was made and that have not come yet. Only so much of the pool is taken by announcements: what is
- * over it comes by way of the heap, which grows with what has come. */
+/* Bytes for which room was made and that have not come yet. Only so much of the pool is taken by
+ * announcements: what is over it comes by way of the heap, which grows with what has come. */
 static _Atomic uint64_t awaited;
 #define AWAITED_SHARE 4 /* of pool-size */
 
@@ -34,22 +34,24 @@ static bool wants_sink(const struct client *c, const struct span *argv, size_t a
 }
 
 /* It supersedes nobody: whether the command may run at all is known only when all of it is here. */
-static tarn_status sink_open(struct client *c, struct span key, uint64_t size, struct store_put **put_p) {
+static tarn_status sink_open(struct client *c, struct span key, uint64_t size,
+                             struct store_put **put_p) {
     struct store_put_options options = pool_writer_options(0);
     struct store_batch batch;
     unsigned budget = job_quota();
     options.supersede = false;
     pool_writer_prefer(&options);
     store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
-    tarn_status status = store_put_start(server.store, &batch, key, size, &options, c->id, &budget, put_p);
+    tarn_status status =
+        store_put_start(server.store, &batch, key, size, &options, c->id, &budget, put_p);
     if (status == TARN_EAGAIN) store_put_abandon(server.store, put_p);
     return status;
 }
 
 struct big_sink *cmd_big_begin(struct client *c, const struct span *argv, size_t argc_so_far,
                                size_t big_len) {
-    if (!server.host || server.populating.on || string_write_elsewhere() || big_len <= STORE_INLINE_MAX ||
-        !wants_sink(c, argv, argc_so_far))
+    if (!server.host || server.populating.on || string_write_elsewhere() ||
+        big_len <= STORE_INLINE_MAX || !wants_sink(c, argv, argc_so_far))
         return NULL;
     struct span key = argv[1];
     if (key.len == 0 || key.len > STORE_KEY_MAX) return NULL;

@@ -1,5 +1,6 @@
-/* New values made of old ones: APPEND SETRANGE INCR DECR INCRBY DECRBY INCRBYFLOAT. Values are immutable, so each writes a
- * new object, keeps the TTL, and commits only if the key is still at the version it was made from. */
+/* New values made of old ones: APPEND SETRANGE INCR DECR INCRBY DECRBY INCRBYFLOAT. Values are
+ * immutable, so each writes a new object, keeps the TTL, and commits only if the key is still at
+ * the version it was made from. */
 #include "cmd/families.h"
 
 #include <inttypes.h>
@@ -15,7 +16,7 @@ static void answer_size(struct client *c, struct string_write *w) {
     reply_int(c, (int64_t)w->size);
 }
 
-/* --- APPEND, SETRANGE ------------------------------------------------------------------------------------------------------ */
+/* --- APPEND, SETRANGE --- */
 
 static bool append_plan(struct client *c, struct string_write *w) {
     struct object *o = string_write_edit(c, w);
@@ -29,8 +30,11 @@ static bool append_plan(struct client *c, struct string_write *w) {
 
 void cmd_append(struct client *c) {
     if (!arg_key(c, 1)) return;
-    struct string_write w = {
-        .plan = append_plan, .event = "append", .answer = answer_size, .key_arg = 1, .value_arg = 2};
+    struct string_write w = {.plan = append_plan,
+                             .event = "append",
+                             .answer = answer_size,
+                             .key_arg = 1,
+                             .value_arg = 2};
     string_write_run(c, &w);
 }
 
@@ -45,15 +49,19 @@ static bool setrange_plan(struct client *c, struct string_write *w) {
     if (!string_size_allowed(c, offset + len)) return false;
     if (!string_write_keep_old(w, o)) return true;
     string_write_take_old(w, 0, offset);
-    if (offset > old) string_write_part(w, (struct string_part){.from = PART_ZERO, .len = offset - old});
+    if (offset > old)
+        string_write_part(w, (struct string_part){.from = PART_ZERO, .len = offset - old});
     string_write_part(w, (struct string_part){.from = PART_ARG, .index = w->value_arg, .len = len});
     string_write_take_old(w, offset + len, UINT64_MAX);
     return true;
 }
 
 void cmd_setrange(struct client *c) {
-    struct string_write w = {
-        .plan = setrange_plan, .event = "setrange", .answer = answer_size, .key_arg = 1, .value_arg = 3};
+    struct string_write w = {.plan = setrange_plan,
+                             .event = "setrange",
+                             .answer = answer_size,
+                             .key_arg = 1,
+                             .value_arg = 3};
     if (!arg_key(c, 1) || !arg_i64(c, 2, &w.number)) return;
     if (w.number < 0) {
         reply_error(c, "offset is out of range");
@@ -63,10 +71,12 @@ void cmd_setrange(struct client *c) {
     string_write_run(c, &w);
 }
 
-/* --- numbers ------------------------------------------------------------------------------------------------------------------- */
+/* --- numbers --- */
 
-/* Not yet known: true, and *len_p is 0 with w->old.wanted. false: what is there is longer than any number. */
-static bool old_text(struct client *c, struct string_write *w, char text[STRING_TEXT_MAX], size_t *len_p) {
+/* Not yet known: true, and *len_p is 0 with w->old.wanted. false: what is there is longer than any
+ * number. */
+static bool old_text(struct client *c, struct string_write *w, char text[STRING_TEXT_MAX],
+                     size_t *len_p) {
     struct object *o = string_write_edit(c, w);
     *len_p = 0;
     if (o && store_object_size(server.store, o) >= STRING_TEXT_MAX) return false;
@@ -126,7 +136,7 @@ void cmd_decrby(struct client *c) {
         incr_run(c, -by);
 }
 
-/* --- INCRBYFLOAT ------------------------------------------------------------------------------------------------------------- */
+/* --- INCRBYFLOAT --- */
 
 static bool parse_float(const char *text, size_t len, long double *value_p) {
     char *end;
@@ -135,7 +145,8 @@ static bool parse_float(const char *text, size_t len, long double *value_p) {
     return end == text + len && !isnan(*value_p);
 }
 
-/* 17 digits behind the point, without the zeroes at the end: what Redis' clients know. Returns the length. */
+/* 17 digits behind the point, without the zeroes at the end: what Redis' clients know. Returns the
+ * length. */
 static size_t format_float(long double v, char out[STRING_TEXT_MAX * 24]) {
     size_t len = (size_t)snprintf(out, STRING_TEXT_MAX * 24, "%.17Lf", v);
     if (memchr(out, '.', len)) {
@@ -157,8 +168,8 @@ static bool incrbyfloat_plan(struct client *c, struct string_write *w) {
     if (w->old.wanted) return true;
     memcpy(by_text, c->argv[2].data, by_len);
     by_text[by_len] = 0;
-    if (!short_enough || (w->old.there && !parse_float(text, len, &old)) || by_len != c->argv[2].len ||
-        !parse_float(by_text, by_len, &by)) {
+    if (!short_enough || (w->old.there && !parse_float(text, len, &old)) ||
+        by_len != c->argv[2].len || !parse_float(by_text, by_len, &by)) {
         reply_error(c, "value is not a valid float");
         return false;
     }
@@ -169,7 +180,8 @@ static bool incrbyfloat_plan(struct client *c, struct string_write *w) {
     }
     len = format_float(sum, sum_text);
     if (len > sizeof(w->small)) {
-        reply_error(c, "increment would produce a number of more than %zu digits", sizeof(w->small));
+        reply_error(c, "increment would produce a number of more than %zu digits",
+                    sizeof(w->small));
         return false;
     }
     memcpy(w->small, sum_text, len);
@@ -183,7 +195,9 @@ static void incrbyfloat_answer(struct client *c, struct string_write *w) {
 
 void cmd_incrbyfloat(struct client *c) {
     if (!arg_key(c, 1)) return;
-    struct string_write w = {
-        .plan = incrbyfloat_plan, .event = "incrbyfloat", .answer = incrbyfloat_answer, .key_arg = 1};
+    struct string_write w = {.plan = incrbyfloat_plan,
+                             .event = "incrbyfloat",
+                             .answer = incrbyfloat_answer,
+                             .key_arg = 1};
     string_write_run(c, &w);
 }

@@ -1,4 +1,5 @@
-/* SET and those that are SET with options in other places: SETNX SETEX PSETEX GETSET; MSET and MSETNX. */
+/* SET and those that are SET with options in other places: SETNX SETEX PSETEX GETSET; MSET and
+ * MSETNX. */
 #include "cmd/families.h"
 
 #include <stdlib.h>
@@ -10,9 +11,10 @@
 #include "cmd/notify.h"
 #include "cmd/string_write.h"
 
-/* --- times --------------------------------------------------------------------------------------------------------------------- */
+/* --- times --- */
 
-bool expire_time(struct client *c, size_t at, enum expire_unit unit, bool absolute, uint64_t *wall_ms_p) {
+bool expire_time(struct client *c, size_t at, enum expire_unit unit, bool absolute,
+                 uint64_t *wall_ms_p) {
     int64_t v, base = absolute ? 0 : (int64_t)server.wall_ms;
     if (!arg_i64(c, at, &v)) return false;
     if (v <= 0 || v > INT64_MAX / unit || v * unit > INT64_MAX - base) {
@@ -48,7 +50,7 @@ bool expire_option_time(struct client *c, const struct expire_option *e, uint64_
     return e->number_arg == 0 || expire_time(c, e->number_arg, e->unit, e->absolute, wall_ms_p);
 }
 
-/* --- SET --------------------------------------------------------------------------------------------------------------------------- */
+/* --- SET --- */
 
 static bool set_options(struct client *c, struct string_write *w) {
     struct expire_option expire = {0};
@@ -111,8 +113,8 @@ static bool set_small(struct client *c) {
     struct store_batch batch;
     unsigned budget = job_quota();
     store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
-    tarn_status status = store_set_inline(server.store, &batch, key, value, crc32c(0, value.data, value.len),
-                                          &options, &budget);
+    tarn_status status = store_set_inline(server.store, &batch, key, value,
+                                          crc32c(0, value.data, value.len), &options, &budget);
     if (status == TARN_EAGAIN) return false;
     if (status == TARN_EOOM) dispatch_turned_away(c);
     if (status != TARN_OK) {
@@ -184,7 +186,7 @@ void cmd_setnx(struct client *c) {
     string_write_run(c, &w);
 }
 
-/* --- MSET: one write after the other, each atomic ------------------------------------------------------------------------------ */
+/* --- MSET: one write after the other, each atomic --- */
 
 struct mset_job {
     struct job job;
@@ -196,7 +198,8 @@ struct mset_job {
 /* The one answer comes at the end, so that of a single write is none. */
 static void mset_answer(struct client *c, struct string_write *w) {}
 
-/* MSETNX looks at all keys before it writes the first. As everywhere, each key is atomic, not the whole. */
+/* MSETNX looks at all keys before it writes the first. As everywhere, each key is atomic, not the
+ * whole. */
 static bool mset_check(struct client *c, struct mset_job *m, unsigned *budget) {
     for (; m->pos < (c->argc - 1) / 2; m->pos++) {
         if (*budget == 0) return false;
@@ -221,7 +224,8 @@ static bool mset_one(struct client *c, struct mset_job *m, unsigned *budget) {
     struct string_write *w = &m->write;
     if (!w->plan)
         *w = (struct string_write){.plan = mset_plan,
-                                   .later.until_ms = w->later.until_ms, /* one bound for the whole command */
+                                   /* one bound for the whole command */
+                                   .later.until_ms = w->later.until_ms,
                                    .event = "set",
                                    .answer = mset_answer,
                                    .owner = &m->job,

@@ -9,9 +9,9 @@ static bool no_options(struct client *c) {
     if (c->argc == 3) return true;
     if (arg_is(c, 3, "redirect") || arg_is(c, 3, "prefix") || arg_is(c, 3, "bcast") ||
         arg_is(c, 3, "optin") || arg_is(c, 3, "optout") || arg_is(c, 3, "noloop"))
-        reply_error(
-            c, "CLIENT TRACKING ON takes no options here: this connection hears of every key that it has "
-               "read, and of nothing else");
+        reply_error(c, "CLIENT TRACKING ON takes no options here: this connection hears of every "
+                       "key that it has "
+                       "read, and of nothing else");
     else
         reply_syntax(c);
     return false;
@@ -19,10 +19,11 @@ static bool no_options(struct client *c) {
 
 static void turn_on(struct client *c) {
     if (c->proto != 3)
-        reply_error(
-            c, "CLIENT TRACKING needs RESP3, for its messages come between the replies: say HELLO 3 first");
+        reply_error(c, "CLIENT TRACKING needs RESP3, for its messages come between the replies: "
+                       "say HELLO 3 first");
     else if (replication_is_replica())
-        reply_error(c, "CLIENT TRACKING is for the master: a replica does not know when a key changes");
+        reply_error(
+            c, "CLIENT TRACKING is for the master: a replica does not know when a key changes");
     else {
         tracking_on(c);
         reply_ok(c);
@@ -61,9 +62,9 @@ void cmd_client_getredir(struct client *c) {
 
 void cmd_client_caching(struct client *c) {
     if (arg_is(c, 2, "yes") || arg_is(c, 2, "no"))
-        reply_error(
-            c, "CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT "
-               "mode enabled");
+        reply_error(c, "CLIENT CACHING can be called only when the client is in tracking mode with "
+                       "OPTIN or OPTOUT "
+                       "mode enabled");
     else
         reply_syntax(c);
 }

@@ -46,18 +46,20 @@ void config_deinit(struct config *c) {
     buf_free(&c->ignored);
 }
 
-/* --- files -------------------------------------------------------------------------------------------------------------------- */
+/* --- files --- */
 
 void config_source_init(struct config_source *src, const char *name, unsigned depth,
                         struct config_faults *faults) {
     static unsigned last;
-    *src = (struct config_source){name, depth, xcalloc(config_row_count, sizeof(unsigned)), ++last, faults};
+    *src = (struct config_source){name, depth, xcalloc(config_row_count, sizeof(unsigned)), ++last,
+                                  faults};
 }
 void config_source_deinit(struct config_source *src) {
     free(src->line_of);
 }
 
-static bool load_source(struct config *c, const char *path, unsigned depth, struct config_faults *faults);
+static bool load_source(struct config *c, const char *path, unsigned depth,
+                        struct config_faults *faults);
 
 bool config_fail_at(const struct config_source *src, unsigned line, char *why) {
     if (line > 0)
@@ -68,16 +70,18 @@ bool config_fail_at(const struct config_source *src, unsigned line, char *why) {
     return false;
 }
 
-/* A line of a file can be looked at; of a command line the words are shown as they were understood. */
-static char *mistake(const struct config_row *row, unsigned line, const struct span *words, size_t n,
-                     const char *why) {
+/* A line of a file can be looked at; of a command line the words are shown as they were
+ * understood. */
+static char *mistake(const struct config_row *row, unsigned line, const struct span *words,
+                     size_t n, const char *why) {
     struct buf b = {NULL, 0, 0};
     if (line == 0) {
         buf_printf(&b, "'%s", row->name);
         for (size_t i = 1; i < n && !(row->flags & CONFIG_SECRET); i++)
             buf_printf(&b, " \"%.*s\"", (int)min_u64(words[i].len, 64), words[i].data);
         buf_append_str(&b, "': ");
-        if (n < 2 && !config_row_takes_words(row)) buf_append_str(&b, "wrong number of arguments: ");
+        if (n < 2 && !config_row_takes_words(row))
+            buf_append_str(&b, "wrong number of arguments: ");
     }
     if (n > 2 && !config_row_takes_words(row)) buf_append_str(&b, "wrong number of arguments: ");
     buf_printf(&b, "%s %s", row->name, why);
@@ -88,7 +92,8 @@ static char *mistake(const struct config_row *row, unsigned line, const struct s
 static void config_ignore(struct config *c, struct span name) {
     struct buf *list = &c->ignored;
     for (size_t i = 0; i + name.len <= list->len; i++) /* the same again */
-        if (strncasecmp(list->data + i, name.data, name.len) == 0 && (i == 0 || list->data[i - 1] == ' ') &&
+        if (strncasecmp(list->data + i, name.data, name.len) == 0 &&
+            (i == 0 || list->data[i - 1] == ' ') &&
             (i + name.len == list->len || list->data[i + name.len] == ','))
             return;
     if (c->n_ignored++ > 0) buf_append_str(list, ", ");
@@ -96,8 +101,8 @@ static void config_ignore(struct config *c, struct span name) {
 }
 
 /* No option here: one of Redis that does not matter, or a fault. */
-static bool set_absent(struct config *c, struct config_source *src, unsigned line, const struct span *words,
-                       size_t n) {
+static bool set_absent(struct config *c, struct config_source *src, unsigned line,
+                       const struct span *words, size_t n) {
     bool matters = false;
     int len = (int)min_u64(words[0].len, 64);
     const char *name = words[0].data, *why = config_absent(words[0], &matters);
@@ -110,10 +115,11 @@ static bool set_absent(struct config *c, struct config_source *src, unsigned lin
     if (why != NULL) return config_fail_at(src, line, config_text("%.*s: %s", len, name, why));
     const char *near = config_near(words[0]);
     if (near != NULL)
-        return config_fail_at(src, line,
-                              config_text("unknown option '%.*s', did you mean '%s'?", len, name, near));
-    return config_fail_at(src, line,
-                          config_text("unknown option '%.*s' (tarn-server --help all has all)", len, name));
+        return config_fail_at(
+            src, line, config_text("unknown option '%.*s', did you mean '%s'?", len, name, near));
+    return config_fail_at(
+        src, line,
+        config_text("unknown option '%.*s' (tarn-server --help all has all)", len, name));
 }
 
 /* A value of Redis that changes nothing here. */
@@ -128,8 +134,8 @@ static bool is_idle(const struct config_row *row, const struct span *words, size
 }
 
 /* Options that may be said again and again. false: it is none of them. */
-static bool set_repeated(struct config *c, struct config_source *src, unsigned line, const struct span *words,
-                         size_t n, bool *ok_p) {
+static bool set_repeated(struct config *c, struct config_source *src, unsigned line,
+                         const struct span *words, size_t n, bool *ok_p) {
     char *why = NULL;
     if (span_case_eq(words[0], "loadmodule")) /* line 0: one word may hold all */
         *ok_p = config_module_add(c, words + 1, n - 1, line == 0, &why);
@@ -144,8 +150,9 @@ static bool set_repeated(struct config *c, struct config_source *src, unsigned l
 }
 
 /* What a line gives, not yet believed. */
-static bool parse_fresh(struct config *fresh, const struct config_row *row, struct config_source *src,
-                        unsigned line, const struct span *words, size_t n) {
+static bool parse_fresh(struct config *fresh, const struct config_row *row,
+                        struct config_source *src, unsigned line, const struct span *words,
+                        size_t n) {
     char *why = NULL;
     bool ok = config_row_parse(row, fresh, words + 1, n - 1, &why);
     if (ok && row->flags & CONFIG_FIXED) {
@@ -160,8 +167,8 @@ static bool parse_fresh(struct config *fresh, const struct config_row *row, stru
     return ok;
 }
 
-bool config_set_option(struct config *c, struct config_source *src, unsigned line, const struct span *words,
-                       size_t n) {
+bool config_set_option(struct config *c, struct config_source *src, unsigned line,
+                       const struct span *words, size_t n) {
     bool ok;
     if (set_repeated(c, src, line, words, n, &ok)) return ok;
     const struct config_row *row = config_row_find(words[0]);
@@ -176,8 +183,10 @@ bool config_set_option(struct config *c, struct config_source *src, unsigned lin
     ok = parse_fresh(&fresh, row, src, line, words, n);
     if (ok && row->type == CONFIG_SAVE) { /* those of a file and of the command line, too */
         ok = config_save_add(&c->save, &fresh.save);
-        if (!ok) config_fail_at(src, line, config_text("save has more than %u rules", CONFIG_SAVE_MAX));
-    } else if (ok && *seen != 0 && row->type != CONFIG_OUTPUT && !config_row_equal(row, &fresh, c)) {
+        if (!ok)
+            config_fail_at(src, line, config_text("save has more than %u rules", CONFIG_SAVE_MAX));
+    } else if (ok && *seen != 0 && row->type != CONFIG_OUTPUT &&
+               !config_row_equal(row, &fresh, c)) {
         ok = config_fail_at(src, line,
                             line == 0 || *seen == line
                                 ? config_text("%s is given twice, with different values", row->name)
@@ -193,34 +202,37 @@ bool config_set_option(struct config *c, struct config_source *src, unsigned lin
 }
 
 /* A path, or a pattern of several; one that matches none is no mistake. */
-static bool load_include(struct config *c, struct config_source *src, unsigned line, const struct span *words,
-                         size_t n) {
+static bool load_include(struct config *c, struct config_source *src, unsigned line,
+                         const struct span *words, size_t n) {
     glob_t found = {.gl_pathc = 0};
     if (n != 2 || words[1].len == 0 || words[1].len >= PATH_MAX)
-        return config_fail_at(src, line, xstrdup("include must name one file, or a pattern of some"));
-    if (src->depth + 1 >= INCLUDE_DEPTH)
         return config_fail_at(src, line,
-                              config_text("include is nested more than %u deep", INCLUDE_DEPTH - 1));
+                              xstrdup("include must name one file, or a pattern of some"));
+    if (src->depth + 1 >= INCLUDE_DEPTH)
+        return config_fail_at(
+            src, line, config_text("include is nested more than %u deep", INCLUDE_DEPTH - 1));
     char *path = config_text("%.*s", (int)words[1].len, words[1].data);
     bool pattern = strpbrk(path, "*?[") != NULL, ok = true;
     if (!pattern) {
-        ok = access(path, R_OK) == 0
-                 ? load_source(c, path, src->depth + 1, src->faults)
-                 : config_fail_at(src, line,
-                                  config_text("include: %s: cannot be read: %s", path, strerror(errno)));
+        ok = access(path, R_OK) == 0 ? load_source(c, path, src->depth + 1, src->faults)
+                                     : config_fail_at(src, line,
+                                                      config_text("include: %s: cannot be read: %s",
+                                                                  path, strerror(errno)));
     } else if (glob(path, 0, NULL, &found) == 0) {
         for (size_t i = 0; i < found.gl_pathc && i < INCLUDES_MAX; i++)
             ok &= load_source(c, found.gl_pathv[i], src->depth + 1, src->faults);
         if (found.gl_pathc > INCLUDES_MAX)
             ok = config_fail_at(
-                src, line, config_text("include: %s: it matches more than %u files", path, INCLUDES_MAX));
+                src, line,
+                config_text("include: %s: it matches more than %u files", path, INCLUDES_MAX));
     }
     globfree(&found);
     free(path);
     return ok;
 }
 
-static bool load_line(struct config *c, struct config_source *src, unsigned line, struct span text) {
+static bool load_line(struct config *c, struct config_source *src, unsigned line,
+                      struct span text) {
     while (text.len > 0 && (unsigned char)text.data[0] <= ' ') text.data++, text.len--;
     if (text.len == 0 || text.data[0] == '#') return true;
     struct buf store = {NULL, 0, 0};
@@ -239,8 +251,8 @@ static bool load_line(struct config *c, struct config_source *src, unsigned line
 }
 
 /* To its end, whatever is wrong on the way. */
-static bool load_text(struct config *c, const char *name, unsigned depth, const char *text, size_t len,
-                      struct config_faults *faults) {
+static bool load_text(struct config *c, const char *name, unsigned depth, const char *text,
+                      size_t len, struct config_faults *faults) {
     struct config_source src;
     config_source_init(&src, name, depth, faults);
     bool ok = true;
@@ -256,7 +268,8 @@ static bool load_text(struct config *c, const char *name, unsigned depth, const 
     return ok;
 }
 
-bool config_load_text(struct config *c, const char *name, const char *text, size_t len, char **why_p) {
+bool config_load_text(struct config *c, const char *name, const char *text, size_t len,
+                      char **why_p) {
     struct config_faults faults = {.n = 0};
     (void)load_text(c, name, 0, text, len, &faults);
     return config_faults_tell(&faults, why_p);
@@ -275,14 +288,16 @@ static bool read_all(FILE *f, struct buf *text) {
     return !ferror(f);
 }
 
-static bool load_source(struct config *c, const char *path, unsigned depth, struct config_faults *faults) {
+static bool load_source(struct config *c, const char *path, unsigned depth,
+                        struct config_faults *faults) {
     bool from_stdin = strcmp(path, "-") == 0;
     FILE *f = from_stdin ? stdin : fopen(path, "re");
     struct buf text = {NULL, 0, 0};
     bool ok = f != NULL && read_all(f, &text);
     if (!ok) config_fault(faults, "%s: cannot be read: %s", path, strerror(errno));
     if (f != NULL && !from_stdin) fclose(f);
-    if (ok) ok = load_text(c, from_stdin ? "standard input" : path, depth, text.data, text.len, faults);
+    if (ok)
+        ok = load_text(c, from_stdin ? "standard input" : path, depth, text.data, text.len, faults);
     buf_free(&text);
     return ok;
 }
@@ -310,16 +325,19 @@ static void validate_files(const struct config *c, struct config_faults *f) {
         config_fault(f, "dbfilename must be the name of a file in dir, without a path");
     if (c->appendfilename[0] == '\0' || strchr(c->appendfilename, '/') != NULL ||
         strcmp(c->appendfilename, c->dbfilename) == 0)
-        config_fault(f,
-                     "appendfilename must be the name of a file in dir, without a path, and not dbfilename");
-    if (strchr(c->appenddirname, '/') != NULL || strcmp(c->appenddirname, "..") == 0)
-        config_fault(f, "appenddirname must be the name of a directory in dir, without a path, or empty");
-    if (c->aclfile[0] != '\0' && c->users > 0)
         config_fault(
             f,
-            "Configuring Redis with users defined in redis.conf and at the same setting an ACL file path is "
-            "invalid. This setup is very likely to lead to configuration errors and security holes, please "
-            "define either an ACL file or declare users directly in your redis.conf, but not both.");
+            "appendfilename must be the name of a file in dir, without a path, and not dbfilename");
+    if (strchr(c->appenddirname, '/') != NULL || strcmp(c->appenddirname, "..") == 0)
+        config_fault(
+            f, "appenddirname must be the name of a directory in dir, without a path, or empty");
+    if (c->aclfile[0] != '\0' && c->users > 0)
+        config_fault(f, "Configuring Redis with users defined in redis.conf and at the same "
+                        "setting an ACL file path is "
+                        "invalid. This setup is very likely to lead to configuration errors and "
+                        "security holes, please "
+                        "define either an ACL file or declare users directly in your redis.conf, "
+                        "but not both.");
 }
 
 static void validate_ports(const struct config *c, struct config_faults *f) {
@@ -337,7 +355,8 @@ bool config_validate(const struct config *c, char **why_p) {
     validate_files(c, &f);
     validate_ports(c, &f);
     if (!process_title_valid(c->proc_title_template))
-        config_fault(&f, "proc-title-template: template format is invalid or contains unknown variables");
+        config_fault(
+            &f, "proc-title-template: template format is invalid or contains unknown variables");
     if (c->node_heartbeat_ms * 2 > c->node_timeout_ms)
         config_fault(&f, "node-timeout must be at least twice node-heartbeat");
     if (c->replicaof.n != 0 && c->pool_size > 0)
@@ -347,7 +366,7 @@ bool config_validate(const struct config *c, char **why_p) {
     return config_faults_tell(&f, why_p);
 }
 
-/* --- CONFIG GET and SET ------------------------------------------------------------------------------------------------------------ */
+/* --- CONFIG GET and SET --- */
 
 bool config_is_guarded(struct span name) {
     const struct config_row *row = config_row_find(name);
@@ -361,7 +380,8 @@ void config_get(const struct config *c, const struct span *patterns, size_t n,
     for (size_t i = 0; (row = config_row_at(i)) != NULL; i++) {
         const char *name = config_name_at(i);
         bool match = false;
-        for (size_t k = 0; k < n && !match; k++) match = glob_match_once(patterns[k], span_str(name), true);
+        for (size_t k = 0; k < n && !match; k++)
+            match = glob_match_once(patterns[k], span_str(name), true);
         if (!match) continue;
         buf_clear(&text);
         config_row_format(row, c, &text);
@@ -375,7 +395,8 @@ static bool apply_all(const bool *touched, const char **why_p, size_t *failed_p)
     for (size_t i = 0; i < config_row_count; i++) {
         if (!touched[i] || config_rows[i].apply == NULL) continue;
         bool told = false;
-        for (size_t k = 0; k < i; k++) told |= touched[k] && config_rows[k].apply == config_rows[i].apply;
+        for (size_t k = 0; k < i; k++)
+            told |= touched[k] && config_rows[k].apply == config_rows[i].apply;
         if (!told && !config_rows[i].apply(why_p)) {
             *failed_p = i;
             return false;
@@ -397,12 +418,13 @@ static char *one_line(char *lines) {
     return b.data;
 }
 
-static bool check_pairs(const struct config *now, const struct span *pairs, size_t n, struct config *next,
-                        bool *touched, struct span *option_p, char **why_p) {
+static bool check_pairs(const struct config *now, const struct span *pairs, size_t n,
+                        struct config *next, bool *touched, struct span *option_p, char **why_p) {
     for (size_t i = 0; i < n; i++) {
         const struct config_row *row = config_row_find(pairs[2 * i]);
         *option_p = pairs[2 * i];
-        if (row == NULL) return *why_p = xstrdup("unknown"), false; /* the caller has a text for it */
+        /* the caller has a text for it */
+        if (row == NULL) return *why_p = xstrdup("unknown"), false;
         if (touched[config_row_index(row)]) return *why_p = xstrdup("duplicate parameter"), false;
         bool parsed = config_row_parse(row, next, &pairs[2 * i + 1], 1, why_p);
         /* What cannot be changed takes the value that it has: nothing changes. */
@@ -422,7 +444,8 @@ static bool check_pairs(const struct config *now, const struct span *pairs, size
     return true;
 }
 
-bool config_set(struct config *c, const struct span *pairs, size_t n, struct span *option_p, char **why_p) {
+bool config_set(struct config *c, const struct span *pairs, size_t n, struct span *option_p,
+                char **why_p) {
     struct config old, next;
     bool *touched = xcalloc(config_row_count, sizeof(bool));
     config_init(&old);

@@ -1,5 +1,6 @@
-/* The configuration: one table row per option says its name, type, default, bounds, whether CONFIG SET may change it, and
- * what has to be told when it does. Values are read typed, as server.config->field.
+/* The configuration: one table row per option says its name, type, default, bounds, whether CONFIG
+ * SET may change it, and what has to be told when it does. Values are read typed, as
+ * server.config->field.
  *
  * Sources, later ones win: defaults, the file (with its includes), the command line, CONFIG SET. */
 #ifndef TARN_CMD_CONFIG_H
@@ -75,7 +76,8 @@ struct config_user {
 struct config {
     /* network */
     struct config_list bind;
-    int64_t port; /* -1: any; 0: none, or any where nothing else would listen; core_endpoints.port tells */
+    /* -1: any; 0: none, or any where nothing else would listen; core_endpoints.port tells */
+    int64_t port;
     char *port_file, *unixsocket;
     int64_t unixsocketperm; /* octal in the text */
     int64_t tcp_backlog, tcp_keepalive_s, timeout_s, maxclients;
@@ -87,7 +89,8 @@ struct config {
     uint64_t client_query_buffer_limit, proto_max_bulk_len;
     struct config_output_limit output_limit[CONFIG_OUTPUT_CLASSES];
     int64_t tracking_table_max_keys; /* of CLIENT TRACKING; 0: no limit */
-    int64_t maxmemory_clients;       /* bytes of all connections; < 0: per cent of maxmemory; 0: no limit */
+    /* bytes of all connections; < 0: per cent of maxmemory; 0: no limit */
+    int64_t maxmemory_clients;
     int64_t socket_mark_id;
     char *bind_source_addr;
     /* TLS: names and meaning are Redis' */
@@ -136,7 +139,8 @@ struct config {
     struct config_save save;
     bool appendonly, no_fsync_on_rewrite;
     char *dbfilename, *appendfilename, *appenddirname;
-    bool stop_writes_on_save_error, aof_load_truncated, aof_incremental_fsync, save_incremental_fsync;
+    bool stop_writes_on_save_error, aof_load_truncated, aof_incremental_fsync,
+        save_incremental_fsync;
     int appendfsync;
     int64_t aof_rewrite_percentage;
     uint64_t aof_rewrite_min_size;
@@ -197,13 +201,21 @@ struct config {
 };
 
 /* Indices of the enumerated options. */
-enum { CONFIG_AUTO, CONFIG_NO, CONFIG_YES };                                              /* welcome */
-enum { CONFIG_FSYNC_ALWAYS, CONFIG_FSYNC_EVERYSEC, CONFIG_FSYNC_NO };                     /* appendfsync */
-enum { CONFIG_VERIFY_AUTO, CONFIG_VERIFY_NONE, CONFIG_VERIFY_SAMPLE, CONFIG_VERIFY_ALL }; /* pool-verify */
+/* welcome */
+enum { CONFIG_AUTO, CONFIG_NO, CONFIG_YES };
+/* appendfsync */
+enum { CONFIG_FSYNC_ALWAYS, CONFIG_FSYNC_EVERYSEC, CONFIG_FSYNC_NO };
+/* pool-verify */
+enum { CONFIG_VERIFY_AUTO, CONFIG_VERIFY_NONE, CONFIG_VERIFY_SAMPLE, CONFIG_VERIFY_ALL };
 enum { CONFIG_PROPAGATION_IGNORE, CONFIG_PROPAGATION_PANIC, CONFIG_PROPAGATION_PANIC_ON_REPLICAS };
 /* enable-debug-command, enable-module-command, enable-protected-configs */
 enum { CONFIG_PROTECTED_NO, CONFIG_PROTECTED_YES, CONFIG_PROTECTED_LOCAL };
-enum { CONFIG_SUPERVISED_NO, CONFIG_SUPERVISED_SYSTEMD, CONFIG_SUPERVISED_UPSTART, CONFIG_SUPERVISED_AUTO };
+enum {
+    CONFIG_SUPERVISED_NO,
+    CONFIG_SUPERVISED_SYSTEMD,
+    CONFIG_SUPERVISED_UPSTART,
+    CONFIG_SUPERVISED_AUTO
+};
 enum { CONFIG_OOM_NO, CONFIG_OOM_YES, CONFIG_OOM_RELATIVE, CONFIG_OOM_ABSOLUTE };
 /* Bits of shutdown-on-sigint and shutdown-on-sigterm. */
 enum {
@@ -212,11 +224,12 @@ enum {
     CONFIG_SHUTDOWN_NOW = 4,
     CONFIG_SHUTDOWN_FORCE = 8
 };
-enum { CONFIG_NO_CHANNELS, CONFIG_ALL_CHANNELS };             /* acl-pubsub-default */
-const char *config_policy_name(const struct config *c);       /* of eviction-policy */
-const char *config_policy_redis_name(const struct config *c); /* of maxmemory-policy: "allkeys-lru" ... */
-const char *config_allocator_name(const struct config *c);    /* "offset", "slab" */
-const char *config_placement_name(const struct config *c);    /* of placement-strategy */
+enum { CONFIG_NO_CHANNELS, CONFIG_ALL_CHANNELS };       /* acl-pubsub-default */
+const char *config_policy_name(const struct config *c); /* of eviction-policy */
+/* of maxmemory-policy: "allkeys-lru" ... */
+const char *config_policy_redis_name(const struct config *c);
+const char *config_allocator_name(const struct config *c); /* "offset", "slab" */
+const char *config_placement_name(const struct config *c); /* of placement-strategy */
 /* cluster-id as 16 bytes; false: there is none, or it is not 32 hex digits. */
 bool config_cluster_id(const struct config *c, uint8_t out[16]);
 
@@ -236,8 +249,10 @@ struct config_origin {
  * *c. */
 bool config_load_file(struct config *c, const char *path, char **why_p);
 /* The same from memory. */
-bool config_load_text(struct config *c, const char *name, const char *text, size_t len, char **why_p);
-/* argv after the program's name: [FILE | -] [--option value ...] [-]. The file's absolute path is remembered for REWRITE. */
+bool config_load_text(struct config *c, const char *name, const char *text, size_t len,
+                      char **why_p);
+/* argv after the program's name: [FILE | -] [--option value ...] [-]. The file's absolute path is
+ * remembered for REWRITE. */
 bool config_load_args(struct config *c, int argc, char **argv, char **why_p);
 /* What single rows cannot say: values that contradict each other, a line each. */
 bool config_validate(const struct config *c, char **why_p);
@@ -249,14 +264,15 @@ const char *config_file(void); /* "" without one */
 /* As one would write it: "1gb", "* -::*". The option must be one. */
 const char *config_default(const char *name);
 
-/* --- while the server runs ------------------------------------------------------------------------------------------------ */
+/* --- while the server runs --- */
 
 /* For each option whose name matches one of the n glob patterns. value is borrowed. */
 void config_get(const struct config *c, const struct span *patterns, size_t n,
                 void (*fn)(void *arg, const char *name, struct span value), void *arg);
-/* Sets n name/value pairs and tells the server, all or none. false: *option_p is the name concerned (borrowed from pairs
- * or the table), *why_p says why. */
-bool config_set(struct config *c, const struct span *pairs, size_t n, struct span *option_p, char **why_p);
+/* Sets n name/value pairs and tells the server, all or none. false: *option_p is the name concerned
+ * (borrowed from pairs or the table), *why_p says why. */
+bool config_set(struct config *c, const struct span *pairs, size_t n, struct span *option_p,
+                char **why_p);
 /* Writes the options in force to the file: comments stay, changed lines change in place. */
 /* all: also what is as it is without being said. */
 bool config_rewrite(const struct config *c, bool all, char **why_p);

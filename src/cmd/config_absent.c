@@ -11,8 +11,8 @@ static const char no_script[] = "tarn runs no scripts";
 static const char no_child[] = "tarn forks no child processes";
 static const char no_defrag[] = "tarn does not move memory while it runs";
 static const char for_tests[] = "it exists for tests of Redis";
-static const char no_pinning[] =
-    "tarn-server does not choose its processors: start it with taskset, numactl or systemd's CPUAffinity";
+static const char no_pinning[] = "tarn-server does not choose its processors: start it with "
+                                 "taskset, numactl or systemd's CPUAffinity";
 
 static const struct {
     const char *name, *why;
@@ -71,7 +71,8 @@ static const struct {
     {"active-defrag-max-scan-fields", no_defrag, false},
     {"active-defrag-threshold-lower", no_defrag, false},
     {"active-defrag-threshold-upper", no_defrag, false},
-    {"maxmemory-eviction-tenacity", "evictions take their turn with everything else: loop-work-quota", false},
+    {"maxmemory-eviction-tenacity",
+     "evictions take their turn with everything else: loop-work-quota", false},
     {"ignore-warnings", "tarn has no warning that could be ignored", false},
     {"aof-disable-auto-gc", "an append-only file is one file: nothing is left to collect", false},
     {"watchdog-period", "LATENCY shows what held the loop up: latency-monitor-threshold", false},

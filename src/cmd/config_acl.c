@@ -18,10 +18,11 @@ static char *to_string(struct span s) {
     return text;
 }
 
-/* --- lines of the configuration ------------------------------------------------------------------------------------------------- */
+/* --- lines of the configuration --- */
 
 static char *fault_text(const struct acl_fault *f, struct span name) {
-    return config_text("Error in user declaration '%.*s': %s", (int)min_u64(name.len, 128), name.data,
+    return config_text("Error in user declaration '%.*s': %s", (int)min_u64(name.len, 128),
+                       name.data,
                        f->unmatched ? "Unmatched parenthesis in selector definition." : f->why);
 }
 
@@ -29,10 +30,10 @@ static char *fault_text(const struct acl_fault *f, struct span name) {
 static char *check(struct span name, const struct span *rules, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (rules[i].len > 0 && memchr(rules[i].data, '\0', rules[i].len) != NULL)
-            return config_text(
-                "Error in user declaration '%.*s': its rules must not hold NUL; give a password that does by "
-                "its hash",
-                (int)min_u64(name.len, 128), name.data);
+            return config_text("Error in user declaration '%.*s': its rules must not hold NUL; "
+                               "give a password that does by "
+                               "its hash",
+                               (int)min_u64(name.len, 128), name.data);
     struct acl *nobody = acl_create();
     struct acl_fault f = {0};
     char *why = acl_set(nobody, name, rules, n, &f) == NULL ? fault_text(&f, name) : NULL;
@@ -53,16 +54,17 @@ static struct config_user *find(const struct config *c, struct span name) {
     return NULL;
 }
 
-bool config_user_add(struct config *c, unsigned source, const struct span *words, size_t n, char **why_p) {
+bool config_user_add(struct config *c, unsigned source, const struct span *words, size_t n,
+                     char **why_p) {
     struct config_user *u = n > 0 ? find(c, words[0]) : NULL;
     *why_p = NULL;
     if (n == 0)
         *why_p = config_text("user must name a user, and may have rules for it");
     else if (u != NULL && u->source == source)
-        *why_p = config_text(
-            "Error in user declaration '%s': Duplicate user found. A user can only be defined once in config "
-            "files",
-            u->name);
+        *why_p = config_text("Error in user declaration '%s': Duplicate user found. A user can "
+                             "only be defined once in config "
+                             "files",
+                             u->name);
     else if (u == NULL && c->users == ACL_USERS_MAX)
         *why_p = config_text("user may be given %u times", ACL_USERS_MAX);
     else
@@ -87,7 +89,7 @@ void config_users_free(struct config *c) {
     c->users = 0;
 }
 
-/* --- at start ------------------------------------------------------------------------------------------------------------------- */
+/* --- at start --- */
 
 static bool load_user(const struct config_user *u) {
     struct acl_fault f = {0};
@@ -97,8 +99,8 @@ static bool load_user(const struct config_user *u) {
     for (size_t i = 0; i < u->rules; i++) rules[n++] = span_str(u->rule[i]);
     bool ok = acl_set(acl_users, span_str(u->name), rules, n, &f) != NULL;
     if (!ok)
-        log_warning("Error loading ACL rule '%.*s' for the user named '%s': %s", (int)f.rule.len, f.rule.data,
-                    u->name, f.why != NULL ? f.why : "Unmatched parenthesis");
+        log_warning("Error loading ACL rule '%.*s' for the user named '%s': %s", (int)f.rule.len,
+                    f.rule.data, u->name, f.why != NULL ? f.why : "Unmatched parenthesis");
     acl_fault_free(&f);
     free(rules);
     return ok;
@@ -126,7 +128,7 @@ bool acl_users_load(const struct config *c) {
     return ok;
 }
 
-/* --- the file ------------------------------------------------------------------------------------------------------------------- */
+/* --- the file --- */
 
 static bool read_all(FILE *f, struct buf *text) {
     char piece[65536];
@@ -149,9 +151,8 @@ char *acl_file_read(const char *path, struct acl *into) {
     if (f == NULL || !read_all(f, &text)) {
         why = config_text("Error loading ACLs, opening file '%s': %s", path, strerror(errno));
     } else if (!acl_read_file(into, path, span_of(text.data, text.len), &errors)) {
-        buf_append_str(
-            &errors,
-            "WARNING: ACL errors detected, no change to the previously active ACL rules was performed");
+        buf_append_str(&errors, "WARNING: ACL errors detected, no change to the previously active "
+                                "ACL rules was performed");
         why = to_string(span_of(errors.data, errors.len));
     }
     if (f != NULL) fclose(f);
@@ -169,7 +170,7 @@ char *acl_file_write(const char *path, const struct acl *acl) {
     return why;
 }
 
-/* --- CONFIG REWRITE ------------------------------------------------------------------------------------------------------------- */
+/* --- CONFIG REWRITE --- */
 
 bool acl_default_is_plain(void) {
     struct buf b = {NULL, 0, 0};
@@ -182,13 +183,15 @@ bool acl_default_is_plain(void) {
         plain = plain && span_eq(span_of(b.data, b.len), SPAN("on nopass ~* &* +@all"));
     else
         plain = plain && acl_user_on(u) && acl_passwords(u) == 1 && !acl_user_skips_sanitize(u) &&
-                acl_selectors(u) == 1 && acl_user_has_password(u, span_of(password->data, password->len));
+                acl_selectors(u) == 1 &&
+                acl_user_has_password(u, span_of(password->data, password->len));
     buf_free(&b);
     return plain;
 }
 
 static bool wanted(const struct acl_user *u) {
-    return server.config->aclfile[0] == '\0' && (u != acl_default(acl_users) || !acl_default_is_plain());
+    return server.config->aclfile[0] == '\0' &&
+           (u != acl_default(acl_users) || !acl_default_is_plain());
 }
 
 /* Words between blanks; what a configuration file would read differently is quoted. */
@@ -224,11 +227,12 @@ struct config_users_now *config_users_now(void) {
     return now;
 }
 
-void config_users_line(struct config_users_now *now, const struct span *words, size_t n, struct span line,
-                       struct buf *out) {
+void config_users_line(struct config_users_now *now, const struct span *words, size_t n,
+                       struct span line, struct buf *out) {
     for (size_t i = 0; n > 0 && i < now->n; i++) {
         const struct acl_user *u = acl_at(acl_users, i);
-        if (!span_eq(words[0], span_str(acl_user_name(u))) || now->written[i] || !wanted(u)) continue;
+        if (!span_eq(words[0], span_str(acl_user_name(u))) || now->written[i] || !wanted(u))
+            continue;
         now->written[i] = true;
         if (acl_users_same(u, words + 1, n - 1)) {
             buf_append(out, line.data, line.len);
@@ -239,7 +243,8 @@ void config_users_line(struct config_users_now *now, const struct span *words, s
     }
 }
 
-void config_users_rest(struct config_users_now *now, struct buf *out, void (*before)(struct buf *out)) {
+void config_users_rest(struct config_users_now *now, struct buf *out,
+                       void (*before)(struct buf *out)) {
     for (size_t i = 0; i < now->n; i++) {
         const struct acl_user *u = acl_at(acl_users, i);
         if (now->written[i] || !wanted(u)) continue;

@@ -1,5 +1,6 @@
-/* The command line: [FILE | -] [--option value ...] [-]. As with Redis, the word behind an option's name is its value even if it begins
- * with two dashes, further words may follow, and one word may hold name and value. */
+/* The command line: [FILE | -] [--option value ...] [-]. As with Redis, the word behind an option's
+ * name is its value even if it begins with two dashes, further words may follow, and one word may
+ * hold name and value. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -19,7 +20,8 @@ static bool is_stdin(const char *s) {
     return strcmp(s, "-") == 0;
 }
 
-/* One option: its name, which may bring words of its own, and what follows. Returns how many arguments that were. */
+/* One option: its name, which may bring words of its own, and what follows. Returns how many
+ * arguments that were. */
 static int collect(int argc, char **argv, struct buf *store, struct span *words, size_t *n_p) {
     struct span *split = NULL;
     size_t n = 0;
@@ -61,7 +63,8 @@ static void load_options(struct config *c, int argc, char **argv, struct config_
 }
 
 /* The file in front, and its absolute path. */
-static void load_first(struct config *c, const char *arg, char path[PATH_MAX], struct config_faults *faults) {
+static void load_first(struct config *c, const char *arg, char path[PATH_MAX],
+                       struct config_faults *faults) {
     if (realpath(arg, path) != NULL) {
         (void)config_read(c, path, faults);
         return;
@@ -76,7 +79,8 @@ bool config_load_args(struct config *c, int argc, char **argv, char **why_p) {
     bool from_stdin = false;
     struct config_faults faults = {.n = 0};
     if (i < argc && argv[i][0] == '-' && !is_option(argv[i]) && !is_stdin(argv[i])) {
-        config_fault(&faults, "%s: options begin with two dashes, as --port 6480 (--help)", argv[i]);
+        config_fault(&faults, "%s: options begin with two dashes, as --port 6480 (--help)",
+                     argv[i]);
         return config_faults_tell(&faults, why_p);
     }
     if (i < argc && !is_option(argv[i])) {

@@ -14,7 +14,8 @@ bool config_fault(struct config_faults *f, const char *fmt, ...) {
     va_start(ap, fmt);
     buf_vprintf(&f->text, fmt, ap);
     va_end(ap);
-    if (config_faults_full(f)) buf_append_str(&f->text, "\nand perhaps more: this is as far as it was read");
+    if (config_faults_full(f))
+        buf_append_str(&f->text, "\nand perhaps more: this is as far as it was read");
     return false;
 }
 

@@ -42,11 +42,15 @@ static void list_free(struct config_module **list_p, size_t *n_p) {
 static char *fault_of(const struct config *c, const struct span *words, size_t n) {
     if (n == 0 || words[0].len == 0)
         return config_text("loadmodule must name a file, and may have words for it");
-    if (n - 1 > MODULE_WORDS_MAX) return config_text("loadmodule takes up to %u words", MODULE_WORDS_MAX);
+    if (n - 1 > MODULE_WORDS_MAX)
+        return config_text("loadmodule takes up to %u words", MODULE_WORDS_MAX);
     for (size_t i = 0; i < n; i++)
-        if (words[i].len > MODULE_WORD_MAX || (words[i].len > 0 && memchr(words[i].data, '\0', words[i].len)))
-            return config_text("loadmodule takes words of up to %u bytes without NUL", MODULE_WORD_MAX);
-    if (c->modules == MODULES_MAX) return config_text("loadmodule may be given %u times", MODULES_MAX);
+        if (words[i].len > MODULE_WORD_MAX ||
+            (words[i].len > 0 && memchr(words[i].data, '\0', words[i].len)))
+            return config_text("loadmodule takes words of up to %u bytes without NUL",
+                               MODULE_WORD_MAX);
+    if (c->modules == MODULES_MAX)
+        return config_text("loadmodule may be given %u times", MODULES_MAX);
     return NULL;
 }
 
@@ -63,7 +67,8 @@ static void add_new(struct config *c, const struct span *words, size_t n) {
     free(path);
 }
 
-bool config_module_add(struct config *c, const struct span *words, size_t n, bool whole, char **why_p) {
+bool config_module_add(struct config *c, const struct span *words, size_t n, bool whole,
+                       char **why_p) {
     struct buf store = {NULL, 0, 0};
     struct span *split = NULL;
     if (whole && n == 1) {
@@ -85,7 +90,7 @@ void config_modules_free(struct config *c) {
     list_free(&c->module, &c->modules);
 }
 
-/* --- REWRITE ---------------------------------------------------------------------------------------------------------------------- */
+/* --- REWRITE --- */
 
 struct config_modules_now {
     struct config_module *module;
@@ -116,7 +121,8 @@ bool config_modules_written(struct config_modules_now *now, const struct span *w
     return false;
 }
 
-void config_modules_rest(struct config_modules_now *now, struct buf *out, void (*before)(struct buf *out)) {
+void config_modules_rest(struct config_modules_now *now, struct buf *out,
+                         void (*before)(struct buf *out)) {
     for (size_t i = 0; i < now->n; i++) {
         const struct config_module *m = &now->module[i];
         if (now->written[i]) continue;

@@ -17,14 +17,15 @@ static char *to_string(struct span s) {
 
 bool config_rename_add(struct config *c, const struct span *words, size_t n, char **why_p) {
     if (n != 2 || words[0].len == 0 || !fits(words[0]) || !fits(words[1])) {
-        *why_p = config_text(
-            "rename-command: wrong number of arguments: it must be OLD NEW, each of up to %u bytes; "
-            "NEW is \"\" to take the command away",
-            CONFIG_RENAME_MAX);
+        *why_p = config_text("rename-command: wrong number of arguments: it must be OLD NEW, each "
+                             "of up to %u bytes; "
+                             "NEW is \"\" to take the command away",
+                             CONFIG_RENAME_MAX);
         return false;
     }
     for (size_t i = 0; i < c->renames; i++) /* the same line again, in another source */
-        if (span_case_eq(words[0], c->rename[i].from) && span_eq(words[1], span_str(c->rename[i].to)))
+        if (span_case_eq(words[0], c->rename[i].from) &&
+            span_eq(words[1], span_str(c->rename[i].to)))
             return true;
     c->rename = xrealloc(c->rename, (c->renames + 1) * sizeof(*c->rename));
     c->rename[c->renames++] = (struct config_rename){to_string(words[0]), to_string(words[1])};

@@ -1,6 +1,7 @@
-/* CONFIG REWRITE: the file as it is, with the options in force. Comments, order, blank lines, includes and lines that say
- * what is so anyway stay; a changed option changes its first line, further lines of it go; what differs from the default
- * and has no line is appended. Written beside the file and renamed over it, so that a crash leaves one or the other. */
+/* CONFIG REWRITE: the file as it is, with the options in force. Comments, order, blank lines,
+ * includes and lines that say what is so anyway stay; a changed option changes its first line,
+ * further lines of it go; what differs from the default and has no line is appended. Written beside
+ * the file and renamed over it, so that a crash leaves one or the other. */
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -44,12 +45,13 @@ static void append_option(struct buf *out, const struct config_row *row, const s
     buf_free(&v);
 }
 
-/* The option that a line sets; NULL: none. *same_p: to the value that is in force. *gone_p: it loads a module that is not loaded
- * any more, or not with these words; or it was about a user, and out has what there is to say. */
+/* The option that a line sets; NULL: none. *same_p: to the value that is in force. *gone_p: it
+ * loads a module that is not loaded any more, or not with these words; or it was about a user, and
+ * out has what there is to say. */
 static const struct config_row *line_option(struct span line, const struct config *c,
                                             struct config_modules_now *modules,
-                                            struct config_users_now *users, struct buf *out, bool *same_p,
-                                            bool *gone_p) {
+                                            struct config_users_now *users, struct buf *out,
+                                            bool *same_p, bool *gone_p) {
     const struct span whole = line;
     *same_p = *gone_p = false;
     while (line.len > 0 && (unsigned char)line.data[0] <= ' ') line.data++, line.len--;
@@ -70,7 +72,8 @@ static const struct config_row *line_option(struct span line, const struct confi
         struct config fresh;
         char *why = NULL;
         config_init(&fresh);
-        *same_p = config_row_parse(row, &fresh, words + 1, n - 1, &why) && config_row_equal(row, &fresh, c);
+        *same_p = config_row_parse(row, &fresh, words + 1, n - 1, &why) &&
+                  config_row_equal(row, &fresh, c);
         free(why);
         config_deinit(&fresh);
     }
@@ -86,7 +89,8 @@ static void sign(struct buf *out) {
 }
 
 /* all: defaults are appended, too. */
-static void rewrite_text(struct buf *out, const char *text, size_t len, const struct config *c, bool all) {
+static void rewrite_text(struct buf *out, const char *text, size_t len, const struct config *c,
+                         bool all) {
     bool *written = xcalloc(config_row_count, sizeof(bool));
     struct config_modules_now *modules = config_modules_now();
     struct config_users_now *users = config_users_now();
@@ -132,7 +136,8 @@ static bool read_file(const char *path, struct buf *text) {
 
 bool config_write_beside(const char *path, const struct buf *text) {
     struct stat st;
-    mode_t mode = stat(path, &st) == 0 ? st.st_mode & 0777 : 0600; /* there may be a password in it */
+    /* there may be a password in it */
+    mode_t mode = stat(path, &st) == 0 ? st.st_mode & 0777 : 0600;
     char *tmp = config_text("%s.%ld.tmp", path, (long)getpid());
     char *dir = xstrdup(path);
     int fd = file_open_new(tmp, mode);

@@ -21,7 +21,7 @@
 #include "cmd/persistence.h"
 #include "store/store.h"
 
-/* --- what has to be told when an option changes ------------------------------------------------------------------------------ */
+/* --- what has to be told when an option changes --- */
 
 static bool apply_store(const char **why_p) {
     core_apply_config();
@@ -44,7 +44,8 @@ static bool apply_cluster(const char **why_p) {
 }
 
 static bool apply_placement(const char **why_p) {
-    if (store_set_placement(server.store, config_placement_name(server.config)) == TARN_OK) return true;
+    if (store_set_placement(server.store, config_placement_name(server.config)) == TARN_OK)
+        return true;
     *why_p = "this strategy could not be set up";
     return false;
 }
@@ -127,15 +128,17 @@ static bool apply_maxclients(const char **why_p) {
     return descriptors_raise(server.config, why_p);
 }
 
-/* --- rows --------------------------------------------------------------------------------------------------------------------- */
+/* --- rows --- */
 
 static const char *const loglevels[] = {"debug", "verbose", "notice", "warning", "nothing", NULL};
 static const char *const policies[] = {"lru", "fifo", "lfu", "sieve", "s3fifo", "noeviction", NULL};
-static const char *const redis_policies[] = {"allkeys-lru",    "allkeys-fifo", "allkeys-lfu", "allkeys-sieve",
-                                             "allkeys-s3fifo", "noeviction",   NULL};
+static const char *const redis_policies[] = {
+    "allkeys-lru",    "allkeys-fifo", "allkeys-lfu", "allkeys-sieve",
+    "allkeys-s3fifo", "noeviction",   NULL};
 static const char *const allocators[] = {"offset", "slab", NULL};
 static const char *const placements[] = {"random", "free-ratio-first", "local-first", NULL};
-static const char *const offload_words[] = {"none", "second-hit", "all", NULL}; /* enum cluster_offload */
+/* enum cluster_offload */
+static const char *const offload_words[] = {"none", "second-hit", "all", NULL};
 static const char *const fsync_words[] = {"always", "everysec", "no", NULL};
 static const char *const verify_words[] = {"auto", "none", "sample", "all", NULL};
 static const char *const huge_words[] = {"no", "try", NULL};
@@ -154,19 +157,19 @@ static const char *const propagation_words[] = {"ignore", "panic", "panic-on-rep
 #define BIG       INT64_MAX
 #define M         CONFIG_MUTABLE
 
-#define BOOL(name, field, initial, flags, apply)                                                             \
+#define BOOL(name, field, initial, flags, apply)                                                   \
     { name, CONFIG_BOOL, AT(field), initial, 0, 0, 0, 0, NULL, flags, apply }
-#define NUM(type, name, field, initial, min, max, flags, apply)                                              \
+#define NUM(type, name, field, initial, min, max, flags, apply)                                    \
     { name, type, AT(field), initial, min, max, 0, 0, NULL, flags, apply }
-#define RATIO(name, field, initial, min, max, flags, apply)                                                  \
+#define RATIO(name, field, initial, min, max, flags, apply)                                        \
     { name, CONFIG_RATIO, AT(field), initial, 0, 0, min, max, NULL, flags, apply }
-#define STR(name, field, initial, flags, apply)                                                              \
+#define STR(name, field, initial, flags, apply)                                                    \
     { name, CONFIG_STRING, AT(field), initial, 0, 0, 0, 0, NULL, flags, apply }
-#define ENUM(name, field, initial, words, flags, apply)                                                      \
+#define ENUM(name, field, initial, words, flags, apply)                                            \
     { name, CONFIG_ENUM, AT(field), initial, 0, 0, 0, 0, words, flags, apply }
 
 /* ... are values that a file may have as well. */
-#define ONLY(name, value, ...)                                                                               \
+#define ONLY(name, value, ...)                                                                     \
     { name, CONFIG_ONLY, 0, value, 0, 0, 0, 0, (const char *const[]){__VA_ARGS__, NULL}, M, NULL }
 
 const struct config_row config_rows[] = {
@@ -181,11 +184,14 @@ const struct config_row config_rows[] = {
     NUM(CONFIG_INT, "timeout", timeout_s, "0", 0, INT32_MAX, M, NULL),
     NUM(CONFIG_INT, "maxclients", maxclients, "10000", 1, 1000000, M, apply_maxclients),
     BOOL("protected-mode", protected_mode, "yes", M, NULL),
-    {"requirepass", CONFIG_BINARY, AT(requirepass), "", 0, 0, 0, 0, NULL, M | CONFIG_SECRET, apply_password},
+    {"requirepass", CONFIG_BINARY, AT(requirepass), "", 0, 0, 0, 0, NULL, M | CONFIG_SECRET,
+     apply_password},
     STR("aclfile", aclfile, "", 0, NULL),
     NUM(CONFIG_INT, "acllog-max-len", acllog_max_len, "128", 0, 100000, M, apply_acl_log),
-    ENUM("acl-pubsub-default", acl_pubsub_default, "resetchannels", pubsub_words, M, apply_acl_pubsub),
-    NUM(CONFIG_BYTES, "client-query-buffer-limit", client_query_buffer_limit, "1gb", 1 << 20, BIG, M, NULL),
+    ENUM("acl-pubsub-default", acl_pubsub_default, "resetchannels", pubsub_words, M,
+         apply_acl_pubsub),
+    NUM(CONFIG_BYTES, "client-query-buffer-limit", client_query_buffer_limit, "1gb", 1 << 20, BIG,
+        M, NULL),
     NUM(CONFIG_BYTES, "proto-max-bulk-len", proto_max_bulk_len, "512mb", 1 << 20, BIG, M, NULL),
     {"client-output-buffer-limit", CONFIG_OUTPUT, AT(output_limit),
      "normal 1gb 0 0 replica 256mb 64mb 60 pubsub 32mb 8mb 60", 0, 0, 0, 0, NULL, M, NULL},
@@ -213,9 +219,10 @@ const struct config_row config_rows[] = {
     STR("tls-ciphersuites", tls_ciphersuites, "", M, apply_tls),
     BOOL("tls-prefer-server-ciphers", tls_prefer_server_ciphers, "no", M, apply_tls),
     BOOL("tls-session-caching", tls_session_caching, "yes", M, apply_tls),
-    NUM(CONFIG_INT, "tls-session-cache-size", tls_session_cache_size, "20480", 0, INT32_MAX, M, apply_tls),
-    NUM(CONFIG_INT, "tls-session-cache-timeout", tls_session_cache_timeout_s, "300", 0, INT32_MAX, M,
+    NUM(CONFIG_INT, "tls-session-cache-size", tls_session_cache_size, "20480", 0, INT32_MAX, M,
         apply_tls),
+    NUM(CONFIG_INT, "tls-session-cache-timeout", tls_session_cache_timeout_s, "300", 0, INT32_MAX,
+        M, apply_tls),
     NUM(CONFIG_MS, "tls-handshake-timeout", tls_handshake_timeout_ms, "10s", 10, 3600000, M, NULL),
     BOOL("tls-replication", tls_replication, "no", M, apply_tls),
     BOOL("tls-data", tls_data, "no", 0, NULL),
@@ -226,19 +233,20 @@ const struct config_row config_rows[] = {
     STR("pidfile", pidfile, "", 0, NULL),
     ENUM("supervised", supervised, "no", supervised_words, 0, NULL),
     BOOL("set-proc-title", set_proc_title, "yes", 0, NULL),
-    STR("proc-title-template", proc_title_template, "{title} {listen-addr} {server-mode}", M, apply_title),
+    STR("proc-title-template", proc_title_template, "{title} {listen-addr} {server-mode}", M,
+        apply_title),
     BOOL("syslog-enabled", syslog_enabled, "no", 0, NULL),
     STR("syslog-ident", syslog_ident, "tarn", 0, NULL),
     ENUM("syslog-facility", syslog_facility, "local0", facility_words, 0, NULL),
     ENUM("oom-score-adj", oom_score_adj, "no", oom_words, M, apply_oom_score),
-    {"oom-score-adj-values", CONFIG_INTS, AT(oom_score_adj_values), "0 200 800", -2000, 2000, 0, 0, NULL, M,
-     apply_oom_score},
+    {"oom-score-adj-values", CONFIG_INTS, AT(oom_score_adj_values), "0 200 800", -2000, 2000, 0, 0,
+     NULL, M, apply_oom_score},
     BOOL("disable-thp", disable_thp, "no", 0, NULL),
     BOOL("crash-log-enabled", crash_log_enabled, "yes", M, apply_crash_log),
-    {"shutdown-on-sigint", CONFIG_FLAGS, AT(shutdown_on_sigint), "default", 0, 0, 0, 0, shutdown_words, M,
-     NULL},
-    {"shutdown-on-sigterm", CONFIG_FLAGS, AT(shutdown_on_sigterm), "default", 0, 0, 0, 0, shutdown_words, M,
-     NULL},
+    {"shutdown-on-sigint", CONFIG_FLAGS, AT(shutdown_on_sigint), "default", 0, 0, 0, 0,
+     shutdown_words, M, NULL},
+    {"shutdown-on-sigterm", CONFIG_FLAGS, AT(shutdown_on_sigterm), "default", 0, 0, 0, 0,
+     shutdown_words, M, NULL},
     NUM(CONFIG_INT, "shutdown-timeout", shutdown_timeout_s, "10", 0, INT32_MAX, M, NULL),
     BOOL("jemalloc-bg-thread", jemalloc_bg_thread, "no", M, apply_bg_thread),
     ENUM("loglevel", loglevel, "notice", loglevels, M, apply_log_level),
@@ -255,15 +263,18 @@ const struct config_row config_rows[] = {
     NUM(CONFIG_INT, "loop-work-quota", loop_work_quota, "1000", 16, 1000000, M, NULL),
     ENUM("enable-debug-command", enable_debug_command, "no", local_words, 0, NULL),
     ENUM("enable-module-command", enable_module_command, "no", local_words, 0, NULL),
-    NUM(CONFIG_INT, "slowlog-log-slower-than", slowlog_slower_than_us, "10000", -1, BIG / 1000, M, NULL),
+    NUM(CONFIG_INT, "slowlog-log-slower-than", slowlog_slower_than_us, "10000", -1, BIG / 1000, M,
+        NULL),
     NUM(CONFIG_INT, "slowlog-max-len", slowlog_max_len, "128", 0, 1000000, M, apply_slowlog),
-    NUM(CONFIG_INT, "latency-monitor-threshold", latency_monitor_threshold_ms, "0", 0, BIG / 1000000, M,
-        apply_latency),
+    NUM(CONFIG_INT, "latency-monitor-threshold", latency_monitor_threshold_ms, "0", 0,
+        BIG / 1000000, M, apply_latency),
     BOOL("latency-tracking", latency_tracking, "yes", M, NULL),
-    {"notify-keyspace-events", CONFIG_NOTIFY, AT(notify_classes), "", 0, 0, 0, 0, NULL, M, apply_notify},
-    NUM(CONFIG_BYTES, "kv-events-size", kv_events_size, "0", 0, INT64_C(1) << 40, M, apply_kv_events),
-    {"latency-tracking-info-percentiles", CONFIG_PERCENTILES, AT(latency_percentiles), "50 99 99.9", 0, 0, 0,
-     100, NULL, M, NULL},
+    {"notify-keyspace-events", CONFIG_NOTIFY, AT(notify_classes), "", 0, 0, 0, 0, NULL, M,
+     apply_notify},
+    NUM(CONFIG_BYTES, "kv-events-size", kv_events_size, "0", 0, INT64_C(1) << 40, M,
+        apply_kv_events),
+    {"latency-tracking-info-percentiles", CONFIG_PERCENTILES, AT(latency_percentiles), "50 99 99.9",
+     0, 0, 0, 100, NULL, M, NULL},
     /* persistence */
     {"save", CONFIG_SAVE, AT(save), "", 0, 0, 0, 0, NULL, M, NULL},
     BOOL("appendonly", appendonly, "no", M, apply_appendonly),
@@ -277,7 +288,8 @@ const struct config_row config_rows[] = {
     BOOL("rdb-save-incremental-fsync", save_incremental_fsync, "yes", M, NULL),
     ENUM("appendfsync", appendfsync, "everysec", fsync_words, M, NULL),
     BOOL("no-appendfsync-on-rewrite", no_fsync_on_rewrite, "no", M, NULL),
-    NUM(CONFIG_INT, "auto-aof-rewrite-percentage", aof_rewrite_percentage, "100", 0, INT32_MAX, M, NULL),
+    NUM(CONFIG_INT, "auto-aof-rewrite-percentage", aof_rewrite_percentage, "100", 0, INT32_MAX, M,
+        NULL),
     NUM(CONFIG_BYTES, "auto-aof-rewrite-min-size", aof_rewrite_min_size, "64mb", 0, BIG, M, NULL),
     ENUM("pool-verify", pool_verify, "auto", verify_words, 0, NULL),
     /* pool and data port */
@@ -310,19 +322,21 @@ const struct config_row config_rows[] = {
     RATIO("hard-pin-ratio", hard_pin_ratio, "0.5", 0, 1, M, apply_store),
     RATIO("hard-pin-user-ratio", hard_pin_user_ratio, "0.25", 0, 1, M, apply_store),
     RATIO("eviction-ratio", eviction_ratio, "0.05", 0.0001, 1, M, apply_store),
-    {"evict-together-suffixes", CONFIG_LIST, AT(evict_together), "kv_bytes metadata", 0, 0, 0, 0, NULL, M,
-     apply_store},
+    {"evict-together-suffixes", CONFIG_LIST, AT(evict_together), "kv_bytes metadata", 0, 0, 0, 0,
+     NULL, M, apply_store},
     NUM(CONFIG_INT, "lfu-log-factor", lfu_log_factor, "10", 0, 10000, M, apply_store),
     NUM(CONFIG_INT, "lfu-decay-time", lfu_decay_minutes, "1", 0, 100000, M, apply_store),
     NUM(CONFIG_MS, "max-lease", max_lease_ms, "10s", 10, 3600000, M, apply_store),
     NUM(CONFIG_MS, "max-wait", max_wait_ms, "1h", 1, 86400000, M, NULL),
     NUM(CONFIG_MS, "put-timeout", put_timeout_ms, "30s", 10, 86400000, M, apply_store),
     NUM(CONFIG_BYTES, "put-timeout-rate", put_timeout_rate, "100000000", 1024, BIG, M, apply_store),
-    NUM(CONFIG_MS, "put-release-timeout", put_release_timeout_ms, "10min", 10, INT64_C(604800000), M,
-        apply_store),
+    NUM(CONFIG_MS, "put-release-timeout", put_release_timeout_ms, "10min", 10, INT64_C(604800000),
+        M, apply_store),
     NUM(CONFIG_MS, "soft-pin-ttl", soft_pin_ms, "30min", 1, INT64_C(31536000000), M, apply_store),
-    NUM(CONFIG_COUNT, "max-leases-per-client", max_leases_per_client, "1048576", 1, BIG, M, apply_store),
-    NUM(CONFIG_COUNT, "max-puts-per-client", max_puts_per_client, "1048576", 1, BIG, M, apply_store),
+    NUM(CONFIG_COUNT, "max-leases-per-client", max_leases_per_client, "1048576", 1, BIG, M,
+        apply_store),
+    NUM(CONFIG_COUNT, "max-puts-per-client", max_puts_per_client, "1048576", 1, BIG, M,
+        apply_store),
     NUM(CONFIG_COUNT, "max-batch-keys", max_batch_keys, "1000000", 1, 1048576, M, NULL),
     /* replication */
     {"replicaof", CONFIG_LIST, AT(replicaof), "", 0, 0, 0, 0, NULL, 0, NULL},
@@ -341,7 +355,8 @@ const struct config_row config_rows[] = {
         replication_apply_config),
     NUM(CONFIG_INT, "repl-backlog-ttl", repl_backlog_ttl_s, "3600", 0, INT32_MAX, M, NULL),
     NUM(CONFIG_INT, "repl-ping-replica-period", repl_ping_period_s, "10", 1, INT32_MAX, M, NULL),
-    NUM(CONFIG_INT, "repl-timeout", repl_timeout_s, "60", 1, INT32_MAX, M, replication_apply_config),
+    NUM(CONFIG_INT, "repl-timeout", repl_timeout_s, "60", 1, INT32_MAX, M,
+        replication_apply_config),
     NUM(CONFIG_INT, "min-replicas-to-write", min_replicas_to_write, "0", 0, INT32_MAX, M, NULL),
     NUM(CONFIG_INT, "min-replicas-max-lag", min_replicas_max_lag_s, "10", 0, INT32_MAX, M, NULL),
     ENUM("propagation-error-behavior", propagation_error, "ignore", propagation_words, M, NULL),
@@ -351,15 +366,19 @@ const struct config_row config_rows[] = {
          "a snapshot for a replica begins at once: it is no child process that replicas "
          "should share",
          CONFIG_ONLY_NUMBER),
-    ONLY("repl-diskless-sync-max-replicas", "0", "replicas do not wait for each other", CONFIG_ONLY_NUMBER),
+    ONLY("repl-diskless-sync-max-replicas", "0", "replicas do not wait for each other",
+         CONFIG_ONLY_NUMBER),
     ONLY("repl-diskless-load", "disabled",
          "a snapshot of the master goes from the socket to the emptied books; there is no "
          "other way to choose",
          "on-empty-db"),
     ONLY("rdb-del-sync-files", "no", "synchronisation leaves no files", "yes"),
-    ONLY("replica-lazy-flush", "no", "the books of before are freed before the new ones are read", "yes"),
-    ONLY("replica-ignore-maxmemory", "yes", "a replica evicts what its master says, and nothing else"),
-    ONLY("replica-ignore-disk-write-errors", "yes", "a replica goes on, says so in the log and tries again"),
+    ONLY("replica-lazy-flush", "no", "the books of before are freed before the new ones are read",
+         "yes"),
+    ONLY("replica-ignore-maxmemory", "yes",
+         "a replica evicts what its master says, and nothing else"),
+    ONLY("replica-ignore-disk-write-errors", "yes",
+         "a replica goes on, says so in the log and tries again"),
     ONLY("rdbchecksum", "yes", "every frame of every file has a CRC-32C", "no"),
     ONLY("aof-use-rdb-preamble", "yes", "an append-only file begins with a snapshot", "no"),
     ONLY("aof-timestamp-enabled", "no", "records have no time stamps"),
@@ -373,15 +392,18 @@ const struct config_row config_rows[] = {
          "DEL frees at once, as UNLINK does: that takes no time that grows with the size", "yes"),
     ONLY("activerehashing", "yes", "tables grow and shrink one bucket at a time, all along", "no"),
     ONLY("activedefrag", "no", "records lie in slabs by size, and extents do not move", "yes"),
-    ONLY("maxmemory-samples", "5", "the policies keep exact order and take no samples", CONFIG_ONLY_NUMBER),
-    ONLY("crash-memcheck-enabled", "no", "a crash report does not test the memory of the machine", "yes"),
-    ONLY("cluster-enabled", "no", "there are no slots here: one server leads, Sentinels look after it"),
+    ONLY("maxmemory-samples", "5", "the policies keep exact order and take no samples",
+         CONFIG_ONLY_NUMBER),
+    ONLY("crash-memcheck-enabled", "no", "a crash report does not test the memory of the machine",
+         "yes"),
+    ONLY("cluster-enabled", "no",
+         "there are no slots here: one server leads, Sentinels look after it"),
     /* the pool of many machines */
     STR("cluster-id", cluster_id, "", 0, NULL),
     NUM(CONFIG_MS, "node-timeout", node_timeout_ms, "10s", 100, 3600000, M, apply_cluster),
     NUM(CONFIG_MS, "node-heartbeat", node_heartbeat_ms, "1s", 20, 60000, M, apply_cluster),
-    NUM(CONFIG_MS, "node-forget-timeout", node_forget_timeout_ms, "1h", 1000, INT64_C(2592000000), M,
-        apply_cluster),
+    NUM(CONFIG_MS, "node-forget-timeout", node_forget_timeout_ms, "1h", 1000, INT64_C(2592000000),
+        M, apply_cluster),
     NUM(CONFIG_COUNT, "max-nodes", max_nodes, "1024", 0, 32768, M, apply_cluster),
     ENUM("placement-strategy", placement_strategy, "local-first", placements, M, apply_placement),
     NUM(CONFIG_COUNT, "tasks-per-node", tasks_per_node, "4", 1, 1024, M, apply_cluster),

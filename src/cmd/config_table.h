@@ -48,7 +48,8 @@ struct config_row {
     double min_ratio, max_ratio;
     const char *const *words; /* of CONFIG_ENUM, ended by NULL */
     unsigned flags;
-    /* Tells the server; NULL: the value is read where it is used. false: *why_p is static text, the old value returns. */
+    /* Tells the server; NULL: the value is read where it is used. false: *why_p is static text, the
+     * old value returns. */
     bool (*apply)(const char **why_p);
 };
 
@@ -66,8 +67,8 @@ const char *config_name_at(size_t i);
 /* May its value be several words of a line? */
 bool config_row_takes_words(const struct config_row *row);
 /* Parses words into the field of *c. false: *why_p (caller frees) says what is allowed. */
-bool config_row_parse(const struct config_row *row, struct config *c, const struct span *words, size_t n,
-                      char **why_p);
+bool config_row_parse(const struct config_row *row, struct config *c, const struct span *words,
+                      size_t n, char **why_p);
 /* Appends the value as CONFIG GET shows it. */
 void config_row_format(const struct config_row *row, const struct config *c, struct buf *out);
 bool config_row_equal(const struct config_row *row, const struct config *a, const struct config *b);
@@ -77,7 +78,7 @@ void config_row_free(const struct config_row *row, struct config *c);
 /* What another line says, too. false: there are too many. */
 bool config_save_add(struct config_save *to, const struct config_save *from);
 
-/* --- config_faults.c: what is wrong, all of it ------------------------------------------------ */
+/* --- config_faults.c: what is wrong, all of it --- */
 
 /* Zero-initialised is none. Beyond CONFIG_FAULTS_MAX nothing more is read. */
 #define CONFIG_FAULTS_MAX 20u
@@ -86,12 +87,13 @@ struct config_faults {
     unsigned n;
 };
 /* Always false. */
-bool config_fault(struct config_faults *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+bool config_fault(struct config_faults *f, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 bool config_faults_full(const struct config_faults *f);
 /* true: there are none. Else *why_p gets them, for the caller to free. */
 bool config_faults_tell(struct config_faults *f, char **why_p);
 
-/* --- config.c: one source of options ---------------------------------------------------------------------------------------- */
+/* --- config.c: one source of options --- */
 
 /* Which options it has set, and where, so that it cannot contradict itself. */
 struct config_source {
@@ -107,52 +109,61 @@ void config_source_deinit(struct config_source *src);
 /* A file, or "-". false: some of the faults are its. */
 bool config_read(struct config *c, const char *path, struct config_faults *faults);
 /* words[0] is the name; line 0: of the command line. false: it is one of the faults. */
-bool config_set_option(struct config *c, struct config_source *src, unsigned line, const struct span *words,
-                       size_t n);
+bool config_set_option(struct config *c, struct config_source *src, unsigned line,
+                       const struct span *words, size_t n);
 /* A fault with its place; takes why. Always false. */
 bool config_fail_at(const struct config_source *src, unsigned line, char *why);
 /* The absolute path for REWRITE; "": none. */
 void config_file_remember(const char *path);
 
-/* --- config_absent.c -------------------------------------------------------------------------------------------------------- */
+/* --- config_absent.c --- */
 
 /* Why an option of Redis is none here; NULL: it is not one that is known. *matters_p: to go on
  * without it would break a promise, so that a file may not have it. */
 const char *config_absent(struct span name, bool *matters_p);
 
-/* --- config_rename.c -------------------------------------------------------------------------------------------------------- */
+/* --- config_rename.c --- */
 
 #define CONFIG_RENAME_MAX 64u /* bytes of a name */
 bool config_rename_add(struct config *c, const struct span *words, size_t n, char **why_p);
 void config_renames_free(struct config *c);
 
-/* --- config_module.c ------------------------------------------------------------------------------------------------------ */
+/* --- config_module.c --- */
 
-/* One loadmodule: the file and its words, or (whole) all of it in one word. The same twice is once. false: *why_p. */
-bool config_module_add(struct config *c, const struct span *words, size_t n, bool whole, char **why_p);
+/* One loadmodule: the file and its words, or (whole) all of it in one word. The same twice is once.
+ * false: *why_p. */
+bool config_module_add(struct config *c, const struct span *words, size_t n, bool whole,
+                       char **why_p);
 void config_modules_free(struct config *c);
-/* For REWRITE: the modules that are loaded now. Lines that are there already say so with ..._written, the others are appended. */
+/* For REWRITE: the modules that are loaded now. Lines that are there already say so with
+ * ..._written, the others are appended. */
 struct config_modules_now;
 struct config_modules_now *config_modules_now(void);
 bool config_modules_written(struct config_modules_now *now, const struct span *words, size_t n);
 /* Those that were not written, with before called in front of each. */
-void config_modules_rest(struct config_modules_now *now, struct buf *out, void (*before)(struct buf *out));
+void config_modules_rest(struct config_modules_now *now, struct buf *out,
+                         void (*before)(struct buf *out));
 void config_modules_now_free(struct config_modules_now **now_p);
 
-/* --- config_acl.c ---------------------------------------------------------------------------------------------------------- */
+/* --- config_acl.c --- */
 
-/* One line of a source: user NAME [rule ...]. What a later source says takes the place of what an earlier one said. false: *why_p. */
-bool config_user_add(struct config *c, unsigned source, const struct span *words, size_t n, char **why_p);
+/* One line of a source: user NAME [rule ...]. What a later source says takes the place of what an
+ * earlier one said. false: *why_p. */
+bool config_user_add(struct config *c, unsigned source, const struct span *words, size_t n,
+                     char **why_p);
 void config_users_free(struct config *c);
-/* For REWRITE: the users that there are now. A line of the file stays, is written anew or goes; the others are appended. */
+/* For REWRITE: the users that there are now. A line of the file stays, is written anew or goes; the
+ * others are appended. */
 struct config_users_now;
 struct config_users_now *config_users_now(void);
-void config_users_line(struct config_users_now *now, const struct span *words, size_t n, struct span line,
-                       struct buf *out);
-void config_users_rest(struct config_users_now *now, struct buf *out, void (*before)(struct buf *out));
+void config_users_line(struct config_users_now *now, const struct span *words, size_t n,
+                       struct span line, struct buf *out);
+void config_users_rest(struct config_users_now *now, struct buf *out,
+                       void (*before)(struct buf *out));
 void config_users_now_free(struct config_users_now **now_p);
 
-/* Writes a file beside path and renames it over path; it keeps the mode of the old one, or is for its owner only. false: errno. */
+/* Writes a file beside path and renames it over path; it keeps the mode of the old one, or is for
+ * its owner only. false: errno. */
 bool config_write_beside(const char *path, const struct buf *text);
 
 /* A value as a word of the file. */

@@ -1,5 +1,6 @@
-/* The TLS contexts that the options name. A change of any of them makes both anew from the files as they are now, which is how renewed
- * certificates are taken up: CONFIG SET tls-cert-file with the path it had will do. */
+/* The TLS contexts that the options name. A change of any of them makes both anew from the files as
+ * they are now, which is how renewed certificates are taken up: CONFIG SET tls-cert-file with the
+ * path it had will do. */
 #include "cmd/config_tls.h"
 
 #include <pthread.h>
@@ -13,7 +14,8 @@
 #define REACH_SAYS_MS 10000u
 
 static struct { struct tls_context *server, *client; } current;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over the two, for who is not the loop's thread */
+/* over the two, for who is not the loop's thread */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct tls_context *config_tls_server(void) {
     return current.server;
@@ -58,7 +60,8 @@ static struct tls_options options_of(const struct config *c) {
                                 .session_timeout_s = (uint32_t)c->tls_session_cache_timeout_s};
 }
 
-static struct tls_context *make(enum tls_side side, const struct tls_options *o, const char **why_p) {
+static struct tls_context *make(enum tls_side side, const struct tls_options *o,
+                                const char **why_p) {
     static char why[TLS_WHY_MAX];
     struct tls_context *ctx = tls_context_create(side, o, why);
     if (ctx == NULL) {
@@ -67,8 +70,9 @@ static struct tls_context *make(enum tls_side side, const struct tls_options *o,
     }
     time_t expires = tls_context_expires(ctx);
     if (expires != 0 && expires < time(NULL))
-        log_warning("The certificate in %s has expired: peers that verify it will not talk to this server",
-                    o->cert_file);
+        log_warning(
+            "The certificate in %s has expired: peers that verify it will not talk to this server",
+            o->cert_file);
     return ctx;
 }
 
@@ -76,7 +80,8 @@ static struct tls_context *make(enum tls_side side, const struct tls_options *o,
 static struct tls_context *make_client(const struct config *c, const char **why_p) {
     struct tls_options o = options_of(c);
     if (!is_given(c->tls_ca_cert_file) && !is_given(c->tls_ca_cert_dir)) {
-        *why_p = "tls-replication and tls-data need tls-ca-cert-file or tls-ca-cert-dir, to know masters and "
+        *why_p = "tls-replication and tls-data need tls-ca-cert-file or tls-ca-cert-dir, to know "
+                 "masters and "
                  "nodes by";
         return NULL;
     }
@@ -111,7 +116,7 @@ bool config_tls_load(const struct config *c, const char **why_p) {
     return true;
 }
 
-/* --- for the data threads ------------------------------------------------------------------------------------------------------- */
+/* --- for the data threads --- */
 
 static struct tls_context *share(void *arg) {
     struct tls_context *const *which = arg;
@@ -127,7 +132,9 @@ static void reach_failed(void *arg, const char *uri, const char *why) {
     (void)arg;
     uint64_t now = clock_mono_ms(), last = __atomic_load_n(&said_ms, __ATOMIC_RELAXED);
     if (last != 0 && now - last < REACH_SAYS_MS) return;
-    if (!__atomic_compare_exchange_n(&said_ms, &last, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return;
+    if (!__atomic_compare_exchange_n(&said_ms, &last, now, false, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED))
+        return;
     log_warning("TLS with the data port %s: %s", uri, why);
 }
 

@@ -6,8 +6,9 @@
 #include "tls/tls.h"
 #include "transport/transport.h"
 
-/* Makes the contexts of *c that are needed (tls-port, tls-replication, tls-data). false: *why_p (static) names the file or word; what there
- * was stays. At start, and when an option changes: connections keep what they began with. */
+/* Makes the contexts of *c that are needed (tls-port, tls-replication, tls-data). false: *why_p
+ * (static) names the file or word; what there was stays. At start, and when an option changes:
+ * connections keep what they began with. */
 bool config_tls_load(const struct config *c, const char **why_p);
 void config_tls_free(void);
 /* Borrowed; NULL: not needed, so not there. */

@@ -46,7 +46,7 @@ int config_parse_ms(struct span s, uint64_t *ms_p) {
     return 1;
 }
 
-/* --- parsing ------------------------------------------------------------------------------------------------------------------ */
+/* --- parsing --- */
 
 static bool parse_bool(struct span s, bool *v_p) {
     if (span_case_eq(s, "yes"))
@@ -119,7 +119,8 @@ static size_t split_words(const struct span *words, size_t n, struct span *out, 
     return k;
 }
 
-static bool parse_list(const struct config_row *row, struct config *c, const struct span *words, size_t n) {
+static bool parse_list(const struct config_row *row, struct config *c, const struct span *words,
+                       size_t n) {
     struct span word[CONFIG_WORDS_MAX];
     size_t k = split_words(words, n, word, CONFIG_WORDS_MAX);
     if (k > CONFIG_WORDS_MAX) return false;
@@ -131,30 +132,37 @@ static bool parse_list(const struct config_row *row, struct config *c, const str
     return true;
 }
 
-/* "class hard soft seconds", any number of times; classes that are not named keep their limits. NULL, or what is wrong. */
-static const char *parse_output(const struct config_row *row, struct config *c, const struct span *words,
-                                size_t n) {
+/* "class hard soft seconds", any number of times; classes that are not named keep their limits.
+ * NULL, or what is wrong. */
+static const char *parse_output(const struct config_row *row, struct config *c,
+                                const struct span *words, size_t n) {
     struct span word[CONFIG_OUTPUT_CLASSES * 4];
     size_t k = split_words(words, n, word, ARRAY_LEN(word));
     if (k == 0 || k > ARRAY_LEN(word) || k % 4 != 0)
-        return "Wrong number of arguments in buffer limit configuration: class hard-limit soft-limit "
+        return "Wrong number of arguments in buffer limit configuration: class hard-limit "
+               "soft-limit "
                "soft-seconds";
     struct config_output_limit new[CONFIG_OUTPUT_CLASSES];
     memcpy(new, FIELD(struct config_output_limit, row, c), sizeof(new));
     for (size_t i = 0; i < k; i += 4) {
         size_t class = 0;
-        while (class < CONFIG_OUTPUT_CLASSES && !span_case_eq(word[i], class_names[class])) class ++;
+        while (class < CONFIG_OUTPUT_CLASSES && !span_case_eq(word[i], class_names[class]))
+            class ++;
         if (span_case_eq(word[i], "replica")) class = CONFIG_OUTPUT_REPLICA;
         if (class == CONFIG_OUTPUT_CLASSES)
-            return "Invalid client class specified in buffer limit configuration: it must be normal, replica "
+            return "Invalid client class specified in buffer limit configuration: it must be "
+                   "normal, replica "
                    "or pubsub";
         struct config_output_limit *l = &new[class];
         if (!span_to_bytes(word[i + 1], &l->hard))
-            return "Error in hard setting in buffer limit configuration: it must be a size as 4096, 4kb, 1gb";
+            return "Error in hard setting in buffer limit configuration: it must be a size as "
+                   "4096, 4kb, 1gb";
         if (!span_to_bytes(word[i + 2], &l->soft))
-            return "Error in soft setting in buffer limit configuration: it must be a size as 4096, 4kb, 1gb";
+            return "Error in soft setting in buffer limit configuration: it must be a size as "
+                   "4096, 4kb, 1gb";
         if (!span_to_u64(word[i + 3], &l->soft_s) || l->soft_s > INT32_MAX)
-            return "Error in soft_seconds setting in buffer limit configuration: it must be a number of "
+            return "Error in soft_seconds setting in buffer limit configuration: it must be a "
+                   "number of "
                    "seconds";
     }
     memcpy(FIELD(struct config_output_limit, row, c), new, sizeof(new));
@@ -169,7 +177,8 @@ bool config_save_add(struct config_save *to, const struct config_save *from) {
 }
 
 /* "seconds changes", any number of times; nothing at all: no rules. */
-static bool parse_save(const struct config_row *row, struct config *c, const struct span *words, size_t n) {
+static bool parse_save(const struct config_row *row, struct config *c, const struct span *words,
+                       size_t n) {
     struct span word[CONFIG_SAVE_MAX * 2];
     struct config_save save = {.n = 0};
     size_t k = split_words(words, n, word, ARRAY_LEN(word));
@@ -177,15 +186,16 @@ static bool parse_save(const struct config_row *row, struct config *c, const str
     for (size_t i = 0; i < k; i += 2, save.n++) {
         uint64_t *seconds = &save.rule[save.n].seconds, *changes = &save.rule[save.n].changes;
         if (!span_to_u64(word[i], seconds) || !span_to_u64(word[i + 1], changes)) return false;
-        if (*seconds == 0 || *seconds > INT32_MAX || *changes == 0 || *changes > INT64_MAX) return false;
+        if (*seconds == 0 || *seconds > INT32_MAX || *changes == 0 || *changes > INT64_MAX)
+            return false;
     }
     *FIELD(struct config_save, row, c) = save;
     return true;
 }
 
 /* Any number of them, in any order; nothing at all: none. */
-static bool parse_percentiles(const struct config_row *row, struct config *c, const struct span *words,
-                              size_t n) {
+static bool parse_percentiles(const struct config_row *row, struct config *c,
+                              const struct span *words, size_t n) {
     struct span word[CONFIG_PERCENTILES_MAX];
     struct config_percentiles new = {.n = split_words(words, n, word, ARRAY_LEN(word))};
     if (n == 0 || new.n > ARRAY_LEN(word)) return false;
@@ -196,7 +206,8 @@ static bool parse_percentiles(const struct config_row *row, struct config *c, co
 }
 
 /* Any of the words; the first is none of the others. save and nosave exclude each other. */
-static bool parse_flags(const struct config_row *row, struct config *c, const struct span *words, size_t n) {
+static bool parse_flags(const struct config_row *row, struct config *c, const struct span *words,
+                        size_t n) {
     struct span word[8];
     size_t k = split_words(words, n, word, ARRAY_LEN(word));
     int flags = 0;
@@ -212,7 +223,8 @@ static bool parse_flags(const struct config_row *row, struct config *c, const st
     return true;
 }
 
-static bool parse_ints(const struct config_row *row, struct config *c, const struct span *words, size_t n) {
+static bool parse_ints(const struct config_row *row, struct config *c, const struct span *words,
+                       size_t n) {
     struct span word[CONFIG_INTS_N];
     int64_t v[CONFIG_INTS_N];
     if (split_words(words, n, word, CONFIG_INTS_N) != CONFIG_INTS_N) return false;
@@ -226,7 +238,8 @@ static bool parse_ints(const struct config_row *row, struct config *c, const str
 static bool parse_share(const struct config_row *row, struct span s, int64_t *v_p) {
     uint64_t v;
     bool percent = s.len > 0 && s.data[s.len - 1] == '%';
-    if (percent ? !span_to_u64(span_of(s.data, s.len - 1), &v) : !span_to_bytes(s, &v)) return false;
+    if (percent ? !span_to_u64(span_of(s.data, s.len - 1), &v) : !span_to_bytes(s, &v))
+        return false;
     if (v > (percent ? 100 : (uint64_t)row->max)) return false;
     *v_p = percent ? -(int64_t)v : (int64_t)v;
     return true;
@@ -243,7 +256,8 @@ static bool parse_enum(const struct config_row *row, struct span s, int *v_p) {
 
 static bool parse_port_or_auto(const struct config_row *row, struct span s, int64_t *v_p) {
     int64_t v = -1;
-    if (!span_case_eq(s, "auto") && (!span_to_i64(s, &v) || v < row->min || v > row->max)) return false;
+    if (!span_case_eq(s, "auto") && (!span_to_i64(s, &v) || v < row->min || v > row->max))
+        return false;
     *v_p = v;
     return true;
 }
@@ -309,12 +323,14 @@ static void advise_policy(const struct config_row *row, struct span value, struc
     if (!redis && strcmp(row->name, "eviction-policy") != 0) return;
     const char *all = redis ? "allkeys-" : "";
     if (value_begins(value, "volatile-"))
-        buf_printf(out,
-                   "; a TTL does not say who goes first, and keys without one go as well: take %slru, and "
-                   "PIN what has to stay",
-                   all);
+        buf_printf(
+            out,
+            "; a TTL does not say who goes first, and keys without one go as well: take %slru, and "
+            "PIN what has to stay",
+            all);
     else if (value_begins(value, "allkeys-random") || value_begins(value, "random"))
-        buf_printf(out, "; nothing goes at random: take %sfifo, which does not look at reads either", all);
+        buf_printf(
+            out, "; nothing goes at random: take %sfifo, which does not look at reads either", all);
     else if (value_begins(value, "allkeys-"))
         buf_append_str(out, "; Redis' names are for maxmemory-policy");
     else if (redis)
@@ -339,15 +355,20 @@ static char *allowed(const struct config_row *row, struct span value, bool numbe
         break;
     case CONFIG_COUNT: buf_printf(&b, "must be a count from %lld to %lld", min, max); break;
     case CONFIG_MS:
-        buf_printf(&b, "must be a time from %lld to %lld ms, as 500, 500ms, 10s, 5min, 1h, 1d", min, max);
+        buf_printf(&b, "must be a time from %lld to %lld ms, as 500, 500ms, 10s, 5min, 1h, 1d", min,
+                   max);
         break;
     case CONFIG_RATIO:
         buf_printf(&b, "must be a number from %g to %g", row->min_ratio, row->max_ratio);
         break;
     case CONFIG_STRING: buf_append_str(&b, "must be text of up to 4096 bytes without NUL"); break;
     case CONFIG_BINARY: buf_append_str(&b, "must be up to 4096 bytes of any kind"); break;
-    case CONFIG_NOTIFY: buf_append_str(&b, "must be letters of " NOTIFY_LETTERS ", or empty"); break;
-    case CONFIG_LIST: buf_printf(&b, "must be up to %u words of up to 255 bytes", CONFIG_WORDS_MAX); break;
+    case CONFIG_NOTIFY:
+        buf_append_str(&b, "must be letters of " NOTIFY_LETTERS ", or empty");
+        break;
+    case CONFIG_LIST:
+        buf_printf(&b, "must be up to %u words of up to 255 bytes", CONFIG_WORDS_MAX);
+        break;
     case CONFIG_OUTPUT: break; /* parse_output says it */
     case CONFIG_SAVE:
         buf_printf(&b, "must be up to %u times: seconds changes; or empty", CONFIG_SAVE_MAX);
@@ -361,11 +382,13 @@ static char *allowed(const struct config_row *row, struct span value, bool numbe
         break;
     case CONFIG_FLAGS:
         buf_append_str(&b, "argument(s) must be one of the following:");
-        for (int i = 0; row->words[i] != NULL; i++) buf_printf(&b, "%s %s", i > 0 ? "," : "", row->words[i]);
+        for (int i = 0; row->words[i] != NULL; i++)
+            buf_printf(&b, "%s %s", i > 0 ? "," : "", row->words[i]);
         buf_append_str(&b, "; or several of them that do not exclude each other");
         break;
     case CONFIG_INTS:
-        buf_printf(&b, "must be %u numbers; each must be between %lld and %lld", CONFIG_INTS_N, min, max);
+        buf_printf(&b, "must be %u numbers; each must be between %lld and %lld", CONFIG_INTS_N, min,
+                   max);
         break;
     case CONFIG_SHARE:
         buf_append_str(&b, "must be a size as 4096, 4kb, 1gb, or a share from 0% to 100%");
@@ -373,7 +396,8 @@ static char *allowed(const struct config_row *row, struct span value, bool numbe
     case CONFIG_ONLY: buf_printf(&b, "can only be '%s': %s", row->initial, row->words[0]); break;
     case CONFIG_ENUM:
         buf_append_str(&b, "argument(s) must be one of the following:");
-        for (int i = 0; row->words[i] != NULL; i++) buf_printf(&b, "%s %s", i > 0 ? "," : "", row->words[i]);
+        for (int i = 0; row->words[i] != NULL; i++)
+            buf_printf(&b, "%s %s", i > 0 ? "," : "", row->words[i]);
         advise_policy(row, value, &b);
         break;
     }
@@ -385,7 +409,8 @@ static char *allowed(const struct config_row *row, struct span value, bool numbe
 static bool check_master(struct config *c, char **why_p) {
     struct config_list *l = &c->replicaof;
     uint64_t port;
-    if (l->n == 2 && strcasecmp(l->word[0], "no") == 0 && strcasecmp(l->word[1], "one") == 0) list_free(l);
+    if (l->n == 2 && strcasecmp(l->word[0], "no") == 0 && strcasecmp(l->word[1], "one") == 0)
+        list_free(l);
     if (l->n == 0) return true;
     if (l->n != 2)
         *why_p = config_text("wrong number of arguments: it must be a host and a port");
@@ -408,8 +433,8 @@ bool config_row_takes_words(const struct config_row *row) {
     }
 }
 
-bool config_row_parse(const struct config_row *row, struct config *c, const struct span *words, size_t n,
-                      char **why_p) {
+bool config_row_parse(const struct config_row *row, struct config *c, const struct span *words,
+                      size_t n, char **why_p) {
     bool ok;
     const char *why = NULL;
     if (row->type == CONFIG_LIST)
@@ -432,11 +457,12 @@ bool config_row_parse(const struct config_row *row, struct config *c, const stru
     int64_t v;
     if (!ok)
         *why_p = why != NULL ? xstrdup(why)
-                             : allowed(row, n > 0 ? words[0] : SPAN(""), n != 1 || span_to_i64(words[0], &v));
+                             : allowed(row, n > 0 ? words[0] : SPAN(""),
+                                       n != 1 || span_to_i64(words[0], &v));
     return ok && (row->offset != offsetof(struct config, replicaof) || check_master(c, why_p));
 }
 
-/* --- printing and copying -------------------------------------------------------------------------------------------------------- */
+/* --- printing and copying --- */
 
 /* The shortest that reads back as the same number. */
 static void format_ratio(double v, struct buf *out) {
@@ -474,7 +500,8 @@ void config_row_format(const struct config_row *row, const struct config *c, str
         int flags = *CFIELD(int, row, c);
         if (flags == 0) buf_append_str(out, row->words[0]);
         for (int i = 1; row->words[i] != NULL; flags &= ~(1 << (i++ - 1)))
-            if (flags & 1 << (i - 1)) buf_printf(out, "%s%s", row->words[i], flags >> i != 0 ? " " : "");
+            if (flags & 1 << (i - 1))
+                buf_printf(out, "%s%s", row->words[i], flags >> i != 0 ? " " : "");
         break;
     }
     case CONFIG_INTS:
@@ -518,7 +545,8 @@ void config_row_format(const struct config_row *row, const struct config *c, str
     }
 }
 
-bool config_row_equal(const struct config_row *row, const struct config *a, const struct config *b) {
+bool config_row_equal(const struct config_row *row, const struct config *a,
+                      const struct config *b) {
     struct buf x = {NULL, 0, 0}, y = {NULL, 0, 0};
     config_row_format(row, a, &x);
     config_row_format(row, b, &y);

@@ -105,7 +105,8 @@ bool core_stopping(void) {
     return stopping;
 }
 
-/* dynamic-hz: with many clients more often, so that no round of time-outs looks at too many of them. */
+/* dynamic-hz: with many clients more often, so that no round of time-outs looks at too many of
+ * them. */
 unsigned core_hz(void) {
     unsigned hz = (unsigned)server.config->hz;
     while (server.config->dynamic_hz && hz < HZ_MAX && clients.n / hz > CLIENTS_PER_ROUND) hz *= 2;
@@ -138,7 +139,8 @@ static bool books_background(void) {
     uint64_t began = latency_begin(), evictions = store_evictions(server.store);
     bool more = store_background(server.store, &budget);
     more |= store_shrink(server.store, &budget);
-    latency_end(store_evictions(server.store) != evictions ? LATENCY_EVICTION_CYCLE : LATENCY_BOOKS_CYCLE,
+    latency_end(store_evictions(server.store) != evictions ? LATENCY_EVICTION_CYCLE
+                                                           : LATENCY_BOOKS_CYCLE,
                 began);
     return expire_cycle_turn() || more;
 }
@@ -161,14 +163,15 @@ void core_woke(void *arg) {
     woke_ns = core_now_ns;
 }
 
-/* Stopped by a signal, a machine that slept, a very long turn: what others have said meanwhile is read before anybody is
- * blamed for his silence. */
+/* Stopped by a signal, a machine that slept, a very long turn: what others have said meanwhile is
+ * read before anybody is blamed for his silence. */
 static void look_for_gap(void) {
     static uint64_t last_ms;
     uint64_t gap_ms = last_ms == 0 ? 0 : server.mono_ms - last_ms;
     last_ms = server.mono_ms;
     if (LIKELY(gap_ms < STILL_MS) || gap_ms < 1000 / core_hz() + STILL_MS) return;
-    log_notice("This server did not look at its connections for %llu ms", (unsigned long long)gap_ms);
+    log_notice("This server did not look at its connections for %llu ms",
+               (unsigned long long)gap_ms);
     cluster_stood_still(gap_ms);
     cron_due_ms = server.mono_ms + 1000 / core_hz();
 }
@@ -193,7 +196,8 @@ uint64_t core_turn(void *arg) {
     uint64_t took_ns = core_stamp() - woke_ns;
     stats.active_ns += took_ns;
     stats.longest_turn_ns = max_u64(stats.longest_turn_ns, took_ns);
-    if (stopping || background_waits || link_waits || jobs_any_runnable() || clients_any_ready()) return 0;
+    if (stopping || background_waits || link_waits || jobs_any_runnable() || clients_any_ready())
+        return 0;
     uint64_t ms = cron_due_ms > server.mono_ms ? cron_due_ms - server.mono_ms : 0;
     ms = jobs_next_ms(min_u64(ms, SLEEP_MAX_MS));
     if (ms > 0) ms = store_next_ms(server.store, ms);
@@ -202,9 +206,10 @@ uint64_t core_turn(void *arg) {
     return ms > 0 ? ms : 1;
 }
 
-/* --- configuration ----------------------------------------------------------------------------------------------------------- */
+/* --- configuration --- */
 
-_Static_assert(CONFIG_WORDS_MAX <= STORE_SUFFIXES_MAX, "evict-together-suffixes: each word has its place");
+_Static_assert(CONFIG_WORDS_MAX <= STORE_SUFFIXES_MAX,
+               "evict-together-suffixes: each word has its place");
 
 /* Every word once. */
 static void together_config(const struct config_list *l, struct store_config *out) {

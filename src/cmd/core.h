@@ -33,15 +33,17 @@ struct core_endpoints {
     const char *shm_path;     /* "" : none */
     const char *executable;
     uint64_t startup_memory;
-    /* Changes of the configuration that concern the listeners, which src/server owns. false: *why_p (static). */
+    /* Changes of the configuration that concern the listeners, which src/server owns. false: *why_p
+     * (static). */
     bool (*rebind)(const char **why_p);
-    /* The books were loaded again: the embedded segment is put into them, and they lead. false: logged. NULL: there is none. */
+    /* The books were loaded again: the embedded segment is put into them, and they lead. false:
+     * logged. NULL: there is none. */
     bool (*reload)(void);
 };
 extern struct core_endpoints core_endpoints;
 
-/* Tells the books, the host and the rest of the values in force. After store and host were created, and whenever options
- * change. */
+/* Tells the books, the host and the rest of the values in force. After store and host were created,
+ * and whenever options change. */
 void core_apply_config(void);
 /* The part of *c that concerns the books, and the pool of many machines. */
 void core_store_config(const struct config *c, struct store_config *out);

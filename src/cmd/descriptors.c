@@ -16,8 +16,8 @@
 struct descriptors descriptors_wanted(const struct config *c) {
     bool pool = c->pool_size > 0;
     return (struct descriptors){
-        .fixed =
-            FIXED + IO_EACH * (uint64_t)c->io_threads + (pool ? DATA_EACH * (uint64_t)c->data_threads : 0),
+        .fixed = FIXED + IO_EACH * (uint64_t)c->io_threads +
+                 (pool ? DATA_EACH * (uint64_t)c->data_threads : 0),
         .hosts = HOSTS_EACH * (uint64_t)c->inband_threads,
         .data = pool ? (uint64_t)c->data_maxclients : 0,
         .clients = (uint64_t)c->maxclients,
@@ -53,7 +53,8 @@ bool descriptors_raise(const struct config *c, const char **why_p) {
     struct descriptors wanted = descriptors_wanted(c);
     struct descriptors d = descriptors_of(&wanted, raise_limit(descriptors_sum(&wanted)));
     if (d.clients >= wanted.clients && d.data >= wanted.data) return true;
-    *why_p = "the operating system does not allow that many open files: raise the limit (ulimit -n) first";
+    *why_p = "the operating system does not allow that many open files: raise the limit (ulimit "
+             "-n) first";
     return false;
 }
 
@@ -64,7 +65,8 @@ static void say_too_few(const struct descriptors *d, uint64_t limit, uint64_t wa
         snprintf(clients, sizeof(clients), "%" PRIu64 " clients", d->clients);
         snprintf(advice, sizeof(advice), ". Or say --maxclients %" PRIu64, d->clients);
     }
-    log_warning("Error: only %" PRIu64 " files may be open, which leaves room for %s; at least %u are "
+    log_warning("Error: only %" PRIu64
+                " files may be open, which leaves room for %s; at least %u are "
                 "needed, unless fewer are asked for. 'ulimit -n %" PRIu64
                 "' (LimitNOFILE of systemd) is enough for all that is configured%s",
                 limit, clients, DESCRIPTORS_CLIENTS_MIN, want, advice);
@@ -73,7 +75,8 @@ static void say_too_few(const struct descriptors *d, uint64_t limit, uint64_t wa
 static void say_lowered(const struct config *c, const struct descriptors *wanted, uint64_t limit) {
     bool clients = (uint64_t)c->maxclients < wanted->clients;
     char text[96] = "maxclients and data-maxclients stay";
-    if (clients) snprintf(text, sizeof(text), "maxclients is lowered to %lld", (long long)c->maxclients);
+    if (clients)
+        snprintf(text, sizeof(text), "maxclients is lowered to %lld", (long long)c->maxclients);
     if (wanted->data > (uint64_t)c->data_maxclients) {
         size_t n = clients ? strlen(text) : 0;
         snprintf(text + n, sizeof(text) - n, "%sdata-maxclients%s to %lld", clients ? ", " : "",
