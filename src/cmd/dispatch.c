@@ -1,4 +1,5 @@
-/* From a request to its command: look-up, arity, password, pause; then the run, with its figures. */
+/* From a request to its command: look-up, arity, password, pause; then the run, with its
+ * figures. */
 #include "cmd/client.h"
 
 #include <stdio.h>
@@ -27,7 +28,7 @@ static struct {
 } pauses[PAUSES];                  /* by enum pause_by */
 static enum pause_what pause_what; /* the strongest of them */
 
-/* --- errors before a command runs ------------------------------------------------------------------------------------------- */
+/* --- errors before a command runs --- */
 
 static void reject(const struct cmd *cmd) {
     table_stat(cmd)->rejected++;
@@ -58,8 +59,9 @@ static void reply_unknown(struct client *c) {
         buf_append_str(&args, "?)");
     }
     buf_append_char(&args, '\0');
-    reply_error(c, "unknown command '%.*s', with args beginning with: %s", (int)min_u64(c->argv[0].len, 128),
-                c->argv[0].data != NULL ? c->argv[0].data : "", args.data);
+    reply_error(c, "unknown command '%.*s', with args beginning with: %s",
+                (int)min_u64(c->argv[0].len, 128), c->argv[0].data != NULL ? c->argv[0].data : "",
+                args.data);
     buf_free(&args);
 }
 
@@ -110,7 +112,8 @@ static bool permitted(struct client *c, const struct cmd *cmd) {
         return false;
     }
     enum acl_verdict v = acl_check(c->user, cmd, c->argv, c->argc, &at);
-    if (v == ACL_GRANTED && c->io->flags & CLIENT_REFUSED) v = ACL_DENIED_COMMAND; /* when its bytes came */
+    /* when its bytes came */
+    if (v == ACL_GRANTED && c->io->flags & CLIENT_REFUSED) v = ACL_DENIED_COMMAND;
     if (v == ACL_GRANTED) return true;
     c->io->last_cmd = cmd;
     acl_log_note(c, v, cmd, at, SPAN(""));
@@ -132,20 +135,23 @@ static bool still_permitted(struct client *c, const struct cmd *cmd) {
     enum acl_verdict v = acl_check(c->user, cmd, c->argv, c->argc, &at);
     if (v == ACL_GRANTED) return true;
     acl_log_note(c, v, cmd, at, SPAN(""));
-    reply_error(c,
-                "-NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC "
-                "call. This "
-                "command is no longer allowed for the following reason: %s",
-                v == ACL_DENIED_COMMAND ? "no permission to execute the command or subcommand"
-                : v == ACL_DENIED_KEY
-                    ? "no permission to touch the specified keys"
-                    : "no permission to access one of the channels used as arguments to the command");
+    reply_error(
+        c,
+        "-NOPERM ACLs rules changed between the moment the transaction was accumulated and the "
+        "EXEC "
+        "call. This "
+        "command is no longer allowed for the following reason: %s",
+        v == ACL_DENIED_COMMAND ? "no permission to execute the command or subcommand"
+        : v == ACL_DENIED_KEY
+            ? "no permission to touch the specified keys"
+            : "no permission to access one of the channels used as arguments to the command");
     reject(cmd);
     return false;
 }
 
 /* The command itself, or its subcommand. NULL: answered. Once for every request. */
-static inline __attribute__((always_inline)) const struct cmd *find(struct client *c, const struct cmd *cmd) {
+static inline __attribute__((always_inline)) const struct cmd *find(struct client *c,
+                                                                    const struct cmd *cmd) {
     if (UNLIKELY(cmd == NULL)) {
         reply_unknown(c);
         return NULL;
@@ -178,7 +184,7 @@ static inline __attribute__((always_inline)) const struct cmd *find(struct clien
     return cmd;
 }
 
-/* --- CLIENT PAUSE ------------------------------------------------------------------------------------------------------------- */
+/* --- CLIENT PAUSE --- */
 
 void pause_set(enum pause_by by, enum pause_what what, uint64_t until_ms) {
     enum pause_what before = pause_what;
@@ -207,10 +213,12 @@ enum pause_what pause_get(uint64_t *until_ms_p) {
 
 void pause_tick(void) {
     if (LIKELY(pause_what == PAUSE_NONE)) return;
-    if (pauses[PAUSE_BY_CLIENT].what != PAUSE_NONE && server.mono_ms >= pauses[PAUSE_BY_CLIENT].until_ms)
+    if (pauses[PAUSE_BY_CLIENT].what != PAUSE_NONE &&
+        server.mono_ms >= pauses[PAUSE_BY_CLIENT].until_ms)
         pause_set(PAUSE_BY_CLIENT, PAUSE_NONE, 0);
+    /* the books may be others by now */
     else
-        store_keep_expired(server.store, true); /* the books may be others by now */
+        store_keep_expired(server.store, true);
 }
 
 /* Ending the pause, or the server, must stay possible. */
@@ -220,7 +228,8 @@ static bool paused(const struct client *c, const struct cmd *cmd) {
         return (flags & (CMD_WRITE | CMD_MAY_REPLICATE)) != 0;
     }
     const struct cmd *parent = table_stat(cmd)->parent;
-    return !(cmd->flags & CMD_ALLOW_BUSY) && (parent == NULL || strcmp(parent->name, "client") != 0);
+    return !(cmd->flags & CMD_ALLOW_BUSY) &&
+           (parent == NULL || strcmp(parent->name, "client") != 0);
 }
 
 /* No command sees half of what goes together. */
@@ -228,7 +237,7 @@ static void settle(void) {
     if (LIKELY(server.store != NULL)) store_settle(server.store);
 }
 
-/* --- the run ------------------------------------------------------------------------------------------------------------------ */
+/* --- the run --- */
 
 static void account(struct client *c, const struct cmd *cmd, uint64_t ns) {
     struct cmd_stat *stat = table_stat(cmd);
@@ -259,10 +268,11 @@ static bool admit(struct client *c, const struct cmd *cmd) {
     if (flags & CLIENT_MULTI && cmd->flags & CMD_NO_MULTI)
         reply_error(c, "Command not allowed inside a transaction");
     else if (flags & CLIENT_PUBSUB && c->proto == 2 && !pubsub_allows(cmd))
-        reply_error(c,
-                    "Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are "
-                    "allowed in this context",
-                    table_stat(cmd)->name);
+        reply_error(
+            c,
+            "Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are "
+            "allowed in this context",
+            table_stat(cmd)->name);
     else
         return true;
     reject(cmd);
@@ -324,12 +334,14 @@ void dispatch(struct client *c, const struct cmd *cmd) {
     cmd->run(c);
     uint64_t ns = core_stamp() - start;
     io->flags &= ~CLIENT_RUNNING;
-    if (effects_noted != noted && !(cmd->flags & CMD_READONLY)) { /* what is read may have expired */
+    if (effects_noted != noted &&
+        !(cmd->flags & CMD_READONLY)) { /* what is read may have expired */
         io->flags |= CLIENT_CHANGED;
         client_unwritten_mark(c);
     }
     latency_note(cmd->flags & CMD_FAST ? LATENCY_FAST_COMMAND : LATENCY_COMMAND, ns);
-    if (UNLIKELY(io->flags & CLIENT_EXEC)) goto out; /* it goes on in other slices: see cmd_multi.c */
+    /* it goes on in other slices: see cmd_multi.c */
+    if (UNLIKELY(io->flags & CLIENT_EXEC)) goto out;
     c->cmd = cmd;
     if (UNLIKELY(monitor_n > 0) && !(cmd->flags & (CMD_SKIP_MONITOR | CMD_ADMIN))) monitor_feed(c);
     if (UNLIKELY(c->job != NULL))
@@ -360,7 +372,8 @@ void dispatch_queued(struct client *c, const struct cmd *cmd) {
     if (UNLIKELY(!c->unrestricted) && !still_permitted(c, cmd)) return;
     table_stat(cmd)->calls++;
     tracking_note(c, cmd);
-    uint64_t start = clock_mono_ns(); /* no core_stamp: for the books time stands still within EXEC */
+    /* no core_stamp: for the books time stands still within EXEC */
+    uint64_t start = clock_mono_ns();
     settle();
     cmd->run(c);
     uint64_t ns = clock_mono_ns() - start;

@@ -40,7 +40,8 @@ void effects_note(void *arg, const void *record, size_t len) {
 }
 
 void effects_publish(struct span channel, struct span message) {
-    if (sinks[EFFECTS_REPLICAS].fn == NULL || channel.len + message.len > EFFECT_RECORD_MAX - 5) return;
+    if (sinks[EFFECTS_REPLICAS].fn == NULL || channel.len + message.len > EFFECT_RECORD_MAX - 5)
+        return;
     uint32_t name = (uint32_t)channel.len, len = (uint32_t)(5 + channel.len + message.len);
     char kind = EFFECT_PUBLISH;
     buf_append(&batch, &len, sizeof(len));

@@ -4,7 +4,8 @@
 #include <string.h>
 #include "base/assert.h"
 
-/* Events back to back: u32 length, bytes. Pieces are found by their first number, events within one by walking. */
+/* Events back to back: u32 length, bytes. Pieces are found by their first number, events within one
+ * by walking. */
 struct piece {
     uint64_t first; /* number of its first event */
     uint32_t used;
@@ -102,7 +103,7 @@ uint64_t event_ring_bytes(const struct event_ring *r) {
     return sizeof(*r) + r->slots * sizeof(*r->piece) + r->n * sizeof(struct piece);
 }
 
-/* --- reading ----------------------------------------------------------------------------------------------------------------- */
+/* --- reading --- */
 
 /* The piece with event seq, which is there: the last one that begins at or before it. */
 static size_t find_piece(const struct event_ring *r, uint64_t seq) {

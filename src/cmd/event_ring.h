@@ -1,5 +1,5 @@
-/* The last events, numbered from 1 on without a gap: a ring of bytes in pieces, of which the oldest goes when there is no room.
- * Bytes only; what an event says is kv_events.c's. One thread. */
+/* The last events, numbered from 1 on without a gap: a ring of bytes in pieces, of which the oldest
+ * goes when there is no room. Bytes only; what an event says is kv_events.c's. One thread. */
 #ifndef TARN_CMD_EVENT_RING_H
 #define TARN_CMD_EVENT_RING_H
 
@@ -13,7 +13,8 @@
 
 struct event_ring;
 
-/* Room for so many bytes of events with 4 of overhead each, rounded up to pieces, two at least. Memory is taken as it is used. */
+/* Room for so many bytes of events with 4 of overhead each, rounded up to pieces, two at least.
+ * Memory is taken as it is used. */
 struct event_ring *event_ring_create(uint64_t bytes);
 void event_ring_destroy(struct event_ring **ring_p); /* NULL inside is fine */
 /* Another size from now on; the oldest go if they do not fit any more. */
@@ -21,8 +22,9 @@ void event_ring_resize(struct event_ring *r, uint64_t bytes);
 
 /* Numbers it; len is 1 to EVENT_RING_EVENT. */
 uint64_t event_ring_add(struct event_ring *r, const void *event, size_t len);
-uint64_t event_ring_last(const struct event_ring *r);  /* 0: there never was one */
-uint64_t event_ring_first(const struct event_ring *r); /* the oldest one that is there; last + 1: none is */
+uint64_t event_ring_last(const struct event_ring *r); /* 0: there never was one */
+/* the oldest one that is there; last + 1: none is */
+uint64_t event_ring_first(const struct event_ring *r);
 uint64_t event_ring_bytes(const struct event_ring *r); /* of memory in use */
 
 /* A place between events; of no use after the next change of the ring. */

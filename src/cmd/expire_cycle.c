@@ -5,7 +5,8 @@
 #include "cmd/config.h"
 #include "cmd/latency.h"
 
-/* Redis' share of each 1/hz second, and what every step of active-expire-effort adds, in per cent. */
+/* Redis' share of each 1/hz second, and what every step of active-expire-effort adds, in per
+ * cent. */
 #define SHARE_MIN  25
 #define SHARE_STEP 2
 
@@ -46,7 +47,8 @@ bool expire_cycle_turn(void) {
 
 uint64_t expire_cycle_next_ms(uint64_t limit_ms) {
     if (off) return limit_ms;
-    uint64_t next = store_expire_next_ms(server.store, limit_ms), over = period_ms + period_length_ms();
+    uint64_t next = store_expire_next_ms(server.store, limit_ms),
+             over = period_ms + period_length_ms();
     if (!capped || over <= server.mono_ms) return next;
     return min_u64(limit_ms, max_u64(next, over - server.mono_ms));
 }

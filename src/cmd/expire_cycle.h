@@ -1,5 +1,6 @@
-/* Active expiry: keys whose time is over are removed though nobody asks for them. A timing wheel knows which they are, so nothing is
- * searched; what is bounded is how much of the loop's time that may take when many are due at once. */
+/* Active expiry: keys whose time is over are removed though nobody asks for them. A timing wheel
+ * knows which they are, so nothing is searched; what is bounded is how much of the loop's time that
+ * may take when many are due at once. */
 #ifndef TARN_CMD_EXPIRE_CYCLE_H
 #define TARN_CMD_EXPIRE_CYCLE_H
 
@@ -18,7 +19,8 @@ void expire_cycle_enable(bool on);
 struct expire_figures {
     uint64_t ns;          /* of the loop's time */
     uint64_t cap_reached; /* how often a period's share was used up with keys still due */
-    double stale_percent; /* of the keys with a time, those that are past it: a running mean of samples */
+    /* of the keys with a time, those that are past it: a running mean of samples */
+    double stale_percent;
 };
 extern struct expire_figures expire_figures;
 

@@ -51,7 +51,7 @@ static void give_up(const char *why) {
     clear();
 }
 
-/* --- waiting ---------------------------------------------------------------------------------- */
+/* --- waiting --- */
 
 static bool is_target(const struct replica *r) {
     char ip[64];
@@ -64,7 +64,8 @@ static bool is_target(const struct replica *r) {
 /* One that may lead and has everything, or NULL. */
 static const struct replica *synced(void) {
     for (const struct replica *r = replication.replicas; r != NULL; r = r->next)
-        if (r->state == REPLICA_ONLINE && r->ack_offset == replication.history.offset && is_target(r))
+        if (r->state == REPLICA_ONLINE && r->ack_offset == replication.history.offset &&
+            is_target(r))
             return r;
     return NULL;
 }
@@ -118,7 +119,7 @@ static void wait(void) {
     }
 }
 
-/* --- handing over ----------------------------------------------------------------------------- */
+/* --- handing over --- */
 
 void failover_answered(bool agreed, const char *why) {
     f.answer = agreed ? AGREED : REFUSED;
@@ -137,7 +138,7 @@ void failover_settle(void) {
     }
 }
 
-/* --- FAILOVER --------------------------------------------------------------------------------- */
+/* --- FAILOVER --- */
 
 struct options {
     bool force;
@@ -190,7 +191,8 @@ static const char *refusal(const struct options *o) {
     if (f.state != NONE) return "FAILOVER already in progress.";
     if (replication.replica) return "FAILOVER is not valid when server is a replica.";
     if (server.host != NULL)
-        return "FAILOVER is not valid when server has a pool of its own, which would stay behind: start it "
+        return "FAILOVER is not valid when server has a pool of its own, which would stay behind: "
+               "start it "
                "with "
                "pool-size 0, and give the pool to tarn-node";
     if (replication.replicas == NULL) return "FAILOVER requires connected replicas.";

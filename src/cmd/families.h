@@ -1,15 +1,14 @@
 /* The functions behind the command table, and how a large argument reaches the pool.
  *
- * One function per command; it finds its arguments in c->argv and answers exactly once, or starts a job that
- * does. The table has checked arity, authentication and the like before. */
+ * One function per command; it finds its arguments in c->argv and answers exactly once, or starts a
+ * job that does. The table has checked arity, authentication and the like before. */
 #ifndef TARN_CMD_FAMILIES_H
 #define TARN_CMD_FAMILIES_H
 
 #include <sys/uio.h>
 #include "cmd/cmd.h"
 
-/* --- puts, look-ups (cmd_put.c, cmd_get.c)
- * ---------------------------------------------------------------------------- */
+/* --- puts, look-ups (cmd_put.c, cmd_get.c) --- */
 
 void cmd_putstart(struct client *c);
 void cmd_putend(struct client *c);
@@ -24,8 +23,7 @@ void cmd_exists(struct client *c);
 void cmd_mexists(struct client *c);
 void cmd_prefixlen(struct client *c);
 
-/* --- removal, pins, quotas (cmd_evict.c)
- * -------------------------------------------------------- */
+/* --- removal, pins, quotas (cmd_evict.c) --- */
 
 void cmd_evict(struct client *c);
 void cmd_del(struct client *c);
@@ -43,8 +41,8 @@ void cmd_quota_get(struct client *c);
 void cmd_quota_list(struct client *c);
 void cmd_quota_del(struct client *c);
 
-/* --- the pool of many machines (cmd_segment.c, cmd_node.c, cmd_node_work.c, cmd_replica.c, cmd_report.c)
- * -------------------- */
+/* --- the pool of many machines (cmd_segment.c, cmd_node.c, cmd_node_work.c, cmd_replica.c,
+ * cmd_report.c) --- */
 
 void cmd_segment_mount(struct client *c);
 void cmd_segment_keys(struct client *c);
@@ -73,8 +71,7 @@ void cmd_replica_cancel(struct client *c);
 void cmd_replica_list(struct client *c);
 void cmd_replica_report(struct client *c);
 
-/* --- in-band values (cmd_string*.c)
- * ------------------------------------------------------------------------------------------ */
+/* --- in-band values (cmd_string*.c) --- */
 
 void cmd_get(struct client *c);
 void cmd_set(struct client *c);
@@ -98,8 +95,7 @@ void cmd_incrby(struct client *c);
 void cmd_decrby(struct client *c);
 void cmd_incrbyfloat(struct client *c);
 
-/* --- keys (cmd_key.c, cmd_copy.c, cmd_scan.c)
- * ------------------------------------------------------------------------------------------- */
+/* --- keys (cmd_key.c, cmd_copy.c, cmd_scan.c) --- */
 
 void cmd_ttl(struct client *c);
 void cmd_pttl(struct client *c);
@@ -127,8 +123,7 @@ void cmd_object_idletime(struct client *c);
 void cmd_object_refcount(struct client *c);
 void cmd_memory_usage(struct client *c);
 
-/* --- connection (cmd_connection.c, cmd_client.c)
- * ------------------------------------------------------------------------------ */
+/* --- connection (cmd_connection.c, cmd_client.c) --- */
 
 void cmd_ping(struct client *c);
 void cmd_echo(struct client *c);
@@ -155,8 +150,7 @@ void cmd_client_trackinginfo(struct client *c);
 void cmd_client_caching(struct client *c);
 void cmd_client_unblock(struct client *c);
 
-/* --- transactions, messages (cmd_multi.c, cmd_pubsub.c)
- * ----------------------------------------------------------------------- */
+/* --- transactions, messages (cmd_multi.c, cmd_pubsub.c) --- */
 
 void cmd_multi(struct client *c);
 void cmd_exec(struct client *c);
@@ -178,7 +172,7 @@ void cmd_pubsub_shardnumsub(struct client *c);
 void cmd_pubsub_numpat(struct client *c);
 
 /* --- server (cmd_server.c, cmd_info.c, cmd_config.c, cmd_command.c, cmd_slowlog.c, cmd_memory.c)
- * -------------------------------- */
+ * --- */
 
 void cmd_help(struct client *c); /* of any container */
 void cmd_info(struct client *c);
@@ -250,24 +244,26 @@ void cmd_function_flush(struct client *c);
  *   cmd_big_begin ─> cmd_big_next, read, cmd_big_filled ─> ... ─> the command runs with c->big ─> taken or
  * aborted └── client dies or its request is malformed: cmd_big_abort
  *
- * There is at most one sink per command; the client reads every other large argument into memory of its own.
- * When the command runs, argv[] of the argument has data NULL and len big_len: all its bytes were filled. The
- * command takes the sink by setting c->big to NULL, also where it then answers an error (and aborts the sink
- * itself); a sink that is still there when the command returns (wrong arity, NOAUTH, a job that is over) is
- * aborted by the framework. */
+ * There is at most one sink per command; the client reads every other large argument into memory of
+ * its own. When the command runs, argv[] of the argument has data NULL and len big_len: all its
+ * bytes were filled. The command takes the sink by setting c->big to NULL, also where it then
+ * answers an error (and aborts the sink itself); a sink that is still there when the command
+ * returns (wrong arity, NOAUTH, a job that is over) is aborted by the framework. */
 struct big_sink;
 
 #define BIG_PIECES 8u
 
-/* argv[0 .. argc_so_far) are the arguments before it (argv[0] is the name), valid during the call only. NULL:
- * no room in the pool at once, or not a command for this: the bytes go to memory of the client. Answers
- * nothing. */
-struct big_sink *cmd_big_begin(struct client *c, const struct span *argv, size_t argc_so_far, size_t big_len);
-/* Called before each read: where the next bytes belong, at most BIG_PIECES pieces, returns how many (> 0 as
- * long as bytes are missing). The sink may point elsewhere than before, for example to a scratch area once
- * its put was superseded. */
+/* argv[0 .. argc_so_far) are the arguments before it (argv[0] is the name), valid during the call
+ * only. NULL: no room in the pool at once, or not a command for this: the bytes go to memory of the
+ * client. Answers nothing. */
+struct big_sink *cmd_big_begin(struct client *c, const struct span *argv, size_t argc_so_far,
+                               size_t big_len);
+/* Called before each read: where the next bytes belong, at most BIG_PIECES pieces, returns how many
+ * (> 0 as long as bytes are missing). The sink may point elsewhere than before, for example to a
+ * scratch area once its put was superseded. */
 size_t cmd_big_next(struct big_sink *sink, struct iovec iov[BIG_PIECES]);
-/* The next n bytes have arrived there, in order. In any thread, as long as nobody else has to do with the sink. */
+/* The next n bytes have arrived there, in order. In any thread, as long as nobody else has to do
+ * with the sink. */
 void cmd_big_filled(struct big_sink *sink, size_t n);
 /* Gives its space back. */
 void cmd_big_abort(struct big_sink *sink);

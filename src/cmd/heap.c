@@ -7,8 +7,8 @@
 /* Of jemalloc's manual; weak, so that a program without it links. */
 extern int mallctl(const char *name, void *oldp, size_t *oldlenp, void *newp, size_t newlen)
     __attribute__((weak));
-extern void malloc_stats_print(void (*write)(void *arg, const char *text), void *arg, const char *opts)
-    __attribute__((weak));
+extern void malloc_stats_print(void (*write)(void *arg, const char *text), void *arg,
+                               const char *opts) __attribute__((weak));
 #define JEMALLOC_ALL_ARENAS 4096u /* MALLCTL_ARENAS_ALL */
 
 /* AddressSanitizer's allocator answers mallinfo with zeroes. */

@@ -1,5 +1,5 @@
-/* What the memory allocator says of itself. jemalloc is linked to the binaries, not to tests and sanitizer builds, so its
- * functions are looked for when they are needed. */
+/* What the memory allocator says of itself. jemalloc is linked to the binaries, not to tests and
+ * sanitizer builds, so its functions are looked for when they are needed. */
 #ifndef TARN_CMD_HEAP_H
 #define TARN_CMD_HEAP_H
 

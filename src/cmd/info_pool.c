@@ -1,4 +1,5 @@
-/* INFO pool, cache, eviction, data: where the space is, what look-ups found, what had to go, what moved. */
+/* INFO pool, cache, eviction, data: where the space is, what look-ups found, what had to go, what
+ * moved. */
 #include "cmd/stats.h"
 #include "cluster/cluster.h"
 #include "cmd/client.h"
@@ -44,11 +45,13 @@ void info_pool(struct buf *out) {
         if (!at.embedded) h.backing = at.backing, h.huge = at.huge, h.numa_node = at.numa_node;
         shown++;
         info_line(out,
-                  "segment%u:name=%s,epoch=%u,size=%llu,used=%llu,quarantined=%llu,largest_free=%llu,free_"
+                  "segment%u:name=%s,epoch=%u,size=%llu,used=%llu,quarantined=%llu,largest_free=%"
+                  "llu,free_"
                   "runs=%llu,"
                   "backing=%s,huge=%d,numa_node=%d,node=%s,tier=%s",
-                  id, g.name, g.epoch, (ull)g.size, (ull)g.used, (ull)g.quarantined, (ull)g.largest_free,
-                  (ull)g.free_runs, h.backing, h.huge, h.numa_node, at.node, location_tier_name(g.tier));
+                  id, g.name, g.epoch, (ull)g.size, (ull)g.used, (ull)g.quarantined,
+                  (ull)g.largest_free, (ull)g.free_runs, h.backing, h.huge, h.numa_node, at.node,
+                  location_tier_name(g.tier));
     }
 }
 
@@ -149,8 +152,8 @@ void info_data(struct buf *out) {
     for (int v = GRANT_OK + 1; v < GRANT_VERDICTS; v++) {
         char name[32];
         size_t n = 0;
-        for (const char *p = grant_verdict_name((enum grant_verdict)v); *p != '\0' && n + 1 < sizeof(name);
-             p++)
+        for (const char *p = grant_verdict_name((enum grant_verdict)v);
+             *p != '\0' && n + 1 < sizeof(name); p++)
             name[n++] = (char)((*p >= 'a' && *p <= 'z') || (*p >= '0' && *p <= '9') ? *p : '_');
         name[n] = '\0';
         info_line(out, "grants_refused_%s:%llu", name, (ull)h.refused[v]);

@@ -1,5 +1,5 @@
-/* Commands that need more than one slice, or wait. Runnable ones take turns within one work quota per turn of the loop;
- * sleeping ones lie in a timing wheel or wait for job_wake only. */
+/* Commands that need more than one slice, or wait. Runnable ones take turns within one work quota
+ * per turn of the loop; sleeping ones lie in a timing wheel or wait for job_wake only. */
 #include "cmd/client.h"
 
 #include <stdlib.h>
@@ -206,7 +206,8 @@ static void slice(struct job *job, unsigned *budget) {
     client_output_end(c);
 }
 
-/* Replies that are not being read must not pile up; but an array whose header waits for its end has to get there. */
+/* Replies that are not being read must not pile up; but an array whose header waits for its end has
+ * to get there. */
 static bool must_wait(const struct client *c) {
     const struct client_out *o = &c->io->out;
     if (client_unsent(c) <= server.config->output_pause) return false;

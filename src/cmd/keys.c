@@ -4,8 +4,8 @@
 #include "base/assert.h"
 #include "cmd/config.h"
 
-void key_window_load(struct key_window *w, const struct client *c, size_t first, size_t step, size_t pos,
-                     size_t n) {
+void key_window_load(struct key_window *w, const struct client *c, size_t first, size_t step,
+                     size_t pos, size_t n) {
     TARN_ASSERT(pos < n);
     w->from = pos;
     w->count = min_u64(n - pos, KEY_WINDOW);
@@ -24,7 +24,8 @@ bool batch_count(struct client *c, size_t step, size_t *n_p) {
     uint64_t n;
     if (!arg_range(c, 1, "n", 1, server.config->max_batch_keys, &n)) return false;
     if ((c->argc - 2) / step < n) {
-        reply_error(c, "n is %" PRIu64 ", but fewer than %" PRIu64 " arguments follow", n, n * step);
+        reply_error(c, "n is %" PRIu64 ", but fewer than %" PRIu64 " arguments follow", n,
+                    n * step);
         return false;
     }
     *n_p = n;

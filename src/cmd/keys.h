@@ -1,22 +1,22 @@
-/* What the commands on many keys share: prefetching look-ups in groups, options, text that goes to the client in one
- * piece. */
+/* What the commands on many keys share: prefetching look-ups in groups, options, text that goes to
+ * the client in one piece. */
 #ifndef TARN_CMD_KEYS_H
 #define TARN_CMD_KEYS_H
 
 #include "cmd/cmd.h"
 
-/* --- look-ups in groups ------------------------------------------------------------------------------------------------ */
+/* --- look-ups in groups --- */
 
-/* The hashes of the next keys of a batch, with their cache lines on the way. Zero-initialised is ready. It holds no span:
- * the arguments move between slices. */
+/* The hashes of the next keys of a batch, with their cache lines on the way. Zero-initialised is
+ * ready. It holds no span: the arguments move between slices. */
 enum { KEY_WINDOW = 32 };
 struct key_window {
     size_t from, count;
     uint64_t hash[KEY_WINDOW];
 };
 /* Loads the group that starts at key pos of n; key i is argv[first + i * step]. */
-void key_window_load(struct key_window *w, const struct client *c, size_t first, size_t step, size_t pos,
-                     size_t n);
+void key_window_load(struct key_window *w, const struct client *c, size_t first, size_t step,
+                     size_t pos, size_t n);
 /* The hash of key pos. */
 static inline uint64_t key_window_hash(struct key_window *w, const struct client *c, size_t first,
                                        size_t step, size_t pos, size_t n) {
@@ -33,16 +33,19 @@ static inline void spend(unsigned *budget, size_t units) {
     *budget = units < *budget ? *budget - (unsigned)units : 0;
 }
 
-/* --- options ----------------------------------------------------------------------------------------------------------- */
+/* --- options --- */
 
-/* argv[1] as the number of groups of step arguments that follow; the error has been answered on false. */
+/* argv[1] as the number of groups of step arguments that follow; the error has been answered on
+ * false. */
 bool batch_count(struct client *c, size_t step, size_t *n_p);
-/* The value of the keyword at argv[index]: "ERR LEASE needs a value" when the arguments end there. */
+/* The value of the keyword at argv[index]: "ERR LEASE needs a value" when the arguments end
+ * there. */
 bool option_has_value(struct client *c, size_t index, const char *name);
 /* A number behind a keyword; moves *at_p behind it. */
 bool option_number(struct client *c, size_t *at_p, const char *name, uint64_t min, uint64_t max,
                    uint64_t *value_p);
-/* Bytes as 2 * n hex digits of any case, and back (2 * n + 1 characters). false: it is something else. */
+/* Bytes as 2 * n hex digits of any case, and back (2 * n + 1 characters). false: it is something
+ * else. */
 bool hex_decode(struct span s, uint8_t *out, size_t n);
 void hex_encode(const uint8_t *bytes, size_t n, char *out);
 /* "ERR unknown option '...'" */

@@ -25,8 +25,9 @@ enum kind {
 };
 
 static const char *const kinds[KINDS] = {
-    "put",     "removed",    "evicted",      "expired",      "lost",    "replica-added", "replica-gone",
-    "flushed", "segment-up", "segment-down", "segment-gone", "node-up", "node-down",     "node-left",
+    "put",           "removed",      "evicted",   "expired",    "lost",
+    "replica-added", "replica-gone", "flushed",   "segment-up", "segment-down",
+    "segment-gone",  "node-up",      "node-down", "node-left",
 };
 
 static struct {
@@ -38,7 +39,7 @@ static struct {
     uint64_t dropped; /* events that the ring had no room for any more */
 } kv;
 
-/* --- epochs -------------------------------------------------------------------------------------------------------------------- */
+/* --- epochs --- */
 
 static void wake_all(void) {
     while (kv.first) {
@@ -98,7 +99,7 @@ const char *kv_events_epoch(void) {
     return kv.epoch;
 }
 
-/* --- those who wait --------------------------------------------------------------------------------------------------------------- */
+/* --- those who wait --- */
 
 void kv_events_sleep(struct kv_sleeper *s) {
     TARN_ASSERT(!s->listed);
@@ -125,9 +126,10 @@ size_t kv_events_sleepers(void) {
     return kv.sleepers;
 }
 
-/* --- writing ------------------------------------------------------------------------------------------------------------------------ */
+/* --- writing --- */
 
-/* An event as it lies in the ring; behind it the key, then the places: tier, lengths of the names, epoch, names. */
+/* An event as it lies in the ring; behind it the key, then the places: tier, lengths of the names,
+ * epoch, names. */
 struct head {
     uint64_t wall_ms, size;
     uint16_t key_len;
@@ -152,13 +154,16 @@ static void put(struct writer *w, const void *data, size_t len) {
 }
 
 static void begin(struct writer *w, enum kind kind, struct span key, uint64_t size) {
-    w->head = (struct head){
-        .wall_ms = server.wall_ms, .size = size, .key_len = (uint16_t)key.len, .kind = (uint8_t)kind};
+    w->head = (struct head){.wall_ms = server.wall_ms,
+                            .size = size,
+                            .key_len = (uint16_t)key.len,
+                            .kind = (uint8_t)kind};
     w->len = sizeof(w->head);
     put(w, key.data, key.len);
 }
 
-static void put_place(struct writer *w, uint8_t tier, struct span node, struct span segment, uint32_t epoch) {
+static void put_place(struct writer *w, uint8_t tier, struct span node, struct span segment,
+                      uint32_t epoch) {
     uint8_t lengths[3] = {tier, (uint8_t)node.len, (uint8_t)segment.len};
     put(w, lengths, sizeof(lengths));
     put(w, &epoch, sizeof(epoch));
@@ -186,7 +191,8 @@ static void put_segment(struct writer *w, uint32_t segment) {
     enum store_tier tier;
     struct kv_place p;
     bool up;
-    if (find_place(segment, &tier, &p, &up)) put_place(w, (uint8_t)tier, p.node, p.segment, p.epoch);
+    if (find_place(segment, &tier, &p, &up))
+        put_place(w, (uint8_t)tier, p.node, p.segment, p.epoch);
 }
 
 static void put_replicas(struct writer *w, const struct object *o) {
@@ -197,7 +203,8 @@ static void put_replicas(struct writer *w, const struct object *o) {
         return;
     }
     store_object_replicas(server.store, o, &layout);
-    for (uint32_t i = 0; i < layout.replicas; i++) put_segment(w, layout.replica[i].extent[0].segment);
+    for (uint32_t i = 0; i < layout.replicas; i++)
+        put_segment(w, layout.replica[i].extent[0].segment);
 }
 
 static void add(struct writer *w) {
@@ -251,18 +258,19 @@ void kv_events_node(const char *event, const char *name) {
     add(&w);
 }
 
-/* --- reading ------------------------------------------------------------------------------------------------------------------------- */
+/* --- reading --- */
 
 void kv_event_read(struct span bytes, struct kv_event *e) {
     struct head head;
     memcpy(&head, bytes.data, sizeof(head));
     const char *key = bytes.data + sizeof(head);
-    *e = (struct kv_event){.kind = kinds[head.kind],
-                           .wall_ms = head.wall_ms,
-                           .size = head.size,
-                           .key = span_of(key, head.key_len),
-                           .places = head.places,
-                           .rest = span_of(key + head.key_len, bytes.len - sizeof(head) - head.key_len)};
+    *e = (struct kv_event){
+        .kind = kinds[head.kind],
+        .wall_ms = head.wall_ms,
+        .size = head.size,
+        .key = span_of(key, head.key_len),
+        .places = head.places,
+        .rest = span_of(key + head.key_len, bytes.len - sizeof(head) - head.key_len)};
 }
 
 void kv_event_place(struct kv_event *e, struct kv_place *p) {
@@ -277,7 +285,7 @@ void kv_event_place(struct kv_event *e, struct kv_place *p) {
     e->rest = span_of(e->rest.data + size, e->rest.len - size);
 }
 
-/* --- figures -------------------------------------------------------------------------------------------------------------------------- */
+/* --- figures --- */
 
 void info_kv_events(struct buf *out) {
     const struct event_ring *r = kv.ring;

@@ -1,10 +1,11 @@
-/* KV events: what a router must know to say where which block is, in order, with numbers, kept in a ring for those who ask
- * (KVEVENTS, docs/EVENTS.md). Off, and one branch in the books, while kv-events-size is 0.
+/* KV events: what a router must know to say where which block is, in order, with numbers, kept in a
+ * ring for those who ask (KVEVENTS, docs/EVENTS.md). Off, and one branch in the books, while
+ * kv-events-size is 0.
  *
  *   books lead ─> epoch begins, seq 1, 2, 3 ... ─> books follow another master, or the process ends; or kv-events-size 0
  *
- * An epoch is one history without a gap: who knows a seq of it and all events behind has everything. What was before its first event
- * is in the books: a walk tells. */
+ * An epoch is one history without a gap: who knows a seq of it and all events behind has
+ * everything. What was before its first event is in the books: a walk tells. */
 #ifndef TARN_CMD_KV_EVENTS_H
 #define TARN_CMD_KV_EVENTS_H
 
@@ -22,7 +23,7 @@ void kv_events_news(const struct store_news *news);
 void kv_events_node(const char *event, const char *name);
 void info_kv_events(struct buf *out);
 
-/* --- for the commands --------------------------------------------------------------------------------------------------------- */
+/* --- for the commands --- */
 
 #define KV_EPOCH_LEN 16u /* hex digits */
 
@@ -30,7 +31,8 @@ const struct event_ring *kv_events_ring(void); /* NULL: off */
 const char *kv_events_epoch(void);
 size_t kv_events_sleepers(void);
 
-/* Woken once (job_wake) by the next event, or when there will be none any more; it is out of the list then. */
+/* Woken once (job_wake) by the next event, or when there will be none any more; it is out of the
+ * list then. */
 struct kv_sleeper {
     struct job *job;
     struct kv_sleeper *prev, *next;
@@ -51,13 +53,15 @@ void kv_event_read(struct span bytes, struct kv_event *event_p);
 
 /* Where a replica is. Names are borrowed. */
 struct kv_place {
-    const char *tier; /* "memory", "ssd", "file"; "books": the value lies in the books; "": of a node */
+    /* "memory", "ssd", "file"; "books": the value lies in the books; "": of a node */
+    const char *tier;
     struct span node, segment;
     uint32_t epoch; /* of the segment: one that comes later under the same name has another */
 };
 /* The next one of e->places. */
 void kv_event_place(struct kv_event *e, struct kv_place *place_p);
-/* Of a segment that is there, and whether it can be read; false: it is not there. Valid until the books change. */
+/* Of a segment that is there, and whether it can be read; false: it is not there. Valid until the
+ * books change. */
 bool kv_place_of(uint32_t segment, struct kv_place *place_p, bool *up_p);
 #define KV_TIER_BOOKS "books"
 

@@ -1,5 +1,6 @@
-/* The latency monitor: what held the loop up for latency-monitor-threshold or more. Off (0) it costs a comparison with a time that
- * was measured anyhow, or one before a clock is read. One thread, the loop's. */
+/* The latency monitor: what held the loop up for latency-monitor-threshold or more. Off (0) it
+ * costs a comparison with a time that was measured anyhow, or one before a clock is read. One
+ * thread, the loop's. */
 #ifndef TARN_CMD_LATENCY_H
 #define TARN_CMD_LATENCY_H
 
@@ -18,7 +19,8 @@ enum latency_event {
     LATENCY_EVICTION_CYCLE, /* background work that evicted */
     LATENCY_BOOKS_CYCLE,    /* other background work of the books */
     LATENCY_SNAPSHOT_CYCLE, /* a slice of a snapshot that is being written */
-    LATENCY_AOF_WRITE,      /* handing a batch to the kernel; one of the next three has it as well */
+    /* handing a batch to the kernel; one of the next three has it as well */
+    LATENCY_AOF_WRITE,
     LATENCY_AOF_WRITE_PENDING_FSYNC,
     LATENCY_AOF_WRITE_ACTIVE_CHILD,
     LATENCY_AOF_WRITE_ALONE,

@@ -18,7 +18,7 @@
 static struct later *sleepers;
 static struct later_figures figures;
 
-/* --- what the books say ----------------------------------------------------------------------------------------------------- */
+/* --- what the books say --- */
 
 tarn_status room_status(tarn_status status) {
     return status == TARN_ENOSPACE && cluster_awaits_nodes() ? TARN_ELOADING : status;
@@ -32,10 +32,11 @@ void later_reply(struct client *c, tarn_status status) {
     if (status == TARN_ELOADING)
         reply_status(c, status, "the nodes of this pool have not all joined this master yet");
     else
-        reply_later(c, store_later_ms(server.store), "room comes soon: %s", store_later_why(server.store));
+        reply_later(c, store_later_ms(server.store), "room comes soon: %s",
+                    store_later_why(server.store));
 }
 
-/* --- sleeping ------------------------------------------------------------------------------------------------------------------ */
+/* --- sleeping --- */
 
 bool later_waits(void) {
     return server.config->inband_wait_timeout_ms > 0;
@@ -45,8 +46,9 @@ static bool over(struct client *c, struct job *job) {
     char peer[80];
     client_peer(c, peer, sizeof(peer));
     figures.timeouts++;
-    log_warning("Client id=%llu addr=%s closed: what '%s' needs did not come within inband-wait-timeout",
-                (unsigned long long)c->id, peer, c->cmd->name);
+    log_warning(
+        "Client id=%llu addr=%s closed: what '%s' needs did not come within inband-wait-timeout",
+        (unsigned long long)c->id, peer, c->cmd->name);
     job->deadline_ms = 0;
     job->runnable = false;
     client_close_soon(c);
@@ -96,7 +98,7 @@ struct later_figures later_figures(void) {
     return figures;
 }
 
-/* --- commands that cannot run yet ----------------------------------------------------------------------------------------------- */
+/* --- commands that cannot run yet --- */
 
 struct early {
     struct job job;

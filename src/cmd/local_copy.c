@@ -15,8 +15,8 @@ struct local_copy {
     uint64_t task;
     struct value_read *read;
     struct net_timer timer;
-    tarn_status
-        status; /* TARN_EAGAIN: under way; else it ends when nothing is on its way to the segment any more */
+    /* TARN_EAGAIN: under way; else it ends when nothing is on its way to the segment any more */
+    tarn_status status;
 };
 static LIST_HEAD(copy_list, local_copy) copies = LIST_HEAD_INITIALIZER(copies);
 static unsigned n_copies;
@@ -54,8 +54,8 @@ static void turn(void *arg) {
     cluster_local_done(task, status);
 }
 
-tarn_status local_copy_start(void *arg, uint64_t task, struct span key, uint64_t version, uint64_t size,
-                             const struct store_replica *to) {
+tarn_status local_copy_start(void *arg, uint64_t task, struct span key, uint64_t version,
+                             uint64_t size, const struct store_replica *to) {
     struct object *o = store_find(server.store, key);
     if (!o || store_object_version(o) != version || store_object_size(server.store, o) != size)
         return TARN_ENOTFOUND;
@@ -65,8 +65,12 @@ tarn_status local_copy_start(void *arg, uint64_t task, struct span key, uint64_t
     for (uint32_t i = 0; i < to->extents; i++)
         into[i] = (struct iovec){extent_memory(&to->extent[i]), to->extent[i].length};
     struct local_copy *k = xcalloc(1, sizeof(*k));
-    struct value_read_options options = {
-        .len = size, .only = STORE_SEGMENT_ANY, .into = into, .n_into = to->extents, .ready = soon, .arg = k};
+    struct value_read_options options = {.len = size,
+                                         .only = STORE_SEGMENT_ANY,
+                                         .into = into,
+                                         .n_into = to->extents,
+                                         .ready = soon,
+                                         .arg = k};
     k->task = task;
     k->status = TARN_EAGAIN;
     net_timer_init(&k->timer, core_loop(), turn, k);

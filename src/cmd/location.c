@@ -10,7 +10,8 @@
 #include "transport/place.h"
 
 static_assert(LOCATION_TEXT_MAX + 512 <= sizeof(((struct text *)0)->data), "a whole element fits");
-static_assert(LOCATION_PATH_MAX + 64 <= STORE_EXTENTS_MAX * 160, "a file takes no more than extents do");
+static_assert(LOCATION_PATH_MAX + 64 <= STORE_EXTENTS_MAX * 160,
+              "a file takes no more than extents do");
 static_assert(LOCATION_PATH_MAX >= CLUSTER_DIRECTORY_MAX + 160, "a directory and a name in it");
 
 static void text_char(struct text *t, char c) {
@@ -58,7 +59,8 @@ bool location_trusted(const struct client *c) {
     return acl_client_may(c, "segment|attach");
 }
 
-static bool seal(const struct location_grant *grant, const struct grant_extent *e, uint8_t out[GRANT_SIZE]) {
+static bool seal(const struct location_grant *grant, const struct grant_extent *e,
+                 uint8_t out[GRANT_SIZE]) {
     const uint8_t *key = cluster_grant_key(e->segment);
     if (key == NULL) return false;
     struct grant g = location_grant_of(grant);
@@ -71,8 +73,8 @@ uint64_t location_session_grants_ms(uint64_t session) {
     return max_u64(reads_ms, store_session_grants_ms(server.store, session));
 }
 
-bool location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms, const struct grant_extent *e,
-                   uint8_t out[GRANT_SIZE]) {
+bool location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms,
+                   const struct grant_extent *e, uint8_t out[GRANT_SIZE]) {
     struct location_grant grant = {.op = op, .session = session, .expiry_ms = expiry_ms};
     return seal(&grant, e, out);
 }
@@ -110,7 +112,8 @@ bool location_receipts_fit(const struct store_put *put, struct span receipts) {
     return receipts.len == extents * GRANT_RECEIPT_SIZE;
 }
 
-bool location_receipts(const struct store_put *put, uint32_t without, bool whole, struct span receipts) {
+bool location_receipts(const struct store_put *put, uint32_t without, bool whole,
+                       struct span receipts) {
     struct store_layout layout;
     struct location_grant grant = location_put_grant(put);
     struct grant g = location_grant_of(&grant);
@@ -119,8 +122,8 @@ bool location_receipts(const struct store_put *put, uint32_t without, bool whole
     for (uint32_t i = 0; i < layout.replicas; i++) {
         const struct store_replica *r = &layout.replica[i];
         struct store_segment_info seg;
-        bool leaves =
-            !store_segment_get(server.store, r->extent[0].segment, &seg) || seg.state == SEGMENT_LEAVING;
+        bool leaves = !store_segment_get(server.store, r->extent[0].segment, &seg) ||
+                      seg.state == SEGMENT_LEAVING;
         if (leaves) without |= UINT32_C(1) << i; /* as PUTEND does */
         for (uint32_t j = 0; j < r->extents; j++, at += GRANT_RECEIPT_SIZE)
             if (!(without >> i & 1) && !receipt_right(&g, &r->extent[j], whole, at)) return false;
@@ -143,7 +146,8 @@ const char *location_tier_name(enum store_tier tier) {
     return names[tier];
 }
 
-static void text_extent(struct text *t, const struct store_extent *x, const struct location_grant *grant) {
+static void text_extent(struct text *t, const struct store_extent *x,
+                        const struct location_grant *grant) {
     memcpy(t->at, "*5\r\n", 4);
     t->at += 4;
     text_int(t, x->segment);
@@ -160,7 +164,8 @@ static void text_extent(struct text *t, const struct store_extent *x, const stru
 }
 
 /* "[[path, size]]": what every client that has that file system reads by itself. */
-static void text_file(struct text *t, const struct store_extent *x, struct span key, uint64_t version) {
+static void text_file(struct text *t, const struct store_extent *x, struct span key,
+                      uint64_t version) {
     char path[LOCATION_PATH_MAX] = "";
     struct cluster_segment g;
     if (cluster_segment_get(x->segment, &g) && g.directory != NULL) {
@@ -181,8 +186,8 @@ static void text_tier(struct text *t, enum store_tier tier) {
     t->at += heads[tier].len;
 }
 
-void text_replicas(struct text *t, const struct store_layout *layout, struct span key, uint64_t version,
-                   const struct location_grant *grant) {
+void text_replicas(struct text *t, const struct store_layout *layout, struct span key,
+                   uint64_t version, const struct location_grant *grant) {
     size_t outside = 0; /* a value in the books has no replica to fetch */
     for (uint32_t i = 0; i < layout->replicas; i++) outside += layout->replica[i].extents > 0;
     text_array(t, outside);
@@ -199,10 +204,11 @@ void text_replicas(struct text *t, const struct store_layout *layout, struct spa
     }
 }
 
-bool text_packed(struct text *t, const struct store_layout *layout, const struct location_grant *grant,
-                 struct place_packed *place) {
+bool text_packed(struct text *t, const struct store_layout *layout,
+                 const struct location_grant *grant, struct place_packed *place) {
     const struct store_replica *r = &layout->replica[0];
-    if (layout->replicas != 1 || r->tier != STORE_TIER_MEMORY || r->extents != 1 || !grant->expiry_ms)
+    if (layout->replicas != 1 || r->tier != STORE_TIER_MEMORY || r->extents != 1 ||
+        !grant->expiry_ms)
         return false;
     const struct store_extent *x = &r->extent[0];
     place->extent = (struct grant_extent){x->segment, x->segment_epoch, x->offset, x->length};

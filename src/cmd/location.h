@@ -1,5 +1,6 @@
-/* Replies that say where an object lies, with the grants to get there. Written into one piece of memory with digits placed
- * by hand: a batch of 128 keys has some 2,000 fields, and a call per field would cost more than the books do. */
+/* Replies that say where an object lies, with the grants to get there. Written into one piece of
+ * memory with digits placed by hand: a batch of 128 keys has some 2,000 fields, and a call per
+ * field would cost more than the books do. */
 #ifndef TARN_CMD_LOCATION_H
 #define TARN_CMD_LOCATION_H
 
@@ -33,33 +34,38 @@ uint64_t location_session_grants_ms(uint64_t session);
 struct location_grant {
     enum grant_op op;
     uint64_t session, expiry_ms; /* expiry_ms 0: no grants */
-    uint64_t token;              /* of the put; 0: it is none, or its writer is trusted with the segment */
+    /* of the put; 0: it is none, or its writer is trusted with the segment */
+    uint64_t token;
 };
 struct grant location_grant_of(const struct location_grant *grant);
 /* What the grants of a put say. */
 struct location_grant location_put_grant(const struct store_put *put);
-/* Are these the words of its hosts that nothing more is written by the put's grants, one for each extent of the replicas that
- * are not in `without` (bit i, replica i)? whole: and that all of it was written. */
-bool location_receipts(const struct store_put *put, uint32_t without, bool whole, struct span receipts);
+/* Are these the words of its hosts that nothing more is written by the put's grants, one for each
+ * extent of the replicas that are not in `without` (bit i, replica i)? whole: and that all of it
+ * was written. */
+bool location_receipts(const struct store_put *put, uint32_t without, bool whole,
+                       struct span receipts);
 /* Are they as many bytes as they must be? */
 bool location_receipts_fit(const struct store_put *put, struct span receipts);
-/* Appends "[replica, ...]": memory and ssd with extents and a grant for each, file with path and size. key and version are
- * those of the object: files are named by them. */
-void text_replicas(struct text *t, const struct store_layout *layout, struct span key, uint64_t version,
-                   const struct location_grant *grant);
-/* Appends the packed form (transport/place.h) of a value of one replica in one extent of memory, with its grant. false, and nothing
- * appended: it is none, or there is no grant for it. */
+/* Appends "[replica, ...]": memory and ssd with extents and a grant for each, file with path and
+ * size. key and version are those of the object: files are named by them. */
+void text_replicas(struct text *t, const struct store_layout *layout, struct span key,
+                   uint64_t version, const struct location_grant *grant);
+/* Appends the packed form (transport/place.h) of a value of one replica in one extent of memory,
+ * with its grant. false, and nothing appended: it is none, or there is no grant for it. */
 struct place_packed;
-bool text_packed(struct text *t, const struct store_layout *layout, const struct location_grant *grant,
-                 struct place_packed *place);
+bool text_packed(struct text *t, const struct store_layout *layout,
+                 const struct location_grant *grant, struct place_packed *place);
 const char *location_tier_name(enum store_tier tier); /* "memory", "ssd", "file" */
 
-/* Is its user trusted with whole segments (@direct)? Whoever is not is held to his grants: what they allow, and how long. */
+/* Is its user trusted with whole segments (@direct)? Whoever is not is held to his grants: what
+ * they allow, and how long. */
 bool location_trusted(const struct client *c);
 /* Seals a grant for the host of e->segment. false: there is no such segment. */
-bool location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms, const struct grant_extent *e,
-                   uint8_t out[GRANT_SIZE]);
-/* The number of the machine that c runs on; STORE_HOST_NONE: it did not say, or no host is there. */
+bool location_seal(enum grant_op op, uint64_t session, uint64_t expiry_ms,
+                   const struct grant_extent *e, uint8_t out[GRANT_SIZE]);
+/* The number of the machine that c runs on; STORE_HOST_NONE: it did not say, or no host is
+ * there. */
 uint32_t location_host(struct client *c);
 
 #endif

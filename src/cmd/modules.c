@@ -14,10 +14,10 @@
 #include "host/host.h"
 #include "module/loader.h"
 
-/* --- commands --------------------------------------------------------------------------------------------------------------------- */
+/* --- commands --- */
 
-/* A row of the table for a command of a module. It stays when the module goes, for whoever has looked it up, and is used again when
- * the command comes back. */
+/* A row of the table for a command of a module. It stays when the module goes, for whoever has
+ * looked it up, and is used again when the command comes back. */
 struct added {
     struct cmd cmd;
     char name[40], module[MODULE_NAME_MAX + 1];
@@ -41,8 +41,8 @@ bool modules_owns(struct span module, const struct cmd *cmd) {
     return a != NULL && span_eq(module, span_str(a->module));
 }
 
-/* One call. A module that answers too little or too much must not put the connection out of step: what is too much is left out,
- * what is missing is nil. */
+/* One call. A module that answers too little or too much must not put the connection out of step:
+ * what is too much is left out, what is missing is nil. */
 struct tarn_call_context {
     struct client *c;
     uint64_t missing; /* elements of the answer */
@@ -87,12 +87,13 @@ static tarn_status command_add(const char *module, const struct tarn_command *it
         a->next = added;
         added = a;
     }
-    bool admin = (its->flags & TARN_COMMAND_ADMIN) != 0, fast = (its->flags & TARN_COMMAND_FAST) != 0;
+    bool admin = (its->flags & TARN_COMMAND_ADMIN) != 0,
+         fast = (its->flags & TARN_COMMAND_FAST) != 0;
     a->cmd = (struct cmd){.name = a->name,
                           .run = run_added,
                           .arity = its->arity,
-                          .flags = CMD_MODULE | CMD_READONLY | (admin ? CMD_ADMIN | CMD_NOSCRIPT : 0u) |
-                                   (fast ? CMD_FAST : 0u),
+                          .flags = CMD_MODULE | CMD_READONLY |
+                                   (admin ? CMD_ADMIN | CMD_NOSCRIPT : 0u) | (fast ? CMD_FAST : 0u),
                           .group = "module",
                           .summary = its->summary,
                           .syntax = its->syntax};
@@ -114,7 +115,7 @@ static void command_remove(const struct tarn_command *its) {
         if (c->io->last_cmd == &a->cmd) c->io->last_cmd = NULL;
 }
 
-/* --- replies ---------------------------------------------------------------------------------------------------------------------- */
+/* --- replies --- */
 
 /* One element of the answer, with `more` inside. NULL: there is no place for it. */
 static struct client *element(struct tarn_call_context *k, uint64_t more) {
@@ -157,10 +158,11 @@ static void its_map(struct tarn_call_context *k, size_t pairs) {
     if (c != NULL) reply_map(c, pairs);
 }
 
-/* --- coming and going -------------------------------------------------------------------------------------------------------------- */
+/* --- coming and going --- */
 
 static void transport_added(const char *scheme) {
-    if (server.host != NULL) (void)host_transport_add(server.host, scheme); /* it logs what is wrong */
+    /* it logs what is wrong */
+    if (server.host != NULL) (void)host_transport_add(server.host, scheme);
 }
 
 static void transport_removing(const char *scheme) {
@@ -189,7 +191,8 @@ bool modules_load(const struct config *c) {
     char error[MODULE_ERROR_SIZE];
     for (size_t i = 0; i < c->modules; i++) {
         const struct config_module *m = &c->module[i];
-        if (module_load(m->path, m->words, (const char *const *)m->word, error, sizeof(error)) == TARN_OK)
+        if (module_load(m->path, m->words, (const char *const *)m->word, error, sizeof(error)) ==
+            TARN_OK)
             continue;
         log_warning("%s", error);
         log_warning("Can't load module from %s: server aborting", m->path);
@@ -207,7 +210,7 @@ void modules_deinit(void) {
     added = NULL;
 }
 
-/* --- INFO ------------------------------------------------------------------------------------------------------------------------- */
+/* --- INFO --- */
 
 struct fields {
     struct buf *out;
@@ -218,21 +221,24 @@ struct fields {
 static void one_field(void *arg, const char *name, const char *value) {
     struct fields *f = arg;
     size_t len = strlen(f->module);
-    if (strncmp(name, f->module, len) != 0 || name[len] != '_') buf_printf(f->out, "%s_", f->module);
+    if (strncmp(name, f->module, len) != 0 || name[len] != '_')
+        buf_printf(f->out, "%s_", f->module);
     for (; *name != '\0'; name++) {
         bool plain = (*name >= 'a' && *name <= 'z') || (*name >= 'A' && *name <= 'Z') ||
                      (*name >= '0' && *name <= '9');
         buf_append_char(f->out, plain ? *name : '_');
     }
     buf_append_char(f->out, ':');
-    for (; *value != '\0'; value++) buf_append_char(f->out, (unsigned char)*value < ' ' ? ' ' : *value);
+    for (; *value != '\0'; value++)
+        buf_append_char(f->out, (unsigned char)*value < ' ' ? ' ' : *value);
     buf_append_str(f->out, "\r\n");
 }
 
 static bool one_module(void *arg, const struct module_info *m) {
     struct fields f = {arg, m->name};
-    info_line(arg, "module:name=%s,ver=%u,api=%u,version=%s,args=%zu,transports=%u,commands=%u", m->name,
-              m->version_number, TARN_MODULE_VERSION, m->version, m->argc, m->transports, m->commands);
+    info_line(arg, "module:name=%s,ver=%u,api=%u,version=%s,args=%zu,transports=%u,commands=%u",
+              m->name, m->version_number, TARN_MODULE_VERSION, m->version, m->argc, m->transports,
+              m->commands);
     if (m->fields != NULL) m->fields(one_field, &f);
     return true;
 }

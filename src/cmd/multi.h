@@ -5,9 +5,9 @@
  *   WATCH              v                      └─ EXEC after a watched key was written, DISCARD, RESET, end of the client ─> none
  *     │             failed: EXEC answers EXECABORT
  *
- * The arguments of queued commands are copied; those that arrived in memory of their own come along with it. Together they
- * have the same bound as any request: client-query-buffer-limit. EXEC is a job (job.c), and the commands that are jobs
- * themselves run inside of it. */
+ * The arguments of queued commands are copied; those that arrived in memory of their own come along
+ * with it. Together they have the same bound as any request: client-query-buffer-limit. EXEC is a
+ * job (job.c), and the commands that are jobs themselves run inside of it. */
 #ifndef TARN_CMD_MULTI_H
 #define TARN_CMD_MULTI_H
 
@@ -27,7 +27,8 @@ struct multi {
     bool failed;    /* one could not be queued */
 };
 
-/* From dispatch, of a client in MULTI. cmd is queued and answered; false: it runs at once (EXEC and its kin). */
+/* From dispatch, of a client in MULTI. cmd is queued and answered; false: it runs at once (EXEC and
+ * its kin). */
 bool multi_take(struct client *c, const struct cmd *cmd);
 /* A command was refused before it could be queued. */
 void multi_fail(struct client *c);

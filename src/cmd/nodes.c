@@ -27,7 +27,8 @@ struct cluster_node *node_still(const struct client *c, size_t at) {
 struct cluster_node *node_named(struct client *c, size_t at) {
     struct cluster_node *n = cluster_node_find(c->argv[at]);
     if (n == NULL)
-        reply_error(c, "no such node '%.*s': NODE LIST shows them", (int)min_u64(c->argv[at].len, 64),
+        reply_error(c, "no such node '%.*s': NODE LIST shows them",
+                    (int)min_u64(c->argv[at].len, 64),
                     c->argv[at].data != NULL ? c->argv[at].data : "");
     return n;
 }
@@ -39,7 +40,8 @@ bool segment_arg(struct client *c, size_t at, struct store_segment_info *info_p)
         store_segment_get(server.store, (uint32_t)id, info_p))
         return true;
     reply_error(c, "-NOSEGMENT no such segment: '%.*s' (SEGMENT LIST shows names and ids)",
-                (int)min_u64(c->argv[at].len, 64), c->argv[at].data != NULL ? c->argv[at].data : "");
+                (int)min_u64(c->argv[at].len, 64),
+                c->argv[at].data != NULL ? c->argv[at].data : "");
     return false;
 }
 
@@ -56,7 +58,11 @@ bool groups_arg(struct client *c, size_t at, size_t step, size_t *n_p) {
 }
 
 void reply_why(struct client *c, tarn_status status, const char *why) {
-    reply_error(c, status == TARN_EBUSY ? "-BUSY %s" : status == TARN_ELIMIT ? "-LIMIT %s" : "-ERR %s", why);
+    reply_error(c,
+                status == TARN_EBUSY    ? "-BUSY %s"
+                : status == TARN_ELIMIT ? "-LIMIT %s"
+                                        : "-ERR %s",
+                why);
 }
 
 void field_str(struct client *c, const char *name, const char *value) {

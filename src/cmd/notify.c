@@ -54,7 +54,7 @@ bool notify_listens(void) {
     return notify_classes & (NOTIFY_EXPIRED | NOTIFY_EVICTED | NOTIFY_NEW | NOTIFY_POOL);
 }
 
-/* --- sending ---------------------------------------------------------------------------------------------------------------- */
+/* --- sending --- */
 
 static void send_to(const char *prefix, struct span name, struct span message) {
     char channel[sizeof(KEYSPACE) + STORE_KEY_MAX];

@@ -1,9 +1,9 @@
-/* Keyspace notifications: who subscribed to the channels of a key or of an event hears what happened (docs/EVENTS.md). Costs one
- * branch while notify-keyspace-events is empty.
+/* Keyspace notifications: who subscribed to the channels of a key or of an event hears what
+ * happened (docs/EVENTS.md). Costs one branch while notify-keyspace-events is empty.
  *
- * Commands tell what Redis' commands tell, by the same names; what happens by itself (expired, evicted) and tarn's own events come
- * from the books (store_news). A replica tells of misses only: its books are made by records, which do not say what was asked
- * for. */
+ * Commands tell what Redis' commands tell, by the same names; what happens by itself (expired,
+ * evicted) and tarn's own events come from the books (store_news). A replica tells of misses only:
+ * its books are made by records, which do not say what was asked for. */
 #ifndef TARN_CMD_NOTIFY_H
 #define TARN_CMD_NOTIFY_H
 
@@ -11,7 +11,8 @@
 #include "base/buf.h"
 #include "store/store.h"
 
-/* The letters of notify-keyspace-events; those of types that tarn does not have are accepted and never sent. */
+/* The letters of notify-keyspace-events; those of types that tarn does not have are accepted and
+ * never sent. */
 enum notify_class {
     NOTIFY_GENERIC = 1 << 0, /* g */
     NOTIFY_STRING = 1 << 1,  /* $ */

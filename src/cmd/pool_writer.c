@@ -47,7 +47,8 @@ static size_t run_at(const struct pool_writer *w, size_t max, char **memory_p) {
 static void block_done(struct pool_writer *w) {
     uint64_t length = (w->pos - 1) % STORE_CRC_BLOCK + 1;
     if (w->crcs) w->crcs[(w->pos - 1) / STORE_CRC_BLOCK] = w->block_crc;
-    w->crc = w->pos <= STORE_CRC_BLOCK ? w->block_crc : crc32c_combine(w->crc, w->block_crc, length);
+    w->crc =
+        w->pos <= STORE_CRC_BLOCK ? w->block_crc : crc32c_combine(w->crc, w->block_crc, length);
     w->block_crc = 0;
 }
 
@@ -104,7 +105,8 @@ size_t pool_writer_next(const struct pool_writer *w, struct iovec iov[STORE_EXTE
 tarn_status pool_writer_end(struct pool_writer *w, struct span key) {
     TARN_ASSERT(w->pos == w->size);
     size_t blocks = w->crcs ? (w->size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK : 0;
-    tarn_status status = store_put_end(server.store, key, w->token, w->crc, 0, w->crcs, blocks, NULL);
+    tarn_status status =
+        store_put_end(server.store, key, w->token, w->crc, 0, w->crcs, blocks, NULL);
     if (status == TARN_OK) {
         free(w->crcs);
         w->crcs = NULL;

@@ -24,15 +24,15 @@
 
 extern char **environ;
 
-/* --- title -------------------------------------------------------------------------------------------------------------------- */
+/* --- title --- */
 
 static char *title_at; /* NULL: there is no place for one */
 static size_t title_room;
 static char *program;
 static char **variables_kept; /* unsetenv forgets strings: they are not its own */
 
-/* ps shows the memory of the words of the command line. They lie in one piece with the environment, which moves away; with it there
- * is room for titles that are longer than the command line. */
+/* ps shows the memory of the words of the command line. They lie in one piece with the environment,
+ * which moves away; with it there is room for titles that are longer than the command line. */
 void process_title_init(int argc, char **argv) {
     if (argc < 1 || program != NULL) return;
     program = xstrdup(argv[0]);
@@ -68,7 +68,8 @@ static void append_variable(struct buf *out, const struct config *c, const char 
         buf_append_str(out, program != NULL ? program : "tarn-server");
     else if (strcmp(name, "listen-addr") == 0)
         buf_printf(out, "%s:%u",
-                   c->bind.n > 0 ? c->bind.word[0][0] == '-' ? c->bind.word[0] + 1 : c->bind.word[0] : "*",
+                   c->bind.n > 0 ? c->bind.word[0][0] == '-' ? c->bind.word[0] + 1 : c->bind.word[0]
+                                 : "*",
                    core_endpoints.port);
     else if (strcmp(name, "port") == 0)
         buf_printf(out, "%lld", (long long)(c->port > 0 ? c->port : core_endpoints.port));
@@ -90,7 +91,8 @@ static bool expand(const char *t, const struct config *c, struct buf *out) {
         const char *close = strchr(t, '}');
         if (close == NULL) return false;
         size_t len = (size_t)(close - t - 1), i = 0;
-        while (variables[i] != NULL && (strlen(variables[i]) != len || memcmp(variables[i], t + 1, len) != 0))
+        while (variables[i] != NULL &&
+               (strlen(variables[i]) != len || memcmp(variables[i], t + 1, len) != 0))
             i++;
         if (variables[i] == NULL) return false;
         if (c != NULL) append_variable(out, c, variables[i]);
@@ -118,7 +120,7 @@ void process_title_update(const struct config *c) {
     buf_free(&out);
 }
 
-/* --- memory ------------------------------------------------------------------------------------------------------------------- */
+/* --- memory --- */
 
 static int oom_base; /* the score before it was changed here */
 static bool oom_changed;
@@ -159,8 +161,8 @@ bool process_oom_score(const struct config *c, const char **why_p) {
     }
     log_warning("Unable to write oom_score_adj: %s", strerror(errno));
     if (why_p != NULL)
-        *why_p =
-            "Failed to set oom_score_adj: see the log; a lower score than the process has needs a privilege";
+        *why_p = "Failed to set oom_score_adj: see the log; a lower score than the process has "
+                 "needs a privilege";
     return false;
 }
 
@@ -169,7 +171,7 @@ void process_disable_thp(const struct config *c) {
         log_warning("disable-thp: the kernel refused: %s", strerror(errno));
 }
 
-/* --- supervision ---------------------------------------------------------------------------------------------------------------- */
+/* --- supervision --- */
 
 static int supervisor = CONFIG_SUPERVISED_NO;
 static int notify_fd = -1;
@@ -187,7 +189,8 @@ static bool find_systemd(void) {
     notify_address.sun_family = AF_UNIX;
     memcpy(notify_address.sun_path, path, len + 1);
     if (path[0] == '@') notify_address.sun_path[0] = '\0'; /* a name that no file has */
-    notify_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + (path[0] == '@' ? 0 : 1));
+    notify_len =
+        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + (path[0] == '@' ? 0 : 1));
     notify_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     unsetenv("NOTIFY_SOCKET"); /* not for children */
     return notify_fd >= 0;
@@ -219,8 +222,8 @@ int process_supervised(const struct config *c) {
     if (wanted == CONFIG_SUPERVISED_UPSTART)
         log_warning("Upstart supervision requested, but UPSTART_JOB is not set");
     if (wanted == CONFIG_SUPERVISED_SYSTEMD)
-        log_warning(
-            "Systemd supervision requested, but NOTIFY_SOCKET is not set: use Type=notify in the unit");
+        log_warning("Systemd supervision requested, but NOTIFY_SOCKET is not set: use Type=notify "
+                    "in the unit");
     return CONFIG_SUPERVISED_NO;
 }
 
@@ -232,18 +235,20 @@ void process_notify(const char *format, ...) {
     int n = vsnprintf(text, sizeof(text), format, ap);
     va_end(ap);
     size_t len = n < 0 ? 0 : min_u64((uint64_t)n, sizeof(text) - 1);
-    if (sendto(notify_fd, text, len, MSG_NOSIGNAL, (struct sockaddr *)&notify_address, notify_len) < 0)
+    if (sendto(notify_fd, text, len, MSG_NOSIGNAL, (struct sockaddr *)&notify_address, notify_len) <
+        0)
         log_warning("systemd cannot be told: %s", strerror(errno));
 }
 
-/* --- crashes -------------------------------------------------------------------------------------------------------------------- */
+/* --- crashes --- */
 
 void process_crash_lines(void) {
-    log_warning(
-        "Uptime: %llu s, role: %s, clients: %zu, heap: up to %llu bytes, commands: %llu, configuration: %s",
-        (unsigned long long)((server.mono_ms - stats.start_mono_ms) / 1000),
-        replication.replica ? "replica" : "master", clients.n, (unsigned long long)stats.peak_memory,
-        (unsigned long long)stats.commands, config_file());
+    log_warning("Uptime: %llu s, role: %s, clients: %zu, heap: up to %llu bytes, commands: %llu, "
+                "configuration: %s",
+                (unsigned long long)((server.mono_ms - stats.start_mono_ms) / 1000),
+                replication.replica ? "replica" : "master", clients.n,
+                (unsigned long long)stats.peak_memory, (unsigned long long)stats.commands,
+                config_file());
     for (struct client *c = clients.head; c != NULL; c = c->io->all.next) {
         if (!(c->io->flags & CLIENT_RUNNING)) continue;
         log_warning("------ CURRENT CLIENT ------");

@@ -1,28 +1,33 @@
-/* What the operating system and its managers are told about this process: its title, its score for the killer of processes, and
- * systemd or upstart. Each does nothing where the configuration asks for nothing. */
+/* What the operating system and its managers are told about this process: its title, its score for
+ * the killer of processes, and systemd or upstart. Each does nothing where the configuration asks
+ * for nothing. */
 #ifndef TARN_CMD_PROCESS_H
 #define TARN_CMD_PROCESS_H
 
 #include <stdbool.h>
 #include "cmd/config.h"
 
-/* First in main: the words of the command line and the environment behind them are where a title goes. */
+/* First in main: the words of the command line and the environment behind them are where a title
+ * goes. */
 void process_title_init(int argc, char **argv);
 /* By proc-title-template; after anything of it changed. */
 void process_title_update(const struct config *c);
 /* Is that a template? */
 bool process_title_valid(const char *template);
 
-/* oom-score-adj, of a master or a replica; after the options or the role changed. false: the kernel refused it (*why_p, may be NULL). */
+/* oom-score-adj, of a master or a replica; after the options or the role changed. false: the kernel
+ * refused it (*why_p, may be NULL). */
 bool process_oom_score(const struct config *c, const char **why_p);
 /* disable-thp. */
 void process_disable_thp(const struct config *c);
 
-/* Who supervises it, if anybody does: CONFIG_SUPERVISED_NO, _SYSTEMD, _UPSTART. Before it becomes a daemon. */
+/* Who supervises it, if anybody does: CONFIG_SUPERVISED_NO, _SYSTEMD, _UPSTART. Before it becomes a
+ * daemon. */
 int process_supervised(const struct config *c);
 /* "no", "systemd", "upstart": what process_supervised found. */
 const char *process_supervisor(void);
-/* "READY=1", "STATUS=...", "STOPPING=1", to the socket that systemd named; several of them in lines. */
+/* "READY=1", "STATUS=...", "STOPPING=1", to the socket that systemd named; several of them in
+ * lines. */
 void process_notify(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Lines for the report of a crash: the command that runs, clients, memory. */

@@ -1,4 +1,5 @@
-/* What the core knows of a client's subscriptions. The commands are in families.h, the tables in channels.h. */
+/* What the core knows of a client's subscriptions. The commands are in families.h, the tables in
+ * channels.h. */
 #ifndef TARN_CMD_PUBSUB_H
 #define TARN_CMD_PUBSUB_H
 
@@ -11,7 +12,8 @@ void pubsub_drop(struct client *c);
 /* Channels, patterns and shard channels of c, and the memory they take. */
 void pubsub_counts(const struct client *c, size_t *channels_p, size_t *patterns_p, size_t *shard_p);
 size_t pubsub_memory(const struct client *c);
-/* May a subscriber that speaks RESP2 run this? Everything else would be lost between the messages. */
+/* May a subscriber that speaks RESP2 run this? Everything else would be lost between the
+ * messages. */
 bool pubsub_allows(const struct cmd *cmd);
 
 #endif

@@ -8,9 +8,10 @@
 #include "host/host.h"
 #include "transport/transport.h"
 
-/* --- addresses ---------------------------------------------------------------------------------------------------------------- */
+/* --- addresses --- */
 
-/* Where this client reaches this machine: what the administrator announces, else the address it came to. */
+/* Where this client reaches this machine: what the administrator announces, else the address it
+ * came to. */
 static void own_address(struct client *c, char *out, size_t size) {
     char local[128] = "";
     const char *host = server.config->announce_host;
@@ -51,7 +52,9 @@ static void reply_own_endpoints(struct client *c, bool direct) {
         snprintf(uri, sizeof(uri), "shm://%s", path);
         reply_bulk_str(c, uri);
     }
-    if (tcp) reply_own(c, server.config->tls_data ? SPAN("tcps") : SPAN("tcp"), core_endpoints.data_port);
+    if (tcp)
+        reply_own(c, server.config->tls_data ? SPAN("tcps") : SPAN("tcp"),
+                  core_endpoints.data_port);
 }
 
 /* A node on this machine that came over the loopback: others reach it where they reached us. */
@@ -78,7 +81,7 @@ void reach_reply_endpoints(struct client *c, const struct cluster_segment *g, bo
     reply_deferred_array(c, cookie, n);
 }
 
-/* --- keys --------------------------------------------------------------------------------------------------------------------- */
+/* --- keys --- */
 
 /* How the embedded segment is reached by a transport of a module. */
 struct own_key {
@@ -131,7 +134,8 @@ static void reply_own_keys(struct client *c, uint32_t segment, bool may_read, bo
     reply_deferred_array(c, cookie, n);
 }
 
-void reach_reply_keys(struct client *c, const struct cluster_segment *g, bool may_read, bool may_write) {
+void reach_reply_keys(struct client *c, const struct cluster_segment *g, bool may_read,
+                      bool may_write) {
     const struct cluster_key *keys[CLUSTER_KEYS_MAX];
     if (g->embedded) {
         reply_own_keys(c, g->id, may_read, may_write);
@@ -173,15 +177,15 @@ void reach_reply_transports(struct client *c, const struct cluster_segment *g, b
     reply_deferred_array(c, cookie, n);
 }
 
-/* --- for modules -------------------------------------------------------------------------------------------------------------- */
+/* --- for modules --- */
 
 struct segment_walk {
     bool (*each)(void *arg, const struct tarn_segment *segment);
     void *arg;
 };
 
-static bool tell_segment(const struct segment_walk *w, uint32_t id, const char *uri, struct span read_key,
-                         struct span write_key) {
+static bool tell_segment(const struct segment_walk *w, uint32_t id, const char *uri,
+                         struct span read_key, struct span write_key) {
     struct store_segment_info s;
     struct cluster_segment g;
     if (!store_segment_get(server.store, id, &s) || !cluster_segment_get(id, &g)) return true;
@@ -200,11 +204,12 @@ static bool node_segment(void *arg, uint32_t id, const struct cluster_key *k) {
     return tell_segment(arg, id, k->uri, k->key[0], k->key[1]);
 }
 
-void reach_each_segment(const char *scheme, bool (*each)(void *arg, const struct tarn_segment *segment),
-                        void *arg) {
+void reach_each_segment(const char *scheme,
+                        bool (*each)(void *arg, const struct tarn_segment *segment), void *arg) {
     struct segment_walk w = {each, arg};
     struct host_segment_info info;
-    for (unsigned slot = 0; server.host != NULL && host_slot_get(server.host, slot, &info); slot++) {
+    for (unsigned slot = 0; server.host != NULL && host_slot_get(server.host, slot, &info);
+         slot++) {
         struct own_key k;
         if (info.segment_epoch == 0 || !own_key_get(info.id, scheme, &k)) continue;
         bool more = tell_segment(&w, info.id, k.uri.data, span_of(k.key[0].data, k.key[0].len),
@@ -216,7 +221,8 @@ void reach_each_segment(const char *scheme, bool (*each)(void *arg, const struct
 }
 
 struct report_walk {
-    bool (*each)(void *arg, const char *node, const char *machine, uint64_t age_ms, struct span report);
+    bool (*each)(void *arg, const char *node, const char *machine, uint64_t age_ms,
+                 struct span report);
     void *arg;
 };
 
@@ -226,8 +232,8 @@ static bool node_report(void *arg, const struct cluster_report *r) {
 }
 
 void reach_each_report(const char *scheme,
-                       bool (*each)(void *arg, const char *node, const char *machine, uint64_t age_ms,
-                                    struct span report),
+                       bool (*each)(void *arg, const char *node, const char *machine,
+                                    uint64_t age_ms, struct span report),
                        void *arg) {
     struct report_walk w = {each, arg};
     struct buf own = {NULL, 0, 0};

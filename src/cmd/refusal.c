@@ -9,7 +9,7 @@
 
 #define NAMES_MAX 3u /* of nodes in one text */
 
-/* --- no segment takes anything ---------------------------------------------------------------- */
+/* --- no segment takes anything --- */
 
 /* Memory segments that are alike, and some of the nodes they are of. */
 struct sort {
@@ -53,7 +53,8 @@ static void sort_segments(struct sort sorts[SORTS]) {
 /* "2 are down (n1, n2)" */
 static void say_sort(struct buf *out, const struct sort *sort) {
     buf_printf(out, "%" PRIu32 " %s %s (", sort->n, sort->n == 1 ? "is" : "are", sort->is);
-    for (unsigned i = 0; i < sort->n_names; i++) buf_printf(out, "%s%s", i > 0 ? ", " : "", sort->name[i]);
+    for (unsigned i = 0; i < sort->n_names; i++)
+        buf_printf(out, "%s%s", i > 0 ? ", " : "", sort->name[i]);
     buf_append_str(out, sort->more ? " and others)" : ")");
 }
 
@@ -61,12 +62,15 @@ static void say_none_takes(struct buf *out, uint32_t n) {
     struct sort sorts[SORTS] = {
         [SORT_DOWN] = {.is = "down", .remedy = "start these nodes"},
         [SORT_MAINTENANCE] = {.is = "in maintenance", .remedy = "NODE MAINTENANCE name OFF"},
-        [SORT_DRAINED] = {.is = "drained or being drained", .remedy = "NODE or SEGMENT DRAIN name CANCEL"},
+        [SORT_DRAINED] = {.is = "drained or being drained",
+                          .remedy = "NODE or SEGMENT DRAIN name CANCEL"},
         [SORT_LEAVING] = {.is = "leaving", .remedy = NULL},
-        [SORT_HELD] = {.is = "held until the writers of an earlier process are gone", .remedy = NULL},
+        [SORT_HELD] = {.is = "held until the writers of an earlier process are gone",
+                       .remedy = NULL},
     };
     sort_segments(sorts);
-    buf_printf(out, "no memory segment takes new values: of %" PRIu32 " segment%s", n, n == 1 ? "" : "s");
+    buf_printf(out, "no memory segment takes new values: of %" PRIu32 " segment%s", n,
+               n == 1 ? "" : "s");
     const char *between = " ";
     for (unsigned i = 0; i < SORTS; i++) {
         if (sorts[i].n == 0) continue;
@@ -82,21 +86,23 @@ static void say_none_takes(struct buf *out, uint32_t n) {
 static void say_no_segment(struct buf *out) {
     struct cluster_figures f;
     cluster_get_figures(&f);
-    uint64_t up = f.nodes_by_state[CLUSTER_NODE_UP], joining = f.nodes_by_state[CLUSTER_NODE_JOINING];
+    uint64_t up = f.nodes_by_state[CLUSTER_NODE_UP],
+             joining = f.nodes_by_state[CLUSTER_NODE_JOINING];
     if (up > 0) {
-        buf_printf(
-            out, "no memory segment is up: %" PRIu64 " nodes are, and none has memory (tarn-node --segment)",
-            up);
+        buf_printf(out,
+                   "no memory segment is up: %" PRIu64
+                   " nodes are, and none has memory (tarn-node --segment)",
+                   up);
         return;
     }
     buf_append_str(out, "no node is up yet");
     if (joining > 0) buf_printf(out, " (%" PRIu64 " joining)", joining);
-    buf_append_str(out,
-                   ", and this server has no memory of its own (pool-size 0). Start a tarn-node, or wait "
-                   "until it is up (NODE LIST)");
+    buf_append_str(
+        out, ", and this server has no memory of its own (pool-size 0). Start a tarn-node, or wait "
+             "until it is up (NODE LIST)");
 }
 
-/* --- what takes values has no room ------------------------------------------------------------ */
+/* --- what takes values has no room --- */
 
 static void say_part(struct buf *out, uint64_t bytes, const char *what) {
     if (bytes > 0) buf_printf(out, ", %" PRIu64 " %s", bytes, what);
@@ -118,7 +124,8 @@ static void say_held(struct buf *out, const struct store_room *room) {
     say_part(out, ghosts, "still granted to readers of before a restart or failover");
     say_part(out, held, "leased, being sent or being put");
     say_part(out, room->quarantined, "of values that are gone and still being read");
-    buf_printf(out, " (%" PRIu64 " objects leased, %" PRIu64 " puts open)", s.leased_objects, s.puts_open);
+    buf_printf(out, " (%" PRIu64 " objects leased, %" PRIu64 " puts open)", s.leased_objects,
+               s.puts_open);
 }
 
 static void say_full(struct buf *out, uint64_t size, const struct store_room *room) {
@@ -137,9 +144,10 @@ static void say_full(struct buf *out, uint64_t size, const struct store_room *ro
                    room->free, room->size);
         return;
     }
-    buf_printf(
-        out, "of %" PRIu64 " bytes in %" PRIu32 " segment%s %" PRIu64 " are free, %" PRIu64 " may be evicted",
-        room->size, room->up, room->up == 1 ? "" : "s", room->free, room->evictable);
+    buf_printf(out,
+               "of %" PRIu64 " bytes in %" PRIu32 " segment%s %" PRIu64 " are free, %" PRIu64
+               " may be evicted",
+               room->size, room->up, room->up == 1 ? "" : "s", room->free, room->evictable);
     say_held(out, room);
     if (room->best >= size)
         buf_append_str(out, ". What there is lies in more than 8 pieces");
@@ -162,15 +170,16 @@ void refusal_no_room(struct client *c, const char *code, uint64_t size) {
     buf_free(&why);
 }
 
-/* --- quotas ----------------------------------------------------------------------------------- */
+/* --- quotas --- */
 
 static void say_share(struct client *c, const struct store_pin_share *share) {
     reply_error(c,
-                "-QUOTA hard pins%s may hold %" PRIu64 " bytes of %s (%s), hold %" PRIu64 ", and %" PRIu64
-                " more were asked for: unpin some, or pin SOFT",
+                "-QUOTA hard pins%s may hold %" PRIu64 " bytes of %s (%s), hold %" PRIu64
+                ", and %" PRIu64 " more were asked for: unpin some, or pin SOFT",
                 share->of_owner ? " of this user" : "", share->limit,
                 share->of_books ? "maxmemory" : "the pool",
-                share->of_owner ? "hard-pin-user-ratio" : "hard-pin-ratio", share->used, share->more);
+                share->of_owner ? "hard-pin-user-ratio" : "hard-pin-ratio", share->used,
+                share->more);
 }
 
 void refusal_pin(struct client *c, struct span key, uint64_t owner) {
@@ -184,7 +193,8 @@ void refusal_pin(struct client *c, struct span key, uint64_t owner) {
 static const char *quota_reason(const struct store_quota *q, uint64_t more) {
     if (more > q->limit) return "that is more than all of it";
     if (store_policy_keeps(server.store)) return "nothing leaves, as eviction-policy is noeviction";
-    return "what is there is leased, hard-pinned or not copied to its disk yet, and cannot be evicted";
+    return "what is there is leased, hard-pinned or not copied to its disk yet, and cannot be "
+           "evicted";
 }
 
 void refusal_quota(struct client *c, const struct refusal_put *put) {

@@ -1,5 +1,5 @@
-/* DEBUG RELOAD and LOADAOF: the books are written, forgotten, and made again from the file, as a restart would, but in the same
- * process, with the pool's bytes where they are.
+/* DEBUG RELOAD and LOADAOF: the books are written, forgotten, and made again from the file, as a
+ * restart would, but in the same process, with the pool's bytes where they are.
  *
  *   command (a job that sleeps) ─> end of the turn: all is in the file ─> clients that hold something of the books are closed ─> books
  *   of the file ─> they lead, under a new epoch ─> the job answers
@@ -62,7 +62,8 @@ static const char *reload(const struct reload *r, const struct client *asker) {
 void reload_settle(void) {
     struct reload *r = wanted;
     if (LIKELY(r == NULL) || r->done) return;
-    if (r->job.client->io->out.insert_bytes > 0) return; /* values of these books are on their way to it */
+    /* values of these books are on their way to it */
+    if (r->job.client->io->out.insert_bytes > 0) return;
     r->error = reload(r, r->job.client);
     r->done = true;
     job_wake(&r->job);

@@ -17,10 +17,13 @@
 #include "pool/tier.h"
 #include "transport/transport.h"
 
-#define REQUEST_MS  UINT64_C(10000) /* a piece that takes longer has failed */
-#define PATIENCE_MS UINT64_C(1500)  /* with a host, while another one has the bytes or can take them */
-#define ATTACH_MS                                                                                            \
-    UINT64_C(86400000) /* attach grants do not leave this process, but for the host that they are for */
+#define REQUEST_MS UINT64_C(10000) /* a piece that takes longer has failed */
+#define PATIENCE_MS                                                                                \
+    UINT64_C(1500) /* with a host, while another one has the bytes or can take them */
+#define ATTACH_MS                                                                                  \
+    UINT64_C(                                                                                      \
+        86400000) /* attach grants do not leave this process, but for the host that they are  \
+                          for */
 #define GRANT_MS      (REQUEST_MS + 5000)
 #define BAD_MS        UINT64_C(5000) /* for so long a segment that did not answer goes last */
 #define IDLE_MS       15000          /* a connection that was not used for so long is closed */
@@ -35,7 +38,7 @@ static struct net_watch mover_watch;
 static uint64_t read_session;
 static bool ended; /* remote_deinit: nothing is begun any more */
 
-/* --- the mover ------------------------------------------------------------------------------------------------------------- */
+/* --- the mover --- */
 
 static void on_mover(void *arg, unsigned events) {
     core_stamp();
@@ -44,7 +47,8 @@ static void on_mover(void *arg, unsigned events) {
 
 static bool mover_ready(void) {
     if (mover != NULL || ended) return !ended;
-    struct mover_config config = {.threads = (unsigned)server.config->inband_threads, .queue = JOBS_MAX};
+    struct mover_config config = {.threads = (unsigned)server.config->inband_threads,
+                                  .queue = JOBS_MAX};
     engine_config_init(&config.engine);
     config.engine.streams = 1; /* values come in pieces, which spread over threads */
     config.engine.idle_close_ms = IDLE_MS;
@@ -59,7 +63,7 @@ static bool mover_ready(void) {
     return true;
 }
 
-/* --- claims ------------------------------------------------------------------------------------------------------------------ */
+/* --- claims --- */
 
 struct remote_claim {
     TAILQ_ENTRY(remote_claim) link;
@@ -71,7 +75,8 @@ struct remote_claim {
     void *arg;
 };
 TAILQ_HEAD(claim_list, remote_claim);
-static struct claim_list waiting = TAILQ_HEAD_INITIALIZER(waiting), granted = TAILQ_HEAD_INITIALIZER(granted);
+static struct claim_list waiting = TAILQ_HEAD_INITIALIZER(waiting),
+                         granted = TAILQ_HEAD_INITIALIZER(granted);
 static uint64_t claimed;
 static size_t claims, claims_waiting;
 static struct net_timer stall_timer;
@@ -82,7 +87,8 @@ uint64_t remote_window(uint64_t size) {
 }
 
 static bool claim_fits(const struct remote_claim *c) {
-    return claims == 0 || (claims < CLAIMS_MAX && claimed + c->bytes <= server.config->inband_buffer);
+    return claims == 0 ||
+           (claims < CLAIMS_MAX && claimed + c->bytes <= server.config->inband_buffer);
 }
 
 static void claim_grant(struct remote_claim *c) {
@@ -92,7 +98,8 @@ static void claim_grant(struct remote_claim *c) {
     TAILQ_INSERT_TAIL(&granted, c, link);
 }
 
-/* Somebody waits. A client that does not read what it asked for must not keep the others waiting for ever. */
+/* Somebody waits. A client that does not read what it asked for must not keep the others waiting
+ * for ever. */
 static void look_for_stalled(void *arg) {
     struct remote_claim *c;
     uint64_t limit_ms = server.config->inband_stall_timeout_ms;
@@ -104,18 +111,18 @@ static void look_for_stalled(void *arg) {
         if (c->stalled_ms == 0 || server.mono_ms - c->stalled_ms < limit_ms) continue;
         struct client *client = client_find(c->client);
         if (client == NULL || client->io->flags & CLIENT_CLOSE_SOON) continue;
-        log_warning(
-            "Client id=%llu closed: it has read nothing of a value for %llu ms, and others wait for the "
-            "buffers (inband-buffer, inband-stall-timeout)",
-            (unsigned long long)c->client, (unsigned long long)limit_ms);
+        log_warning("Client id=%llu closed: it has read nothing of a value for %llu ms, and others "
+                    "wait for the "
+                    "buffers (inband-buffer, inband-stall-timeout)",
+                    (unsigned long long)c->client, (unsigned long long)limit_ms);
         remote_stats.stalled++;
         client_close_soon(client);
     }
     net_timer_start(&stall_timer, STALL_LOOK_MS);
 }
 
-struct remote_claim *remote_claim_new(uint64_t bytes, uint64_t client, void (*on_granted)(void *arg),
-                                      void *arg) {
+struct remote_claim *remote_claim_new(uint64_t bytes, uint64_t client,
+                                      void (*on_granted)(void *arg), void *arg) {
     struct remote_claim *c = xcalloc(1, sizeof(*c));
     *c = (struct remote_claim){.bytes = max_u64(bytes, REMOTE_CLAIM_MIN),
                                .client = client,
@@ -169,7 +176,7 @@ void remote_claim_stalled(struct remote_claim *claim, bool on) {
     claim->stalled_ms = on ? max_u64(server.mono_ms, 1) : 0;
 }
 
-/* --- sessions of writes -------------------------------------------------------------------------------------------------------- */
+/* --- sessions of writes --- */
 
 static uint64_t idle_sessions[REMOTE_WRITES_MAX];
 static size_t n_idle, n_taken;
@@ -220,7 +227,7 @@ void remote_session_give(struct remote_session *s, bool clean) {
     next->ready(next->arg);
 }
 
-/* --- ways to a segment -------------------------------------------------------------------------------------------------------- */
+/* --- ways to a segment --- */
 
 /* All that a job borrows. */
 struct remote_route {
@@ -247,7 +254,8 @@ static void route_free(struct remote_route *r) {
 static bool parse_tcp(const char *uri, char *host, size_t size, uint16_t *port_p) {
     const char *address = strchr(uri, '/') + 2, *colon = strrchr(address, ':');
     uint64_t port;
-    if (colon == NULL || !span_to_u64(span_str(colon + 1), &port) || port == 0 || port > 65535) return false;
+    if (colon == NULL || !span_to_u64(span_str(colon + 1), &port) || port == 0 || port > 65535)
+        return false;
     const char *end = colon;
     if (*address == '[' && end > address && end[-1] == ']') {
         address++;
@@ -266,7 +274,8 @@ static void set_endpoints(struct remote_route *r, const struct cluster_segment *
         const char *uri = cs->endpoints[i];
         bool tls = strncmp(uri, "tcps://", 7) == 0;
         if ((tls || strncmp(uri, "tcp://", 6) == 0) && r->segment.tcp_host == NULL) {
-            if (parse_tcp(uri, r->host, sizeof(r->host), &r->segment.tcp_port)) r->segment.tcp_host = r->host;
+            if (parse_tcp(uri, r->host, sizeof(r->host), &r->segment.tcp_port))
+                r->segment.tcp_host = r->host;
             r->segment.tcp_tls = tls;
         } else if (strncmp(uri, "shm://", 6) == 0 && same && r->segment.shm_path == NULL) {
             snprintf(r->path, sizeof(r->path), "%s", uri + 6);
@@ -313,7 +322,8 @@ static size_t set_parts(struct remote_route *r, const struct remote_op *op, uint
         p->grant = r->grant[n];
         p->sub_offset = from;
         p->sub_length = min_u64(left, x->length - from);
-        if (!location_seal(op->write ? GRANT_WRITE : GRANT_READ, session, end_ms, &p->extent, r->grant[n]))
+        if (!location_seal(op->write ? GRANT_WRITE : GRANT_READ, session, end_ms, &p->extent,
+                           r->grant[n]))
             return 0;
         r->segments[n++] = &r->segment;
         left -= p->sub_length;
@@ -342,23 +352,26 @@ static tarn_status route_set(struct remote_route *r, const struct remote_op *op)
     struct cluster_segment cs;
     struct store_segment_info info;
     if (!cluster_segment_get(first->segment, &cs) ||
-        !store_segment_get(server.store, first->segment, &info) || info.epoch != first->segment_epoch)
+        !store_segment_get(server.store, first->segment, &info) ||
+        info.epoch != first->segment_epoch)
         return TARN_ENOSEGMENT;
     if (op->replica->tier == STORE_TIER_FILE) return route_to_file(r, op, &cs);
     uint64_t session = op->write ? op->session : read_session;
     r->segment = (struct engine_segment){.id = info.id, .epoch = info.epoch, .size = info.size};
     set_endpoints(r, &cs, op->replica->tier == STORE_TIER_MEMORY);
     if (op->replica->tier == STORE_TIER_MEMORY) set_rdma(r);
-    if (r->segment.tcp_host == NULL && r->segment.shm_path == NULL && r->rdma == NULL) return TARN_ENOSEGMENT;
+    if (r->segment.tcp_host == NULL && r->segment.shm_path == NULL && r->rdma == NULL)
+        return TARN_ENOSEGMENT;
     set_attach(r, session);
     r->job.session = session;
     r->job.segments = r->segments;
     r->job.op.parts = r->part;
-    r->job.op.n_parts = set_parts(r, op, session, op->write ? op->grant_end_ms : server.mono_ms + GRANT_MS);
+    r->job.op.n_parts =
+        set_parts(r, op, session, op->write ? op->grant_end_ms : server.mono_ms + GRANT_MS);
     return r->job.op.n_parts > 0 ? TARN_OK : TARN_ENOSEGMENT;
 }
 
-/* --- segments that did not answer --------------------------------------------------------------------------------------------- */
+/* --- segments that did not answer --- */
 
 static uint64_t *bad_until; /* by id */
 static uint32_t n_bad;
@@ -397,7 +410,8 @@ size_t remote_avoid(struct span names[REMOTE_AVOID_MAX]) {
     struct store_segment_info info;
     size_t n = 0;
     for (uint32_t id = 0; id < n_bad && n < REMOTE_AVOID_MAX; id++) {
-        if (bad_until[id] <= server.mono_ms || !store_segment_get(server.store, id, &info)) continue;
+        if (bad_until[id] <= server.mono_ms || !store_segment_get(server.store, id, &info))
+            continue;
         if (info.tier != STORE_TIER_MEMORY || info.state != SEGMENT_UP) continue;
         memcpy(text[n], info.name, sizeof(text[n]));
         names[n] = span_str(text[n]);
@@ -422,7 +436,8 @@ static bool is_local(const struct store_replica *r) {
 }
 
 /* Moves those that are (or are not) like that to the front, and keeps the order otherwise. */
-static void to_front(struct store_layout *layout, bool (*like)(const struct store_replica *r), bool want) {
+static void to_front(struct store_layout *layout, bool (*like)(const struct store_replica *r),
+                     bool want) {
     struct store_layout out = {0};
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t i = 0; i < layout->replicas; i++)
@@ -438,7 +453,7 @@ void remote_order(struct store_layout *layout) {
     if (server.host != NULL) to_front(layout, is_local, true);
 }
 
-/* --- transfers ------------------------------------------------------------------------------------------------------------------ */
+/* --- transfers --- */
 
 /* It says something about the host, not about the bytes or the right to them. */
 static bool is_silence(tarn_status s) {
@@ -467,7 +482,8 @@ static void on_done(struct mover_job *job) {
     op->done(op, status);
 }
 
-/* Hosts wait max-lease before they use the space of a far replica again that they have announced to be gone. Memory is held. */
+/* Hosts wait max-lease before they use the space of a far replica again that they have announced to
+ * be gone. Memory is held. */
 static uint64_t lease_end_boot_ms(const struct remote_op *op) {
     if (op->replica->tier == STORE_TIER_MEMORY) return 0;
     uint64_t ms = store_config(server.store)->max_lease_ms;
@@ -507,7 +523,7 @@ void remote_cancel(struct remote_op *op) {
     if (op->route != NULL) mover_cancel(mover, &op->route->job);
 }
 
-/* --- the end --------------------------------------------------------------------------------------------------------------------- */
+/* --- the end --- */
 
 void remote_deinit(void) {
     ended = true;
@@ -524,7 +540,9 @@ void remote_deinit(void) {
 }
 
 void remote_get_figures(struct remote_figures *f) {
-    *f = (struct remote_figures){
-        .claimed = claimed, .claims = claims, .claims_waiting = claims_waiting, .sessions = n_taken};
+    *f = (struct remote_figures){.claimed = claimed,
+                                 .claims = claims,
+                                 .claims_waiting = claims_waiting,
+                                 .sessions = n_taken};
     if (mover != NULL) mover_get_stats(mover, &f->mover);
 }
