@@ -36,8 +36,8 @@ static uint64_t piece_count(uint64_t size) {
 }
 
 struct remote_write *remote_write_open(const struct store_put *put, struct span key, uint64_t size,
-                                       struct remote_session *session, struct remote_claim *claim, bool hurry,
-                                       void (*ready)(void *arg), void *arg) {
+                                       struct remote_session *session, struct remote_claim *claim,
+                                       bool hurry, void (*ready)(void *arg), void *arg) {
     static_assert(REMOTE_PIECE == STORE_CRC_BLOCK, "a CRC for each piece");
     struct store_layout layout;
     store_put_layout(server.store, put, &layout);
@@ -69,10 +69,14 @@ static void writer_free(struct remote_write *w) {
     free(w);
 }
 
-/* The key must not stay taken until the put's time-out: an empty put takes the place of ours, if that still stands, and goes. */
+/* The key must not stay taken until the put's time-out: an empty put takes the place of ours, if
+ * that still stands, and goes. */
 static void let_go_of_key(const struct remote_write *w) {
-    struct store_put_options options = {
-        .replicas = 1, .host = STORE_HOST_NONE, .replace = true, .instead = w->token, .local = true};
+    struct store_put_options options = {.replicas = 1,
+                                        .host = STORE_HOST_NONE,
+                                        .replace = true,
+                                        .instead = w->token,
+                                        .local = true};
     struct store_batch batch;
     struct store_put *put;
     unsigned budget = job_quota();
@@ -141,7 +145,8 @@ static void send_piece(struct remote_write *w, struct slot *s, uint64_t from, ui
 }
 
 static void piece_complete(struct remote_write *w, struct slot *s) {
-    uint64_t piece = (w->taken - 1) / REMOTE_PIECE, from = piece * REMOTE_PIECE, len = w->taken - from;
+    uint64_t piece = (w->taken - 1) / REMOTE_PIECE, from = piece * REMOTE_PIECE,
+             len = w->taken - from;
     if (w->crcs) w->crcs[piece] = w->piece_crc;
     w->crc = piece == 0 ? w->piece_crc : crc32c_combine(w->crc, w->piece_crc, len);
     w->piece_crc = 0;
@@ -156,8 +161,8 @@ size_t remote_write_add(struct remote_write *w, const char *data, size_t len) {
         uint64_t piece_len = min_u64(REMOTE_PIECE, w->size - piece * REMOTE_PIECE);
         struct slot *s = &w->slot[piece % w->slots];
         if (s->state == SLOT_RUNNING) break;
-        if (!s->buffer)
-            s->buffer = xmalloc(min_u64(REMOTE_PIECE, w->size)); /* the first piece is the largest */
+        if (!s->buffer) /* the first piece is the largest */
+            s->buffer = xmalloc(min_u64(REMOTE_PIECE, w->size));
         s->state = SLOT_FILLING;
         size_t n = min_u64(len - done, piece_len - at);
         if (data) {
@@ -187,7 +192,8 @@ tarn_status remote_write_end(struct remote_write **w_p) {
     *w_p = NULL;
     TARN_ASSERT(remote_write_status(w) == TARN_OK && w->running == 0);
     size_t blocks = w->crcs ? piece_count(w->size) : 0;
-    tarn_status status = store_put_end(server.store, w->key, w->token, w->crc, 0, w->crcs, blocks, NULL);
+    tarn_status status =
+        store_put_end(server.store, w->key, w->token, w->crc, 0, w->crcs, blocks, NULL);
     if (status == TARN_OK) {
         remote_session_give(&w->session, true);
         writer_free(w);

@@ -21,7 +21,7 @@ struct replication replication;
 static char next_id[REPL_ID_LEN + 1]; /* of the snapshot under way */
 static struct progress syncing;
 
-/* --- forgetting --------------------------------------------------------------------------------------------------------------- */
+/* --- forgetting --- */
 
 /* Bytes of objects are on their way to or from it. */
 static bool has_bytes(const struct client *c) {
@@ -66,8 +66,8 @@ static void forget(void) {
     books_forget();
 }
 
-/* This server decides nothing any more. What is in its books stays until there is something better: the master may be slow, or never
- * have been there. The files go on, for nothing changes. */
+/* This server decides nothing any more. What is in its books stays until there is something better:
+ * the master may be slow, or never have been there. The files go on, for nothing changes. */
 static void step_down(void) {
     replication_drop_work();
     books_step_down();
@@ -81,7 +81,7 @@ static void write_again(void) {
     replication.unwritten = false;
 }
 
-/* --- news from the link ----------------------------------------------------------------------------------------------------------- */
+/* --- news from the link --- */
 
 static bool on_wanted(void *arg, char id[REPL_ID_LEN + 1], uint64_t *next_p) {
     if (!replication.synced) return false;
@@ -101,7 +101,8 @@ static void on_full(void *arg, const char *id, uint64_t offset) {
 static tarn_status on_records(void *arg, struct span records, bool *end_p, const char **why_p) {
     tarn_status s = books_apply(records, end_p, why_p);
     if (s != TARN_OK && server.config->propagation_error != CONFIG_PROPAGATION_IGNORE) {
-        log_warning("What the master said cannot be applied: %s. propagation-error-behavior asks to end here",
+        log_warning("What the master said cannot be applied: %s. propagation-error-behavior asks "
+                    "to end here",
                     *why_p);
         abort();
     }
@@ -109,7 +110,8 @@ static tarn_status on_records(void *arg, struct span records, bool *end_p, const
     effects_pass(records);
     replication_feed_walks(records);
     if (replication.partial)
-        progress_say(&syncing, 0, 0, "%llu objects so far", (unsigned long long)store_count(server.store));
+        progress_say(&syncing, 0, 0, "%llu objects so far",
+                     (unsigned long long)store_count(server.store));
     return TARN_OK;
 }
 
@@ -160,8 +162,8 @@ static const struct repl_link_ops link_ops = {.wanted = on_wanted,
 static struct repl_link_config link_config(void) {
     const struct config *c = server.config;
     /* The port that this one's replicas and Sentinels should use. */
-    uint16_t port =
-        c->tls_replication && core_endpoints.tls_port != 0 ? core_endpoints.tls_port : core_endpoints.port;
+    uint16_t port = c->tls_replication && core_endpoints.tls_port != 0 ? core_endpoints.tls_port
+                                                                       : core_endpoints.port;
     return (struct repl_link_config){
         .host = replication.master_host,
         .port = replication.master_port,
@@ -181,7 +183,7 @@ static void open_link(void) {
     repl_link_cron(replication.link, server.mono_ms);
 }
 
-/* --- roles ------------------------------------------------------------------------------------------------------------------------- */
+/* --- roles --- */
 
 /* For CONFIG GET and REWRITE. host NULL: none. */
 static void set_option(const char *host, uint16_t port) {
@@ -262,8 +264,9 @@ static void lead(bool handed_over, uint64_t suspect_below) {
         books_lead(STORE_SEGMENT_ANY, true);
     replication.steps_down = false;
     write_again();
-    log_notice("MASTER MODE enabled, replication id %s, second id %s up to %lld", replication.history.id,
-               replication.history.id2, (long long)replication.history.second);
+    log_notice("MASTER MODE enabled, replication id %s, second id %s up to %lld",
+               replication.history.id, replication.history.id2,
+               (long long)replication.history.second);
 }
 
 void replication_lead(void) {
@@ -274,7 +277,7 @@ void replication_take_over(uint64_t suspect_below) {
     lead(true, suspect_below);
 }
 
-/* --- the whole ----------------------------------------------------------------------------------------------------------------------- */
+/* --- the whole --- */
 
 void replication_init(void) {
     const struct config_list *l = &server.config->replicaof;

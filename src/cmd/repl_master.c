@@ -31,7 +31,7 @@ static void list_out(struct replica *r) {
     if (r->next != NULL) r->next->prev = r->prev;
 }
 
-/* --- telling ------------------------------------------------------------------------------------------------------------------ */
+/* --- telling --- */
 
 /* The synchronisation is a job, and what it says is no reply: it must not wait for its end. */
 static void push_walk(struct client *c, struct span bytes) {
@@ -88,7 +88,7 @@ void replication_free_backlog(void) {
     replication_listen();
 }
 
-/* --- coming and going ------------------------------------------------------------------------------------------------------------ */
+/* --- coming and going --- */
 
 static struct replica *replica_of(struct client *c) {
     if (c->io->replica == NULL) {
@@ -160,7 +160,8 @@ void replica_gone(struct client *c) {
         if (r->state == REPLICA_ONLINE) replication.online--;
         if (r->state == REPLICA_SYNCING) replication.syncing--;
         replication.alone_since_ms = server.mono_ms;
-        if (!(c->io->flags & CLIENT_CLOSE_AFTER_REPLY)) log_notice("Connection with replica %s lost.", name);
+        if (!(c->io->flags & CLIENT_CLOSE_AFTER_REPLY))
+            log_notice("Connection with replica %s lost.", name);
         count_good();
     }
     c->io->replica = NULL;
@@ -170,10 +171,11 @@ void replica_gone(struct client *c) {
 void replicas_drop_all(const char *why) {
     if (replication.replicas == NULL) return;
     log_notice("Replicas are disconnected: %s", why);
-    for (struct replica *r = replication.replicas; r != NULL; r = r->next) client_close_soon(r->client);
+    for (struct replica *r = replication.replicas; r != NULL; r = r->next)
+        client_close_soon(r->client);
 }
 
-/* --- PSYNC ------------------------------------------------------------------------------------------------------------------------- */
+/* --- PSYNC --- */
 
 static bool sync_step(struct client *c, struct job *job, unsigned *budget) {
     struct replica *r = CONTAINER_OF(job, struct replica, job);
@@ -189,13 +191,15 @@ static bool sync_step(struct client *c, struct job *job, unsigned *budget) {
     buf_append(out, r->mark, REPL_MARK_LEN);
     replication.syncing--;
     log_notice("A snapshot of %llu objects has been written for a replica in %llu ms",
-               (unsigned long long)r->walk.store.objects, (unsigned long long)(server.mono_ms - r->began_ms));
+               (unsigned long long)r->walk.store.objects,
+               (unsigned long long)(server.mono_ms - r->began_ms));
     go_online(r);
     return true;
 }
 
 void replica_drained(struct client *c) {
-    if (c->job != NULL && c->job->step == sync_step && client_unsent(c) < WALK_AHEAD / 2) job_wake(c->job);
+    if (c->job != NULL && c->job->step == sync_step && client_unsent(c) < WALK_AHEAD / 2)
+        job_wake(c->job);
 }
 
 static void sync_destroy(struct client *c, struct job *job) {
@@ -234,8 +238,8 @@ static void sync_partial(struct client *c, struct replica *r, uint64_t next) {
     for (unsigned i = 0; i < 2; i++)
         if (piece[i].len > 0) buf_append(&c->io->out.bytes, piece[i].data, piece[i].len);
     client_flush_later(c);
-    log_notice("Partial resynchronization: sending %zu bytes of backlog starting from offset %llu.", n,
-               (unsigned long long)next);
+    log_notice("Partial resynchronization: sending %zu bytes of backlog starting from offset %llu.",
+               n, (unsigned long long)next);
     go_online(r);
 }
 
@@ -258,7 +262,8 @@ static const char *take_over(const struct client *c, int64_t next) {
     const struct repl_history *h = &replication.history;
     uint64_t suspect_below;
     struct span id = c->argv[1];
-    log_notice("Failover request received for replid %.*s.", (int)min_u64(id.len, REPL_ID_LEN), id.data);
+    log_notice("Failover request received for replid %.*s.", (int)min_u64(id.len, REPL_ID_LEN),
+               id.data);
     if (!may_fail_over(c))
         return "-NOPERM PSYNC FAILOVER needs the permission to run the 'failover' command: "
                "ACL SETUSER <masteruser> +failover";
@@ -270,7 +275,8 @@ static const char *take_over(const struct client *c, int64_t next) {
     if (!replication.synced || replication.partial || !span_case_eq(id, h->id))
         return "PSYNC FAILOVER replid must match my replid.";
     log_notice("A failover was requested by client id=%llu", (unsigned long long)c->id);
-    bool all = next == (int64_t)h->offset + 1 && c->argc > 4 && span_to_u64(c->argv[4], &suspect_below);
+    bool all =
+        next == (int64_t)h->offset + 1 && c->argc > 4 && span_to_u64(c->argv[4], &suspect_below);
     if (all)
         replication_take_over(suspect_below);
     else
@@ -280,10 +286,12 @@ static const char *take_over(const struct client *c, int64_t next) {
 
 /* Nothing may refuse behind take_over: a master that hears no leads again. */
 static const char *psync_refusal(struct client *c, int64_t next) {
-    if (failover_under_way() && replication.replica) return "-NOMASTERLINK Can't SYNC while failing over";
+    if (failover_under_way() && replication.replica)
+        return "-NOMASTERLINK Can't SYNC while failing over";
     if (client_unsent(c) > 0) return "SYNC and PSYNC are invalid with pending output";
     if (!replica_of(c)->capable)
-        return "this is tarn: its stream is for replicas that know it (REPLCONF capa " REPL_CAPA ")";
+        return "this is tarn: its stream is for replicas that know it (REPLCONF capa " REPL_CAPA
+               ")";
     if (c->argc > 3 && arg_is(c, 3, "failover")) return take_over(c, next);
     if (replication.steps_down || replication.partial ||
         (replication.replica && (!replication.synced || replication.link == NULL ||
@@ -306,30 +314,34 @@ void cmd_psync(struct client *c) {
         return;
     }
     struct replica *r = c->io->replica;
-    bool asks = c->argv[1].len == REPL_ID_LEN && repl_id_valid(c->argv[1].data, REPL_ID_LEN) && next > 0;
+    bool asks =
+        c->argv[1].len == REPL_ID_LEN && repl_id_valid(c->argv[1].data, REPL_ID_LEN) && next > 0;
     if (asks) {
         memcpy(id, c->argv[1].data, REPL_ID_LEN);
         id[REPL_ID_LEN] = '\0';
         effects_turn();
     }
-    if (asks && repl_history_continues(&replication.history, &replication.backlog, id, (uint64_t)next)) {
+    if (asks &&
+        repl_history_continues(&replication.history, &replication.backlog, id, (uint64_t)next)) {
         sync_partial(c, r, (uint64_t)next);
         return;
     }
     if (!span_eq(c->argv[1], SPAN("?"))) {
         replication.partial_err++;
-        log_notice("Partial resynchronization not possible: its offset %lld of %.*s is not in the backlog",
-                   (long long)next, (int)min_u64(c->argv[1].len, 48), c->argv[1].data);
+        log_notice(
+            "Partial resynchronization not possible: its offset %lld of %.*s is not in the backlog",
+            (long long)next, (int)min_u64(c->argv[1].len, 48), c->argv[1].data);
     }
     sync_full(c, r);
 }
 
-/* --- REPLCONF ------------------------------------------------------------------------------------------------------------------------ */
+/* --- REPLCONF --- */
 
 static void on_ack(struct client *c, struct span value) {
     uint64_t offset;
     struct replica *r = c->io->replica;
-    if (!(c->io->flags & CLIENT_REPLICA) || r->state != REPLICA_ONLINE || !span_to_u64(value, &offset))
+    if (!(c->io->flags & CLIENT_REPLICA) || r->state != REPLICA_ONLINE ||
+        !span_to_u64(value, &offset))
         return;
     r->ack_ms = server.mono_ms;
     if (offset <= r->ack_offset || offset > replication.history.offset) return;
@@ -366,7 +378,9 @@ void cmd_replconf(struct client *c) {
             replica_of(c)->port = (uint16_t)port;
         } else if (arg_is(c, i, "ip-address")) {
             if (!announce_ip(replica_of(c), c->argv[i + 1])) {
-                reply_error(c, "REPLCONF ip-address provided by replica instance is too long or no address");
+                reply_error(
+                    c,
+                    "REPLCONF ip-address provided by replica instance is too long or no address");
                 return;
             }
         } else if (arg_is(c, i, "capa")) {
@@ -382,7 +396,7 @@ void cmd_replconf(struct client *c) {
     reply_ok(c);
 }
 
-/* --- time ----------------------------------------------------------------------------------------------------------------------------- */
+/* --- time --- */
 
 static void check(struct replica *r) {
     struct client *c = r->client;
@@ -409,7 +423,8 @@ void replicas_cron(void) {
         replication.ping_ms = server.mono_ms + (uint64_t)server.config->repl_ping_period_s * 1000;
     }
     uint64_t ttl_ms = (uint64_t)server.config->repl_backlog_ttl_s * 1000;
-    if (replication.replicas != NULL || ttl_ms == 0 || server.mono_ms - replication.alone_since_ms < ttl_ms)
+    if (replication.replicas != NULL || ttl_ms == 0 ||
+        server.mono_ms - replication.alone_since_ms < ttl_ms)
         return;
     log_notice("Replication backlog freed after %llu seconds without connected replicas.",
                (unsigned long long)ttl_ms / 1000);

@@ -86,14 +86,18 @@ static bool open_next(struct replica_check *k) {
     return false;
 }
 
-/* A file that is not there is as bad as one with other bytes in it; a host that does not answer says nothing. */
+/* A file that is not there is as bad as one with other bytes in it; a host that does not answer
+ * says nothing. */
 static void judge(struct replica_check *k, tarn_status status) {
-    bool bad = value_read_found_corrupt(k->read) || status == TARN_ECORRUPT || status == TARN_ENOTFOUND;
+    bool bad =
+        value_read_found_corrupt(k->read) || status == TARN_ECORRUPT || status == TARN_ENOTFOUND;
     struct object *o = current(k);
     value_read_close(&k->read);
     if (!bad || !o) return;
-    if (store_replica_drop(server.store, o, k->segment, true) != TARN_OK) return; /* it went by itself */
-    log_warning("The replica of version %" PRIu64 " in segment %u was bad: dropped", k->version, k->segment);
+    /* it went by itself */
+    if (store_replica_drop(server.store, o, k->segment, true) != TARN_OK) return;
+    log_warning("The replica of version %" PRIu64 " in segment %u was bad: dropped", k->version,
+                k->segment);
     k->dropped++;
     stats.replicas_bad++;
 }
@@ -116,8 +120,8 @@ static void turn(void *arg) {
     soon(k);
 }
 
-struct replica_check *replica_check_start(struct object *o, void (*done)(void *arg, unsigned dropped),
-                                          void *arg) {
+struct replica_check *replica_check_start(struct object *o,
+                                          void (*done)(void *arg, unsigned dropped), void *arg) {
     struct span key = store_object_key(o);
     struct replica_check *k = xcalloc(1, sizeof(*k));
     k->key = span_of(xmemdup(key.data, key.len), key.len);

@@ -5,8 +5,9 @@
  *      ├───────── REPLICAOF NO ONE ──────┘  books_lead, under a new id of the stream
  *      └── FAILOVER: see failover.h
  *
- * Replicas of this server, be it master or replica itself, are clients that said PSYNC (struct replica). A full
- * synchronisation is a job of such a client: a walk over the books in slices, with what happens meanwhile in between. */
+ * Replicas of this server, be it master or replica itself, are clients that said PSYNC (struct
+ * replica). A full synchronisation is a job of such a client: a walk over the books in slices, with
+ * what happens meanwhile in between. */
 #ifndef TARN_CMD_REPLICATION_H
 #define TARN_CMD_REPLICATION_H
 
@@ -67,7 +68,7 @@ static inline bool replication_is_replica(void) {
     return replication.replica;
 }
 
-/* --- the whole ------------------------------------------------------------------------------------------------------------------ */
+/* --- the whole --- */
 
 /* The books are there, and follow if the configuration says replicaof. */
 void replication_init(void);
@@ -86,17 +87,18 @@ bool replication_apply_config(const char **why_p);
 
 /* May c run cmd now? The answer why not is a static text of an error, NULL: yes. */
 static inline bool replication_restricts(void) { /* else nothing is refused */
-    return replication.replica || replication.replicas != NULL || server.config->min_replicas_to_write > 0 ||
-           server.awaits_nodes || server.populating.on;
+    return replication.replica || replication.replicas != NULL ||
+           server.config->min_replicas_to_write > 0 || server.awaits_nodes || server.populating.on;
 }
 const char *replication_refusal(const struct client *c, const struct cmd *cmd);
-/* An in-band value that is refused because its node is awaited, or the pool populated: it waits instead (later.h). */
+/* An in-band value that is refused because its node is awaited, or the pool populated: it waits
+ * instead (later.h). */
 bool replication_is_early(const struct client *c, const struct cmd *cmd);
 /* INFO persistence: a snapshot of the master is under way. */
 bool replication_loading(void);
 size_t replication_memory(void), replication_client_memory(void);
 
-/* --- as a master: repl_master.c ---------------------------------------------------------------------------------------------------- */
+/* --- as a master: repl_master.c --- */
 
 /* Bytes of the stream, to the backlog and to all that are online. */
 void replication_feed(struct span bytes);
@@ -118,7 +120,7 @@ void waits_wake(void);
 void replica_address(const struct replica *r, char ip[64], uint16_t *port_p);
 uint64_t replica_lag_s(const struct replica *r);
 
-/* --- as a replica: repl_follow.c ------------------------------------------------------------------------------------------------------ */
+/* --- as a replica: repl_follow.c --- */
 
 void replication_follow(const char *host, uint16_t port, uint64_t asked_by);
 /* A master, at the end of a turn: follows that replica, which is asked to lead (failover_answered).

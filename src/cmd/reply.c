@@ -60,7 +60,7 @@ void reply_verbatim(struct client *c, const char *ext3, struct span s) {
     resp_write_verbatim(out_of(c), c->proto, ext3, s.data, s.len);
 }
 
-/* --- arrays of a length still unknown --------------------------------------------------------------------------------------- */
+/* --- arrays of a length still unknown --- */
 
 void *reply_deferred(struct client *c) {
     struct out_insert *in = client_out_insert(c);
@@ -101,7 +101,7 @@ void reply_deferred_set(struct client *c, void *cookie, size_t n) {
     buf_free(&b);
 }
 
-/* --- values of the pool ------------------------------------------------------------------------------------------------------- */
+/* --- values of the pool --- */
 
 void reply_pool(struct client *c, const struct span *pieces, size_t n, struct store_hold *hold) {
     TARN_ASSERT(n <= 8);
@@ -142,9 +142,10 @@ void reply_lent(struct client *c, struct span bytes, void (*release)(void *owner
     c->io->out.insert_bytes += bytes.len;
 }
 
-/* --- errors --------------------------------------------------------------------------------------------------------------------- */
+/* --- errors --- */
 
-/* By code, as INFO errorstats shows them. Codes come from this program, so there are few; a client cannot add any. */
+/* By code, as INFO errorstats shows them. Codes come from this program, so there are few; a client
+ * cannot add any. */
 #define CODES_MAX 64u
 static struct {
     char code[24];
@@ -208,8 +209,8 @@ void reply_status(struct client *c, tarn_status status, const char *what) {
         reply_later(c, REPLY_LATER_MS, "%s%s%s", sentence, what != NULL ? ": " : "",
                     what != NULL ? what : "");
     else
-        reply_error(c, "-%s %s%s%s", code[0] != '\0' ? code : "ERR", sentence, what != NULL ? ": " : "",
-                    what != NULL ? what : "");
+        reply_error(c, "-%s %s%s%s", code[0] != '\0' ? code : "ERR", sentence,
+                    what != NULL ? ": " : "", what != NULL ? what : "");
 }
 
 void reply_later(struct client *c, uint64_t ms, const char *fmt, ...) {
@@ -229,7 +230,7 @@ void reply_syntax(struct client *c) {
     reply_error(c, "syntax error");
 }
 
-/* --- arguments ------------------------------------------------------------------------------------------------------------------ */
+/* --- arguments --- */
 
 bool arg_i64(struct client *c, size_t index, int64_t *value_p) {
     if (span_to_i64(c->argv[index], value_p)) return true;

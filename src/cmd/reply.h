@@ -7,8 +7,8 @@
 /* Appends finished RESP. */
 void reply_raw(struct client *c, const void *data, size_t len);
 
-/* Bytes within a reply that leave without a copy (short ones are copied, and released at once). release(owner) is called once,
- * when they are sent or never will be. */
+/* Bytes within a reply that leave without a copy (short ones are copied, and released at once).
+ * release(owner) is called once, when they are sent or never will be. */
 void reply_lent(struct client *c, struct span bytes, void (*release)(void *owner), void *owner);
 void reply_bulk_header(struct client *c, size_t len);
 

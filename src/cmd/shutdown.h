@@ -10,7 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* SIGTERM or SIGINT, with the flags of shutdown-on-sigterm or -sigint (CONFIG_SHUTDOWN_*). A second one does not wait. */
+/* SIGTERM or SIGINT, with the flags of shutdown-on-sigterm or -sigint (CONFIG_SHUTDOWN_*). A second
+ * one does not wait. */
 void shutdown_by_signal(int signo);
 /* Every 1/hz second. */
 void shutdown_cron(void);

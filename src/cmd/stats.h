@@ -18,7 +18,8 @@ struct stats {
     uint64_t commands, net_in, net_out;
     uint64_t evicted_clients, hold_closed;
     uint64_t query_buffer_closed, output_buffer_closed, protocol_errors;
-    uint64_t unwritten_replies; /* clients that were not told OK: the append-only file could not be written */
+    /* clients that were not told OK: the append-only file could not be written */
+    uint64_t unwritten_replies;
     uint64_t strangers_dropped; /* clients over the limits of those who have not authenticated */
     uint64_t tls_failures;      /* handshakes */
     uint64_t auth_failures;

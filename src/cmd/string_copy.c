@@ -1,4 +1,5 @@
-/* The bytes of a new value: from its parts to its space, which is in the pool of this process or on another machine. */
+/* The bytes of a new value: from its parts to its space, which is in the pool of this process or on
+ * another machine. */
 #include <string.h>
 #include "base/assert.h"
 #include "cmd/keys.h"

@@ -1,5 +1,5 @@
-/* What string_write does when bytes of the old or the new value are not in this process' memory: fetching the one, sending the
- * other, with claims on buffers and a session for the write. */
+/* What string_write does when bytes of the old or the new value are not in this process' memory:
+ * fetching the one, sending the other, with claims on buffers and a session for the write. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ bool string_far_needed(const struct string_write *w) {
     return w->old.wanted || sends_new(w);
 }
 
-/* --- turns ------------------------------------------------------------------------------------------------------------------------- */
+/* --- turns --- */
 
 struct key_turn { /* of a key that is being written elsewhere */
     struct htab_node node;
@@ -87,14 +87,15 @@ static void turn_leave(struct string_far *f) {
     }
 }
 
-/* --- claim and session ------------------------------------------------------------------------------------------------- */
+/* --- claim and session --- */
 
 /* One claim serves the old value and then the new, whose size is not known yet. */
 static enum string_flow claim_take(struct client *c, struct string_write *w) {
     struct string_far *f = w->far;
     if (!f->claim) {
-        uint64_t bytes = w->old.wanted ? w->old.size + remote_window(w->old.size) + remote_window(UINT64_MAX)
-                                       : remote_window(w->size);
+        uint64_t bytes = w->old.wanted
+                             ? w->old.size + remote_window(w->old.size) + remote_window(UINT64_MAX)
+                             : remote_window(w->size);
         f->claim = remote_claim_new(bytes, c->id, on_ready, f);
     }
     return remote_claim_granted(f->claim) ? STRING_GO_ON : sleep_on(w);
@@ -116,7 +117,8 @@ enum string_flow string_far_ready(struct client *c, struct string_write *w) {
     if (too_large(w)) {
         reply_error(c,
                     "the value has %" PRIu64 " bytes on another machine: up to %" PRIu64
-                    " are taken from there to make a new value or to be the answer. Read it with GET, write it with SET",
+                    " are taken from there to make a new value or to be the answer. Read it with "
+                    "GET, write it with SET",
                     w->old.size, STRING_FETCH_MAX);
         return STRING_FAILED;
     }
@@ -126,7 +128,7 @@ enum string_flow string_far_ready(struct client *c, struct string_write *w) {
     return flow;
 }
 
-/* --- the old value ----------------------------------------------------------------------------------------------------------- */
+/* --- the old value --- */
 
 bool string_far_knows(const struct string_write *w, uint64_t version) {
     const struct string_far *f = w->far;
@@ -162,7 +164,8 @@ static enum string_flow fetch_failed(struct client *c, struct string_write *w, t
     value_read_close(&w->far->read);
     w->far->lost = true;
     if (w->flags & STRING_GET) return STRING_GO_ON;
-    reply_later(c, REPLY_LATER_MS, "the value of the key cannot be read: %s", tarn_status_text(status));
+    reply_later(c, REPLY_LATER_MS, "the value of the key cannot be read: %s",
+                tarn_status_text(status));
     return STRING_FAILED;
 }
 
@@ -185,7 +188,7 @@ enum string_flow string_far_fetch(struct client *c, struct string_write *w, unsi
     return STRING_GO_ON;
 }
 
-/* --- the new value ------------------------------------------------------------------------------------------------------------------ */
+/* --- the new value --- */
 
 struct store_put_options string_far_options(const struct string_write *w, uint64_t wall_ms,
                                             struct span avoid[STRING_AVOID_MAX]) {
@@ -203,7 +206,8 @@ struct store_put_options string_far_options(const struct string_write *w, uint64
 void string_far_open(struct client *c, struct string_write *w, const struct store_put *put) {
     struct string_far *f = w->far;
     bool hurry = f->tries == 0 && store_segment_count(server.store) > 1;
-    f->out = remote_write_open(put, c->argv[w->key_arg], w->size, &f->session, f->claim, hurry, on_ready, f);
+    f->out = remote_write_open(put, c->argv[w->key_arg], w->size, &f->session, f->claim, hurry,
+                               on_ready, f);
 }
 
 static enum string_flow host_failed(struct client *c, struct string_write *w, tarn_status status) {
@@ -235,7 +239,7 @@ enum string_flow string_far_end(struct client *c, struct string_write *w, tarn_s
                                  : STRING_GO_ON; /* its segment left meanwhile */
 }
 
-/* --- life --------------------------------------------------------------------------------------------------------------------------- */
+/* --- life --- */
 
 struct string_far *string_far_get(struct string_write *w) {
     TARN_ASSERT(w->owner);
@@ -249,7 +253,8 @@ struct string_far *string_far_get(struct string_write *w) {
 void string_far_reset(struct string_write *w) {
     if (!w->far) return;
     remote_write_abort(&w->far->out);
-    remote_session_give(&w->far->session, true); /* what was opened in it is over, or has taken it over */
+    /* what was opened in it is over, or has taken it over */
+    remote_session_give(&w->far->session, true);
 }
 
 void string_far_forget_old(struct string_write *w) {

@@ -15,7 +15,7 @@
 /* Where the last new value went: not here. Only a guess, which saves opening the next put twice. */
 static bool likely_elsewhere;
 
-/* --- what a plan says -------------------------------------------------------------------------------------------------- */
+/* --- what a plan says --- */
 
 void string_write_part(struct string_write *w, struct string_part part) {
     if (part.len == 0) return;
@@ -30,8 +30,9 @@ void string_write_whole(struct client *c, struct string_write *w) {
         w->size = big_sink_size(w->sink);
         return;
     }
-    string_write_part(
-        w, (struct string_part){.from = PART_ARG, .index = w->value_arg, .len = c->argv[w->value_arg].len});
+    string_write_part(w, (struct string_part){.from = PART_ARG,
+                                              .index = w->value_arg,
+                                              .len = c->argv[w->value_arg].len});
 }
 
 bool string_write_keep_old(struct string_write *w, struct object *o) {
@@ -65,7 +66,8 @@ struct span string_old_bytes(const struct string_write *w, size_t piece) {
     return s.data ? s : span_of(w->old.small, s.len);
 }
 
-bool string_write_old_text(const struct string_write *w, char text[STRING_TEXT_MAX], size_t *len_p) {
+bool string_write_old_text(const struct string_write *w, char text[STRING_TEXT_MAX],
+                           size_t *len_p) {
     size_t at = 0;
     if (w->old.size >= STRING_TEXT_MAX) return false;
     for (size_t i = 0; i < w->old.pieces; i++) {
@@ -84,9 +86,9 @@ void string_write_take_old(struct string_write *w, uint64_t from, uint64_t to) {
         uint64_t end = at + w->old.piece[i].len;
         uint64_t first = max_u64(from, at), last = min_u64(to, end);
         if (first < last)
-            string_write_part(w,
-                              (struct string_part){
-                                  .from = PART_OLD, .index = i, .offset = first - at, .len = last - first});
+            string_write_part(
+                w, (struct string_part){
+                       .from = PART_OLD, .index = i, .offset = first - at, .len = last - first});
         at = end;
     }
 }
@@ -138,13 +140,17 @@ static void plan_again(const struct client *c, struct string_write *w) {
     string_far_forget_old(w);
 }
 
-/* --- the steps --------------------------------------------------------------------------------------------------------------- */
+/* --- the steps --- */
 
 void string_write_failed(struct client *c, tarn_status status, struct span key, uint64_t size) {
     switch (status) {
     case TARN_ENOSPACE: refusal_no_room(c, "OOM", size); break;
-    case TARN_EOOM: reply_error(c, "-OOM command not allowed when used memory > 'maxmemory'."); break;
-    case TARN_EQUOTA: refusal_quota(c, &(struct refusal_put){.key = key, .size = size, .replicas = 1}); break;
+    case TARN_EOOM:
+        reply_error(c, "-OOM command not allowed when used memory > 'maxmemory'.");
+        break;
+    case TARN_EQUOTA:
+        refusal_quota(c, &(struct refusal_put){.key = key, .size = size, .replicas = 1});
+        break;
     case TARN_ELATER:
     case TARN_ELOADING: later_reply(c, status); break;
     default: reply_status(c, status, NULL); break;
@@ -161,10 +167,13 @@ static bool version_is_current(const struct client *c, const struct string_write
            (w->old_arg == 0 || has_version(c->argv[w->old_arg], w->old.version));
 }
 
-/* The time of the value that is replaced now (or of the one that is copied), not of the one that the plan saw. */
-static uint64_t expiry_to_keep(const struct client *c, const struct string_write *w, struct span key) {
+/* The time of the value that is replaced now (or of the one that is copied), not of the one that
+ * the plan saw. */
+static uint64_t expiry_to_keep(const struct client *c, const struct string_write *w,
+                               struct span key) {
     if (!(w->flags & (STRING_KEEPTTL | STRING_TAKETTL))) return w->expire_wall_ms;
-    struct object *o = store_find(server.store, w->flags & STRING_TAKETTL ? c->argv[w->old_arg] : key);
+    struct object *o =
+        store_find(server.store, w->flags & STRING_TAKETTL ? c->argv[w->old_arg] : key);
     return o ? store_object_expire(server.store, o) : 0;
 }
 
@@ -172,7 +181,8 @@ static void over(struct string_write *w) {
     w->phase = STRING_OVER;
 }
 
-/* Sleeps until there may be room, and plans again. What runs for the first time must have its place in memory before. */
+/* Sleeps until there may be room, and plans again. What runs for the first time must have its place
+ * in memory before. */
 static void later(struct client *c, struct string_write *w) {
     if (!w->owner) return;
     if (w->later.job) {
@@ -204,7 +214,8 @@ static void finish(struct client *c, struct string_write *w, tarn_status status)
     w->answer(c, w);
 }
 
-/* A plan that lost its race is made again; a key that is written all the time must not keep a client for ever. */
+/* A plan that lost its race is made again; a key that is written all the time must not keep a
+ * client for ever. */
 static void again(struct client *c, struct string_write *w) {
     plan_again(c, w);
     if (++w->tries < 64) return;
@@ -213,7 +224,8 @@ static void again(struct client *c, struct string_write *w) {
     reply_later(c, REPLY_LATER_MS, "the key was written by others each time");
 }
 
-static void follow(struct client *c, struct string_write *w, enum string_flow flow, enum string_phase next) {
+static void follow(struct client *c, struct string_write *w, enum string_flow flow,
+                   enum string_phase next) {
     switch (flow) {
     case STRING_GO_ON: w->phase = next; break;
     case STRING_WAIT: break;
@@ -228,7 +240,8 @@ static void follow(struct client *c, struct string_write *w, enum string_flow fl
 /* After a commit. The put was opened with another time, or with none. */
 static void set_expiry(struct string_write *w, struct span key, uint64_t wall_ms) {
     struct object *o = store_find(server.store, key);
-    if (o && store_object_expire(server.store, o) != wall_ms) store_expire(server.store, o, wall_ms);
+    if (o && store_object_expire(server.store, o) != wall_ms)
+        store_expire(server.store, o, wall_ms);
 }
 
 static void commit_sink(struct client *c, struct string_write *w) {
@@ -236,7 +249,8 @@ static void commit_sink(struct client *c, struct string_write *w) {
     uint64_t wall_ms = expiry_to_keep(c, w, key);
     tarn_status status = big_sink_commit(&w->sink, key);
     if (status == TARN_OK) set_expiry(w, key, wall_ms);
-    /* Another SET of the key came after this one had begun, and won: as if this one had been a moment earlier. */
+    /* Another SET of the key came after this one had begun, and won: as if this one had been a
+     * moment earlier. */
     if (status == TARN_ETOKEN) status = TARN_OK;
     finish(c, w, status);
 }
@@ -256,8 +270,8 @@ static void write_small(struct client *c, struct string_write *w, unsigned *budg
         finish(c, w, status);
 }
 
-/* There is space. Where it is not as expected the put is opened anew: one whose writer is this process' memory alone has
- * other rights than one whose bytes travel. */
+/* There is space. Where it is not as expected the put is opened anew: one whose writer is this
+ * process' memory alone has other rights than one whose bytes travel. */
 static void opened(struct client *c, struct string_write *w, tarn_status status) {
     if (status == TARN_EAGAIN) return;
     struct store_put *put = w->put;
@@ -290,8 +304,8 @@ static void open_put(struct client *c, struct string_write *w, unsigned *budget)
     uint64_t session = w->elsewhere ? w->far->session.id : c->id;
     struct store_batch batch;
     store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
-    tarn_status status =
-        store_put_start(server.store, &batch, key_of(c, w), w->size, &options, session, budget, &w->put);
+    tarn_status status = store_put_start(server.store, &batch, key_of(c, w), w->size, &options,
+                                         session, budget, &w->put);
     opened(c, w, status);
 }
 

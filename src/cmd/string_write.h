@@ -8,11 +8,13 @@
  *
  * Room that will come is waited for (STRING_LATER, later.h), and then it is planned again.
  *
- * A plan looks at the key as it is now and says what the new value is made of; it answers itself when nothing is to be
- * written. It may run again, so all it needs is in the arguments or in the state.
+ * A plan looks at the key as it is now and says what the new value is made of; it answers itself
+ * when nothing is to be written. It may run again, so all it needs is in the arguments or in the
+ * state.
  *
- * ready: what it takes to have bytes elsewhere, in this order. A turn, since one at a time writes to a key there, or each
- * would take the key from the one before; a claim on buffers; a session for the write (struct string_far). */
+ * ready: what it takes to have bytes elsewhere, in this order. A turn, since one at a time writes
+ * to a key there, or each would take the key from the one before; a claim on buffers; a session for
+ * the write (struct string_far). */
 #ifndef TARN_CMD_STRING_WRITE_H
 #define TARN_CMD_STRING_WRITE_H
 
@@ -36,7 +38,8 @@ struct string_part {
 };
 enum { STRING_PARTS = 2 * STORE_EXTENTS_MAX + 2 };
 
-/* A value that lies elsewhere is taken into memory to make another of it, or to be answered: not one of any size. */
+/* A value that lies elsewhere is taken into memory to make another of it, or to be answered: not
+ * one of any size. */
 #define STRING_FETCH_MAX (UINT64_C(64) << 20)
 
 enum string_flag {
@@ -88,9 +91,12 @@ struct string_write {
     struct job job;
     string_plan_fn plan;
     string_answer_fn answer;
-    const char *event; /* of class STRING, for notifications when it is written; NULL: answer tells */
+    /* of class STRING, for notifications when it is written; NULL: answer tells */
+    const char *event;
     size_t key_arg, value_arg;
-    size_t old_arg; /* the old value is that of another key (COPY), which must still be there at the commit; 0: of key_arg */
+    /* the old value is that of another key (COPY), which must still be there at the commit; 0: of
+     * key_arg */
+    size_t old_arg;
     unsigned flags;
     int64_t number;          /* the plan's: increment, offset */
     uint64_t expire_wall_ms; /* 0: never */
@@ -118,7 +124,8 @@ struct string_write {
     bool failed;    /* an error was answered in place of what answer would have said */
     bool local_out; /* STRING_COPY: writer is open */
     struct pool_writer writer;
-    /* that runs it, and sleeps until it is woken when waits is set. NULL: it may still move in memory */
+    /* that runs it, and sleeps until it is woken when waits is set. NULL: it may still move in
+     * memory */
     struct job *owner;
     bool waits;
     struct later later;     /* there is no room yet */
@@ -127,11 +134,12 @@ struct string_write {
 
 /* Runs it; state is the caller's (on its stack) and is copied if the first slice does not do it. */
 void string_write_run(struct client *c, struct string_write *w);
-/* One step of it inside another job (MSET), its owner: true when it has answered. false with waits: the owner should sleep. */
+/* One step of it inside another job (MSET), its owner: true when it has answered. false with waits:
+ * the owner should sleep. */
 bool string_write_step(struct client *c, struct string_write *w, unsigned *budget);
 void string_write_clean(struct client *c, struct string_write *w);
-/* For plans: o, or NULL, is the value before, whose bytes stay until the write is over. false: they have to be fetched; the plan
- * says true, and runs again when they are there. */
+/* For plans: o, or NULL, is the value before, whose bytes stay until the write is over. false: they
+ * have to be fetched; the plan says true, and runs again when they are there. */
 bool string_write_keep_old(struct string_write *w, struct object *o);
 void string_write_reply_old(struct client *c, struct string_write *w); /* nil when there was none */
 /* The bytes [from, to) of the old value, as parts of the new. */
@@ -139,8 +147,8 @@ void string_write_take_old(struct string_write *w, uint64_t from, uint64_t to);
 /* The old value as text with a zero behind it. false: it has STRING_TEXT_MAX bytes or more. */
 enum { STRING_TEXT_MAX = 256 };
 bool string_write_old_text(const struct string_write *w, char text[STRING_TEXT_MAX], size_t *len_p);
-/* The value to start from, NULL when there is none, for a new one that keeps the time to live and is written only if the key
- * has not changed. */
+/* The value to start from, NULL when there is none, for a new one that keeps the time to live and
+ * is written only if the key has not changed. */
 struct object *string_write_edit(struct client *c, struct string_write *w);
 /* false: it would be larger than a string may be; answered. */
 bool string_size_allowed(struct client *c, uint64_t size);
@@ -150,7 +158,7 @@ void string_write_whole(struct client *c, struct string_write *w);
 /* The answer to a value that could not be written. */
 void string_write_failed(struct client *c, tarn_status status, struct span key, uint64_t size);
 
-/* --- between string_write.c, string_copy.c and string_far.c --------------------------------------------------------------- */
+/* --- between string_write.c, string_copy.c and string_far.c --- */
 
 #define STRING_BYTES_PER_UNIT UINT64_C(8192) /* about a microsecond of copying and summing */
 struct span string_old_bytes(const struct string_write *w, size_t piece);
@@ -161,8 +169,8 @@ enum string_flow {
     STRING_AGAIN,
     STRING_FAILED
 }; /* FAILED: the error was answered */
-/* string_copy.c. Moves the bytes of the parts to wherever they go. GO_ON: all are on their way. WAIT: also when the budget is
- * used up. */
+/* string_copy.c. Moves the bytes of the parts to wherever they go. GO_ON: all are on their way.
+ * WAIT: also when the budget is used up. */
 enum string_flow string_copy_parts(struct client *c, struct string_write *w, unsigned *budget);
 /* All parts of a short value. */
 void string_gather(const struct client *c, const struct string_write *w, char *to);
@@ -188,30 +196,32 @@ void string_far_reset(struct string_write *w);
 void string_far_forget_old(struct string_write *w);
 void string_far_free(struct string_write *w);
 
-/* --- values that came straight from the socket: cmd_string_big.c ------------------------------------------------------ */
+/* --- values that came straight from the socket: cmd_string_big.c --- */
 
 /* The last new value found its space elsewhere: a sink would probably be in vain. */
 bool string_write_elsewhere(void);
 uint64_t big_sink_size(const struct big_sink *sink);
-/* Makes it the value of its key, which must be the one it was begun with. Frees the sink. TARN_ETOKEN: superseded. */
+/* Makes it the value of its key, which must be the one it was begun with. Frees the sink.
+ * TARN_ETOKEN: superseded. */
 tarn_status big_sink_commit(struct big_sink **sink_p, struct span key);
 
-/* --- reading: cmd_string.c ------------------------------------------------------------------------------------------------- */
+/* --- reading: cmd_string.c --- */
 
 /* Finds a key and counts the access for the policy. */
 struct object *string_read(struct span key);
 
 /* EX, PX, EXAT, PXAT at argv[at]: the time in wall ms. The error has been answered on false. */
 enum expire_unit { EXPIRE_SECONDS = 1000, EXPIRE_MS = 1 };
-bool expire_time(struct client *c, size_t at, enum expire_unit unit, bool absolute, uint64_t *wall_ms_p);
+bool expire_time(struct client *c, size_t at, enum expire_unit unit, bool absolute,
+                 uint64_t *wall_ms_p);
 /* EX, PX, EXAT or PXAT among options, and where its number is. Zero-initialised is none. */
 struct expire_option {
     size_t number_arg; /* 0: none */
     enum expire_unit unit;
     bool absolute;
 };
-/* "EX seconds", "PX ..." at *at_p: read, and *at_p is behind it. The number is looked at later: whatever is wrong with the words
- * comes first. The same option may come again, another may not. */
+/* "EX seconds", "PX ..." at *at_p: read, and *at_p is behind it. The number is looked at later:
+ * whatever is wrong with the words comes first. The same option may come again, another may not. */
 bool expire_option(struct client *c, size_t *at_p, struct expire_option *e);
 /* The number, if there is one. The error has been answered on false. */
 bool expire_option_time(struct client *c, const struct expire_option *e, uint64_t *wall_ms_p);

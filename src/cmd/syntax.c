@@ -52,7 +52,8 @@ static bool at_dots(struct parser *p) {
 }
 
 /* A sequence of one is that one; of more, a block. */
-static struct syntax_node *fold(struct parser *p, struct syntax_node *first, enum syntax_type type) {
+static struct syntax_node *fold(struct parser *p, struct syntax_node *first,
+                                enum syntax_type type) {
     if (first != NULL && first->next == NULL && type == SYNTAX_BLOCK) return first;
     struct syntax_node *n = node(p, type);
     n->name = type == SYNTAX_BLOCK ? SPAN("group") : SPAN("choice");
@@ -107,11 +108,14 @@ static bool same(const struct syntax_node *a, const struct syntax_node *b) {
     return a->type == b->type && span_eq(a->name, b->name) && span_eq(a->token, b->token);
 }
 
-/* "key value [key value ...]": the group repeats the last items, so they become one that may be repeated. */
+/* "key value [key value ...]": the group repeats the last items, so they become one that may be
+ * repeated. */
 static bool merge_repeat(struct parser *p, struct syntax_node **first, struct syntax_node *repeat) {
     struct syntax_node *inner = repeat->type == SYNTAX_BLOCK ? repeat->child : repeat;
     size_t n = 0, have = 0;
-    for (struct syntax_node *i = inner; i != NULL; i = repeat->type == SYNTAX_BLOCK ? i->next : NULL) n++;
+    for (struct syntax_node *i = inner; i != NULL;
+         i = repeat->type == SYNTAX_BLOCK ? i->next : NULL)
+        n++;
     for (struct syntax_node *i = *first; i != NULL; i = i->next) have++;
     if (have < n) return false;
     struct syntax_node **from = first;
@@ -181,10 +185,10 @@ static bool ends_with(struct span s, const char *tail) {
 }
 
 const char *syntax_type_name(const struct syntax_node *n) {
-    static const char *const integers[] = {"seconds",  "milliseconds", "count",    "size",      "bytes",
-                                           "replicas", "start",        "end",      "offset",    "cursor",
-                                           "numkeys",  "token",        "version",  "crc",       "index",
-                                           "id",       "timeout",      "protover", "decrement", NULL};
+    static const char *const integers[] = {
+        "seconds", "milliseconds", "count",   "size",     "bytes",     "replicas", "start",
+        "end",     "offset",       "cursor",  "numkeys",  "token",     "version",  "crc",
+        "index",   "id",           "timeout", "protover", "decrement", NULL};
     switch (n->type) {
     case SYNTAX_TOKEN: return "pure-token";
     case SYNTAX_ONEOF: return "oneof";

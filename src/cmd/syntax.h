@@ -2,8 +2,8 @@
  *
  *   key size [REPLICAS replicas] [PREFER segment [PREFER segment ...]] [PIN <SOFT ms | HARD>]
  *
- * Upper-case words are tokens, lower-case words arguments; [..] may be left out, <..> groups, | separates alternatives,
- * "x ..." and "x [x ...]" may be repeated. */
+ * Upper-case words are tokens, lower-case words arguments; [..] may be left out, <..> groups, |
+ * separates alternatives, "x ..." and "x [x ...]" may be repeated. */
 #ifndef TARN_CMD_SYNTAX_H
 #define TARN_CMD_SYNTAX_H
 

@@ -1,5 +1,6 @@
-/* Look-up by name must cost nothing: a name is folded into four words, and a multiplication of those finds
- * its slot in a small open table. Everything else here is for COMMAND and INFO, and may take its time. */
+/* Look-up by name must cost nothing: a name is folded into four words, and a multiplication of
+ * those finds its slot in a small open table. Everything else here is for COMMAND and INFO, and may
+ * take its time. */
 #include "cmd/table.h"
 
 #include <stdio.h>
@@ -15,7 +16,8 @@
 #define NAME_LEN_MAX 16u  /* two words tell longer names apart no more */
 
 struct slot {
-    uint64_t word[2]; /* the name's first and last eight bytes, lower case, zero-padded; they may overlap */
+    /* the name's first and last eight bytes, lower case, zero-padded; they may overlap */
+    uint64_t word[2];
     size_t len;
     const struct cmd *cmd;
 };
@@ -28,7 +30,8 @@ static const struct cmd **top;
 static size_t top_count, top_fixed; /* fixed: of parts; the rest was added */
 static struct cmd_stat *stats;
 static size_t stat_count, stat_fixed; /* added ones in the order of top */
-static size_t stat_gone;              /* one for all that were removed, for those who still point to them */
+/* one for all that were removed, for those who still point to them */
+static size_t stat_gone;
 unsigned table_changes;
 static struct {
     char *name;
@@ -42,8 +45,9 @@ static inline uint64_t load(const char *p, size_t n) {
     return w;
 }
 
-/* Setting bit 5 maps letters of both cases to lower case, and nothing that is not a letter becomes one: top-level names
- * are letters only. Bytes are gathered without a loop, for this runs before every command. */
+/* Setting bit 5 maps letters of both cases to lower case, and nothing that is not a letter becomes
+ * one: top-level names are letters only. Bytes are gathered without a loop, for this runs before
+ * every command. */
 static inline void name_fold(struct span name, uint64_t word[2]) {
     const uint64_t bit5 = UINT64_C(0x2020202020202020);
     const char *p = name.data;
@@ -55,17 +59,20 @@ static inline void name_fold(struct span name, uint64_t word[2]) {
         if (n >= 4)
             word[0] = load(p, 4) | load(p + n - 4, 4) << 8 * (n - 4);
         else
-            word[0] = load(p, 1) | load(p + n / 2, 1) << 8 * (n / 2) | load(p + n - 1, 1) << 8 * (n - 1);
+            word[0] =
+                load(p, 1) | load(p + n / 2, 1) << 8 * (n / 2) | load(p + n - 1, 1) << 8 * (n - 1);
         word[0] |= bit5 >> 8 * (8 - n);
         word[1] = 0;
     }
 }
 
 static inline size_t name_slot(const uint64_t word[2], size_t len) {
-    return (size_t)(((word[0] ^ (word[1] * 31) ^ len) * UINT64_C(0x9E3779B97F4A7C15)) >> 40) & (SLOTS - 1);
+    return (size_t)(((word[0] ^ (word[1] * 31) ^ len) * UINT64_C(0x9E3779B97F4A7C15)) >> 40) &
+           (SLOTS - 1);
 }
 
-/* What is not in the slots: commands of modules, and those that have another name than their own. */
+/* What is not in the slots: commands of modules, and those that have another name than their
+ * own. */
 static const struct cmd *find_added(struct span name) {
     for (size_t i = top_fixed; i < top_count; i++)
         if (span_case_eq(name, top[i]->name)) return top[i];
@@ -82,7 +89,8 @@ const struct cmd *table_find(struct span name) {
     for (size_t i = name_slot(word, name.len);; i = (i + 1) & (SLOTS - 1)) {
         const struct slot *s = &slots[i];
         if (s->cmd == NULL) return find_added(name);
-        if (LIKELY(s->word[0] == word[0] && s->word[1] == word[1] && s->len == name.len)) return s->cmd;
+        if (LIKELY(s->word[0] == word[0] && s->word[1] == word[1] && s->len == name.len))
+            return s->cmd;
     }
 }
 
@@ -104,7 +112,8 @@ const char *table_near(struct span name) {
 const char *table_near_sub(const struct cmd *container, struct span name) {
     struct near n;
     near_begin(&n, name);
-    for (const struct cmd *s = container->sub; s != NULL && s->name != NULL; s++) near_offer(&n, s->name);
+    for (const struct cmd *s = container->sub; s != NULL && s->name != NULL; s++)
+        near_offer(&n, s->name);
     return n.word;
 }
 
@@ -112,7 +121,9 @@ const struct cmd *table_find_full(struct span name) {
     const char *bar = name.len > 0 ? memchr(name.data, '|', name.len) : NULL;
     if (bar == NULL) return table_find(name);
     const struct cmd *c = table_find(span_of(name.data, (size_t)(bar - name.data)));
-    return c == NULL ? NULL : table_find_sub(c, span_of(bar + 1, (size_t)(name.data + name.len - bar - 1)));
+    return c == NULL
+               ? NULL
+               : table_find_sub(c, span_of(bar + 1, (size_t)(name.data + name.len - bar - 1)));
 }
 
 static void stat_init(struct cmd *cmd, const struct cmd *parent) {
@@ -153,12 +164,14 @@ void table_init(void) {
     size_t n = 0;
     for (size_t p = 0; p < ARRAY_LEN(parts); p++)
         for (struct cmd *c = parts[p]; c->name != NULL; c++) {
-            TARN_ASSERT(table_find(span_str(c->name)) == NULL && (c->run != NULL || c->sub != NULL));
+            TARN_ASSERT(table_find(span_str(c->name)) == NULL &&
+                        (c->run != NULL || c->sub != NULL));
             top[n++] = c;
             stat_init(c, NULL);
             slot_insert(c);
             /* The subcommand arrays are not const objects, only shown so. */
-            for (struct cmd *s = (struct cmd *)c->sub; s != NULL && s->name != NULL; s++) stat_init(s, c);
+            for (struct cmd *s = (struct cmd *)c->sub; s != NULL && s->name != NULL; s++)
+                stat_init(s, c);
         }
     stat_fixed = stat_count;
 }
@@ -170,7 +183,8 @@ const struct cmd *table_declared(struct span name) {
         if (!span_case_eq(first, top[i]->name)) continue;
         return bar == NULL
                    ? top[i]
-                   : table_find_sub(top[i], span_of(bar + 1, (size_t)(name.data + name.len - bar - 1)));
+                   : table_find_sub(top[i],
+                                    span_of(bar + 1, (size_t)(name.data + name.len - bar - 1)));
     }
     return NULL;
 }
@@ -269,12 +283,10 @@ void table_stat_latency(struct cmd_stat *stat, uint64_t ns) {
     hist_add(stat->latency, ns);
 }
 
-/* --- keys
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* --- keys --- */
 
-static int64_t spec_keys(const struct cmd_key_spec *k, const struct span *argv, size_t argc, table_key_fn fn,
-                         void *arg) {
+static int64_t spec_keys(const struct cmd_key_spec *k, const struct span *argv, size_t argc,
+                         table_key_fn fn, void *arg) {
     size_t first = (size_t)k->begin_index;
     if (k->keyword != NULL) {
         while (first < argc && !span_case_eq(argv[first], k->keyword)) first++;
@@ -286,7 +298,8 @@ static int64_t spec_keys(const struct cmd_key_spec *k, const struct span *argv, 
         uint64_t count;
         if (!span_to_u64(argv[first], &count)) return -1;
         first++;
-        if (count == 0 || count > (argc - first) / step + 1 || first + (count - 1) * step >= argc) return -1;
+        if (count == 0 || count > (argc - first) / step + 1 || first + (count - 1) * step >= argc)
+            return -1;
         n = (size_t)count;
     } else {
         int64_t last = k->last < 0 ? (int64_t)argc + k->last : (int64_t)first + k->last;
@@ -309,11 +322,13 @@ static unsigned variable_flags(unsigned flags, const struct span *argv, size_t a
     return says(argv, argc, 3, "get") ? flags : (flags & ~(unsigned)(KEY_RW | KEY_ACCESS)) | KEY_OW;
 }
 
-int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, table_key_fn fn, void *arg) {
+int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, table_key_fn fn,
+                   void *arg) {
     int64_t n = 0;
     for (size_t i = 0; i < ARRAY_LEN(cmd->keys) && cmd->keys[i].flags != 0; i++) {
         struct cmd_key_spec spec = cmd->keys[i];
-        if (UNLIKELY(spec.flags & KEY_VARIABLE)) spec.flags = variable_flags(spec.flags, argv, argc);
+        if (UNLIKELY(spec.flags & KEY_VARIABLE))
+            spec.flags = variable_flags(spec.flags, argv, argc);
         int64_t k = spec_keys(&spec, argv, argc, fn, arg);
         if (k < 0) return -1;
         n += k;
@@ -321,13 +336,13 @@ int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, 
     return n;
 }
 
-/* --- names of flags and categories
- * ------------------------------------------------------------------------------------------- */
+/* --- names of flags and categories --- */
 
 void table_categories(const struct cmd *cmd, void (*fn)(void *arg, const char *name), void *arg) {
     char name[24];
     bool admin = cmd->categories != NULL && strstr(cmd->categories, "@admin") != NULL;
-    /* What is the operator's is no reading and writing of values: who may do that may not do this. */
+    /* What is the operator's is no reading and writing of values: who may do that may not do
+     * this. */
     bool values = cmd->run != NULL && !admin && !(cmd->flags & CMD_ADMIN);
     if (values && cmd->flags & CMD_WRITE) fn(arg, "@write");
     if (values && cmd->flags & CMD_READONLY) fn(arg, "@read");

@@ -12,24 +12,26 @@ struct cmd_stat {
     char name[40];            /* "get", "config|get" */
     uint64_t calls, ns;
     uint64_t rejected, failed; /* refused before it ran; answered an error */
-    struct hist *latency;      /* ns; NULL until called. The caller of table_stat_add need not care */
+    /* ns; NULL until called. The caller of table_stat_add need not care */
+    struct hist *latency;
 };
 
 /* Once, before anything else. Aborts on a contradictory table. */
 void table_init(void);
 void table_free(void);
 
-/* Commands that come and go: those of modules. cmd stays the caller's, and must be there until the end of the process: somebody may
- * have looked it up before it was removed (a queue of MULTI). TARN_EEXISTS, TARN_ELIMIT; TARN_EINVAL: its name is too long. Removing
- * one that is not there does nothing. */
+/* Commands that come and go: those of modules. cmd stays the caller's, and must be there until the
+ * end of the process: somebody may have looked it up before it was removed (a queue of MULTI).
+ * TARN_EEXISTS, TARN_ELIMIT; TARN_EINVAL: its name is too long. Removing one that is not there does
+ * nothing. */
 #define TABLE_ADDED_MAX 128u
 tarn_status table_add(struct cmd *cmd);
 void table_remove(struct cmd *cmd);
 /* Grows when commands come or go: who has looked some up ahead looks again. */
 extern unsigned table_changes;
 
-/* From now on a command has another name for clients (to "": none); for rules of users, figures and the log it keeps its own.
- * TARN_ENOTFOUND, TARN_EEXISTS, TARN_ELIMIT. */
+/* From now on a command has another name for clients (to "": none); for rules of users, figures and
+ * the log it keeps its own. TARN_ENOTFOUND, TARN_EEXISTS, TARN_ELIMIT. */
 #define TABLE_RENAMED_MAX 256u
 tarn_status table_rename(struct span from, struct span to);
 /* The command that was declared with that name, whatever clients call it; NULL: unknown. */
@@ -57,21 +59,23 @@ struct cmd_stat *table_stat_at(size_t i);
 void table_stat_reset(void);
 void table_stat_latency(struct cmd_stat *stat, uint64_t ns);
 
-/* The positions of all keys of argv[0..argc), through fn. -1: the request does not fit the key specs. Returns
- * how many. */
+/* The positions of all keys of argv[0..argc), through fn. -1: the request does not fit the key
+ * specs. Returns how many. */
 struct cmd_key_ref {
     size_t index;
     unsigned flags; /* enum cmd_key_flag */
 };
 typedef void (*table_key_fn)(void *arg, struct cmd_key_ref key);
-int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, table_key_fn fn, void *arg);
+int64_t table_keys(const struct cmd *cmd, const struct span *argv, size_t argc, table_key_fn fn,
+                   void *arg);
 
 /* Which arguments of a request are passwords, keys of memory and the like. */
 struct table_secrets {
     size_t from;  /* this one and all behind it */
     uint64_t one; /* these of the first 64 */
 };
-#define TABLE_SECRETS_DEPTH 32u /* arguments before a command within commands, from where on all is secret */
+#define TABLE_SECRETS_DEPTH                                                                        \
+    32u /* arguments before a command within commands, from where on all is secret */
 struct table_secrets table_secrets(const struct span *argv, size_t argc);
 static inline bool table_is_secret(const struct table_secrets *s, size_t index) {
     return index >= s->from || (index < 64 && s->one >> index & 1);
@@ -83,49 +87,49 @@ void table_categories(const struct cmd *cmd, void (*fn)(void *arg, const char *n
 void table_flags(const struct cmd *cmd, void (*fn)(void *arg, const char *name), void *arg);
 
 /* The parts, ended by a NULL name. Not const: table_init writes stat_index. */
-extern struct cmd table_string[], table_generic[], table_pool[], table_connection[], table_transaction[],
-    table_server[];
+extern struct cmd table_string[], table_generic[], table_pool[], table_connection[],
+    table_transaction[], table_server[];
 
-#define ONE_KEY(f)                                                                                           \
-    {                                                                                                        \
-        { (f), 1, false, 0, 1, 0, NULL }                                                                     \
+#define ONE_KEY(f)                                                                                 \
+    {                                                                                              \
+        { (f), 1, false, 0, 1, 0, NULL }                                                           \
     }
-#define SUB_KEY(f)                                                                                           \
-    {                                                                                                        \
-        { (f), 2, false, 0, 1, 0, NULL }                                                                     \
+#define SUB_KEY(f)                                                                                 \
+    {                                                                                              \
+        { (f), 2, false, 0, 1, 0, NULL }                                                           \
     }
-#define TWO_KEYS(f1, f2)                                                                                     \
-    {                                                                                                        \
-        {(f1), 1, false, 0, 1, 0, NULL}, {                                                                   \
-            (f2), 2, false, 0, 1, 0, NULL                                                                    \
-        }                                                                                                    \
+#define TWO_KEYS(f1, f2)                                                                           \
+    {                                                                                              \
+        {(f1), 1, false, 0, 1, 0, NULL}, {                                                         \
+            (f2), 2, false, 0, 1, 0, NULL                                                          \
+        }                                                                                          \
     }
-#define ALL_KEYS(f)                                                                                          \
-    {                                                                                                        \
-        { (f), 1, false, -1, 1, 0, NULL }                                                                    \
+#define ALL_KEYS(f)                                                                                \
+    {                                                                                              \
+        { (f), 1, false, -1, 1, 0, NULL }                                                          \
     }
-#define KEY_VALUES(f)                                                                                        \
-    {                                                                                                        \
-        { (f), 1, false, -1, 2, 0, NULL }                                                                    \
+#define KEY_VALUES(f)                                                                              \
+    {                                                                                              \
+        { (f), 1, false, -1, 2, 0, NULL }                                                          \
     }
-#define COUNTED(f, step)                                                                                     \
-    {                                                                                                        \
-        { (f), 1, true, 0, (step), 0, NULL }                                                                 \
+#define COUNTED(f, step)                                                                           \
+    {                                                                                              \
+        { (f), 1, true, 0, (step), 0, NULL }                                                       \
     }
-#define COUNTED_AFTER(f, word)                                                                               \
-    {                                                                                                        \
-        { (f), 1, true, 0, 1, 0, (word) }                                                                    \
+#define COUNTED_AFTER(f, word)                                                                     \
+    {                                                                                              \
+        { (f), 1, true, 0, 1, 0, (word) }                                                          \
     }
-#define NO_KEYS                                                                                              \
-    {                                                                                                        \
-        { 0, 0, false, 0, 0, 0, NULL }                                                                       \
+#define NO_KEYS                                                                                    \
+    {                                                                                              \
+        { 0, 0, false, 0, 0, 0, NULL }                                                             \
     }
-#define TABLE_END                                                                                            \
+#define TABLE_END                                                                                  \
     { NULL, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, NO_KEYS, NULL, 0 }
-#define HELP_ROW(grp)                                                                                        \
-    {                                                                                                        \
-        "help", cmd_help, 2, CMD_LOADING | CMD_STALE, NULL, grp, "5.0.0", "Lists the subcommands.", "",      \
-            NO_KEYS, NULL, 0                                                                                 \
+#define HELP_ROW(grp)                                                                              \
+    {                                                                                              \
+        "help", cmd_help, 2, CMD_LOADING | CMD_STALE, NULL, grp, "5.0.0",                          \
+            "Lists the subcommands.", "", NO_KEYS, NULL, 0                                         \
     }
 
 #endif
