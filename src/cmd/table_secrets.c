@@ -1,13 +1,14 @@
-/* Which arguments of which command nobody else may see: the one place that says so. MONITOR, the slow log and the report of a
- * crash ask here. Where a request is not as it should be, too much is hidden rather than too little: a password in the wrong
- * place is a password. */
+/* Which arguments of which command nobody else may see: the one place that says so. MONITOR, the
+ * slow log and the report of a crash ask here. Where a request is not as it should be, too much is
+ * hidden rather than too little: a password in the wrong place is a password. */
 #include "base/assert.h"
 #include "cmd/config_table.h"
 #include "cmd/families.h"
 #include "cmd/table.h"
 
 /* base: how far argv is from the beginning of the request, for a command within another. */
-typedef void (*secrets_fn)(struct table_secrets *s, const struct span *argv, size_t argc, size_t base);
+typedef void (*secrets_fn)(struct table_secrets *s, const struct span *argv, size_t argc,
+                           size_t base);
 
 static void secrets_from(struct table_secrets *s, size_t index) {
     if (index < s->from) s->from = index;
@@ -20,14 +21,17 @@ static void secrets_one(struct table_secrets *s, size_t index) {
         secrets_from(s, index);
 }
 
-static void find_secrets(struct table_secrets *s, const struct span *argv, size_t argc, size_t base);
+static void find_secrets(struct table_secrets *s, const struct span *argv, size_t argc,
+                         size_t base);
 
-static void all_arguments(struct table_secrets *s, const struct span *argv, size_t argc, size_t base) {
+static void all_arguments(struct table_secrets *s, const struct span *argv, size_t argc,
+                          size_t base) {
     (void)argv, (void)argc;
     secrets_from(s, base + 1);
 }
 
-static void after_subcommand(struct table_secrets *s, const struct span *argv, size_t argc, size_t base) {
+static void after_subcommand(struct table_secrets *s, const struct span *argv, size_t argc,
+                             size_t base) {
     (void)argv, (void)argc;
     secrets_from(s, base + 2);
 }
@@ -38,7 +42,8 @@ static void after_path(struct table_secrets *s, const struct span *argv, size_t 
     secrets_from(s, base + 3);
 }
 
-/* [protover [AUTH username password] [SETNAME name]]: all but a version and a name, wherever the word AUTH is, or is not. */
+/* [protover [AUTH username password] [SETNAME name]]: all but a version and a name, wherever the
+ * word AUTH is, or is not. */
 static void of_hello(struct table_secrets *s, const struct span *argv, size_t argc, size_t base) {
     uint64_t version;
     size_t i = argc > 1 && span_to_u64(argv[1], &version) && version < 100 ? 2 : 1;
@@ -46,8 +51,10 @@ static void of_hello(struct table_secrets *s, const struct span *argv, size_t ar
     if (i < argc) secrets_from(s, base + i + (span_case_eq(argv[i], "auth") ? 1 : 0));
 }
 
-/* Values of options that hide them, and of what is no option: it may be the name of one that was mistyped. */
-static void of_config_set(struct table_secrets *s, const struct span *argv, size_t argc, size_t base) {
+/* Values of options that hide them, and of what is no option: it may be the name of one that was
+ * mistyped. */
+static void of_config_set(struct table_secrets *s, const struct span *argv, size_t argc,
+                          size_t base) {
     if (argc % 2 != 0) secrets_from(s, base + 3); /* a name or a value is missing */
     for (size_t i = 2; i + 1 < argc; i += 2) {
         const struct config_row *row = config_row_find(argv[i]);
@@ -56,12 +63,14 @@ static void of_config_set(struct table_secrets *s, const struct span *argv, size
 }
 
 /* What peers reach memory by, past every grant. */
-static void of_segment_mount(struct table_secrets *s, const struct span *argv, size_t argc, size_t base) {
+static void of_segment_mount(struct table_secrets *s, const struct span *argv, size_t argc,
+                             size_t base) {
     for (size_t i = 5; i + 1 < argc; i++)
         if (span_case_eq(argv[i], "keys")) secrets_from(s, base + i + 1);
 }
 
-static void of_segment_keys(struct table_secrets *s, const struct span *argv, size_t argc, size_t base) {
+static void of_segment_keys(struct table_secrets *s, const struct span *argv, size_t argc,
+                            size_t base) {
     (void)argv, (void)argc;
     secrets_from(s, base + 6);
 }
@@ -86,7 +95,8 @@ static const struct {
     {cmd_segment_keys, of_segment_keys},
 };
 
-static void find_secrets(struct table_secrets *s, const struct span *argv, size_t argc, size_t base) {
+static void find_secrets(struct table_secrets *s, const struct span *argv, size_t argc,
+                         size_t base) {
     if (base >= TABLE_SECRETS_DEPTH) { /* a command within a command within ... */
         secrets_from(s, base);
         return;
@@ -99,7 +109,8 @@ static void find_secrets(struct table_secrets *s, const struct span *argv, size_
         cmd = sub;
     }
     if (cmd == NULL) {
-        /* Within another command: what it would take is not known. A request of an unknown command itself is shown nowhere. */
+        /* Within another command: what it would take is not known. A request of an unknown command
+         * itself is shown nowhere. */
         secrets_from(s, base + 1);
         return;
     }

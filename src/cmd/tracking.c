@@ -72,7 +72,8 @@ static void note(void *arg, struct cmd_key_ref key) {
     total += watch_add(&c->io->tracker->watcher, c->argv[key.index], 0) == WATCH_ADDED;
 }
 
-/* Before the first key of a command is noted, for all of them: what is told here comes before its reply. */
+/* Before the first key of a command is noted, for all of them: what is told here comes before its
+ * reply. */
 static void make_room(struct tracker *t, size_t n) {
     size_t max = (size_t)server.config->tracking_table_max_keys;
     if (t->watcher.count + n > TRACKING_KEYS_MAX) tell_all(t);

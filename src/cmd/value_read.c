@@ -43,7 +43,8 @@ struct value_read {
     bool redo;       /* that one failed in the middle: what it gave does not count */
     uint32_t source; /* its segment, STORE_SEGMENT_ANY: none yet */
     uint64_t start,
-        end; /* range that is read in this pass: what was asked for, out to the borders of its CRCs */
+        /* range that is read in this pass: what was asked for, out to the borders of its CRCs */
+        end;
     uint64_t piece_size, pieces, next_start, next_out;
     uint32_t failed[FAILED_MAX]; /* segments */
     unsigned n_failed;
@@ -55,7 +56,7 @@ struct value_read {
     struct slot slot[];
 };
 
-/* --- which bytes, from where ------------------------------------------------------------------------------------------------- */
+/* --- which bytes, from where --- */
 
 static uint64_t piece_at(const struct value_read *r, uint64_t piece) {
     return r->start + piece * r->piece_size;
@@ -102,8 +103,9 @@ static void copy_crcs(struct value_read *r, const struct object *o) {
     r->crcs = xmemdup(crcs + r->first_block, (last - r->first_block + 1) * sizeof(*crcs));
 }
 
-/* Replicas come and go. As long as the object is there the books know best; afterwards what is held stays where it was, and
- * far ones as long as their hosts wait for readers, which their lease knows. */
+/* Replicas come and go. As long as the object is there the books know best; afterwards what is held
+ * stays where it was, and far ones as long as their hosts wait for readers, which their lease
+ * knows. */
 static void refresh(struct value_read *r) {
     struct object *o = store_find(server.store, r->key);
     if (!o || store_object_version(o) != r->version) return;
@@ -151,7 +153,7 @@ static void leave_replica(struct value_read *r, uint32_t segment, tarn_status wh
         r->status = why;
 }
 
-/* --- verifying ------------------------------------------------------------------------------------------------------------------ */
+/* --- verifying --- */
 
 static bool piece_is_right(struct value_read *r, uint64_t piece, uint32_t crc) {
     uint64_t block = piece_at(r, piece) / STORE_CRC_BLOCK;
@@ -172,11 +174,12 @@ static bool sums_are_right(const struct value_read *r) {
 static void found_corrupt(struct value_read *r, uint32_t segment) {
     remote_stats.corrupt++;
     r->corrupt = true;
-    log_warning("A replica in segment %u is not what was put: version %" PRIu64 ", %" PRIu64 " bytes",
+    log_warning("A replica in segment %u is not what was put: version %" PRIu64 ", %" PRIu64
+                " bytes",
                 segment, r->version, r->size);
 }
 
-/* --- pieces ---------------------------------------------------------------------------------------------------------------------- */
+/* --- pieces --- */
 
 static void *slot_buffer(struct slot *s, uint64_t len) {
     if (s->cap < len) {
@@ -251,7 +254,8 @@ static void piece_arrived(struct slot *s, uint32_t crc) {
 
 static void on_done(struct remote_op *op, tarn_status status);
 
-static void prepare(struct slot *s, const struct store_replica *replica, uint64_t piece, bool hurry) {
+static void prepare(struct slot *s, const struct store_replica *replica, uint64_t piece,
+                    bool hurry) {
     struct value_read *r = s->reader;
     uint64_t at = piece_at(r, piece), len = piece_len(r, piece);
     bool local = replica_is_local(replica);
@@ -275,7 +279,8 @@ static void prepare(struct slot *s, const struct store_replica *replica, uint64_
     }
 }
 
-/* Takes the piece from the best replica, and from the next where that does not even begin. *local_p: it was there at once. */
+/* Takes the piece from the best replica, and from the next where that does not even begin.
+ * *local_p: it was there at once. */
 static void begin_piece(struct slot *s, uint64_t piece, bool *local_p) {
     struct value_read *r = s->reader;
     unsigned others;
@@ -377,7 +382,7 @@ static void on_done(struct remote_op *op, tarn_status status) {
     if (worth_telling(r)) r->ready(r->arg);
 }
 
-/* --- the caller's side ---------------------------------------------------------------------------------------------------------- */
+/* --- the caller's side --- */
 
 static void on_claim(void *arg) {
     struct value_read *r = arg;

@@ -1,15 +1,18 @@
-/* Reads a value, or a range of one, from its replicas: piece by piece, a window of pieces at a time, in order, each verified
- * before it is handed out. A replica that fails, also in the middle, is left for the next one.
+/* Reads a value, or a range of one, from its replicas: piece by piece, a window of pieces at a
+ * time, in order, each verified before it is handed out. A replica that fails, also in the middle,
+ * is left for the next one.
  *
  *   open ─> [waits for its claim] ─> next: piece, piece, ... ─> next: the end ─> close
  *                                      │ TARN_EAGAIN: ready() tells           ^
  *                                      └─ no replica is left: the error ──────┘
  *
- * How it verifies: objects of more than a MiB by their CRC per MiB; smaller ones by their CRC, for which all of them is read;
- * larger ones that have only one CRC are read twice, the first time to sum them up. Objects without a CRC are taken as they are.
+ * How it verifies: objects of more than a MiB by their CRC per MiB; smaller ones by their CRC, for
+ * which all of them is read; larger ones that have only one CRC are read twice, the first time to
+ * sum them up. Objects without a CRC are taken as they are.
  *
- * The object is held from open to close, so that its memory replicas stay as they are whatever becomes of the key. What is
- * lent or under way when the reader is closed goes when it comes back. */
+ * The object is held from open to close, so that its memory replicas stay as they are whatever
+ * becomes of the key. What is lent or under way when the reader is closed goes when it comes back.
+ * */
 #ifndef TARN_CMD_VALUE_READ_H
 #define TARN_CMD_VALUE_READ_H
 
@@ -22,14 +25,15 @@ struct value_read;
 struct value_read_options {
     uint64_t from, len; /* len > 0 */
     uint32_t only;      /* only the replica in this segment; STORE_SEGMENT_ANY */
-    const struct iovec
-        *into; /* bytes go here, the pieces that are handed out say only how far it is; from and len are those
-                                   of the whole value. At most STORE_EXTENTS_MAX; copied. NULL: into buffers */
+    /* bytes go here, the pieces that are handed out say only how far it is; from and len are those
+     * of the whole value. At most STORE_EXTENTS_MAX; copied. NULL: into buffers */
+    const struct iovec *into;
     size_t n_into;
-    bool sum;                   /* bytes are verified and dropped: pieces have data NULL */
-    struct remote_claim *claim; /* granted, and large enough; borrowed. NULL: the reader makes its own */
-    uint64_t client;            /* who is to take the pieces; 0 */
-    void (*ready)(void *arg);   /* ask value_read_next again. Not from inside open and next */
+    bool sum; /* bytes are verified and dropped: pieces have data NULL */
+    /* granted, and large enough; borrowed. NULL: the reader makes its own */
+    struct remote_claim *claim;
+    uint64_t client;          /* who is to take the pieces; 0 */
+    void (*ready)(void *arg); /* ask value_read_next again. Not from inside open and next */
     void *arg;
 };
 
@@ -39,8 +43,9 @@ struct value_piece {
     struct span bytes;
     void *token; /* for value_read_give_back; NULL: there is nothing to give back */
 };
-/* TARN_OK: the next bytes; len 0: that was all. TARN_EAGAIN. Else no replica is left: why the last one failed
- * (TARN_ECORRUPT, TARN_ECLOSED, ...; TARN_ENOTFOUND: its file is not there; TARN_ENOSEGMENT: there was none to try). */
+/* TARN_OK: the next bytes; len 0: that was all. TARN_EAGAIN. Else no replica is left: why the last
+ * one failed (TARN_ECORRUPT, TARN_ECLOSED, ...; TARN_ENOTFOUND: its file is not there;
+ * TARN_ENOSEGMENT: there was none to try). */
 tarn_status value_read_next(struct value_read *r, struct value_piece *piece_p);
 /* What value_read_next would answer, without taking the piece. */
 tarn_status value_read_peek(struct value_read *r);

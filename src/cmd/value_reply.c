@@ -11,8 +11,8 @@ static void on_ready(void *arg) {
     job_wake(v->job);
 }
 
-void value_reply_open(struct client *c, struct value_reply *v, struct object *o, uint64_t from, uint64_t len,
-                      struct remote_claim *claim, struct job *job) {
+void value_reply_open(struct client *c, struct value_reply *v, struct object *o, uint64_t from,
+                      uint64_t len, struct remote_claim *claim, struct job *job) {
     struct value_read_options options = {.from = from,
                                          .len = len,
                                          .only = STORE_SEGMENT_ANY,
@@ -24,7 +24,8 @@ void value_reply_open(struct client *c, struct value_reply *v, struct object *o,
     v->read = value_read_open(o, &options);
 }
 
-static enum value_reply_state failed(struct client *c, const struct value_reply *v, tarn_status status) {
+static enum value_reply_state failed(struct client *c, const struct value_reply *v,
+                                     tarn_status status) {
     if (!v->begun) {
         remote_stats.misses++;
         log_verbose("A value of %" PRIu64 " bytes is a miss: %s", v->len, tarn_status_text(status));
@@ -32,8 +33,8 @@ static enum value_reply_state failed(struct client *c, const struct value_reply 
     }
     char peer[80];
     client_peer(c, peer, sizeof(peer));
-    log_warning("Client id=%llu addr=%s closed: a value of %" PRIu64 " bytes broke off after %" PRIu64
-                ", no replica gives the rest: %s",
+    log_warning("Client id=%llu addr=%s closed: a value of %" PRIu64
+                " bytes broke off after %" PRIu64 ", no replica gives the rest: %s",
                 (unsigned long long)c->id, peer, v->len, v->sent, tarn_status_text(status));
     remote_stats.broken++;
     client_close_soon(c);

@@ -1,4 +1,5 @@
-/* Clients that WAIT for a key to become complete. The books tell of each completed key; the waiters of it are woken. */
+/* Clients that WAIT for a key to become complete. The books tell of each completed key; the waiters
+ * of it are woken. */
 #ifndef TARN_CMD_WAITERS_H
 #define TARN_CMD_WAITERS_H
 #include "cmd/cmd.h"

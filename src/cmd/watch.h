@@ -29,7 +29,8 @@ struct watcher {
 
 enum watch_result { WATCH_ADDED, WATCH_KNOWN, WATCH_FULL };
 
-/* version: of the object that is there, 0: none. A key that it watches already keeps its first version. */
+/* version: of the object that is there, 0: none. A key that it watches already keeps its first
+ * version. */
 enum watch_result watch_add(struct watcher *w, struct span key, uint64_t version);
 /* Forgets all keys, and that one was touched. */
 void watch_clear(struct watcher *w);
