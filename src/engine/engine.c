@@ -73,8 +73,8 @@ static tarn_status kind_open(struct engine *e, unsigned kind) {
 }
 
 tarn_status engine_create(const struct engine_config *config, struct engine **engine_p) {
-    if (config->streams == 0 || config->streams > ENGINE_STREAMS_MAX || config->connect_timeout_ms == 0 ||
-        config->attach_timeout_ms == 0) {
+    if (config->streams == 0 || config->streams > ENGINE_STREAMS_MAX ||
+        config->connect_timeout_ms == 0 || config->attach_timeout_ms == 0) {
         return TARN_EINVAL;
     }
     transport_register_builtin();
@@ -138,7 +138,8 @@ static void collect(void *arg, struct htab_node *node) {
     w->list = seg;
 }
 
-static void walk(struct engine *e, void (*fn)(void *arg, struct htab_node *node), struct seg_walk *w) {
+static void walk(struct engine *e, void (*fn)(void *arg, struct htab_node *node),
+                 struct seg_walk *w) {
     uint64_t cursor = 0;
     do {
         cursor = htab_scan(&e->segments, cursor, fn, w);
@@ -181,10 +182,12 @@ static void make_uris(const struct engine *e, const struct engine_segment *s, ch
     if (s->shm_path != NULL && s->shm_path[0] != '\0') snprintf(shm, size, "shm://%s", s->shm_path);
 }
 
-/* Masters make their epochs of the time: two that were started at the same time, or after a clock was set back, may give out
- * the same one. Memory that was mapped of a process that is gone never changes, so its header cannot tell. */
+/* Masters make their epochs of the time: two that were started at the same time, or after a clock
+ * was set back, may give out the same one. Memory that was mapped of a process that is gone never
+ * changes, so its header cannot tell. */
 static bool is_other_content(const struct engine_seg *seg, const struct engine_segment *segment) {
-    return segment->content != NULL && memcmp(seg->content, segment->content, sizeof(seg->content)) != 0;
+    return segment->content != NULL &&
+           memcmp(seg->content, segment->content, sizeof(seg->content)) != 0;
 }
 
 tarn_status engine_segment_set(struct engine *e, const struct engine_segment *segment) {
@@ -196,7 +199,8 @@ tarn_status engine_segment_set(struct engine *e, const struct engine_segment *se
         seg = xcalloc(1, sizeof(*seg));
         seg->id = segment->id;
         htab_insert(&e->segments, &seg->node, hash_u64(seg->id));
-    } else if (seg->epoch != segment->epoch || seg->size != segment->size || is_other_content(seg, segment)) {
+    } else if (seg->epoch != segment->epoch || seg->size != segment->size ||
+               is_other_content(seg, segment)) {
         for (unsigned i = 0; i < e->n_kinds; i++) engine_route_clear(e, seg, i);
     }
     seg->epoch = segment->epoch;
@@ -234,14 +238,16 @@ bool engine_segment_same(const struct engine *e, const struct engine_segment *se
     if (!engine_segment_known(e, segment->id, segment->epoch)) return false;
     const struct engine_seg *seg = engine_find(e, segment->id);
     make_uris(e, segment, tcp, shm, sizeof(tcp));
-    if (seg->size != segment->size || !leads_to(seg, KIND_SHM, shm) || !leads_to(seg, KIND_TCP, tcp))
+    if (seg->size != segment->size || !leads_to(seg, KIND_SHM, shm) ||
+        !leads_to(seg, KIND_TCP, tcp))
         return false;
     const struct engine_route *r = &seg->routes[KIND_RDMA];
     if (segment->rdma_uri == NULL || transport_find("rdma") == NULL) return r->target == NULL;
     if (!leads_to(seg, KIND_RDMA, segment->rdma_uri)) return false;
     for (int w = 0; w < 2; w++) {
         size_t len = segment->rdma_key[w] != NULL ? segment->rdma_key_len[w] : 0;
-        if (r->packed_len[w] != len || (len > 0 && memcmp(r->packed[w], segment->rdma_key[w], len) != 0))
+        if (r->packed_len[w] != len ||
+            (len > 0 && memcmp(r->packed[w], segment->rdma_key[w], len) != 0))
             return false;
     }
     return true;
@@ -257,7 +263,8 @@ void engine_session_changed(struct engine *e) {
         if ((k->limits.flags & TRANSPORT_GRANTED) == 0) continue;
         struct engine_target *t;
         LIST_FOREACH(t, &k->targets, link) {
-            for (unsigned s = 0; s < ENGINE_STREAMS_MAX; s++) engine_stream_close(k, &t->streams[s]);
+            for (unsigned s = 0; s < ENGINE_STREAMS_MAX; s++)
+                engine_stream_close(k, &t->streams[s]);
         }
     }
 }
@@ -271,7 +278,8 @@ static struct transport_key *mapped_key(struct engine *e, struct engine_seg *seg
     for (unsigned i = 0; i < e->n_kinds; i++) {
         struct engine_kind *k = &e->kinds[i];
         struct engine_route *r = &seg->routes[i];
-        if ((k->limits.flags & TRANSPORT_MAP) == 0 || r->target == NULL || r->bad_until_ms > now_ms) continue;
+        if ((k->limits.flags & TRANSPORT_MAP) == 0 || r->target == NULL || r->bad_until_ms > now_ms)
+            continue;
         struct transport_key *key;
         tarn_status s = engine_route_key(e, seg, i, writable, true, 0, &key);
         *kind_p = i;
@@ -281,15 +289,16 @@ static struct transport_key *mapped_key(struct engine *e, struct engine_seg *seg
     return NULL;
 }
 
-static struct engine_seg *find_mappable(struct engine *e, uint32_t segment, uint32_t segment_epoch) {
+static struct engine_seg *find_mappable(struct engine *e, uint32_t segment,
+                                        uint32_t segment_epoch) {
     MAGIC_CHECK(e, ENGINE_MAGIC);
     struct engine_seg *seg = engine_find(e, segment);
     bool may = e->config.transport == ENGINE_AUTO || e->config.transport == ENGINE_SHM;
     return seg != NULL && seg->epoch == segment_epoch && may ? seg : NULL;
 }
 
-void *engine_map(struct engine *e, uint32_t segment, uint32_t segment_epoch, uint64_t offset, uint64_t length,
-                 bool writable) {
+void *engine_map(struct engine *e, uint32_t segment, uint32_t segment_epoch, uint64_t offset,
+                 uint64_t length, bool writable) {
     unsigned kind;
     struct engine_seg *seg = find_mappable(e, segment, segment_epoch);
     struct transport_key *key = seg != NULL ? mapped_key(e, seg, writable, &kind) : NULL;
@@ -309,7 +318,8 @@ bool engine_attach(struct engine *e, uint32_t segment, uint32_t segment_epoch, b
     seg = engine_find(e, segment);
     if (seg == NULL || seg->epoch != segment_epoch) return false;
     kind = engine_route_choose(e, seg, writable, NULL, now_ms);
-    if (kind == e->n_kinds || (e->kinds[kind].limits.flags & (TRANSPORT_GRANTED | TRANSPORT_MAP)) != 0)
+    if (kind == e->n_kinds ||
+        (e->kinds[kind].limits.flags & (TRANSPORT_GRANTED | TRANSPORT_MAP)) != 0)
         return false;
     struct transport_key *key;
     tarn_status s = engine_route_key(e, seg, kind, writable, false, 0, &key);
@@ -317,7 +327,8 @@ bool engine_attach(struct engine *e, uint32_t segment, uint32_t segment_epoch, b
     return false;
 }
 
-tarn_status engine_check(struct engine *e, uint32_t segment, uint32_t segment_epoch, const void *at) {
+tarn_status engine_check(struct engine *e, uint32_t segment, uint32_t segment_epoch,
+                         const void *at) {
     MAGIC_CHECK(e, ENGINE_MAGIC);
     struct engine_seg *seg = engine_find(e, segment);
     if (seg == NULL || seg->epoch != segment_epoch) return TARN_ESTALE;
@@ -379,7 +390,8 @@ tarn_status engine_register(struct engine *e, const struct engine_buffer *b) {
         if (e->kinds[i].ops != NULL && m->at[i] == NULL) memory_tell(e, m, i);
         any |= m->at[i] != NULL;
     }
-    /* A device's stays known even so: the CPU must not touch it, and operations on it have to fail. */
+    /* A device's stays known even so: the CPU must not touch it, and operations on it have to
+     * fail. */
     return any || !b->device ? TARN_OK : TARN_ENOTSUP;
 }
 
@@ -396,7 +408,8 @@ void engine_rest(struct engine *e) {
     engine_route_reap(e, clock_boot_ms(), e->config.idle_close_ms);
     for (unsigned i = 0; i < e->n_kinds; i++) {
         struct engine_kind *k = &e->kinds[i];
-        /* Connections that a transport keeps behind its keys are closed by itself, when they are idle or lost. */
+        /* Connections that a transport keeps behind its keys are closed by itself, when they are
+         * idle or lost. */
         bool own = (k->limits.flags & (TRANSPORT_REMOTE | TRANSPORT_GRANTED)) == TRANSPORT_REMOTE;
         if (own && k->outstanding == 0) (void)k->ops->progress(k->domain, 1);
     }

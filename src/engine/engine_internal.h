@@ -46,9 +46,10 @@ struct engine_kind {
 };
 
 struct engine_route {
-    struct engine_target *target;  /* NULL: this kind does not lead there */
-    struct transport_key *keys[2]; /* read, write; only where the transport is not TRANSPORT_GRANTED */
-    const char *lent[2];           /* where their memory starts, once pointers into it are out */
+    struct engine_target *target; /* NULL: this kind does not lead there */
+    /* read, write; only where the transport is not TRANSPORT_GRANTED */
+    struct transport_key *keys[2];
+    const char *lent[2]; /* where their memory starts, once pointers into it are out */
     uint8_t attach[2][GRANT_SIZE];
     bool may_attach[2];
     void *packed[2]; /* what its host packed, for those who need it; NULL: nothing */
@@ -56,12 +57,14 @@ struct engine_route {
     uint64_t bad_until_ms; /* AUTO takes another kind until then */
     bool doubtful;         /* ... because what is packed here led nowhere */
 };
-/* Then TARN_ESTALE may only mean that what we have of the host's keys is older than they are: another way may know better. */
+/* Then TARN_ESTALE may only mean that what we have of the host's keys is older than they are:
+ * another way may know better. */
 static inline bool engine_route_has_packed(const struct engine_route *r) {
     return r->packed_len[0] + r->packed_len[1] > 0;
 }
 
-struct engine_retired { /* a key whose memory may still be looked at: by views, or by operations under way */
+struct engine_retired { /* a key whose memory may still be looked at: by views, or by operations
+                           under way */
     struct engine_retired *next;
     struct engine_kind *kind;
     struct transport_key *key;
@@ -95,7 +98,8 @@ struct engine {
     LIST_HEAD(, engine_memory) memories; /* the caller's, registered */
     unsigned devices;                    /* of these, memory of a device */
     struct engine_retired *retired;
-    struct engine_retired *doomed; /* keys to be closed when the operations that are under way have ended */
+    /* keys to be closed when the operations that are under way have ended */
+    struct engine_retired *doomed;
     struct engine_stats stats;
 };
 
@@ -112,33 +116,41 @@ struct engine_way {  /* how a segment is reached by one kind */
     const void *packed[2];
     size_t packed_len[2];
 };
-void engine_route_set(struct engine *e, struct engine_seg *seg, unsigned kind, const struct engine_way *way);
+void engine_route_set(struct engine *e, struct engine_seg *seg, unsigned kind,
+                      const struct engine_way *way);
 void engine_route_clear(struct engine *e, struct engine_seg *seg, unsigned kind);
 void engine_route_close_key(struct engine *e, struct engine_seg *seg, unsigned kind, bool writable);
 void engine_route_free_doomed(struct engine *e); /* nothing is under way */
 void engine_route_free_retired(struct engine *e);
-void engine_route_free_unused(struct engine *e, bool (*used)(void *arg, const void *start, uint64_t size),
-                              void *arg);
+void engine_route_free_unused(struct engine *e,
+                              bool (*used)(void *arg, const void *start, uint64_t size), void *arg);
 /* The key whose memory at lies in, which may be one that is only kept for views. NULL: none. */
 struct transport_key *engine_route_key_at(const struct engine *e, const struct engine_seg *seg,
-                                          const void *at, const struct engine_kind **kind_p, bool *retired_p);
-/* The first byte of the readers' mapping that at lies in, and the size of its segment. NULL: it is in none. */
+                                          const void *at, const struct engine_kind **kind_p,
+                                          bool *retired_p);
+/* The first byte of the readers' mapping that at lies in, and the size of its segment. NULL: it is
+ * in none. */
 const void *engine_route_lent(const struct engine *e, const struct engine_seg *seg, const void *at,
                               uint64_t *size_p, bool *retired_p);
-/* A way did not work: others are preferred for a while; on TARN_ESTALE its mappings are dropped, and the owner will be told by
- * engine_segment_known. */
-void engine_route_failed(struct engine *e, struct engine_seg *seg, unsigned kind, tarn_status status,
-                         uint64_t now_ms);
-/* The best kind at this moment, n_kinds: none. device: only kinds that have registered that memory; NULL: all. */
+/* A way did not work: others are preferred for a while; on TARN_ESTALE its mappings are dropped,
+ * and the owner will be told by engine_segment_known. */
+void engine_route_failed(struct engine *e, struct engine_seg *seg, unsigned kind,
+                         tarn_status status, uint64_t now_ms);
+/* The best kind at this moment, n_kinds: none. device: only kinds that have registered that memory;
+ * NULL: all. */
 unsigned engine_route_choose(const struct engine *e, const struct engine_seg *seg, bool write,
                              const struct engine_memory *device, uint64_t now_ms);
-/* Attaches where that is needed; to_lend: for pointers into it. key_p: NULL when the transport does without. May block until the deadline. */
+/* Attaches where that is needed; to_lend: for pointers into it. key_p: NULL when the transport does
+ * without. May block until the deadline. */
 tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned kind, bool write,
                              bool to_lend, uint64_t deadline_boot_ms, struct transport_key **key_p);
-/* A stream for bytes more, connecting where it must, within patience_ms (0: the engine's own time). */
-tarn_status engine_route_stream(struct engine *e, struct engine_target *t, bool spread, uint64_t bytes,
-                                uint64_t patience_ms, uint64_t now_ms, struct engine_stream **stream_p);
-/* Closes streams that have failed, with no slice on them, or, with idle_ms, have not been used for that long. */
+/* A stream for bytes more, connecting where it must, within patience_ms (0: the engine's own
+ * time). */
+tarn_status engine_route_stream(struct engine *e, struct engine_target *t, bool spread,
+                                uint64_t bytes, uint64_t patience_ms, uint64_t now_ms,
+                                struct engine_stream **stream_p);
+/* Closes streams that have failed, with no slice on them, or, with idle_ms, have not been used for
+ * that long. */
 void engine_route_reap(struct engine *e, uint64_t now_ms, uint64_t idle_ms);
 /* Closes a stream and waits until the transport has let go of all its operations. */
 void engine_stream_close(struct engine_kind *k, struct engine_stream *s);

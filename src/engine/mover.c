@@ -1,11 +1,13 @@
-/* One queue for all threads. A thread takes the first job that it may, and further ones to the same host; runs them on its
- * engine for their session; hands them back. Reads go to whoever is free; the writes of a session go to one thread, so that
- * there is one set of connections for it, unless that thread is stuck.
+/* One queue for all threads. A thread takes the first job that it may, and further ones to the same
+ * host; runs them on its engine for their session; hands them back. Reads go to whoever is free;
+ * the writes of a session go to one thread, so that there is one set of connections for it, unless
+ * that thread is stuck.
  *
  *   job:  idle ─submit─> queued ─taken─> running ─> done ─poll─> idle (the owner's again)
  *                          └─────────cancel──────────^
  *
- * One lock for everything but the engines, which belong to their thread; it is never held while bytes move. */
+ * One lock for everything but the engines, which belong to their thread; it is never held while
+ * bytes move. */
 #include "engine/mover.h"
 
 #include <errno.h>
@@ -26,10 +28,11 @@
 #define BATCH_MAX   32u
 #define BATCH_BYTES (UINT64_C(1) << 20) /* more than that is better spread over threads */
 #define SCAN_MAX    256u                /* jobs that a thread looks at to find one it may take */
-#define NEAR_MS     1000u /* jobs of a batch have one deadline: the earliest, so these must not differ more */
-#define LANES_MAX   24u   /* engines of a thread; the one unused longest makes room */
-#define STUCK_MS    200u  /* a thread that is busy for so long with one batch */
-#define REST_MS     5000u /* between looks of an idle thread at its connections */
+#define NEAR_MS                                                                                    \
+    1000u /* jobs of a batch have one deadline: the earliest, so these must not differ more */
+#define LANES_MAX 24u   /* engines of a thread; the one unused longest makes room */
+#define STUCK_MS  200u  /* a thread that is busy for so long with one batch */
+#define REST_MS   5000u /* between looks of an idle thread at its connections */
 
 struct lane { /* the engine of a session */
     uint64_t session;
@@ -70,9 +73,11 @@ static bool same_text(const char *a, const char *b) {
     return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
 }
 
-/* The first part stands for all: a value lies in segments of one host. Files are one slow host, too. */
+/* The first part stands for all: a value lies in segments of one host. Files are one slow host,
+ * too. */
 static bool same_host(const struct mover_job *a, const struct mover_job *b) {
-    if (a->file_path != NULL || b->file_path != NULL) return a->file_path != NULL && b->file_path != NULL;
+    if (a->file_path != NULL || b->file_path != NULL)
+        return a->file_path != NULL && b->file_path != NULL;
     const struct engine_segment *x = a->segments[0], *y = b->segments[0];
     if (x->tcp_host != NULL && y->tcp_host != NULL)
         return x->tcp_port == y->tcp_port && strcmp(x->tcp_host, y->tcp_host) == 0;
@@ -101,7 +106,8 @@ static struct worker *worker_of(struct mover *m, uint64_t session) {
     return &m->workers[session % m->started];
 }
 
-static bool may_take(struct mover *m, const struct worker *w, const struct mover_job *job, uint64_t now_ms) {
+static bool may_take(struct mover *m, const struct worker *w, const struct mover_job *job,
+                     uint64_t now_ms) {
     if (crowded(m, job)) return false;
     if (job->file_path != NULL || !job->op.write) return true;
     const struct worker *owner = worker_of(m, job->session);
@@ -117,7 +123,8 @@ static bool wake_worker(struct worker *w) {
     return true;
 }
 
-/* Somebody who can do it, or at least watch who should: a busy thread looks at the queue anyway when it is done. */
+/* Somebody who can do it, or at least watch who should: a busy thread looks at the queue anyway
+ * when it is done. */
 static void wake_for(struct mover *m, const struct mover_job *job) {
     bool write = job->file_path == NULL && job->op.write;
     if (write && wake_worker(worker_of(m, job->session))) return;
@@ -261,10 +268,12 @@ static tarn_status read_iov(int fd, uint64_t offset, const struct iovec *iov) {
 static tarn_status run_file(struct mover_job *job) {
     struct engine_op *op = &job->op;
     if (op->write) return TARN_EINVAL;
-    if (job->deadline_boot_ms != 0 && clock_boot_ms() >= job->deadline_boot_ms) return TARN_ETIMEOUT;
+    if (job->deadline_boot_ms != 0 && clock_boot_ms() >= job->deadline_boot_ms)
+        return TARN_ETIMEOUT;
     int fd = open(job->file_path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
     if (fd < 0) {
-        bool gone = errno == ENOENT && (job->file_root == NULL || access(job->file_root, F_OK) == 0);
+        bool gone =
+            errno == ENOENT && (job->file_root == NULL || access(job->file_root, F_OK) == 0);
         log_verbose("%s: %s", job->file_path, strerror(errno));
         return gone ? TARN_ENOTFOUND : TARN_EIO;
     }
@@ -348,7 +357,8 @@ static bool sleep_until_woken(struct mover *m, struct worker *w) {
     }
     int error = 0;
     w->idle = true;
-    while (w->idle && error != ETIMEDOUT) error = pthread_cond_timedwait(&w->wake, &m->lock, &until);
+    while (w->idle && error != ETIMEDOUT)
+        error = pthread_cond_timedwait(&w->wake, &m->lock, &until);
     bool woken = !w->idle;
     w->idle = false;
     return !woken && m->queue == NULL;
@@ -395,7 +405,8 @@ static void *work(void *arg) {
         w->running = NULL;
         m->stats.running -= n;
         for (size_t i = 0; i < n; i++) finish(m, batch[i]);
-        if (m->queue != NULL) wake_all(m); /* others may have waited for this host to be less crowded */
+        /* others may have waited for this host to be less crowded */
+        if (m->queue != NULL) wake_all(m);
     }
     pthread_mutex_unlock(&m->lock);
     while (w->n_lanes > 0) lane_close(w, w->n_lanes - 1);
@@ -405,7 +416,8 @@ static void *work(void *arg) {
 /* --- the owner's side --- */
 
 tarn_status mover_create(const struct mover_config *config, struct mover **mover_p) {
-    if (config->threads == 0 || config->threads > MOVER_THREADS_MAX || config->queue == 0) return TARN_EINVAL;
+    if (config->threads == 0 || config->threads > MOVER_THREADS_MAX || config->queue == 0)
+        return TARN_EINVAL;
     struct mover *m = xcalloc(1, sizeof(*m));
     m->magic = MOVER_MAGIC;
     m->config = *config;

@@ -9,7 +9,8 @@
 #define STRIPE_ALIGN    (64u << 10)
 #define MERGE_BYTES     (256u << 10) /* of a merged slice: what a connection moves at a time */
 #define MERGE_OPS       64u
-#define MERGE_LOOK      256u /* how many operations are looked at for them: those for several hosts come in turn */
+#define MERGE_LOOK                                                                                 \
+    256u /* how many operations are looked at for them: those for several hosts come in turn */
 
 /* --- planning --- */
 
@@ -23,7 +24,8 @@ struct cursor { /* over an operation's local memory */
 static void take_iov(struct run *r, struct cursor *c, uint64_t len, struct transport_op *top) {
     size_t n = 0;
     uint64_t left = len, offset = c->offset;
-    for (size_t i = c->i; left > 0; i++, offset = 0, n++) left -= min_u64(left, c->iov[i].iov_len - offset);
+    for (size_t i = c->i; left > 0; i++, offset = 0, n++)
+        left -= min_u64(left, c->iov[i].iov_len - offset);
     struct iovec *out = run_alloc(r, (n + 1) * sizeof(*out));
     n = 0;
     while (len > 0) {
@@ -46,7 +48,8 @@ static void plan_crcs(struct run *r, const struct engine_op *op, struct slice *s
     if (block != 0) {
         s->top.crc_block = block;
         s->top.crc_first = block - s->at % block;
-        if (s->length > s->top.crc_first) pieces += (s->length - s->top.crc_first + block - 1) / block;
+        if (s->length > s->top.crc_first)
+            pieces += (s->length - s->top.crc_first + block - 1) / block;
     }
     s->top.crcs = run_alloc(r, pieces * sizeof(uint32_t));
     memset(s->top.crcs, 0, pieces * sizeof(uint32_t));
@@ -61,8 +64,8 @@ static tarn_status plan_slices(struct run *r, struct op_run *o, uint64_t max, bo
     while (i < op->n_parts) {
         struct engine_seg *seg = engine_find(r->e, op->parts[i].extent.segment);
         if (seg == NULL) return TARN_ENOSEGMENT;
-        size_t n_max =
-            min_u64(op->n_parts - i, op->receipts != NULL ? TRANSPORT_SEAL_PARTS_MAX : SLICE_PARTS_MAX);
+        size_t n_max = min_u64(op->n_parts - i,
+                               op->receipts != NULL ? TRANSPORT_SEAL_PARTS_MAX : SLICE_PARTS_MAX);
         struct slice *s = run_alloc(r, sizeof(*s));
         struct transport_part *parts = run_alloc(r, n_max * sizeof(*parts));
         *s = (struct slice){.run_op = o, .seg = seg, .at = at, .spread = spread};
@@ -107,7 +110,8 @@ static tarn_status find_device(const struct engine *e, struct op_run *o) {
     const struct engine_op *op = o->op;
     size_t inside = 0;
     for (size_t i = 0; i < op->n_iov; i++) {
-        const struct engine_memory *m = engine_memory_at(e, op->iov[i].iov_base, op->iov[i].iov_len);
+        const struct engine_memory *m =
+            engine_memory_at(e, op->iov[i].iov_base, op->iov[i].iov_len);
         if (m == NULL || !m->buffer.device || op->iov[i].iov_len == 0) continue;
         if (o->device != NULL && o->device != m) return TARN_EINVAL;
         o->device = m;
@@ -141,10 +145,12 @@ tarn_status run_plan(struct run *r, struct op_run *o, uint64_t now_ms) {
     uint64_t max = SLICE_MAX;
     bool spread = false;
     struct engine_seg *seg = engine_find(e, op->parts[0].extent.segment);
-    unsigned kind = seg != NULL ? engine_route_choose(e, seg, op->write, o->device, now_ms) : e->n_kinds;
+    unsigned kind =
+        seg != NULL ? engine_route_choose(e, seg, op->write, o->device, now_ms) : e->n_kinds;
     if (kind < e->n_kinds && (e->kinds[kind].limits.flags & TRANSPORT_STREAMS) != 0 &&
         e->config.streams > 1 && e->config.stripe_min != 0 && o->length >= e->config.stripe_min) {
-        uint64_t stripe = (o->length / e->config.streams + STRIPE_ALIGN) / STRIPE_ALIGN * STRIPE_ALIGN;
+        uint64_t stripe =
+            (o->length / e->config.streams + STRIPE_ALIGN) / STRIPE_ALIGN * STRIPE_ALIGN;
         max = min_u64(max, stripe);
         spread = true;
     }
@@ -154,8 +160,9 @@ tarn_status run_plan(struct run *r, struct op_run *o, uint64_t now_ms) {
 
 /* --- merged ones ---
  *
- * Thousands of small operations cost their transport as many turns, frames and replies, which is most of their time. Those of
- * one length that go to one segment are one slice: a part and a CRC for each. */
+ * Thousands of small operations cost their transport as many turns, frames and replies, which is
+ * most of their time. Those of one length that go to one segment are one slice: a part and a CRC
+ * for each. */
 
 /* Is it small, plain and whole? What is wrong with it, if anything, run_plan says. */
 static bool is_plain(const struct run *r, const struct engine_op *op, uint64_t now_ms) {
@@ -178,8 +185,10 @@ static bool is_alike(const struct engine_op *a, const struct engine_op *b) {
            a->parts[0].extent.segment_epoch == b->parts[0].extent.segment_epoch;
 }
 
-/* NULL: not known, or not by a way for merged slices. Transports that want registered memory post each part by itself anyway. */
-static struct engine_seg *merging_segment(struct engine *e, const struct engine_op *op, uint64_t now_ms) {
+/* NULL: not known, or not by a way for merged slices. Transports that want registered memory post
+ * each part by itself anyway. */
+static struct engine_seg *merging_segment(struct engine *e, const struct engine_op *op,
+                                          uint64_t now_ms) {
     const struct grant_extent *x = &op->parts[0].extent;
     struct engine_seg *seg = engine_find(e, x->segment);
     if (seg == NULL || seg->epoch != x->segment_epoch) return NULL;
@@ -189,7 +198,8 @@ static struct engine_seg *merging_segment(struct engine *e, const struct engine_
 }
 
 /* The i'th and those like it, in their order. */
-static size_t find_alike(struct run *r, size_t i, struct op_run *found[MERGE_OPS], uint64_t now_ms) {
+static size_t find_alike(struct run *r, size_t i, struct op_run *found[MERGE_OPS],
+                         uint64_t now_ms) {
     const struct engine_op *op = r->ops[i].op;
     size_t n = 0, end = min_u64(r->n_ops, i + MERGE_LOOK);
     uint64_t max = min_u64(MERGE_OPS, MERGE_BYTES / op->parts[0].sub_length);
@@ -201,7 +211,8 @@ static size_t find_alike(struct run *r, size_t i, struct op_run *found[MERGE_OPS
     return n;
 }
 
-static struct slice *merge(struct run *r, struct engine_seg *seg, struct op_run *const *found, size_t n) {
+static struct slice *merge(struct run *r, struct engine_seg *seg, struct op_run *const *found,
+                           size_t n) {
     const struct engine_op *first = found[0]->op;
     uint64_t length = first->parts[0].sub_length;
     struct slice *s = run_alloc(r, sizeof(*s));
@@ -222,8 +233,10 @@ static struct slice *merge(struct run *r, struct engine_seg *seg, struct op_run 
     for (size_t i = 0; i < n; i++) {
         const struct engine_op *op = found[i]->op;
         const struct engine_part *p = &op->parts[0];
-        parts[i] = (struct transport_part){
-            .extent = p->extent, .grant = p->grant, .sub_offset = p->sub_offset, .sub_length = p->sub_length};
+        parts[i] = (struct transport_part){.extent = p->extent,
+                                           .grant = p->grant,
+                                           .sub_offset = p->sub_offset,
+                                           .sub_length = p->sub_length};
         memcpy(iov, op->iov, op->n_iov * sizeof(*iov));
         iov += op->n_iov;
         found[i]->planned = true;

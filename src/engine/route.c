@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "engine/engine_internal.h"
 
-#define BAD_MS       5000u      /* a way that failed is not tried for so long while there is another */
+#define BAD_MS       5000u /* a way that failed is not tried for so long while there is another */
 #define SPREAD_BYTES (1u << 20) /* on one stream before the next gets something */
 
 /* --- targets and streams --- */
@@ -57,15 +57,17 @@ static tarn_status stream_open(struct engine *e, struct engine_target *t, struct
     e->stats.connects++;
     uint64_t limit_ms = e->config.connect_timeout_ms;
     if (patience_ms != 0) limit_ms = min_u64(limit_ms, patience_ms);
-    tarn_status status = t->kind->ops->connect(t->kind->domain, t->uri, now_ms + limit_ms, &s->endpoint);
+    tarn_status status =
+        t->kind->ops->connect(t->kind->domain, t->uri, now_ms + limit_ms, &s->endpoint);
     if (status != TARN_OK) e->stats.connect_failures++;
     return status;
 }
 
-/* Slices of one large transfer go to one stream each. Everything else stays on a stream until that has enough to do: small
- * operations want to be in few system calls, not on many connections. */
-tarn_status engine_route_stream(struct engine *e, struct engine_target *t, bool spread, uint64_t bytes,
-                                uint64_t patience_ms, uint64_t now_ms, struct engine_stream **stream_p) {
+/* Slices of one large transfer go to one stream each. Everything else stays on a stream until that
+ * has enough to do: small operations want to be in few system calls, not on many connections. */
+tarn_status engine_route_stream(struct engine *e, struct engine_target *t, bool spread,
+                                uint64_t bytes, uint64_t patience_ms, uint64_t now_ms,
+                                struct engine_stream **stream_p) {
     unsigned n = (t->kind->limits.flags & TRANSPORT_STREAMS) != 0 ? e->config.streams : 1;
     struct engine_stream *s = &t->streams[t->next % n];
     if (spread || s->outstanding_bytes + bytes > SPREAD_BYTES) {
@@ -81,13 +83,14 @@ tarn_status engine_route_stream(struct engine *e, struct engine_target *t, bool 
     return TARN_OK;
 }
 
-static void stream_reap(struct engine *e, struct engine_kind *k, struct engine_stream *s, uint64_t now_ms,
-                        uint64_t idle_ms) {
+static void stream_reap(struct engine *e, struct engine_kind *k, struct engine_stream *s,
+                        uint64_t now_ms, uint64_t idle_ms) {
     if (s->endpoint == NULL || s->outstanding > 0) return;
     tarn_status status = k->ops->endpoint_status(s->endpoint);
     if (status == TARN_OK) s->was_up = true;
     bool failed = status != TARN_OK && status != TARN_EAGAIN;
-    bool idle = idle_ms != 0 && now_ms - s->used_ms >= idle_ms && (k->limits.flags & TRANSPORT_STREAMS) != 0;
+    bool idle = idle_ms != 0 && now_ms - s->used_ms >= idle_ms &&
+                (k->limits.flags & TRANSPORT_STREAMS) != 0;
     if (failed && !s->was_up) e->stats.connect_failures++;
     if (failed || idle) engine_stream_close(k, s);
 }
@@ -97,7 +100,8 @@ void engine_route_reap(struct engine *e, uint64_t now_ms, uint64_t idle_ms) {
         struct engine_kind *k = &e->kinds[i];
         struct engine_target *t;
         LIST_FOREACH(t, &k->targets, link) {
-            /* An endpoint that keys hang on must outlive them, and a failed one only means: no more keys. */
+            /* An endpoint that keys hang on must outlive them, and a failed one only means: no more
+             * keys. */
             if ((k->limits.flags & TRANSPORT_GRANTED) == 0) continue;
             for (unsigned s = 0; s < e->config.streams; s++)
                 stream_reap(e, k, &t->streams[s], now_ms, idle_ms);
@@ -120,12 +124,13 @@ static void put_aside(struct engine_retired **list, struct engine_seg *seg, stru
     *list = r;
 }
 
-void engine_route_close_key(struct engine *e, struct engine_seg *seg, unsigned kind, bool writable) {
+void engine_route_close_key(struct engine *e, struct engine_seg *seg, unsigned kind,
+                            bool writable) {
     struct engine_route *r = &seg->routes[kind];
     struct engine_kind *k = &e->kinds[kind];
     if (r->keys[writable] == NULL) return;
-    if (!writable && r->lent[0] != NULL)
-        put_aside(&e->retired, seg, k, r, writable); /* a view may look at it, whatever its epochs */
+    if (!writable && r->lent[0] != NULL) /* a view may look at it, whatever its epochs */
+        put_aside(&e->retired, seg, k, r, writable);
     else if (k->outstanding > 0)
         put_aside(&e->doomed, seg, k, r, writable);
     else
@@ -135,7 +140,8 @@ void engine_route_close_key(struct engine *e, struct engine_seg *seg, unsigned k
 }
 
 static bool inside(const char *start, uint64_t size, const void *at) {
-    return start != NULL && (const char *)at >= start && (uint64_t)((const char *)at - start) < size;
+    return start != NULL && (const char *)at >= start &&
+           (uint64_t)((const char *)at - start) < size;
 }
 
 struct transport_key *engine_route_key_at(const struct engine *e, const struct engine_seg *seg,
@@ -187,7 +193,8 @@ static void free_list(struct engine_retired **list) {
     while (*list != NULL) free_first(list);
 }
 
-void engine_route_free_unused(struct engine *e, bool (*used)(void *arg, const void *start, uint64_t size),
+void engine_route_free_unused(struct engine *e,
+                              bool (*used)(void *arg, const void *start, uint64_t size),
                               void *arg) {
     for (struct engine_retired **at = &e->retired; *at != NULL;) {
         if (used != NULL && used(arg, (*at)->lent, (*at)->size))
@@ -205,7 +212,8 @@ void engine_route_free_retired(struct engine *e) {
     free_list(&e->retired);
 }
 
-/* A host that is stopped does not answer; by another transport it may, or its bytes are elsewhere. */
+/* A host that is stopped does not answer; by another transport it may, or its bytes are
+ * elsewhere. */
 static uint64_t attach_limit_ms(const struct engine *e, const struct engine_seg *seg) {
     unsigned ways = 0;
     for (unsigned i = 0; i < e->n_kinds; i++) ways += seg->routes[i].target != NULL;
@@ -214,13 +222,15 @@ static uint64_t attach_limit_ms(const struct engine *e, const struct engine_seg 
 }
 
 tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned kind, bool write,
-                             bool to_lend, uint64_t deadline_boot_ms, struct transport_key **key_p) {
+                             bool to_lend, uint64_t deadline_boot_ms,
+                             struct transport_key **key_p) {
     struct engine_kind *k = &e->kinds[kind];
     struct engine_route *r = &seg->routes[kind];
     *key_p = NULL;
     if ((k->limits.flags & TRANSPORT_GRANTED) != 0) return TARN_OK;
     if (!write && r->keys[0] == NULL && r->keys[1] != NULL && !to_lend) {
-        /* What may be written may be read. But a view is to outlive the session's right to write, and its host. */
+        /* What may be written may be read. But a view is to outlive the session's right to write,
+         * and its host. */
         *key_p = r->keys[1];
         return TARN_OK;
     }
@@ -245,7 +255,8 @@ tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned 
         for (int tries = 0; tries < 2 && status == TARN_ECLOSED; tries++) {
             struct engine_stream *s;
             status = engine_route_stream(e, r->target, false, 0, 0, now_ms, &s);
-            if (status == TARN_OK) status = k->ops->key_unpack(s->endpoint, &config, &r->keys[write]);
+            if (status == TARN_OK)
+                status = k->ops->key_unpack(s->endpoint, &config, &r->keys[write]);
         }
         if (status != TARN_OK) return status;
     }
@@ -255,8 +266,8 @@ tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned 
 
 /* --- routes --- */
 
-void engine_route_failed(struct engine *e, struct engine_seg *seg, unsigned kind, tarn_status status,
-                         uint64_t now_ms) {
+void engine_route_failed(struct engine *e, struct engine_seg *seg, unsigned kind,
+                         tarn_status status, uint64_t now_ms) {
     struct engine_route *r = &seg->routes[kind];
     bool packed = engine_route_has_packed(r);
     if (status == TARN_ESTALE || status == TARN_EGRANT_EXPIRED || packed)
@@ -267,7 +278,8 @@ void engine_route_failed(struct engine *e, struct engine_seg *seg, unsigned kind
     }
     /* Until it is set again, too. */
     if (status != TARN_ESTALE || packed) r->bad_until_ms = now_ms + BAD_MS;
-    log_verbose("Segment %u by %s: %s", seg->id, e->kinds[kind].ops->scheme, tarn_status_text(status));
+    log_verbose("Segment %u by %s: %s", seg->id, e->kinds[kind].ops->scheme,
+                tarn_status_text(status));
 }
 
 void engine_route_clear(struct engine *e, struct engine_seg *seg, unsigned kind) {
@@ -283,7 +295,8 @@ static bool set_packed(struct engine *e, struct engine_seg *seg, unsigned kind, 
                        const struct engine_way *way) {
     struct engine_route *r = &seg->routes[kind];
     size_t len = way->packed[w] != NULL ? way->packed_len[w] : 0;
-    if (r->packed_len[w] == len && (len == 0 || memcmp(r->packed[w], way->packed[w], len) == 0)) return false;
+    if (r->packed_len[w] == len && (len == 0 || memcmp(r->packed[w], way->packed[w], len) == 0))
+        return false;
     engine_route_close_key(e, seg, kind, w);
     free(r->packed[w]);
     r->packed[w] = NULL;
@@ -294,7 +307,8 @@ static bool set_packed(struct engine *e, struct engine_seg *seg, unsigned kind, 
     return true;
 }
 
-void engine_route_set(struct engine *e, struct engine_seg *seg, unsigned kind, const struct engine_way *way) {
+void engine_route_set(struct engine *e, struct engine_seg *seg, unsigned kind,
+                      const struct engine_way *way) {
     struct engine_route *r = &seg->routes[kind];
     if (r->target == NULL || way->uri == NULL || strcmp(r->target->uri, way->uri) != 0) {
         engine_route_clear(e, seg, kind);
@@ -313,7 +327,8 @@ void engine_route_set(struct engine *e, struct engine_seg *seg, unsigned kind, c
     if (!r->doubtful) r->bad_until_ms = 0; /* else the owner knows no better than before */
 }
 
-static bool route_usable(const struct engine *e, const struct engine_route *r, unsigned kind, bool write) {
+static bool route_usable(const struct engine *e, const struct engine_route *r, unsigned kind,
+                         bool write) {
     if (r->target == NULL) return false;
     if ((e->kinds[kind].limits.flags & TRANSPORT_GRANTED) != 0) return true;
     return r->keys[write] != NULL || r->may_attach[write] || (!write && r->keys[1] != NULL);

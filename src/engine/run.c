@@ -5,8 +5,9 @@
  *              ^                            | the path failed
  *              +---- later, elsewhere ------+
  *
- * A slice's status is final when it says something about the bytes or the right to them; what says something about the path
- * only leads to another try, on another connection or by another transport, RETRIES_MAX times with growing pauses. */
+ * A slice's status is final when it says something about the bytes or the right to them; what says
+ * something about the path only leads to another try, on another connection or by another
+ * transport, RETRIES_MAX times with growing pauses. */
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +64,8 @@ static void combine_crcs(struct op_run *o) {
     for (const struct slice *s = o->first; s != NULL; s = s->next) {
         uint64_t at = s->at, left = s->length;
         uint64_t len = min_u64(left, s->top.crc_block != 0 ? s->top.crc_first : left);
-        for (size_t i = 0; left > 0; i++, at += len, left -= len, len = min_u64(left, s->top.crc_block)) {
+        for (size_t i = 0; left > 0;
+             i++, at += len, left -= len, len = min_u64(left, s->top.crc_block)) {
             if (i > 0 && len == 0) break;
             uint32_t crc = s->top.crcs[i];
             all = crc32c_combine(all, crc, len);
@@ -115,8 +117,8 @@ static void op_finish(struct op_run *o, tarn_status status) {
 
 /* Does this status say something about the path only? */
 static bool is_path_failure(tarn_status s) {
-    return s == TARN_ECLOSED || s == TARN_ETIMEOUT || s == TARN_EPROTO || s == TARN_EIO || s == TARN_ELIMIT ||
-           s == TARN_ECANCELED || s == TARN_ENOTFOUND;
+    return s == TARN_ECLOSED || s == TARN_ETIMEOUT || s == TARN_EPROTO || s == TARN_EIO ||
+           s == TARN_ELIMIT || s == TARN_ECANCELED || s == TARN_ENOTFOUND;
 }
 
 static void merged_failed(const struct slice *s, tarn_status status, bool final, uint64_t now_ms);
@@ -147,18 +149,20 @@ static void slice_failed(struct slice *s, tarn_status status, bool final, uint64
     }
     route->bad_until_ms = bad_until_ms; /* it is the only one */
     bool bounded = o->op->patience_ms != 0, hurry = bounded && !o->op->sole;
-    if (++s->tries > (hurry ? RETRIES_HURRY : RETRIES_MAX) || (bounded && status == TARN_ETIMEOUT)) {
+    if (++s->tries > (hurry ? RETRIES_HURRY : RETRIES_MAX) ||
+        (bounded && status == TARN_ETIMEOUT)) {
         op_finish(o, status);
         return;
     }
     e->stats.retries++;
     s->not_before_ms = now_ms;
-    if (!hurry) s->not_before_ms += min_u64((uint64_t)BACKOFF_MIN_MS << (s->tries - 1), BACKOFF_MAX_MS);
+    if (!hurry)
+        s->not_before_ms += min_u64((uint64_t)BACKOFF_MIN_MS << (s->tries - 1), BACKOFF_MAX_MS);
     run_pending_push(r, s);
 }
 
-/* Its operations go on by themselves: as if each had been tried once, or anew when one of them may have been refused for the
- * others' fault. */
+/* Its operations go on by themselves: as if each had been tried once, or anew when one of them may
+ * have been refused for the others' fault. */
 static void merged_failed(const struct slice *s, tarn_status status, bool final, uint64_t now_ms) {
     struct run *r = s->run_op->run;
     for (size_t i = 0; i < s->n_members; i++) {
@@ -186,8 +190,8 @@ static void finish_all(const struct slice *s, tarn_status status) {
     for (size_t i = 0; i < s->n_members; i++) op_finish_at(s->members[i], status, now_ms);
 }
 
-/* A transport that attaches was refused, or fails: that says nothing about grants and the other ways. With one way only it is
- * the answer. */
+/* A transport that attaches was refused, or fails: that says nothing about grants and the other
+ * ways. With one way only it is the answer. */
 static bool is_final(const struct slice *s, tarn_status status) {
     const struct engine *e = s->run_op->run->e;
     if (status == TARN_ESTALE && !engine_route_has_packed(&s->seg->routes[s->kind])) return true;
@@ -198,8 +202,8 @@ static bool is_final(const struct slice *s, tarn_status status) {
     return e->config.transport != ENGINE_AUTO || ways == 1;
 }
 
-/* Bytes of a write may still be on their way to a host that has not closed the connection itself. Sent again by another one
- * they could land twice, the second time in somebody else's space. */
+/* Bytes of a write may still be on their way to a host that has not closed the connection itself.
+ * Sent again by another one they could land twice, the second time in somebody else's space. */
 static void note_loose(const struct slice *s) {
     if (s->members == NULL) s->run_op->op->settled = false;
     for (size_t i = 0; i < s->n_members; i++) s->members[i]->op->settled = false;
@@ -238,10 +242,12 @@ void run_slice_done(struct transport_op *top) {
     uint64_t now_ms = clock_boot_ms();
     bool loose = o->op->write && !top->settled;
     if (loose) note_loose(s);
-    bool answer = top->status == TARN_EIO || top->status == TARN_ENOTFOUND; /* the host's, of its disk */
+    /* the host's, of its disk */
+    bool answer = top->status == TARN_EIO || top->status == TARN_ENOTFOUND;
     bool final = is_final(s, top->status) || answer || loose;
     if (loose && s->members != NULL) {
-        if (top->status == TARN_ESTALE) engine_route_failed(o->run->e, s->seg, s->kind, top->status, now_ms);
+        if (top->status == TARN_ESTALE)
+            engine_route_failed(o->run->e, s->seg, s->kind, top->status, now_ms);
         finish_all(s, top->status);
     } else {
         slice_failed(s, top->status, final, now_ms);
@@ -260,7 +266,8 @@ static void submit(struct run *r, struct slice *s, uint64_t now_ms) {
     uint64_t patience_ms = s->run_op->op->patience_ms, until_ms = r->deadline_ms;
     if (patience_ms != 0 && (until_ms == 0 || now_ms + patience_ms < until_ms))
         until_ms = now_ms + patience_ms;
-    tarn_status status = engine_route_key(e, s->seg, s->kind, s->run_op->op->write, false, until_ms, &key);
+    tarn_status status =
+        engine_route_key(e, s->seg, s->kind, s->run_op->op->write, false, until_ms, &key);
     if (status != TARN_OK) {
         slice_failed(s, status, is_final(s, status), now_ms);
         return;
@@ -334,14 +341,15 @@ static void wait_for_news(struct run *r, uint64_t next_ms) {
         if (k->ops->arm(k->domain, &fd) != TARN_OK) return;
         fds[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
     }
-    uint64_t now_ms = clock_boot_ms(), until = now_ms + WAIT_MAX_MS; /* connections time out in progress */
+    /* connections time out in progress */
+    uint64_t now_ms = clock_boot_ms(), until = now_ms + WAIT_MAX_MS;
     if (next_ms != 0) until = min_u64(until, next_ms);
     if (r->deadline_ms != 0) until = min_u64(until, r->deadline_ms);
     if (until > now_ms) (void)poll(fds, n, (int)(until - now_ms));
 }
 
-/* A write that failed in one slice may have others under way: they come to their end by themselves, or with the host that
- * just died. Cut off by us they would leave the space in doubt. */
+/* A write that failed in one slice may have others under way: they come to their end by themselves,
+ * or with the host that just died. Cut off by us they would leave the space in doubt. */
 static void drain(struct run *r) {
     uint64_t until_ms = clock_boot_ms() + DRAIN_MS;
     if (r->deadline_ms != 0) until_ms = min_u64(until_ms, r->deadline_ms);
@@ -355,7 +363,8 @@ static bool stopped(const struct run *r) {
     return stop != NULL && __atomic_load_n(stop, __ATOMIC_RELAXED);
 }
 
-/* Takes back every operation: streams that have one are closed, which is the only way to be sure. */
+/* Takes back every operation: streams that have one are closed, which is the only way to be
+ * sure. */
 static void cancel_all(struct run *r) {
     tarn_status why = stopped(r) ? TARN_ECANCELED : TARN_ETIMEOUT;
     for (size_t i = 0; i < r->n_ops; i++) {
@@ -398,7 +407,8 @@ static void plan(struct run *r, size_t i, uint64_t now_ms) {
     for (s = o->first; s != NULL && status == TARN_OK; s = s->next) run_pending_push(r, s);
 }
 
-tarn_status engine_run(struct engine *e, struct engine_op *ops, size_t n_ops, uint64_t deadline_boot_ms) {
+tarn_status engine_run(struct engine *e, struct engine_op *ops, size_t n_ops,
+                       uint64_t deadline_boot_ms) {
     MAGIC_CHECK(e, ENGINE_MAGIC);
     if (n_ops == 0) return TARN_OK;
     struct run r = {

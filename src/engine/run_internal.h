@@ -17,8 +17,8 @@ struct arena_chunk {
 struct slice {
     struct transport_op top; /* parts and iov are the slice's own */
     struct op_run *run_op;
-    struct op_run **
-        members; /* of a merged one: all of its operations, run_op is the first. NULL: it is of run_op alone */
+    /* of a merged one: all of its operations, run_op is the first. NULL: it is of run_op alone */
+    struct op_run **members;
     size_t n_members;
     struct engine_seg *seg;
     struct slice *next;     /* of the operation, in order */
@@ -37,7 +37,8 @@ struct op_run {
     struct slice *first, **last;
     size_t slices_left;
     uint64_t length;
-    const struct engine_memory *device; /* its local memory is a device's; NULL: the CPU may touch it */
+    /* its local memory is a device's; NULL: the CPU may touch it */
+    const struct engine_memory *device;
     bool planned;
     bool over;
 };
@@ -58,9 +59,11 @@ void run_pending_push(struct run *r, struct slice *s);
 void run_slice_done(struct transport_op *top);
 
 /* plan.c */
-/* Slices of this operation alone, in o->first and not pending yet. Not TARN_OK: what the operation ends with. */
+/* Slices of this operation alone, in o->first and not pending yet. Not TARN_OK: what the operation
+ * ends with. */
 tarn_status run_plan(struct run *r, struct op_run *o, uint64_t now_ms);
-/* One slice of the i'th operation and of later ones like it, which are planned with it. NULL: it is one for run_plan. */
+/* One slice of the i'th operation and of later ones like it, which are planned with it. NULL: it is
+ * one for run_plan. */
 struct slice *run_plan_merged(struct run *r, size_t i, uint64_t now_ms);
 
 #endif
