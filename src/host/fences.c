@@ -1,12 +1,13 @@
-/* Fences: making sure that somebody can no longer write to this host's memory. The gate refuses them first; then every
- * listener is asked until it says that nobody of them is left. Three kinds:
+/* Fences: making sure that somebody can no longer write to this host's memory. The gate refuses
+ * them first; then every listener is asked until it says that nobody of them is left. Three kinds:
  *
- *   a session               its writer has vanished in the middle of a put. The gate forgets it when its grants are over
- *   before a master epoch   a failover: all that the old master let in
- *   a segment               ours: the memory is about to be served under another name (slots.c)
+ *   a session               its writer has vanished in the middle of a put. The gate forgets it
+ * when its grants are over before a master epoch   a failover: all that the old master let in a
+ * segment               ours: the memory is about to be served under another name (slots.c)
  *
- * A pool file has one more party: processes that had it from the host process before us, of whom nobody told us who they
- * are. They count as every session of the master epoch that was in force then, until the last of them has let go. */
+ * A pool file has one more party: processes that had it from the host process before us, of whom
+ * nobody told us who they are. They count as every session of the master epoch that was in force
+ * then, until the last of them has let go. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/timerfd.h>
@@ -60,7 +61,8 @@ void host_fence_slot(struct host *h, unsigned slot, uint32_t id) {
     struct host_slot *s = &h->gate.slots[slot];
     s->idle = false;
     s->ticket = ++h->last_ticket;
-    struct transport_fence what = {.kind = TRANSPORT_FENCE_SEGMENT, .segment = id, .ticket = s->ticket};
+    struct transport_fence what = {
+        .kind = TRANSPORT_FENCE_SEGMENT, .segment = id, .ticket = s->ticket};
     add(h, &what)->slot = slot;
 }
 
@@ -111,7 +113,8 @@ static bool is_done(struct host *h, struct host_fence *f, bool *look_again_p) {
 static void note_peers_epoch(struct host *h, uint32_t master_epoch) {
     for (unsigned i = 0; i < h->gate.n_slots; i++) {
         struct pool *p = h->gate.slots[i].pool;
-        if (p != NULL && pool_header(p)->peers_epoch < master_epoch) pool_set_peers_epoch(p, master_epoch);
+        if (p != NULL && pool_header(p)->peers_epoch < master_epoch)
+            pool_set_peers_epoch(p, master_epoch);
     }
 }
 
@@ -133,7 +136,8 @@ void host_report_fences(struct host *h) {
         }
         h->fences[i] = h->fences[--h->n_fences];
         /* Last: the callback may fence others. */
-        if (what.kind == TRANSPORT_FENCE_SESSION && h->fenced != NULL) h->fenced(h->arg, what.session);
+        if (what.kind == TRANSPORT_FENCE_SESSION && h->fenced != NULL)
+            h->fenced(h->arg, what.session);
         if (what.kind == TRANSPORT_FENCE_BEFORE) {
             note_peers_epoch(h, what.master_epoch);
             if (h->fenced_before != NULL) h->fenced_before(h->arg, what.master_epoch);

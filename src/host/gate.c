@@ -1,5 +1,5 @@
-/* The gate: may this peer touch these bytes? Asked by data threads for every part of every request, and again before every
- * receive into segment memory. */
+/* The gate: may this peer touch these bytes? Asked by data threads for every part of every request,
+ * and again before every receive into segment memory. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,8 +14,9 @@
 struct fenced_session {
     struct htab_node node;
     uint64_t session;
-    uint32_t master_epoch;   /* that was current when it was fenced */
-    struct wheel_node wheel; /* when the last of its grants is over: expiry refuses them from then on */
+    uint32_t master_epoch; /* that was current when it was fenced */
+    /* when the last of its grants is over: expiry refuses them from then on */
+    struct wheel_node wheel;
     struct fenced_session *next;
 };
 
@@ -86,11 +87,12 @@ uint32_t host_gate_master_epoch(const struct host_gate *g) {
     return a != NULL ? a->master_epoch : 0;
 }
 
-void host_gate_set_authority(struct host_gate *g, const uint8_t key[GRANT_KEY_SIZE], uint32_t master_epoch) {
+void host_gate_set_authority(struct host_gate *g, const uint8_t key[GRANT_KEY_SIZE],
+                             uint32_t master_epoch) {
     pthread_mutex_lock(&g->authority_lock);
     struct host_authority *old = g->authority;
-    bool same =
-        old != NULL && old->master_epoch == master_epoch && memcmp(old->key, key, GRANT_KEY_SIZE) == 0;
+    bool same = old != NULL && old->master_epoch == master_epoch &&
+                memcmp(old->key, key, GRANT_KEY_SIZE) == 0;
     if (!same) {
         struct host_authority *a = xcalloc(1, sizeof(*a));
         memcpy(a->key, key, GRANT_KEY_SIZE);
@@ -110,7 +112,8 @@ void host_gate_set_authority(struct host_gate *g, const uint8_t key[GRANT_KEY_SI
 
 /* --- segments --- */
 
-struct host_slot *host_gate_find(const struct host_gate *g, uint32_t id, uint32_t *segment_epoch_p) {
+struct host_slot *host_gate_find(const struct host_gate *g, uint32_t id,
+                                 uint32_t *segment_epoch_p) {
     unsigned n = __atomic_load_n(&g->n_slots, __ATOMIC_ACQUIRE);
     for (unsigned i = 0; i < n; i++) {
         uint64_t name = __atomic_load_n(&g->slots[i].name, __ATOMIC_ACQUIRE);
@@ -123,7 +126,8 @@ struct host_slot *host_gate_find(const struct host_gate *g, uint32_t id, uint32_
 }
 
 /* The header first: a peer that was given a grant maps what it finds there. */
-void host_gate_publish(struct host_gate *g, struct host_slot *s, uint32_t id, uint32_t segment_epoch) {
+void host_gate_publish(struct host_gate *g, struct host_slot *s, uint32_t id,
+                       uint32_t segment_epoch) {
     pthread_mutex_lock(&g->authority_lock);
     if (s->pool != NULL) pool_serve(s->pool, id, segment_epoch, host_gate_master_epoch(g));
     __atomic_store_n(&s->name, host_name(id, segment_epoch), __ATOMIC_RELEASE);
@@ -154,7 +158,8 @@ bool host_gate_fence(struct host_gate *g, uint64_t session, uint64_t keep_ms) {
     struct htab_node *node = htab_find(&g->fenced, hash, fenced_eq, &session);
     bool room = node != NULL || keep_ms == HOST_FENCE_FOR_EVER || g->fenced.count < HOST_FENCED_MAX;
     if (room) {
-        struct fenced_session *f = node != NULL ? CONTAINER_OF(node, struct fenced_session, node) : NULL;
+        struct fenced_session *f =
+            node != NULL ? CONTAINER_OF(node, struct fenced_session, node) : NULL;
         if (f == NULL) {
             f = xcalloc(1, sizeof(*f));
             f->session = session;
@@ -183,15 +188,16 @@ uint64_t host_gate_now_ms(const struct host_gate *g) {
 }
 
 enum grant_verdict host_gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
-                                   const struct grant_extent *extent, enum grant_op want, uint64_t sub_offset,
-                                   uint64_t sub_length, struct grant *g_p, void **addr_p) {
+                                   const struct grant_extent *extent, enum grant_op want,
+                                   uint64_t sub_offset, uint64_t sub_length, struct grant *g_p,
+                                   void **addr_p) {
     struct host_gate *g = arg;
     const struct host_authority *a = host_gate_authority(g);
     if (a == NULL) return GRANT_BAD_EPOCH;
     uint32_t epoch;
     const struct host_slot *s = host_gate_find(g, extent->segment, &epoch);
-    enum grant_verdict v = grant_check(a->key, grant, extent, want, sub_offset, sub_length, a->master_epoch,
-                                       epoch, host_gate_now_ms(g), g_p);
+    enum grant_verdict v = grant_check(a->key, grant, extent, want, sub_offset, sub_length,
+                                       a->master_epoch, epoch, host_gate_now_ms(g), g_p);
     if (v == GRANT_BAD_MAC &&
         (grant_claimed_epoch(grant) != a->master_epoch || extent->segment_epoch != epoch)) {
         return GRANT_BAD_EPOCH; /* the key went with its epoch; tell the honest to look again */
@@ -200,7 +206,8 @@ enum grant_verdict host_gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
     if ((v == GRANT_OK || v == GRANT_EXPIRED) && is_fenced(g, g_p->session)) return GRANT_FENCED;
     if (v != GRANT_OK) return v;
     /* The master only signs what is inside. But it is our memory. */
-    if (extent->offset > s->size || extent->length > s->size - extent->offset) return GRANT_BAD_RANGE;
+    if (extent->offset > s->size || extent->length > s->size - extent->offset)
+        return GRANT_BAD_RANGE;
     if (s->base == NULL && want != GRANT_READ) return GRANT_BAD_OP;
     if (s->device && (want == GRANT_READ || want == GRANT_WRITE)) return GRANT_BAD_OP;
     *addr_p = s->base != NULL ? s->base + extent->offset + sub_offset : NULL;
@@ -213,15 +220,17 @@ enum grant_verdict host_gate_recheck(void *arg, const struct grant *grant,
     const struct host_authority *a = host_gate_authority(g);
     uint32_t epoch;
     const struct host_slot *s = host_gate_find(g, extent->segment, &epoch);
-    if (a == NULL || s == NULL || grant->master_epoch != a->master_epoch || extent->segment_epoch != epoch) {
+    if (a == NULL || s == NULL || grant->master_epoch != a->master_epoch ||
+        extent->segment_epoch != epoch) {
         return GRANT_BAD_EPOCH;
     }
     if (is_fenced(g, grant->session)) return GRANT_FENCED;
     return host_gate_now_ms(g) >= grant->expiry_ms ? GRANT_EXPIRED : GRANT_OK;
 }
 
-tarn_status host_gate_stage(void *arg, const struct grant_extent *extent, uint64_t offset, uint64_t length,
-                            void *buffer, void (*done)(void *done_arg, tarn_status status), void *done_arg) {
+tarn_status host_gate_stage(void *arg, const struct grant_extent *extent, uint64_t offset,
+                            uint64_t length, void *buffer,
+                            void (*done)(void *done_arg, tarn_status status), void *done_arg) {
     struct host_gate *g = arg;
     uint32_t epoch;
     const struct host_slot *s = host_gate_find(g, extent->segment, &epoch);

@@ -1,7 +1,8 @@
-/* A host ties three things together: segments (src/pool), the gate that says who may touch them (gate.c), and one listener
- * per transport that asks it. It has no thread of its own.
+/* A host ties three things together: segments (src/pool), the gate that says who may touch them
+ * (gate.c), and one listener per transport that asks it. It has no thread of its own.
  *
- *   host_create -> (segments come and go: slots.c) -> host_start -> (host_poll, host_fence: fences.c) -> host_destroy */
+ *   host_create -> (segments come and go: slots.c) -> host_start -> (host_poll, host_fence:
+ * fences.c) -> host_destroy */
 #include "host/host.h"
 
 #include <errno.h>
@@ -25,8 +26,8 @@ static char *data_uri(const char *bind, uint16_t port, bool secure) {
     bool may_fail = bind[0] == '-';
     const char *addr = bind + may_fail;
     bool brackets = strchr(addr, ':') != NULL && addr[0] != '[';
-    snprintf(uri, sizeof(uri), brackets ? "%s://%s[%s]:%u" : "%s://%s%s:%u", secure ? "tcps" : "tcp",
-             may_fail ? "-" : "", addr, port);
+    snprintf(uri, sizeof(uri), brackets ? "%s://%s[%s]:%u" : "%s://%s%s:%u",
+             secure ? "tcps" : "tcp", may_fail ? "-" : "", addr, port);
     return xstrdup(uri);
 }
 
@@ -50,7 +51,8 @@ tarn_status host_create(const struct host_config *config, struct host **host_p) 
     const char *const *bind = config->binds > 0 ? config->bind : any;
     h->n_uris = config->binds > 0 ? config->binds : 1;
     h->uris = xcalloc(h->n_uris, sizeof(*h->uris));
-    for (size_t i = 0; i < h->n_uris; i++) h->uris[i] = data_uri(bind[i], config->data_port, h->tls != NULL);
+    for (size_t i = 0; i < h->n_uris; i++)
+        h->uris[i] = data_uri(bind[i], config->data_port, h->tls != NULL);
     if (config->shm_path != NULL && config->shm_path[0] != '\0') {
         size_t size = strlen(config->shm_path) + sizeof("shm://");
         h->shm_uri = xmalloc(size);
@@ -128,7 +130,8 @@ tarn_status host_start(struct host *h) {
 const char *host_shm_path(const struct host *h) {
     for (unsigned i = 0; i < h->n_paths; i++) {
         const struct host_path *p = &h->paths[i];
-        if (p->listener != NULL && strcmp(p->ops->scheme, "shm") == 0) return h->shm_uri + strlen("shm://");
+        if (p->listener != NULL && strcmp(p->ops->scheme, "shm") == 0)
+            return h->shm_uri + strlen("shm://");
     }
     return "";
 }
@@ -152,7 +155,8 @@ void host_poll(struct host *h) {
     ssize_t got = read(h->kick_fd, &ignored, sizeof(ignored));
     got += read(h->timer_fd, &ignored, sizeof(ignored));
     (void)got;
-    for (unsigned i = 0; i < h->n_paths; i++) h->paths[i].ops->progress(h->paths[i].domain, POLL_BUDGET);
+    for (unsigned i = 0; i < h->n_paths; i++)
+        h->paths[i].ops->progress(h->paths[i].domain, POLL_BUDGET);
     host_report_fences(h);
     host_paths_turn(h);
 }
@@ -161,7 +165,8 @@ void host_poll(struct host *h) {
 
 void host_get_stats(const struct host *h, struct host_stats *stats_p) {
     struct host_stats sum = {.fences_pending = host_fences_pending(h),
-                             .fenced_sessions = __atomic_load_n(&h->gate.n_fenced, __ATOMIC_RELAXED),
+                             .fenced_sessions =
+                                 __atomic_load_n(&h->gate.n_fenced, __ATOMIC_RELAXED),
                              .puts = __atomic_load_n(&h->gate.puts.count, __ATOMIC_RELAXED)};
     for (unsigned i = 0; i < h->n_paths; i++) {
         const struct host_path *p = &h->paths[i];
@@ -199,6 +204,7 @@ void host_get_stats(const struct host *h, struct host_stats *stats_p) {
 
 void host_stats_reset(struct host *h) {
     for (unsigned i = 0; i < h->n_paths; i++) {
-        if (h->paths[i].listener != NULL) h->paths[i].ops->listener_stats_reset(h->paths[i].listener);
+        if (h->paths[i].listener != NULL)
+            h->paths[i].ops->listener_stats_reset(h->paths[i].listener);
     }
 }

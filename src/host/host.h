@@ -1,8 +1,9 @@
-/* Serving segments: a host owns segment memory, listens on the data port (tcp) and on a unix socket (shm), checks grants
- * and moves bytes. Data threads never touch the books: a grant tells them all they need.
+/* Serving segments: a host owns segment memory, listens on the data port (tcp) and on a unix socket
+ * (shm), checks grants and moves bytes. Data threads never touch the books: a grant tells them all
+ * they need.
  *
- * Used by the server (embedded segment), the storage node, and libtarn. Functions are called from one control thread
- * unless they say otherwise; callbacks arrive there too, from host_poll. */
+ * Used by the server (embedded segment), the storage node, and libtarn. Functions are called from
+ * one control thread unless they say otherwise; callbacks arrive there too, from host_poll. */
 #ifndef TARN_HOST_HOST_H
 #define TARN_HOST_HOST_H
 
@@ -28,14 +29,18 @@ struct host_config {
     uint64_t staging_bytes;   /* bound of buffers for readers; 0: 64 MiB */
     const char *shm_path;     /* unix socket, NULL or "": no shm */
     unsigned shm_mode;        /* permissions of that socket */
-    bool shm_optional; /* where it cannot be served at that path, go on without: host_shm_path says so */
-    const struct transport_tls *tls; /* borrowed; NULL: the data port is plain, else it speaks TLS only */
-    /* Tells that a session which host_fence was asked to cut off can no longer write to this host's memory. */
+    /* where it cannot be served at that path, go on without: host_shm_path says so */
+    bool shm_optional;
+    /* borrowed; NULL: the data port is plain, else it speaks TLS only */
+    const struct transport_tls *tls;
+    /* Tells that a session which host_fence was asked to cut off can no longer write to this host's
+     * memory. */
     void *arg;
     void (*fenced)(void *arg, uint64_t session);
     /* The same for host_fence_before; NULL when that is not used. */
     void (*fenced_before)(void *arg, uint32_t master_epoch);
-    /* From host_poll: what host_slot_key says of this slot has changed. NULL: nobody wants to know. */
+    /* From host_poll: what host_slot_key says of this slot has changed. NULL: nobody wants to
+     * know. */
     void (*key_changed)(void *arg, unsigned slot);
 };
 
@@ -58,51 +63,58 @@ void host_destroy(struct host **host_p);
  *                              ^                                            │
  *                              └───────────── host_segment_retire ──────────┘
  *
- * All of these at any time, before and after host_start, from the control thread. slot is this host's own number of it.
- * Memory stays where it is mapped until host_destroy: who is slow does not fault.
+ * All of these at any time, before and after host_start, from the control thread. slot is this
+ * host's own number of it. Memory stays where it is mapped until host_destroy: who is slow does not
+ * fault.
  *
- * Maps a segment, all zeroes unless it is a warm pool file (host_slot_get tells); progress lines go to the log for large
- * ones. TARN_EINVAL/TARN_ENOMEM/TARN_EBUSY/TARN_EEXISTS/TARN_EIO with *why (static or thread-local text) set. */
-tarn_status host_segment_open(struct host *h, const struct host_segment_config *config, unsigned *slot_p,
-                              const char **why_p);
+ * Maps a segment, all zeroes unless it is a warm pool file (host_slot_get tells); progress lines go
+ * to the log for large ones. TARN_EINVAL/TARN_ENOMEM/TARN_EBUSY/TARN_EEXISTS/TARN_EIO with *why
+ * (static or thread-local text) set. */
+tarn_status host_segment_open(struct host *h, const struct host_segment_config *config,
+                              unsigned *slot_p, const char **why_p);
 /* As pool_populate_start and pool_populate_look, of a segment in memory. */
 void host_segment_populate(struct host *h, unsigned slot);
 bool host_segment_populated(struct host *h, unsigned slot, struct pool_progress *progress_p,
                             tarn_status *status_p);
-/* Serves it, with the content it has, under that id and epoch (never 0) from now on, and from this call on no more under
- * another. The header is written. Nothing happens when it is served under these already.
- * TARN_EINVAL: another segment has the id. TARN_EAGAIN: under its former name somebody may still be in the middle of a
- * transfer, or has it mapped writable: try again after host_poll, or host_segment_retire with discard first. TARN_ENOMEM,
- * TARN_EIO: memory could not be had again after a discard. */
+/* Serves it, with the content it has, under that id and epoch (never 0) from now on, and from this
+ * call on no more under another. The header is written. Nothing happens when it is served under
+ * these already. TARN_EINVAL: another segment has the id. TARN_EAGAIN: under its former name
+ * somebody may still be in the middle of a transfer, or has it mapped writable: try again after
+ * host_poll, or host_segment_retire with discard first. TARN_ENOMEM, TARN_EIO: memory could not be
+ * had again after a discard. */
 tarn_status host_segment_serve(struct host *h, unsigned slot, uint32_t id, uint32_t segment_epoch);
-/* Grants for it are refused from now on. With discard its content is gone: the memory goes back to the system (huge pages
- * only with host_destroy), it has another content id (host_slot_get), and what peers still map leads nowhere once it is
- * served again. */
+/* Grants for it are refused from now on. With discard its content is gone: the memory goes back to
+ * the system (huge pages only with host_destroy), it has another content id (host_slot_get), and
+ * what peers still map leads nowhere once it is served again. */
 void host_segment_retire(struct host *h, unsigned slot, bool discard);
 
-/* A segment that is not memory: the tcp listener asks read for the bytes, piece by piece (at most 1 MiB) into a page-aligned
- * buffer of a bounded pool (staging_bytes of host_config), and sends them when done was called (from any thread, also from
- * inside read). READ grants only, tcp only. Same life as above; discard means nothing. arg lives until host_destroy has
- * returned, which waits until done was called for every read. */
+/* A segment that is not memory: the tcp listener asks read for the bytes, piece by piece (at most 1
+ * MiB) into a page-aligned buffer of a bounded pool (staging_bytes of host_config), and sends them
+ * when done was called (from any thread, also from inside read). READ grants only, tcp only. Same
+ * life as above; discard means nothing. arg lives until host_destroy has returned, which waits
+ * until done was called for every read. */
 struct host_reader {
     void *arg;
-    /* From data threads, several at once; must not block. offset counts from the segment's start. TARN_EAGAIN: try again a
-     * little later. TARN_ENOTFOUND: nothing there (any more). Any other: broken. done is called after TARN_OK only. */
+    /* From data threads, several at once; must not block. offset counts from the segment's start.
+     * TARN_EAGAIN: try again a little later. TARN_ENOTFOUND: nothing there (any more). Any other:
+     * broken. done is called after TARN_OK only. */
     tarn_status (*read)(void *arg, uint64_t offset, uint64_t length, void *buffer,
                         void (*done)(void *done_arg, tarn_status status), void *done_arg);
 };
 tarn_status host_reader_open(struct host *h, uint64_t size, const struct host_reader *reader,
                              unsigned *slot_p);
 
-/* Memory that somebody else made, mapped and keeps: by tcp, and by modules that can register it, but not by shm, which needs a
- * file to hand out. There is no segment header: what has become of it peers learn from the transport alone. serve and retire as
- * above; discard means nothing. Stays mapped until host_slot_close has said TARN_OK, or host_destroy has returned. fd is -1, or a
- * dma-buf: memory of a device, length bytes from offset on, which addr only names. Then tcp does not serve it either; the host
- * keeps a descriptor of its own. TARN_EINVAL, TARN_ELIMIT. */
+/* Memory that somebody else made, mapped and keeps: by tcp, and by modules that can register it,
+ * but not by shm, which needs a file to hand out. There is no segment header: what has become of it
+ * peers learn from the transport alone. serve and retire as above; discard means nothing. Stays
+ * mapped until host_slot_close has said TARN_OK, or host_destroy has returned. fd is -1, or a
+ * dma-buf: memory of a device, length bytes from offset on, which addr only names. Then tcp does
+ * not serve it either; the host keeps a descriptor of its own. TARN_EINVAL, TARN_ELIMIT. */
 tarn_status host_memory_open(struct host *h, void *addr, uint64_t length, int fd, uint64_t offset,
                              unsigned *slot_p);
-/* Retires it for good. TARN_OK: nobody moves bytes there any more, memory of the host's own is unmapped, and the number may be
- * given to another. TARN_EAGAIN: again after host_poll. Not for readers. */
+/* Retires it for good. TARN_OK: nobody moves bytes there any more, memory of the host's own is
+ * unmapped, and the number may be given to another. TARN_EAGAIN: again after host_poll. Not for
+ * readers. */
 tarn_status host_slot_close(struct host *h, unsigned slot);
 
 /* open and serve in one step. */
@@ -110,19 +122,22 @@ tarn_status host_segment_add(struct host *h, const struct host_segment_config *c
                              uint32_t segment_epoch, const char **why_p);
 /* First advertised byte, for in-band values; writable in this process. NULL: no such id. */
 void *host_segment_base(struct host *h, uint32_t id);
-/* Epochs and key under which grants are valid from now on; also written to the segment headers. Thread-safe. */
+/* Epochs and key under which grants are valid from now on; also written to the segment headers.
+ * Thread-safe. */
 void host_set_authority(struct host *h, const uint8_t key[GRANT_KEY_SIZE], uint32_t master_epoch);
-/* How far the master's clock may be ahead of this machine's monotonic clock (0 in the master's own process). */
+/* How far the master's clock may be ahead of this machine's monotonic clock (0 in the master's own
+ * process). */
 void host_set_clock_offset(struct host *h, int64_t offset_ms);
 
-/* By one more transport than tcp and shm, which are there from the start: one that a module has registered. At any time; its memory
- * is registered as segments are served, and one that cannot be is served without it. Every transport that is registered when the
- * host is created comes along by itself. TARN_ENOTFOUND: no such scheme. TARN_EEXISTS. Anything else: it was logged. */
+/* By one more transport than tcp and shm, which are there from the start: one that a module has
+ * registered. At any time; its memory is registered as segments are served, and one that cannot be
+ * is served without it. Every transport that is registered when the host is created comes along by
+ * itself. TARN_ENOTFOUND: no such scheme. TARN_EEXISTS. Anything else: it was logged. */
 tarn_status host_transport_add(struct host *h, const char *scheme);
 /* Its peers are cut off. Nothing happens when it is not there. Not for tcp and shm. */
 void host_transport_remove(struct host *h, const char *scheme);
-/* How peers reach a slot by that transport: where, and with which packed key. Appends. TARN_ENOTFOUND: not at all, or not at the
- * moment. */
+/* How peers reach a slot by that transport: where, and with which packed key. Appends.
+ * TARN_ENOTFOUND: not at all, or not at the moment. */
 tarn_status host_slot_key(struct host *h, unsigned slot, const char *scheme, struct buf *uri,
                           struct buf *read_key, struct buf *write_key);
 /* What that transport has to report of this host (transport.h: describe). */
@@ -133,15 +148,17 @@ uint16_t host_data_port(const struct host *h);
 /* The socket at which shm is served; "": it is not. Borrowed from h. */
 const char *host_shm_path(const struct host *h);
 
-/* Cuts session off: its data connections are closed, new ones refused, shm peers of it awaited. fenced() follows from
- * host_poll, at once when nothing of it is there. keep_ms: no grant of it is good for longer, so that it may be forgotten then. A stopped shm process delays it for as long as it lives. */
+/* Cuts session off: its data connections are closed, new ones refused, shm peers of it awaited.
+ * fenced() follows from host_poll, at once when nothing of it is there. keep_ms: no grant of it is
+ * good for longer, so that it may be forgotten then. A stopped shm process delays it for as long as
+ * it lives. */
 void host_fence(struct host *h, uint64_t session, uint64_t keep_ms);
 #define HOST_FENCE_FOR_EVER UINT64_MAX
-/* A put that was given this grant (WRITE_ONCE) is over. true: its bytes come no more. false: somebody is receiving, or too many are
- * remembered: until the grant expires. */
+/* A put that was given this grant (WRITE_ONCE) is over. true: its bytes come no more. false:
+ * somebody is receiving, or too many are remembered: until the grant expires. */
 bool host_put_close(struct host *h, const struct grant *g, const struct grant_extent *extent);
-/* After a failover: cuts off every session whose grants are older than master_epoch, which host_set_authority must have
- * been given before. fenced_before() follows from host_poll. */
+/* After a failover: cuts off every session whose grants are older than master_epoch, which
+ * host_set_authority must have been given before. fenced_before() follows from host_poll. */
 void host_fence_before(struct host *h, uint32_t master_epoch);
 /* A descriptor that is readable when host_poll has something to do. */
 int host_event_fd(const struct host *h);
@@ -158,8 +175,8 @@ struct host_stats {
     uint64_t bad_frames, timeouts;
     uint64_t fences_pending, fenced_sessions; /* unconfirmed; remembered, at most 262144 */
     uint64_t puts;                            /* grants WRITE_ONCE that are remembered */
-    /* Of readers: requests and their bytes, all of them counted in reads, too; pieces that could not be had; bytes of
-     * buffers in use; waits for a buffer. */
+    /* Of readers: requests and their bytes, all of them counted in reads, too; pieces that could
+     * not be had; bytes of buffers in use; waits for a buffer. */
     uint64_t staged_reads, staged_bytes, staged_failures, staging_used, staging_waits;
 };
 void host_get_stats(const struct host *h, struct host_stats *stats_p);
@@ -174,14 +191,17 @@ struct host_segment_info {
     /* A pool file that was whole: its contents were kept. */
     bool warm;
     bool same_boot; /* and the machine has been up since */
-    /* What its content was last served under, by this process or, warm, an earlier one. 0: nothing. */
+    /* What its content was last served under, by this process or, warm, an earlier one. 0:
+     * nothing. */
     uint32_t old_id, old_segment_epoch, old_master_epoch;
-    /* Somebody who was let in by a master before the present one (host_set_authority) can still write to it: a peer that has
-     * not let go of its mapping, or a process that had the pool file from an earlier host. host_fence_before waits for them,
-     * as long as they live; once the content is discarded they lead nowhere, and nobody waits. */
+    /* Somebody who was let in by a master before the present one (host_set_authority) can still
+     * write to it: a peer that has not let go of its mapping, or a process that had the pool file
+     * from an earlier host. host_fence_before waits for them, as long as they live; once the
+     * content is discarded they lead nowhere, and nobody waits. */
     bool strangers;
     bool lent; /* ... by whatever master: fences of sessions wait for them */
-    /* Random, made with the content: the same bytes are there as long as it is the same. Zeroes for readers. */
+    /* Random, made with the content: the same bytes are there as long as it is the same. Zeroes for
+     * readers. */
     uint8_t content[16];
 };
 bool host_slot_get(const struct host *h, unsigned slot, struct host_segment_info *info_p);

@@ -16,8 +16,8 @@
 #define HOST_PUTS_MAX       (512u << 10) /* grants WRITE_ONCE that are remembered: some 60 MB */
 #define HOST_PUT_RANGES_MAX (1u << 20)   /* written by them, that do not touch: 16 MB */
 
-/* Key and epoch grants are valid under. Data threads read it without a lock: a change makes a new one, and the old ones stay
- * until the host goes (one per failover). */
+/* Key and epoch grants are valid under. Data threads read it without a lock: a change makes a new
+ * one, and the old ones stay until the host goes (one per failover). */
 struct host_authority {
     struct host_authority *older;
     uint8_t key[GRANT_KEY_SIZE];
@@ -33,7 +33,8 @@ struct host_path { /* one transport's passive side */
     bool builtin;                                    /* tcp, shm: a host cannot be without */
 };
 
-/* A segment of this host. Its place and memory never change; data threads find it by its name, one atomic word.
+/* A segment of this host. Its place and memory never change; data threads find it by its name, one
+ * atomic word.
  *
  *   opened ─serve─> named ─retire, serve under another─> nameless, somebody may be slow ─> quiet ─serve─> named */
 struct host_slot {
@@ -84,8 +85,9 @@ struct host_gate {
     int64_t clock_offset_ms;          /* atomic */
     pthread_mutex_t authority_lock;   /* between who writes authority and segment headers */
 
-    /* Sessions that were cut off. An entry outlives one change of the master epoch, so that a data thread which still
-     * works by the old authority finds it; grants of the epoch before that are refused for their epoch. */
+    /* Sessions that were cut off. An entry outlives one change of the master epoch, so that a data
+     * thread which still works by the old authority finds it; grants of the epoch before that are
+     * refused for their epoch. */
     pthread_rwlock_t fenced_lock;
     struct htab fenced;
     struct wheel *fenced_wheel; /* those that are forgotten one day */
@@ -98,29 +100,37 @@ void host_gate_deinit(struct host_gate *g);
 /* The segment that is served under this id at this moment. */
 struct host_slot *host_gate_find(const struct host_gate *g, uint32_t id, uint32_t *segment_epoch_p);
 const struct host_authority *host_gate_authority(const struct host_gate *g); /* NULL: none yet */
-uint64_t host_gate_now_ms(const struct host_gate *g);                        /* the master's clock */
-uint32_t host_gate_master_epoch(const struct host_gate *g);                  /* 0: no authority yet */
-void host_gate_set_authority(struct host_gate *g, const uint8_t key[GRANT_KEY_SIZE], uint32_t master_epoch);
+/* the master's clock */
+uint64_t host_gate_now_ms(const struct host_gate *g);
+/* 0: no authority yet */
+uint32_t host_gate_master_epoch(const struct host_gate *g);
+void host_gate_set_authority(struct host_gate *g, const uint8_t key[GRANT_KEY_SIZE],
+                             uint32_t master_epoch);
 /* Lets data threads find it, with the epochs in its header; and no more. */
-void host_gate_publish(struct host_gate *g, struct host_slot *s, uint32_t id, uint32_t segment_epoch);
+void host_gate_publish(struct host_gate *g, struct host_slot *s, uint32_t id,
+                       uint32_t segment_epoch);
 void host_gate_hide(struct host_gate *g, struct host_slot *s);
-/* Its grants are refused from now on, for as long as they could be good for anything. false: HOST_FENCED_MAX sessions are remembered, and
- * none of them can be forgotten yet. */
+/* Its grants are refused from now on, for as long as they could be good for anything. false:
+ * HOST_FENCED_MAX sessions are remembered, and none of them can be forgotten yet. */
 bool host_gate_fence(struct host_gate *g, uint64_t session, uint64_t keep_ms);
 #define HOST_FENCED_MAX (1u << 18)
 /* For struct transport_gate; arg is the host_gate. */
 enum grant_verdict host_gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
-                                   const struct grant_extent *extent, enum grant_op want, uint64_t sub_offset,
-                                   uint64_t sub_length, struct grant *g_p, void **addr_p);
-enum grant_verdict host_gate_recheck(void *arg, const struct grant *g, const struct grant_extent *extent);
-tarn_status host_gate_stage(void *arg, const struct grant_extent *extent, uint64_t offset, uint64_t length,
-                            void *buffer, void (*done)(void *done_arg, tarn_status status), void *done_arg);
+                                   const struct grant_extent *extent, enum grant_op want,
+                                   uint64_t sub_offset, uint64_t sub_length, struct grant *g_p,
+                                   void **addr_p);
+enum grant_verdict host_gate_recheck(void *arg, const struct grant *g,
+                                     const struct grant_extent *extent);
+tarn_status host_gate_stage(void *arg, const struct grant_extent *extent, uint64_t offset,
+                            uint64_t length, void *buffer,
+                            void (*done)(void *done_arg, tarn_status status), void *done_arg);
 
 /* puts.c; the first three for struct transport_gate */
-enum grant_verdict host_puts_begin(void *arg, const struct grant *g, const struct grant_extent *extent,
-                                   void **put_p);
+enum grant_verdict host_puts_begin(void *arg, const struct grant *g,
+                                   const struct grant_extent *extent, void **put_p);
 void host_puts_end(void *arg, void *put, uint64_t offset, uint64_t length);
-enum grant_verdict host_puts_seal(void *arg, const struct grant *g, const struct grant_extent *extent,
+enum grant_verdict host_puts_seal(void *arg, const struct grant *g,
+                                  const struct grant_extent *extent,
                                   uint8_t receipt[GRANT_RECEIPT_SIZE]);
 void host_puts_init(struct host_puts *t);
 void host_puts_deinit(struct host_puts *t);
@@ -157,12 +167,14 @@ tarn_status host_path_open(struct host *h, const char *scheme);
 tarn_status host_path_listen(struct host *h, struct host_path *p);
 /* Everything else that is registered. */
 void host_paths_add_all(struct host *h);
-/* Memory of a slot that is served, or about to be, under id. TARN_OK where it can do without, too. */
+/* Memory of a slot that is served, or about to be, under id. TARN_OK where it can do without,
+ * too. */
 tarn_status host_path_register(struct host *h, struct host_path *p, unsigned slot, uint32_t id);
 /* Looks for keys that have changed. */
 void host_paths_turn(struct host *h);
 /* fences.c */
-/* Waits for data threads that might still be at work in a slot that has just been hidden: sets its idle in time. */
+/* Waits for data threads that might still be at work in a slot that has just been hidden: sets its
+ * idle in time. */
 void host_fence_slot(struct host *h, unsigned slot, uint32_t id);
 void host_report_fences(struct host *h);
 uint64_t host_fences_pending(const struct host *h);
@@ -172,8 +184,8 @@ bool host_slot_free(const struct host *h);
 unsigned host_slot_append(struct host *h, struct host_slot slot);
 /* From the transports. */
 void host_slot_deregister(struct host *h, unsigned slot);
-/* Can somebody write to the slot's memory who was let in under a master epoch below this one, and need not ask again?
- * UINT32_MAX: anybody at all. */
+/* Can somebody write to the slot's memory who was let in under a master epoch below this one, and
+ * need not ask again? UINT32_MAX: anybody at all. */
 bool host_slot_lent(const struct host *h, unsigned slot, uint32_t below_epoch);
 void host_close_slots(struct host *h);
 

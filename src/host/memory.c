@@ -1,5 +1,5 @@
-/* Slots of memory that this program has from elsewhere, and the end of slots: both for hosts whose memory comes and goes while they
- * run, as an engine's buffers do (src/client/transfer.c). */
+/* Slots of memory that this program has from elsewhere, and the end of slots: both for hosts whose
+ * memory comes and goes while they run, as an engine's buffers do (src/client/transfer.c). */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -12,7 +12,8 @@
 tarn_status host_memory_open(struct host *h, void *addr, uint64_t length, int fd, uint64_t offset,
                              unsigned *slot_p) {
     MAGIC_CHECK(h, HOST_MAGIC);
-    if (addr == NULL || length == 0 || (uintptr_t)addr + length < (uintptr_t)addr) return TARN_EINVAL;
+    if (addr == NULL || length == 0 || (uintptr_t)addr + length < (uintptr_t)addr)
+        return TARN_EINVAL;
     if (!host_slot_free(h)) return TARN_ELIMIT;
     struct host_slot s = {.base = addr, .size = length};
     if (fd >= 0) {
@@ -34,7 +35,8 @@ tarn_status host_slot_close(struct host *h, unsigned slot) {
     struct host_slot *s = &h->gate.slots[slot];
     TARN_ASSERT(s->base != NULL && !s->vacant);
     host_segment_retire(h, slot,
-                        true); /* and if peers have it mapped: what they map is nobody's from here on */
+                        /* and if peers have it mapped: what they map is nobody's from here on */
+                        true);
     if (!s->idle) return TARN_EAGAIN;
     host_slot_deregister(h, slot);
     pool_close(&s->pool);

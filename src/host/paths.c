@@ -1,5 +1,5 @@
-/* The transports of a host: tcp and shm from the start, and what modules bring, at any time. A path of a module may fail where tcp
- * serves: it is logged, and the segment goes on without. */
+/* The transports of a host: tcp and shm from the start, and what modules bring, at any time. A path
+ * of a module may fail where tcp serves: it is logged, and the segment goes on without. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,8 @@ bool host_watch(struct host *h, int fd) {
 
 static struct host_path *path_find(const struct host *h, const char *scheme) {
     for (unsigned i = 0; i < h->n_paths; i++) {
-        if (strcmp(h->paths[i].ops->scheme, scheme) == 0) return (struct host_path *)(uintptr_t)&h->paths[i];
+        if (strcmp(h->paths[i].ops->scheme, scheme) == 0)
+            return (struct host_path *)(uintptr_t)&h->paths[i];
     }
     return NULL;
 }
@@ -90,7 +91,8 @@ tarn_status host_path_register(struct host *h, struct host_path *p, unsigned slo
         memory.fd_read = pool_fd(s->pool, false);
         memory.header_size = SEGMENT_HEADER_SIZE;
     } else if (strcmp(p->ops->scheme, "shm") == 0 || (s->device && p->builtin)) {
-        return TARN_OK; /* there is no file to hand out, or nothing for a CPU: peers come by another way */
+        /* there is no file to hand out, or nothing for a CPU: peers come by another way */
+        return TARN_OK;
     }
     if (s->device) {
         memory.dmabuf = true;
@@ -112,7 +114,8 @@ tarn_status host_transport_add(struct host *h, const char *scheme) {
     if (status != TARN_OK) return status;
     struct host_path *p = &h->paths[h->n_paths - 1];
     if (h->tls != NULL)
-        log_warning("The data port speaks TLS, but what goes by %s is not encrypted: do without that module "
+        log_warning("The data port speaks TLS, but what goes by %s is not encrypted: do without "
+                    "that module "
                     "where it has to be",
                     scheme);
     if (h->started) status = host_path_listen(h, p);
@@ -138,7 +141,8 @@ void host_transport_remove(struct host *h, const char *scheme) {
     for (unsigned i = 0; i < h->gate.n_slots; i++) had_key[i] = p->version[i] != 0;
     path_close(h, p);
     *p = h->paths[--h->n_paths];
-    for (size_t i = 0; i < h->n_fences; i++) h->fences[i].paths_done = 0; /* their bits are others' now */
+    /* their bits are others' now */
+    for (size_t i = 0; i < h->n_fences; i++) h->fences[i].paths_done = 0;
     for (unsigned i = 0; i < h->gate.n_slots; i++) {
         if (had_key[i] && h->key_changed != NULL) h->key_changed(h->arg, i);
     }
@@ -158,7 +162,8 @@ void host_paths_turn(struct host *h) {
     for (unsigned i = 0; i < h->n_paths; i++) {
         struct host_path *p = &h->paths[i];
         for (unsigned slot = 0; slot < h->gate.n_slots; slot++) {
-            uint64_t version = p->memory[slot] != NULL ? p->ops->memory_version(p->memory[slot]) : 0;
+            uint64_t version =
+                p->memory[slot] != NULL ? p->ops->memory_version(p->memory[slot]) : 0;
             if (version == p->version[slot]) continue;
             p->version[slot] = version;
             if (h->key_changed != NULL) h->key_changed(h->arg, slot);

@@ -47,7 +47,8 @@ static bool use(struct place *p, const char *list, mode_t others) {
 static bool make(struct place *p, const char *dir, mode_t mode, mode_t others) {
     bool made = mkdir(dir, mode) == 0;
     if (!made && errno != EEXIST) return no(p, dir, strerror(errno));
-    return use(p, dir, others) && (!made || chmod(dir, mode) == 0); /* what the umask took comes back */
+    /* what the umask took comes back */
+    return use(p, dir, others) && (!made || chmod(dir, mode) == 0);
 }
 
 static bool make_private(struct place *p) {
@@ -72,7 +73,8 @@ static bool find(struct place *p) {
 bool host_socket_path(const char *name, char out[HOST_SOCKET_MAX]) {
     struct place p = {.why = ""};
     if (!find(&p)) {
-        log_warning("There is no shared memory for clients on this machine, for there is no safe folder for "
+        log_warning("There is no shared memory for clients on this machine, for there is no safe "
+                    "folder for "
                     "its socket: %s. "
                     "Say where it may be (shm-socket), or that there shall be none",
                     p.why);

@@ -1,9 +1,11 @@
-/* Grants that are good for one put (GRANT_WRITE_ONCE): what was written by each of them, by whom it is being written now, and
- * whether it was sealed. A sealed one is remembered until its grant has expired, so that it cannot begin anew.
+/* Grants that are good for one put (GRANT_WRITE_ONCE): what was written by each of them, by whom it
+ * is being written now, and whether it was sealed. A sealed one is remembered until its grant has
+ * expired, so that it cannot begin anew.
  *
  *   unknown ─begin─> open ─end─> open ... ─seal, when nobody writes─> sealed ─its grant has expired─> unknown
  *
- * Data threads ask; the control thread of a master's own host closes grants of puts that are over. One lock, for moments. */
+ * Data threads ask; the control thread of a master's own host closes grants of puts that are over.
+ * One lock, for moments. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,9 +13,10 @@
 #include "base/clock.h"
 #include "host/host_internal.h"
 
-#define RANGES_MAX 256u   /* of a put that is written in pieces in any order; with more it is never whole */
-#define LATE_MS    10000u /* our idea of the master's clock may be corrected by less than this */
-#define REAP_MAX   64u    /* steps of the wheel in one call */
+#define RANGES_MAX                                                                                 \
+    256u /* of a put that is written in pieces in any order; with more it is never whole */
+#define LATE_MS  10000u /* our idea of the master's clock may be corrected by less than this */
+#define REAP_MAX 64u    /* steps of the wheel in one call */
 
 struct range {
     uint64_t from, to;
@@ -105,7 +108,8 @@ static struct host_put *find_or_add(struct host_gate *gate, const struct put_key
     struct host_puts *t = &gate->puts;
     struct host_put *p = find(t, k);
     if (p != NULL) return p;
-    uint64_t mono_ms = clock_mono_ms(), now_ms = host_gate_now_ms(gate), expiry_ms = k->grant->expiry_ms;
+    uint64_t mono_ms = clock_mono_ms(), now_ms = host_gate_now_ms(gate),
+             expiry_ms = k->grant->expiry_ms;
     reap(t, mono_ms, REAP_MAX);
     if (t->table.count >= max) return NULL;
     p = xcalloc(1, sizeof(*p));
@@ -113,13 +117,14 @@ static struct host_put *find_or_add(struct host_gate *gate, const struct put_key
     p->session = k->grant->session;
     p->number = k->grant->put;
     htab_insert(&t->table, &p->node, put_hash(k));
-    wheel_set(t->wheel, &p->wheel, mono_ms + (expiry_ms > now_ms ? expiry_ms - now_ms : 0) + LATE_MS);
+    wheel_set(t->wheel, &p->wheel,
+              mono_ms + (expiry_ms > now_ms ? expiry_ms - now_ms : 0) + LATE_MS);
     __atomic_store_n(&t->count, t->table.count, __ATOMIC_RELAXED);
     return p;
 }
 
-enum grant_verdict host_puts_begin(void *arg, const struct grant *g, const struct grant_extent *extent,
-                                   void **put_p) {
+enum grant_verdict host_puts_begin(void *arg, const struct grant *g,
+                                   const struct grant_extent *extent, void **put_p) {
     struct host_gate *gate = arg;
     struct host_puts *t = &gate->puts;
     enum grant_verdict v = GRANT_OK;
@@ -175,12 +180,13 @@ void host_puts_end(void *arg, void *put, uint64_t offset, uint64_t length) {
 static void seal(struct host_puts *t, struct host_put *p) {
     if (p->sealed) return;
     p->sealed = true;
-    p->whole =
-        !p->scattered && p->n_ranges == 1 && p->ranges[0].from == 0 && p->ranges[0].to == p->extent.length;
+    p->whole = !p->scattered && p->n_ranges == 1 && p->ranges[0].from == 0 &&
+               p->ranges[0].to == p->extent.length;
     drop_ranges(t, p);
 }
 
-enum grant_verdict host_puts_seal(void *arg, const struct grant *g, const struct grant_extent *extent,
+enum grant_verdict host_puts_seal(void *arg, const struct grant *g,
+                                  const struct grant_extent *extent,
                                   uint8_t receipt[GRANT_RECEIPT_SIZE]) {
     struct host_gate *gate = arg;
     struct host_puts *t = &gate->puts;

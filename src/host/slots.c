@@ -1,9 +1,10 @@
-/* The segments of a host, from open to the end. Data threads look at a slot's name only (gate.c); all that leads there and
- * away again is the control thread's.
+/* The segments of a host, from open to the end. Data threads look at a slot's name only (gate.c);
+ * all that leads there and away again is the control thread's.
  *
- * Memory that was served under one name is served under another only when nobody can still be writing by the first: data
- * threads have finished what they were at, and peers that mapped it have let go. After a discard the latter need not be
- * waited for: the slot gets other memory, at the same addresses. */
+ * Memory that was served under one name is served under another only when nobody can still be
+ * writing by the first: data threads have finished what they were at, and peers that mapped it have
+ * let go. After a discard the latter need not be waited for: the slot gets other memory, at the
+ * same addresses. */
 #include <string.h>
 #include <unistd.h>
 
@@ -34,13 +35,14 @@ unsigned host_slot_append(struct host *h, struct host_slot slot) {
     struct host_slot *s = &h->gate.slots[at];
     static_assert(offsetof(struct host_slot, name) == 0, "the rest is behind the name");
     /* Its name is 0, and threads may look at that at any time. */
-    memcpy((char *)s + sizeof(s->name), (char *)&slot + sizeof(slot.name), sizeof(slot) - sizeof(slot.name));
+    memcpy((char *)s + sizeof(s->name), (char *)&slot + sizeof(slot.name),
+           sizeof(slot) - sizeof(slot.name));
     if (at == h->gate.n_slots) __atomic_store_n(&h->gate.n_slots, at + 1, __ATOMIC_RELEASE);
     return at;
 }
 
-tarn_status host_segment_open(struct host *h, const struct host_segment_config *config, unsigned *slot_p,
-                              const char **why_p) {
+tarn_status host_segment_open(struct host *h, const struct host_segment_config *config,
+                              unsigned *slot_p, const char **why_p) {
     if (!host_slot_free(h)) {
         *why_p = "too many segments on one host";
         return TARN_EINVAL;
@@ -179,15 +181,16 @@ tarn_status host_segment_add(struct host *h, const struct host_segment_config *c
                              uint32_t segment_epoch, const char **why_p) {
     uint32_t other_epoch;
     if (segment_epoch == 0 || host_gate_find(&h->gate, id, &other_epoch) != NULL) {
-        *why_p = segment_epoch == 0 ? "a segment epoch is never 0" : "the host has a segment of that id";
+        *why_p =
+            segment_epoch == 0 ? "a segment epoch is never 0" : "the host has a segment of that id";
         return TARN_EINVAL;
     }
     unsigned slot;
     tarn_status s = host_segment_open(h, config, &slot, why_p);
     if (s != TARN_OK) return s;
     s = host_segment_serve(h, slot, id, segment_epoch);
-    if (s ==
-        TARN_EAGAIN) { /* a pool file that others map; nobody will ask again, so they keep it to themselves */
+    if (s == TARN_EAGAIN) { /* a pool file that others map; nobody will ask again, so they keep it
+                               to themselves */
         host_segment_retire(h, slot, true);
         s = host_segment_serve(h, slot, id, segment_epoch);
     }
@@ -235,7 +238,8 @@ static void fill_info(const struct host *h, unsigned slot, struct host_segment_i
     info_p->lent = host_slot_lent(h, slot, UINT32_MAX);
     memcpy(info_p->content, p->content, sizeof(info_p->content));
 }
-_Static_assert(sizeof(((struct host_segment_info *)0)->content) == SEGMENT_CONTENT_SIZE, "content id");
+_Static_assert(sizeof(((struct host_segment_info *)0)->content) == SEGMENT_CONTENT_SIZE,
+               "content id");
 
 bool host_slot_get(const struct host *h, unsigned slot, struct host_segment_info *info_p) {
     MAGIC_CHECK(h, HOST_MAGIC);
