@@ -31,7 +31,7 @@
 #define TARN_MODULE_SYMBOL  "tarn_module_v1"
 /* Does the struct that p points to, which may come from an older build, reach to the end of
  * member? */
-#define TARN_HAS(p, member)                                                                                  \
+#define TARN_HAS(p, member)                                                                        \
     ((p)->size >= offsetof(__typeof__(*(p)), member) + sizeof(((__typeof__(p))0)->member))
 
 struct transport_ops;
@@ -88,11 +88,11 @@ struct tarn_services {
     /* The pool, for commands. each returns false to stop. each_segment: segments that scheme
      * ("rdma") reaches. each_report: what every host of the pool last reported about that transport
      * (transport.h: describe), with its age. NULL in programs without a pool. */
-    void (*each_segment)(const char *scheme, bool (*each)(void *arg, const struct tarn_segment *segment),
-                         void *arg);
+    void (*each_segment)(const char *scheme,
+                         bool (*each)(void *arg, const struct tarn_segment *segment), void *arg);
     void (*each_report)(const char *scheme,
-                        bool (*each)(void *arg, const char *node, const char *machine, uint64_t age_ms,
-                                     struct span report),
+                        bool (*each)(void *arg, const char *node, const char *machine,
+                                     uint64_t age_ms, struct span report),
                         void *arg);
 };
 

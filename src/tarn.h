@@ -143,7 +143,8 @@ TARN_API void tarn_options_init(tarn_options *options);
  * Connects and authenticates at once. TARN_EINVAL: a bad URL; TARN_EIO, TARN_ETIMEOUT: no server;
  * TARN_EPERM: wrong password, or a certificate that one side does not accept; TARN_EPROTO: not a
  * tarn server, or TLS on one side only. */
-TARN_API tarn_status tarn_connect(const char *url, const tarn_options *options, tarn_client **client_p);
+TARN_API tarn_status tarn_connect(const char *url, const tarn_options *options,
+                                  tarn_client **client_p);
 /* Close all views, writers and queues first. Nulls the pointer; NULL inside is fine. */
 TARN_API void tarn_close(tarn_client **client_p);
 /* One round trip. */
@@ -184,33 +185,38 @@ TARN_API void tarn_put_options_init(tarn_put_options *options);
 /* TARN_OK: readable by all from now on; at least one replica is whole (an item's replicas says how
  * many). TARN_EEXISTS: the key exists already, nothing was sent. TARN_EBUSY: another writer is
  * putting it. TARN_ENOSPACE, TARN_EQUOTA, TARN_EOOM: no room. */
-TARN_API tarn_status tarn_put(tarn_client *client, const void *key, size_t key_len, const void *data,
-                              size_t len, const tarn_put_options *options);
-TARN_API tarn_status tarn_putv(tarn_client *client, const void *key, size_t key_len, const struct iovec *iov,
-                               size_t n_iov, const tarn_put_options *options);
+TARN_API tarn_status tarn_put(tarn_client *client, const void *key, size_t key_len,
+                              const void *data, size_t len, const tarn_put_options *options);
+TARN_API tarn_status tarn_putv(tarn_client *client, const void *key, size_t key_len,
+                               const struct iovec *iov, size_t n_iov,
+                               const tarn_put_options *options);
 /* The whole value; *len_p (may be NULL) is its size. TARN_ELIMIT: it does not fit into cap bytes;
  * *len_p is still written. */
-TARN_API tarn_status tarn_get(tarn_client *client, const void *key, size_t key_len, void *buffer, size_t cap,
-                              size_t *len_p, const tarn_call *call);
+TARN_API tarn_status tarn_get(tarn_client *client, const void *key, size_t key_len, void *buffer,
+                              size_t cap, size_t *len_p, const tarn_call *call);
 /* Fills the pieces in order; they must hold the value. */
-TARN_API tarn_status tarn_getv(tarn_client *client, const void *key, size_t key_len, const struct iovec *iov,
-                               size_t n_iov, size_t *len_p, const tarn_call *call);
+TARN_API tarn_status tarn_getv(tarn_client *client, const void *key, size_t key_len,
+                               const struct iovec *iov, size_t n_iov, size_t *len_p,
+                               const tarn_call *call);
 /* Bytes [offset, offset + len) of the value, fewer if it ends before: *got_p. TARN_EINVAL: offset
  * is beyond the end. Objects over 1 MiB carry a CRC per MiB, and whole MiBs are read to verify a
  * range; smaller ones are read whole. */
-TARN_API tarn_status tarn_get_range(tarn_client *client, const void *key, size_t key_len, uint64_t offset,
-                                    void *buffer, size_t len, size_t *got_p, const tarn_call *call);
+TARN_API tarn_status tarn_get_range(tarn_client *client, const void *key, size_t key_len,
+                                    uint64_t offset, void *buffer, size_t len, size_t *got_p,
+                                    const tarn_call *call);
 /* A value of unknown size, in newly allocated memory (64-byte aligned, never NULL): tarn_free. */
-TARN_API tarn_status tarn_get_alloc(tarn_client *client, const void *key, size_t key_len, void **data_p,
-                                    size_t *len_p, const tarn_call *call);
+TARN_API tarn_status tarn_get_alloc(tarn_client *client, const void *key, size_t key_len,
+                                    void **data_p, size_t *len_p, const tarn_call *call);
 /* TARN_OK or TARN_ENOTFOUND. Takes no lease and does not count as a use. */
 TARN_API tarn_status tarn_exists(tarn_client *client, const void *key, size_t key_len);
 /* TARN_OK or TARN_ENOTFOUND. */
 TARN_API tarn_status tarn_remove(tarn_client *client, const void *key, size_t key_len);
 /* Waits until the key is readable: TARN_OK; not within timeout_ms: TARN_ETIMEOUT. */
-TARN_API tarn_status tarn_wait(tarn_client *client, const void *key, size_t key_len, uint64_t timeout_ms);
+TARN_API tarn_status tarn_wait(tarn_client *client, const void *key, size_t key_len,
+                               uint64_t timeout_ms);
 /* kind: TARN_PIN_*; ms of a soft pin. TARN_OK or TARN_ENOTFOUND. */
-TARN_API tarn_status tarn_pin(tarn_client *client, const void *key, size_t key_len, int kind, uint64_t ms);
+TARN_API tarn_status tarn_pin(tarn_client *client, const void *key, size_t key_len, int kind,
+                              uint64_t ms);
 
 /* --- many keys: a constant number of round trips --- */
 
@@ -244,15 +250,17 @@ TARN_API tarn_status tarn_put_many(tarn_client *client, tarn_item *items, size_t
                                    const tarn_put_options *options, size_t *failed_p);
 /* Reads n values or ranges. *hits_p (may be NULL): items with TARN_OK. Items are independent: a
  * miss in the middle does not stop the others. */
-TARN_API tarn_status tarn_get_many(tarn_client *client, tarn_item *items, size_t n, const tarn_call *call,
-                                   size_t *hits_p);
+TARN_API tarn_status tarn_get_many(tarn_client *client, tarn_item *items, size_t n,
+                                   const tarn_call *call, size_t *hits_p);
 /* found[i] is 1 or 0. */
-TARN_API tarn_status tarn_exists_many(tarn_client *client, const tarn_key *keys, size_t n, uint8_t *found);
+TARN_API tarn_status tarn_exists_many(tarn_client *client, const tarn_key *keys, size_t n,
+                                      uint8_t *found);
 /* How many leading keys are readable. With a lease (call->lease_ms) they stay readable for that
  * time, or until this thread's next get of them through this client, which ends it. */
 TARN_API tarn_status tarn_prefix_length(tarn_client *client, const tarn_key *keys, size_t n,
                                         const tarn_call *call, size_t *length_p);
-TARN_API tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys, size_t n, size_t *removed_p);
+TARN_API tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys, size_t n,
+                                      size_t *removed_p);
 
 /* --- batches as columns: for languages with fast arrays of numbers and slow structs --- */
 
@@ -275,13 +283,14 @@ typedef struct tarn_columns {
 /* Fills n items, and n_pieces of iov for keys with several pieces (pieces NULL: iov is not used and
  * may be NULL). Needs no client and does not block. TARN_EINVAL: sums that do not agree, a missing
  * column, a key of 0 or over 1024 bytes, a piece at address 0. */
-TARN_API tarn_status tarn_columns_items(const tarn_columns *columns, tarn_item *items, struct iovec *iov);
+TARN_API tarn_status tarn_columns_items(const tarn_columns *columns, tarn_item *items,
+                                        struct iovec *iov);
 /* Fills n keys, for look-ups. TARN_EINVAL as above. */
 TARN_API tarn_status tarn_columns_keys(const tarn_columns *columns, tarn_key *keys);
 /* The results of n items as columns of n; NULL for unwanted ones. results: bytes (got) where the
  * status is TARN_OK, else the status. */
-TARN_API void tarn_items_columns(const tarn_item *items, size_t n, int64_t *results, int32_t *statuses,
-                                 uint64_t *value_sizes, uint64_t *versions);
+TARN_API void tarn_items_columns(const tarn_item *items, size_t n, int64_t *results,
+                                 int32_t *statuses, uint64_t *value_sizes, uint64_t *versions);
 
 /* --- leased views: read in place --- */
 
@@ -322,7 +331,8 @@ TARN_API void tarn_view_release(tarn_view **view_p);
  * release: close it before the client. It has nothing to do with leases: only views say what may be
  * read, and for how long. TARN_EINVAL: there is no such piece. TARN_ENOTSUP: values of up to 64
  * bytes are copies. */
-TARN_API tarn_status tarn_mapping_open(const tarn_view *view, size_t piece, tarn_mapping **mapping_p);
+TARN_API tarn_status tarn_mapping_open(const tarn_view *view, size_t piece,
+                                       tarn_mapping **mapping_p);
 /* The start of a page. Two open mappings with the same address are the same memory. */
 TARN_API const void *tarn_mapping_address(const tarn_mapping *mapping);
 TARN_API size_t tarn_mapping_size(const tarn_mapping *mapping);
@@ -339,8 +349,9 @@ TARN_API void tarn_mapping_close(tarn_mapping **mapping_p);
  * memory; elsewhere they are private memory that commit sends. Nobody sees the value before commit.
  * The server takes the space back only when it knows that this process cannot write any more, so
  * always commit or abort. TARN_EEXISTS, TARN_EBUSY, TARN_ENOSPACE as in tarn_put. */
-TARN_API tarn_status tarn_writer_open(tarn_client *client, const void *key, size_t key_len, uint64_t size,
-                                      const tarn_put_options *options, tarn_writer **writer_p);
+TARN_API tarn_status tarn_writer_open(tarn_client *client, const void *key, size_t key_len,
+                                      uint64_t size, const tarn_put_options *options,
+                                      tarn_writer **writer_p);
 TARN_API size_t tarn_writer_pieces(const tarn_writer *writer, const struct iovec **pieces_p);
 /* The whole space, or NULL when it lies in several pieces. */
 TARN_API void *tarn_writer_data(const tarn_writer *writer);
@@ -391,8 +402,8 @@ TARN_API tarn_status tarn_async_open(tarn_client *client, size_t capacity, tarn_
 TARN_API void tarn_async_close(tarn_async **queue_p);
 /* TARN_EAGAIN: capacity reached; collect completions. options are copied (but not what they point
  * to). *id_p may be NULL. EXISTS sets an item's status to TARN_OK or TARN_ENOTFOUND. */
-TARN_API tarn_status tarn_async_get(tarn_async *queue, tarn_item *items, size_t n, const tarn_call *call,
-                                    void *user, uint64_t *id_p);
+TARN_API tarn_status tarn_async_get(tarn_async *queue, tarn_item *items, size_t n,
+                                    const tarn_call *call, void *user, uint64_t *id_p);
 TARN_API tarn_status tarn_async_put(tarn_async *queue, tarn_item *items, size_t n,
                                     const tarn_put_options *options, void *user, uint64_t *id_p);
 TARN_API tarn_status tarn_async_exists(tarn_async *queue, tarn_item *items, size_t n, void *user,
@@ -485,7 +496,8 @@ typedef struct tarn_host_info {
     uint64_t joins, heartbeats, heartbeat_failures;
     uint64_t copies_done, copies_failed, copy_bytes;
     uint64_t reads, writes, bytes_read, bytes_written; /* by tcp */
-    uint64_t stored, store_failures, store_bytes, ssd_used, ssd_entries, ssd_reads, file_used, file_entries;
+    uint64_t stored, store_failures, store_bytes, ssd_used, ssd_entries, ssd_reads, file_used,
+        file_entries;
     char last_error[256]; /* of the connection to the master; "" when it is up */
 } tarn_host_info;
 TARN_API tarn_status tarn_host_get_info(tarn_host *host, tarn_host_info *info);

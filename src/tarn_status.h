@@ -1,6 +1,7 @@
 /* The one status type of tarn, shared by libtarn's callers and every room of the source tree.
  *
- * Functions return TARN_OK or a negative status. Outputs are written only on TARN_OK, unless a header says otherwise. */
+ * Functions return TARN_OK or a negative status. Outputs are written only on TARN_OK, unless a
+ * header says otherwise. */
 #ifndef TARN_STATUS_H
 #define TARN_STATUS_H
 
@@ -10,7 +11,8 @@ extern "C" {
 
 typedef enum tarn_status {
     TARN_OK = 0,
-    TARN_ERR = -1,             /* anything without a better name; the log or tarn_last_error() says what */
+    /* anything without a better name; the log or tarn_last_error() says what */
+    TARN_ERR = -1,
     TARN_ENOMEM = -2,          /* this process has no memory left */
     TARN_EINVAL = -3,          /* an argument is out of range */
     TARN_EAGAIN = -4,          /* not done yet: call again, or wait for the event */
@@ -29,14 +31,16 @@ typedef enum tarn_status {
     TARN_EGRANT_EXPIRED = -17, /* a grant whose time is over */
     TARN_ECORRUPT = -18,       /* bytes that do not match their checksum */
     TARN_ELEASE = -19,         /* the lease ran out before the bytes were verified */
-    TARN_EREADONLY = -20,      /* READONLY: this server is a replica; NOREPLICAS: it has too few of them */
-    TARN_ELOADING = -21,       /* LOADING */
-    TARN_EOOM = -22,           /* OOM: the server's books or buffers are full */
-    TARN_ENOSEGMENT = -23,     /* NOSEGMENT: no such segment */
-    TARN_ELIMIT = -24,         /* a bound of this library or server was reached */
-    TARN_ECANCELED = -25,      /* given up on request */
-    TARN_ENOTSUP = -26,        /* not here: this build, machine or transport cannot do it */
-    TARN_ELATER = -27,         /* TRYAGAIN: room or readiness will come, and did not within the call's time */
+    /* READONLY: this server is a replica; NOREPLICAS: it has too few of them */
+    TARN_EREADONLY = -20,
+    TARN_ELOADING = -21,   /* LOADING */
+    TARN_EOOM = -22,       /* OOM: the server's books or buffers are full */
+    TARN_ENOSEGMENT = -23, /* NOSEGMENT: no such segment */
+    TARN_ELIMIT = -24,     /* a bound of this library or server was reached */
+    TARN_ECANCELED = -25,  /* given up on request */
+    TARN_ENOTSUP = -26,    /* not here: this build, machine or transport cannot do it */
+    /* TRYAGAIN: room or readiness will come, and did not within the call's time */
+    TARN_ELATER = -27,
 } tarn_status;
 
 /* A short English text, never NULL, static storage. */

@@ -4,10 +4,12 @@
  *
  *     the side that is read (or written)                     the side that reads (or writes)
  *     tarn_transfer_open(&o, &t);                            tarn_transfer_open(&o, &t);
- *     tarn_transfer_alloc(t, bytes, READ, .., &memory, &r);  tarn_transfer_connect(t, "prefill-0", 5000, &peer);
- *     ... the blocks of request 7 are complete ...           tarn_transfer_wait_ready(peer, "7", 30000, ..);
- *     tarn_transfer_ready(t, "7", NULL);                     tarn_transfer_run(peer, tasks, n, NULL);
- *     tarn_transfer_next_event(t, ..): DONE "7"              tarn_transfer_done(peer, "7", NULL, 0, 0);
+ *     tarn_transfer_alloc(t, bytes, READ, .., &memory, &r);  tarn_transfer_connect(t, "prefill-0",
+ * 5000, &peer);
+ *     ... the blocks of request 7 are complete ...           tarn_transfer_wait_ready(peer, "7",
+ * 30000, ..); tarn_transfer_ready(t, "7", NULL);                     tarn_transfer_run(peer, tasks,
+ * n, NULL); tarn_transfer_next_event(t, ..): DONE "7"              tarn_transfer_done(peer, "7",
+ * NULL, 0, 0);
  *
  * Bytes go by shared memory where both are on one machine and the memory is tarn_transfer_alloc's,
  * by RDMA where both have the module, else by TCP. There are no checksums beyond those of the
@@ -71,7 +73,8 @@ TARN_API void tarn_transfer_options_init(tarn_transfer_options *options);
 /* TARN_EINVAL; TARN_EPERM: an address that is not loopback, without a secret; TARN_EIO: an address
  * or port that is not available, or no master. If another end has the name, this one takes it over:
  * the last to open a name owns it. */
-TARN_API tarn_status tarn_transfer_open(const tarn_transfer_options *options, tarn_transfer **transfer_p);
+TARN_API tarn_status tarn_transfer_open(const tarn_transfer_options *options,
+                                        tarn_transfer **transfer_p);
 /* Release batches and disconnect peers first. Waits until no peer moves bytes in its memory any
  * more; memory of tarn_transfer_alloc is unmapped. Nulls. */
 TARN_API void tarn_transfer_close(tarn_transfer **transfer_p);
@@ -89,18 +92,19 @@ enum { TARN_TRANSFER_READ = 1, TARN_TRANSFER_WRITE = 2 };
  * *region_p (may be NULL): its number, not 0, never reused by this end; 0 if rights are 0. Peers
  * cannot reach it by shm, only memory of tarn_transfer_alloc. TARN_EINVAL; TARN_EEXISTS: part of it
  * is registered already; TARN_ELIMIT: 256 regions are. */
-TARN_API tarn_status tarn_transfer_register(tarn_transfer *transfer, void *address, size_t len, int rights,
-                                            const char *name, uint32_t *region_p);
+TARN_API tarn_status tarn_transfer_register(tarn_transfer *transfer, void *address, size_t len,
+                                            int rights, const char *name, uint32_t *region_p);
 /* Registers memory of a device such as a GPU, as a dma-buf: len bytes of it from offset on, which
  * tasks and peers name by address. No CPU touches it: its bytes move by RDMA, or the task fails
  * with TARN_ENOTSUP. fd may be closed afterwards. */
-TARN_API tarn_status tarn_transfer_register_dmabuf(tarn_transfer *transfer, void *address, size_t len, int fd,
-                                                   uint64_t offset, int rights, const char *name,
-                                                   uint32_t *region_p);
+TARN_API tarn_status tarn_transfer_register_dmabuf(tarn_transfer *transfer, void *address,
+                                                   size_t len, int fd, uint64_t offset, int rights,
+                                                   const char *name, uint32_t *region_p);
 /* Allocates zeroed memory and registers it: len is rounded up to 4096. A forked child does not have
  * it. huge_pages 1: try. Statuses as above, and TARN_ENOMEM. */
-TARN_API tarn_status tarn_transfer_alloc(tarn_transfer *transfer, size_t len, int rights, const char *name,
-                                         int huge_pages, void **address_p, uint32_t *region_p);
+TARN_API tarn_status tarn_transfer_alloc(tarn_transfer *transfer, size_t len, int rights,
+                                         const char *name, int huge_pages, void **address_p,
+                                         uint32_t *region_p);
 /* Returns when no peer moves bytes there any more; memory of tarn_transfer_alloc is unmapped. This
  * end's own batches that use it must be over. TARN_ENOTFOUND: nothing is registered from address
  * on. */
@@ -136,7 +140,8 @@ TARN_API tarn_status tarn_transfer_ready(tarn_transfer *transfer, const char *la
 /* The blocks will not come, or are gone: waiters get TARN_ECANCELED, with reason in
  * tarn_last_error(). If the label was ready, an ABORTED event follows: from then on no peer relies
  * on its blocks (or, with cut, can write to them). */
-TARN_API tarn_status tarn_transfer_abort(tarn_transfer *transfer, const char *label, const char *reason);
+TARN_API tarn_status tarn_transfer_abort(tarn_transfer *transfer, const char *label,
+                                         const char *reason);
 
 /* --- events of an end --- */
 
@@ -169,8 +174,8 @@ TARN_API int tarn_transfer_fd(const tarn_transfer *transfer);
  * TARN_ETIMEOUT: no answer; TARN_EPERM: another secret; TARN_EPROTO: not such an end; TARN_ELIMIT:
  * it has too many peers. A peer whose connection has broken stays broken (TARN_ECLOSED, also for
  * its batches): disconnect and connect again. */
-TARN_API tarn_status tarn_transfer_connect(tarn_transfer *transfer, const char *where, uint64_t timeout_ms,
-                                           tarn_transfer_peer **peer_p);
+TARN_API tarn_status tarn_transfer_connect(tarn_transfer *transfer, const char *where,
+                                           uint64_t timeout_ms, tarn_transfer_peer **peer_p);
 /* Release its batches first. Nulls. */
 TARN_API void tarn_transfer_disconnect(tarn_transfer_peer **peer_p);
 /* The name that it claims, "" for none. Lives as long as the peer. */
@@ -183,8 +188,9 @@ typedef struct tarn_transfer_region {
     char name[64];
 } tarn_transfer_region;
 /* Fetches all regions of the peer that we may use, up to max of them; *n_p: how many there are. */
-TARN_API tarn_status tarn_transfer_peer_regions(tarn_transfer_peer *peer, tarn_transfer_region *regions,
-                                                size_t max, size_t *n_p);
+TARN_API tarn_status tarn_transfer_peer_regions(tarn_transfer_peer *peer,
+                                                tarn_transfer_region *regions, size_t max,
+                                                size_t *n_p);
 
 /* For all of these, timeout_ms 0: the end's timeout_ms. Waits until the label is ready, and copies
  * up to cap bytes of its info; *info_len_p is its full length (info and info_len_p may be NULL).
@@ -196,11 +202,11 @@ TARN_API tarn_status tarn_transfer_wait_ready(tarn_transfer_peer *peer, const ch
  * until now, so the bytes read since wait_ready are good. TARN_ECANCELED: it was aborted, or this
  * end has not waited for it: throw the bytes away. TARN_ENOTFOUND: there is no such label (any
  * more). After n waits, call this n times. */
-TARN_API tarn_status tarn_transfer_done(tarn_transfer_peer *peer, const char *label, const void *message,
-                                        size_t len, uint64_t timeout_ms);
+TARN_API tarn_status tarn_transfer_done(tarn_transfer_peer *peer, const char *label,
+                                        const void *message, size_t len, uint64_t timeout_ms);
 /* This end does not want the blocks: their owner need not wait. Statuses as above. */
-TARN_API tarn_status tarn_transfer_give_up(tarn_transfer_peer *peer, const char *label, const char *reason,
-                                           uint64_t timeout_ms);
+TARN_API tarn_status tarn_transfer_give_up(tarn_transfer_peer *peer, const char *label,
+                                           const char *reason, uint64_t timeout_ms);
 /* TARN_OK: it is among the peer's events. TARN_EAGAIN: there are too many events, which the peer
  * does not collect. */
 TARN_API tarn_status tarn_transfer_notify(tarn_transfer_peer *peer, const void *message, size_t len,
@@ -224,9 +230,10 @@ typedef struct tarn_transfer_task {
  * remote; neighbours become one task: remote blocks 5 6 7 12 13 to local blocks 2 3 4 8 9 are two.
  * Up to max tasks are written; returns how many it takes. If that is more than max, call again with
  * room for more. */
-TARN_API size_t tarn_transfer_merge(int op, void *local, const uint64_t *local_blocks, uint32_t region,
-                                    uint64_t remote, const uint64_t *remote_blocks, size_t n,
-                                    uint64_t block_bytes, tarn_transfer_task *tasks, size_t max);
+TARN_API size_t tarn_transfer_merge(int op, void *local, const uint64_t *local_blocks,
+                                    uint32_t region, uint64_t remote, const uint64_t *remote_blocks,
+                                    size_t n, uint64_t block_bytes, tarn_transfer_task *tasks,
+                                    size_t max);
 
 typedef struct tarn_transfer_call {
     size_t size;
@@ -243,8 +250,9 @@ TARN_API void tarn_transfer_call_init(tarn_transfer_call *call);
  * as one operation, and succeed or fail together. There is no order among tasks. tasks and the
  * memory they name stay borrowed until the batch is over; the results are written into tasks then.
  * TARN_EAGAIN: 4096 batches are under way. */
-TARN_API tarn_status tarn_transfer_submit(tarn_transfer_peer *peer, tarn_transfer_task *tasks, size_t n,
-                                          const tarn_transfer_call *call, tarn_transfer_batch **batch_p);
+TARN_API tarn_status tarn_transfer_submit(tarn_transfer_peer *peer, tarn_transfer_task *tasks,
+                                          size_t n, const tarn_transfer_call *call,
+                                          tarn_transfer_batch **batch_p);
 /* Waits until the batch is over. TARN_OK: so is every task, and call->done; else the status of the
  * first that is not. TARN_EAGAIN: it is not over after timeout_ms (0: does not wait). */
 TARN_API tarn_status tarn_transfer_wait(tarn_transfer_batch *batch, uint64_t timeout_ms);
@@ -267,8 +275,8 @@ typedef struct tarn_transfer_batch_info {
 TARN_API tarn_status tarn_transfer_get_batch(const tarn_transfer_batch *batch,
                                              tarn_transfer_batch_info *info);
 /* submit, wait and release in one. */
-TARN_API tarn_status tarn_transfer_run(tarn_transfer_peer *peer, tarn_transfer_task *tasks, size_t n,
-                                       const tarn_transfer_call *call);
+TARN_API tarn_status tarn_transfer_run(tarn_transfer_peer *peer, tarn_transfer_task *tasks,
+                                       size_t n, const tarn_transfer_call *call);
 
 /* --- figures --- */
 

@@ -1,5 +1,5 @@
-/* A look at the file before the dynamic linker gets it: it maps what the program headers promise, and a file that is shorter
- * than that ends the process with SIGBUS. */
+/* A look at the file before the dynamic linker gets it: it maps what the program headers promise,
+ * and a file that is shorter than that ends the process with SIGBUS. */
 #include "module/loader.h"
 
 #include <elf.h>
@@ -29,7 +29,8 @@ static bool read_at(int fd, void *to, size_t len, uint64_t offset) {
 static const char *fault_of(int fd, uint64_t size) {
     ElfW(Ehdr) e;
     bool whole = read_at(fd, &e, sizeof(e), 0);
-    if (size < SELFMAG || (whole && memcmp(e.e_ident, ELFMAG, SELFMAG) != 0)) return "is no shared object";
+    if (size < SELFMAG || (whole && memcmp(e.e_ident, ELFMAG, SELFMAG) != 0))
+        return "is no shared object";
     if (!whole) return "is no shared object, or was cut off";
     if (e.e_ident[EI_CLASS] != (__ELF_NATIVE_CLASS == 64 ? ELFCLASS64 : ELFCLASS32) ||
         (OWN_MACHINE != EM_NONE && e.e_machine != OWN_MACHINE))
@@ -54,7 +55,8 @@ bool module_file_check(const char *path, char *error, size_t error_cap) {
         if (fd >= 0) close(fd);
         return false;
     }
-    const char *fault = S_ISREG(st.st_mode) ? fault_of(fd, (uint64_t)st.st_size) : "is no regular file";
+    const char *fault =
+        S_ISREG(st.st_mode) ? fault_of(fd, (uint64_t)st.st_size) : "is no regular file";
     close(fd);
     if (fault != NULL) snprintf(error, error_cap, "%s %s", path, fault);
     return fault == NULL;

@@ -49,7 +49,7 @@ static tarn_status refuse(const struct fault *f, tarn_status status, const char 
     return status;
 }
 
-/* --- what modules are given ---------------------------------------------------------------------------------------------------- */
+/* --- what modules are given --- */
 
 static void log_to_program(enum tarn_log_level level, const char *text) {
     static_assert((int)TARN_LOG_DEBUG == (int)LOG_LEVEL_DEBUG, "levels");
@@ -61,7 +61,8 @@ static void log_to_program(enum tarn_log_level level, const char *text) {
 static bool is_name(const char *s, const char *others, size_t max) {
     size_t n = 0;
     for (; s[n] != '\0'; n++) {
-        bool ok = (s[n] >= 'a' && s[n] <= 'z') || (s[n] >= '0' && s[n] <= '9') || strchr(others, s[n]);
+        bool ok =
+            (s[n] >= 'a' && s[n] <= 'z') || (s[n] >= '0' && s[n] <= '9') || strchr(others, s[n]);
         if (!ok || n == max) return false;
     }
     return n > 0;
@@ -127,7 +128,7 @@ bool module_init(const struct tarn_services *given, const struct module_hooks *g
     return first;
 }
 
-/* --- looking at a module before it is called ------------------------------------------------------------------------------------ */
+/* --- looking at a module before it is called --- */
 
 /* The one symbol, whatever its version. */
 static tarn_status find_symbol(void *handle, const char *path, const struct fault *f,
@@ -137,21 +138,26 @@ static tarn_status find_symbol(void *handle, const char *path, const struct faul
         char name[32];
         snprintf(name, sizeof(name), "tarn_module_v%u", v);
         if (dlsym(handle, name) != NULL)
-            return refuse(f, TARN_EPROTO,
-                          "%s has version %u of the module interface, this program wants version %u", path, v,
-                          TARN_MODULE_VERSION);
+            return refuse(
+                f, TARN_EPROTO,
+                "%s has version %u of the module interface, this program wants version %u", path, v,
+                TARN_MODULE_VERSION);
     }
     if (symbol == NULL)
-        return refuse(f, TARN_EINVAL, "%s is no module of tarn: it does not show " TARN_MODULE_SYMBOL, path);
+        return refuse(f, TARN_EINVAL,
+                      "%s is no module of tarn: it does not show " TARN_MODULE_SYMBOL, path);
     Dl_info where;
     const ElfW(Sym) *entry = NULL;
     const struct tarn_module *m = symbol;
-    bool known = dladdr1(symbol, &where, (void **)(void *)&entry, RTLD_DL_SYMENT) != 0 && entry != NULL;
+    bool known =
+        dladdr1(symbol, &where, (void **)(void *)&entry, RTLD_DL_SYMENT) != 0 && entry != NULL;
     if (known && (entry->st_info & 0xf) != STT_OBJECT)
-        return refuse(f, TARN_EINVAL, "%s is no module of tarn: its " TARN_MODULE_SYMBOL " is not data",
+        return refuse(f, TARN_EINVAL,
+                      "%s is no module of tarn: its " TARN_MODULE_SYMBOL " is not data", path);
+    if (known &&
+        (entry->st_size < offsetof(struct tarn_module, transport_abi) || entry->st_size < m->size))
+        return refuse(f, TARN_EINVAL, "%s: its " TARN_MODULE_SYMBOL " is smaller than it says",
                       path);
-    if (known && (entry->st_size < offsetof(struct tarn_module, transport_abi) || entry->st_size < m->size))
-        return refuse(f, TARN_EINVAL, "%s: its " TARN_MODULE_SYMBOL " is smaller than it says", path);
     *module_p = m;
     return TARN_OK;
 }
@@ -164,36 +170,40 @@ static struct module *find(const char *name) {
 
 static tarn_status check(const struct tarn_module *m, const char *path, const struct fault *f) {
     if (m->version != TARN_MODULE_VERSION)
-        return refuse(f, TARN_EPROTO,
-                      "%s was built for version %u of the module interface, this program wants version %u",
-                      path, m->version, TARN_MODULE_VERSION);
+        return refuse(
+            f, TARN_EPROTO,
+            "%s was built for version %u of the module interface, this program wants version %u",
+            path, m->version, TARN_MODULE_VERSION);
     if (!TARN_HAS(m, load))
-        return refuse(f, TARN_EPROTO,
-                      "%s: its struct tarn_module has %u bytes, and this program needs the first %zu", path,
-                      m->size, offsetof(struct tarn_module, load) + sizeof(m->load));
+        return refuse(
+            f, TARN_EPROTO,
+            "%s: its struct tarn_module has %u bytes, and this program needs the first %zu", path,
+            m->size, offsetof(struct tarn_module, load) + sizeof(m->load));
     if (m->transport_abi != 0 && m->transport_abi != TRANSPORT_ABI)
-        return refuse(f, TARN_EPROTO,
-                      "%s was built for version %u of the transport interface, this program has version %u",
-                      path, m->transport_abi, TRANSPORT_ABI);
+        return refuse(
+            f, TARN_EPROTO,
+            "%s was built for version %u of the transport interface, this program has version %u",
+            path, m->transport_abi, TRANSPORT_ABI);
     if (m->name == NULL || !is_name(m->name, "", MODULE_NAME_MAX) || m->load == NULL ||
         m->module_version == NULL || m->summary == NULL)
-        return refuse(f, TARN_EINVAL, "%s: its " TARN_MODULE_SYMBOL " has no proper name, version or load",
-                      path);
+        return refuse(f, TARN_EINVAL,
+                      "%s: its " TARN_MODULE_SYMBOL " has no proper name, version or load", path);
     const struct module *there = find(m->name);
     if (there != NULL)
-        return refuse(f, TARN_EEXISTS, "%s: a module named %s is loaded already, from %s", path, m->name,
-                      there->path);
+        return refuse(f, TARN_EEXISTS, "%s: a module named %s is loaded already, from %s", path,
+                      m->name, there->path);
     return TARN_OK;
 }
 
-/* --- coming ----------------------------------------------------------------------------------------------------------------------- */
+/* --- coming --- */
 
 /* The first n of them; all or none. TARN_EBUSY: somebody has a domain of one. */
 static tarn_status forget_transports(struct module *m, unsigned n) {
     tarn_status status = TARN_OK;
     for (unsigned i = 0; i < n && status == TARN_OK; i++) {
         status = transport_unregister(m->transport[i]);
-        for (unsigned k = 0; status != TARN_OK && k < i; k++) (void)transport_register(m->transport[k]);
+        for (unsigned k = 0; status != TARN_OK && k < i; k++)
+            (void)transport_register(m->transport[k]);
     }
     return status;
 }
@@ -222,8 +232,8 @@ static tarn_status start_transports(struct module *m, const struct fault *f) {
 static tarn_status start(struct module *m, const struct fault *f) {
     char text[MODULE_ERROR_SIZE / 2] = "";
     loading = m;
-    tarn_status status =
-        m->its->load(&services, m->words, (const char *const *)(const void *)m->word, text, sizeof(text));
+    tarn_status status = m->its->load(
+        &services, m->words, (const char *const *)(const void *)m->word, text, sizeof(text));
     loading = NULL;
     text[sizeof(text) - 1] = '\0';
     if (status != TARN_OK) {
@@ -231,7 +241,8 @@ static tarn_status start(struct module *m, const struct fault *f) {
     } else {
         status = start_transports(m, f);
         if (status == TARN_OK) return TARN_OK;
-        /* Some were there for a moment, and whoever was quick has a domain: then its code stays where it is. */
+        /* Some were there for a moment, and whoever was quick has a domain: then its code stays
+         * where it is. */
         bool idle = TARN_HAS(m->its, unload) && m->its->unload != NULL &&
                     m->its->unload(text, sizeof(text)) == TARN_OK;
         if (!idle) m->handle = NULL;
@@ -294,7 +305,7 @@ tarn_status module_load(const char *path, size_t argc, const char *const *argv, 
     return status;
 }
 
-/* --- going ------------------------------------------------------------------------------------------------------------------------ */
+/* --- going --- */
 
 static tarn_status stop(struct module *m, const struct fault *f) {
     char text[MODULE_ERROR_SIZE / 2] = "";
@@ -308,7 +319,8 @@ static tarn_status stop(struct module *m, const struct fault *f) {
         if (status == TARN_OK) return TARN_OK;
         text[sizeof(text) - 1] = '\0';
         for (unsigned i = 0; i < m->transports; i++) {
-            tarn_status again = transport_register(m->transport[i]); /* the lock is ours: there is room */
+            /* the lock is ours: there is room */
+            tarn_status again = transport_register(m->transport[i]);
             TARN_ASSERT(again == TARN_OK);
         }
     } else {
@@ -336,8 +348,9 @@ tarn_status module_unload(const char *name, char *error, size_t error_cap) {
     size_t at = 0;
     pthread_mutex_lock(&lock);
     while (at < n_modules && strcmp(modules[at]->its->name, name) != 0) at++;
-    tarn_status status = at < n_modules ? unload_locked(at, &f)
-                                        : refuse(&f, TARN_ENOTFOUND, "no module named %s is loaded", name);
+    tarn_status status = at < n_modules
+                             ? unload_locked(at, &f)
+                             : refuse(&f, TARN_ENOTFOUND, "no module named %s is loaded", name);
     pthread_mutex_unlock(&lock);
     return status;
 }
@@ -355,7 +368,7 @@ void module_unload_all(void) {
     pthread_mutex_unlock(&lock);
 }
 
-/* --- looking ------------------------------------------------------------------------------------------------------------------------ */
+/* --- looking --- */
 
 bool module_loaded(const char *name) {
     pthread_mutex_lock(&lock);
@@ -367,7 +380,8 @@ bool module_loaded(const char *name) {
 static unsigned version_number(const char *text) {
     unsigned major, minor, patch;
     int end = 0;
-    if (sscanf(text, "%2u.%2u.%2u%n", &major, &minor, &patch, &end) != 3 || text[end] != '\0') return 0;
+    if (sscanf(text, "%2u.%2u.%2u%n", &major, &minor, &patch, &end) != 3 || text[end] != '\0')
+        return 0;
     return major * 10000 + minor * 100 + patch;
 }
 

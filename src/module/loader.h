@@ -1,13 +1,14 @@
-/* Modules of this process: their files are opened and looked at before anything of theirs is called, what they register is
- * written down, and all of it is taken back when they go. What a module is: ../module.h.
+/* Modules of this process: their files are opened and looked at before anything of theirs is
+ * called, what they register is written down, and all of it is taken back when they go. What a
+ * module is: ../module.h.
  *
  *   module_load ─> file looked at ─> opened ─> struct looked at ─> load() ─┬─ TARN_OK ─> transports registered ─> loaded
  *                                                                          └─ else ───> commands taken back, closed
  *   module_unload ─> transports taken back ─> unload() ─┬─ TARN_OK ──> commands taken back, closed
  *                                                       └─ TARN_EBUSY ─> transports registered again: loaded as before
  *
- * Threads: everything from any thread. One mutex serves all of it and is held while load, unload, info and the hooks run, so
- * none of these may call back into this room. */
+ * Threads: everything from any thread. One mutex serves all of it and is held while load, unload,
+ * info and the hooks run, so none of these may call back into this room. */
 #ifndef TARN_MODULE_LOADER_H
 #define TARN_MODULE_LOADER_H
 
@@ -25,25 +26,29 @@
 
 /* What the program does when modules come and go; any of them may be NULL. */
 struct module_hooks {
-    /* A command, while its module loads. TARN_EEXISTS, TARN_EINVAL, TARN_ELIMIT. NULL: this program has no commands. */
+    /* A command, while its module loads. TARN_EEXISTS, TARN_EINVAL, TARN_ELIMIT. NULL: this program
+     * has no commands. */
     tarn_status (*command_add)(const char *module, const struct tarn_command *command);
     void (*command_remove)(const struct tarn_command *command);
-    /* After it is registered, and before it is taken back: whoever has a domain of it must have closed it then. */
+    /* After it is registered, and before it is taken back: whoever has a domain of it must have
+     * closed it then. */
     void (*transport_added)(const char *scheme);
     void (*transport_removing)(const char *scheme);
 };
 
-/* Once per process, before the first module: who comes later (a library inside a program that has its own modules) gets false,
- * and nothing changes. services is copied; size, version, program_version, transport_register and command_register are filled
- * in here, log too when it is NULL (base/log.h). hooks (NULL: none) stays borrowed. */
+/* Once per process, before the first module: who comes later (a library inside a program that has
+ * its own modules) gets false, and nothing changes. services is copied; size, version,
+ * program_version, transport_register and command_register are filled in here, log too when it is
+ * NULL (base/log.h). hooks (NULL: none) stays borrowed. */
 bool module_init(const struct tarn_services *services, const struct module_hooks *hooks);
 
-/* Loads a file, with the words behind its name. Anything but TARN_OK: error is a sentence that names the file, and nothing of it
- * is left. TARN_EEXISTS: a module of that name is loaded. TARN_EPROTO: versions or interfaces do not fit. TARN_EINVAL: no
- * module; else what load() said. */
+/* Loads a file, with the words behind its name. Anything but TARN_OK: error is a sentence that
+ * names the file, and nothing of it is left. TARN_EEXISTS: a module of that name is loaded.
+ * TARN_EPROTO: versions or interfaces do not fit. TARN_EINVAL: no module; else what load() said. */
 tarn_status module_load(const char *path, size_t argc, const char *const *argv, char *error,
                         size_t error_cap);
-/* TARN_ENOTFOUND: no such module. TARN_ENOTSUP: it cannot be unloaded. TARN_EBUSY: somebody uses it; error is the module's text. */
+/* TARN_ENOTFOUND: no such module. TARN_ENOTSUP: it cannot be unloaded. TARN_EBUSY: somebody uses
+ * it; error is the module's text. */
 tarn_status module_unload(const char *name, char *error, size_t error_cap);
 /* At the end of the program, the last one first. One that says it is busy stays, and is logged. */
 void module_unload_all(void);
@@ -62,7 +67,7 @@ struct module_info {
 /* In the order in which they were loaded. Borrowed for the call; fn returns false to stop. */
 void module_each(bool (*fn)(void *arg, const struct module_info *info), void *arg);
 
-/* --- path.c ----------------------------------------------------------------------------------- */
+/* --- path.c --- */
 
 /* What a user calls a module, as a whole path (free it): a name without "/" is looked for in the
  * directories below, so that no file of that name that lies about is taken for it; else, and where
@@ -78,9 +83,10 @@ bool module_directories(module_directory_fn fn, void *arg);
 /* "DIR:DIR" */
 bool module_directories_of(const char *list, module_directory_fn fn, void *arg);
 
-/* --- file.c -------------------------------------------------------------------------------------------------------------------- */
+/* --- file.c --- */
 
-/* Is it a shared object for this machine, and whole? The dynamic linker dies of some that are not. false: error has a sentence. */
+/* Is it a shared object for this machine, and whole? The dynamic linker dies of some that are not.
+ * false: error has a sentence. */
 bool module_file_check(const char *path, char *error, size_t error_cap);
 
 #endif

@@ -25,7 +25,8 @@ static bool own_directory(char out[PATH_MAX]) {
     Dl_info info;
     struct link_map *map = NULL;
     const char *path = "/proc/self/exe";
-    if (dladdr1((void *)(uintptr_t)&module_directories, &info, (void **)(void *)&map, RTLD_DL_LINKMAP) != 0 &&
+    if (dladdr1((void *)(uintptr_t)&module_directories, &info, (void **)(void *)&map,
+                RTLD_DL_LINKMAP) != 0 &&
         map != NULL && map->l_name[0] != '\0')
         path = map->l_name;
     if (realpath(path, out) == NULL) return false;
