@@ -27,11 +27,12 @@ static tarn_status fail(int fd, const char **why_p) {
     int saved = errno;
     *why_p = strerror(saved);
     if (fd >= 0) close(fd);
-    return saved == EADDRNOTAVAIL || saved == EAFNOSUPPORT || saved == EPROTONOSUPPORT ? TARN_ENOTFOUND
-                                                                                       : TARN_EIO;
+    return saved == EADDRNOTAVAIL || saved == EAFNOSUPPORT || saved == EPROTONOSUPPORT
+               ? TARN_ENOTFOUND
+               : TARN_EIO;
 }
 
-/* --- marks and sources ------------------------------------------------------------------------------------------------------ */
+/* --- marks and sources --- */
 
 static uint32_t mark;
 static struct sockaddr_storage source; /* family 0: none */
@@ -69,13 +70,15 @@ bool net_prepare(int fd, int family) {
                 family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6)) == 0;
 }
 
-/* --- listening -------------------------------------------------------------------------------------------------------------- */
+/* --- listening --- */
 
-tarn_status net_listen_tcp(const char *addr, uint16_t port, int backlog, int *fd_p, const char **why_p) {
+tarn_status net_listen_tcp(const char *addr, uint16_t port, int backlog, int *fd_p,
+                           const char **why_p) {
     char service[8];
     snprintf(service, sizeof(service), "%u", port);
-    struct addrinfo hints = {
-        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     if (strcmp(addr, "*") == 0) {
         hints.ai_family = AF_INET;
@@ -91,8 +94,10 @@ tarn_status net_listen_tcp(const char *addr, uint16_t port, int backlog, int *fd
     }
     int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     int one = 1;
-    if (fd < 0 || !set_mark(fd) || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
-        (found->ai_family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)) != 0) ||
+    if (fd < 0 || !set_mark(fd) ||
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
+        (found->ai_family == AF_INET6 &&
+         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)) != 0) ||
         bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, backlog) != 0) {
         tarn_status status = fail(fd, why_p);
         freeaddrinfo(found);
@@ -103,7 +108,8 @@ tarn_status net_listen_tcp(const char *addr, uint16_t port, int backlog, int *fd
     return TARN_OK;
 }
 
-tarn_status net_listen_unix(const char *path, unsigned mode, int backlog, int *fd_p, const char **why_p) {
+tarn_status net_listen_unix(const char *path, unsigned mode, int backlog, int *fd_p,
+                            const char **why_p) {
     struct sockaddr_un sun = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof(sun.sun_path)) {
         *why_p = "the path of a unix socket may have 107 bytes";
@@ -130,7 +136,7 @@ uint16_t net_port(int fd) {
     return 0;
 }
 
-/* --- accepting ------------------------------------------------------------------------------------------------------------ */
+/* --- accepting --- */
 
 struct net_listener {
     struct net_watch watch;
@@ -145,12 +151,14 @@ static void on_rested(void *arg) {
     net_watch_set(&l->watch, NET_READ);
 }
 
-/* Without a descriptor to accept with, the waiting connection would wake the loop again and again. */
+/* Without a descriptor to accept with, the waiting connection would wake the loop again and
+ * again. */
 static void rest(struct net_listener *l, int error) {
     accept_failures++;
     if (log_is_news(&l->trouble_ms, clock_mono_ms()))
-        log_warning("Accepting client connection: %s. New connections wait until there is room again.",
-                    strerror(error));
+        log_warning(
+            "Accepting client connection: %s. New connections wait until there is room again.",
+            strerror(error));
     net_watch_set(&l->watch, 0);
     net_timer_start(&l->rest, REST_MS);
 }
@@ -202,7 +210,7 @@ uint64_t net_accept_failures(void) {
     return accept_failures;
 }
 
-/* --- connections ---------------------------------------------------------------------------------------------------------- */
+/* --- connections --- */
 
 void net_tune(int fd, int keepalive_s) {
     int one = 1, probes = 3;
@@ -220,7 +228,8 @@ static bool is_local(int fd, const struct sockaddr_storage *peer) {
     struct sockaddr_storage own;
     socklen_t len = sizeof(own);
     if (net_is_loopback(peer)) return true;
-    if (getsockname(fd, (struct sockaddr *)&own, &len) != 0 || own.ss_family != peer->ss_family) return false;
+    if (getsockname(fd, (struct sockaddr *)&own, &len) != 0 || own.ss_family != peer->ss_family)
+        return false;
     if (peer->ss_family == AF_INET)
         return ((const struct sockaddr_in *)peer)->sin_addr.s_addr ==
                ((const struct sockaddr_in *)&own)->sin_addr.s_addr;
@@ -238,7 +247,8 @@ void net_delay(int fd) {
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &zero, sizeof(zero));
 }
 
-void net_format(const struct sockaddr_storage *addr, const char *unix_path, char *out, size_t size) {
+void net_format(const struct sockaddr_storage *addr, const char *unix_path, char *out,
+                size_t size) {
     char ip[INET6_ADDRSTRLEN] = "?";
     if (addr->ss_family == AF_INET) {
         const struct sockaddr_in *in = (const struct sockaddr_in *)addr;

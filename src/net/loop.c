@@ -1,5 +1,5 @@
-/* libevent runs one turn at a time (EVLOOP_ONCE), because the server has work between turns: jobs, closed clients, the
- * books' background. */
+/* libevent runs one turn at a time (EVLOOP_ONCE), because the server has work between turns: jobs,
+ * closed clients, the books' background. */
 #include "net/net.h"
 
 #include <event2/event.h>
@@ -20,7 +20,8 @@ struct net_loop {
     char backend[64];
 };
 
-static_assert(sizeof(struct event) <= sizeof(((struct net_watch *)0)->event), "room for libevent's event");
+static_assert(sizeof(struct event) <= sizeof(((struct net_watch *)0)->event),
+              "room for libevent's event");
 
 static struct event *event_of(char *place) {
     return (struct event *)(void *)place;
@@ -46,8 +47,8 @@ struct net_loop *net_loop_create(const struct net_hooks *hooks) {
     event_set_log_callback(libevent_logs);
     struct event_config *config = event_config_new();
     if (config == NULL) return NULL;
-    /* Not EPOLL_USE_CHANGELIST: what it does about a descriptor comes after that was closed, when its number may be a data
-     * thread's. */
+    /* Not EPOLL_USE_CHANGELIST: what it does about a descriptor comes after that was closed, when
+     * its number may be a data thread's. */
     event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK | EVENT_BASE_FLAG_IGNORE_ENV);
     event_config_require_features(config, EV_FEATURE_O1);
     struct event_base *base = event_base_new_with_config(config);
@@ -75,7 +76,8 @@ const char *net_loop_backend(const struct net_loop *loop) {
     return loop->backend;
 }
 
-/* An earlier end of sleep than wanted costs one empty turn, so a pending timer is left alone unless it comes too late. */
+/* An earlier end of sleep than wanted costs one empty turn, so a pending timer is left alone unless
+ * it comes too late. */
 static void sleep_at_most(struct net_loop *loop, uint64_t ms) {
     struct timeval now;
     event_base_gettimeofday_cached(loop->base, &now);
@@ -101,7 +103,7 @@ void net_loop_stop(struct net_loop *loop) {
     loop->stopping = true;
 }
 
-/* --- watches -------------------------------------------------------------------------------------------------------------- */
+/* --- watches --- */
 
 static void on_event(evutil_socket_t fd, short what, void *arg) {
     struct net_watch *w = arg;
@@ -109,7 +111,8 @@ static void on_event(evutil_socket_t fd, short what, void *arg) {
     w->fn(w->arg, (what & EV_READ ? NET_READ : 0u) | (what & EV_WRITE ? NET_WRITE : 0u));
 }
 
-void net_watch_init(struct net_watch *w, struct net_loop *loop, int fd, net_watch_fn fn, void *arg) {
+void net_watch_init(struct net_watch *w, struct net_loop *loop, int fd, net_watch_fn fn,
+                    void *arg) {
     w->loop = loop;
     w->fn = fn;
     w->arg = arg;
@@ -123,15 +126,15 @@ tarn_status net_watch_set(struct net_watch *w, unsigned events) {
     if (w->events != 0) event_del(e);
     w->events = 0;
     if (events == 0) return TARN_OK;
-    short what =
-        (short)(EV_PERSIST | (events & NET_READ ? EV_READ : 0) | (events & NET_WRITE ? EV_WRITE : 0));
+    short what = (short)(EV_PERSIST | (events & NET_READ ? EV_READ : 0) |
+                         (events & NET_WRITE ? EV_WRITE : 0));
     event_assign(e, w->loop->base, w->fd, what, on_event, w);
     if (event_add(e, NULL) != 0) return TARN_EIO;
     w->events = events;
     return TARN_OK;
 }
 
-/* --- timers --------------------------------------------------------------------------------------------------------------- */
+/* --- timers --- */
 
 static void on_timer(evutil_socket_t fd, short what, void *arg) {
     struct net_timer *t = arg;

@@ -1,7 +1,8 @@
 /* The event loop, timers and listening sockets: all of tarn that knows libevent.
  *
- * One thread. A turn of the loop is: sleep until something happens; `woke`; the callbacks of what happened; `turn`, which
- * does everything that is not an answer to one event and says how long the next sleep may be. */
+ * One thread. A turn of the loop is: sleep until something happens; `woke`; the callbacks of what
+ * happened; `turn`, which does everything that is not an answer to one event and says how long the
+ * next sleep may be. */
 #ifndef TARN_NET_NET_H
 #define TARN_NET_NET_H
 
@@ -17,7 +18,8 @@ struct net_hooks {
     void *arg;
     /* Once per turn, before its first callback: the time is stale. */
     void (*woke)(void *arg);
-    /* After the callbacks. Returns for how many milliseconds the loop may sleep; 0: there is more to do at once. */
+    /* After the callbacks. Returns for how many milliseconds the loop may sleep; 0: there is more
+     * to do at once. */
     uint64_t (*turn)(void *arg);
 };
 
@@ -30,7 +32,7 @@ void net_loop_run(struct net_loop *loop);
 void net_loop_stop(struct net_loop *loop);
 const char *net_loop_backend(const struct net_loop *loop); /* "libevent 2.1.12, epoll" */
 
-/* --- watching a descriptor ------------------------------------------------------------------------------------------------ */
+/* --- watching a descriptor --- */
 
 enum { NET_READ = 1, NET_WRITE = 2 };
 typedef void (*net_watch_fn)(void *arg, unsigned events);
@@ -46,11 +48,11 @@ struct net_watch {
 };
 
 void net_watch_init(struct net_watch *w, struct net_loop *loop, int fd, net_watch_fn fn, void *arg);
-/* Which of NET_READ, NET_WRITE are awaited from now on; 0: none, which must be so before the descriptor is closed.
- * Level-triggered: fn is called in each turn in which they are possible. */
+/* Which of NET_READ, NET_WRITE are awaited from now on; 0: none, which must be so before the
+ * descriptor is closed. Level-triggered: fn is called in each turn in which they are possible. */
 tarn_status net_watch_set(struct net_watch *w, unsigned events);
 
-/* --- timers --------------------------------------------------------------------------------------------------------------- */
+/* --- timers --- */
 
 struct net_timer {
     struct net_loop *loop;
@@ -63,18 +65,23 @@ void net_timer_init(struct net_timer *t, struct net_loop *loop, void (*fn)(void 
 void net_timer_start(struct net_timer *t, uint64_t ms); /* once; also moves a pending one */
 void net_timer_stop(struct net_timer *t);
 
-/* --- sockets -------------------------------------------------------------------------------------------------------------- */
+/* --- sockets --- */
 
-/* A listening, non-blocking, close-on-exec socket on addr ("127.0.0.1", "::", "*" is every IPv4 address) and port (0: any).
- * TARN_EIO: *why_p is static text. TARN_ENOTFOUND: this machine has no such address or address family. */
-tarn_status net_listen_tcp(const char *addr, uint16_t port, int backlog, int *fd_p, const char **why_p);
+/* A listening, non-blocking, close-on-exec socket on addr ("127.0.0.1", "::", "*" is every IPv4
+ * address) and port (0: any). TARN_EIO: *why_p is static text. TARN_ENOTFOUND: this machine has no
+ * such address or address family. */
+tarn_status net_listen_tcp(const char *addr, uint16_t port, int backlog, int *fd_p,
+                           const char **why_p);
 /* mode: permissions of the socket file. An old socket file at path is replaced. */
-tarn_status net_listen_unix(const char *path, unsigned mode, int backlog, int *fd_p, const char **why_p);
+tarn_status net_listen_unix(const char *path, unsigned mode, int backlog, int *fd_p,
+                            const char **why_p);
 uint16_t net_port(int fd);
 
-/* The mark that packets of sockets made from now on have (SO_MARK), for the rules of a firewall; 0: none. */
+/* The mark that packets of sockets made from now on have (SO_MARK), for the rules of a firewall; 0:
+ * none. */
 void net_set_mark(uint32_t mark);
-/* The address that outgoing connections come from ("127.0.0.2", "::1"); "": any. false: it is no address. */
+/* The address that outgoing connections come from ("127.0.0.2", "::1"); "": any. false: it is no
+ * address. */
 bool net_set_source(const char *addr);
 /* A new socket that is about to connect: mark and source. false: errno. */
 bool net_prepare(int fd, int family);
@@ -82,7 +89,8 @@ bool net_prepare(int fd, int family);
 struct net_listener;
 /* fd is the connection's, non-blocking and close-on-exec, the callee's from now on. */
 typedef void (*net_accept_fn)(void *arg, int fd, const struct sockaddr_storage *peer);
-/* Takes fd. Accepts until net_listener_close. Where descriptors run out it says so once a second and rests a moment. */
+/* Takes fd. Accepts until net_listener_close. Where descriptors run out it says so once a second
+ * and rests a moment. */
 struct net_listener *net_listener_open(struct net_loop *loop, int fd, net_accept_fn fn, void *arg);
 /* Accepts what waits there already. */
 void net_listener_drain(struct net_listener *listener);
@@ -92,8 +100,9 @@ uint64_t net_accept_failures(void);
 
 /* No delay, and keep-alive probes after that many seconds (0: none). Errors do not matter. */
 void net_tune(int fd, int keepalive_s);
-/* peer is who fd is connected to. Where that is a process of this machine, what was sent and not yet read is memory that both
- * sides go through: little enough of it to stay in the caches, however much the kernel would buffer. */
+/* peer is who fd is connected to. Where that is a process of this machine, what was sent and not
+ * yet read is memory that both sides go through: little enough of it to stay in the caches, however
+ * much the kernel would buffer. */
 void net_tune_local(int fd, const struct sockaddr_storage *peer);
 /* Small pieces wait for each other, which saves packets. */
 void net_delay(int fd);

@@ -1,5 +1,5 @@
-/* A thread has an epoll set of its own and deals with its transfers in turns, so that a peer that is slow, or very fast, does not
- * keep the others waiting. */
+/* A thread has an epoll set of its own and deals with its transfers in turns, so that a peer that
+ * is slow, or very fast, does not keep the others waiting. */
 #include "net/transfer.h"
 
 #include <errno.h>
@@ -55,7 +55,7 @@ static void silence(int fd) {
     }
 }
 
-/* --- in the thread ---------------------------------------------------------------------------------------------------------- */
+/* --- in the thread --- */
 
 /* The next bytes, limit at most. Returns how many pieces. */
 static unsigned window(const struct net_transfer *t, size_t limit, struct iovec *iov) {
@@ -117,7 +117,8 @@ static void finish(struct transfer_thread *th, struct net_transfer *t) {
 }
 
 static void fall_asleep(struct transfer_thread *th, struct net_transfer *t) {
-    struct epoll_event ev = {.events = (t->receive ? (uint32_t)EPOLLIN : (uint32_t)EPOLLOUT) | EPOLLONESHOT,
+    struct epoll_event ev = {.events = (t->receive ? (uint32_t)EPOLLIN : (uint32_t)EPOLLOUT) |
+                                       EPOLLONESHOT,
                              .data.ptr = t};
     if (epoll_ctl(th->epoll_fd, t->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, t->fd, &ev) != 0) {
         t->error = errno;
@@ -177,7 +178,7 @@ static void *thread_main(void *arg) {
     return NULL;
 }
 
-/* --- the loop's side -------------------------------------------------------------------------------------------------------- */
+/* --- the loop's side --- */
 
 static void hand_back(struct net_transfers *o, struct net_transfer *t) {
     o->threads[t->thread].count--;
@@ -244,7 +245,8 @@ struct net_transfers *net_transfers_create(struct net_loop *loop, unsigned threa
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (ok && o->started < threads && (ok = thread_start(o, &o->threads[o->started]))) o->started++;
+    while (ok && o->started < threads && (ok = thread_start(o, &o->threads[o->started])))
+        o->started++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!ok) net_transfers_destroy(&o);
     return o;

@@ -3,9 +3,10 @@
  *   loop: net_transfer_start ─> mailbox of a thread ─> the thread: recv or send, until all is moved
  *   loop: done() <───────────── list of finished ones, eventfd <──┘
  *
- * Only the functions named "in the thread" run there; all else is called from the loop's thread. From net_transfer_start until
- * done() the transfer, its memory and its direction of the descriptor are the thread's: nobody else receives (sends) there, and the
- * descriptor is not closed. shutdown() of it ends a transfer early. A descriptor has one transfer at a time. */
+ * Only the functions named "in the thread" run there; all else is called from the loop's thread.
+ * From net_transfer_start until done() the transfer, its memory and its direction of the descriptor
+ * are the thread's: nobody else receives (sends) there, and the descriptor is not closed.
+ * shutdown() of it ends a transfer early. A descriptor has one transfer at a time. */
 #ifndef TARN_NET_TRANSFER_H
 #define TARN_NET_TRANSFER_H
 
@@ -28,7 +29,8 @@ struct net_transfer {
     unsigned pieces;
     size_t left; /* bytes of all pieces; > 0 */
     void (*received)(struct net_transfer *t,
-                     size_t n); /* in the thread: the next n bytes are in place. NULL: nobody asks */
+                     /* in the thread: the next n bytes are in place. NULL: nobody asks */
+                     size_t n);
     void (*done)(struct net_transfer *t);
     /* What came of it. */
     int error;           /* errno; 0: all was moved, or */
@@ -48,7 +50,8 @@ struct net_transfers *net_transfers_create(struct net_loop *loop, unsigned threa
 void net_transfers_destroy(struct net_transfers **transfers_p);
 /* In the thread that has the fewest. */
 void net_transfer_start(struct net_transfers *transfers, struct net_transfer *t);
-/* Until it is through, which it had better be soon; its done() is called from here, and nobody else's. */
+/* Until it is through, which it had better be soon; its done() is called from here, and nobody
+ * else's. */
 void net_transfer_wait(struct net_transfers *transfers, struct net_transfer *t);
 
 #endif

@@ -1,5 +1,5 @@
-/* tarn-node: a storage node, which lends this machine's memory and disks to the pool of a master. Little more than
- * tarn_host_open and tarn_host_close; see ../tarn.h. */
+/* tarn-node: a storage node, which lends this machine's memory and disks to the pool of a master.
+ * Little more than tarn_host_open and tarn_host_close; see ../tarn.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -95,7 +95,7 @@ static const char usage[] =
     "docs/NODES.md explains nodes, disks and shared file systems, docs/TLS.md the --tls "
     "options, docs/RDMA.md the module.\n";
 
-/* --- signals ------------------------------------------------------------------------------------------------------------------- */
+/* --- signals --- */
 
 static int pipe_fd[2] = {-1, -1};
 static volatile sig_atomic_t endings;
@@ -122,7 +122,7 @@ static char next_signal(int ms) {
     return c;
 }
 
-/* --- set-up -------------------------------------------------------------------------------------------------------------------- */
+/* --- set-up --- */
 
 static bool set_up_log(const struct node_options *o) {
     tarn_set_log(NULL, NULL); /* the library's own way of logging is taken back: */
@@ -172,7 +172,8 @@ static tarn_status wait_for_master(const struct node_options *o) {
     }
 }
 
-/* The master may also go while we join. Some of these statuses have causes here, too, which do not pass. */
+/* The master may also go while we join. Some of these statuses have causes here, too, which do not
+ * pass. */
 static tarn_status open_host(const struct node_options *o, tarn_host **host_p) {
     tarn_status status = TARN_EIO;
     for (unsigned tries = 0; tries < 3 && may_come(status); tries++) {
@@ -185,13 +186,16 @@ static tarn_status open_host(const struct node_options *o, tarn_host **host_p) {
 static int failed(tarn_status status) {
     const char *advice = "";
     if (status == TARN_EBUSY) advice = " (--name)";
-    if (status == TARN_EEXISTS) advice = " (--shrink; NODE DRAIN first moves to others what is only there)";
+    if (status == TARN_EEXISTS)
+        advice = " (--shrink; NODE DRAIN first moves to others what is only there)";
     if (status == TARN_EPERM) advice = " (--user, --password-file)";
     fprintf(stderr, "tarn-node: %s%s\n", tarn_last_error(), advice);
-    return status == TARN_EBUSY ? EXIT_NAME_TAKEN : status == TARN_EPERM ? EXIT_PASSWORD : EXIT_FAILED;
+    return status == TARN_EBUSY   ? EXIT_NAME_TAKEN
+           : status == TARN_EPERM ? EXIT_PASSWORD
+                                  : EXIT_FAILED;
 }
 
-/* --- life -------------------------------------------------------------------------------------------------------------------------- */
+/* --- life --- */
 
 static void say_up(const struct node_options *o, tarn_host *host) {
     tarn_host_info info = {.size = sizeof(info)};
@@ -225,13 +229,14 @@ static int live(const struct node_options *o, tarn_host **host_p) {
         if (c != 't' || leaving) continue;
         leaving = true;
         if (!o->drain_on_exit) break;
-        log_notice(
-            "Received a signal: what is only here is moved to other nodes; a second signal ends at once");
+        log_notice("Received a signal: what is only here is moved to other nodes; a second signal "
+                   "ends at once");
         tarn_host_drain(*host_p);
     }
     log_notice(o->keeps ? "Received a signal: going away, a restart finds everything again"
                         : "Received a signal: leaving the pool");
-    return tarn_host_close(host_p, o->keeps, o->exit_timeout_ms) == TARN_OK ? EXIT_DONE : EXIT_FAILED;
+    return tarn_host_close(host_p, o->keeps, o->exit_timeout_ms) == TARN_OK ? EXIT_DONE
+                                                                            : EXIT_FAILED;
 }
 
 static bool load_modules(const struct node_options *o) {
@@ -240,7 +245,8 @@ static bool load_modules(const struct node_options *o) {
     (void)module_init(&services, NULL); /* the only one in this process */
     for (size_t i = 0; i < o->modules; i++) {
         const struct node_module *m = &o->module[i];
-        if (module_load(m->path, m->words, (const char *const *)m->word, error, sizeof(error)) == TARN_OK)
+        if (module_load(m->path, m->words, (const char *const *)m->word, error, sizeof(error)) ==
+            TARN_OK)
             continue;
         fprintf(stderr, "tarn-node: --loadmodule %s\n", error);
         return false;

@@ -1,5 +1,5 @@
-/* The command line of tarn-node: "--name value" or "--name=value", in any order. --loadmodule has all the words up to the next
- * option. */
+/* The command line of tarn-node: "--name value" or "--name=value", in any order. --loadmodule has
+ * all the words up to the next option. */
 #include "node/options.h"
 
 #include <errno.h>
@@ -46,11 +46,11 @@ static char *own(struct node_options *o, const char *s, size_t len) {
 static bool number(struct parser *p, const char *name, const char *text, uint64_t min, uint64_t max,
                    uint64_t *value_p) {
     if (span_to_u64(span_str(text), value_p) && *value_p >= min && *value_p <= max) return true;
-    return refuse(p, "--%s must be a number from %llu to %llu, not \"%s\"", name, (unsigned long long)min,
-                  (unsigned long long)max, text);
+    return refuse(p, "--%s must be a number from %llu to %llu, not \"%s\"", name,
+                  (unsigned long long)min, (unsigned long long)max, text);
 }
 
-/* --- segments and tiers ------------------------------------------------------------------------------------------------------ */
+/* --- segments and tiers --- */
 
 /* One of ",path=...", ",huge" behind a segment's size. */
 static bool segment_extra(struct parser *p, tarn_host_segment *s, const char *text, size_t len) {
@@ -59,7 +59,8 @@ static bool segment_extra(struct parser *p, tarn_host_segment *s, const char *te
     } else if (len > 5 && memcmp(text, "path=", 5) == 0) {
         s->path = own(p->o, text + 5, len - 5);
     } else {
-        return refuse(p, "--segment knows path=FILE and huge behind its size, not \"%.*s\"", (int)len, text);
+        return refuse(p, "--segment knows path=FILE and huge behind its size, not \"%.*s\"",
+                      (int)len, text);
     }
     return true;
 }
@@ -75,9 +76,10 @@ static bool add_segment(struct parser *p, const char *text) {
         const char *node = text + size + 1;
         uint64_t n;
         size_t len = whole - size - 1;
-        if (len < 5 || memcmp(node, "numa", 4) != 0 || !span_to_u64(span_of(node + 4, len - 4), &n) ||
-            n > 1023)
-            return refuse(p, "--segment takes a NUMA node as @numa0, not \"@%.*s\"", (int)len, node);
+        if (len < 5 || memcmp(node, "numa", 4) != 0 ||
+            !span_to_u64(span_of(node + 4, len - 4), &n) || n > 1023)
+            return refuse(p, "--segment takes a NUMA node as @numa0, not \"@%.*s\"", (int)len,
+                          node);
         s.numa_node = (int)n;
     }
     if (o->host.n_segments == SEGMENTS_MAX)
@@ -100,12 +102,13 @@ static bool set_tier(struct parser *p, const char *name, const char *text, const
     const char *colon = strrchr(text, ':');
     struct span size = span_str(colon != NULL ? colon + 1 : "");
     if (*path_p != NULL) return refuse(p, "--%s may be given once", name);
-    *create_p =
-        size.len >= sizeof(create) && strcmp(size.data + size.len - (sizeof(create) - 1), create) == 0;
+    *create_p = size.len >= sizeof(create) &&
+                strcmp(size.data + size.len - (sizeof(create) - 1), create) == 0;
     if (*create_p) size.len -= sizeof(create) - 1;
     if (colon == NULL || colon == text || !span_to_bytes(size, bytes_p) || *bytes_p < PAGE)
-        return refuse(p, "--%s is PATH:SIZE or PATH:SIZE,create, as in /var/lib/tarn:100gb, not \"%s\"", name,
-                      text);
+        return refuse(
+            p, "--%s is PATH:SIZE or PATH:SIZE,create, as in /var/lib/tarn:100gb, not \"%s\"", name,
+            text);
     *path_p = own(p->o, text, (size_t)(colon - text));
     p->o->keeps = true;
     return true;
@@ -119,7 +122,7 @@ static bool add_bind(struct parser *p, const char *text) {
     return true;
 }
 
-/* --- single values ------------------------------------------------------------------------------------------------------------- */
+/* --- single values --- */
 
 static bool set_level(struct parser *p, const char *text) {
     static const char *const names[] = {"debug", "verbose", "notice", "warning", "nothing"};
@@ -150,12 +153,13 @@ static bool set_file_mode(struct parser *p, const char *text) {
 }
 
 static bool set_queue(struct parser *p, const char *text) {
-    if (span_to_bytes(span_str(text), &p->o->host.queue_bytes) && p->o->host.queue_bytes >= UINT64_C(1) << 20)
+    if (span_to_bytes(span_str(text), &p->o->host.queue_bytes) &&
+        p->o->host.queue_bytes >= UINT64_C(1) << 20)
         return true;
     return refuse(p, "--queue is a size of at least 1mb, not \"%s\"", text);
 }
 
-/* --- modules -------------------------------------------------------------------------------------------------------------------- */
+/* --- modules --- */
 
 static char *copy_word(struct span word) {
     char *text = xcalloc(word.len + 1, 1);
@@ -166,8 +170,10 @@ static char *copy_word(struct span word) {
 /* FILE and its words; all of them may stand in one word, with quotes as in a configuration file. */
 static bool add_module(struct parser *p, const struct span *words, size_t n) {
     struct node_options *o = p->o;
-    if (n == 0 || words[0].len == 0) return refuse(p, "--loadmodule names a file, and may have words for it");
-    if (n - 1 > MODULE_WORDS_MAX) return refuse(p, "--loadmodule takes up to %u words", MODULE_WORDS_MAX);
+    if (n == 0 || words[0].len == 0)
+        return refuse(p, "--loadmodule names a file, and may have words for it");
+    if (n - 1 > MODULE_WORDS_MAX)
+        return refuse(p, "--loadmodule takes up to %u words", MODULE_WORDS_MAX);
     if (o->modules == NODE_MODULES_MAX)
         return refuse(p, "--loadmodule may be given %u times", NODE_MODULES_MAX);
     struct node_module *m = &o->module[o->modules++];
@@ -219,11 +225,13 @@ struct spec {
 };
 
 static bool set_ssd(struct parser *p, const char *text) {
-    return set_tier(p, "ssd", text, &p->o->host.ssd_path, &p->o->host.ssd_bytes, &p->o->host.ssd_create);
+    return set_tier(p, "ssd", text, &p->o->host.ssd_path, &p->o->host.ssd_bytes,
+                    &p->o->host.ssd_create);
 }
 
 static bool set_file(struct parser *p, const char *text) {
-    return set_tier(p, "file", text, &p->o->host.file_path, &p->o->host.file_bytes, &p->o->host.file_create);
+    return set_tier(p, "file", text, &p->o->host.file_path, &p->o->host.file_bytes,
+                    &p->o->host.file_create);
 }
 
 static bool set_value(struct parser *p, const struct spec *s, const char *text) {
@@ -247,12 +255,14 @@ static bool set_value(struct parser *p, const struct spec *s, const char *text) 
     return true;
 }
 
-/* --- the line -------------------------------------------------------------------------------------------------------------------- */
+/* --- the line --- */
 
-static const struct spec *find(const struct spec *specs, size_t n, const char *arg, const char **value_p) {
+static const struct spec *find(const struct spec *specs, size_t n, const char *arg,
+                               const char **value_p) {
     for (size_t i = 0; i < n; i++) {
         size_t len = strlen(specs[i].name);
-        if (strncmp(arg, specs[i].name, len) != 0 || (arg[len] != '\0' && arg[len] != '=')) continue;
+        if (strncmp(arg, specs[i].name, len) != 0 || (arg[len] != '\0' && arg[len] != '='))
+            continue;
         *value_p = arg[len] == '=' ? arg + len + 1 : NULL;
         return &specs[i];
     }
@@ -264,7 +274,8 @@ static bool refuse_unknown(struct parser *p, const struct spec *specs, size_t n,
     size_t len = strcspn(arg, "=");
     near_begin(&near, span_of(arg + 2, len - 2));
     for (size_t i = 0; i < n; i++) near_offer(&near, specs[i].name);
-    if (near.word == NULL) return refuse(p, "there is no option %.*s (tarn-node --help)", (int)len, arg);
+    if (near.word == NULL)
+        return refuse(p, "there is no option %.*s (tarn-node --help)", (int)len, arg);
     return refuse(p, "there is no option %.*s, did you mean --%s?", (int)len, arg, near.word);
 }
 
@@ -278,9 +289,11 @@ static bool check(struct parser *p) {
     o->secure = strncasecmp(o->master, "tarns", 5) == 0;
     bool tls = h->tls_cert_file != NULL || h->tls_key_file != NULL || h->tls_ca_file != NULL ||
                h->tls_ca_dir != NULL || h->tls_auth_clients != NULL;
-    if (tls && !h->tls_data) return refuse(p, "the --tls options are for the data port: give --tls-data");
+    if (tls && !h->tls_data)
+        return refuse(p, "the --tls options are for the data port: give --tls-data");
     if (h->tls_data && !o->secure)
-        return refuse(p, "--tls-data needs a --master that begins with tarns:// (or tarns+sentinel://)");
+        return refuse(
+            p, "--tls-data needs a --master that begins with tarns:// (or tarns+sentinel://)");
     return true;
 }
 
@@ -341,14 +354,17 @@ static bool parse_args(struct parser *p, int argc, char **argv) {
             if (i + 1 == argc) return refuse(p, "--%s needs a value", s->name);
             value = argv[++i];
         }
-        if (s->kind == KIND_MODULE ? !set_module(p, value, argc, argv, &i) : !set_value(p, s, value))
+        if (s->kind == KIND_MODULE ? !set_module(p, value, argc, argv, &i)
+                                   : !set_value(p, s, value))
             return false;
     }
     o->host.populate = !no_populate;
     o->host.tls_data = tls_data;
     o->host.shrink = shrink;
-    if (o->host.shm_socket != NULL && strcmp(o->host.shm_socket, "none") == 0) o->host.shm_socket = "";
-    if (o->host.shm_socket != NULL && strcmp(o->host.shm_socket, "auto") == 0) o->host.shm_socket = NULL;
+    if (o->host.shm_socket != NULL && strcmp(o->host.shm_socket, "none") == 0)
+        o->host.shm_socket = "";
+    if (o->host.shm_socket != NULL && strcmp(o->host.shm_socket, "auto") == 0)
+        o->host.shm_socket = NULL;
     return check(p);
 }
 
@@ -366,7 +382,8 @@ bool node_options_parse(struct node_options *o, int argc, char **argv, char *why
     return ok;
 }
 
-bool node_options_password(struct node_options *o, const char *environment, char *why, size_t why_size) {
+bool node_options_password(struct node_options *o, const char *environment, char *why,
+                           size_t why_size) {
     struct parser p = {o, why, why_size};
     char line[1024] = "";
     if (o->password_file == NULL) {
@@ -379,9 +396,11 @@ bool node_options_password(struct node_options *o, const char *environment, char
     bool ok = fgets(line, sizeof(line), f) != NULL;
     int failed = ferror(f) ? errno : 0;
     fclose(f);
-    if (failed != 0) return refuse(&p, "--password-file %s: %s", o->password_file, strerror(failed));
+    if (failed != 0)
+        return refuse(&p, "--password-file %s: %s", o->password_file, strerror(failed));
     size_t len = strcspn(line, "\r\n");
-    if (!ok || len == 0) return refuse(&p, "--password-file %s: its first line is empty", o->password_file);
+    if (!ok || len == 0)
+        return refuse(&p, "--password-file %s: its first line is empty", o->password_file);
     o->client.password = own(o, line, len);
     explicit_bzero(line, sizeof(line));
     return true;

@@ -35,10 +35,12 @@ struct node_options {
     size_t n_owned;
 };
 
-/* argv stays borrowed. false: why has a sentence that names the option and what to do. node_options_free in any case. */
+/* argv stays borrowed. false: why has a sentence that names the option and what to do.
+ * node_options_free in any case. */
 bool node_options_parse(struct node_options *o, int argc, char **argv, char *why, size_t why_size);
 /* The password, from the file or the environment; the URL's own wins later. */
-bool node_options_password(struct node_options *o, const char *environment, char *why, size_t why_size);
+bool node_options_password(struct node_options *o, const char *environment, char *why,
+                           size_t why_size);
 void node_options_free(struct node_options *o);
 
 #endif

@@ -27,7 +27,7 @@ struct persist_frame {
 };
 static_assert(sizeof(struct persist_frame) == 8, "frame");
 
-#define PERSIST_PACKED                                                                                       \
+#define PERSIST_PACKED                                                                             \
     (UINT32_C(1) << 31) /* of a frame's length: u32 bytes of the records, then an LZ4 block */
 
 static inline uint32_t persist_frame_crc(uint64_t at, struct span records) {

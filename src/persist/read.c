@@ -42,7 +42,8 @@ static tarn_status read_header(struct reading *r) {
     struct persist_disk_header d;
     struct persist_header *h = &r->found->header;
     tarn_status s = read_bytes(r->fd, &d, sizeof(d));
-    if (s == TARN_EAGAIN || (s == TARN_OK && memcmp(d.magic, PERSIST_MAGIC, sizeof(d.magic)) != 0)) {
+    if (s == TARN_EAGAIN ||
+        (s == TARN_OK && memcmp(d.magic, PERSIST_MAGIC, sizeof(d.magic)) != 0)) {
         r->found->damage = "this is no file of tarn's books";
         return TARN_EPROTO;
     }
@@ -113,14 +114,15 @@ static tarn_status unpack(struct reading *r, struct span *data) {
     uint32_t raw;
     if (data->len <= sizeof(raw)) return damaged(r, "a packed frame is too short");
     memcpy(&raw, data->data, sizeof(raw));
-    if (raw == 0 || raw > PERSIST_FRAME_MAX) return damaged(r, "a packed frame has an impossible size");
+    if (raw == 0 || raw > PERSIST_FRAME_MAX)
+        return damaged(r, "a packed frame has an impossible size");
     if (r->unpacked_cap < raw) {
         free(r->unpacked);
         r->unpacked_cap = raw;
         r->unpacked = xmalloc(raw);
     }
-    int n =
-        LZ4_decompress_safe(data->data + sizeof(raw), r->unpacked, (int)(data->len - sizeof(raw)), (int)raw);
+    int n = LZ4_decompress_safe(data->data + sizeof(raw), r->unpacked,
+                                (int)(data->len - sizeof(raw)), (int)raw);
     if (n < 0 || (uint32_t)n != raw) return damaged(r, "a packed frame cannot be unpacked");
     *data = span_of(r->unpacked, raw);
     return TARN_OK;
@@ -152,7 +154,8 @@ static tarn_status read_frame(struct reading *r) {
     if (s != TARN_OK) return s;
     struct span data = span_of(r->frame, f.length);
     if (persist_frame_crc(found->whole, data) != f.crc)
-        return f.length == left - sizeof(f) ? TARN_EAGAIN : damaged(r, "a frame does not match its checksum");
+        return f.length == left - sizeof(f) ? TARN_EAGAIN
+                                            : damaged(r, "a frame does not match its checksum");
     found->torn = false;
     bool appended = found->snapshot_whole;
     if (packed && (s = unpack(r, &data)) != TARN_OK) return s;
@@ -179,7 +182,8 @@ tarn_status persist_read(const char *path, const struct persist_visitor *visitor
                          struct persist_found *found_p) {
     struct stat st;
     struct reading r = {.visitor = visitor, .found = found_p};
-    r.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait for who writes to it */
+    /* a FIFO would wait for who writes to it */
+    r.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (r.fd < 0) return errno == ENOENT ? TARN_ENOTFOUND : TARN_EIO;
     *found_p = (struct persist_found){0};
     tarn_status s = TARN_EIO;

@@ -63,7 +63,8 @@ static void fill_header(struct persist_disk_header *d, const struct persist_head
     d->crc = crc32c(0, d, offsetof(struct persist_disk_header, crc));
 }
 
-/* For one writer, as long as it is open. A file system without locks has none to keep off others. */
+/* For one writer, as long as it is open. A file system without locks has none to keep off
+ * others. */
 static bool take(int fd) {
     return flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
@@ -109,7 +110,8 @@ tarn_status persist_open(const char *path, uint64_t size, struct persist_writer 
         persist_close(&w);
         return TARN_EBUSY;
     }
-    if (w->fd < 0 || ftruncate(w->fd, (off_t)size) != 0 || lseek(w->fd, (off_t)size, SEEK_SET) < 0) {
+    if (w->fd < 0 || ftruncate(w->fd, (off_t)size) != 0 ||
+        lseek(w->fd, (off_t)size, SEEK_SET) < 0) {
         int e = errno;
         persist_close(&w);
         errno = e;
@@ -144,7 +146,8 @@ void persist_write(struct persist_writer *w, struct span records) {
     buf_append(&w->out, records.data, records.len);
 }
 
-/* What LZ4 makes of it goes straight behind the frame's header, where there is room for the worst case. */
+/* What LZ4 makes of it goes straight behind the frame's header, where there is room for the worst
+ * case. */
 void persist_write_packed(struct persist_writer *w, struct span records) {
     MAGIC_CHECK(w, WRITER_MAGIC);
     TARN_ASSERT(records.len > 0 && records.len <= PERSIST_FRAME_MAX);
@@ -167,8 +170,9 @@ void persist_write_packed(struct persist_writer *w, struct span records) {
     w->out.len = at + sizeof(f) + bytes.len;
 }
 
-/* The disk took a part of a frame only. The file ends with the one before, as if nothing had been tried: a torn end is what a
- * crash leaves, and is looked at before the file is used (aof-load-truncated). errno is kept. */
+/* The disk took a part of a frame only. The file ends with the one before, as if nothing had been
+ * tried: a torn end is what a crash leaves, and is looked at before the file is used
+ * (aof-load-truncated). errno is kept. */
 static void cut_torn(struct persist_writer *w) {
     size_t at = 0, next = 0;
     int error = errno;
@@ -180,7 +184,8 @@ static void cut_torn(struct persist_writer *w) {
         next = at + sizeof(f) + (f.length & ~PERSIST_PACKED);
     }
     uint64_t whole = w->written - (w->done - at);
-    if (at < w->done && ftruncate(w->fd, (off_t)whole) == 0 && lseek(w->fd, (off_t)whole, SEEK_SET) >= 0) {
+    if (at < w->done && ftruncate(w->fd, (off_t)whole) == 0 &&
+        lseek(w->fd, (off_t)whole, SEEK_SET) >= 0) {
         w->done = at;
         w->written = whole;
     }
@@ -206,7 +211,8 @@ tarn_status persist_flush(struct persist_writer *w) {
     return TARN_OK;
 }
 
-/* Once a sync has failed the kernel may have dropped what it could not write: it is not asked again, this file has a hole. */
+/* Once a sync has failed the kernel may have dropped what it could not write: it is not asked
+ * again, this file has a hole. */
 static tarn_status sync_failed(struct persist_writer *w, int error) {
     pthread_mutex_lock(&w->lock);
     w->synced = TARN_EIO;
@@ -232,7 +238,7 @@ tarn_status persist_sync(struct persist_writer *w) {
     return TARN_OK;
 }
 
-/* --- syncing later ------------------------------------------------------------------------------------------------------------- */
+/* --- syncing later --- */
 
 static void *sync_main(void *arg) {
     struct persist_writer *w = arg;
@@ -292,7 +298,7 @@ bool persist_syncing(const struct persist_writer *c) {
     return busy;
 }
 
-/* --- under its name ---------------------------------------------------------------------------------------------------------------- */
+/* --- under its name --- */
 
 static int open_directory(const char *path) {
     char *copy = xstrdup(path);
@@ -306,7 +312,8 @@ tarn_status persist_publish(struct persist_writer *w) {
     tarn_status s = persist_sync(w);
     if (s != TARN_OK) return s;
     int directory =
-        open_directory(w->path); /* before, so that nothing can go wrong afterwards that we could undo */
+        /* before, so that nothing can go wrong afterwards that we could undo */
+        open_directory(w->path);
     if (directory < 0) return TARN_EIO;
     if (rename(w->tmp, w->path) != 0) {
         int error = errno;
@@ -318,8 +325,9 @@ tarn_status persist_publish(struct persist_writer *w) {
     w->tmp = NULL;
     /* It has the name now, whatever comes. Some file systems cannot sync a directory. */
     if (fsync(directory) != 0 && errno != EINVAL && errno != EBADF)
-        log_warning("The folder of %s cannot be synced: %s. After a power cut the former file may be there",
-                    w->path, strerror(errno));
+        log_warning(
+            "The folder of %s cannot be synced: %s. After a power cut the former file may be there",
+            w->path, strerror(errno));
     close(directory);
     return TARN_OK;
 }
