@@ -1,11 +1,12 @@
-/* The memory file behind a segment: a memfd of ordinary pages, a memfd of huge pages, or a pool file whose contents outlive
- * us. From the mapping on they are all the same.
+/* The memory file behind a segment: a memfd of ordinary pages, a memfd of huge pages, or a pool
+ * file whose contents outlive us. From the mapping on they are all the same.
  *
- * A pool file also outlives us in the mappings of peers we gave it to. Two things follow. Nothing ever truncates it: a file
- * that is not kept is unlinked and made anew, so that nobody's loads turn into SIGBUS. And who still maps it writable must be
- * known to whoever serves it next: the descriptor that peers are given carries a lock on a byte that stands for this
- * process (open file description locks live as long as the last mapping made through that description), and our successor
- * asks the kernel whether any lock of an earlier process is left. */
+ * A pool file also outlives us in the mappings of peers we gave it to. Two things follow. Nothing
+ * ever truncates it: a file that is not kept is unlinked and made anew, so that nobody's loads turn
+ * into SIGBUS. And who still maps it writable must be known to whoever serves it next: the
+ * descriptor that peers are given carries a lock on a byte that stands for this process (open file
+ * description locks live as long as the last mapping made through that description), and our
+ * successor asks the kernel whether any lock of an earlier process is left. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -35,13 +36,15 @@
 #define LOCK_BASE       (1ll << 60) /* behind every byte that a file can have */
 #define OPEN_TRIES      10
 
-/* The last step: the read-only descriptor, and the mapping. A mapping in the place of another is tried elsewhere first: one
- * that fails midway would leave a hole. (What it reserves is the file's, and stays.) */
+/* The last step: the read-only descriptor, and the mapping. A mapping in the place of another is
+ * tried elsewhere first: one that fails midway would leave a hole. (What it reserves is the file's,
+ * and stays.) */
 static tarn_status map_it(struct pool_backing *b, char *at, const char **why_p) {
     char self[64];
     snprintf(self, sizeof(self), "/proc/self/fd/%d", b->fd);
     b->fd_read = open(self, O_RDONLY | O_CLOEXEC);
-    if (b->fd_read < 0) return pool_fail(TARN_EIO, why_p, "reopening the pool memory: %s", strerror(errno));
+    if (b->fd_read < 0)
+        return pool_fail(TARN_EIO, why_p, "reopening the pool memory: %s", strerror(errno));
     const int rights = PROT_READ | PROT_WRITE;
     void *map = mmap(NULL, b->map_size, rights, MAP_SHARED, b->fd, 0);
     if (map != MAP_FAILED && at != NULL) {
@@ -49,8 +52,8 @@ static tarn_status map_it(struct pool_backing *b, char *at, const char **why_p) 
         map = mmap(at, b->map_size, rights, MAP_SHARED | MAP_FIXED, b->fd, 0);
     }
     if (map == MAP_FAILED) {
-        return pool_fail(TARN_ENOMEM, why_p, "mapping %llu MiB: %s", (unsigned long long)(b->map_size >> 20),
-                         strerror(errno));
+        return pool_fail(TARN_ENOMEM, why_p, "mapping %llu MiB: %s",
+                         (unsigned long long)(b->map_size >> 20), strerror(errno));
     }
     b->map = map;
     return TARN_OK;
@@ -71,11 +74,12 @@ static tarn_status size_and_seal(struct pool_backing *b, const char **why_p) {
 }
 
 /* false without a trace when the machine has no such pages left: the caller takes ordinary ones. */
-static bool try_hugetlb(const struct pool_config *c, char *at, uint64_t map_size, struct pool_backing *b) {
+static bool try_hugetlb(const struct pool_config *c, char *at, uint64_t map_size,
+                        struct pool_backing *b) {
     const char *ignored;
     b->map_size = at != NULL ? map_size
-                             : (SEGMENT_HEADER_SIZE + c->size + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES *
-                                   HUGE_PAGE_BYTES;
+                             : (SEGMENT_HEADER_SIZE + c->size + HUGE_PAGE_BYTES - 1) /
+                                   HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if (b->map_size % HUGE_PAGE_BYTES != 0 || (uintptr_t)at % HUGE_PAGE_BYTES != 0) return false;
     b->fd = memfd_create("tarn-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
     if (b->fd >= 0 && size_and_seal(b, &ignored) == TARN_OK && map_it(b, at, &ignored) == TARN_OK) {
@@ -107,21 +111,25 @@ static tarn_status lock_file(const char *path, int flags, struct pool_backing *b
                              const char **why_p) {
     for (int i = 0; i < OPEN_TRIES; i++) {
         struct stat now;
-        b->lock_fd = open(path, O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | flags, 0600);
-        if (b->lock_fd < 0) return pool_fail(TARN_EIO, why_p, "pool file %s: %s", path, strerror(errno));
+        b->lock_fd =
+            open(path, O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | flags, 0600);
+        if (b->lock_fd < 0)
+            return pool_fail(TARN_EIO, why_p, "pool file %s: %s", path, strerror(errno));
         if (fstat(b->lock_fd, st) != 0 || !S_ISREG(st->st_mode)) {
             return pool_fail(TARN_EINVAL, why_p, "pool file %s is not a regular file", path);
         }
-        if (st->st_uid != geteuid()) { /* put there before us, in a folder like /dev/shm: he has it open */
-            return pool_fail(TARN_EINVAL, why_p, "pool file %s belongs to another user (uid %u)", path,
-                             (unsigned)st->st_uid);
+        if (st->st_uid !=
+            geteuid()) { /* put there before us, in a folder like /dev/shm: he has it open */
+            return pool_fail(TARN_EINVAL, why_p, "pool file %s belongs to another user (uid %u)",
+                             path, (unsigned)st->st_uid);
         }
         if (flock(b->lock_fd, LOCK_EX | LOCK_NB) != 0) {
             return pool_fail(TARN_EBUSY, why_p, "pool file %s is in use by another process%s", path,
                              file_holder_text(b->lock_fd));
         }
         /* Whoever had it may have replaced it before we got the lock. */
-        if (lstat(path, &now) == 0 && now.st_ino == st->st_ino && now.st_dev == st->st_dev) return TARN_OK;
+        if (lstat(path, &now) == 0 && now.st_ino == st->st_ino && now.st_dev == st->st_dev)
+            return TARN_OK;
         close(b->lock_fd);
         b->lock_fd = -1;
     }
@@ -159,27 +167,29 @@ bool pool_file_look(const char *path, uint64_t *size_p, uint8_t content[SEGMENT_
 
 /* --- another size --- */
 
-/* Room first, then the length, and the header last of all (pool.c): until that says the new size the file holds the old pool, whatever
- * ends this process. */
+/* Room first, then the length, and the header last of all (pool.c): until that says the new size
+ * the file holds the old pool, whatever ends this process. */
 static tarn_status grow(const struct pool_config *c, struct pool_backing *b, const struct stat *st,
                         const char **why_p) {
     struct statfs fs;
-    uint64_t need = b->map_size - min_u64(b->map_size, (uint64_t)st->st_blocks * 512), room = UINT64_MAX;
+    uint64_t need = b->map_size - min_u64(b->map_size, (uint64_t)st->st_blocks * 512),
+             room = UINT64_MAX;
     unsigned long long from = b->header.size >> 20, to = c->size >> 20;
-    if (fstatfs(b->fd, &fs) == 0 && fs.f_blocks > 0) room = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
+    if (fstatfs(b->fd, &fs) == 0 && fs.f_blocks > 0)
+        room = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
     if (need > room)
-        return pool_fail(
-            TARN_EIO, why_p,
-            "pool file %s holds a pool of %llu MiB, and there is no room to make it %llu MiB: %llu MiB are "
-            "missing. It is left as it is",
-            c->path, from, to, (unsigned long long)((need - room) >> 20) + 1);
+        return pool_fail(TARN_EIO, why_p,
+                         "pool file %s holds a pool of %llu MiB, and there is no room to make it "
+                         "%llu MiB: %llu MiB are "
+                         "missing. It is left as it is",
+                         c->path, from, to, (unsigned long long)((need - room) >> 20) + 1);
     if (fallocate(b->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)b->map_size) != 0 && errno != EOPNOTSUPP) {
         int error = errno;
         (void)!ftruncate(b->fd, st->st_size); /* what is behind its end goes back */
-        return pool_fail(
-            TARN_EIO, why_p,
-            "pool file %s holds a pool of %llu MiB and cannot be made %llu MiB: %s. It is left as it is",
-            c->path, from, to, strerror(error));
+        return pool_fail(TARN_EIO, why_p,
+                         "pool file %s holds a pool of %llu MiB and cannot be made %llu MiB: %s. "
+                         "It is left as it is",
+                         c->path, from, to, strerror(error));
     }
     if ((uint64_t)st->st_size < b->map_size && ftruncate(b->fd, (off_t)b->map_size) != 0)
         return pool_fail(TARN_EIO, why_p, "sizing pool file %s: %s", c->path, strerror(errno));
@@ -187,21 +197,22 @@ static tarn_status grow(const struct pool_config *c, struct pool_backing *b, con
     return TARN_OK;
 }
 
-static tarn_status resize(const struct pool_config *c, struct pool_backing *b, const struct stat *st,
-                          const char **why_p) {
+static tarn_status resize(const struct pool_config *c, struct pool_backing *b,
+                          const struct stat *st, const char **why_p) {
     if (c->size > b->header.size) return grow(c, b, st, why_p);
     if (c->size == b->header.size) return TARN_OK;
     if (!c->shrink)
         return pool_fail(
             TARN_EEXISTS, why_p,
-            "pool file %s holds a pool of %llu bytes, which is more than the %llu bytes asked for", c->path,
-            (unsigned long long)b->header.size, (unsigned long long)c->size);
+            "pool file %s holds a pool of %llu bytes, which is more than the %llu bytes asked for",
+            c->path, (unsigned long long)b->header.size, (unsigned long long)c->size);
     log_notice("Pool file %s shrinks from %llu to %llu MiB", c->path,
                (unsigned long long)(b->header.size >> 20), (unsigned long long)(c->size >> 20));
     return TARN_OK;
 }
 
-/* A hole, not a shorter file: peers of the process before us may have all of it mapped, and loads behind its end would kill them. */
+/* A hole, not a shorter file: peers of the process before us may have all of it mapped, and loads
+ * behind its end would kill them. */
 void pool_backing_trim(struct pool_backing *b) {
     if (b->lock_fd < 0 || b->file_size <= b->map_size) return;
     if (fallocate(b->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)b->map_size,
@@ -234,7 +245,8 @@ bool pool_backing_strangers(const struct pool_backing *b) {
     if (b->lock_fd < 0 || b->instance <= 1) return false;
     struct flock lock = {
         .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE, .l_len = (off_t)b->instance};
-    return fcntl(b->fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK; /* who cannot tell must fear it */
+    /* who cannot tell must fear it */
+    return fcntl(b->fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 /* A file may be replaced that was a pool, whatever has become of it, or the beginning of one. */
@@ -257,10 +269,10 @@ static tarn_status take_file(const struct pool_config *c, struct pool_backing *b
             c->path, missing);
     tarn_status s = lock_file(c->path, 0, b, st, why_p);
     if (s != TARN_OK || is_ours(b->lock_fd)) return s;
-    return pool_fail(
-        TARN_EINVAL, why_p,
-        "%s is a file of something else, which is not overwritten: name another one, or move it away",
-        c->path);
+    return pool_fail(TARN_EINVAL, why_p,
+                     "%s is a file of something else, which is not overwritten: name another one, "
+                     "or move it away",
+                     c->path);
 }
 
 static tarn_status open_file(const struct pool_config *c, char *at, uint64_t map_size, bool anew,
@@ -319,13 +331,15 @@ void pool_backing_close(struct pool_backing *b) {
 
 void pool_backing_punch(struct pool_backing *b) {
     off_t from = SEGMENT_HEADER_SIZE, len = (off_t)(b->map_size - SEGMENT_HEADER_SIZE);
-    if (b->huge || fallocate(b->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, len) == 0) return;
+    if (b->huge || fallocate(b->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, len) == 0)
+        return;
     log_warning("Giving back the memory of a segment: %s", strerror(errno));
 }
 
 tarn_status pool_backing_refill(struct pool_backing *b, const char *path, const char **why_p) {
     if (b->lock_fd < 0) return TARN_OK; /* memory is reserved by touching it */
-    /* A hole that cannot be filled later is a SIGBUS later. A file without one is not walked: seconds for a large pool. */
+    /* A hole that cannot be filled later is a SIGBUS later. A file without one is not walked:
+     * seconds for a large pool. */
     struct stat st;
     if (fstat(b->fd, &st) == 0 && (uint64_t)st.st_blocks * 512 >= b->map_size) return TARN_OK;
     if (fallocate(b->fd, 0, 0, (off_t)b->map_size) == 0 || errno == EOPNOTSUPP) return TARN_OK;

@@ -113,7 +113,8 @@ void files_entry_add(struct files *f, struct files_entry *e) {
     size_t at = f->n_entries++;
     if (f->started > 0) { /* else a scan, which sorts them at its end */
         /* Files are nearly done in the order they were accepted in. */
-        for (; at > 0 && f->entries[at - 1]->offset > e->offset; at--) f->entries[at] = f->entries[at - 1];
+        for (; at > 0 && f->entries[at - 1]->offset > e->offset; at--)
+            f->entries[at] = f->entries[at - 1];
     }
     f->entries[at] = e;
     f->stats.entries++;
@@ -174,8 +175,9 @@ static void cancel_put(struct files *f, struct files_job *job) {
     free(job);
 }
 
-static tarn_status files_put(struct tier *t, struct tier_item *item, bool check_crc, const struct iovec *iov,
-                             size_t n_iov, void (*done)(void *arg, tarn_status status, uint64_t offset),
+static tarn_status files_put(struct tier *t, struct tier_item *item, bool check_crc,
+                             const struct iovec *iov, size_t n_iov,
+                             void (*done)(void *arg, tarn_status status, uint64_t offset),
                              void *arg) {
     struct files *f = (struct files *)t;
     size_t n_crcs = tier_pieces(item->size);
@@ -188,7 +190,8 @@ static tarn_status files_put(struct tier *t, struct tier_item *item, bool check_
     TARN_ASSERT(!f->closing);
     if (f->read_only) {
         status = TARN_EIO;
-    } else if ((f->queued > 0 && f->queued + queued > f->queue_bytes) || f->used + bytes > f->capacity) {
+    } else if ((f->queued > 0 && f->queued + queued > f->queue_bytes) ||
+               f->used + bytes > f->capacity) {
         status = TARN_EAGAIN;
         files_evict_check(f);
     } else {
@@ -313,8 +316,8 @@ void files_evict_check(struct files *f) {
     tier_event_set(&f->tier);
 }
 
-static uint64_t files_poll_evict(struct tier *t, void (*fn)(void *arg, const struct tier_item *item),
-                                 void *arg) {
+static uint64_t files_poll_evict(struct tier *t,
+                                 void (*fn)(void *arg, const struct tier_item *item), void *arg) {
     struct files *f = (struct files *)t;
     struct files_ticket *ticket = xcalloc(1, sizeof(*ticket));
     struct files_entry *victims[FILES_TICKET_MAX];
@@ -370,7 +373,8 @@ static void files_evicted(struct tier *t, uint64_t number) {
 
 /* --- what is known --- */
 
-static void files_each(struct tier *t, void (*fn)(void *arg, const struct tier_item *item), void *arg) {
+static void files_each(struct tier *t, void (*fn)(void *arg, const struct tier_item *item),
+                       void *arg) {
     struct files *f = (struct files *)t;
     uint64_t next = 0;
     for (;;) {
@@ -405,8 +409,8 @@ static void files_get_stats(struct tier *t, struct tier_stats *stats_p) {
     stats.read_only = f->read_only;
     stats.memory = f->cap_entries * sizeof(*f->entries);
     for (size_t i = 0; i < f->n_entries; i++) {
-        stats.memory +=
-            sizeof(struct files_entry) + f->entries[i]->n_crcs * sizeof(uint32_t) + f->entries[i]->key_size;
+        stats.memory += sizeof(struct files_entry) + f->entries[i]->n_crcs * sizeof(uint32_t) +
+                        f->entries[i]->key_size;
     }
     pthread_mutex_unlock(&f->lock);
     *stats_p = stats;
@@ -446,7 +450,8 @@ static void files_close(struct tier *t) {
     release(f); /* the threads end when there is nothing left to do */
 }
 
-static tarn_status open_root(struct files *f, const struct tier_config *config, const char **why_p) {
+static tarn_status open_root(struct files *f, const struct tier_config *config,
+                             const char **why_p) {
     char hex[2 * 16 + 1];
     struct buf root = {0};
     sodium_bin2hex(hex, sizeof(hex), config->cluster, 16);
@@ -480,8 +485,10 @@ static tarn_status write_mark(struct files *f, const char **why_p) {
 /* Locks the directory and reads its content id. */
 static tarn_status open_mark(struct files *f, const char **why_p) {
     struct files_mark mark;
-    f->mark_fd = openat(f->root_fd, "tarn.tier", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, f->file_mode);
-    if (f->mark_fd < 0) return tier_fail(TARN_EIO, why_p, "%s/tarn.tier: %s", f->root, strerror(errno));
+    f->mark_fd =
+        openat(f->root_fd, "tarn.tier", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, f->file_mode);
+    if (f->mark_fd < 0)
+        return tier_fail(TARN_EIO, why_p, "%s/tarn.tier: %s", f->root, strerror(errno));
     uint64_t until = clock_mono_ms() + LOCK_PATIENCE_MS;
     while (flock(f->mark_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK || clock_mono_ms() >= until) {
@@ -491,7 +498,8 @@ static tarn_status open_mark(struct files *f, const char **why_p) {
         usleep(20000);
     }
     ssize_t n = pread(f->mark_fd, &mark, sizeof(mark), 0);
-    bool whole = n == sizeof(mark) && memcmp(mark.magic, FILES_TIER_MAGIC, sizeof(mark.magic)) == 0 &&
+    bool whole = n == sizeof(mark) &&
+                 memcmp(mark.magic, FILES_TIER_MAGIC, sizeof(mark.magic)) == 0 &&
                  mark.crc == crc32c(0, &mark, offsetof(struct files_mark, crc));
     if (whole && (mark.version != FILES_TIER_VERSION || (mark.features & 0xffff) != 0)) {
         return tier_fail(TARN_EINVAL, why_p, "%s was written by another version of tarn", f->root);
@@ -576,15 +584,18 @@ static struct files *create(const struct tier_config *config) {
 }
 
 tarn_status files_open(const struct tier_config *config, struct tier **tier_p, const char **why_p) {
-    if (config->cluster == NULL) return tier_fail(TARN_EINVAL, why_p, "a file tier needs the cluster's id");
-    if (config->size < SIZE_MIN) return tier_fail(TARN_EINVAL, why_p, "a file tier has at least 1 MiB");
+    if (config->cluster == NULL)
+        return tier_fail(TARN_EINVAL, why_p, "a file tier needs the cluster's id");
+    if (config->size < SIZE_MIN)
+        return tier_fail(TARN_EINVAL, why_p, "a file tier has at least 1 MiB");
     struct files *f = create(config);
     tarn_status status = open_root(f, config, why_p);
     if (status == TARN_OK) status = open_mark(f, why_p);
     if (status == TARN_OK) status = find_files(f, why_p);
     if (status == TARN_OK) {
         f->tier.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (f->tier.event_fd < 0) status = tier_fail(TARN_EIO, why_p, "eventfd: %s", strerror(errno));
+        if (f->tier.event_fd < 0)
+            status = tier_fail(TARN_EIO, why_p, "eventfd: %s", strerror(errno));
     }
     if (status == TARN_OK) status = start(f, why_p);
     if (status != TARN_OK) {

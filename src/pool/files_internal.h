@@ -1,21 +1,23 @@
-/* The file tier from inside: every object is a file of a directory that readers share (NFS, Lustre, CephFS, ...), and reads it
- * by itself. files.c keeps the books, files_work.c does what touches the disk, files_scan.c finds what is there.
+/* The file tier from inside: every object is a file of a directory that readers share (NFS, Lustre,
+ * CephFS, ...), and reads it by itself. files.c keeps the books, files_work.c does what touches the
+ * disk, files_scan.c finds what is there.
  *
- *   DIRECTORY/<cluster id, 32 hex>/tarn.tier                      content id; locked while a process serves this tier
- *                                  tmp/<n>                         being written
- *                                  ab/cd/<hash, 64 hex>.<version, 16 hex>
+ *   DIRECTORY/<cluster id, 32 hex>/tarn.tier                      content id; locked while a
+ * process serves this tier tmp/<n>                         being written ab/cd/<hash, 64
+ * hex>.<version, 16 hex>
  *
- * A file is the value, then its checksums per MiB, the key, and a trailer with a checksum. It is written under a name in tmp
- * and renamed when it is whole, so that a name in its place is a promise. The version in the name counts; that in the trailer
- * is the first it had.
+ * A file is the value, then its checksums per MiB, the key, and a trailer with a checksum. It is
+ * written under a name in tmp and renamed when it is whole, so that a name in its place is a
+ * promise. The version in the name counts; that in the trailer is the first it had.
  *
- * Offsets are addresses in a log without end: each file gets the next [offset, offset + size), rounded up to 4 KiB, so that
- * ascending offsets are ascending age, and eviction takes the lowest: FIFO, since nobody here sees who reads. The next free
- * address after a restart is behind the highest that is found.
+ * Offsets are addresses in a log without end: each file gets the next [offset, offset + size),
+ * rounded up to 4 KiB, so that ascending offsets are ascending age, and eviction takes the lowest:
+ * FIFO, since nobody here sees who reads. The next free address after a restart is behind the
+ * highest that is found.
  *
- * One lock for the books. Two kinds of threads: workers write and read; one more renames and removes, in the order of the
- * books, so that the file of a new object is never taken for that of an old one with the same name. Callbacks come from all
- * of these, but only one at a time. */
+ * One lock for the books. Two kinds of threads: workers write and read; one more renames and
+ * removes, in the order of the books, so that the file of a new object is never taken for that of
+ * an old one with the same name. Callbacks come from all of these, but only one at a time. */
 #ifndef TARN_POOL_FILES_INTERNAL_H
 #define TARN_POOL_FILES_INTERNAL_H
 
@@ -47,7 +49,8 @@ struct files_mark {
 static_assert(sizeof(struct files_mark) == 40, "layout of tarn.tier");
 
 #define FILES_TRAILER_MAGIC "TARNOBJ1"
-/* The last bytes of a file; before it the key, before that the checksums, before these the value. */
+/* The last bytes of a file; before it the key, before that the checksums, before these the
+ * value. */
 struct files_trailer {
     uint64_t size; /* of the value */
     uint64_t offset;
@@ -121,9 +124,10 @@ struct files {
     uint64_t next_offset, next_tmp, next_ticket;
     STAILQ_HEAD(, files_ticket) tickets;
     uint64_t queued, reading, n_reading;
-    uint64_t used;     /* on disk, or on its way there */
-    uint64_t going;    /* of these, handed out by poll_evict */
-    uint64_t capacity; /* size, or what fitted when the file system was full; until eviction is through */
+    uint64_t used;  /* on disk, or on its way there */
+    uint64_t going; /* of these, handed out by poll_evict */
+    /* size, or what fitted when the file system was full; until eviction is through */
+    uint64_t capacity;
     unsigned failures;
     uint64_t log_failure_ms;
     struct tier_stats stats;
@@ -133,7 +137,8 @@ struct files {
 uint64_t files_disk_bytes(uint64_t size, size_t n_crcs, size_t key_size);
 struct files_entry *files_entry_create(const struct tier_item *item, size_t n_crcs);
 void files_entry_item(const struct files_entry *e, struct tier_item *item_p);
-/* The lock is held, as for the next. An entry with the same key and version is no more: its file was replaced. */
+/* The lock is held, as for the next. An entry with the same key and version is no more: its file
+ * was replaced. */
 void files_entry_add(struct files *f, struct files_entry *e);
 /* It is not in the books any more; its file and the bytes it takes are left alone. */
 void files_entry_remove(struct files *f, struct files_entry *e);

@@ -1,4 +1,5 @@
-/* Finding the files of a file tier again. Every name and trailer is checked: the key must hash to the name. */
+/* Finding the files of a file tier again. Every name and trailer is checked: the key must hash to
+ * the name. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -52,7 +53,8 @@ static bool trailer_makes_sense(const struct files_trailer *t, uint64_t file_siz
 /* The entry of an open file; NULL: it is damaged. */
 static struct files_entry *read_entry(int fd, uint64_t file_size) {
     struct files_trailer t;
-    if (file_size < sizeof(t) || !read_exactly(fd, &t, sizeof(t), file_size - sizeof(t))) return NULL;
+    if (file_size < sizeof(t) || !read_exactly(fd, &t, sizeof(t), file_size - sizeof(t)))
+        return NULL;
     if (!trailer_makes_sense(&t, file_size)) return NULL;
     size_t crcs = t.n_crcs * sizeof(uint32_t), rest = crcs + t.key_size;
     struct files_entry *e = xcalloc(1, sizeof(*e) + rest);
@@ -93,13 +95,15 @@ static void take_file(struct scan *scan, int dir_fd, const char *dir, const char
         if (strcmp(path, expected) == 0) {
             files_entry_add(f, e);
             f->used += files_disk_bytes(e->size, e->n_crcs, e->key_size);
-            f->next_offset = max_u64(f->next_offset, e->offset + max_u64(e->size, 1) + FILES_BLOCK - 1);
+            f->next_offset =
+                max_u64(f->next_offset, e->offset + max_u64(e->size, 1) + FILES_BLOCK - 1);
             return;
         }
         free(e);
     }
     scan->damaged++;
-    if (unlinkat(dir_fd, name, 0) != 0) log_notice("%s/%s/%s: %s", f->root, dir, name, strerror(errno));
+    if (unlinkat(dir_fd, name, 0) != 0)
+        log_notice("%s/%s/%s: %s", f->root, dir, name, strerror(errno));
 }
 
 static void report(struct scan *scan) {
@@ -124,7 +128,9 @@ static void each_name(struct scan *scan, const char *dir,
 
 static void on_file(struct scan *scan, int fd, const char *dir, const char *name) {
     /* Other names are somebody else's. */
-    if (strlen(name) != 64 + 1 + 16 || !is_hex(name, 64) || name[64] != '.' || !is_hex(name + 65, 16)) return;
+    if (strlen(name) != 64 + 1 + 16 || !is_hex(name, 64) || name[64] != '.' ||
+        !is_hex(name + 65, 16))
+        return;
     scan->seen++;
     take_file(scan, fd, dir, name);
     report(scan);
@@ -140,11 +146,13 @@ static void on_directory(struct scan *scan, int fd, const char *dir, const char 
 }
 
 static void on_temporary(struct scan *scan, int fd, const char *dir, const char *name) {
-    if (unlinkat(fd, name, 0) != 0) log_notice("%s/%s/%s: %s", scan->f->root, dir, name, strerror(errno));
+    if (unlinkat(fd, name, 0) != 0)
+        log_notice("%s/%s/%s: %s", scan->f->root, dir, name, strerror(errno));
 }
 
 static int compare_offset(const void *a, const void *b) {
-    uint64_t x = (*(struct files_entry *const *)a)->offset, y = (*(struct files_entry *const *)b)->offset;
+    uint64_t x = (*(struct files_entry *const *)a)->offset,
+             y = (*(struct files_entry *const *)b)->offset;
     return x < y ? -1 : x > y;
 }
 
@@ -159,7 +167,8 @@ static void separate(struct files *f, struct scan *scan) {
             char path[FILES_NAME_MAX];
             files_entry_item(e, &item);
             tier_file_path(item.key, e->version, path, sizeof(path));
-            if (unlinkat(f->root_fd, path, 0) != 0) log_notice("%s/%s: %s", f->root, path, strerror(errno));
+            if (unlinkat(f->root_fd, path, 0) != 0)
+                log_notice("%s/%s: %s", f->root, path, strerror(errno));
             f->used -= files_disk_bytes(e->size, e->n_crcs, e->key_size);
             files_entry_remove(f, e);
             continue;
@@ -187,7 +196,8 @@ tarn_status files_scan(struct files *f, const char **why_p) {
     }
     if (scan.seen > 0) {
         log_notice("File tier %s: found %llu objects in %llu ms", f->root,
-                   (unsigned long long)f->stats.entries, (unsigned long long)(clock_mono_ms() - start));
+                   (unsigned long long)f->stats.entries,
+                   (unsigned long long)(clock_mono_ms() - start));
     }
     return TARN_OK;
 }

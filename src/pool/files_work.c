@@ -1,4 +1,5 @@
-/* What touches the disk in a file tier: writing, reading, renaming and removing files, each in threads of its own. */
+/* What touches the disk in a file tier: writing, reading, renaming and removing files, each in
+ * threads of its own. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -52,7 +53,8 @@ static int write_all(int fd, const void *from, uint64_t size) {
     return 0;
 }
 
-/* A value that was too large to be copied when it was accepted. TARN_ECORRUPT: it has changed since. */
+/* A value that was too large to be copied when it was accepted. TARN_ECORRUPT: it has changed
+ * since. */
 static tarn_status write_stream(int fd, struct files_job *job, int *error_p) {
     struct files_entry *e = job->entry;
     char *chunk = xmalloc(FILES_CHUNK_BYTES);
@@ -96,8 +98,8 @@ static int put_in_place(struct files *f, const char *temporary, const char *path
 
 static tarn_status write_file(struct files *f, struct files_job *job, int *error_p) {
     tarn_status status = TARN_OK;
-    int fd =
-        openat(f->root_fd, job->old_path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, f->file_mode);
+    int fd = openat(f->root_fd, job->old_path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                    f->file_mode);
     if (fd < 0) {
         *error_p = errno;
         return ssd_io_status(*error_p);
@@ -122,9 +124,10 @@ static void put_failed(struct files *f, int error) {
     }
     if (++f->failures < FILES_FAILURES_MAX || f->read_only) return;
     f->read_only = true;
-    log_warning("File tier %s: %u failures in a row; it is read from, but takes nothing more until it is "
-                "opened again",
-                f->root, f->failures);
+    log_warning(
+        "File tier %s: %u failures in a row; it is read from, but takes nothing more until it is "
+        "opened again",
+        f->root, f->failures);
 }
 
 /* The end of a put, one way or the other. */

@@ -1,6 +1,6 @@
-/* How much memory is left. A pool that does not fit is killed by the kernel in the middle of the night, page
- * by page; so we ask first. Limits come from the machine and from every cgroup on the way up, both
- * hierarchies. */
+/* How much memory is left. A pool that does not fit is killed by the kernel in the middle of the
+ * night, page by page; so we ask first. Limits come from the machine and from every cgroup on the
+ * way up, both hierarchies. */
 #include "pool/pool.h"
 
 #include <limits.h>
@@ -22,7 +22,8 @@ static uint64_t read_number(const char *dir, const char *file, uint64_t fallback
     return got == 1 ? v : fallback;
 }
 
-/* The sum of the named lines ("name value") of a file such as memory.stat or meminfo; 0 when it is not there.
+/* The sum of the named lines ("name value") of a file such as memory.stat or meminfo; 0 when it is
+ * not there.
  */
 static uint64_t sum_lines(const char *dir, const char *file, const char *const *names, size_t n) {
     char path[PATH_MAX], line[256];
@@ -50,11 +51,13 @@ static const struct hierarchy v1 = {"/memory",
                                     "memory.limit_in_bytes",
                                     "memory.usage_in_bytes",
                                     {"total_inactive_file", "total_active_file"}};
-static const struct hierarchy v2 = {"", "memory.max", "memory.current", {"inactive_file", "active_file"}};
+static const struct hierarchy v2 = {
+    "", "memory.max", "memory.current", {"inactive_file", "active_file"}};
 
-/* Walks from the process' own cgroup to the root; each may have a limit. In a container without the host's
- * tree the path does not exist and only the root, which is then our own group, answers. */
-static uint64_t hierarchy_available(const struct hierarchy *h, const char *cgroup, const char *path) {
+/* Walks from the process' own cgroup to the root; each may have a limit. In a container without the
+ * host's tree the path does not exist and only the root, which is then our own group, answers. */
+static uint64_t hierarchy_available(const struct hierarchy *h, const char *cgroup,
+                                    const char *path) {
     char dir[PATH_MAX];
     int len = snprintf(dir, sizeof(dir), "%s%s%s", cgroup, h->mount, path);
     if (len < 0 || (size_t)len >= sizeof(dir)) return UINT64_MAX;

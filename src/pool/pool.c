@@ -43,10 +43,12 @@ tarn_status pool_fail(tarn_status status, const char **why_p, const char *fmt, .
 
 static tarn_status check_config(const struct pool_config *c, const char **why_p) {
     if (c->size == 0 || c->size % 4096 != 0 || c->size > 1ull << 46) {
-        return pool_fail(TARN_EINVAL, why_p, "a segment's size must be a multiple of 4096 above zero");
+        return pool_fail(TARN_EINVAL, why_p,
+                         "a segment's size must be a multiple of 4096 above zero");
     }
     if (c->name != NULL && strlen(c->name) > SEGMENT_NAME_MAX) {
-        return pool_fail(TARN_EINVAL, why_p, "a segment's name has at most %u bytes", SEGMENT_NAME_MAX);
+        return pool_fail(TARN_EINVAL, why_p, "a segment's name has at most %u bytes",
+                         SEGMENT_NAME_MAX);
     }
     if (c->numa_node < -1 || c->numa_node >= NUMA_NODES_MAX) {
         return pool_fail(TARN_EINVAL, why_p, "NUMA node %d is out of range", c->numa_node);
@@ -56,29 +58,32 @@ static tarn_status check_config(const struct pool_config *c, const char **why_p)
 
 static tarn_status check_memory(const struct pool_config *c, const struct pool_backing *b,
                                 const char **why_p) {
-    /* hugetlb pages are reserved by mmap. A file that is there already may sit in the page cache, and can be
-     * written back. */
+    /* hugetlb pages are reserved by mmap. A file that is there already may sit in the page cache,
+     * and can be written back. */
     if (!c->populate || b->huge || !b->fresh) return TARN_OK;
     const char *limiter;
     uint64_t left = pool_memory_available("/proc", "/sys/fs/cgroup", &limiter);
     if (b->map_size <= left) return TARN_OK;
     return pool_fail(TARN_ENOMEM, why_p, "a pool of %llu MiB does not fit: %s leaves %llu MiB",
-                     (unsigned long long)(b->map_size >> 20), limiter, (unsigned long long)(left >> 20));
+                     (unsigned long long)(b->map_size >> 20), limiter,
+                     (unsigned long long)(left >> 20));
 }
 
 /* --- the mapping --- */
 
-static tarn_status bind_node(const struct pool_config *c, const struct pool_backing *b, const char **why_p) {
+static tarn_status bind_node(const struct pool_config *c, const struct pool_backing *b,
+                             const char **why_p) {
     if (c->numa_node < 0) return TARN_OK;
     unsigned long mask[NUMA_NODES_MAX / (8 * sizeof(unsigned long))] = {0};
     const size_t bits = 8 * sizeof(unsigned long);
     mask[(size_t)c->numa_node / bits] |= 1ul << ((size_t)c->numa_node % bits);
     const int mpol_bind = 2;
-    if (syscall(SYS_mbind, b->map, b->map_size, mpol_bind, mask, (unsigned long)NUMA_NODES_MAX, 0) != 0) {
-        return pool_fail(TARN_EINVAL, why_p, "NUMA node %d: %s", c->numa_node,
-                         errno == EINVAL
-                             ? "this machine has none of that number (numactl --hardware shows them)"
-                             : strerror(errno));
+    if (syscall(SYS_mbind, b->map, b->map_size, mpol_bind, mask, (unsigned long)NUMA_NODES_MAX,
+                0) != 0) {
+        return pool_fail(
+            TARN_EINVAL, why_p, "NUMA node %d: %s", c->numa_node,
+            errno == EINVAL ? "this machine has none of that number (numactl --hardware shows them)"
+                            : strerror(errno));
     }
     return TARN_OK;
 }
@@ -117,7 +122,8 @@ static void name_content(uint8_t content[SEGMENT_CONTENT_SIZE]) {
     TARN_ASSERT(getrandom(content, SEGMENT_CONTENT_SIZE, 0) == SEGMENT_CONTENT_SIZE);
 }
 
-/* Everything in front of the epochs. Readers that race with us see segment epoch 0, which no grant carries. */
+/* Everything in front of the epochs. Readers that race with us see segment epoch 0, which no grant
+ * carries. */
 static void write_fixed(struct pool *p, struct segment_header *fixed) {
     struct segment_header *h = header_of(p);
     __atomic_store_n(&h->segment_epoch, 0, __ATOMIC_SEQ_CST);
@@ -140,8 +146,8 @@ static void write_new_header(struct pool *p) {
     write_fixed(p, &fixed);
 }
 
-/* The bytes are there. That they are the same after a start of the machine nobody can promise: its content gets another
- * name then. */
+/* The bytes are there. That they are the same after a start of the machine nobody can promise: its
+ * content gets another name then. */
 static void adopt_header(struct pool *p) {
     struct segment_header fixed = p->backing.header;
     char boot_id[40];
@@ -215,7 +221,8 @@ void pool_close(struct pool **pool_p) {
     if (p == NULL) return;
     MAGIC_CHECK(p, POOL_MAGIC);
     *pool_p = NULL;
-    /* Peers keep their mapping: tell them that nobody stands behind it. A file's epochs stay: its bytes do, too. */
+    /* Peers keep their mapping: tell them that nobody stands behind it. A file's epochs stay: its
+     * bytes do, too. */
     if (p->config.path == NULL) pool_set_epochs(p, 0, 0);
     release(p);
 }

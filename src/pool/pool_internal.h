@@ -6,8 +6,9 @@
 
 struct pool_backing {
     int fd, fd_read; /* what peers are given copies of, -1: none */
-    int lock_fd;     /* of a pool file: holds its lock, and is nobody else's, lest the lock outlive us */
-    char *map;       /* the header; the advertised bytes are SEGMENT_HEADER_SIZE behind it */
+    /* of a pool file: holds its lock, and is nobody else's, lest the lock outlive us */
+    int lock_fd;
+    char *map; /* the header; the advertised bytes are SEGMENT_HEADER_SIZE behind it */
     uint64_t map_size;
     bool huge;
     bool fresh; /* every byte is zero */
@@ -17,8 +18,9 @@ struct pool_backing {
     uint64_t file_size; /* larger than map_size: it held a larger pool */
 };
 
-/* Opens and maps the file that config asks for; at: in place of the mapping there, which has map_size bytes, and anew: a pool
- * file is replaced by an empty one. On an error nothing is open, and what was at `at` is still there. */
+/* Opens and maps the file that config asks for; at: in place of the mapping there, which has
+ * map_size bytes, and anew: a pool file is replaced by an empty one. On an error nothing is open,
+ * and what was at `at` is still there. */
 tarn_status pool_backing_open(const struct pool_config *c, char *at, uint64_t map_size, bool anew,
                               struct pool_backing *b_p, const char **why_p);
 /* Closes the descriptors, which drops the file's lock; the mapping is its owner's. */

@@ -1,6 +1,6 @@
-/* Touching every page of a pool before it serves: a page fault in the middle of a transfer costs more than the copy, and a pool that
- * cannot have its memory should say so at start. Threads take pieces; how many help is a question of the cores, as zeroing a
- * page is work for one of them. */
+/* Touching every page of a pool before it serves: a page fault in the middle of a transfer costs
+ * more than the copy, and a pool that cannot have its memory should say so at start. Threads take
+ * pieces; how many help is a question of the cores, as zeroing a page is work for one of them. */
 #include "pool/pool.h"
 
 #include <errno.h>
@@ -22,7 +22,8 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define CHUNK_BYTES  (4ull << 20) /* short, as the address space is locked meanwhile: others allocate, too */
+#define CHUNK_BYTES                                                                                \
+    (4ull << 20) /* short, as the address space is locked meanwhile: others allocate, too */
 #define THREADS_MAX  32u
 #define THREAD_BYTES (128ull << 20) /* a thread more for each */
 
@@ -42,7 +43,8 @@ struct pool_populating {
 static int touch_chunk(const struct pool_populating *p, char *at, uint64_t len) {
     if (madvise(at, len, p->keep ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) == 0) return 0;
     if (errno != EINVAL) return errno;
-    /* Before Linux 5.14. Others may be at work on these pages; the add of nothing makes them ours unchanged. */
+    /* Before Linux 5.14. Others may be at work on these pages; the add of nothing makes them ours
+     * unchanged. */
     for (uint64_t o = 0; o < len; o += 4096) {
         if (p->keep) {
             (void)*(volatile char *)(at + o);
@@ -61,7 +63,8 @@ static void *populate_thread(void *arg) {
         uint64_t len = min_u64(CHUNK_BYTES, p->size - at);
         int none = 0, error = touch_chunk(p, p->base + at, len);
         if (error != 0) {
-            __atomic_compare_exchange_n(&p->error, &none, error, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+            __atomic_compare_exchange_n(&p->error, &none, error, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED);
             break;
         }
         __atomic_fetch_add(&p->done, len, __ATOMIC_RELAXED);
@@ -75,7 +78,8 @@ struct pool_populating *pool_populate_begin(void *base, uint64_t size, bool keep
     *p = (struct pool_populating){.base = base, .size = size, .keep = keep};
     progress_log(&p->progress, "Populating the pool");
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    uint64_t wanted = min_u64(min_u64((uint64_t)(cpus > 0 ? cpus : 1), THREADS_MAX), 1 + size / THREAD_BYTES);
+    uint64_t wanted =
+        min_u64(min_u64((uint64_t)(cpus > 0 ? cpus : 1), THREADS_MAX), 1 + size / THREAD_BYTES);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for those who started us */
@@ -95,13 +99,14 @@ struct pool_populating *pool_populate_begin(void *base, uint64_t size, bool keep
 
 bool pool_populate_over(struct pool_populating *p, struct pool_progress *progress_p) {
     bool over = __atomic_load_n(&p->at_work, __ATOMIC_ACQUIRE) == 0;
-    struct pool_progress g = {.done = __atomic_load_n(&p->done, __ATOMIC_RELAXED), .total = p->size};
+    struct pool_progress g = {.done = __atomic_load_n(&p->done, __ATOMIC_RELAXED),
+                              .total = p->size};
     if (g.done > 0)
-        g.left_ms = (uint64_t)((double)(clock_mono_ms() - p->progress.began_ms) * (double)(g.total - g.done) /
-                               (double)g.done);
+        g.left_ms = (uint64_t)((double)(clock_mono_ms() - p->progress.began_ms) *
+                               (double)(g.total - g.done) / (double)g.done);
     if (!over)
-        progress_say(&p->progress, g.done, g.total, "%llu of %llu MiB", (unsigned long long)(g.done >> 20),
-                     (unsigned long long)(g.total >> 20));
+        progress_say(&p->progress, g.done, g.total, "%llu of %llu MiB",
+                     (unsigned long long)(g.done >> 20), (unsigned long long)(g.total >> 20));
     *progress_p = g;
     return over;
 }
@@ -111,7 +116,8 @@ tarn_status pool_populate_end(struct pool_populating **p_p) {
     if (p == NULL) return TARN_OK;
     *p_p = NULL;
     int error = 0;
-    __atomic_compare_exchange_n(&p->error, &error, ECANCELED, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    __atomic_compare_exchange_n(&p->error, &error, ECANCELED, false, __ATOMIC_RELAXED,
+                                __ATOMIC_RELAXED);
     for (unsigned i = 0; i < p->threads; i++) pthread_join(p->thread[i], NULL);
     bool whole = p->done == p->size;
     free(p);
@@ -124,6 +130,7 @@ tarn_status pool_populate_end(struct pool_populating **p_p) {
 tarn_status pool_populate(void *base, uint64_t size, bool keep) {
     struct pool_populating *p = pool_populate_begin(base, size, keep);
     struct pool_progress progress;
-    for (unsigned us = 100; !pool_populate_over(p, &progress); us = us < 10000 ? 2 * us : us) usleep(us);
+    for (unsigned us = 100; !pool_populate_over(p, &progress); us = us < 10000 ? 2 * us : us)
+        usleep(us);
     return pool_populate_end(&p);
 }

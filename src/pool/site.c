@@ -45,12 +45,14 @@ static bool is_mounted(const char *mounts, const char *dir) {
     bool found = f == NULL; /* it does not tell */
     struct mntent e;
     char text[4 * PATH_MAX];
-    while (!found && getmntent_r(f, &e, text, sizeof(text)) != NULL) found = strcmp(e.mnt_dir, dir) == 0;
+    while (!found && getmntent_r(f, &e, text, sizeof(text)) != NULL)
+        found = strcmp(e.mnt_dir, dir) == 0;
     if (f != NULL) endmntent(f);
     return found;
 }
 
-bool site_unmounted_by(const char *fstab, const char *mounts, const char *path, char *missing, size_t size) {
+bool site_unmounted_by(const char *fstab, const char *mounts, const char *path, char *missing,
+                       size_t size) {
     char at[PATH_MAX], text[4 * PATH_MAX], real[PATH_MAX];
     struct mntent e;
     bool found = false;
@@ -58,7 +60,8 @@ bool site_unmounted_by(const char *fstab, const char *mounts, const char *path, 
     if (f == NULL) return false;
     while (!found && getmntent_r(f, &e, text, sizeof(text)) != NULL) {
         if (e.mnt_dir[0] != '/' || e.mnt_dir[1] == '\0') continue; /* swap, the root */
-        if (is_mounted(mounts, e.mnt_dir)) continue; /* not even looked at: its server may be away */
+        /* not even looked at: its server may be away */
+        if (is_mounted(mounts, e.mnt_dir)) continue;
         const char *dir = realpath(e.mnt_dir, real) != NULL ? real : e.mnt_dir;
         found = is_below(at, dir) && !is_mounted(mounts, dir);
         if (found) snprintf(missing, size, "%s", dir);

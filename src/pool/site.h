@@ -11,7 +11,8 @@
  * mount point, size bytes. What the machine does not tell is no. */
 bool site_unmounted(const char *path, char *missing, size_t size);
 /* The same, with other tables than the machine's own: for tests. */
-bool site_unmounted_by(const char *fstab, const char *mounts, const char *path, char *missing, size_t size);
+bool site_unmounted_by(const char *fstab, const char *mounts, const char *path, char *missing,
+                       size_t size);
 
 /* Is there nothing but zeroes where a file system, an archive or a program begins (the first 128
  * KiB)? */

@@ -1,4 +1,5 @@
-/* The ssd tier: opening a file or device, making a tier of it or finding the one that is there, and closing it. */
+/* The ssd tier: opening a file or device, making a tier of it or finding the one that is there, and
+ * closing it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -61,14 +62,17 @@ static tarn_status open_file(struct ssd *s, const struct tier_config *config, ui
     /* O_EXCL without O_CREAT: not a device that is mounted. */
     bool device = stat(s->path, &st) == 0 && S_ISBLK(st.st_mode);
     uint64_t until = clock_mono_ms() + LOCK_PATIENCE_MS;
-    while ((s->fd = open(s->path, O_RDWR | O_CLOEXEC | (device ? O_EXCL : create | O_NOFOLLOW), 0600)) < 0) {
+    while ((s->fd = open(s->path, O_RDWR | O_CLOEXEC | (device ? O_EXCL : create | O_NOFOLLOW),
+                         0600)) < 0) {
         if (errno == EBUSY && clock_mono_ms() < until) {
             usleep(20000);
             continue;
         }
-        return tier_fail(errno == EBUSY ? TARN_EBUSY : TARN_EIO, why_p, "%s: %s", s->path, strerror(errno));
+        return tier_fail(errno == EBUSY ? TARN_EBUSY : TARN_EIO, why_p, "%s: %s", s->path,
+                         strerror(errno));
     }
-    if (fstat(s->fd, &st) != 0) return tier_fail(TARN_EIO, why_p, "%s: %s", s->path, strerror(errno));
+    if (fstat(s->fd, &st) != 0)
+        return tier_fail(TARN_EIO, why_p, "%s: %s", s->path, strerror(errno));
     s->device = S_ISBLK(st.st_mode);
     if (!s->device && !S_ISREG(st.st_mode)) {
         return tier_fail(TARN_EINVAL, why_p, "%s is neither a file nor a block device", s->path);
@@ -102,7 +106,8 @@ static tarn_status reserve_file(struct ssd *s, uint64_t bytes, const char **why_
     }
     int error = errno;
     /* What it could reserve before it failed goes back. */
-    if (ftruncate(s->fd, (off_t)bytes) != 0) log_notice("SSD tier %s: %s", s->path, strerror(errno));
+    if (ftruncate(s->fd, (off_t)bytes) != 0)
+        log_notice("SSD tier %s: %s", s->path, strerror(errno));
     return tier_fail(ssd_io_status(error), why_p, "reserving %llu MiB for %s: %s",
                      (unsigned long long)(size >> 20), s->path, strerror(error));
 }
@@ -127,7 +132,8 @@ static bool is_zero(const char *p, size_t n) {
 }
 
 /* Reads both superblocks. OURS: *super_p is the newer good one. */
-static tarn_status look(struct ssd *s, uint64_t bytes, enum content *content_p, const char **why_p) {
+static tarn_status look(struct ssd *s, uint64_t bytes, enum content *content_p,
+                        const char **why_p) {
     *content_p = EMPTY;
     if (bytes == 0) return TARN_OK;
     char *front = memset(ssd_blocks(SSD_DATA_START), 0, SSD_DATA_START);
@@ -191,8 +197,9 @@ static tarn_status adopt(struct ssd *s, uint64_t size, uint64_t bytes, const cha
     regions = min_u64(regions, SSD_REGIONS_MAX);
     if (regions < SSD_REGIONS_MIN) {
         return tier_fail(TARN_EINVAL, why_p,
-                         "%s was made with regions of %llu MiB; %llu MiB are too few for them", s->path,
-                         (unsigned long long)(s->region_size >> 20), (unsigned long long)(size >> 20));
+                         "%s was made with regions of %llu MiB; %llu MiB are too few for them",
+                         s->path, (unsigned long long)(s->region_size >> 20),
+                         (unsigned long long)(size >> 20));
     }
     s->regions = (uint32_t)regions;
     s->tier.info.recovered = true;
@@ -222,11 +229,13 @@ static tarn_status make_or_adopt(struct ssd *s, const struct tier_config *config
     if (status != TARN_OK) return status;
     switch (content) {
     case OURS: return adopt(s, size, bytes, why_p);
-    case FOREIGN: return tier_fail(TARN_EINVAL, why_p, "%s holds something else; clear it first", s->path);
+    case FOREIGN:
+        return tier_fail(TARN_EINVAL, why_p, "%s holds something else; clear it first", s->path);
     case UNKNOWN_VERSION:
         return tier_fail(TARN_EINVAL, why_p, "%s was written by another version of tarn", s->path);
     case OURS_DAMAGED:
-        log_warning("SSD tier %s: both superblocks are damaged; all that was on it is lost", s->path);
+        log_warning("SSD tier %s: both superblocks are damaged; all that was on it is lost",
+                    s->path);
         s->stats.damaged = 1;
         break;
     case EMPTY: break;
@@ -244,7 +253,8 @@ static void set_limits(struct ssd *s, const struct tier_config *config) {
     /* Half of the disk for one value, with its header. */
     uint64_t most = s->regions / 2 * s->region_size;
     info->value_max = most - most / 1024 - 4 * SSD_BLOCK;
-    /* One region is for notes, and one at least must be left for the next put when eviction begins. */
+    /* One region is for notes, and one at least must be left for the next put when eviction
+     * begins. */
     uint64_t high = (uint64_t)(config->high_watermark * s->regions),
              low = (uint64_t)(config->low_watermark * s->regions);
     s->free_start = (uint32_t)max_u64(s->regions - high, SSD_RESERVE + 1);
@@ -257,12 +267,13 @@ static tarn_status set_up(struct ssd *s, const char **why_p) {
     s->owner = xcalloc(s->regions, sizeof(*s->owner));
     s->free = s->regions;
     s->ring_size = s->queue_bytes;
-    void *ring =
-        mmap(NULL, s->ring_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *ring = mmap(NULL, s->ring_size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (ring == MAP_FAILED) return tier_fail(TARN_ENOMEM, why_p, "no memory for the queue");
     s->ring = ring;
     madvise(ring, s->ring_size, MADV_DONTDUMP);
-    madvise(ring, s->ring_size, MADV_HUGEPAGE); /* a wish: fewer faults, and pages to pin for a transfer */
+    /* a wish: fewer faults, and pages to pin for a transfer */
+    madvise(ring, s->ring_size, MADV_HUGEPAGE);
     s->zero_block = memset(ssd_blocks(SSD_BLOCK), 0, SSD_BLOCK);
     uint64_t seed;
     randombytes_buf(&seed, sizeof(seed));
@@ -324,7 +335,8 @@ static void ssd_close(struct tier *t) {
 
 /* --- what is known --- */
 
-static void ssd_each(struct tier *t, void (*fn)(void *arg, const struct tier_item *item), void *arg) {
+static void ssd_each(struct tier *t, void (*fn)(void *arg, const struct tier_item *item),
+                     void *arg) {
     struct ssd *s = (struct ssd *)t;
     /* Puts go on between units: each is looked at in a copy. Units are found again by their age. */
     uint64_t seen = 0;

@@ -1,10 +1,12 @@
 /* What goes when the disk is nearly full, and how its space comes back.
  *
- * A log gives up whole units, so the question is which. Strictly the oldest would be FIFO, which wears the disk least but
- * knows nothing of use. We look at the few oldest and take the one that was read least for its size; those passed over keep
- * half of their count, so that what was hot once does not stay for ever. Where that one ends in the middle of a prompt, the last unit
- * goes that is all of this prompt: what is behind a gap is worth nothing, so the tail goes before the head. Caches on flash do much the same: CacheLib's Navy
- * (Berg et al., OSDI 2020) gives up whole regions, FIFO or LRU by region, never single objects. */
+ * A log gives up whole units, so the question is which. Strictly the oldest would be FIFO, which
+ * wears the disk least but knows nothing of use. We look at the few oldest and take the one that
+ * was read least for its size; those passed over keep half of their count, so that what was hot
+ * once does not stay for ever. Where that one ends in the middle of a prompt, the last unit goes
+ * that is all of this prompt: what is behind a gap is worth nothing, so the tail goes before the
+ * head. Caches on flash do much the same: CacheLib's Navy (Berg et al., OSDI 2020) gives up whole
+ * regions, FIFO or LRU by region, never single objects. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -60,7 +62,9 @@ static struct ssd_unit *tail_of(struct ssd_unit *u) {
     uint32_t prompt = u->last_prompt;
     for (unsigned i = 0; prompt != 0 && i < TAIL_MAX; i++) {
         v = TAILQ_NEXT(v, by_age);
-        if (v == NULL || v->state == SSD_OPEN || v->first_prompt != prompt || v->last_prompt != prompt) break;
+        if (v == NULL || v->state == SSD_OPEN || v->first_prompt != prompt ||
+            v->last_prompt != prompt)
+            break;
         if (may_go(v)) tail = v;
     }
     return tail;
@@ -113,7 +117,8 @@ void ssd_evict_check(struct ssd *s) {
 
 /* --- the owner's side --- */
 
-uint64_t ssd_poll_evict(struct tier *t, void (*fn)(void *arg, const struct tier_item *item), void *arg) {
+uint64_t ssd_poll_evict(struct tier *t, void (*fn)(void *arg, const struct tier_item *item),
+                        void *arg) {
     struct ssd *s = (struct ssd *)t;
     pthread_mutex_lock(&s->lock);
     struct ssd_unit *u = find_victim(s);
@@ -159,13 +164,15 @@ void ssd_evicted(struct tier *t, uint64_t ticket) {
 
 /* --- the thread's side --- */
 
-/* Notes in this unit that still mean something are written once more, elsewhere, before they go with it. */
+/* Notes in this unit that still mean something are written once more, elsewhere, before they go
+ * with it. */
 static void carry_notes(struct ssd *s, struct ssd_unit *u) {
     uint64_t before = s->notes_added;
     for (size_t at = 0; at < u->log.len;) {
         const struct ssd_record *r = (const struct ssd_record *)(const void *)(u->log.data + at);
         at += r->size;
-        /* In the log of what was written an entry has crossed over to SSD_DROPPED when it has a key. */
+        /* In the log of what was written an entry has crossed over to SSD_DROPPED when it has a
+         * key. */
         if (r->key_size > 0 || r->value == u->nonce) continue;
         if (ssd_note_target(s, r->value, r->offset) != NULL) ssd_note_add(s, r->value, r->offset);
     }
@@ -174,8 +181,8 @@ static void carry_notes(struct ssd *s, struct ssd_unit *u) {
     if (u->notes_mark > 0) s->notes_due_ms = clock_mono_ms();
 }
 
-/* A unit whose first header cannot be overwritten stays in its place, out of use and in no list of what may go. Its entries
- * would be found after a restart: so each is noted as dropped. */
+/* A unit whose first header cannot be overwritten stays in its place, out of use and in no list of
+ * what may go. Its entries would be found after a restart: so each is noted as dropped. */
 static void give_up(struct ssd *s, struct ssd_unit *u) {
     log_warning("SSD tier %s: cannot write at %llu: %u MiB are out of use", s->path,
                 (unsigned long long)u->base, (unsigned)(u->regions * s->region_size >> 20));

@@ -7,7 +7,8 @@
 #include "base/crc32c.h"
 #include "pool/tier_internal.h"
 
-static_assert(SSD_STAMP_SIZE == crypto_shorthash_siphashx24_BYTES, "a stamp is a SipHash of 128 bits");
+static_assert(SSD_STAMP_SIZE == crypto_shorthash_siphashx24_BYTES,
+              "a stamp is a SipHash of 128 bits");
 static_assert(SSD_KEY_SIZE == crypto_shorthash_siphashx24_KEYBYTES, "its key");
 
 void ssd_super_seal(struct ssd_superblock *b) {
@@ -16,10 +17,11 @@ void ssd_super_seal(struct ssd_superblock *b) {
 
 bool ssd_super_valid(const struct ssd_superblock *b) {
     return memcmp(b->magic, SSD_SUPER_MAGIC, sizeof(b->magic)) == 0 &&
-           b->crc == crc32c(0, b, offsetof(struct ssd_superblock, crc)) && b->version == SSD_SUPER_VERSION &&
-           (b->features & 0xffffu) == 0 && b->region_size >= SSD_REGION_MIN &&
-           b->region_size <= SSD_REGION_MAX && (b->region_size & (b->region_size - 1)) == 0 &&
-           b->regions >= SSD_REGIONS_MIN && b->regions <= SSD_REGIONS_MAX;
+           b->crc == crc32c(0, b, offsetof(struct ssd_superblock, crc)) &&
+           b->version == SSD_SUPER_VERSION && (b->features & 0xffffu) == 0 &&
+           b->region_size >= SSD_REGION_MIN && b->region_size <= SSD_REGION_MAX &&
+           (b->region_size & (b->region_size - 1)) == 0 && b->regions >= SSD_REGIONS_MIN &&
+           b->regions <= SSD_REGIONS_MAX;
 }
 
 void ssd_record_write(void *out, const struct tier_item *item, size_t n_crcs) {
@@ -69,8 +71,8 @@ void ssd_batch_seal(struct ssd_batch_header *header, const uint8_t key[SSD_KEY_S
     memcpy(header->stamp, stamp, sizeof(stamp));
 }
 
-bool ssd_batch_expected(const struct ssd_batch_header *h, uint64_t seq, uint64_t nonce, uint32_t index,
-                        uint64_t position) {
+bool ssd_batch_expected(const struct ssd_batch_header *h, uint64_t seq, uint64_t nonce,
+                        uint32_t index, uint64_t position) {
     return memcmp(h->magic, SSD_BATCH_MAGIC, sizeof(h->magic)) == 0 && h->position == position &&
            h->index == index && h->nonce != 0 && h->seq < 1ull << 62 &&
            (nonce == 0 || (h->nonce == nonce && h->seq == seq));
@@ -109,7 +111,8 @@ static bool records_valid(const struct ssd_batch_header *h) {
 
 bool ssd_batch_valid(struct ssd_batch_header *h, const uint8_t key[SSD_KEY_SIZE], uint64_t end) {
     if (h->header_size % SSD_BLOCK != 0 || h->data_size % SSD_BLOCK != 0) return false;
-    if (h->records_size > SSD_HEADER_MAX || h->header_size != ssd_header_size(h->records_size)) return false;
+    if (h->records_size > SSD_HEADER_MAX || h->header_size != ssd_header_size(h->records_size))
+        return false;
     if (h->position > end || h->header_size > end - h->position ||
         h->data_size > end - h->position - h->header_size) {
         return false;

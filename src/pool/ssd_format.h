@@ -3,20 +3,22 @@
  *   0        superblock, twice, 4 KiB each
  *   1 MiB    region 0 │ region 1 │ ...            of one size, a power of two
  *
- * A unit is one region, or a run of neighbours that were taken together for large values. It is written once from its start
- * to its end, in batches, and then read until all of it is given up:
+ * A unit is one region, or a run of neighbours that were taken together for large values. It is
+ * written once from its start to its end, in batches, and then read until all of it is given up:
  *
  *   unit     ├ header ┤├ values ...      ┤├ header ┤├ values ...   ┤├ header ┤ ...
  *            └──────── batch 0 ──────────┘└─────── batch 1 ────────┘
  *
- * A batch's values are written first, its header after them, and headers in the order of the log: so a header that is whole
- * proves its values and everything before it. Where no header of this unit follows, the unit ends. A header names its unit
- * by a random number (the nonce), so that what is left of an older unit in the same place is never taken for a part of this
- * one; and it carries a keyed hash, so that a value which looks like a header is none either.
+ * A batch's values are written first, its header after them, and headers in the order of the log:
+ * so a header that is whole proves its values and everything before it. Where no header of this
+ * unit follows, the unit ends. A header names its unit by a random number (the nonce), so that what
+ * is left of an older unit in the same place is never taken for a part of this one; and it carries
+ * a keyed hash, so that a value which looks like a header is none either.
  *
- * The header lists the batch's records: an entry for each value, and notes about entries anywhere on the disk: dropped, or
- * renamed to another version. A note is never in an older unit than its entry. A unit that is given up gets its first header
- * overwritten with zeroes, after the notes in it that still mean something were written once more elsewhere. */
+ * The header lists the batch's records: an entry for each value, and notes about entries anywhere
+ * on the disk: dropped, or renamed to another version. A note is never in an older unit than its
+ * entry. A unit that is given up gets its first header overwritten with zeroes, after the notes in
+ * it that still mean something were written once more elsewhere. */
 #ifndef TARN_POOL_SSD_FORMAT_H
 #define TARN_POOL_SSD_FORMAT_H
 
@@ -61,11 +63,12 @@ static_assert(sizeof(struct ssd_superblock) == 88, "superblock layout");
 
 struct ssd_batch_header {
     char magic[8];
-    uint64_t seq;          /* of the unit: its age */
-    uint64_t nonce;        /* of the unit: its name */
-    uint64_t position;     /* of this header in the file */
-    uint64_t data_size;    /* bytes of values behind the header, whole blocks */
-    uint64_t before_nonce; /* the unit that was written before this one, and how many batches it got */
+    uint64_t seq;       /* of the unit: its age */
+    uint64_t nonce;     /* of the unit: its name */
+    uint64_t position;  /* of this header in the file */
+    uint64_t data_size; /* bytes of values behind the header, whole blocks */
+    /* the unit that was written before this one, and how many batches it got */
+    uint64_t before_nonce;
     uint32_t before_batches;
     uint32_t index;        /* of this batch in the unit */
     uint32_t regions;      /* of the unit */
@@ -105,7 +108,8 @@ static_assert(sizeof(struct ssd_record) == 40, "record layout");
 static inline uint64_t ssd_align(uint64_t n, uint64_t to) {
     return (n + to - 1) & ~(to - 1);
 }
-/* Values lie where DESIGN wants extents: on 64 bytes, from 4 KiB on on 4 KiB. No two begin at the same place. */
+/* Values lie where DESIGN wants extents: on 64 bytes, from 4 KiB on on 4 KiB. No two begin at the
+ * same place. */
 static inline uint64_t ssd_value_start(uint64_t at, uint64_t size) {
     return ssd_align(at, size < SSD_BLOCK ? 64 : SSD_BLOCK);
 }
@@ -132,11 +136,13 @@ void ssd_record_item(const struct ssd_record *r, struct tier_item *item_p);
 
 /* header is followed by its records and zeroes: header_size bytes at all. */
 void ssd_batch_seal(struct ssd_batch_header *header, const uint8_t key[SSD_KEY_SIZE]);
-/* Is this block the beginning of the batch that the unit (seq, nonce; 0: any) continues with at position? Looks at the first
- * block only. */
-bool ssd_batch_expected(const struct ssd_batch_header *header, uint64_t seq, uint64_t nonce, uint32_t index,
-                        uint64_t position);
-/* Is it whole, and does it make sense in all it says? header_size bytes are there. end: where the unit's space ends. */
-bool ssd_batch_valid(struct ssd_batch_header *header, const uint8_t key[SSD_KEY_SIZE], uint64_t end);
+/* Is this block the beginning of the batch that the unit (seq, nonce; 0: any) continues with at
+ * position? Looks at the first block only. */
+bool ssd_batch_expected(const struct ssd_batch_header *header, uint64_t seq, uint64_t nonce,
+                        uint32_t index, uint64_t position);
+/* Is it whole, and does it make sense in all it says? header_size bytes are there. end: where the
+ * unit's space ends. */
+bool ssd_batch_valid(struct ssd_batch_header *header, const uint8_t key[SSD_KEY_SIZE],
+                     uint64_t end);
 
 #endif

@@ -1,6 +1,6 @@
-/* The ssd tier from inside. ssd.c opens and closes it, ssd_recover.c finds what is there, ssd_log.c gives out places in the
- * log, ssd_write.c brings batches to disk, ssd_read.c reads, ssd_evict.c chooses what goes and takes space back, ssd_run.c is
- * the thread that does all I/O.
+/* The ssd tier from inside. ssd.c opens and closes it, ssd_recover.c finds what is there, ssd_log.c
+ * gives out places in the log, ssd_write.c brings batches to disk, ssd_read.c reads, ssd_evict.c
+ * chooses what goes and takes space back, ssd_run.c is the thread that does all I/O.
  *
  * A unit's life (see ssd_format.h for what it is on disk):
  *
@@ -14,8 +14,8 @@
  *   takes    placed    values   values   the header, when all
  *   puts               go out   on disk  before it are there
  *
- * One lock. Puts hold it to find a place and, after the copy, to say that they are through; never during I/O or callbacks.
- * What only the thread touches is marked so. */
+ * One lock. Puts hold it to find a place and, after the copy, to say that they are through; never
+ * during I/O or callbacks. What only the thread touches is marked so. */
 #ifndef TARN_POOL_SSD_INTERNAL_H
 #define TARN_POOL_SSD_INTERNAL_H
 
@@ -26,7 +26,8 @@
 #include "pool/ssd_io.h"
 #include "pool/tier_internal.h"
 
-#define SSD_RESERVE       1u /* regions that only notes may open: what is dropped stays dropped on a full disk */
+#define SSD_RESERVE                                                                                \
+    1u /* regions that only notes may open: what is dropped stays dropped on a full disk */
 #define SSD_BATCH_BYTES   (8ull << 20)
 #define SSD_BATCH_RECORDS (256u << 10) /* bytes */
 #define SSD_BATCH_AGE_MS  5u           /* a put waits so long for company */
@@ -56,8 +57,9 @@ struct ssd_unit {
     uint64_t base, end;       /* the same in bytes; end: what is given out */
     uint32_t batches;         /* given out */
     uint32_t unwritten;       /* of these, not yet done */
-    struct buf log; /* records of written batches; dropped entries have the kind SSD_DROPPED, renamed ones the
-                                 new version */
+    /* records of written batches; dropped entries have the kind SSD_DROPPED, renamed ones the new
+     * version */
+    struct buf log;
     uint32_t *entries; /* positions of entries in log, in steps of 8 bytes; ascending by offset */
     size_t n_entries, cap_entries, live;
     uint64_t live_bytes;
@@ -73,7 +75,8 @@ struct ssd_unit {
 TAILQ_HEAD(ssd_units, ssd_unit);
 
 struct ssd_note {
-    uint64_t nonce, offset; /* what it says follows from the state of that entry when it is written */
+    /* what it says follows from the state of that entry when it is written */
+    uint64_t nonce, offset;
 };
 
 struct ssd_put {
@@ -90,11 +93,18 @@ struct ssd_batch {
     TAILQ_ENTRY(ssd_batch) next;
     struct ssd *owner;
     struct ssd_unit *unit;
-    enum { SSD_BATCH_OPEN, SSD_BATCH_SEALED, SSD_BATCH_DATA, SSD_BATCH_READY, SSD_BATCH_HEADER } state;
+    enum {
+        SSD_BATCH_OPEN,
+        SSD_BATCH_SEALED,
+        SSD_BATCH_DATA,
+        SSD_BATCH_READY,
+        SSD_BATCH_HEADER
+    } state;
     uint64_t position; /* in the file */
     uint64_t header_size, data_size;
     uint32_t index;
-    struct buf records; /* of entries; offsets are relative to the batch's data until the header is made */
+    /* of entries; offsets are relative to the batch's data until the header is made */
+    struct buf records;
     struct ssd_put *puts;
     size_t n_puts, cap_puts;
     uint64_t queued; /* bytes it counts for in the queue */
@@ -157,7 +167,8 @@ struct ssd {
     struct ssd_unit *open_unit;
     uint64_t next_seq, next_ticket;
     struct rng rng;
-    /* Large values need neighbours: regions [want_at, want_at + want) are kept for one until want_until_ms. */
+    /* Large values need neighbours: regions [want_at, want_at + want) are kept for one until
+     * want_until_ms. */
     uint32_t want, want_at;
     uint64_t want_until_ms;
     bool evicting, event_set;
@@ -234,7 +245,8 @@ void *ssd_blocks(uint64_t size);
 /* The thread has something to do. */
 void ssd_kick(struct ssd *s);
 tarn_status ssd_put(struct tier *t, struct tier_item *item, bool check_crc, const struct iovec *iov,
-                    size_t n_iov, void (*done)(void *arg, tarn_status status, uint64_t offset), void *arg);
+                    size_t n_iov, void (*done)(void *arg, tarn_status status, uint64_t offset),
+                    void *arg);
 void ssd_drop(struct tier *t, uint64_t offset, uint64_t version);
 tarn_status ssd_rename(struct tier *t, uint64_t offset, uint64_t version);
 
@@ -255,7 +267,8 @@ void ssd_read_free(struct ssd *s);
 
 /* Says on the event descriptor that something should go; the lock is held. */
 void ssd_evict_check(struct ssd *s);
-uint64_t ssd_poll_evict(struct tier *t, void (*fn)(void *arg, const struct tier_item *item), void *arg);
+uint64_t ssd_poll_evict(struct tier *t, void (*fn)(void *arg, const struct tier_item *item),
+                        void *arg);
 void ssd_evicted(struct tier *t, uint64_t ticket);
 /* The thread's, the lock is held: brings what was given up nearer to being free. */
 void ssd_evict_advance(struct ssd *s);

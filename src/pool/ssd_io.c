@@ -1,4 +1,5 @@
-/* Transfers of one file, many at a time: the line in front of the device, and the two ways behind it. */
+/* Transfers of one file, many at a time: the line in front of the device, and the two ways behind
+ * it. */
 #include "pool/ssd_io_internal.h"
 
 #include <errno.h>
@@ -85,7 +86,8 @@ static void start_line(struct ssd_io *io) {
             error = test.fault(test.arg, op->write, op->offset + op->moved, &op->asked);
         STAILQ_REMOVE_HEAD(&io->line, next);
         if (error == 0 && !io->ops->start(io, op)) {
-            STAILQ_INSERT_HEAD(&io->line, op, next); /* its own queue is full: when something is done */
+            /* its own queue is full: when something is done */
+            STAILQ_INSERT_HEAD(&io->line, op, next);
             return;
         }
         if (error != 0) {
@@ -126,7 +128,7 @@ void ssd_io_ended(struct ssd_io *io, struct ssd_op *op, int result) {
     op->done(op);
 }
 
-/* --- threads ----------------------------------------------------------------------------------------------------------- */
+/* --- threads --- */
 
 #define THREADS 4u
 

@@ -1,9 +1,11 @@
-/* Reads and writes of one file that are under way together: io_uring where the kernel lets us, a few threads with pread and
- * pwrite where it does not (containers forbid it often). Inside src/pool only.
+/* Reads and writes of one file that are under way together: io_uring where the kernel lets us, a
+ * few threads with pread and pwrite where it does not (containers forbid it often). Inside src/pool
+ * only.
  *
  *   ssd_io_submit ─> under way, at most `depth`, the rest waits in line ─> ssd_io_wait: done
  *
- * One thread submits and waits; ssd_io_wake is for any thread. Short transfers are continued, interrupted ones repeated. */
+ * One thread submits and waits; ssd_io_wake is for any thread. Short transfers are continued,
+ * interrupted ones repeated. */
 #ifndef TARN_POOL_SSD_IO_H
 #define TARN_POOL_SSD_IO_H
 
@@ -50,8 +52,8 @@ static inline tarn_status ssd_io_status(int error) {
 
 /* --- tests --- */
 
-/* Looks at every transfer before it is made: an errno makes it fail, *length may be made smaller (never 0) for a short one.
- * NULL: no such thing. Not while a tier is open. */
+/* Looks at every transfer before it is made: an errno makes it fail, *length may be made smaller
+ * (never 0) for a short one. NULL: no such thing. Not while a tier is open. */
 typedef int (*ssd_io_fault_fn)(void *arg, bool write, uint64_t offset, size_t *length);
 void ssd_io_set_fault(ssd_io_fault_fn fn, void *arg);
 /* From the next ssd_io_open on, as if the kernel had no io_uring. */

@@ -1,5 +1,6 @@
-/* The log of an ssd tier: which unit and batch a value goes into, what is known of every entry, and the notes about them.
- * Places are given out when a value is accepted, so whoever gets TARN_OK has one and whoever does not is told at once. */
+/* The log of an ssd tier: which unit and batch a value goes into, what is known of every entry, and
+ * the notes about them. Places are given out when a value is accepted, so whoever gets TARN_OK has
+ * one and whoever does not is told at once. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +25,7 @@ void *ssd_blocks(uint64_t size) {
     return blocks;
 }
 
-/* --- units -------------------------------------------------------------------------------------------------------------- */
+/* --- units --- */
 
 struct ssd_unit *ssd_unit_create(struct ssd *s, uint32_t region, uint32_t regions) {
     struct ssd_unit *u = xcalloc(1, sizeof(*u));
@@ -104,7 +105,8 @@ static bool is_wanted(const struct ssd *s, uint32_t region, uint32_t count, uint
 bool ssd_find_run(const struct ssd *s, uint32_t count, uint32_t *region_p) {
     uint64_t now = clock_mono_ms();
     uint32_t run = 0;
-    /* Round the disk from the cursor on: neighbours in space were written one after the other, and go so, too. */
+    /* Round the disk from the cursor on: neighbours in space were written one after the other, and
+     * go so, too. */
     for (uint32_t i = 0; i < s->regions + count; i++) {
         uint32_t r = (s->cursor + i) % s->regions;
         if (r == 0) run = 0; /* a run does not reach over the end */
@@ -117,8 +119,8 @@ bool ssd_find_run(const struct ssd *s, uint32_t count, uint32_t *region_p) {
     return false;
 }
 
-/* Opens a unit in which `need` bytes fit, leaving `reserve` regions. Values that are large beside a region get a unit for
- * several of them, so that not half of it stays empty. */
+/* Opens a unit in which `need` bytes fit, leaving `reserve` regions. Values that are large beside a
+ * region get a unit for several of them, so that not half of it stays empty. */
 static bool open_unit(struct ssd *s, uint64_t need, uint32_t reserve) {
     uint64_t least = (need + s->region_size - 1) / s->region_size;
     uint64_t wish = (8 * need + s->region_size - 1) / s->region_size;
@@ -156,7 +158,7 @@ static bool open_unit(struct ssd *s, uint64_t need, uint32_t reserve) {
     return true;
 }
 
-/* --- notes -------------------------------------------------------------------------------------------------------------- */
+/* --- notes --- */
 
 struct ssd_record *ssd_note_target(const struct ssd *s, uint64_t nonce, uint64_t offset) {
     struct ssd_unit *u = ssd_unit_at(s, offset);
@@ -169,7 +171,8 @@ void ssd_note_add(struct ssd *s, uint64_t nonce, uint64_t offset) {
     if (s->n_notes == s->cap_notes) {
         size_t cap = s->cap_notes == 0 ? 256 : 2 * s->cap_notes;
         struct ssd_note *notes = xmalloc(cap * sizeof(*notes));
-        for (size_t i = 0; i < s->n_notes; i++) notes[i] = s->notes[(s->notes_first + i) % s->cap_notes];
+        for (size_t i = 0; i < s->n_notes; i++)
+            notes[i] = s->notes[(s->notes_first + i) % s->cap_notes];
         free(s->notes);
         s->notes = notes;
         s->notes_first = 0;
@@ -187,7 +190,8 @@ void ssd_note_add(struct ssd *s, uint64_t nonce, uint64_t offset) {
 static void take_notes(struct ssd *s, struct ssd_batch *b) {
     uint64_t left = ssd_unit_limit(s, b->unit) - b->position - ssd_align(b->data_size, SSD_BLOCK);
     TARN_ASSERT(left >= ssd_header_size(b->records.len));
-    uint64_t room = min_u64(left - sizeof(struct ssd_batch_header) - b->records.len, SSD_BATCH_RECORDS);
+    uint64_t room =
+        min_u64(left - sizeof(struct ssd_batch_header) - b->records.len, SSD_BATCH_RECORDS);
     while (s->n_notes > 0 && b->note_records.len + SSD_NOTE_SIZE <= room) {
         struct ssd_note note = s->notes[s->notes_first];
         s->notes_first = (s->notes_first + 1) % s->cap_notes;
@@ -242,7 +246,7 @@ tarn_status ssd_rename(struct tier *t, uint64_t offset, uint64_t version) {
     return found ? TARN_OK : TARN_ENOTFOUND;
 }
 
-/* --- batches ------------------------------------------------------------------------------------------------------------ */
+/* --- batches --- */
 
 /* Where `need` contiguous bytes of the ring begin; false: not now. */
 static bool ring_place(const struct ssd *s, uint64_t need, uint64_t *at_p) {
@@ -254,7 +258,8 @@ static bool ring_place(const struct ssd *s, uint64_t need, uint64_t *at_p) {
 }
 
 /* A batch that begins with such a value; for notes only: record and size are 0. */
-static struct ssd_batch *open_batch(struct ssd *s, uint64_t record, uint64_t size, bool stream, bool notes) {
+static struct ssd_batch *open_batch(struct ssd *s, uint64_t record, uint64_t size, bool stream,
+                                    bool notes) {
     uint64_t data = notes ? 0 : ssd_align(ssd_value_end(0, size), SSD_BLOCK), ring_at;
     uint64_t need = ssd_header_size(record) + data;
     if (!ring_place(s, stream ? 0 : data, &ring_at)) return NULL;
@@ -278,7 +283,8 @@ static struct ssd_batch *open_batch(struct ssd *s, uint64_t record, uint64_t siz
 }
 
 /* Does the value go into this batch, too? */
-static bool batch_takes(const struct ssd *s, const struct ssd_batch *b, uint64_t record, uint64_t size) {
+static bool batch_takes(const struct ssd *s, const struct ssd_batch *b, uint64_t record,
+                        uint64_t size) {
     uint64_t end = ssd_value_end(ssd_value_start(b->data_size, size), size);
     uint64_t records = b->records.len + record, blocks = ssd_align(end, SSD_BLOCK);
     if (b->n_puts > 0 && (end > s->batch_bytes || records > SSD_BATCH_RECORDS)) return false;
@@ -324,10 +330,11 @@ void ssd_seal_notes(struct ssd *s) {
     ssd_seal(s);
 }
 
-/* --- puts --------------------------------------------------------------------------------------------------------------- */
+/* --- puts --- */
 
 static struct ssd_batch *find_place(struct ssd *s, uint64_t record, uint64_t size, bool stream) {
-    /* A stream has a batch of its own. Others may find the open batch full, but never a fresh one. */
+    /* A stream has a batch of its own. Others may find the open batch full, but never a fresh
+     * one. */
     if (s->open != NULL && (stream || !batch_takes(s, s->open, record, size))) ssd_seal(s);
     if (s->open == NULL) open_batch(s, record, size, stream, false);
     TARN_ASSERT(s->open == NULL || stream || batch_takes(s, s->open, record, size));
@@ -361,15 +368,19 @@ static void start_stream(struct ssd *s, struct ssd_batch *b, const struct tier_i
     stream->size = item->size;
     stream->crc = item->crc;
     /* Nothing is added to this batch any more: the record stays where it is. */
-    stream->crcs = ssd_record_crcs((struct ssd_record *)(void *)(b->records.data + b->puts[0].record));
-    tier_copy_start(&stream->copy, stream->iov, n_iov, tier_pieces(item->size) > 0 ? stream->crcs : NULL);
+    stream->crcs =
+        ssd_record_crcs((struct ssd_record *)(void *)(b->records.data + b->puts[0].record));
+    tier_copy_start(&stream->copy, stream->iov, n_iov,
+                    tier_pieces(item->size) > 0 ? stream->crcs : NULL);
     b->stream = stream;
     ssd_seal(s);
 }
 
-/* The value's bytes into the ring, and zeroes around them: what was there before is somebody else's. */
-static tarn_status copy_value(char *data, uint64_t from, uint64_t rel, struct tier_item *item, bool check_crc,
-                              const struct iovec *iov, size_t n_iov, uint32_t *crcs) {
+/* The value's bytes into the ring, and zeroes around them: what was there before is somebody
+ * else's. */
+static tarn_status copy_value(char *data, uint64_t from, uint64_t rel, struct tier_item *item,
+                              bool check_crc, const struct iovec *iov, size_t n_iov,
+                              uint32_t *crcs) {
     struct tier_copy copy;
     memset(data + from, 0, rel - from);
     tier_copy_start(&copy, iov, n_iov, crcs);
@@ -382,7 +393,8 @@ static tarn_status copy_value(char *data, uint64_t from, uint64_t rel, struct ti
 }
 
 tarn_status ssd_put(struct tier *t, struct tier_item *item, bool check_crc, const struct iovec *iov,
-                    size_t n_iov, void (*done)(void *arg, tarn_status status, uint64_t offset), void *arg) {
+                    size_t n_iov, void (*done)(void *arg, tarn_status status, uint64_t offset),
+                    void *arg) {
     struct ssd *s = (struct ssd *)t;
     size_t n_crcs = tier_pieces(item->size);
     bool stream = item->size > t->info.copy_max;

@@ -1,5 +1,6 @@
-/* Reading values. A request goes out in pieces: straight into the reader's buffer where offset and buffer allow it, else
- * through bounce buffers, of which there is a bounded number. O_DIRECT moves whole blocks only. */
+/* Reading values. A request goes out in pieces: straight into the reader's buffer where offset and
+ * buffer allow it, else through bounce buffers, of which there is a bounded number. O_DIRECT moves
+ * whole blocks only. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +35,8 @@ tarn_status ssd_read_submit(struct tier *t, uint64_t offset, uint64_t length, vo
     pthread_mutex_lock(&s->lock);
     TARN_ASSERT(!s->closing);
     struct ssd_unit *u = ssd_unit_at(s, offset);
-    const struct ssd_record *r = u != NULL && u->state < SSD_LEAVING ? ssd_unit_find(u, offset) : NULL;
+    const struct ssd_record *r =
+        u != NULL && u->state < SSD_LEAVING ? ssd_unit_find(u, offset) : NULL;
     tarn_status status = TARN_OK;
     if (r == NULL || length > r->value - (offset - r->offset)) {
         status = TARN_ENOTFOUND;
@@ -142,7 +144,8 @@ void ssd_read_start(struct ssd *s) {
     pthread_mutex_unlock(&s->lock);
     while (!STAILQ_EMPTY(&s->reading_now)) {
         struct ssd_read *read = STAILQ_FIRST(&s->reading_now);
-        if (read->status != TARN_OK) read->started = read->length; /* one piece failed: no more of them */
+        /* one piece failed: no more of them */
+        if (read->status != TARN_OK) read->started = read->length;
         while (read->started < read->length) {
             if (!start_piece(s, read)) return; /* when a piece is done */
         }

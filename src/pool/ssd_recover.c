@@ -1,6 +1,6 @@
-/* Finding again what is on the disk: from the start of every region the headers of its unit, one after the other. Values are
- * not read. What was torn when the process ended is the end of its unit; what is damaged is counted and lost, and so is what
- * lies behind it in that unit. */
+/* Finding again what is on the disk: from the start of every region the headers of its unit, one
+ * after the other. Values are not read. What was torn when the process ended is the end of its
+ * unit; what is damaged is counted and lost, and so is what lies behind it in that unit. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,8 +47,8 @@ static int read_blocks(const struct ssd *s, void *to, uint64_t size, uint64_t of
     return 0;
 }
 
-/* The whole header at position into *block (grown as needed), of which the caller has seen nothing yet. 0: here it ends; 1:
- * there it is; -1: damaged. */
+/* The whole header at position into *block (grown as needed), of which the caller has seen nothing
+ * yet. 0: here it ends; 1: there it is; -1: damaged. */
 static int read_header(const struct ssd *s, const struct found *f, uint64_t position, uint64_t end,
                        char **block, uint64_t *block_size, int *error_p) {
     uint64_t first = min_u64(FIRST_BYTES, end - position);
@@ -109,7 +109,8 @@ static int scan_region(const struct ssd *s, uint32_t region, struct found *f, ch
 }
 
 static void report(struct scan *scan, uint32_t done) {
-    progress_say(&scan->progress, done, scan->s->regions, "read %u of %u regions", done, scan->s->regions);
+    progress_say(&scan->progress, done, scan->s->regions, "read %u of %u regions", done,
+                 scan->s->regions);
 }
 
 static void *scan_run(void *arg) {
@@ -149,20 +150,23 @@ static int compare_seq(const void *a, const void *b, void *arg) {
     return x < y ? -1 : x > y;
 }
 
-/* Of two units that claim the same region the younger one is right: the other was given up before, and the zeroes that should
- * have said so did not get to the disk. They do now. */
-static uint32_t drop_overlapped(struct ssd *s, struct found *found, const uint32_t *order, uint32_t n) {
+/* Of two units that claim the same region the younger one is right: the other was given up before,
+ * and the zeroes that should have said so did not get to the disk. They do now. */
+static uint32_t drop_overlapped(struct ssd *s, struct found *found, const uint32_t *order,
+                                uint32_t n) {
     bool *taken = xcalloc(s->regions, sizeof(*taken));
     uint32_t dropped = 0;
     while (n-- > 0) {
         uint32_t region = order[n];
         struct found *f = &found[region];
         bool free_still = true;
-        for (uint32_t r = region; r < region + f->regions; r++) free_still = free_still && !taken[r];
+        for (uint32_t r = region; r < region + f->regions; r++)
+            free_still = free_still && !taken[r];
         if (!free_still) {
             dropped++;
             f->batches = 0;
-            if (pwrite(s->fd, s->zero_block, SSD_BLOCK, (off_t)ssd_region_base(s, region)) != SSD_BLOCK) {
+            if (pwrite(s->fd, s->zero_block, SSD_BLOCK, (off_t)ssd_region_base(s, region)) !=
+                SSD_BLOCK) {
                 log_warning("SSD tier %s: cannot write at %llu: %s", s->path,
                             (unsigned long long)ssd_region_base(s, region), strerror(errno));
             }
@@ -191,7 +195,8 @@ static void make_unit(struct ssd *s, uint32_t region, struct found *f) {
 
 static void apply_notes(struct ssd *s, const struct ssd_unit *from) {
     for (size_t at = 0; at < from->log.len;) {
-        const struct ssd_record *note = (const struct ssd_record *)(const void *)(from->log.data + at);
+        const struct ssd_record *note =
+            (const struct ssd_record *)(const void *)(from->log.data + at);
         at += note->size;
         if (note->key_size > 0) continue;
         struct ssd_record *r = ssd_note_target(s, note->value, note->offset);
@@ -208,7 +213,8 @@ static void apply_notes(struct ssd *s, const struct ssd_unit *from) {
     }
 }
 
-/* Units from what was found, and what the notes in them say. Returns how many places are damaged. */
+/* Units from what was found, and what the notes in them say. Returns how many places are
+ * damaged. */
 static uint32_t assemble(struct ssd *s, struct found *found) {
     uint32_t n = 0, damaged = 0;
     uint32_t *order = xcalloc(s->regions, sizeof(*order));
@@ -226,7 +232,8 @@ static uint32_t assemble(struct ssd *s, struct found *found) {
     TAILQ_FOREACH(u, &s->units, by_age) {
         apply_notes(s, u);
         /* The end of a unit looks like any other; whoever wrote the next one knew where it is. */
-        if (before != NULL && u->before_nonce == before->nonce && before->batches < u->before_batches)
+        if (before != NULL && u->before_nonce == before->nonce &&
+            before->batches < u->before_batches)
             damaged++;
         before = u;
     }

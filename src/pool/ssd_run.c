@@ -1,7 +1,7 @@
 /* The thread of an ssd tier: whatever touches the disk after tier_open happens here.
  *
- * Values are not synced: after a power failure the last may be missing, which is a miss. Removals are, about every second: what
- * comes back would be a value that somebody has replaced. */
+ * Values are not synced: after a power failure the last may be missing, which is a miss. Removals
+ * are, about every second: what comes back would be a value that somebody has replaced. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -11,7 +11,8 @@
 /* Batches whose time has come go to the disk even if they are small. */
 static void seal_what_is_due(struct ssd *s) {
     uint64_t now = clock_mono_ms();
-    if (s->open != NULL && (s->closing || now >= s->open->opened_ms + SSD_BATCH_AGE_MS)) ssd_seal(s);
+    if (s->open != NULL && (s->closing || now >= s->open->opened_ms + SSD_BATCH_AGE_MS))
+        ssd_seal(s);
     if (s->notes_due_ms != 0 && (s->closing || now >= s->notes_due_ms)) ssd_seal_notes(s);
     if (s->closing && s->n_notes > 0 && s->last == NULL) {
         log_warning("SSD tier %s: no room for %zu notes on removals", s->path, s->n_notes);

@@ -59,8 +59,10 @@ static void uring_wait(struct ssd_io *io, int timeout_ms) {
         struct __kernel_timespec ts = {timeout_ms / 1000, timeout_ms % 1000 * 1000000ll};
         r = io_uring_submit_and_wait_timeout(&u->ring, &cqe, 1, timeout_ms < 0 ? NULL : &ts, NULL);
     }
-    /* EAGAIN, EBUSY: the kernel is short of something; what could not go out goes out the next time. */
-    TARN_ASSERT(r >= 0 || r == -ETIME || r == -EINTR || r == -EAGAIN || r == -EBUSY || r == -ENOMEM);
+    /* EAGAIN, EBUSY: the kernel is short of something; what could not go out goes out the next
+     * time. */
+    TARN_ASSERT(r >= 0 || r == -ETIME || r == -EINTR || r == -EAGAIN || r == -EBUSY ||
+                r == -ENOMEM);
     while (io_uring_peek_cqe(&u->ring, &cqe) == 0) {
         void *data = io_uring_cqe_get_data(cqe);
         int result = cqe->res;

@@ -1,8 +1,9 @@
-/* Bringing batches to disk: the values of several at once, then their headers one after the other. All of it runs in the
- * tier's thread.
+/* Bringing batches to disk: the values of several at once, then their headers one after the other.
+ * All of it runs in the tier's thread.
  *
- * When values cannot be written, the header is written without them: the log goes on behind the hole. When a header cannot
- * be written, nothing behind it in this unit would ever be found: what was given out there fails, and a new unit begins. */
+ * When values cannot be written, the header is written without them: the log goes on behind the
+ * hole. When a header cannot be written, nothing behind it in this unit would ever be found: what
+ * was given out there fails, and a new unit begins. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,9 +25,9 @@ static void count_failure(struct ssd *s, const struct ssd_batch *b, int error) {
     if (ssd_io_status(error) == TARN_ENOSPACE) return; /* there may be room again */
     if (++s->failures < SSD_FAILURES_MAX || s->read_only) return;
     s->read_only = true;
-    log_warning(
-        "SSD tier %s: %u failures in a row; it is read from, but takes nothing more until it is opened again",
-        s->path, s->failures);
+    log_warning("SSD tier %s: %u failures in a row; it is read from, but takes nothing more until "
+                "it is opened again",
+                s->path, s->failures);
 }
 
 /* Its notes must be written with another batch. */
@@ -88,7 +89,8 @@ static void finish(struct ssd *s, struct ssd_batch *b, int error) {
         /* Nothing is added any more. */
         if (u->log.len > 0) u->log.data = xrealloc(u->log.data, u->log.cap = u->log.len);
         if (u->n_entries > 0)
-            u->entries = xrealloc(u->entries, (u->cap_entries = u->n_entries) * sizeof(*u->entries));
+            u->entries =
+                xrealloc(u->entries, (u->cap_entries = u->n_entries) * sizeof(*u->entries));
         if (u->live == 0) s->empty_hint = true;
         ssd_evict_check(s);
     }
@@ -268,7 +270,8 @@ static void chunk_written(struct ssd_op *op) {
     struct ssd_stream *st = b->stream;
     if (op->error != 0) b->error = op->error;
     st->under_way--;
-    if (!send_chunk(b->owner, b, (unsigned)(op - st->ops)) && st->under_way == 0) end_stream(b->owner, b);
+    if (!send_chunk(b->owner, b, (unsigned)(op - st->ops)) && st->under_way == 0)
+        end_stream(b->owner, b);
 }
 
 /* --- the beginning --- */

@@ -36,16 +36,17 @@ static tarn_status check_site(const struct tier_config *c, bool file, const char
     char missing[PATH_MAX];
     struct stat st;
     if (site_unmounted(c->path, missing, sizeof(missing)))
-        return tier_fail(
-            TARN_EINVAL, why_p,
-            "it would lie below %s, which /etc/fstab names and where nothing is mounted: mount it first",
-            missing);
+        return tier_fail(TARN_EINVAL, why_p,
+                         "it would lie below %s, which /etc/fstab names and where nothing is "
+                         "mounted: mount it first",
+                         missing);
     if (c->create || stat(c->path, &st) == 0 || errno != ENOENT) return TARN_OK;
-    return tier_fail(TARN_EINVAL, why_p,
-                     "there is no %s of that name; make it first, or let it be made: --%s PATH:SIZE,create "
-                     "(%s_create in tarn_host_options)",
-                     file ? "directory" : "directory, device or file", file ? "file" : "ssd",
-                     file ? "file" : "ssd");
+    return tier_fail(
+        TARN_EINVAL, why_p,
+        "there is no %s of that name; make it first, or let it be made: --%s PATH:SIZE,create "
+        "(%s_create in tarn_host_options)",
+        file ? "directory" : "directory, device or file", file ? "file" : "ssd",
+        file ? "file" : "ssd");
 }
 
 tarn_status tier_open(const char *kind, const struct tier_config *config, struct tier **tier_p,
@@ -63,7 +64,8 @@ tarn_status tier_open(const char *kind, const struct tier_config *config, struct
         s = tier_fail(TARN_EINVAL, why_p, "a tier needs a path");
     } else if (!(c.high_watermark > 0 && c.high_watermark <= 1 && c.low_watermark > 0 &&
                  c.low_watermark <= c.high_watermark)) {
-        s = tier_fail(TARN_EINVAL, why_p, "watermarks are shares of 1, the low one not above the high one");
+        s = tier_fail(TARN_EINVAL, why_p,
+                      "watermarks are shares of 1, the low one not above the high one");
     } else if (sodium_init() < 0) {
         s = tier_fail(TARN_EIO, why_p, "no source of random numbers");
     } else {
@@ -112,8 +114,9 @@ tarn_status tier_rename(struct tier *t, uint64_t offset, uint64_t version) {
     return t->ops->rename(t, offset, version);
 }
 
-tarn_status tier_put(struct tier *t, struct tier_item *item, bool check_crc, const struct iovec *iov,
-                     size_t n_iov, void (*done)(void *arg, tarn_status status, uint64_t offset), void *arg) {
+tarn_status tier_put(struct tier *t, struct tier_item *item, bool check_crc,
+                     const struct iovec *iov, size_t n_iov,
+                     void (*done)(void *arg, tarn_status status, uint64_t offset), void *arg) {
     MAGIC_CHECK(t, TIER_MAGIC);
     uint64_t bytes = 0;
     for (size_t i = 0; i < n_iov; i++) bytes += iov[i].iov_len;
@@ -134,7 +137,8 @@ tarn_status tier_read(struct tier *t, uint64_t offset, uint64_t length, void *bu
     return t->ops->read(t, offset, length, buffer, done, arg);
 }
 
-uint64_t tier_poll_evict(struct tier *t, void (*fn)(void *arg, const struct tier_item *item), void *arg) {
+uint64_t tier_poll_evict(struct tier *t, void (*fn)(void *arg, const struct tier_item *item),
+                         void *arg) {
     MAGIC_CHECK(t, TIER_MAGIC);
     return t->ops->poll_evict(t, fn, arg);
 }
@@ -181,8 +185,8 @@ void tier_copy_next(struct tier_copy *c, void *to, uint64_t length) {
         n = min_u64(n, TIER_PIECE - c->done % TIER_PIECE);
         const char *from = (const char *)c->iov->iov_base + c->at;
         if (n > 0)
-            c->piece_crc =
-                out != NULL ? crc32c_copy(c->piece_crc, out, from, n) : crc32c(c->piece_crc, from, n);
+            c->piece_crc = out != NULL ? crc32c_copy(c->piece_crc, out, from, n)
+                                       : crc32c(c->piece_crc, from, n);
         if (out != NULL) out += n;
         length -= n;
         c->done += n;
@@ -214,6 +218,7 @@ void tier_file_path(struct span key, uint64_t version, char *out, size_t size) {
     char hex[2 * sizeof(hash) + 1];
     crypto_generichash(hash, sizeof(hash), (const uint8_t *)key.data, key.len, NULL, 0);
     sodium_bin2hex(hex, sizeof(hex), hash, sizeof(hash));
-    int n = snprintf(out, size, "%.2s/%.2s/%s.%016llx", hex, hex + 2, hex, (unsigned long long)version);
+    int n =
+        snprintf(out, size, "%.2s/%.2s/%s.%016llx", hex, hex + 2, hex, (unsigned long long)version);
     TARN_ASSERT(n > 0 && (size_t)n < size);
 }

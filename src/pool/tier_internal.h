@@ -15,12 +15,14 @@ struct tier_ops {
     tarn_status (*renew)(struct tier *t, const uint8_t content[TIER_CONTENT_SIZE]);
     void (*each)(struct tier *t, void (*fn)(void *arg, const struct tier_item *item), void *arg);
     tarn_status (*rename)(struct tier *t, uint64_t offset, uint64_t version);
-    tarn_status (*put)(struct tier *t, struct tier_item *item, bool check_crc, const struct iovec *iov,
-                       size_t n_iov, void (*done)(void *arg, tarn_status status, uint64_t offset), void *arg);
+    tarn_status (*put)(struct tier *t, struct tier_item *item, bool check_crc,
+                       const struct iovec *iov, size_t n_iov,
+                       void (*done)(void *arg, tarn_status status, uint64_t offset), void *arg);
     void (*drop)(struct tier *t, uint64_t offset, uint64_t version);
     tarn_status (*read)(struct tier *t, uint64_t offset, uint64_t length, void *buffer,
                         void (*done)(void *arg, tarn_status status), void *arg);
-    uint64_t (*poll_evict)(struct tier *t, void (*fn)(void *arg, const struct tier_item *item), void *arg);
+    uint64_t (*poll_evict)(struct tier *t, void (*fn)(void *arg, const struct tier_item *item),
+                           void *arg);
     void (*evicted)(struct tier *t, uint64_t ticket);
     void (*get_stats)(struct tier *t, struct tier_stats *stats_p);
 };
@@ -51,8 +53,9 @@ static inline size_t tier_pieces(uint64_t size) {
     return size > TIER_PIECE ? (size_t)((size + TIER_PIECE - 1) / TIER_PIECE) : 0;
 }
 
-/* Copies a value out of memory that others may be changing, piece by piece, and sums what was written (not what is read a
- * second time). crcs has room for tier_pieces of the value, or is NULL when there are none. */
+/* Copies a value out of memory that others may be changing, piece by piece, and sums what was
+ * written (not what is read a second time). crcs has room for tier_pieces of the value, or is NULL
+ * when there are none. */
 struct tier_copy {
     const struct iovec *iov;
     size_t n_iov, at; /* at: bytes of the first iov that are done */
