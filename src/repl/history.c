@@ -40,8 +40,8 @@ void repl_history_rename(struct repl_history *h, const char *id) {
     memcpy(h->id, id, REPL_ID_LEN);
 }
 
-bool repl_history_continues(const struct repl_history *h, const struct repl_backlog *b, const char *id,
-                            uint64_t next) {
+bool repl_history_continues(const struct repl_history *h, const struct repl_backlog *b,
+                            const char *id, uint64_t next) {
     bool same = strcasecmp(id, h->id) == 0;
     bool before = h->second >= 0 && strcasecmp(id, h->id2) == 0 && next <= (uint64_t)h->second;
     return (same || before) && repl_backlog_holds(b, h->offset, next);

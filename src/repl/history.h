@@ -1,5 +1,6 @@
-/* Which stream this is, and how far it has come. As in Redis: a stream has an id of 40 hex digits and counts its bytes; who becomes
- * master begins a new id, and remembers up to where the old one is the same stream. */
+/* Which stream this is, and how far it has come. As in Redis: a stream has an id of 40 hex digits
+ * and counts its bytes; who becomes master begins a new id, and remembers up to where the old one
+ * is the same stream. */
 #ifndef TARN_REPL_HISTORY_H
 #define TARN_REPL_HISTORY_H
 
@@ -26,9 +27,10 @@ void repl_history_adopt(struct repl_history *h, const char *id, uint64_t offset)
 /* The master has another id now; the stream goes on. */
 void repl_history_rename(struct repl_history *h, const char *id);
 
-/* May somebody who has everything of the stream id before byte number next (the first one is 1) go on with this one? */
-bool repl_history_continues(const struct repl_history *h, const struct repl_backlog *b, const char *id,
-                            uint64_t next);
+/* May somebody who has everything of the stream id before byte number next (the first one is 1) go
+ * on with this one? */
+bool repl_history_continues(const struct repl_history *h, const struct repl_backlog *b,
+                            const char *id, uint64_t next);
 bool repl_id_valid(const char *id, unsigned len);
 
 #endif

@@ -74,7 +74,7 @@ struct repl_link {
     uint64_t now_ms, retry_ms, ack_ms, last_io_ms, down_since_ms, snapshot_bytes;
 };
 
-/* --- sending ---------------------------------------------------------------------------------------------------------------- */
+/* --- sending --- */
 
 static void fail(struct repl_link *l, const char *why);
 
@@ -131,10 +131,10 @@ static void say_password(struct repl_link *l) {
     flush(l);
 }
 
-#define SAY(l, ...)                                                                                          \
-    do {                                                                                                     \
-        const char *const words_[] = {__VA_ARGS__};                                                          \
-        say((l), ARRAY_LEN(words_), words_);                                                                 \
+#define SAY(l, ...)                                                                                \
+    do {                                                                                           \
+        const char *const words_[] = {__VA_ARGS__};                                                \
+        say((l), ARRAY_LEN(words_), words_);                                                       \
     } while (0)
 
 static void acknowledge(struct repl_link *l) {
@@ -145,7 +145,7 @@ static void acknowledge(struct repl_link *l) {
     l->ack_ms = l->now_ms + ACK_MS;
 }
 
-/* --- beginning and end of a connection ---------------------------------------------------------------------------------------- */
+/* --- beginning and end of a connection --- */
 
 static void disconnect(struct repl_link *l) {
     repl_resolve_drop(&l->resolve);
@@ -180,8 +180,8 @@ static void fail(struct repl_link *l, const char *why) {
 }
 
 static void damaged(struct repl_link *l, const char *why) {
-    log_warning("What the master %s:%u sent cannot be used: %s. All of it will be asked for anew.", l->host,
-                l->port, why);
+    log_warning("What the master %s:%u sent cannot be used: %s. All of it will be asked for anew.",
+                l->host, l->port, why);
     l->ops->damaged(l->arg);
     disconnect(l);
 }
@@ -238,7 +238,7 @@ static void begin(struct repl_link *l) {
     if (l->resolve == NULL) fail(l, "there is no thread to resolve its name");
 }
 
-/* --- handshake ------------------------------------------------------------------------------------------------------------------- */
+/* --- handshake --- */
 
 static void say_step(struct repl_link *l) {
     char text[24], id[REPL_ID_LEN + 1];
@@ -280,7 +280,8 @@ static bool begins(struct span line, const char *word, struct span *rest_p) {
     size_t n = strlen(word);
     if (line.len < n || memcmp(line.data, word, n) != 0) return false;
     if (line.len > n && line.data[n] != ' ') return false;
-    *rest_p = line.len > n ? span_of(line.data + n + 1, line.len - n - 1) : span_of(line.data + n, 0);
+    *rest_p =
+        line.len > n ? span_of(line.data + n + 1, line.len - n - 1) : span_of(line.data + n, 0);
     return true;
 }
 
@@ -334,8 +335,8 @@ static void on_psync(struct repl_link *l, struct span line) {
         l->next_address = 0;
     } else {
         char text[256];
-        snprintf(text, sizeof(text), "its answer to PSYNC: %.*s", (int)(line.len < 200 ? line.len : 200),
-                 line.data);
+        snprintf(text, sizeof(text), "its answer to PSYNC: %.*s",
+                 (int)(line.len < 200 ? line.len : 200), line.data);
         refused(l, text);
     }
 }
@@ -368,7 +369,8 @@ static void on_answer(struct repl_link *l, struct span line) {
         break;
     case STEP_AUTH:
         if (bad) {
-            snprintf(text, sizeof(text), "Unable to AUTH to MASTER (masterauth): %.*s", n, line.data);
+            snprintf(text, sizeof(text), "Unable to AUTH to MASTER (masterauth): %.*s", n,
+                     line.data);
             fail(l, text);
             return;
         }
@@ -402,9 +404,10 @@ static bool run_line(struct repl_link *l) {
     return l->fd >= 0;
 }
 
-/* --- snapshot ---------------------------------------------------------------------------------------------------------------------- */
+/* --- snapshot --- */
 
-/* The whole records that data begins with, up to RECORDS_MAX bytes; stops in front of those that are the frame's. */
+/* The whole records that data begins with, up to RECORDS_MAX bytes; stops in front of those that
+ * are the frame's. */
 static size_t whole_records(struct span data, enum effect_kind *kind_p, tarn_status *status_p) {
     size_t n = 0;
     for (;;) {
@@ -455,7 +458,8 @@ static bool run_snapshot(struct repl_link *l) {
     }
     if (s == TARN_EAGAIN) return false;
     if (s == TARN_OK) s = effect_next(data, &kind, &record);
-    if (s == TARN_OK && (kind != (enum effect_kind)REPL_RECORD_OFFSET || !l->end_seen)) s = TARN_EPROTO;
+    if (s == TARN_OK && (kind != (enum effect_kind)REPL_RECORD_OFFSET || !l->end_seen))
+        s = TARN_EPROTO;
     if (s != TARN_OK || repl_read_offset(record, &l->end_offset, &why) != TARN_OK) {
         damaged(l, why);
         return false;
@@ -478,7 +482,7 @@ static bool run_end_mark(struct repl_link *l) {
     return true;
 }
 
-/* --- stream -------------------------------------------------------------------------------------------------------------------------- */
+/* --- stream --- */
 
 /* A piece of the records of EFFECTS. false: it was the last one, or the link is over. */
 static bool run_records(struct repl_link *l, const struct repl_read *r) {
@@ -518,7 +522,7 @@ static bool run_stream(struct repl_link *l) {
     return true;
 }
 
-/* --- the run of it ---------------------------------------------------------------------------------------------------------------------- */
+/* --- the run of it --- */
 
 static bool run_step(struct repl_link *l) {
     switch (l->step) {
@@ -577,7 +581,8 @@ static void on_connected(struct repl_link *l) {
     set_events(l);
 }
 
-/* As read; through TLS more than READ_SIZE may be there at once, but for at most what the stream has room for. */
+/* As read; through TLS more than READ_SIZE may be there at once, but for at most what the stream
+ * has room for. */
 static ssize_t receive(struct repl_link *l) {
     void *at;
     if (l->tls == NULL) {
@@ -627,7 +632,8 @@ static void on_event(void *arg, unsigned events) {
 }
 
 void repl_link_drain(struct repl_link *l) {
-    for (unsigned i = 0; i < DRAIN_READS && l->step == STEP_STREAM && !l->ended && take(l); i++) run(l, 0);
+    for (unsigned i = 0; i < DRAIN_READS && l->step == STEP_STREAM && !l->ended && take(l); i++)
+        run(l, 0);
     if (l->step == STEP_STREAM) run(l, 0);
 }
 
@@ -702,7 +708,7 @@ void repl_link_close(struct repl_link **l_p) {
     free(l);
 }
 
-/* --- figures ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- figures --- */
 
 enum repl_link_state repl_link_state(const struct repl_link *l) {
     switch (l->step) {
@@ -721,6 +727,7 @@ bool repl_link_within(const struct repl_link *l) {
 }
 
 void repl_link_get_figures(const struct repl_link *l, struct repl_link_figures *f) {
-    *f = (struct repl_link_figures){
-        .last_io_ms = l->last_io_ms, .down_since_ms = l->down_since_ms, .snapshot_bytes = l->snapshot_bytes};
+    *f = (struct repl_link_figures){.last_io_ms = l->last_io_ms,
+                                    .down_since_ms = l->down_since_ms,
+                                    .snapshot_bytes = l->snapshot_bytes};
 }

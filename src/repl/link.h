@@ -4,8 +4,9 @@
  *      ^                                             └─ +FULLRESYNC ─> snapshot ─> (mark) ──────┘
  *      └────────── any failure: a line in the log, and again a second later ────────────────────┘
  *
- * What arrives is handed up in slices of half a millisecond. A command is applied as a whole once it is here as a whole, also when the
- * connection ends meanwhile: the offset never stands in the middle of one. */
+ * What arrives is handed up in slices of half a millisecond. A command is applied as a whole once
+ * it is here as a whole, also when the connection ends meanwhile: the offset never stands in the
+ * middle of one. */
 #ifndef TARN_REPL_LINK_H
 #define TARN_REPL_LINK_H
 
@@ -28,7 +29,8 @@ struct repl_link_ops {
     bool (*wanted)(void *arg, char id[REPL_ID_LEN + 1], uint64_t *next_p);
     /* Everything comes anew: what was there is to be forgotten. */
     void (*full)(void *arg, const char *id, uint64_t offset);
-    /* Whole records, of a snapshot or of a command. TARN_OK, or *why_p (static): then the next attempt asks for everything. */
+    /* Whole records, of a snapshot or of a command. TARN_OK, or *why_p (static): then the next
+     * attempt asks for everything. */
     tarn_status (*records)(void *arg, struct span records, bool *end_p, const char **why_p);
     /* The snapshot is whole. */
     void (*synced)(void *arg, uint64_t offset);

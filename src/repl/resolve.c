@@ -37,7 +37,8 @@ static int look_up(const char *host, uint16_t port, int flags, struct repl_addre
     out->n = 0;
     int rc = getaddrinfo(host, service, &hints, &found);
     for (struct addrinfo *a = found; a != NULL && out->n < REPL_ADDRESSES_MAX; a = a->ai_next)
-        if (a->ai_addrlen <= sizeof(out->at[0])) memcpy(&out->at[out->n++], a->ai_addr, a->ai_addrlen);
+        if (a->ai_addrlen <= sizeof(out->at[0]))
+            memcpy(&out->at[out->n++], a->ai_addr, a->ai_addrlen);
     if (found != NULL) freeaddrinfo(found);
     return rc;
 }

@@ -1,4 +1,5 @@
-/* A host's addresses, found by a thread of its own: a name server that does not answer holds nobody up. */
+/* A host's addresses, found by a thread of its own: a name server that does not answer holds nobody
+ * up. */
 #ifndef TARN_REPL_RESOLVE_H
 #define TARN_REPL_RESOLVE_H
 
@@ -16,7 +17,8 @@ struct repl_addresses {
 };
 
 struct repl_resolve;
-/* done(arg, found): n 0: there are none, why is static text. Called from the loop, never from inside. NULL: no thread. */
+/* done(arg, found): n 0: there are none, why is static text. Called from the loop, never from
+ * inside. NULL: no thread. */
 typedef void (*repl_resolve_fn)(void *arg, const struct repl_addresses *found, const char *why);
 struct repl_resolve *repl_resolve_start(struct net_loop *loop, const char *host, uint16_t port,
                                         repl_resolve_fn done, void *arg);

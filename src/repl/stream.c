@@ -8,7 +8,7 @@
 #define NUMBER_MAX 10u /* digits of a count or length */
 static const char magic[8] = "TARNSYNC";
 
-/* --- writing ---------------------------------------------------------------------------------------------------------------- */
+/* --- writing --- */
 
 void repl_write_effects_header(struct buf *out, size_t n) {
     buf_append_str(out, "*2\r\n$7\r\nEFFECTS\r\n");
@@ -40,7 +40,7 @@ void repl_new_mark(char mark[REPL_MARK_LEN + 1]) {
     sodium_bin2hex(mark, REPL_MARK_LEN + 1, random, sizeof(random));
 }
 
-/* --- reading ---------------------------------------------------------------------------------------------------------------- */
+/* --- reading --- */
 
 /* "*12\r\n" with that first character. Moves *pos_p behind it. */
 static tarn_status read_number(struct span data, size_t *pos_p, char first, uint64_t *value_p) {
@@ -48,7 +48,8 @@ static tarn_status read_number(struct span data, size_t *pos_p, char first, uint
     if (pos == data.len) return TARN_EAGAIN;
     if (data.data[pos] != first) return TARN_EPROTO;
     for (pos = from; pos < data.len && data.data[pos] != '\r'; pos++)
-        if (data.data[pos] < '0' || data.data[pos] > '9' || pos - from >= NUMBER_MAX) return TARN_EPROTO;
+        if (data.data[pos] < '0' || data.data[pos] > '9' || pos - from >= NUMBER_MAX)
+            return TARN_EPROTO;
     if (pos == data.len) return TARN_EAGAIN;
     if (!span_to_u64(span_of(data.data + from, pos - from), value_p)) return TARN_EPROTO;
     if (pos + 1 == data.len) return TARN_EAGAIN;

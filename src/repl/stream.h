@@ -21,11 +21,11 @@
 /* Kinds of records that only stand in a snapshot on its way. */
 enum {
     REPL_RECORD_HEAD = 96, /* "TARNSYNC", u32 REPL_VERSION */
-    REPL_RECORD_OFFSET =
-        97, /* u64: what came before is the state at this offset of the stream. The last one */
+    /* u64: what came before is the state at this offset of the stream. The last one */
+    REPL_RECORD_OFFSET = 97,
 };
 
-/* --- writing ---------------------------------------------------------------------------------------------------------------- */
+/* --- writing --- */
 
 /* The bytes before n bytes of records; after them comes "\r\n". */
 void repl_write_effects_header(struct buf *out, size_t n);
@@ -36,7 +36,7 @@ void repl_write_offset(struct buf *out, uint64_t offset);
 /* Random, 40 hex digits and a NUL. */
 void repl_new_mark(char mark[REPL_MARK_LEN + 1]);
 
-/* --- reading ---------------------------------------------------------------------------------------------------------------- */
+/* --- reading --- */
 
 enum repl_command { REPL_COMMAND_EFFECTS, REPL_COMMAND_PING, REPL_COMMAND_GETACK };
 
@@ -45,10 +45,12 @@ struct repl_read {
     size_t used;         /* bytes of the whole command */
     struct span records; /* of EFFECTS */
 };
-/* The first command of data. TARN_EAGAIN: there is not all of it yet. TARN_EPROTO with *why_p (static): nonsense. */
+/* The first command of data. TARN_EAGAIN: there is not all of it yet. TARN_EPROTO with *why_p
+ * (static): nonsense. */
 tarn_status repl_stream_read(struct span data, struct repl_read *read_p, const char **why_p);
 
-/* A record of a snapshot on its way; record as of effect_next. TARN_OK. TARN_EPROTO with *why_p (static). */
+/* A record of a snapshot on its way; record as of effect_next. TARN_OK. TARN_EPROTO with *why_p
+ * (static). */
 tarn_status repl_read_head(struct span record, const char **why_p);
 tarn_status repl_read_offset(struct span record, uint64_t *offset_p, const char **why_p);
 

@@ -1,5 +1,5 @@
-/* Lines split in words as Redis' sdssplitargs does, for inline requests, configuration files and command
- * lines. */
+/* Lines split in words as Redis' sdssplitargs does, for inline requests, configuration files and
+ * command lines. */
 #include "resp/line.h"
 
 #include <stdlib.h>
@@ -35,7 +35,8 @@ static const char *decode_escape(const char *s, const char *end, char *out) {
     return s + 2;
 }
 
-/* The text between quotes; s points behind the opening one. NULL: no closing quote, or text glued to it. */
+/* The text between quotes; s points behind the opening one. NULL: no closing quote, or text glued
+ * to it. */
 static const char *decode_quoted(const char *s, const char *end, char quote, char **out_p) {
     char *out = *out_p;
     while (s < end && *s != quote) {
@@ -73,7 +74,8 @@ int line_next_word(const char **cursor_p, const char *end, struct buf *store) {
     return 1;
 }
 
-int resp_split_line(const char *line, size_t len, struct buf *store, struct span **argv_p, size_t *argc_p) {
+int resp_split_line(const char *line, size_t len, struct buf *store, struct span **argv_p,
+                    size_t *argc_p) {
     size_t start = store->len, argc = 0, cap = 8;
     buf_reserve(store, len); /* now store->data stays where it is */
     struct span *argv = xmalloc(cap * sizeof(*argv));

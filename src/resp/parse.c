@@ -7,9 +7,9 @@
  *                                                      `--> RESP_BIG, in_big --resp_parser_big_done--> header
  * awaited
  *
- * The usual case is a request that is in the buffer from end to end: one pass, digits read by hand, no state
- * kept. Only when the bytes run out are the arguments so far turned into offsets, each once, because the
- * buffer may move before the next call. */
+ * The usual case is a request that is in the buffer from end to end: one pass, digits read by hand,
+ * no state kept. Only when the bytes run out are the arguments so far turned into offsets, each
+ * once, because the buffer may move before the next call. */
 #include "resp/resp.h"
 
 #include <limits.h>
@@ -86,8 +86,8 @@ static inline const char *read_count(const char *s, const char *end, size_t *cou
 enum line_state { LINE_WHOLE, LINE_MORE, LINE_TOO_LONG, LINE_NO_LF };
 
 /* The line at s of a buffer that ends at end, up to its CR. */
-static enum line_state find_header_line(struct resp_parser *p, const char *s, const char *end, size_t max,
-                                        struct span *line_p) {
+static enum line_state find_header_line(struct resp_parser *p, const char *s, const char *end,
+                                        size_t max, struct span *line_p) {
     size_t avail = (size_t)(end - s);
     size_t from = p->searched < avail ? p->searched : avail;
     const char *cr = from == avail ? NULL : memchr(s + from, '\r', avail - from);
@@ -102,8 +102,9 @@ static enum line_state find_header_line(struct resp_parser *p, const char *s, co
 }
 
 /* "*n": sets remaining and returns RESP_REQUEST, then *next_p is what follows the line. */
-static enum resp_result read_multibulk_header(struct resp_parser *p, const struct resp_limits *limits,
-                                              const char *data, const char *end, const char **next_p) {
+static enum resp_result read_multibulk_header(struct resp_parser *p,
+                                              const struct resp_limits *limits, const char *data,
+                                              const char *end, const char **next_p) {
     size_t count;
     const char *next = read_count(data + 1, end, &count);
     if (LIKELY(next != NULL)) {
@@ -132,7 +133,8 @@ static enum resp_result read_multibulk_header(struct resp_parser *p, const struc
 
 /* "$n" in its rarer forms. Same returns. */
 static enum resp_result read_bulk_header(struct resp_parser *p, const struct resp_limits *limits,
-                                         const char *s, const char *end, size_t *len_p, const char **next_p) {
+                                         const char *s, const char *end, size_t *len_p,
+                                         const char **next_p) {
     struct span line;
     int64_t n;
     switch (find_header_line(p, s, end, limits->max_inline, &line)) {
@@ -169,8 +171,9 @@ static enum resp_result begin_big(struct resp_parser *p, size_t len, size_t used
 }
 
 /* Arguments from data + pos on. */
-static enum resp_result parse_args(struct resp_parser *p, const struct resp_limits *limits, const char *data,
-                                   const char *end, const char *s, size_t *used_p) {
+static enum resp_result parse_args(struct resp_parser *p, const struct resp_limits *limits,
+                                   const char *data, const char *end, const char *s,
+                                   size_t *used_p) {
     size_t found_before = p->argc, argc = p->argc;
     int64_t remaining = p->remaining;
     while (remaining > 0) {
@@ -187,8 +190,8 @@ static enum resp_result parse_args(struct resp_parser *p, const struct resp_limi
             s = body;
             p->searched = 0;
             if (UNLIKELY(len > limits->max_bulk))
-                return fail(p,
-                            limits->unauthenticated ? "unauthenticated bulk length" : "invalid bulk length");
+                return fail(p, limits->unauthenticated ? "unauthenticated bulk length"
+                                                       : "invalid bulk length");
             if (UNLIKELY(len >= limits->big_min)) {
                 p->argc = argc;
                 p->remaining = remaining;
@@ -204,7 +207,8 @@ static enum resp_result parse_args(struct resp_parser *p, const struct resp_limi
             goto more;
         }
         p->bulk_len = -1;
-        /* Redis skips two bytes here whatever they are; a length that is off would then pass for a request.
+        /* Redis skips two bytes here whatever they are; a length that is off would then pass for a
+         * request.
          */
         if (UNLIKELY(s[len] != '\r' || s[len + 1] != '\n')) return fail(p, "invalid bulk length");
         if (UNLIKELY(argc == p->argv_cap)) grow_argv(p);
@@ -228,8 +232,8 @@ static enum resp_result parse_inline(struct resp_parser *p, const struct resp_li
     size_t from = p->searched < len ? p->searched : len;
     const char *lf = from == len ? NULL : memchr(data + from, '\n', len - from);
     size_t line_len = lf == NULL ? len : (size_t)(lf - data);
-    /* Redis looks for the line's end with strchr, so a NUL stalls it until the line is too long. Say so at
-     * once. */
+    /* Redis looks for the line's end with strchr, so a NUL stalls it until the line is too long.
+     * Say so at once. */
     size_t scan = line_len > limits->max_inline ? limits->max_inline + 1 : line_len;
     if (from < scan && memchr(data + from, '\0', scan - from) != NULL)
         return fail(p, "NUL in inline request");
@@ -267,8 +271,8 @@ static enum resp_result parse_inline(struct resp_parser *p, const struct resp_li
     return finish(p, line_len + 1, used_p);
 }
 
-enum resp_result resp_parse(struct resp_parser *p, const struct resp_limits *limits, const char *data,
-                            size_t len, size_t *used_p) {
+enum resp_result resp_parse(struct resp_parser *p, const struct resp_limits *limits,
+                            const char *data, size_t len, size_t *used_p) {
     TARN_ASSERT(!p->in_big);
     *used_p = 0;
     if (p->remaining == 0 && p->absolute > 0)
@@ -313,7 +317,8 @@ void resp_parser_big_done(struct resp_parser *p, struct span value) {
 
 size_t resp_parser_settle(struct resp_parser *p, const char *data) {
     TARN_ASSERT(!p->in_big);
-    if (p->remaining == 0) return 0; /* an inline request, or the line that says how many there are */
+    /* an inline request, or the line that says how many there are */
+    if (p->remaining == 0) return 0;
     restore_pointers(p, data, p->argc);
     for (; p->absolute < p->argc; p->absolute++) p->offsets[p->absolute] = SIZE_MAX;
     size_t taken = p->pos;

@@ -127,7 +127,8 @@ void resp_write_double(struct buf *out, int proto, double v) {
     wrote_upto(out, put_crlf(s + len));
 }
 
-void resp_write_verbatim(struct buf *out, int proto, const char *ext3, const void *data, size_t len) {
+void resp_write_verbatim(struct buf *out, int proto, const char *ext3, const void *data,
+                         size_t len) {
     if (proto < 3) {
         resp_write_bulk(out, data, len);
         return;
