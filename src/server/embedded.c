@@ -1,5 +1,6 @@
-/* The embedded segment at start. With pool-path its bytes outlive the process; with the books of the append-only file they are a pool
- * again (docs/REPLICATION.md). What the books say is not believed before it was looked at: the content id of the pool file, then CRCs. */
+/* The embedded segment at start. With pool-path its bytes outlive the process; with the books of
+ * the append-only file they are a pool again (docs/REPLICATION.md). What the books say is not
+ * believed before it was looked at: the content id of the pool file, then CRCs. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,7 @@ static void fence_local(void *arg, uint64_t session) {
 static const struct cluster_local_ops local_ops = {
     .start_copy = local_copy_start, .cancel = local_copy_cancel, .fence = fence_local};
 
-/* --- are the bytes what they were? ---------------------------------------------------------------------------------------------- */
+/* --- are the bytes what they were? --- */
 
 struct verify_one {
     struct object *o;
@@ -86,7 +87,8 @@ static void verify_batch(struct verify *v, unsigned threads) {
     pthread_t thread[VERIFY_THREADS];
     unsigned started = 0;
     v->taken = 0;
-    while (started + 1 < threads && pthread_create(&thread[started], NULL, verify_thread, v) == 0) started++;
+    while (started + 1 < threads && pthread_create(&thread[started], NULL, verify_thread, v) == 0)
+        started++;
     verify_thread(v);
     for (unsigned i = 0; i < started; i++) pthread_join(thread[i], NULL);
     for (size_t i = 0; i < v->n; i++) {
@@ -102,7 +104,8 @@ static void verify_batch(struct verify *v, unsigned threads) {
 static void verify_segment(uint32_t segment, unsigned every) {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     unsigned threads = cpus < 1 ? 1 : cpus > (long)VERIFY_THREADS ? VERIFY_THREADS : (unsigned)cpus;
-    struct verify v = {.base = host_segment_base(server.host, segment), .segment = segment, .every = every};
+    struct verify v = {
+        .base = host_segment_base(server.host, segment), .segment = segment, .every = every};
     uint64_t began = clock_mono_ms(), cursor = 0;
     v.batch = xcalloc(BATCH, sizeof(*v.batch));
     struct progress progress;
@@ -123,10 +126,11 @@ static void verify_segment(uint32_t segment, unsigned every) {
     } while (cursor != 0);
     if (v.n > 0) verify_batch(&v, threads);
     free(v.batch);
-    log_notice("%llu objects, %llu MiB of the pool were compared with their CRCs in %llu ms: %llu did not "
-               "match and were dropped",
-               (unsigned long long)v.looked, (unsigned long long)(v.bytes >> 20),
-               (unsigned long long)(clock_mono_ms() - began), (unsigned long long)v.wrong);
+    log_notice(
+        "%llu objects, %llu MiB of the pool were compared with their CRCs in %llu ms: %llu did not "
+        "match and were dropped",
+        (unsigned long long)v.looked, (unsigned long long)(v.bytes >> 20),
+        (unsigned long long)(clock_mono_ms() - began), (unsigned long long)v.wrong);
 }
 
 static void verify(const struct config *c, uint32_t segment) {
@@ -140,7 +144,7 @@ static void verify(const struct config *c, uint32_t segment) {
     }
 }
 
-/* --- opening ---------------------------------------------------------------------------------------------------------------------- */
+/* --- opening --- */
 
 /* Somebody may still have the memory of an earlier life. */
 static tarn_status serve_new(unsigned slot, uint32_t id, uint32_t epoch) {
@@ -156,7 +160,8 @@ static tarn_status serve_new(unsigned slot, uint32_t id, uint32_t epoch) {
 }
 
 static tarn_status open_new(unsigned slot, uint64_t size, uint32_t *id_p) {
-    struct store_segment_config books = {.name = "local", .epoch = server.master_epoch, .size = size};
+    struct store_segment_config books = {
+        .name = "local", .epoch = server.master_epoch, .size = size};
     tarn_status s = store_segment_add(server.store, &books, id_p);
     return s == TARN_OK ? serve_new(slot, *id_p, server.master_epoch) : s;
 }
@@ -168,8 +173,9 @@ static tarn_status open_known(unsigned slot, uint32_t id) {
     return host_segment_serve(server.host, slot, id, info.epoch);
 }
 
-/* A pool file that holds a larger pool is cut if nothing is missed, or with pool-path-shrink: the books first, the file when it is opened.
- * Until then it holds all that the books know, whatever ends this process. false: neither, and that was logged. */
+/* A pool file that holds a larger pool is cut if nothing is missed, or with pool-path-shrink: the
+ * books first, the file when it is opened. Until then it holds all that the books know, whatever
+ * ends this process. false: neither, and that was logged. */
 static bool may_shrink(const struct config *c, uint64_t size) {
     uint8_t content[SEGMENT_CONTENT_SIZE];
     uint64_t there, known, objects;
@@ -178,14 +184,16 @@ static bool may_shrink(const struct config *c, uint64_t size) {
     if (id == STORE_SEGMENT_ANY || known <= size) return true;
     tarn_status s = cluster_segment_resize(id, size, c->pool_path_shrink, &objects);
     if (s == TARN_OK && objects > 0)
-        log_warning(
-            "%s is cut from %llu to %llu bytes (pool-path-shrink): %llu objects that lay beyond are gone",
-            c->pool_path, (unsigned long long)there, (unsigned long long)size, (unsigned long long)objects);
+        log_warning("%s is cut from %llu to %llu bytes (pool-path-shrink): %llu objects that lay "
+                    "beyond are gone",
+                    c->pool_path, (unsigned long long)there, (unsigned long long)size,
+                    (unsigned long long)objects);
     if (s == TARN_OK) return true;
-    log_warning(
-        "%s holds a pool of %llu bytes, pool-size is %llu, and %llu objects lie beyond that. Start with the "
-        "former size to keep them, or with pool-path-shrink yes to give them up",
-        c->pool_path, (unsigned long long)there, (unsigned long long)size, (unsigned long long)objects);
+    log_warning("%s holds a pool of %llu bytes, pool-size is %llu, and %llu objects lie beyond "
+                "that. Start with the "
+                "former size to keep them, or with pool-path-shrink yes to give them up",
+                c->pool_path, (unsigned long long)there, (unsigned long long)size,
+                (unsigned long long)objects);
     return false;
 }
 
@@ -210,7 +218,8 @@ bool embedded_open(const struct config *c, bool loaded) {
                                           .populate = c->pool_populate,
                                           .later = true,
                                           .shrink = true,
-                                          .pool_path = c->pool_path[0] != '\0' ? c->pool_path : NULL};
+                                          .pool_path =
+                                              c->pool_path[0] != '\0' ? c->pool_path : NULL};
     struct host_segment_info info;
     if (loaded && segment.pool_path != NULL && !may_shrink(c, size)) return false;
     tarn_status s = host_segment_open(server.host, &segment, &slot, &why);
@@ -220,7 +229,8 @@ bool embedded_open(const struct config *c, bool loaded) {
         if (loaded && info.warm) alive = find_known(info.content, size);
         if (loaded) books_lead(alive, false);
         if (loaded && alive == STORE_SEGMENT_ANY && segment.pool_path != NULL)
-            log_warning("%s holds nothing that the books know: the pool starts empty", segment.pool_path);
+            log_warning("%s holds nothing that the books know: the pool starts empty",
+                        segment.pool_path);
         host_set_authority(server.host, server.grant_key, server.master_epoch);
         s = alive != STORE_SEGMENT_ANY ? open_known(slot, id = alive) : open_new(slot, size, &id);
     }
@@ -239,7 +249,8 @@ bool embedded_open(const struct config *c, bool loaded) {
     if (alive != STORE_SEGMENT_ANY) verify(c, alive);
     host_slot_get(server.host, slot, &info);
     if (alive != STORE_SEGMENT_ANY && info.strangers) {
-        log_notice("Processes still have the pool of before in their hands: it takes nothing new until they "
+        log_notice("Processes still have the pool of before in their hands: it takes nothing new "
+                   "until they "
                    "have let go");
         cluster_local_hold(true);
         host_fence_before(server.host, server.master_epoch);
@@ -254,7 +265,8 @@ void embedded_populate(void) {
 }
 
 bool embedded_populated(tarn_status *status_p) {
-    struct pool_progress progress = {.done = server.populating.done, .total = server.populating.total};
+    struct pool_progress progress = {.done = server.populating.done,
+                                     .total = server.populating.total};
     server.populating.on = !host_segment_populated(server.host, own_slot, &progress, status_p);
     server.populating.done = progress.done;
     server.populating.total = progress.total;
@@ -269,8 +281,8 @@ bool embedded_reload(void) {
     uint32_t alive = find_known(info.content, info.size);
     books_lead(alive, false);
     host_set_authority(server.host, server.grant_key, server.master_epoch);
-    tarn_status s =
-        alive != STORE_SEGMENT_ANY ? open_known(own_slot, id = alive) : open_new(own_slot, info.size, &id);
+    tarn_status s = alive != STORE_SEGMENT_ANY ? open_known(own_slot, id = alive)
+                                               : open_new(own_slot, info.size, &id);
     if (s != TARN_OK) {
         log_warning("The pool could not be put into the books: %s", tarn_status_text(s));
         return false;

@@ -51,8 +51,8 @@ static bool bind_one(const struct config *c, struct set *s, enum client_port kin
     if (status == TARN_ENOTFOUND && word[0] == '-') return true;
     if (status != TARN_OK) {
         if (!s->quiet)
-            log_warning("Could not create server TCP listening socket %s:%u: %s", addr, s->port[kind],
-                        *why_p);
+            log_warning("Could not create server TCP listening socket %s:%u: %s", addr,
+                        s->port[kind], *why_p);
         return false;
     }
     l->net = NULL;
@@ -69,7 +69,8 @@ static bool has(const struct set *s, enum client_port kind, const char *word) {
     return false;
 }
 
-/* Port 0 is none, as in Redis; only where nothing else would listen it is any. Without addresses there is neither. */
+/* Port 0 is none, as in Redis; only where nothing else would listen it is any. Without addresses
+ * there is neither. */
 static bool wants(const struct config *c, enum client_port kind) {
     if (kind == CLIENT_PORT_UNIX) return c->unixsocket[0] != '\0';
     if (c->bind.n == 0) return false;
@@ -93,7 +94,8 @@ static bool bind_all(const struct config *c, struct set *s, const char **why_p) 
             s->port[kind] = wanted > 0 ? (uint16_t)wanted : any_port[kind];
         }
         for (size_t i = 0; i < c->bind.n; i++) {
-            if (!has(s, kind, c->bind.word[i]) && !bind_one(c, s, kind, c->bind.word[i], why_p)) return false;
+            if (!has(s, kind, c->bind.word[i]) && !bind_one(c, s, kind, c->bind.word[i], why_p))
+                return false;
             n += has(s, kind, c->bind.word[i]);
         }
         if (n > 0) continue;
@@ -111,8 +113,9 @@ uint16_t listeners_port(enum client_port kind) {
 static void tell_ports(void) {
     uint16_t plain = current.port[CLIENT_PORT_TCP], tls = current.port[CLIENT_PORT_TLS];
     core_endpoints.port = plain != 0 ? plain
-                          : tls != 0 ? tls
-                                     : (uint16_t)(server.config->port > 0 ? server.config->port : 0);
+                          : tls != 0
+                              ? tls
+                              : (uint16_t)(server.config->port > 0 ? server.config->port : 0);
     core_endpoints.tls_port = tls;
 }
 
@@ -121,16 +124,17 @@ bool listeners_bind(const struct config *config) {
     if (!bind_all(config, &current, &why)) {
         bool tls = !wants(config, CLIENT_PORT_TCP) || current.port[CLIENT_PORT_TLS] != 0;
         int64_t port = tls ? config->tls_port : config->port;
-        log_warning("Failed listening on port %lld (%s), aborting. --%s and --bind say where to listen",
-                    (long long)(port > 0 ? port : 0), tls ? "TLS" : "TCP", tls ? "tls-port" : "port");
+        log_warning(
+            "Failed listening on port %lld (%s), aborting. --%s and --bind say where to listen",
+            (long long)(port > 0 ? port : 0), tls ? "TLS" : "TCP", tls ? "tls-port" : "port");
         set_close(&current);
         return false;
     }
     tell_ports();
     if (config->unixsocket[0] == '\0') return true;
     struct listener *l = &current.l[current.n];
-    if (net_listen_unix(config->unixsocket, (unsigned)config->unixsocketperm, (int)config->tcp_backlog,
-                        &l->fd, &why) != TARN_OK) {
+    if (net_listen_unix(config->unixsocket, (unsigned)config->unixsocketperm,
+                        (int)config->tcp_backlog, &l->fd, &why) != TARN_OK) {
         log_warning("Failed listening on unix socket %s: %s, aborting.", config->unixsocket, why);
         set_close(&current);
         return false;
@@ -159,7 +163,7 @@ void listeners_close(void) {
     set_close(&current);
 }
 
-/* --- changes while the server runs ---------------------------------------------------------------------------------------- */
+/* --- changes while the server runs --- */
 
 /* Closing a listener refuses who has connected to it and was not accepted yet. */
 static void retire(struct set *s) {
@@ -169,7 +173,8 @@ static void retire(struct set *s) {
 }
 
 /* What the configuration still wants moves to *kept, the rest to *gone. */
-static void sort_out(const struct config *c, const struct set *from, struct set *kept, struct set *gone) {
+static void sort_out(const struct config *c, const struct set *from, struct set *kept,
+                     struct set *gone) {
     for (size_t i = 0; i < from->n; i++) {
         enum client_port kind = from->l[i].kind;
         bool wanted = kind == CLIENT_PORT_UNIX;
@@ -189,9 +194,10 @@ static void unbind(struct set *s, size_t n) {
     while (s->n > n) close(s->l[--s->n].fd);
 }
 
-/* Where a new address is covered by an old one of the same port ("*" and 127.0.0.1) it cannot be bound beside it: the old go first,
- * and come back if the new cannot be. */
-static bool bind_instead(const struct config *c, struct set *kept, struct set *gone, const char **why_p) {
+/* Where a new address is covered by an old one of the same port ("*" and 127.0.0.1) it cannot be
+ * bound beside it: the old go first, and come back if the new cannot be. */
+static bool bind_instead(const struct config *c, struct set *kept, struct set *gone,
+                         const char **why_p) {
     struct set again = {.n = 0};
     size_t had = kept->n;
     const char *why;
@@ -214,7 +220,8 @@ static bool turned(const struct config *c, const struct set *gone) {
     for (size_t i = 0; i < gone->n; i++) {
         bool tls = gone->l[i].kind == CLIENT_PORT_TLS;
         int64_t other = tls ? c->port : c->tls_port;
-        if (gone->l[i].kind != CLIENT_PORT_UNIX && other == gone->port[gone->l[i].kind]) return true;
+        if (gone->l[i].kind != CLIENT_PORT_UNIX && other == gone->port[gone->l[i].kind])
+            return true;
     }
     return false;
 }

@@ -13,7 +13,8 @@ int main(int argc, char **argv) {
     setlocale(LC_ALL, "C");
     file_fill_standard();
     if (argc == 2 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-v") == 0)) {
-        printf("tarn-server v=" TARN_VERSION " redis_version=7.0.15 bits=%zu\n", 8 * sizeof(void *));
+        printf("tarn-server v=" TARN_VERSION " redis_version=7.0.15 bits=%zu\n",
+               8 * sizeof(void *));
         return 0;
     }
     bool all = argc == 3 && strcmp(argv[2], "all") == 0;
@@ -24,8 +25,8 @@ int main(int argc, char **argv) {
     process_title_init(argc, argv);
     config_init(&config);
     if (!config_load_args(&config, argc - 1, argv + 1, &why) || !config_validate(&config, &why)) {
-        fprintf(stderr, "tarn-server: configuration error%s%s\n", strchr(why, '\n') != NULL ? "s:\n" : ": ",
-                why);
+        fprintf(stderr, "tarn-server: configuration error%s%s\n",
+                strchr(why, '\n') != NULL ? "s:\n" : ": ", why);
         free(why);
         config_deinit(&config);
         return 1;

@@ -39,7 +39,7 @@ static struct net_loop *loop;
 static struct net_watch host_watch;
 static char shm_path[HOST_SOCKET_MAX], executable_path[PATH_MAX];
 
-/* --- news between books and host ------------------------------------------------------------------------------------------------ */
+/* --- news between books and host --- */
 
 static void on_fenced(void *arg, uint64_t session) {
     cluster_local_fenced(session);
@@ -53,7 +53,7 @@ static void on_host_event(void *arg, unsigned events) {
     host_poll(server.host);
 }
 
-/* --- steps ---------------------------------------------------------------------------------------------------------------------- */
+/* --- steps --- */
 
 /* CONFIG GET dir tells where that is, whatever the file said. */
 static bool enter_directory(struct config *c) {
@@ -87,14 +87,17 @@ static bool set_up_process(struct config *c, const char *executable) {
     log_set_level((enum log_level)c->loglevel);
     if (!enter_directory(c)) return false;
     if (!log_open(c->logfile)) {
-        fprintf(stderr, "tarn-server: can't open the log file %s: %s\n", c->logfile, strerror(errno));
+        fprintf(stderr, "tarn-server: can't open the log file %s: %s\n", c->logfile,
+                strerror(errno));
         return false;
     }
     log_set_role('M');
     if (c->syslog_enabled)
-        log_syslog(c->syslog_ident,
-                   c->syslog_facility == 0 ? LOG_USER : LOG_LOCAL0 + ((c->syslog_facility - 1) << 3));
-    bool supervised = process_supervised(c) != CONFIG_SUPERVISED_NO; /* who stays in the foreground then */
+        log_syslog(c->syslog_ident, c->syslog_facility == 0
+                                        ? LOG_USER
+                                        : LOG_LOCAL0 + ((c->syslog_facility - 1) << 3));
+    /* who stays in the foreground then */
+    bool supervised = process_supervised(c) != CONFIG_SUPERVISED_NO;
     if (c->daemonize && !supervised && !become_daemon(c)) return false;
     if (c->pidfile[0] != '\0') file_write_number(c->pidfile, (long)getpid());
     signals_block();
@@ -167,10 +170,11 @@ static bool set_up_host(const struct config *c, bool loaded) {
     if (!embedded_open(c, loaded)) return false;
     core_endpoints.reload = embedded_reload;
     if (host_start(server.host) != TARN_OK) {
-        log_warning(
-            "Failed listening on port %u (data-port%s) or on the socket \"%s\" (shm-socket), aborting. "
-            "The line above says why; --data-port and --shm-socket name others",
-            hc.data_port, c->data_port < 0 && hc.data_port != 0 ? ": port + 10000" : "", hc.shm_path);
+        log_warning("Failed listening on port %u (data-port%s) or on the socket \"%s\" "
+                    "(shm-socket), aborting. "
+                    "The line above says why; --data-port and --shm-socket name others",
+                    hc.data_port, c->data_port < 0 && hc.data_port != 0 ? ": port + 10000" : "",
+                    hc.shm_path);
         return false;
     }
     core_endpoints.data_port = host_data_port(server.host);
@@ -189,13 +193,14 @@ static void announce(const struct config *c) {
     if (c->port_file[0] != '\0') file_write_number(c->port_file, core_endpoints.port);
     process_title_update(c);
     process_notify("READY=1\nSTATUS=%s on port %u",
-                   replication_is_replica() ? "Replica: follows its master" : "Ready to accept connections",
+                   replication_is_replica() ? "Replica: follows its master"
+                                            : "Ready to accept connections",
                    core_endpoints.port);
     welcome(c);
     daemon_ready();
 }
 
-/* --- populating the pool ------------------------------------------------------------------------------------------------------- */
+/* --- populating the pool --- */
 
 /* The loop serves meanwhile, as far as that is possible: LOADING, INFO, the end. */
 #define POPULATED_MS 5u
@@ -211,8 +216,9 @@ static void on_populating(void *arg) {
     }
     populating_failed = s != TARN_OK;
     if (populating_failed) {
-        log_warning("The pool of %llu bytes could not be populated: %s. pool-populate no starts without",
-                    (unsigned long long)server.config->pool_size, tarn_status_text(s));
+        log_warning(
+            "The pool of %llu bytes could not be populated: %s. pool-populate no starts without",
+            (unsigned long long)server.config->pool_size, tarn_status_text(s));
         core_shutdown("There is not enough memory for the pool");
         return;
     }
@@ -268,12 +274,13 @@ int server_run(struct config *c, const char *executable) {
     log_notice("tarn " TARN_VERSION " starting, PID: %ld, configuration: %s", (long)getpid(),
                config_file()[0] != '\0' ? config_file() : "defaults and command line");
     if (c->n_ignored > 0)
-        log_notice("Ignored: %zu options of Redis that change nothing here (docs/CONFIG.md says why): %.*s",
+        log_notice("Ignored: %zu options of Redis that change nothing here (docs/CONFIG.md says "
+                   "why): %.*s",
                    c->n_ignored, (int)c->ignored.len, c->ignored.data);
     if (c->databases > 1)
-        log_warning(
-            "databases %lld: SELECT takes that many numbers, and all of them name the one keyspace there is",
-            (long long)c->databases);
+        log_warning("databases %lld: SELECT takes that many numbers, and all of them name the one "
+                    "keyspace there is",
+                    (long long)c->databases);
     struct net_hooks hooks = {NULL, core_woke, core_turn};
     loop = net_loop_create(&hooks);
     if (loop == NULL) {
@@ -285,9 +292,11 @@ int server_run(struct config *c, const char *executable) {
     if (!rename_commands(c)) return 1;
     core_endpoints.rebind = listeners_rebind;
     replication_init();
-    bool loaded, ok = persistence_load(&loaded) && (loaded || books_create(replication_is_replica()));
+    bool loaded,
+        ok = persistence_load(&loaded) && (loaded || books_create(replication_is_replica()));
     modules_init();
-    ok = ok && modules_load(c) && acl_users_load(c) && set_up_host(c, loaded) && persistence_begin();
+    ok =
+        ok && modules_load(c) && acl_users_load(c) && set_up_host(c, loaded) && persistence_begin();
     if (ok) {
         signals_open(loop);
         core_begin();

@@ -1,5 +1,5 @@
-/* Signals arrive as bytes of a descriptor in the loop, so that no handler runs in the middle of the books. A crash is the
- * exception: base/crash.h. */
+/* Signals arrive as bytes of a descriptor in the loop, so that no handler runs in the middle of the
+ * books. A crash is the exception: base/crash.h. */
 #include <errno.h>
 #include <signal.h>
 #include <string.h>

@@ -8,8 +8,8 @@
 void welcome(const struct config *config) {
     bool wanted = config->welcome == CONFIG_YES ||
                   (config->welcome == CONFIG_AUTO && config->always_show_logo) ||
-                  (config->welcome == CONFIG_AUTO && config->logfile[0] == '\0' && !config->daemonize &&
-                   isatty(STDOUT_FILENO));
+                  (config->welcome == CONFIG_AUTO && config->logfile[0] == '\0' &&
+                   !config->daemonize && isatty(STDOUT_FILENO));
     if (!wanted) return;
     char to[PATH_MAX + 8];
     if (listeners_port(CLIENT_PORT_TCP) != 0)
@@ -33,8 +33,10 @@ static const struct {
 } most_used[] = {
     {"port", "PORT", "the port for commands; auto: any free one"},
     {"bind", "ADDRESS ...", "the addresses of this machine to listen on"},
-    {"requirepass", "PASSWORD", "what clients must send; without one only this machine can connect"},
-    {"pool-size", "SIZE", "memory that this server itself adds to the pool; 0: it only keeps the books"},
+    {"requirepass", "PASSWORD",
+     "what clients must send; without one only this machine can connect"},
+    {"pool-size", "SIZE",
+     "memory that this server itself adds to the pool; 0: it only keeps the books"},
     {"pool-path", "FILE", "a file for that memory, so that a restart finds it again"},
     {"data-port", "PORT", "the port for the bytes of blocks; auto: port + 10000, 0: any free one"},
     {"eviction-policy", "NAME", "how room is made: lru, fifo, lfu, sieve, s3fifo; or noeviction"},
@@ -72,7 +74,8 @@ void print_help(const char *program, bool all) {
     }
     printf("Usage: %s [FILE | -] [--option value ...] [-]\n"
            "       %s --version | --help [all]\n\n"
-           "FILE is a configuration file, - reads it from standard input. The command line wins over the "
+           "FILE is a configuration file, - reads it from standard input. The command line wins "
+           "over the "
            "file:\n\n"
            "  %s --port 6479 --pool-size 4gb\n"
            "  %s /etc/tarn.conf --loglevel verbose\n\n"
