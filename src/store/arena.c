@@ -8,7 +8,8 @@
 bool arena_init(struct arena *a, size_t reserve) {
     void *p = mmap(NULL, reserve, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return false;
-    /* Random records are read all the time; large pages save most of the TLB misses. Advice only. */
+    /* Random records are read all the time; large pages save most of the TLB misses. Advice
+     * only. */
     madvise(p, reserve, MADV_HUGEPAGE);
     *a = (struct arena){.base = p, .reserved = reserve};
     return true;

@@ -1,5 +1,6 @@
-/* A reserved range of addresses that becomes memory as it is needed and never moves: what lets the books name records and
- * blocks by 32-bit numbers. Reserved without access, made accessible in steps. */
+/* A reserved range of addresses that becomes memory as it is needed and never moves: what lets the
+ * books name records and blocks by 32-bit numbers. Reserved without access, made accessible in
+ * steps. */
 #ifndef TARN_STORE_ARENA_H
 #define TARN_STORE_ARENA_H
 
@@ -13,7 +14,8 @@ struct arena {
 
 bool arena_init(struct arena *a, size_t reserve);
 void arena_free(struct arena *a);
-/* Makes the first size bytes usable (zero-filled at first). false: no memory, or beyond the reservation. */
+/* Makes the first size bytes usable (zero-filled at first). false: no memory, or beyond the
+ * reservation. */
 bool arena_grow(struct arena *a, size_t size);
 /* Gives the pages of a range back to the system; they read as zero afterwards. */
 void arena_discard(struct arena *a, size_t offset, size_t size);

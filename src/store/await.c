@@ -6,12 +6,13 @@
  *             │         in the order of      └─(store_await_end: it never will)──> in the order of eviction
  *        store_await    eviction, next to go: a put needs its space, and the disk does not keep up
  *
- * These objects are in no order of eviction, but in the queue of the far segment that is to have them, by the request that put them:
- * a chain. Chains are copied oldest first, the head of each before its tail; and where space is needed that the disk will not give in
- * time, it is the last of the oldest chain that goes. So a prompt loses its end, and no other loses anything.
+ * These objects are in no order of eviction, but in the queue of the far segment that is to have
+ * them, by the request that put them: a chain. Chains are copied oldest first, the head of each
+ * before its tail; and where space is needed that the disk will not give in time, it is the last of
+ * the oldest chain that goes. So a prompt loses its end, and no other loses anything.
  *
- * An object does not know its chain: the end of a list is a record without key that has the chain's names, and whoever leaves a
- * list as its last finds it beside itself. */
+ * An object does not know its chain: the end of a list is a record without key that has the chain's
+ * names, and whoever leaves a list as its last finds it beside itself. */
 #include <stdlib.h>
 #include "store/books.h"
 
@@ -92,7 +93,8 @@ static void chain_waits(struct store *s, struct chain *c) {
     if (none && s->events.awaits) s->events.awaits(s->events.arg, c->far);
 }
 
-/* The oldest in which something waits. Those before it are not looked at again until something waits there. */
+/* The oldest in which something waits. Those before it are not looked at again until something
+ * waits there. */
 static struct chain *chain_next(struct store *s, uint32_t far) {
     struct segment *seg = s->space.segments[far];
     while (seg->chains_next && is_empty(s, seg->chains_next->waiting))
@@ -100,7 +102,7 @@ static struct chain *chain_next(struct store *s, uint32_t far) {
     return seg->chains_next;
 }
 
-/* --- coming and going -------------------------------------------------------------------------------------------------------- */
+/* --- coming and going --- */
 
 uint32_t await_disk(const struct store *s, const struct object *o) {
     uint32_t n, disk = STORE_SEGMENT_ANY;
@@ -164,7 +166,8 @@ void await_end(struct store *s, struct object *o) {
 }
 
 bool store_await(struct store *s, struct object *o) {
-    if ((o->bits & (OBJECT_AWAITS | OBJECT_INLINE)) || book_far_only(o) || s->following) return false;
+    if ((o->bits & (OBJECT_AWAITS | OBJECT_INLINE)) || book_far_only(o) || s->following)
+        return false;
     if (wanted_at(s, o) == STORE_SEGMENT_ANY) return false;
     book_unlink(s, o);
     return await_enter(s, o);
@@ -178,8 +181,9 @@ bool store_object_awaits(const struct object *o) {
     return (o->bits & OBJECT_AWAITS) != 0;
 }
 
-/* In the order of the puts. What is taken was behind all that is taken, unless it had come back; what comes back was before all that
- * waits, unless that had: at most as many steps as are under way. */
+/* In the order of the puts. What is taken was behind all that is taken, unless it had come back;
+ * what comes back was before all that waits, unless that had: at most as many steps as are under
+ * way. */
 static void enter_taken(struct store *s, struct chain *c, struct object *o) {
     object_ref at = record_get(&s->records, c->taken)->prev;
     while (at != c->taken && object_version(record_get(&s->records, at)) > object_version(o))
@@ -189,7 +193,8 @@ static void enter_taken(struct store *s, struct chain *c, struct object *o) {
 
 static void enter_again(struct store *s, struct chain *c, struct object *o) {
     object_ref at = c->waiting, next = record_get(&s->records, at)->next;
-    for (; next != c->waiting && object_version(record_get(&s->records, next)) < object_version(o); at = next)
+    for (; next != c->waiting && object_version(record_get(&s->records, next)) < object_version(o);
+         at = next)
         next = record_get(&s->records, next)->next;
     list_insert_after(&s->records, at, o);
 }
@@ -234,7 +239,7 @@ void await_segment_gone(struct store *s, struct segment *seg) {
         store_segment_copies(s, seg->id, STORE_SEGMENT_ANY);
 }
 
-/* --- room ---------------------------------------------------------------------------------------------------------------------- */
+/* --- room --- */
 
 static struct object *chain_last(struct store *s, const struct chain *c) {
     struct object *w = list_back(&s->records, c->waiting), *t = list_back(&s->records, c->taken);
@@ -337,7 +342,8 @@ tarn_status await_quota(struct store *s, const struct store_put *p, unsigned *bu
         uint64_t ms = wait_for(s, i, p, bytes);
         if (ms > 0) return later(s, ms);
         for (const struct chain *c = seg->chains; c; c = c->next) { /* only its own */
-            if (*budget > 0) --*budget;                             /* a later slice would begin here again */
+            /* a later slice would begin here again */
+            if (*budget > 0) --*budget;
             struct object *o = chain_last(s, c);
             if (book_domain(s, o) != domain) continue;
             let_one_go(s, o);

@@ -7,8 +7,8 @@ void store_batch_begin(struct store *s, struct store_batch *b, struct store_chai
     *b = (struct store_batch){.chain = chain, .kind = kind, .length = length, .open = true};
 }
 
-/* The first key tells whether this batch goes on with the connection's last look-up: a get of exactly its hits, or the
- * puts that begin with its first miss. */
+/* The first key tells whether this batch goes on with the connection's last look-up: a get of
+ * exactly its hits, or the puts that begin with its first miss. */
 void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
     if (b->numbered) return;
     b->numbered = true;
@@ -19,7 +19,8 @@ void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
         b->base_depth = c->hits;
         return;
     }
-    if (c && c->request && b->kind == STORE_BATCH_READ && c->hits == b->length && c->first_hash == hash) {
+    if (c && c->request && b->kind == STORE_BATCH_READ && c->hits == b->length &&
+        c->first_hash == hash) {
         b->request = c->request;
         b->extends = c->extends;
         return;
@@ -27,7 +28,8 @@ void batch_number(struct store *s, struct store_batch *b, uint64_t hash) {
     if (++s->next_request == 0) s->next_request = 1;
     b->request = s->next_request;
     s->stat.requests++;
-    if (c && b->kind != STORE_BATCH_PUT) *c = (struct store_chain){.request = b->request, .first_hash = hash};
+    if (c && b->kind != STORE_BATCH_PUT)
+        *c = (struct store_chain){.request = b->request, .first_hash = hash};
 }
 
 void batch_later(struct store_batch *b, uint64_t hash, const struct policy_event *e) {
@@ -58,7 +60,8 @@ static void batch_step(struct store *s, struct store_batch *b, const struct poli
 }
 
 void store_batch_hit(struct store *s, struct store_batch *b, struct object *o) {
-    if (!b->numbered) batch_number(s, b, b->length == 1 && !b->chain ? 0 : store_hash(store_object_key(o)));
+    if (!b->numbered)
+        batch_number(s, b, b->length == 1 && !b->chain ? 0 : store_hash(store_object_key(o)));
     uint32_t previous = o->request;
     if (b->open) {
         b->hits++;

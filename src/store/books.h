@@ -17,7 +17,7 @@
 #define DOMAINS        256u /* 0: keys without a quota */
 #define WANT_NAMES_MAX 16u
 
-/* --- what few objects have (extra.c) ------------------------------------------------------------------------------------ */
+/* --- what few objects have (extra.c) --- */
 
 struct group {
     struct htab_node node; /* by name */
@@ -46,7 +46,7 @@ struct extra {
     uint32_t *crcs; /* objects larger than STORE_CRC_BLOCK */
 };
 
-/* --- where an object lies, when that is not one block (places.c) -------------------------------------------------------------- */
+/* --- where an object lies, when that is not one block (places.c) --- */
 
 #define PLACES_BLOCKS_MAX (STORE_REPLICAS_MAX * STORE_EXTENTS_MAX)
 
@@ -55,7 +55,8 @@ struct far { /* a replica on an ssd or file segment */
     uint32_t segment;
 };
 
-/* Everything, unpacked: read with places_read, changed, written back with places_write. A memory replica lies in one segment. */
+/* Everything, unpacked: read with places_read, changed, written back with places_write. A memory
+ * replica lies in one segment. */
 struct places {
     uint64_t size;
     unsigned domain;
@@ -65,7 +66,7 @@ struct places {
     struct far far[STORE_REPLICAS_MAX];
 };
 
-/* --- leases, holds, quarantine (lease.c) ------------------------------------------------------------------------------------ */
+/* --- leases, holds, quarantine (lease.c) --- */
 
 /* All that keeps one object version's space from being used again. Lives while count > 0. */
 struct refs {
@@ -74,19 +75,22 @@ struct refs {
     object_ref object; /* 0: it is gone, blocks are in quarantine */
     uint32_t count;    /* leases, holds, and the guard */
     struct lease *leases;
-    uint64_t guard_units;    /* counted in guarded_units */
-    struct wheel_node guard; /* until the grants of leases that were released are over; see store_release */
+    uint64_t guard_units; /* counted in guarded_units */
+    /* until the grants of leases that were released are over; see store_release */
+    struct wheel_node guard;
     uint32_t n_blocks;
     block_id *blocks;
 };
 
-/* Space of a replica that an object under leases or holds has lost. Free when the last of those has ended that were there. */
+/* Space of a replica that an object under leases or holds has lost. Free when the last of those has
+ * ended that were there. */
 struct lot {
     struct htab_node node; /* by version */
     struct wheel_node wheel;
     uint64_t version, seq;
     uint32_t leases, holds; /* from before, that have not ended */
-    bool over;    /* the time of those leases; they may have been extended, for the other replicas */
+    /* the time of those leases; they may have been extended, for the other replicas */
+    bool over;
     bool guarded; /* grants of leases that were released earlier: only time ends it */
     bool seen;    /* scratch of one walk */
     struct lot *walk;
@@ -103,9 +107,10 @@ struct lease {
     uint64_t seq;              /* of the last lot when it began */
 };
 
-/* --- sessions and puts (put.c) ---------------------------------------------------------------------------------------------- */
+/* --- sessions and puts (put.c) --- */
 
-/* Life: made by the first lease or put of a connection, goes with the last of them after the connection closed. */
+/* Life: made by the first lease or put of a connection, goes with the last of them after the
+ * connection closed. */
 struct session {
     struct htab_node node;
     uint64_t id;
@@ -134,7 +139,8 @@ struct plan {
     uint64_t changes; /* store.room_changes when the first scan of this round began */
     uint32_t segment;
     uint32_t first,
-        step;        /* segments are scanned from this one on: segment = (first + step) modulo their number */
+        /* segments are scanned from this one on: segment = (first + step) modulo their number */
+        step;
     block_id cursor; /* scan: the next block; clear: the block at which the current run begins */
     uint64_t stop;   /* scan: where it began (units) */
     struct run run;  /* the run of usable space the scan is in, len 0: none */
@@ -179,8 +185,9 @@ struct store_put {
     struct hard_sum hard; /* reserved, as long as `reserved` */
     bool reserved;
     bool replace, local, in_line;
-    bool
-        once; /* its writer is held to a grant that hosts seal; its space is not to be had before its time unless they did */
+    /* its writer is held to a grant that hosts seal; its space is not to be had before its time
+     * unless they did */
+    bool once;
     struct policy_event event;
     struct group *group;        /* counted member-to-be, NULL: none */
     uint32_t replicas, missing; /* wanted, and given up */
@@ -192,12 +199,14 @@ struct store_put {
     char key[];
 };
 
-/* Space of what went while somebody may still have had a lease on it that these books do not know (follow.c). */
+/* Space of what went while somebody may still have had a lease on it that these books do not know
+ * (follow.c). */
 struct ghost {
     struct wheel_node wheel;
     struct ghost *prev, *next;
-    uint64_t told_ms; /* by what the books were told when it went: all leases on it end until then */
-    bool written;     /* not readers are waited for, but a writer */
+    /* by what the books were told when it went: all leases on it end until then */
+    uint64_t told_ms;
+    bool written; /* not readers are waited for, but a writer */
     uint32_t n_blocks;
     block_id blocks[];
 };
@@ -213,7 +222,7 @@ struct store_copy {
     char key[];
 };
 
-/* --- quotas (quota.c) --------------------------------------------------------------------------------------------------------- */
+/* --- quotas (quota.c) --- */
 
 struct domain {
     bool used;    /* slot is taken */
@@ -222,12 +231,14 @@ struct domain {
     size_t prefix_len;
     uint64_t limit, bytes, objects, awaiting; /* awaiting: objects that wait for a copy on a disk */
     struct policy policy[2];                  /* objects with space, objects in the books */
-    object_ref soft[2];                       /* soft-pinned ones, least recently used at the back */
-    object_ref legacy[2];                     /* left by the previous policy, next to go at the back */
+    /* soft-pinned ones, least recently used at the back */
+    object_ref soft[2];
+    /* left by the previous policy, next to go at the back */
+    object_ref legacy[2];
     object_ref far; /* those without space in memory, least recently used at the back */
 };
 
-/* --- the books ------------------------------------------------------------------------------------------------------------------ */
+/* --- the books --- */
 
 struct store {
     uint32_t magic;
@@ -243,19 +254,22 @@ struct store {
     struct htab extras, groups, places, refs, lots, leases, sessions, puts, zombies, chains;
     struct store_copy *copies;
     struct store_walk *walks;
-    unsigned hidden; /* segments that are DOWN or LEAVING: while there are some, look-ups must look twice */
+    /* segments that are DOWN or LEAVING: while there are some, look-ups must look twice */
+    unsigned hidden;
     unsigned leaving;
     const struct placement_ops *placement;
     struct placement_table placement_table;
     struct lease *free_leases;
-    struct wheel *lease_wheel, *guard_wheel, *lot_wheel, *pin_wheel, *put_wheel; /* monotonic time */
+    /* monotonic time */
+    struct wheel *lease_wheel, *guard_wheel, *lot_wheel, *pin_wheel, *put_wheel;
     uint64_t lot_seq;
     struct wheel *ttl_wheel; /* wall time */
     struct rng rng;
     uint64_t next_version;
     uint32_t next_request;
     /* sweeps, each going on in slices of store_background */
-    uint64_t flush_version, stale; /* objects up to this version are gone; how many are still in the index */
+    /* objects up to this version are gone; how many are still in the index */
+    uint64_t flush_version, stale;
     uint64_t sweep_cursor;
     unsigned sweeps; /* of memory segments that leave, under way */
     bool recount;    /* quotas changed: objects are being moved to their domains */
@@ -265,7 +279,8 @@ struct store {
     uint32_t gen;          /* OBJECT_GEN or 0: what objects linked by the current policy carry */
     uint64_t legacy_count; /* objects that the previous policy left, not yet moved */
     struct want *planner;  /* the one that may scan and clear windows; see room.c */
-    uint32_t far_silent;  /* segment whose host is not told of what goes: it said so itself, or has lost it */
+    /* segment whose host is not told of what goes: it said so itself, or has lost it */
+    uint32_t far_silent;
     uint64_t *superseded; /* far.c; NULL: no far segment was ever there */
     bool telling;         /* store_tell */
     bool listening;       /* store_listen */
@@ -279,12 +294,13 @@ struct store {
     uint64_t ghosts_read;                  /* of these, not those of writers */
     uint64_t written_units, guarded_units; /* of ghosts of writers; of versions with a guard */
     uint64_t ghost_units;
-    uint32_t ghost_age; /* of the last one, which its blocks carry as their owner; 0: to be let go */
+    /* of the last one, which its blocks carry as their owner; 0: to be let go */
+    uint32_t ghost_age;
     struct wheel *ghost_wheel;
-    uint64_t
-        lease_promise_ms; /* every lease of ours ends until then; told to whoever comes after us (effect_leases) */
-    uint64_t
-        told_ms; /* the last promise of the one before, while following; UINT64_MAX: none, or on another clock */
+    /* every lease of ours ends until then; told to whoever comes after us (effect_leases) */
+    uint64_t lease_promise_ms;
+    /* the last promise of the one before, while following; UINT64_MAX: none, or on another clock */
+    uint64_t told_ms;
     bool told_elsewhere;    /* it was on another clock */
     uint64_t suspect_below; /* versions that were not put under these books' own lead */
     struct buf record;      /* scratch of effect.c */
@@ -306,14 +322,15 @@ struct store {
     uint64_t evictable_units, quarantine_units, zombie_units;
     struct htab hard_owners;
     struct hard_sum hard;
-    uint64_t hard_pins, soft_pins, expires, inline_count, extra_bytes, places_bytes, put_bytes, lease_pool,
-        hold_count, far_objects, far_replicas, copies_open;
+    uint64_t hard_pins, soft_pins, expires, inline_count, extra_bytes, places_bytes, put_bytes,
+        lease_pool, hold_count, far_objects, far_replicas, copies_open;
     struct store_stats stat; /* the counting half */
 };
 
 /* store.c */
 void book_insert(struct store *s, struct object *o, uint64_t hash, const struct policy_event *e);
-/* Out of the index, the policy, the quotas; its space goes free or to quarantine; the record is freed. */
+/* Out of the index, the policy, the quotas; its space goes free or to quarantine; the record is
+ * freed. */
 void book_remove(struct store *s, struct object *o, enum store_news_kind why);
 bool book_stale(const struct store *s, const struct object *o);
 /* Leased, held or hard-pinned, or waiting for its copy on a disk. */
@@ -330,23 +347,27 @@ static inline bool book_far_only(const struct object *o) {
 uint64_t book_charge(const struct store *s, const struct object *o);
 /* Some replica can be read. Only asked while store.hidden. */
 bool book_readable(const struct store *s, const struct object *o);
-/* What is evictable in each segment changes with what becomes of o: sign -1 before, 1 after. Nothing for protected ones. */
+/* What is evictable in each segment changes with what becomes of o: sign -1 before, 1 after.
+ * Nothing for protected ones. */
 void book_count_evictable(struct store *s, const struct object *o, int sign);
 void book_access(struct store *s, struct object *o, const struct policy_event *e);
-/* Into the order of eviction as one that is new there; what is to be copied to a disk first waits for that (await.c). */
+/* Into the order of eviction as one that is new there; what is to be copied to a disk first waits
+ * for that (await.c). */
 void book_enter_order(struct store *s, struct object *o, const struct policy_event *e);
 /* The same, waiting or not. */
 void book_enter_policy(struct store *s, struct object *o, const struct policy_event *e);
-/* Takes o out of the order of eviction, or puts it back as the next to go. Not what waits: it is in none. */
+/* Takes o out of the order of eviction, or puts it back as the next to go. Not what waits: it is in
+ * none. */
 void book_unlink(struct store *s, struct object *o);
 void book_relink(struct store *s, struct object *o);
 /* Recomputes the share of evictable space after what protects o changed. */
 void book_protect(struct store *s, struct object *o, bool was_protected);
 unsigned book_domain(const struct store *s, const struct object *o);
-/* The next to go among objects with space (inl 0) or in the books (inl 1), from one domain or (domain < 0) from all;
- * unlinked. soft: soft-pinned ones when there are no others. space: only who makes room where it can be used now. Protected ones are
- * taken out on the way. */
-struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool space, unsigned *budget);
+/* The next to go among objects with space (inl 0) or in the books (inl 1), from one domain or
+ * (domain < 0) from all; unlinked. soft: soft-pinned ones when there are no others. space: only who
+ * makes room where it can be used now. Protected ones are taken out on the way. */
+struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool space,
+                        unsigned *budget);
 void book_evict(struct store *s, struct object *o, unsigned *budget);
 /* The same to make room in the pool: values in the books that were unused for longer go as well. */
 void book_evict_space(struct store *s, struct object *o, unsigned *budget);
@@ -362,8 +383,9 @@ bool together_away(const struct store *s, const struct object *o);
 /* extra.c */
 struct extra *extra_find(const struct store *s, const struct object *o);
 struct extra *extra_get(struct store *s, struct object *o); /* makes it */
-void extra_trim(struct store *s, struct extra *x);          /* frees it when nothing is left in it */
-void extra_drop(struct store *s, struct object *o);         /* the object goes */
+/* frees it when nothing is left in it */
+void extra_trim(struct store *s, struct extra *x);
+void extra_drop(struct store *s, struct object *o); /* the object goes */
 void extra_set_expire(struct store *s, struct object *o, uint64_t wall_ms);
 void extra_set_pin(struct store *s, struct object *o, enum store_pin kind, uint64_t ms);
 void extra_renew_pin(struct store *s, struct object *o);
@@ -383,14 +405,15 @@ void hard_take(struct store *s, uint64_t owner, const struct hard_sum *sum);
 
 /* places.c */
 void places_read(const struct store *s, const struct object *o, struct places *p);
-/* Packs p as what is known of o. The blocks must be assigned to o, or be: their state and owner are set. The order of eviction,
- * quotas and counters follow. */
+/* Packs p as what is known of o. The blocks must be assigned to o, or be: their state and owner are
+ * set. The order of eviction, quotas and counters follow. */
 void places_write(struct store *s, struct object *o, const struct places *p);
 /* The same for an object that is not in the books yet. */
 void places_first(struct store *s, struct object *o, const struct places *p);
 /* Before the object goes: forgets its places. The blocks are the caller's. */
 void places_drop(struct store *s, struct object *o);
-void places_fill_spot(const struct store *s, const struct spot *spot, uint64_t size, struct store_replica *r);
+void places_fill_spot(const struct store *s, const struct spot *spot, uint64_t size,
+                      struct store_replica *r);
 void places_drop_memory(struct places *p, uint32_t replica);
 void places_drop_far(struct places *p, uint32_t index);
 uint64_t places_memory(const struct store *s, const struct object *o);
@@ -423,7 +446,8 @@ void effect_quota(struct store *s, struct span prefix, uint64_t bytes);
 void effect_superseded(struct store *s, uint32_t slot, uint64_t version);
 
 /* news.c: nothing where nobody listens */
-void news_tell(struct store *s, enum store_news_kind kind, const struct object *o, uint32_t segment);
+void news_tell(struct store *s, enum store_news_kind kind, const struct object *o,
+               uint32_t segment);
 void news_put_tell(struct store *s, const struct object *o, bool replaced);
 void news_places_tell(struct store *s, const struct object *o, const struct places *before,
                       const struct places *after);
@@ -442,14 +466,16 @@ static inline void news_places(struct store *s, const struct object *o, const st
 }
 
 /* follow.c */
-/* Blocks that readers could have read: free at once, or, while leases may be in force that are not known here, later. */
+/* Blocks that readers could have read: free at once, or, while leases may be in force that are not
+ * known here, later. */
 void space_part(struct store *s, const block_id *blocks, uint32_t n);
 /* Blocks that a writer may write to until then. */
 void space_hold_written(struct store *s, const block_id *blocks, uint32_t n, uint64_t until_ms);
 void ghost_over(struct store *s, struct wheel_node *node);
 void effect_leases(struct store *s);
 void ghosts_free_all(struct store *s);
-/* Space that is a ghost will be free, and what is evicted now would not be free now: puts for which there is no room wait. */
+/* Space that is a ghost will be free, and what is evicted now would not be free now: puts for which
+ * there is no room wait. */
 bool ghosts_hold(const struct store *s);
 /* Those that do not lie below units of a segment wholly are over. */
 void ghosts_beyond(struct store *s, uint32_t segment, uint64_t units);
@@ -488,9 +514,10 @@ void session_trim(struct store *s, struct session *ss);
 void put_over(struct store *s, struct wheel_node *node);
 void put_free_all(struct store *s);
 void put_end_all(struct store *s); /* the books stay: sessions are new from now on */
-/* Neither linked nor in the index; value: of one that lies in the books, else NULL. NULL: no memory. */
-struct object *record_new(struct store *s, struct span key, const struct span *value, uint64_t version,
-                          const struct policy_event *e);
+/* Neither linked nor in the index; value: of one that lies in the books, else NULL. NULL: no
+ * memory. */
+struct object *record_new(struct store *s, struct span key, const struct span *value,
+                          uint64_t version, const struct policy_event *e);
 void object_set_crcs(struct store *s, struct object *o, const uint32_t *crcs, size_t n_crcs);
 struct store_put *put_by_key(const struct store *s, struct span key, uint64_t hash);
 
@@ -503,9 +530,10 @@ bool room_may_use(const struct want *w, const struct segment *seg);
 tarn_status room_make(struct store *s, struct want *w, unsigned *budget);
 /* What was found for it so far is free again. */
 void room_abandon(struct store *s, struct want *w);
-/* Makes sure that an object of so many bytes in domain keeps the limits (objects, memory, quota). coming: objects that are
- * not counted among the puts yet. */
-tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsigned coming, unsigned *budget);
+/* Makes sure that an object of so many bytes in domain keeps the limits (objects, memory, quota).
+ * coming: objects that are not counted among the puts yet. */
+tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsigned coming,
+                        unsigned *budget);
 
 /* await.c */
 /* The far segment that o is to be copied to; STORE_SEGMENT_ANY: none. */
@@ -519,8 +547,9 @@ void await_leave(struct store *s, struct object *o);
 bool await_sweep(struct store *s, struct segment *far, unsigned *budget);
 void await_end_all(struct store *s);
 void await_segment_gone(struct store *s, struct segment *seg); /* it is empty */
-/* For a put that has no room, or is beyond its quota, because of what waits. TARN_OK: some of that may be evicted now.
- * TARN_ELATER: the disk will have taken it in later_ms. TARN_EAGAIN: in a later slice. */
+/* For a put that has no room, or is beyond its quota, because of what waits. TARN_OK: some of that
+ * may be evicted now. TARN_ELATER: the disk will have taken it in later_ms. TARN_EAGAIN: in a later
+ * slice. */
 tarn_status await_room(struct store *s, const struct store_put *p, unsigned *budget);
 tarn_status await_quota(struct store *s, const struct store_put *p, unsigned *budget);
 bool await_let_go_any(struct store *s, unsigned *budget); /* true: one may be evicted now */

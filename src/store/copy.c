@@ -1,12 +1,14 @@
-/* Further replicas of objects that are there: copies for safety, for hot objects, out of segments that are drained, and from
- * disk back to memory. The books make the room and attach what somebody else has filled. */
+/* Further replicas of objects that are there: copies for safety, for hot objects, out of segments
+ * that are drained, and from disk back to memory. The books make the room and attach what somebody
+ * else has filled. */
 #include <stdlib.h>
 #include <string.h>
 #include "store/books.h"
 
 static struct object *find_version(const struct store *s, struct span key, uint64_t version) {
     struct object *o = index_find(&s->index, key, store_hash(key));
-    if (!o || object_version(o) != version || book_stale(s, o) || (o->bits & OBJECT_INLINE)) return NULL;
+    if (!o || object_version(o) != version || book_stale(s, o) || (o->bits & OBJECT_INLINE))
+        return NULL;
     return o;
 }
 
@@ -26,8 +28,10 @@ void copy_free_all(struct store *s) {
     while (s->copies) copy_free(s, s->copies);
 }
 
-/* The hosts that have it in memory already, on segments that count: a replica on a segment that leaves is as good as gone. */
-static void take_hosts(const struct store *s, const struct object *o, uint32_t from, struct want *w) {
+/* The hosts that have it in memory already, on segments that count: a replica on a segment that
+ * leaves is as good as gone. */
+static void take_hosts(const struct store *s, const struct object *o, uint32_t from,
+                       struct want *w) {
     struct places p;
     places_read(s, o, &p);
     const block_id *b = p.block;
@@ -83,7 +87,8 @@ tarn_status store_copy_start(struct store *s, struct span key, uint64_t version,
 tarn_status store_copy_continue(struct store *s, struct store_copy *c, unsigned *budget) {
     TARN_ASSERT(!c->open);
     tarn_status st = TARN_ENOTFOUND;
-    if (find_version(s, span_of(c->key, c->key_len), c->version)) st = room_make(s, &c->want, budget);
+    if (find_version(s, span_of(c->key, c->key_len), c->version))
+        st = room_make(s, &c->want, budget);
     if (st == TARN_EAGAIN) return st;
     if (st == TARN_OK) {
         c->open = true;
@@ -94,7 +99,8 @@ tarn_status store_copy_continue(struct store *s, struct store_copy *c, unsigned 
     return st;
 }
 
-void store_copy_layout(const struct store *s, const struct store_copy *c, struct store_replica *replica_p) {
+void store_copy_layout(const struct store *s, const struct store_copy *c,
+                       struct store_replica *replica_p) {
     TARN_ASSERT(c->open);
     struct object *o = find_version(s, span_of(c->key, c->key_len), c->version);
     uint64_t units = 0;
@@ -110,7 +116,8 @@ static bool still_wanted(const struct store *s, const struct object *o, const st
     const block_id *b = p->block;
     for (uint32_t i = 0; i < p->n_memory; b += p->extents[i++]) {
         const struct segment *other = s->space.segments[replica_segment(s, *b)];
-        if (other->host == seg->host && other->id != c->from && other->state != SEGMENT_LEAVING) return false;
+        if (other->host == seg->host && other->id != c->from && other->state != SEGMENT_LEAVING)
+            return false;
         if (other->id == seg->id) return false;
     }
     return p->n_memory + p->n_far < STORE_REPLICAS_MAX;
@@ -125,7 +132,8 @@ static tarn_status attach(struct store *s, struct store_copy *c) {
     places_read(s, o, &p);
     if (!still_wanted(s, o, c, seg, &p)) return TARN_EEXISTS;
     for (uint32_t i = 0; i < c->want.n_blocks; i++) {
-        block_assign(&s->space, c->want.blocks[i], BLOCK_OBJECT, record_ref(&s->records, o), p.domain);
+        block_assign(&s->space, c->want.blocks[i], BLOCK_OBJECT, record_ref(&s->records, o),
+                     p.domain);
         p.block[p.n_blocks++] = c->want.blocks[i];
     }
     p.extents[p.n_memory++] = (uint8_t)c->want.n_blocks;

@@ -36,7 +36,7 @@ static void end(struct buf *b) {
     memcpy(b->data, &len, 4);
 }
 
-/* --- objects ------------------------------------------------------------------------------------------------------------------ */
+/* --- objects --- */
 
 static void put_blocks(const struct store *s, struct buf *b, const block_id *blocks, unsigned n) {
     put_u8(b, n);
@@ -67,8 +67,8 @@ static void encode_object(const struct store *s, struct buf *b, const struct obj
     begin(b, EFFECT_OBJECT);
     put_u64(b, object_version(o));
     put_u64(b, store_object_size(s, o));
-    put_u8(b, (o->bits & OBJECT_INLINE ? CODEC_INLINE : 0) | (o->bits & OBJECT_CRC ? CODEC_CRC : 0) |
-                  (x ? CODEC_EXTRA : 0));
+    put_u8(b, (o->bits & OBJECT_INLINE ? CODEC_INLINE : 0) |
+                  (o->bits & OBJECT_CRC ? CODEC_CRC : 0) | (x ? CODEC_EXTRA : 0));
     put_u32(b, o->bits & OBJECT_CRC ? o->crc : 0);
     put_span(b, key);
     if (store_object_inline(o, &value))
@@ -101,7 +101,7 @@ void effect_gone(struct store *s, const struct object *o) {
     emit(s);
 }
 
-/* --- the rest ------------------------------------------------------------------------------------------------------------------- */
+/* --- the rest --- */
 
 void effect_flush(struct store *s) {
     if (!telling(s)) return;
@@ -188,7 +188,7 @@ tarn_status effect_next(struct span data, enum effect_kind *kind_p, struct span 
     return TARN_OK;
 }
 
-/* --- everything ------------------------------------------------------------------------------------------------------------------- */
+/* --- everything --- */
 
 struct telling {
     struct store *s;
@@ -249,7 +249,8 @@ bool store_snapshot_step(struct store *s, struct store_snapshot *x,
             x->phase = SUPERSEDED;
             break;
         case SUPERSEDED: {
-            uint64_t upto = min_u64(x->cursor + SUPERSEDED_STEP, s->superseded ? SUPERSEDED_SLOTS : 0);
+            uint64_t upto =
+                min_u64(x->cursor + SUPERSEDED_STEP, s->superseded ? SUPERSEDED_SLOTS : 0);
             t.n++;
             for (; x->cursor < upto; x->cursor++) {
                 if (!s->superseded[x->cursor]) continue;

@@ -1,4 +1,5 @@
-/* Bytes of effect records, for who writes and who reads them, here and in src/cluster. Little-endian, like the machines we run on. */
+/* Bytes of effect records, for who writes and who reads them, here and in src/cluster.
+ * Little-endian, like the machines we run on. */
 #ifndef TARN_STORE_EFFECT_CODEC_H
 #define TARN_STORE_EFFECT_CODEC_H
 
@@ -23,7 +24,8 @@ static inline void put_span(struct buf *b, struct span s) {
     if (s.len > 0) buf_append(b, s.data, s.len);
 }
 
-/* What is left to read. bad: something was asked for that is not there; everything that is read from then on is 0 or empty. */
+/* What is left to read. bad: something was asked for that is not there; everything that is read
+ * from then on is 0 or empty. */
 struct reader {
     const char *at, *end;
     bool bad;

@@ -1,5 +1,5 @@
-/* What few objects have: TTL, pins, a group, CRCs per MiB. Kept beside the record, so that the others pay
- * nothing for it; OBJECT_EXTRA says whether to look. */
+/* What few objects have: TTL, pins, a group, CRCs per MiB. Kept beside the record, so that the
+ * others pay nothing for it; OBJECT_EXTRA says whether to look. */
 #include <stdlib.h>
 #include <string.h>
 #include "store/books.h"
@@ -60,7 +60,9 @@ static void pin_leave(struct store *s, struct extra *x) {
 static void pin_enter(struct store *s, struct extra *x, const struct object *o, enum store_pin pin,
                       uint64_t ms) {
     x->pin = pin;
-    x->pin_ms = pin == STORE_PIN_SOFT && ms == 0 ? s->config.soft_pin_ms : pin == STORE_PIN_NONE ? 0 : ms;
+    x->pin_ms = pin == STORE_PIN_SOFT && ms == 0 ? s->config.soft_pin_ms
+                : pin == STORE_PIN_NONE          ? 0
+                                                 : ms;
     if (pin == STORE_PIN_SOFT) s->soft_pins++;
     if (pin == STORE_PIN_HARD) {
         s->hard_pins++;
@@ -92,7 +94,7 @@ void extra_drop(struct store *s, struct object *o) {
     extra_free(s, x);
 }
 
-/* --- TTL ---------------------------------------------------------------------------------------------------------------- */
+/* --- TTL --- */
 
 void extra_set_expire(struct store *s, struct object *o, uint64_t wall_ms) {
     if (!wall_ms && !(o->bits & OBJECT_EXTRA)) return;
@@ -144,7 +146,7 @@ void store_sample_ttl(struct store *s, unsigned n, struct store_ttl_sample *samp
     *sample_p = a.found;
 }
 
-/* --- pins ------------------------------------------------------------------------------------------------------------------ */
+/* --- pins --- */
 
 enum store_pin object_pin(const struct store *s, const struct object *o) {
     const struct extra *x = extra_find(s, o);
@@ -181,7 +183,7 @@ void extra_pin_over(struct store *s, struct wheel_node *node) {
     effect_object(s, o);
 }
 
-/* --- groups ------------------------------------------------------------------------------------------------------------------ */
+/* --- groups --- */
 
 static bool same_group(const struct htab_node *node, const void *key) {
     const struct group *g = CONTAINER_OF(node, struct group, node);

@@ -1,4 +1,5 @@
-/* Copies that hosts keep on their disks or on a shared file system. The host decides where; the books only note it. */
+/* Copies that hosts keep on their disks or on a shared file system. The host decides where; the
+ * books only note it. */
 #include <string.h>
 #include "store/batch.h"
 #include "store/books.h"
@@ -14,12 +15,13 @@ static struct segment *far_segment(const struct store *s, uint32_t id) {
     return seg && seg->tier != STORE_TIER_MEMORY && seg->state != SEGMENT_LEAVING ? seg : NULL;
 }
 
-/* --- what must not come back -------------------------------------------------------------------------------------------- */
+/* --- what must not come back --- */
 
-/* A host may offer what it had not heard the end of: it was away, or was killed before it noted it down. So of keys that were
- * removed or replaced, or whose far replica we gave up, we remember up to which version, in a table by a part of their hash:
- * keys that share a slot share the fate, which costs copies on disks, never an answer that is too old. What is gone because its
- * host lost it is not meant: if it finds it after all, the better. */
+/* A host may offer what it had not heard the end of: it was away, or was killed before it noted it
+ * down. So of keys that were removed or replaced, or whose far replica we gave up, we remember up
+ * to which version, in a table by a part of their hash: keys that share a slot share the fate,
+ * which costs copies on disks, never an answer that is too old. What is gone because its host lost
+ * it is not meant: if it finds it after all, the better. */
 void far_remember(struct store *s) {
     if (!s->superseded) s->superseded = xcalloc(SUPERSEDED_SLOTS, sizeof(*s->superseded));
 }
@@ -37,7 +39,7 @@ static bool is_superseded(const struct store *s, uint64_t hash, uint64_t version
            (s->superseded && version <= s->superseded[hash % SUPERSEDED_SLOTS]);
 }
 
-/* --- coming and going --------------------------------------------------------------------------------------------------- */
+/* --- coming and going --- */
 
 tarn_status store_far_add(struct store *s, struct object *o, uint32_t segment, uint64_t offset) {
     if (!far_segment(s, segment)) return TARN_ENOSEGMENT;
@@ -68,7 +70,8 @@ static void forget(struct store *s, struct object *o, uint32_t segment) {
     places_write(s, o, &p);
 }
 
-/* It gets a TTL, which disks do not know: after a restart it would come back for ever. One that is only there stays. */
+/* It gets a TTL, which disks do not know: after a restart it would come back for ever. One that is
+ * only there stays. */
 void far_leave(struct store *s, struct object *o) {
     if (!(o->bits & OBJECT_PLACES) || book_far_only(o)) return;
     struct places p;
@@ -99,21 +102,23 @@ void far_announce_gone(struct store *s, const struct object *o) {
         if (seg->id == s->far_silent) continue;
         store_far_supersede(s, store_object_key(o), object_version(o));
         if (seg->state == SEGMENT_LEAVING || !s->events.far_gone) continue;
-        s->events.far_gone(s->events.arg, store_object_key(o), object_version(o), seg->id, p.far[i].offset);
+        s->events.far_gone(s->events.arg, store_object_key(o), object_version(o), seg->id,
+                           p.far[i].offset);
     }
 }
 
-/* --- what a host found on its disk ------------------------------------------------------------------------------------------ */
+/* --- what a host found on its disk --- */
 
-static tarn_status new_object(struct store *s, struct span key, uint64_t hash, uint64_t size, int64_t crc,
-                              const uint32_t *crcs, size_t n_crcs, struct far far, uint64_t offered,
-                              uint64_t *version_p) {
+static tarn_status new_object(struct store *s, struct span key, uint64_t hash, uint64_t size,
+                              int64_t crc, const uint32_t *crcs, size_t n_crcs, struct far far,
+                              uint64_t offered, uint64_t *version_p) {
     unsigned budget = 64;
     unsigned domain = quota_domain(s, key);
     tarn_status st = room_limits(s, domain, 0, 1, &budget);
     if (st != TARN_OK) return st == TARN_EAGAIN ? TARN_EOOM : st;
     static const struct policy_event e;
-    /* What an earlier master gave out keeps its number: so of two hosts that offer the same key the later put wins. */
+    /* What an earlier master gave out keeps its number: so of two hosts that offer the same key the
+     * later put wins. */
     uint64_t version = offered < s->config.first_version ? offered : s->next_version++;
     struct object *o = record_new(s, key, NULL, version, &e);
     if (!o) return TARN_EOOM;
@@ -146,9 +151,11 @@ tarn_status store_far_offer(struct store *s, struct span key, uint64_t size, int
                             const uint32_t *crcs, size_t n_crcs, uint64_t version, uint32_t segment,
                             uint64_t offset, uint64_t *version_p) {
     if (!far_segment(s, segment)) return TARN_ENOSEGMENT;
-    if (key.len == 0 || key.len > STORE_KEY_MAX || size == 0 || size > STORE_SIZE_MAX || crc > UINT32_MAX)
+    if (key.len == 0 || key.len > STORE_KEY_MAX || size == 0 || size > STORE_SIZE_MAX ||
+        crc > UINT32_MAX)
         return TARN_EINVAL;
-    if (n_crcs && (size <= STORE_CRC_BLOCK || n_crcs != (size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK))
+    if (n_crcs &&
+        (size <= STORE_CRC_BLOCK || n_crcs != (size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK))
         return TARN_EINVAL;
     uint64_t hash = store_hash(key);
     struct object *o = index_find(&s->index, key, hash);
@@ -167,9 +174,10 @@ tarn_status store_far_offer(struct store *s, struct span key, uint64_t size, int
     }
     if (!o && is_superseded(s, hash, version)) return TARN_EEXISTS;
     if (!o)
-        return new_object(s, key, hash, size, crc, crcs, n_crcs, (struct far){offset, segment}, version,
-                          version_p);
-    if (object_version(o) != version || store_object_size(s, o) != size || (o->bits & OBJECT_INLINE))
+        return new_object(s, key, hash, size, crc, crcs, n_crcs, (struct far){offset, segment},
+                          version, version_p);
+    if (object_version(o) != version || store_object_size(s, o) != size ||
+        (o->bits & OBJECT_INLINE))
         return TARN_EEXISTS;
     if (!(o->bits & OBJECT_CRC) || o->crc != crc)
         return TARN_EEXISTS; /* what proves that it is the same value? */

@@ -1,7 +1,9 @@
-/* Books that follow: records in, objects, segments and quotas out; and what it takes to lead with them.
+/* Books that follow: records in, objects, segments and quotas out; and what it takes to lead with
+ * them.
  *
- * While they follow, blocks of memory segments are not linked with their neighbours and no free space is known (space_detach):
- * records say where things lie, in any order. store_lead sorts the blocks of each segment and finds the space between. */
+ * While they follow, blocks of memory segments are not linked with their neighbours and no free
+ * space is known (space_detach): records say where things lie, in any order. store_lead sorts the
+ * blocks of each segment and finds the space between. */
 #include "store/effect.h"
 
 #include <limits.h>
@@ -11,7 +13,7 @@
 #include "store/books.h"
 #include "store/effect_codec.h"
 
-/* --- ghosts ------------------------------------------------------------------------------------------------------------------- */
+/* --- ghosts --- */
 
 static void ghost_count(struct store *s, const struct ghost *g, int sign) {
     for (uint32_t i = 0; i < g->n_blocks; i++) {
@@ -40,7 +42,8 @@ static void ghost_free(struct store *s, struct ghost *g, bool release) {
     free(g);
 }
 
-static void ghost_new(struct store *s, const block_id *blocks, uint32_t n, uint64_t until_ms, bool written) {
+static void ghost_new(struct store *s, const block_id *blocks, uint32_t n, uint64_t until_ms,
+                      bool written) {
     struct ghost *g = xcalloc(1, sizeof(*g) + n * sizeof(block_id));
     g->n_blocks = n;
     g->told_ms = s->told_ms;
@@ -48,7 +51,8 @@ static void ghost_new(struct store *s, const block_id *blocks, uint32_t n, uint6
     s->ghosts_read += !written;
     memcpy(g->blocks, blocks, n * sizeof(block_id));
     if (++s->ghost_age == 0) s->ghost_age = 1;
-    for (uint32_t i = 0; i < n; i++) block_assign(&s->space, blocks[i], BLOCK_HELD, s->ghost_age, 0);
+    for (uint32_t i = 0; i < n; i++)
+        block_assign(&s->space, blocks[i], BLOCK_HELD, s->ghost_age, 0);
     ghost_count(s, g, 1);
     g->next = s->ghosts;
     if (g->next) g->next->prev = g;
@@ -85,7 +89,8 @@ void space_part(struct store *s, const block_id *blocks, uint32_t n) {
     }
 }
 
-/* Blocks of that segment: all of them, it is gone and its memory with it, or those that were marked. */
+/* Blocks of that segment: all of them, it is gone and its memory with it, or those that were
+ * marked. */
 static void ghosts_leave(struct store *s, uint32_t segment, bool all) {
     for (struct ghost *g = s->ghosts, *next; g; g = next) {
         next = g->next;
@@ -116,10 +121,11 @@ void ghosts_beyond(struct store *s, uint32_t segment, uint64_t units) {
     ghosts_leave(s, segment, false);
 }
 
-/* Versions have 48 bits, and whoever leads gives out later ones: half of them cannot come from others. */
+/* Versions have 48 bits, and whoever leads gives out later ones: half of them cannot come from
+ * others. */
 #define VERSION_END (UINT64_C(1) << 47)
 
-/* --- records of objects --------------------------------------------------------------------------------------------------------- */
+/* --- records of objects --- */
 
 struct told { /* of an object, checked */
     uint64_t version, size;
@@ -145,7 +151,8 @@ static const char *read_memory(const struct store *s, struct reader *r, struct t
         unsigned n = take_u8(r);
         t->segment[i] = take_u32(r);
         const struct segment *seg = space_segment(&s->space, t->segment[i]);
-        if (r->bad || n == 0 || n > STORE_EXTENTS_MAX) return "a replica has no extents, or too many";
+        if (r->bad || n == 0 || n > STORE_EXTENTS_MAX)
+            return "a replica has no extents, or too many";
         if (!seg || seg->tier != STORE_TIER_MEMORY) return "a replica lies in no memory segment";
         t->extents[i] = (uint8_t)n;
         uint64_t units = 0;
@@ -158,7 +165,8 @@ static const char *read_memory(const struct store *s, struct reader *r, struct t
             t->extent[t->n_extents++].len = len;
             units += len;
         }
-        if (units != space_units(t->size)) return "the extents of a replica are not as long as the object";
+        if (units != space_units(t->size))
+            return "the extents of a replica are not as long as the object";
     }
     return NULL;
 }
@@ -188,7 +196,8 @@ static const char *read_extra(struct reader *r, struct told *t) {
     uint64_t blocks = (t->size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK;
     if (pin > STORE_PIN_HARD) return "an object has an unknown pin";
     if (t->group.len > STORE_KEY_MAX) return "the name of a group is too long";
-    if (n != 0 && (t->size <= STORE_CRC_BLOCK || n != blocks)) return "an object has a wrong number of CRCs";
+    if (n != 0 && (t->size <= STORE_CRC_BLOCK || n != blocks))
+        return "an object has a wrong number of CRCs";
     t->pin = (enum store_pin)pin;
     t->crcs = span_of(take_bytes(r, (size_t)n * sizeof(uint32_t)), n);
     return NULL;
@@ -206,7 +215,8 @@ static const char *read_object(const struct store *s, struct reader *r, struct t
     if (t->version == 0 || t->version >= VERSION_END) return "an object has an impossible version";
     if (t->flags & CODEC_INLINE) {
         t->value = take_span(r);
-        if (t->value.len > STORE_INLINE_MAX || t->value.len != t->size) return "an inline value is too long";
+        if (t->value.len > STORE_INLINE_MAX || t->value.len != t->size)
+            return "an inline value is too long";
     } else {
         why = read_places(s, r, t);
     }
@@ -229,13 +239,16 @@ static void forget_object(struct store *s, struct object *o, bool same) {
 }
 
 static tarn_status take_places(struct store *s, struct object *o, const struct told *t) {
-    struct places p = {
-        .size = t->size, .domain = quota_domain(s, t->key), .n_memory = t->n_memory, .n_far = t->n_far};
+    struct places p = {.size = t->size,
+                       .domain = quota_domain(s, t->key),
+                       .n_memory = t->n_memory,
+                       .n_far = t->n_far};
     unsigned k = 0;
     for (uint32_t i = 0; i < t->n_memory; i++) {
         p.extents[i] = t->extents[i];
         for (unsigned n = 0; n < t->extents[i]; n++, k++) {
-            block_id b = space_detached(&s->space, t->segment[i], t->extent[k].offset, t->extent[k].len);
+            block_id b =
+                space_detached(&s->space, t->segment[i], t->extent[k].offset, t->extent[k].len);
             if (!b) {
                 while (p.n_blocks > 0) space_release(&s->space, p.block[--p.n_blocks]);
                 return TARN_ENOMEM;
@@ -325,7 +338,7 @@ static tarn_status apply_flush(struct store *s, struct reader *r, const char **w
     return TARN_OK;
 }
 
-/* --- records of the rest ---------------------------------------------------------------------------------------------------------- */
+/* --- records of the rest --- */
 
 /* It is shown in lists. */
 static bool is_name(struct span s, size_t max) {
@@ -349,18 +362,23 @@ static tarn_status apply_segment(struct store *s, struct reader *r, const char *
     name[told.len] = '\0';
     struct segment *seg = space_segment(&s->space, id);
     if (seg) seg->host = host;
-    bool resized = seg && seg->units != units && tier == STORE_TIER_MEMORY && seg->state != SEGMENT_LEAVING;
+    bool resized =
+        seg && seg->units != units && tier == STORE_TIER_MEMORY && seg->state != SEGMENT_LEAVING;
     if (seg && (seg->epoch != epoch || seg->tier != tier || (seg->units != units && !resized) ||
                 strcmp(seg->name, name) != 0)) {
         *why_p = "a segment comes under the number of another one";
         return TARN_EPROTO;
     }
     uint64_t objects;
-    if (resized && (units % PAGE_UNITS != 0 || segment_resize(s, seg, units, true, &objects) != TARN_OK))
+    if (resized &&
+        (units % PAGE_UNITS != 0 || segment_resize(s, seg, units, true, &objects) != TARN_OK))
         return TARN_EPROTO;
     if (!seg) {
-        struct store_segment_config config = {
-            .name = name, .epoch = epoch, .tier = (enum store_tier)tier, .size = units * UNIT, .host = host};
+        struct store_segment_config config = {.name = name,
+                                              .epoch = epoch,
+                                              .tier = (enum store_tier)tier,
+                                              .size = units * UNIT,
+                                              .host = host};
         tarn_status st = space_segment_add_at(&s->space, &config, id);
         if (st != TARN_OK) return st;
         seg = space_segment(&s->space, id);
@@ -385,7 +403,8 @@ static void collect_dweller(void *arg, struct object *o) {
     struct places p;
     places_read(w->s, o, &p);
     bool here = false;
-    for (uint32_t i = 0; i < p.n_blocks; i++) here |= replica_segment(w->s, p.block[i]) == w->segment;
+    for (uint32_t i = 0; i < p.n_blocks; i++)
+        here |= replica_segment(w->s, p.block[i]) == w->segment;
     for (uint32_t i = 0; i < p.n_far; i++) here |= p.far[i].segment == w->segment;
     if (here) w->found[w->n++] = o;
 }
@@ -419,7 +438,8 @@ static tarn_status apply_quota(struct store *s, struct reader *r, const char **w
     uint64_t bytes = take_u64(r);
     struct span prefix = take_span(r);
     *why_p = "the record of a quota makes no sense";
-    if (r->bad || r->at != r->end || prefix.len == 0 || prefix.len > STORE_KEY_MAX) return TARN_EPROTO;
+    if (r->bad || r->at != r->end || prefix.len == 0 || prefix.len > STORE_KEY_MAX)
+        return TARN_EPROTO;
     if (bytes == 0) {
         store_quota_del(s, prefix);
         return TARN_OK;
@@ -438,7 +458,8 @@ static tarn_status apply_superseded(struct store *s, struct reader *r, const cha
     uint32_t slot = take_u32(r);
     uint64_t version = take_u64(r);
     *why_p = "the record of a superseded version makes no sense";
-    if (r->bad || r->at != r->end || slot >= SUPERSEDED_SLOTS || version >= VERSION_END) return TARN_EPROTO;
+    if (r->bad || r->at != r->end || slot >= SUPERSEDED_SLOTS || version >= VERSION_END)
+        return TARN_EPROTO;
     far_remember(s);
     if (s->superseded[slot] < version) s->superseded[slot] = version;
     return TARN_OK;
@@ -473,7 +494,7 @@ tarn_status store_effect_apply(struct store *s, struct span record, const char *
     }
 }
 
-/* --- leading ------------------------------------------------------------------------------------------------------------------------ */
+/* --- leading --- */
 
 void store_follow(struct store *s) {
     TARN_ASSERT(s->index.count == 0 && store_segment_count(s) == 0 && !s->following);
@@ -529,18 +550,21 @@ static uint64_t drop_unverifiable(struct store *s, uint64_t below) {
     do {
         struct unfit u = {.s = s, .below = below};
         cursor = index_scan(&s->index, cursor, collect_unverifiable, &u);
-        for (unsigned i = 0; i < u.n; i++) forget_object(s, record_get(&s->records, u.found[i]), false);
+        for (unsigned i = 0; i < u.n; i++)
+            forget_object(s, record_get(&s->records, u.found[i]), false);
         store_settle(s);
         dropped += u.n;
     } while (cursor);
     return dropped;
 }
 
-/* One of two blocks that overlap, at least one of them a ghost's: space that was put to use again is nobody's quarantine any more,
- * neither under an object nor under a later ghost. All other ghosts stay. */
+/* One of two blocks that overlap, at least one of them a ghost's: space that was put to use again
+ * is nobody's quarantine any more, neither under an object nor under a later ghost. All other
+ * ghosts stay. */
 static void ghost_yields(struct store *s, block_id a, block_id b) {
     const struct block *x = block_get(&s->space, a), *y = block_get(&s->space, b);
-    bool first = block_state(y) == BLOCK_OBJECT || (block_state(x) != BLOCK_OBJECT && x->owner < y->owner);
+    bool first =
+        block_state(y) == BLOCK_OBJECT || (block_state(x) != BLOCK_OBJECT && x->owner < y->owner);
     block_assign(&s->space, first ? a : b, BLOCK_HELD, 0, 0);
 }
 
@@ -548,7 +572,8 @@ static bool is_marked(const struct block *b) {
     return block_state(b) != BLOCK_OBJECT && b->owner == 0;
 }
 
-/* Objects that claim what another has claimed, the later one; ghosts give way. Not 0: look again at what is left. */
+/* Objects that claim what another has claimed, the later one; ghosts give way. Not 0: look again at
+ * what is left. */
 static unsigned drop_overlapping(struct store *s, uint32_t segment, const struct used_blocks *used,
                                  uint64_t *objects_p) {
     struct unfit u = {.s = s};
@@ -577,7 +602,8 @@ static unsigned drop_overlapping(struct store *s, uint32_t segment, const struct
     return u.n + ghosts;
 }
 
-/* What went in the meantime is free, though its number may be that of a gap in another segment by now. */
+/* What went in the meantime is free, though its number may be that of a gap in another segment by
+ * now. */
 static void keep_used(const struct store *s, struct used_blocks *used) {
     size_t n = 0;
     for (size_t i = 0; i < used->n; i++) {
@@ -587,7 +613,8 @@ static void keep_used(const struct store *s, struct used_blocks *used) {
     used->n = n;
 }
 
-/* The space between the blocks of memory segments is free. The number of objects that lay in others' places. */
+/* The space between the blocks of memory segments is free. The number of objects that lay in
+ * others' places. */
 static uint64_t find_free_space(struct store *s) {
     struct used_blocks *used = space_used(&s->space);
     uint64_t objects = 0;
@@ -629,11 +656,12 @@ static uint64_t former_leases_end(const struct store *s, const struct store_lead
     uint64_t longest = s->now_ms + s->config.max_lease_ms;
     if (!options->leases_told) return longest;
     if (!s->told_elsewhere) return s->told_ms == UINT64_MAX ? longest : s->told_ms;
-    return options->alive == STORE_SEGMENT_ANY || others_have_memory(s, options->alive) ? longest : s->now_ms;
+    return options->alive == STORE_SEGMENT_ANY || others_have_memory(s, options->alive) ? longest
+                                                                                        : s->now_ms;
 }
 
-/* What went before a promise that is over by now is nobody's any more. Promises grow, and whoever leads begins with one for what it
- * does not know: the last one covers all. */
+/* What went before a promise that is over by now is nobody's any more. Promises grow, and whoever
+ * leads begins with one for what it does not know: the last one covers all. */
 static void ghosts_told(struct store *s, uint64_t end_ms) {
     for (struct ghost *g = s->ghosts, *next; g; g = next) {
         next = g->next;
@@ -645,7 +673,8 @@ static void ghosts_told(struct store *s, uint64_t end_ms) {
     }
 }
 
-void store_lead(struct store *s, const struct store_lead_options *options, struct store_lead_stats *stats_p) {
+void store_lead(struct store *s, const struct store_lead_options *options,
+                struct store_lead_stats *stats_p) {
     TARN_ASSERT(s->following);
     struct store_lead_stats stats = {0};
     s->leading = true; /* who follows us has these objects, too */

@@ -1,11 +1,13 @@
-/* What hard pins may hold: nothing but their owners takes them away, so a share of the pool and of the memory of the books is all
- * that they get together, and a smaller one each of those who pin. An owner is a number that the caller knows, 0 nobody in
- * particular: what was pinned before owners were kept counts for all, and for none of them.
+/* What hard pins may hold: nothing but their owners takes them away, so a share of the pool and of
+ * the memory of the books is all that they get together, and a smaller one each of those who pin.
+ * An owner is a number that the caller knows, 0 nobody in particular: what was pinned before owners
+ * were kept counts for all, and for none of them.
  *
  *   PUTSTART reserves ─> PUTEND counts what the object has ─> unpinned, removed, replaced: given back
  *                   └──> revoked, timed out: given back
  *
- * Replicas that are made later are not counted: nobody but the pool's own administrator asks for those. */
+ * Replicas that are made later are not counted: nobody but the pool's own administrator asks for
+ * those. */
 #include <stdlib.h>
 #include "store/books.h"
 
@@ -67,8 +69,9 @@ static uint64_t pool_bytes(const struct store *s) {
     return bytes;
 }
 
-static bool hard_sum_fits(const struct store *s, const struct hard_sum *now, const struct hard_sum *more,
-                          double ratio, struct store_pin_share *share_p) {
+static bool hard_sum_fits(const struct store *s, const struct hard_sum *now,
+                          const struct hard_sum *more, double ratio,
+                          struct store_pin_share *share_p) {
     struct store_pin_share share = {.used = now->pool, .more = more->pool};
     if (ratio >= 1) return true;
     double limit = more->pool > 0 ? ratio * (double)pool_bytes(s) : 0;

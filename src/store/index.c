@@ -87,7 +87,8 @@ static void merge_one(struct index *x) {
     while (*tail) tail = &record_get(x->records, *tail)->hash_next;
     *tail = *bucket_at(x, from);
     *bucket_at(x, from) = 0;
-    /* Segments go once a whole one lies unused behind the last bucket, so that growth and shrinkage do not flap. */
+    /* Segments go once a whole one lies unused behind the last bucket, so that growth and shrinkage
+     * do not flap. */
     if (x->dir_len > from / SEGMENT + 2) free(x->dir[--x->dir_len]);
 }
 
@@ -134,12 +135,15 @@ static void visit(struct index *x, uint64_t n, void (*fn)(void *arg, struct obje
     }
 }
 
-/* The cursor counts with its bits reversed (Pieter Noordhuis' scheme for Redis' SCAN), so that a bucket's later halves
- * come right after it whatever the table's size is by then. Buckets already split are visited with their other half. */
-uint64_t index_scan(struct index *x, uint64_t cursor, void (*fn)(void *arg, struct object *o), void *arg) {
+/* The cursor counts with its bits reversed (Pieter Noordhuis' scheme for Redis' SCAN), so that a
+ * bucket's later halves come right after it whatever the table's size is by then. Buckets already
+ * split are visited with their other half. */
+uint64_t index_scan(struct index *x, uint64_t cursor, void (*fn)(void *arg, struct object *o),
+                    void *arg) {
     uint64_t mask = x->mask, n = cursor & mask, halves = n < x->split;
     visit(x, n, fn, arg);
-    /* fn may have removed objects and so merged the halves: then the other one is part of this bucket now. */
+    /* fn may have removed objects and so merged the halves: then the other one is part of this
+     * bucket now. */
     if (halves) visit(x, x->mask == mask && n < x->split ? n + mask + 1 : bucket_of(x, n), fn, arg);
     cursor |= ~mask;
     return reverse_bits(reverse_bits(cursor) + 1);
@@ -153,7 +157,8 @@ struct object *index_sample(const struct index *x, uint64_t random) {
         n = (n + 1) % buckets(x);
     }
     unsigned length = 0;
-    for (object_ref ref = *bucket_at(x, n); ref; ref = record_get(x->records, ref)->hash_next) length++;
+    for (object_ref ref = *bucket_at(x, n); ref; ref = record_get(x->records, ref)->hash_next)
+        length++;
     object_ref ref = *bucket_at(x, n);
     for (unsigned skip = (unsigned)((random >> 40) % length); skip; skip--)
         ref = record_get(x->records, ref)->hash_next;

@@ -1,5 +1,5 @@
-/* The hash index over object records: linear hashing (Litwin 1980), four bytes a bucket, chains through the records. It
- * grows and shrinks one bucket per operation and never pauses. */
+/* The hash index over object records: linear hashing (Litwin 1980), four bytes a bucket, chains
+ * through the records. It grows and shrinks one bucket per operation and never pauses. */
 #ifndef TARN_STORE_INDEX_H
 #define TARN_STORE_INDEX_H
 
@@ -21,8 +21,10 @@ void index_remove(struct index *x, struct object *o, uint64_t hash);
 void index_prefetch_bucket(const struct index *x, uint64_t hash);
 void index_prefetch_head(const struct index *x, uint64_t hash);
 /* Visits the buckets of one step. fn may remove the object it is given. */
-uint64_t index_scan(struct index *x, uint64_t cursor, void (*fn)(void *arg, struct object *o), void *arg);
-/* An object of a bucket chosen by random, or of one a little behind it; NULL when those are empty. */
+uint64_t index_scan(struct index *x, uint64_t cursor, void (*fn)(void *arg, struct object *o),
+                    void *arg);
+/* An object of a bucket chosen by random, or of one a little behind it; NULL when those are
+ * empty. */
 struct object *index_sample(const struct index *x, uint64_t random);
 uint64_t index_memory(const struct index *x);
 

@@ -1,11 +1,13 @@
 /* Leases, holds and quarantine.
  *
- * A refs counts what keeps one object version's space from being used again: leases, which end by time or RELEASE, and
- * holds of in-band replies, which end when the last byte is sent. When the object goes first, its blocks move into the refs
- * (quarantine) and become free when the count falls to zero.
+ * A refs counts what keeps one object version's space from being used again: leases, which end by
+ * time or RELEASE, and holds of in-band replies, which end when the last byte is sent. When the
+ * object goes first, its blocks move into the refs (quarantine) and become free when the count
+ * falls to zero.
  *
- * RELEASE tells no host, so the grants that came with a lease go on to the time that was granted. Who is not trusted with the
- * whole segment leaves a guard behind: one for each version, however many released it. */
+ * RELEASE tells no host, so the grants that came with a lease go on to the time that was granted.
+ * Who is not trusted with the whole segment leaves a guard behind: one for each version, however
+ * many released it. */
 #include <stdlib.h>
 #include <string.h>
 #include "store/books.h"
@@ -81,11 +83,12 @@ void refs_object_gone(struct store *s, struct object *o, const block_id *blocks,
     hold_back(s, blocks, n);
 }
 
-/* --- lots: the space of a replica that its object has lost ------------------------------------------------------------------ */
+/* --- lots: the space of a replica that its object has lost --- */
 
-/* Readers from before may be reading it until their leases end; those that come later are told of the other replicas only, so
- * they, and extensions, do not matter. */
-void refs_replica_gone(struct store *s, const struct object *o, const block_id *blocks, uint32_t n) {
+/* Readers from before may be reading it until their leases end; those that come later are told of
+ * the other replicas only, so they, and extensions, do not matter. */
+void refs_replica_gone(struct store *s, const struct object *o, const block_id *blocks,
+                       uint32_t n) {
     const struct refs *r = refs_find(s, object_version(o));
     struct lot *lot = xcalloc(1, sizeof(*lot));
     TARN_ASSERT(n <= STORE_EXTENTS_MAX);
@@ -156,7 +159,7 @@ static void lots_claim_ended(struct store *s, uint64_t version, uint64_t seq, bo
     }
 }
 
-/* --- leases ---------------------------------------------------------------------------------------------------------------- */
+/* --- leases --- */
 
 struct lease_key {
     uint64_t session, version;
@@ -190,7 +193,8 @@ static struct lease *lease_new(struct store *s) {
     return l;
 }
 
-/* granted: what was granted with it goes on, so that the lots that came after it wait for their time. */
+/* granted: what was granted with it goes on, so that the lots that came after it wait for their
+ * time. */
 static void lease_end(struct store *s, struct lease *l, bool granted) {
     struct refs *r = l->refs;
     struct session *ss = l->session;
@@ -226,8 +230,11 @@ static void guard_set(struct store *s, struct refs *r, uint64_t until) {
     r->count += is_new;
     if (is_new) {
         const struct object *o = record_get(&s->records, r->object);
-        for (uint32_t i = 0; i < r->n_blocks; i++) r->guard_units += block_get(&s->space, r->blocks[i])->len;
-        if (o) r->guard_units = s->policy->keeps || object_pin(s, o) == STORE_PIN_HARD ? 0 : book_units(s, o);
+        for (uint32_t i = 0; i < r->n_blocks; i++)
+            r->guard_units += block_get(&s->space, r->blocks[i])->len;
+        if (o)
+            r->guard_units =
+                s->policy->keeps || object_pin(s, o) == STORE_PIN_HARD ? 0 : book_units(s, o);
         s->guarded_units += r->guard_units;
     }
     wheel_set(s->guard_wheel, &r->guard, until);
@@ -254,7 +261,8 @@ static void renew_group(struct store *s, struct object *o, uint64_t session, uin
     unsigned left = GROUP_RENEW_MAX;
     for (struct extra *m = x->group->members; m && left > 0; m = m->group_next, left--) {
         struct object *other = record_get(&s->records, m->object);
-        struct lease *l = other->bits & OBJECT_REFS ? lease_find(s, session, object_version(other)) : NULL;
+        struct lease *l =
+            other->bits & OBJECT_REFS ? lease_find(s, session, object_version(other)) : NULL;
         if (l) extend(s, l, until);
     }
 }
@@ -304,7 +312,8 @@ tarn_status store_lease(struct store *s, struct object *o, uint64_t session, uin
     return TARN_OK;
 }
 
-bool store_release(struct store *s, struct span key, uint64_t session, uint64_t version, bool guarded) {
+bool store_release(struct store *s, struct span key, uint64_t session, uint64_t version,
+                   bool guarded) {
     struct lease *l = lease_find(s, session, version);
     if (!l) return false;
     struct object *o = record_get(&s->records, l->refs->object);
@@ -315,7 +324,7 @@ bool store_release(struct store *s, struct span key, uint64_t session, uint64_t 
     return true;
 }
 
-/* --- holds -------------------------------------------------------------------------------------------------------------------- */
+/* --- holds --- */
 
 struct store_hold *store_hold(struct store *s, struct object *o) {
     struct store_hold *h = xcalloc(1, sizeof(*h));
@@ -360,7 +369,8 @@ static void collect_lots(void *arg, struct htab_node *node) {
 static void end_leases(void *arg, struct htab_node *node) {
     struct store *s = arg;
     struct refs *r = CONTAINER_OF(node, struct refs, node);
-    if (!wheel_pending(&r->guard)) guard_set(s, r, s->now_ms); /* keeps it until we are done with it */
+    /* keeps it until we are done with it */
+    if (!wheel_pending(&r->guard)) guard_set(s, r, s->now_ms);
     for (struct lease *l = r->leases, *next; l; l = next) {
         next = l->next;
         lease_end(s, l, false);

@@ -1,5 +1,5 @@
-/* Telling what becomes of objects, in words: why one went, where its replicas are. For those who follow the books without keeping
- * them; replicas of the books get records instead (effect.c). */
+/* Telling what becomes of objects, in words: why one went, where its replicas are. For those who
+ * follow the books without keeping them; replicas of the books get records instead (effect.c). */
 #include "store/books.h"
 
 void store_listen(struct store *s, bool on) {
@@ -15,14 +15,17 @@ static bool untold(const struct store *s, const struct object *o) {
     return s->stale && book_stale(s, o);
 }
 
-void news_tell(struct store *s, enum store_news_kind kind, const struct object *o, uint32_t segment) {
+void news_tell(struct store *s, enum store_news_kind kind, const struct object *o,
+               uint32_t segment) {
     if (kind == STORE_NEWS_NONE || (o && untold(s, o))) return;
     tell(s, &(struct store_news){.kind = kind, .object = o, .segment = segment});
 }
 
 void news_put_tell(struct store *s, const struct object *o, bool replaced) {
-    tell(s, &(struct store_news){
-                .kind = STORE_NEWS_PUT, .object = o, .segment = STORE_SEGMENT_ANY, .replaced = replaced});
+    tell(s, &(struct store_news){.kind = STORE_NEWS_PUT,
+                                 .object = o,
+                                 .segment = STORE_SEGMENT_ANY,
+                                 .replaced = replaced});
 }
 
 static bool lies_in(const struct store *s, const struct places *p, uint32_t segment) {

@@ -11,8 +11,9 @@ static double free_ratio(const struct store *s, uint32_t id) {
 
 static void order_as_drawn(const struct store *s, uint32_t *id, unsigned n) {}
 
-/* Few enough for insertion. Taking the best of some that were drawn, instead of the best of all, keeps writers that decide
- * at the same moment from all going to the same place (Mitzenmacher 2001). */
+/* Few enough for insertion. Taking the best of some that were drawn, instead of the best of all,
+ * keeps writers that decide at the same moment from all going to the same place (Mitzenmacher
+ * 2001). */
 static void order_by_free_ratio(const struct store *s, uint32_t *id, unsigned n) {
     for (unsigned i = 1; i < n; i++)
         for (unsigned k = i; k > 0 && free_ratio(s, id[k]) > free_ratio(s, id[k - 1]); k--) {
@@ -45,7 +46,7 @@ const char *store_placement_name(const struct store *s) {
     return s->placement->name;
 }
 
-/* --- the table ------------------------------------------------------------------------------------------------------------- */
+/* --- the table --- */
 
 void placement_changed(struct store *s) {
     s->placement_table.valid = false;
@@ -88,7 +89,8 @@ static uint32_t draw(struct store *s) {
 
 static void draw_some(struct store *s, const struct want *w, struct placement_iter *it) {
     if (s->placement_table.n < 2) return; /* ALL is the same */
-    for (unsigned tries = 0; tries < 2 * PLACEMENT_DRAWS && it->n_drawn < PLACEMENT_DRAWS; tries++) {
+    for (unsigned tries = 0; tries < 2 * PLACEMENT_DRAWS && it->n_drawn < PLACEMENT_DRAWS;
+         tries++) {
         uint32_t id = draw(s);
         bool twice = !room_may_use(w, s->space.segments[id]);
         for (unsigned i = 0; i < it->n_drawn; i++) twice = twice || it->drawn[i] == id;
@@ -97,7 +99,7 @@ static void draw_some(struct store *s, const struct want *w, struct placement_it
     s->placement->order(s, it->drawn, it->n_drawn);
 }
 
-/* --- the run ---------------------------------------------------------------------------------------------------------------- */
+/* --- the run --- */
 
 void placement_begin(struct store *s, const struct want *w, struct placement_iter *it) {
     if (!s->placement_table.valid) build(s);
@@ -115,7 +117,8 @@ static void next_phase(struct store *s, const struct want *w, struct placement_i
         it->start = (uint32_t)rng_below(&s->rng, s->placement_table.n);
 }
 
-bool placement_next(struct store *s, const struct want *w, struct placement_iter *it, uint32_t *id_p) {
+bool placement_next(struct store *s, const struct want *w, struct placement_iter *it,
+                    uint32_t *id_p) {
     const struct placement_table *t = &s->placement_table;
     for (;;) {
         uint32_t n = 0, id = 0, at = it->at++;
@@ -128,7 +131,8 @@ bool placement_next(struct store *s, const struct want *w, struct placement_iter
         case PLACEMENT_ALL:
             n = t->n;
             if (at < n) id = t->id[(it->start + at) % n];
-            if (it->phase == PLACEMENT_LOCAL && at < n && s->space.segments[id]->host != w->host) continue;
+            if (it->phase == PLACEMENT_LOCAL && at < n && s->space.segments[id]->host != w->host)
+                continue;
             break;
         case PLACEMENT_DRAWN:
             n = it->n_drawn;

@@ -1,5 +1,5 @@
-/* Which segments a new replica tries, in which order: strategies behind one interface. They order candidates only; whether a
- * segment may be used (state, host, AVOID) and has room is room.c's. */
+/* Which segments a new replica tries, in which order: strategies behind one interface. They order
+ * candidates only; whether a segment may be used (state, host, AVOID) and has room is room.c's. */
 #ifndef TARN_STORE_PLACEMENT_H
 #define TARN_STORE_PLACEMENT_H
 
@@ -11,7 +11,8 @@ struct want;
 
 #define PLACEMENT_DRAWS 8u
 
-/* Segments in memory that give out space, for drawing by capacity. Made anew when segments change. */
+/* Segments in memory that give out space, for drawing by capacity. Made anew when segments
+ * change. */
 struct placement_table {
     bool valid;
     uint32_t n;
@@ -26,7 +27,8 @@ struct placement_ops {
     void (*order)(const struct store *s, uint32_t *id, unsigned n);
 };
 
-/* A run through the candidates: preferred, local, drawn, and at last all of them. Some come more than once. */
+/* A run through the candidates: preferred, local, drawn, and at last all of them. Some come more
+ * than once. */
 struct placement_iter {
     enum { PLACEMENT_PREFER, PLACEMENT_LOCAL, PLACEMENT_DRAWN, PLACEMENT_ALL, PLACEMENT_END } phase;
     uint32_t at, start;
@@ -34,7 +36,8 @@ struct placement_iter {
     uint32_t drawn[PLACEMENT_DRAWS];
 };
 void placement_begin(struct store *s, const struct want *w, struct placement_iter *it);
-bool placement_next(struct store *s, const struct want *w, struct placement_iter *it, uint32_t *id_p);
+bool placement_next(struct store *s, const struct want *w, struct placement_iter *it,
+                    uint32_t *id_p);
 void placement_changed(struct store *s);
 void placement_free(struct store *s);
 const struct placement_ops *placement_find(const char *name);

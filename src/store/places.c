@@ -1,5 +1,6 @@
-/* Where an object lies when that is not simply one block: several extents, several replicas, copies on disks. One packed
- * record beside the object, so that all the others pay nothing; OBJECT_PLACES says whether to look.
+/* Where an object lies when that is not simply one block: several extents, several replicas, copies
+ * on disks. One packed record beside the object, so that all the others pay nothing; OBJECT_PLACES
+ * says whether to look.
  *
  *                 PUTEND, one extent                      PUTEND, replicas or extents; far copy; further replica
  *   (nothing) ─────────────────> object.block only <────> packed places
@@ -190,9 +191,10 @@ void places_drop_far(struct places *p, uint32_t index) {
     p->n_far--;
 }
 
-/* --- what others see of it ---------------------------------------------------------------------------------------------- */
+/* --- what others see of it --- */
 
-/* Files lie on a file system of their own: every client reads them, whether the node that wrote them is there or not. */
+/* Files lie on a file system of their own: every client reads them, whether the node that wrote
+ * them is there or not. */
 bool segment_readable(const struct segment *seg) {
     switch (seg->state) {
     case SEGMENT_UP:
@@ -205,7 +207,8 @@ bool segment_readable(const struct segment *seg) {
 
 bool book_readable(const struct store *s, const struct object *o) {
     if (o->bits & OBJECT_INLINE) return true;
-    if (!(o->bits & OBJECT_PLACES)) return segment_readable(s->space.segments[replica_segment(s, o->block)]);
+    if (!(o->bits & OBJECT_PLACES))
+        return segment_readable(s->space.segments[replica_segment(s, o->block)]);
     struct packed *x = find(s, o);
     const block_id *b = packed_blocks(x);
     for (unsigned i = 0; i < x->n_memory; b += x->extents[i++])
@@ -234,13 +237,15 @@ static void fill_memory(const struct store *s, const block_id *blocks, uint32_t 
     for (uint32_t i = 0; i < n; i++) {
         const struct block *b = block_get(&s->space, blocks[i]);
         uint64_t len = min_u64((uint64_t)b->len * UNIT, size);
-        r->extent[i] = (struct store_extent){block_segment(b), s->space.segments[block_segment(b)]->epoch,
-                                             block_offset(b) * UNIT, len};
+        r->extent[i] =
+            (struct store_extent){block_segment(b), s->space.segments[block_segment(b)]->epoch,
+                                  block_offset(b) * UNIT, len};
         size -= len;
     }
 }
 
-static void layout(const struct store *s, const struct object *o, bool all, struct store_layout *out) {
+static void layout(const struct store *s, const struct object *o, bool all,
+                   struct store_layout *out) {
     out->replicas = 0;
     if (o->bits & OBJECT_INLINE) {
         out->replicas = 1;
@@ -250,7 +255,8 @@ static void layout(const struct store *s, const struct object *o, bool all, stru
     }
     if (LIKELY(!(o->bits & OBJECT_PLACES))) {
         uint64_t size = (uint64_t)block_get(&s->space, o->block)->len * UNIT - object_slack(o);
-        if (!all && s->hidden && !segment_readable(s->space.segments[replica_segment(s, o->block)])) return;
+        if (!all && s->hidden && !segment_readable(s->space.segments[replica_segment(s, o->block)]))
+            return;
         fill_memory(s, &o->block, 1, size, &out->replica[out->replicas++]);
         return;
     }
@@ -269,11 +275,13 @@ static void layout(const struct store *s, const struct object *o, bool all, stru
     }
 }
 
-void store_object_layout(const struct store *s, const struct object *o, struct store_layout *layout_p) {
+void store_object_layout(const struct store *s, const struct object *o,
+                         struct store_layout *layout_p) {
     layout(s, o, false, layout_p);
 }
 
-void store_object_replicas(const struct store *s, const struct object *o, struct store_layout *layout_p) {
+void store_object_replicas(const struct store *s, const struct object *o,
+                           struct store_layout *layout_p) {
     layout(s, o, true, layout_p);
 }
 

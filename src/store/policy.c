@@ -4,8 +4,9 @@
 #include <string.h>
 #include "base/assert.h"
 
-const struct policy_ops *const policy_all[] = {&policy_lru,    &policy_fifo,       &policy_lfu, &policy_sieve,
-                                               &policy_s3fifo, &policy_noeviction, NULL};
+const struct policy_ops *const policy_all[] = {&policy_lru,   &policy_fifo,   &policy_lfu,
+                                               &policy_sieve, &policy_s3fifo, &policy_noeviction,
+                                               NULL};
 
 const struct policy_ops *policy_find(const char *name) {
     for (int i = 0; policy_all[i]; i++)

@@ -1,10 +1,12 @@
-/* Eviction order behind one interface. A policy links the objects it looks after through object.prev/next (helpers below),
- * keeps its own 8-bit counter and a flag bit in each, and sees more than single keys: every event carries the time and
- * the chain, i.e. the batch the key came in: its place there, how long the hit prefix is so far, which earlier request this
- * one extends. prefix_done tells of the whole batch. A policy that learns from sessions needs no other source.
+/* Eviction order behind one interface. A policy links the objects it looks after through
+ * object.prev/next (helpers below), keeps its own 8-bit counter and a flag bit in each, and sees
+ * more than single keys: every event carries the time and the chain, i.e. the batch the key came
+ * in: its place there, how long the hit prefix is so far, which earlier request this one extends.
+ * prefix_done tells of the whole batch. A policy that learns from sessions needs no other source.
  *
- * There is one instance per quota domain and kind (objects with space, objects in the books). Objects that may not go
- * (leased, held, hard-pinned) are taken out by the books when pop meets them, and come back with give_back. */
+ * There is one instance per quota domain and kind (objects with space, objects in the books).
+ * Objects that may not go (leased, held, hard-pinned) are taken out by the books when pop meets
+ * them, and come back with give_back. */
 #ifndef TARN_STORE_POLICY_H
 #define TARN_STORE_POLICY_H
 
@@ -14,8 +16,9 @@ struct policy;
 
 struct policy_event {
     uint64_t now_ms;
-    uint32_t request;  /* number of the batch */
-    uint32_t extends;  /* the request in which the last key of the hit prefix was last seen, 0: none */
+    uint32_t request; /* number of the batch */
+    /* the request in which the last key of the hit prefix was last seen, 0: none */
+    uint32_t extends;
     uint32_t position; /* of the key in the batch */
     uint32_t length;   /* keys of the batch */
     uint32_t depth;    /* blocks before it in its chain */
@@ -41,9 +44,11 @@ struct policy_ops {
     void (*evicted)(struct policy *p, struct object *o, uint64_t hash);
     /* A look-up batch has ended: its chain as far as it was there. */
     void (*prefix_done)(struct policy *p, const struct policy_event *last);
-    /* Moves all objects, next to go last, to the back of another list: the policy is being replaced. Constant time. */
+    /* Moves all objects, next to go last, to the back of another list: the policy is being
+     * replaced. Constant time. */
     void (*drain)(struct policy *p, object_ref into);
-    unsigned (*freq)(const struct policy *p, const struct object *o); /* for OBJECT FREQ, NULL: keeps none */
+    /* for OBJECT FREQ, NULL: keeps none */
+    unsigned (*freq)(const struct policy *p, const struct object *o);
     uint64_t (*memory)(const struct policy *p);
     bool keeps; /* nobody goes to make room: a put that finds none fails; the order is for EVICT */
 };
@@ -67,7 +72,8 @@ bool policy_open(struct policy *p, const struct policy_ops *ops, struct records 
                  const struct store_config *config);
 void policy_close(struct policy *p);
 
-/* --- lists: the head is a record without key, so that unlinking needs to know neither list nor end ----------------------- */
+/* --- lists: the head is a record without key, so that unlinking needs to know neither list nor end
+ * --- */
 
 object_ref list_new(struct records *r);
 void list_free(struct records *r, object_ref head);

@@ -1,7 +1,7 @@
-/* lfu: least frequently used, with a logarithmic 8-bit counter that decays with time (Redis' scheme and settings). One
- * list per counter value, each in order of use, so the victim is found in constant time. An object's counter decays when it
- * is used; and every eviction also looks at the stalest object of one of the higher lists in turn, so that what was popular
- * long ago sinks. */
+/* lfu: least frequently used, with a logarithmic 8-bit counter that decays with time (Redis' scheme
+ * and settings). One list per counter value, each in order of use, so the victim is found in
+ * constant time. An object's counter decays when it is used; and every eviction also looks at the
+ * stalest object of one of the higher lists in turn, so that what was popular long ago sinks. */
 #include <string.h>
 #include "base/assert.h"
 #include "store/policy.h"

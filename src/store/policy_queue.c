@@ -1,7 +1,8 @@
 /* lru, fifo, sieve and noeviction: one queue, new objects at its front, victims from its back.
  *
- * lru moves an object to the front when it is used. fifo never does. sieve (Zhang et al., NSDI 2024) only marks it, and a
- * hand that walks from back to front takes the first unmarked one, clearing marks on its way. */
+ * lru moves an object to the front when it is used. fifo never does. sieve (Zhang et al., NSDI
+ * 2024) only marks it, and a hand that walks from back to front takes the first unmarked one,
+ * clearing marks on its way. */
 #include "base/assert.h"
 #include "store/policy.h"
 
@@ -37,7 +38,8 @@ static struct object *queue_pop(struct policy *p, uint64_t now_ms) {
     struct queue *q = p->state;
     struct object *o = list_back(p->records, q->head);
     if (!o) return NULL;
-    /* Victims lie anywhere. The one after the next was brought near by the last call, so its link costs nothing. */
+    /* Victims lie anywhere. The one after the next was brought near by the last call, so its link
+     * costs nothing. */
     const char *later = (const char *)record_get(p->records, record_get(p->records, o->prev)->prev);
     __builtin_prefetch(later);
     __builtin_prefetch(later + 64);
@@ -83,7 +85,8 @@ static struct object *sieve_pop(struct policy *p, uint64_t now_ms) {
     struct queue *q = p->state;
     if (p->count == 0) return NULL;
     for (;;) {
-        struct object *o = q->hand ? record_get(p->records, q->hand) : list_back(p->records, q->head);
+        struct object *o =
+            q->hand ? record_get(p->records, q->hand) : list_back(p->records, q->head);
         if (!object_freq(o)) {
             q->hand = record_ref(p->records, o);
             queue_unlink(p, o);
@@ -106,10 +109,10 @@ static void sieve_give_back(struct policy *p, struct object *o) {
     p->count++;
 }
 
-#define QUEUE_OPS                                                                                            \
-    .state_size = sizeof(struct queue), .open = queue_open, .close = queue_close, .insert = queue_insert,    \
-    .unlink = queue_unlink, .evicted = queue_evicted, .prefix_done = queue_prefix_done,                      \
-    .drain = queue_drain, .memory = queue_memory
+#define QUEUE_OPS                                                                                  \
+    .state_size = sizeof(struct queue), .open = queue_open, .close = queue_close,                  \
+    .insert = queue_insert, .unlink = queue_unlink, .evicted = queue_evicted,                      \
+    .prefix_done = queue_prefix_done, .drain = queue_drain, .memory = queue_memory
 
 const struct policy_ops policy_lru = {
     .name = "lru", QUEUE_OPS, .access = lru_access, .pop = queue_pop, .give_back = queue_give_back};
@@ -120,7 +123,13 @@ const struct policy_ops policy_noeviction = {.name = "noeviction",
                                              .pop = queue_pop,
                                              .give_back = queue_give_back,
                                              .keeps = true};
-const struct policy_ops policy_fifo = {
-    .name = "fifo", QUEUE_OPS, .access = fifo_access, .pop = queue_pop, .give_back = queue_give_back};
-const struct policy_ops policy_sieve = {
-    .name = "sieve", QUEUE_OPS, .access = sieve_access, .pop = sieve_pop, .give_back = sieve_give_back};
+const struct policy_ops policy_fifo = {.name = "fifo",
+                                       QUEUE_OPS,
+                                       .access = fifo_access,
+                                       .pop = queue_pop,
+                                       .give_back = queue_give_back};
+const struct policy_ops policy_sieve = {.name = "sieve",
+                                        QUEUE_OPS,
+                                        .access = sieve_access,
+                                        .pop = sieve_pop,
+                                        .give_back = sieve_give_back};

@@ -1,5 +1,6 @@
-/* s3fifo (Yang et al., SOSP 2023): a small queue that new objects pass through, a main queue for those that were used
- * again meanwhile, and a ghost list of hashes that lately fell out of the small one: they enter the main queue directly. */
+/* s3fifo (Yang et al., SOSP 2023): a small queue that new objects pass through, a main queue for
+ * those that were used again meanwhile, and a ghost list of hashes that lately fell out of the
+ * small one: they enter the main queue directly. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/assert.h"
@@ -12,8 +13,9 @@
 struct s3 {
     object_ref small, main;
     uint64_t n_small, n_main;
-    /* Ghosts: a ring of 32-bit fingerprints in order of eviction, as many as the main queue has objects, and a set of
-     * positions by fingerprint (the newest wins; a wrong answer only costs a place in the queue). */
+    /* Ghosts: a ring of 32-bit fingerprints in order of eviction, as many as the main queue has
+     * objects, and a set of positions by fingerprint (the newest wins; a wrong answer only costs a
+     * place in the queue). */
     uint32_t *ring, *set;
     uint32_t cap, next; /* ring entries, power of two */
     uint32_t *old_set;  /* of before the last growth, NULL: none */
@@ -45,7 +47,8 @@ static uint32_t fingerprint(uint64_t hash) {
     return (uint32_t)(hash >> 32) | 1;
 }
 
-/* The set is a table of fingerprints that collide into overwriting; a ghost that was overwritten is forgotten early. */
+/* The set is a table of fingerprints that collide into overwriting; a ghost that was overwritten is
+ * forgotten early. */
 static uint32_t *slot_in(uint32_t *set, uint32_t cap, uint32_t print) {
     return &set[(print * 2654435761u) & (2 * cap - 1)];
 }
@@ -74,12 +77,13 @@ static bool ghost_take(struct s3 *s, uint64_t hash) {
     return true;
 }
 
-/* Doubles the room for ghosts when the main queue has outgrown it: new ghosts go to new tables, the old set answers until
- * as many evictions have passed as it could hold. Nothing is moved. */
+/* Doubles the room for ghosts when the main queue has outgrown it: new ghosts go to new tables, the
+ * old set answers until as many evictions have passed as it could hold. Nothing is moved. */
 static void ghost_fit(struct s3 *s) {
     if (s->n_main <= s->cap || s->cap >= GHOST_MAX || s->old_set) return;
     uint32_t cap = s->cap * 2;
-    uint32_t *ring = calloc(cap, sizeof(uint32_t)), *set = calloc(2 * (size_t)cap, sizeof(uint32_t));
+    uint32_t *ring = calloc(cap, sizeof(uint32_t)),
+             *set = calloc(2 * (size_t)cap, sizeof(uint32_t));
     if (!ring || !set) {
         free(ring);
         free(set);
@@ -135,7 +139,8 @@ static void s3_access(struct policy *p, struct object *o, const struct policy_ev
 static struct object *s3_pop(struct policy *p, uint64_t now_ms) {
     struct s3 *s = p->state;
     while (p->count > 0) {
-        bool from_small = s->n_small > 0 && (s->n_main == 0 || s->n_small * 100 >= p->count * SMALL_SHARE);
+        bool from_small =
+            s->n_small > 0 && (s->n_main == 0 || s->n_small * 100 >= p->count * SMALL_SHARE);
         struct object *o = list_back(p->records, from_small ? s->small : s->main);
         TARN_ASSERT(o != NULL);
         leave(p, o);

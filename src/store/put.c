@@ -1,8 +1,9 @@
 /* Puts: from PUTSTART to PUTEND, and what becomes of those that never get there.
  *
- * A put that is over without PUTEND (time-out, superseded by SET, flushed) no longer holds its key, but its writer may
- * still be writing: no clock stops a late one-sided write. Its space becomes a zombie until the writer says that nothing is
- * in flight (PUTEND or PUTREVOKE with its old token), or its host confirms that the session was cut off. */
+ * A put that is over without PUTEND (time-out, superseded by SET, flushed) no longer holds its key,
+ * but its writer may still be writing: no clock stops a late one-sided write. Its space becomes a
+ * zombie until the writer says that nothing is in flight (PUTEND or PUTREVOKE with its old token),
+ * or its host confirms that the session was cut off. */
 #include <stdlib.h>
 #include <string.h>
 #include "store/batch.h"
@@ -10,7 +11,7 @@
 
 #define PUT_LATE_MS 1000u /* a thread that has asked and is just receiving */
 
-/* --- sessions -------------------------------------------------------------------------------------------------------------- */
+/* --- sessions --- */
 
 static bool same_session(const struct htab_node *node, const void *key) {
     return CONTAINER_OF(node, struct session, node)->id == *(const uint64_t *)key;
@@ -44,7 +45,7 @@ static void ask_fence(struct store *s, struct session *ss) {
     s->events.fence(s->events.arg, ss->id);
 }
 
-/* --- life of a put ------------------------------------------------------------------------------------------------------------ */
+/* --- life of a put --- */
 
 static bool same_key(const struct htab_node *node, const void *key) {
     const struct store_put *p = CONTAINER_OF(node, struct store_put, node);
@@ -71,7 +72,8 @@ static size_t put_size(const struct store_put *p) {
     return sizeof(*p) + p->key_len;
 }
 
-static struct store_put *put_new(struct store *s, struct span key, uint64_t hash, struct session *ss) {
+static struct store_put *put_new(struct store *s, struct span key, uint64_t hash,
+                                 struct session *ss) {
     struct store_put *p = xcalloc(1, sizeof(*p) + key.len);
     p->key_len = (uint32_t)key.len;
     memcpy(p->key, key.data, key.len);
@@ -105,18 +107,21 @@ static void unreserve(struct store *s, struct store_put *p) {
     p->reserved = false;
 }
 
-/* Can its writer write no more to that spot? All extents are asked for: what is closed now is closed. */
+/* Can its writer write no more to that spot? All extents are asked for: what is closed now is
+ * closed. */
 static bool spot_quiet(const struct store *s, const struct store_put *p, const struct spot *spot) {
     if (!p->once || p->state != PUT_OPEN) return true;
     if (!s->events.put_close) return false;
     struct store_replica r;
     bool quiet = true;
     places_fill_spot(s, spot, p->size, &r);
-    for (uint32_t i = 0; i < r.extents; i++) quiet &= s->events.put_close(s->events.arg, p, &r.extent[i]);
+    for (uint32_t i = 0; i < r.extents; i++)
+        quiet &= s->events.put_close(s->events.arg, p, &r.extent[i]);
     return quiet;
 }
 
-/* The put does without it. Hosts' clocks do not lag behind ours: past the deadline they take nothing more. */
+/* The put does without it. Hosts' clocks do not lag behind ours: past the deadline they take
+ * nothing more. */
 static void spot_drop(struct store *s, struct store_put *p, struct spot *spot) {
     if (spot->n_blocks > 0 && !spot_quiet(s, p, spot)) {
         space_hold_written(s, spot->blocks, spot->n_blocks, p->deadline_ms + PUT_LATE_MS);
@@ -171,7 +176,8 @@ static void put_end_without(struct store *s, struct store_put *p) {
     p->state = PUT_ZOMBIE;
     htab_insert(&s->zombies, &p->node, hash_u64(p->token));
     s->zombie_units += put_units(s, p);
-    /* This process knows itself when its own write is over; nobody writes to a put without space or of a fenced session. */
+    /* This process knows itself when its own write is over; nobody writes to a put without space or
+     * of a fenced session. */
     if (p->local) return;
     if (p->n_spots == 0 || p->session->fenced) {
         put_free(s, p);
@@ -260,7 +266,7 @@ void put_end_all(struct store *s) {
     htab_init(&s->sessions);
 }
 
-/* --- PUTSTART -------------------------------------------------------------------------------------------------------------------- */
+/* --- PUTSTART --- */
 
 /* A flush is also the end of what was being written. */
 static bool put_flushed(const struct store *s, const struct store_put *p) {
@@ -330,7 +336,8 @@ static tarn_status make_spots(struct store *s, struct store_put *p, unsigned *bu
     return TARN_OK;
 }
 
-/* There is no room, but there would be without what waits for its copy on a disk. TARN_OK: to be tried again. */
+/* There is no room, but there would be without what waits for its copy on a disk. TARN_OK: to be
+ * tried again. */
 static tarn_status room_from_waiting(struct store *s, const struct store_put *p, tarn_status status,
                                      unsigned *budget) {
     if (status == TARN_ENOSPACE || (status == TARN_ELATER && !ghosts_hold(s))) {
@@ -356,7 +363,8 @@ static tarn_status put_room(struct store *s, struct store_put *p, unsigned *budg
     return st;
 }
 
-static unsigned resolve_names(const struct store *s, const struct span *names, size_t n, uint32_t *ids) {
+static unsigned resolve_names(const struct store *s, const struct span *names, size_t n,
+                              uint32_t *ids) {
     unsigned found = 0;
     struct store_segment_info info;
     for (size_t i = 0; i < n; i++)
@@ -374,8 +382,8 @@ static void want_init(const struct store *s, struct want *w, uint64_t units,
 }
 
 tarn_status store_put_start(struct store *s, struct store_batch *b, struct span key, uint64_t size,
-                            const struct store_put_options *options, uint64_t session, unsigned *budget,
-                            struct store_put **put_p) {
+                            const struct store_put_options *options, uint64_t session,
+                            unsigned *budget, struct store_put **put_p) {
     tarn_status st = check_options(s, key, size, options);
     if (st != TARN_OK) return st;
     uint64_t hash = store_hash(key);
@@ -490,7 +498,8 @@ bool store_put_is_inline(const struct store_put *p) {
     return p->in_line;
 }
 
-void store_put_layout(const struct store *s, const struct store_put *p, struct store_layout *layout_p) {
+void store_put_layout(const struct store *s, const struct store_put *p,
+                      struct store_layout *layout_p) {
     layout_p->replicas = p->in_line ? 1 : p->n_spots;
     layout_p->replica[0].tier = STORE_TIER_MEMORY;
     layout_p->replica[0].extents = 0;
@@ -498,13 +507,14 @@ void store_put_layout(const struct store *s, const struct store_put *p, struct s
         places_fill_spot(s, &p->spots[i], p->size, &layout_p->replica[i]);
 }
 
-/* --- PUTEND ------------------------------------------------------------------------------------------------------------------------ */
+/* --- PUTEND --- */
 
-struct object *record_new(struct store *s, struct span key, const struct span *value, uint64_t version,
-                          const struct policy_event *e) {
+struct object *record_new(struct store *s, struct span key, const struct span *value,
+                          uint64_t version, const struct policy_event *e) {
     struct object *o = record_alloc(&s->records, sizeof(*o) + key.len + (value ? value->len : 0));
     if (!o) return NULL;
-    *o = (struct object){.bits = (uint32_t)key.len, .version_depth = version << 16, .request = e->request};
+    *o = (struct object){
+        .bits = (uint32_t)key.len, .version_depth = version << 16, .request = e->request};
     object_set_depth(o, e->depth);
     memcpy(o->data, key.data, key.len);
     if (value) {
@@ -547,7 +557,8 @@ static void attach_spots(struct store *s, struct store_put *p, struct object *o)
         struct spot *spot = &p->spots[k];
         if (spot->n_blocks == 0) continue;
         for (uint32_t i = 0; i < spot->n_blocks; i++) {
-            block_assign(&s->space, spot->blocks[i], BLOCK_OBJECT, record_ref(&s->records, o), places.domain);
+            block_assign(&s->space, spot->blocks[i], BLOCK_OBJECT, record_ref(&s->records, o),
+                         places.domain);
             places.block[places.n_blocks++] = spot->blocks[i];
         }
         places.extents[places.n_memory++] = (uint8_t)spot->n_blocks;
@@ -584,7 +595,8 @@ static tarn_status complete(struct store *s, struct store_put *p, uint64_t hash,
     return TARN_OK;
 }
 
-/* Gives up the replicas that the writer could not write, or whose segment is leaving. false: none is left. */
+/* Gives up the replicas that the writer could not write, or whose segment is leaving. false: none
+ * is left. */
 static bool drop_failed(struct store *s, struct store_put *p, uint32_t failed) {
     uint32_t left = p->n_spots == 0 && !failed;
     for (uint32_t i = 0; i < p->n_spots; i++) {
@@ -597,15 +609,16 @@ static bool drop_failed(struct store *s, struct store_put *p, uint32_t failed) {
     return left > 0;
 }
 
-tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int64_t crc, uint32_t failed,
-                          const uint32_t *crcs, size_t n_crcs, const struct span *value) {
+tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int64_t crc,
+                          uint32_t failed, const uint32_t *crcs, size_t n_crcs,
+                          const struct span *value) {
     uint64_t hash = store_hash(key);
     struct store_put *p = put_by_key(s, key, hash);
     if (p && p->token == token && p->state == PUT_OPEN && !put_flushed(s, p)) {
         struct span v = value ? *value : span_of(NULL, 0);
         if (v.len != (p->in_line ? p->size : 0)) return TARN_EINVAL;
-        if (n_crcs &&
-            (p->size <= STORE_CRC_BLOCK || n_crcs != (p->size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK))
+        if (n_crcs && (p->size <= STORE_CRC_BLOCK ||
+                       n_crcs != (p->size + STORE_CRC_BLOCK - 1) / STORE_CRC_BLOCK))
             return TARN_EINVAL;
         if (crc > UINT32_MAX || (p->n_spots && failed >> p->n_spots) || (!p->n_spots && failed > 1))
             return TARN_EINVAL;
@@ -622,7 +635,8 @@ tarn_status store_put_end(struct store *s, struct span key, uint64_t token, int6
     return TARN_ETOKEN;
 }
 
-/* The writer says that nothing is in flight, so a zombie's space is free, too; its token is over all the same. */
+/* The writer says that nothing is in flight, so a zombie's space is free, too; its token is over
+ * all the same. */
 tarn_status store_put_revoke(struct store *s, struct span key, uint64_t token) {
     struct store_put *p = put_by_key(s, key, store_hash(key));
     if (p && p->token == token && p->state == PUT_OPEN) {
@@ -636,14 +650,15 @@ tarn_status store_put_revoke(struct store *s, struct span key, uint64_t token) {
     return TARN_ETOKEN;
 }
 
-/* --- SET of small values -------------------------------------------------------------------------------------------------------------- */
+/* --- SET of small values --- */
 
 /* The common overwrite: same key, same size class, nothing special about the object. */
 static bool rewrite(struct store *s, struct object *o, struct span value, uint32_t crc,
                     const struct policy_event *e) {
     if (!(o->bits & OBJECT_INLINE) || (o->bits & OBJECT_EXTRA) || (s->stale && book_stale(s, o)))
         return false;
-    if (!record_same_class(book_record_size(o), sizeof(*o) + object_key_len(o) + value.len)) return false;
+    if (!record_same_class(book_record_size(o), sizeof(*o) + object_key_len(o) + value.len))
+        return false;
     s->domains[o->block].bytes += value.len - object_slack(o);
     object_set_slack(o, (uint32_t)value.len);
     if (value.len) memcpy(o->data + object_key_len(o), value.data, value.len);
@@ -655,8 +670,9 @@ static bool rewrite(struct store *s, struct object *o, struct span value, uint32
     return true;
 }
 
-tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span key, struct span value,
-                             uint32_t crc, const struct store_put_options *options, unsigned *budget) {
+tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span key,
+                             struct span value, uint32_t crc,
+                             const struct store_put_options *options, unsigned *budget) {
     TARN_ASSERT(value.len <= STORE_INLINE_MAX);
     tarn_status st = check_options(s, key, value.len, options);
     if (st != TARN_OK) return st;
@@ -664,7 +680,8 @@ tarn_status store_set_inline(struct store *s, struct store_batch *b, struct span
     batch_number(s, b, hash);
     struct policy_event e = batch_event(s, b);
     unsigned coming = s->config.max_objects && !index_find(&s->index, key, hash);
-    if ((st = room_limits(s, quota_domain(s, key), value.len, coming, budget)) != TARN_OK) return st;
+    if ((st = room_limits(s, quota_domain(s, key), value.len, coming, budget)) != TARN_OK)
+        return st;
     if ((st = claim_key(s, key, hash, options)) != TARN_OK) return st;
     b->pos++;
     if (*budget > 0) --*budget;

@@ -1,6 +1,7 @@
-/* Quotas: the bytes that the keys of a prefix may hold. Each quota is a domain with an eviction order of its own, so that a
- * full one evicts among its own objects; domain 0 is all keys without. An object knows its domain (book_domain); when quotas
- * change, a background walk moves objects to where they belong now. */
+/* Quotas: the bytes that the keys of a prefix may hold. Each quota is a domain with an eviction
+ * order of its own, so that a full one evicts among its own objects; domain 0 is all keys without.
+ * An object knows its domain (book_domain); when quotas change, a background walk moves objects to
+ * where they belong now. */
 #include <stdlib.h>
 #include <string.h>
 #include "store/books.h"
@@ -96,7 +97,8 @@ bool store_quota_del(struct store *s, struct span prefix) {
 }
 
 static void fill(const struct store *s, const struct domain *d, struct store_quota *q) {
-    *q = (struct store_quota){span_of(d->prefix, d->prefix_len), d->limit, d->bytes, d->objects, s->recount};
+    *q = (struct store_quota){span_of(d->prefix, d->prefix_len), d->limit, d->bytes, d->objects,
+                              s->recount};
 }
 
 bool store_quota_get(const struct store *s, struct span prefix, struct store_quota *quota_p) {
@@ -154,7 +156,8 @@ static void move_object(void *arg, struct object *o) {
     if (linked) book_relink(s, o);
 }
 
-/* Puts learn their domain at PUTEND, so a domain that is leaving gets no new objects: one walk empties it. */
+/* Puts learn their domain at PUTEND, so a domain that is leaving gets no new objects: one walk
+ * empties it. */
 bool quota_recount(struct store *s, unsigned *budget) {
     while (s->recount && *budget > 0) {
         struct recount r = {.s = s};
@@ -165,7 +168,8 @@ bool quota_recount(struct store *s, unsigned *budget) {
         s->recount_again = false;
         if (s->recount) break;
         for (unsigned i = 1; i < DOMAINS; i++)
-            if (s->domains[i].used && s->domains[i].leaving && s->domains[i].objects == 0) domain_close(s, i);
+            if (s->domains[i].used && s->domains[i].leaving && s->domains[i].objects == 0)
+                domain_close(s, i);
     }
     return s->recount;
 }

@@ -67,8 +67,8 @@ static uint32_t page_new(struct records *r, uint32_t class) {
             return 0;
         r->pages++;
     }
-    *page_at(r, n) =
-        (struct record_page){.class = (uint16_t) class, .slots = (uint16_t)(RECORD_PAGE / (class * 8))};
+    *page_at(r, n) = (struct record_page){.class = (uint16_t) class,
+                                          .slots = (uint16_t)(RECORD_PAGE / (class * 8))};
     r->live_pages++;
     partial_add(r, n);
     return n;

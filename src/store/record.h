@@ -1,5 +1,6 @@
-/* Object records: a 40-byte head, the key, and for tiny objects the value, in slabs by size. A record is named by a
- * 32-bit reference, its address in units of 8 bytes from the start of one reserved region (32 GiB of records). */
+/* Object records: a 40-byte head, the key, and for tiny objects the value, in slabs by size. A
+ * record is named by a 32-bit reference, its address in units of 8 bytes from the start of one
+ * reserved region (32 GiB of records). */
 #ifndef TARN_STORE_RECORD_H
 #define TARN_STORE_RECORD_H
 
@@ -29,7 +30,8 @@ enum object_flag {
 struct object {
     object_ref hash_next;
     object_ref prev, next; /* eviction order; prev 0: in no list */
-    uint32_t block;        /* of its (first) space, 0: none in memory; inline objects: their quota domain */
+    /* of its (first) space, 0: none in memory; inline objects: their quota domain */
+    uint32_t block;
     uint32_t crc;
     uint32_t request;       /* number of the batch it was last seen in */
     uint32_t atime_freq;    /* seconds (24 bits) of the last access, the policy's 8-bit counter */
@@ -42,12 +44,14 @@ _Static_assert(sizeof(struct object) == 40, "every byte counts ten million times
 static inline uint32_t object_key_len(const struct object *o) {
     return o->bits & ((1u << OBJECT_KEY_BITS) - 1);
 }
-/* Inline: length of the value. Else: bytes of its space that the value does not fill (less than 4096). */
+/* Inline: length of the value. Else: bytes of its space that the value does not fill (less than
+ * 4096). */
 static inline uint32_t object_slack(const struct object *o) {
     return (o->bits >> OBJECT_KEY_BITS) & ((1u << OBJECT_SLACK_BITS) - 1);
 }
 static inline void object_set_slack(struct object *o, uint32_t slack) {
-    o->bits = (o->bits & ~(((1u << OBJECT_SLACK_BITS) - 1) << OBJECT_KEY_BITS)) | slack << OBJECT_KEY_BITS;
+    o->bits = (o->bits & ~(((1u << OBJECT_SLACK_BITS) - 1) << OBJECT_KEY_BITS)) |
+              slack << OBJECT_KEY_BITS;
 }
 static inline uint64_t object_version(const struct object *o) {
     return o->version_depth >> 16;
@@ -56,8 +60,8 @@ static inline uint32_t object_depth(const struct object *o) {
     return o->version_depth & 0xffff;
 }
 static inline void object_set_depth(struct object *o, uint32_t depth) {
-    o->version_depth =
-        (o->version_depth & ~UINT64_C(0xffff)) | (depth < OBJECT_DEPTH_MAX ? depth : OBJECT_DEPTH_MAX);
+    o->version_depth = (o->version_depth & ~UINT64_C(0xffff)) |
+                       (depth < OBJECT_DEPTH_MAX ? depth : OBJECT_DEPTH_MAX);
 }
 static inline unsigned object_freq(const struct object *o) {
     return o->atime_freq & 0xff;
