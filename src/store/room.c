@@ -2,17 +2,19 @@
  *
  * In this order, stopping at the first that does:
  *   1. Free space: one run, then up to 8, in the segments that placement.c names, in its order.
- *   2. The objects that are next to go (policy order), up to VICTIMS of them: do they, with the free space around them, make
- *      the value's room? Nothing is evicted before the answer is yes, and then only those whose space is used.
- *      Those that have a copy on a disk are taken before those that would be lost.
- *   3. A window (window.c): a walk over a segment in address order, starting at the coldest object, looks for a run of space that is
- *      free or may be freed, large enough for the value, and takes the coldest it saw in its first slice that found any. If
- *      the walk ends without one, the 8 longest runs may do. First without soft-pinned objects, then with them.
- * Only then it is NOSPACE: no 8 runs of free, or unleased and not hard-pinned, space hold the value.
+ *   2. The objects that are next to go (policy order), up to VICTIMS of them: do they, with the
+ * free space around them, make the value's room? Nothing is evicted before the answer is yes, and
+ * then only those whose space is used. Those that have a copy on a disk are taken before those that
+ * would be lost.
+ *   3. A window (window.c): a walk over a segment in address order, starting at the coldest object,
+ * looks for a run of space that is free or may be freed, large enough for the value, and takes the
+ * coldest it saw in its first slice that found any. If the walk ends without one, the 8 longest
+ * runs may do. First without soft-pinned objects, then with them. Only then it is NOSPACE: no 8
+ * runs of free, or unleased and not hard-pinned, space hold the value.
  *
- * Steps 1 and 2 are one call. Step 3 goes in slices; one put at a time (the planner) may be in it, others wait for their turn.
- * While it clears a window, nothing else is allocated, and the objects in the window are gone for look-ups, so that no new
- * lease can stand in the way. */
+ * Steps 1 and 2 are one call. Step 3 goes in slices; one put at a time (the planner) may be in it,
+ * others wait for their turn. While it clears a window, nothing else is allocated, and the objects
+ * in the window are gone for look-ups, so that no new lease can stand in the way. */
 #include <stdlib.h>
 #include <string.h>
 #include "store/books.h"
@@ -21,7 +23,7 @@
 #define VICTIMS    64u
 #define COPIED_MAX 16u /* the next to go are searched so far for one that has a copy on a disk */
 
-/* --- limits ---------------------------------------------------------------------------------------------------------------- */
+/* --- limits --- */
 
 static struct object *oldest_far(struct store *s, int domain) {
     struct object *best = NULL;
@@ -36,8 +38,8 @@ static struct object *oldest_far(struct store *s, int domain) {
     return best;
 }
 
-/* Evicts from domain (< 0: all) whoever goes first: with space in memory, in the books, and (books: what is wanted is room in
- * the books) only on disk. */
+/* Evicts from domain (< 0: all) whoever goes first: with space in memory, in the books, and (books:
+ * what is wanted is room in the books) only on disk. */
 static bool evict_any(struct store *s, int domain, bool books, unsigned *budget) {
     struct object *o = book_pop(s, domain, 0, true, false, budget),
                   *other = book_pop(s, domain, 1, true, false, budget);
@@ -60,22 +62,26 @@ static bool evict_any(struct store *s, int domain, bool books, unsigned *budget)
     if (!o) return false;
     bool stays = books && !book_far_only(o) && (o->bits & OBJECT_PLACES);
     book_evict(s, o, budget);
-    if (stays && *budget > 0) --*budget; /* it may have left memory only: the next round may take it */
+    /* it may have left memory only: the next round may take it */
+    if (stays && *budget > 0) --*budget;
     return true;
 }
 
 static bool over_limits(const struct store *s, unsigned coming) {
-    if (s->config.max_objects && s->index.count + s->puts.count + coming > s->config.max_objects) return true;
+    if (s->config.max_objects && s->index.count + s->puts.count + coming > s->config.max_objects)
+        return true;
     return s->config.max_memory && store_memory(s) > s->config.max_memory;
 }
 
-tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsigned coming, unsigned *budget) {
+tarn_status room_limits(struct store *s, unsigned domain, uint64_t bytes, unsigned coming,
+                        unsigned *budget) {
     while (UNLIKELY(over_limits(s, coming))) {
         if (s->policy->keeps) return TARN_EOOM;
         if (*budget == 0) return TARN_EAGAIN;
         if (!evict_any(s, -1, true, budget)) {
             if (*budget == 0) return TARN_EAGAIN;
-            if (!await_let_go_any(s, budget)) return TARN_EOOM; /* no copy makes room in the books */
+            /* no copy makes room in the books */
+            if (!await_let_go_any(s, budget)) return TARN_EOOM;
             continue;
         }
         s->stat.evicted_limits++;
@@ -101,10 +107,11 @@ bool store_shrink(struct store *s, unsigned *budget) {
     return *budget == 0;
 }
 
-/* --- 1: free space ------------------------------------------------------------------------------------------------------------ */
+/* --- 1: free space --- */
 
 bool room_may_use(const struct want *w, const struct segment *seg) {
-    if (seg->tier != STORE_TIER_MEMORY || seg->state != SEGMENT_UP || seg->id == w->never) return false;
+    if (seg->tier != STORE_TIER_MEMORY || seg->state != SEGMENT_UP || seg->id == w->never)
+        return false;
     if (w->only != STORE_SEGMENT_ANY && seg->id != w->only) return false;
     for (unsigned i = 0; i < w->n_taken; i++)
         if (seg->host == w->taken[i]) return false;
@@ -135,12 +142,13 @@ static bool direct(struct store *s, struct want *w) {
         uint32_t id;
         placement_begin(s, w, &it);
         while (placement_next(s, w, &it, &id))
-            if (s->space.segments[id]->free_units >= w->units && direct_in(s, w, id, many)) return true;
+            if (s->space.segments[id]->free_units >= w->units && direct_in(s, w, id, many))
+                return true;
     }
     return false;
 }
 
-/* --- 2: who is next to go --------------------------------------------------------------------------------------------------------- */
+/* --- 2: who is next to go --- */
 
 struct victims {
     struct object *object[VICTIMS];
@@ -149,7 +157,8 @@ struct victims {
 
 static bool free_or_victim(const struct store *s, const struct block *b) {
     if (block_state(b) == BLOCK_FREE) return true;
-    return block_state(b) == BLOCK_OBJECT && (record_get(&s->records, b->owner)->bits & OBJECT_VICTIM);
+    return block_state(b) == BLOCK_OBJECT &&
+           (record_get(&s->records, b->owner)->bits & OBJECT_VICTIM);
 }
 
 static struct run run_around(const struct store *s, block_id id) {
@@ -158,7 +167,8 @@ static struct run run_around(const struct store *s, block_id id) {
     while ((n = block_get(sp, first)->prev) && free_or_victim(s, block_get(sp, n))) first = n;
     while ((n = block_get(sp, last)->next) && free_or_victim(s, block_get(sp, n))) last = n;
     uint64_t start = block_offset(block_get(sp, first));
-    return (struct run){start, block_offset(block_get(sp, last)) + block_len(sp, last) - start, first};
+    return (struct run){start, block_offset(block_get(sp, last)) + block_len(sp, last) - start,
+                        first};
 }
 
 /* Runs that a longer one contains now are dropped. */
@@ -170,8 +180,8 @@ static void add_run(struct run *runs, unsigned *n, struct run r) {
     *n = kept;
 }
 
-static bool evict_runs(struct store *s, struct want *w, struct victims *v, uint32_t segment, struct run *runs,
-                       unsigned n, unsigned *budget) {
+static bool evict_runs(struct store *s, struct want *w, struct victims *v, uint32_t segment,
+                       struct run *runs, unsigned n, unsigned *budget) {
     for (unsigned k = 0; k < n; k++) space_cursor_add(&s->space, &runs[k].block);
     bool chosen[VICTIMS];
     for (unsigned i = 0; i < v->n; i++) chosen[i] = runs_hold(s, v->object[i], segment, runs, n);
@@ -209,12 +219,14 @@ static void give_back_all(struct store *s, struct victims *v) {
 }
 
 /* Which of its replicas lies where w may go; STORE_SEGMENT_ANY: none. */
-static uint32_t useful_segment(const struct store *s, const struct want *w, const struct object *o) {
+static uint32_t useful_segment(const struct store *s, const struct want *w,
+                               const struct object *o) {
     uint32_t n;
     const block_id *blocks = book_blocks(s, o, &n);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = replica_segment(s, blocks[i]);
-        if ((i == 0 || id != replica_segment(s, blocks[i - 1])) && room_could_fit(s, w, id)) return id;
+        if ((i == 0 || id != replica_segment(s, blocks[i - 1])) && room_could_fit(s, w, id))
+            return id;
     }
     return STORE_SEGMENT_ANY;
 }
@@ -251,8 +263,10 @@ static bool lies_in(const struct store *s, const struct object *o, uint32_t segm
     return false;
 }
 
-/* Runs are looked at in one segment, that of the first victim that helps; victims elsewhere do not count. */
-static void consider(struct store *s, const struct want *w, struct choice *c, struct object *o, bool copied) {
+/* Runs are looked at in one segment, that of the first victim that helps; victims elsewhere do not
+ * count. */
+static void consider(struct store *s, const struct want *w, struct choice *c, struct object *o,
+                     bool copied) {
     if (copied && !has_copy(s, o)) return;
     if (c->segment == STORE_SEGMENT_ANY) {
         c->segment = useful_segment(s, w, o);
@@ -301,7 +315,7 @@ static bool by_policy(struct store *s, struct want *w, bool copied, unsigned *bu
     return false;
 }
 
-/* --- all of it ------------------------------------------------------------------------------------------------------------------------ */
+/* --- all of it --- */
 
 static bool could_fit_somewhere(const struct store *s, const struct want *w) {
     for (uint32_t i = 0; i < s->space.n_segments; i++)
@@ -309,13 +323,15 @@ static bool could_fit_somewhere(const struct store *s, const struct want *w) {
     return false;
 }
 
-/* When ghosts have gone; what is evicted before that would become one, and a key have gone for nothing. */
+/* When ghosts have gone; what is evicted before that would become one, and a key have gone for
+ * nothing. */
 static bool could_fit_later(const struct store *s, const struct want *w) {
     if (!ghosts_hold(s)) return false;
     for (uint32_t i = 0; i < s->space.n_segments; i++) {
         const struct segment *seg = space_segment(&s->space, i);
         if (seg && room_may_use(w, seg) &&
-            seg->free_units + seg->ghost_units + (s->policy->keeps ? 0 : seg->evictable_units) >= w->units)
+            seg->free_units + seg->ghost_units + (s->policy->keeps ? 0 : seg->evictable_units) >=
+                w->units)
             return true;
     }
     return false;
@@ -339,7 +355,8 @@ static tarn_status make(struct store *s, struct want *w, unsigned *budget) {
 
 #define UNGRANTED_MS 1000u /* other room may come before */
 
-/* When grants have ended that hosts still honour: those of leases that were released, and of puts that are over. */
+/* When grants have ended that hosts still honour: those of leases that were released, and of puts
+ * that are over. */
 static bool could_fit_ungranted(const struct store *s, const struct want *w) {
     uint64_t units = s->guarded_units + s->written_units;
     if (units == 0 || w->free_only) return false;
@@ -360,7 +377,7 @@ tarn_status room_make(struct store *s, struct want *w, unsigned *budget) {
     }
     if (st != TARN_ENOSPACE || !could_fit_ungranted(s, w)) return st;
     s->later_for_disk = false;
-    s->later_ms =
-        wheel_next_ms(s->ghost_wheel, s->now_ms, wheel_next_ms(s->guard_wheel, s->now_ms, UNGRANTED_MS));
+    s->later_ms = wheel_next_ms(s->ghost_wheel, s->now_ms,
+                                wheel_next_ms(s->guard_wheel, s->now_ms, UNGRANTED_MS));
     return TARN_ELATER;
 }

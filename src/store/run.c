@@ -6,8 +6,8 @@ uint64_t run_aligned(const struct run *r, uint32_t align, uint64_t *start_p) {
     return run_usable(r->start, r->len, align, start_p);
 }
 
-/* The block that contains address at, looking onwards from block id, whose offset is not behind it; 0: the books have
- * changed too much. */
+/* The block that contains address at, looking onwards from block id, whose offset is not behind it;
+ * 0: the books have changed too much. */
 block_id run_block_at(const struct store *s, block_id id, uint64_t at) {
     if (!id || block_offset(block_get(&s->space, id)) > at) return 0;
     while (id && block_offset(block_get(&s->space, id)) + block_len(&s->space, id) <= at)
@@ -50,22 +50,23 @@ block_id run_take(struct store *s, const struct run *r) {
     block_id id = run_block_at(s, r->block, r->start);
     TARN_ASSERT(id && block_state(block_get(&s->space, id)) == BLOCK_FREE);
     uint64_t end = block_offset(block_get(&s->space, id)) + block_len(&s->space, id);
-    block_id held =
-        space_carve(&s->space, id, r->start, (uint32_t)(min_u64(end, r->start + r->len) - r->start));
+    block_id held = space_carve(&s->space, id, r->start,
+                                (uint32_t)(min_u64(end, r->start + r->len) - r->start));
     if (!held) return 0;
     while (block_get(&s->space, held)->len < r->len) space_absorb(&s->space, held);
     return space_trim(&s->space, held, r->start, (uint32_t)r->len);
 }
 
-bool runs_hold(const struct store *s, const struct object *o, uint32_t segment, const struct run *runs,
-               unsigned n) {
+bool runs_hold(const struct store *s, const struct object *o, uint32_t segment,
+               const struct run *runs, unsigned n) {
     uint32_t n_blocks;
     const block_id *blocks = book_blocks(s, o, &n_blocks);
     for (uint32_t i = 0; i < n_blocks; i++) {
         const struct block *b = block_get(&s->space, blocks[i]);
         if (block_segment(b) != segment) continue;
         for (unsigned k = 0; k < n; k++)
-            if (block_offset(b) < runs[k].start + runs[k].len && block_offset(b) + b->len > runs[k].start)
+            if (block_offset(b) < runs[k].start + runs[k].len &&
+                block_offset(b) + b->len > runs[k].start)
                 return true;
     }
     return false;

@@ -1,11 +1,13 @@
-/* Segments: their states, the sweep that empties those that leave, and walks over what lies in one. */
+/* Segments: their states, the sweep that empties those that leave, and walks over what lies in
+ * one. */
 #include <stdlib.h>
 #include <string.h>
 #include "store/books.h"
 
 #define SWEEPS_MAX 8u /* at a time: each has a cursor */
 
-tarn_status store_segment_add(struct store *s, const struct store_segment_config *config, uint32_t *id_p) {
+tarn_status store_segment_add(struct store *s, const struct store_segment_config *config,
+                              uint32_t *id_p) {
     struct store_segment_info info;
     if (store_segment_by_name(s, span_str(config->name), &info)) return TARN_EEXISTS;
     tarn_status st = space_segment_add(&s->space, config, id_p);
@@ -55,7 +57,8 @@ size_t store_segment_count(const struct store *s) {
     return n;
 }
 
-static void info_memory(const struct store *s, const struct segment *seg, struct store_segment_info *i) {
+static void info_memory(const struct store *s, const struct segment *seg,
+                        struct store_segment_info *i) {
     i->quarantined = seg->quarantine_units * UNIT;
     i->used = (seg->units - seg->free_units) * UNIT - i->quarantined;
     i->evictable = seg->evictable_units * UNIT;
@@ -83,8 +86,8 @@ bool store_segment_get(const struct store *s, uint32_t id, struct store_segment_
     return true;
 }
 
-bool store_segment_label(const struct store *s, uint32_t id, const char **name_p, enum store_tier *tier_p,
-                         uint32_t *epoch_p, bool *readable_p) {
+bool store_segment_label(const struct store *s, uint32_t id, const char **name_p,
+                         enum store_tier *tier_p, uint32_t *epoch_p, bool *readable_p) {
     const struct segment *seg = space_segment(&s->space, id);
     if (!seg) return false;
     *name_p = seg->name;
@@ -94,7 +97,8 @@ bool store_segment_label(const struct store *s, uint32_t id, const char **name_p
     return true;
 }
 
-bool store_segment_by_name(const struct store *s, struct span name, struct store_segment_info *info_p) {
+bool store_segment_by_name(const struct store *s, struct span name,
+                           struct store_segment_info *info_p) {
     for (uint32_t i = 0; i < s->space.n_segments; i++) {
         const struct segment *seg = s->space.segments[i];
         if (seg && seg->state != SEGMENT_LEAVING && span_eq(span_str(seg->name), name))
@@ -103,7 +107,7 @@ bool store_segment_by_name(const struct store *s, struct span name, struct store
     return false;
 }
 
-/* --- taking replicas away -------------------------------------------------------------------------------------------------- */
+/* --- taking replicas away --- */
 
 static int memory_index(const struct store *s, const struct places *p, uint32_t segment) {
     const block_id *b = p->block;
@@ -128,7 +132,8 @@ static void drop_memory(struct store *s, struct object *o, struct places *p, uin
     }
 }
 
-static void drop_far(struct store *s, struct object *o, struct places *p, uint32_t index, bool tell) {
+static void drop_far(struct store *s, struct object *o, struct places *p, uint32_t index,
+                     bool tell) {
     struct far far = p->far[index];
     places_drop_far(p, index);
     places_write(s, o, p);
@@ -136,7 +141,8 @@ static void drop_far(struct store *s, struct object *o, struct places *p, uint32
     if (!tell) return;
     store_far_supersede(s, store_object_key(o), object_version(o));
     if (s->events.far_gone)
-        s->events.far_gone(s->events.arg, store_object_key(o), object_version(o), far.segment, far.offset);
+        s->events.far_gone(s->events.arg, store_object_key(o), object_version(o), far.segment,
+                           far.offset);
 }
 
 /* true: o is still there. */
@@ -192,7 +198,7 @@ tarn_status store_replica_drop(struct store *s, struct object *o, uint32_t segme
     return TARN_OK;
 }
 
-/* --- another size ---------------------------------------------------------------------------------------------------------- */
+/* --- another size --- */
 
 struct beyond { /* objects with a replica that does not lie below units of a segment wholly */
     struct store *s;
@@ -253,7 +259,7 @@ tarn_status store_segment_resize(struct store *s, uint32_t id, uint64_t size, bo
     return st;
 }
 
-/* --- the sweep of segments that leave ------------------------------------------------------------------------------------------ */
+/* --- the sweep of segments that leave --- */
 
 /* A machine that is lost takes many segments along: they take turns. */
 static bool sweep_begun(struct store *s, struct segment *seg) {
@@ -269,7 +275,8 @@ static void sweep_memory(struct store *s, struct segment *seg, unsigned *budget)
     if (!sweep_begun(s, seg)) return;
     for (; seg->sweep && *budget > 0; --*budget) {
         const struct block *b = block_get(&s->space, seg->sweep);
-        /* The cursor stays on this block: when its object goes it is free, or part of a free one. */
+        /* The cursor stays on this block: when its object goes it is free, or part of a free
+         * one. */
         if (block_state(b) == BLOCK_OBJECT)
             segment_leave_object(s, record_get(&s->records, b->owner), seg);
         else
@@ -315,8 +322,8 @@ static void sweep_far(struct store *s, struct segment *seg, unsigned *budget) {
 }
 
 static bool is_empty(const struct segment *seg) {
-    return seg->swept &&
-           (seg->tier == STORE_TIER_MEMORY ? seg->free_units == seg->units : seg->far_replicas == 0);
+    return seg->swept && (seg->tier == STORE_TIER_MEMORY ? seg->free_units == seg->units
+                                                         : seg->far_replicas == 0);
 }
 
 static bool being_walked(const struct store *s, uint32_t id);
@@ -342,7 +349,8 @@ bool segment_sweep(struct store *s, unsigned *budget) {
         }
         more = more || !seg->swept;
         if (!is_empty(seg) || being_walked(s, i)) continue;
-        if (s->planner && s->planner->plan->segment == i) continue; /* its next slice sees the state */
+        /* its next slice sees the state */
+        if (s->planner && s->planner->plan->segment == i) continue;
         s->leaving--;
         s->hidden--;
         news_segment(s, STORE_NEWS_SEGMENT_GONE, i);
@@ -367,7 +375,7 @@ void segment_end_sweeps(struct store *s) {
     s->leaving = 0;
 }
 
-/* --- walks ------------------------------------------------------------------------------------------------------------------------ */
+/* --- walks --- */
 
 #define WALKS_MAX 8u
 
@@ -402,9 +410,10 @@ struct store_walk *store_walk_begin(struct store *s, uint32_t segment) {
     return w;
 }
 
-/* The first block of a replica stands for it; the cursor is on the next block before fn may change this one. */
-static bool walk_blocks(struct store *s, struct store_walk *w, void (*fn)(void *arg, struct object *o),
-                        void *arg, unsigned *budget) {
+/* The first block of a replica stands for it; the cursor is on the next block before fn may change
+ * this one. */
+static bool walk_blocks(struct store *s, struct store_walk *w,
+                        void (*fn)(void *arg, struct object *o), void *arg, unsigned *budget) {
     while (w->block) {
         if (*budget == 0) return false;
         --*budget;

@@ -7,13 +7,14 @@
 #define RESERVE      ((size_t)48 << 30) /* two billion blocks */
 #define ATTACH_AHEAD 8u                 /* blocks: they lie anywhere in the arena */
 
-/* --- block numbers ------------------------------------------------------------------------------------------------------- */
+/* --- block numbers --- */
 
 static block_id id_new(struct space *sp) {
     block_id id = sp->free_ids;
     if (id) {
         sp->free_ids = block_get(sp, id)->next;
-        __builtin_prefetch(block_get(sp, sp->free_ids), 1); /* the next to be handed out lies anywhere */
+        /* the next to be handed out lies anywhere */
+        __builtin_prefetch(block_get(sp, sp->free_ids), 1);
     } else {
         if (!arena_grow(&sp->arena, ((size_t)sp->blocks + 1) * sizeof(struct block))) return 0;
         id = sp->blocks++;
@@ -32,8 +33,8 @@ static void id_free(struct space *sp, block_id id, block_id heir) {
 
 static void set_where(struct block *b, uint64_t offset, uint32_t segment, enum block_state state,
                       unsigned domain) {
-    b->where =
-        offset | (uint64_t)segment << BLOCK_OFFSET_BITS | (uint64_t)state << 54 | (uint64_t)domain << 56;
+    b->where = offset | (uint64_t)segment << BLOCK_OFFSET_BITS | (uint64_t)state << 54 |
+               (uint64_t)domain << 56;
 }
 
 static void set_state(struct block *b, enum block_state state) {
@@ -44,15 +45,16 @@ static uint64_t end_of(const struct space *sp, const struct block *b) {
     return b->next ? block_offset(block_get(sp, b->next)) : sp->segments[block_segment(b)]->units;
 }
 
-/* Lengths of more than 2^32 - 1 units (256 GiB) are cut: a free run may be longer than a block field can tell, and then
- * the rest is simply not used by this allocation. */
+/* Lengths of more than 2^32 - 1 units (256 GiB) are cut: a free run may be longer than a block
+ * field can tell, and then the rest is simply not used by this allocation. */
 uint32_t block_len(const struct space *sp, block_id id) {
     const struct block *b = block_get(sp, id);
     if (block_state(b) != BLOCK_FREE) return b->len;
     return (uint32_t)min_u64(end_of(sp, b) - block_offset(b), UINT32_MAX - PAGE_UNITS);
 }
 
-void block_assign(struct space *sp, block_id id, enum block_state state, uint32_t owner, unsigned domain) {
+void block_assign(struct space *sp, block_id id, enum block_state state, uint32_t owner,
+                  unsigned domain) {
     struct block *b = block_get(sp, id);
     TARN_ASSERT(block_state(b) != BLOCK_FREE && state != BLOCK_FREE);
     uint64_t *objects = &sp->segments[block_segment(b)]->blocks_in_objects;
@@ -67,7 +69,7 @@ uint64_t run_usable(uint64_t offset, uint64_t len, uint32_t align, uint64_t *sta
     return end > start ? end - start : 0;
 }
 
-/* --- segments --------------------------------------------------------------------------------------------------------------- */
+/* --- segments --- */
 
 bool space_init(struct space *sp, const char *allocator) {
     memset(sp, 0, sizeof(*sp));
@@ -132,11 +134,13 @@ static bool open_blocks(struct space *sp, struct segment *seg) {
     return true;
 }
 
-static tarn_status add_at(struct space *sp, const struct store_segment_config *config, uint32_t id) {
+static tarn_status add_at(struct space *sp, const struct store_segment_config *config,
+                          uint32_t id) {
     uint64_t units = config->size / 4096 * PAGE_UNITS;
     bool memory = config->tier == STORE_TIER_MEMORY;
     if (units == 0 || (memory && units >> BLOCK_OFFSET_BITS)) return TARN_EINVAL;
-    if (strlen(config->name) >= sizeof(((struct segment *)0)->name) || !*config->name) return TARN_EINVAL;
+    if (strlen(config->name) >= sizeof(((struct segment *)0)->name) || !*config->name)
+        return TARN_EINVAL;
     if (id >= STORE_SEGMENTS_MAX) return TARN_ELIMIT;
     if (id >= sp->n_segments) {
         sp->segments = xrealloc(sp->segments, ((size_t)id + 1) * sizeof(struct segment *));
@@ -162,14 +166,16 @@ static tarn_status add_at(struct space *sp, const struct store_segment_config *c
     return TARN_OK;
 }
 
-tarn_status space_segment_add(struct space *sp, const struct store_segment_config *config, uint32_t *id_p) {
+tarn_status space_segment_add(struct space *sp, const struct store_segment_config *config,
+                              uint32_t *id_p) {
     uint32_t id = free_slot(sp);
     tarn_status st = add_at(sp, config, id);
     if (st == TARN_OK) *id_p = id;
     return st;
 }
 
-tarn_status space_segment_add_at(struct space *sp, const struct store_segment_config *config, uint32_t id) {
+tarn_status space_segment_add_at(struct space *sp, const struct store_segment_config *config,
+                                 uint32_t id) {
     TARN_ASSERT(sp->detached && !space_segment(sp, id));
     return add_at(sp, config, id);
 }
@@ -200,10 +206,10 @@ void space_segment_remove(struct space *sp, uint32_t id) {
     free(seg);
 }
 
-/* --- splitting and merging ------------------------------------------------------------------------------------------------------ */
+/* --- splitting and merging --- */
 
-/* Cuts block id at offset (strictly inside); returns the right part. Neither is in a bin. The right part's len is set for
- * used blocks. */
+/* Cuts block id at offset (strictly inside); returns the right part. Neither is in a bin. The right
+ * part's len is set for used blocks. */
 static block_id split_at(struct space *sp, block_id id, uint64_t offset) {
     block_id right = id_new(sp);
     if (!right) return 0;
@@ -230,14 +236,17 @@ static void swallow_next(struct space *sp, block_id id) {
     id_free(sp, gone, id);
 }
 
-/* Joins free neighbours of the free block id (which is in no bin) as far as the allocator lets them. */
+/* Joins free neighbours of the free block id (which is in no bin) as far as the allocator lets
+ * them. */
 static block_id merge_around(struct space *sp, struct segment *seg, block_id id) {
-    for (block_id n; (n = block_get(sp, id)->next) != 0 && block_state(block_get(sp, n)) == BLOCK_FREE &&
+    for (block_id n; (n = block_get(sp, id)->next) != 0 &&
+                     block_state(block_get(sp, n)) == BLOCK_FREE &&
                      sp->ops->may_merge(sp, seg, id, n);) {
         free_remove(sp, seg, n);
         swallow_next(sp, id);
     }
-    for (block_id p; (p = block_get(sp, id)->prev) != 0 && block_state(block_get(sp, p)) == BLOCK_FREE &&
+    for (block_id p; (p = block_get(sp, id)->prev) != 0 &&
+                     block_state(block_get(sp, p)) == BLOCK_FREE &&
                      sp->ops->may_merge(sp, seg, p, id);) {
         free_remove(sp, seg, p);
         swallow_next(sp, p);
@@ -318,7 +327,8 @@ block_id space_trim(struct space *sp, block_id held, uint64_t start, uint32_t le
     TARN_ASSERT(block_state(b) == BLOCK_HELD && start >= offset && start + len <= end);
     if (start + len < end) {
         block_id right = split_at(sp, held, start + len);
-        if (right) space_release(sp, right); /* else it stays in the block: nothing is lost but the rest */
+        /* else it stays in the block: nothing is lost but the rest */
+        if (right) space_release(sp, right);
     }
     if (start > offset) {
         block_id mid = split_at(sp, held, start);
@@ -329,9 +339,10 @@ block_id space_trim(struct space *sp, block_id held, uint64_t start, uint32_t le
     return held;
 }
 
-/* --- detached blocks find their neighbours -------------------------------------------------------------------------------- */
+/* --- detached blocks find their neighbours --- */
 
-/* A free block in front of next (0: at the end), behind prev (0: at the start). Not in a bin yet. */
+/* A free block in front of next (0: at the end), behind prev (0: at the start). Not in a bin
+ * yet. */
 static block_id gap_new(struct space *sp, uint32_t segment, uint64_t offset, block_id prev) {
     block_id id = id_new(sp);
     TARN_ASSERT(id); /* the arena is reserved for two billion */
@@ -346,8 +357,8 @@ static int by_offset(const void *a, const void *b) {
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* One after the other as they lie in the arena, not by way of those who own them: these are anywhere. Numbers that nobody has
- * are free blocks of segment 0. */
+/* One after the other as they lie in the arena, not by way of those who own them: these are
+ * anywhere. Numbers that nobody has are free blocks of segment 0. */
 struct used_blocks *space_used(const struct space *sp) {
     TARN_ASSERT(sp->detached);
     struct used_blocks *used = xcalloc(sp->n_segments + 1, sizeof(*used));
@@ -416,7 +427,8 @@ void space_attach(struct space *sp, uint32_t segment, const struct used_blocks *
 static bool used_beyond(const struct space *sp, const struct segment *seg, uint64_t units) {
     for (block_id id = 1; sp->detached && id < sp->blocks; id++) {
         const struct block *b = block_get(sp, id);
-        if (block_state(b) != BLOCK_FREE && block_segment(b) == seg->id && block_offset(b) + b->len > units)
+        if (block_state(b) != BLOCK_FREE && block_segment(b) == seg->id &&
+            block_offset(b) + b->len > units)
             return true;
     }
     for (block_id id = seg->first; id; id = block_get(sp, id)->next) {
@@ -430,7 +442,8 @@ static bool used_beyond(const struct space *sp, const struct segment *seg, uint6
 bool space_segment_resize(struct space *sp, uint32_t id, uint64_t units) {
     struct segment *seg = sp->segments[id];
     TARN_ASSERT(seg->tier == STORE_TIER_MEMORY && units > 0);
-    if (units >> BLOCK_OFFSET_BITS || (units < seg->units && used_beyond(sp, seg, units))) return false;
+    if (units >> BLOCK_OFFSET_BITS || (units < seg->units && used_beyond(sp, seg, units)))
+        return false;
     struct used_blocks used = {.block = NULL};
     size_t cap = 0;
     for (block_id b = seg->first, next; b; b = next) {
@@ -476,7 +489,7 @@ void space_detach(struct space *sp) {
     sp->detached = true;
 }
 
-/* --- allocation -------------------------------------------------------------------------------------------------------------------- */
+/* --- allocation --- */
 
 block_id space_alloc(struct space *sp, uint32_t segment, uint32_t len, uint32_t align) {
     struct segment *seg = sp->segments[segment];
@@ -489,7 +502,8 @@ block_id space_alloc(struct space *sp, uint32_t segment, uint32_t len, uint32_t 
     return space_carve(sp, id, start, len);
 }
 
-unsigned space_alloc_many(struct space *sp, uint32_t segment, uint64_t len, uint32_t align, block_id *out) {
+unsigned space_alloc_many(struct space *sp, uint32_t segment, uint64_t len, uint32_t align,
+                          block_id *out) {
     struct segment *seg = sp->segments[segment];
     unsigned n = 0;
     if (len > seg->free_units) return 0;
@@ -536,8 +550,9 @@ uint64_t space_memory(const struct space *sp) {
     uint64_t bytes = sp->live * sizeof(struct block);
     for (uint32_t i = 0; i < sp->n_segments; i++)
         if (sp->segments[i])
-            bytes += sizeof(struct segment) +
-                     (sp->segments[i]->tier == STORE_TIER_MEMORY ? sp->ops->memory(sp->segments[i]) : 0);
+            bytes +=
+                sizeof(struct segment) +
+                (sp->segments[i]->tier == STORE_TIER_MEMORY ? sp->ops->memory(sp->segments[i]) : 0);
     return bytes;
 }
 
@@ -568,7 +583,7 @@ void space_check(const struct space *sp) {
     TARN_ASSERT(live == sp->live);
 }
 
-/* --- bins -------------------------------------------------------------------------------------------------------------------------- */
+/* --- bins --- */
 
 /* Bin of a length, rounded down: a bin holds lengths from its own bound up to the next one's. */
 static unsigned bin_of(uint32_t len) {
@@ -610,13 +625,14 @@ static unsigned next_bin(const struct bins *b, unsigned from) {
 }
 
 block_id bins_find(struct space *sp, const struct bins *b, uint32_t len, uint32_t align) {
-    /* Its own bin holds shorter runs too: look at a few. Every run of the later bins is long enough; from len + align on
-     * whatever its start. */
+    /* Its own bin holds shorter runs too: look at a few. Every run of the later bins is long
+     * enough; from len + align on whatever its start. */
     unsigned tries = 16;
     for (unsigned bin = next_bin(b, bin_of(len)); bin < SPACE_BINS; bin = next_bin(b, bin + 1)) {
         for (block_id id = b->head[bin]; id; id = block_get(sp, id)->owner) {
             uint64_t start;
-            if (run_usable(block_offset(block_get(sp, id)), block_len(sp, id), align, &start) >= len)
+            if (run_usable(block_offset(block_get(sp, id)), block_len(sp, id), align, &start) >=
+                len)
                 return id;
             if (tries == 0) break;
             tries--;

@@ -1,9 +1,11 @@
-/* The space of segments as blocks that tile it: every byte belongs to exactly one block, used or free, and each block
- * knows its neighbours in address order. So freeing merges without a search, and making room can look at what lies beside
- * a victim. Lengths and offsets here are in units of 64 bytes.
+/* The space of segments as blocks that tile it: every byte belongs to exactly one block, used or
+ * free, and each block knows its neighbours in address order. So freeing merges without a search,
+ * and making room can look at what lies beside a victim. Lengths and offsets here are in units of
+ * 64 bytes.
  *
- * Where a new block goes is the allocator's choice (struct space_ops): `offset` keeps free runs in bins by size (two-level
- * segregated fit, Masmano et al. 2004); `slab` keeps runs of one size together in pages. */
+ * Where a new block goes is the allocator's choice (struct space_ops): `offset` keeps free runs in
+ * bins by size (two-level segregated fit, Masmano et al. 2004); `slab` keeps runs of one size
+ * together in pages. */
 #ifndef TARN_STORE_SPACE_H
 #define TARN_STORE_SPACE_H
 
@@ -23,8 +25,8 @@ enum block_state {
     BLOCK_HELD,   /* of a put, in quarantine, or reserved: stays */
 };
 
-/* where: offset 38 bits (16 TiB), segment 16, state 2, quota domain 8. len: units; a free block's length follows from its
- * neighbours, and the field links it in its bin, as owner does. */
+/* where: offset 38 bits (16 TiB), segment 16, state 2, quota domain 8. len: units; a free block's
+ * length follows from its neighbours, and the field links it in its bin, as owner does. */
 struct block {
     uint64_t where;
     uint32_t len;
@@ -49,11 +51,12 @@ struct segment {
     uint64_t blocks_in_objects;
     block_id first;
     void *own; /* the allocator's */
-    /* Memory: the far segment that its objects are copied to, STORE_SEGMENT_ANY: none; the last one that was; what waits for that
-     * and may not be evicted before (await.c). */
+    /* Memory: the far segment that its objects are copied to, STORE_SEGMENT_ANY: none; the last one
+     * that was; what waits for that and may not be evicted before (await.c). */
     uint32_t disk, awaits_at;
     uint64_t awaiting_units;
-    /* Far: what waits for a copy here, oldest first, and before which there is nothing to be taken; NULL: nothing at all. */
+    /* Far: what waits for a copy here, oldest first, and before which there is nothing to be taken;
+     * NULL: nothing at all. */
     struct chain *chains, *chains_last, *chains_next;
     uint64_t far_replicas, far_bytes;
     /* LEAVING: how far its objects have been removed */
@@ -68,9 +71,11 @@ struct space_ops {
     const char *name;
     void (*open)(struct space *sp, struct segment *seg);
     void (*close)(struct space *sp, struct segment *seg);
-    /* A free block that can hold len units from an aligned start, preferring a good fit; 0: none found quickly. */
+    /* A free block that can hold len units from an aligned start, preferring a good fit; 0: none
+     * found quickly. */
     block_id (*find)(struct space *sp, struct segment *seg, uint32_t len, uint32_t align);
-    /* The largest free block, or one near it, for values in several extents; 0: no free block at all. */
+    /* The largest free block, or one near it, for values in several extents; 0: no free block at
+     * all. */
     block_id (*largest)(struct space *sp, struct segment *seg);
     void (*insert)(struct space *sp, struct segment *seg, block_id b); /* b became free */
     void (*remove)(struct space *sp, struct segment *seg,
@@ -79,8 +84,8 @@ struct space_ops {
                       block_id b); /* neighbours, both free */
     /* Where a free run must be cut into two, strictly inside it; 0: nowhere. */
     uint64_t (*cut)(struct space *sp, struct segment *seg, uint64_t offset, uint64_t len);
-    /* A used block came (before what is left beside it is inserted) or went (after it merged with what may_merge
-     * allowed while it was counted). */
+    /* A used block came (before what is left beside it is inserted) or went (after it merged with
+     * what may_merge allowed while it was counted). */
     void (*used)(struct space *sp, struct segment *seg, uint64_t offset, uint32_t len);
     void (*unused)(struct space *sp, struct segment *seg, uint64_t offset, uint32_t len);
     uint64_t (*memory)(const struct segment *seg);
@@ -96,15 +101,19 @@ struct space {
     uint32_t n_segments;       /* ids in use are below */
     block_id *cursors[64];     /* block numbers that outside walks hold; kept valid across merges */
     unsigned n_cursors;
-    bool detached; /* blocks know nothing of their neighbours, and no free space is known (follow.c) */
+    /* blocks know nothing of their neighbours, and no free space is known (follow.c) */
+    bool detached;
 };
 
 bool space_init(struct space *sp, const char *allocator); /* false: unknown name or no memory */
 void space_free_all(struct space *sp);
-tarn_status space_segment_add(struct space *sp, const struct store_segment_config *config, uint32_t *id_p);
+tarn_status space_segment_add(struct space *sp, const struct store_segment_config *config,
+                              uint32_t *id_p);
 /* Under that number, which must be free; only while detached: its memory has no blocks. */
-tarn_status space_segment_add_at(struct space *sp, const struct store_segment_config *config, uint32_t id);
-/* A used block, BLOCK_HELD, at that place, whatever else lies there; only while detached. 0: no memory. */
+tarn_status space_segment_add_at(struct space *sp, const struct store_segment_config *config,
+                                 uint32_t id);
+/* A used block, BLOCK_HELD, at that place, whatever else lies there; only while detached. 0: no
+ * memory. */
 block_id space_detached(struct space *sp, uint32_t segment, uint64_t offset, uint32_t len);
 struct used_block {
     uint64_t offset;
@@ -115,14 +124,17 @@ struct used_blocks { /* of a segment */
     struct used_block *block;
     size_t n;
 };
-/* All used blocks of detached space: by segment, n_segments of them, and there by their offsets. The caller frees it. */
+/* All used blocks of detached space: by segment, n_segments of them, and there by their offsets.
+ * The caller frees it. */
 struct used_blocks *space_used(const struct space *sp);
 void space_used_free(const struct space *sp, struct used_blocks **used_p);
-/* These, which do not overlap, are all used blocks of a segment of detached space: what lies between is free from here on. */
+/* These, which do not overlap, are all used blocks of a segment of detached space: what lies
+ * between is free from here on. */
 void space_attach(struct space *sp, uint32_t segment, const struct used_blocks *used);
 /* The way back: blocks forget their neighbours, free ones go. All segments at once. */
 void space_detach(struct space *sp);
-/* Another size, of whole pages. false: something that is used lies beyond, or it would be too large. Cursors go on behind free blocks. */
+/* Another size, of whole pages. false: something that is used lies beyond, or it would be too
+ * large. Cursors go on behind free blocks. */
 bool space_segment_resize(struct space *sp, uint32_t id, uint64_t units);
 /* All of it must be free. */
 void space_segment_remove(struct space *sp, uint32_t id);
@@ -148,8 +160,10 @@ static inline unsigned block_domain(const struct block *b) {
 }
 uint32_t block_len(const struct space *sp, block_id id);
 /* A used block changes hands. */
-void block_assign(struct space *sp, block_id id, enum block_state state, uint32_t owner, unsigned domain);
-/* What of a run of len units from offset can be used for values of this alignment: aligned start, aligned length. */
+void block_assign(struct space *sp, block_id id, enum block_state state, uint32_t owner,
+                  unsigned domain);
+/* What of a run of len units from offset can be used for values of this alignment: aligned start,
+ * aligned length. */
 uint64_t run_usable(uint64_t offset, uint64_t len, uint32_t align, uint64_t *start_p);
 
 static inline uint32_t space_align(uint64_t units) {
@@ -164,10 +178,12 @@ static inline uint64_t space_units(uint64_t bytes) {
 /* One run of len units, BLOCK_HELD; 0: none. */
 block_id space_alloc(struct space *sp, uint32_t segment, uint32_t len, uint32_t align);
 /* Up to STORE_EXTENTS_MAX runs that together are len units; the count, 0: not found. */
-unsigned space_alloc_many(struct space *sp, uint32_t segment, uint64_t len, uint32_t align, block_id *out);
+unsigned space_alloc_many(struct space *sp, uint32_t segment, uint64_t len, uint32_t align,
+                          block_id *out);
 /* Back to free, merged with its neighbours; the free block it became part of. */
 block_id space_release(struct space *sp, block_id id);
-/* Takes len units from start out of free block id: what is left on both sides stays free. BLOCK_HELD. */
+/* Takes len units from start out of free block id: what is left on both sides stays free.
+ * BLOCK_HELD. */
 block_id space_carve(struct space *sp, block_id id, uint64_t start, uint32_t len);
 /* A held block takes over the free block right behind it. */
 void space_absorb(struct space *sp, block_id held);
@@ -185,7 +201,7 @@ void space_check(const struct space *sp);
 
 extern const struct space_ops space_offset, space_slab;
 
-/* --- for allocators ----------------------------------------------------------------------------------------------------- */
+/* --- for allocators --- */
 
 /* Free runs in bins: eight linear steps per power of two, a bitmap over the bins. */
 struct bins {

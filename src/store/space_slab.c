@@ -1,7 +1,8 @@
-/* The `slab` allocator: values of one size share pages, so that sizes do not fragment each other (Bonwick 1994, and
- * memcached's use of it). Pools of KV blocks know few sizes; each rounded size gets a class of its own, there are no
- * size steps to waste. Pages that become empty serve any class again. Values larger than half a page take runs of whole
- * pages. When no page of the class and no empty page is left, runs in other pages are used before anything is evicted. */
+/* The `slab` allocator: values of one size share pages, so that sizes do not fragment each other
+ * (Bonwick 1994, and memcached's use of it). Pools of KV blocks know few sizes; each rounded size
+ * gets a class of its own, there are no size steps to waste. Pages that become empty serve any
+ * class again. Values larger than half a page take runs of whole pages. When no page of the class
+ * and no empty page is left, runs in other pages are used before anything is evicted. */
 #include <stdlib.h>
 #include "base/assert.h"
 #include "store/space.h"
@@ -114,7 +115,8 @@ static void slab_used(struct space *sp, struct segment *seg, uint64_t offset, ui
     struct slab *s = seg->own;
     for (uint64_t at = offset, end = offset + len; at < end;) {
         struct slab_page *p = page_of(s, at);
-        uint64_t page_end = (at / s->page_units + 1) * s->page_units, upto = page_end < end ? page_end : end;
+        uint64_t page_end = (at / s->page_units + 1) * s->page_units,
+                 upto = page_end < end ? page_end : end;
         if (p->used == 0) {
             p->class = s->want;
             s->class[p->class].pages++;
@@ -128,7 +130,8 @@ static void slab_unused(struct space *sp, struct segment *seg, uint64_t offset, 
     struct slab *s = seg->own;
     for (uint64_t at = offset, end = offset + len; at < end;) {
         struct slab_page *p = page_of(s, at);
-        uint64_t page_end = (at / s->page_units + 1) * s->page_units, upto = page_end < end ? page_end : end;
+        uint64_t page_end = (at / s->page_units + 1) * s->page_units,
+                 upto = page_end < end ? page_end : end;
         TARN_ASSERT(p->used >= upto - at);
         p->used -= (uint32_t)(upto - at);
         if (p->used == 0) s->class[p->class].pages--;

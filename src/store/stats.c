@@ -5,9 +5,9 @@
 
 static uint64_t tables_memory(const struct store *s) {
     return index_memory(&s->index) + htab_memory(&s->extras) + htab_memory(&s->groups) +
-           htab_memory(&s->places) + htab_memory(&s->lots) + htab_memory(&s->refs) + htab_memory(&s->leases) +
-           htab_memory(&s->sessions) + htab_memory(&s->puts) + htab_memory(&s->zombies) +
-           htab_memory(&s->chains);
+           htab_memory(&s->places) + htab_memory(&s->lots) + htab_memory(&s->refs) +
+           htab_memory(&s->leases) + htab_memory(&s->sessions) + htab_memory(&s->puts) +
+           htab_memory(&s->zombies) + htab_memory(&s->chains);
 }
 
 static uint64_t lease_memory(const struct store *s) {
@@ -50,7 +50,8 @@ static void pool_stats(const struct store *s, struct store_stats *st) {
         st->pool_evictable += seg->evictable_units * UNIT;
         st->pool_ghosts += seg->ghost_units * UNIT;
         if (seg->state == SEGMENT_UP)
-            st->largest_free = max_u64(st->largest_free, space_largest((struct space *)&s->space, i) * UNIT);
+            st->largest_free =
+                max_u64(st->largest_free, space_largest((struct space *)&s->space, i) * UNIT);
     }
     st->pool_used = st->pool_size - st->pool_free - st->pool_quarantined;
     st->pool_zombie = (s->zombie_units + s->written_units) * UNIT;
@@ -121,7 +122,7 @@ void store_stats_reset(struct store *s) {
     memset(&s->stat, 0, sizeof(s->stat));
 }
 
-/* --- check ---------------------------------------------------------------------------------------------------------------- */
+/* --- check --- */
 
 struct check {
     const struct store *s;
@@ -169,7 +170,8 @@ static void check_object(void *arg, struct object *o) {
     c->far += book_far_only(o);
     if (o->bits & OBJECT_PLACES) check_places(s, o);
     if (!(o->bits & OBJECT_INLINE)) TARN_ASSERT(o->block || (o->bits & OBJECT_PLACES));
-    if (object_pin(s, o) == STORE_PIN_HARD) TARN_ASSERT(!list_linked(o) || (o->bits & OBJECT_AWAITS));
+    if (object_pin(s, o) == STORE_PIN_HARD)
+        TARN_ASSERT(!list_linked(o) || (o->bits & OBJECT_AWAITS));
     if (o->bits & OBJECT_REFS)
         TARN_ASSERT(refs_find(s, object_version(o))->object == record_ref(&s->records, o));
     uint32_t n;
@@ -186,7 +188,8 @@ static void check_held(void *arg, struct htab_node *node) {
     struct check *c = arg;
     const struct refs *r = CONTAINER_OF(node, struct refs, node);
     TARN_ASSERT(r->count > 0);
-    for (uint32_t i = 0; i < r->n_blocks; i++) c->blocks_units += block_get(&c->s->space, r->blocks[i])->len;
+    for (uint32_t i = 0; i < r->n_blocks; i++)
+        c->blocks_units += block_get(&c->s->space, r->blocks[i])->len;
 }
 
 static void check_lot(void *arg, struct htab_node *node) {
@@ -198,11 +201,14 @@ static void check_lot(void *arg, struct htab_node *node) {
 }
 
 static void check_want(struct check *c, const struct want *w) {
-    for (uint32_t i = 0; i < w->n_blocks; i++) c->blocks_units += block_get(&c->s->space, w->blocks[i])->len;
-    if (w->plan && w->plan->reserved) c->blocks_units += block_get(&c->s->space, w->plan->reserved)->len;
+    for (uint32_t i = 0; i < w->n_blocks; i++)
+        c->blocks_units += block_get(&c->s->space, w->blocks[i])->len;
+    if (w->plan && w->plan->reserved)
+        c->blocks_units += block_get(&c->s->space, w->plan->reserved)->len;
 }
 
-/* All puts of a session: making room, open, zombie, and those that were superseded and do not know it yet. */
+/* All puts of a session: making room, open, zombie, and those that were superseded and do not know
+ * it yet. */
 static void check_session(void *arg, struct htab_node *node) {
     struct check *c = arg;
     uint64_t n = 0;
@@ -244,10 +250,12 @@ void store_check(const struct store *s) {
     while (cursor);
     do cursor = htab_scan(&s->lots, cursor, check_lot, c);
     while (cursor);
-    for (const struct store_copy *copy = s->copies; copy; copy = copy->next) check_want(c, &copy->want);
+    for (const struct store_copy *copy = s->copies; copy; copy = copy->next)
+        check_want(c, &copy->want);
     uint64_t ghosts = 0;
     for (const struct ghost *g = s->ghosts; g; g = g->next)
-        for (uint32_t i = 0; i < g->n_blocks; i++) ghosts += block_get(&s->space, g->blocks[i])->len;
+        for (uint32_t i = 0; i < g->n_blocks; i++)
+            ghosts += block_get(&s->space, g->blocks[i])->len;
     c->blocks_units += ghosts;
     TARN_ASSERT(ghosts == s->ghost_units + s->written_units);
     do cursor = htab_scan(&s->sessions, cursor, check_session, c);
@@ -259,7 +267,8 @@ void store_check(const struct store *s) {
         if (seg->tier == STORE_TIER_MEMORY) used += seg->units - seg->free_units;
         check_segment(s, seg, &evictable, &held);
     }
-    TARN_ASSERT(evictable == s->evictable_units && held == s->quarantine_units && c->far == s->far_objects);
+    TARN_ASSERT(evictable == s->evictable_units && held == s->quarantine_units &&
+                c->far == s->far_objects);
     TARN_ASSERT(c->blocks_units == used);
     free(c);
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- life cycle --------------------------------------------------------------------------------------------------------- */
+/* --- life cycle --- */
 
 void store_config_init(struct store_config *c) {
     *c = (struct store_config){
@@ -24,7 +24,8 @@ void store_config_init(struct store_config *c) {
 }
 
 struct store *store_create(const struct store_config *c, const struct store_events *events,
-                           const char *policy, const char *allocator, uint64_t mono_ms, uint64_t wall_ms) {
+                           const char *policy, const char *allocator, uint64_t mono_ms,
+                           uint64_t wall_ms) {
     const struct policy_ops *ops = policy_find(policy);
     if (!ops) return NULL;
     struct store *s = xcalloc(1, sizeof(*s));
@@ -43,8 +44,9 @@ struct store *store_create(const struct store_config *c, const struct store_even
         return NULL;
     }
     index_init(&s->index, &s->records);
-    struct htab *tables[] = {&s->extras,   &s->groups, &s->places,  &s->refs,        &s->lots,  &s->leases,
-                             &s->sessions, &s->puts,   &s->zombies, &s->hard_owners, &s->chains};
+    struct htab *tables[] = {&s->extras,  &s->groups,      &s->places,   &s->refs,
+                             &s->lots,    &s->leases,      &s->sessions, &s->puts,
+                             &s->zombies, &s->hard_owners, &s->chains};
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) htab_init(tables[i]);
     s->placement = placement_find("local-first");
     s->lease_wheel = wheel_create(mono_ms);
@@ -81,8 +83,9 @@ void store_destroy(struct store **store_p) {
     quota_free_all(s);
     segment_free_walks(s);
     placement_free(s);
-    struct htab *tables[] = {&s->extras,   &s->groups, &s->places,  &s->refs,        &s->lots,  &s->leases,
-                             &s->sessions, &s->puts,   &s->zombies, &s->hard_owners, &s->chains};
+    struct htab *tables[] = {&s->extras,  &s->groups,      &s->places,   &s->refs,
+                             &s->lots,    &s->leases,      &s->sessions, &s->puts,
+                             &s->zombies, &s->hard_owners, &s->chains};
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) htab_free(tables[i]);
     wheel_destroy(&s->lease_wheel);
     wheel_destroy(&s->guard_wheel);
@@ -111,7 +114,7 @@ void store_tick(struct store *s, uint64_t mono_ms, uint64_t wall_ms) {
     s->wall_ms = wall_ms;
 }
 
-/* --- what an object is -------------------------------------------------------------------------------------------------------- */
+/* --- what an object is --- */
 
 uint64_t store_hash(struct span key) {
     return hash_bytes(key.data, key.len);
@@ -228,7 +231,8 @@ bool store_policy_counts(const struct store *s) {
 uint64_t store_object_memory(const struct store *s, const struct object *o) {
     uint32_t n;
     book_blocks(s, o, &n);
-    uint64_t bytes = record_round(book_record_size(o)) + sizeof(object_ref) + n * sizeof(struct block);
+    uint64_t bytes =
+        record_round(book_record_size(o)) + sizeof(object_ref) + n * sizeof(struct block);
     const struct extra *x = extra_find(s, o);
     if (x) bytes += sizeof(*x) + x->n_crcs * sizeof(uint32_t);
     if (o->bits & OBJECT_PLACES) bytes += places_memory(s, o);
@@ -248,7 +252,7 @@ unsigned book_domain(const struct store *s, const struct object *o) {
     return o->block ? block_domain(block_get(&s->space, o->block)) : places_domain(s, o);
 }
 
-/* --- protection and order --------------------------------------------------------------------------------------------------------- */
+/* --- protection and order --- */
 
 bool book_protected(const struct store *s, const struct object *o) {
     return (o->bits & (OBJECT_REFS | OBJECT_AWAITS)) || object_pin(s, o) == STORE_PIN_HARD;
@@ -323,7 +327,8 @@ void book_relink(struct store *s, struct object *o) {
 }
 
 void book_enter_order(struct store *s, struct object *o, const struct policy_event *e) {
-    bool waits = UNLIKELY(s->copying) && s->config.copies_all && !book_far_only(o) && await_enter(s, o);
+    bool waits =
+        UNLIKELY(s->copying) && s->config.copies_all && !book_far_only(o) && await_enter(s, o);
     if (!waits) book_enter_policy(s, o, e);
 }
 
@@ -359,7 +364,8 @@ void book_access(struct store *s, struct object *o, const struct policy_event *e
         far_access(s, o);
     } else if (pin == STORE_PIN_SOFT && list_linked(o)) {
         list_unlink(&s->records, o);
-        list_push_front(&s->records, s->domains[book_domain(s, o)].soft[(o->bits & OBJECT_INLINE) != 0], o);
+        list_push_front(&s->records,
+                        s->domains[book_domain(s, o)].soft[(o->bits & OBJECT_INLINE) != 0], o);
     } else if (pin == STORE_PIN_NONE) {
         if (list_linked(o) && is_legacy(s, o)) book_unlink(s, o);
         if (!list_linked(o)) book_relink(s, o);
@@ -369,7 +375,7 @@ void book_access(struct store *s, struct object *o, const struct policy_event *e
     object_set_atime(o, (uint32_t)(s->now_ms / 1000));
 }
 
-/* --- coming and going ----------------------------------------------------------------------------------------------------------------- */
+/* --- coming and going --- */
 
 bool book_stale(const struct store *s, const struct object *o) {
     return object_version(o) <= s->flush_version;
@@ -424,7 +430,8 @@ void store_remove_object(struct store *s, struct object *o) {
     book_remove(s, o, STORE_NEWS_REMOVED);
 }
 
-/* Some replica of it can be read, and of all that it goes together with. Only asked while store.hidden. */
+/* Some replica of it can be read, and of all that it goes together with. Only asked while
+ * store.hidden. */
 static bool is_here(const struct store *s, const struct object *o) {
     return book_readable(s, o) && !together_away(s, o);
 }
@@ -439,10 +446,10 @@ bool store_remove(struct store *s, struct span key) {
         bool gone = o && (is_here(s, o) || book_stale(s, o) || (s->planner && room_clearing(s, o)));
         if (gone) o = NULL; /* a miss for another reason, which removes it */
     }
-    if (o)
-        store_remove_object(s, o);
+    if (o) store_remove_object(s, o);
+    /* what no host has told of yet */
     else
-        store_far_supersede(s, key, s->next_version - 1); /* what no host has told of yet */
+        store_far_supersede(s, key, s->next_version - 1);
     return found;
 }
 
@@ -463,7 +470,7 @@ bool store_flush_pending(const struct store *s) {
     return s->stale > 0;
 }
 
-/* --- look-ups ----------------------------------------------------------------------------------------------------------------------------- */
+/* --- look-ups --- */
 
 void store_prefetch(const struct store *s, const struct span *keys, size_t n, uint64_t *hashes) {
     for (size_t i = 0; i < n; i++) {
@@ -492,7 +499,8 @@ struct object *store_find_hashed(struct store *s, struct span key, uint64_t hash
 bool store_is_away(const struct store *s, struct span key) {
     if (!s->hidden) return false;
     const struct object *o = index_find(&s->index, key, store_hash(key));
-    return o && !is_here(s, o) && !book_stale(s, o) && !((o->bits & OBJECT_EXTRA) && extra_expired(s, o));
+    return o && !is_here(s, o) && !book_stale(s, o) &&
+           !((o->bits & OBJECT_EXTRA) && extra_expired(s, o));
 }
 
 struct object *store_find(struct store *s, struct span key) {
@@ -523,7 +531,8 @@ static void scan_visible(void *arg, struct object *o) {
     if (visible(a->s, o)) a->fn(a->arg, o);
 }
 
-uint64_t store_scan(struct store *s, uint64_t cursor, void (*fn)(void *arg, struct object *o), void *arg) {
+uint64_t store_scan(struct store *s, uint64_t cursor, void (*fn)(void *arg, struct object *o),
+                    void *arg) {
     struct scan_arg a = {s, fn, arg};
     return index_scan(&s->index, cursor, scan_visible, &a);
 }
@@ -563,7 +572,7 @@ tarn_status store_pin(struct store *s, struct span key, enum store_pin kind, uin
     return TARN_OK;
 }
 
-/* --- eviction ---------------------------------------------------------------------------------------------------------------------------------- */
+/* --- eviction --- */
 
 static struct object *pop_from(struct store *s, struct domain *d, int inl, bool soft) {
     struct object *o = list_back(&s->records, d->legacy[inl]);
@@ -576,7 +585,8 @@ static struct object *pop_from(struct store *s, struct domain *d, int inl, bool 
     return o;
 }
 
-/* An object whose only space is on a host that is away makes no room: its turn comes again when all others had theirs. */
+/* An object whose only space is on a host that is away makes no room: its turn comes again when all
+ * others had theirs. */
 static bool set_aside(struct store *s, struct object *o) {
     if (!s->hidden || (o->bits & OBJECT_INLINE) || store_object_in_memory(s, o)) return false;
     if (object_pin(s, o) != STORE_PIN_NONE) return false;
@@ -585,7 +595,8 @@ static bool set_aside(struct store *s, struct object *o) {
     return true;
 }
 
-/* Protected objects that come up are left unlinked: book_protect links them again when the protection ends. */
+/* Protected objects that come up are left unlinked: book_protect links them again when the
+ * protection ends. */
 static struct object *pop_free(struct store *s, struct domain *d, int inl, bool soft, bool space,
                                unsigned *budget) {
     while (*budget > 0) {
@@ -596,7 +607,8 @@ static struct object *pop_free(struct store *s, struct domain *d, int inl, bool 
     return NULL;
 }
 
-struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool space, unsigned *budget) {
+struct object *book_pop(struct store *s, int domain, int inl, bool soft, bool space,
+                        unsigned *budget) {
     if (domain >= 0) return pop_free(s, &s->domains[domain], inl, soft, space, budget);
     if (s->n_domains == 1) return pop_free(s, &s->domains[0], inl, soft, space, budget);
     /* The candidate that was unused for longest, of those that the domains would give. */
@@ -686,8 +698,9 @@ void book_evict(struct store *s, struct object *o, unsigned *budget) {
     group_unref(s, g);
 }
 
-/* Values in the books make no room in the pool, but what is colder than what goes from there has had its time as well. A few at a
- * time: as many as go from the pool, and more where they are behind. */
+/* Values in the books make no room in the pool, but what is colder than what goes from there has
+ * had its time as well. A few at a time: as many as go from the pool, and more where they are
+ * behind. */
 static void evict_colder_small(struct store *s, uint64_t idle_ms, unsigned *budget) {
     for (unsigned n = 0; n < COLDER_MAX && s->inline_count > 0 && *budget > 0; n++) {
         struct object *o = book_pop(s, -1, 1, false, false, budget);
@@ -753,8 +766,8 @@ static bool above_watermark(const struct store *s) {
 
 #define EVICT_AHEAD 8u
 
-/* The next few victims, with the chains of the index that they will be taken out of on their way to the cache: most of what an
- * eviction costs is waiting for these. */
+/* The next few victims, with the chains of the index that they will be taken out of on their way to
+ * the cache: most of what an eviction costs is waiting for these. */
 static unsigned pop_ahead(struct store *s, struct object *next[EVICT_AHEAD], unsigned *budget) {
     uint64_t hash[EVICT_AHEAD], most = min_u64(min_u64(EVICT_AHEAD, s->evict_left), *budget);
     unsigned n = 0;
@@ -770,8 +783,9 @@ static unsigned pop_ahead(struct store *s, struct object *next[EVICT_AHEAD], uns
     return n;
 }
 
-/* Above the watermark a pass frees eviction_ratio of the objects in memory; another follows while that was not enough. Not while what
- * goes stays unusable (store_lead): it would be never enough. */
+/* Above the watermark a pass frees eviction_ratio of the objects in memory; another follows while
+ * that was not enough. Not while what goes stays unusable (store_lead): it would be never
+ * enough. */
 static bool background_evict(struct store *s, unsigned *budget) {
     if (ghosts_hold(s) || s->keeps_expired) return false;
     if (s->policy->keeps) {
@@ -797,7 +811,7 @@ static bool background_evict(struct store *s, unsigned *budget) {
     return true;
 }
 
-/* --- background work ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- background work --- */
 
 struct sweep {
     struct store *s;
@@ -844,18 +858,22 @@ bool store_background(struct store *s, unsigned *budget) {
     store_settle(s);
     bool more = false;
     struct wheel_node *n;
-    while (*budget > 0 && (n = wheel_pop(s->ghost_wheel, s->now_ms, budget, &more))) ghost_over(s, n);
+    while (*budget > 0 && (n = wheel_pop(s->ghost_wheel, s->now_ms, budget, &more)))
+        ghost_over(s, n);
     if (s->following) {
         bool left = sweep_flushed(s, budget);
         left |= quota_recount(s, budget);
         left |= migrate(s, budget); /* who is next is not what followers are told */
         return left || more || *budget == 0;
     }
-    while (*budget > 0 && (n = wheel_pop(s->lease_wheel, s->now_ms, budget, &more))) lease_over(s, n);
-    while (*budget > 0 && (n = wheel_pop(s->guard_wheel, s->now_ms, budget, &more))) guard_over(s, n);
+    while (*budget > 0 && (n = wheel_pop(s->lease_wheel, s->now_ms, budget, &more)))
+        lease_over(s, n);
+    while (*budget > 0 && (n = wheel_pop(s->guard_wheel, s->now_ms, budget, &more)))
+        guard_over(s, n);
     while (*budget > 0 && (n = wheel_pop(s->lot_wheel, s->now_ms, budget, &more))) lot_over(s, n);
     while (*budget > 0 && (n = wheel_pop(s->put_wheel, s->now_ms, budget, &more))) put_over(s, n);
-    while (*budget > 0 && (n = wheel_pop(s->pin_wheel, s->now_ms, budget, &more))) extra_pin_over(s, n);
+    while (*budget > 0 && (n = wheel_pop(s->pin_wheel, s->now_ms, budget, &more)))
+        extra_pin_over(s, n);
     if (*budget == 0) return true;
     bool left = !s->config.expire_apart && extra_due(s, budget);
     left |= sweep_flushed(s, budget);

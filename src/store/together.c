@@ -1,5 +1,6 @@
-/* Keys that go together: X with one of the suffixes of the configuration, X with another. LMCache's redis:// connector puts a chunk as
- * two values, Xkv_bytes and then Xmetadata, and takes a metadata that is there for a chunk that is there.
+/* Keys that go together: X with one of the suffixes of the configuration, X with another. LMCache's
+ * redis:// connector puts a chunk as two values, Xkv_bytes and then Xmetadata, and takes a metadata
+ * that is there for a chunk that is there.
  *
  *   Xkv_bytes goes (evicted, expired, removed, lost) ──> noted ── store_settle ──> it is there again: nothing
  *                                                                                └> Xmetadata goes the same way
@@ -8,8 +9,9 @@
  *
  * While a part is on a host that is away, the others are as away as it is.
  *
- * It is noted first because those who remove hold other objects in their hands. Leased, held and hard-pinned objects are not taken
- * along by an eviction. Books that follow are told of each object by itself. */
+ * It is noted first because those who remove hold other objects in their hands. Leased, held and
+ * hard-pinned objects are not taken along by an eviction. Books that follow are told of each object
+ * by itself. */
 #include <string.h>
 #include "store/books.h"
 
@@ -26,7 +28,8 @@ static int together_suffix(const struct store *s, struct span key) {
     int found = -1;
     for (unsigned i = 0; i < s->config.n_together; i++) {
         const struct store_suffix *x = &s->config.together[i];
-        if (key.len <= x->len || memcmp(key.data + key.len - x->len, x->text, x->len) != 0) continue;
+        if (key.len <= x->len || memcmp(key.data + key.len - x->len, x->text, x->len) != 0)
+            continue;
         if (found < 0 || x->len > s->config.together[found].len) found = (int)i;
     }
     return found;
@@ -113,7 +116,8 @@ static void settle_one(struct store *s, struct span key, const struct note *n) {
         if (i == n->suffix || other.len == 0) continue;
         uint64_t hash = store_hash(other);
         o = index_find(&s->index, other, hash);
-        if (!o && evicted) *lone_slot(s, hash) = (struct lone){hash, s->now_ms + LONE_MS, n->suffix};
+        if (!o && evicted)
+            *lone_slot(s, hash) = (struct lone){hash, s->now_ms + LONE_MS, n->suffix};
         if (o && !book_stale(s, o) && (n->why != STORE_NEWS_EVICTED || book_evictable(s, o)))
             take_along(s, o, (enum store_news_kind)n->why);
     }
@@ -128,7 +132,8 @@ void store_settle(struct store *s) {
         struct note n;
         memcpy(&n, notes->data + at, sizeof(n));
         at += sizeof(n);
-        if (n.suffix < s->config.n_together) settle_one(s, span_of(notes->data + at, n.key_len), &n);
+        if (n.suffix < s->config.n_together)
+            settle_one(s, span_of(notes->data + at, n.key_len), &n);
         at += n.key_len;
     }
     s->together.settling = false;
