@@ -1,13 +1,16 @@
-/* The third way to room: a window that is cleared. See room.c. One plan at a time, in slices between which the books change. */
+/* The third way to room: a window that is cleared. See room.c. One plan at a time, in slices
+ * between which the books change. */
 #include <stdlib.h>
 #include <string.h>
 #include "store/room.h"
 
 #define VICTIMS 64u /* protected ones that a look at the next to go passes over */
-#define ROUNDS_MAX                                                                                           \
-    16u /* a plan that was overtaken by events so often gives up: NOSPACE, counted as room_gave_up */
+#define ROUNDS_MAX                                                                                 \
+    16u /* a plan that was overtaken by events so often gives up: NOSPACE, counted as room_gave_up \
+         * \ */
 
-static void plan_cursors(struct store *s, struct plan *plan, void (*fn)(struct space *sp, block_id *cursor)) {
+static void plan_cursors(struct store *s, struct plan *plan,
+                         void (*fn)(struct space *sp, block_id *cursor)) {
     fn(&s->space, &plan->cursor);
     fn(&s->space, &plan->run.block);
     for (unsigned i = 0; i < STORE_EXTENTS_MAX; i++) fn(&s->space, &plan->best[i].block);
@@ -97,7 +100,8 @@ static uint64_t heat_of(const struct store *s, const struct block *b, uint64_t l
     return len * (1 + 255 / (1 + idle));
 }
 
-/* A window inside one run that is long enough: while the run grows on the right, blocks leave on the left. */
+/* A window inside one run that is long enough: while the run grows on the right, blocks leave on
+ * the left. */
 struct window {
     block_id left;
     uint64_t heat;
@@ -106,8 +110,8 @@ struct window {
     uint64_t best_heat;
 };
 
-static void window_grow(const struct store *s, struct window *w, const struct run *run, uint64_t units,
-                        uint32_t align) {
+static void window_grow(const struct store *s, struct window *w, const struct run *run,
+                        uint64_t units, uint32_t align) {
     for (;;) {
         const struct block *b = block_get(&s->space, w->left);
         uint64_t from = block_offset(b), start;
@@ -138,7 +142,8 @@ static void run_over(struct plan *plan, uint32_t align) {
     plan->run.len = 0;
 }
 
-/* Blocks may have been cut or merged since the last slice: the open run ends where the next block begins now. */
+/* Blocks may have been cut or merged since the last slice: the open run ends where the next block
+ * begins now. */
 static void resume_run(const struct store *s, struct plan *plan, uint32_t align) {
     struct run *r = &plan->run;
     if (!plan->cursor || r->len == 0) return;
@@ -155,7 +160,8 @@ static bool scan_over(const struct store *s, const struct plan *plan) {
            block_offset(block_get(&s->space, plan->cursor)) >= plan->stop;
 }
 
-/* One slice of the walk. true: decided, plan->best is what to clear (n_best 0: this segment has no room). */
+/* One slice of the walk. true: decided, plan->best is what to clear (n_best 0: this segment has no
+ * room). */
 static bool scan(struct store *s, struct want *w, unsigned *budget) {
     struct plan *plan = w->plan;
     uint32_t align = space_align(w->units);
@@ -200,8 +206,8 @@ static bool scan(struct store *s, struct want *w, unsigned *budget) {
 
 bool room_clearing(const struct store *s, const struct object *o) {
     const struct plan *plan = s->planner->plan;
-    return plan->phase == PLAN_CLEAR &&
-           runs_hold(s, o, plan->segment, plan->best + plan->clearing, plan->n_best - plan->clearing);
+    return plan->phase == PLAN_CLEAR && runs_hold(s, o, plan->segment, plan->best + plan->clearing,
+                                                  plan->n_best - plan->clearing);
 }
 
 /* One slice of clearing best[clearing]. TARN_ESTALE: something stands in the way now. */
@@ -215,7 +221,8 @@ static tarn_status clear(struct store *s, struct want *w, unsigned *budget) {
         if (plan->reserved) {
             const struct block *b = block_get(sp, plan->reserved);
             if (block_offset(b) + b->len >= end) {
-                w->blocks[w->n_blocks++] = space_trim(sp, plan->reserved, r->start, (uint32_t)r->len);
+                w->blocks[w->n_blocks++] =
+                    space_trim(sp, plan->reserved, r->start, (uint32_t)r->len);
                 plan->reserved = 0;
                 plan->clearing++;
                 continue;
@@ -232,8 +239,8 @@ static tarn_status clear(struct store *s, struct want *w, unsigned *budget) {
             uint64_t block_end = block_offset(b) + block_len(sp, next);
             if (plan->reserved)
                 space_absorb(sp, plan->reserved);
-            else if (!(plan->reserved =
-                           space_carve(sp, next, r->start, (uint32_t)(min_u64(block_end, end) - r->start))))
+            else if (!(plan->reserved = space_carve(
+                           sp, next, r->start, (uint32_t)(min_u64(block_end, end) - r->start))))
                 return TARN_EOOM;
         } else if (may_clear(s, plan, b)) {
             book_evict_space(s, record_get(&s->records, b->owner), budget);
@@ -251,7 +258,8 @@ static void give_up_cleared(struct store *s, struct want *w) {
     while (w->n_blocks > 0) space_release(&s->space, w->blocks[--w->n_blocks]);
 }
 
-/* The next segment, or all of them again with soft-pinned objects, or because the books changed. false: that was all. */
+/* The next segment, or all of them again with soft-pinned objects, or because the books changed.
+ * false: that was all. */
 static bool next_scan(struct store *s, struct want *w) {
     struct plan *plan = w->plan;
     plan->step++;

@@ -13,7 +13,8 @@ static bool given(const char *s) {
     return s != NULL && s[0] != '\0';
 }
 
-/* The first is the cause; those after it say who was calling. A missing file is the system's error. */
+/* The first is the cause; those after it say who was calling. A missing file is the system's
+ * error. */
 const char *tls_openssl_reason(void) {
     unsigned long e = ERR_get_error();
     const char *text = e == 0                ? NULL
@@ -64,10 +65,12 @@ static bool set_protocols(SSL_CTX *ssl, const char *words, char *why) {
     for (const char *at = words; *at != '\0';) {
         size_t n = strcspn(at, " ,");
         size_t i = 0;
-        while (i < 4 && !(strlen(known[i].name) == n && strncasecmp(known[i].name, at, n) == 0)) i++;
+        while (i < 4 && !(strlen(known[i].name) == n && strncasecmp(known[i].name, at, n) == 0))
+            i++;
         if (n > 0 && i < 2)
-            return wrong(why, "protocol %s: it is broken, and not offered. Possible are TLSv1.2 and TLSv1.3",
-                         known[i].name);
+            return wrong(
+                why, "protocol %s: it is broken, and not offered. Possible are TLSv1.2 and TLSv1.3",
+                known[i].name);
         if (n > 0 && i == 4)
             return wrong(why, "protocol %.*s is not known. Possible are TLSv1.2 and TLSv1.3",
                          (int)(n < 32 ? n : 32), at);
@@ -94,7 +97,8 @@ static bool set_certificate(SSL_CTX *ssl, const struct tls_options *o, char *why
         wrong(why, "certificate file %s: %s", o->cert_file, tls_openssl_reason());
     else if (SSL_CTX_use_PrivateKey_file(ssl, o->key_file, SSL_FILETYPE_PEM) != 1)
         ok = wrong(why, "key file %s: %s", o->key_file,
-                   pass.missed ? "it is encrypted, and no passphrase is given" : tls_openssl_reason());
+                   pass.missed ? "it is encrypted, and no passphrase is given"
+                               : tls_openssl_reason());
     ERR_clear_error();
     SSL_CTX_set_default_passwd_cb_userdata(ssl, NULL);
     return ok;
@@ -102,20 +106,23 @@ static bool set_certificate(SSL_CTX *ssl, const struct tls_options *o, char *why
 
 static bool set_trust(struct tls_context *ctx, const struct tls_options *o, char *why) {
     bool server = ctx->side == TLS_SERVER;
-    const char *file = given(o->ca_file) ? o->ca_file : NULL, *dir = given(o->ca_dir) ? o->ca_dir : NULL;
+    const char *file = given(o->ca_file) ? o->ca_file : NULL,
+               *dir = given(o->ca_dir) ? o->ca_dir : NULL;
     if (file != NULL && SSL_CTX_load_verify_file(ctx->ssl, file) != 1)
         return wrong(why, "CA file %s: %s", file, tls_openssl_reason());
     if (dir != NULL && SSL_CTX_load_verify_dir(ctx->ssl, dir) != 1)
         return wrong(why, "CA directory %s: %s", dir, tls_openssl_reason());
     if (server && o->auth != TLS_AUTH_NO && file == NULL && dir == NULL)
-        return wrong(
-            why, "clients are asked for certificates, but no CA file or directory is given to check them");
-    if (!server && file == NULL && dir == NULL && !o->no_verify) SSL_CTX_set_default_verify_paths(ctx->ssl);
+        return wrong(why, "clients are asked for certificates, but no CA file or directory is "
+                          "given to check them");
+    if (!server && file == NULL && dir == NULL && !o->no_verify)
+        SSL_CTX_set_default_verify_paths(ctx->ssl);
     int mode = SSL_VERIFY_NONE;
     if (server ? o->auth != TLS_AUTH_NO : !o->no_verify) mode = SSL_VERIFY_PEER;
     if (server && o->auth == TLS_AUTH_YES) mode |= SSL_VERIFY_FAIL_IF_NO_PEER_CERT;
     SSL_CTX_set_verify(ctx->ssl, mode, NULL);
-    if (server && o->auth != TLS_AUTH_NO && file != NULL) { /* tells clients with several which one to show */
+    if (server && o->auth != TLS_AUTH_NO &&
+        file != NULL) { /* tells clients with several which one to show */
         STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(file);
         if (names != NULL) SSL_CTX_set_client_CA_list(ctx->ssl, names);
     }
@@ -126,7 +133,8 @@ static bool set_ciphers(SSL_CTX *ssl, const struct tls_options *o, char *why) {
     if (given(o->ciphers) && SSL_CTX_set_cipher_list(ssl, o->ciphers) != 1)
         return wrong(why, "ciphers: \"%.100s\" has none that is known here", o->ciphers);
     if (given(o->ciphersuites) && SSL_CTX_set_ciphersuites(ssl, o->ciphersuites) != 1)
-        return wrong(why, "ciphersuites: \"%.100s\" has one that is not known here", o->ciphersuites);
+        return wrong(why, "ciphersuites: \"%.100s\" has one that is not known here",
+                     o->ciphersuites);
     if (o->prefer_server_ciphers) SSL_CTX_set_options(ssl, SSL_OP_CIPHER_SERVER_PREFERENCE);
     if (!given(o->dh_params_file)) {
         SSL_CTX_set_dh_auto(ssl, 1);
@@ -141,7 +149,8 @@ static bool set_ciphers(SSL_CTX *ssl, const struct tls_options *o, char *why) {
     return wrong(why, "DH parameters file %s: %s", o->dh_params_file, tls_openssl_reason());
 }
 
-/* A session that is taken up again skips certificates: its tickets are good for this context only. */
+/* A session that is taken up again skips certificates: its tickets are good for this context
+ * only. */
 static void set_sessions(struct tls_context *ctx, const struct tls_options *o) {
     if (ctx->side == TLS_CLIENT || o->no_session_cache) {
         SSL_CTX_set_session_cache_mode(ctx->ssl, SSL_SESS_CACHE_OFF);
@@ -150,7 +159,8 @@ static void set_sessions(struct tls_context *ctx, const struct tls_options *o) {
         return;
     }
     SSL_CTX_set_session_cache_mode(ctx->ssl, SSL_SESS_CACHE_SERVER);
-    if (o->session_cache_size > 0) SSL_CTX_sess_set_cache_size(ctx->ssl, (long)o->session_cache_size);
+    if (o->session_cache_size > 0)
+        SSL_CTX_sess_set_cache_size(ctx->ssl, (long)o->session_cache_size);
     if (o->session_timeout_s > 0) SSL_CTX_set_timeout(ctx->ssl, (long)o->session_timeout_s);
     SSL_CTX_set_session_id_context(ctx->ssl, (const unsigned char *)"tarn", 4);
 }
@@ -163,7 +173,8 @@ struct tls_context *tls_context_create(enum tls_side side, const struct tls_opti
         return NULL;
     }
     struct tls_context *ctx = calloc(1, sizeof(*ctx));
-    if (ctx != NULL) ctx->ssl = SSL_CTX_new(side == TLS_SERVER ? TLS_server_method() : TLS_client_method());
+    if (ctx != NULL)
+        ctx->ssl = SSL_CTX_new(side == TLS_SERVER ? TLS_server_method() : TLS_client_method());
     if (ctx == NULL || ctx->ssl == NULL) {
         wrong(why, "no memory for a context: %s", tls_openssl_reason());
         free(ctx);

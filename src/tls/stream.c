@@ -1,5 +1,6 @@
-/* One connection. OpenSSL reads and writes through a BIO of our own: what it reads comes from `in`, what it writes goes to `out`, both
- * of the stream and bounded by when we call OpenSSL, so that the BIO never has to refuse. */
+/* One connection. OpenSSL reads and writes through a BIO of our own: what it reads comes from `in`,
+ * what it writes goes to `out`, both of the stream and bounded by when we call OpenSSL, so that the
+ * BIO never has to refuse. */
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
@@ -40,7 +41,7 @@ static void release(struct bytes *b) {
     *b = (struct bytes){NULL, 0, 0, 0};
 }
 
-/* --- the BIO ------------------------------------------------------------------------------------------------------------------ */
+/* --- the BIO --- */
 
 static int bio_read(BIO *bio, char *to, int size) {
     struct tls_stream *s = BIO_get_data(bio);
@@ -113,7 +114,7 @@ static BIO *make_bio(struct tls_stream *s) {
     return bio;
 }
 
-/* --- beginning and end -------------------------------------------------------------------------------------------------------- */
+/* --- beginning and end --- */
 
 /* An IP address, without the zone that only this machine knows. */
 static bool parse_address(const char *name, char out[INET6_ADDRSTRLEN]) {
@@ -126,15 +127,18 @@ static bool parse_address(const char *name, char out[INET6_ADDRSTRLEN]) {
            (name[len] == '\0' && inet_pton(AF_INET, out, binary) == 1);
 }
 
-/* Names come from the alternative names only: a subject is text that an authority need not have looked at. */
+/* Names come from the alternative names only: a subject is text that an authority need not have
+ * looked at. */
 static bool set_name(struct tls_stream *s, const char *host) {
     char address[INET6_ADDRSTRLEN];
     const char *name = tls_context_name(s->ctx, host), *sni = name != NULL ? name : host;
     if (sni == NULL || sni[0] == '\0') return s->ctx->any_name;
     if (parse_address(sni, address))
         return name == NULL || X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(s->ssl), address) == 1;
-    SSL_set_hostflags(s->ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
-    return (name == NULL || SSL_set1_host(s->ssl, name) == 1) && SSL_set_tlsext_host_name(s->ssl, sni) == 1;
+    SSL_set_hostflags(s->ssl,
+                      X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
+    return (name == NULL || SSL_set1_host(s->ssl, name) == 1) &&
+           SSL_set_tlsext_host_name(s->ssl, sni) == 1;
 }
 
 struct tls_stream *tls_stream_create(struct tls_context *ctx, const char *host) {
@@ -170,7 +174,7 @@ void tls_stream_destroy(struct tls_stream **s_p) {
     free(s);
 }
 
-/* --- what went wrong ---------------------------------------------------------------------------------------------------------- */
+/* --- what went wrong --- */
 
 void tls_on_info(const SSL *ssl, int where, int ret) {
     struct tls_stream *s = (struct tls_stream *)SSL_get_app_data(ssl);
@@ -188,13 +192,14 @@ static void fail(struct tls_stream *s, const char *why) {
 static void say_not_accepted(const struct tls_stream *s, char *out, size_t size) {
     X509_VERIFY_PARAM *wanted = SSL_get0_param(s->ssl);
     long result = SSL_get_verify_result(s->ssl);
-    char *address = result == X509_V_ERR_IP_ADDRESS_MISMATCH ? X509_VERIFY_PARAM_get1_ip_asc(wanted) : NULL;
+    char *address =
+        result == X509_V_ERR_IP_ADDRESS_MISMATCH ? X509_VERIFY_PARAM_get1_ip_asc(wanted) : NULL;
     const char *name =
         result == X509_V_ERR_HOSTNAME_MISMATCH ? X509_VERIFY_PARAM_get0_host(wanted, 0) : address;
     bool named = name != NULL;
     snprintf(out, size, "the peer's certificate is not accepted: %s%s%.100s%s",
-             X509_verify_cert_error_string(result), named ? ", it is not for \"" : "", named ? name : "",
-             named ? "\"" : "");
+             X509_verify_cert_error_string(result), named ? ", it is not for \"" : "",
+             named ? name : "", named ? "\"" : "");
     OPENSSL_free(address);
 }
 
@@ -234,7 +239,7 @@ static void settle(struct tls_stream *s, int rc) {
     }
 }
 
-/* --- ciphertext --------------------------------------------------------------------------------------------------------------- */
+/* --- ciphertext --- */
 
 size_t tls_in_space(struct tls_stream *s, void **at_p) {
     struct bytes *b = &s->in;
@@ -288,13 +293,14 @@ void tls_out_sent(struct tls_stream *s, size_t n) {
     if (s->out.at == s->out.len) release(&s->out);
 }
 
-/* --- plaintext ---------------------------------------------------------------------------------------------------------------- */
+/* --- plaintext --- */
 
 static size_t unsent(const struct tls_stream *s) {
     return s->out.len - s->out.at;
 }
 
-/* Reading makes answers, too (new keys, alerts). Who asks for them and never reads them means no good. */
+/* Reading makes answers, too (new keys, alerts). Who asks for them and never reads them means no
+ * good. */
 static bool flooded(struct tls_stream *s) {
     if (unsent(s) < 2 * TLS_OUT_MAX) return false;
     fail(s, "the peer makes this side answer, and does not read the answers");
@@ -360,7 +366,7 @@ void tls_close(struct tls_stream *s) {
     ERR_clear_error();
 }
 
-/* --- facts -------------------------------------------------------------------------------------------------------------------- */
+/* --- facts --- */
 
 enum tls_state tls_state(const struct tls_stream *s) {
     return s->state;
@@ -380,8 +386,8 @@ const char *tls_cipher(const struct tls_stream *s) {
 
 bool tls_peer_name(const struct tls_stream *s, char *out, size_t size) {
     X509 *peer = SSL_get0_peer_certificate(s->ssl);
-    return peer != NULL &&
-           X509_NAME_get_text_by_NID(X509_get_subject_name(peer), NID_commonName, out, (int)size) >= 0;
+    return peer != NULL && X509_NAME_get_text_by_NID(X509_get_subject_name(peer), NID_commonName,
+                                                     out, (int)size) >= 0;
 }
 
 size_t tls_memory(const struct tls_stream *s) {
