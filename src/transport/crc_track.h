@@ -1,5 +1,5 @@
-/* Walks an operation's bytes and fills op->crcs as they pass, in whatever pieces they pass. Lives in
- * op->scratch while a transport has the operation. */
+/* Walks an operation's bytes and fills op->crcs as they pass, in whatever pieces they pass. Lives
+ * in op->scratch while a transport has the operation. */
 #ifndef TARN_TRANSPORT_CRC_TRACK_H
 #define TARN_TRANSPORT_CRC_TRACK_H
 
@@ -29,7 +29,8 @@ static inline void crc_track_feed(struct crc_track *t, const struct transport_op
     const char *from = src;
     char *to = dst;
     while (len > 0) {
-        if (t->left == 0) { /* here, not at the end of a block: the last block may end with the operation */
+        if (t->left ==
+            0) { /* here, not at the end of a block: the last block may end with the operation */
             op->crcs[++t->index] = 0;
             t->left = op->crc_block;
         }

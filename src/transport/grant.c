@@ -1,5 +1,5 @@
-/* Grants: 24 bytes of fields, 16 bytes of MAC. The MAC covers the fields exactly as they travel and the
- * extent the grant stands beside, so a flipped bit in either is one and the same refusal. */
+/* Grants: 24 bytes of fields, 16 bytes of MAC. The MAC covers the fields exactly as they travel and
+ * the extent the grant stands beside, so a flipped bit in either is one and the same refusal. */
 #include "transport/grant.h"
 
 #include <sodium.h>
@@ -8,16 +8,16 @@
 
 #include "base/assert.h"
 
-/* As it travels. Little-endian, as every format of tarn; the machines tarn builds for are, and the assert
- * says so. */
+/* As it travels. Little-endian, as every format of tarn; the machines tarn builds for are, and the
+ * assert says so. */
 struct grant_wire {
     uint8_t op;
     uint8_t version; /* 1 */
     uint16_t put_low;
     uint32_t master_epoch;
     uint64_t session;
-    uint64_t
-        expiry_put; /* 44 bits of milliseconds, which last for 557 years; above them 20 more of the put */
+    /* 44 bits of milliseconds, which last for 557 years; above them 20 more of the put */
+    uint64_t expiry_put;
     uint8_t mac[crypto_shorthash_siphashx24_BYTES];
 };
 _Static_assert(sizeof(struct grant_wire) == GRANT_SIZE, "grant layout");
@@ -36,7 +36,8 @@ struct grant_mac_input {
 };
 _Static_assert(sizeof(struct grant_mac_input) == 48, "no padding in the MAC's input");
 
-static void compute_mac(const uint8_t key[GRANT_KEY_SIZE], const void *fields, const struct grant_extent *e,
+static void compute_mac(const uint8_t key[GRANT_KEY_SIZE], const void *fields,
+                        const struct grant_extent *e,
                         uint8_t mac[crypto_shorthash_siphashx24_BYTES]) {
     struct grant_mac_input in;
     memcpy(in.fields, fields, sizeof(in.fields));
@@ -71,17 +72,17 @@ static struct grant_wire wire_of(const struct grant *g) {
     };
 }
 
-void grant_seal(const uint8_t key[GRANT_KEY_SIZE], const struct grant *g, const struct grant_extent *e,
-                uint8_t out[GRANT_SIZE]) {
+void grant_seal(const uint8_t key[GRANT_KEY_SIZE], const struct grant *g,
+                const struct grant_extent *e, uint8_t out[GRANT_SIZE]) {
     struct grant_wire w = wire_of(g);
     compute_mac(key, &w, e, w.mac);
     memcpy(out, &w, GRANT_SIZE);
 }
 
 enum grant_verdict grant_check(const uint8_t key[GRANT_KEY_SIZE], const uint8_t in[GRANT_SIZE],
-                               const struct grant_extent *e, enum grant_op want, uint64_t sub_offset,
-                               uint64_t sub_length, uint32_t master_epoch, uint32_t segment_epoch,
-                               uint64_t now_ms, struct grant *g_p) {
+                               const struct grant_extent *e, enum grant_op want,
+                               uint64_t sub_offset, uint64_t sub_length, uint32_t master_epoch,
+                               uint32_t segment_epoch, uint64_t now_ms, struct grant *g_p) {
     struct grant_wire w;
     memcpy(&w, in, GRANT_SIZE);
     uint8_t mac[crypto_shorthash_siphashx24_BYTES];
@@ -103,8 +104,8 @@ enum grant_verdict grant_check(const uint8_t key[GRANT_KEY_SIZE], const uint8_t 
     return GRANT_OK;
 }
 
-void grant_receipt(const uint8_t key[GRANT_KEY_SIZE], const struct grant *g, const struct grant_extent *e,
-                   bool whole, uint8_t out[GRANT_RECEIPT_SIZE]) {
+void grant_receipt(const uint8_t key[GRANT_KEY_SIZE], const struct grant *g,
+                   const struct grant_extent *e, bool whole, uint8_t out[GRANT_RECEIPT_SIZE]) {
     struct {
         struct grant_mac_input grant;
         uint64_t whole;
@@ -116,7 +117,8 @@ void grant_receipt(const uint8_t key[GRANT_KEY_SIZE], const struct grant *g, con
 }
 
 bool grant_receipt_check(const uint8_t key[GRANT_KEY_SIZE], const struct grant *g,
-                         const struct grant_extent *e, bool whole, const uint8_t in[GRANT_RECEIPT_SIZE]) {
+                         const struct grant_extent *e, bool whole,
+                         const uint8_t in[GRANT_RECEIPT_SIZE]) {
     uint8_t right[GRANT_RECEIPT_SIZE];
     grant_receipt(key, g, e, whole, right);
     return sodium_memcmp(right, in, sizeof(right)) == 0;

@@ -1,9 +1,10 @@
-/* A grant: a capability for one host, signed by the master with that host's key. The host needs nothing else
- * to decide whether a transfer is allowed, and the holder cannot change what it allows.
+/* A grant: a capability for one host, signed by the master with that host's key. The host needs
+ * nothing else to decide whether a transfer is allowed, and the holder cannot change what it
+ * allows.
  *
- * The MAC is SipHash-2-4 with a 128-bit result (Aumasson and Bernstein 2012, libsodium) over the grant's
- * fields and the extent they are for. In RESP a grant is a bulk string of GRANT_SIZE bytes; on the data port
- * it travels beside its extent. */
+ * The MAC is SipHash-2-4 with a 128-bit result (Aumasson and Bernstein 2012, libsodium) over the
+ * grant's fields and the extent they are for. In RESP a grant is a bulk string of GRANT_SIZE bytes;
+ * on the data port it travels beside its extent. */
 #ifndef TARN_TRANSPORT_GRANT_H
 #define TARN_TRANSPORT_GRANT_H
 
@@ -18,7 +19,8 @@
 enum grant_op {
     GRANT_READ = 1,
     GRANT_WRITE = 2,
-    GRANT_ATTACH_READ = 3,  /* shm: hand out the read-only descriptor; offset 0, length of the segment */
+    /* shm: hand out the read-only descriptor; offset 0, length of the segment */
+    GRANT_ATTACH_READ = 3,
     GRANT_ATTACH_WRITE = 4, /* shm: hand out the writable one */
     GRANT_WRITE_ONCE = 5,   /* WRITE until it is sealed, for one put: asked for as GRANT_WRITE */
 };
@@ -31,9 +33,11 @@ struct grant_extent {
 struct grant {
     enum grant_op op;
     uint32_t master_epoch;
-    uint64_t session;   /* of the client it was given to; a data connection belongs to one session */
+    /* of the client it was given to; a data connection belongs to one session */
+    uint64_t session;
     uint64_t expiry_ms; /* the master's monotonic clock */
-    uint64_t put; /* WRITE_ONCE: which put it is for, by the low bits of its token (GRANT_PUT_MASK); else 0 */
+    /* WRITE_ONCE: which put it is for, by the low bits of its token (GRANT_PUT_MASK); else 0 */
+    uint64_t put;
 };
 
 enum grant_verdict {
@@ -45,29 +49,34 @@ enum grant_verdict {
     GRANT_EXPIRED,
     GRANT_FENCED, /* the session was cut off */
     GRANT_OVER,   /* WRITE_ONCE: it was sealed */
-    GRANT_LATER, /* WRITE_ONCE: not at the moment: the host has too many of them, or it is to be sealed and somebody writes */
+    /* WRITE_ONCE: not at the moment: the host has too many of them, or it is to be sealed and
+       somebody writes */
+    GRANT_LATER,
     GRANT_VERDICTS,
 };
 const char *grant_verdict_name(enum grant_verdict v);
 
-void grant_seal(const uint8_t key[GRANT_KEY_SIZE], const struct grant *g, const struct grant_extent *e,
-                uint8_t out[GRANT_SIZE]);
-/* Checks everything but fencing, constant-time where it compares MACs. g_p is written when the MAC is right.
+void grant_seal(const uint8_t key[GRANT_KEY_SIZE], const struct grant *g,
+                const struct grant_extent *e, uint8_t out[GRANT_SIZE]);
+/* Checks everything but fencing, constant-time where it compares MACs. g_p is written when the MAC
+ * is right.
  */
 enum grant_verdict grant_check(const uint8_t key[GRANT_KEY_SIZE], const uint8_t in[GRANT_SIZE],
-                               const struct grant_extent *e, enum grant_op want, uint64_t sub_offset,
-                               uint64_t sub_length, uint32_t master_epoch, uint32_t segment_epoch,
-                               uint64_t now_ms, struct grant *g_p);
-/* A host's word on a grant WRITE_ONCE: from now on it writes nothing more, and all of its extent has been written by it
- * (whole), or not. The MAC is over another number of bytes than a grant's, so that neither passes for the other. */
-void grant_receipt(const uint8_t key[GRANT_KEY_SIZE], const struct grant *g, const struct grant_extent *e,
-                   bool whole, uint8_t out[GRANT_RECEIPT_SIZE]);
+                               const struct grant_extent *e, enum grant_op want,
+                               uint64_t sub_offset, uint64_t sub_length, uint32_t master_epoch,
+                               uint32_t segment_epoch, uint64_t now_ms, struct grant *g_p);
+/* A host's word on a grant WRITE_ONCE: from now on it writes nothing more, and all of its extent
+ * has been written by it (whole), or not. The MAC is over another number of bytes than a grant's,
+ * so that neither passes for the other. */
+void grant_receipt(const uint8_t key[GRANT_KEY_SIZE], const struct grant *g,
+                   const struct grant_extent *e, bool whole, uint8_t out[GRANT_RECEIPT_SIZE]);
 bool grant_receipt_check(const uint8_t key[GRANT_KEY_SIZE], const struct grant *g,
-                         const struct grant_extent *e, bool whole, const uint8_t in[GRANT_RECEIPT_SIZE]);
+                         const struct grant_extent *e, bool whole,
+                         const uint8_t in[GRANT_RECEIPT_SIZE]);
 /* Is it a grant WRITE_ONCE, by what it says itself? For its holder, who must have it sealed. */
 bool grant_is_once(const uint8_t in[GRANT_SIZE]);
-/* What in claims its master epoch is, unchecked: only good for telling a stale grant from a forged one in a
- * refusal. */
+/* What in claims its master epoch is, unchecked: only good for telling a stale grant from a forged
+ * one in a refusal. */
 uint32_t grant_claimed_epoch(const uint8_t in[GRANT_SIZE]);
 
 #endif

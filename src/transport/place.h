@@ -1,6 +1,7 @@
-/* Where a value lies, packed: what MGETREPLICAS and MPUTSTART answer for the usual one (a single replica in one piece of memory) when
- * they were asked for PACKED. In RESP it is a bulk string of these bytes, little-endian; the long form of a batch of thousands costs
- * both sides as much as all the rest of a small value's look-up. docs/COMMANDS.md has it in words. */
+/* Where a value lies, packed: what MGETREPLICAS and MPUTSTART answer for the usual one (a single
+ * replica in one piece of memory) when they were asked for PACKED. In RESP it is a bulk string of
+ * these bytes, little-endian; the long form of a batch of thousands costs both sides as much as all
+ * the rest of a small value's look-up. docs/COMMANDS.md has it in words. */
 #ifndef TARN_TRANSPORT_PLACE_H
 #define TARN_TRANSPORT_PLACE_H
 

@@ -35,7 +35,8 @@ tarn_status transport_register(const struct transport_ops *t) {
     TARN_ASSERT(t->memory_register && t->memory_deregister && t->memory_version);
     TARN_ASSERT(t->key_pack && t->key_unpack && t->key_map && t->key_check && t->key_close);
     TARN_ASSERT(t->listen && t->listener_port && t->listener_uri && t->listener_stats);
-    TARN_ASSERT(t->listener_stats_reset && t->listener_fence && t->listener_lent && t->listener_close);
+    TARN_ASSERT(t->listener_stats_reset && t->listener_fence && t->listener_lent &&
+                t->listener_close);
     TARN_ASSERT(t->connect && t->endpoint_status && t->endpoint_close);
     TARN_ASSERT(t->submit && t->progress && t->arm);
     pthread_mutex_lock(&lock);

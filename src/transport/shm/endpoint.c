@@ -19,12 +19,13 @@
 #define ENDPOINT_MAGIC    0x53455044u /* "SEPD" */
 #define KEY_MAGIC         0x534b4559u /* "SKEY" */
 #define ATTACH_DEFAULT_MS 5000u
-#define REPLIES_LATE_MAX  64 /* thrown away one by one at the end; closing the socket does it to the rest */
-#define COPY_CHUNK        (1u << 20)
-#define PREFETCH_BYTES    512u
-#define PAST_TOTAL        (128u << 10) /* of an operation: from here on its parts go past the cache */
-#define PAST_LENGTH       (4u << 10)   /* ... those that are as long as this */
-#define COPY_LARGE        (256u << 10) /* crc32c_copy stores past the cache from here on */
+#define REPLIES_LATE_MAX                                                                           \
+    64 /* thrown away one by one at the end; closing the socket does it to the rest */
+#define COPY_CHUNK     (1u << 20)
+#define PREFETCH_BYTES 512u
+#define PAST_TOTAL     (128u << 10) /* of an operation: from here on its parts go past the cache */
+#define PAST_LENGTH    (4u << 10)   /* ... those that are as long as this */
+#define COPY_LARGE     (256u << 10) /* crc32c_copy stores past the cache from here on */
 
 struct transport_endpoint {
     uint32_t magic;
@@ -57,7 +58,8 @@ struct op_state {
     uint32_t part_at, iov_at;
     uint64_t part_offset, iov_offset;
 };
-_Static_assert(sizeof(struct op_state) <= sizeof(((struct transport_op *)0)->scratch), "op scratch");
+_Static_assert(sizeof(struct op_state) <= sizeof(((struct transport_op *)0)->scratch),
+               "op scratch");
 
 static struct op_state *state_of(struct transport_op *op) {
     return (struct op_state *)(void *)op->scratch;
@@ -157,7 +159,8 @@ static tarn_status wait_readable(int fd, uint64_t deadline_boot_ms) {
 }
 
 /* The reply, and the descriptor that came with it (-1: none). */
-static tarn_status receive_reply(struct transport_endpoint *e, struct shm_reply *reply_p, int *fd_p) {
+static tarn_status receive_reply(struct transport_endpoint *e, struct shm_reply *reply_p,
+                                 int *fd_p) {
     struct iovec iov = {reply_p, sizeof(*reply_p)};
     union {
         char space[CMSG_SPACE(sizeof(int))];
@@ -176,7 +179,8 @@ static tarn_status receive_reply(struct transport_endpoint *e, struct shm_reply 
         memcpy(fd_p, CMSG_DATA(c), sizeof(int));
     }
     if (got <= 0) return TARN_ECLOSED;
-    if (got != (ssize_t)sizeof(*reply_p) || reply_p->magic != SHM_MAGIC || reply_p->type != SHM_REPLY)
+    if (got != (ssize_t)sizeof(*reply_p) || reply_p->magic != SHM_MAGIC ||
+        reply_p->type != SHM_REPLY)
         return TARN_EPROTO;
     return TARN_OK;
 }
@@ -204,7 +208,8 @@ static void throw_away_replies(struct transport_endpoint *e) {
     struct shm_reply reply = {0};
     int fd;
     tarn_status s;
-    for (int n = 0; !e->failed && n < REPLIES_LATE_MAX && (s = receive_reply(e, &reply, &fd)) != TARN_EAGAIN;
+    for (int n = 0;
+         !e->failed && n < REPLIES_LATE_MAX && (s = receive_reply(e, &reply, &fd)) != TARN_EAGAIN;
          n++) {
         if (s == TARN_OK)
             throw_away(e, &reply, fd);
@@ -214,9 +219,10 @@ static void throw_away_replies(struct transport_endpoint *e) {
     }
 }
 
-/* Sends the request and waits for its answer; answers to earlier ones that nobody waited for are thrown away. */
-static tarn_status ask(struct transport_endpoint *e, struct shm_request *rq, uint64_t deadline_boot_ms,
-                       struct shm_reply *reply_p, int *fd_p) {
+/* Sends the request and waits for its answer; answers to earlier ones that nobody waited for are
+ * thrown away. */
+static tarn_status ask(struct transport_endpoint *e, struct shm_request *rq,
+                       uint64_t deadline_boot_ms, struct shm_reply *reply_p, int *fd_p) {
     rq->request_id = ++e->next_id;
     if (send(e->fd, rq, sizeof(*rq), MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)sizeof(*rq)) {
         if (errno != EAGAIN) e->failed = true;
@@ -240,14 +246,15 @@ static tarn_status ask(struct transport_endpoint *e, struct shm_request *rq, uin
 static tarn_status map_segment(struct transport_key *k, int fd, const struct shm_reply *reply,
                                const struct transport_key_config *config) {
     struct stat st;
-    if (reply->header_size != SEGMENT_HEADER_SIZE || reply->size != config->size || fstat(fd, &st) != 0 ||
-        (uint64_t)st.st_size < SEGMENT_HEADER_SIZE + reply->size) {
+    if (reply->header_size != SEGMENT_HEADER_SIZE || reply->size != config->size ||
+        fstat(fd, &st) != 0 || (uint64_t)st.st_size < SEGMENT_HEADER_SIZE + reply->size) {
         return TARN_EPROTO;
     }
     k->size = reply->size;
     /* The file's size: hugetlb maps whole pages only. */
     k->map_size = (uint64_t)st.st_size;
-    void *map = mmap(NULL, k->map_size, PROT_READ | (config->writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+    void *map =
+        mmap(NULL, k->map_size, PROT_READ | (config->writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) {
         log_warning("Mapping segment %u: %s", config->segment, strerror(errno));
         return TARN_ENOMEM;
@@ -268,13 +275,15 @@ static tarn_status map_segment(struct transport_key *k, int fd, const struct shm
     return k->segment_epoch == config->segment_epoch ? TARN_OK : TARN_ESTALE;
 }
 
-/* Takes the segment out of our address space. Where the caller holds pointers (a put in place while its session was lost),
- * private memory takes its place: late stores go nowhere instead of killing the program. Those addresses are never given back. */
+/* Takes the segment out of our address space. Where the caller holds pointers (a put in place while
+ * its session was lost), private memory takes its place: late stores go nowhere instead of killing
+ * the program. Those addresses are never given back. */
 static void unmap_segment(struct transport_key *k) {
     if (k->map == NULL) return;
     shm_watch_remove(&k->watch);
-    if (k->lent && mmap(k->map, k->map_size, PROT_READ | PROT_WRITE,
-                        MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED) {
+    if (k->lent &&
+        mmap(k->map, k->map_size, PROT_READ | PROT_WRITE,
+             MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED) {
         return;
     }
     munmap(k->map, k->map_size);
@@ -295,8 +304,8 @@ tarn_status shm_key_unpack(struct transport_endpoint *e, const struct transport_
     memcpy(rq.grant, config->grant, GRANT_SIZE);
     struct shm_reply reply = {0};
     int fd;
-    uint64_t deadline =
-        config->deadline_boot_ms != 0 ? config->deadline_boot_ms : clock_boot_ms() + ATTACH_DEFAULT_MS;
+    uint64_t deadline = config->deadline_boot_ms != 0 ? config->deadline_boot_ms
+                                                      : clock_boot_ms() + ATTACH_DEFAULT_MS;
     tarn_status s = ask(e, &rq, deadline, &reply, &fd);
     if (s != TARN_OK) return s;
     if (reply.status == SHM_OK && fd < 0) reply.status = UINT32_MAX;
@@ -362,7 +371,8 @@ static tarn_status check_op(const struct transport_op *op) {
         const struct grant_extent *x = &p->extent;
         if (p->key == NULL || (op->kind == TRANSPORT_PUT && !p->key->writable)) return TARN_EPERM;
         if (x->segment != p->key->segment || p->sub_offset > x->length ||
-            p->sub_length > x->length - p->sub_offset || locate(p->key, x->offset, x->length) == NULL) {
+            p->sub_length > x->length - p->sub_offset ||
+            locate(p->key, x->offset, x->length) == NULL) {
             return TARN_EINVAL;
         }
         parts += p->sub_length;
@@ -371,8 +381,8 @@ static tarn_status check_op(const struct transport_op *op) {
     return parts == local ? TARN_OK : TARN_EINVAL;
 }
 
-/* The loop that computes CRCs on its way stores past the cache and beats memcpy at these sizes, even when nobody wants the
- * CRC; only without the CPU's instructions it does not. */
+/* The loop that computes CRCs on its way stores past the cache and beats memcpy at these sizes,
+ * even when nobody wants the CRC; only without the CPU's instructions it does not. */
 static void copy_plain(void *to, const void *from, size_t len, bool past) {
     static _Thread_local int fast = -1;
     if (len < (past ? PAST_LENGTH : COPY_LARGE)) {
@@ -416,8 +426,8 @@ tarn_status shm_submit(struct transport_endpoint *e, struct transport_op *const 
     return TARN_OK;
 }
 
-/* The processor's own prefetching ends at a page, and small parts lie anywhere: the start of the next one is on its way while this one is
- * copied. */
+/* The processor's own prefetching ends at a page, and small parts lie anywhere: the start of the
+ * next one is on its way while this one is copied. */
 static void prefetch_next(const struct transport_op *op, const struct op_state *st) {
     const char *from = NULL;
     if (op->kind == TRANSPORT_PUT) {
@@ -443,10 +453,12 @@ static uint64_t copy_some(struct transport_op *op) {
     if (st->part_at == op->n_parts) return 0;
     const struct transport_part *p = &op->parts[st->part_at];
     const struct iovec *v = &op->iov[st->iov_at];
-    uint64_t len = min_u64(min_u64(p->sub_length - st->part_offset, v->iov_len - st->iov_offset), COPY_CHUNK);
+    uint64_t len =
+        min_u64(min_u64(p->sub_length - st->part_offset, v->iov_len - st->iov_offset), COPY_CHUNK);
     char *there = locate(p->key, p->extent.offset + p->sub_offset + st->part_offset, len);
     char *here = (char *)v->iov_base + st->iov_offset;
-    char *to = op->kind == TRANSPORT_GET ? here : there, *from = op->kind == TRANSPORT_GET ? there : here;
+    char *to = op->kind == TRANSPORT_GET ? here : there,
+         *from = op->kind == TRANSPORT_GET ? there : here;
     prefetch_next(op, st);
     if (op->crcs != NULL)
         crc_track_feed(&st->crc, op, to, from, len);
@@ -462,7 +474,8 @@ static tarn_status check_epochs(const struct transport_op *op) {
     for (size_t i = 0; i < op->n_parts; i++) {
         struct transport_key *k = op->parts[i].key;
         uint32_t epoch = op->parts[i].extent.segment_epoch;
-        if (i > 0 && op->parts[i - 1].key == k && op->parts[i - 1].extent.segment_epoch == epoch) continue;
+        if (i > 0 && op->parts[i - 1].key == k && op->parts[i - 1].extent.segment_epoch == epoch)
+            continue;
         if (op->parts[i].extent.segment_epoch != k->segment_epoch || shm_key_check(k) != TARN_OK)
             return TARN_ESTALE;
     }

@@ -1,5 +1,6 @@
-/* The host's side of shm: it hands out descriptors of segment memory, and remembers to whom. Once a process has a writable
- * mapping nothing but its death, or its own word, takes it back; so every peer is watched by a pidfd.
+/* The host's side of shm: it hands out descriptors of segment memory, and remembers to whom. Once a
+ * process has a writable mapping nothing but its death, or its own word, takes it back; so every
+ * peer is watched by a pidfd.
  *
  *   peer:  socket open --no good grant: too long, or another wants the place--> gone
  *            |--closed, nothing writable out--> gone
@@ -30,7 +31,7 @@
 #define REQUESTS_PER_TURN 16
 #define ATTACHMENTS_MAX   1024u /* per peer */
 #define PAUSE_MS          100   /* of a listener that has no descriptors */
-#define LOOK_MS           500   /* how often it looks for peers that have shown no good grant for too long */
+#define LOOK_MS           500 /* how often it looks for peers that have shown no good grant for too long */
 #define IDLE_DEFAULT_MS   30000u
 #define PROC_FD_MAX       40
 
@@ -68,8 +69,10 @@ struct transport_listener {
     LIST_ENTRY(transport_listener) link;
     struct transport_gate gate;
     int fd;
-    int spare;    /* a descriptor to turn peers away with when there are no more; -1: it was needed */
-    int timer_fd; /* while there is not even that, nobody is accepted, and nothing else may ever wake us */
+    /* a descriptor to turn peers away with when there are no more; -1: it was needed */
+    int spare;
+    /* while there is not even that, nobody is accepted, and nothing else may ever wake us */
+    int timer_fd;
     uint64_t trouble_ms;
     struct sockaddr_un addr;
     dev_t dev;
@@ -78,14 +81,16 @@ struct transport_listener {
     unsigned max_peers;
     uint64_t idle_ms;
     uint64_t last_attachment;
-    TAILQ_HEAD(, peer) new_ones;   /* by age */
-    LIST_HEAD(, peer) peers, dead; /* dead: freed at the end of the turn, events may still name them */
+    TAILQ_HEAD(, peer) new_ones; /* by age */
+    /* dead: freed at the end of the turn, events may still name them */
+    LIST_HEAD(, peer) peers, dead;
     struct transport_listener_stats stats;
 };
 
 /* --- peers --- */
 
-/* A child that the program has forked may hold it, too: then closing it alone would not take it out of the epoll set. */
+/* A child that the program has forked may hold it, too: then closing it alone would not take it out
+ * of the epoll set. */
 static void close_watched(struct transport_domain *d, int *fd_p) {
     if (*fd_p < 0) return;
     (void)epoll_ctl(d->epoll_fd, EPOLL_CTL_DEL, *fd_p, NULL);
@@ -173,7 +178,8 @@ static void drop_overdue(struct transport_listener *l) {
     struct peer *p;
     uint64_t now_ms = clock_mono_ms();
     while ((p = TAILQ_FIRST(&l->new_ones)) != NULL && now_ms - p->since_ms >= l->idle_ms) {
-        log_verbose("A shm peer (pid %d) has shown no good grant for too long: closed", (int)p->pid);
+        log_verbose("A shm peer (pid %d) has shown no good grant for too long: closed",
+                    (int)p->pid);
         l->stats.timeouts++;
         bury(p);
     }
@@ -209,10 +215,12 @@ static void accept_peer(struct transport_listener *l, int fd) {
     if (l->stats.connections_new++ == 0) (void)set_timer(l);
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &p->tag},
                        pid_ev = {.events = EPOLLIN, .data.ptr = &p->pid_tag};
-    if (p->pidfd < 0 || is_dead(p->pidfd) || epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0 ||
+    if (p->pidfd < 0 || is_dead(p->pidfd) ||
+        epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0 ||
         epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, p->pidfd, &pid_ev) != 0) {
         if (log_is_news(&l->trouble_ms, clock_mono_ms()))
-            log_warning("A shm peer (pid %d) cannot be watched: %s", (int)cred.pid, strerror(errno));
+            log_warning("A shm peer (pid %d) cannot be watched: %s", (int)cred.pid,
+                        strerror(errno));
         l->stats.connections_refused++;
         bury(p);
         return;
@@ -223,7 +231,8 @@ static void accept_peer(struct transport_listener *l, int fd) {
 /* --- requests --- */
 
 /* By its address, as the gate says it: ids change hands. */
-static const struct transport_memory *find_memory(const struct transport_domain *d, const void *addr) {
+static const struct transport_memory *find_memory(const struct transport_domain *d,
+                                                  const void *addr) {
     const struct transport_memory *m;
     LIST_FOREACH(m, &d->memories, link) {
         if (m->config.remote && m->config.addr == addr) return m;
@@ -231,7 +240,8 @@ static const struct transport_memory *find_memory(const struct transport_domain 
     return NULL;
 }
 
-/* false: it did not leave, and the connection is closed. A peer that does not read its replies is broken. */
+/* false: it did not leave, and the connection is closed. A peer that does not read its replies is
+ * broken. */
 static bool answer(struct peer *p, const struct shm_request *rq, uint32_t status,
                    const struct transport_memory *m, uint64_t attachment) {
     struct shm_reply reply = {
@@ -297,7 +307,8 @@ static void handle_attach(struct peer *p, const struct shm_request *rq) {
         bury(p);
         return;
     }
-    /* Before it is sent: what is remembered too early only delays a fence. What was sent counts as given. */
+    /* Before it is sent: what is remembered too early only delays a fence. What was sent counts as
+     * given. */
     uint64_t number = ++l->last_attachment;
     remember(p, &(struct attachment){number, m, g.session, g.master_epoch, rq->writable != 0});
     l->stats.attaches_total++;
@@ -354,10 +365,11 @@ static bool handle_request(struct peer *p) {
         hang_up(p);
         return false;
     }
-    /* A mapping in a process we do not watch would be one we cannot fence: a child that inherited the socket is refused. */
+    /* A mapping in a process we do not watch would be one we cannot fence: a child that inherited
+     * the socket is refused. */
     pid_t pid = sender(&msg);
-    bool whole = got == (ssize_t)sizeof(rq) && (msg.msg_flags & MSG_TRUNC) == 0 && rq.magic == SHM_MAGIC &&
-                 rq.writable <= 1;
+    bool whole = got == (ssize_t)sizeof(rq) && (msg.msg_flags & MSG_TRUNC) == 0 &&
+                 rq.magic == SHM_MAGIC && rq.writable <= 1;
     if (!whole || pid != p->pid || (rq.type != SHM_ATTACH && rq.type != SHM_DETACH)) {
         p->listener->stats.bad_frames++;
         hang_up(p);
@@ -373,7 +385,8 @@ static bool handle_request(struct peer *p) {
     return p->fd >= 0;
 }
 
-/* Every PAUSE_MS until it is over. The timer is made with the listener: there would be no descriptor for it now. */
+/* Every PAUSE_MS until it is over. The timer is made with the listener: there would be no
+ * descriptor for it now. */
 static void pause_accept(struct transport_listener *l) {
     l->paused = true;
     if (set_timer(l))
@@ -386,7 +399,8 @@ static void on_timer(struct transport_listener *l) {
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &l->tag};
     uint64_t times;
     (void)!read(l->timer_fd, &times, sizeof(times)); /* not again before the next period */
-    if (l->paused && (epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) == 0 || errno == EEXIST))
+    if (l->paused &&
+        (epoll_ctl(l->domain->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) == 0 || errno == EEXIST))
         l->paused = false;
     drop_overdue(l);
     (void)set_timer(l);
@@ -402,7 +416,8 @@ static void open_spare(struct transport_listener *l) {
     if (l->spare < 0) l->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* Out of descriptors: a peer that waits would wake us again and again. It is turned away, and goes another way. */
+/* Out of descriptors: a peer that waits would wake us again and again. It is turned away, and goes
+ * another way. */
 static void turn_away(struct transport_listener *l, int error) {
     if (log_is_news(&l->trouble_ms, clock_mono_ms()))
         log_warning("A shm peer is turned away: %s", strerror(error));
@@ -510,12 +525,14 @@ static bool remove_stale(const struct sockaddr_un *addr) {
     if (!S_ISSOCK(st.st_mode)) return false;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return false;
-    bool dead = connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) != 0 && errno == ECONNREFUSED;
+    bool dead =
+        connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) != 0 && errno == ECONNREFUSED;
     close(fd);
     return dead && unlink(addr->sun_path) == 0;
 }
 
-/* What the umask took from a socket of ours comes back. No link is followed, whoever put it there meanwhile. */
+/* What the umask took from a socket of ours comes back. No link is followed, whoever put it there
+ * meanwhile. */
 static bool set_mode(const char *path, mode_t mode) {
     char self[PROC_FD_MAX];
     struct stat st;
@@ -538,11 +555,13 @@ static bool open_socket(struct transport_listener *l, const char *path, mode_t m
         return false;
     }
     l->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    /* What is accepted has SO_PASSCRED from here: a peer may have sent its request before there is time to ask it of that. */
-    if (l->fd < 0 || setsockopt(l->fd, SOL_SOCKET, SO_PASSCRED, &one, sizeof(one)) != 0) return false;
+    /* What is accepted has SO_PASSCRED from here: a peer may have sent its request before there is
+     * time to ask it of that. */
+    if (l->fd < 0 || setsockopt(l->fd, SOL_SOCKET, SO_PASSCRED, &one, sizeof(one)) != 0)
+        return false;
     /* The mode is in force from the first moment; what the umask took comes back. */
-    return fchmod(l->fd, mode) == 0 && bind(l->fd, (struct sockaddr *)&l->addr, sizeof(l->addr)) == 0 &&
-           set_mode(path, mode);
+    return fchmod(l->fd, mode) == 0 &&
+           bind(l->fd, (struct sockaddr *)&l->addr, sizeof(l->addr)) == 0 && set_mode(path, mode);
 }
 
 tarn_status shm_listen(struct transport_domain *d, const struct transport_listen_config *config,
@@ -567,8 +586,8 @@ tarn_status shm_listen(struct transport_domain *d, const struct transport_listen
     mode_t mode = config->mode != 0 ? (mode_t)config->mode & 0777 : 0600;
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &l->tag};
     struct stat st;
-    if (open_socket(l, path, mode) && lstat(path, &st) == 0 && listen(l->fd, 128) == 0 && open_timer(l) &&
-        epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) == 0) {
+    if (open_socket(l, path, mode) && lstat(path, &st) == 0 && listen(l->fd, 128) == 0 &&
+        open_timer(l) && epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) == 0) {
         l->dev = st.st_dev;
         l->ino = st.st_ino;
         LIST_INSERT_HEAD(&d->listeners, l, link);
@@ -603,7 +622,8 @@ void shm_listener_close(struct transport_listener **listener_p) {
     free(l);
 }
 
-void shm_listener_stats(const struct transport_listener *l, struct transport_listener_stats *stats_p) {
+void shm_listener_stats(const struct transport_listener *l,
+                        struct transport_listener_stats *stats_p) {
     *stats_p = l->stats;
 }
 

@@ -17,7 +17,8 @@ bool shm_address(const char *uri, struct sockaddr_un *addr_p, const char **path_
     const char *path = uri + 6;
     *addr_p = (struct sockaddr_un){.sun_family = AF_UNIX};
     if (*path == '\0' || strlen(path) >= sizeof(addr_p->sun_path)) {
-        log_warning("A shm socket's path has 1 to %zu bytes: %s", sizeof(addr_p->sun_path) - 1, uri);
+        log_warning("A shm socket's path has 1 to %zu bytes: %s", sizeof(addr_p->sun_path) - 1,
+                    uri);
         return false;
     }
     memcpy(addr_p->sun_path, path, strlen(path));
@@ -64,7 +65,8 @@ static void domain_query(const struct transport_domain *d, struct transport_limi
     };
 }
 
-static tarn_status memory_register(struct transport_domain *d, const struct transport_memory_config *config,
+static tarn_status memory_register(struct transport_domain *d,
+                                   const struct transport_memory_config *config,
                                    struct transport_memory **memory_p) {
     if (config->dmabuf) return TARN_ENOTSUP;
     /* Plain memory needs nothing: our own loads and stores reach it. */
@@ -88,7 +90,8 @@ static void memory_deregister(struct transport_memory **memory_p) {
 }
 
 static tarn_status key_pack(struct transport_memory *m, bool writable, struct buf *out) {
-    (void)m, (void)writable, (void)out; /* the key is an attach grant, and those are the master's to give */
+    /* the key is an attach grant, and those are the master's to give */
+    (void)m, (void)writable, (void)out;
     return TARN_OK;
 }
 

@@ -1,5 +1,5 @@
-/* The shm transport: what its files share, and the messages of its unix socket (SOCK_SEQPACKET, one struct per packet,
- * little-endian). docs/DATA-PROTOCOL.md is the same in words.
+/* The shm transport: what its files share, and the messages of its unix socket (SOCK_SEQPACKET, one
+ * struct per packet, little-endian). docs/DATA-PROTOCOL.md is the same in words.
  *
  *   client                                   host
  *   ATTACH(extent, attach grant)  --------->  checks grant, pid of the sender, opens a pidfd
@@ -79,7 +79,8 @@ bool shm_address(const char *uri, struct sockaddr_un *addr_p, const char **path_
 /* host.c */
 tarn_status shm_listen(struct transport_domain *d, const struct transport_listen_config *config,
                        struct transport_listener **listener_p);
-void shm_listener_stats(const struct transport_listener *l, struct transport_listener_stats *stats_p);
+void shm_listener_stats(const struct transport_listener *l,
+                        struct transport_listener_stats *stats_p);
 void shm_listener_stats_reset(struct transport_listener *l);
 tarn_status shm_listener_fence(struct transport_listener *l, const struct transport_fence *fence);
 bool shm_listener_lent(const struct transport_listener *l, const struct transport_memory *m,
@@ -98,8 +99,9 @@ struct shm_watch {
     unsigned forks;
     bool watched, gone; /* gone: private memory has taken its place */
 };
-/* From now on the mapping is let go of when the other end of fd hangs up, in a thread that these two start and end; fd and mapping stay
- * until shm_watch_remove. A machine without descriptors or threads goes without. From any thread. */
+/* From now on the mapping is let go of when the other end of fd hangs up, in a thread that these
+ * two start and end; fd and mapping stay until shm_watch_remove. A machine without descriptors or
+ * threads goes without. From any thread. */
 void shm_watch_add(struct shm_watch *x, int fd, void *map, uint64_t map_size);
 void shm_watch_remove(struct shm_watch *x);
 

@@ -1,10 +1,12 @@
-/* Letting go of the memory of a host that is no more, without a call of the owner: a program that put once and is idle since would keep
- * the writable mapping of a pool file for ever, and whoever serves that file next would wait for it (pool/backing.c).
+/* Letting go of the memory of a host that is no more, without a call of the owner: a program that
+ * put once and is idle since would keep the writable mapping of a pool file for ever, and whoever
+ * serves that file next would wait for it (pool/backing.c).
  *
- * A thread looks at the sockets that writable mappings came through, and lives as long as there are any. When one hangs up, private
- * memory takes the place of the mapping, at the same addresses and in one step: a copy under way, or somebody who holds
- * pointers (a put in place), goes on into nothing instead of ending the program, and finds epoch 0 in the header when it looks whether
- * its bytes counted. Read-only mappings hold nobody up, and stay for those who look at them.
+ * A thread looks at the sockets that writable mappings came through, and lives as long as there are
+ * any. When one hangs up, private memory takes the place of the mapping, at the same addresses and
+ * in one step: a copy under way, or somebody who holds pointers (a put in place), goes on into
+ * nothing instead of ending the program, and finds epoch 0 in the header when it looks whether its
+ * bytes counted. Read-only mappings hold nobody up, and stay for those who look at them.
  *
  * Locks: life, then list. The thread takes list only; so it can be waited for with life held. */
 #include <errno.h>
@@ -32,7 +34,10 @@ static struct {
     int epoll_fd, end_fd;
     pthread_t thread; /* runs while there are watches */
     uint64_t trouble_ms;
-} w = {.life = PTHREAD_MUTEX_INITIALIZER, .list = PTHREAD_MUTEX_INITIALIZER, .epoll_fd = -1, .end_fd = -1};
+} w = {.life = PTHREAD_MUTEX_INITIALIZER,
+       .list = PTHREAD_MUTEX_INITIALIZER,
+       .epoll_fd = -1,
+       .end_fd = -1};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* --- fork: the child has neither the thread nor the mappings --- */
@@ -71,14 +76,17 @@ static bool hung_up(int fd) {
 static uint64_t let_go(struct shm_watch *x) {
     const int flags = MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     x->gone = true;
-    /* Not by mmap(), which ThreadSanitizer takes for a store to all of it: the kernel does this in one step. */
-    if (syscall(SYS_mmap, x->map, x->map_size, PROT_READ | PROT_WRITE, flags, -1, 0L) == -1) return 0;
+    /* Not by mmap(), which ThreadSanitizer takes for a store to all of it: the kernel does this in
+     * one step. */
+    if (syscall(SYS_mmap, x->map, x->map_size, PROT_READ | PROT_WRITE, flags, -1, 0L) == -1)
+        return 0;
     (void)madvise(x->map, x->map_size, MADV_DONTFORK);
     (void)madvise(x->map, x->map_size, MADV_DONTDUMP);
     return x->map_size;
 }
 
-/* Several mappings may have come through one socket. Nothing is said while the lock is held: who hears it may call us. */
+/* Several mappings may have come through one socket. Nothing is said while the lock is held: who
+ * hears it may call us. */
 static void look(void) {
     struct shm_watch *x;
     uint64_t bytes = 0;
@@ -92,9 +100,11 @@ static void look(void) {
     }
     pthread_mutex_unlock(&w.list);
     if (bytes > 0)
-        log_verbose("A host of shared memory hung up: let go of %llu MiB", (unsigned long long)(bytes >> 20));
+        log_verbose("A host of shared memory hung up: let go of %llu MiB",
+                    (unsigned long long)(bytes >> 20));
     if (error != 0)
-        log_warning("Shared memory of a host that hung up cannot be let go of: %s", strerror(error));
+        log_warning("Shared memory of a host that hung up cannot be let go of: %s",
+                    strerror(error));
 }
 
 static void *watch_main(void *arg) {
@@ -123,7 +133,8 @@ static bool thread_start(void) {
     w.end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     struct epoll_event ev = {.events = EPOLLIN, .data.fd = w.end_fd};
     int error = errno;
-    if (w.epoll_fd >= 0 && w.end_fd >= 0 && epoll_ctl(w.epoll_fd, EPOLL_CTL_ADD, w.end_fd, &ev) == 0) {
+    if (w.epoll_fd >= 0 && w.end_fd >= 0 &&
+        epoll_ctl(w.epoll_fd, EPOLL_CTL_ADD, w.end_fd, &ev) == 0) {
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
         error = pthread_create(&w.thread, NULL, watch_main, NULL);
@@ -132,9 +143,10 @@ static bool thread_start(void) {
     }
     close_fds();
     if (log_is_news(&w.trouble_ms, clock_mono_ms()))
-        log_warning("Hosts of shared memory cannot be watched: %s. What they leave behind is let go of at "
-                    "the next call only",
-                    strerror(error));
+        log_warning(
+            "Hosts of shared memory cannot be watched: %s. What they leave behind is let go of at "
+            "the next call only",
+            strerror(error));
     return false;
 }
 

@@ -65,7 +65,8 @@ void tcp_socket_options(int fd) {
     int one = 1;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
-    /* No SO_SNDBUF, SO_RCVBUF: they end the kernel's own tuning, which goes higher than we could ask for. */
+    /* No SO_SNDBUF, SO_RCVBUF: they end the kernel's own tuning, which goes higher than we could
+     * ask for. */
 }
 
 void tcp_socket_close(int epoll_fd, int fd) {

@@ -47,12 +47,14 @@ static void drop_receipts(struct tcp_conn *c) {
     }
 }
 
-/* Of the WRITE that is being received: nothing more will be, by these grants. written: all of it was. */
+/* Of the WRITE that is being received: nothing more will be, by these grants. written: all of it
+ * was. */
 static void end_puts(struct tcp_conn *c, bool written) {
     for (uint32_t i = 0; i < c->in.n_targets; i++) {
         struct tcp_target *target = &c->in.targets[i];
         if (target->put == NULL) continue;
-        c->in.gate->put_end(c->in.gate->arg, target->put, target->sub_offset, written ? target->length : 0);
+        c->in.gate->put_end(c->in.gate->arg, target->put, target->sub_offset,
+                            written ? target->length : 0);
         target->put = NULL;
     }
 }
@@ -166,7 +168,8 @@ bool tcp_out_has_room(const struct tcp_conn *c) {
 static enum step send_batch(struct tcp_conn *c, struct tcp_turn_state *t) {
     tcp_reads_ask(c, t); /* so that the next batch is here when this one is there */
     if (!c->writable) return STEP_BLOCKED;
-    /* A slow peer's bytes may lie here for long: what is there when the grant is over is not what it was for. */
+    /* A slow peer's bytes may lie here for long: what is there when the grant is over is not what
+     * it was for. */
     enum grant_verdict v =
         c->out_memory ? t->gate->recheck(t->gate->arg, &c->out_grant, &c->out_extent) : GRANT_OK;
     if (v != GRANT_OK) {
@@ -176,8 +179,8 @@ static enum step send_batch(struct tcp_conn *c, struct tcp_turn_state *t) {
         return STEP_CLOSE;
     }
     /* No slicing to the budget: the socket buffer bounds what one call takes. */
-    ssize_t sent =
-        tcp_send(&c->secure, c->fd, c->out + c->out_at, min_u64(c->out_n - c->out_at, SEND_IOV_MAX));
+    ssize_t sent = tcp_send(&c->secure, c->fd, c->out + c->out_at,
+                            min_u64(c->out_n - c->out_at, SEND_IOV_MAX));
     if (sent < 0) return conn_failed(c, t, &c->writable);
     t->spent += (uint64_t)sent;
     for (size_t n = (size_t)sent; n > 0;) {
@@ -224,7 +227,8 @@ static void answer_request(struct tcp_conn *c, struct tcp_turn_state *t) {
     char hint[32] = "";
     if (port > 10000) snprintf(hint, sizeof(hint), ": %u", port - 10000);
     int n = snprintf(c->greeting.text, sizeof(c->greeting.text),
-                     "-ERR this is " TCP_DATA_PORT ", commands go to the port of tarn-server, by default the "
+                     "-ERR this is " TCP_DATA_PORT
+                     ", commands go to the port of tarn-server, by default the "
                      "data port - 10000%s; a tarn-node has none\r\n",
                      hint);
     tcp_out_add(c, c->greeting.text, (size_t)n);
@@ -262,9 +266,10 @@ static enum step handle_hello(struct tcp_conn *c, struct tcp_turn_state *t, cons
     c->pieces_ok = (theirs.features & TCP_FEATURE_PIECES) != 0;
     size_t text = 0;
     if (!fits) {
-        text = (size_t)snprintf(c->greeting.text, sizeof(c->greeting.text),
-                                "this host speaks version %u of the data protocol, you speak %u to %u",
-                                TCP_VERSION, theirs.version_min, theirs.version_max);
+        text =
+            (size_t)snprintf(c->greeting.text, sizeof(c->greeting.text),
+                             "this host speaks version %u of the data protocol, you speak %u to %u",
+                             TCP_VERSION, theirs.version_min, theirs.version_max);
         c->closing = true;
         tcp_count(&t->counters->bad_frames, 1);
     }
@@ -281,8 +286,8 @@ static uint32_t refuse(struct tcp_turn_state *t, enum grant_verdict v) {
 
 uint32_t tcp_admit(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_part *part,
                    enum grant_op op, struct grant *g_p, void **addr_p) {
-    enum grant_verdict v = t->gate->check(t->gate->arg, part->grant, &part->extent, op, part->sub_offset,
-                                          part->sub_length, g_p, addr_p);
+    enum grant_verdict v = t->gate->check(t->gate->arg, part->grant, &part->extent, op,
+                                          part->sub_offset, part->sub_length, g_p, addr_p);
     if (v != GRANT_OK) return refuse(t, v);
     if (c->bound && c->session != g_p->session) {
         refuse(t, GRANT_BAD_OP);
@@ -375,7 +380,8 @@ static void finish_write(struct tcp_conn *c, struct tcp_turn_state *t) {
 }
 
 /* One more target of the WRITE, or its refusal. */
-static void admit_target(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_part *part) {
+static void admit_target(struct tcp_conn *c, struct tcp_turn_state *t,
+                         const struct tcp_part *part) {
     struct tcp_target *target = &c->in.targets[c->in.n_targets];
     void *addr;
     enum grant_verdict v = GRANT_OK;
@@ -442,11 +448,14 @@ static void advance(struct tcp_conn *c, uint64_t n) {
     }
 }
 
-/* The next places in segment memory, each under a grant that is good at this moment. 0: refused from now on, or none. */
-static size_t next_places(struct tcp_conn *c, struct tcp_turn_state *t, struct iovec *iov, uint64_t max) {
+/* The next places in segment memory, each under a grant that is good at this moment. 0: refused
+ * from now on, or none. */
+static size_t next_places(struct tcp_conn *c, struct tcp_turn_state *t, struct iovec *iov,
+                          uint64_t max) {
     size_t n = 0;
     uint64_t offset = c->in.at_offset;
-    for (uint32_t i = c->in.at; i < c->in.n_targets && n < RECEIVE_IOV_MAX && max > 0; i++, offset = 0) {
+    for (uint32_t i = c->in.at; i < c->in.n_targets && n < RECEIVE_IOV_MAX && max > 0;
+         i++, offset = 0) {
         struct tcp_target *target = &c->in.targets[i];
         uint64_t len = min_u64(target->length - offset, max);
         if (len == 0) continue;
@@ -487,7 +496,8 @@ static enum step receive_payload(struct tcp_conn *c, struct tcp_turn_state *t) {
     struct iovec iov[RECEIVE_IOV_MAX];
     uint64_t max = min_u64(c->in.left, RECEIVE_MAX);
     size_t n = c->in.status == TCP_OK ? next_places(c, t, iov, max) : 0;
-    ssize_t got = c->in.status == TCP_OK ? tcp_receive(&c->secure, c->fd, iov, n) : conn_drain(c, max);
+    ssize_t got =
+        c->in.status == TCP_OK ? tcp_receive(&c->secure, c->fd, iov, n) : conn_drain(c, max);
     if (got == 0) return STEP_CLOSE;
     if (got < 0) return conn_failed(c, t, &c->readable);
     advance(c, (uint64_t)got);
@@ -498,8 +508,9 @@ static enum step receive_payload(struct tcp_conn *c, struct tcp_turn_state *t) {
 
 /* --- frames --- */
 
-/* Does a long frame of one who has shown no good grant begin with one? Its other parts are not waited for before. false: more bytes
- * are needed (rx_need), or it is told that it has no right, and goes. */
+/* Does a long frame of one who has shown no good grant begin with one? Its other parts are not
+ * waited for before. false: more bytes are needed (rx_need), or it is told that it has no right,
+ * and goes. */
 static bool shows_right(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_header *h) {
     struct tcp_part part;
     struct grant g;
@@ -507,14 +518,16 @@ static bool shows_right(struct tcp_conn *c, struct tcp_turn_state *t, const stru
     c->rx_need = (uint32_t)(sizeof(*h) + sizeof(part));
     if (c->rx_len - c->rx_pos < c->rx_need) return false;
     memcpy(&part, c->rx + c->rx_pos + sizeof(*h), sizeof(part));
-    uint32_t status = tcp_admit(c, t, &part, h->type == TCP_READ ? GRANT_READ : GRANT_WRITE, &g, &addr);
+    uint32_t status =
+        tcp_admit(c, t, &part, h->type == TCP_READ ? GRANT_READ : GRANT_WRITE, &g, &addr);
     if (status == TCP_OK) return true;
     tcp_reply_add(c, h->request_id, status);
     c->closing = true;
     return false;
 }
 
-/* Handles the frame at rx_pos if it is whole. false: more bytes are needed (rx_need), or *step_p says CLOSE. */
+/* Handles the frame at rx_pos if it is whole. false: more bytes are needed (rx_need), or *step_p
+ * says CLOSE. */
 static bool handle_frame(struct tcp_conn *c, struct tcp_turn_state *t, enum step *step_p) {
     struct tcp_header h;
     uint32_t have = c->rx_len - c->rx_pos;
@@ -533,7 +546,8 @@ static bool handle_frame(struct tcp_conn *c, struct tcp_turn_state *t, enum step
     if (!c->bound && h.meta_length > TCP_RX_BYTES && !shows_right(c, t, &h)) return false;
     c->rx_need = (uint32_t)sizeof(h) + h.meta_length;
     if (have < c->rx_need) return false;
-    if (h.type == TCP_WRITE && !STAILQ_EMPTY(&c->reads)) return false; /* replies keep their order */
+    /* replies keep their order */
+    if (h.type == TCP_WRITE && !STAILQ_EMPTY(&c->reads)) return false;
     const uint8_t *meta = c->rx + c->rx_pos + sizeof(h);
     c->rx_pos += c->rx_need;
     if (h.type == TCP_HELLO) {
@@ -592,8 +606,8 @@ static enum step read_frames(struct tcp_conn *c, struct tcp_turn_state *t) {
     return fill(c, t);
 }
 
-/* Replies that wait for their bytes: sends those that are there, takes in more requests as far as there is room, and is
- * called again when a piece has come. */
+/* Replies that wait for their bytes: sends those that are there, takes in more requests as far as
+ * there is room, and is called again when a piece has come. */
 static enum step serve_reads(struct tcp_conn *c, struct tcp_turn_state *t) {
     enum step step = STEP_DONE;
     while (tcp_reads_have_room(c) && handle_frame(c, t, &step)) {
@@ -606,7 +620,8 @@ static enum step serve_reads(struct tcp_conn *c, struct tcp_turn_state *t) {
     return may_fill ? fill(c, t) : STEP_BLOCKED;
 }
 
-/* Ciphertext that an earlier turn could not send. false: there is some yet; what is wrong with the socket shows elsewhere. */
+/* Ciphertext that an earlier turn could not send. false: there is some yet; what is wrong with the
+ * socket shows elsewhere. */
 static bool send_kept(struct tcp_conn *c) {
     if (!tcp_secure_kept(&c->secure)) return true;
     if (!c->writable) return false;
@@ -615,11 +630,13 @@ static bool send_kept(struct tcp_conn *c) {
     return false;
 }
 
-enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gate, struct tcp_stager *stager,
-                            struct tcp_counters *counters, uint64_t now_ms, uint64_t budget) {
+enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gate,
+                            struct tcp_stager *stager, struct tcp_counters *counters,
+                            uint64_t now_ms, uint64_t budget) {
     MAGIC_CHECK(c, CONN_MAGIC);
     c->stager = stager;
-    struct tcp_turn_state t = {.gate = gate, .stager = stager, .counters = counters, .now_ms = now_ms};
+    struct tcp_turn_state t = {
+        .gate = gate, .stager = stager, .counters = counters, .now_ms = now_ms};
     enum step step = STEP_DONE;
     uint64_t before = 0, moved = c->secure.moved;
     while (step == STEP_DONE && t.spent < budget) {

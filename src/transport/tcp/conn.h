@@ -1,13 +1,14 @@
-/* One connection of the data port, server side: a state machine over a non-blocking socket. No threads, no epoll: its owner
- * says what the socket is ready for and gives it turns. That makes it easy to fuzz, too (tests/fuzz/frame_fuzz.c).
+/* One connection of the data port, server side: a state machine over a non-blocking socket. No
+ * threads, no epoll: its owner says what the socket is ready for and gives it turns. That makes it
+ * easy to fuzz, too (tests/fuzz/frame_fuzz.c).
  *
  *   wait for HELLO --> idle --frame--> replies queued --sent--> idle
  *                       |  \--WRITE--> receiving (or draining, once refused) --> reply queued
  *                       |  \--READ of what is not memory--> reads queued (reads.c) --> pieces sent as they come
  *                       +--malformed frame, silence in the middle of one, fence--> closed
  *
- * Memory is bounded: one frame, one batch of replies, TCP_READS_MAX queued reads and a few staging buffers. A peer that does not
- * read its replies is not read from. */
+ * Memory is bounded: one frame, one batch of replies, TCP_READS_MAX queued reads and a few staging
+ * buffers. A peer that does not read its replies is not read from. */
 #ifndef TARN_TRANSPORT_TCP_CONN_H
 #define TARN_TRANSPORT_TCP_CONN_H
 
@@ -30,13 +31,15 @@ static inline void tcp_count(uint64_t *counter, uint64_t n) {
     __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
 }
 
-#define TCP_REPLIES_MAX   64u
-#define TCP_SEGMENTS_MAX  4u
-#define TCP_READS_MAX     32u
-#define TCP_PIECES_MAX    8u           /* under way, ready, and being sent, of one connection */
-#define TCP_PIECES_SHORT  2u           /* while others wait for buffers: one goes out, one comes in */
-#define TCP_AHEAD_BYTES   (4ull << 20) /* of these; more than two pieces, lest the disk waits for the socket */
-#define TCP_RX_FIRST      512u /* before the first good grant; what comes makes it grow, not what is announced */
+#define TCP_REPLIES_MAX  64u
+#define TCP_SEGMENTS_MAX 4u
+#define TCP_READS_MAX    32u
+#define TCP_PIECES_MAX   8u /* under way, ready, and being sent, of one connection */
+#define TCP_PIECES_SHORT 2u /* while others wait for buffers: one goes out, one comes in */
+#define TCP_AHEAD_BYTES                                                                            \
+    (4ull << 20) /* of these; more than two pieces, lest the disk waits for the socket */
+#define TCP_RX_FIRST                                                                               \
+    512u /* before the first good grant; what comes makes it grow, not what is announced */
 #define TCP_RX_BYTES      (16u << 10)
 #define TCP_RX_BUSY_BYTES (64u << 10) /* for who sends many small frames at once */
 
@@ -80,8 +83,10 @@ struct tcp_conn {
     TAILQ_ENTRY(tcp_conn) run_link; /* the owner's: those with work */
     struct tcp_place {              /* the owner's: places.h */
         TAILQ_ENTRY(tcp_conn) link;
-        enum { TCP_PLACE_NEW, TCP_PLACE_LEAVING, TCP_PLACE_KEPT } state; /* under the lock of places */
-        bool kept, arrived;                                              /* the thread's own notes */
+        /* under the lock of places */
+        enum { TCP_PLACE_NEW, TCP_PLACE_LEAVING, TCP_PLACE_KEPT } state;
+        /* the thread's own notes */
+        bool kept, arrived;
         unsigned thread;
         uint64_t peer; /* alike for connections of one machine */
     } place;
@@ -143,13 +148,15 @@ enum tcp_turn {
     TCP_TURN_CLOSE, /* destroy it */
 };
 
-/* fd is non-blocking; whoever destroys the connection closes it. tls is taken, NULL: it is plain. */
+/* fd is non-blocking; whoever destroys the connection closes it. tls is taken, NULL: it is
+ * plain. */
 struct tcp_conn *tcp_conn_create(int fd, struct tls_stream *tls, uint64_t now_ms);
 void tcp_conn_destroy(struct tcp_conn **conn_p);
-/* Moves about budget bytes. stager: always the same one, NULL: there are no segments but memory. Whatever it collects for
- * c->wait wants a turn. */
-enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gate, struct tcp_stager *stager,
-                            struct tcp_counters *counters, uint64_t now_ms, uint64_t budget);
+/* Moves about budget bytes. stager: always the same one, NULL: there are no segments but memory.
+ * Whatever it collects for c->wait wants a turn. */
+enum tcp_turn tcp_conn_turn(struct tcp_conn *c, const struct transport_gate *gate,
+                            struct tcp_stager *stager, struct tcp_counters *counters,
+                            uint64_t now_ms, uint64_t budget);
 /* Has it bytes of this segment's memory yet to send? */
 bool tcp_conn_sends(const struct tcp_conn *c, uint32_t segment);
 /* In the middle of something the peer should be quick with? */
@@ -171,7 +178,8 @@ void tcp_out_add(struct tcp_conn *c, const void *data, size_t len);
 void tcp_out_note(struct tcp_conn *c, const struct grant *g, const struct grant_extent *extent);
 bool tcp_out_has_room(const struct tcp_conn *c);
 struct tcp_header *tcp_reply_add(struct tcp_conn *c, uint64_t request_id, uint32_t status);
-/* The grant's verdict, and whether this connection is that session's. *addr_p NULL: to be asked for. */
+/* The grant's verdict, and whether this connection is that session's. *addr_p NULL: to be asked
+ * for. */
 uint32_t tcp_admit(struct tcp_conn *c, struct tcp_turn_state *t, const struct tcp_part *part,
                    enum grant_op op, struct grant *g_p, void **addr_p);
 

@@ -1,13 +1,14 @@
-/* One connection of the data port, client side. Requests go out in one stream, replies come back in the same order, so the
- * operation a reply belongs to is always the first of `flight`.
+/* One connection of the data port, client side. Requests go out in one stream, replies come back in
+ * the same order, so the operation a reply belongs to is always the first of `flight`.
  *
  *   CONNECTING --socket up--> GREETING --HELLO came--> UP --closed, broken protocol, too late--> FAILED
  *
  *   operation:  waiting --framed--> flight --reply and payload here--> done()
  *
- * Sending: operations are framed in batches; a batch is a list of pieces, bytes of ours (frames) and bytes of the caller's
- * (payload of a PUT), which go to sendmsg as they are. Where a CRC is wanted, it is computed on the piece that is about to be
- * sent, or has just been received, CRC_CHUNK bytes at a time, while they are in the cache anyway. */
+ * Sending: operations are framed in batches; a batch is a list of pieces, bytes of ours (frames)
+ * and bytes of the caller's (payload of a PUT), which go to sendmsg as they are. Where a CRC is
+ * wanted, it is computed on the piece that is about to be sent, or has just been received,
+ * CRC_CHUNK bytes at a time, while they are in the cache anyway. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -35,7 +36,8 @@
 #define CALL_IOV_MAX       64u
 #define RX_BYTES           (16u << 10)
 #define CALL_COST          512u
-#define TOLD_MS            300000u /* settings that are missing are told of a target once in so long, not at each try */
+#define TOLD_MS                                                                                    \
+    300000u /* settings that are missing are told of a target once in so long, not at each try */
 
 /* In op->scratch. */
 struct op_state {
@@ -46,7 +48,8 @@ struct op_state {
     uint32_t iov_at;
     uint64_t iov_offset;
 };
-_Static_assert(sizeof(struct op_state) <= sizeof(((struct transport_op *)0)->scratch), "op scratch");
+_Static_assert(sizeof(struct op_state) <= sizeof(((struct transport_op *)0)->scratch),
+               "op scratch");
 
 struct op_queue {
     struct transport_op *head, **tail;
@@ -130,15 +133,16 @@ static void complete(struct transport_endpoint *e, struct transport_op *op, tarn
     op->done(op);
 }
 
-/* What has been framed may lie in the peer's receive buffer, to be read when it runs again, unless the peer is gone. */
+/* What has been framed may lie in the peer's receive buffer, to be read when it runs again, unless
+ * the peer is gone. */
 static void complete_all(struct transport_endpoint *e, tarn_status status) {
     struct transport_op *op;
     while ((op = queue_pop(&e->flight)) != NULL) complete(e, op, status, status == TARN_ECLOSED);
     while ((op = queue_pop(&e->waiting)) != NULL) complete(e, op, status, true);
 }
 
-/* The peer has closed the connection, or its process has ended: nobody reads what we sent. Anything else (a cable, a route)
- * says nothing about the peer. */
+/* The peer has closed the connection, or its process has ended: nobody reads what we sent. Anything
+ * else (a cable, a route) says nothing about the peer. */
 static tarn_status status_of_errno(int err) {
     if (err == EPROTO) return TARN_EPROTO; /* TLS */
     return err == ECONNRESET || err == EPIPE || err == ECONNREFUSED ? TARN_ECLOSED : TARN_EIO;
@@ -146,7 +150,8 @@ static tarn_status status_of_errno(int err) {
 
 /* Is it for want of TLS that it failed, or may be? */
 static bool is_tls(const struct transport_endpoint *e, tarn_status status) {
-    return e->state == GREETING || (status == TARN_EPROTO && tls_state(e->secure.tls) == TLS_FAILED);
+    return e->state == GREETING ||
+           (status == TARN_EPROTO && tls_state(e->secure.tls) == TLS_FAILED);
 }
 
 /* TARN_ECLOSED only if the peer closed it, or it was never up. */
@@ -224,7 +229,8 @@ static bool is_news(struct transport_domain *d, const char *uri) {
 }
 
 /* The stream of a tcps:// URI. */
-static tarn_status make_stream(struct transport_domain *d, const char *uri, struct tls_stream **tls_p) {
+static tarn_status make_stream(struct transport_domain *d, const char *uri,
+                               struct tls_stream **tls_p) {
     char host[NI_MAXHOST];
     const struct transport_tls *t = d->tls;
     struct tls_context *context = t != NULL ? t->context(t->arg) : NULL;
@@ -261,7 +267,8 @@ tarn_status tcp_connect(struct transport_domain *d, const char *uri, uint64_t de
     e->domain = d;
     e->fd = fd;
     e->state = CONNECTING;
-    e->deadline_boot_ms = deadline_boot_ms != 0 ? deadline_boot_ms : clock_boot_ms() + CONNECT_DEFAULT_MS;
+    e->deadline_boot_ms =
+        deadline_boot_ms != 0 ? deadline_boot_ms : clock_boot_ms() + CONNECT_DEFAULT_MS;
     queue_init(&e->waiting);
     queue_init(&e->flight);
     frame_hello(e);
@@ -358,7 +365,8 @@ static void frame_op(struct transport_endpoint *e, struct transport_op *op) {
         e->pieces[e->n_pieces++] = (struct piece){.offset = start, .len = len};
 }
 
-/* The payload as pieces. A value in more runs of memory than a batch has pieces goes in several batches: iov_at remembers. */
+/* The payload as pieces. A value in more runs of memory than a batch has pieces goes in several
+ * batches: iov_at remembers. */
 static bool frame_payload(struct transport_endpoint *e, struct transport_op *op) {
     struct op_state *st = state_of(op);
     for (; st->iov_at < op->n_iov; st->iov_at++) {
@@ -388,7 +396,8 @@ static bool build_batch(struct transport_endpoint *e) {
     buf_clear(&e->tx_meta);
     struct transport_op *rest = unfinished_put(e);
     if (rest != NULL && !frame_payload(e, rest)) return true;
-    while (e->waiting.head != NULL && e->tx_meta.len < BATCH_META_MAX && e->n_pieces < BATCH_PIECES_MAX) {
+    while (e->waiting.head != NULL && e->tx_meta.len < BATCH_META_MAX &&
+           e->n_pieces < BATCH_PIECES_MAX) {
         struct transport_op *op = queue_pop(&e->waiting);
         frame_op(e, op);
         queue_push(&e->flight, op);
@@ -417,7 +426,8 @@ static void crc_up_to(struct transport_endpoint *e, unsigned piece, size_t offse
     }
 }
 
-static size_t gather_pieces(struct transport_endpoint *e, struct iovec iov[CALL_IOV_MAX], size_t *bytes_p) {
+static size_t gather_pieces(struct transport_endpoint *e, struct iovec iov[CALL_IOV_MAX],
+                            size_t *bytes_p) {
     size_t n = 0, bytes = 0, max = MOVE_MAX, offset = e->piece_offset;
     unsigned i = e->piece_at;
     for (; i < e->n_pieces && n < CALL_IOV_MAX && bytes < max; i++, offset = 0) {
@@ -500,11 +510,13 @@ static void finish_head(struct transport_endpoint *e, tarn_status status) {
     complete(e, queue_pop(&e->flight), status, true); /* a host that answered reads no more of it */
 }
 
-static void handle_greeting(struct transport_endpoint *e, const struct tcp_header *h, const uint8_t *meta) {
+static void handle_greeting(struct transport_endpoint *e, const struct tcp_header *h,
+                            const uint8_t *meta) {
     if (h->status != TCP_OK) {
         int text = (int)(h->meta_length - sizeof(struct tcp_hello));
         if (text > 0)
-            log_warning("A host refused us: %.*s", text, (const char *)meta + sizeof(struct tcp_hello));
+            log_warning("A host refused us: %.*s", text,
+                        (const char *)meta + sizeof(struct tcp_hello));
         fail(e, status_from_wire(h->status), "refused");
         return;
     }
@@ -518,7 +530,8 @@ static void handle_greeting(struct transport_endpoint *e, const struct tcp_heade
     e->moved = 1;
 }
 
-static void handle_reply(struct transport_endpoint *e, const struct tcp_header *h, const uint8_t *meta) {
+static void handle_reply(struct transport_endpoint *e, const struct tcp_header *h,
+                         const uint8_t *meta) {
     struct transport_op *op = e->flight.head;
     if (op == NULL || h->request_id != e->reply_id) {
         fail(e, TARN_EPROTO, "a reply to nothing");
@@ -572,7 +585,8 @@ static bool take_frame(struct transport_endpoint *e) {
 }
 
 /* Where the next payload bytes go: at most max of them. */
-static size_t payload_places(struct transport_op *op, struct iovec iov[CALL_IOV_MAX], uint64_t max) {
+static size_t payload_places(struct transport_op *op, struct iovec iov[CALL_IOV_MAX],
+                             uint64_t max) {
     const struct op_state *st = state_of(op);
     size_t n = 0;
     uint64_t offset = st->iov_offset;
@@ -607,10 +621,10 @@ static void payload_arrived(struct transport_endpoint *e, const struct iovec *io
         }
     }
     if (e->payload_left > 0) return;
-    if (st->at == st->total)
-        finish_head(e, TARN_OK);
+    if (st->at == st->total) finish_head(e, TARN_OK);
+    /* its next frame follows */
     else
-        e->in_payload = false; /* its next frame follows */
+        e->in_payload = false;
 }
 
 static void payload_from_buffer(struct transport_endpoint *e) {
@@ -723,12 +737,14 @@ static void look_at_deadlines(struct transport_domain *d) {
     struct transport_endpoint *e;
     TAILQ_FOREACH(e, &d->endpoints, link) {
         if (e->state == FAILED) continue;
-        if (e->state == UP && (e->moved > 0 || (e->flight.head == NULL && e->waiting.head == NULL))) {
+        if (e->state == UP &&
+            (e->moved > 0 || (e->flight.head == NULL && e->waiting.head == NULL))) {
             e->deadline_boot_ms = now + stall_ms(e);
             e->moved = 0;
         }
         if (now >= e->deadline_boot_ms)
-            fail(e, TARN_ETIMEOUT, e->state == UP ? "the host stalled" : "connecting took too long");
+            fail(e, TARN_ETIMEOUT,
+                 e->state == UP ? "the host stalled" : "connecting took too long");
     }
 }
 

@@ -11,12 +11,14 @@ static const char *common_check(const struct tcp_header *h, bool hello_done) {
 const char *tcp_request_check(const struct tcp_header *h, bool hello_done) {
     const char *wrong = common_check(h, hello_done);
     if (wrong != NULL) return wrong;
-    if (h->flags != 0 && (h->type != TCP_WRITE || h->flags != TCP_FLAG_SEAL)) return "unknown flags";
+    if (h->flags != 0 && (h->type != TCP_WRITE || h->flags != TCP_FLAG_SEAL))
+        return "unknown flags";
     if (h->status != 0) return "status in a request";
     if (!hello_done) {
         if (h->type != TCP_HELLO) return "the first frame is not HELLO";
         /* A later version may say more; what we know is at the start. */
-        if (h->meta_length < sizeof(struct tcp_hello) || h->meta_length > 1024 || h->payload_length != 0) {
+        if (h->meta_length < sizeof(struct tcp_hello) || h->meta_length > 1024 ||
+            h->payload_length != 0) {
             return "HELLO of a wrong length";
         }
         return NULL;
@@ -36,8 +38,8 @@ const char *tcp_reply_check(const struct tcp_header *h, bool hello_done) {
     const char *wrong = common_check(h, hello_done);
     if (wrong != NULL) return wrong;
     if (h->type != (hello_done ? TCP_REPLY : TCP_HELLO)) return "unexpected frame";
-    if (h->meta_length >
-        (hello_done ? TCP_SEAL_PARTS_MAX * GRANT_RECEIPT_SIZE : sizeof(struct tcp_hello) + TCP_TEXT_MAX))
+    if (h->meta_length > (hello_done ? TCP_SEAL_PARTS_MAX * GRANT_RECEIPT_SIZE
+                                     : sizeof(struct tcp_hello) + TCP_TEXT_MAX))
         return "text too long";
     if (!hello_done && (h->meta_length < sizeof(struct tcp_hello) || h->payload_length != 0)) {
         return "HELLO of a wrong length";

@@ -36,12 +36,13 @@ enum tcp_wire_status {
 /* Bits of hello.features. */
 #define TCP_FEATURE_PIECES 1u /* a READ may be answered in several frames */
 
-/* Bits of header.flags, in WRITE: behind its bytes (or none: parts of length 0) the grants of its parts are sealed, and the REPLY has
- * a receipt for each part as its meta, GRANT_RECEIPT_SIZE bytes; zeroes for a grant that is not WRITE_ONCE. */
+/* Bits of header.flags, in WRITE: behind its bytes (or none: parts of length 0) the grants of its
+ * parts are sealed, and the REPLY has a receipt for each part as its meta, GRANT_RECEIPT_SIZE
+ * bytes; zeroes for a grant that is not WRITE_ONCE. */
 #define TCP_FLAG_SEAL      2u
 #define TCP_SEAL_PARTS_MAX 512u
 /* In REPLY. */
-#define TCP_FLAG_MORE                                                                                        \
+#define TCP_FLAG_MORE                                                                              \
     1u /* another REPLY to the same request follows, with the bytes behind these, or a refusal */
 
 struct tcp_header {
@@ -78,8 +79,8 @@ _Static_assert(sizeof(struct tcp_part) == 80, "part");
  * that. */
 #define TCP_DATA_PORT "a data port of tarn"
 
-/* Does data start with a header that this side of a connection may receive? NULL: it does. Else what is wrong
- * with it. */
+/* Does data start with a header that this side of a connection may receive? NULL: it does. Else
+ * what is wrong with it. */
 const char *tcp_request_check(const struct tcp_header *h, bool hello_done);
 const char *tcp_reply_check(const struct tcp_header *h, bool hello_done);
 /* The parts behind a checked request header: does their sum agree with it? */

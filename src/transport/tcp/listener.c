@@ -1,8 +1,9 @@
-/* The data port: listening sockets and N threads, each with its own epoll and its own connections. The first thread accepts
- * and hands connections out in turn. Nothing is shared between threads but a mailbox each, so one bad peer costs its own
- * thread a turn of TURN_BYTES, and others nothing.
+/* The data port: listening sockets and N threads, each with its own epoll and its own connections.
+ * The first thread accepts and hands connections out in turn. Nothing is shared between threads but
+ * a mailbox each, so one bad peer costs its own thread a turn of TURN_BYTES, and others nothing.
  *
- * Locks: listener.lock (fences) before thread.lock (mailbox) or that of the places; none is held over a system call that can block. */
+ * Locks: listener.lock (fences) before thread.lock (mailbox) or that of the places; none is held
+ * over a system call that can block. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -74,7 +75,8 @@ struct transport_listener {
     bool stop; /* atomic */
     struct tcp_places places;
     uint64_t connections_total, connections_refused; /* atomics */
-    struct transport_listener_stats base;            /* what reset subtracts; the control thread's */
+    /* what reset subtracts; the control thread's */
+    struct transport_listener_stats base;
 
     pthread_mutex_t lock;
     struct fence_request *fences; /* under lock */
@@ -120,7 +122,8 @@ static void take_incoming(struct data_thread *t) {
         TAILQ_REMOVE(&in, c, link);
         TAILQ_INSERT_TAIL(&t->conns, c, link);
         c->place.arrived = true;
-        struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
+        struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+                                 .data.ptr = c};
         if (epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, c->fd, &ev) != 0) {
             log_warning("epoll_ctl for a data connection: %s", strerror(errno));
             drop(t, c);
@@ -138,7 +141,8 @@ static void run_queue(struct data_thread *t, uint64_t now_ms) {
     while ((c = TAILQ_FIRST(&now)) != NULL) {
         TAILQ_REMOVE(&now, c, run_link);
         c->queued = false;
-        switch (tcp_conn_turn(c, &t->listener->gate, &t->stager, &t->counters, now_ms, TURN_BYTES)) {
+        switch (
+            tcp_conn_turn(c, &t->listener->gate, &t->stager, &t->counters, now_ms, TURN_BYTES)) {
         case TCP_TURN_WAIT: break;
         case TCP_TURN_MORE: enqueue(t, c); break;
         case TCP_TURN_CLOSE: drop(t, c); continue;
@@ -157,9 +161,10 @@ static void drop_silent(struct data_thread *t, uint64_t now_ms) {
         if (tcp_conn_holds_pieces(c) && tcp_stage_pool_short(&t->listener->staging))
             limit_ms = min_u64(limit_ms, HOLDING_MS);
         bool stranger = !c->bound && now_ms - c->since_ms >= t->listener->idle_ms;
-        bool spare =
-            c->bound && now_ms - c->last_ms >= t->listener->idle_ms && tcp_places_full(&t->listener->places);
-        if (!stranger && !spare && (!tcp_conn_midway(c) || now_ms - c->last_ms < limit_ms)) continue;
+        bool spare = c->bound && now_ms - c->last_ms >= t->listener->idle_ms &&
+                     tcp_places_full(&t->listener->places);
+        if (!stranger && !spare && (!tcp_conn_midway(c) || now_ms - c->last_ms < limit_ms))
+            continue;
         log_verbose("Data connection closed: %s", stranger ? "no good grant"
                                                   : spare  ? "idle, and all places are taken"
                                                            : "silent in the middle of a frame");
@@ -177,7 +182,8 @@ static bool fence_hits(const struct transport_fence *f, const struct tcp_conn *c
     return true;
 }
 
-/* The gate refuses the fenced already, so a connection that is not bound now will not be bound to them later. */
+/* The gate refuses the fenced already, so a connection that is not bound now will not be bound to
+ * them later. */
 static void carry_out_fences(struct data_thread *t) {
     struct transport_listener *l = t->listener;
     pthread_mutex_lock(&l->lock);
@@ -262,7 +268,8 @@ static void accept_some(struct data_thread *t, int socket, uint64_t now_ms) {
         if (fd < 0) {
             if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
                 if (log_is_news(&t->accept_trouble_ms, now_ms))
-                    log_warning("Accepting on the data port: %s; trying again every second", strerror(errno));
+                    log_warning("Accepting on the data port: %s; trying again every second",
+                                strerror(errno));
                 watch_sockets(t, false);
                 t->accept_after_ms = now_ms + 1000;
             }
@@ -291,7 +298,8 @@ static bool is_socket(const struct transport_listener *l, const void *ptr) {
     return (const int *)ptr >= l->sockets && (const int *)ptr < l->sockets + LISTEN_SOCKETS_MAX;
 }
 
-static void take_events(struct data_thread *t, const struct epoll_event *events, int n, uint64_t now_ms) {
+static void take_events(struct data_thread *t, const struct epoll_event *events, int n,
+                        uint64_t now_ms) {
     for (int i = 0; i < n; i++) {
         void *ptr = events[i].data.ptr;
         if (ptr == NULL) {
@@ -352,7 +360,8 @@ static tarn_status thread_start(struct transport_listener *l, unsigned i) {
     t->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     tcp_stager_init(&t->stager, &l->staging, &l->gate, t->wake_fd, &t->counters.staging_waits);
     struct epoll_event ev = {.events = EPOLLIN};
-    if (t->epoll_fd < 0 || t->wake_fd < 0 || epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, t->wake_fd, &ev) != 0) {
+    if (t->epoll_fd < 0 || t->wake_fd < 0 ||
+        epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, t->wake_fd, &ev) != 0) {
         log_warning("A data thread cannot start: %s", strerror(errno));
         return TARN_EIO;
     }
@@ -389,13 +398,15 @@ static void thread_stop(struct data_thread *t) {
 static int open_socket(const struct addrinfo *a, uint16_t port, uint16_t *port_p) {
     struct sockaddr_storage addr;
     memcpy(&addr, a->ai_addr, a->ai_addrlen);
-    in_port_t *addr_port = a->ai_family == AF_INET ? &((struct sockaddr_in *)(void *)&addr)->sin_port
-                                                   : &((struct sockaddr_in6 *)(void *)&addr)->sin6_port;
+    in_port_t *addr_port = a->ai_family == AF_INET
+                               ? &((struct sockaddr_in *)(void *)&addr)->sin_port
+                               : &((struct sockaddr_in6 *)(void *)&addr)->sin6_port;
     if (*addr_port == 0) *addr_port = htons(port);
     int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), one = 1;
     if (fd < 0) return -1;
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (a->ai_family == AF_INET6) (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
+    if (a->ai_family == AF_INET6)
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
     socklen_t len = sizeof(addr);
     if (bind(fd, (struct sockaddr *)&addr, a->ai_addrlen) != 0 || listen(fd, 1024) != 0 ||
         getsockname(fd, (struct sockaddr *)&addr, &len) != 0) {
@@ -414,13 +425,14 @@ static void log_port(const char *uri, int error) {
     unsigned long port = colon != NULL ? strtoul(colon + 1, NULL, 10) : 0;
     unsigned first = 0, last = 0;
     FILE *f = error == EADDRINUSE ? fopen("/proc/sys/net/ipv4/ip_local_port_range", "re") : NULL;
-    bool lent = f != NULL && fscanf(f, "%u %u", &first, &last) == 2 && port >= first && port <= last;
+    bool lent =
+        f != NULL && fscanf(f, "%u %u", &first, &last) == 2 && port >= first && port <= last;
     if (f != NULL) fclose(f);
     if (lent)
-        log_warning(
-            "Data port %s: %s; ports from %u to %u are given to outgoing connections, too: choose another "
-            "one (--data-port)",
-            uri, strerror(error), first, last);
+        log_warning("Data port %s: %s; ports from %u to %u are given to outgoing connections, too: "
+                    "choose another "
+                    "one (--data-port)",
+                    uri, strerror(error), first, last);
     else
         log_warning("Data port %s: %s", uri, strerror(error));
 }
@@ -453,7 +465,8 @@ static tarn_status listen_on(struct transport_listener *l, const char *uri) {
 
 tarn_status tcp_listen(struct transport_domain *d, const struct transport_listen_config *config,
                        struct transport_listener **listener_p) {
-    if (config->n_uris == 0 || config->gate.check == NULL || config->gate.recheck == NULL) return TARN_EINVAL;
+    if (config->n_uris == 0 || config->gate.check == NULL || config->gate.recheck == NULL)
+        return TARN_EINVAL;
     struct transport_listener *l = xcalloc(1, sizeof(*l));
     l->magic = LISTENER_MAGIC;
     l->domain = d;
@@ -463,7 +476,8 @@ tarn_status tcp_listen(struct transport_domain *d, const struct transport_listen
     l->n_threads = (unsigned)min_u64(config->threads > 0 ? config->threads : 1, THREADS_MAX);
     l->threads = xcalloc(l->n_threads, sizeof(*l->threads));
     pthread_mutex_init(&l->lock, NULL);
-    tcp_places_init(&l->places, config->max_connections != 0 ? config->max_connections : CONNECTIONS_DEFAULT);
+    tcp_places_init(&l->places,
+                    config->max_connections != 0 ? config->max_connections : CONNECTIONS_DEFAULT);
     tcp_stage_pool_init(&l->staging, config->staging_bytes);
     d->listeners++;
 
@@ -569,7 +583,8 @@ static void sum_up(const struct transport_listener *l, struct transport_listener
     }
 }
 
-void tcp_listener_stats(const struct transport_listener *l, struct transport_listener_stats *stats_p) {
+void tcp_listener_stats(const struct transport_listener *l,
+                        struct transport_listener_stats *stats_p) {
     sum_up(l, stats_p);
     const struct transport_listener_stats *b = &l->base;
     stats_p->connections_total -= b->connections_total;

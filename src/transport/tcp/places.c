@@ -22,7 +22,8 @@ void tcp_places_deinit(struct tcp_places *p) {
 uint64_t tcp_place_peer(const struct sockaddr_storage *from) {
     uint64_t peer = 0;
     if (from->ss_family == AF_INET)
-        memcpy(&peer, &((const struct sockaddr_in *)(const void *)from)->sin_addr, sizeof(struct in_addr));
+        memcpy(&peer, &((const struct sockaddr_in *)(const void *)from)->sin_addr,
+               sizeof(struct in_addr));
     else if (from->ss_family == AF_INET6)
         memcpy(&peer, &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr, sizeof(peer));
     return peer;
@@ -111,7 +112,8 @@ struct tcp_conn *tcp_places_leaving(struct tcp_places *p, unsigned thread) {
     if (__atomic_load_n(&p->n_leaving, __ATOMIC_RELAXED) == 0) return NULL;
     pthread_mutex_lock(&p->lock);
     TAILQ_FOREACH(c, &p->leaving, place.link) {
-        /* One that is in the mailbox yet is taken out of there first; its thread was woken for it. */
+        /* One that is in the mailbox yet is taken out of there first; its thread was woken for
+         * it. */
         if (c->place.thread == thread && c->place.arrived) break;
     }
     pthread_mutex_unlock(&p->lock);

@@ -1,7 +1,8 @@
-/* Who has a place at the data port. Anybody may connect, so a connection that has shown no good grant yet keeps its place only
- * as long as nobody else wants it: when all are taken, the oldest of those goes, first of all one of the newcomer's own machine, so
- * that a crowd that has no rights drives out itself. One with a good grant is not driven out; it goes when it
- * was idle for long and all places are taken (listener.c).
+/* Who has a place at the data port. Anybody may connect, so a connection that has shown no good
+ * grant yet keeps its place only as long as nobody else wants it: when all are taken, the oldest of
+ * those goes, first of all one of the newcomer's own machine, so that a crowd that has no rights
+ * drives out itself. One with a good grant is not driven out; it goes when it was idle for long and
+ * all places are taken (listener.c).
  *
  *   take ─> NEW ──good grant──> KEPT ──give──> gone
  *            └─room for another─> LEAVING ──its thread drops it: give──> gone */

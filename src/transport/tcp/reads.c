@@ -2,10 +2,10 @@
  *
  *   request ─> reads ─asked for, TCP_AHEAD_BYTES ahead─> pieces ─ready, in order─> a frame in out ─sent─> buffers back
  *
- * Replies keep the order of their requests, so while one waits those behind it wait, too, but their pieces are under way:
- * small reads overlap as well as the pieces of a large one. A reply goes out in several frames (TCP_FLAG_MORE), each of
- * which holds the pieces that were ready at that moment. One that fails in the middle ends with a refusal, and the
- * connection goes on. */
+ * Replies keep the order of their requests, so while one waits those behind it wait, too, but their
+ * pieces are under way: small reads overlap as well as the pieces of a large one. A reply goes out
+ * in several frames (TCP_FLAG_MORE), each of which holds the pieces that were ready at that moment.
+ * One that fails in the middle ends with a refusal, and the connection goes on. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +39,8 @@ static uint32_t admit_all(struct tcp_conn *c, struct tcp_turn_state *t, struct t
         memcpy(&part, meta + i * sizeof(part), sizeof(part));
         uint32_t status = tcp_admit(c, t, &part, GRANT_READ, &g, &addr);
         if (status != TCP_OK) return status;
-        r->parts[i] = (struct tcp_read_part){addr, g, part.extent, part.sub_offset, part.sub_length};
+        r->parts[i] =
+            (struct tcp_read_part){addr, g, part.extent, part.sub_offset, part.sub_length};
         r->staged |= addr == NULL && part.sub_length > 0;
     }
     if (!r->staged) return TCP_OK;
@@ -84,8 +85,8 @@ static struct tcp_read_part *next_to_ask(struct tcp_read *r) {
 
 void tcp_reads_ask(struct tcp_conn *c, struct tcp_turn_state *t) {
     if (c->asking == NULL) return;
-    unsigned max =
-        t->stager != NULL && tcp_stage_pool_short(t->stager->pool) ? TCP_PIECES_SHORT : TCP_PIECES_MAX;
+    unsigned max = t->stager != NULL && tcp_stage_pool_short(t->stager->pool) ? TCP_PIECES_SHORT
+                                                                              : TCP_PIECES_MAX;
     while (c->asking != NULL && c->n_pieces < max && c->piece_bytes < TCP_AHEAD_BYTES) {
         struct tcp_read *r = c->asking;
         struct tcp_read_part *p = next_to_ask(r);
@@ -98,7 +99,8 @@ void tcp_reads_ask(struct tcp_conn *c, struct tcp_turn_state *t) {
         uint64_t length = TRANSPORT_STAGE_PIECE - (p->extent.offset + at) % PAGE;
         length = min_u64(length, p->sub_length - r->ask_offset);
         struct tcp_piece *piece;
-        tarn_status status = tcp_stager_ask(t->stager, &c->wait, &p->extent, at, length, t->now_ms, &piece);
+        tarn_status status =
+            tcp_stager_ask(t->stager, &c->wait, &p->extent, at, length, t->now_ms, &piece);
         if (status == TARN_EAGAIN) return;
         if (status != TARN_OK) {
             add_failure(c, r, status);
@@ -127,7 +129,8 @@ static void piece_drop(struct tcp_conn *c, struct tcp_pieces *list, struct tcp_p
 static void read_finish(struct tcp_conn *c, struct tcp_read *r) {
     TARN_ASSERT(r == STAILQ_FIRST(&c->reads));
     struct tcp_piece *piece;
-    while ((piece = TAILQ_FIRST(&c->pieces)) != NULL && piece->request == r) piece_drop(c, &c->pieces, piece);
+    while ((piece = TAILQ_FIRST(&c->pieces)) != NULL && piece->request == r)
+        piece_drop(c, &c->pieces, piece);
     if (c->asking == r) c->asking = STAILQ_NEXT(r, link);
     STAILQ_REMOVE_HEAD(&c->reads, link);
     c->n_reads--;
@@ -160,7 +163,8 @@ static uint64_t put_bytes(struct tcp_conn *c, struct tcp_read *r) {
             continue;
         }
         struct tcp_piece *piece = TAILQ_FIRST(&c->pieces);
-        if (piece == NULL || piece->request != r || !piece->ready || piece->status != TARN_OK) break;
+        if (piece == NULL || piece->request != r || !piece->ready || piece->status != TARN_OK)
+            break;
         TAILQ_REMOVE(&c->pieces, piece, link);
         TAILQ_INSERT_TAIL(&c->sending, piece, link);
         tcp_out_add(c, piece->buffer, piece->length);
@@ -173,7 +177,8 @@ static uint64_t put_bytes(struct tcp_conn *c, struct tcp_read *r) {
 /* Is the next thing to say of r that it failed? */
 static bool has_failed(const struct tcp_conn *c, const struct tcp_read *r, tarn_status *status_p) {
     const struct tcp_piece *piece = TAILQ_FIRST(&c->pieces);
-    if (piece == NULL || piece->request != r || !piece->ready || piece->status == TARN_OK) return false;
+    if (piece == NULL || piece->request != r || !piece->ready || piece->status == TARN_OK)
+        return false;
     *status_p = piece->status;
     return true;
 }

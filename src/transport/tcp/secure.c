@@ -4,8 +4,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define RECORD     (16u << 10)
-#define KEEP_MAX   (3u * RECORD) /* with its overhead less than TLS_OUT_MAX, lest reading waits for writing */
+#define RECORD (16u << 10)
+#define KEEP_MAX                                                                                   \
+    (3u * RECORD) /* with its overhead less than TLS_OUT_MAX, lest reading waits for writing */
 #define SEND_MAX   (256u << 10)
 #define ROUNDS_MAX 4
 
@@ -32,7 +33,7 @@ bool tcp_secure_flush(struct tcp_secure *s, int fd) {
     }
 }
 
-/* --- sending ------------------------------------------------------------------------------------------------------------------ */
+/* --- sending --- */
 
 /* Small pieces in a row (frames and small values) share a record. */
 struct gather {
@@ -102,7 +103,7 @@ ssize_t tcp_secure_send(struct tcp_secure *s, int fd, const struct iovec *iov, s
     return total > 0 ? total : nothing_taken(s, fd);
 }
 
-/* --- receiving ---------------------------------------------------------------------------------------------------------------- */
+/* --- receiving --- */
 
 static ssize_t read_plaintext(struct tcp_secure *s, const struct iovec *iov, size_t n) {
     ssize_t total = 0;

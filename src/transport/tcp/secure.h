@@ -1,6 +1,6 @@
-/* TLS between the frames of the tcp transport and its sockets. The frames know nothing of it: they call these where a plain
- * connection calls sendmsg and recvmsg, and get answers of the same kind. Every byte is copied once more than on a plain
- * connection, between memory and the records. */
+/* TLS between the frames of the tcp transport and its sockets. The frames know nothing of it: they
+ * call these where a plain connection calls sendmsg and recvmsg, and get answers of the same kind.
+ * Every byte is copied once more than on a plain connection, between memory and the records. */
 #ifndef TARN_TRANSPORT_TCP_SECURE_H
 #define TARN_TRANSPORT_TCP_SECURE_H
 
@@ -13,19 +13,22 @@
 #include "tls/tls.h"
 
 struct tcp_secure {
-    struct tls_stream *tls; /* NULL: the connection is plain; only tcp_send and tcp_receive may be called */
-    /* Ciphertext sent and received since the handshake was over: a peer in the middle of a record is not silent, but one in
-     * the middle of a handshake has no more time than one that says nothing. */
+    /* NULL: the connection is plain; only tcp_send and tcp_receive may be called */
+    struct tls_stream *tls;
+    /* Ciphertext sent and received since the handshake was over: a peer in the middle of a record
+     * is not silent, but one in the middle of a handshake has no more time than one that says
+     * nothing. */
     uint64_t moved;
     bool ended; /* the socket has */
 };
 
-/* As sendmsg: bytes of plaintext that were taken, about 256 KiB at most; ciphertext that the socket does not take is kept, and goes
- * first the next time. -1 and EAGAIN: it took nothing. EINPROGRESS: nothing can be sent before the peer has said its part of the
- * handshake. EPROTO: TLS failed, tls_why says how. */
+/* As sendmsg: bytes of plaintext that were taken, about 256 KiB at most; ciphertext that the socket
+ * does not take is kept, and goes first the next time. -1 and EAGAIN: it took nothing. EINPROGRESS:
+ * nothing can be sent before the peer has said its part of the handshake. EPROTO: TLS failed,
+ * tls_why says how. */
 ssize_t tcp_secure_send(struct tcp_secure *s, int fd, const struct iovec *iov, size_t n);
-/* As recvmsg: at most about 64 KiB. 0: the end. -1 and EAGAIN: there is nothing, neither here nor in the socket. EINTR: again.
- * EPROTO as above. Shakes hands, too. */
+/* As recvmsg: at most about 64 KiB. 0: the end. -1 and EAGAIN: there is nothing, neither here nor
+ * in the socket. EINTR: again. EPROTO as above. Shakes hands, too. */
 ssize_t tcp_secure_receive(struct tcp_secure *s, int fd, const struct iovec *iov, size_t n);
 /* The same of a connection that may be plain. */
 static inline ssize_t tcp_send(struct tcp_secure *s, int fd, struct iovec *iov, size_t n) {

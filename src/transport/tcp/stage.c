@@ -99,7 +99,8 @@ static tarn_status buffer_get(struct tcp_stager *s, void **buffer_p) {
     }
     pthread_mutex_unlock(&p->lock);
     if (b == NULL) {
-        b = mmap(NULL, TRANSPORT_STAGE_PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        b = mmap(NULL, TRANSPORT_STAGE_PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                 -1, 0);
         if (b == MAP_FAILED) {
             log_warning("No memory for a staging buffer");
             pthread_mutex_lock(&p->lock);
@@ -115,8 +116,8 @@ static tarn_status buffer_get(struct tcp_stager *s, void **buffer_p) {
 
 /* --- a thread's stager --- */
 
-void tcp_stager_init(struct tcp_stager *s, struct tcp_stage_pool *p, const struct transport_gate *gate,
-                     int wake_fd, uint64_t *waits) {
+void tcp_stager_init(struct tcp_stager *s, struct tcp_stage_pool *p,
+                     const struct transport_gate *gate, int wake_fd, uint64_t *waits) {
     *s = (struct tcp_stager){.pool = p, .gate = gate, .wake_fd = wake_fd, .waits = waits};
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->news, NULL);
@@ -189,7 +190,8 @@ static void done(void *arg, tarn_status status) {
     pthread_mutex_unlock(&s->lock);
 }
 
-static void owner_waits(struct tcp_stager *s, struct tcp_stage_wait *owner, bool starved, uint64_t now_ms) {
+static void owner_waits(struct tcp_stager *s, struct tcp_stage_wait *owner, bool starved,
+                        uint64_t now_ms) {
     owner->state = starved ? TCP_STAGE_STARVED : TCP_STAGE_RETRY;
     s->short_of |= starved;
     if (!starved && TAILQ_EMPTY(&s->retry)) s->retry_ms = now_ms + RETRY_MS;
@@ -240,8 +242,8 @@ void tcp_piece_release(struct tcp_piece **piece_p) {
 }
 
 /* Those in line go on in their order, as many as there are buffers for. */
-static void feed_starved(struct tcp_stager *s, void (*go_on)(void *arg, struct tcp_stage_wait *owner),
-                         void *arg) {
+static void feed_starved(struct tcp_stager *s,
+                         void (*go_on)(void *arg, struct tcp_stage_wait *owner), void *arg) {
     pthread_mutex_lock(&s->pool->lock);
     size_t credits = s->credits;
     pthread_mutex_unlock(&s->pool->lock);

@@ -1,14 +1,17 @@
-/* Buffers for segments that are not memory. Their bytes are asked of the gate, piece by piece, into buffers of a pool that
- * all data threads of a listener share; whoever gave them says from its own thread when they are there.
+/* Buffers for segments that are not memory. Their bytes are asked of the gate, piece by piece, into
+ * buffers of a pool that all data threads of a listener share; whoever gave them says from its own
+ * thread when they are there.
  *
  *   piece:  tcp_stager_ask ─> under way ─done─> (stager's list) ─tcp_stager_collect─> ready ─tcp_piece_release─> gone
  *                                 \──────────── tcp_piece_release ───────────> nobody's ─done─> gone
  *
- * A stager is a data thread's: all but done() happens there. It tells its thread by an eventfd that there is something to
- * collect; collecting names the connections that can go on. Memory is bounded by the pool. Who finds it empty waits in the
- * order of asking: threads in line for buffers, connections in line within their thread.
+ * A stager is a data thread's: all but done() happens there. It tells its thread by an eventfd that
+ * there is something to collect; collecting names the connections that can go on. Memory is bounded
+ * by the pool. Who finds it empty waits in the order of asking: threads in line for buffers,
+ * connections in line within their thread.
  *
- * Locks: a stager's (its list of done pieces) and the pool's; never both, and under neither a call that can block. */
+ * Locks: a stager's (its list of done pieces) and the pool's; never both, and under neither a call
+ * that can block. */
 #ifndef TARN_TRANSPORT_TCP_STAGE_H
 #define TARN_TRANSPORT_TCP_STAGE_H
 
@@ -26,7 +29,8 @@ struct tcp_stage_pool {
     size_t max, made; /* buffers */
     void *free;       /* list through their first word */
     size_t n_free;
-    size_t promised; /* credits of all stagers: of what is free, or not made yet, this much is spoken for */
+    /* credits of all stagers: of what is free, or not made yet, this much is spoken for */
+    size_t promised;
     TAILQ_HEAD(tcp_stager_list, tcp_stager) waiting; /* for a credit */
     unsigned n_waiting;                              /* atomic copy */
 };
@@ -82,13 +86,13 @@ uint64_t tcp_stage_pool_used(struct tcp_stage_pool *p);
 bool tcp_stage_pool_short(const struct tcp_stage_pool *p);
 
 /* Borrows all. waits: counts how often there was no buffer; the calling thread's. */
-void tcp_stager_init(struct tcp_stager *s, struct tcp_stage_pool *p, const struct transport_gate *gate,
-                     int wake_fd, uint64_t *waits);
+void tcp_stager_init(struct tcp_stager *s, struct tcp_stage_pool *p,
+                     const struct transport_gate *gate, int wake_fd, uint64_t *waits);
 /* Nobody asks any more. Waits until done() has been called for all that is under way. */
 void tcp_stager_deinit(struct tcp_stager *s);
 
-/* Asks for [offset, offset + length) of the extent, at most TRANSPORT_STAGE_PIECE. TARN_EAGAIN: no buffer, or the gate is
- * busy: a later collect will name owner. Other errors: the gate's. */
+/* Asks for [offset, offset + length) of the extent, at most TRANSPORT_STAGE_PIECE. TARN_EAGAIN: no
+ * buffer, or the gate is busy: a later collect will name owner. Other errors: the gate's. */
 tarn_status tcp_stager_ask(struct tcp_stager *s, struct tcp_stage_wait *owner,
                            const struct grant_extent *extent, uint64_t offset, uint64_t length,
                            uint64_t now_ms, struct tcp_piece **piece_p);
@@ -98,8 +102,8 @@ void tcp_stager_forget(struct tcp_stager *s, struct tcp_stage_wait *owner);
 /* Calls go_on for owners of pieces that have become ready, or who may ask again. */
 void tcp_stager_collect(struct tcp_stager *s, uint64_t now_ms,
                         void (*go_on)(void *arg, struct tcp_stage_wait *owner), void *arg);
-/* After the owners had their turns: what they did not take is for others. Returns in how many ms to collect again, -1: when
- * the eventfd says so. */
+/* After the owners had their turns: what they did not take is for others. Returns in how many ms to
+ * collect again, -1: when the eventfd says so. */
 int tcp_stager_settle(struct tcp_stager *s, uint64_t now_ms);
 
 #endif

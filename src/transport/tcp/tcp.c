@@ -1,5 +1,5 @@
-/* The tcp transport: its domain, and the parts of the table that need no bytes on a wire. There is no memory to register:
- * the kernel copies, and the listener asks its gate where to. */
+/* The tcp transport: its domain, and the parts of the table that need no bytes on a wire. There is
+ * no memory to register: the kernel copies, and the listener asks its gate where to. */
 #include "transport/tcp/tcp.h"
 
 #include <errno.h>
@@ -65,7 +65,8 @@ static void domain_query(const struct transport_domain *d, struct transport_limi
     };
 }
 
-static tarn_status memory_register(struct transport_domain *d, const struct transport_memory_config *config,
+static tarn_status memory_register(struct transport_domain *d,
+                                   const struct transport_memory_config *config,
                                    struct transport_memory **memory_p) {
     if (config->dmabuf) return TARN_ENOTSUP;
     *memory_p = xcalloc(1, sizeof(**memory_p));
@@ -96,7 +97,8 @@ static tarn_status listener_uri(const struct transport_listener *l, struct buf *
 static void describe(const struct transport_domain *d, struct buf *out) {
     (void)d, (void)out; /* its counters say all */
 }
-static tarn_status key_unpack(struct transport_endpoint *e, const struct transport_key_config *config,
+static tarn_status key_unpack(struct transport_endpoint *e,
+                              const struct transport_key_config *config,
                               struct transport_key **key_p) {
     (void)config;
     *key_p = xcalloc(1, sizeof(**key_p));

@@ -28,16 +28,17 @@ struct transport_domain {
     } told[TCP_TOLD];
 };
 
-/* tcp://host:port, tcp://[v6]:port, and the same with tcps. addr_p: freeaddrinfo it. May block in the resolver; numeric hosts do
- * not. passive: for listening; host may be "*" or "::*". */
+/* tcp://host:port, tcp://[v6]:port, and the same with tcps. addr_p: freeaddrinfo it. May block in
+ * the resolver; numeric hosts do not. passive: for listening; host may be "*" or "::*". */
 tarn_status tcp_resolve(const char *uri, bool passive, struct addrinfo **addr_p, uint16_t *port_p);
 /* Does it begin with tcps://? */
 bool tcp_is_secure(const char *uri);
 /* The host in it, without brackets. false: it is no such URI, or the host is longer. */
 bool tcp_uri_host(const char *uri, char *host, size_t size);
 void tcp_socket_options(int fd);
-/* Ends the connection and closes fd, which epoll_fd watches. A child that the program has forked may hold the socket, too: a
- * mere close would then end nothing, and leave events of something that is gone. */
+/* Ends the connection and closes fd, which epoll_fd watches. A child that the program has forked
+ * may hold the socket, too: a mere close would then end nothing, and leave events of something that
+ * is gone. */
 void tcp_socket_close(int epoll_fd, int fd);
 
 /* Answers whoever connected with a refusal, in plain text. text may be "". */
@@ -46,7 +47,8 @@ void tcp_turn_away(int fd, uint32_t status, const char *text);
 tarn_status tcp_listen(struct transport_domain *d, const struct transport_listen_config *config,
                        struct transport_listener **listener_p);
 uint16_t tcp_listener_port(const struct transport_listener *l);
-void tcp_listener_stats(const struct transport_listener *l, struct transport_listener_stats *stats_p);
+void tcp_listener_stats(const struct transport_listener *l,
+                        struct transport_listener_stats *stats_p);
 void tcp_listener_stats_reset(struct transport_listener *l);
 tarn_status tcp_listener_fence(struct transport_listener *l, const struct transport_fence *fence);
 void tcp_listener_close(struct transport_listener **listener_p);
