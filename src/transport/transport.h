@@ -1,5 +1,6 @@
-/* Transports move bytes between local memory and extents of segments. shm and tcp are built in, rdma is a
- * module: all are one `struct transport_ops`, and one test suite (tests/transport) holds for all of them.
+/* Transports move bytes between local memory and extents of segments. shm and tcp are built in,
+ * rdma is a module: all are one `struct transport_ops`, and one test suite (tests/transport) holds
+ * for all of them.
  *
  *   domain      everything a transport owns in this process: devices, threads, event descriptor
  *    +- memory  local memory a passive side serves, or that operations use often
@@ -13,16 +14,18 @@
  *
  * Four rules make it safe:
  *
- * 1. Callbacks run only inside progress (or endpoint_close, for what it cancels); every accepted operation
- * completes once.
- * 2. A PUT completes only when any later GET would see the bytes; PUTEND comes after that, never before.
- * 3. Buffers and keys stay borrowed until completion; a deadline does not give a buffer back: close the
- * endpoint, await the cancellation, then reuse.
- * 4. Space a peer might still write to is given out again only after its key is revoked or its endpoint is
- * down (listener_fence).
+ * 1. Callbacks run only inside progress (or endpoint_close, for what it cancels); every accepted
+ * operation completes once.
+ * 2. A PUT completes only when any later GET would see the bytes; PUTEND comes after that, never
+ * before.
+ * 3. Buffers and keys stay borrowed until completion; a deadline does not give a buffer back: close
+ * the endpoint, await the cancellation, then reuse.
+ * 4. Space a peer might still write to is given out again only after its key is revoked or its
+ * endpoint is down (listener_fence).
  *
- * Threads: a domain and what hangs on it is used by one thread at a time, except where a function says
- * otherwise. A listener may have threads of its own; the gate's functions are called from them. */
+ * Threads: a domain and what hangs on it is used by one thread at a time, except where a function
+ * says otherwise. A listener may have threads of its own; the gate's functions are called from
+ * them. */
 #ifndef TARN_TRANSPORT_TRANSPORT_H
 #define TARN_TRANSPORT_TRANSPORT_H
 
@@ -46,13 +49,14 @@ struct transport_key;
 /* --- domain --- */
 
 enum transport_flags {
-    TRANSPORT_GRANTED =
-        1, /* data operations carry grants, which the listener checks; else attaching was checked */
-    TRANSPORT_MAP = 2,        /* key_map gives a pointer: leased views, puts in place */
-    TRANSPORT_STREAMS = 4,    /* more endpoints to one listener make a large transfer faster */
-    TRANSPORT_ONE_SIDED = 8,  /* the listener's CPU does nothing */
-    TRANSPORT_REMOTE = 16,    /* reaches other machines */
-    TRANSPORT_REGISTERS = 32, /* operations on memory that was registered are faster than on other memory */
+    /* data operations carry grants, which the listener checks; else attaching was checked */
+    TRANSPORT_GRANTED = 1,
+    TRANSPORT_MAP = 2,       /* key_map gives a pointer: leased views, puts in place */
+    TRANSPORT_STREAMS = 4,   /* more endpoints to one listener make a large transfer faster */
+    TRANSPORT_ONE_SIDED = 8, /* the listener's CPU does nothing */
+    TRANSPORT_REMOTE = 16,   /* reaches other machines */
+    /* operations on memory that was registered are faster than on other memory */
+    TRANSPORT_REGISTERS = 32,
 };
 
 struct transport_limits {
@@ -63,14 +67,17 @@ struct transport_limits {
     uint64_t crc_chunk;     /* bytes that are checked while still in cache; 0: no matter */
 };
 
-/* How connections are secured, where a transport can do so. Borrowed, like what it points to, by whom it was given to. */
+/* How connections are secured, where a transport can do so. Borrowed, like what it points to, by
+ * whom it was given to. */
 struct tls_context;
 struct transport_tls {
     void *arg;
-    /* What the next connection is made with; the caller puts it. NULL: there is none at the moment. From any thread. On the active side
-     * the host of the URI is what certificates must be for, unless the context says otherwise. */
+    /* What the next connection is made with; the caller puts it. NULL: there is none at the moment.
+     * From any thread. On the active side the host of the URI is what certificates must be for,
+     * unless the context says otherwise. */
     struct tls_context *(*context)(void *arg);
-    /* From progress: a connection was not made or was lost because of TLS. NULL: nobody wants to know. */
+    /* From progress: a connection was not made or was lost because of TLS. NULL: nobody wants to
+     * know. */
     void (*failed)(void *arg, const char *uri, const char *why);
 };
 
@@ -84,63 +91,73 @@ struct transport_domain_config {
 struct transport_memory_config {
     void *addr;
     uint64_t length;
-    int fd, fd_read; /* descriptors of the memory file, -1: none. Transports that hand out memory need them.
-                      * They map the segment header first: addr is at header_size of the file */
-    uint64_t header_size; /* bytes of segment header in front of addr; 0: plain memory, not a segment */
-    uint32_t segment;     /* id, with header_size */
-    bool remote;          /* peers reach it; else it is only for our own operations */
-    /* fd is a dma-buf: memory of a device, length bytes from dmabuf_offset on. addr is what operations call it by; the CPU
-     * does not touch it. TARN_ENOTSUP where the transport cannot. */
+    /* descriptors of the memory file, -1: none. Transports that hand out memory need them. They map
+     * the segment header first: addr is at header_size of the file */
+    int fd, fd_read;
+    /* bytes of segment header in front of addr; 0: plain memory, not a segment */
+    uint64_t header_size;
+    uint32_t segment; /* id, with header_size */
+    bool remote;      /* peers reach it; else it is only for our own operations */
+    /* fd is a dma-buf: memory of a device, length bytes from dmabuf_offset on. addr is what
+     * operations call it by; the CPU does not touch it. TARN_ENOTSUP where the transport cannot. */
     bool dmabuf;
     uint64_t dmabuf_offset;
-    /* Not 0: other domains of this process may register the very same memory under the same number, which is never given to
-     * another: they can share what registering costs. */
+    /* Not 0: other domains of this process may register the very same memory under the same number,
+     * which is never given to another: they can share what registering costs. */
     uint64_t identity;
 };
 
 /* --- passive side --- */
 
-/* What a listener asks its owner. Called from the listener's threads; must be thread-safe and must not block.
+/* What a listener asks its owner. Called from the listener's threads; must be thread-safe and must
+ * not block.
  */
 struct transport_gate {
     void *arg;
-    /* Is this transfer allowed, and where is it? *addr_p is the first byte of the sub-range. g_p as from
-     * grant_check. */
-    enum grant_verdict (*check)(void *arg, const uint8_t grant[GRANT_SIZE], const struct grant_extent *extent,
-                                enum grant_op want, uint64_t sub_offset, uint64_t sub_length,
-                                struct grant *g_p, void **addr_p);
-    /* Is a grant that was accepted earlier still good? Asked again before every receive into segment memory.
+    /* Is this transfer allowed, and where is it? *addr_p is the first byte of the sub-range. g_p as
+     * from grant_check. */
+    enum grant_verdict (*check)(void *arg, const uint8_t grant[GRANT_SIZE],
+                                const struct grant_extent *extent, enum grant_op want,
+                                uint64_t sub_offset, uint64_t sub_length, struct grant *g_p,
+                                void **addr_p);
+    /* Is a grant that was accepted earlier still good? Asked again before every receive into
+     * segment memory.
      */
-    enum grant_verdict (*recheck)(void *arg, const struct grant *g, const struct grant_extent *extent);
-    /* Grants WRITE_ONCE. begin: somebody is about to receive by it: GRANT_OK and *put_p, else why not. end: nothing more will be
-     * received, and `length` bytes from `offset` of the extent on are there (0: none that counts). seal: it writes nothing from now
-     * on: GRANT_OK and the host's word on it, also when it was sealed before; GRANT_LATER: somebody is receiving. NULL: such grants
-     * are refused. */
-    enum grant_verdict (*put_begin)(void *arg, const struct grant *g, const struct grant_extent *extent,
-                                    void **put_p);
+    enum grant_verdict (*recheck)(void *arg, const struct grant *g,
+                                  const struct grant_extent *extent);
+    /* Grants WRITE_ONCE. begin: somebody is about to receive by it: GRANT_OK and *put_p, else why
+     * not. end: nothing more will be received, and `length` bytes from `offset` of the extent on
+     * are there (0: none that counts). seal: it writes nothing from now on: GRANT_OK and the host's
+     * word on it, also when it was sealed before; GRANT_LATER: somebody is receiving. NULL: such
+     * grants are refused. */
+    enum grant_verdict (*put_begin)(void *arg, const struct grant *g,
+                                    const struct grant_extent *extent, void **put_p);
     void (*put_end)(void *arg, void *put, uint64_t offset, uint64_t length);
-    enum grant_verdict (*put_seal)(void *arg, const struct grant *g, const struct grant_extent *extent,
+    enum grant_verdict (*put_seal)(void *arg, const struct grant *g,
+                                   const struct grant_extent *extent,
                                    uint8_t receipt[GRANT_RECEIPT_SIZE]);
-    /* For segments that are not memory: check says GRANT_OK with *addr_p NULL, and the bytes are asked for here, in pieces of
-     * at most TRANSPORT_STAGE_PIECE into buffers of the listener's, which start at a page; offset is inside the extent. done
-     * must be called, once, from any thread, also from inside: the listener does not close before. TARN_EAGAIN: again a
-     * little later. Other errors: done is not called. TARN_ENOTFOUND: the bytes are not there any more. NULL: there are no
-     * such segments. */
-    tarn_status (*stage)(void *arg, const struct grant_extent *extent, uint64_t offset, uint64_t length,
-                         void *buffer, void (*done)(void *done_arg, tarn_status status), void *done_arg);
+    /* For segments that are not memory: check says GRANT_OK with *addr_p NULL, and the bytes are
+     * asked for here, in pieces of at most TRANSPORT_STAGE_PIECE into buffers of the listener's,
+     * which start at a page; offset is inside the extent. done must be called, once, from any
+     * thread, also from inside: the listener does not close before. TARN_EAGAIN: again a little
+     * later. Other errors: done is not called. TARN_ENOTFOUND: the bytes are not there any more.
+     * NULL: there are no such segments. */
+    tarn_status (*stage)(void *arg, const struct grant_extent *extent, uint64_t offset,
+                         uint64_t length, void *buffer,
+                         void (*done)(void *done_arg, tarn_status status), void *done_arg);
 };
 #define TRANSPORT_STAGE_PIECE (UINT64_C(1) << 20)
 
 struct transport_listen_config {
-    /* "tcp://127.0.0.1:0", "tcps://...", "shm:///run/tarn.sock". tcp takes several, all with TLS or none: port 0 means any, for later ones that
-     * of the first; a host of "*" or "::*" is every address of its family, and one that starts with "-" may
-     * fail. */
+    /* "tcp://127.0.0.1:0", "tcps://...", "shm:///run/tarn.sock". tcp takes several, all with TLS or
+     * none: port 0 means any, for later ones that of the first; a host of "*" or "::*" is every
+     * address of its family, and one that starts with "-" may fail. */
     const char *const *uris;
     size_t n_uris;
     unsigned threads;         /* >= 1; transports without data threads ignore it */
     unsigned max_connections; /* 0: the transport's default */
-    uint64_t
-        idle_timeout_ms; /* silence in the middle of a frame, or time until the first good grant; 0: 30 s */
+    /* silence in the middle of a frame, or time until the first good grant; 0: 30 s */
+    uint64_t idle_timeout_ms;
     uint64_t staging_bytes; /* bound of the buffers for gate.stage; 0: 64 MiB; at least one piece */
     unsigned mode;          /* permissions of a unix socket; 0: 0600 */
     struct transport_gate gate;
@@ -154,9 +171,11 @@ struct transport_listener_stats {
     uint64_t reads, writes, bytes_read, bytes_written;
     uint64_t refused[GRANT_VERDICTS];
     uint64_t bad_frames, timeouts;
-    /* Reads by way of gate.stage, all of them counted in reads, too; used is a gauge, waits: for a buffer. */
+    /* Reads by way of gate.stage, all of them counted in reads, too; used is a gauge, waits: for a
+     * buffer. */
     uint64_t staged_reads, staged_bytes, staged_failures, staging_used, staging_waits;
-    /* Peers that have shown no good grant yet (a gauge), and those of them that made room for others. */
+    /* Peers that have shown no good grant yet (a gauge), and those of them that made room for
+     * others. */
     uint64_t connections_new, connections_ousted;
 };
 
@@ -178,11 +197,13 @@ struct transport_fence {
 /* What a key is made from: what SEGMENT INFO said. */
 struct transport_key_config {
     uint32_t segment, segment_epoch;
-    uint64_t size;          /* advertised bytes */
-    const uint8_t *content; /* SEGMENT_CONTENT_SIZE bytes that the memory's header must have; NULL: any */
+    uint64_t size; /* advertised bytes */
+    /* SEGMENT_CONTENT_SIZE bytes that the memory's header must have; NULL: any */
+    const uint8_t *content;
     bool writable;
-    const uint8_t *grant; /* GRANT_SIZE bytes of attach grant, for writable or not, as above; NULL: none */
-    const void *packed;   /* what key_pack appended over there; may be nothing */
+    /* GRANT_SIZE bytes of attach grant, for writable or not, as above; NULL: none */
+    const uint8_t *grant;
+    const void *packed; /* what key_pack appended over there; may be nothing */
     size_t packed_len;
     uint64_t deadline_boot_ms; /* for those that must ask the peer; 0: none */
 };
@@ -193,7 +214,8 @@ struct transport_part {
     struct grant_extent extent;
     const uint8_t *grant; /* GRANT_SIZE bytes, NULL when the transport is not TRANSPORT_GRANTED */
     uint64_t sub_offset, sub_length;
-    struct transport_key *key; /* of this extent's segment, on the endpoint that takes the operation */
+    /* of this extent's segment, on the endpoint that takes the operation */
+    struct transport_key *key;
 };
 
 struct transport_op {
@@ -202,26 +224,29 @@ struct transport_op {
     size_t n_parts;
     const struct iovec *iov; /* holds exactly the sum of the sub_lengths; read only for a PUT */
     size_t n_iov;
-    /* CRC-32C of what moves, computed in the same pass: one for the first crc_first bytes, then one for each
-     * crc_block, the last one shorter. crc_block 0: a single one. NULL: none. */
+    /* CRC-32C of what moves, computed in the same pass: one for the first crc_first bytes, then one
+     * for each crc_block, the last one shorter. crc_block 0: a single one. NULL: none. */
     uint32_t *crcs;
     uint64_t crc_first, crc_block;
-    /* PUT: not NULL: the grants are sealed behind the bytes, and here goes the host's word on each part (GRANT_RECEIPT_SIZE bytes), where
-     * the transport is TRANSPORT_GRANTED. Then there are at most TRANSPORT_SEAL_PARTS_MAX parts. */
+    /* PUT: not NULL: the grants are sealed behind the bytes, and here goes the host's word on each
+     * part (GRANT_RECEIPT_SIZE bytes), where the transport is TRANSPORT_GRANTED. Then there are at
+     * most TRANSPORT_SEAL_PARTS_MAX parts. */
     uint8_t *receipts;
     /* Called once. op may be submitted again, or freed, in it. */
     void (*done)(struct transport_op *op);
     void *arg;
-    /* Result. TARN_OK; TARN_EPERM, TARN_EGRANT_EXPIRED, TARN_ESTALE: refused by the listener. TARN_ESTALE
-     * also when the epochs that a GET reads after its last byte are not the key's. TARN_ECANCELED: the
-     * endpoint was closed. TARN_ECLOSED (by the peer, or never up), TARN_EIO, TARN_ETIMEOUT, TARN_EPROTO: the path
-     * failed; whether the bytes of a PUT arrived is unknown. */
+    /* Result. TARN_OK; TARN_EPERM, TARN_EGRANT_EXPIRED, TARN_ESTALE: refused by the listener.
+     * TARN_ESTALE also when the epochs that a GET reads after its last byte are not the key's.
+     * TARN_ECANCELED: the endpoint was closed. TARN_ECLOSED (by the peer, or never up), TARN_EIO,
+     * TARN_ETIMEOUT, TARN_EPROTO: the path failed; whether the bytes of a PUT arrived is
+     * unknown. */
     tarn_status status;
-    /* Result of a PUT that failed. true: not a byte of it will get to the peer's memory from now on (it was refused, never
-     * sent, or the peer has closed the connection). false: some may still be on their way. */
+    /* Result of a PUT that failed. true: not a byte of it will get to the peer's memory from now on
+     * (it was refused, never sent, or the peer has closed the connection). false: some may still be
+     * on their way. */
     bool settled;
-    /* Where a peer has to answer: one that moves no byte for so long while this is what it owes has failed
-     * (TARN_ETIMEOUT). 0: the transport's own idea. */
+    /* Where a peer has to answer: one that moves no byte for so long while this is what it owes has
+     * failed (TARN_ETIMEOUT). 0: the transport's own idea. */
     uint64_t patience_ms;
     /* The transport's own while it has the operation. */
     struct transport_op *next;
@@ -240,67 +265,77 @@ struct transport_ops {
     /* Everything that hangs on it must be gone. Nulls. */
     void (*domain_close)(struct transport_domain **domain_p);
 
-    tarn_status (*memory_register)(struct transport_domain *d, const struct transport_memory_config *config,
+    tarn_status (*memory_register)(struct transport_domain *d,
+                                   const struct transport_memory_config *config,
                                    struct transport_memory **memory_p);
-    /* Appends what a peer needs to reach the memory, TRANSPORT_PACKED_MAX bytes at most; may be nothing. TARN_EAGAIN: it cannot
-     * be reached yet, or not at the moment; memory_version changes when it can. */
+    /* Appends what a peer needs to reach the memory, TRANSPORT_PACKED_MAX bytes at most; may be
+     * nothing. TARN_EAGAIN: it cannot be reached yet, or not at the moment; memory_version changes
+     * when it can. */
     tarn_status (*key_pack)(struct transport_memory *m, bool writable, struct buf *out);
-    /* Changes whenever key_pack would say something else; the domain's event tells that it is worth a look. 0: key_pack has
-     * nothing to say now. */
+    /* Changes whenever key_pack would say something else; the domain's event tells that it is worth
+     * a look. 0: key_pack has nothing to say now. */
     uint64_t (*memory_version)(const struct transport_memory *m);
-    /* May block until the config's deadline where the peer must be asked. What packed says is not trusted: TARN_EPROTO. */
-    tarn_status (*key_unpack)(struct transport_endpoint *e, const struct transport_key_config *config,
+    /* May block until the config's deadline where the peer must be asked. What packed says is not
+     * trusted: TARN_EPROTO. */
+    tarn_status (*key_unpack)(struct transport_endpoint *e,
+                              const struct transport_key_config *config,
                               struct transport_key **key_p);
-    /* Pointer into the remote memory, NULL when the transport is not TRANSPORT_MAP or the range is not
-     * inside. */
+    /* Pointer into the remote memory, NULL when the transport is not TRANSPORT_MAP or the range is
+     * not inside. */
     void *(*key_map)(struct transport_key *k, uint64_t offset, uint64_t length);
-    /* Do the epochs in the segment's header still have the values they had at key_unpack? TARN_OK where
-     * nobody can tell from here, because the listener checks; else TARN_ESTALE. */
+    /* Do the epochs in the segment's header still have the values they had at key_unpack? TARN_OK
+     * where nobody can tell from here, because the listener checks; else TARN_ESTALE. */
     tarn_status (*key_check)(struct transport_key *k);
     /* Keys may outlive their endpoint; what they map stays mapped. */
     void (*key_close)(struct transport_key **key_p);
-    /* Nobody can reach it any more; or, where that cannot be taken back (listener_lent), what peers reach is nobody's from
-     * here on: fences do not wait for it. */
+    /* Nobody can reach it any more; or, where that cannot be taken back (listener_lent), what peers
+     * reach is nobody's from here on: fences do not wait for it. */
     void (*memory_deregister)(struct transport_memory **memory_p);
 
     tarn_status (*listen)(struct transport_domain *d, const struct transport_listen_config *config,
                           struct transport_listener **listener_p);
     uint16_t (*listener_port)(const struct transport_listener *l); /* 0: has none */
-    /* A URI that peers reach it by. TARN_EAGAIN: nobody reaches it at the moment (no device). TARN_ENOTSUP: only who configured
-     * it knows. */
+    /* A URI that peers reach it by. TARN_EAGAIN: nobody reaches it at the moment (no device).
+     * TARN_ENOTSUP: only who configured it knows. */
     tarn_status (*listener_uri)(const struct transport_listener *l, struct buf *out);
-    void (*listener_stats)(const struct transport_listener *l, struct transport_listener_stats *stats_p);
+    void (*listener_stats)(const struct transport_listener *l,
+                           struct transport_listener_stats *stats_p);
     void (*listener_stats_reset)(struct transport_listener *l);
-    /* TARN_OK: none of them can write any more; nor do the threads read, with FENCE_SEGMENT. TARN_EAGAIN: ask again after
-     * the domain's event; asking again, until the answer is TARN_OK, is how one waits. Never blocks. */
-    tarn_status (*listener_fence)(struct transport_listener *l, const struct transport_fence *fence);
-    /* Can a peer whose grant is older than below_epoch (UINT32_MAX: any peer) still write to this memory without asking? */
+    /* TARN_OK: none of them can write any more; nor do the threads read, with FENCE_SEGMENT.
+     * TARN_EAGAIN: ask again after the domain's event; asking again, until the answer is TARN_OK,
+     * is how one waits. Never blocks. */
+    tarn_status (*listener_fence)(struct transport_listener *l,
+                                  const struct transport_fence *fence);
+    /* Can a peer whose grant is older than below_epoch (UINT32_MAX: any peer) still write to this
+     * memory without asking? */
     bool (*listener_lent)(const struct transport_listener *l, const struct transport_memory *m,
                           uint32_t below_epoch);
     void (*listener_close)(struct transport_listener **listener_p);
 
-    /* Starts to connect; blocks for name resolution only. Operations may be submitted at once. Past the
-     * deadline (CLOCK_BOOTTIME ms, 0: 5 s from now) the connection has failed. */
+    /* Starts to connect; blocks for name resolution only. Operations may be submitted at once. Past
+     * the deadline (CLOCK_BOOTTIME ms, 0: 5 s from now) the connection has failed. */
     tarn_status (*connect)(struct transport_domain *d, const char *uri, uint64_t deadline_boot_ms,
                            struct transport_endpoint **endpoint_p);
     /* TARN_OK: up. TARN_EAGAIN: still connecting. Else why it failed; close it then. */
     tarn_status (*endpoint_status)(const struct transport_endpoint *e);
-    /* Operations in flight complete with TARN_ECANCELED, at once or in later progress; *endpoint_p is NULL
-     * only when none is left, so: close, progress, close until it is. Never from inside done(). */
+    /* Operations in flight complete with TARN_ECANCELED, at once or in later progress; *endpoint_p
+     * is NULL only when none is left, so: close, progress, close until it is. Never from inside
+     * done(). */
     void (*endpoint_close)(struct transport_endpoint **endpoint_p);
 
-    /* Takes the first *accepted_p operations, in order; fewer than n when max_outstanding is reached. Does
-     * not block. On an error none was taken. */
+    /* Takes the first *accepted_p operations, in order; fewer than n when max_outstanding is
+     * reached. Does not block. On an error none was taken. */
     tarn_status (*submit)(struct transport_endpoint *e, struct transport_op *const *ops, size_t n,
                           size_t *accepted_p);
-    /* Moves bytes, calls back. At most about budget bytes, at least something. Returns how many operations
-     * completed. */
+    /* Moves bytes, calls back. At most about budget bytes, at least something. Returns how many
+     * operations completed. */
     size_t (*progress)(struct transport_domain *d, uint64_t budget);
-    /* TARN_OK: *fd_p turns readable when progress has something to do. TARN_EAGAIN: it has something now.
-     * Serves both sides: a listener's owner polls the same descriptor. */
+    /* TARN_OK: *fd_p turns readable when progress has something to do. TARN_EAGAIN: it has
+     * something now. Serves both sides: a listener's owner polls the same descriptor. */
     tarn_status (*arm)(struct transport_domain *d, int *fd_p);
-    /* Appends what this domain has to report of itself, for people and for the master: lines of "kind field=value ...\n", values
-     * without blanks; TRANSPORT_REPORT_MAX bytes at most, and whole lines. May be nothing. */
+    /* Appends what this domain has to report of itself, for people and for the master: lines of
+     * "kind field=value ...\n", values without blanks; TRANSPORT_REPORT_MAX bytes at most, and
+     * whole lines. May be nothing. */
     void (*describe)(const struct transport_domain *d, struct buf *out);
 };
 #define TRANSPORT_PACKED_MAX (64u << 10)
@@ -308,8 +343,8 @@ struct transport_ops {
 
 /* --- registry --- */
 
-/* Asserts that every pointer is there. TARN_EEXISTS: there is one of that scheme. TARN_EPROTO: of another ABI. Thread-safe, like
- * the rest. */
+/* Asserts that every pointer is there. TARN_EEXISTS: there is one of that scheme. TARN_EPROTO: of
+ * another ABI. Thread-safe, like the rest. */
 tarn_status transport_register(const struct transport_ops *ops);
 /* TARN_EBUSY: somebody has a domain of it (transport_open). TARN_ENOTFOUND. */
 tarn_status transport_unregister(const struct transport_ops *ops);
@@ -317,8 +352,9 @@ tarn_status transport_unregister(const struct transport_ops *ops);
 const struct transport_ops *transport_at(size_t i);
 /* By scheme ("tcp") or URI ("tcp://..."). NULL: not built in, not loaded. */
 const struct transport_ops *transport_find(const char *scheme_or_uri);
-/* A domain, of which the registry knows: until it is closed by transport_close the transport cannot be unregistered, nor its module
- * unloaded, whichever thread tries. TARN_ENOTSUP: there is none of that scheme; else what domain_open says. */
+/* A domain, of which the registry knows: until it is closed by transport_close the transport cannot
+ * be unregistered, nor its module unloaded, whichever thread tries. TARN_ENOTSUP: there is none of
+ * that scheme; else what domain_open says. */
 tarn_status transport_open(const char *scheme, const struct transport_domain_config *config,
                            const struct transport_ops **ops_p, struct transport_domain **domain_p);
 void transport_close(const struct transport_ops *ops, struct transport_domain **domain_p);
