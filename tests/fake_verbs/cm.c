@@ -1,5 +1,6 @@
-/* rdma_cm: ids and their events. A port is a unix socket in the abstract name space, "fake-verbs/ADDRESS/PORT": a port space
- * apart from TCP's, one per network namespace, and gone with its process. Queue pairs are the program's own (id->qp stays NULL). */
+/* rdma_cm: ids and their events. A port is a unix socket in the abstract name space,
+ * "fake-verbs/ADDRESS/PORT": a port space apart from TCP's, one per network namespace, and gone
+ * with its process. Queue pairs are the program's own (id->qp stays NULL). */
 #include "fake.h"
 
 #include <arpa/inet.h>
@@ -32,9 +33,10 @@ static int failed(int error) {
 
 /* --- events --- */
 
-static void tell_conn(struct fake_id *id, struct fake_id *listener, enum rdma_cm_event_type type, int status,
-                      const struct fake_greeting *g, uint8_t len) {
-    struct fake_channel *channel = channel_of(listener != NULL ? listener->ibv.channel : id->ibv.channel);
+static void tell_conn(struct fake_id *id, struct fake_id *listener, enum rdma_cm_event_type type,
+                      int status, const struct fake_greeting *g, uint8_t len) {
+    struct fake_channel *channel =
+        channel_of(listener != NULL ? listener->ibv.channel : id->ibv.channel);
     struct fake_event *e = calloc(1, sizeof(*e));
     e->ibv.id = &id->ibv;
     e->ibv.listen_id = listener != NULL ? &listener->ibv : NULL;
@@ -231,8 +233,9 @@ int rdma_destroy_id(struct rdma_cm_id *ibv) {
 /* --- addresses --- */
 
 static uint16_t port_of(const struct sockaddr *a) {
-    return ntohs(a->sa_family == AF_INET6 ? ((const struct sockaddr_in6 *)(const void *)a)->sin6_port
-                                          : ((const struct sockaddr_in *)(const void *)a)->sin_port);
+    return ntohs(a->sa_family == AF_INET6
+                     ? ((const struct sockaddr_in6 *)(const void *)a)->sin6_port
+                     : ((const struct sockaddr_in *)(const void *)a)->sin_port);
 }
 
 static void port_set(struct sockaddr *a, uint16_t port) {
@@ -253,11 +256,13 @@ static bool is_any(const struct sockaddr *a) {
     return memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr, &any6, 16) == 0;
 }
 
-static socklen_t socket_name(struct sockaddr_un *un, const struct sockaddr *a, bool any, uint16_t port) {
+static socklen_t socket_name(struct sockaddr_un *un, const struct sockaddr *a, bool any,
+                             uint16_t port) {
     char text[INET6_ADDRSTRLEN] = "*";
-    const void *bits = a->sa_family == AF_INET6
-                           ? (const void *)&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr
-                           : (const void *)&((const struct sockaddr_in *)(const void *)a)->sin_addr;
+    const void *bits =
+        a->sa_family == AF_INET6
+            ? (const void *)&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr
+            : (const void *)&((const struct sockaddr_in *)(const void *)a)->sin_addr;
     if (!any && !is_any(a)) inet_ntop(a->sa_family, bits, text, sizeof(text));
     memset(un, 0, sizeof(*un));
     un->sun_family = AF_UNIX;
@@ -271,7 +276,8 @@ static int socket_bind(const struct sockaddr *a, uint16_t *port_p) {
     uint16_t port = port_of(a);
     for (int i = 0; i < 2000; i++) {
         struct sockaddr_un un;
-        uint16_t p = port != 0 ? port : (uint16_t)(20000 + (fake_now() / 7 + (uint64_t)i * 7919) % 40000);
+        uint16_t p =
+            port != 0 ? port : (uint16_t)(20000 + (fake_now() / 7 + (uint64_t)i * 7919) % 40000);
         socklen_t len = socket_name(&un, a, false, p);
         if (bind(fd, (void *)&un, len) == 0) {
             *port_p = p;
@@ -327,11 +333,13 @@ __be16 rdma_get_dst_port(struct rdma_cm_id *id) {
 static struct fake_device *route(const struct sockaddr *dst) {
     struct fake_device *d = fake_device_at(dst);
     for (unsigned i = 0; i < fake.devices && (d == NULL || !d->up); i++)
-        if (!fake.device[i]->gone && fake.device[i]->address.ss_family == dst->sa_family) d = fake.device[i];
+        if (!fake.device[i]->gone && fake.device[i]->address.ss_family == dst->sa_family)
+            d = fake.device[i];
     return d;
 }
 
-int rdma_resolve_addr(struct rdma_cm_id *ibv, struct sockaddr *src, struct sockaddr *dst, int timeout_ms) {
+int rdma_resolve_addr(struct rdma_cm_id *ibv, struct sockaddr *src, struct sockaddr *dst,
+                      int timeout_ms) {
     struct fake_id *id = id_of(ibv);
     fake_lock();
     int rc = fake_fails(FAKE_RESOLVE_ADDR) ? -1 : 0;
@@ -369,7 +377,8 @@ int rdma_resolve_route(struct rdma_cm_id *ibv, int timeout_ms) {
     if (rc == 0) {
         bool good = id->device->up && !id->device->gone;
         if (good) id->state = FAKE_ROUTED;
-        tell(id, good ? RDMA_CM_EVENT_ROUTE_RESOLVED : RDMA_CM_EVENT_ROUTE_ERROR, good ? 0 : -EHOSTUNREACH);
+        tell(id, good ? RDMA_CM_EVENT_ROUTE_RESOLVED : RDMA_CM_EVENT_ROUTE_ERROR,
+             good ? 0 : -EHOSTUNREACH);
     }
     fake_unlock();
     return rc;
@@ -435,7 +444,8 @@ static void request_arrives(struct fake_link *l, const struct fake_greeting *g) 
            sizeof(struct sockaddr_storage));
     if (is_any(&id->ibv.route.addr.src_addr)) {
         uint16_t port = port_of(&id->ibv.route.addr.src_addr);
-        memcpy(&id->ibv.route.addr.src_storage, &l->device->address, sizeof(struct sockaddr_storage));
+        memcpy(&id->ibv.route.addr.src_storage, &l->device->address,
+               sizeof(struct sockaddr_storage));
         port_set(&id->ibv.route.addr.src_addr, port);
     }
     memcpy(&id->ibv.route.addr.dst_storage, &g->src, sizeof(struct sockaddr_storage));
@@ -452,7 +462,8 @@ static bool depths(struct fake_id *id, const struct rdma_conn_param *p, bool acc
     if (depth != RDMA_MAX_INIT_DEPTH && depth > most) return false;
     if (resources == RDMA_MAX_RESP_RES)
         resources = accepts ? (uint8_t)min_u64(id->responder_resources, most) : most;
-    if (depth == RDMA_MAX_INIT_DEPTH) depth = accepts ? (uint8_t)min_u64(id->initiator_depth, most) : most;
+    if (depth == RDMA_MAX_INIT_DEPTH)
+        depth = accepts ? (uint8_t)min_u64(id->initiator_depth, most) : most;
     id->responder_resources = resources;
     id->initiator_depth = depth;
     return true;
@@ -460,7 +471,8 @@ static bool depths(struct fake_id *id, const struct rdma_conn_param *p, bool acc
 
 static int accept_with(struct fake_id *id, const struct rdma_conn_param *p) {
     struct fake_greeting g = {.reason = 0};
-    if (id->state != FAKE_REQ_RCVD || p == NULL || p->private_data_len > REP_DATA) return failed(EINVAL);
+    if (id->state != FAKE_REQ_RCVD || p == NULL || p->private_data_len > REP_DATA)
+        return failed(EINVAL);
     if (p->qp_num == 0 || !depths(id, p, true)) return failed(EINVAL);
     if (id->device->gone) return failed(EIO);
     g.qp_num = p->qp_num;
@@ -505,7 +517,8 @@ static void refused(struct fake_id *id, int reason, const struct fake_greeting *
     tell_conn(id, NULL, RDMA_CM_EVENT_REJECTED, reason, g != NULL ? g : &none, REJ_DATA);
 }
 
-/* EAGAIN: the other side's queue is full, which a lost message would look like; tried again until the deadline. */
+/* EAGAIN: the other side's queue is full, which a lost message would look like; tried again until
+ * the deadline. */
 static void try_connect(struct fake_id *id) {
     const struct sockaddr *dst = &id->ibv.route.addr.dst_addr;
     int rc = -1, fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -530,7 +543,8 @@ static void try_connect(struct fake_id *id) {
 }
 
 static int connect_with(struct fake_id *id, const struct rdma_conn_param *p) {
-    if (id->state != FAKE_ROUTED || p == NULL || p->private_data_len > REQ_DATA) return failed(EINVAL);
+    if (id->state != FAKE_ROUTED || p == NULL || p->private_data_len > REQ_DATA)
+        return failed(EINVAL);
     if (p->qp_num == 0 || p->retry_count > 7 || p->rnr_retry_count > 7) return failed(EINVAL);
     if (!depths(id, p, false)) return failed(EINVAL);
     if (id->device->gone) return failed(ENODEV);
@@ -593,7 +607,8 @@ int rdma_disconnect(struct rdma_cm_id *ibv) {
 
 void fake_cm_disconnected(struct fake_id *id) {
     bool asked = id->state == FAKE_DREQ_SENT;
-    if (!asked && id->state != FAKE_ESTABLISHED && id->state != FAKE_REP_SENT && id->state != FAKE_REP_RCVD)
+    if (!asked && id->state != FAKE_ESTABLISHED && id->state != FAKE_REP_SENT &&
+        id->state != FAKE_REP_RCVD)
         return;
     id->deadline_ns = 0;
     id->state = asked ? FAKE_OVER : FAKE_DREQ_RCVD;
@@ -653,7 +668,8 @@ void fake_cm_timers(uint64_t now) {
                 id->state = FAKE_OVER;
                 tell(id, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
             }
-        } else if (id->state == FAKE_REQ_SENT && id->conn == NULL && id->device->up && !id->device->gone) {
+        } else if (id->state == FAKE_REQ_SENT && id->conn == NULL && id->device->up &&
+                   !id->device->gone) {
             try_connect(id);
         }
     }
@@ -692,10 +708,11 @@ static int init_attr(const struct fake_id *id, struct ibv_qp_attr *a, int *mask)
     case IBV_QPS_INIT:
         a->pkey_index = 0;
         /* Once the connection is known: what anyone may do, in doubt. */
-        a->qp_access_flags = !known ? 0
-                             : id->responder_resources > 0
-                                 ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC
-                                 : IBV_ACCESS_REMOTE_WRITE;
+        a->qp_access_flags =
+            !known ? 0
+            : id->responder_resources > 0
+                ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC
+                : IBV_ACCESS_REMOTE_WRITE;
         *mask = IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
         return 0;
     case IBV_QPS_RTR:
@@ -707,10 +724,11 @@ static int init_attr(const struct fake_id *id, struct ibv_qp_attr *a, int *mask)
         a->ah_attr.grh.hop_limit = 64;
         if (dst->sa_family == AF_INET) {
             a->ah_attr.grh.dgid.raw[10] = a->ah_attr.grh.dgid.raw[11] = 0xff;
-            memcpy(a->ah_attr.grh.dgid.raw + 12, &((const struct sockaddr_in *)(const void *)dst)->sin_addr,
-                   4);
+            memcpy(a->ah_attr.grh.dgid.raw + 12,
+                   &((const struct sockaddr_in *)(const void *)dst)->sin_addr, 4);
         } else
-            memcpy(a->ah_attr.grh.dgid.raw, &((const struct sockaddr_in6 *)(const void *)dst)->sin6_addr, 16);
+            memcpy(a->ah_attr.grh.dgid.raw,
+                   &((const struct sockaddr_in6 *)(const void *)dst)->sin6_addr, 16);
         a->path_mtu = fake.limits.mtu;
         a->dest_qp_num = id->remote_qpn;
         a->rq_psn = id->remote_qpn & 0xffff;
@@ -726,8 +744,8 @@ static int init_attr(const struct fake_id *id, struct ibv_qp_attr *a, int *mask)
         a->retry_cnt = id->retry_count;
         a->rnr_retry = 7;
         a->max_rd_atomic = id->initiator_depth;
-        *mask = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                IBV_QP_MAX_QP_RD_ATOMIC;
+        *mask = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
         return 0;
     default: return failed(EINVAL);
     }
@@ -742,12 +760,14 @@ int rdma_init_qp_attr(struct rdma_cm_id *ibv, struct ibv_qp_attr *attr, int *mas
 
 const char *rdma_event_str(enum rdma_cm_event_type event) {
     static const char *const text[] = {
-        "RDMA_CM_EVENT_ADDR_RESOLVED",  "RDMA_CM_EVENT_ADDR_ERROR",      "RDMA_CM_EVENT_ROUTE_RESOLVED",
-        "RDMA_CM_EVENT_ROUTE_ERROR",    "RDMA_CM_EVENT_CONNECT_REQUEST", "RDMA_CM_EVENT_CONNECT_RESPONSE",
-        "RDMA_CM_EVENT_CONNECT_ERROR",  "RDMA_CM_EVENT_UNREACHABLE",     "RDMA_CM_EVENT_REJECTED",
-        "RDMA_CM_EVENT_ESTABLISHED",    "RDMA_CM_EVENT_DISCONNECTED",    "RDMA_CM_EVENT_DEVICE_REMOVAL",
-        "RDMA_CM_EVENT_MULTICAST_JOIN", "RDMA_CM_EVENT_MULTICAST_ERROR", "RDMA_CM_EVENT_ADDR_CHANGE",
-        "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        "RDMA_CM_EVENT_ADDR_RESOLVED",   "RDMA_CM_EVENT_ADDR_ERROR",
+        "RDMA_CM_EVENT_ROUTE_RESOLVED",  "RDMA_CM_EVENT_ROUTE_ERROR",
+        "RDMA_CM_EVENT_CONNECT_REQUEST", "RDMA_CM_EVENT_CONNECT_RESPONSE",
+        "RDMA_CM_EVENT_CONNECT_ERROR",   "RDMA_CM_EVENT_UNREACHABLE",
+        "RDMA_CM_EVENT_REJECTED",        "RDMA_CM_EVENT_ESTABLISHED",
+        "RDMA_CM_EVENT_DISCONNECTED",    "RDMA_CM_EVENT_DEVICE_REMOVAL",
+        "RDMA_CM_EVENT_MULTICAST_JOIN",  "RDMA_CM_EVENT_MULTICAST_ERROR",
+        "RDMA_CM_EVENT_ADDR_CHANGE",     "RDMA_CM_EVENT_TIMEWAIT_EXIT",
     };
     return (unsigned)event < ARRAY_LEN(text) ? text[event] : "UNKNOWN EVENT";
 }

@@ -170,7 +170,8 @@ void fake_fd_raise(int fd) {
     if (write(fd, &one, sizeof(one)) != sizeof(one)) fake_die("an event descriptor was closed");
 }
 
-/* What was raised and will not be taken. A thread that takes at this moment finds nothing and goes on waiting. */
+/* What was raised and will not be taken. A thread that takes at this moment finds nothing and goes
+ * on waiting. */
 void fake_fd_lower(int fd, unsigned n) {
     for (; n > 0; n--) {
         struct pollfd p = {.fd = fd, .events = POLLIN};

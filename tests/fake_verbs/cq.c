@@ -77,7 +77,8 @@ int ibv_get_cq_event(struct ibv_comp_channel *ibv, struct ibv_cq **cq, void **cq
 void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents) {
     fake_lock();
     cq->comp_events_completed += nevents;
-    if (cq->comp_events_completed > cq_of(cq)->got) fake_die("more completion events acknowledged than got");
+    if (cq->comp_events_completed > cq_of(cq)->got)
+        fake_die("more completion events acknowledged than got");
     pthread_cond_broadcast(&fake.acked);
     fake_unlock();
 }
@@ -159,11 +160,13 @@ void fake_cq_push(struct fake_qp *qp, const struct fake_wqe *wqe, enum ibv_wc_st
     e->wc.wr_id = wqe->wr_id;
     e->wc.status = status;
     e->wc.qp_num = qp->ibv.qp_num;
-    /* Of one that failed nothing else means anything; of one that did not, only a READ has a length. */
+    /* Of one that failed nothing else means anything; of one that did not, only a READ has a
+     * length. */
     e->wc.opcode = status != IBV_WC_SUCCESS          ? (enum ibv_wc_opcode)0x77
                    : wqe->opcode == IBV_WR_RDMA_READ ? IBV_WC_RDMA_READ
                                                      : IBV_WC_RDMA_WRITE;
-    e->wc.byte_len = status == IBV_WC_SUCCESS && wqe->opcode == IBV_WR_RDMA_READ ? wqe->length : 0xdeadbeef;
+    e->wc.byte_len =
+        status == IBV_WC_SUCCESS && wqe->opcode == IBV_WR_RDMA_READ ? wqe->length : 0xdeadbeef;
     e->wc.vendor_err = status != IBV_WC_SUCCESS ? 0xfa4e : 0;
     e->qp = qp;
     e->freed_to = freed_to;
@@ -209,7 +212,8 @@ uint64_t fake_cq_due(void) {
     struct fake_cq *cq;
     if (fake.delayed == 0 || fake.hold) return due;
     LIST_FOREACH(cq, &fake.cqs, link)
-    if (cq->ready < cq->count) due = min_u64(due, cq->ring[(cq->head + cq->ready) % cq->size].due_ns);
+    if (cq->ready < cq->count)
+        due = min_u64(due, cq->ring[(cq->head + cq->ready) % cq->size].due_ns);
     return due;
 }
 

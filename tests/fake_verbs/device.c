@@ -58,7 +58,8 @@ struct fake_device *fake_device_create(const char *name, const char *address) {
     d->ibv.transport_type = IBV_TRANSPORT_IB;
     snprintf(d->ibv.name, sizeof(d->ibv.name), "%s", name);
     snprintf(d->ibv.dev_name, sizeof(d->ibv.dev_name), "uverbs%u", fake.devices);
-    const char *sysfs = fake.limits.sysfs[0] != '\0' ? fake.limits.sysfs : "/nonexistent/infiniband";
+    const char *sysfs =
+        fake.limits.sysfs[0] != '\0' ? fake.limits.sysfs : "/nonexistent/infiniband";
     snprintf(d->ibv.ibdev_path, sizeof(d->ibv.ibdev_path), "%s/%s", sysfs, name);
     snprintf(d->ibv.dev_path, sizeof(d->ibv.dev_path), "%s/uverbs%u", sysfs, fake.devices);
     fake.device[fake.devices++] = d;
@@ -180,7 +181,8 @@ void rdma_free_devices(struct ibv_context **list) {
 
 /* --- contexts --- */
 
-static int query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr, size_t len);
+static int query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr,
+                      size_t len);
 
 struct fake_context *fake_context_open(struct fake_device *d) {
     struct fake_context *c = calloc(1, sizeof(*c));
@@ -273,7 +275,8 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr) 
     return error;
 }
 
-static int query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr, size_t len) {
+static int query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr,
+                      size_t len) {
     if (port_num != 1) return EINVAL;
     fake_lock();
     const struct fake_device *d = fake_context_of(context)->device;
@@ -296,7 +299,8 @@ static int query_port(struct ibv_context *context, uint8_t port_num, struct ibv_
     return error;
 }
 
-int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct _compat_ibv_port_attr *attr) {
+int ibv_query_port(struct ibv_context *context, uint8_t port_num,
+                   struct _compat_ibv_port_attr *attr) {
     /* The old layout is the head of the new one. */
     return query_port(context, port_num, (struct ibv_port_attr *)attr,
                       offsetof(struct ibv_port_attr, port_cap_flags2));
@@ -354,8 +358,8 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t g
     return error;
 }
 
-ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max_entries,
-                             uint32_t flags, size_t entry_size) {
+ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries,
+                             size_t max_entries, uint32_t flags, size_t entry_size) {
     if (flags != 0 || entry_size != sizeof(*entries)) return -EINVAL;
     ssize_t n = 0;
     for (uint32_t i = 0; i < 8; i++) {
@@ -408,8 +412,9 @@ void fake_async_forget(struct fake_context *c, const void *element) {
 }
 
 static bool of_qp(enum ibv_event_type type) {
-    return type == IBV_EVENT_QP_FATAL || type == IBV_EVENT_QP_REQ_ERR || type == IBV_EVENT_QP_ACCESS_ERR ||
-           type == IBV_EVENT_COMM_EST || type == IBV_EVENT_SQ_DRAINED;
+    return type == IBV_EVENT_QP_FATAL || type == IBV_EVENT_QP_REQ_ERR ||
+           type == IBV_EVENT_QP_ACCESS_ERR || type == IBV_EVENT_COMM_EST ||
+           type == IBV_EVENT_SQ_DRAINED;
 }
 
 int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
@@ -421,7 +426,8 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
         if (a != NULL) {
             TAILQ_REMOVE(&c->events, a, link);
             *event = a->event;
-            if (of_qp(event->event_type)) CONTAINER_OF(event->element.qp, struct fake_qp, ibv)->got++;
+            if (of_qp(event->event_type))
+                CONTAINER_OF(event->element.qp, struct fake_qp, ibv)->got++;
             free(a);
         }
         fake_unlock();

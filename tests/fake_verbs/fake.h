@@ -1,16 +1,17 @@
 /* What the files of the fake verbs library share.
  *
- *   config.c   options, injections, what tests ask        device.c   devices, contexts, their events
- *   memory.c   protection domains, memory regions         queue.c    queue pairs: states, posting, failing
- *   cq.c       completion queues and channels             cm.c       rdma_cm: ids and their events
- *   nic.c      the thread, its timers, fork               link.c     one socket per connection: frames out and in
+ *   config.c   options, injections, what tests ask        device.c   devices, contexts, their
+ * events memory.c   protection domains, memory regions         queue.c    queue pairs: states,
+ * posting, failing cq.c       completion queues and channels             cm.c       rdma_cm: ids
+ * and their events nic.c      the thread, its timers, fork               link.c     one socket per
+ * connection: frames out and in
  *
- * One lock, fake.lock, guards everything, and the thread holds it while it copies: so whatever is deregistered or destroyed
- * under it is not touched afterwards. It gives way between turns (nic.c). start_lock, taken before it, is for starting and
- * stopping the thread.
+ * One lock, fake.lock, guards everything, and the thread holds it while it copies: so whatever is
+ * deregistered or destroyed under it is not touched afterwards. It gives way between turns (nic.c).
+ * start_lock, taken before it, is for starting and stopping the thread.
  *
- * Memory of programs is touched by system calls alone. Unmapped memory is an error then, and the sanitizers, which see
- * device memory no better, do not count these accesses as the thread's. */
+ * Memory of programs is touched by system calls alone. Unmapped memory is an error then, and the
+ * sanitizers, which see device memory no better, do not count these accesses as the thread's. */
 #ifndef TARN_TESTS_FAKE_H
 #define TARN_TESTS_FAKE_H
 
@@ -324,13 +325,14 @@ extern struct fake_library fake;
 /* Configures from the environment when nobody has. */
 void fake_lock(void);
 void fake_unlock(void);
-/* Waits for the condition under the lock, as the real ones do, but not forever: the message and an abort. */
-#define FAKE_AWAIT(cond, text)                                                                               \
-    do {                                                                                                     \
-        for (int fake_i = 0; !(cond); fake_i++) {                                                            \
-            if (fake_i == 50) fake_die(text);                                                                \
-            fake_wait_100ms();                                                                               \
-        }                                                                                                    \
+/* Waits for the condition under the lock, as the real ones do, but not forever: the message and an
+ * abort. */
+#define FAKE_AWAIT(cond, text)                                                                     \
+    do {                                                                                           \
+        for (int fake_i = 0; !(cond); fake_i++) {                                                  \
+            if (fake_i == 50) fake_die(text);                                                      \
+            fake_wait_100ms();                                                                     \
+        }                                                                                          \
     } while (0)
 void fake_wait_100ms(void);
 _Noreturn void fake_die(const char *text);
@@ -359,7 +361,8 @@ bool fake_same_host(const struct sockaddr *a, const struct sockaddr *b);
 /* memory.c */
 struct fake_mr *fake_mr_find(uint32_t key);
 void fake_keys_free(void); /* there are none */
-/* Bytes [addr, addr + length) of the region of that key, if the domain and the right fit. NULL: no. */
+/* Bytes [addr, addr + length) of the region of that key, if the domain and the right fit. NULL:
+ * no. */
 uint8_t *fake_mr_reach(uint32_t key, const struct ibv_pd *pd, uint64_t addr, uint64_t length,
                        unsigned access);
 void fake_memory_check(const void *p, size_t n);
@@ -391,7 +394,8 @@ void fake_link_send(struct fake_link *l, uint8_t kind, const struct fake_greetin
 void fake_link_io(struct fake_link *l, uint32_t events);
 void fake_link_dirty(struct fake_link *l);
 void fake_link_flush(struct fake_link *l);
-/* Memory goes away, or a queue pair: the packet on its way out is completed from a copy. key 0: any. */
+/* Memory goes away, or a queue pair: the packet on its way out is completed from a copy. key 0:
+ * any. */
 void fake_link_spill(struct fake_link *l, uint32_t key);
 void fake_link_recheck(struct fake_link *l); /* freezes and thaws */
 void fake_link_dead(struct fake_link *l);

@@ -8,36 +8,37 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Devices and limits anew, from a text as in the environment's FAKE_VERBS; NULL: that one. Nothing is alive but contexts that
- * librdmacm opened; those are gone afterwards. Injections are forgotten.
+/* Devices and limits anew, from a text as in the environment's FAKE_VERBS; NULL: that one. Nothing
+ * is alive but contexts that librdmacm opened; those are gone afterwards. Injections are forgotten.
  *
  *   devices=2                  how many (default 1, 0: none), named fake0, fake1, ...
  *   addresses=A;B              one per device; default 127.0.0.1, 127.0.0.2, ...
- *   max_qp_wr= max_sge= max_inline= max_qp= max_cqe= max_mr= max_pd= max_rd_atom= max_mr_size= max_msg=
- *   relaxed=0                  IBV_ACCESS_RELAXED_ORDERING is refused
- *   dmabuf=0                   ibv_reg_dmabuf_mr is refused
- *   speed= width= mtu=         as in struct ibv_port_attr
- *   sysfs=DIR                  devices claim to be DIR/NAME there
- *   delay_us=                  completions come so much later
- *   stall_ms=3000              a peer that is there and says nothing is given up after so long, or the queue pair's timeout
- *                              when that is longer (that alone counts for peers that are gone)
+ *   max_qp_wr= max_sge= max_inline= max_qp= max_cqe= max_mr= max_pd= max_rd_atom= max_mr_size=
+ * max_msg= relaxed=0                  IBV_ACCESS_RELAXED_ORDERING is refused dmabuf=0
+ * ibv_reg_dmabuf_mr is refused speed= width= mtu=         as in struct ibv_port_attr sysfs=DIR
+ * devices claim to be DIR/NAME there delay_us=                  completions come so much later
+ *   stall_ms=3000              a peer that is there and says nothing is given up after so long, or
+ * the queue pair's timeout when that is longer (that alone counts for peers that are gone)
  *   cm_ms=20000                no answer to a connection request
- *   control=FILE               a line of it is done as soon as it is there: "port NAME up|down", "remove NAME",
- *                              "qp NUMBER error", "qp NUMBER cut", "hold on|off", "delay_us N" */
+ *   control=FILE               a line of it is done as soon as it is there: "port NAME up|down",
+ * "remove NAME", "qp NUMBER error", "qp NUMBER cut", "hold on|off", "delay_us N" */
 void fake_configure(const char *text);
 
 /* A device that appears. address NULL: the default one of its number. */
 void fake_device_add(const char *name, const char *address);
-/* One that breaks and disappears: IBV_EVENT_DEVICE_FATAL, RDMA_CM_EVENT_DEVICE_REMOVAL, whatever needs it fails. Its
- * queue pairs are flushed. silent: IBV_EVENT_DEVICE_FATAL, and nothing more is heard of it. */
+/* One that breaks and disappears: IBV_EVENT_DEVICE_FATAL, RDMA_CM_EVENT_DEVICE_REMOVAL, whatever
+ * needs it fails. Its queue pairs are flushed. silent: IBV_EVENT_DEVICE_FATAL, and nothing more is
+ * heard of it. */
 void fake_device_remove(const char *name, bool silent);
 void fake_port(const char *name, bool up);
 
-/* The queue pair of this process with that number: its oldest request fails like that (one without: just an error state). */
+/* The queue pair of this process with that number: its oldest request fails like that (one without:
+ * just an error state). */
 void fake_qp_error(uint32_t qp_num, enum ibv_wc_status status);
 /* Not a byte gets through any more, and nobody is told. */
 void fake_cut(uint32_t qp_num);
-/* As if the other side had asked for it. That does nothing to the other side: its queue pair takes what still comes. */
+/* As if the other side had asked for it. That does nothing to the other side: its queue pair takes
+ * what still comes. */
 void fake_disconnect(uint32_t qp_num);
 /* Completions are held back while true. What they report of has happened. */
 void fake_hold(bool hold);
@@ -65,7 +66,8 @@ enum fake_call {
     FAKE_INIT_QP_ATTR,
     FAKE_CALLS
 };
-/* The call fails with that errno, `times` times, after it has done well `after` times more. times 0: never again. */
+/* The call fails with that errno, `times` times, after it has done well `after` times more. times
+ * 0: never again. */
 void fake_fail(enum fake_call call, unsigned after, unsigned times, int error);
 
 enum fake_object {

@@ -1,6 +1,6 @@
-/* One socket per connection, between two threads of this library. Out: messages of rdma_cm, answers to requests of the other
- * side, requests of ours, in this order, cut in packets. Small things are staged; the bytes of a packet go straight from
- * memory. link_in.c is the other direction. */
+/* One socket per connection, between two threads of this library. Out: messages of rdma_cm, answers
+ * to requests of the other side, requests of ours, in this order, cut in packets. Small things are
+ * staged; the bytes of a packet go straight from memory. link_in.c is the other direction. */
 #include "fake.h"
 
 #include <errno.h>
@@ -134,7 +134,8 @@ void fake_link_spill(struct fake_link *l, uint32_t key) {
     struct fake_body *b = &l->body;
     if (b->kind != FAKE_BODY_LOCAL && b->kind != FAKE_BODY_REMOTE) return;
     if (key != 0 && b->kind == FAKE_BODY_REMOTE && b->rkey != key) return;
-    struct fake_body spilt = {.kind = FAKE_BODY_SPILL, .left = b->left, .spill = calloc(1, b->left)};
+    struct fake_body spilt = {
+        .kind = FAKE_BODY_SPILL, .left = b->left, .spill = calloc(1, b->left)};
     for (uint32_t at = 0, n; b->left > 0; at += n) {
         uint8_t *p = body_at(l, &n);
         if (p != NULL) copy(spilt.spill + at, p, n);
@@ -155,7 +156,8 @@ static void body_lost(struct fake_link *l) {
 
 static void stage_response(struct fake_link *l) {
     struct fake_response *r = &l->response[l->response_head];
-    struct fake_frame f = {.magic = FAKE_MAGIC, .kind = r->kind, .status = r->status, .seq = r->seq};
+    struct fake_frame f = {
+        .magic = FAKE_MAGIC, .kind = r->kind, .status = r->status, .seq = r->seq};
     bool whole = true;
     if (r->kind == FAKE_READ_RESP) {
         f.total = r->total;
@@ -164,8 +166,10 @@ static void stage_response(struct fake_link *l) {
         if (f.length > 0 && fake_mr_reach(r->rkey, l->qp->ibv.pd, r->addr + r->moved, f.length,
                                           IBV_ACCESS_REMOTE_READ) == NULL) {
             /* Deregistered while it was being read. */
-            f = (struct fake_frame){
-                .magic = FAKE_MAGIC, .kind = FAKE_NAK, .status = IBV_WC_REM_ACCESS_ERR, .seq = r->seq};
+            f = (struct fake_frame){.magic = FAKE_MAGIC,
+                                    .kind = FAKE_NAK,
+                                    .status = IBV_WC_REM_ACCESS_ERR,
+                                    .seq = r->seq};
             stage(l, &f, sizeof(f));
             fake_qp_fail(l->qp, IBV_WC_SUCCESS);
             return;
@@ -173,8 +177,10 @@ static void stage_response(struct fake_link *l) {
         r->moved += f.length;
         whole = r->moved == r->total;
         if (f.length > 0)
-            l->body = (struct fake_body){
-                .kind = FAKE_BODY_REMOTE, .rkey = r->rkey, .addr = r->addr + f.offset, .left = f.length};
+            l->body = (struct fake_body){.kind = FAKE_BODY_REMOTE,
+                                         .rkey = r->rkey,
+                                         .addr = r->addr + f.offset,
+                                         .left = f.length};
     }
     stage(l, &f, sizeof(f));
     if (!whole) return;
@@ -186,7 +192,8 @@ static void stage_response(struct fake_link *l) {
 /* false: it has to wait, or there is none. */
 static bool stage_request(struct fake_link *l) {
     struct fake_qp *qp = l->qp;
-    if (qp == NULL || qp->ibv.state != IBV_QPS_RTS || qp->sent == qp->posted || qp->lost) return false;
+    if (qp == NULL || qp->ibv.state != IBV_QPS_RTS || qp->sent == qp->posted || qp->lost)
+        return false;
     struct fake_wqe *wqe = fake_qp_at(qp, qp->sent);
     if ((wqe->flags & IBV_SEND_FENCE) != 0 && qp->reads > 0 && wqe->moved == 0) return false;
     struct fake_frame f = {
@@ -198,13 +205,16 @@ static bool stage_request(struct fake_link *l) {
     };
     enum ibv_wc_status status = IBV_WC_SUCCESS;
     if (wqe->length > fake.limits.max_msg) status = IBV_WC_LOC_LEN_ERR;
-    if (wqe->opcode == IBV_WR_RDMA_READ && qp->attr.max_rd_atomic == 0) status = IBV_WC_LOC_QP_OP_ERR;
+    if (wqe->opcode == IBV_WR_RDMA_READ && qp->attr.max_rd_atomic == 0)
+        status = IBV_WC_LOC_QP_OP_ERR;
     if (wqe->opcode == IBV_WR_RDMA_WRITE && status == IBV_WC_SUCCESS) {
         f.kind = FAKE_WRITE;
         f.offset = wqe->moved;
         f.length = (uint32_t)min_u64(wqe->length - wqe->moved, FAKE_PACKET);
-        struct fake_body b = {.kind = FAKE_BODY_LOCAL, .wqe = wqe, .offset = wqe->moved, .left = f.length};
-        for (uint32_t n; b.left > 0; b.left -= n, b.offset += n) { /* all of it, before a byte is announced */
+        struct fake_body b = {
+            .kind = FAKE_BODY_LOCAL, .wqe = wqe, .offset = wqe->moved, .left = f.length};
+        for (uint32_t n; b.left > 0;
+             b.left -= n, b.offset += n) { /* all of it, before a byte is announced */
             l->body = b;
             if (body_at(l, &n) == NULL) {
                 status = IBV_WC_LOC_PROT_ERR;
@@ -212,7 +222,8 @@ static bool stage_request(struct fake_link *l) {
             }
         }
         memset(&l->body, 0, sizeof(l->body));
-        b = (struct fake_body){.kind = FAKE_BODY_LOCAL, .wqe = wqe, .offset = wqe->moved, .left = f.length};
+        b = (struct fake_body){
+            .kind = FAKE_BODY_LOCAL, .wqe = wqe, .offset = wqe->moved, .left = f.length};
         if (f.length > 0 && status == IBV_WC_SUCCESS) l->body = b;
     }
     if (status != IBV_WC_SUCCESS) {
@@ -251,11 +262,13 @@ static void fill(struct fake_link *l) {
 
 /* --- the socket --- */
 
-/* Not through the library's sendmsg: a sanitizer would take the bytes for accesses of this thread. */
+/* Not through the library's sendmsg: a sanitizer would take the bytes for accesses of this
+ * thread. */
 static ssize_t send_some(struct fake_link *l) {
     struct iovec iov[2];
     size_t n = 0;
-    if (l->out_len > l->out_at) iov[n++] = (struct iovec){l->out + l->out_at, l->out_len - l->out_at};
+    if (l->out_len > l->out_at)
+        iov[n++] = (struct iovec){l->out + l->out_at, l->out_len - l->out_at};
     if (l->body.kind != FAKE_BODY_NONE) {
         uint32_t length;
         uint8_t *p = body_at(l, &length);
@@ -308,7 +321,8 @@ void fake_link_flush(struct fake_link *l) {
 static void watch(struct fake_link *l) {
     if (l->dead) return;
     bool out = !l->broken && (l->out_len > l->out_at || l->body.kind != FAKE_BODY_NONE);
-    fake_watch(l->fd, l->slot, &l->watched, (fake_link_may_read(l) ? EPOLLIN : 0u) | (out ? EPOLLOUT : 0u));
+    fake_watch(l->fd, l->slot, &l->watched,
+               (fake_link_may_read(l) ? EPOLLIN : 0u) | (out ? EPOLLOUT : 0u));
 }
 
 void fake_link_io(struct fake_link *l, uint32_t events) {

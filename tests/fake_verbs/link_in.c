@@ -1,6 +1,6 @@
-/* What arrives on a connection. The responder's program has no part in it: keys, rights and states are checked here, and
- * bytes go where they belong. Requests are done in their order, and a WRITE behind a READ waits until that one's bytes are
- * on their way. */
+/* What arrives on a connection. The responder's program has no part in it: keys, rights and states
+ * are checked here, and bytes go where they belong. Requests are done in their order, and a WRITE
+ * behind a READ waits until that one's bytes are on their way. */
 #include "fake.h"
 
 #include <errno.h>
@@ -16,7 +16,8 @@
 static void respond(struct fake_link *l, struct fake_response r) {
     TARN_ASSERT(l->responses < FAKE_RESPONSES);
     if (r.kind == FAKE_ACK && l->responses > 0) { /* one for several */
-        struct fake_response *last = &l->response[(l->response_head + l->responses - 1) % FAKE_RESPONSES];
+        struct fake_response *last =
+            &l->response[(l->response_head + l->responses - 1) % FAKE_RESPONSES];
         if (last->kind == FAKE_ACK) {
             last->seq = r.seq;
             return;
@@ -36,7 +37,8 @@ static void refuse(struct fake_link *l, uint64_t seq) {
     struct ibv_async_event event = {.element.qp = &qp->ibv, .event_type = IBV_EVENT_QP_ACCESS_ERR};
     fake.served.refused++;
     fake_qp_fail(qp, IBV_WC_SUCCESS);
-    respond(l, (struct fake_response){.kind = FAKE_NAK, .status = IBV_WC_REM_ACCESS_ERR, .seq = seq});
+    respond(l,
+            (struct fake_response){.kind = FAKE_NAK, .status = IBV_WC_REM_ACCESS_ERR, .seq = seq});
     fake_async_raise(fake_context_of(qp->ibv.context), &event);
 }
 
@@ -51,7 +53,8 @@ static void write_begins(struct fake_link *l) {
     l->discard = true;
     if (!responds(l)) {
         fake_link_send(l, FAKE_LOST, NULL);
-    } else if ((uint64_t)f->offset + f->length > f->total || !allowed(l, f, IBV_ACCESS_REMOTE_WRITE)) {
+    } else if ((uint64_t)f->offset + f->length > f->total ||
+               !allowed(l, f, IBV_ACCESS_REMOTE_WRITE)) {
         refuse(l, f->seq);
     } else {
         l->discard = false;
@@ -69,14 +72,16 @@ static void read_wanted(struct fake_link *l) {
     const struct fake_frame *f = &l->frame;
     if (!responds(l)) {
         fake_link_send(l, FAKE_LOST, NULL);
-    } else if (!allowed(l, f, IBV_ACCESS_REMOTE_READ) || l->reads >= l->qp->attr.max_dest_rd_atomic) {
+    } else if (!allowed(l, f, IBV_ACCESS_REMOTE_READ) ||
+               l->reads >= l->qp->attr.max_dest_rd_atomic) {
         refuse(l, f->seq);
     } else {
         fake.served.reads++;
-        respond(
-            l,
-            (struct fake_response){
-                .kind = FAKE_READ_RESP, .rkey = f->rkey, .total = f->total, .addr = f->addr, .seq = f->seq});
+        respond(l, (struct fake_response){.kind = FAKE_READ_RESP,
+                                          .rkey = f->rkey,
+                                          .total = f->total,
+                                          .addr = f->addr,
+                                          .seq = f->seq});
     }
 }
 
@@ -121,7 +126,8 @@ static uint8_t *read_target(struct fake_link *l, uint32_t *length_p) {
             continue;
         }
         *length_p = (uint32_t)min_u64(l->payload_left, s->length - from);
-        uint8_t *p = fake_mr_reach(s->lkey, l->qp->ibv.pd, s->addr + from, *length_p, IBV_ACCESS_LOCAL_WRITE);
+        uint8_t *p = fake_mr_reach(s->lkey, l->qp->ibv.pd, s->addr + from, *length_p,
+                                   IBV_ACCESS_LOCAL_WRITE);
         if (p == NULL) fake_qp_fail(l->qp, IBV_WC_LOC_PROT_ERR);
         return p;
     }
@@ -133,7 +139,8 @@ static uint8_t *write_target(struct fake_link *l, uint32_t *length_p) {
     if (!responds(l)) return NULL;
     *length_p = l->payload_left;
     uint64_t at = f->addr + f->offset + (f->length - l->payload_left);
-    uint8_t *p = fake_mr_reach(f->rkey, l->qp->ibv.pd, at, l->payload_left, IBV_ACCESS_REMOTE_WRITE);
+    uint8_t *p =
+        fake_mr_reach(f->rkey, l->qp->ibv.pd, at, l->payload_left, IBV_ACCESS_REMOTE_WRITE);
     if (p == NULL) refuse(l, f->seq); /* deregistered in the middle of it */
     return p;
 }
@@ -159,7 +166,8 @@ static bool packet_begins(struct fake_link *l) {
     const struct fake_frame *f = &l->frame;
     bool greets = f->kind == FAKE_REQ || f->kind == FAKE_REP || f->kind == FAKE_REJ;
     bool carries = greets || f->kind == FAKE_WRITE || f->kind == FAKE_READ_RESP;
-    if (f->magic != FAKE_MAGIC || (!carries && f->length > 0) || f->length > FAKE_PACKET) return false;
+    if (f->magic != FAKE_MAGIC || (!carries && f->length > 0) || f->length > FAKE_PACKET)
+        return false;
     if (greets && f->length != sizeof(l->in.greeting)) return false;
     l->payload_left = f->length;
     l->in_payload = carries;
@@ -217,8 +225,8 @@ static uint8_t *target(struct fake_link *l, uint32_t *length_p) {
     return p;
 }
 
-/* One system call: the rest of the packet, and the header behind it. Not through the library's recvmsg, as in link.c.
- * Returns what that did; *paid_p of it were the packet's. */
+/* One system call: the rest of the packet, and the header behind it. Not through the library's
+ * recvmsg, as in link.c. Returns what that did; *paid_p of it were the packet's. */
 static ssize_t receive(struct fake_link *l, uint32_t *paid_p) {
     struct iovec iov[2];
     size_t n = 0;
@@ -228,7 +236,8 @@ static ssize_t receive(struct fake_link *l, uint32_t *paid_p) {
         iov[n++] = (struct iovec){p, length};
     }
     if (!l->in_payload || length == l->payload_left)
-        iov[n++] = (struct iovec){(uint8_t *)&l->next + l->frame_have, sizeof(l->next) - l->frame_have};
+        iov[n++] =
+            (struct iovec){(uint8_t *)&l->next + l->frame_have, sizeof(l->next) - l->frame_have};
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = n};
     ssize_t got = syscall(SYS_recvmsg, l->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     *paid_p = got > 0 ? (uint32_t)min_u64((uint64_t)got, length) : 0;

@@ -1,5 +1,5 @@
-/* Protection domains and memory regions. A key is a place in a table and a count of who had it before, so that a key of a
- * region that is gone is no other region's. */
+/* Protection domains and memory regions. A key is a place in a table and a count of who had it
+ * before, so that a key of a region that is gone is no other region's. */
 #include "fake.h"
 
 #include <errno.h>
@@ -168,13 +168,15 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int acce
     return ibv_reg_mr_iova2(pd, addr, length, (uintptr_t)addr, (unsigned)access);
 }
 
-struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access) {
+struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+                               int access) {
     return ibv_reg_mr_iova2(pd, addr, length, iova, (unsigned)access);
 }
 
-/* Any descriptor that can be mapped will do for a dma-buf: a memfd stands for the memory of a GPU. */
-struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd,
-                                 int access) {
+/* Any descriptor that can be mapped will do for a dma-buf: a memfd stands for the memory of a
+ * GPU. */
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
+                                 int fd, int access) {
     fake_lock();
     struct ibv_mr *mr = NULL;
     int error = region_refused(pd, length, (unsigned)access);
@@ -183,13 +185,16 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
     uint64_t slack = offset % (uint64_t)sysconf(_SC_PAGESIZE);
     void *map = MAP_FAILED;
     off_t end = lseek(fd, 0, SEEK_END);
-    if (error == 0 && (end < 0 || (uint64_t)end < offset || (uint64_t)end - offset < length)) error = EINVAL;
+    if (error == 0 && (end < 0 || (uint64_t)end < offset || (uint64_t)end - offset < length))
+        error = EINVAL;
     if (error == 0) {
-        map = mmap(NULL, length + slack, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)(offset - slack));
+        map = mmap(NULL, length + slack, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                   (off_t)(offset - slack));
         if (map == MAP_FAILED) error = errno;
     }
     if (error == 0) {
-        mr = region_create(pd, (uint8_t *)map + slack, length, iova, (unsigned)access, map, length + slack);
+        mr = region_create(pd, (uint8_t *)map + slack, length, iova, (unsigned)access, map,
+                           length + slack);
         mr->addr = NULL; /* it has no address here */
     }
     fake_unlock();

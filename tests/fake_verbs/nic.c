@@ -1,5 +1,6 @@
-/* The device's own thread, one per process: it moves bytes between sockets and memory, and watches the clock. It runs while
- * there are queue pairs or ids, and no longer: whoever looks for open descriptors afterwards finds none. */
+/* The device's own thread, one per process: it moves bytes between sockets and memory, and watches
+ * the clock. It runs while there are queue pairs or ids, and no longer: whoever looks for open
+ * descriptors afterwards finds none. */
 #include "fake.h"
 
 #include <errno.h>
@@ -39,7 +40,8 @@ void fake_slot_give(uint32_t slot) {
 
 void fake_watch(int fd, uint32_t slot, uint32_t *watched, uint32_t wanted) {
     if (*watched == wanted || fake.epoll_fd < 0) return;
-    struct epoll_event e = {.events = wanted, .data.u64 = (uint64_t)fake.slot[slot].generation << 32 | slot};
+    struct epoll_event e = {.events = wanted,
+                            .data.u64 = (uint64_t)fake.slot[slot].generation << 32 | slot};
     int what = wanted == 0 ? EPOLL_CTL_DEL : *watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
     if (epoll_ctl(fake.epoll_fd, what, fd, &e) != 0) fake_die("epoll_ctl");
     *watched = wanted;
@@ -89,7 +91,8 @@ static int turn(void) {
 
 /* Whoever waits for the lock gets it before this thread takes it again. */
 static void give_way(void) {
-    for (int i = 0; i < 100 && __atomic_load_n(&fake.waiters, __ATOMIC_RELAXED) > 0; i++) sched_yield();
+    for (int i = 0; i < 100 && __atomic_load_n(&fake.waiters, __ATOMIC_RELAXED) > 0; i++)
+        sched_yield();
 }
 
 static void *run(void *arg) {

@@ -34,7 +34,8 @@ static int refused(const struct ibv_pd *pd, const struct ibv_qp_init_attr *init)
     if (fake_context_of(pd->context)->device->gone) return EIO;
     if (init->qp_type != IBV_QPT_RC) return EOPNOTSUPP;
     if (init->send_cq == NULL || init->recv_cq == NULL || init->srq != NULL) return EINVAL;
-    if (init->send_cq->context != pd->context || init->recv_cq->context != pd->context) return EINVAL;
+    if (init->send_cq->context != pd->context || init->recv_cq->context != pd->context)
+        return EINVAL;
     if (cap->max_send_wr > l->max_qp_wr || cap->max_recv_wr > l->max_qp_wr) return EINVAL;
     if (cap->max_send_sge > l->max_sge || cap->max_recv_sge > l->max_sge) return EINVAL;
     if (cap->max_send_sge > FAKE_SGE_MAX || cap->max_inline_data > l->max_inline) return EINVAL;
@@ -139,9 +140,11 @@ static const struct step steps[] = {
      IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
     {IBV_QPS_RTR, IBV_QPS_RTS,
      IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
-     IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE},
+     IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER |
+         IBV_QP_PATH_MIG_STATE},
     {IBV_QPS_RTS, IBV_QPS_RTS, 0,
-     IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE | IBV_QP_MIN_RNR_TIMER},
+     IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE |
+         IBV_QP_MIN_RNR_TIMER},
 };
 
 static int step_refused(const struct fake_qp *qp, const struct ibv_qp_attr *a, int mask) {
@@ -154,12 +157,15 @@ static int step_refused(const struct fake_qp *qp, const struct ibv_qp_attr *a, i
     if ((mask & ~(s->required | s->optional | IBV_QP_STATE)) != 0) return EINVAL;
     if ((mask & IBV_QP_PORT) != 0 && a->port_num != 1) return EINVAL;
     if ((mask & IBV_QP_PKEY_INDEX) != 0 && a->pkey_index != 0) return EINVAL;
-    if ((mask & IBV_QP_AV) != 0 && (a->ah_attr.is_global == 0 || a->ah_attr.port_num != 1)) return EINVAL;
-    if ((mask & IBV_QP_PATH_MTU) != 0 && (a->path_mtu < IBV_MTU_256 || a->path_mtu > fake.limits.mtu))
+    if ((mask & IBV_QP_AV) != 0 && (a->ah_attr.is_global == 0 || a->ah_attr.port_num != 1))
+        return EINVAL;
+    if ((mask & IBV_QP_PATH_MTU) != 0 &&
+        (a->path_mtu < IBV_MTU_256 || a->path_mtu > fake.limits.mtu))
         return EINVAL;
     if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0 && a->max_dest_rd_atomic > fake.limits.max_rd_atom)
         return EINVAL;
-    if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0 && a->max_rd_atomic > fake.limits.max_rd_atom) return EINVAL;
+    if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0 && a->max_rd_atomic > fake.limits.max_rd_atom)
+        return EINVAL;
     if ((mask & IBV_QP_TIMEOUT) != 0 && a->timeout > 31) return EINVAL;
     if ((mask & IBV_QP_RETRY_CNT) != 0 && a->retry_cnt > 7) return EINVAL;
     return 0;
@@ -217,7 +223,8 @@ int ibv_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask) {
     return error;
 }
 
-int ibv_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init) {
+int ibv_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask,
+                 struct ibv_qp_init_attr *init) {
     struct fake_qp *qp = qp_of(ibv);
     fake_lock();
     int error = device_of(qp)->gone ? EIO : 0;
@@ -231,7 +238,8 @@ int ibv_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask, struct 
     return error;
 }
 
-/* The queue pair that this connection is for, once both sides' numbers are known and it may receive. */
+/* The queue pair that this connection is for, once both sides' numbers are known and it may
+ * receive. */
 void fake_qp_bind(struct fake_link *l) {
     if (l->qp != NULL || l->dead || l->remote_qpn == 0) return;
     struct fake_qp *qp = fake_qp_find(l->local_qpn);
@@ -277,13 +285,15 @@ void fake_qp_fail(struct fake_qp *qp, enum ibv_wc_status status) {
 void fake_qp_timers(uint64_t now) {
     struct fake_qp *qp;
     LIST_FOREACH(qp, &fake.qps, link) {
-        if (qp->done == qp->posted || qp->ibv.state != IBV_QPS_RTS || qp->attr.timeout == 0) continue;
+        if (qp->done == qp->posted || qp->ibv.state != IBV_QPS_RTS || qp->attr.timeout == 0)
+            continue;
         if (device_of(qp)->silent) continue;
         const struct fake_link *l = qp->conn;
         bool gone = l == NULL || l->dead || l->stalled || l->frozen || qp->lost;
         uint64_t limit = (UINT64_C(4096) << qp->attr.timeout) * (qp->attr.retry_cnt + 1u);
         if (!gone) limit = max_u64(limit, fake.limits.stall_ms * 1000000);
-        if (now > qp->progress_ns && now - qp->progress_ns > limit) fake_qp_fail(qp, IBV_WC_RETRY_EXC_ERR);
+        if (now > qp->progress_ns && now - qp->progress_ns > limit)
+            fake_qp_fail(qp, IBV_WC_RETRY_EXC_ERR);
     }
 }
 
@@ -316,7 +326,8 @@ static void wr_take(struct fake_qp *qp, const struct ibv_send_wr *wr) {
     for (int i = 0; i < wr->num_sge; i++) {
         wqe->sge[i] = wr->sg_list[i];
         if ((wr->send_flags & IBV_SEND_INLINE) != 0)
-            memcpy(wqe->inlined + wqe->length, (void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
+            memcpy(wqe->inlined + wqe->length, (void *)(uintptr_t)wr->sg_list[i].addr,
+                   wr->sg_list[i].length);
         wqe->length += wr->sg_list[i].length;
     }
     if (qp->done == qp->posted) qp->progress_ns = fake_now();

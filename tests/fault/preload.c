@@ -1,14 +1,19 @@
 /* LD_PRELOAD: system calls that fail, or do less than asked, on schedule.
  *
- *     TARN_FAULT="recv:short:7,send:again:5,mmap:fail:3"    every 7th recv is short, every 5th send says EAGAIN, every 3rd mmap fails
+ *     TARN_FAULT="recv:short:7,send:again:5,mmap:fail:3"    every 7th recv is short, every 5th send
+ * says EAGAIN, every 3rd mmap fails
  *
- * Calls: recv (and recvmsg), send (and sendmsg), mmap (of files), memfd_create, epoll_wait, connect, accept, write (of files), fdatasync,
- * rename, madvise (that populates), crypto_hash_sha256 (of passwords; crash only). Kinds: short (moves one byte of a stream; recv and send), intr (EINTR), again
- * (EAGAIN), reset (ECONNRESET), fail (ENOMEM), once (ENOMEM, the Nth call only), slow (takes 20 ms longer; write, fdatasync, rename and madvise),
- * crash (a fault in the middle of it). Careful with "again" on an edge-triggered socket: it is a lie that no later edge makes up for.
+ * Calls: recv (and recvmsg), send (and sendmsg), mmap (of files), memfd_create, epoll_wait,
+ * connect, accept, write (of files), fdatasync, rename, madvise (that populates),
+ * crypto_hash_sha256 (of passwords; crash only). Kinds: short (moves one byte of a stream; recv and
+ * send), intr (EINTR), again (EAGAIN), reset (ECONNRESET), fail (ENOMEM), once (ENOMEM, the Nth
+ * call only), slow (takes 20 ms longer; write, fdatasync, rename and madvise), crash (a fault in
+ * the middle of it). Careful with "again" on an edge-triggered socket: it is a lie that no later
+ * edge makes up for.
  *
  *     TARN_FAULT_HOLD=FILE    a slow madvise takes as long as there is that file
- *     TARN_FAULT_WALL=FILE    wall time is off by the number of seconds (an int64_t) that the file begins with, and changes with it
+ *     TARN_FAULT_WALL=FILE    wall time is off by the number of seconds (an int64_t) that the file
+ * begins with, and changes with it
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -28,12 +33,27 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RECV, SEND, MMAP, MEMFD, EPOLL, CONNECT, ACCEPT, WRITE, FDATASYNC, RENAME, MADVISE, HASH, CALLS };
+enum {
+    RECV,
+    SEND,
+    MMAP,
+    MEMFD,
+    EPOLL,
+    CONNECT,
+    ACCEPT,
+    WRITE,
+    FDATASYNC,
+    RENAME,
+    MADVISE,
+    HASH,
+    CALLS
+};
 static const char *const names[CALLS] = {"recv",       "send",    "mmap",    "memfd_create",
                                          "epoll_wait", "connect", "accept",  "write",
                                          "fdatasync",  "rename",  "madvise", "crypto_hash_sha256"};
 enum kind { NONE, SHORT, AGAIN, INTR, RESET, FAIL, ONCE, SLOW, CRASH };
-static const char *const kinds[] = {"", "short", "again", "intr", "reset", "fail", "once", "slow", "crash"};
+static const char *const kinds[] = {"",     "short", "again", "intr", "reset",
+                                    "fail", "once",  "slow",  "crash"};
 
 static struct {
     enum kind kind;
@@ -44,7 +64,8 @@ __attribute__((constructor)) static void read_plan(void) {
     const char *env = getenv("TARN_FAULT");
     char text[512];
     snprintf(text, sizeof(text), "%s", env != NULL ? env : "");
-    for (char *save, *item = strtok_r(text, ",", &save); item != NULL; item = strtok_r(NULL, ",", &save)) {
+    for (char *save, *item = strtok_r(text, ",", &save); item != NULL;
+         item = strtok_r(NULL, ",", &save)) {
         char call[32], kind[32];
         unsigned long every;
         if (sscanf(item, "%31[^:]:%31[^:]:%lu", call, kind, &every) != 3 || every == 0) continue;
@@ -84,7 +105,8 @@ __attribute__((visibility("default"))) ssize_t recv(int fd, void *data, size_t l
     return REAL(recv)(fd, data, k == SHORT && len > 1 ? 1 : len, flags);
 }
 
-__attribute__((visibility("default"))) ssize_t send(int fd, const void *data, size_t len, int flags) {
+__attribute__((visibility("default"))) ssize_t send(int fd, const void *data, size_t len,
+                                                    int flags) {
     int type = 0;
     socklen_t size = sizeof(type);
     bool stream = getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM;
@@ -94,7 +116,8 @@ __attribute__((visibility("default"))) ssize_t send(int fd, const void *data, si
 }
 
 /* A message cut to its first byte. Packets are not cut: no kernel does that. */
-static ssize_t shortened(int fd, struct msghdr *msg, int flags, ssize_t (*real)(int, struct msghdr *, int)) {
+static ssize_t shortened(int fd, struct msghdr *msg, int flags,
+                         ssize_t (*real)(int, struct msghdr *, int)) {
     int type = 0;
     socklen_t size = sizeof(type);
     if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM ||
@@ -118,7 +141,8 @@ static ssize_t real_sendmsg(int fd, struct msghdr *msg, int flags) {
     return REAL(sendmsg)(fd, msg, flags);
 }
 
-__attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msghdr *msg, int flags) {
+__attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msghdr *msg,
+                                                       int flags) {
     enum kind k = turn(SEND);
     if (fails(k)) return -1;
     if (k != SHORT) return REAL(sendmsg)(fd, msg, flags);
@@ -126,8 +150,8 @@ __attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msgh
     return shortened(fd, &copy, flags, real_sendmsg);
 }
 
-__attribute__((visibility("default"))) void *mmap(void *addr, size_t len, int prot, int flags, int fd,
-                                                  off_t offset) {
+__attribute__((visibility("default"))) void *mmap(void *addr, size_t len, int prot, int flags,
+                                                  int fd, off_t offset) {
     if (fd >= 0 && fails(turn(MMAP))) return MAP_FAILED;
     return REAL(mmap)(addr, len, prot, flags, fd, offset);
 }
@@ -141,11 +165,13 @@ __attribute__((visibility("default"))) int epoll_wait(int fd, struct epoll_event
     return fails(turn(EPOLL)) ? -1 : REAL(epoll_wait)(fd, events, max, timeout);
 }
 
-__attribute__((visibility("default"))) int connect(int fd, const struct sockaddr *addr, socklen_t len) {
+__attribute__((visibility("default"))) int connect(int fd, const struct sockaddr *addr,
+                                                   socklen_t len) {
     return fails(turn(CONNECT)) ? -1 : REAL(connect)(fd, addr, len);
 }
 
-__attribute__((visibility("default"))) int accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags) {
+__attribute__((visibility("default"))) int accept4(int fd, struct sockaddr *addr, socklen_t *len,
+                                                   int flags) {
     return fails(turn(ACCEPT)) ? -1 : REAL(accept4)(fd, addr, len, flags);
 }
 
@@ -156,7 +182,8 @@ static void wait_if_slow(enum kind k) {
 
 __attribute__((visibility("default"))) ssize_t write(int fd, const void *data, size_t len) {
     struct stat st;
-    if (plan[WRITE].kind == SLOW && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) wait_if_slow(turn(WRITE));
+    if (plan[WRITE].kind == SLOW && fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+        wait_if_slow(turn(WRITE));
     return REAL(write)(fd, data, len);
 }
 
@@ -184,17 +211,18 @@ __attribute__((visibility("default"))) int madvise(void *addr, size_t len, int a
     return REAL(madvise)(addr, len, advice);
 }
 
-/* libsodium's, whose headers are not needed here. What a server crashes in the middle of is a client's password. */
+/* libsodium's, whose headers are not needed here. What a server crashes in the middle of is a
+ * client's password. */
 int crypto_hash_sha256(unsigned char *out, const unsigned char *in, unsigned long long len);
-__attribute__((visibility("default"))) int crypto_hash_sha256(unsigned char *out, const unsigned char *in,
-                                                              unsigned long long len) {
+__attribute__((visibility("default"))) int
+crypto_hash_sha256(unsigned char *out, const unsigned char *in, unsigned long long len) {
     if (turn(HASH) == CRASH) raise(SIGSEGV);
     int (*real)(unsigned char *, const unsigned char *, unsigned long long) =
         (__typeof__(real))dlsym(RTLD_NEXT, "crypto_hash_sha256");
     return real(out, in, len);
 }
 
-/* --- wall time --------------------------------------------------------------------------------------------------------------- */
+/* --- wall time --- */
 
 static const volatile int64_t *wall_offset_s; /* NULL: it is right */
 
@@ -212,12 +240,14 @@ __attribute__((visibility("default"))) int clock_gettime(clockid_t clock, struct
     if (__atomic_load_n(&real, __ATOMIC_RELAXED) == NULL)
         __atomic_store_n(&real, REAL(clock_gettime), __ATOMIC_RELAXED);
     int rc = real(clock, t);
-    if (rc == 0 && wall_offset_s != NULL && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+    if (rc == 0 && wall_offset_s != NULL &&
+        (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
         t->tv_sec += *wall_offset_s;
     return rc;
 }
 
-__attribute__((visibility("default"))) int gettimeofday(struct timeval *restrict t, void *restrict zone) {
+__attribute__((visibility("default"))) int gettimeofday(struct timeval *restrict t,
+                                                        void *restrict zone) {
     struct timespec now;
     if (clock_gettime(CLOCK_REALTIME, &now) != 0) return -1;
     t->tv_sec = now.tv_sec;
