@@ -1,5 +1,5 @@
-/* An ACL file: any text is either refused with a message, or the users that it makes, written out and read again, are the same
- * users; and no question about them does harm. */
+/* An ACL file: any text is either refused with a message, or the users that it makes, written out
+ * and read again, are the same users; and no question about them does harm. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +50,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     acl_set_commands(second, commands, ARRAY_LEN(commands));
     bool good = acl_read_file(first, "fuzz", text, &errors);
     TARN_ASSERT(good == (errors.len == 0));
-    for (size_t i = 0; i < acl_count(first); i++) ask(acl_at(first, i), span_of(data, size < 64 ? size : 64));
+    for (size_t i = 0; i < acl_count(first); i++)
+        ask(acl_at(first, i), span_of(data, size < 64 ? size : 64));
     acl_write_file(first, &a);
     TARN_ASSERT(acl_read_file(second, "again", span_of(a.data, a.len), &errors) || !good);
     if (good) {

@@ -1,6 +1,7 @@
-/* A server that answers anything: a master, a data port, a shm socket, a Sentinel and a transfer end in one thread, which says what the
- * script says. A zero in the script, or none left, is an answer that makes sense, so that calls get deep; other bytes choose among sizes
- * and shapes, change what was about to be said, or have it hang up.
+/* A server that answers anything: a master, a data port, a shm socket, a Sentinel and a transfer
+ * end in one thread, which says what the script says. A zero in the script, or none left, is an
+ * answer that makes sense, so that calls get deep; other bytes choose among sizes and shapes,
+ * change what was about to be said, or have it hang up.
  *
  *   script_set ─> the client's calls ─> script_end (waits until all connections are gone) */
 #ifndef TARN_TESTS_FUZZ_CLIENT_SERVER_FAKE_H
@@ -60,7 +61,7 @@ static struct {
 static const uint64_t fake_sizes[] = {
     100, 0, 5, 64, 65, 5000, 70000, CRC_BLOCK, CRC_BLOCK + 5, VALUES_BYTES - 7};
 
-/* --- the script --------------------------------------------------------------------------------------------------------- */
+/* --- the script --- */
 
 static uint8_t next(void) {
     return fake.at < fake.len ? fake.script[fake.at++] : 0;
@@ -78,7 +79,8 @@ static void change_number(struct buf *b, size_t at) {
         "1048577", "2147483648", "4294967296", "8388608", "1099511627776", "9223372036854775807"};
     while (at < b->len && (b->data[at] < '0' || b->data[at] > '9')) at++;
     size_t digits = 0;
-    while (at + digits < b->len && b->data[at + digits] >= '0' && b->data[at + digits] <= '9') digits++;
+    while (at + digits < b->len && b->data[at + digits] >= '0' && b->data[at + digits] <= '9')
+        digits++;
     const char *text = edges[next() % ARRAY_LEN(edges)];
     if (digits > 0) buf_splice(b, at, digits, text, strlen(text));
 }
@@ -155,7 +157,7 @@ static bool twist(struct buf *out, size_t start) {
     return true;
 }
 
-/* --- values --------------------------------------------------------------------------------------------------------------- */
+/* --- values --- */
 
 static void fill_memory(void) {
     for (uint64_t i = 0; i < VALUES_BYTES; i++)
@@ -303,14 +305,15 @@ static void say_segment(struct buf *out, uint64_t id) {
     say_text(out, "endpoints"), resp_write_array(out, 2);
     snprintf(uri, sizeof(uri), "tcp://127.0.0.1:%u", fake.data_port);
     say_text(out, uri);
-    snprintf(uri, sizeof(uri), "shm://%s", fake.shared != (other == 1) ? fake.shm_path : "/nowhere");
+    snprintf(uri, sizeof(uri), "shm://%s",
+             fake.shared != (other == 1) ? fake.shm_path : "/nowhere");
     say_text(out, uri);
     say_text(out, "attach_read"), resp_write_bulk(out, grant, sizeof(grant));
     say_text(out, "attach_write"), resp_write_bulk(out, grant, sizeof(grant));
     say_text(out, "content"), say_text(out, "00000000000000000000000000000000");
 }
 
-/* --- commands --------------------------------------------------------------------------------------------------------------- */
+/* --- commands --- */
 
 static bool has(const struct span *argv, size_t argc, const char *word) {
     for (size_t i = 1; i < argc; i++)
@@ -345,7 +348,8 @@ static void say_work(struct buf *out) {
     static const char *const items[] = {
         "*2\r\n$5\r\nfence\r\n:5\r\n",
         "*7\r\n$4\r\ncopy\r\n:5\r\n$2\r\nk5\r\n:9\r\n:5000\r\n:1\r\n*1\r\n*2\r\n:4096\r\n:5000\r\n",
-        ("*11\r\n$5\r\nstore\r\n:6\r\n$1\r\nk\r\n:9\r\n:100\r\n:-1\r\n$-1\r\n:1\r\n:100\r\n*1\r\n*2\r\n:0\r\n"
+        ("*11\r\n$5\r\nstore\r\n:6\r\n$1\r\nk\r\n:9\r\n:100\r\n:-1\r\n$-1\r\n:1\r\n:100\r\n*1\r\n*"
+         "2\r\n:0\r\n"
          ":100\r\n:2\r\n"),
         "*5\r\n$4\r\ndrop\r\n:2\r\n:1\r\n:9\r\n:4096\r\n",
         "*3\r\n$7\r\nunmount\r\n:1\r\n:100\r\n",
@@ -387,7 +391,8 @@ static void say_regions(struct buf *out) {
         resp_write_array(out, 14);
         resp_write_int(out, 1 + i);
         resp_write_int(out, 7);
-        snprintf(address, sizeof(address), "%llu", 4096 + (unsigned long long)MEMORY_BYTES * (unsigned)i);
+        snprintf(address, sizeof(address), "%llu",
+                 4096 + (unsigned long long)MEMORY_BYTES * (unsigned)i);
         say_text(out, address);
         resp_write_int(out, MEMORY_BYTES);
         resp_write_int(out, TARN_TRANSFER_READ | TARN_TRANSFER_WRITE);
@@ -400,11 +405,13 @@ static void say_regions(struct buf *out) {
 
 /* What a transfer end says: [number, status, ...]. false: it is no such request. */
 static bool say_transfer(struct buf *out, const struct span *argv, size_t argc) {
-    static const char *const names[] = {"HELLO", "AUTH", "REGIONS", "WAIT", "DONE", "GIVEUP", "NOTIFY"};
+    static const char *const names[] = {"HELLO", "AUTH",   "REGIONS", "WAIT",
+                                        "DONE",  "GIVEUP", "NOTIFY"};
     size_t k = 0;
     while (k < ARRAY_LEN(names) && !span_case_eq(argv[0], names[k])) k++;
     if (k == ARRAY_LEN(names) || argc < 2) return false;
-    if (choice(8) == 1) buf_append_str(out, "*3\r\n:0\r\n:0\r\n$0\r\n\r\n"); /* the regions have changed */
+    /* the regions have changed */
+    if (choice(8) == 1) buf_append_str(out, "*3\r\n:0\r\n:0\r\n$0\r\n\r\n");
     resp_write_array(out, 3);
     resp_write_int(out, (int64_t)number_at(argv, argc, 1));
     resp_write_int(out, 0);
@@ -442,24 +449,27 @@ static void say(struct buf *out, const struct span *argv, size_t argc) {
     if (span_case_eq(argv[0], "PUTSTART")) return say_space(out, number_at(argv, argc, 2), false);
     if (span_case_eq(argv[0], "MPUTEND")) return say_times(out, min_u64(n, argc), "+OK\r\n");
     if (span_case_eq(argv[0], "MEXISTS")) return say_times(out, min_u64(n, argc), ":1\r\n");
-    if (span_case_eq(argv[0], "PREFIXLEN") || span_case_eq(argv[0], "DEL") || span_case_eq(argv[0], "PIN"))
+    if (span_case_eq(argv[0], "PREFIXLEN") || span_case_eq(argv[0], "DEL") ||
+        span_case_eq(argv[0], "PIN"))
         return resp_write_int(out, (int64_t)n);
     if (span_case_eq(argv[0], "INFO"))
         return say_text(out, choice(2) == 1 ? "tarn_version:0.1.0\r\nmaster_epoch:8\r\n"
                                             : "tarn_version:0.1.0\r\nmaster_epoch:7\r\n");
-    if (span_case_eq(argv[0], "ROLE")) return buf_append_str(out, "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
+    if (span_case_eq(argv[0], "ROLE"))
+        return buf_append_str(out, "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n");
     if (span_case_eq(argv[0], "SENTINEL")) return say_sentinel(out, has(argv, argc, "replicas"));
     if (span_case_eq(argv[0], "NODE") && argc > 1) return say_node(out, argv, argc);
     if (span_case_eq(argv[0], "SEGMENT") && argc > 2) {
         if (span_case_eq(argv[1], "INFO")) return say_segment(out, number_at(argv, argc, 2));
         resp_write_array(out, 6);
-        say_field(out, "id", 1 + choice(3)), say_field(out, "epoch", 100), say_field(out, "kept", choice(2));
+        say_field(out, "id", 1 + choice(3)), say_field(out, "epoch", 100),
+            say_field(out, "kept", choice(2));
         return;
     }
     resp_write_simple(out, "OK");
 }
 
-/* --- the doors ---------------------------------------------------------------------------------------------------------------- */
+/* --- the doors --- */
 
 static bool serve_resp(struct fake_conn *c) {
     static const struct resp_limits limits = {1u << 20, 1u << 26, 1u << 16, SIZE_MAX, false};
@@ -479,7 +489,8 @@ static bool serve_resp(struct fake_conn *c) {
 
 /* Where a part lies, if it does. */
 static const char *part_bytes(const struct tcp_part *p) {
-    if (p->extent.offset > MEMORY_BYTES || p->sub_offset > MEMORY_BYTES || p->sub_length > MEMORY_BYTES)
+    if (p->extent.offset > MEMORY_BYTES || p->sub_offset > MEMORY_BYTES ||
+        p->sub_length > MEMORY_BYTES)
         return NULL;
     uint64_t from = p->extent.offset + p->sub_offset;
     return from <= MEMORY_BYTES && p->sub_length <= MEMORY_BYTES - from
@@ -488,9 +499,12 @@ static const char *part_bytes(const struct tcp_part *p) {
 }
 
 static void say_reply(struct buf *out, const struct tcp_header *rq, const char *meta) {
-    struct tcp_header h = {
-        .magic = TCP_MAGIC, .version = TCP_VERSION, .type = TCP_REPLY, .request_id = rq->request_id};
-    size_t start = out->len, n = rq->type == TCP_READ ? rq->meta_length / sizeof(struct tcp_part) : 0;
+    struct tcp_header h = {.magic = TCP_MAGIC,
+                           .version = TCP_VERSION,
+                           .type = TCP_REPLY,
+                           .request_id = rq->request_id};
+    size_t start = out->len,
+           n = rq->type == TCP_READ ? rq->meta_length / sizeof(struct tcp_part) : 0;
     h.status = choice(24);
     buf_append(out, &h, sizeof(h));
     for (size_t i = 0; i < n && h.status == 0; i++) {
@@ -567,7 +581,8 @@ static bool serve_shm(struct fake_conn *c, const struct shm_request *rq) {
         msg.msg_control = control.space;
         msg.msg_controllen = sizeof(control.space);
         struct cmsghdr *cm = CMSG_FIRSTHDR(&msg);
-        cm->cmsg_level = SOL_SOCKET, cm->cmsg_type = SCM_RIGHTS, cm->cmsg_len = CMSG_LEN(sizeof(int));
+        cm->cmsg_level = SOL_SOCKET, cm->cmsg_type = SCM_RIGHTS,
+        cm->cmsg_len = CMSG_LEN(sizeof(int));
         memcpy(CMSG_DATA(cm), &fake.memory_fd, sizeof(int));
     }
     bool ok = sendmsg(c->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
@@ -575,7 +590,7 @@ static bool serve_shm(struct fake_conn *c, const struct shm_request *rq) {
     return ok && how < 250;
 }
 
-/* --- the thread ----------------------------------------------------------------------------------------------------------------- */
+/* --- the thread --- */
 
 static void hang_up(struct fake_conn *c) {
     close(c->fd);
@@ -636,14 +651,15 @@ static void *fake_serve(void *arg) {
             p[i] = (struct pollfd){.fd = fake.listen_fd[i], .events = POLLIN};
         for (unsigned i = 0; i < CONNS_MAX; i++) {
             struct fake_conn *c = &fake.conn[i];
-            p[DOORS + i] =
-                (struct pollfd){.fd = c->fd, .events = (short)(POLLIN | (c->out.len > 0 ? POLLOUT : 0))};
+            p[DOORS + i] = (struct pollfd){
+                .fd = c->fd, .events = (short)(POLLIN | (c->out.len > 0 ? POLLOUT : 0))};
         }
         if (poll(p, DOORS + CONNS_MAX, -1) < 0) continue;
         pthread_mutex_lock(&fake.mutex);
         for (unsigned i = 0; i < CONNS_MAX; i++) {
             struct fake_conn *c = &fake.conn[i];
-            if (c->fd >= 0 && p[DOORS + i].revents != 0 && !take_turn(c, p[DOORS + i].revents)) hang_up(c);
+            if (c->fd >= 0 && p[DOORS + i].revents != 0 && !take_turn(c, p[DOORS + i].revents))
+                hang_up(c);
         }
         for (unsigned i = 0; i < DOORS; i++)
             if (p[i].revents != 0) welcome((enum door)i);

@@ -1,6 +1,7 @@
-/* Every call of libtarn against a server that says anything (client_server_fake.h). The first byte says who calls (programs, by Sentinels
- * or not, nodes, transfer ends) and whether memory is shared, the next which calls, and all that follow what is answered. Nothing may crash, hang, or write
- * where it should not; what a call calls delivered is as long as it says. */
+/* Every call of libtarn against a server that says anything (client_server_fake.h). The first byte
+ * says who calls (programs, by Sentinels or not, nodes, transfer ends) and whether memory is
+ * shared, the next which calls, and all that follow what is answered. Nothing may crash, hang, or
+ * write where it should not; what a call calls delivered is as long as it says. */
 #include "client_server_fake.h"
 
 #define CALLS_MAX 12u
@@ -40,7 +41,7 @@ static uint64_t put_size(unsigned i) {
     return fake_sizes[((unsigned char)key_of(i)[1]) % ARRAY_LEN(fake_sizes)];
 }
 
-/* --- gets and puts ----------------------------------------------------------------------------------------------------- */
+/* --- gets and puts --- */
 
 static void call_get(unsigned arg) {
     size_t n = 0, cap = arg % 3 == 0 ? 100 : BUFFER;
@@ -63,8 +64,8 @@ static void call_get_alloc(unsigned arg) {
 static void call_get_range(unsigned arg) {
     size_t n = 0;
     uint64_t from = arg % 2 ? CRC_BLOCK - 3 : arg;
-    if (tarn_get_range(client, key_of(arg), 2, from, buffer, arg % 2 ? 2 * CRC_BLOCK : 40, &n, NULL) ==
-        TARN_OK)
+    if (tarn_get_range(client, key_of(arg), 2, from, buffer, arg % 2 ? 2 * CRC_BLOCK : 40, &n,
+                       NULL) == TARN_OK)
         look_at(buffer, n);
 }
 
@@ -103,7 +104,7 @@ static void call_put_many(unsigned arg) {
     (void)tarn_put_many(client, items, ARRAY_LEN(items), NULL, &failed);
 }
 
-/* --- what needs no bytes ------------------------------------------------------------------------------------------------- */
+/* --- what needs no bytes --- */
 
 static void call_look_up(unsigned arg) {
     tarn_key keys[5];
@@ -113,7 +114,8 @@ static void call_look_up(unsigned arg) {
     (void)tarn_exists_many(client, keys, ARRAY_LEN(keys), found);
     if (tarn_prefix_length(client, keys, ARRAY_LEN(keys), NULL, &n) == TARN_OK)
         TARN_ASSERT(n <= ARRAY_LEN(keys));
-    if (tarn_remove_many(client, keys, ARRAY_LEN(keys), &n) == TARN_OK) TARN_ASSERT(n <= ARRAY_LEN(keys));
+    if (tarn_remove_many(client, keys, ARRAY_LEN(keys), &n) == TARN_OK)
+        TARN_ASSERT(n <= ARRAY_LEN(keys));
 }
 
 static void call_others(unsigned arg) {
@@ -130,7 +132,7 @@ static void call_others(unsigned arg) {
     tarn_free(text);
 }
 
-/* --- in place ---------------------------------------------------------------------------------------------------------------- */
+/* --- in place --- */
 
 static void look_at_view(const tarn_view *view) {
     const struct iovec *pieces;
@@ -179,7 +181,8 @@ static void call_writer(unsigned arg) {
         kept_writer = writer;
 }
 
-/* What was kept since earlier calls: connections may have gone meanwhile, and what was mapped been replaced. */
+/* What was kept since earlier calls: connections may have gone meanwhile, and what was mapped been
+ * replaced. */
 static void let_go(void) {
     if (kept_writer != NULL) {
         fill_pieces(kept_writer);
@@ -196,7 +199,7 @@ static void call_let_go(unsigned arg) {
     let_go();
 }
 
-/* --- in the background --------------------------------------------------------------------------------------------------------- */
+/* --- in the background --- */
 
 static void call_async(unsigned arg) {
     tarn_async *queue;
@@ -223,8 +226,9 @@ static void call_reconnect(unsigned arg) {
 
 static void program(const uint8_t *calls, size_t n) {
     static void (*const all[])(unsigned arg) = {
-        call_get,    call_view,   call_put,   call_get_many,  call_get_range, call_put_many, call_look_up,
-        call_writer, call_others, call_async, call_reconnect, call_get_alloc, call_let_go,
+        call_get,       call_view,      call_put,    call_get_many, call_get_range,
+        call_put_many,  call_look_up,   call_writer, call_others,   call_async,
+        call_reconnect, call_get_alloc, call_let_go,
     };
     (void)tarn_connect(url, NULL, &client);
     for (size_t i = 0; i < n && client != NULL; i++)
@@ -234,7 +238,7 @@ static void program(const uint8_t *calls, size_t n) {
     tarn_close(&client);
 }
 
-/* --- nodes and transfer ends ------------------------------------------------------------------------------------------------------ */
+/* --- nodes and transfer ends --- */
 
 static void node(void) {
     static const char *const bind[] = {"127.0.0.1"};
@@ -260,7 +264,11 @@ static void node(void) {
 static void run_tasks(tarn_transfer_peer *peer) {
     tarn_transfer_task tasks[4] = {
         {.op = TARN_TRANSFER_READ, .region = 1, .local = buffer, .remote = 4096, .length = 70000},
-        {.op = TARN_TRANSFER_READ, .region = 1, .local = buffer + 70000, .remote = 74096, .length = 100},
+        {.op = TARN_TRANSFER_READ,
+         .region = 1,
+         .local = buffer + 70000,
+         .remote = 74096,
+         .length = 100},
         {.op = TARN_TRANSFER_WRITE,
          .region = 2,
          .local = buffer + BUFFER,
@@ -284,7 +292,8 @@ static void transfer(void) {
         o.threads = o.workers = 1;
         o.timeout_ms = o.connect_timeout_ms = 25;
         TARN_ASSERT(tarn_transfer_open(&o, &end) == TARN_OK);
-        snprintf(end->host_id, sizeof(end->host_id), "here|"); /* so that its peer's shared memory is near */
+        /* so that its peer's shared memory is near */
+        snprintf(end->host_id, sizeof(end->host_id), "here|");
     }
     snprintf(where, sizeof(where), "tarn-transfer://127.0.0.1:%u", fake.port);
     if (tarn_transfer_connect(end, where, 0, &peer) != TARN_OK) return;
@@ -312,7 +321,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (who >= 6) calls = 0;
     snprintf(url, sizeof(url),
              "tarn%s://"
-             "127.0.0.1:%u%s?timeout_ms=25&connect_timeout_ms=40&failover_ms=5&retries=1&backoff_min_ms=1&"
+             "127.0.0.1:%u%s?timeout_ms=25&connect_timeout_ms=40&failover_ms=5&retries=1&backoff_"
+             "min_ms=1&"
              "backoff_max_ms=1&piece_bytes=1048576&streams=1&max_lanes=2&workers=1",
              with_sentinel ? "+sentinel" : "", fake.port, with_sentinel ? "/pool" : "");
     script_set(data + 2 + calls, size - 2 - calls, (data[0] & 8) != 0);

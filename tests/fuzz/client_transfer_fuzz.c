@@ -1,6 +1,7 @@
-/* The control port of a transfer end, fed with whatever, and what an end believes of a peer's memory. The first byte says which,
- * and how the rest is cut into pieces. The end has no secret in one half of the cases, so that what comes after HELLO is reached, too.
- * Nothing is sent: answers go into a buffer. */
+/* The control port of a transfer end, fed with whatever, and what an end believes of a peer's
+ * memory. The first byte says which, and how the rest is cut into pieces. The end has no secret in
+ * one half of the cases, so that what comes after HELLO is reached, too. Nothing is sent: answers
+ * go into a buffer. */
 #include <hiredis/hiredis.h>
 #include <stdlib.h>
 
@@ -23,7 +24,8 @@ static struct tarn_transfer *make_end(const char *secret) {
     void *memory;
     tarn_set_log(silence, NULL);
     TARN_ASSERT(tarn_transfer_open(&o, &t) == TARN_OK);
-    TARN_ASSERT(tarn_transfer_alloc(t, 4096, TARN_TRANSFER_READ, "fuzz", 0, &memory, NULL) == TARN_OK);
+    TARN_ASSERT(tarn_transfer_alloc(t, 4096, TARN_TRANSFER_READ, "fuzz", 0, &memory, NULL) ==
+                TARN_OK);
     return t;
 }
 

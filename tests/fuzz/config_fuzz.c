@@ -1,5 +1,5 @@
-/* The configuration: any text is either refused with a message, or its values, written out as CONFIG GET shows them and read
- * again, are the same values. */
+/* The configuration: any text is either refused with a message, or its values, written out as
+ * CONFIG GET shows them and read again, are the same values. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

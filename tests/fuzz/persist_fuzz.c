@@ -1,8 +1,10 @@
-/* Files of the books and the records in them, as a damaged disk or a false master would have them: read, applied to books and a
- * cluster that follow, told again to others, and led. The first byte of the input says how:
+/* Files of the books and the records in them, as a damaged disk or a false master would have them:
+ * read, applied to books and a cluster that follow, told again to others, and led. The first byte
+ * of the input says how:
  *
- *   1: the slab allocator    2, 4: one of four policies       8: a file, else bare records    16: with its checksums mended
- *   32: objects without a CRC stay    64: time goes by meanwhile    128: the first refusal is the end
+ *   1: the slab allocator    2, 4: one of four policies       8: a file, else bare records    16:
+ * with its checksums mended 32: objects without a CRC stay    64: time goes by meanwhile    128:
+ * the first refusal is the end
  *
  * What was taken can be told: books made of a snapshot of these have the same digest. */
 #include <stdio.h>
@@ -20,7 +22,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { SLAB = 1, POLICY = 6, FILE_OF_BOOKS = 8, MENDED = 16, UNVERIFIED = 32, TIME = 64, STRICT = 128 };
+enum {
+    SLAB = 1,
+    POLICY = 6,
+    FILE_OF_BOOKS = 8,
+    MENDED = 16,
+    UNVERIFIED = 32,
+    TIME = 64,
+    STRICT = 128
+};
 #define WALL_MS UINT64_C(1770000000000)
 #define KEYS    64u
 
@@ -35,7 +45,7 @@ static struct {
     char node[CLUSTER_NODE_NAME_MAX + 1], machine[CLUSTER_LABEL_MAX + 1];
 } w;
 
-/* --- books ----------------------------------------------------------------------------------------------------------------------- */
+/* --- books --- */
 
 static void on_fence(void *arg, uint64_t session) {
     (void)arg;
@@ -49,7 +59,8 @@ static uint64_t disk_wait(void *arg, uint32_t far, uint64_t hash, uint64_t bytes
     (void)arg;
     return cluster_disk_wait(far, hash, bytes);
 }
-static void on_far_gone(void *arg, struct span key, uint64_t version, uint32_t segment, uint64_t offset) {
+static void on_far_gone(void *arg, struct span key, uint64_t version, uint32_t segment,
+                        uint64_t offset) {
     (void)arg;
     cluster_on_far_gone(key, version, segment, offset);
 }
@@ -79,8 +90,8 @@ static void books_begin(unsigned mode) {
     cluster_config_init(&cc);
     w.now = 1000;
     w.led = false;
-    w.store = store_create(&sc, &events, policies[(mode & POLICY) / 2], mode & SLAB ? "slab" : "offset",
-                           w.now, WALL_MS);
+    w.store = store_create(&sc, &events, policies[(mode & POLICY) / 2],
+                           mode & SLAB ? "slab" : "offset", w.now, WALL_MS);
     TARN_ASSERT(w.store != NULL);
     store_follow(w.store);
     struct cluster_options o = {.store = w.store,
@@ -113,7 +124,7 @@ static void run(uint64_t ms) {
     }
 }
 
-/* --- being told ------------------------------------------------------------------------------------------------------------------ */
+/* --- being told --- */
 
 static void remember(unsigned kind, struct span record) {
     uint32_t len;
@@ -171,7 +182,8 @@ static void apply_file(struct span data) {
     struct persist_found f = {.whole = UINT64_MAX}, again = {0};
     tarn_status s = persist_read(path, &v, &f);
     TARN_ASSERT(f.size == data.len && f.whole <= f.size);
-    TARN_ASSERT(s != TARN_OK || (f.snapshot_whole && f.damage == NULL && f.torn == (f.whole < f.size)));
+    TARN_ASSERT(s != TARN_OK ||
+                (f.snapshot_whole && f.damage == NULL && f.torn == (f.whole < f.size)));
     /* What is cut behind the last whole frame is whole. */
     if (f.snapshot_whole && f.damage == NULL && s == TARN_OK) {
         struct persist_writer *writer;
@@ -184,7 +196,7 @@ static void apply_file(struct span data) {
     close(fd);
 }
 
-/* --- telling --------------------------------------------------------------------------------------------------------------------- */
+/* --- telling --- */
 
 static void keep(void *arg, const void *record, size_t len) {
     buf_append(arg, record, len);
@@ -193,7 +205,8 @@ static void keep(void *arg, const void *record, size_t len) {
 static void tell_all(struct buf *out) {
     struct store_snapshot x = {0};
     unsigned budget = 1;
-    (void)store_snapshot_step(w.store, &x, keep, out, &budget); /* segments, before what belongs to them */
+    /* segments, before what belongs to them */
+    (void)store_snapshot_step(w.store, &x, keep, out, &budget);
     cluster_snapshot(keep, out);
     for (budget = 10; !store_snapshot_step(w.store, &x, keep, out, &budget);) budget = 10;
 }
@@ -225,7 +238,7 @@ static void pass_on(struct span data, const struct store_digest *d) {
     books_end();
 }
 
-/* --- using ----------------------------------------------------------------------------------------------------------------------- */
+/* --- using --- */
 
 static void look_up(void) {
     struct store_layout l;
@@ -256,7 +269,8 @@ static void put(const char *key, uint64_t size) {
     store_batch_begin(w.store, &b, NULL, STORE_BATCH_PUT, 1);
     if (store_put_start(w.store, &b, span_str(key), size, &o, 77, &budget, &p) != TARN_OK) return;
     tarn_status s = store_put_end(w.store, span_str(key), store_put_token(p), 5, 0, NULL, 0, NULL);
-    TARN_ASSERT(s == TARN_OK || s == TARN_EINVAL); /* TARN_EINVAL: it was small enough to be inline */
+    /* TARN_EINVAL: it was small enough to be inline */
+    TARN_ASSERT(s == TARN_OK || s == TARN_EINVAL);
 }
 
 /* A node under a name that the records may know, with memory that they do not. */
@@ -302,7 +316,8 @@ static void use(void) {
     put("new", 9000);
     put("new", 70);
     run(1);
-    for (size_t i = 0; i < w.n_keys; i += 3) (void)store_remove(w.store, span_of(w.keys[i], w.lens[i]));
+    for (size_t i = 0; i < w.n_keys; i += 3)
+        (void)store_remove(w.store, span_of(w.keys[i], w.lens[i]));
     store_check(w.store);
     look_up();
     store_session_closed(w.store, 3);

@@ -1,9 +1,10 @@
-/* Disks of an ssd tier, filled with whatever: they are opened or refused, and what is found can be listed, read, dropped,
- * evicted, and written over.
+/* Disks of an ssd tier, filled with whatever: they are opened or refused, and what is found can be
+ * listed, read, dropped, evicted, and written over.
  *
- * Input: a byte of flags, then pieces of the disk: block number (2 bytes), length (2 bytes), so many bytes. The rest of the disk
- * is zero. Checksums keep random bytes out of the code behind them, so flags mend them: 1 those of the superblocks, 2 those of
- * every block that begins like a batch, 4 its position as well. 8: something is put, too. */
+ * Input: a byte of flags, then pieces of the disk: block number (2 bytes), length (2 bytes), so
+ * many bytes. The rest of the disk is zero. Checksums keep random bytes out of the code behind
+ * them, so flags mend them: 1 those of the superblocks, 2 those of every block that begins like a
+ * batch, 4 its position as well. 8: something is put, too. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +37,8 @@ static void mend(uint8_t flags) {
         struct ssd_batch_header *h = (struct ssd_batch_header *)(void *)(disk + at);
         if (memcmp(h->magic, SSD_BATCH_MAGIC, sizeof(h->magic)) != 0) continue;
         if (flags & 4) h->position = at;
-        if ((flags & 2) && h->records_size <= DISK_BYTES - at - sizeof(*h)) ssd_batch_seal(h, super.key);
+        if ((flags & 2) && h->records_size <= DISK_BYTES - at - sizeof(*h))
+            ssd_batch_seal(h, super.key);
     }
 }
 
@@ -127,7 +129,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     char path[64];
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    struct tier_config config = {.path = path, .size = DISK_BYTES, .queue_bytes = 1u << 20, .create = true};
+    struct tier_config config = {
+        .path = path, .size = DISK_BYTES, .queue_bytes = 1u << 20, .create = true};
     /* Twice: what was found, and what became of it. */
     for (int round = 0; round < 2; round++) {
         struct tier *t;

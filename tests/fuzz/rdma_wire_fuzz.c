@@ -1,6 +1,6 @@
-/* What other machines and people tell the rdma module: reports and packed keys as RDMA.* shows them, packed keys as a client takes
- * them, and options. The first byte of the input says which. A reply that counts its elements wrong would break a connection, so
- * they are counted. */
+/* What other machines and people tell the rdma module: reports and packed keys as RDMA.* shows
+ * them, packed keys as a client takes them, and options. The first byte of the input says which. A
+ * reply that counts its elements wrong would break a connection, so they are counted. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,14 +50,14 @@ static tarn_status take_command(const struct tarn_command *command) {
     w.command[w.n_commands++] = command;
     return TARN_OK;
 }
-static void each_segment(const char *scheme, bool (*each)(void *arg, const struct tarn_segment *segment),
-                         void *arg) {
+static void each_segment(const char *scheme,
+                         bool (*each)(void *arg, const struct tarn_segment *segment), void *arg) {
     (void)scheme;
     (void)each(arg, &w.segment);
 }
 static void each_report(const char *scheme,
-                        bool (*each)(void *arg, const char *node, const char *machine, uint64_t age_ms,
-                                     struct span report),
+                        bool (*each)(void *arg, const char *node, const char *machine,
+                                     uint64_t age_ms, struct span report),
                         void *arg) {
     (void)scheme;
     (void)each(arg, "n1", "m1", 1, w.report);
@@ -103,8 +103,8 @@ static struct transport_endpoint *endpoint;
 /* A key for readers, and the same bytes as one for writers. */
 static void keys(const char *data, size_t size) {
     struct span name = span_of(data, min_u64(size, 8));
-    w.segment =
-        (struct tarn_segment){.id = 4, .epoch = 2, .name = "s", .node = "n", .machine = "m", .uri = ""};
+    w.segment = (struct tarn_segment){
+        .id = 4, .epoch = 2, .name = "s", .node = "n", .machine = "m", .uri = ""};
     char *exact = xmemdup(data, size); /* so that a byte too far is seen */
     char *other = xmemdup(data, size);
     if (size > 6) other[6] ^= RDMA_READ ^ RDMA_WRITE;
@@ -131,7 +131,8 @@ static void options(const char *data, size_t size) {
     size_t argc = 0;
     memcpy(text, data, size);
     text[size] = '\0';
-    for (char *word; argc < ARRAY_LEN(argv) && (word = strsep(&rest, " ")) != NULL;) argv[argc++] = word;
+    for (char *word; argc < ARRAY_LEN(argv) && (word = strsep(&rest, " ")) != NULL;)
+        argv[argc++] = word;
     tarn_status s = rdma_options_parse(argc, argv, error, sizeof(error));
     TARN_ASSERT((s == TARN_OK) == (error[0] == '\0'));
     TARN_ASSERT(rdma_options.qps >= 1 && rdma_options.slice <= rdma_options.slice_max);

@@ -1,5 +1,5 @@
-/* The stream of a master: however the bytes are cut, the commands in it and the end of sense are the same; and what was read,
- * written again, is what was there. */
+/* The stream of a master: however the bytes are cut, the commands in it and the end of sense are
+ * the same; and what was read, written again, is what was there. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

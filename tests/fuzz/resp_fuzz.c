@@ -1,5 +1,6 @@
-/* The request parser: however the bytes are cut, wherever they lie, and with big arguments taken out or not, the requests and
- * the error must be the same. What was parsed, written again with the reply writer, must parse as itself. */
+/* The request parser: however the bytes are cut, wherever they lie, and with big arguments taken
+ * out or not, the requests and the error must be the same. What was parsed, written again with the
+ * reply writer, must parse as itself. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,14 +125,16 @@ static void parse_fed(struct feed *f) {
     }
 }
 
-static struct buf run(const uint8_t *data, size_t size, const struct resp_limits *limits, enum cut cut) {
+static struct buf run(const uint8_t *data, size_t size, const struct resp_limits *limits,
+                      enum cut cut) {
     struct feed f = {.limits = limits, .input = (const char *)data, .size = size};
     struct rng r;
     rng_seed(&r, size);
     while (f.fed < size && !f.over) {
         size_t rest = size - f.fed, n = rest;
         if (cut == CUT_BYTES) n = 1;
-        if (cut >= CUT_RANDOM) n = 1 + rng_below(&r, rng_below(&r, 8) == 0 ? rest : (rest < 5 ? rest : 5));
+        if (cut >= CUT_RANDOM)
+            n = 1 + rng_below(&r, rng_below(&r, 8) == 0 ? rest : (rest < 5 ? rest : 5));
         f.fed += n;
         parse_fed(&f);
         if (cut == CUT_SETTLED && !f.over && f.window != NULL && rng_below(&r, 2) == 0) settle(&f);
@@ -146,7 +149,8 @@ static void check_same(const struct buf *a, const struct buf *b) {
     TARN_ASSERT(a->len == b->len && (a->len == 0 || memcmp(a->data, b->data, a->len) == 0));
 }
 
-static void check_written_again(const uint8_t *data, size_t size, const struct resp_limits *limits) {
+static void check_written_again(const uint8_t *data, size_t size,
+                                const struct resp_limits *limits) {
     struct resp_parser p = {0}, q = {0};
     struct buf again = {0};
     size_t used, at = 0;
@@ -177,8 +181,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         struct {
             const struct resp_limits *limits;
             enum cut cut;
-        } ways[] = {{sets[i], CUT_BYTES}, {sets[i], CUT_RANDOM}, {sets[i], CUT_SETTLED}, {&big, CUT_NONE},
-                    {&big, CUT_SETTLED},  {&big, CUT_BYTES},     {&big, CUT_RANDOM}};
+        } ways[] = {{sets[i], CUT_BYTES}, {sets[i], CUT_RANDOM}, {sets[i], CUT_SETTLED},
+                    {&big, CUT_NONE},     {&big, CUT_SETTLED},   {&big, CUT_BYTES},
+                    {&big, CUT_RANDOM}};
         for (size_t k = 0; k < ARRAY_LEN(ways); k++) {
             struct buf other = run(data, size, ways[k].limits, ways[k].cut);
             check_same(&whole, &other);

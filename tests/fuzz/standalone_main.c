@@ -1,10 +1,11 @@
-/* A main for fuzz targets where clang's libFuzzer is not at hand: runs LLVMFuzzerTestOneInput over the files given (of
- * directories: all files in them, not deeper) and then over random mutations of them. The same seed gives the same inputs.
+/* A main for fuzz targets where clang's libFuzzer is not at hand: runs LLVMFuzzerTestOneInput over
+ * the files given (of directories: all files in them, not deeper) and then over random mutations of
+ * them. The same seed gives the same inputs.
  *
  *     resp_fuzz [-runs=N] [-seed=S] [-max_len=BYTES] [-max_total_time=SECONDS] [FILE | DIR]...
  *
- * FUZZ_MUTATIONS in the environment is the default of -runs. An input that kills the target is written to
- * $TMPDIR/NAME-crash-PID. Ends with "N passed, M failed" for tools/run-tests.py. */
+ * FUZZ_MUTATIONS in the environment is the default of -runs. An input that kills the target is
+ * written to $TMPDIR/NAME-crash-PID. Ends with "N passed, M failed" for tools/run-tests.py. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -93,7 +94,8 @@ static void add_path(const char *path) {
         return;
     }
     struct dirent **entries;
-    int n = scandir(path, &entries, not_hidden, alphasort); /* sorted: the same seed, the same inputs */
+    /* sorted: the same seed, the same inputs */
+    int n = scandir(path, &entries, not_hidden, alphasort);
     for (int i = 0; i < n; i++) {
         struct buf name = {0};
         buf_printf(&name, "%s/%s", path, entries[i]->d_name);
@@ -105,7 +107,7 @@ static void add_path(const char *path) {
     if (n >= 0) free(entries);
 }
 
-/* --- mutations ----------------------------------------------------------------------------------------------------- */
+/* --- mutations --- */
 
 static void put_random_integer(struct buf *b, size_t at, struct rng *r) {
     static const uint64_t edges[] = {0,          1,          0x7f,      0x80,
@@ -133,7 +135,8 @@ static void put_random_decimal(struct buf *b, size_t at, struct rng *r) {
     const char *text = edges[rng_below(r, sizeof(edges) / sizeof(edges[0]))];
     size_t digits = 0;
     while (at > 0 && b->data[at - 1] >= '0' && b->data[at - 1] <= '9') at--;
-    while (at + digits < b->len && b->data[at + digits] >= '0' && b->data[at + digits] <= '9') digits++;
+    while (at + digits < b->len && b->data[at + digits] >= '0' && b->data[at + digits] <= '9')
+        digits++;
     buf_splice(b, at, digits, text, strlen(text));
 }
 
@@ -143,7 +146,8 @@ static void mutate_once(struct buf *b, struct rng *r) {
         return;
     }
     size_t at = rng_below(r, b->len);
-    size_t run = 1 + rng_below(r, rng_below(r, 4) == 0 ? b->len - at : (b->len - at < 8 ? b->len - at : 8));
+    size_t run =
+        1 + rng_below(r, rng_below(r, 4) == 0 ? b->len - at : (b->len - at < 8 ? b->len - at : 8));
     switch (rng_below(r, 9)) {
     case 0: b->data[at] = (char)(b->data[at] ^ (1 << rng_below(r, 8))); break;
     case 1: b->data[at] = (char)rng_next(r); break;
@@ -160,7 +164,8 @@ static void mutate_once(struct buf *b, struct rng *r) {
         const struct input *other = &inputs[rng_below(r, input_count)];
         if (other->len == 0) break;
         size_t from = rng_below(r, other->len);
-        buf_splice(b, at, rng_below(r, 2) ? run : 0, other->data + from, 1 + rng_below(r, other->len - from));
+        buf_splice(b, at, rng_below(r, 2) ? run : 0, other->data + from,
+                   1 + rng_below(r, other->len - from));
         break;
     }
     case 7: { /* the end of another input, or a cut */
@@ -191,7 +196,8 @@ static bool option(const char *arg, const char *name, uint64_t *value_p) {
 
 int main(int argc, char **argv) {
     uint64_t runs = 5000, seed = 1, max_len = 65536, max_time = 40;
-    const char *env = getenv("FUZZ_MUTATIONS"), *tmp = getenv("TMPDIR"), *slash = strrchr(argv[0], '/');
+    const char *env = getenv("FUZZ_MUTATIONS"), *tmp = getenv("TMPDIR"),
+               *slash = strrchr(argv[0], '/');
     if (env != NULL) span_to_u64(span_str(env), &runs);
     if (LLVMFuzzerInitialize) LLVMFuzzerInitialize(&argc, &argv);
     for (int i = 1; i < argc; i++) {

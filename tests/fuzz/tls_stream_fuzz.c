@@ -1,8 +1,9 @@
 /* TLS streams against any bytes, in two ways that the first byte chooses:
  *
  *   - a server or a client gets what follows as what came from its socket, cut anywhere;
- *   - a pair that is through with its handshake follows a script: write, carry so many bytes, read, change a byte on the way, say
- *     goodbye, end. Whatever happens on the way, what is read is the beginning of what was written.
+ *   - a pair that is through with its handshake follows a script: write, carry so many bytes, read,
+ * change a byte on the way, say goodbye, end. Whatever happens on the way, what is read is the
+ * beginning of what was written.
  *
  * Buffers stay within their bounds throughout. */
 #include <stdint.h>
@@ -38,8 +39,8 @@ static void set_up(void) {
         &(struct tls_options){
             .cert_file = crt, .key_file = key, .ca_file = ca_crt, .auth = TLS_AUTH_OPTIONAL},
         why);
-    client_context =
-        tls_context_create(TLS_CLIENT, &(struct tls_options){.ca_file = ca_crt, .any_name = true}, why);
+    client_context = tls_context_create(
+        TLS_CLIENT, &(struct tls_options){.ca_file = ca_crt, .any_name = true}, why);
     TARN_ASSERT(server_context != NULL && client_context != NULL);
     cert_free(&ca);
     cert_free(&host);
@@ -59,7 +60,7 @@ static void check(const struct tls_stream *s) {
     TARN_ASSERT((tls_state(s) == TLS_FAILED) == (tls_why(s)[0] != '\0'));
 }
 
-/* --- bytes from a socket ------------------------------------------------------------------------------------------------------------ */
+/* --- bytes from a socket --- */
 
 static void run_raw(const uint8_t *data, size_t size, bool as_server, size_t piece) {
     char out[512];
@@ -80,7 +81,7 @@ static void run_raw(const uint8_t *data, size_t size, bool as_server, size_t pie
     tls_stream_destroy(&s);
 }
 
-/* --- a pair ------------------------------------------------------------------------------------------------------------------------- */
+/* --- a pair --- */
 
 struct side {
     struct tls_stream *s;

@@ -1,7 +1,8 @@
-/* The data port's server side, fed with whatever: a connection over a socketpair, a gate over a little memory and, as segment
- * 2, over a disk that is slow, busy and broken by turns. The first byte of the input says how it is cut into pieces; the rest is
- * what a client sends, HELLO included or not. Grants in the seeds are good under a key of zeroes, so that mutations get past
- * the MAC often enough. */
+/* The data port's server side, fed with whatever: a connection over a socketpair, a gate over a
+ * little memory and, as segment 2, over a disk that is slow, busy and broken by turns. The first
+ * byte of the input says how it is cut into pieces; the rest is what a client sends, HELLO included
+ * or not. Grants in the seeds are good under a key of zeroes, so that mutations get past the MAC
+ * often enough. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -33,9 +34,10 @@ static struct world {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static enum grant_verdict check(void *arg, const uint8_t grant[GRANT_SIZE], const struct grant_extent *x,
-                                enum grant_op want, uint64_t sub_offset, uint64_t sub_length,
-                                struct grant *g_p, void **addr_p) {
+static enum grant_verdict check(void *arg, const uint8_t grant[GRANT_SIZE],
+                                const struct grant_extent *x, enum grant_op want,
+                                uint64_t sub_offset, uint64_t sub_length, struct grant *g_p,
+                                void **addr_p) {
     (void)arg;
     static const uint8_t key[GRANT_KEY_SIZE];
     enum grant_verdict v = grant_check(key, grant, x, want, sub_offset, sub_length, 1, 1, 0, g_p);
@@ -85,7 +87,8 @@ static enum grant_verdict put_seal(void *arg, const struct grant *g, const struc
 }
 
 static tarn_status stage(void *arg, const struct grant_extent *x, uint64_t offset, uint64_t length,
-                         void *buffer, void (*done)(void *done_arg, tarn_status status), void *done_arg) {
+                         void *buffer, void (*done)(void *done_arg, tarn_status status),
+                         void *done_arg) {
     struct world *w = arg;
     TARN_ASSERT(length > 0 && length <= TRANSPORT_STAGE_PIECE && (uintptr_t)buffer % 4096 == 0);
     TARN_ASSERT(offset <= x->length && length <= x->length - offset);
@@ -116,7 +119,8 @@ static void named(void *arg, struct tcp_stage_wait *owner) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     log_set_level(LOG_LEVEL_NOTHING);
     int fds[2];
-    if (size < 1 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0) return 0;
+    if (size < 1 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0)
+        return 0;
     world = (struct world){.calls = data[0], .asks = data[0]};
     size_t piece = 1 + (size_t)data[0] * 37, at = 1;
     struct transport_gate gate = {.arg = &world,
@@ -137,7 +141,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     enum tcp_turn turn = TCP_TURN_WAIT;
     for (unsigned rounds = 0; rounds < 10000 && turn != TCP_TURN_CLOSE; rounds++) {
         if (at < size) {
-            ssize_t n = send(fds[1], data + at, piece < size - at ? piece : size - at, MSG_NOSIGNAL);
+            ssize_t n =
+                send(fds[1], data + at, piece < size - at ? piece : size - at, MSG_NOSIGNAL);
             if (n > 0) at += (size_t)n;
             if (at == size && data[0] % 2 != 0) shutdown(fds[1], SHUT_WR);
         } else if (turn == TCP_TURN_WAIT && recv(fds[1], sink, 1, MSG_PEEK) < 0 && rounds > 100 &&
@@ -152,7 +157,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         c->readable = c->writable = true;
         turn = tcp_conn_turn(c, &gate, &stager, &counters, rounds, 4096);
         tcp_stager_settle(&stager, rounds);
-        TARN_ASSERT(c->rx_cap <= sizeof(struct tcp_header) + TCP_PARTS_MAX * sizeof(struct tcp_part));
+        TARN_ASSERT(c->rx_cap <=
+                    sizeof(struct tcp_header) + TCP_PARTS_MAX * sizeof(struct tcp_part));
         TARN_ASSERT(c->out_n <= 1024 + TCP_PARTS_MAX + 1);
         TARN_ASSERT(c->n_reads <= TCP_READS_MAX && c->n_read_parts <= 2 * TCP_PARTS_MAX);
         TARN_ASSERT(tcp_stage_pool_used(&pool) <= pool.max * TRANSPORT_STAGE_PIECE);

@@ -23,8 +23,8 @@ static inline tarn_status loud_load(const struct tarn_services *services, size_t
     return TARN_EIO;
 }
 
-#define PLAIN_MODULE(its_name, its_load)                                                                     \
-    .size = sizeof(struct tarn_module), .version = TARN_MODULE_VERSION, .name = its_name,                    \
+#define PLAIN_MODULE(its_name, its_load)                                                           \
+    .size = sizeof(struct tarn_module), .version = TARN_MODULE_VERSION, .name = its_name,          \
     .module_version = "1.2.3", .summary = "for tests", .load = its_load, .unload = plain_unload
 
 #endif

@@ -1,5 +1,6 @@
-/* A whole module: a transport that serves by saying so, commands, figures. Words: "fail" ends load() after all was registered,
- * "strange" tries what must be refused, "hold" makes it busy until TOY.LETGO, and others are shown by TOY.WORDS. */
+/* A whole module: a transport that serves by saying so, commands, figures. Words: "fail" ends
+ * load() after all was registered, "strange" tries what must be refused, "hold" makes it busy until
+ * TOY.LETGO, and others are shown by TOY.WORDS. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -48,7 +49,8 @@ static void domain_close(struct transport_domain **domain_p) {
     domains--;
 }
 
-static tarn_status memory_register(struct transport_domain *d, const struct transport_memory_config *config,
+static tarn_status memory_register(struct transport_domain *d,
+                                   const struct transport_memory_config *config,
                                    struct transport_memory **memory_p) {
     struct transport_memory *m = malloc(sizeof(*m));
     if (m == NULL) return TARN_ENOMEM;
@@ -82,7 +84,8 @@ static void memory_deregister(struct transport_memory **memory_p) {
     memories--;
 }
 
-static tarn_status key_unpack(struct transport_endpoint *e, const struct transport_key_config *config,
+static tarn_status key_unpack(struct transport_endpoint *e,
+                              const struct transport_key_config *config,
                               struct transport_key **key_p) {
     return TARN_ENOTSUP;
 }
@@ -96,7 +99,8 @@ static void key_close(struct transport_key **key_p) {
     *key_p = NULL;
 }
 
-static tarn_status toy_listen(struct transport_domain *d, const struct transport_listen_config *config,
+static tarn_status toy_listen(struct transport_domain *d,
+                              const struct transport_listen_config *config,
                               struct transport_listener **listener_p) {
     *listener_p = malloc(sizeof(**listener_p));
     listeners++;
@@ -115,11 +119,13 @@ static tarn_status listener_uri(const struct transport_listener *l, struct buf *
     out->len += sizeof(uri) - 1;
     return TARN_OK;
 }
-static void listener_stats(const struct transport_listener *l, struct transport_listener_stats *stats_p) {
+static void listener_stats(const struct transport_listener *l,
+                           struct transport_listener_stats *stats_p) {
     memset(stats_p, 0, sizeof(*stats_p));
 }
 static void listener_stats_reset(struct transport_listener *l) {}
-static tarn_status listener_fence(struct transport_listener *l, const struct transport_fence *fence) {
+static tarn_status listener_fence(struct transport_listener *l,
+                                  const struct transport_fence *fence) {
     return TARN_OK;
 }
 static bool listener_lent(const struct transport_listener *l, const struct transport_memory *m,
@@ -132,8 +138,8 @@ static void listener_close(struct transport_listener **listener_p) {
     listeners--;
 }
 
-static tarn_status toy_connect(struct transport_domain *d, const char *uri, uint64_t deadline_boot_ms,
-                               struct transport_endpoint **endpoint_p) {
+static tarn_status toy_connect(struct transport_domain *d, const char *uri,
+                               uint64_t deadline_boot_ms, struct transport_endpoint **endpoint_p) {
     return TARN_ENOTSUP;
 }
 static tarn_status endpoint_status(const struct transport_endpoint *e) {
@@ -163,19 +169,20 @@ static void describe(const struct transport_domain *d, struct buf *out) {
     out->len += sizeof(line) - 1;
 }
 
-#define TOY_OPS                                                                                              \
-    .abi = TRANSPORT_ABI, .domain_open = domain_open, .domain_query = domain_query,                          \
-    .domain_close = domain_close, .memory_register = memory_register, .key_pack = key_pack,                  \
-    .memory_version = memory_version, .key_unpack = key_unpack, .key_map = key_map, .key_check = key_check,  \
-    .key_close = key_close, .memory_deregister = memory_deregister, .listen = toy_listen,                    \
-    .listener_port = listener_port, .listener_uri = listener_uri, .listener_stats = listener_stats,          \
-    .listener_stats_reset = listener_stats_reset, .listener_fence = listener_fence,                          \
-    .listener_lent = listener_lent, .listener_close = listener_close, .connect = toy_connect,                \
-    .endpoint_status = endpoint_status, .endpoint_close = endpoint_close, .submit = submit,                  \
-    .progress = progress, .arm = arm
+#define TOY_OPS                                                                                    \
+    .abi = TRANSPORT_ABI, .domain_open = domain_open, .domain_query = domain_query,                \
+    .domain_close = domain_close, .memory_register = memory_register, .key_pack = key_pack,        \
+    .memory_version = memory_version, .key_unpack = key_unpack, .key_map = key_map,                \
+    .key_check = key_check, .key_close = key_close, .memory_deregister = memory_deregister,        \
+    .listen = toy_listen, .listener_port = listener_port, .listener_uri = listener_uri,            \
+    .listener_stats = listener_stats, .listener_stats_reset = listener_stats_reset,                \
+    .listener_fence = listener_fence, .listener_lent = listener_lent,                              \
+    .listener_close = listener_close, .connect = toy_connect, .endpoint_status = endpoint_status,  \
+    .endpoint_close = endpoint_close, .submit = submit, .progress = progress, .arm = arm
 
 static const struct transport_ops toy_transport = {.scheme = "toy", TOY_OPS, .describe = describe};
-static const struct transport_ops taken_transport = {.scheme = "tcp", TOY_OPS, .describe = describe};
+static const struct transport_ops taken_transport = {
+    .scheme = "tcp", TOY_OPS, .describe = describe};
 static const struct transport_ops hollow_transport = {.scheme = "hollow", TOY_OPS};
 
 /* --- commands --- */
@@ -216,15 +223,16 @@ struct lines {
 static bool one_segment(void *arg, const struct tarn_segment *s) {
     struct lines *l = arg;
     snprintf(l->line[l->n++], sizeof(l->line[0]), "%u %s %llu %s %.*s|%.*s", s->id, s->name,
-             (unsigned long long)s->size, s->uri, (int)s->key[0].len, s->key[0].data, (int)s->key[1].len,
-             s->key[1].data);
+             (unsigned long long)s->size, s->uri, (int)s->key[0].len, s->key[0].data,
+             (int)s->key[1].len, s->key[1].data);
     return l->n < 16;
 }
 
 static bool one_report(void *arg, const char *node, const char *machine, uint64_t age_ms,
                        struct span report) {
     struct lines *l = arg;
-    snprintf(l->line[l->n++], sizeof(l->line[0]), "\"%s\" %.*s", node, (int)report.len, report.data);
+    snprintf(l->line[l->n++], sizeof(l->line[0]), "\"%s\" %.*s", node, (int)report.len,
+             report.data);
     return l->n < 16;
 }
 
@@ -281,8 +289,8 @@ static const char *try_strange(void) {
     return NULL;
 }
 
-static tarn_status load(const struct tarn_services *given, size_t argc, const char *const *argv, char *error,
-                        size_t error_cap) {
+static tarn_status load(const struct tarn_services *given, size_t argc, const char *const *argv,
+                        char *error, size_t error_cap) {
     bool fail = false, strange = false;
     services = given;
     n_words = 0;
@@ -307,7 +315,8 @@ static tarn_status load(const struct tarn_services *given, size_t argc, const ch
 
 static tarn_status unload(char *error, size_t error_cap) {
     if (domains > 0 || held) {
-        snprintf(error, error_cap, "the toy is in use: %d domains%s", domains, held ? ", held" : "");
+        snprintf(error, error_cap, "the toy is in use: %d domains%s", domains,
+                 held ? ", held" : "");
         return TARN_EBUSY;
     }
     return TARN_OK;

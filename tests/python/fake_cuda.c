@@ -1,14 +1,16 @@
-/* What stands in for libcuda.so.1 where there is no GPU. It holds the caller to the driver's rules: a context is current, ranges
- * are whole pages and registered once, read-only pages only with the flag for them, copies stay inside one registered range or
- * outside of all, and nothing is unregistered or unmapped under a copy. Copies run as late as they may: when their stream is waited
- * for. "Device memory" is memory of this process. fake_* are for the test. */
+/* What stands in for libcuda.so.1 where there is no GPU. It holds the caller to the driver's rules:
+ * a context is current, ranges are whole pages and registered once, read-only pages only with the
+ * flag for them, copies stay inside one registered range or outside of all, and nothing is
+ * unregistered or unmapped under a copy. Copies run as late as they may: when their stream is
+ * waited for. "Device memory" is memory of this process. fake_* are for the test. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#pragma GCC diagnostic ignored "-Wmissing-prototypes" /* nobody includes it: it is looked up by name */
+#pragma GCC diagnostic ignored                                                                     \
+    "-Wmissing-prototypes" /* nobody includes it: it is looked up by name */
 #define API __attribute__((visibility("default")))
 #define MAX 256
 
@@ -25,7 +27,9 @@ enum {
     NOT_SUPPORTED = 801
 };
 
-static struct { int devices, read_only, host_tables, init_fails, register_fails; } world = {1, 1, 0, 0, 0};
+static struct {
+    int devices, read_only, host_tables, init_fails, register_fails;
+} world = {1, 1, 0, 0, 0};
 static struct range {
     uintptr_t at;
     size_t size;
@@ -105,7 +109,8 @@ static int mapped(uintptr_t at, size_t size, int *writable_p) {
     while (fgets(line, sizeof(line), f) != NULL) {
         unsigned long from, to;
         char perms[8];
-        if (sscanf(line, "%lx-%lx %7s", &from, &to, perms) != 3 || from > upto || to <= upto) continue;
+        if (sscanf(line, "%lx-%lx %7s", &from, &to, perms) != 3 || from > upto || to <= upto)
+            continue;
         if (strchr(perms, 'w') == NULL) *writable_p = 0;
         upto = to;
         if (upto >= at + size) break;
@@ -147,7 +152,8 @@ API int cuMemHostUnregister(void *p) {
         if (ranges[i].at != (uintptr_t)p) continue;
         int writable;
         if (used(&ranges[i])) broken("unregistered under a copy");
-        if (!mapped(ranges[i].at, ranges[i].size, &writable)) broken("unmapped before it was unregistered");
+        if (!mapped(ranges[i].at, ranges[i].size, &writable))
+            broken("unmapped before it was unregistered");
         ranges[i] = ranges[--n_ranges];
         unregisters++;
         return OK;
