@@ -1,4 +1,5 @@
-/* A socket of a test tool, plain or with TLS in it, and with what a line can do to TLS: bytes that change, or stop, on the way. */
+/* A socket of a test tool, plain or with TLS in it, and with what a line can do to TLS: bytes that
+ * change, or stop, on the way. */
 #ifndef TARN_TESTS_TLS_SOCKET_H
 #define TARN_TESTS_TLS_SOCKET_H
 
@@ -18,7 +19,8 @@ struct tls_socket {
     struct tls_stream *tls; /* NULL: plain */
     uint64_t sent;          /* bytes of ciphertext */
     uint64_t flip_at;       /* this byte of them arrives as another; TLS_SOCKET_NEVER: none does */
-    uint64_t cut_at;        /* this byte and all behind it do not arrive; sending fails with EPIPE */
+    /* this byte and all behind it do not arrive; sending fails with EPIPE */
+    uint64_t cut_at;
 };
 
 /* Takes fd. context NULL: plain. false: no memory. */
@@ -56,7 +58,8 @@ static inline int tls_socket_flush(struct tls_socket *s) {
             return -1;
         }
         if (len > s->cut_at - s->sent) len = (size_t)(s->cut_at - s->sent);
-        if (s->sent < s->flip_at && len > s->flip_at - s->sent) len = (size_t)(s->flip_at - s->sent);
+        if (s->sent < s->flip_at && len > s->flip_at - s->sent)
+            len = (size_t)(s->flip_at - s->sent);
         if (s->sent == s->flip_at) {
             other = (char)(*data ^ (1 << s->flip_at % 8));
             data = &other;
@@ -70,7 +73,8 @@ static inline int tls_socket_flush(struct tls_socket *s) {
     return 0;
 }
 
-/* As send() with MSG_NOSIGNAL. EAGAIN: also when the handshake waits for the other side; EPROTO: TLS has failed. */
+/* As send() with MSG_NOSIGNAL. EAGAIN: also when the handshake waits for the other side; EPROTO:
+ * TLS has failed. */
 static inline ssize_t tls_socket_send(struct tls_socket *s, const void *data, size_t len) {
     if (s->tls == NULL) return send(s->fd, data, len, MSG_NOSIGNAL);
     if (tls_socket_flush(s) != 0) return -1;

@@ -1,12 +1,15 @@
-/* How fast the rdma transport moves bytes, in MiB/s: the counterpart of ib_read_bw and ib_write_bw. A host in a process of its
- * own, an engine here, blocks that follow each other in registered memory, nothing verified.
+/* How fast the rdma transport moves bytes, in MiB/s: the counterpart of ib_read_bw and ib_write_bw.
+ * A host in a process of its own, an engine here, blocks that follow each other in registered
+ * memory, nothing verified.
  *
- *     rate MODULE SIZE OUTSTANDING SECONDS HOST-ARGS CLIENT-ARGS       prints "read RATE" and "write RATE"
- *     rate MODULE SIZE OUTSTANDING SECONDS ARGS                        host and engine in one process
+ *     rate MODULE SIZE OUTSTANDING SECONDS HOST-ARGS CLIENT-ARGS       prints "read RATE" and
+ * "write RATE" rate MODULE SIZE OUTSTANDING SECONDS ARGS                        host and engine in
+ * one process
  *
- * The ARGS are those of the module, in one word each: the host's are for the process that serves, as in "bind 10.9.0.1". In one
- * process the module is unloaded at the end, "unloaded" is printed, and the process stays until its standard input ends: so
- * that others can see what it left in the kernel. */
+ * The ARGS are those of the module, in one word each: the host's are for the process that serves,
+ * as in "bind 10.9.0.1". In one process the module is unloaded at the end, "unloaded" is printed,
+ * and the process stays until its standard input ends: so that others can see what it left in the
+ * kernel. */
 #include "../transport/world.h"
 
 #include "base/log.h"

@@ -1,20 +1,23 @@
-/* An RDMA client that keeps what it should have forgotten: queue pairs, keys and grants, and uses them when it is told to. It is
- * made from docs/DATA-PROTOCOL.md alone, with libibverbs and librdmacm, not from the code of libtarn or of the module.
+/* An RDMA client that keeps what it should have forgotten: queue pairs, keys and grants, and uses
+ * them when it is told to. It is made from docs/DATA-PROTOCOL.md alone, with libibverbs and
+ * librdmacm, not from the code of libtarn or of the module.
  *
- *     stale ADDRESS-OF-ITS-DEVICE MASTER-HOST MASTER-PORT       commands on standard input, an answer line for each
+ *     stale ADDRESS-OF-ITS-DEVICE MASTER-HOST MASTER-PORT       commands on standard input, an
+ * answer line for each
  *
- *     open NAME SEGMENT read|write   a session with the master, SEGMENT INFO, and a connection with what it said
- *     info NAME SEGMENT              the same without the connection
- *     again NAME [read|write]        another connection, with the old grant and epochs; or for another right
- *     put NAME KEY SIZE              PUTSTART in that session; answers the offset of its first extent there
+ *     open NAME SEGMENT read|write   a session with the master, SEGMENT INFO, and a connection with
+ * what it said info NAME SEGMENT              the same without the connection again NAME
+ * [read|write]        another connection, with the old grant and epochs; or for another right put
+ * NAME KEY SIZE              PUTSTART in that session; answers the offset of its first extent there
  *     call NAME WORD...              any command in that session
  *     leave NAME                     ends the session, keeps the connection
- *     write NAME AT LENGTH BYTE [KEYS-OF]    one WRITE, with the keys of another NAME if one is given
- *     read NAME AT LENGTH [KEYS-OF]          one READ; answers the byte, if all are the same
+ *     write NAME AT LENGTH BYTE [KEYS-OF]    one WRITE, with the keys of another NAME if one is
+ * given read NAME AT LENGTH [KEYS-OF]          one READ; answers the byte, if all are the same
  *     header NAME write              a WRITE to the segment header
  *     end
  *
- * Answers: "ok ...", "refused N" (the host's own number), "failed WHY" (no connection), "error WHY" (of a work completion). */
+ * Answers: "ok ...", "refused N" (the host's own number), "failed WHY" (no connection), "error WHY"
+ * (of a work completion). */
 #include <arpa/inet.h>
 #include <endian.h>
 #include <errno.h>
@@ -75,10 +78,11 @@ static struct holder *holder_find(const char *name, bool make) {
     return NULL;
 }
 
-/* --- the master ------------------------------------------------------------------------------------------------------------- */
+/* --- the master --- */
 
 static const redisReply *field(const redisReply *map, const char *name) {
-    for (size_t i = 0; map != NULL && map->type == REDIS_REPLY_ARRAY && i + 1 < map->elements; i += 2) {
+    for (size_t i = 0; map != NULL && map->type == REDIS_REPLY_ARRAY && i + 1 < map->elements;
+         i += 2) {
         if (strcmp(map->element[i]->str, name) == 0) return map->element[i + 1];
     }
     return NULL;
@@ -91,8 +95,8 @@ static bool key_take(struct holder *h, const redisReply *packed) {
     memcpy(&h->key, packed->str, sizeof(h->key));
     memcpy(&h->device, packed->str + sizeof(h->key), sizeof(h->device));
     need += 4ull * h->key.n_chunks;
-    if (h->key.magic != RDMA_KEY_MAGIC || h->key.n_chunks == 0 || h->key.n_chunks > RDMA_CHUNKS_MAX ||
-        h->key.chunk_size == 0 || packed->len < need)
+    if (h->key.magic != RDMA_KEY_MAGIC || h->key.n_chunks == 0 ||
+        h->key.n_chunks > RDMA_CHUNKS_MAX || h->key.chunk_size == 0 || packed->len < need)
         return false;
     free(h->rkeys);
     h->rkeys = malloc(4ull * h->key.n_chunks);
@@ -102,9 +106,11 @@ static bool key_take(struct holder *h, const redisReply *packed) {
 
 /* NULL: taken; else why not. */
 static const char *info_take(struct holder *h, const redisReply *info) {
-    const redisReply *id = field(info, "id"), *epoch = field(info, "epoch"), *keys = field(info, "keys"),
+    const redisReply *id = field(info, "id"), *epoch = field(info, "epoch"),
+                     *keys = field(info, "keys"),
                      *grant = field(info, h->right == RDMA_WRITE ? "attach_write" : "attach_read");
-    if (id == NULL || epoch == NULL || keys == NULL || grant == NULL) return "SEGMENT INFO lacks a field";
+    if (id == NULL || epoch == NULL || keys == NULL || grant == NULL)
+        return "SEGMENT INFO lacks a field";
     h->segment = (uint32_t)id->integer;
     h->epoch = (uint32_t)epoch->integer;
     if (grant->len != GRANT_SIZE) return "no grant";
@@ -112,7 +118,8 @@ static const char *info_take(struct holder *h, const redisReply *info) {
     for (size_t i = 0; i < keys->elements; i++) {
         const redisReply *k = keys->element[i];
         if (k->elements == 3 && strncmp(k->element[0]->str, "rdma:", 5) == 0)
-            return key_take(h, k->element[h->right == RDMA_WRITE ? 2 : 1]) ? NULL : "a bad packed key";
+            return key_take(h, k->element[h->right == RDMA_WRITE ? 2 : 1]) ? NULL
+                                                                           : "a bad packed key";
     }
     return "no key for rdma";
 }
@@ -129,7 +136,7 @@ static const char *master_ask(struct holder *h, const char *segment) {
     return why;
 }
 
-/* --- connections ------------------------------------------------------------------------------------------------------------ */
+/* --- connections --- */
 
 static void connection_close(struct holder *h) {
     if (h->mr != NULL) ibv_dereg_mr(h->mr);
@@ -150,12 +157,14 @@ static bool address_resolve(struct holder *h) {
     inet_pton(AF_INET, own_address, &from.sin_addr);
     memcpy(&to.sin_addr, h->device.address + 12, 4);
     to.sin_port = htons(le16toh(h->device.port));
-    return rdma_resolve_addr(h->id, (struct sockaddr *)&from, (struct sockaddr *)&to, RESOLVE_MS) == 0 &&
+    return rdma_resolve_addr(h->id, (struct sockaddr *)&from, (struct sockaddr *)&to, RESOLVE_MS) ==
+               0 &&
            rdma_resolve_route(h->id, RESOLVE_MS) == 0;
 }
 
 static bool queue_pair_make(struct holder *h) {
-    struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC, .cap = {16, 1, 1, 1, 0}, .sq_sig_all = 1};
+    struct ibv_qp_init_attr attr = {
+        .qp_type = IBV_QPT_RC, .cap = {16, 1, 1, 1, 0}, .sq_sig_all = 1};
     h->pd = ibv_alloc_pd(h->id->verbs);
     h->cq = ibv_create_cq(h->id->verbs, 64, NULL, NULL, 0);
     if (h->pd == NULL || h->cq == NULL) return false;
@@ -197,15 +206,15 @@ static void connection_open(struct holder *h) {
                 return;
             }
         }
-        snprintf(text, sizeof(text), "%s (%s)", event != NULL ? rdma_event_str(event->event) : "no event",
-                 strerror(errno));
+        snprintf(text, sizeof(text), "%s (%s)",
+                 event != NULL ? rdma_event_str(event->event) : "no event", strerror(errno));
         answer("failed", text);
     } else {
         answer("ok", "");
     }
 }
 
-/* --- reading and writing ---------------------------------------------------------------------------------------------------- */
+/* --- reading and writing --- */
 
 static uint64_t now_ms(void) {
     struct timespec t;
@@ -214,7 +223,8 @@ static uint64_t now_ms(void) {
 }
 
 /* NULL: done. */
-static const char *transfer(struct holder *h, bool write, uint64_t remote, uint32_t rkey, uint32_t length) {
+static const char *transfer(struct holder *h, bool write, uint64_t remote, uint32_t rkey,
+                            uint32_t length) {
     struct ibv_sge sge = {(uintptr_t)buffer, length, h->mr != NULL ? h->mr->lkey : 0};
     struct ibv_send_wr wr = {.sg_list = &sge,
                              .num_sge = 1,
@@ -240,15 +250,15 @@ static void cmd_transfer(struct holder *h, bool write, char **word, size_t words
     uint64_t at = words > 0 ? strtoull(word[0], NULL, 0) : 0,
              length = words > 1 ? strtoull(word[1], NULL, 0) : 0;
     const struct holder *keys = words > fixed ? holder_find(word[fixed], false) : h;
-    if (words < fixed || keys == NULL || keys->rkeys == NULL || length == 0 || length > BUFFER_BYTES ||
-        at + length > keys->key.size ||
+    if (words < fixed || keys == NULL || keys->rkeys == NULL || length == 0 ||
+        length > BUFFER_BYTES || at + length > keys->key.size ||
         at / keys->key.chunk_size != (at + length - 1) / keys->key.chunk_size) {
         answer("usage", "AT LENGTH [BYTE] [KEYS-OF], inside a chunk");
         return;
     }
     memset(buffer, write ? (int)strtoul(word[2], NULL, 0) : 0xee, length);
-    const char *why =
-        transfer(h, write, keys->key.address + at, keys->rkeys[at / keys->key.chunk_size], (uint32_t)length);
+    const char *why = transfer(h, write, keys->key.address + at,
+                               keys->rkeys[at / keys->key.chunk_size], (uint32_t)length);
     if (why == NULL && !write) {
         bool same = memcmp(buffer, buffer + 1, length - 1) == 0;
         snprintf(text, sizeof(text), same ? "%u" : "mixed", (unsigned)(uint8_t)buffer[0]);
@@ -264,13 +274,15 @@ static void cmd_header(struct holder *h, bool write) {
     answer(why == NULL ? "ok" : "error", why == NULL ? text : why);
 }
 
-/* --- commands --------------------------------------------------------------------------------------------------------------- */
+/* --- commands --- */
 
-/* PUTSTART's answer ends in a list of places, each with a list of extents: the first one's offset is taken. */
+/* PUTSTART's answer ends in a list of places, each with a list of extents: the first one's offset
+ * is taken. */
 static const redisReply *extent_find(const redisReply *r, uint32_t segment) {
     if (r->type != REDIS_REPLY_ARRAY) return NULL;
-    if (r->elements == 5 && r->element[0]->type == REDIS_REPLY_INTEGER && r->element[0]->integer == segment &&
-        r->element[4]->type == REDIS_REPLY_STRING && r->element[4]->len == GRANT_SIZE)
+    if (r->elements == 5 && r->element[0]->type == REDIS_REPLY_INTEGER &&
+        r->element[0]->integer == segment && r->element[4]->type == REDIS_REPLY_STRING &&
+        r->element[4]->len == GRANT_SIZE)
         return r;
     for (size_t i = 0; i < r->elements; i++) {
         const redisReply *found = extent_find(r->element[i], segment);

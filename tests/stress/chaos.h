@@ -1,5 +1,5 @@
-/* What the files of chaos_stress share: chaos_stress.c disturbs, chaos_pool.c holds the master and the nodes, chaos_load.c is
- * the clients, which check every byte. */
+/* What the files of chaos_stress share: chaos_stress.c disturbs, chaos_pool.c holds the master and
+ * the nodes, chaos_load.c is the clients, which check every byte. */
 #ifndef TARN_TESTS_STRESS_CHAOS_H
 #define TARN_TESTS_STRESS_CHAOS_H
 
@@ -49,11 +49,12 @@ struct chaos_shared {
     char complaint[500];
     uint64_t figures[CHAOS_FIGURES];
     uint64_t next_generation;
-    uint64_t
-        master_started_ns; /* what older masters knew may be lost, and what they had removed may come back */
+    /* what older masters knew may be lost, and what they had removed may come back */
+    uint64_t master_started_ns;
     /* When the newest put or removal of a key that was acknowledged had begun. */
     uint64_t newest_ns[CHAOS_KEYS];
-    uint64_t newest[CHAOS_KEYS]; /* its generation, or CHAOS_REMOVED, CHAOS_NOT_FOUND; for the complaint */
+    /* its generation, or CHAOS_REMOVED, CHAOS_NOT_FOUND; for the complaint */
+    uint64_t newest[CHAOS_KEYS];
     /* When a put's acknowledgement came, by generation. The table forgets what was overwritten. */
     struct chaos_put {
         uint64_t generation, start_ns, end_ns; /* end 0: not known to be acknowledged */
@@ -71,12 +72,12 @@ static inline bool chaos_stopping(void) {
 void chaos_complain(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void chaos_sleep_ms(uint64_t ms);
 
-/* --- chaos_load.c -------------------------------------------------------------------------------------------------------------- */
+/* --- chaos_load.c --- */
 
 /* The life of a client process, until chaos->stop; returns its exit status. */
 int chaos_client(unsigned role, const char *url, uint64_t seed, bool damage);
 
-/* --- chaos_pool.c -------------------------------------------------------------------------------------------------------------- */
+/* --- chaos_pool.c --- */
 
 struct chaos_pool {
     char dir[300], url[64];
@@ -85,15 +86,16 @@ struct chaos_pool {
     struct chaos_node {
         pid_t pid; /* 0: it does not run */
         bool paused, maintenance;
-        bool
-            draining; /* it was asked to drain, so it may end: a node that is killed meanwhile goes on with it */
+        /* it was asked to drain, so it may end: a node that is killed meanwhile goes on with it */
+        bool draining;
         uint64_t until_ms; /* of a pause, or when to start it again */
     } node[CHAOS_NODES];
 };
 
 /* A new directory, and the master. false: it does not start (said on stderr). */
 bool chaos_pool_open(struct chaos_pool *p);
-/* Ends all that runs, and says whether it ended well. ok: the directory is not needed for a look. */
+/* Ends all that runs, and says whether it ended well. ok: the directory is not needed for a
+ * look. */
 bool chaos_pool_close(struct chaos_pool *p, bool ok);
 void chaos_master_start(struct chaos_pool *p);
 bool chaos_master_answers(const struct chaos_pool *p, uint64_t ms);
@@ -103,7 +105,8 @@ void chaos_node_start(struct chaos_pool *p, unsigned i);
 int chaos_node_end(struct chaos_pool *p, unsigned i, int signo);
 /* Writes nonsense into what its disk tier holds. false: it has none. */
 bool chaos_node_damage(struct chaos_pool *p, unsigned i, struct rng *rng);
-/* Words separated by blanks, to the master; the reply's text, cut to cap. false: an error, with its text. */
+/* Words separated by blanks, to the master; the reply's text, cut to cap. false: an error, with its
+ * text. */
 bool chaos_ask(const struct chaos_pool *p, char *reply, size_t cap, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 

@@ -1,6 +1,7 @@
-/* The clients. What a reader is handed as good is checked byte by byte; its generation must have been issued for that key; and
- * it must not be older than what was acknowledged before the reading began: neither a node that comes back nor a disk that is
- * read again may bring back what was replaced or removed. */
+/* The clients. What a reader is handed as good is checked byte by byte; its generation must have
+ * been issued for that key; and it must not be older than what was acknowledged before the reading
+ * began: neither a node that comes back nor a disk that is read again may bring back what was
+ * replaced or removed. */
 #include "chaos.h"
 
 #include <pthread.h>
@@ -25,8 +26,9 @@ static const struct role {
     const char *transport, *host, *rack;
     bool writer, verify;
 } roles[CHAOS_CLIENTS] = {
-    {"auto", "m0", "r0", true, true},  {"tcp", "m9", "r1", true, true},  {"auto", "m1", "r0", false, false},
-    {"tcp", "m2", "r1", false, false}, {"auto", "m3", "r1", true, true},
+    {"auto", "m0", "r0", true, true},   {"tcp", "m9", "r1", true, true},
+    {"auto", "m1", "r0", false, false}, {"tcp", "m2", "r1", false, false},
+    {"auto", "m3", "r1", true, true},
 };
 
 struct chaos_shared *chaos;
@@ -51,10 +53,11 @@ struct actor {
     char names[BATCH_MAX][24];
 };
 
-/* --- what may be read ------------------------------------------------------------------------------------------------------------- */
+/* --- what may be read --- */
 
 static size_t size_of(uint64_t key, uint64_t generation) {
-    static const uint32_t limits[] = {64, 64, 300, 4096, 5000, 20000, 65536, 70000, 300000, VALUE_MAX};
+    static const uint32_t limits[] = {64,    64,    300,   4096,   5000,
+                                      20000, 65536, 70000, 300000, VALUE_MAX};
     uint64_t r = value_mix(key * 77 + generation);
     uint32_t limit = limits[r % 64 == 0 ? 9 : r % 9];
     return VALUE_HEAD + (r >> 8) % (limit - VALUE_HEAD + 1);
@@ -78,8 +81,8 @@ static uint64_t new_generation(void) {
 static void is_newest(uint64_t key, uint64_t what, uint64_t start_ns) {
     uint64_t old = __atomic_load_n(&chaos->newest_ns[key], __ATOMIC_RELAXED);
     while (old < start_ns) {
-        if (!__atomic_compare_exchange_n(&chaos->newest_ns[key], &old, start_ns, true, __ATOMIC_ACQ_REL,
-                                         __ATOMIC_RELAXED))
+        if (!__atomic_compare_exchange_n(&chaos->newest_ns[key], &old, start_ns, true,
+                                         __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
             continue;
         __atomic_store_n(&chaos->newest[key], what, __ATOMIC_RELAXED);
         return;
@@ -104,35 +107,42 @@ static void check_age(uint64_t key, uint64_t generation, uint64_t newest_ns, con
     uint64_t end = __atomic_load_n(&p->end_ns, __ATOMIC_ACQUIRE),
              start = __atomic_load_n(&p->start_ns, __ATOMIC_ACQUIRE);
     if (__atomic_load_n(&p->generation, __ATOMIC_ACQUIRE) != generation || end == 0) return;
-    if (start < __atomic_load_n(&chaos->master_started_ns, __ATOMIC_ACQUIRE) || end >= newest_ns) return;
+    if (start < __atomic_load_n(&chaos->master_started_ns, __ATOMIC_ACQUIRE) || end >= newest_ns)
+        return;
     uint64_t newest = __atomic_load_n(&chaos->newest[key], __ATOMIC_RELAXED);
-    const char *what = newest == CHAOS_REMOVED ? "DEL: 1" : newest == CHAOS_NOT_FOUND ? "DEL: 0" : "a put";
-    chaos_complain("an old value came back (%s): key %llu, generation %llu was put %.0f ms before something "
-                   "newer began (%s)",
-                   how, (unsigned long long)key, (unsigned long long)generation,
-                   (double)(newest_ns - end) / 1e6, what);
+    const char *what = newest == CHAOS_REMOVED     ? "DEL: 1"
+                       : newest == CHAOS_NOT_FOUND ? "DEL: 0"
+                                                   : "a put";
+    chaos_complain(
+        "an old value came back (%s): key %llu, generation %llu was put %.0f ms before something "
+        "newer began (%s)",
+        how, (unsigned long long)key, (unsigned long long)generation,
+        (double)(newest_ns - end) / 1e6, what);
 }
 
-static bool right_bytes(const char *data, uint64_t key, uint64_t generation, size_t size, size_t offset,
-                        size_t len, const char *how) {
+static bool right_bytes(const char *data, uint64_t key, uint64_t generation, size_t size,
+                        size_t offset, size_t len, const char *how) {
     int64_t at = value_wrong_at(data, key, generation, size, offset, len);
     if (at >= 0)
         chaos_complain("wrong bytes (%s): key %llu generation %llu size %zu, at byte %lld", how,
-                       (unsigned long long)key, (unsigned long long)generation, size, (long long)at);
+                       (unsigned long long)key, (unsigned long long)generation, size,
+                       (long long)at);
     return at < 0;
 }
 
 /* The generation; 0: it was wrong. */
-static uint64_t check(const char *data, size_t len, uint64_t key, uint64_t newest_ns, const char *how) {
+static uint64_t check(const char *data, size_t len, uint64_t key, uint64_t newest_ns,
+                      const char *how) {
     uint64_t head[3] = {0};
     if (len >= VALUE_HEAD) memcpy(head, data, sizeof(head));
     if (len < VALUE_HEAD || head[0] != key || head[1] == 0 ||
         head[1] > __atomic_load_n(&chaos->next_generation, __ATOMIC_ACQUIRE) || head[2] != len ||
         size_of(key, head[1]) != len) {
-        chaos_complain("%s (%s): read as key %llu with %zu bytes: key %llu generation %llu size %llu",
-                       head[0] != key ? "another key's value, or none" : "no value that was ever put", how,
-                       (unsigned long long)key, len, (unsigned long long)head[0], (unsigned long long)head[1],
-                       (unsigned long long)head[2]);
+        chaos_complain(
+            "%s (%s): read as key %llu with %zu bytes: key %llu generation %llu size %llu",
+            head[0] != key ? "another key's value, or none" : "no value that was ever put", how,
+            (unsigned long long)key, len, (unsigned long long)head[0], (unsigned long long)head[1],
+            (unsigned long long)head[2]);
         return 0;
     }
     if (!right_bytes(data, key, head[1], len, 0, len, how)) return 0;
@@ -140,7 +150,7 @@ static uint64_t check(const char *data, size_t len, uint64_t key, uint64_t newes
     return head[1];
 }
 
-/* --- common ----------------------------------------------------------------------------------------------------------------------- */
+/* --- common --- */
 
 static void noted(tarn_status status) {
     switch (status) {
@@ -152,7 +162,8 @@ static void noted(tarn_status status) {
     case TARN_ETIMEOUT: chaos_count(CHAOS_TIMEOUTS, 1); return;
     case TARN_ECORRUPT: chaos_count(CHAOS_CORRUPT, 1); return;
     default:
-        if (getenv("STRESS_VERBOSE")) fprintf(stderr, "%s: %s\n", tarn_strerror(status), tarn_last_error());
+        if (getenv("STRESS_VERBOSE"))
+            fprintf(stderr, "%s: %s\n", tarn_strerror(status), tarn_last_error());
         chaos_count(CHAOS_FAILURES, 1);
     }
 }
@@ -172,7 +183,7 @@ static void short_call(struct actor *a, tarn_call *call) {
     call->timeout_ms = 3000;
 }
 
-/* --- readers ---------------------------------------------------------------------------------------------------------------------- */
+/* --- readers --- */
 
 static void read_batch(struct actor *a) {
     tarn_item items[BATCH_MAX] = {0};
@@ -204,7 +215,8 @@ static void read_range(struct actor *a) {
     const char *name = name_key(a, 0, key);
     tarn_call call;
     short_call(a, &call);
-    tarn_item whole = {.key = name, .key_len = strlen(name), .buffer = a->memory, .buffer_len = VALUE_MAX};
+    tarn_item whole = {
+        .key = name, .key_len = strlen(name), .buffer = a->memory, .buffer_len = VALUE_MAX};
     tarn_get_many(a->client, &whole, 1, &call, NULL);
     noted((tarn_status)whole.status);
     if (whole.status != TARN_OK) return;
@@ -215,7 +227,8 @@ static void read_range(struct actor *a) {
         part.offset = rng_below(&a->rng, whole.got);
         part.want = 1 + rng_below(&a->rng, whole.got - part.offset);
         tarn_get_many(a->client, &part, 1, &call, NULL);
-        if (part.status != TARN_EINVAL) noted((tarn_status)part.status); /* it may be shorter by now */
+        /* it may be shorter by now */
+        if (part.status != TARN_EINVAL) noted((tarn_status)part.status);
         if (part.status != TARN_OK || part.version != whole.version) continue;
         chaos_count(CHAOS_RANGES, 1);
         right_bytes(part.buffer, key, generation, whole.got, part.offset, part.got, "range");
@@ -306,7 +319,7 @@ static void read_something(struct actor *a) {
     }
 }
 
-/* --- writers ---------------------------------------------------------------------------------------------------------------------- */
+/* --- writers --- */
 
 static void write_batch(struct actor *a) {
     tarn_item items[BATCH_MAX] = {0};
@@ -323,8 +336,10 @@ static void write_batch(struct actor *a) {
         size_t size = size_of(keys[i], generations[i]);
         const char *name = name_key(a, i, keys[i]);
         value_fill(a->memory + i * VALUE_MAX, keys[i], generations[i], size);
-        items[i] = (tarn_item){
-            .key = name, .key_len = strlen(name), .buffer = a->memory + i * VALUE_MAX, .buffer_len = size};
+        items[i] = (tarn_item){.key = name,
+                               .key_len = strlen(name),
+                               .buffer = a->memory + i * VALUE_MAX,
+                               .buffer_len = size};
     }
     uint64_t start_ns = clock_mono_ns();
     tarn_put_many(a->client, items, n, &o, NULL);
@@ -402,7 +417,7 @@ static void write_something(struct actor *a) {
     }
 }
 
-/* --- a process -------------------------------------------------------------------------------------------------------------------- */
+/* --- a process --- */
 
 struct life {
     const struct role *role;

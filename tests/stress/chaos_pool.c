@@ -21,7 +21,7 @@
 
 #define ARGS_MAX 32
 
-/* --- processes ----------------------------------------------------------------------------------------------------------------- */
+/* --- processes --- */
 
 static const char *binary(const char *variable, const char *fallback) {
     const char *path = getenv(variable);
@@ -68,7 +68,7 @@ static int wait_end(pid_t pid, uint64_t ms) {
     return status;
 }
 
-/* --- the master ---------------------------------------------------------------------------------------------------------------- */
+/* --- the master --- */
 
 void chaos_master_start(struct chaos_pool *p) {
     char port[16];
@@ -145,7 +145,7 @@ bool chaos_ask(const struct chaos_pool *p, char *reply, size_t cap, const char *
     return status == TARN_OK;
 }
 
-/* --- nodes --------------------------------------------------------------------------------------------------------------------- */
+/* --- nodes --- */
 
 /* One of each kind; %s is the directory. Two of them are on one machine. */
 static const struct kind {
@@ -161,7 +161,11 @@ static const struct kind {
      "r1",
      {{"--segment", "4mb,path=%s/n3.pool"}, {"--segment", "4mb"}, {"--file", "%s/shared:64mb"}},
      NULL},
-    {"n4", "m0", "r0", {{"--segment", "4mb,path=%s/n4.pool"}, {"--ssd", "%s/n4.ssd:64mb,create"}}, "n4.ssd"},
+    {"n4",
+     "m0",
+     "r0",
+     {{"--segment", "4mb,path=%s/n4.pool"}, {"--ssd", "%s/n4.ssd:64mb,create"}},
+     "n4.ssd"},
 };
 
 const char *chaos_node_name(unsigned i) {
@@ -196,12 +200,14 @@ void chaos_node_start(struct chaos_pool *p, unsigned i) {
         if (at == NULL) {
             snprintf(values[o], sizeof(values[o]), "%s", value);
         } else {
-            snprintf(values[o], sizeof(values[o]), "%.*s%s%s", (int)(at - value), value, p->dir, at + 2);
+            snprintf(values[o], sizeof(values[o]), "%.*s%s%s", (int)(at - value), value, p->dir,
+                     at + 2);
         }
         argv[n++] = k->options[o][0];
         argv[n++] = values[o];
     }
-    p->node[i] = (struct chaos_node){.pid = start(p, k->name, argv), .draining = p->node[i].draining};
+    p->node[i] =
+        (struct chaos_node){.pid = start(p, k->name, argv), .draining = p->node[i].draining};
 }
 
 int chaos_node_end(struct chaos_pool *p, unsigned i, int signo) {
@@ -233,7 +239,7 @@ bool chaos_node_damage(struct chaos_pool *p, unsigned i, struct rng *rng) {
     return true;
 }
 
-/* --- all of it ------------------------------------------------------------------------------------------------------------------ */
+/* --- all of it --- */
 
 bool chaos_pool_open(struct chaos_pool *p) {
     const char *tmp = getenv("TMPDIR");
@@ -263,7 +269,8 @@ static bool ended_well(const char *name, int status) {
 }
 
 bool chaos_pool_close(struct chaos_pool *p, bool ok) {
-    for (unsigned i = 0; i < CHAOS_NODES; i++) ok &= ended_well(kinds[i].name, chaos_node_end(p, i, SIGTERM));
+    for (unsigned i = 0; i < CHAOS_NODES; i++)
+        ok &= ended_well(kinds[i].name, chaos_node_end(p, i, SIGTERM));
     if (p->master > 0) {
         kill(p->master, SIGTERM);
         ok &= ended_well("the master", wait_end(p->master, 30000));

@@ -1,14 +1,18 @@
-/* Guarantee 1 in a pool of many machines: no wrong bytes, whatever happens to nodes, clients, disks and the master.
+/* Guarantee 1 in a pool of many machines: no wrong bytes, whatever happens to nodes, clients, disks
+ * and the master.
  *
- * A master without memory of its own and five nodes (plain memory, pool files, disks, a shared directory; two of them on one
- * machine) serve clients that put, replace, remove, get, look at and GET values much larger in sum than the pool. Meanwhile nodes are killed,
- * paused for longer and shorter than node-timeout, drained, put to maintenance, started again; replicas are moved; disks are
- * damaged; clients are killed in the middle of what they do; now and then the master is killed. At last everything is
- * brought back, and the pool must be whole: all nodes up, nothing left to do, puts and gets of new keys succeed.
+ * A master without memory of its own and five nodes (plain memory, pool files, disks, a shared
+ * directory; two of them on one machine) serve clients that put, replace, remove, get, look at and
+ * GET values much larger in sum than the pool. Meanwhile nodes are killed, paused for longer and
+ * shorter than node-timeout, drained, put to maintenance, started again; replicas are moved; disks
+ * are damaged; clients are killed in the middle of what they do; now and then the master is killed.
+ * At last everything is brought back, and the pool must be whole: all nodes up, nothing left to do,
+ * puts and gets of new keys succeed.
  *
  *     chaos_stress [--seconds S] [--seed N] [--damage 0|1] [--master-kills 0|1]
  *
- * Seconds are STRESS_SECONDS by default. Binaries come from TARN_SERVER and TARN_NODE. Ends with "0 wrong", and "1 passed, 0 failed". */
+ * Seconds are STRESS_SECONDS by default. Binaries come from TARN_SERVER and TARN_NODE. Ends with "0
+ * wrong", and "1 passed, 0 failed". */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -25,13 +29,14 @@
 #include "chaos.h"
 #include "tarn.h"
 
-static const char *const figure_names[] = {"gets",         "hits",           "ranges",
-                                           "views",        "GETs",           "puts",
-                                           "SETs",         "removes",        "puts with missing replicas",
-                                           "timeouts",     "failures",       "corrupt",
-                                           "nodes killed", "paused",         "ended",
-                                           "drains",       "nodes drained",  "moves",
-                                           "damages",      "clients killed", "masters killed"};
+static const char *const figure_names[] = {
+    "gets",         "hits",           "ranges",
+    "views",        "GETs",           "puts",
+    "SETs",         "removes",        "puts with missing replicas",
+    "timeouts",     "failures",       "corrupt",
+    "nodes killed", "paused",         "ended",
+    "drains",       "nodes drained",  "moves",
+    "damages",      "clients killed", "masters killed"};
 static_assert(ARRAY_LEN(figure_names) == CHAOS_FIGURES, "every figure has a name");
 
 struct settings {
@@ -55,7 +60,7 @@ static void spawn_client(struct run *r, unsigned i) {
     r->clients[i] = pid;
 }
 
-/* --- what happens to nodes ------------------------------------------------------------------------------------------------------- */
+/* --- what happens to nodes --- */
 
 static bool ended_by_itself(struct run *r, unsigned i) {
     struct chaos_node *n = &r->pool.node[i];
@@ -154,7 +159,7 @@ static void disturb_node(struct run *r, unsigned i) {
     }
 }
 
-/* --- to everything else ------------------------------------------------------------------------------------------------------------ */
+/* --- to everything else --- */
 
 /* A segment that has a replica of the key; false: none, or it lies in the books. */
 static bool some_segment(struct run *r, unsigned key, char name[64]) {
@@ -166,17 +171,21 @@ static bool some_segment(struct run *r, unsigned key, char name[64]) {
 
 static void move_replicas(struct run *r) {
     char reply[300], from[64];
-    unsigned key = (unsigned)rng_below(&r->rng, CHAOS_KEYS), i = (unsigned)rng_below(&r->rng, CHAOS_NODES);
+    unsigned key = (unsigned)rng_below(&r->rng, CHAOS_KEYS),
+             i = (unsigned)rng_below(&r->rng, CHAOS_NODES);
     bool ok = false;
     if (!some_segment(r, key, from)) return;
     switch (rng_below(&r->rng, 4)) {
     case 0:
-        ok = chaos_ask(&r->pool, reply, sizeof(reply), "REPLICA MOVE chaos:%u FROM %s TO %s.0", key, from,
-                       chaos_node_name(i));
+        ok = chaos_ask(&r->pool, reply, sizeof(reply), "REPLICA MOVE chaos:%u FROM %s TO %s.0", key,
+                       from, chaos_node_name(i));
         break;
-    case 1: ok = chaos_ask(&r->pool, reply, sizeof(reply), "REPLICA MOVE chaos:%u FROM %s", key, from); break;
+    case 1:
+        ok = chaos_ask(&r->pool, reply, sizeof(reply), "REPLICA MOVE chaos:%u FROM %s", key, from);
+        break;
     case 2: ok = chaos_ask(&r->pool, reply, sizeof(reply), "REPLICA COPY chaos:%u", key); break;
-    default: ok = chaos_ask(&r->pool, reply, sizeof(reply), "REPLICA DROP chaos:%u FROM %s", key, from);
+    default:
+        ok = chaos_ask(&r->pool, reply, sizeof(reply), "REPLICA DROP chaos:%u FROM %s", key, from);
     }
     chaos_count(CHAOS_MOVES, ok);
 }
@@ -233,7 +242,7 @@ static void disturb(struct run *r) {
     }
 }
 
-/* --- afterwards --------------------------------------------------------------------------------------------------------------------- */
+/* --- afterwards --- */
 
 static void end_clients(struct run *r) {
     __atomic_store_n(&chaos->stop, 1, __ATOMIC_RELAXED);
@@ -266,8 +275,10 @@ static bool node_is_up(struct run *r, unsigned i) {
     if (n->pid == 0) chaos_node_start(&r->pool, i);
     if (n->paused) kill(n->pid, SIGCONT);
     n->paused = false;
-    if (!chaos_ask(&r->pool, reply, sizeof(reply), "NODE INFO %s", chaos_node_name(i))) return false;
-    if (n->draining) chaos_ask(&r->pool, reply, sizeof(reply), "NODE DRAIN %s CANCEL", chaos_node_name(i));
+    if (!chaos_ask(&r->pool, reply, sizeof(reply), "NODE INFO %s", chaos_node_name(i)))
+        return false;
+    if (n->draining)
+        chaos_ask(&r->pool, reply, sizeof(reply), "NODE DRAIN %s CANCEL", chaos_node_name(i));
     chaos_ask(&r->pool, reply, sizeof(reply), "NODE MAINTENANCE %s OFF", chaos_node_name(i));
     return chaos_ask(&r->pool, reply, sizeof(reply), "NODE INFO %s", chaos_node_name(i)) &&
            field_is(reply, "state", "up");
@@ -279,7 +290,8 @@ static bool all_up(struct run *r) {
         if (node_is_up(r, i)) {
             i++;
         } else if (clock_mono_ms() > until) {
-            chaos_complain("node %s does not come back (logs are in %s)", chaos_node_name(i), r->pool.dir);
+            chaos_complain("node %s does not come back (logs are in %s)", chaos_node_name(i),
+                           r->pool.dir);
             return false;
         } else {
             chaos_sleep_ms(50);
@@ -288,7 +300,8 @@ static bool all_up(struct run *r) {
     return true;
 }
 
-/* New keys find room on two machines and are read back. Space of writers that were killed takes its time to return. */
+/* New keys find room on two machines and are read back. Space of writers that were killed takes its
+ * time to return. */
 static bool works_again(struct run *r) {
     enum { VALUES = 32, BYTES = 100000 };
     static char data[BYTES], back[BYTES];
@@ -303,7 +316,8 @@ static bool works_again(struct run *r) {
         char key[32];
         snprintf(key, sizeof(key), "afterwards:%d", i);
         memset(data, i + 1, sizeof(data));
-        tarn_item item = {.key = key, .key_len = strlen(key), .buffer = data, .buffer_len = sizeof(data)};
+        tarn_item item = {
+            .key = key, .key_len = strlen(key), .buffer = data, .buffer_len = sizeof(data)};
         size_t len = 0;
         o.replace = 1;
         do {
@@ -314,8 +328,8 @@ static bool works_again(struct run *r) {
              tarn_get(c, key, strlen(key), back, sizeof(back), &len, NULL) == TARN_OK &&
              len == sizeof(back) && memcmp(data, back, sizeof(back)) == 0;
         if (!ok)
-            chaos_complain("afterwards: %s with %u replicas: %s", tarn_strerror(item.status), item.replicas,
-                           tarn_last_error());
+            chaos_complain("afterwards: %s with %u replicas: %s", tarn_strerror(item.status),
+                           item.replicas, tarn_last_error());
     }
     tarn_close(&c);
     return ok;
@@ -323,7 +337,8 @@ static bool works_again(struct run *r) {
 
 /* What was under way has come to an end. */
 static bool comes_to_rest(struct run *r) {
-    static const char *const fields[] = {"fences_pending", "cluster_tasks", "holds", "puts_pending"};
+    static const char *const fields[] = {"fences_pending", "cluster_tasks", "holds",
+                                         "puts_pending"};
     char reply[32768], needle[64];
     uint64_t until = clock_mono_ms() + CHAOS_PATIENCE_MS;
     for (;;) {
@@ -355,7 +370,8 @@ static bool run(const struct settings *s) {
         end_clients(&r);
         ok = chaos->wrong == 0 && all_up(&r) && works_again(&r) && comes_to_rest(&r);
     }
-    ok = ok && chaos->wrong == 0 && chaos->figures[CHAOS_HITS] > 0 && chaos->figures[CHAOS_PUTS] > 0;
+    ok =
+        ok && chaos->wrong == 0 && chaos->figures[CHAOS_HITS] > 0 && chaos->figures[CHAOS_PUTS] > 0;
     return chaos_pool_close(&r.pool, ok) && ok;
 }
 
@@ -379,8 +395,8 @@ int main(int argc, char **argv) {
         printf("%llu %s%s", (unsigned long long)chaos->figures[i], figure_names[i],
                i + 1 < CHAOS_FIGURES ? ", " : "\n");
     if (chaos->wrong > 0) printf("%s\n", chaos->complaint);
-    printf("%llu wrong (seed %llu%s)\n", (unsigned long long)chaos->wrong, (unsigned long long)s.seed,
-           s.damage ? ", damaged disks" : "");
+    printf("%llu wrong (seed %llu%s)\n", (unsigned long long)chaos->wrong,
+           (unsigned long long)s.seed, s.damage ? ", damaged disks" : "");
     printf(ok ? "1 passed, 0 failed\n" : "0 passed, 1 failed\n");
     return ok ? 0 : 1;
 }

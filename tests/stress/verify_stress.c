@@ -1,14 +1,17 @@
 /* Guarantee 1 under stress: no wrong bytes, whatever happens.
  *
- * Processes of several threads put, replace, remove, get and look at values in a pool much smaller than the key space, over
- * shared memory and tcp, half of the readers without checking CRCs, so that leases, epochs and fencing alone must do it.
- * Leases are short, and some readers sleep past them in the middle of a view. A controller stops, continues and kills
- * processes at random. Every value says which key and generation it is, and all of its bytes follow from those; whatever a
- * reader is handed as good is checked byte by byte, and its generation must have been issued by a writer.
+ * Processes of several threads put, replace, remove, get and look at values in a pool much smaller
+ * than the key space, over shared memory and tcp, half of the readers without checking CRCs, so
+ * that leases, epochs and fencing alone must do it. Leases are short, and some readers sleep past
+ * them in the middle of a view. A controller stops, continues and kills processes at random. Every
+ * value says which key and generation it is, and all of its bytes follow from those; whatever a
+ * reader is handed as good is checked byte by byte, and its generation must have been issued by a
+ * writer.
  *
  *     verify_stress [--seconds S] [--seed N] [--url tarn://...] [--pool BYTES]
  *
- * Without --url it starts the server that TARN_SERVER names. Ends with "0 wrong bytes", and "1 passed, 0 failed". */
+ * Without --url it starts the server that TARN_SERVER names. Ends with "0 wrong bytes", and "1
+ * passed, 0 failed". */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -55,10 +58,11 @@ enum figure {
     STOPS,
     FIGURES
 };
-static const char *const figure_names[] = {"gets",   "hits",    "views",    "views past their lease",
-                                           "ranges", "puts",    "existed",  "in place",
-                                           "aborts", "removes", "failures", "lost leases",
-                                           "kills",  "stops"};
+static const char *const figure_names[] = {
+    "gets",   "hits",    "views",    "views past their lease",
+    "ranges", "puts",    "existed",  "in place",
+    "aborts", "removes", "failures", "lost leases",
+    "kills",  "stops"};
 
 /* Shared by all processes. */
 struct shared {
@@ -91,10 +95,11 @@ static bool stopping(void) {
     return __atomic_load_n(&shared->stop, __ATOMIC_RELAXED) != 0;
 }
 
-/* --- values -------------------------------------------------------------------------------------------------------------- */
+/* --- values --- */
 
 static size_t size_of(uint64_t key, uint64_t generation) {
-    static const uint32_t limits[] = {64, 200, 4096, 5000, 65536, 70000, 300000, 1u << 20, VALUE_MAX};
+    static const uint32_t limits[] = {64,    200,    4096,     5000,     65536,
+                                      70000, 300000, 1u << 20, VALUE_MAX};
     uint64_t r = value_mix(key * 77 + generation);
     uint32_t limit = limits[r % 32 < 30 ? r % 32 % 7 : r % ARRAY_LEN(limits)];
     size_t size = VALUE_HEAD + (r >> 8) % (limit - VALUE_HEAD + 1);
@@ -105,13 +110,13 @@ static void complain(const char *what, uint64_t key, uint64_t generation, size_t
                      const char *how) {
     if (__atomic_fetch_add(&shared->wrong, 1, __ATOMIC_RELAXED) > 0) return;
     snprintf(shared->complaint, sizeof(shared->complaint),
-             "%s (%s): key %llu generation %llx size %zu, at byte %zu", what, how, (unsigned long long)key,
-             (unsigned long long)generation, size, at);
+             "%s (%s): key %llu generation %llx size %zu, at byte %zu", what, how,
+             (unsigned long long)key, (unsigned long long)generation, size, at);
 }
 
 /* Bytes [offset, offset + len) of a value whose generation is known. */
-static bool right_bytes(const char *data, uint64_t key, uint64_t generation, size_t size, size_t offset,
-                        size_t len, const char *how) {
+static bool right_bytes(const char *data, uint64_t key, uint64_t generation, size_t size,
+                        size_t offset, size_t len, const char *how) {
     int64_t at = value_wrong_at(data, key, generation, size, offset, len);
     if (at >= 0) complain("wrong bytes", key, generation, (size_t)at, size, how);
     return at < 0;
@@ -125,16 +130,17 @@ static bool check(const char *data, size_t len, uint64_t key, const char *how) {
     }
     memcpy(head, data, sizeof(head));
     uint64_t writer = head[1] >> 32, number = head[1] & UINT32_MAX;
-    bool issued = writer < WRITERS_MAX && number < __atomic_load_n(&shared->issued[writer], __ATOMIC_ACQUIRE);
+    bool issued =
+        writer < WRITERS_MAX && number < __atomic_load_n(&shared->issued[writer], __ATOMIC_ACQUIRE);
     if (head[0] != key || !issued || head[2] != len || size_of(key, head[1]) != len) {
-        complain(head[0] != key ? "another key's value" : "no value that was ever put", head[0], head[1], 0,
-                 len, how);
+        complain(head[0] != key ? "another key's value" : "no value that was ever put", head[0],
+                 head[1], 0, len, how);
         return false;
     }
     return right_bytes(data, key, head[1], len, 0, len, how);
 }
 
-/* --- what a thread has ------------------------------------------------------------------------------------------------------ */
+/* --- what a thread has --- */
 
 struct actor {
     tarn_client *client;
@@ -158,7 +164,8 @@ static void failed(tarn_status status) {
     case TARN_ELEASE: count(LOST_LEASES, 1); break;
     case TARN_ECORRUPT: /* not wrong bytes, but a sign that something let them come to be */
     default:
-        if (getenv("STRESS_VERBOSE")) fprintf(stderr, "%s: %s\n", tarn_strerror(status), tarn_last_error());
+        if (getenv("STRESS_VERBOSE"))
+            fprintf(stderr, "%s: %s\n", tarn_strerror(status), tarn_last_error());
         count(FAILURES, 1);
     }
 }
@@ -172,7 +179,7 @@ static void sleep_ms(uint64_t ms) {
     usleep((useconds_t)(ms * 1000));
 }
 
-/* --- readers ------------------------------------------------------------------------------------------------------------------- */
+/* --- readers --- */
 
 static void short_call(struct actor *a, tarn_call *call) {
     tarn_call_init(call);
@@ -204,14 +211,17 @@ static void read_batch(struct actor *a) {
     }
 }
 
-/* A whole value, then ranges of it: they may be of another generation by then, which the version tells. */
+/* A whole value, then ranges of it: they may be of another generation by then, which the version
+ * tells. */
 static void read_range(struct actor *a) {
     uint64_t key = any_key(a);
     name_key(a, 0, key);
     tarn_call call;
     short_call(a, &call);
-    tarn_item whole = {
-        .key = a->names[0], .key_len = strlen(a->names[0]), .buffer = a->memory, .buffer_len = VALUE_MAX};
+    tarn_item whole = {.key = a->names[0],
+                       .key_len = strlen(a->names[0]),
+                       .buffer = a->memory,
+                       .buffer_len = VALUE_MAX};
     tarn_get_many(a->client, &whole, 1, &call, NULL);
     failed((tarn_status)whole.status);
     if (whole.status != TARN_OK || !check(a->memory, whole.got, key, a->how)) return;
@@ -274,7 +284,7 @@ static void read_something(struct actor *a, bool views) {
     }
 }
 
-/* --- writers ------------------------------------------------------------------------------------------------------------------- */
+/* --- writers --- */
 
 static uint64_t new_generation(struct actor *a) {
     return a->writer << 32 | __atomic_fetch_add(&shared->issued[a->writer], 1, __ATOMIC_RELEASE);
@@ -316,7 +326,8 @@ static void write_in_place(struct actor *a) {
     o.replace = 1;
     o.timeout_ms = 20000;
     tarn_writer *w;
-    tarn_status status = tarn_writer_open(a->client, a->names[0], strlen(a->names[0]), size, &o, &w);
+    tarn_status status =
+        tarn_writer_open(a->client, a->names[0], strlen(a->names[0]), size, &o, &w);
     if (status != TARN_OK) {
         failed(status);
         return;
@@ -362,7 +373,7 @@ static void write_something(struct actor *a) {
     }
 }
 
-/* --- processes ------------------------------------------------------------------------------------------------------------------ */
+/* --- processes --- */
 
 struct life {
     const struct role *role;
@@ -455,9 +466,9 @@ static pid_t start_server(struct settings *s, char *url, size_t cap) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         int fd = open(log, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
         if (fd >= 0) dup2(fd, 1), dup2(fd, 2);
-        execl(path, path, "--bind", "127.0.0.1", "--port", port_text, "--data-port", "0", "--pool-size", pool,
-              "--dir", dir != NULL ? dir : "/tmp", "--put-timeout", "500ms", "--put-release-timeout", "2s",
-              (char *)NULL);
+        execl(path, path, "--bind", "127.0.0.1", "--port", port_text, "--data-port", "0",
+              "--pool-size", pool, "--dir", dir != NULL ? dir : "/tmp", "--put-timeout", "500ms",
+              "--put-release-timeout", "2s", (char *)NULL);
         fprintf(stderr, "cannot start %s: %s\n", path, strerror(errno));
         _exit(127);
     }
@@ -488,7 +499,8 @@ static void disturb(pid_t *pids, const struct settings *s, struct rng *rng) {
         int status;
         if (waitpid(pids[i], &status, WNOHANG) == pids[i]) {
             bool bad = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-            if (bad) complain("a process died by itself", 0, 0, 0, (size_t)status, roles[i].transport);
+            if (bad)
+                complain("a process died by itself", 0, 0, 0, (size_t)status, roles[i].transport);
             pids[i] = spawn(i, s, rng);
         } else if (what < 3) {
             kill(pids[i], SIGSTOP);
@@ -557,7 +569,8 @@ static bool run(struct settings *s) {
         for (size_t i = 0; i < PROCESSES; i++) pids[i] = spawn(i, s, &rng);
         disturb(pids, s, &rng);
         end_children(pids);
-        ok = room_returns(s) && shared->wrong == 0 && shared->figures[HITS] > 0 && shared->figures[PUTS] > 0;
+        ok = room_returns(s) && shared->wrong == 0 && shared->figures[HITS] > 0 &&
+             shared->figures[PUTS] > 0;
     }
     if (server > 0) {
         if (waitpid(server, NULL, WNOHANG) == server) {
@@ -572,8 +585,9 @@ static bool run(struct settings *s) {
 
 int main(int argc, char **argv) {
     const char *seconds = getenv("STRESS_SECONDS");
-    struct settings s = {
-        .seconds = seconds != NULL ? strtoull(seconds, NULL, 10) : 10, .seed = 1, .pool = 24u << 20};
+    struct settings s = {.seconds = seconds != NULL ? strtoull(seconds, NULL, 10) : 10,
+                         .seed = 1,
+                         .pool = 24u << 20};
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--seconds") == 0) s.seconds = strtoull(argv[i + 1], NULL, 10);
         if (strcmp(argv[i], "--seed") == 0) s.seed = strtoull(argv[i + 1], NULL, 10);
@@ -587,7 +601,8 @@ int main(int argc, char **argv) {
         printf("%llu %s%s", (unsigned long long)shared->figures[i], figure_names[i],
                i + 1 < FIGURES ? ", " : "\n");
     if (shared->wrong > 0) printf("%s\n", shared->complaint);
-    printf("%llu wrong bytes (seed %llu)\n", (unsigned long long)shared->wrong, (unsigned long long)s.seed);
+    printf("%llu wrong bytes (seed %llu)\n", (unsigned long long)shared->wrong,
+           (unsigned long long)s.seed);
     printf(ok ? "1 passed, 0 failed\n" : "0 passed, 1 failed\n");
     return ok ? 0 : 1;
 }
