@@ -4,10 +4,12 @@
  *
  * With a certificate they speak TLS.
  *
- * Opens them and says "open=N refused=N text=..." (text: what the first refused one was told). Then, for each line of standard
- * input: "PIPELINE" (a number): every connection sends so many pairs of SET and GET of its own key and checks the replies, all
- * connections at the same time; it says "replies=N wrong=N ms=N". "say TEXT": every connection sends TEXT, where \r\n stands for the
- * end of a line, and waits for nothing; it says "said=N". At the end of the input all connections end. */
+ * Opens them and says "open=N refused=N text=..." (text: what the first refused one was told).
+ * Then, for each line of standard input: "PIPELINE" (a number): every connection sends so many
+ * pairs of SET and GET of its own key and checks the replies, all connections at the same time; it
+ * says "replies=N wrong=N ms=N". "say TEXT": every connection sends TEXT, where \r\n stands for the
+ * end of a line, and waits for nothing; it says "said=N". At the end of the input all connections
+ * end. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -92,8 +94,11 @@ static ssize_t hear(struct member *m) {
 /* The handshake, too. What cannot be said is not: the answer tells. */
 static void say_ping(struct member *m) {
     while (tls_socket_send(&m->socket, "PING\r\n", 6) < 0 && errno == EAGAIN) {
-        await(m, tls_socket_unsent(&m->socket) || !tls_socket_shaking(&m->socket) ? POLLOUT : POLLIN);
-        if (tls_socket_shaking(&m->socket) && tls_socket_recv(&m->socket, bytes, sizeof(bytes)) == 0) return;
+        await(m,
+              tls_socket_unsent(&m->socket) || !tls_socket_shaking(&m->socket) ? POLLOUT : POLLIN);
+        if (tls_socket_shaking(&m->socket) &&
+            tls_socket_recv(&m->socket, bytes, sizeof(bytes)) == 0)
+            return;
     }
 }
 
@@ -123,7 +128,8 @@ static void open_all(uint16_t port) {
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (epoll_fd < 0) fail("epoll_create1", strerror(errno));
     for (size_t i = 0; i < count; i++) {
-        if (!tls_socket_init(&members[i].socket, open_one(port, i), tls)) fail("no memory for TLS", "");
+        if (!tls_socket_init(&members[i].socket, open_one(port, i), tls))
+            fail("no memory for TLS", "");
         open_now++;
         if (i % 64 == 63 || i + 1 == count) /* no more at a time than the kernel keeps waiting */
             for (size_t k = i - i % 64; k <= i; k++) greet(&members[k]);
@@ -132,7 +138,7 @@ static void open_all(uint16_t port) {
     fflush(stdout);
 }
 
-/* --- a round --------------------------------------------------------------------------------------------------------------- */
+/* --- a round --- */
 
 static void prepare(struct member *m, size_t i, size_t pairs) {
     buf_clear(&m->out);
@@ -152,13 +158,14 @@ static bool advance(struct member *m, uint32_t events, size_t *wrong_p) {
     if (events & EPOLLOUT && (m->sent < m->out.len || tls_socket_unsent(&m->socket))) {
         ssize_t n = tls_socket_send(&m->socket, m->out.data + m->sent, m->out.len - m->sent);
         if (n > 0) m->sent += (size_t)n;
-        if (m->sent == m->out.len && !tls_socket_unsent(&m->socket)) watch(m, EPOLLIN, EPOLL_CTL_MOD);
+        if (m->sent == m->out.len && !tls_socket_unsent(&m->socket))
+            watch(m, EPOLLIN, EPOLL_CTL_MOD);
     }
     if (!(events & (EPOLLIN | EPOLLERR | EPOLLHUP))) return false;
     ssize_t n = tls_socket_recv(&m->socket, bytes, sizeof(bytes));
     if (n < 0 && errno == EAGAIN) return false;
-    bool right =
-        n > 0 && (size_t)n <= m->want.len - m->got && memcmp(bytes, m->want.data + m->got, (size_t)n) == 0;
+    bool right = n > 0 && (size_t)n <= m->want.len - m->got &&
+                 memcmp(bytes, m->want.data + m->got, (size_t)n) == 0;
     if (!right) {
         ++*wrong_p;
         drop(m);
@@ -178,7 +185,8 @@ static void run_round(size_t pairs) {
         int n = epoll_wait(epoll_fd, events, EVENTS_MAX, PATIENCE_MS);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) fail("nothing comes back", "");
-        for (int i = 0; i < n; i++) through += advance(events[i].data.ptr, events[i].events, &wrong);
+        for (int i = 0; i < n; i++)
+            through += advance(events[i].data.ptr, events[i].events, &wrong);
     }
     for (size_t i = 0; i < count; i++) {
         buf_free(&members[i].out);
@@ -198,8 +206,8 @@ static void say(const char *text) {
         buf_append_char(&b, !escaped ? *s : *s == 'r' ? '\r' : *s == 'n' ? '\n' : *s);
     }
     for (size_t i = 0; i < count; i++)
-        said +=
-            members[i].socket.fd >= 0 && tls_socket_send(&members[i].socket, b.data, b.len) == (ssize_t)b.len;
+        said += members[i].socket.fd >= 0 &&
+                tls_socket_send(&members[i].socket, b.data, b.len) == (ssize_t)b.len;
     buf_free(&b);
     printf("said=%zu\n", said);
     fflush(stdout);
@@ -207,8 +215,8 @@ static void say(const char *text) {
 
 int main(int argc, char **argv) {
     uint64_t port = 0, n = 0, pairs;
-    if ((argc != 3 && argc != 5) || !span_to_u64(span_str(argv[1]), &port) || port == 0 || port > 65535 ||
-        !span_to_u64(span_str(argv[2]), &n) || n == 0 || n > 1000000)
+    if ((argc != 3 && argc != 5) || !span_to_u64(span_str(argv[1]), &port) || port == 0 ||
+        port > 65535 || !span_to_u64(span_str(argv[2]), &n) || n == 0 || n > 1000000)
         fail("usage", "crowd PORT COUNT [CERT KEY]");
     if (argc == 5) {
         struct tls_options o = {.cert_file = argv[3], .key_file = argv[4], .no_verify = true};

@@ -2,24 +2,25 @@
  *
  *     ha_load [OPTION]... URL PREFIX SERVER...
  *
- * It puts, replaces, removes and reads PREFIX0 ... by libtarn through URL, and after a change asks the SERVERs (HOST:PORT) in
- * turn, on one connection, for STRLEN of the key (which tells versions apart), a SET and WAIT: when a server has the change, takes a write after it, and
- * says that enough replicas have that, the change is acknowledged and must never be lost. What was not acknowledged may be
- * there or not, but whole.
+ * It puts, replaces, removes and reads PREFIX0 ... by libtarn through URL, and after a change asks
+ * the SERVERs (HOST:PORT) in turn, on one connection, for STRLEN of the key (which tells versions
+ * apart), a SET and WAIT: when a server has the change, takes a write after it, and says that
+ * enough replicas have that, the change is acknowledged and must never be lost. What was not
+ * acknowledged may be there or not, but whole.
  *
  * Commands are lines on standard input, each answered by one line of NAME=NUMBER:
  *     go, stop     works, rests
  *     wait N       replicas that must have a change from now on
- *     lenient N    1: what a put that is not acknowledged was to replace may be gone: a master that does not know that it is deposed,
- *                  and whose nodes do not know either, gives its space to others. Never wrong, but gone
- *     mark         from now on: puts, acked, hits, misses (of acknowledged objects), errors, gap_ms (the longest time in which
- *                  no put succeeded), and
- *     stats        tells them
- *     check        reads everything: keys, visible, lost (acknowledged and not there), stale (older than acknowledged), ghosts
- *                  (there and removed, or never put), wrong (bytes)
- * The end of the input ends it.
+ *     lenient N    1: what a put that is not acknowledged was to replace may be gone: a master that
+ * does not know that it is deposed, and whose nodes do not know either, gives its space to others.
+ * Never wrong, but gone mark         from now on: puts, acked, hits, misses (of acknowledged
+ * objects), errors, gap_ms (the longest time in which no put succeeded), and stats        tells
+ * them check        reads everything: keys, visible, lost (acknowledged and not there), stale
+ * (older than acknowledged), ghosts (there and removed, or never put), wrong (bytes) The end of the
+ * input ends it.
  *
- * Options: --keys N, --size FROM-TO, --seed N, --replicas N, --host NAME, --transport NAME, --timeout MS, --wait N (replicas). */
+ * Options: --keys N, --size FROM-TO, --seed N, --replicas N, --host NAME, --transport NAME,
+ * --timeout MS, --wait N (replicas). */
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
@@ -40,7 +41,8 @@
 #define ANSWER_MS   2500
 #define WAIT_MS     1500
 
-/* What is known of one key. Versions count its changes, removals too; what is there now is acked or later. */
+/* What is known of one key. Versions count its changes, removals too; what is there now is acked or
+ * later. */
 struct known {
     uint64_t acked, last;
     bool acked_gone, maybe_gone; /* the acknowledged change was a removal; one was tried since */
@@ -78,7 +80,7 @@ static uint64_t number(const char *name, const char *text) {
     return v;
 }
 
-/* --- values: version, then words that follow from key and version ----------------------------------------------------------------- */
+/* --- values: version, then words that follow from key and version --- */
 
 static uint64_t mix(uint64_t x) {
     x += UINT64_C(0x9e3779b97f4a7c15);
@@ -108,7 +110,7 @@ static size_t fill(const struct load *l, uint64_t key, uint64_t version, char *d
     return size;
 }
 
-/* --- acknowledgement ------------------------------------------------------------------------------------------------------------------ */
+/* --- acknowledgement --- */
 
 static void hang_up(struct server *s) {
     if (s->fd >= 0) close(s->fd);
@@ -147,9 +149,10 @@ static bool confirmed_by(struct load *l, struct server *s, uint64_t key, size_t 
     char request[600], answer[512];
     unsigned long long len, replicas;
     if (!dial(s)) return false;
-    int n = snprintf(request, sizeof(request), "STRLEN %s%llu\r\nSET ha:%s %llu\r\nWAIT %llu %d\r\n",
-                     l->prefix, (unsigned long long)key, l->prefix, (unsigned long long)++l->markers,
-                     (unsigned long long)l->wait, WAIT_MS);
+    int n =
+        snprintf(request, sizeof(request), "STRLEN %s%llu\r\nSET ha:%s %llu\r\nWAIT %llu %d\r\n",
+                 l->prefix, (unsigned long long)key, l->prefix, (unsigned long long)++l->markers,
+                 (unsigned long long)l->wait, WAIT_MS);
     if (send(s->fd, request, (size_t)n, MSG_NOSIGNAL) != n || !three_lines(s->fd, answer)) {
         hang_up(s); /* late answers would be taken for those to the next question */
         return false;
@@ -176,7 +179,7 @@ static void note_error(struct load *l, const char *what, tarn_status status) {
     printf("# %s%s: %s\n", l->prefix, what, tarn_last_error());
 }
 
-/* --- what it does ----------------------------------------------------------------------------------------------------------------------- */
+/* --- what it does --- */
 
 static void measure_gap(struct load *l) {
     uint64_t now = clock_boot_ms();
@@ -300,7 +303,8 @@ static void check(struct load *l) {
     }
     printf("keys=%llu visible=%llu lost=%llu stale=%llu ghosts=%llu wrong=%llu\n",
            (unsigned long long)l->keys, (unsigned long long)l->visible, (unsigned long long)l->lost,
-           (unsigned long long)l->stale, (unsigned long long)l->ghosts, (unsigned long long)l->wrong);
+           (unsigned long long)l->stale, (unsigned long long)l->ghosts,
+           (unsigned long long)l->wrong);
 }
 
 static void mark(struct load *l) {
@@ -329,8 +333,9 @@ static bool obey(struct load *l, const char *command) {
     } else if (strcmp(command, "stats") == 0) {
         measure_gap(l);
         printf("puts=%llu acked=%llu hits=%llu misses=%llu errors=%llu gap_ms=%llu\n",
-               (unsigned long long)l->puts, (unsigned long long)l->acked, (unsigned long long)l->hits,
-               (unsigned long long)l->misses, (unsigned long long)l->errors, (unsigned long long)l->gap_ms);
+               (unsigned long long)l->puts, (unsigned long long)l->acked,
+               (unsigned long long)l->hits, (unsigned long long)l->misses,
+               (unsigned long long)l->errors, (unsigned long long)l->gap_ms);
     } else if (strcmp(command, "check") == 0) {
         check(l);
     } else {
@@ -351,14 +356,16 @@ static bool hear(struct load *l) {
     return true;
 }
 
-/* --- command line ------------------------------------------------------------------------------------------------------------------------- */
+/* --- command line --- */
 
 static void option(struct load *l, tarn_options *o, const char *name, const char *value) {
     const struct {
         const char *name;
         uint64_t *to;
-    } numbers[] = {
-        {"--keys", &l->keys}, {"--seed", &l->seed}, {"--wait", &l->wait}, {"--timeout", &o->timeout_ms}};
+    } numbers[] = {{"--keys", &l->keys},
+                   {"--seed", &l->seed},
+                   {"--wait", &l->wait},
+                   {"--timeout", &o->timeout_ms}};
     if (value == NULL) die(name, "needs a value");
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
         if (strcmp(name, numbers[i].name) != 0) continue;

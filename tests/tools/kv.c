@@ -4,15 +4,18 @@
  *     kv [OPTION]... URL get KEY                 kv URL verify PREFIX COUNT SIZE
  *     kv [OPTION]... URL remove KEY              kv URL run PREFIX COUNT SIZE     until SIGTERM
  *
- * SIZE is bytes or FROM-TO, of which each key has its own. load puts PREFIX0, PREFIX1, ...; verify reads them all and checks
- * every byte; run reads (and with --fill puts what is missing, with --replace now and then what is there) at random. The
- * answer is one line of NAME=NUMBER: keys, ok, misses, existed, errors, wrong, bytes, replicas, missing (replicas that were
- * asked for and not made), failovers, shm_bytes, tcp_bytes, rdma_bytes. get writes the value to standard output. The exit
- * status is 0, 1 when something failed and 3 when bytes were wrong; misses are no failures.
+ * SIZE is bytes or FROM-TO, of which each key has its own. load puts PREFIX0, PREFIX1, ...; verify
+ * reads them all and checks every byte; run reads (and with --fill puts what is missing, with
+ * --replace now and then what is there) at random. The answer is one line of NAME=NUMBER: keys, ok,
+ * misses, existed, errors, wrong, bytes, replicas, missing (replicas that were asked for and not
+ * made), failovers, shm_bytes, tcp_bytes, rdma_bytes. get writes the value to standard output. The
+ * exit status is 0, 1 when something failed and 3 when bytes were wrong; misses are no failures.
  *
- * Options: --replicas N, --prefer SEGMENT (again: next best), --replace, --pin (hard), --ttl MS, --group NAME, --seed N (other
- * values under the same keys), --batch N, --host NAME, --rack NAME, --transport shm|tcp|rdma|auto, --no-verify, --timeout MS,
- * --failover MS, --wait MS, --offset N --want N (get), --fill, --pause MS (run), --slow MS (put: between opening and writing),
+ * Options: --replicas N, --prefer SEGMENT (again: next best), --replace, --pin (hard), --ttl MS,
+ * --group NAME, --seed N (other values under the same keys), --batch N, --host NAME, --rack NAME,
+ * --transport shm|tcp|rdma|auto, --no-verify, --timeout MS,
+ * --failover MS, --wait MS, --offset N --want N (get), --fill, --pause MS (run), --slow MS (put:
+ * between opening and writing),
  * --from I (load and verify: first number). */
 #include <errno.h>
 #include <signal.h>
@@ -50,7 +53,7 @@ _Noreturn static void die(const char *what, const char *detail) {
     exit(1);
 }
 
-/* --- values ------------------------------------------------------------------------------------------------------------------ */
+/* --- values --- */
 
 static uint64_t mix(uint64_t x) {
     x += UINT64_C(0x9e3779b97f4a7c15);
@@ -91,7 +94,7 @@ static bool is_right(const struct kv *k, const char *key, const char *data, size
     return true;
 }
 
-/* --- batches ----------------------------------------------------------------------------------------------------------------- */
+/* --- batches --- */
 
 struct batch {
     tarn_item items[BATCH_MAX];
@@ -153,10 +156,11 @@ static void batch_get(struct kv *k, struct batch *b) {
             k->misses++;
         } else if (item->status != TARN_OK) {
             note_error(k, b->keys[i], item->status);
-        } else if (item->got != b->sizes[i] || !is_right(k, b->keys[i], item->buffer, b->sizes[i])) {
+        } else if (item->got != b->sizes[i] ||
+                   !is_right(k, b->keys[i], item->buffer, b->sizes[i])) {
             if (item->got != b->sizes[i])
-                fprintf(stderr, "kv: %s has %llu bytes, not %zu\n", b->keys[i], (unsigned long long)item->got,
-                        b->sizes[i]);
+                fprintf(stderr, "kv: %s has %llu bytes, not %zu\n", b->keys[i],
+                        (unsigned long long)item->got, b->sizes[i]);
             k->wrong++;
         } else {
             k->ok++;
@@ -210,7 +214,7 @@ static void run(struct kv *k) {
     free(b);
 }
 
-/* --- single keys --------------------------------------------------------------------------------------------------------------- */
+/* --- single keys --- */
 
 static void put_slowly(struct kv *k, const char *key) {
     tarn_writer *w;
@@ -267,8 +271,8 @@ static void get_one(struct kv *k, const char *key) {
     tarn_status status;
     if (k->want > 0) {
         data = xmalloc((size_t)k->want);
-        status =
-            tarn_get_range(k->client, key, strlen(key), k->offset, data, (size_t)k->want, &len, &k->call);
+        status = tarn_get_range(k->client, key, strlen(key), k->offset, data, (size_t)k->want, &len,
+                                &k->call);
     } else {
         status = tarn_get_alloc(k->client, key, strlen(key), &data, &len, &k->call);
     }
@@ -280,7 +284,7 @@ static void get_one(struct kv *k, const char *key) {
         tarn_free(data);
 }
 
-/* --- command line ---------------------------------------------------------------------------------------------------------------- */
+/* --- command line --- */
 
 static uint64_t number(const char *name, const char *text) {
     uint64_t v;
@@ -305,10 +309,12 @@ static int option(struct kv *k, tarn_options *o, const char *name, const char *v
         const char *name;
         uint64_t *to;
     } numbers[] = {
-        {"--seed", &k->seed},           {"--batch", &k->batch},        {"--from", &k->first},
-        {"--pause", &k->pause_ms},      {"--slow", &k->slow_ms},       {"--offset", &k->offset},
-        {"--want", &k->want},           {"--ttl", &k->put.ttl_ms},     {"--wait", &k->call.wait_ms},
-        {"--lease", &k->call.lease_ms}, {"--timeout", &o->timeout_ms}, {"--failover", &o->failover_ms},
+        {"--seed", &k->seed},          {"--batch", &k->batch},
+        {"--from", &k->first},         {"--pause", &k->pause_ms},
+        {"--slow", &k->slow_ms},       {"--offset", &k->offset},
+        {"--want", &k->want},          {"--ttl", &k->put.ttl_ms},
+        {"--wait", &k->call.wait_ms},  {"--lease", &k->call.lease_ms},
+        {"--timeout", &o->timeout_ms}, {"--failover", &o->failover_ms},
     };
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
         if (strcmp(name, numbers[i].name) != 0) continue;
@@ -328,7 +334,8 @@ static int option(struct kv *k, tarn_options *o, const char *name, const char *v
     if (strcmp(name, "--replicas") == 0) {
         k->put.replicas = (unsigned)number(name, value);
     } else if (strcmp(name, "--prefer") == 0) {
-        if (value == NULL || k->put.prefers == PREFER_MAX) die(name, "needs a segment, at most 8 times");
+        if (value == NULL || k->put.prefers == PREFER_MAX)
+            die(name, "needs a segment, at most 8 times");
         k->prefer[k->put.prefers++] = value;
     } else if (strcmp(name, "--group") == 0) {
         if (value == NULL) die(name, "needs a value");
@@ -378,7 +385,8 @@ static int answer(struct kv *k) {
         printf("%s%s=%llu", i > 0 ? " " : "", fields[i].name, (unsigned long long)fields[i].value);
     printf("\n");
     if (k->errors > 0)
-        fprintf(stderr, "kv: %llu errors, such as %s\n", (unsigned long long)k->errors, k->first_error);
+        fprintf(stderr, "kv: %llu errors, such as %s\n", (unsigned long long)k->errors,
+                k->first_error);
     return k->wrong > 0 ? 3 : k->errors > 0 ? 1 : 0;
 }
 

@@ -1,14 +1,17 @@
-/* Random requests at a running server, well-formed and not, on many connections at once; and a probe that is answered all the
- * time, or this fails.
+/* Random requests at a running server, well-formed and not, on many connections at once; and a
+ * probe that is answered all the time, or this fails.
  *
- *     storm [--seed N] [--seconds S] [--connections C] [--auth USER PASSWORD] [--probe PASSWORD] [--patience MS]
+ *     storm [--seed N] [--seconds S] [--connections C] [--auth USER PASSWORD] [--probe PASSWORD]
+ * [--patience MS]
  *           [--tls CERT KEY] PORT
  *
- * What the nth connection sends depends on the seed and on n only, never on what comes back or when. Everything that comes
- * back must be RESP. With --tls the port is one of TLS: some connections do not speak it, or begin and do not go on, of
- * others a byte of ciphertext is another one on its way, or the rest never arrives. It lasts for S seconds, and for longer
- * (not than MS) where by then not even a thousand requests were made. Ends with one line of NAME=NUMBER: connections, requests, sent, received, probes, probe_max_ms; the status
- * is 1 when the probe was not answered, or something was no RESP, with the reason and the seed on standard error. */
+ * What the nth connection sends depends on the seed and on n only, never on what comes back or
+ * when. Everything that comes back must be RESP. With --tls the port is one of TLS: some
+ * connections do not speak it, or begin and do not go on, of others a byte of ciphertext is another
+ * one on its way, or the rest never arrives. It lasts for S seconds, and for longer (not than MS)
+ * where by then not even a thousand requests were made. Ends with one line of NAME=NUMBER:
+ * connections, requests, sent, received, probes, probe_max_ms; the status is 1 when the probe was
+ * not answered, or something was no RESP, with the reason and the seed on standard error. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +45,9 @@ static struct {
     struct tls_context *tls; /* NULL: plain text */
 } options = {1, 3, 48, 30000, 0, NULL, NULL, NULL, NULL};
 
-static struct { uint64_t connections, harmed, requests, sent, received, probes, probe_max_ms; } sums;
+static struct {
+    uint64_t connections, harmed, requests, sent, received, probes, probe_max_ms;
+} sums;
 
 _Noreturn static void fail(const char *what, const char *detail) {
     fprintf(stderr, "storm: %s%s%s (seed %llu)\n", what, detail[0] != '\0' ? ": " : "", detail,
@@ -50,7 +55,7 @@ _Noreturn static void fail(const char *what, const char *detail) {
     exit(1);
 }
 
-/* --- replies ---------------------------------------------------------------------------------------------------------------- */
+/* --- replies --- */
 
 /* Reads a stream of replies a byte at a time, and keeps nothing of it. */
 struct reader {
@@ -154,27 +159,29 @@ static bool read_replies(struct reader *r, const char *data, size_t len) {
     return true;
 }
 
-/* --- requests --------------------------------------------------------------------------------------------------------------- */
+/* --- requests --- */
 
 static const char *const commands[] = {
-    "GET",       "SET",       "MGET",        "MSET",        "MSETNX",       "SETNX",        "SETEX",
-    "PSETEX",    "GETSET",    "GETDEL",      "GETEX",       "GETRANGE",     "SUBSTR",       "SETRANGE",
-    "STRLEN",    "APPEND",    "INCR",        "DECR",        "INCRBY",       "DECRBY",       "INCRBYFLOAT",
-    "DEL",       "UNLINK",    "EXISTS",      "TOUCH",       "TYPE",         "RENAME",       "RENAMENX",
-    "COPY",      "EXPIRE",    "PEXPIRE",     "EXPIREAT",    "PEXPIREAT",    "EXPIRETIME",   "PEXPIRETIME",
-    "TTL",       "PTTL",      "PERSIST",     "SCAN",        "KEYS",         "RANDOMKEY",    "DBSIZE",
-    "FLUSHALL",  "FLUSHDB",   "OBJECT",      "MEMORY",      "DUMP",         "RESTORE",      "PUTSTART",
-    "MPUTSTART", "PUTEND",    "MPUTEND",     "PUTREVOKE",   "GETREPLICAS",  "MGETREPLICAS", "PREFIXLEN",
-    "RELEASE",   "MRELEASE",  "REMOVE",      "REMOVEMATCH", "EVICT",        "PIN",          "UNPIN",
-    "SEGMENT",   "NODE",      "REPLICA",     "MULTI",       "EXEC",         "DISCARD",      "WATCH",
-    "UNWATCH",   "SUBSCRIBE", "UNSUBSCRIBE", "PSUBSCRIBE",  "PUNSUBSCRIBE", "SSUBSCRIBE",   "SUNSUBSCRIBE",
-    "PUBLISH",   "SPUBLISH",  "PUBSUB",      "CLIENT",      "COMMAND",      "CONFIG",       "INFO",
-    "PING",      "ECHO",      "HELLO",       "AUTH",        "SELECT",       "RESET",        "QUIT",
-    "MONITOR",   "SLOWLOG",   "LATENCY",     "ACL",         "WAIT",         "TIME",         "LASTSAVE",
-    "ROLE",      "KVEVENTS",  "FUNCTION",    "CLUSTER",     "LOLWUT",       "SWAPDB",       "MOVE",
-    "SORT",      "LPUSH",     "HSET",        "EVAL",        "BITCOUNT",     "LCS",
-    "MULTI",     "EXEC",        "MULTI",       "EXEC",         "QUOTA",        "EXISTS",
-    "MEXISTS",   "KVEVENTS"};
+    "GET",          "SET",        "MGET",         "MSET",       "MSETNX",       "SETNX",
+    "SETEX",        "PSETEX",     "GETSET",       "GETDEL",     "GETEX",        "GETRANGE",
+    "SUBSTR",       "SETRANGE",   "STRLEN",       "APPEND",     "INCR",         "DECR",
+    "INCRBY",       "DECRBY",     "INCRBYFLOAT",  "DEL",        "UNLINK",       "EXISTS",
+    "TOUCH",        "TYPE",       "RENAME",       "RENAMENX",   "COPY",         "EXPIRE",
+    "PEXPIRE",      "EXPIREAT",   "PEXPIREAT",    "EXPIRETIME", "PEXPIRETIME",  "TTL",
+    "PTTL",         "PERSIST",    "SCAN",         "KEYS",       "RANDOMKEY",    "DBSIZE",
+    "FLUSHALL",     "FLUSHDB",    "OBJECT",       "MEMORY",     "DUMP",         "RESTORE",
+    "PUTSTART",     "MPUTSTART",  "PUTEND",       "MPUTEND",    "PUTREVOKE",    "GETREPLICAS",
+    "MGETREPLICAS", "PREFIXLEN",  "RELEASE",      "MRELEASE",   "REMOVE",       "REMOVEMATCH",
+    "EVICT",        "PIN",        "UNPIN",        "SEGMENT",    "NODE",         "REPLICA",
+    "MULTI",        "EXEC",       "DISCARD",      "WATCH",      "UNWATCH",      "SUBSCRIBE",
+    "UNSUBSCRIBE",  "PSUBSCRIBE", "PUNSUBSCRIBE", "SSUBSCRIBE", "SUNSUBSCRIBE", "PUBLISH",
+    "SPUBLISH",     "PUBSUB",     "CLIENT",       "COMMAND",    "CONFIG",       "INFO",
+    "PING",         "ECHO",       "HELLO",        "AUTH",       "SELECT",       "RESET",
+    "QUIT",         "MONITOR",    "SLOWLOG",      "LATENCY",    "ACL",          "WAIT",
+    "TIME",         "LASTSAVE",   "ROLE",         "KVEVENTS",   "FUNCTION",     "CLUSTER",
+    "LOLWUT",       "SWAPDB",     "MOVE",         "SORT",       "LPUSH",        "HSET",
+    "EVAL",         "BITCOUNT",   "LCS",          "MULTI",      "EXEC",         "MULTI",
+    "EXEC",         "QUOTA",      "EXISTS",       "MEXISTS",    "KVEVENTS"};
 static const char *const words[] = {"EX",
                                     "PX",
                                     "NX",
@@ -310,7 +317,8 @@ static void put_argument(struct buf *b, struct rng *r) {
     case 5: snprintf(text, sizeof(text), "%s", PICK(r, numbers)); break;
     case 6:
     case 7: snprintf(text, sizeof(text), "%s", PICK(r, words)); break;
-    case 8: { /* a value: small ones mostly, now and then one that goes to the pool, or straight to it */
+    case 8: { /* a value: small ones mostly, now and then one that goes to the pool, or straight to
+                 it */
         uint64_t kind = rng_below(r, 40), len = kind == 0  ? rng_below(r, 300000)
                                                 : kind < 6 ? rng_below(r, 20000)
                                                            : rng_below(r, 100);
@@ -375,7 +383,8 @@ static void mutate(struct buf *b, struct rng *r) {
         const char *text = PICK(r, numbers);
         size_t digits = 0;
         while (at > 0 && b->data[at - 1] >= '0' && b->data[at - 1] <= '9') at--;
-        while (at + digits < b->len && b->data[at + digits] >= '0' && b->data[at + digits] <= '9') digits++;
+        while (at + digits < b->len && b->data[at + digits] >= '0' && b->data[at + digits] <= '9')
+            digits++;
         buf_splice(b, at, digits, text, strlen(text));
         break;
     }
@@ -386,7 +395,7 @@ static void mutate(struct buf *b, struct rng *r) {
     }
 }
 
-/* --- connections ------------------------------------------------------------------------------------------------------------ */
+/* --- connections --- */
 
 enum ending { END_CLOSE, END_RESET, END_HALF, END_KINDS };
 
@@ -407,8 +416,9 @@ struct connection {
 };
 
 static int open_socket(void) {
-    struct sockaddr_in to = {
-        .sin_family = AF_INET, .sin_port = htons(options.port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons(options.port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
     if (fd < 0) fail("socket", strerror(errno));
     if (connect(fd, (struct sockaddr *)&to, sizeof(to)) != 0)
@@ -451,7 +461,8 @@ static void begin(struct connection *c) {
 static void end(struct connection *c) {
     struct linger now = {1, 0};
     if (c->ending == END_RESET) setsockopt(c->socket.fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
-    if (c->ending == END_CLOSE && c->socket.tls != NULL) { /* with a goodbye, if there is room for it */
+    if (c->ending == END_CLOSE &&
+        c->socket.tls != NULL) { /* with a goodbye, if there is room for it */
         tls_close(c->socket.tls);
         (void)tls_socket_flush(&c->socket);
     }
@@ -466,7 +477,8 @@ static bool make_chunk(struct connection *c) {
     c->sent = 0;
     for (uint64_t n = 1 + rng_below(&c->rng, 24); n > 0; n--) put_request(&c->out, &c->rng);
     if (rng_below(&c->rng, 4) == 0)
-        for (uint64_t n = 1 + rng_below(&c->rng, 4); n > 0 && c->out.len > 0; n--) mutate(&c->out, &c->rng);
+        for (uint64_t n = 1 + rng_below(&c->rng, 4); n > 0 && c->out.len > 0; n--)
+            mutate(&c->out, &c->rng);
     return true;
 }
 
@@ -513,7 +525,7 @@ static void receive_some(struct connection *c) {
     if (!read_replies(&c->reader, bytes, (size_t)n)) fail("the server sent what is no RESP", "");
 }
 
-/* --- the probe -------------------------------------------------------------------------------------------------------------- */
+/* --- the probe --- */
 
 static struct {
     struct tls_socket socket;
@@ -544,8 +556,8 @@ static void probe_turn(bool readable, uint64_t now_ms) {
         snprintf(text, sizeof(text), "ECHO probe%llu\r\n", (unsigned long long)++probe.number);
         probe_say(text);
         size_t len = strlen(text) - 7;
-        probe.answer_len =
-            (size_t)snprintf(probe.answer, sizeof(probe.answer), "$%zu\r\n%.*s\r\n", len, (int)len, text + 5);
+        probe.answer_len = (size_t)snprintf(probe.answer, sizeof(probe.answer), "$%zu\r\n%.*s\r\n",
+                                            len, (int)len, text + 5);
         probe.got = 0;
         probe.asked_ms = now_ms;
         return;
@@ -585,11 +597,12 @@ static void probe_begin(void) {
     }
 }
 
-/* --- the run ---------------------------------------------------------------------------------------------------------------- */
+/* --- the run --- */
 
 static struct connection connections[CONNECTIONS_MAX];
 
-/* Who does not listen needs the answers of a handshake all the same; and who shakes hands has nothing to say before the answer. */
+/* Who does not listen needs the answers of a handshake all the same; and who shakes hands has
+ * nothing to say before the answer. */
 static short events_of(const struct connection *c) {
     bool shaking = tls_socket_shaking(&c->socket);
     bool asked = shaking && c->socket.sent > 0 && !tls_socket_unsent(&c->socket);
@@ -640,7 +653,8 @@ static void read_options(int argc, char **argv) {
             options.user = argv[++i];
             options.password = argv[++i];
         } else if (strcmp(argv[i], "--tls") == 0 && i + 2 < argc) {
-            struct tls_options tls = {.cert_file = argv[i + 1], .key_file = argv[i + 2], .no_verify = true};
+            struct tls_options tls = {
+                .cert_file = argv[i + 1], .key_file = argv[i + 2], .no_verify = true};
             char why[TLS_WHY_MAX];
             options.tls = tls_context_create(TLS_CLIENT, &tls, why);
             if (options.tls == NULL) fail("--tls", why);
@@ -651,7 +665,8 @@ static void read_options(int argc, char **argv) {
             fail("what is this?", argv[i]);
         }
     }
-    if (port == 0 || port > 65535 || options.connections == 0 || options.connections > CONNECTIONS_MAX)
+    if (port == 0 || port > 65535 || options.connections == 0 ||
+        options.connections > CONNECTIONS_MAX)
         fail("usage: storm [OPTION]... PORT, with 1 to 512 connections", "");
     options.port = (uint16_t)port;
 }
@@ -675,10 +690,11 @@ int main(int argc, char **argv) {
     while (probe.asked_ms != 0) turn(clock_mono_ms(), false); /* its last answer */
     tls_socket_close(&probe.socket);
     tls_context_put(&options.tls);
-    printf(
-        "connections=%llu harmed=%llu requests=%llu sent=%llu received=%llu probes=%llu probe_max_ms=%llu\n",
-        (unsigned long long)sums.connections, (unsigned long long)sums.harmed,
-        (unsigned long long)sums.requests, (unsigned long long)sums.sent, (unsigned long long)sums.received,
-        (unsigned long long)sums.probes, (unsigned long long)sums.probe_max_ms);
+    printf("connections=%llu harmed=%llu requests=%llu sent=%llu received=%llu probes=%llu "
+           "probe_max_ms=%llu\n",
+           (unsigned long long)sums.connections, (unsigned long long)sums.harmed,
+           (unsigned long long)sums.requests, (unsigned long long)sums.sent,
+           (unsigned long long)sums.received, (unsigned long long)sums.probes,
+           (unsigned long long)sums.probe_max_ms);
     return 0;
 }

@@ -2,7 +2,8 @@
  *
  *   datapath shm|tcp [streams] [seconds] [host threads] [only this size]
  *
- * Not a test: built by hand or by utils/bench. Blocks are visited at random in 1 GiB, so that neither side is in the cache. */
+ * Not a test: built by hand or by utils/bench. Blocks are visited at random in 1 GiB, so that
+ * neither side is in the cache. */
 #include "../world.h"
 #include "base/crc32c.h"
 #include "base/rng.h"
@@ -23,7 +24,8 @@ static double run_engine(struct engine *e, uint64_t size, bool write, bool crc, 
     uint64_t bytes = 0, start = clock_mono_ns();
     while ((double)(clock_mono_ns() - start) < seconds * 1e9) {
         for (unsigned i = 0; i < batch; i++) {
-            struct grant_extent x = world_extent(&w, rng_below(&rng, POOL_BYTES / size) * size, size);
+            struct grant_extent x =
+                world_extent(&w, rng_below(&rng, POOL_BYTES / size) * size, size);
             world_grant(&w, write ? GRANT_WRITE : GRANT_READ, 1, &x, grants[i]);
             parts[i] = (struct engine_part){x, grants[i], 0, size};
             iov[i] = (struct iovec){local + rng_below(&rng, LOCAL_BYTES / size) * size, size};
@@ -82,8 +84,10 @@ int main(int argc, char **argv) {
         unsigned batch;
     } cases[] = {{4096, 1},     {4096, 128},   {65536, 1},    {65536, 64},
                  {1u << 20, 1}, {1u << 20, 8}, {4u << 20, 1}, {4u << 20, 4}};
-    printf("%s, %u streams, %u host threads, crc %s; GB/s\n", name, config.streams, w.threads, crc32c_impl());
-    printf("%8s %6s %8s %8s %8s %8s %8s\n", "size", "batch", "memcpy", "get", "get+crc", "put", "put+crc");
+    printf("%s, %u streams, %u host threads, crc %s; GB/s\n", name, config.streams, w.threads,
+           crc32c_impl());
+    printf("%8s %6s %8s %8s %8s %8s %8s\n", "size", "batch", "memcpy", "get", "get+crc", "put",
+           "put+crc");
     run_engine(e, 1u << 20, true, false, 1, 0.3); /* page tables */
     run_engine(e, 1u << 20, false, false, 1, 0.3);
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -91,7 +95,8 @@ int main(int argc, char **argv) {
         unsigned batch = cases[i].batch;
         if (argc > 5 && size != strtoull(argv[5], NULL, 10)) continue;
         printf("%8llu %6u %8.2f", (unsigned long long)size, batch, run_memcpy(size, seconds));
-        for (int k = 0; k < 4; k++) printf(" %8.2f", run_engine(e, size, k >= 2, k & 1, batch, seconds));
+        for (int k = 0; k < 4; k++)
+            printf(" %8.2f", run_engine(e, size, k >= 2, k & 1, batch, seconds));
         printf("\n");
         fflush(stdout);
     }
