@@ -1,4 +1,5 @@
-/* The data path while system calls fail or do less than asked: this program runs itself again under tests/fault/preload.c. */
+/* The data path while system calls fail or do less than asked: this program runs itself again under
+ * tests/fault/preload.c. */
 #define SUITE "auto"
 #include "../unit/test.h"
 
@@ -11,7 +12,8 @@
 
 #pragma GCC diagnostic ignored "-Wunused-function"
 
-/* In the child: put and get, over one transport. Exits 0 when every byte was right or an error was reported as one. */
+/* In the child: put and get, over one transport. Exits 0 when every byte was right or an error was
+ * reported as one. */
 static void child(const char *transport, bool must_work) {
     log_set_level(LOG_LEVEL_NOTHING);
     static struct world w;
@@ -30,8 +32,12 @@ static void child(const char *transport, bool must_work) {
             world_grant(&w, write ? GRANT_WRITE : GRANT_READ, 1, &x, grant);
             struct engine_part part = {x, grant, 0, SIZE};
             struct iovec iov = {write ? out : in, SIZE};
-            struct engine_op op = {
-                .write = write, .parts = &part, .n_parts = 1, .iov = &iov, .n_iov = 1, .want_crc = true};
+            struct engine_op op = {.write = write,
+                                   .parts = &part,
+                                   .n_parts = 1,
+                                   .iov = &iov,
+                                   .n_iov = 1,
+                                   .want_crc = true};
             engine_run(e, &op, 1, clock_boot_ms() + 10000);
             if (op.status != TARN_OK) {
                 failed++;
@@ -104,7 +110,8 @@ TEST(resets_are_survived_or_reported) {
 
 TEST(shm_that_cannot_be_mapped_becomes_tcp) {
     SANITIZED();
-    CHECK_EQ(run_under("mmap:once:3", "auto", true), 0); /* before it: the world's state, the host's own */
+    /* before it: the world's state, the host's own */
+    CHECK_EQ(run_under("mmap:once:3", "auto", true), 0);
 }
 
 TEST_MAIN()

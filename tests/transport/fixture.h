@@ -1,4 +1,5 @@
-/* What tests of a transport start from: a host, an engine, objects. SUITE is the transport's scheme. */
+/* What tests of a transport start from: a host, an engine, objects. SUITE is the transport's
+ * scheme. */
 #ifndef TARN_TESTS_TRANSPORT_FIXTURE_H
 #define TARN_TESTS_TRANSPORT_FIXTURE_H
 
@@ -38,7 +39,7 @@ static uint32_t suite_flags(void) {
 }
 
 /* Is what a test needs true of this transport? */
-#define NEEDS(flag)                                                                                          \
+#define NEEDS(flag)                                                                                \
     if ((suite_flags() & (flag)) == 0) SKIP("not for " SUITE)
 
 static int open_fds(void) {
@@ -90,7 +91,8 @@ static void fill(uint8_t *p, size_t n, uint64_t seed) {
     for (; i < n; i++) p[i] = (uint8_t)rng_next(&r);
 }
 
-/* An object of `size` bytes in `n` extents, scattered over the segment from `at` on, with grants for both directions. */
+/* An object of `size` bytes in `n` extents, scattered over the segment from `at` on, with grants
+ * for both directions. */
 struct object {
     uint64_t size;
     size_t n;
@@ -141,7 +143,8 @@ static struct engine_op whole_op(const struct object *o, bool write, struct engi
                               .want_crc = true};
 }
 
-static tarn_status move(struct engine *e, const struct object *o, bool write, void *data, uint32_t *crc_p) {
+static tarn_status move(struct engine *e, const struct object *o, bool write, void *data,
+                        uint32_t *crc_p) {
     struct engine_part parts[8];
     struct iovec iov;
     struct engine_op op = whole_op(o, write, parts, &iov, data);

@@ -14,8 +14,8 @@ static bool reads(int fd, const struct object *o) {
     struct tcp_header reply = {0};
     char data[4096];
     put(fd, &r, sizeof(r));
-    return get(fd, &reply, sizeof(reply)) && reply.status == TCP_OK && reply.payload_length == o->size &&
-           get(fd, data, o->size);
+    return get(fd, &reply, sizeof(reply)) && reply.status == TCP_OK &&
+           reply.payload_length == o->size && get(fd, data, o->size);
 }
 
 TEST(half_a_frame_then_silence) {
@@ -40,7 +40,8 @@ TEST(half_a_frame_then_silence) {
     CHECK(clock_boot_ms() - start < 30000);
     CHECK_EQ(world_stats(&w).timeouts, 3);
     CHECK(others_are_served());
-    CHECK(reads(idle, &o)); /* who has shown a grant may be silent between frames for as long as he likes */
+    /* who has shown a grant may be silent between frames for as long as he likes */
+    CHECK(reads(idle, &o));
     close(quiet), close(half), close(middle), close(idle);
     end();
 }
@@ -173,7 +174,8 @@ TEST(a_write_loses_its_right_midway) {
         } else {
             if (how == 1) {
                 __atomic_store_n(&w.state->authority_wanted, w.master_epoch + 1, __ATOMIC_RELEASE);
-                CHECK(WORLD_WAIT(__atomic_load_n(&w.state->authority_wanted, __ATOMIC_ACQUIRE) == 0));
+                CHECK(
+                    WORLD_WAIT(__atomic_load_n(&w.state->authority_wanted, __ATOMIC_ACQUIRE) == 0));
             } else {
                 while (clock_mono_ms() <= expires_ms) usleep(10000);
             }
@@ -207,7 +209,7 @@ TEST(one_that_does_not_read_stalls_nobody) {
     end();
 }
 
-/* --- those who show no good grant ---------------------------------------------------------------------------------------------- */
+/* --- those who show no good grant --- */
 
 TEST(guarantee_4_who_shows_no_grant_makes_room_for_others) {
     for (unsigned threads = 1; threads <= 3; threads++) {

@@ -1,4 +1,5 @@
-/* Several hosts in one run of an engine: those that are dead, silent or stopped cost their own operations only. */
+/* Several hosts in one run of an engine: those that are dead, silent or stopped cost their own
+ * operations only. */
 #define SUITE "auto"
 #include "fixture.h"
 
@@ -31,7 +32,8 @@ static void tell(uint32_t id, uint16_t port, const char *shm_path) {
 }
 
 /* LIVE operations of a host that lives, and after every fifth one of each other segment. */
-static void run_mixed(const uint32_t *others, size_t n_others, const tarn_status *expected, bool write) {
+static void run_mixed(const uint32_t *others, size_t n_others, const tarn_status *expected,
+                      bool write) {
     enum { OPS = 2 * LIVE };
     static struct object o[OPS];
     static struct engine_part parts[OPS][8];
@@ -69,7 +71,8 @@ TEST(dead_hosts_cost_their_own_operations_only) {
     tell(REFUSES, refuses, "/nonexistent/s");
     tell(SILENT, silent, NULL);
     static const uint32_t others[] = {REFUSES, SILENT, REFUSES, SILENT};
-    static const tarn_status expected[] = {TARN_ECLOSED, TARN_ETIMEOUT, TARN_ECLOSED, TARN_ETIMEOUT};
+    static const tarn_status expected[] = {TARN_ECLOSED, TARN_ETIMEOUT, TARN_ECLOSED,
+                                           TARN_ETIMEOUT};
     run_mixed(others, 4, expected, true);
     run_mixed(others, 4, expected, false);
     close(refuses_fd);

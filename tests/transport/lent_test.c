@@ -1,4 +1,5 @@
-/* Mappings that readers have pointers into: which one a pointer lies in, and which of the replaced ones have to stay. */
+/* Mappings that readers have pointers into: which one a pointer lies in, and which of the replaced
+ * ones have to stay. */
 #define SUITE "shm"
 #include "fixture.h"
 

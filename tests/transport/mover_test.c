@@ -1,4 +1,5 @@
-/* A mover and a real host: jobs of several sessions at once, a host that is killed or stopped, a fence. */
+/* A mover and a real host: jobs of several sessions at once, a host that is killed or stopped, a
+ * fence. */
 #include "../unit/test.h"
 
 #include "base/crc32c.h"
@@ -52,7 +53,8 @@ static void on_done(struct mover_job *job) {
 }
 
 static bool await(unsigned n) {
-    for (uint64_t until = clock_mono_ms() + TEST_PATIENCE_MS; done_count < n && clock_mono_ms() < until;) {
+    for (uint64_t until = clock_mono_ms() + TEST_PATIENCE_MS;
+         done_count < n && clock_mono_ms() < until;) {
         struct pollfd p = {.fd = mover_event_fd(m), .events = POLLIN};
         poll(&p, 1, 100);
         mover_poll(m);
@@ -79,7 +81,12 @@ static void transfer_init(struct transfer *t, bool write, uint64_t session, uint
     t->part = (struct engine_part){x, t->grant, 0, length};
     t->segments[0] = &segment;
     t->job = (struct mover_job){
-        .op = {.write = write, .parts = &t->part, .n_parts = 1, .iov = &t->iov, .n_iov = 1, .want_crc = true},
+        .op = {.write = write,
+               .parts = &t->part,
+               .n_parts = 1,
+               .iov = &t->iov,
+               .n_iov = 1,
+               .want_crc = true},
         .session = session,
         .segments = t->segments,
         .deadline_boot_ms = clock_boot_ms() + 10000,
@@ -95,7 +102,8 @@ TEST(bytes_of_many_sessions_at_once) {
     rng_seed(&r, 1);
     for (unsigned i = 0; i < N; i++) {
         transfer_init(&out[i], true, SESSION + i % 5, i * BLOCK, i % 3 ? BLOCK : 100);
-        for (size_t k = 0; k < out[i].iov.iov_len; k++) out[i].data[k] = (uint8_t)rng_below(&r, 256);
+        for (size_t k = 0; k < out[i].iov.iov_len; k++)
+            out[i].data[k] = (uint8_t)rng_below(&r, 256);
         CHECK_EQ(mover_submit(m, &out[i].job), TARN_OK);
     }
     CHECK(await(N));
@@ -144,7 +152,8 @@ TEST(shared_memory_where_there_is_some) {
     end();
 }
 
-/* Its connections gone and its mappings given up, a session can be fenced, while the others go on. */
+/* Its connections gone and its mappings given up, a session can be fenced, while the others go
+ * on. */
 TEST(an_ended_session_can_be_fenced) {
     static struct transfer a, b;
     begin(false, 3);

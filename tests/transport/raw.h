@@ -5,8 +5,9 @@
 #include "fixture.h"
 
 static int dial(void) {
-    struct sockaddr_in a = {
-        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(w.state->port)};
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                            .sin_port = htons(w.state->port)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct timeval limit = {.tv_sec = 60};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
@@ -44,7 +45,8 @@ static bool is_closed(int fd) {
     return n == 0 || errno == ECONNRESET;
 }
 
-static struct tcp_header hello_with(int fd, uint16_t version_min, uint16_t version_max, uint32_t features) {
+static struct tcp_header hello_with(int fd, uint16_t version_min, uint16_t version_max,
+                                    uint32_t features) {
     struct {
         struct tcp_header h;
         struct tcp_hello hello;

@@ -1,5 +1,5 @@
-/* The suite over rdma: with the devices there are, or with the fake verbs library (tests/fake_verbs). TARN_RDMA_MODULE names the
- * module's file, TARN_RDMA_ARGS its arguments. */
+/* The suite over rdma: with the devices there are, or with the fake verbs library
+ * (tests/fake_verbs). TARN_RDMA_MODULE names the module's file, TARN_RDMA_ARGS its arguments. */
 #define SUITE "rdma"
 #include "suite.h"
 

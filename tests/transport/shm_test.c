@@ -8,15 +8,17 @@
 #include "suite.h"
 #include "transport/shm/shm.h"
 
-/* The kernel stamps a message with its sender when it is sent, and only where somebody has asked for that by then: who speaks
- * between the host's accept and anything the host does next must be known, too. */
+/* The kernel stamps a message with its sender when it is sent, and only where somebody has asked
+ * for that by then: who speaks between the host's accept and anything the host does next must be
+ * known, too. */
 TEST(who_asks_at_once_is_answered) {
     enum { PEERS = 20000 };
     begin(1u << 20, true);
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", w.shm_path);
     /* A grant that is none: the answer says so, and hands out nothing. */
-    struct shm_request rq = {.magic = SHM_MAGIC, .version = SHM_VERSION, .type = SHM_ATTACH, .request_id = 1};
+    struct shm_request rq = {
+        .magic = SHM_MAGIC, .version = SHM_VERSION, .type = SHM_ATTACH, .request_id = 1};
     unsigned answered = 0;
     for (unsigned i = 0; i < PEERS; i++) {
         int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -31,8 +33,9 @@ TEST(who_asks_at_once_is_answered) {
     end();
 }
 
-/* Two hosts, one after the other at one address, under the same id and epoch, as two masters give them that are started within
- * a tenth of a second, or after a clock was set back. Nothing of the first one is left, but its memory in our hands. */
+/* Two hosts, one after the other at one address, under the same id and epoch, as two masters give
+ * them that are started within a tenth of a second, or after a clock was set back. Nothing of the
+ * first one is left, but its memory in our hands. */
 TEST(the_memory_of_a_host_that_is_gone_is_not_that_of_the_next) {
     begin(1u << 20, true);
     uint8_t content[SEGMENT_CONTENT_SIZE];
@@ -44,7 +47,8 @@ TEST(the_memory_of_a_host_that_is_gone_is_not_that_of_the_next) {
     object_init(&o, 0, sizeof(before), 1, 1);
     CHECK_EQ(move(engine, &o, true, before, NULL), TARN_OK);
     CHECK(
-        engine_attach(engine, WORLD_SEGMENT, w.segment_epoch, false)); /* reads have a mapping of their own */
+        /* reads have a mapping of their own */
+        engine_attach(engine, WORLD_SEGMENT, w.segment_epoch, false));
     CHECK_EQ(move(engine, &o, false, got, NULL), TARN_OK);
     world_kill(&w);
     world_start(&w, true);
@@ -78,10 +82,10 @@ static bool maps_host(const void *at) {
     return yes;
 }
 
-#define AWAIT(condition)                                                                                     \
-    for (int waits = 0; !(condition); waits++) {                                                             \
-        CHECK(waits < 60000);                                                                                \
-        usleep(1000);                                                                                        \
+#define AWAIT(condition)                                                                           \
+    for (int waits = 0; !(condition); waits++) {                                                   \
+        CHECK(waits < 60000);                                                                      \
+        usleep(1000);                                                                              \
     }
 
 TEST(guarantee_2_memory_of_a_host_that_hung_up_is_let_go_of_without_a_call) {
@@ -93,7 +97,8 @@ TEST(guarantee_2_memory_of_a_host_that_hung_up_is_let_go_of_without_a_call) {
     CHECK(maps_host(put) && maps_host(view));
     world_kill(&w);
     AWAIT(!maps_host(put));
-    /* Who looks on does not fault, and sees what there was; who writes on does not fault either, and nobody sees it. */
+    /* Who looks on does not fault, and sees what there was; who writes on does not fault either,
+     * and nobody sees it. */
     CHECK(maps_host(view) && strcmp(view, "here") == 0);
     strcpy(put, "nowhere");
     CHECK(strcmp(view, "here") == 0);
@@ -131,7 +136,8 @@ static void *moves(void *arg) {
     return NULL;
 }
 
-/* Copies run in one thread, hosts end, other threads fork; nothing faults, and no copy into nothing counts. */
+/* Copies run in one thread, hosts end, other threads fork; nothing faults, and no copy into nothing
+ * counts. */
 TEST(guarantee_1_copies_under_way_fail_when_their_host_hangs_up) {
     enum { SIZE = 8 << 20, ROUNDS = 12 / SCALE + 2 };
     begin(16u << 20, true);
@@ -159,12 +165,12 @@ TEST(guarantee_1_copies_under_way_fail_when_their_host_hangs_up) {
     end();
 }
 
-/* With not even a descriptor to turn a peer away with, a listener does not look; it looks again though nothing else happens in its
- * domain. */
+/* With not even a descriptor to turn a peer away with, a listener does not look; it looks again
+ * though nothing else happens in its domain. */
 TEST(a_listener_without_descriptors_accepts_again_by_itself) {
     char path[108];
-    snprintf(path, sizeof(path), "%s/tarn-shm-%d", getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp",
-             (int)getpid());
+    snprintf(path, sizeof(path), "%s/tarn-shm-%d",
+             getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp", (int)getpid());
     char uri[128];
     snprintf(uri, sizeof(uri), "shm://%s", path);
     const char *const uris[] = {uri};

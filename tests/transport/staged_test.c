@@ -1,5 +1,6 @@
-/* Segments that are not memory: what the data port asks of a reader, and what becomes of that. The reader here is a thread
- * that holds back, reverses, fails and refuses as a test wants it to; its bytes are a function of their offset. */
+/* Segments that are not memory: what the data port asks of a reader, and what becomes of that. The
+ * reader here is a thread that holds back, reverses, fails and refuses as a test wants it to; its
+ * bytes are a function of their offset. */
 #define SUITE "tcp"
 #include "raw.h"
 
@@ -112,12 +113,12 @@ static void *fake_main(void *arg) {
     return NULL;
 }
 
-#define FAKE(statement)                                                                                      \
-    do {                                                                                                     \
-        pthread_mutex_lock(&fake.lock);                                                                      \
-        statement;                                                                                           \
-        pthread_cond_signal(&fake.news);                                                                     \
-        pthread_mutex_unlock(&fake.lock);                                                                    \
+#define FAKE(statement)                                                                            \
+    do {                                                                                           \
+        pthread_mutex_lock(&fake.lock);                                                            \
+        statement;                                                                                 \
+        pthread_cond_signal(&fake.news);                                                           \
+        pthread_mutex_unlock(&fake.lock);                                                          \
     } while (0)
 
 static unsigned fake_look(const unsigned *what) {
@@ -157,7 +158,8 @@ static bool right(const uint8_t *data, uint64_t offset, uint64_t length) {
     return true;
 }
 
-static void object_on_disk(struct object *o, uint64_t at, uint64_t size, size_t n, uint64_t session) {
+static void object_on_disk(struct object *o, uint64_t at, uint64_t size, size_t n,
+                           uint64_t session) {
     object_init_in(o, WORLD_READER, at, size, n, session);
 }
 
@@ -181,8 +183,9 @@ static tarn_status read_right(struct engine *e, const struct object *o, uint8_t 
 /* --- bytes --- */
 
 static void all_sizes(void) {
-    static const uint64_t sizes[] = {
-        1, 4095, 4096, 65537, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 4097, 9u << 20, (9u << 20) + 5};
+    static const uint64_t sizes[] = {1,         4095,          4096,      65537,
+                                     PIECE - 1, PIECE,         PIECE + 1, 3 * PIECE + 4097,
+                                     9u << 20,  (9u << 20) + 5};
     static const uint64_t starts[] = {0, 1, 4095, PIECE - 1, PIECE + 64};
     uint8_t *data = malloc(10u << 20);
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
@@ -236,8 +239,8 @@ TEST(thousands_of_small_ones_in_a_batch) {
     static uint8_t in[OPS][5000];
     for (int i = 0; i < OPS; i++) { /* every third is in memory */
         object_init_in(&o[i], i % 3 == 0 ? WORLD_SEGMENT : WORLD_READER,
-                       (uint64_t)i * 16384 + (unsigned)i % 100, 1 + (uint64_t)i * 7 % 5000, 1 + (size_t)i % 2,
-                       1);
+                       (uint64_t)i * 16384 + (unsigned)i % 100, 1 + (uint64_t)i * 7 % 5000,
+                       1 + (size_t)i % 2, 1);
         ops[i] = whole_op(&o[i], false, parts[i], &iov[i], in[i]);
         memset(in[i], 0xee, sizeof(in[i]));
     }
@@ -328,7 +331,8 @@ static bool get_pieces(int fd, uint64_t id, uint8_t *data, uint64_t size) {
     struct tcp_header h;
     uint64_t at = 0;
     do {
-        if (!get(fd, &h, sizeof(h)) || h.type != TCP_REPLY || h.request_id != id || h.status != TCP_OK)
+        if (!get(fd, &h, sizeof(h)) || h.type != TCP_REPLY || h.request_id != id ||
+            h.status != TCP_OK)
             return false;
         if (h.payload_length > size - at || !get(fd, data + at, h.payload_length)) return false;
         at += h.payload_length;
@@ -393,7 +397,8 @@ TEST(who_waits_for_a_disk_costs_nobody_else_anything) {
     begin_idle_ms = 0;
     FAKE(fake.hold_at = 100);
     int waits = dial_staged(0, 2 * PIECE);
-    CHECK(WORLD_WAIT(fake_look(&fake.finished) == 1)); /* its second piece is there, its first is not */
+    /* its second piece is there, its first is not */
+    CHECK(WORLD_WAIT(fake_look(&fake.finished) == 1));
     uint8_t *data = malloc(4u << 20);
     for (int i = 0; i < 20; i++) {
         struct object o;
@@ -533,7 +538,8 @@ static void retire_reader(struct world *world) {
 }
 static tarn_status served;
 static void serve_reader_again(struct world *world) {
-    served = host_segment_serve(world->host, world->reader_slot, WORLD_READER, world->segment_epoch + 1);
+    served =
+        host_segment_serve(world->host, world->reader_slot, WORLD_READER, world->segment_epoch + 1);
 }
 
 TEST(a_retired_reader_is_asked_no_more) {

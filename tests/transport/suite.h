@@ -1,5 +1,6 @@
-/* The suite every transport has to pass. A program defines SUITE and includes this file; what a transport's flags say does
- * not apply is skipped. Everything goes through engine and host, the way it is used. */
+/* The suite every transport has to pass. A program defines SUITE and includes this file; what a
+ * transport's flags say does not apply is skipped. Everything goes through engine and host, the way
+ * it is used. */
 #include "fixture.h"
 
 /* --- bytes --- */
@@ -52,7 +53,8 @@ TEST(ranges_and_block_crcs) {
         struct iovec iov[16]; /* odd pieces, an empty one among them */
         size_t n_iov = 0;
         for (uint64_t at = 0; at < len;) {
-            uint64_t n = n_iov == 15 ? len - at : min_u64(len - at, n_iov == 3 ? 0 : 1 + rng_below(&r, len));
+            uint64_t n =
+                n_iov == 15 ? len - at : min_u64(len - at, n_iov == 3 ? 0 : 1 + rng_below(&r, len));
             iov[n_iov++] = (struct iovec){in + at, n};
             at += n;
         }
@@ -90,7 +92,8 @@ TEST(thousands_of_operations_in_a_batch) {
     fill(&out[0][0], sizeof(out), 5);
     for (int write = 1; write >= 0; write--) {
         for (int i = 0; i < OPS; i++) {
-            if (write) object_init(&o[i], (uint64_t)i * 16384, 1 + rng_below(&r, 5000), 1 + (i % 2), 1);
+            if (write)
+                object_init(&o[i], (uint64_t)i * 16384, 1 + rng_below(&r, 5000), 1 + (i % 2), 1);
             ops[i] = whole_op(&o[i], write, parts[i], &iov[i], write ? out[i] : in[i]);
         }
         CHECK_EQ(engine_run(engine, ops, OPS, 0), TARN_OK);
@@ -313,7 +316,8 @@ TEST(attach_grants_are_checked) {
         CHECK_EQ(engine_create(&config, &e), TARN_OK);
         CHECK_EQ(engine_segment_set(e, &seg), TARN_OK);
         CHECK(engine_map(e, WORLD_SEGMENT, w.segment_epoch, 0, 4096, false) == NULL); /* wrong op */
-        if (bit == 8 * GRANT_SIZE) engine_segment_set(e, &seg);                       /* a clean slate */
+        /* a clean slate */
+        if (bit == 8 * GRANT_SIZE) engine_segment_set(e, &seg);
         tarn_status s = move(e, &o, true, data, NULL);
         CHECK_EQ(s == TARN_OK, bit == 8 * GRANT_SIZE);
         engine_destroy(&e);

@@ -1,4 +1,5 @@
-/* Part of the suite: segments that get another name, another epoch or another host, and who still looks at the old ones. */
+/* Part of the suite: segments that get another name, another epoch or another host, and who still
+ * looks at the old ones. */
 #include "fixture.h"
 
 #define NEXT_SEGMENT 17u
@@ -67,7 +68,8 @@ TEST(a_fence_does_not_wait_for_what_is_nobodys) {
     end();
 }
 
-/* A pointer is good as long as what it leads to is what it was, whatever became of the segment since. */
+/* A pointer is good as long as what it leads to is what it was, whatever became of the segment
+ * since. */
 TEST(views_of_what_was_replaced) {
     NEEDS(TRANSPORT_MAP);
     begin(1u << 20, false);
@@ -83,7 +85,8 @@ TEST(views_of_what_was_replaced) {
     uint8_t data[4096];
     struct object o;
     object_init(&o, 0, 4096, 1, 1);
-    CHECK(WORLD_WAIT(move(engine, &o, false, data, NULL) == TARN_ESTALE)); /* its mapping was put aside */
+    /* its mapping was put aside */
+    CHECK(WORLD_WAIT(move(engine, &o, false, data, NULL) == TARN_ESTALE));
     CHECK_EQ(engine_check(engine, WORLD_SEGMENT, w.segment_epoch, view), TARN_ESTALE);
     w.master_epoch = next;
     world_tell(&w, engine, 1);
@@ -118,7 +121,8 @@ TEST(memory_of_dead_hosts_is_let_go) {
         CHECK_EQ(move(engine, &o, true, data, NULL), TARN_OK);
         CHECK_EQ(move(engine, &o, false, data, NULL), TARN_OK);
         CHECK(engine_attach(engine, WORLD_SEGMENT, w.segment_epoch, false));
-        if (i % 2 == 1) CHECK(engine_map(engine, WORLD_SEGMENT, w.segment_epoch, 0, 1, false) != NULL);
+        if (i % 2 == 1)
+            CHECK(engine_map(engine, WORLD_SEGMENT, w.segment_epoch, 0, 1, false) != NULL);
         CHECK_EQ(mappings(), 2);
         world_kill(&w);
         w.segment_epoch++;
@@ -176,7 +180,8 @@ TEST(a_child_with_our_sockets) {
     engine_session_changed(engine);
     fence(1); /* what we have ended is ended */
     CHECK(WORLD_WAIT(fenced(1)));
-    if ((suite_flags() & TRANSPORT_GRANTED) != 0) CHECK(WORLD_WAIT(world_stats(&w).connections == 0));
+    if ((suite_flags() & TRANSPORT_GRANTED) != 0)
+        CHECK(WORLD_WAIT(world_stats(&w).connections == 0));
     world_kill(&w); /* the end of the connection is an event */
     w.segment_epoch++;
     world_start(&w, true);
@@ -190,7 +195,8 @@ TEST(a_child_with_our_sockets) {
     end();
 }
 
-/* A host that answers too late, and a client that has given up by then: nothing is lent, and no fence waits. */
+/* A host that answers too late, and a client that has given up by then: nothing is lent, and no
+ * fence waits. */
 TEST(an_attach_that_comes_too_late) {
     NEEDS(TRANSPORT_MAP);
     for (int gone = 0; gone < 2; gone++) {
@@ -286,8 +292,9 @@ static void *reader_of_both(void *arg) {
         struct engine_op op = whole_op(&o[i % 2], false, parts, &iov, in);
         engine_run(e, &op, 1, clock_boot_ms() + 20000);
         bool right = op.status == TARN_OK && in[0] == 7 && in[4095] == 7;
-        bool no_keys = op.status == TARN_ECLOSED && strcmp(SUITE, "rdma") == 0; /* they are being made */
-        if (op.status == TARN_ESTALE || no_keys) {                              /* what libtarn does then */
+        /* they are being made */
+        bool no_keys = op.status == TARN_ECLOSED && strcmp(SUITE, "rdma") == 0;
+        if (op.status == TARN_ESTALE || no_keys) { /* what libtarn does then */
             world_tell(&w, e, 1);
             world_tell_of(&w, e, 1, NEXT_SEGMENT, w.segment_epoch + 1);
         } else if (!right) {
@@ -312,12 +319,14 @@ TEST(names_change_while_many_read) {
     engine_session_changed(engine);
     renaming.stop = renaming.failed = false;
     pthread_t threads[4];
-    for (int i = 0; i < 4; i++) CHECK_EQ(pthread_create(&threads[i], NULL, reader_of_both, NULL), 0);
+    for (int i = 0; i < 4; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, reader_of_both, NULL), 0);
     unsigned wrong = 0;
     for (int i = 0; i < 40; i++) {
         void (*to)(struct world *) = i % 2 == 0 ? serve_next : serve_first;
         for (served = TARN_EAGAIN; served == TARN_EAGAIN;) world_call(&w, to);
-        CHECK(world_ready(&w, i % 2 == 0 ? NEXT_SEGMENT : WORLD_SEGMENT, w.segment_epoch + (i % 2 == 0)));
+        CHECK(world_ready(&w, i % 2 == 0 ? NEXT_SEGMENT : WORLD_SEGMENT,
+                          w.segment_epoch + (i % 2 == 0)));
         wrong += served != TARN_OK;
         usleep(2000);
     }
@@ -328,7 +337,8 @@ TEST(names_change_while_many_read) {
     end();
 }
 
-/* One of many finds out that the epoch has changed; the others are on the same mapping, and under way. */
+/* One of many finds out that the epoch has changed; the others are on the same mapping, and under
+ * way. */
 TEST(a_batch_in_which_the_epoch_ends) {
     enum { OPS = 64 };
     begin(1u << 20, false);

@@ -148,7 +148,8 @@ TEST(a_killed_host) {
     }
     waitpid(killer, NULL, 0);
     waitpid(w.pid, NULL, 0);
-    CHECK(failed || (suite_flags() & TRANSPORT_MAP) != 0); /* a mapping may outlive its host for a moment */
+    /* a mapping may outlive its host for a moment */
+    CHECK(failed || (suite_flags() & TRANSPORT_MAP) != 0);
     /* It comes back with nothing in its memory. */
     struct object stale = o;
     uint32_t old_epoch = w.segment_epoch;
@@ -157,7 +158,8 @@ TEST(a_killed_host) {
     world_start(&w, true);
     CHECK(world_ready(&w, WORLD_SEGMENT, w.segment_epoch));
     tarn_status gone = move(engine, &stale, false, in, NULL);
-    bool elsewhere = gone == TARN_ECLOSED && strcmp(SUITE, "rdma") == 0; /* its port is another one now */
+    /* its port is another one now */
+    bool elsewhere = gone == TARN_ECLOSED && strcmp(SUITE, "rdma") == 0;
     CHECK((suite_flags() & TRANSPORT_MAP) != 0 || gone == TARN_ESTALE || elsewhere);
     engine_session_changed(engine);
     w.segment_epoch = old_epoch; /* the owner has not noticed */

@@ -6,7 +6,7 @@
 
 #define PATIENT 20000u
 
-/* --- who is not let in -------------------------------------------------------------------------------------------------------- */
+/* --- who is not let in --- */
 
 /* An engine of its own that is told of the host at that port. */
 static struct engine *stranger(const struct transport_tls *tls, bool told_tls, uint16_t port,
@@ -49,7 +49,8 @@ TEST(who_speaks_plain_text_is_told_so) {
     CHECK(is_closed(fd));
     close(fd);
     turned_away(stranger(NULL, false, w.state->port, PATIENT), TARN_EPROTO);
-    turned_away(stranger(NULL, true, w.state->port, PATIENT), TARN_ECLOSED); /* knows no way there */
+    /* knows no way there */
+    turned_away(stranger(NULL, true, w.state->port, PATIENT), TARN_ECLOSED);
     CHECK_EQ(world_tls.failures, 0);
     end();
 }
@@ -63,7 +64,8 @@ TEST(whose_certificate_is_not_trusted) {
     begin(1u << 20, false);
     struct transport_tls wrong = world_tls_of_engine;
     char why[TLS_WHY_MAX];
-    struct tls_context *others = tls_context_create(TLS_CLIENT, &(struct tls_options){.ca_file = NULL}, why);
+    struct tls_context *others =
+        tls_context_create(TLS_CLIENT, &(struct tls_options){.ca_file = NULL}, why);
     CHECK(others != NULL);
     wrong = (struct transport_tls){.arg = others, .context = trusts_others};
     turned_away(stranger(&wrong, true, w.state->port, PATIENT), TARN_EPROTO);
@@ -72,7 +74,8 @@ TEST(whose_certificate_is_not_trusted) {
     wrong = world_tls_of_engine;
     wrong.context = world_tls_misled;
     turned_away(stranger(&wrong, true, w.state->port, PATIENT), TARN_EPROTO);
-    CHECK(world_tls.failures > 0 && strstr(world_tls.why, "it is not for \"elsewhere.test\"") != NULL);
+    CHECK(world_tls.failures > 0 &&
+          strstr(world_tls.why, "it is not for \"elsewhere.test\"") != NULL);
     struct engine *e = stranger(&world_tls_of_engine, true, w.state->port, PATIENT);
     uint8_t data[4096] = {1};
     struct object o;
@@ -82,7 +85,7 @@ TEST(whose_certificate_is_not_trusted) {
     end();
 }
 
-/* --- what the log has of it ---------------------------------------------------------------------------------------------------- */
+/* --- what the log has of it --- */
 
 static unsigned lines;
 static void count_line(void *arg, enum log_level level, const char *message) {
@@ -119,7 +122,7 @@ TEST(settings_that_are_missing_are_told_of_once_a_target) {
     transport_close(ops, &d);
 }
 
-/* --- who says nothing --------------------------------------------------------------------------------------------------------- */
+/* --- who says nothing --- */
 
 /* A socket that lets connect, and may say something. */
 static int mute(uint16_t *port_p) {
@@ -142,7 +145,8 @@ TEST(a_handshake_meets_its_deadline) {
     end();
 }
 
-/* A client that goes on with its handshake byte by byte has no more time than one that is silent. */
+/* A client that goes on with its handshake byte by byte has no more time than one that is
+ * silent. */
 TEST(a_handshake_in_drops) {
     static const uint8_t start[] = {22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}; /* of a ClientHello */
     begin_idle_ms = 500;
@@ -162,7 +166,7 @@ TEST(a_handshake_in_drops) {
     end();
 }
 
-/* --- who breaks off ----------------------------------------------------------------------------------------------------------- */
+/* --- who breaks off --- */
 
 /* Somebody in the middle, who looks for bytes of the value and may change one on its way. */
 struct relay {
@@ -214,11 +218,13 @@ static void *relay_main(void *arg) {
         if (p[0].revents == 0) continue;
         int fd = accept4(r->listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0) break;
-        struct sockaddr_in a = {
-            .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(r->to)};
+        struct sockaddr_in a = {.sin_family = AF_INET,
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                .sin_port = htons(r->to)};
         r->connections[r->n++] = fd;
         r->connections[r->n++] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (connect(r->connections[r->n - 1], (struct sockaddr *)&a, sizeof(a)) != 0 || r->n == 64) break;
+        if (connect(r->connections[r->n - 1], (struct sockaddr *)&a, sizeof(a)) != 0 || r->n == 64)
+            break;
     }
     for (unsigned i = 0; i < r->n; i++)
         close(r->connections[i] < 0 ? -1 - r->connections[i] : r->connections[i]);
@@ -260,8 +266,8 @@ TEST(nobody_in_between_sees_the_bytes) {
     relayed(0);
 }
 
-/* The host hangs up. Whether its last words come through, or only the end of the connection, after which the write is tried
- * again by another, is a matter of luck. */
+/* The host hangs up. Whether its last words come through, or only the end of the connection, after
+ * which the write is tried again by another, is a matter of luck. */
 TEST(nobody_in_between_changes_them) {
     relayed(1);
 }

@@ -1,5 +1,5 @@
-/* A small world for tests and benchmarks of the data path: a host with its control thread, grants, engines. The host runs in
- * this process, or, to be killed, in a child. */
+/* A small world for tests and benchmarks of the data path: a host with its control thread, grants,
+ * engines. The host runs in this process, or, to be killed, in a child. */
 #ifndef TARN_TESTS_TRANSPORT_WORLD_H
 #define TARN_TESTS_TRANSPORT_WORLD_H
 
@@ -116,7 +116,8 @@ static inline void world_key_set(struct world_state *s, const struct world_key *
 static inline void world_key_get(const struct world *w, struct world_key *key) {
     uint32_t turn;
     do {
-        while (((turn = __atomic_load_n(&w->state->key_turn, __ATOMIC_ACQUIRE)) & 1u) != 0) usleep(10);
+        while (((turn = __atomic_load_n(&w->state->key_turn, __ATOMIC_ACQUIRE)) & 1u) != 0)
+            usleep(10);
         world_key_copy(key, &w->state->key);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
     } while (__atomic_load_n(&w->state->key_turn, __ATOMIC_ACQUIRE) != turn);
@@ -144,7 +145,8 @@ static inline void world_key_publish(struct world *w) {
     buf_free(&packed[1]);
 }
 
-static inline bool world_key_changed(const struct world *w, const struct host_segment_info *before) {
+static inline bool world_key_changed(const struct world *w,
+                                     const struct host_segment_info *before) {
     struct host_segment_info now;
     return host_slot_get(w->host, w->slot, &now) &&
            (now.id != before->id || now.segment_epoch != before->segment_epoch);
@@ -160,7 +162,8 @@ static inline void *world_control(void *arg) {
         uint32_t authority = __atomic_load_n(&s->authority_wanted, __ATOMIC_ACQUIRE);
         if (authority != 0) {
             host_set_authority(w->host, w->key, authority);
-            __atomic_store_n(&s->authority_wanted, 0, __ATOMIC_RELEASE); /* 0 says: it is in force */
+            /* 0 says: it is in force */
+            __atomic_store_n(&s->authority_wanted, 0, __ATOMIC_RELEASE);
         }
         uint64_t fence = __atomic_exchange_n(&s->fence_wanted, 0, __ATOMIC_ACQ_REL);
         if (fence != 0) host_fence(w->host, fence, HOST_FENCE_FOR_EVER);
@@ -203,15 +206,19 @@ static inline void world_host_up(struct world *w) {
         .fenced_before = world_fenced_before,
         .key_changed = world_news_of_key,
     };
-    struct host_segment_config segment = {
-        .name = "test", .size = w->size, .numa_node = -1, .huge = HOST_HUGE_NO, .pool_path = w->pool_path};
+    struct host_segment_config segment = {.name = "test",
+                                          .size = w->size,
+                                          .numa_node = -1,
+                                          .huge = HOST_HUGE_NO,
+                                          .pool_path = w->pool_path};
     const char *why = "";
     TARN_ASSERT(host_create(&config, &w->host) == TARN_OK);
     TARN_ASSERT(host_segment_open(w->host, &segment, &w->slot, &why) == TARN_OK);
     TARN_ASSERT(host_segment_serve(w->host, w->slot, WORLD_SEGMENT, w->segment_epoch) == TARN_OK);
     if (w->reader != NULL) {
         TARN_ASSERT(host_reader_open(w->host, w->size, w->reader, &w->reader_slot) == TARN_OK);
-        TARN_ASSERT(host_segment_serve(w->host, w->reader_slot, WORLD_READER, w->segment_epoch) == TARN_OK);
+        TARN_ASSERT(host_segment_serve(w->host, w->reader_slot, WORLD_READER, w->segment_epoch) ==
+                    TARN_OK);
     }
     host_set_authority(w->host, w->key, w->master_epoch);
     TARN_ASSERT(host_start(w->host) == TARN_OK);
@@ -235,11 +242,12 @@ static inline void world_child(struct world *w) {
     _exit(0);
 }
 
-/* Devices that a program has opened are no good in a child of it: where the transport has some, the child is this program,
- * started anew, which calls world_child_main first. */
+/* Devices that a program has opened are no good in a child of it: where the transport has some, the
+ * child is this program, started anew, which calls world_child_main first. */
 static inline void world_exec(struct world *w) {
     char fd[16], size[24], epochs[2][16];
-    prctl(PR_SET_PDEATHSIG, SIGKILL);                 /* before anything that takes time: it outlives exec */
+    /* before anything that takes time: it outlives exec */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     snprintf(fd, sizeof(fd), "%d", dup(w->state_fd)); /* without close-on-exec */
     snprintf(size, sizeof(size), "%llu", (unsigned long long)w->size);
     snprintf(epochs[0], sizeof(epochs[0]), "%u", w->master_epoch);
@@ -360,17 +368,18 @@ static inline struct host_stats world_stats(struct world *w) {
 }
 
 /* Waits for a condition on shared state, a minute at most. */
-#define WORLD_WAIT(cond)                                                                                     \
-    __extension__({                                                                                          \
-        bool world_true = false;                                                                             \
-        uint64_t world_end_ms = clock_mono_ms() + WORLD_PATIENCE_MS;                                         \
-        while (!(world_true = (cond)) && clock_mono_ms() < world_end_ms) usleep(1000);                       \
-        world_true;                                                                                          \
+#define WORLD_WAIT(cond)                                                                           \
+    __extension__({                                                                                \
+        bool world_true = false;                                                                   \
+        uint64_t world_end_ms = clock_mono_ms() + WORLD_PATIENCE_MS;                               \
+        while (!(world_true = (cond)) && clock_mono_ms() < world_end_ms) usleep(1000);             \
+        world_true;                                                                                \
     })
 
 /* --- what a master would hand out --- */
 
-static inline struct grant_extent world_extent(const struct world *w, uint64_t offset, uint64_t length) {
+static inline struct grant_extent world_extent(const struct world *w, uint64_t offset,
+                                               uint64_t length) {
     return (struct grant_extent){WORLD_SEGMENT, w->segment_epoch, offset, length};
 }
 
@@ -384,8 +393,8 @@ static inline void world_nothing(struct world *w) {
     (void)w;
 }
 
-/* Transports that register memory are not ready when the segment is served, and not at once after a change of epochs: waits
- * until they are, for that segment. Others always are. */
+/* Transports that register memory are not ready when the segment is served, and not at once after a
+ * change of epochs: waits until they are, for that segment. Others always are. */
 static inline bool world_ready(struct world *w, uint32_t id, uint32_t epoch) {
     struct world_key key;
     if (strcmp(w->scheme, "rdma") != 0) return true;
@@ -396,8 +405,8 @@ static inline bool world_ready(struct world *w, uint32_t id, uint32_t epoch) {
     return WORLD_WAIT((world_key_get(w, &key), key.id == id && key.epoch == epoch));
 }
 
-static inline void world_tell_of(const struct world *w, struct engine *e, uint64_t session, uint32_t id,
-                                 uint32_t epoch) {
+static inline void world_tell_of(const struct world *w, struct engine *e, uint64_t session,
+                                 uint32_t id, uint32_t epoch) {
     struct world_key key;
     world_key_get(w, &key);
     uint8_t attach[2][GRANT_SIZE];
@@ -427,7 +436,8 @@ static inline void world_tell(const struct world *w, struct engine *e, uint64_t 
     if (w->reader != NULL) world_tell_of(w, e, session, WORLD_READER, w->segment_epoch);
 }
 
-static inline struct engine *world_engine(const struct world *w, enum engine_transport t, uint64_t session) {
+static inline struct engine *world_engine(const struct world *w, enum engine_transport t,
+                                          uint64_t session) {
     struct engine_config config;
     engine_config_init(&config);
     config.transport = t;

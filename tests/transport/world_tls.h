@@ -1,4 +1,5 @@
-/* TLS for both sides of a world: certificates that were made for this run, and are nowhere afterwards. */
+/* TLS for both sides of a world: certificates that were made for this run, and are nowhere
+ * afterwards. */
 #ifndef TARN_TESTS_TRANSPORT_WORLD_TLS_H
 #define TARN_TESTS_TRANSPORT_WORLD_TLS_H
 
@@ -58,7 +59,8 @@ static inline void world_tls_failed(void *arg, const char *uri, const char *why)
     pthread_mutex_unlock(&t->lock);
 }
 
-static const struct transport_tls world_tls_of_host = {.arg = &world_tls, .context = world_tls_host};
+static const struct transport_tls world_tls_of_host = {.arg = &world_tls,
+                                                       .context = world_tls_host};
 static const struct transport_tls world_tls_of_engine = {
     .arg = &world_tls, .context = world_tls_engine, .failed = world_tls_failed};
 

@@ -17,8 +17,10 @@ static const struct acl_command *commands(void) {
     list[GET] = (struct acl_command){"get", bit("read") | bit("string") | bit("fast"), -1, false};
     list[SET] = (struct acl_command){"set", bit("write") | bit("string") | bit("slow"), -1, false};
     list[CONFIG] = (struct acl_command){"config", bit("slow"), -1, true};
-    list[CONFIG_GET] = (struct acl_command){"config|get", bit("admin") | bit("slow"), CONFIG, false};
-    list[CONFIG_SET] = (struct acl_command){"config|set", bit("admin") | bit("slow"), CONFIG, false};
+    list[CONFIG_GET] =
+        (struct acl_command){"config|get", bit("admin") | bit("slow"), CONFIG, false};
+    list[CONFIG_SET] =
+        (struct acl_command){"config|set", bit("admin") | bit("slow"), CONFIG, false};
     list[SELECT] = (struct acl_command){"select", bit("fast") | bit("connection"), -1, false};
     list[PUBLISH] = (struct acl_command){"publish", bit("pubsub") | bit("fast"), -1, false};
     list[AUTH] = (struct acl_command){"auth", bit("connection") | bit("fast"), -1, false};
@@ -93,9 +95,11 @@ TEST(faults_have_the_texts_of_redis) {
         {"foo", "foo: Syntax error"},
         {"+foo", "+foo: Unknown command or category name in ACL"},
         {"+@foo", "+@foo: Unknown command or category name in ACL"},
-        {"#x", "#x: The password hash must be exactly 64 characters and contain only lowercase hexadecimal "
+        {"#x", "#x: The password hash must be exactly 64 characters and contain only lowercase "
+               "hexadecimal "
                "characters"},
-        {"!x", "!x: The password hash must be exactly 64 characters and contain only lowercase hexadecimal "
+        {"!x", "!x: The password hash must be exactly 64 characters and contain only lowercase "
+               "hexadecimal "
                "characters"},
         {"<x", "<(redacted): The password you are trying to remove from the user does not exist"},
         {"%~x", "%~x: Syntax error"},
@@ -117,15 +121,18 @@ TEST(faults_have_the_texts_of_redis) {
         {"(on)", "(on): Syntax error"},
         {"(~x +get &y))", "(~x +get &y)): Syntax error"},
         {"|", "|: Syntax error"},
-        {"~* ~x", "~x: Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does "
-                  "not have any effect. Try "
-                  "'resetkeys' to start with an empty list of patterns"},
-        {"allkeys %W~x", "%W~x: Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid "
-                         "and does not have any effect. "
-                         "Try 'resetkeys' to start with an empty list of patterns"},
-        {"&* &y", "&y: Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and "
-                  "does not have any effect. "
-                  "Try 'resetchannels' to start with an empty list of channels"},
+        {"~* ~x",
+         "~x: Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does "
+         "not have any effect. Try "
+         "'resetkeys' to start with an empty list of patterns"},
+        {"allkeys %W~x",
+         "%W~x: Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid "
+         "and does not have any effect. "
+         "Try 'resetkeys' to start with an empty list of patterns"},
+        {"&* &y",
+         "&y: Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and "
+         "does not have any effect. "
+         "Try 'resetchannels' to start with an empty list of channels"},
     };
     struct acl *acl = fresh();
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -149,11 +156,13 @@ TEST(all_rules_or_none) {
 
 TEST(passwords) {
     struct acl *acl = fresh();
-    CHECK_STR(set(acl, "u", "on >x >x #2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881 >y"),
+    CHECK_STR(set(acl, "u",
+                  "on >x >x #2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881 >y"),
               "");
     struct acl_user *u = acl_find(acl, SPAN("u"));
     CHECK_EQ(acl_passwords(u), 2);
-    CHECK(acl_user_login(u, SPAN("x")) && acl_user_login(u, SPAN("y")) && !acl_user_login(u, SPAN("z")));
+    CHECK(acl_user_login(u, SPAN("x")) && acl_user_login(u, SPAN("y")) &&
+          !acl_user_login(u, SPAN("z")));
     CHECK_STR(set(acl, "u", "<x"), "");
     CHECK(!acl_user_login(u, SPAN("x")) && acl_user_login(u, SPAN("y")));
     CHECK_STR(set(acl, "u", "off"), "");
@@ -184,7 +193,8 @@ TEST(rules_of_commands_hold_in_their_order) {
     set(acl, "u", "-@all -get -@read");
     CHECK_STR(text_of(acl, "u"), "off resetchannels -@all");
     set(acl, "u", "reset +@slow"); /* a container brings its subcommands along */
-    CHECK(may(acl, "u", CONFIG) && may(acl, "u", CONFIG_GET) && may(acl, "u", SET) && !may(acl, "u", GET));
+    CHECK(may(acl, "u", CONFIG) && may(acl, "u", CONFIG_GET) && may(acl, "u", SET) &&
+          !may(acl, "u", GET));
     acl_destroy(&acl);
 }
 
@@ -205,7 +215,8 @@ TEST(first_arguments) {
     struct acl *acl = fresh();
     set(acl, "u", "+select|0 +select|Two");
     const struct acl_user *u = acl_find(acl, SPAN("u"));
-    CHECK(acl_allows_command(u, 0, SELECT, SPAN("0")) && acl_allows_command(u, 0, SELECT, SPAN("tWO")));
+    CHECK(acl_allows_command(u, 0, SELECT, SPAN("0")) &&
+          acl_allows_command(u, 0, SELECT, SPAN("tWO")));
     CHECK(!acl_allows_command(u, 0, SELECT, SPAN("1")) &&
           !acl_allows_command(u, 0, SELECT, span_of(NULL, 0)));
     CHECK(!acl_allows_command(u, 0, GET, SPAN("0")));
@@ -219,7 +230,8 @@ TEST(keys_by_what_is_done_to_them) {
     set(acl, "u", "~both:* %R~read:* %w~write:*");
     const struct acl_user *u = acl_find(acl, SPAN("u"));
     CHECK(acl_allows_key(u, 0, SPAN("both:1"), ACL_READ | ACL_WRITE));
-    CHECK(acl_allows_key(u, 0, SPAN("read:1"), ACL_READ) && !acl_allows_key(u, 0, SPAN("read:1"), ACL_WRITE));
+    CHECK(acl_allows_key(u, 0, SPAN("read:1"), ACL_READ) &&
+          !acl_allows_key(u, 0, SPAN("read:1"), ACL_WRITE));
     CHECK(acl_allows_key(u, 0, SPAN("write:1"), ACL_WRITE) &&
           !acl_allows_key(u, 0, SPAN("write:1"), ACL_READ));
     CHECK(!acl_allows_key(u, 0, SPAN("write:1"), ACL_READ | ACL_WRITE));
@@ -241,8 +253,10 @@ TEST(channels) {
     struct acl *acl = fresh();
     set(acl, "u", "&news:* &[a");
     const struct acl_user *u = acl_find(acl, SPAN("u"));
-    CHECK(acl_allows_channel(u, 0, SPAN("news:1"), false) && !acl_allows_channel(u, 0, SPAN("old"), false));
-    CHECK(acl_allows_channel(u, 0, SPAN("news:*"), true) && !acl_allows_channel(u, 0, SPAN("news:1"), true));
+    CHECK(acl_allows_channel(u, 0, SPAN("news:1"), false) &&
+          !acl_allows_channel(u, 0, SPAN("old"), false));
+    CHECK(acl_allows_channel(u, 0, SPAN("news:*"), true) &&
+          !acl_allows_channel(u, 0, SPAN("news:1"), true));
     CHECK_STR(text_of(acl, "u"), "off resetchannels &news:* &[a -@all");
     acl_destroy(&acl);
 }
@@ -252,10 +266,12 @@ TEST(selectors) {
     CHECK_STR(set(acl, "u", "on ~a +get (~b +set) ( ~c  +get +publish &x ) ()"), "");
     const struct acl_user *u = acl_find(acl, SPAN("u"));
     CHECK_EQ(acl_selectors(u), 4);
-    CHECK_STR(text_of(acl, "u"),
-              "on ~a resetchannels -@all +get (~b resetchannels -@all +set) (~c resetchannels &x -@all "
-              "+get +publish) (resetchannels -@all)");
-    CHECK(acl_allows_command(u, 1, SET, span_of(NULL, 0)) && acl_allows_key(u, 1, SPAN("b"), ACL_WRITE));
+    CHECK_STR(
+        text_of(acl, "u"),
+        "on ~a resetchannels -@all +get (~b resetchannels -@all +set) (~c resetchannels &x -@all "
+        "+get +publish) (resetchannels -@all)");
+    CHECK(acl_allows_command(u, 1, SET, span_of(NULL, 0)) &&
+          acl_allows_key(u, 1, SPAN("b"), ACL_WRITE));
     CHECK(!acl_allows_key(u, 1, SPAN("a"), ACL_WRITE));
     CHECK(!acl_user_unrestricted(u));
     set(acl, "u", "(+@all ~* &*)");
@@ -269,8 +285,9 @@ TEST(unrestricted_means_all) {
     static const struct {
         const char *rules;
         bool all;
-    } rows[] = {{"+@all ~* &*", true},       {"+@all ~*", false},         {"+@all &*", false},
-                {"+@read ~* &*", false},     {"+@all -get ~* &*", false}, {"+@all -get +get ~* &*", true},
+    } rows[] = {{"+@all ~* &*", true},       {"+@all ~*", false},
+                {"+@all &*", false},         {"+@read ~* &*", false},
+                {"+@all -get ~* &*", false}, {"+@all -get +get ~* &*", true},
                 {"+@all -@set ~* &*", false}};
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct acl *acl = fresh();
@@ -314,7 +331,8 @@ TEST(names) {
         strcat(text, acl_user_name(acl_at(acl, i)));
     }
     CHECK_STR(text, sorted);
-    CHECK(acl_delete(acl, SPAN("ab")) && !acl_delete(acl, SPAN("ab")) && acl_find(acl, SPAN("ab")) == NULL);
+    CHECK(acl_delete(acl, SPAN("ab")) && !acl_delete(acl, SPAN("ab")) &&
+          acl_find(acl, SPAN("ab")) == NULL);
     acl_destroy(&acl);
 }
 
@@ -333,7 +351,8 @@ TEST(everything_is_bounded) {
         why = set(acl, "u", word);
     }
     CHECK_EQ(n, ACL_PASSWORDS_MAX + 1);
-    for (n = 0, why = ""; why[0] == '\0' && n < 2 * ACL_SELECTORS_MAX; n++) why = set(acl, "u", "(~a)");
+    for (n = 0, why = ""; why[0] == '\0' && n < 2 * ACL_SELECTORS_MAX; n++)
+        why = set(acl, "u", "(~a)");
     CHECK_EQ(n, ACL_SELECTORS_MAX); /* its own is one */
     for (n = 0, why = ""; why[0] == '\0' && n < 2 * ACL_RULES_MAX; n++) {
         snprintf(word, sizeof(word), "+select|%u", n);
@@ -354,7 +373,7 @@ TEST(everything_is_bounded) {
     acl_destroy(&acl);
 }
 
-/* --- files ----------------------------------------------------------------------------------------------------------------- */
+/* --- files --- */
 
 static const char *read_text(struct acl *acl, const char *text) {
     static char errors[2048];
@@ -390,7 +409,8 @@ TEST(faults_of_a_file) {
         {"user", "f:1 should start with user keyword followed by the username. "},
         {"# c", "f:1 should start with user keyword followed by the username. "},
         {"user x on\nuser x off", "WARNING: Duplicate user 'x' found on line 2. "},
-        {"user default on\nuser default off", "WARNING: Duplicate user 'default' found on line 2. "},
+        {"user default on\nuser default off",
+         "WARNING: Duplicate user 'default' found on line 2. "},
         {"user y (~a", "f:1: Unmatched parenthesis in selector definition. "},
         {"user x on +nope",
          "f:1: Error in applying operation '+nope': Unknown command or category name in ACL. "},
@@ -412,7 +432,7 @@ TEST(a_file_without_a_line_for_default_leaves_it_open) {
     acl_destroy(&acl);
 }
 
-/* --- one list in place of another ------------------------------------------------------------------------------------------ */
+/* --- one list in place of another --- */
 
 TEST(replacing_all) {
     struct acl *acl = fresh(), *next = fresh();
@@ -425,7 +445,8 @@ TEST(replacing_all) {
     CHECK(next == NULL);
     CHECK(acl_find(acl, SPAN("kept")) == kept && acl_find(acl, SPAN("other")) == other);
     CHECK_EQ(acl_count(acl), 4);
-    CHECK(may(acl, "new", GET) && may(acl, "other", SET) && !may(acl, "other", GET) && may(acl, "kept", GET));
+    CHECK(may(acl, "new", GET) && may(acl, "other", SET) && !may(acl, "other", GET) &&
+          may(acl, "kept", GET));
     acl_destroy(&acl);
 }
 
