@@ -1,9 +1,10 @@
-/* Certificates for tests of TLS: made on the spot, so that no key lies in the repository and none runs out.
+/* Certificates for tests of TLS: made on the spot, so that no key lies in the repository and none
+ * runs out.
  *
  *     struct cert ca, host;
  *     cert_make(&ca, &(struct cert_plan){.name = "test CA", .ca = true}, NULL);
- *     cert_make(&host, &(struct cert_plan){.name = "host", .alt = "DNS:localhost,IP:127.0.0.1"}, &ca);
- *     cert_write(&host, "/tmp/dir", "host", NULL);      host.crt, host.key */
+ *     cert_make(&host, &(struct cert_plan){.name = "host", .alt = "DNS:localhost,IP:127.0.0.1"},
+ * &ca); cert_write(&host, "/tmp/dir", "host", NULL);      host.crt, host.key */
 #ifndef TARN_TESTS_CERTS_H
 #define TARN_TESTS_CERTS_H
 
@@ -27,12 +28,12 @@ struct cert_plan {
     bool ca;
 };
 
-#define CERT_MUST(expr)                                                                                      \
-    do {                                                                                                     \
-        if (!(expr)) {                                                                                       \
-            fprintf(stderr, "certs.h:%d: %s\n", __LINE__, #expr);                                            \
-            abort();                                                                                         \
-        }                                                                                                    \
+#define CERT_MUST(expr)                                                                            \
+    do {                                                                                           \
+        if (!(expr)) {                                                                             \
+            fprintf(stderr, "certs.h:%d: %s\n", __LINE__, #expr);                                  \
+            abort();                                                                               \
+        }                                                                                          \
     } while (0)
 
 static inline void cert_extend(X509 *x, int nid, const char *value) {
@@ -42,7 +43,8 @@ static inline void cert_extend(X509 *x, int nid, const char *value) {
 }
 
 /* issuer NULL: it signs itself. */
-static inline void cert_make(struct cert *c, const struct cert_plan *plan, const struct cert *issuer) {
+static inline void cert_make(struct cert *c, const struct cert_plan *plan,
+                             const struct cert *issuer) {
     static long serial = 1;
     bool dated = plan->from_s != 0 || plan->until_s != 0;
     c->key = EVP_EC_gen("P-256");
@@ -67,15 +69,16 @@ static inline void cert_free(struct cert *c) {
 }
 
 /* DIR/NAME.crt and DIR/NAME.key; pass NULL: the key is not encrypted. */
-static inline void cert_write(const struct cert *c, const char *dir, const char *name, const char *pass) {
+static inline void cert_write(const struct cert *c, const char *dir, const char *name,
+                              const char *pass) {
     char path[512];
     snprintf(path, sizeof(path), "%s/%s.crt", dir, name);
     FILE *f = fopen(path, "we");
     CERT_MUST(f != NULL && PEM_write_X509(f, c->x) == 1 && fclose(f) == 0);
     snprintf(path, sizeof(path), "%s/%s.key", dir, name);
     f = fopen(path, "we");
-    CERT_MUST(f != NULL && PEM_write_PrivateKey(f, c->key, pass != NULL ? EVP_aes_128_cbc() : NULL, NULL, 0,
-                                                NULL, (void *)(uintptr_t)pass) == 1);
+    CERT_MUST(f != NULL && PEM_write_PrivateKey(f, c->key, pass != NULL ? EVP_aes_128_cbc() : NULL,
+                                                NULL, 0, NULL, (void *)(uintptr_t)pass) == 1);
     CERT_MUST(fclose(f) == 0);
 }
 

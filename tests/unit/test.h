@@ -4,10 +4,11 @@
  *     TEST(buf_grows) { ... CHECK(expr); CHECK_EQ(got, expected); ... }
  *     TEST_MAIN()
  *
- * A program runs its tests in the order of its file, or those named in argv (a name selects every test that starts with it;
- * -l lists them). It prints a line per test, closes with "N passed, M failed" (", K skipped" where there are any), and
- * exits with 1 if a test failed. A failed check ends its test: whatever follows would only be noise. SKIP("why") ends it too.
- * Checks may stand in functions that a test calls; they do not return then. One thread runs the checks. */
+ * A program runs its tests in the order of its file, or those named in argv (a name selects every
+ * test that starts with it; -l lists them). It prints a line per test, closes with "N passed, M
+ * failed" (", K skipped" where there are any), and exits with 1 if a test failed. A failed check
+ * ends its test: whatever follows would only be noise. SKIP("why") ends it too. Checks may stand in
+ * functions that a test calls; they do not return then. One thread runs the checks. */
 #ifndef TARN_TESTS_TEST_H
 #define TARN_TESTS_TEST_H
 
@@ -19,7 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How long a test waits for what must come: the machine may be busy with other work. Only failing tests wait so long. */
+/* How long a test waits for what must come: the machine may be busy with other work. Only failing
+ * tests wait so long. */
 #define TEST_PATIENCE_MS 300000u
 
 struct test_case {
@@ -38,12 +40,12 @@ static inline void test_register(struct test_case *t) {
     test_last = &t->next;
 }
 
-#define TEST(test_name)                                                                                      \
-    static void test_run_##test_name(void);                                                                  \
-    __attribute__((constructor)) static void test_register_##test_name(void) {                               \
-        static struct test_case test = {#test_name, test_run_##test_name, NULL};                             \
-        test_register(&test);                                                                                \
-    }                                                                                                        \
+#define TEST(test_name)                                                                            \
+    static void test_run_##test_name(void);                                                        \
+    __attribute__((constructor)) static void test_register_##test_name(void) {                     \
+        static struct test_case test = {#test_name, test_run_##test_name, NULL};                   \
+        test_register(&test);                                                                      \
+    }                                                                                              \
     static void test_run_##test_name(void)
 
 _Noreturn static inline void test_stop(int how, const char *file, int line, const char *text) {
@@ -55,7 +57,8 @@ _Noreturn static inline void test_stop(int how, const char *file, int line, cons
     longjmp(test_end, how);
 }
 
-/* How many of n rounds are run. ThreadSanitizer learns nothing from work of one thread, and makes it many times slower. */
+/* How many of n rounds are run. ThreadSanitizer learns nothing from work of one thread, and makes
+ * it many times slower. */
 static inline int test_rounds(int n) {
 #if defined(__SANITIZE_THREAD__)
     return (n + 4) / 5;
@@ -67,65 +70,69 @@ static inline int test_rounds(int n) {
     return n;
 }
 
-#define CHECK(expr)                                                                                          \
-    do {                                                                                                     \
-        if (!(expr)) test_stop(TEST_FAILED, __FILE__, __LINE__, #expr);                                      \
+#define CHECK(expr)                                                                                \
+    do {                                                                                           \
+        if (!(expr)) test_stop(TEST_FAILED, __FILE__, __LINE__, #expr);                            \
     } while (0)
 
-/* Numbers of any kind, compared in their common type and printed as both. A string is compared with CHECK_STR. */
-#define CHECK_EQ(a, b)                                                                                       \
-    do {                                                                                                     \
-        __auto_type test_a = (a);                                                                            \
-        __auto_type test_b = (b);                                                                            \
-        if (!TEST_SAME(test_a, test_b))                                                                      \
-            test_differ(__FILE__, __LINE__, #a " == " #b, TEST_SHOWN(test_a), TEST_SHOWN(test_b));           \
+/* Numbers of any kind, compared in their common type and printed as both. A string is compared with
+ * CHECK_STR. */
+#define CHECK_EQ(a, b)                                                                             \
+    do {                                                                                           \
+        __auto_type test_a = (a);                                                                  \
+        __auto_type test_b = (b);                                                                  \
+        if (!TEST_SAME(test_a, test_b))                                                            \
+            test_differ(__FILE__, __LINE__, #a " == " #b, TEST_SHOWN(test_a), TEST_SHOWN(test_b)); \
     } while (0)
 
-#define CHECK_STR(a, b)                                                                                      \
-    do {                                                                                                     \
-        const char *test_a = (a), *test_b = (b);                                                             \
-        if (test_a == NULL || test_b == NULL || strcmp(test_a, test_b) != 0)                                 \
-            test_differ(__FILE__, __LINE__, #a " is " #b, test_show_str(test_a), test_show_str(test_b));     \
+#define CHECK_STR(a, b)                                                                            \
+    do {                                                                                           \
+        const char *test_a = (a), *test_b = (b);                                                   \
+        if (test_a == NULL || test_b == NULL || strcmp(test_a, test_b) != 0)                       \
+            test_differ(__FILE__, __LINE__, #a " is " #b, test_show_str(test_a),                   \
+                        test_show_str(test_b));                                                    \
     } while (0)
 
 /* len bytes at a against a literal. */
-#define CHECK_BYTES(a, len, literal)                                                                         \
-    do {                                                                                                     \
-        const char *test_a = (a);                                                                            \
-        size_t test_len = (len);                                                                             \
-        if (test_len != sizeof(literal) - 1 || memcmp(test_a, literal, test_len) != 0)                       \
-            test_differ(__FILE__, __LINE__, #a " holds " #literal, test_show_bytes(test_a, test_len),        \
-                        test_show_bytes(literal, sizeof(literal) - 1));                                      \
+#define CHECK_BYTES(a, len, literal)                                                               \
+    do {                                                                                           \
+        const char *test_a = (a);                                                                  \
+        size_t test_len = (len);                                                                   \
+        if (test_len != sizeof(literal) - 1 || memcmp(test_a, literal, test_len) != 0)             \
+            test_differ(__FILE__, __LINE__, #a " holds " #literal,                                 \
+                        test_show_bytes(test_a, test_len),                                         \
+                        test_show_bytes(literal, sizeof(literal) - 1));                            \
     } while (0)
 
 #define SKIP(why) test_stop(TEST_SKIPPED, __FILE__, __LINE__, (why))
 
 /* Warnings about signedness would only come from literals here: 5 against a size_t of 5. */
-#define TEST_SAME(a, b)                                                                                      \
-    __extension__({                                                                                          \
-        _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wsign-compare\"") bool test_same = \
-            (a) == (b);                                                                                      \
-        _Pragma("GCC diagnostic pop") test_same;                                                             \
+#define TEST_SAME(a, b)                                                                            \
+    __extension__({                                                                                \
+        _Pragma("GCC diagnostic push")                                                             \
+            _Pragma("GCC diagnostic ignored \"-Wsign-compare\"") bool test_same = (a) == (b);      \
+        _Pragma("GCC diagnostic pop") test_same;                                                   \
     })
 
-/* _Generic sees every branch, whatever the type: so hand over the address and say what lies there. */
-#define TEST_SHOWN(v)                                                                                        \
-    test_show(_Generic((v), char                                                                             \
-                       : 'i', signed char                                                                    \
-                       : 'i', short                                                                          \
-                       : 'i', int                                                                            \
-                       : 'i', long                                                                           \
-                       : 'i', long long                                                                      \
-                       : 'i', bool                                                                           \
-                       : 'u', unsigned char                                                                  \
-                       : 'u', unsigned short                                                                 \
-                       : 'u', unsigned                                                                       \
-                       : 'u', unsigned long                                                                  \
-                       : 'u', unsigned long long                                                             \
-                       : 'u', float                                                                          \
-                       : 'd', double                                                                         \
-                       : 'd', default                                                                        \
-                       : 'p'),                                                                               \
+/* _Generic sees every branch, whatever the type: so hand over the address and say what lies
+ * there. */
+#define TEST_SHOWN(v)                                                                              \
+    test_show(_Generic((v), char                                                                   \
+                       : 'i', signed char                                                          \
+                       : 'i', short                                                                \
+                       : 'i', int                                                                  \
+                       : 'i', long                                                                 \
+                       : 'i', long long                                                            \
+                       : 'i', bool                                                                 \
+                       : 'u', unsigned char                                                        \
+                       : 'u', unsigned short                                                       \
+                       : 'u', unsigned                                                             \
+                       : 'u', unsigned long                                                        \
+                       : 'u', unsigned long long                                                   \
+                       : 'u', float                                                                \
+                       : 'd', double                                                               \
+                       : 'd', default                                                              \
+                       : 'p'),                                                                     \
               &(v), sizeof(v))
 
 static inline char *test_slot(void) {
@@ -168,8 +175,8 @@ __attribute__((unused)) static inline const char *test_show_str(const char *p) {
     return p == NULL ? "NULL" : test_show_bytes(p, strlen(p));
 }
 
-__attribute__((unused)) _Noreturn static inline void test_differ(const char *file, int line, const char *text,
-                                                                 const char *got, const char *expected) {
+__attribute__((unused)) _Noreturn static inline void
+test_differ(const char *file, int line, const char *text, const char *got, const char *expected) {
     static char whole[2048];
     snprintf(whole, sizeof(whole), "%s: got %s, expected %s", text, got, expected);
     test_stop(TEST_FAILED, file, line, whole);
@@ -210,9 +217,9 @@ static inline int test_main(int argc, char **argv) {
     return failed > 0;
 }
 
-#define TEST_MAIN()                                                                                          \
-    int main(int argc, char **argv) {                                                                        \
-        return test_main(argc, argv);                                                                        \
+#define TEST_MAIN()                                                                                \
+    int main(int argc, char **argv) {                                                              \
+        return test_main(argc, argv);                                                              \
     }
 
 #endif

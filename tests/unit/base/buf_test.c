@@ -133,8 +133,9 @@ TEST(span_to_bytes_knows_the_units_of_redis_conf) {
         CHECK(span_to_bytes(span_str(good[i].text), &v));
         CHECK_EQ(v, good[i].bytes);
     }
-    const char *bad[] = {
-        "", "k", "kb", "-1", "1 kb", "1x", "1kbb", "1.5gb", "16777216tb", "18446744073709551616", " 1"};
+    const char *bad[] = {"",   "k",    "kb",    "-1",         "1 kb",
+                         "1x", "1kbb", "1.5gb", "16777216tb", "18446744073709551616",
+                         " 1"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         uint64_t v = 1;
         CHECK(!span_to_bytes(span_str(bad[i]), &v));

@@ -39,15 +39,15 @@ static size_t some_length(struct rng *r) {
 }
 
 /* Runs body for each implementation that this CPU has, and puts the best back. */
-#define FOR_EACH_IMPL(body)                                                                                  \
-    do {                                                                                                     \
-        const char *best = crc32c_impl();                                                                    \
-        for (size_t impl = 0; impl < sizeof(impls) / sizeof(impls[0]); impl++) {                             \
-            if (!crc32c_force(impls[impl])) continue;                                                        \
-            CHECK_STR(crc32c_impl(), impls[impl]);                                                           \
-            body;                                                                                            \
-        }                                                                                                    \
-        crc32c_force(best);                                                                                  \
+#define FOR_EACH_IMPL(body)                                                                        \
+    do {                                                                                           \
+        const char *best = crc32c_impl();                                                          \
+        for (size_t impl = 0; impl < sizeof(impls) / sizeof(impls[0]); impl++) {                   \
+            if (!crc32c_force(impls[impl])) continue;                                              \
+            CHECK_STR(crc32c_impl(), impls[impl]);                                                 \
+            body;                                                                                  \
+        }                                                                                          \
+        crc32c_force(best);                                                                        \
     } while (0)
 
 static void check_vectors(void) {
@@ -62,9 +62,10 @@ static void check_vectors(void) {
     CHECK_EQ(crc32c(0, b, 32), 0x46DD794Eu);
     for (int i = 0; i < 32; i++) b[i] = (uint8_t)(31 - i);
     CHECK_EQ(crc32c(0, b, 32), 0x113FDB5Cu);
-    static const uint8_t scsi_read[48] = {0x01, 0xC0, 0, 0, 0, 0, 0,    0, 0,    0, 0, 0,    0, 0, 0, 0,
-                                          0x14, 0,    0, 0, 0, 0, 0x04, 0, 0,    0, 0, 0x14, 0, 0, 0, 0x18,
-                                          0x28, 0,    0, 0, 0, 0, 0,    0, 0x02, 0, 0, 0,    0, 0, 0, 0};
+    static const uint8_t scsi_read[48] = {0x01, 0xC0, 0, 0,    0,    0, 0, 0,    0,    0, 0,    0,
+                                          0,    0,    0, 0,    0x14, 0, 0, 0,    0,    0, 0x04, 0,
+                                          0,    0,    0, 0x14, 0,    0, 0, 0x18, 0x28, 0, 0,    0,
+                                          0,    0,    0, 0,    0x02, 0, 0, 0,    0,    0, 0,    0};
     CHECK_EQ(crc32c(0, scsi_read, 48), 0xD9963A56u);
 }
 
@@ -119,7 +120,8 @@ static void check_copy(void) {
         CHECK(memcmp(dst + to, data + from, len) == 0);
         for (size_t k = 0; k < 64; k++) CHECK(dst[to - 1 - k] == 0xAA && dst[to + len + k] == 0xAA);
         memset(dst, 0xAA, to + len + 64);
-        CHECK_EQ(crc32c_copy_past(start, dst + to, data + from, len), bitwise(start, data + from, len));
+        CHECK_EQ(crc32c_copy_past(start, dst + to, data + from, len),
+                 bitwise(start, data + from, len));
         CHECK(memcmp(dst + to, data + from, len) == 0);
         for (size_t k = 0; k < 64; k++) CHECK(dst[to - 1 - k] == 0xAA && dst[to + len + k] == 0xAA);
     }

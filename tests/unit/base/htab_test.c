@@ -82,7 +82,8 @@ TEST(htab_equal_hashes_are_told_apart) {
     }
     for (uint64_t i = 0; i < 50; i++) CHECK(htab_find(&t, 42, key_eq, &i) == &items[i].node);
     for (uint64_t i = 0; i < 50; i += 2) htab_remove(&t, &items[i].node);
-    for (uint64_t i = 0; i < 50; i++) CHECK((htab_find(&t, 42, key_eq, &i) != NULL) == (i % 2 == 1));
+    for (uint64_t i = 0; i < 50; i++)
+        CHECK((htab_find(&t, 42, key_eq, &i) != NULL) == (i % 2 == 1));
     htab_free(&t);
 }
 

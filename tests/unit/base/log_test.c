@@ -61,8 +61,8 @@ TEST(log_lines_look_like_those_of_redis) {
     struct buf b = slurp(path);
     int pid, day, year, h, m, s, ms, end = 0;
     char month[4];
-    CHECK_EQ(sscanf(b.data, "%d:S %2d %3s %4d %2d:%2d:%2d.%3d * ready on 6479\n%n", &pid, &day, month, &year,
-                    &h, &m, &s, &ms, &end),
+    CHECK_EQ(sscanf(b.data, "%d:S %2d %3s %4d %2d:%2d:%2d.%3d * ready on 6479\n%n", &pid, &day,
+                    month, &year, &h, &m, &s, &ms, &end),
              8);
     CHECK_EQ(pid, (int)getpid());
     CHECK(end > 0);

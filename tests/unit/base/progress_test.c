@@ -1,4 +1,5 @@
-/* Progress: a bar on a terminal and nowhere else, lines in a log at its pace, no control characters in files. */
+/* Progress: a bar on a terminal and nowhere else, lines in a log at its pace, no control characters
+ * in files. */
 #include <pty.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +61,8 @@ static void run_bar(void) {
     struct progress p;
     progress_bar(&p, false);
     uint64_t until = clock_mono_ms() + 300;
-    while (p.silent ? clock_mono_ms() < until : !p.shown) progress_say(&p, 1, 4, "%s", "some of it");
+    while (p.silent ? clock_mono_ms() < until : !p.shown)
+        progress_say(&p, 1, 4, "%s", "some of it");
     progress_end(&p);
 }
 

@@ -17,9 +17,10 @@ static struct wheel_node *pop(struct wheel *w, uint64_t now) {
 }
 
 TEST(wheel_fires_on_the_millisecond) {
-    static const uint64_t dues[] = {1,        2,        63,       64,       65,      127,        2047,
-                                    2048,     2049,     65535,    65536,    100000,  2097151,    2097152,
-                                    67108863, 67108864, 67108865, 1u << 31, YEAR_MS, 5 * YEAR_MS};
+    static const uint64_t dues[] = {1,        2,        63,       64,      65,
+                                    127,      2047,     2048,     2049,    65535,
+                                    65536,    100000,   2097151,  2097152, 67108863,
+                                    67108864, 67108865, 1u << 31, YEAR_MS, 5 * YEAR_MS};
     for (uint64_t start = 0; start < 3000; start += 61) {
         for (size_t i = 0; i < sizeof(dues) / sizeof(dues[0]); i++) {
             struct wheel *w = wheel_create(start);
@@ -80,7 +81,8 @@ TEST(wheel_keeps_to_its_budget) {
     enum { N = 10000 };
     struct wheel *w = wheel_create(0);
     struct wheel_node *nodes = xcalloc(N, sizeof(*nodes));
-    for (int i = 0; i < N; i++) wheel_set(w, &nodes[i], 100000); /* all cascade together, four times */
+    /* all cascade together, four times */
+    for (int i = 0; i < N; i++) wheel_set(w, &nodes[i], 100000);
     unsigned calls = 0, fired = 0;
     bool more = true;
     while (more || fired < N) {
@@ -103,7 +105,8 @@ TEST(wheel_cascading_nodes_may_move_and_go) {
     for (int i = 0; i < 3; i++) wheel_set(w, &n[i], 64 + (uint64_t)i);
     unsigned budget = 1;
     bool more;
-    CHECK(wheel_pop(w, 64, &budget, &more) == NULL && more); /* the slot was taken over, nothing placed yet */
+    /* the slot was taken over, nothing placed yet */
+    CHECK(wheel_pop(w, 64, &budget, &more) == NULL && more);
     wheel_remove(w, &n[0]);
     wheel_set(w, &n[1], 1000);
     CHECK(pop(w, 66) == &n[2]);

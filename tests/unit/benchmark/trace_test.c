@@ -11,11 +11,11 @@ static const char *add(struct trace *t, const char *line) {
 
 TEST(a_line_of_the_public_trace) {
     struct trace t = {0};
-    CHECK(add(&t, "{\"timestamp\": 27482, \"input_length\": 6955, \"output_length\": 52, \"hash_ids\": [46, "
+    CHECK(add(&t, "{\"timestamp\": 27482, \"input_length\": 6955, \"output_length\": 52, "
+                  "\"hash_ids\": [46, "
                   "47, 2353]}\n") == NULL);
-    CHECK(add(&t,
-              "{\"hash_ids\":[],\"timestamp\":1.5e3,\"x\":{\"a\":[1,{\"b\":null}],\"c\":\"\\u0041\\\"\"}}") ==
-          NULL);
+    CHECK(add(&t, "{\"hash_ids\":[],\"timestamp\":1.5e3,\"x\":{\"a\":[1,{\"b\":null}],\"c\":"
+                  "\"\\u0041\\\"\"}}") == NULL);
     CHECK_EQ(t.n, 2);
     CHECK_EQ(t.requests[0].timestamp_ms, 27482);
     CHECK_EQ(t.requests[0].n, 3);
@@ -59,7 +59,8 @@ TEST(bad_lines_are_refused_and_leave_no_trace) {
 }
 
 TEST(every_cut_of_a_line_is_an_error) {
-    static const char line[] = "{\"timestamp\": 1, \"x\": [1.5e-3, \"a\\n\", {}], \"hash_ids\": [1, 2]}";
+    static const char line[] =
+        "{\"timestamp\": 1, \"x\": [1.5e-3, \"a\\n\", {}], \"hash_ids\": [1, 2]}";
     struct trace t = {0};
     for (size_t n = 0; n + 1 < sizeof(line); n++) CHECK(trace_add_line(&t, line, n) != NULL);
     CHECK(trace_add_line(&t, line, sizeof(line) - 1) == NULL);
