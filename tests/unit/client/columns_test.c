@@ -49,7 +49,8 @@ TEST(several_pieces) {
     tarn_columns c = three();
     char memory[50];
     uint64_t addresses[5], sizes[5], pieces[3] = {3, 0, 2};
-    for (int i = 0; i < 5; i++) addresses[i] = (uintptr_t)(memory + 10 * i), sizes[i] = (uint64_t)(i + 1);
+    for (int i = 0; i < 5; i++)
+        addresses[i] = (uintptr_t)(memory + 10 * i), sizes[i] = (uint64_t)(i + 1);
     c.n_pieces = 5, c.addresses = addresses, c.sizes = sizes, c.pieces = pieces;
     tarn_item items[3];
     struct iovec iov[5];
@@ -57,7 +58,8 @@ TEST(several_pieces) {
     CHECK(items[0].iov == iov && items[0].n_iov == 3);
     CHECK(items[1].n_iov == 0 && items[1].buffer_len == 0);
     CHECK(items[2].iov == iov + 3 && items[2].n_iov == 2);
-    for (int i = 0; i < 5; i++) CHECK(iov[i].iov_base == memory + 10 * i && iov[i].iov_len == (size_t)i + 1);
+    for (int i = 0; i < 5; i++)
+        CHECK(iov[i].iov_base == memory + 10 * i && iov[i].iov_len == (size_t)i + 1);
     pieces[0] = 1, pieces[1] = 2; /* one of one: in the item itself */
     CHECK_EQ(tarn_columns_items(&c, items, iov), TARN_OK);
     CHECK(items[0].buffer == memory && items[0].n_iov == 0 && items[1].iov == iov + 1);

@@ -1,4 +1,5 @@
-/* The fake's thread: connections in and out, its beginning and its end, and what tests say of hosts. */
+/* The fake's thread: connections in and out, its beginning and its end, and what tests say of
+ * hosts. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -24,9 +25,10 @@ void fake_unlock(void) {
     (void)n;
 }
 
-/* --- connections --------------------------------------------------------------------------------------------------------- */
+/* --- connections --- */
 
-/* A loopback address that no other test has: the port of a dead host is free, and whoever listened there next would be it. */
+/* A loopback address that no other test has: the port of a dead host is free, and whoever listened
+ * there next would be it. */
 static uint32_t own_address(void) {
     uint32_t pid = (uint32_t)getpid();
     return UINT32_C(127) << 24 | (1 + (pid >> 16 & 63)) << 16 | (pid & 0xffff);
@@ -86,7 +88,7 @@ void fake_say_bulk(struct fake_conn *c, const void *data, size_t len) {
     buf_append(&c->out, "\r\n", 2);
 }
 
-/* --- the loop ------------------------------------------------------------------------------------------------------------------------- */
+/* --- the loop --- */
 
 /* false: it is closed. */
 static bool receive(struct fake_conn *c) {
@@ -125,7 +127,8 @@ static void serve(const struct pollfd *p, const int *what, unsigned n) {
             struct fake_conn *c = &fake.conn[what[i]];
             if (c->fd != p[i].fd) continue;
             bool alive = true;
-            if (p[i].revents & (POLLIN | POLLHUP | POLLERR) && !c->close_when_sent) alive = receive(c);
+            if (p[i].revents & (POLLIN | POLLHUP | POLLERR) && !c->close_when_sent)
+                alive = receive(c);
             if (alive) send_out(c);
         }
     }
@@ -214,14 +217,16 @@ void fake_stop(void) {
 
 const char *fake_url(const char *options) {
     static char url[300];
-    snprintf(url, sizeof(url),
-             "tarn://%s:%u?failover_ms=60000&backoff_min_ms=2&backoff_max_ms=10&max_lanes=2&timeout_ms=20000&"
-             "host_name=here%s%s",
-             fake.address, fake.port, *options == '\0' ? "" : "&", options);
+    snprintf(
+        url, sizeof(url),
+        "tarn://"
+        "%s:%u?failover_ms=60000&backoff_min_ms=2&backoff_max_ms=10&max_lanes=2&timeout_ms=20000&"
+        "host_name=here%s%s",
+        fake.address, fake.port, *options == '\0' ? "" : "&", options);
     return url;
 }
 
-/* --- what a test says --------------------------------------------------------------------------------------------------------------------- */
+/* --- what a test says --- */
 
 void fake_mood(unsigned host, enum fake_mood mood, unsigned after) {
     fake_lock();
@@ -232,7 +237,8 @@ void fake_mood(unsigned host, enum fake_mood mood, unsigned after) {
         close(h->listener);
         h->listener = -1;
         for (unsigned i = 0; i < CONNS; i++) {
-            if (fake.conn[i].fd != 0 && fake.conn[i].host == (int)host) fake_close(&fake.conn[i], true);
+            if (fake.conn[i].fd != 0 && fake.conn[i].host == (int)host)
+                fake_close(&fake.conn[i], true);
         }
     }
     if (mood != FAKE_DEAD && h->listener < 0) h->listener = listen_at(&h->port);

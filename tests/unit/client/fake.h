@@ -1,6 +1,7 @@
-/* A master and hosts that do what a test tells them, all in one thread of the test's process: answers that come late, in halves
- * or not at all, hosts that die, fall silent or talk nonsense in the middle of a value. The books are real enough for libtarn
- * to put and get; what was asked for is written down.
+/* A master and hosts that do what a test tells them, all in one thread of the test's process:
+ * answers that come late, in halves or not at all, hosts that die, fall silent or talk nonsense in
+ * the middle of a value. The books are real enough for libtarn to put and get; what was asked for
+ * is written down.
  *
  *   fake_start ─> tarn_connect(fake_url) ... moods, scripts, damage ... tarn_close ─> fake_stop
  *
@@ -34,12 +35,13 @@ enum fake_action {
     FAKE_SAY,    /* does nothing, and says this */
 };
 
-/* Host h is node "n<h>" with the segment "n<h>.0", id FAKE_SEGMENT + h, on machine "m<h>": all by tcp. Replicas go to the hosts in their
- * order. */
+/* Host h is node "n<h>" with the segment "n<h>.0", id FAKE_SEGMENT + h, on machine "m<h>": all by
+ * tcp. Replicas go to the hosts in their order. */
 void fake_start(void);
 void fake_stop(void);
-/* tarn://address:port?...options: no pauses to speak of, and the options given (may be ""). Hosts are waited for as long as
- * it takes, and left alone for longer than any test; where one falls silent, failover_ms says for how long. */
+/* tarn://address:port?...options: no pauses to speak of, and the options given (may be ""). Hosts
+ * are waited for as long as it takes, and left alone for longer than any test; where one falls
+ * silent, failover_ms says for how long. */
 const char *fake_url(const char *options);
 
 /* From the request after `after` more on. */
@@ -48,13 +50,15 @@ void fake_mood(unsigned host, enum fake_mood mood, unsigned after);
 void fake_move(unsigned host);
 /* The tier that its replicas are of; only "memory" gets puts. */
 void fake_tier(unsigned host, const char *tier);
-/* What SEGMENT INFO says: the epoch is higher than extents say by this; UINT32_MAX: there is no such segment. */
+/* What SEGMENT INFO says: the epoch is higher than extents say by this; UINT32_MAX: there is no
+ * such segment. */
 void fake_epoch(unsigned host, uint32_t ahead);
 /* Further fields of SEGMENT INFO, in RESP; NULL: none. */
 void fake_info(unsigned fields, const char *text, size_t len);
-/* A real host (of tests/transport/world.h) stands behind the name instead: this port, this socket, grants sealed with its key. */
-void fake_real(unsigned host, uint16_t port, const char *shm_path, const char *machine, const uint8_t key[16],
-               uint32_t master_epoch);
+/* A real host (of tests/transport/world.h) stands behind the name instead: this port, this socket,
+ * grants sealed with its key. */
+void fake_real(unsigned host, uint16_t port, const char *shm_path, const char *machine,
+               const uint8_t key[16], uint32_t master_epoch);
 #define FAKE_BYTES   (UINT64_C(64) << 20) /* of a segment */
 #define FAKE_SEGMENT 7u                   /* id of the first */
 #define FAKE_EPOCH   7u
@@ -62,9 +66,11 @@ void fake_real(unsigned host, uint16_t port, const char *shm_path, const char *m
 unsigned fake_reads(unsigned host);
 unsigned fake_writes(unsigned host);
 
-/* Of the next commands of that name, the one after `after` others. text: for FAKE_SAY. Several may wait. */
+/* Of the next commands of that name, the one after `after` others. text: for FAKE_SAY. Several may
+ * wait. */
 void fake_script(const char *command, unsigned after, enum fake_action action, const char *text);
-/* Commands so far that match, as in fnmatch: "PUTSTART k 100 *AVOID n1.0*". Bytes that are not text are '?'. */
+/* Commands so far that match, as in fnmatch: "PUTSTART k 100 *AVOID n1.0*". Bytes that are not text
+ * are '?'. */
 unsigned fake_count(const char *pattern);
 void fake_forget_commands(void);
 
@@ -88,8 +94,8 @@ bool fake_exists(const char *key);
 bool fake_holds(const char *key, unsigned host, const void *data, size_t len);
 /* Puts that are open. */
 unsigned fake_open_puts(void);
-/* How often something that must not happen has: space given back while bytes were on their way to it, a data connection with
- * grants of two sessions. */
+/* How often something that must not happen has: space given back while bytes were on their way to
+ * it, a data connection with grants of two sessions. */
 unsigned fake_violations(void);
 
 #endif

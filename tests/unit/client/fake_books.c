@@ -13,7 +13,7 @@ static void say_str(struct fake_conn *c, const char *s) {
     fake_say_bulk(c, s, strlen(s));
 }
 
-/* --- the books --------------------------------------------------------------------------------------------------------------- */
+/* --- the books --- */
 
 static struct fake_object *find(const char *key, bool complete) {
     for (unsigned i = 0; i < OBJECTS; i++) {
@@ -37,8 +37,11 @@ static struct fake_object *object_new(const char *key, uint64_t size) {
     for (unsigned i = 0; i < OBJECTS; i++) {
         struct fake_object *o = &fake.object[i];
         if (o->used) continue;
-        *o = (struct fake_object){
-            .used = true, .size = size, .token = ++fake.next_token, .crc = -1, .crcs_times = UINT_MAX};
+        *o = (struct fake_object){.used = true,
+                                  .size = size,
+                                  .token = ++fake.next_token,
+                                  .crc = -1,
+                                  .crcs_times = UINT_MAX};
         snprintf(o->key, sizeof(o->key), "%s", key);
         return o;
     }
@@ -78,7 +81,8 @@ static void say_grant(struct fake_conn *c, unsigned host, enum grant_op op, uint
     fake_say_bulk(c, sealed, sizeof(sealed));
 }
 
-static void say_replica(struct fake_conn *c, const struct fake_object *o, const struct fake_replica_at *r) {
+static void say_replica(struct fake_conn *c, const struct fake_object *o,
+                        const struct fake_replica_at *r) {
     enum grant_op op = o->complete ? GRANT_READ : GRANT_WRITE;
     if (r->host >= FILE_HOST) {
         fake_say(c, "*2\r\n");
@@ -104,7 +108,7 @@ static void say_replicas(struct fake_conn *c, const struct fake_object *o) {
     for (unsigned i = 0; i < o->replicas; i++) say_replica(c, o, &o->replica[i]);
 }
 
-/* --- commands ------------------------------------------------------------------------------------------------------------------ */
+/* --- commands --- */
 
 struct words {
     redisReply **arg;
@@ -137,11 +141,14 @@ static bool avoided(const struct words *w, size_t from, unsigned host) {
     return false;
 }
 
-/* In the order of the hosts; those to be avoided only when the others do not suffice for one replica. */
-static void place(struct fake_object *o, const struct words *w, size_t options_at, unsigned replicas) {
+/* In the order of the hosts; those to be avoided only when the others do not suffice for one
+ * replica. */
+static void place(struct fake_object *o, const struct words *w, size_t options_at,
+                  unsigned replicas) {
     for (int round = 0; round < 2 && o->replicas == 0; round++) {
         for (unsigned h = 0; h < FAKE_HOSTS && o->replicas < replicas; h++) {
-            bool fits = strcmp(fake.host[h].tier, "memory") == 0 && fake.host[h].ahead != UINT32_MAX;
+            bool fits =
+                strcmp(fake.host[h].tier, "memory") == 0 && fake.host[h].ahead != UINT32_MAX;
             if (fits && (round == 1 || !avoided(w, options_at, h))) make_room(o, h);
         }
     }
@@ -185,12 +192,13 @@ static void must_be_quiet(const struct fake_replica_at *r) {
     }
 }
 
-static void end(struct fake_conn *c, const struct words *w, size_t at, uint64_t failed, size_t value_at,
-                size_t crcs_at) {
+static void end(struct fake_conn *c, const struct words *w, size_t at, uint64_t failed,
+                size_t value_at, size_t crcs_at) {
     const char *key = word(w, at);
     struct fake_object *o = find_put(key, number(w, at + 1)), *done = find(key, true);
     if (o == NULL) {
-        fake_say(c, done != NULL && done->token == number(w, at + 1) ? "+OK\r\n" : "-BADTOKEN over\r\n");
+        fake_say(c, done != NULL && done->token == number(w, at + 1) ? "+OK\r\n"
+                                                                     : "-BADTOKEN over\r\n");
         return;
     }
     unsigned kept = 0;
@@ -295,8 +303,8 @@ static void mputend(struct fake_conn *c, const struct words *w) {
     size_t faileds = option(w, options_at, "FAILEDS");
     fake_say(c, "*%zu\r\n", n);
     for (size_t i = 0; i < n; i++) {
-        end(c, w, 2 + 3 * i, faileds == 0 ? 0 : number(w, faileds + i), values == 0 ? 0 : values + i,
-            crcs == 0 ? 0 : crcs + i);
+        end(c, w, 2 + 3 * i, faileds == 0 ? 0 : number(w, faileds + i),
+            values == 0 ? 0 : values + i, crcs == 0 ? 0 : crcs + i);
     }
 }
 
@@ -317,7 +325,8 @@ static void execute(struct fake_conn *c, const struct words *w) {
         mputend(c, w);
     } else if (strcmp(name, "PUTEND") == 0) {
         size_t failed = option(w, 4, "FAILED");
-        end(c, w, 1, failed == 0 ? 0 : 1u << number(w, failed), option(w, 4, "VALUE"), option(w, 4, "CRCS"));
+        end(c, w, 1, failed == 0 ? 0 : 1u << number(w, failed), option(w, 4, "VALUE"),
+            option(w, 4, "CRCS"));
     } else if (strcmp(name, "MPUTREVOKE") == 0) {
         each(c, w, 2, revoke_one);
     } else if (strcmp(name, "PUTREVOKE") == 0) {
@@ -393,7 +402,7 @@ bool fake_control_input(struct fake_conn *c, const char *data, size_t n) {
     }
 }
 
-/* --- what a test says ------------------------------------------------------------------------------------------------------- */
+/* --- what a test says --- */
 
 void fake_script(const char *name, unsigned after, enum fake_action action, const char *text) {
     fake_lock();
@@ -408,7 +417,8 @@ void fake_script(const char *name, unsigned after, enum fake_action action, cons
 unsigned fake_count(const char *pattern) {
     fake_lock();
     unsigned n = 0;
-    for (unsigned i = 0; i < fake.lines && i < LOG_LINES; i++) n += fnmatch(pattern, fake.log[i], 0) == 0;
+    for (unsigned i = 0; i < fake.lines && i < LOG_LINES; i++)
+        n += fnmatch(pattern, fake.log[i], 0) == 0;
     fake_unlock();
     return n;
 }

@@ -6,7 +6,8 @@
 #include "transport/tcp/frame.h"
 
 static void hello(struct fake_conn *c) {
-    struct tcp_header h = {.magic = TCP_MAGIC, .type = TCP_HELLO, .meta_length = sizeof(struct tcp_hello)};
+    struct tcp_header h = {
+        .magic = TCP_MAGIC, .type = TCP_HELLO, .meta_length = sizeof(struct tcp_hello)};
     struct tcp_hello hello = {.version_min = TCP_VERSION,
                               .version_max = TCP_VERSION,
                               .parts_max = TCP_PARTS_MAX,
@@ -16,8 +17,8 @@ static void hello(struct fake_conn *c) {
     c->hello_done = true;
 }
 
-static void copy_parts(struct fake_host *h, const struct tcp_header *rq, const char *frame, char *data,
-                       uint64_t max) {
+static void copy_parts(struct fake_host *h, const struct tcp_header *rq, const char *frame,
+                       char *data, uint64_t max) {
     bool write = rq->type == TCP_WRITE;
     const struct tcp_part *part = (const void *)(frame + sizeof(*rq));
     for (uint32_t left = rq->meta_length / sizeof(*part); left > 0 && max > 0; left--, part++) {
@@ -41,8 +42,8 @@ static void check_session(struct fake_conn *c, const char *frame) {
     if (c->session != session) fake.violations++;
 }
 
-static void reply(struct fake_conn *c, const struct tcp_header *rq, uint32_t status, const char *frame,
-                  uint64_t bytes, bool half) {
+static void reply(struct fake_conn *c, const struct tcp_header *rq, uint32_t status,
+                  const char *frame, uint64_t bytes, bool half) {
     bool read = rq->type == TCP_READ && status == TCP_OK;
     struct tcp_header h = {.magic = TCP_MAGIC,
                            .version = TCP_VERSION,
@@ -72,7 +73,9 @@ static bool request(struct fake_conn *c, const struct tcp_header *rq, char *fram
     write ? h->writes++ : h->reads++;
     switch (mood) {
     case FAKE_RESET: fake_close(c, true); return false;
-    case FAKE_NONSENSE: fake_say(c, "This is not what you think it is, whatever it may be."); return true;
+    case FAKE_NONSENSE:
+        fake_say(c, "This is not what you think it is, whatever it may be.");
+        return true;
     case FAKE_STALE: reply(c, rq, GRANT_BAD_EPOCH, frame, bytes, false); return true;
     case FAKE_FENCED:
         if (c->session > 1) break;

@@ -1,5 +1,6 @@
-/* A master that plays a script: answers what a storage node asks, keeps a log of it, hands out the work that a test gives it,
- * and misbehaves where a rule says so. A thread per connection; everything is under one mutex. */
+/* A master that plays a script: answers what a storage node asks, keeps a log of it, hands out the
+ * work that a test gives it, and misbehaves where a rule says so. A thread per connection;
+ * everything is under one mutex. */
 #ifndef TARN_TESTS_FAKE_MASTER_H
 #define TARN_TESTS_FAKE_MASTER_H
 
@@ -55,7 +56,8 @@ struct master {
         unsigned version;
     } objects[16];
     size_t n_objects;
-    uint64_t fences[8]; /* not confirmed: handed out after each JOIN, before that NODE UP is AGAIN */
+    /* not confirmed: handed out after each JOIN, before that NODE UP is AGAIN */
+    uint64_t fences[8];
     size_t n_fences, fences_told;
     size_t offer_forget; /* answers to the offers of so many entries that come first: 0 */
     unsigned offer_add;  /* added to the versions of the others */
@@ -70,11 +72,12 @@ static inline void master_note(struct master *m, const char *line) {
 }
 
 static inline void master_wait(struct master *m, uint64_t until_ms) {
-    struct timespec ts = {.tv_sec = (time_t)(until_ms / 1000), .tv_nsec = (long)(until_ms % 1000) * 1000000};
+    struct timespec ts = {.tv_sec = (time_t)(until_ms / 1000),
+                          .tv_nsec = (long)(until_ms % 1000) * 1000000};
     pthread_cond_timedwait(&m->changed, &m->mutex, &ts);
 }
 
-/* --- answers -------------------------------------------------------------------------------------------------------------------- */
+/* --- answers --- */
 
 static inline void put_bulk(struct buf *out, const char *s, size_t len) {
     buf_printf(out, "$%zu\r\n", len);
@@ -102,7 +105,8 @@ static inline void answer_join(struct master *m, struct buf *out) {
     put_bulk(out, m->cluster, 32);
 }
 
-static inline void answer_mount(struct master *m, const struct span *argv, size_t argc, struct buf *out) {
+static inline void answer_mount(struct master *m, const struct span *argv, size_t argc,
+                                struct buf *out) {
     char name[64], content[40] = "";
     bool kept = false;
     size_t id = m->n_mounts;
@@ -124,22 +128,26 @@ static inline void answer_mount(struct master *m, const struct span *argv, size_
     put_field(out, "kept", kept);
 }
 
-static inline void answer_beat(struct master *m, const struct span *argv, size_t argc, struct buf *out) {
+static inline void answer_beat(struct master *m, const struct span *argv, size_t argc,
+                               struct buf *out) {
     uint64_t wait = 0;
     if (argc > 5 && span_eq(argv[4], SPAN("WAIT"))) span_to_u64(argv[5], &wait);
     uint64_t until = clock_mono_ms() + wait;
     m->beats++;
     pthread_cond_broadcast(&m->changed);
     unsigned kicks = m->kicks;
-    while (m->n_work + m->n_fences - m->fences_told == 0 && m->kicks == kicks && clock_mono_ms() < until)
+    while (m->n_work + m->n_fences - m->fences_told == 0 && m->kicks == kicks &&
+           clock_mono_ms() < until)
         master_wait(m, until);
     char byte;
     if (m->kicks != kicks || recv(master_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
         return; /* nobody is there */
     size_t fences = m->n_fences - m->fences_told;
-    buf_printf(out, "*2\r\n:%llu\r\n*%zu\r\n", (unsigned long long)clock_mono_ms(), m->n_work + fences);
+    buf_printf(out, "*2\r\n:%llu\r\n*%zu\r\n", (unsigned long long)clock_mono_ms(),
+               m->n_work + fences);
     for (; m->fences_told < m->n_fences; m->fences_told++)
-        buf_printf(out, "*2\r\n$5\r\nfence\r\n:%llu\r\n", (unsigned long long)m->fences[m->fences_told]);
+        buf_printf(out, "*2\r\n$5\r\nfence\r\n:%llu\r\n",
+                   (unsigned long long)m->fences[m->fences_told]);
     for (size_t i = 0; i < m->n_work; i++) {
         buf_append_str(out, m->work[i]);
         free(m->work[i]);
@@ -147,7 +155,8 @@ static inline void answer_beat(struct master *m, const struct span *argv, size_t
     m->n_work = 0;
 }
 
-static inline void answer_offer(struct master *m, const struct span *argv, size_t argc, struct buf *out) {
+static inline void answer_offer(struct master *m, const struct span *argv, size_t argc,
+                                struct buf *out) {
     uint64_t n = 0, version = 0;
     span_to_u64(argv[5], &n);
     buf_printf(out, "*%llu\r\n", (unsigned long long)n);
@@ -189,7 +198,8 @@ static inline void answer_fenced(struct master *m, struct span session, struct b
     buf_append_str(out, "+OK\r\n");
 }
 
-static inline void answer_default(struct master *m, const struct span *argv, size_t argc, struct buf *out) {
+static inline void answer_default(struct master *m, const struct span *argv, size_t argc,
+                                  struct buf *out) {
     struct span verb = argc > 1 ? argv[1] : SPAN("");
     bool node = span_eq(argv[0], SPAN("NODE"));
     if (node && span_eq(verb, SPAN("JOIN"))) {
@@ -218,7 +228,7 @@ static inline void answer_default(struct master *m, const struct span *argv, siz
     }
 }
 
-/* --- connections ------------------------------------------------------------------------------------------------------------------ */
+/* --- connections --- */
 
 static inline void join_line(const struct span *argv, size_t argc, struct buf *line) {
     for (size_t i = 0; i < argc; i++) {
@@ -230,7 +240,8 @@ static inline void join_line(const struct span *argv, size_t argc, struct buf *l
 }
 
 /* false: hang up. */
-static inline bool master_answer(struct master *m, const struct span *argv, size_t argc, struct buf *out) {
+static inline bool master_answer(struct master *m, const struct span *argv, size_t argc,
+                                 struct buf *out) {
     struct buf line = {0};
     bool ok = true, ruled = false;
     join_line(argv, argc, &line);
@@ -305,7 +316,7 @@ static inline void *master_accept(void *arg) {
     }
 }
 
-/* --- for tests -------------------------------------------------------------------------------------------------------------------- */
+/* --- for tests --- */
 
 static inline void master_start(struct master *m) {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -327,7 +338,8 @@ static inline void master_start(struct master *m) {
     CHECK(bind(m->listen_fd, (struct sockaddr *)&a, len) == 0 && listen(m->listen_fd, 64) == 0);
     CHECK(getsockname(m->listen_fd, (struct sockaddr *)&a, &len) == 0);
     m->port = ntohs(a.sin_port);
-    snprintf(m->url, sizeof(m->url), "tarn://127.0.0.1:%u?backoff_min_ms=1&backoff_max_ms=20", m->port);
+    snprintf(m->url, sizeof(m->url), "tarn://127.0.0.1:%u?backoff_min_ms=1&backoff_max_ms=20",
+             m->port);
     pthread_create(&m->acceptor, NULL, master_accept, m);
 }
 
@@ -367,7 +379,8 @@ static inline void master_stop(struct master *m) {
 }
 
 /* The next so many commands like this are answered with that; "" hangs up. */
-static inline void master_rule(struct master *m, const char *pattern, int times, const char *reply) {
+static inline void master_rule(struct master *m, const char *pattern, int times,
+                               const char *reply) {
     pthread_mutex_lock(&m->mutex);
     size_t i = 0;
     while (i < m->n_rules && m->rules[i].times > 0) i++;
@@ -379,7 +392,8 @@ static inline void master_rule(struct master *m, const char *pattern, int times,
     pthread_mutex_unlock(&m->mutex);
 }
 
-/* An item of work, words as for a redis-cli: digits become integers, [ and ] nest, ~ is nil, the rest are strings. */
+/* An item of work, words as for a redis-cli: digits become integers, [ and ] nest, ~ is nil, the
+ * rest are strings. */
 static inline size_t work_array(const char **s, struct buf *out);
 static inline void work_value(const char **s, struct buf *out) {
     size_t len = strcspn(*s, " ]");
@@ -438,7 +452,8 @@ static inline void master_fence(struct master *m, uint64_t session) {
     pthread_mutex_unlock(&m->mutex);
 }
 
-static inline void master_object(struct master *m, const char *key, unsigned version, const char *value) {
+static inline void master_object(struct master *m, const char *key, unsigned version,
+                                 const char *value) {
     pthread_mutex_lock(&m->mutex);
     size_t i = m->n_objects++;
     snprintf(m->objects[i].key, sizeof(m->objects[i].key), "%s", key);

@@ -85,7 +85,8 @@ tarn_status tier_open(const char *kind, const struct tier_config *config, struct
     *why_p = "no such disk";
     if (strcmp(config->path, "/broken") == 0) return TARN_EIO;
     struct tier *t = xcalloc(1, sizeof(*t));
-    t->info = (struct tier_info){.kind = kind, .size = config->size, .directory = "/shared/of/cluster"};
+    t->info =
+        (struct tier_info){.kind = kind, .size = config->size, .directory = "/shared/of/cluster"};
     memset(t->info.content, disk.content, sizeof(t->info.content));
     t->info.recovered = disk.recovered;
     t->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -104,7 +105,8 @@ static void disk_release(void) {
     disk.hold = false;
     while (disk.n_held > 0) {
         disk.n_held--;
-        disk.held[disk.n_held].done(disk.held[disk.n_held].arg, TARN_OK, disk.held[disk.n_held].offset);
+        disk.held[disk.n_held].done(disk.held[disk.n_held].arg, TARN_OK,
+                                    disk.held[disk.n_held].offset);
     }
     pthread_mutex_unlock(&disk.mutex);
 }
@@ -129,7 +131,8 @@ void tier_each(struct tier *t, void (*fn)(void *arg, const struct tier_item *ite
     pthread_mutex_lock(&disk.mutex);
     for (size_t i = 0; i < disk.n; i++) {
         const struct entry *e = &disk.entry[i];
-        struct tier_item item = {span_str(e->key), e->version, e->size, e->crc, NULL, 0, 0, e->offset};
+        struct tier_item item = {span_str(e->key), e->version, e->size, e->crc, NULL, 0, 0,
+                                 e->offset};
         if (e->there) fn(arg, &item);
     }
     pthread_mutex_unlock(&disk.mutex);
@@ -145,8 +148,9 @@ tarn_status tier_rename(struct tier *t, uint64_t offset, uint64_t version) {
     return TARN_OK;
 }
 
-tarn_status tier_put(struct tier *t, struct tier_item *item, bool check_crc, const struct iovec *iov,
-                     size_t n_iov, void (*done)(void *arg, tarn_status status, uint64_t offset), void *arg) {
+tarn_status tier_put(struct tier *t, struct tier_item *item, bool check_crc,
+                     const struct iovec *iov, size_t n_iov,
+                     void (*done)(void *arg, tarn_status status, uint64_t offset), void *arg) {
     char bytes[256], key[64];
     size_t len = 0;
     for (size_t i = 0; i < n_iov; i++) {
@@ -190,7 +194,8 @@ tarn_status tier_read(struct tier *t, uint64_t offset, uint64_t length, void *bu
     return TARN_ENOTFOUND;
 }
 
-uint64_t tier_poll_evict(struct tier *t, void (*fn)(void *arg, const struct tier_item *item), void *arg) {
+uint64_t tier_poll_evict(struct tier *t, void (*fn)(void *arg, const struct tier_item *item),
+                         void *arg) {
     pthread_mutex_lock(&disk.mutex);
     uint64_t ticket = disk.evict;
     disk.evict = 0;

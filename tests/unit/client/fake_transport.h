@@ -1,5 +1,5 @@
-/* A transport, as of a module, that moves no byte: its host is ready when a test says so, a client's keys are noted, and whatever is
- * to be moved fails. */
+/* A transport, as of a module, that moves no byte: its host is ready when a test says so, a
+ * client's keys are noted, and whatever is to be moved fails. */
 #ifndef TARN_TESTS_FAKE_TRANSPORT_H
 #define TARN_TESTS_FAKE_TRANSPORT_H
 
@@ -90,11 +90,13 @@ static tarn_status far_key_pack(struct transport_memory *m, bool writable, struc
     buf_printf(out, "%s-%u-%u", writable ? "write" : "read", m->segment, version);
     return TARN_OK;
 }
-static tarn_status far_key_unpack(struct transport_endpoint *e, const struct transport_key_config *config,
+static tarn_status far_key_unpack(struct transport_endpoint *e,
+                                  const struct transport_key_config *config,
                                   struct transport_key **key_p) {
     char text[500];
-    snprintf(text, sizeof(text), "%s %u %s %.*s; ", dev.uri, config->segment, config->writable ? "w" : "r",
-             (int)min_u64(config->packed_len, 80), (const char *)config->packed);
+    snprintf(text, sizeof(text), "%s %u %s %.*s; ", dev.uri, config->segment,
+             config->writable ? "w" : "r", (int)min_u64(config->packed_len, 80),
+             (const char *)config->packed);
     pthread_mutex_lock(&dev.mutex);
     if (strlen(dev.unpacked) + strlen(text) < sizeof(dev.unpacked)) strcat(dev.unpacked, text);
     pthread_mutex_unlock(&dev.mutex);
@@ -115,7 +117,8 @@ static void far_memory_deregister(struct transport_memory **memory_p) {
     free(*memory_p);
     *memory_p = NULL;
 }
-static tarn_status far_listen(struct transport_domain *d, const struct transport_listen_config *config,
+static tarn_status far_listen(struct transport_domain *d,
+                              const struct transport_listen_config *config,
                               struct transport_listener **l_p) {
     *l_p = xcalloc(1, sizeof(**l_p));
     return TARN_OK;
@@ -128,11 +131,13 @@ static tarn_status far_listener_uri(const struct transport_listener *l, struct b
     buf_append_str(out, "far://*:5");
     return TARN_OK;
 }
-static void far_listener_stats(const struct transport_listener *l, struct transport_listener_stats *stats_p) {
+static void far_listener_stats(const struct transport_listener *l,
+                               struct transport_listener_stats *stats_p) {
     *stats_p = (struct transport_listener_stats){0};
 }
 static void far_listener_stats_reset(struct transport_listener *l) {}
-static tarn_status far_listener_fence(struct transport_listener *l, const struct transport_fence *fence) {
+static tarn_status far_listener_fence(struct transport_listener *l,
+                                      const struct transport_fence *fence) {
     return TARN_OK;
 }
 static bool far_listener_lent(const struct transport_listener *l, const struct transport_memory *m,
@@ -143,8 +148,8 @@ static void far_listener_close(struct transport_listener **l_p) {
     free(*l_p);
     *l_p = NULL;
 }
-static tarn_status far_connect(struct transport_domain *d, const char *uri, uint64_t deadline_boot_ms,
-                               struct transport_endpoint **endpoint_p) {
+static tarn_status far_connect(struct transport_domain *d, const char *uri,
+                               uint64_t deadline_boot_ms, struct transport_endpoint **endpoint_p) {
     pthread_mutex_lock(&dev.mutex);
     snprintf(dev.uri, sizeof(dev.uri), "%s", uri);
     pthread_mutex_unlock(&dev.mutex);
@@ -158,8 +163,8 @@ static void far_endpoint_close(struct transport_endpoint **endpoint_p) {
     free(*endpoint_p);
     *endpoint_p = NULL;
 }
-static tarn_status far_submit(struct transport_endpoint *e, struct transport_op *const *ops, size_t n,
-                              size_t *accepted_p) {
+static tarn_status far_submit(struct transport_endpoint *e, struct transport_op *const *ops,
+                              size_t n, size_t *accepted_p) {
     return TARN_ECLOSED;
 }
 static size_t far_progress(struct transport_domain *d, uint64_t budget) {

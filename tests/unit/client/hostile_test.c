@@ -1,5 +1,6 @@
-/* A master that means harm, or was taken over: what it says is used as lengths and places by every call, and must cost the call and
- * nothing else (guarantees 1 and 6). tests/fuzz/client_server_fuzz.c says more of it, at random. */
+/* A master that means harm, or was taken over: what it says is used as lengths and places by every
+ * call, and must cost the call and nothing else (guarantees 1 and 6).
+ * tests/fuzz/client_server_fuzz.c says more of it, at random. */
 #include <sys/resource.h>
 
 #include "pool.h"
@@ -51,7 +52,8 @@ TEST(guarantee_6_the_second_look_up_has_no_crcs) {
     end();
 }
 
-/* The same version is shorter in the middle of a get, and lies in the books: what was made for the long one is of no use. */
+/* The same version is shorter in the middle of a get, and lies in the books: what was made for the
+ * long one is of no use. */
 TEST(guarantee_1_the_second_look_up_has_another_value) {
     begin("piece_bytes=1048576");
     static char text[512], buffer[3 * MIB];

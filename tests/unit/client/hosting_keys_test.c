@@ -6,7 +6,7 @@
 #include "fake_master.h"
 #include "fake_transport.h"
 
-/* --- a node and its master ------------------------------------------------------------------------------------------------------ */
+/* --- a node and its master --- */
 
 static struct master m;
 static struct tarn_host *h;
@@ -47,7 +47,7 @@ static void again(bool forgets, unsigned epoch) {
 
 #define KEYS "SEGMENT KEYS n1 ???????????????????????????????? n1.0 "
 
-/* --- keys ----------------------------------------------------------------------------------------------------------------------- */
+/* --- keys --- */
 
 TEST(keys_are_told_when_they_are_ready_when_they_change_and_when_they_are_lost) {
     start(0, "");
@@ -130,7 +130,7 @@ TEST(a_master_that_has_no_room_for_keys_keeps_the_node) {
     stop();
 }
 
-/* --- reports -------------------------------------------------------------------------------------------------------------------- */
+/* --- reports --- */
 
 TEST(reports_go_with_heartbeats_when_they_have_changed) {
     start(0, "device name=x");

@@ -7,7 +7,7 @@
 #include "fake_tier.h"
 #include "host/host_internal.h"
 
-/* --- a node and its master ---------------------------------------------------------------------------------------------------- */
+/* --- a node and its master --- */
 
 #define SEGMENT (1u << 20)
 
@@ -68,7 +68,7 @@ static char *memory(void) {
     return host_segment_base(h->host, h->segments[0].id);
 }
 
-/* --- joining -------------------------------------------------------------------------------------------------------------------- */
+/* --- joining --- */
 
 TEST(joins_mounts_and_is_up) {
     prepare();
@@ -79,13 +79,15 @@ TEST(joins_mounts_and_is_up) {
     o.binds = 2;
     start();
     CHECK(master_saw(&m, "CLIENT SETNAME n1"));
-    CHECK(master_saw(&m, "NODE JOIN n1 ???????????????????????????????? MACHINE * RACK r7 VERSION *"));
+    CHECK(master_saw(&m,
+                     "NODE JOIN n1 ???????????????????????????????? MACHINE * RACK r7 VERSION *"));
     char want[256];
-    snprintf(want, sizeof(want),
-             "SEGMENT MOUNT n1 * n1.0 TIER memory SIZE 1048576 CONTENT ???????????????????????????????? "
-             "BACKING memfd "
-             "HUGE no ENDPOINTS 2 tcp://127.0.0.1:%u tcp://?::1?:%u",
-             info().data_port, info().data_port);
+    snprintf(
+        want, sizeof(want),
+        "SEGMENT MOUNT n1 * n1.0 TIER memory SIZE 1048576 CONTENT ???????????????????????????????? "
+        "BACKING memfd "
+        "HUGE no ENDPOINTS 2 tcp://127.0.0.1:%u tcp://?::1?:%u",
+        info().data_port, info().data_port);
     CHECK(master_saw(&m, want));
     CHECK(master_saw(&m, "SEGMENT MOUNT n1 * n1.1 TIER memory *"));
     CHECK(master_saw(&m, "NODE UP n1 *"));
@@ -116,7 +118,8 @@ TEST(announces_what_it_is_told_to) {
     o.announce = "fe80::1";
     start();
     char want[64];
-    snprintf(want, sizeof(want), "SEGMENT MOUNT * ENDPOINTS 1 tcp://?fe80::1?:%u", info().data_port);
+    snprintf(want, sizeof(want), "SEGMENT MOUNT * ENDPOINTS 1 tcp://?fe80::1?:%u",
+             info().data_port);
     CHECK(master_saw(&m, want));
     stop();
     prepare();
@@ -186,7 +189,7 @@ TEST(up_when_the_master_is_ready) {
     stop();
 }
 
-/* --- coming back ------------------------------------------------------------------------------------------------------------------ */
+/* --- coming back --- */
 
 TEST(a_pool_file_is_kept) {
     char path[256];
@@ -302,7 +305,8 @@ TEST(joins_again_when_it_is_stale) {
     start();
     wait_state(TARN_HOST_UP);
     master_rule(&m, "NODE HEARTBEAT *", 1, "-STALE join first\r\n");
-    CHECK(master_saw(&m, "NODE UP *") && master_saw(&m, "NODE JOIN *") && master_saw(&m, "NODE UP *"));
+    CHECK(master_saw(&m, "NODE UP *") && master_saw(&m, "NODE JOIN *") &&
+          master_saw(&m, "NODE UP *"));
     wait_state(TARN_HOST_UP);
     stop();
 }
@@ -327,7 +331,8 @@ TEST(another_has_taken_the_name) {
     wait_state(TARN_HOST_UP);
     master_rule(&m, "NODE JOIN *", 2, "-BUSY a living node has this name\r\n");
     master_kick(&m, false);
-    CHECK(master_saw(&m, "NODE JOIN *") && master_saw(&m, "NODE JOIN *") && master_saw(&m, "NODE UP *"));
+    CHECK(master_saw(&m, "NODE JOIN *") && master_saw(&m, "NODE JOIN *") &&
+          master_saw(&m, "NODE UP *"));
     wait_state(TARN_HOST_UP);
     stop();
 }
@@ -340,7 +345,8 @@ TEST(a_new_epoch_is_fenced_before_anything_is_mounted) {
     memset(m.key, 'k', 16);
     m.n_mounts = 0; /* it knows nothing */
     master_kick(&m, false);
-    CHECK(master_saw(&m, "NODE JOIN *") && master_saw(&m, "SEGMENT MOUNT *") && master_saw(&m, "NODE UP *"));
+    CHECK(master_saw(&m, "NODE JOIN *") && master_saw(&m, "SEGMENT MOUNT *") &&
+          master_saw(&m, "NODE UP *"));
     wait_state(TARN_HOST_UP);
     CHECK_EQ(h->session.served_epoch, 9);
     struct host_segment_info served;
@@ -356,7 +362,7 @@ TEST(a_new_epoch_is_fenced_before_anything_is_mounted) {
     stop();
 }
 
-/* --- work ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- work --- */
 
 TEST(fences_are_confirmed) {
     prepare();
@@ -442,8 +448,8 @@ TEST(items_that_make_no_sense) {
 }
 
 TEST(answers_that_make_no_sense_end_the_session) {
-    static const char *const answers[] = {"+OK\r\n", "*2\r\n:1\r\n:2\r\n", "*0\r\n", "$-1\r\n", "-ERR x\r\n",
-                                          "",        "garbage\r\n"};
+    static const char *const answers[] = {
+        "+OK\r\n", "*2\r\n:1\r\n:2\r\n", "*0\r\n", "$-1\r\n", "-ERR x\r\n", "", "garbage\r\n"};
     prepare();
     start();
     for (size_t i = 0; i < ARRAY_LEN(answers); i++) {
@@ -474,7 +480,7 @@ TEST(a_segment_is_unmounted) {
     stop();
 }
 
-/* --- slow tiers ------------------------------------------------------------------------------------------------------------------------ */
+/* --- slow tiers --- */
 
 static void start_ssd(void) {
     prepare();
@@ -493,8 +499,8 @@ static char *store(int task, const char *key, const char *crc) {
 
 TEST(stores) {
     start_ssd();
-    CHECK(master_saw(
-        &m, "SEGMENT MOUNT n1 * n1.ssd TIER ssd SIZE 1048576 CONTENT 0101* BACKING ssd ENDPOINTS 1 tcp://*"));
+    CHECK(master_saw(&m, "SEGMENT MOUNT n1 * n1.ssd TIER ssd SIZE 1048576 CONTENT 0101* BACKING "
+                         "ssd ENDPOINTS 1 tcp://*"));
     char want[128], crc[16];
     uint32_t sum = crc32c(0, "hello, world", 12);
     snprintf(crc, sizeof(crc), "%u", sum);
@@ -620,7 +626,8 @@ TEST(what_is_on_disk_is_offered) {
     stop();
 }
 
-/* So that the master that knew it before does not take it for what it was, should the disk come back to it. */
+/* So that the master that knew it before does not take it for what it was, should the disk come
+ * back to it. */
 TEST(a_disk_that_changes_hands_gets_another_name) {
     prepare();
     disk_add("a", 3, "aaaa");
@@ -677,8 +684,9 @@ TEST(the_file_tier_belongs_to_the_cluster) {
     o.file_path = "/shared";
     o.file_bytes = 1u << 20;
     start();
-    CHECK(master_saw(&m, "SEGMENT MOUNT n1 * n1.file TIER file SIZE 1048576 CONTENT * BACKING file DIRECTORY "
-                         "/shared/of/cluster ENDPOINTS 0"));
+    CHECK(master_saw(
+        &m, "SEGMENT MOUNT n1 * n1.file TIER file SIZE 1048576 CONTENT * BACKING file DIRECTORY "
+            "/shared/of/cluster ENDPOINTS 0"));
     CHECK_STR(disk.cluster, m.cluster);
     wait_state(TARN_HOST_UP);
     master_kick(&m, false);
@@ -698,7 +706,7 @@ TEST(the_file_tier_belongs_to_the_cluster) {
     master_stop(&m);
 }
 
-/* --- leaving ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- leaving --- */
 
 TEST(leaves_when_it_is_told_to) {
     prepare();
@@ -762,7 +770,7 @@ TEST(closing_does_not_wait_for_a_master_that_knows_nothing) {
     master_stop(&m);
 }
 
-/* --- the clock ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- the clock --- */
 
 TEST(the_bound_of_the_masters_clock) {
     struct hosting_clock c = {0};

@@ -1,4 +1,5 @@
-/* Looking for modules/rdma.so: when, where, and how often. The file that is found here (tests/modules/rdma.c) brings no transport. */
+/* Looking for modules/rdma.so: when, where, and how often. The file that is found here
+ * (tests/modules/rdma.c) brings no transport. */
 #include <limits.h>
 
 #include "base/log.h"
@@ -59,10 +60,9 @@ TEST(a_failure_is_told_once_and_remembered) {
     struct tarn_client *c = make("auto", "/nowhere::/no/where:");
     for (int i = 0; i < 3; i++) CHECK(!client_module_rdma(c));
     CHECK_EQ(told, 1);
-    CHECK_STR(
-        last,
-        "A host offers RDMA, and its module cannot be had: /nowhere/rdma.so: No such file or directory; "
-        "/no/where/rdma.so: No such file or directory");
+    CHECK_STR(last, "A host offers RDMA, and its module cannot be had: /nowhere/rdma.so: No such "
+                    "file or directory; "
+                    "/no/where/rdma.so: No such file or directory");
     drop(c);
     c = make("auto", "/elsewhere"); /* another client may know better */
     CHECK(!client_module_rdma(c));

@@ -3,7 +3,8 @@
 
 #include "../test.h"
 
-static struct tarn_client client = {.mutex = PTHREAD_MUTEX_INITIALIZER, .options = {.failover_ms = 60000}};
+static struct tarn_client client = {.mutex = PTHREAD_MUTEX_INITIALIZER,
+                                    .options = {.failover_ms = 60000}};
 
 /* A lane that has met these segments: home and name by id. */
 static void lane_init(struct lane *lane, size_t segments) {
@@ -97,7 +98,8 @@ TEST(the_list_is_bounded) {
     for (uint32_t i = 0; i < OUTAGES_MAX + 6; i++) {
         met(&lane, i, 1000 + i, "x");
         outage_note(&lane, i);
-        if (i < OUTAGES_MAX) client.outages.list[i].until_ms += i + 1; /* the first ones are over first */
+        /* the first ones are over first */
+        if (i < OUTAGES_MAX) client.outages.list[i].until_ms += i + 1;
     }
     CHECK_EQ(client.outages.n, OUTAGES_MAX);
     CHECK(!outage_listed(&lane, 0));

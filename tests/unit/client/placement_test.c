@@ -21,9 +21,10 @@ static const struct answer *decode(const char *text, size_t len) {
 
 #define GRANT "0123456789012345678901234567890123456789"
 /* [version, size, lease, crc, [["memory", [[1,7,4096,100,grant],[2,7,0,28,grant]]]], nil, nil] */
-static const char good[] = "*7\r\n:9\r\n:128\r\n:5000\r\n:4294967295\r\n*1\r\n*2\r\n$6\r\nmemory\r\n*2\r\n"
-                           "*5\r\n:1\r\n:7\r\n:4096\r\n:100\r\n$40\r\n" GRANT "\r\n"
-                           "*5\r\n:2\r\n:7\r\n:0\r\n:28\r\n$40\r\n" GRANT "\r\n$-1\r\n$-1\r\n";
+static const char good[] =
+    "*7\r\n:9\r\n:128\r\n:5000\r\n:4294967295\r\n*1\r\n*2\r\n$6\r\nmemory\r\n*2\r\n"
+    "*5\r\n:1\r\n:7\r\n:4096\r\n:100\r\n$40\r\n" GRANT "\r\n"
+    "*5\r\n:2\r\n:7\r\n:0\r\n:28\r\n$40\r\n" GRANT "\r\n$-1\r\n$-1\r\n";
 
 TEST(two_extents) {
     struct placement p;
@@ -48,8 +49,8 @@ TEST(two_extents) {
 }
 
 /* 88 bytes: number 9, lease 5000, a CRC, extent 1:7 4096+100, grant. */
-#define PACKED(lease, flags, zero, length)                                                                   \
-    "$88\r\n\x09\0\0\0\0\0\0\0" lease flags "\xff\xff\xff\xff" zero                                          \
+#define PACKED(lease, flags, zero, length)                                                         \
+    "$88\r\n\x09\0\0\0\0\0\0\0" lease flags "\xff\xff\xff\xff" zero                                \
     "\x01\0\0\0\x07\0\0\0\0\x10\0\0\0\0\0\0" length GRANT "\r\n"
 #define LEASE  "\x88\x13\0\0"
 #define ONE    "\x01\0\0\0"
@@ -57,10 +58,12 @@ TEST(two_extents) {
 #define LENGTH "\x64\0\0\0\0\0\0\0"
 
 TEST(the_short_form) {
-    static const char text[] = PACKED(LEASE, ONE, ZERO, LENGTH), plain[] = PACKED(LEASE, ZERO, ZERO, LENGTH);
+    static const char text[] = PACKED(LEASE, ONE, ZERO, LENGTH),
+                      plain[] = PACKED(LEASE, ZERO, ZERO, LENGTH);
     struct placement p;
     CHECK_EQ(placement_of_get(&arena, decode(text, sizeof(text) - 1), 10000000000, &p), TARN_OK);
-    CHECK(p.version == 9 && p.size == 100 && p.crc == 4294967295 && p.replicas == 1 && p.value == NULL);
+    CHECK(p.version == 9 && p.size == 100 && p.crc == 4294967295 && p.replicas == 1 &&
+          p.value == NULL);
     CHECK_EQ(p.lease_end, 10000 + 5000 - 6);
     const struct replica *r = placement_now(&p);
     CHECK(r->tier == REPLICA_MEMORY && r->n_parts == 1);
@@ -73,9 +76,11 @@ TEST(the_short_form) {
     CHECK(p.token == 9 && p.replicas == 1);
     CHECK_EQ(placement_of_put(&arena, decode(text, sizeof(text) - 1), 101, &p), TARN_EPROTO);
     CHECK_EQ(p.replicas, 0);
-    static const char zero[] = PACKED(LEASE, ONE, ONE, LENGTH), flags[] = PACKED(LEASE, LEASE, ZERO, LENGTH),
+    static const char zero[] = PACKED(LEASE, ONE, ONE, LENGTH),
+                      flags[] = PACKED(LEASE, LEASE, ZERO, LENGTH),
                       empty[] = PACKED(LEASE, ONE, ZERO, ZERO ZERO),
-                      huge[] = PACKED(LEASE, ONE, ZERO, ZERO "\0\0\x01\0"), small[] = "$3\r\nabc\r\n";
+                      huge[] = PACKED(LEASE, ONE, ZERO, ZERO "\0\0\x01\0"),
+                      small[] = "$3\r\nabc\r\n";
     CHECK_EQ(placement_of_get(&arena, decode(zero, sizeof(zero) - 1), 0, &p), TARN_EPROTO);
     CHECK_EQ(placement_of_get(&arena, decode(flags, sizeof(flags) - 1), 0, &p), TARN_EPROTO);
     CHECK_EQ(placement_of_get(&arena, decode(empty, sizeof(empty) - 1), 0, &p), TARN_EPROTO);
@@ -97,16 +102,18 @@ TEST(inline_values) {
     CHECK_BYTES(p.value, p.size, "abc");
 }
 
-#define EXTENT(segment, length) "*5\r\n:" segment "\r\n:7\r\n:0\r\n:" length "\r\n$40\r\n" GRANT "\r\n"
+#define EXTENT(segment, length)                                                                    \
+    "*5\r\n:" segment "\r\n:7\r\n:0\r\n:" length "\r\n$40\r\n" GRANT "\r\n"
 
 /* What can be read stays, in the server's order; what makes no sense to us is left out. */
 TEST(replicas_of_all_tiers) {
-    static const char text[] = "*7\r\n:1\r\n:100\r\n:5000\r\n:7\r\n*5\r\n"
-                               "*2\r\n$4\r\nfile\r\n*1\r\n*2\r\n$6\r\n/d/k.1\r\n:100\r\n"
-                               "*2\r\n$6\r\nmemory\r\n*1\r\n" EXTENT("1", "99") /* of another size */
+    static const char text[] =
+        "*7\r\n:1\r\n:100\r\n:5000\r\n:7\r\n*5\r\n"
+        "*2\r\n$4\r\nfile\r\n*1\r\n*2\r\n$6\r\n/d/k.1\r\n:100\r\n"
+        "*2\r\n$6\r\nmemory\r\n*1\r\n" EXTENT("1", "99") /* of another size */
         "*2\r\n$4\r\ntape\r\n*1\r\n:1\r\n"
-        "*2\r\n$3\r\nssd\r\n*1\r\n" EXTENT("3", "100") "*2\r\n$6\r\nmemory\r\n*2\r\n" EXTENT("4", "60")
-            EXTENT("5", "40") "$-1\r\n$-1\r\n";
+        "*2\r\n$3\r\nssd\r\n*1\r\n" EXTENT("3", "100") "*2\r\n$6\r\nmemory\r\n*2\r\n" EXTENT(
+            "4", "60") EXTENT("5", "40") "$-1\r\n$-1\r\n";
     struct placement p;
     CHECK_EQ(placement_of_get(&arena, decode(text, sizeof(text) - 1), 0, &p), TARN_OK);
     CHECK_EQ(p.replicas, 3);
@@ -129,7 +136,8 @@ TEST(more_replicas_than_anybody_has) {
     CHECK_EQ(p.replicas, REPLICAS_MAX);
     buf_clear(&text);
     buf_printf(&text, "*2\r\n:1\r\n*40\r\n");
-    for (int i = 0; i < 40; i++) buf_printf(&text, "*2\r\n$6\r\nmemory\r\n*1\r\n" EXTENT("3", "100"));
+    for (int i = 0; i < 40; i++)
+        buf_printf(&text, "*2\r\n$6\r\nmemory\r\n*1\r\n" EXTENT("3", "100"));
     CHECK_EQ(placement_of_put(&arena, decode(text.data, text.len), 100, &p), TARN_EPROTO);
     buf_free(&text);
 }
@@ -139,7 +147,8 @@ TEST(files_lie_where_they_should) {
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         struct buf text = {0};
         buf_printf(&text,
-                   "*7\r\n:1\r\n:100\r\n:5000\r\n:7\r\n*1\r\n*2\r\n$4\r\nfile\r\n*1\r\n*2\r\n$%zu\r\n%s\r\n:"
+                   "*7\r\n:1\r\n:100\r\n:5000\r\n:7\r\n*1\r\n*2\r\n$4\r\nfile\r\n*1\r\n*2\r\n$%"
+                   "zu\r\n%s\r\n:"
                    "100\r\n$-1\r\n$-1"
                    "\r\n",
                    strlen(bad[i]), bad[i]);
@@ -161,7 +170,8 @@ TEST(a_miss_and_errors) {
     CHECK_EQ(answer_error_status("ERR other"), TARN_ERR);
 }
 
-/* Every answer with one byte changed or cut is taken or refused, never trusted blindly: sizes always add up. */
+/* Every answer with one byte changed or cut is taken or refused, never trusted blindly: sizes
+ * always add up. */
 TEST(damaged_answers) {
     char text[sizeof(good)];
     for (size_t i = 0; i + 1 < sizeof(good); i++) {
@@ -185,7 +195,8 @@ TEST(slices_of_iovecs) {
     char a[10], b[20];
     struct iovec iov[] = {{a, 10}, {NULL, 0}, {b, 20}}, out[3];
     CHECK_EQ(iov_slice(iov, 3, 5, 10, out), 2);
-    CHECK(out[0].iov_base == a + 5 && out[0].iov_len == 5 && out[1].iov_base == b && out[1].iov_len == 5);
+    CHECK(out[0].iov_base == a + 5 && out[0].iov_len == 5 && out[1].iov_base == b &&
+          out[1].iov_len == 5);
     CHECK_EQ(iov_slice(iov, 3, 10, 20, out), 1);
     CHECK_EQ(iov_slice(iov, 3, 0, 0, out), 0);
     CHECK_EQ(iov_total(iov, 3), 30);

@@ -1,4 +1,5 @@
-/* One of the hosts is a real one, in a process of its own: killed, stopped, reached by shared memory. */
+/* One of the hosts is a real one, in a process of its own: killed, stopped, reached by shared
+ * memory. */
 #include "pool.h"
 
 #include "../../transport/world.h"
@@ -55,8 +56,9 @@ TEST(the_mapping_of_a_view_stays) {
     CHECK_EQ(tarn_view_open(client, "k", 1, NULL, &view), TARN_OK);
     tarn_mapping *one = NULL, *two = NULL, *none = NULL;
     CHECK_EQ(tarn_mapping_open(view, 0, &one), TARN_OK);
-    CHECK_EQ(tarn_mapping_open(view, tarn_view_pieces(view, &(const struct iovec *){NULL}) - 1, &two),
-             TARN_OK);
+    CHECK_EQ(
+        tarn_mapping_open(view, tarn_view_pieces(view, &(const struct iovec *){NULL}) - 1, &two),
+        TARN_OK);
     CHECK_EQ(tarn_mapping_open(view, 8, &none), TARN_EINVAL);
     CHECK(none == NULL);
     const char *start = tarn_mapping_address(one);
@@ -147,7 +149,8 @@ TEST(a_host_that_was_stopped_before_we_came) {
     end_real();
 }
 
-/* Memory that is mapped outlives its host: what was put there is still read, and put, until somebody notices. */
+/* Memory that is mapped outlives its host: what was put there is still read, and put, until
+ * somebody notices. */
 TEST(a_killed_host_whose_memory_is_mapped) {
     begin_real("", "here");
     CHECK_EQ(put_n("k", 20000, 2), TARN_OK);

@@ -1,4 +1,5 @@
-/* Gets of values with several replicas, some of which cannot be had: dead hosts, silent hosts, damaged bytes, files. */
+/* Gets of values with several replicas, some of which cannot be had: dead hosts, silent hosts,
+ * damaged bytes, files. */
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -88,8 +89,8 @@ TEST(a_batch_with_a_host_that_dies) {
         CHECK_EQ(put_n(keys[i], LEN, 2), TARN_OK);
         if (i % 2) fake_nearest(keys[i], 1);
         got[i] = malloc(LEN);
-        items[i] =
-            (tarn_item){.key = keys[i], .key_len = strlen(keys[i]), .buffer = got[i], .buffer_len = LEN};
+        items[i] = (tarn_item){
+            .key = keys[i], .key_len = strlen(keys[i]), .buffer = got[i], .buffer_len = LEN};
     }
     fake_mood(1, FAKE_RESET, 3);
     size_t hits = 0;
@@ -105,7 +106,8 @@ TEST(a_batch_with_a_host_that_dies) {
     end();
 }
 
-/* Small values of a length share requests: what is wrong with one, or with the host of some, is nothing to the others. */
+/* Small values of a length share requests: what is wrong with one, or with the host of some, is
+ * nothing to the others. */
 static void check_small(unsigned n, size_t len, const char (*keys)[16], char *const *got,
                         const tarn_item *items) {
     for (unsigned i = 0; i < n; i++) {
@@ -126,8 +128,8 @@ TEST(many_small_values_and_one_that_is_damaged) {
         snprintf(keys[i], sizeof(keys[i]), "k%d", i);
         CHECK_EQ(put_n(keys[i], LEN, 2), TARN_OK);
         got[i] = malloc(LEN);
-        items[i] =
-            (tarn_item){.key = keys[i], .key_len = strlen(keys[i]), .buffer = got[i], .buffer_len = LEN};
+        items[i] = (tarn_item){
+            .key = keys[i], .key_len = strlen(keys[i]), .buffer = got[i], .buffer_len = LEN};
     }
     unsigned before = fake_reads(0);
     CHECK_EQ(tarn_get_many(client, items, N, NULL, NULL), TARN_OK);
@@ -139,7 +141,8 @@ TEST(many_small_values_and_one_that_is_damaged) {
     CHECK_EQ(figures().crc_mismatches, 2);
     catch_up();
     CHECK_EQ(fake_count("REPLICA REPORT *"), 2);
-    static const enum fake_mood moods[] = {FAKE_RESET, FAKE_HALF, FAKE_NONSENSE, FAKE_STALE, FAKE_SILENT};
+    static const enum fake_mood moods[] = {FAKE_RESET, FAKE_HALF, FAKE_NONSENSE, FAKE_STALE,
+                                           FAKE_SILENT};
     for (size_t m = 0; m < sizeof(moods) / sizeof(moods[0]); m++) {
         fake_mood(0, moods[m], 2);
         for (int i = 0; i < N; i++) memset(got[i], 0, LEN);
@@ -153,7 +156,8 @@ TEST(many_small_values_and_one_that_is_damaged) {
     end();
 }
 
-/* One lease for all items of a key: it ends with the last of them, though they are asked for in several requests. */
+/* One lease for all items of a key: it ends with the last of them, though they are asked for in
+ * several requests. */
 TEST(the_same_keys_all_over_a_batch) {
     enum { N = 1500, KEYS = 7, LEN = 4096 };
     begin("");
@@ -164,8 +168,8 @@ TEST(the_same_keys_all_over_a_batch) {
         snprintf(keys[i], sizeof(keys[i]), "k%d", i % KEYS);
         if (i < KEYS) CHECK_EQ(put_n(keys[i], LEN, 1), TARN_OK);
         got[i] = malloc(LEN);
-        items[i] =
-            (tarn_item){.key = keys[i], .key_len = strlen(keys[i]), .buffer = got[i], .buffer_len = LEN};
+        items[i] = (tarn_item){
+            .key = keys[i], .key_len = strlen(keys[i]), .buffer = got[i], .buffer_len = LEN};
     }
     CHECK_EQ(tarn_get_many(client, items, N, NULL, NULL), TARN_OK);
     check_small(N, LEN, keys, got, items);
@@ -190,7 +194,7 @@ TEST(all_hosts_dead_is_an_error_and_no_hang) {
     end();
 }
 
-/* --- damaged bytes ---------------------------------------------------------------------------------------------------- */
+/* --- damaged bytes --- */
 
 TEST(a_damaged_replica_is_reported_and_passed_over) {
     begin("");
@@ -220,8 +224,8 @@ TEST(no_good_replica_is_no_value) {
     end();
 }
 
-/* The first pieces come from a damaged replica, the others from a good one: together they are wrong, and it cannot be told
- * which. */
+/* The first pieces come from a damaged replica, the others from a good one: together they are
+ * wrong, and it cannot be told which. */
 TEST(a_value_pieced_together_is_read_again_from_one) {
     begin("piece_bytes=1048576");
     CHECK_EQ(put_n("k", 4 * MIB, 2), TARN_OK);
@@ -257,7 +261,8 @@ TEST(ranges_check_their_own_blocks) {
     end();
 }
 
-/* One item was bad and is looked for again, the other one finds the host gone: that says nothing of the first one's bytes. */
+/* One item was bad and is looked for again, the other one finds the host gone: that says nothing of
+ * the first one's bytes. */
 TEST(a_failure_of_another_item) {
     begin("piece_bytes=1048576");
     CHECK_EQ(put_n("a", MIB, 1), TARN_OK);
@@ -275,7 +280,7 @@ TEST(a_failure_of_another_item) {
     end();
 }
 
-/* --- segments ------------------------------------------------------------------------------------------------------------- */
+/* --- segments --- */
 
 TEST(segments_that_are_gone_or_changed) {
     begin("");
@@ -314,7 +319,7 @@ TEST(refusals_make_us_look_again) {
     end();
 }
 
-/* --- tiers ------------------------------------------------------------------------------------------------------------------ */
+/* --- tiers --- */
 
 static char dir[64];
 
@@ -362,7 +367,8 @@ TEST(files_are_read_by_ourselves) {
     make_dir();
     begin("");
     CHECK_EQ(put_n("k", 3 * MIB + 1, 1), TARN_OK);
-    write_file(in_dir("k"), "k", 3 * MIB + 1, 1000, false); /* a host may keep more behind the value */
+    /* a host may keep more behind the value */
+    write_file(in_dir("k"), "k", 3 * MIB + 1, 1000, false);
     fake_add_file("k", in_dir("k"));
     CHECK_EQ(get("k", 3 * MIB + 1), TARN_OK);
     CHECK_EQ(fake_reads(0), 0);
@@ -451,7 +457,7 @@ TEST(tiers_of_a_later_version_are_left_out) {
     end();
 }
 
-/* --- the control connection --------------------------------------------------------------------------------------------------- */
+/* --- the control connection --- */
 
 TEST(answers_cut_short_are_asked_for_again) {
     begin("");
@@ -474,9 +480,11 @@ TEST(answers_that_make_no_sense) {
         "*2\r\n$-1\r\n$-1\r\n",
         "*1\r\n*3\r\n:1\r\n:2\r\n:3\r\n",
         "*1\r\n*5\r\n:1\r\n:20000\r\n:5000\r\n:1\r\n*1\r\n*2\r\n$6\r\nmemory\r\n*0\r\n",
-        "*1\r\n*5\r\n:1\r\n:20000\r\n:5000\r\n:1\r\n*1\r\n*2\r\n$4\r\nfile\r\n*1\r\n*2\r\n$8\r\netc/"
+        "*1\r\n*5\r\n:1\r\n:20000\r\n:5000\r\n:1\r\n*1\r\n*2\r\n$4\r\nfile\r\n*1\r\n*2\r\n$"
+        "8\r\netc/"
         "name\r\n:20000\r\n",
-        "*1\r\n*5\r\n:1\r\n:20000\r\n:5000\r\n:1\r\n*1\r\n*2\r\n$4\r\nfile\r\n*1\r\n*2\r\n$9\r\n/etc/"
+        "*1\r\n*5\r\n:1\r\n:20000\r\n:5000\r\n:1\r\n*1\r\n*2\r\n$4\r\nfile\r\n*1\r\n*2\r\n$9\r\n/"
+        "etc/"
         "name\r\n:20001\r\n",
         "*1\r\n*5\r\n:1\r\n:20000\r\n:5000\r\n:1\r\n*0\r\n",
     };

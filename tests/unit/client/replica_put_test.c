@@ -54,7 +54,7 @@ TEST(fewer_hosts_than_replicas) {
     end();
 }
 
-/* --- one of two fails, and it is certain that nothing more of it arrives ---------------------------------------------------- */
+/* --- one of two fails, and it is certain that nothing more of it arrives --- */
 
 static void one_fails(enum fake_mood mood, unsigned after, size_t len) {
     begin("piece_bytes=1048576");
@@ -91,7 +91,8 @@ TEST(one_of_two_refuses) {
 TEST(one_of_two_never_says_hello) {
     begin(SOON);
     fake_mood(1, FAKE_SILENT, 0);
-    CHECK_EQ(put_item("k", 20000, 2), TARN_OK); /* not a byte was sent: it counts as failed, not as lost */
+    /* not a byte was sent: it counts as failed, not as lost */
+    CHECK_EQ(put_item("k", 20000, 2), TARN_OK);
     CHECK_EQ(last_replicas, 1);
     CHECK_EQ(fake_count("*INSTEAD*"), 0);
     end();
@@ -140,8 +141,8 @@ TEST(a_batch_names_its_failures_in_one_request) {
     for (int i = 0; i < N; i++) {
         snprintf(keys[i], sizeof(keys[i]), "k%d", i);
         values[i] = value_of(keys[i], LEN);
-        items[i] =
-            (tarn_item){.key = keys[i], .key_len = strlen(keys[i]), .buffer = values[i], .buffer_len = LEN};
+        items[i] = (tarn_item){
+            .key = keys[i], .key_len = strlen(keys[i]), .buffer = values[i], .buffer_len = LEN};
     }
     tarn_put_options o;
     tarn_put_options_init(&o);
@@ -160,7 +161,7 @@ TEST(a_batch_names_its_failures_in_one_request) {
     end();
 }
 
-/* --- the only one fails -------------------------------------------------------------------------------------------------------- */
+/* --- the only one fails --- */
 
 static void moves_on(enum fake_mood mood, unsigned after, size_t len) {
     begin("piece_bytes=1048576");
@@ -227,7 +228,7 @@ TEST(all_are_dead) {
     end();
 }
 
-/* --- bytes that may still be on their way ------------------------------------------------------------------------------------------ */
+/* --- bytes that may still be on their way --- */
 
 /* The put starts over under a new session, and what arrives late does no harm. */
 static void silent_midway(unsigned replicas, size_t len) {
@@ -291,8 +292,8 @@ TEST(a_batch_with_a_silent_host) {
     for (int i = 0; i < N; i++) {
         snprintf(keys[i], sizeof(keys[i]), "k%d", i);
         values[i] = value_of(keys[i], LEN);
-        items[i] =
-            (tarn_item){.key = keys[i], .key_len = strlen(keys[i]), .buffer = values[i], .buffer_len = LEN};
+        items[i] = (tarn_item){
+            .key = keys[i], .key_len = strlen(keys[i]), .buffer = values[i], .buffer_len = LEN};
     }
     tarn_put_options o;
     tarn_put_options_init(&o);
@@ -312,7 +313,8 @@ TEST(a_batch_with_a_silent_host) {
     end();
 }
 
-/* A key that a batch has twice: the second waits for the end of the first, however often that has to be tried. */
+/* A key that a batch has twice: the second waits for the end of the first, however often that has
+ * to be tried. */
 static void twice(enum fake_mood mood, const char *again) {
     begin(SOON);
     CHECK_EQ(put_item("first", 5000, 1), TARN_OK);
@@ -340,7 +342,7 @@ TEST(a_key_twice_and_a_dead_host) {
     twice(FAKE_DEAD, "MPUTREVOKE 1 k 2");
 }
 
-/* --- the control connection -------------------------------------------------------------------------------------------------------------- */
+/* --- the control connection --- */
 
 TEST(the_connection_breaks_before_the_end) {
     begin("");
@@ -390,7 +392,8 @@ TEST(answers_that_make_no_sense) {
         "*1\r\n*1\r\n:7\r\n",
         "*1\r\n*2\r\n:7\r\n*0\r\n",
         "*1\r\n*2\r\n:7\r\n*1\r\n*2\r\n$3\r\nssd\r\n*0\r\n",
-        "*1\r\n*2\r\n:7\r\n*1\r\n*2\r\n$6\r\nmemory\r\n*1\r\n*5\r\n:1\r\n:7\r\n:0\r\n:19999\r\n$3\r\nabc\r\n",
+        "*1\r\n*2\r\n:7\r\n*1\r\n*2\r\n$6\r\nmemory\r\n*1\r\n*5\r\n:1\r\n:7\r\n:0\r\n:19999\r\n$"
+        "3\r\nabc\r\n",
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         begin("");
@@ -430,7 +433,7 @@ TEST(a_writer_with_two_replicas) {
     end();
 }
 
-/* --- not now, but soon -------------------------------------------------------------------------------------------------------- */
+/* --- not now, but soon --- */
 
 TEST(what_comes_later_is_waited_for) {
     begin("");

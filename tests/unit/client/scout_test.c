@@ -1,4 +1,5 @@
-/* Who leads next: a Sentinel that has not heard of it, a replica that was promoted, and some that only say so. */
+/* Who leads next: a Sentinel that has not heard of it, a replica that was promoted, and some that
+ * only say so. */
 #include "../test.h"
 
 #include "base/log.h"
@@ -22,7 +23,8 @@ static void begin(const char *role, unsigned epoch) {
     snprintf(port, sizeof(port), "%u", replica.port);
     snprintf(named, sizeof(named), "*2\r\n$9\r\n127.0.0.1\r\n$1\r\n1\r\n");
     snprintf(replicas, sizeof(replicas),
-             "*1\r\n*4\r\n$2\r\nip\r\n$9\r\n127.0.0.1\r\n$4\r\nport\r\n$%zu\r\n%s\r\n", strlen(port), port);
+             "*1\r\n*4\r\n$2\r\nip\r\n$9\r\n127.0.0.1\r\n$4\r\nport\r\n$%zu\r\n%s\r\n",
+             strlen(port), port);
     int n = snprintf(line, sizeof(line), "x:1\r\nmaster_epoch:%u\r\n", epoch);
     snprintf(info, sizeof(info), "$%d\r\n%s\r\n", n, line);
     master_rule(&sentinel, "SENTINEL get-master*", 1000000, named);
@@ -52,7 +54,8 @@ TEST(a_promoted_replica_is_known_before_the_sentinels_know) {
     char host[MASTER_HOST_MAX], port[16], own[8];
     begin(NULL, 8);
     master_rule(&replica, "ROLE", 3, SLAVE);
-    master_rule(&replica, "ROLE", 1, ""); /* Sentinels have it hang up on everybody when they promote it */
+    /* Sentinels have it hang up on everybody when they promote it */
+    master_rule(&replica, "ROLE", 1, "");
     master_rule(&replica, "ROLE", 1000000, MASTER);
     snprintf(own, sizeof(own), "%u", replica.port);
     CHECK(leads_to("1"));
@@ -60,7 +63,8 @@ TEST(a_promoted_replica_is_known_before_the_sentinels_know) {
     CHECK(scout_known(m.scouts, host, port));
     CHECK_STR(port, own);
     CHECK(leads_to(own));
-    CHECK(!master_moved(&m, "127.0.0.1", own)); /* they name another, which is the one that is gone */
+    /* they name another, which is the one that is gone */
+    CHECK(!master_moved(&m, "127.0.0.1", own));
     CHECK(master_count(&replica, "ROLE") >= 5);
     scout_rest(m.scouts);
     master_asked(&m, "127.0.0.1", "1"); /* of another one */
@@ -106,9 +110,10 @@ TEST(nobody_is_asked_before_a_master_was_met) {
 }
 
 TEST(nonsense_is_no_master) {
-    static const char *const lists[] = {"*1\r\n:5\r\n", "*0\r\n", "$-1\r\n", "*1\r\n*2\r\n$2\r\nip\r\n:7\r\n",
-                                        "-ERR no\r\n"};
-    static const char *const roles[] = {"*0\r\n", "*1\r\n:7\r\n", "$6\r\nmaster\r\n", "-NOPERM no\r\n", ""};
+    static const char *const lists[] = {"*1\r\n:5\r\n", "*0\r\n", "$-1\r\n",
+                                        "*1\r\n*2\r\n$2\r\nip\r\n:7\r\n", "-ERR no\r\n"};
+    static const char *const roles[] = {"*0\r\n", "*1\r\n:7\r\n", "$6\r\nmaster\r\n",
+                                        "-NOPERM no\r\n", ""};
     char host[MASTER_HOST_MAX], port[16];
     for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
         begin(roles[i], 8);

@@ -12,7 +12,7 @@
 
 #define LARGE (8u << 20)
 
-/* --- certificates ------------------------------------------------------------------------------------------------------------- */
+/* --- certificates --- */
 
 static void clean(void) {
     static const char *const names[] = {"ca.crt",    "ca.key",    "host.crt",   "host.key",
@@ -42,7 +42,7 @@ static void setup(void) {
     cert_free(&other);
 }
 
-/* --- the server ---------------------------------------------------------------------------------------------------------------- */
+/* --- the server --- */
 
 enum behaviour {
     ANSWERS, /* reads as many bytes as it shall, then writes as many, all in one string */
@@ -169,7 +169,7 @@ static void peer_end(struct peer *p) {
     close(p->listener);
 }
 
-/* --- the client ---------------------------------------------------------------------------------------------------------------- */
+/* --- the client --- */
 
 static tarn_status dial(struct ctl *c, const struct peer *p, const tarn_options *o, uint64_t ms) {
     struct secure s;
@@ -249,7 +249,8 @@ TEST(who_is_not_trusted) {
     o = trusting("ca.crt");
     o.tls_server_name = "elsewhere.test";
     refused(&p, &o, 5000, TARN_EPERM,
-            "the peer's certificate is not accepted: hostname mismatch, it is not for \"elsewhere.test\"");
+            "the peer's certificate is not accepted: hostname mismatch, it is not for "
+            "\"elsewhere.test\"");
 }
 
 TEST(names) {
@@ -293,7 +294,8 @@ TEST(who_speaks_no_tls) {
     refused(&silent, &o, 50, TARN_ETIMEOUT, "not over in time");
 }
 
-/* With TLS 1.3 our side of the handshake is over before the server has looked at our certificate. */
+/* With TLS 1.3 our side of the handshake is over before the server has looked at our
+ * certificate. */
 TEST(a_certificate_is_wanted) {
     struct peer p = {.does = ANSWERS, .auth = TLS_AUTH_YES, .reads = 1, .writes = 3};
     tarn_options o = trusting("ca.crt");
@@ -319,7 +321,8 @@ TEST(a_certificate_is_wanted) {
 
 /* tarns+sentinel: those who are asked where the master is speak TLS, too. */
 TEST(a_sentinel) {
-    struct peer p = {.does = ANSWERS, .reads = 20, .says = "*2\r\n$8\r\n10.1.2.3\r\n$4\r\n7777\r\n"};
+    struct peer p = {
+        .does = ANSWERS, .reads = 20, .says = "*2\r\n$8\r\n10.1.2.3\r\n$4\r\n7777\r\n"};
     tarn_options o;
     struct whereabouts m;
     char url[600], host[MASTER_HOST_MAX], port[16];
@@ -369,7 +372,8 @@ TEST(files_that_are_no_good) {
         size_t len = strlen(url);
         for (const char *at = bad[i][0]; *at != '\0'; at++) {
             bool here = at[0] == '%' && at[1] == 's';
-            len += (size_t)snprintf(url + len, sizeof(url) - len, here ? "%s" : "%.1s", here ? cert_dir : at);
+            len += (size_t)snprintf(url + len, sizeof(url) - len, here ? "%s" : "%.1s",
+                                    here ? cert_dir : at);
             at += here;
         }
         tarn_client *client = NULL;

@@ -1,5 +1,5 @@
-/* What a client makes of the keys in SEGMENT INFO: of good ones, of late ones, of nonsense. The transport moves nothing, so that
- * values come by tcp whatever happens. */
+/* What a client makes of the keys in SEGMENT INFO: of good ones, of late ones, of nonsense. The
+ * transport moves nothing, so that values come by tcp whatever happens. */
 #include "pool.h"
 
 #include "base/assert.h"
@@ -174,7 +174,8 @@ TEST(nonsense_is_no_key) {
         CHECK_EQ(get("k", 20000), TARN_OK);
         CHECK_STR(shown(), "");
     }
-    static const char nul[] = "$4\r\nkeys\r\n*1\r\n*3\r\n$12\r\nrdma://h\0:1\0\r\n$1\r\nr\r\n$1\r\nw\r\n";
+    static const char nul[] =
+        "$4\r\nkeys\r\n*1\r\n*3\r\n$12\r\nrdma://h\0:1\0\r\n$1\r\nr\r\n$1\r\nw\r\n";
     fake_info(1, nul, sizeof(nul) - 1);
     reconnect("");
     CHECK_EQ(get("k", 20000), TARN_OK);

@@ -43,11 +43,13 @@ static inline struct pair pair_open(const char *transport, bool made_by_us, int 
     p.owner = end_open(transport, NULL);
     p.user = end_open(transport, NULL);
     if (made_by_us) {
-        CHECK_EQ(tarn_transfer_alloc(p.owner, p.size, rights, "kv", 0, (void **)&p.memory, &p.region),
-                 TARN_OK);
+        CHECK_EQ(
+            tarn_transfer_alloc(p.owner, p.size, rights, "kv", 0, (void **)&p.memory, &p.region),
+            TARN_OK);
     } else {
         p.memory = malloc(p.size);
-        CHECK_EQ(tarn_transfer_register(p.owner, p.memory, p.size, rights, "kv", &p.region), TARN_OK);
+        CHECK_EQ(tarn_transfer_register(p.owner, p.memory, p.size, rights, "kv", &p.region),
+                 TARN_OK);
     }
     CHECK(p.region != 0);
     CHECK_EQ(tarn_transfer_connect(p.user, tarn_transfer_endpoint(p.owner), 0, &p.peer), TARN_OK);

@@ -10,10 +10,11 @@
 
 #include "base/log.h"
 
-/* --- who may ----------------------------------------------------------------------------------------------------------------------------------- */
+/* --- who may --- */
 
 TEST(secrets) {
-    tarn_transfer *owner = end_open("tcp", "a good secret"), *same = end_open("tcp", "a good secret");
+    tarn_transfer *owner = end_open("tcp", "a good secret"),
+                  *same = end_open("tcp", "a good secret");
     tarn_transfer *other = end_open("tcp", "a bad secret!"), *none = end_open("tcp", NULL);
     tarn_transfer_peer *peer = NULL;
     CHECK_EQ(tarn_transfer_connect(same, tarn_transfer_endpoint(owner), 0, &peer), TARN_OK);
@@ -28,7 +29,7 @@ TEST(secrets) {
     tarn_transfer_close(&none);
 }
 
-/* --- reflection: what a victim is asked is put to the victim itself --------------------------------------------------------------------- */
+/* --- reflection: what a victim is asked is put to the victim itself --- */
 
 static int dial(const tarn_transfer *t);
 
@@ -37,7 +38,8 @@ struct reflection {
     int listen_fd;
     char endpoint[64];
     pthread_t thread;
-    size_t change; /* of what goes to the victim, if that many bytes come at once: this byte, 0: none */
+    /* of what goes to the victim, if that many bytes come at once: this byte, 0: none */
+    size_t change;
     size_t passed; /* bytes that the victim's control port answered */
 };
 
@@ -138,11 +140,12 @@ TEST(options_are_checked) {
     CHECK_EQ(tarn_transfer_open(NULL, NULL), TARN_EINVAL);
 }
 
-/* --- garbage on the control port ----------------------------------------------------------------------------------------------------------------- */
+/* --- garbage on the control port --- */
 
 static int dial(const tarn_transfer *t) {
-    struct sockaddr_in a = {
-        .sin_family = AF_INET, .sin_port = htons(t->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons(t->port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct timeval timeout = {.tv_sec = 10};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
@@ -150,12 +153,13 @@ static int dial(const tarn_transfer *t) {
 }
 
 /* The end closes the connection, whatever it says before. */
-static bool is_thrown_out(const tarn_transfer *t, const char *hello, const char *bytes, size_t len) {
+static bool is_thrown_out(const tarn_transfer *t, const char *hello, const char *bytes,
+                          size_t len) {
     char answer[4096];
     int fd = dial(t);
     if (fd < 0) return false;
-    if (hello != NULL &&
-        (send(fd, hello, strlen(hello), MSG_NOSIGNAL) < 0 || recv(fd, answer, sizeof(answer), 0) <= 0))
+    if (hello != NULL && (send(fd, hello, strlen(hello), MSG_NOSIGNAL) < 0 ||
+                          recv(fd, answer, sizeof(answer), 0) <= 0))
         return false;
     (void)!send(fd, bytes, len, MSG_NOSIGNAL);
     ssize_t n;
@@ -166,8 +170,9 @@ static bool is_thrown_out(const tarn_transfer *t, const char *hello, const char 
 }
 
 TEST(garbage_costs_the_connection) {
-    static const char hello[] = "*6\r\n$5\r\nHELLO\r\n$1\r\n1\r\n$1\r\n2\r\n$16\r\n0123456789abcdef\r\n$"
-                                "16\r\nfedcba9876543210\r\n$0\r\n\r\n";
+    static const char hello[] =
+        "*6\r\n$5\r\nHELLO\r\n$1\r\n1\r\n$1\r\n2\r\n$16\r\n0123456789abcdef\r\n$"
+        "16\r\nfedcba9876543210\r\n$0\r\n\r\n";
     static const char *const bad[] = {
         "GET / HTTP/1.1\r\n\r\n",
         "*1\r\n$5\r\nHELLO\r\n",
@@ -195,7 +200,8 @@ TEST(garbage_costs_the_connection) {
         "*3\r\n$6\r\nNOTIFY\r\n$1\r\n2\r\n$70000\r\n",
     };
     struct pair p = pair_open("tcp", true, TARN_TRANSFER_READ);
-    for (size_t i = 0; i < ARRAY_LEN(bad); i++) CHECK(is_thrown_out(p.owner, NULL, bad[i], strlen(bad[i])));
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+        CHECK(is_thrown_out(p.owner, NULL, bad[i], strlen(bad[i])));
     for (size_t i = 0; i < ARRAY_LEN(bad_later); i++)
         CHECK(is_thrown_out(p.owner, hello, bad_later[i], strlen(bad_later[i])));
     static char noise[200000];
@@ -219,10 +225,11 @@ TEST(too_many_peers) {
     CHECK_EQ(tarn_transfer_connect(user, tarn_transfer_endpoint(owner), 0, &peers[0]), TARN_OK);
     CHECK_EQ(tarn_transfer_connect(user, tarn_transfer_endpoint(owner), 0, &peers[1]), TARN_OK);
     tarn_status status = tarn_transfer_connect(user, tarn_transfer_endpoint(owner), 0, &peers[2]);
-    CHECK(status == TARN_ELIMIT || status == TARN_ECLOSED); /* what it said may be lost with the connection */
+    /* what it said may be lost with the connection */
+    CHECK(status == TARN_ELIMIT || status == TARN_ECLOSED);
     tarn_transfer_disconnect(&peers[0]);
-    for (int i = 0; i < 100 && (status = tarn_transfer_connect(user, tarn_transfer_endpoint(owner), 0,
-                                                               &peers[0])) != TARN_OK;
+    for (int i = 0; i < 100 && (status = tarn_transfer_connect(user, tarn_transfer_endpoint(owner),
+                                                               0, &peers[0])) != TARN_OK;
          i++)
         usleep(10000);
     CHECK_EQ(status, TARN_OK);

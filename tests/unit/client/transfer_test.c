@@ -1,5 +1,6 @@
-/* Transfers between two ends: in one process, in forked ones, by every transport that is there. Names, which need a master, are
- * tested in tests/integration/transfer_test.tcl; peers that lie or do not know the secret in transfer_peers_test.c. */
+/* Transfers between two ends: in one process, in forked ones, by every transport that is there.
+ * Names, which need a master, are tested in tests/integration/transfer_test.tcl; peers that lie or
+ * do not know the secret in transfer_peers_test.c. */
 #include "transfer_pair.h"
 
 #include <arpa/inet.h>
@@ -17,28 +18,32 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-/* --- merging ----------------------------------------------------------------------------------------------------------------- */
+/* --- merging --- */
 
 TEST(neighbouring_blocks_become_one_task) {
     static const uint64_t from[] = {5, 6, 7, 12, 13}, to[] = {2, 3, 4, 8, 9};
     tarn_transfer_task tasks[5];
     char *local = (char *)4096;
-    CHECK_EQ(tarn_transfer_merge(TARN_TRANSFER_READ, local, to, 3, 1000, from, 5, 100, tasks, 5), 2);
+    CHECK_EQ(tarn_transfer_merge(TARN_TRANSFER_READ, local, to, 3, 1000, from, 5, 100, tasks, 5),
+             2);
     CHECK(tasks[0].local == local + 200 && tasks[0].remote == 1500 && tasks[0].length == 300);
     CHECK(tasks[1].local == local + 800 && tasks[1].remote == 2200 && tasks[1].length == 200);
     CHECK(tasks[0].op == TARN_TRANSFER_READ && tasks[0].region == 3);
     /* Neighbours on one side only are none; an end of the list is an end. */
     static const uint64_t apart[] = {2, 3, 5, 6, 7};
-    CHECK_EQ(tarn_transfer_merge(TARN_TRANSFER_WRITE, local, apart, 3, 0, from, 5, 100, tasks, 5), 3);
+    CHECK_EQ(tarn_transfer_merge(TARN_TRANSFER_WRITE, local, apart, 3, 0, from, 5, 100, tasks, 5),
+             3);
     static const uint64_t down[] = {9, 8, 7, 6, 5};
-    CHECK_EQ(tarn_transfer_merge(TARN_TRANSFER_WRITE, local, down, 3, 0, down, 5, 100, tasks, 5), 5);
-    CHECK_EQ(tarn_transfer_merge(TARN_TRANSFER_WRITE, local, from, 3, 0, from, 0, 100, tasks, 5), 0);
+    CHECK_EQ(tarn_transfer_merge(TARN_TRANSFER_WRITE, local, down, 3, 0, down, 5, 100, tasks, 5),
+             5);
+    CHECK_EQ(tarn_transfer_merge(TARN_TRANSFER_WRITE, local, from, 3, 0, from, 0, 100, tasks, 5),
+             0);
     tasks[1].length = 77;
     CHECK_EQ(tarn_transfer_merge(TARN_TRANSFER_READ, local, to, 3, 0, from, 5, 100, tasks, 1), 2);
     CHECK_EQ(tasks[1].length, 77); /* beyond max nothing is written */
 }
 
-/* --- moving --------------------------------------------------------------------------------------------------------------------- */
+/* --- moving --- */
 
 static void moves(const char *transport, bool made_by_us, const char *expected) {
     struct pair p = pair_open(transport, made_by_us, TARN_TRANSFER_READ | TARN_TRANSFER_WRITE);
@@ -48,7 +53,8 @@ static void moves(const char *transport, bool made_by_us, const char *expected) 
     tarn_transfer_task tasks[6];
     memset(local, 0, sizeof(local));
     CHECK_EQ(tarn_transfer_register(p.user, local, sizeof(local), 0, NULL, NULL), TARN_OK);
-    size_t n = tarn_transfer_merge(TARN_TRANSFER_READ, local, to, p.region, 0, from, 5, block, tasks, 6);
+    size_t n =
+        tarn_transfer_merge(TARN_TRANSFER_READ, local, to, p.region, 0, from, 5, block, tasks, 6);
     tarn_transfer_batch *batch;
     CHECK_EQ(tarn_transfer_submit(p.peer, tasks, n, NULL, &batch), TARN_OK);
     CHECK_EQ(tarn_transfer_wait(batch, 10000), TARN_OK);
@@ -60,7 +66,8 @@ static void moves(const char *transport, bool made_by_us, const char *expected) 
     if (expected != NULL) CHECK_STR(info.transport, expected);
     tarn_transfer_release(&batch);
     CHECK(batch == NULL);
-    for (int i = 0; i < 5; i++) CHECK(memcmp(local + to[i] * block, p.memory + from[i] * block, block) == 0);
+    for (int i = 0; i < 5; i++)
+        CHECK(memcmp(local + to[i] * block, p.memory + from[i] * block, block) == 0);
     CHECK(local[0] == 0 && local[5 * block] == 0 && local[10 * block] == 0);
 
     /* Written by address; single blocks that are neighbours are merged, too. */
@@ -141,12 +148,15 @@ TEST(regions_come_and_go) {
     char local[64], *memory = p.memory;
     CHECK_EQ(tarn_transfer_register(p.owner, memory + 4096, 10, TARN_TRANSFER_READ, NULL, NULL),
              TARN_EEXISTS);
-    CHECK_EQ(tarn_transfer_register(p.owner, NULL, 10, TARN_TRANSFER_READ, NULL, NULL), TARN_EINVAL);
-    CHECK_EQ(tarn_transfer_register(p.owner, local, 0, TARN_TRANSFER_READ, NULL, NULL), TARN_EINVAL);
+    CHECK_EQ(tarn_transfer_register(p.owner, NULL, 10, TARN_TRANSFER_READ, NULL, NULL),
+             TARN_EINVAL);
+    CHECK_EQ(tarn_transfer_register(p.owner, local, 0, TARN_TRANSFER_READ, NULL, NULL),
+             TARN_EINVAL);
     CHECK_EQ(tarn_transfer_register(p.owner, local, 10, 4, NULL, NULL), TARN_EINVAL);
     CHECK_EQ(tarn_transfer_unregister(p.owner, memory + 1), TARN_ENOTFOUND);
     uint32_t last = p.region;
-    for (int i = 0; i < 300; i++) { /* more than there may be at a time, and than an engine remembers */
+    for (int i = 0; i < 300;
+         i++) { /* more than there may be at a time, and than an engine remembers */
         tarn_transfer_task task = {
             .op = TARN_TRANSFER_READ, .region = last, .local = local, .remote = 5, .length = 64};
         CHECK_EQ(tarn_transfer_run(p.peer, &task, 1, NULL), TARN_OK);
@@ -154,7 +164,8 @@ TEST(regions_come_and_go) {
         CHECK_EQ(tarn_transfer_unregister(p.owner, memory), TARN_OK);
         CHECK_EQ(tarn_transfer_run(p.peer, &task, 1, NULL), TARN_ENOTFOUND);
         uint32_t region;
-        CHECK_EQ(tarn_transfer_alloc(p.owner, 4096, TARN_TRANSFER_READ, NULL, 0, (void **)&memory, &region),
+        CHECK_EQ(tarn_transfer_alloc(p.owner, 4096, TARN_TRANSFER_READ, NULL, 0, (void **)&memory,
+                                     &region),
                  TARN_OK);
         CHECK(region != last);
         last = region;
@@ -167,7 +178,8 @@ TEST(regions_come_and_go) {
 TEST(old_grants_are_worthless) {
     struct pair p = pair_open("tcp", false, TARN_TRANSFER_READ | TARN_TRANSFER_WRITE);
     char local[64];
-    tarn_transfer_task task = {.op = TARN_TRANSFER_READ, .region = p.region, .local = local, .length = 64};
+    tarn_transfer_task task = {
+        .op = TARN_TRANSFER_READ, .region = p.region, .local = local, .length = 64};
     CHECK_EQ(tarn_transfer_run(p.peer, &task, 1, NULL), TARN_OK);
     pthread_mutex_lock(&p.user->mutex);
     struct transfer_map *old = p.peer->map;
@@ -200,7 +212,7 @@ TEST(old_grants_are_worthless) {
     pair_close(&p, false);
 }
 
-/* --- labels and events -------------------------------------------------------------------------------------------------------------- */
+/* --- labels and events --- */
 
 struct waiter {
     struct pair *pair;
@@ -213,7 +225,8 @@ struct waiter {
 
 static void *wait_for_label(void *arg) {
     struct waiter *w = arg;
-    w->status = tarn_transfer_wait_ready(w->pair->peer, w->label, 60000, w->info, sizeof(w->info), &w->len);
+    w->status =
+        tarn_transfer_wait_ready(w->pair->peer, w->label, 60000, w->info, sizeof(w->info), &w->len);
     snprintf(w->error, sizeof(w->error), "%s", tarn_last_error());
     return NULL;
 }
@@ -255,7 +268,8 @@ TEST(who_waits_is_told) {
 
     size_t len;
     char small[2];
-    CHECK_EQ(tarn_transfer_wait_ready(p.peer, "request 7", 1000, small, sizeof(small), &len), TARN_OK);
+    CHECK_EQ(tarn_transfer_wait_ready(p.peer, "request 7", 1000, small, sizeof(small), &len),
+             TARN_OK);
     CHECK_EQ(len, 5);
     CHECK_EQ(tarn_transfer_done(p.peer, "request 7", "thanks", 6, 0), TARN_OK);
     next_event(p.owner, TARN_TRANSFER_DONE, "request 7", "thanks");
@@ -276,7 +290,8 @@ TEST(labels_end) {
     tarn_transfer_ready_options_init(&o);
     o.peers = 2;
     CHECK_EQ(tarn_transfer_ready(p.owner, "two", &o), TARN_OK);
-    CHECK_EQ(tarn_transfer_done(p.peer, "two", NULL, 0, 0), TARN_ECANCELED); /* it does not know what for */
+    /* it does not know what for */
+    CHECK_EQ(tarn_transfer_done(p.peer, "two", NULL, 0, 0), TARN_ECANCELED);
     CHECK_EQ(tarn_transfer_wait_ready(p.peer, "two", 1000, NULL, 0, NULL), TARN_OK);
     CHECK_EQ(tarn_transfer_done(p.peer, "two", NULL, 0, 0), TARN_OK);
     next_event(p.owner, TARN_TRANSFER_DONE, "two", "");
@@ -295,7 +310,8 @@ TEST(labels_end) {
     /* What was read in between is not what was meant. */
     CHECK_EQ(tarn_transfer_done(p.peer, "short", NULL, 0, 0), TARN_ECANCELED);
     CHECK_EQ(tarn_transfer_wait_ready(p.peer, "short", 1000, NULL, 0, NULL), TARN_ECANCELED);
-    CHECK_EQ(tarn_transfer_ready(p.owner, "short", NULL), TARN_OK); /* the same name, other blocks */
+    /* the same name, other blocks */
+    CHECK_EQ(tarn_transfer_ready(p.owner, "short", NULL), TARN_OK);
     CHECK_EQ(tarn_transfer_done(p.peer, "short", NULL, 0, 0), TARN_ECANCELED);
     CHECK_EQ(tarn_transfer_wait_ready(p.peer, "short", 1000, NULL, 0, NULL), TARN_OK);
     CHECK_EQ(tarn_transfer_done(p.peer, "short", NULL, 0, 0), TARN_OK);
@@ -308,7 +324,8 @@ TEST(labels_end) {
     for (int i = 0; i < 2; i++)
         CHECK_EQ(tarn_transfer_wait_ready(p.peer, "left", 1000, NULL, 0, NULL), TARN_OK);
     tarn_transfer_disconnect(&p.peer);
-    for (int i = 0; i < 2; i++) next_event(p.owner, TARN_TRANSFER_GAVE_UP, "left", "the peer went away");
+    for (int i = 0; i < 2; i++)
+        next_event(p.owner, TARN_TRANSFER_GAVE_UP, "left", "the peer went away");
     no_event(p.owner);
     CHECK_EQ(tarn_transfer_connect(p.user, tarn_transfer_endpoint(p.owner), 0, &p.peer), TARN_OK);
     pair_close(&p, true);
@@ -317,7 +334,8 @@ TEST(labels_end) {
 TEST(aborting_cuts_writers_off) {
     struct pair p = pair_open("auto", true, TARN_TRANSFER_WRITE);
     char local[64] = "bytes";
-    tarn_transfer_task task = {.op = TARN_TRANSFER_WRITE, .region = p.region, .local = local, .length = 64};
+    tarn_transfer_task task = {
+        .op = TARN_TRANSFER_WRITE, .region = p.region, .local = local, .length = 64};
     tarn_transfer_ready_options o;
     tarn_transfer_ready_options_init(&o);
     o.cut = 1;
@@ -357,7 +375,8 @@ TEST(messages) {
     /* Nobody takes them out: there is a bound. */
     tarn_status status;
     int n = 0;
-    while ((status = tarn_transfer_notify(p.peer, big, sizeof(big) - 1, 0)) == TARN_OK) CHECK(++n <= 1024);
+    while ((status = tarn_transfer_notify(p.peer, big, sizeof(big) - 1, 0)) == TARN_OK)
+        CHECK(++n <= 1024);
     CHECK_EQ(status, TARN_EAGAIN);
     CHECK_EQ(n, 1024);
     for (; n > 0; n--) {
@@ -367,14 +386,16 @@ TEST(messages) {
     no_event(p.owner);
     /* With the batch. */
     char local[64];
-    tarn_transfer_task task = {.op = TARN_TRANSFER_READ, .region = p.region, .local = local, .length = 64};
+    tarn_transfer_task task = {
+        .op = TARN_TRANSFER_READ, .region = p.region, .local = local, .length = 64};
     tarn_transfer_call call;
     tarn_transfer_call_init(&call);
     call.done = "r";
     call.message = "got it";
     call.message_len = 6;
     CHECK_EQ(tarn_transfer_ready(p.owner, "r", NULL), TARN_OK);
-    CHECK_EQ(tarn_transfer_run(p.peer, &task, 1, &call), TARN_ECANCELED); /* nobody has waited for it */
+    /* nobody has waited for it */
+    CHECK_EQ(tarn_transfer_run(p.peer, &task, 1, &call), TARN_ECANCELED);
     CHECK_EQ(tarn_transfer_wait_ready(p.peer, "r", 1000, NULL, 0, NULL), TARN_OK);
     CHECK_EQ(tarn_transfer_run(p.peer, &task, 1, &call), TARN_OK);
     next_event(p.owner, TARN_TRANSFER_DONE, "r", "got it");
@@ -383,7 +404,7 @@ TEST(messages) {
     pair_close(&p, true);
 }
 
-/* --- other processes -------------------------------------------------------------------------------------------------------------------- */
+/* --- other processes --- */
 
 struct child {
     pid_t pid;
@@ -392,7 +413,8 @@ struct child {
     int go;
 };
 
-/* An end with 8 MiB that may be read and written, until it is killed. Forked while this process has one thread. */
+/* An end with 8 MiB that may be read and written, until it is killed. Forked while this process has
+ * one thread. */
 static struct child child_start(const char *transport) {
     int out[2], in[2];
     struct child c;
@@ -403,11 +425,14 @@ static struct child child_start(const char *transport) {
     if (c.pid == 0) {
         tarn_transfer *t = end_open(transport, NULL);
         char *memory;
-        if (tarn_transfer_alloc(t, 8 * MIB, 3, NULL, 0, (void **)&memory, &c.region) != TARN_OK) _exit(1);
+        if (tarn_transfer_alloc(t, 8 * MIB, 3, NULL, 0, (void **)&memory, &c.region) != TARN_OK)
+            _exit(1);
         fill(memory, 8 * MIB, 3);
-        /* ThreadSanitizer does not see that the other process orders our stores before what data threads send: this does. */
+        /* ThreadSanitizer does not see that the other process orders our stores before what data
+         * threads send: this does. */
         static char unused[64];
-        if (tarn_transfer_register(t, unused, sizeof(unused), TARN_TRANSFER_READ, NULL, NULL) != TARN_OK)
+        if (tarn_transfer_register(t, unused, sizeof(unused), TARN_TRANSFER_READ, NULL, NULL) !=
+            TARN_OK)
             _exit(1);
         snprintf(c.endpoint, sizeof(c.endpoint), "%s", tarn_transfer_endpoint(t));
         if (write(out[1], &c, sizeof(c)) != sizeof(c)) _exit(1);
@@ -465,7 +490,8 @@ static void other_process(const char *transport) {
         }
         CHECK_EQ(tarn_transfer_submit(peer, tasks[b], 64, NULL, &batch[b]), TARN_OK);
     }
-    while (tarn_transfer_wait(batch[0], 1) == TARN_EAGAIN && tarn_transfer_wait(batch[1], 1) == TARN_EAGAIN)
+    while (tarn_transfer_wait(batch[0], 1) == TARN_EAGAIN &&
+           tarn_transfer_wait(batch[1], 1) == TARN_EAGAIN)
         break;
     uint64_t start = clock_mono_ms();
     child_end(&c, SIGKILL);
@@ -550,14 +576,16 @@ TEST(a_peer_that_stops) {
     free(local); /* nobody writes there any more, which AddressSanitizer would see */
     kill(c.pid, SIGCONT);
     char one;
-    task = (tarn_transfer_task){.op = TARN_TRANSFER_READ, .region = c.region, .local = &one, .length = 1};
+    task = (tarn_transfer_task){
+        .op = TARN_TRANSFER_READ, .region = c.region, .local = &one, .length = 1};
     CHECK_EQ(tarn_transfer_run(peer, &task, 1, NULL), TARN_OK);
     tarn_transfer_disconnect(&peer);
     tarn_transfer_close(&t);
     child_end(&c, 0);
 }
 
-/* Another process that is told of "blocks" by the end whose endpoint it reads, writes there, and says so with a byte. */
+/* Another process that is told of "blocks" by the end whose endpoint it reads, writes there, and
+ * says so with a byte. */
 static pid_t writer_start(int *to_p, int *from_p) {
     int to[2], from[2];
     CHECK(pipe(to) == 0 && pipe(from) == 0);
@@ -577,7 +605,8 @@ static pid_t writer_start(int *to_p, int *from_p) {
             _exit(2);
         tarn_transfer_task task = {
             .op = TARN_TRANSFER_WRITE, .region = r.id, .local = bytes, .length = sizeof(bytes)};
-        if (tarn_transfer_run(peer, &task, 1, NULL) != TARN_OK || write(from[1], "x", 1) != 1) _exit(3);
+        if (tarn_transfer_run(peer, &task, 1, NULL) != TARN_OK || write(from[1], "x", 1) != 1)
+            _exit(3);
         for (;;) pause();
     }
     close(to[0]);
@@ -595,8 +624,9 @@ TEST(writers_that_stop_and_die) {
         pid_t pid = writer_start(&to, &from);
         tarn_transfer *t = end_open("auto", NULL);
         char *memory;
-        CHECK_EQ(tarn_transfer_alloc(t, 65536, TARN_TRANSFER_WRITE, NULL, 0, (void **)&memory, NULL),
-                 TARN_OK);
+        CHECK_EQ(
+            tarn_transfer_alloc(t, 65536, TARN_TRANSFER_WRITE, NULL, 0, (void **)&memory, NULL),
+            TARN_OK);
         tarn_transfer_ready_options o;
         tarn_transfer_ready_options_init(&o);
         o.cut = 1;
@@ -610,7 +640,8 @@ TEST(writers_that_stop_and_die) {
             CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
             CHECK_EQ(tarn_transfer_abort(t, "blocks", "too late"), TARN_OK);
             tarn_transfer_event e = {.size = sizeof(e)};
-            CHECK_EQ(tarn_transfer_next_event(t, 300, &e), TARN_EAGAIN); /* it has our memory mapped */
+            /* it has our memory mapped */
+            CHECK_EQ(tarn_transfer_next_event(t, 300, &e), TARN_EAGAIN);
             CHECK_EQ(tarn_transfer_ready(t, "blocks", &o), TARN_EBUSY);
         }
         kill(pid, SIGKILL);
@@ -645,7 +676,7 @@ TEST(a_child_has_no_end) {
     pair_close(&p, true);
 }
 
-/* --- many at once ------------------------------------------------------------------------------------------------------------------------------------ */
+/* --- many at once --- */
 
 struct hammer {
     struct pair *pair;
@@ -662,7 +693,8 @@ static void *hammer(void *arg) {
             tasks[i] = (tarn_transfer_task){.op = TARN_TRANSFER_READ,
                                             .region = h->pair->region,
                                             .local = local + i * 4096,
-                                            .remote = (i * 37 + h->seed * 11 + (unsigned)round) % 900 * 4096,
+                                            .remote = (i * 37 + h->seed * 11 + (unsigned)round) %
+                                                      900 * 4096,
                                             .length = 4096};
         }
         h->failed += tarn_transfer_run(h->pair->peer, tasks, 64, NULL) != TARN_OK;
@@ -680,7 +712,8 @@ static void *hammer(void *arg) {
             h->failed += tasks[i].status != TARN_OK && tasks[i].status != TARN_ECANCELED;
         tarn_transfer_release(&batch);
         /* Memory that comes and goes under the lanes. */
-        h->failed += tarn_transfer_register(h->pair->user, local, 64 * 4096, 0, NULL, NULL) != TARN_OK;
+        h->failed +=
+            tarn_transfer_register(h->pair->user, local, 64 * 4096, 0, NULL, NULL) != TARN_OK;
         h->failed += tarn_transfer_unregister(h->pair->user, local) != TARN_OK;
     }
     free(local);
@@ -704,7 +737,8 @@ TEST(threads) {
     pair_close(&p, true);
 }
 
-/* --- by RDMA: last, because the module has threads that stay, and nobody may fork after that ------------------------------------------------------------ */
+/* --- by RDMA: last, because the module has threads that stay, and nobody may fork after that
+ * --- */
 
 TEST(by_rdma) {
     const char *fake = getenv("TARN_RDMA_FAKE");
@@ -716,7 +750,8 @@ TEST(by_rdma) {
     moves("rdma", false, "rdma");
 }
 
-/* A memfd stands for the memory of a GPU; its address leads nowhere, so that whoever touches it is found out. */
+/* A memfd stands for the memory of a GPU; its address leads nowhere, so that whoever touches it is
+ * found out. */
 static void *make_device(int *fd_p, char **content_p, uint64_t size) {
     *fd_p = memfd_create("device", MFD_CLOEXEC);
     CHECK(*fd_p >= 0 && ftruncate(*fd_p, (off_t)size) == 0);
@@ -738,18 +773,27 @@ TEST(memory_of_devices) {
     for (int i = 0; i < 2; i++) at[i] = make_device(&fd[i], &content[i], size);
     struct pair p = pair_open("auto", true, TARN_TRANSFER_READ | TARN_TRANSFER_WRITE);
     uint32_t region;
-    CHECK_EQ(tarn_transfer_register_dmabuf(p.owner, at[0], size, fd[0], 0, 3, "gpu", &region), TARN_OK);
+    CHECK_EQ(tarn_transfer_register_dmabuf(p.owner, at[0], size, fd[0], 0, 3, "gpu", &region),
+             TARN_OK);
     CHECK_EQ(tarn_transfer_register_dmabuf(p.user, at[1], size, fd[1], 0, 0, NULL, NULL), TARN_OK);
     for (int i = 0; i < 2; i++) close(fd[i]);
     fill(content[0], size, 5);
     tarn_transfer_task tasks[3] = {
-        {.op = TARN_TRANSFER_READ, .region = region, .local = at[1] + 4096, .remote = 8192, .length = 65536},
+        {.op = TARN_TRANSFER_READ,
+         .region = region,
+         .local = at[1] + 4096,
+         .remote = 8192,
+         .length = 65536},
         {.op = TARN_TRANSFER_READ,
          .region = p.region,
          .local = at[1] + 500000,
          .remote = 100,
          .length = 4096},
-        {.op = TARN_TRANSFER_READ, .region = region, .local = host, .remote = 0, .length = sizeof(host)},
+        {.op = TARN_TRANSFER_READ,
+         .region = region,
+         .local = host,
+         .remote = 0,
+         .length = sizeof(host)},
     };
     tarn_status status = tarn_transfer_run(p.peer, tasks, 3, NULL);
     if (rdma) {

@@ -31,7 +31,8 @@ TEST(plain_host_gets_the_default_port) {
 TEST(user_password_and_options) {
     struct parsed p;
     CHECK_EQ(parse("TARN://a%40b:p%3Aw%2f@[::1]:7000/"
-                   "?transport=tcp&verify=0&batch_keys=16&name=x%20y&rack=r%2F1&failover_ms=70&module_path=/"
+                   "?transport=tcp&verify=0&batch_keys=16&name=x%20y&rack=r%2F1&failover_ms=70&"
+                   "module_path=/"
                    "a:/b%20c",
                    &p),
              TARN_OK);
@@ -103,12 +104,11 @@ TEST(sentinels) {
 
 TEST(tls) {
     struct parsed p;
-    CHECK_EQ(
-        parse(
-            "tarns://h:7?tls_ca_file=/a%20b&tls_ca_dir=/d&tls_cert_file=/c&tls_key_file=/k&tls_server_name=n"
-            "&tls_verify=no&tls_verify=yes&tls_verify_name=no",
-            &p),
-        TARN_OK);
+    CHECK_EQ(parse("tarns://h:7?tls_ca_file=/a%20b&tls_ca_dir=/d&tls_cert_file=/c&tls_key_file=/"
+                   "k&tls_server_name=n"
+                   "&tls_verify=no&tls_verify=yes&tls_verify_name=no",
+                   &p),
+             TARN_OK);
     CHECK(p.m.tls && p.m.secure.context == NULL);
     CHECK_STR(p.m.port, "7");
     CHECK_STR(p.o.tls_ca_file, "/a b");
@@ -143,7 +143,8 @@ TEST(tls_options_want_tls) {
     CHECK(strstr(tarn_last_error(), "tarns://") != NULL);
     CHECK_EQ(url_parse("tarns://h?tls_key_file=/k", &p.o, &p.m), TARN_EINVAL);
     CHECK(strstr(tarn_last_error(), "tls_cert_file is missing") != NULL);
-    CHECK_EQ(url_parse("tarns://h?tls_cert_file=/c", &p.o, &p.m), TARN_OK); /* the key is there by now */
+    /* the key is there by now */
+    CHECK_EQ(url_parse("tarns://h?tls_cert_file=/c", &p.o, &p.m), TARN_OK);
     CHECK_STR(p.o.tls_ca_file, "/ca");
     done(&p);
 }
