@@ -1,4 +1,5 @@
-/* Segments and nodes that are emptied: nothing is lost, nothing is moved twice, and what cannot be moved stays. */
+/* Segments and nodes that are emptied: nothing is lost, nothing is moved twice, and what cannot be
+ * moved stays. */
 #include "util.h"
 
 static struct util_node n1, n2, n3;
@@ -19,7 +20,8 @@ static uint32_t id_of(const char *segment) {
     return info.id;
 }
 
-/* The node does what it is asked for; every fails-th copy goes wrong (0: none). Returns how many it made. */
+/* The node does what it is asked for; every fails-th copy goes wrong (0: none). Returns how many it
+ * made. */
 static unsigned serve(struct util_node *u, unsigned fails) {
     unsigned done = 0;
     if (!util_beat(u)) return 0;
@@ -108,12 +110,15 @@ TEST(two_drains_at_once_lose_nothing) {
         struct span avoid = SPAN("n3.0");
         struct store_batch b;
         struct store_put *put;
-        struct store_put_options o = {.replicas = 2, .avoid = &avoid, .avoids = 1, .host = STORE_HOST_NONE};
+        struct store_put_options o = {
+            .replicas = 2, .avoid = &avoid, .avoids = 1, .host = STORE_HOST_NONE};
         unsigned budget = 100000;
         store_batch_begin(util_store, &b, NULL, STORE_BATCH_PUT, 1);
-        CHECK_EQ(store_put_start(util_store, &b, span_str(key), 4096, &o, 1, &budget, &put), TARN_OK);
-        CHECK_EQ(store_put_end(util_store, span_str(key), store_put_token(put), 7, 0, NULL, 0, NULL),
+        CHECK_EQ(store_put_start(util_store, &b, span_str(key), 4096, &o, 1, &budget, &put),
                  TARN_OK);
+        CHECK_EQ(
+            store_put_end(util_store, span_str(key), store_put_token(put), 7, 0, NULL, 0, NULL),
+            TARN_OK);
     }
     CHECK_EQ(cluster_node_drain(n1.n, true), TARN_OK);
     CHECK_EQ(cluster_node_drain(n2.n, true), TARN_OK);

@@ -1,4 +1,5 @@
-/* A writer that must not write any more: its space is free when every host has confirmed, and not before. */
+/* A writer that must not write any more: its space is free when every host has confirmed, and not
+ * before. */
 #include "util.h"
 
 static struct util_node n1, n2;

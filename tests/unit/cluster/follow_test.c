@@ -62,7 +62,8 @@ static void catch_up(struct span data) {
 }
 
 static void lead(uint32_t epoch) {
-    struct store_lead_options o = {.first_version = (uint64_t)epoch << 14, .alive = STORE_SEGMENT_ANY};
+    struct store_lead_options o = {.first_version = (uint64_t)epoch << 14,
+                                   .alive = STORE_SEGMENT_ANY};
     struct store_lead_stats stats;
     store_lead(util_store, &o, &stats);
     cluster_lead(epoch, STORE_SEGMENT_ANY);
@@ -76,7 +77,8 @@ static void put(const char *key, uint64_t size) {
     struct store_put_options o = {.replicas = 1, .host = STORE_HOST_NONE};
     store_batch_begin(util_store, &b, NULL, STORE_BATCH_PUT, 1);
     CHECK_EQ(store_put_start(util_store, &b, span_str(key), size, &o, 77, &budget, &p), TARN_OK);
-    CHECK_EQ(store_put_end(util_store, span_str(key), store_put_token(p), 5, 0, NULL, 0, NULL), TARN_OK);
+    CHECK_EQ(store_put_end(util_store, span_str(key), store_put_token(p), 5, 0, NULL, 0, NULL),
+             TARN_OK);
 }
 
 static bool has(const char *key) {
@@ -101,7 +103,8 @@ static void two_nodes(struct util_node *a, struct util_node *b) {
 }
 
 static void after(bool by_snapshot) {
-    struct util_node a = {.name = "na", .machine = "machine-a"}, b = {.name = "nb", .machine = "master"};
+    struct util_node a = {.name = "na", .machine = "machine-a"},
+                     b = {.name = "nb", .machine = "master"};
     begin(false, 100);
     two_nodes(&a, &b);
     CHECK_EQ(cluster_node_maintenance(b.n, true), TARN_OK);
@@ -126,8 +129,9 @@ static void after(bool by_snapshot) {
     catch_up(span_of(stream.data, stream.len));
     buf_free(&stream);
     CHECK_EQ(store_count(util_store), 20);
-    CHECK(has("k0"));                                   /* as the master saw it last */
-    if (by_snapshot) CHECK(cluster_next_epoch() > 100); /* whoever leads now is above who led before */
+    CHECK(has("k0")); /* as the master saw it last */
+    /* whoever leads now is above who led before */
+    if (by_snapshot) CHECK(cluster_next_epoch() > 100);
     lead(200);
     CHECK(cluster_next_epoch() > 200);
     CHECK(!has("k0")); /* nobody is there */
@@ -178,7 +182,8 @@ TEST(from_a_snapshot) {
 }
 
 TEST(nodes_that_never_come_back_are_forgotten) {
-    struct util_node a = {.name = "na", .machine = "machine-a"}, b = {.name = "nb", .machine = "machine-b"};
+    struct util_node a = {.name = "na", .machine = "machine-a"},
+                     b = {.name = "nb", .machine = "machine-b"};
     begin(false, 100);
     two_nodes(&a, &b);
     silent_end();
@@ -196,9 +201,11 @@ TEST(nodes_that_never_come_back_are_forgotten) {
     buf_free(&told);
 }
 
-/* The stream may end, or be looked at, behind any record: also between the end of a node and those of its segments. */
+/* The stream may end, or be looked at, behind any record: also between the end of a node and those
+ * of its segments. */
 TEST(figures_behind_every_record) {
-    struct util_node a = {.name = "na", .machine = "machine-a"}, b = {.name = "nb", .machine = "machine-b"};
+    struct util_node a = {.name = "na", .machine = "machine-a"},
+                     b = {.name = "nb", .machine = "machine-b"};
     struct cluster_figures f;
     begin(false, 100);
     two_nodes(&a, &b);
@@ -228,7 +235,8 @@ TEST(figures_behind_every_record) {
 
 /* A false or damaged stream: nothing is kept that could not go again. */
 TEST(segments_that_the_books_do_not_know_are_refused) {
-    struct util_node a = {.name = "na", .machine = "machine-a"}, b = {.name = "nb", .machine = "machine-b"};
+    struct util_node a = {.name = "na", .machine = "machine-a"},
+                     b = {.name = "nb", .machine = "machine-b"};
     begin(false, 100);
     two_nodes(&a, &b);
     buf_clear(&told);
@@ -249,7 +257,8 @@ TEST(segments_that_the_books_do_not_know_are_refused) {
 }
 
 TEST(damaged_records) {
-    struct util_node a = {.name = "na", .machine = "machine-a"}, b = {.name = "nb", .machine = "machine-b"};
+    struct util_node a = {.name = "na", .machine = "machine-a"},
+                     b = {.name = "nb", .machine = "machine-b"};
     struct rng r;
     rng_seed(&r, 3);
     begin(false, 100);
@@ -292,7 +301,8 @@ static unsigned visible(void) {
 
 /* Whoever led, and follows others that never come: the nodes are as they were told of. */
 TEST(there_and_back) {
-    struct util_node a = {.name = "na", .machine = "machine-a"}, b = {.name = "nb", .machine = "master"};
+    struct util_node a = {.name = "na", .machine = "machine-a"},
+                     b = {.name = "nb", .machine = "master"};
     begin(false, 100);
     two_nodes(&a, &b);
     CHECK_EQ(cluster_node_drain(b.n, true), TARN_OK);

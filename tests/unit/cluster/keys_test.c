@@ -1,4 +1,5 @@
-/* What nodes tell of transports of modules: keys of segments, reports; how long they are known, and how much of it. */
+/* What nodes tell of transports of modules: keys of segments, reports; how long they are known, and
+ * how much of it. */
 #include "util.h"
 
 static struct util_node n1, n2;
@@ -17,9 +18,10 @@ static uint64_t told(void) {
     return f.told_bytes;
 }
 
-static tarn_status keys(struct util_node *u, const char *segment, const char *uri, const char *read_key,
-                        const char *write_key) {
-    struct cluster_key_told k = {.uri = span_str(uri), .key = {span_str(read_key), span_str(write_key)}};
+static tarn_status keys(struct util_node *u, const char *segment, const char *uri,
+                        const char *read_key, const char *write_key) {
+    struct cluster_key_told k = {.uri = span_str(uri),
+                                 .key = {span_str(read_key), span_str(write_key)}};
     const char *why = "";
     tarn_status s = cluster_segment_keys_set(u->n, span_str(segment), &k, uri[0] != '\0', &why);
     snprintf(why_text, sizeof(why_text), "%s", why);
@@ -205,12 +207,12 @@ TEST(who_holds_a_key_may_look_at_it_longer) {
     util_end();
 }
 
-/* --- reports ---------------------------------------------------------------------------------------------------------------- */
+/* --- reports --- */
 
 static bool collect(void *arg, const struct cluster_report *r) {
     struct buf *out = arg;
-    buf_printf(out, "%s@%s %llu %.*s;", r->node, r->machine, (unsigned long long)r->age_ms, (int)r->text.len,
-               r->text.data);
+    buf_printf(out, "%s@%s %llu %.*s;", r->node, r->machine, (unsigned long long)r->age_ms,
+               (int)r->text.len, r->text.data);
     return out->len < 1000;
 }
 
@@ -285,14 +287,18 @@ TEST(all_of_it_together_is_bounded) {
             CHECK(strstr(why_text, "128 MiB") != NULL);
             struct cluster_key_told k = {.uri = SPAN("rdma://h:1"),
                                          .key = {span_of(big, 60000), span_of(big, 60000)}};
-            struct cluster_mount m = {
-                .name = span_str(segment), .tier = STORE_TIER_MEMORY, .size = 4096, .keys = &k, .n_keys = 1};
+            struct cluster_mount m = {.name = span_str(segment),
+                                      .tier = STORE_TIER_MEMORY,
+                                      .size = 4096,
+                                      .keys = &k,
+                                      .n_keys = 1};
             struct cluster_mounted mounted;
             CHECK_EQ(cluster_segment_mount(u.n, &m, &mounted, &why), TARN_OK);
             CHECK(cluster_segment_key(mounted.id, "rdma") == NULL);
             for (const char *c = "abcd"; *c != '\0'; c++)
-                CHECK_EQ(cluster_node_report(u.n, span_of(c, 1), span_of(big, CLUSTER_REPORT_MAX), &why),
-                         TARN_OK);
+                CHECK_EQ(
+                    cluster_node_report(u.n, span_of(c, 1), span_of(big, CLUSTER_REPORT_MAX), &why),
+                    TARN_OK);
             struct cluster_figures f;
             cluster_get_figures(&f);
             CHECK(f.reports_dropped > 0);

@@ -1,7 +1,9 @@
-/* A pool of pretended machines under random load and random trouble. Memory and disks are arrays of page contents, a page's
- * content is the version that was written there last; nodes copy them as they are asked, are late, fail, stop, die, come back
- * with or without their content; writers disappear and write on until they are cut off. Whatever happens: every replica that
- * can be read holds the version that it is said to hold, replicas are on different machines, and in the end all is at rest. */
+/* A pool of pretended machines under random load and random trouble. Memory and disks are arrays of
+ * page contents, a page's content is the version that was written there last; nodes copy them as
+ * they are asked, are late, fail, stop, die, come back with or without their content; writers
+ * disappear and write on until they are cut off. Whatever happens: every replica that can be read
+ * holds the version that it is said to hold, replicas are on different machines, and in the end all
+ * is at rest. */
 #include "util.h"
 
 #include <stdlib.h>
@@ -56,28 +58,32 @@ static unsigned pages_of(uint64_t size) {
 
 static struct machine_model *owner(uint32_t segment, uint32_t epoch) {
     for (int i = 0; i < NODES; i++)
-        if (node[i].mem_there && node[i].mem == segment && node[i].mem_epoch == epoch) return &node[i];
+        if (node[i].mem_there && node[i].mem == segment && node[i].mem_epoch == epoch)
+            return &node[i];
     return NULL;
 }
 
-/* --- bytes ------------------------------------------------------------------------------------------------------------------- */
+/* --- bytes --- */
 
 static void write_pages(struct machine_model *m, const struct store_replica *r, uint64_t version) {
     for (uint32_t i = 0; i < r->extents; i++)
-        for (uint64_t p = r->extent[i].offset / 4096, n = pages_of(r->extent[i].length); n > 0; p++, n--)
+        for (uint64_t p = r->extent[i].offset / 4096, n = pages_of(r->extent[i].length); n > 0;
+             p++, n--)
             m->page[p] = version;
 }
 
 static bool holds(struct machine_model *m, const struct store_replica *r, uint64_t version) {
     for (uint32_t i = 0; i < r->extents; i++)
-        for (uint64_t p = r->extent[i].offset / 4096, n = pages_of(r->extent[i].length); n > 0; p++, n--)
+        for (uint64_t p = r->extent[i].offset / 4096, n = pages_of(r->extent[i].length); n > 0;
+             p++, n--)
             if (m->page[p] != version) return false;
     return true;
 }
 
 static struct machine_model *disk_owner(uint32_t segment, uint32_t epoch) {
     for (int i = 0; i < NODES; i++)
-        if (node[i].ssd_there && node[i].ssd == segment && node[i].ssd_epoch == epoch) return &node[i];
+        if (node[i].ssd_there && node[i].ssd == segment && node[i].ssd_epoch == epoch)
+            return &node[i];
     return NULL;
 }
 
@@ -99,7 +105,8 @@ static void check_bytes(void) {
                 struct machine_model *m = disk_owner(x->segment, x->segment_epoch);
                 if (m == NULL || m->disk[x->offset / 4096] != version)
                     printf("# %s of %s: disk %u offset %llu has %llx, not %llx\n", key,
-                           m != NULL ? m->name : "", x->segment, (unsigned long long)x->offset / 4096,
+                           m != NULL ? m->name : "", x->segment,
+                           (unsigned long long)x->offset / 4096,
                            m != NULL ? (unsigned long long)m->disk[x->offset / 4096] : 0ULL,
                            (unsigned long long)version);
                 CHECK(m != NULL && m->disk[x->offset / 4096] == version);
@@ -107,11 +114,12 @@ static void check_bytes(void) {
             }
             struct machine_model *m = owner(x->segment, x->segment_epoch);
             CHECK(m != NULL);
-            if (m->state == GONE) continue; /* nobody answers there, and soon nobody is sent there */
+            /* nobody answers there, and soon nobody is sent there */
+            if (m->state == GONE) continue;
             if (!holds(m, r, version))
-                printf("# %s of %s: segment %u offset %llu has %llx, not %llx\n", key, m->name, x->segment,
-                       (unsigned long long)x->offset / 4096, (unsigned long long)m->page[x->offset / 4096],
-                       (unsigned long long)version);
+                printf("# %s of %s: segment %u offset %llu has %llx, not %llx\n", key, m->name,
+                       x->segment, (unsigned long long)x->offset / 4096,
+                       (unsigned long long)m->page[x->offset / 4096], (unsigned long long)version);
             CHECK(holds(m, r, version));
             CHECK(!(machines >> (m - node) & 1));
             machines |= UINT64_C(1) << (m - node);
@@ -119,7 +127,7 @@ static void check_bytes(void) {
     }
 }
 
-/* --- nodes ------------------------------------------------------------------------------------------------------------------- */
+/* --- nodes --- */
 
 static bool is_fenced(const struct machine_model *m, uint64_t session) {
     for (size_t i = 0; i < m->n_fenced; i++)
@@ -130,7 +138,8 @@ static bool is_fenced(const struct machine_model *m, uint64_t session) {
 static void mount_all(struct machine_model *m) {
     char name[32];
     snprintf(name, sizeof(name), "%s.0", m->name);
-    struct cluster_mounted got = util_mount(&m->u, name, STORE_TIER_MEMORY, PAGES * 4096, m->content);
+    struct cluster_mounted got =
+        util_mount(&m->u, name, STORE_TIER_MEMORY, PAGES * 4096, m->content);
     m->mem = got.id;
     m->mem_epoch = got.epoch;
     m->mem_there = true;
@@ -295,7 +304,7 @@ static void heartbeat(struct machine_model *m) {
     take_work(m);
 }
 
-/* --- writers ------------------------------------------------------------------------------------------------------------------- */
+/* --- writers --- */
 
 static void begin_put(void) {
     int i = 0;
@@ -310,8 +319,8 @@ static void begin_put(void) {
     p->used = true;
     store_put_layout(util_store, put, &p->layout);
     for (uint32_t k = 0; k < p->layout.replicas; k++) {
-        struct machine_model *m =
-            owner(p->layout.replica[k].extent[0].segment, p->layout.replica[k].extent[0].segment_epoch);
+        struct machine_model *m = owner(p->layout.replica[k].extent[0].segment,
+                                        p->layout.replica[k].extent[0].segment_epoch);
         p->epoch_of[k] = m != NULL ? m->instance : UINT64_MAX;
     }
 }
@@ -336,7 +345,8 @@ static void step_put(struct writer *p) {
         break;
     case 1:
     case 2: /* a late write, or an early one */
-        for (uint32_t k = 0; k < p->layout.replicas; k++) write_replica(p, k, p->token != 0 ? 0xf00 : 0xdead);
+        for (uint32_t k = 0; k < p->layout.replicas; k++)
+            write_replica(p, k, p->token != 0 ? 0xf00 : 0xdead);
         break;
     default:
         if (p->token == 0) {
@@ -345,12 +355,13 @@ static void step_put(struct writer *p) {
         }
         for (uint32_t k = 0; k < p->layout.replicas; k++)
             if (!write_replica(p, k, p->token)) failed |= UINT32_C(1) << k;
-        store_put_end(util_store, span_str(p->key), p->token, below(4) ? 7 : -1, failed, NULL, 0, NULL);
+        store_put_end(util_store, span_str(p->key), p->token, below(4) ? 7 : -1, failed, NULL, 0,
+                      NULL);
         p->used = false;
     }
 }
 
-/* --- all of it ------------------------------------------------------------------------------------------------------------------- */
+/* --- all of it --- */
 
 static void trouble(void) {
     struct machine_model *m = &node[below(NODES)];
@@ -409,7 +420,8 @@ static void use(void) {
         if (o != NULL) {
             struct store_layout l;
             store_object_layout(util_store, o, &l);
-            cluster_replica_move(o, l.replica[below(l.replicas)].extent[0].segment, STORE_SEGMENT_ANY, &task);
+            cluster_replica_move(o, l.replica[below(l.replicas)].extent[0].segment,
+                                 STORE_SEGMENT_ANY, &task);
         }
         break;
     case 3:
@@ -509,7 +521,8 @@ static void calm(void) {
             }
             heartbeat(m);
             for (int k = 0; k < HELD; k++)
-                if (m->state == ALIVE && m->held[k].used && util_beat(&m->u)) finish(m, &m->held[k]);
+                if (m->state == ALIVE && m->held[k].used && util_beat(&m->u))
+                    finish(m, &m->held[k]);
         }
         util_tick(100);
     }
@@ -541,11 +554,13 @@ static void run(uint64_t seed) {
     struct cluster_figures f = util_figures();
     store_get_stats(util_store, &s);
     if (getenv("MODEL_VERBOSE") != NULL)
-        printf("# puts %llu, joins %llu, downs %llu, fences %llu, copies %llu, far %llu, moved by drains "
+        printf("# puts %llu, joins %llu, downs %llu, fences %llu, copies %llu, far %llu, moved by "
+               "drains "
                "%llu, hot %llu, used %llu\n",
-               (unsigned long long)s.put_ends, (unsigned long long)f.joins, (unsigned long long)f.downs,
-               (unsigned long long)f.fences, (unsigned long long)s.copies_ended,
-               (unsigned long long)s.far_added, (unsigned long long)f.drained_objects,
+               (unsigned long long)s.put_ends, (unsigned long long)f.joins,
+               (unsigned long long)f.downs, (unsigned long long)f.fences,
+               (unsigned long long)s.copies_ended, (unsigned long long)s.far_added,
+               (unsigned long long)f.drained_objects,
                (unsigned long long)f.tasks_done[CLUSTER_BY_HEAT],
                (unsigned long long)f.tasks_done[CLUSTER_BY_USE]);
     CHECK_EQ(f.nodes_by_state[CLUSTER_NODE_UP], NODES);

@@ -67,8 +67,9 @@ TEST(segments_are_checked) {
     util_mount(&n2, "shared", STORE_TIER_MEMORY, 4096, 1);
     struct cluster_mounted mounted;
     const char *why;
-    struct span bad[] = {SPAN("tcp://"),  SPAN("tcp//x:1"),  SPAN("tcp://h:0"), SPAN("tcp://h:65536"),
-                         SPAN("tcp://h"), SPAN("x y://h:1"), SPAN("shm:///")};
+    struct span bad[] = {SPAN("tcp://"),        SPAN("tcp//x:1"), SPAN("tcp://h:0"),
+                         SPAN("tcp://h:65536"), SPAN("tcp://h"),  SPAN("x y://h:1"),
+                         SPAN("shm:///")};
     struct cluster_mount good = {.name = SPAN("n1.0"), .size = 4096, .n_endpoints = 0}, m;
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         m = good;

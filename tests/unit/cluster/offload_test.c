@@ -1,4 +1,5 @@
-/* Between memory and disks: what is stored when, what comes back when, and what nodes report of their disks by themselves. */
+/* Between memory and disks: what is stored when, what comes back when, and what nodes report of
+ * their disks by themselves. */
 #include "util.h"
 
 static struct util_node n1, n2;
@@ -188,13 +189,14 @@ TEST(the_queue_of_a_second_far_tier_is_bounded) {
     util_end();
 }
 
-/* --- what has no copy yet ---------------------------------------------------------------------------------------------------- */
+/* --- what has no copy yet --- */
 
 /* A prompt: n blocks of a page, put as one batch. How many there was room for. */
 static int put_prompt(const char *prefix, int from, int n) {
     struct store_batch b;
     struct span name = SPAN("n1.0");
-    struct store_put_options o = {.replicas = 1, .prefer = &name, .prefers = 1, .host = STORE_HOST_NONE};
+    struct store_put_options o = {
+        .replicas = 1, .prefer = &name, .prefers = 1, .host = STORE_HOST_NONE};
     store_batch_begin(util_store, &b, NULL, STORE_BATCH_PUT, (uint32_t)n);
     for (int i = from; i < from + n; i++) {
         char key[16];
@@ -204,8 +206,9 @@ static int put_prompt(const char *prefix, int from, int n) {
         tarn_status st = store_put_start(util_store, &b, span_str(key), 4096, &o, 1, &budget, &put);
         CHECK(st == TARN_OK || st == TARN_ELATER);
         if (st == TARN_ELATER) return i - from;
-        CHECK_EQ(store_put_end(util_store, span_str(key), store_put_token(put), 7, 0, NULL, 0, NULL),
-                 TARN_OK);
+        CHECK_EQ(
+            store_put_end(util_store, span_str(key), store_put_token(put), 7, 0, NULL, 0, NULL),
+            TARN_OK);
     }
     return n;
 }
@@ -310,8 +313,8 @@ TEST(what_the_disk_cannot_hold_does_not_wait_for_it) {
     begin_full();
     for (int i = 0; i < 64; i++) {
         CHECK(next_work(&n1));
-        CHECK(!cluster_task_done(n1.n, w.task, i % 2 ? TARN_ENOSPACE : TARN_OK, 4096 * (1 + (uint64_t)i),
-                                 -1) == i % 2);
+        CHECK(!cluster_task_done(n1.n, w.task, i % 2 ? TARN_ENOSPACE : TARN_OK,
+                                 4096 * (1 + (uint64_t)i), -1) == i % 2);
     }
     CHECK_EQ(stats().awaiting_objects, 0);
     CHECK_EQ(put_prompt("c", 0, 32), 32);
@@ -604,7 +607,8 @@ TEST(what_the_disk_lets_go_is_known_no_more) {
 
 TEST(what_a_disk_has_after_a_restart_is_offered) {
     begin(patient);
-    struct cluster_offer o = {.key = SPAN("old"), .version = 999, .size = 5000, .offset = 4096, .crc = 5};
+    struct cluster_offer o = {
+        .key = SPAN("old"), .version = 999, .size = 5000, .offset = 4096, .crc = 5};
     CHECK_EQ(cluster_far_offered(n2.n, ssd1, &o), 0);
     CHECK_EQ(cluster_far_offered(n1.n, mem1, &o), 0);
     uint64_t version = cluster_far_offered(n1.n, ssd1, &o);

@@ -22,8 +22,9 @@ static uint32_t id_of(const char *segment) {
 
 static uint64_t copy(const char *key, const char *to) {
     uint64_t task = 0;
-    CHECK_EQ(cluster_replica_copy(util_find(key), to != NULL ? id_of(to) : STORE_SEGMENT_ANY, &task),
-             TARN_OK);
+    CHECK_EQ(
+        cluster_replica_copy(util_find(key), to != NULL ? id_of(to) : STORE_SEGMENT_ANY, &task),
+        TARN_OK);
     util_run();
     return task;
 }
@@ -60,7 +61,8 @@ TEST(a_copy_is_made_by_the_node_that_gets_it) {
 TEST(a_move_leaves_nothing_behind) {
     begin();
     uint64_t task, free1 = free_bytes("n1.0");
-    CHECK_EQ(cluster_replica_move(util_find("a"), id_of("n1.0"), STORE_SEGMENT_ANY, &task), TARN_OK);
+    CHECK_EQ(cluster_replica_move(util_find("a"), id_of("n1.0"), STORE_SEGMENT_ANY, &task),
+             TARN_OK);
     util_run();
     CHECK(util_work(&n2, &w));
     CHECK(cluster_task_done(n2.n, task, TARN_OK, 0, -1));
@@ -286,7 +288,7 @@ TEST(no_room_is_waited_for) {
     util_end();
 }
 
-/* --- the embedded segment ----------------------------------------------------------------------------------------------------- */
+/* --- the embedded segment --- */
 
 static uint64_t started, canceled;
 static tarn_status answer;

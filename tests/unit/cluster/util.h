@@ -1,4 +1,5 @@
-/* A cluster on real books, driven by hand: time is a number, nodes are what the test says they are. */
+/* A cluster on real books, driven by hand: time is a number, nodes are what the test says they
+ * are. */
 #ifndef TARN_TESTS_CLUSTER_UTIL_H
 #define TARN_TESTS_CLUSTER_UTIL_H
 
@@ -75,7 +76,7 @@ static inline void util_tick(uint64_t ms) {
     util_run();
 }
 
-/* --- nodes ---------------------------------------------------------------------------------------------------------------- */
+/* --- nodes --- */
 
 struct util_node {
     const char *name, *machine;
@@ -97,8 +98,9 @@ static inline tarn_status util_join_as(struct util_node *u, uint8_t instance, ui
     return cluster_node_join(&j, &u->n, &why);
 }
 
-static inline struct cluster_mounted util_mount(struct util_node *u, const char *name, enum store_tier tier,
-                                                uint64_t size, uint8_t content) {
+static inline struct cluster_mounted util_mount(struct util_node *u, const char *name,
+                                                enum store_tier tier, uint64_t size,
+                                                uint8_t content) {
     static const struct span endpoints[] = {{"tcp://*:7000", 12}, {"shm:///run/x.sock", 17}};
     const char *why = "";
     struct cluster_mounted mounted;
@@ -116,8 +118,8 @@ static inline struct cluster_mounted util_mount(struct util_node *u, const char 
 }
 
 /* Joins, mounts "name.0" with that content, comes up. */
-static inline uint32_t util_up_with(struct util_node *u, uint8_t instance, uint64_t session, uint64_t pages,
-                                    uint8_t content) {
+static inline uint32_t util_up_with(struct util_node *u, uint8_t instance, uint64_t session,
+                                    uint64_t pages, uint8_t content) {
     char segment[64];
     snprintf(segment, sizeof(segment), "%s.0", u->name);
     CHECK_EQ(util_join_as(u, instance, session), TARN_OK);
@@ -152,23 +154,25 @@ static inline bool util_there(uint32_t id, uint32_t epoch) {
     return cluster_segment_get(id, &g) && g.epoch == epoch;
 }
 
-/* --- objects -------------------------------------------------------------------------------------------------------------- */
+/* --- objects --- */
 
-static inline tarn_status util_open_put(const char *key, uint64_t size, uint32_t replicas, const char *prefer,
-                                        uint64_t session, struct store_put **put_p) {
+static inline tarn_status util_open_put(const char *key, uint64_t size, uint32_t replicas,
+                                        const char *prefer, uint64_t session,
+                                        struct store_put **put_p) {
     struct store_batch b;
     struct span name = span_str(prefer != NULL ? prefer : "");
     struct store_put_options o = {
         .replicas = replicas, .prefer = &name, .prefers = prefer != NULL, .host = STORE_HOST_NONE};
     unsigned budget = 1000000;
     store_batch_begin(util_store, &b, NULL, STORE_BATCH_PUT, 1);
-    tarn_status st = store_put_start(util_store, &b, span_str(key), size, &o, session, &budget, put_p);
+    tarn_status st =
+        store_put_start(util_store, &b, span_str(key), size, &o, session, &budget, put_p);
     if (st == TARN_OK) util_token = store_put_token(*put_p);
     return st;
 }
 
-static inline tarn_status util_put_n(const char *key, uint64_t size, uint32_t replicas, const char *prefer,
-                                     int64_t crc) {
+static inline tarn_status util_put_n(const char *key, uint64_t size, uint32_t replicas,
+                                     const char *prefer, int64_t crc) {
     struct store_put *put;
     tarn_status st = util_open_put(key, size, replicas, prefer, 1, &put);
     if (st != TARN_OK) return st;
@@ -195,7 +199,8 @@ static inline const char *util_where(const char *key) {
         struct store_segment_info info;
         if (l.replica[i].extents == 0) continue;
         CHECK(store_segment_get(util_store, l.replica[i].extent[0].segment, &info));
-        snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s", text[0] ? "+" : "", info.name);
+        snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s", text[0] ? "+" : "",
+                 info.name);
     }
     return text;
 }

@@ -9,7 +9,8 @@ static char log_text[4096];
 static void note(void *arg, struct subscriber *s, struct span pattern) {
     size_t n = strlen(log_text);
     snprintf(log_text + n, sizeof(log_text) - n, "%s%s%.*s ", (const char *)s->owner,
-             pattern.data != NULL ? ":" : "", (int)pattern.len, pattern.data != NULL ? pattern.data : "");
+             pattern.data != NULL ? ":" : "", (int)pattern.len,
+             pattern.data != NULL ? pattern.data : "");
 }
 
 static const char *publish(enum channel_kind kind, const char *name, size_t *n_p) {
@@ -27,8 +28,10 @@ TEST(who_hears_what) {
     size_t n;
     CHECK_STR(publish(CHANNEL_PLAIN, "x", &n), "");
     CHECK_EQ(n, 0);
-    CHECK(join(&a, CHANNEL_PLAIN, "x") && join(&b, CHANNEL_PLAIN, "x") && join(&b, CHANNEL_PATTERN, "x*"));
-    CHECK(join(&a, CHANNEL_PATTERN, "*") && join(&b, CHANNEL_PATTERN, "*") && join(&a, CHANNEL_SHARD, "x"));
+    CHECK(join(&a, CHANNEL_PLAIN, "x") && join(&b, CHANNEL_PLAIN, "x") &&
+          join(&b, CHANNEL_PATTERN, "x*"));
+    CHECK(join(&a, CHANNEL_PATTERN, "*") && join(&b, CHANNEL_PATTERN, "*") &&
+          join(&a, CHANNEL_SHARD, "x"));
     CHECK(channel_subscribe(&a, CHANNEL_PLAIN, SPAN("x")) == CHANNEL_KNOWN);
     CHECK_STR(publish(CHANNEL_PLAIN, "x", &n), "a b b:x* a:* b:* ");
     CHECK_EQ(n, 5);
@@ -47,7 +50,8 @@ TEST(who_hears_what) {
     CHECK_STR(publish(CHANNEL_PLAIN, "x", &n), "a:* ");
     channel_clear(&a);
     CHECK_EQ(a.bytes + b.bytes, 0);
-    for (int kind = 0; kind < CHANNEL_KINDS; kind++) CHECK_EQ(channel_count((enum channel_kind)kind), 0);
+    for (int kind = 0; kind < CHANNEL_KINDS; kind++)
+        CHECK_EQ(channel_count((enum channel_kind)kind), 0);
 }
 
 TEST(the_oldest_comes_first) {
@@ -71,8 +75,10 @@ TEST(bounds) {
     static char longest[CHANNEL_NAME_MAX + 1];
     struct subscriber s = {.owner = "s"}, other = {.owner = "o"};
     memset(longest, 'x', sizeof(longest));
-    CHECK(channel_subscribe(&s, CHANNEL_PLAIN, span_of(longest, CHANNEL_NAME_MAX)) == CHANNEL_ADDED);
-    CHECK(channel_subscribe(&s, CHANNEL_PLAIN, span_of(longest, sizeof(longest))) == CHANNEL_TOO_LONG);
+    CHECK(channel_subscribe(&s, CHANNEL_PLAIN, span_of(longest, CHANNEL_NAME_MAX)) ==
+          CHANNEL_ADDED);
+    CHECK(channel_subscribe(&s, CHANNEL_PLAIN, span_of(longest, sizeof(longest))) ==
+          CHANNEL_TOO_LONG);
     CHECK(channel_subscribe(&s, CHANNEL_PATTERN, span_of(longest, CHANNEL_PATTERN_MAX + 1)) ==
           CHANNEL_TOO_LONG);
     char name[16];

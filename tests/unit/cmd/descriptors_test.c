@@ -42,7 +42,8 @@ TEST(with_enough_all_is_as_configured) {
     for (uint64_t limit = 0; limit < 20000; limit += 37) {
         struct descriptors wanted = {.fixed = 42, .hosts = 256, .data = 4096, .clients = 10000};
         struct descriptors d = shared(&wanted, limit);
-        CHECK_EQ(descriptors_sum(&d) == descriptors_sum(&wanted), limit >= descriptors_sum(&wanted));
+        CHECK_EQ(descriptors_sum(&d) == descriptors_sum(&wanted),
+                 limit >= descriptors_sum(&wanted));
         if (limit > 42) CHECK_EQ(descriptors_sum(&d), min_u64(limit, descriptors_sum(&wanted)));
     }
 }

@@ -81,7 +81,8 @@ TEST(oldest_go_first) {
     begin(size);
     uint64_t before = 1;
     for (unsigned round = 0; round < 200; round++) {
-        for (unsigned i = 0; i < 60; i++) add(1 + rng_next(&rng) % (round % 3 ? 500 : EVENT_RING_EVENT));
+        for (unsigned i = 0; i < 60; i++)
+            add(1 + rng_next(&rng) % (round % 3 ? 500 : EVENT_RING_EVENT));
         uint64_t first = event_ring_first(ring), bytes = 0;
         CHECK(first >= before);
         before = first;

@@ -55,7 +55,8 @@ static void check_int(long long v) {
 
 static char *make(size_t len, unsigned seed) {
     char *data = xmalloc(len + 1);
-    for (size_t i = 0; i < len; i++) data[i] = (char)((i * 2654435761u + seed * 97 + i / 4096) >> 7);
+    for (size_t i = 0; i < len; i++)
+        data[i] = (char)((i * 2654435761u + seed * 97 + i / 4096) >> 7);
     data[len] = 0;
     return data;
 }
@@ -115,7 +116,8 @@ static struct look look(const char *key) {
 
 static struct pool_node *node_of(const struct store_replica *r) {
     for (unsigned i = 0; i < POOL_NODES; i++)
-        if (pool.node[i].host != NULL && pool.node[i].segment == r->extent[0].segment) return &pool.node[i];
+        if (pool.node[i].host != NULL && pool.node[i].segment == r->extent[0].segment)
+            return &pool.node[i];
     return NULL;
 }
 
@@ -135,8 +137,8 @@ static void copy_replica(void *arg) {
     struct store_replica to;
     unsigned budget = 100000;
     store_object_layout(server.store, o, &layout);
-    TARN_ASSERT(store_copy_start(server.store, span_str(k->key), store_object_version(o), &options, &budget,
-                                 &copy) == TARN_OK);
+    TARN_ASSERT(store_copy_start(server.store, span_str(k->key), store_object_version(o), &options,
+                                 &budget, &copy) == TARN_OK);
     store_copy_layout(server.store, copy, &to);
     const struct store_replica *from = &layout.replica[0];
     TARN_ASSERT(from->extents == 1 && to.extents == 1);
@@ -177,7 +179,7 @@ static void damage(const char *key, unsigned node, uint64_t at) {
     pool_call(do_damage, &d);
 }
 
-/* --- tests ------------------------------------------------------------------------------------------------------------------------ */
+/* --- tests --- */
 
 static const size_t sizes[] = {1, 64, 65, 1000, 4096, 65536, 1048576, 1048577, 5242880 + 77};
 
@@ -243,9 +245,11 @@ TEST(without_room) {
     v = make(2 * MB, 1);
     ask("SET k %b", v, 2 * MB);
     CHECK_EQ(reply->type, REDIS_REPLY_ERROR);
-    CHECK(strstr(reply->str,
-                 "OOM no room for 2097152 bytes: a value lies in one segment, and the largest of 1 ") ==
-          reply->str);
+    CHECK(
+        strstr(
+            reply->str,
+            "OOM no room for 2097152 bytes: a value lies in one segment, and the largest of 1 ") ==
+        reply->str);
     ask("GET k");
     check_value("small", 5);
     free(v);
@@ -256,7 +260,8 @@ TEST(own_memory_first_then_elsewhere) {
     begin(8 * MB);
     pool_add_node(0, 64 * MB);
     char *v = make(3 * MB, 5);
-    for (int i = 0; i < 6; i++) { /* what does not fit here goes there, though nothing had to be evicted */
+    for (int i = 0; i < 6;
+         i++) { /* what does not fit here goes there, though nothing had to be evicted */
         ask("SET k%d %b", i, v, 3 * MB);
         check_ok();
     }
@@ -605,15 +610,15 @@ static void forget_crcs(void *arg) {
     unsigned budget = 10000;
     char *copy = xmemdup(bytes + x->offset, size);
     store_batch_begin(server.store, &batch, NULL, STORE_BATCH_PUT, 1);
-    TARN_ASSERT(store_put_start(server.store, &batch, span_str(key), size, &options, 99999, &budget, &put) ==
-                TARN_OK);
+    TARN_ASSERT(store_put_start(server.store, &batch, span_str(key), size, &options, 99999, &budget,
+                                &put) == TARN_OK);
     store_put_layout(server.store, put, &layout);
     memcpy((char *)host_segment_base(pool.node[0].host, layout.replica[0].extent[0].segment) +
                layout.replica[0].extent[0].offset,
            copy, size);
     free(copy);
-    TARN_ASSERT(store_put_end(server.store, span_str(key), store_put_token(put), crc, 0, NULL, 0, NULL) ==
-                TARN_OK);
+    TARN_ASSERT(store_put_end(server.store, span_str(key), store_put_token(put), crc, 0, NULL, 0,
+                              NULL) == TARN_OK);
 }
 
 TEST(values_with_a_single_crc) {
@@ -652,7 +657,8 @@ static void to_disk(void *arg) {
     struct pool_node *n = &pool.node[0];
     store_object_layout(server.store, o, &layout);
     const struct store_extent *x = &layout.replica[0].extent[0];
-    memcpy(n->disk_bytes + 8192, (char *)host_segment_base(n->host, x->segment) + x->offset, x->length);
+    memcpy(n->disk_bytes + 8192, (char *)host_segment_base(n->host, x->segment) + x->offset,
+           x->length);
     TARN_ASSERT(store_far_add(server.store, o, n->disk, 8192) == TARN_OK);
     TARN_ASSERT(store_replica_drop(server.store, o, n->segment, false) == TARN_OK);
 }
@@ -713,7 +719,8 @@ static void own_bytes(void *arg) {
     struct store_layout layout;
     store_object_layout(server.store, o, &layout);
     for (uint32_t i = 0; i < layout.replicas; i++)
-        if (replica_is_local(&layout.replica[i])) *data = extent_memory(&layout.replica[i].extent[0]);
+        if (replica_is_local(&layout.replica[i]))
+            *data = extent_memory(&layout.replica[i].extent[0]);
 }
 
 TEST(copies_to_the_embedded_segment) {
@@ -769,7 +776,8 @@ TEST(a_write_whose_host_dies_goes_to_another) {
 
 TEST(clients_that_leave_in_the_middle) {
     begin(0);
-    pool_add_node(0, 128 * MB); /* room for all the APPENDs: who has said all of one may leave, it is done */
+    /* room for all the APPENDs: who has said all of one may leave, it is done */
+    pool_add_node(0, 128 * MB);
     size_t len = 12 * MB;
     char *v = make(len, 3);
     ask("SET k %b", v, len);
@@ -807,7 +815,8 @@ static void small_buffers(void *arg) {
     pool.config.inband_stall_timeout_ms = arg != NULL ? 2000 : 3600000;
 }
 
-/* More than the buffers hold at a time; those who do not read what they asked for do not stop the others. */
+/* More than the buffers hold at a time; those who do not read what they asked for do not stop the
+ * others. */
 TEST(bounded_buffers) {
     begin(0);
     pool_call(small_buffers, NULL);
@@ -818,7 +827,8 @@ TEST(bounded_buffers) {
     check_ok();
     redisContext *other[8];
     for (int i = 0; i < 8; i++) other[i] = asks("GET k");
-    for (unsigned i = 0; i < TEST_PATIENCE_MS && figures().now.claims_waiting < 4; i++) usleep(1000);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && figures().now.claims_waiting < 4; i++)
+        usleep(1000);
     struct figures f = figures();
     CHECK_EQ(f.now.claims, 4);
     CHECK_EQ(f.now.claims_waiting, 4);

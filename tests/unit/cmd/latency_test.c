@@ -34,7 +34,8 @@ TEST(below_the_threshold_nothing_is_noted) {
 TEST(a_second_keeps_its_worst) {
     const struct latency_series *s = latency_series(LATENCY_AOF_WRITE);
     monitor(1);
-    for (unsigned i = 1; i <= 1000; i++) latency_note(LATENCY_AOF_WRITE, (uint64_t)(i % 500 + 1) * MS);
+    for (unsigned i = 1; i <= 1000; i++)
+        latency_note(LATENCY_AOF_WRITE, (uint64_t)(i % 500 + 1) * MS);
     CHECK(s->n >= 1 && s->n <= 3 && s->max_ms == 500);
     uint64_t worst = 0;
     for (size_t i = 0; i < s->n; i++) {

@@ -1,6 +1,6 @@
-/* A server in a thread of its own with storage nodes around it, all in this process: what clients see of a pool of many
- * machines, with a hand on everything. Tests talk to it by hiredis; what touches the books or a node runs in the server's
- * thread (pool_call). */
+/* A server in a thread of its own with storage nodes around it, all in this process: what clients
+ * see of a pool of many machines, with a hand on everything. Tests talk to it by hiredis; what
+ * touches the books or a node runs in the server's thread (pool_call). */
 #ifndef TARN_TESTS_UNIT_CMD_POOL_H
 #define TARN_TESTS_UNIT_CMD_POOL_H
 
@@ -55,7 +55,7 @@ static struct {
     unsigned fences; /* that were confirmed */
 } pool;
 
-/* --- in the server's thread ----------------------------------------------------------------------------------------------- */
+/* --- in the server's thread --- */
 
 static inline void pool_on_fence(void *arg, uint64_t session) {
     cluster_on_fence(session);
@@ -99,7 +99,8 @@ static inline void pool_beat(void *arg) {
         if (n->node == NULL || n->silent || n->host == NULL) continue;
         cluster_node_alive(span_str(n->name), n->instance);
         while (cluster_work_next(n->node, &work, &budget))
-            if (work.kind == CLUSTER_WORK_FENCE) host_fence(n->host, work.session, HOST_FENCE_FOR_EVER);
+            if (work.kind == CLUSTER_WORK_FENCE)
+                host_fence(n->host, work.session, HOST_FENCE_FOR_EVER);
     }
     net_timer_start(&pool.beat, 5);
 }
@@ -128,7 +129,8 @@ static inline void pool_set_up_own(uint64_t size) {
     struct host_config hc = {
         .bind = bind, .binds = 1, .threads = 1, .max_connections = 50, .fenced = pool_fenced_local};
     struct host_segment_config segment = {.name = "local", .size = size, .numa_node = -1};
-    struct store_segment_config books = {.name = "local", .epoch = server.master_epoch, .size = size};
+    struct store_segment_config books = {
+        .name = "local", .epoch = server.master_epoch, .size = size};
     const char *why;
     uint32_t id;
     TARN_ASSERT(host_create(&hc, &server.host) == TARN_OK);
@@ -137,20 +139,22 @@ static inline void pool_set_up_own(uint64_t size) {
     TARN_ASSERT(host_segment_add(server.host, &segment, id, server.master_epoch, &why) == TARN_OK);
     cluster_local_segment(id, server.grant_key, &ops);
     TARN_ASSERT(host_start(server.host) == TARN_OK);
-    net_watch_init(&pool.own_host, pool.loop, host_event_fd(server.host), pool_poll_host, &server.host);
+    net_watch_init(&pool.own_host, pool.loop, host_event_fd(server.host), pool_poll_host,
+                   &server.host);
     TARN_ASSERT(net_watch_set(&pool.own_host, NET_READ) == TARN_OK);
 }
 
 static inline tarn_status pool_read_disk(void *arg, uint64_t offset, uint64_t length, void *buffer,
-                                         void (*done)(void *done_arg, tarn_status status), void *done_arg) {
+                                         void (*done)(void *done_arg, tarn_status status),
+                                         void *done_arg) {
     struct pool_node *n = arg;
     memcpy(buffer, n->disk_bytes + offset, length);
     done(done_arg, TARN_OK);
     return TARN_OK;
 }
 
-static inline void pool_mount(struct pool_node *n, enum store_tier tier, const char *name, uint64_t size,
-                              uint32_t *id_p, uint32_t *epoch_p) {
+static inline void pool_mount(struct pool_node *n, enum store_tier tier, const char *name,
+                              uint64_t size, uint32_t *id_p, uint32_t *epoch_p) {
     char uris[2][128];
     snprintf(uris[0], sizeof(uris[0]), "tcp://127.0.0.1:%u", host_data_port(n->host));
     snprintf(uris[1], sizeof(uris[1]), "shm://%s", n->path);
@@ -243,7 +247,7 @@ static inline void pool_stop(void *arg) {
     net_loop_stop(pool.loop);
 }
 
-/* --- the test's side ---------------------------------------------------------------------------------------------------------- */
+/* --- the test's side --- */
 
 static inline void pool_add_node(unsigned number, uint64_t size) {
     struct pool_node_config c = {.number = number, .size = size};
@@ -318,7 +322,8 @@ static inline void pool_end(void) {
     config_deinit(&pool.config);
 }
 
-/* In the server's thread, as accept would be: libevent tells the kernel of closed descriptors a little later. */
+/* In the server's thread, as accept would be: libevent tells the kernel of closed descriptors a
+ * little later. */
 static inline void pool_accept(void *arg) {
     struct sockaddr_storage nobody = {.ss_family = AF_UNIX};
     int fd[2];

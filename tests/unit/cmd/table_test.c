@@ -1,4 +1,5 @@
-/* The command table: names are found in any case and no others, key specs find the keys, every syntax line is a tree. */
+/* The command table: names are found in any case and no others, key specs find the keys, every
+ * syntax line is a tree. */
 #include "acl/acl.h"
 #include "cmd/syntax.h"
 #include "cmd/table.h"
@@ -36,7 +37,8 @@ TEST(every_name_is_found) {
             upper[k] = (char)(name[k] >= 'a' && name[k] <= 'z' ? name[k] - 32 : name[k]);
         CHECK(table_find(span_of(name, n)) == table_at(i));
         CHECK(table_find(span_of(upper, n)) == table_at(i));
-        CHECK(table_find(span_of(name, n - 1)) == NULL || table_find(span_of(name, n - 1)) != table_at(i));
+        CHECK(table_find(span_of(name, n - 1)) == NULL ||
+              table_find(span_of(name, n - 1)) != table_at(i));
         upper[0] = '@';
         CHECK(table_find(span_of(upper, n)) == NULL);
     }
@@ -127,7 +129,8 @@ TEST(every_syntax_parses) {
     table_init();
     for (size_t i = 0; i < table_stat_count(); i++) {
         const struct cmd *cmd = table_stat_at(i)->cmd;
-        if (!syntax_parse(&s, cmd->syntax)) printf("# %s: %s\n", table_stat_at(i)->name, cmd->syntax);
+        if (!syntax_parse(&s, cmd->syntax))
+            printf("# %s: %s\n", table_stat_at(i)->name, cmd->syntax);
         CHECK(syntax_parse(&s, cmd->syntax));
         CHECK(cmd->summary[0] != '\0' && cmd->arity != 0);
     }
@@ -174,7 +177,8 @@ TEST(keys_of_requests) {
 
 static void run_nothing(struct client *c) {}
 
-/* Commands of modules come and go; the others stay where they are, and so do the figures of those that stay. */
+/* Commands of modules come and go; the others stay where they are, and so do the figures of those
+ * that stay. */
 TEST(commands_come_and_go) {
     static struct cmd added[TABLE_ADDED_MAX + 1];
     static char name[TABLE_ADDED_MAX + 1][24];
@@ -183,7 +187,8 @@ TEST(commands_come_and_go) {
     unsigned changes = table_changes;
     for (size_t i = 0; i <= TABLE_ADDED_MAX; i++) {
         snprintf(name[i], sizeof(name[i]), "mod.a-long-name-%zu", i);
-        added[i] = (struct cmd){.name = name[i], .run = run_nothing, .arity = 1, .flags = CMD_MODULE};
+        added[i] =
+            (struct cmd){.name = name[i], .run = run_nothing, .arity = 1, .flags = CMD_MODULE};
         CHECK_EQ(table_add(&added[i]), i < TABLE_ADDED_MAX ? TARN_OK : TARN_ELIMIT);
         if (i < TABLE_ADDED_MAX) table_stat(&added[i])->calls = i + 1;
     }
@@ -209,7 +214,8 @@ TEST(commands_come_and_go) {
     for (size_t i = 0; i < TABLE_ADDED_MAX; i++) table_remove(&added[i]);
     CHECK_EQ(table_count(), fixed);
     CHECK_EQ(table_stat_count(), stats);
-    for (size_t i = 0; i < fixed; i++) CHECK(table_find(span_str(table_at(i)->name)) == table_at(i));
+    for (size_t i = 0; i < fixed; i++)
+        CHECK(table_find(span_str(table_at(i)->name)) == table_at(i));
     static struct cmd bad[] = {
         {.name = "get", .run = run_nothing, .arity = 1},
         {.name = "mod.a-name-that-is-too-long-for-the-figures", .run = run_nothing, .arity = 1}};

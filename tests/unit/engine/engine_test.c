@@ -26,7 +26,8 @@ TEST(configurations) {
 
 TEST(segments_are_known_until_something_changes) {
     struct engine *e = make();
-    struct engine_segment s = {.id = 4, .epoch = 2, .size = 4096, .tcp_host = "127.0.0.1", .tcp_port = 1};
+    struct engine_segment s = {
+        .id = 4, .epoch = 2, .size = 4096, .tcp_host = "127.0.0.1", .tcp_port = 1};
     CHECK(!engine_segment_known(e, 4, 2));
     CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
     CHECK(engine_segment_known(e, 4, 2));
@@ -46,7 +47,8 @@ TEST(segments_are_known_until_something_changes) {
 
 TEST(operations_that_make_no_sense) {
     struct engine *e = make();
-    struct engine_segment s = {.id = 4, .epoch = 2, .size = 4096, .tcp_host = "127.0.0.1", .tcp_port = 1};
+    struct engine_segment s = {
+        .id = 4, .epoch = 2, .size = 4096, .tcp_host = "127.0.0.1", .tcp_port = 1};
     CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
     char data[100];
     uint8_t grant[GRANT_SIZE] = {0};
@@ -85,7 +87,8 @@ TEST(runs_end_when_another_thread_says_so) {
     c.stop = &stop;
     struct engine *e;
     CHECK_EQ(engine_create(&c, &e), TARN_OK);
-    struct engine_segment s = {.id = 4, .epoch = 2, .size = 4096, .tcp_host = "127.0.0.1", .tcp_port = 1};
+    struct engine_segment s = {
+        .id = 4, .epoch = 2, .size = 4096, .tcp_host = "127.0.0.1", .tcp_port = 1};
     CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
     char data[100];
     uint8_t grant[GRANT_SIZE] = {0};

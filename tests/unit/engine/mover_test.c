@@ -1,4 +1,5 @@
-/* What a mover does without a host: files, hosts that are not there, its queue. With one: tests/transport/mover_test.c. */
+/* What a mover does without a host: files, hosts that are not there, its queue. With one:
+ * tests/transport/mover_test.c. */
 #include "../test.h"
 
 #include <fcntl.h>
@@ -31,7 +32,8 @@ static void on_done(struct mover_job *job) {
 
 /* Polls until that many jobs came back, a minute at most. */
 static bool await(unsigned n) {
-    for (uint64_t end = clock_mono_ms() + TEST_PATIENCE_MS; done_count < n && clock_mono_ms() < end;) {
+    for (uint64_t end = clock_mono_ms() + TEST_PATIENCE_MS;
+         done_count < n && clock_mono_ms() < end;) {
         struct pollfd p = {.fd = mover_event_fd(m), .events = POLLIN};
         poll(&p, 1, 100);
         mover_poll(m);
@@ -240,7 +242,12 @@ TEST(engines_that_rest_are_closed) {
     const struct engine_segment *segments[1] = {&segment};
     struct engine_part part = {{4, 2, 0, 1}, grant, 0, 1};
     struct mover_job job = {
-        .op = {.write = true, .parts = &part, .n_parts = 1, .iov = &iov, .n_iov = 1, .patience_ms = 50},
+        .op = {.write = true,
+               .parts = &part,
+               .n_parts = 1,
+               .iov = &iov,
+               .n_iov = 1,
+               .patience_ms = 50},
         .session = 9,
         .segments = segments,
         .deadline_boot_ms = clock_boot_ms() + 60000,

@@ -55,7 +55,8 @@ TEST(segments_of_one_host_share_its_connections) {
     for (uint32_t id = 61; id <= 70; id++) set(e, id, 1, "fe80::1", 16479, NULL);
     CHECK_EQ(targets(e, ENGINE_TCP), 3);
     CHECK_EQ(targets(e, ENGINE_SHM), 1);
-    for (uint32_t id = 61; id <= 70; id++) set(e, id, 2, "10.0.0.1", 16479, NULL); /* it has moved */
+    /* it has moved */
+    for (uint32_t id = 61; id <= 70; id++) set(e, id, 2, "10.0.0.1", 16479, NULL);
     CHECK_EQ(targets(e, ENGINE_TCP), 2);
     for (uint32_t id = 1; id <= 70; id++) set(e, id, 3, NULL, 0, NULL);
     CHECK_EQ(targets(e, ENGINE_TCP), 0); /* what nobody uses is closed */
@@ -78,7 +79,8 @@ static tarn_status read_from(struct engine *e, uint32_t id, uint64_t patience_ms
     uint8_t grant[GRANT_SIZE] = {0};
     struct iovec iov = {data, 100};
     struct engine_part part = {{id, 1, 0, 100}, grant, 0, 100};
-    struct engine_op op = {.parts = &part, .n_parts = 1, .iov = &iov, .n_iov = 1, .patience_ms = patience_ms};
+    struct engine_op op = {
+        .parts = &part, .n_parts = 1, .iov = &iov, .n_iov = 1, .patience_ms = patience_ms};
     CHECK_EQ(engine_run(e, &op, 1, clock_boot_ms() + 20000), TARN_OK);
     return op.status;
 }
