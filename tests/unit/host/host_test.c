@@ -39,7 +39,8 @@ static struct host *make(const char *shm_path) {
     return h;
 }
 
-static enum grant_verdict ask(struct host *h, const uint8_t *k, struct grant g, struct grant_extent x) {
+static enum grant_verdict ask(struct host *h, const uint8_t *k, struct grant g,
+                              struct grant_extent x) {
     uint8_t wire[GRANT_SIZE];
     void *addr;
     grant_seal(k, &g, &x, wire);

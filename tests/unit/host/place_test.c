@@ -1,4 +1,5 @@
-/* Where a socket goes that nobody gave a place: folders that others can write to, or put a link in the place of, are not used. */
+/* Where a socket goes that nobody gave a place: folders that others can write to, or put a link in
+ * the place of, are not used. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,13 +97,15 @@ static int xdg_then_own(void) {
     if (mkdir(in("xdg"), 0700) != 0) return 1;
     setenv("XDG_RUNTIME_DIR", in("xdg"), 1);
     if (!found(in("xdg"), "a.sock")) return 2;
-    if (chmod(in("xdg"), 0770) != 0 || found(in("xdg"), "a.sock")) return 3; /* the group may write there */
+    /* the group may write there */
+    if (chmod(in("xdg"), 0770) != 0 || found(in("xdg"), "a.sock")) return 3;
     if (!found(own, "a.sock") || lstat(own, &st) != 0 || (st.st_mode & 07777) != 0700) return 4;
     unsetenv("XDG_RUNTIME_DIR");
     umask(0777);
     if (rmdir(own) != 0 || !found(own, "a.sock") || lstat(own, &st) != 0) return 5;
     if ((st.st_mode & 07777) != 0700) return 6;
-    if (chmod(own, 0710) != 0 || host_socket_path("a.sock", got)) return 7; /* it was not ours alone */
+    /* it was not ours alone */
+    if (chmod(own, 0710) != 0 || host_socket_path("a.sock", got)) return 7;
     return rmdir(own) == 0 && warnings == 1 && strstr(last, "open to other users") != NULL ? 0 : 8;
 }
 
@@ -113,7 +116,9 @@ TEST(who_is_logged_in_has_one_and_else_it_is_made) {
 }
 
 static int taken(void) {
-    return !host_socket_path("a.sock", got) && warnings == 1 && strstr(last, "shm-socket") != NULL ? 0 : 1;
+    return !host_socket_path("a.sock", got) && warnings == 1 && strstr(last, "shm-socket") != NULL
+               ? 0
+               : 1;
 }
 
 TEST(guarantee_6_a_folder_that_another_user_has_put_there_is_not_used) {

@@ -1,4 +1,5 @@
-/* Grants for one put, from the side of the host: what is written, who is writing, and when it is over. */
+/* Grants for one put, from the side of the host: what is written, who is writing, and when it is
+ * over. */
 #include "../test.h"
 
 #include "base/assert.h"

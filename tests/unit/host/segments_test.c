@@ -29,8 +29,11 @@ static void on_fenced_before(void *arg, uint32_t epoch) {
 static struct host *make(void) {
     log_set_level(LOG_LEVEL_NOTHING);
     static const char *const bind[] = {"127.0.0.1"};
-    struct host_config config = {
-        .bind = bind, .binds = 1, .threads = 2, .fenced = on_fenced, .fenced_before = on_fenced_before};
+    struct host_config config = {.bind = bind,
+                                 .binds = 1,
+                                 .threads = 2,
+                                 .fenced = on_fenced,
+                                 .fenced_before = on_fenced_before};
     memset(&fenced, 0, sizeof(fenced));
     struct host *h;
     CHECK_EQ(host_create(&config, &h), TARN_OK);
@@ -39,14 +42,16 @@ static struct host *make(void) {
 }
 
 static unsigned open_segment(struct host *h, const char *path) {
-    struct host_segment_config s = {.name = "n1.0", .size = SIZE, .numa_node = -1, .pool_path = path};
+    struct host_segment_config s = {
+        .name = "n1.0", .size = SIZE, .numa_node = -1, .pool_path = path};
     unsigned slot;
     const char *why;
     CHECK_EQ(host_segment_open(h, &s, &slot, &why), TARN_OK);
     return slot;
 }
 
-static enum grant_verdict ask(struct host *h, enum grant_op op, uint32_t id, uint32_t epoch, void **addr_p) {
+static enum grant_verdict ask(struct host *h, enum grant_op op, uint32_t id, uint32_t epoch,
+                              void **addr_p) {
     uint8_t wire[GRANT_SIZE];
     struct grant g = {op, 3, 8, clock_mono_ms() + 60000, 0};
     struct grant_extent x = {id, epoch, 4096, 8192};
@@ -94,7 +99,8 @@ static void life(struct host *h) {
     CHECK_EQ(ask(h, GRANT_READ, 7, 5, &addr), GRANT_OK);
     CHECK(addr == base + 4096 + 100);
     CHECK(host_segment_get(h, 7, &info) && host_segment_base(h, 7) == base);
-    CHECK(info.id == 7 && info.segment_epoch == 5 && info.old_id == 7 && info.old_segment_epoch == 5);
+    CHECK(info.id == 7 && info.segment_epoch == 5 && info.old_id == 7 &&
+          info.old_segment_epoch == 5);
     CHECK(segment_header_valid(header_of(h, slot)));
     CHECK(segment_header_unchanged(header_of(h, slot), 3, 5));
     CHECK_EQ(host_segment_serve(h, slot, 7, 5), TARN_OK);
@@ -152,7 +158,8 @@ TEST(places_are_bounded) {
     struct host_segment_config s = {.name = "n1.0", .size = 4096, .numa_node = -1};
     unsigned slot = 0;
     const char *why = NULL;
-    for (unsigned i = 0; i < HOST_SLOTS_MAX; i++) CHECK_EQ(host_segment_open(h, &s, &slot, &why), TARN_OK);
+    for (unsigned i = 0; i < HOST_SLOTS_MAX; i++)
+        CHECK_EQ(host_segment_open(h, &s, &slot, &why), TARN_OK);
     CHECK_EQ(slot, HOST_SLOTS_MAX - 1);
     CHECK_EQ(host_segment_open(h, &s, &slot, &why), TARN_EINVAL);
     CHECK(why != NULL);
@@ -352,7 +359,8 @@ TEST(strangers_are_left_behind_with_the_content) {
     h = make(); /* in one step: nobody is there to decide, so it starts anew */
     munmap(map, 8192);
     map = stranger(&f);
-    struct host_segment_config s = {.name = "x", .size = SIZE, .numa_node = -1, .pool_path = f.path};
+    struct host_segment_config s = {
+        .name = "x", .size = SIZE, .numa_node = -1, .pool_path = f.path};
     const char *why;
     CHECK_EQ(host_segment_add(h, &s, 3, 3, &why), TARN_OK);
     map[4096] = 1;
@@ -384,14 +392,16 @@ static void *asker(void *arg) {
         unsigned n = i % NAMES;
         struct grant g;
         void *addr = NULL;
-        enum grant_verdict v =
-            host_gate_check(&race.host->gate, race.grant[n], &race.x[n], GRANT_WRITE, 0, 64, &g, &addr);
+        enum grant_verdict v = host_gate_check(&race.host->gate, race.grant[n], &race.x[n],
+                                               GRANT_WRITE, 0, 64, &g, &addr);
         if (v == GRANT_OK) {
             sum += *(volatile uint8_t *)addr;
             v = host_gate_recheck(&race.host->gate, &g, &race.x[n]);
-            if (addr != race.base[n % 2] + 4096) __atomic_store_n(&race.wrong, true, __ATOMIC_RELAXED);
+            if (addr != race.base[n % 2] + 4096)
+                __atomic_store_n(&race.wrong, true, __ATOMIC_RELAXED);
         }
-        if (v != GRANT_OK && v != GRANT_BAD_EPOCH) __atomic_store_n(&race.wrong, true, __ATOMIC_RELAXED);
+        if (v != GRANT_OK && v != GRANT_BAD_EPOCH)
+            __atomic_store_n(&race.wrong, true, __ATOMIC_RELAXED);
         __atomic_fetch_add(v == GRANT_OK ? &race.ok : &race.refused, 1, __ATOMIC_RELAXED);
     }
     return (void *)(uintptr_t)sum;
@@ -429,8 +439,10 @@ TEST(names_change_while_data_threads_ask) {
             if (i % 10 == 9 && n >= 2) host_segment_retire(race.host, slot[n % 2], i % 20 == 19);
         }
     }
-    if (worst == TARN_OK) worst = serve(race.host, slot[0], race.x[0].segment, race.x[0].segment_epoch);
-    for (unsigned i = 0; i < TEST_PATIENCE_MS && __atomic_load_n(&race.ok, __ATOMIC_RELAXED) == 0; i++)
+    if (worst == TARN_OK)
+        worst = serve(race.host, slot[0], race.x[0].segment, race.x[0].segment_epoch);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && __atomic_load_n(&race.ok, __ATOMIC_RELAXED) == 0;
+         i++)
         usleep(1000);
     __atomic_store_n(&race.stop, true, __ATOMIC_RELEASE);
     for (int i = 0; i <= ASKERS; i++) pthread_join(threads[i], NULL);

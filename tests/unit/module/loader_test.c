@@ -1,4 +1,5 @@
-/* The loader against small modules, good and bad (tests/modules). One process, one list: each test leaves nothing loaded. */
+/* The loader against small modules, good and bad (tests/modules). One process, one list: each test
+ * leaves nothing loaded. */
 #include "../test.h"
 
 #include <fcntl.h>
@@ -19,7 +20,8 @@ static tarn_status add_answer;
 static tarn_status command_add(const char *module, const struct tarn_command *command) {
     if (add_answer != TARN_OK) return add_answer;
     if (strstr(added, command->name) != NULL) return TARN_EEXISTS;
-    if (strchr(command->syntax, '[') != NULL && strchr(command->syntax, ']') == NULL) return TARN_EINVAL;
+    if (strchr(command->syntax, '[') != NULL && strchr(command->syntax, ']') == NULL)
+        return TARN_EINVAL;
     snprintf(added + strlen(added), sizeof(added) - strlen(added), "%s ", command->name);
     n_added++;
     return TARN_OK;
@@ -101,7 +103,8 @@ TEST(what_does_not_fit_is_told_apart) {
     snprintf(abi, sizeof(abi), "version 99 of the transport interface, this program has version %u",
              TRANSPORT_ABI);
     refused("wrongabi", TARN_EPROTO, abi);
-    refused("small", TARN_EPROTO, "its struct tarn_module has 24 bytes, and this program needs the first 48");
+    refused("small", TARN_EPROTO,
+            "its struct tarn_module has 24 bytes, and this program needs the first 48");
     refused("liar", TARN_EINVAL, "is smaller than it says");
     refused("function", TARN_EINVAL, "is not data");
     refused("badname", TARN_EINVAL, "no proper name");
@@ -132,7 +135,8 @@ struct seen {
 
 static void see_field(void *arg, const char *name, const char *value) {
     struct seen *s = arg;
-    snprintf(s->fields + strlen(s->fields), sizeof(s->fields) - strlen(s->fields), "%s=%s,", name, value);
+    snprintf(s->fields + strlen(s->fields), sizeof(s->fields) - strlen(s->fields), "%s=%s,", name,
+             value);
 }
 
 static bool see_toy(void *arg, const struct module_info *info) {
@@ -197,7 +201,8 @@ TEST(a_failed_load_leaves_nothing) {
 
 TEST(what_a_module_must_not_register) {
     start();
-    CHECK_EQ(load("toy", "strange"), TARN_OK); /* it tries, and fails to load if something is taken */
+    /* it tries, and fails to load if something is taken */
+    CHECK_EQ(load("toy", "strange"), TARN_OK);
     CHECK_STR(error, "");
     CHECK(transport_find("hollow") == NULL && transport_find("tcp") == &transport_tcp);
     CHECK_EQ(module_unload("toy", error, sizeof(error)), TARN_OK);
@@ -237,7 +242,8 @@ TEST(words_have_bounds) {
     start();
     const char *many[MODULE_WORDS_MAX + 1];
     for (size_t i = 0; i <= MODULE_WORDS_MAX; i++) many[i] = "x";
-    CHECK_EQ(module_load(file_of("toy"), MODULE_WORDS_MAX + 1, many, error, sizeof(error)), TARN_EINVAL);
+    CHECK_EQ(module_load(file_of("toy"), MODULE_WORDS_MAX + 1, many, error, sizeof(error)),
+             TARN_EINVAL);
     CHECK(strstr(error, "a module takes up to 64 words") != NULL);
     char *word = malloc(MODULE_WORD_MAX + 2);
     memset(word, 'x', MODULE_WORD_MAX + 1);
@@ -249,7 +255,7 @@ TEST(words_have_bounds) {
     CHECK_EQ(module_unload("toy", error, sizeof(error)), TARN_OK);
 }
 
-/* --- several threads, as in a program that uses libtarn from many ------------------------------------------------------------------ */
+/* --- several threads, as in a program that uses libtarn from many --- */
 
 struct worker {
     char path[PATH_MAX + 64];
@@ -295,7 +301,7 @@ TEST(many_threads_and_one_list) {
     CHECK(loaded > 0 && !module_loaded("newer"));
 }
 
-/* --- files that are none -------------------------------------------------------------------------------------------------------- */
+/* --- files that are none --- */
 
 static void write_file(const char *path, const char *data, size_t len) {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0700);

@@ -1,4 +1,5 @@
-/* Bytes arrive whole, in order and once, however slowly the other end goes; what is cut off comes back and says so. */
+/* Bytes arrive whole, in order and once, however slowly the other end goes; what is cut off comes
+ * back and says so. */
 #include "net/transfer.h"
 
 #include <errno.h>

@@ -15,7 +15,8 @@ static bool parse(const char *line) {
     int argc = 0;
     node_options_free(&o);
     snprintf(text, sizeof(text), "%s", line);
-    for (char *w = strtok_r(text, " ", &save); w != NULL; w = strtok_r(NULL, " ", &save)) argv[argc++] = w;
+    for (char *w = strtok_r(text, " ", &save); w != NULL; w = strtok_r(NULL, " ", &save))
+        argv[argc++] = w;
     why[0] = '\0';
     return node_options_parse(&o, argc, argv, why, sizeof(why));
 }
@@ -36,7 +37,9 @@ TEST(the_least) {
 }
 
 TEST(segments) {
-    CHECK(parse(MASTER "--segment 8gb@numa1 --segment=512mb,path=/dev/shm/x,huge --segment 4096@numa0,huge"));
+    CHECK(parse(
+        MASTER
+        "--segment 8gb@numa1 --segment=512mb,path=/dev/shm/x,huge --segment 4096@numa0,huge"));
     CHECK_EQ(o.host.n_segments, 3);
     CHECK_EQ(o.host.segments[0].numa_node, 1);
     CHECK_EQ(o.host.segments[1].bytes, UINT64_C(512) << 20);
@@ -45,10 +48,11 @@ TEST(segments) {
     CHECK_EQ(o.host.segments[2].numa_node, 0);
     CHECK_EQ(o.host.segments[2].huge_pages, 1);
     CHECK(o.keeps);
-    static const char *const bad[] = {"8",         "8gigs",      "-1gb",         "8gb@1",
-                                      "8gb@numa",  "8gb@numa-1", "8gb@numa5000", "8gb,cold",
-                                      "8gb,path=", "8gb,path",   "gb",           "@numa0",
-                                      ",huge",     "8gb,,huge",  "8gb,hugest",   "99999999999999999tb"};
+    static const char *const bad[] = {
+        "8",         "8gigs",      "-1gb",         "8gb@1",
+        "8gb@numa",  "8gb@numa-1", "8gb@numa5000", "8gb,cold",
+        "8gb,path=", "8gb,path",   "gb",           "@numa0",
+        ",huge",     "8gb,,huge",  "8gb,hugest",   "99999999999999999tb"};
     char line[256];
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         snprintf(line, sizeof(line), MASTER "--segment %s", bad[i]);
@@ -80,13 +84,14 @@ TEST(tiers) {
 }
 
 TEST(all_the_others) {
-    CHECK(parse(
-        MASTER
-        "--segment 1gb --name n1 --rack r1 --bind 10.0.0.1 --bind=::1 --data-port 16000 --announce a:1 "
-        "--threads 4 --host-name h --shm-socket none --shm-perm 660 --file-perm 640 --copies 8 --no-populate "
-        "--shrink "
-        "--port-file p "
-        "--log-level debug --log-file l --user u --drain-on-exit --exit-timeout 3 --max-connections 7"));
+    CHECK(parse(MASTER "--segment 1gb --name n1 --rack r1 --bind 10.0.0.1 --bind=::1 --data-port "
+                       "16000 --announce a:1 "
+                       "--threads 4 --host-name h --shm-socket none --shm-perm 660 --file-perm 640 "
+                       "--copies 8 --no-populate "
+                       "--shrink "
+                       "--port-file p "
+                       "--log-level debug --log-file l --user u --drain-on-exit --exit-timeout 3 "
+                       "--max-connections 7"));
     CHECK_STR(o.host.name, "n1");
     CHECK_STR(o.host.rack, "r1");
     CHECK_EQ(o.host.binds, 2);
@@ -107,7 +112,8 @@ TEST(all_the_others) {
     CHECK_EQ(o.exit_timeout_ms, 3000);
     CHECK_EQ(o.host.max_connections, 7);
     CHECK(parse(MASTER "--segment 1gb --shm-socket auto") && o.host.shm_socket == NULL);
-    CHECK(parse(MASTER "--segment 1gb --shm-socket /run/x") && strcmp(o.host.shm_socket, "/run/x") == 0);
+    CHECK(parse(MASTER "--segment 1gb --shm-socket /run/x") &&
+          strcmp(o.host.shm_socket, "/run/x") == 0);
 }
 
 TEST(a_url_of_tls_is_one_however_it_is_written) {
@@ -154,7 +160,8 @@ TEST(too_many) {
     char *argv[80], *save = NULL;
     int argc = 0;
     node_options_free(&o);
-    for (char *w = strtok_r(line, " ", &save); w != NULL; w = strtok_r(NULL, " ", &save)) argv[argc++] = w;
+    for (char *w = strtok_r(line, " ", &save); w != NULL; w = strtok_r(NULL, " ", &save))
+        argv[argc++] = w;
     CHECK(!node_options_parse(&o, argc, argv, why, sizeof(why)));
     CHECK(strstr(why, "--segment") != NULL);
     node_options_free(&o);
@@ -188,8 +195,9 @@ TEST(passwords) {
 }
 
 TEST(modules_have_words) {
-    CHECK(parse(MASTER
-                "--segment 1gb --loadmodule a.so bind 10.0.0.1 device -x --threads 3 --loadmodule=b.so"));
+    CHECK(parse(
+        MASTER
+        "--segment 1gb --loadmodule a.so bind 10.0.0.1 device -x --threads 3 --loadmodule=b.so"));
     CHECK_EQ(o.modules, 2);
     CHECK_STR(o.module[0].path, "a.so");
     CHECK_EQ(o.module[0].words, 4);
@@ -198,7 +206,8 @@ TEST(modules_have_words) {
     CHECK_EQ(o.host.threads, 3);
     CHECK_STR(o.module[1].path, "b.so");
     CHECK_EQ(o.module[1].words, 0);
-    char *quoted[] = {"--master", "tarn://m", "--segment", "1gb", "--loadmodule", "\"/a b/c.so\" bind 'x y'"};
+    char *quoted[] = {"--master", "tarn://m",     "--segment",
+                      "1gb",      "--loadmodule", "\"/a b/c.so\" bind 'x y'"};
     node_options_free(&o);
     CHECK(node_options_parse(&o, 6, quoted, why, sizeof(why)));
     CHECK_STR(o.module[0].path, "/a b/c.so");

@@ -176,7 +176,8 @@ TEST(cut_anywhere) {
     end();
 }
 
-/* A flipped bit is damage, or, in the last frame, an end that was never written whole. Never other records. */
+/* A flipped bit is damage, or, in the last frame, an end that was never written whole. Never other
+ * records. */
 TEST(a_bit_anywhere) {
     begin();
     struct buf all = {0};
@@ -216,7 +217,8 @@ static uint64_t make_packed(struct buf *all, bool packed) {
         snprintf(text, sizeof(text), "model:layer:%d:block:%d", i % 7, i);
         add(&b, 1, text, (uint32_t)strlen(text));
     }
-    packed ? persist_write_packed(w, span_of(b.data, b.len)) : persist_write(w, span_of(b.data, b.len));
+    packed ? persist_write_packed(w, span_of(b.data, b.len))
+           : persist_write(w, span_of(b.data, b.len));
     buf_append(all, b.data, b.len);
     buf_free(&b);
     write_end(w, 1000);
