@@ -35,8 +35,10 @@ static void path_of(struct tier *t, uint64_t id, uint64_t version, char path[600
     snprintf(path, 600, "%s/%s", tier_get_info(t)->directory, relative);
 }
 
-/* Does a client that reads the first bytes of the file get the value? content: the version its bytes were made for. */
-static bool client_reads(struct tier *t, uint64_t id, uint64_t version, uint64_t content, uint64_t size) {
+/* Does a client that reads the first bytes of the file get the value? content: the version its
+ * bytes were made for. */
+static bool client_reads(struct tier *t, uint64_t id, uint64_t version, uint64_t content,
+                         uint64_t size) {
     char path[600];
     path_of(t, id, version, path);
     FILE *f = fopen(path, "rb");
@@ -75,7 +77,9 @@ TEST(names_that_no_two_keys_share) {
     tier_file_path(span_of("key-1\0", 6), 1, b, sizeof(b));
     CHECK(strcmp(a, b) != 0);
     tier_file_path(SPAN(""), UINT64_MAX, b, sizeof(b)); /* BLAKE2b-256 of nothing */
-    CHECK_STR(b, "0e/57/0e5751c026e543b2e8ab2eb06099daa1d1e5df47778f7787faab45cdf12fe3a8.ffffffffffffffff");
+    CHECK_STR(
+        b,
+        "0e/57/0e5751c026e543b2e8ab2eb06099daa1d1e5df47778f7787faab45cdf12fe3a8.ffffffffffffffff");
 }
 
 static const uint64_t sizes[] = {0, 1, 4095, 4096, 100000, MIB, MIB + 1, 3 * MIB + 77};
@@ -88,7 +92,8 @@ TEST(values_come_back_also_to_who_reads_the_files) {
     CHECK(!tier_get_info(t)->recovered);
     CHECK(strstr(tier_get_info(t)->directory, "/deadbeef0102030405060708090a0b0c") != NULL);
     uint64_t offsets[ARRAY_LEN(sizes)];
-    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) CHECK_EQ(put(t, i, 7 + i, sizes[i], &offsets[i]), TARN_OK);
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+        CHECK_EQ(put(t, i, 7 + i, sizes[i], &offsets[i]), TARN_OK);
     uint8_t content[TIER_CONTENT_SIZE];
     memcpy(content, tier_get_info(t)->content, sizeof(content));
     for (int round = 0; round < 2; round++) {
@@ -349,7 +354,9 @@ TEST(the_queue_is_bounded) {
     tier_get_stats(t, &stats);
     CHECK(stats.queued_bytes <= c.queue_bytes && stats.put_refused > 0);
     static char buffers[16][100000];
-    while (reads < 16 && tier_read(t, offset, 100000, buffers[reads], on_read_wait, NULL) == TARN_OK) reads++;
+    while (reads < 16 &&
+           tier_read(t, offset, 100000, buffers[reads], on_read_wait, NULL) == TARN_OK)
+        reads++;
     CHECK(reads >= 10 && reads < 16); /* each thread may hold one whose callback waits */
     pthread_mutex_lock(&door.lock);
     door.open = true;
@@ -413,7 +420,8 @@ TEST(damaged_files_are_removed_and_others_left_alone) {
     char wrong[700];
     snprintf(wrong, sizeof(wrong), "%s", paths[5]);
     wrong[strlen(wrong) - 20] ^= 1;
-    if (wrong[strlen(wrong) - 20] > '9' && wrong[strlen(wrong) - 20] < 'a') wrong[strlen(wrong) - 20] = 'b';
+    if (wrong[strlen(wrong) - 20] > '9' && wrong[strlen(wrong) - 20] < 'a')
+        wrong[strlen(wrong) - 20] = 'b';
     CHECK_EQ(rename(paths[5], wrong), 0);
     snprintf(wrong, sizeof(wrong), "%s", paths[6]);
     wrong[strlen(wrong) - 1] = '9';
@@ -440,7 +448,8 @@ TEST(a_full_file_system_makes_room) {
     char mount_point[300], command[700];
     snprintf(mount_point, sizeof(mount_point), "%s/small", test_dir);
     CHECK_EQ(mkdir(mount_point, 0700), 0);
-    snprintf(command, sizeof(command), "mount -t tmpfs -o size=8m none '%s' 2>/dev/null", mount_point);
+    snprintf(command, sizeof(command), "mount -t tmpfs -o size=8m none '%s' 2>/dev/null",
+             mount_point);
     if (system(command) != 0) SKIP("no right to mount a tmpfs");
     struct tier_config c = config(100 * MIB);
     c.path = mount_point;

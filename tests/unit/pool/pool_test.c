@@ -87,7 +87,8 @@ TEST(the_header_says_what_this_is) {
     pool_serve(p, 4, 11, 4);
     CHECK(segment_header_valid(map) && map->segment_id == 4);
     pool_close(&p);
-    CHECK_EQ(segment_header_segment_epoch(map), 0); /* who still maps it knows that nobody is there */
+    /* who still maps it knows that nobody is there */
+    CHECK_EQ(segment_header_segment_epoch(map), 0);
     munmap(map, 4096);
 }
 
@@ -423,7 +424,8 @@ TEST(who_still_maps_a_file_of_before_is_known) {
     char *mine = mmap(NULL, 12288, PROT_READ | PROT_WRITE, MAP_SHARED, pool_fd(p, true), 0);
     CHECK(mine != MAP_FAILED);
     munmap(writer, 12288);
-    CHECK(!pool_strangers(p)); /* readers do no harm, and those of this process are known otherwise */
+    /* readers do no harm, and those of this process are known otherwise */
+    CHECK(!pool_strangers(p));
     pool_discard(p);
     CHECK_EQ(pool_revive(p, true, &why), TARN_OK);
     mine[4096] = 1;
@@ -481,7 +483,8 @@ TEST(cgroup_limits_of_both_versions_are_found) {
     write_file(cg, "memory/x/memory.usage_in_bytes", "10000\n");
     CHECK_EQ(pool_memory_available(proc, cg, &limiter), 60000);
     CHECK_STR(limiter, "the cgroup's memory.limit_in_bytes");
-    write_file(proc, "self/cgroup", "4:memory:/gone\n"); /* a container that does not see its own path */
+    /* a container that does not see its own path */
+    write_file(proc, "self/cgroup", "4:memory:/gone\n");
     write_file(cg, "memory/memory.limit_in_bytes", "50000\n");
     CHECK_EQ(pool_memory_available(proc, cg, &limiter), 50000);
     snprintf(command, sizeof(command), "rm -rf %s", dir);

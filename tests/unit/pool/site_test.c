@@ -38,13 +38,14 @@ static void set_up(void) {
     snprintf(mounts, sizeof(mounts), "%s", in_dir("mounts"));
     CHECK(mkdir(in_dir("disk"), 0700) == 0 && mkdir(in_dir("there"), 0700) == 0 &&
           symlink("disk", in_dir("link")) == 0);
-    int n = snprintf(
-        text, sizeof(text),
-        "# a comment\nUUID=1 / ext4 errors=remount-ro 0 1\nUUID=2 none swap sw 0 0\n"
-        "UUID=3 %s/disk xfs noauto 0 2\nUUID=4 %s/there xfs defaults 0 2\nnas:/x %s/a\\040b nfs soft 0 0\n",
-        dir, dir, dir);
+    int n = snprintf(text, sizeof(text),
+                     "# a comment\nUUID=1 / ext4 errors=remount-ro 0 1\nUUID=2 none swap sw 0 0\n"
+                     "UUID=3 %s/disk xfs noauto 0 2\nUUID=4 %s/there xfs defaults 0 2\nnas:/x "
+                     "%s/a\\040b nfs soft 0 0\n",
+                     dir, dir, dir);
     write_text(fstab, text, (size_t)n);
-    n = snprintf(text, sizeof(text), "/dev/sda1 / ext4 rw 0 0\n/dev/sdc %s/there xfs rw 0 0\n", dir);
+    n = snprintf(text, sizeof(text), "/dev/sda1 / ext4 rw 0 0\n/dev/sdc %s/there xfs rw 0 0\n",
+                 dir);
     write_text(mounts, text, (size_t)n);
 }
 
@@ -138,7 +139,8 @@ TEST(a_tier_is_made_where_it_was_asked_for) {
     struct stat st;
     set_up();
     for (int file = 0; file < 2; file++) {
-        const char *kind = file ? "file" : "ssd", *path = file ? in_dir("shared") : in_dir("disk.ssd");
+        const char *kind = file ? "file" : "ssd",
+                   *path = file ? in_dir("shared") : in_dir("disk.ssd");
         CHECK_EQ(open_tier(kind, path, false, &why), TARN_EINVAL);
         CHECK(strstr(why, file ? "--file PATH:SIZE,create" : "--ssd PATH:SIZE,create") != NULL);
         CHECK(stat(path, &st) != 0);

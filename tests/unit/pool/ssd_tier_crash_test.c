@@ -1,4 +1,5 @@
-/* The ssd tier under a load that remembers: processes killed at any point, many threads, restarts. */
+/* The ssd tier under a load that remembers: processes killed at any point, many threads,
+ * restarts. */
 #include <signal.h>
 
 #include "tier_util.h"
@@ -9,8 +10,11 @@
 #define IDS_MAX    100000u
 
 static struct tier *try_open(void) {
-    struct tier_config c = {
-        .path = test_dir, .size = DISK_BYTES, .queue_bytes = 4 * MIB, .direct = true, .create = true};
+    struct tier_config c = {.path = test_dir,
+                            .size = DISK_BYTES,
+                            .queue_bytes = 4 * MIB,
+                            .direct = true,
+                            .create = true};
     struct tier *t = NULL;
     const char *why = "";
     if (tier_open("ssd", &c, &t, &why) != TARN_OK) fprintf(stderr, "%s\n", why);
@@ -29,7 +33,7 @@ static uint64_t random_size(struct rng *r) {
     }
 }
 
-/* --- kill -9 ------------------------------------------------------------------------------------------------------------ */
+/* --- kill -9 --- */
 
 /* What the child says before or after it does something. */
 struct said {
@@ -129,7 +133,8 @@ static void child_going(void *arg, const struct tier_item *item) {
 static void child_note(struct child *c) {
     if (c->n_known == 0 || c->n_notes == ARRAY_LEN(c->notes)) return;
     size_t i = rng_below(&c->rng, c->n_known);
-    struct said s = {DROPPING, c->known[i].id, c->known[i].version, c->known[i].size, c->known[i].offset};
+    struct said s = {DROPPING, c->known[i].id, c->known[i].version, c->known[i].size,
+                     c->known[i].offset};
     if (rng_below(&c->rng, 2)) {
         say(c, s);
         tier_drop(c->t, s.offset, s.version);
@@ -161,7 +166,8 @@ static int fault_doom(void *arg, bool write, uint64_t offset, size_t *length) {
 }
 
 static void child_run(int pipe, uint64_t seed, uint64_t first_id, bool doomed) {
-    struct child c = {.pipe = pipe, .lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
+    struct child c = {
+        .pipe = pipe, .lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
     rng_seed(&c.rng, seed);
     if (doomed) {
         rng_seed(&doom.rng, seed);
@@ -195,7 +201,9 @@ static void hear(struct known *known, const struct said *s) {
     CHECK(s->id < IDS_MAX);
     struct known *k = &known[s->id];
     switch (s->what) {
-    case PUT: *k = (struct known){.there = true, .version = 1, .size = s->size, .offset = s->offset}; break;
+    case PUT:
+        *k = (struct known){.there = true, .version = 1, .size = s->size, .offset = s->offset};
+        break;
     case DROPPING:
     case GOING: k->there = false; break;
     case DROPPED: k->dropped = true; break;
@@ -228,7 +236,8 @@ static void check_survivors(struct tier *t, struct known *known) {
         }
         seen[e->id] = true;
         CHECK(holds(t, e->offset, e->id, 1, e->size));
-        *k = (struct known){.there = true, .version = e->version, .size = e->size, .offset = e->offset};
+        *k = (struct known){
+            .there = true, .version = e->version, .size = e->size, .offset = e->offset};
     }
     for (uint64_t id = 0; id < IDS_MAX; id++) {
         CHECK(!known[id].there || seen[id]);
@@ -292,7 +301,7 @@ TEST(the_same_without_io_uring) {
     ssd_io_forbid_uring(false);
 }
 
-/* --- a model ------------------------------------------------------------------------------------------------------------ */
+/* --- a model --- */
 
 TEST(the_tier_agrees_with_a_model_over_restarts) {
     enum { IDS = 300 };
@@ -360,12 +369,13 @@ TEST(the_tier_agrees_with_a_model_over_restarts) {
     tier_close(&t);
 }
 
-/* --- threads ------------------------------------------------------------------------------------------------------------ */
+/* --- threads --- */
 
 enum { WORKERS = 4, SLOTS = 200 };
 static struct {
     struct tier *t;
-    pthread_rwlock_t lock; /* readers of the tier hold it shared, the one who gives space back alone */
+    /* readers of the tier hold it shared, the one who gives space back alone */
+    pthread_rwlock_t lock;
     struct slot {
         bool there;
         uint64_t version, size, offset;
@@ -428,7 +438,8 @@ TEST(many_threads_at_once) {
         free(l.items);
         uint64_t ticket;
         pthread_rwlock_wrlock(&load.lock);
-        while ((ticket = tier_poll_evict(load.t, load_going, NULL)) != 0) tier_evicted(load.t, ticket);
+        while ((ticket = tier_poll_evict(load.t, load_going, NULL)) != 0)
+            tier_evicted(load.t, ticket);
         pthread_rwlock_unlock(&load.lock);
         usleep(500);
     }

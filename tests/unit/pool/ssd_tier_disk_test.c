@@ -140,7 +140,8 @@ TEST(a_unit_that_cannot_be_erased_is_out_of_use) {
     struct tier_config c = config(16 * MIB);
     struct tier *t = open_tier(&c);
     uint64_t offsets[30];
-    for (uint64_t i = 0; i < ARRAY_LEN(offsets); i++) CHECK_EQ(put(t, i, 1, 100000, &offsets[i]), TARN_OK);
+    for (uint64_t i = 0; i < ARRAY_LEN(offsets); i++)
+        CHECK_EQ(put(t, i, 1, 100000, &offsets[i]), TARN_OK);
     struct tier_stats before, after;
     tier_get_stats(t, &before);
     uint64_t first = (offsets[0] - SSD_DATA_START) >> 19; /* regions of 512 KiB */
@@ -275,7 +276,8 @@ TEST(a_damaged_header_costs_what_is_behind_it) {
     CHECK_EQ(count_wrong(t, &l), 0);
     free(l.items);
     tier_close(&t);
-    /* A header that is gone altogether looks like the end of the unit; the next unit knows better. */
+    /* A header that is gone altogether looks like the end of the unit; the next unit knows
+     * better. */
     static const char zero[4096];
     CHECK_EQ(pwrite(fd, zero, sizeof(zero), (off_t)offsets[5] - 4096), 4096);
     memcpy(content, (uint8_t[16]){0}, 16);
@@ -308,7 +310,8 @@ TEST(any_bit_may_flip) {
         for (int k = 0; k < 3; k++) {
             /* Mostly headers: in front of a value, on whole blocks. */
             uint64_t i = rng_below(&r, 100);
-            at[k] = (offsets[i] & ~4095ull) - 4096 + rng_below(&r, rng_below(&r, 4) == 0 ? 4096 : 160);
+            at[k] =
+                (offsets[i] & ~4095ull) - 4096 + rng_below(&r, rng_below(&r, 4) == 0 ? 4096 : 160);
             if (rng_below(&r, 8) == 0) at[k] = rng_below(&r, 8192);
             flip(fd, at[k]);
         }
@@ -317,7 +320,8 @@ TEST(any_bit_may_flip) {
         if (tier_open("ssd", &c, &t, &why) == TARN_OK) {
             struct list l = list_tier(t);
             for (size_t i = 0; i < l.n; i++) {
-                /* What is listed is what was put; its bytes may have been hit, which the reader's CRC tells. */
+                /* What is listed is what was put; its bytes may have been hit, which the reader's
+                 * CRC tells. */
                 const struct listed *e = &l.items[i];
                 CHECK(e->id < 100 && e->size == lens[e->id] && e->offset == offsets[e->id] &&
                       e->version == 1);
@@ -367,7 +371,8 @@ TEST(a_disk_that_is_full_from_the_start) {
     char mount_point[300], command[700];
     snprintf(mount_point, sizeof(mount_point), "%s/small", test_dir);
     CHECK_EQ(mkdir(mount_point, 0700), 0);
-    snprintf(command, sizeof(command), "mount -t tmpfs -o size=8m none '%s' 2>/dev/null", mount_point);
+    snprintf(command, sizeof(command), "mount -t tmpfs -o size=8m none '%s' 2>/dev/null",
+             mount_point);
     if (system(command) != 0) SKIP("no right to mount a tmpfs");
     struct tier_config c = config(64 * MIB);
     c.path = mount_point;

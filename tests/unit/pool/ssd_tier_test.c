@@ -8,7 +8,8 @@ static const uint64_t sizes[] = {0,     1,     63,      64,      65,  4095,    4
                                  12345, 65536, 1000003, MIB - 1, MIB, MIB + 1, 3 * MIB + 77};
 
 static void put_sizes(struct tier *t, uint64_t *offsets) {
-    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) CHECK_EQ(put(t, i, 7 + i, sizes[i], &offsets[i]), TARN_OK);
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+        CHECK_EQ(put(t, i, 7 + i, sizes[i], &offsets[i]), TARN_OK);
 }
 
 static void check_sizes(struct tier *t, const uint64_t *offsets) {
@@ -106,7 +107,9 @@ TEST(any_range_into_any_buffer) {
         uint64_t from = rng_below(&r, size),
                  length = rng_below(&r, rng_below(&r, 2) ? size - from + 1 : 10000);
         if (length > size - from) length = size - from;
-        uint64_t shift = rng_below(&r, 3) == 0 ? 0 : rng_below(&r, 2) ? from % 4096 : rng_below(&r, 4096);
+        uint64_t shift = rng_below(&r, 3) == 0 ? 0
+                         : rng_below(&r, 2)    ? from % 4096
+                                               : rng_below(&r, 4096);
         if (rng_below(&r, 4) == 0) from &= ~4095ull;
         memset(buffer, 0x5a, size + 8192);
         CHECK_EQ(read_range(t, offset + from, length, buffer + shift), TARN_OK);
@@ -173,8 +176,10 @@ TEST(bytes_that_changed_do_not_get_to_disk) {
     char value[5000];
     fill_value(value, sizeof(value), 1, 1);
     struct iovec iov = {value, sizeof(value)};
-    struct tier_item item = {
-        .key = SPAN("key-1"), .version = 1, .size = sizeof(value), .crc = crc32c(0, value, 5000) ^ 1};
+    struct tier_item item = {.key = SPAN("key-1"),
+                             .version = 1,
+                             .size = sizeof(value),
+                             .crc = crc32c(0, value, 5000) ^ 1};
     CHECK_EQ(put_start(t, 2, 1, 777, &w), TARN_OK);
     CHECK_EQ(tier_put(t, &item, true, &iov, 1, on_put, &w), TARN_ECORRUPT);
     CHECK_EQ(put_start(t, 3, 1, 777, &w), TARN_OK);
@@ -230,7 +235,8 @@ TEST(a_large_value_that_changed_is_left_out_and_the_log_goes_on) {
     uint64_t size = 5 * MIB;
     char *value = make_value(size, 1, 1);
     struct iovec iov = {value, size};
-    struct tier_item item = {.key = SPAN("key-1"), .version = 1, .size = size, .crc = crc32c(0, value, size)};
+    struct tier_item item = {
+        .key = SPAN("key-1"), .version = 1, .size = size, .crc = crc32c(0, value, size)};
     struct waiter w;
     for (int i = 0; i < 3; i++) {
         waiter_init(&w);
@@ -389,7 +395,8 @@ TEST(guarantee_2_a_full_disk_loses_the_tail_of_a_prompt_before_its_head) {
     CHECK(n_tickets > 1 && gone.n > 2 && gone.n < 20);
     /* All of it is of the oldest prompt, and what is left of that is its head. */
     for (size_t i = 0; i < gone.n; i++) CHECK(gone.items[i].id < 20);
-    CHECK(leading(&gone, 0, 20) >= 20 - gone.n - 2); /* its last may share a part with the next one's head */
+    /* its last may share a part with the next one's head */
+    CHECK(leading(&gone, 0, 20) >= 20 - gone.n - 2);
     CHECK(leading(&gone, 0, 20) > 0);
     CHECK_EQ(leading(&gone, 20, 20), 20);
     free(gone.items);
@@ -478,8 +485,10 @@ TEST(a_drop_outlives_the_unit_that_noted_it) {
     CHECK_EQ(gone.n, 0);
     tier_drop(t, dropped, 1);
     CHECK_EQ(tier_rename(t, renamed, 77), TARN_OK);
-    CHECK_EQ(put(t, 20, 1, 100000, NULL), TARN_OK); /* carries the notes to disk, in a younger unit */
-    /* The first unit is read all the time while the disk is written over several times: the younger one goes first. */
+    /* carries the notes to disk, in a younger unit */
+    CHECK_EQ(put(t, 20, 1, 100000, NULL), TARN_OK);
+    /* The first unit is read all the time while the disk is written over several times: the younger
+     * one goes first. */
     for (uint64_t i = 0; i < 200; i++) {
         for (int k = 0; k < 8; k++) CHECK(holds(t, hot, 0, 1, 100000));
         churn(t, 100 + 5 * i, 5, 100000, &gone);

@@ -1,4 +1,5 @@
-/* What the tests of tiers share: a directory of their own, values that can be told from one another, calls that wait. */
+/* What the tests of tiers share: a directory of their own, values that can be told from one
+ * another, calls that wait. */
 #ifndef TARN_TESTS_POOL_TIER_UTIL_H
 #define TARN_TESTS_POOL_TIER_UTIL_H
 
@@ -160,7 +161,8 @@ UNUSED static tarn_status read_range(struct tier *t, uint64_t offset, uint64_t l
 }
 
 /* Is this value there, byte for byte? */
-UNUSED static bool holds(struct tier *t, uint64_t offset, uint64_t id, uint64_t version, uint64_t size) {
+UNUSED static bool holds(struct tier *t, uint64_t offset, uint64_t id, uint64_t version,
+                         uint64_t size) {
     char *value = make_value(size, id, version), *got = xmalloc(size + 1);
     bool same = read_range(t, offset, size, got) == TARN_OK && memcmp(value, got, size) == 0;
     free(value);
@@ -186,14 +188,14 @@ UNUSED static void list_add(void *arg, const struct tier_item *item) {
         l->cap = l->cap == 0 ? 64 : 2 * l->cap;
         l->items = xrealloc(l->items, l->cap * sizeof(*l->items));
     }
-    l->items[l->n++] = (struct listed){
-        key_id(item->key),
-        item->version,
-        item->size,
-        item->offset,
-        item->crc,
-        item->n_crcs,
-        crc32c(0, item->crcs != NULL ? (const char *)item->crcs : "", item->n_crcs * sizeof(uint32_t))};
+    l->items[l->n++] = (struct listed){key_id(item->key),
+                                       item->version,
+                                       item->size,
+                                       item->offset,
+                                       item->crc,
+                                       item->n_crcs,
+                                       crc32c(0, item->crcs != NULL ? (const char *)item->crcs : "",
+                                              item->n_crcs * sizeof(uint32_t))};
 }
 UNUSED static struct list list_tier(struct tier *t) {
     struct list l = {0};
@@ -254,7 +256,8 @@ UNUSED static size_t fill(struct tier *t, uint64_t from, uint64_t size) {
 }
 
 /* The same with eviction, for n values. */
-UNUSED static void churn(struct tier *t, uint64_t from, size_t n, uint64_t size, struct list *evicted) {
+UNUSED static void churn(struct tier *t, uint64_t from, size_t n, uint64_t size,
+                         struct list *evicted) {
     struct waiter w;
     waiter_init(&w);
     for (size_t i = 0; i < n; i++) {
