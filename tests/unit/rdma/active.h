@@ -1,4 +1,5 @@
-/* A host and a client in one process and one thread, over the fake verbs: what the tests of the active side share. */
+/* A host and a client in one process and one thread, over the fake verbs: what the tests of the
+ * active side share. */
 #ifndef TARN_TESTS_RDMA_ACTIVE_H
 #define TARN_TESTS_RDMA_ACTIVE_H
 
@@ -48,8 +49,8 @@ static inline char *segment_data(void) {
 
 static inline enum grant_verdict gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
                                             const struct grant_extent *x, enum grant_op want,
-                                            uint64_t sub_offset, uint64_t sub_length, struct grant *g_p,
-                                            void **addr_p) {
+                                            uint64_t sub_offset, uint64_t sub_length,
+                                            struct grant *g_p, void **addr_p) {
     (void)arg, (void)grant, (void)sub_offset, (void)sub_length;
     a.asked++;
     *g_p = (struct grant){want, MASTER, 1, UINT64_MAX, 0};
@@ -70,15 +71,15 @@ static inline size_t turn(void) {
 }
 
 /* Until expr, or a minute is over. */
-#define WAIT(expr)                                                                                           \
-    ({                                                                                                       \
-        uint64_t until_ms = clock_boot_ms() + 60000;                                                         \
-        while (!(expr) && clock_boot_ms() < until_ms) {                                                      \
-            turn();                                                                                          \
-            int wait_fd;                                                                                     \
-            if (rdma_transport.arm(a.client, &wait_fd) == TARN_OK) usleep(50);                               \
-        }                                                                                                    \
-        (expr);                                                                                              \
+#define WAIT(expr)                                                                                 \
+    ({                                                                                             \
+        uint64_t until_ms = clock_boot_ms() + 60000;                                               \
+        while (!(expr) && clock_boot_ms() < until_ms) {                                            \
+            turn();                                                                                \
+            int wait_fd;                                                                           \
+            if (rdma_transport.arm(a.client, &wait_fd) == TARN_OK) usleep(50);                     \
+        }                                                                                          \
+        (expr);                                                                                    \
     })
 
 static inline void get_keys(void) {
@@ -88,7 +89,8 @@ static inline void get_keys(void) {
     }
 }
 
-static inline tarn_status unpack(int writable, const void *packed, size_t len, struct transport_key **key_p) {
+static inline tarn_status unpack(int writable, const void *packed, size_t len,
+                                 struct transport_key **key_p) {
     static const uint8_t grant[GRANT_SIZE] = {1};
     struct transport_key_config config = {.segment = SEGMENT,
                                           .segment_epoch = EPOCH,
@@ -102,7 +104,8 @@ static inline tarn_status unpack(int writable, const void *packed, size_t len, s
 
 static inline void open_keys(void) {
     get_keys();
-    for (int w = 0; w < 2; w++) CHECK_EQ(unpack(w, a.packed[w].data, a.packed[w].len, &a.key[w]), TARN_OK);
+    for (int w = 0; w < 2; w++)
+        CHECK_EQ(unpack(w, a.packed[w].data, a.packed[w].len, &a.key[w]), TARN_OK);
 }
 
 static inline void close_keys(void) {
@@ -130,11 +133,13 @@ static inline void begin(const char *fake, uint64_t size, const char *const *opt
     struct transport_domain_config config = {0};
     CHECK_EQ(rdma_transport.domain_open(&config, &a.host), TARN_OK);
     CHECK_EQ(rdma_transport.domain_open(&config, &a.client), TARN_OK);
-    a.memory =
-        mmap(NULL, SEGMENT_HEADER_SIZE + size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    a.memory = mmap(NULL, SEGMENT_HEADER_SIZE + size, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(a.memory != MAP_FAILED);
-    *live_header() = (struct segment_header){.master_epoch = MASTER, .segment_epoch = EPOCH, .instance = 1};
-    struct transport_listen_config listen = {.gate = {.check = gate_check, .recheck = gate_recheck}};
+    *live_header() =
+        (struct segment_header){.master_epoch = MASTER, .segment_epoch = EPOCH, .instance = 1};
+    struct transport_listen_config listen = {
+        .gate = {.check = gate_check, .recheck = gate_recheck}};
     CHECK_EQ(rdma_transport.listen(a.host, &listen, &a.listener), TARN_OK);
     struct transport_memory_config memory = {.addr = segment_data(),
                                              .length = size,
@@ -176,9 +181,13 @@ static inline void op_done(struct transport_op *op) {
     c->done++;
 }
 
-static inline void op_fill(struct client_op *c, bool put, uint64_t offset, void *data, uint64_t len) {
+static inline void op_fill(struct client_op *c, bool put, uint64_t offset, void *data,
+                           uint64_t len) {
     *c = (struct client_op){
-        .op = {.kind = put ? TRANSPORT_PUT : TRANSPORT_GET, .n_parts = 1, .n_iov = 1, .done = op_done},
+        .op = {.kind = put ? TRANSPORT_PUT : TRANSPORT_GET,
+               .n_parts = 1,
+               .n_iov = 1,
+               .done = op_done},
         .part = {.extent = {SEGMENT, EPOCH, offset, len}, .sub_length = len, .key = a.key[put]},
         .iov = {data, len},
     };
@@ -227,8 +236,10 @@ static inline unsigned count_rails(const char *state, const char *device) {
     rdma_work_describe(a.client, &b);
     buf_append_char(&b, '\0');
     char *save = NULL;
-    for (char *line = strtok_r(b.data, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save)) {
-        if ((state == NULL || strstr(line, want) != NULL) && (device == NULL || strstr(line, on) != NULL))
+    for (char *line = strtok_r(b.data, "\n", &save); line != NULL;
+         line = strtok_r(NULL, "\n", &save)) {
+        if ((state == NULL || strstr(line, want) != NULL) &&
+            (device == NULL || strstr(line, on) != NULL))
             n++;
     }
     buf_free(&b);

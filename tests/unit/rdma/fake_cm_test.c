@@ -259,7 +259,8 @@ TEST(a_device_breaks) {
     struct ibv_async_event event;
     fake_hold(true);
     for (unsigned i = 0; i < 4; i++)
-        CHECK_EQ(post(&a, IBV_WR_RDMA_WRITE, i, IBV_SEND_SIGNALED, 0, MIB, there(0), b.mr->rkey), 0);
+        CHECK_EQ(post(&a, IBV_WR_RDMA_WRITE, i, IBV_SEND_SIGNALED, 0, MIB, there(0), b.mr->rkey),
+                 0);
     fake_device_remove("fake0", false);
     fake_hold(false);
     expect_event(a.channel, RDMA_CM_EVENT_DEVICE_REMOVAL, 0);
@@ -367,13 +368,16 @@ TEST(a_child_starts_afresh) {
         struct end c = {0}, d = {0};
         pair_up(&c, &d, MIB, IBV_ACCESS_LOCAL_WRITE | RIGHT_WRITE, RIGHT_WRITE);
         c.memory[0] = 1;
-        CHECK_EQ(post(&c, IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED, 0, 1, (uintptr_t)d.memory, d.mr->rkey), 0);
+        CHECK_EQ(post(&c, IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED, 0, 1, (uintptr_t)d.memory,
+                      d.mr->rkey),
+                 0);
         expect_completion(&c, 1, IBV_WC_SUCCESS);
         b.memory[9] = d.memory[0]; /* which the parent sees */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         for (;;) pause();
     }
-    for (unsigned i = 0; i < TEST_PATIENCE_MS && __atomic_load_n(&b.memory[9], __ATOMIC_ACQUIRE) == 0; i++)
+    for (unsigned i = 0;
+         i < TEST_PATIENCE_MS && __atomic_load_n(&b.memory[9], __ATOMIC_ACQUIRE) == 0; i++)
         usleep(1000);
     CHECK_EQ(b.memory[9], 1);
     CHECK_EQ(post(&a, IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED, 0, 1, there(0), b.mr->rkey), 0);

@@ -1,5 +1,5 @@
-/* The fake verbs library itself: it forbids what a device forbids. Otherwise the tests over it would prove nothing. Connections and
- * what may be injected: fake_cm_test.c. */
+/* The fake verbs library itself: it forbids what a device forbids. Otherwise the tests over it
+ * would prove nothing. Connections and what may be injected: fake_cm_test.c. */
 #include "pair.h"
 
 #include <signal.h>
@@ -30,7 +30,8 @@ static bool aborts(void (*fn)(void)) {
 /* --- bytes --- */
 
 TEST(writes_and_reads_of_any_size) {
-    static const uint32_t sizes[] = {0, 1, 63, 4096, 65535, 65536, 65537, 131072, MIB, 3 * MIB + 11};
+    static const uint32_t sizes[] = {0,     1,     63,     4096, 65535,
+                                     65536, 65537, 131072, MIB,  3 * MIB + 11};
     begin(IBV_ACCESS_LOCAL_WRITE | RIGHT_WRITE, RIGHT_WRITE);
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
         uint32_t n = sizes[i];
@@ -112,8 +113,8 @@ TEST(one_queue_pair_keeps_the_order) {
         for (unsigned i = 0; i < 8; i++) {
             uint32_t n = 100000, at = i * n;
             CHECK_EQ(post(&a, IBV_WR_RDMA_WRITE, i, 0, at, n, there(0), b.mr->rkey), 0);
-            CHECK_EQ(post(&a, IBV_WR_RDMA_READ, i, i == 7 ? IBV_SEND_SIGNALED : 0, 2 * MIB + at, n, there(0),
-                          b.mr->rkey),
+            CHECK_EQ(post(&a, IBV_WR_RDMA_READ, i, i == 7 ? IBV_SEND_SIGNALED : 0, 2 * MIB + at, n,
+                          there(0), b.mr->rkey),
                      0);
         }
         expect_completion(&a, 7, IBV_WC_SUCCESS);
@@ -128,7 +129,8 @@ TEST(dma_buf_memory_on_both_sides) {
     CHECK_EQ(ftruncate(fd, MIB), 0);
     uint8_t *gpu = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     uint64_t iova = 0x700000000000u;
-    struct ibv_mr *mine = ibv_reg_dmabuf_mr(a.pd, 4096 + 10, 200000, iova, fd, IBV_ACCESS_LOCAL_WRITE);
+    struct ibv_mr *mine =
+        ibv_reg_dmabuf_mr(a.pd, 4096 + 10, 200000, iova, fd, IBV_ACCESS_LOCAL_WRITE);
     CHECK(mine != NULL);
     fill(gpu, MIB, 1);
     struct ibv_sge sge = {iova, 200000, mine->lkey};
@@ -143,7 +145,8 @@ TEST(dma_buf_memory_on_both_sides) {
     struct ibv_mr *theirs =
         ibv_reg_dmabuf_mr(b.pd, 0, MIB, iova, fd, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
     CHECK(theirs != NULL);
-    CHECK_EQ(post(&a, IBV_WR_RDMA_READ, 1, IBV_SEND_SIGNALED, 0, 1000, iova + 999, theirs->rkey), 0);
+    CHECK_EQ(post(&a, IBV_WR_RDMA_READ, 1, IBV_SEND_SIGNALED, 0, 1000, iova + 999, theirs->rkey),
+             0);
     expect_completion(&a, 1, IBV_WC_SUCCESS);
     CHECK(memcmp(a.memory, gpu + 999, 1000) == 0);
     errno = 0;
@@ -158,10 +161,12 @@ TEST(dma_buf_memory_on_both_sides) {
 
 /* --- what is refused --- */
 
-static void expect_refused(uint64_t remote, uint32_t rkey, enum ibv_wr_opcode opcode, uint32_t len) {
+static void expect_refused(uint64_t remote, uint32_t rkey, enum ibv_wr_opcode opcode,
+                           uint32_t len) {
     uint64_t refused = fake_served().refused;
     memset(b.memory, 7, 4 * MIB);
-    CHECK_EQ(post(&a, opcode, 1, 0, 0, len, remote, rkey), 0); /* errors are told of unsignalled ones, too */
+    /* errors are told of unsignalled ones, too */
+    CHECK_EQ(post(&a, opcode, 1, 0, 0, len, remote, rkey), 0);
     CHECK_EQ(post(&a, IBV_WR_RDMA_READ, 2, 0, 0, 8, there(0), b.mr->rkey), 0);
     expect_completion(&a, 1, IBV_WC_REM_ACCESS_ERR);
     expect_completion(&a, 2, IBV_WC_WR_FLUSH_ERR);
@@ -201,7 +206,9 @@ TEST(a_queue_pair_without_rights_is_of_no_use) {
 }
 TEST(a_range_ends_where_it_ends) {
     begin(IBV_ACCESS_LOCAL_WRITE | RIGHT_WRITE, RIGHT_WRITE);
-    CHECK_EQ(post(&a, IBV_WR_RDMA_WRITE, 0, IBV_SEND_SIGNALED, 0, 100, there(4 * MIB - 100), b.mr->rkey), 0);
+    CHECK_EQ(
+        post(&a, IBV_WR_RDMA_WRITE, 0, IBV_SEND_SIGNALED, 0, 100, there(4 * MIB - 100), b.mr->rkey),
+        0);
     expect_completion(&a, 0, IBV_WC_SUCCESS);
     expect_refused(there(4 * MIB - 200000), b.mr->rkey, IBV_WR_RDMA_WRITE, 200001);
     over();
@@ -234,9 +241,9 @@ TEST(a_stale_key_is_refused) {
 static bool region_goes_midway(void) {
     begin(IBV_ACCESS_LOCAL_WRITE | RIGHT_WRITE, RIGHT_WRITE);
     for (unsigned i = 0; i < 40; i++)
-        CHECK_EQ(
-            post(&a, IBV_WR_RDMA_WRITE, i, i == 39 ? IBV_SEND_SIGNALED : 0, 0, 2 * MIB, there(0), b.mr->rkey),
-            0);
+        CHECK_EQ(post(&a, IBV_WR_RDMA_WRITE, i, i == 39 ? IBV_SEND_SIGNALED : 0, 0, 2 * MIB,
+                      there(0), b.mr->rkey),
+                 0);
     usleep(1000);
     CHECK_EQ(ibv_dereg_mr(b.mr), 0);
     memset(b.memory, 9, b.size); /* from here on nobody else writes there */
@@ -277,11 +284,13 @@ TEST(registration_has_rules) {
     CHECK_EQ(n, 1);
     end_verbs(&a, list[0], 8192, IBV_ACCESS_LOCAL_WRITE);
     errno = 0;
-    CHECK(ibv_reg_mr(a.pd, a.memory, 4096, IBV_ACCESS_REMOTE_WRITE) == NULL); /* needs LOCAL_WRITE */
+    /* needs LOCAL_WRITE */
+    CHECK(ibv_reg_mr(a.pd, a.memory, 4096, IBV_ACCESS_REMOTE_WRITE) == NULL);
     CHECK_EQ(errno, EINVAL);
     CHECK(ibv_reg_mr(a.pd, a.memory, 1u << 30, IBV_ACCESS_LOCAL_WRITE) == NULL);
     CHECK_EQ(errno, EFAULT);
-    CHECK(ibv_reg_mr(a.pd, a.memory, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING) == NULL);
+    CHECK(ibv_reg_mr(a.pd, a.memory, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING) ==
+          NULL);
     CHECK_EQ(errno, EINVAL);
     CHECK(ibv_reg_dmabuf_mr(a.pd, 0, 1, 0, 0, 0) == NULL);
     CHECK_EQ(errno, EOPNOTSUPP);
@@ -302,16 +311,17 @@ TEST(places_in_the_queue_come_back_with_completions) {
     pair_up(&a, &b, MIB, IBV_ACCESS_LOCAL_WRITE | RIGHT_WRITE, RIGHT_WRITE);
     for (unsigned round = 0; round < 3; round++) {
         for (unsigned i = 0; i < 4; i++)
-            CHECK_EQ(
-                post(&a, IBV_WR_RDMA_WRITE, i, i == 2 ? IBV_SEND_SIGNALED : 0, 0, 1, there(i), b.mr->rkey),
-                0);
+            CHECK_EQ(post(&a, IBV_WR_RDMA_WRITE, i, i == 2 ? IBV_SEND_SIGNALED : 0, 0, 1, there(i),
+                          b.mr->rkey),
+                     0);
         CHECK_EQ(post(&a, IBV_WR_RDMA_WRITE, 9, 0, 0, 1, there(0), b.mr->rkey), ENOMEM);
         usleep(20000); /* done long ago, and still nobody has polled */
         CHECK_EQ(post(&a, IBV_WR_RDMA_WRITE, 9, 0, 0, 1, there(0), b.mr->rkey), ENOMEM);
-        expect_completion(&a, 2, IBV_WC_SUCCESS); /* gives back three, and keeps the unsignalled one */
+        /* gives back three, and keeps the unsignalled one */
+        expect_completion(&a, 2, IBV_WC_SUCCESS);
         for (unsigned i = 0; i < 3; i++)
-            CHECK_EQ(post(&a, IBV_WR_RDMA_WRITE, 10 + i, i == 2 ? IBV_SEND_SIGNALED : 0, 0, 1, there(0),
-                          b.mr->rkey),
+            CHECK_EQ(post(&a, IBV_WR_RDMA_WRITE, 10 + i, i == 2 ? IBV_SEND_SIGNALED : 0, 0, 1,
+                          there(0), b.mr->rkey),
                      0);
         CHECK_EQ(post(&a, IBV_WR_RDMA_WRITE, 9, 0, 0, 1, there(0), b.mr->rkey), ENOMEM);
         expect_completion(&a, 12, IBV_WC_SUCCESS);
@@ -323,10 +333,11 @@ TEST(limits_of_queues) {
     begin_with("max_qp_wr=8,max_sge=1,max_inline=16,max_qp=1,max_cqe=600");
     struct ibv_context **list = rdma_get_devices(NULL);
     end_verbs(&a, list[0], 8192, IBV_ACCESS_LOCAL_WRITE);
-    struct ibv_qp_init_attr good = {.send_cq = a.cq,
-                                    .recv_cq = a.cq,
-                                    .qp_type = IBV_QPT_RC,
-                                    .cap = {.max_send_wr = 8, .max_send_sge = 1, .max_inline_data = 16}};
+    struct ibv_qp_init_attr good = {
+        .send_cq = a.cq,
+        .recv_cq = a.cq,
+        .qp_type = IBV_QPT_RC,
+        .cap = {.max_send_wr = 8, .max_send_sge = 1, .max_inline_data = 16}};
     struct ibv_qp_init_attr bad = good;
     bad.cap.max_send_wr = 9;
     CHECK(ibv_create_qp(a.pd, &bad) == NULL && errno == EINVAL);
@@ -353,7 +364,8 @@ TEST(nothing_is_posted_before_it_is_ready) {
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS};
     CHECK_EQ(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE), EINVAL);
     attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_INIT, .port_num = 1};
-    CHECK_EQ(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE | IBV_QP_PORT), EINVAL); /* something is missing */
+    /* something is missing */
+    CHECK_EQ(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE | IBV_QP_PORT), EINVAL);
     attr.port_num = 2;
     int all = IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS;
     CHECK_EQ(ibv_modify_qp(a.qp, &attr, all), EINVAL);
@@ -536,8 +548,9 @@ TEST(fast_enough) {
     while (done < 2048) { /* 128 MiB, half of it there and half back */
         struct ibv_wc wc[16];
         while (posted < 2048 && posted - done < 64 &&
-               post(&a, posted % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, posted, IBV_SEND_SIGNALED,
-                    posted % 32 * 65536, 65536, there(posted % 32 * 65536), b.mr->rkey) == 0)
+               post(&a, posted % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, posted,
+                    IBV_SEND_SIGNALED, posted % 32 * 65536, 65536, there(posted % 32 * 65536),
+                    b.mr->rkey) == 0)
             posted++;
         int n = ibv_poll_cq(a.cq, 16, wc);
         for (int i = 0; i < n; i++) CHECK_EQ(wc[i].status, IBV_WC_SUCCESS);
@@ -550,7 +563,8 @@ TEST(fast_enough) {
     for (posted = done = 0; done < 20000;) {
         struct ibv_wc wc[16];
         while (posted < 20000 && posted - done < 64 &&
-               post(&a, IBV_WR_RDMA_WRITE, posted, IBV_SEND_SIGNALED, 0, 64, there(0), b.mr->rkey) == 0)
+               post(&a, IBV_WR_RDMA_WRITE, posted, IBV_SEND_SIGNALED, 0, 64, there(0),
+                    b.mr->rkey) == 0)
             posted++;
         done += (unsigned)ibv_poll_cq(a.cq, 16, wc);
     }

@@ -1,5 +1,5 @@
-/* Packed keys are bytes of a stranger: what is wrong in them is found when they are unpacked, or it leads to an error when they are
- * used, and never to anything else. */
+/* Packed keys are bytes of a stranger: what is wrong in them is found when they are unpacked, or it
+ * leads to an error when they are used, and never to anything else. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 
@@ -67,7 +67,8 @@ TEST(keys_of_every_wrong_length) {
     struct transport_key_config config = config_of(&a.packed[0]);
     size_t whole = a.packed[0].len;
     for (size_t len = 1; len < whole; len++) {
-        char *cut = xmemdup(a.packed[0].data, len); /* so that a sanitizer sees who reads behind it */
+        /* so that a sanitizer sees who reads behind it */
+        char *cut = xmemdup(a.packed[0].data, len);
         config.packed = cut;
         config.packed_len = len;
         CHECK_EQ(try(&config), TARN_EPROTO);
@@ -85,7 +86,8 @@ TEST(keys_of_every_wrong_length) {
     end();
 }
 
-/* What a bit may be wrong in without anybody noticing before it is used: where things are, and by which key. */
+/* What a bit may be wrong in without anybody noticing before it is used: where things are, and by
+ * which key. */
 static bool may_differ(size_t byte) {
     if (byte < sizeof(struct rdma_key_header)) {
         return byte >= offsetof(struct rdma_key_header, address) &&
@@ -105,7 +107,8 @@ TEST(keys_with_a_wrong_bit) {
         tarn_status s = try(&config);
         bool chunk_size = bit / 8 >= offsetof(struct rdma_key_header, chunk_size) &&
                           bit / 8 < offsetof(struct rdma_key_header, address);
-        CHECK(s == TARN_EPROTO || s == TARN_ESTALE || (s == TARN_OK && (may_differ(bit / 8) || chunk_size)));
+        CHECK(s == TARN_EPROTO || s == TARN_ESTALE ||
+              (s == TARN_OK && (may_differ(bit / 8) || chunk_size)));
         s == TARN_OK ? taken++ : refused++;
         bytes[bit / 8] ^= (char)(1 << bit % 8);
     }
@@ -401,7 +404,8 @@ TEST(answers_of_a_liar) {
         tarn_status s = ask_liar(false, &no, sizeof(no));
         CHECK(s != TARN_OK);
         CHECK_EQ(s == TARN_EPERM || s == TARN_EGRANT_EXPIRED || s == TARN_ESTALE,
-                 (no.refusal > 0 && no.refusal < GRANT_VERDICTS) || no.refusal == RDMA_REFUSED_SEGMENT);
+                 (no.refusal > 0 && no.refusal < GRANT_VERDICTS) ||
+                     no.refusal == RDMA_REFUSED_SEGMENT);
     }
     no.refusal = GRANT_BAD_MAC;
     for (size_t len = 0; len < sizeof(no); len++) CHECK(ask_liar(false, &no, len) != TARN_OK);
@@ -419,7 +423,8 @@ TEST(answers_of_a_liar) {
     for (size_t bit = 0; bit < 8 * sizeof(yes); bit++) {
         struct rdma_accept wrong = yes;
         ((uint8_t *)&wrong)[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        /* Its queue pair lives where the segment is not: what seems right is found out by the first READ. */
+        /* Its queue pair lives where the segment is not: what seems right is found out by the first
+         * READ. */
         CHECK(ask_liar(true, &wrong, sizeof(wrong)) != TARN_OK);
     }
     CHECK(ask_liar(true, &yes, sizeof(yes)) != TARN_OK);

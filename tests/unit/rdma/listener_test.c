@@ -1,5 +1,5 @@
-/* The listener against strangers: requests of any bytes, clients that go at any moment, more of them than it takes, calls that fail
- * under it. Grants are real here. */
+/* The listener against strangers: requests of any bytes, clients that go at any moment, more of
+ * them than it takes, calls that fail under it. Grants are real here. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -28,16 +28,19 @@ static struct {
     char *memory; /* header in front */
 } h;
 
-static enum grant_verdict gate_check(void *arg, const uint8_t grant[GRANT_SIZE], const struct grant_extent *x,
-                                     enum grant_op want, uint64_t sub_offset, uint64_t sub_length,
-                                     struct grant *g_p, void **addr_p) {
+static enum grant_verdict gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
+                                     const struct grant_extent *x, enum grant_op want,
+                                     uint64_t sub_offset, uint64_t sub_length, struct grant *g_p,
+                                     void **addr_p) {
     (void)arg;
-    enum grant_verdict v = grant_check(key, grant, x, want, sub_offset, sub_length, MASTER, EPOCH, 1000, g_p);
+    enum grant_verdict v =
+        grant_check(key, grant, x, want, sub_offset, sub_length, MASTER, EPOCH, 1000, g_p);
     if (v == GRANT_OK) *addr_p = h.memory + SEGMENT_HEADER_SIZE;
     return v;
 }
 
-static enum grant_verdict gate_recheck(void *arg, const struct grant *g, const struct grant_extent *x) {
+static enum grant_verdict gate_recheck(void *arg, const struct grant *g,
+                                       const struct grant_extent *x) {
     (void)arg, (void)g, (void)x;
     return GRANT_OK;
 }
@@ -46,15 +49,15 @@ static void turn(void) {
     rdma_transport.progress(h.d, 1u << 20);
 }
 
-#define WAIT(expr)                                                                                           \
-    ({                                                                                                       \
-        uint64_t until_ms = clock_boot_ms() + 60000;                                                         \
-        bool wait_true;                                                                                      \
-        while (!(wait_true = (expr)) && clock_boot_ms() < until_ms) {                                        \
-            turn();                                                                                          \
-            usleep(100);                                                                                     \
-        }                                                                                                    \
-        wait_true;                                                                                           \
+#define WAIT(expr)                                                                                 \
+    ({                                                                                             \
+        uint64_t until_ms = clock_boot_ms() + 60000;                                               \
+        bool wait_true;                                                                            \
+        while (!(wait_true = (expr)) && clock_boot_ms() < until_ms) {                              \
+            turn();                                                                                \
+            usleep(100);                                                                           \
+        }                                                                                          \
+        wait_true;                                                                                 \
     })
 
 static struct transport_listener_stats stats(void) {
@@ -64,8 +67,8 @@ static struct transport_listener_stats stats(void) {
 }
 
 static void map_memory(void) {
-    h.memory =
-        mmap(NULL, SEGMENT_HEADER_SIZE + SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    h.memory = mmap(NULL, SEGMENT_HEADER_SIZE + SIZE, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(h.memory != MAP_FAILED);
     *(struct segment_header *)(void *)h.memory =
         (struct segment_header){.master_epoch = MASTER, .segment_epoch = EPOCH, .instance = 9};
@@ -73,7 +76,8 @@ static void map_memory(void) {
 
 static tarn_status open_host(void) {
     struct transport_domain_config config = {0};
-    struct transport_listen_config listen = {.gate = {.check = gate_check, .recheck = gate_recheck}};
+    struct transport_listen_config listen = {
+        .gate = {.check = gate_check, .recheck = gate_recheck}};
     struct transport_memory_config memory = {.addr = h.memory + SEGMENT_HEADER_SIZE,
                                              .length = SIZE,
                                              .fd = -1,
@@ -239,8 +243,8 @@ static void mutate(struct rng *r, uint8_t *p, size_t *len_p) {
     }
 }
 
-/* Is it what a client may ask, whatever was done to it? Versions that are newer are agreed on, and what it replaces is its own
- * affair. */
+/* Is it what a client may ask, whatever was done to it? Versions that are newer are agreed on, and
+ * what it replaces is its own affair. */
 static bool still_good(const uint8_t *p, const struct rdma_request *good) {
     struct rdma_request rq;
     memcpy(&rq, p, sizeof(rq));
@@ -275,8 +279,8 @@ TEST(requests_of_any_bytes) {
             refused++;
     }
     CHECK(accepted > rounds / 10 && refused > rounds / 10);
-    CHECK(seen[RDMA_REFUSED_VERSION] > 0 && seen[GRANT_BAD_MAC] > 0 && seen[RDMA_REFUSED_REQUEST] > 0 &&
-          seen[RDMA_REFUSED_SEGMENT] > 0);
+    CHECK(seen[RDMA_REFUSED_VERSION] > 0 && seen[GRANT_BAD_MAC] > 0 &&
+          seen[RDMA_REFUSED_REQUEST] > 0 && seen[RDMA_REFUSED_SEGMENT] > 0);
     struct transport_listener_stats s = stats();
     CHECK_EQ(s.connections_total, accepted);
     CHECK_EQ(s.connections_refused, refused);
@@ -398,7 +402,8 @@ TEST(more_than_it_takes) {
     for (unsigned ms = 0; ms < 5000 && told == 0;
          ms++) { /* until the backlog is full and somebody was turned away */
         struct pollfd p[CROWD];
-        for (unsigned i = 0; i < CROWD; i++) p[i] = (struct pollfd){.fd = s[i].channel->fd, .events = POLLIN};
+        for (unsigned i = 0; i < CROWD; i++)
+            p[i] = (struct pollfd){.fd = s[i].channel->fd, .events = POLLIN};
         int n = poll(p, CROWD, 1);
         told = n > 0 ? (unsigned)n : 0;
     }
@@ -425,7 +430,8 @@ TEST(accepting_fails_at_any_place) {
     static const struct {
         enum fake_call call;
         unsigned times;
-    } steps[] = {{FAKE_CREATE_QP, 1}, {FAKE_INIT_QP_ATTR, 3}, {FAKE_MODIFY_QP, 3}, {FAKE_ACCEPT, 1}};
+    } steps[] = {
+        {FAKE_CREATE_QP, 1}, {FAKE_INIT_QP_ATTR, 3}, {FAKE_MODIFY_QP, 3}, {FAKE_ACCEPT, 1}};
     begin("devices=2", NULL);
     struct rdma_request rq = good_request(true, 1);
     for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
@@ -442,9 +448,9 @@ TEST(accepting_fails_at_any_place) {
 }
 
 TEST(opening_fails_at_any_place) {
-    static const enum fake_call calls[] = {FAKE_ALLOC_PD,     FAKE_REG_MR,     FAKE_CREATE_CQ,
-                                           FAKE_QUERY_DEVICE, FAKE_QUERY_PORT, FAKE_CREATE_ID,
-                                           FAKE_BIND_ADDR,    FAKE_LISTEN,     FAKE_CREATE_EVENT_CHANNEL};
+    static const enum fake_call calls[] = {
+        FAKE_ALLOC_PD,  FAKE_REG_MR,    FAKE_CREATE_CQ, FAKE_QUERY_DEVICE,        FAKE_QUERY_PORT,
+        FAKE_CREATE_ID, FAKE_BIND_ADDR, FAKE_LISTEN,    FAKE_CREATE_EVENT_CHANNEL};
     struct rdma_request rq = good_request(true, 1);
     for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
         for (unsigned n = 0; n < 6; n++) {
@@ -510,7 +516,8 @@ static void device_goes(bool silent) {
         CHECK_EQ(rdma_establish(s[i].id), 0);
     }
     CHECK(WAIT(TAILQ_EMPTY(&h.l->pending)));
-    for (unsigned i = 10; i < 20; i++) stranger_ask(&s[i], &rq, sizeof(rq)); /* these are on their way */
+    /* these are on their way */
+    for (unsigned i = 10; i < 20; i++) stranger_ask(&s[i], &rq, sizeof(rq));
     fake_device_remove("fake0", silent);
     CHECK(WAIT(listens_at() == 1 && idle()));
     CHECK_EQ(fake_count(FAKE_QPS), 0);

@@ -1,4 +1,5 @@
-/* The module as a program sees it: load, unload, INFO, RDMA.* with what hosts report, which is not to be trusted. */
+/* The module as a program sees it: load, unload, INFO, RDMA.* with what hosts report, which is not
+ * to be trusted. */
 #include <unistd.h>
 
 #include "../../fake_verbs/fake_verbs.h"
@@ -55,15 +56,15 @@ static void reply_map(struct tarn_call_context *c, size_t pairs) {
     (void)c;
     buf_printf(&p.reply, "%%%zu ", pairs);
 }
-static void each_segment(const char *scheme, bool (*each)(void *arg, const struct tarn_segment *segment),
-                         void *arg) {
+static void each_segment(const char *scheme,
+                         bool (*each)(void *arg, const struct tarn_segment *segment), void *arg) {
     CHECK_STR(scheme, "rdma");
     for (size_t i = 0; i < p.n_segments && each(arg, &p.segments[i]); i++) {
     }
 }
 static void each_report(const char *scheme,
-                        bool (*each)(void *arg, const char *node, const char *machine, uint64_t age_ms,
-                                     struct span report),
+                        bool (*each)(void *arg, const char *node, const char *machine,
+                                     uint64_t age_ms, struct span report),
                         void *arg) {
     CHECK_STR(scheme, "rdma");
     for (size_t i = 0; i < p.n_reports; i++) {
@@ -88,7 +89,8 @@ static const struct tarn_services services = {
     .each_report = each_report,
 };
 
-static tarn_status load(const char *fake, size_t argc, const char *const *argv, char *error, size_t cap) {
+static tarn_status load(const char *fake, size_t argc, const char *const *argv, char *error,
+                        size_t cap) {
     struct buf log = p.log, reply = p.reply;
     buf_clear(&log);
     buf_clear(&reply);
@@ -202,7 +204,8 @@ TEST(info_says_what_is) {
     CHECK(strstr(b.data, "rdma_state:2 devices: fake0 up 127.0.0.1, fake1 up 127.0.0.2\n") != NULL);
     CHECK(strstr(b.data, "rdma_devices:2\nrdma_devices_up:2\nrdma_domains:0\n") != NULL);
     fake_port("fake1", false);
-    for (unsigned i = 0; i < TEST_PATIENCE_MS && rdma_device_usable(rdma_device_at(1)); i++) usleep(1000);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && rdma_device_usable(rdma_device_at(1)); i++)
+        usleep(1000);
     buf_clear(&b);
     tarn_module_v1.info(take_field, &b);
     buf_append_char(&b, '\0');
@@ -212,13 +215,13 @@ TEST(info_says_what_is) {
     end();
 }
 
-/* --- RDMA.* --- */
+/* --- RDMA. --- */
 
 TEST(reports_of_hosts_are_taken_apart) {
     begin("devices=0");
     static const struct host_report reports[] = {
-        {"n1",
-         "stats connections=3 regions=6\ndevice name=7 state=up mtu=1024 gid=00\npeer session=5 qp=17\n"},
+        {"n1", "stats connections=3 regions=6\ndevice name=7 state=up mtu=1024 gid=00\npeer "
+               "session=5 qp=17\n"},
         {"", "device name=b state=down numa=-1\nrail qp=18 remote_qp=17\n"},
     };
     p.reports = reports;
@@ -243,10 +246,11 @@ TEST(nonsense_from_hosts_does_no_harm) {
     };
     p.reports = reports;
     p.n_reports = 3;
-    CHECK_STR(run("rdma.devices", NULL), "*4 %3 node n2 machine m1 report_age_ms :12 "
-                                         "%3 node n2 machine m1 report_age_ms :12 "
-                                         "%4 node n2 machine m1 report_age_ms :12 a  "
-                                         "%4 node n3 machine m1 report_age_ms :12 x 99999999999999999999 ");
+    CHECK_STR(run("rdma.devices", NULL),
+              "*4 %3 node n2 machine m1 report_age_ms :12 "
+              "%3 node n2 machine m1 report_age_ms :12 "
+              "%4 node n2 machine m1 report_age_ms :12 a  "
+              "%4 node n3 machine m1 report_age_ms :12 x 99999999999999999999 ");
     struct buf many = {0};
     buf_append_str(&many, "device");
     for (int i = 0; i < 1000; i++) buf_printf(&many, " f%d=1", i);
@@ -293,24 +297,28 @@ static struct span packed(struct buf *b, unsigned right, uint32_t chunks, uint32
 TEST(regions_are_shown_with_their_keys) {
     begin("devices=0");
     struct buf r = {0}, w = {0};
-    struct tarn_segment s[2] = {{.id = 4,
-                                 .epoch = 2,
-                                 .size = 2 * RDMA_CHUNK_SIZE,
-                                 .name = "n1.0",
-                                 .node = "n1",
-                                 .machine = "m1",
-                                 .uri = "rdma://10.0.0.1:4791"},
-                                {.id = 5, .name = "n2.0", .node = "n2", .machine = "m2", .uri = ""}};
+    struct tarn_segment s[2] = {
+        {.id = 4,
+         .epoch = 2,
+         .size = 2 * RDMA_CHUNK_SIZE,
+         .name = "n1.0",
+         .node = "n1",
+         .machine = "m1",
+         .uri = "rdma://10.0.0.1:4791"},
+        {.id = 5, .name = "n2.0", .node = "n2", .machine = "m2", .uri = ""}};
     s[0].key[0] = packed(&r, RDMA_READ, 2, 1);
     s[0].key[1] = packed(&w, RDMA_WRITE, 2, 1);
     p.segments = s;
     p.n_segments = 2;
-    const char *expected =
-        "*1 %14 segment :4 name n1.0 node n1 machine m1 epoch :2 size :2147483648 uri rdma://10.0.0.1:4791 "
-        "address 00007f0000001000 header_address 00007f0000000000 generation 0000000000000abc wire_version "
-        ":1 "
-        "chunk_size :1073741824 chunks :2 devices *1 %9 name mlx5_0 address 10.0.0.1 port :4791 numa :1 "
-        "speed_mbps :100000 mtu :4096 header_rkey :8 read_rkeys *2 :100 :101 write_rkeys *2 :200 :201 ";
+    const char *expected = "*1 %14 segment :4 name n1.0 node n1 machine m1 epoch :2 size "
+                           ":2147483648 uri rdma://10.0.0.1:4791 "
+                           "address 00007f0000001000 header_address 00007f0000000000 generation "
+                           "0000000000000abc wire_version "
+                           ":1 "
+                           "chunk_size :1073741824 chunks :2 devices *1 %9 name mlx5_0 address "
+                           "10.0.0.1 port :4791 numa :1 "
+                           "speed_mbps :100000 mtu :4096 header_rkey :8 read_rkeys *2 :100 :101 "
+                           "write_rkeys *2 :200 :201 ";
     CHECK_STR(run("rdma.regions", NULL), expected);
     CHECK_STR(run("rdma.regions", "4"), expected);
     CHECK_STR(run("rdma.regions", "n1.0"), expected);
@@ -341,12 +349,13 @@ TEST(the_doctor_looks_at_devices) {
     CHECK(strstr(p.reply.data, "nobody outside this machine can connect") != NULL);
     CHECK(strstr(p.reply.data, " memory: ") != NULL);
     fake_port("fake1", false);
-    for (unsigned i = 0; i < TEST_PATIENCE_MS && rdma_device_usable(rdma_device_at(1)); i++) usleep(1000);
+    for (unsigned i = 0; i < TEST_PATIENCE_MS && rdma_device_usable(rdma_device_at(1)); i++)
+        usleep(1000);
     run("rdma.doctor", NULL);
     CHECK(strstr(p.reply.data, "error device fake1: port 1 is down: ") != NULL);
     fake_device_remove("fake0", false);
-    for (unsigned i = 0; i < TEST_PATIENCE_MS && strstr(run("rdma.doctor", NULL), "fake0: it broke") == NULL;
-         i++)
+    for (unsigned i = 0;
+         i < TEST_PATIENCE_MS && strstr(run("rdma.doctor", NULL), "fake0: it broke") == NULL; i++)
         usleep(1000);
     CHECK(strstr(p.reply.data, "error device fake0: it broke or was taken away") != NULL);
     end();

@@ -1,4 +1,5 @@
-/* The words behind the module's file name: every option has its bounds, holds what it was given, and does something. */
+/* The words behind the module's file name: every option has its bounds, holds what it was given,
+ * and does something. */
 #include <sys/mman.h>
 
 #include "../../fake_verbs/fake_verbs.h"
@@ -33,8 +34,9 @@ static const struct number {
     {"port", U16, &rdma_options.port, 0, 0, 65535},
     {"qps", UINT, &rdma_options.qps, 2, 1, 16},
     {"rails", UINT, &rdma_options.rails, 8, 1, 64},
-    {"send-queue", UINT, &rdma_options.send_queue, 128, 32, 16384}, /* with the usual signal-every */
-    {"signal-every", UINT, &rdma_options.signal_every, 16, 1, 64},  /* with the usual send-queue */
+    /* with the usual signal-every */
+    {"send-queue", UINT, &rdma_options.send_queue, 128, 32, 16384},
+    {"signal-every", UINT, &rdma_options.signal_every, 16, 1, 64}, /* with the usual send-queue */
     {"inline", UINT, &rdma_options.inline_bytes, 220, 0, 1024},
     {"slice", BYTES, &rdma_options.slice, 64 << 10, 4096, 1 << 20}, /* with the usual slice-max */
     {"slice-max", BYTES, &rdma_options.slice_max, 1 << 20, 64 << 10, 1 << 30},
@@ -75,9 +77,11 @@ TEST(numbers_have_bounds) {
 }
 
 TEST(what_is_no_number) {
-    static const char *const bad[] = {"", " 1", "-1", "1x", "0x10", "1.5", "99999999999999999999999", "yes"};
+    static const char *const bad[] = {
+        "", " 1", "-1", "1x", "0x10", "1.5", "99999999999999999999999", "yes"};
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++)
-        for (size_t k = 0; k < ARRAY_LEN(bad); k++) CHECK_EQ(parse(numbers[i].name, bad[k]), TARN_EINVAL);
+        for (size_t k = 0; k < ARRAY_LEN(bad); k++)
+            CHECK_EQ(parse(numbers[i].name, bad[k]), TARN_EINVAL);
 }
 
 TEST(bytes_have_units) {
@@ -156,7 +160,8 @@ TEST(devices_by_name) {
 
 TEST(addresses_by_bind) {
     struct rdma_address list[RDMA_ADDRESSES_MAX];
-    const char *argv[] = {"bind", "127.0.0.2", "bind", "127.0.0.99"}; /* the second is no device's */
+    /* the second is no device's */
+    const char *argv[] = {"bind", "127.0.0.2", "bind", "127.0.0.99"};
     CHECK_EQ(open_devices("devices=3", 4, argv), 3);
     CHECK_EQ(rdma_device_addresses(rdma_device_at(0), list), 0);
     CHECK_EQ(rdma_device_addresses(rdma_device_at(1), list), 1);

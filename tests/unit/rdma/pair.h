@@ -1,4 +1,5 @@
-/* Two ends of a connection over the fake verbs, in one process or in two: what tests of the fake itself start from. */
+/* Two ends of a connection over the fake verbs, in one process or in two: what tests of the fake
+ * itself start from. */
 #ifndef TARN_TESTS_RDMA_PAIR_H
 #define TARN_TESTS_RDMA_PAIR_H
 
@@ -63,7 +64,8 @@ static struct rdma_cm_event *next_event(struct rdma_event_channel *channel) {
     return e;
 }
 
-static void expect_event(struct rdma_event_channel *channel, enum rdma_cm_event_type type, int status) {
+static void expect_event(struct rdma_event_channel *channel, enum rdma_cm_event_type type,
+                         int status) {
     struct rdma_cm_event *e = next_event(channel);
     CHECK(e != NULL);
     enum rdma_cm_event_type got = e->event;
@@ -164,7 +166,8 @@ static void end_accept(struct end *e, size_t size, unsigned mr_access, unsigned 
     CHECK_EQ(rdma_accept(e->id, &p), 0);
 }
 
-static void end_connect(struct end *e, const char *from, const char *to, uint16_t port, size_t size) {
+static void end_connect(struct end *e, const char *from, const char *to, uint16_t port,
+                        size_t size) {
     end_route(e, from, to, port);
     end_verbs(e, e->id->verbs, size, IBV_ACCESS_LOCAL_WRITE);
     end_qp(e);
@@ -179,7 +182,8 @@ static void end_establish(struct end *e) {
 }
 
 /* a asks, b serves: everything that is alive is theirs. */
-static void pair_up(struct end *a, struct end *b, size_t size, unsigned mr_access, unsigned qp_access) {
+static void pair_up(struct end *a, struct end *b, size_t size, unsigned mr_access,
+                    unsigned qp_access) {
     end_listen(b, "127.0.0.1");
     end_connect(a, "127.0.0.1", "127.0.0.1", ntohs(rdma_get_src_port(b->listener)), size);
     end_accept(b, size, mr_access, qp_access);
@@ -192,7 +196,8 @@ static void end_down(struct end *e) {
     struct pollfd p = {.events = POLLIN};
     if (e->verbs != NULL) {
         p.fd = e->verbs->async_fd;
-        while (poll(&p, 1, 0) == 1 && ibv_get_async_event(e->verbs, &event) == 0) ibv_ack_async_event(&event);
+        while (poll(&p, 1, 0) == 1 && ibv_get_async_event(e->verbs, &event) == 0)
+            ibv_ack_async_event(&event);
     }
     if (e->id != NULL) CHECK_EQ(rdma_destroy_id(e->id), 0);
     if (e->qp != NULL) CHECK_EQ(ibv_destroy_qp(e->qp), 0);
@@ -236,16 +241,17 @@ static void expect_completion(struct end *e, uint64_t id, enum ibv_wc_status sta
 }
 
 /* Until expr, or a minute is over. */
-#define SOON(expr)                                                                                           \
-    ({                                                                                                       \
-        uint64_t soon_ms = clock_mono_ms() + TEST_PATIENCE_MS;                                               \
-        bool soon_true;                                                                                      \
-        while (!(soon_true = (expr)) && clock_mono_ms() < soon_ms) usleep(100);                              \
-        soon_true;                                                                                           \
+#define SOON(expr)                                                                                 \
+    ({                                                                                             \
+        uint64_t soon_ms = clock_mono_ms() + TEST_PATIENCE_MS;                                     \
+        bool soon_true;                                                                            \
+        while (!(soon_true = (expr)) && clock_mono_ms() < soon_ms) usleep(100);                    \
+        soon_true;                                                                                 \
     })
 
 /* A look at memory that a device may be writing. */
-__attribute__((no_sanitize("thread"), noinline, unused)) static uint8_t peek(const volatile uint8_t *p) {
+__attribute__((no_sanitize("thread"), noinline, unused)) static uint8_t
+peek(const volatile uint8_t *p) {
     return *p;
 }
 

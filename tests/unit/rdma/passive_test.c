@@ -1,4 +1,5 @@
-/* The passive side against clients that are made of bare verbs here, so that they can do what ours never would. */
+/* The passive side against clients that are made of bare verbs here, so that they can do what ours
+ * never would. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -37,9 +38,10 @@ static char *data_of(const struct segment *s) {
 }
 
 /* A grant here is its operation and session. */
-static enum grant_verdict gate_check(void *arg, const uint8_t grant[GRANT_SIZE], const struct grant_extent *x,
-                                     enum grant_op want, uint64_t sub_offset, uint64_t sub_length,
-                                     struct grant *g_p, void **addr_p) {
+static enum grant_verdict gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
+                                     const struct grant_extent *x, enum grant_op want,
+                                     uint64_t sub_offset, uint64_t sub_length, struct grant *g_p,
+                                     void **addr_p) {
     (void)arg, (void)sub_offset, (void)sub_length;
     if (grant[0] != want) return GRANT_BAD_OP;
     if (x->segment_epoch != EPOCH) return GRANT_BAD_EPOCH;
@@ -52,7 +54,8 @@ static enum grant_verdict gate_check(void *arg, const uint8_t grant[GRANT_SIZE],
     return GRANT_OK;
 }
 
-static enum grant_verdict gate_recheck(void *arg, const struct grant *g, const struct grant_extent *x) {
+static enum grant_verdict gate_recheck(void *arg, const struct grant *g,
+                                       const struct grant_extent *x) {
     (void)arg, (void)g, (void)x;
     return GRANT_OK;
 }
@@ -61,21 +64,21 @@ static void turn(void) {
     rdma_transport.progress(h.d, 1u << 20);
 }
 
-#define WAIT(expr)                                                                                           \
-    ({                                                                                                       \
-        uint64_t until_ms = clock_boot_ms() + 60000;                                                         \
-        bool wait_true;                                                                                      \
-        while (!(wait_true = (expr)) && clock_boot_ms() < until_ms) {                                        \
-            turn();                                                                                          \
-            usleep(200);                                                                                     \
-        }                                                                                                    \
-        wait_true;                                                                                           \
+#define WAIT(expr)                                                                                 \
+    ({                                                                                             \
+        uint64_t until_ms = clock_boot_ms() + 60000;                                               \
+        bool wait_true;                                                                            \
+        while (!(wait_true = (expr)) && clock_boot_ms() < until_ms) {                              \
+            turn();                                                                                \
+            usleep(200);                                                                           \
+        }                                                                                          \
+        wait_true;                                                                                 \
     })
 
 static void segment_open(struct segment *s, uint32_t id) {
     s->id = id;
-    s->memory =
-        mmap(NULL, SEGMENT_HEADER_SIZE + SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    s->memory = mmap(NULL, SEGMENT_HEADER_SIZE + SIZE, PROT_READ | PROT_WRITE,
+                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(s->memory != MAP_FAILED);
     *(struct segment_header *)(void *)s->memory =
         (struct segment_header){.master_epoch = MASTER, .segment_epoch = EPOCH, .instance = 9};
@@ -105,7 +108,8 @@ static void begin(const char *fake, const char *const *options) {
     CHECK_EQ(rdma_devices_open(), TARN_OK);
     struct transport_domain_config config = {0};
     CHECK_EQ(rdma_transport.domain_open(&config, &h.d), TARN_OK);
-    struct transport_listen_config listen = {.gate = {.check = gate_check, .recheck = gate_recheck}};
+    struct transport_listen_config listen = {
+        .gate = {.check = gate_check, .recheck = gate_recheck}};
     CHECK_EQ(rdma_transport.listen(h.d, &listen, &h.l), TARN_OK);
     for (uint32_t i = 0; i < ARRAY_LEN(h.segment); i++) segment_open(&h.segment[i], 7 + i);
 }
@@ -418,7 +422,8 @@ TEST(domains_share_local_registrations_of_the_same_memory) {
     CHECK_EQ(rdma_transport.domain_open(&config, &d2), TARN_OK);
     uint64_t live = rdma_regions_live(), len = 100000;
     char *p = malloc(100000);
-    struct transport_memory_config c = {.addr = p, .length = len, .fd = -1, .fd_read = -1, .identity = 5};
+    struct transport_memory_config c = {
+        .addr = p, .length = len, .fd = -1, .fd_read = -1, .identity = 5};
     struct transport_memory *m[3];
     CHECK_EQ(rdma_transport.memory_register(h.d, &c, &m[0]), TARN_OK);
     CHECK_EQ(rdma_transport.memory_register(d2, &c, &m[1]), TARN_OK);
@@ -486,12 +491,14 @@ TEST(a_connection_reaches_its_segment_by_its_right) {
     strcpy(c.buffer, "written");
     CHECK_EQ(transfer(&c, true, write.header.address + 100, write.rkey), IBV_WC_SUCCESS);
     CHECK_STR(data_of(&h.segment[0]) + 100, "written");
-    CHECK_EQ(transfer(&c, false, read.header.header_address, read.device.header_rkey), IBV_WC_SUCCESS);
+    CHECK_EQ(transfer(&c, false, read.header.header_address, read.device.header_rkey),
+             IBV_WC_SUCCESS);
     CHECK_EQ(transfer(&c, true, other.header.address, other.rkey), IBV_WC_REM_ACCESS_ERR);
     client_close(&c);
 
     CHECK_EQ(client_connect(&c, &rq), GRANT_OK); /* nobody writes the header, */
-    CHECK_EQ(transfer(&c, true, read.header.header_address, read.device.header_rkey), IBV_WC_REM_ACCESS_ERR);
+    CHECK_EQ(transfer(&c, true, read.header.header_address, read.device.header_rkey),
+             IBV_WC_REM_ACCESS_ERR);
     client_close(&c);
     rq = request_for(0, false, 1);
     CHECK_EQ(client_connect(&c, &rq), GRANT_OK); /* nor a reader anything, with whatever key */
@@ -642,7 +649,8 @@ TEST(a_segment_that_goes_takes_its_clients_along) {
     struct transport_fence fence = {.kind = TRANSPORT_FENCE_SEGMENT, .segment = 7};
     CHECK_EQ(rdma_transport.listener_fence(h.l, &fence), TARN_OK);
     CHECK_EQ(stats().connections, 1);
-    CHECK(transfer(&c[0], true, keys_of(0, true).header.address, keys_of(0, true).rkey) != IBV_WC_SUCCESS);
+    CHECK(transfer(&c[0], true, keys_of(0, true).header.address, keys_of(0, true).rkey) !=
+          IBV_WC_SUCCESS);
     CHECK_EQ(transfer(&c[1], true, k.header.address, k.rkey), IBV_WC_SUCCESS);
     rdma_transport.memory_deregister(&h.segment[1].it);
     CHECK_EQ(stats().connections, 0);
@@ -735,7 +743,8 @@ TEST(a_report_is_made_of_whole_lines) {
     CHECK(strstr(b.data, "\ndevice name=fake0 state=up ") != NULL);
     CHECK(strstr(b.data, "\ndevice name=fake1 state=up ") != NULL);
     CHECK(strstr(b.data, "\nregion segment=7 generation=") != NULL);
-    CHECK(strstr(b.data, "\npeer session=5 segment=7 right=write device=fake0 address=127.0.0.1") != NULL);
+    CHECK(strstr(b.data, "\npeer session=5 segment=7 right=write device=fake0 address=127.0.0.1") !=
+          NULL);
     CHECK(b.len <= TRANSPORT_REPORT_MAX && b.data[b.len - 2] == '\n');
     buf_free(&b);
     client_close(&c);

@@ -67,7 +67,8 @@ static bool writes_by(const char *device) {
     return false;
 }
 
-/* The others have all the rails there may be when it comes back, and there is always something to do. */
+/* The others have all the rails there may be when it comes back, and there is always something to
+ * do. */
 TEST(a_device_that_was_away_takes_part_again) {
     static const char *const options[] = {"connect-timeout-ms", "50", "rails", "6", NULL};
     begin("devices=4", 32 * MB, options);
@@ -75,16 +76,19 @@ TEST(a_device_that_was_away_takes_part_again) {
     fake_port("fake3", false);
     CHECK(WAIT(!rdma_device_usable(rdma_device_at(3))));
     uint64_t limit = clock_mono_ms() + TEST_PATIENCE_MS;
-    while (!all_places_taken() && clock_mono_ms() < limit) CHECK_EQ(move(true, 0, data, 32 * MB), TARN_OK);
+    while (!all_places_taken() && clock_mono_ms() < limit)
+        CHECK_EQ(move(true, 0, data, 32 * MB), TARN_OK);
     CHECK(all_places_taken());
     CHECK_EQ(count_rails(NULL, "fake3"), 0);
     fake_port("fake3", true);
     CHECK(WAIT(rdma_device_usable(rdma_device_at(3))));
     limit = clock_mono_ms() + TEST_PATIENCE_MS;
-    while (!writes_by("fake3") && clock_mono_ms() < limit) CHECK_EQ(move(true, 0, data, 32 * MB), TARN_OK);
+    while (!writes_by("fake3") && clock_mono_ms() < limit)
+        CHECK_EQ(move(true, 0, data, 32 * MB), TARN_OK);
     if (!writes_by("fake3")) show_rails();
     CHECK(writes_by("fake3"));
-    CHECK(WAIT(a.key[1]->up <= rdma_options.rails)); /* it is not one more: one of a crowd has gone */
+    /* it is not one more: one of a crowd has gone */
+    CHECK(WAIT(a.key[1]->up <= rdma_options.rails));
     for (unsigned i = 0; i < 4; i++) CHECK(count_rails("up", rdma_device_at(i)->name) > 0);
     free(data);
     end();
@@ -151,8 +155,8 @@ TEST(the_nearest_device_first) {
     CHECK_EQ(move(true, 0, data, sizeof(data)), TARN_OK);
     uint64_t near = 0, far = 0;
     struct rdma_rail *r;
-    TAILQ_FOREACH(r, &a.key[1]->rails, link) * (strcmp(r->device->name, "fake1") == 0 ? &near : &far) +=
-        r->writes;
+    TAILQ_FOREACH(r, &a.key[1]->rails, link) *
+        (strcmp(r->device->name, "fake1") == 0 ? &near : &far) += r->writes;
     CHECK(!quick || near > far / 2);
     end();
     for (int i = 0; i < 3; i++) {

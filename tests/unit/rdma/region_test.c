@@ -1,5 +1,5 @@
-/* Registration where devices, limits or the library will not: every place where it can fail, many devices, memory of a device as a
- * segment, devices that go while bytes move. */
+/* Registration where devices, limits or the library will not: every place where it can fail, many
+ * devices, memory of a device as a segment, devices that go while bytes move. */
 #include "active.h"
 
 #include <fcntl.h>
@@ -27,7 +27,8 @@ static unsigned whole(void) {
     return n;
 }
 
-/* What the module counts is what the library has; nothing half made is kept. Staging buffers are one region a device. */
+/* What the module counts is what the library has; nothing half made is kept. Staging buffers are
+ * one region a device. */
 static void expect_regions(unsigned devices, unsigned chunks) {
     uint64_t live = rdma_regions_live(), segment = devices * (1 + 2 * chunks);
     CHECK_EQ(whole(), devices);
@@ -39,7 +40,8 @@ static void expect_regions(unsigned devices, unsigned chunks) {
 static unsigned offered(void) {
     struct buf b = {0};
     struct rdma_key_header header = {0};
-    if (rdma_transport.key_pack(a.segment, true, &b) == TARN_OK) memcpy(&header, b.data, sizeof(header));
+    if (rdma_transport.key_pack(a.segment, true, &b) == TARN_OK)
+        memcpy(&header, b.data, sizeof(header));
     buf_free(&b);
     return header.n_devices;
 }
@@ -124,7 +126,8 @@ TEST(renewing_fails_at_any_place) {
         close_keys();
         works(n + 1);
         close_keys();
-        CHECK_EQ(rdma_transport.listener_fence(a.listener, &fence), TARN_OK); /* and all is tried again */
+        /* and all is tried again */
+        CHECK_EQ(rdma_transport.listener_fence(a.listener, &fence), TARN_OK);
         CHECK(WAIT(a.segment->job == NULL));
         expect_regions(2, 3);
         works(n + 2);
@@ -285,8 +288,8 @@ TEST(more_devices_than_there_is_room_for) {
     end();
 }
 
-/* Devices go, one after the other, while much is under way. Every operation ends, what ended well has its bytes, and the
- * last device does what the others did. */
+/* Devices go, one after the other, while much is under way. Every operation ends, what ended well
+ * has its bytes, and the last device does what the others did. */
 static void devices_go(bool silent) {
     enum { OPS = 48, SIZE = 256 << 10 };
     static struct client_op put[OPS], get[OPS];

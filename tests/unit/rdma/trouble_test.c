@@ -1,5 +1,5 @@
-/* Everything goes wrong, at random, for a while: what is said to have been read or written was, operations end, buffers come
- * back, and nothing is left. */
+/* Everything goes wrong, at random, for a while: what is said to have been read or written was,
+ * operations end, buffers come back, and nothing is left. */
 #include <errno.h>
 
 #include "active.h"
@@ -8,7 +8,8 @@
 #define PLACE (256u << 10)
 enum { OPS = 24 };
 
-/* Each operation has a place of its own in the segment, whose content it knows, unless a write there was left in doubt. */
+/* Each operation has a place of its own in the segment, whose content it knows, unless a write
+ * there was left in doubt. */
 static struct place {
     struct client_op c;
     uint8_t *data;
@@ -38,7 +39,8 @@ static void finish(struct place *p) {
         if (p->put) p->known = 0;
         if (!p->put || p->c.op.settled) return;
         /* Its bytes may come yet: nobody writes there before the session has been cut off. */
-        struct transport_fence fence = {.kind = TRANSPORT_FENCE_SESSION, .session = 1, .ticket = ++loose};
+        struct transport_fence fence = {
+            .kind = TRANSPORT_FENCE_SESSION, .session = 1, .ticket = ++loose};
         CHECK_EQ(rdma_transport.listener_fence(a.listener, &fence), TARN_OK);
         return;
     }
@@ -90,8 +92,9 @@ static struct rdma_rail *some_rail(void) {
 }
 
 static void some_trouble(void) {
-    static const enum ibv_wc_status errors[] = {IBV_WC_RETRY_EXC_ERR, IBV_WC_REM_OP_ERR, IBV_WC_LOC_PROT_ERR,
-                                                IBV_WC_GENERAL_ERR, IBV_WC_WR_FLUSH_ERR};
+    static const enum ibv_wc_status errors[] = {IBV_WC_RETRY_EXC_ERR, IBV_WC_REM_OP_ERR,
+                                                IBV_WC_LOC_PROT_ERR, IBV_WC_GENERAL_ERR,
+                                                IBV_WC_WR_FLUSH_ERR};
     struct rdma_rail *r = some_rail();
     switch (rng_below(&rng, 9)) {
     case 0:
@@ -108,7 +111,8 @@ static void some_trouble(void) {
     case 4: fake_port(rng_below(&rng, 2) == 0 ? "fake0" : "fake1", rng_below(&rng, 3) != 0); break;
     case 5: fake_hold(rng_below(&rng, 2) == 0); break;
     case 6:
-        fake_fail((enum fake_call)rng_below(&rng, FAKE_CALLS), (unsigned)rng_below(&rng, 3), 1, EIO);
+        fake_fail((enum fake_call)rng_below(&rng, FAKE_CALLS), (unsigned)rng_below(&rng, 3), 1,
+                  EIO);
         break;
     case 7: a.host_stopped = rng_below(&rng, 3) == 0; break;
     default: fake_hold(false); a.host_stopped = false;
@@ -149,11 +153,13 @@ static void run(const char *fake, const char *const *options, uint64_t seed, uin
     good = failed = loose = 0;
     stale = false;
     for (int i = 0; i < OPS; i++) {
-        place[i] = (struct place){.data = malloc(PLACE), .expected = calloc(1, PLACE), .known = PLACE};
+        place[i] =
+            (struct place){.data = malloc(PLACE), .expected = calloc(1, PLACE), .known = PLACE};
     }
     uint64_t from_ms = clock_boot_ms(), until_ms;
     /* For as long as told, and on a slow machine until there was something to see. */
-    while (clock_boot_ms() - from_ms < ms || (!seen_enough() && clock_boot_ms() - from_ms < 60000)) {
+    while (clock_boot_ms() - from_ms < ms ||
+           (!seen_enough() && clock_boot_ms() - from_ms < 60000)) {
         start_some(false);
         for (uint64_t i = rng_below(&rng, 40); i > 0; i--) turn();
         finish_some();

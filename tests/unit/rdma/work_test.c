@@ -101,10 +101,11 @@ TEST(pieces_and_blocks) {
         }
         iov[n++] = (struct iovec){(put ? data : in) + at, SIZE - at};
         for (int i = 0; i < PARTS; i++) {
-            parts[put][i] = (struct transport_part){.extent = {SEGMENT, EPOCH, place[i], lens[i] + 10},
-                                                    .sub_offset = 5,
-                                                    .sub_length = lens[i],
-                                                    .key = a.key[put]};
+            parts[put][i] =
+                (struct transport_part){.extent = {SEGMENT, EPOCH, place[i], lens[i] + 10},
+                                        .sub_offset = 5,
+                                        .sub_length = lens[i],
+                                        .key = a.key[put]};
         }
         struct client_op c = {.op = {.kind = put ? TRANSPORT_PUT : TRANSPORT_GET,
                                      .parts = parts[put],
@@ -118,7 +119,8 @@ TEST(pieces_and_blocks) {
         CHECK_EQ(op_run(&c), TARN_OK);
         CHECK_EQ(crcs[0], crc32c(0, data, 777));
         for (uint64_t i = 0; 777 + i * BLOCK < SIZE; i++)
-            CHECK_EQ(crcs[1 + i], crc32c(0, data + 777 + i * BLOCK, min_u64(BLOCK, SIZE - 777 - i * BLOCK)));
+            CHECK_EQ(crcs[1 + i],
+                     crc32c(0, data + 777 + i * BLOCK, min_u64(BLOCK, SIZE - 777 - i * BLOCK)));
     }
     CHECK(memcmp(in, data, SIZE) == 0);
     for (int i = 0, from = 0; i < PARTS; from += (int)lens[i], i++)
@@ -131,19 +133,25 @@ TEST(neighbours_travel_together) {
     begin(NULL, MB, NULL);
     static char in[65536];
     struct transport_memory *m;
-    struct transport_memory_config config = {.addr = in, .length = sizeof(in), .fd = -1, .fd_read = -1};
+    struct transport_memory_config config = {
+        .addr = in, .length = sizeof(in), .fd = -1, .fd_read = -1};
     CHECK_EQ(rdma_transport.memory_register(a.client, &config, &m), TARN_OK);
     fill(segment_data(), MB, 1);
     struct transport_part parts[4];
     for (uint64_t i = 0; i < 4; i++) {
-        parts[i] = (struct transport_part){.extent = {SEGMENT, EPOCH, i * 4096 + (i == 3 ? 4096 : 0), 4096},
-                                           .sub_length = 4096,
-                                           .key = a.key[0]};
+        parts[i] = (struct transport_part){
+            .extent = {SEGMENT, EPOCH, i * 4096 + (i == 3 ? 4096 : 0), 4096},
+            .sub_length = 4096,
+            .key = a.key[0]};
     }
     struct iovec iov[3] = {
         {in, 4096}, {in + 8192, 4096}, {in + 20480, 8192}}; /* three blocks, then one apart */
-    struct client_op c = {
-        .op = {.kind = TRANSPORT_GET, .parts = parts, .n_parts = 4, .iov = iov, .n_iov = 3, .done = op_done}};
+    struct client_op c = {.op = {.kind = TRANSPORT_GET,
+                                 .parts = parts,
+                                 .n_parts = 4,
+                                 .iov = iov,
+                                 .n_iov = 3,
+                                 .done = op_done}};
     uint64_t before = fake_served().reads;
     CHECK_EQ(op_run(&c), TARN_OK);
     CHECK_EQ(counters()->reads, 2);
@@ -156,7 +164,8 @@ TEST(neighbours_travel_together) {
     end();
 }
 
-/* One operation by two keys, each with rails and headers of its own, and with trouble on one of them. */
+/* One operation by two keys, each with rails and headers of its own, and with trouble on one of
+ * them. */
 TEST(parts_of_several_keys) {
     enum { PARTS = 40, EACH = 50000 };
     begin("devices=2,delay_us=100", PARTS * EACH, NULL);
@@ -170,10 +179,10 @@ TEST(parts_of_several_keys) {
         bool put = round % 2 == 0;
         struct transport_part parts[PARTS];
         for (int i = 0; i < PARTS; i++) {
-            parts[i] =
-                (struct transport_part){.extent = {SEGMENT, EPOCH, (uint64_t)(PARTS - 1 - i) * EACH, EACH},
-                                        .sub_length = EACH,
-                                        .key = keys[put][i / 3 % 2]};
+            parts[i] = (struct transport_part){
+                .extent = {SEGMENT, EPOCH, (uint64_t)(PARTS - 1 - i) * EACH, EACH},
+                .sub_length = EACH,
+                .key = keys[put][i / 3 % 2]};
         }
         struct client_op c = {.op = {.kind = put ? TRANSPORT_PUT : TRANSPORT_GET,
                                      .parts = parts,
@@ -239,7 +248,8 @@ static unsigned many_done(void) {
     return n;
 }
 
-/* Nothing is complete before the buffers are used up, however slowly the operations are submitted. */
+/* Nothing is complete before the buffers are used up, however slowly the operations are
+ * submitted. */
 static void use_up_buffers(void) {
     static struct client_op ops[MANY];
     fake_hold(true);
@@ -368,7 +378,8 @@ TEST(polling_before_sleeping) {
 
 /* --- what goes wrong --- */
 
-/* An operation of len bytes that has been posted and does not end: its completions are held back, or not a byte of it gets through. */
+/* An operation of len bytes that has been posted and does not end: its completions are held back,
+ * or not a byte of it gets through. */
 static void begin_stuck(struct client_op *c, bool put, void *data, uint64_t len, bool cut) {
     static char byte;
     CHECK(WAIT(move(put, 0, &byte, 1) == TARN_OK)); /* a rail is up */
@@ -415,7 +426,8 @@ TEST(a_queue_pair_in_error_in_the_middle_of_a_read) {
     end();
 }
 
-/* The host does not answer: nobody can say whether bytes still arrive, and the operation says so. */
+/* The host does not answer: nobody can say whether bytes still arrive, and the operation says
+ * so. */
 TEST(a_write_in_doubt) {
     static const char *const options[] = {"retries", "1", "rails", "1", NULL};
     begin("devices=1", 8 * MB, options);
@@ -598,7 +610,8 @@ TEST(a_new_epoch_shows_in_what_was_read) {
     end();
 }
 
-/* Registered afresh: who kept the old keys is told when he connects, and cannot use them where he is. */
+/* Registered afresh: who kept the old keys is told when he connects, and cannot use them where he
+ * is. */
 TEST(old_keys_after_a_new_registration) {
     begin("devices=1", MB, NULL);
     char data[100] = {1};
@@ -622,8 +635,9 @@ TEST(what_refusals_say) {
         enum grant_verdict verdict;
         tarn_status status;
     } cases[] = {
-        {GRANT_BAD_MAC, TARN_EPERM},    {GRANT_BAD_OP, TARN_EPERM},           {GRANT_BAD_RANGE, TARN_EPERM},
-        {GRANT_BAD_EPOCH, TARN_ESTALE}, {GRANT_EXPIRED, TARN_EGRANT_EXPIRED}, {GRANT_FENCED, TARN_EPERM},
+        {GRANT_BAD_MAC, TARN_EPERM},          {GRANT_BAD_OP, TARN_EPERM},
+        {GRANT_BAD_RANGE, TARN_EPERM},        {GRANT_BAD_EPOCH, TARN_ESTALE},
+        {GRANT_EXPIRED, TARN_EGRANT_EXPIRED}, {GRANT_FENCED, TARN_EPERM},
     };
     begin("devices=1", MB, NULL);
     char data[100];
@@ -671,7 +685,8 @@ TEST(nobody_listens) {
     end();
 }
 
-/* The fence of the host takes what was on its way; the client hears of it and is refused from then on. */
+/* The fence of the host takes what was on its way; the client hears of it and is refused from then
+ * on. */
 TEST(a_fenced_session) {
     begin("devices=2", 8 * MB, NULL);
     static uint8_t data[4 * MB];
@@ -707,7 +722,8 @@ TEST(only_so_many_rails) {
     begin("devices=1", 8 * MB, options);
     static uint8_t data[4 * MB];
     struct transport_key *keys[4];
-    for (int i = 0; i < 4; i++) CHECK_EQ(unpack(0, a.packed[0].data, a.packed[0].len, &keys[i]), TARN_OK);
+    for (int i = 0; i < 4; i++)
+        CHECK_EQ(unpack(0, a.packed[0].data, a.packed[0].len, &keys[i]), TARN_OK);
     for (int i = 0; i < 12; i++) {
         struct client_op c;
         op_fill(&c, false, 0, data, i < 8 ? 100 : sizeof(data));
