@@ -1,4 +1,5 @@
-/* The link to a master, against a master in the same loop that says what it is told to, and hangs up where it is told to. */
+/* The link to a master, against a master in the same loop that says what it is told to, and hangs
+ * up where it is told to. */
 #include <errno.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,7 +13,7 @@
 
 #define ID "0123456789abcdef0123456789abcdef01234567"
 
-/* --- the replica --------------------------------------------------------------------------------------------------------------- */
+/* --- the replica --- */
 
 static struct {
     struct repl_link *link;
@@ -78,7 +79,7 @@ static const struct repl_link_ops ops = {.wanted = on_wanted,
                                          .offset = on_offset,
                                          .damaged = on_damaged};
 
-/* --- the master ------------------------------------------------------------------------------------------------------------------ */
+/* --- the master --- */
 
 static struct {
     struct net_loop *loop;
@@ -172,7 +173,7 @@ static void on_accept(void *arg, int fd, const struct sockaddr_storage *peer) {
     net_watch_set(&master.watch, NET_READ);
 }
 
-/* --- time -------------------------------------------------------------------------------------------------------------------------- */
+/* --- time --- */
 
 static uint64_t now_ms = 1000;
 static uint64_t give_up_ms;
@@ -295,7 +296,7 @@ static bool acked(void) {
     return master.acked == master.snapshot_offset + master.stream.len;
 }
 
-/* --- tests ------------------------------------------------------------------------------------------------------------------------- */
+/* --- tests --- */
 
 TEST(snapshot_and_stream) {
     begin();
@@ -311,7 +312,8 @@ TEST(snapshot_and_stream) {
     run();
     CHECK_EQ(replica.fulls, 1);
     CHECK_EQ(repl_link_state(replica.link), REPL_LINK_STREAMING);
-    CHECK_EQ(replica.passed.len, master.stream.len); /* byte for byte, for replicas of the replica */
+    /* byte for byte, for replicas of the replica */
+    CHECK_EQ(replica.passed.len, master.stream.len);
     CHECK(memcmp(replica.passed.data, master.stream.data, replica.passed.len) == 0);
     end();
 }

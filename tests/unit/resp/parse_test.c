@@ -23,15 +23,16 @@ static const char *parsed(const char *data, size_t len, size_t expected_used) {
         CHECK_EQ(used, expected_used);
         int at = snprintf(out, sizeof(out), "%zu", p.argc);
         for (size_t i = 0; i < p.argc; i++)
-            at += snprintf(out + at, sizeof(out) - (size_t)at, "|%.*s", (int)p.argv[i].len, p.argv[i].data);
+            at += snprintf(out + at, sizeof(out) - (size_t)at, "|%.*s", (int)p.argv[i].len,
+                           p.argv[i].data);
     }
     resp_parser_free(&p);
     return out;
 }
 
-#define PARSES(literal, expected)                                                                            \
+#define PARSES(literal, expected)                                                                  \
     CHECK_STR(parsed(literal, sizeof(literal) - 1, sizeof(literal) - 1), expected)
-#define FAILS(literal, expected)                                                                             \
+#define FAILS(literal, expected)                                                                   \
     CHECK_STR(parsed(literal, sizeof(literal) - 1, 0), "Protocol error: " expected)
 #define WANTS_MORE(literal) CHECK_STR(parsed(literal, sizeof(literal) - 1, 0), "more")
 
@@ -96,7 +97,8 @@ static void fails_when_long(const char *start, const char *error) {
     struct buf b = {0};
     buf_append_str(&b, start);
     size_t line = b.len;
-    while (line > 0 && b.data[line - 1] != '\n') line--; /* where the last, unfinished line begins */
+    /* where the last, unfinished line begins */
+    while (line > 0 && b.data[line - 1] != '\n') line--;
     while (b.len - line < 65536) buf_append_char(&b, 'A');
     CHECK_STR(parsed(b.data, b.len, 0), "more");
     buf_append_char(&b, 'A');
@@ -162,7 +164,8 @@ TEST(parse_gives_memory_of_a_giant_back) {
     buf_free(&b);
 }
 
-/* If each call began anew, or turned all arguments into pointers and back, this would not end within the time that a test has. */
+/* If each call began anew, or turned all arguments into pointers and back, this would not end
+ * within the time that a test has. */
 TEST(parse_one_byte_at_a_time_is_linear) {
     struct resp_parser p = {0};
     struct buf b = {0};
@@ -179,7 +182,8 @@ TEST(parse_one_byte_at_a_time_is_linear) {
         CHECK(p.argv[i].len == 1 && p.argv[i].data == b.data + strlen("*100000\r\n$1\r\n") + i * 7);
     buf_clear(&b);
     while (b.len < 65536) buf_append_char(&b, 'a');
-    for (size_t i = 1; i <= b.len; i++) CHECK_EQ(resp_parse(&p, &redis, b.data, i, &used), RESP_MORE);
+    for (size_t i = 1; i <= b.len; i++)
+        CHECK_EQ(resp_parse(&p, &redis, b.data, i, &used), RESP_MORE);
     resp_parser_free(&p);
     buf_free(&b);
 }
@@ -221,7 +225,7 @@ TEST(parse_settles_what_is_there_and_goes_on_elsewhere) {
     }
 }
 
-/* --- RESP_BIG ------------------------------------------------------------------------------------------------------ */
+/* --- RESP_BIG --- */
 
 TEST(parse_big_hands_the_bytes_to_the_caller) {
     struct resp_limits l = redis;
@@ -256,7 +260,8 @@ TEST(parse_big_as_last_argument_needs_no_more_bytes) {
     struct resp_parser p = {0};
     size_t used = 7;
     char value[] = "abc";
-    CHECK_EQ(resp_parse(&p, &l, "*1\r\n$3\r\nabc\r\n", 13, &used), RESP_BIG); /* even if it is there */
+    /* even if it is there */
+    CHECK_EQ(resp_parse(&p, &l, "*1\r\n$3\r\nabc\r\n", 13, &used), RESP_BIG);
     CHECK_EQ(used, 8);
     resp_parser_big_done(&p, span_of(value, 3));
     CHECK_EQ(resp_parse(&p, &l, NULL, 0, &used), RESP_REQUEST);
@@ -317,7 +322,7 @@ TEST(parse_reset_forgets) {
     resp_parser_free(&p);
 }
 
-/* --- random requests in random pieces at random places ------------------------------------------------------------------ */
+/* --- random requests in random pieces at random places --- */
 
 TEST(parse_random_requests_in_pieces) {
     struct rng r;

@@ -4,12 +4,12 @@
 #include "resp/resp.h"
 
 /* Writes with one statement and compares. */
-#define WRITES(call, literal)                                                                                \
-    do {                                                                                                     \
-        struct buf b = {0}, *out = &b;                                                                       \
-        call;                                                                                                \
-        CHECK_BYTES(b.data, b.len, literal);                                                                 \
-        buf_free(out);                                                                                       \
+#define WRITES(call, literal)                                                                      \
+    do {                                                                                           \
+        struct buf b = {0}, *out = &b;                                                             \
+        call;                                                                                      \
+        CHECK_BYTES(b.data, b.len, literal);                                                       \
+        buf_free(out);                                                                             \
     } while (0)
 
 TEST(write_simple_kinds) {

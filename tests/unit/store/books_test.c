@@ -26,7 +26,8 @@ TEST(tokens_and_visibility) {
     CHECK_EQ(util_put_as(s, "a", 5000, &o, 2, &other), TARN_EEXISTS);
     o.replace = true;
     CHECK_EQ(util_put_as(s, "a", 100, &o, 2, &other), TARN_OK);
-    CHECK_EQ(store_object_size(s, store_find(s, SPAN("a"))), 5000u); /* the old value, until PUTEND */
+    /* the old value, until PUTEND */
+    CHECK_EQ(store_object_size(s, store_find(s, SPAN("a"))), 5000u);
     CHECK_EQ(store_put_end(s, SPAN("a"), other, -1, 0, NULL, 0, NULL), TARN_OK);
     CHECK_EQ(store_object_size(s, store_find(s, SPAN("a"))), 100u);
     CHECK_EQ(store_put_end(s, SPAN("a"), token, 5, 0, NULL, 0, NULL), TARN_ETOKEN);
@@ -57,8 +58,9 @@ TEST(guarantee_2_no_space_at_once_when_all_is_leased_and_room_when_one_ends) {
     }
     CHECK_EQ(util_put(s, "e", 4096), TARN_ENOSPACE);
     struct object *c = store_find(s, SPAN("c"));
-    CHECK(!store_release(s, SPAN("c"), 8, store_object_version(c), false));     /* another's */
-    CHECK(!store_release(s, SPAN("c"), 7, store_object_version(c) + 1, false)); /* another version */
+    CHECK(!store_release(s, SPAN("c"), 8, store_object_version(c), false)); /* another's */
+    /* another version */
+    CHECK(!store_release(s, SPAN("c"), 7, store_object_version(c) + 1, false));
     CHECK(store_release(s, SPAN("c"), 7, store_object_version(c), false));
     CHECK(!store_release(s, SPAN("c"), 7, store_object_version(c), false)); /* twice */
     CHECK_EQ(util_put(s, "e", 4096), TARN_OK);
@@ -179,7 +181,8 @@ TEST(a_quota_evicts_among_its_own) {
     CHECK_EQ(util_put(s, "t1:c", 4096), TARN_OK);
     CHECK(!util_has(s, "t1:old") && util_has(s, "other") && util_has(s, "t1:a"));
     CHECK_EQ(util_put(s, "t1:big", 4 * 4096), TARN_EQUOTA);
-    CHECK_EQ(store_quota_set(s, SPAN("t1:sub:"), 100 * 4096), TARN_OK); /* the longest prefix counts */
+    /* the longest prefix counts */
+    CHECK_EQ(store_quota_set(s, SPAN("t1:sub:"), 100 * 4096), TARN_OK);
     CHECK_EQ(util_put(s, "t1:sub:big", 4 * 4096), TARN_OK);
     CHECK(store_quota_del(s, SPAN("t1:")) && !store_quota_del(s, SPAN("t1:")));
     util_tick(s, 1);
@@ -223,13 +226,15 @@ static bool on_put_close(void *arg, const struct store_put *put, const struct st
     return closes;
 }
 
-/* Guarantee 6: whatever ends a put whose grants were not sealed, its space is nobody's until they are worth nothing. */
+/* Guarantee 6: whatever ends a put whose grants were not sealed, its space is nobody's until they
+ * are worth nothing. */
 TEST(space_of_puts_that_were_not_sealed) {
     struct store_config c;
     store_config_init(&c);
     struct store_events ev = {.fence = on_fence, .put_close = on_put_close};
     struct store *s = util_store("lru", 2, &c, &ev);
-    struct store_put_options o = {.replicas = 1, .once = true}, taker = {.replicas = 1, .supersede = true};
+    struct store_put_options o = {.replicas = 1, .once = true},
+                             taker = {.replicas = 1, .supersede = true};
     uint64_t token, late = 1001, other;
     closes = false;
     asked = 0;
@@ -272,7 +277,8 @@ TEST(a_released_lease_is_guarded_to_its_time) {
     CHECK_EQ(util_put(s, "a", 8192), TARN_OK);
     uint64_t version = store_object_version(store_find(s, SPAN("a")));
     CHECK(util_lease(s, "a", 1, 500) && util_lease(s, "a", 2, 200));
-    CHECK(store_release(s, SPAN("a"), 1, version, true) && store_release(s, SPAN("a"), 2, version, true));
+    CHECK(store_release(s, SPAN("a"), 1, version, true) &&
+          store_release(s, SPAN("a"), 2, version, true));
     struct store_stats st;
     store_get_stats(s, &st);
     CHECK(st.leases == 0 && st.guarded_objects == 1);
@@ -425,7 +431,8 @@ TEST(books_of_one_object_stay_small) {
     struct store *s = util_store("lru", n, NULL, NULL);
     char key[80];
     for (uint64_t i = 0; i < n; i++) {
-        sprintf(key, "vllm@meta-llama/Llama-3-70B@4@0@%016lx@layer.00%017lu", i * 0x9e3779b97f4a7c15u, i);
+        sprintf(key, "vllm@meta-llama/Llama-3-70B@4@0@%016lx@layer.00%017lu",
+                i * 0x9e3779b97f4a7c15u, i);
         key[64] = 0;
         CHECK_EQ(util_put(s, key, 4096), TARN_OK);
     }

@@ -174,7 +174,8 @@ static void after_a_crash(uint64_t clock_id, bool told, tarn_status three_pages)
     CHECK(stream.len > promised);
     CHECK(store_remove(s, span_str("leased")));
     catch_up(f);
-    struct store_lead_options o = {.first_version = UINT64_C(1) << 30, .alive = 0, .leases_told = told};
+    struct store_lead_options o = {
+        .first_version = UINT64_C(1) << 30, .alive = 0, .leases_told = told};
     struct store_lead_stats stats;
     store_lead(f, &o, &stats);
     store_check(f);
@@ -323,7 +324,7 @@ TEST(nothing_is_evicted_before_leases_have_ended) {
     store_destroy(&f);
 }
 
-/* --- stepping down --------------------------------------------------------------------------------------------------------------- */
+/* --- stepping down --- */
 
 static void step_down(struct store *s) {
     struct store_digest before = {0}, after = {0};
@@ -362,7 +363,8 @@ TEST(books_that_step_down_stay) {
         buf_clear(&stream);
         step_down(s);
         CHECK_EQ(stream.len, 0); /* nothing has changed */
-        CHECK(util_has(s, "leased") && util_has(s, "small") && !util_has(s, "gone") && !util_has(s, "open"));
+        CHECK(util_has(s, "leased") && util_has(s, "small") && !util_has(s, "gone") &&
+              !util_has(s, "open"));
         util_tick(s, 1000);
         CHECK(!util_has(s, "brief"));
         CHECK_EQ(store_count(s), 4); /* but it is for others to say that it goes */
@@ -373,7 +375,8 @@ TEST(books_that_step_down_stay) {
         CHECK_EQ(stats.objects, 4);
         util_tick(s, 1);
         CHECK_EQ(store_count(s), 3);
-        /* 16 pages: 3 in objects, 1 that is gone for less than max-lease, 3 of what was under a lease; the puts' are free. */
+        /* 16 pages: 3 in objects, 1 that is gone for less than max-lease, 3 of what was under a
+         * lease; the puts' are free. */
         CHECK_EQ(util_put(s, "a", 9 * 4096), TARN_OK);
         CHECK_EQ(util_put(s, "b", 4096), TARN_ELATER);
         util_tick(s, store_config(s)->max_lease_ms);
@@ -394,7 +397,8 @@ static void random_key(struct rng *r, char out[32]) {
 static void random_step(struct store *s, struct rng *r, unsigned step) {
     char key[32];
     random_key(r, key);
-    struct store_put_options o = {.replicas = 1 + (unsigned)rng_below(r, 2), .replace = rng_below(r, 2)};
+    struct store_put_options o = {.replicas = 1 + (unsigned)rng_below(r, 2),
+                                  .replace = rng_below(r, 2)};
     switch (rng_below(r, 12)) {
     case 0: store_remove(s, span_str(key)); break;
     case 1: {
@@ -402,7 +406,9 @@ static void random_step(struct store *s, struct rng *r, unsigned step) {
         if (found) store_expire(s, found, rng_below(r, 2) ? s->wall_ms + rng_below(r, 500) : 0);
         break;
     }
-    case 2: store_pin(s, span_str(key), (enum store_pin)rng_below(r, 3), 1 + rng_below(r, 300)); break;
+    case 2:
+        store_pin(s, span_str(key), (enum store_pin)rng_below(r, 3), 1 + rng_below(r, 300));
+        break;
     case 3: util_lease(s, key, 1 + rng_below(r, 5), 1 + rng_below(r, 100)); break;
     case 4: util_tick(s, rng_below(r, 40)); break;
     case 5:
@@ -420,7 +426,8 @@ static void random_step(struct store *s, struct rng *r, unsigned step) {
         if (rng_below(r, 10) == 0) o.group = span_str("group");
         if (rng_below(r, 10) == 0) o.expire_wall_ms = s->wall_ms + rng_below(r, 1000);
         if (rng_below(r, 20) == 0) o.pin = (enum store_pin)(1 + rng_below(r, 2)), o.pin_ms = 100;
-        (void)util_put_with(s, key, rng_below(r, 3) ? 1 + rng_below(r, 30000) : rng_below(r, 65), &o);
+        (void)util_put_with(s, key, rng_below(r, 3) ? 1 + rng_below(r, 30000) : rng_below(r, 65),
+                            &o);
     }
 }
 
@@ -484,7 +491,8 @@ static void chance(uint64_t seed, const char *allocator) {
     struct store_lead_stats stats;
     uint8_t before[16], after[16];
     digest(f, before);
-    struct store_lead_options o = {.first_version = UINT64_C(1) << 40, .keep_unverifiable = true, .alive = 0};
+    struct store_lead_options o = {
+        .first_version = UINT64_C(1) << 40, .keep_unverifiable = true, .alive = 0};
     store_lead(f, &o, &stats);
     CHECK_EQ(stats.overlapping, 0);
     store_check(f);
@@ -524,14 +532,16 @@ static void there_and_back(uint64_t seed, const char *allocator) {
             random_step(s, &r, i);
             random_key(&r, key);
             if (i % 20 == 3)
-                (void)util_put_as(s, key, 1 + rng_below(&r, 30000), &o, 1 + rng_below(&r, 9), &token);
+                (void)util_put_as(s, key, 1 + rng_below(&r, 30000), &o, 1 + rng_below(&r, 9),
+                                  &token);
             if (i % 50 == 7) store_session_closed(s, 1 + rng_below(&r, 9));
         }
         catch_up(f);
         step_down(s);
         if (round % 3 == 0) util_tick(s, rng_below(&r, 20000));
-        struct store_lead_options o = {
-            .first_version = (round + 1) * (UINT64_C(1) << 30), .keep_unverifiable = true, .alive = 0};
+        struct store_lead_options o = {.first_version = (round + 1) * (UINT64_C(1) << 30),
+                                       .keep_unverifiable = true,
+                                       .alive = 0};
         struct store_lead_stats stats;
         store_lead(s, &o, &stats);
         CHECK_EQ(stats.overlapping, 0);
@@ -555,7 +565,8 @@ TEST(there_and_back_by_chance) {
 }
 
 /* Records from anywhere: an error, or nothing that store_check minds. */
-static tarn_status apply_versioned(struct store *s, enum effect_kind kind, size_t at, uint64_t version) {
+static tarn_status apply_versioned(struct store *s, enum effect_kind kind, size_t at,
+                                   uint64_t version) {
     const char *why = "";
     char record[64] = {0};
     uint32_t len = (uint32_t)at + 8 - 4;
@@ -648,7 +659,8 @@ TEST(damaged_records) {
             CHECK_EQ(effect_next(data, &kind, &record), TARN_OK);
             buf_clear(&one);
             buf_append(&one, record.data, record.len);
-            if (rng_below(&r, 2)) one.data[5 + rng_below(&r, one.len - 5)] ^= (char)(1u << rng_below(&r, 8));
+            if (rng_below(&r, 2))
+                one.data[5 + rng_below(&r, one.len - 5)] ^= (char)(1u << rng_below(&r, 8));
             if (rng_below(&r, 8) == 0) one.len -= rng_below(&r, one.len - 5);
             (void)store_effect_apply(f, span_of(one.data, one.len), &why);
             data = span_of(data.data + record.len, data.len - record.len);

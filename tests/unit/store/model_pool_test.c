@@ -1,7 +1,8 @@
-/* The books of many machines against a model, with random operations: segments on several hosts that come, go away, come
- * back and leave; puts with several replicas; copies, drops, copies on disks. Checked as in model_test.c: no space is in two
- * hands as long as somebody may read or write it, NOSPACE only when a search finds no room either; and besides: replicas
- * never share a host, what is handed out lies on segments that can be read, versions are those that were put. */
+/* The books of many machines against a model, with random operations: segments on several hosts
+ * that come, go away, come back and leave; puts with several replicas; copies, drops, copies on
+ * disks. Checked as in model_test.c: no space is in two hands as long as somebody may read or write
+ * it, NOSPACE only when a search finds no room either; and besides: replicas never share a host,
+ * what is handed out lies on segments that can be read, versions are those that were put. */
 #include "../test.h"
 
 #include <stdlib.h>
@@ -73,7 +74,8 @@ static void on_segment_gone(void *arg, uint32_t id) {
     m->segment[id].unit = NULL;
 }
 
-static void on_far_gone(void *arg, struct span key, uint64_t version, uint32_t segment, uint64_t offset) {
+static void on_far_gone(void *arg, struct span key, uint64_t version, uint32_t segment,
+                        uint64_t offset) {
     struct model *m = arg;
     m->far_gone++;
     CHECK(m->segment[segment].there && offset < m->segment[segment].next_offset);
@@ -83,7 +85,7 @@ static void key_name(int k, char *out) {
     sprintf(out, "%skey:%04d", k % 3 == 0 ? "q:" : "", k);
 }
 
-/* --- what lies where ------------------------------------------------------------------------------------------------------ */
+/* --- what lies where --- */
 
 static void fill(struct model *m, const struct store_replica *r, uint64_t token) {
     for (uint32_t i = 0; i < r->extents; i++) {
@@ -106,8 +108,8 @@ static bool holds(struct model *m, const struct store_replica *r, uint64_t token
     return true;
 }
 
-static void check_layout(struct model *m, const struct store_layout *l, uint64_t token, uint64_t size,
-                         bool readable) {
+static void check_layout(struct model *m, const struct store_layout *l, uint64_t token,
+                         uint64_t size, bool readable) {
     CHECK(l->replicas > 0);
     for (uint32_t i = 0; i < l->replicas; i++) {
         const struct store_replica *r = &l->replica[i];
@@ -130,7 +132,8 @@ static uint64_t best_room(const struct store *s, const struct segment *seg, uint
     for (block_id id = seg->first;; id = block_get(&s->space, id)->next) {
         const struct block *b = id ? block_get(&s->space, id) : NULL;
         if (b && (block_state(b) == BLOCK_FREE ||
-                  (block_state(b) == BLOCK_OBJECT && book_evictable(s, record_get(&s->records, b->owner))))) {
+                  (block_state(b) == BLOCK_OBJECT &&
+                   book_evictable(s, record_get(&s->records, b->owner))))) {
             if (!len) start = block_offset(b);
             len += block_len(&s->space, id);
             continue;
@@ -160,7 +163,7 @@ static bool any_room(const struct store *s, uint64_t units) {
     return false;
 }
 
-/* --- segments ---------------------------------------------------------------------------------------------------------------- */
+/* --- segments --- */
 
 static void add_segment(struct model *m, enum store_tier tier) {
     char name[32];
@@ -177,7 +180,8 @@ static void add_segment(struct model *m, enum store_tier tier) {
     CHECK(id < SEGMENTS);
     struct model_segment *seg = &m->segment[id];
     CHECK(!seg->there);
-    *seg = (struct model_segment){.there = true, .epoch = c.epoch, .tier = tier, .units = c.size / 64};
+    *seg =
+        (struct model_segment){.there = true, .epoch = c.epoch, .tier = tier, .units = c.size / 64};
     if (tier == STORE_TIER_MEMORY) seg->unit = xcalloc(seg->units, sizeof(uint64_t));
 }
 
@@ -211,7 +215,7 @@ static void change_segment(struct model *m) {
                                                : STORE_TIER_FILE);
 }
 
-/* --- puts ---------------------------------------------------------------------------------------------------------------------- */
+/* --- puts --- */
 
 static void put_settled(struct model *m, int at, tarn_status st) {
     struct model_put *p = &m->put[at];
@@ -233,7 +237,8 @@ static void do_put(struct model *m, unsigned slice) {
     int k = (int)rng_below(&m->rng, KEYS);
     char name[32];
     key_name(k, name);
-    uint64_t size = rng_below(&m->rng, 6) == 0 ? rng_below(&m->rng, 200) : rng_below(&m->rng, 60000);
+    uint64_t size =
+        rng_below(&m->rng, 6) == 0 ? rng_below(&m->rng, 200) : rng_below(&m->rng, 60000);
     struct span avoid = SPAN("s3");
     struct store_put_options o = {.replicas = 1 + (uint32_t)rng_below(&m->rng, 3),
                                   .host = (uint32_t)rng_below(&m->rng, HOSTS),
@@ -249,8 +254,8 @@ static void do_put(struct model *m, unsigned slice) {
     struct model_put *p = &m->put[m->puts];
     bool had_planner = m->s->planner != NULL;
     *p = (struct model_put){.key = k};
-    tarn_status st = store_put_start(m->s, &b, span_str(name), size, &o, 1 + rng_below(&m->rng, SESSIONS),
-                                     &budget, &p->put);
+    tarn_status st = store_put_start(m->s, &b, span_str(name), size, &o,
+                                     1 + rng_below(&m->rng, SESSIONS), &budget, &p->put);
     if (st == TARN_OK || st == TARN_EAGAIN) {
         p->token = store_put_token(p->put);
         m->puts++;
@@ -266,7 +271,8 @@ static void do_continue(struct model *m, unsigned slice) {
         unsigned budget = slice;
         uint64_t units = m->put[i].put->want.units, gave_up = m->s->stat.room_gave_up;
         tarn_status st = store_put_continue(m->s, m->put[i].put, &budget);
-        if (st == TARN_ENOSPACE && m->s->stat.room_gave_up == gave_up) CHECK(!any_room(m->s, units));
+        if (st == TARN_ENOSPACE && m->s->stat.room_gave_up == gave_up)
+            CHECK(!any_room(m->s, units));
         put_settled(m, i, st);
         if (st != TARN_OK && st != TARN_EAGAIN) i--;
     }
@@ -305,7 +311,7 @@ static void do_end(struct model *m) {
     }
 }
 
-/* --- reads ------------------------------------------------------------------------------------------------------------------------ */
+/* --- reads --- */
 
 static void do_read(struct model *m) {
     int k = (int)rng_below(&m->rng, KEYS);
@@ -357,7 +363,7 @@ static void check_leases(struct model *m) {
     }
 }
 
-/* --- copies ------------------------------------------------------------------------------------------------------------------------- */
+/* --- copies --- */
 
 static void copy_settled(struct model *m, int at, tarn_status st) {
     struct model_copy *c = &m->copy[at];
@@ -388,10 +394,12 @@ static void do_copy(struct model *m, unsigned slice) {
     struct span k = store_object_key(o);
     memcpy(key, k.data, k.len);
     key[k.len] = 0;
-    *c = (struct model_copy){
-        .version = store_object_version(o), .from = options.from, .key = atoi(strstr(key, "key:") + 4)};
+    *c = (struct model_copy){.version = store_object_version(o),
+                             .from = options.from,
+                             .key = atoi(strstr(key, "key:") + 4)};
     unsigned budget = slice;
-    tarn_status st = store_copy_start(m->s, span_of(key, k.len), c->version, &options, &budget, &c->copy);
+    tarn_status st =
+        store_copy_start(m->s, span_of(key, k.len), c->version, &options, &budget, &c->copy);
     if (st == TARN_OK || st == TARN_EAGAIN) {
         m->copies++;
         copy_settled(m, m->copies - 1, st);
@@ -403,7 +411,8 @@ static void finish_move(struct model *m, const struct model_copy *c) {
     key_name(c->key, name);
     struct object *o = store_find(m->s, span_str(name));
     if (c->from == STORE_SEGMENT_ANY || !o) {
-        /* Not to be seen, so its new replica is not on a segment that can be read either: the old one may stay. */
+        /* Not to be seen, so its new replica is not on a segment that can be read either: the old
+         * one may stay. */
         return;
     }
     tarn_status st = store_replica_drop(m->s, o, c->from, true);
@@ -421,7 +430,8 @@ static void do_copies(struct model *m, unsigned slice) {
             if (st != TARN_OK && st != TARN_EAGAIN) i--;
         } else if (rng_below(&m->rng, 5) == 0) {
             st = store_copy_end(m->s, &c->copy, rng_below(&m->rng, 4) != 0);
-            CHECK(st == TARN_OK || st == TARN_ENOTFOUND || st == TARN_ENOSEGMENT || st == TARN_EEXISTS);
+            CHECK(st == TARN_OK || st == TARN_ENOTFOUND || st == TARN_ENOSEGMENT ||
+                  st == TARN_EEXISTS);
             if (st == TARN_OK) finish_move(m, c);
             *c = m->copy[--m->copies];
             i--;
@@ -445,8 +455,8 @@ static void do_far(struct model *m) {
     m->segment[id].next_offset += 4096;
     if (rng_below(&m->rng, 3) == 0) {
         uint64_t now_version = 0;
-        tarn_status st = store_far_offer(m->s, span_of(name, key.len), store_object_size(m->s, o), 7, NULL, 0,
-                                         version, (uint32_t)id, offset, &now_version);
+        tarn_status st = store_far_offer(m->s, span_of(name, key.len), store_object_size(m->s, o),
+                                         7, NULL, 0, version, (uint32_t)id, offset, &now_version);
         CHECK(st == TARN_OK || st == TARN_ELIMIT || st == TARN_ENOSEGMENT);
         if (st == TARN_OK) CHECK_EQ(now_version, version);
         return;
@@ -501,11 +511,13 @@ static void do_misc(struct model *m) {
     struct object *o;
     switch (rng_below(&m->rng, 30)) {
     case 0 ... 5:
-        store_remove(m->s, span_str(name)); /* also what cannot be read now: it does not come back */
+        /* also what cannot be read now: it does not come back */
+        store_remove(m->s, span_str(name));
         forget(m, k, m->current[k]);
         break;
     case 6 ... 8:
-        store_pin(m->s, span_str(name), (enum store_pin)rng_below(&m->rng, 3), 1 + rng_below(&m->rng, 100));
+        store_pin(m->s, span_str(name), (enum store_pin)rng_below(&m->rng, 3),
+                  1 + rng_below(&m->rng, 100));
         break;
     case 9 ... 11:
         if ((o = store_random(m->s))) store_evict_object(m->s, o, &bytes);
@@ -601,7 +613,8 @@ static void run(const char *allocator, uint64_t seed, int steps, unsigned slice)
     struct store_stats st;
     store_get_stats(m->s, &st);
     if (getenv("MODEL_VERBOSE"))
-        printf("# %s %lu: ends %lu short %lu nospace %lu evicted %lu (to far %lu) copies %lu/%lu far %lu/%lu "
+        printf("# %s %lu: ends %lu short %lu nospace %lu evicted %lu (to far %lu) copies %lu/%lu "
+               "far %lu/%lu "
                "gone %u "
                "segments gone %u\n",
                allocator, seed, st.put_ends, st.put_short, st.put_nospace, st.evicted_objects,

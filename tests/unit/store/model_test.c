@@ -1,6 +1,7 @@
-/* The books against a model, with random operations on a small pool: no space is ever in two hands (each 64-byte unit of a
- * pretended pool carries the token of whoever wrote it last; leased and held versions are read back), NOSPACE is answered
- * only when a brute-force search agrees (guarantee 2), look-ups answer what was put last or a miss. */
+/* The books against a model, with random operations on a small pool: no space is ever in two hands
+ * (each 64-byte unit of a pretended pool carries the token of whoever wrote it last; leased and
+ * held versions are read back), NOSPACE is answered only when a brute-force search agrees
+ * (guarantee 2), look-ups answer what was put last or a miss. */
 #include "../test.h"
 
 #include <stdlib.h>
@@ -71,7 +72,8 @@ static uint64_t best_room(const struct store *s, uint32_t align) {
     for (block_id id = seg->first;; id = block_get(&s->space, id)->next) {
         const struct block *b = id ? block_get(&s->space, id) : NULL;
         if (b && (block_state(b) == BLOCK_FREE ||
-                  (block_state(b) == BLOCK_OBJECT && book_evictable(s, record_get(&s->records, b->owner))))) {
+                  (block_state(b) == BLOCK_OBJECT &&
+                   book_evictable(s, record_get(&s->records, b->owner))))) {
             if (!len) start = block_offset(b);
             len += block_len(&s->space, id);
             continue;
@@ -111,7 +113,8 @@ static void do_put(struct model *m, unsigned slice) {
     int k = (int)rng_below(&m->rng, KEYS);
     char name[32];
     key_name(k, name);
-    uint64_t size = rng_below(&m->rng, 5) == 0 ? rng_below(&m->rng, 200) : rng_below(&m->rng, 60000);
+    uint64_t size =
+        rng_below(&m->rng, 5) == 0 ? rng_below(&m->rng, 200) : rng_below(&m->rng, 60000);
     if (rng_below(&m->rng, 50) == 0) size = rng_below(&m->rng, m->units * 70);
     struct store_put_options o = {
         .replicas = 1, .replace = rng_below(&m->rng, 2), .supersede = rng_below(&m->rng, 8) == 0};
@@ -127,8 +130,8 @@ static void do_put(struct model *m, unsigned slice) {
     uint32_t align = space_align(space_units(size));
     bool had_planner = m->s->planner != NULL;
     *p = (struct model_put){.key = k};
-    tarn_status st = store_put_start(m->s, &b, span_str(name), size, &o, 1 + rng_below(&m->rng, SESSIONS),
-                                     &budget, &p->put);
+    tarn_status st = store_put_start(m->s, &b, span_str(name), size, &o,
+                                     1 + rng_below(&m->rng, SESSIONS), &budget, &p->put);
     if (st == TARN_OK || st == TARN_EAGAIN) {
         p->token = store_put_token(p->put);
         m->puts++;
@@ -190,7 +193,8 @@ static void do_end(struct model *m) {
         forget(m, p.key, p.token - 1);
         m->current[p.key] = p.token;
         if (store_find(m->s, key)) /* its TTL may be over already */
-            CHECK_EQ(store_put_end(m->s, key, p.token, 7, 0, NULL, 0, in_line ? &value : NULL), TARN_OK);
+            CHECK_EQ(store_put_end(m->s, key, p.token, 7, 0, NULL, 0, in_line ? &value : NULL),
+                     TARN_OK);
         CHECK(store_put_end(m->s, key, p.token + 1000000, 7, 0, NULL, 0, NULL) == TARN_ETOKEN);
     }
 }
@@ -221,7 +225,8 @@ static void do_read(struct model *m) {
         CHECK_EQ(store_lease(m->s, o, l.session, 1 + rng_below(&m->rng, 60), &granted), TARN_OK);
         l.until = m->now + granted;
         for (int i = 0; i < m->leases; i++)
-            if (!m->lease[i].hold && m->lease[i].version == l.version && m->lease[i].session == l.session) {
+            if (!m->lease[i].hold && m->lease[i].version == l.version &&
+                m->lease[i].session == l.session) {
                 if (l.until > m->lease[i].until) m->lease[i].until = l.until;
                 return;
             }
@@ -258,7 +263,8 @@ static void do_misc(struct model *m) {
         if (store_remove(m->s, span_str(name))) forget(m, k, m->current[k]);
         break;
     case 10 ... 14:
-        store_pin(m->s, span_str(name), (enum store_pin)rng_below(&m->rng, 3), 1 + rng_below(&m->rng, 100));
+        store_pin(m->s, span_str(name), (enum store_pin)rng_below(&m->rng, 3),
+                  1 + rng_below(&m->rng, 100));
         break;
     case 15:
         if ((o = store_random(m->s)))
@@ -297,7 +303,8 @@ static void do_misc(struct model *m) {
         struct store_put_options opt = {.replicas = 1, .supersede = true};
         unsigned budget = 1000;
         store_batch_begin(m->s, &b, NULL, STORE_BATCH_PUT, 1);
-        tarn_status st = store_set_inline(m->s, &b, span_str(name), SPAN("hello"), 1, &opt, &budget);
+        tarn_status st =
+            store_set_inline(m->s, &b, span_str(name), SPAN("hello"), 1, &opt, &budget);
         CHECK(st == TARN_OK || st == TARN_EQUOTA || st == TARN_EAGAIN);
         if (st == TARN_OK) m->current[k] = store_object_version(store_find(m->s, span_str(name)));
         break;
@@ -320,7 +327,9 @@ static void run(const char *allocator, uint64_t pages, uint64_t seed, int steps,
     m->s = store_create(&c, &ev, "lru", allocator, m->now, m->wall);
     uint32_t id;
     CHECK_EQ(store_segment_add(
-                 m->s, &(struct store_segment_config){.name = "s0", .epoch = 1, .size = pages * 4096}, &id),
+                 m->s,
+                 &(struct store_segment_config){.name = "s0", .epoch = 1, .size = pages * 4096},
+                 &id),
              TARN_OK);
     m->units = pages * 64;
     m->pool = xcalloc(m->units, sizeof(uint64_t));
@@ -356,10 +365,11 @@ static void run(const char *allocator, uint64_t pages, uint64_t seed, int steps,
     store_get_stats(m->s, &st);
     CHECK(st.put_ends > (uint64_t)steps / 50 && st.evicted_objects > 0);
     if (getenv("MODEL_VERBOSE"))
-        printf("# %s: ends %lu nospace %lu direct %lu policy %lu window %lu slices %lu evicted %lu objects "
+        printf("# %s: ends %lu nospace %lu direct %lu policy %lu window %lu slices %lu evicted %lu "
+               "objects "
                "%lu\n",
-               allocator, st.put_ends, st.put_nospace, st.room_direct, st.room_policy, st.room_window,
-               st.room_slices, st.evicted_objects, st.objects);
+               allocator, st.put_ends, st.put_nospace, st.room_direct, st.room_policy,
+               st.room_window, st.room_slices, st.evicted_objects, st.objects);
     store_destroy(&m->s);
     free(m->pool);
     free(m);

@@ -1,4 +1,5 @@
-/* News: a picture that is made by it alone is what the books hold, after every one of many random steps. */
+/* News: a picture that is made by it alone is what the books hold, after every one of many random
+ * steps. */
 #include "util.h"
 
 enum { KEYS = 40, HOSTS = 3, FAR = HOSTS, STEPS = 4000 };
@@ -99,7 +100,8 @@ static void begin(void) {
     for (uint32_t i = 1; i < HOSTS; i++) {
         char name[8];
         sprintf(name, "s%u", i);
-        struct store_segment_config c = {.name = name, .epoch = 1 + i, .size = 24 * 4096, .host = i};
+        struct store_segment_config c = {
+            .name = name, .epoch = 1 + i, .size = 24 * 4096, .host = i};
         CHECK_EQ(store_segment_add(s, &c, &id), TARN_OK);
     }
     struct store_segment_config far = {
@@ -116,12 +118,14 @@ static void put_one(unsigned i) {
     struct store_batch b;
     struct store_put *p;
     unsigned budget = 1000000;
-    if (rng_next(&rng) % 4 == 0) o.expire_wall_ms = 5000000 + util_now - 1000 + 1 + rng_next(&rng) % 50;
+    if (rng_next(&rng) % 4 == 0)
+        o.expire_wall_ms = 5000000 + util_now - 1000 + 1 + rng_next(&rng) % 50;
     store_batch_begin(s, &b, NULL, STORE_BATCH_PUT, 1);
     tarn_status st = store_put_start(s, &b, key, size, &o, 1, &budget, &p);
     if (st == TARN_EAGAIN) store_put_abandon(s, &p);
     if (st != TARN_OK) return;
-    st = store_put_end(s, key, store_put_token(p), 1, 0, NULL, 0, size == value.len ? &value : NULL);
+    st =
+        store_put_end(s, key, store_put_token(p), 1, 0, NULL, 0, size == value.len ? &value : NULL);
     CHECK_EQ(st, TARN_OK);
 }
 
@@ -134,11 +138,14 @@ static void set_one(unsigned i) {
 }
 
 static void copy_one(struct object *o) {
-    struct store_copy_options options = {
-        .segment = STORE_SEGMENT_ANY, .host = STORE_HOST_NONE, .from = STORE_SEGMENT_ANY, .evict = true};
+    struct store_copy_options options = {.segment = STORE_SEGMENT_ANY,
+                                         .host = STORE_HOST_NONE,
+                                         .from = STORE_SEGMENT_ANY,
+                                         .evict = true};
     struct store_copy *c;
     unsigned budget = 100000;
-    if (store_copy_start(s, store_object_key(o), store_object_version(o), &options, &budget, &c) == TARN_OK)
+    if (store_copy_start(s, store_object_key(o), store_object_version(o), &options, &budget, &c) ==
+        TARN_OK)
         (void)store_copy_end(s, &c, rng_next(&rng) % 4 != 0);
 }
 
@@ -175,7 +182,9 @@ static void step(void) {
         if (o) copy_one(o);
         break;
     case 8:
-        if (o) (void)store_replica_drop(s, o, (uint32_t)(rng_next(&rng) % (FAR + 1)), rng_next(&rng) % 2);
+        if (o)
+            (void)store_replica_drop(s, o, (uint32_t)(rng_next(&rng) % (FAR + 1)),
+                                     rng_next(&rng) % 2);
         break;
     case 9:
         if (rng_next(&rng) % 8 == 0) toggle();
@@ -196,7 +205,8 @@ TEST(a_picture_made_by_news_is_what_the_books_hold) {
         step();
         check();
     }
-    for (enum store_news_kind k = STORE_NEWS_PUT; k < STORE_NEWS_SEGMENT_GONE; k++) CHECK(told[k] > 0);
+    for (enum store_news_kind k = STORE_NEWS_PUT; k < STORE_NEWS_SEGMENT_GONE; k++)
+        CHECK(told[k] > 0);
     CHECK(replaced > 0 && replaced < told[STORE_NEWS_PUT]);
     /* A segment leaves with all that is only there. */
     store_segment_set_state(s, 1, SEGMENT_LEAVING);

@@ -90,7 +90,8 @@ TEST(s3fifo_resists_a_scan) {
 TEST(s3fifo_remembers_ghosts) {
     struct store *s = util_store("s3fifo", 100, NULL, NULL);
     for (int i = 0; i < 130; i++) CHECK_EQ(util_put(s, name(i), 4096), TARN_OK);
-    /* A ghost goes straight to the main queue. One in twenty is forgotten: ghosts that meet in a slot drive each other out. */
+    /* A ghost goes straight to the main queue. One in twenty is forgotten: ghosts that meet in a
+     * slot drive each other out. */
     int remembered = 0;
     for (int i = 0; i < 10; i++) {
         CHECK(!util_has(s, name(i)));
@@ -120,7 +121,7 @@ TEST(a_changed_policy_keeps_the_order_it_found) {
     store_destroy(&s);
 }
 
-/* --- what a policy is told ------------------------------------------------------------------------------------------------ */
+/* --- what a policy is told --- */
 
 static struct policy_event seen[16];
 static int n_seen, n_done;
@@ -158,7 +159,8 @@ TEST(a_policy_sees_the_chain) {
     for (int i = 0; i < 3; i++) {
         struct store_put *p;
         CHECK_EQ(store_put_start(s, &b, span_str(name(i)), 4096, &o, 1, &budget, &p), TARN_OK);
-        CHECK_EQ(store_put_end(s, span_str(name(i)), store_put_token(p), 1, 0, NULL, 0, NULL), TARN_OK);
+        CHECK_EQ(store_put_end(s, span_str(name(i)), store_put_token(p), 1, 0, NULL, 0, NULL),
+                 TARN_OK);
     }
     CHECK(n_seen == 3 && seen[2].request == first && seen[2].depth == 2 && seen[2].put);
     /* The next one shares three, and its puts go on at depth 3. */
@@ -177,9 +179,11 @@ TEST(a_policy_sees_the_chain) {
     store_batch_begin(s, &b, &c, STORE_BATCH_PUT, 1);
     struct store_put *p;
     CHECK_EQ(store_put_start(s, &b, span_str(name(10)), 4096, &o, 1, &budget, &p), TARN_OK);
-    CHECK_EQ(store_put_end(s, span_str(name(10)), store_put_token(p), 1, 0, NULL, 0, NULL), TARN_OK);
+    CHECK_EQ(store_put_end(s, span_str(name(10)), store_put_token(p), 1, 0, NULL, 0, NULL),
+             TARN_OK);
     struct object *last = store_find(s, span_str(name(10)));
-    CHECK(store_object_depth(last) == 3 && store_object_request(last) == second && seen[6].extends == first);
+    CHECK(store_object_depth(last) == 3 && store_object_request(last) == second &&
+          seen[6].extends == first);
     s->policy = s->domains[0].policy[0].ops = s->domains[0].policy[1].ops = &policy_lru;
     store_destroy(&s);
 }

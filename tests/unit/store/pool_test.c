@@ -7,7 +7,8 @@ static unsigned far_gone;
 static void on_segment_gone(void *arg, uint32_t id) {
     gone_id = id;
 }
-static void on_far_gone(void *arg, struct span key, uint64_t version, uint32_t segment, uint64_t offset) {
+static void on_far_gone(void *arg, struct span key, uint64_t version, uint32_t segment,
+                        uint64_t offset) {
     far_gone++;
 }
 
@@ -21,7 +22,8 @@ static struct store *pool(unsigned hosts, uint64_t pages) {
         char name[16];
         uint32_t id;
         sprintf(name, "s%u", i);
-        struct store_segment_config c = {.name = name, .epoch = 1 + i, .size = pages * 4096, .host = i};
+        struct store_segment_config c = {
+            .name = name, .epoch = 1 + i, .size = pages * 4096, .host = i};
         CHECK(store_segment_add(s, &c, &id) == TARN_OK && id == i);
     }
     return s;
@@ -29,7 +31,8 @@ static struct store *pool(unsigned hosts, uint64_t pages) {
 
 static uint32_t add_far(struct store *s, enum store_tier tier, uint32_t host) {
     uint32_t id;
-    struct store_segment_config c = {.name = "far", .epoch = 9, .tier = tier, .size = 1 << 30, .host = host};
+    struct store_segment_config c = {
+        .name = "far", .epoch = 9, .tier = tier, .size = 1 << 30, .host = host};
     CHECK_EQ(store_segment_add(s, &c, &id), TARN_OK);
     return id;
 }
@@ -109,7 +112,8 @@ TEST(strategies_spread_by_capacity) {
     for (int n = 0; n < 3; n++) {
         struct store *s = pool(2, 100);
         uint32_t id;
-        struct store_segment_config big = {.name = "big", .epoch = 7, .size = 300 * 4096, .host = 7};
+        struct store_segment_config big = {
+            .name = "big", .epoch = 7, .size = 300 * 4096, .host = 7};
         CHECK_EQ(store_segment_add(s, &big, &id), TARN_OK);
         CHECK_EQ(store_set_placement(s, names[n]), TARN_OK);
         for (int i = 0; i < 250; i++) {
@@ -152,7 +156,8 @@ TEST(a_host_that_is_away_makes_misses_and_loses_nothing) {
     CHECK_EQ(put_to(s, "one", 1, 1), TARN_OK); /* put again meanwhile: the new one counts */
     CHECK_EQ(layout_of(s, "one").replica[0].extent[0].segment, 0u);
     store_segment_set_state(s, 1, SEGMENT_UP);
-    CHECK(layout_of(s, "one").replicas == 1 && layout_of(s, "one").replica[0].extent[0].segment == 0);
+    CHECK(layout_of(s, "one").replicas == 1 &&
+          layout_of(s, "one").replica[0].extent[0].segment == 0);
     store_check(s);
     store_destroy(&s);
 }
@@ -248,7 +253,8 @@ TEST(eviction_keeps_what_a_disk_has_and_takes_it_first) {
     CHECK_EQ(put_to(s, "e", 1, 0), TARN_OK); /* not "a", which would be lost */
     CHECK(util_has(s, "a") && util_has(s, "b"));
     struct store_layout l = layout_of(s, "b");
-    CHECK(l.replicas == 1 && l.replica[0].tier == STORE_TIER_SSD && l.replica[0].extent[0].offset == 77);
+    CHECK(l.replicas == 1 && l.replica[0].tier == STORE_TIER_SSD &&
+          l.replica[0].extent[0].offset == 77);
     CHECK_EQ(l.replica[0].extent[0].length, 4096u);
     CHECK(!store_object_in_memory(s, store_find(s, SPAN("b"))));
     CHECK_EQ(put_to(s, "f", 1, 0), TARN_OK);
@@ -274,8 +280,10 @@ TEST(a_copy_brings_it_back_to_memory) {
     uint64_t version = store_object_version(o);
     CHECK_EQ(store_far_add(s, o, ssd, 77), TARN_OK);
     CHECK(store_evict_object(s, o, &bytes) && !store_object_in_memory(s, store_find(s, SPAN("a"))));
-    struct store_copy_options options = {
-        .segment = STORE_SEGMENT_ANY, .host = STORE_HOST_NONE, .from = STORE_SEGMENT_ANY, .evict = true};
+    struct store_copy_options options = {.segment = STORE_SEGMENT_ANY,
+                                         .host = STORE_HOST_NONE,
+                                         .from = STORE_SEGMENT_ANY,
+                                         .evict = true};
     CHECK_EQ(store_copy_start(s, SPAN("a"), version + 1, &options, &budget, &copy), TARN_ENOTFOUND);
     CHECK_EQ(store_copy_start(s, SPAN("a"), version, &options, &budget, &copy), TARN_OK);
     store_copy_layout(s, copy, &r);
@@ -298,7 +306,8 @@ TEST(a_move_leaves_its_host_and_readers_of_the_old_place_are_waited_for) {
     CHECK(util_lease(s, "a", 1, 1000));
     struct store_copy_options options = {
         .segment = STORE_SEGMENT_ANY, .host = STORE_HOST_NONE, .from = 0, .evict = true};
-    CHECK_EQ(store_copy_start(s, SPAN("a"), store_object_version(o), &options, &budget, &copy), TARN_OK);
+    CHECK_EQ(store_copy_start(s, SPAN("a"), store_object_version(o), &options, &budget, &copy),
+             TARN_OK);
     CHECK_EQ(store_copy_end(s, &copy, true), TARN_OK);
     CHECK_EQ(store_replica_drop(s, o, 0, false), TARN_OK);
     CHECK_EQ(store_replica_drop(s, o, 0, false), TARN_ENOTFOUND);
@@ -325,7 +334,8 @@ TEST(readers_that_say_they_are_done_are_not_waited_for) {
     struct store_hold *hold = store_hold(s, o);
     CHECK_EQ(store_replica_drop(s, o, 0, false), TARN_OK);
     CHECK(util_lease(s, "a", 3, 5000)); /* came later */
-    CHECK(store_release(s, SPAN("a"), 1, version, false) && store_release(s, SPAN("a"), 2, version, false));
+    CHECK(store_release(s, SPAN("a"), 1, version, false) &&
+          store_release(s, SPAN("a"), 2, version, false));
     CHECK(store_segment_get(s, 0, &info) && info.quarantined == 4096);
     store_unhold(s, &hold);
     CHECK(store_segment_get(s, 0, &info) && info.quarantined == 0);
@@ -371,8 +381,9 @@ static tarn_status offer(struct store *s, const char *key, uint64_t version, uin
 TEST(what_was_superseded_is_not_taken_from_a_disk) {
     struct store *s = pool(1, 100);
     uint32_t ssd = add_far(s, STORE_TIER_SSD, 0);
-    uint64_t bytes, removed = put_far(s, "removed", ssd, 1), replaced = put_far(s, "replaced", ssd, 2),
-                    lost = put_far(s, "lost", ssd, 4), dropped = put_far(s, "dropped", ssd, 5);
+    uint64_t bytes, removed = put_far(s, "removed", ssd, 1),
+                    replaced = put_far(s, "replaced", ssd, 2), lost = put_far(s, "lost", ssd, 4),
+                    dropped = put_far(s, "dropped", ssd, 5);
     CHECK(store_remove(s, SPAN("removed")));
     struct store_put_options again = {.replicas = 1, .replace = true};
     CHECK_EQ(util_put_with(s, "replaced", 5000, &again), TARN_OK);
@@ -473,7 +484,8 @@ TEST(files_are_read_also_when_their_writer_is_away) {
     store_destroy(&s);
 }
 
-/* Sizes at random, while it is used; with every size all of it can be used, and nothing that is there moves. */
+/* Sizes at random, while it is used; with every size all of it can be used, and nothing that is
+ * there moves. */
 TEST(a_segment_becomes_larger_and_smaller) {
     static const char *const allocators[] = {"offset", "slab"};
     for (unsigned a = 0; a < 2; a++) {
@@ -486,7 +498,9 @@ TEST(a_segment_becomes_larger_and_smaller) {
         util_now = 1000;
         struct store *s = store_create(&c, &ev, "lru", allocators[a], util_now, 5000000);
         CHECK_EQ(store_segment_add(
-                     s, &(struct store_segment_config){.name = "s0", .epoch = 1, .size = pages * 4096}, &id),
+                     s,
+                     &(struct store_segment_config){.name = "s0", .epoch = 1, .size = pages * 4096},
+                     &id),
                  TARN_OK);
         struct rng rng;
         rng_seed(&rng, 7 + a);
@@ -529,7 +543,8 @@ TEST(objects_on_disk_count_against_max_objects) {
     for (uint64_t i = 0; i < 30; i++) {
         sprintf(key, "f%lu", (unsigned long)i);
         /* Newer than what was evicted under a key whose hash is alike. */
-        CHECK_EQ(store_far_offer(s, span_str(key), 9000, 5, NULL, 0, 1000 + i, ssd, i, &version), TARN_OK);
+        CHECK_EQ(store_far_offer(s, span_str(key), 9000, 5, NULL, 0, 1000 + i, ssd, i, &version),
+                 TARN_OK);
         util_tick(s, 1000);
     }
     CHECK(store_count(s) <= 10 && util_has(s, "f29") && !util_has(s, "f0"));

@@ -105,7 +105,8 @@ TEST(guarantee_1_a_pair_is_removed_and_expires_together_in_both_directions) {
     CHECK(!util_has(s, "k2-meta") && !util_has(s, "k2-bytes"));
     CHECK(util_has(s, "k3-bytes") && util_has(s, "k3-meta"));
     /* Replaced is not gone, nor is what was put again before anybody could look. */
-    CHECK_EQ(util_put_with(s, "k3-bytes", 8192, &(struct store_put_options){.replicas = 1, .replace = true}),
+    CHECK_EQ(util_put_with(s, "k3-bytes", 8192,
+                           &(struct store_put_options){.replicas = 1, .replace = true}),
              TARN_OK);
     store_settle(s);
     CHECK(util_has(s, "k3-meta"));
@@ -128,7 +129,8 @@ TEST(guarantee_1_one_part_is_as_away_as_the_other) {
     store_segment_set_state(s, 0, SEGMENT_UP);
     CHECK(util_has(s, "a-meta") && util_has(s, "a-bytes"));
     store_segment_set_state(s, 0, SEGMENT_DOWN);
-    CHECK(!store_remove(s, span_str("a-meta"))); /* it does not come back, nor does the other part */
+    /* it does not come back, nor does the other part */
+    CHECK(!store_remove(s, span_str("a-meta")));
     store_settle(s);
     store_segment_set_state(s, 0, SEGMENT_UP);
     CHECK(!util_has(s, "a-meta") && !util_has(s, "a-bytes"));

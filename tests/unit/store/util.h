@@ -8,17 +8,19 @@
 
 static uint64_t util_now = 1000;
 
-static inline struct store *util_store(const char *policy, uint64_t pages, struct store_config *config,
-                                       struct store_events *events) {
+static inline struct store *util_store(const char *policy, uint64_t pages,
+                                       struct store_config *config, struct store_events *events) {
     struct store_config c;
     store_config_init(&c);
     c.high_watermark = 1;
     util_now = 1000;
-    struct store *s = store_create(config ? config : &c, events, policy, "offset", util_now, 5000000);
+    struct store *s =
+        store_create(config ? config : &c, events, policy, "offset", util_now, 5000000);
     uint32_t id;
     CHECK(s &&
-          store_segment_add(s, &(struct store_segment_config){.name = "s0", .epoch = 1, .size = pages * 4096},
-                            &id) == TARN_OK);
+          store_segment_add(
+              s, &(struct store_segment_config){.name = "s0", .epoch = 1, .size = pages * 4096},
+              &id) == TARN_OK);
     return s;
 }
 
@@ -48,7 +50,8 @@ static inline tarn_status util_put_with(struct store *s, const char *key, uint64
     if (st != TARN_OK) return st;
     char zero[STORE_INLINE_MAX] = {0};
     struct span v = span_of(zero, size);
-    return store_put_end(s, span_str(key), token, 1, 0, NULL, 0, size <= STORE_INLINE_MAX ? &v : NULL);
+    return store_put_end(s, span_str(key), token, 1, 0, NULL, 0,
+                         size <= STORE_INLINE_MAX ? &v : NULL);
 }
 
 static inline tarn_status util_put(struct store *s, const char *key, uint64_t size) {

@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "tls/tls.h"
 
-/* --- files ---------------------------------------------------------------------------------------------------------------------- */
+/* --- files --- */
 
 static void clean(void) {
     static const char *const names[] = {"ca",   "host", "named",  "user",    "old", "other",
@@ -24,7 +24,8 @@ static void clean(void) {
     rmdir(cert_dir);
 }
 
-/* ca: signs host, user, old (expired), late (not yet valid), locked (its key is encrypted). otherca: signs other. */
+/* ca: signs host, user, old (expired), late (not yet valid), locked (its key is encrypted).
+ * otherca: signs other. */
 static void setup(void) {
     if (cert_dir[0] != '\0') return;
     cert_dir_make();
@@ -60,7 +61,7 @@ static void setup(void) {
     fclose(f);
 }
 
-/* --- a pair of streams ------------------------------------------------------------------------------------------------------------ */
+/* --- a pair of streams --- */
 
 static struct tls_options server_options(const char *cert) {
     char crt[64], key[64];
@@ -136,7 +137,7 @@ static struct pair open_pair(void) {
     return p;
 }
 
-/* --- handshakes -------------------------------------------------------------------------------------------------------------------- */
+/* --- handshakes --- */
 
 TEST(a_handshake_and_a_word_each_way) {
     struct pair p = open_pair();
@@ -187,7 +188,8 @@ TEST(protocols_are_what_was_asked_for) {
 }
 
 /* The client is shown the certificate of `cert`, trusts ca, and asks for name. */
-static void shake_with(const char *cert, const char *name, const char *client_why, const char *server_why) {
+static void shake_with(const char *cert, const char *name, const char *client_why,
+                       const char *server_why) {
     struct tls_options so = server_options(cert), co = client_options();
     struct pair p = pair_of(&so, &co, name);
     shake(&p, SIZE_MAX);
@@ -211,24 +213,28 @@ TEST(certificates_of_servers) {
     shake_with("host", "127.0.0.1", "", "");
     shake_with("host", "n1.pool.test", "", "");
     shake_with("host", "elsewhere.test",
-               "the peer's certificate is not accepted: hostname mismatch, it is not for \"elsewhere.test\"",
-               "the peer refused: bad certificate");
-    shake_with("host", "127.0.0.2",
-               "the peer's certificate is not accepted: IP address mismatch, it is not for \"127.0.0.2\"",
+               "the peer's certificate is not accepted: hostname mismatch, it is not for "
+               "\"elsewhere.test\"",
                "the peer refused: bad certificate");
     shake_with(
-        "host", "::1%eth0",
-        "the peer's certificate is not accepted: IP address mismatch, it is not for \"0:0:0:0:0:0:0:1\"",
+        "host", "127.0.0.2",
+        "the peer's certificate is not accepted: IP address mismatch, it is not for \"127.0.0.2\"",
         "the peer refused: bad certificate");
+    shake_with("host", "::1%eth0",
+               "the peer's certificate is not accepted: IP address mismatch, it is not for "
+               "\"0:0:0:0:0:0:0:1\"",
+               "the peer refused: bad certificate");
     shake_with("named", "::1", "", "");
     shake_with("named", "::1%eth0", "", "");
     /* An address is no name, and a subject is neither. */
-    shake_with("named", "127.0.0.1",
-               "the peer's certificate is not accepted: IP address mismatch, it is not for \"127.0.0.1\"",
-               "the peer refused: bad certificate");
-    shake_with("user", "user.test",
-               "the peer's certificate is not accepted: hostname mismatch, it is not for \"user.test\"",
-               "the peer refused: bad certificate");
+    shake_with(
+        "named", "127.0.0.1",
+        "the peer's certificate is not accepted: IP address mismatch, it is not for \"127.0.0.1\"",
+        "the peer refused: bad certificate");
+    shake_with(
+        "user", "user.test",
+        "the peer's certificate is not accepted: hostname mismatch, it is not for \"user.test\"",
+        "the peer refused: bad certificate");
 }
 
 TEST(whose_name_a_certificate_must_have) {
@@ -236,7 +242,8 @@ TEST(whose_name_a_certificate_must_have) {
     struct tls_options o = client_options();
     struct tls_context *by_host = context(TLS_CLIENT, &o);
     CHECK_STR(tls_context_name(by_host, "h"), "h");
-    CHECK(tls_stream_create(by_host, NULL) == NULL); /* nothing to check it by is no reason not to check */
+    /* nothing to check it by is no reason not to check */
+    CHECK(tls_stream_create(by_host, NULL) == NULL);
     CHECK(tls_stream_create(by_host, "") == NULL);
     o.any_name = true;
     struct tls_context *any = context(TLS_CLIENT, &o);
@@ -285,14 +292,16 @@ TEST(certificates_of_clients) {
     client_certificate(TLS_AUTH_YES, "user", "", "");
     client_certificate(TLS_AUTH_YES, NULL, "the peer showed no certificate",
                        "the peer refused: it wants a certificate");
-    client_certificate(TLS_AUTH_OPTIONAL, "other",
-                       "the peer's certificate is not accepted: unable to get local issuer certificate",
-                       "the peer refused: unknown CA");
-    client_certificate(TLS_AUTH_YES, "old", "the peer's certificate is not accepted: certificate has expired",
+    client_certificate(
+        TLS_AUTH_OPTIONAL, "other",
+        "the peer's certificate is not accepted: unable to get local issuer certificate",
+        "the peer refused: unknown CA");
+    client_certificate(TLS_AUTH_YES, "old",
+                       "the peer's certificate is not accepted: certificate has expired",
                        "the peer refused: certificate expired");
 }
 
-/* --- bytes ------------------------------------------------------------------------------------------------------------------------- */
+/* --- bytes --- */
 
 /* len bytes one way, in pieces of random sizes on both sides and on the wire. */
 static void transfer(struct tls_stream *from, struct tls_stream *to, size_t len, uint64_t seed) {
@@ -380,7 +389,8 @@ TEST(a_goodbye_ends_a_stream_and_silence_is_a_failure) {
     tls_in_end(p.server);
     CHECK_EQ(tls_read(p.server, got, 8), 0u);
     CHECK_EQ(tls_state(p.server), TLS_FAILED);
-    CHECK_STR(tls_why(p.server), "the connection ended without a goodbye: it may have been cut short");
+    CHECK_STR(tls_why(p.server),
+              "the connection ended without a goodbye: it may have been cut short");
     pair_free(&p);
 }
 
@@ -459,7 +469,7 @@ TEST(plain_text_is_seen_at_its_first_byte) {
     pair_free(&p);
 }
 
-/* --- contexts ---------------------------------------------------------------------------------------------------------------------- */
+/* --- contexts --- */
 
 static void refused(enum tls_side side, const struct tls_options *o, const char *part) {
     char why[TLS_WHY_MAX] = "";

@@ -10,7 +10,8 @@ TEST(pieces_and_blocks_do_not_matter) {
     rng_seed(&r, 1);
     for (size_t i = 0; i < sizeof(data); i++) data[i] = (uint8_t)rng_next(&r);
     for (int round = 0; round < 500; round++) {
-        uint64_t len = 1 + rng_below(&r, sizeof(data)), block = round % 5 ? 1 + rng_below(&r, 900) : 0;
+        uint64_t len = 1 + rng_below(&r, sizeof(data)),
+                 block = round % 5 ? 1 + rng_below(&r, 900) : 0;
         uint64_t first = block != 0 ? 1 + rng_below(&r, block) : 0;
         uint32_t crcs[5002];
         struct transport_op op = {.crcs = crcs, .crc_block = block, .crc_first = first};

@@ -6,8 +6,9 @@ static const uint8_t key[GRANT_KEY_SIZE] = {1, 2, 3, 4};
 static const struct grant_extent extent = {7, 5, 8192, 4096};
 static const struct grant good = {GRANT_READ, 3, 42, 1000, 0};
 
-static enum grant_verdict check(const uint8_t in[GRANT_SIZE], const struct grant_extent *x, enum grant_op op,
-                                uint64_t offset, uint64_t length, uint64_t now_ms) {
+static enum grant_verdict check(const uint8_t in[GRANT_SIZE], const struct grant_extent *x,
+                                enum grant_op op, uint64_t offset, uint64_t length,
+                                uint64_t now_ms) {
     struct grant g;
     return grant_check(key, in, x, op, offset, length, 3, 5, now_ms, &g);
 }
@@ -58,7 +59,8 @@ TEST(a_grant_for_one_put) {
     struct grant never = once;
     never.expiry_ms = UINT64_MAX;
     grant_seal(key, &never, &extent, wire);
-    CHECK_EQ(grant_check(key, wire, &extent, GRANT_WRITE, 0, 1, 3, 5, UINT64_C(1) << 43, &g), GRANT_OK);
+    CHECK_EQ(grant_check(key, wire, &extent, GRANT_WRITE, 0, 1, 3, 5, UINT64_C(1) << 43, &g),
+             GRANT_OK);
     CHECK_EQ(g.put, once.put);
 }
 
@@ -68,11 +70,12 @@ TEST(a_receipt_is_for_one_put_and_says_one_thing) {
     grant_receipt(key, &once, &extent, true, receipt);
     CHECK(grant_receipt_check(key, &once, &extent, true, receipt));
     CHECK(!grant_receipt_check(key, &once, &extent, false, receipt));
-    static const struct grant others[] = {{GRANT_WRITE_ONCE, 3, 42, 1000, 18},
-                                          {GRANT_WRITE_ONCE, 3, 42, 1001, 17},
-                                          {GRANT_WRITE_ONCE, 3, 43, 1000, 17},
-                                          {GRANT_WRITE_ONCE, 4, 42, 1000, 17},
-                                          {GRANT_WRITE_ONCE, 3, 42, 1000, 17 + (UINT64_C(1) << 16)}};
+    static const struct grant others[] = {
+        {GRANT_WRITE_ONCE, 3, 42, 1000, 18},
+        {GRANT_WRITE_ONCE, 3, 42, 1001, 17},
+        {GRANT_WRITE_ONCE, 3, 43, 1000, 17},
+        {GRANT_WRITE_ONCE, 4, 42, 1000, 17},
+        {GRANT_WRITE_ONCE, 3, 42, 1000, 17 + (UINT64_C(1) << 16)}};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         CHECK(!grant_receipt_check(key, &others[i], &extent, true, receipt));
     struct grant_extent x = extent;
