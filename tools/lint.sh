@@ -47,7 +47,7 @@ check_links() { tclsh tools/check-links.tcl; }
 check_python() {
     local files bad=0
     mapfile -t files < <(found -path './utils/*.py' -o -path './tests/python/*.py' -o -path './tools/*.py')
-    black -q --check -l 120 "${files[@]}" || { black -l 120 --check "${files[@]}" 2>&1 | grep '^would'; echo 'black -l 120 formats them'; bad=1; }
+    black -q --check -l 100 "${files[@]}" || { black -l 100 --check "${files[@]}" 2>&1 | grep '^would'; echo 'black -l 100 formats them'; bad=1; }
     # Tests import harness for the paths it sets.
     pyflakes3 "${files[@]}" | grep -v "'harness' imported but unused" && bad=1
     (cd utils/python && mypy --no-error-summary --cache-dir=../../build/mypy -p tarn) || bad=1
