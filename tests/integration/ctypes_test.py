@@ -19,7 +19,18 @@ SERVER = os.environ.get("TARN_SERVER", os.path.join(ROOT, "src/tarn-server"))
 LIB = C.CDLL(os.environ.get("TARN_LIB", os.path.join(ROOT, "src/libtarn.so")))
 
 OK, EINVAL, ETIMEOUT, EIO, ENOTFOUND, EEXISTS, ENOSPACE, EPERM, ELIMIT, ELEASE, ECANCELED = (
-    0, -3, -5, -7, -9, -10, -12, -16, -24, -19, -25)
+    0,
+    -3,
+    -5,
+    -7,
+    -9,
+    -10,
+    -12,
+    -16,
+    -24,
+    -19,
+    -25,
+)
 U64, SIZE, PTR, STR = C.c_uint64, C.c_size_t, C.c_void_p, C.c_char_p
 
 
@@ -32,9 +43,20 @@ class Call(C.Structure):
 
 
 class PutOptions(C.Structure):
-    _fields_ = [("size", SIZE), ("timeout_ms", U64), ("replace", C.c_int), ("exists_ok", C.c_int), ("replicas", C.c_uint),
-                ("pin", C.c_int), ("pin_ms", U64), ("ttl_ms", U64), ("group", PTR), ("group_len", SIZE), ("prefer", PTR),
-                ("prefers", SIZE)]
+    _fields_ = [
+        ("size", SIZE),
+        ("timeout_ms", U64),
+        ("replace", C.c_int),
+        ("exists_ok", C.c_int),
+        ("replicas", C.c_uint),
+        ("pin", C.c_int),
+        ("pin_ms", U64),
+        ("ttl_ms", U64),
+        ("group", PTR),
+        ("group_len", SIZE),
+        ("prefer", PTR),
+        ("prefers", SIZE),
+    ]
 
 
 class Key(C.Structure):
@@ -42,14 +64,33 @@ class Key(C.Structure):
 
 
 class Item(C.Structure):
-    _fields_ = [("key", STR), ("key_len", SIZE), ("buffer", PTR), ("buffer_len", SIZE), ("iov", PTR), ("n_iov", SIZE),
-                ("offset", U64), ("want", U64), ("got", U64), ("value_size", U64), ("version", U64), ("status", C.c_int32),
-                ("reserved", C.c_uint32)]
+    _fields_ = [
+        ("key", STR),
+        ("key_len", SIZE),
+        ("buffer", PTR),
+        ("buffer_len", SIZE),
+        ("iov", PTR),
+        ("n_iov", SIZE),
+        ("offset", U64),
+        ("want", U64),
+        ("got", U64),
+        ("value_size", U64),
+        ("version", U64),
+        ("status", C.c_int32),
+        ("reserved", C.c_uint32),
+    ]
 
 
 class Completion(C.Structure):
-    _fields_ = [("id", U64), ("user", PTR), ("op", C.c_int32), ("status", C.c_int32), ("items", PTR), ("n", SIZE),
-                ("done", SIZE)]
+    _fields_ = [
+        ("id", U64),
+        ("user", PTR),
+        ("op", C.c_int32),
+        ("status", C.c_int32),
+        ("items", PTR),
+        ("n", SIZE),
+        ("done", SIZE),
+    ]
 
 
 LIB.tarn_last_error.restype = STR
@@ -90,8 +131,23 @@ class Server:
         env["ASAN_OPTIONS"] = env.get("TARN_ASAN_OPTIONS", env.get("ASAN_OPTIONS", ""))
         self.log = open(os.path.join(self.dir, "log"), "ab")
         self.process = subprocess.Popen(
-            [SERVER, "--bind", "127.0.0.1", "--port", str(self.port), "--data-port", "0", "--dir", self.dir, *self.args],
-            stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL, env=env)
+            [
+                SERVER,
+                "--bind",
+                "127.0.0.1",
+                "--port",
+                str(self.port),
+                "--data-port",
+                "0",
+                "--dir",
+                self.dir,
+                *self.args,
+            ],
+            stdout=self.log,
+            stderr=self.log,
+            stdin=subprocess.DEVNULL,
+            env=env,
+        )
         until = time.monotonic() + 60
         while time.monotonic() < until and self.process.poll() is None:
             try:
@@ -115,16 +171,22 @@ class Server:
 class Client:
     def __init__(self, port, query="", user=""):
         self.p = PTR()
-        self.status = LIB.tarn_connect(f"tarn://{user}127.0.0.1:{port}{query}".encode(), None, C.byref(self.p))
+        self.status = LIB.tarn_connect(
+            f"tarn://{user}127.0.0.1:{port}{query}".encode(), None, C.byref(self.p)
+        )
 
     def put(self, key, value, **options):
         o = PutOptions(size=C.sizeof(PutOptions), **options)
-        return LIB.tarn_put(self.p, key, len(key), C.cast(C.c_char_p(value), PTR), len(value), C.byref(o))
+        return LIB.tarn_put(
+            self.p, key, len(key), C.cast(C.c_char_p(value), PTR), len(value), C.byref(o)
+        )
 
     def get(self, key, cap=1 << 20, **call):
         buffer, n = C.create_string_buffer(cap), SIZE(0)
-        status = LIB.tarn_get(self.p, key, len(key), buffer, cap, C.byref(n), C.byref(Call(C.sizeof(Call), **call)))
-        return buffer.raw[:n.value] if status == OK else status
+        status = LIB.tarn_get(
+            self.p, key, len(key), buffer, cap, C.byref(n), C.byref(Call(C.sizeof(Call), **call))
+        )
+        return buffer.raw[: n.value] if status == OK else status
 
     def close(self):
         LIB.tarn_close(C.byref(self.p))
@@ -165,16 +227,32 @@ def test_ranges_and_alloc(server):
     for n in (50, 5000, (3 << 20) + 777):
         key, value = b"range:%d" % n, random_bytes(n)[:n]
         assert c.put(key, value) == OK
-        for offset, length in ((0, n), (0, 1), (n - 1, 1), (n // 3, n // 3), (n // 2, n), (1 << 20, 1 << 20), (n, 5)):
+        for offset, length in (
+            (0, n),
+            (0, 1),
+            (n - 1, 1),
+            (n // 3, n // 3),
+            (n // 2, n),
+            (1 << 20, 1 << 20),
+            (n, 5),
+        ):
             buffer, got = C.create_string_buffer(length), SIZE(0)
-            status = LIB.tarn_get_range(c.p, key, len(key), offset, buffer, length, C.byref(got), None)
+            status = LIB.tarn_get_range(
+                c.p, key, len(key), offset, buffer, length, C.byref(got), None
+            )
             if offset > n:
                 assert status == EINVAL
             else:
                 assert status == OK, last_error()
-                assert buffer.raw[:got.value] == value[offset:offset + length], (n, offset, length)
+                assert buffer.raw[: got.value] == value[offset : offset + length], (
+                    n,
+                    offset,
+                    length,
+                )
         data, size = PTR(), SIZE()
-        assert LIB.tarn_get_alloc(c.p, key, SIZE(len(key)), C.byref(data), C.byref(size), None) == OK
+        assert (
+            LIB.tarn_get_alloc(c.p, key, SIZE(len(key)), C.byref(data), C.byref(size), None) == OK
+        )
         assert C.string_at(data, size.value) == value
         LIB.tarn_free(data)
     c.close()
@@ -191,7 +269,9 @@ def make_items(keys, buffers):
 def test_batches_of_thousands(server):
     c = Client(server.port, "?batch_keys=1000")
     keys = [b"batch:%05d" % i for i in range(5000)]
-    values = [C.create_string_buffer(bytes([i % 251]) * (i % 300 + 1), i % 300 + 1) for i in range(5000)]
+    values = [
+        C.create_string_buffer(bytes([i % 251]) * (i % 300 + 1), i % 300 + 1) for i in range(5000)
+    ]
     failed, hits = SIZE(), SIZE()
     items = make_items(keys, values)
     assert LIB.tarn_put_many(c.p, items, SIZE(5000), None, C.byref(failed)) == OK, last_error()
@@ -208,30 +288,41 @@ def test_batches_of_thousands(server):
             assert item.status == ENOTFOUND
         else:
             assert item.status == OK and item.got == j % 300 + 1
-            assert into[i].raw[:item.got] == values[j].raw, i
+            assert into[i].raw[: item.got] == values[j].raw, i
     pairs = (Key * 5001)(*[Key(k, len(k)) for k in keys + [b"no"]])
     length, found = SIZE(), (C.c_uint8 * 5001)()
-    assert LIB.tarn_prefix_length(c.p, pairs, SIZE(5001), None, C.byref(length)) == OK and length.value == 5000
+    assert (
+        LIB.tarn_prefix_length(c.p, pairs, SIZE(5001), None, C.byref(length)) == OK
+        and length.value == 5000
+    )
     assert LIB.tarn_exists_many(c.p, pairs, SIZE(5001), found) == OK and sum(found) == 5000
     removed = SIZE()
-    assert LIB.tarn_remove_many(c.p, pairs, SIZE(5001), C.byref(removed)) == OK and removed.value == 5000
+    assert (
+        LIB.tarn_remove_many(c.p, pairs, SIZE(5001), C.byref(removed)) == OK
+        and removed.value == 5000
+    )
     # The same key twice in one batch of puts: the second finds it there.
     items = make_items([b"twin", b"twin"], [C.create_string_buffer(b"a" * 100, 100)] * 2)
     assert LIB.tarn_put_many(c.p, items, SIZE(2), None, C.byref(failed)) == OK
-    assert (items[0].status, items[1].status, failed.value) == (OK, EEXISTS, 0), (items[0].status, items[1].status)
+    assert (items[0].status, items[1].status, failed.value) == (OK, EEXISTS, 0), (
+        items[0].status,
+        items[1].status,
+    )
     c.close()
 
 
 def test_scatter(server):
     c = Client(server.port, "?transport=tcp")
-    parts = [C.create_string_buffer(bytes([65 + i]) * n, n) for i, n in enumerate((3, 70000, 1, 4096))]
+    parts = [
+        C.create_string_buffer(bytes([65 + i]) * n, n) for i, n in enumerate((3, 70000, 1, 4096))
+    ]
     iov = (Iovec * 4)(*[Iovec(C.cast(p, PTR), len(p)) for p in parts])
     assert LIB.tarn_putv(c.p, b"sc", SIZE(2), iov, SIZE(4), None) == OK
     into = [C.create_string_buffer(n) for n in (50000, 24100)]
     iov2 = (Iovec * 2)(*[Iovec(C.cast(p, PTR), len(p)) for p in into])
     n = SIZE()
     assert LIB.tarn_getv(c.p, b"sc", SIZE(2), iov2, SIZE(2), C.byref(n), None) == OK, last_error()
-    assert (into[0].raw + into[1].raw)[:n.value] == b"".join(p.raw for p in parts)
+    assert (into[0].raw + into[1].raw)[: n.value] == b"".join(p.raw for p in parts)
     c.close()
 
 
@@ -244,8 +335,15 @@ def test_replace_ttl_and_wait(server):
     assert c.get(b"t") == ENOTFOUND
     start = time.monotonic()
     assert LIB.tarn_wait(c.p, b"later", 5, 200) == ETIMEOUT and 0.15 < time.monotonic() - start < 5
-    other = subprocess.Popen([sys.executable, "-c", "import socket,sys,time; time.sleep(.3); s=socket.create_connection("
-                              "('127.0.0.1',int(sys.argv[1]))); s.sendall(b'SET later yes\\r\\n'); s.recv(9)", str(server.port)])
+    other = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import socket,sys,time; time.sleep(.3); s=socket.create_connection("
+            "('127.0.0.1',int(sys.argv[1]))); s.sendall(b'SET later yes\\r\\n'); s.recv(9)",
+            str(server.port),
+        ]
+    )
     assert c.get(b"later", wait_ms=10000) == b"yes"
     other.wait()
     c.close()
@@ -257,7 +355,9 @@ def test_views(server):
     assert c.put(b"view", value) == OK
     view, twin = PTR(), PTR()
     call = Call(C.sizeof(Call), lease_ms=300)
-    assert LIB.tarn_view_open(c.p, b"view", SIZE(4), C.byref(call), C.byref(view)) == OK, last_error()
+    assert (
+        LIB.tarn_view_open(c.p, b"view", SIZE(4), C.byref(call), C.byref(view)) == OK
+    ), last_error()
     assert LIB.tarn_view_open(c.p, b"view", SIZE(4), C.byref(call), C.byref(twin)) == OK
     LIB.tarn_view_release(C.byref(twin))  # must not end the lease of the other
     assert LIB.tarn_view_size(view) == len(value)
@@ -310,7 +410,10 @@ def test_async(server):
     out = (Completion * 8)()
     while len(done) < 8:
         assert select.select([fd], [], [], 10)[0], "the eventfd stays silent"
-        done += [(out[i].user, out[i].status, out[i].done) for i in range(LIB.tarn_async_poll(q, out, 3, 0))]
+        done += [
+            (out[i].user, out[i].status, out[i].done)
+            for i in range(LIB.tarn_async_poll(q, out, 3, 0))
+        ]
     assert sorted(done) == [(1000 + i, OK, 1) for i in range(8)]
     assert not select.select([fd], [], [], 0)[0]
     into = C.create_string_buffer(5000)
@@ -337,7 +440,9 @@ def test_full_pool(server):
         assert c.put(b"full:%d" % i, bytes([i]) * (16 << 20)) == OK, last_error()
     assert c.get(b"full:15", 16 << 20) == bytes([15]) * (16 << 20)
     start = time.monotonic()
-    assert c.put(b"huge", b"x" * (65 << 20)) == ENOSPACE and time.monotonic() - start < 5, last_error()
+    assert (
+        c.put(b"huge", b"x" * (65 << 20)) == ENOSPACE and time.monotonic() - start < 5
+    ), last_error()
     c.close()
 
 
@@ -395,7 +500,11 @@ def main():
                 print("ok", test.__name__)
             except Exception as e:  # noqa: BLE001 - a failed test must not end the others
                 failed += 1
-                line = e.__traceback__.tb_next.tb_lineno if e.__traceback__ and e.__traceback__.tb_next else 0
+                line = (
+                    e.__traceback__.tb_next.tb_lineno
+                    if e.__traceback__ and e.__traceback__.tb_next
+                    else 0
+                )
                 print(f"not ok {test.__name__}: line {line}: {e!r} (last error: {last_error()})")
     finally:
         server.stop()

@@ -58,12 +58,17 @@ class Memory:
             if not unsent and at < len(request):
                 unsent = self.records(request[at : at + 100000])
                 at += 100000
-            can_read, can_write, _ = select.select([self.socket], [self.socket] if unsent else [], [], 30)
+            can_read, can_write, _ = select.select(
+                [self.socket], [self.socket] if unsent else [], [], 30
+            )
             assert can_read or can_write, "%d of %d bytes came" % (len(got), size)
             if can_write:
                 unsent = unsent[self.socket.send(unsent[:65536]) :]
             if can_read:
-                assert self.pull(), "the server has closed it after %d of %d bytes" % (len(got), size)
+                assert self.pull(), "the server has closed it after %d of %d bytes" % (
+                    len(got),
+                    size,
+                )
                 try:
                     while True:
                         got += self.tls.read(65536)
@@ -105,7 +110,20 @@ def connect() -> ssl.SSLSocket:
 
 def values() -> None:
     """A pipeline of values of many sizes, sent while the replies are read."""
-    sizes: List[int] = [0, 1, 1000, 16383, 16384, 16385, 32767, 32768, 70000, 262144, 1000003, 5000000]
+    sizes: List[int] = [
+        0,
+        1,
+        1000,
+        16383,
+        16384,
+        16385,
+        32767,
+        32768,
+        70000,
+        262144,
+        1000003,
+        5000000,
+    ]
     data = {b"v%d" % n: hashlib.shake_128(b"%d" % n).digest(n) for n in sizes}
     request = b"".join(command(b"SET", k, v) + command(b"GET", k) for k, v in data.items()) * 3
     expected = b"".join(b"+OK\r\n$%d\r\n%s\r\n" % (len(v), v) for v in data.values()) * 3
@@ -149,7 +167,9 @@ def redis_py() -> None:
 def half_closed() -> None:
     """A goodbye after the requests: the replies still come, and the server says goodbye, too."""
     m = Memory()
-    m.socket.sendall(m.records(command(b"SET", b"half", b"h" * 500000) + command(b"GET", b"half") * 3))
+    m.socket.sendall(
+        m.records(command(b"SET", b"half", b"h" * 500000) + command(b"GET", b"half") * 3)
+    )
     try:
         m.tls.unwrap()
     except ssl.SSLWantReadError:
@@ -170,7 +190,9 @@ def truncated() -> None:
             pass
     # What was whole has run, however much of it waited.
     m = Memory()
-    m.socket.sendall(m.records(b"".join(command(b"SET", b"whole%d" % i, b"v") for i in range(5000))))
+    m.socket.sendall(
+        m.records(b"".join(command(b"SET", b"whole%d" % i, b"v") for i in range(5000)))
+    )
     m.socket.shutdown(socket.SHUT_WR)
     try:
         while m.socket.recv(65536):
@@ -222,7 +244,10 @@ def slow_reader() -> None:
     assert read_exactly(connection, 4) == b":1\r\n"
 
 
-CASES = {f.__name__: f for f in (values, redis_py, half_closed, truncated, goodbye_unread, garbage_later, slow_reader)}
+CASES = {
+    f.__name__: f
+    for f in (values, redis_py, half_closed, truncated, goodbye_unread, garbage_later, slow_reader)
+}
 
 if __name__ == "__main__":
     PORT, CERTS = int(sys.argv[2]), sys.argv[3]
