@@ -43,7 +43,9 @@ class Abi(unittest.TestCase):
             expected[name] = C.sizeof(struct)
             for field in struct._fields_:
                 lines.append(f'printf("{name}.{field[0]} %zu\\n", offsetof({name}, {field[0]}));')
-                lines.append(f'printf("{name}.{field[0]}: %zu\\n", sizeof((({name} *)0)->{field[0]}));')
+                lines.append(
+                    f'printf("{name}.{field[0]}: %zu\\n", sizeof((({name} *)0)->{field[0]}));'
+                )
                 expected[f"{name}.{field[0]}"] = getattr(struct, field[0]).offset
                 expected[f"{name}.{field[0]}:"] = getattr(struct, field[0]).size
         for name, size in SIZES.items():
@@ -57,15 +59,27 @@ class Abi(unittest.TestCase):
             compiler = shlex.split(os.environ.get("CC", "gcc"))
             env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
             try:
-                subprocess.run([*compiler, "-I", os.path.join(ROOT, "src"), source, "-o", program], check=True, env=env)
+                subprocess.run(
+                    [*compiler, "-I", os.path.join(ROOT, "src"), source, "-o", program],
+                    check=True,
+                    env=env,
+                )
             except OSError as e:
                 self.skipTest(f"no C compiler: {e}")
-            said = subprocess.run([program], stdout=subprocess.PIPE, check=True, env=env).stdout.decode()
-        found = {name: int(number) for name, number in (line.rsplit(" ", 1) for line in said.splitlines())}
+            said = subprocess.run(
+                [program], stdout=subprocess.PIPE, check=True, env=env
+            ).stdout.decode()
+        found = {
+            name: int(number)
+            for name, number in (line.rsplit(" ", 1) for line in said.splitlines())
+        }
         self.assertEqual(found, expected)
 
     def test_statuses(self):
-        found = {name: int(number) for name, number in re.findall(r"TARN_(\w+) = (-?\d+),", header("tarn_status.h"))}
+        found = {
+            name: int(number)
+            for name, number in re.findall(r"TARN_(\w+) = (-?\d+),", header("tarn_status.h"))
+        }
         self.assertEqual(found, {s.name: int(s) for s in tarn.Status})
 
     def test_functions(self):
@@ -73,13 +87,20 @@ class Abi(unittest.TestCase):
         text = re.sub(r"/\*.*?\*/", " ", header("tarn.h"), flags=re.S)
         declared = {
             name: 0 if arguments.strip() == "void" else len(arguments.split(","))
-            for name, arguments in re.findall(r"^TARN_API [^;]*?\b(tarn_\w+)\(([^;]*)\);", text, re.M)
+            for name, arguments in re.findall(
+                r"^TARN_API [^;]*?\b(tarn_\w+)\(([^;]*)\);", text, re.M
+            )
         }
         known = {name: len(arguments) for name, _, arguments in _lib._PROTOTYPES}
         self.assertEqual({n: declared.get(n) for n in known}, known)
         others = {n for n in declared if n not in known}
         self.assertEqual(
-            {n for n in others if not re.match(r"tarn_(host_|mapping_|set_log|putv|getv|\w+_init$)", n)}, set()
+            {
+                n
+                for n in others
+                if not re.match(r"tarn_(host_|mapping_|set_log|putv|getv|\w+_init$)", n)
+            },
+            set(),
         )
 
 

@@ -24,7 +24,11 @@ class Ticker:
         while True:
             await asyncio.sleep(self.every)
             now = time.monotonic()
-            self.ticks, self.worst, last = self.ticks + 1, max(self.worst, now - last - self.every), now
+            self.ticks, self.worst, last = (
+                self.ticks + 1,
+                max(self.worst, now - last - self.every),
+                now,
+            )
 
     async def __aenter__(self):
         self.task = asyncio.ensure_future(self.run())
@@ -71,11 +75,17 @@ class Aio(TarnTest):
                 source, target = bytearray(b"s" * 2000), bytearray(2000)
                 at, to = pin(source).address, pin(target).address
                 self.assertTrue(await client.put_from("from", at, 2000))
-                self.assertEqual(await client.put_many([("m1", source), ("m2", [b"a", b"b"])]), [0, 0])
-                self.assertEqual(await client.put_from_many(["n1", "n2"], [at, [at, at]], [10, [5, 5]]), [0, 0])
+                self.assertEqual(
+                    await client.put_many([("m1", source), ("m2", [b"a", b"b"])]), [0, 0]
+                )
+                self.assertEqual(
+                    await client.put_from_many(["n1", "n2"], [at, [at, at]], [10, [5, 5]]), [0, 0]
+                )
                 for _ in range(2):
                     self.assertEqual(await client.get("a"), b"x" * 5000)
-                    self.assertEqual(await client.get_many(["parts", "none", "m2"]), [b"abcdef", None, b"ab"])
+                    self.assertEqual(
+                        await client.get_many(["parts", "none", "m2"]), [b"abcdef", None, b"ab"]
+                    )
                 self.assertIsNone(await client.get("none"))
                 self.assertEqual(await client.get_into("from", target), 2000)
                 self.assertEqual(target, source)
@@ -84,11 +94,15 @@ class Aio(TarnTest):
                 self.assertEqual(target[:2], b"cd")
                 self.assertEqual(await client.get_range("parts", 3, 100), b"def")
                 self.assertIsNone(await client.get_range("none", 3, 100))
-                self.assertEqual(await client.get_many_into([("m1", target), ("none", target)]), [2000, -9])
+                self.assertEqual(
+                    await client.get_many_into([("m1", target), ("none", target)]), [2000, -9]
+                )
                 self.assertEqual(await client.get_into_many(["n1"], [to], 10, offsets=[5]), [5])
                 self.assertTrue(await client.exists("a"))
                 self.assertEqual(await client.exists_many(["a", "none"]), [True, False])
-                self.assertEqual(await client.prefix_length(["a", "parts", "none"], lease_ms=100), 2)
+                self.assertEqual(
+                    await client.prefix_length(["a", "parts", "none"], lease_ms=100), 2
+                )
                 self.assertEqual(await client.size("a"), 5000)
                 self.assertTrue(await client.set_pin("a", "hard"))
                 self.assertTrue(await client.set_pin("a", None))
@@ -174,7 +188,9 @@ class Aio(TarnTest):
     def test_hundreds_wait_at_once(self):
         async def main():
             async with self.aio(failover_ms=20000) as client:
-                waits = [asyncio.ensure_future(client.get(f"w{i}", wait_ms=30000)) for i in range(300)]
+                waits = [
+                    asyncio.ensure_future(client.get(f"w{i}", wait_ms=30000)) for i in range(300)
+                ]
                 pair = asyncio.ensure_future(client.get_many(["w0", "extra"], wait_ms=30000))
                 view = asyncio.ensure_future(client.view("w5", wait_ms=30000))
                 prefix = asyncio.ensure_future(client.prefix_length(["w0", "w1"], wait_ms=30000))
@@ -223,7 +239,9 @@ class Aio(TarnTest):
 
         async def main():
             with Server() as server:
-                client = tarn.AsyncClient(server.url, transport="tcp", retries=0, timeout_ms=8000, failover_ms=20000)
+                client = tarn.AsyncClient(
+                    server.url, transport="tcp", retries=0, timeout_ms=8000, failover_ms=20000
+                )
                 memory = bytearray(1 << 20)
                 await client.put("v", b"\1" * (1 << 20))
                 server.pause()
@@ -281,7 +299,9 @@ class Aio(TarnTest):
         async def main():
             client = self.aio()
             await client.put("k", b"x" * 100)
-            tasks = [asyncio.ensure_future(client.get(f"none{i}", wait_ms=60000)) for i in range(10)]
+            tasks = [
+                asyncio.ensure_future(client.get(f"none{i}", wait_ms=60000)) for i in range(10)
+            ]
             memory = bytearray(100)
             tasks += [asyncio.ensure_future(client.get_into("k", memory)) for _ in range(50)]
             await asyncio.sleep(0.05)
@@ -290,7 +310,9 @@ class Aio(TarnTest):
             self.assertLess(ticker.worst, 20)
             results = await asyncio.gather(*tasks, return_exceptions=True)
             self.assertTrue(all(isinstance(r, tarn.Closed) for r in results[:10]), results[:10])
-            self.assertTrue(all(r == 100 or isinstance(r, tarn.Closed) for r in results[10:]), results[10:])
+            self.assertTrue(
+                all(r == 100 or isinstance(r, tarn.Closed) for r in results[10:]), results[10:]
+            )
             del tasks, results
             await free(memory)
 

@@ -12,7 +12,9 @@ from tarn import chain
 
 
 def by_hand(parent: bytes, tokens, extras: bytes) -> str:
-    return hashlib.sha256(parent + struct.pack(f"<I{len(tokens)}I", len(tokens), *tokens) + extras).hexdigest()
+    return hashlib.sha256(
+        parent + struct.pack(f"<I{len(tokens)}I", len(tokens), *tokens) + extras
+    ).hexdigest()
 
 
 EMPTY = b"L\x00\x00\x00\x00"
@@ -39,40 +41,77 @@ class KnownAnswers(unittest.TestCase):
             (b"\x00\xff", "420200000000ff"),
             ((), "4c00000000"),
             (("a", 1), "4c0c0000005301000000614901000000" + "01"),
-            ({"b": 1, "a": 2}, "4418000000" + "530100000061490100000002" + "530100000062490100000001"),
+            (
+                {"b": 1, "a": 2},
+                "4418000000" + "530100000061490100000002" + "530100000062490100000001",
+            ),
         ):
             self.assertEqual(chain.encode(value).hex(), hexed, value)
 
     def test_seed(self):
-        self.assertEqual(chain.seed_hash(16).hex(), hashlib.sha256(b"tarn.chain/1\0\x10\0\0\0" + EMPTY).hexdigest())
-        self.assertEqual(chain.seed_hash(16).hex(), "258f1d1238702296e0250ab2b8d71b8cd034d365963aedeeed3e398b10891b02")
-        self.assertEqual(chain.Chain(16).last.hex(), "c074be012008c0d14eee4dd0a11cc31fcde0479ae2b30d9bc89318e6017a6537")
+        self.assertEqual(
+            chain.seed_hash(16).hex(),
+            hashlib.sha256(b"tarn.chain/1\0\x10\0\0\0" + EMPTY).hexdigest(),
+        )
+        self.assertEqual(
+            chain.seed_hash(16).hex(),
+            "258f1d1238702296e0250ab2b8d71b8cd034d365963aedeeed3e398b10891b02",
+        )
+        self.assertEqual(
+            chain.Chain(16).last.hex(),
+            "c074be012008c0d14eee4dd0a11cc31fcde0479ae2b30d9bc89318e6017a6537",
+        )
 
     def test_blocks(self):
         first, second = chain.block_hashes(range(40), 16)
-        self.assertEqual(first.hex(), "2a4c097f6e7c08268e1d6fb3b1510b170ceac13259553f14f24c8fa151b02076")
-        self.assertEqual(second.hex(), "ec40c52dedbdfca2cf8919e748936091d77be51d7ca6f366c65df961c25ca8aa")
+        self.assertEqual(
+            first.hex(), "2a4c097f6e7c08268e1d6fb3b1510b170ceac13259553f14f24c8fa151b02076"
+        )
+        self.assertEqual(
+            second.hex(), "ec40c52dedbdfca2cf8919e748936091d77be51d7ca6f366c65df961c25ca8aa"
+        )
         self.assertEqual(first.hex(), by_hand(chain.Chain(16).last, list(range(16)), EMPTY))
         self.assertEqual(second.hex(), by_hand(first, list(range(16, 32)), EMPTY))
 
     def test_extras(self):
         hashes = chain.block_hashes(
-            range(8), 4, lora="sql-7", salt="tenant", revision="main", extras=("x", 3), media=[("cat.png", 3, 2)]
+            range(8),
+            4,
+            lora="sql-7",
+            salt="tenant",
+            revision="main",
+            extras=("x", 3),
+            media=[("cat.png", 3, 2)],
         )
-        self.assertEqual(hashes[0].hex(), "403bf0f29f5e0d99922b714913dccfd57bff27ebeacc972ade75ca356c0c790b")
-        self.assertEqual(hashes[1].hex(), "c1439d2871544bbf559eafe914603e355aa4840ef21e6dcd18e129873e83130c")
+        self.assertEqual(
+            hashes[0].hex(), "403bf0f29f5e0d99922b714913dccfd57bff27ebeacc972ade75ca356c0c790b"
+        )
+        self.assertEqual(
+            hashes[1].hex(), "c1439d2871544bbf559eafe914603e355aa4840ef21e6dcd18e129873e83130c"
+        )
         seed = chain.seed_hash(4, ("sql-7", "tenant", "main", ("x", 3)))
-        self.assertEqual(hashes[0].hex(), by_hand(seed, [0, 1, 2, 3], chain.encode((("cat.png", 3, 2),))))
-        self.assertEqual(hashes[1].hex(), by_hand(hashes[0], [4, 5, 6, 7], chain.encode((("cat.png", -1, 2),))))
+        self.assertEqual(
+            hashes[0].hex(), by_hand(seed, [0, 1, 2, 3], chain.encode((("cat.png", 3, 2),)))
+        )
+        self.assertEqual(
+            hashes[1].hex(), by_hand(hashes[0], [4, 5, 6, 7], chain.encode((("cat.png", -1, 2),)))
+        )
 
     def test_short(self):
         self.assertEqual(
-            [f"{h:016x}" for h in chain.short_hashes(range(5), 2)], ["741939ccb979df0d", "b6b72e0ab776073f"]
+            [f"{h:016x}" for h in chain.short_hashes(range(5), 2)],
+            ["741939ccb979df0d", "b6b72e0ab776073f"],
         )
         first = hashlib.sha256(bytes(8) + struct.pack("<2i", 0, 1)).digest()[:8]
         second = hashlib.sha256(first + struct.pack("<2i", 2, 3)).digest()[:8]
-        self.assertEqual(chain.short_hashes(range(5), 2), [int.from_bytes(first, "big"), int.from_bytes(second, "big")])
-        self.assertEqual(chain.short_hashes([2, 3], 2, int.from_bytes(first, "big")), [int.from_bytes(second, "big")])
+        self.assertEqual(
+            chain.short_hashes(range(5), 2),
+            [int.from_bytes(first, "big"), int.from_bytes(second, "big")],
+        )
+        self.assertEqual(
+            chain.short_hashes([2, 3], 2, int.from_bytes(first, "big")),
+            [int.from_bytes(second, "big")],
+        )
 
 
 class Canonical(unittest.TestCase):
@@ -96,7 +135,16 @@ class Canonical(unittest.TestCase):
             ("ab", "c"),
             ("abc",),
         ]
-        values += [(("a",), "b"), ("a", ("b",)), {}, {"a": "b"}, ("a", "b"), {"b": "a"}, "a\0b", b"a\0b"]
+        values += [
+            (("a",), "b"),
+            ("a", ("b",)),
+            {},
+            {"a": "b"},
+            ("a", "b"),
+            {"b": "a"},
+            "a\0b",
+            b"a\0b",
+        ]
         self.assertEqual(len({chain.encode(v) for v in values}), len(values))
         self.assertEqual(len({chain.Chain(4, extras=v).last for v in values}), len(values))
 
@@ -117,7 +165,10 @@ class Canonical(unittest.TestCase):
     def test_what_a_hash_depends_on(self):
         base = chain.block_hashes(range(8), 4)
         self.assertNotEqual(base[0], chain.block_hashes(range(8), 4, lora="a")[0])
-        self.assertNotEqual(chain.block_hashes(range(8), 4, lora="a")[0], chain.block_hashes(range(8), 4, salt="a")[0])
+        self.assertNotEqual(
+            chain.block_hashes(range(8), 4, lora="a")[0],
+            chain.block_hashes(range(8), 4, salt="a")[0],
+        )
         self.assertNotEqual(base[0], chain.block_hashes(range(8), 8)[0])
         self.assertNotEqual(base[1], chain.block_hashes([9, 1, 2, 3, 4, 5, 6, 7], 4)[1])
         shifted = chain.block_hashes(range(12), 4, media=[("m", 4, 4)])
@@ -209,7 +260,9 @@ class Growing(unittest.TestCase):
     def test_quick(self):
         tokens = list(range(100_000))
         best = min(self.seconds(tokens) for _ in range(5))
-        self.assertLess(best, 0.5, "100,000 tokens take a few hundredths of a second on an idle machine")
+        self.assertLess(
+            best, 0.5, "100,000 tokens take a few hundredths of a second on an idle machine"
+        )
 
     @staticmethod
     def seconds(tokens):

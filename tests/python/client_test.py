@@ -84,8 +84,16 @@ class Values(TarnTest):
         client = self.client()
         value = pattern((3 << 20) + 5)
         client.put("range", value)
-        for offset, length in ((0, 1), (1, 10), (len(value) - 3, 3), (len(value) - 3, 10), (1 << 20, 1 << 20)):
-            self.assertEqual(client.get_range("range", offset, length), value[offset : offset + length])
+        for offset, length in (
+            (0, 1),
+            (1, 10),
+            (len(value) - 3, 3),
+            (len(value) - 3, 10),
+            (1 << 20, 1 << 20),
+        ):
+            self.assertEqual(
+                client.get_range("range", offset, length), value[offset : offset + length]
+            )
         into = bytearray(100)
         self.assertEqual(client.get_into("range", into, offset=len(value) - 7), 7)
         self.assertEqual(into[:7], value[-7:])
@@ -102,7 +110,9 @@ class Values(TarnTest):
         self.assertFalse(client.put_parts("parts", parts))
         self.assertEqual(client.get("parts"), b"abc" + b"x" * 70000 + b"tail")
         first, second = bytearray(50000), bytearray(30000)
-        self.assertEqual(client.get_many_into([("parts", [first, second]), ("none", first)]), [70007, -9])
+        self.assertEqual(
+            client.get_many_into([("parts", [first, second]), ("none", first)]), [70007, -9]
+        )
         self.assertEqual((first + second)[:70007], client.get("parts"))
         self.assertTrue(client.put_parts("no parts", []))
         self.assertEqual(client.get("no parts"), b"")
@@ -115,7 +125,9 @@ class Values(TarnTest):
         client.put("t", b"x", ttl_ms=30)
         time.sleep(0.06)
         self.assertIsNone(client.get("t"))
-        self.assertTrue(client.put("p", b"x" * 100, pin="hard", group="g", replicas=1, timeout_ms=5000))
+        self.assertTrue(
+            client.put("p", b"x" * 100, pin="hard", group="g", replicas=1, timeout_ms=5000)
+        )
         self.assertTrue(client.set_pin("p", None))
         self.assertTrue(client.set_pin("p", "soft", 1000))
         for kind, ms in (("soft", 0), ("loose", 5)):
@@ -154,7 +166,9 @@ class Values(TarnTest):
         client.put("figures", b"x" * 1000)
         client.get("figures")
         stats = client.stats()
-        self.assertEqual((stats["puts"], stats["put_stored"], stats["gets"], stats["get_hits"]), (1, 1, 1, 1))
+        self.assertEqual(
+            (stats["puts"], stats["put_stored"], stats["gets"], stats["get_hits"]), (1, 1, 1, 1)
+        )
         self.assertGreaterEqual(stats["bytes_read"], 1000)
         histogram = client.histogram("get")
         self.assertEqual(histogram["count"], 1)
@@ -223,7 +237,12 @@ class Keys(TarnTest):
             ):
                 with self.assertRaises(tarn.InvalidArgument, msg=repr(key)):
                     call(key)
-            for batch in (client.exists_many, client.get_many, client.remove_many, client.prefix_length):
+            for batch in (
+                client.exists_many,
+                client.get_many,
+                client.remove_many,
+                client.prefix_length,
+            ):
                 with self.assertRaises(tarn.InvalidArgument, msg=repr(key)):
                     batch(["fine", key])
         for key in (None, 5, ["a"]):
@@ -244,7 +263,9 @@ class Keys(TarnTest):
         base = address(memory)
         addresses = [base + i * size for i in range(n)]
         self.assertEqual(client.put_from_many(keys, addresses, size), [0] * n)
-        self.assertEqual(client.put_from_many(keys[:10], addresses[:10], [size] * 10), [tarn.Status.EEXISTS] * 10)
+        self.assertEqual(
+            client.put_from_many(keys[:10], addresses[:10], [size] * 10), [tarn.Status.EEXISTS] * 10
+        )
         into = bytearray(n * size)
         wanted = keys[:2500] + ["none"] + keys[2500:]
         to = [address(into) + i * size for i in range(n)]
@@ -259,7 +280,9 @@ class Keys(TarnTest):
         values = [pattern(9000, i) for i in range(3)]
         parts = [bytearray(v[:4000]) for v in values], [bytearray(v[4000:]) for v in values]
         addresses = [[address(a), address(b)] for a, b in zip(*parts)]
-        self.assertEqual(client.put_from_many(["x0", "x1", "x2"], addresses, [[4000, 5000]] * 3), [0, 0, 0])
+        self.assertEqual(
+            client.put_from_many(["x0", "x1", "x2"], addresses, [[4000, 5000]] * 3), [0, 0, 0]
+        )
         self.assertEqual(client.get_many(["x0", "x1", "x2"]), values)
         into = bytearray(3000)
         to = address(into)
@@ -283,7 +306,9 @@ class Keys(TarnTest):
     @unittest.skipIf(numpy is None, "numpy is not installed")
     def test_addresses_of_numpy(self):
         client = self.client()
-        source, target = numpy.arange(4096, dtype=numpy.uint8).reshape(4, 1024), numpy.zeros((4, 1024), numpy.uint8)
+        source, target = numpy.arange(4096, dtype=numpy.uint8).reshape(4, 1024), numpy.zeros(
+            (4, 1024), numpy.uint8
+        )
         where = source.ctypes.data + numpy.arange(4, dtype=numpy.int64) * 1024
         keys = [f"numpy:{i}" for i in range(4)]
         self.assertEqual(client.put_from_many(keys, where, numpy.full(4, 1024)), [0] * 4)
@@ -337,7 +362,9 @@ class Ways(TarnTest):
     def read(self, *transports):
         argv = [sys.executable, "-c", READ_TWICE, self.server.url, *transports]
         env = dict(environment(python=True), PYTHONPATH=os.pathsep.join(sys.path))
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(
+            argv, env=env, capture_output=True, text=True, check=False, timeout=300
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout.splitlines(), done.stderr
 
@@ -349,7 +376,9 @@ class Ways(TarnTest):
         os.unlink(re.search(r"shm_socket:(\S+)", info).group(1))
         lines, said = self.read("auto")
         self.assertRegex(lines[0], r"^[1-9]\d* 0 200000$")
-        self.assertRegex(said, r"^libtarn: .*bytes go by tcp: shm socket \S+: No such file or directory.*\n$")
+        self.assertRegex(
+            said, r"^libtarn: .*bytes go by tcp: shm socket \S+: No such file or directory.*\n$"
+        )
         self.assertEqual(self.read("tcp")[1], "")  # which was asked for
 
 

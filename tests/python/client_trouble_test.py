@@ -22,7 +22,9 @@ class OpenPuts(TarnTest):
         keys, block = [f"b{i}" for i in range(20)], pattern(5000)
         self.assertEqual(client.put_many([(key, block) for key in keys]), [0] * 20)
         self.assertEqual(client.get_many(keys), [block] * 20)
-        self.assertRegex(client.command("MPUTSTART", 5, *[a for i in range(5) for a in (f"c{i}", 70)]), "LIMIT ")
+        self.assertRegex(
+            client.command("MPUTSTART", 5, *[a for i in range(5) for a in (f"c{i}", 70)]), "LIMIT "
+        )
 
 
 class Errors(TarnTest):
@@ -56,7 +58,9 @@ class Errors(TarnTest):
         header = os.path.join(os.path.dirname(__file__), "..", "..", "src", "tarn_status.h")
         with open(header, encoding="utf-8") as file:
             numbers = dict(re.findall(r"TARN_(\w+) = (-?\d+),", file.read()))
-        self.assertEqual({s.name: s.value for s in tarn.Status}, {name: int(n) for name, n in numbers.items()})
+        self.assertEqual(
+            {s.name: s.value for s in tarn.Status}, {name: int(n) for name, n in numbers.items()}
+        )
 
     def test_connecting(self):
         with self.assertRaisesRegex(tarn.ConnectionFailed, "tarn-server"):
@@ -122,7 +126,10 @@ class Errors(TarnTest):
         self.assertEqual(client.get_many_into([("large", bytearray(999))]), [tarn.Status.ELIMIT])
         with self.assertRaises(tarn.NoSpace):
             client.put("huge", bytearray(65 << 20))
-        self.assertEqual(client.put_many([("huge", bytearray(65 << 20)), ("fits", b"x")]), [tarn.Status.ENOSPACE, 0])
+        self.assertEqual(
+            client.put_many([("huge", bytearray(65 << 20)), ("fits", b"x")]),
+            [tarn.Status.ENOSPACE, 0],
+        )
 
     def test_read_only(self):
         with Server("0", "--replicaof", f"127.0.0.1 {self.server.port}") as replica:
@@ -176,7 +183,9 @@ class Words(TarnTest):
 
     def test_data_port(self):
         info = self.client().command("INFO", "data")
-        port = int(dict(line.split(":", 1) for line in info.splitlines() if ":" in line)["data_port"])
+        port = int(
+            dict(line.split(":", 1) for line in info.splitlines() if ":" in line)["data_port"]
+        )
         text = f"127.0.0.1:{port} is a data port of tarn.*the URL names the port of tarn-server.*{port - 10000}"
         self.refused(tarn.ProtocolError, text, lambda: tarn.Client(f"tarn://127.0.0.1:{port}"))
 
@@ -187,7 +196,9 @@ class Words(TarnTest):
         options = f"?transport=rdma&module_path={modules}"
         text = "segment local of the server on host .* offers no rdma .it offers shm, tcp.*loadmodule rdma.so"
         self.refused(tarn.NotSupported, text, lambda: tarn.Client(self.server.url + options))
-        with Server("0") as server, tarn.Client(server.url + options) as client:  # nothing is known yet
+        with Server("0") as server, tarn.Client(
+            server.url + options
+        ) as client:  # nothing is known yet
             with Node(server, "--host-name", "far", name="n1", pool="8mb"):
                 text = "segment n1.0 of node n1 on host far offers no rdma .it offers .*tcp.*tarn-node --loadmodule"
                 self.refused(tarn.NotSupported, text, lambda: client.put("k", bytearray(1000)))
@@ -258,7 +269,9 @@ class Outages(TarnTest):
                 self.assertEqual(client.get_many([f"copy:{i}" for i in range(8)]), [value] * 8)
                 one.kill()
                 into = [bytearray(100000) for _ in range(8)]
-                results = client.get_many_into([(f"copy:{i}", into[i]) for i in range(8)], timeout_ms=15000)
+                results = client.get_many_into(
+                    [(f"copy:{i}", into[i]) for i in range(8)], timeout_ms=15000
+                )
                 self.assertEqual(results, [100000] * 8)
                 self.assertTrue(all(i == value for i in into))
 
@@ -307,7 +320,9 @@ class Threads(TarnTest):
         client = self.client()
 
         def waits():
-            ticks, took = self.ticks_during(lambda: self.assertIsNone(client.get("never", wait_ms=400)))
+            ticks, took = self.ticks_during(
+                lambda: self.assertIsNone(client.get("never", wait_ms=400))
+            )
             self.assertGreaterEqual(took, 0.35)
             return ticks > 20
 
@@ -353,7 +368,9 @@ class Waits(TarnTest):
     def test_long_waits_see_signals(self):
         client = self.client()
         # Whoever started this may have it ignored.
-        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
+        self.addCleanup(
+            signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)
+        )
 
         def interrupt():
             self.waiting()

@@ -62,7 +62,9 @@ class Copies(TarnTest):
             self.memory[at : at + 8] = bytes(8)
 
     def marks(self):
-        return [int.from_bytes(self.memory[at : at + 8], "little") for at in range(0, SIZE, 1 << 20)]
+        return [
+            int.from_bytes(self.memory[at : at + 8], "little") for at in range(0, SIZE, 1 << 20)
+        ]
 
     def test_put_and_get(self):
         client = self.client("?transport=tcp", timeout_ms=60000)
@@ -89,7 +91,10 @@ class Copies(TarnTest):
         async def gets():
             async with tarn.AsyncClient(self.server.url, transport="tcp", timeout_ms=60000) as aio:
                 return await aio.get_many_into(
-                    [(k, memoryview(self.memory)[i * 4 << 20 : (i + 1) * 4 << 20]) for i, k in enumerate(keys)]
+                    [
+                        (k, memoryview(self.memory)[i * 4 << 20 : (i + 1) * 4 << 20])
+                        for i, k in enumerate(keys)
+                    ]
                 )
 
         self.wipe()

@@ -51,7 +51,9 @@ class Cuda(TarnTest):
         self.addCleanup(shutil.rmtree, self.dir)
         self.path = os.path.join(self.dir, "libcuda.so.1")
         source = os.path.join(HERE, "fake_cuda.c")
-        subprocess.run([CC, "-shared", "-fPIC", "-Wall", "-Werror", "-o", self.path, source], check=True)
+        subprocess.run(
+            [CC, "-shared", "-fPIC", "-Wall", "-Werror", "-o", self.path, source], check=True
+        )
         self.fake = ctypes.CDLL(self.path)
         self.fake.fake_violations.restype = ctypes.c_char_p
         self.fake.fake_get.restype = ctypes.c_long
@@ -120,7 +122,9 @@ class Cuda(TarnTest):
             pinned.copy_to(part, offset=256 * 1024 - 500, size=1000, stream=3)
             pinned.finish()
             self.assertEqual(some, value[256 * 1024 - 500 :][:1000])
-            self.assertRaises(tarn.InvalidArgument, pinned.copy_to, address, offset=1, size=len(value))
+            self.assertRaises(
+                tarn.InvalidArgument, pinned.copy_to, address, offset=1, size=len(value)
+            )
             with pinner.pin(view) as again:
                 self.assertTrue(again.pinned)
             self.assertEqual(self.get("registers"), n)
@@ -141,7 +145,9 @@ class Cuda(TarnTest):
         self.assertIn("max_bytes", kept[-1].why)
         self.assertLessEqual(pinner.pinned_bytes, 3 * MIB)
         for (value, _), pinned in zip(views, kept):
-            if pinned.pinned or not any(w.pinned for w in pinned._windows):  # a copy may not be half pinned
+            if pinned.pinned or not any(
+                w.pinned for w in pinned._windows
+            ):  # a copy may not be half pinned
                 address, memory = self.device(len(value))
                 pinned.copy_to(address)
                 pinned.finish()
@@ -202,7 +208,9 @@ class Cuda(TarnTest):
                 for p in pinned:
                     p.finish()
                     p.release()
-            self.assertEqual([bytes(memory) for _, memory in devices], [blocks[c, layer] for c in range(3)])
+            self.assertEqual(
+                [bytes(memory) for _, memory in devices], [blocks[c, layer] for c in range(3)]
+            )
         self.assertEqual(self.get("plain_copies"), 0)
 
     def test_the_guide(self):
@@ -391,4 +399,6 @@ class Cuda(TarnTest):
         self.assertRaises(CudaMissing, Driver, self.path)
 
     def test_arguments(self):
-        self.assertRaises(tarn.InvalidArgument, Pinner, window_bytes=PAGE + 1, driver=Driver(self.path))
+        self.assertRaises(
+            tarn.InvalidArgument, Pinner, window_bytes=PAGE + 1, driver=Driver(self.path)
+        )

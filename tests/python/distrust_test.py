@@ -28,11 +28,15 @@ class Sets(unittest.TestCase):
         distrust.add("b")
         self.answer = {"a": int(Status.EEXISTS)}
         self.assertEqual(
-            distrust.put(self.put, ["a", "b", "c"], [1, 2, 3], [4, 5, 6], ttl_ms=7), [int(Status.EEXISTS), 0, 0]
+            distrust.put(self.put, ["a", "b", "c"], [1, 2, 3], [4, 5, 6], ttl_ms=7),
+            [int(Status.EEXISTS), 0, 0],
         )
         self.assertEqual(
             self.calls,
-            [(["a", "c"], [1, 3], [4, 6], False, {"ttl_ms": 7}), (["b"], [2], [5], True, {"ttl_ms": 7})],
+            [
+                (["a", "c"], [1, 3], [4, 6], False, {"ttl_ms": 7}),
+                (["b"], [2], [5], True, {"ttl_ms": 7}),
+            ],
         )
         distrust.put(self.put, ["b"], [2], [5])
         self.assertEqual(self.calls[2:], [(["b"], [2], [5], False, {})])
@@ -54,14 +58,18 @@ class Sets(unittest.TestCase):
         distrust = Distrust()
         for i in range(_distrust.KEYS_MAX + 10):
             distrust.add(str(i))
-        self.assertEqual(sum(distrust.take([str(i) for i in range(_distrust.KEYS_MAX + 10)])), _distrust.KEYS_MAX)
+        self.assertEqual(
+            sum(distrust.take([str(i) for i in range(_distrust.KEYS_MAX + 10)])), _distrust.KEYS_MAX
+        )
 
 
 class Connectors(TarnTest):
     """A value of a wrong size under a block's name, in each of them."""
 
     def test_sglang(self):
-        cache = TarnHiCache(Config(extra_config={"interface_v1": 1, "tarn": {"url": self.server.url}}), {})
+        cache = TarnHiCache(
+            Config(extra_config={"interface_v1": 1, "tarn": {"url": self.server.url}}), {}
+        )
         self.addCleanup(cache.close)
         pool = HostPool()
         cache.register_mem_pool_host(pool)

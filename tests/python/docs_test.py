@@ -30,7 +30,11 @@ class Guide(TarnTest):
             text = f.read()
         for name in errors.__all__:
             thing = getattr(errors, name)
-            if isinstance(thing, type) and issubclass(thing, tarn.Error) and thing is not tarn.Error:
+            if (
+                isinstance(thing, type)
+                and issubclass(thing, tarn.Error)
+                and thing is not tarn.Error
+            ):
                 self.assertTrue(f"`{name}`" in text, name)
                 self.assertIs(getattr(tarn, name), thing)
 

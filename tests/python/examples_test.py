@@ -11,14 +11,33 @@ import unittest
 from harness import NODE, ROOT, SERVER, SLOW, TarnTest, environment
 
 EXAMPLES = os.path.join(ROOT, "utils", "examples")
-SMALL = ["--layers", "4", "--chunks", "2", "--chunk-bytes", "262144", "--layer-ms", "1", "--rounds", "1"]
+SMALL = [
+    "--layers",
+    "4",
+    "--chunks",
+    "2",
+    "--chunk-bytes",
+    "262144",
+    "--layer-ms",
+    "1",
+    "--rounds",
+    "1",
+]
 
 
 def run(argv, **extra):
     """(status, output) of a program, errors included."""
     with tempfile.TemporaryDirectory(prefix="tarn-py-example.") as place:
-        env = {**environment(python=True), "TARN_SERVER": SERVER, "TARN_NODE": NODE, "TMPDIR": place, **extra}
-        done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=150 * SLOW)
+        env = {
+            **environment(python=True),
+            "TARN_SERVER": SERVER,
+            "TARN_NODE": NODE,
+            "TMPDIR": place,
+            **extra,
+        }
+        done = subprocess.run(
+            argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=150 * SLOW
+        )
         left = [name for name in os.listdir(place) if name.startswith("tarn-")]
     if left:
         raise AssertionError(f"{argv} left {left} behind")
@@ -78,7 +97,16 @@ class Examples(TarnTest):
         self.assertIn("WRONG", output)
 
     def test_prefill_decode(self):
-        small = ["--requests", "2", "--prefix", "512", "--question", "100", "--tokens-per-s", "5000"]
+        small = [
+            "--requests",
+            "2",
+            "--prefix",
+            "512",
+            "--question",
+            "100",
+            "--tokens-per-s",
+            "5000",
+        ]
         for more in ([], ["--url", self.server.url]):
             status, output = example("prefill_decode.py", *small, *more)
             self.assertEqual(status, 0, output)
@@ -86,11 +114,15 @@ class Examples(TarnTest):
             self.assertEqual(rows, [("0", "0", "576"), ("1", "512", "64")], output)
             self.assertIn("all right", output)
         status, output = example("prefill_decode.py", *small, "--url", self.server.url)
-        self.assertEqual(re.findall(r"^ +(\d) +612 +(\d+) +(\d+) ", output, re.M)[0], ("0", "576", "0"), output)
+        self.assertEqual(
+            re.findall(r"^ +(\d) +612 +(\d+) +(\d+) ", output, re.M)[0], ("0", "576", "0"), output
+        )
 
     def test_prefill_decode_tells_wrong_bytes(self):
         change = "f = m.Model.bytes_of; m.Model.bytes_of = lambda self, h: f(self, h)[:-1] + b'?'"
-        status, output = spoiled("prefill_decode", change, "--requests", "1", "--prefix", "128", "--question", "1")
+        status, output = spoiled(
+            "prefill_decode", change, "--requests", "1", "--prefix", "128", "--question", "1"
+        )
         self.assertEqual(status, 1, output)
         self.assertIn("WRONG", output)
 

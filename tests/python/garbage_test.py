@@ -98,7 +98,11 @@ class GarbageTest(TarnTest):
             path = [p for p in sys.path if p.endswith("python")]
             code = HEAD.format(path=path) + f"URL = {server.url!r}\n" + CASES[name]
             run = subprocess.run(
-                [sys.executable, "-c", code], env=environment(python=True), capture_output=True, text=True, timeout=100
+                [sys.executable, "-c", code],
+                env=environment(python=True),
+                capture_output=True,
+                text=True,
+                timeout=100,
             )
             self.assertEqual((run.returncode, run.stderr[-2000:]), (0, ""))
 

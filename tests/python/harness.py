@@ -17,7 +17,10 @@ import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-for _path in (os.path.join(ROOT, "utils", "python", "compat"), os.path.join(ROOT, "utils", "python")):
+for _path in (
+    os.path.join(ROOT, "utils", "python", "compat"),
+    os.path.join(ROOT, "utils", "python"),
+):
     if _path not in sys.path:
         sys.path.insert(0, _path)
 
@@ -74,7 +77,12 @@ class Process:
     def spawn(self, argv):
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(), cwd=self.dir
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(),
+                cwd=self.dir,
             )
 
     def output(self):
@@ -138,7 +146,17 @@ class Server(Process):
 
     def start(self, fail=True):
         """Starts it and waits until it answers; False (or RuntimeError) if it ended instead."""
-        argv = [SERVER, "--bind", "127.0.0.1", "--port", str(self.port), "--data-port", "0", "--dir", self.dir]
+        argv = [
+            SERVER,
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--data-port",
+            "0",
+            "--dir",
+            self.dir,
+        ]
         self.spawn(argv + ["--pool-size", self.pool, *self.args])
         until = time.monotonic() + 30 * SLOW
         while time.monotonic() < until and self.process.poll() is None:
@@ -178,7 +196,9 @@ class Node(Process):
             os.unlink(port_file)
         argv = [NODE, "--master", self.server.url, "--name", self.name, "--segment", self.pool]
         self.spawn(argv + ["--bind", "127.0.0.1", "--port-file", port_file, *self.args])
-        self.data_port = int(wait_until(lambda: self._port(port_file), 60, f"node {self.name} joins"))
+        self.data_port = int(
+            wait_until(lambda: self._port(port_file), 60, f"node {self.name} joins")
+        )
 
     def _port(self, path):
         if self.process.poll() is not None:
@@ -193,7 +213,8 @@ class Node(Process):
 class TarnTest(unittest.TestCase):
     """A test class with a server of its own: self.server, and self.client() makes clients that are closed afterwards.
 
-    `pool` and `server_args` of the class say how the server is started. Set `pool = None` for none."""
+    `pool` and `server_args` of the class say how the server is started. Set `pool = None` for none.
+    """
 
     pool = "64mb"
     server_args = ()
@@ -217,4 +238,7 @@ class TarnTest(unittest.TestCase):
         import tarn
 
         with tarn.Client(self.server.url) as client:
-            wait_until(lambda: f"waiting_clients:{n}\r" in client.command("INFO", "clients"), what=f"{n} clients wait")
+            wait_until(
+                lambda: f"waiting_clients:{n}\r" in client.command("INFO", "clients"),
+                what=f"{n} clients wait",
+            )

@@ -27,7 +27,9 @@ class HostTest(TarnTest):
                 client.put("k", bytes(MIB))
             with Host(self.server.url, [4 * MIB, 8 * MIB], name="lender") as host:
                 info = host.info()
-                self.assertEqual((info["state"], info["segments"], info["bytes"]), (HostState.UP, 2, 12 * MIB))
+                self.assertEqual(
+                    (info["state"], info["segments"], info["bytes"]), (HostState.UP, 2, 12 * MIB)
+                )
                 self.assertGreater(info["data_port"], 0)
                 value = os.urandom(MIB)
                 self.assertTrue(client.put("k", value, prefer=["lender.1"]))
@@ -62,7 +64,9 @@ class HostTest(TarnTest):
             pass
 
     def test_drain(self):
-        with tarn.Client(self.server.url) as client, Host(self.server.url, 4 * MIB, name="stays", populate=False):
+        with tarn.Client(self.server.url) as client, Host(
+            self.server.url, 4 * MIB, name="stays", populate=False
+        ):
             with Host(self.server.url, 4 * MIB, name="goes", host_name="another-machine") as host:
                 values = {f"d{i}": os.urandom(100000) for i in range(4)}
                 for key, value in values.items():

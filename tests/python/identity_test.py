@@ -44,13 +44,17 @@ class Digest(unittest.TestCase):
         self.assertNotEqual(digest(Facts(weights="")), digest(Facts()))
         self.assertNotEqual(digest(Facts(layers=1)), digest(Facts(layers="1")))
         self.assertNotEqual(digest(Facts(layers=[1, 2])), digest(Facts(layers=["1, 2"])))
-        self.assertEqual(digest(Facts(overrides={"a": 1, "b": 2})), digest(Facts(overrides={"b": 2, "a": 1})))
+        self.assertEqual(
+            digest(Facts(overrides={"a": 1, "b": 2})), digest(Facts(overrides={"b": 2, "a": 1}))
+        )
 
     def test_nothing_of_a_process_gets_in(self):
         class Thing:
             pass
 
-        self.assertEqual(plain([len, test_function, {2: (1, None)}, {"b", "a"}])[:2], ["len", "test_function"])
+        self.assertEqual(
+            plain([len, test_function, {2: (1, None)}, {"b", "a"}])[:2], ["len", "test_function"]
+        )
         self.assertNotIn(" at 0x", str(plain({"f": lambda x: x})))
         self.assertEqual(digest(Facts(others=Thing)), digest(Facts(others=Thing)))
 
@@ -82,7 +86,12 @@ VLLM = [
 # of engines with another start: (fact, what both have, where, value)
 VLLM_DEEP = [
     ("scales", [("cache_config.cache_dtype", "fp8")], "cache_config.calculate_kv_scales", True),
-    ("scales", [("cache_config.cache_dtype", "fp8")], "model_config.quantization_param_path", "/scales.json"),
+    (
+        "scales",
+        [("cache_config.cache_dtype", "fp8")],
+        "model_config.quantization_param_path",
+        "/scales.json",
+    ),
     (
         "positions",
         [("model_config.hf_text_config", SimpleNamespace(rope_scaling={"type": "longrope"}))],
@@ -126,7 +135,9 @@ class Vllm(TarnTest):
                 return config
 
         size = dict(changes).get("cache_config.block_size", 4)
-        engine = Changed(self.server.url, TarnConnector, form=form, block_tokens=size, pp=pp, layers=4)
+        engine = Changed(
+            self.server.url, TarnConnector, form=form, block_tokens=size, pp=pp, layers=4
+        )
         try:
             of_worker = engine.workers[0].connector._worker._space.key(b"\7" * 32)
             of_scheduler, _ = engine.connector._scheduler._space.lookup_keys([b"\7" * 32])
@@ -144,7 +155,9 @@ class Vllm(TarnTest):
             self.assertNotIn(name, seen, f"{fact}: {path}")
             seen.add(name)
         for fact, both, path, value in VLLM_DEEP:
-            self.assertNotEqual(self.names(*both), self.names(*both, (path, value)), f"{fact}: {path}")
+            self.assertNotEqual(
+                self.names(*both), self.names(*both, (path, value)), f"{fact}: {path}"
+            )
 
     def test_scales_of_its_own_are_each_engine_s(self):
         fp8 = [("cache_config.cache_dtype", "fp8"), ("cache_config.calculate_kv_scales", True)]
@@ -155,7 +168,12 @@ class Vllm(TarnTest):
         base = self.names()
         for path, value in VLLM_SHARED:
             self.assertEqual(self.names((path, value)), base, path)
-        deep = [("model_config.hf_text_config", SimpleNamespace(num_hidden_layers=3, rope_scaling={"type": "yarn"}))]
+        deep = [
+            (
+                "model_config.hf_text_config",
+                SimpleNamespace(num_hidden_layers=3, rope_scaling={"type": "yarn"}),
+            )
+        ]
         self.assertEqual(self.names(*deep), self.names(*deep, ("model_config.max_model_len", 9)))
 
     def test_environment_and_platform(self):
@@ -171,7 +189,9 @@ class Vllm(TarnTest):
         self.assertEqual(len(stages), 2)
         platforms = types.ModuleType("vllm.platforms")
         platforms.current_platform = SimpleNamespace(device_type="cpu")
-        with mock.patch.dict(sys.modules, {"vllm": types.ModuleType("vllm"), "vllm.platforms": platforms}):
+        with mock.patch.dict(
+            sys.modules, {"vllm": types.ModuleType("vllm"), "vllm.platforms": platforms}
+        ):
             self.assertNotEqual(self.names(), base)
 
     def test_equal_sizes_in_another_order(self):
@@ -179,7 +199,9 @@ class Vllm(TarnTest):
         from vllm_model import Layer
         from tarn.vllm import memory
 
-        a, b = (memory.view_of("x", Layer(form, 3, 4, 4).tensor, 3, 0) for form in ("2BNHD", "2BHND"))
+        a, b = (
+            memory.view_of("x", Layer(form, 3, 4, 4).tensor, 3, 0) for form in ("2BNHD", "2BHND")
+        )
         self.assertNotEqual(a.layout(4), b.layout(4))
 
 
@@ -187,7 +209,9 @@ class Ascend(TarnTest):
     def test_what_the_config_says_is_in_the_names(self):
         class Base:
             def __init__(self, vllm_config, role):
-                self.backend = vllm_ascend.TarnBackend(SimpleNamespace(rank=0), options={"url": vllm_config.url})
+                self.backend = vllm_ascend.TarnBackend(
+                    SimpleNamespace(rank=0), options={"url": vllm_config.url}
+                )
 
         made = vllm_ascend._noting(Base)
         self.addCleanup(setattr, vllm_ascend, "_facts", None)
@@ -209,7 +233,9 @@ class Ascend(TarnTest):
         self.assertEqual(backend().exists(["m@tp_rank:0@77"]), [1])
         for fact, path, value in VLLM:
             if fact not in ("layout", "block_tokens"):
-                self.assertEqual(backend((path, value)).exists(["m@tp_rank:0@77"]), [0], f"{fact}: {path}")
+                self.assertEqual(
+                    backend((path, value)).exists(["m@tp_rank:0@77"]), [0], f"{fact}: {path}"
+                )
         for path, value in VLLM_SHARED:
             self.assertEqual(backend((path, value)).exists(["m@tp_rank:0@77"]), [1], path)
 
@@ -221,7 +247,10 @@ OFFLOAD = [
     ("blocks_per_chunk", {"cache.blocks_per_chunk": 4}),
     ("groups", {"groups": (SimpleNamespace(tokens_per_block=32, layer_names=("a", "b")),)}),
     ("groups", {"groups": (SimpleNamespace(tokens_per_block=16, layer_names=("b", "a")),)}),
-    ("groups", {"groups": (SimpleNamespace(tokens_per_block=16, layer_names=("a", "b", "draft")),)}),
+    (
+        "groups",
+        {"groups": (SimpleNamespace(tokens_per_block=16, layer_names=("a", "b", "draft")),)},
+    ),
     ("layout", {"kv_cache_layout": "HND"}),
     ("canonical", {"canonical_layout": True}),
     ("canonical", {"canonical_layout": True, "kv_cache_layout": "HND"}),
@@ -252,7 +281,9 @@ class Offload(TarnTest):
     def manager(self, changes=(), **options):
         of = spec()
         for path, value in dict(changes).items():
-            changed(of if path.startswith("spec.") else of.config, path.removeprefix("spec."), value)
+            changed(
+                of if path.startswith("spec.") else of.config, path.removeprefix("spec."), value
+            )
         m = Manager(of=of, url=self.server.url, **options)
         self.addCleanup(m.close)
         return m
@@ -277,7 +308,9 @@ class Offload(TarnTest):
         for others in ({}, {"kv_cache_layout": "NHD"}, {**canonical, "kv_cache_layout": "HND"}):
             self.assertEqual(self.manager(others).find(keys), 0, others)
         with mock.patch.object(offload, "optional", lambda *names: (2,)):
-            self.assertEqual(self.manager(canonical).find(keys), 0, "a later version of that format")
+            self.assertEqual(
+                self.manager(canonical).find(keys), 0, "a later version of that format"
+            )
 
     def test_options_that_do_not_part(self):
         keys = self.stored()
@@ -288,7 +321,9 @@ class Offload(TarnTest):
         for same in ({"parallel.is_parallelism_agnostic": True}, {"replicated_layout": True}):
             keys = self.stored(same)
             for size in SIZES:
-                self.assertEqual(self.manager({**same, f"parallel.{size}": 8}).find(keys), 2, (same, size))
+                self.assertEqual(
+                    self.manager({**same, f"parallel.{size}": 8}).find(keys), 2, (same, size)
+                )
             client = self.client()
             client.command("FLUSHALL")
 
@@ -342,7 +377,9 @@ class SGLang(TarnTest):
         self.assertEqual(cache.batch_set_v1(["h1"], pool.slots([0])), [True])
         again, pool = self.cache()
         self.assertEqual(again.batch_exists(["h1"]), 1)
-        self.assertEqual((again.batch_get_v1(["h1"], pool.slots([3])), pool.holds(3, "a")), ([True], True))
+        self.assertEqual(
+            (again.batch_get_v1(["h1"], pool.slots([3])), pool.holds(3, "a")), ([True], True)
+        )
         seen = set()
         for fact, args, config, pools in SGLANG:
             other, _ = self.cache(args, config, pools)
@@ -361,9 +398,13 @@ class SGLang(TarnTest):
             ({}, {"enable_storage_metrics": True}),
         ):
             self.assertEqual(self.cache(args, config)[0].batch_exists(["h1"]), 1, (args, config))
-        latent, pool = self.cache(config={"is_mla_model": True, "tp_size": 2}, made=MLATokenToKVPoolHost)
+        latent, pool = self.cache(
+            config={"is_mla_model": True, "tp_size": 2}, made=MLATokenToKVPoolHost
+        )
         latent.batch_set_v1(["h2"], pool.slots([0]))
-        other, _ = self.cache(config={"is_mla_model": True, "tp_size": 4, "tp_rank": 3}, made=MLATokenToKVPoolHost)
+        other, _ = self.cache(
+            config={"is_mla_model": True, "tp_size": 4, "tp_rank": 3}, made=MLATokenToKVPoolHost
+        )
         self.assertEqual(other.batch_exists(["h2"]), 1)
 
     def test_layers_of_a_draft_model_are_that_model_s(self):
@@ -371,15 +412,21 @@ class SGLang(TarnTest):
             cache, _ = self.cache(args, name="draft")
             return cache._pools["draft"].keys(["h"]), cache._pools["kv"].keys(["h"])
 
-        a, b = names(speculative_draft_model_path="org/a"), names(speculative_draft_model_path="org/b")
+        a, b = names(speculative_draft_model_path="org/a"), names(
+            speculative_draft_model_path="org/b"
+        )
         self.assertNotEqual(a[0], b[0])
         self.assertEqual(a[1], b[1])
         # as tensors, under the target's key
-        a, b = (self.cache({"speculative_draft_model_path": path})[0] for path in ("org/a", "org/b"))
+        a, b = (
+            self.cache({"speculative_draft_model_path": path})[0] for path in ("org/a", "org/b")
+        )
         self.assertTrue(a.set("h.draft", b"page of a"))
         self.assertIsNone(b.get("h.draft", bytearray(9)))
         self.assertTrue(b.set("h.draft", b"page of b"))
-        self.assertEqual([c.get("h.draft", bytearray(9)) for c in (a, b)], [b"page of a", b"page of b"])
+        self.assertEqual(
+            [c.get("h.draft", bytearray(9)) for c in (a, b)], [b"page of a", b"page of b"]
+        )
 
     def test_adapters_cannot_be_told_apart(self):
         with self.assertRaisesRegex(tarn.InvalidArgument, "LoRA"):
@@ -407,7 +454,9 @@ class LMCache(TarnTest):
         given = LMConfig(**(extra or {}))
         for field, value in (config or {}).items():
             setattr(given, field, value)
-        found = LMCacheConnector(self.server.url, None, Backend(), given, Metadata(**(metadata or {})), **options)
+        found = LMCacheConnector(
+            self.server.url, None, Backend(), given, Metadata(**(metadata or {})), **options
+        )
         self.addCleanup(lambda: asyncio.run(found.close()))
         return found
 
@@ -433,7 +482,10 @@ class LMCache(TarnTest):
             ({"chunk_size": 256, "local_cpu": True}, {}, {}),
             ({}, {}, {"get_threads": 1, "pin_ms": 7}),
         ):
-            self.assertTrue(self.connector(config, metadata, **options).exists_sync(name), (config, metadata, options))
+            self.assertTrue(
+                self.connector(config, metadata, **options).exists_sync(name),
+                (config, metadata, options),
+            )
 
 
 if __name__ == "__main__":

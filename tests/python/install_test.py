@@ -85,14 +85,18 @@ class Files(unittest.TestCase):
                     self.assertIn(wanted, files)
                 self.assertIn("tarn/compat/mooncake/store.py", files)
                 self.assertFalse([f for f in files if "__pycache__" in f or f.endswith(".pyc")])
-                rows = {r[0]: r for r in csv.reader(io.StringIO(wheel.read(f"{info}/RECORD").decode()))}
+                rows = {
+                    r[0]: r for r in csv.reader(io.StringIO(wheel.read(f"{info}/RECORD").decode()))
+                }
                 self.assertEqual(sorted(rows), sorted(files))
                 for file in files:
                     data = wheel.read(file)
                     if file.endswith("/RECORD"):
                         self.assertEqual(rows[file][1:], ["", ""])
                         continue
-                    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+                    digest = (
+                        base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+                    )
                     self.assertEqual(rows[file][1:], ["sha256=" + digest, str(len(data))])
                 metadata = wheel.read(f"{info}/METADATA").decode()
                 self.assertIn(f"Name: tarn\nVersion: {version}\n", metadata)
@@ -127,7 +131,13 @@ class Files(unittest.TestCase):
             build = os.path.join(out, "build")
             native = os.path.join(top, "native")
             plan = call(
-                "make", "-n", "V=1", f"BUILD={build}", f"{build}/libtarn.so.0", f"{build}/modules/rdma.so", cwd=native
+                "make",
+                "-n",
+                "V=1",
+                f"BUILD={build}",
+                f"{build}/libtarn.so.0",
+                f"{build}/modules/rdma.so",
+                cwd=native,
             )
             self.assertTrue("-soname,libtarn.so.0" in plan)
             self.assertTrue("-c modules/rdma/module.c" in plan)
@@ -139,7 +149,9 @@ class Files(unittest.TestCase):
             self.assertIn(f'version = "{version}"', f.read())
 
 
-@unittest.skipIf(os.environ.get("TARN_SANITIZER"), "a library with a sanitizer does not load by itself")
+@unittest.skipIf(
+    os.environ.get("TARN_SANITIZER"), "a library with a sanitizer does not load by itself"
+)
 class Installed(TarnTest):
     def test_pip_without_internet(self):
         with tempfile.TemporaryDirectory() as out:
@@ -154,11 +166,15 @@ class Installed(TarnTest):
             except AssertionError as e:
                 self.skipTest("no pip with --python here (Debian: python3-pip): " + str(e)[-200:])
             call(*pip, "install", "--no-index", ".", cwd=PACKAGE)
-            self.assertIn("works", call(python, "-I", "-c", USE, self.server.url, venv, venv, cwd=out))
+            self.assertIn(
+                "works", call(python, "-I", "-c", USE, self.server.url, venv, venv, cwd=out)
+            )
             # The folder itself, with a library that is named.
             call(*pip, "install", "--no-index", "-e", ".", cwd=PACKAGE)
             library = os.path.dirname(os.path.abspath(LIBRARY))
-            said = call(python, "-c", USE, self.server.url, PACKAGE, library, cwd=out, TARN_LIB=LIBRARY)
+            said = call(
+                python, "-c", USE, self.server.url, PACKAGE, library, cwd=out, TARN_LIB=LIBRARY
+            )
             self.assertIn("works", said)
 
 

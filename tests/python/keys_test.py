@@ -18,7 +18,9 @@ class Keys(unittest.TestCase):
         self.assertEqual(space.key(HASH), prefix + HASH.hex())
         self.assertEqual(space.key(HASH, layer=7), prefix + HASH.hex() + "@l7")
         self.assertEqual(space.key(HASH, group=2), prefix + HASH.hex() + "@g2")
-        self.assertEqual(space.keys([HASH, HASH], layer="a b"), [prefix + HASH.hex() + "@la%20b"] * 2)
+        self.assertEqual(
+            space.keys([HASH, HASH], layer="a b"), [prefix + HASH.hex() + "@la%20b"] * 2
+        )
         with self.assertRaisesRegex(ValueError, "not both"):
             space.key(HASH, layer=1, group=1)
 
@@ -42,7 +44,9 @@ class Keys(unittest.TestCase):
             self.assertNotIn(key, seen, (model, layer, seen.get(key)))
             seen[key] = (model, layer)
             back = keys.KeySpace.parse(key)
-            self.assertEqual((back.space, back.hash, back.layer, back.group), (space, HASH, layer, None))
+            self.assertEqual(
+                (back.space, back.hash, back.layer, back.group), (space, HASH, layer, None)
+            )
             self.assertNotRegex(key, r"[\s]")
             self.assertEqual(keys.unescape(keys.escape(model)), model)
 
@@ -69,7 +73,9 @@ class Keys(unittest.TestCase):
         ):
             with self.assertRaises(ValueError, msg=str(wrong)):
                 keys.KeySpace(**wrong)
-        longest = keys.KeySpace("m" * 512, "d" * 100, "l" * 100).key(HASH, layer="model.layers.100.self_attn.attn")
+        longest = keys.KeySpace("m" * 512, "d" * 100, "l" * 100).key(
+            HASH, layer="model.layers.100.self_attn.attn"
+        )
         self.assertLessEqual(len(longest), keys.MAX_KEY)
 
     def test_lookup_keys(self):
@@ -92,7 +98,9 @@ class Keys(unittest.TestCase):
         space = keys.KeySpace("m", shards=4, pcp_size=2, dcp_size=2)
         all_of_it = space.all()
         self.assertEqual(len(all_of_it), 8)
-        self.assertEqual({(s.shard, s.dcp_rank) for s in all_of_it}, {(0, 0), (1, 1), (2, 0), (3, 1)})
+        self.assertEqual(
+            {(s.shard, s.dcp_rank) for s in all_of_it}, {(0, 0), (1, 1), (2, 0), (3, 1)}
+        )
 
 
 class Sharing(unittest.TestCase):
@@ -102,7 +110,11 @@ class Sharing(unittest.TestCase):
             return keys.KeySpace("m", shards=shards, shard=shard).key(HASH)
 
         self.assertEqual(
-            len({key(8, r, 1, mla=True) for r in range(8)} | {key(2, r, 1, mla=True) for r in range(2)}), 1
+            len(
+                {key(8, r, 1, mla=True) for r in range(8)}
+                | {key(2, r, 1, mla=True) for r in range(2)}
+            ),
+            1,
         )
         self.assertEqual([key(8, r, 4) for r in range(8)], [key(4, r // 2, 4) for r in range(8)])
         self.assertEqual(len({key(8, r, 8) for r in range(8)}), 8)

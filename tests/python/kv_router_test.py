@@ -57,9 +57,15 @@ class PictureTest(unittest.TestCase):
         self.assertEqual((self.picture.objects, self.picture.by_segment), ({}, {}))
 
     def test_replicas(self):
-        self.tell(event("put", b"k", A), event("replica-added", b"k", B), event("replica-added", b"k", B))
+        self.tell(
+            event("put", b"k", A), event("replica-added", b"k", B), event("replica-added", b"k", B)
+        )
         self.assertEqual(self.picture.where(b"k"), [A, B])
-        self.tell(event("replica-gone", b"k", A), event("replica-gone", b"k", A), event("replica-gone", b"no", A))
+        self.tell(
+            event("replica-gone", b"k", A),
+            event("replica-gone", b"k", A),
+            event("replica-gone", b"no", A),
+        )
         self.assertEqual(self.picture.where(b"k"), [B])
         self.tell(event("replica-added", b"went", A))
         self.assertNotIn(b"went", self.picture.objects)
@@ -72,7 +78,9 @@ class PictureTest(unittest.TestCase):
         self.assertEqual(self.picture.where(b"k"), [A_LATER])
         self.tell(event("segment-gone", None, A))
         self.assertEqual(self.picture.down, set())
-        self.tell(event("node-down", None, Place("", "n1", "", 0)), event("segment-down", None, A_LATER))
+        self.tell(
+            event("node-down", None, Place("", "n1", "", 0)), event("segment-down", None, A_LATER)
+        )
         self.assertEqual(self.picture.where(b"k"), [])
         self.tell(event("segment-up", None, A_LATER))
         self.assertEqual(self.picture.where(b"k"), [A_LATER])
@@ -95,14 +103,20 @@ class PictureTest(unittest.TestCase):
             (event("segment-down", None, A), [("n1", removed, ["00ff"], "CPU")]),
             (event("segment-up", None, A), [("n1", stored, ["00ff"], "CPU")]),
             (event("replica-gone", key, A), [("n1", removed, ["00ff"], "CPU")]),
-            (event("put", key, A), [("n2", removed, ["00ff"], "DISK"), ("n1", stored, ["00ff"], "CPU")]),
+            (
+                event("put", key, A),
+                [("n2", removed, ["00ff"], "DISK"), ("n1", stored, ["00ff"], "CPU")],
+            ),
             (event("evicted", key), [("n1", removed, ["00ff"], "CPU")]),
             (event("evicted", key), []),
             (event("replica-added", key, B), []),
             (event("put", key, A), [("n1", stored, ["00ff"], "CPU")]),
             (event("replica-added", key, A_LATER), []),
             (event("replica-gone", key, A), []),  # the other one there is as good
-            (event("replica-gone", key, A_LATER._replace(node="")), [("n1", removed, ["00ff"], "CPU")]),
+            (
+                event("replica-gone", key, A_LATER._replace(node="")),
+                [("n1", removed, ["00ff"], "CPU")],
+            ),
             (event("put", b"k", B), [("n2", stored, ["k"], "DISK")]),
             (event("flushed"), [("*", "AllBlocksCleared", None, None)]),
             (event("segment-gone", None, B), []),
@@ -148,7 +162,10 @@ class RouterTest(TarnTest):
     def test_right_while_others_write(self):
         router = self.router()
         stop = threading.Event()
-        threads = [threading.Thread(target=kv_router.change, args=(self.server.url, i, stop)) for i in range(2)]
+        threads = [
+            threading.Thread(target=kv_router.change, args=(self.server.url, i, stop))
+            for i in range(2)
+        ]
         for t in threads:
             t.start()
         try:
@@ -177,7 +194,9 @@ class RouterTest(TarnTest):
             router.follow()
         self.c.ask("CONFIG", "SET", "kv-events-size", "128kb")
         self.assertEqual(router.follow(), [])
-        self.assertEqual((router.gaps, router.walks, list(router.picture.objects)), (0, 2, [b"missed"]))
+        self.assertEqual(
+            (router.gaps, router.walks, list(router.picture.objects)), (0, 2, [b"missed"])
+        )
 
     def test_nodes(self):
         router = self.router()
@@ -234,7 +253,10 @@ class VllmTest(TarnTest):
 
     def test_what_is_told_is_all_there_is(self):
         stop, replay = threading.Event(), Replay()
-        writers = [threading.Thread(target=kv_router.change, args=(self.server.url, n, stop)) for n in range(2)]
+        writers = [
+            threading.Thread(target=kv_router.change, args=(self.server.url, n, stop))
+            for n in range(2)
+        ]
         with contextlib.closing(Connection(self.server.url)) as c:
             router = VllmRouter(c, replay.tell)
             for w in writers:
@@ -259,7 +281,9 @@ class VllmTest(TarnTest):
             for key in router.picture.objects:
                 for spot in spots(router.picture, key):
                     expected.setdefault(spot, set()).add(block_hash(key))
-            self.assertEqual({spot: there for spot, there in replay.blocks.items() if there}, expected)
+            self.assertEqual(
+                {spot: there for spot, there in replay.blocks.items() if there}, expected
+            )
             self.assertGreater(router.events, 100)
 
 
@@ -270,7 +294,9 @@ class ProgramTest(TarnTest):
     def run_it(self, *arguments):
         env = {**environment(python=True), "TARN_SERVER": SERVER, "TARN_NODE": NODE}
         argv = [sys.executable, os.path.join(EXAMPLES, "kv_router.py"), *arguments]
-        return subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=150 * SLOW)
+        return subprocess.run(
+            argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=150 * SLOW
+        )
 
     def test_a_pool_of_its_own(self):
         done = self.run_it("--seconds", "0.5", "--clients", "2", "--ring", "128kb")

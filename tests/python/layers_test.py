@@ -72,7 +72,9 @@ class Layers(TarnTest):
                 self.assertEqual(places[c, layer], block(c, layer))
         report = prompt.finish()
         self.assertTrue(report.complete)
-        self.assertEqual((report.stored, report.bytes), (LAYERS * CHUNKS, LAYERS * CHUNKS * 64 * KIB))
+        self.assertEqual(
+            (report.stored, report.bytes), (LAYERS * CHUNKS, LAYERS * CHUNKS * 64 * KIB)
+        )
         times = reader.arrival_times
         self.assertEqual(times, sorted(times))
         self.assertEqual(whole_chunks(self.decode, self.key, CHUNKS, LAYERS), CHUNKS)
@@ -84,19 +86,25 @@ class Layers(TarnTest):
             for layer in range(LAYERS):
                 whole = [block(c, layer) for c in range(CHUNKS)]
                 prompt.put(layer, range(CHUNKS), [[b[: 10 * KIB], b[10 * KIB :]] for b in whole])
-            prompt.put_tail("tail of " + self.name, [block(99, layer, 5000) for layer in range(LAYERS)])
+            prompt.put_tail(
+                "tail of " + self.name, [block(99, layer, 5000) for layer in range(LAYERS)]
+            )
         self.assertEqual(prompt.report.stored, LAYERS * CHUNKS + 1)
         halves = {}
         tail = [bytearray(5000) for _ in range(LAYERS)]
         with self.reader() as reader:
             reader.fetch(
-                lambda c, layer: halves.setdefault((c, layer), [bytearray(32 * KIB), bytearray(32 * KIB)]),
+                lambda c, layer: halves.setdefault(
+                    (c, layer), [bytearray(32 * KIB), bytearray(32 * KIB)]
+                ),
                 tail=("tail of " + self.name, tail),
             )
             reader.wait_tail()
         for (c, layer), (first, second) in halves.items():
             self.assertEqual(first + second, block(c, layer))
-        self.assertEqual([bytes(t) for t in tail], [block(99, layer, 5000) for layer in range(LAYERS)])
+        self.assertEqual(
+            [bytes(t) for t in tail], [block(99, layer, 5000) for layer in range(LAYERS)]
+        )
         with reader.view_tail("tail of " + self.name) as views:
             self.assertEqual(b"".join(views.parts[0]), b"".join(tail))
 
@@ -108,7 +116,9 @@ class Layers(TarnTest):
         for layer in range(LAYERS):
             with reader.views(layer, lease_ms=5000) as views:
                 self.assertEqual(views.in_place, CHUNKS)
-                self.assertEqual([b"".join(p) for p in views.parts], [block(c, layer) for c in range(CHUNKS)])
+                self.assertEqual(
+                    [b"".join(p) for p in views.parts], [block(c, layer) for c in range(CHUNKS)]
+                )
                 self.assertLessEqual(views.valid_ms(), 5000)
                 views.check()
                 views.renew(9000)
@@ -130,7 +140,9 @@ class Layers(TarnTest):
         self.decode = self.client("?transport=tcp")
         with self.reader().views(0) as views:
             self.assertEqual(views.in_place, 0)
-            self.assertEqual([b"".join(p) for p in views.parts], [block(c, 0) for c in range(CHUNKS)])
+            self.assertEqual(
+                [b"".join(p) for p in views.parts], [block(c, 0) for c in range(CHUNKS)]
+            )
             views.check()
 
     def test_views_wait_for_their_layer(self):
@@ -192,7 +204,9 @@ class Layers(TarnTest):
         with self.assertRaises(LayersLost) as caught:
             reader.wait(LAYERS - 1)
         self.assertLess(time.monotonic() - began, 40)
-        self.assertEqual((caught.exception.layers, caught.exception.status), (2, tarn.Status.ECANCELED))
+        self.assertEqual(
+            (caught.exception.layers, caught.exception.status), (2, tarn.Status.ECANCELED)
+        )
         self.assertIn("ZeroDivisionError", caught.exception.reason)
         self.assertTrue(self.decode.exists(self.key(0, 1)))
         self.assertRaises(tarn.Closed, self.put, prompt, 2)
@@ -205,7 +219,9 @@ class Layers(TarnTest):
             prompt.writer.poll(100)
         prompt.abort(remove=True)
         self.assertEqual((prompt.report.stored, prompt.report.existed), (2, 1))
-        self.assertEqual([self.decode.exists(self.key(c, 0)) for c in range(CHUNKS)], [True, False, False])
+        self.assertEqual(
+            [self.decode.exists(self.key(c, 0)) for c in range(CHUNKS)], [True, False, False]
+        )
 
     def test_memory_is_not_free_before_its_put_has_ended(self):
         writer = self.writer(max_bytes=100 * KIB, stall_ms=50)
@@ -278,7 +294,9 @@ class Layers(TarnTest):
 
         def resume():
             try:
-                wait_until(lambda: prompt.report.skipped > 0, what="what has not started is cancelled")
+                wait_until(
+                    lambda: prompt.report.skipped > 0, what="what has not started is cancelled"
+                )
             finally:
                 self.server.resume()
                 resumed.set()
@@ -337,9 +355,13 @@ class Layers(TarnTest):
         prompt = writer.prompt(self.key)
         self.assertRaises(tarn.InvalidArgument, prompt.put, 0, [0, 1], [b"x"])
         self.assertRaises(TypeError, prompt.put, 0, [0], [None])
-        self.assertRaises(TypeError, LayerWriter(self.prefill, nonsense=1).prompt(self.key).put, 0, [0], [b"x"])
+        self.assertRaises(
+            TypeError, LayerWriter(self.prefill, nonsense=1).prompt(self.key).put, 0, [0], [b"x"]
+        )
         self.assertRaises(tarn.InvalidArgument, LayerWriter, self.prefill, max_pending=0)
-        self.assertRaises(tarn.InvalidArgument, LayerReader, self.decode, self.key, layers=0, chunks=1)
+        self.assertRaises(
+            tarn.InvalidArgument, LayerReader, self.decode, self.key, layers=0, chunks=1
+        )
         reader = self.reader()
         self.assertRaises(tarn.InvalidArgument, reader.wait, 0)
         self.assertRaises(tarn.InvalidArgument, reader.views, LAYERS)
@@ -365,7 +387,12 @@ class FullPool(TarnTest):
         writer = LayerWriter(client)
         self.addCleanup(writer.close)
         reader = LayerReader(
-            self.client(), key_of("full"), layers=LAYERS, chunks=CHUNKS, notice_key="full@failed", stall_ms=60000
+            self.client(),
+            key_of("full"),
+            layers=LAYERS,
+            chunks=CHUNKS,
+            notice_key="full@failed",
+            stall_ms=60000,
         )
         self.addCleanup(reader.close)
         reader.fetch(lambda c, layer: bytearray(1 << 20))
@@ -412,7 +439,11 @@ class DecodeNode(TarnTest):
         machine = client.command("SEGMENT", "INFO", "local").split("\n")
         machine = machine[machine.index("host") + 1]
         self.assertEqual(sorted(segments_of(client, machine=machine)), ["decode-1.0", "local"])
-        for wrong in ({"node": "nobody"}, {"machine": "nowhere"}, {"node": "decode-1", "tier": "ssd"}):
+        for wrong in (
+            {"node": "nobody"},
+            {"machine": "nowhere"},
+            {"node": "decode-1", "tier": "ssd"},
+        ):
             self.assertRaises(tarn.NotFound, segments_of, client, **wrong)
         self.assertRaises(tarn.InvalidArgument, segments_of, client)
         before = self.used(client, "local")
@@ -453,4 +484,6 @@ class DecodeNode(TarnTest):
             reader.views(0)
         self.assertEqual(caught.exception.layers, 0)
         with reader.views(LAYERS - 1) as views:
-            self.assertEqual([b"".join(p) for p in views.parts], [block(c, LAYERS - 1) for c in range(CHUNKS)])
+            self.assertEqual(
+                [b"".join(p) for p in views.parts], [block(c, LAYERS - 1) for c in range(CHUNKS)]
+            )

@@ -88,7 +88,10 @@ class ConnectorTest(TarnTest):
     def keys(self, n, **kwargs):
         """New ones every time."""
         self._n += 1
-        return [Key((hash(self.id()) & 0xFFFFFFFF) << 32 | self._n << 16 | i, **kwargs) for i in range(n)]
+        return [
+            Key((hash(self.id()) & 0xFFFFFFFF) << 32 | self._n << 16 | i, **kwargs)
+            for i in range(n)
+        ]
 
     def chunks(self, n, tokens=None, metadata=None):
         return [(metadata or self.metadata).chunk(self.backend, i, tokens) for i in range(n)]
@@ -226,7 +229,9 @@ class Chunks(ConnectorTest):
         connector, keys = self.connector(), self.keys(4, layer=7)
 
         def layer(tokens, seed):
-            return self.backend.allocate(Size([tokens, 2, 256]), BFLOAT16, MemoryFormat.KV_T2D).fill(seed)
+            return self.backend.allocate(
+                Size([tokens, 2, 256]), BFLOAT16, MemoryFormat.KV_T2D
+            ).fill(seed)
 
         self.store(connector, keys, [layer(16, 0), layer(16, 1), layer(9, 2), layer(16, 3)])
         self.check(self.load(connector, keys[2:3]), [2], Size([9, 2, 256]))
@@ -239,7 +244,11 @@ class Chunks(ConnectorTest):
 
     def test_other_layout_than_the_configuration_says(self):
         """Larger, smaller, and of another dtype than expected: found out, got, and expected from then on."""
-        for shape, dtype in (((2, 4, 16, 512), BFLOAT16), ((2, 4, 16, 128), BFLOAT16), ((2, 4, 16, 512), FLOAT8)):
+        for shape, dtype in (
+            ((2, 4, 16, 512), BFLOAT16),
+            ((2, 4, 16, 128), BFLOAT16),
+            ((2, 4, 16, 512), FLOAT8),
+        ):
             connector, keys = self.connector(), self.keys(2)
             objs = [self.backend.allocate(Size(shape), dtype).fill(i) for i in range(2)]
             self.store(connector, keys, objs)
@@ -290,7 +299,10 @@ class Chunks(ConnectorTest):
         self.assertEqual(self.logs.lines, [])
 
     def test_keys(self):
-        connector, odd = self.connector(), [Key(1, model="a b/ü@c%d"), Key(2, tag="@tag%" + "x" * 3000)]
+        connector, odd = self.connector(), [
+            Key(1, model="a b/ü@c%d"),
+            Key(2, tag="@tag%" + "x" * 3000),
+        ]
         odd.append(Key(2, tag="@tag%" + "x" * 2999 + "y"))
         self.store(connector, odd, self.chunks(3))
         self.check(self.load(connector, odd), range(3))
@@ -379,7 +391,9 @@ class Lookups(ConnectorTest):
             objs = await connector.batched_get_non_blocking("id", keys)
             self.check(objs, range(3))
             objs = await connector.batched_get(keys)
-            self.assertEqual([obj is None for obj in objs], [False, False, False, True, False, True])
+            self.assertEqual(
+                [obj is None for obj in objs], [False, False, False, True, False, True]
+            )
             self.check([obj for obj in objs if obj is not None], range(4))
 
         asyncio.run(run())
@@ -433,7 +447,9 @@ class WhatIsNoChunk(ConnectorTest):
         self.nothing_left()
         # Said once, not for each.
         self.assertEqual(
-            len([line for line in self.logs.lines if "header" in line or "is not read" in line]), 1, self.logs.lines
+            len([line for line in self.logs.lines if "header" in line or "is not read" in line]),
+            1,
+            self.logs.lines,
         )
 
     def test_dtype_or_format_that_this_side_does_not_have(self):
@@ -533,7 +549,10 @@ class Memory(ConnectorTest):
 
             async def run():
                 objs = self.chunks(6)
-                tasks = [asyncio.ensure_future(Wrapped(connector).batched_put([k], [o])) for k, o in zip(keys, objs)]
+                tasks = [
+                    asyncio.ensure_future(Wrapped(connector).batched_put([k], [o]))
+                    for k, o in zip(keys, objs)
+                ]
                 began = time.monotonic()
                 while sum(task.done() for task in tasks) < 4 and time.monotonic() - began < 60:
                     await asyncio.sleep(0.01)
@@ -564,7 +583,10 @@ class Memory(ConnectorTest):
         self.server.pause()
 
         async def run():
-            puts = [asyncio.ensure_future(Wrapped(connector).batched_put([k], self.chunks(1))) for k in keys]
+            puts = [
+                asyncio.ensure_future(Wrapped(connector).batched_put([k], self.chunks(1)))
+                for k in keys
+            ]
             await asyncio.sleep(0.1)
             closing = asyncio.ensure_future(connector.close())
             await asyncio.sleep(0.1)
@@ -652,7 +674,9 @@ class DeadServer(ConnectorTest):
         self.store(connector, keys, self.chunks(3))
         self.store(connector, keys, self.chunks(3))
         self.nothing_left()
-        self.assertLessEqual(len([line for line in self.logs.lines if " put " in line]), 2, self.logs.lines)
+        self.assertLessEqual(
+            len([line for line in self.logs.lines if " put " in line]), 2, self.logs.lines
+        )
         self.server.start()
         wait_until(lambda: asyncio.run(connector.exists(keys[0])) is False and connector._gate.open)
         self.assertEqual(self.load(connector, keys), [None] * 3)
@@ -663,7 +687,9 @@ class DeadServer(ConnectorTest):
 
     def test_silent(self):
         """A server that does not answer costs one call its deadline, and the next ones nothing; a ping finds it back."""
-        connector, keys = self.connector(url=self.server.url + "?timeout_ms=2000&retries=0"), self.keys(3)
+        connector, keys = self.connector(
+            url=self.server.url + "?timeout_ms=2000&retries=0"
+        ), self.keys(3)
         patient = self.connector(url=self.server.url)
         self.store(patient, keys, self.chunks(3))
         wait_until(lambda: asyncio.run(connector.ping()) == 0)
@@ -679,7 +705,9 @@ class DeadServer(ConnectorTest):
         finally:
             self.server.resume()
         wait_until(lambda: asyncio.run(connector.ping()) == 0)
-        self.assertTrue(wait_until(lambda: asyncio.run(connector.exists(keys[0])), what="it is found again"))
+        self.assertTrue(
+            wait_until(lambda: asyncio.run(connector.exists(keys[0])), what="it is found again")
+        )
         self.check(self.load(patient, keys), range(3))
         self.nothing_left()
 
@@ -692,7 +720,10 @@ class DeadServer(ConnectorTest):
 
             async def run():
                 objs = [self.metadata.chunk(self.backend, i) for i in range(12)]
-                puts = [asyncio.ensure_future(Wrapped(connector).batched_put([k], [o])) for k, o in zip(keys, objs)]
+                puts = [
+                    asyncio.ensure_future(Wrapped(connector).batched_put([k], [o]))
+                    for k, o in zip(keys, objs)
+                ]
                 gets = [asyncio.ensure_future(connector.get(k)) for k in keys]
                 await asyncio.sleep(0.003)
                 server.kill()
@@ -729,7 +760,9 @@ class Many(ConnectorTest):
                 some = list(range(at, at + 4))
                 objs = [self.metadata.chunk(self.backend, i) for i in some]
                 await Wrapped(which).batched_put([keys[i] for i in some], objs)
-                results = await asyncio.gather(which.batched_get([keys[i] for i in some]), which.get(keys[at]))
+                results = await asyncio.gather(
+                    which.batched_get([keys[i] for i in some]), which.get(keys[at])
+                )
                 for i, obj in zip(some + [at], results[0] + [results[1]]):
                     if obj is not None:
                         if bytes(obj.byte_array.cast("B")) != pattern(i, obj.get_size()):
@@ -772,16 +805,32 @@ class Adapter(ConnectorTest):
 
     def test_urls(self):
         adapter = TarnConnectorAdapter()
-        for url in ("tarn://h:1", "tarn+sentinel://h:1/m", "plugin://tarn", "plugin://tarn.a", "plugin://tarn/"):
+        for url in (
+            "tarn://h:1",
+            "tarn+sentinel://h:1/m",
+            "plugin://tarn",
+            "plugin://tarn.a",
+            "plugin://tarn/",
+        ):
             self.assertTrue(adapter.can_parse(url), url)
-        for url in ("redis://h:1", "plugin://tarnish", "plugin://fs.tarn", "http://tarn://", "plugin://", ""):
+        for url in (
+            "redis://h:1",
+            "plugin://tarnish",
+            "plugin://fs.tarn",
+            "http://tarn://",
+            "plugin://",
+            "",
+        ):
             self.assertFalse(adapter.can_parse(url), url)
         self.assertEqual(adapter.schema, "tarn://")
 
     def test_create(self):
         url, [key] = self.server.url, self.keys(1)
         self.store(self.create(url), [key], self.chunks(1))
-        plugin = {"remote_storage_plugin.tarn.url": url, "remote_storage_plugin.tarn.b.url": url + "?max_lanes=2"}
+        plugin = {
+            "remote_storage_plugin.tarn.url": url,
+            "remote_storage_plugin.tarn.b.url": url + "?max_lanes=2",
+        }
         for connector in (
             self.create("plugin://tarn", **plugin),
             self.create("plugin://tarn.b", **plugin),
@@ -805,19 +854,31 @@ class Adapter(ConnectorTest):
     def test_numbers_as_text(self):
         """As LMCache's environment variables and quoted YAML have them."""
         connector = self.create(
-            self.server.url, **{"tarn.get_threads": "3", "tarn.pin_ms": " 70 ", "tarn.replicas": "0"}
+            self.server.url,
+            **{"tarn.get_threads": "3", "tarn.pin_ms": " 70 ", "tarn.replicas": "0"},
         )
         self.assertEqual((connector._get_threads, connector._pin_ms), (3, 70))
 
     def test_options_of_one_plugin(self):
         """As LMCache's own connectors have theirs: they win over those of all plugins."""
         own = "remote_storage_plugin.tarn."
-        extra = {own + "url": self.server.url, own + "class_name": "X", own + "b.url": self.server.url}
-        extra.update({"tarn.get_threads": 3, "tarn.pin_ms": 50, own + "pin_ms": "70", own + "b.pin_ms": 90})
-        made = [self.create(f"plugin://{name}", plugin_name=name, **extra) for name in ("tarn", "tarn.b")]
+        extra = {
+            own + "url": self.server.url,
+            own + "class_name": "X",
+            own + "b.url": self.server.url,
+        }
+        extra.update(
+            {"tarn.get_threads": 3, "tarn.pin_ms": 50, own + "pin_ms": "70", own + "b.pin_ms": 90}
+        )
+        made = [
+            self.create(f"plugin://{name}", plugin_name=name, **extra)
+            for name in ("tarn", "tarn.b")
+        ]
         self.assertEqual([(c._get_threads, c._pin_ms) for c in made], [(3, 70), (3, 90)])
         self.assertEqual(self.create(self.server.url, **extra)._pin_ms, 50)
-        with self.assertRaisesRegex(ValueError, r"remote_storage_plugin\.tarn\.threads.*tarn\.get_threads"):
+        with self.assertRaisesRegex(
+            ValueError, r"remote_storage_plugin\.tarn\.threads.*tarn\.get_threads"
+        ):
             self.create("plugin://tarn", **extra, **{own + "threads": 1})
 
     def test_refusals_are_logged(self):
@@ -842,7 +903,9 @@ class Adapter(ConnectorTest):
         """LMCache's scheduler has no CPU backend: it only looks."""
         [key] = self.keys(1)
         self.store(self.create(self.server.url), [key], self.chunks(1))
-        connector = TarnConnectorAdapter().create_connector(Context(self.server.url, None, Config(), self.metadata))
+        connector = TarnConnectorAdapter().create_connector(
+            Context(self.server.url, None, Config(), self.metadata)
+        )
         self.addCleanup(lambda: asyncio.run(connector.close()))
         self.assertTrue(connector.exists_sync(key))
         self.assertEqual(connector.batched_contains([key]), 1)
@@ -864,7 +927,9 @@ class Adapter(ConnectorTest):
             def is_contiguous(self):
                 return True
 
-        self.backend.memory_allocator = type("A", (), {"pin_allocator": type("P", (), {"buffer": Tensor()})})
+        self.backend.memory_allocator = type(
+            "A", (), {"pin_allocator": type("P", (), {"buffer": Tensor()})}
+        )
         connector.post_init()
         self.assertEqual(connector._registered, address)
         connector.post_init()

@@ -64,8 +64,12 @@ def on_page(*path):
 class Examples(TarnTest):
     def made(self, config, later):
         """What LMCache makes of it, with our server in place of the one that it names."""
-        there = Config(**{k: self.server.url if v == POOL else v for k, v in config["extra_config"].items()})
-        there.remote_url = self.server.url if config.get("remote_url") == POOL else config.get("remote_url")
+        there = Config(
+            **{k: self.server.url if v == POOL else v for k, v in config["extra_config"].items()}
+        )
+        there.remote_url = (
+            self.server.url if config.get("remote_url") == POOL else config.get("remote_url")
+        )
         there.remote_storage_plugins = config["remote_storage_plugins"]
         made = RemoteBackends(there, Metadata(), later)
         self.addCleanup(made.close)

@@ -36,7 +36,9 @@ class GateTest(unittest.TestCase):
         raise ConnectionFailed("nobody there")
 
     def call(self, function, **kwargs):
-        with self.assertLogs(self.logger, "WARNING") if function == self.away and self.calls == 0 else _nothing():
+        with self.assertLogs(
+            self.logger, "WARNING"
+        ) if function == self.away and self.calls == 0 else _nothing():
             return self.gate.call("get", function, **kwargs)
 
     def test_closes_and_opens(self):

@@ -5,7 +5,14 @@ import unittest
 
 import harness
 from lmcache_stubs import BFLOAT16, FLOAT8, DType, Metadata, Size
-from tarn.lmcache.metadata import HEADER_BYTES, MAX_GROUPS, HeaderError, Layout, element_bytes, expected_layout
+from tarn.lmcache.metadata import (
+    HEADER_BYTES,
+    MAX_GROUPS,
+    HeaderError,
+    Layout,
+    element_bytes,
+    expected_layout,
+)
 from tarn.lmcache.spread import PART_BYTES, spread
 
 
@@ -25,7 +32,9 @@ class Header(unittest.TestCase):
             Layout.make("KV_2LTD", [Size([2, 32, 256, 1024])], [BFLOAT16]),
             Layout.make("KV_MLA_FMT", [Size([1, 61, 64, 576])], [FLOAT8]),
             Layout.make("KV_T2D", [(7, 2, 128)], [BFLOAT16]),
-            Layout.make("KV_2LTD", [(2, 4, 16, 8 << i) for i in range(MAX_GROUPS)], [BFLOAT16] * MAX_GROUPS),
+            Layout.make(
+                "KV_2LTD", [(2, 4, 16, 8 << i) for i in range(MAX_GROUPS)], [BFLOAT16] * MAX_GROUPS
+            ),
             Layout.make("BINARY_BUFFER", [Size([12345, 0, 0, 0])], [None], 12345),
             Layout.make("KV_2LTD", [(5,)], [DType("no_size_in_it", 3)], 999),
         ]
@@ -35,7 +44,16 @@ class Header(unittest.TestCase):
         self.assertEqual(layouts[4].size, 12345)
 
     def test_sizes_of_elements(self):
-        sizes = {"bfloat16": 2, "float8_e4m3fn": 1, "float32": 4, "uint8": 1, "int64": 8, "bool": 1, "": 1, "half": 0}
+        sizes = {
+            "bfloat16": 2,
+            "float8_e4m3fn": 1,
+            "float32": 4,
+            "uint8": 1,
+            "int64": 8,
+            "bool": 1,
+            "": 1,
+            "half": 0,
+        }
         self.assertEqual({name: element_bytes(name) for name in sizes}, sizes)
 
     def test_what_cannot_be_written(self):
@@ -106,7 +124,9 @@ class Header(unittest.TestCase):
 
     def test_expectation(self):
         new = expected_layout(Metadata(layers=4, tokens=16, hidden=256), "KV_2LTD")
-        self.assertEqual(new, Layout("KV_2LTD", (("bfloat16", (2, 4, 16, 256)),), 2 * 4 * 16 * 256 * 2))
+        self.assertEqual(
+            new, Layout("KV_2LTD", (("bfloat16", (2, 4, 16, 256)),), 2 * 4 * 16 * 256 * 2)
+        )
 
         class Older:
             kv_shape, kv_dtype = (4, 2, 16, 8, 32), BFLOAT16
@@ -123,7 +143,9 @@ class Spread(unittest.TestCase):
             threads = rng.randrange(1, 9)
             parts = spread(sizes, threads)
             self.assertLessEqual(len(parts), threads)
-            self.assertEqual([i for first, last in parts for i in range(first, last)], list(range(len(sizes))))
+            self.assertEqual(
+                [i for first, last in parts for i in range(first, last)], list(range(len(sizes)))
+            )
             self.assertTrue(all(first < last for first, last in parts) or not sizes)
 
     def test_even(self):

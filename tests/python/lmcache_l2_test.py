@@ -33,7 +33,10 @@ class L2Test(TarnTest):
 
     def keys(self, n, **kwargs):
         self._n += 1
-        return [ObjectKey((hash(self.id()) & 0xFFFFFFFF) << 32 | self._n << 16 | i, **kwargs) for i in range(n)]
+        return [
+            ObjectKey((hash(self.id()) & 0xFFFFFFFF) << 32 | self._n << 16 | i, **kwargs)
+            for i in range(n)
+        ]
 
     def objs(self, n, size=65536, fill=True):
         objs = [self.backend.allocate(Size([size]), UINT8, MemoryFormat.KV_2LTD) for _ in range(n)]
@@ -62,7 +65,10 @@ class L2Test(TarnTest):
 
     def look(self, adapter, keys):
         task = adapter.submit_lookup_and_lock_task(keys)
-        bits = self.wait(adapter.get_lookup_and_lock_event_fd(), lambda: adapter.query_lookup_and_lock_result(task))
+        bits = self.wait(
+            adapter.get_lookup_and_lock_event_fd(),
+            lambda: adapter.query_lookup_and_lock_result(task),
+        )
         self.assertIsNone(adapter.query_lookup_and_lock_result(task))
         return [bits.test(i) for i in range(len(keys))]
 
@@ -82,7 +88,11 @@ class Tasks(L2Test):
 
     def test_store_look_load(self):
         adapter, keys = self.adapter(), self.keys(8)
-        fds = [adapter.get_store_event_fd(), adapter.get_lookup_and_lock_event_fd(), adapter.get_load_event_fd()]
+        fds = [
+            adapter.get_store_event_fd(),
+            adapter.get_lookup_and_lock_event_fd(),
+            adapter.get_load_event_fd(),
+        ]
         self.assertEqual(len(set(fds)), 3)
         for fd in fds:
             self.assertEqual(select.select([fd], [], [], 0)[0], [])
@@ -138,7 +148,8 @@ class Tasks(L2Test):
         self.store(adapter, keys, self.objs(8, 9 << 20))
         into = self.objs(8, 9 << 20, fill=False)
         self.assertEqual(
-            self.load(adapter, keys[:3] + self.keys(1) + keys[3:7], into), [True] * 3 + [False] + [True] * 4
+            self.load(adapter, keys[:3] + self.keys(1) + keys[3:7], into),
+            [True] * 3 + [False] + [True] * 4,
         )
         self.check(into[:3] + into[4:], range(7))
 
@@ -221,8 +232,15 @@ class Keys(L2Test):
         key = ObjectKey(255, model="a b/c", rank=0x01000100, group=18, salt="user 1")
         text = f"a b/c@01000100@12@{255:064x}@user 1"
         self.assertEqual(object_key_text(key), text)
-        fields = {"model_name": "a b/c", "kv_rank": 0x01000100, "object_group_id": 18, "cache_salt": "user 1"}
-        self.assertEqual(parse_object_key(text), {**fields, "chunk_hash": (255).to_bytes(32, "big")})
+        fields = {
+            "model_name": "a b/c",
+            "kv_rank": 0x01000100,
+            "object_group_id": 18,
+            "cache_salt": "user 1",
+        }
+        self.assertEqual(
+            parse_object_key(text), {**fields, "chunk_hash": (255).to_bytes(32, "big")}
+        )
         for other in (
             "",
             "a@b",
@@ -237,7 +255,9 @@ class Keys(L2Test):
     def test_listing(self):
         adapter, client = self.adapter(), self.client()
         client.command("FLUSHALL")
-        keys = [ObjectKey(i, model="m*") for i in range(25)] + [ObjectKey(i, model="mx", salt="s") for i in range(5)]
+        keys = [ObjectKey(i, model="m*") for i in range(25)] + [
+            ObjectKey(i, model="mx", salt="s") for i in range(5)
+        ]
         self.store(adapter, keys, self.objs(30, 512))
         client.put("m*@something@else", b"x")
         client.put("noise", b"x")
@@ -274,7 +294,9 @@ class Keys(L2Test):
         self.assertEqual(self.look(self.adapter(namespace="fp4"), keys), [False] * 3)
         listed = [entry.key for entry in adapter.list_l2_keys(page_size=100).entries]
         self.assertEqual(sorted(listed), sorted(object_key_text(key) for key in keys))
-        self.assertEqual({e.size_bytes for e in adapter.list_l2_keys(keys[0].model_name, 100).entries}, {512})
+        self.assertEqual(
+            {e.size_bytes for e in adapter.list_l2_keys(keys[0].model_name, 100).entries}, {512}
+        )
         adapter.delete(keys[:1])
         self.assertEqual(self.look(adapter, keys), [False, True, True])
 
@@ -326,8 +348,12 @@ class Keys(L2Test):
         self.assertFalse(adapter.supports_global_eviction)
         status = adapter.report_status()
         self.assertTrue(status["is_healthy"])
-        self.assertEqual((status["type"], status["pending_stores"], status["stored"]), ("tarn", 0, 4))
-        self.assertEqual(status["url"], f"127.0.0.1:{self.server.port}".join(["tarn://", ""]) + self.query)
+        self.assertEqual(
+            (status["type"], status["pending_stores"], status["stored"]), ("tarn", 0, 4)
+        )
+        self.assertEqual(
+            status["url"], f"127.0.0.1:{self.server.port}".join(["tarn://", ""]) + self.query
+        )
 
     def test_parameters(self):
         url = self.server.url
@@ -340,7 +366,9 @@ class Keys(L2Test):
             ({"url": url, "lock_ms": True}, "lock_ms"),
             ({"url": url, "namespace": "a@b"}, "namespace"),
         ):
-            with self.assertRaisesRegex(ValueError, text), self.assertLogs("tarn.lmcache.l2", "ERROR") as log:
+            with self.assertRaisesRegex(ValueError, text), self.assertLogs(
+                "tarn.lmcache.l2", "ERROR"
+            ) as log:
                 TarnL2Adapter(params)
             self.assertRegex(log.output[0], text)
         as_text = self.adapter(lock_ms="70", load_threads="3")
@@ -380,12 +408,19 @@ class Locks(L2Test):
     def test_twice_the_pool(self):
         adapter, keys = self.adapter(lock_ms=0), self.keys(64)
         for first in range(0, 64, 8):
-            self.assertTrue(self.store(adapter, keys[first : first + 8], self.objs(8, 512 << 10)).is_successful())
+            self.assertTrue(
+                self.store(
+                    adapter, keys[first : first + 8], self.objs(8, 512 << 10)
+                ).is_successful()
+            )
         found = self.look(adapter, keys)
         self.assertGreater(sum(found), 16)
         into = self.objs(64, 512 << 10, fill=False)
         self.assertEqual(self.load(adapter, keys, into), found)
-        self.check([obj for obj, yes in zip(into, found) if yes], [i % 8 for i, yes in enumerate(found) if yes])
+        self.check(
+            [obj for obj, yes in zip(into, found) if yes],
+            [i % 8 for i, yes in enumerate(found) if yes],
+        )
 
 
 class Leases(L2Test):
@@ -422,11 +457,16 @@ class Ends(L2Test):
         self.store(adapter, keys, self.objs(4, 1 << 20))
         self.server.pause()
         try:
-            tasks = [adapter.submit_load_task([key], self.objs(1, 1 << 20, fill=False)) for key in keys]
+            tasks = [
+                adapter.submit_load_task([key], self.objs(1, 1 << 20, fill=False)) for key in keys
+            ]
             time.sleep(0.1)  # by then one has begun, as a rule
             closing = threading.Thread(target=adapter.close)
             closing.start()
-            wait_until(lambda: adapter.report_status()["pending_loads"] <= 1, what="what has not begun ends")
+            wait_until(
+                lambda: adapter.report_status()["pending_loads"] <= 1,
+                what="what has not begun ends",
+            )
         finally:
             self.server.resume()
         closing.join()
