@@ -27,7 +27,10 @@ class Native:
         self.socket = socket.create_connection(("127.0.0.1", port), 30)
         if password:
             words = [b"AUTH"] + ([user.encode()] if user else []) + [password.encode()]
-            self.send(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words))
+            self.send(
+                b"*%d\r\n" % len(words)
+                + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+            )
             self.expect(b"+OK\r\n")
 
     def send(self, *parts):
@@ -58,7 +61,9 @@ class Native:
 
     def one_or_zero(self, command, key):
         key = key.encode()
-        self.send(b"*2\r\n$%d\r\n%s\r\n" % (len(command), command), b"$%d\r\n%s\r\n" % (len(key), key))
+        self.send(
+            b"*2\r\n$%d\r\n%s\r\n" % (len(command), command), b"$%d\r\n%s\r\n" % (len(key), key)
+        )
         got = self.exactly(4)
         if got not in (b":1\r\n", b":0\r\n"):
             raise AssertionError(f"{got!r} to {command!r}: out of step")
@@ -66,7 +71,13 @@ class Native:
 
     def set(self, key, value):
         key = key.encode()
-        self.send(b"*3\r\n$3\r\nSET\r\n", b"$%d\r\n%s\r\n" % (len(key), key), b"$%d\r\n" % len(value), value, b"\r\n")
+        self.send(
+            b"*3\r\n$3\r\nSET\r\n",
+            b"$%d\r\n%s\r\n" % (len(key), key),
+            b"$%d\r\n" % len(value),
+            value,
+            b"\r\n",
+        )
         self.expect(b"+OK\r\n")
 
     def get(self, key, size):
@@ -199,7 +210,10 @@ class RedisConnector(RespTest):
     async def command(self, connection, *words):
         reader, writer = connection
         words = [word.encode() if isinstance(word, str) else word for word in words]
-        writer.write(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words))
+        writer.write(
+            b"*%d\r\n" % len(words)
+            + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+        )
         await writer.drain()
         line = await reader.readline()
         if line[:1] != b"$":
@@ -210,7 +224,9 @@ class RedisConnector(RespTest):
 
     async def put(self, connection, key, value):
         self.assertEqual(await self.command(connection, "SET", key + "kv_bytes", value), b"+OK\r\n")
-        self.assertEqual(await self.command(connection, "SET", key + "metadata", self.metadata), b"+OK\r\n")
+        self.assertEqual(
+            await self.command(connection, "SET", key + "metadata", self.metadata), b"+OK\r\n"
+        )
 
     async def get(self, connection, key):
         metadata = await self.command(connection, "GET", key + "metadata")
@@ -219,7 +235,9 @@ class RedisConnector(RespTest):
         self.assertEqual(metadata, self.metadata)
         value = await self.command(connection, "GET", key + "kv_bytes")
         if value is None:
-            self.assertIn(await self.command(connection, "DEL", key + "metadata"), (b":1\r\n", b":0\r\n"))
+            self.assertIn(
+                await self.command(connection, "DEL", key + "metadata"), (b":1\r\n", b":0\r\n")
+            )
         return value
 
     def test_burst(self):
@@ -245,7 +263,9 @@ class RedisConnector(RespTest):
         n, size = 200, 1 << 20
 
         async def run():
-            pool = redis.asyncio.ConnectionPool.from_url(f"redis://127.0.0.1:{self.server.port}", max_connections=150)
+            pool = redis.asyncio.ConnectionPool.from_url(
+                f"redis://127.0.0.1:{self.server.port}", max_connections=150
+            )
             client = redis.asyncio.Redis(connection_pool=pool)
 
             async def put(i):
@@ -294,7 +314,9 @@ class RedisConnector(RespTest):
         """With the client that the connector uses, as it uses it."""
 
         async def run():
-            pool = redis.asyncio.ConnectionPool.from_url(f"redis://127.0.0.1:{self.server.port}", max_connections=150)
+            pool = redis.asyncio.ConnectionPool.from_url(
+                f"redis://127.0.0.1:{self.server.port}", max_connections=150
+            )
             client = redis.asyncio.Redis(connection_pool=pool)
 
             async def one(i):

@@ -44,7 +44,12 @@ BFLOAT16, FLOAT8, UINT8 = DType("bfloat16", 2), DType("float8_e4m3fn", 1), DType
 
 class Meta:
     def __init__(self, shapes, dtypes, fmt, address, size):
-        self.shape, self.dtype, self.shapes, self.dtypes = shapes[0], dtypes[0], list(shapes), list(dtypes)
+        self.shape, self.dtype, self.shapes, self.dtypes = (
+            shapes[0],
+            dtypes[0],
+            list(shapes),
+            list(dtypes),
+        )
         self.fmt, self.address, self.phy_size, self.ref_count = fmt, address, size, 1
 
 
@@ -126,7 +131,9 @@ class BytesObj:
 
     def __init__(self, raw):
         self.raw_data = raw
-        self.meta = self.metadata = Meta([Size([len(raw), 0, 0, 0])], [None], MemoryFormat.BINARY_BUFFER, 0, len(raw))
+        self.meta = self.metadata = Meta(
+            [Size([len(raw), 0, 0, 0])], [None], MemoryFormat.BINARY_BUFFER, 0, len(raw)
+        )
         self.meta.shapes = self.meta.dtypes = None
 
     def get_size(self):
@@ -183,7 +190,9 @@ class Backend:
             self.most = max(self.most, self.alive)
         return MemoryObj(self, memoryview(mmap.mmap(-1, size)), shapes, dtypes, fmt, 0)
 
-    def batched_allocate(self, shapes, dtypes, n, fmt=MemoryFormat.KV_2LTD, eviction=True, busy_loop=True):
+    def batched_allocate(
+        self, shapes, dtypes, n, fmt=MemoryFormat.KV_2LTD, eviction=True, busy_loop=True
+    ):
         objs = []
         for _ in range(n):
             objs.append(self.allocate(shapes, dtypes, fmt, eviction, busy_loop))
@@ -242,7 +251,12 @@ class Context:
     """ConnectorContext"""
 
     def __init__(self, url, backend=None, config=None, metadata=None, plugin_name=None, loop=None):
-        self.url, self.local_cpu_backend, self.config, self.metadata = url, backend, config, metadata
+        self.url, self.local_cpu_backend, self.config, self.metadata = (
+            url,
+            backend,
+            config,
+            metadata,
+        )
         self.plugin_name, self.loop = plugin_name, loop
 
 
@@ -250,7 +264,13 @@ class OldContext:
     """ConnectorContext before 0.4.4"""
 
     def __init__(self, url, backend=None, config=None, metadata=None):
-        self.url, self.local_cpu_backend, self.config, self.metadata, self.loop = url, backend, config, metadata, None
+        self.url, self.local_cpu_backend, self.config, self.metadata, self.loop = (
+            url,
+            backend,
+            config,
+            metadata,
+            None,
+        )
 
 
 class RemoteBackends:
@@ -266,12 +286,15 @@ class RemoteBackends:
                 url = f"plugin://{name}"
                 self.add(f"RemoteBackend-{name}", Context(url, Backend(), config, metadata, name))
         if config.remote_url is not None:
-            context = (Context if later else OldContext)(config.remote_url, Backend(), config, metadata)
+            context = (Context if later else OldContext)(
+                config.remote_url, Backend(), config, metadata
+            )
             self.add("RemoteBackend", context)
 
     def adapter(self, name):
         module, kind = (
-            self.config.extra_config[f"remote_storage_plugin.{name}.{n}"] for n in ("module_path", "class_name")
+            self.config.extra_config[f"remote_storage_plugin.{name}.{n}"]
+            for n in ("module_path", "class_name")
         )
         return getattr(importlib.import_module(module), kind)()
 
@@ -317,7 +340,13 @@ class ObjectKey:
         self.object_group_id, self.cache_salt = group, salt
 
     def _all(self):
-        return (self.chunk_hash, self.model_name, self.kv_rank, self.object_group_id, self.cache_salt)
+        return (
+            self.chunk_hash,
+            self.model_name,
+            self.kv_rank,
+            self.object_group_id,
+            self.cache_salt,
+        )
 
     def __eq__(self, other):
         return self._all() == other._all()

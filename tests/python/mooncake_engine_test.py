@@ -21,7 +21,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 class Part:
     """The other process."""
 
-    def __init__(self, hostname="127.0.0.1", metadata="P2PHANDSHAKE", protocol="tcp", **environment):
+    def __init__(
+        self, hostname="127.0.0.1", metadata="P2PHANDSHAKE", protocol="tcp", **environment
+    ):
         path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
         self.process = subprocess.Popen(
             [sys.executable, os.path.join(HERE, "mooncake_part.py"), hostname, metadata, protocol],
@@ -77,7 +79,9 @@ class EngineTest(TarnTest):
             self.assertEqual(e.transfer_sync_read(far, self.address, there, SIZE), 0)
             self.assertEqual(bytes(self.memory), b"\5" * SIZE)
         self.assertEqual(e.transfer_sync(far, self.address, p.own, 16, TransferOpcode.Read), 0)
-        self.assertEqual(e.transfer_sync(far, self.address, p.own, 16, TransferEngine.TransferOpcode.Write), 0)
+        self.assertEqual(
+            e.transfer_sync(far, self.address, p.own, 16, TransferEngine.TransferOpcode.Write), 0
+        )
 
     def test_batches(self):
         e, p, far, n, step = self.engine, self.part, self.part.session, 64, SIZE // 64
@@ -89,7 +93,9 @@ class EngineTest(TarnTest):
         self.assertEqual(e.batch_transfer_sync_read(far, [self.address], [p.own], [SIZE]), 0)
         for i in range(n):
             self.assertEqual(e.read_bytes_from_buffer(here[i], step), bytes([n - 1 - i]) * step)
-        self.assertEqual(e.batch_transfer_sync(far, here, there, [step] * n, TransferOpcode.Write), 0)
+        self.assertEqual(
+            e.batch_transfer_sync(far, here, there, [step] * n, TransferOpcode.Write), 0
+        )
         self.assertEqual(e.batch_transfer_sync_write(far, [], [], []), 0)
         with self.assertLogs("mooncake", "ERROR"):
             self.assertEqual(e.batch_transfer_sync_write(far, here, there[:3], [step] * n), -1)
@@ -100,18 +106,24 @@ class EngineTest(TarnTest):
     def test_async(self):
         e, p, far = self.engine, self.part, self.part.session
         ctypes.memset(self.address, 9, SIZE)
-        numbers = [e.batch_transfer_async_write(far, [self.address], [p.own], [SIZE]) for _ in range(8)]
+        numbers = [
+            e.batch_transfer_async_write(far, [self.address], [p.own], [SIZE]) for _ in range(8)
+        ]
         self.assertEqual(len(set(numbers) - {0}), 8)
         self.assertEqual(e.get_batch_transfer_status(numbers), 0)
         self.assertEqual(p.ask("sum", "own"), str(9 * SIZE))
         with self.assertLogs("mooncake", "ERROR"):
-            self.assertEqual(e.get_batch_transfer_status(numbers[:1]), -1, "it was asked for already")
+            self.assertEqual(
+                e.get_batch_transfer_status(numbers[:1]), -1, "it was asked for already"
+            )
         number = e.transfer_submit_write(far, self.address, p.managed, SIZE)
         self.assertNotEqual(number, 0)
         self.assertEqual(wait_until(lambda: e.transfer_check_status(number), what="the write"), 1)
         number = e.batch_transfer_async_read(far, [self.address], [4096], [16])
         with self.assertLogs("mooncake", "ERROR"):
-            self.assertEqual(wait_until(lambda: e.transfer_check_status(number), what="the read"), -1)
+            self.assertEqual(
+                wait_until(lambda: e.transfer_check_status(number), what="the read"), -1
+            )
         with self.assertLogs("mooncake", "ERROR"):
             self.assertEqual(e.transfer_check_status(number), -1)
         number = e.batch_transfer_async(far, [self.address], [p.own], [16], TransferOpcode.Read)
@@ -120,11 +132,17 @@ class EngineTest(TarnTest):
     def test_notifies(self):
         e, p, far = self.engine, self.part, self.part.session
         self.assertEqual(
-            e.transfer_sync(far, self.address, p.own, 16, TransferOpcode.Write, TransferNotify("7", "done")), 0
+            e.transfer_sync(
+                far, self.address, p.own, 16, TransferOpcode.Write, TransferNotify("7", "done")
+            ),
+            0,
         )
         notify = TransferNotify()
         notify.name, notify.msg = "räume", "8"
-        self.assertEqual(e.batch_transfer_sync(far, [self.address], [p.own], [16], TransferOpcode.Write, notify), 0)
+        self.assertEqual(
+            e.batch_transfer_sync(far, [self.address], [p.own], [16], TransferOpcode.Write, notify),
+            0,
+        )
         self.assertEqual(p.ask("notifies"), "7=done räume=8")
         self.assertEqual(p.ask("notifies"), "-")
         self.assertEqual(e.get_notifies(), [])
@@ -149,7 +167,9 @@ class EngineTest(TarnTest):
         with self.assertLogs("mooncake"):
             self.assertEqual(e.transfer_sync_write(p.session, self.address, p.own, 16), -1)
             self.assertNotEqual(e.send_probe(p.session), 0)
-            self.assertEqual(e.batch_transfer_async_write(p.session, [self.address], [p.own], [16]), 0)
+            self.assertEqual(
+                e.batch_transfer_async_write(p.session, [self.address], [p.own], [16]), 0
+            )
         again = self.start()
         self.assertEqual(e.transfer_sync_write(again.session, self.address, again.own, 16), 0)
         self.assertEqual(e.send_probe(again.session), 0)
@@ -207,7 +227,9 @@ class LocalTest(TarnTest):
 
     def engine(self, *arguments):
         engine = TransferEngine()
-        self.assertEqual(engine.initialize(*(arguments or ("localhost", "P2PHANDSHAKE", "tcp", ""))), 0)
+        self.assertEqual(
+            engine.initialize(*(arguments or ("localhost", "P2PHANDSHAKE", "tcp", ""))), 0
+        )
         self.addCleanup(engine._close)
         return engine
 
@@ -227,7 +249,9 @@ class LocalTest(TarnTest):
         self.addCleanup(engine._close)
         self.assertGreater(engine.get_rpc_port(), 0)
         with self.assertLogs("mooncake", "ERROR"):
-            self.assertEqual(engine.initialize("localhost", "P2PHANDSHAKE", "tcp", ""), -1, "it is open already")
+            self.assertEqual(
+                engine.initialize("localhost", "P2PHANDSHAKE", "tcp", ""), -1, "it is open already"
+            )
         with self.assertRaises(TypeError):
             TransferEngine().initialize(None, "P2PHANDSHAKE", "tcp", "")
 
@@ -235,13 +259,19 @@ class LocalTest(TarnTest):
         for name in ("TARN_TRANSFER_SECRET", "TARN_TRANSFER_UNPROTECTED"):
             self.addCleanup(os.environ.pop, name, None)
         with self.assertLogs("mooncake", "ERROR") as log:
-            self.assertEqual(TransferEngine().initialize("192.0.2.7", "P2PHANDSHAKE", "tcp", ""), -1)
+            self.assertEqual(
+                TransferEngine().initialize("192.0.2.7", "P2PHANDSHAKE", "tcp", ""), -1
+            )
         self.assertIn("TARN_TRANSFER_SECRET", log.output[0])
         os.environ["TARN_TRANSFER_SECRET"] = "correct horse"
-        engine = self.engine("192.0.2.7", "P2PHANDSHAKE", "tcp", "")  # is not ours: it listens on every address
+        engine = self.engine(
+            "192.0.2.7", "P2PHANDSHAKE", "tcp", ""
+        )  # is not ours: it listens on every address
         with self.assertLogs("mooncake", "WARNING"):
             del os.environ["TARN_TRANSFER_SECRET"]
-            self.assertEqual(self.engine().send_probe(f"127.0.0.1:{engine.get_rpc_port()}"), -1, "no secret")
+            self.assertEqual(
+                self.engine().send_probe(f"127.0.0.1:{engine.get_rpc_port()}"), -1, "no secret"
+            )
 
     def test_ipv6(self):
         with socket.socket(socket.AF_INET6) as probe:
@@ -261,7 +291,9 @@ class LocalTest(TarnTest):
         port = self.engine().get_rpc_port()
         os.environ["MC_LEGACY_RPC_PORT_BINDING"] = "1"
         with self.assertLogs("mooncake", "ERROR"):
-            self.assertEqual(TransferEngine().initialize(f"127.0.0.1:{port}", "P2PHANDSHAKE", "tcp", ""), -1)
+            self.assertEqual(
+                TransferEngine().initialize(f"127.0.0.1:{port}", "P2PHANDSHAKE", "tcp", ""), -1
+            )
 
     def test_memory(self):
         engine = self.engine()
@@ -276,7 +308,9 @@ class LocalTest(TarnTest):
         with self.assertLogs("mooncake", "ERROR"):
             self.assertEqual(engine.batch_register_memory([at[1], at[0]], [8192] * 2), -7)
         self.assertEqual(engine.register_memory(at[1], 8192), 0, "all or none")
-        self.assertEqual(engine.get_first_buffer_address(f"localhost:{engine.get_rpc_port()}"), at[0])
+        self.assertEqual(
+            engine.get_first_buffer_address(f"localhost:{engine.get_rpc_port()}"), at[0]
+        )
 
     def test_managed_memory(self):
         engine, seen = self.engine(), {}
@@ -285,7 +319,9 @@ class LocalTest(TarnTest):
                 address = engine.allocate_managed_buffer(length)
                 self.assertNotEqual(address, 0)
                 for other, size in seen.items():
-                    self.assertFalse(address < other + size and other < address + length, "they do not overlap")
+                    self.assertFalse(
+                        address < other + size and other < address + length, "they do not overlap"
+                    )
                 ctypes.memset(address, 1, length)
                 seen[address] = length
         for address, length in seen.items():
@@ -297,14 +333,23 @@ class LocalTest(TarnTest):
     def test_topology(self):
         found = json.loads(self.engine().get_local_topology())
         self.assertEqual([len(v) for v in found.values()], [2])
-        self.assertEqual(json.loads(self.engine().get_local_topology("none_0")), {"cpu:0": [[], []]})
+        self.assertEqual(
+            json.loads(self.engine().get_local_topology("none_0")), {"cpu:0": [[], []]}
+        )
 
     def test_engine_of_a_store(self):
         with Server() as server:
             store, engine = MooncakeDistributedStore(), self.engine()
             name = f"localhost:{engine.get_rpc_port()}"
             code = store.setup(
-                name, "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", f"127.0.0.1:{server.port}", engine.get_engine()
+                name,
+                "P2PHANDSHAKE",
+                0,
+                1 << 20,
+                "tcp",
+                "",
+                f"127.0.0.1:{server.port}",
+                engine.get_engine(),
             )
             self.assertEqual(code, 0)
             self.assertEqual(store.put("k", b"v" * 100), 0)

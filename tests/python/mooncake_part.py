@@ -18,7 +18,11 @@ def main(hostname, metadata, protocol):
     if engine.initialize(hostname, metadata, protocol, "") != 0:
         print("failed", flush=True)
         return
-    session = hostname if metadata != "P2PHANDSHAKE" else f"{hostname.split(':')[0]}:{engine.get_rpc_port()}"
+    session = (
+        hostname
+        if metadata != "P2PHANDSHAKE"
+        else f"{hostname.split(':')[0]}:{engine.get_rpc_port()}"
+    )
     managed = engine.allocate_managed_buffer(SIZE)
     own = (ctypes.c_ubyte * SIZE)()
     address = ctypes.addressof(own)

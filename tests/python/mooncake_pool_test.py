@@ -130,7 +130,9 @@ class SegmentsTest(TarnTest):
         self.assertEqual(store.unmount_and_free_segment(old, 3600), 0)
         wait_until(lambda: self.segments() == set(new), what="the drain")
         self.assertEqual(store.get("k"), block(1, MIB))
-        self.assertEqual(store.unmount_and_free_segment(new, 1), 0, "there is no place left to move to")
+        self.assertEqual(
+            store.unmount_and_free_segment(new, 1), 0, "there is no place left to move to"
+        )
         wait_until(lambda: self.segments() == set(), what="the end of the grace")
         self.assertEqual(store.get("k"), b"")
         self.assertEqual(store.unmount_and_free_segment(old), 0, "asked to go at once, it does")
@@ -152,7 +154,9 @@ class SegmentsTest(TarnTest):
 
     def test_init_all(self):
         store = MooncakeDistributedStore()
-        with mock.patch.object(common, "master_url", lambda address: {"127.0.0.1:50051": self.server.url}[address]):
+        with mock.patch.object(
+            common, "master_url", lambda address: {"127.0.0.1:50051": self.server.url}[address]
+        ):
             self.assertEqual(store.init_all("tcp", "", 4 * MIB), 0)
             self.addCleanup(store.close)
             with self.assertLogs("mooncake", "ERROR"):
@@ -173,7 +177,9 @@ class TasksTest(TarnTest):
         super().setUpClass()
         cls.names = [f"m{i}:1000{i}" for i in range(3)]
         for i, name in enumerate(cls.names):
-            node = Node(cls.server, "--host-name", f"m{i}", name=common.node_name(name), pool="16mb")
+            node = Node(
+                cls.server, "--host-name", f"m{i}", name=common.node_name(name), pool="16mb"
+            )
             cls.addClassCleanup(node.stop)
 
     def setUp(self):
@@ -205,7 +211,9 @@ class TasksTest(TarnTest):
         self.put("k")
         done = self.ended(self.store.create_copy_task("k", self.names[1:]))
         self.assertIsInstance(done, QueryTaskResponse)
-        self.assertEqual((done.type, done.status, done.message), (TaskType.REPLICA_COPY, TaskStatus.SUCCESS, ""))
+        self.assertEqual(
+            (done.type, done.status, done.message), (TaskType.REPLICA_COPY, TaskStatus.SUCCESS, "")
+        )
         self.assertIn(done.assigned_client, [common.node_name(n) for n in self.names])
         self.assertGreaterEqual(done.last_updated_at_ms_epoch, done.created_at_ms_epoch)
         self.assertEqual(self.where("k"), self.names)
@@ -242,8 +250,12 @@ class TasksTest(TarnTest):
             self.assertEqual(s.create_copy_task("k", ["m9:1"]), (nobody, INVALID))
             self.assertEqual(s.create_move_task("k", "m9:1", self.names[1]), (nobody, INVALID))
             self.assertEqual(s.create_move_task("k", self.names[0], "m9:1"), (nobody, INVALID))
-            self.assertEqual(s.create_move_task("k", self.names[1], self.names[2]), (nobody, INVALID))
-            self.assertEqual(s.create_move_task("k", self.names[0], self.names[0]), (nobody, INVALID))
+            self.assertEqual(
+                s.create_move_task("k", self.names[1], self.names[2]), (nobody, INVALID)
+            )
+            self.assertEqual(
+                s.create_move_task("k", self.names[0], self.names[0]), (nobody, INVALID)
+            )
             self.assertEqual(s.create_copy_task("small", self.names[1:]), (nobody, NOT_SUPPORTED))
             self.assertEqual(s.query_task((1, 1 << 60)), (None, UNKNOWN_TASK))
             self.assertEqual(s.query_task((2, 1 << 60)), (None, UNKNOWN_TASK))
@@ -257,7 +269,9 @@ class TasksTest(TarnTest):
         with tarn.Client(self.server.url) as client, self.assertLogs("mooncake", "ERROR"):
             client.command("NODE", "MAINTENANCE", name, "ON")
             self.addCleanup(self.client().command, "NODE", "MAINTENANCE", name, "OFF")
-            self.assertEqual(self.store.create_copy_task("k", [self.names[1]]), ((0, 0), UNAVAILABLE))
+            self.assertEqual(
+                self.store.create_copy_task("k", [self.names[1]]), ((0, 0), UNAVAILABLE)
+            )
         beside = Node(self.server, "--host-name", "m0", name=common.node_name("m0:7"), pool="8mb")
         self.addCleanup(beside.stop)
         with self.assertLogs("mooncake", "ERROR"):
@@ -434,17 +448,23 @@ class KeysTest(StoreTest):
         raw = b"\xff\x00key"
         for key, same in ((b"k", "k"), ("\u00fc", "\u00fc".encode()), (raw, raw)):
             self.assertEqual(s.put(key, b"v" * 100), 0)
-            self.assertEqual((s.get(same), s.is_exist(same), s.get_size(same)), (b"v" * 100, 1, 100))
+            self.assertEqual(
+                (s.get(same), s.is_exist(same), s.get_size(same)), (b"v" * 100, 1, 100)
+            )
             self.assertEqual(s.batch_is_exist([same, key, "no"]), [1, 1, 0])
             self.assertEqual(len(s.get_replica_desc(same)), 1)
         self.assertEqual(set(s.batch_get_replica_desc([b"k", raw])), {"k", raw})
         self.assertEqual(s.put_batch([b"a", "b"], [b"1", b"2"]), 0)
         self.assertEqual(s.get_batch(["a", b"b"]), [b"1", b"2"])
         memory = Memory(4)
-        self.assertEqual(s.batch_get_into([b"a", "b"], [memory.address, memory.address + 1], [1, 1]), [1, 1])
+        self.assertEqual(
+            s.batch_get_into([b"a", "b"], [memory.address, memory.address + 1], [1, 1]), [1, 1]
+        )
         self.assertEqual(memory[:2], b"12")
         self.assertEqual(s.batch_put_session_start([b"s"], [1]), [0])
-        self.assertEqual(s.batch_put_from_multi_buffer_ranges(["s"], [[memory.address]], [[1]], [[0]]), [1])
+        self.assertEqual(
+            s.batch_put_from_multi_buffer_ranges(["s"], [[memory.address]], [[1]], [[0]]), [1]
+        )
         self.assertEqual(s.batch_put_session_end(["s"]), [0])
         self.assertEqual(s.batch_get_session_start(["s"]), [0])
         self.assertEqual(s.batch_get_session_end([b"s"]), 0)

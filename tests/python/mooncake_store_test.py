@@ -49,7 +49,9 @@ class Memory:
 
 def block(i, size):
     """Bytes that belong to number i."""
-    return bytes((i * 7 + j * 13) % 251 for j in range(256)) * (size // 256) + b"\x55" * (size % 256)
+    return bytes((i * 7 + j * 13) % 251 for j in range(256)) * (size // 256) + b"\x55" * (
+        size % 256
+    )
 
 
 def of(server):
@@ -99,7 +101,10 @@ class SetupTest(StoreTest):
 
     def test_positional_dict_keyword(self):
         store = MooncakeDistributedStore()
-        self.assertEqual(store.setup("localhost:17001", "http://h/metadata", 0, MIB, "tcp", "", of(self.server)), 0)
+        self.assertEqual(
+            store.setup("localhost:17001", "http://h/metadata", 0, MIB, "tcp", "", of(self.server)),
+            0,
+        )
         self.works(store)
         self.assertEqual(store.get_hostname(), "localhost:17001")
         values = {
@@ -155,8 +160,12 @@ class SetupTest(StoreTest):
             self.addCleanup(os.environ.pop, "MOONCAKE_CONFIG_PATH", None)
             os.environ["MOONCAKE_CONFIG_PATH"] = path
             config = MooncakeConfig.load_from_env()
-        self.assertEqual((config.global_segment_size, config.local_buffer_size), (512 * MIB, 1 << 30))
-        self.assertEqual((config.protocol, config.device_name, config.tenant_id), ("tcp", "", "default"))
+        self.assertEqual(
+            (config.global_segment_size, config.local_buffer_size), (512 * MIB, 1 << 30)
+        )
+        self.assertEqual(
+            (config.protocol, config.device_name, config.tenant_id), ("tcp", "", "default")
+        )
         store = MooncakeDistributedStore()
         code = store.setup(
             config.local_hostname,
@@ -209,12 +218,15 @@ class SetupTest(StoreTest):
             self.assertEqual(self.store.setup(*good), INVALID, "it is set up already")
 
     @unittest.skipIf(
-        os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"), "there is RDMA here"
+        os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"),
+        "there is RDMA here",
     )
     def test_rdma_needs_a_device(self):
         store = MooncakeDistributedStore()
         with self.assertLogs("mooncake", "ERROR") as log:
-            self.assertEqual(store.setup("h", "m", 0, MIB, "rdma", "mlx5_0", of(self.server)), INVALID)
+            self.assertEqual(
+                store.setup("h", "m", 0, MIB, "rdma", "mlx5_0", of(self.server)), INVALID
+            )
         self.assertIn('use "tcp"', log.output[0])
 
     def test_before_and_after(self):
@@ -263,7 +275,9 @@ class MethodsTest(StoreTest):
         self.assertEqual(s.get("k"), b"two")
         self.assertEqual((s.get_size("k"), s.is_exist("k")), (3, 1))
         self.assertEqual((s.get_size("no"), s.is_exist("no"), s.get("no")), (MISSING, 0, b""))
-        self.assertEqual((s.remove("k"), s.remove("k"), s.remove("k", force=True)), (0, MISSING, MISSING))
+        self.assertEqual(
+            (s.remove("k"), s.remove("k"), s.remove("k", force=True)), (0, MISSING, MISSING)
+        )
         self.assertEqual(s.put_parts("parts", b"a", memoryview(b"bc"), bytearray(b"d" * 100)), 0)
         self.assertEqual(s.get("parts"), b"abc" + b"d" * 100)
         self.assertEqual(s.upsert_parts("parts", b"x", b"y"), 0)
@@ -294,12 +308,17 @@ class MethodsTest(StoreTest):
         self.assertEqual(bytes(memoryview(handle)), block(2, 70000))
         self.assertEqual(ctypes.string_at(handle.ptr(), 256), block(2, 256))
         found = s.batch_get_buffer(["a", "no", "b"])
-        self.assertEqual([None if f is None else bytes(f) for f in found], [block(1, 5000), None, block(2, 70000)])
+        self.assertEqual(
+            [None if f is None else bytes(f) for f in found],
+            [block(1, 5000), None, block(2, 70000)],
+        )
         self.assertEqual(s.batch_get_buffer([]), [])
 
     def test_memory(self):
         s, n = self.store, 8
-        source, target = Memory(n * 4096, b"".join(block(i, 4096) for i in range(n))), Memory(n * 8192)
+        source, target = Memory(n * 4096, b"".join(block(i, 4096) for i in range(n))), Memory(
+            n * 8192
+        )
         keys = [f"m{i}" for i in range(n)]
         sources = [source.address + i * 4096 for i in range(n)]
         targets = [target.address + i * 8192 for i in range(n)]
@@ -309,7 +328,8 @@ class MethodsTest(StoreTest):
         self.assertEqual(s.batch_put_from(keys, sources, [4096] * n), [0] * n)
         self.assertEqual(s.batch_put_from(keys, sources, [4096] * n), [0] * n)
         self.assertEqual(
-            s.batch_get_into(keys + ["no"], targets + targets[:1], [8192] * (n + 1)), [4096] * n + [MISSING]
+            s.batch_get_into(keys + ["no"], targets + targets[:1], [8192] * (n + 1)),
+            [4096] * n + [MISSING],
         )
         for i in range(n):
             self.assertEqual(target[i * 8192 : i * 8192 + 4096], block(i, 4096))
@@ -320,7 +340,9 @@ class MethodsTest(StoreTest):
         self.assertEqual(s.upsert_from("one", source.address, 100), 0)
         self.assertEqual(s.batch_upsert_from(["one", "two"], sources[:2], [4096, 10]), [0, 0])
         self.assertEqual((s.get_size("one"), s.get_size("two")), (4096, 10))
-        self.assertEqual(s.put_from_with_metadata("meta", source.address, source.address + 4096, 100, 7), 0)
+        self.assertEqual(
+            s.put_from_with_metadata("meta", source.address, source.address + 4096, 100, 7), 0
+        )
         self.assertEqual(s.get("meta"), block(1, 4096)[:7] + block(0, 4096)[:100])
         with self.assertLogs("mooncake", "ERROR"):
             self.assertEqual(s.batch_put_from(keys[:2], sources[:3], [1, 2, 3]), [INVALID] * 2)
@@ -338,18 +360,32 @@ class MethodsTest(StoreTest):
         s.put_batch(["1", "2"], [first, second])
         a = target.address
         with self.subTest("not registered"):
-            self.assertEqual(s.get_into_ranges([a], [["1"]], [[[0]]], [[[0]]], [[[4]]]), [[[INVALID]]])
+            self.assertEqual(
+                s.get_into_ranges([a], [["1"]], [[[0]]], [[[0]]], [[[4]]]), [[[INVALID]]]
+            )
         s.register_buffer(a, 32)
-        got = s.get_into_ranges([a], [["1", "2"]], [[[0, 20], [8]]], [[[1, 30], [2]]], [[[4, 3], [5]]])
-        self.assertEqual(got, [[[4, 3], [5]]])
-        self.assertEqual(target[0:32], first[1:5] + b"____" + second[2:7] + b"_" * 7 + first[30:33] + b"_" * 9)
-        self.assertEqual(
-            s.get_into_ranges([a], [["1"]], [[[31]]], [[[0]]], [[[2]]]), [[[INVALID]]], "behind the buffer"
+        got = s.get_into_ranges(
+            [a], [["1", "2"]], [[[0, 20], [8]]], [[[1, 30], [2]]], [[[4, 3], [5]]]
         )
-        self.assertEqual(s.get_into_ranges([a], [["1"]], [[[0]]], [[[35]]], [[[2]]]), [[[INVALID]]], "behind the value")
+        self.assertEqual(got, [[[4, 3], [5]]])
+        self.assertEqual(
+            target[0:32], first[1:5] + b"____" + second[2:7] + b"_" * 7 + first[30:33] + b"_" * 9
+        )
+        self.assertEqual(
+            s.get_into_ranges([a], [["1"]], [[[31]]], [[[0]]], [[[2]]]),
+            [[[INVALID]]],
+            "behind the buffer",
+        )
+        self.assertEqual(
+            s.get_into_ranges([a], [["1"]], [[[0]]], [[[35]]], [[[2]]]),
+            [[[INVALID]]],
+            "behind the value",
+        )
         got = s.get_into_ranges([a], [["no", "1"]], [[[0], [8]]], [[[0], [0]]], [[[4], [4]]])
         self.assertEqual(got, [[[MISSING], [4]]])
-        self.assertEqual(s.get_into_ranges([a], [["1"]], [[[0]]], [[[0, 1]]], [[[]]]), [[[INVALID]]])
+        self.assertEqual(
+            s.get_into_ranges([a], [["1"]], [[[0]]], [[[0, 1]]], [[[]]]), [[[INVALID]]]
+        )
         self.assertEqual(s.get_into_ranges([a], [], [[[0]]], [], []), [[[INVALID]]])
 
     def test_removals(self):
@@ -367,7 +403,9 @@ class MethodsTest(StoreTest):
 
     def test_placement(self):
         config = ReplicateConfig()
-        self.assertEqual((config.replica_num, config.preferred_segment, config.group_ids), (1, "", None))
+        self.assertEqual(
+            (config.replica_num, config.preferred_segment, config.group_ids), (1, "", None)
+        )
         for name, value in (
             ("soft_pin_ttl_ms", -1),
             ("soft_pin_ttl_ms", 1 << 64),
@@ -395,7 +433,9 @@ class MethodsTest(StoreTest):
         groups.group_ids = ["g", "", "g"]
         memory = Memory(300)
         at = [memory.address, memory.address + 100, memory.address + 200]
-        self.assertEqual(self.store.batch_put_from(["g0", "g1", "g2"], at, [100] * 3, groups), [0] * 3)
+        self.assertEqual(
+            self.store.batch_put_from(["g0", "g1", "g2"], at, [100] * 3, groups), [0] * 3
+        )
         with self.assertLogs("mooncake", "ERROR"):
             self.assertEqual(self.store.batch_put_from(["g0"], at[:1], [100], groups), [INVALID])
         disks = ReplicateConfig()
@@ -480,11 +520,17 @@ class MethodsTest(StoreTest):
         self.assertEqual(asked[-1], (0x7F0000000000, MIB + 4096, 1, 0))
         with self.assertLogs("mooncake", "WARNING"):
             self.assertEqual(
-                auto.batch_put_from(["gpu"], [0x7F0000000100], [KIB]), [NOT_SUPPORTED], "nothing can move it here"
+                auto.batch_put_from(["gpu"], [0x7F0000000100], [KIB]),
+                [NOT_SUPPORTED],
+                "nothing can move it here",
             )
         self.assertEqual(auto.unregister_buffer(0x7F0000000100), 0)
         links = [os.path.join("/proc/self/fd", f) for f in os.listdir("/proc/self/fd")]
-        self.assertEqual([k for k in links if os.path.lexists(k) and "dma-buf" in os.readlink(k)], [], "it is closed")
+        self.assertEqual(
+            [k for k in links if os.path.lexists(k) and "dma-buf" in os.readlink(k)],
+            [],
+            "it is closed",
+        )
 
     def test_host_memory_allocator(self):
         allocator = MooncakeHostMemAllocator()
@@ -533,7 +579,10 @@ class MethodsTest(StoreTest):
         self.assertEqual(s.batch_is_exist(keys), [0, 0], "nobody sees them before the end")
         with self.assertLogs("mooncake", "ERROR"):
             self.assertEqual(
-                s.batch_put_from_multi_buffer_ranges(keys[:1], [[source.address]], [[2]], [[size - 1]]), [INVALID]
+                s.batch_put_from_multi_buffer_ranges(
+                    keys[:1], [[source.address]], [[2]], [[size - 1]]
+                ),
+                [INVALID],
             )
         self.assertEqual(s.batch_put_session_end(keys + ["no"]), [0, 0, INVALID])
         self.assertEqual(s.get("s1"), block(2, size))
@@ -544,10 +593,14 @@ class MethodsTest(StoreTest):
             self.assertEqual(got, [page] * 2)
         self.assertEqual(target[:], block(1, size) + block(2, size))
         self.assertEqual(
-            s.batch_get_into_multi_buffer_ranges(["s0"], [[target.address]], [[2]], [[size - 1]]), [INVALID]
+            s.batch_get_into_multi_buffer_ranges(["s0"], [[target.address]], [[2]], [[size - 1]]),
+            [INVALID],
         )
         self.assertEqual(s.batch_get_session_end(keys), 0)
-        self.assertEqual(s.batch_get_into_multi_buffer_ranges(["s0"], [[target.address]], [[2]], [[0]]), [INVALID])
+        self.assertEqual(
+            s.batch_get_into_multi_buffer_ranges(["s0"], [[target.address]], [[2]], [[0]]),
+            [INVALID],
+        )
         self.assertEqual(s.batch_put_session_start(["gone"], [page]), [0])
         self.assertEqual(s.batch_put_session_revoke(["gone"]), [0])
         self.assertEqual(s.put("gone", b"again" * 20), 0)
@@ -596,7 +649,10 @@ class TensorTest(StoreTest):
         for dim in (0, 1):
             self.assertEqual(s.put_tensor_with_tp(f"tp{dim}", a, tp_size=2, split_dim=dim), 0)
             for rank in range(2):
-                self.same(s.get_tensor_with_tp(f"tp{dim}", rank, 2, dim), numpy.split(a, 2, axis=dim)[rank])
+                self.same(
+                    s.get_tensor_with_tp(f"tp{dim}", rank, 2, dim),
+                    numpy.split(a, 2, axis=dim)[rank],
+                )
             self.assertEqual(s.is_exist(f"tp{dim}_tp_1"), 1)
         self.assertEqual(s.batch_put_tensor_with_tp(["p", "q"], [a, a], tp_size=4), [0, 0])
         for got in s.batch_get_tensor_with_tp(["p", "q"], 3, 4):
@@ -688,13 +744,19 @@ class EnginesTest(StoreTest):
         source = Memory(n * layers * piece, b"".join(block(i, piece) for i in range(n * layers)))
         target = Memory(n * layers * piece)
         keys = [f"m@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@{i:x}" for i in range(n)]
-        where = [[source.address + (layer * n + i) * piece for layer in range(layers)] for i in range(n)]
-        back = [[target.address + (layer * n + i) * piece for layer in range(layers)] for i in range(n)]
+        where = [
+            [source.address + (layer * n + i) * piece for layer in range(layers)] for i in range(n)
+        ]
+        back = [
+            [target.address + (layer * n + i) * piece for layer in range(layers)] for i in range(n)
+        ]
         sizes = [[piece] * layers] * n
         self.assertEqual(list(put(keys, where, sizes)), [0] * n)
         self.assertEqual(list(get(keys, back, sizes)), [layers * piece] * n)
         self.assertEqual(target[:], source[:])
-        self.assertEqual(list(get(["no"] + keys[1:2], back[:2], sizes[:2])), [MISSING, layers * piece])
+        self.assertEqual(
+            list(get(["no"] + keys[1:2], back[:2], sizes[:2])), [MISSING, layers * piece]
+        )
         self.assertEqual(list(get(keys[:1], [back[0][:2]], [sizes[0][:2]])), [INVALID])
         return keys
 
@@ -771,7 +833,9 @@ class PoolTest(TarnTest):
         self.assertEqual(one.batch_replica_clear(["k0", "no"]), ["k0"])
         self.assertEqual(one.batch_replica_clear(["own", "k1"], one.get_hostname()), ["own"])
         self.assertEqual(two.close(), 0)
-        self.assertEqual([one.get(f"k{i}") for i in range(4)], [b""] * 4, "what was only there went with it")
+        self.assertEqual(
+            [one.get(f"k{i}") for i in range(4)], [b""] * 4, "what was only there went with it"
+        )
         self.assertEqual(one.put("k1", block(1, MIB)), 0)
         self.assertEqual(one.get("k1"), block(1, MIB))
 

@@ -161,7 +161,9 @@ class LayoutTest(TensorsTest):
         struct.pack_into("<Q", header, 32, 32)
         for at in (40, 104):
             struct.pack_into("<q", header, at, 2)
-        self.assertEqual(_deserialize_tensor(bytes(header) + t.data[16:]), Tensor((2, 4), t.data[16:]))
+        self.assertEqual(
+            _deserialize_tensor(bytes(header) + t.data[16:]), Tensor((2, 4), t.data[16:])
+        )
 
     def test_no_dimensions_no_elements(self):
         for t in (Tensor((), b"abcd"), Tensor((2, 0, 3), b"")):
@@ -210,7 +212,9 @@ class SharesTest(TensorsTest):
         n = self.stored("t", t, memory)
         for dimension, size in ((0, 2), (1, 3)):
             key = f"d{dimension}"
-            put = s.put_tensor_with_tp_from(key, memory.address, n, tp_size=size, split_dim=dimension)
+            put = s.put_tensor_with_tp_from(
+                key, memory.address, n, tp_size=size, split_dim=dimension
+            )
             self.assertEqual(put, 0)
             for rank in range(size):
                 got = s.get_tensor_with_tp(key, rank, size, dimension)
@@ -257,7 +261,9 @@ class SharesTest(TensorsTest):
         s, t = self.store, whole(4, 6)
         self.assertEqual(s.batch_put_tensor(keys=[b"k", "l"], tensors_list=[t, t]), [0, 0])
         self.assertEqual(s.get_tensor(key="k"), t)
-        self.assertEqual(s.batch_put_tensor_with_tp(base_keys=[b"\xff"], tensors_list=[t], tp_size=2), [0])
+        self.assertEqual(
+            s.batch_put_tensor_with_tp(base_keys=[b"\xff"], tensors_list=[t], tp_size=2), [0]
+        )
         self.assertEqual(s.get_tensor_with_tp(b"\xff", 1, 2), share(t, 0, 1, 2))
         self.assertEqual(s.is_exist(b"\xff_tp_1"), 1)
         for bad in (
@@ -267,7 +273,9 @@ class SharesTest(TensorsTest):
         ):
             self.assertRaises(TypeError, bad)
         self.assertRaises(TypeError, s.batch_get_tensor, "kl")
-        self.assertEqual((s.put_tensor.__name__, s.batch_put_tensor.__name__), ("put_tensor", "batch_put_tensor"))
+        self.assertEqual(
+            (s.put_tensor.__name__, s.batch_put_tensor.__name__), ("put_tensor", "batch_put_tensor")
+        )
 
 
 class ParallelismTest(TensorsTest):
@@ -286,7 +294,9 @@ class ParallelismTest(TensorsTest):
         s, memory = self.store, Memory(HEADER + len(tensor.data))
         full = target("full", axes(*others, tp(0, sizes[0], dimension)))
         self.assertEqual(s.get_tensor_with_parallelism(key, full), tensor)
-        self.assertEqual(s.get_tensor_with_parallelism_into(key, memory.address, memory.size, full), tensor)
+        self.assertEqual(
+            s.get_tensor_with_parallelism_into(key, memory.address, memory.size, full), tensor
+        )
         for size in sizes:
             for rank in range(size):
                 expected = share(tensor, dimension, rank, size)
@@ -393,7 +403,9 @@ class ParallelismTest(TensorsTest):
         self.check("t", old, 0, (2,))
         for rank in range(2):
             where = axes(tp(rank, 2, 0))
-            self.assertEqual(s.upsert_tensor_with_parallelism("t", share(new, 0, rank, 2), where), 0)
+            self.assertEqual(
+                s.upsert_tensor_with_parallelism("t", share(new, 0, rank, 2), where), 0
+            )
         self.check("t", new, 0, (1, 2))
         self.assertEqual(s.batch_upsert_tensor_with_parallelism(["t"], [old]), [0])
         self.assertEqual(s.get_tensor("t"), old)
@@ -419,7 +431,9 @@ class ParallelismTest(TensorsTest):
         for where in bad:
             self.refused(s.put_tensor_with_parallelism, "t", t, where)
             if where is not bad[-3] and where is not bad[-2]:
-                self.refused(s.get_tensor_with_parallelism, "t", target("shard", where), expected=None)
+                self.refused(
+                    s.get_tensor_with_parallelism, "t", target("shard", where), expected=None
+                )
         self.assertEqual(s.remove_all(), 0)
         with self.assertRaises(RuntimeError):
             target("half")
@@ -436,11 +450,15 @@ class ParallelismTest(TensorsTest):
         self.assertEqual(s.remove("t_tp_2"), 0)
         full = target("full", axes(tp(0, 4, 0)))
         self.refused(s.get_tensor_with_parallelism, "t", full, expected=None)
-        self.refused(s.get_tensor_with_parallelism, "t", target("full", axes(tp(0, 4, 1))), expected=None)
+        self.refused(
+            s.get_tensor_with_parallelism, "t", target("full", axes(tp(0, 4, 1))), expected=None
+        )
         small = Memory(HEADER + 64)
         self.store_shares("u", t, 0, 2)
         into = s.get_tensor_with_parallelism_into
-        self.refused(into, "u", small.address, small.size, target("full", axes(tp(0, 2, 0))), expected=None)
+        self.refused(
+            into, "u", small.address, small.size, target("full", axes(tp(0, 2, 0))), expected=None
+        )
 
     def test_lies(self):
         """Headers and manifests that say what is not so cost nothing but the tensor."""
@@ -451,7 +469,9 @@ class ParallelismTest(TensorsTest):
             lie = bytearray(manifest)
             struct.pack_into("<i", lie, at, number)
             self.assertEqual(s.upsert("t__parallelism_manifest", lie), 0)
-            self.assertEqual(s.get_tensor_with_parallelism("t", full), t, "the shares themselves tell")
+            self.assertEqual(
+                s.get_tensor_with_parallelism("t", full), t, "the shares themselves tell"
+            )
         for at, number in ((40, 1 << 40), (40, 6), (104, 1 << 60), (48, 4), (172, 1)):
             lie = bytearray(second)
             struct.pack_into("<q", lie, at, number)
@@ -505,7 +525,9 @@ class ClosedTest(TensorsTest):
             self.assertIsNone(s.get_tensor("t"))
             self.assertEqual(s.batch_get_tensor(["t"]), [None])
             self.assertIsNone(s.get_tensor_into("t", memory.address, memory.size))
-            self.assertEqual(s.batch_get_tensor_into(["t"], [memory.address], [memory.size]), [INVALID])
+            self.assertEqual(
+                s.batch_get_tensor_into(["t"], [memory.address], [memory.size]), [INVALID]
+            )
             self.assertIsNone(s.get_tensor_with_parallelism("t", target("full")))
             self.assertEqual(s.get_size("t"), INVALID)
 

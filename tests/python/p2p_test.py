@@ -31,7 +31,9 @@ class P2pTest(TarnTest):
         lines = output.splitlines()
         self.assertEqual(len(lines), 3, output)
         for i, line in enumerate(lines[:2]):
-            self.assertRegex(line, rf"request {i}: 8 blocks in \d+ pieces, 0.1 MiB, [\d.]+ GB/s by {how}, right")
+            self.assertRegex(
+                line, rf"request {i}: 8 blocks in \d+ pieces, 0.1 MiB, [\d.]+ GB/s by {how}, right"
+            )
         self.assertEqual(lines[2], "every byte is right")
 
     def test_pull(self):

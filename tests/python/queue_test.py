@@ -45,7 +45,9 @@ class Queues(TarnTest):
             self.assertEqual(self.take(queue, 1)[0].results, [tarn.Status.EEXISTS] * 2)
             queue.get(keys[:4] + ["none"], to[:4] + [to[4]], 1024, {"any": "thing"})
             (done,) = self.take(queue, 1)
-            self.assertEqual((done.results, done.done, done.user), ([1024] * 4 + [-9], 4, {"any": "thing"}))
+            self.assertEqual(
+                (done.results, done.done, done.user), ([1024] * 4 + [-9], 4, {"any": "thing"})
+            )
             self.assertEqual(target[:4096], source[:4096])
             queue.get(keys[5:6], [[to[5], to[5] + 10]], [[10, 20]], offsets=[100], wants=[30])
             self.assertEqual(self.take(queue, 1)[0].results, [30])
@@ -114,14 +116,18 @@ class Queues(TarnTest):
             self.client().put("late", b"x" * 70)
             done = {c.id: c for c in self.take(queue, 2)}
             self.assertEqual((done[first].status, done[first].results), (0, [70]))
-            self.assertEqual((done[second].status, done[second].results), (tarn.Status.ECANCELED, [-25]))
+            self.assertEqual(
+                (done[second].status, done[second].results), (tarn.Status.ECANCELED, [-25])
+            )
 
     def test_memory_is_kept_until_taken_out(self):
         client = self.client()
         memory = Keep(b"x" * 5000)
         watch = weakref.ref(memory)
         queue = client.queue()
-        queue.put(["kept"], [pin(memory).address], [5000], keep=memory, group="some group", prefer=())
+        queue.put(
+            ["kept"], [pin(memory).address], [5000], keep=memory, group="some group", prefer=()
+        )
         del memory
         gc.collect()
         select.select([queue], [], [], 20)

@@ -83,7 +83,10 @@ class HostPool:
                     at = self.base + (layer * self.size + slot) * self.unit
                     pointers += [at + k * self.half for k in range(self.kinds)]
             else:
-                pointers += [self.base + slot * self.layers * self.unit + k * self.half for k in range(self.kinds)]
+                pointers += [
+                    self.base + slot * self.layers * self.unit + k * self.half
+                    for k in range(self.kinds)
+                ]
         each = self.page // self.layers if self.layout == "layer_first" else self.page
         return pointers, [each] * len(pointers)
 
@@ -154,7 +157,9 @@ class Controller:
         self.backup_skip = config.is_mla_model and config.tp_rank != 0
         self.zero_copy = zero_copy
         self.work = {name: queue.Queue() for name in ("prefetch", "io", "backup")}
-        self.threads = [threading.Thread(target=self.run, args=(q,), daemon=True) for q in self.work.values()]
+        self.threads = [
+            threading.Thread(target=self.run, args=(q,), daemon=True) for q in self.work.values()
+        ]
         for t in self.threads:
             t.start()
 
@@ -189,7 +194,10 @@ class Controller:
             if self.zero_copy:
                 done = all(self.storage.batch_set_v1(keys, slots, None))
             else:
-                data = [self.pool.get_data_page(slots[n * self.pool.page_size]) for n in range(len(keys))]
+                data = [
+                    self.pool.get_data_page(slots[n * self.pool.page_size])
+                    for n in range(len(keys))
+                ]
                 done = self.storage.batch_set(keys, data)
             if not done:
                 return i
@@ -276,7 +284,9 @@ class SGLangTest(TarnTest):
                         writer.pool.fill(i, f"page {i}")
                     self.assertEqual(writer.hits(hashes), 0)
                     self.assertEqual(writer.backup(hashes, list(range(300))), 300)
-                    self.assertEqual(writer.backup(hashes, list(range(300))), 300, "once more is as good")
+                    self.assertEqual(
+                        writer.backup(hashes, list(range(300))), 300, "once more is as good"
+                    )
                     self.assertEqual(len(self.keys()), 300, "a page is one object")
                     reader = self.rank(kind(layout, 310), zero_copy, is_mla_model=mla)
                     self.assertEqual(reader.hits(hashes + self.hashes(3, 1000)), 300)
@@ -289,7 +299,10 @@ class SGLangTest(TarnTest):
 
     def test_ranks_of_kv_heads_have_pages_of_their_own(self):
         hashes = self.hashes(20)
-        writers = [self.rank(MHATokenToKVPoolHost(), tp_rank=r, tp_size=2, pp_rank=1, pp_size=2) for r in range(2)]
+        writers = [
+            self.rank(MHATokenToKVPoolHost(), tp_rank=r, tp_size=2, pp_rank=1, pp_size=2)
+            for r in range(2)
+        ]
         for r, w in enumerate(writers):
             for i in range(20):
                 w.pool.fill(i, f"rank {r} page {i}")
@@ -305,20 +318,31 @@ class SGLangTest(TarnTest):
             dict(tp_rank=0, tp_size=2, pp_rank=1, pp_size=2, attn_cp_rank=0, attn_cp_size=2),
             dict(tp_rank=0, tp_size=2, pp_rank=1, pp_size=2, model_name="org/other"),
             dict(
-                tp_rank=0, tp_size=2, pp_rank=1, pp_size=2, extra_config={"interface_v1": 1, "extra_backend_tag": "t"}
+                tp_rank=0,
+                tp_size=2,
+                pp_rank=1,
+                pp_size=2,
+                extra_config={"interface_v1": 1, "extra_backend_tag": "t"},
             ),
         ):
             self.assertEqual(self.rank(MHATokenToKVPoolHost(), **other).hits(hashes), 0, other)
         for pool in (MHATokenToKVPoolHost(dtype="float16"), MHATokenToKVPoolHost("layer_first")):
-            self.assertEqual(self.rank(pool, tp_rank=0, tp_size=2, pp_rank=1, pp_size=2).hits(hashes), 0)
+            self.assertEqual(
+                self.rank(pool, tp_rank=0, tp_size=2, pp_rank=1, pp_size=2).hits(hashes), 0
+            )
 
     def test_ranks_of_latent_pages_share_them(self):
         hashes = self.hashes(40)
-        ranks = [self.rank(MLATokenToKVPoolHost(), is_mla_model=True, tp_rank=r, tp_size=4) for r in range(4)]
+        ranks = [
+            self.rank(MLATokenToKVPoolHost(), is_mla_model=True, tp_rank=r, tp_size=4)
+            for r in range(4)
+        ]
         for r in ranks:
             for i in range(40):
                 r.pool.fill(i, f"page {i}")
-            r.backup_skip = False  # as several instances of rank 0 would, which race for the same keys
+            r.backup_skip = (
+                False  # as several instances of rank 0 would, which race for the same keys
+            )
         barrier, done = threading.Barrier(4), []
 
         def race(rank):
@@ -364,7 +388,9 @@ class SGLangTest(TarnTest):
             self.assertEqual(reader.load(hashes, list(range(10))), 10)
             for i in range(10):
                 for k, span in enumerate(pool.spans(i)):
-                    self.assertEqual(bytes(span), (f"<{k} {r} {i}>".encode() * len(span))[: len(span)])
+                    self.assertEqual(
+                        bytes(span), (f"<{k} {r} {i}>".encode() * len(span))[: len(span)]
+                    )
 
     def test_a_page_that_is_missing_in_the_middle(self):
         hashes = self.hashes(10)
@@ -389,7 +415,9 @@ class SGLangTest(TarnTest):
         rank.backup(hashes, list(range(6)))
         page, client = 2 * rank.pool.page, self.client()
         for i, size in ((1, page - 1), (3, page + 1), (4, 0)):
-            client.put(next(k for k in self.keys() if k.endswith(hashes[i])), b"x" * size, replace=True)
+            client.put(
+                next(k for k in self.keys() if k.endswith(hashes[i])), b"x" * size, replace=True
+            )
         for i in range(20, 27):
             rank.pool.fill(i, "before")
         with self.assertLogs("tarn.sglang", "WARNING"):
@@ -397,7 +425,9 @@ class SGLangTest(TarnTest):
         self.assertEqual(flags, [True, False, True, False, False, True])
         self.assertTrue(all(rank.pool.holds(20 + i, f"page {i}") for i in (0, 2, 5)))
         self.assertTrue(rank.pool.holds(26, "before"), "nothing beside the pages is touched")
-        self.assertEqual(rank.storage.batch_get_v1(hashes, rank.pool.slots(range(5))), [False] * 6, "wrong slots")
+        self.assertEqual(
+            rank.storage.batch_get_v1(hashes, rank.pool.slots(range(5))), [False] * 6, "wrong slots"
+        )
         self.assertEqual(rank.storage.batch_set_v1(hashes, rank.pool.slots(range(5))), [False] * 6)
 
     def test_pools_of_hybrid_models(self):
@@ -405,7 +435,10 @@ class SGLangTest(TarnTest):
         made = []
         for r in range(2):
             rank = self.rank(MLATokenToKVPoolHost(), is_mla_model=True, tp_rank=r, tp_size=2)
-            pools = {"mamba": MambaPoolHost(page_size=1), "indexer": MLATokenToKVPoolHost("layer_first")}
+            pools = {
+                "mamba": MambaPoolHost(page_size=1),
+                "indexer": MLATokenToKVPoolHost("layer_first"),
+            }
             rank.storage.register_mem_host_pool_v2(rank.pool, "kv")
             for name, pool in pools.items():
                 rank.storage.register_mem_host_pool_v2(pool, name)
@@ -426,18 +459,26 @@ class SGLangTest(TarnTest):
             mamba = Transfer("mamba", hashes[7:], hit_policy="trailing_pages")
             self.assertEqual(ask(hashes, []).kv_hit_pages, 8)
             found = ask(hashes + self.hashes(1, 99), [mamba])
-            self.assertEqual((found.kv_hit_pages, found.extra_pool_hit_pages), (8, {"kv": 8, "mamba": 8}))
-            self.assertEqual(ask(hashes[:6], [mamba]).kv_hit_pages, 0, "there is no state before page 6")
+            self.assertEqual(
+                (found.kv_hit_pages, found.extra_pool_hit_pages), (8, {"kv": 8, "mamba": 8})
+            )
+            self.assertEqual(
+                ask(hashes[:6], [mamba]).kv_hit_pages, 0, "there is no state before page 6"
+            )
             found = ask(hashes, [Transfer("indexer"), mamba])
             self.assertEqual((found.kv_hit_pages, found.extra_pool_hit_pages["indexer"]), (7, 7))
-            self.assertEqual(ask(hashes, [Transfer("swa")]).kv_hit_pages, 0, "a pool that nobody registered")
+            self.assertEqual(
+                ask(hashes, [Transfer("swa")]).kv_hit_pages, 0, "a pool that nobody registered"
+            )
             into = [
                 Transfer("mamba", hashes[6:], pools["mamba"].slots([20, 21])),
                 Transfer("indexer", hashes, pools["indexer"].slots(range(20, 28))),
             ]
             got = rank.storage.batch_get_v2(into)
             self.assertEqual(got, {"mamba": [True, True], "indexer": [True] * 7 + [False]})
-            self.assertTrue(all(pools["mamba"].holds(20 + i, f"mamba {6 + i} of {r}") for i in range(2)))
+            self.assertTrue(
+                all(pools["mamba"].holds(20 + i, f"mamba {6 + i} of {r}") for i in range(2))
+            )
             self.assertTrue(all(pools["indexer"].holds(20 + i, f"indexer {i}") for i in range(7)))
 
     def test_slots_without_bytes_are_always_there(self):
@@ -445,8 +486,12 @@ class SGLangTest(TarnTest):
         pool.kv_buffer = None
         rank = self.rank(pool)
         self.assertEqual(rank.storage.batch_exists(self.hashes(5)), 5)
-        self.assertEqual(rank.storage.batch_get_v1(self.hashes(5), pool.slots(range(5))), [True] * 5)
-        self.assertEqual(rank.storage.batch_set_v1(self.hashes(5), pool.slots(range(5))), [True] * 5)
+        self.assertEqual(
+            rank.storage.batch_get_v1(self.hashes(5), pool.slots(range(5))), [True] * 5
+        )
+        self.assertEqual(
+            rank.storage.batch_set_v1(self.hashes(5), pool.slots(range(5))), [True] * 5
+        )
 
     def test_tensors_and_addresses(self):
         storage = self.rank(MHATokenToKVPoolHost(), zero_copy=False).storage
@@ -463,7 +508,9 @@ class SGLangTest(TarnTest):
             self.assertEqual(storage.batch_get(["a", "b"]), [b"alpha", None])
         memory = ctypes.create_string_buffer(b"0123456789", 10)
         at = ctypes.addressof(memory)
-        self.assertTrue(storage.batch_set(["c", "d"], target_locations=[at, at + 5], target_sizes=[5, 5]))
+        self.assertTrue(
+            storage.batch_set(["c", "d"], target_locations=[at, at + 5], target_sizes=[5, 5])
+        )
         self.assertTrue(storage.get("c", at + 5, 5))
         self.assertEqual(memory.raw, b"0123401234")
         self.assertEqual(storage.batch_get(["c", "x", "d"], [at, at, at], [5, 5, 5]), 1)
@@ -478,7 +525,10 @@ class SGLangTest(TarnTest):
         self.assertFalse(storage.set("k" * 1024, b"1"), "a key that is too long")
 
     def test_clear_takes_only_this_model(self):
-        ranks = [self.rank(MHATokenToKVPoolHost(), tp_rank=r, tp_size=2, model_name="a*b") for r in range(2)]
+        ranks = [
+            self.rank(MHATokenToKVPoolHost(), tp_rank=r, tp_size=2, model_name="a*b")
+            for r in range(2)
+        ]
         other = self.rank(MHATokenToKVPoolHost(), model_name="axb")
         for r in ranks + [other]:
             r.backup(self.hashes(5), list(range(5)))
@@ -523,7 +573,11 @@ class SGLangTest(TarnTest):
             make(client={"transprot": "tcp"})
         with mock.patch.dict(os.environ, {"TARN_URL": "tarn://127.0.0.1:1"}):
             made = make(
-                url=self.server.url, namespace="team", client={"transport": "tcp"}, put={"pin": "soft"}, timeout_ms=2000
+                url=self.server.url,
+                namespace="team",
+                client={"transport": "tcp"},
+                put={"pin": "soft"},
+                timeout_ms=2000,
             )
             made.register_mem_pool_host(MHATokenToKVPoolHost())
             self.assertTrue(made.set("x", b"1"))
@@ -538,7 +592,9 @@ class SGLangTest(TarnTest):
             self.assertEqual(len([k for k in self.keys() if k.startswith("file@")]), 1)
             with open(path, "w") as f:
                 f.write("[1")
-            with mock.patch.dict(os.environ, {"TARN_CONFIG_PATH": path}), self.assertRaises(tarn.InvalidArgument):
+            with mock.patch.dict(os.environ, {"TARN_CONFIG_PATH": path}), self.assertRaises(
+                tarn.InvalidArgument
+            ):
                 make()
 
 
@@ -560,13 +616,17 @@ class FullTest(TarnTest):
         self.assertEqual(rank.hits(hashes), 64)
         self.assertEqual(rank.load(hashes, list(range(63, -1, -1))), 64)
         self.assertTrue(all(pool.holds(63 - i, f"page {i}") for i in range(64)))
-        self.assertLess(rank.hits([f"{0:032x}{i:032x}" for i in range(64)]), 64, "the first ones had to go")
+        self.assertLess(
+            rank.hits([f"{0:032x}{i:032x}" for i in range(64)]), 64, "the first ones had to go"
+        )
         self.assertEqual(rank.storage.troubles, {})
 
     def test_what_a_lookup_found_stays_for_the_prefetch(self):
         extra = {"interface_v1": 1, "tarn": {"url": self.server.url, "lookup_lease_ms": 60000}}
         pool = MHATokenToKVPoolHost(pages=64, page_size=64, layers=8)
-        ranks = [Controller(Config(model_name=m, extra_config=extra), pool) for m in ("leased", "other")]
+        ranks = [
+            Controller(Config(model_name=m, extra_config=extra), pool) for m in ("leased", "other")
+        ]
         for r in ranks:
             self.addCleanup(r.close)
         for i in range(16):
@@ -584,7 +644,10 @@ class AwayTest(unittest.TestCase):
     def test_a_server_that_goes_and_comes_back(self):
         server = Server()
         self.addCleanup(server.stop)
-        extra = {"interface_v1": 1, "tarn": {"url": server.url, "client": {"retries": 0, "timeout_ms": 20000}}}
+        extra = {
+            "interface_v1": 1,
+            "tarn": {"url": server.url, "client": {"retries": 0, "timeout_ms": 20000}},
+        }
         rank = Controller(Config(extra_config=extra), MHATokenToKVPoolHost())
         self.addCleanup(rank.close)
         hashes = SGLangTest.hashes(10)
@@ -601,7 +664,9 @@ class AwayTest(unittest.TestCase):
                 self.assertFalse(rank.storage.exists("x"))
                 self.assertFalse(rank.storage.clear())
             self.assertLess(time.monotonic() - began, 60 * SLOW, "it is not asked at every step")
-        self.assertEqual(len([r for r in logs.records if "(away" in r.getMessage()]), 1, "told once")
+        self.assertEqual(
+            len([r for r in logs.records if "(away" in r.getMessage()]), 1, "told once"
+        )
         self.assertLess(rank.storage.troubles["away"], 8, "nor tried at every step")
         server.start()
         wait_until(lambda: rank.backup(hashes, [0] * 10) == 10, 60, "the pool is used again")
@@ -621,12 +686,16 @@ class AwayTest(unittest.TestCase):
         self.addCleanup(rank.close)
         self.assertEqual(rank.hits(SGLangTest.hashes(3)), 0)
         server.start()
-        wait_until(lambda: rank.backup(SGLangTest.hashes(3), [0, 1, 2]) == 3, 60, "the pool is used")
+        wait_until(
+            lambda: rank.backup(SGLangTest.hashes(3), [0, 1, 2]) == 3, 60, "the pool is used"
+        )
         self.assertEqual(rank.hits(SGLangTest.hashes(3)), 3)
 
     def test_a_wrong_password_stops_the_start(self):
         with Server("64mb", "--requirepass", "secret") as server:
-            config = Config(extra_config={"tarn": {"url": server.url, "client": {"password": "wrong"}}})
+            config = Config(
+                extra_config={"tarn": {"url": server.url, "client": {"password": "wrong"}}}
+            )
             with self.assertRaises(tarn.PermissionDenied):
                 TarnHiCache(config, {})
 

@@ -40,19 +40,25 @@ class Plans(unittest.TestCase):
         shape = slices.BlockShape(64, 8, 128)
         for rank in range(4):
             self.assertEqual(
-                slices.plan(shape, 4, 4, rank), (slices.Part(rank, 0, shape.bytes(4), ((0, shape.bytes(4)),)),)
+                slices.plan(shape, 4, 4, rank),
+                (slices.Part(rank, 0, shape.bytes(4), ((0, shape.bytes(4)),)),),
             )
 
     def test_heads_outermost_are_one_range(self):
         shape = slices.BlockShape(1, 8, 4096)
-        self.assertEqual(slices.plan(shape, 2, 8, 5, merge_gap=0), (slices.Part(1, 4096, 4096, ((0, 4096),)),))
+        self.assertEqual(
+            slices.plan(shape, 2, 8, 5, merge_gap=0), (slices.Part(1, 4096, 4096, ((0, 4096),)),)
+        )
         smaller = slices.plan(shape, 8, 2, 1)
-        self.assertEqual(smaller, tuple(slices.Part(4 + i, 0, 4096, ((i * 4096, 4096),)) for i in range(4)))
+        self.assertEqual(
+            smaller, tuple(slices.Part(4 + i, 0, 4096, ((i * 4096, 4096),)) for i in range(4))
+        )
 
     def test_whole_objects_are_one_operation_each(self):
         parts = slices.plan(slices.BlockShape(1024, 8, 256), 8, 2, 0)
         self.assertEqual(
-            [(p.shard, p.offset, p.length, len(p.places)) for p in parts], [(s, 0, 1024 * 256, 1024) for s in range(4)]
+            [(p.shard, p.offset, p.length, len(p.places)) for p in parts],
+            [(s, 0, 1024 * 256, 1024) for s in range(4)],
         )
 
     def test_gaps(self):
@@ -62,14 +68,18 @@ class Plans(unittest.TestCase):
             one,
             (
                 slices.Part(
-                    0, 100, 700, ((0, 100), (-1, 100), (100, 100), (-1, 100), (200, 100), (-1, 100), (300, 100))
+                    0,
+                    100,
+                    700,
+                    ((0, 100), (-1, 100), (100, 100), (-1, 100), (200, 100), (-1, 100), (300, 100)),
                 ),
             ),
         )
         self.assertEqual(slices.scratch_bytes(one), 100)
         many = slices.plan(shape, 1, 2, 1, merge_gap=99)
         self.assertEqual(
-            [(p.offset, p.length, p.places) for p in many], [(100 + 200 * i, 100, ((100 * i, 100),)) for i in range(4)]
+            [(p.offset, p.length, p.places) for p in many],
+            [(100 + 200 * i, 100, ((100 * i, 100),)) for i in range(4)],
         )
         self.assertEqual(slices.scratch_bytes(many), 0)
 
@@ -102,7 +112,9 @@ class Plans(unittest.TestCase):
             rank = rng.randrange(reader)
             block = bytearray(shape.bytes(reader))
             covered = bytearray(len(block))
-            for part in slices.plan(shape, writer, reader, rank, merge_gap=rng.choice([0, 1, 7, 1 << 20])):
+            for part in slices.plan(
+                shape, writer, reader, rank, merge_gap=rng.choice([0, 1, 7, 1 << 20])
+            ):
                 source = part.offset
                 self.assertEqual(sum(size for _, size in part.places), part.length)
                 for at, size in part.places:
@@ -126,8 +138,12 @@ class ThroughAPool(TarnTest):
         space = keys.KeySpace(name, shards=keys.shard_of(writer, 0, shape.heads)[0])
         for number, whole in enumerate(wholes):
             for rank in range(writer):
-                key = space.with_shard(keys.shard_of(writer, rank, shape.heads)[1]).key(bytes([number]) + HASH[1:])
-                (status,) = self.pool_client.put_many([(key, rank_block(whole, shape, writer, rank))])
+                key = space.with_shard(keys.shard_of(writer, rank, shape.heads)[1]).key(
+                    bytes([number]) + HASH[1:]
+                )
+                (status,) = self.pool_client.put_many(
+                    [(key, rank_block(whole, shape, writer, rank))]
+                )
                 self.assertTrue(keys.done(status), status)
         return space
 
@@ -140,12 +156,19 @@ class ThroughAPool(TarnTest):
             cut = rng.randrange(size) if size > 1 else 0
             start = base + number * 2 * size
             runs.append([(start + size, cut), (start, size - cut)] if cut else [(start, size)])
-        names = [[space.with_shard(s).key(bytes([n]) + HASH[1:]) for s in range(space.shards)] for n in range(blocks)]
+        names = [
+            [space.with_shard(s).key(bytes([n]) + HASH[1:]) for s in range(space.shards)]
+            for n in range(blocks)
+        ]
         parts = slices.plan(shape, writer, reader, rank, merge_gap=gap)
         scratch = ctypes.create_string_buffer(slices.scratch_bytes(parts) + 1)
         columns = slices.columns(parts, names, runs, (ctypes.addressof(scratch), len(scratch)))
         results = self.pool_client.get_into_many(
-            columns.keys, columns.addresses, columns.sizes, offsets=columns.offsets, wants=columns.wanted
+            columns.keys,
+            columns.addresses,
+            columns.sizes,
+            offsets=columns.offsets,
+            wants=columns.wanted,
         )
         raw = bytes(memory)
         data = [b"".join(raw[at - base : at - base + n] for at, n in block) for block in runs]
@@ -155,7 +178,9 @@ class ThroughAPool(TarnTest):
         rng = random.Random(11)
         for number in range(40):
             heads = rng.choice([1, 2, 4, 8])
-            shape = slices.BlockShape(rng.choice([1, 4, 32]), heads, rng.choice([8, 100, 512, 3000]))
+            shape = slices.BlockShape(
+                rng.choice([1, 4, 32]), heads, rng.choice([8, 100, 512, 3000])
+            )
             writer, reader = rng.choice(sizes_of(heads)), rng.choice(sizes_of(heads))
             wholes = [rng.randbytes(shape.bytes(1)) for _ in range(3)]
             space = self.write(f"model {number}", wholes, shape, writer)
@@ -165,7 +190,9 @@ class ThroughAPool(TarnTest):
                 self.assertEqual(arrived, [True] * 3)
                 for whole, got in zip(wholes, data):
                     self.assertEqual(
-                        got, rank_block(whole, shape, reader, rank), (number, shape, writer, reader, rank, gap)
+                        got,
+                        rank_block(whole, shape, reader, rank),
+                        (number, shape, writer, reader, rank, gap),
                     )
 
     def test_large_objects(self):

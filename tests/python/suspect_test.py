@@ -17,7 +17,14 @@ class Failover(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        quick = ("--node-heartbeat", "100", "--node-timeout", "30s", "--repl-ping-replica-period", "1")
+        quick = (
+            "--node-heartbeat",
+            "100",
+            "--node-timeout",
+            "30s",
+            "--repl-ping-replica-period",
+            "1",
+        )
         cls.master = Server("0", *quick)
         cls.addClassCleanup(cls.master.stop)
         cls.replica = Server("0", *quick, "--replicaof", f"127.0.0.1 {cls.master.port}")
@@ -30,7 +37,9 @@ class Failover(unittest.TestCase):
                 client.put(key, pattern(SIZE, seed))
             client.put("small", cls.small)
             client.put("inline", b"i" * 40)
-            wait_until(lambda: client.command("WAIT", "1", "1000") == "1", what="the replica to have it")
+            wait_until(
+                lambda: client.command("WAIT", "1", "1000") == "1", what="the replica to have it"
+            )
             cls.replica.pause()
             client.command("CLIENT", "KILL", "TYPE", "replica")
             client.remove_many(cls.KEYS)
@@ -42,7 +51,11 @@ class Failover(unittest.TestCase):
             client.command("REPLICAOF", "NO", "ONE")
             client.command("CONFIG", "SET", "port", str(cls.master.port))
         with tarn.Client(cls.master.url) as client:
-            wait_until(lambda: "state\nup" in client.command("NODE", "INFO", cls.node.name), 60, "the node is up")
+            wait_until(
+                lambda: "state\nup" in client.command("NODE", "INFO", cls.node.name),
+                60,
+                "the node is up",
+            )
 
     def setUp(self):
         self.client = tarn.Client(self.master.url, verify=False)

@@ -65,7 +65,9 @@ class Relay:
 
 
 def openssl(*arguments):
-    subprocess.run(["openssl", *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        ["openssl", *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def admin_sets(url, cert):
@@ -96,8 +98,19 @@ class TlsTest(TarnTest):
                 cls.pem(ca + ".crt"),
             )
         openssl("req", *curve, "/CN=own", "-keyout", cls.pem("own.key"), "-out", cls.pem("own.csr"))
-        signed = ["-CA", cls.pem("ca.crt"), "-CAkey", cls.pem("ca.key"), "-CAcreateserial", "-days", "2"]
-        for name, names in (("own", "DNS:localhost,IP:127.0.0.1"), ("client", "DNS:client.example")):
+        signed = [
+            "-CA",
+            cls.pem("ca.crt"),
+            "-CAkey",
+            cls.pem("ca.key"),
+            "-CAcreateserial",
+            "-days",
+            "2",
+        ]
+        for name, names in (
+            ("own", "DNS:localhost,IP:127.0.0.1"),
+            ("client", "DNS:client.example"),
+        ):
             with open(cls.pem(name + ".ext"), "w", encoding="ascii") as file:
                 file.write("subjectAltName=" + names)
             extensions = ["-extfile", cls.pem(name + ".ext"), "-out", cls.pem(name + ".crt")]
@@ -107,7 +120,9 @@ class TlsTest(TarnTest):
         cls.pool = "0"
         super().setUpClass()
         with tarn.Client(cls.server.url) as client:
-            cls.tls_port = int(re.search(r"tls_port:(\d+)", client.command("INFO", "server")).group(1))
+            cls.tls_port = int(
+                re.search(r"tls_port:(\d+)", client.command("INFO", "server")).group(1)
+            )
 
     @classmethod
     def pem(cls, name):
@@ -149,7 +164,9 @@ class TlsTest(TarnTest):
         value = marker * (MIB // 32)
         for secure in (False, True):  # plain first: then the relay does see them, so it would
             with self.subTest(secure=secure):
-                data, control = self.relay(), self.relay(self.tls_port if secure else self.server.port)
+                data, control = self.relay(), self.relay(
+                    self.tls_port if secure else self.server.port
+                )
                 host = self.lend(data, **({"tls_data": True} if secure else {}))
                 url = self.url(control.port) if secure else f"tarn://127.0.0.1:{control.port}"
                 with tarn.Client(url, host_name="elsewhere") as client:
@@ -174,8 +191,13 @@ class TlsTest(TarnTest):
             self.assertTrue(client.get("large") == large)
 
             async def twice():
-                async with tarn.AsyncClient(self.url(), host_name="elsewhere", timeout_ms=60_000) as other:
-                    return [v == large for v in await asyncio.gather(other.get("large"), other.get("large"))]
+                async with tarn.AsyncClient(
+                    self.url(), host_name="elsewhere", timeout_ms=60_000
+                ) as other:
+                    return [
+                        v == large
+                        for v in await asyncio.gather(other.get("large"), other.get("large"))
+                    ]
 
             self.assertEqual(asyncio.run(twice()), [True, True])
             with tarn.Client(plain, host_name="elsewhere", timeout_ms=60_000) as other:
@@ -216,7 +238,9 @@ class TlsTest(TarnTest):
         with self.assertRaisesRegex(tarn.ProtocolError, "tarns://"):
             tarn.Client(f"tarn://127.0.0.1:{self.tls_port}")
         with self.assertRaisesRegex(tarn.InvalidArgument, "tls_data"):
-            Host(self.url(), MIB, tls_cert_file=self.pem("own.crt"), tls_key_file=self.pem("own.key"))
+            Host(
+                self.url(), MIB, tls_cert_file=self.pem("own.crt"), tls_key_file=self.pem("own.key")
+            )
 
 
 if __name__ == "__main__":

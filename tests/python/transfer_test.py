@@ -22,7 +22,9 @@ class Part:
     """Another process that plays one of the parts."""
 
     def __init__(self, name, argument=""):
-        environment = dict(os.environ, TARN_TEST_PATH=os.pathsep.join(os.path.abspath(p) for p in sys.path))
+        environment = dict(
+            os.environ, TARN_TEST_PATH=os.pathsep.join(os.path.abspath(p) for p in sys.path)
+        )
         self.process = subprocess.Popen(
             [sys.executable, os.path.join(HERE, "transfer_part.py"), name, argument],
             stdin=subprocess.PIPE,
@@ -51,10 +53,14 @@ class PullTest(TarnTest):
     def pull(self, end, where, part):
         peer = end.connect(where, 30_000)
         with peer:
-            address, region, own = (int(word) for word in peer.wait_ready("request-7", 30_000).split())
+            address, region, own = (
+                int(word) for word in peer.wait_ready("request-7", 30_000).split()
+            )
             regions = {r.id: r for r in peer.regions()}
             self.assertEqual(regions[region].name, "cache")
-            self.assertEqual((regions[region].address, regions[region].length), (address, 16 * BLOCK))
+            self.assertEqual(
+                (regions[region].address, regions[region].length), (address, 16 * BLOCK)
+            )
             self.assertEqual(regions[region].rights, READ)
             expected = pattern(16 * BLOCK, 7)
             local = bytearray(16 * BLOCK)
@@ -68,7 +74,9 @@ class PullTest(TarnTest):
                 self.assertEqual(info["bytes"], 5 * BLOCK)
                 self.assertEqual([r.done for r in batch.results()], [3 * BLOCK, 2 * BLOCK])
             for i, j in zip(ours, theirs):
-                self.assertEqual(local[i * BLOCK : (i + 1) * BLOCK], expected[j * BLOCK : (j + 1) * BLOCK])
+                self.assertEqual(
+                    local[i * BLOCK : (i + 1) * BLOCK], expected[j * BLOCK : (j + 1) * BLOCK]
+                )
             self.assertEqual(sum(local[: 2 * BLOCK]), 0, "what was not asked for stays as it was")
             one = bytearray(BLOCK)
             self.assertEqual(peer.read(one, 0, region=own), BLOCK)
@@ -80,7 +88,9 @@ class PullTest(TarnTest):
             with self.assertRaises(tarn.Error):
                 peer.read(one, address + 16 * BLOCK - 1)
             peer.done("request-7", b"thanks")
-        self.assertEqual(part.line(), "DONE request-7 thanks" + (" decode-0" if where == "prefill-0" else ""))
+        self.assertEqual(
+            part.line(), "DONE request-7 thanks" + (" decode-0" if where == "prefill-0" else "")
+        )
         return info
 
     def test_by_endpoint(self):
@@ -93,7 +103,9 @@ class PullTest(TarnTest):
             self.assertEqual(self.pull(end, part.line(), part)["transport"], "tcp")
 
     def test_by_name(self):
-        with Server() as server, Part("prefill", server.url) as part, End("decode-0", master=server.url) as end:
+        with Server() as server, Part("prefill", server.url) as part, End(
+            "decode-0", master=server.url
+        ) as end:
             part.line()
             self.pull(end, "prefill-0", part)
             with self.assertRaises(tarn.NotFound):
@@ -112,7 +124,9 @@ class PushTest(TarnTest):
                 ready = select.select([end], [], [], 60)[0]
                 self.assertEqual(ready, [end])
                 event = end.next_event()
-                self.assertEqual((event.kind, event.label, event.data), (EventKind.DONE, "room", b"pushed"))
+                self.assertEqual(
+                    (event.kind, event.label, event.data), (EventKind.DONE, "room", b"pushed")
+                )
                 self.assertEqual(bytes(cache.view), pattern(BLOCK, 9))
                 self.assertIsNone(end.next_event())
             end.unregister(cache)
@@ -270,7 +284,9 @@ class LocalTest(TarnTest):
             self.assertEqual(await peer.run_async(tasks, done="a"), 8 * BLOCK)
             event = await self.owner.next_event_async(30_000)
             self.assertEqual(event.kind, EventKind.DONE)
-            batch = peer.submit(Tasks.merged(READ, local, range(8), range(8), BLOCK, region=memory.region))
+            batch = peer.submit(
+                Tasks.merged(READ, local, range(8), range(8), BLOCK, region=memory.region)
+            )
             waiting = asyncio.ensure_future(batch.wait_async())
             await asyncio.sleep(0)
             waiting.cancel()
@@ -289,7 +305,9 @@ class LocalTest(TarnTest):
         memory = self.owner.alloc(BLOCK)
         peer = self.connect()
         local = bytearray(BLOCK)
-        tasks = Tasks(WRITE, [tarn.memory.pin(local).address] * 2, [memory.address, 4096], [BLOCK, BLOCK])
+        tasks = Tasks(
+            WRITE, [tarn.memory.pin(local).address] * 2, [memory.address, 4096], [BLOCK, BLOCK]
+        )
         with peer.submit(tasks) as batch:
             with self.assertRaises(tarn.NotFound):
                 batch.wait(30_000)

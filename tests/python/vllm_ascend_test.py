@@ -17,7 +17,14 @@ from tarn.vllm_ascend import HostMap, Runtime, TarnBackend
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
 libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 PROT_NONE, PROT_READ, PROT_RW = 0, 1, 3
 MAP_SHARED = 1
@@ -36,7 +43,9 @@ class Device:
         self.size = size
         self.fd = os.memfd_create("device")
         os.ftruncate(self.fd, size)
-        self.address, self._inside = mapping(self.fd, size, PROT_NONE), mapping(self.fd, size, PROT_RW)
+        self.address, self._inside = mapping(self.fd, size, PROT_NONE), mapping(
+            self.fd, size, PROT_RW
+        )
         self.bytes = memoryview((ctypes.c_char * size).from_address(self._inside)).cast("B")
         self.copies, self.fail = 0, False
         self.driver = types.SimpleNamespace(aclrtMemcpy=lambda *a: self.copy(*a))
@@ -44,7 +53,9 @@ class Device:
     def copy(self, to, room, source, size, kind):
         assert size <= room and kind in (1, 2)
         inside = {1: to, 2: source}[kind]
-        assert self.address <= inside and inside + size <= self.address + self.size, "no memory of the device"
+        assert (
+            self.address <= inside and inside + size <= self.address + self.size
+        ), "no memory of the device"
         if self.fail:
             return 107002
         self.copies += 1
@@ -71,7 +82,9 @@ class Worker:
         self.tp_rank, self.shared = tp_rank, shared
         config = types.SimpleNamespace(rank=tp_rank, tensor_parallel_size=tp_size)
         self.store = backend or TarnBackend(config, lazy_init=False, options=options)
-        self.caches = caches or [(ctypes.c_char * (self.blocks * self.block))() for _ in range(2 * self.layers)]
+        self.caches = caches or [
+            (ctypes.c_char * (self.blocks * self.block))() for _ in range(2 * self.layers)
+        ]
         self.addresses = [c if isinstance(c, int) else ctypes.addressof(c) for c in self.caches]
         self.store.register_buffer(self.addresses, [self.blocks * self.block] * len(self.addresses))
         self.invalid = set()
@@ -112,7 +125,9 @@ class Worker:
         turn = self.tp_rank % len(hashes)
         hashes, blocks = hashes[turn:] + hashes[:turn], blocks[turn:] + blocks[:turn]
         where = [self.where(b) for b in blocks]
-        results = self.store.get([self.key(h) for h in hashes], [w[0] for w in where], [w[1] for w in where])
+        results = self.store.get(
+            [self.key(h) for h in hashes], [w[0] for w in where], [w[1] for w in where]
+        )
         if results is None:
             results = [1] * len(hashes)
         assert len(results) == len(hashes)
@@ -152,7 +167,9 @@ class AscendTest(TarnTest):
         every = [w.key(h) for w in writers for h in hashes]
         self.assertEqual(scheduler.batch_is_exist(every + ["none"]), [1] * 128 + [0])
         self.assertEqual(scheduler.exists([]), [])
-        self.assertEqual([w.send(hashes, list(range(64))) for w in writers], [0, 0], "nothing is left to send")
+        self.assertEqual(
+            [w.send(hashes, list(range(64))) for w in writers], [0, 0], "nothing is left to send"
+        )
         for r in range(2):
             reader = self.worker(r, 2)
             self.assertEqual(reader.receive(hashes, list(range(63, -1, -1))), set())
@@ -222,7 +239,9 @@ class AscendTest(TarnTest):
                 backend.register_buffer([1, 2], [3])
             with self.assertLogs("tarn.vllm_ascend", "WARNING") as logs:
                 for where in (block, ([0x12C0C0000000], [64])):
-                    self.assertEqual(backend.get(["there"], [where[0]], [where[1]]), [tarn.Status.EINVAL])
+                    self.assertEqual(
+                        backend.get(["there"], [where[0]], [where[1]]), [tarn.Status.EINVAL]
+                    )
                     backend.put(["new"], [where[0]], [where[1]])
             self.assertEqual(len(logs.records), 2, "once for gets, once for puts")
             self.assertEqual(backend.exists(["new", "there"]), [0, 1])
@@ -250,9 +269,9 @@ class AscendTest(TarnTest):
         for i in range(32):
             host.fill(i, f"block {i}")
         host.send(hashes[:32], list(range(32)))
-        with mock.patch.object(Runtime, "find", return_value=Runtime(device.driver)), mock.patch.object(
-            vllm_ascend, "STAGING_BYTES", 10 * 6 * Worker.block + 100
-        ):
+        with mock.patch.object(
+            Runtime, "find", return_value=Runtime(device.driver)
+        ), mock.patch.object(vllm_ascend, "STAGING_BYTES", 10 * 6 * Worker.block + 100):
             npu = self.worker(caches=addresses)
         self.assertEqual(npu.receive(hashes[:32], list(range(63, 31, -1))), set())
         views = [device.bytes[i * part : (i + 1) * part] for i in range(2 * Worker.layers)]
@@ -264,7 +283,9 @@ class AscendTest(TarnTest):
         self.assertEqual(host.receive(hashes[32:], list(range(32))), set())
         self.assertTrue(all(host.holds(i, f"more {i}") for i in range(32)))
         self.assertEqual(device.copies, 64 * 6)
-        self.assertEqual(npu.receive(hashes[:1] + ["f" * 32], [0, 1]), {1}, "a block that is not there")
+        self.assertEqual(
+            npu.receive(hashes[:1] + ["f" * 32], [0, 1]), {1}, "a block that is not there"
+        )
         self.assertEqual(device.copies, 65 * 6)
         large = ([device.address], [device.size])
         self.assertEqual(npu.store.get(["x"], [large[0]], [large[1]]), [tarn.Status.ELIMIT])
@@ -308,18 +329,27 @@ class AscendTest(TarnTest):
 
     def test_the_table_of_backends(self):
         names = "vllm_ascend.distributed.kv_transfer.kv_pool.ascend_store".split(".")
-        modules = {".".join(names[:n]): types.ModuleType(".".join(names[:n])) for n in range(1, len(names) + 1)}
+        modules = {
+            ".".join(names[:n]): types.ModuleType(".".join(names[:n]))
+            for n in range(1, len(names) + 1)
+        }
         root = ".".join(names)
-        backend, connector = types.ModuleType(root + ".backend"), types.ModuleType(root + ".ascend_store_connector")
+        backend, connector = types.ModuleType(root + ".backend"), types.ModuleType(
+            root + ".ascend_store_connector"
+        )
         backend.backend_map = {"mooncake": {"name": "M", "path": "m"}}
         connector.AscendStoreConnector = type("AscendStoreConnector", (), {})
         modules.update({backend.__name__: backend, connector.__name__: connector})
         vllm_ascend.register()  # does nothing without it
         with mock.patch.dict(sys.modules, modules):
-            self.assertTrue(issubclass(vllm_ascend.AscendStoreConnector, connector.AscendStoreConnector))
+            self.assertTrue(
+                issubclass(vllm_ascend.AscendStoreConnector, connector.AscendStoreConnector)
+            )
             self.assertIs(vllm_ascend.AscendStoreConnector, vllm_ascend.AscendStoreConnector)
             vllm_ascend.register()
-        self.assertEqual(backend.backend_map["tarn"], {"name": "TarnBackend", "path": "tarn.vllm_ascend"})
+        self.assertEqual(
+            backend.backend_map["tarn"], {"name": "TarnBackend", "path": "tarn.vllm_ascend"}
+        )
         with self.assertRaises(AttributeError):
             vllm_ascend.nothing
 

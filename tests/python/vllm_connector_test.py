@@ -38,7 +38,12 @@ class Sharing(WithServer):
                     self.assertEqual(have, of)
 
     def test_behind_copies(self):
-        for extra in ({}, {"load_async": True}, {"layerwise": True}, {"staging_mib": 1, "batch_blocks": 3}):
+        for extra in (
+            {},
+            {"load_async": True},
+            {"layerwise": True},
+            {"staging_mib": 1, "batch_blocks": 3},
+        ):
             with self.subTest(**extra):
                 self.flush()
                 self.share({}, {}, StagedConnector, StagedConnector, **extra)
@@ -63,7 +68,9 @@ class Sharing(WithServer):
             with self.subTest(tp=tp, heads=heads, form=form):
                 self.flush()
                 a, b, sent, got = self.share({}, {}, tp=tp, kv_heads=heads, form=form)
-                self.assertEqual(self.check_pool(a, sent), (2 * 9 * min(tp, heads), 2 * 9 * min(tp, heads)))
+                self.assertEqual(
+                    self.check_pool(a, sent), (2 * 9 * min(tp, heads), 2 * 9 * min(tp, heads))
+                )
                 self.assertEqual(self.total(a, "saved"), 2 * 9 * min(tp, heads))
                 each = [w.connector.stats()["saved"] for w in a.workers]
                 self.assertGreater(min(each), 0, "ranks with the same bytes share the work")
@@ -130,12 +137,18 @@ class Sharing(WithServer):
         ]
         sent = [a.add(Request(prompt(1, 37), **kind)) for kind in kinds]
         self.settle(a)
-        self.assertEqual(self.check_pool(a, sent)[0], 6 * 9 - 2, "the block before both pictures is the plain one")
+        self.assertEqual(
+            self.check_pool(a, sent)[0],
+            6 * 9 - 2,
+            "the block before both pictures is the plain one",
+        )
         b = self.engine()
         for kind in kinds:
             r = b.add(Request(prompt(1, 37), **kind))
             b.run()
-            self.assertIn(r.external_tokens, (32, 36), kind)  # the block before both pictures may be here already
+            self.assertIn(
+                r.external_tokens, (32, 36), kind
+            )  # the block before both pictures may be here already
 
     def test_embeddings_are_left_alone(self):
         a = self.engine()
@@ -213,7 +226,12 @@ class Rules(WithServer):
     def test_a_prefill_that_never_comes(self):
         b = self.engine(role="kv_consumer", arrival_ms=50)
         started = time.monotonic()
-        for params in ({"tarn_tokens": 36}, {"tarn_tokens": "many"}, {"tarn_tokens": -1}, {"other": 1}):
+        for params in (
+            {"tarn_tokens": 36},
+            {"tarn_tokens": "many"},
+            {"tarn_tokens": -1},
+            {"other": 1},
+        ):
             r = b.add(Request(prompt(8, 37), params=params))
             b.run()
             self.assertEqual(r.external_tokens, 0)
@@ -321,7 +339,14 @@ class Trouble(WithServer):
         """Slow puts, few blocks, many requests: a block that is given away while it is still read would be found in the pool."""
         seen = [0, 0, 0]
         for seed, extra in enumerate(
-            ({}, {"load_async": True}, {"layerwise": True}, {"tp": 2}, {"save_decode": True}, {"new_runner": False})
+            (
+                {},
+                {"load_async": True},
+                {"layerwise": True},
+                {"tp": 2},
+                {"save_decode": True},
+                {"new_runner": False},
+            )
         ):
             for connector in (SlowConnector, StagedConnector) if seed < 2 else (SlowConnector,):
                 with self.subTest(connector=connector.__name__, **extra):
@@ -337,7 +362,10 @@ class Trouble(WithServer):
         rng = random.Random(seed)
         self.flush()
         engines = [
-            self.engine(connector, blocks=34, budget=24, seed=seed + i, layers=2, kv_heads=2, **extra) for i in range(2)
+            self.engine(
+                connector, blocks=34, budget=24, seed=seed + i, layers=2, kv_heads=2, **extra
+            )
+            for i in range(2)
         ]
         everything, alive = [], []
         for step in range(100):
@@ -365,7 +393,10 @@ class Trouble(WithServer):
         a.running.remove(r)
         a._preempt(r)
         schedule = a._schedule_running
-        a._schedule_running = lambda out: (schedule(out), setattr(out, "preempted_req_ids", {r.request_id}))[0]
+        a._schedule_running = lambda out: (
+            schedule(out),
+            setattr(out, "preempted_req_ids", {r.request_id}),
+        )[0]
         a.step()
         a._schedule_running = schedule
         SlowClient.delay = 0.0
@@ -378,7 +409,9 @@ class Trouble(WithServer):
         a = self.engine()
         r = a.add(Request(prompt(1, 37)))
         self.settle(a)
-        space, hashes = a.workers[0].connector._worker._space, Chain(4, revision="").extend(prompt(1, 37))
+        space, hashes = a.workers[0].connector._worker._space, Chain(4, revision="").extend(
+            prompt(1, 37)
+        )
         with tarn.Client(self.server.url) as client:
             self.assertTrue(client.put(space.key(hashes[4]), b"short", replace=True))
         b = self.engine(budget=64)
@@ -403,10 +436,17 @@ class Trouble(WithServer):
                 a = self.engine(**extra)
                 r = a.add(Request(prompt(1, 37)))
                 self.settle(a)
-                space, first = a.workers[0].connector._worker._space, Chain(4, revision="").extend(prompt(1, 37))[0]
+                space, first = (
+                    a.workers[0].connector._worker._space,
+                    Chain(4, revision="").extend(prompt(1, 37))[0],
+                )
                 with tarn.Client(self.server.url) as client:
                     self.assertTrue(
-                        client.put(space.key(first, layer=0 if "layerwise" in extra else None), b"short", replace=True)
+                        client.put(
+                            space.key(first, layer=0 if "layerwise" in extra else None),
+                            b"short",
+                            replace=True,
+                        )
                     )
                 b = self.engine(**extra)
                 other = b.add(Request(prompt(1, 37)))
@@ -418,7 +458,10 @@ class Trouble(WithServer):
         small = self.server = Server("1mb")
         self.addCleanup(small.stop)
         everything = []
-        engines = [self.engine(blocks=60, layers=8, block_tokens=16, kv_heads=8, budget=400) for _ in range(2)]
+        engines = [
+            self.engine(blocks=60, layers=8, block_tokens=16, kv_heads=8, budget=400)
+            for _ in range(2)
+        ]
         for n in range(14):
             everything.append(engines[n % 2].add(Request(prompt(n % 9, 90) + prompt(n, 60))))
             engines[n % 2].run()

@@ -25,7 +25,10 @@ class Blocks:
         self.given = []  # since the last step: may be written over from its start on
 
     def names(self, request, blocks):
-        return [request.truth.state(request.all_token_ids, (i + 1) * self.tokens - 1) for i in range(blocks)]
+        return [
+            request.truth.state(request.all_token_ids, (i + 1) * self.tokens - 1)
+            for i in range(blocks)
+        ]
 
     def find(self, request):
         found = []
@@ -53,7 +56,9 @@ class Blocks:
         return taken
 
     def remember(self, request, tokens):
-        for name, b in zip(self.names(request, min(tokens, request.num_tokens) // self.tokens), request.blocks):
+        for name, b in zip(
+            self.names(request, min(tokens, request.num_tokens) // self.tokens), request.blocks
+        ):
             if name not in self.known and b not in self.name_of:
                 self.known[name], self.name_of[b] = b, name
 
@@ -80,7 +85,12 @@ class Engine:
                  seed=0, handshake=True, new_runner=True, **extra):  # fmt: skip
         self.policy = extra.pop("policy", self.policy)
         self.url, self.tp, self.pp, self.kv_heads, self.layers = url, tp, pp, kv_heads, layers
-        self.block_count, self.block_tokens, self.budget, self.form = blocks, block_tokens, budget, form
+        self.block_count, self.block_tokens, self.budget, self.form = (
+            blocks,
+            block_tokens,
+            budget,
+            form,
+        )
         self.mla = form == "MLA"
         self.role, self.extra, self.new_runner = role, extra, new_runner
         self.rng = random.Random(seed)
@@ -103,7 +113,11 @@ class Engine:
 
     def head_range(self, rank):
         share = max(1, self.kv_heads // self.tp)
-        first = rank * self.kv_heads // self.tp if self.tp <= self.kv_heads else rank // (self.tp // self.kv_heads)
+        first = (
+            rank * self.kv_heads // self.tp
+            if self.tp <= self.kv_heads
+            else rank // (self.tp // self.kv_heads)
+        )
         return first, first + share
 
     def config(self, rank):
@@ -123,7 +137,9 @@ class Engine:
                 use_mla=self.mla,
                 get_total_num_kv_heads=lambda: self.kv_heads,
             ),
-            parallel_config=SimpleNamespace(tensor_parallel_size=self.tp, pipeline_parallel_size=self.pp, rank=rank),
+            parallel_config=SimpleNamespace(
+                tensor_parallel_size=self.tp, pipeline_parallel_size=self.pp, rank=rank
+            ),
         )
 
     # --- what users do
@@ -148,7 +164,9 @@ class Engine:
 
     def _finish(self, request, delay):
         ask, request.result_params = self.connector.request_finished(request, list(request.blocks))
-        assert not (ask and delay), "a load and a save of one request are both under way: vLLM frees its blocks twice"
+        assert not (
+            ask and delay
+        ), "a load and a save of one request are both under way: vLLM frees its blocks twice"
         self.finished_ids.add(request.request_id)
         request.waits_for = "load" if delay else "save" if ask else None
         if not delay and not ask:
@@ -200,7 +218,9 @@ class Engine:
                 break
             budget -= count
             out.num_scheduled_tokens[request.request_id] = count
-            out.cached.append((request, [request.blocks[had:]] if len(request.blocks) > had else None, False))
+            out.cached.append(
+                (request, [request.blocks[had:]] if len(request.blocks) > had else None, False)
+            )
             self.blocks.remember(request, request.num_computed_tokens + count)
         out.preempted_req_ids = {r.request_id for r in preempted}
         return budget
@@ -235,7 +255,9 @@ class Engine:
 
     def _schedule_waiting(self, out, budget):
         skipped = []
-        self.waiting = deque(sorted(self.waiting, key=lambda r: not r.blocks))  # those that hold blocks first
+        self.waiting = deque(
+            sorted(self.waiting, key=lambda r: not r.blocks)
+        )  # those that hold blocks first
         while self.waiting and budget > 0:
             request = self.waiting.popleft()
             if request.status == "LOADING" and not self._ready(request):
@@ -262,7 +284,9 @@ class Engine:
                 break
             request.external_tokens += external
             self.connector.update_state_after_alloc(
-                request, SimpleNamespace(get_block_ids=lambda r=request: (list(r.blocks),)), external
+                request,
+                SimpleNamespace(get_block_ids=lambda r=request: (list(r.blocks),)),
+                external,
             )
             out.has_sync_kv_loads |= bool(external) and not asynchronous
             if asynchronous:
@@ -280,7 +304,9 @@ class Engine:
             else:
                 out.scheduled_new_reqs.append(
                     SimpleNamespace(
-                        req_id=request.request_id, block_ids=(list(request.blocks),), num_computed_tokens=computed
+                        req_id=request.request_id,
+                        block_ids=(list(request.blocks),),
+                        num_computed_tokens=computed,
                     )
                 )
             self.blocks.remember(request, computed + count)
@@ -322,7 +348,9 @@ class Engine:
         invalid = set().union(*(r.invalid_block_ids for r in results))
         affected = self._invalid(invalid) if invalid else set()
         for request in wrong:
-            assert request in affected, f"{request.request_id} was computed with blocks that had not arrived"
+            assert (
+                request in affected
+            ), f"{request.request_id} was computed with blocks that had not arrived"
         for name in out.num_scheduled_tokens:
             request = self.requests.get(name)
             if (
@@ -375,7 +403,11 @@ class Engine:
             if loading and request.request_id in self.failed:
                 cached = request.num_computed_tokens
             else:
-                cached = len(request.blocks) * self.block_tokens if loading else request.num_cached_tokens
+                cached = (
+                    len(request.blocks) * self.block_tokens
+                    if loading
+                    else request.num_cached_tokens
+                )
             mine = False
             for i, b in zip(range(-(-cached // self.block_tokens)), request.blocks):
                 if b not in invalid:
@@ -403,7 +435,9 @@ class Engine:
             if not self.step():
                 time.sleep(0.001)  # blocks are on their way
             if time.monotonic() > until:
-                raise AssertionError(f"still there: {[(r.request_id, r.status) for r in self.requests.values()]}")
+                raise AssertionError(
+                    f"still there: {[(r.request_id, r.status) for r in self.requests.values()]}"
+                )
 
     def check_idle(self):
         assert not self.requests and not self.running and not self.waiting

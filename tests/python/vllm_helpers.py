@@ -14,7 +14,9 @@ from tarn.vllm.pool import Pool
 from vllm_engine import Engine
 from vllm_model import DIM, Layer
 
-logging.getLogger("tarn.vllm").addHandler(logging.NullHandler())  # pools that are away are a part of these tests
+logging.getLogger("tarn.vllm").addHandler(
+    logging.NullHandler()
+)  # pools that are away are a part of these tests
 
 
 class PatientPool(Pool):
@@ -22,7 +24,9 @@ class PatientPool(Pool):
 
     def __init__(self, url, retry_ms, options=None, connect=None):
         options = dict(options or {})
-        options["connect_timeout_ms"] = max(options.get(name, 0) for name in ("timeout_ms", "connect_timeout_ms"))
+        options["connect_timeout_ms"] = max(
+            options.get(name, 0) for name in ("timeout_ms", "connect_timeout_ms")
+        )
         super().__init__(url, retry_ms, options, connect)
 
 
@@ -129,15 +133,22 @@ class WithServer(TarnTest):
         expected = {}
         for request in requests:
             lora = request.lora_request.lora_name if request.lora_request else None
-            media = [(f.identifier, f.mm_position.offset, f.mm_position.length) for f in request.mm_features]
-            chain = Chain(engine.block_tokens, lora=lora, salt=request.cache_salt, revision="", media=media)
+            media = [
+                (f.identifier, f.mm_position.offset, f.mm_position.length)
+                for f in request.mm_features
+            ]
+            chain = Chain(
+                engine.block_tokens, lora=lora, salt=request.cache_salt, revision="", media=media
+            )
             chain.extend(request.all_token_ids)
             for i, name in enumerate(chain.hashes):
                 for worker in engine.workers[:: max(1, engine.tp // space.shards)]:
                     mine = worker.connector._worker._space
                     parts = [self.truth(engine, worker, request, i, n) for n in worker.numbers]
                     if layerwise:
-                        expected.update((mine.key(name, layer=n), part) for n, part in enumerate(parts))
+                        expected.update(
+                            (mine.key(name, layer=n), part) for n, part in enumerate(parts)
+                        )
                     else:
                         expected[mine.key(name)] = b"".join(parts)
         with tarn.Client(self.server.url) as client:
@@ -155,10 +166,15 @@ class WithServer(TarnTest):
             for kv in (0, 1):
                 for h, head in enumerate(worker.heads):
                     at = scratch.place(1, t, kv, h)
-                    right = request.truth.bytes(request.all_token_ids, block * n + t, layer, kv, head)
+                    right = request.truth.bytes(
+                        request.all_token_ids, block * n + t, layer, kv, head
+                    )
                     scratch.tensor.raw[at : at + DIM] = right
         view = memory.view_of("x", scratch.tensor, 3, 0)
-        return b"".join(bytes(scratch.tensor.raw[view.stride + o : view.stride + o + size]) for o, size in view.runs)
+        return b"".join(
+            bytes(scratch.tensor.raw[view.stride + o : view.stride + o + size])
+            for o, size in view.runs
+        )
 
 
 def prompt(seed, count):
