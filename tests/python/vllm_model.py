@@ -32,7 +32,11 @@ class Truth:
     def state(self, tokens, i):
         while len(self.states) <= i + 1:
             at = len(self.states) - 1
-            seen = [(name, at - start) for name, start, length in self.media if start <= at < start + length]
+            seen = [
+                (name, at - start)
+                for name, start, length in self.media
+                if start <= at < start + length
+            ]
             self.states.append(digest(self.states[-1], tokens[at], seen))
         return self.states[i + 1]
 
@@ -92,7 +96,9 @@ class Layer:
             self.place = lambda b, t, kv, h: self.tensor.at(b, h, t, kv * d)
         elif form == "kernel":  # the kernel's blocks are half as large
             self.tensor = Tensor((2, 2 * blocks, tokens // 2, heads, d))
-            self.place = lambda b, t, kv, h: self.tensor.at(kv, 2 * b + t * 2 // tokens, t % (tokens // 2), h, 0)
+            self.place = lambda b, t, kv, h: self.tensor.at(
+                kv, 2 * b + t * 2 // tokens, t % (tokens // 2), h, 0
+            )
         else:
             self.tensor = Tensor((blocks, tokens, 2 * d))
             self.place = lambda b, t, kv, h: self.tensor.at(b, t, kv * d)
@@ -103,7 +109,9 @@ class Request:
 
     numbers = itertools.count()
 
-    def __init__(self, prompt, max_tokens=1, lora=None, salt=None, media=(), params=None, name=None):
+    def __init__(
+        self, prompt, max_tokens=1, lora=None, salt=None, media=(), params=None, name=None
+    ):
         self.request_id = name or f"r{next(self.numbers)}"
         self.prompt_token_ids = list(prompt)
         self.all_token_ids = list(prompt)
@@ -112,7 +120,8 @@ class Request:
         self.lora_request = SimpleNamespace(lora_name=lora) if lora else None
         self.cache_salt = salt
         self.mm_features = [
-            SimpleNamespace(identifier=i, mm_position=SimpleNamespace(offset=o, length=n)) for i, o, n in media
+            SimpleNamespace(identifier=i, mm_position=SimpleNamespace(offset=o, length=n))
+            for i, o, n in media
         ]
         self.kv_transfer_params = params
         self.num_computed_tokens = self.num_cached_tokens = self.num_preemptions = 0
@@ -140,19 +149,26 @@ class Worker:
         self.heads = range(1) if e.mla else range(*e.head_range(rank % e.tp))
         self.numbers = range(self.stage * e.layers // e.pp, (self.stage + 1) * e.layers // e.pp)
         self.layers = {
-            f"model.layers.{i}.self_attn.attn": Layer(e.form, e.block_count, e.block_tokens, len(self.heads))
+            f"model.layers.{i}.self_attn.attn": Layer(
+                e.form, e.block_count, e.block_tokens, len(self.heads)
+            )
             for i in self.numbers
         }
         both = [(kv, h, head) for kv in (0, 1) for h, head in enumerate(self.heads)]
         self.places = {  # layer, block, token: where each head of it is
             name: [
-                [[(layer.place(b, t, kv, h), kv, head) for kv, h, head in both] for t in range(e.block_tokens)]
+                [
+                    [(layer.place(b, t, kv, h), kv, head) for kv, h, head in both]
+                    for t in range(e.block_tokens)
+                ]
                 for b in range(e.block_count)
             ]
             for name, layer in self.layers.items()
         }
         self.connector = connector_class(e.config(rank), Role.WORKER, e.cache_config)
-        self.connector.register_kv_caches({name: layer.tensor for name, layer in self.layers.items()})
+        self.connector.register_kv_caches(
+            {name: layer.tensor for name, layer in self.layers.items()}
+        )
         self.connector.set_host_xfer_buffer_ops(None)
         self.reported_sent, self.reported_received = set(), set()
 
@@ -173,19 +189,24 @@ class Worker:
 
     def compute(self, name, work, wrong):
         """A layer for (request, first, last) of each. wrong: requests of which something was not right in a layer before, on any rank: what
-        ranks compute is added up after every layer. Returns those of which something is not right in this one."""
+        ranks compute is added up after every layer. Returns those of which something is not right in this one.
+        """
         self.connector.wait_for_layer_load(name)
         raw = self.layers[name].tensor.raw
         for request, first, last in work:
             for at, right in self._each(request, first, last, name):
                 raw[at : at + DIM] = bytes(255 - b for b in right) if request in wrong else right
         return {
-            r for r, _, last in work if any(raw[at : at + DIM] != right for at, right in self._each(r, 0, last, name))
+            r
+            for r, _, last in work
+            if any(raw[at : at + DIM] != right for at, right in self._each(r, 0, last, name))
         }
 
     def begin(self, out):
         c, meta = self.connector, out.kv_connector_metadata
-        calls = [c.bind_connector_metadata]  # releases differ in the order, and whether there is the other one
+        calls = [
+            c.bind_connector_metadata
+        ]  # releases differ in the order, and whether there is the other one
         calls.insert(self.engine.rng.randrange(2), c.handle_preemptions)
         for call in calls:
             if self.engine.new_runner or call != c.handle_preemptions:
@@ -198,7 +219,9 @@ class Worker:
         c = self.connector
         if not out.has_sync_kv_loads:
             c.start_load_kv(None)
-        if worked or self.engine.rng.random() < 0.5:  # some runners leave it out where nothing was computed
+        if (
+            worked or self.engine.rng.random() < 0.5
+        ):  # some runners leave it out where nothing was computed
             c.wait_for_save()
         sent, received = c.get_finished(set(out.finished_req_ids))
         result = SimpleNamespace(
@@ -210,7 +233,9 @@ class Worker:
             kv_connector_worker_meta=c.build_connector_worker_meta(),
         )
         c.clear_connector_metadata()
-        assert not result.finished_sending & self.reported_sent, "a request is reported as sent twice"
+        assert (
+            not result.finished_sending & self.reported_sent
+        ), "a request is reported as sent twice"
         self.reported_sent |= result.finished_sending
         return result
 

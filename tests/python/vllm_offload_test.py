@@ -19,7 +19,12 @@ import tarn
 from tarn.vllm import offload
 from tarn.vllm.offload import LookupResult, TarnTierManager
 
-HIT, MISS, PENDING, RETRY = LookupResult.HIT, LookupResult.MISS, LookupResult.HIT_PENDING, LookupResult.RETRY
+HIT, MISS, PENDING, RETRY = (
+    LookupResult.HIT,
+    LookupResult.MISS,
+    LookupResult.HIT_PENDING,
+    LookupResult.RETRY,
+)
 BLOCK = 8192
 
 
@@ -90,9 +95,14 @@ class Manager:
 
     def __init__(self, blocks=32, of=None, **options):
         self.primary = Primary(blocks)
-        options.setdefault("lookup_timeout_ms", 60_000)  # late answers are no misses, unless a test is about them
+        options.setdefault(
+            "lookup_timeout_ms", 60_000
+        )  # late answers are no misses, unless a test is about them
         self.tier = TarnTierManager(
-            offloading_spec=of or spec(), primary_kv_view=self.primary.view, tier_type="tarn", **options
+            offloading_spec=of or spec(),
+            primary_kv_view=self.primary.view,
+            tier_type="tarn",
+            **options,
         )
         self.jobs, self.next_job, self.pending, self.failed = {}, 0, {}, 0
 
@@ -254,10 +264,17 @@ class OffloadTest(TarnTest):
         m.store(keys, request("w"))
         m.settle()
         self.assertEqual(self.manager(of=spec()).find(keys), 4)
-        for other in (spec(model="org/other"), spec(tp_size=4), spec(dtype="float16"), spec(agnostic=True)):
+        for other in (
+            spec(model="org/other"),
+            spec(tp_size=4),
+            spec(dtype="float16"),
+            spec(agnostic=True),
+        ):
             self.assertEqual(self.manager(of=other).find(keys), 0)
         self.assertEqual(self.manager(namespace="team").find(keys), 0)
-        a, b = self.manager(of=spec(agnostic=True, tp_size=2)), self.manager(of=spec(agnostic=True, tp_size=4))
+        a, b = self.manager(of=spec(agnostic=True, tp_size=2)), self.manager(
+            of=spec(agnostic=True, tp_size=4)
+        )
         a.store(keys, request("w"))
         a.settle()
         self.assertEqual(b.find(keys), 4)
@@ -278,7 +295,9 @@ class OffloadTest(TarnTest):
         m.step(lambda: [m.lookup(k, req) for k in keys])
         m.settle()
         self.assertEqual(m.failed, 1)
-        self.assertEqual(sorted(m.primary.slots), [k for k in keys if k != keys[5]], "the others were loaded")
+        self.assertEqual(
+            sorted(m.primary.slots), [k for k in keys if k != keys[5]], "the others were loaded"
+        )
         self.assertEqual([m.tier.lookup(k, req) is HIT for k in keys], [i != 5 for i in range(8)])
         for k in list(m.primary.slots):
             self.assertEqual(m.primary.bytes_of(m.primary.slots[k]), (k * BLOCK)[:BLOCK])
@@ -292,7 +311,9 @@ class OffloadTest(TarnTest):
         m.settle()
         client = self.client()
         for k, size in ((keys[1], BLOCK - 1), (keys[2], BLOCK + 1)):
-            client.put(next(n for n in self.names() if k[:-4].hex() in n), b"x" * size, replace=True)
+            client.put(
+                next(n for n in self.names() if k[:-4].hex() in n), b"x" * size, replace=True
+            )
         other = self.manager()
         for slot in range(32):
             other.primary.write(slot, b"-")
@@ -322,9 +343,13 @@ class OffloadTest(TarnTest):
     def test_jobs_that_make_no_sense_fail(self):
         m = self.manager(4)
         req = request("r")
-        for i, (keys, blocks) in enumerate((([key(1)], [4]), ([key(1)], [-1]), ([key(1), key(2)], [0]), ([], []))):
+        for i, (keys, blocks) in enumerate(
+            (([key(1)], [4]), ([key(1)], [-1]), ([key(1), key(2)], [0]), ([], []))
+        ):
             m.tier.submit_load(Job(i, keys, blocks, True, req))
-        old = SimpleNamespace(job_id=4, keys=[key(1)], block_ids=[4], is_promotion=True, req_context=req)
+        old = SimpleNamespace(
+            job_id=4, keys=[key(1)], block_ids=[4], is_promotion=True, req_context=req
+        )
         m.tier.submit_load(old)  # as older versions call the slots
         results = {r.job_id: r.success for r in m.tier.get_finished_jobs()}
         self.assertEqual(results, {0: False, 1: False, 2: False, 3: True, 4: False})
@@ -382,7 +407,10 @@ class OffloadTest(TarnTest):
     def test_messages_name_the_option(self):
         view = memoryview(bytearray(4 * BLOCK)).cast("B", (4, BLOCK))
         for given, text in (
-            ({"enable_kv_events": True}, "no option is called 'enable_kv_events': there are url, .*, locality"),
+            (
+                {"enable_kv_events": True},
+                "no option is called 'enable_kv_events': there are url, .*, locality",
+            ),
             ({"locality": "NEARBY"}, "locality is LOCAL or REMOTE, not 'NEARBY'"),
             ({"max_jobs": "many"}, "max_jobs is a number from 1 to 65536, not 'many'"),
         ):
@@ -391,14 +419,18 @@ class OffloadTest(TarnTest):
 
     def test_what_newer_versions_pass(self):
         """vLLM hands on the entry's `locality` and, since 0.30, a detector that its base class keeps."""
-        made = self.manager(locality="local", max_jobs="8", lookup_timeout_ms="60000", backpressure_detector=None)
+        made = self.manager(
+            locality="local", max_jobs="8", lookup_timeout_ms="60000", backpressure_detector=None
+        )
         self.assertEqual(made.tier.locality, "LOCAL")
         made.store([key(i) for i in range(4)], request("w"))
         made.settle()
         self.assertEqual(made.failed, 0)
 
         class SecondaryTierManager:
-            def __init__(self, offloading_spec, primary_kv_view, tier_type, backpressure_detector=None):
+            def __init__(
+                self, offloading_spec, primary_kv_view, tier_type, backpressure_detector=None
+            ):
                 self.bp_detector = backpressure_detector
 
         class Locality(Enum):
@@ -412,16 +444,26 @@ class OffloadTest(TarnTest):
             "vllm.v1.kv_offload.tiering.base",
         ]
         modules = {n: types.ModuleType(n) for n in [*names, "vllm.v1.kv_offload.base"]}
-        modules[names[-1]].SecondaryTierManager, modules[names[-1]].JobResult = SecondaryTierManager, offload._JobResult
+        modules[names[-1]].SecondaryTierManager, modules[names[-1]].JobResult = (
+            SecondaryTierManager,
+            offload._JobResult,
+        )
         modules["vllm.v1.kv_offload.base"].Locality = Locality
         with mock.patch.dict(sys.modules, modules):
-            found = importlib.util.spec_from_file_location("tarn.vllm.offload_under_vllm", offload.__file__)
+            found = importlib.util.spec_from_file_location(
+                "tarn.vllm.offload_under_vllm", offload.__file__
+            )
             under_vllm = importlib.util.module_from_spec(found)
             sys.modules[found.name] = under_vllm
             found.loader.exec_module(under_vllm)
         detector, view = object(), memoryview(bytearray(4 * BLOCK)).cast("B", (4, BLOCK))
         tier = under_vllm.TarnTierManager(
-            spec(), view, "tarn", url=self.server.url, locality="REMOTE", backpressure_detector=detector
+            spec(),
+            view,
+            "tarn",
+            url=self.server.url,
+            locality="REMOTE",
+            backpressure_detector=detector,
         )
         self.addCleanup(tier.shutdown)
         self.assertIs(tier.bp_detector, detector)
@@ -448,8 +490,12 @@ class OffloadTest(TarnTest):
 
         names = ["vllm", "vllm.v1", "vllm.v1.kv_offload", "vllm.v1.kv_offload.tiering"]
         modules = {n: types.ModuleType(n) for n in names}
-        factory, of = types.ModuleType(names[-1] + ".factory"), types.ModuleType(names[-1] + ".spec")
-        factory.SecondaryTierFactory, of.TieringOffloadingSpec = Factory, type("TieringOffloadingSpec", (), {})
+        factory, of = types.ModuleType(names[-1] + ".factory"), types.ModuleType(
+            names[-1] + ".spec"
+        )
+        factory.SecondaryTierFactory, of.TieringOffloadingSpec = Factory, type(
+            "TieringOffloadingSpec", (), {}
+        )
         modules.update({factory.__name__: factory, of.__name__: of})
         offload.register()  # does nothing without it
         with mock.patch.dict(sys.modules, modules):
@@ -474,7 +520,9 @@ class FullTest(TarnTest):
         for k in list(m.primary.slots):
             m.primary.drop(k)
         self.assertEqual(m.find(keys), 64)
-        self.assertTrue(all(m.primary.bytes_of(m.primary.slots[k]) == (k * BLOCK)[:BLOCK] for k in keys))
+        self.assertTrue(
+            all(m.primary.bytes_of(m.primary.slots[k]) == (k * BLOCK)[:BLOCK] for k in keys)
+        )
 
 
 class AwayTest(unittest.TestCase):
@@ -515,7 +563,9 @@ class AwayTest(unittest.TestCase):
     def test_the_scheduler_never_waits_for_a_server_that_does_not_answer(self):
         server = Server()
         self.addCleanup(server.stop)
-        m = Manager(64, url=server.url, client={"retries": 0, "timeout_ms": 60_000}, lookup_timeout_ms=1000)
+        m = Manager(
+            64, url=server.url, client={"retries": 0, "timeout_ms": 60_000}, lookup_timeout_ms=1000
+        )
         brief = Manager(64, url=server.url, client={"retries": 0, "timeout_ms": 5000})
         for each in (m, brief):
             self.addCleanup(each.close)
@@ -536,7 +586,9 @@ class AwayTest(unittest.TestCase):
             wait_until(late, what="a miss: nobody waits for so long for an answer")
             began = time.monotonic()
             brief.tier.drain_jobs()
-            self.assertLess(time.monotonic() - began, 40, "all of them end by the timeout of the first")
+            self.assertLess(
+                time.monotonic() - began, 40, "all of them end by the timeout of the first"
+            )
         finally:
             server.resume()
         self.assertLess(sorted(took)[15], 1, "steps do not wait for the patience with a look-up")

@@ -27,21 +27,27 @@ class Parts(unittest.TestCase):
 
     def settings(self, **extra):
         engine = SimpleNamespace(
-            kv_transfer_config=SimpleNamespace(kv_role=extra.pop("role", "kv_both"), kv_connector_extra_config=extra),
+            kv_transfer_config=SimpleNamespace(
+                kv_role=extra.pop("role", "kv_both"), kv_connector_extra_config=extra
+            ),
             model_config=SimpleNamespace(model="org/name/", revision="r1"),
             parallel_config=SimpleNamespace(pipeline_parallel_size=extra.pop("pp", 1)),
         )
         return config.settings_of(engine)
 
     def test_configuration(self):
-        s = self.settings(url="tarn://h:1", queue_blocks="12", layerwise="true", pin="soft", prefer="seg")
+        s = self.settings(
+            url="tarn://h:1", queue_blocks="12", layerwise="true", pin="soft", prefer="seg"
+        )
         self.assertEqual(
-            (s.url, s.queue_blocks, s.layerwise, s.model, s.revision), ("tarn://h:1", 12, True, "org/name", "r1")
+            (s.url, s.queue_blocks, s.layerwise, s.model, s.revision),
+            ("tarn://h:1", 12, True, "org/name", "r1"),
         )
         self.assertEqual(s.put_options, {"timeout_ms": 5000, "pin": "soft", "prefer": ("seg",)})
         self.assertEqual((s.load, s.save), (True, True))
         self.assertEqual(
-            (self.settings(role="kv_producer").load, self.settings(role="kv_consumer").save), (False, False)
+            (self.settings(role="kv_producer").load, self.settings(role="kv_consumer").save),
+            (False, False),
         )
         self.assertTrue(self.settings(role="kv_producer", load=True).load)
         for wrong, text in (
@@ -66,23 +72,32 @@ class Parts(unittest.TestCase):
             parallel = dict(tensor_parallel_size=4, pipeline_parallel_size=2, rank=rank)
             model = SimpleNamespace(get_total_num_kv_heads=lambda: heads, use_mla=mla)
             return config.ranks_of(
-                SimpleNamespace(parallel_config=SimpleNamespace(**dict(parallel, **sizes)), model_config=model)
+                SimpleNamespace(
+                    parallel_config=SimpleNamespace(**dict(parallel, **sizes)), model_config=model
+                )
             )
 
         self.assertEqual(
-            [(ranks(r).pp_rank, ranks(r).tp_rank) for r in range(8)], [(p, t) for p in (0, 1) for t in range(4)]
+            [(ranks(r).pp_rank, ranks(r).tp_rank) for r in range(8)],
+            [(p, t) for p in (0, 1) for t in range(4)],
         )
-        self.assertEqual((ranks(13).pp_rank, ranks(13).tp_rank), (1, 1), "ranks of other engines are in between")
+        self.assertEqual(
+            (ranks(13).pp_rank, ranks(13).tp_rank), (1, 1), "ranks of other engines are in between"
+        )
         fourth = ranks(4, prefill_context_parallel_size=2)
         self.assertEqual((fourth.pp_rank, fourth.pcp_rank, fourth.tp_rank), (0, 1, 0))
         both = ranks(13, prefill_context_parallel_size=2, decode_context_parallel_size=2)
         self.assertEqual((both.pp_rank, both.pcp_rank, both.dcp_rank, both.tp_rank), (1, 1, 1, 1))
         self.assertEqual(both.shard, (4, 1, 1, 0))
-        self.assertEqual((ranks(3, heads=2).shard, ranks(3, mla=True).shard), ((2, 1, 2, 1), (1, 0, 4, 3)))
+        self.assertEqual(
+            (ranks(3, heads=2).shard, ranks(3, mla=True).shard), ((2, 1, 2, 1), (1, 0, 4, 3))
+        )
 
     def test_views_of_tensors(self):
         view = memory.view_of("l", Tensor((2, 10, 4, 3, 8)), 10, 3)
-        self.assertEqual((view.stride, view.runs, view.layout(6)), (192, ((0, 192), (1920, 192)), "2x4xh6x8e2"))
+        self.assertEqual(
+            (view.stride, view.runs, view.layout(6)), (192, ((0, 192), (1920, 192)), "2x4xh6x8e2")
+        )
         view = memory.view_of("l", Tensor((10, 2, 4, 3, 8)), 10, 3)
         self.assertEqual((view.stride, view.runs, view.layout(6)), (384, ((0, 384),), "2x4xh6x8e2"))
         view = memory.view_of("l", Tensor((2, 10, 4, 3, 8), (0, 1, 3, 2, 4)), 10, 3)
@@ -141,7 +156,10 @@ class Parts(unittest.TestCase):
         self.assertFalse(saver.busy("a"))
         while saver.busy("b"):
             time.sleep(0.001)
-        self.assertEqual(saver.stats(), dict(saved=3, there_already=0, failed=0, dropped=0, forgotten=3, pending=0))
+        self.assertEqual(
+            saver.stats(),
+            dict(saved=3, there_already=0, failed=0, dropped=0, forgotten=3, pending=0),
+        )
 
     def test_copied_blocks_are_free_before_their_put_ends(self):
         begun, go = threading.Semaphore(0), threading.Semaphore(0)
@@ -164,7 +182,10 @@ class Parts(unittest.TestCase):
     def test_a_queue_that_waits(self):
         go = threading.Event()
         saver = self.saver(
-            lambda names, *rest: go.wait(60) and [0] * len(names), queue_blocks=2, queue_wait_ms=60000, save_threads=1
+            lambda names, *rest: go.wait(60) and [0] * len(names),
+            queue_blocks=2,
+            queue_wait_ms=60000,
+            save_threads=1,
         )
         saver.submit(Job("a", ["k1", "k2"], [1, 2], [0], None))
         thread = threading.Thread(target=lambda: saver.submit(Job("b", ["k3"], [3], [0], None)))
@@ -184,18 +205,26 @@ class Parts(unittest.TestCase):
         saver.submit(Job("a", list("abcd"), [1, 2, 3, 4], [0], None))
         while saver.busy("a"):
             time.sleep(0.001)
-        self.assertEqual(saver.stats(), dict(saved=1, there_already=2, failed=1, dropped=0, forgotten=0, pending=0))
+        self.assertEqual(
+            saver.stats(),
+            dict(saved=1, there_already=2, failed=1, dropped=0, forgotten=0, pending=0),
+        )
 
     def test_no_room_ends_a_job(self):
         calls = []
         saver = self.saver(
-            lambda names, *rest: calls.append(names) or [0, tarn.Status.ENOSPACE], batch_blocks=2, save_threads=1
+            lambda names, *rest: calls.append(names) or [0, tarn.Status.ENOSPACE],
+            batch_blocks=2,
+            save_threads=1,
         )
         saver.submit(Job("a", list("abcd"), [1, 2, 3, 4], [0], None))
         while saver.busy("a"):
             time.sleep(0.001)
         self.assertEqual(calls, [["a", "b"]])
-        self.assertEqual(saver.stats(), dict(saved=1, there_already=0, failed=1, dropped=2, forgotten=0, pending=0))
+        self.assertEqual(
+            saver.stats(),
+            dict(saved=1, there_already=0, failed=1, dropped=2, forgotten=0, pending=0),
+        )
 
     def test_a_put_that_raises(self):
         def put(names, *rest):
@@ -247,7 +276,9 @@ class Parts(unittest.TestCase):
         side = worker._worker
         jobs = []
         side._saver.submit = jobs.append
-        side._pool.get = lambda names, *rest, **more: [-9 if i == 1 else 128 for i in range(len(names))]
+        side._pool.get = lambda names, *rest, **more: [
+            -9 if i == 1 else 128 for i in range(len(names))
+        ]
 
         def step(**what):
             worker.bind_connector_metadata(Step(**what))
@@ -294,7 +325,8 @@ class Parts(unittest.TestCase):
         def plan(new=(), cached=(), preempted=()):
             out = SimpleNamespace(
                 scheduled_new_reqs=[
-                    SimpleNamespace(req_id=r, block_ids=(b,), num_computed_tokens=c) for r, b, c, _ in new
+                    SimpleNamespace(req_id=r, block_ids=(b,), num_computed_tokens=c)
+                    for r, b, c, _ in new
                 ],
                 scheduled_cached_reqs=SimpleNamespace(
                     req_ids=[r for r, _, _ in cached],
@@ -302,7 +334,9 @@ class Parts(unittest.TestCase):
                     new_block_ids=[None for _ in cached],
                     num_computed_tokens=[c for _, c, _ in cached],
                 ),
-                num_scheduled_tokens=dict([(r, n) for r, _, _, n in new] + [(r, n) for r, _, n in cached]),
+                num_scheduled_tokens=dict(
+                    [(r, n) for r, _, _, n in new] + [(r, n) for r, _, n in cached]
+                ),
                 preempted_req_ids=set(preempted),
                 finished_req_ids=set(),
             )
@@ -312,7 +346,9 @@ class Parts(unittest.TestCase):
         def start(name, blocks):
             request = Request(range(33), name=name)
             self.assertEqual(connector.get_num_new_matched_tokens(request, 0), (12, False))
-            connector.update_state_after_alloc(request, SimpleNamespace(get_block_ids=lambda: (blocks,)), 12)
+            connector.update_state_after_alloc(
+                request, SimpleNamespace(get_block_ids=lambda: (blocks,)), 12
+            )
             return request
 
         blocks = list(range(1, 11))
@@ -321,7 +357,9 @@ class Parts(unittest.TestCase):
         side._track(plain)
         others = list(range(11, 19))
         first = plan(new=[("a", blocks, 12, 8), ("p", others, 0, 32)])
-        self.assertEqual(first, ([others], [], []), "what has nothing to do with a load is saved at once")
+        self.assertEqual(
+            first, ([others], [], []), "what has nothing to do with a load is saved at once"
+        )
         self.assertEqual(plan(cached=[("a", 20, 8)]), ([], [], []))
         self.assertEqual(connector.request_finished(request, blocks)[0], True)
         self.assertTrue(connector.has_pending_push_work())
@@ -335,18 +373,24 @@ class Parts(unittest.TestCase):
         connector.bind_gpu_block_pool(SimpleNamespace(evict_blocks=evicted.append))
         connector.update_connector_output(SimpleNamespace(invalid_block_ids={2}))
         self.assertEqual(evicted, [set(range(2, 11))])
-        self.assertEqual(plan(cached=[("b", 4, 16)]), ([[2, 3, 4, 5]], [], []), "computed anew, and saved then")
+        self.assertEqual(
+            plan(cached=[("b", 4, 16)]), ([[2, 3, 4, 5]], [], []), "computed anew, and saved then"
+        )
         request.all_token_ids.extend(range(8))
         saved = plan(cached=[("b", 20, 20)])[0]
         self.assertEqual(
-            saved, [[6, 7, 8]], "what it generated may be wrong, a step ahead was computed without the block"
+            saved,
+            [[6, 7, 8]],
+            "what it generated may be wrong, a step ahead was computed without the block",
         )
         connector.request_finished(request, blocks)
         plan()
 
         side._damage.wrong = set(blocks)
         request = start("c", blocks)
-        self.assertEqual(side._damage.wrong, set(blocks[3:]), "what is loaded is right, unless it is reported")
+        self.assertEqual(
+            side._damage.wrong, set(blocks[3:]), "what is loaded is right, unless it is reported"
+        )
         side._damage.wrong.clear()
         plan(new=[("c", blocks, 12, 8)])
         self.assertEqual(plan(preempted=["c"]), ([], [], []))
@@ -367,13 +411,19 @@ class Parts(unittest.TestCase):
             connector.request_finished(request, blocks)
             evicted.clear()
             connector.update_connector_output(SimpleNamespace(invalid_block_ids={2}))
-            self.assertEqual(evicted, [set(range(2, 11))], "what was computed after the block is not found any more")
+            self.assertEqual(
+                evicted,
+                [set(range(2, 11))],
+                "what was computed after the block is not found any more",
+            )
             for _ in range(3):
                 plan()
         connector.update_connector_output(SimpleNamespace(invalid_block_ids={2}))
         self.assertEqual(evicted[-1], {2}, "nobody remembers it by now")
 
-        one = config.batches_of(SimpleNamespace(), SimpleNamespace(tp_size=1, pp_size=1, pcp_size=1))
+        one = config.batches_of(
+            SimpleNamespace(), SimpleNamespace(tp_size=1, pp_size=1, pcp_size=1)
+        )
         self.assertEqual((one, side._batches), (1, 2))
 
     def test_damage(self):
@@ -394,7 +444,9 @@ class Parts(unittest.TestCase):
         self.assertEqual([damage.right(r, 9) for r in (a, b)], [5, 4])
         d = SimpleNamespace(blocks=[1, 2, 3, 4, 7], spoilt=NOWHERE)
         self.assertEqual(
-            damage.compute([(b, 16, 4), (d, 20, 1)]), {7}, "b goes back, and d shares what is right by then"
+            damage.compute([(b, 16, 4), (d, 20, 1)]),
+            {7},
+            "b goes back, and d shares what is right by then",
         )
         self.assertEqual((b.spoilt, d.spoilt, damage.wrong), (NOWHERE, NOWHERE, {8}))
         damage.load([8])
@@ -414,7 +466,9 @@ class Parts(unittest.TestCase):
             self.assertEqual(pool.put(["a"], [1], [2], {}), [tarn.Status.ECLOSED])
         self.assertEqual((len(calls), len(logs.output), pool.away), (1, 1, True))
         pool._breaker.retry()
-        pool._connect = lambda url: SimpleNamespace(prefix_length=lambda *a, **k: 3, close=lambda: None)
+        pool._connect = lambda url: SimpleNamespace(
+            prefix_length=lambda *a, **k: 3, close=lambda: None
+        )
         with self.assertLogs("tarn.vllm", "WARNING") as logs:
             self.assertEqual(pool.prefix(["a"], 0, 0), 3)
         self.assertIn("is back", logs.output[0])
@@ -445,7 +499,9 @@ class Parts(unittest.TestCase):
                 with self.assertLogs("tarn.vllm", "WARNING") as logs:
                     logging.getLogger("tarn.vllm").warning("-")
                     Engine(server.url, TarnConnector, **options).close()
-                said = [line for line in logs.output if '"kv_load_failure_policy": "recompute"' in line]
+                said = [
+                    line for line in logs.output if '"kv_load_failure_policy": "recompute"' in line
+                ]
                 self.assertEqual(len(said), times, (options, logs.output))
 
     def test_no_layer_arrives_after_the_end(self):
@@ -514,9 +570,14 @@ class Parts(unittest.TestCase):
                 got = [p.name for p in parameters[1:] if p.kind == p.POSITIONAL_OR_KEYWORD]
             self.assertEqual(got, names, name)
         for name in ("start_load_kv", "save_kv_layer"):
-            kinds = [p.kind for p in inspect.signature(getattr(TarnConnector, name)).parameters.values()]
+            kinds = [
+                p.kind for p in inspect.signature(getattr(TarnConnector, name)).parameters.values()
+            ]
             self.assertIn(inspect.Parameter.VAR_KEYWORD, kinds)
-        self.assertEqual(list(inspect.signature(TarnConnector).parameters), ["vllm_config", "role", "kv_cache_config"])
+        self.assertEqual(
+            list(inspect.signature(TarnConnector).parameters),
+            ["vllm_config", "role", "kv_cache_config"],
+        )
         self.assertIs(TarnConnector.requires_kv_delivery.fget(None), False)
         with self.assertRaisesRegex(ValueError, "hybrid"):
             cache = SimpleNamespace(num_blocks=1, kv_cache_groups=[1, 2])
