@@ -75,7 +75,9 @@ class Surroundings:
             TARN_FAULT=in_build("tests/fault/preload.so"),
             TARN_SANITIZER="" if kind == "release" else kind,
             TMPDIR=os.path.join(self.work, "tmp"),
-            RUNTIME_DIRECTORY=os.path.join(self.work, "tmp"),  # sockets of whoever says no other place
+            RUNTIME_DIRECTORY=os.path.join(
+                self.work, "tmp"
+            ),  # sockets of whoever says no other place
             STRESS_SECONDS=os.environ.get("STRESS_SECONDS", "10"),
             FUZZ_MUTATIONS=os.environ.get("FUZZ_MUTATIONS", "5000"),
             PYTHONDONTWRITEBYTECODE="1",
@@ -83,7 +85,10 @@ class Surroundings:
         # ThreadSanitizer of gcc 12 does not start where the kernel randomises more address bits than it knows.
         # What is started here does not outlive us, however we end.
         self.prefix = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-        if kind == "thread" and subprocess.run(["setarch", "-R", "true"], stderr=subprocess.DEVNULL).returncode == 0:
+        if (
+            kind == "thread"
+            and subprocess.run(["setarch", "-R", "true"], stderr=subprocess.DEVNULL).returncode == 0
+        ):
             self.prefix += ["setarch", "-R"]
 
     def sanitizer_options(self, reports):
@@ -104,7 +109,8 @@ class Surroundings:
 
     def python(self):
         """The words that start Python, and its environment: with the libraries of the sanitizers where libtarn has them. Python's
-        own leaks are not ours to judge; programs that its tests start get the options that all others have."""
+        own leaks are not ours to judge; programs that its tests start get the options that all others have.
+        """
         found = shutil.which(os.environ.get("PYTHON", "/usr/bin/python3")) or "python3"
         if self.kind == "release":
             return [found], {}
@@ -113,7 +119,10 @@ class Surroundings:
         ask = lambda name: subprocess.run(
             [compiler, f"-print-file-name={name}"], stdout=subprocess.PIPE, text=True, check=True
         )
-        return [found], {"LD_PRELOAD": ":".join(ask(n).stdout.strip() for n in names), "PYTHON_UNDER_SANITIZER": "1"}
+        return [found], {
+            "LD_PRELOAD": ":".join(ask(n).stdout.strip() for n in names),
+            "PYTHON_UNDER_SANITIZER": "1",
+        }
 
 
 # --- suites ----------------------------------------------------------------------------------------------------------
@@ -143,7 +152,9 @@ def largest_first(paths):
 
 
 def tcl_suites(_around, _group):
-    files = os.environ.get("TCL_ARGS", "").split() or glob.glob(os.path.join(ROOT, "tests/integration/*_test.tcl"))
+    files = os.environ.get("TCL_ARGS", "").split() or glob.glob(
+        os.path.join(ROOT, "tests/integration/*_test.tcl")
+    )
     for path in largest_first(files):
         name = os.path.basename(path)[: -len("_test.tcl")]
         yield Suite(f"integration/{name}", ["tclsh", os.path.abspath(path)])
@@ -161,7 +172,9 @@ def python_suites(around, _group):
         name = os.path.basename(path)[: -len(".py")]
         yield Suite(f"python/{name}", [*start, os.path.join(here, "run.py"), name], env)
     if not names:
-        yield Suite("python/ctypes", [*start, os.path.join(ROOT, "tests/integration/ctypes_test.py")], env)
+        yield Suite(
+            "python/ctypes", [*start, os.path.join(ROOT, "tests/integration/ctypes_test.py")], env
+        )
 
 
 def docs_suites(around, _group):
@@ -317,7 +330,10 @@ def say(suite, note=""):
     counts += f", {suite.failed} failed" if suite.failed else ""
     counts += f", {suite.skipped} skipped" if suite.skipped else ""
     why = f"  ({'; '.join(suite.why)})" if suite.why else ""
-    print(f"{'FAIL' if suite.failed else 'ok  '}  {suite.name}  {counts}{why}  {suite.seconds:.1f}s{note}", flush=True)
+    print(
+        f"{'FAIL' if suite.failed else 'ok  '}  {suite.name}  {counts}{why}  {suite.seconds:.1f}s{note}",
+        flush=True,
+    )
     if suite.failed:
         print(shown(suite), end="", flush=True)
 
@@ -327,7 +343,11 @@ def show_state(n, left):
     running = sorted((s for s in left if s.began), key=lambda s: s.began)
     if sys.stdout.isatty() and running:
         names = ", ".join(f"{s.name} {time.monotonic() - s.began:.0f} s" for s in running)
-        print(f"{n - len(left)} of {n} done; {names}"[: shutil.get_terminal_size().columns - 1], end="", flush=True)
+        print(
+            f"{n - len(left)} of {n} done; {names}"[: shutil.get_terminal_size().columns - 1],
+            end="",
+            flush=True,
+        )
 
 
 def hide_state():
@@ -374,13 +394,17 @@ def run_all(suites, around, jobs):
 
 def summary(suites, began):
     cpu = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-    print(f"slowest of {len(suites)} suites, all in {time.monotonic() - began:.0f} s, {cpu:.0f} s of processor time:")
+    print(
+        f"slowest of {len(suites)} suites, all in {time.monotonic() - began:.0f} s, {cpu:.0f} s of processor time:"
+    )
     for suite in sorted(suites, key=lambda s: -s.seconds)[:10]:
         print(f"  {suite.seconds:6.1f} s, {suite.cpu_seconds:6.1f} s computing  {suite.name}")
     flaky = [s.name for s in suites if s.flaky]
     if flaky:
         print(f"flaky: {', '.join(flaky)}")
-    passed, failed, skipped = (sum(getattr(s, what) for s in suites) for what in ("passed", "failed", "skipped"))
+    passed, failed, skipped = (
+        sum(getattr(s, what) for s in suites) for what in ("passed", "failed", "skipped")
+    )
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
     return 1 if failed or not passed + skipped else 0
 
@@ -404,7 +428,9 @@ def main():
     around = Surroundings(options.build, options.kind)
     try:
         groups = [g for g in GROUPS if g in options.groups]
-        suites = [s for g in groups for s in GROUPS[g](around, g) if fnmatch.fnmatch(s.name, options.only)]
+        suites = [
+            s for g in groups for s in GROUPS[g](around, g) if fnmatch.fnmatch(s.name, options.only)
+        ]
         run_all(suites, around, int(os.environ.get("JOBS", 3 * (os.cpu_count() or 1))))
         keep_crashes(around)
         write_times(suites, options.kind)
