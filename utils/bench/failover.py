@@ -44,9 +44,12 @@ def main():
     times, start = {}, threading.Event()
     threads = [
         threading.Thread(
-            target=first, args=(lambda: clients[0].put("new", value, replace=True) or True, times, "put", start)
+            target=first,
+            args=(lambda: clients[0].put("new", value, replace=True) or True, times, "put", start),
         ),
-        threading.Thread(target=first, args=(lambda: clients[1].get("old7") == value, times, "read", start)),
+        threading.Thread(
+            target=first, args=(lambda: clients[1].get("old7") == value, times, "read", start)
+        ),
     ]
     for thread in threads:
         thread.start()

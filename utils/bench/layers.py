@@ -36,11 +36,15 @@ def table(shape: Shape, speeds: List[float], rounds: int) -> Tuple[List[str], in
     ]
     wrong = 0
     for name, transport, views in WAYS:
-        for r in run_all("", shape, speeds, rounds, transport=transport, read="shm", views=views, busy=False):
+        for r in run_all(
+            "", shape, speeds, rounds, transport=transport, read="shm", views=views, busy=False
+        ):
             # Neither the tail nor the last layer has computing to hide behind, and nothing hides for longer than that takes.
             early = (shape.layers - 1) * shape.chunks * shape.block_bytes / shape.bytes
             possible = min(early, (1 - 1 / shape.layers) * r["compute"] / r["transfer"])
-            ms = " | ".join(f"{1000 * r[x]:.1f}" for x in ("compute", "after", "overlapped", "transfer", "left"))
+            ms = " | ".join(
+                f"{1000 * r[x]:.1f}" for x in ("compute", "after", "overlapped", "transfer", "left")
+            )
             lines.append(
                 f"| {name} | {r['layer_ms']:g} ms | {ms} | {100 * r['hidden']:.0f} % | {100 * possible:.0f} % |"
             )
@@ -78,8 +82,12 @@ def panel(result: Dict[str, Any], top: int, scale: float, title: str) -> List[st
         (result["total"], f"all there: {1000 * result['total']:.1f} ms", 30),
     ):
         x = _LEFT + at * scale
-        out.append(f'  <line class="l" x1="{x:.1f}" y1="{top - 4}" x2="{x:.1f}" y2="{bottom + up - 10}"/>')
-        out.append(f'  <text class="s" x="{x:.1f}" y="{bottom + up}" text-anchor="end">{label}</text>')
+        out.append(
+            f'  <line class="l" x1="{x:.1f}" y1="{top - 4}" x2="{x:.1f}" y2="{bottom + up - 10}"/>'
+        )
+        out.append(
+            f'  <text class="s" x="{x:.1f}" y="{bottom + up}" text-anchor="end">{label}</text>'
+        )
     out.append(f'  <text class="s" x="{_LEFT - 8}" y="{top + 6}" text-anchor="end">layer 0</text>')
     out.append(f'  <text class="s" x="{_LEFT - 8}" y="{bottom + 1}" text-anchor="end">tail</text>')
     return out
@@ -109,7 +117,9 @@ def picture(shape: Shape, r: Dict[str, Any], transport: str) -> str:
         f'  <text class="s" x="{_LEFT}" y="34">{shape.bytes / 2**20:.0f} MiB of KV cache in {shape.layers} layers, '
         f"{r['layer_ms']:g} ms of computing each, by {transport} to another process; one measured prompt of each kind</text>",
     ]
-    for i, (kind, label) in enumerate((("c", "computing"), ("w", "waiting"), ("x", "on its way, until verified"))):
+    for i, (kind, label) in enumerate(
+        (("c", "computing"), ("w", "waiting"), ("x", "on its way, until verified"))
+    ):
         out.append(f'  <rect class="{kind}" x="{_LEFT + i * 130}" y="46" width="12" height="12"/>')
         out.append(f'  <text class="s" x="{_LEFT + 18 + i * 130}" y="57">{label}</text>')
     out += panel(after, tops[0], scale, "Sent when all is computed")
@@ -121,21 +131,36 @@ def picture(shape: Shape, r: Dict[str, Any], transport: str) -> str:
 
 def main() -> int:
     quick = bool(os.environ.get("QUICK"))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--layer-ms", default="1,5" if quick else "0.5,1,2,5,10")
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--chunks", type=int, default=4)
-    parser.add_argument("--block-bytes", type=int, default=256 * (128 << 10) // 32, help="of a chunk's layer")
-    parser.add_argument("--tail-bytes", type=int, default=100 * (128 << 10) // 32, help="of the tail's layer")
+    parser.add_argument(
+        "--block-bytes", type=int, default=256 * (128 << 10) // 32, help="of a chunk's layer"
+    )
+    parser.add_argument(
+        "--tail-bytes", type=int, default=100 * (128 << 10) // 32, help="of the tail's layer"
+    )
     parser.add_argument("--rounds", type=int, default=1 if quick else 3)
-    parser.add_argument("--svg", default="", help="draws the round instead, of the first speed and --transport")
+    parser.add_argument(
+        "--svg", default="", help="draws the round instead, of the first speed and --transport"
+    )
     parser.add_argument("--transport", choices=["shm", "tcp"], default="shm", help="of the picture")
     args = parser.parse_args()
     shape = Shape(args.layers, args.chunks, args.block_bytes, args.tail_bytes)
     speeds = [float(ms) for ms in args.layer_ms.split(",")]
     if args.svg:
         results = run_all(
-            "", shape, speeds[:1], args.rounds, transport=args.transport, read="shm", views=False, busy=False
+            "",
+            shape,
+            speeds[:1],
+            args.rounds,
+            transport=args.transport,
+            read="shm",
+            views=False,
+            busy=False,
         )
         with open(args.svg, "w") as file:
             file.write(picture(shape, results[0], args.transport))

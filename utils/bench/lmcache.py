@@ -82,7 +82,9 @@ class RedisWay:
 
     def __init__(self, port, arena):
         self.arena = arena
-        self.pool = redis.asyncio.ConnectionPool.from_url(f"redis://127.0.0.1:{port}", max_connections=150)
+        self.pool = redis.asyncio.ConnectionPool.from_url(
+            f"redis://127.0.0.1:{port}", max_connections=150
+        )
         self.client = redis.asyncio.Redis(connection_pool=self.pool)
 
     async def _put(self, key, obj):
@@ -107,7 +109,9 @@ class RedisWay:
         return await asyncio.gather(*(self._get(key) for key in keys))
 
     async def drop(self, keys):
-        await self.client.delete(*[key.to_string() + end for key in keys for end in ("kv_bytes", "metadata")])
+        await self.client.delete(
+            *[key.to_string() + end for key in keys for end in ("kv_bytes", "metadata")]
+        )
 
     async def close(self):
         await self.client.close()
@@ -132,7 +136,9 @@ class RespWay:
             except Exception as e:
                 errors.append(e)
 
-        threads = [threading.Thread(target=run, args=(t,)) for t in range(RESP_THREADS) if t * tile < n]
+        threads = [
+            threading.Thread(target=run, args=(t,)) for t in range(RESP_THREADS) if t * tile < n
+        ]
         for t in threads:
             t.start()
         for t in threads:
@@ -199,7 +205,9 @@ class TarnWay:
     """TarnConnector."""
 
     def __init__(self, port, arena, query=""):
-        self.connector = TarnConnector(f"tarn://127.0.0.1:{port}{query}", None, arena, Config(), arena)
+        self.connector = TarnConnector(
+            f"tarn://127.0.0.1:{port}{query}", None, arena, Config(), arena
+        )
 
     async def put(self, keys, objs):
         await self.connector.batched_put(keys, objs)
@@ -259,7 +267,10 @@ async def timed(work, pids):
 
 async def measure(way, pids, sources, round_no, name, size):
     """One batch put, and got, and compared: ((seconds, CPU seconds) of the put, of the get)."""
-    keys = [Key(round_no << 24 | i, tag="@" + name.replace(" ", "_") + size) for i in range(len(sources))]
+    keys = [
+        Key(round_no << 24 | i, tag="@" + name.replace(" ", "_") + size)
+        for i in range(len(sources))
+    ]
     _, *put = await timed(way.put(keys, sources), pids)
     objs, *get = await timed(way.get(keys), pids)
     for source, obj in zip(sources, objs):
@@ -307,7 +318,9 @@ def run(size_text, args, ports, pids):
     try:
         for round_no in range(args.rounds + 1):
             for name, way in ways:
-                took = loop.run_until_complete(measure(way, pids, sources, round_no, name, size_text))
+                took = loop.run_until_complete(
+                    measure(way, pids, sources, round_no, name, size_text)
+                )
                 if round_no:  # the first warms up: connections, pages
                     times[name][0].append(took[0])
                     times[name][1].append(took[1])
@@ -330,11 +343,15 @@ def run(size_text, args, ports, pids):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", default="4m,32m", help="of chunks, in MiB")
     parser.add_argument("--batch", type=int, default=16, help="chunks in a batch")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="words of the ways to run")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), default=[], help="words of the ways to run"
+    )
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
     args = parser.parse_args()
     sizes = args.sizes.split(",")
@@ -346,11 +363,33 @@ def main():
     redis_server = shutil.which(os.environ.get("REDIS", "redis-server"))
     try:
         ports["tarn"] = free_port()
-        argv = [tarn_server, "--bind", "127.0.0.1", "--port", str(ports["tarn"]), "--data-port", "0", "--dir", folder]
-        processes.append(start(argv + ["--pool-size", f"{largest * 2 + 256}mb"], ports["tarn"], folder))
+        argv = [
+            tarn_server,
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            str(ports["tarn"]),
+            "--data-port",
+            "0",
+            "--dir",
+            folder,
+        ]
+        processes.append(
+            start(argv + ["--pool-size", f"{largest * 2 + 256}mb"], ports["tarn"], folder)
+        )
         if redis_server:
             ports["redis"] = free_port()
-            argv = [redis_server, "--bind", "127.0.0.1", "--port", str(ports["redis"]), "--save", "", "--dir", folder]
+            argv = [
+                redis_server,
+                "--bind",
+                "127.0.0.1",
+                "--port",
+                str(ports["redis"]),
+                "--save",
+                "",
+                "--dir",
+                folder,
+            ]
             processes.append(start(argv + ["--appendonly", "no"], ports["redis"], folder))
         for size in sizes:
             results[size] = run(size, args, ports, [process.pid for process in processes])

@@ -42,7 +42,11 @@ def case(client, base, size, n, seconds):
     """One line for put and one for get."""
     keys = [f"python:{size}:{i:032x}" for i in range(n)]
     addresses = [base + i * size for i in range(n)]
-    handle, batch, options = client._use().pointer, Batch(keys, addresses, size), put_options(replace=True)
+    handle, batch, options = (
+        client._use().pointer,
+        Batch(keys, addresses, size),
+        put_options(replace=True),
+    )
 
     def put():
         assert not any(client.put_from_many(keys, addresses, size, replace=True))
@@ -75,7 +79,9 @@ def main():
     options = parser.parse_args()
     memory = mmap.mmap(-1, 256 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_POPULATE)
     with tarn.Client(options.url, transport=options.transport) as client:
-        print("op       size   keys  package and libtarn, GB/s   us per key   more in Python   of libtarn's speed")
+        print(
+            "op       size   keys  package and libtarn, GB/s   us per key   more in Python   of libtarn's speed"
+        )
         for size, n in CASES:
             case(client, pin(memory).address, size, n, options.seconds)
 

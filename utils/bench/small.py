@@ -14,7 +14,14 @@ from typing import Dict, List, NamedTuple, Tuple
 
 KIB = 1024
 # (block size, keys a batch): some 16 to 64 MiB each.
-SHAPES = [(4 * KIB, 4000), (8 * KIB, 4000), (16 * KIB, 2000), (32 * KIB, 2000), (64 * KIB, 1000), (4096 * KIB, 16)]
+SHAPES = [
+    (4 * KIB, 4000),
+    (8 * KIB, 4000),
+    (16 * KIB, 2000),
+    (32 * KIB, 2000),
+    (64 * KIB, 1000),
+    (4096 * KIB, 16),
+]
 LARGE = 4096 * KIB
 Row = Tuple[str, str, int]
 
@@ -51,7 +58,13 @@ class Bench:
         self.cost: Dict[Row, List[Dict[str, float]]] = collections.defaultdict(list)
 
     def row(
-        self, what: str, transport: str, op: str, shape: Tuple[int, int], server: Tuple[int, int], flags: List[str]
+        self,
+        what: str,
+        transport: str,
+        op: str,
+        shape: Tuple[int, int],
+        server: Tuple[int, int],
+        flags: List[str],
     ) -> None:
         """One row: preloading and warming up come first and do not count."""
         (size, batch), (port, pid) = shape, server
@@ -101,7 +114,14 @@ class Bench:
         # The thread that does the work ends before its process, and what it ran is not told of any more.
         end = max(range(len(samples)), key=lambda i: samples[i].client.get("loop", 0))
         last = next((i for i in range(end, 0, -1) if samples[end].at - samples[i].at >= 0.1), 0)
-        first = next((i for i in range(last, 0, -1) if samples[last].at - samples[i].at >= 0.7 * self.seconds), 0)
+        first = next(
+            (
+                i
+                for i in range(last, 0, -1)
+                if samples[last].at - samples[i].at >= 0.7 * self.seconds
+            ),
+            0,
+        )
         wall = samples[last].at - samples[first].at
         if wall <= 0:
             return {"key": key_us}
@@ -144,7 +164,11 @@ def print_costs(bench: Bench, transports: List[str]) -> None:
                 runs = bench.cost[(what, op, size)]
                 best = min(runs, key=lambda run: run["key"])
                 cells = [best.get(name, 0) for name in ("key", "client", "loop", "data")]
-                print(f"| {what} {op} {size_text(size)} | " + " | ".join(f"{c:.2f}" for c in cells) + " |")
+                print(
+                    f"| {what} {op} {size_text(size)} | "
+                    + " | ".join(f"{c:.2f}" for c in cells)
+                    + " |"
+                )
 
 
 def main() -> None:
@@ -155,7 +179,9 @@ def main() -> None:
     parser.add_argument("tarn", type=int, nargs=2, help="port and process")
     parser.add_argument("redis", type=int, nargs=2)
     parser.add_argument("--transports", default="shm,tcp")
-    parser.add_argument("--no-verify", action="store_const", const=["--no-verify"], default=[], dest="flags")
+    parser.add_argument(
+        "--no-verify", action="store_const", const=["--no-verify"], default=[], dest="flags"
+    )
     args = parser.parse_args()
     transports = args.transports.split(",")
     bench = Bench(args.program, args.seconds)
@@ -163,7 +189,9 @@ def main() -> None:
         for op in ("get", "put"):
             for transport in transports:
                 for shape in SHAPES:
-                    bench.row(transport, transport, op, shape, (args.tarn[0], args.tarn[1]), args.flags)
+                    bench.row(
+                        transport, transport, op, shape, (args.tarn[0], args.tarn[1]), args.flags
+                    )
             for shape in SHAPES:
                 bench.row("redis", "resp", op, shape, (args.redis[0], args.redis[1]), [])
     print_speeds(bench, transports)
