@@ -45,11 +45,17 @@ class Connection:
         try:
             self._socket = socket.create_connection((u.hostname, u.port or 6479))
         except OSError as e:
-            raise ConnectionError(f"cannot connect to {u.hostname}:{u.port or 6479}: {e.strerror or e}") from e
+            raise ConnectionError(
+                f"cannot connect to {u.hostname}:{u.port or 6479}: {e.strerror or e}"
+            ) from e
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._file = self._socket.makefile("rb")
         if u.password is not None:
-            self.ask("AUTH", urllib.parse.unquote(u.username or "default"), urllib.parse.unquote(u.password))
+            self.ask(
+                "AUTH",
+                urllib.parse.unquote(u.username or "default"),
+                urllib.parse.unquote(u.password),
+            )
 
     def close(self) -> None:
         self._file.close()
@@ -58,7 +64,9 @@ class Connection:
     def ask(self, *words: Any) -> Any:
         """Sends one command; its reply: bytes, int, None, or a list of these. ServerError."""
         parts = [w if isinstance(w, bytes) else str(w).encode() for w in words]
-        self._socket.sendall(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(p), p) for p in parts))
+        self._socket.sendall(
+            b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(p), p) for p in parts)
+        )
         reply = self._reply()
         if isinstance(reply, ServerError):
             raise reply
@@ -228,7 +236,10 @@ class Router:
         wait = [] if block_ms is None else ["BLOCK", block_ms]
         self.seq, events = self._c.ask("KVEVENTS", "READ", self.epoch, self.seq, *wait)
         self.events += len(events)
-        return [Event(seq, ms, kind.decode(), key, size, _places(p)) for seq, ms, kind, key, size, p in events]
+        return [
+            Event(seq, ms, kind.decode(), key, size, _places(p))
+            for seq, ms, kind, key, size, p in events
+        ]
 
     def follow(self, block_ms: Optional[int] = None) -> List[Event]:
         """Reads and applies. After a gap, or under another master: takes a walk, returns []."""
@@ -254,7 +265,9 @@ class Router:
         walks, other = self.walks, Picture()
         other.down = self._place_in_stream()[2]
         self._look(other)
-        end = self._place_in_stream()[1]  # before it, other may have things of which it is told only now
+        end = self._place_in_stream()[
+            1
+        ]  # before it, other may have things of which it is told only now
         while True:
             for event in self.follow():
                 other.apply(event)
@@ -304,7 +317,11 @@ def apply_as_vllm(picture: Picture, e: Event) -> List[Told]:
     if e.kind == "flushed":
         picture.apply(e)
         return [("*", {"type": "AllBlocksCleared"})]
-    keys = {k for p in e.places for k in picture.by_segment.get((p.segment, p.epoch), ())} if e.key is None else {e.key}
+    keys = (
+        {k for p in e.places for k in picture.by_segment.get((p.segment, p.epoch), ())}
+        if e.key is None
+        else {e.key}
+    )
     before = {k: spots(picture, k) for k in keys}
     picture.apply(e)
     gone: Dict[Spot, List[str]] = {}
@@ -321,13 +338,21 @@ def apply_as_vllm(picture: Picture, e: Event) -> List[Told]:
 def print_as_vllm(told: Iterable[Told], ms: Optional[int] = None) -> None:
     """One line each. ms: Unix time; None: now."""
     for node, event in told:
-        print(json.dumps({"ts": time.time() if ms is None else ms / 1000, "node": node, "events": [event]}))
+        print(
+            json.dumps(
+                {"ts": time.time() if ms is None else ms / 1000, "node": node, "events": [event]}
+            )
+        )
 
 
 class VllmRouter(Router):
     """A router that tells others, in vLLM's words, whatever changes its picture. `tell(told, ms)` is given what comes of one event."""
 
-    def __init__(self, connection: Connection, tell: Callable[[Iterable[Told], Optional[int]], None] = print_as_vllm):
+    def __init__(
+        self,
+        connection: Connection,
+        tell: Callable[[Iterable[Told], Optional[int]], None] = print_as_vllm,
+    ):
         self._tell = tell
         super().__init__(connection)
 
@@ -361,7 +386,11 @@ def change(url: str, number: int, stop: threading.Event) -> None:
 
 def follow(router: Router, seconds: float) -> int:
     """Follows and checks; how many checks went wrong. seconds 0: for ever."""
-    wrong, until, next_check = 0, time.monotonic() + seconds, time.monotonic() + min(1.0, seconds or 1.0)
+    wrong, until, next_check = (
+        0,
+        time.monotonic() + seconds,
+        time.monotonic() + min(1.0, seconds or 1.0),
+    )
     while not seconds or time.monotonic() < until:
         walks = router.walks
         router.follow(100)
@@ -379,7 +408,9 @@ def report(router: Router) -> bool:
     counts: Dict[str, int] = {}
     for key in router.picture.objects:
         for p in router.picture.where(key):
-            counts[f"{p.node or 'master'}/{p.tier}"] = counts.get(f"{p.node or 'master'}/{p.tier}", 0) + 1
+            counts[f"{p.node or 'master'}/{p.tier}"] = (
+                counts.get(f"{p.node or 'master'}/{p.tier}", 0) + 1
+            )
     where = ", ".join(f"{n} in {name}" for name, n in sorted(counts.items())) or "nothing"
     said = f"WRONG: {found[:3]}" if found else "the picture is right"
     print(
@@ -394,7 +425,10 @@ def main() -> int:
     p = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     p.add_argument("--url", help="a pool that runs; without it: one of its own")
     p.add_argument(
-        "--seconds", type=float, default=None, help="0: until it is stopped. 3 for a pool of its own, else 0"
+        "--seconds",
+        type=float,
+        default=None,
+        help="0: until it is stopped. 3 for a pool of its own, else 0",
     )
     p.add_argument("--ring", default="256kb", help="kv-events-size of a pool of its own")
     p.add_argument("--clients", type=int, default=3, help="that change a pool of its own")
@@ -404,10 +438,14 @@ def main() -> int:
     if a.url:
         with contextlib.closing(Connection(a.url)) as c:
             return int(follow(kind(c), a.seconds or 0) > 0)
-    with LocalPool("0", nodes=["a", "b"], node_size="16mb") as pool, contextlib.closing(Connection(pool.url)) as c:
+    with LocalPool("0", nodes=["a", "b"], node_size="16mb") as pool, contextlib.closing(
+        Connection(pool.url)
+    ) as c:
         c.ask("CONFIG", "SET", "kv-events-size", a.ring)
         stop = threading.Event()
-        threads = [threading.Thread(target=change, args=(pool.url, i, stop)) for i in range(a.clients)]
+        threads = [
+            threading.Thread(target=change, args=(pool.url, i, stop)) for i in range(a.clients)
+        ]
         for t in threads:
             t.start()
         try:

@@ -53,7 +53,9 @@ def fill(shape: Shape, round_: str, layer: int) -> Tuple[List[bytes], bytes]:
         seed = hashlib.sha256(f"{round_} {layer} {what}".encode()).digest()
         return (seed * (size // len(seed) + 1))[:size]
 
-    return [some(chunk, shape.block_bytes) for chunk in range(shape.chunks)], some(-1, shape.tail_bytes)
+    return [some(chunk, shape.block_bytes) for chunk in range(shape.chunks)], some(
+        -1, shape.tail_bytes
+    )
 
 
 def key_of(round_: str) -> Any:
@@ -73,12 +75,18 @@ def compute(until: float, busy: bool) -> None:
 
 
 def read(
-    client: Any, shape: Shape, round_: str, views: bool, memory: List[Tuple[List[bytearray], bytearray]]
+    client: Any,
+    shape: Shape,
+    round_: str,
+    views: bool,
+    memory: List[Tuple[List[bytearray], bytearray]],
 ) -> Dict[str, Any]:
     """The decode side of one round: {"layers": when each had come, "end": when all had, "wrong": objects with other bytes}."""
     times, wrong = [], 0
     tail_key = f"layers@{round_}@tail"
-    reader = LayerReader(client, key_of(round_), layers=shape.layers, chunks=shape.chunks, stall_ms=30000)
+    reader = LayerReader(
+        client, key_of(round_), layers=shape.layers, chunks=shape.chunks, stall_ms=30000
+    )
     with reader:
         if views:
             held = []
@@ -109,7 +117,9 @@ def read(
             times = reader.arrival_times
             for layer in range(shape.layers):
                 expected, rest = fill(shape, round_, layer)
-                wrong += sum(a != b for a, b in zip(memory[layer][0], expected)) + (memory[layer][1] != rest)
+                wrong += sum(a != b for a, b in zip(memory[layer][0], expected)) + (
+                    memory[layer][1] != rest
+                )
     return {"layers": times, "end": end, "wrong": wrong}
 
 
@@ -198,15 +208,21 @@ def measure(prefill: Prefill, layer_ms: float, rounds: int) -> Dict[str, Any]:
     }
 
 
-def run_all(url: str, shape: Shape, speeds: List[float], rounds: int, **how: Any) -> List[Dict[str, Any]]:
+def run_all(
+    url: str, shape: Shape, speeds: List[float], rounds: int, **how: Any
+) -> List[Dict[str, Any]]:
     """Measurements for all speeds. how: transport and read ("auto", "shm", "tcp"), views, busy."""
     size = f"{max(64, 3 * shape.bytes >> 20)}mb"
     with pool_of(url, "0", ["decode"], size) as pool:
         first = "&" if "?" in pool.url else "?"
-        url, their_url = (f"{pool.url}{first}transport={how[side]}" for side in ("transport", "read"))
+        url, their_url = (
+            f"{pool.url}{first}transport={how[side]}" for side in ("transport", "read")
+        )
         context = multiprocessing.get_context("spawn")
         pipe, theirs = context.Pipe()
-        process = context.Process(target=decode_process, args=(theirs, their_url, shape, how["views"]), daemon=True)
+        process = context.Process(
+            target=decode_process, args=(theirs, their_url, shape, how["views"]), daemon=True
+        )
         process.start()
         theirs.close()
         try:
@@ -225,21 +241,45 @@ def run_all(url: str, shape: Shape, speeds: List[float], rounds: int, **how: Any
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--layer-ms", default="2,5,10", help="milliseconds of computing per layer; several with commas")
+    parser.add_argument(
+        "--layer-ms",
+        default="2,5,10",
+        help="milliseconds of computing per layer; several with commas",
+    )
     parser.add_argument("--chunks", type=int, default=4, help="full chunks of the prompt")
     parser.add_argument("--chunk-tokens", type=int, default=256)
-    parser.add_argument("--chunk-bytes", type=int, default=0, help=f"of all layers (tokens x {KIB_PER_TOKEN} KiB)")
-    parser.add_argument("--tail-tokens", type=int, default=100, help="of the prompt behind its full chunks")
+    parser.add_argument(
+        "--chunk-bytes", type=int, default=0, help=f"of all layers (tokens x {KIB_PER_TOKEN} KiB)"
+    )
+    parser.add_argument(
+        "--tail-tokens", type=int, default=100, help="of the prompt behind its full chunks"
+    )
     ways = ["auto", "shm", "tcp"]
-    parser.add_argument("--transport", choices=ways, default="auto", help="tcp: as if prefill were on another machine")
-    parser.add_argument("--read", choices=ways, default="auto", help="tcp: as if the decode host were not the node's")
+    parser.add_argument(
+        "--transport",
+        choices=ways,
+        default="auto",
+        help="tcp: as if prefill were on another machine",
+    )
+    parser.add_argument(
+        "--read",
+        choices=ways,
+        default="auto",
+        help="tcp: as if the decode host were not the node's",
+    )
     parser.add_argument("--views", action="store_true", help="the decode process reads in place")
     parser.add_argument("--busy", action="store_true", help="computing takes a CPU")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true", help="the figures, with the times of all layers")
+    parser.add_argument(
+        "--json", action="store_true", help="the figures, with the times of all layers"
+    )
     args = parser.parse_args()
     chunk = args.chunk_bytes or args.chunk_tokens * KIB_PER_TOKEN * 1024
-    if min(args.layers, args.chunks, args.rounds, args.chunk_tokens) < 1 or chunk < args.layers or args.tail_tokens < 0:
+    if (
+        min(args.layers, args.chunks, args.rounds, args.chunk_tokens) < 1
+        or chunk < args.layers
+        or args.tail_tokens < 0
+    ):
         parser.error("layers, chunks, rounds, tokens, and bytes per layer are at least 1")
     tail = chunk * args.tail_tokens // args.chunk_tokens // args.layers
     shape = Shape(args.layers, args.chunks, chunk // args.layers, tail)
@@ -254,7 +294,9 @@ def main() -> int:
     print(
         f"{shape.layers} layers of {shape.chunks} chunks x {shape.block_bytes / 1024:.0f} KiB and a tail, {shape.bytes / 2**20:.0f} MiB,"
     )
-    print(f"sent by {args.transport}, the decode process reads {where}; milliseconds, medians of {args.rounds}\n")
+    print(
+        f"sent by {args.transport}, the decode process reads {where}; milliseconds, medians of {args.rounds}\n"
+    )
     print("  a layer   compute only      after   overlapped   transfer alone   left of it   hidden")
     for r in results:
         ms = [1000 * r[name] for name in ("compute", "after", "overlapped", "transfer", "left")]

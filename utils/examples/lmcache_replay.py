@@ -28,7 +28,9 @@ def chunk_bytes(i, size):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--url", default="redis://127.0.0.1:6479")
     parser.add_argument("--chunks", type=int, default=64)
     parser.add_argument("--chunk-mib", type=int, default=4)
@@ -56,7 +58,11 @@ def main():
         return None if data is None else data == chunk_bytes(i, size)
 
     with ThreadPoolExecutor(args.connections) as pool:
-        for who, work in (("engine A stores", store), ("engine A again", store), ("engine B loads", load)):
+        for who, work in (
+            ("engine A stores", store),
+            ("engine A again", store),
+            ("engine B loads", load),
+        ):
             start = time.monotonic()
             results = list(pool.map(work, range(args.chunks)))
             took = time.monotonic() - start
@@ -65,7 +71,10 @@ def main():
                 print(f"{who:16} {done} chunks stored, {args.chunks - done} were there", end="")
             else:
                 done = results.count(True)
-                print(f"{who:16} {done} hits, {results.count(None)} misses, {results.count(False)} wrong", end="")
+                print(
+                    f"{who:16} {done} hits, {results.count(None)} misses, {results.count(False)} wrong",
+                    end="",
+                )
             print(f", {done * size / took / 1e9:.2f} GB/s" if done else "")
     return 1 if False in results else 0
 

@@ -25,12 +25,16 @@ if os.path.isdir(os.path.join(ROOT, "utils", "python", "tarn")):
 def program(name: str) -> str:
     """The path of tarn-server or tarn-node. SystemExit: there is none."""
     given = os.environ.get("TARN_" + name.partition("-")[2].upper())
-    for path in [given] if given else [os.path.join(ROOT, d, name) for d in ("build/release", "src")]:
+    for path in (
+        [given] if given else [os.path.join(ROOT, d, name) for d in ("build/release", "src")]
+    ):
         if os.access(path, os.X_OK):
             return path
     found = None if given else shutil.which(name)
     if found is None:
-        raise SystemExit(f"{given or name} is not there: build it with make, or give --url of a pool that runs")
+        raise SystemExit(
+            f"{given or name} is not there: build it with make, or give --url of a pool that runs"
+        )
     return found
 
 
@@ -38,7 +42,9 @@ class LocalPool:
     """A server with a segment of `size` ("0": none), and one node per name with a segment of node_size. `url` is the server's.
     Nodes' names get this program's pid, see `names`."""
 
-    def __init__(self, size: str = "256mb", *, nodes: Sequence[str] = (), node_size: str = "256mb") -> None:
+    def __init__(
+        self, size: str = "256mb", *, nodes: Sequence[str] = (), node_size: str = "256mb"
+    ) -> None:
         self.names = [f"{name}-{os.getpid()}" for name in nodes]
         self._size, self._node_size = size, node_size
         self._processes: List[subprocess.Popen[bytes]] = []
@@ -47,10 +53,14 @@ class LocalPool:
 
     def _start(self, name: str, argv: List[str], seconds: float = 60) -> int:
         """Starts a program and waits for the file that it writes its port to."""
-        port_file, log = os.path.join(self._dir, name + ".port"), os.path.join(self._dir, name + ".log")
+        port_file, log = os.path.join(self._dir, name + ".port"), os.path.join(
+            self._dir, name + ".log"
+        )
         with open(log, "wb") as out:
             command = argv + ["--port-file", port_file]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self._dir)
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self._dir
+            )
         self._processes.append(process)
         until = time.monotonic() + seconds
         while time.monotonic() < until and process.poll() is None:
@@ -74,9 +84,19 @@ class LocalPool:
                 "--dir",
                 self._dir,
             ]
-            self.url = f"tarn://127.0.0.1:{self._start('server', server + ['--pool-size', self._size])}"
+            self.url = (
+                f"tarn://127.0.0.1:{self._start('server', server + ['--pool-size', self._size])}"
+            )
             for name in self.names:
-                node = [program("tarn-node"), "--master", self.url, "--name", name, "--segment", self._node_size]
+                node = [
+                    program("tarn-node"),
+                    "--master",
+                    self.url,
+                    "--name",
+                    name,
+                    "--segment",
+                    self._node_size,
+                ]
                 self._start(name, node + ["--bind", "127.0.0.1"])
         except BaseException:
             self.close()
@@ -100,7 +120,9 @@ class LocalPool:
 
 
 @contextlib.contextmanager
-def pool_of(url: str, size: str, nodes: Sequence[str] = (), node_size: str = "256mb") -> Iterator[LocalPool]:
+def pool_of(
+    url: str, size: str, nodes: Sequence[str] = (), node_size: str = "256mb"
+) -> Iterator[LocalPool]:
     """The pool at url, or a local one where that is empty."""
     pool = LocalPool(size, nodes=nodes, node_size=node_size)
     if url:
@@ -123,6 +145,10 @@ def run_main(main: Callable[[], int]) -> int:
 
 def arguments(text: str) -> argparse.ArgumentParser:
     """A parser with the options that all examples have."""
-    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", default="", help="a pool that runs, tarn://...; without it a local one is started")
+    parser = argparse.ArgumentParser(
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--url", default="", help="a pool that runs, tarn://...; without it a local one is started"
+    )
     return parser

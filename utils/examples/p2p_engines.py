@@ -28,13 +28,30 @@ def size(text: str) -> int:
 
 def options(about: str) -> argparse.Namespace:
     """The command line of both."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--requests", type=int, default=8, help="sets of blocks that go from one engine to the other")
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument(
+        "--requests",
+        type=int,
+        default=8,
+        help="sets of blocks that go from one engine to the other",
+    )
     parser.add_argument("--blocks", type=int, default=64, help="of each request")
-    parser.add_argument("--block-size", type=size, default=256 << 10, help="bytes, or 256k and the like")
-    parser.add_argument("--transport", default="auto", choices=["auto", "shm", "tcp", "rdma"], help="how bytes go")
-    parser.add_argument("--own-memory", action="store_true", help="caches that the program made: no shared memory then")
-    parser.add_argument("--master", help="URL of a tarn-server: the engines find each other by name there")
+    parser.add_argument(
+        "--block-size", type=size, default=256 << 10, help="bytes, or 256k and the like"
+    )
+    parser.add_argument(
+        "--transport", default="auto", choices=["auto", "shm", "tcp", "rdma"], help="how bytes go"
+    )
+    parser.add_argument(
+        "--own-memory",
+        action="store_true",
+        help="caches that the program made: no shared memory then",
+    )
+    parser.add_argument(
+        "--master", help="URL of a tarn-server: the engines find each other by name there"
+    )
     chosen = parser.parse_args()
     if min(chosen.requests, chosen.blocks, chosen.block_size) < 1:
         parser.error("--requests, --blocks and --block-size: 1 or more")
@@ -48,7 +65,10 @@ class Engine:
         self.o = o
         self.block: int = o.block_size
         self.end = End(
-            f"p2p-{name}" if o.master else None, master=o.master, transport=o.transport, timeout_ms=TIMEOUT_MS
+            f"p2p-{name}" if o.master else None,
+            master=o.master,
+            transport=o.transport,
+            timeout_ms=TIMEOUT_MS,
         )
         self.allocation: Optional[Allocation] = None
         if o.own_memory:
@@ -87,7 +107,9 @@ class Engine:
 
     def tasks(self, op: int, own: Sequence[int], info: Any) -> Tasks:
         """Own blocks beside the other side's; neighbours go together."""
-        return Tasks.merged(op, pin(self.view).address, own, info["blocks"], self.block, region=info["region"])
+        return Tasks.merged(
+            op, pin(self.view).address, own, info["blocks"], self.block, region=info["region"]
+        )
 
     def describe(self, blocks: Sequence[int]) -> bytes:
         """What the other side must know of a request's blocks."""
