@@ -28,7 +28,9 @@ def decode(o: argparse.Namespace, pipe: Connection) -> None:
     pipe.send(engine.end.endpoint)
     for request in range(o.requests):
         blocks = engine.some_blocks(request, 1)
-        engine.end.ready(f"request-{request}", engine.describe(blocks), keep_ms=TIMEOUT_MS, cut=True)
+        engine.end.ready(
+            f"request-{request}", engine.describe(blocks), keep_ms=TIMEOUT_MS, cut=True
+        )
         event = engine.end.next_event(2 * TIMEOUT_MS)
         if event is None or event.kind != EventKind.DONE:
             raise SystemExit(f"request {request} did not come: {event}")

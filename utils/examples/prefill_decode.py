@@ -90,7 +90,9 @@ class Engine:
         """Blocks from the pool into memory, as many leading ones as can be had."""
         blocks = self.memory[: len(hashes)]
         pairs = list(zip(self.model.space.keys(hashes), blocks))
-        for i, result in enumerate(self.client.get_many_into(pairs, wait_ms=wait_ms) if pairs else []):
+        for i, result in enumerate(
+            self.client.get_many_into(pairs, wait_ms=wait_ms) if pairs else []
+        ):
             if result != self.size:
                 return blocks[:i]
         return blocks
@@ -99,11 +101,15 @@ class Engine:
         """Makes sure that the pool has the prompt's full blocks. Returns (blocks found, blocks computed)."""
         space, hashes = self.model.space, self.model.hashes(tokens)
         found = self.client.prefix_length(space.keys(hashes), lease_ms=5000)
-        have = self.load(hashes[:found])  # the engine needs them, too: what it computes depends on them
+        have = self.load(
+            hashes[:found]
+        )  # the engine needs them, too: what it computes depends on them
         computed = self.model.compute(hashes[len(have) :])
         pairs = list(zip(space.keys(hashes[len(have) :]), computed))
         statuses = self.client.put_many(pairs) if pairs else []
-        bad = [s for s in statuses if s not in (tarn.Status.OK, tarn.Status.EEXISTS, tarn.Status.EBUSY)]
+        bad = [
+            s for s in statuses if s not in (tarn.Status.OK, tarn.Status.EEXISTS, tarn.Status.EBUSY)
+        ]
         if bad:
             print(
                 f"  {len(bad)} blocks could not be put ({tarn.Status(bad[0]).name}); whoever needs them computes them"
@@ -131,7 +137,10 @@ def decode_process(pipe: Any, url: str, model: Model, blocks: int) -> None:
 def prompts(args: Any) -> List[List[int]]:
     """Requests with one prefix and questions of their own."""
     prefix = [7 * i % 32000 for i in range(args.prefix)]
-    return [prefix + [(i * 31 + r * 1009) % 32000 for i in range(args.question)] for r in range(args.requests)]
+    return [
+        prefix + [(i * 31 + r * 1009) % 32000 for i in range(args.question)]
+        for r in range(args.requests)
+    ]
 
 
 def alone(model: Model, tokens: Sequence[int], made: int) -> Tuple[List[int], float]:
@@ -153,7 +162,9 @@ def run(args: Any, model: Model, url: str) -> bool:
     process.start()
     theirs.close()
     good, sums = True, [0.0, 0.0]
-    print("request   tokens   in the pool   computed   loaded by decode       with pool   without   saved")
+    print(
+        "request   tokens   in the pool   computed   loaded by decode       with pool   without   saved"
+    )
     try:
         for number, tokens in enumerate(prompts(args)):
             begin = time.monotonic()
@@ -187,14 +198,19 @@ def run(args: Any, model: Model, url: str) -> bool:
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--requests", type=int, default=4)
-    parser.add_argument("--prefix", type=int, default=4096, help="tokens that all prompts begin with")
+    parser.add_argument(
+        "--prefix", type=int, default=4096, help="tokens that all prompts begin with"
+    )
     parser.add_argument("--question", type=int, default=500, help="tokens of a prompt's own")
     parser.add_argument("--answer", type=int, default=8, help="tokens of an answer")
     parser.add_argument("--block", type=int, default=64, help="tokens per block")
     parser.add_argument("--kv-bytes", type=int, default=16384, help="KV cache per token")
     parser.add_argument("--tokens-per-s", type=float, default=20000, help="computed at most")
     args = parser.parse_args()
-    if min(args.requests, args.prefix, args.question, args.block, args.kv_bytes, args.tokens_per_s) <= 0:
+    if (
+        min(args.requests, args.prefix, args.question, args.block, args.kv_bytes, args.tokens_per_s)
+        <= 0
+    ):
         parser.error("all numbers are above 0")
     model = Model(args.block, args.kv_bytes, args.tokens_per_s)
     needed = (args.prefix + args.requests * args.question) * args.kv_bytes

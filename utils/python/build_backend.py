@@ -43,7 +43,12 @@ def metadata():
     p = project()
     with open(os.path.join(HERE, p["readme"]), encoding="utf-8") as f:
         readme = f.read()
-    lines = ["Metadata-Version: 2.1", f"Name: {p['name']}", f"Version: {p['version']}", f"Summary: {p['description']}"]
+    lines = [
+        "Metadata-Version: 2.1",
+        f"Name: {p['name']}",
+        f"Version: {p['version']}",
+        f"Summary: {p['description']}",
+    ]
     lines += [f"Classifier: {c}" for c in p["classifiers"]]
     lines += [f"Requires-Python: {p['requires-python']}", "Description-Content-Type: text/markdown"]
     return "\n".join(lines) + "\n\n" + readme
@@ -95,7 +100,9 @@ def build_library():
         try:
             make(root, build, module)
         except SystemExit:
-            print("tarn: modules/rdma.so was not built: the wheel goes without RDMA", file=sys.stderr)
+            print(
+                "tarn: modules/rdma.so was not built: the wheel goes without RDMA", file=sys.stderr
+            )
             return library, None
     return library, module if os.path.exists(module) else None
 
@@ -103,14 +110,25 @@ def build_library():
 def make(root, build, target):
     """Makes a file of the tree. SystemExit says what is missing."""
     jobs = os.environ.get("MAKEFLAGS") and [] or [f"-j{os.cpu_count() or 1}"]
-    command = ["make", "-C", root, *jobs, f"BUILD={os.path.relpath(build, root)}", os.path.relpath(target, root)]
+    command = [
+        "make",
+        "-C",
+        root,
+        *jobs,
+        f"BUILD={os.path.relpath(build, root)}",
+        os.path.relpath(target, root),
+    ]
     try:
         # What the frontend shows is standard error; its standard output may be a protocol.
         status = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno())
     except OSError as e:
-        raise SystemExit(f"tarn: make cannot be started ({e}); deps/install.sh installs what a build needs") from None
+        raise SystemExit(
+            f"tarn: make cannot be started ({e}); deps/install.sh installs what a build needs"
+        ) from None
     if status != 0:
-        raise SystemExit(f"tarn: `{' '.join(command)}` failed; deps/install.sh installs what a build needs")
+        raise SystemExit(
+            f"tarn: `{' '.join(command)}` failed; deps/install.sh installs what a build needs"
+        )
 
 
 # --- wheels
@@ -139,7 +157,12 @@ class Wheel:
         with tempfile.TemporaryDirectory() as folder:
             slim = os.path.join(folder, "slim")
             try:
-                stripped = subprocess.call(["strip", "--strip-debug", "-o", slim, path], stderr=subprocess.DEVNULL) == 0
+                stripped = (
+                    subprocess.call(
+                        ["strip", "--strip-debug", "-o", slim, path], stderr=subprocess.DEVNULL
+                    )
+                    == 0
+                )
             except OSError:
                 stripped = False
             self.add_file(name, slim if stripped else path, 0o755)
@@ -158,7 +181,9 @@ class Wheel:
                 self.add_file(f"{self.info}/LICENSE", os.path.join(root, "LICENSE"))
                 break
         name = f"{self.info}/RECORD"
-        self.zip.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), "\n".join([*self.record, f"{name},,", ""]))
+        self.zip.writestr(
+            zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), "\n".join([*self.record, f"{name},,", ""])
+        )
         self.zip.close()
         os.replace(self.path + ".new", self.path)
         return self.name
@@ -205,7 +230,9 @@ def build_sdist(sdist_directory, config_settings=None):
     """PEP 517."""
     name = f"{base_name()}.tar.gz"
     stamp = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
-    files = [(os.path.join(HERE, f), f) for f in ("pyproject.toml", "README.md", "build_backend.py")]
+    files = [
+        (os.path.join(HERE, f), f) for f in ("pyproject.toml", "README.md", "build_backend.py")
+    ]
     files += [(path, os.path.relpath(path, HERE)) for path, _ in package_files()]
     files += list(native_files(tree()))
 
