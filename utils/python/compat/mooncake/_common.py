@@ -190,17 +190,25 @@ def transport_of(protocol: str) -> Dict[str, Optional[str]]:
         except OSError:
             devices = []
         if not devices and not os.environ.get("TARN_MODULE_PATH"):
-            raise Refused(INVALID_PARAMS, 'protocol "rdma": there is no RDMA device on this machine; use "tcp"')
+            raise Refused(
+                INVALID_PARAMS,
+                'protocol "rdma": there is no RDMA device on this machine; use "tcp"',
+            )
         return {"transport": "auto"}
     if word in ("shm", "auto"):
         return {"transport": word}
-    raise Refused(NOT_SUPPORTED, f'protocol {protocol!r}: tarn moves bytes by "tcp", "rdma", "shm"; use one of these')
+    raise Refused(
+        NOT_SUPPORTED,
+        f'protocol {protocol!r}: tarn moves bytes by "tcp", "rdma", "shm"; use one of these',
+    )
 
 
 def master_url(address: str) -> str:
     """URL of a tarn-server out of host:port, or one of tarn's own."""
     if not isinstance(address, str) or not address.strip():
-        raise Refused(INVALID_PARAMS, "master_server_addr: host:port of a tarn-server, or tarn://...")
+        raise Refused(
+            INVALID_PARAMS, "master_server_addr: host:port of a tarn-server, or tarn://..."
+        )
     address = address.strip()
     return address if "://" in address else f"tarn://{address}"
 
@@ -267,16 +275,22 @@ def device_memory(address: int, size: int, rdma: bool) -> Optional[Tuple[int, in
         return None
     if not rdma:
         raise Refused(
-            NOT_SUPPORTED, f"memory of a GPU at {address:#x}: it moves by RDMA only, which this protocol does not use"
+            NOT_SUPPORTED,
+            f"memory of a GPU at {address:#x}: it moves by RDMA only, which this protocol does not use",
         )
     start = address // _PAGE * _PAGE
     length = -(-(address + size - start) // _PAGE) * _PAGE
     fd = ctypes.c_int(-1)
     got = cuda.cuMemGetHandleForAddressRange(
-        ctypes.byref(fd), ctypes.c_uint64(start), ctypes.c_size_t(length), _CU_DMA_BUF_FD, ctypes.c_uint64(0)
+        ctypes.byref(fd),
+        ctypes.c_uint64(start),
+        ctypes.c_size_t(length),
+        _CU_DMA_BUF_FD,
+        ctypes.c_uint64(0),
     )
     if got != 0:
         raise Refused(
-            NOT_SUPPORTED, f"memory of a GPU at {address:#x}: its driver makes no dma-buf of it (CUDA error {got})"
+            NOT_SUPPORTED,
+            f"memory of a GPU at {address:#x}: its driver makes no dma-buf of it (CUDA error {got})",
         )
     return fd.value, address - start

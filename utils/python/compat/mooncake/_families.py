@@ -110,7 +110,9 @@ class family:  # pylint: disable=invalid-name
             for column in PLURAL.keys() & call.__dict__.keys():
                 values = getattr(call, column)
                 if values is not None and len(values) != len(call.key):
-                    log.error("%s: %d keys, %d of %s", call.what, len(call.key), len(values), column)
+                    log.error(
+                        "%s: %d keys, %d of %s", call.what, len(call.key), len(values), column
+                    )
                     return [self._refused] * len(call.key)
             for column in OPTIONAL & call.__dict__.keys():
                 setattr(call, column, getattr(call, column) or [None] * len(call.key))

@@ -86,7 +86,9 @@ class Head(NamedTuple):
             extent = 0 if axis.split_dim is None else self.shape[axis.split_dim]
             dimension = -1 if axis.split_dim is None else axis.split_dim
             kind = KINDS.index(axis.kind)
-            parts.append(_AXIS.pack(kind, i, axis.rank, axis.size, dimension, axis.member or 0, extent))
+            parts.append(
+                _AXIS.pack(kind, i, axis.rank, axis.size, dimension, axis.member or 0, extent)
+            )
         return b"".join(parts).ljust(HEADER, b"\0")
 
 
@@ -134,7 +136,9 @@ def _axes_of(memory: Any, n: int) -> Optional[Tuple[Axis, ...]]:
     count = _COUNT.unpack_from(memory, at)[0]
     axes: List[Axis] = []
     for i in range(count if count <= AXES else 0):
-        kind, _, rank, size, dimension, member, _ = _AXIS.unpack_from(memory, at + 8 + i * _AXIS.size)
+        kind, _, rank, size, dimension, member, _ = _AXIS.unpack_from(
+            memory, at + 8 + i * _AXIS.size
+        )
         if not 0 <= kind < len(KINDS) or not 0 <= rank < size or not -1 <= dimension < n:
             return None
         has_member = KINDS[kind] in ("ep", "pp")

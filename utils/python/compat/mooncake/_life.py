@@ -60,21 +60,28 @@ class LifeMethods(SegmentMethods):
         given = config if config is not None else local_hostname
         if isinstance(given, dict):
             return self._setup_dict(given)
-        for name, value in (("local_hostname", local_hostname), ("metadata_server", metadata_server)):
+        for name, value in (
+            ("local_hostname", local_hostname),
+            ("metadata_server", metadata_server),
+        ):
             if not isinstance(value, str):
                 raise TypeError(f"setup(): {name}: text, not {type(value).__name__}")
         for name, value in (("rdma_devices", rdma_devices), ("tenant_id", tenant_id)):
             if value is not None and not isinstance(value, str):
                 raise TypeError(f"setup(): {name}: text, not {type(value).__name__}")
         if engine is not None and not hasattr(engine, "_tarn_end"):
-            raise TypeError("setup(): engine: what mooncake.engine's TransferEngine.get_engine() gives, or None")
+            raise TypeError(
+                "setup(): engine: what mooncake.engine's TransferEngine.get_engine() gives, or None"
+            )
         with self._lock:
             if self._client is not None:
                 log.error("setup: this store is set up already: close() it first")
                 return INVALID_PARAMS
             try:
                 if not local_hostname.strip() or not (metadata_server or "").strip():
-                    raise Refused(INVALID_PARAMS, "local_hostname and metadata_server: text that is not empty")
+                    raise Refused(
+                        INVALID_PARAMS, "local_hostname and metadata_server: text that is not empty"
+                    )
                 if enable_client_http_server:
                     raise Refused(
                         NOT_SUPPORTED,
@@ -101,7 +108,9 @@ class LifeMethods(SegmentMethods):
             return self.setup(
                 str(config.get("local_hostname", "")),
                 str(config.get("metadata_server", "")),
-                common.size_of(config.get("global_segment_size", _DEFAULT_SIZE), "global_segment_size"),
+                common.size_of(
+                    config.get("global_segment_size", _DEFAULT_SIZE), "global_segment_size"
+                ),
                 common.size_of(config.get("local_buffer_size", _DEFAULT_SIZE), "local_buffer_size"),
                 str(config.get("protocol", "tcp")),
                 str(config.get("rdma_devices", "")),
@@ -110,7 +119,9 @@ class LifeMethods(SegmentMethods):
                 common.flag_of(config.get("enable_ssd_offload", False), "enable_ssd_offload"),
                 str(config.get("ssd_offload_path", "")),
                 str(config.get("tenant_id", "default")),
-                common.flag_of(config.get("enable_client_http_server", False), "enable_client_http_server"),
+                common.flag_of(
+                    config.get("enable_client_http_server", False), "enable_client_http_server"
+                ),
             )
         except ValueError as e:
             return failure("setup", e)
@@ -119,12 +130,27 @@ class LifeMethods(SegmentMethods):
         """A store that lends nothing. With Mooncake `server_address` is a process on this machine that does the work for it;
         here it is the tarn-server, and bytes go to the pool directly."""
         return self.setup(
-            "localhost", "P2PHANDSHAKE", 0, local_buffer_size or _DEFAULT_SIZE, "auto", "", server_address
+            "localhost",
+            "P2PHANDSHAKE",
+            0,
+            local_buffer_size or _DEFAULT_SIZE,
+            "auto",
+            "",
+            server_address,
         )
 
-    def init_all(self, protocol: str, device_name: str, mount_segment_size: int = _DEFAULT_SIZE) -> int:
+    def init_all(
+        self, protocol: str, device_name: str, mount_segment_size: int = _DEFAULT_SIZE
+    ) -> int:
         """setup() of a server on this machine, 127.0.0.1:50051. 0, or a negative code."""
-        return self.setup("localhost:12345", "P2PHANDSHAKE", mount_segment_size, _ALL_BUFFER, protocol, device_name)
+        return self.setup(
+            "localhost:12345",
+            "P2PHANDSHAKE",
+            mount_segment_size,
+            _ALL_BUFFER,
+            protocol,
+            device_name,
+        )
 
     @staticmethod
     def _ssd(enabled: bool, path: str, segment: int) -> Dict[str, Any]:
@@ -135,10 +161,15 @@ class LifeMethods(SegmentMethods):
             raise Refused(INVALID_PARAMS, f"ssd_offload_path: a folder that is there, not {path!r}")
         if segment == 0:
             raise Refused(
-                INVALID_PARAMS, "enable_ssd_offload: the disk belongs to memory that is lent: global_segment_size is 0"
+                INVALID_PARAMS,
+                "enable_ssd_offload: the disk belongs to memory that is lent: global_segment_size is 0",
             )
         free = os.statvfs(path)
-        limit = int(os.environ.get("MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", free.f_bavail * free.f_frsize * 9 // 10))
+        limit = int(
+            os.environ.get(
+                "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", free.f_bavail * free.f_frsize * 9 // 10
+            )
+        )
         return {"ssd_path": path, "ssd_bytes": limit}
 
     def _lend(self, segment: int, ssd: Dict[str, Any]) -> None:
@@ -162,7 +193,10 @@ class LifeMethods(SegmentMethods):
                 return holder
             except OSError:
                 holder.close()
-        raise Refused(common.INTERNAL_ERROR, f"local_hostname: no port from {_PORTS[0]} to {_PORTS[-1]} is free")
+        raise Refused(
+            common.INTERNAL_ERROR,
+            f"local_hostname: no port from {_PORTS[0]} to {_PORTS[-1]} is free",
+        )
 
     def _drop(self) -> None:
         self._sessions_close()

@@ -14,7 +14,12 @@ from mooncake import _common as common
 from mooncake._common import Refused, log
 
 # Mooncake's names for the codes that arise here.
-ERR_INVALID_ARGUMENT, ERR_ADDRESS_NOT_REGISTERED, ERR_ADDRESS_OVERLAPPED, ERR_NOT_IMPLEMENTED = -1, -3, -7, -303
+ERR_INVALID_ARGUMENT, ERR_ADDRESS_NOT_REGISTERED, ERR_ADDRESS_OVERLAPPED, ERR_NOT_IMPLEMENTED = (
+    -1,
+    -3,
+    -7,
+    -303,
+)
 _SLAB_MAX, _ARENA = 1 << 20, 4 << 20  # buffers up to the one are cut out of pieces of the other
 
 
@@ -64,7 +69,11 @@ class MemoryMethods:
     ) -> int:
         """The same for many: all of them, or none and the code of the first that could not be."""
         if len(buffer_addresses) != len(capacities):
-            log.error("batch_register_memory: %d addresses, %d capacities", len(buffer_addresses), len(capacities))
+            log.error(
+                "batch_register_memory: %d addresses, %d capacities",
+                len(buffer_addresses),
+                len(capacities),
+            )
             return ERR_INVALID_ARGUMENT
         for i, (address, size) in enumerate(zip(buffer_addresses, capacities)):
             code = self._register(address, size)

@@ -125,7 +125,9 @@ def cutting(axes: Sequence[Axis]) -> Optional[Axis]:
     return next((a for a in axes if a.kind == "tp"), None)
 
 
-def ranked(axes: Sequence[Axis], rank: int, size: int, dimension: Optional[int]) -> Tuple[Axis, ...]:
+def ranked(
+    axes: Sequence[Axis], rank: int, size: int, dimension: Optional[int]
+) -> Tuple[Axis, ...]:
     """The same axes for another share of the cut."""
     cut = Axis("tp", rank, size, dimension)
     return tuple(cut if a.kind == "tp" else a for a in axes)
@@ -137,7 +139,13 @@ def share_key(key: Key, axes: Sequence[Axis]) -> Key:
         return suffixed(key, f"_tp_{axes[0].rank}")
     for a in axes:
         more = "" if a.split_dim is None else f"_sd{a.split_dim}"
-        more += "" if a.member is None else f"_{a.kind[0]}id{a.member}" if a.kind == "ep" else f"_sid{a.member}"
+        more += (
+            ""
+            if a.member is None
+            else f"_{a.kind[0]}id{a.member}"
+            if a.kind == "ep"
+            else f"_sid{a.member}"
+        )
         key = suffixed(key, f"__{a.kind}_{a.rank}of{a.size}{more}")
     return key
 
@@ -169,17 +177,23 @@ def cut_piece(key: Key, source: Plain, axes: Sequence[Axis]) -> Optional[Piece]:
     stride, run = whole[cut.split_dim] * inner, head.shape[cut.split_dim] * inner
     rows = product(whole[: cut.split_dim]) if run else 0
     first = source.address + cut.rank * run
-    return Piece(key, head.packed(), [first + i * stride for i in range(rows)], [run] * rows, source.keep)
+    return Piece(
+        key, head.packed(), [first + i * stride for i in range(rows)], [run] * rows, source.keep
+    )
 
 
 def divides(whole: Shape, cut: Axis) -> bool:
     """Whether the dimension is there and can be shared equally; the log says why not."""
     dimension = cut.split_dim
     if dimension is None or not 0 <= dimension < len(whole) or cut.size < 1:
-        log.error("split_dim %r of a tensor with %d dimensions, %d ranks", dimension, len(whole), cut.size)
+        log.error(
+            "split_dim %r of a tensor with %d dimensions, %d ranks", dimension, len(whole), cut.size
+        )
         return False
     if whole[dimension] % cut.size:
-        log.error("a dimension of %d cannot be shared equally by %d ranks", whole[dimension], cut.size)
+        log.error(
+            "a dimension of %d cannot be shared equally by %d ranks", whole[dimension], cut.size
+        )
         return False
     return True
 
@@ -240,7 +254,9 @@ class Joined(NamedTuple):
                 yield name, head.start + (row * extent + low - i * extent) * inner, [place], [run]
 
 
-def joined(names: List[Key], heads: List[Head], cut: Axis, wanted: Optional[Sequence[Axis]]) -> Optional[Joined]:
+def joined(
+    names: List[Key], heads: List[Head], cut: Axis, wanted: Optional[Sequence[Axis]]
+) -> Optional[Joined]:
     """The whole out of its shares, cut as `cut` says, or of it the share that the axes `wanted`
     name."""
     whole, dimension = heads[0].whole, cut.split_dim

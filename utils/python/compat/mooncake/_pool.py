@@ -114,7 +114,9 @@ class BufferPool:
         self._free: Dict[int, List[_Region]] = {}  # by size
         self._bytes = self._lent = 0  # of all regions; regions that are out
         self._closed = False
-        self._changed = threading.Condition(threading.RLock())  # a lease may be collected inside a call
+        self._changed = threading.Condition(
+            threading.RLock()
+        )  # a lease may be collected inside a call
         if prewarm_size is not None:
             self.prewarm(prewarm_size, prewarm_count)
 
@@ -122,7 +124,9 @@ class BufferPool:
         rounded = -(-max(size, 1) // self._step) * self._step
         return max(size, min(rounded, self._max), 1)
 
-    def acquire(self, size: int, block: Optional[bool] = None, timeout: Optional[float] = None) -> BufferLease:
+    def acquire(
+        self, size: int, block: Optional[bool] = None, timeout: Optional[float] = None
+    ) -> BufferLease:
         """A buffer of so many bytes. Where there is none at the moment it waits, `timeout` seconds
         (None: default_timeout) or for ever, unless block (None: block_on_exhaustion) is False."""
         timeout = self._timeout if timeout is None else timeout
@@ -166,7 +170,9 @@ class BufferPool:
         except (OSError, OverflowError) as e:
             raise RuntimeError(f"no memory for a buffer of {size} bytes: {e}") from None
         start = _address_of(memory)
-        region = _Region(memory, -(-start // self._alignment) * self._alignment if slack else start, size)
+        region = _Region(
+            memory, -(-start // self._alignment) * self._alignment if slack else start, size
+        )
         if self._store.register_buffer(region.address, size) != 0:
             raise RuntimeError("buffer registration failed")
         self._bytes += size
@@ -174,7 +180,9 @@ class BufferPool:
 
     def _forget(self, region: _Region) -> None:
         self._bytes -= region.size
-        if self._store._get_pyclient_capsule() is not None:  # a store that is closed knows none any more
+        if (
+            self._store._get_pyclient_capsule() is not None
+        ):  # a store that is closed knows none any more
             self._store.unregister_buffer(region.address)
 
     def _take_back(self, region: _Region) -> None:

@@ -59,7 +59,11 @@ def load(path: str, name: Optional[str]) -> Tuple[int, List[int], bytes]:
             raise ValueError(f"{path}: there is no tensor in it")
         entry = entries[name] if name in entries else next(iter(entries.values()))
         try:
-            number, shape, (begin, end) = TYPES.index(entry["dtype"]), list(entry["shape"]), entry["data_offsets"]
+            number, shape, (begin, end) = (
+                TYPES.index(entry["dtype"]),
+                list(entry["shape"]),
+                entry["data_offsets"],
+            )
         except (KeyError, TypeError, ValueError):
             raise ValueError(f"{path}: a tensor of unknown type, or without a place") from None
         whole = all(isinstance(n, int) and n >= 0 for n in [begin, end, *shape])

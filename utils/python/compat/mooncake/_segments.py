@@ -61,7 +61,9 @@ class SegmentMethods:
                 continue
             try:
                 url, module_path = self._lending
-                self._hosts[node] = Host(url, segment, name=node, module_path=module_path, **options)
+                self._hosts[node] = Host(
+                    url, segment, name=node, module_path=module_path, **options
+                )
                 return node
             except tarn.Busy:  # somebody has that name
                 continue
@@ -103,7 +105,9 @@ class SegmentMethods:
         ids: List[str] = self._run(what, work, lambda _: [])
         return {"ret": 0 if ids else INTERNAL_ERROR, "segment_ids": ids}
 
-    def allocate_and_mount_segment(self, size: int, protocol: str = "tcp", location: str = "") -> Dict[str, Any]:
+    def allocate_and_mount_segment(
+        self, size: int, protocol: str = "tcp", location: str = ""
+    ) -> Dict[str, Any]:
         """Lends so many bytes more: ret (0 or -1), segment_ids, allocated_size. location is
         accepted."""
         result = self._mount("allocate_and_mount_segment", size, protocol, False, dict)
@@ -139,7 +143,9 @@ class SegmentMethods:
         is not known; the others go all the same."""
         return self._unmount("unmount_segment", segment_ids, grace_period_seconds, True)
 
-    def unmount_and_free_segment(self, segment_ids: Sequence[str], grace_period_seconds: int = 0) -> int:
+    def unmount_and_free_segment(
+        self, segment_ids: Sequence[str], grace_period_seconds: int = 0
+    ) -> int:
         """The same for memory of allocate_and_mount_segment."""
         return self._unmount("unmount_and_free_segment", segment_ids, grace_period_seconds, False)
 

@@ -94,14 +94,20 @@ class SessionMethods:
             if len(sizes) != len(keys):
                 raise Refused(INVALID_PARAMS, f"{len(keys)} keys, {len(sizes)} sizes")
             options = self._placement(client, config)
-            groups = config.group_ids if config is not None and config.group_ids else [""] * len(keys)
+            groups = (
+                config.group_ids if config is not None and config.group_ids else [""] * len(keys)
+            )
             if len(groups) != len(keys):
-                raise Refused(INVALID_PARAMS, f"group_ids: {len(groups)} of them for {len(keys)} keys")
+                raise Refused(
+                    INVALID_PARAMS, f"group_ids: {len(groups)} of them for {len(keys)} keys"
+                )
             return [self._start(client, *row, options) for row in zip(keys, sizes, groups)]
 
         return list(self._run("batch_put_session_start", work, lambda code: [code] * len(keys)))
 
-    def _start(self, client: tarn.Client, key: Key, size: int, group: str, options: Dict[str, Any]) -> int:
+    def _start(
+        self, client: tarn.Client, key: Key, size: int, group: str, options: Dict[str, Any]
+    ) -> int:
         with self._sessions_lock:
             if key in self._puts:
                 log.error("batch_put_session_start: %s has a session already", key)
@@ -128,7 +134,9 @@ class SessionMethods:
             return [INVALID_PARAMS] * len(keys)
         return [self._write(key, *row) for key, row in zip(keys, rows)]
 
-    def _write(self, key: Key, addresses: Sequence[int], sizes: Sequence[int], offsets: Sequence[int]) -> int:
+    def _write(
+        self, key: Key, addresses: Sequence[int], sizes: Sequence[int], offsets: Sequence[int]
+    ) -> int:
         put = self._puts.get(key)
         if put is None or not len(addresses) == len(sizes) == len(offsets):
             return INVALID_PARAMS
@@ -136,7 +144,9 @@ class SessionMethods:
             if put.writer.ended:
                 return INVALID_PARAMS
             if any(o < 0 or s < 0 or o + s > put.writer.size for o, s in zip(offsets, sizes)):
-                log.error("batch_put_from_multi_buffer_ranges: %s: a range lies behind the end", key)
+                log.error(
+                    "batch_put_from_multi_buffer_ranges: %s: a range lies behind the end", key
+                )
                 return INVALID_PARAMS
             for address, size, offset in zip(addresses, sizes, offsets):
                 put.write(address, size, offset)
@@ -199,13 +209,23 @@ class SessionMethods:
             named = self._keys([keys[i] for i, _, _, _ in flat])
             wants = [s for _, _, s, _ in flat]
             return client.get_into_many(
-                named, [a for _, a, _, _ in flat], wants, offsets=[o for _, _, _, o in flat], wants=wants
+                named,
+                [a for _, a, _, _ in flat],
+                wants,
+                offsets=[o for _, _, _, o in flat],
+                wants=wants,
             )
 
-        got = self._run("batch_get_into_multi_buffer_ranges", work, lambda code: None) if flat else []
-        for (i, _, size, _), n in zip(flat, got if got is not None else [tarn.Status.EIO] * len(flat)):
+        got = (
+            self._run("batch_get_into_multi_buffer_ranges", work, lambda code: None) if flat else []
+        )
+        for (i, _, size, _), n in zip(
+            flat, got if got is not None else [tarn.Status.EIO] * len(flat)
+        ):
             if results[i] >= 0:
-                results[i] = results[i] + n if n == size else code_of(n) if n < 0 else INVALID_PARAMS
+                results[i] = (
+                    results[i] + n if n == size else code_of(n) if n < 0 else INVALID_PARAMS
+                )
         return results
 
     def batch_get_session_end(self, keys: Sequence[Key]) -> int:

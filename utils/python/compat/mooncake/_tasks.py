@@ -116,7 +116,9 @@ class TaskMethods:
             if old is None:
                 raise Refused(INVALID_PARAMS, f"source {source}: it has no replica of this key")
             if to not in there:
-                return self._ask(client, TaskType.REPLICA_MOVE, key, [["MOVE", "FROM", old, "TO", to]])
+                return self._ask(
+                    client, TaskType.REPLICA_MOVE, key, [["MOVE", "FROM", old, "TO", to]]
+                )
             client.command("REPLICA", "DROP", self._key(key), "FROM", old)
             return self._ask(client, TaskType.REPLICA_MOVE, key, [])
 
@@ -138,7 +140,9 @@ class TaskMethods:
         if not client.exists(self._key(key)):
             raise Refused(OBJECT_NOT_FOUND, f"no such key: {key!r}")
         lines = client.command("REPLICA", "LIST", self._key(key)).split("\n")
-        there = {lines[i + 1]: lines[i + 5] for i, line in enumerate(lines[:-5]) if line == "segment"}
+        there = {
+            lines[i + 1]: lines[i + 5] for i, line in enumerate(lines[:-5]) if line == "segment"
+        }
         if not there:
             raise Refused(
                 common.NOT_SUPPORTED,
@@ -156,11 +160,17 @@ class TaskMethods:
                 continue
             state, machine = (lines[lines.index(field) + 1] for field in ("state", "host"))
             if state != "up":
-                raise Refused(common.UNAVAILABLE_IN_CURRENT_STATUS, f"target {hostname}: it is {state}")
+                raise Refused(
+                    common.UNAVAILABLE_IN_CURRENT_STATUS, f"target {hostname}: it is {state}"
+                )
             return name, machine
-        raise Refused(INVALID_PARAMS, f"target {hostname}: no store with this hostname lends memory")
+        raise Refused(
+            INVALID_PARAMS, f"target {hostname}: no store with this hostname lends memory"
+        )
 
-    def _ask(self, client: tarn.Client, kind: TaskType, key: Key, orders: Sequence[List[str]]) -> Tuple[TaskId, int]:
+    def _ask(
+        self, client: tarn.Client, kind: TaskType, key: Key, orders: Sequence[List[str]]
+    ) -> Tuple[TaskId, int]:
         numbers = []
         for verb, *where in orders:
             numbers.append(int(client.command("REPLICA", verb, self._key(key), *where)))
@@ -214,7 +224,9 @@ def _begins(lines: List[str], i: int) -> bool:
     return lines[i : i + 6 : 2] == ["id", "kind", "reason"] and (i == 0 or lines[i - 2] == "bytes")
 
 
-def _response(task: TaskId, asked: Optional[_Asked], parts: List[Dict[str, str]]) -> QueryTaskResponse:
+def _response(
+    task: TaskId, asked: Optional[_Asked], parts: List[Dict[str, str]]
+) -> QueryTaskResponse:
     """Of several parts: failed where one is, done where all are, else as far as the first that is
     not."""
     response = QueryTaskResponse()
@@ -222,9 +234,13 @@ def _response(task: TaskId, asked: Optional[_Asked], parts: List[Dict[str, str]]
     states = [_STATUS.get(p["state"], TaskStatus.FAILED) for p in parts]
     bad = next((p for p, s in zip(parts, states) if s == TaskStatus.FAILED), None)
     open_states = [s for s in states if s != TaskStatus.SUCCESS]
-    response.status = TaskStatus.FAILED if bad else open_states[0] if open_states else TaskStatus.SUCCESS
+    response.status = (
+        TaskStatus.FAILED if bad else open_states[0] if open_states else TaskStatus.SUCCESS
+    )
     moves = bool(parts) and parts[0]["kind"] == "move"
-    response.type = asked.type if asked else TaskType.REPLICA_MOVE if moves else TaskType.REPLICA_COPY
+    response.type = (
+        asked.type if asked else TaskType.REPLICA_MOVE if moves else TaskType.REPLICA_COPY
+    )
     age_ms = max((int(p["age-ms"]) for p in parts), default=0)
     response.created_at_ms_epoch = asked.when_ms if asked else _now_ms() - age_ms
     response.last_updated_at_ms_epoch = response.created_at_ms_epoch + age_ms

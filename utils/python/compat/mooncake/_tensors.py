@@ -46,7 +46,11 @@ def _sources(call: SimpleNamespace) -> List[Optional[Plain]]:
 
 
 def _in_memory(address: int, size: int) -> Optional[Plain]:
-    head = head_of((ctypes.c_ubyte * HEADER).from_address(address), size) if address and size >= HEADER else None
+    head = (
+        head_of((ctypes.c_ubyte * HEADER).from_address(address), size)
+        if address and size >= HEADER
+        else None
+    )
     if head is None:
         log.error("at %#x there is no whole tensor in %d bytes", address, size)
         return None
@@ -57,14 +61,18 @@ def _put_whole(store: Any, call: SimpleNamespace) -> List[int]:
     sources = _sources(call)
     if not hasattr(call, "tensor") and None in sources:
         return [INVALID_PARAMS] * len(sources)
-    return _write(store, call, [s and [parallel.whole_piece(k, s)] for k, s in zip(call.key, sources)])
+    return _write(
+        store, call, [s and [parallel.whole_piece(k, s)] for k, s in zip(call.key, sources)]
+    )
 
 
 def _put_with_tp(store: Any, call: SimpleNamespace) -> List[int]:
     if call.tp_size <= 1:
         return _put_whole(store, call)
     axes = (Axis("tp", 0, call.tp_size, call.split_dim),)
-    return _write(store, call, [s and _all_shares(k, s, axes) for k, s in zip(call.key, _sources(call))])
+    return _write(
+        store, call, [s and _all_shares(k, s, axes) for k, s in zip(call.key, _sources(call))]
+    )
 
 
 def _all_shares(key: Key, source: Plain, axes: Sequence[Axis]) -> Pieces:
@@ -87,7 +95,9 @@ def _put_parallel(store: Any, call: SimpleNamespace) -> List[int]:
     return _write(store, call, [s and _parallel_pieces(k, s, p, w, call) for k, s, p, w in rows])
 
 
-def _parallel_pieces(key: Key, source: Plain, parallelism: Any, partition: Any, call: SimpleNamespace) -> Pieces:
+def _parallel_pieces(
+    key: Key, source: Plain, parallelism: Any, partition: Any, call: SimpleNamespace
+) -> Pieces:
     """A tensor is cut where a writer's partition is given, or more axes than one; with the one axis
     "tp" it is the share itself. In memory there is the whole tensor, and all shares of it are
     stored."""
@@ -100,7 +110,11 @@ def _parallel_pieces(key: Key, source: Plain, parallelism: Any, partition: Any, 
         writer = parallel.writer_of(partition)
         piece = writer and parallel.cut_piece(parallel.writer_key(key, writer), source, (writer,))
         manifest = suffixed(key, parallel.WRITER_MANIFEST)
-        return [piece, parallel.manifest_piece(manifest, source.head, writer)] if piece and writer else None
+        return (
+            [piece, parallel.manifest_piece(manifest, source.head, writer)]
+            if piece and writer
+            else None
+        )
     axes = parallel.axes_of(parallelism)
     if axes is None:
         return None
@@ -133,7 +147,9 @@ def _axes_pieces(key: Key, source: Plain, axes: Tuple[Axis, ...], is_share: bool
 def _write(store: Any, call: SimpleNamespace, plans: Sequence[Pieces]) -> List[int]:
     """Stores the objects of all keys: a code per key, that of the first of its objects which could
     not be stored."""
-    config, codes = getattr(call, "config", None), [INVALID_PARAMS if p is None else 0 for p in plans]
+    config, codes = getattr(call, "config", None), [
+        INVALID_PARAMS if p is None else 0 for p in plans
+    ]
     rows = [(i, piece) for i, pieces in enumerate(plans) for piece in pieces or ()]
     if config is not None and getattr(config, "group_ids", None) is not None:
         if len(config.group_ids) != len(plans):
@@ -193,7 +209,9 @@ def _resolved(store: Any, key: Key, target: Any) -> Union[None, Key, Joined]:
 def _shard(store: Any, key: Key, axes: Tuple[Axis, ...]) -> Union[None, Key, Joined]:
     """A share as it was stored, by its own name or a writer's; or out of shares of another size."""
     single = len(axes) == 1 and axes[0].kind == "tp"
-    names = [parallel.share_key(key, axes)] + ([parallel.writer_key(key, axes[0])] if single else [])
+    names = [parallel.share_key(key, axes)] + (
+        [parallel.writer_key(key, axes[0])] if single else []
+    )
     for name, head in zip(names, _heads(store, names)):
         if head is not None and head.axes == axes:
             return name
@@ -261,14 +279,18 @@ def _read(store: Any, reads: Sequence[Tuple[Key, int, List[int], List[int]]]) ->
 
     def work(client: Any) -> List[int]:
         wants = [sum(s) for s in sizes]
-        got: List[int] = client.get_into_many(store._keys(keys), addresses, sizes, offsets=offsets, wants=wants)
+        got: List[int] = client.get_into_many(
+            store._keys(keys), addresses, sizes, offsets=offsets, wants=wants
+        )
         return got
 
     got: List[int] = store._run("get_tensor", work, lambda code: [code] * len(keys))
     return got
 
 
-def _fetch(store: Any, call: SimpleNamespace, plans: Sequence[Union[None, Key, Joined]]) -> List[Any]:
+def _fetch(
+    store: Any, call: SimpleNamespace, plans: Sequence[Union[None, Key, Joined]]
+) -> List[Any]:
     """Tensors, in memory of their own or in the caller's: of each the object, or the shares it is
     joined from."""
     into = list(zip(call.buffer_ptr, call.size)) if hasattr(call, "buffer_ptr") else None
@@ -293,10 +315,16 @@ def _bytes(address: int, size: int) -> Any:
     return (ctypes.c_ubyte * size).from_address(address)
 
 
-def _join(store: Any, plans: Sequence[Any], into: Optional[List[Tuple[int, int]]], results: List[Any]) -> None:
+def _join(
+    store: Any, plans: Sequence[Any], into: Optional[List[Tuple[int, int]]], results: List[Any]
+) -> None:
     """Those that are joined from shares, all in one round of requests."""
     reads, owners = [], []
-    targets = {i: _target(p, into[i] if into else None) for i, p in enumerate(plans) if isinstance(p, Joined)}
+    targets = {
+        i: _target(p, into[i] if into else None)
+        for i, p in enumerate(plans)
+        if isinstance(p, Joined)
+    }
     for i, memory in targets.items():
         if memory is None:
             continue
@@ -304,7 +332,11 @@ def _join(store: Any, plans: Sequence[Any], into: Optional[List[Tuple[int, int]]
         for name, start, places, sizes in plans[i].reads():
             reads.append((name, start, [base + place for place in places], sizes))
             owners.append(i)
-    failed = {i for i, read, n in zip(owners, reads, _read(store, reads) if reads else []) if n != sum(read[3])}
+    failed = {
+        i
+        for i, read, n in zip(owners, reads, _read(store, reads) if reads else [])
+        if n != sum(read[3])
+    }
     for i, memory in targets.items():
         if memory is not None and i not in failed:
             memory[:HEADER] = plans[i].head.packed()
@@ -342,7 +374,9 @@ class TensorMethods:
         one is no tensor."""
 
     @family(_put_with_tp)
-    def put_tensor_with_tp(self, key: Key, tensor: Any, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> Any:
+    def put_tensor_with_tp(
+        self, key: Key, tensor: Any, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
+    ) -> Any:
         """Stores the shares of all tp_size ranks, cut along split_dim. (tp_rank says who asks; it
         cuts nothing.)"""
 
@@ -405,7 +439,9 @@ class TensorMethods:
         none, or no room. Of many: -600 for each where there are not as many addresses or sizes."""
 
     @family(_get_with_tp, gets=True)
-    def get_tensor_with_tp(self, key: Key, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0) -> Any:
+    def get_tensor_with_tp(
+        self, key: Key, tp_rank: int = 0, tp_size: int = 1, split_dim: int = 0
+    ) -> Any:
         """The share of a rank."""
 
     @family(_get_with_tp, gets=True)
@@ -426,7 +462,9 @@ class TensorMethods:
         whole; joined from shares where they were cut for another number of ranks."""
 
     @family(_get_parallel, gets=True, refused=None)
-    def get_tensor_with_parallelism_into(self, key: Key, buffer_ptr: int, size: int, target: Any = None) -> Any:
+    def get_tensor_with_parallelism_into(
+        self, key: Key, buffer_ptr: int, size: int, target: Any = None
+    ) -> Any:
         """The same in the caller's memory, behind a header."""
 
     # --- safetensors files

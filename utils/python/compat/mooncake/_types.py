@@ -104,7 +104,10 @@ class ReplicateConfig:
             if not isinstance(value, SoftPinAction):
                 raise TypeError(f"{name}: a SoftPinAction, not {value!r}")
         elif name == "with_soft_pin":  # as it was called before there were actions
-            name, value = "soft_pin_action", SoftPinAction.ENABLE if value else SoftPinAction.PRESERVE
+            name, value = (
+                "soft_pin_action",
+                SoftPinAction.ENABLE if value else SoftPinAction.PRESERVE,
+            )
         elif name == "data_type":
             value = ObjectDataType(value)
         else:
@@ -137,8 +140,14 @@ class BufferHandle(bytearray):
 class Descriptor:
     """A piece of memory of a replica. buffer_address is the offset in its segment, not an address of this process."""
 
-    def __init__(self, size: int = 0, buffer_address: int = 0, transport_endpoint: str = "") -> None:
-        self.size, self.buffer_address, self.transport_endpoint = size, buffer_address, transport_endpoint
+    def __init__(
+        self, size: int = 0, buffer_address: int = 0, transport_endpoint: str = ""
+    ) -> None:
+        self.size, self.buffer_address, self.transport_endpoint = (
+            size,
+            buffer_address,
+            transport_endpoint,
+        )
 
     def __repr__(self) -> str:
         return (

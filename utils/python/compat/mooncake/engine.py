@@ -30,7 +30,9 @@ from mooncake._memory import MemoryMethods
 
 __all__ = ["TransferEngine", "TransferNotify", "TransferOpcode"]
 
-SUPPORT_EFA = SUPPORT_HIP = SUPPORT_MNNVL = SUPPORT_MUSA = SUPPORT_INTRA_NVLINK = SUPPORT_CUDA = False
+SUPPORT_EFA = (
+    SUPPORT_HIP
+) = SUPPORT_MNNVL = SUPPORT_MUSA = SUPPORT_INTRA_NVLINK = SUPPORT_CUDA = False
 
 TIMED_OUT = -2  # of transfer_check_status
 
@@ -107,16 +109,26 @@ class TransferEngine(MemoryMethods):
 
     # --- life
 
-    def initialize(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str) -> int:
+    def initialize(
+        self, local_hostname: str, metadata_server: str, protocol: str, device_name: str
+    ) -> int:
         """Opens this program's side. 0 or -1."""
         return self.initialize_ext(local_hostname, metadata_server, protocol, device_name, "")
 
     def initialize_ext(
-        self, local_hostname: str, metadata_server: str, protocol: str, device_name: str, metadata_type: str
+        self,
+        local_hostname: str,
+        metadata_server: str,
+        protocol: str,
+        device_name: str,
+        metadata_type: str,
     ) -> int:
         """The same, with the kind of metadata server as a word of its own. `device_name` is accepted: libtarn uses the RDMA
         devices there are."""
-        for name, value in (("local_hostname", local_hostname), ("metadata_server", metadata_server)):
+        for name, value in (
+            ("local_hostname", local_hostname),
+            ("metadata_server", metadata_server),
+        ):
             if not isinstance(value, str):
                 raise TypeError(f"{name}: text, not {type(value).__name__}")
         with self._lock:
@@ -124,7 +136,9 @@ class TransferEngine(MemoryMethods):
                 log.error("initialize: this engine is initialized already")
                 return -1
             try:
-                master = self._master(metadata_server.strip(), (metadata_type or "").strip().lower())
+                master = self._master(
+                    metadata_server.strip(), (metadata_type or "").strip().lower()
+                )
                 self._open(local_hostname.strip(), master, protocol)
             except (tarn.Error, Refused, OSError) as e:
                 log.error("initialize: %s", e)
@@ -162,7 +176,9 @@ class TransferEngine(MemoryMethods):
             **options,
         )
         self._end, self._named = end, master is not None
-        self._name = hostname if master else (f"[{host}]" if ":" in host else host) + f":{end.address[1]}"
+        self._name = (
+            hostname if master else (f"[{host}]" if ":" in host else host) + f":{end.address[1]}"
+        )
 
     @staticmethod
     def _transport(protocol: str) -> Dict[str, Optional[str]]:
@@ -280,7 +296,11 @@ class TransferEngine(MemoryMethods):
                     self._connecting.pop(target, None)
             far.users = 1
             with self._lock:
-                idle = [] if len(self._far) < _PEERS_MAX else [t for t, f in self._far.items() if f.users == 0][:1]
+                idle = (
+                    []
+                    if len(self._far) < _PEERS_MAX
+                    else [t for t, f in self._far.items() if f.users == 0][:1]
+                )
                 gone = [self._far.pop(t) for t in idle]
                 self._far[target] = far
             for one in gone:
@@ -320,7 +340,9 @@ class TransferEngine(MemoryMethods):
         found: List[TransferNotify] = []
         event = None if self._end is None else self._end.next_event(0)
         while event is not None and self._end is not None:
-            notify = TransferNotify.unpacked(event.data) if event.kind == EventKind.MESSAGE else None
+            notify = (
+                TransferNotify.unpacked(event.data) if event.kind == EventKind.MESSAGE else None
+            )
             found += [notify] if notify is not None else []
             event = self._end.next_event(0)
         return found
@@ -356,7 +378,9 @@ class TransferEngine(MemoryMethods):
                 log.error("%s: %s: %s", what, target, e)
                 return -1
 
-    def _async(self, what: str, target: str, buffers: Any, remote: Any, lengths: Any, op: int) -> int:
+    def _async(
+        self, what: str, target: str, buffers: Any, remote: Any, lengths: Any, op: int
+    ) -> int:
         again = True
         while True:
             try:
@@ -364,7 +388,9 @@ class TransferEngine(MemoryMethods):
                 with self._use(target) as far:
                     with self._lock:
                         if len(self._batches) >= _BATCHES_MAX:
-                            raise Refused(-1, f"{_BATCHES_MAX} batches, and nobody asks for their status")
+                            raise Refused(
+                                -1, f"{_BATCHES_MAX} batches, and nobody asks for their status"
+                            )
                     batch = far.peer.submit(tasks)
                     with self._lock:
                         number = next(self._numbers)
@@ -381,16 +407,30 @@ class TransferEngine(MemoryMethods):
                 return 0
 
     def transfer_sync_write(
-        self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = ""
+        self,
+        target_hostname: str,
+        buffer: int,
+        peer_buffer_address: int,
+        length: int,
+        transport_hint: str = "",
     ) -> int:
         """Writes `length` bytes at `buffer` to an address in the peer's memory. 0 or -1."""
-        return self._sync("transfer_sync_write", target_hostname, [buffer], [peer_buffer_address], [length], WRITE)
+        return self._sync(
+            "transfer_sync_write", target_hostname, [buffer], [peer_buffer_address], [length], WRITE
+        )
 
     def transfer_sync_read(
-        self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = ""
+        self,
+        target_hostname: str,
+        buffer: int,
+        peer_buffer_address: int,
+        length: int,
+        transport_hint: str = "",
     ) -> int:
         """Reads them from there."""
-        return self._sync("transfer_sync_read", target_hostname, [buffer], [peer_buffer_address], [length], READ)
+        return self._sync(
+            "transfer_sync_read", target_hostname, [buffer], [peer_buffer_address], [length], READ
+        )
 
     def transfer_sync(
         self,
@@ -404,7 +444,9 @@ class TransferEngine(MemoryMethods):
     ) -> int:
         """Either; with `notify` the peer is told when it is done."""
         op = WRITE if opcode == TransferOpcode.Write else READ
-        return self._sync("transfer_sync", target_hostname, [buffer], [peer_buffer_address], [length], op, notify)
+        return self._sync(
+            "transfer_sync", target_hostname, [buffer], [peer_buffer_address], [length], op, notify
+        )
 
     def batch_transfer_sync_write(
         self,
@@ -415,7 +457,14 @@ class TransferEngine(MemoryMethods):
         transport_hint: str = "",
     ) -> int:
         """Many writes: 0, all are done; or -1."""
-        return self._sync("batch_transfer_sync_write", target_hostname, buffers, peer_buffer_addresses, lengths, WRITE)
+        return self._sync(
+            "batch_transfer_sync_write",
+            target_hostname,
+            buffers,
+            peer_buffer_addresses,
+            lengths,
+            WRITE,
+        )
 
     def batch_transfer_sync_read(
         self,
@@ -426,7 +475,14 @@ class TransferEngine(MemoryMethods):
         transport_hint: str = "",
     ) -> int:
         """Many reads."""
-        return self._sync("batch_transfer_sync_read", target_hostname, buffers, peer_buffer_addresses, lengths, READ)
+        return self._sync(
+            "batch_transfer_sync_read",
+            target_hostname,
+            buffers,
+            peer_buffer_addresses,
+            lengths,
+            READ,
+        )
 
     def batch_transfer_sync(
         self,
@@ -440,7 +496,15 @@ class TransferEngine(MemoryMethods):
     ) -> int:
         """Either; with `notify` the peer is told when all are done."""
         op = WRITE if opcode == TransferOpcode.Write else READ
-        return self._sync("batch_transfer_sync", target_hostname, buffers, peer_buffer_addresses, lengths, op, notify)
+        return self._sync(
+            "batch_transfer_sync",
+            target_hostname,
+            buffers,
+            peer_buffer_addresses,
+            lengths,
+            op,
+            notify,
+        )
 
     def batch_transfer_async_write(
         self,
@@ -452,7 +516,12 @@ class TransferEngine(MemoryMethods):
     ) -> int:
         """Many writes, not waited for: a number to ask for their status with, until which the memory stays borrowed; 0: no."""
         return self._async(
-            "batch_transfer_async_write", target_hostname, buffers, peer_buffer_addresses, lengths, WRITE
+            "batch_transfer_async_write",
+            target_hostname,
+            buffers,
+            peer_buffer_addresses,
+            lengths,
+            WRITE,
         )
 
     def batch_transfer_async_read(
@@ -464,7 +533,14 @@ class TransferEngine(MemoryMethods):
         transport_hint: str = "",
     ) -> int:
         """Many reads, not waited for."""
-        return self._async("batch_transfer_async_read", target_hostname, buffers, peer_buffer_addresses, lengths, READ)
+        return self._async(
+            "batch_transfer_async_read",
+            target_hostname,
+            buffers,
+            peer_buffer_addresses,
+            lengths,
+            READ,
+        )
 
     def batch_transfer_async(
         self,
@@ -477,13 +553,27 @@ class TransferEngine(MemoryMethods):
     ) -> int:
         """Either, not waited for."""
         op = WRITE if opcode == TransferOpcode.Write else READ
-        return self._async("batch_transfer_async", target_hostname, buffers, peer_buffer_addresses, lengths, op)
+        return self._async(
+            "batch_transfer_async", target_hostname, buffers, peer_buffer_addresses, lengths, op
+        )
 
     def transfer_submit_write(
-        self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = ""
+        self,
+        target_hostname: str,
+        buffer: int,
+        peer_buffer_address: int,
+        length: int,
+        transport_hint: str = "",
     ) -> int:
         """One write, not waited for: a number for transfer_check_status; 0: no."""
-        return self._async("transfer_submit_write", target_hostname, [buffer], [peer_buffer_address], [length], WRITE)
+        return self._async(
+            "transfer_submit_write",
+            target_hostname,
+            [buffer],
+            [peer_buffer_address],
+            [length],
+            WRITE,
+        )
 
     def transfer_check_status(self, batch_id: int) -> int:
         """1: done; -1: failed, or no such number; -2: too late; 0: on its way. Any but the last ends the number."""

@@ -42,10 +42,14 @@ class MooncakeConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.protocol, str) or not self.protocol.strip():
-            raise ValueError(f'Invalid protocol: text such as "tcp" or "rdma", not {self.protocol!r}')
+            raise ValueError(
+                f'Invalid protocol: text such as "tcp" or "rdma", not {self.protocol!r}'
+            )
         self.protocol = self.protocol.strip().lower()
         if self.protocol not in ("tcp", "rdma", "shm", "auto"):
-            logger.warning("Unrecognised protocol %r: setup() takes tcp, rdma, shm or auto", self.protocol)
+            logger.warning(
+                "Unrecognised protocol %r: setup() takes tcp, rdma, shm or auto", self.protocol
+            )
         for name in ("global_segment_size", "local_buffer_size"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: 0 or more, not {getattr(self, name)}")
@@ -63,12 +67,18 @@ class MooncakeConfig:
         return MooncakeConfig(
             local_hostname=values["local_hostname"],
             metadata_server=values["metadata_server"],
-            global_segment_size=_parse_segment_size(values.get("global_segment_size", DEFAULT_GLOBAL_SEGMENT_SIZE)),
-            local_buffer_size=_parse_segment_size(values.get("local_buffer_size", DEFAULT_LOCAL_BUFFER_SIZE)),
+            global_segment_size=_parse_segment_size(
+                values.get("global_segment_size", DEFAULT_GLOBAL_SEGMENT_SIZE)
+            ),
+            local_buffer_size=_parse_segment_size(
+                values.get("local_buffer_size", DEFAULT_LOCAL_BUFFER_SIZE)
+            ),
             protocol=values.get("protocol", "tcp"),
             device_name=values.get("device_name", ""),
             master_server_address=values["master_server_address"],
-            enable_ssd_offload=flag_of(values.get("enable_ssd_offload", False), "enable_ssd_offload"),
+            enable_ssd_offload=flag_of(
+                values.get("enable_ssd_offload", False), "enable_ssd_offload"
+            ),
             ssd_offload_path="" if ssd is None else str(ssd),
             tenant_id="default" if tenant is None else str(tenant),
             enable_client_http_server=flag_of(
@@ -90,7 +100,9 @@ class MooncakeConfig:
         if path is not None:
             return MooncakeConfig.from_file(path)
         if not os.getenv("MOONCAKE_MASTER"):
-            raise ValueError("Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set.")
+            raise ValueError(
+                "Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set."
+            )
         names = {
             "master_server_address": "MOONCAKE_MASTER",
             "local_hostname": "MOONCAKE_LOCAL_HOSTNAME",
@@ -106,5 +118,7 @@ class MooncakeConfig:
             "client_http_port": "MOONCAKE_CLIENT_HTTP_PORT",
         }
         values = {"local_hostname": "localhost", "metadata_server": "P2PHANDSHAKE"}
-        values.update((field, os.environ[name]) for field, name in names.items() if name in os.environ)
+        values.update(
+            (field, os.environ[name]) for field, name in names.items() if name in os.environ
+        )
         return MooncakeConfig._from(values)

@@ -136,7 +136,8 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
             raise TypeError(f"config: a ReplicateConfig, not {type(config).__name__}")
         if config.nof_replica_num or config.dfs_replica_num or config.preferred_nof_segments:
             raise Refused(
-                NOT_SUPPORTED, "nof_ and dfs_ replicas: tarn-node's --ssd and --file keep copies of all objects"
+                NOT_SUPPORTED,
+                "nof_ and dfs_ replicas: tarn-node's --ssd and --file keep copies of all objects",
             )
         enable = config.soft_pin_action == SoftPinAction.ENABLE
         if config.soft_pin_ttl_ms is not None and not enable:
@@ -148,7 +149,9 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
             options["pin"] = "hard"
         elif enable:
             options.update(pin="soft", pin_ms=config.soft_pin_ttl_ms or 0)
-        wanted = config.preferred_segments + ([config.preferred_segment] if config.preferred_segment else [])
+        wanted = config.preferred_segments + (
+            [config.preferred_segment] if config.preferred_segment else []
+        )
         names = [n for w in wanted for n in common.segment_names(w)]
         if config.prefer_alloc_in_same_node:
             names += [f"{node}.0" for node in self._hosts]
@@ -162,7 +165,9 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         if config is None or config.group_ids is None:
             return [(None, range(n))]
         if len(config.group_ids) != n:
-            raise Refused(INVALID_PARAMS, f"group_ids: {len(config.group_ids)} of them for {n} keys")
+            raise Refused(
+                INVALID_PARAMS, f"group_ids: {len(config.group_ids)} of them for {n} keys"
+            )
         groups: Dict[Optional[str], List[int]] = {}
         for i, group in enumerate(config.group_ids):
             groups.setdefault(group or None, []).append(i)
@@ -183,7 +188,8 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         def work(client: tarn.Client) -> List[int]:
             if len(addresses) != n or len(sizes) != n:
                 raise Refused(
-                    INVALID_PARAMS, f"{n} keys, {len(addresses)} addresses, {len(sizes)} sizes: as many of each"
+                    INVALID_PARAMS,
+                    f"{n} keys, {len(addresses)} addresses, {len(sizes)} sizes: as many of each",
                 )
             if n == 0:
                 return []
@@ -202,7 +208,11 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
                         codes[i] = self._put_code(status, replace)
             if any(codes):
                 log.warning(
-                    "%s: %d of %d keys were not stored: %s", what, sum(1 for c in codes if c), n, set(codes) - {0}
+                    "%s: %d of %d keys were not stored: %s",
+                    what,
+                    sum(1 for c in codes if c),
+                    n,
+                    set(codes) - {0},
                 )
             if replace and config is not None and config.soft_pin_action == SoftPinAction.DISABLE:
                 for key in named:
@@ -217,7 +227,9 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
             return 0
         return code_of(status)
 
-    def _put_values(self, how: How, keys: Sequence[Key], values: Sequence[Sequence[Any]], config: Config) -> List[int]:
+    def _put_values(
+        self, how: How, keys: Sequence[Key], values: Sequence[Sequence[Any]], config: Config
+    ) -> List[int]:
         """Values out of Python's buffers, each in parts."""
         pins = [[pin(part, name="value") for part in parts] for parts in values]
         if not self._local_buffer:
@@ -241,15 +253,21 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         return self._put_values(how, [key], [parts], config)[0]
 
     @upsertable
-    def put_batch(self, how: How, keys: Sequence[Key], values: Sequence[Any], config: Config = None) -> int:
+    def put_batch(
+        self, how: How, keys: Sequence[Key], values: Sequence[Any], config: Config = None
+    ) -> int:
         """Many values: 0, or the code of the first that could not be stored."""
         if len(keys) != len(values):
-            return failure(how.what, Refused(INVALID_PARAMS, f"{len(keys)} keys, {len(values)} values"))
+            return failure(
+                how.what, Refused(INVALID_PARAMS, f"{len(keys)} keys, {len(values)} values")
+            )
         codes = self._put_values(how, keys, [[v] for v in values], config)
         return next((c for c in codes if c), 0)
 
     @upsertable
-    def put_from(self, how: How, key: Key, buffer_ptr: int, size: int, config: Config = None) -> int:
+    def put_from(
+        self, how: How, key: Key, buffer_ptr: int, size: int, config: Config = None
+    ) -> int:
         """`size` bytes at an address."""
         return self._put(how.what, [key], [buffer_ptr], [size], config, how.replace)[0]
 
@@ -266,17 +284,29 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         return self._put(how.what, keys, buffer_ptrs, sizes, config, how.replace)
 
     def put_from_with_metadata(
-        self, key: Key, buffer_ptr: int, metadata_buffer_ptr: int, size: int, metadata_size: int, config: Config = None
+        self,
+        key: Key,
+        buffer_ptr: int,
+        metadata_buffer_ptr: int,
+        size: int,
+        metadata_size: int,
+        config: Config = None,
     ) -> int:
         """One value: the metadata, then the data."""
         both = [[metadata_buffer_ptr, buffer_ptr]], [[metadata_size, size]]
         return self._put("put_from_with_metadata", [key], both[0], both[1], config, False)[0]
 
     def batch_put_from_multi_buffers(
-        self, keys: Sequence[Key], all_buffer_ptrs: Sequence[Any], all_sizes: Sequence[Any], config: Config = None
+        self,
+        keys: Sequence[Key],
+        all_buffer_ptrs: Sequence[Any],
+        all_sizes: Sequence[Any],
+        config: Config = None,
     ) -> List[int]:
         """Each value out of several pieces of memory. A code per key."""
-        return self._put("batch_put_from_multi_buffers", keys, all_buffer_ptrs, all_sizes, config, False)
+        return self._put(
+            "batch_put_from_multi_buffers", keys, all_buffer_ptrs, all_sizes, config, False
+        )
 
     # --- gets
 
@@ -287,7 +317,11 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
     def get_batch(self, keys: Sequence[Key]) -> List[bytes]:
         """The values; empty those that are not there."""
         named = self._keys(keys)
-        return self._run("get_batch", lambda c: [v or b"" for v in c.get_many(named)], lambda _: [b""] * len(named))
+        return self._run(
+            "get_batch",
+            lambda c: [v or b"" for v in c.get_many(named)],
+            lambda _: [b""] * len(named),
+        )
 
     def get_buffer(self, key: Key) -> Optional[BufferHandle]:
         """The value in memory of its own; None if there is none."""
@@ -296,7 +330,9 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
     def batch_get_buffer(self, keys: Sequence[Key]) -> List[Optional[BufferHandle]]:
         """The same for many keys, in two rounds of requests."""
         named = self._keys(keys)
-        return self._run("batch_get_buffer", lambda c: self._buffers_of(c, named), lambda _: [None] * len(named))
+        return self._run(
+            "batch_get_buffer", lambda c: self._buffers_of(c, named), lambda _: [None] * len(named)
+        )
 
     @staticmethod
     def _buffers_of(client: tarn.Client, keys: List[Key]) -> List[Optional[BufferHandle]]:
@@ -325,7 +361,9 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         """Bytes of the value, now at that address; -704: there is none; -600: it has more than `size` bytes."""
         return self.batch_get_into([key], [buffer_ptr], [size])[0]
 
-    def batch_get_into(self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int]) -> List[int]:
+    def batch_get_into(
+        self, keys: Sequence[Key], buffer_ptrs: Sequence[int], sizes: Sequence[int]
+    ) -> List[int]:
         """The same for many keys."""
         return self._get("batch_get_into", keys, buffer_ptrs, sizes)
 
@@ -339,13 +377,17 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         """Each value into several pieces of memory, in order, which must hold it. Bytes per key, or a negative code."""
         return self._get("batch_get_into_multi_buffers", keys, all_buffer_ptrs, all_sizes)
 
-    def _get(self, what: str, keys: Sequence[Key], addresses: Sequence[Any], sizes: Sequence[Any]) -> List[int]:
+    def _get(
+        self, what: str, keys: Sequence[Key], addresses: Sequence[Any], sizes: Sequence[Any]
+    ) -> List[int]:
         named = self._keys(keys)
 
         def work(client: tarn.Client) -> List[int]:
             if not named and not addresses and not sizes:
                 return []
-            return [r if r >= 0 else code_of(r) for r in client.get_into_many(named, addresses, sizes)]
+            return [
+                r if r >= 0 else code_of(r) for r in client.get_into_many(named, addresses, sizes)
+            ]
 
         return self._run(what, work, lambda code: [code] * len(named))
 
@@ -383,7 +425,9 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
                             column.append(value)
 
         def work(client: tarn.Client) -> List[int]:
-            return client.get_into_many(self._keys(keys), columns[0], columns[1], offsets=columns[2], wants=columns[1])
+            return client.get_into_many(
+                self._keys(keys), columns[0], columns[1], offsets=columns[2], wants=columns[1]
+            )
 
         got = self._run("get_into_ranges", work, lambda code: [code] * len(keys)) if keys else []
         for (b, k, r), status, size in zip(where, got, columns[1]):
@@ -408,7 +452,9 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         """The same for many keys, in one round trip."""
         named = self._keys(keys)
         return self._run(
-            "batch_is_exist", lambda c: [int(e) for e in c.exists_many(named)], lambda code: [code] * len(named)
+            "batch_is_exist",
+            lambda c: [int(e) for e in c.exists_many(named)],
+            lambda code: [code] * len(named),
         )
 
     def get_size(self, key: Key) -> int:
@@ -422,7 +468,11 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
 
     def remove(self, key: Key, force: bool = False) -> int:
         """0, or -704: there is none. Readers under way keep what they read; so there is nothing to force."""
-        return self._run("remove", lambda c: 0 if c.remove(self._key(key)) else OBJECT_NOT_FOUND, lambda code: code)
+        return self._run(
+            "remove",
+            lambda c: 0 if c.remove(self._key(key)) else OBJECT_NOT_FOUND,
+            lambda code: code,
+        )
 
     def batch_remove(self, keys: Sequence[Key], force: bool = False) -> List[int]:
         """The same for many keys."""
@@ -440,7 +490,9 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
 
         def work(client: tarn.Client) -> int:
             if self._prefix:
-                raise Refused(NOT_SUPPORTED, "remove_by_regex: not for a tenant; remove_all removes all of it")
+                raise Refused(
+                    NOT_SUPPORTED, "remove_by_regex: not for a tenant; remove_all removes all of it"
+                )
             return int(client.command("REMOVEMATCH", "REGEX", f"(?!^{_OURS})(?:{regex_pattern})"))
 
         return self._run("remove_by_regex", work, lambda code: code)
@@ -448,7 +500,11 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
     def remove_all(self, force: bool = False) -> int:
         """How many objects there were (of this tenant; the default one's are all); or a negative code."""
         pattern = "(?s)^" + _escaped(self._prefix) if self._prefix else f"(?s)^(?!{_OURS})"
-        return self._run("remove_all", lambda c: int(c.command("REMOVEMATCH", "REGEX", pattern)), lambda code: code)
+        return self._run(
+            "remove_all",
+            lambda c: int(c.command("REMOVEMATCH", "REGEX", pattern)),
+            lambda code: code,
+        )
 
     # --- where things are
 
@@ -466,7 +522,9 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
                 if size is None:
                     continue
                 try:
-                    found[key] = self._replicas(client.command("REPLICA", "LIST", self._key(key)), size)
+                    found[key] = self._replicas(
+                        client.command("REPLICA", "LIST", self._key(key)), size
+                    )
                 except tarn.Error as e:
                     log.warning("batch_get_replica_desc: %s: %s", key, e)  # gone meanwhile
             return found
@@ -489,12 +547,16 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
             if fields.get("state") == "complete":
                 found.append(self._replica(fields, size, numbers[2] if len(numbers) > 2 else 0))
         if not found:  # a small value, which lives in the server's books
-            found.append(ReplicaDescriptor("memory", MemoryDescriptor(Descriptor(size, 0, "books"))))
+            found.append(
+                ReplicaDescriptor("memory", MemoryDescriptor(Descriptor(size, 0, "books")))
+            )
         return found
 
     def _replica(self, fields: Dict[str, str], size: int, offset: int) -> ReplicaDescriptor:
         if fields.get("tier") != "memory":
-            return ReplicaDescriptor(fields.get("tier", ""), DiskDescriptor(fields.get("segment", ""), size))
+            return ReplicaDescriptor(
+                fields.get("tier", ""), DiskDescriptor(fields.get("segment", ""), size)
+            )
         node = fields.get("node", "")
         name = self._hostname if node in self._hosts else common.hostname_of(node, self._hostname)
         endpoint = name or fields.get("segment", "")
@@ -580,7 +642,10 @@ def bind_to_numa_node(node: int) -> None:
         mask = (ctypes.c_ulong * 16)()
         mask[node // 64] = 1 << node % 64
         preferred, number = 1, {"x86_64": 238, "aarch64": 237}.get(os.uname().machine)
-        if number is not None and ctypes.CDLL(None, use_errno=True).syscall(number, preferred, mask, 1024) != 0:
+        if (
+            number is not None
+            and ctypes.CDLL(None, use_errno=True).syscall(number, preferred, mask, 1024) != 0
+        ):
             log.warning("bind_to_numa_node: set_mempolicy: %s", os.strerror(ctypes.get_errno()))
     except (OSError, ValueError, IndexError) as e:
         log.warning("bind_to_numa_node: node %s: %s", node, e)
