@@ -11,7 +11,15 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from .errors import ADVICE, Error, error_of
 
-U64, U32, I32, SIZE, PTR, INT, STR = C.c_uint64, C.c_uint, C.c_int32, C.c_size_t, C.c_void_p, C.c_int, C.c_char_p
+U64, U32, I32, SIZE, PTR, INT, STR = (
+    C.c_uint64,
+    C.c_uint,
+    C.c_int32,
+    C.c_size_t,
+    C.c_void_p,
+    C.c_int,
+    C.c_char_p,
+)
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 

@@ -20,7 +20,16 @@ from typing import Any, Callable, Dict, Mapping, Optional, Tuple, TypeVar
 
 from ._breaker import Breaker
 from .client import Client
-from .errors import Closed, ConnectionFailed, Error, InvalidArgument, ProtocolError, Status, TimedOut, error_of
+from .errors import (
+    Closed,
+    ConnectionFailed,
+    Error,
+    InvalidArgument,
+    ProtocolError,
+    Status,
+    TimedOut,
+    error_of,
+)
 from .options import number, put_options
 
 T = TypeVar("T")
@@ -82,22 +91,29 @@ def _checked(given: Mapping[str, Any], where: str) -> Dict[str, Any]:
     for name, value in given.items():
         kind = _KINDS.get(name)
         if kind is None:
-            raise InvalidArgument(f"{where}: no option is called '{name}': there are {', '.join(_KINDS)}")
+            raise InvalidArgument(
+                f"{where}: no option is called '{name}': there are {', '.join(_KINDS)}"
+            )
         if kind is int:
             value = number(value, f"{where}: '{name}'")
         elif not isinstance(value, kind):
-            raise InvalidArgument(f"{where}: '{name}' must be of type {kind.__name__}, not {type(value).__name__}")
+            raise InvalidArgument(
+                f"{where}: '{name}' must be of type {kind.__name__}, not {type(value).__name__}"
+            )
         chosen[name] = value
     for name in chosen.get("put", {}):
         if name not in _PUT_NAMES:
-            raise InvalidArgument(f"{where}: no put option is called '{name}': there are {', '.join(_PUT_NAMES)}")
+            raise InvalidArgument(
+                f"{where}: no put option is called '{name}': there are {', '.join(_PUT_NAMES)}"
+            )
     return chosen
 
 
 def settings(given: Optional[Mapping[str, Any]], where: str) -> Settings:
     """Settings out of what the engine handed over and the environment; `where` names the former in messages.
 
-    InvalidArgument, TypeError: an unknown name, a wrong type or value, a file that cannot be read."""
+    InvalidArgument, TypeError: an unknown name, a wrong type or value, a file that cannot be read.
+    """
     values: Dict[str, Any] = {}
     path = os.environ.get("TARN_CONFIG_PATH")
     if path:
@@ -124,7 +140,9 @@ class Link:
     """A client that comes and goes. Any thread may use it. It has no thread of its own, but for one that connects (and ends when it has
     tried) when `in_background` says that callers must not wait for it."""
 
-    def __init__(self, with_settings: Settings, log: logging.Logger, who: str, in_background: bool = False) -> None:
+    def __init__(
+        self, with_settings: Settings, log: logging.Logger, who: str, in_background: bool = False
+    ) -> None:
         """Connects, and waits for it. A server that is not there yet is fine; a wrong option or password raises."""
         self.settings = with_settings
         self._in_background = in_background
@@ -154,7 +172,9 @@ class Link:
             first = kind not in self._told
             self._told.add(kind)
         if first:
-            self._log.warning("%s: %s (%s; more of this kind are only counted)", self._who, text, kind)
+            self._log.warning(
+                "%s: %s (%s; more of this kind are only counted)", self._who, text, kind
+            )
 
     def on_connect(self, work: Callable[[Client], None]) -> None:
         """Runs `work` with the client now, if there is one, and with every later one (registering memory, say)."""
@@ -178,7 +198,9 @@ class Link:
             self._breaker.retry()
             self.complain(f"{what} {e.name}", str(e))
             return otherwise
-        except Exception as e:  # an argument of the engine that was not foreseen: a miss, and a line in the log
+        except (
+            Exception
+        ) as e:  # an argument of the engine that was not foreseen: a miss, and a line in the log
             self._breaker.retry()
             self.complain(f"{what} {type(e).__name__}", str(e))
             return otherwise
@@ -239,7 +261,9 @@ class Link:
         """Connects, as whoever holds _connecting, and gives that back."""
         try:
             return self._connect()
-        except Exception as e:  # also a password that was changed meanwhile: the engine runs, so it is only told
+        except (
+            Exception
+        ) as e:  # also a password that was changed meanwhile: the engine runs, so it is only told
             self._lost("connect", e)
         finally:
             self._connecting.release()
@@ -268,7 +292,10 @@ class Link:
         if self._closed:
             return
         self._breaker.lost()
-        self.complain("away", f"{what}: {why}: the engine goes on without the pool and tries again now and then")
+        self.complain(
+            "away",
+            f"{what}: {why}: the engine goes on without the pool and tries again now and then",
+        )
 
     def _found(self) -> None:
         if self._breaker.found():

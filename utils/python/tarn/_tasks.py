@@ -52,7 +52,9 @@ class Tasks:
                 self._words[2::_WORDS] = array("Q", remote)
                 self._words[3::_WORDS] = array("Q", length)
             except (OverflowError, TypeError) as e:
-                raise InvalidArgument(f"addresses and lengths are integers from 0 to 2^64 - 1: {e}") from None
+                raise InvalidArgument(
+                    f"addresses and lengths are integers from 0 to 2^64 - 1: {e}"
+                ) from None
 
     @staticmethod
     def _head(op: int, region: int) -> int:
@@ -108,4 +110,6 @@ class Tasks:
         """One for each, once the batch is over; before that their status is EAGAIN."""
         halves = array("i", self._words[5::_WORDS].tobytes())
         done = self._words[4::_WORDS]
-        return [TaskResult(halves[2 * i], done[i], bool(halves[2 * i + 1])) for i in range(len(done))]
+        return [
+            TaskResult(halves[2 * i], done[i], bool(halves[2 * i + 1])) for i in range(len(done))
+        ]

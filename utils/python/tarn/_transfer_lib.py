@@ -40,7 +40,14 @@ class TransferOptions(C.Structure):
 class ReadyOptions(C.Structure):
     """tarn_transfer_ready_options."""
 
-    _fields_ = [("size", SIZE), ("info", PTR), ("info_len", SIZE), ("peers", U32), ("keep_ms", U64), ("cut", INT)]
+    _fields_ = [
+        ("size", SIZE),
+        ("info", PTR),
+        ("info_len", SIZE),
+        ("peers", U32),
+        ("keep_ms", U64),
+        ("cut", INT),
+    ]
 
 
 class EventStruct(C.Structure):
@@ -59,13 +66,25 @@ class EventStruct(C.Structure):
 class RegionStruct(C.Structure):
     """tarn_transfer_region."""
 
-    _fields_ = [("id", C.c_uint32), ("rights", I32), ("address", U64), ("length", U64), ("name", C.c_char * 64)]
+    _fields_ = [
+        ("id", C.c_uint32),
+        ("rights", I32),
+        ("address", U64),
+        ("length", U64),
+        ("name", C.c_char * 64),
+    ]
 
 
 class TransferCall(C.Structure):
     """tarn_transfer_call."""
 
-    _fields_ = [("size", SIZE), ("timeout_ms", U64), ("done", STR), ("message", PTR), ("message_len", SIZE)]
+    _fields_ = [
+        ("size", SIZE),
+        ("timeout_ms", U64),
+        ("done", STR),
+        ("message", PTR),
+        ("message_len", SIZE),
+    ]
 
 
 class BatchInfo(C.Structure):
@@ -195,5 +214,7 @@ for _name, _result, _arguments in _PROTOTYPES:
     try:
         _f = getattr(lib, _name)
     except AttributeError:
-        raise ImportError(f"{lib._name} has no {_name}: build libtarn anew, or look at TARN_LIB") from None
+        raise ImportError(
+            f"{lib._name} has no {_name}: build libtarn anew, or look at TARN_LIB"
+        ) from None
     _f.restype, _f.argtypes = _result, _arguments

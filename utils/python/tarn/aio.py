@@ -43,7 +43,12 @@ class AsyncClient:
     """
 
     def __init__(
-        self, url: str = "tarn://127.0.0.1:6479", *, capacity: int = 1024, threads: int = 4, **options: Any
+        self,
+        url: str = "tarn://127.0.0.1:6479",
+        *,
+        capacity: int = 1024,
+        threads: int = 4,
+        **options: Any,
     ) -> None:
         """Does not connect yet. url and options as for Client, but that `workers`, how many operations run at a time, is 4."""
         if not isinstance(capacity, int) or not 1 <= capacity <= 65536:
@@ -68,7 +73,9 @@ class AsyncClient:
             raise Closed("this client is closed: open another")
         if self._queue is not None:
             if self._loop is not asyncio.get_running_loop():
-                raise Error("an AsyncClient belongs to the event loop that used it first: open another for this one")
+                raise Error(
+                    "an AsyncClient belongs to the event loop that used it first: open another for this one"
+                )
             return self._queue
         opening = self._opening
         if opening is None:
@@ -86,7 +93,9 @@ class AsyncClient:
 
     async def _connect(self) -> None:
         assert self._loop is not None
-        client = await self._loop.run_in_executor(self._executor, lambda: Client(self.url, **self._options))
+        client = await self._loop.run_in_executor(
+            self._executor, lambda: Client(self.url, **self._options)
+        )
         if self._closed:
             client.close()
             return
@@ -112,7 +121,9 @@ class AsyncClient:
             dropped = await self._loop.run_in_executor(self._executor, self._queue.close)
             for future in dropped:
                 if not future.done():
-                    future.set_exception(Closed("this client was closed while the operation was under way"))
+                    future.set_exception(
+                        Closed("this client was closed while the operation was under way")
+                    )
         if self._client is not None:
             self._client.close()
         self._executor.shutdown(wait=False)
@@ -176,7 +187,9 @@ class AsyncClient:
     async def run(self, function: Callable[..., T], *args: Any) -> T:
         """Runs a function, such as a view's `renew`, in one of the client's threads."""
         await self._open()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args))
+        return await asyncio.get_running_loop().run_in_executor(
+            self._executor, lambda: function(*args)
+        )
 
     def _sync(self) -> Client:
         if self._client is None or self._closed:
@@ -243,7 +256,9 @@ class AsyncClient:
         """As Client.put_many."""
         return await self._put(batch_of(pairs, False), options)
 
-    async def put_from_many(self, keys: Keys, addresses: Sequence[Any], sizes: Any, **options: Any) -> List[int]:
+    async def put_from_many(
+        self, keys: Keys, addresses: Sequence[Any], sizes: Any, **options: Any
+    ) -> List[int]:
         """As Client.put_from_many."""
         return await self._put(Batch(keys, addresses, sizes), options)
 
@@ -259,9 +274,13 @@ class AsyncClient:
 
     # --- gets
 
-    async def get(self, key: Key, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0) -> Optional[bytes]:
+    async def get(
+        self, key: Key, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+    ) -> Optional[bytes]:
         """As Client.get."""
-        return (await self.get_many([key], wait_ms=wait_ms, timeout_ms=timeout_ms, lease_ms=lease_ms))[0]
+        return (
+            await self.get_many([key], wait_ms=wait_ms, timeout_ms=timeout_ms, lease_ms=lease_ms)
+        )[0]
 
     async def get_many(
         self, keys: Keys, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
@@ -299,19 +318,39 @@ class AsyncClient:
         return None if result < 0 else result
 
     async def get_range(
-        self, key: Key, offset: int, length: int, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+        self,
+        key: Key,
+        offset: int,
+        length: int,
+        *,
+        wait_ms: int = 0,
+        timeout_ms: int = 0,
+        lease_ms: int = 0,
     ) -> Optional[bytes]:
         """As Client.get_range."""
         if length <= 0 or offset < 0:
-            raise InvalidArgument(f"get_range: offset {offset} and length {length}: 0 or more, and 1 or more")
+            raise InvalidArgument(
+                f"get_range: offset {offset} and length {length}: 0 or more, and 1 or more"
+            )
         memory = bytearray(length)
         got = await self.get_into(
-            key, memory, offset=offset, want=length, wait_ms=wait_ms, timeout_ms=timeout_ms, lease_ms=lease_ms
+            key,
+            memory,
+            offset=offset,
+            want=length,
+            wait_ms=wait_ms,
+            timeout_ms=timeout_ms,
+            lease_ms=lease_ms,
         )
         return None if got is None else bytes(memoryview(memory)[:got])
 
     async def get_many_into(
-        self, pairs: Iterable[Tuple[Key, Any]], *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+        self,
+        pairs: Iterable[Tuple[Key, Any]],
+        *,
+        wait_ms: int = 0,
+        timeout_ms: int = 0,
+        lease_ms: int = 0,
     ) -> List[int]:
         """As Client.get_many_into."""
         batch = batch_of(pairs, True)
@@ -335,10 +374,15 @@ class AsyncClient:
         await self._get(batch, wait_ms, timeout_ms, lease_ms, False)
         return batch.results()
 
-    async def _get(self, batch: Batch, wait_ms: int, timeout_ms: int, lease_ms: int, own_memory: bool) -> None:
+    async def _get(
+        self, batch: Batch, wait_ms: int, timeout_ms: int, lease_ms: int, own_memory: bool
+    ) -> None:
         if wait_ms:
             await self._wait_for(batch.keys.split(), wait_ms)
-        await self._run(lambda q, user: q.get_batch(batch, user, timeout_ms=timeout_ms, lease_ms=lease_ms), own_memory)
+        await self._run(
+            lambda q, user: q.get_batch(batch, user, timeout_ms=timeout_ms, lease_ms=lease_ms),
+            own_memory,
+        )
 
     # --- look-ups and changes
 
@@ -359,11 +403,15 @@ class AsyncClient:
         """As Client.remove_many."""
         return (await self._run(lambda q, user: q.remove(keys, user), True)).done
 
-    async def prefix_length(self, keys: Keys, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0) -> int:
+    async def prefix_length(
+        self, keys: Keys, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0
+    ) -> int:
         """As Client.prefix_length."""
         if wait_ms:
             await self._wait_for([encode_key(k) for k in keys], wait_ms)
-        return await self.run(lambda: self._sync().prefix_length(keys, lease_ms=lease_ms, timeout_ms=timeout_ms))
+        return await self.run(
+            lambda: self._sync().prefix_length(keys, lease_ms=lease_ms, timeout_ms=timeout_ms)
+        )
 
     async def size(self, key: Key) -> Optional[int]:
         """As Client.size."""
@@ -379,11 +427,15 @@ class AsyncClient:
 
     # --- in place, registered memory, tools
 
-    async def view(self, key: Key, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0) -> Optional[View]:
+    async def view(
+        self, key: Key, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0
+    ) -> Optional[View]:
         """As Client.view. `check` and `valid_ms` of the view are quick; `renew` asks the server: await client.run(view.renew)."""
         if wait_ms:
             await self._wait_for([encode_key(key)], wait_ms)
-        return await self.run(lambda: self._sync().view(key, lease_ms=lease_ms, timeout_ms=timeout_ms))
+        return await self.run(
+            lambda: self._sync().view(key, lease_ms=lease_ms, timeout_ms=timeout_ms)
+        )
 
     async def writer(self, key: Key, size: int, **options: Any) -> Writer:
         """As Client.writer; end it by await client.run(writer.commit), or writer.abort."""

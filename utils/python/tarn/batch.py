@@ -101,7 +101,9 @@ class KeyList:
 
     def columns(self) -> _lib.Columns:
         """As tarn_columns, without memory."""
-        return _lib.Columns(C.sizeof(_lib.Columns), self.n, self.data, len(self.data), address_of(self.lens))
+        return _lib.Columns(
+            C.sizeof(_lib.Columns), self.n, self.data, len(self.data), address_of(self.lens)
+        )
 
     def split(self) -> List[bytes]:
         """The keys, one by one."""
@@ -163,7 +165,11 @@ class Batch:
         if addresses is not None:
             where, long, pieces = self._memory(addresses, sizes)
             arrays += [where, long, pieces]
-            columns.n_pieces, columns.addresses, columns.sizes = len(where), address_of(where), address_of(long)
+            columns.n_pieces, columns.addresses, columns.sizes = (
+                len(where),
+                address_of(where),
+                address_of(long),
+            )
             if pieces is not None:
                 columns.pieces, self._iov = address_of(pieces), _room(_lib.IOVEC_BYTES, len(where))
         for values, name in ((offsets, "offsets"), (wants, "wants")):
@@ -179,7 +185,9 @@ class Batch:
         if status:
             raise failed(status)
 
-    def _memory(self, addresses: Any, sizes: Any) -> Tuple["array[int]", "array[int]", Optional["array[int]"]]:
+    def _memory(
+        self, addresses: Any, sizes: Any
+    ) -> Tuple["array[int]", "array[int]", Optional["array[int]"]]:
         where, pieces = _flat(addresses, "addresses")
         if isinstance(sizes, int):
             long, long_pieces = _words([sizes], "sizes") * len(where), pieces
@@ -220,7 +228,10 @@ def batch_of(pairs: Iterable[Tuple[Key, Any]], writable: bool) -> Batch:
     keep: List[Pinned] = []
     for i, (key, data) in enumerate(pairs):
         keys.append(key)
-        pins = [pin(d, writable, f"data of key {i}") for d in (data if isinstance(data, list) else (data,))]
+        pins = [
+            pin(d, writable, f"data of key {i}")
+            for d in (data if isinstance(data, list) else (data,))
+        ]
         keep += pins
         addresses.append([p.address for p in pins] if len(pins) != 1 else pins[0].address)
         sizes.append([p.size for p in pins] if len(pins) != 1 else pins[0].size)
@@ -240,7 +251,9 @@ def fetch(keys: Keys, guess: int) -> Generator[Batch, None, Tuple[List[Optional[
     todo, sizes = list(range(n)), [guess] * n
     for _ in range(4):
         fresh = [Fresh(size) for size in sizes]
-        batch = Batch([keys[i] for i in todo], [f.address for f in fresh], [f.size for f in fresh], keep=fresh)
+        batch = Batch(
+            [keys[i] for i in todo], [f.address for f in fresh], [f.size for f in fresh], keep=fresh
+        )
         yield batch
         again, larger = [], []
         for i, f, result, size in zip(todo, fresh, batch.results(), batch.value_sizes()):

@@ -140,10 +140,14 @@ class Chain:
         """The hash of the last full block, of an empty chain the seed."""
         return self.hashes[-1] if self.hashes else self._seed
 
-    def add_media(self, hash: Any, start: int, length: int) -> None:  # noqa: A002 - the field's word
+    def add_media(
+        self, hash: Any, start: int, length: int
+    ) -> None:  # noqa: A002 - the field's word
         """Announces media at tokens that are not hashed yet. ValueError: they are, or it begins before the one before it."""
         if length <= 0 or start < (self._media[-1].start if self._media else 0):
-            raise ValueError(f"media: start {start}, length {length}: in order of start, with lengths from 1 on")
+            raise ValueError(
+                f"media: start {start}, length {length}: in order of start, with lengths from 1 on"
+            )
         if start < len(self.hashes) * self.block_tokens:
             raise ValueError(
                 f"media: token {start} is in a block that is hashed already; announce it before its tokens"

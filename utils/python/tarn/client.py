@@ -118,7 +118,9 @@ class Client:
 
     def _put(self, key: Key, address: int, size: int, o: Optional[_lib.PutOptions]) -> bool:
         h, raw = self._use(), encode_key(key)
-        status = lib.tarn_put(h.pointer, raw, len(raw), address, size, C.byref(o) if o is not None else None)
+        status = lib.tarn_put(
+            h.pointer, raw, len(raw), address, size, C.byref(o) if o is not None else None
+        )
         if status == 0:
             return True
         if status == Status.EEXISTS:
@@ -144,23 +146,30 @@ class Client:
         Status.EEXISTS it was there, else another negative status. Options as in put."""
         return self._put_batch(batch_of(pairs, False), options)
 
-    def put_from_many(self, keys: Keys, addresses: Sequence[Any], sizes: Any, **options: Any) -> List[int]:
+    def put_from_many(
+        self, keys: Keys, addresses: Sequence[Any], sizes: Any, **options: Any
+    ) -> List[int]:
         """As put_many, from memory: addresses[i] is an int or a list of ints, sizes likewise (or one int for all). The
         quickest form."""
         return self._put_batch(Batch(keys, addresses, sizes), options)
 
     def _put_batch(self, batch: Batch, options: Dict[str, Any]) -> List[int]:
         h, o = self._use(), put_options(**options)
-        status = lib.tarn_put_many(h.pointer, batch.address, batch.n, C.byref(o) if o is not None else None, None)
+        status = lib.tarn_put_many(
+            h.pointer, batch.address, batch.n, C.byref(o) if o is not None else None, None
+        )
         if status:
             raise failed(status)
         return batch.statuses()
 
     # --- gets
 
-    def get(self, key: Key, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0) -> Optional[bytes]:
+    def get(
+        self, key: Key, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+    ) -> Optional[bytes]:
         """The value, None if there is none. wait_ms: so long for a key that is not there yet. timeout_ms: of the whole call
-        (0: the client's), to which the wait is added. lease_ms: what the get asks for (0: the client's)."""
+        (0: the client's), to which the wait is added. lease_ms: what the get asks for (0: the client's).
+        """
         h, raw = self._use(), encode_key(key)
         wait_ms = self._wait_first(h, [raw], wait_ms, timeout_ms)
         call = call_options(timeout_ms, lease_ms, wait_ms)
@@ -169,7 +178,9 @@ class Client:
         guess = self._guess  # which other threads change
         if 1 < guess <= GUESS_BYTES:
             fresh = Fresh(guess)
-            status = lib.tarn_get(h.pointer, raw, len(raw), fresh.address, fresh.size, C.byref(length), options)
+            status = lib.tarn_get(
+                h.pointer, raw, len(raw), fresh.address, fresh.size, C.byref(length), options
+            )
             if status == 0:
                 self._guess = length.value
                 return fresh.value if length.value == fresh.size else fresh.value[: length.value]
@@ -178,7 +189,9 @@ class Client:
             if status != Status.ELIMIT:
                 raise failed(status)
         data = C.c_void_p()
-        status = lib.tarn_get_alloc(h.pointer, raw, len(raw), C.byref(data), C.byref(length), options)
+        status = lib.tarn_get_alloc(
+            h.pointer, raw, len(raw), C.byref(data), C.byref(length), options
+        )
         if status == Status.ENOTFOUND:
             return None
         if status:
@@ -213,7 +226,9 @@ class Client:
             wait_ms = self._wait_first(h, [raw], wait_ms, timeout_ms)
             call, length = call_options(timeout_ms, lease_ms, wait_ms), C.c_size_t()
             options = C.byref(call) if call is not None else None
-            status = lib.tarn_get(h.pointer, raw, len(raw), memory.address, memory.size, C.byref(length), options)
+            status = lib.tarn_get(
+                h.pointer, raw, len(raw), memory.address, memory.size, C.byref(length), options
+            )
             result = length.value
         if status == Status.ENOTFOUND:
             return None
@@ -222,15 +237,30 @@ class Client:
         return result
 
     def get_range(
-        self, key: Key, offset: int, length: int, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+        self,
+        key: Key,
+        offset: int,
+        length: int,
+        *,
+        wait_ms: int = 0,
+        timeout_ms: int = 0,
+        lease_ms: int = 0,
     ) -> Optional[bytes]:
         """Bytes [offset, offset + length) of the value, fewer where it ends before; None if there is no such key. Raises
         InvalidArgument if offset lies behind the end."""
         if length <= 0 or offset < 0:
-            raise InvalidArgument(f"get_range: offset {offset} and length {length}: 0 or more, and 1 or more")
+            raise InvalidArgument(
+                f"get_range: offset {offset} and length {length}: 0 or more, and 1 or more"
+            )
         memory = bytearray(length)
         got = self.get_into(
-            key, memory, offset=offset, want=length, wait_ms=wait_ms, timeout_ms=timeout_ms, lease_ms=lease_ms
+            key,
+            memory,
+            offset=offset,
+            want=length,
+            wait_ms=wait_ms,
+            timeout_ms=timeout_ms,
+            lease_ms=lease_ms,
         )
         return None if got is None else bytes(memoryview(memory)[:got])
 
@@ -251,7 +281,12 @@ class Client:
             return values  # type: ignore[no-any-return]
 
     def get_many_into(
-        self, pairs: Iterable[Tuple[Key, Any]], *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+        self,
+        pairs: Iterable[Tuple[Key, Any]],
+        *,
+        wait_ms: int = 0,
+        timeout_ms: int = 0,
+        lease_ms: int = 0,
     ) -> List[int]:
         """Many values, each into its buffer or list of buffers. Per key: bytes delivered, or a negative status."""
         batch = batch_of(pairs, True)
@@ -282,14 +317,22 @@ class Client:
         if wait_ms > _SLICE_MS:
             wait_ms = self._wait_for(h, batch.keys, wait_ms, timeout_ms)
         call = call_options(timeout_ms, lease_ms, wait_ms)
-        status = lib.tarn_get_many(h.pointer, batch.address, batch.n, C.byref(call) if call is not None else None, None)
+        status = lib.tarn_get_many(
+            h.pointer, batch.address, batch.n, C.byref(call) if call is not None else None, None
+        )
         if status:
             raise failed(status)
 
     def _wait_first(self, h: Handle, keys: Keys, wait_ms: int, timeout_ms: int) -> int:
-        return self._wait_for(h, KeyList(keys), wait_ms, timeout_ms) if wait_ms > _SLICE_MS else wait_ms
+        return (
+            self._wait_for(h, KeyList(keys), wait_ms, timeout_ms)
+            if wait_ms > _SLICE_MS
+            else wait_ms
+        )
 
-    def _wait_for(self, h: Handle, keys: KeyList, wait_ms: int, timeout_ms: int, lease_ms: int = 0) -> int:
+    def _wait_for(
+        self, h: Handle, keys: KeyList, wait_ms: int, timeout_ms: int, lease_ms: int = 0
+    ) -> int:
         """Waits in slices until all keys are there; returns what is left to wait (less than a slice) in the end."""
         until = time.monotonic() + milliseconds(wait_ms, "wait_ms") / 1000
         structs, length = keys.structs(), C.c_size_t()
@@ -324,7 +367,9 @@ class Client:
             raise failed(status)
         return [f != 0 for f in found[: all_keys.n]]
 
-    def prefix_length(self, keys: Keys, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0) -> int:
+    def prefix_length(
+        self, keys: Keys, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0
+    ) -> int:
         """How many leading keys are readable. With lease_ms they stay so for that time. wait_ms: so long for all of them."""
         h, all_keys = self._use(), KeyList(keys)
         if wait_ms > _SLICE_MS:
@@ -332,7 +377,9 @@ class Client:
         structs, length = all_keys.structs(), C.c_size_t()
         call = call_options(timeout_ms, lease_ms, wait_ms)
         options = C.byref(call) if call is not None else None
-        status = lib.tarn_prefix_length(h.pointer, address_of(structs), all_keys.n, options, C.byref(length))
+        status = lib.tarn_prefix_length(
+            h.pointer, address_of(structs), all_keys.n, options, C.byref(length)
+        )
         if status:
             raise failed(status)
         return length.value
@@ -389,7 +436,9 @@ class Client:
 
     # --- in place
 
-    def view(self, key: Key, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0) -> Optional[View]:
+    def view(
+        self, key: Key, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0
+    ) -> Optional[View]:
         """The value in the pool's own memory, for reading; None if there is no such key. Raises Stale where it is on another
         machine, or shared memory is not allowed here: use a get."""
         h, raw = self._use(), encode_key(key)
@@ -407,7 +456,8 @@ class Client:
 
     def register_buffer(self, buffer: Any, size: Optional[int] = None) -> None:
         """Memory that will be used often: RDMA needs it, shm and tcp do no harm. A buffer, or an address and a size. It must
-        stay mapped until it is unregistered or the client has gone. Raises Exists, TooLarge (1024 per client)."""
+        stay mapped until it is unregistered or the client has gone. Raises Exists, TooLarge (1024 per client).
+        """
         address, length = _span(buffer, size)
         h = self._use()
         status = lib.tarn_register(h.pointer, address, length)
@@ -444,7 +494,8 @@ class Client:
 
     def histogram(self, kind: str) -> Dict[str, Any]:
         """Latencies in microseconds of whole calls ("get", "put", "lookup"; a batch is one) or of single round trips
-        ("request"): count, sum_us, min_us, max_us, p50_us ... p999_us, and buckets: [(bound_us, calls up to it)]."""
+        ("request"): count, sum_us, min_us, max_us, p50_us ... p999_us, and buckets: [(bound_us, calls up to it)].
+        """
         if kind not in _HISTOGRAMS:
             raise InvalidArgument(f"kind: one of {', '.join(_HISTOGRAMS)}, not {kind!r}")
         s = _lib.Histogram(C.sizeof(_lib.Histogram))
@@ -452,7 +503,9 @@ class Client:
         status = lib.tarn_get_histogram(h.pointer, _HISTOGRAMS[kind], C.byref(s))
         if status:
             raise failed(status)
-        names = [f[0] for f in _lib.Histogram._fields_ if f[0].endswith("_us") and f[0] != "bound_us"]
+        names = [
+            f[0] for f in _lib.Histogram._fields_ if f[0].endswith("_us") and f[0] != "bound_us"
+        ]
         result: Dict[str, Any] = {name: getattr(s, name) for name in ["count"] + names}
         result["buckets"] = [(s.bound_us[i], s.upto[i]) for i in range(s.n_bounds)]
         return result
@@ -462,12 +515,16 @@ class Client:
         surrogates. An error reply raises."""
         if not args:
             raise TypeError("command: which one?")
-        raw = [a if isinstance(a, bytes) else str(a).encode("utf-8", "surrogateescape") for a in args]
+        raw = [
+            a if isinstance(a, bytes) else str(a).encode("utf-8", "surrogateescape") for a in args
+        ]
         argv = (C.c_char_p * len(raw))(*raw)
         lens = array("Q", map(len, raw))
         reply, length = C.c_void_p(), C.c_size_t()
         h = self._use()
-        status = lib.tarn_command(h.pointer, len(raw), argv, address_of(lens), C.byref(reply), C.byref(length))
+        status = lib.tarn_command(
+            h.pointer, len(raw), argv, address_of(lens), C.byref(reply), C.byref(length)
+        )
         if status:
             raise failed(status)
         try:

@@ -86,7 +86,9 @@ class Driver:
             ) from None
         code = int(self._library.cuInit(0))
         if code:
-            raise CudaMissing(f"the CUDA driver {path} does not start: {' '.join(self.describe(code))}")
+            raise CudaMissing(
+                f"the CUDA driver {path} does not start: {' '.join(self.describe(code))}"
+            )
 
     def describe(self, code: int) -> Tuple[str, str]:
         """The name and the sentence of a CUresult."""
@@ -102,7 +104,9 @@ class Driver:
         code = int(getattr(self._library, name)(*arguments))
         if code:
             cuda_name, sentence = self.describe(code)
-            raise CudaError(f"{name}{' of ' + about if about else ''}: {cuda_name}: {sentence}", code, cuda_name)
+            raise CudaError(
+                f"{name}{' of ' + about if about else ''}: {cuda_name}: {sentence}", code, cuda_name
+            )
 
     def attribute(self, device: int, number: int) -> int:
         """A device's attribute, 0 where the driver is too old to know it."""
@@ -141,7 +145,9 @@ class _Mapping:
 
     def __init__(self, view: Any, piece: int) -> None:
         native, pointer = view._use(), C.c_void_p()
-        status = _native("tarn_mapping_open", C.c_int, [_P, _SIZE, _P])(native.pointer, piece, C.byref(pointer))
+        status = _native("tarn_mapping_open", C.c_int, [_P, _SIZE, _P])(
+            native.pointer, piece, C.byref(pointer)
+        )
         if status or not pointer.value:
             raise failed(status)
         self.pointer, self.handle = pointer.value, native.handle
@@ -165,7 +171,9 @@ def _native(name: str, result: Any, arguments: List[Any]) -> Any:
     try:
         function = getattr(lib, name)
     except AttributeError:
-        raise NotSupported(f"this libtarn has no {name}: build it anew, or look at TARN_LIB") from None
+        raise NotSupported(
+            f"this libtarn has no {name}: build it anew, or look at TARN_LIB"
+        ) from None
     function.restype, function.argtypes = result, arguments
     return function
 
@@ -197,7 +205,11 @@ class Pinner:
                 f"window_bytes: a multiple of {mmap.PAGESIZE} (0: whole segments); max_bytes: 0 or more"
             )
         self.driver = driver or Driver()
-        self.window_bytes, self.max_bytes, self.idle_s = window_bytes, max_bytes or _half_of_memory(), idle_s
+        self.window_bytes, self.max_bytes, self.idle_s = (
+            window_bytes,
+            max_bytes or _half_of_memory(),
+            idle_s,
+        )
         self.pinned_bytes = 0
         self._lock = threading.RLock()
         self._mappings: Dict[int, _Mapping] = {}
@@ -212,7 +224,9 @@ class Pinner:
         # Grace and the like read pageable memory by its own page tables, and want no flag for what is read-only.
         read_only = self.driver.attribute(self.device, _READ_ONLY_SUPPORTED)
         self._flags = _PORTABLE | (_READ_ONLY if read_only else 0)
-        self._can_read_only = bool(read_only or self.driver.attribute(self.device, _HOST_PAGE_TABLES))
+        self._can_read_only = bool(
+            read_only or self.driver.attribute(self.device, _HOST_PAGE_TABLES)
+        )
         self.driver.call("cuDevicePrimaryCtxRetain", C.byref(context), self.device)
         self._context = context.value
 
@@ -272,7 +286,9 @@ class Pinner:
         """Those that [address, address + size) lies in, by address."""
         step = self.window_bytes or mapping.size
         found = []
-        for i in range((address - mapping.start) // step, (address + size - 1 - mapping.start) // step + 1):
+        for i in range(
+            (address - mapping.start) // step, (address + size - 1 - mapping.start) // step + 1
+        ):
             if i not in mapping.windows:
                 start = mapping.start + i * step
                 mapping.windows[i] = _Window(start, min(step, mapping.start + mapping.size - start))
@@ -287,11 +303,15 @@ class Pinner:
         if not self._can_read_only:
             window.why = "the device cannot have read-only memory pinned"
         elif not self._make_room(window.size):
-            window.why = f"max_bytes: {self.pinned_bytes} bytes are pinned and in use, of {self.max_bytes}"
+            window.why = (
+                f"max_bytes: {self.pinned_bytes} bytes are pinned and in use, of {self.max_bytes}"
+            )
         else:
             try:
                 about = f"{window.size} bytes of the pool"
-                self.driver.call("cuMemHostRegister_v2", window.start, window.size, self._flags, about=about)
+                self.driver.call(
+                    "cuMemHostRegister_v2", window.start, window.size, self._flags, about=about
+                )
             except CudaError as e:
                 somebody = e.code == _ALREADY_REGISTERED
                 window.why = "somebody else has pinned some of it" if somebody else str(e)
@@ -301,7 +321,12 @@ class Pinner:
 
     def _make_room(self, size: int) -> bool:
         while self.pinned_bytes + size > self.max_bytes:
-            idle = [w for m in self._mappings.values() for w in m.windows.values() if w.pinned and not w.users]
+            idle = [
+                w
+                for m in self._mappings.values()
+                for w in m.windows.values()
+                if w.pinned and not w.users
+            ]
             if not idle:
                 return False
             self._unpin(min(idle, key=lambda w: w.used))
@@ -321,7 +346,9 @@ class Pinner:
             for window in windows:
                 if window.pinned and not window.users and window.used < before:
                     self._unpin(window)
-            if not any(w.users for w in windows) and not (any(w.pinned for w in windows) and mapping.current()):
+            if not any(w.users for w in windows) and not (
+                any(w.pinned for w in windows) and mapping.current()
+            ):
                 self._drop(start)
 
     def _drop(self, start: int) -> None:
@@ -390,14 +417,18 @@ class Pinner:
         with self._current():
             for start, size in self._parts(held.address, held.size):
                 at = device_address + start - held.address
-                self.driver.call("cuMemcpyHtoDAsync_v2", at, start, size, stream, about=f"{size} bytes")
+                self.driver.call(
+                    "cuMemcpyHtoDAsync_v2", at, start, size, stream, about=f"{size} bytes"
+                )
 
     def from_device(self, memory: Any, device_address: int, *, stream: int = 0) -> None:
         """Fills memory from the device; it has the bytes when the stream has got there. For the prefill side: into a registered
         buffer, and from there to the pool."""
         held = pin(memory, writable=True, name="memory")
         with self._current():
-            self.driver.call("cuMemcpyDtoHAsync_v2", held.address, device_address, held.size, stream)
+            self.driver.call(
+                "cuMemcpyDtoHAsync_v2", held.address, device_address, held.size, stream
+            )
 
     def _parts(self, address: int, size: int) -> List[Tuple[int, int]]:
         """Cut where one window ends and the next begins: a copy must not leave what was pinned in one go."""
@@ -448,7 +479,12 @@ class PinnedView:
     that finish has not seen."""
 
     def __init__(
-        self, pinner: Pinner, view: Any, spans: List[Tuple[int, int]], windows: List[_Window], why: str
+        self,
+        pinner: Pinner,
+        view: Any,
+        spans: List[Tuple[int, int]],
+        windows: List[_Window],
+        why: str,
     ) -> None:
         self.pinner, self.view, self.why = pinner, view, why
         self._spans, self._windows = spans, windows
@@ -460,13 +496,17 @@ class PinnedView:
         """Is all of it pinned? If not, `why` says why; copies work all the same."""
         return not self.why
 
-    def copy_to(self, device_address: int, *, offset: int = 0, size: Optional[int] = None, stream: int = 0) -> None:
+    def copy_to(
+        self, device_address: int, *, offset: int = 0, size: Optional[int] = None, stream: int = 0
+    ) -> None:
         """Puts a copy of bytes [offset, offset + size) of the value (size None: to its end) into the stream."""
         if self._released:
             raise Closed("this pinned view has been released")
         size = self.view.size - offset if size is None else size
         if offset < 0 or size < 0 or offset + size > self.view.size:
-            raise InvalidArgument(f"copy_to: bytes {offset} to {offset + size} of a value of {self.view.size}")
+            raise InvalidArgument(
+                f"copy_to: bytes {offset} to {offset + size} of a value of {self.view.size}"
+            )
         self._streams.add(stream)
         at = 0
         for address, length in self._spans:

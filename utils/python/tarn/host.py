@@ -84,7 +84,9 @@ class Host:
         if path is not None and len(sizes) > 1:
             raise InvalidArgument("path: a file is one segment, not several")
         file = path.encode() if path else None
-        rows = (HostSegment * len(sizes))(*[HostSegment(s, numa_node, file, int(huge_pages)) for s in sizes])
+        rows = (HostSegment * len(sizes))(
+            *[HostSegment(s, numa_node, file, int(huge_pages)) for s in sizes]
+        )
         addresses = (C.c_char_p * max(1, len(bind)))(*[b.encode() for b in bind])
         options, host = Options(), HostOptions()
         lib.tarn_options_init(C.byref(options))
@@ -109,7 +111,9 @@ class Host:
         host.tls_ca_file = tls_ca_file.encode() if tls_ca_file else None
         host.tls_ca_dir = tls_ca_dir.encode() if tls_ca_dir else None
         host.tls_auth_clients = tls_auth_clients.encode() if tls_auth_clients else None
-        status = lib.tarn_host_open(url.encode(), C.byref(options), C.byref(host), C.byref(self._handle))
+        status = lib.tarn_host_open(
+            url.encode(), C.byref(options), C.byref(host), C.byref(self._handle)
+        )
         if status != Status.OK:
             raise failed(status)
         self._generation = process.generation
@@ -133,7 +137,9 @@ class Host:
             raise failed(status)
         figures: Dict[str, Any] = {name: getattr(raw, name) for name in HOST_INFO}
         figures.update(
-            state=HostState(raw.state), data_port=raw.data_port, last_error=raw.last_error.decode("utf-8", "replace")
+            state=HostState(raw.state),
+            data_port=raw.data_port,
+            last_error=raw.last_error.decode("utf-8", "replace"),
         )
         return figures
 

@@ -70,7 +70,9 @@ def plain(value: Any) -> Any:
 def digest(facts: Facts) -> str:
     """16 hexadecimal digits; equal for equal facts only."""
     said = {f.name: plain(getattr(facts, f.name)) for f in fields(facts)}
-    text = json.dumps({k: v for k, v in said.items() if v is not None}, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(
+        {k: v for k, v in said.items() if v is not None}, sort_keys=True, separators=(",", ":")
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]
 
 

@@ -34,10 +34,13 @@ def unescape(name: str) -> str:
     return unquote(name)
 
 
-def shard_of(tp_size: int, tp_rank: int, kv_heads: int, *, mla: bool = False) -> Tuple[int, int, int, int]:
+def shard_of(
+    tp_size: int, tp_rank: int, kv_heads: int, *, mla: bool = False
+) -> Tuple[int, int, int, int]:
     """(shards, shard, replicas, replica): how many distinct parts there are, which one this rank holds, how many ranks hold it too,
     and which of those this rank is. mla: there is one part. kv_heads: KV heads of the whole model; with fewer heads than ranks
-    every head is held by tp_size / kv_heads neighbours. ValueError: the heads cannot be dealt out evenly."""
+    every head is held by tp_size / kv_heads neighbours. ValueError: the heads cannot be dealt out evenly.
+    """
     if tp_size < 1 or not 0 <= tp_rank < tp_size:
         raise ValueError(f"tp_rank: {tp_rank} of {tp_size}")
     if mla:
@@ -46,7 +49,9 @@ def shard_of(tp_size: int, tp_rank: int, kv_heads: int, *, mla: bool = False) ->
         raise ValueError(f"kv_heads: {kv_heads}")
     if tp_size <= kv_heads:
         if kv_heads % tp_size:
-            raise ValueError(f"kv_heads: {kv_heads} heads cannot be dealt out evenly to {tp_size} ranks")
+            raise ValueError(
+                f"kv_heads: {kv_heads} heads cannot be dealt out evenly to {tp_size} ranks"
+            )
         return tp_size, tp_rank, 1, 0
     if tp_size % kv_heads:
         raise ValueError(f"tp_size: {tp_size} ranks cannot hold {kv_heads} heads evenly")
@@ -128,7 +133,9 @@ class KeySpace:
         """The key of one block, or of one layer or group of layers of it."""
         return f"{self.prefix}{block_hash.hex()}{self._suffix(layer, group)}"
 
-    def keys(self, hashes: Iterable[bytes], *, layer: Any = None, group: Optional[int] = None) -> List[str]:
+    def keys(
+        self, hashes: Iterable[bytes], *, layer: Any = None, group: Optional[int] = None
+    ) -> List[str]:
         prefix, suffix = self.prefix, self._suffix(layer, group)
         return [f"{prefix}{h.hex()}{suffix}" for h in hashes]
 
@@ -143,16 +150,24 @@ class KeySpace:
             for pp in range(self.pp_size):
                 for shard in range(self.shards):
                     dcp = shard % self.dcp_size
-                    spaces.append(replace(self, shard=shard, pp_rank=pp, pcp_rank=pcp, dcp_rank=dcp))
+                    spaces.append(
+                        replace(self, shard=shard, pp_rank=pp, pcp_rank=pcp, dcp_rank=dcp)
+                    )
         return spaces
 
-    def lookup_keys(self, hashes: Sequence[bytes], layers: Sequence[Any] = (None,)) -> Tuple[List[str], int]:
+    def lookup_keys(
+        self, hashes: Sequence[bytes], layers: Sequence[Any] = (None,)
+    ) -> Tuple[List[str], int]:
         """(keys, n): the keys of all parts of all blocks, those of one block next to each other, n for each. How many leading keys
         are readable, divided by n, is how many whole blocks are."""
-        ends = [(space.prefix, self._suffix(layer, None)) for space in self.all() for layer in layers]
-        return [f"{prefix}{digest}{suffix}" for digest in [h.hex() for h in hashes] for prefix, suffix in ends], len(
-            ends
-        )
+        ends = [
+            (space.prefix, self._suffix(layer, None)) for space in self.all() for layer in layers
+        ]
+        return [
+            f"{prefix}{digest}{suffix}"
+            for digest in [h.hex() for h in hashes]
+            for prefix, suffix in ends
+        ], len(ends)
 
     @staticmethod
     def parse(key: str) -> BlockKey:
@@ -173,7 +188,9 @@ class KeySpace:
                 raise ValueError("after the hash")
             layer = unescape(rest[0][1:]) if rest and rest[0][0] == "l" else None
             group = int(rest[0][1:]) if rest and rest[0][0] == "g" else None
-            space = KeySpace(unescape(model), unescape(dtype), unescape(layout), int(block_tokens), *numbers)
+            space = KeySpace(
+                unescape(model), unescape(dtype), unescape(layout), int(block_tokens), *numbers
+            )
         except (ValueError, IndexError, TypeError) as error:
             raise ValueError(f"key: {key!r} is no block's key ({error})") from None
         return BlockKey(space, digest, layer, group)

@@ -39,11 +39,14 @@ _TAIL = -1
 
 class LayersLost(Error):
     """A layer did not come. `layers`: how many leading layers did, whole and verified; what a caller got of those counts, and
-    of the others nothing. `reason`: what the prefill side noted, or that nothing came for so long."""
+    of the others nothing. `reason`: what the prefill side noted, or that nothing came for so long.
+    """
 
     status = Status.ETIMEOUT
 
-    def __init__(self, layers: int, missing: int, reason: str, status: int = Status.ETIMEOUT) -> None:
+    def __init__(
+        self, layers: int, missing: int, reason: str, status: int = Status.ETIMEOUT
+    ) -> None:
         super().__init__(
             f"{missing} objects of layer {layers} are not there ({reason}); layers before it are whole, "
             "compute the others, or use the chunks that whole_chunks finds",
@@ -89,7 +92,9 @@ class LayerViews:
     def valid_ms(self) -> int:
         """What is left of the shortest lease; 2^63 or more where none is needed."""
         self._use()
-        return min([int(view.valid_ms()) for view in self.views if view is not None], default=1 << 63)
+        return min(
+            [int(view.valid_ms()) for view in self.views if view is not None], default=1 << 63
+        )
 
     def check(self) -> None:
         """Passes if all that was read until now is right. Raises LeaseOver or Stale: throw the result away."""
@@ -154,7 +159,12 @@ class LayerReader:
         if stall_ms < 1 or slice_ms < 1 or timeout_ms < 0:
             raise InvalidArgument("stall_ms and slice_ms are at least 1, timeout_ms at least 0")
         self.client, self.key, self.layers, self.chunks = client, key, layers, chunks
-        self.notice_key, self.stall_ms, self.timeout_ms, self.slice_ms = notice_key, stall_ms, timeout_ms, slice_ms
+        self.notice_key, self.stall_ms, self.timeout_ms, self.slice_ms = (
+            notice_key,
+            stall_ms,
+            timeout_ms,
+            slice_ms,
+        )
         self._lock = threading.Condition()
         self._arrived: List[float] = []  # when each layer came, time.monotonic
         self._tail_size = -1
@@ -194,20 +204,26 @@ class LayerReader:
 
     def fetch(self, place: Place, *, tail: Optional[Tuple[Key, Iterable[Any]]] = None) -> None:
         """Starts to read all layers, and then the tail, into memory; returns at once. tail: its key, and memory for each layer in
-        order. The memory is the reader's until wait has said that the layer is there, or close has returned."""
+        order. The memory is the reader's until wait has said that the layer is there, or close has returned.
+        """
         if self._thread is not None:
             raise InvalidArgument("fetch: this reader fetches already")
         tail_parts = None
         if tail is not None:
             tail_parts = (tail[0], [p for memory in tail[1] for p in _writable(memory, "tail")])
-        self._thread = threading.Thread(target=self._run, args=(place, tail_parts), name="tarn-layers", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(place, tail_parts), name="tarn-layers", daemon=True
+        )
         self._thread.start()
 
     def _run(self, place: Place, tail: Optional[Tuple[Key, List[Pinned]]]) -> None:
         try:
             patience = _Patience(self.stall_ms, self.timeout_ms)
             for layer in range(self.layers):
-                parts = [_writable(place(c, layer), f"chunk {c}, layer {layer}") for c in range(self.chunks)]
+                parts = [
+                    _writable(place(c, layer), f"chunk {c}, layer {layer}")
+                    for c in range(self.chunks)
+                ]
                 self._read(self._keys(layer), parts, layer, patience)
                 with self._lock:
                     self._arrived.append(time.monotonic())
@@ -222,13 +238,17 @@ class LayerReader:
                 self._failure = error
                 self._lock.notify_all()
 
-    def _read(self, keys: List[Key], parts: List[List[Pinned]], layer: int, patience: _Patience) -> None:
+    def _read(
+        self, keys: List[Key], parts: List[List[Pinned]], layer: int, patience: _Patience
+    ) -> None:
         """All objects of a layer. Those that are there are not read again while the others are waited for."""
         left = list(range(len(keys)))
         while left:
             addresses = [[p.address for p in parts[i]] for i in left]
             sizes = [[p.size for p in parts[i]] for i in left]
-            results = self.client.get_into_many([keys[i] for i in left], addresses, sizes, wait_ms=self.slice_ms)
+            results = self.client.get_into_many(
+                [keys[i] for i in left], addresses, sizes, wait_ms=self.slice_ms
+            )
             still = []
             for i, size, result in zip(left, sizes, results):
                 if result == Status.ENOTFOUND:
@@ -329,13 +349,18 @@ class LayerReader:
 
 
 def _writable(memory: Any, name: str) -> List[Pinned]:
-    return [pin(part, writable=True, name=name) for part in (memory if isinstance(memory, list) else [memory])]
+    return [
+        pin(part, writable=True, name=name)
+        for part in (memory if isinstance(memory, list) else [memory])
+    ]
 
 
 def _wrong(key: Key, result: int, size: int) -> Error:
     if result >= 0 or result == Status.ELIMIT:
         held = f"holds {result} bytes" if result >= 0 else "is larger"
-        return InvalidArgument(f"{key!r} {held}, its memory has {size}: do both sides have the same layout?")
+        return InvalidArgument(
+            f"{key!r} {held}, its memory has {size}: do both sides have the same layout?"
+        )
     if result == Status.ECORRUPT:
         return Corrupt(f"{key!r}: the bytes do not match their checksum")
     return Error(f"{key!r} could not be read: {_name(result)}", result)

@@ -54,7 +54,9 @@ KeyFunction = Callable[[int, int], Key]
 """(chunk, layer) -> key, both from 0 on. The same on both sides."""
 
 NOTICE_TTL_MS = 60000
-_NOTICE_BYTES = 64  # values up to here lie in the server's books: one round trip, no place in the pool
+_NOTICE_BYTES = (
+    64  # values up to here lie in the server's books: one round trip, no place in the pool
+)
 _SPARE = 64  # submissions beside the puts: notices
 _FINE = (Status.OK, Status.EEXISTS, Status.EBUSY)
 
@@ -95,7 +97,10 @@ class WriteReport:
             return
         first = self.failures[0] if self.failures else PutFailure(-1, -1, Status.ECANCELED)
         text = f"{len(self.failures)} objects were not stored and {self.skipped} not sent"
-        raise Error(f"{text}; the first: chunk {first.chunk}, layer {first.layer}: {_name(first.status)}", first.status)
+        raise Error(
+            f"{text}; the first: chunk {first.chunk}, layer {first.layer}: {_name(first.status)}",
+            first.status,
+        )
 
 
 def _name(status: int) -> str:
@@ -242,7 +247,9 @@ class LayerWriter:
         self._bytes = 0
         self._queue: Any = client.queue(max_pending + _SPARE)
 
-    def prompt(self, key: KeyFunction, *, notice_key: Key = "", prefer: Optional[Sequence[str]] = None) -> "Prompt":
+    def prompt(
+        self, key: KeyFunction, *, notice_key: Key = "", prefer: Optional[Sequence[str]] = None
+    ) -> "Prompt":
         """Begins a prompt; several may be under way at a time. notice_key: where a failure is noted for the reader, so that it need
         not wait for its time to end; must be unique to the attempt."""
         return Prompt(self, key, notice_key, self.prefer if prefer is None else list(prefer))
@@ -262,7 +269,9 @@ class LayerWriter:
         if self._queue is None:
             raise Closed("the writer is closed")
         done = 0
-        after: List[Callable[[], None]] = []  # what may raise comes when every completion has been counted
+        after: List[
+            Callable[[], None]
+        ] = []  # what may raise comes when every completion has been counted
         for completion in self._queue.poll(64, timeout_ms):
             sent = self._sent.pop(completion.id, None)
             if sent is None:
@@ -341,7 +350,9 @@ class LayerWriter:
         finally:
             report.stalled_s += time.monotonic() - start
 
-    def _submit(self, batches: List[_Sent], prefer: List[str], release: Optional[Callable[[], None]]) -> int:
+    def _submit(
+        self, batches: List[_Sent], prefer: List[str], release: Optional[Callable[[], None]]
+    ) -> int:
         self._last_ticket += 1
         ticket = self._last_ticket
         self._tickets[ticket] = _Ticket(len(batches), release)
@@ -367,12 +378,16 @@ class LayerWriter:
             self._until(lambda: len(self._notices) < _SPARE, 60000, "the queue")
         held = pin(value)
         options = {"replace": True, "ttl_ms": NOTICE_TTL_MS}
-        self._notices.add(self._queue.put([key], [[held.address]], [[held.size]], keep=held, **options))
+        self._notices.add(
+            self._queue.put([key], [[held.address]], [[held.size]], keep=held, **options)
+        )
 
     def _cancel(self, prompt: "Prompt") -> None:
         for number, sent in list(self._sent.items()):
             if sent.prompt is prompt:
-                self._queue.cancel(number)  # or it runs, or has ended; its completion comes either way
+                self._queue.cancel(
+                    number
+                )  # or it runs, or has ended; its completion comes either way
 
     def close(self) -> None:
         """Cancels what has not started, waits for what has. The memory of all puts is the caller's again."""
@@ -398,7 +413,9 @@ class Prompt:
       └─(a put failed: broken, further ones are skipped)─┘ └─abort─> ended
     """
 
-    def __init__(self, writer: LayerWriter, key: KeyFunction, notice_key: Key, prefer: List[str]) -> None:
+    def __init__(
+        self, writer: LayerWriter, key: KeyFunction, notice_key: Key, prefer: List[str]
+    ) -> None:
         self.writer, self.key, self.notice_key, self.prefer = writer, key, notice_key, prefer
         self.report = WriteReport()
         self.broken = False
@@ -417,7 +434,8 @@ class Prompt:
         """Submits one layer of these full chunks, and returns a ticket. memories: for each chunk a buffer, an (address, size), or
         a list of such, which become one object in that order. release is called, by a later call into the writer, when the
         memory is free again. Stalled: the bound was reached, nothing was sent. After a failure of an earlier put nothing is
-        sent any more (report.skipped): a prefix with a gap is worth no more than what is before the gap."""
+        sent any more (report.skipped): a prefix with a gap is worth no more than what is before the gap.
+        """
         numbers = list(chunks)
         if len(numbers) != len(memories):
             raise InvalidArgument(f"put: {len(numbers)} chunks, but memory for {len(memories)}")
@@ -425,13 +443,21 @@ class Prompt:
         for chunk, memory in zip(numbers, memories):
             if not batches or batches[-1].bytes >= self.writer.batch_bytes:
                 batches.append(_Sent(self, 0, layer))
-            batches[-1].add(chunk, self.key(chunk, layer), _pieces(memory, f"chunk {chunk}, layer {layer}"))
+            batches[-1].add(
+                chunk, self.key(chunk, layer), _pieces(memory, f"chunk {chunk}, layer {layer}")
+            )
         return self._send(batches, release)
 
-    def put_tail(self, key: Key, memories: Sequence[Any], *, release: Optional[Callable[[], None]] = None) -> int:
+    def put_tail(
+        self, key: Key, memories: Sequence[Any], *, release: Optional[Callable[[], None]] = None
+    ) -> int:
         """Submits what is left of the prompt behind its full chunks: all layers in their order, one object. To be called last."""
         sent = _Sent(self, 0, -1)
-        sent.add(-1, key, [p for i, memory in enumerate(memories) for p in _pieces(memory, f"tail, layer {i}")])
+        sent.add(
+            -1,
+            key,
+            [p for i, memory in enumerate(memories) for p in _pieces(memory, f"tail, layer {i}")],
+        )
         return self._send([sent], release)
 
     def _send(self, batches: List[_Sent], release: Optional[Callable[[], None]]) -> int:
@@ -478,7 +504,8 @@ class Prompt:
 
     def finish(self, timeout_ms: int = 60000) -> WriteReport:
         """Waits until every put has ended; the memory of all of them is the caller's again. When timeout_ms are over, what has not
-        started is cancelled (and counted as skipped), and what runs is waited for: it ends by the timeout of a put."""
+        started is cancelled (and counted as skipped), and what runs is waited for: it ends by the timeout of a put.
+        """
         start = time.monotonic()
         if self.ended:
             return self.report

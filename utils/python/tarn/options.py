@@ -14,9 +14,27 @@ from .errors import InvalidArgument
 PINS = {None: 0, "none": 0, "soft": 1, "hard": 2}
 _MS_MAX = (1 << 63) - 1
 _NUMBER = re.compile(r"\s*(-?\d+)\s*([a-z]*)\s*", re.ASCII | re.IGNORECASE)
-_UNITS = {"": 1, "b": 1, "k": 1000, "kb": 1 << 10, "m": 1000**2, "mb": 1 << 20, "g": 1000**3, "gb": 1 << 30}
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 1000,
+    "kb": 1 << 10,
+    "m": 1000**2,
+    "mb": 1 << 20,
+    "g": 1000**3,
+    "gb": 1 << 30,
+}
 _SWITCHES = ("verify", "tls_verify", "tls_verify_name")
-_TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_TRUTHS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
 
 
 def number(value: Any, name: str, least: int = 0, most: int = _MS_MAX) -> int:
@@ -83,7 +101,9 @@ def put_options(
     timeout_ms: int = 0,
 ) -> Optional[_lib.PutOptions]:
     """tarn_put_options, or None where all is default. The struct keeps what it points to."""
-    if not (replace or replicas or pin or pin_ms or ttl_ms or group is not None or prefer or timeout_ms):
+    if not (
+        replace or replicas or pin or pin_ms or ttl_ms or group is not None or prefer or timeout_ms
+    ):
         return None
     if pin not in PINS:
         raise InvalidArgument(f'pin: None, "soft" or "hard", not {pin!r}')
@@ -92,8 +112,16 @@ def put_options(
     if not isinstance(replicas, int) or not 0 <= replicas < 1 << 32:
         replicas = number(replicas, "replicas", most=(1 << 32) - 1)
     o = _lib.PutOptions(C.sizeof(_lib.PutOptions))
-    o.timeout_ms, o.replace, o.replicas = milliseconds(timeout_ms, "timeout_ms"), int(bool(replace)), replicas
-    o.pin, o.pin_ms, o.ttl_ms = PINS[pin], milliseconds(pin_ms, "pin_ms"), milliseconds(ttl_ms, "ttl_ms")
+    o.timeout_ms, o.replace, o.replicas = (
+        milliseconds(timeout_ms, "timeout_ms"),
+        int(bool(replace)),
+        replicas,
+    )
+    o.pin, o.pin_ms, o.ttl_ms = (
+        PINS[pin],
+        milliseconds(pin_ms, "pin_ms"),
+        milliseconds(ttl_ms, "ttl_ms"),
+    )
     if group is not None:
         raw = group.encode() if isinstance(group, str) else bytes(group)
         o.group, o.group_len = raw, len(raw)

@@ -145,7 +145,14 @@ class Queue:
         return self._submit(GET, batch, C.byref(call) if call is not None else None, user)
 
     def put(
-        self, keys: Keys, addresses: Sequence[Any], sizes: Any, user: Any = None, *, keep: Any = None, **options: Any
+        self,
+        keys: Keys,
+        addresses: Sequence[Any],
+        sizes: Any,
+        user: Any = None,
+        *,
+        keep: Any = None,
+        **options: Any,
     ) -> int:
         """As Client.put_from_many, in the background; options as in Client.put."""
         return self.put_batch(Batch(keys, addresses, sizes, keep=keep), user, **options)
@@ -158,7 +165,13 @@ class Queue:
         return self._submit(PUT, batch, C.byref(o) if o is not None else None, user)
 
     def get_batch(
-        self, batch: Batch, user: Any = None, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+        self,
+        batch: Batch,
+        user: Any = None,
+        *,
+        wait_ms: int = 0,
+        timeout_ms: int = 0,
+        lease_ms: int = 0,
     ) -> int:
         """A get of a batch that was made before."""
         call = call_options(timeout_ms, lease_ms, wait_ms)

@@ -106,7 +106,11 @@ class PlainUsage(NamedTuple):
     @property
     def usage_fraction(self) -> float:
         """0 to 1; -1: there is no capacity to compare with."""
-        return self.total_bytes_used / self.total_capacity_bytes if self.total_capacity_bytes > 0 else -1.0
+        return (
+            self.total_bytes_used / self.total_capacity_bytes
+            if self.total_capacity_bytes > 0
+            else -1.0
+        )
 
 
 class PlainKeyEntry(NamedTuple):
@@ -127,7 +131,9 @@ _connector = "v1.storage_backend.connector"
 _adapters = "v1.distributed.l2_adapters.base"
 
 ConnectorAdapter: Any = _lmcache(f"{_connector}:ConnectorAdapter") or PlainConnectorAdapter
-RemoteConnector: Any = _lmcache(f"{_connector}.base_connector:RemoteConnector") or PlainRemoteConnector
+RemoteConnector: Any = (
+    _lmcache(f"{_connector}.base_connector:RemoteConnector") or PlainRemoteConnector
+)
 MemoryFormat: Any = _lmcache("v1.memory_management:MemoryFormat")
 L2AdapterInterface: Any = _lmcache(f"{_adapters}:L2AdapterInterface") or PlainL2Adapter
 # LMCache has moved the first of these, and given L2 stores a result that is more than true or false later.

@@ -69,7 +69,11 @@ class TarnConnectorAdapter(_base.ConnectorAdapter):  # type: ignore[misc]
 
     def _warn_of_two(self, context: Any) -> None:
         """Where plugins are backends of their own, remote_url is one more, for the same chunks."""
-        ours = [n for n in getattr(context.config, "remote_storage_plugins", None) or () if _plugin_name(_PLUGIN + n)]
+        ours = [
+            n
+            for n in getattr(context.config, "remote_storage_plugins", None) or ()
+            if _plugin_name(_PLUGIN + n)
+        ]
         if ours and hasattr(context, "plugin_name"):
             _troubles.warn(
                 "remote_url",
@@ -97,9 +101,13 @@ def _options(extra: Dict[str, Any], plugin: Optional[str]) -> Dict[str, Any]:
         for key, value in extra.items():
             name = key[len(prefix) :]
             # What has a dot is of the plugin "tarn.NAME".
-            if not key.startswith(prefix) or (prefix != "tarn." and ("." in name or name in _OF_LMCACHE)):
+            if not key.startswith(prefix) or (
+                prefix != "tarn." and ("." in name or name in _OF_LMCACHE)
+            ):
                 continue
             if name not in OPTIONS:
-                raise ValueError(f'extra_config has "{key}": there are {", ".join(prefix + o for o in OPTIONS)}')
+                raise ValueError(
+                    f'extra_config has "{key}": there are {", ".join(prefix + o for o in OPTIONS)}'
+                )
             options[name] = value
     return options

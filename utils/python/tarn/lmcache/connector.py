@@ -64,7 +64,9 @@ def facts_of(config: Any, metadata: Any) -> Facts:
         format="KV_MLA_FMT" if getattr(metadata, "use_mla", False) else None,
         shape=shape,
         cache_dtype=first(metadata, "kv_dtype"),
-        storage=None if serde in (None, "naive") else [serde, *(extra.get(n) for n in sorted(extra) if "serde" in n)],
+        storage=None
+        if serde in (None, "naive")
+        else [serde, *(extra.get(n) for n in sorted(extra) if "serde" in n)],
         blending=bool(getattr(config, "enable_blending", False)) or None,
     )
 
@@ -105,7 +107,11 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         replicas: int = 0,
         namespace: str = "",
     ) -> None:
-        if _base.RemoteConnector is not _base.PlainRemoteConnector and metadata is not None and config is not None:
+        if (
+            _base.RemoteConnector is not _base.PlainRemoteConnector
+            and metadata is not None
+            and config is not None
+        ):
             super().__init__(config, metadata)
         get_threads = number(get_threads, "tarn.get_threads", 1, 65536)
         put_threads = number(put_threads, "tarn.put_threads", 1, 65536)
@@ -132,7 +138,9 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         self._put_options: Dict[str, Any] = {"replicas": replicas} if replicas else {}
         self._pin_ms, self._put_room = pin_ms, threading.BoundedSemaphore(put_backlog)
         self._own_client = client is None
-        self._client = Client(url, max_lanes=get_threads + put_threads + 2) if client is None else client
+        self._client = (
+            Client(url, max_lanes=get_threads + put_threads + 2) if client is None else client
+        )
         self._get_threads, self._put_threads = get_threads, put_threads
         self._readers = ThreadPoolExecutor(get_threads, "tarn-get")
         self._writers = ThreadPoolExecutor(put_threads, "tarn-put")
@@ -152,7 +160,9 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             self._client.register_buffer(memory.address, memory.size)
             self._registered = memory.address
         except (Error, TypeError, ValueError) as e:
-            self._troubles.warn("register", f"the CPU memory could not be registered, RDMA will not be used: {e}")
+            self._troubles.warn(
+                "register", f"the CPU memory could not be registered, RDMA will not be used: {e}"
+            )
 
     def name(self, key: Any) -> str:
         """Of a chunk, in the pool."""
@@ -161,7 +171,9 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
     def _replaces(self, key: Any) -> bool:
         """It is no name of a chunk of this engine: its bytes may be others each time."""
         model = getattr(key, "model_name", None)
-        return is_probe(key) or (model is not None and self._model is not None and model != self._model)
+        return is_probe(key) or (
+            model is not None and self._model is not None and model != self._model
+        )
 
     # --- what is there ------------------------------------------------------------------------------------------------------
 
@@ -182,13 +194,17 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
     def support_batched_async_contains(self) -> bool:
         return True
 
-    async def batched_async_contains(self, lookup_id: str, keys: Sequence[Any], pin: bool = False) -> int:
+    async def batched_async_contains(
+        self, lookup_id: str, keys: Sequence[Any], pin: bool = False
+    ) -> int:
         """The same. `pin`: what was counted is not evicted for pin_ms (a removal is not stopped)."""
         return int(await self._run(self._readers, self._prefix, keys, self._pin_ms if pin else 0))
 
     def _prefix(self, keys: Sequence[Any], lease_ms: int) -> int:
         names = [self.name(key) for key in keys]
-        return int(self._gate.call("lookup", self._client.prefix_length, names, lease_ms=lease_ms) or 0)
+        return int(
+            self._gate.call("lookup", self._client.prefix_length, names, lease_ms=lease_ms) or 0
+        )
 
     def support_ping(self) -> bool:
         return True
@@ -216,7 +232,11 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             if text is None:
                 break
             cursor, *more = text.split("\n")
-            keys += [key[: -len(self._suffix)] if key.endswith(self._suffix) else key for key in more if key]
+            keys += [
+                key[: -len(self._suffix)] if key.endswith(self._suffix) else key
+                for key in more
+                if key
+            ]
             if cursor == "0":
                 break
         return keys
@@ -236,12 +256,15 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
     async def batched_put(self, keys: Sequence[Any], memory_objs: Sequence[Any]) -> None:
         """Returns when all are stored, were there already, or have failed, which is no error for the caller."""
         parts = spread([int(obj.get_size()) for obj in memory_objs], self._put_threads)
-        await asyncio.gather(*(self._put_part(keys[a:b], list(memory_objs[a:b])) for a, b in parts if a < b))
+        await asyncio.gather(
+            *(self._put_part(keys[a:b], list(memory_objs[a:b])) for a, b in parts if a < b)
+        )
 
     async def _put_part(self, keys: Sequence[Any], objs: List[Any]) -> None:
         if self._closed or not self._put_room.acquire(blocking=False):
             self._troubles.warn(
-                "backlog", f"{len(keys)} chunks were not stored: too many puts are waiting, or it is closed"
+                "backlog",
+                f"{len(keys)} chunks were not stored: too many puts are waiting, or it is closed",
             )
             return
         for obj in objs:
@@ -279,7 +302,9 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
                 headers[at : at + HEADER_BYTES] = self._headers.of(obj)
                 memory.append(memory_of(obj))
             except (Error, TypeError, ValueError, AttributeError) as e:
-                self._troubles.warn("layout", f"a chunk was not stored, its memory object cannot be described: {e}")
+                self._troubles.warn(
+                    "layout", f"a chunk was not stored, its memory object cannot be described: {e}"
+                )
                 continue
             names.append(self.name(key))
             replace.append(self._replaces(key))
@@ -311,7 +336,10 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         layout = self._expected(_kind(keys[0])) if len(keys) > 1 else None
         parts = spread([layout.size if layout is not None else 0] * len(keys), self._get_threads)
         reads = [
-            asyncio.ensure_future(self._run(self._readers, self._read, keys[a:b], give_back=release)) for a, b in parts
+            asyncio.ensure_future(
+                self._run(self._readers, self._read, keys[a:b], give_back=release)
+            )
+            for a, b in parts
         ]
         try:
             found = await asyncio.gather(*reads)
@@ -321,7 +349,11 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
                 if read.done() and not read.cancelled() and read.exception() is None:
                     release(read.result() or [])
             raise
-        return [obj for (a, b), objs in zip(parts, found) for obj in (objs if objs is not None else [None] * (b - a))]
+        return [
+            obj
+            for (a, b), objs in zip(parts, found)
+            for obj in (objs if objs is not None else [None] * (b - a))
+        ]
 
     def support_batched_get_non_blocking(self) -> bool:
         return True
@@ -362,11 +394,15 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         if expected is None or not layout.partial_of(expected):
             self._learned[kind] = layout
 
-    def _read_expected(self, kind: str, layout: Layout, names: List[str], objs: List[Optional[Any]]) -> List[int]:
+    def _read_expected(
+        self, kind: str, layout: Layout, names: List[str], objs: List[Optional[Any]]
+    ) -> List[int]:
         """Reads headers and payloads into objects of the expected layout. Returns which are there, but of another one."""
         fresh = self._allocator.many(layout, len(names))
         if len(fresh) < len(names):
-            self._troubles.warn("memory", f"no CPU memory for {len(names) - len(fresh)} of {len(names)} chunks")
+            self._troubles.warn(
+                "memory", f"no CPU memory for {len(names) - len(fresh)} of {len(names)} chunks"
+            )
         try:
             others = []
             headers = bytearray(HEADER_BYTES * len(fresh))
@@ -374,8 +410,16 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             memory = [memory_of(obj, writable=True) for obj in fresh]
             addresses = [[head.address + HEADER_BYTES * i, m.address] for i, m in enumerate(memory)]
             sizes = [[HEADER_BYTES, m.size] for m in memory]
-            wanted, expected, whole = names[: len(fresh)], layout.packed(), HEADER_BYTES + layout.size
-            got = self._gate.call("get", self._client.get_into_many, wanted, addresses, sizes) if fresh else None
+            wanted, expected, whole = (
+                names[: len(fresh)],
+                layout.packed(),
+                HEADER_BYTES + layout.size,
+            )
+            got = (
+                self._gate.call("get", self._client.get_into_many, wanted, addresses, sizes)
+                if fresh
+                else None
+            )
             for i, status in enumerate(got or []):
                 if status == Status.ELIMIT:
                     others.append(i)
@@ -396,7 +440,9 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         finally:
             release(fresh)
 
-    def _read_any(self, kind: str, names: List[str], wanted: List[int], objs: List[Optional[Any]]) -> None:
+    def _read_any(
+        self, kind: str, names: List[str], wanted: List[int], objs: List[Optional[Any]]
+    ) -> None:
         """Reads values of any layout, by way of memory of our own, and remembers the layout for the next time."""
         values = self._gate.call("get", self._client.get_many, [names[i] for i in wanted])
         for i, value in zip(wanted, values or []):
@@ -408,7 +454,9 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
                 self._learn(kind, found)
             except (ValueError, TypeError, AttributeError) as e:
                 self._distrust.add(names[i])
-                self._troubles.warn("layout", f"a chunk is not read, this LMCache has no memory object for it: {e}")
+                self._troubles.warn(
+                    "layout", f"a chunk is not read, this LMCache has no memory object for it: {e}"
+                )
 
     def _copied(self, layout: Layout, value: bytes) -> Optional[Any]:
         """A new object with the payload of a value; None: there is no memory. ValueError: not with this LMCache."""
@@ -433,7 +481,9 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
                 raise HeaderError(f"a value of {got} bytes has no header")
             found = Layout.unpack(buffer, at)
             if found.size + HEADER_BYTES != got:
-                raise HeaderError(f"a value of {got} bytes, {found.size + HEADER_BYTES} by its header")
+                raise HeaderError(
+                    f"a value of {got} bytes, {found.size + HEADER_BYTES} by its header"
+                )
             return found
         except HeaderError as e:
             self._distrust.add(name)
@@ -462,7 +512,11 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             self._client.unregister_buffer(self._registered)
 
     async def _run(
-        self, threads: ThreadPoolExecutor, function: Callable[..., Any], *args: Any, give_back: Any = None
+        self,
+        threads: ThreadPoolExecutor,
+        function: Callable[..., Any],
+        *args: Any,
+        give_back: Any = None,
     ) -> Any:
         """Runs it in a thread. `give_back` takes the result when nobody waits for it any more. None: closed."""
         try:
@@ -473,7 +527,9 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if give_back is not None:
-                future.add_done_callback(lambda f: None if f.cancelled() or f.exception() else give_back(f.result()))
+                future.add_done_callback(
+                    lambda f: None if f.cancelled() or f.exception() else give_back(f.result())
+                )
             raise
 
     def __repr__(self) -> str:

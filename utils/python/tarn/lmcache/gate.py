@@ -26,7 +26,14 @@ class Gate:
         """Did the last call that says so find the server?"""
         return self._breaker.well
 
-    def call(self, what: str, function: Callable[..., Any], *args: Any, always: bool = False, **kwargs: Any) -> Any:
+    def call(
+        self,
+        what: str,
+        function: Callable[..., Any],
+        *args: Any,
+        always: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         """What function returns; None: it failed, which the log tells under `what`, or was not called. `always`: not even a
         closed gate keeps it from being called."""
         if not self._breaker.admits() and not always:

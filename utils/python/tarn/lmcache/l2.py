@@ -75,11 +75,15 @@ def _chosen(params: Dict[str, Any]) -> Tuple[str, str, Dict[str, int]]:
         raise ValueError('adapter_params needs "url": "tarn://host:port"')
     namespace = params.pop("namespace", "")
     if not isinstance(namespace, str) or len(namespace) > 128 or "@" in namespace:
-        raise ValueError(f"adapter_params: namespace is text of up to 128 characters without @, not {namespace!r}")
+        raise ValueError(
+            f"adapter_params: namespace is text of up to 128 characters without @, not {namespace!r}"
+        )
     numbers = dict(_DEFAULTS)
     for name, value in params.items():
         if name not in _DEFAULTS:
-            raise ValueError(f'adapter_params has "{name}": there are url, namespace, {", ".join(_DEFAULTS)}')
+            raise ValueError(
+                f'adapter_params has "{name}": there are url, namespace, {", ".join(_DEFAULTS)}'
+            )
         least = 0 if name in ("lock_ms", "replicas") else 1
         numbers[name] = number(value, f"adapter_params: {name}", least, 65536)
     return url, namespace + "@" if namespace else "", numbers
@@ -108,7 +112,9 @@ class _Channel:
         self._waiting = 0
         self._closed = False
 
-    def submit(self, function: Callable[..., None], *args: Any, refused: Callable[[], None], limit: int) -> None:
+    def submit(
+        self, function: Callable[..., None], *args: Any, refused: Callable[[], None], limit: int
+    ) -> None:
         """Runs it in a thread; `refused` at once, when so many are waiting or it is closed, or when it never gets its turn."""
         with self._lock:
             full = self._closed or self._waiting >= limit
@@ -195,7 +201,9 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
     default). `l1_memory_desc`: LMCache's L1 memory (ptr, size), registered with the pool for RDMA. ValueError: a parameter;
     ConnectionFailed and the like: no server."""
 
-    def __init__(self, params: Optional[Dict[str, Any]] = None, l1_memory_desc: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, params: Optional[Dict[str, Any]] = None, l1_memory_desc: Any = None, **kwargs: Any
+    ) -> None:
         super().__init__()
         self._logger = _base.logger_of(__name__)
         self._troubles = _base.Troubles(self._logger)
@@ -208,20 +216,30 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         self._gate = Gate(self._troubles)
         self._distrust = Distrust()
         self._client = Client(
-            url, max_lanes=sum(self._is[f"{kind}_threads"] for kind in ("store", "lookup", "load")) + 2
+            url,
+            max_lanes=sum(self._is[f"{kind}_threads"] for kind in ("store", "lookup", "load")) + 2,
         )
         if l1_memory_desc is not None and l1_memory_desc.ptr and l1_memory_desc.size > 0:
             try:
                 self._client.register_buffer(int(l1_memory_desc.ptr), int(l1_memory_desc.size))
             except Error as e:
-                self._troubles.warn("register", f"L1 memory could not be registered, RDMA will not be used: {e}")
+                self._troubles.warn(
+                    "register", f"L1 memory could not be registered, RDMA will not be used: {e}"
+                )
         self._stores = _Channel("store", self._is["store_threads"])
         self._lookups = _Channel("lookup", self._is["lookup_threads"])
         self._loads = _Channel("load", self._is["load_threads"])
         self._lock = threading.Lock()
         self._next_task = 0
         self._book: Dict[Any, int] = {}
-        self._counts = {"stored": 0, "store_failures": 0, "found": 0, "not_found": 0, "loaded": 0, "load_failures": 0}
+        self._counts = {
+            "stored": 0,
+            "store_failures": 0,
+            "found": 0,
+            "not_found": 0,
+            "loaded": 0,
+            "load_failures": 0,
+        }
         self._usage: Tuple[float, int, int] = (-1e9, 0, 0)
         self._closed = False
 
@@ -270,28 +288,40 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
             done = [status in (Status.OK, Status.EEXISTS, Status.EBUSY) for status in statuses]
             for status, ok in zip(statuses, done):
                 if not ok:
-                    self._troubles.warn(f"store {status}", f"chunks are not stored: {reason_of(status)}")
-            self._enter([key for key, status in zip(keys, statuses) if status == Status.OK], objects, statuses)
+                    self._troubles.warn(
+                        f"store {status}", f"chunks are not stored: {reason_of(status)}"
+                    )
+            self._enter(
+                [key for key, status in zip(keys, statuses) if status == Status.OK],
+                objects,
+                statuses,
+            )
         except Exception as e:
             self._trouble("store", e)
         join.part(first, done, moved)
 
     def _enter(self, keys: List[Any], objects: List[Any], statuses: Sequence[int]) -> None:
         """What is new in the pool, for those who count bytes."""
-        sizes = [int(obj.get_size()) for obj, status in zip(objects, statuses) if status == Status.OK]
+        sizes = [
+            int(obj.get_size()) for obj, status in zip(objects, statuses) if status == Status.OK
+        ]
         with self._lock:
             room = max(0, _BOOK_KEYS - len(self._book))
             fresh = [(key, size) for key, size in zip(keys, sizes) if key not in self._book][:room]
             self._book.update(fresh)
         if fresh:
-            self._tell(self._notify_keys_stored, [key for key, _ in fresh], [size for _, size in fresh])
+            self._tell(
+                self._notify_keys_stored, [key for key, _ in fresh], [size for _, size in fresh]
+            )
 
     def _strike(self, keys: Iterable[Any]) -> None:
         """What turned out to be gone."""
         with self._lock:
             gone = [(key, self._book.pop(key)) for key in keys if key in self._book]
         if gone:
-            self._tell(self._notify_keys_deleted, [key for key, _ in gone], [size for _, size in gone])
+            self._tell(
+                self._notify_keys_deleted, [key for key, _ in gone], [size for _, size in gone]
+            )
 
     def _stored(self, task: int, flags: List[bool], moved: int) -> None:
         self._count("stored", "store_failures", flags)
@@ -327,10 +357,15 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
             found[hits:] = self._client.exists_many(names[hits:])
             # The first of these may be there after all, and only have got no lease.
             left = [i for i in range(hits, len(names)) if found[i]]
-            hits = self._client.prefix_length([names[i] for i in left], lease_ms=lease_ms) if left else 0
+            hits = (
+                self._client.prefix_length([names[i] for i in left], lease_ms=lease_ms)
+                if left
+                else 0
+            )
             if hits < len(left):
                 self._troubles.warn(
-                    "leases", "not all that was found could be locked: max-leases-per-client, or lock_ms"
+                    "leases",
+                    "not all that was found could be locked: max-leases-per-client, or lock_ms",
                 )
         return found
 
@@ -368,7 +403,8 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
                 if n == Status.ELIMIT or 0 <= n < m.size:
                     self._distrust.add(name)
                     self._troubles.warn(
-                        "size", f"a value is not of the {m.size} bytes that LMCache expects: it counts as a miss"
+                        "size",
+                        f"a value is not of the {m.size} bytes that LMCache expects: it counts as a miss",
                     )
                 elif n < 0 and n != Status.ENOTFOUND:
                     self._troubles.warn(f"load {n}", f"chunks are not loaded: {reason_of(n)}")
@@ -390,11 +426,15 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
 
     def delete(self, keys: Sequence[Any]) -> None:
         """Removes them; returns when they are gone, or when there is no server."""
-        removed = self._gate.call("delete", self._client.remove_many, [self._name(key) for key in keys])
+        removed = self._gate.call(
+            "delete", self._client.remove_many, [self._name(key) for key in keys]
+        )
         if removed is not None:
             self._strike(keys)
 
-    def list_l2_keys(self, model_name: Optional[str] = None, page_size: int = 500, cursor: Optional[str] = None) -> Any:
+    def list_l2_keys(
+        self, model_name: Optional[str] = None, page_size: int = 500, cursor: Optional[str] = None
+    ) -> Any:
         """Keys of LMCache's in the pool, whoever stored them, in pages. ValueError: page_size or cursor. tarn.Error: no server."""
         if page_size <= 0:
             raise ValueError(f"page_size is 1 or more, not {page_size}")
@@ -403,9 +443,13 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
             raise ValueError(f"cursor {cursor!r} is not one that list_l2_keys returned")
         skip, names, following = int(skip_text), [], "0"
         glob = self._prefix + (model_name or "")
-        glob = "".join("\\" + c if c in "*?[]\\" else c for c in glob) + ("*@*" if model_name is None else "@*")
+        glob = "".join("\\" + c if c in "*?[]\\" else c for c in glob) + (
+            "*@*" if model_name is None else "@*"
+        )
         for _ in range(_SCANS_MAX):
-            following, *found = self._client.command("SCAN", scan, "MATCH", glob, "COUNT", str(page_size)).split("\n")
+            following, *found = self._client.command(
+                "SCAN", scan, "MATCH", glob, "COUNT", str(page_size)
+            ).split("\n")
             names = [name[len(self._prefix) :] for name in found]
             names = [name for name in names if parse_object_key(name) is not None][skip:]
             if len(names) > page_size:
@@ -416,7 +460,9 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
                 break
             scan, skip = following.partition(":")[0], 0
         entries = tuple(entry for entry in map(self._entry, names) if entry is not None)
-        return _base.KeyListPage(entries=entries, next_page_token=None if following == "0" else following)
+        return _base.KeyListPage(
+            entries=entries, next_page_token=None if following == "0" else following
+        )
 
     def _entry(self, name: str) -> Optional[Any]:
         size, fields = self._client.size(self._prefix + name), parse_object_key(name)
@@ -433,7 +479,11 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
     def get_usage(self) -> Any:
         """Bytes of the pool that are used and that there are, no older than a second; and what this adapter stored, by salt."""
         then, used, total = self._usage
-        info = self._gate.call("usage", self._client.command, "INFO", "pool") if time.monotonic() - then > 1 else None
+        info = (
+            self._gate.call("usage", self._client.command, "INFO", "pool")
+            if time.monotonic() - then > 1
+            else None
+        )
         if info is not None:
             figures = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
             used, total = int(figures["pool_used"]), int(figures["pool_size"])
@@ -443,19 +493,27 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
             for key, size in self._book.items():
                 salt = getattr(key, "cache_salt", "")
                 by_salt[salt] = by_salt.get(salt, 0) + size
-        return _base.AdapterUsage(total_bytes_used=used, total_capacity_bytes=total, bytes_by_cache_salt=by_salt)
+        return _base.AdapterUsage(
+            total_bytes_used=used, total_capacity_bytes=total, bytes_by_cache_salt=by_salt
+        )
 
     def report_status(self) -> Dict[str, Any]:
         """is_healthy: the server answered within a second."""
         try:
-            healthy = bool(self._lookups.run(lambda: self._gate.call("ping", self._ping, always=True), 1.0))
+            healthy = bool(
+                self._lookups.run(lambda: self._gate.call("ping", self._ping, always=True), 1.0)
+            )
         except (RuntimeError, TimeoutError, concurrent.futures.TimeoutError):
             healthy = False
         with self._lock:
             counts = dict(self._counts)
         pending = {"pending_stores": self._stores.waiting, "pending_lookups": self._lookups.waiting}
         pending["pending_loads"] = self._loads.waiting
-        status: Dict[str, Any] = {"is_healthy": healthy and not self._closed, "type": "tarn", "url": self._where}
+        status: Dict[str, Any] = {
+            "is_healthy": healthy and not self._closed,
+            "type": "tarn",
+            "url": self._where,
+        }
         return {**status, **pending, **counts}
 
     def _ping(self) -> bool:

@@ -64,16 +64,27 @@ class Layout(NamedTuple):
     size: int
 
     @classmethod
-    def make(cls, format_name: str, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any], size: int = -1) -> "Layout":
+    def make(
+        cls,
+        format_name: str,
+        shapes: Sequence[Sequence[int]],
+        dtypes: Sequence[Any],
+        size: int = -1,
+    ) -> "Layout":
         """`size` -1: what the shapes amount to. ValueError: it cannot be written as a header; the text says why."""
-        groups = tuple((dtype_name(dtype), tuple(int(dim) for dim in shape)) for shape, dtype in zip(shapes, dtypes))
+        groups = tuple(
+            (dtype_name(dtype), tuple(int(dim) for dim in shape))
+            for shape, dtype in zip(shapes, dtypes)
+        )
         if not 1 <= len(groups) <= MAX_GROUPS or len(shapes) != len(dtypes):
             raise ValueError(
                 f"a chunk has 1 to {MAX_GROUPS} groups, a dtype for each shape: not {len(shapes)}, {len(dtypes)}"
             )
         for dtype, dims in groups:
             if len(dims) > MAX_DIMS or any(not 0 <= dim < _NO_DIM for dim in dims):
-                raise ValueError(f"a group has up to {MAX_DIMS} dimensions of less than 2^32: not {dims}")
+                raise ValueError(
+                    f"a group has up to {MAX_DIMS} dimensions of less than 2^32: not {dims}"
+                )
             if len(dtype) > 16 or not dtype.isascii():
                 raise ValueError(f"dtype {dtype!r} is longer than 16 ASCII characters")
         if not format_name or len(format_name) > 16 or not format_name.isascii():
@@ -97,10 +108,14 @@ class Layout(NamedTuple):
         """Writes HEADER_BYTES of header into a writable buffer."""
         buffer[offset : offset + HEADER_BYTES] = bytes(HEADER_BYTES)
         name = self.format.encode("ascii")
-        _HEAD.pack_into(buffer, offset, _MAGIC, VERSION, len(self.groups), HEADER_BYTES, self.size, name)
+        _HEAD.pack_into(
+            buffer, offset, _MAGIC, VERSION, len(self.groups), HEADER_BYTES, self.size, name
+        )
         for i, (dtype, dims) in enumerate(self.groups):
             at = offset + _HEAD.size + i * _GROUP.size
-            _GROUP.pack_into(buffer, at, dtype.encode("ascii"), *dims, *[_NO_DIM] * (MAX_DIMS - len(dims)))
+            _GROUP.pack_into(
+                buffer, at, dtype.encode("ascii"), *dims, *[_NO_DIM] * (MAX_DIMS - len(dims))
+            )
 
     def packed(self) -> bytes:
         """HEADER_BYTES of header."""
@@ -117,7 +132,9 @@ class Layout(NamedTuple):
         if magic != _MAGIC:
             raise HeaderError("no header of a chunk: something else wrote this key")
         if version != VERSION or size_of_header != HEADER_BYTES:
-            raise HeaderError(f"header of version {version}, this is version {VERSION}: update the older side")
+            raise HeaderError(
+                f"header of version {version}, this is version {VERSION}: update the older side"
+            )
         if not 1 <= n <= MAX_GROUPS:
             raise HeaderError(f"{n} groups")
         try:
@@ -151,8 +168,12 @@ def expected_layout(metadata: Any, format_name: str) -> Optional[Layout]:
     None: it does not say, or not in a way that a header can hold."""
     try:
         if hasattr(metadata, "get_shapes"):
-            return Layout.make(format_name, list(metadata.get_shapes()), list(metadata.get_dtypes()))
+            return Layout.make(
+                format_name, list(metadata.get_shapes()), list(metadata.get_dtypes())
+            )
         layers, kv, tokens, heads, head_size = metadata.kv_shape
-        return Layout.make(format_name, [(kv, layers, tokens, heads * head_size)], [metadata.kv_dtype])
+        return Layout.make(
+            format_name, [(kv, layers, tokens, heads * head_size)], [metadata.kv_dtype]
+        )
     except (AttributeError, TypeError, ValueError):
         return None

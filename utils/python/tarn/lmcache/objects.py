@@ -19,7 +19,11 @@ def memory_of(obj: Any, writable: bool = False) -> Pinned:
     if isinstance(address, int) and address > 0:
         return Pinned(address, size, obj)
     data = obj.byte_array
-    whole = pin(data if isinstance(data, (bytes, bytearray)) else memoryview(data).cast("B"), writable, "byte_array")
+    whole = pin(
+        data if isinstance(data, (bytes, bytearray)) else memoryview(data).cast("B"),
+        writable,
+        "byte_array",
+    )
     if whole.size < size:
         raise ValueError(f"a memory object of {size} bytes has a byte_array of {whole.size}")
     return Pinned(whole.address, size, whole)
@@ -78,7 +82,9 @@ class Allocator:
         self._many = getattr(backend, "batched_allocate", None)
         self._one_extra = _extra(getattr(backend, "allocate", None))
         self._many_extra = _extra(self._many)
-        for dtype in list(getattr(metadata, "get_dtypes", lambda: [])()) + [getattr(metadata, "kv_dtype", None)]:
+        for dtype in list(getattr(metadata, "get_dtypes", lambda: [])()) + [
+            getattr(metadata, "kv_dtype", None)
+        ]:
             self._dtypes[dtype_name(dtype)] = dtype
         for shape in list(getattr(metadata, "get_shapes", lambda: [])()):
             self._shape_class = type(shape)
@@ -114,7 +120,9 @@ class Allocator:
         try:
             fmt = self._formats[layout.format]
         except KeyError:
-            raise ValueError(f"this version of LMCache has no memory format {layout.format!r}") from None
+            raise ValueError(
+                f"this version of LMCache has no memory format {layout.format!r}"
+            ) from None
         if len(shapes) == 1:
             return shapes[0], dtypes[0], fmt
         return shapes, dtypes, fmt
@@ -150,7 +158,9 @@ class Allocator:
             obj.resize_raw_view(layout.size)
         elif getattr(obj, "raw_data", None) is not None:
             raw = obj.raw_data
-            width = raw.element_size() if hasattr(raw, "element_size") else getattr(raw, "itemsize", 1)
+            width = (
+                raw.element_size() if hasattr(raw, "element_size") else getattr(raw, "itemsize", 1)
+            )
             obj.raw_data = raw[: layout.size // width]
         obj.meta.shape = shape
         if getattr(obj.meta, "shapes", None) is not None:
