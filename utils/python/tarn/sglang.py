@@ -47,9 +47,15 @@ class _Metrics:
     backup_bandwidth: List[float] = field(default_factory=list)
 
 
-_STORAGE, _FIGURES = "sglang.srt.mem_cache.hicache_storage", "sglang.srt.observability.metrics_collector"
+_STORAGE, _FIGURES = (
+    "sglang.srt.mem_cache.hicache_storage",
+    "sglang.srt.observability.metrics_collector",
+)
 _Base: Any
-_Base, PoolTransferResult = optional(_STORAGE, "HiCacheStorage", "PoolTransferResult") or (object, _Result)
+_Base, PoolTransferResult = optional(_STORAGE, "HiCacheStorage", "PoolTransferResult") or (
+    object,
+    _Result,
+)
 (StorageMetrics,) = optional(_FIGURES, "StorageMetrics") or (_Metrics,)
 
 log = logging.getLogger(__name__)
@@ -83,7 +89,11 @@ def _server_args() -> Any:
 
 
 def _draft_of(args: Any) -> Any:
-    names = ("speculative_algorithm", "speculative_draft_model_path", "speculative_draft_model_revision")
+    names = (
+        "speculative_algorithm",
+        "speculative_draft_model_path",
+        "speculative_draft_model_revision",
+    )
     return [first(args, name) for name in names]
 
 
@@ -108,19 +118,30 @@ class _Pool:
     """A registered host pool: what its pages are called, and where they lie."""
 
     def __init__(
-        self, name: str, pool: Any, zero_copy: bool, splits: int, head: str, ranks: Sequence[str], facts: Facts
+        self,
+        name: str,
+        pool: Any,
+        zero_copy: bool,
+        splits: int,
+        head: str,
+        ranks: Sequence[str],
+        facts: Facts,
     ) -> None:
         """`splits`: objects that a page becomes (heads of ranks of a larger tensor-parallel size); one per name in
         `ranks`. `head`: what all keys begin with. `facts`: what else decides a page's bytes."""
         self.name, self.pool, self.splits = name, pool, splits
         self.page_size = int(getattr(pool, "page_size", 1) or 1)
-        self.logical = getattr(pool, "kv_buffer", self) is None  # slots only: its bytes are in other pools
+        self.logical = (
+            getattr(pool, "kv_buffer", self) is None
+        )  # slots only: its bytes are in other pools
         self.zero_copy = zero_copy and self._has_meta()
         self.page_bytes = 0 if self.logical else self._page_bytes()
         layout = str(getattr(pool, "layout", "none"))
         if not self.zero_copy:
             layout = f"flat-{layout}"
-        dtype = getattr(getattr(pool, "device_pool", None), "dtype", None) or getattr(pool, "dtype", "none")
+        dtype = getattr(getattr(pool, "device_pool", None), "dtype", None) or getattr(
+            pool, "dtype", "none"
+        )
         content = f"{name}.{layout}.{str(dtype).split('.')[-1]}.{self.page_bytes // splits}.{digest(facts)}"
         self.prefixes = [f"{head}@{escape(content)}@{r}@" for r in ranks]
 
@@ -135,7 +156,11 @@ class _Pool:
         try:
             return bool(self._meta(_first_page(self.page_size)))
         except Exception as e:  # pools say in many ways that their layout has no such thing
-            log.warning("tarn: pages of host pool '%s' are copied, for it cannot tell where they lie: %s", self.name, e)
+            log.warning(
+                "tarn: pages of host pool '%s' are copied, for it cannot tell where they lie: %s",
+                self.name,
+                e,
+            )
             return False
 
     def _page_bytes(self) -> int:
@@ -162,7 +187,9 @@ class _Pool:
         addresses, sizes = self._meta(indices)
         objects = pages * self.splits
         if len(addresses) != len(sizes) or len(addresses) % objects:
-            raise InvalidArgument(f"host pool '{self.name}': {len(addresses)} pieces of memory for {objects} objects")
+            raise InvalidArgument(
+                f"host pool '{self.name}': {len(addresses)} pieces of memory for {objects} objects"
+            )
         n = len(addresses) // objects
         return (
             [addresses[i : i + n] for i in range(0, len(addresses), n)],
@@ -185,7 +212,8 @@ class TarnHiCache(_Base):  # type: ignore[misc]
         """`storage_config`: SGLang's HiCacheStorageConfig; its extra_config may hold "tarn": {"url", "namespace",
         "timeout_ms", "lookup_lease_ms", "client": {..}, "put": {..}}. `kwargs` of the factory are not used.
 
-        InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is waited for later."""
+        InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is waited for later.
+        """
         extra = dict(getattr(storage_config, "extra_config", None) or {})
         chosen = settings(extra.get("tarn"), 'extra config "tarn"')
         self._config, self._args = storage_config, _server_args()
@@ -198,7 +226,9 @@ class TarnHiCache(_Base):  # type: ignore[misc]
         self._distrust = Distrust()
         self._in_place = bool(extra.get("interface_v1", 0))
         if not self._in_place:
-            log.warning('tarn: every page is copied once more: add "interface_v1": 1 to the extra config')
+            log.warning(
+                'tarn: every page is copied once more: add "interface_v1": 1 to the extra config'
+            )
         self._head = "@".join(
             escape(str(part))
             for part in (
@@ -277,18 +307,28 @@ class TarnHiCache(_Base):  # type: ignore[misc]
         if pool is not None and pool.logical:
             return len(keys)
         names = pool.keys(keys) if pool is not None else [self._name(k) for k in keys]
-        found = self._link.call("lookup", lambda c: c.prefix_length(names, **self._lookup), 0) if names else 0
+        found = (
+            self._link.call("lookup", lambda c: c.prefix_length(names, **self._lookup), 0)
+            if names
+            else 0
+        )
         return found // (pool.splits if pool is not None else 1)
 
-    def batch_get_v1(self, keys: List[str], host_indices: Any, extra_info: Any = None) -> List[bool]:
+    def batch_get_v1(
+        self, keys: List[str], host_indices: Any, extra_info: Any = None
+    ) -> List[bool]:
         """Reads a page per key into the host pool's slots; False: that page holds junk."""
         return self._get(self._pools[KV], keys, host_indices)
 
-    def batch_set_v1(self, keys: List[str], host_indices: Any, extra_info: Any = None) -> List[bool]:
+    def batch_set_v1(
+        self, keys: List[str], host_indices: Any, extra_info: Any = None
+    ) -> List[bool]:
         """Stores a page per key; True also where somebody else has stored it, or is at it."""
         return self._set(self._pools[KV], keys, host_indices)
 
-    def batch_exists_v2(self, keys: List[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
+    def batch_exists_v2(
+        self, keys: List[str], pool_transfers: Any = None, extra_info: Any = None
+    ) -> Any:
         """How many leading pages can be used: there in the main pool, and in the others as their hit policy asks."""
         pages = self.batch_exists(keys, extra_info)
         hits: Dict[Any, int] = {KV: pages} if pages else {}
@@ -329,7 +369,9 @@ class TarnHiCache(_Base):  # type: ignore[misc]
         pool = self._pools.get(str(transfer.name))
         keys = list(transfer.keys or ())
         if pool is None or transfer.host_indices is None:
-            self._link.complain("pool", f"host pool '{transfer.name}' was never registered, or has no slots here")
+            self._link.complain(
+                "pool", f"host pool '{transfer.name}' was never registered, or has no slots here"
+            )
             return [False] * len(keys)
         return work(pool, keys, transfer.host_indices)  # type: ignore[no-any-return]
 
@@ -346,7 +388,9 @@ class TarnHiCache(_Base):  # type: ignore[misc]
             return self._delivered(names, got, [sum(s) for s in sizes])
 
         started = time.perf_counter()
-        pages = _by_page(self._link.call("get", work, [False] * (len(keys) * pool.splits)), pool.splits)
+        pages = _by_page(
+            self._link.call("get", work, [False] * (len(keys) * pool.splits)), pool.splits
+        )
         self._count(self._read, sum(pages), sum(pages) * pool.page_bytes, started)
         return pages
 
@@ -356,17 +400,25 @@ class TarnHiCache(_Base):  # type: ignore[misc]
         if not pool.zero_copy:
             size = pool.page_size
             return self._put_all(
-                keys, lambda: [pool.pool.get_data_page(_slot(indices, i * size)) for i in range(len(keys))], pool
+                keys,
+                lambda: [
+                    pool.pool.get_data_page(_slot(indices, i * size)) for i in range(len(keys))
+                ],
+                pool,
             )
 
         def work(client: Client) -> List[bool]:
             addresses, sizes = pool.memory(len(keys), indices)
             return self._stored(
-                self._distrust.put(client.put_from_many, pool.keys(keys), addresses, sizes, **self._puts)
+                self._distrust.put(
+                    client.put_from_many, pool.keys(keys), addresses, sizes, **self._puts
+                )
             )
 
         started = time.perf_counter()
-        pages = _by_page(self._link.call("put", work, [False] * (len(keys) * pool.splits)), pool.splits)
+        pages = _by_page(
+            self._link.call("put", work, [False] * (len(keys) * pool.splits)), pool.splits
+        )
         self._count(self._written, sum(pages), sum(pages) * pool.page_bytes, started)
         return pages
 
@@ -387,14 +439,18 @@ class TarnHiCache(_Base):  # type: ignore[misc]
             if n == Status.ELIMIT or 0 <= n != size:
                 self._distrust.add(name)
             if 0 <= n != size:
-                self._link.complain("size", f"an object of {n} bytes where a page has {size}: not used")
+                self._link.complain(
+                    "size", f"an object of {n} bytes where a page has {size}: not used"
+                )
         return [n == size for n, size in zip(got, expected)]
 
     def _stored(self, statuses: List[int]) -> List[bool]:
         self._link.note("put", statuses, fine=DONE_BY_OTHERS)
         return [s == 0 or s in DONE_BY_OTHERS for s in statuses]
 
-    def _count(self, where: "deque[Tuple[int, float]]", pages: int, size: int, started: float) -> None:
+    def _count(
+        self, where: "deque[Tuple[int, float]]", pages: int, size: int, started: float
+    ) -> None:
         """`pages` pages of together `size` bytes since `started`."""
         if self._metrics and pages:
             seconds = max(time.perf_counter() - started, 1e-9)
@@ -404,38 +460,59 @@ class TarnHiCache(_Base):  # type: ignore[misc]
 
     def _name(self, key: str) -> str:
         pool = self._pools.get(KV)
-        prefix = pool.prefixes[0] if pool is not None else f"{self._head}@raw@{self._ranks(None, 1)[0]}@"
+        prefix = (
+            pool.prefixes[0] if pool is not None else f"{self._head}@raw@{self._ranks(None, 1)[0]}@"
+        )
         # SGLang moves pages of a draft model under the target's key; which model it is says nobody but we.
         return prefix + key + (f"@{self._draft}" if key.endswith(".draft") else "")
 
     @staticmethod
-    def _pins(targets: Sequence[Any], sizes: Optional[Sequence[Any]], writable: bool) -> List[Pinned]:
+    def _pins(
+        targets: Sequence[Any], sizes: Optional[Sequence[Any]], writable: bool
+    ) -> List[Pinned]:
         if sizes is not None:
-            return [pin((t, s)) if isinstance(t, int) else pin(t, writable) for t, s in zip(targets, sizes)]
+            return [
+                pin((t, s)) if isinstance(t, int) else pin(t, writable)
+                for t, s in zip(targets, sizes)
+            ]
         return [pin(t, writable) for t in targets]
 
-    def _get_all(self, names: List[str], targets: Sequence[Any], sizes: Optional[Sequence[Any]] = None) -> List[bool]:
+    def _get_all(
+        self, names: List[str], targets: Sequence[Any], sizes: Optional[Sequence[Any]] = None
+    ) -> List[bool]:
         def work(client: Client) -> List[bool]:
             pins, started = self._pins(targets, sizes, True), time.perf_counter()
-            got = client.get_into_many(names, [p.address for p in pins], [p.size for p in pins], **self._gets)
+            got = client.get_into_many(
+                names, [p.address for p in pins], [p.size for p in pins], **self._gets
+            )
             there = self._delivered(names, got, [p.size for p in pins])
-            self._count(self._read, sum(there), sum(p.size for p, t in zip(pins, there) if t), started)
+            self._count(
+                self._read, sum(there), sum(p.size for p, t in zip(pins, there) if t), started
+            )
             return there
 
         return self._link.call("get", work, [False] * len(names))
 
-    def _put_all(self, keys: List[str], values: Any, pool: Optional[_Pool] = None, sizes: Any = None) -> List[bool]:
+    def _put_all(
+        self, keys: List[str], values: Any, pool: Optional[_Pool] = None, sizes: Any = None
+    ) -> List[bool]:
         def work(client: Client) -> List[bool]:
             pins, started = self._pins(values(), sizes, False), time.perf_counter()
             names = pool.keys(keys) if pool is not None else [self._name(k) for k in keys]
             addresses, lengths = [p.address for p in pins], [p.size for p in pins]
-            done = self._stored(self._distrust.put(client.put_from_many, names, addresses, lengths, **self._puts))
-            self._count(self._written, sum(done), sum(n for n, d in zip(lengths, done) if d), started)
+            done = self._stored(
+                self._distrust.put(client.put_from_many, names, addresses, lengths, **self._puts)
+            )
+            self._count(
+                self._written, sum(done), sum(n for n, d in zip(lengths, done) if d), started
+            )
             return done
 
         return self._link.call("put", work, [False] * len(keys))
 
-    def batch_get(self, keys: List[str], target_locations: Any = None, target_sizes: Any = None) -> Any:
+    def batch_get(
+        self, keys: List[str], target_locations: Any = None, target_sizes: Any = None
+    ) -> Any:
         """Reads whole values. Into tensors or buffers: a list with the target, or None for a miss. Into addresses (with
         sizes): how many leading ones arrived. Without targets: new tensors of bytes (`bytes` where torch is not there).
         """
@@ -459,7 +536,11 @@ class TarnHiCache(_Base):  # type: ignore[misc]
         return found if isinstance(target_location, int) else (target_location if found else None)
 
     def batch_set(
-        self, keys: List[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
+        self,
+        keys: List[str],
+        values: Any = None,
+        target_locations: Any = None,
+        target_sizes: Any = None,
     ) -> bool:
         """Stores tensors (buffers), or memory at addresses; True: all are stored, by us or by others."""
         given = values if values is not None else target_locations
@@ -468,10 +549,14 @@ class TarnHiCache(_Base):  # type: ignore[misc]
             return False
         return all(self._put_all(list(keys), lambda: given, sizes=target_sizes))
 
-    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+    def set(
+        self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None
+    ) -> bool:
         """One value; True: stored, or there already."""
         given = value if value is not None else target_location
-        return self.batch_set([key], [given], target_sizes=None if target_sizes is None else [target_sizes])
+        return self.batch_set(
+            [key], [given], target_sizes=None if target_sizes is None else [target_sizes]
+        )
 
     def exists(self, key: str) -> bool:
         """Whether a page (with split heads: its first part) is there."""
@@ -532,4 +617,8 @@ def _as_tensor(value: Optional[bytes]) -> Union[Any, bytes, None]:
     torch = sys.modules.get("torch")
     if value is None or torch is None:
         return value
-    return torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0, dtype=torch.uint8)
+    return (
+        torch.frombuffer(bytearray(value), dtype=torch.uint8)
+        if value
+        else torch.empty(0, dtype=torch.uint8)
+    )

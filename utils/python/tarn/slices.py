@@ -36,7 +36,8 @@ MERGE_GAP = 1 << 20
 
 class BlockShape(NamedTuple):
     """A block as one rank holds it. outer: how many runs, the product of the axes outside that of the heads. heads: of the whole
-    model. inner: bytes of one head in one run, the product of the axes inside times the size of an element."""
+    model. inner: bytes of one head in one run, the product of the axes inside times the size of an element.
+    """
 
     outer: int
     heads: int
@@ -45,7 +46,8 @@ class BlockShape(NamedTuple):
     @classmethod
     def of(cls, axes: Sequence[Tuple[str, int]], heads: int, itemsize: int) -> "BlockShape":
         """From named axes in the order of memory, e.g. [("layers", 32), ("kv", 2), ("tokens", 16), ("heads", 8), ("dim", 128)]; the
-        number given for "heads" does not matter. ValueError: no axis of that name, a size below 1."""
+        number given for "heads" does not matter. ValueError: no axis of that name, a size below 1.
+        """
         names = [name for name, _ in axes]
         if names.count("heads") != 1:
             raise ValueError(f"axes: exactly one is called heads, of {names}")
@@ -96,7 +98,9 @@ def _gather(runs: List[Tuple[int, int, int]], shard: int, merge_gap: int) -> Lis
             start = source
         elif source > end:
             places.append((SKIP, source - end))
-        elif places[-1][0] + places[-1][1] == target:  # both sides go on where the run before them ended
+        elif (
+            places[-1][0] + places[-1][1] == target
+        ):  # both sides go on where the run before them ended
             target -= places[-1][1]
             length += places.pop()[1]
         places.append((target, length))
@@ -107,7 +111,12 @@ def _gather(runs: List[Tuple[int, int, int]], shard: int, merge_gap: int) -> Lis
 
 
 def plan(
-    shape: BlockShape, writer_tp: int, reader_tp: int, reader_rank: int, *, merge_gap: int = MERGE_GAP
+    shape: BlockShape,
+    writer_tp: int,
+    reader_tp: int,
+    reader_rank: int,
+    *,
+    merge_gap: int = MERGE_GAP,
 ) -> Tuple[Part, ...]:
     """Which parts of the writer's objects make up a rank's block. The same for all blocks, so make it once.
 
@@ -137,7 +146,9 @@ def scratch_bytes(parts: Sequence[Part]) -> int:
     return max((size for part in parts for at, size in part.places if at == SKIP), default=0)
 
 
-def _spread(places: Sequence[Tuple[int, int]], runs: Sequence[Tuple[int, int]]) -> List[Tuple[int, int]]:
+def _spread(
+    places: Sequence[Tuple[int, int]], runs: Sequence[Tuple[int, int]]
+) -> List[Tuple[int, int]]:
     """Places in a block whose bytes lie in several runs of memory (address, length): (address or SKIP, length), cut where a run ends."""
     starts = []
     total = 0
@@ -150,7 +161,9 @@ def _spread(places: Sequence[Tuple[int, int]], runs: Sequence[Tuple[int, int]]) 
             out.append((SKIP, size))
             continue
         if at + size > total:
-            raise ValueError(f"memory: a block of {at + size} bytes or more does not fit in {total}")
+            raise ValueError(
+                f"memory: a block of {at + size} bytes or more does not fit in {total}"
+            )
         low, high = 0, len(starts)
         while high - low > 1:  # the last run that starts at or before at
             middle = (low + high) // 2

@@ -140,14 +140,20 @@ class Batch(_Handle):
 
     _what, _closes = "batch", "tarn_transfer_release"
 
-    def __init__(self, peer: "Peer", tasks: Tasks, timeout_ms: int, done: Optional[str], message: bytes) -> None:
+    def __init__(
+        self, peer: "Peer", tasks: Tasks, timeout_ms: int, done: Optional[str], message: bytes
+    ) -> None:
         super().__init__()
         call = TransferCall()
         call.size = C.sizeof(call)
         call.timeout_ms, call.done = timeout_ms, _word(done)
         call.message, call.message_len = C.cast(C.c_char_p(message), C.c_void_p), len(message)
         self.tasks, self._peer = tasks, peer  # both outlive it
-        _check(lib.tarn_transfer_submit(peer._live(), tasks.address, len(tasks), C.byref(call), C.byref(self._handle)))
+        _check(
+            lib.tarn_transfer_submit(
+                peer._live(), tasks.address, len(tasks), C.byref(call), C.byref(self._handle)
+            )
+        )
         needed[id(self)] = (tasks, peer)
 
     def wait(self, timeout_ms: int = _NO_TIMEOUT) -> bool:
@@ -178,7 +184,9 @@ class Batch(_Handle):
         raw = BatchInfo()
         raw.size = C.sizeof(raw)
         _check(lib.tarn_transfer_get_batch(self._live(), C.byref(raw)))
-        figures: Dict[str, Any] = {n: getattr(raw, n) for n in ("status", "tasks", "operations", "failed", "bytes")}
+        figures: Dict[str, Any] = {
+            n: getattr(raw, n) for n in ("status", "tasks", "operations", "failed", "bytes")
+        }
         figures.update(state=BatchState(raw.state), transport=text(raw.transport))
         return figures
 
@@ -205,7 +213,11 @@ class Peer(_Handle):
     def __init__(self, end: "End", where: str, timeout_ms: int) -> None:
         super().__init__()
         self._owner = end
-        _check(lib.tarn_transfer_connect(end._live(), where.encode(), timeout_ms, C.byref(self._handle)))
+        _check(
+            lib.tarn_transfer_connect(
+                end._live(), where.encode(), timeout_ms, C.byref(self._handle)
+            )
+        )
         needed[id(self)] = end
         self.name = text(lib.tarn_transfer_peer_name(self._handle))
 
@@ -213,12 +225,17 @@ class Peer(_Handle):
         """What one may use of its memory, asked for anew."""
         rows, n = (RegionStruct * 256)(), C.c_size_t()
         _check(lib.tarn_transfer_peer_regions(self._live(), rows, len(rows), C.byref(n)))
-        return [Region(r.id, r.rights, r.address, r.length, text(r.name)) for r in rows[: min(n.value, len(rows))]]
+        return [
+            Region(r.id, r.rights, r.address, r.length, text(r.name))
+            for r in rows[: min(n.value, len(rows))]
+        ]
 
     def wait_ready(self, label: str, timeout_ms: int = 0) -> Optional[bytes]:
         """Until the label is ready: what goes with it; None: not within timeout_ms (0: the end's). Cancelled: it was aborted."""
         info, n = C.create_string_buffer(_MESSAGE_MAX), C.c_size_t()
-        status = lib.tarn_transfer_wait_ready(self._live(), label.encode(), timeout_ms, info, _MESSAGE_MAX, C.byref(n))
+        status = lib.tarn_transfer_wait_ready(
+            self._live(), label.encode(), timeout_ms, info, _MESSAGE_MAX, C.byref(n)
+        )
         if status == Status.ETIMEOUT:
             return None
         _check(status)
@@ -230,7 +247,9 @@ class Peer(_Handle):
 
     def done(self, label: str, message: bytes = b"", *, timeout_ms: int = 0) -> None:
         """This end needs the blocks no more, or has written them. Cancelled: what was read is to be thrown away; NotFound."""
-        _check(lib.tarn_transfer_done(self._live(), label.encode(), message, len(message), timeout_ms))
+        _check(
+            lib.tarn_transfer_done(self._live(), label.encode(), message, len(message), timeout_ms)
+        )
 
     def give_up(self, label: str, reason: str = "", *, timeout_ms: int = 0) -> None:
         """This end will not have the blocks: their owner need not wait."""
@@ -240,11 +259,15 @@ class Peer(_Handle):
         """Puts up to 64 KiB among the peer's events. QueueFull: there are too many, and nobody takes them out."""
         _check(lib.tarn_transfer_notify(self._live(), message, len(message), timeout_ms))
 
-    def submit(self, tasks: Tasks, *, timeout_ms: int = 0, done: Optional[str] = None, message: bytes = b"") -> Batch:
+    def submit(
+        self, tasks: Tasks, *, timeout_ms: int = 0, done: Optional[str] = None, message: bytes = b""
+    ) -> Batch:
         """Queues the tasks. When all are done the peer is told so for the label `done`. The memory stays borrowed until then."""
         return Batch(self, tasks, timeout_ms, done, message)
 
-    def run(self, tasks: Tasks, *, timeout_ms: int = 0, done: Optional[str] = None, message: bytes = b"") -> int:
+    def run(
+        self, tasks: Tasks, *, timeout_ms: int = 0, done: Optional[str] = None, message: bytes = b""
+    ) -> int:
         """`submit`, wait and release: bytes moved."""
         with self.submit(tasks, timeout_ms=timeout_ms, done=done, message=message) as batch:
             batch.wait()
@@ -340,7 +363,12 @@ class End(_Handle):
         super().__init__()
         o = TransferOptions()
         lib.tarn_transfer_options_init(C.byref(o))
-        o.name, o.master, o.announce, o.secret = _word(name), _word(master), _word(announce), _word(secret)
+        o.name, o.master, o.announce, o.secret = (
+            _word(name),
+            _word(master),
+            _word(announce),
+            _word(secret),
+        )
         o.module_path, o.shm_socket, o.shm_mode = _word(module_path), _word(shm_socket), shm_mode
         o.port, o.data_port, o.unprotected = port, data_port, int(unprotected)
         if transport is not None:
@@ -349,11 +377,20 @@ class End(_Handle):
         if bind:
             o.bind, o.binds = addresses, len(bind)
         for key, value in numbers.items():
-            if key not in ("threads", "workers", "streams", "max_peers", "connect_timeout_ms", "timeout_ms"):
+            if key not in (
+                "threads",
+                "workers",
+                "streams",
+                "max_peers",
+                "connect_timeout_ms",
+                "timeout_ms",
+            ):
                 raise TypeError(f"End has no option {key!r}")
             if value:
                 setattr(o, key, value)
-        self._held: Dict[int, Any] = {}  # what was registered, by address; weakly what was made here
+        self._held: Dict[
+            int, Any
+        ] = {}  # what was registered, by address; weakly what was made here
         _check(lib.tarn_transfer_open(C.byref(o), C.byref(self._handle)))
         needed[id(self)] = self._held
         self.endpoint = text(lib.tarn_transfer_endpoint(self._handle))
@@ -365,7 +402,12 @@ class End(_Handle):
         return host, int(port)
 
     def register(
-        self, memory: Any, size: Optional[int] = None, *, rights: int = READ | WRITE, name: Optional[str] = None
+        self,
+        memory: Any,
+        size: Optional[int] = None,
+        *,
+        rights: int = READ | WRITE,
+        name: Optional[str] = None,
     ) -> int:
         """Lets peers at a buffer (kept until it is unregistered), or `size` bytes from the address `memory` on, and answers its
         number. rights 0: only for own tasks by RDMA. Not reached by shared memory: see `alloc`. Exists: part of it is
@@ -377,7 +419,11 @@ class End(_Handle):
             keep = pin(memory, writable=bool(rights & WRITE), name="memory")
             address, length = keep.address, keep.size
         region = C.c_uint32()
-        _check(lib.tarn_transfer_register(self._live(), address, length, rights, _word(name), C.byref(region)))
+        _check(
+            lib.tarn_transfer_register(
+                self._live(), address, length, rights, _word(name), C.byref(region)
+            )
+        )
         self._held[address] = keep
         return region.value
 
@@ -401,7 +447,12 @@ class End(_Handle):
         return region.value
 
     def alloc(
-        self, size: int, *, rights: int = READ | WRITE, name: Optional[str] = None, huge_pages: bool = False
+        self,
+        size: int,
+        *,
+        rights: int = READ | WRITE,
+        name: Optional[str] = None,
+        huge_pages: bool = False,
     ) -> Allocation:
         """Makes memory, all zeroes, and registers it: peers on this machine reach it by shared memory. The size is rounded up
         to 4096. OutOfMemory."""
@@ -410,7 +461,13 @@ class End(_Handle):
         address, region = C.c_void_p(), C.c_uint32()
         _check(
             lib.tarn_transfer_alloc(
-                self._live(), size, rights, _word(name), int(huge_pages), C.byref(address), C.byref(region)
+                self._live(),
+                size,
+                rights,
+                _word(name),
+                int(huge_pages),
+                C.byref(address),
+                C.byref(region),
             )
         )
         made = Allocation(self, int(address.value or 0), -(-size // 4096) * 4096, region.value)
@@ -421,7 +478,11 @@ class End(_Handle):
         """Returns when no peer moves bytes there any more. Memory of `alloc` is unmapped: InvalidArgument while arrays, or
         memoryviews beside its `view`, point into it."""
         address = (
-            memory if isinstance(memory, int) else memory.address if hasattr(memory, "address") else pin(memory).address
+            memory
+            if isinstance(memory, int)
+            else memory.address
+            if hasattr(memory, "address")
+            else pin(memory).address
         )
         self._let_go(address)
         _check(lib.tarn_transfer_unregister(self._live(), address))
@@ -434,14 +495,23 @@ class End(_Handle):
             if made is not None:
                 made._let_go()
             elif held[1]() is not None:
-                raise InvalidArgument(f"memory at {address:#x}: something points into it: let go of that first")
+                raise InvalidArgument(
+                    f"memory at {address:#x}: something points into it: let go of that first"
+                )
 
-    def ready(self, label: str, info: bytes = b"", *, peers: int = 1, keep_ms: int = 0, cut: bool = False) -> None:
+    def ready(
+        self, label: str, info: bytes = b"", *, peers: int = 1, keep_ms: int = 0, cut: bool = False
+    ) -> None:
         """Peers that wait for the label go on, with `info` (up to 64 KiB). It is over when `peers` of them have said done or gave
         up; with keep_ms it is aborted if they have not by then. cut: for blocks that peers write, see docs/TRANSFER.md.
         """
         o = ReadyOptions(
-            C.sizeof(ReadyOptions), C.cast(C.c_char_p(info), C.c_void_p), len(info), peers, keep_ms, int(cut)
+            C.sizeof(ReadyOptions),
+            C.cast(C.c_char_p(info), C.c_void_p),
+            len(info),
+            peers,
+            keep_ms,
+            int(cut),
         )
         _check(lib.tarn_transfer_ready(self._live(), label.encode(), C.byref(o)))
 
@@ -473,7 +543,8 @@ class End(_Handle):
 
     def connect(self, where: str, timeout_ms: int = 0) -> Peer:
         """To "tarn-transfer://host:port", or to a name of the same master, which may appear within timeout_ms (0: the end's
-        connect_timeout_ms). NotFound, ConnectionFailed, TimedOut, PermissionDenied (another secret), ProtocolError."""
+        connect_timeout_ms). NotFound, ConnectionFailed, TimedOut, PermissionDenied (another secret), ProtocolError.
+        """
         return Peer(self, where, timeout_ms)
 
     async def connect_async(self, where: str, timeout_ms: int = 0) -> Peer:
@@ -504,4 +575,6 @@ class End(_Handle):
 
 
 async def _in_thread(call: Callable[..., _T], *arguments: Any) -> _T:
-    return await asyncio.get_running_loop().run_in_executor(None, functools.partial(call, *arguments))
+    return await asyncio.get_running_loop().run_in_executor(
+        None, functools.partial(call, *arguments)
+    )

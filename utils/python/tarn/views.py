@@ -83,8 +83,14 @@ class View:
         native = self._native = _Native(pointer.value, handle)
         self.size = lib.tarn_view_size(native.pointer)
         self.version = lib.tarn_view_version(native.pointer)
-        self.pieces = [_memory(a, n, native, False) for a, n in _pieces(lib.tarn_view_pieces, native.pointer) if n]
-        self.data = memoryview(b"") if self.size == 0 else self.pieces[0] if len(self.pieces) == 1 else None
+        self.pieces = [
+            _memory(a, n, native, False)
+            for a, n in _pieces(lib.tarn_view_pieces, native.pointer)
+            if n
+        ]
+        self.data = (
+            memoryview(b"") if self.size == 0 else self.pieces[0] if len(self.pieces) == 1 else None
+        )
         return self
 
     def _use(self) -> _Native:
@@ -154,15 +160,25 @@ class Writer:
     def _open(cls, handle: Handle, key: bytes, size: int, o: Optional[_lib.PutOptions]) -> "Writer":
         pointer = C.c_void_p()
         options = C.byref(o) if o is not None else None
-        status = lib.tarn_writer_open(handle.pointer, key, len(key), size, options, C.byref(pointer))
+        status = lib.tarn_writer_open(
+            handle.pointer, key, len(key), size, options, C.byref(pointer)
+        )
         if status or not pointer.value:
             raise failed(status)
         self = object.__new__(cls)
         self._cell, self._handle, self.size = pointer, handle, size
         _lib.needed[id(self)] = handle
         self.in_place = bool(lib.tarn_writer_in_place(pointer))
-        self.pieces = [_memory(a, n, handle, True) for a, n in _pieces(lib.tarn_writer_pieces, pointer) if n]
-        self.data = memoryview(bytearray()) if size == 0 else self.pieces[0] if len(self.pieces) == 1 else None
+        self.pieces = [
+            _memory(a, n, handle, True) for a, n in _pieces(lib.tarn_writer_pieces, pointer) if n
+        ]
+        self.data = (
+            memoryview(bytearray())
+            if size == 0
+            else self.pieces[0]
+            if len(self.pieces) == 1
+            else None
+        )
         return self
 
     def _end(self, end: Any) -> None:
@@ -204,7 +220,9 @@ class Writer:
         try:
             if getattr(self, "_cell", None):
                 self.abort()
-        except Exception:  # the interpreter is going down, or the server has gone: nobody is left to tell
+        except (
+            Exception
+        ):  # the interpreter is going down, or the server has gone: nobody is left to tell
             pass
 
     def __len__(self) -> int:

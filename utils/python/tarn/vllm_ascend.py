@@ -76,7 +76,11 @@ def _noting(base: Any) -> Any:
         _facts = facts_of(vllm_config)
         base.__init__(self, vllm_config, *args, **kwargs)
 
-    return type(base.__name__, (base,), {"__init__": made, "__doc__": base.__doc__, "__module__": base.__module__})
+    return type(
+        base.__name__,
+        (base,),
+        {"__init__": made, "__doc__": base.__doc__, "__module__": base.__module__},
+    )
 
 
 class HostMap:
@@ -165,12 +169,16 @@ class TarnBackend(_Base):  # type: ignore[misc]
     """Backend of an AscendStoreConnector: see the module's text. Each worker has one, and the scheduler one that only looks up."""
 
     def __init__(
-        self, parallel_config: Any, lazy_init: bool = False, options: Optional[Mapping[str, Any]] = None
+        self,
+        parallel_config: Any,
+        lazy_init: bool = False,
+        options: Optional[Mapping[str, Any]] = None,
     ) -> None:
         """`lazy_init` is what vllm-ascend passes for stores that must not start before the first put; this one connects at once,
         and waits for nothing. `options`: as in the file of TARN_CONFIG_PATH, before which they win.
 
-        InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is waited for later."""
+        InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is waited for later.
+        """
         chosen = settings(options, "options")
         self.parallel_config = parallel_config
         self.store = self  # the engine only asks whether there is one
@@ -208,9 +216,12 @@ class TarnBackend(_Base):  # type: ignore[misc]
 
     def register_buffer(self, ptrs: Sequence[int], lengths: Sequence[int]) -> None:
         """Tells of the KV caches. InvalidArgument: not as many lengths as addresses, or no memory of the host while there is
-        nothing that could copy a device's: the engine would never get a block then, and should say so at its start."""
+        nothing that could copy a device's: the engine would never get a block then, and should say so at its start.
+        """
         if len(ptrs) != len(lengths):
-            raise InvalidArgument(f"register_buffer: {len(ptrs)} addresses and {len(lengths)} lengths")
+            raise InvalidArgument(
+                f"register_buffer: {len(ptrs)} addresses and {len(lengths)} lengths"
+            )
         found: List[_Range] = []
         with self._lock:
             self._map.refresh()
@@ -284,7 +295,9 @@ class TarnBackend(_Base):  # type: ignore[misc]
                     raise InvalidArgument(self._no_way(start, size))
                 ways.add(known.way)
         if len(ways) > 1:
-            raise InvalidArgument("the pieces of one block must all be memory of the host, or all of the device")
+            raise InvalidArgument(
+                "the pieces of one block must all be memory of the host, or all of the device"
+            )
         return ways.pop() if ways else "host"
 
     # --- blocks
@@ -294,7 +307,10 @@ class TarnBackend(_Base):  # type: ignore[misc]
         if not keys:
             return []
         names = self._names(keys)
-        return [int(f) for f in self._link.call("lookup", lambda c: c.exists_many(names), [False] * len(keys))]
+        return [
+            int(f)
+            for f in self._link.call("lookup", lambda c: c.exists_many(names), [False] * len(keys))
+        ]
 
     def batch_is_exist(self, keys: List[str]) -> List[int]:
         """As exists; the scheduler's name for it."""
@@ -312,12 +328,15 @@ class TarnBackend(_Base):  # type: ignore[misc]
     def _names(self, keys: Sequence[str]) -> List[str]:
         return [self._prefix + k for k in keys] if self._prefix else list(keys)
 
-    def _move(self, what: str, keys: List[str], addrs: List[List[int]], sizes: List[List[int]]) -> List[int]:
+    def _move(
+        self, what: str, keys: List[str], addrs: List[List[int]], sizes: List[List[int]]
+    ) -> List[int]:
         if not keys:
             return []
         if not len(keys) == len(addrs) == len(sizes):
             self._link.complain(
-                what, f"{what}: {len(keys)} keys, {len(addrs)} lists of addresses, {len(sizes)} of sizes"
+                what,
+                f"{what}: {len(keys)} keys, {len(addrs)} lists of addresses, {len(sizes)} of sizes",
             )
             return [int(Status.EINVAL)] * len(keys)
         results = [int(Status.ECLOSED)] * len(keys)
@@ -334,22 +353,40 @@ class TarnBackend(_Base):  # type: ignore[misc]
         for indices, work in ((direct, self._direct), (staged, self._staged)):
             if not indices:
                 continue
-            part = ([names[i] for i in indices], [addrs[i] for i in indices], [sizes[i] for i in indices])
-            statuses = self._link.call(what, lambda c: work(c, what, *part), [int(Status.ECLOSED)] * len(indices))
+            part = (
+                [names[i] for i in indices],
+                [addrs[i] for i in indices],
+                [sizes[i] for i in indices],
+            )
+            statuses = self._link.call(
+                what, lambda c: work(c, what, *part), [int(Status.ECLOSED)] * len(indices)
+            )
             for i, status in zip(indices, statuses):
                 results[i] = status
         return results
 
     def _direct(
-        self, client: Client, what: str, names: List[str], addrs: List[List[int]], sizes: List[List[int]]
+        self,
+        client: Client,
+        what: str,
+        names: List[str],
+        addrs: List[List[int]],
+        sizes: List[List[int]],
     ) -> List[int]:
         if what == "put":
             return self._judge(
-                what, names, self._distrust.put(client.put_from_many, names, addrs, sizes, **self._puts), sizes
+                what,
+                names,
+                self._distrust.put(client.put_from_many, names, addrs, sizes, **self._puts),
+                sizes,
             )
-        return self._judge(what, names, client.get_into_many(names, addrs, sizes, **self._gets), sizes)
+        return self._judge(
+            what, names, client.get_into_many(names, addrs, sizes, **self._gets), sizes
+        )
 
-    def _judge(self, what: str, names: List[str], results: List[int], sizes: List[List[int]]) -> List[int]:
+    def _judge(
+        self, what: str, names: List[str], results: List[int], sizes: List[List[int]]
+    ) -> List[int]:
         """0 per block that is done, else a negative status."""
         if what == "put":
             self._link.note(what, results, fine=DONE_BY_OTHERS)
@@ -360,13 +397,20 @@ class TarnBackend(_Base):  # type: ignore[misc]
             if got == Status.ELIMIT or 0 <= got != size:
                 self._distrust.add(name)
             if 0 <= got != size:
-                self._link.complain("size", f"an object of {got} bytes where a block has {size}: not used")
+                self._link.complain(
+                    "size", f"an object of {got} bytes where a block has {size}: not used"
+                )
                 got = int(Status.ELIMIT)
             statuses.append(min(got, 0))
         return statuses
 
     def _staged(
-        self, client: Client, what: str, names: List[str], addrs: List[List[int]], sizes: List[List[int]]
+        self,
+        client: Client,
+        what: str,
+        names: List[str],
+        addrs: List[List[int]],
+        sizes: List[List[int]],
     ) -> List[int]:
         """As many blocks at a time as the staging buffer holds, one thread at a time."""
         assert self._runtime is not None
@@ -381,12 +425,15 @@ class TarnBackend(_Base):  # type: ignore[misc]
                     end += 1
                 if end == at:
                     self._link.complain(
-                        "size", f"a block of {sum(sizes[at])} bytes: at most {self._staging.size} can be staged"
+                        "size",
+                        f"a block of {sum(sizes[at])} bytes: at most {self._staging.size} can be staged",
                     )
                     results.append(int(Status.ELIMIT))
                     at += 1
                     continue
-                results += self._staged_part(client, what, names[at:end], addrs[at:end], sizes[at:end], places)
+                results += self._staged_part(
+                    client, what, names[at:end], addrs[at:end], sizes[at:end], places
+                )
                 at = end
         return results
 

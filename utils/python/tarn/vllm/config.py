@@ -92,7 +92,9 @@ def settings_of(vllm_config: Any) -> Settings:
     known = {field.name: field.default for field in fields(Settings)}
     unknown = sorted(set(extra) - set(known))
     if unknown:
-        raise ValueError(f"kv_connector_extra_config: there is no option {unknown[0]!r}; there are: {', '.join(known)}")
+        raise ValueError(
+            f"kv_connector_extra_config: there is no option {unknown[0]!r}; there are: {', '.join(known)}"
+        )
     role = getattr(transfer, "kv_role", None) or "kv_both"
     if role not in ("kv_producer", "kv_consumer", "kv_both"):
         raise ValueError(f"kv_role: {role!r}; it is kv_producer, kv_consumer or kv_both")
@@ -104,11 +106,17 @@ def settings_of(vllm_config: Any) -> Settings:
     given["revision"] = given.get("revision") or str(getattr(model, "revision", None) or "")
     settings = Settings(**given)
     if settings.pin not in ("", "soft", "hard"):
-        raise ValueError(f'kv_connector_extra_config: pin is "soft" or "hard", not {settings.pin!r}')
+        raise ValueError(
+            f'kv_connector_extra_config: pin is "soft" or "hard", not {settings.pin!r}'
+        )
     if settings.kv_layout not in ("", "HND", "NHD"):
-        raise ValueError(f"kv_connector_extra_config: kv_layout is HND or NHD, not {settings.kv_layout!r}")
+        raise ValueError(
+            f"kv_connector_extra_config: kv_layout is HND or NHD, not {settings.kv_layout!r}"
+        )
     if settings.layerwise and vllm_config.parallel_config.pipeline_parallel_size > 1:
-        raise ValueError("kv_connector_extra_config: layerwise does not go together with pipeline parallelism")
+        raise ValueError(
+            "kv_connector_extra_config: layerwise does not go together with pipeline parallelism"
+        )
     if settings.layerwise and settings.load_async:
         raise ValueError(
             "kv_connector_extra_config: layerwise loads within a step, load_async between steps; choose one"
@@ -217,20 +225,28 @@ def _scales_of(vllm_config: Any) -> Any:
 def facts_of(vllm_config: Any) -> Facts:
     """What a VllmConfig says about the bytes of blocks, but for model, data type, layout and ranks, which keys have in words. The
     scheduler's process and the workers' have the same."""
-    model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
+    model, cache, parallel = (
+        vllm_config.model_config,
+        vllm_config.cache_config,
+        vllm_config.parallel_config,
+    )
     stages = getattr(parallel, "pipeline_parallel_size", 1) or 1
     context = (getattr(parallel, "decode_context_parallel_size", 1) or 1) * (
         getattr(parallel, "prefill_context_parallel_size", 1) or 1
     )
     text = first(model, "hf_text_config", "hf_config")
     platform = optional("vllm.platforms", "current_platform")
-    overrides = [first(model, n) for n in ("hf_overrides", "rope_scaling", "rope_theta", "override_attention_dtype")]
+    overrides = [
+        first(model, n)
+        for n in ("hf_overrides", "rope_scaling", "rope_theta", "override_attention_dtype")
+    ]
     return Facts(
         revision=first(model, "code_revision"),
         weights=first(model, "quantization"),
         model_dtype=first(model, "dtype"),
         cache_dtype=[
-            str(first(cache, n) or "auto") for n in ("cache_dtype", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
+            str(first(cache, n) or "auto")
+            for n in ("cache_dtype", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
         ],
         scales=_scales_of(vllm_config),
         overrides=overrides if any(overrides) else None,
@@ -240,7 +256,10 @@ def facts_of(vllm_config: Any) -> Facts:
             first(platform[0], "device_type") if platform is not None else None,
             os.environ.get("VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT"),
         ],
-        layers=[first(text, "num_hidden_layers"), os.environ.get("VLLM_PP_LAYER_PARTITION") if stages > 1 else None],
+        layers=[
+            first(text, "num_hidden_layers"),
+            os.environ.get("VLLM_PP_LAYER_PARTITION") if stages > 1 else None,
+        ],
         interleave=first(parallel, "cp_kv_cache_interleave_size", "dcp_kv_cache_interleave_size")
         if context > 1
         else None,

@@ -25,7 +25,8 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
     """KV cache blocks in a tarn pool, shared by all engines that serve the same model.
 
     Full attention and multi-head latent attention, one group of layers (vLLM turns its hybrid memory allocator off for connectors such as
-    this one). A pool that is away is a miss: nothing here fails because of it, except the configuration."""
+    this one). A pool that is away is a miss: nothing here fails because of it, except the configuration.
+    """
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
         try:
@@ -39,14 +40,19 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
             )
         self._blocks = int(getattr(kv_cache_config, "num_blocks", 0) or 0)
         settings = settings_of(vllm_config)
-        timeouts = {"timeout_ms": settings.timeout_ms, "connect_timeout_ms": min(settings.timeout_ms, 2000)}
+        timeouts = {
+            "timeout_ms": settings.timeout_ms,
+            "connect_timeout_ms": min(settings.timeout_ms, 2000),
+        }
         self._scheduler: Optional[SchedulerSide] = None
         self._worker: Optional[WorkerSide] = None
         if role == Role.SCHEDULER:
             timeouts["connect_timeout_ms"] = settings.lookup_timeout_ms
             self._scheduler = SchedulerSide(vllm_config, settings, self._pool(settings, timeouts))
         else:
-            self._worker = WorkerSide(vllm_config, settings, self._pool(settings, timeouts), self._copier())
+            self._worker = WorkerSide(
+                vllm_config, settings, self._pool(settings, timeouts), self._copier()
+            )
 
     def _pool(self, settings: Any, timeouts: Dict[str, int]) -> Pool:
         """The connection; for subclasses with another one. InvalidArgument, PermissionDenied: the URL."""
@@ -83,7 +89,9 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
         if self._scheduler is not None:
             self._scheduler.on_new_request(request)
 
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> Tuple[Optional[int], bool]:
         assert self._scheduler is not None
         return self._scheduler.get_num_new_matched_tokens(request, num_computed_tokens)
 
@@ -99,7 +107,9 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
         if self._scheduler is not None:
             self._scheduler.update_connector_output(connector_output)
 
-    def request_finished(self, request: Any, block_ids: List[int]) -> Tuple[bool, Optional[Dict[str, Any]]]:
+    def request_finished(
+        self, request: Any, block_ids: List[int]
+    ) -> Tuple[bool, Optional[Dict[str, Any]]]:
         assert self._scheduler is not None
         return self._scheduler.request_finished(request, block_ids)
 
@@ -154,7 +164,9 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
         assert self._worker is not None
         self._worker.wait_layer(layer_name)
 
-    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
         assert self._worker is not None
         if self.has_connector_metadata():
             self._worker.save_layer(self._get_connector_metadata(), layer_name)
@@ -165,7 +177,9 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
         if self.has_connector_metadata():
             self._worker.save(self._get_connector_metadata())
 
-    def get_finished(self, finished_req_ids: Set[str]) -> Tuple[Optional[Set[str]], Optional[Set[str]]]:
+    def get_finished(
+        self, finished_req_ids: Set[str]
+    ) -> Tuple[Optional[Set[str]], Optional[Set[str]]]:
         assert self._worker is not None
         sent, arrived = self._worker.finished()
         return sent or None, arrived or None
@@ -177,7 +191,11 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
         """Blocks by what became of them, of a worker; tokens looked up and found, of the scheduler."""
         if self._worker is not None:
             return self._worker.stats()
-        return {"looked_up": self._scheduler.looked_up, "found": self._scheduler.found} if self._scheduler else {}
+        return (
+            {"looked_up": self._scheduler.looked_up, "found": self._scheduler.found}
+            if self._scheduler
+            else {}
+        )
 
     def shutdown(self) -> None:
         if self._worker is not None:

@@ -80,7 +80,11 @@ class LayerLoad:
     """The loads of one step, layer by layer: the computation of a layer waits for that layer only."""
 
     def __init__(
-        self, loads: Sequence[Load], layers: int, load: Callable[[Load, Optional[int], Any], None], mark: Any
+        self,
+        loads: Sequence[Load],
+        layers: int,
+        load: Callable[[Load, Optional[int], Any], None],
+        mark: Any,
     ) -> None:
         """load(load, layer, mark): gets one layer of the blocks and notes those that do not arrive; raises nothing."""
         self._loads, self._load, self._mark = loads, load, mark

@@ -47,7 +47,9 @@ class LayerView(NamedTuple):
         """The arrangement of a block's bytes, for keys: axes outermost first, the one of the heads with those of the whole model. Where
         sizes alone do not tell the axes apart, their order in the tensor is said, too."""
         axes = [f"h{heads}" if i == self.heads else str(size) for i, size in enumerate(self.sizes)]
-        axes = [f"b{axis}" if at < 0 else axis for axis, at in zip(axes, self.order or range(len(axes)))]
+        axes = [
+            f"b{axis}" if at < 0 else axis for axis, at in zip(axes, self.order or range(len(axes)))
+        ]
         seen = sorted(at for at in self.order if at >= 0)
         order = "".join(str(seen.index(at)) for at in self.order if at >= 0)
         told = len(set(axes)) == len(axes) or order == "".join(sorted(order))
@@ -61,7 +63,12 @@ def _geometry(tensor: Any) -> Tuple[int, List[int], List[int], int]:
         item = int(tensor.element_size())
         return int(tensor.data_ptr()), shape, [int(n) * item for n in tensor.stride()], item
     if hasattr(tensor, "__array_interface__"):
-        return int(tensor.ctypes.data), shape, [int(n) for n in tensor.strides], int(tensor.itemsize)
+        return (
+            int(tensor.ctypes.data),
+            shape,
+            [int(n) for n in tensor.strides],
+            int(tensor.itemsize),
+        )
     raise TypeError(f"kv_caches: {type(tensor).__name__} is neither a tensor nor an array")
 
 
@@ -69,9 +76,13 @@ def _block_axis(shape: Sequence[int], blocks: int, name: str) -> int:
     """The axis that counts blocks: the first or second, with as many entries, or a multiple where kernels use smaller blocks."""
     for exact in (True, False):
         for axis in range(min(2, len(shape))):
-            if shape[axis] == blocks or (not exact and shape[axis] > blocks and shape[axis] % blocks == 0):
+            if shape[axis] == blocks or (
+                not exact and shape[axis] > blocks and shape[axis] % blocks == 0
+            ):
                 return axis
-    raise ValueError(f"kv_caches: no axis of {name}, which is {list(shape)}, counts {blocks} blocks")
+    raise ValueError(
+        f"kv_caches: no axis of {name}, which is {list(shape)}, counts {blocks} blocks"
+    )
 
 
 def _heads_axis(shape: Sequence[int], block_axis: int, heads: int, wanted: int, name: str) -> int:
@@ -82,7 +93,9 @@ def _heads_axis(shape: Sequence[int], block_axis: int, heads: int, wanted: int, 
                 f"heads_axis: axis {wanted} of {name}, which is {list(shape)}, does not count {heads} heads"
             )
         return wanted
-    usual = {5: 3, 4: 1}.get(len(shape), -1)  # [2, blocks, tokens, heads, dim] or so; [blocks, heads, tokens, dims]
+    usual = {5: 3, 4: 1}.get(
+        len(shape), -1
+    )  # [2, blocks, tokens, heads, dim] or so; [blocks, heads, tokens, dims]
     return usual if usual >= 0 and shape[usual] == heads and usual != block_axis else -1
 
 
@@ -107,8 +120,13 @@ def view_of(name: str, tensor: Any, blocks: int, heads: int, heads_axis: int = -
     while outer and (outer[-1][0] == run or outer[-1][1] == 1):
         run *= outer.pop()[1]
     if math.prod(size for _, size, *_ in outer) > MAX_RUNS:
-        raise ValueError(f"kv_caches: a block of {name} is scattered over more than {MAX_RUNS} places")
-    offsets = [sum(steps) for steps in product(*([step * i for i in range(size)] for step, size, *_ in outer))]
+        raise ValueError(
+            f"kv_caches: a block of {name} is scattered over more than {MAX_RUNS} places"
+        )
+    offsets = [
+        sum(steps)
+        for steps in product(*([step * i for i in range(size)] for step, size, *_ in outer))
+    ]
     if any(b - a < run for a, b in zip(offsets, offsets[1:])):
         raise ValueError(f"kv_caches: parts of a block of {name} overlap (strides {strides})")
     return LayerView(
@@ -156,7 +174,10 @@ class HostMemory:
     def _window(self, layers: Sequence[int], blocks: Sequence[int]) -> Window:
         views = [self.layers[i] for i in layers]
         sizes = [size for i in layers for size in self._sizes[i]]
-        addresses = [[v.address + v.stride * b + offset for v in views for offset, _ in v.runs] for b in blocks]
+        addresses = [
+            [v.address + v.stride * b + offset for v in views for offset, _ in v.runs]
+            for b in blocks
+        ]
         return Window(addresses, [sizes] * len(blocks))
 
     def batch(self, layers: Sequence[int], blocks: int) -> int:
@@ -218,7 +239,9 @@ class StagedMemory(HostMemory):
             starts.append(at)
             at += self.layers[i].bytes * blocks
         sizes = [self.layers[i].bytes for i in layers]
-        addresses = [[start + size * b for start, size in zip(starts, sizes)] for b in range(blocks)]
+        addresses = [
+            [start + size * b for start, size in zip(starts, sizes)] for b in range(blocks)
+        ]
         return Window(addresses, [sizes] * blocks), starts
 
     @contextmanager
@@ -267,7 +290,9 @@ class TorchCopier:
         for layer, tensor in zip(layers, tensors):
             plain = tensor.view(whole[layer.itemsize])  # not all operations know all element types
             steps = [step // layer.itemsize for step in (layer.stride, *layer.strides)]
-            self._views.append(plain.as_strided((layer.blocks, *layer.sizes), steps, plain.storage_offset()))
+            self._views.append(
+                plain.as_strided((layer.blocks, *layer.sizes), steps, plain.storage_offset())
+            )
         self._layers = list(layers)
         self._stream = torch.cuda.Stream(self._device) if self._cuda else None
         self._staging: Any = None
@@ -305,7 +330,9 @@ class TorchCopier:
     def out(self, mark: Any, layer: int, blocks: Sequence[int], address: int) -> None:
         with self._on_stream(mark):
             index = self._torch.tensor(list(blocks), device=self._device)
-            self._part(layer, len(blocks), address).copy_(self._views[layer].index_select(0, index), non_blocking=True)
+            self._part(layer, len(blocks), address).copy_(
+                self._views[layer].index_select(0, index), non_blocking=True
+            )
 
     def into(self, mark: Any, layer: int, blocks: Sequence[int], address: int) -> None:
         with self._on_stream(mark):
@@ -324,7 +351,9 @@ def distinct(kv_caches: Dict[str, Any]) -> Tuple[List[str], List[Any]]:
     seen = set()
     for name, tensor in kv_caches.items():
         if isinstance(tensor, (list, tuple)):
-            raise ValueError(f"kv_caches: {name} has a state instead of blocks (Mamba); such models are not supported")
+            raise ValueError(
+                f"kv_caches: {name} has a state instead of blocks (Mamba); such models are not supported"
+            )
         address = _geometry(tensor)[0]
         if address not in seen:
             seen.add(address)
@@ -343,16 +372,21 @@ def memory_of(
     copier: Optional[Any] = None,
 ) -> HostMemory:
     """The cache that vLLM registered. heads: KV heads of this rank. staging: bytes, for a cache on a GPU. copier: one for memory of
-    another kind, made as copier(layers, tensors). ValueError, TypeError: tensors that are not understood."""
+    another kind, made as copier(layers, tensors). ValueError, TypeError: tensors that are not understood.
+    """
     names, tensors = distinct(kv_caches)
     if not names:
         raise ValueError("kv_caches: there are none")
-    layers = [view_of(name, tensor, blocks, heads, heads_axis) for name, tensor in zip(names, tensors)]
+    layers = [
+        view_of(name, tensor, blocks, heads, heads_axis) for name, tensor in zip(names, tensors)
+    ]
     kinds = {getattr(getattr(tensor, "device", None), "type", "cpu") for tensor in tensors}
     if copier is None and kinds == {"cpu"}:
         return HostMemory(layers)
     if copier is None and kinds != {"cuda"}:
-        raise ValueError(f"kv_caches: on {', '.join(sorted(kinds))}; this connector knows cpu and cuda")
+        raise ValueError(
+            f"kv_caches: on {', '.join(sorted(kinds))}; this connector knows cpu and cuda"
+        )
     return StagedMemory(layers, (copier or TorchCopier)(layers, tensors), staging, slots)
 
 

@@ -66,9 +66,15 @@ class _Counter:
     labelnames: Tuple[str, ...] = ()
 
 
-_OFFLOAD, _FIGURES = "vllm.v1.kv_offload", "vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics"
+_OFFLOAD, _FIGURES = (
+    "vllm.v1.kv_offload",
+    "vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics",
+)
 _Base: Any
-_Base, JobResult = optional(f"{_OFFLOAD}.tiering.base", "SecondaryTierManager", "JobResult") or (object, _JobResult)
+_Base, JobResult = optional(f"{_OFFLOAD}.tiering.base", "SecondaryTierManager", "JobResult") or (
+    object,
+    _JobResult,
+)
 LookupResult, RequestOffloadingContext, OffloadingCounterMetadata = optional(
     f"{_OFFLOAD}.base", "LookupResult", "RequestOffloadingContext", "OffloadingCounterMetadata"
 ) or (_LookupResult, _Context, _Counter)
@@ -79,7 +85,16 @@ _locality = optional(f"{_OFFLOAD}.base", "Locality")
 (OffloadingConnectorStats,) = optional(_FIGURES, "OffloadingConnectorStats") or (None,)
 
 log = logging.getLogger(__name__)
-OPTIONS = ("url", "namespace", "timeout_ms", "client", "put", "max_jobs", "lookup_timeout_ms", "locality")
+OPTIONS = (
+    "url",
+    "namespace",
+    "timeout_ms",
+    "client",
+    "put",
+    "max_jobs",
+    "lookup_timeout_ms",
+    "locality",
+)
 LOCALITIES = ("LOCAL", "REMOTE")
 STATES_MAX = 1 << 20  # blocks whose look-ups are remembered; beyond, look-ups are misses
 _METRICS = {
@@ -130,7 +145,8 @@ def _canonical(config: Any) -> Any:
     if not getattr(config, "canonical_layout", False):
         return None
     version = optional(
-        "vllm.distributed.kv_transfer.kv_connector.v1.offloading.canonical_mapping", "CANONICAL_FORMAT_VERSION"
+        "vllm.distributed.kv_transfer.kv_connector.v1.offloading.canonical_mapping",
+        "CANONICAL_FORMAT_VERSION",
     )
     return [version[0] if version is not None else None, first(config, "kv_cache_layout")]
 
@@ -213,22 +229,37 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         for an answer; `locality`, "LOCAL" or "REMOTE": what requests that choose their tiers go by.
         `backpressure_detector`: vLLM's own.
 
-        InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is waited for later."""
+        InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is waited for later.
+        """
         where = f"secondary tier '{tier_type}'"
         if unknown:
-            raise InvalidArgument(f"{where}: no option is called '{min(unknown)}': there are {', '.join(OPTIONS)}")
+            raise InvalidArgument(
+                f"{where}: no option is called '{min(unknown)}': there are {', '.join(OPTIONS)}"
+            )
         if _Base is not object:
             # Only vLLM since 0.30 has one.
             detector = () if backpressure_detector is None else (backpressure_detector,)
             super().__init__(offloading_spec, primary_kv_view, tier_type, *detector)
         self.tier_type = tier_type
         self.locality = _locality_of(locality, where)
-        given = {"url": url, "namespace": namespace, "timeout_ms": timeout_ms, "client": client, "put": put}
+        given = {
+            "url": url,
+            "namespace": namespace,
+            "timeout_ms": timeout_ms,
+            "client": client,
+            "put": put,
+        }
         chosen = settings({k: v for k, v in given.items() if v is not None}, where)
         self._max_jobs = options.number(max_jobs, f"{where}: max_jobs", 1, 65536)
         self._patience_s = options.number(lookup_timeout_ms, f"{where}: lookup_timeout_ms") / 1000
-        if primary_kv_view.ndim != 2 or not primary_kv_view.c_contiguous or primary_kv_view.readonly:
-            raise InvalidArgument("primary_kv_view: it must be writable, and (blocks, bytes of a block) in one piece")
+        if (
+            primary_kv_view.ndim != 2
+            or not primary_kv_view.c_contiguous
+            or primary_kv_view.readonly
+        ):
+            raise InvalidArgument(
+                "primary_kv_view: it must be writable, and (blocks, bytes of a block) in one piece"
+            )
         self._memory: Optional[Pinned] = pin(primary_kv_view, True, "primary_kv_view")
         assert primary_kv_view.shape is not None and primary_kv_view.strides is not None
         self._base, self._blocks, self._block = (
@@ -238,7 +269,9 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         )
         content = digest(facts_of(offloading_spec, self._block))
         model = str(offloading_spec.config.model.name)
-        self._prefix = "".join(escape(p) + "@" for p in (chosen.namespace, "vllm-offload", model, content) if p)
+        self._prefix = "".join(
+            escape(p) + "@" for p in (chosen.namespace, "vllm-offload", model, content) if p
+        )
         self._gets, self._puts = chosen.get_options(), chosen.put_options()
         self._distrust = Distrust()  # what could not be used: the next store of it replaces it
         self._queue: Optional[Queue] = None
@@ -262,7 +295,8 @@ class TarnTierManager(_Base):  # type: ignore[misc]
 
     def lookup(self, key: bytes, req_context: Any) -> Any:
         """RETRY until the pool has been asked, which happens at the step's end; then HIT or MISS for as long as the request lives.
-        MISS also when the answer takes longer than lookup_timeout_ms: it counts again when it is there."""
+        MISS also when the answer takes longer than lookup_timeout_ms: it counts again when it is there.
+        """
         state = self._states.get(key)
         if state is None:
             if len(self._states) >= STATES_MAX or not self._link.up:
@@ -327,7 +361,11 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         while self._under_way or self._waiting:
             self._take(timeout_ms=100)
             if time.monotonic() > warn_at:
-                log.warning("tarn tier '%s': still waiting for %d batches", self.tier_type, len(self._under_way))
+                log.warning(
+                    "tarn tier '%s': still waiting for %d batches",
+                    self.tier_type,
+                    len(self._under_way),
+                )
                 warn_at = time.monotonic() + 60
 
     def shutdown(self) -> None:
@@ -346,16 +384,21 @@ class TarnTierManager(_Base):  # type: ignore[misc]
 
     def _submit_job(self, kind: str, job: Any) -> None:
         keys = [bytes(k) for k in job.keys]
-        slots = job.chunk_ids if hasattr(job, "chunk_ids") else job.block_ids  # as older versions call them
+        slots = (
+            job.chunk_ids if hasattr(job, "chunk_ids") else job.block_ids
+        )  # as older versions call them
         blocks = [int(b) for b in slots]
         work = _Work(kind, job.job_id, keys, [], [], time.monotonic())
         if len(blocks) != len(keys) or any(not 0 <= b < self._blocks for b in blocks):
             self._link.complain(
-                kind, f"job {job.job_id}: {len(keys)} keys, and blocks that the primary tier does not have"
+                kind,
+                f"job {job.job_id}: {len(keys)} keys, and blocks that the primary tier does not have",
             )
             self._fail(work)
             return
-        work.names, work.addresses = self._names(keys), [self._base + b * self._block for b in blocks]
+        work.names, work.addresses = self._names(keys), [
+            self._base + b * self._block for b in blocks
+        ]
         if not keys:
             self._finish(work, [])
         else:
@@ -367,7 +410,8 @@ class TarnTierManager(_Base):  # type: ignore[misc]
                 self._waiting.append(work)
             else:
                 self._link.complain(
-                    "queue", f"more than {2 * self._max_jobs} batches at a time: this {work.kind} is given up"
+                    "queue",
+                    f"more than {2 * self._max_jobs} batches at a time: this {work.kind} is given up",
                 )
                 self._fail(work)
 
@@ -384,10 +428,18 @@ class TarnTierManager(_Base):  # type: ignore[misc]
             elif work.kind == "store":
                 again = self._distrust.take(work.names)
                 number = queue.put(
-                    work.names, work.addresses, self._block, work, keep=self._memory, replace=any(again), **self._puts
+                    work.names,
+                    work.addresses,
+                    self._block,
+                    work,
+                    keep=self._memory,
+                    replace=any(again),
+                    **self._puts,
                 )
             else:
-                number = queue.get(work.names, work.addresses, self._block, work, keep=self._memory, **self._gets)
+                number = queue.get(
+                    work.names, work.addresses, self._block, work, keep=self._memory, **self._gets
+                )
         except QueueFull:
             self._distrust.add_all(work.names, again)
             self._link.unused()
@@ -446,7 +498,8 @@ class TarnTierManager(_Base):  # type: ignore[misc]
                     self._distrust.add(name)
                 if result >= 0 and not well:
                     self._link.complain(
-                        "size", f"an object of {result} bytes where a block has {self._block}: not used"
+                        "size",
+                        f"an object of {result} bytes where a block has {self._block}: not used",
                     )
                 if not well:
                     self._learn(key, False)
@@ -476,7 +529,9 @@ class TarnTierManager(_Base):  # type: ignore[misc]
             for key in work.keys:
                 self._learn(key, False)
         if work.kind != "lookup":
-            self._counts["failed_stores" if work.kind == "store" else "failed_loads"] += len(work.keys)
+            self._counts["failed_stores" if work.kind == "store" else "failed_loads"] += len(
+                work.keys
+            )
             self._finish(work, [False] * max(len(work.keys), 1))
 
     # --- figures
@@ -484,7 +539,10 @@ class TarnTierManager(_Base):  # type: ignore[misc]
     @classmethod
     def build_metric_definitions(cls, extra_config: Mapping[str, Any]) -> Dict[str, Any]:
         """Our counters, for Prometheus."""
-        return {metric_name(n): OffloadingCounterMetadata(documentation=text) for n, text in _METRICS.items()}
+        return {
+            metric_name(n): OffloadingCounterMetadata(documentation=text)
+            for n, text in _METRICS.items()
+        }
 
     def take_counts(self) -> Dict[str, int]:
         """What happened since the last call, by the names of _METRICS."""

@@ -106,19 +106,32 @@ class Pool:
 
     def prefix(self, keys: Sequence[str], lease_ms: int, timeout_ms: int) -> int:
         """How many leading keys are readable; 0 when the pool is away."""
-        return self._call(lambda c: int(c.prefix_length(keys, lease_ms=lease_ms, timeout_ms=timeout_ms)), 0)
+        return self._call(
+            lambda c: int(c.prefix_length(keys, lease_ms=lease_ms, timeout_ms=timeout_ms)), 0
+        )
 
-    def get(self, keys: Sequence[str], addresses: Sequence[Any], sizes: Sequence[Any], **options: Any) -> List[int]:
+    def get(
+        self, keys: Sequence[str], addresses: Sequence[Any], sizes: Sequence[Any], **options: Any
+    ) -> List[int]:
         """Per key: bytes, or a negative status."""
         missing = [int(Status.ECLOSED)] * len(keys)
-        return self._call(lambda c: list(c.get_into_many(keys, addresses, sizes, **options)), missing)
+        return self._call(
+            lambda c: list(c.get_into_many(keys, addresses, sizes, **options)), missing
+        )
 
     def put(
-        self, keys: Sequence[str], addresses: Sequence[Any], sizes: Sequence[Any], options: Dict[str, Any]
+        self,
+        keys: Sequence[str],
+        addresses: Sequence[Any],
+        sizes: Sequence[Any],
+        options: Dict[str, Any],
     ) -> List[int]:
         """Per key: 0, or a negative status."""
         failed = [int(Status.ECLOSED)] * len(keys)
-        return self._call(lambda c: list(self.distrust.put(c.put_from_many, keys, addresses, sizes, **options)), failed)
+        return self._call(
+            lambda c: list(self.distrust.put(c.put_from_many, keys, addresses, sizes, **options)),
+            failed,
+        )
 
     def command(self, *words: str) -> Optional[str]:
         """Any command of the server's; None when the pool is away."""

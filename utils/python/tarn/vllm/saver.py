@@ -58,9 +58,12 @@ class Saver:
         self._queued: "Counter[str]" = Counter()
         self._forgotten: Set[str] = set()
         self._closed = False
-        self._counts: Dict[str, int] = dict.fromkeys(("saved", "there_already", "failed", "dropped", "forgotten"), 0)
+        self._counts: Dict[str, int] = dict.fromkeys(
+            ("saved", "there_already", "failed", "dropped", "forgotten"), 0
+        )
         self._threads = [
-            threading.Thread(target=self._run, name=f"tarn-save-{i}", daemon=True) for i in range(settings.save_threads)
+            threading.Thread(target=self._run, name=f"tarn-save-{i}", daemon=True)
+            for i in range(settings.save_threads)
         ]
         for thread in self._threads:
             thread.start()
@@ -71,7 +74,9 @@ class Saver:
         with self._change:
             need = min(len(job.blocks), self._capacity)
             if self._room < need and self._settings.queue_wait_ms:
-                self._change.wait_for(lambda: self._room >= need or self._closed, self._settings.queue_wait_ms / 1000)
+                self._change.wait_for(
+                    lambda: self._room >= need or self._closed, self._settings.queue_wait_ms / 1000
+                )
             take = 0 if self._closed else min(self._room, len(job.blocks))
             self._counts["dropped"] += len(job.blocks) - take
             if take == 0:
@@ -139,7 +144,9 @@ class Saver:
             try:
                 lost = self._put(running)
             except Exception as error:
-                log.error("saving %d blocks of request %s failed: %s", len(job.blocks), job.request, error)
+                log.error(
+                    "saving %d blocks of request %s failed: %s", len(job.blocks), job.request, error
+                )
                 lost = "failed"
             with self._change:
                 rest = len(job.blocks) - running.released
@@ -162,16 +169,22 @@ class Saver:
             with self._change:
                 if job.request in self._forgotten or self._closed:
                     return "forgotten"
-            count = min(self._settings.batch_blocks, self._memory.batch(job.layers, len(job.blocks) - at))
+            count = min(
+                self._settings.batch_blocks, self._memory.batch(job.layers, len(job.blocks) - at)
+            )
             with self._memory.reading(job.layers, job.blocks[at : at + count], job.mark) as window:
                 if self._memory.copies and at + count == len(job.blocks):
                     with self._change:
                         self._left(running)
-                statuses = self._pool.put(job.keys[at : at + count], window.addresses, window.sizes, self._options)
+                statuses = self._pool.put(
+                    job.keys[at : at + count], window.addresses, window.sizes, self._options
+                )
             at += count
             with self._change:
                 for status in statuses:
-                    self._counts["saved" if status >= 0 else "there_already" if done(status) else "failed"] += 1
+                    self._counts[
+                        "saved" if status >= 0 else "there_already" if done(status) else "failed"
+                    ] += 1
                 self._room += count
                 running.released += count
                 self._change.notify_all()

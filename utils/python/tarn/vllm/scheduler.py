@@ -68,7 +68,10 @@ class Tracked:
 
 def _chain_of(request: Any, block_tokens: int, revision: str) -> Optional[Chain]:
     """The chain of a request; None when its tokens do not say all about it (prompt embeddings, media without hashes)."""
-    if getattr(request, "prompt_token_ids", None) is None or getattr(request, "prompt_embeds", None) is not None:
+    if (
+        getattr(request, "prompt_token_ids", None) is None
+        or getattr(request, "prompt_embeds", None) is not None
+    ):
         return None
     features = getattr(request, "mm_features", None)
     if not features and getattr(request, "has_encoder_inputs", False):
@@ -99,14 +102,19 @@ class SchedulerSide:
         self._ranks: Ranks = ranks_of(vllm_config, 0)
         self._dtype = dtype_of(vllm_config)
         self.block_tokens = block_tokens_of(vllm_config, self._ranks)
-        if settings.load and not settings.load_async and batches_of(vllm_config, self._ranks) > self._ranks.pp_size:
+        if (
+            settings.load
+            and not settings.load_async
+            and batches_of(vllm_config, self._ranks) > self._ranks.pp_size
+        ):
             log.warning(
                 "steps are planned ahead (asynchronous scheduling): a block that is evicted between look-up and load can leave its request "
                 "hanging in some releases of vLLM; set load_async, or start vLLM with --no-async-scheduling"
             )
         if (
             settings.load
-            and getattr(vllm_config.kv_transfer_config, "kv_load_failure_policy", "recompute") != "recompute"
+            and getattr(vllm_config.kv_transfer_config, "kv_load_failure_policy", "recompute")
+            != "recompute"
         ):
             log.warning(
                 "vLLM ends a request with an error when one of its blocks cannot be loaded: add "
@@ -124,7 +132,9 @@ class SchedulerSide:
         # planned ahead. So what is computed on top of blocks whose outcome is open is held until the outcome of that step is known.
         self._batches = batches_of(vllm_config, self._ranks)
         self._steps = 0
-        self._open: Dict[int, int] = {}  # block -> the step that is planned when its outcome is known
+        self._open: Dict[
+            int, int
+        ] = {}  # block -> the step that is planned when its outcome is known
         self._held: Dict[str, Tracked] = {}
         self._gone: List[
             Tuple[int, List[int]]
@@ -137,7 +147,9 @@ class SchedulerSide:
             return
         space = self._ranks.space(self._settings, self._dtype, form.layout, self.block_tokens)
         if self._settings.writer_tp:
-            shards = shard_of(self._settings.writer_tp, 0, self._ranks.kv_heads, mla=self._ranks.mla)[0]
+            shards = shard_of(
+                self._settings.writer_tp, 0, self._ranks.kv_heads, mla=self._ranks.mla
+            )[0]
             space = replace(space, shards=shards, shard=0)
         self._space = space
         if self._settings.layerwise:
@@ -169,16 +181,27 @@ class SchedulerSide:
         hashes = self._hash(tracked, blocks * self.block_tokens)[:blocks]
         names, each = self._space.lookup_keys(hashes, self._layers)
         tracked.hits = (
-            self._pool.prefix(names, self._settings.lookup_lease_ms, self._settings.lookup_timeout_ms) // each
+            self._pool.prefix(
+                names, self._settings.lookup_lease_ms, self._settings.lookup_timeout_ms
+            )
+            // each
         )
         tracked.hits_until = now + self._settings.lookup_lease_ms / 2000
         return tracked.hits
 
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> Tuple[Optional[int], bool]:
         """How many tokens after those already computed can be loaded: whole blocks, and never the last token of the prompt, which must
-        be computed to have something to sample from. None: ask again, a prefill elsewhere is not done with it."""
+        be computed to have something to sample from. None: ask again, a prefill elsewhere is not done with it.
+        """
         tracked = self._track(request)
-        if tracked is None or not self._settings.load or self._space is None or num_computed_tokens % self.block_tokens:
+        if (
+            tracked is None
+            or not self._settings.load
+            or self._space is None
+            or num_computed_tokens % self.block_tokens
+        ):
             return 0, False
         start = num_computed_tokens // self.block_tokens
         limit = min((request.num_tokens - 1) // self.block_tokens, tracked.cap)
@@ -187,7 +210,10 @@ class SchedulerSide:
         hits = min(self._look_up(tracked, limit), limit)
         tracked.saved = max(tracked.saved, hits)
         announced = min(_announced(request) // self.block_tokens, limit)
-        if hits < announced and time.monotonic() < tracked.first_seen + self._settings.arrival_ms / 1000:
+        if (
+            hits < announced
+            and time.monotonic() < tracked.first_seen + self._settings.arrival_ms / 1000
+        ):
             tracked.hits_until = time.monotonic() + 0.002
             return None, False
         tracked.match = (start, hits)
@@ -206,7 +232,9 @@ class SchedulerSide:
         end = min(start + count, hits, len(ids))
         tracked.blocks = ids
         asynchronous = self._settings.load_async
-        self._loads.append(Load(request.request_id, tracked.chain.hashes[start:end], ids[start:end], asynchronous))
+        self._loads.append(
+            Load(request.request_id, tracked.chain.hashes[start:end], ids[start:end], asynchronous)
+        )
         self._damage.load(ids[start:end])
         if not asynchronous:
             self._open.update(dict.fromkeys(ids[start:end], self._steps + 1 + self._batches))
@@ -232,8 +260,15 @@ class SchedulerSide:
         if end <= start:
             return
         hashes = self._hash(tracked, end * size)
-        save = Save(tracked.request.request_id, hashes[start:end], tracked.blocks[start:end], tracked.blocks[:end])
-        due = max((self._open.get(block, 0) for block in save.table), default=0) if self._open else 0
+        save = Save(
+            tracked.request.request_id,
+            hashes[start:end],
+            tracked.blocks[start:end],
+            tracked.blocks[:end],
+        )
+        due = (
+            max((self._open.get(block, 0) for block in save.table), default=0) if self._open else 0
+        )
         if due > self._steps:
             tracked.held.append((due, save))
             self._held[tracked.request.request_id] = tracked
@@ -267,7 +302,9 @@ class SchedulerSide:
 
     def build_connector_meta(self, output: Any) -> Step:
         """What the workers do in this step."""
-        step = Step(loads=self._loads, preempted=set(getattr(output, "preempted_req_ids", None) or ()))
+        step = Step(
+            loads=self._loads, preempted=set(getattr(output, "preempted_req_ids", None) or ())
+        )
         self._loads = []
         for name in step.preempted:
             if name in self._requests:
@@ -279,7 +316,9 @@ class SchedulerSide:
             tracked = self._requests.get(new.req_id)
             if tracked is not None:
                 tracked.blocks = list(new.block_ids[0])
-                work.append((tracked, new.num_computed_tokens, output.num_scheduled_tokens[new.req_id]))
+                work.append(
+                    (tracked, new.num_computed_tokens, output.num_scheduled_tokens[new.req_id])
+                )
         cached = output.scheduled_cached_reqs
         resumed = getattr(cached, "resumed_req_ids", None)
         if resumed is None:  # releases until late 2025
@@ -331,7 +370,9 @@ class SchedulerSide:
         if self.block_pool is not None:
             self.block_pool.evict_blocks(useless)
 
-    def request_finished(self, request: Any, block_ids: List[int]) -> Tuple[bool, Optional[Dict[str, Any]]]:
+    def request_finished(
+        self, request: Any, block_ids: List[int]
+    ) -> Tuple[bool, Optional[Dict[str, Any]]]:
         """True: the blocks are read by workers, perhaps; vLLM keeps them until they are reported. Never for a request whose load between steps
         is under way, which vLLM keeps by itself, and of which two reports would end it: such a request has not run since it got
         its blocks, so nothing of it was sent."""
@@ -340,7 +381,9 @@ class SchedulerSide:
             return False, None
         self._leave(tracked)
         params = None
-        if self._settings.save and (not self._settings.load or getattr(request, "kv_transfer_params", None)):
+        if self._settings.save and (
+            not self._settings.load or getattr(request, "kv_transfer_params", None)
+        ):
             params = {"tarn_tokens": tracked.saved * self.block_tokens}
         delay = tracked.sent and bool(block_ids)
         if delay:

@@ -38,7 +38,11 @@ class WorkerSide:
     """See KVConnectorBase_V1 for what each method is called for."""
 
     def __init__(
-        self, vllm_config: Any, settings: Settings, pool: Pool, copier: Optional[Callable[..., Any]] = None
+        self,
+        vllm_config: Any,
+        settings: Settings,
+        pool: Pool,
+        copier: Optional[Callable[..., Any]] = None,
     ) -> None:
         """copier: see memory.memory_of."""
         self._config, self._settings, self._pool, self._copier = vllm_config, settings, pool, copier
@@ -76,9 +80,13 @@ class WorkerSide:
         layouts = sorted({layer.layout(ranks.kv_heads) for layer in memory.layers})
         content = digest(facts_of(self._config))
         self.format = Format(f"{'+'.join(layouts)}-{content}", self._names)
-        self._space = ranks.space(s, dtype_of(self._config), self.format.layout, block_tokens_of(self._config, ranks))
+        self._space = ranks.space(
+            s, dtype_of(self._config), self.format.layout, block_tokens_of(self._config, ranks)
+        )
         self._everything = list(range(len(memory.layers)))
-        self._writer = self._foreign(memory.layers) if s.writer_tp not in (0, ranks.tp_size) else None
+        self._writer = (
+            self._foreign(memory.layers) if s.writer_tp not in (0, ranks.tp_size) else None
+        )
         self._stripe = (replicas, replica) if s.stripe else (1, 0)
         self._pool.on_connect = self._register_memory
         self._saver = Saver(memory, self._pool, s)
@@ -92,7 +100,9 @@ class WorkerSide:
             except Exception as error:
                 log.info("memory of the KV cache was not registered: %s", error)
 
-    def _foreign(self, layers: Sequence[LayerView]) -> Tuple[KeySpace, Tuple[slices.Part, ...], Scratch]:
+    def _foreign(
+        self, layers: Sequence[LayerView]
+    ) -> Tuple[KeySpace, Tuple[slices.Part, ...], Scratch]:
         """How blocks of writers with another tensor-parallel size are put together."""
         s, ranks = self._settings, self._ranks
         if ranks.mla or ranks.dcp_size > 1:
@@ -103,8 +113,13 @@ class WorkerSide:
             raise ValueError(
                 "writer_tp: all layers must be alike, the axis of the heads known (heads_axis), and layerwise off"
             )
-        axes = [("heads" if i == layers[0].heads else "axis", size) for i, size in enumerate(layers[0].sizes)]
-        shape = slices.BlockShape.of([("layers", len(layers)), *axes], ranks.kv_heads, layers[0].itemsize)
+        axes = [
+            ("heads" if i == layers[0].heads else "axis", size)
+            for i, size in enumerate(layers[0].sizes)
+        ]
+        shape = slices.BlockShape.of(
+            [("layers", len(layers)), *axes], ranks.kv_heads, layers[0].itemsize
+        )
         parts = slices.plan(shape, s.writer_tp, ranks.tp_size, ranks.tp_rank)
         shards = shard_of(s.writer_tp, 0, ranks.kv_heads)[0]
         space = KeySpace(
@@ -216,7 +231,11 @@ class WorkerSide:
         self._pool.close()
 
     def stats(self) -> Dict[str, int]:
-        return dict(self._saver.stats(), pool_failures=self._pool.failures) if self._memory is not None else {}
+        return (
+            dict(self._saver.stats(), pool_failures=self._pool.failures)
+            if self._memory is not None
+            else {}
+        )
 
     # --- saving
 
@@ -231,15 +250,25 @@ class WorkerSide:
                 self._saver.count_dropped(len(save.blocks) - keep)
                 if keep == 0:
                     return
-                save = Save(save.request, save.hashes[:keep], save.blocks[:keep], save.table[:first])
+                save = Save(
+                    save.request, save.hashes[:keep], save.blocks[:keep], save.table[:first]
+                )
         every, mine = self._stripe
-        pairs = [(h, b) for h, b in zip(save.hashes, save.blocks) if every == 1 or h[0] % every == mine]
+        pairs = [
+            (h, b) for h, b in zip(save.hashes, save.blocks) if every == 1 or h[0] % every == mine
+        ]
         if not pairs:
             return
         layer = None if layers is None else self._names[layers[0]]
         keys = self._space.keys([h for h, _ in pairs], layer=layer)
         self._saver.submit(
-            Job(save.request, keys, [b for _, b in pairs], layers or self._everything, self._memory.mark())
+            Job(
+                save.request,
+                keys,
+                [b for _, b in pairs],
+                layers or self._everything,
+                self._memory.mark(),
+            )
         )
 
     # --- loading
@@ -250,7 +279,9 @@ class WorkerSide:
         layers = self._everything if layer is None else [layer]
         done = 0
         while done < len(load.blocks):
-            count = min(self._settings.batch_blocks, self._memory.batch(layers, len(load.blocks) - done))
+            count = min(
+                self._settings.batch_blocks, self._memory.batch(layers, len(load.blocks) - done)
+            )
             blocks = load.blocks[done : done + count]
             with self._memory.writing(layers, blocks, mark) as window:
                 window.good = self._get(load.hashes[done : done + count], window, layer)
@@ -280,10 +311,17 @@ class WorkerSide:
         space, parts, scratch = self._writer
         names = [[space.with_shard(i).prefix for i in range(space.shards)]] * len(hashes)
         names = [[prefix + h.hex() for prefix in prefixes] for prefixes, h in zip(names, hashes)]
-        memory = [list(zip(addresses, sizes)) for addresses, sizes in zip(window.addresses, window.sizes)]
+        memory = [
+            list(zip(addresses, sizes)) for addresses, sizes in zip(window.addresses, window.sizes)
+        ]
         columns = slices.columns(parts, names, memory, scratch.span)
         results = self._pool.get(
-            columns.keys, columns.addresses, columns.sizes, offsets=columns.offsets, wants=columns.wanted, **wait
+            columns.keys,
+            columns.addresses,
+            columns.sizes,
+            offsets=columns.offsets,
+            wants=columns.wanted,
+            **wait,
         )
         return columns.arrived(results, len(hashes))
 
@@ -297,5 +335,7 @@ class WorkerSide:
             self._lose(load.blocks)
 
     def _load_failed(self, load: Load, error: BaseException) -> None:
-        log.error("loading %d blocks of request %s failed: %s", len(load.blocks), load.request, error)
+        log.error(
+            "loading %d blocks of request %s failed: %s", len(load.blocks), load.request, error
+        )
         self._lose(load.blocks)
