@@ -1,4 +1,4 @@
-/* Time, and what happens between the callbacks of two turns of the loop. */
+/* Time, the end of the loop, and the configuration on its way to those who need it. */
 #include "cmd/core.h"
 
 #include <string.h>
@@ -8,22 +8,11 @@
 #include "base/log.h"
 #include "cmd/acl_users.h"
 #include "cmd/client.h"
-#include "cmd/effects.h"
-#include "cmd/expire_cycle.h"
 #include "cmd/introspect.h"
 #include "cmd/latency.h"
-#include "cmd/local_copy.h"
-#include "cmd/persistence.h"
-#include "cmd/reload.h"
-#include "cmd/remote.h"
-#include "cmd/replica_check.h"
-#include "cmd/replication.h"
-#include "cmd/shutdown.h"
 #include "cmd/stats.h"
 #include "cmd/table.h"
 
-#define SLEEP_MAX_MS      1000
-#define STILL_MS          500 /* beyond the longest sleep */
 #define HZ_MAX            500u
 #define CLIENTS_PER_ROUND 200u
 
@@ -32,9 +21,8 @@ struct core_endpoints core_endpoints = {.shm_path = "", .executable = ""};
 uint64_t core_now_ns;
 
 static struct net_loop *loop;
-static bool stopping, background_waits, cron_paused;
+static bool stopping, cron_paused;
 static uint64_t wall_offset_us; /* wall time less monotonic time */
-static uint64_t cron_due_ms, background_ms, woke_ns;
 
 uint64_t core_stamp(void) {
     uint64_t now = clock_mono_ns(), ms = now / 1000000;
@@ -49,7 +37,7 @@ uint64_t core_stamp(void) {
     return now;
 }
 
-static void stamp_wall(void) {
+void core_stamp_wall(void) {
     core_now_ns = clock_mono_ns();
     server.wall_us = clock_wall_us();
     wall_offset_us = server.wall_us - core_now_ns / 1000;
@@ -61,7 +49,7 @@ static void stamp_wall(void) {
 
 void core_init(struct net_loop *l) {
     loop = l;
-    stamp_wall();
+    core_stamp_wall();
     stats.start_mono_ms = server.mono_ms;
     latency_apply_config();
     table_init();
@@ -76,17 +64,9 @@ void core_begin(void) {
 }
 
 void core_deinit(void) {
-    replication_close_link();
-    client_close_all();
-    replica_check_deinit();
-    local_copy_deinit();
-    remote_deinit();
     jobs_deinit();
     client_read_deinit();
     client_write_deinit();
-    persistence_deinit();
-    effects_deinit();
-    replication_deinit();
     slowlog_reset();
     acl_users_deinit();
     table_free();
@@ -113,97 +93,11 @@ unsigned core_hz(void) {
     return hz < HZ_MAX ? hz : HZ_MAX;
 }
 
-static void cron(void) {
-    unsigned hz = core_hz();
-    cron_due_ms = server.mono_ms + 1000 / hz;
-    if (cron_paused) return;
-    clients_cron(hz);
-    replication_cron();
-    persistence_cron();
-    shutdown_cron();
-    if (server.awaits_nodes) server.awaits_nodes = cluster_awaits_nodes();
-    expire_cycle_cron();
-    stats_sample();
-}
-
 void core_pause_cron(bool paused) {
     cron_paused = paused;
 }
 bool core_cron_paused(void) {
     return cron_paused;
-}
-
-/* Of the books. true: more to do. */
-static bool books_background(void) {
-    unsigned budget = job_quota();
-    uint64_t began = latency_begin(), evictions = store_evictions(server.store);
-    bool more = store_background(server.store, &budget);
-    more |= store_shrink(server.store, &budget);
-    latency_end(store_evictions(server.store) != evictions ? LATENCY_EVICTION_CYCLE
-                                                           : LATENCY_BOOKS_CYCLE,
-                began);
-    return expire_cycle_turn() || more;
-}
-
-static bool background(void) {
-    if (background_ms == server.mono_ms && !background_waits) return false;
-    background_ms = server.mono_ms;
-    unsigned share = job_quota() / 2 + 1, walk = job_quota() / 2 + 1;
-    bool more = books_background();
-    more |= cluster_background(&share);
-    more |= client_big_turn();
-    uint64_t began = latency_begin();
-    more |= persistence_turn(&walk);
-    latency_end(LATENCY_SNAPSHOT_CYCLE, began);
-    return more;
-}
-
-void core_woke(void *arg) {
-    stamp_wall();
-    woke_ns = core_now_ns;
-}
-
-/* Stopped by a signal, a machine that slept, a very long turn: what others have said meanwhile is
- * read before anybody is blamed for his silence. */
-static void look_for_gap(void) {
-    static uint64_t last_ms;
-    uint64_t gap_ms = last_ms == 0 ? 0 : server.mono_ms - last_ms;
-    last_ms = server.mono_ms;
-    if (LIKELY(gap_ms < STILL_MS) || gap_ms < 1000 / core_hz() + STILL_MS) return;
-    log_notice("This server did not look at its connections for %llu ms",
-               (unsigned long long)gap_ms);
-    cluster_stood_still(gap_ms);
-    cron_due_ms = server.mono_ms + 1000 / core_hz();
-}
-
-uint64_t core_turn(void *arg) {
-    core_stamp();
-    look_for_gap();
-    stats.turns++;
-    if (UNLIKELY(clients_any_ready())) clients_run_ready();
-    jobs_run();
-    background_waits = background();
-    if (UNLIKELY(server.mono_ms >= cron_due_ms)) cron();
-    pause_tick();
-    effects_turn(); /* before anybody hears that it was done */
-    bool link_waits = replication_turn();
-    clients_flush();
-    if (UNLIKELY(server.config->maxmemory_clients != 0)) clients_evict();
-    client_free_closed();
-    replication_settle();
-    reload_settle();
-    if (UNLIKELY(stopping)) net_loop_stop(loop);
-    uint64_t took_ns = core_stamp() - woke_ns;
-    stats.active_ns += took_ns;
-    stats.longest_turn_ns = max_u64(stats.longest_turn_ns, took_ns);
-    if (stopping || background_waits || link_waits || jobs_any_runnable() || clients_any_ready())
-        return 0;
-    uint64_t ms = cron_due_ms > server.mono_ms ? cron_due_ms - server.mono_ms : 0;
-    ms = jobs_next_ms(min_u64(ms, SLEEP_MAX_MS));
-    if (ms > 0) ms = store_next_ms(server.store, ms);
-    if (ms > 0) ms = expire_cycle_next_ms(ms);
-    if (ms > 0) ms = cluster_next_ms(ms);
-    return ms > 0 ? ms : 1;
 }
 
 /* --- configuration --- */

@@ -1,4 +1,5 @@
-/* What src/server needs of the command core: start, one turn, end. */
+/* Time, the end of the loop, ports and paths in use, and the configuration on its way to those who
+ * need it. The turns of the loop are in src/server/turn.c. */
 #ifndef TARN_CMD_CORE_H
 #define TARN_CMD_CORE_H
 
@@ -11,14 +12,13 @@
 void core_init(struct net_loop *loop);
 /* All is loaded: threads that need nothing but that may start. */
 void core_begin(void);
-/* Closes all clients and frees everything but the server's own members. */
+/* All clients are closed. */
 void core_deinit(void);
 struct net_loop *core_loop(void);
 /* Rounds of time-outs and figures a second, now. */
 unsigned core_hz(void);
-/* Hooks of the loop. */
-void core_woke(void *arg);
-uint64_t core_turn(void *arg);
+/* A new time stamp, of the wall clock as well; core_stamp (client.h) is cheaper. */
+void core_stamp_wall(void);
 /* The loop ends after this turn. */
 void core_shutdown(const char *why);
 bool core_stopping(void);

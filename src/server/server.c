@@ -34,6 +34,7 @@
 #include "cmd/stats.h"
 #include "host/host.h"
 #include "host/place.h"
+#include "server/turn.h"
 
 static struct net_loop *loop;
 static struct net_watch host_watch;
@@ -236,7 +237,7 @@ static void tear_down(const struct config *c) {
     net_timer_stop(&populating);
     listeners_close();
     signals_close();
-    if (server.store != NULL) core_deinit();
+    if (server.store != NULL) turn_deinit();
     if (server.host != NULL) net_watch_set(&host_watch, 0);
     cluster_deinit(); /* before the host that it may ask for something */
     host_destroy(&server.host);
@@ -281,7 +282,7 @@ int server_run(struct config *c, const char *executable) {
         log_warning("databases %lld: SELECT takes that many numbers, and all of them name the one "
                     "keyspace there is",
                     (long long)c->databases);
-    struct net_hooks hooks = {NULL, core_woke, core_turn};
+    struct net_hooks hooks = {NULL, turn_woke, turn_run};
     loop = net_loop_create(&hooks);
     if (loop == NULL) {
         log_warning("The event loop could not be set up");

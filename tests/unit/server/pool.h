@@ -26,6 +26,7 @@
 #include "cmd/remote.h"
 #include "cmd/waiters.h"
 #include "host/host.h"
+#include "server/turn.h"
 
 enum { POOL_NODES = 4 };
 
@@ -260,7 +261,7 @@ static inline void pool_kill(unsigned number) {
 
 /* own: bytes of the embedded segment, 0: none. */
 static inline void pool_begin(uint64_t own) {
-    static const struct net_hooks hooks = {NULL, core_woke, core_turn};
+    static const struct net_hooks hooks = {NULL, turn_woke, turn_run};
     static const struct store_events events = {.complete = pool_on_complete,
                                                .fence = pool_on_fence,
                                                .far_gone = pool_on_far_gone,
@@ -307,7 +308,7 @@ static inline void pool_end(void) {
     net_timer_stop(&pool.beat);
     net_watch_set(&pool.calls, 0);
     close(pool.call_fd);
-    core_deinit();
+    turn_deinit();
     for (unsigned i = 0; i < POOL_NODES; i++) {
         pool_node_kill(&i);
         free(pool.node[i].disk_bytes);

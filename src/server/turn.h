@@ -1,0 +1,13 @@
+/* The turns of the loop: time-outs, background work, effects, replies. */
+#ifndef TARN_SERVER_TURN_H
+#define TARN_SERVER_TURN_H
+
+#include <stdint.h>
+
+/* Hooks of the loop: a turn begins; it ends, and the next one is due after so many ms. */
+void turn_woke(void *arg);
+uint64_t turn_run(void *arg);
+/* Closes all clients and frees everything but the server's own members. */
+void turn_deinit(void);
+
+#endif
