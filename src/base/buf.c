@@ -153,6 +153,10 @@ size_t u64_to_dec(uint64_t v, char *out) {
     return len;
 }
 
+void u64_to_hex(uint64_t v, unsigned digits, char *out) {
+    for (unsigned i = digits; i > 0; i--, v >>= 4) out[i - 1] = "0123456789abcdef"[v & 15];
+}
+
 size_t i64_to_dec(int64_t v, char *out) {
     if (v >= 0) return u64_to_dec((uint64_t)v, out);
     *out = '-';
@@ -228,7 +232,6 @@ void buf_free(struct buf *b) {
 }
 
 void buf_append_quoted(struct buf *b, struct span s) {
-    static const char hex[] = "0123456789abcdef";
     buf_reserve(b, s.len + 2);
     buf_append_char(b, '"');
     for (size_t i = 0; i < s.len; i++) {
@@ -248,7 +251,8 @@ void buf_append_quoted(struct buf *b, struct span s) {
             if (c >= 0x20 && c < 0x7f) {
                 buf_append_char(b, (char)c);
             } else {
-                char esc[4] = {'\\', 'x', hex[c >> 4], hex[c & 15]};
+                char esc[4] = "\\x";
+                u64_to_hex(c, 2, esc + 2);
                 buf_append(b, esc, sizeof(esc));
             }
         }

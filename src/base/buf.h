@@ -55,6 +55,8 @@ void buf_append_quoted(struct buf *b, struct span s);
 /* Decimal digits of v into out (at least 21 bytes), returns the length; no terminator. */
 size_t u64_to_dec(uint64_t v, char *out);
 size_t i64_to_dec(int64_t v, char *out);
+/* The lowest hex digits of v; no terminator. */
+void u64_to_hex(uint64_t v, unsigned digits, char *out);
 
 /* malloc and friends that never return NULL. */
 void *xmalloc(size_t size);

@@ -15,18 +15,14 @@ typedef unsigned long long ull;
 
 /* --- one thread --- */
 
-static void hex(char *out, unsigned digits, uint64_t v) {
-    for (unsigned i = digits; i > 0; i--, v >>= 4) out[i - 1] = "0123456789abcdef"[v & 15];
-}
-
 /* "bench:<16 digits>:<8 digits>:<32 digits>", by hand: with small blocks snprintf would be the
  * larger part of a call. */
 static void name_block(char out[DATA_KEY + 1], const struct data_run *run, uint64_t number) {
     memcpy(out, "bench:", 6);
-    hex(out + 6, 16, run->id);
+    u64_to_hex(run->id, 16, out + 6);
     out[22] = out[31] = ':';
-    hex(out + 23, 8, run->block_size);
-    hex(out + 32, 32, number);
+    u64_to_hex(run->block_size, 8, out + 23);
+    u64_to_hex(number, 32, out + 32);
     out[DATA_KEY] = '\0';
 }
 

@@ -54,16 +54,12 @@ static void append_number(struct buf *b, uint64_t v) {
     buf_printf(b, "$%zu\r\n%.*s\r\n", n, (int)n, digits);
 }
 
-static void put_digits(char *to, uint64_t v) {
-    for (int i = DIGITS - 1; i >= 0; i--, v >>= 4) to[i] = "0123456789abcdef"[v & 15];
-}
-
 void meta_key(const struct meta *m, struct buf *b, uint64_t number) {
     static const char stem[] = "vllm@meta-llama/Llama-3-70B@8@0@";
     size_t pad = (size_t)m->key_size - DIGITS;
     for (size_t i = 0; i < pad; i++) buf_append_char(b, i < sizeof(stem) - 1 ? stem[i] : '.');
     buf_reserve(b, DIGITS);
-    put_digits(b->data + b->len, number);
+    u64_to_hex(number, DIGITS, b->data + b->len);
     b->len += DIGITS;
 }
 
@@ -119,7 +115,7 @@ static void send_batch(struct worker *k, struct conn *c) {
     for (uint64_t i = 0; i < k->m->batch; i++) {
         uint64_t key = first + i;
         if (k->m->op != META_PUT && key >= k->m->keys) key -= k->m->keys;
-        put_digits(k->request.data + k->key_at[i], key);
+        u64_to_hex(key, DIGITS, k->request.data + k->key_at[i]);
     }
     buf_append(&c->w->out, k->request.data, k->request.len);
     push_flight(c, STAGE_FIRST, first, clock_mono_us());

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/errors.h"
+#include "base/hex.h"
 #include "client/internal.h"
 
 /* One call's answers; a server that sends more is broken. */
@@ -120,13 +121,7 @@ bool answer_u64(const struct answer *a, uint64_t *value_p) {
 }
 
 bool answer_hex(const struct answer *a, uint8_t *out, size_t n) {
-    if (a == NULL || a->type != ANSWER_STRING || a->len != 2 * n) return false;
-    for (size_t i = 0; i < 2 * n; i++) {
-        const char *digits = "0123456789abcdef", *at = strchr(digits, a->str[i] | 0x20);
-        if (a->str[i] == '\0' || at == NULL) return false;
-        out[i / 2] = (uint8_t)(out[i / 2] << 4 | (at - digits));
-    }
-    return true;
+    return a != NULL && a->type == ANSWER_STRING && hex_decode(span_of(a->str, a->len), out, n);
 }
 
 const struct answer *answer_field(const struct answer *map, const char *name) {

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -73,7 +74,7 @@ static tarn_status set_names(struct tarn_host *h, const tarn_host_options *o) {
     }
     if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
         return fail(TARN_EIO, "getrandom: %s", strerror(errno));
-    for (size_t i = 0; i < sizeof(random); i++) sprintf(h->instance + 2 * i, "%02x", random[i]);
+    sodium_bin2hex(h->instance, sizeof(h->instance), random, sizeof(random));
     h->rack = o->rack == NULL || o->rack[0] == '\0' ? NULL : xstrdup(o->rack);
     return TARN_OK;
 }

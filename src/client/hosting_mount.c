@@ -1,4 +1,5 @@
 /* What this node offers: SEGMENT MOUNT of each segment, and how clients are told to reach it. */
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,10 +14,6 @@ struct hosted *hosting_segment(struct tarn_host *h, uint64_t id) {
         if (h->segments[i].mounted && h->segments[i].id == id) return &h->segments[i];
     }
     return NULL;
-}
-
-static void hex(const uint8_t *bytes, size_t n, char *out) {
-    for (size_t i = 0; i < n; i++) sprintf(out + 2 * i, "%02x", bytes[i]);
 }
 
 /* A pool file that was lent to another master meanwhile still has the name that this one knows, and
@@ -134,7 +131,8 @@ static void mount(struct tarn_host *h, struct hosted *seg) {
     char content[2 * TIER_CONTENT_SIZE + 1];
     static_assert(sizeof(info.content) == TIER_CONTENT_SIZE, "one size of content id");
     if (tier == NULL) TARN_ASSERT(host_slot_get(h->host, seg->slot, &info));
-    hex(tier != NULL ? tier->content : info.content, TIER_CONTENT_SIZE, content);
+    sodium_bin2hex(content, sizeof(content), tier != NULL ? tier->content : info.content,
+                   TIER_CONTENT_SIZE);
 
     h->session.mounting++;
     link_begin(l, "SEGMENT");

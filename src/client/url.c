@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
+#include "base/hex.h"
 #include "base/near.h"
 #include "client/internal.h"
 
@@ -60,13 +61,6 @@ static void set_string(const char **slot, char *value) {
     *slot = value;
 }
 
-static int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
 /* A percent-decoded copy, NULL: a bad escape or a NUL. */
 static char *decode(const char *s, size_t len) {
     char *out = xmalloc(len + 1), *w = out;
@@ -75,13 +69,11 @@ static char *decode(const char *s, size_t len) {
             *w++ = s[i];
             continue;
         }
-        bool whole = i + 2 < len;
-        int hi = whole ? hex_digit(s[i + 1]) : -1, lo = whole ? hex_digit(s[i + 2]) : -1;
-        if (hi < 0 || lo < 0 || (hi == 0 && lo == 0)) {
+        if (i + 2 >= len || !hex_decode(span_of(s + i + 1, 2), w, 1) || *w == '\0') {
             free(out);
             return NULL;
         }
-        *w++ = (char)(hi * 16 + lo);
+        w++;
         i += 2;
     }
     *w = '\0';

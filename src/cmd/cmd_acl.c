@@ -193,7 +193,7 @@ void cmd_acl_genpass(struct client *c) {
     }
     size_t digits = (size_t)(bits + 3) / 4;
     randombytes_buf(bytes, sizeof(bytes));
-    hex_encode(bytes, (digits + 1) / 2, hex);
+    sodium_bin2hex(hex, sizeof(hex), bytes, sizeof(bytes));
     reply_bulk(c, span_of(hex, digits));
     sodium_memzero(bytes, sizeof(bytes));
     sodium_memzero(hex, sizeof(hex));

@@ -2,11 +2,13 @@
  * have to say to each other all the time is in cmd_node_work.c. */
 #include "cmd/families.h"
 
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/hex.h"
 #include "cmd/client.h"
 #include "cmd/config.h"
 #include "cmd/keys.h"
@@ -78,7 +80,7 @@ void cmd_node_join(struct client *c) {
     }
     c->of_node = true;
     cluster_node_get(n, &info);
-    hex_encode(cluster_id(), 16, id);
+    sodium_bin2hex(id, sizeof(id), cluster_id(), 16);
     reply_map(c, 8);
     field_int(c, "node-id", info.id);
     field_int(c, "master-epoch", server.master_epoch);
@@ -147,7 +149,7 @@ static void node_fields(struct client *c, const struct cluster_node_info *n) {
     struct space s;
     char instance[2 * CLUSTER_INSTANCE_SIZE + 1];
     sum_segments(n, &s);
-    hex_encode(n->instance, CLUSTER_INSTANCE_SIZE, instance);
+    sodium_bin2hex(instance, sizeof(instance), n->instance, CLUSTER_INSTANCE_SIZE);
     field_str(c, "name", n->name);
     field_int(c, "id", n->id);
     field_str(c, "state", shown_state(n));

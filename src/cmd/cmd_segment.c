@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/assert.h"
+#include "base/hex.h"
 #include "cmd/acl_users.h"
 #include "cmd/client.h"
 #include "cmd/config.h"

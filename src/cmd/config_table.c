@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include "base/assert.h"
 #include "base/log.h"
+#include "base/hex.h"
 #include "base/near.h"
 #include "cmd/acl_users.h"
 #include "cmd/client.h"

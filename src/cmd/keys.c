@@ -50,28 +50,3 @@ void option_unknown(struct client *c, size_t index) {
     struct span s = c->argv[index];
     reply_error(c, "unknown option '%.*s'", (int)min_u64(s.len, 64), s.data);
 }
-
-static int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-bool hex_decode(struct span s, uint8_t *out, size_t n) {
-    if (s.len != 2 * n || s.data == NULL) return false;
-    for (size_t i = 0; i < n; i++) {
-        int high = hex_digit(s.data[2 * i]), low = hex_digit(s.data[2 * i + 1]);
-        if (high < 0 || low < 0) return false;
-        out[i] = (uint8_t)(high << 4 | low);
-    }
-    return true;
-}
-
-void hex_encode(const uint8_t *bytes, size_t n, char *out) {
-    static const char digits[] = "0123456789abcdef";
-    for (size_t i = 0; i < n; i++) {
-        out[2 * i] = digits[bytes[i] >> 4];
-        out[2 * i + 1] = digits[bytes[i] & 15];
-    }
-    out[2 * n] = '\0';
-}

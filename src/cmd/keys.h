@@ -46,8 +46,6 @@ bool option_number(struct client *c, size_t *at_p, const char *name, uint64_t mi
                    uint64_t *value_p);
 /* Bytes as 2 * n hex digits of any case, and back (2 * n + 1 characters). false: it is something
  * else. */
-bool hex_decode(struct span s, uint8_t *out, size_t n);
-void hex_encode(const uint8_t *bytes, size_t n, char *out);
 /* "ERR unknown option '...'" */
 void option_unknown(struct client *c, size_t index);
 

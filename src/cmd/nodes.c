@@ -1,6 +1,7 @@
 #include "cmd/nodes.h"
 
 #include "base/assert.h"
+#include "base/hex.h"
 #include "cmd/config.h"
 #include "cmd/keys.h"
 

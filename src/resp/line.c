@@ -5,14 +5,8 @@
 #include <stdlib.h>
 
 #include "base/assert.h"
+#include "base/hex.h"
 #include "resp/resp.h"
-
-static int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
 
 /* s points at a backslash between double quotes. Returns what follows the escape. */
 static const char *decode_escape(const char *s, const char *end, char *out) {
@@ -20,10 +14,7 @@ static const char *decode_escape(const char *s, const char *end, char *out) {
         *out = '\\';
         return s + 1;
     }
-    if (s[1] == 'x' && end - s >= 4 && hex_digit(s[2]) >= 0 && hex_digit(s[3]) >= 0) {
-        *out = (char)(hex_digit(s[2]) << 4 | hex_digit(s[3]));
-        return s + 4;
-    }
+    if (s[1] == 'x' && end - s >= 4 && hex_decode(span_of(s + 2, 2), out, 1)) return s + 4;
     switch (s[1]) {
     case 'n': *out = '\n'; break;
     case 'r': *out = '\r'; break;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "../test.h"
+#include "base/hex.h"
 #include "base/rng.h"
 
 TEST(buf_zero_is_empty_and_valid) {
@@ -161,6 +162,21 @@ TEST(numbers_to_decimal_and_back) {
     char got[24];
     CHECK_BYTES(got, i64_to_dec(INT64_MIN, got), "-9223372036854775808");
     CHECK_BYTES(got, u64_to_dec(UINT64_MAX, got), "18446744073709551615");
+}
+
+TEST(hex_takes_exactly_so_many_digits) {
+    uint8_t out[2];
+    CHECK(hex_decode(SPAN("0aFf"), out, 2) && out[0] == 0x0a && out[1] == 0xff);
+    CHECK(hex_decode((struct span){NULL, 0}, out, 0));
+    CHECK(!hex_decode(SPAN("0aF"), out, 2));
+    CHECK(!hex_decode(SPAN("0aFf0"), out, 2));
+    CHECK(!hex_decode(SPAN("0aFg"), out, 2));
+    CHECK(!hex_decode(SPAN("0a f"), out, 2));
+    char digits[5] = {0};
+    u64_to_hex(0x12ab, 4, digits);
+    CHECK_STR(digits, "12ab");
+    u64_to_hex(0xf12ab, 2, digits);
+    CHECK_STR(digits, "abab");
 }
 
 TEST(allocators_take_zero) {

@@ -3,6 +3,7 @@
 #define TARN_TESTS_FAKE_TIER_H
 
 #include <pthread.h>
+#include <sodium.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -93,8 +94,8 @@ tarn_status tier_open(const char *kind, const struct tier_config *config, struct
     pthread_mutex_lock(&disk.mutex);
     disk.opened++;
     disk.open = t;
-    for (size_t i = 0; config->cluster != NULL && i < 16; i++)
-        sprintf(disk.cluster + 2 * i, "%02x", config->cluster[i]);
+    if (config->cluster != NULL)
+        sodium_bin2hex(disk.cluster, sizeof(disk.cluster), config->cluster, 16);
     pthread_mutex_unlock(&disk.mutex);
     *tier_p = t;
     return TARN_OK;
