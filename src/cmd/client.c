@@ -9,11 +9,11 @@
 #include "base/assert.h"
 #include "base/htab.h"
 #include "base/log.h"
+#include "cmd/above.h"
 #include "cmd/acl_users.h"
 #include "cmd/core.h"
 #include "cmd/multi.h"
 #include "cmd/pubsub.h"
-#include "cmd/replication.h"
 #include "cmd/stats.h"
 #include "cmd/tracking.h"
 
@@ -215,7 +215,7 @@ static void client_part(struct client *c) {
     multi_reset(c);
     pubsub_drop(c);
     tracking_off(c);
-    replica_gone(c);
+    above.replica_gone(c);
 }
 
 static void client_free(struct client *c) {

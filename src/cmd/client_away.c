@@ -15,8 +15,8 @@
 #include <sys/socket.h>
 #include "base/assert.h"
 #include "base/log.h"
+#include "cmd/above.h"
 #include "cmd/core.h"
-#include "cmd/families.h"
 #include "cmd/stats.h"
 #include "net/transfer.h"
 
@@ -145,7 +145,7 @@ bool client_send_away(struct client *c) {
 
 /* In the thread. */
 static void on_placed(struct net_transfer *t, size_t n) {
-    cmd_big_filled(CONTAINER_OF(t, struct client_away, transfer)->sink, n);
+    above.big_filled(CONTAINER_OF(t, struct client_away, transfer)->sink, n);
 }
 
 static void on_received(struct net_transfer *t) {
@@ -171,7 +171,7 @@ bool client_receive_away(struct client *c, struct big_arg *b) {
     a->sink = b->sink;
     t->received = on_placed;
     t->done = on_received;
-    t->pieces = (unsigned)cmd_big_next(b->sink, t->piece);
+    t->pieces = (unsigned)above.big_next(b->sink, t->piece);
     t->left = left;
     stats.threaded_reads++;
     go(c, a);

@@ -20,8 +20,8 @@
 #include <unistd.h>
 #include "base/assert.h"
 #include "base/log.h"
+#include "cmd/above.h"
 #include "cmd/acl_users.h"
-#include "cmd/families.h"
 #include "cmd/multi.h"
 #include "cmd/stats.h"
 #include "cmd/table.h"
@@ -133,7 +133,7 @@ void client_big_free(struct big_arg **big_p) {
 static void free_big(struct client *c) {
     for (struct big_arg *b = c->io->big; b != NULL;) {
         struct big_arg *next = b->next;
-        if (b->sink != NULL) cmd_big_abort(b->sink);
+        if (b->sink != NULL) above.big_abort(b->sink);
         client_big_release(b);
         free(b);
         b = next;
@@ -153,7 +153,7 @@ static void free_big(struct client *c) {
 void client_request_done(struct client *c) {
     struct client_io *io = c->io;
     if (UNLIKELY(c->big != NULL)) {
-        cmd_big_abort(c->big);
+        above.big_abort(c->big);
         c->big = NULL;
     }
     if (UNLIKELY(io->big != NULL)) free_big(c);
@@ -200,7 +200,7 @@ static void begin_big(struct client *c) {
     else if (UNLIKELY(!c->unrestricted) && !acl_check_early(c->user, p->argv, p->big_index))
         acl_client_refuse(c, b->drop = true); /* who may not put it gets no room for it */
     else if (c->big == NULL)
-        b->sink = cmd_big_begin(c, p->argv, p->big_index, b->len);
+        b->sink = above.big_begin(c, p->argv, p->big_index, b->len);
     b->next = io->big;
     io->big = b;
     io->big_reading = true;
@@ -235,14 +235,14 @@ static size_t big_take(struct client *c, const char *data, size_t len) {
         size_t want = min_u64(len - taken, b->len - b->got), n = 0;
         if (b->sink != NULL) {
             struct iovec iov[BIG_PIECES];
-            size_t pieces = cmd_big_next(b->sink, iov);
+            size_t pieces = above.big_next(b->sink, iov);
             for (size_t i = 0; i < pieces && n < want; i++) {
                 size_t k = min_u64(iov[i].iov_len, want - n);
                 memcpy(iov[i].iov_base, data + taken + n, k);
                 n += k;
             }
             TARN_ASSERT(n > 0);
-            cmd_big_filled(b->sink, n);
+            above.big_filled(b->sink, n);
         } else if (UNLIKELY(b->drop)) {
             n = want;
         } else {
@@ -578,7 +578,7 @@ static void read_big(struct client *c) {
     struct iovec iov[BIG_PIECES + 1];
     size_t left = min_u64(b->len - b->got, BIG_PER_READ), want = 0, n_iov = 0;
     if (left > 0 && b->sink != NULL) {
-        size_t pieces = cmd_big_next(b->sink, iov);
+        size_t pieces = above.big_next(b->sink, iov);
         for (; n_iov < pieces && want < left; n_iov++) {
             if (iov[n_iov].iov_len > left - want) iov[n_iov].iov_len = left - want;
             want += iov[n_iov].iov_len;
@@ -601,7 +601,7 @@ static void read_big(struct client *c) {
                                 : readv(io->watch.fd, iov, (int)n_iov);
     if (!arrived(c, n)) return;
     size_t mine = min_u64((size_t)n, want);
-    if (b->sink != NULL && mine > 0) cmd_big_filled(b->sink, mine);
+    if (b->sink != NULL && mine > 0) above.big_filled(b->sink, mine);
     client_big_read(c, mine);
     stats.reads_big++;
     size_t rest = (size_t)n - mine;

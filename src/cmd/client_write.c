@@ -18,9 +18,8 @@
 #include <unistd.h>
 #include "base/assert.h"
 #include "base/log.h"
+#include "cmd/above.h"
 #include "cmd/effects.h"
-#include "cmd/persistence.h"
-#include "cmd/replication.h"
 #include "cmd/stats.h"
 #include "net/transfer.h"
 
@@ -180,7 +179,7 @@ static bool countable(const struct client *c) {
 static void settle_unwritten(struct client *c) {
     struct client_io *io = c->io;
     struct client_out *o = &io->out;
-    const char *why = persistence_unwritten();
+    const char *why = above.unwritten();
     io->flags &= ~CLIENT_UNWRITTEN;
     if (LIKELY(why == NULL) || (c->job != NULL && o->bytes.len - o->sent <= io->unwritten_bytes))
         return;
@@ -379,7 +378,7 @@ static void flush(struct client *c) {
     } else {
         settle(&io->out);
     }
-    if (UNLIKELY(io->flags & CLIENT_REPLICA)) replica_drained(c);
+    if (UNLIKELY(io->flags & CLIENT_REPLICA)) above.replica_drained(c);
     client_update_interest(c);
 }
 

@@ -45,7 +45,7 @@ extern struct server server;
 
 struct job;
 struct acl_user;
-struct big_sink; /* a large argument that went straight to the pool: families.h */
+struct big_sink; /* a large argument that went straight to the pool: above.h */
 
 struct client {
     uint32_t magic;

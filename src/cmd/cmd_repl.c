@@ -89,6 +89,11 @@ static const char *refuse_populating(void) {
     return text;
 }
 
+bool replication_restricts(void) {
+    return replication.replica || replication.replicas != NULL ||
+           server.config->min_replicas_to_write > 0 || server.awaits_nodes || server.populating.on;
+}
+
 const char *replication_refusal(const struct client *c, const struct cmd *cmd) {
     unsigned flags = cmd->flags;
     /* of EXEC: what all of its commands are */

@@ -127,7 +127,7 @@ static bool set_small(struct client *c) {
 }
 
 static void abort_sink(struct client *c) {
-    if (c->big) cmd_big_abort(c->big);
+    if (c->big) big_sink_abort(c->big);
     c->big = NULL;
 }
 

@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "cmd/above.h"
 #include "cmd/acl_users.h"
 #include "cmd/client.h"
 #include "cmd/introspect.h"
@@ -17,6 +18,7 @@
 #define CLIENTS_PER_ROUND 200u
 
 struct server server;
+struct above above;
 struct core_endpoints core_endpoints = {.shm_path = "", .executable = ""};
 uint64_t core_now_ns;
 

@@ -7,15 +7,13 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "cmd/acl_users.h"
+#include "cmd/above.h"
 #include "cmd/effects.h"
 #include "cmd/families.h"
 #include "cmd/introspect.h"
 #include "cmd/latency.h"
-#include "cmd/later.h"
 #include "cmd/multi.h"
-#include "cmd/persistence.h"
 #include "cmd/pubsub.h"
-#include "cmd/replication.h"
 #include "cmd/stats.h"
 #include "cmd/table.h"
 #include "cmd/tracking.h"
@@ -176,7 +174,7 @@ static inline __attribute__((always_inline)) const struct cmd *find(struct clien
     }
     if (UNLIKELY(!c->unrestricted) && !permitted(c, cmd)) return NULL;
     unsigned flags = cmd->flags | (UNLIKELY(cmd->run == cmd_exec) ? multi_flags(c) : 0);
-    const char *refusal = flags & CMD_WRITE ? persistence_refusal() : NULL;
+    const char *refusal = flags & CMD_WRITE ? above.write_refusal() : NULL;
     if (UNLIKELY(refusal != NULL)) {
         refuse(c, cmd, refusal);
         return NULL;
@@ -282,9 +280,9 @@ static bool admit(struct client *c, const struct cmd *cmd) {
 
 /* By the role of this server, its replicas, and what is there of the books. false: answered. */
 static bool allowed(struct client *c, const struct cmd *cmd) {
-    const char *why = replication_refusal(c, cmd);
+    const char *why = above.refusal(c, cmd);
     if (LIKELY(why == NULL)) return true;
-    if (later_begin(c, cmd)) return false;
+    if (above.wait(c, cmd)) return false;
     reject(cmd);
     if (cmd->run == cmd_exec && c->io->multi != NULL && c->io->flags & CLIENT_MULTI)
         multi_abort(c, why[0] == '-' ? why + 1 : why);
@@ -314,7 +312,7 @@ void dispatch(struct client *c, const struct cmd *cmd) {
     }
     if (UNLIKELY(io->flags & (CLIENT_MULTI | CLIENT_PUBSUB)) && !admit(c, cmd)) goto out;
     tracking_note(c, cmd);
-    if (UNLIKELY(replication_restricts()) && !allowed(c, cmd)) goto out;
+    if (UNLIKELY(above.restricts()) && !allowed(c, cmd)) goto out;
     if (UNLIKELY(pause_what != PAUSE_NONE) && paused(c, cmd)) {
         io->flags |= CLIENT_POSTPONED;
         stats.postponed++;
@@ -363,7 +361,7 @@ void dispatch_queued(struct client *c, const struct cmd *cmd) {
     stats.commands++;
     io->commands++;
     if (cmd == NULL && (cmd = find(c, table_find(c->argv[0]))) == NULL) return;
-    if (UNLIKELY(replication_restricts()) && (why = replication_refusal(c, cmd)) != NULL) {
+    if (UNLIKELY(above.restricts()) && (why = above.refusal(c, cmd)) != NULL) {
         reply_refusal(c, why); /* the role may have changed since it was queued */
         reject(cmd);
         return;

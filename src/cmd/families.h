@@ -236,36 +236,4 @@ void cmd_module_loadex(struct client *c);
 void cmd_module_unload(struct client *c);
 void cmd_function_flush(struct client *c);
 
-/* --- large arguments (cmd_string_big.c)
- * --------------------------------------------------------------------------------------------
- *
- * An argument of 32 KiB or more is read from the socket straight to where it will stay.
- *
- *   cmd_big_begin ─> cmd_big_next, read, cmd_big_filled ─> ... ─> the command runs with c->big ─> taken or
- * aborted └── client dies or its request is malformed: cmd_big_abort
- *
- * There is at most one sink per command; the client reads every other large argument into memory of
- * its own. When the command runs, argv[] of the argument has data NULL and len big_len: all its
- * bytes were filled. The command takes the sink by setting c->big to NULL, also where it then
- * answers an error (and aborts the sink itself); a sink that is still there when the command
- * returns (wrong arity, NOAUTH, a job that is over) is aborted by the framework. */
-struct big_sink;
-
-#define BIG_PIECES 8u
-
-/* argv[0 .. argc_so_far) are the arguments before it (argv[0] is the name), valid during the call
- * only. NULL: no room in the pool at once, or not a command for this: the bytes go to memory of the
- * client. Answers nothing. */
-struct big_sink *cmd_big_begin(struct client *c, const struct span *argv, size_t argc_so_far,
-                               size_t big_len);
-/* Called before each read: where the next bytes belong, at most BIG_PIECES pieces, returns how many
- * (> 0 as long as bytes are missing). The sink may point elsewhere than before, for example to a
- * scratch area once its put was superseded. */
-size_t cmd_big_next(struct big_sink *sink, struct iovec iov[BIG_PIECES]);
-/* The next n bytes have arrived there, in order. In any thread, as long as nobody else has to do
- * with the sink. */
-void cmd_big_filled(struct big_sink *sink, size_t n);
-/* Gives its space back. */
-void cmd_big_abort(struct big_sink *sink);
-
 #endif

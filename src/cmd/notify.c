@@ -2,7 +2,7 @@
 
 #include <string.h>
 #include "base/assert.h"
-#include "cmd/books.h"
+#include "cmd/above.h"
 #include "cmd/cmd.h"
 #include "cmd/config.h"
 #include "cmd/pubsub.h"
@@ -47,7 +47,7 @@ void notify_format(unsigned classes, struct buf *out) {
 void notify_apply(void) {
     unsigned classes = server.config->notify_classes;
     notify_classes = classes & (NOTIFY_KEYSPACE | NOTIFY_KEYEVENT) ? classes : 0;
-    books_relisten();
+    above.relisten();
 }
 
 bool notify_listens(void) {

@@ -86,10 +86,7 @@ void replication_settle(void);
 bool replication_apply_config(const char **why_p);
 
 /* May c run cmd now? The answer why not is a static text of an error, NULL: yes. */
-static inline bool replication_restricts(void) { /* else nothing is refused */
-    return replication.replica || replication.replicas != NULL ||
-           server.config->min_replicas_to_write > 0 || server.awaits_nodes || server.populating.on;
-}
+bool replication_restricts(void); /* else nothing is refused */
 const char *replication_refusal(const struct client *c, const struct cmd *cmd);
 /* An in-band value that is refused because its node is awaited, or the pool populated: it waits
  * instead (later.h). */

@@ -414,7 +414,7 @@ bool string_write_step(struct client *c, struct string_write *w, unsigned *budge
 void string_write_clean(struct client *c, struct string_write *w) {
     later_end(&w->later);
     if (w->sink) {
-        cmd_big_abort(w->sink);
+        big_sink_abort(w->sink);
         w->sink = NULL;
     }
     forget_plan(c, w);

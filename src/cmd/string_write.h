@@ -19,7 +19,7 @@
 #define TARN_CMD_STRING_WRITE_H
 
 #include <sys/queue.h>
-#include "cmd/cmd.h"
+#include "cmd/big_sink.h"
 #include "cmd/later.h"
 #include "cmd/pool_writer.h"
 #include "cmd/remote_write.h"
@@ -196,14 +196,8 @@ void string_far_reset(struct string_write *w);
 void string_far_forget_old(struct string_write *w);
 void string_far_free(struct string_write *w);
 
-/* --- values that came straight from the socket: cmd_string_big.c --- */
-
 /* The last new value found its space elsewhere: a sink would probably be in vain. */
 bool string_write_elsewhere(void);
-uint64_t big_sink_size(const struct big_sink *sink);
-/* Makes it the value of its key, which must be the one it was begun with. Frees the sink.
- * TARN_ETOKEN: superseded. */
-tarn_status big_sink_commit(struct big_sink **sink_p, struct span key);
 
 /* --- reading: cmd_string.c --- */
 

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 #include "base/assert.h"
-#include "cmd/books.h"
+#include "cmd/above.h"
 #include "cmd/table.h"
 #include "cmd/watch.h"
 
@@ -48,7 +48,7 @@ void tracking_on(struct client *c) {
     *t = (struct tracker){.watcher.tell = tell, .client = c, .next = first};
     if (first != NULL) first->prev = t;
     first = c->io->tracker = t;
-    if (count++ == 0) books_relisten();
+    if (count++ == 0) above.relisten();
 }
 
 void tracking_off(struct client *c) {
@@ -63,7 +63,7 @@ void tracking_off(struct client *c) {
     else
         first = t->next;
     free(t);
-    if (--count == 0) books_relisten();
+    if (--count == 0) above.relisten();
 }
 
 static void note(void *arg, struct cmd_key_ref key) {

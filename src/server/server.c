@@ -289,7 +289,7 @@ int server_run(struct config *c, const char *executable) {
         return 1;
     }
     set_up_identity();
-    core_init(loop);
+    turn_init(loop);
     if (!rename_commands(c)) return 1;
     core_endpoints.rebind = listeners_rebind;
     replication_init();

@@ -5,11 +5,14 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "cluster/cluster.h"
+#include "cmd/big_sink.h"
+#include "cmd/books.h"
 #include "cmd/client.h"
 #include "cmd/core.h"
 #include "cmd/effects.h"
 #include "cmd/expire_cycle.h"
 #include "cmd/latency.h"
+#include "cmd/later.h"
 #include "cmd/local_copy.h"
 #include "cmd/persistence.h"
 #include "cmd/reload.h"
@@ -110,6 +113,22 @@ uint64_t turn_run(void *arg) {
     if (ms > 0) ms = expire_cycle_next_ms(ms);
     if (ms > 0) ms = cluster_next_ms(ms);
     return ms > 0 ? ms : 1;
+}
+
+void turn_init(struct net_loop *loop) {
+    above = (struct above){.restricts = replication_restricts,
+                           .refusal = replication_refusal,
+                           .wait = later_begin,
+                           .write_refusal = persistence_refusal,
+                           .unwritten = persistence_unwritten,
+                           .replica_gone = replica_gone,
+                           .replica_drained = replica_drained,
+                           .relisten = books_relisten,
+                           .big_begin = big_sink_begin,
+                           .big_next = big_sink_next,
+                           .big_filled = big_sink_filled,
+                           .big_abort = big_sink_abort};
+    core_init(loop);
 }
 
 void turn_deinit(void) {

@@ -2,8 +2,11 @@
 #ifndef TARN_SERVER_TURN_H
 #define TARN_SERVER_TURN_H
 
-#include <stdint.h>
+#include "net/net.h"
 
+/* What the rooms below ask of those above them (cmd/above.h) is known from here on. Needs
+ * server.config; server.store may come later, but before the first client. */
+void turn_init(struct net_loop *loop);
 /* Hooks of the loop: a turn begins; it ends, and the next one is due after so many ms. */
 void turn_woke(void *arg);
 uint64_t turn_run(void *arg);

@@ -279,7 +279,7 @@ static inline void pool_begin(uint64_t own) {
     server.master_epoch = 7;
     randombytes_buf(server.grant_key, sizeof(server.grant_key));
     pool.loop = net_loop_create(&hooks);
-    core_init(pool.loop);
+    turn_init(pool.loop);
     struct store_config sc;
     store_config_init(&sc);
     core_store_config(&pool.config, &sc);

@@ -1,11 +1,12 @@
 /* Large values of SET and its kin go from the socket to where they will stay: the put is opened
  * when the value's header has been read, and becomes the object when the command runs. */
-#include "cmd/families.h"
+#include "cmd/big_sink.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include "base/assert.h"
 #include "cmd/config.h"
+#include "cmd/families.h"
 #include "cmd/string_write.h"
 #include "cmd/table.h"
 
@@ -48,8 +49,8 @@ static tarn_status sink_open(struct client *c, struct span key, uint64_t size,
     return status;
 }
 
-struct big_sink *cmd_big_begin(struct client *c, const struct span *argv, size_t argc_so_far,
-                               size_t big_len) {
+struct big_sink *big_sink_begin(struct client *c, const struct span *argv, size_t argc_so_far,
+                                size_t big_len) {
     if (!server.host || server.populating.on || string_write_elsewhere() ||
         big_len <= STORE_INLINE_MAX || !wants_sink(c, argv, argc_so_far))
         return NULL;
@@ -70,17 +71,17 @@ struct big_sink *cmd_big_begin(struct client *c, const struct span *argv, size_t
     return s;
 }
 
-size_t cmd_big_next(struct big_sink *s, struct iovec iov[BIG_PIECES]) {
+size_t big_sink_next(struct big_sink *s, struct iovec iov[BIG_PIECES]) {
     static_assert(BIG_PIECES >= STORE_EXTENTS_MAX, "the extents of a value fit");
     return pool_writer_next(&s->writer, iov);
 }
 
-void cmd_big_filled(struct big_sink *s, size_t n) {
+void big_sink_filled(struct big_sink *s, size_t n) {
     pool_writer_filled(&s->writer, n);
     awaited -= n;
 }
 
-void cmd_big_abort(struct big_sink *s) {
+void big_sink_abort(struct big_sink *s) {
     awaited -= s->writer.size - s->writer.pos;
     pool_writer_abort(&s->writer, sink_key(s));
     free(s);
