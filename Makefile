@@ -1,9 +1,11 @@
-# tarn. Two commands do: `make run` builds and starts a server, `make test` builds and tests everything.
-# `make help` lists the rest. Variables: SANITIZER=address|undefined|thread, CC=clang, V=1, CFLAGS, WERROR=, PREFIX, DESTDIR.
+# tarn. Two commands do: `make run` builds and starts a server, `make test` builds and tests
+# everything. `make help` lists the rest. Variables: SANITIZER=address|undefined|thread, CC=clang,
+# V=1, CFLAGS, WERROR=, PREFIX, DESTDIR.
 #
-# How it is put together: a room of the source tree (src/ROOM) is one static archive, build/KIND/libROOM.a. Binaries and
-# tests link the archives of the rooms they may use, and no others, so that a room which does not compile stops only what
-# needs it (`make -k`). Ranks of the rooms are in tools/rooms.txt; `make lint` checks every include against them.
+# How it is put together: a room of the source tree (src/ROOM) is one static archive,
+# build/KIND/libROOM.a. Binaries and tests link the archives of the rooms they may use, and no
+# others, so that a room which does not compile stops only what needs it (`make -k`).
+# tools/rooms.txt says which these are; `make lint` checks every include against it.
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
@@ -17,7 +19,7 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DOCDIR ?= $(PREFIX)/share/doc/tarn
 
-# --- the compiler ---------------------------------------------------------------------------------------------------------
+# --- the compiler ---
 
 SANITIZER ?=
 KIND := $(or $(SANITIZER),release)
@@ -31,7 +33,8 @@ Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-5s %s\n' $(1) '$(2)')
 
 WERROR ?= -Werror
-WARN := -Wall -Wextra $(WERROR) -Wno-unused-parameter -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
+WARN := -Wall -Wextra $(WERROR) -Wno-unused-parameter -Wstrict-prototypes -Wmissing-prototypes \
+        -Wpointer-arith -Wvla
 ifeq ($(SANITIZER),)
 CFLAGS ?= -O2 -g
 HARDEN := -fstack-protector-strong
@@ -42,7 +45,8 @@ HARDEN := $(if $(findstring clang,$(CC)),,-Wno-maybe-uninitialized)
 endif
 SAN_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SAN_undefined := -fsanitize=undefined -fno-sanitize-recover=undefined
-# -Wno-tsan: fences order accesses to memory that another process writes; ThreadSanitizer does not see those.
+# -Wno-tsan: fences order accesses to memory that another process writes; ThreadSanitizer does not
+# see those.
 SAN_thread := -fsanitize=thread $(if $(findstring clang,$(CC)),,-Wno-tsan)
 SAN_fuzz := -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=undefined
 SAN_FLAGS := $(SAN_$(SANITIZER))
@@ -53,15 +57,19 @@ endif
 SAN_FLAGS += -DTARN_SANITIZER=1
 endif
 
-ALL_CFLAGS = -std=gnu11 -D_GNU_SOURCE -DTARN_VERSION='"$(VERSION)"' -Isrc $(CFLAGS) $(WARN) -fPIC -fvisibility=hidden \
-             -fno-strict-aliasing -fno-omit-frame-pointer -pthread $(HARDEN) $(SAN_FLAGS)
+ALL_CFLAGS = -std=gnu11 -D_GNU_SOURCE -DTARN_VERSION='"$(VERSION)"' -Isrc $(CFLAGS) $(WARN) -fPIC \
+             -fvisibility=hidden -fno-strict-aliasing -fno-omit-frame-pointer -pthread $(HARDEN) \
+             $(SAN_FLAGS)
+# A sanitizer's functions are in the program, not in the libraries.
+NO_UNDEFINED := $(if $(SANITIZER),,-Wl$(,)-z$(,)defs)
 ALL_LDFLAGS = -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(SAN_FLAGS) $(LDFLAGS)
 LIBS := -levent_core -lssl -lcrypto -lsodium -lxxhash -llz4 -lpcre2-8 -lhiredis -luring -ldl -lm
-# jemalloc replaces malloc in our own processes: not in the library that others load, and not under a sanitizer.
+# jemalloc replaces malloc in our own processes: not in the library that others load, and not under
+# a sanitizer.
 MALLOC_LIBS := $(if $(SANITIZER),,-Wl$(,)--no-as-needed -ljemalloc -Wl$(,)--as-needed)
 
-# Everything is written beside its place and renamed: two makes in one tree do not read each other's halves.
-# Objects are built anew when the compiler or its flags change.
+# Everything is written beside its place and renamed: two makes in one tree do not read each other's
+# halves. Objects are built anew when the compiler or its flags change.
 FLAGS_FILE := $(BUILD)/flags
 FLAGS_NOW := $(CC) $(ALL_CFLAGS)
 ifneq ($(filter-out clean help lint,$(or $(MAKECMDGOALS),all)),)
@@ -77,32 +85,23 @@ $(BUILD)/%.o: %.c $(FLAGS_FILE)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@.$$$$ && mv -f $@.$$$$ $@
 
-# --- rooms: users before the used, which is the order of linking ------------------------------------------------------------
+# --- rooms: which there are, and which each may call, is in tools/rooms.txt ---
 
-ROOMS := server node benchmark cmd repl cluster client persist host engine module store acl transport pool net resp tls base
-
-DEPS_base :=
-DEPS_tls := base
-DEPS_resp := base
-DEPS_net := base
-DEPS_pool := base
-DEPS_transport := tls base
-DEPS_store := base
-DEPS_acl := base
-DEPS_cluster := store base
-DEPS_engine := transport pool resp net tls base
-DEPS_module := transport tls base
-DEPS_host := engine transport pool net resp tls base
-DEPS_client := host engine module transport pool net resp tls base
-DEPS_persist := base
-DEPS_repl := store resp net tls base
-DEPS_cmd := repl cluster persist host engine module store acl transport pool net resp tls base
-DEPS_server := cmd repl cluster persist host engine module store acl transport pool net resp tls base
-DEPS_node := client host engine module transport pool net resp tls base
-DEPS_benchmark := client host engine module transport pool net resp tls base
+# room:called:called... for each, the lowest first
+GRAPH := $(shell sed -nE 's/^(\w+) [0-9]+:/\1/p' tools/rooms.txt | tr ' ' ':')
+# ROOMS has users before the used, which is the order of linking; DEPS_room, in that order, what a
+# room may call and what that may call.
+define graph_row
+ROOMS := $(1) $(ROOMS)
+DEPS_$(1) := $(filter $(foreach r,$(2),$(r) $(DEPS_$(r))),$(ROOMS))
+endef
+row = $(eval $(call graph_row,$(firstword $(1)),$(wordlist 2,$(words $(1)),$(1))))
+$(foreach g,$(GRAPH),$(call row,$(subst :, ,$(g))))
+# Some rooms, with all that they need.
+with_deps = $(filter $(1) $(foreach r,$(1),$(DEPS_$(r))),$(ROOMS))
 
 # The source of a room, without the main of a binary.
-sources = $(filter-out src/server/main.c src/node/main.c src/benchmark/main.c,$(wildcard src/$(1)/*.c src/$(1)/*/*.c))
+sources = $(filter-out src/%/main.c,$(wildcard src/$(1)/*.c src/$(1)/*/*.c))
 objects = $(patsubst %.c,$(BUILD)/%.o,$(1))
 archives = $(patsubst %,$(BUILD)/lib%.a,$(1))
 
@@ -114,11 +113,13 @@ $$(BUILD)/lib$(1).a: $(call objects,$(call sources,$(1)))
 endef
 $(foreach r,$(ROOMS),$(eval $(call room_rules,$(r))))
 
-# --- binaries ---------------------------------------------------------------------------------------------------------------
+# --- binaries ---
 
-BINARIES := tarn-server tarn-node tarn-benchmark tarn-check
+# A room with a main.c is one: src/node/main.c is tarn-node's.
+MAINS := $(patsubst src/%/main.c,%,$(wildcard src/*/main.c))
+BINARIES := $(MAINS:%=tarn-%)
 LIBTARN := libtarn.so.$(SOVERSION)
-LIBTARN_ROOMS := client $(DEPS_client)
+LIBTARN_ROOMS := $(call with_deps,client)
 
 .PHONY: all binaries
 all: binaries
@@ -126,32 +127,30 @@ binaries: $(patsubst %,$(BUILD)/%,$(BINARIES) $(LIBTARN) libtarn.so)
 
 define link
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@.$$$$ $(filter %.o,$^) $(filter %.a,$^) $(LIBS) $(1) && mv -f $@.$$$$ $@
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@.$$$$ $(filter %.o,$^) $(filter %.a,$^) $(LIBS) $(1) && \
+	    mv -f $@.$$$$ $@
 endef
 
-$(BUILD)/tarn-server: $(BUILD)/src/server/main.o $(call archives,server $(DEPS_server))
-	$(call link,-rdynamic $(MALLOC_LIBS))
-$(BUILD)/tarn-node: $(BUILD)/src/node/main.o $(call archives,node $(DEPS_node))
-	$(call link,$(MALLOC_LIBS))
-$(BUILD)/tarn-benchmark: $(BUILD)/src/benchmark/main.o $(call archives,benchmark $(DEPS_benchmark))
-	$(call link,$(MALLOC_LIBS))
-
-$(BUILD)/tarn-check: $(BUILD)/src/check/main.o $(call archives,persist $(DEPS_persist))
-	$(call link,$(MALLOC_LIBS))
+LINK_server := -rdynamic
+define binary_rules
+$(BUILD)/tarn-$(1): $(BUILD)/src/$(1)/main.o $(call archives,$(call with_deps,$(1)))
+	$$(call link,$$(LINK_$(1)) $$(MALLOC_LIBS))
+endef
+$(foreach m,$(MAINS),$(eval $(call binary_rules,$(m))))
 
 # All of client, and what it pulls in from the rooms below. What is visible: src/libtarn.map.
+WHOLE_CLIENT := -Wl,-u,tarn_status_text -Wl,--whole-archive $(BUILD)/libclient.a \
+                -Wl,--no-whole-archive $(call archives,$(DEPS_client))
 $(BUILD)/$(LIBTARN): $(call archives,$(LIBTARN_ROOMS)) src/libtarn.map
 	$(call say,LINK,$@)
-	$(Q)$(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,$(LIBTARN) -Wl,--version-script=src/libtarn.map $(if $(SANITIZER),,-Wl$(,)-z$(,)defs) \
-	    -o $@.$$$$ -Wl,-u,tarn_status_text -Wl,--whole-archive $(BUILD)/libclient.a -Wl,--no-whole-archive \
-	    $(call archives,$(DEPS_client)) $(LIBS) && mv -f $@.$$$$ $@
+	$(Q)$(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,$(LIBTARN) $(NO_UNDEFINED) \
+	    -Wl,--version-script=src/libtarn.map -o $@.$$$$ $(WHOLE_CLIENT) $(LIBS) && mv -f $@.$$$$ $@
 $(BUILD)/libtarn.so: $(BUILD)/$(LIBTARN)
 	$(Q)ln -sf $(LIBTARN) $@
 # One object, in which only what is public has kept its name.
 $(BUILD)/libtarn.a: $(call archives,$(LIBTARN_ROOMS))
 	$(call say,AR,$@)
-	$(Q)$(CC) -r -nostdlib -o $(BUILD)/tarn.o -Wl,-u,tarn_status_text -Wl,--whole-archive $(BUILD)/libclient.a \
-	    -Wl,--no-whole-archive $(call archives,$(DEPS_client))
+	$(Q)$(CC) -r -nostdlib -o $(BUILD)/tarn.o $(WHOLE_CLIENT)
 	$(Q)objcopy --localize-hidden $(BUILD)/tarn.o
 	$(Q)rm -f $@ && $(AR) qcs $@ $(BUILD)/tarn.o
 # Where modules are looked for in the end; built anew when that changes.
@@ -167,34 +166,41 @@ $(BUILD)/src/module/path.o: $(LIBDIR_FILE)
 # tarn_status.h is public, and the room that implements it does not know about libraries.
 $(BUILD)/src/base/status.o: ALL_CFLAGS += -fvisibility=default
 
-# --- modules: modules/NAME.so of modules/NAME/*.c ----------------------------------------------------------------------------------
+# --- modules: modules/NAME.so of modules/NAME/*.c ---
 #
-# Each has its own copy of base and shows one symbol (src/module.h). The core links none of their libraries.
+# Each has its own copy of base and shows one symbol (src/module.h). The core links none of their
+# libraries.
 
 MODULES := $(patsubst modules/%/,%,$(sort $(dir $(wildcard modules/*/*.c))))
 LIBS_rdma := -lrdmacm -libverbs
 $(BUILD)/modules/%.o: ALL_CFLAGS += -Imodules
-$(BUILD)/tests/fake_verbs/%.o $(BUILD)/tests/unit/rdma/%.o $(BUILD)/tests/fuzz/rdma_%.o: ALL_CFLAGS += -Imodules
+$(BUILD)/tests/fake_verbs/%.o $(BUILD)/tests/unit/rdma/%.o: ALL_CFLAGS += -Imodules
+$(BUILD)/tests/fuzz/rdma_%.o: ALL_CFLAGS += -Imodules
 MODULE_FILES := $(MODULES:%=$(BUILD)/modules/%.so)
+# $(1) the libraries
+define link_module
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared $(ALL_LDFLAGS) -Wl,--version-script=modules/module.map $(NO_UNDEFINED) \
+	    -o $@.$$$$ $(filter %.o,$^) $(BUILD)/libbase.a $(1) -lxxhash -lm && mv -f $@.$$$$ $@
+endef
 define module_rules
-$(BUILD)/modules/$(1).so: $(call objects,$(wildcard modules/$(1)/*.c)) $(BUILD)/libbase.a modules/module.map
-	$$(call say,LINK,$$@)
-	$$(Q)$$(CC) -shared $$(ALL_LDFLAGS) -Wl,--version-script=modules/module.map $(if $(SANITIZER),,-Wl$(,)-z$(,)defs) \
-	    -o $$@.$$$$$$$$ $$(filter %.o,$$^) $(BUILD)/libbase.a $(LIBS_$(1)) -lxxhash -lm && mv -f $$@.$$$$$$$$ $$@
+$(BUILD)/modules/$(1).so: $(call objects,$(wildcard modules/$(1)/*.c)) $(BUILD)/libbase.a \
+                          modules/module.map
+	$$(call link_module,$(LIBS_$(1)))
 endef
 $(foreach m,$(MODULES),$(eval $(call module_rules,$(m))))
 binaries: $(MODULE_FILES)
 
-# The rdma module over verbs that move bytes through sockets: what runs where there is no RDMA device, and shows what no device
-# shows (tests/fake_verbs/README.md).
+# The rdma module over verbs that move bytes through sockets: what runs where there is no RDMA
+# device, and shows what no device shows (tests/fake_verbs/README.md).
 FAKE_VERBS_C := $(wildcard tests/fake_verbs/*.c)
 FAKE_RDMA := $(if $(FAKE_VERBS_C),$(BUILD)/tests/fake_verbs/rdma.so)
-$(BUILD)/tests/fake_verbs/rdma.so: $(call objects,$(wildcard modules/rdma/*.c) $(FAKE_VERBS_C)) $(BUILD)/libbase.a modules/module.map
-	$(call say,LINK,$@)
-	$(Q)$(CC) -shared $(ALL_LDFLAGS) -Wl,--version-script=modules/module.map -o $@.$$$$ $(filter %.o,$^) $(BUILD)/libbase.a -lxxhash -lm && \
-	    mv -f $@.$$$$ $@
+$(BUILD)/tests/fake_verbs/rdma.so: $(call objects,$(wildcard modules/rdma/*.c) $(FAKE_VERBS_C)) \
+                                   $(BUILD)/libbase.a modules/module.map
+	$(call link_module,)
 
-# The release binaries are also found in src/, modules in modules/. Replaced by renaming, so that a running one is left alone.
+# The release binaries are also found in src/, modules in modules/. Replaced by renaming, so that a
+# running one is left alone.
 ifeq ($(SANITIZER),)
 binaries: $(patsubst %,src/%,$(BINARIES) $(LIBTARN)) src/libtarn.so
 $(patsubst %,src/%,$(BINARIES) $(LIBTARN)): src/%: $(BUILD)/%
@@ -206,16 +212,17 @@ $(MODULES:%=modules/%.so): modules/%: $(BUILD)/modules/%
 	$(Q)cp -f $< $@.$$$$ && mv -f $@.$$$$ $@
 endif
 
-# --- tests --------------------------------------------------------------------------------------------------------------------
+# --- tests ---
 
-# A test program is a file with a main or TEST_MAIN (tests/unit/test.h); the other files beside it are its helpers.
+# A test program is a file with a main or TEST_MAIN (tests/unit/test.h); the other files beside it
+# are its helpers.
 TEST_C := $(wildcard tests/unit/*.c tests/unit/*/*.c tests/transport/*.c tests/stress/*.c)
 define IS_MAIN
 '^(int )?main *\(|^TEST_MAIN'
 endef
 TEST_MAIN := $(if $(TEST_C),$(shell grep -lE $(IS_MAIN) $(TEST_C)))
 TEST_HELP := $(filter-out $(TEST_MAIN),$(TEST_C))
-helpers_of = $(filter $(patsubst %/,%,$(dir $(1)))/%,$(foreach h,$(TEST_HELP),$(if $(filter $(dir $(1)),$(dir $(h))),$(h))))
+helpers_of = $(foreach h,$(TEST_HELP),$(if $(filter $(dir $(1)),$(dir $(h))),$(h)))
 program = $(patsubst %.c,$(BUILD)/%,$(1))
 
 # $(1) source with main, $(2) rooms
@@ -229,25 +236,30 @@ TRANSPORT_MAIN := $(filter tests/transport/%,$(TEST_MAIN))
 STRESS_MAIN := $(filter tests/stress/%,$(TEST_MAIN))
 # tests/unit/rdma: the module's own objects over the fake verbs, without a file to load.
 RDMA_UNIT_MAIN := $(filter tests/unit/rdma/%,$(UNIT_MAIN))
-$(foreach t,$(filter-out $(RDMA_UNIT_MAIN),$(UNIT_MAIN)),$(eval $(call test_rules,$(t),$(call room_of,$(t)) $(DEPS_$(call room_of,$(t))))))
+$(foreach t,$(filter-out $(RDMA_UNIT_MAIN),$(UNIT_MAIN)),\
+    $(eval $(call test_rules,$(t),$(call with_deps,$(call room_of,$(t)) base))))
 $(BUILD)/librdma.a: $(call objects,$(wildcard modules/rdma/*.c) $(FAKE_VERBS_C))
 	$(call say,AR,$@)
 	$(Q)$(AR) qcs $@.$$$$ $^ && mv -f $@.$$$$ $@
-$(foreach t,$(RDMA_UNIT_MAIN),$(eval $(call test_rules,$(t),rdma module transport tls base)))
+$(foreach t,$(RDMA_UNIT_MAIN),$(eval $(call test_rules,$(t),rdma $(call with_deps,module))))
 $(foreach t,$(TRANSPORT_MAIN) $(STRESS_MAIN),$(eval $(call test_rules,$(t),$(LIBTARN_ROOMS))))
 
-# A fuzz target is tests/fuzz/NAME_fuzz.c. It links the room that its name begins with (resp_fuzz, host_frame_fuzz), or
-# all that a server has. `make test` runs it with standalone_main.c over its seeds and mutations of them; `make fuzz` with
-# libFuzzer.
+# A fuzz target is tests/fuzz/NAME_fuzz.c. It links the room that its name begins with (resp_fuzz,
+# host_frame_fuzz), or all that a server has. `make test` runs it with standalone_main.c over its
+# seeds and mutations of them; `make fuzz` with libFuzzer.
 FUZZ_C := $(wildcard tests/fuzz/*_fuzz.c)
 FUZZ_SECONDS ?= 60
 FUZZ_MUTATIONS ?= 5000
 export FUZZ_MUTATIONS
-fuzz_room = $(filter $(ROOMS),$(firstword $(subst _, ,$(notdir $(1)))))
-fuzz_rooms = $(if $(filter tests/fuzz/rdma_%,$(1)),rdma module transport tls base,$(if $(filter tests/fuzz/persist_%,$(1)),persist cluster store base,$(if $(call fuzz_room,$(1)),$(call fuzz_room,$(1)) $(DEPS_$(call fuzz_room,$(1))),server $(DEPS_server))))
+fuzz_room = $(or $(filter $(ROOMS) rdma,$(firstword $(subst _, ,$(notdir $(1))))),server)
+FUZZ_DEPS_persist := cluster
+FUZZ_DEPS_rdma := module
+fuzz_rooms = $(filter rdma,$(1)) $(call with_deps,$(1) $(FUZZ_DEPS_$(1)) base)
+FUZZ_MAIN := $(if $(filter fuzz,$(SANITIZER)),,tests/fuzz/standalone_main.c)
 define fuzz_rules
-$(call program,$(1)): $(call objects,$(1)) $(if $(filter fuzz,$(SANITIZER)),,$(BUILD)/tests/fuzz/standalone_main.o) $(call archives,$(call fuzz_rooms,$(1)))
-	$$(call link,$(if $(filter fuzz,$(SANITIZER)),-fsanitize=fuzzer))
+$(call program,$(1)): $(call objects,$(1) $(FUZZ_MAIN)) \
+                      $(call archives,$(call fuzz_rooms,$(call fuzz_room,$(1))))
+	$$(call link,$(if $(FUZZ_MAIN),,-fsanitize=fuzzer))
 endef
 $(foreach t,$(FUZZ_C),$(eval $(call fuzz_rules,$(t))))
 
@@ -271,14 +283,15 @@ $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(call archives,$(LIBTARN_ROOMS))
 
 # The examples of docs/LIBTARN.md see what a user sees: the public headers and the library.
 EXAMPLES := $(patsubst %.c,$(BUILD)/%,$(wildcard examples/*.c))
-PUBLIC_HEADERS := $(patsubst %,$(BUILD)/include/%,tarn.h tarn_transfer.h tarn_status.h)
+HEADERS := tarn.h tarn_transfer.h tarn_status.h
+PUBLIC_HEADERS := $(HEADERS:%=$(BUILD)/include/%)
 $(PUBLIC_HEADERS): $(BUILD)/include/%: src/%
 	@mkdir -p $(@D) && cp $< $@.$$$$ && mv -f $@.$$$$ $@
 $(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libtarn.so $(PUBLIC_HEADERS)
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
-	$(Q)$(CC) -Wall -Wextra $(WERROR) $(CFLAGS) $(SAN_FLAGS) -I$(BUILD)/include $< -o $@.$$$$ -L$(BUILD) -ltarn -Wl,-rpath,'$$ORIGIN/..' && \
-	    mv -f $@.$$$$ $@
+	$(Q)$(CC) -Wall -Wextra $(WERROR) $(CFLAGS) $(SAN_FLAGS) -I$(BUILD)/include $< -o $@.$$$$ \
+	    -L$(BUILD) -ltarn -Wl,-rpath,'$$ORIGIN/..' && mv -f $@.$$$$ $@
 .PHONY: examples
 examples: $(EXAMPLES)
 
@@ -287,26 +300,31 @@ TRANSPORT := $(call program,$(TRANSPORT_MAIN))
 STRESS := $(call program,$(STRESS_MAIN))
 FUZZ := $(call program,$(FUZZ_C))
 
-.PHONY: deps tests test test-unit test-transport test-fuzz test-stress test-robust test-chaos test-ha test-long test-integration test-python test-rdma test-redis
+.PHONY: deps tests test test-unit test-transport test-fuzz test-stress
+.PHONY: test-robust test-chaos test-ha test-long test-integration test-python test-rdma test-redis
 deps:
 	@deps/install.sh --quiet build test
 # Everything that tests run, built as far as it compiles: what is missing counts as a failed test.
-tests: binaries $(FAKE_RDMA) $(TEST_MODULES) $(EXAMPLES) $(FAULT_SO) $(TOOLS) $(UNIT) $(TRANSPORT) $(STRESS) $(FUZZ)
+tests: binaries $(FAKE_RDMA) $(TEST_MODULES) $(EXAMPLES) $(FAULT_SO) $(TOOLS)
+tests: $(UNIT) $(TRANSPORT) $(STRESS) $(FUZZ)
 
 JOBS ?= $(shell nproc)
 PARALLEL = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
 RUN_TESTS = tools/run-tests.py --build $(BUILD) --kind $(KIND)
 # Builds what it can, and writes down what should be there: run-tests.py does not guess.
 define build_tests
-	+@$(MAKE) --no-print-directory $(if $(V)$(MAKE_TERMOUT),,-s) -k $(PARALLEL) $(1) || echo '*** not everything was built; what is missing counts as failed'
-	@printf '%s\n' $(UNIT:%=unit:%) $(TRANSPORT:%=transport:%) $(FUZZ:%=fuzz:%) $(STRESS:%=stress:%) > $(BUILD)/tests.list
+	+@$(MAKE) --no-print-directory $(if $(V)$(MAKE_TERMOUT),,-s) -k $(PARALLEL) $(1) || \
+	    echo '*** not everything was built; what is missing counts as failed'
+	@printf '%s\n' $(UNIT:%=unit:%) $(TRANSPORT:%=transport:%) $(FUZZ:%=fuzz:%) \
+	    $(STRESS:%=stress:%) > $(BUILD)/tests.list
 endef
 
 # ThreadSanitizer: the rooms with threads, and whole processes of which several threads take part.
 TEST_GROUPS := unit transport fuzz stress integration python docs
 ifeq ($(SANITIZER),thread)
 TEST_GROUPS := unit transport stress integration
-export TCL_ARGS ?= $(patsubst %,tests/integration/%_test.tcl,put lease batch protocol admin io_threads)
+TCL_ARGS ?= $(patsubst %,tests/integration/%_test.tcl,put lease batch protocol admin io_threads)
+export TCL_ARGS
 endif
 test: deps
 	$(call build_tests,tests)
@@ -323,15 +341,18 @@ test-fuzz:
 test-stress:
 	$(call build_tests,$(STRESS) binaries $(FAULT_SO))
 	@$(RUN_TESTS) stress
-# Random bytes, crowds, peers that do not read: ROBUST_SECONDS=3600 of a storm and ROBUST_SEED=7 for other bytes.
+# Random bytes, crowds, peers that do not read: ROBUST_SECONDS=3600 of a storm and ROBUST_SEED=7 for
+# other bytes.
 test-robust:
 	$(call build_tests,binaries $(FAULT_SO) $(TOOLS))
 	@$(RUN_TESTS) robust
-# Nodes, clients, disks and the master of a pool in trouble, for longer than in `make test`: CHAOS_SEEDS="5 6 7", STRESS_SECONDS=30 each.
+# Nodes, clients, disks and the master of a pool in trouble, for longer than in `make test`:
+# CHAOS_SEEDS="5 6 7", STRESS_SECONDS=30 each.
 test-chaos:
 	$(call build_tests,$(BUILD)/tests/stress/chaos_stress binaries)
 	@$(RUN_TESTS) chaos
-# Masters that are killed, paused and cut off under Sentinels: HA_ROUNDS=20 HA_SEED=1, half a minute each.
+# Masters that are killed, paused and cut off under Sentinels: HA_ROUNDS=20 HA_SEED=1, half a minute
+# each.
 test-ha:
 	$(call build_tests,binaries $(TOOLS))
 	@$(RUN_TESTS) ha
@@ -339,12 +360,15 @@ test-ha:
 test-long:
 	$(call build_tests,$(STRESS) binaries $(FAULT_SO) $(TOOLS))
 	@$(RUN_TESTS) stress robust chaos ha
-# Redis' own suite (docs/REDIS-COMPAT.md): REDIS=directory of its source, FILES="unit/expire unit/scan" for some of it.
+# Redis' own suite (docs/REDIS-COMPAT.md): REDIS=directory of its source, FILES="unit/expire
+# unit/scan" for some of it.
 test-redis:
-	@test -n "$(REDIS)" || { echo 'make test-redis REDIS=DIR: DIR is an unpacked source of Redis 7.0'; exit 2; }
+	@test -n "$(REDIS)" || \
+	    { echo 'make test-redis REDIS=DIR: DIR is an unpacked source of Redis 7.0'; exit 2; }
 	@$(MAKE) --no-print-directory $(PARALLEL) $(BUILD)/tarn-server
 	@utils/redis-compat/run.sh --server $(BUILD)/tarn-server $(REDIS) $(FILES)
-# Real verbs: soft-RoCE devices in an emulated machine (tests/rdma/README.md). TARN_RDMA_TESTS="smoke e2e": some topics of it.
+# Real verbs: soft-RoCE devices in an emulated machine (tests/rdma/README.md).
+# TARN_RDMA_TESTS="smoke e2e": some topics of it.
 RDMA_TOOLS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/rdma/*.c))
 $(BUILD)/tests/rdma/%.o: ALL_CFLAGS += -Imodules
 $(RDMA_TOOLS): $(BUILD)/%: $(BUILD)/%.o $(call archives,$(LIBTARN_ROOMS))
@@ -359,7 +383,8 @@ test-integration:
 	$(call build_tests,binaries $(FAKE_RDMA) $(TEST_MODULES) $(FAULT_SO) $(TOOLS) $(EXAMPLES))
 	@$(RUN_TESTS) integration docs
 
-# The Python package: PYTHON_TESTS="client_test aio_test" some of its tests, PYTHON=python3.12 with another Python than Debian's.
+# The Python package: PYTHON_TESTS="client_test aio_test" some of its tests, PYTHON=python3.12 with
+# another Python than Debian's.
 test-python: deps
 	$(call build_tests,binaries)
 	@$(RUN_TESTS) python
@@ -371,7 +396,7 @@ fuzz:
 	@$(MAKE) --no-print-directory $(PARALLEL) SANITIZER=fuzz CC=clang fuzz-build
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/run-fuzz.sh build/fuzz
 
-# --- daily work ------------------------------------------------------------------------------------------------------------------
+# --- daily work ---
 
 .PHONY: run lint format bench clean help
 run:
@@ -395,16 +420,16 @@ clean:
 	rm -f $(patsubst %,src/%,$(BINARIES) libtarn.so libtarn.so.*) modules/*.so
 
 help:
-	@echo 'make                    the binaries: src/tarn-server, src/tarn-node, src/tarn-benchmark, src/tarn-check, src/libtarn.so'
-	@echo 'make run                dependencies, build, and a server with a pool of 1gb on port 6479 (POOL_SIZE=, ARGS=)'
-	@echo 'make test               dependencies, build, all tests; one closing line says how many passed'
+	@echo 'make                    the binaries: src/tarn-*, src/libtarn.so, modules/*.so'
+	@echo 'make run                dependencies, build, a server on port 6479 (POOL_SIZE=1gb ARGS=)'
+	@echo 'make test               dependencies, build, all tests; the last line says how many passed'
 	@echo '  test-unit test-transport test-fuzz test-stress test-integration test-python   parts of it'
-	@echo 'make test-robust        random requests at a whole server for a minute, ROBUST_SECONDS=3600 for an hour, ROBUST_SEED=7; crowds and the like'
+	@echo 'make test-robust        random requests, crowds (ROBUST_SECONDS=60 ROBUST_SEED=)'
 	@echo 'make test-chaos         a pool of many machines in trouble, two minutes'
 	@echo 'make test-ha            failovers under Sentinels and a load that checks, ten minutes'
 	@echo 'make test-long          the three above and the stress test, at once'
-	@echo 'make test-redis REDIS=DIR   the test suite of Redis 7.0, of which DIR is the source, five minutes'
-	@echo 'make test-rdma          real verbs over soft-RoCE, in an emulated machine; no RDMA device is needed'
+	@echo 'make test-redis REDIS=DIR   the test suite of Redis 7.0, whose source DIR is, five minutes'
+	@echo 'make test-rdma          real verbs over soft-RoCE, in an emulated machine; needs no device'
 	@echo 'make SANITIZER=address test   the same on sanitizer binaries (address, undefined, thread)'
 	@echo 'make lint               ranks of rooms, format, static analysis, documents'
 	@echo 'make format             clang-format over the tree'
@@ -414,11 +439,12 @@ help:
 	@echo 'make examples           the programs of examples/, in build/release/examples'
 	@echo 'make clean'
 
-# --- install -----------------------------------------------------------------------------------------------------------------------
+# --- install ---
 
 .PHONY: install uninstall
 install: binaries $(BUILD)/libtarn.a
-	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(DOCDIR)
+	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -d $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(DOCDIR)
 	install -m 755 $(patsubst %,$(BUILD)/%,$(BINARIES)) $(DESTDIR)$(BINDIR)
 	install -m 755 $(BUILD)/$(LIBTARN) $(DESTDIR)$(LIBDIR)/libtarn.so.$(VERSION)
 	ln -sf libtarn.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(LIBTARN)
@@ -426,17 +452,19 @@ install: binaries $(BUILD)/libtarn.a
 	install -m 644 $(BUILD)/libtarn.a $(DESTDIR)$(LIBDIR)
 	install -d $(DESTDIR)$(LIBDIR)/tarn
 	$(if $(MODULE_FILES),install -m 755 $(MODULE_FILES) $(DESTDIR)$(LIBDIR)/tarn)
-	install -m 644 src/tarn.h src/tarn_transfer.h src/tarn_status.h $(DESTDIR)$(INCLUDEDIR)
-	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' tools/tarn.pc.in \
+	install -m 644 $(HEADERS:%=src/%) $(DESTDIR)$(INCLUDEDIR)
+	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|' \
+	    -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' tools/tarn.pc.in \
 	    > $(DESTDIR)$(LIBDIR)/pkgconfig/tarn.pc
 	install -m 644 redis.conf.sample README.md CHANGELOG.md LICENSE $(DESTDIR)$(DOCDIR)
 uninstall:
 	rm -f $(patsubst %,$(DESTDIR)$(BINDIR)/%,$(BINARIES))
 	rm -f $(DESTDIR)$(LIBDIR)/libtarn.so $(DESTDIR)$(LIBDIR)/libtarn.so.* $(DESTDIR)$(LIBDIR)/libtarn.a
-	rm -f $(DESTDIR)$(LIBDIR)/pkgconfig/tarn.pc $(DESTDIR)$(INCLUDEDIR)/tarn.h $(DESTDIR)$(INCLUDEDIR)/tarn_transfer.h $(DESTDIR)$(INCLUDEDIR)/tarn_status.h
+	rm -f $(DESTDIR)$(LIBDIR)/pkgconfig/tarn.pc $(HEADERS:%=$(DESTDIR)$(INCLUDEDIR)/%)
 	rm -f $(MODULES:%=$(DESTDIR)$(LIBDIR)/tarn/%.so)
 	[ ! -d $(DESTDIR)$(LIBDIR)/tarn ] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(LIBDIR)/tarn
 	rm -rf $(DESTDIR)$(DOCDIR)
 
--include $(patsubst %.o,%.d,$(call objects,$(foreach r,$(ROOMS),$(call sources,$(r))) src/server/main.c src/node/main.c src/benchmark/main.c src/check/main.c \
-    $(TEST_C) $(FUZZ_C) $(FAULT_C) $(TEST_MODULES_C) $(FAKE_VERBS_C) $(wildcard modules/*/*.c tests/tools/*.c tests/rdma/*.c) tests/fuzz/standalone_main.c))
+-include $(patsubst %.o,%.d,$(call objects,$(foreach r,$(ROOMS),$(call sources,$(r))) \
+    $(MAINS:%=src/%/main.c) $(wildcard modules/*/*.c) $(TEST_C) $(FUZZ_C) $(FUZZ_MAIN) $(FAULT_C) \
+    $(TEST_MODULES_C) $(FAKE_VERBS_C) $(wildcard tests/tools/*.c tests/rdma/*.c)))

@@ -8,7 +8,7 @@ found() { find . \( -path ./build -o -path ./.git -o -path ./tests/tmp \) -prune
 code() { found -path './src/*.[ch]' -o -path './tests/*.[ch]' -o -path './modules/*.[ch]'; }
 scripts() { found -name '*.sh' -o -path ./.ci/run; }
 
-check_rooms() { tools/check-rooms.sh; }
+check_rooms() { tools/check-rooms.py; }
 
 check_format() { code | xargs -r clang-format --dry-run -Werror 2>&1 | sed -nE 's/^([^ :]+):[0-9]+:[0-9]+: error.*/\1/p' | sort | uniq -c |
     awk '{ n++; print $2 ": not formatted (" $1 " places): make format" } END { exit n > 0 }'; }

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Holds src/ and modules/ against tools/rooms.txt, the graph of the rooms.
+
+A room includes what it may call and nothing else, and calls all that it may; a module sees
+src/module.h, base (of which it has its own copy) and the headers right under src/transport.
+docs/ARCHITECTURE.md has each room in the row of its rank."""
+
+import glob
+import os
+import re
+import sys
+from fnmatch import fnmatch
+
+# The public headers right under src/ belong to no room, but who implements them is called.
+PUBLIC = {"src/tarn.h": "client", "src/tarn_transfer.h": "client"}
+# Libraries that one room keeps to itself.
+LIBRARIES = {"event2": "net", "openssl": "tls"}
+
+errors = []
+
+
+def bad(where, text):
+    errors.append(f"{where}: {text}")
+
+
+def read(path):
+    with open(path, encoding="utf-8") as f:
+        return f.read()
+
+
+def read_graph(path):
+    """{room: rank}, {room: the rooms it may call}"""
+    ranks, may_call = {}, {}
+    for line in read(path).splitlines():
+        row = re.fullmatch(r"(\w+) (\d+):((?: \w+)*)", line)
+        if row:
+            room, rank, called = row[1], int(row[2]), row[3].split()
+            for other in called:
+                if ranks.get(other, rank) >= rank:
+                    bad(
+                        path, f"{room} may not call {other}, whose line is not before, or not lower"
+                    )
+            ranks[room], may_call[room] = rank, called
+        elif not line.startswith("#"):
+            bad(path, f'"{line}" is not "room rank: rooms"')
+    return ranks, may_call
+
+
+def room_of(path):
+    part = path.split("/")
+    return part[0] if part[0] == "modules" else part[1] if len(part) > 2 else PUBLIC.get(path, "")
+
+
+def target_of(path, name):
+    """The file that an #include "name" means there."""
+    for place in (os.path.dirname(path), "src", "modules"):
+        target = os.path.normpath(f"{place}/{name}")
+        if os.path.exists(target):
+            return target
+    return None
+
+
+def may_include(room, target, may_call):
+    to = room_of(target)
+    if room == "modules":
+        return to in ("", room, "base") or re.fullmatch(r"src/transport/\w+\.h", target)
+    return to in ("", room) or to in may_call.get(room, ["base"])
+
+
+def check_includes(files, may_call):
+    used = {room: set() for room in may_call}
+    for path in files:
+        room = room_of(path)
+        for number, line in enumerate(read(path).splitlines(), 1):
+            include = re.match(r'\s*#\s*include\s*(?:<(\w+)/|"([^"]+)")', line)
+            if not include:
+                continue
+            library, name = include.groups()
+            if name:
+                target = target_of(path, name)
+                if target is None:
+                    bad(f"{path}:{number}", f'"{name}" is neither beside this file nor under src')
+                elif not may_include(room, target, may_call):
+                    bad(f"{path}:{number}", f"tools/rooms.txt does not let {room} call {target}")
+                else:
+                    used.get(room, set()).add(room_of(target))
+            elif LIBRARIES.get(library, room) != room:
+                bad(f"{path}:{number}", f"only src/{LIBRARIES[library]} includes {library}")
+    for room, called in may_call.items():
+        for other in sorted(set(called) - used[room]):
+            bad("tools/rooms.txt", f"{room} does not call {other}")
+
+
+def main():
+    os.chdir(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    ranks, may_call = read_graph("tools/rooms.txt")
+    files = sorted(
+        f for d in ("src", "modules") for f in glob.glob(f"{d}/**/*.[ch]", recursive=True)
+    )
+    check_includes(files, may_call)
+    rooms = {
+        path.split("/")[1] for path in files if path.startswith("src/") and path.count("/") > 1
+    }
+    for room in sorted(rooms ^ set(ranks)):
+        bad("tools/rooms.txt", f"{room} is only {'in src' if room in rooms else 'here'}")
+    table = read("docs/ARCHITECTURE.md")
+    for room, rank in ranks.items():
+        if not re.search(rf"^\| {rank} \|.*`{room}`", table, re.M):
+            bad("docs/ARCHITECTURE.md", f"has no {room} in the row of rank {rank}")
+    print(*errors, sep="\n")
+    return bool(errors)
+
+
+sys.exit(main())
