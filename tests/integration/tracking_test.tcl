@@ -81,7 +81,6 @@ test {every way in which a value changes or goes, and a key that was not there} 
         {r set k 5} {r incr k}
         {r set k v} {r append k w}
         {r set k v} {r setrange k 1 w}
-        {r set k v} {r setbit k 9 1}
         {r set k v} {r getset k w}
         {r set k v} {r mset j 1 k 2}
         {r set k v} {r del k}
