@@ -64,7 +64,7 @@ static void write_server(struct buf *out) {
     info_line(out, "event_loop:%s", net_loop_backend(core_loop()));
     info_line(out, "compiler:" __VERSION__);
     info_line(out, "process_id:%ld", (long)getpid());
-    info_line(out, "process_supervised:%s", process_supervisor());
+    info_line(out, "process_supervised:%s", process_supervised() ? "systemd" : "no");
     info_line(out, "run_id:%s", server.run_id);
     info_line(out, "tcp_port:%u", core_endpoints.port);
     info_line(out, "tls_port:%u", core_endpoints.tls_port);

@@ -155,13 +155,6 @@ static bool parse_fresh(struct config *fresh, const struct config_row *row,
                         size_t n) {
     char *why = NULL;
     bool ok = config_row_parse(row, fresh, words + 1, n - 1, &why);
-    if (ok && row->flags & CONFIG_FIXED) {
-        struct config initial;
-        config_init(&initial);
-        ok = config_row_equal(row, fresh, &initial);
-        if (!ok) why = config_text("can only be '%s' in this version", row->initial);
-        config_deinit(&initial);
-    }
     if (!ok) config_fail_at(src, line, mistake(row, line, words, n, why));
     free(why);
     return ok;

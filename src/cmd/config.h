@@ -102,7 +102,7 @@ struct config {
     bool tls_verify_name;
     int tls_auth_clients; /* enum tls_auth */
     char *tls_protocols, *tls_ciphers, *tls_ciphersuites;
-    bool tls_prefer_server_ciphers, tls_session_caching, tls_replication, tls_cluster, tls_data;
+    bool tls_prefer_server_ciphers, tls_session_caching, tls_replication, tls_data;
     int64_t tls_session_cache_size, tls_session_cache_timeout_s;
     uint64_t tls_handshake_timeout_ms;
     uint64_t output_pause; /* unsent bytes from which on a client's commands wait */
@@ -177,7 +177,7 @@ struct config {
     char *masteruser, *replica_announce_ip;
     struct config_binary masterauth;
     int64_t replica_announce_port, replica_priority;
-    bool replica_announced, replica_serve_stale_data, replica_read_only, repl_disable_tcp_nodelay;
+    bool replica_announced, replica_serve_stale_data, repl_disable_tcp_nodelay;
     uint64_t repl_backlog_size;
     int64_t repl_backlog_ttl_s, repl_ping_period_s, repl_timeout_s;
     int64_t min_replicas_to_write, min_replicas_max_lag_s;
@@ -210,12 +210,7 @@ enum { CONFIG_VERIFY_AUTO, CONFIG_VERIFY_NONE, CONFIG_VERIFY_SAMPLE, CONFIG_VERI
 enum { CONFIG_PROPAGATION_IGNORE, CONFIG_PROPAGATION_PANIC, CONFIG_PROPAGATION_PANIC_ON_REPLICAS };
 /* enable-debug-command, enable-module-command, enable-protected-configs */
 enum { CONFIG_PROTECTED_NO, CONFIG_PROTECTED_YES, CONFIG_PROTECTED_LOCAL };
-enum {
-    CONFIG_SUPERVISED_NO,
-    CONFIG_SUPERVISED_SYSTEMD,
-    CONFIG_SUPERVISED_UPSTART,
-    CONFIG_SUPERVISED_AUTO
-};
+enum { CONFIG_SUPERVISED_NO, CONFIG_SUPERVISED_SYSTEMD, CONFIG_SUPERVISED_AUTO };
 enum { CONFIG_OOM_NO, CONFIG_OOM_YES, CONFIG_OOM_RELATIVE, CONFIG_OOM_ABSOLUTE };
 /* Bits of shutdown-on-sigint and shutdown-on-sigterm. */
 enum {

@@ -58,6 +58,7 @@ static const struct {
     {"cluster-require-full-coverage", no_slots, false},
     {"cluster-slave-no-failover", no_slots, false},
     {"cluster-slave-validity-factor", no_slots, false},
+    {"tls-cluster", no_slots, false},
     {"lua-time-limit", no_script, false},
     {"busy-reply-threshold", no_script, false},
     {"locale-collate", no_script, false},

@@ -147,7 +147,7 @@ static const char *const welcome_words[] = {"auto", "no", "yes", NULL};
 static const char *const pubsub_words[] = {"resetchannels", "allchannels", NULL};
 static const char *const auth_words[] = {"no", "optional", "yes", NULL}; /* enum tls_auth */
 static const char *const local_words[] = {"no", "yes", "local", NULL};
-static const char *const supervised_words[] = {"no", "systemd", "upstart", "auto", NULL};
+static const char *const supervised_words[] = {"no", "systemd", "auto", NULL};
 static const char *const facility_words[] = {"user",   "local0", "local1", "local2", "local3",
                                              "local4", "local5", "local6", "local7", NULL};
 static const char *const oom_words[] = {"no", "yes", "relative", "absolute", NULL};
@@ -227,7 +227,6 @@ const struct config_row config_rows[] = {
     NUM(CONFIG_MS, "tls-handshake-timeout", tls_handshake_timeout_ms, "10s", 10, 3600000, M, NULL),
     BOOL("tls-replication", tls_replication, "no", M, apply_tls),
     BOOL("tls-data", tls_data, "no", 0, NULL),
-    BOOL("tls-cluster", tls_cluster, "no", CONFIG_FIXED, NULL),
     NUM(CONFIG_PORT_OR_AUTO, "tls-port", tls_port, "0", 0, 65535, M, apply_tls_port),
     /* process */
     BOOL("daemonize", daemonize, "no", 0, NULL),
@@ -350,7 +349,6 @@ const struct config_row config_rows[] = {
     BOOL("replica-announced", replica_announced, "yes", M, NULL),
     NUM(CONFIG_INT, "replica-priority", replica_priority, "100", 0, INT32_MAX, M, NULL),
     BOOL("replica-serve-stale-data", replica_serve_stale_data, "yes", M, NULL),
-    BOOL("replica-read-only", replica_read_only, "yes", CONFIG_FIXED, NULL),
     BOOL("repl-disable-tcp-nodelay", repl_disable_tcp_nodelay, "no", M, NULL),
     NUM(CONFIG_BYTES, "repl-backlog-size", repl_backlog_size, "64mb", 1024, INT64_C(1) << 40, M,
         replication_apply_config),
@@ -376,6 +374,7 @@ const struct config_row config_rows[] = {
     ONLY("rdb-del-sync-files", "no", "synchronisation leaves no files", "yes"),
     ONLY("replica-lazy-flush", "no", "the books of before are freed before the new ones are read",
          "yes"),
+    ONLY("replica-read-only", "yes", "a replica takes no writes"),
     ONLY("replica-ignore-maxmemory", "yes",
          "a replica evicts what its master says, and nothing else"),
     ONLY("replica-ignore-disk-write-errors", "yes",

@@ -35,8 +35,7 @@ enum config_type {
 enum config_row_flag {
     CONFIG_MUTABLE = 1, /* by CONFIG SET */
     CONFIG_SECRET = 2,  /* not shown by MONITOR and SLOWLOG */
-    CONFIG_FIXED = 4,   /* only its default is possible: for clients that ask */
-    CONFIG_GUARDED = 8, /* enable-protected-configs says who may */
+    CONFIG_GUARDED = 4, /* enable-protected-configs says who may */
 };
 
 struct config_row {

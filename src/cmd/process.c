@@ -173,8 +173,7 @@ void process_disable_thp(const struct config *c) {
 
 /* --- supervision --- */
 
-static int supervisor = CONFIG_SUPERVISED_NO;
-static int notify_fd = -1;
+static int notify_fd = -1; /* systemd's socket */
 static struct sockaddr_un notify_address;
 static socklen_t notify_len;
 
@@ -196,35 +195,17 @@ static bool find_systemd(void) {
     return notify_fd >= 0;
 }
 
-static bool stop_for_upstart(void) {
-    if (getenv("UPSTART_JOB") == NULL) return false;
-    log_notice("Supervised by upstart, will stop to signal readiness");
-    unsetenv("UPSTART_JOB");
-    raise(SIGSTOP);
-    return true;
-}
-
-const char *process_supervisor(void) {
-    return supervisor == CONFIG_SUPERVISED_SYSTEMD   ? "systemd"
-           : supervisor == CONFIG_SUPERVISED_UPSTART ? "upstart"
-                                                     : "no";
-}
-
-int process_supervised(const struct config *c) {
-    int wanted = c->supervised;
-    bool any = wanted == CONFIG_SUPERVISED_AUTO;
-    if ((wanted == CONFIG_SUPERVISED_UPSTART || any) && stop_for_upstart())
-        return supervisor = CONFIG_SUPERVISED_UPSTART;
-    if ((wanted == CONFIG_SUPERVISED_SYSTEMD || any) && find_systemd()) {
+void process_supervisor_find(const struct config *c) {
+    if (c->supervised == CONFIG_SUPERVISED_NO) return;
+    if (find_systemd())
         log_notice("Supervised by systemd: it will be told when the server is ready");
-        return supervisor = CONFIG_SUPERVISED_SYSTEMD;
-    }
-    if (wanted == CONFIG_SUPERVISED_UPSTART)
-        log_warning("Upstart supervision requested, but UPSTART_JOB is not set");
-    if (wanted == CONFIG_SUPERVISED_SYSTEMD)
+    else if (c->supervised == CONFIG_SUPERVISED_SYSTEMD)
         log_warning("Systemd supervision requested, but NOTIFY_SOCKET is not set: use Type=notify "
                     "in the unit");
-    return CONFIG_SUPERVISED_NO;
+}
+
+bool process_supervised(void) {
+    return notify_fd >= 0;
 }
 
 void process_notify(const char *format, ...) {

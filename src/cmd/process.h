@@ -1,5 +1,5 @@
 /* What the operating system and its managers are told about this process: its title, its score for
- * the killer of processes, and systemd or upstart. Each does nothing where the configuration asks
+ * the killer of processes, and systemd. Each does nothing where the configuration asks
  * for nothing. */
 #ifndef TARN_CMD_PROCESS_H
 #define TARN_CMD_PROCESS_H
@@ -21,11 +21,10 @@ bool process_oom_score(const struct config *c, const char **why_p);
 /* disable-thp. */
 void process_disable_thp(const struct config *c);
 
-/* Who supervises it, if anybody does: CONFIG_SUPERVISED_NO, _SYSTEMD, _UPSTART. Before it becomes a
- * daemon. */
-int process_supervised(const struct config *c);
-/* "no", "systemd", "upstart": what process_supervised found. */
-const char *process_supervisor(void);
+/* Finds systemd, if it supervises this process and the configuration wants to know. Before it
+ * becomes a daemon. */
+void process_supervisor_find(const struct config *c);
+bool process_supervised(void);
 /* "READY=1", "STATUS=...", "STOPPING=1", to the socket that systemd named; several of them in
  * lines. */
 void process_notify(const char *format, ...) __attribute__((format(printf, 1, 2)));

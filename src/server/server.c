@@ -98,8 +98,8 @@ static bool set_up_process(struct config *c, const char *executable) {
                                         ? LOG_USER
                                         : LOG_LOCAL0 + ((c->syslog_facility - 1) << 3));
     /* who stays in the foreground then */
-    bool supervised = process_supervised(c) != CONFIG_SUPERVISED_NO;
-    if (c->daemonize && !supervised && !become_daemon(c)) return false;
+    process_supervisor_find(c);
+    if (c->daemonize && !process_supervised() && !become_daemon(c)) return false;
     if (c->pidfile[0] != '\0') file_write_number(c->pidfile, (long)getpid());
     signals_block();
     crash_catch(c->crash_log_enabled);

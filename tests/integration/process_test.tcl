@@ -82,20 +82,6 @@ test {at SIGHUP the log file is opened again; where that fails the log stays, an
     stop_server
 }
 
-test {upstart waits until the process stops itself} {
-    set dir [temp_dir]
-    with_environment {UPSTART_JOB tarn} {
-        set pid [start_process [server_command $dir {--supervised upstart --pool-size 0}] $dir/stdout]
-    }
-    set ::upstart_pid $pid
-    wait_for "SIGSTOP" {[process_state $::upstart_pid] eq "T"}
-    send_signal CONT $pid
-    set ::boot_dir $dir
-    wait_for "the port" {[file_text $::boot_dir/port] ne ""}
-    send_signal TERM $pid
-    assert_equal 0 [reap_process $pid]
-}
-
 test {daemonize and pidfile: it returns when the server serves} {
     set dir [temp_dir]
     exec {*}[server_command $dir [list --pool-size 0 --daemonize yes --pidfile $dir/pid]] < /dev/null

@@ -188,7 +188,6 @@ test {protocols and ciphers} {
     assert_equal {TLSv1.2 ECDHE-ECDSA-AES128-GCM-SHA256} [agreed {*}$two]
     r config set tls-prefer-server-ciphers no tls-ciphers {}
     assert_error "*DH parameters file*junk.crt*" {r config set tls-dh-params-file [pem junk.crt]}
-    assert_error "*can't set immutable config*" {r config set tls-cluster yes}
 }
 
 test {sessions are taken up again, or not} {
@@ -291,8 +290,7 @@ test {it does not start with what it cannot serve with} {
         {--tls-port auto} "*no certificate file is given*" \
         [list --tls-port auto {*}[tls_options] --tls-key-file [pem user.key]] "*it is not the key*" \
         [list --tls-port auto --tls-cert-file [pem server.crt] --tls-key-file [pem server.key]] "*no CA file or directory*" \
-        {--tls-replication yes} "*tls-replication and *need tls-ca-cert-file*" \
-        {--tls-cluster yes} "*tls-cluster*can only be 'no'*"] {
+        {--tls-replication yes} "*tls-replication and *need tls-ca-cert-file*"] {
         assert_error "server did not start: $why" {start_server {*}$options}
     }
 }
