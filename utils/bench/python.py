@@ -43,7 +43,7 @@ def case(client, base, size, n, seconds):
     keys = [f"python:{size}:{i:032x}" for i in range(n)]
     addresses = [base + i * size for i in range(n)]
     handle, batch, options = (
-        client._use().pointer,
+        client._use(),
         Batch(keys, addresses, size),
         put_options(replace=True),
     )

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ctypes as C
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from .errors import ADVICE, Error, error_of
+from .errors import ADVICE, Error, Status, error_of
 
 U64, U32, I32, SIZE, PTR, INT, STR = (
     C.c_uint64,
@@ -284,16 +284,17 @@ needed: Dict[int, object] = {}
 class Handle:
     """A tarn_client that is closed when the last one that uses it lets go: calls under way, views, writers, queues."""
 
-    __slots__ = ("pointer", "generation", "_close", "_process")
+    # A call of libtarn's takes the handle itself, and so keeps it until it has returned.
+    __slots__ = ("_as_parameter_", "generation", "_close", "_process")
 
     def __init__(self, pointer: int) -> None:
-        self.pointer, self.generation = pointer, process.generation
+        self._as_parameter_, self.generation = C.c_void_p(pointer), process.generation
         self._close, self._process = lib.tarn_close, process
 
     def __del__(self) -> None:
         # After a fork the memory is a copy of what threads of the parent were just changing: it is left alone.
         if self.generation == self._process.generation:
-            self._close(C.byref(C.c_void_p(self.pointer)))
+            self._close(C.byref(self._as_parameter_))
 
 
 def text(raw: Optional[bytes]) -> str:
@@ -304,6 +305,26 @@ def text(raw: Optional[bytes]) -> str:
 def failed(status: int) -> Error:
     """The exception for a failed call of this thread, with libtarn's own sentence."""
     return error_of(status, text(lib.tarn_last_error()) or text(lib.tarn_strerror(status)))
+
+
+def check(status: int) -> None:
+    """Raises what a call of this thread has failed with, if it has."""
+    if status:
+        raise failed(status)
+
+
+def there(status: int, error: Callable[[int], Error] = failed) -> bool:
+    """Whether a call of this thread has found the key. Raises what else it has failed with."""
+    if status not in (0, Status.ENOTFOUND):
+        raise error(status)
+    return status == 0
+
+
+def stored(status: int, error: Callable[[int], Error] = failed) -> bool:
+    """Whether a put has stored the value: False: it was there. Raises what else went wrong."""
+    if status not in (0, Status.EEXISTS):
+        raise error(status)
+    return status == 0
 
 
 def status_error(status: int, about: str = "") -> Error:

@@ -1,26 +1,83 @@
 """The client for asyncio: the same methods as coroutines. The loop is never blocked.
 
-Gets, puts, look-ups and removals go through a `Queue`, whose eventfd the loop watches; what has no form there (ping, prefix_length,
-views, commands) runs in a few threads of the client. Waiting keys cost one small request per tick for all of them together."""
+Each method is declared once, in `Client`: name, signature, text. Here stands how it runs without
+blocking: gets, puts, look-ups and removals go through a `Queue`, whose eventfd the loop watches
+(`like`); what has no form there (ping, prefix_length, views, commands) runs in a few threads of the
+client (`in_thread`). Waiting keys cost one small request per tick for all of them together."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, TypeVar
+import functools
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Coroutine,
+    Iterable,
+    List,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    TypeVar,
+)
 
-from ._lib import status_error
+from ._lib import status_error, stored, there
 from .batch import Batch, Key, Keys, batch_of, encode_key, fetch
-from .client import Client
-from .errors import Closed, Error, InvalidArgument, Status
+from .client import Client, range_memory
+from .errors import Closed, Error, InvalidArgument
 from .memory import check_range, pin
-from .options import milliseconds
+from .options import PutKeywords, milliseconds
 from .queue import Completion, Queue
-from .views import View, Writer
 
+if TYPE_CHECKING:
+    from typing_extensions import Concatenate, ParamSpec, Unpack
+
+    P = ParamSpec("P")
 T = TypeVar("T")
-# While keys are waited for, the server is asked about all of them this often: soon at first, then less so.
+# While keys are waited for, the server is asked about all of them this often: soon at first, then
+# less so.
 _TICK_MIN_S, _TICK_MAX_S, _TICK_GROWTH = 0.001, 0.02, 1.25
+
+
+def like(
+    declared: Callable[Concatenate[Client, P], T]
+) -> Callable[
+    [Callable[..., Coroutine[Any, Any, T]]],
+    Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
+]:
+    """Makes a coroutine the method of that name, with its signature and text. What it does not
+    name itself it hands on as it came, in **options."""
+
+    def made(coroutine: Any) -> Any:
+        functools.update_wrapper(coroutine, declared)
+        coroutine.__qualname__ = f"AsyncClient.{declared.__name__}"
+        return coroutine
+
+    return made
+
+
+def in_thread(
+    declared: Callable[Concatenate[Client, P], T]
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    """The method as a coroutine that runs it in one of the client's threads, after the keys have
+    come, where there is a wait_ms for them."""
+
+    async def coroutine(self: AsyncClient, *args: Any, **options: Any) -> T:
+        wait_ms = options.pop("wait_ms", 0)
+        if wait_ms:
+            keys = args[0] if args else options.get("keys", options.get("key"))
+            await self._wait_for(_encoded(keys), wait_ms)
+        return await self.run(lambda: declared(self._sync(), *args, **options))
+
+    return like(declared)(coroutine)
+
+
+def _encoded(keys: Any) -> List[bytes]:
+    """The bytes of one key or of many."""
+    return [encode_key(key) for key in (keys if isinstance(keys, (list, tuple)) else [keys])]
 
 
 class _Waiter:
@@ -37,10 +94,14 @@ class AsyncClient:
             await client.put("key", b"value")
             await client.get("key")
 
-    It connects with its first call (or entering the block). A coroutine that is cancelled ends when the library does not use its
-    memory any more: at once if its turn had not come, otherwise when the operation under way has ended, which its timeout bounds.
-    capacity: operations that run or wait at a time; further ones wait for their turn. threads: of what does not go through the queue.
-    """
+    It connects with its first call (or entering the block). Methods are those of `Client`; data to
+    put must not change before the coroutine has ended. One that is cancelled ends when the library
+    does not use its memory any more: at once if its turn had not come, otherwise when the operation
+    under way has ended, which its timeout bounds. What asks the server of views and writers goes by
+    `run`: await client.run(view.renew), await client.run(writer.commit).
+
+    capacity: operations that run or wait at a time; further ones wait for their turn. threads: of
+    what does not go through the queue."""
 
     def __init__(
         self,
@@ -50,7 +111,8 @@ class AsyncClient:
         threads: int = 4,
         **options: Any,
     ) -> None:
-        """Does not connect yet. url and options as for Client, but that `workers`, how many operations run at a time, is 4."""
+        """Does not connect yet. url and options as for Client, but that `workers`, how many
+        operations run at a time, is 4."""
         if not isinstance(capacity, int) or not 1 <= capacity <= 65536:
             raise InvalidArgument(f"capacity: 1 to 65536 operations, not {capacity!r}")
         self.url, self._options, self._capacity = url, {"workers": 4, **options}, capacity
@@ -74,7 +136,8 @@ class AsyncClient:
         if self._queue is not None:
             if self._loop is not asyncio.get_running_loop():
                 raise Error(
-                    "an AsyncClient belongs to the event loop that used it first: open another for this one"
+                    "an AsyncClient belongs to the event loop that used it first: open another for"
+                    " this one"
                 )
             return self._queue
         opening = self._opening
@@ -105,7 +168,8 @@ class AsyncClient:
         self._loop.add_reader(queue.fd, self._drain)
 
     async def aclose(self) -> None:
-        """Cancels what has not begun and waits for what has, without blocking the loop. May be called twice."""
+        """Cancels what has not begun and waits for what has, without blocking the loop. May be
+        called twice."""
         if self._closed:
             return
         self._closed = True
@@ -152,7 +216,8 @@ class AsyncClient:
                 future.set_result(completion)
 
     async def _run(self, submit: Callable[[Queue, Any], int], own_memory: bool) -> Completion:
-        """Submits and waits. own_memory: nobody but the library holds the memory, so that a cancelled coroutine need not wait."""
+        """Submits and waits. own_memory: nobody but the library holds the memory, so that a
+        cancelled coroutine need not wait."""
         queue = await self._open()
         assert self._turns is not None
         await self._turns.acquire()
@@ -233,130 +298,86 @@ class AsyncClient:
             await asyncio.sleep(self._tick)
             self._tick = min(self._tick * _TICK_GROWTH, _TICK_MAX_S)
 
+    @like(Client.wait)
     async def wait(self, key: Key, timeout_ms: int) -> bool:
-        """Until the key is readable: True; not within timeout_ms: False."""
         return await self._wait_for([encode_key(key)], timeout_ms)
 
     # --- puts
 
-    async def put(self, key: Key, data: Any, **options: Any) -> bool:
-        """As Client.put. `data` must not change before the coroutine has ended."""
-        return self._stored(await self._put(batch_of([(key, data)], False), options))
+    @like(Client.put)
+    async def put(self, key: Key, data: Any, **options: Unpack[PutKeywords]) -> bool:
+        return stored((await self._put(batch_of([(key, data)], False), options))[0], status_error)
 
-    async def put_parts(self, key: Key, parts: Iterable[Any], **options: Any) -> bool:
-        """As Client.put_parts."""
-        return self._stored(await self._put(batch_of([(key, list(parts))], False), options))
+    @like(Client.put_parts)
+    async def put_parts(
+        self, key: Key, parts: Iterable[Any], **options: Unpack[PutKeywords]
+    ) -> bool:
+        return await self.put(key, list(parts), **options)
 
-    async def put_from(self, key: Key, address: int, size: int, **options: Any) -> bool:
-        """As Client.put_from."""
+    @like(Client.put_from)
+    async def put_from(
+        self, key: Key, address: int, size: int, **options: Unpack[PutKeywords]
+    ) -> bool:
         check_range(address, size, "address")
-        return self._stored(await self._put(Batch([key], [address], [size]), options))
+        return stored((await self._put(Batch([key], [address], [size]), options))[0], status_error)
 
-    async def put_many(self, pairs: Iterable[Tuple[Key, Any]], **options: Any) -> List[int]:
-        """As Client.put_many."""
+    @like(Client.put_many)
+    async def put_many(
+        self, pairs: Iterable[Tuple[Key, Any]], **options: Unpack[PutKeywords]
+    ) -> List[int]:
         return await self._put(batch_of(pairs, False), options)
 
+    @like(Client.put_from_many)
     async def put_from_many(
-        self, keys: Keys, addresses: Sequence[Any], sizes: Any, **options: Any
+        self, keys: Keys, addresses: Sequence[Any], sizes: Any, **options: Unpack[PutKeywords]
     ) -> List[int]:
-        """As Client.put_from_many."""
         return await self._put(Batch(keys, addresses, sizes), options)
 
-    async def _put(self, batch: Batch, options: Dict[str, Any]) -> List[int]:
+    async def _put(self, batch: Batch, options: PutKeywords) -> List[int]:
         done = await self._run(lambda q, user: q.put_batch(batch, user, **options), False)
         return done.results
 
-    @staticmethod
-    def _stored(results: List[int]) -> bool:
-        if results[0] not in (0, Status.EEXISTS):
-            raise status_error(results[0])
-        return results[0] == 0
-
     # --- gets
 
-    async def get(
-        self, key: Key, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
-    ) -> Optional[bytes]:
-        """As Client.get."""
-        return (
-            await self.get_many([key], wait_ms=wait_ms, timeout_ms=timeout_ms, lease_ms=lease_ms)
-        )[0]
+    @like(Client.get)
+    async def get(self, key: Key, **options: int) -> Optional[bytes]:
+        return (await self.get_many([key], **options))[0]
 
-    async def get_many(
-        self, keys: Keys, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
-    ) -> List[Optional[bytes]]:
-        """As Client.get_many."""
+    @like(Client.get_many)
+    async def get_many(self, keys: Keys, *, wait_ms: int = 0, **options: int) -> Any:
         steps = fetch(keys, self._guess)
         try:
             batch = next(steps)
             while True:
-                await self._get(batch, wait_ms, timeout_ms, lease_ms, True)
+                await self._get(batch, True, wait_ms, **options)
                 wait_ms = 0
                 batch = steps.send(None)
         except StopIteration as end:
             values, self._guess = end.value
-            return values  # type: ignore[no-any-return]
+            return values
 
+    @like(Client.get_into)
     async def get_into(
-        self,
-        key: Key,
-        buffer: Any,
-        *,
-        offset: int = 0,
-        want: int = 0,
-        wait_ms: int = 0,
-        timeout_ms: int = 0,
-        lease_ms: int = 0,
+        self, key: Key, buffer: Any, *, offset: int = 0, want: int = 0, **options: int
     ) -> Optional[int]:
-        """As Client.get_into."""
         memory = pin(buffer, True, "buffer")
         batch = Batch([key], [memory.address], [memory.size], [offset], [want], memory)
-        await self._get(batch, wait_ms, timeout_ms, lease_ms, False)
-        result = batch.results()[0]
-        if result < 0 and result != Status.ENOTFOUND:
-            raise status_error(result)
-        return None if result < 0 else result
+        result = (await self._get(batch, False, **options))[0]
+        return result if there(min(result, 0), status_error) else None
 
+    @like(Client.get_range)
     async def get_range(
-        self,
-        key: Key,
-        offset: int,
-        length: int,
-        *,
-        wait_ms: int = 0,
-        timeout_ms: int = 0,
-        lease_ms: int = 0,
+        self, key: Key, offset: int, length: int, **options: int
     ) -> Optional[bytes]:
-        """As Client.get_range."""
-        if length <= 0 or offset < 0:
-            raise InvalidArgument(
-                f"get_range: offset {offset} and length {length}: 0 or more, and 1 or more"
-            )
-        memory = bytearray(length)
-        got = await self.get_into(
-            key,
-            memory,
-            offset=offset,
-            want=length,
-            wait_ms=wait_ms,
-            timeout_ms=timeout_ms,
-            lease_ms=lease_ms,
-        )
+        memory = range_memory(offset, length)
+        got = await self.get_into(key, memory, offset=offset, want=length, **options)
         return None if got is None else bytes(memoryview(memory)[:got])
 
-    async def get_many_into(
-        self,
-        pairs: Iterable[Tuple[Key, Any]],
-        *,
-        wait_ms: int = 0,
-        timeout_ms: int = 0,
-        lease_ms: int = 0,
-    ) -> List[int]:
-        """As Client.get_many_into."""
-        batch = batch_of(pairs, True)
-        await self._get(batch, wait_ms, timeout_ms, lease_ms, False)
-        return batch.results()
+    @like(Client.get_many_into)
+    async def get_many_into(self, pairs: Iterable[Tuple[Key, Any]], **options: int) -> List[int]:
+        return await self._get(batch_of(pairs, True), False, **options)
 
+    @like(Client.get_into_many)
     async def get_into_many(
         self,
         keys: Keys,
@@ -365,105 +386,51 @@ class AsyncClient:
         *,
         offsets: Optional[Sequence[int]] = None,
         wants: Optional[Sequence[int]] = None,
-        wait_ms: int = 0,
-        timeout_ms: int = 0,
-        lease_ms: int = 0,
+        **options: int,
     ) -> List[int]:
-        """As Client.get_into_many."""
-        batch = Batch(keys, addresses, sizes, offsets, wants)
-        await self._get(batch, wait_ms, timeout_ms, lease_ms, False)
-        return batch.results()
+        return await self._get(Batch(keys, addresses, sizes, offsets, wants), False, **options)
 
     async def _get(
-        self, batch: Batch, wait_ms: int, timeout_ms: int, lease_ms: int, own_memory: bool
-    ) -> None:
+        self, batch: Batch, own_memory: bool, wait_ms: int = 0, **options: int
+    ) -> List[int]:
         if wait_ms:
             await self._wait_for(batch.keys.split(), wait_ms)
-        await self._run(
-            lambda q, user: q.get_batch(batch, user, timeout_ms=timeout_ms, lease_ms=lease_ms),
-            own_memory,
-        )
+        await self._run(lambda q, user: q.get_batch(batch, user, **options), own_memory)
+        return batch.results()
 
     # --- look-ups and changes
 
+    @like(Client.exists)
     async def exists(self, key: Key) -> bool:
-        """As Client.exists."""
         return (await self.exists_many([key]))[0]
 
+    @like(Client.exists_many)
     async def exists_many(self, keys: Keys) -> List[bool]:
-        """As Client.exists_many."""
         done = await self._run(lambda q, user: q.exists(keys, user), True)
         return [status == 0 for status in done.results]
 
+    @like(Client.remove)
     async def remove(self, key: Key) -> bool:
-        """As Client.remove."""
         return await self.remove_many([key]) > 0
 
+    @like(Client.remove_many)
     async def remove_many(self, keys: Keys) -> int:
-        """As Client.remove_many."""
         return (await self._run(lambda q, user: q.remove(keys, user), True)).done
 
-    async def prefix_length(
-        self, keys: Keys, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0
-    ) -> int:
-        """As Client.prefix_length."""
-        if wait_ms:
-            await self._wait_for([encode_key(k) for k in keys], wait_ms)
-        return await self.run(
-            lambda: self._sync().prefix_length(keys, lease_ms=lease_ms, timeout_ms=timeout_ms)
-        )
+    # --- in threads
 
-    async def size(self, key: Key) -> Optional[int]:
-        """As Client.size."""
-        return await self.run(lambda: self._sync().size(key))
-
-    async def set_pin(self, key: Key, kind: Optional[str], ms: int = 0) -> bool:
-        """As Client.set_pin."""
-        return await self.run(lambda: self._sync().set_pin(key, kind, ms))
-
-    async def ping(self) -> None:
-        """As Client.ping."""
-        await self.run(lambda: self._sync().ping())
-
-    # --- in place, registered memory, tools
-
-    async def view(
-        self, key: Key, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0
-    ) -> Optional[View]:
-        """As Client.view. `check` and `valid_ms` of the view are quick; `renew` asks the server: await client.run(view.renew)."""
-        if wait_ms:
-            await self._wait_for([encode_key(key)], wait_ms)
-        return await self.run(
-            lambda: self._sync().view(key, lease_ms=lease_ms, timeout_ms=timeout_ms)
-        )
-
-    async def writer(self, key: Key, size: int, **options: Any) -> Writer:
-        """As Client.writer; end it by await client.run(writer.commit), or writer.abort."""
-        return await self.run(lambda: self._sync().writer(key, size, **options))
-
-    async def register_buffer(self, buffer: Any, size: Optional[int] = None) -> None:
-        """As Client.register_buffer."""
-        await self.run(lambda: self._sync().register_buffer(buffer, size))
-
-    async def register_dmabuf(self, address: int, size: int, fd: int, offset: int = 0) -> None:
-        """As Client.register_dmabuf."""
-        await self.run(lambda: self._sync().register_dmabuf(address, size, fd, offset))
-
-    async def unregister_buffer(self, buffer: Any) -> None:
-        """As Client.unregister_buffer."""
-        await self.run(lambda: self._sync().unregister_buffer(buffer))
-
-    async def stats(self) -> Dict[str, int]:
-        """As Client.stats."""
-        return await self.run(lambda: self._sync().stats())
-
-    async def histogram(self, kind: str) -> Dict[str, Any]:
-        """As Client.histogram."""
-        return await self.run(lambda: self._sync().histogram(kind))
-
-    async def command(self, *args: Any) -> str:
-        """As Client.command."""
-        return await self.run(lambda: self._sync().command(*args))
+    prefix_length = in_thread(Client.prefix_length)
+    size = in_thread(Client.size)
+    set_pin = in_thread(Client.set_pin)
+    ping = in_thread(Client.ping)
+    view = in_thread(Client.view)
+    writer = in_thread(Client.writer)
+    register_buffer = in_thread(Client.register_buffer)
+    register_dmabuf = in_thread(Client.register_dmabuf)
+    unregister_buffer = in_thread(Client.unregister_buffer)
+    stats = in_thread(Client.stats)
+    histogram = in_thread(Client.histogram)
+    command = in_thread(Client.command)
 
 
 __all__ = ["AsyncClient"]

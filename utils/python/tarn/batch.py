@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, Generator, Iterable, List, Optional, Sequence, Tuple, Union
 
 from . import _lib
-from ._lib import failed, lib, status_error
+from ._lib import check, lib, status_error
 from .errors import InvalidArgument, Status, TooLarge
 from .memory import Fresh, Pinned, pin
 
@@ -117,9 +117,7 @@ class KeyList:
         """As an array of tarn_key, which points into `data`. Raises InvalidArgument for keys of 0 or over 1024 bytes."""
         keys = _room(_lib.KEY_BYTES, self.n)
         columns = self.columns()
-        status = lib.tarn_columns_keys(C.byref(columns), address_of(keys))
-        if status:
-            raise failed(status)
+        check(lib.tarn_columns_keys(C.byref(columns), address_of(keys)))
         return keys
 
 
@@ -179,11 +177,8 @@ class Batch:
                     raise InvalidArgument(f"{name}: {len(words)} of them for {n} keys")
                 arrays.append(words)
                 setattr(columns, name, address_of(words))
-        status = lib.tarn_columns_items(
-            C.byref(columns), self.address, address_of(self._iov) if self._iov is not None else None
-        )
-        if status:
-            raise failed(status)
+        pieces_at = address_of(self._iov) if self._iov is not None else None
+        check(lib.tarn_columns_items(C.byref(columns), self.address, pieces_at))
 
     def _memory(
         self, addresses: Any, sizes: Any

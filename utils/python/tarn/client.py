@@ -5,16 +5,28 @@ from __future__ import annotations
 import ctypes as C
 import time
 from array import array
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from . import _lib
-from ._lib import Handle, failed, lib
+from ._lib import Handle, check, lib, stored, there
 from .batch import GUESS_BYTES, Batch, Key, KeyList, Keys, address_of, batch_of, encode_key, fetch
 from .errors import Closed, InvalidArgument, Status
 from .memory import Fresh, bytes_at, check_range, pin
-from .options import PINS, c_string, call_options, client_options, milliseconds, put_options
+from .options import (
+    PINS,
+    PutKeywords,
+    c_string,
+    call_options,
+    client_options,
+    milliseconds,
+    put_options,
+    puts,
+)
 from .queue import Queue
 from .views import View, Writer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _HISTOGRAMS = {"get": 0, "put": 1, "lookup": 2, "request": 3}
 # Longer waits are done in slices, so that Ctrl-C and other signals are seen within this time.
@@ -24,27 +36,28 @@ _SLICE_MS = 500
 class Client:
     """A connection to a pool. All methods may be called from any number of threads at once.
 
-    Bytes move without the GIL, between the caller's memory and the transport, without a copy in between (only methods that
-    return `bytes` make those). Calls that cannot be done raise `tarn.Error`; a miss is None or False. Ctrl-C is seen when
-    the call under way has ended; long waits are done in pieces for that. After fork() a child gets `Closed` and connects anew.
+    Bytes move without the GIL, between the caller's memory and the transport, without a copy in
+    between (only methods that return `bytes` make those). Calls that cannot be done raise
+    `tarn.Error`; a miss is None or False. Ctrl-C is seen when the call under way has ended; long
+    waits are done in pieces for that. After fork() a child gets `Closed` and connects anew.
 
-    `close` ends the client for new calls; the connections go when calls under way, views, writers and queues are done.
-    """
+    `close` ends the client for new calls; the connections go when calls under way, views, writers
+    and queues are done."""
 
     def __init__(self, url: str = "tarn://127.0.0.1:6479", **options: Any) -> None:
-        """Connects and authenticates. `url` is tarn://[user:password@]host[:port][?option=value&...], tarn+sentinel://..., or
-        the same over TLS with tarns (tls_ca_file, tls_cert_file, tls_key_file, ...); options are those of tarn_options (timeout_ms, transport, lease_ms, user, password, ...), and the
-        URL wins. Raises ConnectionFailed, TimedOut, PermissionDenied, InvalidArgument, ProtocolError, or TypeError for an
-        option that does not exist."""
+        """Connects and authenticates. `url` is
+        tarn://[user:password@]host[:port][?option=value&...], tarn+sentinel://..., or the same over
+        TLS with tarns (tls_ca_file, tls_cert_file, tls_key_file, ...); options are those of
+        tarn_options (timeout_ms, transport, lease_ms, user, password, ...), and the URL wins.
+        Raises ConnectionFailed, TimedOut, PermissionDenied, InvalidArgument, ProtocolError, or
+        TypeError for an option that does not exist."""
         pointer = C.c_void_p()
         self._handle: Optional[Handle] = None
         self._guess = 0
         o = client_options(options)
-        status = lib.tarn_connect(c_string(url, "url"), C.byref(o), C.byref(pointer))
-        if status or not pointer.value:
-            raise failed(status)
+        check(lib.tarn_connect(c_string(url, "url"), C.byref(o), C.byref(pointer)))
         self.url = url
-        self._handle = Handle(pointer.value)
+        self._handle = Handle(pointer.value or 0)
 
     def _use(self) -> Handle:
         """The handle, held by the caller for as long as it calls. Raises Closed."""
@@ -56,7 +69,8 @@ class Client:
         return handle
 
     def close(self) -> None:
-        """No more calls. May be called twice, and while other threads are in calls, which end as they would have."""
+        """No more calls. May be called twice, and while other threads are in calls, which end as
+        they would have."""
         self._handle = None
 
     @property
@@ -76,90 +90,55 @@ class Client:
 
     def ping(self) -> None:
         """One round trip."""
-        h = self._use()
-        status = lib.tarn_ping(h.pointer)
-        if status:
-            raise failed(status)
+        check(lib.tarn_ping(self._use()))
 
     # --- puts
 
-    def put(
-        self,
-        key: Key,
-        data: Any,
-        *,
-        replace: bool = False,
-        replicas: int = 0,
-        pin: Optional[str] = None,
-        pin_ms: int = 0,
-        ttl_ms: int = 0,
-        group: Optional[Key] = None,
-        prefer: Sequence[str] = (),
-        timeout_ms: int = 0,
-    ) -> bool:
-        """Stores `data`: True stored, False it was there already: it stays as it is, whatever its bytes, and nothing was sent. With
-        `replace` it is replaced, which readers see when all of the new value is there.
+    @puts
+    def put(self, key: Key, data: Any, **options: Unpack[PutKeywords]) -> bool:
+        """Stores `data`: True stored, False it was there already: it stays as it is, whatever its
+        bytes, and nothing was sent. With `replace` it is replaced, which readers see when all of
+        the new value is there.
 
-        replicas: on so many machines (0: the server's default). pin: "soft" (for pin_ms, 0: the server's default) or "hard".
-        ttl_ms: goes after so long (0: never). group: an eviction group. prefer: names of segments, best first. Raises
-        NoSpace, Busy (another writer is at it), TimedOut, ConnectionFailed, ..."""
-        o = put_options(
-            replace=replace,
-            replicas=replicas,
-            pin=pin,
-            pin_ms=pin_ms,
-            ttl_ms=ttl_ms,
-            group=group,
-            prefer=prefer,
-            timeout_ms=timeout_ms,
-        )
-        memory = _pin(data)
-        return self._put(key, memory.address, memory.size, o)
+        replicas: on so many machines (0: the server's default). pin: "soft" (for pin_ms, 0: the
+        server's default) or "hard". ttl_ms: goes after so long (0: never). group: an eviction
+        group. prefer: names of segments, best first. Raises NoSpace, Busy (another writer is at
+        it), TimedOut, ConnectionFailed, ..."""
+        memory = pin(data)
+        return self.put_from(key, memory.address, memory.size, **options)
 
-    def _put(self, key: Key, address: int, size: int, o: Optional[_lib.PutOptions]) -> bool:
-        h, raw = self._use(), encode_key(key)
-        status = lib.tarn_put(
-            h.pointer, raw, len(raw), address, size, C.byref(o) if o is not None else None
-        )
-        if status == 0:
-            return True
-        if status == Status.EEXISTS:
-            return False
-        raise failed(status)
-
-    def put_from(self, key: Key, address: int, size: int, **options: Any) -> bool:
+    @puts
+    def put_from(self, key: Key, address: int, size: int, **options: Unpack[PutKeywords]) -> bool:
         """As put, of `size` bytes at `address`."""
         check_range(address, size, "address")
-        return self._put(key, address, size, put_options(**options))
+        raw, o = encode_key(key), put_options(**options)
+        return stored(lib.tarn_put(self._use(), raw, len(raw), address, size, o))
 
-    def put_parts(self, key: Key, parts: Iterable[Any], **options: Any) -> bool:
+    @puts
+    def put_parts(self, key: Key, parts: Iterable[Any], **options: Unpack[PutKeywords]) -> bool:
         """One value out of several buffers, in order. Otherwise as put."""
-        statuses = self._put_batch(batch_of([(key, list(parts))], False), options)
-        if statuses[0] == 0:
-            return True
-        if statuses[0] == Status.EEXISTS:
-            return False
-        raise failed(statuses[0])
+        return stored(self.put_many([(key, list(parts))], **options)[0])
 
-    def put_many(self, pairs: Iterable[Tuple[Key, Any]], **options: Any) -> List[int]:
-        """Stores many values, each a buffer or a list of buffers, in a constant number of round trips. Per key: 0 stored,
-        Status.EEXISTS it was there, else another negative status. Options as in put."""
+    @puts
+    def put_many(
+        self, pairs: Iterable[Tuple[Key, Any]], **options: Unpack[PutKeywords]
+    ) -> List[int]:
+        """Stores many values, each a buffer or a list of buffers, in a constant number of round
+        trips. Per key: 0 stored, Status.EEXISTS it was there, else another negative status.
+        Options as in put."""
         return self._put_batch(batch_of(pairs, False), options)
 
+    @puts
     def put_from_many(
-        self, keys: Keys, addresses: Sequence[Any], sizes: Any, **options: Any
+        self, keys: Keys, addresses: Sequence[Any], sizes: Any, **options: Unpack[PutKeywords]
     ) -> List[int]:
-        """As put_many, from memory: addresses[i] is an int or a list of ints, sizes likewise (or one int for all). The
-        quickest form."""
+        """As put_many, from memory: addresses[i] is an int or a list of ints, sizes likewise (or
+        one int for all). The quickest form."""
         return self._put_batch(Batch(keys, addresses, sizes), options)
 
-    def _put_batch(self, batch: Batch, options: Dict[str, Any]) -> List[int]:
-        h, o = self._use(), put_options(**options)
-        status = lib.tarn_put_many(
-            h.pointer, batch.address, batch.n, C.byref(o) if o is not None else None, None
-        )
-        if status:
-            raise failed(status)
+    def _put_batch(self, batch: Batch, options: PutKeywords) -> List[int]:
+        o = put_options(**options)
+        check(lib.tarn_put_many(self._use(), batch.address, batch.n, o, None))
         return batch.statuses()
 
     # --- gets
@@ -167,35 +146,28 @@ class Client:
     def get(
         self, key: Key, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
     ) -> Optional[bytes]:
-        """The value, None if there is none. wait_ms: so long for a key that is not there yet. timeout_ms: of the whole call
-        (0: the client's), to which the wait is added. lease_ms: what the get asks for (0: the client's).
-        """
-        h, raw = self._use(), encode_key(key)
-        wait_ms = self._wait_first(h, [raw], wait_ms, timeout_ms)
-        call = call_options(timeout_ms, lease_ms, wait_ms)
-        options = C.byref(call) if call is not None else None
-        length = C.c_size_t()
+        """The value, None if there is none. wait_ms: so long for a key that is not there yet.
+        timeout_ms: of the whole call (0: the client's), to which the wait is added. lease_ms: what
+        the get asks for (0: the client's)."""
+        h, raw, length = self._use(), encode_key(key), C.c_size_t()
+        wait_ms = _wait_first(h, [raw], wait_ms, timeout_ms)
+        options = call_options(timeout_ms, lease_ms, wait_ms)
         guess = self._guess  # which other threads change
         if 1 < guess <= GUESS_BYTES:
             fresh = Fresh(guess)
             status = lib.tarn_get(
-                h.pointer, raw, len(raw), fresh.address, fresh.size, C.byref(length), options
+                h, raw, len(raw), fresh.address, fresh.size, C.byref(length), options
             )
             if status == 0:
                 self._guess = length.value
                 return fresh.value if length.value == fresh.size else fresh.value[: length.value]
-            if status == Status.ENOTFOUND:
-                return None
             if status != Status.ELIMIT:
-                raise failed(status)
+                there(status)
+                return None
         data = C.c_void_p()
-        status = lib.tarn_get_alloc(
-            h.pointer, raw, len(raw), C.byref(data), C.byref(length), options
-        )
-        if status == Status.ENOTFOUND:
+        status = lib.tarn_get_alloc(h, raw, len(raw), C.byref(data), C.byref(length), options)
+        if not there(status):
             return None
-        if status:
-            raise failed(status)
         try:
             self._guess = length.value
             return bytes_at(data.value or 0, length.value)
@@ -213,28 +185,22 @@ class Client:
         timeout_ms: int = 0,
         lease_ms: int = 0,
     ) -> Optional[int]:
-        """The value from byte `offset` on into `buffer`; `want` bytes of it at most (0: all that is there). Returns the bytes
-        delivered, None if there is no such key. Raises TooLarge if it does not fit. After any exception the buffer may hold
-        junk."""
-        memory = _pin(buffer, True, "buffer")
+        """The value from byte `offset` on into `buffer`; `want` bytes of it at most (0: all that is
+        there). Returns the bytes delivered, None if there is no such key. Raises TooLarge if it
+        does not fit. After any exception the buffer may hold junk."""
+        memory = pin(buffer, True, "buffer")
         if offset or want:
             batch = Batch([key], [memory.address], [memory.size], [offset], [want])
             self._get_batch(batch, wait_ms, timeout_ms, lease_ms)
-            status = result = batch.results()[0]
-        else:
-            h, raw = self._use(), encode_key(key)
-            wait_ms = self._wait_first(h, [raw], wait_ms, timeout_ms)
-            call, length = call_options(timeout_ms, lease_ms, wait_ms), C.c_size_t()
-            options = C.byref(call) if call is not None else None
-            status = lib.tarn_get(
-                h.pointer, raw, len(raw), memory.address, memory.size, C.byref(length), options
-            )
-            result = length.value
-        if status == Status.ENOTFOUND:
-            return None
-        if status < 0:
-            raise failed(status)
-        return result
+            result = batch.results()[0]
+            return result if there(min(result, 0)) else None
+        h, raw, length = self._use(), encode_key(key), C.c_size_t()
+        wait_ms = _wait_first(h, [raw], wait_ms, timeout_ms)
+        options = call_options(timeout_ms, lease_ms, wait_ms)
+        status = lib.tarn_get(
+            h, raw, len(raw), memory.address, memory.size, C.byref(length), options
+        )
+        return length.value if there(status) else None
 
     def get_range(
         self,
@@ -246,13 +212,9 @@ class Client:
         timeout_ms: int = 0,
         lease_ms: int = 0,
     ) -> Optional[bytes]:
-        """Bytes [offset, offset + length) of the value, fewer where it ends before; None if there is no such key. Raises
-        InvalidArgument if offset lies behind the end."""
-        if length <= 0 or offset < 0:
-            raise InvalidArgument(
-                f"get_range: offset {offset} and length {length}: 0 or more, and 1 or more"
-            )
-        memory = bytearray(length)
+        """Bytes [offset, offset + length) of the value, fewer where it ends before; None if there
+        is no such key. Raises InvalidArgument if offset lies behind the end."""
+        memory = range_memory(offset, length)
         got = self.get_into(
             key,
             memory,
@@ -267,8 +229,9 @@ class Client:
     def get_many(
         self, keys: Keys, *, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
     ) -> List[Optional[bytes]]:
-        """The values, None for those that are not there. One round of requests where all values are as large as the one
-        that was got last, two otherwise. Raises when a value that is there cannot be had."""
+        """The values, None for those that are not there. One round of requests where all values are
+        as large as the one that was got last, two otherwise. Raises when a value that is there
+        cannot be had."""
         steps = fetch(keys, self._guess)
         try:
             batch = next(steps)
@@ -288,7 +251,8 @@ class Client:
         timeout_ms: int = 0,
         lease_ms: int = 0,
     ) -> List[int]:
-        """Many values, each into its buffer or list of buffers. Per key: bytes delivered, or a negative status."""
+        """Many values, each into its buffer or list of buffers. Per key: bytes delivered, or a
+        negative status."""
         batch = batch_of(pairs, True)
         self._get_batch(batch, wait_ms, timeout_ms, lease_ms)
         return batch.results()
@@ -305,84 +269,45 @@ class Client:
         timeout_ms: int = 0,
         lease_ms: int = 0,
     ) -> List[int]:
-        """Many values, or from offsets[i] on wants[i] bytes of each (0: all, which must fit), into memory: addresses[i] is an
-        int or a list of ints, sizes likewise (or one int for all). The quickest form. Per key: bytes delivered, or a negative
-        status; Status.ELIMIT: it does not fit."""
+        """Many values, or from offsets[i] on wants[i] bytes of each (0: all, which must fit), into
+        memory: addresses[i] is an int or a list of ints, sizes likewise (or one int for all). The
+        quickest form. Per key: bytes delivered, or a negative status; Status.ELIMIT: it does not
+        fit."""
         batch = Batch(keys, addresses, sizes, offsets, wants)
         self._get_batch(batch, wait_ms, timeout_ms, lease_ms)
         return batch.results()
 
-    def _get_batch(self, batch: Batch, wait_ms: int, timeout_ms: int, lease_ms: int) -> None:
+    def _get_batch(
+        self, batch: Batch, wait_ms: int = 0, timeout_ms: int = 0, lease_ms: int = 0
+    ) -> None:
         h = self._use()
-        if wait_ms > _SLICE_MS:
-            wait_ms = self._wait_for(h, batch.keys, wait_ms, timeout_ms)
-        call = call_options(timeout_ms, lease_ms, wait_ms)
-        status = lib.tarn_get_many(
-            h.pointer, batch.address, batch.n, C.byref(call) if call is not None else None, None
-        )
-        if status:
-            raise failed(status)
-
-    def _wait_first(self, h: Handle, keys: Keys, wait_ms: int, timeout_ms: int) -> int:
-        return (
-            self._wait_for(h, KeyList(keys), wait_ms, timeout_ms)
-            if wait_ms > _SLICE_MS
-            else wait_ms
-        )
-
-    def _wait_for(
-        self, h: Handle, keys: KeyList, wait_ms: int, timeout_ms: int, lease_ms: int = 0
-    ) -> int:
-        """Waits in slices until all keys are there; returns what is left to wait (less than a slice) in the end."""
-        until = time.monotonic() + milliseconds(wait_ms, "wait_ms") / 1000
-        structs, length = keys.structs(), C.c_size_t()
-        while True:
-            left = int((until - time.monotonic()) * 1000)
-            if left <= _SLICE_MS:
-                return max(left, 0)
-            call = call_options(timeout_ms, lease_ms, _SLICE_MS)
-            status = lib.tarn_prefix_length(h.pointer, address_of(structs), keys.n, C.byref(call), C.byref(length))  # type: ignore[arg-type]
-            if status:
-                raise failed(status)
-            if length.value == keys.n:
-                return 0
+        wait_ms = _wait_first(h, batch.keys, wait_ms, timeout_ms)
+        options = call_options(timeout_ms, lease_ms, wait_ms)
+        check(lib.tarn_get_many(h, batch.address, batch.n, options, None))
 
     # --- look-ups
 
     def exists(self, key: Key) -> bool:
         """Whether the value is whole and readable. Takes no lease and does not count as a use."""
-        h, raw = self._use(), encode_key(key)
-        status = lib.tarn_exists(h.pointer, raw, len(raw))
-        if status not in (0, Status.ENOTFOUND):
-            raise failed(status)
-        return bool(status == 0)
+        raw = encode_key(key)
+        return there(lib.tarn_exists(self._use(), raw, len(raw)))
 
     def exists_many(self, keys: Keys) -> List[bool]:
         """The same for many keys, in a constant number of round trips."""
-        h, all_keys = self._use(), KeyList(keys)
+        all_keys = KeyList(keys)
         structs, found = all_keys.structs(), bytearray(max(all_keys.n, 1))
         memory = pin(found, True)
-        status = lib.tarn_exists_many(h.pointer, address_of(structs), all_keys.n, memory.address)
-        if status:
-            raise failed(status)
+        check(lib.tarn_exists_many(self._use(), address_of(structs), all_keys.n, memory.address))
         return [f != 0 for f in found[: all_keys.n]]
 
     def prefix_length(
         self, keys: Keys, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0
     ) -> int:
-        """How many leading keys are readable. With lease_ms they stay so for that time. wait_ms: so long for all of them."""
+        """How many leading keys are readable. With lease_ms they stay so for that time. wait_ms: so
+        long for all of them."""
         h, all_keys = self._use(), KeyList(keys)
-        if wait_ms > _SLICE_MS:
-            wait_ms = self._wait_for(h, all_keys, wait_ms, timeout_ms)
-        structs, length = all_keys.structs(), C.c_size_t()
-        call = call_options(timeout_ms, lease_ms, wait_ms)
-        options = C.byref(call) if call is not None else None
-        status = lib.tarn_prefix_length(
-            h.pointer, address_of(structs), all_keys.n, options, C.byref(length)
-        )
-        if status:
-            raise failed(status)
-        return length.value
+        wait_ms = _wait_first(h, all_keys, wait_ms, timeout_ms)
+        return _prefix_length(h, all_keys, call_options(timeout_ms, lease_ms, wait_ms))
 
     def wait(self, key: Key, timeout_ms: int) -> bool:
         """Until the key is readable: True; not within timeout_ms: False."""
@@ -390,11 +315,10 @@ class Client:
         until = time.monotonic() + milliseconds(timeout_ms, "timeout_ms") / 1000
         while True:
             left = max(int((until - time.monotonic()) * 1000), 0)
-            status = lib.tarn_wait(h.pointer, raw, len(raw), min(left, _SLICE_MS))
-            if status == 0:
-                return True
+            status = lib.tarn_wait(h, raw, len(raw), min(left, _SLICE_MS))
             if status != Status.ETIMEOUT:
-                raise failed(status)
+                check(status)
+                return True
             if left <= _SLICE_MS:
                 return False
 
@@ -407,47 +331,40 @@ class Client:
 
     def remove(self, key: Key) -> bool:
         """True removed, False it was not there."""
-        h, raw = self._use(), encode_key(key)
-        status = lib.tarn_remove(h.pointer, raw, len(raw))
-        if status not in (0, Status.ENOTFOUND):
-            raise failed(status)
-        return bool(status == 0)
+        raw = encode_key(key)
+        return there(lib.tarn_remove(self._use(), raw, len(raw)))
 
     def remove_many(self, keys: Keys) -> int:
         """How many of them were there."""
-        h, all_keys = self._use(), KeyList(keys)
-        structs, removed = all_keys.structs(), C.c_size_t()
-        status = lib.tarn_remove_many(h.pointer, address_of(structs), all_keys.n, C.byref(removed))
-        if status:
-            raise failed(status)
+        all_keys, removed = KeyList(keys), C.c_size_t()
+        structs = all_keys.structs()
+        check(lib.tarn_remove_many(self._use(), address_of(structs), all_keys.n, C.byref(removed)))
         return removed.value
 
     def set_pin(self, key: Key, kind: Optional[str], ms: int = 0) -> bool:
         """Pins ("soft" for ms, "hard") or unpins (None) a value. False: there is no such key."""
-        h, raw = self._use(), encode_key(key)
+        raw = encode_key(key)
         if kind not in PINS:
             raise InvalidArgument(f'kind: None, "soft" or "hard", not {kind!r}')
         if kind == "soft" and not ms:
             raise InvalidArgument("ms: how long a soft pin lasts, 1 or more")
-        status = lib.tarn_pin(h.pointer, raw, len(raw), PINS[kind], milliseconds(ms, "ms"))
-        if status not in (0, Status.ENOTFOUND):
-            raise failed(status)
-        return bool(status == 0)
+        return there(lib.tarn_pin(self._use(), raw, len(raw), PINS[kind], milliseconds(ms, "ms")))
 
     # --- in place
 
     def view(
         self, key: Key, *, lease_ms: int = 0, wait_ms: int = 0, timeout_ms: int = 0
     ) -> Optional[View]:
-        """The value in the pool's own memory, for reading; None if there is no such key. Raises Stale where it is on another
-        machine, or shared memory is not allowed here: use a get."""
+        """The value in the pool's own memory, for reading; None if there is no such key. Raises
+        Stale where it is on another machine, or shared memory is not allowed here: use a get."""
         h, raw = self._use(), encode_key(key)
-        wait_ms = self._wait_first(h, [raw], wait_ms, timeout_ms)
+        wait_ms = _wait_first(h, [raw], wait_ms, timeout_ms)
         return View._open(h, raw, call_options(timeout_ms, lease_ms, wait_ms))
 
-    def writer(self, key: Key, size: int, **options: Any) -> Writer:
-        """Space for a value of `size` bytes, in the pool's own memory where that is on this machine: fill it, then commit.
-        Options as in put. Raises Exists, Busy, NoSpace, ..."""
+    @puts
+    def writer(self, key: Key, size: int, **options: Unpack[PutKeywords]) -> Writer:
+        """Space for a value of `size` bytes, in the pool's own memory where that is on this
+        machine: fill it, then commit. Options as in put. Raises Exists, Busy, NoSpace, ..."""
         if not isinstance(size, int) or size < 0:
             raise InvalidArgument(f"size: bytes, 0 or more, not {size!r}")
         return Writer._open(self._use(), encode_key(key), size, put_options(**options))
@@ -455,54 +372,40 @@ class Client:
     # --- registered memory
 
     def register_buffer(self, buffer: Any, size: Optional[int] = None) -> None:
-        """Memory that will be used often: RDMA needs it, shm and tcp do no harm. A buffer, or an address and a size. It must
-        stay mapped until it is unregistered or the client has gone. Raises Exists, TooLarge (1024 per client).
-        """
+        """Memory that will be used often: RDMA needs it, shm and tcp do no harm. A buffer, or an
+        address and a size. It must stay mapped until it is unregistered or the client has gone.
+        Raises Exists, TooLarge (1024 per client)."""
         address, length = _span(buffer, size)
-        h = self._use()
-        status = lib.tarn_register(h.pointer, address, length)
-        if status:
-            raise failed(status)
+        check(lib.tarn_register(self._use(), address, length))
 
     def register_dmabuf(self, address: int, size: int, fd: int, offset: int = 0) -> None:
-        """Memory of a device as a dma-buf: `size` bytes of it from `offset` on, which gets and puts name by `address`. They
-        move by RDMA or raise NotSupported. fd may be closed afterwards."""
+        """Memory of a device as a dma-buf: `size` bytes of it from `offset` on, which gets and puts
+        name by `address`. They move by RDMA or raise NotSupported. fd may be closed afterwards."""
         check_range(address, size, "address")
-        h = self._use()
-        status = lib.tarn_register_dmabuf(h.pointer, address, size, fd, offset)
-        if status:
-            raise failed(status)
+        check(lib.tarn_register_dmabuf(self._use(), address, size, fd, offset))
 
     def unregister_buffer(self, buffer: Any) -> None:
-        """Ends a registration, of a buffer or an address. No call may be using it. Raises NotFound."""
-        address = buffer if isinstance(buffer, int) else _pin(buffer, False, "buffer").address
-        h = self._use()
-        status = lib.tarn_unregister(h.pointer, address)
-        if status:
-            raise failed(status)
+        """Ends a registration, of a buffer or an address. No call may be using it. Raises
+        NotFound."""
+        address = buffer if isinstance(buffer, int) else pin(buffer, False, "buffer").address
+        check(lib.tarn_unregister(self._use(), address))
 
     # --- figures, tools
 
     def stats(self) -> Dict[str, int]:
         """Counters of this client: gets, get_hits, bytes_read, round_trips, ..."""
         s = _lib.Stats(C.sizeof(_lib.Stats))
-        h = self._use()
-        status = lib.tarn_get_stats(h.pointer, C.byref(s))
-        if status:
-            raise failed(status)
+        check(lib.tarn_get_stats(self._use(), C.byref(s)))
         return {name: getattr(s, name) for name in _lib.STATS}
 
     def histogram(self, kind: str) -> Dict[str, Any]:
-        """Latencies in microseconds of whole calls ("get", "put", "lookup"; a batch is one) or of single round trips
-        ("request"): count, sum_us, min_us, max_us, p50_us ... p999_us, and buckets: [(bound_us, calls up to it)].
-        """
+        """Latencies in microseconds of whole calls ("get", "put", "lookup"; a batch is one) or of
+        single round trips ("request"): count, sum_us, min_us, max_us, p50_us ... p999_us, and
+        buckets: [(bound_us, calls up to it)]."""
         if kind not in _HISTOGRAMS:
             raise InvalidArgument(f"kind: one of {', '.join(_HISTOGRAMS)}, not {kind!r}")
         s = _lib.Histogram(C.sizeof(_lib.Histogram))
-        h = self._use()
-        status = lib.tarn_get_histogram(h.pointer, _HISTOGRAMS[kind], C.byref(s))
-        if status:
-            raise failed(status)
+        check(lib.tarn_get_histogram(self._use(), _HISTOGRAMS[kind], C.byref(s)))
         names = [
             f[0] for f in _lib.Histogram._fields_ if f[0].endswith("_us") and f[0] != "bound_us"
         ]
@@ -511,8 +414,8 @@ class Client:
         return result
 
     def command(self, *args: Union[str, bytes, int, float]) -> str:
-        """Any command, for tools: the reply as text, arrays one element a line, nil empty. Bytes that are no UTF-8 come as
-        surrogates. An error reply raises."""
+        """Any command, for tools: the reply as text, arrays one element a line, nil empty. Bytes
+        that are no UTF-8 come as surrogates. An error reply raises."""
         if not args:
             raise TypeError("command: which one?")
         raw = [
@@ -521,12 +424,11 @@ class Client:
         argv = (C.c_char_p * len(raw))(*raw)
         lens = array("Q", map(len, raw))
         reply, length = C.c_void_p(), C.c_size_t()
-        h = self._use()
-        status = lib.tarn_command(
-            h.pointer, len(raw), argv, address_of(lens), C.byref(reply), C.byref(length)
+        check(
+            lib.tarn_command(
+                self._use(), len(raw), argv, address_of(lens), C.byref(reply), C.byref(length)
+            )
         )
-        if status:
-            raise failed(status)
         try:
             return bytes_at(reply.value or 0, length.value).decode("utf-8", "surrogateescape")
         finally:
@@ -537,8 +439,34 @@ class Client:
         return Queue._open(self._use(), capacity)
 
 
-# `pin` is also the name of an option of put.
-_pin = pin
+def _wait_first(h: Handle, keys: Union[Keys, KeyList], wait_ms: int, timeout_ms: int) -> int:
+    """Waits in slices until all keys are there; returns what is left to wait (a slice at most) in
+    the end."""
+    if wait_ms <= _SLICE_MS:
+        return wait_ms
+    all_keys = keys if isinstance(keys, KeyList) else KeyList(keys)
+    until = time.monotonic() + milliseconds(wait_ms, "wait_ms") / 1000
+    while True:
+        left = int((until - time.monotonic()) * 1000)
+        if left <= _SLICE_MS:
+            return max(left, 0)
+        if _prefix_length(h, all_keys, call_options(timeout_ms, 0, _SLICE_MS)) == all_keys.n:
+            return 0
+
+
+def _prefix_length(h: Handle, keys: KeyList, options: Any) -> int:
+    structs, length = keys.structs(), C.c_size_t()
+    check(lib.tarn_prefix_length(h, address_of(structs), keys.n, options, C.byref(length)))
+    return length.value
+
+
+def range_memory(offset: int, length: int) -> bytearray:
+    """Memory for a get_range. Raises InvalidArgument for what is no range."""
+    if length <= 0 or offset < 0:
+        raise InvalidArgument(
+            f"get_range: offset {offset} and length {length}: 0 or more, and 1 or more"
+        )
+    return bytearray(length)
 
 
 def _span(buffer: Any, size: Optional[int]) -> Tuple[int, int]:
@@ -547,7 +475,7 @@ def _span(buffer: Any, size: Optional[int]) -> Tuple[int, int]:
             raise TypeError("register_buffer: an address needs a size")
         check_range(buffer, size, "buffer")
         return buffer, size
-    memory = _pin(buffer, False, "buffer")
+    memory = pin(buffer, False, "buffer")
     if size is not None and size > memory.size:
         raise InvalidArgument(f"size: the buffer has {memory.size} bytes, not {size}")
     return memory.address, memory.size if size is None else size

@@ -1,10 +1,12 @@
-"""How a client, a call or a put differs from what is default: keyword arguments as libtarn's structs."""
+"""How a client, a call or a put differs from what is default: keyword arguments as libtarn's
+structs."""
 
 from __future__ import annotations
 
 import ctypes as C
+import inspect
 import re
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence, TypedDict, TypeVar
 
 from . import _lib
 from ._lib import lib
@@ -38,8 +40,8 @@ _TRUTHS = {
 
 
 def number(value: Any, name: str, least: int = 0, most: int = _MS_MAX) -> int:
-    """An option that is a whole number. Engines hand theirs on as they find them, so text that says a
-    number is one; where the name ends in "_bytes", also with the server's units ("64mb").
+    """An option that is a whole number. Engines hand theirs on as they find them, so text that says
+    a number is one; where the name ends in "_bytes", also with the server's units ("64mb").
     InvalidArgument names the option."""
     found = value
     if isinstance(value, str):
@@ -77,16 +79,31 @@ def milliseconds(value: Any, name: str) -> int:
     return int(value)
 
 
-def call_options(timeout_ms: int, lease_ms: int = 0, wait_ms: int = 0) -> Optional[_lib.Call]:
-    """tarn_call, or None where all is default."""
+def call_options(timeout_ms: int, lease_ms: int = 0, wait_ms: int = 0) -> Any:
+    """A pointer to tarn_call, or None where all is default."""
     if not (timeout_ms or lease_ms or wait_ms):
         return None
-    return _lib.Call(
-        C.sizeof(_lib.Call),
-        milliseconds(timeout_ms, "timeout_ms"),
-        milliseconds(lease_ms, "lease_ms"),
-        milliseconds(wait_ms, "wait_ms"),
+    return C.byref(
+        _lib.Call(
+            C.sizeof(_lib.Call),
+            milliseconds(timeout_ms, "timeout_ms"),
+            milliseconds(lease_ms, "lease_ms"),
+            milliseconds(wait_ms, "wait_ms"),
+        )
     )
+
+
+class PutKeywords(TypedDict, total=False):
+    """What a put may be told beside the key and the value: the arguments of put_options."""
+
+    replace: bool
+    replicas: int
+    pin: Optional[str]
+    pin_ms: int
+    ttl_ms: int
+    group: Optional[Key]
+    prefer: Sequence[str]
+    timeout_ms: int
 
 
 def put_options(
@@ -99,8 +116,8 @@ def put_options(
     group: Optional[Key] = None,
     prefer: Sequence[str] = (),
     timeout_ms: int = 0,
-) -> Optional[_lib.PutOptions]:
-    """tarn_put_options, or None where all is default. The struct keeps what it points to."""
+) -> Any:
+    """A pointer to tarn_put_options, or None where all is default. It keeps what is pointed to."""
     if not (
         replace or replicas or pin or pin_ms or ttl_ms or group is not None or prefer or timeout_ms
     ):
@@ -112,23 +129,30 @@ def put_options(
     if not isinstance(replicas, int) or not 0 <= replicas < 1 << 32:
         replicas = number(replicas, "replicas", most=(1 << 32) - 1)
     o = _lib.PutOptions(C.sizeof(_lib.PutOptions))
-    o.timeout_ms, o.replace, o.replicas = (
-        milliseconds(timeout_ms, "timeout_ms"),
-        int(bool(replace)),
-        replicas,
-    )
-    o.pin, o.pin_ms, o.ttl_ms = (
-        PINS[pin],
-        milliseconds(pin_ms, "pin_ms"),
-        milliseconds(ttl_ms, "ttl_ms"),
-    )
+    o.timeout_ms = milliseconds(timeout_ms, "timeout_ms")
+    o.replace, o.replicas = int(bool(replace)), replicas
+    o.pin, o.pin_ms = PINS[pin], milliseconds(pin_ms, "pin_ms")
+    o.ttl_ms = milliseconds(ttl_ms, "ttl_ms")
     if group is not None:
         raw = group.encode() if isinstance(group, str) else bytes(group)
         o.group, o.group_len = raw, len(raw)
     if prefer:
         names = [c_string(name, "prefer") for name in prefer]
         o.prefer, o.prefers = (C.c_char_p * len(names))(*names), len(names)
-    return o
+    return C.byref(o)
+
+
+_KEYWORDS = list(inspect.signature(put_options).parameters.values())
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def puts(method: Method) -> Method:
+    """Of a method that ends in `**options: Unpack[PutKeywords]`: spells them out in its signature,
+    for help() and for editors that look at running programs."""
+    given = inspect.signature(method)
+    named = [p for p in given.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    setattr(method, "__signature__", given.replace(parameters=named + _KEYWORDS))
+    return method
 
 
 def c_string(value: Any, name: str) -> bytes:

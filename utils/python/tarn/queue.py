@@ -6,13 +6,16 @@ import ctypes as C
 import itertools
 import threading
 import time
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from . import _lib
-from ._lib import Handle, failed, lib
+from ._lib import Handle, check, lib
 from .batch import Batch, Keys
 from .errors import Closed, InvalidArgument
-from .options import call_options, put_options
+from .options import PutKeywords, call_options, put_options, puts
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 GET, PUT, EXISTS, REMOVE = 1, 2, 3, 4
@@ -68,9 +71,7 @@ class Queue:
         if not isinstance(capacity, int) or not 1 <= capacity <= 65536:
             raise InvalidArgument(f"capacity: 1 to 65536 submissions, not {capacity!r}")
         pointer = C.c_void_p()
-        status = lib.tarn_async_open(handle.pointer, capacity, C.byref(pointer))
-        if status or not pointer.value:
-            raise failed(status)
+        check(lib.tarn_async_open(handle, capacity, C.byref(pointer)))
         self = object.__new__(cls)
         self._handle, self._cell, self.capacity = handle, pointer, capacity
         self.fd = lib.tarn_async_fd(pointer)
@@ -115,8 +116,7 @@ class Queue:
                 status = lib.tarn_async_exists(*arguments, token, C.byref(number))
             else:
                 status = lib.tarn_async_remove(*arguments, token, C.byref(number))
-            if status:
-                raise failed(status)
+            check(status)
             return number.value
         finally:
             if not number.value:  # it was not accepted
@@ -140,10 +140,10 @@ class Queue:
     ) -> int:
         """As Client.get_into_many, in the background. Returns an id. Raises QueueFull: take completions out first. `keep` is
         kept until the completion was taken out, the arrays behind the addresses say."""
-        call = call_options(timeout_ms, lease_ms, wait_ms)
         batch = Batch(keys, addresses, sizes, offsets, wants, keep)
-        return self._submit(GET, batch, C.byref(call) if call is not None else None, user)
+        return self._submit(GET, batch, call_options(timeout_ms, lease_ms, wait_ms), user)
 
+    @puts
     def put(
         self,
         keys: Keys,
@@ -152,17 +152,18 @@ class Queue:
         user: Any = None,
         *,
         keep: Any = None,
-        **options: Any,
+        **options: Unpack[PutKeywords],
     ) -> int:
         """As Client.put_from_many, in the background; options as in Client.put."""
         return self.put_batch(Batch(keys, addresses, sizes, keep=keep), user, **options)
 
-    def put_batch(self, batch: Batch, user: Any = None, **options: Any) -> int:
+    @puts
+    def put_batch(self, batch: Batch, user: Any = None, **options: Unpack[PutKeywords]) -> int:
         """A put of a batch that was made before."""
         o = put_options(**options)
         # libtarn copies the options, but not what they point to.
         batch.keep = (batch.keep, o)
-        return self._submit(PUT, batch, C.byref(o) if o is not None else None, user)
+        return self._submit(PUT, batch, o, user)
 
     def get_batch(
         self,
@@ -174,8 +175,7 @@ class Queue:
         lease_ms: int = 0,
     ) -> int:
         """A get of a batch that was made before."""
-        call = call_options(timeout_ms, lease_ms, wait_ms)
-        return self._submit(GET, batch, C.byref(call) if call is not None else None, user)
+        return self._submit(GET, batch, call_options(timeout_ms, lease_ms, wait_ms), user)
 
     def exists(self, keys: Keys, user: Any = None) -> int:
         """Which keys are there: results are 0 or Status.ENOTFOUND."""

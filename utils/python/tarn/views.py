@@ -6,8 +6,8 @@ import ctypes as C
 from typing import Any, List, Optional, Tuple
 
 from . import _lib
-from ._lib import Handle, failed, lib
-from .errors import Closed, Status
+from ._lib import Handle, check, lib, there
+from .errors import Closed
 from .options import milliseconds
 
 
@@ -71,16 +71,12 @@ class View:
     pieces: List[memoryview]
 
     @classmethod
-    def _open(cls, handle: Handle, key: bytes, call: Optional[_lib.Call]) -> Optional["View"]:
+    def _open(cls, handle: Handle, key: bytes, options: Any) -> Optional["View"]:
         pointer = C.c_void_p()
-        options = C.byref(call) if call is not None else None
-        status = lib.tarn_view_open(handle.pointer, key, len(key), options, C.byref(pointer))
-        if status == Status.ENOTFOUND:
+        if not there(lib.tarn_view_open(handle, key, len(key), options, C.byref(pointer))):
             return None
-        if status or not pointer.value:
-            raise failed(status)
         self = object.__new__(cls)
-        native = self._native = _Native(pointer.value, handle)
+        native = self._native = _Native(pointer.value or 0, handle)
         self.size = lib.tarn_view_size(native.pointer)
         self.version = lib.tarn_view_version(native.pointer)
         self.pieces = [
@@ -105,21 +101,15 @@ class View:
 
     def check(self) -> None:
         """Passes if all that was read until now is right. Raises LeaseOver or Stale if it may not be."""
-        status = lib.tarn_view_check(self._use().pointer)
-        if status:
-            raise failed(status)
+        check(lib.tarn_view_check(self._use().pointer))
 
     def verify(self) -> None:
         """The checksum over the bytes as they are now, then `check`. Raises Corrupt, too."""
-        status = lib.tarn_view_verify(self._use().pointer)
-        if status:
-            raise failed(status)
+        check(lib.tarn_view_verify(self._use().pointer))
 
     def renew(self, lease_ms: int = 0) -> None:
         """Prolongs the lease (0: by the client's). Raises NotFound when this version is gone: it is good until its lease ends."""
-        status = lib.tarn_view_renew(self._use().pointer, milliseconds(lease_ms, "lease_ms"))
-        if status:
-            raise failed(status)
+        check(lib.tarn_view_renew(self._use().pointer, milliseconds(lease_ms, "lease_ms")))
 
     def release(self) -> None:
         """Ends the view, and its lease once no array points into it any more. May be called twice."""
@@ -157,14 +147,9 @@ class Writer:
     pieces: List[memoryview]
 
     @classmethod
-    def _open(cls, handle: Handle, key: bytes, size: int, o: Optional[_lib.PutOptions]) -> "Writer":
+    def _open(cls, handle: Handle, key: bytes, size: int, options: Any) -> "Writer":
         pointer = C.c_void_p()
-        options = C.byref(o) if o is not None else None
-        status = lib.tarn_writer_open(
-            handle.pointer, key, len(key), size, options, C.byref(pointer)
-        )
-        if status or not pointer.value:
-            raise failed(status)
+        check(lib.tarn_writer_open(handle, key, len(key), size, options, C.byref(pointer)))
         self = object.__new__(cls)
         self._cell, self._handle, self.size = pointer, handle, size
         _lib.needed[id(self)] = handle
@@ -190,8 +175,7 @@ class Writer:
         self.pieces, self.data = [], None
         status = end(C.byref(self._cell))
         _lib.needed.pop(id(self), None)
-        if status:
-            raise failed(status)
+        check(status)
 
     def commit(self) -> None:
         """Makes the value readable. Whatever it raises, the writer has ended."""

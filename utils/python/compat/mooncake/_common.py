@@ -127,7 +127,7 @@ def sizes_of(client: tarn.Client, keys: Sequence[Key]) -> List[Optional[int]]:
     """Bytes of each value, None where there is none, in one round of requests: what a get without room for them says."""
     nothing = [0] * len(keys)
     batch = Batch(keys, nothing, nothing)
-    client._get_batch(batch, 0, 0, 0)
+    client._get_batch(batch)
     found = zip(batch.results(), batch.value_sizes())
     return [0 if r == 0 else size if r == Status.ELIMIT else None for r, size in found]
 

@@ -264,7 +264,7 @@ def _heads(store: Any, names: Sequence[Key]) -> List[Optional[Head]]:
 
     def work(client: Any) -> List[Tuple[int, int]]:
         batch = Batch(store._keys(names), places, [HEADER] * n, [0] * n, [HEADER] * n)
-        client._get_batch(batch, 0, 0, 0)
+        client._get_batch(batch)
         return list(zip(batch.results(), batch.value_sizes()))
 
     got = store._run("get_tensor", work, lambda code: [(code, 0)] * n)

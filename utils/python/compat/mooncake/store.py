@@ -343,7 +343,7 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
                 break
             fresh = [BufferHandle(s) for s in sizes]
             batch = Batch([keys[i] for i in todo], [f.ptr() for f in fresh], sizes)
-            client._get_batch(batch, 0, 0, 0)
+            client._get_batch(batch)
             again, larger = [], []
             for i, handle, got, size in zip(todo, fresh, batch.results(), batch.value_sizes()):
                 if got > 0:
