@@ -2,7 +2,8 @@
 """Holds src/ and modules/ against tools/rooms.txt, the graph of the rooms.
 
 A room includes what it may call and nothing else, and calls all that it may; a module sees
-src/module.h, base (of which it has its own copy) and the headers right under src/transport.
+src/module.h, base (of which it has its own copy) and the headers right under src/transport. Each
+room's README.md names its files and, in a paragraph "May call:", the rooms of the graph;
 docs/ARCHITECTURE.md has each room in the row of its rank."""
 
 import glob
@@ -91,22 +92,42 @@ def check_includes(files, may_call):
             bad("tools/rooms.txt", f"{room} does not call {other}")
 
 
+def check_readme(place, files, graph_row):
+    """The README.md of a room or module; a word in backticks stands for the files that it names, or
+    matches, with their headers. graph_row: what the room may call; None for a module."""
+    path = f"{place}/README.md"
+    text = read(path) if os.path.exists(path) else ""
+    words = [word for quoted in re.findall(r"`([^`]+)`", text) for word in quoted.split()]
+    stems = [re.sub(r"\.[ch]$", "", word) for word in words]
+    for file in files:
+        stem = os.path.relpath(file, place)[:-2]
+        if not any(fnmatch(stem, pattern) for pattern in stems):
+            bad(path, f"does not name {stem}{file[-2:]}")
+    said = re.search(r"^May call:(.*?)\.(?:\s|$)", text, re.M | re.S)
+    called = re.findall(r"`(\w+)`", said[1]) if said else None
+    if graph_row is not None and called != graph_row:
+        right = ", ".join(f"`{room}`" for room in graph_row) or "nothing of tarn"
+        bad(path, f'"May call: {right}." is what tools/rooms.txt says, in that order')
+
+
 def main():
     os.chdir(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     ranks, may_call = read_graph("tools/rooms.txt")
-    files = sorted(
-        f for d in ("src", "modules") for f in glob.glob(f"{d}/**/*.[ch]", recursive=True)
-    )
-    check_includes(files, may_call)
-    rooms = {
-        path.split("/")[1] for path in files if path.startswith("src/") and path.count("/") > 1
-    }
-    for room in sorted(rooms ^ set(ranks)):
-        bad("tools/rooms.txt", f"{room} is only {'in src' if room in rooms else 'here'}")
+    files = glob.glob("src/**/*.[ch]", recursive=True) + glob.glob("modules/*/*.[ch]")
+    check_includes(sorted(files), may_call)
     table = read("docs/ARCHITECTURE.md")
     for room, rank in ranks.items():
         if not re.search(rf"^\| {rank} \|.*`{room}`", table, re.M):
             bad("docs/ARCHITECTURE.md", f"has no {room} in the row of rank {rank}")
+    places = {}
+    for path in files:
+        if path.count("/") > 1:
+            places.setdefault("/".join(path.split("/")[:2]), []).append(path)
+    for place in sorted(places.keys() | {f"src/{room}" for room in ranks}):
+        top, name = place.split("/")
+        if top == "src" and (name in ranks) != (place in places):
+            bad("tools/rooms.txt", f"{name} is only {'here' if name in ranks else 'in src'}")
+        check_readme(place, sorted(places.get(place, [])), may_call.get(name))
     print(*errors, sep="\n")
     return bool(errors)
 
