@@ -97,4 +97,7 @@ char *acl_file_write(const char *path, const struct acl *acl);
 /* Is the default user what requirepass says, and nothing else? */
 bool acl_default_is_plain(void);
 
+/* For config_users. */
+extern const struct config_users_ops acl_users_rewrite;
+
 #endif

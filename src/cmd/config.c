@@ -19,6 +19,9 @@
 #define INCLUDE_DEPTH 8u
 #define INCLUDES_MAX  1000u /* of one pattern */
 
+const config_tell_fn *config_told;
+const struct config_users_ops *config_users;
+
 static char file_path[PATH_MAX];
 const char *config_file(void) {
     return file_path;
@@ -383,14 +386,14 @@ void config_get(const struct config *c, const struct span *patterns, size_t n,
     buf_free(&text);
 }
 
-/* Options whose apply function is the same are told once. */
+/* Who is told of several options is told once. */
 static bool apply_all(const bool *touched, const char **why_p, size_t *failed_p) {
     for (size_t i = 0; i < config_row_count; i++) {
-        if (!touched[i] || config_rows[i].apply == NULL) continue;
+        enum config_tell tell = config_rows[i].tell;
+        if (!touched[i] || tell == CONFIG_TELL_NOBODY || config_told == NULL) continue;
         bool told = false;
-        for (size_t k = 0; k < i; k++)
-            told |= touched[k] && config_rows[k].apply == config_rows[i].apply;
-        if (!told && !config_rows[i].apply(why_p)) {
+        for (size_t k = 0; k < i; k++) told |= touched[k] && config_rows[k].tell == tell;
+        if (!told && !config_told[tell](why_p)) {
             *failed_p = i;
             return false;
         }

@@ -73,6 +73,41 @@ struct config_user {
     unsigned source; /* where it was said: a file, the command line */
 };
 
+/* Who is told when options change. */
+enum config_tell {
+    CONFIG_TELL_NOBODY, /* the value is read where it is used */
+    CONFIG_TELL_ACL_LOG,
+    CONFIG_TELL_ACL_PUBSUB,
+    CONFIG_TELL_APPENDONLY,
+    CONFIG_TELL_BG_THREAD,
+    CONFIG_TELL_CRASH_LOG,
+    CONFIG_TELL_DIR,
+    CONFIG_TELL_KV_EVENTS,
+    CONFIG_TELL_LATENCY,
+    CONFIG_TELL_LISTENERS,
+    CONFIG_TELL_LOG_FILE,
+    CONFIG_TELL_LOG_LEVEL,
+    CONFIG_TELL_MAXCLIENTS,
+    CONFIG_TELL_MAXMEMORY_CLIENTS,
+    CONFIG_TELL_NOTIFY,
+    CONFIG_TELL_OOM_SCORE,
+    CONFIG_TELL_PASSWORD,
+    CONFIG_TELL_PLACEMENT,
+    CONFIG_TELL_POLICY,
+    CONFIG_TELL_SLOWLOG,
+    CONFIG_TELL_SOURCE,
+    CONFIG_TELL_BOOKS,
+    CONFIG_TELL_TITLE,
+    CONFIG_TELL_TLS,
+    CONFIG_TELL_TLS_PORT,
+    CONFIG_TELL_REPLICATION,
+    CONFIG_TELLS,
+};
+/* false: *why_p is static text, the old value returns. */
+typedef bool (*config_tell_fn)(const char **why_p);
+/* By enum config_tell; set when a server is put together. NULL: nobody is there to be told. */
+extern const config_tell_fn *config_told;
+
 struct config {
     /* network */
     struct config_list bind;
@@ -252,9 +287,6 @@ bool config_load_args(struct config *c, int argc, char **argv, char **why_p);
 /* What single rows cannot say: values that contradict each other, a line each. */
 bool config_validate(const struct config *c, char **why_p);
 
-/* rename-command, to the table of commands; once, before the first client. false: *why_p. */
-bool config_rename_apply(const struct config *c, char **why_p);
-
 const char *config_file(void); /* "" without one */
 /* As one would write it: "1gb", "* -::*". The option must be one. */
 const char *config_default(const char *name);
@@ -276,5 +308,29 @@ bool config_is_guarded(struct span name);
 
 /* "10", "10ms", "10s", "5min", "1h", "1d" in milliseconds. 0 on failure. */
 int config_parse_ms(struct span s, uint64_t *ms_p);
+
+/* --- what else keeps things in the file --- */
+
+/* The users that there are now, for CONFIG REWRITE: a line of the file stays, is written anew or
+ * goes; the others are appended, with before called in front of each. */
+struct config_users_now;
+struct config_users_ops {
+    struct config_users_now *(*now)(void);
+    void (*line)(struct config_users_now *now, const struct span *words, size_t n, struct span line,
+                 struct buf *out);
+    void (*rest)(struct config_users_now *now, struct buf *out, void (*before)(struct buf *out));
+    void (*free)(struct config_users_now **now_p);
+};
+/* Set when a server is put together. NULL: there are no users. */
+extern const struct config_users_ops *config_users;
+
+/* Writes a file beside path and renames it over path; it keeps the mode of the old one, or is for
+ * its owner only. false: errno. */
+bool config_write_beside(const char *path, const struct buf *text);
+
+/* A value as a word of the file. */
+void config_append_word(struct buf *out, struct span v);
+/* printf to a new string. */
+char *config_text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -1,8 +1,6 @@
 /* rename-command OLD NEW. It is no option: there may be many, and only the start can say it. */
-#include <stdio.h>
 #include <stdlib.h>
 #include "cmd/config_table.h"
-#include "cmd/table.h"
 
 static bool fits(struct span s) {
     return s.len <= CONFIG_RENAME_MAX && (s.len == 0 || memchr(s.data, '\0', s.len) == NULL);
@@ -40,22 +38,4 @@ void config_renames_free(struct config *c) {
     free(c->rename);
     c->rename = NULL;
     c->renames = 0;
-}
-
-bool config_rename_apply(const struct config *c, char **why_p) {
-    struct config_faults faults = {.n = 0};
-    for (size_t i = 0; i < c->renames; i++) {
-        const struct config_rename *r = &c->rename[i];
-        char many[64];
-        const char *why = NULL;
-        snprintf(many, sizeof(many), "more than %u commands are renamed", TABLE_RENAMED_MAX);
-        switch (table_rename(span_str(r->from), span_str(r->to))) {
-        case TARN_OK: break;
-        case TARN_ENOTFOUND: why = "No such command in rename-command"; break;
-        case TARN_EEXISTS: why = "Target command name already exists"; break;
-        default: why = many; break;
-        }
-        if (why != NULL) config_fault(&faults, "rename-command %s \"%s\": %s", r->from, r->to, why);
-    }
-    return config_faults_tell(&faults, why_p);
 }

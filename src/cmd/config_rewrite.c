@@ -64,7 +64,7 @@ static const struct config_row *line_option(struct span line, const struct confi
     if (split && span_case_eq(words[0], "loadmodule"))
         *gone_p = n < 2 || !config_modules_written(modules, words + 1, n - 1);
     else if (split && span_case_eq(words[0], "user")) {
-        config_users_line(users, words + 1, n - 1, whole, out);
+        if (users != NULL) config_users->line(users, words + 1, n - 1, whole, out);
         *gone_p = true;
     } else if (split)
         row = config_row_find(words[0]);
@@ -93,7 +93,7 @@ static void rewrite_text(struct buf *out, const char *text, size_t len, const st
                          bool all) {
     bool *written = xcalloc(config_row_count, sizeof(bool));
     struct config_modules_now *modules = config_modules_now();
-    struct config_users_now *users = config_users_now();
+    struct config_users_now *users = config_users != NULL ? config_users->now() : NULL;
     for (size_t pos = 0; pos < len;) {
         const char *lf = memchr(text + pos, '\n', len - pos);
         size_t n = lf != NULL ? (size_t)(lf - text) - pos : len - pos;
@@ -119,8 +119,8 @@ static void rewrite_text(struct buf *out, const char *text, size_t len, const st
     config_deinit(&initial);
     config_modules_rest(modules, out, sign);
     config_modules_now_free(&modules);
-    config_users_rest(users, out, sign);
-    config_users_now_free(&users);
+    if (users != NULL) config_users->rest(users, out, sign);
+    if (users != NULL) config_users->free(&users);
     free(written);
 }
 

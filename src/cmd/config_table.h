@@ -47,9 +47,7 @@ struct config_row {
     double min_ratio, max_ratio;
     const char *const *words; /* of CONFIG_ENUM, ended by NULL */
     unsigned flags;
-    /* Tells the server; NULL: the value is read where it is used. false: *why_p is static text, the
-     * old value returns. */
-    bool (*apply)(const char **why_p);
+    enum config_tell tell;
 };
 
 extern const struct config_row config_rows[];
@@ -151,23 +149,5 @@ void config_modules_now_free(struct config_modules_now **now_p);
 bool config_user_add(struct config *c, unsigned source, const struct span *words, size_t n,
                      char **why_p);
 void config_users_free(struct config *c);
-/* For REWRITE: the users that there are now. A line of the file stays, is written anew or goes; the
- * others are appended. */
-struct config_users_now;
-struct config_users_now *config_users_now(void);
-void config_users_line(struct config_users_now *now, const struct span *words, size_t n,
-                       struct span line, struct buf *out);
-void config_users_rest(struct config_users_now *now, struct buf *out,
-                       void (*before)(struct buf *out));
-void config_users_now_free(struct config_users_now **now_p);
-
-/* Writes a file beside path and renames it over path; it keeps the mode of the old one, or is for
- * its owner only. false: errno. */
-bool config_write_beside(const char *path, const struct buf *text);
-
-/* A value as a word of the file. */
-void config_append_word(struct buf *out, struct span v);
-/* printf to a new string. */
-char *config_text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

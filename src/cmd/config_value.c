@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <strings.h>
 #include "base/assert.h"
-#include "cmd/notify.h"
+#include "cmd/notify_class.h"
 
 #define FIELD(type, row, c)  ((type *)(void *)((char *)(c) + (row)->offset))
 #define CFIELD(type, row, c) ((const type *)(const void *)((const char *)(c) + (row)->offset))

@@ -24,6 +24,7 @@
 #include "cmd/acl_users.h"
 #include "cmd/books.h"
 #include "cmd/client.h"
+#include "cmd/config_table.h"
 #include "cmd/config_tls.h"
 #include "cmd/descriptors.h"
 #include "cmd/heap.h"
@@ -32,6 +33,7 @@
 #include "cmd/process.h"
 #include "cmd/replication.h"
 #include "cmd/stats.h"
+#include "cmd/table.h"
 #include "host/host.h"
 #include "host/place.h"
 #include "server/turn.h"
@@ -249,9 +251,27 @@ static void tear_down(const struct config *c) {
     if (announced && c->port_file[0] != '\0') file_unlink_number(c->port_file, core_endpoints.port);
 }
 
+static bool rename_all(const struct config *c, char **why_p) {
+    struct config_faults faults = {.n = 0};
+    for (size_t i = 0; i < c->renames; i++) {
+        const struct config_rename *r = &c->rename[i];
+        char many[64];
+        const char *why = NULL;
+        snprintf(many, sizeof(many), "more than %u commands are renamed", TABLE_RENAMED_MAX);
+        switch (table_rename(span_str(r->from), span_str(r->to))) {
+        case TARN_OK: break;
+        case TARN_ENOTFOUND: why = "No such command in rename-command"; break;
+        case TARN_EEXISTS: why = "Target command name already exists"; break;
+        default: why = many; break;
+        }
+        if (why != NULL) config_fault(&faults, "rename-command %s \"%s\": %s", r->from, r->to, why);
+    }
+    return config_faults_tell(&faults, why_p);
+}
+
 static bool rename_commands(const struct config *c) {
     char *why = NULL;
-    if (config_rename_apply(c, &why)) return true;
+    if (rename_all(c, &why)) return true;
     log_warning("Configuration error: %s", why);
     free(why);
     return false;
@@ -259,6 +279,8 @@ static bool rename_commands(const struct config *c) {
 
 int server_run(struct config *c, const char *executable) {
     server.config = c;
+    config_told = server_told;
+    config_users = &acl_users_rewrite;
     if (!set_up_process(c, executable)) return 1;
     net_set_mark((uint32_t)c->socket_mark_id);
     if (!net_set_source(c->bind_source_addr)) {

@@ -42,6 +42,11 @@ bool embedded_reload(void);
 /* Nobody who was let in before that epoch can write to it any more. */
 void embedded_fenced(uint32_t master_epoch);
 
+/* --- apply.c --- */
+
+/* For config_told. */
+extern const config_tell_fn server_told[CONFIG_TELLS];
+
 /* --- signals.c --- */
 
 /* Blocks the signals that the loop handles; before any thread is started. */
