@@ -15,6 +15,7 @@
 #include "cmd/multi.h"
 #include "cmd/pubsub.h"
 #include "cmd/stats.h"
+#include "cmd/table.h"
 #include "cmd/tracking.h"
 
 struct client_block {
@@ -419,4 +420,59 @@ void clients_cron(unsigned hz) {
         LIST_APPEND(&clients, c, all);
         check(c);
     }
+}
+
+void client_describe(const struct client *c, struct buf *out) {
+    const struct client_io *io = c->io;
+    char peer[128], local[128], flags[16];
+    size_t n = 0, channels, patterns, shard;
+    bool in_multi = (io->flags & (CLIENT_MULTI | CLIENT_EXEC)) != 0;
+    pubsub_counts(c, &channels, &patterns, &shard);
+    client_peer(c, peer, sizeof(peer));
+    client_local(c, local, sizeof(local));
+    if (io->flags & CLIENT_REPLICA) flags[n++] = 'S';
+    if (io->flags & CLIENT_MONITOR) flags[n++] = 'O';
+    if (io->flags & CLIENT_PUBSUB) flags[n++] = 'P';
+    if (io->tracker != NULL) flags[n++] = 't';
+    if (in_multi) flags[n++] = 'x';
+    bool waits = c->job != NULL && !(io->flags & (CLIENT_RUNNING | CLIENT_REPLICA));
+    if (waits || io->flags & CLIENT_POSTPONED) flags[n++] = 'b';
+    if (io->multi != NULL && io->multi->watcher.touched) flags[n++] = 'd';
+    if (io->flags & CLIENT_CLOSE_AFTER_REPLY) flags[n++] = 'c';
+    if (io->flags & CLIENT_CLOSE_SOON) flags[n++] = 'A';
+    if (io->flags & CLIENT_UNIX) flags[n++] = 'U';
+    if (io->flags & CLIENT_NO_EVICT) flags[n++] = 'e';
+    if (io->flags & CLIENT_NO_TOUCH) flags[n++] = 'T';
+    if (n == 0) flags[n++] = 'N';
+    flags[n] = '\0';
+    char events[3];
+    n = 0;
+    if (io->watch.events & NET_READ) events[n++] = 'r';
+    if (io->watch.events & NET_WRITE) events[n++] = 'w';
+    events[n] = '\0';
+    buf_printf(
+        out,
+        "id=%llu addr=%s laddr=%s fd=%d name=%s age=%llu idle=%llu flags=%s db=%d sub=%zu psub=%zu "
+        "ssub=%zu multi=%lld",
+        (unsigned long long)c->id, peer, local, io->watch.fd, io->name != NULL ? io->name : "",
+        (unsigned long long)(server.mono_ms - io->created_ms) / 1000,
+        (unsigned long long)(server.mono_ms - io->last_ms) / 1000, flags, c->db, channels, patterns,
+        shard, in_multi ? (long long)io->multi->count : -1);
+    buf_printf(
+        out,
+        " qbuf=%zu qbuf-free=%zu argv-mem=%zu multi-mem=%zu rbs=0 rbp=0 obl=%zu oll=%u omem=%zu "
+        "tot-mem=%zu events=%s",
+        client_input_held(c), io->in.cap - io->in.len, io->heap_bytes, multi_memory(c),
+        io->out.bytes.len - io->out.sent, io->out.inserts - io->out.first_insert,
+        client_output_memory(c), client_memory(c), events);
+    buf_printf(out,
+               " cmd=%s user=%s redir=%d resp=%d lib-name=%s lib-ver=%s tarn-host=%s tarn-rack=%s "
+               "tot-net-in=%llu "
+               "tot-net-out=%llu"
+               " tot-cmds=%llu\n",
+               io->last_cmd != NULL ? table_stat(io->last_cmd)->name : "NULL",
+               acl_user_name(c->user), io->tracker != NULL ? 0 : -1, c->proto,
+               io->lib_name != NULL ? io->lib_name : "", io->lib_ver != NULL ? io->lib_ver : "",
+               c->host_name, c->rack, (unsigned long long)io->bytes_in,
+               (unsigned long long)io->bytes_out, (unsigned long long)io->commands);
 }

@@ -10,8 +10,6 @@
 #include <unistd.h>
 #include "base/assert.h"
 #include "cmd/config_table.h"
-#include "cmd/core.h"
-#include "cmd/process.h"
 #include "base/glob.h"
 #include "resp/resp.h"
 
@@ -350,7 +348,7 @@ bool config_validate(const struct config *c, char **why_p) {
     struct config_faults f = {.n = 0};
     validate_files(c, &f);
     validate_ports(c, &f);
-    if (!process_title_valid(c->proc_title_template))
+    if (!config_title_valid(c))
         config_fault(
             &f, "proc-title-template: template format is invalid or contains unknown variables");
     if (c->node_heartbeat_ms * 2 > c->node_timeout_ms)

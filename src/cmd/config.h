@@ -287,6 +287,13 @@ bool config_load_args(struct config *c, int argc, char **argv, char **why_p);
 /* What single rows cannot say: values that contradict each other, a line each. */
 bool config_validate(const struct config *c, char **why_p);
 
+/* proc-title-template, with each of its variables as append says it. false: it names something that
+ * there is not. */
+bool config_title(const struct config *c,
+                  void (*append)(const struct config *c, const char *name, struct buf *out),
+                  struct buf *out);
+bool config_title_valid(const struct config *c);
+
 const char *config_file(void); /* "" without one */
 /* As one would write it: "1gb", "* -::*". The option must be one. */
 const char *config_default(const char *name);

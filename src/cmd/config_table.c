@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "base/hex.h"
 #include "base/near.h"
-#include "cmd/keys.h"
 #include "store/store.h"
 
 /* --- rows --- */

@@ -9,7 +9,6 @@
 #include <time.h>
 #include "base/clock.h"
 #include "base/log.h"
-#include "cmd/cmd.h"
 
 #define REACH_SAYS_MS 10000u
 

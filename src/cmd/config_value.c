@@ -577,3 +577,37 @@ void config_row_copy(const struct config_row *row, struct config *to, const stru
     TARN_ASSERT(ok);
     buf_free(&text);
 }
+
+/* --- proc-title-template --- */
+
+static const char *const title_variables[] = {"title",    "listen-addr", "server-mode", "port",
+                                              "tls-port", "unixsocket",  "config-file", NULL};
+
+bool config_title(const struct config *c,
+                  void (*append)(const struct config *c, const char *name, struct buf *out),
+                  struct buf *out) {
+    const char *t = c->proc_title_template;
+    while (*t != '\0') {
+        size_t plain = strcspn(t, "{");
+        buf_append(out, t, plain);
+        t += plain;
+        if (*t == '\0') break;
+        const char *close = strchr(t, '}');
+        if (close == NULL) return false;
+        struct span name = span_of(t + 1, (size_t)(close - t - 1));
+        size_t i = 0;
+        while (title_variables[i] != NULL && !span_eq(name, span_str(title_variables[i]))) i++;
+        if (title_variables[i] == NULL) return false;
+        if (append != NULL) append(c, title_variables[i], out);
+        t = close + 1;
+    }
+    while (out->len > 0 && out->data[out->len - 1] == ' ') out->len--;
+    return true;
+}
+
+bool config_title_valid(const struct config *c) {
+    struct buf out = {NULL, 0, 0};
+    bool ok = config_title(c, NULL, &out);
+    buf_free(&out);
+    return ok;
+}

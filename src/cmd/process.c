@@ -51,9 +51,6 @@ void process_title_init(int argc, char **argv) {
     title_room = (size_t)(end - title_at);
 }
 
-static const char *const variables[] = {"title",    "listen-addr", "server-mode", "port",
-                                        "tls-port", "unixsocket",  "config-file", NULL};
-
 static void append_option(struct buf *out, const struct config *c, const char *name) {
     const struct config_row *row = config_row_find(span_str(name));
     if (row != NULL)
@@ -63,7 +60,7 @@ static void append_option(struct buf *out, const struct config *c, const char *n
 }
 
 /* tarn is neither a cluster nor a Sentinel: {server-mode} is empty, as with a Redis on its own. */
-static void append_variable(struct buf *out, const struct config *c, const char *name) {
+static void append_variable(const struct config *c, const char *name, struct buf *out) {
     if (strcmp(name, "title") == 0)
         buf_append_str(out, program != NULL ? program : "tarn-server");
     else if (strcmp(name, "listen-addr") == 0)
@@ -81,38 +78,10 @@ static void append_variable(struct buf *out, const struct config *c, const char 
         buf_append_str(out, config_file());
 }
 
-/* false: it names something that there is not. */
-static bool expand(const char *t, const struct config *c, struct buf *out) {
-    while (*t != '\0') {
-        size_t plain = strcspn(t, "{");
-        buf_append(out, t, plain);
-        t += plain;
-        if (*t == '\0') break;
-        const char *close = strchr(t, '}');
-        if (close == NULL) return false;
-        size_t len = (size_t)(close - t - 1), i = 0;
-        while (variables[i] != NULL &&
-               (strlen(variables[i]) != len || memcmp(variables[i], t + 1, len) != 0))
-            i++;
-        if (variables[i] == NULL) return false;
-        if (c != NULL) append_variable(out, c, variables[i]);
-        t = close + 1;
-    }
-    while (out->len > 0 && out->data[out->len - 1] == ' ') out->len--;
-    return true;
-}
-
-bool process_title_valid(const char *template) {
-    struct buf out = {NULL, 0, 0};
-    bool ok = expand(template, NULL, &out);
-    buf_free(&out);
-    return ok;
-}
-
 void process_title_update(const struct config *c) {
     struct buf out = {NULL, 0, 0};
     if (title_at == NULL || !c->set_proc_title || c->proc_title_template[0] == '\0') return;
-    if (expand(c->proc_title_template, c, &out)) {
+    if (config_title(c, append_variable, &out)) {
         size_t n = out.len < title_room - 1 ? out.len : title_room - 1;
         if (n > 0) memcpy(title_at, out.data, n);
         memset(title_at + n, 0, title_room - n);

@@ -12,8 +12,6 @@
 void process_title_init(int argc, char **argv);
 /* By proc-title-template; after anything of it changed. */
 void process_title_update(const struct config *c);
-/* Is that a template? */
-bool process_title_valid(const char *template);
 
 /* oom-score-adj, of a master or a replica; after the options or the role changed. false: the kernel
  * refused it (*why_p, may be NULL). */

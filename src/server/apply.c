@@ -127,7 +127,7 @@ static bool apply_dir(const char **why_p) {
 }
 
 static bool apply_title(const char **why_p) {
-    if (!process_title_valid(server.config->proc_title_template)) {
+    if (!config_title_valid(server.config)) {
         *why_p = "template format is invalid or contains unknown variables";
         return false;
     }
