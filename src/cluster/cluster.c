@@ -29,10 +29,6 @@ void list_add(struct list *l, struct link *k) {
     insert(l, &l->head, k);
 }
 
-void list_push(struct list *l, struct link *k) {
-    insert(l, l->head.next, k);
-}
-
 void list_remove(struct list *l, struct link *k) {
     TARN_ASSERT(link_in(k) && l->n > 0);
     k->prev->next = k->next;

@@ -112,7 +112,6 @@ const uint8_t *cluster_id(void); /* 16 bytes */
 void cluster_tell(bool on);
 /* Everything, as records. Segments must be known to the books of who is told before. */
 void cluster_snapshot(void (*emit)(void *arg, const void *record, size_t len), void *arg);
-bool cluster_following(void);
 /* A cluster that leads follows from now on, with the nodes and segments that it knows. Tasks,
  * drains and fences end: whoever leads next begins them. Before store_step_down; no client waits
  * for work of a node. */

@@ -25,10 +25,6 @@ void cluster_tell(bool on) {
     cluster.telling = on && cluster.effect != NULL;
 }
 
-bool cluster_following(void) {
-    return cluster.following;
-}
-
 /* --- telling --- */
 
 static void begin(unsigned kind) {

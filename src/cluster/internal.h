@@ -30,8 +30,7 @@ struct list {
     size_t n;
 };
 void list_init(struct list *l);
-void list_add(struct list *l, struct link *k);  /* at the end */
-void list_push(struct list *l, struct link *k); /* at the front */
+void list_add(struct list *l, struct link *k); /* at the end */
 void list_remove(struct list *l, struct link *k);
 struct link *list_first(const struct list *l); /* NULL: empty */
 struct link *list_next(const struct list *l, const struct link *k);
@@ -340,14 +339,12 @@ size_t heat_objects(void);
 
 void offload_init(void);
 void offload_deinit(void);
-void offload_hit(struct object *o, bool ahead);
 bool offload_background(unsigned *budget);
 bool offload_runnable(void);
 void offload_task_ended(struct task *t, tarn_status status);
 /* Far segments came, went or changed. */
 void offload_refresh(void);
 void drops_free(struct segment *g);
-bool drops_next(struct node *n, struct cluster_work *work_p);
 
 /* --- all of it --- */
 
@@ -385,7 +382,6 @@ struct cluster {
     /* fences */
     struct htab fences;
     struct list fences_done;
-    size_t fence_links;
     /* tasks */
     struct htab tasks_by_id, tasks_by_key;
     struct list tasks, ready, ready_stores, rooms;

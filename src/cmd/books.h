@@ -20,9 +20,6 @@ void books_destroy(void);
 void books_step_down(void);
 /* Whether anybody wants news (store_listen) has changed. */
 void books_relisten(void);
-static inline bool books_following(void) {
-    return store_following(server.store);
-}
 
 /* Whole records, as effects.h hands them over, to books that follow. Publications go to this
  * server's subscribers. TARN_EPROTO, TARN_ENOMEM with *why_p (static): the rest was not applied,

@@ -213,8 +213,6 @@ void client_weigh(struct client *c);
 void client_unweigh(struct client *c);
 /* The option has changed. */
 void clients_weigh_all(void);
-/* What all that were weighed hold together. */
-uint64_t clients_weight(void);
 /* Closes clients until the limit is met. */
 void clients_evict(void);
 
@@ -380,7 +378,5 @@ bool job_unblock(struct client *c, bool error);
 /* A new time stamp in ns; server.mono_ms and the books follow it. */
 uint64_t core_stamp(void);
 extern uint64_t core_now_ns; /* the last one */
-
-#define LINK_OF(c, field) (&(c)->io->field)
 
 #endif

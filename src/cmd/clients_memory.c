@@ -45,10 +45,6 @@ void clients_weigh_all(void) {
             client_unweigh(c);
 }
 
-uint64_t clients_weight(void) {
-    return total;
-}
-
 static unsigned class_of(size_t n) {
     return n == 0 ? 0 : 63u - (unsigned)__builtin_clzll(n);
 }

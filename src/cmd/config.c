@@ -300,12 +300,6 @@ bool config_read(struct config *c, const char *path, struct config_faults *fault
     return load_source(c, path, 0, faults);
 }
 
-bool config_load_file(struct config *c, const char *path, char **why_p) {
-    struct config_faults faults = {.n = 0};
-    (void)load_source(c, path, 0, &faults);
-    return config_faults_tell(&faults, why_p);
-}
-
 /* 0: there is none, or the system chooses. */
 static int64_t fixed_data_port(const struct config *c) {
     if (c->pool_size == 0) return 0;

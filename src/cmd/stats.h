@@ -24,7 +24,7 @@ struct stats {
     uint64_t tls_failures;      /* handshakes */
     uint64_t auth_failures;
     uint64_t replica_reports, replicas_bad; /* REPLICA REPORT: heard, found true */
-    uint64_t postponed, output_pauses, quota_yields, job_slices, turns;
+    uint64_t postponed, quota_yields, job_slices, turns;
     uint64_t jobs_started;
     uint64_t reads, writes, reads_big, bytes_big;
     uint64_t threaded_reads, threaded_writes; /* values that io-threads moved */

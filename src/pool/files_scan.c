@@ -15,8 +15,7 @@
 #include "base/progress.h"
 #include "pool/files_internal.h"
 
-#define TRAILER_READ (16u << 10) /* enough for nearly every file */
-#define CRCS_MAX     (1u << 20)  /* a TiB */
+#define CRCS_MAX (1u << 20) /* a TiB */
 
 struct scan {
     struct files *f;

@@ -62,10 +62,9 @@ static void batch_step(struct store *s, struct store_batch *b, const struct poli
 void store_batch_hit(struct store *s, struct store_batch *b, struct object *o) {
     if (!b->numbered)
         batch_number(s, b, b->length == 1 && !b->chain ? 0 : store_hash(store_object_key(o)));
-    uint32_t previous = o->request;
     if (b->open) {
         b->hits++;
-        if (previous != b->request) b->extends = previous;
+        if (o->request != b->request) b->extends = o->request;
         if (b->chain && b->kind != STORE_BATCH_PUT && b->chain->request == b->request &&
             b->chain->hits < b->hits) {
             b->chain->hits = b->hits;
@@ -73,7 +72,6 @@ void store_batch_hit(struct store *s, struct store_batch *b, struct object *o) {
         }
     }
     struct policy_event e = batch_event(s, b);
-    e.previous = previous;
     s->stat.hits++;
     if (b->chain) object_set_depth(o, e.depth);
     if (!(o->bits & OBJECT_AWAITS))

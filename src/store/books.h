@@ -250,7 +250,6 @@ struct store {
     struct space space;
     struct domain domains[DOMAINS];
     unsigned n_domains; /* highest used slot + 1 */
-    unsigned n_quotas;
     struct htab extras, groups, places, refs, lots, leases, sessions, puts, zombies, chains;
     struct store_copy *copies;
     struct store_walk *walks;

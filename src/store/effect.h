@@ -50,7 +50,6 @@ void store_follow(struct store *s);
  * books had seen it go now. The caller has ended holds, walks and copies, and hears no news any
  * more. Takes about as long as store_lead. */
 void store_step_down(struct store *s);
-bool store_following(const struct store *s);
 /* One record of a kind below EFFECT_OTHERS, to books that follow. TARN_EPROTO with *why_p (static):
  * it cannot be; the books are as if it had not come. TARN_ENOMEM. */
 tarn_status store_effect_apply(struct store *s, struct span record, const char **why_p);

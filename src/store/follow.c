@@ -515,10 +515,6 @@ void store_step_down(struct store *s) {
     space_detach(&s->space);
 }
 
-bool store_following(const struct store *s) {
-    return s->following;
-}
-
 bool store_object_suspect(const struct store *s, const struct object *o) {
     return object_version(o) < s->suspect_below;
 }

@@ -23,7 +23,6 @@ struct policy_event {
     uint32_t length;   /* keys of the batch */
     uint32_t depth;    /* blocks before it in its chain */
     uint32_t hits;     /* leading hits so far */
-    uint32_t previous; /* the request this object was last seen in, 0: new */
     bool put;
 };
 

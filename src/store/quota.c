@@ -80,7 +80,6 @@ tarn_status store_quota_set(struct store *s, struct span prefix, uint64_t bytes)
     d->prefix = xmemdup(prefix.data, prefix.len);
     d->prefix_len = prefix.len;
     d->limit = bytes;
-    s->n_quotas++;
     effect_quota(s, prefix, bytes);
     start_recount(s);
     return TARN_OK;
@@ -91,7 +90,6 @@ bool store_quota_del(struct store *s, struct span prefix) {
     if (!d) return false;
     effect_quota(s, prefix, 0);
     d->leaving = true;
-    s->n_quotas--;
     start_recount(s);
     return true;
 }

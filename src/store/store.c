@@ -933,7 +933,3 @@ const char *store_policy_name(const struct store *s) {
 bool store_policy_keeps(const struct store *s) {
     return s->policy->keeps;
 }
-
-const char *store_policy_names(void) {
-    return "lru fifo lfu sieve s3fifo noeviction";
-}

@@ -614,7 +614,6 @@ bool store_shrink(struct store *s, unsigned *budget);
 tarn_status store_set_policy(struct store *s, const char *name);
 const char *store_policy_name(const struct store *s);
 bool store_policy_keeps(const struct store *s); /* noeviction */
-const char *store_policy_names(void);           /* "lru fifo lfu sieve s3fifo noeviction" */
 
 /* --- sessions --- */
 

@@ -326,7 +326,6 @@ TEST(there_and_back) {
     cluster_step_down();
     store_step_down(util_store);
     CHECK_EQ(told.len, 0);
-    CHECK(cluster_following() && store_following(util_store));
     CHECK_EQ(visible(), there);
     CHECK_EQ(cluster_next_ms(777), 777);
     cluster_session_closed(a.session);

@@ -139,7 +139,7 @@ TEST(an_include_cannot_go_on_for_ever) {
     config_init(&config);
     free(why);
     why = NULL;
-    CHECK(!config_load_file(&config, path, &why) && told("nested more than"));
+    CHECK(!config_load_args(&config, 1, (char *[]){path}, &why) && told("nested more than"));
     unlink(path);
     free(text);
     config_deinit(&config);
