@@ -41,7 +41,7 @@ check_scripts() {
     return $bad
 }
 
-check_links() { tclsh tools/check-links.tcl; }
+check_links() { tools/check-links.py; }
 
 # Python: one format, no unused names, types. Types are strict for the package, and looked at elsewhere as far as they are written down.
 check_python() {
