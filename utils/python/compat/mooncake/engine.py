@@ -19,7 +19,18 @@ import socket
 import struct
 import threading
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+)
 
 import tarn
 from tarn.transfer import READ, WRITE, Batch, End, EventKind, Peer, Tasks
@@ -85,6 +96,63 @@ class _Far:
 
     def __init__(self, peer: Peer) -> None:
         self.peer, self.users, self.dropped = peer, 0, False
+
+
+_Method = TypeVar("_Method", bound=Callable[..., int])
+_Rows = Tuple[Sequence[int], Sequence[int], Sequence[int]]  # addresses here, there, lengths
+
+
+class _Move(NamedTuple):
+    """What a transfer is called in the log, and which way it goes."""
+
+    what: str
+    op: int
+
+
+def _op(opcode: TransferOpcode) -> int:
+    return WRITE if opcode == TransferOpcode.Write else READ
+
+
+# No types of what these two give: editors find the method's own then.
+
+
+def _one(what: str, op: int, run: Callable[..., int], doc: str):  # type: ignore[no-untyped-def]
+    """A method of TransferEngine for one range of memory; `run` is _sync or _async."""
+    move = _Move(what, op)
+
+    def method(
+        self: "TransferEngine",
+        target_hostname: str,
+        buffer: int,
+        peer_buffer_address: int,
+        length: int,
+        transport_hint: str = "",
+    ) -> int:
+        return run(self, move, target_hostname, ([buffer], [peer_buffer_address], [length]))
+
+    return _named(method, what, doc)
+
+
+def _many(what: str, op: int, run: Callable[..., int], doc: str):  # type: ignore[no-untyped-def]
+    """The same for many ranges."""
+    move = _Move(what, op)
+
+    def method(
+        self: "TransferEngine",
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        transport_hint: str = "",
+    ) -> int:
+        return run(self, move, target_hostname, (buffers, peer_buffer_addresses, lengths))
+
+    return _named(method, what, doc)
+
+
+def _named(method: _Method, what: str, doc: str) -> _Method:
+    method.__name__, method.__qualname__, method.__doc__ = what, f"TransferEngine.{what}", doc
+    return method
 
 
 class _Engine:
@@ -347,90 +415,75 @@ class TransferEngine(MemoryMethods):
             event = self._end.next_event(0)
         return found
 
-    # --- transfers
+    # --- transfers: one or many, waited for or not; the direction is in the name or an argument
+
+    def _again(self, what: str, target: str, work: Callable[[_Far], int], refused: int) -> int:
+        """What work(peer) gives. A peer that was started anew since the last time is connected to
+        anew, once."""
+        for last in (False, True):
+            try:
+                with self._use(target) as far:
+                    return work(far)
+            except (tarn.Error, Refused) as e:
+                if last or not isinstance(e, tarn.Closed):
+                    log.error("%s: %s: %s", what, target, e)
+                    break
+        return refused
 
     def _sync(
-        self,
-        what: str,
-        target: str,
-        buffers: Sequence[int],
-        remote: Sequence[int],
-        lengths: Sequence[int],
-        op: int,
-        notify: Optional[TransferNotify] = None,
+        self, move: _Move, target: str, rows: _Rows, notify: Optional[TransferNotify] = None
     ) -> int:
-        again = True  # a peer that was started anew since the last time is connected to anew, once
-        while True:
-            try:
-                tasks = Tasks(op, buffers, remote, lengths)
-                with self._use(target) as far:
-                    if len(tasks):
-                        far.peer.run(tasks)
-                    if notify is not None:
-                        far.peer.notify(notify.packed())
-                return 0
-            except tarn.Closed as e:
-                if not again:
-                    log.error("%s: %s: %s", what, target, e)
-                    return -1
-                again = False
-            except (tarn.Error, Refused) as e:
-                log.error("%s: %s: %s", what, target, e)
-                return -1
+        def work(far: _Far) -> int:
+            tasks = Tasks(move.op, *rows)
+            if len(tasks):
+                far.peer.run(tasks)
+            if notify is not None:
+                far.peer.notify(notify.packed())
+            return 0
 
-    def _async(
-        self, what: str, target: str, buffers: Any, remote: Any, lengths: Any, op: int
-    ) -> int:
-        again = True
-        while True:
-            try:
-                tasks = Tasks(op, buffers, remote, lengths)
-                with self._use(target) as far:
-                    with self._lock:
-                        if len(self._batches) >= _BATCHES_MAX:
-                            raise Refused(
-                                -1, f"{_BATCHES_MAX} batches, and nobody asks for their status"
-                            )
-                    batch = far.peer.submit(tasks)
-                    with self._lock:
-                        number = next(self._numbers)
-                        self._batches[number] = (batch, far)
-                        far.users += 1
-                    return number
-            except (tarn.Closed, tarn.ConnectionFailed) as e:
-                if not again or isinstance(e, tarn.ConnectionFailed):
-                    log.error("%s: %s: %s", what, target, e)
-                    return 0
-                again = False
-            except (tarn.Error, Refused) as e:
-                log.error("%s: %s: %s", what, target, e)
-                return 0
+        return self._again(move.what, target, work, -1)
 
-    def transfer_sync_write(
-        self,
-        target_hostname: str,
-        buffer: int,
-        peer_buffer_address: int,
-        length: int,
-        transport_hint: str = "",
-    ) -> int:
-        """Writes `length` bytes at `buffer` to an address in the peer's memory. 0 or -1."""
-        return self._sync(
-            "transfer_sync_write", target_hostname, [buffer], [peer_buffer_address], [length], WRITE
-        )
+    def _async(self, move: _Move, target: str, rows: _Rows) -> int:
+        def work(far: _Far) -> int:
+            tasks = Tasks(move.op, *rows)
+            with self._lock:
+                if len(self._batches) >= _BATCHES_MAX:
+                    raise Refused(-1, f"{_BATCHES_MAX} batches, and nobody asks for their status")
+            batch = far.peer.submit(tasks)
+            with self._lock:
+                number = next(self._numbers)
+                self._batches[number] = (batch, far)
+                far.users += 1
+            return number
 
-    def transfer_sync_read(
-        self,
-        target_hostname: str,
-        buffer: int,
-        peer_buffer_address: int,
-        length: int,
-        transport_hint: str = "",
-    ) -> int:
-        """Reads them from there."""
-        return self._sync(
-            "transfer_sync_read", target_hostname, [buffer], [peer_buffer_address], [length], READ
-        )
+        return self._again(move.what, target, work, 0)
+
+    transfer_sync_write = _one(
+        "transfer_sync_write",
+        WRITE,
+        _sync,
+        "Writes `length` bytes at `buffer` to an address in the peer's memory. 0 or -1.",
+    )
+    transfer_sync_read = _one("transfer_sync_read", READ, _sync, "Reads them from there.")
+    transfer_submit_write = _one(
+        "transfer_submit_write",
+        WRITE,
+        _async,
+        "One write, not waited for: a number for transfer_check_status; 0: no.",
+    )
+    batch_transfer_sync_write = _many(
+        "batch_transfer_sync_write", WRITE, _sync, "Many writes: 0, all are done; or -1."
+    )
+    batch_transfer_sync_read = _many("batch_transfer_sync_read", READ, _sync, "Many reads.")
+    batch_transfer_async_write = _many(
+        "batch_transfer_async_write",
+        WRITE,
+        _async,
+        "Many writes, not waited for: a number to ask for their status with, until which the memory stays borrowed; 0: no.",
+    )
+    batch_transfer_async_read = _many(
+        "batch_transfer_async_read", READ, _async, "Many reads, not waited for."
+    )
 
     def transfer_sync(
         self,
@@ -443,46 +496,8 @@ class TransferEngine(MemoryMethods):
         transport_hint: str = "",
     ) -> int:
         """Either; with `notify` the peer is told when it is done."""
-        op = WRITE if opcode == TransferOpcode.Write else READ
-        return self._sync(
-            "transfer_sync", target_hostname, [buffer], [peer_buffer_address], [length], op, notify
-        )
-
-    def batch_transfer_sync_write(
-        self,
-        target_hostname: str,
-        buffers: Sequence[int],
-        peer_buffer_addresses: Sequence[int],
-        lengths: Sequence[int],
-        transport_hint: str = "",
-    ) -> int:
-        """Many writes: 0, all are done; or -1."""
-        return self._sync(
-            "batch_transfer_sync_write",
-            target_hostname,
-            buffers,
-            peer_buffer_addresses,
-            lengths,
-            WRITE,
-        )
-
-    def batch_transfer_sync_read(
-        self,
-        target_hostname: str,
-        buffers: Sequence[int],
-        peer_buffer_addresses: Sequence[int],
-        lengths: Sequence[int],
-        transport_hint: str = "",
-    ) -> int:
-        """Many reads."""
-        return self._sync(
-            "batch_transfer_sync_read",
-            target_hostname,
-            buffers,
-            peer_buffer_addresses,
-            lengths,
-            READ,
-        )
+        rows = [buffer], [peer_buffer_address], [length]
+        return self._sync(_Move("transfer_sync", _op(opcode)), target_hostname, rows, notify)
 
     def batch_transfer_sync(
         self,
@@ -495,52 +510,12 @@ class TransferEngine(MemoryMethods):
         transport_hint: str = "",
     ) -> int:
         """Either; with `notify` the peer is told when all are done."""
-        op = WRITE if opcode == TransferOpcode.Write else READ
-        return self._sync(
-            "batch_transfer_sync",
-            target_hostname,
+        move, rows = _Move("batch_transfer_sync", _op(opcode)), (
             buffers,
             peer_buffer_addresses,
             lengths,
-            op,
-            notify,
         )
-
-    def batch_transfer_async_write(
-        self,
-        target_hostname: str,
-        buffers: Sequence[int],
-        peer_buffer_addresses: Sequence[int],
-        lengths: Sequence[int],
-        transport_hint: str = "",
-    ) -> int:
-        """Many writes, not waited for: a number to ask for their status with, until which the memory stays borrowed; 0: no."""
-        return self._async(
-            "batch_transfer_async_write",
-            target_hostname,
-            buffers,
-            peer_buffer_addresses,
-            lengths,
-            WRITE,
-        )
-
-    def batch_transfer_async_read(
-        self,
-        target_hostname: str,
-        buffers: Sequence[int],
-        peer_buffer_addresses: Sequence[int],
-        lengths: Sequence[int],
-        transport_hint: str = "",
-    ) -> int:
-        """Many reads, not waited for."""
-        return self._async(
-            "batch_transfer_async_read",
-            target_hostname,
-            buffers,
-            peer_buffer_addresses,
-            lengths,
-            READ,
-        )
+        return self._sync(move, target_hostname, rows, notify)
 
     def batch_transfer_async(
         self,
@@ -552,28 +527,12 @@ class TransferEngine(MemoryMethods):
         transport_hint: str = "",
     ) -> int:
         """Either, not waited for."""
-        op = WRITE if opcode == TransferOpcode.Write else READ
-        return self._async(
-            "batch_transfer_async", target_hostname, buffers, peer_buffer_addresses, lengths, op
+        move, rows = _Move("batch_transfer_async", _op(opcode)), (
+            buffers,
+            peer_buffer_addresses,
+            lengths,
         )
-
-    def transfer_submit_write(
-        self,
-        target_hostname: str,
-        buffer: int,
-        peer_buffer_address: int,
-        length: int,
-        transport_hint: str = "",
-    ) -> int:
-        """One write, not waited for: a number for transfer_check_status; 0: no."""
-        return self._async(
-            "transfer_submit_write",
-            target_hostname,
-            [buffer],
-            [peer_buffer_address],
-            [length],
-            WRITE,
-        )
+        return self._async(move, target_hostname, rows)
 
     def transfer_check_status(self, batch_id: int) -> int:
         """1: done; -1: failed, or no such number; -2: too late; 0: on its way. Any but the last ends the number."""
