@@ -173,7 +173,8 @@ def commands(lines):
 
 
 def lay_out(place, build):
-    """What a fresh clone has after make, and a redis-cli that fails when the server says an error."""
+    """What a fresh clone has after make, and a redis-cli that fails when the server says an
+    error."""
     os.makedirs(place + "/tree/src")
     os.makedirs(place + "/bin")
     for name in os.listdir(ROOT):

@@ -4,18 +4,21 @@
     tools/run-tests.py --build build/release --kind release GROUP...
     tools/run-tests.py --build build/release --only 'integration/put*' integration
 
-Groups: unit transport fuzz stress integration python docs robust chaos ha. A suite is a test program, a Tcl or a Python file.
-Several run at a time, JOBS of them (three for each core: most of them wait more than they compute), those first that take long.
+Groups: unit transport fuzz stress integration python docs robust chaos ha. A suite is a test
+program, a Tcl or a Python file. Several run at a time, JOBS of them (three for each core: most of
+them wait more than they compute), those first that take long.
 
-A suite closes with the line "N passed, M failed" (", K skipped" may follow). A crash, silence of HANG_S, a missing closing line,
-a program that was not built and a sanitizer's report count as one failure each. One that failed is tried once more, alone, when
-all others are done: if that succeeds it is named as flaky, and counts as passed. Output is shown of failures only. After the ten
-slowest suites the last line is the sum; the status is 1 when anything failed twice.
+A suite closes with the line "N passed, M failed" (", K skipped" may follow). A crash, silence of
+HANG_S, a missing closing line, a program that was not built and a sanitizer's report count as one
+failure each. One that failed is tried once more, alone, when all others are done: if that succeeds
+it is named as flaky, and counts as passed. Output is shown of failures only. After the ten slowest
+suites the last line is the sum; the status is 1 when anything failed twice.
 
-Tests find their surroundings in the environment: TARN_SERVER, TARN_NODE, TARN_BENCHMARK, TARN_KV, TARN_LIB, TARN_FAULT (a library
-to preload), TARN_SANITIZER (empty, or the kind), TMPDIR (a new directory, removed afterwards; KEEP=1 keeps it), STRESS_SECONDS.
-PYTHON says which Python (Debian's), TCL_ARGS and PYTHON_TESTS name some of the files, TARN_TEST_TIMES a file that gets a line
-for each suite: seconds, seconds of processor time, how it went, kind, name."""
+Tests find their surroundings in the environment: TARN_SERVER, TARN_NODE, TARN_BENCHMARK, TARN_KV,
+TARN_LIB, TARN_FAULT (a library to preload), TARN_SANITIZER (empty, or the kind), TMPDIR (a new
+directory, removed afterwards; KEEP=1 keeps it), STRESS_SECONDS. PYTHON says which Python
+(Debian's), TCL_ARGS and PYTHON_TESTS name some of the files, TARN_TEST_TIMES a file that gets a
+line for each suite: seconds, seconds of processor time, how it went, kind, name."""
 
 import argparse
 import concurrent.futures
@@ -33,7 +36,8 @@ import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# The one limit, against what would never end; no suite is silent for this long because a machine is busy.
+# The one limit, against what would never end; no suite is silent for this long because a machine is
+# busy.
 HANG_S = 900
 CLOSING = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.M)
 # A child of fork starts a thread where one of its parent was: ThreadSanitizer wonders, and goes on.
@@ -82,8 +86,8 @@ class Surroundings:
             FUZZ_MUTATIONS=os.environ.get("FUZZ_MUTATIONS", "5000"),
             PYTHONDONTWRITEBYTECODE="1",
         )
-        # ThreadSanitizer of gcc 12 does not start where the kernel randomises more address bits than it knows.
-        # What is started here does not outlive us, however we end.
+        # ThreadSanitizer of gcc 12 does not start where the kernel randomises more address bits
+        # than it knows. What is started here does not outlive us, however we end.
         self.prefix = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         if (
             kind == "thread"
@@ -108,9 +112,9 @@ class Surroundings:
         return options
 
     def python(self):
-        """The words that start Python, and its environment: with the libraries of the sanitizers where libtarn has them. Python's
-        own leaks are not ours to judge; programs that its tests start get the options that all others have.
-        """
+        """The words that start Python, and its environment: with the libraries of the sanitizers
+        where libtarn has them. Python's own leaks are not ours to judge; programs that its tests
+        start get the options that all others have."""
         found = shutil.which(os.environ.get("PYTHON", "/usr/bin/python3")) or "python3"
         if self.kind == "release":
             return [found], {}
@@ -125,7 +129,8 @@ class Surroundings:
         }
 
 
-# --- suites ----------------------------------------------------------------------------------------------------------
+# --- suites
+# ----------------------------------------------------------------------------------------------------------
 
 
 def built(around, group):
@@ -213,7 +218,8 @@ GROUPS = {
     "docs": docs_suites,
 }
 
-# --- running one -----------------------------------------------------------------------------------------------------
+# --- running one
+# -----------------------------------------------------------------------------------------------------
 
 RUNNING = set()  # process groups: a suite, and what it has started
 LOCK = threading.Lock()
@@ -303,7 +309,8 @@ def run_suite(suite, around):
     return suite
 
 
-# --- what is said ----------------------------------------------------------------------------------------------------
+# --- what is said
+# ----------------------------------------------------------------------------------------------------
 
 
 def shown(suite):
@@ -331,7 +338,8 @@ def say(suite, note=""):
     counts += f", {suite.skipped} skipped" if suite.skipped else ""
     why = f"  ({'; '.join(suite.why)})" if suite.why else ""
     print(
-        f"{'FAIL' if suite.failed else 'ok  '}  {suite.name}  {counts}{why}  {suite.seconds:.1f}s{note}",
+        f"{'FAIL' if suite.failed else 'ok  '}  {suite.name}  {counts}{why}  "
+        f"{suite.seconds:.1f}s{note}",
         flush=True,
     )
     if suite.failed:
@@ -339,7 +347,8 @@ def say(suite, note=""):
 
 
 def show_state(n, left):
-    """On a terminal, one line that is written over: how many are done, and what has been running for longest."""
+    """On a terminal, one line that is written over: how many are done, and what has been running
+    for longest."""
     running = sorted((s for s in left if s.began), key=lambda s: s.began)
     if sys.stdout.isatty() and running:
         names = ", ".join(f"{s.name} {time.monotonic() - s.began:.0f} s" for s in running)
@@ -395,7 +404,8 @@ def run_all(suites, around, jobs):
 def summary(suites, began):
     cpu = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     print(
-        f"slowest of {len(suites)} suites, all in {time.monotonic() - began:.0f} s, {cpu:.0f} s of processor time:"
+        f"slowest of {len(suites)} suites, all in {time.monotonic() - began:.0f} s, {cpu:.0f} s of "
+        "processor time:"
     )
     for suite in sorted(suites, key=lambda s: -s.seconds)[:10]:
         print(f"  {suite.seconds:6.1f} s, {suite.cpu_seconds:6.1f} s computing  {suite.name}")

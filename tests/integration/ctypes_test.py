@@ -1,4 +1,5 @@
-"""libtarn through ctypes, against a real server: whatever works here needs no C compiler and no macros.
+"""libtarn through ctypes, against a real server: whatever works here needs no C compiler and no
+macros.
 
     TARN_SERVER=src/tarn-server TARN_LIB=src/libtarn.so /usr/bin/python3 tests/integration/ctypes_test.py
 
@@ -196,7 +197,8 @@ def random_bytes(n):
     return os.urandom(min(n, 1 << 16)) * (n // (1 << 16) + 1) if n > 1 << 16 else os.urandom(n)
 
 
-# --- tests: each gets a running server ---------------------------------------------------------------------------------
+# --- tests: each gets a running server
+# ---------------------------------------------------------------------------------
 
 
 def test_values_of_every_size(server):

@@ -1,4 +1,5 @@
-"""Clients of the TLS port that tls_test.tcl cannot be: tls_peer.py CASE PORT DIRECTORY. Prints "ok" or raises."""
+"""Clients of the TLS port that tls_test.tcl cannot be: tls_peer.py CASE PORT DIRECTORY. Prints "ok"
+or raises."""
 
 import hashlib
 import os
@@ -180,7 +181,8 @@ def half_closed() -> None:
 
 
 def truncated() -> None:
-    """Cut within a record, and between records but without a goodbye: what is not whole never runs."""
+    """Cut within a record, and between records but without a goodbye: what is not whole never
+    runs."""
     for cut in (10, 16413):
         m = Memory()
         sent = m.records(command(b"SET", b"cut", b"c" * 40000))
@@ -202,7 +204,8 @@ def truncated() -> None:
 
 
 def goodbye_unread() -> None:
-    """More replies than are kept, none of them read, and a goodbye. Lives until its standard input ends."""
+    """More replies than are kept, none of them read, and a goodbye. Lives until its standard input
+    ends."""
     m = Memory()
     m.socket.settimeout(30)
     last = m.records(command(b"GET", b"unread") * 400)
@@ -216,7 +219,8 @@ def goodbye_unread() -> None:
 
 
 def garbage_later() -> None:
-    """A byte that was changed on the way: the connection ends, and nothing of the record is believed."""
+    """A byte that was changed on the way: the connection ends, and nothing of the record is
+    believed."""
     m = Memory()
     record = bytearray(m.records(command(b"SET", b"cut", b"v")))
     record[-1] ^= 1

@@ -1,4 +1,5 @@
-"""What the package believes about libtarn's structs and numbers, against a C compiler's word on the headers."""
+"""What the package believes about libtarn's structs and numbers, against a C compiler's word on the
+headers."""
 
 import ctypes as C
 import os
@@ -83,7 +84,8 @@ class Abi(unittest.TestCase):
         self.assertEqual(found, {s.name: int(s) for s in tarn.Status})
 
     def test_functions(self):
-        """All that the header has is known, with as many arguments; but for what other modules call."""
+        """All that the header has is known, with as many arguments; but for what other modules
+        call."""
         text = re.sub(r"/\*.*?\*/", " ", header("tarn.h"), flags=re.S)
         declared = {
             name: 0 if arguments.strip() == "void" else len(arguments.split(","))

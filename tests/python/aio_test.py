@@ -1,4 +1,5 @@
-"""AsyncClient: the loop goes on, cancelled coroutines leave no memory in use, many waits at once."""
+"""AsyncClient: the loop goes on, cancelled coroutines leave no memory in use, many waits at once.
+"""
 
 import asyncio
 import gc
@@ -40,7 +41,8 @@ class Ticker:
 
 
 async def free(memory):
-    """Until nobody holds it any more: a thread of the client's may still be on its way to forget it."""
+    """Until nobody holds it any more: a thread of the client's may still be on its way to forget
+    it."""
     began = time.monotonic()
     while True:
         gc.collect()
@@ -235,7 +237,8 @@ class Aio(TarnTest):
         self.run_async(main())
 
     def test_memory_of_a_cancelled_get_is_not_in_use(self):
-        """The server stands still in the middle of a get: the coroutine ends when the library has given up, not before."""
+        """The server stands still in the middle of a get: the coroutine ends when the library has
+        given up, not before."""
 
         async def main():
             with Server() as server:

@@ -140,7 +140,8 @@ class Errors(TarnTest):
                         client.put("r", b"x" * 100)
                 return isinstance(caught.exception, tarn.ReadOnly)
 
-            # Before it has what its master has it loads, and it lets go of clients when it has begun to follow.
+            # Before it has what its master has it loads, and it lets go of clients when it has
+            # begun to follow.
             wait_until(refused, 60, "a replica that takes no writes")
 
     def test_closed(self):

@@ -1,4 +1,5 @@
-"""Between the caller's memory and the transport there is no copy: large values need no memory but the caller's."""
+"""Between the caller's memory and the transport there is no copy: large values need no memory but
+the caller's."""
 
 import asyncio
 import mmap
@@ -14,7 +15,8 @@ from tarn.memory import pin
 
 SIZE = 256 << 20
 MAP_POPULATE = 0x8000  # of Linux; Python has it since 3.10
-# What libtarn and Python may need besides, whatever the size of the value is: buffers of sockets, chunks being checked.
+# What libtarn and Python may need besides, whatever the size of the value is: buffers of sockets,
+# chunks being checked.
 SPARE = 24 << 20
 
 

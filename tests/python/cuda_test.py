@@ -1,4 +1,5 @@
-"""Pool memory pinned for a GPU, against a driver that is none and is strict about the rules (fake_cuda.c)."""
+"""Pool memory pinned for a GPU, against a driver that is none and is strict about the rules
+(fake_cuda.c)."""
 
 import ctypes
 import mmap
@@ -188,7 +189,8 @@ class Cuda(TarnTest):
             self.assertEqual(memory, value)
 
     def test_layers_to_the_device(self):
-        """From the prefill side's memory to the device, by way of the pool, with one copy on this side."""
+        """From the prefill side's memory to the device, by way of the pool, with one copy on this
+        side."""
         client, pinner = self.client(), self.pinner(window_bytes=MIB)
         blocks = {(c, layer): os.urandom(70_000) for c in range(3) for layer in range(4)}
 

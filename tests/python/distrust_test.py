@@ -1,4 +1,5 @@
-"""Who puts a key whose value he could not use replaces it; all others leave what is there as it is."""
+"""Who puts a key whose value he could not use replaces it; all others leave what is there as it is.
+"""
 
 import unittest
 from types import SimpleNamespace

@@ -49,7 +49,8 @@ def example(name, *arguments, **extra):
 
 
 def spoiled(module, change, *arguments):
-    """An example in which this process' idea of the bytes is another one than that of the process it starts."""
+    """An example in which this process' idea of the bytes is another one than that of the process
+    it starts."""
     program = (
         f"import sys; sys.path.insert(0, {EXAMPLES!r}); import {module} as m; {change}; "
         f"sys.argv = ['x'] + {list(arguments)!r}; sys.exit(m.main())"

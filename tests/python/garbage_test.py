@@ -1,4 +1,5 @@
-"""Objects that become garbage together, in a cycle: Python finalizes them in any order, the oldest first as a rule."""
+"""Objects that become garbage together, in a cycle: Python finalizes them in any order, the oldest
+first as a rule."""
 
 import subprocess
 import sys

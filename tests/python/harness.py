@@ -2,8 +2,8 @@
 
     from harness import Node, Server, TarnTest, free_port
 
-Programs are named by the environment: TARN_SERVER, TARN_NODE, TARN_LIB; without it those of build/release are used. Every
-process that is started here is ended here."""
+Programs are named by the environment: TARN_SERVER, TARN_NODE, TARN_LIB; without it those of
+build/release are used. Every process that is started here is ended here."""
 
 import os
 import random
@@ -31,7 +31,8 @@ SLOW = 1 if os.environ.get("TARN_SANITIZER", "") == "" else 4
 
 
 def environment(python=False):
-    """That of a program which is started: what is preloaded into Python for a sanitizer is not for others, but for a `python`."""
+    """That of a program which is started: what is preloaded into Python for a sanitizer is not for
+    others, but for a `python`."""
     env = dict(os.environ)
     if python:
         return env
@@ -42,7 +43,8 @@ def environment(python=False):
 
 
 def free_port():
-    """A TCP port of 127.0.0.1 that nobody listens on, outside the range from which outgoing connections take theirs."""
+    """A TCP port of 127.0.0.1 that nobody listens on, outside the range from which outgoing
+    connections take theirs."""
     for _ in range(100):
         port = 10000 + int.from_bytes(os.urandom(2), "little") % 20000
         with socket.socket() as s:
@@ -130,7 +132,8 @@ def pattern(n, seed=0):
 
 
 class Server(Process):
-    """A tarn-server on a free port of 127.0.0.1: `port`, `url`. Further arguments are the server's."""
+    """A tarn-server on a free port of 127.0.0.1: `port`, `url`. Further arguments are the
+    server's."""
 
     def __init__(self, pool="64mb", *args, user=""):
         super().__init__("tarn-py-server.")
@@ -181,7 +184,8 @@ class Server(Process):
 
 
 class Node(Process):
-    """A tarn-node that has joined `server`. `name` is the node's. Further arguments are tarn-node's."""
+    """A tarn-node that has joined `server`. `name` is the node's. Further arguments are
+    tarn-node's."""
 
     def __init__(self, server, *args, name=None, pool="64mb"):
         super().__init__("tarn-py-node.")
@@ -211,7 +215,8 @@ class Node(Process):
 
 
 class TarnTest(unittest.TestCase):
-    """A test class with a server of its own: self.server, and self.client() makes clients that are closed afterwards.
+    """A test class with a server of its own: self.server, and self.client() makes clients that are
+    closed afterwards.
 
     `pool` and `server_args` of the class say how the server is started. Set `pool = None` for none.
     """

@@ -1,5 +1,6 @@
-"""Guarantee 1 among engines: two that differ in one option which changes the bytes of blocks do not read each other's, and two that differ
-in what does not change them share. Every fact of tarn.identity has its lines here, by connector."""
+"""Guarantee 1 among engines: two that differ in one option which changes the bytes of blocks do not
+read each other's, and two that differ in what does not change them share. Every fact of
+tarn.identity has its lines here, by connector."""
 
 import asyncio
 import sys
@@ -195,7 +196,8 @@ class Vllm(TarnTest):
             self.assertNotEqual(self.names(), base)
 
     def test_equal_sizes_in_another_order(self):
-        """As many tokens as heads, and the axis of the heads not known: strides alone tell the layouts apart."""
+        """As many tokens as heads, and the axis of the heads not known: strides alone tell the
+        layouts apart."""
         from vllm_model import Layer
         from tarn.vllm import memory
 

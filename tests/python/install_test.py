@@ -1,4 +1,5 @@
-"""The package as one installs it: wheel, sdist, pip without internet, an installed package that works on its own."""
+"""The package as one installs it: wheel, sdist, pip without internet, an installed package that
+works on its own."""
 
 import base64
 import csv
@@ -44,7 +45,8 @@ def call(*argv, cwd=None, **more):
 
 
 def backend(function, directory):
-    """What a front end does: calls the backend in the folder of pyproject.toml; the name of the file it made."""
+    """What a front end does: calls the backend in the folder of pyproject.toml; the name of the
+    file it made."""
     code = f"import sys; sys.dont_write_bytecode = True; import build_backend; print(build_backend.{function}({directory!r}))"
     return call(sys.executable, "-c", code, cwd=PACKAGE).split()[-1]
 
@@ -158,8 +160,8 @@ class Installed(TarnTest):
             venv = os.path.join(out, "venv")
             call(sys.executable, "-m", "venv", "--without-pip", venv)
             python = os.path.join(venv, "bin", "python")
-            # As everybody does it: from the folder, in an environment that pip makes for the build; with Debian's pip, which is
-            # quicker than one more in the new environment.
+            # As everybody does it: from the folder, in an environment that pip makes for the build;
+            # with Debian's pip, which is quicker than one more in the new environment.
             pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
             try:
                 call(*pip, "--version")

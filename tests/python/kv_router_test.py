@@ -1,4 +1,5 @@
-"""The router of utils/examples: its picture is what the server has; it notices gaps, other masters, and its own errors."""
+"""The router of utils/examples: its picture is what the server has; it notices gaps, other masters,
+and its own errors."""
 
 import contextlib
 import json

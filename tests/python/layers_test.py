@@ -80,7 +80,8 @@ class Layers(TarnTest):
         self.assertEqual(whole_chunks(self.decode, self.key, CHUNKS, LAYERS), CHUNKS)
 
     def test_pieces_and_a_tail(self):
-        """Keys and values of a layer lie apart in the engine, and so they do in the one that reads."""
+        """Keys and values of a layer lie apart in the engine, and so they do in the one that
+        reads."""
         writer = self.writer()
         with writer.prompt(self.key) as prompt:
             for layer in range(LAYERS):
@@ -157,15 +158,18 @@ class Layers(TarnTest):
         timer.join()
 
     def test_a_prefill_that_dies(self):
-        """Killed in the middle: no notice, but what it put is there, and the reader does not wait for ever."""
+        """Killed in the middle: no notice, but what it put is there, and the reader does not wait
+        for ever."""
         program = (
             "import os, signal, sys\n"
-            f"sys.path[:0] = [{os.path.join(ROOT, 'utils', 'python')!r}, {os.path.dirname(__file__)!r}]\n"
+            f"sys.path[:0] = [{os.path.join(ROOT, 'utils', 'python')!r}, "
+            f"{os.path.dirname(__file__)!r}]\n"
             "import tarn\n"
             "from layers_test import LayerWriter, block, key_of\n"
             f"writer = LayerWriter(tarn.Client({self.server.url!r}))\n"
             f"prompt = writer.prompt(key_of({self.name!r}), notice_key='notice')\n"
-            "for layer in range(3): prompt.put(layer, range(3), [block(c, layer) for c in range(3)])\n"
+            "for layer in range(3): prompt.put(layer, range(3), [block(c, layer) for c in "
+            "range(3)])\n"
             "prompt.put(3, [0], [block(0, 3)])\n"
             "while writer.pending: writer.poll(1000)\n"
             "os.kill(os.getpid(), signal.SIGKILL)\n"

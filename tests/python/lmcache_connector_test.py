@@ -1,4 +1,5 @@
-"""TarnConnector against servers, as LMCache drives it: coroutines on an event loop, memory objects with counted references."""
+"""TarnConnector against servers, as LMCache drives it: coroutines on an event loop, memory objects
+with counted references."""
 
 import asyncio
 import ctypes
@@ -57,7 +58,8 @@ class SlowClient:
 
 
 class ConnectorTest(TarnTest):
-    """`self.connector()` makes connectors that are closed, and at the end all memory must have come back."""
+    """`self.connector()` makes connectors that are closed, and at the end all memory must have come
+    back."""
 
     query = ""
 
@@ -97,7 +99,8 @@ class ConnectorTest(TarnTest):
         return [(metadata or self.metadata).chunk(self.backend, i, tokens) for i in range(n)]
 
     def store(self, connector, keys, objs):
-        """As LMCache does: the reference that it took is dropped by its wrapper; the last one by us."""
+        """As LMCache does: the reference that it took is dropped by its wrapper; the last one by
+        us."""
         for obj in objs:
             obj.ref_count_up()
         asyncio.run(Wrapped(connector).batched_put(keys, objs))
@@ -147,7 +150,8 @@ class Chunks(ConnectorTest):
         self.nothing_left()
 
     def test_round_trips(self):
-        """One object is one round trip for a get; a put has one for space and one to end. A batch has no more."""
+        """One object is one round trip for a get; a put has one for space and one to end. A batch
+        has no more."""
         connector = self.connector(get_threads=1, put_threads=1)
 
         def trips(what, *args):
@@ -225,7 +229,8 @@ class Chunks(ConnectorTest):
         self.nothing_left()
 
     def test_layers(self):
-        """Chunks of one layer: their layout is learned from the first that is read, and takes one round trip from then on."""
+        """Chunks of one layer: their layout is learned from the first that is read, and takes one
+        round trip from then on."""
         connector, keys = self.connector(), self.keys(4, layer=7)
 
         def layer(tokens, seed):
@@ -243,7 +248,8 @@ class Chunks(ConnectorTest):
         self.nothing_left()
 
     def test_other_layout_than_the_configuration_says(self):
-        """Larger, smaller, and of another dtype than expected: found out, got, and expected from then on."""
+        """Larger, smaller, and of another dtype than expected: found out, got, and expected from
+        then on."""
         for shape, dtype in (
             ((2, 4, 16, 512), BFLOAT16),
             ((2, 4, 16, 128), BFLOAT16),
@@ -524,7 +530,8 @@ class Memory(ConnectorTest):
         self.nothing_left()
 
     def test_put_that_nobody_waits_for(self):
-        """The wrapper drops its reference at once; the memory must stay until the thread has read it."""
+        """The wrapper drops its reference at once; the memory must stay until the thread has read
+        it."""
         connector, keys, objs = self.connector(), self.keys(3), self.chunks(3)
         self.server.pause()
         try:
@@ -621,7 +628,8 @@ class FullPool(ConnectorTest):
         self.assertEqual(self.logs.lines, [])
 
     def test_pinned_full(self):
-        """No room at all: dropped, told once, and no reference lost; there is room again when the pins go."""
+        """No room at all: dropped, told once, and no reference lost; there is room again when the
+        pins go."""
         client, pinned = self.client(), [f"pin{i}" for i in range(40)]
         for key in pinned:
             try:
@@ -686,7 +694,8 @@ class DeadServer(ConnectorTest):
         self.nothing_left()
 
     def test_silent(self):
-        """A server that does not answer costs one call its deadline, and the next ones nothing; a ping finds it back."""
+        """A server that does not answer costs one call its deadline, and the next ones nothing; a
+        ping finds it back."""
         connector, keys = self.connector(
             url=self.server.url + "?timeout_ms=2000&retries=0"
         ), self.keys(3)
@@ -911,7 +920,8 @@ class Adapter(ConnectorTest):
         self.assertEqual(connector.batched_contains([key]), 1)
 
     def test_registration(self):
-        """LMCache's pinned memory, which is a tensor: registered once, and not where there is none."""
+        """LMCache's pinned memory, which is a tensor: registered once, and not where there is
+        none."""
         connector = self.create(self.server.url)
         connector.post_init()
         self.assertEqual(connector._registered, 0)

@@ -1,4 +1,5 @@
-"""The configurations in utils/examples/lmcache and on the pages say what LMCache and we understand."""
+"""The configurations in utils/examples/lmcache and on the pages say what LMCache and we understand.
+"""
 
 import json
 import os
@@ -77,7 +78,8 @@ class Examples(TarnTest):
         return made
 
     def check_pair(self, before, later):
-        """Lines for LMCache up to 0.4.3, and for later versions: each makes one backend, that works."""
+        """Lines for LMCache up to 0.4.3, and for later versions: each makes one backend, that
+        works."""
         for config, is_later in ((before, False), (later, True)):
             made = self.made(config, is_later)
             self.assertTrue(made.caching())

@@ -1,4 +1,5 @@
-"""TarnL2Adapter against servers, as the controllers of LMCache's multi-process mode drive it: submit, poll, take the result."""
+"""TarnL2Adapter against servers, as the controllers of LMCache's multi-process mode drive it:
+submit, poll, take the result."""
 
 import logging
 import os

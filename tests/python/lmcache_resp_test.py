@@ -1,7 +1,8 @@
-"""LMCache as it is, without a line of ours: what its redis:// connector and its native resp:// client send, against tarn-server.
+"""LMCache as it is, without a line of ours: what its redis:// connector and its native resp://
+client send, against tarn-server.
 
-The native client reads replies by their length and knows no errors: any other reply to a SET puts it out of step for good. So
-what is cold has to make room, always."""
+The native client reads replies by their length and knows no errors: any other reply to a SET puts
+it out of step for good. So what is cold has to make room, always."""
 
 import asyncio
 import os
@@ -34,7 +35,8 @@ class Native:
             self.expect(b"+OK\r\n")
 
     def send(self, *parts):
-        """As writev does it: headers, payload and end in one go, as far as the socket takes them."""
+        """As writev does it: headers, payload and end in one go, as far as the socket takes
+        them."""
         parts = [memoryview(part) for part in parts]
         while parts:
             sent = self.socket.sendmsg(parts[:16])
@@ -241,7 +243,8 @@ class RedisConnector(RespTest):
         return value
 
     def test_burst(self):
-        """150 connections at once, each with a chunk of 256 KiB: more than the pool, so some are gone again."""
+        """150 connections at once, each with a chunk of 256 KiB: more than the pool, so some are
+        gone again."""
 
         async def one(i):
             connection = await self.connection()

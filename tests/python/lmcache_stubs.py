@@ -1,5 +1,6 @@
-"""What LMCache hands to a connector, as far as ours uses it, without torch: memory objects that count references and object to
-every mistake, an allocator of one arena, configuration, metadata, keys."""
+"""What LMCache hands to a connector, as far as ours uses it, without torch: memory objects that
+count references and object to every mistake, an allocator of one arena, configuration, metadata,
+keys."""
 
 import asyncio
 import ctypes
@@ -54,7 +55,8 @@ class Meta:
 
 
 class MemoryObj:
-    """A tensor of an arena. `lives` ends when the count gets to 0; any use afterwards is an error."""
+    """A tensor of an arena. `lives` ends when the count gets to 0; any use afterwards is an
+    error."""
 
     def __init__(self, backend, raw, shapes, dtypes, fmt, address):
         self.backend, self._raw, self.lives = backend, raw, True
@@ -166,7 +168,8 @@ def pattern(seed, size):
 
 
 class Backend:
-    """LocalCPUBackend: `capacity` bytes for objects, all of them accounted for. Threads may share it."""
+    """LocalCPUBackend: `capacity` bytes for objects, all of them accounted for. Threads may share
+    it."""
 
     def __init__(self, capacity=64 << 20, with_batches=True):
         self.capacity, self.used, self.alive, self.most = capacity, 0, 0, 0
@@ -274,9 +277,9 @@ class OldContext:
 
 
 class RemoteBackends:
-    """What LMCache makes of a configuration. Adapters come from remote_storage_plugins in all versions.
-    Before 0.4.4 there is one backend, of remote_url; later there is one of each plugin too, and caching
-    is off while any of them is not well."""
+    """What LMCache makes of a configuration. Adapters come from remote_storage_plugins in all
+    versions. Before 0.4.4 there is one backend, of remote_url; later there is one of each plugin
+    too, and caching is off while any of them is not well."""
 
     def __init__(self, config, metadata, later):
         self.config, self.metadata, self.swallowed, self.connections = config, metadata, [], {}
@@ -356,7 +359,8 @@ class ObjectKey:
 
 
 class Wrapped:
-    """LMCache's instrumented wrapper: it drops the caller's reference after a put, also when that was given up."""
+    """LMCache's instrumented wrapper: it drops the caller's reference after a put, also when that
+    was given up."""
 
     def __init__(self, connector):
         self.connector = connector

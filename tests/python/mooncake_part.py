@@ -1,4 +1,5 @@
-"""The other process of mooncake_engine_test.py: a program that was written for Mooncake's engine, with memory for others."""
+"""The other process of mooncake_engine_test.py: a program that was written for Mooncake's engine,
+with memory for others."""
 
 import ctypes
 import os
@@ -13,7 +14,8 @@ SIZE = 1 << 20
 
 
 def main(hostname, metadata, protocol):
-    """Says its name, where its managed and its own memory are; then does what it is told, a word a line."""
+    """Says its name, where its managed and its own memory are; then does what it is told, a word a
+    line."""
     engine = TransferEngine()
     if engine.initialize(hostname, metadata, protocol, "") != 0:
         print("failed", flush=True)

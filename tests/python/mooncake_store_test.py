@@ -126,7 +126,8 @@ class SetupTest(StoreTest):
         self.works(store)
 
     def test_only_the_folder_on_the_path(self):
-        """The package tarn need not be installed, and what an installed Mooncake has besides is found."""
+        """The package tarn need not be installed, and what an installed Mooncake has besides is
+        found."""
         with tempfile.TemporaryDirectory() as folder:
             os.mkdir(os.path.join(folder, "mooncake"))
             for name in ("__init__", "store", "more"):

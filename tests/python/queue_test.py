@@ -1,4 +1,5 @@
-"""Queue: batches in the background, completions, cancelling, closing; who owns the memory meanwhile."""
+"""Queue: batches in the background, completions, cancelling, closing; who owns the memory
+meanwhile."""
 
 import gc
 import select
@@ -211,7 +212,8 @@ class Queues(TarnTest):
                     except KeyboardInterrupt:
                         pass
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                # Only what came in the very moment of a return to this loop may be missing from `seen`.
+                # Only what came in the very moment of a return to this loop may be missing from
+                # `seen`.
                 self.assertEqual(queue.pending, 0)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

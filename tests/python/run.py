@@ -2,8 +2,8 @@
 
     python3 tests/python/run.py NAME | NAME.Class[.method]...
 
-NAME is a file, client_test say, with or without ".py". Ends with "N passed, M failed" and, where there are any, ", K skipped".
-tools/run-tests.py runs all of them, several at a time."""
+NAME is a file, client_test say, with or without ".py". Ends with "N passed, M failed" and, where
+there are any, ", K skipped". tools/run-tests.py runs all of them, several at a time."""
 
 import os
 import re

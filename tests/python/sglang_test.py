@@ -1,4 +1,5 @@
-"""TarnHiCache, driven as SGLang's cache controller drives it: a prefetch, an I/O and a backup thread per rank, 128 pages at a time."""
+"""TarnHiCache, driven as SGLang's cache controller drives it: a prefetch, an I/O and a backup
+thread per rank, 128 pages at a time."""
 
 import ctypes
 import json
@@ -57,7 +58,8 @@ class Slots(list):
 
 
 class HostPool:
-    """Pages in one piece of memory, in the layouts of SGLang's host pools. `kinds`: 2 for keys and values, 1 for latent."""
+    """Pages in one piece of memory, in the layouts of SGLang's host pools. `kinds`: 2 for keys and
+    values, 1 for latent."""
 
     kinds = 2
     unit = 24  # bytes of a token of a layer, of all heads
@@ -148,7 +150,8 @@ class MambaPoolHost(HostPool):
 
 
 class Controller:
-    """One rank: what SGLang's HiCacheController does with a storage backend, and in which threads."""
+    """One rank: what SGLang's HiCacheController does with a storage backend, and in which
+    threads."""
 
     def __init__(self, config, pool, zero_copy=True):
         self.config, self.pool = config, pool

@@ -1,4 +1,5 @@
-"""tarn.slices: blocks written under one tensor-parallel size and read under another, through a real pool."""
+"""tarn.slices: blocks written under one tensor-parallel size and read under another, through a real
+pool."""
 
 import ctypes
 import random
@@ -11,7 +12,8 @@ HASH = bytes(range(32))
 
 
 def rank_block(whole, shape, tp_size, tp_rank):
-    """The rank's block, cut out of the whole one byte range by byte range: what plan() must arrive at."""
+    """The rank's block, cut out of the whole one byte range by byte range: what plan() must arrive
+    at."""
     first, count = slices.head_range(shape.heads, tp_size, tp_rank)
     out = bytearray()
     for index in range(shape.outer):
@@ -100,7 +102,8 @@ class Plans(unittest.TestCase):
             slices.columns(parts, [["k"]], [[(4096, 89)]], (1, 30))
 
     def test_any_shape_in_memory(self):
-        """The places of all parts cover the block once, and each takes the bytes that belong there."""
+        """The places of all parts cover the block once, and each takes the bytes that belong
+        there."""
         rng = random.Random(7)
         for _ in range(300):
             heads = rng.choice([1, 2, 4, 6, 8, 12])
@@ -134,7 +137,8 @@ class ThroughAPool(TarnTest):
         self.pool_client = self.client()
 
     def write(self, name, wholes, shape, writer):
-        """All ranks put their blocks, also those that hold the same bytes; returns the key space of shard 0."""
+        """All ranks put their blocks, also those that hold the same bytes; returns the key space of
+        shard 0."""
         space = keys.KeySpace(name, shards=keys.shard_of(writer, 0, shape.heads)[0])
         for number, whole in enumerate(wholes):
             for rank in range(writer):
@@ -196,7 +200,8 @@ class ThroughAPool(TarnTest):
                     )
 
     def test_large_objects(self):
-        """Above 1 MiB ranges are verified by the MiB, so that runs which are far apart are fetched one by one."""
+        """Above 1 MiB ranges are verified by the MiB, so that runs which are far apart are fetched
+        one by one."""
         rng = random.Random(12)
         shape = slices.BlockShape(4, 2, 700_001)
         whole = rng.randbytes(shape.bytes(1))

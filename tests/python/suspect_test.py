@@ -1,5 +1,5 @@
-"""What a master does not know to be right is verified, whatever the reader asked for: after a failover that the stream had not reached,
-and on disks."""
+"""What a master does not know to be right is verified, whatever the reader asked for: after a
+failover that the stream had not reached, and on disks."""
 
 import unittest
 
@@ -11,7 +11,8 @@ SIZE = 17 * 100000
 
 
 class Failover(unittest.TestCase):
-    """Put a value, WAIT 1, the stream is cut, DEL, put another into the same space, kill the master, promote."""
+    """Put a value, WAIT 1, the stream is cut, DEL, put another into the same space, kill the
+    master, promote."""
 
     KEYS = ("by get", "by range", "by view")
 

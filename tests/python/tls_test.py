@@ -1,4 +1,5 @@
-"""The Python client, and memory that it lends, over TLS: what moves, and what somebody on the way gets to see of it."""
+"""The Python client, and memory that it lends, over TLS: what moves, and what somebody on the way
+gets to see of it."""
 
 import asyncio
 import os

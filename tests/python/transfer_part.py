@@ -18,7 +18,8 @@ def pattern(size, seed):
 
 
 def prefill(master):
-    """Owns blocks that the other side pulls; says where it is, then lives until the label is over."""
+    """Owns blocks that the other side pulls; says where it is, then lives until the label is
+    over."""
     with End("prefill-0" if master else None, master=master or None) as end:
         cache = end.alloc(16 * BLOCK, rights=READ, name="cache")
         cache.view[:] = pattern(16 * BLOCK, 7)

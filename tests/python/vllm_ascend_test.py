@@ -1,4 +1,5 @@
-"""TarnBackend, called as vllm-ascend's AscendStoreConnector calls it: a sending and a receiving thread per worker, and a scheduler."""
+"""TarnBackend, called as vllm-ascend's AscendStoreConnector calls it: a sending and a receiving
+thread per worker, and a scheduler."""
 
 import ctypes
 import os
@@ -37,7 +38,8 @@ def mapping(fd, size, rights):
 
 
 class Device:
-    """Memory that the CPU must not touch: whoever does, dies. Only aclrtMemcpy gets at its bytes."""
+    """Memory that the CPU must not touch: whoever does, dies. Only aclrtMemcpy gets at its
+    bytes."""
 
     def __init__(self, size):
         self.size = size

@@ -250,7 +250,8 @@ class Rules(WithServer):
 
 class Trouble(WithServer):
     def test_blocks_vanish_between_look_up_and_load(self):
-        """The engine is told which blocks failed, computes them, and what it computed in between on top of them is not saved."""
+        """The engine is told which blocks failed, computes them, and what it computed in between on
+        top of them is not saved."""
         for extra in ({}, {"load_async": True}, {"layerwise": True}):
             for tp, pp in ((1, 1), (2, 1), (2, 2)):
                 layerwise = bool(extra.get("layerwise"))
@@ -296,7 +297,8 @@ class Trouble(WithServer):
                     a.add(Request(prompt(n % 4, 37) + prompt(100 + n, 30)))
                 self.settle(a)
                 self.server.restart()
-                # The first ones find out that the pool is back, while blocks beside the first are given up.
+                # The first ones find out that the pool is back, while blocks beside the first are
+                # given up.
                 seeds = iter(range(200, 100_000))
 
                 def saved():
@@ -336,7 +338,8 @@ class Trouble(WithServer):
         self.assertEqual(hits.external_tokens, 20, "what is kept is the beginning")
 
     def test_aborts_and_preemption_while_blocks_leave(self):
-        """Slow puts, few blocks, many requests: a block that is given away while it is still read would be found in the pool."""
+        """Slow puts, few blocks, many requests: a block that is given away while it is still read
+        would be found in the pool."""
         seen = [0, 0, 0]
         for seed, extra in enumerate(
             (
@@ -405,7 +408,8 @@ class Trouble(WithServer):
         self.assertEqual(self.check_pool(a, [r])[0], 9)
 
     def test_a_failed_load_and_then_preempted(self):
-        """Nobody may take the blocks that did not arrive, or those computed after them, for good ones."""
+        """Nobody may take the blocks that did not arrive, or those computed after them, for good
+        ones."""
         a = self.engine()
         r = a.add(Request(prompt(1, 37)))
         self.settle(a)

@@ -1,8 +1,10 @@
-"""A small engine that drives a KV connector in the order of calls of vLLM's V1 engine, without vLLM and without a GPU.
+"""A small engine that drives a KV connector in the order of calls of vLLM's V1 engine, without vLLM
+and without a GPU.
 
-The scheduler deals out blocks, reuses prefixes of its own, cuts long prompts into chunks, preempts, aborts; the workers (vllm_model.py)
-check every byte that they use. Blocks that are given to somebody else are scribbled over at once. What raises AssertionError here
-would be a wrong answer, or a crash, of the real engine."""
+The scheduler deals out blocks, reuses prefixes of its own, cuts long prompts into chunks, preempts,
+aborts; the workers (vllm_model.py) check every byte that they use. Blocks that are given to
+somebody else are scribbled over at once. What raises AssertionError here would be a wrong answer,
+or a crash, of the real engine."""
 
 import random
 import time
@@ -14,7 +16,8 @@ from vllm_model import Worker, execute
 
 
 class Blocks:
-    """vLLM's block pool: reference counts, a free list, and blocks that are remembered by what they hold until they are given away."""
+    """vLLM's block pool: reference counts, a free list, and blocks that are remembered by what they
+    hold until they are given away."""
 
     def __init__(self, count, tokens):
         self.tokens = tokens
@@ -77,7 +80,8 @@ class Blocks:
 
 
 class Engine:
-    """A scheduler and its workers. handshake: whether the workers' metadata reaches the scheduler before the first step."""
+    """A scheduler and its workers. handshake: whether the workers' metadata reaches the scheduler
+    before the first step."""
 
     policy = "recompute"  # of loads that fail; vLLM's own default is "fail"
 
@@ -245,7 +249,8 @@ class Engine:
         return True
 
     def _fits(self, request, skipped):
-        """May a request get blocks before it can run? Only when all that have some will be able to run one after the other."""
+        """May a request get blocks before it can run? Only when all that have some will be able to
+        run one after the other."""
         need = [
             -(-r.num_tokens // self.block_tokens) + 1 - len(r.blocks)
             for r in (*self.waiting, *skipped)
@@ -332,7 +337,8 @@ class Engine:
         return out
 
     def step(self):
-        """Schedules, computes on all ranks, takes the outcome in. Returns whether anything was computed."""
+        """Schedules, computes on all ranks, takes the outcome in. Returns whether anything was
+        computed."""
         self.steps += 1
         out = self.schedule()
         work = []

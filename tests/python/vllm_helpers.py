@@ -1,4 +1,5 @@
-"""Connectors with slow puts, or with a cache behind copies; and a test class that makes engines and looks into the pool."""
+"""Connectors with slow puts, or with a cache behind copies; and a test class that makes engines and
+looks into the pool."""
 
 import ctypes
 import logging
@@ -31,7 +32,8 @@ class PatientPool(Pool):
 
 
 class SlowClient(tarn.Client):
-    """Puts that take their time before they read, so that blocks which are freed too early are found out."""
+    """Puts that take their time before they read, so that blocks which are freed too early are
+    found out."""
 
     delay = 0.0
     go = None  # an event that they wait for
@@ -128,7 +130,8 @@ class WithServer(TarnTest):
         return sum(w.connector.stats()[name] for w in engine.workers)
 
     def check_pool(self, engine, requests, layerwise=False):
-        """Every object that these requests can have put has the right bytes. Returns how many there are, of how many."""
+        """Every object that these requests can have put has the right bytes. Returns how many there
+        are, of how many."""
         space = engine.workers[0].connector._worker._space
         expected = {}
         for request in requests:
@@ -159,7 +162,8 @@ class WithServer(TarnTest):
 
     @staticmethod
     def truth(engine, worker, request, block, layer):
-        """A layer of a block as it must be in the pool: written into a cache of the same form, then read through LayerView."""
+        """A layer of a block as it must be in the pool: written into a cache of the same form, then
+        read through LayerView."""
         n = engine.block_tokens
         scratch = Layer(engine.form, 3, n, len(worker.heads))
         for t in range(n):

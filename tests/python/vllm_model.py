@@ -1,8 +1,9 @@
-"""The model of the engine in vllm_engine.py: sequences with the right bytes for each token, layers with a cache, and the ranks that compute.
+"""The model of the engine in vllm_engine.py: sequences with the right bytes for each token, layers
+with a cache, and the ranks that compute.
 
-For every token a layer computes bytes that depend on all tokens before it, the layer, and the head. Before a layer's attention uses a block,
-every byte of it is compared with what it must be; where one is wrong, what is computed after it is wrong, too, on all ranks, as it
-would be in a model."""
+For every token a layer computes bytes that depend on all tokens before it, the layer, and the head.
+Before a layer's attention uses a block, every byte of it is compared with what it must be; where
+one is wrong, what is computed after it is wrong, too, on all ranks, as it would be in a model."""
 
 import ctypes
 import hashlib
@@ -22,7 +23,8 @@ def digest(*parts):
 
 
 class Truth:
-    """The right bytes of one sequence: state(i) stands for tokens 0..i and all that the sequence depends on."""
+    """The right bytes of one sequence: state(i) stands for tokens 0..i and all that the sequence
+    depends on."""
 
     def __init__(self, extras, media=()):
         self.states = [digest("root", *extras)]
@@ -48,7 +50,8 @@ class Truth:
 
 
 class Tensor:
-    """What the connector sees of a torch tensor: shape, strides in elements, element size, address. Two bytes an element."""
+    """What the connector sees of a torch tensor: shape, strides in elements, element size, address.
+    Two bytes an element."""
 
     device = SimpleNamespace(type="cpu")
 
@@ -77,7 +80,8 @@ class Tensor:
 
 
 class Layer:
-    """One layer's cache of a rank, in one of the forms that attention backends have. place: where a head of a token is."""
+    """One layer's cache of a rank, in one of the forms that attention backends have. place: where a
+    head of a token is."""
 
     def __init__(self, form, blocks, tokens, heads):
         d = DIM // 2
@@ -188,9 +192,9 @@ class Worker:
                 yield at, request.truth.bytes(request.all_token_ids, i, number, kv, head)
 
     def compute(self, name, work, wrong):
-        """A layer for (request, first, last) of each. wrong: requests of which something was not right in a layer before, on any rank: what
-        ranks compute is added up after every layer. Returns those of which something is not right in this one.
-        """
+        """A layer for (request, first, last) of each. wrong: requests of which something was not
+        right in a layer before, on any rank: what ranks compute is added up after every layer.
+        Returns those of which something is not right in this one."""
         self.connector.wait_for_layer_load(name)
         raw = self.layers[name].tensor.raw
         for request, first, last in work:
@@ -241,8 +245,8 @@ class Worker:
 
 
 def execute(workers, out, work):
-    """A step on all ranks, layer by layer, one stage of the pipeline after the other. Returns (their results, the requests of which
-    something was not right)."""
+    """A step on all ranks, layer by layer, one stage of the pipeline after the other. Returns
+    (their results, the requests of which something was not right)."""
     for worker in workers:
         worker.begin(out)
     wrong = set()

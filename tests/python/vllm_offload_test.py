@@ -1,4 +1,5 @@
-"""The secondary tier, under a small model of vLLM's tiering manager: promotions, cascades, and pins of the primary tier's blocks."""
+"""The secondary tier, under a small model of vLLM's tiering manager: promotions, cascades, and pins
+of the primary tier's blocks."""
 
 import importlib.util
 import mmap
@@ -60,7 +61,8 @@ def key(i, group=0):
 
 
 class Primary:
-    """vLLM's CPU tier: slots with a reference count (-1: being written), the least recently used one goes first."""
+    """vLLM's CPU tier: slots with a reference count (-1: being written), the least recently used
+    one goes first."""
 
     def __init__(self, blocks):
         self.memory = mmap.mmap(-1, blocks * BLOCK)
@@ -169,7 +171,8 @@ class Manager:
         wait_until(done, 60, "all jobs finish")
 
     def find(self, keys, name="r"):
-        """How many leading blocks a request gets into the primary tier, asking anew at every step as the scheduler does."""
+        """How many leading blocks a request gets into the primary tier, asking anew at every step
+        as the scheduler does."""
         req, found = request(name), []
         self.tier.on_new_request(req)
 
@@ -325,7 +328,8 @@ class OffloadTest(TarnTest):
         self.assertLessEqual(len(used), 3, "no other slot was touched")
 
     def test_a_block_that_could_not_be_used_is_replaced(self):
-        """A put leaves what is there as it is; but who was told to load it and could not computes it anew, and puts that."""
+        """A put leaves what is there as it is; but who was told to load it and could not computes
+        it anew, and puts that."""
         m, keys = self.manager(), [key(i) for i in range(3)]
         m.store(keys, request("w"))
         m.settle()
@@ -418,7 +422,8 @@ class OffloadTest(TarnTest):
                 TarnTierManager(spec(), view, "tarn", url=self.server.url, **given)
 
     def test_what_newer_versions_pass(self):
-        """vLLM hands on the entry's `locality` and, since 0.30, a detector that its base class keeps."""
+        """vLLM hands on the entry's `locality` and, since 0.30, a detector that its base class
+        keeps."""
         made = self.manager(
             locality="local", max_jobs="8", lookup_timeout_ms="60000", backpressure_detector=None
         )

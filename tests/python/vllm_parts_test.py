@@ -1,4 +1,5 @@
-"""The pieces of TarnConnector by themselves: configuration, memory, queues, what is held back, signatures."""
+"""The pieces of TarnConnector by themselves: configuration, memory, queues, what is held back,
+signatures."""
 
 import inspect
 import logging
@@ -302,7 +303,8 @@ class Parts(unittest.TestCase):
         self.assertEqual(worker.stats()["dropped"], 1 + 1 + 4)
 
     def test_saves_on_top_of_open_loads_are_held(self):
-        """Of several ranks only one knows that its part of a block did not arrive. Steps are planned before the outcome is known."""
+        """Of several ranks only one knows that its part of a block did not arrive. Steps are
+        planned before the outcome is known."""
         engine = Engine.__new__(Engine)
         engine.__dict__.update(
             block_tokens=4,
@@ -427,7 +429,8 @@ class Parts(unittest.TestCase):
         self.assertEqual((one, side._batches), (1, 2))
 
     def test_damage(self):
-        """Blocks of 4 tokens. a lost its block 2 and computes anew in two steps; b shares its blocks 1 to 4 and goes on too early."""
+        """Blocks of 4 tokens. a lost its block 2 and computes anew in two steps; b shares its
+        blocks 1 to 4 and goes on too early."""
         damage = Damage(4)
         a = SimpleNamespace(blocks=[1, 2, 3, 4, 5], spoilt=NOWHERE)
         b = SimpleNamespace(blocks=[1, 2, 3, 4, 7, 8], spoilt=NOWHERE)
@@ -526,8 +529,8 @@ class Parts(unittest.TestCase):
             self.assertEqual((len(logs.output), pool.failures, pool.away), (1, 2, False))
             pool.close()
 
-    # What vLLM's engine calls, with the names of the arguments that it gives by name or that its base class has, and how many
-    # of them are given. "c": a class method.
+    # What vLLM's engine calls, with the names of the arguments that it gives by name or that its
+    # base class has, and how many of them are given. "c": a class method.
     CALLED = {
         "get_num_new_matched_tokens": ["request", "num_computed_tokens"],
         "update_state_after_alloc": ["request", "blocks", "num_external_tokens"],

@@ -3,10 +3,9 @@
 
     failover.py URL PID
 
-Puts old values through URL, kills process PID with SIGKILL, and says how many milliseconds went by until the first put of 1 KiB was
-accepted and until the first old value was read again: "put read". Each goes on in a thread of its own, as a program does that has a
-put, or a get, under way.
-"""
+Puts old values through URL, kills process PID with SIGKILL, and says how many milliseconds went by
+until the first put of 1 KiB was accepted and until the first old value was read again: "put read".
+Each goes on in a thread of its own, as a program does that has a put, or a get, under way."""
 import os
 import signal
 import sys

@@ -1,10 +1,11 @@
 #!/usr/bin/python3
-"""How much of a transfer hides behind the computing: the table of docs/BENCHMARKS.md, and the picture of docs/engines/LAYERS.md.
+"""How much of a transfer hides behind the computing: the table of docs/BENCHMARKS.md, and the
+picture of docs/engines/LAYERS.md.
 
     utils/bench/layers.py [--layer-ms 0.5,1,2,5,10] [--rounds 3] [--svg docs/layers.svg]
 
-The measurement is that of utils/examples/layer_by_layer.py: two processes, a node's memory, bytes verified. QUICK=1: one round of two speeds.
-"""
+The measurement is that of utils/examples/layer_by_layer.py: two processes, a node's memory, bytes
+verified. QUICK=1: one round of two speeds."""
 
 from __future__ import annotations
 
@@ -28,10 +29,13 @@ WAYS: List[Tuple[str, str, bool]] = [
 def table(shape: Shape, speeds: List[float], rounds: int) -> Tuple[List[str], int]:
     """Rows of Markdown, and how many objects were wrong."""
     lines = [
-        f"{shape.layers} layers, {shape.chunks} chunks of {shape.block_bytes / 2**20:g} MiB a layer and a tail of "
-        f"{shape.tail_bytes / 1024:.0f} KiB a layer: {shape.bytes / 2**20:.0f} MiB a prompt. Milliseconds, medians of {rounds}.",
+        f"{shape.layers} layers, {shape.chunks} chunks of {shape.block_bytes / 2**20:g} MiB a "
+        "layer and a tail of "
+        f"{shape.tail_bytes / 1024:.0f} KiB a layer: {shape.bytes / 2**20:.0f} MiB a prompt. "
+        f"Milliseconds, medians of {rounds}.",
         "",
-        "| way | a layer | compute only | after | overlapped | transfer alone | left of it | hidden | possible |",
+        "| way | a layer | compute only | after | overlapped | transfer alone | left of it | "
+        "hidden | possible |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     wrong = 0
@@ -39,14 +43,16 @@ def table(shape: Shape, speeds: List[float], rounds: int) -> Tuple[List[str], in
         for r in run_all(
             "", shape, speeds, rounds, transport=transport, read="shm", views=views, busy=False
         ):
-            # Neither the tail nor the last layer has computing to hide behind, and nothing hides for longer than that takes.
+            # Neither the tail nor the last layer has computing to hide behind, and nothing hides
+            # for longer than that takes.
             early = (shape.layers - 1) * shape.chunks * shape.block_bytes / shape.bytes
             possible = min(early, (1 - 1 / shape.layers) * r["compute"] / r["transfer"])
             ms = " | ".join(
                 f"{1000 * r[x]:.1f}" for x in ("compute", "after", "overlapped", "transfer", "left")
             )
             lines.append(
-                f"| {name} | {r['layer_ms']:g} ms | {ms} | {100 * r['hidden']:.0f} % | {100 * possible:.0f} % |"
+                f"| {name} | {r['layer_ms']:g} ms | {ms} | {100 * r['hidden']:.0f} % | "
+                f"{100 * possible:.0f} % |"
             )
             wrong += int(r["wrong"])
     return lines, wrong
@@ -102,20 +108,25 @@ def picture(shape: Shape, r: Dict[str, Any], transport: str) -> str:
     tops = (96, 96 + height + 92)
     total = tops[1] + height + 84
     words = (
-        f"Sent after computing the prompt is there at {1000 * after['total']:.1f} ms, layer by layer at "
-        f"{1000 * overlapped['total']:.1f} ms; computing alone takes {1000 * overlapped['compute']:.1f} ms."
+        f"Sent after computing the prompt is there at {1000 * after['total']:.1f} ms, layer by "
+        "layer at "
+        f"{1000 * overlapped['total']:.1f} ms; computing alone takes "
+        f"{1000 * overlapped['compute']:.1f} ms."
     )
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {total}" width="{_WIDTH}" height="{total}" role="img" aria-label="{words}">',
-        "  <title>A transfer behind the computing, and hidden by it: measured, layer by layer</title>",
+        "  <title>A transfer behind the computing, and hidden by it: measured, layer by "
+        "layer</title>",
         "  <style>",
         '    text { font-family: "Segoe UI", "Helvetica Neue", Helvetica, Arial, "DejaVu Sans", sans-serif; fill: #1f2a37; }',
         "    .h { font-size: 17px; font-weight: 600; } .s { font-size: 12.5px; fill: #52606d; }",
-        "    .c { fill: #2563a8; } .w { fill: #e5e7eb; } .x { fill: #c2560c; } .l { stroke: #52606d; stroke-dasharray: 3 3; }",
+        "    .c { fill: #2563a8; } .w { fill: #e5e7eb; } .x { fill: #c2560c; } .l { stroke: "
+        "#52606d; stroke-dasharray: 3 3; }",
         "  </style>",
         f'  <rect x="0.75" y="0.75" width="{_WIDTH - 1.5}" height="{total - 1.5}" rx="14" fill="#f6f8fa" stroke="#d0d7de"/>',
         f'  <text class="s" x="{_LEFT}" y="34">{shape.bytes / 2**20:.0f} MiB of KV cache in {shape.layers} layers, '
-        f"{r['layer_ms']:g} ms of computing each, by {transport} to another process; one measured prompt of each kind</text>",
+        f"{r['layer_ms']:g} ms of computing each, by {transport} to another process; one measured "
+        "prompt of each kind</text>",
     ]
     for i, (kind, label) in enumerate(
         (("c", "computing"), ("w", "waiting"), ("x", "on its way, until verified"))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""LMCache's ways to a remote store, side by side: batches of chunks as LMCache puts and gets them, in the same run, in turn.
+"""LMCache's ways to a remote store, side by side: batches of chunks as LMCache puts and gets them,
+in the same run, in turn.
 
     utils/bench/lmcache.py [--sizes 4m,32m] [--batch 16] [--rounds 5] [--only NAME,...] [--json]
 
@@ -9,10 +10,12 @@ The ways, each to redis-server and to tarn-server where it can:
   resp    what its native resp:// client does: 8 threads, each with a blocking socket; payload only, straight from and into memory
   tarn    TarnConnector: batched_put and batched_get, header and payload in one object (over shared memory, and over tcp)
 
-Each way has its own event loop; payloads come from, and go to, memory that is touched before. Every byte that was read is
-compared, outside of the time. Prints a table of medians: GB/s (10^9 bytes); how many times the speed of the first way in the same
-round; and CPU milliseconds for each GB, of this process and the servers together, which other programs on the machine change least. Programs: TARN (build/release/tarn-server), REDIS
-(redis-server), and libtarn as the package finds it. Servers are started on free ports of 127.0.0.1 and ended."""
+Each way has its own event loop; payloads come from, and go to, memory that is touched before. Every
+byte that was read is compared, outside of the time. Prints a table of medians: GB/s (10^9 bytes);
+how many times the speed of the first way in the same round; and CPU milliseconds for each GB, of
+this process and the servers together, which other programs on the machine change least. Programs:
+TARN (build/release/tarn-server), REDIS (redis-server), and libtarn as the package finds it. Servers
+are started on free ports of 127.0.0.1 and ended."""
 
 import argparse
 import asyncio
@@ -282,7 +285,8 @@ async def measure(way, pids, sources, round_no, name, size):
 
 
 def chunk_shape(size):
-    """(layers, tokens, hidden) of a chunk of so many bytes: 2 * layers * tokens * hidden * 2 bytes."""
+    """(layers, tokens, hidden) of a chunk of so many bytes: 2 * layers * tokens * hidden * 2
+    bytes."""
     if size % (1 << 20):
         raise SystemExit("--sizes are whole MiB")
     return 32, size // (2 * 32 * 1024 * 2), 1024

@@ -1,10 +1,11 @@
-"""What the Python package costs beside libtarn: the same calls through the package, and of libtarn with arrays that were made before.
+"""What the Python package costs beside libtarn: the same calls through the package, and of libtarn
+with arrays that were made before.
 
     build/release/tarn-server --port 6479 --pool-size 2gb &
     python3 utils/bench/python.py [--url tarn://127.0.0.1:6479] [--transport shm] [--seconds 2]
 
-One thread; gets of values that are there, puts that replace them. Both kinds of call take turns, so that a machine that is busy with
-something else is so for both; the medians are shown."""
+One thread; gets of values that are there, puts that replace them. Both kinds of call take turns, so
+that a machine that is busy with something else is so for both; the medians are shown."""
 
 import argparse
 import ctypes
@@ -66,7 +67,8 @@ def case(client, base, size, n, seconds):
         rates = "  ".join(f"{n * size / t / 1e9:9.2f}" for t in times)
         more = (times[0] - times[1]) / n * 1e6
         print(
-            f"{name:4} {size:8} {n:6}  {rates}   {times[0] / n * 1e6:10.2f}   {more:10.2f}   {times[1] / times[0]:5.0%}"
+            f"{name:4} {size:8} {n:6}  {rates}   {times[0] / n * 1e6:10.2f}   {more:10.2f}   "
+            f"{times[1] / times[0]:5.0%}"
         )
     client.remove_many(keys)
 
@@ -80,7 +82,8 @@ def main():
     memory = mmap.mmap(-1, 256 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_POPULATE)
     with tarn.Client(options.url, transport=options.transport) as client:
         print(
-            "op       size   keys  package and libtarn, GB/s   us per key   more in Python   of libtarn's speed"
+            "op       size   keys  package and libtarn, GB/s   us per key   more in Python   of "
+            "libtarn's speed"
         )
         for size, n in CASES:
             case(client, pin(memory).address, size, n, options.seconds)

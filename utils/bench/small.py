@@ -1,8 +1,9 @@
-"""What utils/bench/small.sh measures, in turn, and its two tables: bandwidth beside 4 MiB objects, and where a key's time goes.
+"""What utils/bench/small.sh measures, in turn, and its two tables: bandwidth beside 4 MiB objects,
+and where a key's time goes.
 
-Processor time is what the kernel says that the client process, the server's loop and its data threads ran while the rows were
-measured, by key. On a machine that others use it says more than the clock.
-"""
+Processor time is what the kernel says that the client process, the server's loop and its data
+threads ran while the rows were measured, by key. On a machine that others use it says more than the
+clock."""
 
 import argparse
 import collections
@@ -35,7 +36,8 @@ class Sample(NamedTuple):
 
 
 def threads(pid: int) -> Dict[str, int]:
-    """Nanoseconds that the threads of a process have run, by their names; those with a number at the end add up."""
+    """Nanoseconds that the threads of a process have run, by their names; those with a number at
+    the end add up."""
     ran: Dict[str, int] = collections.defaultdict(int)
     for task in os.listdir(f"/proc/{pid}/task"):
         try:
@@ -109,9 +111,11 @@ class Bench:
         self.cost[(what, op, size)].append(self.per_key(samples, row))
 
     def per_key(self, samples: List[Sample], row: Dict[str, float]) -> Dict[str, float]:
-        """Microseconds of processor time a key. The last part of the samples is the row; it ends with cleaning up, which is short."""
+        """Microseconds of processor time a key. The last part of the samples is the row; it ends
+        with cleaning up, which is short."""
         key_us = row["block_size"] / row["gb_per_s"] / 1000
-        # The thread that does the work ends before its process, and what it ran is not told of any more.
+        # The thread that does the work ends before its process, and what it ran is not told of any
+        # more.
         end = max(range(len(samples)), key=lambda i: samples[i].client.get("loop", 0))
         last = next((i for i in range(end, 0, -1) if samples[end].at - samples[i].at >= 0.1), 0)
         first = next(

@@ -1,14 +1,16 @@
 #!/usr/bin/python3
-"""A router's picture of the pool: which block is on which node, kept up to date by KV events (docs/EVENTS.md). No GPU is needed.
+"""A router's picture of the pool: which block is on which node, kept up to date by KV events
+(docs/EVENTS.md). No GPU is needed.
 
     utils/examples/kv_router.py [--seconds 3] [--ring 256kb]             a pool of its own, with clients that change it
     utils/examples/kv_router.py --url tarn://host:6479 [--vllm]          a pool that runs; its kv-events-size is not 0
 
-It takes a walk, follows the events, and takes a walk again when it fell behind or another master leads. Every second it looks at everything
-the server has and compares. --vllm prints what changes as vLLM's KV events, one JSON object a line. Exit status 1: the picture was wrong.
+It takes a walk, follows the events, and takes a walk again when it fell behind or another master
+leads. Every second it looks at everything the server has and compares. --vllm prints what changes
+as vLLM's KV events, one JSON object a line. Exit status 1: the picture was wrong.
 
-Python's own library only: a socket that speaks RESP2. Nothing here is shared between threads but what a `Change` thread puts.
-"""
+Python's own library only: a socket that speaks RESP2. Nothing here is shared between threads but
+what a `Change` thread puts."""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ class ServerError(Exception):
 
 
 class Connection:
-    """Commands to a tarn-server or any other that speaks RESP2. OSError, EOFError: it is gone. One thread at a time."""
+    """Commands to a tarn-server or any other that speaks RESP2. OSError, EOFError: it is gone. One
+    thread at a time."""
 
     def __init__(self, url: str) -> None:
         """`url`: tarn://[user:password@]host:port, passwords percent-encoded."""
@@ -95,8 +98,8 @@ class Connection:
 
 
 class Place(NamedTuple):
-    """Where a copy is. `tier`: memory, ssd, file, or books (a small value, on the master itself). A segment that comes later under the
-    same name has another `epoch`."""
+    """Where a copy is. `tier`: memory, ssd, file, or books (a small value, on the master itself). A
+    segment that comes later under the same name has another `epoch`."""
 
     tier: str
     node: str
@@ -199,7 +202,8 @@ class Picture:
 
 
 class Router:
-    """A picture that follows a pool. `walks`: how often it had to look at everything; `gaps`: how often because it fell behind."""
+    """A picture that follows a pool. `walks`: how often it had to look at everything; `gaps`: how
+    often because it fell behind."""
 
     def __init__(self, connection: Connection) -> None:
         self._c = connection
@@ -209,7 +213,8 @@ class Router:
         self.walk()
 
     def _place_in_stream(self) -> Tuple[bytes, int, Set[Tuple[str, int]]]:
-        """(epoch, last seq, segments that are down), of one moment or with what came after it told by events."""
+        """(epoch, last seq, segments that are down), of one moment or with what came after it told
+        by events."""
         reply = self._c.ask("KVEVENTS", "INFO")
         info = dict(zip(reply[::2], reply[1::2]))
         return info[b"epoch"], info[b"last"], {(p.segment, p.epoch) for p in _places(info[b"down"])}
@@ -232,7 +237,8 @@ class Router:
         self.walks += 1
 
     def read(self, block_ms: Optional[int] = None) -> List[Event]:
-        """The next events, at most 1000, not applied yet; none after block_ms (None: does not wait). ServerError: GAP or EPOCH."""
+        """The next events, at most 1000, not applied yet; none after block_ms (None: does not
+        wait). ServerError: GAP or EPOCH."""
         wait = [] if block_ms is None else ["BLOCK", block_ms]
         self.seq, events = self._c.ask("KVEVENTS", "READ", self.epoch, self.seq, *wait)
         self.events += len(events)
@@ -260,8 +266,8 @@ class Router:
         self.picture.apply(event)
 
     def check(self) -> List[str]:
-        """Compares with a picture that is made anew, also while things change: both are brought to the same event. [] if a gap
-        came in between."""
+        """Compares with a picture that is made anew, also while things change: both are brought to
+        the same event. [] if a gap came in between."""
         walks, other = self.walks, Picture()
         other.down = self._place_in_stream()[2]
         self._look(other)
@@ -277,13 +283,15 @@ class Router:
                 return self.picture.differences(other)
 
 
-# --- as vLLM tells it ---------------------------------------------------------------------------------------------------------------
+# --- as vLLM tells it
+# ---------------------------------------------------------------------------------------------------------------
 
 MEDIA = {"memory": "CPU", "books": "CPU", "ssd": "DISK", "file": "DISK"}
 
 
 def block_hash(key: bytes) -> str:
-    """The hash in a key such as model@world@rank@hash: what stands behind the last @. Others' keys have it elsewhere."""
+    """The hash in a key such as model@world@rank@hash: what stands behind the last @. Others' keys
+    have it elsewhere."""
     return key.rpartition(b"@")[2].decode(errors="replace")
 
 
@@ -312,8 +320,8 @@ def all_as_vllm(picture: Picture) -> Iterator[Told]:
 
 
 def apply_as_vllm(picture: Picture, e: Event) -> List[Told]:
-    """Applies an event; what it changes in vLLM's words. Token ids and parents are not known here: a router has them of the engines'
-    own events."""
+    """Applies an event; what it changes in vLLM's words. Token ids and parents are not known here:
+    a router has them of the engines' own events."""
     if e.kind == "flushed":
         picture.apply(e)
         return [("*", {"type": "AllBlocksCleared"})]
@@ -346,7 +354,8 @@ def print_as_vllm(told: Iterable[Told], ms: Optional[int] = None) -> None:
 
 
 class VllmRouter(Router):
-    """A router that tells others, in vLLM's words, whatever changes its picture. `tell(told, ms)` is given what comes of one event."""
+    """A router that tells others, in vLLM's words, whatever changes its picture. `tell(told, ms)`
+    is given what comes of one event."""
 
     def __init__(
         self,
@@ -364,7 +373,8 @@ class VllmRouter(Router):
         self._tell(apply_as_vllm(self.picture, event), event.ms)
 
 
-# --- a pool of its own, and those who change it -------------------------------------------------------------------------------------
+# --- a pool of its own, and those who change it
+# -------------------------------------------------------------------------------------
 
 
 def change(url: str, number: int, stop: threading.Event) -> None:

@@ -1,19 +1,21 @@
 #!/usr/bin/python3
-"""How much of a transfer hides behind the computing: whole prompts, layer by layer, between two processes.
+"""How much of a transfer hides behind the computing: whole prompts, layer by layer, between two
+processes.
 
     utils/examples/layer_by_layer.py [--layers 32] [--layer-ms 2,5,10] [--chunks 4] [--transport tcp] [--views]
 
-A prefill process "computes" the layers of a prompt, each for so many milliseconds, as an accelerator does: the CPU is free
-meanwhile (--busy: it is not). Its KV cache goes to the memory of the decode process' node, one object per chunk and layer:
+A prefill process "computes" the layers of a prompt, each for so many milliseconds, as an
+accelerator does: the CPU is free meanwhile (--busy: it is not). Its KV cache goes to the memory of
+the decode process' node, one object per chunk and layer:
 
     compute only        the computing alone
     after               all layers are computed, then sent: what most engines do
     overlapped          each layer is sent as soon as it is computed (tarn.layers)
 
-A time ends when the decode process has the last byte, verified. hidden is the share of the transfer that took no time of its own:
-(after - overlapped) / (after - compute only), of two prompts that follow each other. No GPU is needed; the first round of each kind is
-not counted, and of the others the median. Exit status 1: some bytes were wrong.
-"""
+A time ends when the decode process has the last byte, verified. hidden is the share of the transfer
+that took no time of its own: (after - overlapped) / (after - compute only), of two prompts that
+follow each other. No GPU is needed; the first round of each kind is not counted, and of the others
+the median. Exit status 1: some bytes were wrong."""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ class Shape(NamedTuple):
 
 
 def fill(shape: Shape, round_: str, layer: int) -> Tuple[List[bytes], bytes]:
-    """What the toy engine computes: a layer's blocks, and its part of the tail. Nothing else has these bytes."""
+    """What the toy engine computes: a layer's blocks, and its part of the tail. Nothing else has
+    these bytes."""
 
     def some(what: int, size: int) -> bytes:
         seed = hashlib.sha256(f"{round_} {layer} {what}".encode()).digest()
@@ -81,7 +84,8 @@ def read(
     views: bool,
     memory: List[Tuple[List[bytearray], bytearray]],
 ) -> Dict[str, Any]:
-    """The decode side of one round: {"layers": when each had come, "end": when all had, "wrong": objects with other bytes}."""
+    """The decode side of one round: {"layers": when each had come, "end": when all had, "wrong":
+    objects with other bytes}."""
     times, wrong = [], 0
     tail_key = f"layers@{round_}@tail"
     reader = LayerReader(
@@ -292,10 +296,12 @@ def main() -> int:
         return 1 if wrong else 0
     where = "in place" if args.views else f"by {args.read} into its own memory"
     print(
-        f"{shape.layers} layers of {shape.chunks} chunks x {shape.block_bytes / 1024:.0f} KiB and a tail, {shape.bytes / 2**20:.0f} MiB,"
+        f"{shape.layers} layers of {shape.chunks} chunks x {shape.block_bytes / 1024:.0f} KiB and "
+        f"a tail, {shape.bytes / 2**20:.0f} MiB,"
     )
     print(
-        f"sent by {args.transport}, the decode process reads {where}; milliseconds, medians of {args.rounds}\n"
+        f"sent by {args.transport}, the decode process reads {where}; milliseconds, medians of "
+        f"{args.rounds}\n"
     )
     print("  a layer   compute only      after   overlapped   transfer alone   left of it   hidden")
     for r in results:

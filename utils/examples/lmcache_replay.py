@@ -3,10 +3,10 @@
 
     utils/examples/lmcache_replay.py [--url redis://127.0.0.1:6479] [--chunks 64] [--chunk-mib 4] [--connections 8]
 
-For every chunk of a prompt LMCache asks EXISTS <key>metadata; a chunk that is not there is stored by SET <key>kv_bytes and then
-SET <key>metadata; one that is there is fetched by GET <key>metadata and GET <key>kv_bytes. Here two engines share a pool: the first
-one stores the chunks of a prompt, the second one finds and fetches them, and compares every byte.
-"""
+For every chunk of a prompt LMCache asks EXISTS <key>metadata; a chunk that is not there is stored
+by SET <key>kv_bytes and then SET <key>metadata; one that is there is fetched by GET <key>metadata
+and GET <key>kv_bytes. Here two engines share a pool: the first one stores the chunks of a prompt,
+the second one finds and fetches them, and compares every byte."""
 import argparse
 import hashlib
 import time
@@ -72,7 +72,8 @@ def main():
             else:
                 done = results.count(True)
                 print(
-                    f"{who:16} {done} hits, {results.count(None)} misses, {results.count(False)} wrong",
+                    f"{who:16} {done} hits, {results.count(None)} misses, {results.count(False)} "
+                    "wrong",
                     end="",
                 )
             print(f", {done * size / took / 1e9:.2f} GB/s" if done else "")

@@ -1,9 +1,11 @@
-"""A pool for the examples: a tarn-server of their own, and nodes, on this machine and free ports; all of it ends with the program.
+"""A pool for the examples: a tarn-server of their own, and nodes, on this machine and free ports;
+all of it ends with the program.
 
     with LocalPool("256mb", nodes=["decode"]) as pool:
         client = tarn.Client(pool.url)
 
-Programs and library are those of the tree that this file lies in, of $TARN_SERVER, $TARN_NODE and $TARN_LIB, or of the PATH."""
+Programs and library are those of the tree that this file lies in, of $TARN_SERVER, $TARN_NODE and
+$TARN_LIB, or of the PATH."""
 
 from __future__ import annotations
 
@@ -39,8 +41,8 @@ def program(name: str) -> str:
 
 
 class LocalPool:
-    """A server with a segment of `size` ("0": none), and one node per name with a segment of node_size. `url` is the server's.
-    Nodes' names get this program's pid, see `names`."""
+    """A server with a segment of `size` ("0": none), and one node per name with a segment of
+    node_size. `url` is the server's. Nodes' names get this program's pid, see `names`."""
 
     def __init__(
         self, size: str = "256mb", *, nodes: Sequence[str] = (), node_size: str = "256mb"
@@ -134,7 +136,8 @@ def pool_of(
 
 
 def run_main(main: Callable[[], int]) -> int:
-    """What main returns. A pool that cannot be used, or its URL, is one line instead of a traceback."""
+    """What main returns. A pool that cannot be used, or its URL, is one line instead of a
+    traceback."""
     import tarn
 
     try:

@@ -1,4 +1,5 @@
-"""No example: what p2p_pull.py and p2p_push.py share. Two toy engines with paged caches, whose blocks say what they should hold."""
+"""No example: what p2p_pull.py and p2p_push.py share. Two toy engines with paged caches, whose
+blocks say what they should hold."""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ class Engine:
             self.view, self.region = self.allocation.view, self.allocation.region
 
     def some_blocks(self, request: int, salt: int) -> List[int]:
-        """Where a request's blocks lie here: pieces of the cache in any order, as in an engine that runs for a while."""
+        """Where a request's blocks lie here: pieces of the cache in any order, as in an engine that
+        runs for a while."""
         chance, runs, at = random.Random(request * 2 + salt), [], 0
         while at < 2 * self.o.blocks:
             length = min(chance.randint(1, 16), 2 * self.o.blocks - at)
@@ -132,8 +134,10 @@ def report(request: int, o: argparse.Namespace, seconds: float, info: Any, wrong
     """A line for a request."""
     moved = o.blocks * o.block_size
     print(
-        f"request {request}: {o.blocks} blocks in {info['operations']} pieces, {moved / 2**20:.1f} MiB, "
-        f"{moved / seconds / 1e9:.2f} GB/s by {info['transport']}, {'right' if not wrong else f'{wrong} WRONG'}",
+        f"request {request}: {o.blocks} blocks in {info['operations']} pieces, {moved / 2**20:.1f} "
+        "MiB, "
+        f"{moved / seconds / 1e9:.2f} GB/s by {info['transport']}, "
+        f"{'right' if not wrong else f'{wrong} WRONG'}",
         flush=True,
     )
 

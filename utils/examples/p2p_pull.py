@@ -1,11 +1,13 @@
 #!/usr/bin/python3
-"""A decode engine pulls blocks out of a prefill engine's cache, without a store in between. No GPU is needed.
+"""A decode engine pulls blocks out of a prefill engine's cache, without a store in between. No GPU
+is needed.
 
     utils/examples/p2p_pull.py [--requests 8] [--blocks 64] [--block-size 256k] [--transport tcp]
 
-The prefill process computes a request's blocks, says that they are ready, and which they are. The decode process (this one)
-waits for that, reads them into blocks of its own, says that it is done, and prints how fast that went. On DONE the prefill
-process uses the blocks for something else. Exit status 1: a byte was wrong."""
+The prefill process computes a request's blocks, says that they are ready, and which they are. The
+decode process (this one) waits for that, reads them into blocks of its own, says that it is done,
+and prints how fast that went. On DONE the prefill process uses the blocks for something else. Exit
+status 1: a byte was wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from tarn.transfer import READ, EventKind
 
 
 def prefill(o: argparse.Namespace, pipe: Connection) -> None:
-    """Computes; frees blocks when the other side has them. There is room for two requests at a time."""
+    """Computes; frees blocks when the other side has them. There is room for two requests at a
+    time."""
     engine = Engine("prefill", o, READ)
     pipe.send(engine.end.endpoint)
     for request in range(o.requests):

@@ -1,12 +1,14 @@
 #!/usr/bin/python3
-"""A prefill engine pushes blocks into a decode engine's cache, without a store in between. No GPU is needed.
+"""A prefill engine pushes blocks into a decode engine's cache, without a store in between. No GPU
+is needed.
 
     utils/examples/p2p_push.py [--requests 8] [--blocks 64] [--block-size 256k] [--transport tcp]
 
-The decode process makes room for a request and says which of its blocks are for it. The prefill process (this one) computes,
-waits for that room, writes its blocks there, says that it is done, and prints how fast that went. On DONE the decode process
-looks at every byte. Were the prefill process to die instead, the decode process would be told, and nobody could write to the blocks any
-more: that is what `cut` is for. Exit status 1: a byte was wrong."""
+The decode process makes room for a request and says which of its blocks are for it. The prefill
+process (this one) computes, waits for that room, writes its blocks there, says that it is done, and
+prints how fast that went. On DONE the decode process looks at every byte. Were the prefill process
+to die instead, the decode process would be told, and nobody could write to the blocks any more:
+that is what `cut` is for. Exit status 1: a byte was wrong."""
 
 from __future__ import annotations
 

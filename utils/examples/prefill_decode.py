@@ -1,16 +1,18 @@
 #!/usr/bin/python3
-"""A prefill and a decode engine that share a prefix through the pool, and the time that saves. No GPU is needed.
+"""A prefill and a decode engine that share a prefix through the pool, and the time that saves. No
+GPU is needed.
 
     utils/examples/prefill_decode.py [--requests 4] [--prefix 4096] [--question 500] [--tokens-per-s 20000]
 
-Every request begins with the same system prompt. The prefill process looks up how much of the prompt the pool has, loads
-that, computes the rest and puts it; the decode process gets the prompt's blocks and makes the answer. Beside it, the same without a pool:
-every engine computes every token of every prompt.
+Every request begins with the same system prompt. The prefill process looks up how much of the
+prompt the pool has, loads that, computes the rest and puts it; the decode process gets the prompt's
+blocks and makes the answer. Beside it, the same without a pool: every engine computes every token
+of every prompt.
 
-The model is a toy: a token's KV bytes are made from the hash of everything before it, and the answer's tokens from a part of every
-token's KV bytes. Computing costs what making those bytes costs, or more, so that the prompt is not computed faster than
---tokens-per-s. Afterwards every byte that was loaded is compared, outside the times. Exit status 1: bytes or answers differ.
-"""
+The model is a toy: a token's KV bytes are made from the hash of everything before it, and the
+answer's tokens from a part of every token's KV bytes. Computing costs what making those bytes
+costs, or more, so that the prompt is not computed faster than --tokens-per-s. Afterwards every byte
+that was loaded is compared, outside the times. Exit status 1: bytes or answers differ."""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ MODEL = "toy/llama-1b"
 
 
 class Model:
-    """The toy. block: tokens per block; kv: bytes of KV cache per token; speed: tokens per second that are computed at most."""
+    """The toy. block: tokens per block; kv: bytes of KV cache per token; speed: tokens per second
+    that are computed at most."""
 
     def __init__(self, block: int, kv: int, speed: float) -> None:
         self.block, self.kv, self.speed = block, kv, speed
@@ -58,7 +61,8 @@ class Model:
         time.sleep(max(0.0, begin + tokens / self.speed - time.monotonic()))
 
     def answer(self, kv: Sequence[Any], rest: Sequence[int], n: int) -> List[int]:
-        """n tokens that depend on the KV bytes of every token. rest: tokens behind the last full block, which are computed here."""
+        """n tokens that depend on the KV bytes of every token. rest: tokens behind the last full
+        block, which are computed here."""
         self.spend(time.monotonic(), len(rest))
         state = zlib.crc32(repr(list(rest)).encode())
         for block in kv:
@@ -79,7 +83,8 @@ class Request(NamedTuple):
 
 
 class Engine:
-    """What both sides are: a model, a client, and memory for the blocks of a prompt, as an engine's KV cache is there before."""
+    """What both sides are: a model, a client, and memory for the blocks of a prompt, as an engine's
+    KV cache is there before."""
 
     def __init__(self, url: str, model: Model, blocks: int) -> None:
         self.client, self.model = tarn.Client(url), model
@@ -98,7 +103,8 @@ class Engine:
         return blocks
 
     def prefill(self, tokens: Sequence[int]) -> Tuple[int, int]:
-        """Makes sure that the pool has the prompt's full blocks. Returns (blocks found, blocks computed)."""
+        """Makes sure that the pool has the prompt's full blocks. Returns (blocks found, blocks
+        computed)."""
         space, hashes = self.model.space, self.model.hashes(tokens)
         found = self.client.prefix_length(space.keys(hashes), lease_ms=5000)
         have = self.load(
@@ -112,13 +118,15 @@ class Engine:
         ]
         if bad:
             print(
-                f"  {len(bad)} blocks could not be put ({tarn.Status(bad[0]).name}); whoever needs them computes them"
+                f"  {len(bad)} blocks could not be put ({tarn.Status(bad[0]).name}); whoever needs "
+                "them computes them"
             )
         return len(have), len(computed)
 
 
 def decode_process(pipe: Any, url: str, model: Model, blocks: int) -> None:
-    """Answers requests: first (tokens of the answer, blocks loaded, seconds for that), then whether all bytes were right."""
+    """Answers requests: first (tokens of the answer, blocks loaded, seconds for that), then whether
+    all bytes were right."""
     engine = Engine(url, model, blocks)
     while True:
         request = pipe.recv()
@@ -163,7 +171,8 @@ def run(args: Any, model: Model, url: str) -> bool:
     theirs.close()
     good, sums = True, [0.0, 0.0]
     print(
-        "request   tokens   in the pool   computed   loaded by decode       with pool   without   saved"
+        "request   tokens   in the pool   computed   loaded by decode       with pool   without   "
+        "saved"
     )
     try:
         for number, tokens in enumerate(prompts(args)):
@@ -190,7 +199,8 @@ def run(args: Any, model: Model, url: str) -> bool:
             process.kill()
             process.join()
     print(
-        f"all: {1000 * sums[0]:.0f} ms with the pool, {1000 * sums[1]:.0f} ms without: {sums[1] / sums[0]:.1f} times as fast"
+        f"all: {1000 * sums[0]:.0f} ms with the pool, {1000 * sums[1]:.0f} ms without: "
+        f"{sums[1] / sums[0]:.1f} times as fast"
     )
     return good
 

@@ -1,9 +1,10 @@
 """Builds the wheel (PEP 517, PEP 660) with nothing but Python's own library.
 
-A wheel is the package, libtarn.so.0 and, where it can be built, modules/rdma.so beside it. The library is made by the tree's
-Makefile, in its build directory: build/release, or $BUILD. Where $BUILD already holds a libtarn.so.0 it is taken as it is. An sdist
-holds the sources of the library under native/, so that a wheel can be built from it (it takes what a build of tarn takes: deps/packages.txt).
-"""
+A wheel is the package, libtarn.so.0 and, where it can be built, modules/rdma.so beside it. The
+library is made by the tree's Makefile, in its build directory: build/release, or $BUILD. Where
+$BUILD already holds a libtarn.so.0 it is taken as it is. An sdist holds the sources of the library
+under native/, so that a wheel can be built from it (it takes what a build of tarn takes:
+deps/packages.txt)."""
 
 import base64
 import gzip
@@ -30,7 +31,8 @@ NATIVE_FILES = re.compile(r"(Makefile|LICENSE|\.c|\.h|\.map|\.in|\.txt|\.sh)$")
 
 
 def project():
-    """The table [project] of pyproject.toml, as far as it is needed here; Python 3.9 has no TOML reader."""
+    """The table [project] of pyproject.toml, as far as it is needed here; Python 3.9 has no TOML
+    reader."""
     with open(os.path.join(HERE, "pyproject.toml"), encoding="utf-8") as f:
         table = f.read().split("[project]", 1)[1].split("\n[", 1)[0]
     found = dict(re.findall(r'^([a-z-]+) = "(.*)"$', table, re.M))
@@ -65,12 +67,14 @@ def tag():
 
 
 def tree():
-    """Where the Makefile is: native/ of an sdist, or the root of the source tree this folder is in."""
+    """Where the Makefile is: native/ of an sdist, or the root of the source tree this folder is
+    in."""
     for root in (os.path.join(HERE, "native"), os.path.dirname(os.path.dirname(HERE))):
         if os.path.exists(os.path.join(root, "src", "libtarn.map")):
             return root
     raise SystemExit(
-        f"tarn: the source of libtarn is neither in {HERE}/native nor two folders up; build from a whole tree"
+        f"tarn: the source of libtarn is neither in {HERE}/native nor two folders up; build from a "
+        "whole tree"
     )
 
 
@@ -153,7 +157,8 @@ class Wheel:
         self.record.append(f"{name},sha256={digest},{len(raw)}")
 
     def add_library(self, name, path):
-        """A shared object, without what only a debugger reads, where there is a tool that can take it out."""
+        """A shared object, without what only a debugger reads, where there is a tool that can take
+        it out."""
         with tempfile.TemporaryDirectory() as folder:
             slim = os.path.join(folder, "slim")
             try:
@@ -202,7 +207,8 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
-    """PEP 660: this folder on Python's path. The library stays in the build directory of the tree."""
+    """PEP 660: this folder on Python's path. The library stays in the build directory of the
+    tree."""
     build_library()
     wheel = Wheel(wheel_directory)
     wheel.add("tarn.pth", HERE + "\n")

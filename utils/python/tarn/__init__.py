@@ -6,7 +6,8 @@
         client.put("key", b"value")
         client.get("key")
 
-docs/PYTHON.md is the guide. The package is ctypes on libtarn and needs nothing but Python's own library."""
+docs/PYTHON.md is the guide. The package is ctypes on libtarn and needs nothing but Python's own
+library."""
 
 from ._lib import library_version
 from .aio import AsyncClient

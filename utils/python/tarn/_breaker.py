@@ -4,8 +4,8 @@
                       ^                               │
                       └────────────lost()─────────────┘
 
-While it is away everything is a miss at once. Each failed try doubles the pause; calls that were under way together and fail
-together are one failure."""
+While it is away everything is a miss at once. Each failed try doubles the pause; calls that were
+under way together and fail together are one failure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Breaker:
         return self._pause_s == 0
 
     def admits(self) -> bool:
-        """May this call be made? After a pause only one may, until it tells how it went: `lost`, `found` or `retry`."""
+        """May this call be made? After a pause only one may, until it tells how it went: `lost`,
+        `found` or `retry`."""
         with self._lock:
             if self._pause_s == 0:
                 return True
@@ -48,13 +49,15 @@ class Breaker:
             return True
 
     def retry(self) -> None:
-        """The next call is admitted: nothing was learnt, or something speaks for the pool being back."""
+        """The next call is admitted: nothing was learnt, or something speaks for the pool being
+        back."""
         with self._lock:
             self._until = 0.0
 
     def lost(self, took_s: float = 0.0) -> bool:
-        """A call had no answer, for which it waited `took_s`: the pause is at least that long, so that whoever waits for the pool
-        loses at most half of his time to it. True: it was well before."""
+        """A call had no answer, for which it waited `took_s`: the pause is at least that long, so
+        that whoever waits for the pool loses at most half of his time to it. True: it was well
+        before."""
         with self._lock:
             was_well = self._pause_s == 0
             if was_well or self._trying or time.monotonic() >= self._until:

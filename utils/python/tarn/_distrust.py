@@ -1,5 +1,6 @@
-"""Keys whose value this process could not use: another size than a block has, no header. Whoever puts such a key next means to replace
-the value, where a put otherwise leaves what is there as it is."""
+"""Keys whose value this process could not use: another size than a block has, no header. Whoever
+puts such a key next means to replace the value, where a put otherwise leaves what is there as it
+is."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ class Distrust:
         replace: Sequence[bool] = (),
         **options: Any,
     ) -> List[int]:
-        """`put` (Client.put_from_many or its like), with `replace` for those that are distrusted, or said to be."""
+        """`put` (Client.put_from_many or its like), with `replace` for those that are distrusted,
+        or said to be."""
         again = [a or b for a, b in zip(self.take(keys), replace or [False] * len(keys))]
         if not any(again):
             return put(keys, addresses, sizes, **options)

@@ -1,7 +1,7 @@
 """libtarn as ctypes sees it: where it is, its structs, its functions.
 
-Calls through `lib` release the GIL. Addresses travel as plain integers; whoever calls keeps the memory alive until the
-call has returned, or for queues until the completion has been taken out."""
+Calls through `lib` release the GIL. Addresses travel as plain integers; whoever calls keeps the
+memory alive until the call has returned, or for queues until the completion has been taken out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def candidates() -> List[str]:
-    """Files that may be libtarn, best first. $TARN_LIB stands alone: if it is set, nothing else is tried."""
+    """Files that may be libtarn, best first. $TARN_LIB stands alone: if it is set, nothing else is
+    tried."""
     given = os.environ.get("TARN_LIB")
     if given:
         return [given]
@@ -49,7 +50,8 @@ def _load() -> C.CDLL:
         except OSError as e:
             why.append(str(e))
     raise ImportError(
-        "libtarn.so.0 cannot be loaded: build it with `make`, install it with `make install`, or name the file in the "
+        "libtarn.so.0 cannot be loaded: build it with `make`, install it with `make install`, or "
+        "name the file in the "
         "environment variable TARN_LIB. Tried: " + "; ".join(why)
     )
 
@@ -157,10 +159,14 @@ class CompletionStruct(C.Structure):
 
 
 STATS = (
-    "gets get_hits get_misses get_failures puts put_stored put_existed put_failures lookups removes bytes_read bytes_written "
-    "shm_bytes_read shm_bytes_written tcp_bytes_read tcp_bytes_written requests round_trips connects reconnects retries "
-    "timeouts leases lease_renewals lease_misses epoch_misses crc_mismatches unverified segment_fetches lanes lanes_busy "
-    "views_open writers_open async_pending failovers replica_reports put_replicas_failed put_restarts outages "
+    "gets get_hits get_misses get_failures puts put_stored put_existed put_failures lookups "
+    "removes bytes_read bytes_written "
+    "shm_bytes_read shm_bytes_written tcp_bytes_read tcp_bytes_written requests round_trips "
+    "connects reconnects retries "
+    "timeouts leases lease_renewals lease_misses epoch_misses crc_mismatches unverified "
+    "segment_fetches lanes lanes_busy "
+    "views_open writers_open async_pending failovers replica_reports put_replicas_failed "
+    "put_restarts outages "
     "rdma_bytes_read rdma_bytes_written shm_unreachable"
 ).split()
 
@@ -276,13 +282,15 @@ process = _Process
 os.register_at_fork(after_in_child=_Process.forked)
 
 
-# What native objects need, by the id of whoever answers for them: a view its client, a queue the memory that it fills. Python finalizes
-# objects that become garbage together in any order; what is in here is no garbage before its user has ended and taken it out.
+# What native objects need, by the id of whoever answers for them: a view its client, a queue the
+# memory that it fills. Python finalizes objects that become garbage together in any order; what is
+# in here is no garbage before its user has ended and taken it out.
 needed: Dict[int, object] = {}
 
 
 class Handle:
-    """A tarn_client that is closed when the last one that uses it lets go: calls under way, views, writers, queues."""
+    """A tarn_client that is closed when the last one that uses it lets go: calls under way, views,
+    writers, queues."""
 
     # A call of libtarn's takes the handle itself, and so keeps it until it has returned.
     __slots__ = ("_as_parameter_", "generation", "_close", "_process")
@@ -292,7 +300,8 @@ class Handle:
         self._close, self._process = lib.tarn_close, process
 
     def __del__(self) -> None:
-        # After a fork the memory is a copy of what threads of the parent were just changing: it is left alone.
+        # After a fork the memory is a copy of what threads of the parent were just changing: it is
+        # left alone.
         if self.generation == self._process.generation:
             self._close(C.byref(self._as_parameter_))
 

@@ -1,12 +1,14 @@
 """A pool that may be away, for engines that must go on without it.
 
-An engine's connector asks for blocks where a miss is always a good answer, so nothing here raises once the engine runs: `call`
-gives the answer that stands for a miss instead. After a failure of the connection the pool is left alone for a second, then
-for two, up to half a minute, so that an engine does not wait for a timeout at every step. What went wrong is logged once per
-kind, counted in `troubles`, and logged again only after the pool had been back.
+An engine's connector asks for blocks where a miss is always a good answer, so nothing here raises
+once the engine runs: `call` gives the answer that stands for a miss instead. After a failure of the
+connection the pool is left alone for a second, then for two, up to half a minute, so that an engine
+does not wait for a timeout at every step. What went wrong is logged once per kind, counted in
+`troubles`, and logged again only after the pool had been back.
 
-Configuration, from the engine's own first: what the engine hands over, the environment's TARN_URL, the JSON file that
-TARN_CONFIG_PATH names, `tarn://127.0.0.1:6479`. Mistakes in it are raised at the start, where an engine can be stopped."""
+Configuration, from the engine's own first: what the engine hands over, the environment's TARN_URL,
+the JSON file that TARN_CONFIG_PATH names, `tarn://127.0.0.1:6479`. Mistakes in it are raised at the
+start, where an engine can be stopped."""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ T = TypeVar("T")
 
 
 def optional(module: str, *names: str) -> Optional[Tuple[Any, ...]]:
-    """These names of a module of an engine, or None where that engine (or a version that has them) is not installed."""
+    """These names of a module of an engine, or None where that engine (or a version that has them)
+    is not installed."""
     try:
         found = importlib.import_module(module)
         return tuple(getattr(found, n) for n in names)
@@ -110,7 +113,8 @@ def _checked(given: Mapping[str, Any], where: str) -> Dict[str, Any]:
 
 
 def settings(given: Optional[Mapping[str, Any]], where: str) -> Settings:
-    """Settings out of what the engine handed over and the environment; `where` names the former in messages.
+    """Settings out of what the engine handed over and the environment; `where` names the former in
+    messages.
 
     InvalidArgument, TypeError: an unknown name, a wrong type or value, a file that cannot be read.
     """
@@ -137,13 +141,15 @@ def settings(given: Optional[Mapping[str, Any]], where: str) -> Settings:
 
 
 class Link:
-    """A client that comes and goes. Any thread may use it. It has no thread of its own, but for one that connects (and ends when it has
-    tried) when `in_background` says that callers must not wait for it."""
+    """A client that comes and goes. Any thread may use it. It has no thread of its own, but for one
+    that connects (and ends when it has tried) when `in_background` says that callers must not wait
+    for it."""
 
     def __init__(
         self, with_settings: Settings, log: logging.Logger, who: str, in_background: bool = False
     ) -> None:
-        """Connects, and waits for it. A server that is not there yet is fine; a wrong option or password raises."""
+        """Connects, and waits for it. A server that is not there yet is fine; a wrong option or
+        password raises."""
         self.settings = with_settings
         self._in_background = in_background
         self.troubles: Dict[str, int] = {}
@@ -162,7 +168,8 @@ class Link:
 
     @property
     def up(self) -> bool:
-        """False while the pool is left alone: calls give what stands for a miss, without waiting."""
+        """False while the pool is left alone: calls give what stands for a miss, without
+        waiting."""
         return not self._closed and self._breaker.up
 
     def complain(self, kind: str, text: str) -> None:
@@ -177,7 +184,8 @@ class Link:
             )
 
     def on_connect(self, work: Callable[[Client], None]) -> None:
-        """Runs `work` with the client now, if there is one, and with every later one (registering memory, say)."""
+        """Runs `work` with the client now, if there is one, and with every later one (registering
+        memory, say)."""
         with self._lock:
             self._on_connect.append(work)
             client = self._client
@@ -185,7 +193,8 @@ class Link:
             self._prepare(client, work)
 
     def call(self, what: str, work: Callable[[Client], T], otherwise: T) -> T:
-        """What `work` gives, or `otherwise` when the pool is away or refuses. Never raises, but for being interrupted."""
+        """What `work` gives, or `otherwise` when the pool is away or refuses. Never raises, but for
+        being interrupted."""
         client = self._usable()
         if client is None:
             return otherwise
@@ -208,7 +217,8 @@ class Link:
         return result
 
     def note(self, what: str, statuses: "list[int]", fine: "tuple[int, ...]" = ()) -> int:
-        """Counts and logs the failures among the statuses of a batch; those in `fine` are none. Returns how many there are."""
+        """Counts and logs the failures among the statuses of a batch; those in `fine` are none.
+        Returns how many there are."""
         failed = 0
         for status in statuses:
             if status >= 0 or status in fine:
@@ -219,7 +229,8 @@ class Link:
         return failed
 
     def report(self, what: str, status: int) -> None:
-        """What became of a call that ran in the background: its status. As `call` would have taken it."""
+        """What became of a call that ran in the background: its status. As `call` would have taken
+        it."""
         if status in _LOST_STATUSES:
             self._lost(what, error_of(status, "the pool does not answer"))
         elif status < 0:
@@ -229,7 +240,8 @@ class Link:
             self._found()
 
     def client(self) -> Optional[Client]:
-        """A client to use at once, or None while the pool is away. `report` is told what came of it, or `unused`."""
+        """A client to use at once, or None while the pool is away. `report` is told what came of
+        it, or `unused`."""
         return self._usable()
 
     def unused(self) -> None:

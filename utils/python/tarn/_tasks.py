@@ -14,7 +14,8 @@ _WORDS = 6  # of eight bytes each in a tarn_transfer_task
 
 
 class TaskResult(NamedTuple):
-    """What became of a task. settled False: a write that failed, of which bytes may still arrive over there."""
+    """What became of a task. settled False: a write that failed, of which bytes may still arrive
+    over there."""
 
     status: int
     done: int
@@ -24,8 +25,9 @@ class TaskResult(NamedTuple):
 class Tasks:
     """Reads or writes of one batch, packed as libtarn wants them.
 
-    Each is `length` bytes between `local` here and `remote` over there: an address in any of the peer's regions, or with
-    `region` bytes from that region's start. Belongs to one batch at a time."""
+    Each is `length` bytes between `local` here and `remote` over there: an address in any of the
+    peer's regions, or with `region` bytes from that region's start. Belongs to one batch at a time.
+    """
 
     def __init__(
         self,
@@ -42,7 +44,8 @@ class Tasks:
             raise InvalidArgument("op: READ or WRITE")
         if len(remote) != n or len(length) != n:
             raise InvalidArgument(
-                f"{n} local addresses, {len(remote)} remote ones, {len(length)} lengths: as many of each"
+                f"{n} local addresses, {len(remote)} remote ones, {len(length)} lengths: as many "
+                "of each"
             )
         self._words, self.keep = array("Q", bytes(8 * _WORDS * n)), keep
         if n:
@@ -72,11 +75,13 @@ class Tasks:
         region: int = 0,
         remote: int = 0,
     ) -> "Tasks":
-        """Blocks of block_bytes each: number local_blocks[i] of the buffer (or address) `local` beside remote_blocks[i], counted
-        from `remote`. Blocks that are neighbours on both sides become one task."""
+        """Blocks of block_bytes each: number local_blocks[i] of the buffer (or address) `local`
+        beside remote_blocks[i], counted from `remote`. Blocks that are neighbours on both sides
+        become one task."""
         if len(local_blocks) != len(remote_blocks):
             raise InvalidArgument(
-                f"{len(local_blocks)} local blocks, {len(remote_blocks)} remote ones: as many of each"
+                f"{len(local_blocks)} local blocks, {len(remote_blocks)} remote ones: as many of "
+                "each"
             )
         keep = None if isinstance(local, int) else pin(local, name="local")
         base = local if keep is None else keep.address
@@ -87,7 +92,8 @@ class Tasks:
         for pair in zip(local_blocks, remote_blocks):
             if keep is not None and (pair[0] + 1) * block_bytes > keep.size:
                 raise InvalidArgument(
-                    f"block {pair[0]} of {block_bytes} bytes lies behind the {keep.size} bytes of local"
+                    f"block {pair[0]} of {block_bytes} bytes lies behind the {keep.size} bytes of "
+                    "local"
                 )
             if pair == (before[0] + 1, before[1] + 1):
                 lengths[-1] += block_bytes

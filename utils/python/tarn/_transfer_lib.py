@@ -1,4 +1,5 @@
-"""tarn_transfer.h and the hosting part of tarn.h as ctypes sees them: structs and functions, nothing more."""
+"""tarn_transfer.h and the hosting part of tarn.h as ctypes sees them: structs and functions,
+nothing more."""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ class BatchInfo(C.Structure):
 
 
 STATS = (
-    "regions region_bytes labels events batches peers_in peers_out refused batches_total tasks operations failed bytes_read "
+    "regions region_bytes labels events batches peers_in peers_out refused batches_total tasks "
+    "operations failed bytes_read "
     "bytes_written shm_bytes tcp_bytes rdma_bytes served_bytes_read served_bytes_written"
 ).split()
 
@@ -158,8 +160,10 @@ class HostOptions(C.Structure):
 
 
 HOST_INFO = (
-    "segments bytes joins heartbeats heartbeat_failures copies_done copies_failed copy_bytes reads writes bytes_read "
-    "bytes_written stored store_failures store_bytes ssd_used ssd_entries ssd_reads file_used file_entries"
+    "segments bytes joins heartbeats heartbeat_failures copies_done copies_failed copy_bytes reads "
+    "writes bytes_read "
+    "bytes_written stored store_failures store_bytes ssd_used ssd_entries ssd_reads file_used "
+    "file_entries"
 ).split()
 
 

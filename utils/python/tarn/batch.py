@@ -1,7 +1,9 @@
-"""Keys and memory of a batch, laid out as libtarn wants them: tarn_item, tarn_key and struct iovec arrays.
+"""Keys and memory of a batch, laid out as libtarn wants them: tarn_item, tarn_key and struct iovec
+arrays.
 
-Python hands arrays of numbers over, and libtarn's columns make the structs, so that a batch of thousands of keys costs less than 0.1
-microseconds per key here. A batch owns its arrays and keeps its keys; whoever uses it keeps the memory."""
+Python hands arrays of numbers over, and libtarn's columns make the structs, so that a batch of
+thousands of keys costs less than 0.1 microseconds per key here. A batch owns its arrays and keeps
+its keys; whoever uses it keeps the memory."""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ Key = Union[str, bytes]
 Keys = Sequence[Key]
 
 KEY_MAX = 1024
-# Gets of values of unknown size guess that they are as large as the last one; that much memory is risked on it.
+# Gets of values of unknown size guess that they are as large as the last one; that much memory is
+# risked on it.
 GUESS_BYTES = 64 << 20
 
 
@@ -114,7 +117,8 @@ class KeyList:
         return keys
 
     def structs(self) -> "array[int]":
-        """As an array of tarn_key, which points into `data`. Raises InvalidArgument for keys of 0 or over 1024 bytes."""
+        """As an array of tarn_key, which points into `data`. Raises InvalidArgument for keys of 0
+        or over 1024 bytes."""
         keys = _room(_lib.KEY_BYTES, self.n)
         columns = self.columns()
         check(lib.tarn_columns_keys(C.byref(columns), address_of(keys)))
@@ -136,10 +140,11 @@ def _flat(values: Any, name: str) -> Tuple["array[int]", Optional["array[int]"]]
 
 
 class Batch:
-    """n items. `address` is that of the tarn_item array; `results`, `statuses` and the like read it after a call.
+    """n items. `address` is that of the tarn_item array; `results`, `statuses` and the like read it
+    after a call.
 
-    addresses[i] is an int or a list of ints, sizes likewise, or one int for all. `keep` is kept as long as the batch.
-    """
+    addresses[i] is an int or a list of ints, sizes likewise, or one int for all. `keep` is kept as
+    long as the batch."""
 
     __slots__ = ("keys", "n", "address", "keep", "_items", "_iov")
 
@@ -234,11 +239,11 @@ def batch_of(pairs: Iterable[Tuple[Key, Any]], writable: bool) -> Batch:
 
 
 def fetch(keys: Keys, guess: int) -> Generator[Batch, None, Tuple[List[Optional[bytes]], int]]:
-    """Values of unknown size as bytes objects, in as few rounds as it goes: yields batches for its driver to get, returns the
-    values (None: not there) and a better guess.
+    """Values of unknown size as bytes objects, in as few rounds as it goes: yields batches for its
+    driver to get, returns the values (None: not there) and a better guess.
 
-    The first round offers `guess` bytes for each value; those that are larger say how large they are, and come with the next.
-    Raises when a value that is there cannot be had."""
+    The first round offers `guess` bytes for each value; those that are larger say how large they
+    are, and come with the next. Raises when a value that is there cannot be had."""
     keys = _key_sequence(keys)
     n = len(keys)
     values: List[Optional[bytes]] = [None] * n

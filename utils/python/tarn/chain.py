@@ -1,7 +1,8 @@
 """Hashes of prefixes: one SHA-256 per block of tokens, chained, the same on every machine.
 
-A block's hash covers its tokens, everything before it (through the parent's hash) and all else that its KV bytes depend on, so that
-equal hashes mean equal bytes wherever they were computed. Engines hash, too, but some seed their hashes at random when they start.
+A block's hash covers its tokens, everything before it (through the parent's hash) and all else that
+its KV bytes depend on, so that equal hashes mean equal bytes wherever they were computed. Engines
+hash, too, but some seed their hashes at random when they start.
 
 What is hashed is this, and does not change:
 
@@ -9,11 +10,11 @@ What is hashed is this, and does not change:
     seed   := SHA-256("tarn.chain/1", 0, u32 tokens of a block, encode(extras of the whole chain))
     hash   := SHA-256(parent, u32 number of tokens, u32 token ids ..., encode(extras of this block))
 
-All integers are little-endian; parent is the hash of the block before, of the first one the seed. Token ids are 0..2^32-1. Because
-every value carries its type and length, ("ab", "c") and ("a", "bc"), 1 and "1", None and "" all differ.
+All integers are little-endian; parent is the hash of the block before, of the first one the seed.
+Token ids are 0..2^32-1. Because every value carries its type and length, ("ab", "c") and ("a",
+"bc"), 1 and "1", None and "" all differ.
 
-A Chain is not locked: one thread at a time.
-"""
+A Chain is not locked: one thread at a time."""
 
 import struct
 import sys
@@ -34,11 +35,12 @@ def _field(tag: bytes, payload: bytes) -> bytes:
 
 
 def encode(value: Any, depth: int = 0) -> bytes:
-    """The canonical bytes of None, bool, int, str, bytes, or a tuple, list or dict (by sorted encoded key) of such.
+    """The canonical bytes of None, bool, int, str, bytes, or a tuple, list or dict (by sorted
+    encoded key) of such.
 
-    Tags: N None; F, T the two bools; I int, two's complement, as short as possible; S str, UTF-8; B bytes; L tuple or list; D dict.
-    Floats are refused (TypeError): their text differs between programs. ValueError: nested deeper than 16.
-    """
+    Tags: N None; F, T the two bools; I int, two's complement, as short as possible; S str, UTF-8; B
+    bytes; L tuple or list; D dict. Floats are refused (TypeError): their text differs between
+    programs. ValueError: nested deeper than 16."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"extras: nested deeper than {_MAX_DEPTH}")
     if value is None:
@@ -58,12 +60,14 @@ def encode(value: Any, depth: int = 0) -> bytes:
         pairs = sorted((encode(k, depth + 1), encode(v, depth + 1)) for k, v in value.items())
         return _field(b"D", b"".join(k + v for k, v in pairs))
     raise TypeError(
-        f"extras: {type(value).__name__} has no canonical form; use None, bool, int, str, bytes, tuple or dict"
+        f"extras: {type(value).__name__} has no canonical form; use None, bool, int, str, bytes, "
+        "tuple or dict"
     )
 
 
 def token_bytes(tokens: Any) -> bytes:
-    """Token ids as little-endian uint32. Takes lists, arrays, numpy arrays and tensors on the CPU. ValueError: not in 0..2^32-1."""
+    """Token ids as little-endian uint32. Takes lists, arrays, numpy arrays and tensors on the CPU.
+    ValueError: not in 0..2^32-1."""
     if hasattr(tokens, "astype"):  # numpy, which is imported by whoever made the array
         if tokens.dtype.kind not in "iu":
             raise ValueError(f"tokens: an array of {tokens.dtype}, not of integers")
@@ -82,12 +86,14 @@ def token_bytes(tokens: Any) -> bytes:
 
 
 def seed_hash(block_tokens: int, extras: Any = ()) -> bytes:
-    """The parent of a chain's first block: 32 bytes that depend on the block's size and what holds for the whole chain."""
+    """The parent of a chain's first block: 32 bytes that depend on the block's size and what holds
+    for the whole chain."""
     return sha256(_MAGIC + _U32.pack(block_tokens) + encode(extras)).digest()
 
 
 class Media(NamedTuple):
-    """An image, a sound, a prompt embedding: its hash or name, and the tokens [start, start + length) that stand for it."""
+    """An image, a sound, a prompt embedding: its hash or name, and the tokens [start, start +
+    length) that stand for it."""
 
     hash: Any
     start: int
@@ -97,15 +103,15 @@ class Media(NamedTuple):
 class Chain:
     """The hashes of one growing sequence of tokens.
 
-    block_tokens: tokens of a block, 1..2^20. extras: what all blocks depend on besides the model that the key names: LoRA's name,
-    cache salt, model revision, as a tuple or dict of what encode takes; lora, salt and revision are shorthands for the usual ones.
-    media: in order of start; a block that overlaps one depends on its hash, on where it begins in relation to the block, and how long
-    it is.
+    block_tokens: tokens of a block, 1..2^20. extras: what all blocks depend on besides the model
+    that the key names: LoRA's name, cache salt, model revision, as a tuple or dict of what encode
+    takes; lora, salt and revision are shorthands for the usual ones. media: in order of start; a
+    block that overlaps one depends on its hash, on where it begins in relation to the block, and
+    how long it is.
 
         chain = Chain(16, lora="sql-7")
         new = chain.extend(prompt)      # hashes of the blocks that became full
-        chain.extend([next_token])
-    """
+        chain.extend([next_token])"""
 
     __slots__ = ("block_tokens", "hashes", "_seed", "_tail", "_media", "_first_media")
 
@@ -143,19 +149,22 @@ class Chain:
     def add_media(
         self, hash: Any, start: int, length: int
     ) -> None:  # noqa: A002 - the field's word
-        """Announces media at tokens that are not hashed yet. ValueError: they are, or it begins before the one before it."""
+        """Announces media at tokens that are not hashed yet. ValueError: they are, or it begins
+        before the one before it."""
         if length <= 0 or start < (self._media[-1].start if self._media else 0):
             raise ValueError(
                 f"media: start {start}, length {length}: in order of start, with lengths from 1 on"
             )
         if start < len(self.hashes) * self.block_tokens:
             raise ValueError(
-                f"media: token {start} is in a block that is hashed already; announce it before its tokens"
+                f"media: token {start} is in a block that is hashed already; announce it before "
+                "its tokens"
             )
         self._media.append(Media(hash, start, length))
 
     def _block_extras(self, start: int) -> bytes:
-        """Encoded extras of the block that begins at this token: (hash, start in relation to the block, length) of each media."""
+        """Encoded extras of the block that begins at this token: (hash, start in relation to the
+        block, length) of each media."""
         while self._first_media < len(self._media):
             item = self._media[self._first_media]
             if item.start + item.length > start:
@@ -170,7 +179,8 @@ class Chain:
         return encode(tuple(found))
 
     def extend(self, tokens: Any) -> List[bytes]:
-        """Appends tokens; returns the hashes of the blocks that became full. ValueError: an id is out of range (nothing changed)."""
+        """Appends tokens; returns the hashes of the blocks that became full. ValueError: an id is
+        out of range (nothing changed)."""
         data = self._tail + token_bytes(tokens) if self._tail else token_bytes(tokens)
         step = self.block_tokens * 4
         full = len(data) // step
@@ -206,9 +216,10 @@ def block_hashes(tokens: Any, block_tokens: int = 16, **extras: Any) -> List[byt
 
 
 def short_hashes(tokens: Sequence[int], block_tokens: int, parent: int = 0) -> List[int]:
-    """Hashes of 8 bytes as other systems use them: the first 8 bytes (big-endian) of SHA-256 over the parent (8 bytes, big-endian)
-    and the token ids as little-endian int32. For sharing keys such as `vllm@{model}@{world}@{rank}@{hash:016x}@{layer}` with them;
-    64 bits collide after some billions of blocks, so tarn's own keys hold all 32 bytes. ValueError: an id is not in 0..2^31-1.
+    """Hashes of 8 bytes as other systems use them: the first 8 bytes (big-endian) of SHA-256 over
+    the parent (8 bytes, big-endian) and the token ids as little-endian int32. For sharing keys such
+    as `vllm@{model}@{world}@{rank}@{hash:016x}@{layer}` with them; 64 bits collide after some
+    billions of blocks, so tarn's own keys hold all 32 bytes. ValueError: an id is not in 0..2^31-1.
     """
     data = token_bytes(tokens)
     if any(top > 127 for top in data[3::4]):

@@ -1,21 +1,25 @@
-"""Pool memory, pinned for a GPU: blocks that a view shows are copied once, from the pool straight to the device.
+"""Pool memory, pinned for a GPU: blocks that a view shows are copied once, from the pool straight
+to the device.
 
-A copy from ordinary memory to a GPU goes through a buffer of the driver's: two copies, and the caller waits for the first. Memory
-that the driver has pinned is read by the GPU itself, in the background. Pinning costs about as much as copying, so
-it is not done per block: the segment that a view lies in is pinned in large windows, each when the first view in it is, and stays so.
+A copy from ordinary memory to a GPU goes through a buffer of the driver's: two copies, and the
+caller waits for the first. Memory that the driver has pinned is read by the GPU itself, in the
+background. Pinning costs about as much as copying, so it is not done per block: the segment that a
+view lies in is pinned in large windows, each when the first view in it is, and stays so.
 
     pinner = Pinner(device=0)
     with client.view(key) as view, pinner.pin(view) as pinned:
         pinned.copy_to(device_address, stream=stream)       # returns at once
         pinned.finish()                                     # the copy has ended, and the lease had not: the bytes are right
 
-CUDA's driver library is looked for when a Pinner is made (libcuda.so.1, or the file that $TARN_CUDA_LIB names); without it, or
-without a device, CudaMissing says why, and engines go on as they do without this module. Where single memory cannot be pinned (an
-old device that refuses read-only memory, a bound) copies still work, at the speed of ordinary memory: PinnedView.why says why.
+CUDA's driver library is looked for when a Pinner is made (libcuda.so.1, or the file that
+$TARN_CUDA_LIB names); without it, or without a device, CudaMissing says why, and engines go on as
+they do without this module. Where single memory cannot be pinned (an old device that refuses
+read-only memory, a bound) copies still work, at the speed of ordinary memory: PinnedView.why says
+why.
 
-Device addresses and streams are plain integers: tensor.data_ptr(), torch.cuda.current_stream().cuda_stream. All calls may come from
-any thread; the device's primary context is used, which is torch's, too.
-"""
+Device addresses and streams are plain integers: tensor.data_ptr(),
+torch.cuda.current_stream().cuda_stream. All calls may come from any thread; the device's primary
+context is used, which is torch's, too."""
 
 from __future__ import annotations
 
@@ -71,7 +75,8 @@ class CudaError(Error):
 
 
 class Driver:
-    """CUDA's driver library, loaded and initialised. path: the file; None: $TARN_CUDA_LIB, else libcuda.so.1."""
+    """CUDA's driver library, loaded and initialised. path: the file; None: $TARN_CUDA_LIB, else
+    libcuda.so.1."""
 
     def __init__(self, path: Optional[str] = None) -> None:
         path = path or os.environ.get("TARN_CUDA_LIB") or "libcuda.so.1"
@@ -153,7 +158,8 @@ class _Mapping:
         self.pointer, self.handle = pointer.value, native.handle
         address = _native("tarn_mapping_address", _P, [_P])(self.pointer)
         size = _native("tarn_mapping_size", _SIZE, [_P])(self.pointer)
-        # The driver counts in pages; a mapping begins and ends with whole ones, its first may hold the segment's header.
+        # The driver counts in pages; a mapping begins and ends with whole ones, its first may hold
+        # the segment's header.
         self.start = address // mmap.PAGESIZE * mmap.PAGESIZE
         self.size = -(-(address + size - self.start) // mmap.PAGESIZE) * mmap.PAGESIZE
         self.windows: Dict[int, _Window] = {}
@@ -185,11 +191,11 @@ def _half_of_memory() -> int:
 class Pinner:
     """What of the pool, and of the caller's own buffers, is pinned for one device.
 
-    window_bytes: segments are pinned in parts of this size (whole pages; 0: whole segments). max_bytes: at most so much is pinned
-    (0: half of the machine's memory); windows that no view uses make way, the one that was used longest ago first. After idle_s
-    seconds without use they go, too, when the pinner is next called. A pinner keeps
-    what it has pinned mapped, and with it the client of those views: close it first.
-    """
+    window_bytes: segments are pinned in parts of this size (whole pages; 0: whole segments).
+    max_bytes: at most so much is pinned (0: half of the machine's memory); windows that no view
+    uses make way, the one that was used longest ago first. After idle_s seconds without use they
+    go, too, when the pinner is next called. A pinner keeps what it has pinned mapped, and with it
+    the client of those views: close it first."""
 
     def __init__(
         self,
@@ -202,7 +208,8 @@ class Pinner:
     ) -> None:
         if window_bytes % mmap.PAGESIZE or window_bytes < 0 or max_bytes < 0:
             raise InvalidArgument(
-                f"window_bytes: a multiple of {mmap.PAGESIZE} (0: whole segments); max_bytes: 0 or more"
+                f"window_bytes: a multiple of {mmap.PAGESIZE} (0: whole segments); max_bytes: 0 or "
+                "more"
             )
         self.driver = driver or Driver()
         self.window_bytes, self.max_bytes, self.idle_s = (
@@ -221,7 +228,8 @@ class Pinner:
         except CudaError as e:
             raise CudaMissing(str(e)) from None
         self.device = number.value
-        # Grace and the like read pageable memory by its own page tables, and want no flag for what is read-only.
+        # Grace and the like read pageable memory by its own page tables, and want no flag for what
+        # is read-only.
         read_only = self.driver.attribute(self.device, _READ_ONLY_SUPPORTED)
         self._flags = _PORTABLE | (_READ_ONLY if read_only else 0)
         self._can_read_only = bool(
@@ -244,8 +252,9 @@ class Pinner:
     # --- views
 
     def pin(self, view: Any) -> "PinnedView":
-        """Pins what the view (tarn.View) lies in, unless it is already. The lease is none of its business: it has to last until finish()
-        has passed. What cannot be pinned is told by PinnedView.why."""
+        """Pins what the view (tarn.View) lies in, unless it is already. The lease is none of its
+        business: it has to last until finish() has passed. What cannot be pinned is told by
+        PinnedView.why."""
         spans: List[Tuple[int, int]] = []
         windows: List[_Window] = []
         why = ""
@@ -338,8 +347,8 @@ class Pinner:
         self.driver.call("cuMemHostUnregister", window.start)
 
     def _tidy(self) -> None:
-        """Lets go of what nothing uses: mappings that new views do not lie in (the host was restarted), and what was last used idle_s
-        ago (which may be a host that is no more)."""
+        """Lets go of what nothing uses: mappings that new views do not lie in (the host was
+        restarted), and what was last used idle_s ago (which may be a host that is no more)."""
         before = time.monotonic() - self.idle_s
         for start, mapping in list(self._mappings.items()):
             windows = mapping.windows.values()
@@ -379,9 +388,10 @@ class Pinner:
     # --- the caller's buffers
 
     def register(self, buffer: Any) -> None:
-        """Pins memory of the caller's (a buffer, or an (address, size)), the whole pages that it lies in, until unregister. It is kept
-        alive meanwhile. CudaError, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED: it shares a page with what is pinned: use
-        memory that begins at a page (mmap)."""
+        """Pins memory of the caller's (a buffer, or an (address, size)), the whole pages that it
+        lies in, until unregister. It is kept alive meanwhile. CudaError,
+        CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED: it shares a page with what is pinned: use memory
+        that begins at a page (mmap)."""
         held = pin(buffer, name="buffer")
         if not held.size:
             raise InvalidArgument("buffer: has no bytes")
@@ -392,7 +402,8 @@ class Pinner:
                 raise InvalidArgument("buffer: is registered already")
             if not self._make_room(size):
                 raise NotSupported(
-                    f"buffer: max_bytes of {self.max_bytes} would be passed, {self.pinned_bytes} are in use"
+                    f"buffer: max_bytes of {self.max_bytes} would be passed, {self.pinned_bytes} "
+                    "are in use"
                 )
             self.driver.call("cuMemHostRegister_v2", start, size, _PORTABLE, about=f"{size} bytes")
             self._buffers[held.address] = (held, start, size)
@@ -411,8 +422,8 @@ class Pinner:
     # --- copies
 
     def to_device(self, device_address: int, memory: Any, *, stream: int = 0) -> None:
-        """Copies memory to the device, in the stream's order; returns at once where the memory is pinned. It must stay as it is
-        until the stream has got there (synchronize)."""
+        """Copies memory to the device, in the stream's order; returns at once where the memory is
+        pinned. It must stay as it is until the stream has got there (synchronize)."""
         held = pin(memory, name="memory")
         with self._current():
             for start, size in self._parts(held.address, held.size):
@@ -422,8 +433,8 @@ class Pinner:
                 )
 
     def from_device(self, memory: Any, device_address: int, *, stream: int = 0) -> None:
-        """Fills memory from the device; it has the bytes when the stream has got there. For the prefill side: into a registered
-        buffer, and from there to the pool."""
+        """Fills memory from the device; it has the bytes when the stream has got there. For the
+        prefill side: into a registered buffer, and from there to the pool."""
         held = pin(memory, writable=True, name="memory")
         with self._current():
             self.driver.call(
@@ -431,7 +442,8 @@ class Pinner:
             )
 
     def _parts(self, address: int, size: int) -> List[Tuple[int, int]]:
-        """Cut where one window ends and the next begins: a copy must not leave what was pinned in one go."""
+        """Cut where one window ends and the next begins: a copy must not leave what was pinned in
+        one go."""
         with self._lock:
             mappings = [m for m in self._mappings.values() if m.start <= address < m.start + m.size]
         step = self.window_bytes
@@ -450,7 +462,8 @@ class Pinner:
             self.driver.call("cuStreamSynchronize", stream)
 
     def close(self) -> None:
-        """Waits for the device, and unpins everything. Copies from views are over then. May be called twice."""
+        """Waits for the device, and unpins everything. Copies from views are over then. May be
+        called twice."""
         with self._lock:
             if self._closed:
                 return
@@ -475,8 +488,8 @@ class Pinner:
 class PinnedView:
     """A view whose memory a device can read. One thread at a time.
 
-    copy_to, as often as need be, then finish(): only when that has passed are the bytes on the device right. release waits for copies
-    that finish has not seen."""
+    copy_to, as often as need be, then finish(): only when that has passed are the bytes on the
+    device right. release waits for copies that finish has not seen."""
 
     def __init__(
         self,
@@ -499,7 +512,8 @@ class PinnedView:
     def copy_to(
         self, device_address: int, *, offset: int = 0, size: Optional[int] = None, stream: int = 0
     ) -> None:
-        """Puts a copy of bytes [offset, offset + size) of the value (size None: to its end) into the stream."""
+        """Puts a copy of bytes [offset, offset + size) of the value (size None: to its end) into
+        the stream."""
         if self._released:
             raise Closed("this pinned view has been released")
         size = self.view.size - offset if size is None else size
@@ -517,7 +531,8 @@ class PinnedView:
             at += length
 
     def finish(self) -> None:
-        """Waits for the copies, then checks the view: raises LeaseOver or Stale if what was copied may not be right."""
+        """Waits for the copies, then checks the view: raises LeaseOver or Stale if what was copied
+        may not be right."""
         self._wait()
         self.view.check()
 
@@ -526,7 +541,8 @@ class PinnedView:
             self.pinner.synchronize(self._streams.pop())
 
     def release(self) -> None:
-        """Lets go of the memory, which stays pinned for the next view. May be called twice; also when the pinner is closed."""
+        """Lets go of the memory, which stays pinned for the next view. May be called twice; also
+        when the pinner is closed."""
         if self._released:
             return
         self._released = True

@@ -1,8 +1,9 @@
 """Statuses of libtarn, and the exceptions they become.
 
-A miss is no exception where a method can say so by its value (`get` gives None, `put` gives False for a key that was there);
-everything else that a single-key method cannot do raises a subclass of `Error`. Methods for many keys return a status per key
-and raise only what concerns the call as a whole, such as a server that is gone."""
+A miss is no exception where a method can say so by its value (`get` gives None, `put` gives False
+for a key that was there); everything else that a single-key method cannot do raises a subclass of
+`Error`. Methods for many keys return a status per key and raise only what concerns the call as a
+whole, such as a server that is gone."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ class Status(enum.IntEnum):
 
 
 class Error(Exception):
-    """Anything libtarn refuses. `status` is the negative number, `name` its name ("ENOSPACE"); the text says what to do."""
+    """Anything libtarn refuses. `status` is the negative number, `name` its name ("ENOSPACE"); the
+    text says what to do."""
 
     status: int = Status.ERR
 
@@ -149,13 +151,15 @@ class Busy(Error):
 
 
 class TryAgain(Error):
-    """Room or readiness will come, and did not within the call's time (ELATER, ELOADING): put or get it again a little later."""
+    """Room or readiness will come, and did not within the call's time (ELATER, ELOADING): put or
+    get it again a little later."""
 
     status = Status.ELATER
 
 
 class NoSpace(Error):
-    """No room in the pool (ENOSPACE), over a quota (EQUOTA), or the server's books are full (EOOM)."""
+    """No room in the pool (ENOSPACE), over a quota (EQUOTA), or the server's books are full
+    (EOOM)."""
 
     status = Status.ENOSPACE
 
@@ -236,7 +240,8 @@ _CLASSES: Dict[int, Type[Error]] = {
 _CLASSES[Status.EQUOTA] = _CLASSES[Status.EOOM] = NoSpace
 _CLASSES[Status.EGRANT_EXPIRED] = LeaseOver
 _CLASSES[Status.ELOADING] = TryAgain
-# What libtarn calls closed is a connection: clients and queues that are closed, or of before a fork, are refused before it is asked.
+# What libtarn calls closed is a connection: clients and queues that are closed, or of before a
+# fork, are refused before it is asked.
 _CLASSES[Status.ECLOSED] = ConnectionFailed
 _CLASSES[Status.ENOSEGMENT] = NotFound
 

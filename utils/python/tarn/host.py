@@ -3,8 +3,9 @@
     with Host("tarn://127.0.0.1:6479", 4 << 30, name="prefill-0"):
         ...
 
-The memory is a segment named NAME.0 (NAME.1, ... where there are several), served by threads of libtarn's own. It goes
-with the process; what was only there is lost then, unless `drain` has moved it away before."""
+The memory is a segment named NAME.0 (NAME.1, ... where there are several), served by threads of
+libtarn's own. It goes with the process; what was only there is lost then, unless `drain` has moved
+it away before."""
 
 from __future__ import annotations
 
@@ -34,16 +35,18 @@ class HostState(enum.IntEnum):
 class Host:
     """A storage node inside this process. Any thread may call; `close` must be the last call.
 
-    `segments`: bytes of one segment, or of several (each is rounded down to 4 KiB). `name`: unique in the pool, 1 to 48 of
-    [A-Za-z0-9._-]; None: machine and pid. `bind`: addresses of the data port, none: all. `announce`: host or host:port that
-    clients are told. `path`: a file that is the memory, and keeps its bytes over a restart; one that
-    is no pool's is replaced. `ssd_path`: folder, file or block device that keeps copies of objects,
-    ssd_bytes of it; `ssd_create`: a file of that name is made where nothing is. `populate`: touch
-    every page at the start, so that memory which is not there shows now.
+    `segments`: bytes of one segment, or of several (each is rounded down to 4 KiB). `name`: unique
+    in the pool, 1 to 48 of [A-Za-z0-9._-]; None: machine and pid. `bind`: addresses of the data
+    port, none: all. `announce`: host or host:port that clients are told. `path`: a file that is the
+    memory, and keeps its bytes over a restart; one that is no pool's is replaced. `ssd_path`:
+    folder, file or block device that keeps copies of objects, ssd_bytes of it; `ssd_create`: a file
+    of that name is made where nothing is. `populate`: touch every page at the start, so that memory
+    which is not there shows now.
 
-    `tls_data`: the data port speaks TLS only; `url` must begin with tarns://. Its certificate is `tls_cert_file` and
-    `tls_key_file` (PEM; None: those of the URL); clients must show one that `tls_ca_file` or `tls_ca_dir` vouch for (None: as
-    the URL), unless `tls_auth_clients` is "optional" or "no".
+    `tls_data`: the data port speaks TLS only; `url` must begin with tarns://. Its certificate is
+    `tls_cert_file` and `tls_key_file` (PEM; None: those of the URL); clients must show one that
+    `tls_ca_file` or `tls_ca_dir` vouch for (None: as the URL), unless `tls_auth_clients` is
+    "optional" or "no".
 
     Raises Busy if
     a living node has that name, ConnectionFailed, OutOfMemory, InvalidArgument."""
@@ -144,13 +147,15 @@ class Host:
         return figures
 
     def drain(self) -> None:
-        """Asks the master to move away what is only here, then to let this host go. Returns at once; see `wait`."""
+        """Asks the master to move away what is only here, then to let this host go. Returns at
+        once; see `wait`."""
         status = lib.tarn_host_drain(self._live())
         if status != Status.OK:
             raise failed(status)
 
     def reload_tls(self) -> None:
-        """Reads the files of its TLS settings again, after a certificate was renewed. If one cannot be used, all stays as it was."""
+        """Reads the files of its TLS settings again, after a certificate was renewed. If one cannot
+        be used, all stays as it was."""
         status = lib.tarn_host_reload_tls(self._live())
         if status != Status.OK:
             raise failed(status)
@@ -163,7 +168,8 @@ class Host:
         raise failed(status)
 
     def close(self, *, timeout_ms: int = 5000) -> None:
-        """Leaves the pool without moving anything, waiting so long for readers' leases to end. Twice does no harm."""
+        """Leaves the pool without moving anything, waiting so long for readers' leases to end.
+        Twice does no harm."""
         if self._handle and self._generation == process.generation:
             lib.tarn_host_close(C.byref(self._handle), 0, timeout_ms)
         self._handle = C.c_void_p()

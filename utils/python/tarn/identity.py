@@ -1,11 +1,14 @@
-"""What decides the bytes of a block besides its tokens, and a digest of it for keys: the one place that every connector goes through.
+"""What decides the bytes of a block besides its tokens, and a digest of it for keys: the one place
+that every connector goes through.
 
-A key says model, data type, place among the ranks and prefix in plain words. All else that two engines may be told differently and
-that changes a block's bytes, or what they mean, goes into its digest: `digest(Facts(...))`. A fact that an engine does not have, or that
-has no effect there, stays None, so that it does not part engines that may share: sizes of a parallelism that does not change the bytes,
-a draft model without layers of its own.
+A key says model, data type, place among the ranks and prefix in plain words. All else that two
+engines may be told differently and that changes a block's bytes, or what they mean, goes into its
+digest: `digest(Facts(...))`. A fact that an engine does not have, or that has no effect there,
+stays None, so that it does not part engines that may share: sizes of a parallelism that does not
+change the bytes, a draft model without layers of its own.
 
-Whoever adds a connector, or learns of another option, adds a fact here and a line to tests/python/identity_test.py."""
+Whoever adds a connector, or learns of another option, adds a fact here and a line to
+tests/python/identity_test.py."""
 
 from __future__ import annotations
 
@@ -53,7 +56,8 @@ class Facts:
 
 
 def plain(value: Any) -> Any:
-    """The same in every process: what JSON has, and the text of all else (of functions their name, never an address)."""
+    """The same in every process: what JSON has, and the text of all else (of functions their name,
+    never an address)."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, dict):

@@ -1,15 +1,17 @@
-"""Keys of the pool for blocks of KV cache: which model's bytes, in which layout, which rank's part, which prefix.
+"""Keys of the pool for blocks of KV cache: which model's bytes, in which layout, which rank's part,
+which prefix.
 
     {model}@{dtype}.{layout}.{block_tokens}@tp{shards}.{shard}@pp{size}.{rank}@pcp{size}.{rank}@dcp{size}.{rank}@{hash}[@l{layer}|@g{group}]
 
-The part after tp is not the rank but the shard: which distinct part of the heads the bytes hold. Ranks with the same bytes have the
-same key: all of them with multi-head latent attention (tp1.0 whatever the number of ranks, so that engines of any size share), and
-neighbours where there are more ranks than KV heads. They may race to put it; who comes second is told EEXISTS or EBUSY, which
+The part after tp is not the rank but the shard: which distinct part of the heads the bytes hold.
+Ranks with the same bytes have the same key: all of them with multi-head latent attention (tp1.0
+whatever the number of ranks, so that engines of any size share), and neighbours where there are
+more ranks than KV heads. They may race to put it; who comes second is told EEXISTS or EBUSY, which
 both mean done.
 
-Names are percent-escaped: "%", "@", white space and control characters; everything else, "/" and "." of a model's name too, stays as
-it is. Keys are 1..1024 bytes in the pool, so a model's name has at most 512.
-"""
+Names are percent-escaped: "%", "@", white space and control characters; everything else, "/" and
+"." of a model's name too, stays as it is. Keys are 1..1024 bytes in the pool, so a model's name has
+at most 512."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple
@@ -37,10 +39,10 @@ def unescape(name: str) -> str:
 def shard_of(
     tp_size: int, tp_rank: int, kv_heads: int, *, mla: bool = False
 ) -> Tuple[int, int, int, int]:
-    """(shards, shard, replicas, replica): how many distinct parts there are, which one this rank holds, how many ranks hold it too,
-    and which of those this rank is. mla: there is one part. kv_heads: KV heads of the whole model; with fewer heads than ranks
-    every head is held by tp_size / kv_heads neighbours. ValueError: the heads cannot be dealt out evenly.
-    """
+    """(shards, shard, replicas, replica): how many distinct parts there are, which one this rank
+    holds, how many ranks hold it too, and which of those this rank is. mla: there is one part.
+    kv_heads: KV heads of the whole model; with fewer heads than ranks every head is held by tp_size
+    / kv_heads neighbours. ValueError: the heads cannot be dealt out evenly."""
     if tp_size < 1 or not 0 <= tp_rank < tp_size:
         raise ValueError(f"tp_rank: {tp_rank} of {tp_size}")
     if mla:
@@ -60,7 +62,8 @@ def shard_of(
 
 
 def done(status: int) -> bool:
-    """Is a put with this status done, as far as its rank is concerned? Stored, there already, or being stored by another rank."""
+    """Is a put with this status done, as far as its rank is concerned? Stored, there already, or
+    being stored by another rank."""
     return status >= 0 or status in (Status.EEXISTS, Status.EBUSY)
 
 
@@ -75,8 +78,9 @@ class BlockKey(NamedTuple):
 
 @dataclass(frozen=True)
 class KeySpace:
-    """Everything in a key but the hash. layout names how a block's bytes are arranged, in words of whoever writes them: two engines
-    share blocks only when model, dtype, layout and block_tokens are equal."""
+    """Everything in a key but the hash. layout names how a block's bytes are arranged, in words of
+    whoever writes them: two engines share blocks only when model, dtype, layout and block_tokens
+    are equal."""
 
     model: str
     dtype: str = "bfloat16"
@@ -143,8 +147,9 @@ class KeySpace:
         return replace(self, shard=shard)
 
     def all(self) -> List["KeySpace"]:
-        """The spaces of all parts that make up one block: every shard, pipeline stage and context rank. With decode context
-        parallelism a rank of it is part of the tensor-parallel rank (shard % dcp_size)."""
+        """The spaces of all parts that make up one block: every shard, pipeline stage and context
+        rank. With decode context parallelism a rank of it is part of the tensor-parallel rank
+        (shard % dcp_size)."""
         spaces = []
         for pcp in range(self.pcp_size):
             for pp in range(self.pp_size):
@@ -158,8 +163,8 @@ class KeySpace:
     def lookup_keys(
         self, hashes: Sequence[bytes], layers: Sequence[Any] = (None,)
     ) -> Tuple[List[str], int]:
-        """(keys, n): the keys of all parts of all blocks, those of one block next to each other, n for each. How many leading keys
-        are readable, divided by n, is how many whole blocks are."""
+        """(keys, n): the keys of all parts of all blocks, those of one block next to each other, n
+        for each. How many leading keys are readable, divided by n, is how many whole blocks are."""
         ends = [
             (space.prefix, self._suffix(layer, None)) for space in self.all() for layer in layers
         ]

@@ -1,4 +1,5 @@
-"""The decode side of tarn.layers: layers are read in their order, the first ones while the last are still being computed.
+"""The decode side of tarn.layers: layers are read in their order, the first ones while the last are
+still being computed.
 
 Two ways, for two kinds of engines. Into memory of the caller, by a thread of the reader's own:
 
@@ -15,9 +16,8 @@ or in place, where the prefill side put them into memory of this machine:
             decode(layer, views.parts)
             views.check()                                           # only now the result counts
 
-What was handed out is right whatever happens later: every object is whole and checked before it is. When a layer does not
-come, LayersLost says how far it got; the rest has to be computed.
-"""
+What was handed out is right whatever happens later: every object is whole and checked before it is.
+When a layer does not come, LayersLost says how far it got; the rest has to be computed."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ __all__ = ["LayerReader", "LayerViews", "LayersLost"]
 
 Key = Union[str, bytes]
 Place = Callable[[int, int], Any]
-"""(chunk, layer) -> where its bytes go: a writable buffer, an (address, size), or a list of such."""
+"""(chunk, layer) -> where its bytes go: a writable buffer, an (address, size), or a list of such.
+"""
 
 _TAIL = -1
 
 
 class LayersLost(Error):
-    """A layer did not come. `layers`: how many leading layers did, whole and verified; what a caller got of those counts, and
-    of the others nothing. `reason`: what the prefill side noted, or that nothing came for so long.
-    """
+    """A layer did not come. `layers`: how many leading layers did, whole and verified; what a
+    caller got of those counts, and of the others nothing. `reason`: what the prefill side noted, or
+    that nothing came for so long."""
 
     status = Status.ETIMEOUT
 
@@ -48,7 +49,8 @@ class LayersLost(Error):
         self, layers: int, missing: int, reason: str, status: int = Status.ETIMEOUT
     ) -> None:
         super().__init__(
-            f"{missing} objects of layer {layers} are not there ({reason}); layers before it are whole, "
+            f"{missing} objects of layer {layers} are not there ({reason}); layers before it are "
+            "whole, "
             "compute the others, or use the chunks that whole_chunks finds",
             status,
         )
@@ -56,7 +58,8 @@ class LayersLost(Error):
 
 
 class _Patience:
-    """How long to wait: not longer than stall_ms without anything coming, nor past the end of timeout_ms."""
+    """How long to wait: not longer than stall_ms without anything coming, nor past the end of
+    timeout_ms."""
 
     def __init__(self, stall_ms: int, timeout_ms: int) -> None:
         self.stall_ms, self.timeout_ms = stall_ms, timeout_ms
@@ -76,9 +79,9 @@ class _Patience:
 
 
 class LayerViews:
-    """One layer's blocks. parts[i] are the pieces of chunk i (mostly one) as read-only memoryviews: pool memory under a lease, or
-    a verified copy where the pool has them on another machine. Read, check, and only then use the result; renew in time.
-    """
+    """One layer's blocks. parts[i] are the pieces of chunk i (mostly one) as read-only memoryviews:
+    pool memory under a lease, or a verified copy where the pool has them on another machine. Read,
+    check, and only then use the result; renew in time."""
 
     def __init__(self, views: List[Any], parts: List[List[memoryview]]) -> None:
         self.views, self.parts = views, parts
@@ -97,14 +100,16 @@ class LayerViews:
         )
 
     def check(self) -> None:
-        """Passes if all that was read until now is right. Raises LeaseOver or Stale: throw the result away."""
+        """Passes if all that was read until now is right. Raises LeaseOver or Stale: throw the
+        result away."""
         self._use()
         for view in self.views:
             if view is not None:
                 view.check()
 
     def renew(self, lease_ms: int = 0) -> None:
-        """Prolongs all leases, one round trip each. NotFound: a chunk was removed; what is leased stays so until its end."""
+        """Prolongs all leases, one round trip each. NotFound: a chunk was removed; what is leased
+        stays so until its end."""
         self._use()
         for view in self.views:
             if view is not None:
@@ -135,12 +140,12 @@ class LayerViews:
 class LayerReader:
     """One prompt's layers, on the decode side.
 
-    key: (chunk, layer) -> key, the writer's. notice_key: the writer's; without it, a prefill that gave up is told from a slow one
-    by stall_ms only. stall_ms: so long nothing may come. timeout_ms: of the whole, 0: none. slice_ms: how often a
-    wait looks for a notice or a close. A wait takes one of the client's lanes (max_lanes).
+    key: (chunk, layer) -> key, the writer's. notice_key: the writer's; without it, a prefill that
+    gave up is told from a slow one by stall_ms only. stall_ms: so long nothing may come.
+    timeout_ms: of the whole, 0: none. slice_ms: how often a wait looks for a notice or a close. A
+    wait takes one of the client's lanes (max_lanes).
 
-    One thread, and beside it the thread that fetch starts.
-    """
+    One thread, and beside it the thread that fetch starts."""
 
     def __init__(
         self,
@@ -203,9 +208,9 @@ class LayerReader:
     # --- into the caller's memory
 
     def fetch(self, place: Place, *, tail: Optional[Tuple[Key, Iterable[Any]]] = None) -> None:
-        """Starts to read all layers, and then the tail, into memory; returns at once. tail: its key, and memory for each layer in
-        order. The memory is the reader's until wait has said that the layer is there, or close has returned.
-        """
+        """Starts to read all layers, and then the tail, into memory; returns at once. tail: its
+        key, and memory for each layer in order. The memory is the reader's until wait has said that
+        the layer is there, or close has returned."""
         if self._thread is not None:
             raise InvalidArgument("fetch: this reader fetches already")
         tail_parts = None
@@ -241,7 +246,8 @@ class LayerReader:
     def _read(
         self, keys: List[Key], parts: List[List[Pinned]], layer: int, patience: _Patience
     ) -> None:
-        """All objects of a layer. Those that are there are not read again while the others are waited for."""
+        """All objects of a layer. Those that are there are not read again while the others are
+        waited for."""
         left = list(range(len(keys)))
         while left:
             addresses = [[p.address for p in parts[i]] for i in left]
@@ -272,8 +278,8 @@ class LayerReader:
         return list(self._arrived)
 
     def wait(self, layer: int) -> None:
-        """Until this layer (and all before it) is in its memory. Raises LayersLost, Corrupt, or what else befell the reading;
-        stall_ms and timeout_ms of the reader bound it."""
+        """Until this layer (and all before it) is in its memory. Raises LayersLost, Corrupt, or
+        what else befell the reading; stall_ms and timeout_ms of the reader bound it."""
         if not 0 <= layer < self.layers:
             raise InvalidArgument(f"wait: layer {layer} is not in 0..{self.layers - 1}")
         self._wait(lambda: len(self._arrived) > layer)
@@ -296,7 +302,8 @@ class LayerReader:
     # --- in place
 
     def views(self, layer: int, *, lease_ms: int = 0) -> LayerViews:
-        """Waits for a layer and opens its blocks. lease_ms 0: the client's. One round trip per chunk."""
+        """Waits for a layer and opens its blocks. lease_ms 0: the client's. One round trip per
+        chunk."""
         if not 0 <= layer < self.layers:
             raise InvalidArgument(f"views: layer {layer} is not in 0..{self.layers - 1}")
         return self._open(self._keys(layer), layer, lease_ms)
@@ -315,7 +322,8 @@ class LayerReader:
                 while len(views) < len(keys):
                     opened = self._one(keys[len(views)], lease_ms)
                     if opened is None:
-                        # Evicted between the two: it may be put again, and if not the patience ends.
+                        # Evicted between the two: it may be put again, and if not the patience
+                        # ends.
                         self._give_up(layer, len(keys) - len(views), patience)
                         break
                     views.append(opened[0])
@@ -335,8 +343,8 @@ class LayerReader:
             return (None, [memoryview(data)]) if data is not None else None
 
     def close(self) -> None:
-        """Stops reading; when it returns nobody writes to the memory any more. It takes as long as a read that is under way, and a
-        slice. May be called twice."""
+        """Stops reading; when it returns nobody writes to the memory any more. It takes as long as
+        a read that is under way, and a slice. May be called twice."""
         self._closing = True
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()

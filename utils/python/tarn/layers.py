@@ -1,8 +1,10 @@
-"""Layer by layer: KV cache leaves the prefill engine while it is being computed, and reaches the decode host in the same order.
+"""Layer by layer: KV cache leaves the prefill engine while it is being computed, and reaches the
+decode host in the same order.
 
-One object per chunk of tokens and layer. The prefill side puts the layers of its full chunks as they are computed, from a queue, into
-memory of the decode host; what is left of the prompt, the tail, goes as one object at the end. The decode side waits for layer
-after layer, and reads it while later ones are on their way:
+One object per chunk of tokens and layer. The prefill side puts the layers of its full chunks as
+they are computed, from a queue, into memory of the decode host; what is left of the prompt, the
+tail, goes as one object at the end. The decode side waits for layer after layer, and reads it while
+later ones are on their way:
 
     prefill:  compute 0 | compute 1 | compute 2 | ... | last | tail           decode:  layer 0 | layer 1 | ... | tail
     puts:                 layer 0   | layer 1   | ...        | last | tail
@@ -17,11 +19,11 @@ after layer, and reads it while later ones are on their way:
 
 The decode side is LayerReader, in tarn.layer_reader and here by the same name.
 
-Buffers. What was handed to put is read until its ticket is done: do not write there before `free(ticket)` is true, `wait(ticket)` or
-`wait_free(memory)` has returned, or `release` was called. Engines whose layers take turns in the same memory call wait_free first.
+Buffers. What was handed to put is read until its ticket is done: do not write there before
+`free(ticket)` is true, `wait(ticket)` or `wait_free(memory)` has returned, or `release` was called.
+Engines whose layers take turns in the same memory call wait_free first.
 
-A LayerWriter and its prompts belong to one thread at a time.
-"""
+A LayerWriter and its prompts belong to one thread at a time."""
 
 from __future__ import annotations
 
@@ -62,7 +64,8 @@ _FINE = (Status.OK, Status.EEXISTS, Status.EBUSY)
 
 
 class Stalled(TimedOut):
-    """The pool has taken nothing for stall_ms while as much as may be was under way. Nothing of the call was submitted."""
+    """The pool has taken nothing for stall_ms while as much as may be was under way. Nothing of the
+    call was submitted."""
 
 
 class PutFailure(NamedTuple):
@@ -111,7 +114,8 @@ def _name(status: int) -> str:
 
 
 def chunk_keys(space: Any, hashes: Sequence[bytes]) -> KeyFunction:
-    """The key function of a prompt whose chunks have these hashes (tarn.chain), in a tarn.keys.KeySpace."""
+    """The key function of a prompt whose chunks have these hashes (tarn.chain), in a
+    tarn.keys.KeySpace."""
 
     def key(chunk: int, layer: int) -> str:
         return str(space.key(hashes[chunk], layer=layer))
@@ -122,9 +126,10 @@ def chunk_keys(space: Any, hashes: Sequence[bytes]) -> KeyFunction:
 def segments_of(
     client: Any, *, node: Optional[str] = None, machine: Optional[str] = None, tier: str = "memory"
 ) -> List[str]:
-    """Names for `prefer`: the segments of a node, or of all nodes on a machine, that take new objects; the emptiest first, at most
-    16 (the server's bound). node "" is the server itself. NotFound: there is none. One round trip; names last as long as the
-    node is up, so ask once per decode host and again when the pool changes."""
+    """Names for `prefer`: the segments of a node, or of all nodes on a machine, that take new
+    objects; the emptiest first, at most 16 (the server's bound). node "" is the server itself.
+    NotFound: there is none. One round trip; names last as long as the node is up, so ask once per
+    decode host and again when the pool changes."""
     if (node is None) == (machine is None):
         raise InvalidArgument("segments_of: name a node or a machine, one of them")
     found = []
@@ -135,7 +140,8 @@ def segments_of(
     if not found:
         where = f"node {node!r}" if node is not None else f"machine {machine!r}"
         raise NotFound(
-            f"{where} has no segment of {tier} that takes objects now; NODE LIST and SEGMENT LIST show what there is"
+            f"{where} has no segment of {tier} that takes objects now; NODE LIST and SEGMENT LIST "
+            "show what there is"
         )
     return [name for _, name in sorted(found)][:16]
 
@@ -153,8 +159,8 @@ def _segment_list(client: Any) -> List[Dict[str, str]]:
 
 
 def whole_chunks(client: Any, key: KeyFunction, chunks: int, layers: int) -> int:
-    """How many leading chunks are there with all their layers: what is left to use when a transfer broke off. One round trip per
-    4096 objects."""
+    """How many leading chunks are there with all their layers: what is left to use when a transfer
+    broke off. One round trip per 4096 objects."""
     keys = [key(c, layer) for c in range(chunks) for layer in range(layers)]
     return int(client.prefix_length(keys)) // layers if keys else 0
 
@@ -216,11 +222,11 @@ def _pieces(memory: Any, name: str) -> List[Pinned]:
 class LayerWriter:
     """Puts of layers, from a queue whose threads are libtarn's.
 
-    prefer: segments of the decode host (segments_of), or a list per prompt. At most max_pending submissions and max_bytes are
-    under way; a put that would be more waits up to stall_ms for some to end (0: it does not), and then raises Stalled: this is
-    the only wait of the computing thread. batch_bytes: larger puts are cut, so that the first of them are readable
-    sooner and all of the client's workers have something to do. Further options are those of Client.put.
-    """
+    prefer: segments of the decode host (segments_of), or a list per prompt. At most max_pending
+    submissions and max_bytes are under way; a put that would be more waits up to stall_ms for some
+    to end (0: it does not), and then raises Stalled: this is the only wait of the computing thread.
+    batch_bytes: larger puts are cut, so that the first of them are readable sooner and all of the
+    client's workers have something to do. Further options are those of Client.put."""
 
     def __init__(
         self,
@@ -250,8 +256,9 @@ class LayerWriter:
     def prompt(
         self, key: KeyFunction, *, notice_key: Key = "", prefer: Optional[Sequence[str]] = None
     ) -> "Prompt":
-        """Begins a prompt; several may be under way at a time. notice_key: where a failure is noted for the reader, so that it need
-        not wait for its time to end; must be unique to the attempt."""
+        """Begins a prompt; several may be under way at a time. notice_key: where a failure is noted
+        for the reader, so that it need not wait for its time to end; must be unique to the attempt.
+        """
         return Prompt(self, key, notice_key, self.prefer if prefer is None else list(prefer))
 
     @property
@@ -265,7 +272,8 @@ class LayerWriter:
         return self._bytes
 
     def poll(self, timeout_ms: int = 0) -> int:
-        """Takes completions, waiting up to timeout_ms for the first; calls release functions. Returns how many submissions ended."""
+        """Takes completions, waiting up to timeout_ms for the first; calls release functions.
+        Returns how many submissions ended."""
         if self._queue is None:
             raise Closed("the writer is closed")
         done = 0
@@ -311,7 +319,8 @@ class LayerWriter:
         return self._overlaps(pin(memory, name="memory"))
 
     def wait_free(self, memory: Any, timeout_ms: int = 60000) -> None:
-        """Until no put under way reads any of this memory: to be called before it is written again. TimedOut: do not write."""
+        """Until no put under way reads any of this memory: to be called before it is written again.
+        TimedOut: do not write."""
         span = pin(memory, name="memory")
         self._until(lambda: not self._overlaps(span), timeout_ms, "the memory")
 
@@ -344,8 +353,10 @@ class LayerWriter:
             self._until(room, self.stall_ms, "the way to the pool")
         except TimedOut:
             raise Stalled(
-                f"{self._bytes} bytes in {len(self._sent)} puts are under way, and too few of them ended within {self.stall_ms} ms "
-                "(stall_ms): the pool is slower than the computing; wait, leave this layer out, or abort the prompt"
+                f"{self._bytes} bytes in {len(self._sent)} puts are under way, and too few of them "
+                f"ended within {self.stall_ms} ms "
+                "(stall_ms): the pool is slower than the computing; wait, leave this layer out, or "
+                "abort the prompt"
             ) from None
         finally:
             report.stalled_s += time.monotonic() - start
@@ -390,7 +401,8 @@ class LayerWriter:
                 )  # or it runs, or has ended; its completion comes either way
 
     def close(self) -> None:
-        """Cancels what has not started, waits for what has. The memory of all puts is the caller's again."""
+        """Cancels what has not started, waits for what has. The memory of all puts is the caller's
+        again."""
         if self._queue is None:
             return
         queue, self._queue = self._queue, None
@@ -407,11 +419,11 @@ class LayerWriter:
 
 
 class Prompt:
-    """The objects of one prompt, on their way. As a context manager: leaving it finishes, an exception aborts.
+    """The objects of one prompt, on their way. As a context manager: leaving it finishes, an
+    exception aborts.
 
     open ─put, put_tail─> open ─finish─> ended
-      └─(a put failed: broken, further ones are skipped)─┘ └─abort─> ended
-    """
+      └─(a put failed: broken, further ones are skipped)─┘ └─abort─> ended"""
 
     def __init__(
         self, writer: LayerWriter, key: KeyFunction, notice_key: Key, prefer: List[str]
@@ -431,10 +443,11 @@ class Prompt:
         *,
         release: Optional[Callable[[], None]] = None,
     ) -> int:
-        """Submits one layer of these full chunks, and returns a ticket. memories: for each chunk a buffer, an (address, size), or
-        a list of such, which become one object in that order. release is called, by a later call into the writer, when the
-        memory is free again. Stalled: the bound was reached, nothing was sent. After a failure of an earlier put nothing is
-        sent any more (report.skipped): a prefix with a gap is worth no more than what is before the gap.
+        """Submits one layer of these full chunks, and returns a ticket. memories: for each chunk a
+        buffer, an (address, size), or a list of such, which become one object in that order.
+        release is called, by a later call into the writer, when the memory is free again. Stalled:
+        the bound was reached, nothing was sent. After a failure of an earlier put nothing is sent
+        any more (report.skipped): a prefix with a gap is worth no more than what is before the gap.
         """
         numbers = list(chunks)
         if len(numbers) != len(memories):
@@ -451,7 +464,8 @@ class Prompt:
     def put_tail(
         self, key: Key, memories: Sequence[Any], *, release: Optional[Callable[[], None]] = None
     ) -> int:
-        """Submits what is left of the prompt behind its full chunks: all layers in their order, one object. To be called last."""
+        """Submits what is left of the prompt behind its full chunks: all layers in their order, one
+        object. To be called last."""
         sent = _Sent(self, 0, -1)
         sent.add(
             -1,
@@ -475,7 +489,8 @@ class Prompt:
         return self.writer._submit(batches, self.prefer, release)
 
     def _ended(self, sent: _Sent, status: int, results: Sequence[int]) -> str:
-        """A submission has ended. results may be short when the whole batch failed. Returns why the prompt is to be broken off, or ""."""
+        """A submission has ended. results may be short when the whole batch failed. Returns why the
+        prompt is to be broken off, or ""."""
         self._left -= 1
         report = self.report
         for i, key in enumerate(sent.keys):
@@ -503,9 +518,9 @@ class Prompt:
         self.writer._cancel(self)
 
     def finish(self, timeout_ms: int = 60000) -> WriteReport:
-        """Waits until every put has ended; the memory of all of them is the caller's again. When timeout_ms are over, what has not
-        started is cancelled (and counted as skipped), and what runs is waited for: it ends by the timeout of a put.
-        """
+        """Waits until every put has ended; the memory of all of them is the caller's again. When
+        timeout_ms are over, what has not started is cancelled (and counted as skipped), and what
+        runs is waited for: it ends by the timeout of a put."""
         start = time.monotonic()
         if self.ended:
             return self.report
@@ -520,9 +535,9 @@ class Prompt:
         return self.report
 
     def abort(self, reason: str = "prefill gave up", *, remove: bool = False) -> WriteReport:
-        """Ends the prompt early: cancels what has not started, waits for what runs, leaves a notice for the reader. remove: also
-        takes out of the pool what this prompt has stored (not what was there before). What stays is right, and of use to
-        whoever computes the same prefix."""
+        """Ends the prompt early: cancels what has not started, waits for what runs, leaves a notice
+        for the reader. remove: also takes out of the pool what this prompt has stored (not what was
+        there before). What stays is right, and of use to whoever computes the same prefix."""
         if self.ended:
             return self.report
         if not self.broken:

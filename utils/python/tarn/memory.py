@@ -1,8 +1,9 @@
 """Addresses of the memory that callers hand over: nothing here copies a byte.
 
-Whatever has the buffer protocol and is C-contiguous (bytes, bytearray, memoryview, mmap, array, numpy), CPU tensors of torch
-(data_ptr and nbytes), `Memory(address, size)` and plain tuples of both. Objects with the buffer protocol are kept, and
-cannot be resized, until the `Pinned` that stands for them goes away; of addresses the caller says how long they are good."""
+Whatever has the buffer protocol and is C-contiguous (bytes, bytearray, memoryview, mmap, array,
+numpy), CPU tensors of torch (data_ptr and nbytes), `Memory(address, size)` and plain tuples of
+both. Objects with the buffer protocol are kept, and cannot be resized, until the `Pinned` that
+stands for them goes away; of addresses the caller says how long they are good."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ _bytes_address.argtypes, _bytes_address.restype = [C.py_object], C.c_void_p
 
 
 class Pinned:
-    """Memory that stays where it is while this object lives: `address` (0 only for no bytes) and `size` in bytes."""
+    """Memory that stays where it is while this object lives: `address` (0 only for no bytes) and
+    `size` in bytes."""
 
     __slots__ = ("address", "size", "_owner", "_view", "_release")
 
@@ -65,7 +67,8 @@ def _tensor(data: Any, name: str) -> Pinned:
     kind = getattr(device, "type", "cpu")
     if kind != "cpu":
         raise InvalidArgument(
-            f"{name}: a tensor in the memory of a device ({kind}): register that memory (register_dmabuf) and "
+            f"{name}: a tensor in the memory of a device ({kind}): register that memory "
+            "(register_dmabuf) and "
             "pass its address and size"
         )
     if not data.is_contiguous():
@@ -85,7 +88,8 @@ def check_range(address: Any, size: Any, name: str) -> None:
 
 
 def pin(data: Any, writable: bool = False, name: str = "data") -> Pinned:
-    """The memory of `data`. TypeError: it has none; InvalidArgument: not contiguous, read-only, on a device."""
+    """The memory of `data`. TypeError: it has none; InvalidArgument: not contiguous, read-only, on
+    a device."""
     if isinstance(data, tuple):
         if len(data) != 2:
             raise TypeError(f"{name}: a tuple is (address, size)")
@@ -98,7 +102,8 @@ def pin(data: Any, writable: bool = False, name: str = "data") -> Pinned:
         _get_buffer(data, C.byref(view), 1 if writable else 0)
     except TypeError:
         raise TypeError(
-            f"{name}: {type(data).__name__} has no memory to use: pass bytes, a bytearray, a numpy array, a CPU tensor, "
+            f"{name}: {type(data).__name__} has no memory to use: pass bytes, a bytearray, a numpy "
+            "array, a CPU tensor, "
             "Memory(address, size) or the like"
         ) from None
     except (BufferError, ValueError) as e:
@@ -109,13 +114,14 @@ def pin(data: Any, writable: bool = False, name: str = "data") -> Pinned:
 
 
 def bytes_at(address: int, size: int) -> bytes:
-    """A copy of that memory. (ctypes.string_at takes sizes of 31 bits, and others for what is left of them.)"""
+    """A copy of that memory. (ctypes.string_at takes sizes of 31 bits, and others for what is left
+    of them.)"""
     return _new_bytes(address, size) if size else b""  # type: ignore[no-any-return]
 
 
 class Fresh:
-    """A bytes object whose bytes are yet to come: nobody but its maker may see it before they are there. It has `size` bytes
-    (one more than asked for, where that was one)."""
+    """A bytes object whose bytes are yet to come: nobody but its maker may see it before they are
+    there. It has `size` bytes (one more than asked for, where that was one)."""
 
     __slots__ = ("value", "address", "size")
 

@@ -45,11 +45,13 @@ class _Entry:
 
 
 class Queue:
-    """A bounded queue of batches which worker threads of libtarn run (option `workers` of the client, 2).
+    """A bounded queue of batches which worker threads of libtarn run (option `workers` of the
+    client, 2).
 
-    Every accepted submission completes exactly once, cancelled ones with Status.ECANCELED. The queue keeps keys, arrays and
-    whatever was given as `keep` until the completion was taken out; the memory behind plain addresses is the caller's, who must not
-    use it before that. All methods may be called from any thread. `fd` is readable while completions wait: for select, epoll,
+    Every accepted submission completes exactly once, cancelled ones with Status.ECANCELED. The
+    queue keeps keys, arrays and whatever was given as `keep` until the completion was taken out;
+    the memory behind plain addresses is the caller's, who must not use it before that. All methods
+    may be called from any thread. `fd` is readable while completions wait: for select, epoll,
     asyncio; do not read it."""
 
     def __init__(self) -> None:
@@ -80,8 +82,9 @@ class Queue:
         _lib.needed[id(self)] = handle
         return self
 
-    # Which threads are in native calls: close waits for the others. There is no lock, which a signal could leave locked: single
-    # operations on a dict are atomic, and who enters looks at _closed after it has said so, as close looks after it has closed.
+    # Which threads are in native calls: close waits for the others. There is no lock, which a
+    # signal could leave locked: single operations on a dict are atomic, and who enters looks at
+    # _closed after it has said so, as close looks after it has closed.
 
     def _enter(self) -> C.c_void_p:
         if self._handle.generation != _lib.process.generation:
@@ -138,8 +141,9 @@ class Queue:
         timeout_ms: int = 0,
         lease_ms: int = 0,
     ) -> int:
-        """As Client.get_into_many, in the background. Returns an id. Raises QueueFull: take completions out first. `keep` is
-        kept until the completion was taken out, the arrays behind the addresses say."""
+        """As Client.get_into_many, in the background. Returns an id. Raises QueueFull: take
+        completions out first. `keep` is kept until the completion was taken out, the arrays behind
+        the addresses say."""
         batch = Batch(keys, addresses, sizes, offsets, wants, keep)
         return self._submit(GET, batch, call_options(timeout_ms, lease_ms, wait_ms), user)
 
@@ -186,7 +190,8 @@ class Queue:
         return self._submit(REMOVE, Batch(keys), None, user)
 
     def cancel(self, id: int) -> bool:
-        """True: it had not begun, and completes with Status.ECANCELED. False: it runs, or has completed."""
+        """True: it had not begun, and completes with Status.ECANCELED. False: it runs, or has
+        completed."""
         try:
             return bool(lib.tarn_async_cancel(self._enter(), id) == 0)
         finally:
@@ -240,8 +245,9 @@ class Queue:
     # --- closing
 
     def close(self) -> List[Any]:
-        """Cancels what has not begun and waits for what has; then nothing uses the callers' memory any more. Returns `user` of the
-        submissions whose completions were not taken out. May be called twice."""
+        """Cancels what has not begun and waits for what has; then nothing uses the callers' memory
+        any more. Returns `user` of the submissions whose completions were not taken out. May be
+        called twice."""
         self._closed = True
         if self._handle.generation != _lib.process.generation:
             return []

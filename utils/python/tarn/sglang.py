@@ -4,12 +4,14 @@
     '{"backend_name": "tarn", "module_path": "tarn.sglang", "class_name": "TarnHiCache", "interface_v1": 1,
       "tarn": {"url": "tarn://10.0.0.1:6479"}}'
 
-A page of the host pool, all its layers, keys and values, is one object, put and read straight from and into the host pool's
-memory; docs/engines/SGLANG.md says how objects are called and which ranks share them. Without `"interface_v1": 1` SGLang
-copies every page into a tensor of its own before it asks.
+A page of the host pool, all its layers, keys and values, is one object, put and read straight from
+and into the host pool's memory; docs/engines/SGLANG.md says how objects are called and which ranks
+share them. Without `"interface_v1": 1` SGLang copies every page into a tensor of its own before it
+asks.
 
-Threads: SGLang calls from its scheduler (registering, clear, get_stats), prefetch, prefetch I/O and backup threads at once;
-there is none of our own. Nothing raises once the engine runs: a pool that is away is a miss, and a put that was not done."""
+Threads: SGLang calls from its scheduler (registering, clear, get_stats), prefetch, prefetch I/O and
+backup threads at once; there is none of our own. Nothing raises once the engine runs: a pool that
+is away is a miss, and a put that was not done."""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ from .memory import Pinned, pin
 
 @dataclass
 class _Result:
-    """PoolTransferResult where SGLang is not installed: pages of the main pool, and of each other pool by name."""
+    """PoolTransferResult where SGLang is not installed: pages of the main pool, and of each other
+    pool by name."""
 
     kv_hit_pages: int
     extra_pool_hit_pages: Dict[Any, int]
@@ -39,7 +42,8 @@ class _Result:
 
 @dataclass
 class _Metrics:
-    """StorageMetrics where SGLang is not installed: pages and GB/s of each batch since the last call."""
+    """StorageMetrics where SGLang is not installed: pages and GB/s of each batch since the last
+    call."""
 
     prefetch_pgs: List[int] = field(default_factory=list)
     backup_pgs: List[int] = field(default_factory=list)
@@ -98,7 +102,8 @@ def _draft_of(args: Any) -> Any:
 
 
 def facts_of(storage_config: Any, args: Any, name: str, pool: Any) -> Facts:
-    """What decides the bytes of a pool's pages and is not said in words in their keys. `args`: SGLang's options, where they are known."""
+    """What decides the bytes of a pool's pages and is not said in words in their keys. `args`:
+    SGLang's options, where they are known."""
     ends = [first(pool, "start_layer"), first(pool, "end_layer")]
     return Facts(
         revision=first(args, "revision"),
@@ -127,8 +132,9 @@ class _Pool:
         ranks: Sequence[str],
         facts: Facts,
     ) -> None:
-        """`splits`: objects that a page becomes (heads of ranks of a larger tensor-parallel size); one per name in
-        `ranks`. `head`: what all keys begin with. `facts`: what else decides a page's bytes."""
+        """`splits`: objects that a page becomes (heads of ranks of a larger tensor-parallel size);
+        one per name in `ranks`. `head`: what all keys begin with. `facts`: what else decides a
+        page's bytes."""
         self.name, self.pool, self.splits = name, pool, splits
         self.page_size = int(getattr(pool, "page_size", 1) or 1)
         self.logical = (
@@ -170,7 +176,8 @@ class _Pool:
             return pin(self.pool.get_dummy_flat_data_page()).size
         except Exception as e:
             raise InvalidArgument(
-                f"host pool '{self.name}' has pages neither in place nor flat ({e}): set \"interface_v1\": 1 and use "
+                f"host pool '{self.name}' has pages neither in place nor flat ({e}): set "
+                '"interface_v1": 1 and use '
                 "--hicache-mem-layout page_first or page_first_direct"
             ) from e
 
@@ -179,10 +186,12 @@ class _Pool:
         return [prefix + page for page in hashes for prefix in self.prefixes]
 
     def memory(self, pages: int, indices: Any) -> Tuple[List[List[int]], List[List[int]]]:
-        """Addresses and sizes of the pieces of each object of `pages` pages whose slots are `indices`."""
+        """Addresses and sizes of the pieces of each object of `pages` pages whose slots are
+        `indices`."""
         if pages * self.page_size != len(indices):
             raise InvalidArgument(
-                f"host pool '{self.name}': {len(indices)} slots are not {pages} pages of {self.page_size}"
+                f"host pool '{self.name}': {len(indices)} slots are not {pages} pages of "
+                f"{self.page_size}"
             )
         addresses, sizes = self._meta(indices)
         objects = pages * self.splits
@@ -209,18 +218,21 @@ class TarnHiCache(_Base):  # type: ignore[misc]
     """HiCacheStorage on a tarn pool. SGLang makes one per rank: see the module's text."""
 
     def __init__(self, storage_config: Any, kwargs: Optional[Dict[str, Any]] = None) -> None:
-        """`storage_config`: SGLang's HiCacheStorageConfig; its extra_config may hold "tarn": {"url", "namespace",
-        "timeout_ms", "lookup_lease_ms", "client": {..}, "put": {..}}. `kwargs` of the factory are not used.
+        """`storage_config`: SGLang's HiCacheStorageConfig; its extra_config may hold "tarn":
+        {"url", "namespace", "timeout_ms", "lookup_lease_ms", "client": {..}, "put": {..}}. `kwargs`
+        of the factory are not used.
 
-        InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is waited for later.
-        """
+        InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is
+        waited for later."""
         extra = dict(getattr(storage_config, "extra_config", None) or {})
         chosen = settings(extra.get("tarn"), 'extra config "tarn"')
         self._config, self._args = storage_config, _server_args()
         if getattr(self._args, "enable_lora", False):
-            # A page is called by the hash of its tokens alone: what one adapter computed would be read for another.
+            # A page is called by the hash of its tokens alone: what one adapter computed would be
+            # read for another.
             raise InvalidArgument(
-                "SGLang's names of pages do not tell LoRA adapters apart: no --enable-lora with this storage"
+                "SGLang's names of pages do not tell LoRA adapters apart: no --enable-lora with "
+                "this storage"
             )
         self._draft = digest(Facts(draft=_draft_of(self._args)))
         self._distrust = Distrust()
@@ -254,12 +266,14 @@ class TarnHiCache(_Base):  # type: ignore[misc]
     # --- pools
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
-        """The pool that pages come from and go to; before anything else. InvalidArgument: it has no pages that we can reach."""
+        """The pool that pages come from and go to; before anything else. InvalidArgument: it has no
+        pages that we can reach."""
         self.mem_pool_host = mem_pool_host
         self._register(KV, mem_pool_host)
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
-        """A further pool of a hybrid model; the main one is registered by register_mem_pool_host."""
+        """A further pool of a hybrid model; the main one is registered by
+        register_mem_pool_host."""
         self.registered_pools[host_pool_name] = host_pool
         if str(host_pool_name) != KV:
             self._register(str(host_pool_name), host_pool)
@@ -286,8 +300,8 @@ class TarnHiCache(_Base):  # type: ignore[misc]
     def _ranks(self, pool: Any, splits: int) -> List[str]:
         """Names of the ranks that the objects of a page belong to."""
         rank, size = int(self._of("tp_rank", 0)), int(self._of("tp_size", 1))
-        # Of a model whose main cache is the same on all ranks only rank 0 writes, but for pools that are not: those of
-        # Mamba states and of K and V heads.
+        # Of a model whose main cache is the same on all ranks only rank 0 writes, but for pools
+        # that are not: those of Mamba states and of K and V heads.
         kinds = {c.__name__ for c in type(pool).__mro__}
         own = any("Mamba" in k or k.startswith("MHATokenToKVPool") for k in kinds)
         rest = ""
@@ -329,7 +343,8 @@ class TarnHiCache(_Base):  # type: ignore[misc]
     def batch_exists_v2(
         self, keys: List[str], pool_transfers: Any = None, extra_info: Any = None
     ) -> Any:
-        """How many leading pages can be used: there in the main pool, and in the others as their hit policy asks."""
+        """How many leading pages can be used: there in the main pool, and in the others as their
+        hit policy asks."""
         pages = self.batch_exists(keys, extra_info)
         hits: Dict[Any, int] = {KV: pages} if pages else {}
         usable = pages
@@ -463,7 +478,8 @@ class TarnHiCache(_Base):  # type: ignore[misc]
         prefix = (
             pool.prefixes[0] if pool is not None else f"{self._head}@raw@{self._ranks(None, 1)[0]}@"
         )
-        # SGLang moves pages of a draft model under the target's key; which model it is says nobody but we.
+        # SGLang moves pages of a draft model under the target's key; which model it is says nobody
+        # but we.
         return prefix + key + (f"@{self._draft}" if key.endswith(".draft") else "")
 
     @staticmethod
@@ -513,9 +529,9 @@ class TarnHiCache(_Base):  # type: ignore[misc]
     def batch_get(
         self, keys: List[str], target_locations: Any = None, target_sizes: Any = None
     ) -> Any:
-        """Reads whole values. Into tensors or buffers: a list with the target, or None for a miss. Into addresses (with
-        sizes): how many leading ones arrived. Without targets: new tensors of bytes (`bytes` where torch is not there).
-        """
+        """Reads whole values. Into tensors or buffers: a list with the target, or None for a miss.
+        Into addresses (with sizes): how many leading ones arrived. Without targets: new tensors of
+        bytes (`bytes` where torch is not there)."""
         if target_locations is None:
             return [_as_tensor(v) for v in self._fetch([self._name(k) for k in keys])]
         there = self._get_all([self._name(k) for k in keys], target_locations, target_sizes)
@@ -542,7 +558,8 @@ class TarnHiCache(_Base):  # type: ignore[misc]
         target_locations: Any = None,
         target_sizes: Any = None,
     ) -> bool:
-        """Stores tensors (buffers), or memory at addresses; True: all are stored, by us or by others."""
+        """Stores tensors (buffers), or memory at addresses; True: all are stored, by us or by
+        others."""
         given = values if values is not None else target_locations
         if given is None or len(given) != len(keys):
             self._link.complain("set", "as many values, or addresses and sizes, as keys are needed")
@@ -565,7 +582,8 @@ class TarnHiCache(_Base):  # type: ignore[misc]
     # --- upkeep
 
     def clear(self) -> bool:
-        """Removes all pages of this model (and tag), of all ranks and pools; other keys of the pool stay."""
+        """Removes all pages of this model (and tag), of all ranks and pools; other keys of the pool
+        stay."""
         pattern = "".join("\\" + c if c in "*?[]\\^" else c for c in self._head) + "@*"
 
         def work(client: Client) -> bool:
@@ -575,7 +593,8 @@ class TarnHiCache(_Base):  # type: ignore[misc]
         return self._link.call("clear", work, False)
 
     def get_stats(self) -> Any:
-        """Pages and GB/s of the batches since the last call, for SGLang's metrics; None where they are not enabled."""
+        """Pages and GB/s of the batches since the last call, for SGLang's metrics; None where they
+        are not enabled."""
         if not self._metrics:
             return None
         stats = StorageMetrics()
@@ -595,7 +614,8 @@ class TarnHiCache(_Base):  # type: ignore[misc]
         return dict(self._link.troubles)
 
     def close(self) -> None:
-        """Closes the connection; SGLang calls it when the backend is detached, with its threads stopped."""
+        """Closes the connection; SGLang calls it when the backend is detached, with its threads
+        stopped."""
         self._link.close()
 
 

@@ -1,24 +1,26 @@
 """Blocks that were written under one tensor-parallel size, read under another.
 
-Tensor parallelism deals the KV heads out to the ranks, so a rank's block is a slice of the whole along the axis of the heads:
+Tensor parallelism deals the KV heads out to the ranks, so a rank's block is a slice of the whole
+along the axis of the heads:
 
     reader's size smaller: its block is made of parts of several objects         writer 4 ranks  |01|23|45|67|   reader 2  |0123|4567|
     reader's size larger:  its block is a part of one object                     writer 2 ranks  |0123|4567|     reader 4  |01|23|45|67|
     more ranks than heads: neighbours hold the same head, and the same object (keys.shard_of)
 
-A block's bytes are described by its axes in the order of memory, outermost first, e.g. [layers, 2, tokens, heads, dim]. Everything
-inside the axis of the heads moves together; for every index of the axes outside it there is one run of bytes. So:
+A block's bytes are described by its axes in the order of memory, outermost first, e.g. [layers, 2,
+tokens, heads, dim]. Everything inside the axis of the heads moves together; for every index of the
+axes outside it there is one run of bytes. So:
 
     heads outermost ([heads, ...], and "HND" with one layer and K or V per object)    one range of bytes: the fastest
     heads inside ([layers, 2, heads, tokens, dim], "HND" as engines hold it)          layers x 2 runs of tokens x dim each
     heads almost innermost ([layers, 2, tokens, heads, dim], "NHD")                   layers x 2 x tokens runs of dim each
 
-plan() turns this into few operations. Where a whole object is a part of the block it is one operation that scatters; where a strided
-part of an object is wanted, runs with small gaps are fetched as one range, whose gaps go to scratch memory: a get verifies whole objects
-up to 1 MiB anyway, so asking for each run by itself would move the object once per run.
+plan() turns this into few operations. Where a whole object is a part of the block it is one
+operation that scatters; where a strided part of an object is wanted, runs with small gaps are
+fetched as one range, whose gaps go to scratch memory: a get verifies whole objects up to 1 MiB
+anyway, so asking for each run by itself would move the object once per run.
 
-columns() gives the arguments of Client.get_into_many, one call for any number of blocks.
-"""
+columns() gives the arguments of Client.get_into_many, one call for any number of blocks."""
 
 from dataclasses import dataclass
 from typing import List, NamedTuple, Optional, Sequence, Tuple
@@ -30,14 +32,15 @@ __all__ = ["BlockShape", "Part", "plan", "columns", "head_range", "SKIP"]
 SKIP = -1
 """In a place: these bytes of the range are not wanted."""
 
-# A range that is fetched for nothing up to this size costs less than another operation; verification reads whole MiBs, too.
+# A range that is fetched for nothing up to this size costs less than another operation;
+# verification reads whole MiBs, too.
 MERGE_GAP = 1 << 20
 
 
 class BlockShape(NamedTuple):
-    """A block as one rank holds it. outer: how many runs, the product of the axes outside that of the heads. heads: of the whole
-    model. inner: bytes of one head in one run, the product of the axes inside times the size of an element.
-    """
+    """A block as one rank holds it. outer: how many runs, the product of the axes outside that of
+    the heads. heads: of the whole model. inner: bytes of one head in one run, the product of the
+    axes inside times the size of an element."""
 
     outer: int
     heads: int
@@ -45,9 +48,9 @@ class BlockShape(NamedTuple):
 
     @classmethod
     def of(cls, axes: Sequence[Tuple[str, int]], heads: int, itemsize: int) -> "BlockShape":
-        """From named axes in the order of memory, e.g. [("layers", 32), ("kv", 2), ("tokens", 16), ("heads", 8), ("dim", 128)]; the
-        number given for "heads" does not matter. ValueError: no axis of that name, a size below 1.
-        """
+        """From named axes in the order of memory, e.g. [("layers", 32), ("kv", 2), ("tokens", 16),
+        ("heads", 8), ("dim", 128)]; the number given for "heads" does not matter. ValueError: no
+        axis of that name, a size below 1."""
         names = [name for name, _ in axes]
         if names.count("heads") != 1:
             raise ValueError(f"axes: exactly one is called heads, of {names}")
@@ -68,8 +71,8 @@ class BlockShape(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """One operation: bytes [offset, offset + length) of a shard's object. places: where they go, in order, as (offset in the reader's
-    block or SKIP, length); the lengths add up to length."""
+    """One operation: bytes [offset, offset + length) of a shard's object. places: where they go, in
+    order, as (offset in the reader's block or SKIP, length); the lengths add up to length."""
 
     shard: int
     offset: int
@@ -78,14 +81,16 @@ class Part:
 
 
 def head_range(heads: int, tp_size: int, tp_rank: int) -> Tuple[int, int]:
-    """(first, count): the KV heads that a rank holds. ValueError: they cannot be dealt out evenly."""
+    """(first, count): the KV heads that a rank holds. ValueError: they cannot be dealt out
+    evenly."""
     shards, shard, _, _ = shard_of(tp_size, tp_rank, heads)
     count = heads // shards
     return shard * count, count
 
 
 def _gather(runs: List[Tuple[int, int, int]], shard: int, merge_gap: int) -> List[Part]:
-    """Runs (offset in the object, offset in the block, length), ascending in the object, as few parts."""
+    """Runs (offset in the object, offset in the block, length), ascending in the object, as few
+    parts."""
     parts: List[Part] = []
     start = end = 0
     places: List[Tuple[int, int]] = []
@@ -118,10 +123,11 @@ def plan(
     *,
     merge_gap: int = MERGE_GAP,
 ) -> Tuple[Part, ...]:
-    """Which parts of the writer's objects make up a rank's block. The same for all blocks, so make it once.
+    """Which parts of the writer's objects make up a rank's block. The same for all blocks, so make
+    it once.
 
-    merge_gap: runs of one object at most so many bytes apart become one operation. ValueError: sizes that do not go together.
-    """
+    merge_gap: runs of one object at most so many bytes apart become one operation. ValueError:
+    sizes that do not go together."""
     first, count = head_range(shape.heads, reader_tp, reader_rank)
     shards, _, _, _ = shard_of(writer_tp, 0, shape.heads)
     each = shape.heads // shards
@@ -149,7 +155,8 @@ def scratch_bytes(parts: Sequence[Part]) -> int:
 def _spread(
     places: Sequence[Tuple[int, int]], runs: Sequence[Tuple[int, int]]
 ) -> List[Tuple[int, int]]:
-    """Places in a block whose bytes lie in several runs of memory (address, length): (address or SKIP, length), cut where a run ends."""
+    """Places in a block whose bytes lie in several runs of memory (address, length): (address or
+    SKIP, length), cut where a run ends."""
     starts = []
     total = 0
     for _, length in runs:
@@ -177,8 +184,8 @@ def _spread(
 
 
 class Columns(NamedTuple):
-    """Arguments of Client.get_into_many, and which block each operation belongs to. A block is there when all of its operations
-    delivered wanted[i] bytes (the wants of that call)."""
+    """Arguments of Client.get_into_many, and which block each operation belongs to. A block is
+    there when all of its operations delivered wanted[i] bytes (the wants of that call)."""
 
     keys: List[str]
     addresses: List[List[int]]
@@ -188,7 +195,8 @@ class Columns(NamedTuple):
     wanted: List[int]
 
     def arrived(self, results: Sequence[int], blocks: int) -> List[bool]:
-        """Per block: did all of its operations deliver their bytes? results: what get_into_many returned."""
+        """Per block: did all of its operations deliver their bytes? results: what get_into_many
+        returned."""
         good = [True] * blocks
         for block, wanted, result in zip(self.blocks, self.wanted, results):
             if result != wanted:
@@ -202,9 +210,10 @@ def columns(
     memory: Sequence[Sequence[Tuple[int, int]]],
     scratch: Optional[Tuple[int, int]] = None,
 ) -> Columns:
-    """parts: of plan. keys[block][shard]: the objects. memory[block]: the runs (address, bytes) that make up the reader's block, in order.
-    scratch: (address, size) for bytes that are not wanted, written by several threads at once, never read; may be None when no
-    part skips any. ValueError: it is too small."""
+    """parts: of plan. keys[block][shard]: the objects. memory[block]: the runs (address, bytes)
+    that make up the reader's block, in order. scratch: (address, size) for bytes that are not
+    wanted, written by several threads at once, never read; may be None when no part skips any.
+    ValueError: it is too small."""
     need = scratch_bytes(parts)
     if need > (scratch[1] if scratch else 0):
         raise ValueError(f"scratch: needs {need} bytes")

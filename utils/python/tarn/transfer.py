@@ -7,12 +7,14 @@
     end.ready("7", info=block_numbers)                  peer.run(Tasks.merged(READ, ...), done="7")
     end.next_event(5000)   # DONE "7"
 
-docs/TRANSFER.md is the guide. Without a master ends find each other by `End.endpoint`. Sizes are bytes, times milliseconds.
+docs/TRANSFER.md is the guide. Without a master ends find each other by `End.endpoint`. Sizes are
+bytes, times milliseconds.
 
-Threads: everything may be called from any number of threads at once, except that an object must not be used while it is
-being closed; calls release the GIL. Errors are tarn.Error's subclasses; a wait that may end without success says so by its
-value. Forms that end in `_async` are coroutines: the wait happens in a thread of the loop's default executor, and a
-cancelled one cancels its batch. Buffers handed over are kept while they are needed and never copied."""
+Threads: everything may be called from any number of threads at once, except that an object must not
+be used while it is being closed; calls release the GIL. Errors are tarn.Error's subclasses; a wait
+that may end without success says so by its value. Forms that end in `_async` are coroutines: the
+wait happens in a thread of the loop's default executor, and a cancelled one cancels its batch.
+Buffers handed over are kept while they are needed and never copied."""
 
 from __future__ import annotations
 
@@ -136,7 +138,8 @@ class _Handle:
 
 
 class Batch(_Handle):
-    """Tasks under way. Release it (or leave its `with`) before its peer is closed: that cancels it if it is not over."""
+    """Tasks under way. Release it (or leave its `with`) before its peer is closed: that cancels it
+    if it is not over."""
 
     _what, _closes = "batch", "tarn_transfer_release"
 
@@ -157,7 +160,8 @@ class Batch(_Handle):
         needed[id(self)] = (tasks, peer)
 
     def wait(self, timeout_ms: int = _NO_TIMEOUT) -> bool:
-        """Until it is over: True, all tasks done; False: not within timeout_ms. Raises what the first failed task has."""
+        """Until it is over: True, all tasks done; False: not within timeout_ms. Raises what the
+        first failed task has."""
         status = lib.tarn_transfer_wait(self._live(), timeout_ms)
         if status == Status.EAGAIN:
             return False
@@ -176,11 +180,13 @@ class Batch(_Handle):
             raise
 
     def cancel(self) -> None:
-        """Returns soon, with the batch over: what had not moved has ECANCELED, and the memory is the caller's again."""
+        """Returns soon, with the batch over: what had not moved has ECANCELED, and the memory is
+        the caller's again."""
         lib.tarn_transfer_cancel(self._live())
 
     def info(self) -> Dict[str, Any]:
-        """state (BatchState), status, tasks, operations (after merging), failed, bytes, transport ("shm", "tcp", "rdma", ...)."""
+        """state (BatchState), status, tasks, operations (after merging), failed, bytes, transport
+        ("shm", "tcp", "rdma", ...)."""
         raw = BatchInfo()
         raw.size = C.sizeof(raw)
         _check(lib.tarn_transfer_get_batch(self._live(), C.byref(raw)))
@@ -206,7 +212,8 @@ class Batch(_Handle):
 
 
 class Peer(_Handle):
-    """Another end, as seen from ours. One whose connection has broken stays broken (Closed): close it and connect anew."""
+    """Another end, as seen from ours. One whose connection has broken stays broken (Closed): close
+    it and connect anew."""
 
     _what, _closes = "peer", "tarn_transfer_disconnect"
 
@@ -231,7 +238,8 @@ class Peer(_Handle):
         ]
 
     def wait_ready(self, label: str, timeout_ms: int = 0) -> Optional[bytes]:
-        """Until the label is ready: what goes with it; None: not within timeout_ms (0: the end's). Cancelled: it was aborted."""
+        """Until the label is ready: what goes with it; None: not within timeout_ms (0: the end's).
+        Cancelled: it was aborted."""
         info, n = C.create_string_buffer(_MESSAGE_MAX), C.c_size_t()
         status = lib.tarn_transfer_wait_ready(
             self._live(), label.encode(), timeout_ms, info, _MESSAGE_MAX, C.byref(n)
@@ -246,7 +254,8 @@ class Peer(_Handle):
         return await _in_thread(self.wait_ready, label, timeout_ms)
 
     def done(self, label: str, message: bytes = b"", *, timeout_ms: int = 0) -> None:
-        """This end needs the blocks no more, or has written them. Cancelled: what was read is to be thrown away; NotFound."""
+        """This end needs the blocks no more, or has written them. Cancelled: what was read is to be
+        thrown away; NotFound."""
         _check(
             lib.tarn_transfer_done(self._live(), label.encode(), message, len(message), timeout_ms)
         )
@@ -256,13 +265,15 @@ class Peer(_Handle):
         _check(lib.tarn_transfer_give_up(self._live(), label.encode(), reason.encode(), timeout_ms))
 
     def notify(self, message: bytes, *, timeout_ms: int = 0) -> None:
-        """Puts up to 64 KiB among the peer's events. QueueFull: there are too many, and nobody takes them out."""
+        """Puts up to 64 KiB among the peer's events. QueueFull: there are too many, and nobody
+        takes them out."""
         _check(lib.tarn_transfer_notify(self._live(), message, len(message), timeout_ms))
 
     def submit(
         self, tasks: Tasks, *, timeout_ms: int = 0, done: Optional[str] = None, message: bytes = b""
     ) -> Batch:
-        """Queues the tasks. When all are done the peer is told so for the label `done`. The memory stays borrowed until then."""
+        """Queues the tasks. When all are done the peer is told so for the label `done`. The memory
+        stays borrowed until then."""
         return Batch(self, tasks, timeout_ms, done, message)
 
     def run(
@@ -307,8 +318,8 @@ class Peer(_Handle):
 
 
 class Allocation:
-    """Memory of `End.alloc`: `size` bytes at `address`, number `region`. `view` is a memoryview of it, writable. The end lives
-    for as long as anything points into its memory."""
+    """Memory of `End.alloc`: `size` bytes at `address`, number `region`. `view` is a memoryview of
+    it, writable. The end lives for as long as anything points into its memory."""
 
     def __init__(self, end: "End", address: int, size: int, region: int) -> None:
         self.address, self.size, self.region = address, size, region
@@ -318,7 +329,8 @@ class Allocation:
         self._array: "weakref.ref[Any]" = weakref.ref(array)
 
     def _let_go(self) -> None:
-        """Ends `view`. Raises InvalidArgument if there are other memoryviews or arrays of it; then it stays."""
+        """Ends `view`. Raises InvalidArgument if there are other memoryviews or arrays of it; then
+        it stays."""
         try:
             self.view.release()
         except BufferError:
@@ -327,19 +339,23 @@ class Allocation:
         if array is not None:
             self.view = memoryview(array).cast("B")
             raise InvalidArgument(
-                f"memory at {self.address:#x}: arrays or memoryviews of it are still there: let go of them first"
+                f"memory at {self.address:#x}: arrays or memoryviews of it are still there: let go "
+                "of them first"
             )
 
 
 class End(_Handle):
-    """This program's side. Peers are closed before it; memory of `alloc` is unmapped when it closes.
+    """This program's side. Peers are closed before it; memory of `alloc` is unmapped when it
+    closes.
 
-    `name`: others find it by that, where `master` (URL of a tarn-server) keeps names: [A-Za-z0-9._-], 40 bytes at most.
-    `bind`: addresses of its ports, none: loopback only. Other addresses need a `secret` (8 bytes or more, the same on both
-    sides, never sent) or `unprotected`. `announce`: host or host:port that others are told. `transport`: "auto" (shared memory
-    on the same machine, else RDMA where both have it, else TCP), "shm", "tcp", "rdma". Numbers that are 0 are libtarn's
-    defaults: threads 2 (that serve peers by TCP), workers 4 (batches of a peer at a time), streams 2, max_peers 256,
-    connect_timeout_ms 5000, timeout_ms 10000."""
+    `name`: others find it by that, where `master` (URL of a tarn-server) keeps names:
+    [A-Za-z0-9._-], 40 bytes at most. `bind`: addresses of its ports, none: loopback only. Other
+    addresses need a `secret` (8 bytes or more, the same on both sides, never sent) or
+    `unprotected`. `announce`: host or host:port that others are told. `transport`: "auto" (shared
+    memory on the same machine, else RDMA where both have it, else TCP), "shm", "tcp", "rdma".
+    Numbers that are 0 are libtarn's defaults: threads 2 (that serve peers by TCP), workers 4
+    (batches of a peer at a time), streams 2, max_peers 256, connect_timeout_ms 5000, timeout_ms
+    10000."""
 
     _what, _closes = "end", "tarn_transfer_close"
 
@@ -409,9 +425,10 @@ class End(_Handle):
         rights: int = READ | WRITE,
         name: Optional[str] = None,
     ) -> int:
-        """Lets peers at a buffer (kept until it is unregistered), or `size` bytes from the address `memory` on, and answers its
-        number. rights 0: only for own tasks by RDMA. Not reached by shared memory: see `alloc`. Exists: part of it is
-        registered already; TooLarge: 256 regions are."""
+        """Lets peers at a buffer (kept until it is unregistered), or `size` bytes from the address
+        `memory` on, and answers its number. rights 0: only for own tasks by RDMA. Not reached by
+        shared memory: see `alloc`. Exists: part of it is registered already; TooLarge: 256 regions
+        are."""
         if isinstance(memory, int):
             check_range(memory, size, "memory")
             address, length, keep = memory, int(size or 0), None
@@ -437,7 +454,8 @@ class End(_Handle):
         rights: int = READ | WRITE,
         name: Optional[str] = None,
     ) -> int:
-        """Memory of a device, as a dma-buf: moves by RDMA only (NotSupported elsewhere). fd may be closed afterwards."""
+        """Memory of a device, as a dma-buf: moves by RDMA only (NotSupported elsewhere). fd may be
+        closed afterwards."""
         region = C.c_uint32()
         _check(
             lib.tarn_transfer_register_dmabuf(
@@ -454,8 +472,8 @@ class End(_Handle):
         name: Optional[str] = None,
         huge_pages: bool = False,
     ) -> Allocation:
-        """Makes memory, all zeroes, and registers it: peers on this machine reach it by shared memory. The size is rounded up
-        to 4096. OutOfMemory."""
+        """Makes memory, all zeroes, and registers it: peers on this machine reach it by shared
+        memory. The size is rounded up to 4096. OutOfMemory."""
         if size <= 0:
             raise InvalidArgument("size: at least one byte")
         address, region = C.c_void_p(), C.c_uint32()
@@ -475,8 +493,8 @@ class End(_Handle):
         return made
 
     def unregister(self, memory: Union[Allocation, Memory, int, Any]) -> None:
-        """Returns when no peer moves bytes there any more. Memory of `alloc` is unmapped: InvalidArgument while arrays, or
-        memoryviews beside its `view`, point into it."""
+        """Returns when no peer moves bytes there any more. Memory of `alloc` is unmapped:
+        InvalidArgument while arrays, or memoryviews beside its `view`, point into it."""
         address = (
             memory
             if isinstance(memory, int)
@@ -502,9 +520,9 @@ class End(_Handle):
     def ready(
         self, label: str, info: bytes = b"", *, peers: int = 1, keep_ms: int = 0, cut: bool = False
     ) -> None:
-        """Peers that wait for the label go on, with `info` (up to 64 KiB). It is over when `peers` of them have said done or gave
-        up; with keep_ms it is aborted if they have not by then. cut: for blocks that peers write, see docs/TRANSFER.md.
-        """
+        """Peers that wait for the label go on, with `info` (up to 64 KiB). It is over when `peers`
+        of them have said done or gave up; with keep_ms it is aborted if they have not by then. cut:
+        for blocks that peers write, see docs/TRANSFER.md."""
         o = ReadyOptions(
             C.sizeof(ReadyOptions),
             C.cast(C.c_char_p(info), C.c_void_p),
@@ -516,7 +534,8 @@ class End(_Handle):
         _check(lib.tarn_transfer_ready(self._live(), label.encode(), C.byref(o)))
 
     def abort(self, label: str, reason: str = "") -> None:
-        """The blocks will not come, or are no more. Of a label that was ready an ABORTED event follows."""
+        """The blocks will not come, or are no more. Of a label that was ready an ABORTED event
+        follows."""
         _check(lib.tarn_transfer_abort(self._live(), label.encode(), reason.encode()))
 
     def next_event(self, timeout_ms: int = 0) -> Optional[Event]:
@@ -538,13 +557,14 @@ class End(_Handle):
         return await _in_thread(self.next_event, timeout_ms)
 
     def fileno(self) -> int:
-        """An eventfd, readable while events are waiting: for poll, epoll or a loop's add_reader. Never read it."""
+        """An eventfd, readable while events are waiting: for poll, epoll or a loop's add_reader.
+        Never read it."""
         return int(lib.tarn_transfer_fd(self._live()))
 
     def connect(self, where: str, timeout_ms: int = 0) -> Peer:
-        """To "tarn-transfer://host:port", or to a name of the same master, which may appear within timeout_ms (0: the end's
-        connect_timeout_ms). NotFound, ConnectionFailed, TimedOut, PermissionDenied (another secret), ProtocolError.
-        """
+        """To "tarn-transfer://host:port", or to a name of the same master, which may appear within
+        timeout_ms (0: the end's connect_timeout_ms). NotFound, ConnectionFailed, TimedOut,
+        PermissionDenied (another secret), ProtocolError."""
         return Peer(self, where, timeout_ms)
 
     async def connect_async(self, where: str, timeout_ms: int = 0) -> Peer:
@@ -559,8 +579,9 @@ class End(_Handle):
         return {name: getattr(raw, name) for name in STATS}
 
     def close(self) -> None:
-        """Waits until nobody moves bytes in its memory. Peers must be closed before. InvalidArgument, and it stays open, while
-        something points into memory of `alloc` but its `view`. Twice does no harm."""
+        """Waits until nobody moves bytes in its memory. Peers must be closed before.
+        InvalidArgument, and it stays open, while something points into memory of `alloc` but its
+        `view`. Twice does no harm."""
         if not self.closed:
             for address in list(self._held):
                 self._let_go(address)

@@ -12,7 +12,8 @@ from .options import milliseconds
 
 
 def _memory(address: int, size: int, owner: object, writable: bool) -> memoryview:
-    """`size` bytes at `address` as a memoryview that keeps `owner`, as whatever is made of it does."""
+    """`size` bytes at `address` as a memoryview that keeps `owner`, as whatever is made of it
+    does."""
     array = (C.c_ubyte * size).from_address(address)
     setattr(array, "owner", owner)
     data = memoryview(array).cast("B")
@@ -26,7 +27,8 @@ def _pieces(get: Any, pointer: Any) -> List[Tuple[int, int]]:
 
 
 class _Native:
-    """A tarn_view that is released when nothing points into its memory any more: the view, memoryviews, arrays made of them."""
+    """A tarn_view that is released when nothing points into its memory any more: the view,
+    memoryviews, arrays made of them."""
 
     __slots__ = ("pointer", "handle", "_lib", "__weakref__")
 
@@ -50,16 +52,18 @@ def _drop(buffers: List[memoryview]) -> None:
 
 
 class View:
-    """A value in the pool's memory on this machine, under a lease. Read, then `check()`: what was read counts only if that
-    passes, for when the lease is over the space may be given to others. `renew` in time.
+    """A value in the pool's memory on this machine, under a lease. Read, then `check()`: what was
+    read counts only if that passes, for when the lease is over the space may be given to others.
+    `renew` in time.
 
         with client.view(key) as view:
             work_on(view.data)
             view.check()
 
-    `data` is a read-only memoryview, None where the value lies in several pieces; `pieces` are one to eight memoryviews
-    (none of an empty value). Arrays made of them (numpy.frombuffer) stay mapped while they live, also after `release`, but hold what was stored
-    only while the lease is valid. One thread at a time."""
+    `data` is a read-only memoryview, None where the value lies in several pieces; `pieces` are one
+    to eight memoryviews (none of an empty value). Arrays made of them (numpy.frombuffer) stay
+    mapped while they live, also after `release`, but hold what was stored only while the lease is
+    valid. One thread at a time."""
 
     def __init__(self) -> None:
         raise TypeError("views come from Client.view")
@@ -100,7 +104,8 @@ class View:
         return int(lib.tarn_view_valid_ms(self._use().pointer))
 
     def check(self) -> None:
-        """Passes if all that was read until now is right. Raises LeaseOver or Stale if it may not be."""
+        """Passes if all that was read until now is right. Raises LeaseOver or Stale if it may not
+        be."""
         check(lib.tarn_view_check(self._use().pointer))
 
     def verify(self) -> None:
@@ -108,11 +113,13 @@ class View:
         check(lib.tarn_view_verify(self._use().pointer))
 
     def renew(self, lease_ms: int = 0) -> None:
-        """Prolongs the lease (0: by the client's). Raises NotFound when this version is gone: it is good until its lease ends."""
+        """Prolongs the lease (0: by the client's). Raises NotFound when this version is gone: it is
+        good until its lease ends."""
         check(lib.tarn_view_renew(self._use().pointer, milliseconds(lease_ms, "lease_ms")))
 
     def release(self) -> None:
-        """Ends the view, and its lease once no array points into it any more. May be called twice."""
+        """Ends the view, and its lease once no array points into it any more. May be called
+        twice."""
         if self._native is not None:
             _drop(self.pieces)
             self.pieces, self.data, self._native = [], None, None
@@ -128,13 +135,15 @@ class View:
 
 
 class Writer:
-    """Space for a value: fill `data` (a memoryview; None where it lies in several `pieces`), then `commit`.
+    """Space for a value: fill `data` (a memoryview; None where it lies in several `pieces`), then
+    `commit`.
 
         with client.writer(key, size) as w:
             w.data[:] = block       # leaving the block commits, an exception aborts
 
-    Nobody sees the value before. in_place: it is pool memory; otherwise memory of this process, which commit sends. Nothing may be
-    written through memoryviews or arrays of it after commit or abort. One thread at a time."""
+    Nobody sees the value before. in_place: it is pool memory; otherwise memory of this process,
+    which commit sends. Nothing may be written through memoryviews or arrays of it after commit or
+    abort. One thread at a time."""
 
     def __init__(self) -> None:
         raise TypeError("writers come from Client.writer")

@@ -4,17 +4,19 @@
                            "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
                            "kv_connector_extra_config": {"backend": "tarn"}}'
 
-vllm-ascend knows its backends by a table of its own. Taking its connector from this module, as above, writes us into that table;
-`register` does the same where vLLM runs it as a plug-in. Configuration comes from the environment: TARN_URL, TARN_CONFIG_PATH.
+vllm-ascend knows its backends by a table of its own. Taking its connector from this module, as
+above, writes us into that table; `register` does the same where vLLM runs it as a plug-in.
+Configuration comes from the environment: TARN_URL, TARN_CONFIG_PATH.
 
-Addresses. What the engine hands over are addresses of its KV caches, in the memory of an NPU or, in CPU builds and tests, of the
-host. Memory of the host is put and read in place. Memory of a device is never touched by the CPU. It goes through a bounded staging
-buffer when Ascend's runtime (libascendcl.so) is there to copy it, straight by RDMA where `register_dmabuf` said how, and else fails
-with a message that says so. Which of them it is, the kernel's table of mappings says: host memory is what is mapped, readable (for
-gets writable), and not the file of a device.
+Addresses. What the engine hands over are addresses of its KV caches, in the memory of an NPU or, in
+CPU builds and tests, of the host. Memory of the host is put and read in place. Memory of a device
+is never touched by the CPU. It goes through a bounded staging buffer when Ascend's runtime
+(libascendcl.so) is there to copy it, straight by RDMA where `register_dmabuf` said how, and else
+fails with a message that says so. Which of them it is, the kernel's table of mappings says: host
+memory is what is mapped, readable (for gets writable), and not the file of a device.
 
-Threads: vllm-ascend calls from its workers' main thread and its sending and receiving threads at once. Nothing raises from exists,
-get and put: a pool that is away is a miss."""
+Threads: vllm-ascend calls from its workers' main thread and its sending and receiving threads at
+once. Nothing raises from exists, get and put: a pool that is away is a miss."""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ _NOT_DEVICES = ("/dev/shm/", "/dev/hugepages", "/dev/zero", "/dev/dax")
 
 
 def register() -> None:
-    """Makes "backend": "tarn" known to vllm-ascend; does nothing where that is not installed. May be called many times.
+    """Makes "backend": "tarn" known to vllm-ascend; does nothing where that is not installed. May
+    be called many times.
 
     Named as a vllm.general_plugins entry point, it runs in every process of vLLM."""
     found = optional(f"{_STORE}.backend", "backend_map")
@@ -68,8 +71,9 @@ _facts: Optional[Facts] = None  # of this process's engine, when it came by our 
 
 @lru_cache(maxsize=None)
 def _noting(base: Any) -> Any:
-    """The connector, which tells the backends that it makes what its VllmConfig says about the bytes of blocks: vllm-ascend's keys say
-    model, ranks and hash only, and its backends are handed no more than the ranks."""
+    """The connector, which tells the backends that it makes what its VllmConfig says about the
+    bytes of blocks: vllm-ascend's keys say model, ranks and hash only, and its backends are handed
+    no more than the ranks."""
 
     def made(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         global _facts
@@ -84,8 +88,8 @@ def _noting(base: Any) -> Any:
 
 
 class HostMap:
-    """Which addresses the CPU may use, as /proc/self/maps says. Read anew when an address is not in what was read before, and by
-    `refresh`. Not for several threads."""
+    """Which addresses the CPU may use, as /proc/self/maps says. Read anew when an address is not in
+    what was read before, and by `refresh`. Not for several threads."""
 
     def __init__(self) -> None:
         self._starts: List[int] = []
@@ -111,7 +115,8 @@ class HostMap:
         self._spans, self._starts = spans, [s[0] for s in spans]
 
     def has(self, address: int, size: int, writable: bool) -> bool:
-        """Whether all `size` bytes at `address` are memory of the host that may be read (and written)."""
+        """Whether all `size` bytes at `address` are memory of the host that may be read (and
+        written)."""
         end = address + size
         while True:
             i = bisect_right(self._starts, address) - 1
@@ -123,7 +128,8 @@ class HostMap:
 
 
 class Runtime:
-    """Copies between an NPU's memory and the host's, by Ascend's runtime. The calling thread must have chosen its device."""
+    """Copies between an NPU's memory and the host's, by Ascend's runtime. The calling thread must
+    have chosen its device."""
 
     _TO_DEVICE, _TO_HOST = 1, 2
 
@@ -134,7 +140,8 @@ class Runtime:
 
     @classmethod
     def find(cls) -> Optional["Runtime"]:
-        """The runtime of this machine (TARN_ACL_LIB: another file than libascendcl.so); None if it has none."""
+        """The runtime of this machine (TARN_ACL_LIB: another file than libascendcl.so); None if it
+        has none."""
         try:
             return cls(C.CDLL(os.environ.get("TARN_ACL_LIB") or "libascendcl.so"))
         except (OSError, AttributeError):
@@ -152,12 +159,14 @@ class Runtime:
         status = self._copy(to, size, source, size, kind)
         if status:
             raise NotSupported(
-                f"aclrtMemcpy of {size} bytes failed with {status}: was set_device called in this thread?"
+                f"aclrtMemcpy of {size} bytes failed with {status}: was set_device called in this "
+                "thread?"
             )
 
 
 class _Range:
-    """Registered memory: where, and how its bytes get to the pool: "host", "staged", "rdma" or "none"."""
+    """Registered memory: where, and how its bytes get to the pool: "host", "staged", "rdma" or
+    "none"."""
 
     __slots__ = ("start", "end", "way", "writable")
 
@@ -166,7 +175,8 @@ class _Range:
 
 
 class TarnBackend(_Base):  # type: ignore[misc]
-    """Backend of an AscendStoreConnector: see the module's text. Each worker has one, and the scheduler one that only looks up."""
+    """Backend of an AscendStoreConnector: see the module's text. Each worker has one, and the
+    scheduler one that only looks up."""
 
     def __init__(
         self,
@@ -174,11 +184,12 @@ class TarnBackend(_Base):  # type: ignore[misc]
         lazy_init: bool = False,
         options: Optional[Mapping[str, Any]] = None,
     ) -> None:
-        """`lazy_init` is what vllm-ascend passes for stores that must not start before the first put; this one connects at once,
-        and waits for nothing. `options`: as in the file of TARN_CONFIG_PATH, before which they win.
+        """`lazy_init` is what vllm-ascend passes for stores that must not start before the first
+        put; this one connects at once, and waits for nothing. `options`: as in the file of
+        TARN_CONFIG_PATH, before which they win.
 
-        InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is waited for later.
-        """
+        InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is
+        waited for later."""
         chosen = settings(options, "options")
         self.parallel_config = parallel_config
         self.store = self  # the engine only asks whether there is one
@@ -204,7 +215,8 @@ class TarnBackend(_Base):  # type: ignore[misc]
         """There is nothing left to do."""
 
     def set_device(self) -> None:
-        """Chooses this worker's NPU for the calling thread, where torch_npu is there; else nothing."""
+        """Chooses this worker's NPU for the calling thread, where torch_npu is there; else
+        nothing."""
         torch = sys.modules.get("torch")
         world = optional("vllm.distributed.parallel_state", "get_world_group")
         if world is None or not hasattr(torch, "npu"):
@@ -215,9 +227,9 @@ class TarnBackend(_Base):  # type: ignore[misc]
     # --- memory
 
     def register_buffer(self, ptrs: Sequence[int], lengths: Sequence[int]) -> None:
-        """Tells of the KV caches. InvalidArgument: not as many lengths as addresses, or no memory of the host while there is
-        nothing that could copy a device's: the engine would never get a block then, and should say so at its start.
-        """
+        """Tells of the KV caches. InvalidArgument: not as many lengths as addresses, or no memory
+        of the host while there is nothing that could copy a device's: the engine would never get a
+        block then, and should say so at its start."""
         if len(ptrs) != len(lengths):
             raise InvalidArgument(
                 f"register_buffer: {len(ptrs)} addresses and {len(lengths)} lengths"
@@ -240,12 +252,14 @@ class TarnBackend(_Base):  # type: ignore[misc]
         self._link.on_connect(tell)
 
     def register_dmabuf(self, address: int, length: int, fd: int, offset: int = 0) -> None:
-        """Memory of a device that RDMA reaches: `length` bytes at `address`, `offset` bytes into the dma-buf `fd`, which stays open
-        for as long as this backend lives. Such blocks move by RDMA and carry no checksum."""
+        """Memory of a device that RDMA reaches: `length` bytes at `address`, `offset` bytes into
+        the dma-buf `fd`, which stays open for as long as this backend lives. Such blocks move by
+        RDMA and carry no checksum."""
 
         def tell(client: Client) -> None:
             client.register_dmabuf(address, length, fd, offset)
-            # Only now: libtarn would take an address that it was never told of for memory of the host.
+            # Only now: libtarn would take an address that it was never told of for memory of the
+            # host.
             self._remember([_Range(address, address + length, "rdma", True)])
 
         self._link.on_connect(tell)
@@ -276,12 +290,15 @@ class TarnBackend(_Base):  # type: ignore[misc]
     @staticmethod
     def _no_way(start: int, size: int) -> str:
         return (
-            f"{size} bytes at {start:#x} are no memory of this host: those of an NPU need libascendcl.so (is Ascend's runtime "
-            "installed, its set_env.sh sourced?) or a dma-buf (register_dmabuf); nothing was touched"
+            f"{size} bytes at {start:#x} are no memory of this host: those of an NPU need "
+            "libascendcl.so (is Ascend's runtime "
+            "installed, its set_env.sh sourced?) or a dma-buf (register_dmabuf); nothing was "
+            "touched"
         )
 
     def _way(self, addrs: Sequence[int], sizes: Sequence[int], writable: bool) -> str:
-        """How these pieces of one block move: "host" and "rdma" directly, "staged" by copies. InvalidArgument: not at all."""
+        """How these pieces of one block move: "host" and "rdma" directly, "staged" by copies.
+        InvalidArgument: not at all."""
         if len(addrs) != len(sizes):
             raise InvalidArgument(f"{len(addrs)} addresses and {len(sizes)} sizes")
         ways = set()
@@ -317,12 +334,13 @@ class TarnBackend(_Base):  # type: ignore[misc]
         return self.exists(keys)
 
     def put(self, keys: List[str], addrs: List[List[int]], sizes: List[List[int]]) -> None:
-        """Stores a block per key, out of its pieces in order. What cannot be stored is logged; nobody asks for it later."""
+        """Stores a block per key, out of its pieces in order. What cannot be stored is logged;
+        nobody asks for it later."""
         self._move("put", keys, addrs, sizes)
 
     def get(self, keys: List[str], addrs: List[List[int]], sizes: List[List[int]]) -> List[int]:
-        """Reads a block per key into its pieces. Per key 0, or what the engine takes for a failed block: a negative status. A block
-        that is shorter or longer than its pieces has failed."""
+        """Reads a block per key into its pieces. Per key 0, or what the engine takes for a failed
+        block: a negative status. A block that is shorter or longer than its pieces has failed."""
         return self._move("get", keys, addrs, sizes)
 
     def _names(self, keys: Sequence[str]) -> List[str]:
@@ -426,7 +444,8 @@ class TarnBackend(_Base):  # type: ignore[misc]
                 if end == at:
                     self._link.complain(
                         "size",
-                        f"a block of {sum(sizes[at])} bytes: at most {self._staging.size} can be staged",
+                        f"a block of {sum(sizes[at])} bytes: at most {self._staging.size} can be "
+                        "staged",
                     )
                     results.append(int(Status.ELIMIT))
                     at += 1
@@ -473,7 +492,8 @@ class TarnBackend(_Base):  # type: ignore[misc]
 
 
 class _Staging:
-    """Memory of the host that blocks of a device pass through; made when it is first needed, held by one thread at a time."""
+    """Memory of the host that blocks of a device pass through; made when it is first needed, held
+    by one thread at a time."""
 
     def __init__(self, size: int) -> None:
         self.size = size

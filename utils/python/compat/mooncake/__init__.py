@@ -1,8 +1,9 @@
 """Programs that were written for Mooncake's store and transfer engine, on tarn.
 
-With the folder above this one on PYTHONPATH, `from mooncake.store import MooncakeDistributedStore, ReplicateConfig` and
-`from mooncake.engine import TransferEngine` find these modules; docs/engines/MOONCAKE.md says what becomes of what. Modules
-of an installed Mooncake that are not here (and that may need its own libraries) are still found behind them."""
+With the folder above this one on PYTHONPATH, `from mooncake.store import MooncakeDistributedStore,
+ReplicateConfig` and `from mooncake.engine import TransferEngine` find these modules;
+docs/engines/MOONCAKE.md says what becomes of what. Modules of an installed Mooncake that are not
+here (and that may need its own libraries) are still found behind them."""
 
 from __future__ import annotations
 

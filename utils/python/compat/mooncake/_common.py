@@ -100,7 +100,8 @@ def failure(what: str, error: Exception) -> int:
 
 
 def key_of(key: Any) -> Key:
-    """A key as text. Bytes are the same key as the text that they are in UTF-8; other bytes stay bytes."""
+    """A key as text. Bytes are the same key as the text that they are in UTF-8; other bytes stay
+    bytes."""
     if isinstance(key, str):
         return key
     if not isinstance(key, bytes):
@@ -124,7 +125,8 @@ def suffixed(key: Key, suffix: str) -> Key:
 
 
 def sizes_of(client: tarn.Client, keys: Sequence[Key]) -> List[Optional[int]]:
-    """Bytes of each value, None where there is none, in one round of requests: what a get without room for them says."""
+    """Bytes of each value, None where there is none, in one round of requests: what a get without
+    room for them says."""
     nothing = [0] * len(keys)
     batch = Batch(keys, nothing, nothing)
     client._get_batch(batch)
@@ -177,8 +179,8 @@ _NO_MODULE = os.path.join(os.devnull, "no-module")  # a folder that is nowhere: 
 def transport_of(protocol: str) -> Dict[str, Optional[str]]:
     """Options of tarn for a protocol of Mooncake's. Raises Refused.
 
-    tcp: shared memory on the same machine, else TCP, never RDMA. rdma: shared memory, RDMA where both sides have it; there
-    must be a device here. shm, auto: as in tarn."""
+    tcp: shared memory on the same machine, else TCP, never RDMA. rdma: shared memory, RDMA where
+    both sides have it; there must be a device here. shm, auto: as in tarn."""
     if not isinstance(protocol, str):
         raise TypeError(f"protocol: text, not {type(protocol).__name__}")
     word = protocol.strip().lower()
@@ -222,7 +224,8 @@ def split_host(name: str) -> Tuple[str, int]:
 
 
 def plain_name(text: str, longest: int) -> str:
-    """The same text as a name that tarn takes: [A-Za-z0-9._-], not longer than that. Different texts stay different."""
+    """The same text as a name that tarn takes: [A-Za-z0-9._-], not longer than that. Different
+    texts stay different."""
     plain = re.sub(r"[^A-Za-z0-9.-]", "_", text)
     if plain == text.replace(":", "_") and "_" not in text and len(plain) <= longest:
         return plain
@@ -231,7 +234,8 @@ def plain_name(text: str, longest: int) -> str:
 
 
 def node_name(hostname: str) -> str:
-    """Name in the pool of the memory that a store with this hostname lends. Loopback names mean this machine."""
+    """Name in the pool of the memory that a store with this hostname lends. Loopback names mean
+    this machine."""
     host, port = split_host(hostname)
     if host in ("localhost", "::1", "") or host.startswith("127."):
         host = socket.gethostname()
@@ -239,8 +243,8 @@ def node_name(hostname: str) -> str:
 
 
 def hostname_of(node: str, beside: str) -> str:
-    """The hostname of the store that lends a node's memory, as a store with the hostname `beside` would write it; the node's
-    name where it does not tell."""
+    """The hostname of the store that lends a node's memory, as a store with the hostname `beside`
+    would write it; the node's name where it does not tell."""
     host, _, port = node.rpartition("_")
     own = split_host(beside)[0]
     if node_name(f"{own}:{port}") == node and host == socket.gethostname():
@@ -250,7 +254,8 @@ def hostname_of(node: str, beside: str) -> str:
 
 
 def segment_names(hostname: str) -> Tuple[str, str]:
-    """Names that the segment may have which a store with this hostname lends; it may be one of tarn's own."""
+    """Names that the segment may have which a store with this hostname lends; it may be one of
+    tarn's own."""
     return hostname, node_name(hostname) + ".0"
 
 
@@ -260,9 +265,9 @@ _PAGE = 4096
 
 
 def device_memory(address: int, size: int, rdma: bool) -> Optional[Tuple[int, int]]:
-    """None: it is a processor's memory. Of a GPU's: a dma-buf of it as a file descriptor, which the caller closes, and where in
-    it the address is. Raises Refused where nothing could move it: better now than when bytes should go.
-    """
+    """None: it is a processor's memory. Of a GPU's: a dma-buf of it as a file descriptor, which the
+    caller closes, and where in it the address is. Raises Refused where nothing could move it:
+    better now than when bytes should go."""
     if size <= 0:
         raise Refused(INVALID_PARAMS, f"a buffer of {size} bytes")
     try:
@@ -276,7 +281,8 @@ def device_memory(address: int, size: int, rdma: bool) -> Optional[Tuple[int, in
     if not rdma:
         raise Refused(
             NOT_SUPPORTED,
-            f"memory of a GPU at {address:#x}: it moves by RDMA only, which this protocol does not use",
+            f"memory of a GPU at {address:#x}: it moves by RDMA only, which this protocol does not "
+            "use",
         )
     start = address // _PAGE * _PAGE
     length = -(-(address + size - start) // _PAGE) * _PAGE

@@ -112,7 +112,8 @@ def unpack_shape(memory: Any, at: int, n: int) -> Optional[Shape]:
 
 
 def head_of(memory: Any, length: int) -> Optional[Head]:
-    """The header at the start of a value of `length` bytes; None: it is no tensor, or not all of it."""
+    """The header at the start of a value of `length` bytes; None: it is no tensor, or not all of
+    it."""
     if length < HEADER:
         return None
     magic, version, header, kind, n, shard, _, start, size = _HEAD.unpack_from(memory)

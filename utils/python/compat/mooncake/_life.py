@@ -54,9 +54,9 @@ class LifeMethods(SegmentMethods):
         *,
         config: Optional[Dict[str, Any]] = None,
     ) -> int:
-        """Connects, and lends `global_segment_size` bytes of this process to the pool (0: none). Or with one argument, a dict
-        of these. 0, or a negative code. docs/engines/MOONCAKE.md says what each argument means here.
-        """
+        """Connects, and lends `global_segment_size` bytes of this process to the pool (0: none). Or
+        with one argument, a dict of these. 0, or a negative code. docs/engines/MOONCAKE.md says
+        what each argument means here."""
         given = config if config is not None else local_hostname
         if isinstance(given, dict):
             return self._setup_dict(given)
@@ -85,7 +85,8 @@ class LifeMethods(SegmentMethods):
                 if enable_client_http_server:
                     raise Refused(
                         NOT_SUPPORTED,
-                        "enable_client_http_server: figures are the tarn-server's: its INFO, or its port of metrics",
+                        "enable_client_http_server: figures are the tarn-server's: its INFO, or "
+                        "its port of metrics",
                     )
                 segment = common.size_of(global_segment_size, "global_segment_size")
                 self._local_buffer = common.size_of(local_buffer_size, "local_buffer_size")
@@ -127,8 +128,8 @@ class LifeMethods(SegmentMethods):
             return failure("setup", e)
 
     def setup_dummy(self, mem_pool_size: int, local_buffer_size: int, server_address: str) -> int:
-        """A store that lends nothing. With Mooncake `server_address` is a process on this machine that does the work for it;
-        here it is the tarn-server, and bytes go to the pool directly."""
+        """A store that lends nothing. With Mooncake `server_address` is a process on this machine
+        that does the work for it; here it is the tarn-server, and bytes go to the pool directly."""
         return self.setup(
             "localhost",
             "P2PHANDSHAKE",
@@ -162,7 +163,8 @@ class LifeMethods(SegmentMethods):
         if segment == 0:
             raise Refused(
                 INVALID_PARAMS,
-                "enable_ssd_offload: the disk belongs to memory that is lent: global_segment_size is 0",
+                "enable_ssd_offload: the disk belongs to memory that is lent: global_segment_size "
+                "is 0",
             )
         free = os.statvfs(path)
         limit = int(
@@ -173,7 +175,8 @@ class LifeMethods(SegmentMethods):
         return {"ssd_path": path, "ssd_bytes": limit}
 
     def _lend(self, segment: int, ssd: Dict[str, Any]) -> None:
-        """Takes a port for the hostname if it has none, and a place in the pool if memory is lent."""
+        """Takes a port for the hostname if it has none, and a place in the pool if memory is
+        lent."""
         host, port = common.split_host(self._hostname)
         if port == 0:
             self._port_holder = self._hold_port()

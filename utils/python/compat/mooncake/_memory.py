@@ -60,8 +60,8 @@ class MemoryMethods:
         return 0
 
     def register_memory(self, buffer_addr: int, capacity: int, location: str = "*") -> int:
-        """Lets peers at memory of the program's own. 0, -7: part of it is registered already. That of a GPU
-        moves by RDMA only, as a dma-buf; -303 where that cannot be."""
+        """Lets peers at memory of the program's own. 0, -7: part of it is registered already. That
+        of a GPU moves by RDMA only, as a dma-buf; -303 where that cannot be."""
         return self._register(buffer_addr, capacity)
 
     def batch_register_memory(
@@ -83,7 +83,8 @@ class MemoryMethods:
         return 0
 
     def unregister_memory(self, buffer_addr: int) -> int:
-        """Returns when no peer moves bytes there any more. 0, or -3: nothing is registered there."""
+        """Returns when no peer moves bytes there any more. 0, or -3: nothing is registered
+        there."""
         end = self._end
         if end is None:
             return ERR_INVALID_ARGUMENT
@@ -107,7 +108,8 @@ class MemoryMethods:
         return code
 
     def allocate_managed_buffer(self, length: int) -> int:
-        """Address of memory that peers may use, by shared memory on this machine; 0: there is no such memory."""
+        """Address of memory that peers may use, by shared memory on this machine; 0: there is no
+        such memory."""
         end = self._end
         if end is None or length <= 0:
             return 0

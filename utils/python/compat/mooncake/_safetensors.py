@@ -1,5 +1,5 @@
-"""Files of the safetensors format, one tensor at a time: eight bytes of length, a JSON of names, types, shapes and offsets, then
-the elements."""
+"""Files of the safetensors format, one tensor at a time: eight bytes of length, a JSON of names,
+types, shapes and offsets, then the elements."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def save(path: str, name: str, number: int, shape: Sequence[int], elements: memo
 
 
 def load(path: str, name: Optional[str]) -> Tuple[int, List[int], bytes]:
-    """Type, shape and elements of a tensor of a file: the one of that name, else the first. Raises OSError; ValueError: the
-    file makes no sense."""
+    """Type, shape and elements of a tensor of a file: the one of that name, else the first. Raises
+    OSError; ValueError: the file makes no sense."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         raw = file.read(_LENGTH.size)

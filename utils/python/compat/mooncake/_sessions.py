@@ -1,7 +1,9 @@
-"""Values that are written and read piece by piece, layer by layer say: the session methods of the store.
+"""Values that are written and read piece by piece, layer by layer say: the session methods of the
+store.
 
-A put session is a place in the pool (tarn's Writer): on the same machine ranges are written straight into it. Nobody sees the
-value before the session's end. A get session remembers sizes; each call reads its ranges in one batch, checked as any get."""
+A put session is a place in the pool (tarn's Writer): on the same machine ranges are written
+straight into it. Nobody sees the value before the session's end. A get session remembers sizes;
+each call reads its ranges in one batch, checked as any get."""
 
 from __future__ import annotations
 
@@ -87,7 +89,8 @@ class SessionMethods:
     def batch_put_session_start(
         self, keys: Sequence[Key], sizes: Sequence[int], config: Optional["ReplicateConfig"] = None
     ) -> List[int]:
-        """Makes room for values of these sizes: a code per key. -705: it is there, or another puts it."""
+        """Makes room for values of these sizes: a code per key. -705: it is there, or another puts
+        it."""
         keys = keys_of(keys)
 
         def work(client: tarn.Client) -> List[int]:

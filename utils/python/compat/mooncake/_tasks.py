@@ -95,7 +95,8 @@ class TaskMethods:
                 if machine in machines:
                     raise Refused(
                         common.NOT_SUPPORTED,
-                        f"target {name}: a replica is on its machine, {machine}, already: they never share one",
+                        f"target {name}: a replica is on its machine, {machine}, already: they "
+                        "never share one",
                     )
                 machines.add(machine)
                 orders.append(["COPY", "TO", name])

@@ -1,4 +1,5 @@
-"""The small types of mooncake.store: how objects are placed, where they lie, memory that was got."""
+"""The small types of mooncake.store: how objects are placed, where they lie, memory that was got.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +56,8 @@ def _texts(value: Any, name: str) -> List[str]:
 
 
 class ReplicateConfig:
-    """How a put places an object. Attributes are checked when they are set (TypeError), and those that tarn cannot honour
-    when they are used."""
+    """How a put places an object. Attributes are checked when they are set (TypeError), and those
+    that tarn cannot honour when they are used."""
 
     replica_num: int
     nof_replica_num: int
@@ -126,7 +127,8 @@ class ReplicateConfig:
 
 
 class BufferHandle(bytearray):
-    """A value in memory of its own: ptr(), size(), and the buffer protocol. Good for as long as this object is held."""
+    """A value in memory of its own: ptr(), size(), and the buffer protocol. Good for as long as
+    this object is held."""
 
     def ptr(self) -> int:
         """Address of the first byte; 0 if there is none."""
@@ -138,7 +140,8 @@ class BufferHandle(bytearray):
 
 
 class Descriptor:
-    """A piece of memory of a replica. buffer_address is the offset in its segment, not an address of this process."""
+    """A piece of memory of a replica. buffer_address is the offset in its segment, not an address
+    of this process."""
 
     def __init__(
         self, size: int = 0, buffer_address: int = 0, transport_endpoint: str = ""

@@ -1,4 +1,5 @@
-"""The store with coroutines: async_NAME of every method, each in a thread of the loop's default executor."""
+"""The store with coroutines: async_NAME of every method, each in a thread of the loop's default
+executor."""
 
 from __future__ import annotations
 

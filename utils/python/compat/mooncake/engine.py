@@ -1,12 +1,14 @@
-"""mooncake.engine on tarn: bytes from one program's memory to another's, by address, without a store in between.
+"""mooncake.engine on tarn: bytes from one program's memory to another's, by address, without a
+store in between.
 
-With metadata_server "P2PHANDSHAKE" a program is known as host:get_rpc_port(); with tarn://host:port a tarn-server keeps names.
-Bytes go by shared memory where both are on one machine and the memory at the other side is of allocate_managed_buffer, by
-RDMA where both have it, else by TCP. Beyond loopback both sides need the same secret: environment variable
-TARN_TRANSFER_SECRET, or TARN_TRANSFER_UNPROTECTED=1, which lets in whoever reaches the port, as Mooncake does.
+With metadata_server "P2PHANDSHAKE" a program is known as host:get_rpc_port(); with tarn://host:port
+a tarn-server keeps names. Bytes go by shared memory where both are on one machine and the memory at
+the other side is of allocate_managed_buffer, by RDMA where both have it, else by TCP. Beyond
+loopback both sides need the same secret: environment variable TARN_TRANSFER_SECRET, or
+TARN_TRANSFER_UNPROTECTED=1, which lets in whoever reaches the port, as Mooncake does.
 
-Methods return 0, or a negative code where something went wrong (the log of the logger "mooncake" says what). Any thread may
-call, also at once; bytes move without the GIL."""
+Methods return 0, or a negative code where something went wrong (the log of the logger "mooncake"
+says what). Any thread may call, also at once; bytes move without the GIL."""
 
 from __future__ import annotations
 
@@ -92,7 +94,8 @@ def _resolved(host: str) -> str:
 
 
 class _Far:
-    """A peer and who uses it: it is closed when it is broken, or the engine ends, and nobody does any more."""
+    """A peer and who uses it: it is closed when it is broken, or the engine ends, and nobody does
+    any more."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer, self.users, self.dropped = peer, 0, False
@@ -191,8 +194,8 @@ class TransferEngine(MemoryMethods):
         device_name: str,
         metadata_type: str,
     ) -> int:
-        """The same, with the kind of metadata server as a word of its own. `device_name` is accepted: libtarn uses the RDMA
-        devices there are."""
+        """The same, with the kind of metadata server as a word of its own. `device_name` is
+        accepted: libtarn uses the RDMA devices there are."""
         for name, value in (
             ("local_hostname", local_hostname),
             ("metadata_server", metadata_server),
@@ -215,7 +218,8 @@ class TransferEngine(MemoryMethods):
 
     @staticmethod
     def _master(server: str, kind: str) -> Optional[str]:
-        """URL of the tarn-server that keeps names; None: there is none, ends are host:port. Raises Refused."""
+        """URL of the tarn-server that keeps names; None: there is none, ends are host:port. Raises
+        Refused."""
         if "p2phandshake" in (server.lower(), kind):
             return None
         if server.startswith(("tarn://", "tarns://", "tarn+sentinel://", "tarns+sentinel://")):
@@ -226,7 +230,8 @@ class TransferEngine(MemoryMethods):
             return "tarn://" + server
         raise Refused(
             -1,
-            f"metadata_server {server!r}: names are kept by a tarn-server (tarn://host:port), or P2PHANDSHAKE for none",
+            f"metadata_server {server!r}: names are kept by a tarn-server (tarn://host:port), or "
+            "P2PHANDSHAKE for none",
         )
 
     def _open(self, hostname: str, master: Optional[str], protocol: str) -> None:
@@ -257,9 +262,9 @@ class TransferEngine(MemoryMethods):
 
     @staticmethod
     def _addresses(host: str, master: Optional[str]) -> Dict[str, Any]:
-        """Where to listen: loopback, or (with a secret) the address of that host, or all if it is not one of this machine. With
-        a server for names, a host that cannot be resolved is only a name: others come where this machine reaches the server.
-        """
+        """Where to listen: loopback, or (with a secret) the address of that host, or all if it is
+        not one of this machine. With a server for names, a host that cannot be resolved is only a
+        name: others come where this machine reaches the server."""
         announce: Optional[str] = host
         try:
             bind = _resolved(host)
@@ -277,7 +282,8 @@ class TransferEngine(MemoryMethods):
         if secret is None and not open_to_all:
             raise Refused(
                 -1,
-                f"{host} is reached from other machines: set TARN_TRANSFER_SECRET to the same 8 bytes or more on both sides, "
+                f"{host} is reached from other machines: set TARN_TRANSFER_SECRET to the same 8 "
+                "bytes or more on both sides, "
                 "or TARN_TRANSFER_UNPROTECTED=1 to let in whoever reaches the port",
             )
         family = socket.AF_INET6 if ":" in bind else socket.AF_INET
@@ -317,7 +323,8 @@ class TransferEngine(MemoryMethods):
     # --- peers
 
     def get_first_buffer_address(self, segment_name: str) -> int:
-        """Where the memory begins that a peer (or this program) registered first; 0: there is none."""
+        """Where the memory begins that a peer (or this program) registered first; 0: there is
+        none."""
         if self._end is None:
             return 0
         if segment_name == self._name:
@@ -333,7 +340,8 @@ class TransferEngine(MemoryMethods):
 
     @contextmanager
     def _use(self, target: str) -> Iterator[_Far]:
-        """The peer, connected; it stays open for as long as it is in use. One that turns out to be broken is not used again."""
+        """The peer, connected; it stays open for as long as it is in use. One that turns out to be
+        broken is not used again."""
         far = self._connected(target)
         try:
             yield far
@@ -479,7 +487,8 @@ class TransferEngine(MemoryMethods):
         "batch_transfer_async_write",
         WRITE,
         _async,
-        "Many writes, not waited for: a number to ask for their status with, until which the memory stays borrowed; 0: no.",
+        "Many writes, not waited for: a number to ask for their status with, until which the "
+        "memory stays borrowed; 0: no.",
     )
     batch_transfer_async_read = _many(
         "batch_transfer_async_read", READ, _async, "Many reads, not waited for."
@@ -535,7 +544,8 @@ class TransferEngine(MemoryMethods):
         return self._async(move, target_hostname, rows)
 
     def transfer_check_status(self, batch_id: int) -> int:
-        """1: done; -1: failed, or no such number; -2: too late; 0: on its way. Any but the last ends the number."""
+        """1: done; -1: failed, or no such number; -2: too late; 0: on its way. Any but the last
+        ends the number."""
         with self._lock:
             found = self._batches.get(batch_id)
         if found is None:
@@ -581,8 +591,8 @@ class TransferEngine(MemoryMethods):
     # --- what there is
 
     def get_local_topology(self, device_name: Optional[str] = None) -> str:
-        """JSON: the RDMA devices of this machine (or those of the comma-separated names), preferred and others, for memory of
-        processors. libtarn chooses among them itself."""
+        """JSON: the RDMA devices of this machine (or those of the comma-separated names), preferred
+        and others, for memory of processors. libtarn chooses among them itself."""
         try:
             devices = sorted(os.listdir("/sys/class/infiniband"))
         except OSError:

@@ -1,4 +1,5 @@
-"""mooncake.json and the environment variables that stand for it: the settings that engines pass to setup()."""
+"""mooncake.json and the environment variables that stand for it: the settings that engines pass to
+setup()."""
 
 from __future__ import annotations
 
@@ -95,13 +96,15 @@ class MooncakeConfig:
 
     @staticmethod
     def load_from_env() -> "MooncakeConfig":
-        """Out of the file that MOONCAKE_CONFIG_PATH names, else out of MOONCAKE_MASTER and its like."""
+        """Out of the file that MOONCAKE_CONFIG_PATH names, else out of MOONCAKE_MASTER and its
+        like."""
         path = os.getenv("MOONCAKE_CONFIG_PATH")
         if path is not None:
             return MooncakeConfig.from_file(path)
         if not os.getenv("MOONCAKE_MASTER"):
             raise ValueError(
-                "Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set."
+                "Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is "
+                "set."
             )
         names = {
             "master_server_address": "MOONCAKE_MASTER",

@@ -1,8 +1,10 @@
-"""mooncake.store on tarn: the class that engines keep blocks in, with Mooncake's arguments and return codes.
+"""mooncake.store on tarn: the class that engines keep blocks in, with Mooncake's arguments and
+return codes.
 
-Methods return 0 or bytes, and a negative code where something went wrong (the log of the logger "mooncake" says what);
-arguments of the wrong type raise TypeError. Any thread may call, also at once; bytes move without the GIL. Memory that is
-named by address is the caller's to keep. A store does not survive fork()."""
+Methods return 0 or bytes, and a negative code where something went wrong (the log of the logger
+"mooncake" says what); arguments of the wrong type raise TypeError. Any thread may call, also at
+once; bytes move without the GIL. Memory that is named by address is the caller's to keep. A store
+does not survive fork()."""
 
 from __future__ import annotations
 
@@ -182,7 +184,8 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         config: Config,
         replace: bool,
     ) -> List[int]:
-        """The one way in: a code per key. A key that is there, or that another rank is just putting, is 0 as with Mooncake."""
+        """The one way in: a code per key. A key that is there, or that another rank is just
+        putting, is 0 as with Mooncake."""
         n = len(keys)
 
         def work(client: tarn.Client) -> List[int]:
@@ -239,8 +242,8 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         sizes = [[p.size for p in parts] for parts in pins]
         return self._put(how.what, keys, addresses, sizes, config, how.replace)
 
-    # --- puts: as put_..., which leave a value that is there as it is (0 then, too), and as upsert_..., which take its place;
-    # readers keep the old one until the new one is whole
+    # --- puts: as put_..., which leave a value that is there as it is (0 then, too), and as
+    # upsert_..., which take its place; readers keep the old one until the new one is whole
 
     @upsertable
     def put(self, how: How, key: Key, value: Any, config: Config = None) -> int:
@@ -358,7 +361,8 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         return handles
 
     def get_into(self, key: Key, buffer_ptr: int, size: int) -> int:
-        """Bytes of the value, now at that address; -704: there is none; -600: it has more than `size` bytes."""
+        """Bytes of the value, now at that address; -704: there is none; -600: it has more than
+        `size` bytes."""
         return self.batch_get_into([key], [buffer_ptr], [size])[0]
 
     def batch_get_into(
@@ -374,7 +378,8 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         all_sizes: Sequence[Any],
         prefer_alloc_in_same_node: bool = False,
     ) -> List[int]:
-        """Each value into several pieces of memory, in order, which must hold it. Bytes per key, or a negative code."""
+        """Each value into several pieces of memory, in order, which must hold it. Bytes per key, or
+        a negative code."""
         return self._get("batch_get_into_multi_buffers", keys, all_buffer_ptrs, all_sizes)
 
     def _get(
@@ -399,9 +404,9 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         all_src_offsets: Sequence[Sequence[Sequence[int]]],
         all_sizes: Sequence[Sequence[Sequence[int]]],
     ) -> List[List[List[int]]]:
-        """Parts of values into parts of registered buffers: of value all_keys[b][k], bytes from all_src_offsets[b][k][r] on go
-        to all_dst_offsets[b][k][r] of buffer b. Bytes of each, or a negative code; one that reaches over the end of its value
-        or buffer is -600."""
+        """Parts of values into parts of registered buffers: of value all_keys[b][k], bytes from
+        all_src_offsets[b][k][r] on go to all_dst_offsets[b][k][r] of buffer b. Bytes of each, or a
+        negative code; one that reaches over the end of its value or buffer is -600."""
         results = [[[INVALID_PARAMS] * len(ranges) for ranges in keys] for keys in all_dst_offsets]
         shapes = (all_keys, all_dst_offsets, all_src_offsets, all_sizes)
         if any(len(rows) != len(buffer_ptrs) for rows in shapes):
@@ -467,7 +472,8 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         return self._run("get_size", work, lambda code: code)
 
     def remove(self, key: Key, force: bool = False) -> int:
-        """0, or -704: there is none. Readers under way keep what they read; so there is nothing to force."""
+        """0, or -704: there is none. Readers under way keep what they read; so there is nothing to
+        force."""
         return self._run(
             "remove",
             lambda c: 0 if c.remove(self._key(key)) else OBJECT_NOT_FOUND,
@@ -498,7 +504,8 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         return self._run("remove_by_regex", work, lambda code: code)
 
     def remove_all(self, force: bool = False) -> int:
-        """How many objects there were (of this tenant; the default one's are all); or a negative code."""
+        """How many objects there were (of this tenant; the default one's are all); or a negative
+        code."""
         pattern = "(?s)^" + _escaped(self._prefix) if self._prefix else f"(?s)^(?!{_OURS})"
         return self._run(
             "remove_all",
@@ -532,7 +539,8 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         return self._run("batch_get_replica_desc", work, lambda _: {})
 
     def _replicas(self, text: str, size: int) -> List[ReplicaDescriptor]:
-        """Out of the reply of REPLICA LIST: names and values of maps, an element a line; extents come last in each."""
+        """Out of the reply of REPLICA LIST: names and values of maps, an element a line; extents
+        come last in each."""
         lines, found, i = text.split("\n"), [], 0
         while i + 1 < len(lines):
             fields: Dict[str, str] = {}
@@ -563,9 +571,9 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         return ReplicaDescriptor("memory", MemoryDescriptor(Descriptor(size, offset, endpoint)))
 
     def batch_replica_clear(self, keys: Sequence[Key], segment_name: str = "") -> List[Key]:
-        """Takes the replicas of these objects away, all of them, or those in the memory that a store with this hostname lends
-        (or in a segment of tarn's). Answers the keys of which something went. Readers under way keep what they read.
-        """
+        """Takes the replicas of these objects away, all of them, or those in the memory that a
+        store with this hostname lends (or in a segment of tarn's). Answers the keys of which
+        something went. Readers under way keep what they read."""
         keys = keys_of(keys)
 
         def work(client: tarn.Client) -> List[Key]:
@@ -594,8 +602,8 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
     # --- memory
 
     def register_buffer(self, buffer_ptr: int, size: int) -> int:
-        """Memory that will be used often: RDMA needs it, and get_into_ranges; 0 or a negative code. That of a GPU moves by RDMA
-        only, as a dma-buf; -1012 where that cannot be."""
+        """Memory that will be used often: RDMA needs it, and get_into_ranges; 0 or a negative code.
+        That of a GPU moves by RDMA only, as a dma-buf; -1012 where that cannot be."""
 
         def work(client: tarn.Client) -> int:
             device = common.device_memory(buffer_ptr, size, self._rdma)
@@ -632,8 +640,8 @@ def _escaped(text: str) -> str:
 
 
 def bind_to_numa_node(node: int) -> None:
-    """Binds this thread to the processors of a NUMA node, and lets it take memory from there first. Without such a node
-    nothing happens but a line in the log."""
+    """Binds this thread to the processors of a NUMA node, and lets it take memory from there first.
+    Without such a node nothing happens but a line in the log."""
     try:
         with open(f"/sys/devices/system/node/node{int(node)}/cpulist", encoding="ascii") as file:
             ranges = [part.split("-") for part in file.read().strip().split(",") if part]

@@ -1,5 +1,6 @@
-"""The classes of LMCache that ours derive from, or plain ones where it is not installed: then everything here can still be
-imported, and driven by tests or by other engines that speak the same interface."""
+"""The classes of LMCache that ours derive from, or plain ones where it is not installed: then
+everything here can still be imported, and driven by tests or by other engines that speak the same
+interface."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 
 
 def _lmcache(*places: str) -> Any:
-    """What is at the first of these "module:name" that this version of LMCache has; None: at none."""
+    """What is at the first of these "module:name" that this version of LMCache has; None: at
+    none."""
     for place in places:
         module, name = place.split(":")
         try:
@@ -39,7 +41,8 @@ class PlainL2Adapter:
         self._listeners: List[Any] = []
 
     def register_listener(self, listener: Any) -> None:
-        """`listener` has on_l2_keys_stored(keys, sizes), on_l2_keys_accessed(keys), on_l2_keys_deleted(keys)."""
+        """`listener` has on_l2_keys_stored(keys, sizes), on_l2_keys_accessed(keys),
+        on_l2_keys_deleted(keys)."""
         self._listeners.append(listener)
 
     def _notify_keys_stored(self, keys: List[Any], sizes: List[int]) -> None:
@@ -136,7 +139,8 @@ RemoteConnector: Any = (
 )
 MemoryFormat: Any = _lmcache("v1.memory_management:MemoryFormat")
 L2AdapterInterface: Any = _lmcache(f"{_adapters}:L2AdapterInterface") or PlainL2Adapter
-# LMCache has moved the first of these, and given L2 stores a result that is more than true or false later.
+# LMCache has moved the first of these, and given L2 stores a result that is more than true or false
+# later.
 Bitmap: Any = _lmcache("lmcache_native:Bitmap", "native_storage_ops:Bitmap") or PlainBitmap
 AdapterUsage: Any = _lmcache(f"{_adapters}:AdapterUsage") or PlainUsage
 ObjectKey: Any = _lmcache("v1.distributed.api:ObjectKey")
@@ -146,7 +150,8 @@ _L2StoreResult: Any = _lmcache("v1.distributed.internal_api:L2StoreResult")
 
 
 def store_result(success: bool, sent: int) -> Any:
-    """What this version of LMCache wants of a store: its L2StoreResult, a plain bool before there was one."""
+    """What this version of LMCache wants of a store: its L2StoreResult, a plain bool before there
+    was one."""
     if _L2StoreResult is not None:
         return _L2StoreResult(success, sent)
     return PlainStoreResult(success, sent) if L2AdapterInterface is PlainL2Adapter else success

@@ -1,4 +1,5 @@
-"""How LMCache finds the connector: by `tarn://` and `tarns://` URLs and as the storage plugin `tarn` (or `tarn.NAME`)."""
+"""How LMCache finds the connector: by `tarn://` and `tarns://` URLs and as the storage plugin
+`tarn` (or `tarn.NAME`)."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ class TarnConnectorAdapter(_base.ConnectorAdapter):  # type: ignore[misc]
         return url.startswith(_SCHEMES) or _plugin_name(url) is not None
 
     def create_connector(self, context: Any) -> TarnConnector:
-        """ValueError: there is no URL, or an option is wrong, which is logged as well: LMCache may swallow
-        it. ConnectionFailed and the like: no server. LMCache tries again later."""
+        """ValueError: there is no URL, or an option is wrong, which is logged as well: LMCache may
+        swallow it. ConnectionFailed and the like: no server. LMCache tries again later."""
         try:
             url, options = self._url(context), _options(_extra(context.config), _plugin_of(context))
             return TarnConnector(
@@ -51,8 +52,9 @@ class TarnConnectorAdapter(_base.ConnectorAdapter):  # type: ignore[misc]
             raise
 
     def _url(self, context: Any) -> str:
-        """The pool of a backend: the plugin's own, else remote_url. A plugin without one of its own is what
-        lines for LMCache up to 0.4.3 look like to a later one, which makes a backend of both."""
+        """The pool of a backend: the plugin's own, else remote_url. A plugin without one of its own
+        is what lines for LMCache up to 0.4.3 look like to a later one, which makes a backend of
+        both."""
         url, remote = context.url, getattr(context.config, "remote_url", None)
         plugin = _plugin_of(context)
         if plugin is None:
@@ -77,7 +79,8 @@ class TarnConnectorAdapter(_base.ConnectorAdapter):  # type: ignore[misc]
         if ours and hasattr(context, "plugin_name"):
             _troubles.warn(
                 "remote_url",
-                "this LMCache makes one backend of remote_url and another of remote_storage_plugins, and "
+                "this LMCache makes one backend of remote_url and another of "
+                "remote_storage_plugins, and "
                 "everything is put and looked up twice: move the URL to extra_config, "
                 f'"{_OWN}{ours[0]}.url"',
             )
@@ -94,8 +97,8 @@ def _plugin_of(context: Any) -> Optional[str]:
 
 
 def _options(extra: Dict[str, Any], plugin: Optional[str]) -> Dict[str, Any]:
-    """What extra_config says as "tarn.NAME", and for this plugin alone as "remote_storage_plugin.PLUGIN.NAME".
-    ValueError: a name that does not exist."""
+    """What extra_config says as "tarn.NAME", and for this plugin alone as
+    "remote_storage_plugin.PLUGIN.NAME". ValueError: a name that does not exist."""
     options: Dict[str, Any] = {}
     for prefix in ("tarn.", *([f"{_OWN}{plugin}."] if plugin is not None else [])):
         for key, value in extra.items():

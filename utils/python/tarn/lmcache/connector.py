@@ -1,21 +1,26 @@
-"""LMCache's remote connector for the pool: a chunk is one object, and a batch of chunks a constant number of round trips.
+"""LMCache's remote connector for the pool: a chunk is one object, and a batch of chunks a constant
+number of round trips.
 
-Where things run: LMCache calls the coroutines on its event loop, and the plain methods from its own threads. Bytes move in
-threads of ours, reads and writes in pools of their own so that no get waits behind puts; the GIL is free meanwhile, and
-nothing is copied between the pool (or the socket) and LMCache's memory.
+Where things run: LMCache calls the coroutines on its event loop, and the plain methods from its own
+threads. Bytes move in threads of ours, reads and writes in pools of their own so that no get waits
+behind puts; the GIL is free meanwhile, and nothing is copied between the pool (or the socket) and
+LMCache's memory.
 
-Reference counts: `put` and `batched_put` take a reference of their own for as long as a thread reads the memory, and leave
-the caller's alone (LMCache's wrapper drops that one, at once when it gives up waiting). Objects that a get allocated belong
-to the caller when they are returned, and are released here in every other case.
+Reference counts: `put` and `batched_put` take a reference of their own for as long as a thread
+reads the memory, and leave the caller's alone (LMCache's wrapper drops that one, at once when it
+gives up waiting). Objects that a get allocated belong to the caller when they are returned, and are
+released here in every other case.
 
 Names: LMCache's own, and a digest of what they do not say about a chunk's bytes (`facts_of`).
 
-Puts: a chunk's name says its bytes, so who puts one that is there has nothing to do. Others mean to replace what is there: a value that
-this process could not use, and keys that are no chunks of this engine, as LMCache's health check has one, which puts other bytes under
-one fixed key each time and compares. That key is every connector's own, so that ranks which check at once do not read each other's.
+Puts: a chunk's name says its bytes, so who puts one that is there has nothing to do. Others mean to
+replace what is there: a value that this process could not use, and keys that are no chunks of this
+engine, as LMCache's health check has one, which puts other bytes under one fixed key each time and
+compares. That key is every connector's own, so that ranks which check at once do not read each
+other's.
 
-Errors: what LMCache would take for a broken cache is a miss here. A get of what cannot be read is None, a put that finds no
-room or no server is dropped, and the log says so once a minute."""
+Errors: what LMCache would take for a broken cache is a miss here. A get of what cannot be read is
+None, a put that finds no room or no server is dropped, and the log says so once a minute."""
 
 from __future__ import annotations
 
@@ -44,7 +49,8 @@ _SCAN_KEYS_MAX = 1 << 20
 
 
 def pool_key(key: Any, suffix: str = "") -> str:
-    """The key of a chunk in the pool: LMCache's own text and a suffix, its end replaced by a hash where it is longer than keys may be."""
+    """The key of a chunk in the pool: LMCache's own text and a suffix, its end replaced by a hash
+    where it is longer than keys may be."""
     text: str = (key if isinstance(key, str) else key.to_string()) + suffix
     if len(text) <= _KEY_MAX // 4 or len(text.encode()) <= _KEY_MAX:
         return text
@@ -53,8 +59,8 @@ def pool_key(key: Any, suffix: str = "") -> str:
 
 
 def facts_of(config: Any, metadata: Any) -> Facts:
-    """What LMCache's configuration and metadata say about the bytes of a chunk and its keys do not. Numbers of tokens are no part of it:
-    a chunk with fewer of them says so in its header."""
+    """What LMCache's configuration and metadata say about the bytes of a chunk and its keys do not.
+    Numbers of tokens are no part of it: a chunk with fewer of them says so in its header."""
     shape = getattr(metadata, "kv_shape", None)
     if shape is not None:
         shape = [int(n) for i, n in enumerate(shape) if i != 2]
@@ -85,11 +91,12 @@ def _kind(key: Any) -> str:
 
 
 class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
-    """`url` as tarn.Client takes it. Options (LMCache's extra_config has them as "tarn.NAME"): `get_threads`, `put_threads`;
-    `pin_ms`, how long a lookup that pins protects what it found; `put_backlog`, how many puts may wait before further ones are
-    dropped; `replicas` of what is put, 0: the server's default; `namespace`: engines with another one share nothing, for what neither
-    LMCache's keys nor its configuration tell apart. ConnectionFailed and the like: no server. `client`: one to use
-    instead of an own one, which stays open at the end."""
+    """`url` as tarn.Client takes it. Options (LMCache's extra_config has them as "tarn.NAME"):
+    `get_threads`, `put_threads`; `pin_ms`, how long a lookup that pins protects what it found;
+    `put_backlog`, how many puts may wait before further ones are dropped; `replicas` of what is
+    put, 0: the server's default; `namespace`: engines with another one share nothing, for what
+    neither LMCache's keys nor its configuration tell apart. ConnectionFailed and the like: no
+    server. `client`: one to use instead of an own one, which stays open at the end."""
 
     def __init__(
         self,
@@ -148,7 +155,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         self._closed = False
 
     def post_init(self) -> None:
-        """Registers LMCache's pinned memory with the pool, which RDMA needs: called when the backend is complete."""
+        """Registers LMCache's pinned memory with the pool, which RDMA needs: called when the
+        backend is complete."""
         allocator = getattr(self.local_cpu_backend, "memory_allocator", None)
         for name in ("pin_allocator", "cpu_allocator"):
             allocator = getattr(allocator, name, allocator)
@@ -175,7 +183,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             model is not None and self._model is not None and model != self._model
         )
 
-    # --- what is there ------------------------------------------------------------------------------------------------------
+    # --- what is there
+    # ------------------------------------------------------------------------------------------------------
 
     def exists_sync(self, key: Any) -> bool:
         """One round trip. False also when there is no server."""
@@ -197,7 +206,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
     async def batched_async_contains(
         self, lookup_id: str, keys: Sequence[Any], pin: bool = False
     ) -> int:
-        """The same. `pin`: what was counted is not evicted for pin_ms (a removal is not stopped)."""
+        """The same. `pin`: what was counted is not evicted for pin_ms (a removal is not
+        stopped)."""
         return int(await self._run(self._readers, self._prefix, keys, self._pin_ms if pin else 0))
 
     def _prefix(self, keys: Sequence[Any], lease_ms: int) -> int:
@@ -221,7 +231,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         return bool(self._gate.call("ping", ping, always=True))
 
     async def list(self) -> List[str]:
-        """The keys that there are, chunks or not: up to a million. Those of chunks that this engine can use are LMCache's own."""
+        """The keys that there are, chunks or not: up to a million. Those of chunks that this engine
+        can use are LMCache's own."""
         return list(await self._run(self._readers, self._list) or [])
 
     def _list(self) -> List[str]:
@@ -245,7 +256,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         """True: it was there, and is not any more."""
         return bool(self._gate.call("remove", self._client.remove, self.name(key)))
 
-    # --- puts ---------------------------------------------------------------------------------------------------------------
+    # --- puts
+    # ---------------------------------------------------------------------------------------------------------------
 
     async def put(self, key: Any, memory_obj: Any) -> None:
         await self.batched_put([key], [memory_obj])
@@ -254,7 +266,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         return True
 
     async def batched_put(self, keys: Sequence[Any], memory_objs: Sequence[Any]) -> None:
-        """Returns when all are stored, were there already, or have failed, which is no error for the caller."""
+        """Returns when all are stored, were there already, or have failed, which is no error for
+        the caller."""
         parts = spread([int(obj.get_size()) for obj in memory_objs], self._put_threads)
         await asyncio.gather(
             *(self._put_part(keys[a:b], list(memory_objs[a:b])) for a, b in parts if a < b)
@@ -323,7 +336,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
                 self._troubles.warn(f"put {status}", f"chunks are not stored: {reason_of(status)}")
         return stored
 
-    # --- gets ---------------------------------------------------------------------------------------------------------------
+    # --- gets
+    # ---------------------------------------------------------------------------------------------------------------
 
     async def get(self, key: Any) -> Optional[Any]:
         return (await self.batched_get([key]))[0]
@@ -383,7 +397,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         return objs
 
     def _expected(self, kind: str) -> Optional[Layout]:
-        """What the next chunk of this kind most likely is. Asked anew every time: LMCache fills in its metadata late."""
+        """What the next chunk of this kind most likely is. Asked anew every time: LMCache fills in
+        its metadata late."""
         learned = self._learned.get(kind)
         if learned is None and kind == "chunk":
             return expected_layout(self._metadata, self._format)
@@ -397,7 +412,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
     def _read_expected(
         self, kind: str, layout: Layout, names: List[str], objs: List[Optional[Any]]
     ) -> List[int]:
-        """Reads headers and payloads into objects of the expected layout. Returns which are there, but of another one."""
+        """Reads headers and payloads into objects of the expected layout. Returns which are there,
+        but of another one."""
         fresh = self._allocator.many(layout, len(names))
         if len(fresh) < len(names):
             self._troubles.warn(
@@ -443,7 +459,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
     def _read_any(
         self, kind: str, names: List[str], wanted: List[int], objs: List[Optional[Any]]
     ) -> None:
-        """Reads values of any layout, by way of memory of our own, and remembers the layout for the next time."""
+        """Reads values of any layout, by way of memory of our own, and remembers the layout for the
+        next time."""
         values = self._gate.call("get", self._client.get_many, [names[i] for i in wanted])
         for i, value in zip(wanted, values or []):
             found = self._header(names[i], value, 0, len(value)) if value is not None else None
@@ -459,7 +476,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
                 )
 
     def _copied(self, layout: Layout, value: bytes) -> Optional[Any]:
-        """A new object with the payload of a value; None: there is no memory. ValueError: not with this LMCache."""
+        """A new object with the payload of a value; None: there is no memory. ValueError: not with
+        this LMCache."""
         obj = self._allocator.one(layout)
         if obj is None:
             self._troubles.warn("memory", "no CPU memory for a chunk")
@@ -475,7 +493,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             raise
 
     def _header(self, name: str, buffer: Any, at: int, got: int) -> Optional[Layout]:
-        """The header, if the value is what it says. None: a miss, which the log tells of, and which the next put replaces."""
+        """The header, if the value is what it says. None: a miss, which the log tells of, and which
+        the next put replaces."""
         try:
             if got < HEADER_BYTES:
                 raise HeaderError(f"a value of {got} bytes has no header")
@@ -494,7 +513,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         if status != Status.ENOTFOUND:
             self._troubles.warn(f"get {status}", f"chunks are not read: {reason_of(status)}")
 
-    # --- the end, and threads -----------------------------------------------------------------------------------------------
+    # --- the end, and threads
+    # -----------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Waits for gets, and for puts that have begun; the others are dropped."""
@@ -518,7 +538,8 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         *args: Any,
         give_back: Any = None,
     ) -> Any:
-        """Runs it in a thread. `give_back` takes the result when nobody waits for it any more. None: closed."""
+        """Runs it in a thread. `give_back` takes the result when nobody waits for it any more.
+        None: closed."""
         try:
             future: Future[Any] = threads.submit(function, *args)
         except RuntimeError:

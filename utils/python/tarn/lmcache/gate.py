@@ -1,5 +1,6 @@
-"""Calls to a server that may be away: what fails is a miss, and while the server is away only one call at a time finds out that
-it still is. The pause is a second, or as long as the call that failed."""
+"""Calls to a server that may be away: what fails is a miss, and while the server is away only one
+call at a time finds out that it still is. The pause is a second, or as long as the call that
+failed."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ class Gate:
         always: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """What function returns; None: it failed, which the log tells under `what`, or was not called. `always`: not even a
-        closed gate keeps it from being called."""
+        """What function returns; None: it failed, which the log tells under `what`, or was not
+        called. `always`: not even a closed gate keeps it from being called."""
         if not self._breaker.admits() and not always:
             return None
         began = time.monotonic()

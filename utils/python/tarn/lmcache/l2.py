@@ -1,16 +1,19 @@
-"""An L2 adapter for LMCache's multi-process mode: stores, look-ups and loads that end with an event.
+"""An L2 adapter for LMCache's multi-process mode: stores, look-ups and loads that end with an
+event.
 
-Keys and bytes are those of LMCache's own `resp` adapter, `{model}@{rank}@{group}@{hash}[@{salt}]` and the payload alone: the
-caller brings the memory, so no layout needs to be stored, and both adapters can share a pool.
+Keys and bytes are those of LMCache's own `resp` adapter, `{model}@{rank}@{group}@{hash}[@{salt}]`
+and the payload alone: the caller brings the memory, so no layout needs to be stored, and both
+adapters can share a pool.
 
-What a lock means here: a lookup takes a lease of `lock_ms` on what it finds, and until that is over the pool does not evict
-it. Who removes or flushes keys on purpose is not stopped: then a load is a miss. The lease ends by itself; neither
-`submit_unlock` nor a lost LMCache needs a message, so unlocking is forgetting. A load that comes later than `lock_ms` is
-still right or a miss, never wrong. Leased space cannot be given to new values: where lookups far exceed loads in a pool that
-is always full, make `lock_ms` shorter.
+What a lock means here: a lookup takes a lease of `lock_ms` on what it finds, and until that is over
+the pool does not evict it. Who removes or flushes keys on purpose is not stopped: then a load is a
+miss. The lease ends by itself; neither `submit_unlock` nor a lost LMCache needs a message, so
+unlocking is forgetting. A load that comes later than `lock_ms` is still right or a miss, never
+wrong. Leased space cannot be given to new values: where lookups far exceed loads in a pool that is
+always full, make `lock_ms` shorter.
 
-Threads: three pools of our own, for stores, lookups and loads, each with an event fd that becomes readable when results are
-there. Every method may be called from any thread."""
+Threads: three pools of our own, for stores, lookups and loads, each with an event fd that becomes
+readable when results are there. Every method may be called from any thread."""
 
 from __future__ import annotations
 
@@ -76,7 +79,8 @@ def _chosen(params: Dict[str, Any]) -> Tuple[str, str, Dict[str, int]]:
     namespace = params.pop("namespace", "")
     if not isinstance(namespace, str) or len(namespace) > 128 or "@" in namespace:
         raise ValueError(
-            f"adapter_params: namespace is text of up to 128 characters without @, not {namespace!r}"
+            "adapter_params: namespace is text of up to 128 characters without @, not "
+            f"{namespace!r}"
         )
     numbers = dict(_DEFAULTS)
     for name, value in params.items():
@@ -115,7 +119,8 @@ class _Channel:
     def submit(
         self, function: Callable[..., None], *args: Any, refused: Callable[[], None], limit: int
     ) -> None:
-        """Runs it in a thread; `refused` at once, when so many are waiting or it is closed, or when it never gets its turn."""
+        """Runs it in a thread; `refused` at once, when so many are waiting or it is closed, or when
+        it never gets its turn."""
         with self._lock:
             full = self._closed or self._waiting >= limit
             self._waiting += not full
@@ -162,7 +167,8 @@ class _Channel:
         return self._waiting
 
     def run(self, function: Callable[[], Any], wait_s: float) -> Any:
-        """Runs it in a thread and waits so long for its result. TimeoutError, RuntimeError (closed), what it raises."""
+        """Runs it in a thread and waits so long for its result. TimeoutError, RuntimeError
+        (closed), what it raises."""
         return self._threads.submit(function).result(wait_s)
 
     def close(self) -> None:
@@ -183,7 +189,8 @@ class _Join:
         self._lock = threading.Lock()
 
     def part(self, first: int, flags: Sequence[bool], moved: int = 0) -> None:
-        """One part, of the keys from `first` on, and the bytes that it moved; no flags: it failed."""
+        """One part, of the keys from `first` on, and the bytes that it moved; no flags: it
+        failed."""
         with self._lock:
             self.flags[first : first + len(flags)] = flags
             self.moved += moved
@@ -194,12 +201,13 @@ class _Join:
 
 
 class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
-    """`params` (adapter_params of the configuration): `url`, tarn://..., must be there; `namespace`, in front of all keys: LMCache's say
-    nothing of data types and serdes, so engines that differ there need one each; `lock_ms` 5000 (up to the server's
-    max-lease; 0: lookups lock nothing), `store_threads` 2, `lookup_threads` 1, `load_threads` 4 (one large task is spread over
-    them), `max_pending` 1024 tasks of a kind (further ones fail at once), `replicas` of what is stored (0: the server's
-    default). `l1_memory_desc`: LMCache's L1 memory (ptr, size), registered with the pool for RDMA. ValueError: a parameter;
-    ConnectionFailed and the like: no server."""
+    """`params` (adapter_params of the configuration): `url`, tarn://..., must be there;
+    `namespace`, in front of all keys: LMCache's say nothing of data types and serdes, so engines
+    that differ there need one each; `lock_ms` 5000 (up to the server's max-lease; 0: lookups lock
+    nothing), `store_threads` 2, `lookup_threads` 1, `load_threads` 4 (one large task is spread over
+    them), `max_pending` 1024 tasks of a kind (further ones fail at once), `replicas` of what is
+    stored (0: the server's default). `l1_memory_desc`: LMCache's L1 memory (ptr, size), registered
+    with the pool for RDMA. ValueError: a parameter; ConnectionFailed and the like: no server."""
 
     def __init__(
         self, params: Optional[Dict[str, Any]] = None, l1_memory_desc: Any = None, **kwargs: Any
@@ -328,8 +336,8 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         self._stores.finish(task, _base.store_result(all(flags), moved))
 
     def pop_completed_store_tasks(self) -> Dict[int, Any]:
-        """Ended tasks and how: true, or bytes >= 0, when all of it is stored. The bytes are those that
-        moved: what was in the pool already did not."""
+        """Ended tasks and how: true, or bytes >= 0, when all of it is stored. The bytes are those
+        that moved: what was in the pool already did not."""
         return self._stores.take_all()
 
     # --- lookups
@@ -350,7 +358,8 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         join.part(first, found)
 
     def _locked(self, names: List[str]) -> List[bool]:
-        """Which are there, with a lease on each. One round trip where all are, two or three otherwise."""
+        """Which are there, with a lease on each. One round trip where all are, two or three
+        otherwise."""
         lease_ms, found = self._is["lock_ms"], [True] * len(names)
         hits = self._client.prefix_length(names, lease_ms=lease_ms)
         if hits < len(names):
@@ -384,7 +393,8 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
     # --- loads
 
     def submit_load_task(self, keys: Sequence[Any], objects: Sequence[Any]) -> int:
-        """Fills the objects given. Their memory must stay until the task has ended; `close` waits for that, too."""
+        """Fills the objects given. Their memory must stay until the task has ended; `close` waits
+        for that, too."""
         task, of, memory = self._new_task(), list(keys), list(objects)
         parts = spread([int(obj.get_size()) for obj in memory], self._is["load_threads"])
         join = _Join(len(of), len(parts), lambda flags: self._loaded(task, of, flags))
@@ -404,7 +414,8 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
                     self._distrust.add(name)
                     self._troubles.warn(
                         "size",
-                        f"a value is not of the {m.size} bytes that LMCache expects: it counts as a miss",
+                        f"a value is not of the {m.size} bytes that LMCache expects: it counts as "
+                        "a miss",
                     )
                 elif n < 0 and n != Status.ENOTFOUND:
                     self._troubles.warn(f"load {n}", f"chunks are not loaded: {reason_of(n)}")
@@ -435,7 +446,8 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
     def list_l2_keys(
         self, model_name: Optional[str] = None, page_size: int = 500, cursor: Optional[str] = None
     ) -> Any:
-        """Keys of LMCache's in the pool, whoever stored them, in pages. ValueError: page_size or cursor. tarn.Error: no server."""
+        """Keys of LMCache's in the pool, whoever stored them, in pages. ValueError: page_size or
+        cursor. tarn.Error: no server."""
         if page_size <= 0:
             raise ValueError(f"page_size is 1 or more, not {page_size}")
         scan, _, skip_text = (cursor or "0:0").partition(":")
@@ -477,7 +489,8 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         return False
 
     def get_usage(self) -> Any:
-        """Bytes of the pool that are used and that there are, no older than a second; and what this adapter stored, by salt."""
+        """Bytes of the pool that are used and that there are, no older than a second; and what this
+        adapter stored, by salt."""
         then, used, total = self._usage
         info = (
             self._gate.call("usage", self._client.command, "INFO", "pool")
@@ -521,7 +534,8 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         return True
 
     def close(self) -> None:
-        """Tasks that have not begun fail; waits for those that have, so that no memory is written or read afterwards."""
+        """Tasks that have not begun fail; waits for those that have, so that no memory is written
+        or read afterwards."""
         with self._lock:
             if self._closed:
                 return

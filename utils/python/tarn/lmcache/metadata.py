@@ -1,12 +1,14 @@
-"""What a chunk is, in front of its bytes: one object in the pool holds both, so that a chunk costs one round trip.
+"""What a chunk is, in front of its bytes: one object in the pool holds both, so that a chunk costs
+one round trip.
 
     header (512 bytes, little-endian) | payload
     4 bytes "TLMC" | version | groups | header size (2) | payload size (8) | format, ASCII, padded with zeros (16)
     then up to 15 groups of 32 bytes: dtype, ASCII, padded with zeros (16) | 4 dimensions (4 each, 0xffffffff: there is none)
 
-Formats and dtypes are written as names ("KV_2LTD", "bfloat16"): the numbers behind them have changed between versions of
-LMCache. A reader allocates what its own configuration makes it expect, gets header and payload into their places in one go,
-and believes the header. The pool has verified the checksum of both together."""
+Formats and dtypes are written as names ("KV_2LTD", "bfloat16"): the numbers behind them have
+changed between versions of LMCache. A reader allocates what its own configuration makes it expect,
+gets header and payload into their places in one go, and believes the header. The pool has verified
+the checksum of both together."""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class HeaderError(ValueError):
 
 
 def element_bytes(dtype: str) -> int:
-    """Bytes of one element of a dtype by its name: "bfloat16" 2, "float8_e4m3fn" 1, "" (raw bytes) 1; 0: not known."""
+    """Bytes of one element of a dtype by its name: "bfloat16" 2, "float8_e4m3fn" 1, "" (raw bytes)
+    1; 0: not known."""
     if dtype in ("", "bool"):
         return 1
     match = re.search(r"\d+", dtype)
@@ -71,14 +74,16 @@ class Layout(NamedTuple):
         dtypes: Sequence[Any],
         size: int = -1,
     ) -> "Layout":
-        """`size` -1: what the shapes amount to. ValueError: it cannot be written as a header; the text says why."""
+        """`size` -1: what the shapes amount to. ValueError: it cannot be written as a header; the
+        text says why."""
         groups = tuple(
             (dtype_name(dtype), tuple(int(dim) for dim in shape))
             for shape, dtype in zip(shapes, dtypes)
         )
         if not 1 <= len(groups) <= MAX_GROUPS or len(shapes) != len(dtypes):
             raise ValueError(
-                f"a chunk has 1 to {MAX_GROUPS} groups, a dtype for each shape: not {len(shapes)}, {len(dtypes)}"
+                f"a chunk has 1 to {MAX_GROUPS} groups, a dtype for each shape: not {len(shapes)}, "
+                f"{len(dtypes)}"
             )
         for dtype, dims in groups:
             if len(dims) > MAX_DIMS or any(not 0 <= dim < _NO_DIM for dim in dims):
@@ -153,7 +158,8 @@ class Layout(NamedTuple):
         return layout
 
     def partial_of(self, full: "Layout") -> bool:
-        """Whether this is `full` with fewer tokens: one group, and one dimension that is smaller, nothing else."""
+        """Whether this is `full` with fewer tokens: one group, and one dimension that is smaller,
+        nothing else."""
         if len(self.groups) != 1 or len(full.groups) != 1 or self.format != full.format:
             return False
         (dtype, dims), (full_dtype, full_dims) = self.groups[0], full.groups[0]
@@ -164,8 +170,8 @@ class Layout(NamedTuple):
 
 
 def expected_layout(metadata: Any, format_name: str) -> Optional[Layout]:
-    """The full chunk of LMCache's metadata object (get_shapes and get_dtypes, or kv_shape and kv_dtype of older versions).
-    None: it does not say, or not in a way that a header can hold."""
+    """The full chunk of LMCache's metadata object (get_shapes and get_dtypes, or kv_shape and
+    kv_dtype of older versions). None: it does not say, or not in a way that a header can hold."""
     try:
         if hasattr(metadata, "get_shapes"):
             return Layout.make(

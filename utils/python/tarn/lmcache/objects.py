@@ -1,6 +1,8 @@
-"""LMCache's memory objects: where their bytes are, what they hold, getting new ones and giving them back.
+"""LMCache's memory objects: where their bytes are, what they hold, getting new ones and giving them
+back.
 
-Nothing here imports LMCache or torch: shapes and dtypes are made with the classes of those that the engine handed over."""
+Nothing here imports LMCache or torch: shapes and dtypes are made with the classes of those that the
+engine handed over."""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from .metadata import Layout, dtype_name
 
 
 def memory_of(obj: Any, writable: bool = False) -> Pinned:
-    """Address and bytes of an object's payload. The memory is not copied, and stays where it is while the result lives and
-    the object is referenced. InvalidArgument: it is read-only, or not one piece."""
+    """Address and bytes of an object's payload. The memory is not copied, and stays where it is
+    while the result lives and the object is referenced. InvalidArgument: it is read-only, or not
+    one piece."""
     size = int(obj.get_size())
     address = getattr(obj, "data_ptr", None)
     if isinstance(address, int) and address > 0:
@@ -37,7 +40,8 @@ def layout_of(obj: Any) -> Layout:
     shapes, dtypes = getattr(meta, "shapes", None), getattr(meta, "dtypes", None)
     if shapes and dtypes and len(shapes) > 1:
         return Layout.make(fmt.name, shapes, dtypes, size)
-    # The lists of a chunk that was cut to fewer tokens still have its first shape; the single one is right.
+    # The lists of a chunk that was cut to fewer tokens still have its first shape; the single one
+    # is right.
     return Layout.make(fmt.name, [obj.get_shape()], [obj.get_dtype()], size)
 
 
@@ -90,7 +94,8 @@ class Allocator:
             self._shape_class = type(shape)
 
     def learn(self, obj: Any) -> None:
-        """Remembers the classes of the format, the shape and the dtype of an object of the engine's."""
+        """Remembers the classes of the format, the shape and the dtype of an object of the
+        engine's."""
         if self._formats is None:
             self._formats = type(obj.get_memory_format())
         dtype = obj.get_dtype()
@@ -128,7 +133,8 @@ class Allocator:
         return shapes, dtypes, fmt
 
     def one(self, layout: Layout) -> Optional[Any]:
-        """An object with one reference, None: there is no memory. ValueError: not with this LMCache."""
+        """An object with one reference, None: there is no memory. ValueError: not with this
+        LMCache."""
         shapes, dtypes, fmt = self._arguments(layout)
         return self.backend.allocate(shapes, dtypes, fmt, **self._one_extra)
 
@@ -152,7 +158,8 @@ class Allocator:
         return some
 
     def shrink(self, obj: Any, layout: Layout) -> None:
-        """Makes an object of a full chunk one of fewer tokens; its bytes are the first ones. Freeing it frees all of it."""
+        """Makes an object of a full chunk one of fewer tokens; its bytes are the first ones.
+        Freeing it frees all of it."""
         shape = self.shape(layout.groups[0][1])
         if hasattr(obj, "resize_raw_view"):
             obj.resize_raw_view(layout.size)
@@ -177,8 +184,8 @@ def _torch_size(dims: Sequence[int]) -> Any:
 
 
 def _extra(allocate: Any) -> Dict[str, Any]:
-    """Without memory a get is a miss: waiting for some, which LMCache's allocators do in a busy loop, would keep the thread
-    from what may free it."""
+    """Without memory a get is a miss: waiting for some, which LMCache's allocators do in a busy
+    loop, would keep the thread from what may free it."""
     try:
         return {"busy_loop": False} if "busy_loop" in inspect.signature(allocate).parameters else {}
     except (TypeError, ValueError):

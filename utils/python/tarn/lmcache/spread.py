@@ -1,4 +1,5 @@
-"""How one batch is spread over several threads: copying is what takes the time, and one thread does not fill a memory bus."""
+"""How one batch is spread over several threads: copying is what takes the time, and one thread does
+not fill a memory bus."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ PART_BYTES = 16 << 20
 
 
 def spread(sizes: Sequence[int], threads: int) -> List[Tuple[int, int]]:
-    """[first, last) of consecutive parts of about the same number of bytes, up to one for each thread; one for no keys."""
+    """[first, last) of consecutive parts of about the same number of bytes, up to one for each
+    thread; one for no keys."""
     total = sum(sizes)
     n = max(1, min(threads, len(sizes), total // PART_BYTES))
     parts: List[Tuple[int, int]] = []

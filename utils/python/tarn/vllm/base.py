@@ -1,5 +1,5 @@
-"""vLLM's own classes where vLLM is installed, plain ones of the same names where it is not, so that this folder imports and is
-tested without it. Nothing else here imports vLLM."""
+"""vLLM's own classes where vLLM is installed, plain ones of the same names where it is not, so that
+this folder imports and is tested without it. Nothing else here imports vLLM."""
 
 import enum
 from typing import Any
@@ -29,7 +29,8 @@ except ImportError:
         WORKER = 1
 
     class _Base:
-        """What vLLM's base does for its subclasses: it keeps the configuration and the metadata of the present step."""
+        """What vLLM's base does for its subclasses: it keeps the configuration and the metadata of
+        the present step."""
 
         def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
             self._connector_metadata: Any = None

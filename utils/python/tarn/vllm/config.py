@@ -1,4 +1,5 @@
-"""What the connector is told: vLLM's configuration and the options in `kv_connector_extra_config`."""
+"""What the connector is told: vLLM's configuration and the options in `kv_connector_extra_config`.
+"""
 
 import os
 from dataclasses import dataclass, fields
@@ -19,7 +20,8 @@ _BY_LENGTH = ("longrope", "su", "dynamic")
 
 @dataclass(frozen=True)
 class Settings:
-    """The options, with their defaults; docs/engines/VLLM.md says what each of them does. Milliseconds, MiB, blocks as the names say."""
+    """The options, with their defaults; docs/engines/VLLM.md says what each of them does.
+    Milliseconds, MiB, blocks as the names say."""
 
     url: str = "tarn://127.0.0.1:6479"
     model: str = ""
@@ -73,7 +75,8 @@ _POSITIVE = (
 
 
 def _typed(name: str, value: Any, default: Any) -> Any:
-    """The value of an option, in the type of its default; as text, too: "true" is true and "4" is 4."""
+    """The value of an option, in the type of its default; as text, too: "true" is true and "4" is
+    4."""
     where = f"kv_connector_extra_config: {name}"
     if isinstance(default, bool):
         return truth(value, where)
@@ -85,15 +88,17 @@ def _typed(name: str, value: Any, default: Any) -> Any:
 
 
 def settings_of(vllm_config: Any) -> Settings:
-    """Of a VllmConfig. kv_role says what the engine does by default: kv_producer saves, kv_consumer loads, kv_both does both.
-    ValueError: an option that does not exist, or a value that it cannot have."""
+    """Of a VllmConfig. kv_role says what the engine does by default: kv_producer saves, kv_consumer
+    loads, kv_both does both. ValueError: an option that does not exist, or a value that it cannot
+    have."""
     transfer = vllm_config.kv_transfer_config
     extra = dict(getattr(transfer, "kv_connector_extra_config", None) or {})
     known = {field.name: field.default for field in fields(Settings)}
     unknown = sorted(set(extra) - set(known))
     if unknown:
         raise ValueError(
-            f"kv_connector_extra_config: there is no option {unknown[0]!r}; there are: {', '.join(known)}"
+            f"kv_connector_extra_config: there is no option {unknown[0]!r}; there are: "
+            f"{', '.join(known)}"
         )
     role = getattr(transfer, "kv_role", None) or "kv_both"
     if role not in ("kv_producer", "kv_consumer", "kv_both"):
@@ -119,7 +124,8 @@ def settings_of(vllm_config: Any) -> Settings:
         )
     if settings.layerwise and settings.load_async:
         raise ValueError(
-            "kv_connector_extra_config: layerwise loads within a step, load_async between steps; choose one"
+            "kv_connector_extra_config: layerwise loads within a step, load_async between steps; "
+            "choose one"
         )
     return settings
 
@@ -141,8 +147,8 @@ class Ranks:
 
     @property
     def shard(self) -> Tuple[int, int, int, int]:
-        """(shards, shard, replicas, replica) as in keys.shard_of. With decode context parallelism ranks hold different tokens, so
-        every rank's bytes are its own."""
+        """(shards, shard, replicas, replica) as in keys.shard_of. With decode context parallelism
+        ranks hold different tokens, so every rank's bytes are its own."""
         if self.dcp_size > 1:
             return self.tp_size, self.tp_rank, 1, 0
         return shard_of(self.tp_size, self.tp_rank, self.kv_heads, mla=self.mla)
@@ -157,7 +163,8 @@ class Ranks:
 
 
 def ranks_of(vllm_config: Any, rank: Optional[int] = None) -> Ranks:
-    """Of a VllmConfig. vLLM numbers its workers with the tensor-parallel rank running fastest, then prefill context, then pipeline."""
+    """Of a VllmConfig. vLLM numbers its workers with the tensor-parallel rank running fastest, then
+    prefill context, then pipeline."""
     parallel, model = vllm_config.parallel_config, vllm_config.model_config
     tp, pp = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     pcp = getattr(parallel, "prefill_context_parallel_size", 1) or 1
@@ -179,7 +186,8 @@ def dtype_of(vllm_config: Any) -> str:
 
 
 def block_tokens_of(vllm_config: Any, ranks: Ranks) -> int:
-    """Tokens that one block id stands for: context parallelism deals a block's tokens out to its ranks."""
+    """Tokens that one block id stands for: context parallelism deals a block's tokens out to its
+    ranks."""
     return int(vllm_config.cache_config.block_size) * ranks.pcp_size * ranks.dcp_size
 
 
@@ -217,14 +225,15 @@ def _scales_of(vllm_config: Any) -> Any:
     if not str(getattr(cache, "cache_dtype", "auto")).startswith(("fp8", "int8", "nvfp4", "int4")):
         return None
     if getattr(cache, "calculate_kv_scales", False):
-        # Found by the first prompt that this engine sees, and kept nowhere: nobody else can read these blocks.
+        # Found by the first prompt that this engine sees, and kept nowhere: nobody else can read
+        # these blocks.
         return ["own", first(getattr(vllm_config, "kv_transfer_config", None), "engine_id")]
     return first(cache, "quantization_param_path") or first(model, "quantization_param_path")
 
 
 def facts_of(vllm_config: Any) -> Facts:
-    """What a VllmConfig says about the bytes of blocks, but for model, data type, layout and ranks, which keys have in words. The
-    scheduler's process and the workers' have the same."""
+    """What a VllmConfig says about the bytes of blocks, but for model, data type, layout and ranks,
+    which keys have in words. The scheduler's process and the workers' have the same."""
     model, cache, parallel = (
         vllm_config.model_config,
         vllm_config.cache_config,

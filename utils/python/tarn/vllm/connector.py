@@ -4,9 +4,9 @@
         "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {"url": "tarn://host:6479"}}'
 
-vLLM makes one object in the scheduler's process and one in every worker's; the two halves are in scheduler.py and worker.py, and this class
-only deals the calls out. docs/engines/VLLM.md is the guide.
-"""
+vLLM makes one object in the scheduler's process and one in every worker's; the two halves are in
+scheduler.py and worker.py, and this class only deals the calls out. docs/engines/VLLM.md is the
+guide."""
 
 from typing import Any, Dict, List, Optional, Set, Tuple
 
@@ -24,9 +24,9 @@ __all__ = ["TarnConnector"]
 class TarnConnector(ConnectorBase):  # type: ignore[misc]
     """KV cache blocks in a tarn pool, shared by all engines that serve the same model.
 
-    Full attention and multi-head latent attention, one group of layers (vLLM turns its hybrid memory allocator off for connectors such as
-    this one). A pool that is away is a miss: nothing here fails because of it, except the configuration.
-    """
+    Full attention and multi-head latent attention, one group of layers (vLLM turns its hybrid
+    memory allocator off for connectors such as this one). A pool that is away is a miss: nothing
+    here fails because of it, except the configuration."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
         try:
@@ -36,7 +36,8 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
         groups = getattr(kv_cache_config, "kv_cache_groups", None) or ()
         if len(groups) > 1:
             raise ValueError(
-                f"TarnConnector: the model's KV cache has {len(groups)} groups; run with --disable-hybrid-kv-cache-manager"
+                f"TarnConnector: the model's KV cache has {len(groups)} groups; run with "
+                "--disable-hybrid-kv-cache-manager"
             )
         self._blocks = int(getattr(kv_cache_config, "num_blocks", 0) or 0)
         settings = settings_of(vllm_config)
@@ -55,13 +56,15 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
             )
 
     def _pool(self, settings: Any, timeouts: Dict[str, int]) -> Pool:
-        """The connection; for subclasses with another one. InvalidArgument, PermissionDenied: the URL."""
+        """The connection; for subclasses with another one. InvalidArgument, PermissionDenied: the
+        URL."""
         pool = Pool(settings.url, settings.retry_ms, timeouts)
         pool.check()
         return pool
 
     def _copier(self) -> Any:
-        """How to reach the KV cache's memory (memory.memory_of); None: as its tensors say. For subclasses."""
+        """How to reach the KV cache's memory (memory.memory_of); None: as its tensors say. For
+        subclasses."""
         return None
 
     @property
@@ -145,7 +148,8 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
         return self._worker.report() if self._worker is not None else None
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
-        """Before blocks are overwritten. Releases differ in whether this or bind_connector_metadata comes first, or exists."""
+        """Before blocks are overwritten. Releases differ in whether this or bind_connector_metadata
+        comes first, or exists."""
         if self._worker is not None and isinstance(kv_connector_metadata, Step):
             self._worker.fence(kv_connector_metadata.preempted)
         elif self._worker is not None and isinstance(kv_connector_metadata, (set, frozenset)):
@@ -172,7 +176,8 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
             self._worker.save_layer(self._get_connector_metadata(), layer_name)
 
     def wait_for_save(self) -> None:
-        """Hands the step's blocks to the threads that save. Nothing is waited for here: blocks stay until get_finished reports them."""
+        """Hands the step's blocks to the threads that save. Nothing is waited for here: blocks stay
+        until get_finished reports them."""
         assert self._worker is not None
         if self.has_connector_metadata():
             self._worker.save(self._get_connector_metadata())
@@ -188,7 +193,8 @@ class TarnConnector(ConnectorBase):  # type: ignore[misc]
         return self._worker.load_errors() if self._worker is not None else set()
 
     def stats(self) -> Dict[str, int]:
-        """Blocks by what became of them, of a worker; tokens looked up and found, of the scheduler."""
+        """Blocks by what became of them, of a worker; tokens looked up and found, of the
+        scheduler."""
         if self._worker is not None:
             return self._worker.stats()
         return (

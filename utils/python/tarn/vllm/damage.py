@@ -1,15 +1,16 @@
-"""Which blocks of the engine hold wrong bytes, because a load failed, until they have been computed anew.
+"""Which blocks of the engine hold wrong bytes, because a load failed, until they have been computed
+anew.
 
-When a block does not arrive, the step that was to use it has computed wrong bytes for every token after it, and steps that were planned
-before the outcome was known do so, too. vLLM computes the request anew from that block on, perhaps in several steps; requests that share
-its first blocks go on from where they were, which may be before those blocks are right again. So:
+When a block does not arrive, the step that was to use it has computed wrong bytes for every token
+after it, and steps that were planned before the outcome was known do so, too. vLLM computes the
+request anew from that block on, perhaps in several steps; requests that share its first blocks go
+on from where they were, which may be before those blocks are right again. So:
 
     wrong block --computed anew, in a step in which all blocks before it are right--> right
     block computed in a step in which one before it is wrong --> wrong, and the request is spoilt from there on
 
-In one step all requests write before any of them reads, layer by layer, so what one request computes anew in a step is right for the
-others in that step already.
-"""
+In one step all requests write before any of them reads, layer by layer, so what one request
+computes anew in a step is right for the others in that step already."""
 
 from typing import Any, List, Sequence, Set, Tuple
 
@@ -19,15 +20,17 @@ NOWHERE = 1 << 62
 
 
 class Damage:
-    """Used by the scheduler's thread only. A request here is anything with `blocks`, its table, and `spoilt`, the first of its blocks that
-    was computed from wrong bytes and will not be computed again (NOWHERE: none)."""
+    """Used by the scheduler's thread only. A request here is anything with `blocks`, its table, and
+    `spoilt`, the first of its blocks that was computed from wrong bytes and will not be computed
+    again (NOWHERE: none)."""
 
     def __init__(self, block_tokens: int) -> None:
         self._size = block_tokens
         self.wrong: Set[int] = set()
 
     def lose(self, table: Sequence[int], invalid: Set[int]) -> int:
-        """Notes a request with blocks that did not arrive. Returns the first of them, -1: it has none."""
+        """Notes a request with blocks that did not arrive. Returns the first of them, -1: it has
+        none."""
         first = next((i for i, block in enumerate(table) if block in invalid), -1)
         if first >= 0:
             self.wrong.update(table[first:])
@@ -38,8 +41,9 @@ class Damage:
         self.wrong.difference_update(blocks)
 
     def compute(self, work: Sequence[Tuple[Any, int, int]]) -> Set[int]:
-        """A step: (request, tokens computed before, tokens computed in it) of each. Returns the blocks that are right after it and
-        were not before; marks those that become wrong, and the requests that are spoilt by that."""
+        """A step: (request, tokens computed before, tokens computed in it) of each. Returns the
+        blocks that are right after it and were not before; marks those that become wrong, and the
+        requests that are spoilt by that."""
         if not self.wrong:
             return set()
         repaired: Set[int] = set()
@@ -66,7 +70,8 @@ class Damage:
         return repaired
 
     def right(self, request: Any, blocks: int) -> int:
-        """How many of a request's first so many blocks are right, those of the step at hand included."""
+        """How many of a request's first so many blocks are right, those of the step at hand
+        included."""
         blocks = min(blocks, len(request.blocks), request.spoilt)
         if not self.wrong:
             return blocks

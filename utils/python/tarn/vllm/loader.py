@@ -1,4 +1,5 @@
-"""Loads that run beside the computation: whole requests between steps, or layer after layer within one."""
+"""Loads that run beside the computation: whole requests between steps, or layer after layer within
+one."""
 
 import threading
 from collections import deque
@@ -13,7 +14,8 @@ MAX_QUEUED = 4096
 
 
 class Loader:
-    """Threads that load requests, in the order in which they came. Each request is reported once, whatever happened."""
+    """Threads that load requests, in the order in which they came. Each request is reported once,
+    whatever happened."""
 
     def __init__(
         self,
@@ -21,7 +23,8 @@ class Loader:
         load: Callable[[Load, Optional[int], Any], None],
         failed: Callable[[Load, BaseException], None],
     ) -> None:
-        """load(load, None, mark): gets the blocks and notes those that do not arrive. failed: notes all of them."""
+        """load(load, None, mark): gets the blocks and notes those that do not arrive. failed: notes
+        all of them."""
         self._load, self._failed = load, failed
         self._change = threading.Condition()
         self._queue: Deque[Tuple[Load, Any]] = deque()
@@ -68,7 +71,8 @@ class Loader:
             self._finish(load)
 
     def close(self) -> None:
-        """Ends the threads after the loads under way; requests that are still queued are not reported."""
+        """Ends the threads after the loads under way; requests that are still queued are not
+        reported."""
         with self._change:
             self._closed = True
             self._change.notify_all()
@@ -77,7 +81,8 @@ class Loader:
 
 
 class LayerLoad:
-    """The loads of one step, layer by layer: the computation of a layer waits for that layer only."""
+    """The loads of one step, layer by layer: the computation of a layer waits for that layer
+    only."""
 
     def __init__(
         self,
@@ -86,7 +91,8 @@ class LayerLoad:
         load: Callable[[Load, Optional[int], Any], None],
         mark: Any,
     ) -> None:
-        """load(load, layer, mark): gets one layer of the blocks and notes those that do not arrive; raises nothing."""
+        """load(load, layer, mark): gets one layer of the blocks and notes those that do not arrive;
+        raises nothing."""
         self._loads, self._load, self._mark = loads, load, mark
         self._ready = [threading.Event() for _ in range(layers)]
         self._thread = threading.Thread(target=self._run, name="tarn-load-layers", daemon=True)

@@ -1,14 +1,16 @@
-"""The KV cache's memory: where a block's bytes are, and how they get to where the pool can take them from.
+"""The KV cache's memory: where a block's bytes are, and how they get to where the pool can take
+them from.
 
-vLLM hands over one tensor per layer, in a shape that depends on the attention backend: [2, blocks, tokens, heads, dim], [blocks, 2,
-tokens, heads, dim], [blocks, heads, tokens, dim], [blocks, tokens, dim] with multi-head latent attention, with strides that put heads
-before tokens or not. All that matters here is which axis counts the blocks and how the rest lies in memory, so LayerView looks at
-shape and strides alone. A block's object is its layers one after the other, each in the order of its addresses.
+vLLM hands over one tensor per layer, in a shape that depends on the attention backend: [2, blocks,
+tokens, heads, dim], [blocks, 2, tokens, heads, dim], [blocks, heads, tokens, dim], [blocks, tokens,
+dim] with multi-head latent attention, with strides that put heads before tokens or not. All that
+matters here is which axis counts the blocks and how the rest lies in memory, so LayerView looks at
+shape and strides alone. A block's object is its layers one after the other, each in the order of
+its addresses.
 
-HostMemory is memory that the CPU sees: puts and gets work on the cache itself, nothing is copied. StagedMemory is memory that it does
-not see, or not well: a Copier moves blocks to and from a staging buffer. The copier for torch tensors on a GPU is the only code here that
-touches torch.
-"""
+HostMemory is memory that the CPU sees: puts and gets work on the cache itself, nothing is copied.
+StagedMemory is memory that it does not see, or not well: a Copier moves blocks to and from a
+staging buffer. The copier for torch tensors on a GPU is the only code here that touches torch."""
 
 import ctypes
 import math
@@ -23,9 +25,10 @@ MAX_RUNS = 8192
 
 
 class LayerView(NamedTuple):
-    """One layer: block i's bytes are at address + i * stride + offset, for each (offset, bytes) of runs. sizes and strides (in bytes):
-    the axes inside a block, outermost first. heads: which of them counts the KV heads, -1: none does. order: which axis of the tensor
-    each of them is, -1: the smaller blocks of a kernel."""
+    """One layer: block i's bytes are at address + i * stride + offset, for each (offset, bytes) of
+    runs. sizes and strides (in bytes): the axes inside a block, outermost first. heads: which of
+    them counts the KV heads, -1: none does. order: which axis of the tensor each of them is, -1:
+    the smaller blocks of a kernel."""
 
     name: str
     address: int
@@ -44,8 +47,9 @@ class LayerView(NamedTuple):
         return math.prod(self.sizes) * self.itemsize
 
     def layout(self, heads: int) -> str:
-        """The arrangement of a block's bytes, for keys: axes outermost first, the one of the heads with those of the whole model. Where
-        sizes alone do not tell the axes apart, their order in the tensor is said, too."""
+        """The arrangement of a block's bytes, for keys: axes outermost first, the one of the heads
+        with those of the whole model. Where sizes alone do not tell the axes apart, their order in
+        the tensor is said, too."""
         axes = [f"h{heads}" if i == self.heads else str(size) for i, size in enumerate(self.sizes)]
         axes = [
             f"b{axis}" if at < 0 else axis for axis, at in zip(axes, self.order or range(len(axes)))
@@ -73,7 +77,8 @@ def _geometry(tensor: Any) -> Tuple[int, List[int], List[int], int]:
 
 
 def _block_axis(shape: Sequence[int], blocks: int, name: str) -> int:
-    """The axis that counts blocks: the first or second, with as many entries, or a multiple where kernels use smaller blocks."""
+    """The axis that counts blocks: the first or second, with as many entries, or a multiple where
+    kernels use smaller blocks."""
     for exact in (True, False):
         for axis in range(min(2, len(shape))):
             if shape[axis] == blocks or (
@@ -90,7 +95,8 @@ def _heads_axis(shape: Sequence[int], block_axis: int, heads: int, wanted: int, 
     if wanted >= 0:
         if wanted >= len(shape) or wanted == block_axis or shape[wanted] != heads:
             raise ValueError(
-                f"heads_axis: axis {wanted} of {name}, which is {list(shape)}, does not count {heads} heads"
+                f"heads_axis: axis {wanted} of {name}, which is {list(shape)}, does not count "
+                f"{heads} heads"
             )
         return wanted
     usual = {5: 3, 4: 1}.get(
@@ -100,7 +106,8 @@ def _heads_axis(shape: Sequence[int], block_axis: int, heads: int, wanted: int, 
 
 
 def view_of(name: str, tensor: Any, blocks: int, heads: int, heads_axis: int = -1) -> LayerView:
-    """Looks at a layer's tensor. heads: KV heads of this rank. ValueError: it cannot be cut into blocks."""
+    """Looks at a layer's tensor. heads: KV heads of this rank. ValueError: it cannot be cut into
+    blocks."""
     address, shape, strides, item = _geometry(tensor)
     at = _block_axis(shape, blocks, name)
     heads_at = _heads_axis(shape, at, heads, heads_axis, name)
@@ -137,7 +144,8 @@ def view_of(name: str, tensor: Any, blocks: int, heads: int, heads_axis: int = -
 
 
 class Window:
-    """Memory for some blocks, for as long as the `with` lasts. addresses[i], sizes[i]: the pieces of block i, in the object's order."""
+    """Memory for some blocks, for as long as the `with` lasts. addresses[i], sizes[i]: the pieces
+    of block i, in the object's order."""
 
     __slots__ = ("addresses", "sizes", "good")
 
@@ -159,7 +167,8 @@ class HostMemory:
         return sum(self.layers[i].bytes for i in layers)
 
     def mark(self) -> Any:
-        """A point in the computation: what was computed before it is there for a window that waits for the mark."""
+        """A point in the computation: what was computed before it is there for a window that waits
+        for the mark."""
         return None
 
     def spans(self) -> List[Tuple[int, int]]:
@@ -191,7 +200,8 @@ class HostMemory:
 
     @contextmanager
     def writing(self, layers: Sequence[int], blocks: Sequence[int], mark: Any) -> Iterator[Window]:
-        """Memory to get blocks into, which nothing computed before the mark touches any more. Who gets them says in good which arrived."""
+        """Memory to get blocks into, which nothing computed before the mark touches any more. Who
+        gets them says in good which arrived."""
         yield self._window(layers, blocks)
 
     def close(self) -> None:
@@ -199,15 +209,15 @@ class HostMemory:
 
 
 class StagedMemory(HostMemory):
-    """A cache behind a copier. copies is True: a block is free for others as soon as a reading window is open. The staging buffer is cut
-    into slots, one per window; who finds none waits."""
+    """A cache behind a copier. copies is True: a block is free for others as soon as a reading
+    window is open. The staging buffer is cut into slots, one per window; who finds none waits."""
 
     copies = True
 
     def __init__(self, layers: Sequence[LayerView], copier: Any, staging: int, slots: int) -> None:
-        """copier: alloc(bytes) -> address; mark(); out(mark, layer, blocks, address): bytes of these blocks of a layer, one after the
-        other, to the address, done when it returns; into, with the same arguments: back; close(). staging: bytes of all slots.
-        """
+        """copier: alloc(bytes) -> address; mark(); out(mark, layer, blocks, address): bytes of
+        these blocks of a layer, one after the other, to the address, done when it returns; into,
+        with the same arguments: back; close(). staging: bytes of all slots."""
         super().__init__(layers)
         self._copier = copier
         self._slot_bytes = staging // slots // 4096 * 4096
@@ -232,7 +242,8 @@ class StagedMemory(HostMemory):
         return min(blocks, self._slot_bytes // self.block_bytes(layers))
 
     def _staged(self, layers: Sequence[int], blocks: int, slot: int) -> Tuple[Window, List[int]]:
-        """A window in the slot, all blocks of a layer next to each other; and where each layer begins."""
+        """A window in the slot, all blocks of a layer next to each other; and where each layer
+        begins."""
         starts = []
         at = slot
         for i in layers:
@@ -277,7 +288,8 @@ class StagedMemory(HostMemory):
 
 
 class TorchCopier:
-    """Copies blocks of torch tensors on a CUDA device, on a stream of its own, through pinned memory."""
+    """Copies blocks of torch tensors on a CUDA device, on a stream of its own, through pinned
+    memory."""
 
     def __init__(self, layers: Sequence[LayerView], tensors: Sequence[Any]) -> None:
         import torch  # only here: everything else works without it
@@ -302,7 +314,8 @@ class TorchCopier:
         return int(self._staging.data_ptr())
 
     def mark(self) -> Any:
-        """An event on the stream that computes; call it from the thread that launches the computation."""
+        """An event on the stream that computes; call it from the thread that launches the
+        computation."""
         if not self._cuda:
             return None
         event = self._torch.cuda.Event()
@@ -345,14 +358,16 @@ class TorchCopier:
 
 
 def distinct(kv_caches: Dict[str, Any]) -> Tuple[List[str], List[Any]]:
-    """Names and tensors of the layers that have memory of their own: some models let layers share it."""
+    """Names and tensors of the layers that have memory of their own: some models let layers share
+    it."""
     names: List[str] = []
     tensors: List[Any] = []
     seen = set()
     for name, tensor in kv_caches.items():
         if isinstance(tensor, (list, tuple)):
             raise ValueError(
-                f"kv_caches: {name} has a state instead of blocks (Mamba); such models are not supported"
+                f"kv_caches: {name} has a state instead of blocks (Mamba); such models are not "
+                "supported"
             )
         address = _geometry(tensor)[0]
         if address not in seen:
@@ -371,9 +386,9 @@ def memory_of(
     slots: int,
     copier: Optional[Any] = None,
 ) -> HostMemory:
-    """The cache that vLLM registered. heads: KV heads of this rank. staging: bytes, for a cache on a GPU. copier: one for memory of
-    another kind, made as copier(layers, tensors). ValueError, TypeError: tensors that are not understood.
-    """
+    """The cache that vLLM registered. heads: KV heads of this rank. staging: bytes, for a cache on
+    a GPU. copier: one for memory of another kind, made as copier(layers, tensors). ValueError,
+    TypeError: tensors that are not understood."""
     names, tensors = distinct(kv_caches)
     if not names:
         raise ValueError("kv_caches: there are none")

@@ -1,4 +1,5 @@
-"""What the scheduler's half of the connector tells the workers' half, once a step, and what these tell it. Pickled by vLLM."""
+"""What the scheduler's half of the connector tells the workers' half, once a step, and what these
+tell it. Pickled by vLLM."""
 
 from dataclasses import dataclass, field
 from typing import List, Set
@@ -10,7 +11,8 @@ __all__ = ["Load", "Save", "Step", "Format", "FormatReport"]
 
 @dataclass
 class Load:
-    """Blocks of a request to fill from the pool. asynchronous: between steps; the request waits until it is reported."""
+    """Blocks of a request to fill from the pool. asynchronous: between steps; the request waits
+    until it is reported."""
 
     request: str
     hashes: List[bytes]
@@ -20,8 +22,9 @@ class Load:
 
 @dataclass
 class Save:
-    """Blocks that are full when this step has been computed. table: all blocks of the request's prefix up to the last of them, because
-    what was computed after a block that did not arrive must not be saved."""
+    """Blocks that are full when this step has been computed. table: all blocks of the request's
+    prefix up to the last of them, because what was computed after a block that did not arrive must
+    not be saved."""
 
     request: str
     hashes: List[bytes]
@@ -31,9 +34,10 @@ class Save:
 
 @dataclass
 class Step(Metadata):  # type: ignore[misc]
-    """A step's work. preempted: requests whose blocks are others' from this step on. delayed: finished requests whose blocks vLLM keeps
-    until they are reported as sent. recomputed: blocks that did not arrive and are computed in this step. released: blocks that were
-    computed in a step before, and could not be saved then."""
+    """A step's work. preempted: requests whose blocks are others' from this step on. delayed:
+    finished requests whose blocks vLLM keeps until they are reported as sent. recomputed: blocks
+    that did not arrive and are computed in this step. released: blocks that were computed in a step
+    before, and could not be saved then."""
 
     loads: List[Load] = field(default_factory=list)
     saves: List[Save] = field(default_factory=list)
@@ -45,7 +49,8 @@ class Step(Metadata):  # type: ignore[misc]
 
 @dataclass
 class Format(HandshakeMetadata):  # type: ignore[misc]
-    """How a worker's blocks are laid out, which is part of the keys, and the names of its layers in keys."""
+    """How a worker's blocks are laid out, which is part of the keys, and the names of its layers in
+    keys."""
 
     layout: str
     layers: List[str]
@@ -53,7 +58,8 @@ class Format(HandshakeMetadata):  # type: ignore[misc]
 
 @dataclass
 class FormatReport(WorkerMetadata):  # type: ignore[misc]
-    """The same with the output of a worker's first step, for engines that do not hand on what get_handshake_metadata returned."""
+    """The same with the output of a worker's first step, for engines that do not hand on what
+    get_handshake_metadata returned."""
 
     format: Format
 

@@ -1,15 +1,18 @@
-"""A secondary tier for vLLM's OffloadingConnector: CPU blocks that cascade into a tarn pool, and come back from it.
+"""A secondary tier for vLLM's OffloadingConnector: CPU blocks that cascade into a tarn pool, and
+come back from it.
 
     --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {
         "spec_name": "TarnOffloadingSpec", "spec_module_path": "tarn.vllm.offload", "cpu_bytes_to_use": 10737418240,
          "secondary_tiers": [{"type": "tarn", "url": "tarn://10.0.0.1:6479"}]}}'
 
-A block of the primary tier (all workers' parts of one chunk of tokens) is one object, put and read in place.
+A block of the primary tier (all workers' parts of one chunk of tokens) is one object, put and read
+in place.
 
-Threads: vLLM calls everything from its scheduler's thread, and nothing here waits there but `drain_jobs` and `shutdown`. Look-ups and
-transfers run in libtarn's own threads (option `workers` of the client, 2), through one bounded queue. Nothing raises once the
-engine runs: a pool that is away is a miss, and a transfer that failed."""
+Threads: vLLM calls everything from its scheduler's thread, and nothing here waits there but
+`drain_jobs` and `shutdown`. Look-ups and transfers run in libtarn's own threads (option `workers`
+of the client, 2), through one bounded queue. Nothing raises once the engine runs: a pool that is
+away is a miss, and a transfer that failed."""
 
 from __future__ import annotations
 
@@ -116,7 +119,8 @@ def metric_name(name: str) -> str:
 
 @dataclass
 class _State:
-    """What is known of a block: None while the pool is being asked (since `asked`), and the requests that want to know."""
+    """What is known of a block: None while the pool is being asked (since `asked`), and the
+    requests that want to know."""
 
     there: Optional[bool]
     requests: Set[str]
@@ -125,7 +129,8 @@ class _State:
 
 @dataclass
 class _Work:
-    """A batch on its way: "lookup", "store" or "load"; `began` when it was submitted (monotonic seconds)."""
+    """A batch on its way: "lookup", "store" or "load"; `began` when it was submitted (monotonic
+    seconds)."""
 
     kind: str
     job_id: int
@@ -135,13 +140,15 @@ class _Work:
     began: float
 
 
-# Words in the names of what vLLM says about the bytes of its blocks; of ours all, of others what has one of these in its name.
+# Words in the names of what vLLM says about the bytes of its blocks; of ours all, of others what
+# has one of these in its name.
 _TELLING = ("layout", "format", "dtype", "quant", "compress", "encod", "scale")
 _KNOWN = ("canonical_layout", "kv_cache_layout", "replicated_layout", "storage_format")
 
 
 def _canonical(config: Any) -> Any:
-    """vLLM's layout that is no worker's: which one, and its version; None: blocks are as the workers have them."""
+    """vLLM's layout that is no worker's: which one, and its version; None: blocks are as the
+    workers have them."""
     if not getattr(config, "canonical_layout", False):
         return None
     version = optional(
@@ -167,9 +174,9 @@ def _others(*sources: Any) -> Any:
 
 
 def facts_of(spec: Any, block_bytes: int) -> Facts:
-    """What an OffloadingSpec says about the bytes of a block. What vLLM's own file mapper has in its names is here; sizes of the
-    parallelism do not count where it does not count them: where a block is the same for all, or one copy of what all workers have.
-    """
+    """What an OffloadingSpec says about the bytes of a block. What vLLM's own file mapper has in
+    its names is here; sizes of the parallelism do not count where it does not count them: where a
+    block is the same for all, or one copy of what all workers have."""
     config = spec.config
     parallel, cache = config.parallel, config.cache
     replicated = bool(getattr(config, "replicated_layout", False))
@@ -222,15 +229,16 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         backpressure_detector: Any = None,
         **unknown: Any,
     ) -> None:
-        """`offloading_spec.config`: vLLM's OffloadingConfig. `primary_kv_view`: blocks by bytes, C-contiguous, writable. The rest
-        comes from the tier's entry in "secondary_tiers": `url` (else TARN_URL, TARN_CONFIG_PATH), `namespace` in front of every key,
-        `timeout_ms` of a batch, options of the `client`, options of `put`s; `max_jobs`: how many batches may be queued (as many
-        again wait here, and what is more than both fails at once); `lookup_timeout_ms`: how long requests wait
-        for an answer; `locality`, "LOCAL" or "REMOTE": what requests that choose their tiers go by.
-        `backpressure_detector`: vLLM's own.
+        """`offloading_spec.config`: vLLM's OffloadingConfig. `primary_kv_view`: blocks by bytes,
+        C-contiguous, writable. The rest comes from the tier's entry in "secondary_tiers": `url`
+        (else TARN_URL, TARN_CONFIG_PATH), `namespace` in front of every key, `timeout_ms` of a
+        batch, options of the `client`, options of `put`s; `max_jobs`: how many batches may be
+        queued (as many again wait here, and what is more than both fails at once);
+        `lookup_timeout_ms`: how long requests wait for an answer; `locality`, "LOCAL" or "REMOTE":
+        what requests that choose their tiers go by. `backpressure_detector`: vLLM's own.
 
-        InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is waited for later.
-        """
+        InvalidArgument, PermissionDenied: the configuration. A server that is not there yet is
+        waited for later."""
         where = f"secondary tier '{tier_type}'"
         if unknown:
             raise InvalidArgument(
@@ -294,9 +302,9 @@ class TarnTierManager(_Base):  # type: ignore[misc]
     # --- look-ups
 
     def lookup(self, key: bytes, req_context: Any) -> Any:
-        """RETRY until the pool has been asked, which happens at the step's end; then HIT or MISS for as long as the request lives.
-        MISS also when the answer takes longer than lookup_timeout_ms: it counts again when it is there.
-        """
+        """RETRY until the pool has been asked, which happens at the step's end; then HIT or MISS
+        for as long as the request lives. MISS also when the answer takes longer than
+        lookup_timeout_ms: it counts again when it is there."""
         state = self._states.get(key)
         if state is None:
             if len(self._states) >= STATES_MAX or not self._link.up:
@@ -337,12 +345,14 @@ class TarnTierManager(_Base):  # type: ignore[misc]
     # --- transfers
 
     def submit_store(self, job_metadata: Any) -> None:
-        """Stores blocks of the primary tier; the engine keeps them as they are until the job is reported as finished."""
+        """Stores blocks of the primary tier; the engine keeps them as they are until the job is
+        reported as finished."""
         self._submit_job("store", job_metadata)
 
     def submit_load(self, job_metadata: Any) -> None:
-        """Loads blocks into the primary tier. One that cannot be had fails the job, for itself alone where vLLM can tell
-        (and takes no other with it); look-ups of it are misses from then on."""
+        """Loads blocks into the primary tier. One that cannot be had fails the job, for itself
+        alone where vLLM can tell (and takes no other with it); look-ups of it are misses from then
+        on."""
         self._submit_job("load", job_metadata)
 
     def get_finished_jobs(self) -> Iterable[Any]:
@@ -369,7 +379,8 @@ class TarnTierManager(_Base):  # type: ignore[misc]
                 warn_at = time.monotonic() + 60
 
     def shutdown(self) -> None:
-        """Ends what runs, and lets go of the primary tier's memory; nothing may be called after it."""
+        """Ends what runs, and lets go of the primary tier's memory; nothing may be called after
+        it."""
         queue, self._queue = self._queue, None
         if queue is not None:
             queue.close()
@@ -379,7 +390,8 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         self._memory = None
 
     def _names(self, keys: Sequence[bytes]) -> List[str]:
-        # An OffloadKey is the block's hash and, in its last four bytes, the number of its group of layers.
+        # An OffloadKey is the block's hash and, in its last four bytes, the number of its group of
+        # layers.
         return [f"{self._prefix}{k[:-4].hex()}@g{int.from_bytes(k[-4:], 'big')}" for k in keys]
 
     def _submit_job(self, kind: str, job: Any) -> None:
@@ -392,7 +404,8 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         if len(blocks) != len(keys) or any(not 0 <= b < self._blocks for b in blocks):
             self._link.complain(
                 kind,
-                f"job {job.job_id}: {len(keys)} keys, and blocks that the primary tier does not have",
+                f"job {job.job_id}: {len(keys)} keys, and blocks that the primary tier does not "
+                "have",
             )
             self._fail(work)
             return
@@ -411,12 +424,14 @@ class TarnTierManager(_Base):  # type: ignore[misc]
             else:
                 self._link.complain(
                     "queue",
-                    f"more than {2 * self._max_jobs} batches at a time: this {work.kind} is given up",
+                    f"more than {2 * self._max_jobs} batches at a time: this {work.kind} is given "
+                    "up",
                 )
                 self._fail(work)
 
     def _start(self, work: _Work) -> bool:
-        """Hands a batch to the queue. False: there is no place; anything else that is wrong ends the batch."""
+        """Hands a batch to the queue. False: there is no place; anything else that is wrong ends
+        the batch."""
         queue = self._queue if self._link.client() is not None else None
         if queue is None:
             self._fail(work)
@@ -566,7 +581,8 @@ class TarnTierManager(_Base):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Makes "type": "tarn" known to vLLM's secondary tiers; does nothing where they are not. May be called many times."""
+    """Makes "type": "tarn" known to vLLM's secondary tiers; does nothing where they are not. May be
+    called many times."""
     found = optional(f"{_OFFLOAD}.tiering.factory", "SecondaryTierFactory")
     if found is None:
         return
@@ -577,7 +593,8 @@ def register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """TarnOffloadingSpec: vLLM's TieringOffloadingSpec with our tier registered, for "spec_module_path"."""
+    """TarnOffloadingSpec: vLLM's TieringOffloadingSpec with our tier registered, for
+    "spec_module_path"."""
     if name != "TarnOffloadingSpec":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     spec = importlib.import_module(f"{_OFFLOAD}.tiering.spec")

@@ -1,4 +1,5 @@
-"""The pool as an engine wants it: it may be away, and then everything is a miss and nothing waits long."""
+"""The pool as an engine wants it: it may be away, and then everything is a miss and nothing waits
+long."""
 
 import logging
 import threading
@@ -21,8 +22,9 @@ def _connect(url: str, **options: Any) -> Any:
 
 
 class Pool:
-    """A client that connects when it is first used. After a failure of the whole call (no server, no answer in time) there are only
-    misses for retry_ms; the first failure of a row is logged. options: of tarn.Client, which connect makes. All methods may be called from any thread.
+    """A client that connects when it is first used. After a failure of the whole call (no server,
+    no answer in time) there are only misses for retry_ms; the first failure of a row is logged.
+    options: of tarn.Client, which connect makes. All methods may be called from any thread.
 
     on_connect is called with every new client, e.g. to register memory."""
 
@@ -45,7 +47,8 @@ class Pool:
         self.on_connect: Callable[[Any], None] = lambda client: None
 
     def check(self) -> None:
-        """Raises what is wrong with the configuration: InvalidArgument, PermissionDenied. That there is no server is nothing wrong."""
+        """Raises what is wrong with the configuration: InvalidArgument, PermissionDenied. That
+        there is no server is nothing wrong."""
         try:
             self._connect(self._url, **self._options).close()
         except (InvalidArgument, PermissionDenied):

@@ -26,7 +26,8 @@ _NO_ROOM = (Status.ENOSPACE, Status.EQUOTA, Status.EOOM)
 
 
 class Job(NamedTuple):
-    """Blocks of a request, or one layer of them. mark: a point in the computation after which their bytes are there."""
+    """Blocks of a request, or one layer of them. mark: a point in the computation after which their
+    bytes are there."""
 
     request: str
     keys: List[str]
@@ -69,8 +70,9 @@ class Saver:
             thread.start()
 
     def submit(self, job: Job) -> None:
-        """Queues a job. When the queue is full it waits up to queue_wait_ms for room, and then keeps as many leading blocks as there is
-        room for: the rest of a prefix is worth nothing without its beginning."""
+        """Queues a job. When the queue is full it waits up to queue_wait_ms for room, and then
+        keeps as many leading blocks as there is room for: the rest of a prefix is worth nothing
+        without its beginning."""
         with self._change:
             need = min(len(job.blocks), self._capacity)
             if self._room < need and self._settings.queue_wait_ms:
@@ -92,7 +94,8 @@ class Saver:
             return self._queued[request] > 0 or self._reading[request] > 0
 
     def forget(self, requests: Iterable[str]) -> None:
-        """Their blocks become somebody else's: drops what is queued, and waits for what is being read. A put ends by its timeout."""
+        """Their blocks become somebody else's: drops what is queued, and waits for what is being
+        read. A put ends by its timeout."""
         names = set(requests)
         with self._change:
             self._forgotten |= names
@@ -120,7 +123,8 @@ class Saver:
             self._counts["dropped"] += blocks
 
     def stats(self) -> Dict[str, int]:
-        """Blocks (layers of blocks, with layerwise) since the start, by what became of them, and how many are queued or running."""
+        """Blocks (layers of blocks, with layerwise) since the start, by what became of them, and
+        how many are queued or running."""
         with self._change:
             return dict(self._counts, pending=self._capacity - self._room)
 

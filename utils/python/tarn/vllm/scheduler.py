@@ -1,11 +1,11 @@
-"""The scheduler's half of the connector: what of a prompt is in the pool, what to load, what to save, when blocks may go.
+"""The scheduler's half of the connector: what of a prompt is in the pool, what to load, what to
+save, when blocks may go.
 
 One object per scheduler, used by its thread only. A request's life here:
 
     get_num_new_matched_tokens  ->  update_state_after_alloc  ->  build_connector_meta, once a step while it runs  ->  request_finished
               ^ asked again while there is no room                     |
-              +------------------------- preempted, or a load failed --+
-"""
+              +------------------------- preempted, or a load failed --+"""
 
 import logging
 import time
@@ -25,9 +25,10 @@ log = logging.getLogger("tarn.vllm")
 
 
 class Tracked:
-    """A request. saved: its first blocks that are in the pool or on their way there. sent: some of its blocks are read by workers.
-    cap: blocks from this one on are not loaded, because that has failed before. held: saves that wait for the outcome of a load, and the step
-    that brings them."""
+    """A request. saved: its first blocks that are in the pool or on their way there. sent: some of
+    its blocks are read by workers. cap: blocks from this one on are not loaded, because that has
+    failed before. held: saves that wait for the outcome of a load, and the step that brings them.
+    """
 
     __slots__ = (
         "request",
@@ -60,14 +61,16 @@ class Tracked:
         self.spoilt = NOWHERE  # see damage.py
 
     def restart(self) -> None:
-        """It has lost its blocks and will be scheduled as if it were new, with what it has generated as part of the prompt."""
+        """It has lost its blocks and will be scheduled as if it were new, with what it has
+        generated as part of the prompt."""
         self.blocks, self.held, self.spoilt = [], [], NOWHERE
         self.saved, self.sent, self.hits_until, self.match = 0, False, 0.0, (0, 0)
         self.prefill = int(self.request.num_tokens)
 
 
 def _chain_of(request: Any, block_tokens: int, revision: str) -> Optional[Chain]:
-    """The chain of a request; None when its tokens do not say all about it (prompt embeddings, media without hashes)."""
+    """The chain of a request; None when its tokens do not say all about it (prompt embeddings,
+    media without hashes)."""
     if (
         getattr(request, "prompt_token_ids", None) is None
         or getattr(request, "prompt_embeds", None) is not None
@@ -88,7 +91,8 @@ def _chain_of(request: Any, block_tokens: int, revision: str) -> Optional[Chain]
 
 
 def _announced(request: Any) -> int:
-    """How many tokens a prefill elsewhere said that it has saved. Comes from the user's request: anything may be in it."""
+    """How many tokens a prefill elsewhere said that it has saved. Comes from the user's request:
+    anything may be in it."""
     params = getattr(request, "kv_transfer_params", None)
     tokens = params.get("tarn_tokens") if isinstance(params, dict) else None
     return tokens if isinstance(tokens, int) and tokens > 0 else 0
@@ -108,8 +112,10 @@ class SchedulerSide:
             and batches_of(vllm_config, self._ranks) > self._ranks.pp_size
         ):
             log.warning(
-                "steps are planned ahead (asynchronous scheduling): a block that is evicted between look-up and load can leave its request "
-                "hanging in some releases of vLLM; set load_async, or start vLLM with --no-async-scheduling"
+                "steps are planned ahead (asynchronous scheduling): a block that is evicted "
+                "between look-up and load can leave its request "
+                "hanging in some releases of vLLM; set load_async, or start vLLM with "
+                "--no-async-scheduling"
             )
         if (
             settings.load
@@ -128,8 +134,9 @@ class SchedulerSide:
         self._delayed: List[str] = []
         self._damage = Damage(self.block_tokens)
         self.looked_up = self.found = 0
-        # A block that does not arrive on one rank spoils what all ranks compute after it, and the others do not know; nor do steps that are
-        # planned ahead. So what is computed on top of blocks whose outcome is open is held until the outcome of that step is known.
+        # A block that does not arrive on one rank spoils what all ranks compute after it, and the
+        # others do not know; nor do steps that are planned ahead. So what is computed on top of
+        # blocks whose outcome is open is held until the outcome of that step is known.
         self._batches = batches_of(vllm_config, self._ranks)
         self._steps = 0
         self._open: Dict[
@@ -173,7 +180,8 @@ class SchedulerSide:
         return chain.hashes
 
     def _look_up(self, tracked: Tracked, blocks: int) -> int:
-        """How many of the first blocks are in the pool. An answer is good for half the lease that came with it."""
+        """How many of the first blocks are in the pool. An answer is good for half the lease that
+        came with it."""
         now = time.monotonic()
         if now < tracked.hits_until:
             return tracked.hits
@@ -192,9 +200,9 @@ class SchedulerSide:
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> Tuple[Optional[int], bool]:
-        """How many tokens after those already computed can be loaded: whole blocks, and never the last token of the prompt, which must
-        be computed to have something to sample from. None: ask again, a prefill elsewhere is not done with it.
-        """
+        """How many tokens after those already computed can be loaded: whole blocks, and never the
+        last token of the prompt, which must be computed to have something to sample from. None: ask
+        again, a prefill elsewhere is not done with it."""
         tracked = self._track(request)
         if (
             tracked is None
@@ -252,8 +260,9 @@ class SchedulerSide:
         if not self._settings.save_decode:
             tokens = min(tokens, tracked.prefill)
         if tracked.cap != NOWHERE:
-            # A step that was planned ahead may have sampled a token from what was computed after a block that did not arrive, and vLLM
-            # may have kept it: the tokens of this request beyond its prompt are not to be relied on.
+            # A step that was planned ahead may have sampled a token from what was computed after a
+            # block that did not arrive, and vLLM may have kept it: the tokens of this request
+            # beyond its prompt are not to be relied on.
             tokens = min(tokens, tracked.request.num_prompt_tokens)
         end = self._damage.right(tracked, tokens // size)
         start = tracked.saved
@@ -278,7 +287,8 @@ class SchedulerSide:
         tracked.saved = end
 
     def _release(self, step: Step) -> None:
-        """Adds what was held and turned out to be right. A finished request is reported after its last save."""
+        """Adds what was held and turned out to be right. A finished request is reported after its
+        last save."""
         self._steps += 1
         self._open = {block: due for block, due in self._open.items() if due > self._steps}
         self._gone = [item for item in self._gone if item[0] > self._steps]
@@ -291,7 +301,8 @@ class SchedulerSide:
         self._delayed = [name for name in self._delayed if name in self._held]
 
     def _leave(self, tracked: Tracked) -> None:
-        """A request loses its blocks: if some of them do not arrive, vLLM must not find what was computed after them."""
+        """A request loses its blocks: if some of them do not arrive, vLLM must not find what was
+        computed after them."""
         if self._open and not self._open.keys().isdisjoint(tracked.blocks):
             self._gone.append((self._steps + self._batches + 1, tracked.blocks))
 
@@ -365,17 +376,19 @@ class SchedulerSide:
                 tracked.match = (0, 0)
                 tracked.hits_until = 0.0
                 useless.update(tracked.blocks[first:])
-        # vLLM has its own prefix cache believe in blocks as soon as it has planned to fill them, and goes on doing so when the request
-        # that was to compute them anew is preempted or aborted before.
+        # vLLM has its own prefix cache believe in blocks as soon as it has planned to fill them,
+        # and goes on doing so when the request that was to compute them anew is preempted or
+        # aborted before.
         if self.block_pool is not None:
             self.block_pool.evict_blocks(useless)
 
     def request_finished(
         self, request: Any, block_ids: List[int]
     ) -> Tuple[bool, Optional[Dict[str, Any]]]:
-        """True: the blocks are read by workers, perhaps; vLLM keeps them until they are reported. Never for a request whose load between steps
-        is under way, which vLLM keeps by itself, and of which two reports would end it: such a request has not run since it got
-        its blocks, so nothing of it was sent."""
+        """True: the blocks are read by workers, perhaps; vLLM keeps them until they are reported.
+        Never for a request whose load between steps is under way, which vLLM keeps by itself, and
+        of which two reports would end it: such a request has not run since it got its blocks, so
+        nothing of it was sent."""
         tracked = self._requests.pop(request.request_id, None)
         if tracked is None:
             return False, None

@@ -1,12 +1,12 @@
 """The workers' half of the connector: moves blocks between the KV cache and the pool.
 
-Called by the thread that runs the model; saves, and loads between steps, run in threads of their own (saver.py, loader.py). A step:
+Called by the thread that runs the model; saves, and loads between steps, run in threads of their
+own (saver.py, loader.py). A step:
 
     bind  ->  start_load  ->  (wait_layer, save_layer) for each layer  ->  save  ->  finished  ->  load_errors
 
-Blocks that did not arrive are remembered in `_bad` until they are filled: what a step computes after one of them is wrong, and must
-not be saved, however late the scheduler hears of it.
-"""
+Blocks that did not arrive are remembered in `_bad` until they are filled: what a step computes
+after one of them is wrong, and must not be saved, however late the scheduler hears of it."""
 
 import logging
 import threading
@@ -29,7 +29,8 @@ log = logging.getLogger("tarn.vllm")
 
 
 def layer_names(names: Sequence[str]) -> List[str]:
-    """Short names of layers for keys: the number in the name where every name has one of its own, else the name."""
+    """Short names of layers for keys: the number in the name where every name has one of its own,
+    else the name."""
     numbers = ["".join(part for part in name.split(".") if part.isdigit()) for name in names]
     return numbers if all(numbers) and len(set(numbers)) == len(names) else list(names)
 
@@ -93,7 +94,8 @@ class WorkerSide:
         self._loader = Loader(s.load_threads, self._load, self._load_failed)
 
     def _register_memory(self, client: Any) -> None:
-        """RDMA needs it; elsewhere it does no harm, and where it fails everything works by other ways."""
+        """RDMA needs it; elsewhere it does no harm, and where it fails everything works by other
+        ways."""
         for address, size in self._memory.spans() if self._memory else ():
             try:
                 client.register_buffer(address, size)
@@ -107,11 +109,13 @@ class WorkerSide:
         s, ranks = self._settings, self._ranks
         if ranks.mla or ranks.dcp_size > 1:
             raise ValueError(
-                "writer_tp: with MLA all sizes share their objects without it; with context parallelism it does not work"
+                "writer_tp: with MLA all sizes share their objects without it; with context "
+                "parallelism it does not work"
             )
         if len({layer[4:8] for layer in layers}) != 1 or layers[0].heads < 0 or s.layerwise:
             raise ValueError(
-                "writer_tp: all layers must be alike, the axis of the heads known (heads_axis), and layerwise off"
+                "writer_tp: all layers must be alike, the axis of the heads known (heads_axis), "
+                "and layerwise off"
             )
         axes = [
             ("heads" if i == layers[0].heads else "axis", size)
@@ -138,7 +142,8 @@ class WorkerSide:
     # --- a step
 
     def bind(self, step: Step) -> None:
-        """Before anything of the step runs: blocks that others get in it must not be read any more."""
+        """Before anything of the step runs: blocks that others get in it must not be read any
+        more."""
         if self._memory is None:
             return
         self.fence(step.preempted)
@@ -159,7 +164,8 @@ class WorkerSide:
             self._saver.forget(preempted)
 
     def start_load(self, step: Step) -> None:
-        """Loads that the step computes with are done when this returns, or with layerwise on their way; others are queued."""
+        """Loads that the step computes with are done when this returns, or with layerwise on their
+        way; others are queued."""
         if self._memory is None:
             self._lost(step.loads)
             return
@@ -192,7 +198,8 @@ class WorkerSide:
                 self._submit(save, [index])
 
     def save(self, step: Step) -> None:
-        """Queues what the step has computed. Does not wait for it; see Saver.submit for how long it waits for room."""
+        """Queues what the step has computed. Does not wait for it; see Saver.submit for how long it
+        waits for room."""
         if self._memory is None:
             return
         if self._layer_load is not None:
@@ -206,7 +213,8 @@ class WorkerSide:
             self.save_layer(step, self._memory.layers[index].name)
 
     def finished(self) -> Tuple[Set[str], Set[str]]:
-        """(requests whose blocks have all left, requests whose blocks have arrived or failed), each of them once."""
+        """(requests whose blocks have all left, requests whose blocks have arrived or failed), each
+        of them once."""
         if self._memory is None:
             return set(), set()
         sent = {name for name in self._waiting if not self._saver.busy(name)}
@@ -240,8 +248,8 @@ class WorkerSide:
     # --- saving
 
     def _submit(self, save: Save, layers: Optional[List[int]]) -> None:
-        """Queues a save, unless what it holds was computed after a block that did not arrive. Of ranks with the same bytes each
-        puts every n-th block."""
+        """Queues a save, unless what it holds was computed after a block that did not arrive. Of
+        ranks with the same bytes each puts every n-th block."""
         assert self._memory is not None
         with self._lock:
             if self._bad and not self._bad.isdisjoint(save.table):
