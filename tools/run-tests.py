@@ -104,7 +104,8 @@ class Surroundings:
             f":allocator_may_return_null=1:{log}",
             "LSAN_OPTIONS": f"suppressions={ROOT}/tools/lsan.supp:print_suppressions=0",
             "UBSAN_OPTIONS": f"print_stacktrace=1:halt_on_error=1:{log}",
-            "TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={ROOT}/tools/tsan.supp:{log}",
+            "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:"
+            f"suppressions={ROOT}/tools/tsan.supp:{log}",
         }
         for name in options:
             if name in os.environ:
@@ -130,7 +131,6 @@ class Surroundings:
 
 
 # --- suites
-# ----------------------------------------------------------------------------------------------------------
 
 
 def built(around, group):
@@ -219,7 +219,6 @@ GROUPS = {
 }
 
 # --- running one
-# -----------------------------------------------------------------------------------------------------
 
 RUNNING = set()  # process groups: a suite, and what it has started
 LOCK = threading.Lock()
@@ -310,7 +309,6 @@ def run_suite(suite, around):
 
 
 # --- what is said
-# ----------------------------------------------------------------------------------------------------
 
 
 def shown(suite):

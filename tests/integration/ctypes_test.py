@@ -1,7 +1,8 @@
 """libtarn through ctypes, against a real server: whatever works here needs no C compiler and no
 macros.
 
-    TARN_SERVER=src/tarn-server TARN_LIB=src/libtarn.so /usr/bin/python3 tests/integration/ctypes_test.py
+    export TARN_SERVER=src/tarn-server TARN_LIB=src/libtarn.so
+    /usr/bin/python3 tests/integration/ctypes_test.py
 
 Ends with "N passed, M failed". Needs nothing but Python's own library."""
 
@@ -198,7 +199,6 @@ def random_bytes(n):
 
 
 # --- tests: each gets a running server
-# ---------------------------------------------------------------------------------
 
 
 def test_values_of_every_size(server):

@@ -187,7 +187,8 @@ class Words(TarnTest):
         port = int(
             dict(line.split(":", 1) for line in info.splitlines() if ":" in line)["data_port"]
         )
-        text = f"127.0.0.1:{port} is a data port of tarn.*the URL names the port of tarn-server.*{port - 10000}"
+        text = f"127.0.0.1:{port} is a data port of tarn.*"
+        text += f"the URL names the port of tarn-server.*{port - 10000}"
         self.refused(tarn.ProtocolError, text, lambda: tarn.Client(f"tarn://127.0.0.1:{port}"))
 
     def test_rdma_where_there_is_none(self):
@@ -195,13 +196,15 @@ class Words(TarnTest):
         if not os.path.exists(os.path.join(modules, "rdma.so")):
             self.skipTest("the rdma module was not built")
         options = f"?transport=rdma&module_path={modules}"
-        text = "segment local of the server on host .* offers no rdma .it offers shm, tcp.*loadmodule rdma.so"
+        text = "segment local of the server on host .* offers no rdma "
+        text += ".it offers shm, tcp.*loadmodule rdma.so"
         self.refused(tarn.NotSupported, text, lambda: tarn.Client(self.server.url + options))
         with Server("0") as server, tarn.Client(
             server.url + options
         ) as client:  # nothing is known yet
             with Node(server, "--host-name", "far", name="n1", pool="8mb"):
-                text = "segment n1.0 of node n1 on host far offers no rdma .it offers .*tcp.*tarn-node --loadmodule"
+                text = "segment n1.0 of node n1 on host far offers no rdma "
+                text += ".it offers .*tcp.*tarn-node --loadmodule"
                 self.refused(tarn.NotSupported, text, lambda: client.put("k", bytearray(1000)))
                 with tarn.Client(server.url) as other:
                     other.put("k", bytearray(1000))

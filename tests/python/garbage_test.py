@@ -79,7 +79,10 @@ far = End("far")
 lent = far.alloc(1 << 20, rights=READ)
 end = End("near", transport="tcp")
 peer = end.connect(far.endpoint)
-batches = [peer.submit(Tasks.merged(READ, bytearray(1 << 20), [0], [0], 1 << 20, remote=lent.address)) for _ in range(8)]
+def submitted():
+    memory = bytearray(1 << 20)
+    return peer.submit(Tasks.merged(READ, memory, [0], [0], 1 << 20, remote=lent.address))
+batches = [submitted() for _ in range(8)]
 end.register(bytearray(1 << 20))
 ring = Ring(end=end, peer=peer, batches=batches)
 del end, peer, batches, ring

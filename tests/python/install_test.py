@@ -47,7 +47,10 @@ def call(*argv, cwd=None, **more):
 def backend(function, directory):
     """What a front end does: calls the backend in the folder of pyproject.toml; the name of the
     file it made."""
-    code = f"import sys; sys.dont_write_bytecode = True; import build_backend; print(build_backend.{function}({directory!r}))"
+    code = (
+        "import sys; sys.dont_write_bytecode = True; import build_backend;"
+        f" print(build_backend.{function}({directory!r}))"
+    )
     return call(sys.executable, "-c", code, cwd=PACKAGE).split()[-1]
 
 

@@ -53,8 +53,11 @@ class Keys(unittest.TestCase):
     def test_parse(self):
         space = keys.KeySpace("m", "fp8", "hnd", 64, 8, 3, 2, 1, 4, 2, 2, 1)
         self.assertEqual(keys.KeySpace.parse(space.key(HASH, group=5)), (space, HASH, None, 5))
-        for bad in ("", "m", "m@a.b.c@tp1.0@pp1.0@pcp1.0@dcp1.0@00", "x@" * 6, space.key(HASH) + "@x1", space.key(HASH) + "@l1@l2",
-                    space.key(HASH).replace("tp8.3", "tp8.8"), space.key(HASH).replace("pp2", "qq2")):  # fmt: skip
+        good = space.key(HASH)
+        for bad in (
+            *("", "m", "m@a.b.c@tp1.0@pp1.0@pcp1.0@dcp1.0@00", "x@" * 6, good + "@x1"),
+            *(good + "@l1@l2", good.replace("tp8.3", "tp8.8"), good.replace("pp2", "qq2")),
+        ):
             with self.assertRaisesRegex(ValueError, "no block's key"):
                 keys.KeySpace.parse(bad)
 

@@ -161,16 +161,13 @@ class Layers(TarnTest):
         """Killed in the middle: no notice, but what it put is there, and the reader does not wait
         for ever."""
         program = (
-            "import os, signal, sys\n"
-            f"sys.path[:0] = [{os.path.join(ROOT, 'utils', 'python')!r}, "
-            f"{os.path.dirname(__file__)!r}]\n"
-            "import tarn\n"
+            f"import os, signal, sys\nsys.path[:0] = [{os.path.join(ROOT, 'utils', 'python')!r}, "
+            f"{os.path.dirname(__file__)!r}]\nimport tarn\n"
             "from layers_test import LayerWriter, block, key_of\n"
             f"writer = LayerWriter(tarn.Client({self.server.url!r}))\n"
             f"prompt = writer.prompt(key_of({self.name!r}), notice_key='notice')\n"
             "for layer in range(3): prompt.put(layer, range(3), [block(c, layer) for c in "
-            "range(3)])\n"
-            "prompt.put(3, [0], [block(0, 3)])\n"
+            "range(3)])\nprompt.put(3, [0], [block(0, 3)])\n"
             "while writer.pending: writer.poll(1000)\n"
             "os.kill(os.getpid(), signal.SIGKILL)\n"
         )

@@ -134,7 +134,10 @@ class SetupTest(StoreTest):
                 with open(os.path.join(folder, "mooncake", name + ".py"), "w") as file:
                     file.write("real = True\n")
             path = os.pathsep.join([os.path.join(ROOT, "utils", "python", "compat"), folder])
-            program = "import mooncake.more, mooncake.store, mooncake.engine as e; print(e.TransferEngine().get_rpc_port(), dir(mooncake.store).count('real'))"
+            program = (
+                "import mooncake.more, mooncake.store, mooncake.engine as e;"
+                "print(e.TransferEngine().get_rpc_port(), dir(mooncake.store).count('real'))"
+            )
             done = subprocess.run(
                 [sys.executable, "-S", "-c", program],
                 env=dict(os.environ, PYTHONPATH=path),

@@ -317,8 +317,12 @@ class AscendTest(TarnTest):
         device = self.device(1 << 16)
         table.refresh()
         self.assertFalse(table.has(device.address, 1, False))
-        fake = "7f0000000000-7f0000002000 rw-s 00000000 00:05 1 /dev/davinci_manager\n7f0000002000-7f0000003000 rw-p 0 0:0 0\n"
-        fake += "7f0000003000-7f0000004000 rw-s 0 00:05 2 /dev/shm/x (deleted)\n7f0000004000-7f0000005000 r--p 0 00:05 2 /a b\n"
+        fake = (
+            "7f0000000000-7f0000002000 rw-s 00000000 00:05 1 /dev/davinci_manager\n"
+            "7f0000002000-7f0000003000 rw-p 0 0:0 0\n"
+            "7f0000003000-7f0000004000 rw-s 0 00:05 2 /dev/shm/x (deleted)\n"
+            "7f0000004000-7f0000005000 r--p 0 00:05 2 /a b\n"
+        )
         with mock.patch("builtins.open", mock.mock_open(read_data=fake)):
             table.refresh()
         has = table.has

@@ -90,7 +90,8 @@ class Sharing(WithServer):
 
     def test_other_tensor_parallel_sizes(self):
         for writer, reader, heads, form in (
-            (1, 2, 4, "2BNHD"), (2, 1, 4, "2BNHD"), (4, 2, 8, "2BHND"), (2, 4, 8, "BHNC"), (2, 8, 4, "2BNHD"), (8, 2, 4, "B2NHD"),
+            (1, 2, 4, "2BNHD"), (2, 1, 4, "2BNHD"), (4, 2, 8, "2BHND"),
+            (2, 4, 8, "BHNC"), (2, 8, 4, "2BNHD"), (8, 2, 4, "B2NHD"),
         ):  # fmt: skip
             for extra in ({}, {"load_async": True}):
                 with self.subTest(writer=writer, reader=reader, heads=heads, form=form, **extra):

@@ -85,8 +85,9 @@ class Engine:
 
     policy = "recompute"  # of loads that fail; vLLM's own default is "fail"
 
-    def __init__(self, url, connector_class, *, tp=1, pp=1, kv_heads=4, layers=3, blocks=64, block_tokens=4, budget=32, form="2BNHD", role="kv_both",
-                 seed=0, handshake=True, new_runner=True, **extra):  # fmt: skip
+    def __init__(self, url, connector_class, *, tp=1, pp=1, kv_heads=4, layers=3, blocks=64,
+                 block_tokens=4, budget=32, form="2BNHD", role="kv_both", seed=0, handshake=True,
+                 new_runner=True, **extra):  # fmt: skip
         self.policy = extra.pop("policy", self.policy)
         self.url, self.tp, self.pp, self.kv_heads, self.layers = url, tp, pp, kv_heads, layers
         self.block_count, self.block_tokens, self.budget, self.form = (
@@ -319,8 +320,8 @@ class Engine:
 
     def schedule(self):
         out = SimpleNamespace(
-            scheduled_new_reqs=[], cached=[], num_scheduled_tokens={}, preempted_req_ids=set(), has_sync_kv_loads=False,
-            finished_req_ids=self.finished_ids,
+            scheduled_new_reqs=[], cached=[], num_scheduled_tokens={}, preempted_req_ids=set(),
+            has_sync_kv_loads=False, finished_req_ids=self.finished_ids,
         )  # fmt: skip
         budget = self._schedule_running(out)
         if not out.preempted_req_ids:

@@ -63,6 +63,13 @@ def table(shape: Shape, speeds: List[float], rounds: int) -> Tuple[List[str], in
 _WIDTH, _LEFT, _ROW = 1080, 60, 6
 
 
+def _bar(kind: str, start: float, y: int, width: float) -> str:
+    return (
+        f'  <rect class="{kind}" x="{_LEFT + start:.1f}" y="{y}" width="{width:.1f}"'
+        f' height="{_ROW - 1}"/>'
+    )
+
+
 def panel(result: Dict[str, Any], top: int, scale: float, title: str) -> List[str]:
     """One way of sending: a row per layer, computing, waiting, moving."""
     out = [f'  <text class="h" x="{_LEFT}" y="{top - 12}">{title}</text>']
@@ -74,15 +81,10 @@ def panel(result: Dict[str, Any], top: int, scale: float, title: str) -> List[st
         y = top + layer * _ROW
         for kind, a, b in (("c", begin, computed), ("w", computed, sent), ("x", sent, arrived)):
             if b > a:
-                out.append(
-                    f'  <rect class="{kind}" x="{_LEFT + a * scale:.1f}" y="{y}" width="{(b - a) * scale:.1f}" height="{_ROW - 1}"/>'
-                )
+                out.append(_bar(kind, a * scale, y, (b - a) * scale))
         begin, free = computed, arrived
     bottom = top + (len(result["computed"]) + 1) * _ROW
-    width = (result["total"] - free) * scale
-    out.append(
-        f'  <rect class="x" x="{_LEFT + free * scale:.1f}" y="{bottom - _ROW}" width="{width:.1f}" height="{_ROW - 1}"/>'
-    )
+    out.append(_bar("x", free * scale, bottom - _ROW, (result["total"] - free) * scale))
     for at, label, up in (
         (last, "all computed", 14),
         (result["total"], f"all there: {1000 * result['total']:.1f} ms", 30),
@@ -109,22 +111,25 @@ def picture(shape: Shape, r: Dict[str, Any], transport: str) -> str:
     total = tops[1] + height + 84
     words = (
         f"Sent after computing the prompt is there at {1000 * after['total']:.1f} ms, layer by "
-        "layer at "
-        f"{1000 * overlapped['total']:.1f} ms; computing alone takes "
+        f"layer at {1000 * overlapped['total']:.1f} ms; computing alone takes "
         f"{1000 * overlapped['compute']:.1f} ms."
     )
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {total}" width="{_WIDTH}" height="{total}" role="img" aria-label="{words}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {total}" '
+        f'width="{_WIDTH}" height="{total}" role="img" aria-label="{words}">',
         "  <title>A transfer behind the computing, and hidden by it: measured, layer by "
         "layer</title>",
         "  <style>",
-        '    text { font-family: "Segoe UI", "Helvetica Neue", Helvetica, Arial, "DejaVu Sans", sans-serif; fill: #1f2a37; }',
+        '    text { font-family: "Segoe UI", "Helvetica Neue", Helvetica, Arial, "DejaVu Sans", '
+        "sans-serif; fill: #1f2a37; }",
         "    .h { font-size: 17px; font-weight: 600; } .s { font-size: 12.5px; fill: #52606d; }",
         "    .c { fill: #2563a8; } .w { fill: #e5e7eb; } .x { fill: #c2560c; } .l { stroke: "
         "#52606d; stroke-dasharray: 3 3; }",
         "  </style>",
-        f'  <rect x="0.75" y="0.75" width="{_WIDTH - 1.5}" height="{total - 1.5}" rx="14" fill="#f6f8fa" stroke="#d0d7de"/>',
-        f'  <text class="s" x="{_LEFT}" y="34">{shape.bytes / 2**20:.0f} MiB of KV cache in {shape.layers} layers, '
+        f'  <rect x="0.75" y="0.75" width="{_WIDTH - 1.5}" height="{total - 1.5}" rx="14" '
+        'fill="#f6f8fa" stroke="#d0d7de"/>',
+        f'  <text class="s" x="{_LEFT}" y="34">{shape.bytes / 2**20:.0f} MiB of KV cache in '
+        f"{shape.layers} layers, "
         f"{r['layer_ms']:g} ms of computing each, by {transport} to another process; one measured "
         "prompt of each kind</text>",
     ]

@@ -5,10 +5,12 @@ in the same run, in turn.
     utils/bench/lmcache.py [--sizes 4m,32m] [--batch 16] [--rounds 5] [--only NAME,...] [--json]
 
 The ways, each to redis-server and to tarn-server where it can:
-  redis   what LMCache's redis:// connector does: redis-py on asyncio, SET of the payload, then SET of the metadata; GET of both,
-          and a copy into the engine's memory
-  resp    what its native resp:// client does: 8 threads, each with a blocking socket; payload only, straight from and into memory
-  tarn    TarnConnector: batched_put and batched_get, header and payload in one object (over shared memory, and over tcp)
+  redis   what LMCache's redis:// connector does: redis-py on asyncio, SET of the payload, then SET
+          of the metadata; GET of both, and a copy into the engine's memory
+  resp    what its native resp:// client does: 8 threads, each with a blocking socket; payload only,
+          straight from and into memory
+  tarn    TarnConnector: batched_put and batched_get, header and payload in one object (over shared
+          memory, and over tcp)
 
 Each way has its own event loop; payloads come from, and go to, memory that is touched before. Every
 byte that was read is compared, outside of the time. Prints a table of medians: GB/s (10^9 bytes);

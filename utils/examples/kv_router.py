@@ -2,8 +2,10 @@
 """A router's picture of the pool: which block is on which node, kept up to date by KV events
 (docs/EVENTS.md). No GPU is needed.
 
-    utils/examples/kv_router.py [--seconds 3] [--ring 256kb]             a pool of its own, with clients that change it
-    utils/examples/kv_router.py --url tarn://host:6479 [--vllm]          a pool that runs; its kv-events-size is not 0
+    utils/examples/kv_router.py [--seconds 3] [--ring 256kb]
+        a pool of its own, with clients that change it
+    utils/examples/kv_router.py --url tarn://host:6479 [--vllm]
+        a pool that runs; its kv-events-size is not 0
 
 It takes a walk, follows the events, and takes a walk again when it fell behind or another master
 leads. Every second it looks at everything the server has and compares. --vllm prints what changes
@@ -284,7 +286,6 @@ class Router:
 
 
 # --- as vLLM tells it
-# ---------------------------------------------------------------------------------------------------------------
 
 MEDIA = {"memory": "CPU", "books": "CPU", "ssd": "DISK", "file": "DISK"}
 
@@ -374,7 +375,6 @@ class VllmRouter(Router):
 
 
 # --- a pool of its own, and those who change it
-# -------------------------------------------------------------------------------------
 
 
 def change(url: str, number: int, stop: threading.Event) -> None:

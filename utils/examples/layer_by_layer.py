@@ -2,7 +2,8 @@
 """How much of a transfer hides behind the computing: whole prompts, layer by layer, between two
 processes.
 
-    utils/examples/layer_by_layer.py [--layers 32] [--layer-ms 2,5,10] [--chunks 4] [--transport tcp] [--views]
+    utils/examples/layer_by_layer.py [--layers 32] [--layer-ms 2,5,10] [--chunks 4]
+        [--transport tcp] [--views]
 
 A prefill process "computes" the layers of a prompt, each for so many milliseconds, as an
 accelerator does: the CPU is free meanwhile (--busy: it is not). Its KV cache goes to the memory of

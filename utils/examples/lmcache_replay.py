@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """What LMCache's redis:// connector sends, without LMCache and without a GPU.
 
-    utils/examples/lmcache_replay.py [--url redis://127.0.0.1:6479] [--chunks 64] [--chunk-mib 4] [--connections 8]
+    utils/examples/lmcache_replay.py [--url redis://127.0.0.1:6479] [--chunks 64] [--chunk-mib 4]
+        [--connections 8]
 
 For every chunk of a prompt LMCache asks EXISTS <key>metadata; a chunk that is not there is stored
 by SET <key>kv_bytes and then SET <key>metadata; one that is there is fetched by GET <key>metadata

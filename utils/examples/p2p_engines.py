@@ -135,8 +135,7 @@ def report(request: int, o: argparse.Namespace, seconds: float, info: Any, wrong
     moved = o.blocks * o.block_size
     print(
         f"request {request}: {o.blocks} blocks in {info['operations']} pieces, {moved / 2**20:.1f} "
-        "MiB, "
-        f"{moved / seconds / 1e9:.2f} GB/s by {info['transport']}, "
+        f"MiB, {moved / seconds / 1e9:.2f} GB/s by {info['transport']}, "
         f"{'right' if not wrong else f'{wrong} WRONG'}",
         flush=True,
     )

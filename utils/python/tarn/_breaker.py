@@ -12,7 +12,8 @@ from __future__ import annotations
 import threading
 import time
 
-TRY_S = 10.0  # one who was admitted and has not said by then how it went does not keep others from trying
+# One who was admitted and has not said by then how it went does not keep others from trying.
+TRY_S = 10.0
 
 
 class Breaker:

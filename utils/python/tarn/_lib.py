@@ -166,8 +166,7 @@ STATS = (
     "timeouts leases lease_renewals lease_misses epoch_misses crc_mismatches unverified "
     "segment_fetches lanes lanes_busy "
     "views_open writers_open async_pending failovers replica_reports put_replicas_failed "
-    "put_restarts outages "
-    "rdma_bytes_read rdma_bytes_written shm_unreachable"
+    "put_restarts outages rdma_bytes_read rdma_bytes_written shm_unreachable"
 ).split()
 
 

@@ -8,8 +8,8 @@ view lies in is pinned in large windows, each when the first view in it is, and 
 
     pinner = Pinner(device=0)
     with client.view(key) as view, pinner.pin(view) as pinned:
-        pinned.copy_to(device_address, stream=stream)       # returns at once
-        pinned.finish()                                     # the copy has ended, and the lease had not: the bytes are right
+        pinned.copy_to(device_address, stream=stream)  # returns at once
+        pinned.finish()  # the copy has ended, and the lease had not: the bytes are right
 
 CUDA's driver library is looked for when a Pinner is made (libcuda.so.1, or the file that
 $TARN_CUDA_LIB names); without it, or without a device, CudaMissing says why, and engines go on as
@@ -365,7 +365,8 @@ class Pinner:
         for window in mapping.windows.values():
             if window.pinned:
                 self._unpin(window)
-        mapping.close()  # not before: the driver would go on with pages that nobody knows by this address
+        # Not before: the driver would go on with pages that nobody knows by this address.
+        mapping.close()
 
     def _release(self, windows: List[_Window]) -> None:
         with self._lock:

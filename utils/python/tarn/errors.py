@@ -251,7 +251,8 @@ ADVICE: Dict[int, str] = {
     Status.ENOMEM: "free memory of this process",
     Status.EINVAL: "an argument or a key is out of range; the log line of libtarn says which",
     Status.ETIMEOUT: "give timeout_ms more, or see whether the server and its nodes are up",
-    Status.ECLOSED: "the connection was closed: see whether tarn-server is running, and what its log says",
+    Status.ECLOSED: "the connection was closed: see whether tarn-server is running, and what its"
+    " log says",
     Status.EIO: "see whether tarn-server is running, and reachable from here",
     Status.EPROTO: "the other end is no tarn server, or of another version",
     Status.EBUSY: "another writer is at this key: wait for it (wait_ms), or leave it to that one",
@@ -263,7 +264,8 @@ ADVICE: Dict[int, str] = {
     Status.ELEASE: "get it again, with a longer lease_ms",
     Status.EREADONLY: "this server is a replica, or has too few of them: connect to the master",
     Status.ELOADING: "the server is still starting: try again",
-    Status.ELATER: "room is being made, or comes back in a moment: try again, or give timeout_ms more",
+    Status.ELATER: "room is being made, or comes back in a moment: try again, or give timeout_ms"
+    " more",
     Status.EOOM: "the server's books are full: remove values, or raise its limits",
     Status.ELIMIT: "offer a larger buffer, or fewer keys at a time",
     Status.ENOTSUP: "this build, machine or transport cannot do it",

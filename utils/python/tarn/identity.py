@@ -31,7 +31,8 @@ class Facts:
     weights: Any = None  # their quantisation, where it is not part of the model's name
     model_dtype: Any = None  # what is computed in
     cache_dtype: Any = None  # of the cache's elements, in full: two kinds of fp8 are one byte each
-    scales: Any = None  # of a quantised cache: where they come from; an engine's own name when it finds them by itself
+    # of a quantised cache: where they come from; an engine's own name when it finds them by itself
+    scales: Any = None
     overrides: Any = None  # of the model's configuration: positions, layers
     positions: Any = None  # the longest prompt, where the way positions are encoded depends on it
     draft: Any = None  # the model whose layers are in the blocks, too

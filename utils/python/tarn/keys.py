@@ -1,7 +1,8 @@
 """Keys of the pool for blocks of KV cache: which model's bytes, in which layout, which rank's part,
 which prefix.
 
-    {model}@{dtype}.{layout}.{block_tokens}@tp{shards}.{shard}@pp{size}.{rank}@pcp{size}.{rank}@dcp{size}.{rank}@{hash}[@l{layer}|@g{group}]
+    {model}@{dtype}.{layout}.{block_tokens}@tp{shards}.{shard}@pp{size}.{rank}
+        @pcp{size}.{rank}@dcp{size}.{rank}@{hash}[@l{layer}|@g{group}]
 
 The part after tp is not the rank but the shard: which distinct part of the heads the bytes hold.
 Ranks with the same bytes have the same key: all of them with multi-head latent attention (tp1.0

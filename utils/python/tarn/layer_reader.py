@@ -50,8 +50,7 @@ class LayersLost(Error):
     ) -> None:
         super().__init__(
             f"{missing} objects of layer {layers} are not there ({reason}); layers before it are "
-            "whole, "
-            "compute the others, or use the chunks that whole_chunks finds",
+            "whole, compute the others, or use the chunks that whole_chunks finds",
             status,
         )
         self.layers, self.missing, self.reason = layers, missing, reason

@@ -6,8 +6,9 @@ they are computed, from a queue, into memory of the decode host; what is left of
 tail, goes as one object at the end. The decode side waits for layer after layer, and reads it while
 later ones are on their way:
 
-    prefill:  compute 0 | compute 1 | compute 2 | ... | last | tail           decode:  layer 0 | layer 1 | ... | tail
+    prefill:  compute 0 | compute 1 | compute 2 | ... | last | tail
     puts:                 layer 0   | layer 1   | ...        | last | tail
+    decode:                           layer 0   | layer 1    | ...  | last | tail
 
     writer = LayerWriter(client, prefer=segments_of(client, node="decode-1"))
     with writer.prompt(chunk_keys(space, hashes), notice_key="request-17@failed") as prompt:

@@ -68,8 +68,7 @@ def _tensor(data: Any, name: str) -> Pinned:
     if kind != "cpu":
         raise InvalidArgument(
             f"{name}: a tensor in the memory of a device ({kind}): register that memory "
-            "(register_dmabuf) and "
-            "pass its address and size"
+            "(register_dmabuf) and pass its address and size"
         )
     if not data.is_contiguous():
         raise InvalidArgument(f"{name}: the tensor is not contiguous: pass tensor.contiguous()")
@@ -103,8 +102,7 @@ def pin(data: Any, writable: bool = False, name: str = "data") -> Pinned:
     except TypeError:
         raise TypeError(
             f"{name}: {type(data).__name__} has no memory to use: pass bytes, a bytearray, a numpy "
-            "array, a CPU tensor, "
-            "Memory(address, size) or the like"
+            "array, a CPU tensor, Memory(address, size) or the like"
         ) from None
     except (BufferError, ValueError) as e:
         locked = writable and ("writ" in str(e).lower() or "read-only" in str(e).lower())

@@ -30,9 +30,9 @@ class Completion(NamedTuple):
     id: int
     op: str  # "get", "put", "exists", "remove"
     status: int  # of the batch as a whole, Status.ECANCELED if it was cancelled
-    results: List[
-        int
-    ]  # per key: gets bytes delivered, puts 0 or Status.EEXISTS, exists and remove 0; or a negative status
+    # per key: gets bytes delivered, puts 0 or Status.EEXISTS, exists and remove 0; or a negative
+    # status
+    results: List[int]
     done: int  # keys that are well: found, stored or there already
     user: Any  # what was handed over with it
 

@@ -1,8 +1,9 @@
 """SGLang's hierarchical cache on a tarn pool: the third level behind GPU and host memory.
 
-    --enable-hierarchical-cache --hicache-storage-backend dynamic --hicache-storage-backend-extra-config
-    '{"backend_name": "tarn", "module_path": "tarn.sglang", "class_name": "TarnHiCache", "interface_v1": 1,
-      "tarn": {"url": "tarn://10.0.0.1:6479"}}'
+    --enable-hierarchical-cache --hicache-storage-backend dynamic
+    --hicache-storage-backend-extra-config '{
+      "backend_name": "tarn", "module_path": "tarn.sglang", "class_name": "TarnHiCache",
+      "interface_v1": 1, "tarn": {"url": "tarn://10.0.0.1:6479"}}'
 
 A page of the host pool, all its layers, keys and values, is one object, put and read straight from
 and into the host pool's memory; docs/engines/SGLANG.md says how objects are called and which ranks
@@ -148,13 +149,16 @@ class _Pool:
         dtype = getattr(getattr(pool, "device_pool", None), "dtype", None) or getattr(
             pool, "dtype", "none"
         )
-        content = f"{name}.{layout}.{str(dtype).split('.')[-1]}.{self.page_bytes // splits}.{digest(facts)}"
+        dtype_name, size = str(dtype).split(".")[-1], self.page_bytes // splits
+        content = f"{name}.{layout}.{dtype_name}.{size}.{digest(facts)}"
         self.prefixes = [f"{head}@{escape(content)}@{r}@" for r in ranks]
 
     def _meta(self, indices: Any) -> Tuple[List[int], List[int]]:
         if self.splits > 1:
-            return self.pool.get_split_heads_page_buffer_meta(indices, self.splits)  # type: ignore[no-any-return]
-        return self.pool.get_page_buffer_meta(indices)  # type: ignore[no-any-return]
+            where = self.pool.get_split_heads_page_buffer_meta(indices, self.splits)
+        else:
+            where = self.pool.get_page_buffer_meta(indices)
+        return where  # type: ignore[no-any-return]
 
     def _has_meta(self) -> bool:
         if self.logical:

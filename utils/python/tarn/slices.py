@@ -3,17 +3,22 @@
 Tensor parallelism deals the KV heads out to the ranks, so a rank's block is a slice of the whole
 along the axis of the heads:
 
-    reader's size smaller: its block is made of parts of several objects         writer 4 ranks  |01|23|45|67|   reader 2  |0123|4567|
-    reader's size larger:  its block is a part of one object                     writer 2 ranks  |0123|4567|     reader 4  |01|23|45|67|
+    reader's size smaller: its block is made of parts of several objects
+                           writer 4 ranks  |01|23|45|67|   reader 2  |0123|4567|
+    reader's size larger:  its block is a part of one object
+                           writer 2 ranks  |0123|4567|     reader 4  |01|23|45|67|
     more ranks than heads: neighbours hold the same head, and the same object (keys.shard_of)
 
 A block's bytes are described by its axes in the order of memory, outermost first, e.g. [layers, 2,
 tokens, heads, dim]. Everything inside the axis of the heads moves together; for every index of the
 axes outside it there is one run of bytes. So:
 
-    heads outermost ([heads, ...], and "HND" with one layer and K or V per object)    one range of bytes: the fastest
-    heads inside ([layers, 2, heads, tokens, dim], "HND" as engines hold it)          layers x 2 runs of tokens x dim each
-    heads almost innermost ([layers, 2, tokens, heads, dim], "NHD")                   layers x 2 x tokens runs of dim each
+    heads outermost ([heads, ...], and "HND" with one layer and K or V per object)
+        one range of bytes: the fastest
+    heads inside ([layers, 2, heads, tokens, dim], "HND" as engines hold it)
+        layers x 2 runs of tokens x dim each
+    heads almost innermost ([layers, 2, tokens, heads, dim], "NHD")
+        layers x 2 x tokens runs of dim each
 
 plan() turns this into few operations. Where a whole object is a part of the block it is one
 operation that scatters; where a strided part of an object is wanted, runs with small gaps are

@@ -1,10 +1,10 @@
 """Blocks from one program to another without storing them: tarn_transfer.h for Python.
 
-    prefill                                             decode
-    end = End("prefill-0", master=url)                  end = End("decode-0", master=url)
-    cache = end.alloc(bytes, rights=READ)               peer = end.connect("prefill-0", timeout_ms=5000)
-    ... the blocks of request 7 are complete ...        info = peer.wait_ready("7", timeout_ms=30000)
-    end.ready("7", info=block_numbers)                  peer.run(Tasks.merged(READ, ...), done="7")
+    prefill                                         decode
+    end = End("prefill-0", master=url)              end = End("decode-0", master=url)
+    cache = end.alloc(bytes, rights=READ)           peer = end.connect("prefill-0", timeout_ms=5000)
+    ... the blocks of request 7 are complete ...    info = peer.wait_ready("7", timeout_ms=30000)
+    end.ready("7", info=block_numbers)              peer.run(Tasks.merged(READ, ...), done="7")
     end.next_event(5000)   # DONE "7"
 
 docs/TRANSFER.md is the guide. Without a master ends find each other by `End.endpoint`. Sizes are

@@ -1,6 +1,7 @@
 """vllm-ascend's AscendStoreConnector on a tarn pool: the store behind the KV caches of NPUs.
 
-    --kv-transfer-config '{"kv_connector": "AscendStoreConnector", "kv_connector_module_path": "tarn.vllm_ascend",
+    --kv-transfer-config '{"kv_connector": "AscendStoreConnector",
+                           "kv_connector_module_path": "tarn.vllm_ascend",
                            "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
                            "kv_connector_extra_config": {"backend": "tarn"}}'
 

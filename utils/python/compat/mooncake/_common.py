@@ -54,7 +54,8 @@ _CODES: Dict[int, int] = {
     Status.EPROTO: RPC_FAIL,
     Status.ENOTFOUND: OBJECT_NOT_FOUND,
     Status.EEXISTS: OBJECT_ALREADY_EXISTS,
-    Status.EBUSY: OBJECT_ALREADY_EXISTS,  # Mooncake does not tell a put that is under way from one that is done
+    # Mooncake does not tell a put that is under way from one that is done
+    Status.EBUSY: OBJECT_ALREADY_EXISTS,
     Status.ENOSPACE: NO_AVAILABLE_HANDLE,
     Status.ETOKEN: INVALID_WRITE,
     Status.ESTALE: REPLICA_IS_GONE,
@@ -297,6 +298,7 @@ def device_memory(address: int, size: int, rdma: bool) -> Optional[Tuple[int, in
     if got != 0:
         raise Refused(
             NOT_SUPPORTED,
-            f"memory of a GPU at {address:#x}: its driver makes no dma-buf of it (CUDA error {got})",
+            f"memory of a GPU at {address:#x}: its driver makes no dma-buf of it (CUDA error"
+            f" {got})",
         )
     return fd.value, address - start

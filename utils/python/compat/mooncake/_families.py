@@ -135,7 +135,7 @@ class upsertable:  # pylint: disable=invalid-name
             method = self._bound(how)
             functools.update_wrapper(method, self._method)
             method.__name__, method.__qualname__ = how.what, f"{owner.__name__}.{how.what}"
-            method.__signature__ = given.replace(parameters=parameters)  # type: ignore[attr-defined]
+            setattr(method, "__signature__", given.replace(parameters=parameters))
             setattr(owner, how.what, method)
 
     def _bound(self, how: How) -> Callable[..., Any]:

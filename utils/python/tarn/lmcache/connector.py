@@ -184,7 +184,6 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         )
 
     # --- what is there
-    # ------------------------------------------------------------------------------------------------------
 
     def exists_sync(self, key: Any) -> bool:
         """One round trip. False also when there is no server."""
@@ -257,7 +256,6 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         return bool(self._gate.call("remove", self._client.remove, self.name(key)))
 
     # --- puts
-    # ---------------------------------------------------------------------------------------------------------------
 
     async def put(self, key: Any, memory_obj: Any) -> None:
         await self.batched_put([key], [memory_obj])
@@ -337,7 +335,6 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         return stored
 
     # --- gets
-    # ---------------------------------------------------------------------------------------------------------------
 
     async def get(self, key: Any) -> Optional[Any]:
         return (await self.batched_get([key]))[0]
@@ -514,7 +511,6 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
             self._troubles.warn(f"get {status}", f"chunks are not read: {reason_of(status)}")
 
     # --- the end, and threads
-    # -----------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Waits for gets, and for puts that have begun; the others are dropped."""

@@ -50,7 +50,8 @@ def object_key_text(key: Any) -> str:
     """The key in the pool of an ObjectKey: as LMCache's native adapters write it."""
     if isinstance(key, str):
         return pool_key(key)
-    text = f"{key.model_name}@{key.kv_rank:08x}@{getattr(key, 'object_group_id', 0):x}@{key.chunk_hash.hex()}"
+    group = getattr(key, "object_group_id", 0)
+    text = f"{key.model_name}@{key.kv_rank:08x}@{group:x}@{key.chunk_hash.hex()}"
     salt = getattr(key, "cache_salt", "")
     return pool_key(f"{text}@{salt}" if salt else text)
 

@@ -2,8 +2,10 @@
 one round trip.
 
     header (512 bytes, little-endian) | payload
-    4 bytes "TLMC" | version | groups | header size (2) | payload size (8) | format, ASCII, padded with zeros (16)
-    then up to 15 groups of 32 bytes: dtype, ASCII, padded with zeros (16) | 4 dimensions (4 each, 0xffffffff: there is none)
+    4 bytes "TLMC" | version | groups | header size (2) | payload size (8)
+        | format, ASCII, padded with zeros (16)
+    then up to 15 groups of 32 bytes: dtype, ASCII, padded with zeros (16)
+        | 4 dimensions (4 each, 0xffffffff: there is none)
 
 Formats and dtypes are written as names ("KV_2LTD", "bfloat16"): the numbers behind them have
 changed between versions of LMCache. A reader allocates what its own configuration makes it expect,

@@ -1,6 +1,7 @@
 """TarnConnector: vLLM's V1 KV connector on a tarn pool.
 
-    vllm serve MODEL --kv-transfer-config '{"kv_connector": "TarnConnector", "kv_connector_module_path": "tarn.vllm",
+    vllm serve MODEL --kv-transfer-config '{
+        "kv_connector": "TarnConnector", "kv_connector_module_path": "tarn.vllm",
         "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {"url": "tarn://host:6479"}}'
 

@@ -7,7 +7,8 @@ request anew from that block on, perhaps in several steps; requests that share i
 on from where they were, which may be before those blocks are right again. So:
 
     wrong block --computed anew, in a step in which all blocks before it are right--> right
-    block computed in a step in which one before it is wrong --> wrong, and the request is spoilt from there on
+    block computed in a step in which one before it is wrong --> wrong, and the request is spoilt
+        from there on
 
 In one step all requests write before any of them reads, layer by layer, so what one request
 computes anew in a step is right for the others in that step already."""

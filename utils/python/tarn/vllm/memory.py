@@ -137,9 +137,10 @@ def view_of(name: str, tensor: Any, blocks: int, heads: int, heads_axis: int = -
     if any(b - a < run for a, b in zip(offsets, offsets[1:])):
         raise ValueError(f"kv_caches: parts of a block of {name} overlap (strides {strides})")
     return LayerView(
-        name, address, blocks, stride, item, tuple(axis[1] for axis in axes), tuple(axis[0] for axis in axes),
-        next((i for i, axis in enumerate(axes) if axis[2]), -1), tuple((offset, run) for offset in offsets),
-        tuple(axis[3] for axis in axes),
+        name, address, blocks, stride, item,
+        tuple(axis[1] for axis in axes), tuple(axis[0] for axis in axes),
+        next((i for i, axis in enumerate(axes) if axis[2]), -1),
+        tuple((offset, run) for offset in offsets), tuple(axis[3] for axis in axes),
     )  # fmt: skip
 
 

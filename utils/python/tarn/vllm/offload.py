@@ -3,7 +3,8 @@ come back from it.
 
     --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {
-        "spec_name": "TarnOffloadingSpec", "spec_module_path": "tarn.vllm.offload", "cpu_bytes_to_use": 10737418240,
+         "spec_name": "TarnOffloadingSpec", "spec_module_path": "tarn.vllm.offload",
+         "cpu_bytes_to_use": 10737418240,
          "secondary_tiers": [{"type": "tarn", "url": "tarn://10.0.0.1:6479"}]}}'
 
 A block of the primary tier (all workers' parts of one chunk of tokens) is one object, put and read

@@ -3,9 +3,13 @@ save, when blocks may go.
 
 One object per scheduler, used by its thread only. A request's life here:
 
-    get_num_new_matched_tokens  ->  update_state_after_alloc  ->  build_connector_meta, once a step while it runs  ->  request_finished
-              ^ asked again while there is no room                     |
-              +------------------------- preempted, or a load failed --+"""
+    get_num_new_matched_tokens    again while there is no room, and when it was preempted or a load
+            |                     failed
+    update_state_after_alloc
+            |
+    build_connector_meta          once a step while it runs
+            |
+    request_finished"""
 
 import logging
 import time
@@ -124,8 +128,8 @@ class SchedulerSide:
         ):
             log.warning(
                 "vLLM ends a request with an error when one of its blocks cannot be loaded: add "
-                '"kv_load_failure_policy": "recompute" to --kv-transfer-config, beside "kv_role", and it '
-                "computes the block anew"
+                '"kv_load_failure_policy": "recompute" to --kv-transfer-config, beside "kv_role", '
+                "and it computes the block anew"
             )
         self._space: Optional[KeySpace] = None  # until a worker has said how its blocks lie
         self._layers: Tuple[Any, ...] = (None,)

@@ -3,7 +3,8 @@
 Called by the thread that runs the model; saves, and loads between steps, run in threads of their
 own (saver.py, loader.py). A step:
 
-    bind  ->  start_load  ->  (wait_layer, save_layer) for each layer  ->  save  ->  finished  ->  load_errors
+    bind  ->  start_load  ->  (wait_layer, save_layer) for each layer
+        ->  save  ->  finished  ->  load_errors
 
 Blocks that did not arrive are remembered in `_bad` until they are filled: what a step computes
 after one of them is wrong, and must not be saved, however late the scheduler hears of it."""
