@@ -1,17 +1,6 @@
 /* The table of the rdma transport. */
 #include "rdma/rdma.h"
 
-static void domain_query(const struct transport_domain *d, struct transport_limits *limits_p) {
-    (void)d;
-    *limits_p = (struct transport_limits){
-        .flags = TRANSPORT_ONE_SIDED | TRANSPORT_REMOTE | TRANSPORT_REGISTERS,
-        .max_parts = SIZE_MAX,
-        .max_bytes = UINT64_MAX,
-        .max_outstanding = RDMA_OUTSTANDING_MAX,
-        .crc_chunk = 0, /* the device writes to memory, not to a cache of ours */
-    };
-}
-
 static void *key_map(struct transport_key *k, uint64_t offset, uint64_t length) {
     (void)k, (void)offset, (void)length;
     return NULL;
@@ -19,9 +8,10 @@ static void *key_map(struct transport_key *k, uint64_t offset, uint64_t length) 
 
 const struct transport_ops rdma_transport = {
     .abi = TRANSPORT_ABI,
+    .flags = TRANSPORT_ONE_SIDED | TRANSPORT_REMOTE | TRANSPORT_REGISTERS | TRANSPORT_ANNOUNCES,
+    .cost = 20,
     .scheme = "rdma",
     .domain_open = rdma_domain_open,
-    .domain_query = domain_query,
     .domain_close = rdma_domain_close,
     .memory_register = rdma_memory_register,
     .key_pack = rdma_key_pack,

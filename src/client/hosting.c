@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "transport/uri.h"
 
 #define DATA_TIMEOUT_MS 30000u /* silence of a client in the middle of a frame */
 
@@ -110,27 +111,23 @@ static char *choose_shm_path(const struct tarn_host *h, const char *wanted) {
 
 /* --- endpoints --- */
 
-static void add_endpoint(struct tarn_host *h, const char *host, const char *port) {
-    char uri[320];
-    bool brackets = strchr(host, ':') != NULL && host[0] != '[';
-    snprintf(uri, sizeof(uri), brackets ? "%s://[%s]:%s" : "%s://%s:%s",
-             h->data_tls != NULL ? "tcps" : "tcp", host, port);
-    h->endpoints[h->n_endpoints++] = xstrdup(uri);
+static void add_endpoint(struct tarn_host *h, const char *host, uint64_t port) {
+    struct span scheme = span_str(host_data_scheme(h->host));
+    h->endpoints[h->n_endpoints++] = uri_make(scheme, host, (unsigned)port);
 }
 
 /* "host", "host:port", "[v6]:port", "v6" */
-static tarn_status announce(struct tarn_host *h, const char *text, const char *own_port) {
+static tarn_status announce(struct tarn_host *h, const char *text) {
     char host[256];
-    const char *colon = strrchr(text, ':'), *port = own_port;
+    const char *colon = strrchr(text, ':');
     size_t len = strlen(text);
-    uint64_t number;
+    uint64_t port = host_data_port(h->host);
     bool one_colon = colon != NULL && memchr(text, ':', (size_t)(colon - text)) == NULL;
     if (colon != NULL && (one_colon || colon[-1] == ']')) {
-        port = colon + 1;
+        if (!span_to_u64(span_str(colon + 1), &port)) port = 0;
         len = (size_t)(colon - text);
     }
-    if (len == 0 || len >= sizeof(host) || !span_to_u64(span_str(port), &number) || number == 0 ||
-        number > 65535)
+    if (len == 0 || len >= sizeof(host) || port == 0 || port > 65535)
         return fail(TARN_EINVAL, "announce is host or host:port, not \"%s\"", text);
     memcpy(host, text, len);
     host[len] = '\0';
@@ -139,11 +136,10 @@ static tarn_status announce(struct tarn_host *h, const char *text, const char *o
 }
 
 static tarn_status set_endpoints(struct tarn_host *h, const tarn_host_options *o) {
-    char port[8];
-    snprintf(port, sizeof(port), "%u", host_data_port(h->host));
+    uint16_t port = host_data_port(h->host);
     h->endpoints = xcalloc(o->binds + 2, sizeof(*h->endpoints));
     if (o->announce != NULL) {
-        tarn_status status = announce(h, o->announce, port);
+        tarn_status status = announce(h, o->announce);
         if (status != TARN_OK) return status;
     } else if (o->binds == 0) {
         add_endpoint(h, "*", port);
@@ -153,11 +149,8 @@ static tarn_status set_endpoints(struct tarn_host *h, const tarn_host_options *o
         add_endpoint(h, strcmp(b, "::*") == 0 ? "*" : b, port);
     }
     h->n_tcp_endpoints = h->n_endpoints;
-    if (host_shm_path(h->host)[0] != '\0') {
-        char uri[320];
-        snprintf(uri, sizeof(uri), "shm://%s", host_shm_path(h->host));
-        h->endpoints[h->n_endpoints++] = xstrdup(uri);
-    }
+    const char *shm = host_shm_uri(h->host);
+    if (shm != NULL) h->endpoints[h->n_endpoints++] = xstrdup(shm);
     return TARN_OK;
 }
 

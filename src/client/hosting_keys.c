@@ -12,12 +12,8 @@
 #include "client/hosting.h"
 #include "transport/transport.h"
 
-#define KEYS_MAX   4u
+#define KEYS_MAX   4u /* as the master takes */
 #define REPORT_MAX TRANSPORT_REPORT_MAX
-
-static bool is_builtin(const struct transport_ops *t) {
-    return strcmp(t->scheme, "tcp") == 0 || strcmp(t->scheme, "shm") == 0;
-}
 
 /* --- keys --- */
 
@@ -42,10 +38,7 @@ static void keys_of(struct tarn_host *h, const struct hosted *seg, struct keys *
     if (seg->kind != HOSTED_MEMORY) return;
     for (size_t i = 0; (t = transport_at(i)) != NULL && k->n < KEYS_MAX; i++) {
         struct buf *uri = &k->of[k->n].uri, *key = k->of[k->n].key;
-        if (is_builtin(t) ||
-            host_slot_key(h->host, seg->slot, t->scheme, uri, &key[0], &key[1]) != TARN_OK)
-            continue;
-        k->n++;
+        k->n += host_slot_key(h->host, seg->slot, t->scheme, uri, &key[0], &key[1]) == TARN_OK;
     }
 }
 
@@ -187,7 +180,8 @@ void reports_args(struct tarn_host *h, struct hosting_link *l) {
         add_report(h, l, r, scheme, &(struct buf){NULL, 0, 0});
     }
     for (size_t i = 0; (t = transport_at(i)) != NULL; i++) {
-        struct reported *r = is_builtin(t) ? NULL : reported_of(h, t->scheme);
+        bool announces = (t->flags & TRANSPORT_ANNOUNCES) != 0;
+        struct reported *r = announces ? reported_of(h, t->scheme) : NULL;
         struct buf text = {NULL, 0, 0};
         if (r == NULL) continue;
         host_describe(h->host, t->scheme, &text);

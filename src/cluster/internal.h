@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "base/wheel.h"
 #include "cluster/cluster.h"
+#include "transport/uri.h"
 
 #define NODE_MAGIC    0x4e6f6465u
 #define SEGMENT_MAGIC 0x5365676du
@@ -148,18 +149,10 @@ bool segment_usable(
     /* its node is up and not leaving: may be asked to do something with it */
     const struct segment *g);
 
-/* --- addresses and keys (uri.c, keys.c) --- */
+/* --- addresses and keys (segment.c, keys.c) --- */
 
-/* What an endpoint URI consists of. port 0: it has none. */
-struct uri {
-    struct span scheme, host;
-    uint16_t port;
-};
-/* "scheme://host:port", or "scheme:///path". */
-bool uri_parse(struct span s, struct uri *u);
-bool uri_is_wildcard(const struct uri *u);
-/* A host that binds to all addresses is reached where its connection comes from. For free(). */
-char *uri_resolve(const struct node *n, struct span s, const struct uri *u);
+/* Where a host that binds to all addresses is reached: where its connection comes from. */
+const char *node_host(const struct node *n);
 
 tarn_status keys_check(const struct cluster_key_told *keys, size_t n, const char **why_p);
 /* in CLUSTER_TOLD_MAX */

@@ -19,7 +19,7 @@ static size_t size_of(const struct cluster_key *k) {
 static struct cluster_key *key_new(const struct node *n, const struct cluster_key_told *told) {
     struct uri u;
     uri_parse(told->uri, &u);
-    char *uri = uri_resolve(n, told->uri, &u);
+    char *uri = uri_resolve(told->uri, &u, node_host(n));
     size_t uri_size = strlen(uri) + 1;
     struct cluster_key *k = xmalloc(sizeof(*k) + uri_size + told->key[0].len + told->key[1].len);
     char *at = (char *)(k + 1);
@@ -102,8 +102,7 @@ tarn_status keys_check(const struct cluster_key_told *keys, size_t n, const char
 bool keys_fit(const struct cluster_key_told *keys, size_t n) {
     uint64_t bytes = cluster.told_bytes;
     for (size_t i = 0; i < n; i++)
-        bytes += sizeof(struct cluster_key) + CLUSTER_ENDPOINT_MAX + 1 + keys[i].key[0].len +
-                 keys[i].key[1].len;
+        bytes += sizeof(struct cluster_key) + URI_MAX + 1 + keys[i].key[0].len + keys[i].key[1].len;
     return n == 0 || bytes <= CLUSTER_TOLD_MAX;
 }
 

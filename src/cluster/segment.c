@@ -185,6 +185,10 @@ void cluster_local_segment(uint32_t id, const uint8_t key[GRANT_KEY_SIZE],
 
 /* --- endpoints --- */
 
+const char *node_host(const struct node *n) {
+    return n->address[0] == '\0' || n->address[0] == '/' ? "127.0.0.1" : n->address;
+}
+
 static bool endpoints_valid(const struct cluster_mount *m) {
     struct uri u;
     if (m->n_endpoints > CLUSTER_ENDPOINTS_MAX) return false;
@@ -199,7 +203,7 @@ static void set_endpoints(struct segment *g, const struct cluster_mount *m) {
     for (size_t i = 0; i < m->n_endpoints; i++) {
         struct uri u;
         uri_parse(m->endpoints[i], &u);
-        g->endpoint[i] = uri_resolve(g->node, m->endpoints[i], &u);
+        g->endpoint[i] = uri_resolve(m->endpoints[i], &u, node_host(g->node));
         g->wildcard_port[i] = uri_is_wildcard(&u) ? u.port : 0;
     }
 }

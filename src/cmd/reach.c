@@ -1,12 +1,14 @@
 #include "cmd/reach.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "cmd/client.h"
 #include "cmd/config.h"
 #include "cmd/core.h"
 #include "host/host.h"
 #include "transport/transport.h"
+#include "transport/uri.h"
 
 /* --- addresses --- */
 
@@ -22,46 +24,36 @@ static void own_address(struct client *c, char *out, size_t size) {
         /* A unix socket: local is its path. */
         host = colon && local[0] != '/' ? local : "127.0.0.1";
     }
-    bool bare_v6 = strchr(host, ':') && host[0] != '[';
-    snprintf(out, size, bare_v6 ? "[%s]" : "%s", host);
+    snprintf(out, size, "%s", host);
 }
 
 static void reply_own(struct client *c, struct span scheme, uint16_t port) {
-    char host[192], uri[256];
+    char host[192];
     own_address(c, host, sizeof(host));
-    snprintf(uri, sizeof(uri), "%.*s://%s:%u", (int)scheme.len, scheme.data, host, port);
+    char *uri = uri_make(scheme, host, port);
     reply_bulk_str(c, uri);
+    free(uri);
 }
 
-static struct span scheme_of(const char *uri) {
-    const char *end = strstr(uri, "://");
-    return span_of(uri, end != NULL ? (size_t)(end - uri) : 0);
-}
-
-/* What asks for a grant for every transfer. */
-static bool is_tcp(const char *uri) {
-    return span_eq(scheme_of(uri), SPAN("tcp")) || span_eq(scheme_of(uri), SPAN("tcps"));
+/* Does it take a grant for every transfer? */
+static bool is_granted(const char *uri) {
+    const struct transport_ops *t = transport_find(uri);
+    return t != NULL && (t->flags & TRANSPORT_GRANTED) != 0;
 }
 
 static void reply_own_endpoints(struct client *c, bool direct) {
-    const char *path = core_endpoints.shm_path;
-    bool shm = direct && path && *path, tcp = core_endpoints.data_port != 0;
-    reply_array(c, (size_t)shm + tcp);
-    if (shm) {
-        char uri[256];
-        snprintf(uri, sizeof(uri), "shm://%s", path);
-        reply_bulk_str(c, uri);
-    }
-    if (tcp)
-        reply_own(c, server.config->tls_data ? SPAN("tcps") : SPAN("tcp"),
-                  core_endpoints.data_port);
+    const char *shm = direct && server.host != NULL ? host_shm_uri(server.host) : NULL;
+    uint16_t port = server.host != NULL ? host_data_port(server.host) : 0;
+    reply_array(c, (size_t)(shm != NULL) + (port != 0));
+    if (shm != NULL) reply_bulk_str(c, shm);
+    if (port != 0) reply_own(c, span_str(host_data_scheme(server.host)), port);
 }
 
 /* A node on this machine that came over the loopback: others reach it where they reached us. */
 static void reply_uri(struct client *c, const struct cluster_segment *g, const char *uri,
                       uint16_t wildcard_port) {
     if (g->loopback && wildcard_port != 0)
-        reply_own(c, scheme_of(uri), wildcard_port);
+        reply_own(c, span_of(uri, strcspn(uri, ":")), wildcard_port);
     else
         reply_bulk_str(c, uri);
 }
@@ -74,7 +66,7 @@ void reach_reply_endpoints(struct client *c, const struct cluster_segment *g, bo
     size_t n = 0;
     void *cookie = reply_deferred(c);
     for (size_t i = 0; i < g->n_endpoints; i++) {
-        if (!direct && !is_tcp(g->endpoints[i])) continue;
+        if (!direct && !is_granted(g->endpoints[i])) continue;
         reply_uri(c, g, g->endpoints[i], g->wildcard_port[i]);
         n++;
     }
@@ -83,14 +75,10 @@ void reach_reply_endpoints(struct client *c, const struct cluster_segment *g, bo
 
 /* --- keys --- */
 
-/* How the embedded segment is reached by a transport of a module. */
+/* How the embedded segment is reached by a transport that announces itself. */
 struct own_key {
     struct buf uri, key[2];
 };
-
-static bool is_builtin(const char *scheme) {
-    return strcmp(scheme, "tcp") == 0 || strcmp(scheme, "shm") == 0;
-}
 
 static void own_key_free(struct own_key *k) {
     buf_free(&k->uri);
@@ -101,7 +89,7 @@ static void own_key_free(struct own_key *k) {
 static bool own_key_get(uint32_t segment, const char *scheme, struct own_key *k) {
     struct host_segment_info info;
     *k = (struct own_key){0};
-    if (server.host == NULL || is_builtin(scheme)) return false;
+    if (server.host == NULL) return false;
     for (unsigned slot = 0; host_slot_get(server.host, slot, &info); slot++) {
         if (info.segment_epoch == 0 || info.id != segment) continue;
         tarn_status s = host_slot_key(server.host, slot, scheme, &k->uri, &k->key[0], &k->key[1]);
@@ -163,7 +151,7 @@ void reach_reply_transports(struct client *c, const struct cluster_segment *g, b
     }
     if (g->embedded) {
         for (size_t i = 0; (ops = transport_at(i)) != NULL; i++) {
-            if (is_builtin(ops->scheme)) continue;
+            if ((ops->flags & TRANSPORT_ANNOUNCES) == 0) continue;
             reply_bulk_str(c, ops->scheme);
             n++;
         }

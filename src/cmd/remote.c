@@ -16,6 +16,7 @@
 #include "host/host.h"
 #include "pool/tier.h"
 #include "transport/transport.h"
+#include "transport/uri.h"
 
 #define REQUEST_MS UINT64_C(10000) /* a piece that takes longer has failed */
 #define PATIENCE_MS                                                                                \
@@ -238,7 +239,7 @@ struct remote_route {
     const struct engine_segment *segments[STORE_EXTENTS_MAX];
     struct engine_part part[STORE_EXTENTS_MAX];
     uint8_t grant[STORE_EXTENTS_MAX][GRANT_SIZE], attach[2][GRANT_SIZE];
-    char host[CLUSTER_ENDPOINT_MAX + 1], path[CLUSTER_ENDPOINT_MAX + 1];
+    char host[URI_MAX + 1], path[URI_MAX + 1];
     struct cluster_key *rdma; /* NULL: not that way */
     char *file, *directory;   /* of file replicas, else NULL */
 };

@@ -30,7 +30,7 @@ void engine_config_init(struct engine_config *c) {
 static void memory_tell(struct engine *e, struct engine_memory *m, unsigned kind) {
     struct engine_kind *k = &e->kinds[kind];
     const struct engine_buffer *b = &m->buffer;
-    if ((k->limits.flags & TRANSPORT_REGISTERS) == 0 || (b->device && b->fd < 0)) return;
+    if ((k->flags & TRANSPORT_REGISTERS) == 0 || (b->device && b->fd < 0)) return;
     struct transport_memory_config config = {.addr = b->addr,
                                              .length = b->len,
                                              .fd = b->device ? b->fd : -1,
@@ -66,7 +66,7 @@ static tarn_status kind_open(struct engine *e, unsigned kind) {
     struct transport_domain_config config = {.tls = e->config.tls};
     tarn_status s = transport_open(kind_scheme[kind], &config, &k->ops, &k->domain);
     if (s != TARN_OK) return s;
-    k->ops->domain_query(k->domain, &k->limits);
+    k->flags = k->ops->flags;
     struct engine_memory *m;
     LIST_FOREACH(m, &e->memories, link) memory_tell(e, m, kind);
     return TARN_OK;
@@ -260,7 +260,7 @@ void engine_session_changed(struct engine *e) {
     /* A connection belongs to the session whose grants it showed. */
     for (unsigned i = 0; i < e->n_kinds; i++) {
         struct engine_kind *k = &e->kinds[i];
-        if ((k->limits.flags & TRANSPORT_GRANTED) == 0) continue;
+        if ((k->flags & TRANSPORT_GRANTED) == 0) continue;
         struct engine_target *t;
         LIST_FOREACH(t, &k->targets, link) {
             for (unsigned s = 0; s < ENGINE_STREAMS_MAX; s++)
@@ -278,7 +278,7 @@ static struct transport_key *mapped_key(struct engine *e, struct engine_seg *seg
     for (unsigned i = 0; i < e->n_kinds; i++) {
         struct engine_kind *k = &e->kinds[i];
         struct engine_route *r = &seg->routes[i];
-        if ((k->limits.flags & TRANSPORT_MAP) == 0 || r->target == NULL || r->bad_until_ms > now_ms)
+        if ((k->flags & TRANSPORT_MAP) == 0 || r->target == NULL || r->bad_until_ms > now_ms)
             continue;
         struct transport_key *key;
         tarn_status s = engine_route_key(e, seg, i, writable, true, 0, &key);
@@ -318,8 +318,7 @@ bool engine_attach(struct engine *e, uint32_t segment, uint32_t segment_epoch, b
     seg = engine_find(e, segment);
     if (seg == NULL || seg->epoch != segment_epoch) return false;
     kind = engine_route_choose(e, seg, writable, NULL, now_ms);
-    if (kind == e->n_kinds ||
-        (e->kinds[kind].limits.flags & (TRANSPORT_GRANTED | TRANSPORT_MAP)) != 0)
+    if (kind == e->n_kinds || (e->kinds[kind].flags & (TRANSPORT_GRANTED | TRANSPORT_MAP)) != 0)
         return false;
     struct transport_key *key;
     tarn_status s = engine_route_key(e, seg, kind, writable, false, 0, &key);
@@ -410,7 +409,7 @@ void engine_rest(struct engine *e) {
         struct engine_kind *k = &e->kinds[i];
         /* Connections that a transport keeps behind its keys are closed by itself, when they are
          * idle or lost. */
-        bool own = (k->limits.flags & (TRANSPORT_REMOTE | TRANSPORT_GRANTED)) == TRANSPORT_REMOTE;
+        bool own = (k->flags & (TRANSPORT_REMOTE | TRANSPORT_GRANTED)) == TRANSPORT_REMOTE;
         if (own && k->outstanding == 0) (void)k->ops->progress(k->domain, 1);
     }
 }

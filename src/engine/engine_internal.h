@@ -1,7 +1,7 @@
 /* What the files of this room share.
  *
  *   engine
- *    +- kind     a transport: its table, domain, limits; in order of preference
+ *    +- kind     a transport: its table, its domain; in order of preference
  *    |   +- target   a host, by URI
  *    |       +- stream   an endpoint, or none at the moment
  *    +- segment  what the owner told us, and per kind a route: target, keys, how it fared */
@@ -40,7 +40,7 @@ struct engine_kind {
     enum engine_transport name;
     const struct transport_ops *ops; /* NULL: it is not there (yet) */
     struct transport_domain *domain;
-    struct transport_limits limits;
+    uint32_t flags; /* of ops */
     LIST_HEAD(, engine_target) targets;
     uint64_t outstanding; /* slices of all targets */
 };

@@ -68,7 +68,7 @@ static tarn_status stream_open(struct engine *e, struct engine_target *t, struct
 tarn_status engine_route_stream(struct engine *e, struct engine_target *t, bool spread,
                                 uint64_t bytes, uint64_t patience_ms, uint64_t now_ms,
                                 struct engine_stream **stream_p) {
-    unsigned n = (t->kind->limits.flags & TRANSPORT_STREAMS) != 0 ? e->config.streams : 1;
+    unsigned n = (t->kind->flags & TRANSPORT_STREAMS) != 0 ? e->config.streams : 1;
     struct engine_stream *s = &t->streams[t->next % n];
     if (spread || s->outstanding_bytes + bytes > SPREAD_BYTES) {
         for (unsigned i = 0; i < n; i++) {
@@ -89,8 +89,8 @@ static void stream_reap(struct engine *e, struct engine_kind *k, struct engine_s
     tarn_status status = k->ops->endpoint_status(s->endpoint);
     if (status == TARN_OK) s->was_up = true;
     bool failed = status != TARN_OK && status != TARN_EAGAIN;
-    bool idle = idle_ms != 0 && now_ms - s->used_ms >= idle_ms &&
-                (k->limits.flags & TRANSPORT_STREAMS) != 0;
+    bool idle =
+        idle_ms != 0 && now_ms - s->used_ms >= idle_ms && (k->flags & TRANSPORT_STREAMS) != 0;
     if (failed && !s->was_up) e->stats.connect_failures++;
     if (failed || idle) engine_stream_close(k, s);
 }
@@ -102,7 +102,7 @@ void engine_route_reap(struct engine *e, uint64_t now_ms, uint64_t idle_ms) {
         LIST_FOREACH(t, &k->targets, link) {
             /* An endpoint that keys hang on must outlive them, and a failed one only means: no more
              * keys. */
-            if ((k->limits.flags & TRANSPORT_GRANTED) == 0) continue;
+            if ((k->flags & TRANSPORT_GRANTED) == 0) continue;
             for (unsigned s = 0; s < e->config.streams; s++)
                 stream_reap(e, k, &t->streams[s], now_ms, idle_ms);
         }
@@ -227,7 +227,7 @@ tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned 
     struct engine_kind *k = &e->kinds[kind];
     struct engine_route *r = &seg->routes[kind];
     *key_p = NULL;
-    if ((k->limits.flags & TRANSPORT_GRANTED) != 0) return TARN_OK;
+    if ((k->flags & TRANSPORT_GRANTED) != 0) return TARN_OK;
     if (!write && r->keys[0] == NULL && r->keys[1] != NULL && !to_lend) {
         /* What may be written may be read. But a view is to outlive the session's right to write,
          * and its host. */
@@ -330,7 +330,7 @@ void engine_route_set(struct engine *e, struct engine_seg *seg, unsigned kind,
 static bool route_usable(const struct engine *e, const struct engine_route *r, unsigned kind,
                          bool write) {
     if (r->target == NULL) return false;
-    if ((e->kinds[kind].limits.flags & TRANSPORT_GRANTED) != 0) return true;
+    if ((e->kinds[kind].flags & TRANSPORT_GRANTED) != 0) return true;
     return r->keys[write] != NULL || r->may_attach[write] || (!write && r->keys[1] != NULL);
 }
 

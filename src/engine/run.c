@@ -196,7 +196,7 @@ static bool is_final(const struct slice *s, tarn_status status) {
     const struct engine *e = s->run_op->run->e;
     if (status == TARN_ESTALE && !engine_route_has_packed(&s->seg->routes[s->kind])) return true;
     if (is_path_failure(status)) return false;
-    if ((e->kinds[s->kind].limits.flags & TRANSPORT_GRANTED) != 0) return true;
+    if ((e->kinds[s->kind].flags & TRANSPORT_GRANTED) != 0) return true;
     unsigned ways = 0;
     for (unsigned i = 0; i < e->n_kinds; i++) ways += s->seg->routes[i].target != NULL;
     return e->config.transport != ENGINE_AUTO || ways == 1;

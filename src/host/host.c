@@ -17,18 +17,12 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "host/host_internal.h"
+#include "transport/uri.h"
 
 #define POLL_BUDGET (64u << 10)
 
-/* ":port" behind an address, brackets around a v6 one. "-" in front stays in front. */
-static char *data_uri(const char *bind, uint16_t port, bool secure) {
-    char uri[300];
-    bool may_fail = bind[0] == '-';
-    const char *addr = bind + may_fail;
-    bool brackets = strchr(addr, ':') != NULL && addr[0] != '[';
-    snprintf(uri, sizeof(uri), brackets ? "%s://%s[%s]:%u" : "%s://%s%s:%u",
-             secure ? "tcps" : "tcp", may_fail ? "-" : "", addr, port);
-    return xstrdup(uri);
+const char *host_data_scheme(const struct host *h) {
+    return h->tls != NULL ? transport_tcp.secure_scheme : transport_tcp.scheme;
 }
 
 tarn_status host_create(const struct host_config *config, struct host **host_p) {
@@ -52,11 +46,12 @@ tarn_status host_create(const struct host_config *config, struct host **host_p) 
     h->n_uris = config->binds > 0 ? config->binds : 1;
     h->uris = xcalloc(h->n_uris, sizeof(*h->uris));
     for (size_t i = 0; i < h->n_uris; i++)
-        h->uris[i] = data_uri(bind[i], config->data_port, h->tls != NULL);
+        h->uris[i] = uri_make(span_str(host_data_scheme(h)), bind[i], config->data_port);
     if (config->shm_path != NULL && config->shm_path[0] != '\0') {
-        size_t size = strlen(config->shm_path) + sizeof("shm://");
-        h->shm_uri = xmalloc(size);
-        snprintf(h->shm_uri, size, "shm://%s", config->shm_path);
+        struct buf uri = {NULL, 0, 0};
+        buf_printf(&uri, "%s://%s", transport_shm.scheme, config->shm_path);
+        buf_append_char(&uri, '\0');
+        h->shm_uri = uri.data;
     }
 
     tarn_status s = TARN_OK;
@@ -67,8 +62,9 @@ tarn_status host_create(const struct host_config *config, struct host **host_p) 
         !host_watch(h, h->timer_fd)) {
         s = TARN_EIO;
     }
-    if (s == TARN_OK) s = host_path_open(h, "tcp");
-    if (s == TARN_OK && h->shm_uri != NULL) s = host_path_open(h, "shm");
+    if (s == TARN_OK) s = host_path_open(h, (const char *const *)h->uris, h->n_uris);
+    if (s == TARN_OK && h->shm_uri != NULL)
+        s = host_path_open(h, (const char *const *)&h->shm_uri, 1);
     if (s != TARN_OK) {
         host_destroy(&h);
         return s;
@@ -112,6 +108,10 @@ void host_set_clock_offset(struct host *h, int64_t offset_ms) {
 
 /* --- serving --- */
 
+static bool is_shm(const struct host *h, const struct host_path *p) {
+    return p->uris == (const char *const *)&h->shm_uri;
+}
+
 tarn_status host_start(struct host *h) {
     MAGIC_CHECK(h, HOST_MAGIC);
     TARN_ASSERT(!h->started);
@@ -120,20 +120,23 @@ tarn_status host_start(struct host *h) {
         struct host_path *p = &h->paths[i];
         tarn_status s = host_path_listen(h, p);
         if (s == TARN_OK) continue;
-        bool shm = strcmp(p->ops->scheme, "shm") == 0;
-        if (p->builtin && !(shm && h->shm_optional)) return s;
+        if (is_shm(h, p) ? !h->shm_optional : p->n_uris > 0) return s;
         log_warning("This host does not serve by %s: %s", p->ops->scheme, tarn_status_text(s));
     }
     return TARN_OK;
 }
 
-const char *host_shm_path(const struct host *h) {
+const char *host_shm_uri(const struct host *h) {
     for (unsigned i = 0; i < h->n_paths; i++) {
         const struct host_path *p = &h->paths[i];
-        if (p->listener != NULL && strcmp(p->ops->scheme, "shm") == 0)
-            return h->shm_uri + strlen("shm://");
+        if (p->listener != NULL && is_shm(h, p)) return h->shm_uri;
     }
-    return "";
+    return NULL;
+}
+
+const char *host_shm_path(const struct host *h) {
+    const char *uri = host_shm_uri(h);
+    return uri != NULL ? strstr(uri, "://") + 3 : "";
 }
 
 uint16_t host_data_port(const struct host *h) {
@@ -173,19 +176,19 @@ void host_get_stats(const struct host *h, struct host_stats *stats_p) {
         if (p->listener == NULL) continue;
         struct transport_listener_stats s = {0};
         p->ops->listener_stats(p->listener, &s);
-        if (strcmp(p->ops->scheme, "shm") == 0) {
-            sum.shm_peers += s.connections;
-        } else if (!p->builtin) {
-            sum.module_peers += s.connections;
-            sum.module_peers_total += s.connections_total;
-        } else {
+        if ((p->ops->flags & TRANSPORT_GRANTED) != 0) {
             sum.connections += s.connections;
             sum.connections_total += s.connections_total;
+        } else if ((p->ops->flags & TRANSPORT_MAP) != 0) {
+            sum.shm_peers += s.connections;
+            sum.shm_attaches_total += s.attaches_total;
+        } else {
+            sum.module_peers += s.connections;
+            sum.module_peers_total += s.connections_total;
         }
         sum.connections_refused += s.connections_refused;
         sum.connections_new += s.connections_new;
         sum.connections_ousted += s.connections_ousted;
-        if (p->builtin) sum.shm_attaches_total += s.attaches_total;
         sum.reads += s.reads;
         sum.writes += s.writes;
         sum.bytes_read += s.bytes_read;

@@ -129,8 +129,8 @@ void host_set_authority(struct host *h, const uint8_t key[GRANT_KEY_SIZE], uint3
  * process). */
 void host_set_clock_offset(struct host *h, int64_t offset_ms);
 
-/* By one more transport than tcp and shm, which are there from the start: one that a module has
- * registered. At any time; its memory is registered as segments are served, and one that cannot be
+/* By one more transport than tcp and shm, which are there from the start: one that announces
+ * itself (transport.h), of a module. At any time; its memory is registered as segments are served, and one that cannot be
  * is served without it. Every transport that is registered when the host is created comes along by
  * itself. TARN_ENOTFOUND: no such scheme. TARN_EEXISTS. Anything else: it was logged. */
 tarn_status host_transport_add(struct host *h, const char *scheme);
@@ -145,8 +145,11 @@ void host_describe(const struct host *h, const char *scheme, struct buf *out);
 
 tarn_status host_start(struct host *h);
 uint16_t host_data_port(const struct host *h);
-/* The socket at which shm is served; "": it is not. Borrowed from h. */
+/* "tcp", "tcps" */
+const char *host_data_scheme(const struct host *h);
+/* The socket at which shm is served; "", NULL: it is not. Borrowed from h. */
 const char *host_shm_path(const struct host *h);
+const char *host_shm_uri(const struct host *h);
 
 /* Cuts session off: its data connections are closed, new ones refused, shm peers of it awaited.
  * fenced() follows from host_poll, at once when nothing of it is there. keep_ms: no grant of it is

@@ -12,7 +12,6 @@
 
 #define HOST_MAGIC          0x484f5354u /* "HOST" */
 #define HOST_SLOTS_MAX      256u
-#define HOST_PATHS_MAX      4u
 #define HOST_PUTS_MAX       (512u << 10) /* grants WRITE_ONCE that are remembered: some 60 MB */
 #define HOST_PUT_RANGES_MAX (1u << 20)   /* written by them, that do not touch: 16 MB */
 
@@ -30,7 +29,8 @@ struct host_path { /* one transport's passive side */
     struct transport_listener *listener;
     struct transport_memory *memory[HOST_SLOTS_MAX]; /* NULL: not registered, or it could not be */
     uint64_t version[HOST_SLOTS_MAX];                /* of its keys, as told */
-    bool builtin;                                    /* tcp, shm: a host cannot be without */
+    const char *const *uris; /* where to listen; of those that announce themselves: none */
+    size_t n_uris;
 };
 
 /* A segment of this host. Its place and memory never change; data threads find it by its name, one
@@ -138,7 +138,7 @@ void host_puts_deinit(struct host_puts *t);
 struct host {
     uint32_t magic;
     struct host_gate gate;
-    struct host_path paths[HOST_PATHS_MAX];
+    struct host_path paths[TRANSPORTS_MAX];
     unsigned n_paths;
     int epoll_fd, kick_fd, timer_fd;
     bool started;
@@ -146,7 +146,7 @@ struct host {
     const struct transport_tls *tls; /* of the data port; NULL: plain */
     char **uris;                     /* of it */
     size_t n_uris;
-    char *shm_uri;
+    char *shm_uri; /* NULL: none */
     unsigned threads, max_connections, shm_mode;
     bool shm_optional;
     uint64_t idle_timeout_ms, staging_bytes;
@@ -163,7 +163,8 @@ struct host {
 
 /* paths.c */
 bool host_watch(struct host *h, int fd);
-tarn_status host_path_open(struct host *h, const char *scheme);
+/* Of the transport that the uris name. */
+tarn_status host_path_open(struct host *h, const char *const *uris, size_t n_uris);
 tarn_status host_path_listen(struct host *h, struct host_path *p);
 /* Everything else that is registered. */
 void host_paths_add_all(struct host *h);

@@ -1,5 +1,6 @@
-/* The transports of a host: tcp and shm from the start, and what modules bring, at any time. A path
- * of a module may fail where tcp serves: it is logged, and the segment goes on without. */
+/* The transports of a host: those it was told URIs of, from the start, and those that announce
+ * themselves, which modules bring at any time. One of these may fail where the others serve: it is
+ * logged, and the segment goes on without. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,39 +25,39 @@ static struct host_path *path_find(const struct host *h, const char *scheme) {
     return NULL;
 }
 
-tarn_status host_path_open(struct host *h, const char *scheme) {
+static bool announces(const struct host_path *p) {
+    return (p->ops->flags & TRANSPORT_ANNOUNCES) != 0;
+}
+
+tarn_status host_path_open(struct host *h, const char *const *uris, size_t n_uris) {
     struct host_path *p = &h->paths[h->n_paths];
-    TARN_ASSERT(h->n_paths < HOST_PATHS_MAX);
-    *p = (struct host_path){.ops = NULL};
+    TARN_ASSERT(h->n_paths < TRANSPORTS_MAX);
+    const struct transport_ops *ops = transport_find(uris[0]);
+    if (ops == NULL) return TARN_ENOTFOUND;
+    *p = (struct host_path){.uris = uris, .n_uris = n_uris};
     struct transport_domain_config config = {0};
-    if (transport_find(scheme) == NULL) return TARN_ENOTFOUND;
-    tarn_status s = transport_open(scheme, &config, &p->ops, &p->domain);
+    tarn_status s = transport_open(ops->scheme, &config, &p->ops, &p->domain);
     if (s != TARN_OK) return s;
     int fd;
     if (p->ops->arm(p->domain, &fd) != TARN_OK || !host_watch(h, fd)) {
         transport_close(p->ops, &p->domain);
         return TARN_EIO;
     }
-    p->builtin = strcmp(scheme, "tcp") == 0 || strcmp(scheme, "shm") == 0;
+    if (announces(p)) p->n_uris = 0; /* its module knows by its own options where to listen */
     h->n_paths++;
     return TARN_OK;
 }
 
 tarn_status host_path_listen(struct host *h, struct host_path *p) {
-    bool shm = strcmp(p->ops->scheme, "shm") == 0, tcp = strcmp(p->ops->scheme, "tcp") == 0;
     struct transport_listen_config config = {
-        .uris = shm   ? (const char *const *)&h->shm_uri
-                : tcp ? (const char *const *)h->uris
-                      : NULL,
-        .n_uris = shm   ? 1
-                  : tcp ? h->n_uris
-                        : 0, /* a module knows by its own options where to */
+        .uris = p->uris,
+        .n_uris = p->n_uris,
         .threads = h->threads,
         .max_connections = h->max_connections,
         .idle_timeout_ms = h->idle_timeout_ms,
         .mode = h->shm_mode,
         .staging_bytes = h->staging_bytes,
-        .tls = tcp ? h->tls : NULL,
+        .tls = h->tls,
         .gate = {.arg = &h->gate,
                  .check = host_gate_check,
                  .recheck = host_gate_recheck,
@@ -90,9 +91,6 @@ tarn_status host_path_register(struct host *h, struct host_path *p, unsigned slo
         memory.fd = pool_fd(s->pool, true);
         memory.fd_read = pool_fd(s->pool, false);
         memory.header_size = SEGMENT_HEADER_SIZE;
-    } else if (strcmp(p->ops->scheme, "shm") == 0 || (s->device && p->builtin)) {
-        /* there is no file to hand out, or nothing for a CPU: peers come by another way */
-        return TARN_OK;
     }
     if (s->device) {
         memory.dmabuf = true;
@@ -100,17 +98,18 @@ tarn_status host_path_register(struct host *h, struct host_path *p, unsigned slo
         memory.dmabuf_offset = s->fd_offset;
     }
     tarn_status status = p->ops->memory_register(p->domain, &memory, &p->memory[slot]);
+    /* there is no file to hand out, or nothing for a CPU: peers come by another way */
+    if (status == TARN_ENOTSUP && !announces(p)) return TARN_OK;
     if (status != TARN_OK)
         log_warning("Segment %u: %s cannot serve its memory: %s", id, p->ops->scheme,
                     tarn_status_text(status));
-    return p->builtin ? status : TARN_OK;
+    return announces(p) ? TARN_OK : status;
 }
 
 tarn_status host_transport_add(struct host *h, const char *scheme) {
     MAGIC_CHECK(h, HOST_MAGIC);
     if (path_find(h, scheme) != NULL) return TARN_EEXISTS;
-    if (h->n_paths == HOST_PATHS_MAX) return TARN_ELIMIT;
-    tarn_status status = host_path_open(h, scheme);
+    tarn_status status = host_path_open(h, &scheme, 1);
     if (status != TARN_OK) return status;
     struct host_path *p = &h->paths[h->n_paths - 1];
     if (h->tls != NULL)
@@ -136,7 +135,7 @@ void host_transport_remove(struct host *h, const char *scheme) {
     MAGIC_CHECK(h, HOST_MAGIC);
     struct host_path *p = path_find(h, scheme);
     if (p == NULL) return;
-    TARN_ASSERT(!p->builtin);
+    TARN_ASSERT(announces(p));
     bool had_key[HOST_SLOTS_MAX] = {false};
     for (unsigned i = 0; i < h->gate.n_slots; i++) had_key[i] = p->version[i] != 0;
     path_close(h, p);
@@ -151,8 +150,7 @@ void host_transport_remove(struct host *h, const char *scheme) {
 void host_paths_add_all(struct host *h) {
     const struct transport_ops *t;
     for (size_t i = 0; (t = transport_at(i)) != NULL; i++) {
-        if (strcmp(t->scheme, "tcp") != 0 && strcmp(t->scheme, "shm") != 0)
-            (void)host_transport_add(h, t->scheme);
+        if ((t->flags & TRANSPORT_ANNOUNCES) != 0) (void)host_transport_add(h, t->scheme);
     }
 }
 

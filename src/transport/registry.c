@@ -6,32 +6,42 @@
 
 #include "base/assert.h"
 
-#define TRANSPORTS_MAX 8
-
+/* By slot. One stays its scheme's when the transport goes. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct entry {
-    const struct transport_ops *ops;
-    uint64_t domains; /* open now: its module cannot go */
+    char scheme[TRANSPORT_SCHEME_MAX + 1];
+    const struct transport_ops *ops; /* NULL: it is gone */
+    uint64_t domains;                /* open now: its module cannot go */
 } transports[TRANSPORTS_MAX];
-static size_t n_transports;
+static unsigned n_transports;
 
 static struct entry *entry_of(const char *scheme, size_t len) {
-    for (size_t i = 0; i < n_transports; i++) {
-        const char *s = transports[i].ops->scheme;
+    for (unsigned i = 0; i < n_transports; i++) {
+        const char *s = transports[i].scheme;
         if (strlen(s) == len && memcmp(s, scheme, len) == 0) return &transports[i];
     }
     return NULL;
 }
 
-static const struct transport_ops *find(const char *scheme, size_t len) {
-    const struct entry *e = entry_of(scheme, len);
-    return e != NULL ? e->ops : NULL;
+static bool scheme_is(const char *scheme, const char *uri, size_t len) {
+    return scheme != NULL && strlen(scheme) == len && memcmp(scheme, uri, len) == 0;
+}
+
+static size_t scheme_len(const char *uri) {
+    const char *end = strstr(uri, "://");
+    return end != NULL ? (size_t)(end - uri) : strlen(uri);
+}
+
+/* Is a taken before b? */
+static bool is_preferred(const struct entry *a, const struct entry *b) {
+    return a->ops->cost != b->ops->cost ? a->ops->cost < b->ops->cost : a < b;
 }
 
 tarn_status transport_register(const struct transport_ops *t) {
     if (t->abi != TRANSPORT_ABI) return TARN_EPROTO;
-    TARN_ASSERT(t->scheme != NULL);
-    TARN_ASSERT(t->domain_open && t->domain_query && t->domain_close && t->describe);
+    size_t len = strlen(t->scheme);
+    TARN_ASSERT(len > 0 && len <= TRANSPORT_SCHEME_MAX);
+    TARN_ASSERT(t->domain_open && t->domain_close && t->describe);
     TARN_ASSERT(t->memory_register && t->memory_deregister && t->memory_version);
     TARN_ASSERT(t->key_pack && t->key_unpack && t->key_map && t->key_check && t->key_close);
     TARN_ASSERT(t->listen && t->listener_port && t->listener_uri && t->listener_stats);
@@ -41,12 +51,17 @@ tarn_status transport_register(const struct transport_ops *t) {
     TARN_ASSERT(t->submit && t->progress && t->arm);
     pthread_mutex_lock(&lock);
     tarn_status status = TARN_OK;
-    if (find(t->scheme, strlen(t->scheme)) != NULL)
-        status = TARN_EEXISTS;
-    else if (n_transports == TRANSPORTS_MAX)
+    struct entry *e = entry_of(t->scheme, len);
+    if (e == NULL && n_transports < TRANSPORTS_MAX) {
+        e = &transports[n_transports++];
+        memcpy(e->scheme, t->scheme, len);
+    }
+    if (e == NULL)
         status = TARN_ELIMIT;
+    else if (e->ops != NULL)
+        status = TARN_EEXISTS;
     else
-        transports[n_transports++] = (struct entry){t, 0};
+        e->ops = t;
     pthread_mutex_unlock(&lock);
     return status;
 }
@@ -54,38 +69,70 @@ tarn_status transport_register(const struct transport_ops *t) {
 tarn_status transport_unregister(const struct transport_ops *t) {
     tarn_status status = TARN_ENOTFOUND;
     pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < n_transports && status == TARN_ENOTFOUND; i++) {
-        if (transports[i].ops != t) continue;
-        status = transports[i].domains > 0 ? TARN_EBUSY : TARN_OK;
-        if (status != TARN_OK) break;
-        memmove(&transports[i], &transports[i + 1], (n_transports - i - 1) * sizeof(transports[0]));
-        n_transports--;
+    struct entry *e = entry_of(t->scheme, strlen(t->scheme));
+    if (e != NULL && e->ops == t) {
+        status = e->domains > 0 ? TARN_EBUSY : TARN_OK;
+        if (status == TARN_OK) e->ops = NULL;
     }
     pthread_mutex_unlock(&lock);
     return status;
 }
 
 const struct transport_ops *transport_at(size_t i) {
+    const struct transport_ops *found = NULL;
     pthread_mutex_lock(&lock);
-    const struct transport_ops *t = i < n_transports ? transports[i].ops : NULL;
+    for (unsigned k = 0; k < n_transports && found == NULL; k++) {
+        size_t before = 0;
+        if (transports[k].ops == NULL) continue;
+        for (unsigned other = 0; other < n_transports; other++)
+            before +=
+                transports[other].ops != NULL && is_preferred(&transports[other], &transports[k]);
+        if (before == i) found = transports[k].ops;
+    }
     pthread_mutex_unlock(&lock);
-    return t;
+    return found;
 }
 
 const struct transport_ops *transport_find(const char *scheme_or_uri) {
-    const char *end = strstr(scheme_or_uri, "://");
+    const struct transport_ops *found = NULL;
+    size_t len = scheme_len(scheme_or_uri);
     pthread_mutex_lock(&lock);
-    const struct transport_ops *t =
-        find(scheme_or_uri, end != NULL ? (size_t)(end - scheme_or_uri) : strlen(scheme_or_uri));
+    for (unsigned i = 0; i < n_transports && found == NULL; i++) {
+        const struct transport_ops *t = transports[i].ops;
+        if (t != NULL && (scheme_is(t->scheme, scheme_or_uri, len) ||
+                          scheme_is(t->secure_scheme, scheme_or_uri, len)))
+            found = t;
+    }
     pthread_mutex_unlock(&lock);
-    return t;
+    return found;
+}
+
+bool transport_is_secure(const char *uri) {
+    const struct transport_ops *t = transport_find(uri);
+    return t != NULL && scheme_is(t->secure_scheme, uri, scheme_len(uri));
+}
+
+unsigned transport_slot(const struct transport_ops *t) {
+    pthread_mutex_lock(&lock);
+    const struct entry *e = entry_of(t->scheme, strlen(t->scheme));
+    pthread_mutex_unlock(&lock);
+    TARN_ASSERT(e != NULL);
+    return (unsigned)(e - transports);
+}
+
+const char *transport_name(unsigned slot) {
+    pthread_mutex_lock(&lock);
+    const char *name = slot < n_transports ? transports[slot].scheme : NULL;
+    pthread_mutex_unlock(&lock);
+    return name;
 }
 
 tarn_status transport_open(const char *scheme, const struct transport_domain_config *config,
                            const struct transport_ops **ops_p, struct transport_domain **domain_p) {
     pthread_mutex_lock(&lock);
     struct entry *e = entry_of(scheme, strlen(scheme));
-    tarn_status status = e != NULL ? e->ops->domain_open(config, domain_p) : TARN_ENOTSUP;
+    bool there = e != NULL && e->ops != NULL;
+    tarn_status status = there ? e->ops->domain_open(config, domain_p) : TARN_ENOTSUP;
     if (status == TARN_OK) {
         e->domains++;
         *ops_p = e->ops;

@@ -37,7 +37,9 @@
 #include "base/status.h"
 #include "transport/grant.h"
 
-#define TRANSPORT_ABI            4u
+#define TRANSPORT_ABI            5u
+#define TRANSPORTS_MAX           8u  /* schemes that a process ever has */
+#define TRANSPORT_SCHEME_MAX     15u /* bytes, of a-z */
 #define TRANSPORT_SEAL_PARTS_MAX 512u
 
 struct transport_domain;
@@ -46,8 +48,9 @@ struct transport_listener;
 struct transport_endpoint;
 struct transport_key;
 
-/* --- domain --- */
+/* --- what a transport is --- */
 
+/* Who is above the seam decides by these, never by a name. */
 enum transport_flags {
     /* data operations carry grants, which the listener checks; else attaching was checked */
     TRANSPORT_GRANTED = 1,
@@ -57,15 +60,13 @@ enum transport_flags {
     TRANSPORT_REMOTE = 16,   /* reaches other machines */
     /* operations on memory that was registered are faster than on other memory */
     TRANSPORT_REGISTERS = 32,
+    /* A listener knows its own URI, and key_pack what else peers need (SEGMENT KEYS): hosts serve
+     * by it where it is loaded, and go on without where it fails. Else a host is told where to
+     * listen, and who configured that tells its peers. */
+    TRANSPORT_ANNOUNCES = 64,
 };
 
-struct transport_limits {
-    uint32_t flags;
-    size_t max_parts;       /* per operation */
-    uint64_t max_bytes;     /* per operation */
-    size_t max_outstanding; /* operations per endpoint; submit accepts no more */
-    uint64_t crc_chunk;     /* bytes that are checked while still in cache; 0: no matter */
-};
+/* --- domain --- */
 
 /* How connections are secured, where a transport can do so. Borrowed, like what it points to, by
  * whom it was given to. */
@@ -256,12 +257,14 @@ struct transport_op {
 /* --- the table: every function is required --- */
 
 struct transport_ops {
-    uint32_t abi;       /* TRANSPORT_ABI */
-    const char *scheme; /* "tcp" */
+    uint32_t abi; /* TRANSPORT_ABI */
+    uint32_t flags;
+    uint32_t cost;             /* the way that costs least is taken: shm 10, rdma 20, tcp 30 */
+    const char *scheme;        /* "tcp" */
+    const char *secure_scheme; /* "tcps": the same transport, over TLS. NULL: it has none */
 
     tarn_status (*domain_open)(const struct transport_domain_config *config,
                                struct transport_domain **domain_p);
-    void (*domain_query)(const struct transport_domain *d, struct transport_limits *limits_p);
     /* Everything that hangs on it must be gone. Nulls. */
     void (*domain_close)(struct transport_domain **domain_p);
 
@@ -323,8 +326,8 @@ struct transport_ops {
      * done(). */
     void (*endpoint_close)(struct transport_endpoint **endpoint_p);
 
-    /* Takes the first *accepted_p operations, in order; fewer than n when max_outstanding is
-     * reached. Does not block. On an error none was taken. */
+    /* Takes the first *accepted_p operations, in order; fewer than n when it has enough for now.
+     * Does not block. On an error none was taken. */
     tarn_status (*submit)(struct transport_endpoint *e, struct transport_op *const *ops, size_t n,
                           size_t *accepted_p);
     /* Moves bytes, calls back. At most about budget bytes, at least something. Returns how many
@@ -344,14 +347,21 @@ struct transport_ops {
 /* --- registry --- */
 
 /* Asserts that every pointer is there. TARN_EEXISTS: there is one of that scheme. TARN_EPROTO: of
- * another ABI. Thread-safe, like the rest. */
+ * another ABI. TARN_ELIMIT: there were TRANSPORTS_MAX schemes. Thread-safe, like the rest. */
 tarn_status transport_register(const struct transport_ops *ops);
 /* TARN_EBUSY: somebody has a domain of it (transport_open). TARN_ENOTFOUND. */
 tarn_status transport_unregister(const struct transport_ops *ops);
-/* All there are, in the order of their registration; NULL: no more. */
+/* All there are, in the order of preference; NULL: no more. */
 const struct transport_ops *transport_at(size_t i);
-/* By scheme ("tcp") or URI ("tcp://..."). NULL: not built in, not loaded. */
+/* By scheme ("tcp") or URI ("tcp://...", "tcps://..."). NULL: not built in, not loaded. */
 const struct transport_ops *transport_find(const char *scheme_or_uri);
+/* Is the URI one of a secure_scheme? */
+bool transport_is_secure(const char *uri);
+/* A number below TRANSPORTS_MAX that a scheme has as long as the process lives, for arrays by
+ * transport. */
+unsigned transport_slot(const struct transport_ops *ops);
+/* The scheme of a slot, also when its transport is gone: for figures. NULL: nobody has it yet. */
+const char *transport_name(unsigned slot);
 /* A domain, of which the registry knows: until it is closed by transport_close the transport cannot
  * be unregistered, nor its module unloaded, whichever thread tries. TARN_ENOTSUP: there is none of
  * that scheme; else what domain_open says. */

@@ -38,10 +38,6 @@ static tarn_status domain_open(const struct transport_domain_config *config,
     return TARN_OK;
 }
 
-static void domain_query(const struct transport_domain *d, struct transport_limits *limits_p) {
-    *limits_p = (struct transport_limits){.max_parts = 1, .max_bytes = 1, .max_outstanding = 1};
-}
-
 static void domain_close(struct transport_domain **domain_p) {
     close((*domain_p)->fd);
     free(*domain_p);
@@ -170,7 +166,7 @@ static void describe(const struct transport_domain *d, struct buf *out) {
 }
 
 #define TOY_OPS                                                                                    \
-    .abi = TRANSPORT_ABI, .domain_open = domain_open, .domain_query = domain_query,                \
+    .abi = TRANSPORT_ABI, .flags = TRANSPORT_ANNOUNCES, .domain_open = domain_open,                \
     .domain_close = domain_close, .memory_register = memory_register, .key_pack = key_pack,        \
     .memory_version = memory_version, .key_unpack = key_unpack, .key_map = key_map,                \
     .key_check = key_check, .key_close = key_close, .memory_deregister = memory_deregister,        \

@@ -55,23 +55,12 @@ static void domain_close(struct transport_domain **domain_p) {
     free(d);
 }
 
-static void domain_query(const struct transport_domain *d, struct transport_limits *limits_p) {
-    (void)d;
-    *limits_p = (struct transport_limits){
-        .flags = TRANSPORT_MAP | TRANSPORT_ONE_SIDED,
-        .max_parts = SIZE_MAX,
-        .max_bytes = UINT64_MAX,
-        .max_outstanding = SIZE_MAX,
-    };
-}
-
 static tarn_status memory_register(struct transport_domain *d,
                                    const struct transport_memory_config *config,
                                    struct transport_memory **memory_p) {
-    if (config->dmabuf) return TARN_ENOTSUP;
-    /* Plain memory needs nothing: our own loads and stores reach it. */
-    if (config->remote && (config->fd < 0 || config->fd_read < 0 || config->header_size == 0))
-        return TARN_EINVAL;
+    /* Plain memory needs nothing: our own loads and stores reach it. Peers need a file. */
+    bool has_file = config->fd >= 0 && config->fd_read >= 0 && config->header_size > 0;
+    if (config->dmabuf || (config->remote && !has_file)) return TARN_ENOTSUP;
     struct transport_memory *m = xcalloc(1, sizeof(*m));
     m->domain = d;
     m->config = *config;
@@ -130,9 +119,10 @@ static tarn_status arm(struct transport_domain *d, int *fd_p) {
 
 const struct transport_ops transport_shm = {
     .abi = TRANSPORT_ABI,
+    .flags = TRANSPORT_MAP | TRANSPORT_ONE_SIDED,
+    .cost = 10,
     .scheme = "shm",
     .domain_open = domain_open,
-    .domain_query = domain_query,
     .domain_close = domain_close,
     .memory_register = memory_register,
     .key_pack = key_pack,

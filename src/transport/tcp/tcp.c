@@ -54,17 +54,6 @@ static tarn_status domain_open(const struct transport_domain_config *config,
     return TARN_OK;
 }
 
-static void domain_query(const struct transport_domain *d, struct transport_limits *limits_p) {
-    (void)d;
-    *limits_p = (struct transport_limits){
-        .flags = TRANSPORT_GRANTED | TRANSPORT_STREAMS | TRANSPORT_REMOTE,
-        .max_parts = TCP_PARTS_MAX,
-        .max_bytes = TCP_PAYLOAD_MAX,
-        .max_outstanding = 65536,
-        .crc_chunk = 256u << 10,
-    };
-}
-
 static tarn_status memory_register(struct transport_domain *d,
                                    const struct transport_memory_config *config,
                                    struct transport_memory **memory_p) {
@@ -120,9 +109,11 @@ static void key_close(struct transport_key **key_p) {
 
 const struct transport_ops transport_tcp = {
     .abi = TRANSPORT_ABI,
+    .flags = TRANSPORT_GRANTED | TRANSPORT_STREAMS | TRANSPORT_REMOTE,
+    .cost = 30,
     .scheme = "tcp",
+    .secure_scheme = "tcps",
     .domain_open = domain_open,
-    .domain_query = domain_query,
     .domain_close = domain_close,
     .memory_register = memory_register,
     .key_pack = key_pack,

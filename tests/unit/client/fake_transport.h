@@ -59,10 +59,6 @@ static tarn_status far_domain_open(const struct transport_domain_config *config,
     *d_p = d;
     return TARN_OK;
 }
-static void far_domain_query(const struct transport_domain *d, struct transport_limits *limits_p) {
-    *limits_p = (struct transport_limits){
-        .flags = TRANSPORT_REMOTE, .max_parts = 1, .max_bytes = 1, .max_outstanding = 1};
-}
 static void far_domain_close(struct transport_domain **d_p) {
     pthread_mutex_lock(&dev.mutex);
     if (dev.wake_fd == (*d_p)->fd) dev.wake_fd = -1;
@@ -184,8 +180,9 @@ static void far_describe(const struct transport_domain *d, struct buf *out) {
 
 static struct transport_ops transport_far = {
     .abi = TRANSPORT_ABI,
+    .flags = TRANSPORT_REMOTE | TRANSPORT_ANNOUNCES,
+    .cost = 20,
     .domain_open = far_domain_open,
-    .domain_query = far_domain_query,
     .domain_close = far_domain_close,
     .memory_register = far_memory_register,
     .key_pack = far_key_pack,

@@ -1,6 +1,4 @@
-/* URIs that nodes are reached by: what may be one, and what a host that binds to all its addresses
- * means. */
-#include "cluster/internal.h"
+#include "transport/uri.h"
 
 #include <string.h>
 
@@ -13,7 +11,7 @@ static bool parse_port(struct span s, uint16_t *port_p) {
 
 bool uri_parse(struct span s, struct uri *u) {
     *u = (struct uri){.port = 0};
-    if (s.len == 0 || s.len > CLUSTER_ENDPOINT_MAX || s.data == NULL) return false;
+    if (s.len == 0 || s.len > URI_MAX || s.data == NULL) return false;
     for (size_t i = 0; i < s.len; i++)
         if (s.data[i] < '!' || s.data[i] > '~') return false;
     size_t scheme = 0;
@@ -37,16 +35,20 @@ bool uri_is_wildcard(const struct uri *u) {
            span_eq(host, SPAN("[::]")) || span_eq(host, SPAN("::"));
 }
 
-char *uri_resolve(const struct node *n, struct span s, const struct uri *u) {
+char *uri_make(struct span scheme, const char *host, unsigned port) {
     struct buf b = {NULL, 0, 0};
-    if (!uri_is_wildcard(u)) {
-        buf_append(&b, s.data, s.len);
-    } else {
-        const char *host = n->address[0] == '\0' || n->address[0] == '/' ? "127.0.0.1" : n->address;
-        bool bare_v6 = strchr(host, ':') != NULL && host[0] != '[';
-        buf_printf(&b, bare_v6 ? "%.*s://[%s]:%u" : "%.*s://%s:%u", (int)u->scheme.len,
-                   u->scheme.data, host, u->port);
-    }
+    int mark = host[0] == '-';
+    bool bare_v6 = strchr(host, ':') != NULL && host[mark] != '[';
+    buf_printf(&b, bare_v6 ? "%.*s://%.*s[%s]:%u" : "%.*s://%.*s%s:%u", (int)scheme.len,
+               scheme.data, mark, host, host + mark, port);
+    buf_append_char(&b, '\0');
+    return b.data;
+}
+
+char *uri_resolve(struct span s, const struct uri *u, const char *host) {
+    if (uri_is_wildcard(u)) return uri_make(u->scheme, host, u->port);
+    struct buf b = {NULL, 0, 0};
+    buf_append(&b, s.data, s.len);
     buf_append_char(&b, '\0');
     return b.data;
 }
