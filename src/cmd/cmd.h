@@ -111,9 +111,9 @@ void reply_pool(struct client *c, const struct span *pieces, size_t n, struct st
 
 /* --- jobs --- */
 
-/* Embedded at the start of the command's own state.
+/* The first member of the command's own state.
  *
- *   job_start ─> step ─┬─ true ──────────────────────────────> destroy
+ *   job_start ─> step ─┬─ true ──────────────────────────────> close, free
  *                      ├─ false, runnable ──> next slice ─┐        ^ client closed or killed
  *                      └─ false, sleeping ──> job_wake or │        │
  *                              ^              the deadline│ ─> step ...
@@ -123,12 +123,13 @@ void reply_pool(struct client *c, const struct span *pieces, size_t n, struct st
  * through c->argv[i] each time, and keep no span of them in the state. */
 struct job {
     /* Does up to *budget units of work (about one key each), counting them down. true: done, the
-     * reply is complete; the framework calls destroy. false: call again (runnable), or when woken.
-     * Also called once when deadline_ms is over: compare with server.mono_ms. */
+     * reply is complete. false: call again (runnable), or when woken. Also called once when
+     * deadline_ms is over: compare with server.mono_ms. */
     bool (*step)(struct client *c, struct job *job, unsigned *budget);
-    /* Frees the state. Called exactly once for every started job: after step said true, or when the
-     * client goes away in the middle (c is still valid, what it replies is lost). */
-    void (*destroy)(struct client *c, struct job *job);
+    /* Gives back what the state holds beside itself; NULL: nothing. Called exactly once for every
+     * started job: after step said true, or when the client goes away in the middle (c is still
+     * valid, what it replies is lost). */
+    void (*close)(struct client *c, struct job *job);
     /* set by the command before job_start, and by step; false: sleeping until job_wake or the
      * deadline */
     bool runnable;
@@ -143,10 +144,15 @@ struct job {
     struct job *prev, *next;
     struct wheel_node timer;
     bool queued, stalled; /* stalled: until its client has read some of its replies */
+    bool on_stack;
 };
-/* From a command function, as its last act: *job may be destroyed when it returns. Runs the first
- * slice at once if it is runnable. */
+/* From a command function, as its last act. Runs the first slice at once if it is runnable. Takes
+ * the state, from the heap; it may be gone when this returns. */
 void job_start(struct client *c, struct job *job);
+/* The same for a runnable job whose state of size bytes lies on the caller's stack: most are over
+ * within their first slice, the others move to the heap then, so that nothing may point into the
+ * state before its second slice. */
+void job_run(struct client *c, struct job *job, size_t size);
 /* Its step is called soon, not from inside. No-op for a runnable job. */
 void job_wake(struct job *job);
 

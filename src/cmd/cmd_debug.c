@@ -53,18 +53,13 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void wait_destroy(struct client *c, struct job *job) {
-    free(job);
-}
-
 /* Holds its own client only. */
 static void debug_wait(struct client *c) {
     double seconds;
     if (!seconds_argument(c, &seconds)) return;
     struct job *job = xcalloc(1, sizeof(*job));
-    *job = (struct job){.step = wait_step,
-                        .destroy = wait_destroy,
-                        .deadline_ms = server.mono_ms + (uint64_t)(seconds * 1000)};
+    *job =
+        (struct job){.step = wait_step, .deadline_ms = server.mono_ms + (uint64_t)(seconds * 1000)};
     job_start(c, job);
 }
 

@@ -210,12 +210,11 @@ static bool populate_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void populate_destroy(struct client *c, struct job *job) {
+static void populate_close(struct client *c, struct job *job) {
     struct populate *p = CONTAINER_OF(job, struct populate, job);
     char name[STORE_KEY_MAX + 1];
     if (p->put != NULL) store_put_abandon(server.store, &p->put);
     if (p->writing) pool_writer_abort(&p->writer, populate_key(c, p, name));
-    free(p);
 }
 
 void debug_populate(struct client *c) {
@@ -231,7 +230,7 @@ void debug_populate(struct client *c) {
         return;
     }
     struct populate *p = xcalloc(1, sizeof(*p));
-    p->job = (struct job){.step = populate_step, .destroy = populate_destroy, .runnable = true};
+    p->job = (struct job){.step = populate_step, .close = populate_close, .runnable = true};
     p->count = count;
     p->size = size;
     job_start(c, &p->job);

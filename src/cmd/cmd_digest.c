@@ -26,12 +26,8 @@ static bool step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void destroy(struct client *c, struct job *job) {
-    free(CONTAINER_OF(job, struct digest, job));
-}
-
 void debug_digest(struct client *c) {
     struct digest *d = xcalloc(1, sizeof(*d));
-    d->job = (struct job){.step = step, .destroy = destroy, .runnable = true};
+    d->job = (struct job){.step = step, .runnable = true};
     job_start(c, &d->job);
 }

@@ -50,10 +50,6 @@ static bool evict_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void evict_destroy(struct client *c, struct job *job) {
-    free(CONTAINER_OF(job, struct evict_job, job));
-}
-
 static bool ratio_option(struct client *c, size_t *at_p, double *ratio_p) {
     if (!option_has_value(c, *at_p, "RATIO")) return false;
     char text[40], *end;
@@ -113,7 +109,7 @@ static bool evict_options(struct client *c, struct evict_job *e) {
 
 void cmd_evict(struct client *c) {
     struct evict_job *e = xcalloc(1, sizeof(*e));
-    e->job = (struct job){.step = evict_step, .destroy = evict_destroy, .runnable = true};
+    e->job = (struct job){.step = evict_step, .runnable = true};
     if (evict_options(c, e))
         job_start(c, &e->job);
     else

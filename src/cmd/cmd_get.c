@@ -216,17 +216,16 @@ static bool look_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void look_destroy(struct client *c, struct job *job) {
+static void look_close(struct client *c, struct job *job) {
     struct look_job *l = CONTAINER_OF(job, struct look_job, job);
     waiter_remove(&l->waiter);
-    free(l);
 }
 
 /* --- commands --- */
 
 static struct look_job *look_create(enum look_kind kind, size_t first, size_t n) {
     struct look_job *l = xcalloc(1, sizeof(*l));
-    l->job = (struct job){.step = look_step, .destroy = look_destroy, .runnable = true};
+    l->job = (struct job){.step = look_step, .close = look_close, .runnable = true};
     l->kind = kind;
     l->first = first;
     l->n = n;

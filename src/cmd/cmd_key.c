@@ -33,17 +33,13 @@ static bool each_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void each_destroy(struct client *c, struct job *job) {
-    free(CONTAINER_OF(job, struct each_job, job));
-}
-
 static void each_run(struct client *c, bool (*one)(struct span key, uint64_t hash)) {
     if (c->argc == 2) {
         reply_int(c, one(c->argv[1], store_hash(c->argv[1])));
         return;
     }
     struct each_job *e = xcalloc(1, sizeof(*e));
-    e->job = (struct job){.step = each_step, .destroy = each_destroy, .runnable = true};
+    e->job = (struct job){.step = each_step, .runnable = true};
     e->one = one;
     job_start(c, &e->job);
 }
@@ -128,10 +124,6 @@ static bool flush_step(struct client *c, struct job *job, unsigned *budget) {
     return false;
 }
 
-static void flush_destroy(struct client *c, struct job *job) {
-    free(job);
-}
-
 void cmd_flushall(struct client *c) {
     bool async = c->argc == 1 ? server.config->lazy_user_flush : arg_is(c, 1, "async");
     if (c->argc > 2 || (c->argc == 2 && !async && !arg_is(c, 1, "sync"))) {
@@ -144,7 +136,7 @@ void cmd_flushall(struct client *c) {
         return;
     }
     struct job *job = xcalloc(1, sizeof(*job));
-    *job = (struct job){.step = flush_step, .destroy = flush_destroy, .runnable = true};
+    *job = (struct job){.step = flush_step, .runnable = true};
     job_start(c, job);
 }
 

@@ -184,11 +184,10 @@ static bool read_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void read_destroy(struct client *c, struct job *job) {
+static void read_close(struct client *c, struct job *job) {
     struct read_job *r = CONTAINER_OF(job, struct read_job, job);
     kv_events_unlist(&r->sleeper);
     buf_free(&r->events);
-    free(r);
 }
 
 static bool read_arguments(struct client *c, struct read_job *r) {
@@ -206,7 +205,7 @@ static bool read_arguments(struct client *c, struct read_job *r) {
 
 void cmd_kvevents_read(struct client *c) {
     struct read_job *r = xcalloc(1, sizeof(*r));
-    r->job = (struct job){.step = read_step, .destroy = read_destroy, .runnable = true};
+    r->job = (struct job){.step = read_step, .close = read_close, .runnable = true};
     r->sleeper.job = &r->job;
     if (!read_arguments(c, r)) {
         free(r);
@@ -280,15 +279,14 @@ static bool walk_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void walk_destroy(struct client *c, struct job *job) {
+static void walk_close(struct client *c, struct job *job) {
     struct walk_job *w = CONTAINER_OF(job, struct walk_job, job);
     buf_free(&w->objects);
-    free(w);
 }
 
 void cmd_kvevents_walk(struct client *c) {
     struct walk_job *w = xcalloc(1, sizeof(*w));
-    w->job = (struct job){.step = walk_step, .destroy = walk_destroy, .runnable = true};
+    w->job = (struct job){.step = walk_step, .close = walk_close, .runnable = true};
     bool ok = span_to_u64(c->argv[2], &w->cursor);
     if (!ok) reply_error(c, "invalid cursor");
     if (ok && read_options(c, 3, false, &w->options))
@@ -344,10 +342,9 @@ static bool info_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void info_destroy(struct client *c, struct job *job) {
+static void info_close(struct client *c, struct job *job) {
     struct info_job *i = CONTAINER_OF(job, struct info_job, job);
     buf_free(&i->down);
-    free(i);
 }
 
 void cmd_kvevents_info(struct client *c) {
@@ -356,6 +353,6 @@ void cmd_kvevents_info(struct client *c) {
     memcpy(i->epoch, kv_events_epoch(), sizeof(i->epoch));
     i->first = event_ring_first(kv_events_ring());
     i->last = event_ring_last(kv_events_ring());
-    i->job = (struct job){.step = info_step, .destroy = info_destroy, .runnable = true};
+    i->job = (struct job){.step = info_step, .close = info_close, .runnable = true};
     job_start(c, &i->job);
 }

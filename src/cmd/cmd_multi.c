@@ -234,11 +234,9 @@ static bool exec_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void exec_destroy(struct client *c, struct job *job) {
-    struct exec *x = CONTAINER_OF(job, struct exec, job);
+static void exec_close(struct client *c, struct job *job) {
     c->io->flags &= ~CLIENT_EXEC;
     multi_reset(c);
-    free(x);
 }
 
 /* 0: not there. */
@@ -271,7 +269,7 @@ void cmd_exec(struct client *c) {
     c->io->flags = (c->io->flags & ~CLIENT_MULTI) | CLIENT_EXEC;
     reply_array(c, m->count);
     struct exec *x = xcalloc(1, sizeof(*x));
-    x->job = (struct job){.step = exec_step, .destroy = exec_destroy, .runnable = true};
+    x->job = (struct job){.step = exec_step, .close = exec_close, .runnable = true};
     x->cmd = c->cmd;
     x->argv = c->argv;
     x->argc = c->argc;

@@ -206,13 +206,9 @@ static bool list_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void list_destroy(struct client *c, struct job *job) {
-    free(CONTAINER_OF(job, struct list_job, job));
-}
-
 void cmd_node_list(struct client *c) {
     struct list_job *l = xcalloc(1, sizeof(*l));
-    l->job = (struct job){.step = list_step, .destroy = list_destroy, .runnable = true};
+    l->job = (struct job){.step = list_step, .runnable = true};
     job_start(c, &l->job);
 }
 

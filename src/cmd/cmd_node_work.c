@@ -141,10 +141,9 @@ static bool beat_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void beat_destroy(struct client *c, struct job *job) {
+static void beat_close(struct client *c, struct job *job) {
     struct beat_job *b = CONTAINER_OF(job, struct beat_job, job);
     cluster_unwait(&b->waiter);
-    free(b);
 }
 
 /* Names as in INFO: they are shown beside others. */
@@ -215,7 +214,7 @@ void cmd_node_heartbeat(struct client *c) {
     /* or its silence would be ours */
     wait_ms = min_u64(wait_ms, server.config->node_timeout_ms / 2);
     struct beat_job *b = xcalloc(1, sizeof(*b));
-    b->job = (struct job){.step = beat_step, .destroy = beat_destroy, .runnable = true};
+    b->job = (struct job){.step = beat_step, .close = beat_close, .runnable = true};
     b->job.deadline_ms = wait_ms > 0 ? server.mono_ms + wait_ms : 0;
     b->waiter.wake = beat_woken;
     job_start(c, &b->job);
@@ -294,16 +293,12 @@ static bool report_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void report_destroy(struct client *c, struct job *job) {
-    free(CONTAINER_OF(job, struct report_job, job));
-}
-
 static void report_run(struct client *c, enum report_kind kind, size_t count_at, size_t step,
                        uint32_t segment) {
     size_t n;
     if (!groups_arg(c, count_at, step, &n)) return;
     struct report_job *r = xcalloc(1, sizeof(*r));
-    r->job = (struct job){.step = report_step, .destroy = report_destroy, .runnable = true};
+    r->job = (struct job){.step = report_step, .runnable = true};
     r->kind = kind;
     r->first = count_at + 1;
     r->step = step;

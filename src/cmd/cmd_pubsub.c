@@ -241,10 +241,9 @@ static bool list_step(struct client *c, struct job *job, unsigned *budget) {
     return false;
 }
 
-static void list_destroy(struct client *c, struct job *job) {
+static void list_close(struct client *c, struct job *job) {
     struct list_job *l = CONTAINER_OF(job, struct list_job, job);
     glob_destroy(&l->glob);
-    free(l);
 }
 
 static void list(struct client *c, enum channel_kind kind) {
@@ -253,7 +252,7 @@ static void list(struct client *c, enum channel_kind kind) {
         return;
     }
     struct list_job *l = xcalloc(1, sizeof(*l));
-    l->job = (struct job){.step = list_step, .destroy = list_destroy, .runnable = true};
+    l->job = (struct job){.step = list_step, .close = list_close, .runnable = true};
     l->kind = kind;
     if (c->argc == 3) l->glob = glob_create(c->argv[2], false);
     l->header = reply_deferred(c);

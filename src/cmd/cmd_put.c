@@ -261,15 +261,14 @@ static bool put_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void put_destroy(struct client *c, struct job *job) {
+static void put_close(struct client *c, struct job *job) {
     struct put_job *p = CONTAINER_OF(job, struct put_job, job);
     if (p->making) store_put_abandon(server.store, &p->making);
-    free(p);
 }
 
 static struct put_job *put_create(bool single, size_t n) {
     struct put_job *p = xcalloc(1, sizeof(*p));
-    p->job = (struct job){.step = put_step, .destroy = put_destroy, .runnable = true};
+    p->job = (struct job){.step = put_step, .close = put_close, .runnable = true};
     p->single = single;
     p->n = n;
     return p;

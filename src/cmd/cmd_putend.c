@@ -160,13 +160,9 @@ static bool end_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void end_destroy(struct client *c, struct job *job) {
-    free(CONTAINER_OF(job, struct end_job, job));
-}
-
 static struct end_job *end_create(bool single, bool revoke, size_t n) {
     struct end_job *e = xcalloc(1, sizeof(*e));
-    e->job = (struct job){.step = end_step, .destroy = end_destroy, .runnable = true};
+    e->job = (struct job){.step = end_step, .runnable = true};
     e->single = single;
     e->revoke = revoke;
     e->n = n;

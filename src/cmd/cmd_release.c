@@ -30,10 +30,6 @@ static bool release_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void release_destroy(struct client *c, struct job *job) {
-    free(CONTAINER_OF(job, struct release_job, job));
-}
-
 void cmd_release(struct client *c) {
     size_t n;
     if (!batch_count(c, 2, &n)) return;
@@ -42,7 +38,7 @@ void cmd_release(struct client *c) {
         return;
     }
     struct release_job *r = xcalloc(1, sizeof(*r));
-    r->job = (struct job){.step = release_step, .destroy = release_destroy, .runnable = true};
+    r->job = (struct job){.step = release_step, .runnable = true};
     r->n = n;
     r->guarded = !location_trusted(c);
     job_start(c, &r->job);

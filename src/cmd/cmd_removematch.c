@@ -93,10 +93,9 @@ static void match_free(struct match_job *m) {
     if (m->context) pcre2_match_context_free(m->context);
     if (m->code) pcre2_code_free(m->code);
     buf_free(&m->keys);
-    free(m);
 }
 
-static void match_destroy(struct client *c, struct job *job) {
+static void match_close(struct client *c, struct job *job) {
     match_free(CONTAINER_OF(job, struct match_job, job));
 }
 
@@ -147,9 +146,11 @@ static bool match_arguments(struct client *c, struct match_job *m) {
 
 void cmd_removematch(struct client *c) {
     struct match_job *m = xcalloc(1, sizeof(*m));
-    m->job = (struct job){.step = match_step, .destroy = match_destroy, .runnable = true};
+    m->job = (struct job){.step = match_step, .close = match_close, .runnable = true};
     if (match_arguments(c, m))
         job_start(c, &m->job);
-    else
+    else {
         match_free(m);
+        free(m);
+    }
 }

@@ -233,14 +233,13 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void wait_destroy(struct client *c, struct job *job) {
+static void wait_close(struct client *c, struct job *job) {
     struct wait *w = CONTAINER_OF(job, struct wait, job);
     if (w->prev != NULL)
         w->prev->next = w->next;
     else
         waits = w->next;
     if (w->next != NULL) w->next->prev = w->prev;
-    free(w);
 }
 
 void cmd_wait(struct client *c) {
@@ -268,7 +267,7 @@ void cmd_wait(struct client *c) {
         return;
     }
     struct wait *w = xcalloc(1, sizeof(*w));
-    w->job = (struct job){.step = wait_step, .destroy = wait_destroy};
+    w->job = (struct job){.step = wait_step, .close = wait_close};
     uint64_t most_ms = UINT64_C(1) << 50; /* as good as no end */
     w->job.deadline_ms =
         server.mono_ms + (timeout > 0 ? min_u64((uint64_t)timeout, most_ms) : most_ms);

@@ -98,13 +98,9 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void wait_destroy(struct client *c, struct job *job) {
-    free(CONTAINER_OF(job, struct wait_job, job));
-}
-
 static void wait_for_task(struct client *c, uint64_t task, uint64_t wait_ms) {
     struct wait_job *w = xcalloc(1, sizeof(*w));
-    *w = (struct wait_job){.job = {.step = wait_step, .destroy = wait_destroy, .runnable = true},
+    *w = (struct wait_job){.job = {.step = wait_step, .runnable = true},
                            .task = task,
                            .asked_ms = wait_ms,
                            .until_ms = server.mono_ms + wait_ms};

@@ -32,10 +32,9 @@ static bool report_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void report_destroy(struct client *c, struct job *job) {
+static void report_close(struct client *c, struct job *job) {
     struct report_job *r = CONTAINER_OF(job, struct report_job, job);
     replica_check_forget(&r->check);
-    free(r);
 }
 
 void cmd_replica_report(struct client *c) {
@@ -51,7 +50,7 @@ void cmd_replica_report(struct client *c) {
         return;
     }
     struct report_job *r = xcalloc(1, sizeof(*r));
-    r->job = (struct job){.step = report_step, .destroy = report_destroy};
+    r->job = (struct job){.step = report_step, .close = report_close};
     r->check = replica_check_start(o, on_checked, r);
     job_start(c, &r->job);
 }

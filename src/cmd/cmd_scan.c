@@ -55,17 +55,16 @@ static bool keys_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void keys_destroy(struct client *c, struct job *job) {
+static void keys_close(struct client *c, struct job *job) {
     struct keys_job *k = CONTAINER_OF(job, struct keys_job, job);
     glob_destroy(&k->glob);
-    free(k);
 }
 
 void cmd_keys(struct client *c) {
     struct glob *glob;
     if (!pattern_arg(c, 1, &glob)) return;
     struct keys_job *k = xcalloc(1, sizeof(*k));
-    k->job = (struct job){.step = keys_step, .destroy = keys_destroy, .runnable = true};
+    k->job = (struct job){.step = keys_step, .close = keys_close, .runnable = true};
     k->client = c;
     k->glob = glob;
     k->reply = reply_deferred(c);
@@ -137,10 +136,9 @@ static bool scan_step(struct client *c, struct job *job, unsigned *budget) {
 static void scan_free(struct scan_job *s) {
     glob_destroy(&s->glob);
     buf_free(&s->keys);
-    free(s);
 }
 
-static void scan_destroy(struct client *c, struct job *job) {
+static void scan_close(struct client *c, struct job *job) {
     scan_free(CONTAINER_OF(job, struct scan_job, job));
 }
 
@@ -178,11 +176,12 @@ void cmd_scan(struct client *c) {
         return;
     }
     struct scan_job *s = xcalloc(1, sizeof(*s));
-    s->job = (struct job){.step = scan_step, .destroy = scan_destroy, .runnable = true};
+    s->job = (struct job){.step = scan_step, .close = scan_close, .runnable = true};
     s->cursor = cursor;
     s->count = 10;
     if (!scan_options(c, s)) {
         scan_free(s);
+        free(s);
         return;
     }
     s->turns = s->count > UINT64_MAX / 10 ? UINT64_MAX : s->count * 10;

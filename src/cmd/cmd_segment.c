@@ -86,13 +86,9 @@ static bool list_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void list_destroy(struct client *c, struct job *job) {
-    free(CONTAINER_OF(job, struct list_job, job));
-}
-
 void cmd_segment_list(struct client *c) {
     struct list_job *l = xcalloc(1, sizeof(*l));
-    l->job = (struct job){.step = list_step, .destroy = list_destroy, .runnable = true};
+    l->job = (struct job){.step = list_step, .runnable = true};
     job_start(c, &l->job);
 }
 
@@ -367,10 +363,6 @@ static bool unmount_step(struct client *c, struct job *job, unsigned *budget) {
     return false;
 }
 
-static void unmount_destroy(struct client *c, struct job *job) {
-    free(CONTAINER_OF(job, struct unmount_job, job));
-}
-
 static bool refuse_embedded(struct client *c, tarn_status status) {
     if (status != TARN_EPERM) return false;
     reply_error(
@@ -389,7 +381,7 @@ void cmd_segment_unmount(struct client *c) {
         return;
     }
     struct unmount_job *u = xcalloc(1, sizeof(*u));
-    u->job = (struct job){.step = unmount_step, .destroy = unmount_destroy, .runnable = true};
+    u->job = (struct job){.step = unmount_step, .runnable = true};
     u->id = s.id;
     u->epoch = s.epoch;
     job_start(c, &u->job);

@@ -174,13 +174,9 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void wait_destroy(struct client *c, struct job *job) {
-    free(CONTAINER_OF(job, struct waiter, job));
-}
-
 static void wait(struct client *c) {
     struct waiter *w = xcalloc(1, sizeof(*w));
-    w->job = (struct job){.step = wait_step, .destroy = wait_destroy};
+    w->job = (struct job){.step = wait_step};
     w->round = round;
     job_start(c, &w->job);
 }

@@ -113,17 +113,16 @@ static bool read_step(struct client *c, struct job *job, unsigned *budget) {
     return false;
 }
 
-static void read_destroy(struct client *c, struct job *job) {
+static void read_close(struct client *c, struct job *job) {
     struct read_job *r = CONTAINER_OF(job, struct read_job, job);
     value_reply_close(&r->reply);
-    free(r);
 }
 
 /* Bytes of o that are not in this process' memory. */
 static void read_remote(struct client *c, struct object *o, uint64_t from, uint64_t len,
                         const struct read_then *then, bool range) {
     struct read_job *r = xcalloc(1, sizeof(*r));
-    r->job = (struct job){.step = read_step, .destroy = read_destroy};
+    r->job = (struct job){.step = read_step, .close = read_close};
     r->then = *then;
     r->range = range;
     r->version = store_object_version(o);
@@ -295,15 +294,14 @@ static bool mget_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void mget_destroy(struct client *c, struct job *job) {
+static void mget_job_close(struct client *c, struct job *job) {
     struct mget_job *m = CONTAINER_OF(job, struct mget_job, job);
     for (size_t i = 0; i < MGET_AHEAD; i++) value_reply_close(&m->ahead[i]);
-    free(m);
 }
 
 void cmd_mget(struct client *c) {
     struct mget_job *m = xcalloc(1, sizeof(*m));
-    m->job = (struct job){.step = mget_step, .destroy = mget_destroy, .runnable = true};
+    m->job = (struct job){.step = mget_step, .close = mget_job_close, .runnable = true};
     reply_array(c, c->argc - 1);
     job_start(c, &m->job);
 }

@@ -256,10 +256,9 @@ static bool mset_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void mset_destroy(struct client *c, struct job *job) {
+static void mset_close(struct client *c, struct job *job) {
     struct mset_job *m = CONTAINER_OF(job, struct mset_job, job);
     if (m->write.plan) string_write_clean(c, &m->write);
-    free(m);
 }
 
 static void mset_run(struct client *c, bool nx) {
@@ -270,7 +269,7 @@ static void mset_run(struct client *c, bool nx) {
     for (size_t i = 1; i < c->argc; i += 2)
         if (!arg_key(c, i)) return;
     struct mset_job *m = xcalloc(1, sizeof(*m));
-    m->job = (struct job){.step = mset_step, .destroy = mset_destroy, .runnable = true};
+    m->job = (struct job){.step = mset_step, .close = mset_close, .runnable = true};
     m->nx = nx;
     m->checked = !nx;
     job_start(c, &m->job);

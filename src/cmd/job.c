@@ -81,7 +81,8 @@ static void end(struct client *c, struct job *job) {
     /* What it gives back may be what another part of it waits for: job_wake leaves it alone. */
     job->runnable = true;
     c->job = outer;
-    job->destroy(c, job);
+    if (job->close != NULL) job->close(c, job);
+    if (!job->on_stack) free(job);
     if (outer != NULL) {
         if (outer != stepping) job_wake(outer);
         return;
@@ -102,24 +103,34 @@ static bool step(struct client *c, struct job *job, unsigned *budget) {
     return done;
 }
 
-void job_start(struct client *c, struct job *job) {
+/* true: its first slice was its last. */
+static bool begin(struct client *c, struct job *job, bool on_stack) {
     TARN_ASSERT(c->job == NULL || c->job == stepping);
     job->client = c;
     job->outer = c->job;
     job->prev = job->next = NULL;
     job->timer = (struct wheel_node){NULL, NULL, 0};
     job->queued = job->stalled = false;
+    job->on_stack = on_stack;
     c->job = job;
     if (job->outer == NULL) count++;
     stats.jobs_started++;
-    if (job->runnable) {
-        unsigned own = job_quota(), *budget = job->outer != NULL ? step_budget : &own;
-        if (step(c, job, budget)) {
-            end(c, job);
-            return;
-        }
-    }
-    place(job);
+    if (!job->runnable) return false;
+    unsigned own = job_quota(), *budget = job->outer != NULL ? step_budget : &own;
+    if (!step(c, job, budget)) return false;
+    end(c, job);
+    return true;
+}
+
+void job_start(struct client *c, struct job *job) {
+    if (!begin(c, job, false)) place(job);
+}
+
+void job_run(struct client *c, struct job *job, size_t size) {
+    if (begin(c, job, true)) return;
+    struct job *moved = c->job = xmemdup(job, size);
+    moved->on_stack = false;
+    place(moved);
 }
 
 void job_wake(struct job *job) {

@@ -128,10 +128,9 @@ static bool early_step(struct client *c, struct job *job, unsigned *budget) {
     return !e->within;
 }
 
-static void early_destroy(struct client *c, struct job *job) {
+static void early_close(struct client *c, struct job *job) {
     struct early *e = CONTAINER_OF(job, struct early, job);
     later_end(&e->later);
-    free(e);
 }
 
 bool later_begin(struct client *c, const struct cmd *cmd) {
@@ -139,7 +138,7 @@ bool later_begin(struct client *c, const struct cmd *cmd) {
         !replication_is_early(c, cmd))
         return false;
     struct early *e = xcalloc(1, sizeof(*e));
-    e->job = (struct job){.step = early_step, .destroy = early_destroy, .runnable = true};
+    e->job = (struct job){.step = early_step, .close = early_close, .runnable = true};
     table_stat(cmd)->calls++;
     c->io->last_cmd = c->cmd = cmd;
     c->io->job_ns = 0;

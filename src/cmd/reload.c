@@ -80,9 +80,8 @@ static bool reload_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void reload_destroy(struct client *c, struct job *job) {
+static void reload_close(struct client *c, struct job *job) {
     wanted = NULL;
-    free(CONTAINER_OF(job, struct reload, job));
 }
 
 static void start(struct client *c, bool append, bool nosave) {
@@ -104,7 +103,7 @@ static void start(struct client *c, bool append, bool nosave) {
         return;
     }
     wanted = xcalloc(1, sizeof(*wanted));
-    wanted->job = (struct job){.step = reload_step, .destroy = reload_destroy};
+    wanted->job = (struct job){.step = reload_step, .close = reload_close};
     wanted->append = append;
     wanted->nosave = nosave;
     job_start(c, &wanted->job);

@@ -178,7 +178,7 @@ void replicas_drop_all(const char *why) {
 /* --- PSYNC --- */
 
 static bool sync_step(struct client *c, struct job *job, unsigned *budget) {
-    struct replica *r = CONTAINER_OF(job, struct replica, job);
+    struct replica *r = c->io->replica;
     struct buf *out = &c->io->out.bytes;
     effects_turn(); /* what was so far comes before what is now */
     job->runnable = client_unsent(c) < WALK_AHEAD;
@@ -202,10 +202,6 @@ void replica_drained(struct client *c) {
         job_wake(c->job);
 }
 
-static void sync_destroy(struct client *c, struct job *job) {
-    /* The state is the replica's, which goes with its client. */
-}
-
 static void sync_full(struct client *c, struct replica *r) {
     char text[128];
     if (replication.backlog.ring == NULL) {
@@ -224,8 +220,8 @@ static void sync_full(struct client *c, struct replica *r) {
     buf_append_str(&c->io->out.bytes, text);
     repl_write_head(&c->io->out.bytes);
     books_snapshot_begin(&r->walk, &c->io->out.bytes);
-    r->job = (struct job){.step = sync_step, .destroy = sync_destroy, .runnable = true};
-    job_start(c, &r->job);
+    struct job job = {.step = sync_step, .runnable = true}; /* its state is the replica's */
+    job_run(c, &job, sizeof(job));
 }
 
 static void sync_partial(struct client *c, struct replica *r, uint64_t next) {

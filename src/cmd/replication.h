@@ -33,7 +33,6 @@ struct replica {
     char ip[64]; /* as it announces itself; "": as it connects */
     uint64_t ack_offset, ack_ms;
     /* of its synchronisation */
-    struct job job;
     struct books_snapshot walk;
     bool walked;
     char mark[REPL_MARK_LEN + 1];

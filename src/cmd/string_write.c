@@ -428,10 +428,9 @@ static bool job_step(struct client *c, struct job *job, unsigned *budget) {
     return done;
 }
 
-static void job_destroy(struct client *c, struct job *job) {
+static void job_close(struct client *c, struct job *job) {
     struct string_write *w = CONTAINER_OF(job, struct string_write, job);
     string_write_clean(c, w);
-    free(w);
 }
 
 void string_write_run(struct client *c, struct string_write *w) {
@@ -443,7 +442,7 @@ void string_write_run(struct client *c, struct string_write *w) {
         return;
     }
     struct string_write *kept = xmemdup(w, sizeof(*w));
-    kept->job = (struct job){.step = job_step, .destroy = job_destroy, .runnable = true};
+    kept->job = (struct job){.step = job_step, .close = job_close, .runnable = true};
     kept->owner = &kept->job;
     job_start(c, &kept->job);
 }
