@@ -7,6 +7,8 @@ from __future__ import annotations
 import threading
 from typing import Any, Callable, Dict, Iterable, List, Sequence
 
+from .errors import Status
+
 KEYS_MAX = 1 << 14
 
 
@@ -24,6 +26,15 @@ class Distrust:
             self._keys[key] = None
             if len(self._keys) > KEYS_MAX:
                 del self._keys[next(iter(self._keys))]
+
+    def whole(self, keys: Sequence[str], got: Sequence[int], sizes: Sequence[int]) -> List[bool]:
+        """Which values came whole; `got`: what gets said, per key. One that is there and of another
+        size is of no use."""
+        whole = [n == size for n, size in zip(got, sizes)]
+        for key, n, well in zip(keys, got, whole):
+            if not well and (n >= 0 or n == Status.ELIMIT):
+                self.add(key)
+        return whole
 
     def add_all(self, keys: Sequence[str], flags: Sequence[bool]) -> None:
         """Those that are flagged, again: what was to replace them was not put."""

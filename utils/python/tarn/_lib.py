@@ -9,7 +9,7 @@ import ctypes as C
 import os
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from .errors import ADVICE, Error, Status, error_of
+from .errors import ADVICE, Closed, Error, Status, error_of
 
 U64, U32, I32, SIZE, PTR, INT, STR = (
     C.c_uint64,
@@ -196,6 +196,21 @@ class Histogram(C.Structure):
     ]
 
 
+lib = _load()
+
+
+def declare(prototypes: List[Tuple[str, Any, List[Any]]]) -> None:
+    """Tells ctypes of functions of libtarn: name, result, arguments."""
+    for name, result, arguments in prototypes:
+        try:
+            function = getattr(lib, name)
+        except AttributeError:
+            raise ImportError(
+                f"{lib._name} is too old: it has no {name}; build libtarn anew, or look at TARN_LIB"
+            ) from None
+        function.restype, function.argtypes = result, arguments
+
+
 _P = PTR
 _PROTOTYPES: List[Tuple[str, Any, List[Any]]] = [
     ("tarn_version", STR, []),
@@ -254,16 +269,7 @@ _PROTOTYPES: List[Tuple[str, Any, List[Any]]] = [
     ("tarn_get_histogram", INT, [_P, INT, _P]),
     ("tarn_command", INT, [_P, SIZE, _P, _P, _P, _P]),
 ]
-
-lib = _load()
-for _name, _result, _arguments in _PROTOTYPES:
-    try:
-        _f = getattr(lib, _name)
-    except AttributeError:
-        raise ImportError(
-            f"{lib._name} is too old: it has no {_name}; build libtarn anew, or look at TARN_LIB"
-        ) from None
-    _f.restype, _f.argtypes = _result, _arguments
+declare(_PROTOTYPES)
 
 
 class _Process:
@@ -303,6 +309,31 @@ class Handle:
         # left alone.
         if self.generation == self._process.generation:
             self._close(C.byref(self._as_parameter_))
+
+
+class Native:
+    """A pointer of libtarn's that knows when it must not be used any more."""
+
+    _what = "object"
+
+    def __init__(self) -> None:
+        self._handle, self._generation = C.c_void_p(), process.generation
+
+    def _live(self) -> C.c_void_p:
+        if self.closed:
+            raise Closed(f"the {self._what} is closed, or belongs to the process before a fork")
+        return self._handle
+
+    @property
+    def closed(self) -> bool:
+        """True once it cannot be used any more."""
+        return not self._handle or self._generation != process.generation
+
+    def _end(self, release: Callable[[Any], Any]) -> None:
+        if not self.closed:
+            release(C.byref(self._handle))
+            needed.pop(id(self), None)
+        self._handle = C.c_void_p()
 
 
 def text(raw: Optional[bytes]) -> str:

@@ -18,19 +18,22 @@ import logging
 import os
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from ._breaker import Breaker
+from ._distrust import Distrust
 from .client import Client
 from .errors import (
+    DONE_BY_OTHERS,
     Closed,
     ConnectionFailed,
     Error,
     InvalidArgument,
     ProtocolError,
-    Status,
     TimedOut,
+    done,
     error_of,
+    status_name,
 )
 from .options import number, put_options
 
@@ -52,8 +55,6 @@ PAUSE_MAX_S = 30.0
 _PUT_NAMES = ("replicas", "pin", "pin_ms", "ttl_ms", "group", "prefer")
 _LOST = (ConnectionFailed, TimedOut, Closed, ProtocolError)
 _LOST_STATUSES = tuple(int(c.status) for c in _LOST)
-# Statuses of a put that mean: somebody else has stored these very bytes, or is storing them.
-DONE_BY_OTHERS = (int(Status.EEXISTS), int(Status.EBUSY))
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,7 @@ class Link:
         self.settings = with_settings
         self._in_background = in_background
         self.troubles: Dict[str, int] = {}
+        self.distrust = Distrust()  # what could not be used: the next put of it replaces it
         self._log, self._who = log, who
         self._told: set[str] = set()
         self._lock = threading.Lock()  # the fields below; never held while a call is under way
@@ -224,9 +226,25 @@ class Link:
             if status >= 0 or status in fine:
                 continue
             failed += 1
-            name = Status(status).name if status in set(Status) else str(status)
+            name = status_name(status)
             self.complain(f"{what} {name}", f"{what} of a block failed with {name}")
         return failed
+
+    def stored(self, what: str, statuses: "list[int]") -> "list[bool]":
+        """Which blocks of a put are in the pool, by us or by others; the others are noted."""
+        self.note(what, statuses, fine=DONE_BY_OTHERS)
+        return [done(status) for status in statuses]
+
+    def whole(
+        self, what: str, keys: Sequence[str], got: "list[int]", sizes: Sequence[int], *fine: int
+    ) -> "list[bool]":
+        """Which blocks of a get came whole; the others are noted, but for statuses in `fine`. What
+        is of another size is replaced by the next put of it."""
+        self.note(what, got, fine)
+        for n, size in zip(got, sizes):
+            if 0 <= n != size:
+                self.complain("size", f"an object of {n} bytes where a block has {size}: not used")
+        return self.distrust.whole(keys, got, sizes)
 
     def report(self, what: str, status: int) -> None:
         """What became of a call that ran in the background: its status. As `call` would have taken

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes as C
 from typing import Any, List, Tuple
 
-from ._lib import I32, INT, PTR, SIZE, STR, U32, U64, lib
+from ._lib import I32, INT, PTR, SIZE, STR, U32, U64, declare
 
 U16 = C.c_uint16
 
@@ -213,12 +213,4 @@ _PROTOTYPES: List[Tuple[str, Any, List[Any]]] = [
     ("tarn_host_reload_tls", INT, [_P]),
     ("tarn_host_close", INT, [_P, INT, U64]),
 ]
-
-for _name, _result, _arguments in _PROTOTYPES:
-    try:
-        _f = getattr(lib, _name)
-    except AttributeError:
-        raise ImportError(
-            f"{lib._name} has no {_name}: build libtarn anew, or look at TARN_LIB"
-        ) from None
-    _f.restype, _f.argtypes = _result, _arguments
+declare(_PROTOTYPES)

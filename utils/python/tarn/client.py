@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence,
 
 from . import _lib
 from ._lib import Handle, check, lib, stored, there
+from ._scope import Closes
 from .batch import GUESS_BYTES, Batch, Key, KeyList, Keys, address_of, batch_of, encode_key, fetch
 from .errors import Closed, InvalidArgument, Status
 from .memory import Fresh, bytes_at, check_range, pin
@@ -33,7 +34,7 @@ _HISTOGRAMS = {"get": 0, "put": 1, "lookup": 2, "request": 3}
 _SLICE_MS = 500
 
 
-class Client:
+class Client(Closes):
     """A connection to a pool. All methods may be called from any number of threads at once.
 
     Bytes move without the GIL, between the caller's memory and the transport, without a copy in
@@ -77,12 +78,6 @@ class Client:
     def closed(self) -> bool:
         """Whether calls would raise Closed."""
         return self._handle is None or self._handle.generation != _lib.process.generation
-
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         where = self.url.rpartition("@")[2] if hasattr(self, "url") else "?"

@@ -32,6 +32,7 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from ._lib import failed, lib, text
+from ._scope import Closes, Releases
 from .errors import Closed, Error, InvalidArgument, NotSupported, Status
 from .memory import Pinned, pin
 
@@ -188,7 +189,7 @@ def _half_of_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-class Pinner:
+class Pinner(Closes):
     """What of the pool, and of the caller's own buffers, is pinned for one device.
 
     window_bytes: segments are pinned in parts of this size (whole pages; 0: whole segments).
@@ -479,14 +480,8 @@ class Pinner:
             self._closed = True
             self.driver.call("cuDevicePrimaryCtxRelease_v2", self.device)
 
-    def __enter__(self) -> "Pinner":
-        return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-class PinnedView:
+class PinnedView(Releases):
     """A view whose memory a device can read. One thread at a time.
 
     copy_to, as often as need be, then finish(): only when that has passed are the bytes on the
@@ -550,9 +545,3 @@ class PinnedView:
         if not self.pinner._closed:
             self._wait()
         self.pinner._release(self._windows)
-
-    def __enter__(self) -> "PinnedView":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.release()

@@ -10,32 +10,6 @@ from __future__ import annotations
 import enum
 from typing import Dict, Type
 
-__all__ = [
-    "Busy",
-    "Cancelled",
-    "Closed",
-    "ConnectionFailed",
-    "Corrupt",
-    "Error",
-    "Exists",
-    "InvalidArgument",
-    "LeaseOver",
-    "NoSpace",
-    "NotFound",
-    "NotSupported",
-    "OutOfMemory",
-    "PermissionDenied",
-    "ProtocolError",
-    "QueueFull",
-    "ReadOnly",
-    "Stale",
-    "Status",
-    "TimedOut",
-    "TooLarge",
-    "TryAgain",
-    "error_of",
-]
-
 
 class Status(enum.IntEnum):
     """tarn_status of libtarn: 0, or what went wrong."""
@@ -70,6 +44,24 @@ class Status(enum.IntEnum):
     ELATER = -27
 
 
+# Statuses of a put that mean: somebody else has stored these very bytes, or is storing them.
+DONE_BY_OTHERS = (int(Status.EEXISTS), int(Status.EBUSY))
+
+
+def done(status: int) -> bool:
+    """Is a put with this status done, as far as its rank is concerned? Stored, there already, or
+    being stored by another rank."""
+    return status >= 0 or status in DONE_BY_OTHERS
+
+
+def status_name(status: int) -> str:
+    """Such as "ENOSPACE"; of numbers that are no status their digits."""
+    try:
+        return Status(status).name
+    except ValueError:
+        return str(status)
+
+
 class Error(Exception):
     """Anything libtarn refuses. `status` is the negative number, `name` its name ("ENOSPACE"); the
     text says what to do."""
@@ -84,10 +76,7 @@ class Error(Exception):
     @property
     def name(self) -> str:
         """The status' name, such as "ENOSPACE"."""
-        try:
-            return Status(self.status).name
-        except ValueError:
-            return str(self.status)
+        return status_name(self.status)
 
 
 class OutOfMemory(Error, MemoryError):
@@ -212,31 +201,7 @@ class NotSupported(Error):
     status = Status.ENOTSUP
 
 
-_CLASSES: Dict[int, Type[Error]] = {
-    c.status: c
-    for c in (
-        OutOfMemory,
-        InvalidArgument,
-        QueueFull,
-        TimedOut,
-        Closed,
-        ConnectionFailed,
-        ProtocolError,
-        NotFound,
-        Exists,
-        Busy,
-        TryAgain,
-        NoSpace,
-        Stale,
-        PermissionDenied,
-        Corrupt,
-        LeaseOver,
-        ReadOnly,
-        TooLarge,
-        Cancelled,
-        NotSupported,
-    )
-}
+_CLASSES: Dict[int, Type[Error]] = {c.status: c for c in Error.__subclasses__()}
 _CLASSES[Status.EQUOTA] = _CLASSES[Status.EOOM] = NoSpace
 _CLASSES[Status.EGRANT_EXPIRED] = LeaseOver
 _CLASSES[Status.ELOADING] = TryAgain

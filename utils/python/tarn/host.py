@@ -13,9 +13,10 @@ import ctypes as C
 import enum
 from typing import Any, Dict, Optional, Sequence, Union
 
-from ._lib import Options, failed, lib, process
+from ._lib import Native, Options, check, lib
 from ._transfer_lib import HOST_INFO, HostInfo, HostOptions, HostSegment
-from .errors import Closed, InvalidArgument, Status
+from ._scope import Closes
+from .errors import InvalidArgument, Status
 from .options import number
 
 __all__ = ["Host", "HostState"]
@@ -32,7 +33,7 @@ class HostState(enum.IntEnum):
     LEFT = 3
 
 
-class Host:
+class Host(Native, Closes):
     """A storage node inside this process. Any thread may call; `close` must be the last call.
 
     `segments`: bytes of one segment, or of several (each is rounded down to 4 KiB). `name`: unique
@@ -50,6 +51,8 @@ class Host:
 
     Raises Busy if
     a living node has that name, ConnectionFailed, OutOfMemory, InvalidArgument."""
+
+    _what = "host"
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class Host:
         tls_ca_dir: Optional[str] = None,
         tls_auth_clients: Optional[str] = None,
     ) -> None:
-        self._handle = C.c_void_p()
+        super().__init__()
         sizes = [segments] if isinstance(segments, int) else list(segments)
         if not sizes or any(not isinstance(s, int) or not 4096 <= s < 1 << 63 for s in sizes):
             raise InvalidArgument("segments: bytes of one segment or more, 4096 to 2^63 - 1")
@@ -96,48 +99,36 @@ class Host:
         lib.tarn_host_options_init(C.byref(host))
         options.host_name = host_name.encode() if host_name else None
         options.module_path = module_path.encode() if module_path else None
-        host.name = name.encode() if name else None
-        host.rack = rack.encode() if rack else None
+        texts = {
+            "name": name,
+            "rack": rack,
+            "announce": announce,
+            "ssd_path": ssd_path,
+            "tls_cert_file": tls_cert_file,
+            "tls_key_file": tls_key_file,
+            "tls_ca_file": tls_ca_file,
+            "tls_ca_dir": tls_ca_dir,
+            "tls_auth_clients": tls_auth_clients,
+        }
+        for field, words in texts.items():
+            setattr(host, field, words.encode() if words else None)
         host.segments, host.n_segments = rows, len(sizes)
         if bind:
             host.bind, host.binds = addresses, len(bind)
         host.data_port = number(data_port, "data_port", most=65535)
-        host.announce = announce.encode() if announce else None
         host.shm_socket = None if shm_socket is None else shm_socket.encode()
         host.threads, host.populate = number(threads, "threads", most=_INT_MAX), int(populate)
-        host.ssd_path = ssd_path.encode() if ssd_path else None
         host.ssd_bytes = number(ssd_bytes, "ssd_bytes")
         host.ssd_create = int(ssd_create)
         host.tls_data = int(tls_data)
-        host.tls_cert_file = tls_cert_file.encode() if tls_cert_file else None
-        host.tls_key_file = tls_key_file.encode() if tls_key_file else None
-        host.tls_ca_file = tls_ca_file.encode() if tls_ca_file else None
-        host.tls_ca_dir = tls_ca_dir.encode() if tls_ca_dir else None
-        host.tls_auth_clients = tls_auth_clients.encode() if tls_auth_clients else None
-        status = lib.tarn_host_open(
-            url.encode(), C.byref(options), C.byref(host), C.byref(self._handle)
+        check(
+            lib.tarn_host_open(url.encode(), C.byref(options), C.byref(host), C.byref(self._handle))
         )
-        if status != Status.OK:
-            raise failed(status)
-        self._generation = process.generation
-
-    def _live(self) -> C.c_void_p:
-        if not self._handle or self._generation != process.generation:
-            raise Closed("the host is closed, or belongs to the process before a fork")
-        return self._handle
-
-    @property
-    def closed(self) -> bool:
-        """True after close."""
-        return not self._handle
 
     def info(self) -> Dict[str, Any]:
         """Its state (HostState), data_port and figures."""
-        raw = HostInfo()
-        raw.size = C.sizeof(raw)
-        status = lib.tarn_host_get_info(self._live(), C.byref(raw))
-        if status != Status.OK:
-            raise failed(status)
+        raw = HostInfo(C.sizeof(HostInfo))
+        check(lib.tarn_host_get_info(self._live(), C.byref(raw)))
         figures: Dict[str, Any] = {name: getattr(raw, name) for name in HOST_INFO}
         figures.update(
             state=HostState(raw.state),
@@ -149,33 +140,21 @@ class Host:
     def drain(self) -> None:
         """Asks the master to move away what is only here, then to let this host go. Returns at
         once; see `wait`."""
-        status = lib.tarn_host_drain(self._live())
-        if status != Status.OK:
-            raise failed(status)
+        check(lib.tarn_host_drain(self._live()))
 
     def reload_tls(self) -> None:
         """Reads the files of its TLS settings again, after a certificate was renewed. If one cannot
         be used, all stays as it was."""
-        status = lib.tarn_host_reload_tls(self._live())
-        if status != Status.OK:
-            raise failed(status)
+        check(lib.tarn_host_reload_tls(self._live()))
 
     def wait(self, timeout_ms: int) -> bool:
         """Until it has left the pool: True; False: not within timeout_ms."""
         status = lib.tarn_host_wait(self._live(), timeout_ms)
-        if status in (Status.OK, Status.ETIMEOUT):
-            return bool(status == Status.OK)
-        raise failed(status)
+        if status != Status.ETIMEOUT:
+            check(status)
+        return bool(status == Status.OK)
 
     def close(self, *, timeout_ms: int = 5000) -> None:
         """Leaves the pool without moving anything, waiting so long for readers' leases to end.
         Twice does no harm."""
-        if self._handle and self._generation == process.generation:
-            lib.tarn_host_close(C.byref(self._handle), 0, timeout_ms)
-        self._handle = C.c_void_p()
-
-    def __enter__(self) -> "Host":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._end(lambda handle: lib.tarn_host_close(handle, 0, timeout_ms))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import unquote
 
-from .errors import Status
+from .errors import done
 
 __all__ = ["KeySpace", "BlockKey", "escape", "unescape", "shard_of", "done"]
 
@@ -62,10 +62,9 @@ def shard_of(
     return kv_heads, tp_rank // replicas, replicas, tp_rank % replicas
 
 
-def done(status: int) -> bool:
-    """Is a put with this status done, as far as its rank is concerned? Stored, there already, or
-    being stored by another rank."""
-    return status >= 0 or status in (Status.EEXISTS, Status.EBUSY)
+def glob_of(text: str) -> str:
+    """A pattern (of SCAN, REMOVEMATCH GLOB) that only this text matches."""
+    return "".join("\\" + c if c in "*?[]\\^" else c for c in text)
 
 
 class BlockKey(NamedTuple):

@@ -25,7 +25,18 @@ import threading
 import time
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
-from .errors import Cancelled, Closed, Corrupt, Error, InvalidArgument, LeaseOver, Stale, Status
+from ._scope import Closes, Releases
+from .errors import (
+    Cancelled,
+    Closed,
+    Corrupt,
+    Error,
+    InvalidArgument,
+    LeaseOver,
+    Stale,
+    Status,
+    status_name,
+)
 from .memory import Pinned, pin
 
 __all__ = ["LayerReader", "LayerViews", "LayersLost"]
@@ -77,7 +88,7 @@ class _Patience:
         return ""
 
 
-class LayerViews:
+class LayerViews(Releases):
     """One layer's blocks. parts[i] are the pieces of chunk i (mostly one) as read-only memoryviews:
     pool memory under a lease, or a verified copy where the pool has them on another machine. Read,
     check, and only then use the result; renew in time."""
@@ -129,14 +140,8 @@ class LayerViews:
         if self._released:
             raise Closed("these views have been released")
 
-    def __enter__(self) -> "LayerViews":
-        return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.release()
-
-
-class LayerReader:
+class LayerReader(Closes):
     """One prompt's layers, on the decode side.
 
     key: (chunk, layer) -> key, the writer's. notice_key: the writer's; without it, a prefill that
@@ -348,12 +353,6 @@ class LayerReader:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def __enter__(self) -> "LayerReader":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 def _writable(memory: Any, name: str) -> List[Pinned]:
     return [
@@ -370,11 +369,4 @@ def _wrong(key: Key, result: int, size: int) -> Error:
         )
     if result == Status.ECORRUPT:
         return Corrupt(f"{key!r}: the bytes do not match their checksum")
-    return Error(f"{key!r} could not be read: {_name(result)}", result)
-
-
-def _name(status: int) -> str:
-    try:
-        return Status(status).name
-    except ValueError:
-        return str(status)
+    return Error(f"{key!r} could not be read: {status_name(result)}", result)

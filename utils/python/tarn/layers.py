@@ -33,7 +33,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Union
 
-from .errors import Closed, Error, InvalidArgument, NotFound, Status, TimedOut
+from ._scope import Closes
+from .errors import Closed, Error, InvalidArgument, NotFound, Status, TimedOut, done, status_name
 from .layer_reader import LayerReader, LayersLost, LayerViews
 from .memory import Pinned, pin
 
@@ -61,7 +62,6 @@ _NOTICE_BYTES = (
     64  # values up to here lie in the server's books: one round trip, no place in the pool
 )
 _SPARE = 64  # submissions beside the puts: notices
-_FINE = (Status.OK, Status.EEXISTS, Status.EBUSY)
 
 
 class Stalled(TimedOut):
@@ -102,16 +102,9 @@ class WriteReport:
         first = self.failures[0] if self.failures else PutFailure(-1, -1, Status.ECANCELED)
         text = f"{len(self.failures)} objects were not stored and {self.skipped} not sent"
         raise Error(
-            f"{text}; the first: chunk {first.chunk}, layer {first.layer}: {_name(first.status)}",
+            f"{text}; the first: chunk {first.chunk}, layer {first.layer}: {status_name(first.status)}",
             first.status,
         )
-
-
-def _name(status: int) -> str:
-    try:
-        return Status(status).name
-    except ValueError:
-        return str(status)
 
 
 def chunk_keys(space: Any, hashes: Sequence[bytes]) -> KeyFunction:
@@ -220,7 +213,7 @@ def _pieces(memory: Any, name: str) -> List[Pinned]:
     return [pin(part, name=name) for part in parts]
 
 
-class LayerWriter:
+class LayerWriter(Closes):
     """Puts of layers, from a queue whose threads are libtarn's.
 
     prefer: segments of the decode host (segments_of), or a list per prompt. At most max_pending
@@ -368,14 +361,14 @@ class LayerWriter:
         self._last_ticket += 1
         ticket = self._last_ticket
         self._tickets[ticket] = _Ticket(len(batches), release)
-        for done, sent in enumerate(batches):
+        for submitted, sent in enumerate(batches):
             sent.ticket = ticket
             try:
                 number = self._queue.put(
                     sent.keys, sent.spans, sent.sizes, keep=sent.pins, prefer=prefer, **self.options
                 )
             except Error:
-                self._tickets[ticket].left -= len(batches) - done
+                self._tickets[ticket].left -= len(batches) - submitted
                 if not self._tickets[ticket].left:
                     del self._tickets[ticket]
                 raise
@@ -411,12 +404,6 @@ class LayerWriter:
         self._sent.clear()
         tickets, self._tickets = self._tickets, {}
         _all([entry.release for entry in tickets.values() if entry.release is not None])
-
-    def __enter__(self) -> "LayerWriter":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class Prompt:
@@ -500,7 +487,7 @@ class Prompt:
                 report.stored += 1
                 report.bytes += sum(sent.sizes[i])
                 self._stored.append(key)
-            elif result in _FINE:
+            elif done(result):
                 report.existed += 1
             elif result == Status.ECANCELED:
                 report.skipped += 1
@@ -510,7 +497,7 @@ class Prompt:
             return ""
         self.broken = True
         first = report.failures[0]
-        return f"prefill: chunk {first.chunk}, layer {first.layer}: {_name(first.status)}"
+        return f"prefill: chunk {first.chunk}, layer {first.layer}: {status_name(first.status)}"
 
     def _break(self, reason: str) -> None:
         self.broken = True

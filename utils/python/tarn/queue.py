@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optiona
 
 from . import _lib
 from ._lib import Handle, check, lib
+from ._scope import Closes
 from .batch import Batch, Keys
 from .errors import Closed, InvalidArgument
 from .options import PutKeywords, call_options, put_options, puts
@@ -44,7 +45,7 @@ class _Entry:
         self.batch, self.user = batch, user
 
 
-class Queue:
+class Queue(Closes):
     """A bounded queue of batches which worker threads of libtarn run (option `workers` of the
     client, 2).
 
@@ -270,12 +271,6 @@ class Queue:
     def fileno(self) -> int:
         """As `fd`, so that select takes the queue itself."""
         return self.fd
-
-    def __enter__(self) -> "Queue":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # Made by _open only; during the interpreter's end its modules may be gone already.

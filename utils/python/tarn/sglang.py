@@ -23,12 +23,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
-from ._distrust import Distrust
-from ._link import DONE_BY_OTHERS, Link, optional, settings
+from ._link import Link, optional, settings
 from .client import Client
 from .errors import InvalidArgument, Status
 from .identity import Facts, digest, first
-from .keys import escape
+from .keys import escape, glob_of
 from .memory import Pinned, pin
 
 
@@ -65,6 +64,7 @@ _Base, PoolTransferResult = optional(_STORAGE, "HiCacheStorage", "PoolTransferRe
 
 log = logging.getLogger(__name__)
 KV = "kv"
+_MISS = int(Status.ENOTFOUND)
 _SAMPLES = 4096  # figures kept between two calls of get_stats
 
 
@@ -239,7 +239,6 @@ class TarnHiCache(_Base):  # type: ignore[misc]
                 "this storage"
             )
         self._draft = digest(Facts(draft=_draft_of(self._args)))
-        self._distrust = Distrust()
         self._in_place = bool(extra.get("interface_v1", 0))
         if not self._in_place:
             log.warning(
@@ -404,7 +403,7 @@ class TarnHiCache(_Base):  # type: ignore[misc]
             addresses, sizes = pool.memory(len(keys), indices)
             names = pool.keys(keys)
             got = client.get_into_many(names, addresses, sizes, **self._gets)
-            return self._delivered(names, got, [sum(s) for s in sizes])
+            return self._link.whole("get", names, got, [sum(s) for s in sizes], _MISS)
 
         started = time.perf_counter()
         pages = _by_page(
@@ -428,11 +427,7 @@ class TarnHiCache(_Base):  # type: ignore[misc]
 
         def work(client: Client) -> List[bool]:
             addresses, sizes = pool.memory(len(keys), indices)
-            return self._stored(
-                self._distrust.put(
-                    client.put_from_many, pool.keys(keys), addresses, sizes, **self._puts
-                )
-            )
+            return self._store(client, pool.keys(keys), addresses, sizes)
 
         started = time.perf_counter()
         pages = _by_page(
@@ -452,20 +447,13 @@ class TarnHiCache(_Base):  # type: ignore[misc]
 
         return self._link.call("get", work, [False] * len(keys))
 
-    def _delivered(self, names: Sequence[str], got: List[int], expected: List[int]) -> List[bool]:
-        self._link.note("get", got, fine=(int(Status.ENOTFOUND),))
-        for name, n, size in zip(names, got, expected):
-            if n == Status.ELIMIT or 0 <= n != size:
-                self._distrust.add(name)
-            if 0 <= n != size:
-                self._link.complain(
-                    "size", f"an object of {n} bytes where a page has {size}: not used"
-                )
-        return [n == size for n, size in zip(got, expected)]
-
-    def _stored(self, statuses: List[int]) -> List[bool]:
-        self._link.note("put", statuses, fine=DONE_BY_OTHERS)
-        return [s == 0 or s in DONE_BY_OTHERS for s in statuses]
+    def _store(
+        self, client: Client, names: Sequence[str], addresses: Sequence[Any], sizes: Sequence[Any]
+    ) -> List[bool]:
+        put = self._link.distrust.put
+        return self._link.stored(
+            "put", put(client.put_from_many, names, addresses, sizes, **self._puts)
+        )
 
     def _count(
         self, where: "deque[Tuple[int, float]]", pages: int, size: int, started: float
@@ -505,7 +493,7 @@ class TarnHiCache(_Base):  # type: ignore[misc]
             got = client.get_into_many(
                 names, [p.address for p in pins], [p.size for p in pins], **self._gets
             )
-            there = self._delivered(names, got, [p.size for p in pins])
+            there = self._link.whole("get", names, got, [p.size for p in pins], _MISS)
             self._count(
                 self._read, sum(there), sum(p.size for p, t in zip(pins, there) if t), started
             )
@@ -520,9 +508,7 @@ class TarnHiCache(_Base):  # type: ignore[misc]
             pins, started = self._pins(values(), sizes, False), time.perf_counter()
             names = pool.keys(keys) if pool is not None else [self._name(k) for k in keys]
             addresses, lengths = [p.address for p in pins], [p.size for p in pins]
-            done = self._stored(
-                self._distrust.put(client.put_from_many, names, addresses, lengths, **self._puts)
-            )
+            done = self._store(client, names, addresses, lengths)
             self._count(
                 self._written, sum(done), sum(n for n, d in zip(lengths, done) if d), started
             )
@@ -588,7 +574,7 @@ class TarnHiCache(_Base):  # type: ignore[misc]
     def clear(self) -> bool:
         """Removes all pages of this model (and tag), of all ranks and pools; other keys of the pool
         stay."""
-        pattern = "".join("\\" + c if c in "*?[]\\^" else c for c in self._head) + "@*"
+        pattern = glob_of(self._head) + "@*"
 
         def work(client: Client) -> bool:
             client.command("REMOVEMATCH", "GLOB", pattern)

@@ -25,7 +25,7 @@ import functools
 import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
-from ._lib import failed, lib, needed, process, text
+from ._lib import Native, check, lib, needed, text
 from ._tasks import READ, WRITE, TaskResult, Tasks
 from ._transfer_lib import (
     STATS,
@@ -37,7 +37,8 @@ from ._transfer_lib import (
     TransferOptions,
     TransferStats,
 )
-from .errors import Closed, InvalidArgument, Status
+from ._scope import Closes, Releases
+from .errors import InvalidArgument, Status
 from .memory import Memory, check_range, pin
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
 
 _MESSAGE_MAX = 65536
 _T = TypeVar("_T")
+_NUMBERS = ("threads", "workers", "streams", "max_peers", "connect_timeout_ms", "timeout_ms")
 _NO_TIMEOUT = (1 << 64) - 1
 
 
@@ -96,48 +98,24 @@ class BatchState(enum.IntEnum):
     OVER = 2
 
 
-def _check(status: int) -> None:
-    if status != Status.OK:
-        raise failed(status)
-
-
 def _word(value: Optional[str]) -> Optional[bytes]:
     return None if value is None else value.encode()
 
 
-class _Handle:
-    """A pointer of libtarn's that knows when it must not be used any more."""
+class _Handle(Native):
+    """One that goes with the object. Whoever is used keeps the one it needs: a batch its peer, a
+    peer its end, memory its end."""
 
-    _what, _closes = "object", ""
-
-    def __init__(self) -> None:
-        self._handle, self._generation = C.c_void_p(), process.generation
-
-    def _live(self) -> C.c_void_p:
-        if not self._handle or self._generation != process.generation:
-            raise Closed(f"the {self._what} is closed, or belongs to the process before a fork")
-        return self._handle
-
-    @property
-    def closed(self) -> bool:
-        """True once it cannot be used any more."""
-        return not self._handle or self._generation != process.generation
-
-    def _end(self, release: Any) -> None:
-        if not self.closed:
-            release(C.byref(self._handle))
-            needed.pop(id(self), None)
-        self._handle = C.c_void_p()
+    _closes = ""
 
     def __del__(self) -> None:
-        # Whoever is used keeps the one it needs: a batch its peer, a peer its end, memory its end.
         try:
             self._end(getattr(lib, self._closes))
         except (AttributeError, TypeError):  # it was never opened, or the interpreter is going down
             pass
 
 
-class Batch(_Handle):
+class Batch(_Handle, Releases):
     """Tasks under way. Release it (or leave its `with`) before its peer is closed: that cancels it
     if it is not over."""
 
@@ -147,12 +125,11 @@ class Batch(_Handle):
         self, peer: "Peer", tasks: Tasks, timeout_ms: int, done: Optional[str], message: bytes
     ) -> None:
         super().__init__()
-        call = TransferCall()
-        call.size = C.sizeof(call)
+        call = TransferCall(C.sizeof(TransferCall))
         call.timeout_ms, call.done = timeout_ms, _word(done)
         call.message, call.message_len = C.cast(C.c_char_p(message), C.c_void_p), len(message)
         self.tasks, self._peer = tasks, peer  # both outlive it
-        _check(
+        check(
             lib.tarn_transfer_submit(
                 peer._live(), tasks.address, len(tasks), C.byref(call), C.byref(self._handle)
             )
@@ -165,7 +142,7 @@ class Batch(_Handle):
         status = lib.tarn_transfer_wait(self._live(), timeout_ms)
         if status == Status.EAGAIN:
             return False
-        _check(status)
+        check(status)
         return True
 
     async def wait_async(self) -> None:
@@ -187,9 +164,8 @@ class Batch(_Handle):
     def info(self) -> Dict[str, Any]:
         """state (BatchState), status, tasks, operations (after merging), failed, bytes, transport
         ("shm", "tcp", "rdma", ...)."""
-        raw = BatchInfo()
-        raw.size = C.sizeof(raw)
-        _check(lib.tarn_transfer_get_batch(self._live(), C.byref(raw)))
+        raw = BatchInfo(C.sizeof(BatchInfo))
+        check(lib.tarn_transfer_get_batch(self._live(), C.byref(raw)))
         figures: Dict[str, Any] = {
             n: getattr(raw, n) for n in ("status", "tasks", "operations", "failed", "bytes")
         }
@@ -204,14 +180,8 @@ class Batch(_Handle):
         """Frees it; cancels it before if it is not over. Twice does no harm."""
         self._end(lib.tarn_transfer_release)
 
-    def __enter__(self) -> "Batch":
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
-class Peer(_Handle):
+class Peer(_Handle, Closes):
     """Another end, as seen from ours. One whose connection has broken stays broken (Closed): close
     it and connect anew."""
 
@@ -220,7 +190,7 @@ class Peer(_Handle):
     def __init__(self, end: "End", where: str, timeout_ms: int) -> None:
         super().__init__()
         self._owner = end
-        _check(
+        check(
             lib.tarn_transfer_connect(
                 end._live(), where.encode(), timeout_ms, C.byref(self._handle)
             )
@@ -231,7 +201,7 @@ class Peer(_Handle):
     def regions(self) -> List[Region]:
         """What one may use of its memory, asked for anew."""
         rows, n = (RegionStruct * 256)(), C.c_size_t()
-        _check(lib.tarn_transfer_peer_regions(self._live(), rows, len(rows), C.byref(n)))
+        check(lib.tarn_transfer_peer_regions(self._live(), rows, len(rows), C.byref(n)))
         return [
             Region(r.id, r.rights, r.address, r.length, text(r.name))
             for r in rows[: min(n.value, len(rows))]
@@ -246,7 +216,7 @@ class Peer(_Handle):
         )
         if status == Status.ETIMEOUT:
             return None
-        _check(status)
+        check(status)
         return info.raw[: n.value]
 
     async def wait_ready_async(self, label: str, timeout_ms: int = 0) -> Optional[bytes]:
@@ -256,18 +226,18 @@ class Peer(_Handle):
     def done(self, label: str, message: bytes = b"", *, timeout_ms: int = 0) -> None:
         """This end needs the blocks no more, or has written them. Cancelled: what was read is to be
         thrown away; NotFound."""
-        _check(
+        check(
             lib.tarn_transfer_done(self._live(), label.encode(), message, len(message), timeout_ms)
         )
 
     def give_up(self, label: str, reason: str = "", *, timeout_ms: int = 0) -> None:
         """This end will not have the blocks: their owner need not wait."""
-        _check(lib.tarn_transfer_give_up(self._live(), label.encode(), reason.encode(), timeout_ms))
+        check(lib.tarn_transfer_give_up(self._live(), label.encode(), reason.encode(), timeout_ms))
 
     def notify(self, message: bytes, *, timeout_ms: int = 0) -> None:
         """Puts up to 64 KiB among the peer's events. QueueFull: there are too many, and nobody
         takes them out."""
-        _check(lib.tarn_transfer_notify(self._live(), message, len(message), timeout_ms))
+        check(lib.tarn_transfer_notify(self._live(), message, len(message), timeout_ms))
 
     def submit(
         self, tasks: Tasks, *, timeout_ms: int = 0, done: Optional[str] = None, message: bytes = b""
@@ -310,12 +280,6 @@ class Peer(_Handle):
         """Disconnects. Its batches must be released before. Twice does no harm."""
         self._end(lib.tarn_transfer_disconnect)
 
-    def __enter__(self) -> "Peer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class Allocation:
     """Memory of `End.alloc`: `size` bytes at `address`, number `region`. `view` is a memoryview of
@@ -344,7 +308,7 @@ class Allocation:
             )
 
 
-class End(_Handle):
+class End(_Handle, Closes):
     """This program's side. Peers are closed before it; memory of `alloc` is unmapped when it
     closes.
 
@@ -379,12 +343,8 @@ class End(_Handle):
         super().__init__()
         o = TransferOptions()
         lib.tarn_transfer_options_init(C.byref(o))
-        o.name, o.master, o.announce, o.secret = (
-            _word(name),
-            _word(master),
-            _word(announce),
-            _word(secret),
-        )
+        o.name, o.master = _word(name), _word(master)
+        o.announce, o.secret = _word(announce), _word(secret)
         o.module_path, o.shm_socket, o.shm_mode = _word(module_path), _word(shm_socket), shm_mode
         o.port, o.data_port, o.unprotected = port, data_port, int(unprotected)
         if transport is not None:
@@ -393,21 +353,13 @@ class End(_Handle):
         if bind:
             o.bind, o.binds = addresses, len(bind)
         for key, value in numbers.items():
-            if key not in (
-                "threads",
-                "workers",
-                "streams",
-                "max_peers",
-                "connect_timeout_ms",
-                "timeout_ms",
-            ):
+            if key not in _NUMBERS:
                 raise TypeError(f"End has no option {key!r}")
             if value:
                 setattr(o, key, value)
-        self._held: Dict[
-            int, Any
-        ] = {}  # what was registered, by address; weakly what was made here
-        _check(lib.tarn_transfer_open(C.byref(o), C.byref(self._handle)))
+        # what was registered, by address; weakly what was made here
+        self._held: Dict[int, Any] = {}
+        check(lib.tarn_transfer_open(C.byref(o), C.byref(self._handle)))
         needed[id(self)] = self._held
         self.endpoint = text(lib.tarn_transfer_endpoint(self._handle))
 
@@ -436,7 +388,7 @@ class End(_Handle):
             keep = pin(memory, writable=bool(rights & WRITE), name="memory")
             address, length = keep.address, keep.size
         region = C.c_uint32()
-        _check(
+        check(
             lib.tarn_transfer_register(
                 self._live(), address, length, rights, _word(name), C.byref(region)
             )
@@ -457,7 +409,7 @@ class End(_Handle):
         """Memory of a device, as a dma-buf: moves by RDMA only (NotSupported elsewhere). fd may be
         closed afterwards."""
         region = C.c_uint32()
-        _check(
+        check(
             lib.tarn_transfer_register_dmabuf(
                 self._live(), address, size, fd, offset, rights, _word(name), C.byref(region)
             )
@@ -477,7 +429,7 @@ class End(_Handle):
         if size <= 0:
             raise InvalidArgument("size: at least one byte")
         address, region = C.c_void_p(), C.c_uint32()
-        _check(
+        check(
             lib.tarn_transfer_alloc(
                 self._live(),
                 size,
@@ -503,7 +455,7 @@ class End(_Handle):
             else pin(memory).address
         )
         self._let_go(address)
-        _check(lib.tarn_transfer_unregister(self._live(), address))
+        check(lib.tarn_transfer_unregister(self._live(), address))
         self._held.pop(address, None)
 
     def _let_go(self, address: int) -> None:
@@ -531,21 +483,20 @@ class End(_Handle):
             keep_ms,
             int(cut),
         )
-        _check(lib.tarn_transfer_ready(self._live(), label.encode(), C.byref(o)))
+        check(lib.tarn_transfer_ready(self._live(), label.encode(), C.byref(o)))
 
     def abort(self, label: str, reason: str = "") -> None:
         """The blocks will not come, or are no more. Of a label that was ready an ABORTED event
         follows."""
-        _check(lib.tarn_transfer_abort(self._live(), label.encode(), reason.encode()))
+        check(lib.tarn_transfer_abort(self._live(), label.encode(), reason.encode()))
 
     def next_event(self, timeout_ms: int = 0) -> Optional[Event]:
         """The next one, waiting for it up to timeout_ms; None: there was none."""
-        raw = EventStruct()
-        raw.size = C.sizeof(raw)
+        raw = EventStruct(C.sizeof(EventStruct))
         status = lib.tarn_transfer_next_event(self._live(), timeout_ms, C.byref(raw))
         if status == Status.EAGAIN:
             return None
-        _check(status)
+        check(status)
         try:
             data = C.string_at(raw.data, raw.len) if raw.data else b""
         finally:
@@ -573,9 +524,8 @@ class End(_Handle):
 
     def stats(self) -> Dict[str, int]:
         """Figures: regions, labels, batches, peers, bytes by transport."""
-        raw = TransferStats()
-        raw.size = C.sizeof(raw)
-        _check(lib.tarn_transfer_get_stats(self._live(), C.byref(raw)))
+        raw = TransferStats(C.sizeof(TransferStats))
+        check(lib.tarn_transfer_get_stats(self._live(), C.byref(raw)))
         return {name: getattr(raw, name) for name in STATS}
 
     def close(self) -> None:
@@ -587,12 +537,6 @@ class End(_Handle):
                 self._let_go(address)
         self._end(lib.tarn_transfer_close)
         self._held.clear()
-
-    def __enter__(self) -> "End":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 async def _in_thread(call: Callable[..., _T], *arguments: Any) -> _T:

@@ -7,6 +7,7 @@ from typing import Any, List, Optional, Tuple
 
 from . import _lib
 from ._lib import Handle, check, lib, there
+from ._scope import Releases
 from .errors import Closed
 from .options import milliseconds
 
@@ -51,7 +52,7 @@ def _drop(buffers: List[memoryview]) -> None:
             pass
 
 
-class View:
+class View(Releases):
     """A value in the pool's memory on this machine, under a lease. Read, then `check()`: what was
     read counts only if that passes, for when the lease is over the space may be given to others.
     `renew` in time.
@@ -123,12 +124,6 @@ class View:
         if self._native is not None:
             _drop(self.pieces)
             self.pieces, self.data, self._native = [], None, None
-
-    def __enter__(self) -> "View":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.release()
 
     def __len__(self) -> int:
         return self.size

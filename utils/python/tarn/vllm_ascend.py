@@ -31,8 +31,7 @@ from bisect import bisect_right
 from functools import lru_cache
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ._distrust import Distrust
-from ._link import DONE_BY_OTHERS, Link, optional, settings
+from ._link import Link, optional, settings
 from .client import Client
 from .errors import InvalidArgument, NotSupported, Status
 from .identity import Facts, digest
@@ -45,6 +44,7 @@ _Base: Any
 
 log = logging.getLogger(__name__)
 STAGING_BYTES = 64 << 20
+_WRONG_SIZE = int(Status.ELIMIT)
 _NOT_DEVICES = ("/dev/shm/", "/dev/hugepages", "/dev/zero", "/dev/dax")
 
 
@@ -196,7 +196,6 @@ class TarnBackend(_Base):  # type: ignore[misc]
         self.store = self  # the engine only asks whether there is one
         self._prefix = f"{escape(chosen.namespace)}@" if chosen.namespace else ""
         self._prefix += f"{digest(_facts)}@" if _facts is not None else ""
-        self._distrust = Distrust()
         self._gets, self._puts = chosen.get_options(), chosen.put_options()
         self._lock = threading.Lock()  # the maps below
         self._map = HostMap()
@@ -392,36 +391,15 @@ class TarnBackend(_Base):  # type: ignore[misc]
         addrs: List[List[int]],
         sizes: List[List[int]],
     ) -> List[int]:
-        if what == "put":
-            return self._judge(
-                what,
-                names,
-                self._distrust.put(client.put_from_many, names, addrs, sizes, **self._puts),
-                sizes,
-            )
-        return self._judge(
-            what, names, client.get_into_many(names, addrs, sizes, **self._gets), sizes
-        )
-
-    def _judge(
-        self, what: str, names: List[str], results: List[int], sizes: List[List[int]]
-    ) -> List[int]:
         """0 per block that is done, else a negative status."""
         if what == "put":
-            self._link.note(what, results, fine=DONE_BY_OTHERS)
-            return [0 if s >= 0 or s in DONE_BY_OTHERS else s for s in results]
-        self._link.note(what, results)
-        statuses = []
-        for name, got, size in zip(names, results, (sum(s) for s in sizes)):
-            if got == Status.ELIMIT or 0 <= got != size:
-                self._distrust.add(name)
-            if 0 <= got != size:
-                self._link.complain(
-                    "size", f"an object of {got} bytes where a block has {size}: not used"
-                )
-                got = int(Status.ELIMIT)
-            statuses.append(min(got, 0))
-        return statuses
+            put = self._link.distrust.put
+            results = put(client.put_from_many, names, addrs, sizes, **self._puts)
+            stored = self._link.stored(what, results)
+            return [0 if well else s for s, well in zip(results, stored)]
+        results = client.get_into_many(names, addrs, sizes, **self._gets)
+        whole = self._link.whole(what, names, results, [sum(s) for s in sizes])
+        return [0 if well else _WRONG_SIZE if n >= 0 else n for n, well in zip(results, whole)]
 
     def _staged(
         self,

@@ -34,7 +34,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ..client import Client
 from .._distrust import Distrust
-from ..errors import Error, Status
+from ..errors import Error, Status, done, status_name
 from ..identity import Facts, digest, first
 from ..memory import Pinned, pin
 from ..options import number
@@ -327,8 +327,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         put = self._client.put_from_many
         args, options = (put, names, addresses, sizes, replace), self._put_options
         for status in self._gate.call("put", self._distrust.put, *args, **options) or []:
-            # EBUSY: another rank is putting the same bytes.
-            if status in (Status.OK, Status.EEXISTS, Status.EBUSY):
+            if done(status):
                 stored += 1
             else:
                 self._troubles.warn(f"put {status}", f"chunks are not stored: {reason_of(status)}")
@@ -555,10 +554,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
 
 def reason_of(status: int) -> str:
     """A status by its name, and what to do about it."""
-    try:
-        name = Status(status).name
-    except ValueError:
-        name = str(status)
+    name = status_name(status)
     advice = {
         "ENOSPACE": "the pool is full of what may not be evicted: leases, pins, puts under way",
         "EQUOTA": "the quota of this prefix is used up",

@@ -26,7 +26,8 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 
 from .._distrust import Distrust
 from ..client import Client
-from ..errors import Error, Status
+from ..errors import Error, Status, done
+from ..keys import glob_of
 from ..options import number
 from . import _base
 from .connector import is_probe, pool_key, reason_of
@@ -278,7 +279,7 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         return task
 
     def _store(self, join: _Join, first: int, keys: List[Any], objects: List[Any]) -> None:
-        done: List[bool] = []
+        stored: List[bool] = []
         moved = 0
         try:
             memory = [memory_of(obj) for obj in objects]
@@ -293,9 +294,8 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
                 **options,
             )
             moved = sum(m.size for m, status in zip(memory, statuses) if status == Status.OK)
-            # EBUSY: another process is putting the same bytes.
-            done = [status in (Status.OK, Status.EEXISTS, Status.EBUSY) for status in statuses]
-            for status, ok in zip(statuses, done):
+            stored = [done(status) for status in statuses]
+            for status, ok in zip(statuses, stored):
                 if not ok:
                     self._troubles.warn(
                         f"store {status}", f"chunks are not stored: {reason_of(status)}"
@@ -307,7 +307,7 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
             )
         except Exception as e:
             self._trouble("store", e)
-        join.part(first, done, moved)
+        join.part(first, stored, moved)
 
     def _enter(self, keys: List[Any], objects: List[Any], statuses: Sequence[int]) -> None:
         """What is new in the pool, for those who count bytes."""
@@ -403,16 +403,15 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         return task
 
     def _load(self, join: _Join, first: int, keys: List[Any], objects: List[Any]) -> None:
-        done: List[bool] = []
+        loaded: List[bool] = []
         try:
             memory = [memory_of(obj, writable=True) for obj in objects]
             names = [self._name(key) for key in keys]
             places = [m.address for m in memory], [m.size for m in memory]
             got = self._gate.call("load", self._client.get_into_many, names, *places) or []
-            done = [n == m.size for n, m in zip(got, memory)]
-            for name, n, m in zip(names, got, memory):
+            loaded = self._distrust.whole(names, got, [m.size for m in memory])
+            for n, m in zip(got, memory):
                 if n == Status.ELIMIT or 0 <= n < m.size:
-                    self._distrust.add(name)
                     self._troubles.warn(
                         "size",
                         f"a value is not of the {m.size} bytes that LMCache expects: it counts as "
@@ -422,7 +421,7 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
                     self._troubles.warn(f"load {n}", f"chunks are not loaded: {reason_of(n)}")
         except Exception as e:
             self._trouble("load", e)
-        join.part(first, done)
+        join.part(first, loaded)
 
     def _loaded(self, task: int, keys: List[Any], flags: List[bool]) -> None:
         self._count("loaded", "load_failures", flags)
@@ -455,10 +454,8 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         if not scan.isdecimal() or not skip_text.isdecimal():
             raise ValueError(f"cursor {cursor!r} is not one that list_l2_keys returned")
         skip, names, following = int(skip_text), [], "0"
-        glob = self._prefix + (model_name or "")
-        glob = "".join("\\" + c if c in "*?[]\\" else c for c in glob) + (
-            "*@*" if model_name is None else "@*"
-        )
+        glob = glob_of(self._prefix + (model_name or ""))
+        glob += "*@*" if model_name is None else "@*"
         for _ in range(_SCANS_MAX):
             following, *found = self._client.command(
                 "SCAN", scan, "MATCH", glob, "COUNT", str(page_size)

@@ -26,8 +26,7 @@ from enum import Enum, auto
 from typing import Any, Deque, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .. import options
-from .._distrust import Distrust
-from .._link import DONE_BY_OTHERS, Link, optional, settings
+from .._link import Link, optional, settings
 from ..client import Client
 from ..errors import Error, InvalidArgument, QueueFull, Status
 from ..identity import Facts, digest, first
@@ -282,7 +281,6 @@ class TarnTierManager(_Base):  # type: ignore[misc]
             escape(p) + "@" for p in (chosen.namespace, "vllm-offload", model, content) if p
         )
         self._gets, self._puts = chosen.get_options(), chosen.put_options()
-        self._distrust = Distrust()  # what could not be used: the next store of it replaces it
         self._queue: Optional[Queue] = None
         self._states: Dict[bytes, _State] = {}
         self._of_request: Dict[str, Set[bytes]] = {}
@@ -442,7 +440,7 @@ class TarnTierManager(_Base):  # type: ignore[misc]
             if work.kind == "lookup":
                 number = queue.exists(work.names, work)
             elif work.kind == "store":
-                again = self._distrust.take(work.names)
+                again = self._link.distrust.take(work.names)
                 number = queue.put(
                     work.names,
                     work.addresses,
@@ -457,11 +455,11 @@ class TarnTierManager(_Base):  # type: ignore[misc]
                     work.names, work.addresses, self._block, work, keep=self._memory, **self._gets
                 )
         except QueueFull:
-            self._distrust.add_all(work.names, again)
+            self._link.distrust.add_all(work.names, again)
             self._link.unused()
             return False
         except Error as e:
-            self._distrust.add_all(work.names, again)
+            self._link.distrust.add_all(work.names, again)
             self._link.unused()
             self._link.complain(f"{work.kind} {e.name}", str(e))
             self._fail(work)
@@ -502,21 +500,13 @@ class TarnTierManager(_Base):  # type: ignore[misc]
             self._link.report(work.kind, 0)
             return
         if work.kind == "store":
-            self._link.note("store", results, fine=DONE_BY_OTHERS)
-            good = [r == 0 or r in DONE_BY_OTHERS for r in results]
+            good = self._link.stored("store", results)
             self._count("stored", good, sum(r == 0 for r in results), "failed_stores")
         else:
-            self._link.note("load", results, fine=(int(Status.ENOTFOUND),))
-            good = [r == self._block for r in results]
+            sizes = [self._block] * len(results)
+            good = self._link.whole("load", work.names, results, sizes, int(Status.ENOTFOUND))
             self._count("loaded", good, sum(good), "failed_loads")
-            for key, name, result, well in zip(work.keys, work.names, results, good):
-                if not well and (result >= 0 or result == Status.ELIMIT):
-                    self._distrust.add(name)
-                if result >= 0 and not well:
-                    self._link.complain(
-                        "size",
-                        f"an object of {result} bytes where a block has {self._block}: not used",
-                    )
+            for key, well in zip(work.keys, good):
                 if not well:
                     self._learn(key, False)
         self._link.report(work.kind, 0)

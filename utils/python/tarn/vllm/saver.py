@@ -12,8 +12,7 @@ import threading
 from collections import Counter, deque
 from typing import Any, Deque, Dict, Iterable, List, NamedTuple, Optional, Set
 
-from ..errors import Status
-from ..keys import done
+from ..errors import Status, done
 from .config import Settings
 from .memory import HostMemory
 from .pool import Pool

@@ -14,7 +14,6 @@ import threading
 from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from .. import slices
-from ..errors import Status
 from ..identity import digest
 from ..keys import KeySpace, shard_of
 from .config import block_tokens_of, dtype_of, facts_of, Ranks, ranks_of, Settings
@@ -312,11 +311,7 @@ class WorkerSide:
         if self._writer is None:
             keys = self._space.keys(hashes, layer=None if layer is None else self._names[layer])
             results = self._pool.get(keys, window.addresses, window.sizes, **wait)
-            whole = [got == sum(sizes) for got, sizes in zip(results, window.sizes)]
-            for key, got, well in zip(keys, results, whole):
-                if not well and (got >= 0 or got == Status.ELIMIT):
-                    self._pool.distrust.add(key)
-            return whole
+            return self._pool.distrust.whole(keys, results, [sum(s) for s in window.sizes])
         space, parts, scratch = self._writer
         names = [[space.with_shard(i).prefix for i in range(space.shards)]] * len(hashes)
         names = [[prefix + h.hex() for prefix in prefixes] for prefixes, h in zip(names, hashes)]
