@@ -109,8 +109,8 @@ void tier_drop(struct tier *t, uint64_t offset, uint64_t version);
 
 /* Reads length bytes of the value space, any alignment; buffer stays borrowed until done.
  * TARN_EAGAIN: read_bytes are under way, try again after one is done. TARN_ENOTFOUND: not inside an
- * entry. Entries that were dropped or handed out by tier_poll_evict can be read until their space
- * is used again. Offset and buffer on 4 KiB: no copy on the way. */
+ * entry. Entries that were handed out by tier_poll_evict, and on an ssd those that were dropped,
+ * can be read until their space is used again. Offset and buffer on 4 KiB: no copy on the way. */
 tarn_status tier_read(struct tier *t, uint64_t offset, uint64_t length, void *buffer,
                       void (*done)(void *arg, tarn_status status), void *arg);
 

@@ -3,9 +3,9 @@
 #include <ftw.h>
 #include <signal.h>
 
-#include "tier_util.h"
-
 #include "pool/files_internal.h"
+#define TIER_KIND "file"
+#include "tier_util.h"
 
 static const uint8_t cluster[16] = {0xde, 0xad, 0xbe, 0xef, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 
@@ -13,19 +13,7 @@ static struct tier_config config(uint64_t size) {
     return (struct tier_config){.path = test_dir, .size = size, .cluster = cluster, .create = true};
 }
 
-static struct tier *open_tier(const struct tier_config *c) {
-    struct tier *t = NULL;
-    const char *why = "";
-    tarn_status s = tier_open("file", c, &t, &why);
-    if (s != TARN_OK) fprintf(stderr, "%s\n", why);
-    CHECK_EQ(s, TARN_OK);
-    return t;
-}
-
-static struct tier *reopen(struct tier *t, const struct tier_config *c) {
-    tier_close(&t);
-    return open_tier(c);
-}
+#include "tier_suite.h"
 
 /* Where a client finds it. */
 static void path_of(struct tier *t, uint64_t id, uint64_t version, char path[600]) {
@@ -82,53 +70,21 @@ TEST(names_that_no_two_keys_share) {
         "0e/57/0e5751c026e543b2e8ab2eb06099daa1d1e5df47778f7787faab45cdf12fe3a8.ffffffffffffffff");
 }
 
-static const uint64_t sizes[] = {0, 1, 4095, 4096, 100000, MIB, MIB + 1, 3 * MIB + 77};
-
-TEST(values_come_back_also_to_who_reads_the_files) {
+TEST(who_reads_the_files_finds_the_values) {
     fresh_dir();
     struct tier_config c = config(100 * MIB);
     struct tier *t = open_tier(&c);
-    CHECK_STR(tier_get_info(t)->kind, "file");
-    CHECK(!tier_get_info(t)->recovered);
     CHECK(strstr(tier_get_info(t)->directory, "/deadbeef0102030405060708090a0b0c") != NULL);
-    uint64_t offsets[ARRAY_LEN(sizes)];
-    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
-        CHECK_EQ(put(t, i, 7 + i, sizes[i], &offsets[i]), TARN_OK);
-    uint8_t content[TIER_CONTENT_SIZE];
-    memcpy(content, tier_get_info(t)->content, sizeof(content));
+    uint64_t offsets[ARRAY_LEN(sizes)], offset;
+    put_sizes(t, offsets);
     for (int round = 0; round < 2; round++) {
-        for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
-            CHECK(offsets[i] > 0 && offsets[i] % 4096 == 0);
-            CHECK(holds(t, offsets[i], i, 7 + i, sizes[i]));
+        for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
             CHECK(client_reads(t, i, 7 + i, 7 + i, sizes[i]));
-        }
         t = reopen(t, &c);
-        CHECK(tier_get_info(t)->recovered);
-        CHECK(memcmp(content, tier_get_info(t)->content, sizeof(content)) == 0);
     }
-    struct list l = list_tier(t);
-    CHECK_EQ(l.n, ARRAY_LEN(sizes));
-    for (size_t i = 0; i < l.n; i++) {
-        const struct listed *e = list_find(&l, i);
-        CHECK(e != NULL && e->offset == offsets[i] && e->size == sizes[i] && e->version == 7 + i);
-        CHECK_EQ(e->n_crcs, sizes[i] > MIB ? (sizes[i] + MIB - 1) / MIB : 0);
-        char *v = make_value(sizes[i], i, 7 + i);
-        CHECK_EQ(e->crc, crc32c(0, v, sizes[i]));
-        free(v);
-    }
-    char buffer[100];
-    CHECK_EQ(read_range(t, offsets[4] + 50, 100, buffer), TARN_OK);
-    char *v = make_value(sizes[4], 4, 11);
-    CHECK(memcmp(buffer, v + 50, 100) == 0);
-    free(v);
-    CHECK_EQ(read_range(t, offsets[4] + sizes[4], 1, buffer), TARN_ENOTFOUND);
-    CHECK_EQ(read_range(t, offsets[4] + 1, sizes[4], buffer), TARN_ENOTFOUND);
-    CHECK_EQ(read_range(t, 1, 1, buffer), TARN_ENOTFOUND);
     /* New ones are behind the old ones. */
-    uint64_t offset;
     CHECK_EQ(put(t, 50, 1, 10, &offset), TARN_OK);
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) CHECK(offset >= offsets[i] + sizes[i]);
-    free(l.items);
     tier_close(&t);
 }
 
@@ -217,18 +173,9 @@ TEST(what_was_dropped_is_removed) {
     struct tier *t = open_tier(&c);
     uint64_t offsets[20];
     for (uint64_t i = 0; i < 20; i++) CHECK_EQ(put(t, i, 1, 1000 * i, &offsets[i]), TARN_OK);
-    for (uint64_t i = 0; i < 20; i += 2) {
-        tier_drop(t, offsets[i], 2); /* another version */
-        tier_drop(t, offsets[i], 1);
-        tier_drop(t, offsets[i], 1);
-    }
-    t = reopen(t, &c);
-    CHECK_EQ(count_files(), 10);
-    struct list l = list_tier(t);
-    CHECK_EQ(l.n, 10);
-    for (uint64_t i = 1; i < 20; i += 2) CHECK(list_find(&l, i) != NULL);
-    free(l.items);
+    for (uint64_t i = 0; i < 20; i += 2) tier_drop(t, offsets[i], 1);
     tier_close(&t);
+    CHECK_EQ(count_files(), 10);
 }
 
 TEST(another_version_is_another_name) {
@@ -238,18 +185,9 @@ TEST(another_version_is_another_name) {
     uint64_t offset;
     CHECK_EQ(put(t, 1, 5, 1000, &offset), TARN_OK);
     CHECK_EQ(tier_rename(t, offset, 9), TARN_OK);
-    CHECK_EQ(tier_rename(t, offset + 4096, 9), TARN_ENOTFOUND);
     t = reopen(t, &c);
     CHECK(client_reads(t, 1, 9, 5, 1000));
     CHECK_EQ(count_files(), 1);
-    uint8_t name[TIER_CONTENT_SIZE];
-    CHECK_EQ(tier_renew(t), TARN_OK);
-    memcpy(name, tier_get_info(t)->content, sizeof(name));
-    t = reopen(t, &c);
-    CHECK(memcmp(tier_get_info(t)->content, name, sizeof(name)) == 0);
-    struct list l = list_tier(t);
-    CHECK(l.n == 1 && l.items[0].version == 9 && l.items[0].offset == offset);
-    free(l.items);
     tier_drop(t, offset, 5);
     tier_rename(t, offset, 10);
     tier_drop(t, offset, 10);
@@ -279,9 +217,7 @@ TEST(the_same_name_twice_is_one_file) {
     tier_close(&t);
 }
 
-/* --- eviction --- */
-
-TEST(the_oldest_goes) {
+TEST(files_that_go_can_be_read_until_then) {
     fresh_dir();
     struct tier_config c = config(4 * MIB);
     struct tier *t = open_tier(&c);
@@ -290,21 +226,13 @@ TEST(the_oldest_goes) {
     struct list gone = {0};
     uint64_t ticket = tier_poll_evict(t, list_add, &gone);
     CHECK(ticket != 0);
-    CHECK(gone.n > 0 && gone.n < n / 2);
-    uint64_t again = tier_poll_evict(t, list_add, &gone);
-    CHECK_EQ(again, 0);
+    CHECK_EQ(tier_poll_evict(t, list_add, &gone), 0);
     CHECK(list_find(&gone, 0) != NULL && list_find(&gone, n - 1) == NULL);
-    CHECK(client_reads(t, 0, 1, 1, 50000)); /* until nobody may read it any more */
-    CHECK_EQ(put(t, 5000, 1, 50000, NULL), TARN_EAGAIN);
+    CHECK(client_reads(t, 0, 1, 1, 50000));
     tier_drop(t, gone.items[0].offset, gone.items[0].version);
     tier_evicted(t, ticket);
-    CHECK_EQ(put_evicting(t, 5000, 1, 50000, NULL, &gone), TARN_OK);
     t = reopen(t, &c);
     CHECK(!client_reads(t, 0, 1, 1, 50000));
-    struct list l = list_tier(t);
-    CHECK_EQ(l.n, n + 1 - gone.n);
-    CHECK_EQ(count_wrong(t, &l), 0);
-    free(l.items);
     churn(t, 1000, 200, 50000, &gone);
     free(gone.items);
     tier_close(&t);
@@ -381,11 +309,6 @@ TEST(arguments_that_make_no_sense) {
     c = config(4 * MIB);
     c.path = "/nonexistent/dir";
     CHECK_EQ(tier_open("file", &c, &t, &why), TARN_EIO);
-    c = config(4 * MIB);
-    t = open_tier(&c);
-    struct tier *second = NULL;
-    CHECK_EQ(tier_open("file", &c, &second, &why), TARN_EBUSY);
-    tier_close(&t);
 }
 
 static void overwrite(const char *path, off_t at, const void *bytes, size_t n) {

@@ -168,16 +168,6 @@ TEST(a_unit_that_cannot_be_erased_is_out_of_use) {
 
 /* --- opening --- */
 
-TEST(one_process_at_a_time) {
-    fresh_dir();
-    struct tier_config c = config(64 * MIB);
-    struct tier *t = open_tier(&c), *second = NULL;
-    const char *why = NULL;
-    CHECK_EQ(tier_open("ssd", &c, &second, &why), TARN_EBUSY);
-    CHECK(strstr(why, "in use") != NULL);
-    tier_close(&t);
-}
-
 TEST(a_file_that_is_not_ours_is_left_alone) {
     fresh_dir();
     char path[300];

@@ -1,73 +1,20 @@
 /* The ssd tier as its owner sees it. */
 #include "ssd_util.h"
+#include "tier_suite.h"
 
 #include "pool/ssd_format.h"
 #include "pool/ssd_io.h"
 
-static const uint64_t sizes[] = {0,     1,     63,      64,      65,  4095,    4096,        4097,
-                                 12345, 65536, 1000003, MIB - 1, MIB, MIB + 1, 3 * MIB + 77};
-
-static void put_sizes(struct tier *t, uint64_t *offsets) {
-    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
-        CHECK_EQ(put(t, i, 7 + i, sizes[i], &offsets[i]), TARN_OK);
-}
-
-static void check_sizes(struct tier *t, const uint64_t *offsets) {
-    for (size_t i = 0; i < ARRAY_LEN(sizes); i++) CHECK(holds(t, offsets[i], i, 7 + i, sizes[i]));
-}
-
-static void round_trip(bool direct) {
+TEST(the_same_without_o_direct) {
     fresh_dir();
     struct tier_config c = config(64 * MIB);
-    c.direct = direct;
-    struct tier *t = open_tier(&c);
-    CHECK_STR(tier_get_info(t)->kind, "ssd");
-    CHECK(!tier_get_info(t)->recovered);
-    if (!direct) CHECK(!tier_get_info(t)->direct);
-    uint64_t offsets[ARRAY_LEN(sizes)];
-    put_sizes(t, offsets);
-    check_sizes(t, offsets);
-    struct tier_stats stats;
-    tier_get_stats(t, &stats);
-    CHECK_EQ(stats.entries, ARRAY_LEN(sizes));
-    CHECK_EQ(stats.puts, ARRAY_LEN(sizes));
-    CHECK_EQ(stats.queued_bytes, 0);
-    uint8_t content[TIER_CONTENT_SIZE];
-    memcpy(content, tier_get_info(t)->content, sizeof(content));
-    t = reopen(t, &c);
-    CHECK(tier_get_info(t)->recovered);
-    CHECK(memcmp(content, tier_get_info(t)->content, sizeof(content)) == 0);
-    check_sizes(t, offsets);
-    struct list l = list_tier(t);
-    CHECK_EQ(l.n, ARRAY_LEN(sizes));
-    for (size_t i = 0; i < l.n; i++) {
-        const struct listed *e = list_find(&l, i);
-        CHECK(e != NULL && e->offset == offsets[i] && e->size == sizes[i] && e->version == 7 + i);
-        CHECK_EQ(e->n_crcs, sizes[i] > MIB ? (sizes[i] + MIB - 1) / MIB : 0);
-        char *v = make_value(sizes[i], i, 7 + i);
-        CHECK_EQ(e->crc, crc32c(0, v, sizes[i]));
-        uint32_t crcs[8] = {0};
-        for (size_t p = 0; p < e->n_crcs; p++) {
-            uint64_t left = sizes[i] - p * MIB;
-            crcs[p] = crc32c(0, v + p * MIB, left < MIB ? left : MIB);
-        }
-        CHECK_EQ(e->crcs_crc, crc32c(0, crcs, e->n_crcs * sizeof(uint32_t)));
-        free(v);
-    }
-    free(l.items);
-    tier_close(&t);
-    CHECK(t == NULL);
-}
-
-TEST(values_of_all_sizes_come_back_also_after_a_restart) {
-    round_trip(true);
-}
-TEST(the_same_without_o_direct) {
-    round_trip(false);
+    c.direct = false;
+    round_trip(c);
 }
 TEST(the_same_without_io_uring) {
     ssd_io_forbid_uring(true);
-    round_trip(true);
+    fresh_dir();
+    round_trip(config(64 * MIB));
     ssd_io_forbid_uring(false);
 }
 
@@ -86,46 +33,10 @@ static int fault_short(void *arg, bool write, uint64_t offset, size_t *length) {
 TEST(short_transfers_are_continued) {
     rng_seed(&shorten.rng, 5);
     ssd_io_set_fault(fault_short, NULL);
-    round_trip(true);
+    fresh_dir();
+    round_trip(config(64 * MIB));
     ssd_io_set_fault(NULL, NULL);
     CHECK(shorten.calls > 0);
-}
-
-TEST(any_range_into_any_buffer) {
-    fresh_dir();
-    struct tier_config c = config(16 * MIB);
-    struct tier *t = open_tier(&c);
-    uint64_t size = 3 * MIB + 12345, offset;
-    CHECK_EQ(put(t, 1, 1, size, &offset), TARN_OK);
-    CHECK_EQ(offset % 4096, 0);
-    char *value = make_value(size, 1, 1);
-    char *buffer = NULL;
-    CHECK_EQ(posix_memalign((void **)&buffer, 4096, size + 8192), 0);
-    struct rng r;
-    rng_seed(&r, 11);
-    for (int i = 0; i < 400; i++) {
-        uint64_t from = rng_below(&r, size),
-                 length = rng_below(&r, rng_below(&r, 2) ? size - from + 1 : 10000);
-        if (length > size - from) length = size - from;
-        uint64_t shift = rng_below(&r, 3) == 0 ? 0
-                         : rng_below(&r, 2)    ? from % 4096
-                                               : rng_below(&r, 4096);
-        if (rng_below(&r, 4) == 0) from &= ~4095ull;
-        memset(buffer, 0x5a, size + 8192);
-        CHECK_EQ(read_range(t, offset + from, length, buffer + shift), TARN_OK);
-        CHECK(memcmp(buffer + shift, value + from, length) == 0);
-        CHECK(buffer[shift + length] == 0x5a);
-        if (shift > 0) CHECK(buffer[shift - 1] == 0x5a);
-    }
-    CHECK_EQ(read_range(t, offset + 1, size, buffer), TARN_ENOTFOUND);
-    CHECK_EQ(read_range(t, offset + size, 1, buffer), TARN_ENOTFOUND);
-    CHECK_EQ(read_range(t, 0, 1, buffer), TARN_ENOTFOUND);
-    CHECK_EQ(read_range(t, 4096, 1, buffer), TARN_ENOTFOUND);
-    CHECK_EQ(read_range(t, 1ull << 60, 1, buffer), TARN_ENOTFOUND);
-    CHECK_EQ(read_range(t, offset, UINT64_MAX, buffer), TARN_ENOTFOUND);
-    free(buffer);
-    free(value);
-    tier_close(&t);
 }
 
 TEST(arguments_that_make_no_sense) {
@@ -146,51 +57,6 @@ TEST(arguments_that_make_no_sense) {
     CHECK_EQ(tier_open("ssd", &c, &t, &why), TARN_EIO);
     c.path = "/dev/null";
     CHECK_EQ(tier_open("ssd", &c, &t, &why), TARN_EINVAL);
-    c = config(64 * MIB);
-    t = open_tier(&c);
-    struct waiter w;
-    waiter_init(&w);
-    char big_key[1025];
-    memset(big_key, 'k', sizeof(big_key));
-    struct iovec iov = {big_key, 10};
-    struct tier_item item = {.key = span_of(big_key, 1025), .version = 1, .size = 10};
-    CHECK_EQ(tier_put(t, &item, false, &iov, 1, on_put, &w), TARN_EINVAL);
-    item.key.len = 0;
-    CHECK_EQ(tier_put(t, &item, false, &iov, 1, on_put, &w), TARN_EINVAL);
-    item.key.len = 1024;
-    waiter_add(&w);
-    CHECK_EQ(tier_put(t, &item, false, &iov, 1, on_put, &w), TARN_OK);
-    CHECK_EQ(waiter_wait(&w), TARN_OK);
-    CHECK_EQ(item.crc, crc32c(0, big_key, 10));
-    iov.iov_len = item.size = tier_get_info(t)->value_max + 1;
-    CHECK_EQ(tier_put(t, &item, false, &iov, 1, on_put, &w), TARN_ENOSPACE);
-    tier_close(&t);
-}
-
-TEST(bytes_that_changed_do_not_get_to_disk) {
-    fresh_dir();
-    struct tier_config c = config(64 * MIB);
-    struct tier *t = open_tier(&c);
-    struct waiter w;
-    waiter_init(&w);
-    char value[5000];
-    fill_value(value, sizeof(value), 1, 1);
-    struct iovec iov = {value, sizeof(value)};
-    struct tier_item item = {.key = SPAN("key-1"),
-                             .version = 1,
-                             .size = sizeof(value),
-                             .crc = crc32c(0, value, 5000) ^ 1};
-    CHECK_EQ(put_start(t, 2, 1, 777, &w), TARN_OK);
-    CHECK_EQ(tier_put(t, &item, true, &iov, 1, on_put, &w), TARN_ECORRUPT);
-    CHECK_EQ(put_start(t, 3, 1, 777, &w), TARN_OK);
-    CHECK_EQ(waiter_wait(&w), TARN_OK);
-    t = reopen(t, &c);
-    struct list l = list_tier(t);
-    CHECK_EQ(l.n, 2);
-    CHECK(list_find(&l, 1) == NULL);
-    CHECK_EQ(count_wrong(t, &l), 0);
-    free(l.items);
-    tier_close(&t);
 }
 
 /* --- values larger than a region, larger than the queue --- */
@@ -223,113 +89,6 @@ TEST(large_values_take_several_regions) {
         CHECK_EQ(e->n_crcs, (large[i] + MIB - 1) / MIB);
         free(v);
     }
-    free(l.items);
-    tier_close(&t);
-}
-
-TEST(a_large_value_that_changed_is_left_out_and_the_log_goes_on) {
-    fresh_dir();
-    struct tier_config c = config(64 * MIB);
-    c.queue_bytes = 4 * MIB;
-    struct tier *t = open_tier(&c);
-    uint64_t size = 5 * MIB;
-    char *value = make_value(size, 1, 1);
-    struct iovec iov = {value, size};
-    struct tier_item item = {
-        .key = SPAN("key-1"), .version = 1, .size = size, .crc = crc32c(0, value, size)};
-    struct waiter w;
-    for (int i = 0; i < 3; i++) {
-        waiter_init(&w);
-        waiter_add(&w);
-        if (i == 1) value[3 * MIB] ^= 1;
-        if (i == 2) item.crc = 0;
-        CHECK_EQ(tier_put(t, &item, i < 2, &iov, 1, on_put, &w), TARN_OK);
-        CHECK_EQ(waiter_wait(&w), i == 1 ? TARN_ECORRUPT : TARN_OK);
-        CHECK_EQ(item.crc, i < 2 ? item.crc : crc32c(0, value, size));
-        CHECK_EQ(put(t, 10 + (uint64_t)i, 1, 5000, NULL), TARN_OK);
-    }
-    t = reopen(t, &c);
-    struct list l = list_tier(t);
-    CHECK_EQ(l.n, 5);
-    free(l.items);
-    free(value);
-    tier_close(&t);
-}
-
-/* --- dropping and renaming --- */
-
-TEST(what_was_dropped_stays_dropped) {
-    fresh_dir();
-    struct tier_config c = config(64 * MIB);
-    struct tier *t = open_tier(&c);
-    uint64_t offsets[50];
-    for (uint64_t i = 0; i < 50; i++) CHECK_EQ(put(t, i, i + 1, 100 * i, &offsets[i]), TARN_OK);
-    for (uint64_t i = 0; i < 50; i += 2) {
-        tier_drop(t, offsets[i], i + 2); /* another version: not this one */
-        tier_drop(t, offsets[i] + 1, i + 1);
-        tier_drop(t, offsets[i], i + 1);
-        tier_drop(t, offsets[i], i + 1);
-    }
-    struct tier_stats stats;
-    tier_get_stats(t, &stats);
-    CHECK_EQ(stats.dropped, 25);
-    CHECK_EQ(stats.entries, 25);
-    CHECK(holds(t, offsets[2], 2, 3, 200)); /* somebody may still read it */
-    for (int round = 0; round < 3; round++) {
-        struct list l = list_tier(t);
-        CHECK_EQ(l.n, 25);
-        for (uint64_t i = 0; i < 50; i++) CHECK_EQ(list_find(&l, i) != NULL, i % 2 == 1);
-        CHECK_EQ(count_wrong(t, &l), 0);
-        free(l.items);
-        t = reopen(t, &c);
-    }
-    tier_close(&t);
-}
-
-TEST(another_version_after_an_offer) {
-    fresh_dir();
-    struct tier_config c = config(64 * MIB);
-    struct tier *t = open_tier(&c);
-    uint64_t a, b;
-    CHECK_EQ(put(t, 1, 5, 1000, &a), TARN_OK);
-    CHECK_EQ(put(t, 2, 6, 1000, &b), TARN_OK);
-    CHECK_EQ(tier_rename(t, a, 50), TARN_OK);
-    CHECK_EQ(tier_rename(t, a, 51), TARN_OK);
-    CHECK_EQ(tier_rename(t, b, 60), TARN_OK);
-    CHECK_EQ(tier_rename(t, a + 64, 60), TARN_ENOTFOUND);
-    tier_drop(t, b, 6);
-    t = reopen(t, &c);
-    struct list l = list_tier(t);
-    CHECK_EQ(l.n, 2);
-    CHECK_EQ(list_find(&l, 1)->version, 51);
-    CHECK_EQ(list_find(&l, 2)->version, 60);
-    free(l.items);
-    tier_drop(t, b, 60);
-    CHECK_EQ(tier_rename(t, b, 61), TARN_ENOTFOUND);
-    t = reopen(t, &c);
-    l = list_tier(t);
-    CHECK_EQ(l.n, 1);
-    free(l.items);
-    tier_close(&t);
-}
-
-TEST(another_name_for_the_content) {
-    fresh_dir();
-    struct tier_config c = config(64 * MIB);
-    struct tier *t = open_tier(&c);
-    uint64_t a;
-    uint8_t before[TIER_CONTENT_SIZE], after[TIER_CONTENT_SIZE];
-    CHECK_EQ(put(t, 1, 5, 1000, &a), TARN_OK);
-    memcpy(before, tier_get_info(t)->content, sizeof(before));
-    t = reopen(t, &c);
-    CHECK(memcmp(tier_get_info(t)->content, before, sizeof(before)) == 0);
-    CHECK_EQ(tier_renew(t), TARN_OK);
-    memcpy(after, tier_get_info(t)->content, sizeof(after));
-    CHECK(memcmp(after, before, sizeof(before)) != 0);
-    t = reopen(t, &c);
-    CHECK(memcmp(tier_get_info(t)->content, after, sizeof(after)) == 0);
-    struct list l = list_tier(t);
-    CHECK_EQ(l.n, 1);
     free(l.items);
     tier_close(&t);
 }
@@ -403,24 +162,6 @@ TEST(guarantee_2_a_full_disk_loses_the_tail_of_a_prompt_before_its_head) {
     tier_close(&t);
 }
 
-TEST(a_ticket_that_is_not_handed_back_keeps_its_entries_on_disk) {
-    fresh_dir();
-    struct tier_config c = config(16 * MIB);
-    struct tier *t = open_tier(&c);
-    size_t n = fill(t, 0, 50000);
-    struct list gone = {0};
-    CHECK(tier_poll_evict(t, list_add, &gone) != 0);
-    struct list l = list_tier(t);
-    CHECK_EQ(l.n + gone.n, n);
-    free(l.items);
-    t = reopen(t, &c);
-    l = list_tier(t);
-    CHECK_EQ(l.n, n);
-    free(l.items);
-    free(gone.items);
-    tier_close(&t);
-}
-
 TEST(what_is_read_stays_longer) {
     fresh_dir();
     struct tier_config c = config(16 * MIB);
@@ -452,6 +193,7 @@ TEST(space_of_dropped_entries_comes_back_by_a_ticket_without_entries) {
     struct tier_stats before, after;
     tier_get_stats(t, &before);
     for (uint64_t i = 0; i < 20; i++) tier_drop(t, offsets[i], 1);
+    CHECK(holds(t, offsets[2], 2, 1, 100000)); /* somebody may still read it */
     uint64_t event;
     CHECK_EQ(read(tier_event_fd(t), &event, sizeof(event)), sizeof(event));
     evict_all(t, &gone);

@@ -2,6 +2,7 @@
 #ifndef TARN_TESTS_POOL_SSD_UTIL_H
 #define TARN_TESTS_POOL_SSD_UTIL_H
 
+#define TIER_KIND "ssd"
 #include "tier_util.h"
 
 #include "pool/ssd_format.h"
@@ -9,20 +10,6 @@
 
 UNUSED static struct tier_config config(uint64_t size) {
     return (struct tier_config){.path = test_dir, .size = size, .direct = true, .create = true};
-}
-
-UNUSED static struct tier *open_tier(const struct tier_config *c) {
-    struct tier *t = NULL;
-    const char *why = "";
-    tarn_status s = tier_open("ssd", c, &t, &why);
-    if (s != TARN_OK) fprintf(stderr, "%s\n", why);
-    CHECK_EQ(s, TARN_OK);
-    return t;
-}
-
-UNUSED static struct tier *reopen(struct tier *t, const struct tier_config *c) {
-    tier_close(&t);
-    return open_tier(c);
 }
 
 UNUSED static int open_disk(int flags) {

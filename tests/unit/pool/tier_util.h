@@ -1,5 +1,5 @@
 /* What the tests of tiers share: a directory of their own, values that can be told from one
- * another, calls that wait. */
+ * another, calls that wait. TIER_KIND says which tier: "ssd". */
 #ifndef TARN_TESTS_POOL_TIER_UTIL_H
 #define TARN_TESTS_POOL_TIER_UTIL_H
 
@@ -51,6 +51,20 @@ UNUSED static const char *fresh_dir(void) {
     snprintf(test_dir, sizeof(test_dir), "%s/tier-XXXXXX", tmp != NULL ? tmp : "/tmp");
     CHECK(mkdtemp(test_dir) != NULL);
     return test_dir;
+}
+
+UNUSED static struct tier *open_tier(const struct tier_config *c) {
+    struct tier *t = NULL;
+    const char *why = "";
+    tarn_status s = tier_open(TIER_KIND, c, &t, &why);
+    if (s != TARN_OK) fprintf(stderr, "%s\n", why);
+    CHECK_EQ(s, TARN_OK);
+    return t;
+}
+
+UNUSED static struct tier *reopen(struct tier *t, const struct tier_config *c) {
+    tier_close(&t);
+    return open_tier(c);
 }
 
 /* --- values --- */

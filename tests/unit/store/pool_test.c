@@ -1,4 +1,4 @@
-/* Rules of a pool of many segments and hosts, one at a time. model_pool_test.c mixes them. */
+/* Rules of a pool of many segments and hosts, one at a time. model_test.c mixes them. */
 #include "util.h"
 
 static uint32_t gone_id = UINT32_MAX;
