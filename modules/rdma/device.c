@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "rdma/rdma.h"
 
 #define LOOK_MS        3000 /* how often a device without an address is looked at again */
@@ -436,10 +437,11 @@ tarn_status rdma_devices_open(void) {
     warn_of_missing();
     if (devices.count == 0) return TARN_OK;
     (void)look_at_addresses();
+    rdma_jobs_begin();
     devices.watched = true; /* what changes from here on is news */
     devices.stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     devices.thread_started =
-        devices.stop_fd >= 0 && pthread_create(&devices.thread, NULL, watch, NULL) == 0;
+        devices.stop_fd >= 0 && thread_start(&devices.thread, "tarn-rdma", watch, NULL) == 0;
     if (!devices.thread_started)
         log_warning("RDMA: no thread for what devices report: %s", strerror(errno));
     return TARN_OK;
@@ -452,9 +454,7 @@ tarn_status rdma_devices_close(void) {
     pthread_mutex_unlock(&devices.lock);
     if (busy) return TARN_EBUSY;
     if (devices.thread_started) {
-        uint64_t one = 1;
-        ssize_t n = write(devices.stop_fd, &one, sizeof(one));
-        (void)n;
+        eventfd_write(devices.stop_fd, 1);
         pthread_join(devices.thread, NULL);
         devices.thread_started = false;
     }

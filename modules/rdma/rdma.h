@@ -27,6 +27,7 @@
 
 #include "base/assert.h"
 #include "base/buf.h"
+#include "base/crew.h"
 #include "module.h"
 #include "rdma/wire.h"
 #include "transport/transport.h"
@@ -151,17 +152,15 @@ void rdma_domains_remove(struct transport_domain *d);
 void rdma_parallel(void (*fn)(void *arg, size_t i), void *arg, size_t n);
 /* Something that takes long, for a thread of its own; one after another. */
 struct rdma_job {
-    TAILQ_ENTRY(rdma_job) link;
-    void (*run)(struct rdma_job *t);
-    int kick_fd;    /* an eventfd that is written to when it is done */
-    unsigned state; /* register.c */
+    struct crew_job crew;
+    int kick_fd; /* an eventfd that is written to when it is done */
 };
+void rdma_jobs_begin(void); /* the thread */
+void rdma_jobs_end(void);   /* there are none; the thread ends */
 void rdma_job_start(struct rdma_job *t);
 bool rdma_job_done(const struct rdma_job *t);
-/* It does not run when this returns, and will not: false, it never did. Waits for one that is
- * running. */
-bool rdma_job_stop(struct rdma_job *t);
-void rdma_jobs_end(void); /* there are none; the thread ends */
+/* It does not run when this returns, and will not. Waits for one that is running. */
+void rdma_job_stop(struct rdma_job *t);
 
 /* --- summary (report.c) --- */
 /* One line on why RDMA cannot be used here, or that it can: for the log, INFO modules,

@@ -145,14 +145,15 @@ static void drop_failed(struct rdma_registration *r) {
     release(r->memory, failed);
 }
 
-static void registration_run(struct rdma_job *job) {
-    struct rdma_registration *r = CONTAINER_OF(job, struct rdma_registration, job);
+static bool registration_run(struct crew_job *job) {
+    struct rdma_registration *r = CONTAINER_OF(job, struct rdma_registration, job.crew);
     release(r->memory, r->old);
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
         if ((r->devices & 1u << k) != 0) begin_device(r, rdma_device_at(k));
     }
     rdma_parallel(register_one, r, r->memory->n_chunks);
     drop_failed(r);
+    return true;
 }
 
 /* --- what comes of it: on the domain's thread --- */
@@ -171,7 +172,7 @@ static uint32_t lacking(const struct transport_memory *m) {
 
 static struct rdma_registration *registration_new(struct transport_memory *m, uint32_t mask) {
     struct rdma_registration *r = xcalloc(1, sizeof(*r));
-    r->job.run = registration_run;
+    r->job.crew.run = registration_run;
     r->job.kick_fd = m->domain->kick_fd;
     r->memory = m;
     r->devices = mask;
@@ -294,7 +295,7 @@ static tarn_status register_now(struct transport_memory *m) {
     uint32_t mask = lacking(m);
     if (mask == 0) return TARN_OK;
     struct rdma_registration *r = registration_new(m, mask);
-    registration_run(&r->job);
+    (void)registration_run(&r->job.crew);
     tarn_status s = TARN_EIO;
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
         if (r->error[k] != 0) s = status_of(r->error[k]);
@@ -346,7 +347,7 @@ void rdma_memory_deregister(struct transport_memory **memory_p) {
     }
     if (m->job != NULL) {
         __atomic_store_n(&m->job->stop, true, __ATOMIC_RELAXED);
-        (void)rdma_job_stop(&m->job->job);
+        rdma_job_stop(&m->job->job);
         release(m, m->job->old);
         release(m, m->job->made);
         free(m->job);

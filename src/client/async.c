@@ -1,94 +1,43 @@
-/* Asynchronous calls: a bounded queue of batches, worker threads that run them with the blocking
+/* Asynchronous calls: a bounded queue of batches, a crew that runs them with the blocking
  * functions, completions behind an eventfd.
  *
  *   submit ─> queued ──worker──> running ─> completed ─> taken out (tarn_async_poll): the slot is free again
  *               └──cancel──────────────────────^
  *
  * The eventfd is readable exactly while completions wait: it is written when the first one comes
- * and read when the last one is taken out, both under the mutex. */
+ * and read when the last one is taken out, both under the mutex. The crew's lock comes first. */
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/crew.h"
 #include "client/internal.h"
 
 #define ASYNC_MAGIC  0x7a12a57cu
 #define CAPACITY_MAX 65536
 
 struct task {
-    struct task *next;
+    struct crew_job job; /* its link: in completed */
+    struct tarn_async *queue;
+    LIST_ENTRY(task) under_way;
     tarn_completion completion;
-    bool running;
     tarn_call call;
     tarn_put_options put;
-};
-
-struct list {
-    struct task *head, **tail;
 };
 
 struct tarn_async {
     uint32_t magic;
     tarn_client *client;
+    struct crew workers;
     pthread_mutex_t mutex;
-    pthread_cond_t work, done;
-    struct list queued, completed;
-    struct task *running;     /* single linked, unordered */
-    size_t capacity, pending; /* pending: queued, running and completed */
+    pthread_cond_t done;
+    struct crew_jobs completed;
+    LIST_HEAD(, task) under_way; /* queued or running */
+    size_t capacity, pending;    /* pending: queued, running and completed */
     uint64_t next_id;
     int event_fd;
-    bool closing;
-    pthread_t *workers;
-    size_t n_workers;
 };
-
-static void list_init(struct list *l) {
-    l->head = NULL;
-    l->tail = &l->head;
-}
-
-static void list_push(struct list *l, struct task *t) {
-    t->next = NULL;
-    *l->tail = t;
-    l->tail = &t->next;
-}
-
-static struct task *list_pop(struct list *l) {
-    struct task *t = l->head;
-    if (t == NULL) return NULL;
-    l->head = t->next;
-    if (l->head == NULL) l->tail = &l->head;
-    return t;
-}
-
-static struct task *list_take_id(struct list *l, uint64_t id) {
-    for (struct task **at = &l->head; *at != NULL; at = &(*at)->next) {
-        struct task *t = *at;
-        if (t->completion.id != id) continue;
-        *at = t->next;
-        if (*at == NULL) l->tail = at;
-        return t;
-    }
-    return NULL;
-}
-
-/* --- completions, under the mutex --- */
-
-static void complete(struct tarn_async *q, struct task *t) {
-    bool first = q->completed.head == NULL;
-    list_push(&q->completed, t);
-    if (first) eventfd_write(q->event_fd, 1);
-    pthread_cond_signal(&q->done);
-}
-
-static void cancel_task(struct tarn_async *q, struct task *t) {
-    for (size_t i = 0; i < t->completion.n; i++) t->completion.items[i].status = TARN_ECANCELED;
-    t->completion.status = TARN_ECANCELED;
-    complete(q, t);
-}
 
 /* --- workers --- */
 
@@ -125,29 +74,25 @@ static void run_task(tarn_client *client, struct task *t) {
     }
 }
 
-static void *worker(void *arg) {
+static bool task_run(struct crew_job *job) {
+    struct task *t = CONTAINER_OF(job, struct task, job);
+    run_task(t->queue->client, t);
+    return true;
+}
+
+static void task_finished(void *arg, struct crew_job *job) {
     struct tarn_async *q = arg;
-    pthread_mutex_lock(&q->mutex);
-    for (;;) {
-        struct task *t = list_pop(&q->queued);
-        if (t == NULL) {
-            if (q->closing) break;
-            pthread_cond_wait(&q->work, &q->mutex);
-            continue;
-        }
-        t->running = true;
-        t->next = q->running;
-        q->running = t;
-        pthread_mutex_unlock(&q->mutex);
-        run_task(q->client, t);
-        pthread_mutex_lock(&q->mutex);
-        struct task **at = &q->running;
-        while (*at != t) at = &(*at)->next;
-        *at = t->next;
-        complete(q, t);
+    struct task *t = CONTAINER_OF(job, struct task, job);
+    if (job->cancelled) {
+        for (size_t i = 0; i < t->completion.n; i++) t->completion.items[i].status = TARN_ECANCELED;
+        t->completion.status = TARN_ECANCELED;
     }
+    pthread_mutex_lock(&q->mutex);
+    LIST_REMOVE(t, under_way);
+    if (TAILQ_EMPTY(&q->completed)) eventfd_write(q->event_fd, 1);
+    TAILQ_INSERT_TAIL(&q->completed, job, link);
+    pthread_cond_signal(&q->done);
     pthread_mutex_unlock(&q->mutex);
-    return NULL;
 }
 
 /* --- opening and closing --- */
@@ -162,23 +107,13 @@ tarn_status tarn_async_open(tarn_client *client, size_t capacity, tarn_async **q
     struct tarn_async *q = xcalloc(1, sizeof(*q));
     *q = (struct tarn_async){
         .magic = ASYNC_MAGIC, .client = client, .capacity = capacity, .event_fd = fd, .next_id = 1};
-    list_init(&q->queued);
-    list_init(&q->completed);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    TAILQ_INIT(&q->completed);
     pthread_mutex_init(&q->mutex, NULL);
-    pthread_cond_init(&q->work, NULL);
-    pthread_cond_init(&q->done, &attr);
-    pthread_condattr_destroy(&attr);
-    q->workers = xcalloc(client->options.workers, sizeof(*q->workers));
-    for (size_t i = 0; i < client->options.workers; i++) {
-        if (pthread_create(&q->workers[i], NULL, worker, q) != 0) break;
-        q->n_workers++;
-    }
-    if (q->n_workers == 0) {
+    thread_cond_init(&q->done);
+    int error = crew_start(&q->workers, "tarn-async", client->options.workers, task_finished, q);
+    if (error != 0) {
         tarn_async_close(&q);
-        return fail(TARN_EIO, "cannot start a worker thread: %s", strerror(errno));
+        return fail(TARN_EIO, "cannot start a worker thread: %s", strerror(error));
     }
     *queue_p = q;
     return TARN_OK;
@@ -189,20 +124,17 @@ void tarn_async_close(tarn_async **queue_p) {
     struct tarn_async *q = *queue_p;
     TARN_ASSERT(q->magic == ASYNC_MAGIC);
     *queue_p = NULL;
-    pthread_mutex_lock(&q->mutex);
-    q->closing = true;
-    struct task *t = NULL;
-    while ((t = list_pop(&q->queued)) != NULL) cancel_task(q, t);
-    pthread_cond_broadcast(&q->work);
-    pthread_mutex_unlock(&q->mutex);
-    for (size_t i = 0; i < q->n_workers; i++) pthread_join(q->workers[i], NULL);
-    while ((t = list_pop(&q->completed)) != NULL) free(t);
+    crew_cancel(&q->workers, NULL, NULL);
+    crew_stop(&q->workers);
+    struct crew_job *job;
+    while ((job = TAILQ_FIRST(&q->completed)) != NULL) {
+        TAILQ_REMOVE(&q->completed, job, link);
+        free(CONTAINER_OF(job, struct task, job));
+    }
     __atomic_sub_fetch(&q->client->async_pending, q->pending, __ATOMIC_RELAXED);
     close(q->event_fd);
-    pthread_cond_destroy(&q->work);
     pthread_cond_destroy(&q->done);
     pthread_mutex_destroy(&q->mutex);
-    free(q->workers);
     q->magic = 0;
     free(q);
 }
@@ -220,11 +152,13 @@ static tarn_status submit(struct tarn_async *q, struct task *t, uint64_t *id_p) 
         if (id_p != NULL) *id_p = t->completion.id;
         q->pending++;
         __atomic_add_fetch(&q->client->async_pending, 1, __ATOMIC_RELAXED);
-        list_push(&q->queued, t);
-        pthread_cond_signal(&q->work);
+        LIST_INSERT_HEAD(&q->under_way, t, under_way);
     }
     pthread_mutex_unlock(&q->mutex);
-    if (status != TARN_OK) free(t);
+    if (status == TARN_OK)
+        crew_add(&q->workers, &t->job);
+    else
+        free(t);
     return status;
 }
 
@@ -233,6 +167,8 @@ static tarn_status new_task(struct tarn_async *q, int op, tarn_item *items, size
     if (q == NULL || q->magic != ASYNC_MAGIC) return fail(TARN_EINVAL, "this is not an open queue");
     if (items == NULL && n > 0) return fail(TARN_EINVAL, "no items");
     struct task *t = xcalloc(1, sizeof(*t));
+    t->job.run = task_run;
+    t->queue = q;
     t->completion = (tarn_completion){.user = user, .op = op, .items = items, .n = n};
     *task_p = t;
     return TARN_OK;
@@ -278,19 +214,6 @@ int tarn_async_fd(const tarn_async *queue) {
     return queue->event_fd;
 }
 
-static bool wait_done(struct tarn_async *q, uint64_t timeout_ms) {
-    if (timeout_ms == 0) return false;
-    if (timeout_ms > UINT64_C(86400000) * 365) {
-        pthread_cond_wait(&q->done, &q->mutex);
-        return true;
-    }
-    struct timespec ts;
-    uint64_t until = clock_mono_ns() + timeout_ms * 1000000;
-    ts.tv_sec = (time_t)(until / 1000000000);
-    ts.tv_nsec = (long)(until % 1000000000);
-    return pthread_cond_timedwait(&q->done, &q->mutex, &ts) == 0;
-}
-
 size_t tarn_async_poll(tarn_async *queue, tarn_completion *completions, size_t max,
                        uint64_t timeout_ms) {
     if (queue == NULL || queue->magic != ASYNC_MAGIC || max == 0) return 0;
@@ -298,39 +221,39 @@ size_t tarn_async_poll(tarn_async *queue, tarn_completion *completions, size_t m
     size_t n = 0;
     uint64_t until = add_sat(clock_mono_ms(), timeout_ms);
     pthread_mutex_lock(&q->mutex);
-    while (q->completed.head == NULL) {
+    while (TAILQ_EMPTY(&q->completed)) {
         uint64_t now = clock_mono_ms();
-        if (now >= until || !wait_done(q, until == UINT64_MAX ? UINT64_MAX : until - now)) break;
+        if (now >= until || !thread_cond_wait(&q->done, &q->mutex, until - now)) break;
     }
-    struct task *t = NULL;
-    while (n < max && (t = list_pop(&q->completed)) != NULL) {
+    struct crew_job *job;
+    while (n < max && (job = TAILQ_FIRST(&q->completed)) != NULL) {
+        struct task *t = CONTAINER_OF(job, struct task, job);
+        TAILQ_REMOVE(&q->completed, job, link);
         completions[n++] = t->completion;
         free(t);
     }
     eventfd_t ignored;
-    if (n > 0 && q->completed.head == NULL) eventfd_read(q->event_fd, &ignored);
+    if (n > 0 && TAILQ_EMPTY(&q->completed)) eventfd_read(q->event_fd, &ignored);
     q->pending -= n;
     pthread_mutex_unlock(&q->mutex);
     __atomic_sub_fetch(&q->client->async_pending, n, __ATOMIC_RELAXED);
     return n;
 }
 
+static bool has_id(const struct crew_job *job, const void *arg) {
+    return CONTAINER_OF(job, const struct task, job)->completion.id == *(const uint64_t *)arg;
+}
+
 tarn_status tarn_async_cancel(tarn_async *queue, uint64_t id) {
     if (queue == NULL || queue->magic != ASYNC_MAGIC)
         return fail(TARN_EINVAL, "this is not an open queue");
     struct tarn_async *q = queue;
-    tarn_status status = TARN_ENOTFOUND;
+    if (crew_cancel(&q->workers, has_id, &id) > 0) return TARN_OK;
+    bool runs = false;
+    struct task *t;
     pthread_mutex_lock(&q->mutex);
-    struct task *t = list_take_id(&q->queued, id);
-    if (t != NULL) {
-        cancel_task(q, t);
-        status = TARN_OK;
-    }
-    for (t = q->running; t != NULL && status != TARN_OK; t = t->next) {
-        if (t->completion.id == id) status = TARN_EAGAIN;
-    }
+    LIST_FOREACH(t, &q->under_way, under_way) runs |= t->completion.id == id;
     pthread_mutex_unlock(&q->mutex);
-    if (status == TARN_ENOTFOUND) fail(status, "no such submission is queued or running");
-    if (status == TARN_EAGAIN) fail(status, "it runs already, and will complete");
-    return status;
+    if (runs) return fail(TARN_EAGAIN, "it runs already, and will complete");
+    return fail(TARN_ENOTFOUND, "no such submission is queued or running");
 }

@@ -72,13 +72,9 @@ static tarn_status check_options(tarn_options *o) {
 }
 
 static void init_locks(struct tarn_client *client) {
-    pthread_condattr_t attr;
     pthread_mutex_init(&client->mutex, NULL);
     pthread_mutex_init(&client->direct_mutex, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&client->freed, &attr);
-    pthread_condattr_destroy(&attr);
+    thread_cond_init(&client->freed);
 }
 
 /* The first lane connects now, so that a wrong address or password shows here. */

@@ -273,14 +273,10 @@ static tarn_status check_options(const tarn_host_options *o) {
 }
 
 static void init_shared(struct tarn_host *h) {
-    pthread_condattr_t attr;
     pthread_mutex_init(&h->mutex, NULL);
     pthread_mutex_init(&h->reader_mutex, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&h->changed, &attr);
-    pthread_condattr_destroy(&attr);
-    h->posted_tail = &h->posted;
+    thread_cond_init(&h->changed);
+    TAILQ_INIT(&h->posted);
     h->done_tail = &h->done_tasks;
     link_init(&h->beats);
     link_init(&h->reports);
@@ -310,8 +306,9 @@ static tarn_status set_up(struct tarn_host *h, const char *url, const tarn_optio
         return fail(status, "cannot listen on data port %u or on the socket %s (the log says why)",
                     o->data_port, h->shm_path != NULL ? h->shm_path : "(none)");
     status = set_endpoints(h, o);
-    if (status == TARN_OK) status = crew_start(&h->dialler, h, 1);
-    if (status == TARN_OK) status = crew_start(&h->copies, h, o->copies > 0 ? o->copies : 4);
+    if (status == TARN_OK) status = hosting_crew_start(h, &h->dialler, "tarn-dial", 1);
+    if (status == TARN_OK)
+        status = hosting_crew_start(h, &h->copies, "tarn-copy", o->copies > 0 ? o->copies : 4);
     return status;
 }
 
@@ -320,7 +317,9 @@ static tarn_status set_up(struct tarn_host *h, const char *url, const tarn_optio
 /* Everything of a host whose control thread has ended, or never began. */
 static void tear_down(struct tarn_host *h) {
     h->session.phase = PHASE_LEFT; /* whatever comes back now starts nothing */
+    crew_cancel(&h->dialler, NULL, NULL);
     crew_stop(&h->dialler);
+    crew_cancel(&h->copies, NULL, NULL);
     crew_stop(&h->copies);
     for (unsigned i = 0; i < h->n_fars; i++) far_stop(&h->fars[i]);
     /* Tiers may read large values from segment memory until they are written. */
@@ -382,7 +381,7 @@ tarn_status tarn_host_close(tarn_host **host_p, int keep, uint64_t timeout_ms) {
 static tarn_status start(struct tarn_host *h) {
     h->opening = true;
     h->open_deadline = add_sat(now_ms(), h->options.connect_timeout_ms);
-    int err = pthread_create(&h->thread, NULL, hosting_control, h);
+    int err = thread_start(&h->thread, "tarn-host", hosting_control, h);
     if (err != 0) return fail(TARN_EIO, "cannot start a thread: %s", strerror(err));
     h->thread_runs = true;
     pthread_mutex_lock(&h->mutex);
@@ -444,19 +443,13 @@ tarn_status tarn_host_get_info(tarn_host *h, tarn_host_info *info) {
     return TARN_OK;
 }
 
-static bool wait_changed(struct tarn_host *h, uint64_t until_ms) {
-    if (until_ms == UINT64_MAX) return pthread_cond_wait(&h->changed, &h->mutex) == 0;
-    struct timespec ts = {.tv_sec = (time_t)(until_ms / 1000),
-                          .tv_nsec = (long)(until_ms % 1000) * 1000000};
-    return pthread_cond_timedwait(&h->changed, &h->mutex, &ts) != ETIMEDOUT;
-}
-
 tarn_status tarn_host_wait(tarn_host *h, uint64_t timeout_ms) {
     tarn_status status = usable(h);
     if (status != TARN_OK) return status;
-    uint64_t until = add_sat(clock_mono_ms(), timeout_ms);
+    uint64_t until = add_sat(clock_mono_ms(), timeout_ms), now;
     pthread_mutex_lock(&h->mutex);
-    while (h->info.state != TARN_HOST_LEFT && wait_changed(h, until)) continue;
+    while (h->info.state != TARN_HOST_LEFT && (now = clock_mono_ms()) < until)
+        (void)thread_cond_wait(&h->changed, &h->mutex, until - now);
     bool left = h->info.state == TARN_HOST_LEFT;
     pthread_mutex_unlock(&h->mutex);
     return left ? TARN_OK : fail(TARN_ETIMEOUT, "the node is still in the pool");

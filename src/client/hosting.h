@@ -19,11 +19,12 @@
  * Threads. One control thread owns all of this but what is said to be shared; it blocks in poll
  * only. Crews of threads run jobs: dialling (1), copies (config.copies), stores (1 a slow tier). A
  * job goes to a crew by crew_add and comes back to the control thread by hosting_post. Callers of
- * the public functions see what is under tarn_host.mutex. No lock is ever taken while another is
- * held. */
+ * the public functions see what is under tarn_host.mutex. No lock is taken while another is held,
+ * but a crew's, under which its jobs are posted. */
 #ifndef TARN_CLIENT_HOSTING_H
 #define TARN_CLIENT_HOSTING_H
 
+#include "base/crew.h"
 #include "base/segment_header.h"
 #include "client/internal.h"
 #include "host/host.h"
@@ -40,41 +41,23 @@
 #define EVICTIONS_MAX    1024u /* parts of a tier on their way out */
 #define LINK_PENDING_MAX 128u
 
-/* --- hosting_crew.c: threads and their jobs --- */
+/* --- hosting_loop.c: jobs that come back from the crews --- */
 
-struct job {
-    struct job *next;
-    /* On a thread of the crew. false: somebody else will hosting_post it. A job that is cancelled
-     * before its turn is posted without being run. */
-    bool (*run)(struct job *job);
-    void (*done)(struct tarn_host *h, struct job *job); /* on the control thread; frees it */
-    bool cancelled;                                     /* atomic */
+/* A job that is cancelled before its turn comes back without having run. One whose run says false
+ * is hosting_posted by whoever ends it. */
+struct hosting_job {
+    struct crew_job crew;
+    /* On the control thread; frees it. */
+    void (*done)(struct tarn_host *h, struct hosting_job *job);
 };
-
-struct crew {
-    struct tarn_host *host;
-    pthread_mutex_t mutex;
-    pthread_cond_t work;
-    struct job *head, **tail;
-    bool paused, stopping;
-    pthread_t *threads;
-    unsigned n_threads;
-};
-tarn_status crew_start(struct crew *c, struct tarn_host *h, unsigned threads);
-void crew_add(struct crew *c, struct job *job);
-/* While paused, jobs that have not begun wait. */
-void crew_pause(struct crew *c, bool paused);
-/* Cancels the queued jobs that match says yes to (NULL: all). Returns how many. */
-size_t crew_cancel(struct crew *c, bool (*match)(const struct job *job, const void *arg),
-                   const void *arg);
-/* Cancels what is queued, waits for what runs. A crew that was never started is fine. */
-void crew_stop(struct crew *c);
 /* From any thread: job->done will be called on the control thread. */
-void hosting_post(struct tarn_host *h, struct job *job);
+void hosting_post(struct tarn_host *h, struct hosting_job *job);
 /* Calls done of what was posted. */
 void hosting_run_posted(struct tarn_host *h);
 /* Wakes the control thread. From any thread. */
 void hosting_wake(struct tarn_host *h);
+tarn_status hosting_crew_start(struct tarn_host *h, struct crew *c, const char *name,
+                               unsigned threads);
 
 /* --- hosting_clock.c: how far the master's clock is ahead, at most --- */
 
@@ -225,7 +208,7 @@ void offer_add_orphan(struct far *f, const struct task *t);
 
 enum task_kind { TASK_COPY, TASK_STORE };
 struct task {
-    struct job job;
+    struct hosting_job job;
     struct task *next; /* in tarn_host.done_tasks */
     enum task_kind kind;
     struct tarn_host *host;
@@ -418,7 +401,7 @@ struct tarn_host {
     /* shared with callers, and with everybody who posts */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    struct job *posted, **posted_tail;
+    struct crew_jobs posted;
     bool opening;            /* the first join has not ended yet */
     tarn_status open_status; /* how it ended */
     char *open_error;

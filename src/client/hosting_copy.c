@@ -35,8 +35,8 @@ static tarn_status copy(struct task *t, struct tarn_host *h) {
     return status;
 }
 
-static bool copy_run(struct job *job) {
-    struct task *t = CONTAINER_OF(job, struct task, job);
+static bool copy_run(struct crew_job *job) {
+    struct task *t = CONTAINER_OF(job, struct task, job.crew);
     t->status = copy(t, t->host);
     if (t->status != TARN_OK)
         log_verbose("A copy of %llu bytes failed: %s", (unsigned long long)t->size,
@@ -44,10 +44,10 @@ static bool copy_run(struct job *job) {
     return true;
 }
 
-static void copy_done(struct tarn_host *h, struct job *job) {
+static void copy_done(struct tarn_host *h, struct hosting_job *job) {
     struct task *t = CONTAINER_OF(job, struct task, job);
     h->copies_out--;
-    if (job->cancelled) {
+    if (job->crew.cancelled) {
         t->status = TARN_ECANCELED;
     } else if (t->status == TARN_OK) {
         h->copies_done++;
@@ -59,8 +59,8 @@ static void copy_done(struct tarn_host *h, struct job *job) {
 }
 
 void copy_start(struct tarn_host *h, struct task *t) {
-    t->job = (struct job){.run = copy_run, .done = copy_done};
+    t->job = (struct hosting_job){.crew.run = copy_run, .done = copy_done};
     t->host = h;
     h->copies_out++;
-    crew_add(&h->copies, &t->job);
+    crew_add(&h->copies, &t->job.crew);
 }

@@ -8,7 +8,7 @@
 #define SCOUT_WAIT_MS 100u
 
 struct dial {
-    struct job job;
+    struct hosting_job job;
     struct tarn_host *host;
     bool wait; /* the master was away a moment ago */
     struct ctl ctl[2];
@@ -83,8 +83,8 @@ static tarn_status dial_both(struct dial *d) {
     return status;
 }
 
-static bool dial_run(struct job *job) {
-    struct dial *d = CONTAINER_OF(job, struct dial, job);
+static bool dial_run(struct crew_job *job) {
+    struct dial *d = CONTAINER_OF(job, struct dial, job.crew);
     struct tarn_host *h = d->host;
     if (d->wait) scout_wait(&h->master, &h->options, add_sat(now_ms(), SCOUT_WAIT_MS));
     d->status = dial_both(d);
@@ -93,9 +93,9 @@ static bool dial_run(struct job *job) {
     return true;
 }
 
-static void dial_done(struct tarn_host *h, struct job *job) {
+static void dial_done(struct tarn_host *h, struct hosting_job *job) {
     struct dial *d = CONTAINER_OF(job, struct dial, job);
-    if (job->cancelled) d->status = TARN_ECANCELED;
+    if (job->crew.cancelled) d->status = TARN_ECANCELED;
     session_dialled(h, d->status, d->why, d->ctl);
     for (unsigned i = 0; i < ARRAY_LEN(d->ctl); i++) ctl_close(&d->ctl[i]);
     arena_free(&d->arena);
@@ -107,40 +107,40 @@ static void dial_done(struct tarn_host *h, struct job *job) {
 /* A master that was cut off from its Sentinels and replicas only does not know that it is
  * deposed. */
 struct look {
-    struct job job;
+    struct hosting_job job;
     struct tarn_host *host;
     char at[MASTER_HOST_MAX], port[16];
     bool moved;
 };
 
-static bool look_run(struct job *job) {
-    struct look *l = CONTAINER_OF(job, struct look, job);
+static bool look_run(struct crew_job *job) {
+    struct look *l = CONTAINER_OF(job, struct look, job.crew);
     l->moved = master_moved(&l->host->master, l->at, l->port);
     return true;
 }
 
-static void look_done(struct tarn_host *h, struct job *job) {
+static void look_done(struct tarn_host *h, struct hosting_job *job) {
     struct look *l = CONTAINER_OF(job, struct look, job);
-    session_looked(h, l->moved && !job->cancelled, l->at, l->port);
+    session_looked(h, l->moved && !job->crew.cancelled, l->at, l->port);
     free(l);
 }
 
 void look_start(struct tarn_host *h, const char *at, const char *port) {
     struct look *l = xcalloc(1, sizeof(*l));
-    l->job = (struct job){.run = look_run, .done = look_done};
+    l->job = (struct hosting_job){.crew.run = look_run, .done = look_done};
     l->host = h;
     snprintf(l->at, sizeof(l->at), "%s", at);
     snprintf(l->port, sizeof(l->port), "%s", port);
-    crew_add(&h->dialler, &l->job);
+    crew_add(&h->dialler, &l->job.crew);
 }
 
 /* --- dialling --- */
 
 void dial_start(struct tarn_host *h) {
     struct dial *d = xcalloc(1, sizeof(*d));
-    d->job = (struct job){.run = dial_run, .done = dial_done};
+    d->job = (struct hosting_job){.crew.run = dial_run, .done = dial_done};
     d->host = h;
     d->wait = h->master.n > 0 && h->session.failures > 0;
     for (unsigned i = 0; i < ARRAY_LEN(d->ctl); i++) ctl_init(&d->ctl[i]);
-    crew_add(&h->dialler, &d->job);
+    crew_add(&h->dialler, &d->job.crew);
 }

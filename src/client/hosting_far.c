@@ -18,17 +18,14 @@ tarn_status far_init(struct far *f, struct tarn_host *h, const char *kind, const
                      uint64_t bytes) {
     *f = (struct far){.host = h, .kind = kind, .path = xstrdup(path), .bytes = bytes};
     f->evictions_tail = &f->evictions;
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&f->room_mutex, NULL);
-    pthread_cond_init(&f->room, &attr);
-    pthread_condattr_destroy(&attr);
-    return crew_start(&f->stores, h, 1);
+    thread_cond_init(&f->room);
+    return hosting_crew_start(h, &f->stores, "tarn-store", 1);
 }
 
 void far_stop(struct far *f) {
     __atomic_store_n(&f->closing, true, __ATOMIC_RELAXED);
+    crew_cancel(&f->stores, NULL, NULL);
     crew_stop(&f->stores);
 }
 
@@ -65,15 +62,15 @@ tarn_status far_open(struct far *f, const uint8_t cluster[16], const char **why_
 /* --- the file tier belongs to a cluster --- */
 
 struct reopen {
-    struct job job;
+    struct hosting_job job;
     struct far *far;
     uint8_t cluster[16];
     tarn_status status;
     char why[200];
 };
 
-static bool reopen_run(struct job *job) {
-    struct reopen *r = CONTAINER_OF(job, struct reopen, job);
+static bool reopen_run(struct crew_job *job) {
+    struct reopen *r = CONTAINER_OF(job, struct reopen, job.crew);
     const char *why = NULL;
     r->status = far_open(r->far, r->cluster, &why);
     if (r->status != TARN_OK)
@@ -81,11 +78,11 @@ static bool reopen_run(struct job *job) {
     return true;
 }
 
-static void reopen_done(struct tarn_host *h, struct job *job) {
+static void reopen_done(struct tarn_host *h, struct hosting_job *job) {
     struct reopen *r = CONTAINER_OF(job, struct reopen, job);
     struct far *f = r->far;
     f->opening = false;
-    if (job->cancelled) r->status = TARN_ECANCELED;
+    if (job->crew.cancelled) r->status = TARN_ECANCELED;
     if (r->status == TARN_OK) {
         const struct tier_info *info = tier_get_info(f->tier);
         TARN_ASSERT(info->directory != NULL);
@@ -102,11 +99,11 @@ bool far_reopen(struct far *f, const uint8_t cluster[16]) {
     evict_free(f);
     buf_clear(&f->orphans);
     struct reopen *r = xcalloc(1, sizeof(*r));
-    r->job = (struct job){.run = reopen_run, .done = reopen_done};
+    r->job = (struct hosting_job){.crew.run = reopen_run, .done = reopen_done};
     r->far = f;
     memcpy(r->cluster, cluster, sizeof(r->cluster));
     f->opening = true;
-    crew_add(&f->stores, &r->job);
+    crew_add(&f->stores, &r->job.crew);
     return true;
 }
 
@@ -138,15 +135,8 @@ static void store_ended(void *arg, tarn_status status, uint64_t offset) {
 }
 
 static void wait_for_room(struct far *f, uint64_t seen) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += ROOM_POLL_MS * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
     pthread_mutex_lock(&f->room_mutex);
-    if (f->puts_ended == seen) pthread_cond_timedwait(&f->room, &f->room_mutex, &until);
+    if (f->puts_ended == seen) thread_cond_wait(&f->room, &f->room_mutex, ROOM_POLL_MS);
     pthread_mutex_unlock(&f->room_mutex);
 }
 
@@ -157,8 +147,8 @@ static uint64_t puts_ended(struct far *f) {
     return n;
 }
 
-static bool store_run(struct job *job) {
-    struct task *t = CONTAINER_OF(job, struct task, job);
+static bool store_run(struct crew_job *job) {
+    struct task *t = CONTAINER_OF(job, struct task, job.crew);
     struct far *f = t->far;
     struct tier_item item = {.key = span_of(t->key, t->key_len),
                              .version = t->version,
@@ -187,10 +177,10 @@ static bool store_run(struct job *job) {
     }
 }
 
-static void store_done(struct tarn_host *h, struct job *job) {
+static void store_done(struct tarn_host *h, struct hosting_job *job) {
     struct task *t = CONTAINER_OF(job, struct task, job);
     h->stores_out--;
-    if (job->cancelled) {
+    if (job->crew.cancelled) {
         t->status = TARN_ECANCELED;
     } else if (t->status == TARN_OK) {
         t->far->stored++;
@@ -202,11 +192,11 @@ static void store_done(struct tarn_host *h, struct job *job) {
 }
 
 void far_store(struct far *f, struct task *t) {
-    t->job = (struct job){.run = store_run, .done = store_done};
+    t->job = (struct hosting_job){.crew.run = store_run, .done = store_done};
     t->host = f->host;
     t->far = f;
     f->host->stores_out++;
-    crew_add(&f->stores, &t->job);
+    crew_add(&f->stores, &t->job.crew);
 }
 
 /* --- a turn --- */

@@ -25,6 +25,44 @@ bool hosting_opened(struct tarn_host *h, tarn_status status) {
     return waited_for;
 }
 
+/* --- jobs --- */
+
+void hosting_wake(struct tarn_host *h) {
+    eventfd_write(h->wake_fd, 1); /* full means awake already */
+}
+
+void hosting_post(struct tarn_host *h, struct hosting_job *job) {
+    pthread_mutex_lock(&h->mutex);
+    TAILQ_INSERT_TAIL(&h->posted, &job->crew, link);
+    pthread_mutex_unlock(&h->mutex);
+    hosting_wake(h);
+}
+
+static void post_finished(void *h, struct crew_job *job) {
+    hosting_post(h, CONTAINER_OF(job, struct hosting_job, crew));
+}
+
+tarn_status hosting_crew_start(struct tarn_host *h, struct crew *c, const char *name,
+                               unsigned threads) {
+    int error = crew_start(c, name, threads, post_finished, h);
+    return error == 0 ? TARN_OK : fail(TARN_EIO, "cannot start a thread: %s", strerror(error));
+}
+
+void hosting_run_posted(struct tarn_host *h) {
+    struct crew_jobs posted = TAILQ_HEAD_INITIALIZER(posted);
+    struct crew_job *job;
+    pthread_mutex_lock(&h->mutex);
+    TAILQ_CONCAT(&posted, &h->posted, link);
+    pthread_mutex_unlock(&h->mutex);
+    while ((job = TAILQ_FIRST(&posted)) != NULL) {
+        TAILQ_REMOVE(&posted, job, link);
+        struct hosting_job *j = CONTAINER_OF(job, struct hosting_job, crew);
+        j->done(h, j);
+    }
+}
+
+/* --- turns --- */
+
 static void wait_for_events(struct tarn_host *h) {
     struct pollfd p[4 + FARS_MAX];
     nfds_t n = 0;

@@ -170,8 +170,8 @@ static void item_leave(struct tarn_host *h, const struct answer *item) {
     session_left(h);
 }
 
-static bool has_id(const struct job *job, const void *arg) {
-    return CONTAINER_OF(job, const struct task, job)->id == *(const uint64_t *)arg;
+static bool has_id(const struct crew_job *job, const void *arg) {
+    return CONTAINER_OF(job, const struct task, job.crew)->id == *(const uint64_t *)arg;
 }
 
 static void item_cancel(struct tarn_host *h, const struct answer *item) {

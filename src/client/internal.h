@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/hist.h"
 #include "base/rng.h"
+#include "base/thread.h"
 #include "engine/engine.h"
 #include "tarn.h"
 #include "tls/tls.h"

@@ -108,21 +108,12 @@ static struct lane *free_lane(struct tarn_client *client) {
 }
 
 static tarn_status wait_for_lane(struct tarn_client *client, uint64_t deadline) {
-    if (deadline == DEADLINE_NONE) {
-        pthread_cond_wait(&client->freed, &client->mutex);
-        return TARN_OK;
-    }
     uint64_t now = now_ms();
     if (now >= deadline) {
         return fail(TARN_ETIMEOUT, "all %u lanes are busy (raise max_lanes)",
                     client->options.max_lanes);
     }
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    uint64_t ns = (uint64_t)ts.tv_nsec + (deadline - now) % 1000 * 1000000;
-    ts.tv_sec += (time_t)((deadline - now) / 1000 + ns / 1000000000);
-    ts.tv_nsec = (long)(ns % 1000000000);
-    pthread_cond_timedwait(&client->freed, &client->mutex, &ts);
+    (void)thread_cond_wait(&client->freed, &client->mutex, deadline - now);
     return TARN_OK;
 }
 

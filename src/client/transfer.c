@@ -42,24 +42,10 @@ uint64_t transfer_deadline(const struct tarn_transfer *t, uint64_t timeout_ms, u
     return add_sat(now_ms(), timeout_ms);
 }
 
-void transfer_cond_init(pthread_cond_t *cond) {
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 bool transfer_cond_wait(struct tarn_transfer *t, pthread_cond_t *cond, uint64_t deadline) {
-    if (deadline == DEADLINE_NONE) {
-        pthread_cond_wait(cond, &t->mutex);
-        return true;
-    }
     uint64_t now = now_ms();
     if (now >= deadline) return false;
-    uint64_t ns = clock_mono_ns() + min_u64(deadline - now, 3600000) * 1000000;
-    struct timespec until = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-    (void)pthread_cond_timedwait(cond, &t->mutex, &until);
+    (void)thread_cond_wait(cond, &t->mutex, deadline - now);
     return true;
 }
 
@@ -234,9 +220,9 @@ static struct tarn_transfer *create(void) {
     t->magic = TRANSFER_MAGIC;
     t->pid = getpid();
     pthread_mutex_init(&t->mutex, NULL);
-    transfer_cond_init(&t->changed);
-    transfer_cond_init(&t->work);
-    transfer_cond_init(&t->announce);
+    thread_cond_init(&t->changed);
+    thread_cond_init(&t->work);
+    thread_cond_init(&t->announce);
     t->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     t->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     t->wheel = wheel_create(now_ms());
@@ -271,7 +257,7 @@ tarn_status tarn_transfer_open(const tarn_transfer_options *options, tarn_transf
     if (status == TARN_OK) status = start_host(t);
     if (status == TARN_OK) status = connect_master(t);
     if (status == TARN_OK) {
-        int error = pthread_create(&t->thread, NULL, transfer_control, t);
+        int error = thread_start(&t->thread, "tarn-transfer", transfer_control, t);
         t->threaded = error == 0;
         if (error != 0) status = fail(TARN_ENOMEM, "a thread cannot start: %s", strerror(error));
     }

@@ -409,7 +409,6 @@ void *transfer_control(void *arg);
 /* The end of one that was never started, or whose thread has ended. */
 void transfer_free(struct tarn_transfer *t);
 uint64_t transfer_deadline(const struct tarn_transfer *t, uint64_t timeout_ms, uint64_t bytes);
-void transfer_cond_init(pthread_cond_t *cond);
 /* Under the mutex. false: the deadline (CLOCK_BOOTTIME ms) has come. */
 bool transfer_cond_wait(struct tarn_transfer *t, pthread_cond_t *cond, uint64_t deadline);
 

@@ -193,7 +193,7 @@ static tarn_status wake_worker(struct tarn_transfer *t, const struct tarn_transf
         return TARN_OK;
     }
     if (p->under_way > t->options.workers || t->n_workers == TRANSFER_WORKERS_MAX) return TARN_OK;
-    int error = pthread_create(&t->worker[t->n_workers], NULL, transfer_worker, t);
+    int error = thread_start(&t->worker[t->n_workers], "tarn-move", transfer_worker, t);
     if (error == 0)
         t->n_workers++;
     else if (t->n_workers == 0)
@@ -254,7 +254,7 @@ static struct tarn_transfer_batch *batch_create(struct tarn_transfer_peer *p,
     b->tasks = tasks;
     b->n_tasks = n;
     b->deadline = transfer_deadline(p->end, c->timeout_ms, bytes);
-    transfer_cond_init(&b->changed);
+    thread_cond_init(&b->changed);
     if (c->done != NULL) {
         b->done = xstrdup(c->done);
         b->message = c->message_len > 0 ? xmemdup(c->message, c->message_len) : NULL;

@@ -160,7 +160,7 @@ tarn_status transfer_announce_start(struct tarn_transfer *t) {
                     INLINE_MAX, t->announced);
     status = put(t);
     if (status != TARN_OK) return status;
-    int error = pthread_create(&t->announcer, NULL, announcer, t);
+    int error = thread_start(&t->announcer, "tarn-announce", announcer, t);
     if (error != 0) return fail(TARN_ENOMEM, "a thread cannot start: %s", strerror(error));
     t->announcing = true;
     return TARN_OK;

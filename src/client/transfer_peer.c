@@ -131,7 +131,7 @@ tarn_status transfer_peer_call(struct tarn_transfer_peer *p, size_t argc, const 
         return fail(TARN_ECLOSED, "the peer is gone: %s", p->why);
     }
     if (p->ctl.out.len > 0) transfer_wake(t); /* the rest goes when the socket takes it */
-    transfer_cond_init(&r.changed);
+    thread_cond_init(&r.changed);
     LIST_INSERT_HEAD(&p->pending, &r, link);
     while (!r.over && !(stop != NULL && *stop) && transfer_cond_wait(t, &r.changed, deadline))
         continue;

@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 #define MOVER_MAGIC 0x4d6f7672u /* "Movr" */
 #define BATCH_MAX   32u
@@ -162,9 +163,7 @@ static void finish(struct mover *m, struct mover_job *job) {
         m->stats.bytes_written += job->bytes;
     else
         m->stats.bytes_read += job->bytes;
-    uint64_t one = 1;
-    if (was_empty && write(m->event_fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
-        log_warning("A mover's event: %s", strerror(errno));
+    if (was_empty) eventfd_write(m->event_fd, 1);
 }
 
 /* What this thread does next; 0: nothing that it may. */
@@ -345,20 +344,10 @@ static void lanes_rest(struct worker *w) {
 
 /* Under the lock, which is given up meanwhile. true: it is time for a look at the connections. */
 static bool sleep_until_woken(struct mover *m, struct worker *w) {
-    struct timespec until;
     uint64_t rest_ms = min_u64(REST_MS, max_u64(m->config.engine.idle_close_ms, 10));
     uint64_t ms = m->queue != NULL ? STUCK_MS : rest_ms;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)(ms / 1000);
-    until.tv_nsec += (long)(ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    int error = 0;
     w->idle = true;
-    while (w->idle && error != ETIMEDOUT)
-        error = pthread_cond_timedwait(&w->wake, &m->lock, &until);
+    while (w->idle && thread_cond_wait(&w->wake, &m->lock, ms)) continue;
     bool woken = !w->idle;
     w->idle = false;
     return !woken && m->queue == NULL;
@@ -434,21 +423,13 @@ tarn_status mover_create(const struct mover_config *config, struct mover **mover
     return TARN_OK;
 }
 
-static void wake_init(pthread_cond_t *wake) {
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(wake, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 /* All of them with the first job; fewer than asked for is no failure. */
 static tarn_status start_threads(struct mover *m) {
     for (unsigned i = 0; i < m->config.threads; i++) {
         struct worker *w = &m->workers[i];
-        wake_init(&w->wake);
+        thread_cond_init(&w->wake);
         w->mover = m;
-        int error = pthread_create(&w->thread, NULL, work, w);
+        int error = thread_start(&w->thread, "tarn-mover", work, w);
         if (error != 0) {
             log_warning("A mover's thread cannot start: %s", strerror(error));
             pthread_cond_destroy(&w->wake);
@@ -528,9 +509,8 @@ int mover_event_fd(const struct mover *m) {
 
 void mover_poll(struct mover *m) {
     MAGIC_CHECK(m, MOVER_MAGIC);
-    uint64_t count;
-    if (read(m->event_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
-        log_warning("A mover's event: %s", strerror(errno));
+    eventfd_t ignored;
+    eventfd_read(m->event_fd, &ignored);
     pthread_mutex_lock(&m->lock);
     struct mover_job *job = m->finished;
     m->finished = NULL;

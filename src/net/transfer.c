@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 #include "base/assert.h"
 #include "base/buf.h"
+#include "base/thread.h"
 #include "net/net.h"
 
 #define SEND_PER_CALL    (1024u * 1024)
@@ -42,18 +42,6 @@ struct net_transfers {
     unsigned n_threads, started;
     struct transfer_thread threads[];
 };
-
-static void ring(int fd) {
-    uint64_t one = 1;
-    while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR) {
-    }
-}
-
-static void silence(int fd) {
-    uint64_t n;
-    while (read(fd, &n, sizeof(n)) < 0 && errno == EINTR) {
-    }
-}
 
 /* --- in the thread --- */
 
@@ -113,7 +101,7 @@ static void finish(struct transfer_thread *th, struct net_transfer *t) {
     TAILQ_INSERT_TAIL(&o->finished, t, link);
     pthread_cond_signal(&o->more);
     pthread_mutex_unlock(&o->lock);
-    if (first) ring(o->finished_fd);
+    if (first) eventfd_write(o->finished_fd, 1);
 }
 
 static void fall_asleep(struct transfer_thread *th, struct net_transfer *t) {
@@ -157,11 +145,12 @@ static void *thread_main(void *arg) {
     struct transfer_thread *th = arg;
     for (bool stop = false; !stop;) {
         struct epoll_event events[EVENTS_MAX];
+        eventfd_t ignored;
         int n = epoll_wait(th->epoll_fd, events, EVENTS_MAX, TAILQ_EMPTY(&th->ready) ? -1 : 0);
         for (int i = 0; i < n; i++) {
             struct net_transfer *t = events[i].data.ptr;
             if (t == NULL) { /* wake_fd */
-                silence(th->wake_fd);
+                eventfd_read(th->wake_fd, &ignored);
                 pthread_mutex_lock(&th->lock);
                 TAILQ_CONCAT(&th->ready, &th->inbox, link);
                 stop = th->stop;
@@ -195,7 +184,7 @@ static void collect(struct net_transfers *o) {
         if (t == NULL) return;
         hand_back(o, t);
     }
-    ring(o->finished_fd);
+    eventfd_write(o->finished_fd, 1);
 }
 
 void net_transfer_wait(struct net_transfers *o, struct net_transfer *t) {
@@ -209,11 +198,12 @@ void net_transfer_wait(struct net_transfers *o, struct net_transfer *t) {
 static void on_finished(void *arg, unsigned events) {
     struct net_transfers *o = arg;
     (void)events;
-    silence(o->finished_fd);
+    eventfd_t ignored;
+    eventfd_read(o->finished_fd, &ignored);
     collect(o);
 }
 
-static bool thread_start(struct net_transfers *o, struct transfer_thread *th) {
+static bool io_thread_start(struct net_transfers *o, struct transfer_thread *th) {
     th->owner = o;
     TAILQ_INIT(&th->inbox);
     TAILQ_INIT(&th->ready);
@@ -224,7 +214,7 @@ static bool thread_start(struct net_transfers *o, struct transfer_thread *th) {
     if (th->epoll_fd >= 0 && th->wake_fd >= 0 &&
         epoll_ctl(th->epoll_fd, EPOLL_CTL_ADD, th->wake_fd, &ev) == 0) {
         pthread_mutex_init(&th->lock, NULL);
-        if (pthread_create(&th->thread, NULL, thread_main, th) == 0) return true;
+        if (thread_start(&th->thread, "tarn-io", thread_main, th) == 0) return true;
         pthread_mutex_destroy(&th->lock);
     }
     if (th->wake_fd >= 0) close(th->wake_fd);
@@ -241,13 +231,8 @@ struct net_transfers *net_transfers_create(struct net_loop *loop, unsigned threa
     o->finished_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     net_watch_init(&o->watch, loop, o->finished_fd, on_finished, o);
     bool ok = o->finished_fd >= 0 && net_watch_set(&o->watch, NET_READ) == TARN_OK;
-    /* Signals are for the program's own thread. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (ok && o->started < threads && (ok = thread_start(o, &o->threads[o->started])))
+    while (ok && o->started < threads && (ok = io_thread_start(o, &o->threads[o->started])))
         o->started++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!ok) net_transfers_destroy(&o);
     return o;
 }
@@ -260,7 +245,7 @@ void net_transfers_destroy(struct net_transfers **transfers_p) {
         pthread_mutex_lock(&th->lock);
         th->stop = true;
         pthread_mutex_unlock(&th->lock);
-        ring(th->wake_fd);
+        eventfd_write(th->wake_fd, 1);
     }
     for (unsigned i = 0; i < o->started; i++) {
         struct transfer_thread *th = &o->threads[i];
@@ -294,5 +279,5 @@ void net_transfer_start(struct net_transfers *o, struct net_transfer *t) {
     bool first = TAILQ_EMPTY(&th->inbox);
     TAILQ_INSERT_TAIL(&th->inbox, t, link);
     pthread_mutex_unlock(&th->lock);
-    if (first) ring(th->wake_fd);
+    if (first) eventfd_write(th->wake_fd, 1);
 }

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <lz4.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/crew.h"
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -25,29 +25,28 @@
 struct persist_writer {
     uint32_t magic;
     int fd;
-    char *path, *tmp; /* tmp: NULL once it is under its name */
-    struct buf out;   /* from byte `written` of the file on */
-    size_t done;      /* of out */
-    uint64_t written; /* in the kernel */
-    bool dirty;       /* ... and perhaps not on the disk */
-    /* the thread that syncs; made when first needed */
-    pthread_t thread;
-    bool threaded;
-    pthread_mutex_t lock;
-    pthread_cond_t wake, rest; /* the thread has something to do; has done it */
-    bool wanted, busy, stop;   /* under lock */
-    tarn_status synced;
-    int synced_errno;
+    char *path, *tmp;   /* tmp: NULL once it is under its name */
+    struct buf out;     /* from byte `written` of the file on */
+    size_t done;        /* of out */
+    uint64_t written;   /* in the kernel */
+    bool dirty;         /* ... and perhaps not on the disk */
+    struct crew syncer; /* one thread; made when first needed */
+    struct crew_job sync;
+    int sync_errno; /* atomic; 0: no sync has failed */
 };
+
+static bool sync_run(struct crew_job *job) {
+    struct persist_writer *w = CONTAINER_OF(job, struct persist_writer, sync);
+    if (fdatasync(w->fd) != 0) __atomic_store_n(&w->sync_errno, errno, __ATOMIC_RELEASE);
+    return true;
+}
 
 static struct persist_writer *writer_new(const char *path) {
     struct persist_writer *w = xcalloc(1, sizeof(*w));
     w->magic = WRITER_MAGIC;
     w->fd = -1;
     w->path = xstrdup(path);
-    pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->wake, NULL);
-    pthread_cond_init(&w->rest, NULL);
+    w->sync.run = sync_run;
     return w;
 }
 
@@ -214,24 +213,15 @@ tarn_status persist_flush(struct persist_writer *w) {
 /* Once a sync has failed the kernel may have dropped what it could not write: it is not asked
  * again, this file has a hole. */
 static tarn_status sync_failed(struct persist_writer *w, int error) {
-    pthread_mutex_lock(&w->lock);
-    w->synced = TARN_EIO;
-    w->synced_errno = error;
-    pthread_mutex_unlock(&w->lock);
+    __atomic_store_n(&w->sync_errno, error, __ATOMIC_RELEASE);
     errno = error;
     return TARN_EIO;
-}
-
-static void sync_wait(struct persist_writer *w) {
-    pthread_mutex_lock(&w->lock);
-    while (w->busy || w->wanted) pthread_cond_wait(&w->rest, &w->lock);
-    pthread_mutex_unlock(&w->lock);
 }
 
 tarn_status persist_sync(struct persist_writer *w) {
     tarn_status s = persist_flush(w);
     if (s != TARN_OK) return s;
-    if (w->threaded) sync_wait(w);
+    crew_wait(&w->syncer, &w->sync);
     if (persist_sync_status(w) != TARN_OK) return TARN_EIO;
     if (w->dirty && fdatasync(w->fd) != 0) return sync_failed(w, errno);
     w->dirty = false;
@@ -240,62 +230,28 @@ tarn_status persist_sync(struct persist_writer *w) {
 
 /* --- syncing later --- */
 
-static void *sync_main(void *arg) {
-    struct persist_writer *w = arg;
-    pthread_mutex_lock(&w->lock);
-    for (;;) {
-        while (!w->wanted && !w->stop) pthread_cond_wait(&w->wake, &w->lock);
-        if (!w->wanted) break;
-        w->wanted = false;
-        w->busy = true;
-        pthread_mutex_unlock(&w->lock);
-        int failed = fdatasync(w->fd) != 0 ? errno : 0;
-        pthread_mutex_lock(&w->lock);
-        w->busy = false;
-        if (failed) {
-            w->synced = TARN_EIO;
-            w->synced_errno = failed;
-        }
-        pthread_cond_broadcast(&w->rest);
-    }
-    pthread_mutex_unlock(&w->lock);
-    return NULL;
-}
-
 void persist_sync_later(struct persist_writer *w) {
     MAGIC_CHECK(w, WRITER_MAGIC);
     if (!w->dirty) return;
-    if (!w->threaded) {
-        if (pthread_create(&w->thread, NULL, sync_main, w) != 0) {
-            (void)persist_sync(w); /* then by ourselves; persist_sync_status tells */
-            return;
-        }
-        w->threaded = true;
+    if (w->syncer.n_threads == 0 && crew_start(&w->syncer, "tarn-sync", 1, NULL, NULL) != 0) {
+        (void)persist_sync(w); /* then by ourselves; persist_sync_status tells */
+        return;
     }
-    pthread_mutex_lock(&w->lock);
-    if (!w->busy) {
-        w->wanted = true;
-        w->dirty = false;
-        pthread_cond_signal(&w->wake);
-    }
-    pthread_mutex_unlock(&w->lock);
+    enum crew_state state = crew_job_state(&w->syncer, &w->sync);
+    if (state == CREW_RUNNING) return; /* it may have passed our last bytes */
+    if (state != CREW_QUEUED) crew_add(&w->syncer, &w->sync);
+    w->dirty = false;
 }
 
-tarn_status persist_sync_status(const struct persist_writer *c) {
-    struct persist_writer *w = (struct persist_writer *)(uintptr_t)c;
-    pthread_mutex_lock(&w->lock);
-    tarn_status s = w->synced;
-    errno = w->synced_errno;
-    pthread_mutex_unlock(&w->lock);
-    return s;
+tarn_status persist_sync_status(const struct persist_writer *w) {
+    errno = __atomic_load_n(&w->sync_errno, __ATOMIC_ACQUIRE);
+    return errno != 0 ? TARN_EIO : TARN_OK;
 }
 
 bool persist_syncing(const struct persist_writer *c) {
     struct persist_writer *w = (struct persist_writer *)(uintptr_t)c;
-    pthread_mutex_lock(&w->lock);
-    bool busy = w->busy || w->wanted;
-    pthread_mutex_unlock(&w->lock);
-    return busy;
+    enum crew_state state = crew_job_state(&w->syncer, &w->sync);
+    return state == CREW_QUEUED || state == CREW_RUNNING;
 }
 
 /* --- under its name --- */
@@ -337,18 +293,9 @@ void persist_close(struct persist_writer **w_p) {
     if (w == NULL) return;
     MAGIC_CHECK(w, WRITER_MAGIC);
     *w_p = NULL;
-    if (w->threaded) {
-        pthread_mutex_lock(&w->lock);
-        w->stop = true;
-        pthread_cond_signal(&w->wake);
-        pthread_mutex_unlock(&w->lock);
-        pthread_join(w->thread, NULL);
-    }
+    crew_stop(&w->syncer);
     if (w->fd >= 0) close(w->fd);
     if (w->tmp != NULL) unlink(w->tmp);
-    pthread_mutex_destroy(&w->lock);
-    pthread_cond_destroy(&w->wake);
-    pthread_cond_destroy(&w->rest);
     buf_free(&w->out);
     free(w->tmp);
     free(w->path);

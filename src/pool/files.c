@@ -1,7 +1,6 @@
 /* The file tier: its books, and opening and closing it. See files_internal.h. */
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,7 +110,7 @@ void files_entry_add(struct files *f, struct files_entry *e) {
         f->entries = xrealloc(f->entries, f->cap_entries * sizeof(*f->entries));
     }
     size_t at = f->n_entries++;
-    if (f->started > 0) { /* else a scan, which sorts them at its end */
+    if (f->names.n_threads > 0) { /* else a scan, which sorts them at its end */
         /* Files are nearly done in the order they were accepted in. */
         for (; at > 0 && f->entries[at - 1]->offset > e->offset; at--)
             f->entries[at] = f->entries[at - 1];
@@ -187,7 +186,6 @@ static tarn_status files_put(struct tier *t, struct tier_item *item, bool check_
     tarn_status status = TARN_OK;
     struct files_job *job = NULL;
     pthread_mutex_lock(&f->lock);
-    TARN_ASSERT(!f->closing);
     if (f->read_only) {
         status = TARN_EIO;
     } else if ((f->queued > 0 && f->queued + queued > f->queue_bytes) ||
@@ -274,7 +272,6 @@ static tarn_status files_read(struct tier *t, uint64_t offset, uint64_t length, 
     struct files *f = (struct files *)t;
     tarn_status status = TARN_OK;
     pthread_mutex_lock(&f->lock);
-    TARN_ASSERT(!f->closing);
     struct files_entry *e = find_entry(f, offset);
     if (e == NULL || length > e->size - (offset - e->offset)) {
         status = TARN_ENOTFOUND;
@@ -420,12 +417,8 @@ static void files_get_stats(struct tier *t, struct tier_stats *stats_p) {
 
 static void release(struct files *f) {
     struct files_ticket *ticket;
-    pthread_mutex_lock(&f->lock);
-    f->closing = true;
-    pthread_cond_broadcast(&f->work);
-    pthread_cond_broadcast(&f->names_work);
-    pthread_mutex_unlock(&f->lock);
-    for (unsigned i = 0; i < f->started; i++) pthread_join(f->threads[i], NULL);
+    crew_stop(&f->workers); /* what they still write needs its name */
+    crew_stop(&f->names);
     while ((ticket = STAILQ_FIRST(&f->tickets)) != NULL) {
         STAILQ_REMOVE_HEAD(&f->tickets, next);
         free(ticket);
@@ -436,8 +429,6 @@ static void release(struct files *f) {
     if (f->mark_fd >= 0) close(f->mark_fd);
     if (f->root_fd >= 0) close(f->root_fd);
     if (f->tier.event_fd >= 0) close(f->tier.event_fd);
-    pthread_cond_destroy(&f->work);
-    pthread_cond_destroy(&f->names_work);
     pthread_mutex_destroy(&f->callbacks);
     pthread_mutex_destroy(&f->lock);
     free(f->root);
@@ -521,17 +512,9 @@ static tarn_status find_files(struct files *f, const char **why_p) {
 }
 
 static tarn_status start(struct files *f, const char **why_p) {
-    sigset_t all, before; /* signals are for the program's own threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    int error = 0;
-    while (f->started < ARRAY_LEN(f->threads) && error == 0) {
-        error = pthread_create(&f->threads[f->started], NULL,
-                               f->started == 0 ? files_names_run : files_worker_run, f);
-        if (error == 0) pthread_setname_np(f->threads[f->started++], "tarn-files");
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (f->started < 2) return tier_fail(TARN_EIO, why_p, "starting threads: %s", strerror(error));
+    int error = crew_start(&f->names, "tarn-files", 1, NULL, NULL);
+    if (error == 0) error = crew_start(&f->workers, "tarn-files", FILES_WORKERS, NULL, NULL);
+    if (error != 0) return tier_fail(TARN_EIO, why_p, "starting threads: %s", strerror(error));
     return TARN_OK;
 }
 
@@ -574,11 +557,7 @@ static struct files *create(const struct tier_config *config) {
     f->tier.info.value_max = config->size / 2;
     pthread_mutex_init(&f->lock, NULL);
     pthread_mutex_init(&f->callbacks, NULL);
-    pthread_cond_init(&f->work, NULL);
-    pthread_cond_init(&f->names_work, NULL);
     htab_init(&f->by_name);
-    STAILQ_INIT(&f->jobs);
-    STAILQ_INIT(&f->names);
     STAILQ_INIT(&f->tickets);
     return f;
 }

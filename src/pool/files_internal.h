@@ -24,6 +24,7 @@
 #include <pthread.h>
 #include <sys/queue.h>
 #include "base/assert.h"
+#include "base/crew.h"
 #include "base/htab.h"
 #include "pool/tier_internal.h"
 
@@ -78,7 +79,8 @@ struct files_entry {
 
 enum files_what { FILES_PUT, FILES_PLACE, FILES_READ, FILES_REMOVE, FILES_RENAME };
 struct files_job {
-    STAILQ_ENTRY(files_job) next;
+    struct crew_job crew;
+    struct files *files;
     enum files_what what;
     struct files_entry *entry; /* put: not in the books yet */
     uint64_t started_us;
@@ -93,7 +95,6 @@ struct files_job {
     void (*read_done)(void *arg, tarn_status status);
     void *arg;
 };
-STAILQ_HEAD(files_jobs, files_job);
 
 struct files_ticket {
     STAILQ_ENTRY(files_ticket) next;
@@ -109,16 +110,12 @@ struct files {
     mode_t file_mode, folder_mode;
     uint64_t size, queue_bytes, read_bytes;
     double high, low;
-    pthread_t threads[FILES_WORKERS + 1];
-    unsigned started;
-    pthread_mutex_t callbacks; /* held while one runs; taken before lock or alone */
+    struct crew workers, names; /* write and read; rename and remove, one after the other */
+    pthread_mutex_t callbacks;  /* held while one runs; taken before lock or alone */
 
     pthread_mutex_t lock; /* of all below */
-    pthread_cond_t work, names_work;
-    bool closing, read_only, event_set, evicting;
-    struct files_jobs jobs, names; /* for the workers; for the thread that renames and removes */
-    unsigned busy;                 /* jobs queued or running */
-    struct files_entry **entries;  /* by offset */
+    bool read_only, event_set, evicting;
+    struct files_entry **entries; /* by offset */
     size_t n_entries, cap_entries, gone;
     struct htab by_name;
     uint64_t next_offset, next_tmp, next_ticket;
@@ -148,9 +145,7 @@ void files_evict_check(struct files *f);
 
 /* --- files_work.c --- */
 
-void *files_worker_run(void *arg);
-void *files_names_run(void *arg);
-/* The lock is held. */
+/* The lock may be held. */
 void files_submit(struct files *f, struct files_job *job);
 
 /* --- files_scan.c --- */

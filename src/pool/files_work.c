@@ -14,17 +14,16 @@
 #include "pool/files_internal.h"
 #include "pool/ssd_io.h"
 
+static bool files_job_run(struct crew_job *crew);
+
 void files_submit(struct files *f, struct files_job *job) {
     bool names = job->what != FILES_PUT && job->what != FILES_READ;
-    STAILQ_INSERT_TAIL(names ? &f->names : &f->jobs, job, next);
-    f->busy++;
-    pthread_cond_signal(names ? &f->names_work : &f->work);
+    job->files = f;
+    job->crew = (struct crew_job){.run = files_job_run};
+    crew_add(names ? &f->names : &f->workers, &job->crew);
 }
 
-static void job_ended(struct files *f, struct files_job *job) {
-    pthread_mutex_lock(&f->lock);
-    if (--f->busy == 0) pthread_cond_signal(&f->names_work);
-    pthread_mutex_unlock(&f->lock);
+static void job_free(struct files_job *job) {
     free(job->copy);
     free(job->iov);
     free(job);
@@ -153,7 +152,7 @@ static void end_put(struct files *f, struct files_job *job, tarn_status status, 
     pthread_mutex_lock(&f->callbacks);
     job->put_done(job->arg, status, status == TARN_OK ? offset : 0);
     pthread_mutex_unlock(&f->callbacks);
-    job_ended(f, job);
+    job_free(job);
 }
 
 static void run_put(struct files *f, struct files_job *job) {
@@ -164,11 +163,8 @@ static void run_put(struct files *f, struct files_job *job) {
         end_put(f, job, status, error);
         return;
     }
-    pthread_mutex_lock(&f->lock);
     job->what = FILES_PLACE;
     files_submit(f, job);
-    f->busy--; /* it was counted as a put */
-    pthread_mutex_unlock(&f->lock);
 }
 
 static void run_place(struct files *f, struct files_job *job) {
@@ -213,7 +209,7 @@ static void run_read(struct files *f, struct files_job *job) {
     pthread_mutex_lock(&f->callbacks);
     job->read_done(job->arg, status);
     pthread_mutex_unlock(&f->callbacks);
-    job_ended(f, job);
+    job_free(job);
 }
 
 /* --- names --- */
@@ -224,7 +220,7 @@ static void run_remove(struct files *f, struct files_job *job) {
     if (error != 0 && error != ENOENT) count_failure(f, "removing a file", error);
     f->used -= job->bytes;
     pthread_mutex_unlock(&f->lock);
-    job_ended(f, job);
+    job_free(job);
 }
 
 static void run_rename(struct files *f, struct files_job *job) {
@@ -234,12 +230,14 @@ static void run_rename(struct files *f, struct files_job *job) {
         count_failure(f, "renaming a file", error);
         pthread_mutex_unlock(&f->lock);
     }
-    job_ended(f, job);
+    job_free(job);
 }
 
 /* --- threads --- */
 
-static void run(struct files *f, struct files_job *job) {
+static bool files_job_run(struct crew_job *crew) {
+    struct files_job *job = CONTAINER_OF(crew, struct files_job, crew);
+    struct files *f = job->files;
     switch (job->what) {
     case FILES_PUT: run_put(f, job); break;
     case FILES_PLACE: run_place(f, job); break;
@@ -247,35 +245,5 @@ static void run(struct files *f, struct files_job *job) {
     case FILES_REMOVE: run_remove(f, job); break;
     case FILES_RENAME: run_rename(f, job); break;
     }
-}
-
-/* Until the tier is closed and the queue empty. */
-static void run_queue(struct files *f, struct files_jobs *jobs, pthread_cond_t *work, bool names) {
-    pthread_mutex_lock(&f->lock);
-    for (;;) {
-        struct files_job *job = STAILQ_FIRST(jobs);
-        if (job == NULL) {
-            /* What the workers still write needs its name. */
-            if (f->closing && (!names || f->busy == 0)) break;
-            pthread_cond_wait(work, &f->lock);
-            continue;
-        }
-        STAILQ_REMOVE_HEAD(jobs, next);
-        pthread_mutex_unlock(&f->lock);
-        run(f, job);
-        pthread_mutex_lock(&f->lock);
-    }
-    pthread_mutex_unlock(&f->lock);
-}
-
-void *files_worker_run(void *arg) {
-    struct files *f = arg;
-    run_queue(f, &f->jobs, &f->work, false);
-    return NULL;
-}
-
-void *files_names_run(void *arg) {
-    struct files *f = arg;
-    run_queue(f, &f->names, &f->names_work, true);
-    return NULL;
+    return false; /* it is freed, or on its way to its name */
 }

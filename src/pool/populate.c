@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/thread.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ  22
@@ -80,16 +80,13 @@ struct pool_populating *pool_populate_begin(void *base, uint64_t size, bool keep
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     uint64_t wanted =
         min_u64(min_u64((uint64_t)(cpus > 0 ? cpus : 1), THREADS_MAX), 1 + size / THREAD_BYTES);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for those who started us */
     for (; p->threads < wanted; p->threads++) {
         __atomic_fetch_add(&p->at_work, 1, __ATOMIC_RELAXED);
-        if (pthread_create(&p->thread[p->threads], NULL, populate_thread, p) == 0) continue;
+        if (thread_start(&p->thread[p->threads], "tarn-populate", populate_thread, p) == 0)
+            continue;
         __atomic_fetch_sub(&p->at_work, 1, __ATOMIC_RELAXED);
         break;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (p->threads == 0) { /* then here, and before we return */
         p->at_work = 1;
         populate_thread(p);

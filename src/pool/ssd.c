@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
-#include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +18,7 @@
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "pool/site.h"
 #include "pool/ssd_internal.h"
 
@@ -288,13 +288,8 @@ static tarn_status set_up(struct ssd *s, const char **why_p) {
 static tarn_status start(struct ssd *s, const char **why_p) {
     if (ssd_io_open(s->fd, SSD_DEPTH, &s->io) != TARN_OK)
         return tier_fail(TARN_EIO, why_p, "no way to do disk I/O");
-    sigset_t all, before; /* signals are for the program's own threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    int error = pthread_create(&s->thread, NULL, ssd_run, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = thread_start(&s->thread, "tarn-ssd", ssd_run, s);
     if (error != 0) return tier_fail(TARN_EIO, why_p, "starting a thread: %s", strerror(error));
-    pthread_setname_np(s->thread, "tarn-ssd");
     s->started = true;
     return TARN_OK;
 }

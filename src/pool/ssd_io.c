@@ -3,15 +3,14 @@
 #include "pool/ssd_io_internal.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/assert.h"
 #include "base/buf.h"
-#include "base/clock.h"
 #include "base/log.h"
 
 static struct {
@@ -134,68 +133,46 @@ void ssd_io_ended(struct ssd_io *io, struct ssd_op *op, int result) {
 
 struct threads {
     struct ssd_io io;
-    pthread_t threads[THREADS];
-    unsigned started;
+    struct crew crew;
+    int wake_fd;
     pthread_mutex_t lock;
-    pthread_cond_t work, news;
-    struct ssd_ops todo, ended; /* under lock, as all below */
-    bool woken, closing;
+    struct ssd_ops ended; /* under lock */
 };
 
-static ssize_t transfer(int fd, const struct ssd_op *op) {
-    if (op->sync) return fdatasync(fd);
+static bool transfer(struct crew_job *job) {
+    struct ssd_op *op = CONTAINER_OF(job, struct ssd_op, job);
     char *at = (char *)op->buffer + op->moved;
     off_t offset = (off_t)(op->offset + op->moved);
-    return op->write ? pwrite(fd, at, op->asked, offset) : pread(fd, at, op->asked, offset);
+    ssize_t n = op->sync    ? fdatasync(op->fd)
+                : op->write ? pwrite(op->fd, at, op->asked, offset)
+                            : pread(op->fd, at, op->asked, offset);
+    op->result = n < 0 ? -errno : (int)n;
+    return true;
 }
 
-static void *threads_run(void *arg) {
+static void transferred(void *arg, struct crew_job *job) {
     struct threads *t = arg;
     pthread_mutex_lock(&t->lock);
-    while (!t->closing) {
-        struct ssd_op *op = STAILQ_FIRST(&t->todo);
-        if (op == NULL) {
-            pthread_cond_wait(&t->work, &t->lock);
-            continue;
-        }
-        STAILQ_REMOVE_HEAD(&t->todo, next);
-        pthread_mutex_unlock(&t->lock);
-        ssize_t n = transfer(t->io.fd, op);
-        int error = n < 0 ? errno : 0;
-        pthread_mutex_lock(&t->lock);
-        op->result = n < 0 ? -error : (int)n;
-        STAILQ_INSERT_TAIL(&t->ended, op, next);
-        pthread_cond_signal(&t->news);
-    }
+    STAILQ_INSERT_TAIL(&t->ended, CONTAINER_OF(job, struct ssd_op, job), next);
     pthread_mutex_unlock(&t->lock);
-    return NULL;
+    eventfd_write(t->wake_fd, 1);
 }
 
 static bool threads_start(struct ssd_io *io, struct ssd_op *op) {
     struct threads *t = (struct threads *)io;
-    pthread_mutex_lock(&t->lock);
-    STAILQ_INSERT_TAIL(&t->todo, op, next);
-    pthread_cond_signal(&t->work);
-    pthread_mutex_unlock(&t->lock);
+    op->fd = io->fd;
+    op->job = (struct crew_job){.run = transfer};
+    crew_add(&t->crew, &op->job);
     return true;
 }
 
 static void threads_wait(struct ssd_io *io, int timeout_ms) {
     struct threads *t = (struct threads *)io;
-    struct timespec until;
-    if (timeout_ms > 0) {
-        uint64_t ns = clock_mono_ns() + (uint64_t)timeout_ms * 1000000u;
-        until = (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-    }
+    struct pollfd p = {.fd = t->wake_fd, .events = POLLIN};
+    eventfd_t ignored;
+    if (poll(&p, 1, timeout_ms) > 0) eventfd_read(t->wake_fd, &ignored);
     struct ssd_ops ended = STAILQ_HEAD_INITIALIZER(ended);
     pthread_mutex_lock(&t->lock);
-    while (timeout_ms != 0 && !t->woken && STAILQ_EMPTY(&t->ended)) {
-        if (timeout_ms < 0)
-            pthread_cond_wait(&t->news, &t->lock);
-        else if (pthread_cond_timedwait(&t->news, &t->lock, &until) != 0)
-            break;
-    }
-    t->woken = false;
     STAILQ_CONCAT(&ended, &t->ended);
     pthread_mutex_unlock(&t->lock);
     while (!STAILQ_EMPTY(&ended)) {
@@ -206,22 +183,13 @@ static void threads_wait(struct ssd_io *io, int timeout_ms) {
 }
 
 static void threads_wake(struct ssd_io *io) {
-    struct threads *t = (struct threads *)io;
-    pthread_mutex_lock(&t->lock);
-    t->woken = true;
-    pthread_cond_signal(&t->news);
-    pthread_mutex_unlock(&t->lock);
+    eventfd_write(((struct threads *)io)->wake_fd, 1);
 }
 
 static void threads_close(struct ssd_io *io) {
     struct threads *t = (struct threads *)io;
-    pthread_mutex_lock(&t->lock);
-    t->closing = true;
-    pthread_cond_broadcast(&t->work);
-    pthread_mutex_unlock(&t->lock);
-    for (unsigned i = 0; i < t->started; i++) pthread_join(t->threads[i], NULL);
-    pthread_cond_destroy(&t->work);
-    pthread_cond_destroy(&t->news);
+    crew_stop(&t->crew);
+    if (t->wake_fd >= 0) close(t->wake_fd);
     pthread_mutex_destroy(&t->lock);
     free(t);
 }
@@ -236,29 +204,14 @@ static const struct ssd_io_ops threads_ops = {
 
 struct ssd_io *ssd_threads_open(int fd, int *error_p) {
     struct threads *t = xcalloc(1, sizeof(*t));
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&t->lock, NULL);
-    pthread_cond_init(&t->work, NULL);
-    pthread_cond_init(&t->news, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    STAILQ_INIT(&t->todo);
     STAILQ_INIT(&t->ended);
     t->io.ops = &threads_ops;
     t->io.fd = fd;
-    sigset_t all, before; /* signals are for the program's own threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    for (; t->started < THREADS; t->started++) {
-        *error_p = pthread_create(&t->threads[t->started], NULL, threads_run, t);
-        if (*error_p != 0) break;
-        pthread_setname_np(t->threads[t->started], "tarn-ssd-io");
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (t->started == 0) {
-        threads_close(&t->io);
-        return NULL;
-    }
-    return &t->io;
+    t->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    *error_p =
+        t->wake_fd < 0 ? errno : crew_start(&t->crew, "tarn-ssd-io", THREADS, transferred, t);
+    if (*error_p == 0) return &t->io;
+    threads_close(&t->io);
+    return NULL;
 }

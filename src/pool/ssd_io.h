@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/queue.h>
+#include "base/crew.h"
 #include "base/status.h"
 
 struct ssd_io;
@@ -31,6 +32,8 @@ struct ssd_op {
     /* private */
     size_t moved, asked;
     int result;
+    int fd;
+    struct crew_job job;
     STAILQ_ENTRY(ssd_op) next;
 };
 STAILQ_HEAD(ssd_ops, ssd_op);

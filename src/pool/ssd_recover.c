@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/thread.h"
 #include "pool/ssd_internal.h"
 
 #define THREADS_MAX    8u
@@ -131,16 +132,6 @@ static void *scan_run(void *arg) {
     return NULL;
 }
 
-static void scan_all(struct scan *scan) {
-    pthread_t threads[THREADS_MAX];
-    unsigned n = 0, most = (unsigned)min_u64(scan->s->regions / THREAD_REGIONS, THREADS_MAX);
-    for (; n < most; n++) {
-        if (pthread_create(&threads[n], NULL, scan_run, scan) != 0) break;
-    }
-    scan_run(scan);
-    for (unsigned i = 0; i < n; i++) pthread_join(threads[i], NULL);
-}
-
 /* --- putting it together --- */
 
 static int compare_seq(const void *a, const void *b, void *arg) {
@@ -245,7 +236,8 @@ tarn_status ssd_recover(struct ssd *s, const char **why_p) {
     uint64_t start = clock_mono_ms();
     struct scan scan = {.s = s, .found = xcalloc(s->regions, sizeof(*scan.found))};
     progress_log(&scan.progress, "SSD tier %s", s->path);
-    scan_all(&scan);
+    thread_run_together(1 + (unsigned)min_u64(s->regions / THREAD_REGIONS, THREADS_MAX),
+                        "tarn-scan", scan_run, &scan);
     tarn_status status = TARN_OK;
     if (scan.errors == s->regions) {
         status = tier_fail(TARN_EIO, why_p, "reading %s: %s", s->path, strerror(scan.error));

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/thread.h"
 
 struct repl_resolve {
     atomic_int users; /* the thread, and who asked */
@@ -78,7 +79,6 @@ static void on_done(void *arg, unsigned events) {
 struct repl_resolve *repl_resolve_start(struct net_loop *loop, const char *host, uint16_t port,
                                         repl_resolve_fn done, void *arg) {
     pthread_t thread;
-    pthread_attr_t attr;
     struct repl_resolve *r = xcalloc(1, sizeof(*r));
     r->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     r->host = xstrdup(host);
@@ -87,15 +87,12 @@ struct repl_resolve *repl_resolve_start(struct net_loop *loop, const char *host,
     r->arg = arg;
     atomic_init(&r->users, 2);
     net_watch_init(&r->watch, loop, r->event_fd, on_done, r);
-    pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     bool ok = r->event_fd >= 0 && net_watch_set(&r->watch, NET_READ) == TARN_OK;
-    if (ok && pthread_create(&thread, &attr, run, r) != 0) {
-        net_watch_set(&r->watch, 0);
-        ok = false;
+    if (ok && thread_start(&thread, "tarn-resolve", run, r) == 0) {
+        pthread_detach(thread);
+        return r;
     }
-    pthread_attr_destroy(&attr);
-    if (ok) return r;
+    if (ok) net_watch_set(&r->watch, 0);
     atomic_store(&r->users, 1);
     unref(r);
     return NULL;

@@ -11,6 +11,7 @@
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/thread.h"
 #include "cmd/books.h"
 #include "cmd/local_copy.h"
 #include "cmd/location.h"
@@ -84,13 +85,8 @@ static void verify_note(void *arg, struct object *o) {
 }
 
 static void verify_batch(struct verify *v, unsigned threads) {
-    pthread_t thread[VERIFY_THREADS];
-    unsigned started = 0;
     v->taken = 0;
-    while (started + 1 < threads && pthread_create(&thread[started], NULL, verify_thread, v) == 0)
-        started++;
-    verify_thread(v);
-    for (unsigned i = 0; i < started; i++) pthread_join(thread[i], NULL);
+    thread_run_together(threads, "tarn-verify", verify_thread, v);
     for (size_t i = 0; i < v->n; i++) {
         if (!v->batch[i].wrong) continue;
         v->wrong++;

@@ -23,6 +23,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "transport/shm/shm.h"
 
 #define EVENTS_MAX 16
@@ -126,19 +127,15 @@ static void close_fds(void) {
     w.epoll_fd = w.end_fd = -1;
 }
 
-/* life is held, as for the next. Signals are the program's own threads'. */
-static bool thread_start(void) {
-    sigset_t all, before;
+/* life is held, as for the next. */
+static bool watch_start(void) {
     w.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     w.end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     struct epoll_event ev = {.events = EPOLLIN, .data.fd = w.end_fd};
     int error = errno;
     if (w.epoll_fd >= 0 && w.end_fd >= 0 &&
         epoll_ctl(w.epoll_fd, EPOLL_CTL_ADD, w.end_fd, &ev) == 0) {
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        error = pthread_create(&w.thread, NULL, watch_main, NULL);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        error = thread_start(&w.thread, "tarn-shm-watch", watch_main, NULL);
         if (error == 0) return true;
     }
     close_fds();
@@ -150,9 +147,8 @@ static bool thread_start(void) {
     return false;
 }
 
-static void thread_end(void) {
-    const uint64_t one = 1;
-    if (write(w.end_fd, &one, sizeof(one)) < 0) TARN_ASSERT(errno == EAGAIN);
+static void watch_end(void) {
+    eventfd_write(w.end_fd, 1);
     pthread_join(w.thread, NULL);
     close_fds();
 }
@@ -171,7 +167,7 @@ void shm_watch_add(struct shm_watch *x, int fd, void *map, uint64_t map_size) {
     pthread_once(&once, set_up_fork);
     pthread_mutex_lock(&w.life);
     *x = (struct shm_watch){.fd = fd, .map = map, .map_size = map_size};
-    if (w.epoll_fd >= 0 || thread_start()) {
+    if (w.epoll_fd >= 0 || watch_start()) {
         /* Edge-triggered: a hang-up is told once. Nothing else is asked for. */
         struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLET, .data.fd = fd};
         pthread_mutex_lock(&w.list);
@@ -195,7 +191,7 @@ void shm_watch_remove(struct shm_watch *x) {
         bool last = LIST_EMPTY(&w.watches), known = fd_watched(x->fd);
         pthread_mutex_unlock(&w.list);
         if (!known) (void)epoll_ctl(w.epoll_fd, EPOLL_CTL_DEL, x->fd, NULL);
-        if (last) thread_end();
+        if (last) watch_end();
     }
     x->watched = false;
     pthread_mutex_unlock(&w.life);

@@ -19,6 +19,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "transport/tcp/conn.h"
 #include "transport/tcp/places.h"
 #include "transport/tcp/tcp.h"
@@ -348,7 +349,7 @@ static void *data_thread_main(void *arg) {
     return NULL;
 }
 
-static tarn_status thread_start(struct transport_listener *l, unsigned i) {
+static tarn_status data_thread_start(struct transport_listener *l, unsigned i) {
     struct data_thread *t = &l->threads[i];
     t->listener = l;
     t->number = i;
@@ -366,15 +367,14 @@ static tarn_status thread_start(struct transport_listener *l, unsigned i) {
         return TARN_EIO;
     }
     if (i == 0) watch_sockets(t, true);
-    int rc = pthread_create(&t->thread, NULL, data_thread_main, t);
+    char name[16];
+    snprintf(name, sizeof(name), "tarn-data-%u", i % 1000);
+    int rc = thread_start(&t->thread, name, data_thread_main, t);
     if (rc != 0) {
         log_warning("A data thread cannot start: %s", strerror(rc));
         return TARN_EIO;
     }
     t->started = true;
-    char name[16];
-    snprintf(name, sizeof(name), "tarn-data-%u", i % 1000);
-    pthread_setname_np(t->thread, name);
     return TARN_OK;
 }
 
@@ -484,13 +484,8 @@ tarn_status tcp_listen(struct transport_domain *d, const struct transport_listen
     tarn_status s = TARN_OK;
     for (size_t i = 0; i < config->n_uris && s == TARN_OK; i++) s = listen_on(l, config->uris[i]);
     if (s == TARN_OK && l->n_sockets == 0) s = TARN_EIO;
-    /* Signals are for the program's own threads. */
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
     /* The first one accepts and uses the others' mailboxes: it starts last. */
-    for (unsigned i = l->n_threads; i-- > 0 && s == TARN_OK;) s = thread_start(l, i);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    for (unsigned i = l->n_threads; i-- > 0 && s == TARN_OK;) s = data_thread_start(l, i);
     if (s != TARN_OK) {
         tcp_listener_close(&l);
         return s;

@@ -1,0 +1,118 @@
+#include "base/crew.h"
+
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "base/buf.h"
+#include "base/thread.h"
+
+static void end_job(struct crew *c, struct crew_job *job) {
+    job->state = CREW_DONE;
+    if (c->finished != NULL) c->finished(c->arg, job);
+    pthread_cond_broadcast(&c->rest);
+}
+
+static void *crew_main(void *arg) {
+    struct crew *c = arg;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        struct crew_job *job = c->paused && !c->stopping ? NULL : TAILQ_FIRST(&c->queue);
+        if (job == NULL) {
+            if (c->stopping) break;
+            pthread_cond_wait(&c->work, &c->lock);
+            continue;
+        }
+        TAILQ_REMOVE(&c->queue, job, link);
+        job->state = CREW_RUNNING;
+        pthread_mutex_unlock(&c->lock);
+        bool over = job->run(job);
+        pthread_mutex_lock(&c->lock);
+        if (over) end_job(c, job);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+int crew_start(struct crew *c, const char *name, unsigned threads, crew_finished_fn finished,
+               void *arg) {
+    *c = (struct crew){.finished = finished, .arg = arg};
+    TAILQ_INIT(&c->queue);
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->work, NULL);
+    pthread_cond_init(&c->rest, NULL);
+    c->threads = xcalloc(threads, sizeof(*c->threads));
+    int error = 0;
+    for (; c->n_threads < threads; c->n_threads++) {
+        error = thread_start(&c->threads[c->n_threads], name, crew_main, c);
+        if (error != 0) break;
+    }
+    if (c->n_threads > 0) return 0;
+    crew_stop(c);
+    return error;
+}
+
+void crew_add(struct crew *c, struct crew_job *job) {
+    pthread_mutex_lock(&c->lock);
+    TARN_ASSERT(!c->stopping && (job->state == CREW_IDLE || job->state == CREW_DONE));
+    job->state = CREW_QUEUED;
+    job->cancelled = false;
+    TAILQ_INSERT_TAIL(&c->queue, job, link);
+    pthread_cond_signal(&c->work);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void crew_pause(struct crew *c, bool paused) {
+    pthread_mutex_lock(&c->lock);
+    c->paused = paused;
+    pthread_cond_broadcast(&c->work);
+    pthread_mutex_unlock(&c->lock);
+}
+
+size_t crew_cancel(struct crew *c, bool (*match)(const struct crew_job *job, const void *arg),
+                   const void *arg) {
+    size_t n = 0;
+    struct crew_job *job, *next;
+    if (c->n_threads == 0) return 0;
+    pthread_mutex_lock(&c->lock);
+    for (job = TAILQ_FIRST(&c->queue); job != NULL; job = next) {
+        next = TAILQ_NEXT(job, link);
+        if (match != NULL && !match(job, arg)) continue;
+        TAILQ_REMOVE(&c->queue, job, link);
+        job->cancelled = true;
+        end_job(c, job);
+        n++;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return n;
+}
+
+enum crew_state crew_job_state(struct crew *c, const struct crew_job *job) {
+    if (c->n_threads == 0) return job->state;
+    pthread_mutex_lock(&c->lock);
+    enum crew_state state = job->state;
+    pthread_mutex_unlock(&c->lock);
+    return state;
+}
+
+void crew_wait(struct crew *c, const struct crew_job *job) {
+    if (c->n_threads == 0) return;
+    pthread_mutex_lock(&c->lock);
+    while (job->state == CREW_QUEUED || job->state == CREW_RUNNING)
+        pthread_cond_wait(&c->rest, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void crew_stop(struct crew *c) {
+    if (c->threads == NULL) return;
+    pthread_mutex_lock(&c->lock);
+    c->stopping = true;
+    pthread_cond_broadcast(&c->work);
+    pthread_mutex_unlock(&c->lock);
+    for (unsigned i = 0; i < c->n_threads; i++) pthread_join(c->threads[i], NULL);
+    TARN_ASSERT(TAILQ_EMPTY(&c->queue));
+    pthread_cond_destroy(&c->work);
+    pthread_cond_destroy(&c->rest);
+    pthread_mutex_destroy(&c->lock);
+    free(c->threads);
+    *c = (struct crew){0};
+}
