@@ -1,8 +1,9 @@
 #!/bin/bash
-# Installs what tarn needs of Debian 12, if it is missing. Asks for sudo only when there is something to install and the
-# caller is not root.
+# Installs what tarn needs of Debian 12, if it is missing. Asks for sudo only when there is
+# something to install and the caller is not root.
 #
-#   deps/install.sh [--check] [--quiet] [GROUP]...     groups: build test lint bench rdma (default: build test)
+#   deps/install.sh [--check] [--quiet] [GROUP]...
+#       groups: build test lint bench rdma (default: build test)
 #
 # --check   installs nothing; status 1 and a list when something is missing
 # --quiet   says nothing when nothing is missing
@@ -28,7 +29,7 @@ wanted=$(awk -v groups=" ${groups[*]} " \
 
 if ! command -v dpkg-query >/dev/null; then
     if [ -n "$quiet" ]; then exit 0; fi # another system: the compiler will say what it misses
-    echo "deps: this is not a Debian system; install the like of these with your package manager:" >&2
+    echo "deps: not a Debian system; install the like of these with your package manager:" >&2
     echo "$wanted" | awk '{ p = $2; $1 = $2 = ""; printf "  %-20s %s\n", p, $0 }' >&2
     exit 1
 fi
@@ -52,7 +53,8 @@ printf '%s' "$lines"
 as_root=
 if [ "$(id -u)" != 0 ]; then
     if ! command -v sudo >/dev/null; then
-        echo "deps: not root, and no sudo here. As root: apt-get install --no-install-recommends ${missing[*]}" >&2
+        echo "deps: not root, and no sudo here. As root:" \
+            "apt-get install --no-install-recommends ${missing[*]}" >&2
         exit 1
     fi
     echo "deps: sudo is needed for apt-get"

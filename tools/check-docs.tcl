@@ -80,7 +80,8 @@ foreach name [lsort [split [cli COMMAND LIST] \n]] {
 }
 check "commands" $problems
 
-# The one table of errors: its codes are those of docs/COMMANDS.md, its statuses those of tarn_status.h and docs/LIBTARN.md.
+# The one table of errors: its codes are those of docs/COMMANDS.md, its statuses those of
+# tarn_status.h and docs/LIBTARN.md.
 set table [read_file src/base/errors.h]
 set codes {}
 set statuses {}
@@ -113,7 +114,8 @@ set libtarn [read_file docs/LIBTARN.md]
 foreach {all status code} [regexp -all -inline {X\((TARN_\w+), "(\w*)", ERROR_} $table] {
     if {$code ni {"" ERR} && ![regexp "$status\\M" $libtarn]} { lappend problems "$status is not in docs/LIBTARN.md" }
 }
-# No other code leaves the server for a client to guess about, but those of Redis that are said in Redis' words.
+# No other code leaves the server for a client to guess about, but those of Redis that are said in
+# Redis' words.
 set redis {CODE UNBLOCKED NOTBUSY EXECABORT NOMASTERLINK NOPROTO WRONGPASS NOAUTH NOPERM EPOCH GAP}
 foreach file [glob src/cmd/*.c] {
     foreach {all code} [regexp -all -inline {"-([A-Z]{3,}) } [read_file $file]] {

@@ -53,7 +53,7 @@ def blocks(text):
             marked = line.strip() == "<!-- paste -->"
 
 
-# --- transcripts ------------------------------------------------------------------------------
+# --- transcripts ---
 
 
 def matches(shown, said):
@@ -158,7 +158,7 @@ def check_transcripts(page, text, place, build):
         client.close()
 
 
-# --- recipes ----------------------------------------------------------------------------------
+# --- recipes ---
 
 
 def commands(lines):

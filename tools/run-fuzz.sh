@@ -1,6 +1,7 @@
 #!/bin/bash
-# Runs every libFuzzer target under BUILD/tests/fuzz for FUZZ_SECONDS, from the seeds in tests/fuzz/seeds/NAME. New inputs
-# are kept in BUILD/corpus/NAME, what failed in BUILD/crash/NAME-*. Ends with "N passed, M failed".
+# Runs every libFuzzer target under BUILD/tests/fuzz for FUZZ_SECONDS, from the seeds in
+# tests/fuzz/seeds/NAME. New inputs are kept in BUILD/corpus/NAME, what failed in
+# BUILD/crash/NAME-*. Ends with "N passed, M failed".
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?usage: run-fuzz.sh BUILD [NAME...]}
@@ -16,8 +17,10 @@ for program in "$build"/tests/fuzz/*_fuzz; do
     seeds=()
     [ ! -d "tests/fuzz/seeds/$name" ] || seeds=("tests/fuzz/seeds/$name")
     echo "fuzz: $name for ${FUZZ_SECONDS:-60} s"
-    if "$program" -max_total_time="${FUZZ_SECONDS:-60}" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-        -artifact_prefix="$build/crash/$name-" "$corpus" ${seeds[@]+"${seeds[@]}"} >"$build/$name.log" 2>&1; then
+    if "$program" -max_total_time="${FUZZ_SECONDS:-60}" -timeout=10 -rss_limit_mb=2048 \
+        -print_final_stats=1 \
+        -artifact_prefix="$build/crash/$name-" "$corpus" \
+        ${seeds[@]+"${seeds[@]}"} >"$build/$name.log" 2>&1; then
         passed=$((passed + 1))
         grep -E 'number_of_executed_units|new_units_added' "$build/$name.log" | sed 's/^/  /'
     else

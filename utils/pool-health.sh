@@ -4,8 +4,8 @@
 #   utils/pool-health.sh [-h HOST] [-p PORT] [-a PASSWORD] [--user NAME] [OPTION]...
 #
 #   -h HOST, -p PORT  of the master (127.0.0.1, 6479)
-#   --tls             the port speaks TLS; --cacert FILE, --cert FILE, --key FILE and --insecure work
-#                     as in redis-cli
+#   --tls             the port speaks TLS; --cacert FILE, --cert FILE, --key FILE and --insecure
+#                     work as in redis-cli
 #
 #   --nodes N         the number of nodes that should be up
 #   --stuck SECONDS   the age at which a task, a fence or a disk's queue counts as stuck (300)
@@ -33,7 +33,8 @@ export LC_ALL=C
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
 fail() { echo "UNKNOWN - $*"; exit 3; }
 
-cli=(timeout 10 redis-cli --no-auth-warning -h 127.0.0.1 -p 6479) nodes_wanted= stuck=300 pinned_max=80 quiet=
+cli=(timeout 10 redis-cli --no-auth-warning -h 127.0.0.1 -p 6479) nodes_wanted= stuck=300 \
+    pinned_max=80 quiet=
 while [ $# -gt 0 ]; do
     case $1 in
     --help) usage; exit 0 ;;
@@ -42,7 +43,9 @@ while [ $# -gt 0 ]; do
     -h | -p | -a | --user | --cacert | --cert | --key | --nodes | --stuck | --pinned)
         [ $# -gt 1 ] || fail "$1 needs a value (--help)"
         case $1 in
-        -p | --nodes | --stuck | --pinned) [[ $2 =~ ^[0-9]+$ ]] || fail "$1 needs a number, not '$2'" ;;
+        -p | --nodes | --stuck | --pinned)
+            [[ $2 =~ ^[0-9]+$ ]] || fail "$1 needs a number, not '$2'"
+            ;;
         esac
         case $1 in
         --nodes) nodes_wanted=$2 ;;
@@ -59,9 +62,9 @@ done
 command -v redis-cli >/dev/null || fail "redis-cli is not installed"
 
 level=0 details=
-note() { # LEVEL TEXT
+note() { # LEVEL TEXT...
     [ "$1" -le "$level" ] || level=$1
-    details+="$2"$'\n'
+    details+="${*:2}"$'\n'
 }
 verdict() { # TEXT FIGURES
     local names=(OK WARNING CRITICAL)
@@ -69,7 +72,7 @@ verdict() { # TEXT FIGURES
     [ -n "$quiet" ] || printf '%s' "$details"
 }
 
-# --- the master ---------------------------------------------------------------------------------------------------------------
+# --- the master ---
 info=$("${cli[@]}" INFO everything 2>&1 | tr -d '\r')
 case $info in
 *tarn_version:*) ;;
@@ -84,21 +87,30 @@ esac
 field() { sed -n "s/^$1://p" <<<"$info" | head -n 1; }
 
 role=$(field role)
-[ "${role:-master}" = master ] || fail "this is a $role: ask the master at $(field master_host):$(field master_port)"
+[ "${role:-master}" = master ] ||
+    fail "this is a $role: ask the master at $(field master_host):$(field master_port)"
 if [ "$(field memory_segments_up)" = 0 ]; then
     note 2 "no memory segment is up: nothing can be put, and what is in memory cannot be read"
 elif [ "$(field memory_segments_writable)" = 0 ]; then
-    note 2 "no memory segment takes new values, all are drained or in maintenance: nothing can be put (SEGMENT LIST)"
+    note 2 "no memory segment takes new values, all are drained or in maintenance:" \
+        "nothing can be put (SEGMENT LIST)"
 fi
 
 # Of what can be read; what is down is apart.
-size=$(field pool_size) used=$(field pool_used) free=$(field pool_free) evictable=$(field pool_evictable) away=$(field pool_down)
+size=$(field pool_size) used=$(field pool_used) free=$(field pool_free) \
+    evictable=$(field pool_evictable) away=$(field pool_down)
 if [ "$size" -gt 0 ]; then
     pinned=$(((size - free - evictable) * 100 / size))
-    [ "$pinned" -le "$pinned_max" ] || note 1 "$pinned % of the memory are neither free nor evictable: pins, leases, or puts that do not end (INFO pool)"
+    [ "$pinned" -le "$pinned_max" ] ||
+        note 1 "$pinned % of the memory are neither free nor evictable:" \
+            "pins, leases, or puts that do not end (INFO pool)"
 fi
-[ "$(field replicas_bad)" = 0 ] || note 1 "$(field replicas_bad) replicas had bad bytes since the master started: look for the disk or memory they came from"
-[ "$(field drops_lost)" = 0 ] || note 1 "$(field drops_lost) removals could not be told to disks; their space there is wasted until they evict it"
+[ "$(field replicas_bad)" = 0 ] ||
+    note 1 "$(field replicas_bad) replicas had bad bytes since the master started:" \
+        "look for the disk or memory they came from"
+[ "$(field drops_lost)" = 0 ] ||
+    note 1 "$(field drops_lost) removals could not be told to disks;" \
+        "their space there is wasted until they evict it"
 
 # What cannot be asked is not well. Lists begin with the name of a field, or are empty.
 ask() { # FIRST-FIELD COMMAND...: the reply is $reply
@@ -109,15 +121,18 @@ ask() { # FIRST-FIELD COMMAND...: the reply is $reply
     [ -z "$reply" ] || [ "${reply%%$'\n'*}" = "$first" ] || fail "$*: ${reply%%$'\n'*}"
 }
 
-# --- nodes: field and value take turns, a node begins with its name ---------------------------------------------------------------
+# --- nodes: field and value take turns, a node begins with its name ---
 # name state machine rack version silent-ms tasks fences-pending drain-left-bytes used size
 ask name NODE LIST
 table=$(awk '
     NR % 2 == 1 { f = $0; next }
     f == "name" { if (n++) show(); delete v }
     { v[f] = $0 }
-    function show() { print v["name"] "\t" v["state"] "\t" v["machine"] "\t" (v["rack"] == "" ? "-" : v["rack"]) "\t" v["version"] "\t" v["silent-ms"] \
-        "\t" v["tasks"] "\t" v["fences-pending"] "\t" v["drain-left-bytes"] "\t" v["used"] "\t" v["size"] "\t" v["state-ms"] }
+    function show() {
+        print v["name"] "\t" v["state"] "\t" v["machine"] "\t" (v["rack"] == "" ? "-" : v["rack"]) \
+            "\t" v["version"] "\t" v["silent-ms"] "\t" v["tasks"] "\t" v["fences-pending"] \
+            "\t" v["drain-left-bytes"] "\t" v["used"] "\t" v["size"] "\t" v["state-ms"]
+    }
     END { if (n) show() }' <<<"$reply")
 
 # A field of NODE INFO, of its stats where it is one of those.
@@ -130,7 +145,8 @@ node_field() { # NAME FIELD
         at % 2 == 1 { f = $0; next }
         f == want { print; exit }'
 }
-segment_field() { "${cli[@]}" SEGMENT INFO "$1" 2>/dev/null | awk -v want="$2" 'f { print; exit } $0 == want { f = 1 }'; }
+segment_field() { "${cli[@]}" SEGMENT INFO "$1" 2>/dev/null |
+    awk -v want="$2" 'f { print; exit } $0 == want { f = 1 }'; }
 
 up=0 down=0 other=0
 while IFS=$'\t' read -r name state machine _ _ silent _ fences left _ _ since; do
@@ -138,38 +154,60 @@ while IFS=$'\t' read -r name state machine _ _ silent _ fences left _ _ since; d
     case $state in
     up) up=$((up + 1)) ;;
     maintenance | draining) up=$((up + 1)) other=$((other + 1)) ;;
-    down) down=$((down + 1)); note 1 "node $name on $machine is down, silent for $((silent / 1000)) s: what only it has cannot be read" ;;
-    joining) other=$((other + 1)); [ "$((since / 1000))" -lt "$stuck" ] || note 1 "node $name is joining for $((since / 1000)) s: $fences fences are to be confirmed" ;;
+    down)
+        down=$((down + 1))
+        note 1 "node $name on $machine is down, silent for $((silent / 1000)) s:" \
+            "what only it has cannot be read"
+        ;;
+    joining)
+        other=$((other + 1))
+        [ "$((since / 1000))" -lt "$stuck" ] ||
+            note 1 "node $name is joining for $((since / 1000)) s:" \
+                "$fences fences are to be confirmed"
+        ;;
     *) other=$((other + 1)) ;;
     esac
     [ "$state" != down ] || continue
     [[ $("${cli[@]}" NODE INFO "$name" 2>&1) != NOPERM* ]] || fail "this user may not ask NODE INFO"
-    [ "$fences" -lt 1000 ] || note 1 "node $name has $fences fences to confirm: a process there does not let go of its memory"
+    [ "$fences" -lt 1000 ] ||
+        note 1 "node $name has $fences fences to confirm:" \
+            "a process there does not let go of its memory"
     if [ "$state" = draining ]; then
         why=
         while read -r segment; do
             text=$(segment_field "$segment" drain_error)
             [ -z "$text" ] || why=$text
-        done < <("${cli[@]}" NODE INFO "$name" 2>/dev/null | awk '$0 == "transports" || $0 == "stats" { exit } on { print } $0 == "segment-names" { on = 1 }')
-        [ -z "$why" ] || note 1 "node $name drains, $((left >> 20)) MiB left, and cannot go on: $why"
+        done < <("${cli[@]}" NODE INFO "$name" 2>/dev/null |
+            awk '$0 == "transports" || $0 == "stats" { exit }
+                on { print }
+                $0 == "segment-names" { on = 1 }')
+        [ -z "$why" ] ||
+            note 1 "node $name drains, $((left >> 20)) MiB left, and cannot go on: $why"
     fi
     for tier in ssd file; do
-        [ "$(node_field "$name" "$tier-read-only")" != 1 ] || note 1 "node $name: its $tier tier failed too often and takes nothing more"
+        [ "$(node_field "$name" "$tier-read-only")" != 1 ] ||
+            note 1 "node $name: its $tier tier failed too often and takes nothing more"
         damaged=$(node_field "$name" "$tier-damaged")
-        [ "${damaged:-0}" = 0 ] || note 1 "node $name: its $tier tier was damaged in $damaged places"
+        [ "${damaged:-0}" = 0 ] ||
+            note 1 "node $name: its $tier tier was damaged in $damaged places"
     done
 done <<<"$table"
-[ -z "$nodes_wanted" ] || [ "$up" -ge "$nodes_wanted" ] || note 2 "$up nodes are up, $nodes_wanted are expected"
+[ -z "$nodes_wanted" ] || [ "$up" -ge "$nodes_wanted" ] ||
+    note 2 "$up nodes are up, $nodes_wanted are expected"
 
-# --- tasks ------------------------------------------------------------------------------------------------------------------------
+# --- tasks ---
 ask id REPLICA TASKS COUNT 1000
 old=$(awk -v limit="$((stuck * 1000))" '
-    p == "state" { state = $0 } p == "age-ms" { if (state ~ /^(queued|room|sent)$/ && $0 > limit) n++ }
+    p == "state" { state = $0 }
+    p == "age-ms" { if (state ~ /^(queued|room|sent)$/ && $0 > limit) n++ }
     { p = $0 } END { print n + 0 }' <<<"$reply")
 [ "$old" = 0 ] || note 1 "$old tasks are older than $stuck s (REPLICA TASKS)"
 
-figures="nodes_up=$up nodes_down=$down nodes_other=$other pool_size=${size}B pool_used=${used}B pool_free=${free}B pool_evictable=${evictable}B pool_down=${away}B"
-figures+=" keys=$(field far_objects | awk '{ print $1 + 0 }') tasks=$(field tasks) bad_replicas=$(field replicas_bad)"
+figures="nodes_up=$up nodes_down=$down nodes_other=$other"
+figures+=" pool_size=${size}B pool_used=${used}B pool_free=${free}B"
+figures+=" pool_evictable=${evictable}B pool_down=${away}B"
+figures+=" keys=$(field far_objects | awk '{ print $1 + 0 }') tasks=$(field tasks)"
+figures+=" bad_replicas=$(field replicas_bad)"
 figures=${figures/keys=/far_keys=}
 lost=
 [ "$away" = 0 ] || lost=", $((away >> 20)) MiB are down"
@@ -177,7 +215,8 @@ verdict "$up nodes up, $down down, $((used >> 20)) of $((size >> 20)) MiB used$l
 if [ -z "$quiet" ] && [ -n "$table" ]; then
     {
         printf 'node\tstate\tmachine\track\tversion\tused MiB\tof MiB\ttasks\n'
-        awk -F'\t' '{ printf "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\n", $1, $2, $3, $4, $5, $10 / 1048576, $11 / 1048576, $7 }' <<<"$table"
+        awk -F'\t' '{ printf "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\n",
+            $1, $2, $3, $4, $5, $10 / 1048576, $11 / 1048576, $7 }' <<<"$table"
     } | { command -v column >/dev/null && column -t -s $'\t' || cat; }
 fi
 exit "$level"

@@ -1,5 +1,5 @@
-# Sourced by the scripts beside it: what they wait for, on standard error. On a terminal one line that is written over, else a line
-# every ten seconds.
+# Sourced by the scripts beside it: what they wait for, on standard error. On a terminal one line
+# that is written over, else a line every ten seconds.
 progress_said=$SECONDS progress_shown=
 
 progress() { # TEXT

@@ -2,18 +2,19 @@
 # Restarts the nodes of a pool (or its servers, with --servers) one after the other, for a new
 # version say, and keeps every value readable that can be.
 #
-#   utils/rolling-upgrade.sh [-h HOST] [-p PORT] [-a PASSWORD] [--user NAME] --restart COMMAND [OPTION]...
+#   utils/rolling-upgrade.sh [-h HOST] [-p PORT] [-a PASSWORD] [--user NAME]
+#                            --restart COMMAND [OPTION]...
 #
 #   -h HOST, -p PORT    of the master (127.0.0.1, 6479)
 #   --servers           the master and its replicas, not the nodes; options of nodes have no effect
 #                       then
-#   --restart COMMAND   restarts one node and returns. {name}, {machine} and {address} in it are replaced:
-#                       --restart 'ssh {machine} systemctl restart tarn-node'
+#   --restart COMMAND   restarts one node and returns. {name}, {machine} and {address} in it are
+#                       replaced: --restart 'ssh {machine} systemctl restart tarn-node'
 #                       For a server {name} and {address} are its HOST:PORT, {machine} its HOST
 #   --sentinel H:P/NAME a Sentinel, and the name by which it knows the master: for --servers
-#   --drain             first moves objects that only this node has to others; the node then leaves, and
-#                       COMMAND starts it again. For nodes with plain memory; nodes with a pool file or
-#                       a disk keep their objects without it
+#   --drain             first moves objects that only this node has to others; the node then
+#                       leaves, and COMMAND starts it again. For nodes with plain memory; nodes
+#                       with a pool file or a disk keep their objects without it
 #   --nodes A,B         only these, in this order (all that are up)
 #   --timeout SECONDS   for each step of a node (600)
 #   --pause SECONDS     between nodes (2)
@@ -42,7 +43,8 @@ usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
 misuse() { echo "rolling-upgrade: $* (--help)" >&2; exit 2; }
 say() { echo "$(date +%H:%M:%S) $*"; }
 
-cli=(timeout 10 redis-cli --no-auth-warning -h 127.0.0.1 -p 6479) restart= drain= only= timeout=600 pause=2 version= force= dry=
+cli=(timeout 10 redis-cli --no-auth-warning -h 127.0.0.1 -p 6479) restart= drain= only= \
+    timeout=600 pause=2 version= force= dry=
 servers= sentinel= masters_only= host=127.0.0.1 port=6479
 while [ $# -gt 0 ]; do
     case $1 in
@@ -52,7 +54,8 @@ while [ $# -gt 0 ]; do
     --dry-run) dry=1; shift ;;
     --servers) servers=1; shift ;;
     --tls | --insecure) cli+=("$1"); shift ;;
-    -h | -p | -a | --user | --cacert | --cert | --key | --restart | --nodes | --timeout | --pause | \
+    -h | -p | -a | --user | --cacert | --cert | --key | --restart | --nodes | --timeout | \
+        --pause | \
         --version | --sentinel)
         [ $# -gt 1 ] || misuse "$1 needs a value"
         case $1 in
@@ -90,7 +93,8 @@ node_field() { # NAME FIELD
         at % 2 == 1 { f = $0; next }
         f == want { print; exit }'
 }
-names() { "${cli[@]}" NODE LIST 2>/dev/null | awk 'NR % 2 == 1 { f = $0; next } f == "name" { name = $0 } f == "state" { print name, $0 }'; }
+names() { "${cli[@]}" NODE LIST 2>/dev/null |
+    awk 'NR % 2 == 1 { f = $0; next } f == "name" { name = $0 } f == "state" { print name, $0 }'; }
 command_ok() { # what redis-cli says when an administrator's command worked
     local reply
     reply=$("${cli[@]}" "$@" 2>&1)
@@ -130,12 +134,14 @@ is_settled() {
 
 upgrade() { # NAME
     local name=$1 instance machine address command now
-    machine=$(node_field "$name" machine) address=$(node_field "$name" address) instance=$(node_field "$name" instance)
+    machine=$(node_field "$name" machine) address=$(node_field "$name" address) \
+        instance=$(node_field "$name" instance)
     command=${restart//\{name\}/$name}
     command=${command//\{machine\}/$machine}
     command=${command//\{address\}/$address}
     if [ -n "$dry" ]; then
-        say "$name: would $([ -n "$drain" ] && echo drain || echo 'set to maintenance'), then run: $command"
+        first=$([ -n "$drain" ] && echo drain || echo 'set to maintenance')
+        say "$name: would $first, then run: $command"
         return 0
     fi
     if [ -n "$drain" ]; then
@@ -163,10 +169,11 @@ upgrade() { # NAME
     [ -n "$drain" ] || command_ok NODE MAINTENANCE "$name" OFF || return 1
     now=$(node_field "$name" version)
     say "$name: up, version $now, $(node_field "$name" replicas) replicas"
-    [ -z "$version" ] || [ "$now" = "$version" ] || { say "$name: version $version was expected"; return 1; }
+    [ -z "$version" ] || [ "$now" = "$version" ] ||
+        { say "$name: version $version was expected"; return 1; }
 }
 
-# --- servers --------------------------------------------------------------------------------------
+# --- servers ---
 
 # Of redis-cli's options the last counts. SERVER is HOST:PORT.
 at() { # SERVER COMMAND...
@@ -289,17 +296,24 @@ if [ -n "$servers" ]; then
     exit 0
 fi
 
-# --- nodes ----------------------------------------------------------------------------------------
+# --- nodes ---
 
 pong=$("${cli[@]}" PING 2>&1)
-[ "$pong" = PONG ] || { say "the master does not answer as it should: ${pong:-nothing came within 10 s}"; exit 3; }
+[ "$pong" = PONG ] || {
+    say "the master does not answer as it should: ${pong:-nothing came within 10 s}"
+    exit 3
+}
 list=$(names)
-[ -n "$list" ] || { say "the master has no nodes, or this user may not see them (NODE LIST)"; exit 3; }
+[ -n "$list" ] || {
+    say "the master has no nodes, or this user may not see them (NODE LIST)"
+    exit 3
+}
 if [ -n "$only" ]; then
     for name in $only; do grep -q "^$name " <<<"$list" || misuse "there is no node '$name'"; done
 fi
 if [ -z "$force" ] && grep -q ' down$' <<<"$list"; then
-    say "not begun, because a node is down: $(grep ' down$' <<<"$list" | cut -d' ' -f1 | paste -sd' ')"
+    down=$(grep ' down$' <<<"$list" | cut -d' ' -f1 | paste -sd' ')
+    say "not begun, because a node is down: $down"
     exit 3
 fi
 [ -n "$only" ] || only=$(grep -E ' (up|maintenance)$' <<<"$list" | cut -d' ' -f1)

@@ -2,25 +2,28 @@
 # Adds a storage node to a running pool and waits until it carries load. Nothing else needs a
 # restart or a new setting.
 #
-#   utils/scale-out.sh [-h HOST] [-p PORT] [-a PASSWORD] [--user NAME] --name NAME [OPTION]... -- TARN-NODE-OPTION...
+#   utils/scale-out.sh [-h HOST] [-p PORT] [-a PASSWORD] [--user NAME]
+#                      --name NAME [OPTION]... -- TARN-NODE-OPTION...
 #
 #   -h HOST, -p PORT    of the master (127.0.0.1, 6479)
-#   --tls               the port speaks TLS; --cacert FILE, --cert FILE, --key FILE, --sni NAME and
-#                       --insecure work as in redis-cli, and a node on this machine gets them too: it
-#                       expects certificates for the name that it connects to, or for NAME, unless
-#                       --tls-verify-name no. With --start {url} is tarns://HOST:PORT without files
+#   --tls               the port speaks TLS; --cacert FILE, --cert FILE, --key FILE, --sni NAME
+#                       and --insecure work as in redis-cli, and a node on this machine gets them
+#                       too: it expects certificates for the name that it connects to, or for NAME,
+#                       unless --tls-verify-name no. With --start {url} is tarns://HOST:PORT
+#                       without files
 #   --name NAME         of the node, new in the pool
-#   --start COMMAND     starts the node and returns. {name} and {url} in it are replaced. Without it,
-#                       tarn-node runs on this machine, in the background, with the options after --
-#                       --start 'ssh m7 systemd-run --unit tarn-{name} tarn-node --master {url} --name {name} --segment 64gb'
+#   --start COMMAND     starts the node and returns. {name} and {url} in it are replaced. Without
+#                       it, tarn-node runs here, in the background, with the options after --
+#                       --start 'ssh m7 systemd-run --unit tarn-{name} tarn-node --master {url}
+#                       --name {name} --segment 64gb'
 #   --node PATH         the tarn-node to start (the one in PATH, or beside this script)
 #   --log FILE          its output (a new file under TMPDIR, whose name is printed)
 #   --load N            waits until it holds that many replicas (1); 0: until it is up
 #   --timeout SECONDS   for each of the two waits (60)
 #
 # It prints the node's segments, and its process id if it was started here. New objects go to it as
-# to all others: by placement-strategy, weighted by capacity. Existing objects are not moved: a cache
-# fills by itself.
+# to all others: by placement-strategy, weighted by capacity. Existing objects are not moved: a
+# cache fills by itself.
 #
 # Exit status: 0 it is up and carries load, 1 it did not start or was not up in time, 2 bad command
 # line, 3 the name is taken or the master does not answer, 4 it is up, but nothing was put on it in
@@ -33,7 +36,8 @@ export LC_ALL=C
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
 misuse() { echo "scale-out: $* (--help)" >&2; exit 2; }
 
-cli=(timeout 10 redis-cli --no-auth-warning) host=127.0.0.1 port=6479 user= name= start= binary= log= load=1 timeout=60 tls= url_options=
+cli=(timeout 10 redis-cli --no-auth-warning) host=127.0.0.1 port=6479 user= name= start= binary= \
+    log= load=1 timeout=60 tls= url_options=
 password=${REDISCLI_AUTH:-}
 
 encode() { # TEXT as it stands in a URL
@@ -53,7 +57,8 @@ while [ $# -gt 0 ]; do
     --) shift; break ;;
     --tls) tls=1; cli+=(--tls); shift ;;
     --insecure) cli+=(--insecure); url_option tls_verify no; shift ;;
-    -h | -p | -a | --user | --cacert | --cert | --key | --sni | --tls-verify-name | --name | --start | --node | --log | --load | --timeout)
+    -h | -p | -a | --user | --cacert | --cert | --key | --sni | --tls-verify-name | --name | \
+        --start | --node | --log | --load | --timeout)
         [ $# -gt 1 ] || misuse "$1 needs a value"
         case $1 in
         -p | --load | --timeout) [[ $2 =~ ^[0-9]+$ ]] || misuse "$1 needs a number, not '$2'" ;;
@@ -67,10 +72,12 @@ while [ $# -gt 0 ]; do
         --cert) cli+=("$1" "$2"); url_option tls_cert_file "$2" ;;
         --key) cli+=("$1" "$2"); url_option tls_key_file "$2" ;;
         --sni) cli+=("$1" "$2"); url_option tls_server_name "$2" ;;
-        --tls-verify-name) [[ $2 = yes || $2 = no ]] || misuse "$1 is yes or no, not '$2'"; url_option tls_verify_name "$2" ;;
+        --tls-verify-name) [[ $2 = yes || $2 = no ]] ||
+            misuse "$1 is yes or no, not '$2'"; url_option tls_verify_name "$2" ;;
         --name) name=$2 ;;
         --start) start=$2 ;;
-        --node) binary=$2; [ -f "$2" ] && [ -x "$2" ] || misuse "--node $2: there is no such program" ;;
+        --node) binary=$2; [ -f "$2" ] && [ -x "$2" ] ||
+            misuse "--node $2: there is no such program" ;;
         --log) log=$2 ;;
         --load) load=$2 ;;
         --timeout) timeout=$2 ;;
@@ -80,10 +87,14 @@ while [ $# -gt 0 ]; do
     *) misuse "unknown argument '$1'" ;;
     esac
 done
-[[ $name =~ ^[A-Za-z0-9._-]{1,48}$ ]] || misuse "--name is 1 to 48 letters, digits, dots, dashes or underscores"
-[ -n "$start" ] || [ $# -gt 0 ] || misuse "what is to be offered? Options of tarn-node go behind --, as in: -- --segment 8gb"
-[ -z "$start" ] || [ $# = 0 ] || misuse "with --start the options of tarn-node belong into that command"
-[ -n "$tls" ] || [ -z "$url_options" ] || misuse "--cacert, --cert, --key, --sni, --tls-verify-name and --insecure need --tls"
+[[ $name =~ ^[A-Za-z0-9._-]{1,48}$ ]] ||
+    misuse "--name is 1 to 48 letters, digits, dots, dashes or underscores"
+[ -n "$start" ] || [ $# -gt 0 ] ||
+    misuse "what is to be offered? Options of tarn-node go behind --, as in: -- --segment 8gb"
+[ -z "$start" ] || [ $# = 0 ] ||
+    misuse "with --start the options of tarn-node belong into that command"
+[ -n "$tls" ] || [ -z "$url_options" ] ||
+    misuse "--cacert, --cert, --key, --sni, --tls-verify-name and --insecure need --tls"
 command -v redis-cli >/dev/null || misuse "redis-cli is not installed"
 cli+=(-h "$host" -p "$port")
 [ -z "$user" ] || cli+=(--user "$user")
@@ -93,10 +104,16 @@ cli+=(-h "$host" -p "$port")
 url=tarn${tls:+s}://${user:+$(encode "$user")@}$address:$port
 
 node_field() { # NAME FIELD, of the plain ones
-    "${cli[@]}" NODE INFO "$1" 2>/dev/null | awk -v want="$2" '$0 == "segment-names" { exit } NR % 2 == 1 { f = $0; next } f == want { print; exit }'
+    "${cli[@]}" NODE INFO "$1" 2>/dev/null |
+        awk -v want="$2" \
+        '$0 == "segment-names" { exit } NR % 2 == 1 { f = $0; next } f == want { print; exit }'
 }
 ping=$("${cli[@]}" PING 2>&1)
-[ "$ping" = PONG ] || { echo "scale-out: the master at $host:$port does not answer as it should: ${ping:-nothing came within 10 s}" >&2; exit 3; }
+[ "$ping" = PONG ] || {
+    echo "scale-out: the master at $host:$port does not answer as it should:" \
+        "${ping:-nothing came within 10 s}" >&2
+    exit 3
+}
 state=$(node_field "$name" state)
 case $state in
 "" | down) ;; # new, or a former one that comes back
@@ -114,7 +131,8 @@ else
         if [ -n "$p" ] && [ -x "$p" ]; then binary=$p; break; fi
     done
     [ -x "${binary:-}" ] || misuse "there is no tarn-node in PATH: --node PATH"
-    setsid "$binary" --master "$url${url_options:+?$url_options}" --name "$name" "$@" </dev/null >>"$log" 2>&1 &
+    setsid "$binary" --master "$url${url_options:+?$url_options}" --name "$name" \
+        "$@" </dev/null >>"$log" 2>&1 &
     pid=$!
     disown
 fi
@@ -129,15 +147,23 @@ until [ "$(node_field "$name" state)" = up ]; do
     fi
     if [ "$SECONDS" -ge "$end" ]; then
         progress_end
-        echo "scale-out: node $name is not up after $timeout s (state: $(node_field "$name" state))${pid:+; its process is $pid, its log $log}" >&2
+        state=$(node_field "$name" state)
+        echo "scale-out: node $name is not up after $timeout s" \
+            "(state: $state)${pid:+; its process is $pid, its log $log}" >&2
         exit 1
     fi
-    progress "waiting for node $name: state $(node_field "$name" state)${log:+, $(tail -n 1 "$log" 2>/dev/null | cut -c-100)}"
+    last=${log:+, $(tail -n 1 "$log" 2>/dev/null | cut -c-100)}
+    progress "waiting for node $name: state $(node_field "$name" state)$last"
     sleep 0.1
 done
 progress_end
-echo "node $name is up on $(node_field "$name" machine), $(($(node_field "$name" size) >> 20)) MiB of memory${pid:+, process $pid, log $log}"
-"${cli[@]}" NODE INFO "$name" | awk '$0 == "transports" || $0 == "stats" { exit } on { print "  segment " $0 } $0 == "segment-names" { on = 1 }'
+mib=$(($(node_field "$name" size) >> 20))
+echo "node $name is up on $(node_field "$name" machine), $mib MiB of memory"\
+"${pid:+, process $pid, log $log}"
+"${cli[@]}" NODE INFO "$name" |
+    awk '$0 == "transports" || $0 == "stats" { exit }
+        on { print "  segment " $0 }
+        $0 == "segment-names" { on = 1 }'
 
 end=$((SECONDS + timeout))
 while [ "$load" -gt 0 ]; do
@@ -145,7 +171,8 @@ while [ "$load" -gt 0 ]; do
     [ "${replicas:-0}" -lt "$load" ] || { progress_end; echo "it holds $replicas replicas"; break; }
     if [ "$SECONDS" -ge "$end" ]; then
         progress_end
-        echo "scale-out: node $name is up, but holds ${replicas:-0} replicas after $timeout s: is anybody putting?" >&2
+        echo "scale-out: node $name is up, but holds ${replicas:-0} replicas after $timeout s:" \
+            "is anybody putting?" >&2
         exit 4
     fi
     progress "waiting for load: ${replicas:-0} of $load replicas"

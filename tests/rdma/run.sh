@@ -1,11 +1,13 @@
 #!/bin/bash
 # Real verbs over soft-RoCE, in an emulated machine: `make test-rdma`.
 #
-#   tests/rdma/run.sh --build build/release [TOPIC]...      topics: smoke suite e2e replay transfer fence kill link ratio
+#   tests/rdma/run.sh --build build/release [TOPIC]...
+#       topics: smoke suite e2e replay transfer fence kill link ratio
 #
-# Boots the guest once for each topic, with the programs of the build directory, and adds up what it prints. The last line
-# is "N passed, M failed" and ", K skipped"; the status is 1 when anything failed. Where the guest cannot be had all of it is
-# one skipped test. SHOW=1 shows the console of all boots, KEEP=1 keeps it.
+# Boots the guest once for each topic, with the programs of the build directory, and adds up what it
+# prints. The last line is "N passed, M failed" and ", K skipped"; the status is 1 when anything
+# failed. Where the guest cannot be had all of it is one skipped test. SHOW=1 shows the console of
+# all boots, KEEP=1 keeps it.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -38,17 +40,20 @@ case $? in
     ;;
 esac
 
-# The programs of the build, with their libraries and without what is only for debuggers, and the tests.
+# The programs of the build, with their libraries and without what is only for debuggers, and the
+# tests.
 pack() {
     local root=$work/root file
     mkdir -p "$root/tests" "$root/tarn"
     cp tests/rdma/guest/* "$root/tests"
-    for file in tarn-server tarn-node tarn-benchmark libtarn.so.0 modules/rdma.so tests/tools/kv tests/transport/rdma_test tests/rdma/{stale,rate}; do
+    for file in tarn-server tarn-node tarn-benchmark libtarn.so.0 modules/rdma.so tests/tools/kv \
+        tests/transport/rdma_test tests/rdma/{stale,rate}; do
         [ -e "$build/$file" ] || continue # the test that needs it says so
         install -D "$build/$file" "$root/tarn/$file"
         strip --strip-debug "$root/tarn/$file"
         for library in $(ldd "$build/$file" | grep -oE '/[^ ]+\.so[^ :]*'); do
-            [ -e "$root/usr/${library#/usr/}" ] || install -D "$library" "$root/usr/${library#/usr/}"
+            [ -e "$root/usr/${library#/usr/}" ] ||
+                install -D "$library" "$root/usr/${library#/usr/}"
         done
     done
     tests/rdma/guest.sh --pack "$root" "$work/tarn.cpio"
@@ -58,11 +63,15 @@ pack() {
 # boot TOPIC: its console goes to $work/TOPIC.
 boot() {
     local processors=1
+    local boot_options="console=ttyS0 panic=-1 quiet mitigations=off nokaslr tsc=reliable"
+    boot_options+=" no_timer_check cryptomgr.notests random.trust_cpu=on"
     # A thread that polls would burn the whole time slices of a single processor.
     case $1 in smoke) ;; *) processors=2 ;; esac
-    timeout --foreground -k 5 $limit_s qemu-system-x86_64 -nodefaults -no-user-config -nographic -no-reboot -M q35 -accel tcg,thread=multi -cpu max \
-        -smp $processors -m 2G -kernel "$guest/vmlinux" -initrd "$work/initrd" -serial stdio -device isa-debug-exit,iobase=0x501,iosize=1 \
-        -append "console=ttyS0 panic=-1 quiet mitigations=off nokaslr tsc=reliable no_timer_check cryptomgr.notests random.trust_cpu=on topic=$1" \
+    timeout --foreground -k 5 $limit_s qemu-system-x86_64 -nodefaults -no-user-config \
+        -nographic -no-reboot -M q35 -accel tcg,thread=multi -cpu max \
+        -smp $processors -m 2G -kernel "$guest/vmlinux" -initrd "$work/initrd" -serial stdio \
+        -device isa-debug-exit,iobase=0x501,iosize=1 \
+        -append "$boot_options topic=$1" \
         </dev/null 2>&1 | tr -d '\r' >"$work/$1"
     return "${PIPESTATUS[0]}"
 }
@@ -72,7 +81,9 @@ run_topic() {
     local topic=$1 last=${2:-} start=$EPOCHREALTIME status ok bad skip why=
     boot "$topic"
     status=$?
-    ok=$(grep -ac '^ok ' "$work/$topic") bad=$(grep -ac '^not ok ' "$work/$topic") skip=$(grep -ac '^skip ' "$work/$topic")
+    ok=$(grep -ac '^ok ' "$work/$topic")
+    bad=$(grep -ac '^not ok ' "$work/$topic")
+    skip=$(grep -ac '^skip ' "$work/$topic")
     if [ $status = 124 ] || [ $status = 137 ]; then
         why="no end within $limit_s s"
     elif ! grep -aq "^end of $topic\$" "$work/$topic"; then

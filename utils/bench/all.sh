@@ -1,6 +1,9 @@
 #!/bin/bash
-# Every table of docs/BENCHMARKS.md, measured here. QUICK=1 for a look (numbers of a quick run prove nothing).
-#   utils/bench/all.sh [resp|copy|meta|memory|eviction-latency|nodes|simulated-nodes|ha|handover|small|layers|lmcache]...
+# Every table of docs/BENCHMARKS.md, measured here. QUICK=1 for a look (numbers of a quick run prove
+# nothing).
+#   utils/bench/all.sh [PART]...
+#       parts: resp copy meta memory eviction-latency nodes simulated-nodes ha handover small layers
+#       lmcache
 case ${1:-} in
 -h | --help) sed -n '2,3s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
@@ -9,7 +12,8 @@ all=(resp copy meta memory eviction-latency nodes simulated-nodes ha handover sm
 parts=("$@")
 [ $# -gt 0 ] || parts=("${all[@]}")
 for part in "${parts[@]}"; do
-    [[ " ${all[*]} " == *" $part "* ]] || { echo "all.sh: there is no '$part': ${all[*]}" >&2; exit 2; }
+    [[ " ${all[*]} " == *" $part "* ]] ||
+        { echo "all.sh: there is no '$part': ${all[*]}" >&2; exit 2; }
 done
 status=0
 (set -- && . ./lib.sh && machine)

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Copies. libtarn over shared memory beside memcpy of the same blocks (which tarn-benchmark measures in the same run), and libtarn over
-# TCP beside one stream of iperf3 on the loopback interface, in turn.
+# Copies. libtarn over shared memory beside memcpy of the same blocks (which tarn-benchmark measures
+# in the same run), and libtarn over TCP beside one stream of iperf3 on the loopback interface, in
+# turn.
 . "$(dirname "$0")/lib.sh"
 need redis-cli iperf3 "$TARN" "$TARN_BENCHMARK" python3
 
@@ -12,7 +13,8 @@ tarn_port=$port
 data() {
     local kind=$1
     shift
-    "$TARN_BENCHMARK" -h 127.0.0.1 -p "$tarn_port" --json data --seconds "$seconds" --batch 1 --threads 1 "$@" >>"$bench_dir/$kind"
+    "$TARN_BENCHMARK" -h 127.0.0.1 -p "$tarn_port" --json data --seconds "$seconds" --batch 1 \
+        --threads 1 "$@" >>"$bench_dir/$kind"
 }
 for round in $(seq 1 "$ROUNDS"); do
     say "round $round of $ROUNDS"
@@ -27,10 +29,12 @@ for round in $(seq 1 "$ROUNDS"); do
     iperf=$!
     bench_pids+=("$iperf")
     for _ in $(seq 50); do
-        iperf3 -c 127.0.0.1 -p "$iperf_port" -t "$seconds" -J >"$bench_dir/iperf" 2>/dev/null && break
+        iperf3 -c 127.0.0.1 -p "$iperf_port" -t "$seconds" -J >"$bench_dir/iperf" 2>/dev/null &&
+            break
         sleep 0.1
     done
-    python3 -c 'import json, sys; print(json.load(sys.stdin)["end"]["sum_received"]["bits_per_second"] / 8e9)' \
+    python3 -c 'import json, sys
+print(json.load(sys.stdin)["end"]["sum_received"]["bits_per_second"] / 8e9)' \
         <"$bench_dir/iperf" >>"$bench_dir/iperf.gb"
     stop "$iperf"
 done
@@ -55,10 +59,13 @@ for transport in "shm", "tcp":
                         print("failed:", row, file=sys.stderr)
                     size = row["block_size"] >> 20
                     speed[size].append(row["gb_per_s"])
-                    ratio[size].append(row["gb_per_s"] / (row["memcpy_gb_per_s"] if transport == "shm" else iperf))
+                    yardstick = row["memcpy_gb_per_s"] if transport == "shm" else iperf
+                    ratio[size].append(row["gb_per_s"] / yardstick)
             for size in sorted(speed):
                 gb, r = median(speed[size]), median(ratio[size])
                 mark = "memcpy" if transport == "shm" else "iperf3"
-                goal = wanted.get((transport, op, kind), "") if transport == "shm" or size == 4 else ""
-                print(f"| {transport} {op} {size} MiB, {kind} | {gb:.2f} | {mark} {gb / r:.2f} | {r:.2f}x | {goal} |")
+                known = transport == "shm" or size == 4
+                goal = wanted.get((transport, op, kind), "") if known else ""
+                what = f"{transport} {op} {size} MiB, {kind}"
+                print(f"| {what} | {gb:.2f} | {mark} {gb / r:.2f} | {r:.2f}x | {goal} |")
 END

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Does eviction hold up readers? p99.9 of GETREPLICAS at 5 M objects, beside writers that run flat out: once with room for
-# all that they write, once in a full pool, where each put evicts. One prober sends GETREPLICAS, one at a time.
+# Does eviction hold up readers? p99.9 of GETREPLICAS at 5 M objects, beside writers that run flat
+# out: once with room for all that they write, once in a full pool, where each put evicts. One
+# prober sends GETREPLICAS, one at a time.
 . "$(dirname "$0")/lib.sh"
 need redis-benchmark redis-cli "$TARN" python3
 
@@ -13,7 +14,8 @@ fill() {
 import sys
 n, out = int(sys.argv[1]), sys.stdout.buffer
 for start in range(0, n, 10000):
-    out.write(b"".join(b"*3\r\n$3\r\nSET\r\n$16\r\nkey:%012d\r\n$128\r\n%128d\r\n" % (i, i) for i in range(start, min(n, start + 10000))))
+    out.write(b"".join(b"*3\r\n$3\r\nSET\r\n$16\r\nkey:%012d\r\n$128\r\n%128d\r\n" % (i, i)
+                       for i in range(start, min(n, start + 10000))))
 END
 }
 
@@ -44,7 +46,8 @@ measure() {
     say "$1: filling"
     fill "$port"
     # New keys only, without an end: ended below.
-    redis-benchmark -p "$port" -q -c 4 -P 16 -n 2000000000 -r 2000000000 SET new:__rand_int__ "$(printf '%0128d' 0)" >/dev/null 2>&1 &
+    redis-benchmark -p "$port" -q -c 4 -P 16 -n 2000000000 -r 2000000000 SET new:__rand_int__ \
+        "$(printf '%0128d' 0)" >/dev/null 2>&1 &
     load=$!
     bench_pids+=("$load")
     sleep 2
@@ -62,6 +65,8 @@ quiet=$p999 quiet50=$p50 quiet_evicted=$evicted
 measure "with eviction" $((pool + 1))
 echo "| GETREPLICAS, $objects objects | p50 | p99.9 | evictions |"
 echo "| --- | --- | --- | --- |"
-printf '| puts into a pool with room | %.0f us | %.0f us | %d /s |\n' "$quiet50" "$quiet" "$quiet_evicted"
+printf '| puts into a pool with room | %.0f us | %.0f us | %d /s |\n' "$quiet50" "$quiet" \
+    "$quiet_evicted"
 printf '| puts into a full pool | %.0f us | %.0f us | %d /s |\n' "$p50" "$p999" "$evicted"
-printf '| ratio (wanted: 2x at most) | %sx | %sx | |\n' "$(ratio "$p50" "$quiet50")" "$(ratio "$p999" "$quiet")"
+printf '| ratio (wanted: 2x at most) | %sx | %sx | |\n' "$(ratio "$p50" "$quiet50")" \
+    "$(ratio "$p999" "$quiet")"

@@ -1,6 +1,8 @@
 #!/bin/bash
-# High availability beside redis-server under the same redis-sentinel: time from a master's kill -9 to the first put of 1 KiB that another
-# server accepts and the first old value that is read again (redis-server: the first write), a full synchronisation of 5 M objects, and what a replica costs the master.
+# High availability beside redis-server under the same redis-sentinel: time from a master's kill -9
+# to the first put of 1 KiB that another server accepts and the first old value that is read again
+# (redis-server: the first write), a full synchronisation of 5 M objects, and what a replica costs
+# the master.
 . "$(dirname "$0")/lib.sh"
 NODE=${NODE:-src/tarn-node}
 need redis-cli redis-sentinel redis-benchmark python3 "$TARN" "$NODE" "$REDIS"
@@ -15,10 +17,10 @@ server() { # tarn|redis OPTION...
 wait_link() { until [ "$(info "$1" master_link_status)" = up ]; do sleep 0.05; done; } # PORT
 end_all() { for p in "$@"; do stop "$p"; done; }
 
-# --- failover -----------------------------------------------------------------------------------------------------------------------------
+# --- failover ---
 
-# Milliseconds from the kill of process $1 until one of the ports that follow accepts a write of 1 KiB. (What tarn takes failover.py says:
-# as programs see it that go by Sentinels.)
+# Milliseconds from the kill of process $1 until one of the ports that follow accepts a write of 1
+# KiB. (What tarn takes failover.py says: as programs see it that go by Sentinels.)
 first_write() {
     python3 - "$@" <<'END'
 import os, signal, socket, sys, time
@@ -57,8 +59,10 @@ failover() { # tarn|redis
     wait_link "${ports[2]}"
     for i in 1 2 3; do
         port=$(free_port)
-        printf '%s\n' "port $port" "bind 127.0.0.1" "dir $bench_dir" "sentinel monitor pool 127.0.0.1 ${ports[0]} 2" \
-            "sentinel down-after-milliseconds pool $down_after" "sentinel failover-timeout pool 30000" >"$bench_dir/sentinel.$port.conf"
+        printf '%s\n' "port $port" "bind 127.0.0.1" "dir $bench_dir" \
+            "sentinel monitor pool 127.0.0.1 ${ports[0]} 2" \
+            "sentinel down-after-milliseconds pool $down_after" \
+            "sentinel failover-timeout pool 30000" >"$bench_dir/sentinel.$port.conf"
         redis-sentinel "$bench_dir/sentinel.$port.conf" >"$bench_dir/sentinel.$port.log" 2>&1 &
         bench_pids+=($!)
         sentinels+=($!)
@@ -66,19 +70,24 @@ failover() { # tarn|redis
     done
     if [ "$what" = tarn ]; then
         for i in 1 2; do
-            "$NODE" --master "tarn+sentinel://$urls/pool" --name "n$i" --host-name "m$i" --segment 64mb >"$bench_dir/n$i.log" 2>&1 &
+            "$NODE" --master "tarn+sentinel://$urls/pool" --name "n$i" --host-name "m$i" \
+                --segment 64mb >"$bench_dir/n$i.log" 2>&1 &
             bench_pids+=($!)
             sentinels+=($!)
         done
-        until redis-cli -p "${ports[0]}" SET before "$(printf %1024s x)" | grep -q OK; do sleep 0.1; done
+        until redis-cli -p "${ports[0]}" SET before "$(printf %1024s x)" | grep -q OK; do
+            sleep 0.1
+        done
     fi
     for i in $(seq 200); do # all of them know all of them
-        [ "$(cat "$bench_dir"/sentinel.*.log | grep -c '+sentinel sentinel')" = 6 ] && [ "$(cat "$bench_dir"/sentinel.*.log | grep -c '+slave slave')" = 6 ] && break
+        [ "$(cat "$bench_dir"/sentinel.*.log | grep -c '+sentinel sentinel')" = 6 ] &&
+            [ "$(cat "$bench_dir"/sentinel.*.log | grep -c '+slave slave')" = 6 ] && break
         sleep 0.1
     done
     sleep 2
     if [ "$what" = tarn ]; then
-        TARN_LIB=${TARN_LIB:-$PWD/src/libtarn.so} python3 utils/bench/failover.py "tarn+sentinel://$urls/pool" "${pids[0]}"
+        TARN_LIB=${TARN_LIB:-$PWD/src/libtarn.so} python3 utils/bench/failover.py \
+            "tarn+sentinel://$urls/pool" "${pids[0]}"
     else
         first_write "${pids[0]}" "${ports[1]}" "${ports[2]}"
     fi
@@ -103,14 +112,16 @@ a=$(median <<<"$puts") b=$(median <<<"$reads") c=$(median <<<"$redis")
 echo "| median | $a | $b | $c |"
 echo "| ratio | $(ratio "$a" "$c") | $(ratio "$b" "$c") | |"
 
-# --- a full synchronisation ----------------------------------------------------------------------------------------------------------------
+# --- a full synchronisation ---
 
 echo
 echo "### A full synchronisation of $objects objects"
 echo
-echo "Values of 60 bytes, which live in the books. The loop's longest turn is of the master while it sends."
+echo "Values of 60 bytes, which live in the books." \
+    "The loop's longest turn is of the master while it sends."
 echo
-echo "| server | seconds | longest turn of the loop, ms | memory of the master before MiB | at most MiB |"
+echo "| server | seconds | longest turn of the loop, ms | memory of the master before MiB" \
+    "| at most MiB |"
 echo "| --- | --- | --- | --- | --- |"
 resident() { awk -v f="$1" '$1 == f { print int($2 / 1024) }' "/proc/$2/status"; }
 for what in tarn redis; do
@@ -120,7 +131,8 @@ for what in tarn redis; do
 import sys
 n, out = int(sys.argv[1]), sys.stdout.buffer
 for start in range(0, n, 10000):
-    out.write(b"".join(b"*3\r\n$3\r\nSET\r\n$40\r\n%040x\r\n$60\r\n%060d\r\n" % (i * 0x9E3779B97F4A7C15F39CC0605CEDC835 % (1 << 124), i)
+    out.write(b"".join(b"*3\r\n$3\r\nSET\r\n$40\r\n%040x\r\n$60\r\n%060d\r\n" %
+                       (i * 0x9E3779B97F4A7C15F39CC0605CEDC835 % (1 << 124), i)
                        for i in range(start, min(n, start + 10000))))
 END
     before=$(resident VmRSS: "$master")
@@ -133,19 +145,26 @@ END
     took=$(awk -v a="$began" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
     most=$(resident VmHWM: "$master")
     turn=$(info "$master_port" loop_longest_turn_usec)
-    [ "$(redis-cli -p "$port" DBSIZE)" = "$(redis-cli -p "$master_port" DBSIZE)" ] || say "$what: the replica has other keys"
-    echo "| $what | $took | $([ -n "$turn" ] && awk -v t="$turn" 'BEGIN { printf "%.2f", t / 1000 }' || echo "(forks)") | $before | $most |"
+    [ "$(redis-cli -p "$port" DBSIZE)" = "$(redis-cli -p "$master_port" DBSIZE)" ] ||
+        say "$what: the replica has other keys"
+    turn_ms=$([ -n "$turn" ] && awk -v t="$turn" 'BEGIN { printf "%.2f", t / 1000 }' ||
+        echo "(forks)")
+    echo "| $what | $took | $turn_ms | $before | $most |"
     end_all "$pid" "$master"
 done
 
-# --- what a replica costs ------------------------------------------------------------------------------------------------------------------
+# --- what a replica costs ---
 
 echo
 echo "### SET of 60 bytes with a replica, beside without"
 echo
-echo "| pipeline | tarn alone k/s | with a replica k/s | ratio | redis-server alone k/s | with a replica k/s | ratio |"
+echo "| pipeline | tarn alone k/s | with a replica k/s | ratio | redis-server alone k/s" \
+    "| with a replica k/s | ratio |"
 echo "| --- | --- | --- | --- | --- | --- | --- |"
-sets() { redis-benchmark -p "$1" -q --csv -t set -d 60 -r 100000 -P "$2" -n $(($(scale 400000) * ($2 > 1 ? 5 : 1))) 2>/dev/null | tail -1 | cut -d'"' -f4; }
+sets() {
+    redis-benchmark -p "$1" -q --csv -t set -d 60 -r 100000 -P "$2" \
+        -n $(($(scale 400000) * ($2 > 1 ? 5 : 1))) 2>/dev/null | tail -1 | cut -d'"' -f4
+}
 for pipeline in 1 16; do
     row="| $pipeline |"
     for what in tarn redis; do
@@ -160,7 +179,8 @@ for pipeline in 1 16; do
             both="$both $(sets "$master_port" "$pipeline")"
         done
         a=$(median <<<"$alone") b=$(median <<<"$both")
-        row="$row $(awk -v a="$a" -v b="$b" 'BEGIN { printf "%.0f | %.0f", a / 1000, b / 1000 }') | $(ratio "$b" "$a") |"
+        both=$(awk -v a="$a" -v b="$b" 'BEGIN { printf "%.0f | %.0f", a / 1000, b / 1000 }')
+        row="$row $both | $(ratio "$b" "$a") |"
         end_all "$pid" "$master"
     done
     echo "$row"

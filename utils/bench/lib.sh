@@ -1,15 +1,16 @@
 # Shared by the scripts of this folder: servers on free ports of 127.0.0.1, medians, Markdown rows.
 # Every script ends exactly the processes that it has started.
 #
-# Environment: QUICK=1 (a tenth of the work, for a look), ROUNDS=3 (A B A B ..; medians are shown), TARN (tarn-server),
-# TARN_BENCHMARK, REDIS (redis-server).
+# Environment: QUICK=1 (a tenth of the work, for a look), ROUNDS=3 (A B A B ..; medians are shown),
+# TARN (tarn-server), TARN_BENCHMARK, REDIS (redis-server).
 set -euo pipefail
 
 # The head of a script is its help. Only those that say so (takes=1) have arguments.
 case ${1:-} in
 -h | --help) awk 'NR > 1 { if (!sub(/^# ?/, "")) exit; print }' "$0"; exit 0 ;;
 esac
-[ $# = 0 ] || [ -n "${takes:-}" ] || { echo "${0##*/} takes no arguments, not '$1' (--help)" >&2; exit 2; }
+[ $# = 0 ] || [ -n "${takes:-}" ] ||
+    { echo "${0##*/} takes no arguments, not '$1' (--help)" >&2; exit 2; }
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export LC_ALL=C
@@ -35,12 +36,16 @@ say() { echo "$*" >&2; }
 need() {
     local p
     for p in "$@"; do
-        command -v "$p" >/dev/null || { say "$p is missing: deps/install.sh bench, and make"; exit 1; }
+        command -v "$p" >/dev/null ||
+            { say "$p is missing: deps/install.sh bench, and make"; exit 1; }
     done
 }
 
 free_port() {
-    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+    python3 -c 'import socket
+s = socket.socket()
+s.bind(("127.0.0.1", 0))
+print(s.getsockname()[1])'
 }
 
 # The port of what was started lands in $port, its process in $pid.
@@ -57,14 +62,16 @@ wait_up() {
 }
 start_tarn() {
     port=$(free_port)
-    "$TARN" --bind 127.0.0.1 --port "$port" --data-port 0 --dir "$bench_dir" "$@" >"$bench_dir/tarn.$port.log" 2>&1 </dev/null &
+    "$TARN" --bind 127.0.0.1 --port "$port" --data-port 0 --dir "$bench_dir" \
+        "$@" >"$bench_dir/tarn.$port.log" 2>&1 </dev/null &
     pid=$!
     bench_pids+=("$pid")
     wait_up "$bench_dir/tarn.$port.log"
 }
 start_redis() {
     port=$(free_port)
-    "$REDIS" --bind 127.0.0.1 --port "$port" --save '' --appendonly no --dir "$bench_dir" "$@" >"$bench_dir/redis.$port.log" 2>&1 </dev/null &
+    "$REDIS" --bind 127.0.0.1 --port "$port" --save '' --appendonly no --dir "$bench_dir" \
+        "$@" >"$bench_dir/redis.$port.log" 2>&1 </dev/null &
     pid=$!
     bench_pids+=("$pid")
     wait_up "$bench_dir/redis.$port.log"
@@ -77,10 +84,16 @@ stop() { # PID
     bench_pids=(${keep[@]+"${keep[@]}"})
 }
 
-median() { tr ' ' '\n' | grep -v '^$' | sort -g | awk '{ v[NR] = $1 } END { if (NR % 2) print v[(NR + 1) / 2]; else print (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+median() {
+    tr ' ' '\n' | grep -v '^$' | sort -g |
+        awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int((NR + 2) / 2)]) / 2 }'
+}
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", (b > 0 ? a / b : 0) }'; }
 scale() { awk -v n="$1" -v q="$QUICK" 'BEGIN { printf "%d", (q != "" ? n / 10 : n) }'; }
-info() { redis-cli -p "$1" INFO everything | tr -d '\r' | sed -n "s/^$2://p" | head -1; } # PORT FIELD
+# PORT FIELD
+info() { redis-cli -p "$1" INFO everything | tr -d '\r' | sed -n "s/^$2://p" | head -1; }
 machine() {
-    echo "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores, Linux $(uname -r | cut -d- -f1), $(date +%Y-%m-%d)"
+    local model
+    model=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)
+    echo "$model, $(nproc) cores, Linux $(uname -r | cut -d- -f1), $(date +%Y-%m-%d)"
 }

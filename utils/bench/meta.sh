@@ -1,12 +1,16 @@
 #!/bin/bash
-# The books alone: keys a second through libtarn's control plane, no bytes moved. Batches of 128 keys, and single keys. The yardstick is what
-# Mooncake's master did in its own benchmark on a machine like this, two cores shared with the load.
+# The books alone: keys a second through libtarn's control plane, no bytes moved. Batches of 128
+# keys, and single keys. The yardstick is what Mooncake's master did in its own benchmark on a
+# machine like this, two cores shared with the load.
 . "$(dirname "$0")/lib.sh"
 need redis-cli "$TARN" "$TARN_BENCHMARK" python3
 
 seconds=$([ -n "$QUICK" ] && echo 1 || echo 5)
 start_tarn --pool-size 8gb --pool-populate no
-keys() { "$TARN_BENCHMARK" -h 127.0.0.1 -p "$port" --json meta --seconds "$seconds" --value-size 4096 --keys 1000000 "$@"; }
+keys() {
+    "$TARN_BENCHMARK" -h 127.0.0.1 -p "$port" --json meta --seconds "$seconds" --value-size 4096 \
+        --keys 1000000 "$@"
+}
 
 echo "| what | keys/s | Mooncake's master, on another day | ratio | wanted |"
 echo "| --- | --- | --- | --- | --- |"
@@ -15,7 +19,8 @@ row() {
     local name=$1 yardstick=$2 wanted=$3 i rates=() m
     shift 3
     for i in $(seq 1 "$ROUNDS"); do
-        rates+=("$(keys "$@" | python3 -c 'import json, sys; print(json.load(sys.stdin)["keys_per_s"])')")
+        rates+=("$(keys "$@" |
+            python3 -c 'import json, sys; print(json.load(sys.stdin)["keys_per_s"])')")
     done
     m=$(median <<<"${rates[*]}")
     awk -v n="$name" -v m="$m" -v y="$yardstick" -v w="$wanted" \

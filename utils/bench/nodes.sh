@@ -1,6 +1,7 @@
 #!/bin/bash
-# A pool of nodes on this machine: aggregate bandwidth with 1, 2 and 4 nodes, a node's death, draining, the ssd tier beside fio on the
-# same file system, a restart. The disk is DISK (a folder, default: where temporary files go).
+# A pool of nodes on this machine: aggregate bandwidth with 1, 2 and 4 nodes, a node's death,
+# draining, the ssd tier beside fio on the same file system, a restart. The disk is DISK (a folder,
+# default: where temporary files go).
 . "$(dirname "$0")/lib.sh"
 NODE=${NODE:-src/tarn-node}
 KV=${KV:-build/release/tests/tools/kv}
@@ -14,8 +15,8 @@ host_name=() # of nodes; empty: this machine, so that shm is used
 start_node() { # NAME OPTION...: its process in $node_pid
     local name=$1 i
     shift
-    "$NODE" --master "tarn://127.0.0.1:$port" --name "$name" "${host_name[@]}" --bind 127.0.0.1 "$@" \
-        >>"$bench_dir/$name.log" 2>&1 </dev/null &
+    "$NODE" --master "tarn://127.0.0.1:$port" --name "$name" "${host_name[@]}" --bind 127.0.0.1 \
+        "$@" >>"$bench_dir/$name.log" 2>&1 </dev/null &
     node_pid=$!
     node_pids[$name]=$node_pid
     bench_pids+=("$node_pid")
@@ -28,14 +29,17 @@ start_node() { # NAME OPTION...: its process in $node_pid
     tail -5 "$bench_dir/$name.log" >&2
     exit 1
 }
-node_state() { redis-cli -p "$port" NODE INFO "$1" 2>/dev/null | grep -a -A1 '^state$' | tail -1 || true; }
-segment() { redis-cli -p "$port" SEGMENT INFO "$1" 2>/dev/null | grep -a -A1 "^$2\$" | tail -1; } # NAME FIELD
+node_state() {
+    redis-cli -p "$port" NODE INFO "$1" 2>/dev/null | grep -a -A1 '^state$' | tail -1 || true
+}
+# NAME FIELD
+segment() { redis-cli -p "$port" SEGMENT INFO "$1" 2>/dev/null | grep -a -A1 "^$2\$" | tail -1; }
 now() { date +%s.%N; }
 since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.3f", b - a }'; }
 kv() { "$KV" "$@" "tarn://127.0.0.1:$port" "${kv_args[@]}"; }
 field() { tr ' ' '\n' | sed -n "s/^$1=//p"; }
 
-# --- bandwidth -------------------------------------------------------------------------------------------------------------------
+# --- bandwidth ---
 echo "### Aggregate bandwidth ($(machine))"
 echo
 echo "| nodes | put tcp GB/s | get tcp GB/s | get shm GB/s |"
@@ -51,8 +55,11 @@ for n in 1 2 4; do
     row=""
     for what in "tcp put" "tcp get" "shm get"; do
         set -- $what
-        gb=$("$TARN_BENCHMARK" -h 127.0.0.1 -p "$port" --json data --seconds "$seconds" --transport "$1" --op "$2" --block-size 4m --batch 16 \
-            --threads 2 2>"$bench_dir/err" | python3 -c 'import json,sys; print("%.2f" % json.loads(sys.stdin.read().splitlines()[-1])["rows"][-1]["gb_per_s"])' || { cat "$bench_dir/err" >&2; echo "-"; })
+        gb=$("$TARN_BENCHMARK" -h 127.0.0.1 -p "$port" --json data --seconds "$seconds" \
+            --transport "$1" --op "$2" --block-size 4m --batch 16 --threads 2 2>"$bench_dir/err" |
+            python3 -c 'import json, sys
+print("%.2f" % json.loads(sys.stdin.read().splitlines()[-1])["rows"][-1]["gb_per_s"])' ||
+            { cat "$bench_dir/err" >&2; echo "-"; })
         row="$row $gb |"
     done
     echo "| $n |$row"
@@ -60,7 +67,7 @@ for n in 1 2 4; do
     stop "$master"
 done
 
-# --- death ------------------------------------------------------------------------------------------------------------------------
+# --- death ---
 start_tarn --pool-size 0 --node-timeout 2s
 master=$pid
 start_node n1 --segment 256mb
@@ -87,7 +94,7 @@ echo "| --- | --- |"
 echo "| stopped (SIGSTOP): its connection stays open | $frozen |"
 echo "| killed (SIGKILL): its connection closes | $killed |"
 
-# --- drain ------------------------------------------------------------------------------------------------------------------------
+# --- drain ---
 start_node n4 --segment "$((objects + 100))mb"
 start_node n5 --segment "$((objects + 100))mb"
 kv_args=(load e "$objects" 1048576)
@@ -102,11 +109,12 @@ lost=$(kv | field misses)
 echo
 echo "### NODE DRAIN"
 echo
-echo "$((bytes >> 20)) MiB in blocks of 1 MiB moved and left in $took s: $(awk -v b="$bytes" -v t="$took" 'BEGIN { printf "%.2f", b / t / 1e9 }') GB/s, $lost lost."
+rate=$(awk -v b="$bytes" -v t="$took" 'BEGIN { printf "%.2f", b / t / 1e9 }')
+echo "$((bytes >> 20)) MiB in blocks of 1 MiB moved and left in $took s: $rate GB/s, $lost lost."
 for name in n2 n3 n5; do stop "${node_pids[$name]}"; done
 stop "$master"
 
-# --- ssd --------------------------------------------------------------------------------------------------------------------------
+# --- ssd ---
 mkdir -p "$DISK/ssd"
 start_tarn --pool-size 0
 start_node s1 --segment "$((objects + 200))mb" --ssd "$DISK/ssd:$((objects * 2))mb"
@@ -123,8 +131,12 @@ t=$(now)
 misses=$(kv --transport tcp | field misses)
 read=$(awk -v n="$objects" -v t="$(since "$t")" 'BEGIN { printf "%.2f", n * 1048576 / t / 1e9 }')
 fio_gb() { # write|read
-    fio --name=x --filename="$DISK/ssd/fio" --size="${objects}m" --bs="$2" --rw="$1" --direct=1 --ioengine=io_uring --iodepth=8 --output-format=json 2>/dev/null |
-        python3 -c 'import json,sys; t=sys.stdin.read(); j=json.loads(t[t.index("{"):])["jobs"][0]; print("%.2f" % (j[sys.argv[1]]["bw_bytes"]/1e9))' "$1"
+    fio --name=x --filename="$DISK/ssd/fio" --size="${objects}m" --bs="$2" --rw="$1" --direct=1 \
+        --ioengine=io_uring --iodepth=8 --output-format=json 2>/dev/null |
+        python3 -c 'import json, sys
+text = sys.stdin.read()
+job = json.loads(text[text.index("{"):])["jobs"][0]
+print("%.2f" % (job[sys.argv[1]]["bw_bytes"] / 1e9))' "$1"
 }
 fw=$(fio_gb write 8m)
 fr=$(fio_gb read 1m)
@@ -134,10 +146,12 @@ echo "### The ssd tier beside fio (O_DIRECT, io_uring, depth 8) on the same file
 echo
 echo "| what | tarn GB/s | fio GB/s | ratio |"
 echo "| --- | --- | --- | --- |"
-echo "| blocks of 1 MiB: put until on disk / sequential writes of 8 MiB | $write | $fw | $(ratio "$write" "$fw") |"
-echo "| blocks of 1 MiB by libtarn over tcp, verified ($misses missed) / reads of 1 MiB | $read | $fr | $(ratio "$read" "$fr") |"
+echo "| blocks of 1 MiB: put until on disk / sequential writes of 8 MiB | $write | $fw" \
+    "| $(ratio "$write" "$fw") |"
+echo "| blocks of 1 MiB by libtarn over tcp, verified ($misses missed) / reads of 1 MiB" \
+    "| $read | $fr | $(ratio "$read" "$fr") |"
 
-# --- restart ----------------------------------------------------------------------------------------------------------------------
+# --- restart ---
 kill -KILL "$node_pid"
 wait "$node_pid" 2>/dev/null || true
 t=$(now)
@@ -145,8 +159,11 @@ start_node s1 --segment "$((objects + 200))mb" --ssd "$DISK/ssd:$((objects * 2))
 kv_args=(get "s0")
 until kv >/dev/null 2>&1; do sleep 0.01; done
 first=$(since "$t")
-while [ "$(redis-cli -p "$port" EXISTS s0 "s$((objects / 2))" "s$((objects - 1))")" != 3 ]; do sleep 0.01; done
+while [ "$(redis-cli -p "$port" EXISTS s0 "s$((objects / 2))" "s$((objects - 1))")" != 3 ]; do
+    sleep 0.01
+done
 echo
 echo "### Restart of a node after kill -9, $objects objects on its disk"
 echo
-echo "First hit after $first s, all of them after $(since "$t") s (the disk is found again; memory is empty)."
+echo "First hit after $first s, all of them after $(since "$t") s" \
+    "(the disk is found again; memory is empty)."

@@ -1,6 +1,7 @@
 #!/bin/bash
-# RESP beside Debian's redis-server, with redis-benchmark: GET, SET and EXISTS of 64 bytes, 50 connections, pipelines of 1, 16 and
-# 64; then GET and SET of 1 MiB and 4 MiB. Both servers run all the time and are measured in turn, A B A B.
+# RESP beside Debian's redis-server, with redis-benchmark: GET, SET and EXISTS of 64 bytes, 50
+# connections, pipelines of 1, 16 and 64; then GET and SET of 1 MiB and 4 MiB. Both servers run all
+# the time and are measured in turn, A B A B.
 . "$(dirname "$0")/lib.sh"
 need redis-benchmark redis-cli "$REDIS" "$TARN"
 
@@ -9,14 +10,16 @@ tarn_port=$port tarn_pid=$pid
 start_redis
 redis_port=$port redis_pid=$pid
 
-# The load generator has one thread and is often the slower side; so the servers' own time is told, too.
+# The load generator has one thread and is often the slower side; so the servers' own time is told,
+# too.
 ticks() { awk '{ print $14 + $15 }' "/proc/$1/stat"; }
 
 # rate PORT REQUESTS ARGS...: requests per second
 rate() {
     local port=$1 n=$2
     shift 2
-    redis-benchmark -h 127.0.0.1 -p "$port" -n "$n" --csv "$@" 2>/dev/null | awk -F'","' 'NR > 1 { print $2; exit }'
+    redis-benchmark -h 127.0.0.1 -p "$port" -n "$n" --csv "$@" 2>/dev/null |
+        awk -F'","' 'NR > 1 { print $2; exit }'
 }
 
 # pair TARGET NAME UNIT FACTOR REQUESTS ARGS...: measures both in turn and prints a row.
@@ -34,15 +37,20 @@ pair() {
     done
     ma=$(median <<<"${a[*]}")
     mb=$(median <<<"${b[*]}")
-    awk -v name="$name" -v unit="$unit" -v f="$factor" -v a="$ma" -v b="$mb" -v t="$target" -v d="$([ "$unit" = GB/s ] && echo 2 || echo 0)" \
+    awk -v name="$name" -v unit="$unit" -v f="$factor" -v a="$ma" -v b="$mb" -v t="$target" \
+        -v d="$([ "$unit" = GB/s ] && echo 2 || echo 0)" \
         -v ta="$ta" -v tb="$tb" \
-        'BEGIN { printf "| %s | %.*f %s | %.*f %s | %.2fx | %s | %.2fx |\n", name, d, a * f, unit, d, b * f, unit, a / b, t, tb / (ta + 0.001) }'
+        'BEGIN { printf "| %s | %.*f %s | %.*f %s | %.2fx | %s | %.2fx |\n",
+            name, d, a * f, unit, d, b * f, unit, a / b, t, tb / (ta + 0.001) }'
 }
 
-echo "| what | tarn | redis $(redis-server --version | sed 's/.*v=\([0-9.]*\).*/\1/') | ratio | wanted | the same by CPU time of the server |"
+echo "| what | tarn | redis $(redis-server --version | sed 's/.*v=\([0-9.]*\).*/\1/')" \
+    "| ratio | wanted | the same by CPU time of the server |"
 echo "| --- | --- | --- | --- | --- | --- |"
 say "filling"
-for p in "$tarn_port" "$redis_port"; do rate "$p" "$(scale 1000000)" -t set -d 64 -r 100000 -c 50 -P 64 >/dev/null; done
+for p in "$tarn_port" "$redis_port"; do
+    rate "$p" "$(scale 1000000)" -t set -d 64 -r 100000 -c 50 -P 64 >/dev/null
+done
 for pipeline in 1 16 64; do
     case $pipeline in
     1) n=200000 target=1.0x ;;

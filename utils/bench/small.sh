@@ -1,6 +1,7 @@
 #!/bin/bash
-# Small objects beside large ones: batches of thousands of 4 KiB to 64 KiB beside 4 MiB objects, and redis-server with the same keys in
-# pipelines. Rounds of short rows in turn, the best of each row counts.
+# Small objects beside large ones: batches of thousands of 4 KiB to 64 KiB beside 4 MiB objects, and
+# redis-server with the same keys in pipelines. Rounds of short rows in turn, the best of each row
+# counts.
 #   utils/bench/small.sh [--transports shm,tcp] [--no-verify]
 takes=1
 . "$(dirname "$0")/lib.sh"

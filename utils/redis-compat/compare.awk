@@ -1,5 +1,6 @@
-# Holds the output of Redis' suite (second file) against a list of what is expected (first file). Prints a line of figures and one
-# for every difference; exit status 1 when there is one. With update=FILE writes a list of what was seen.
+# Holds the output of Redis' suite (second file) against a list of what is expected (first file).
+# Prints a line of figures and one for every difference; exit status 1 when there is one. With
+# update=FILE writes a list of what was seen.
 function note(name) { if (!(name in seen)) { seen[name] = 1; order[++names] = name } }
 function complain(text) { print "  " text; differences++ }
 

@@ -1,4 +1,5 @@
-# A master with books only, a node, a client: bytes go by RDMA and are right, and the commands tell what is there.
+# A master with books only, a node, a client: bytes go by RDMA and are right, and the commands tell
+# what is there.
 . ./pool.sh
 
 pool_up() {
@@ -7,16 +8,19 @@ pool_up() {
     wait_offered n1.0
 }
 
-# Sizes around what is treated differently: values that stay with the master, inline writes, slices, chunks of the CRC.
+# Sizes around what is treated differently: values that stay with the master, inline writes, slices,
+# chunks of the CRC.
 sizes() {
     before0=$(counter rxe0 sent_pkts) before1=$(counter rxe1 sent_pkts)
-    for size in 1 64 65 219 220 221 4095 4096 4097 65535 65536 65537 131073 1048576 1048577 5000001; do
+    for size in 1 64 65 219 220 221 4095 4096 4097 65535 65536 65537 131073 1048576 1048577 \
+        5000001; do
         moved=$size
         [ $size -gt 64 ] || moved=0
         kv --transport rdma load size-$size- 1 $size
         equal "put of $size by rdma" "1 $moved 0" "$(got ok) $(got rdma_bytes) $(got tcp_bytes)"
         kv --transport rdma verify size-$size- 1 $size
-        equal "get of $size by rdma" "1 0 $moved 0" "$(got ok) $(got wrong) $(got rdma_bytes) $(got tcp_bytes)"
+        equal "get of $size by rdma" "1 0 $moved 0" \
+            "$(got ok) $(got wrong) $(got rdma_bytes) $(got tcp_bytes)"
         # What RDMA wrote is what tcp reads, and the other way round.
         kv --transport tcp verify size-$size- 1 $size
         equal "get of $size by tcp" "1 0 0" "$(got ok) $(got wrong) $(got rdma_bytes)"
@@ -55,7 +59,8 @@ commands() {
     cli rdma.regions n1.0 >/tmp/regions
     cat /tmp/regions
     grep -q "$address1" /tmp/regions
-    equal "size in RDMA.REGIONS" "$(segment n1.0 size)" "$(awk 'found { print; exit } $0 == "size" { found = 1 }' /tmp/regions)"
+    equal "size in RDMA.REGIONS" "$(segment n1.0 size)" \
+        "$(awk 'found { print; exit } $0 == "size" { found = 1 }' /tmp/regions)"
     wait_for 5 "the reader in RDMA.CONNECTIONS" connection_shown
     cli rdma.stats | tee /tmp/stats
     [ -s /tmp/stats ]
@@ -75,7 +80,8 @@ connection_shown() { cli rdma.connections | tee /tmp/connections | grep -q n1; }
 # Values in the server's own memory.
 embedded() {
     port=6480
-    start server2 /tarn/tarn-server --port $port --bind 127.0.0.1 --dir /tmp --pool-size 32mb --shm-socket "" --loadmodule "$module bind $address0"
+    start server2 /tarn/tarn-server --port $port --bind 127.0.0.1 --dir /tmp --pool-size 32mb \
+        --shm-socket "" --loadmodule "$module bind $address0"
     wait_for 15 "the second server" cli ping
     embedded_name=$(cli segment list | awk 'found { print; exit } $0 == "name" { found = 1 }')
     wait_offered "$embedded_name"
@@ -86,7 +92,8 @@ embedded() {
     stop server2
 }
 
-# Unmounted: its queue pairs and regions are gone while the node lives on. Ended: nothing is left in the kernel.
+# Unmounted: its queue pairs and regions are gone while the node lives on. Ended: nothing is left in
+# the kernel.
 unmounted() {
     kv_run reader --transport rdma --timeout 2000 many- 300 1-20000
     cli segment unmount n1.0

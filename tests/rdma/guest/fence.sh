@@ -1,5 +1,5 @@
-# Who was cut off stays cut off: tests/rdma/stale.c keeps queue pairs, keys and grants, and tries them. It must get an error, and
-# the memory must not change. Its device is rxe0, the node's rxe1.
+# Who was cut off stays cut off: tests/rdma/stale.c keeps queue pairs, keys and grants, and tries
+# them. It must get an error, and the memory must not change. Its device is rxe0, the node's rxe1.
 . ./pool.sh
 
 ask() {
@@ -36,7 +36,8 @@ pool_up() {
 
 works() {
     expect ok open w n1.0 write
-    # Space of its own, so that nobody else's values get there: also when its put is too late, as long as its session is there.
+    # Space of its own, so that nobody else's values get there: also when its put is too late, as
+    # long as its session is there.
     expect "ok *" put w key-of-w 65536 PREFER n1.0
     echo ${reply#ok } >/tmp/at
     at=$(cat /tmp/at)
@@ -75,8 +76,8 @@ wrong_right() {
     expect "refused 2" again x write
 }
 
-# A writer whose session ends while its put is open: its queue pair is destroyed, its space is given to another only then, and
-# nobody else is cut off.
+# A writer whose session ends while its put is open: its queue pair is destroyed, its space is given
+# to another only then, and nobody else is cut off.
 session_fenced() {
     expect ok open gone n1.0 write
     expect "ok *" put gone key-of-gone 65536 PREFER n1.0
@@ -139,7 +140,8 @@ node_restarted() {
 t pool pool_up
 if [ "$failed" = 0 ]; then
     mkfifo /tmp/stale.in /tmp/stale.out
-    /tarn/tests/rdma/stale $address0 127.0.0.1 $port </tmp/stale.in >/tmp/stale.out 2>/tmp/log/stale &
+    /tarn/tests/rdma/stale $address0 127.0.0.1 \
+        $port </tmp/stale.in >/tmp/stale.out 2>/tmp/log/stale &
     echo $! >/tmp/pids/stale
     exec 3>/tmp/stale.in 4</tmp/stale.out
     t one-sided works

@@ -12,11 +12,13 @@ pool_up() {
 }
 rdma_peers() { rdma resource show qp | grep -c " pid $(pid_of $1) " || true; }
 
-# kill -9 while a value of 32 MiB is on its way: what was there stays, the space comes back, no queue pair stays.
+# kill -9 while a value of 32 MiB is on its way: what was there stays, the space comes back, no
+# queue pair stays.
 writer_killed() {
     for turn in 1 2 3; do
         peers_before="$(rdma_peers n1) $(rdma_peers n2)"
-        start writer /tarn/tests/tools/kv --transport rdma --replicas 2 --batch 1 tarn://127.0.0.1:$port load torn-$turn- 1 33554432
+        start writer /tarn/tests/tools/kv --transport rdma --replicas 2 --batch 1 \
+            tarn://127.0.0.1:$port load torn-$turn- 1 33554432
         packets_then=$(packets)
         wait_for 10 "bytes of the writer" sent_since $((packets_then + 200))
         stop writer KILL
@@ -48,7 +50,9 @@ host_stopped() {
 
 # Every value has another replica.
 host_killed() {
-    for name in reader1 reader2; do kv_run $name --host machine-n1 --timeout 20000 kept- 40 1-200000; done
+    for name in reader1 reader2; do
+        kv_run $name --host machine-n1 --timeout 20000 kept- 40 1-200000
+    done
     sleep 1
     stop n1 KILL
     sleep 5
@@ -71,7 +75,8 @@ host_back() {
 }
 # The only replica dies under a put and a get: both end, in their time.
 only_host_killed() {
-    start writer /tarn/tests/tools/kv --transport rdma --prefer n1.0 --timeout 6000 --batch 1 tarn://127.0.0.1:$port load lost- 1 50331648
+    start writer /tarn/tests/tools/kv --transport rdma --prefer n1.0 --timeout 6000 --batch 1 \
+        tarn://127.0.0.1:$port load lost- 1 50331648
     packets_then=$(packets)
     wait_for 10 "bytes of the writer" sent_since $((packets_then + 200))
     stop n1 KILL

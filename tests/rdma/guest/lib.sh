@@ -2,9 +2,10 @@
 
 now_ms() { awk '{ printf "%d\n", $1 * 1000 }' /proc/uptime; }
 
-# t NAME COMMAND [ARGUMENT]...: the test passes when the command, mostly a function here, has status 0; 77 skips it. In a
-# shell of its own in which the first command that fails ends it: what must be known afterwards is kept in files. Its
-# output is shown when it fails; what lines `say` prints, always.
+# t NAME COMMAND [ARGUMENT]...: the test passes when the command, mostly a function here, has status
+# 0; 77 skips it. In a shell of its own in which the first command that fails ends it: what must be
+# known afterwards is kept in files. Its output is shown when it fails; what lines `say` prints,
+# always.
 t() {
     t_name=$1
     shift
@@ -66,7 +67,7 @@ wait_for() {
 listens() { grep -q ": 0*[0-9A-F]*:$(printf %04X $1) .* 0A " /proc/net/tcp /proc/net/tcp6; }
 rdma_listens() { rdma resource show cm_id | grep "state LISTEN" | grep -q ":$1 "; }
 
-# --- processes: name -> pid in /tmp/pids, their words in /tmp/log ----------------------------------------------------------
+# --- processes: name -> pid in /tmp/pids, their words in /tmp/log ---
 
 mkdir -p /tmp/pids /tmp/log
 

@@ -35,7 +35,8 @@ works_again() {
 put_works() { kv --transport rdma --timeout 3000 --replace load again- 1 100000; }
 # Without another way: it ends by its deadline, and says so.
 fails_in_time() {
-    start writer /tarn/tests/tools/kv --transport rdma --timeout 5000 --batch 1 tarn://127.0.0.1:$port load torn- 1 33554432
+    start writer /tarn/tests/tools/kv --transport rdma --timeout 5000 --batch 1 \
+        tarn://127.0.0.1:$port load torn- 1 33554432
     packets_then=$(packets)
     wait_for 10 "bytes of the writer" sent_since $((packets_then + 200))
     unplug

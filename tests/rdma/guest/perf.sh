@@ -1,5 +1,5 @@
-# perf PROGRAM SIZE COUNT: what ib_read_bw or ib_write_bw measures over the wire, in MiB/s, into /tmp/perf-rate. On a busy host
-# they now and then fail by themselves, so there are three tries.
+# perf PROGRAM SIZE COUNT: what ib_read_bw or ib_write_bw measures over the wire, in MiB/s, into
+# /tmp/perf-rate. On a busy host they now and then fail by themselves, so there are three tries.
 perf() {
     for perf_try in 1 2 3; do
         perf_once "$@" && return 0

@@ -1,5 +1,6 @@
-# A master, nodes and clients in the guest. TCP goes over the loopback (127.0.0.1), RDMA over the wire, so that either can
-# fail alone. Nodes are on machines of their own by name, so that no client takes shared memory.
+# A master, nodes and clients in the guest. TCP goes over the loopback (127.0.0.1), RDMA over the
+# wire, so that either can fail alone. Nodes are on machines of their own by name, so that no client
+# takes shared memory.
 
 port=6479
 module=/tarn/modules/rdma.so
@@ -14,8 +15,10 @@ server_up() {
     server_address=$1 server_device=$2 server_pool=$3
     shift 3
     rm -f /tmp/port
-    start server /tarn/tarn-server --port $port --bind 127.0.0.1 --dir /tmp --pool-size $server_pool --shm-socket "" --port-file /tmp/port \
-        --node-heartbeat 200 --node-timeout 3s --loadmodule "$module bind $server_address device $server_device" "$@"
+    start server /tarn/tarn-server --port $port --bind 127.0.0.1 --dir /tmp --pool-size \
+        $server_pool --shm-socket "" --port-file /tmp/port \
+        --node-heartbeat 200 --node-timeout 3s --loadmodule \
+        "$module bind $server_address device $server_device" "$@"
     wait_for 15 "the server" up_or_gone server /tmp/port
     want "the server runs" runs server
 }
@@ -24,7 +27,8 @@ node_up() {
     node_name=$1 node_address=$2 node_device=$3 node_size=$4
     shift 4
     rm -f /tmp/port-$node_name
-    start $node_name /tarn/tarn-node --master tarn://127.0.0.1:$port --name $node_name --host-name machine-$node_name --bind 127.0.0.1 \
+    start $node_name /tarn/tarn-node --master tarn://127.0.0.1:$port --name $node_name --host-name \
+        machine-$node_name --bind 127.0.0.1 \
         --port-file /tmp/port-$node_name --segment $node_size --exit-timeout 3 \
         --loadmodule "$module bind $node_address device $node_device" "$@"
     wait_for 15 "node $node_name" up_or_gone $node_name /tmp/port-$node_name
@@ -47,7 +51,8 @@ kv() {
         *) kv_before="$kv_before $1 $2"; shift 2 ;;
         esac
     done
-    timeout ${kv_limit:-60} /tarn/tests/tools/kv $kv_before tarn://127.0.0.1:$port "$@" >/tmp/answer 2>/tmp/answer.err || {
+    timeout ${kv_limit:-60} /tarn/tests/tools/kv $kv_before tarn://127.0.0.1:$port \
+        "$@" >/tmp/answer 2>/tmp/answer.err || {
         kv_status=$?
         cat /tmp/answer /tmp/answer.err
         return $kv_status

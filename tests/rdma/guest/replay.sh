@@ -13,7 +13,8 @@ make_trace() {
             chain[chains++ % 30] = line; if (chains > 30) chains = 30
             n = split(line, all, " "); ids = all[1]
             for (k = 2; k <= n; k++) ids = ids ", " all[k]
-            printf "{\"timestamp\": %d, \"input_length\": %d, \"output_length\": 1, \"hash_ids\": [%s]}\n", i, 512 * n, ids
+            printf "{\"timestamp\": %d, \"input_length\": %d, ", i, 512 * n
+            printf "\"output_length\": 1, \"hash_ids\": [%s]}\n", ids
         }
     }' >/tmp/trace.jsonl
 }
@@ -23,13 +24,15 @@ replay() {
     node_up n1 $address1 rxe1 20mb --no-populate
     wait_offered n1.0
     make_trace
-    timeout 60 /tarn/tarn-benchmark -p $port --json replay /tmp/trace.jsonl --block-size 64k --transport rdma >/tmp/replay
+    timeout 60 /tarn/tarn-benchmark -p $port --json replay /tmp/trace.jsonl --block-size 64k \
+        --transport rdma >/tmp/replay
     cat /tmp/replay
     equal "requests" 60 "$(number requests)"
     equal "mismatched blocks, failed puts" "0 0" "$(number mismatched_blocks) $(number failed_puts)"
     within "hits" 50 $(number hit_blocks) 10000
     within "evicted" 1 $(info evicted_objects) 10000
-    say "$(number blocks) blocks of 64 KiB, $(number hit_blocks) hits, $(number bytes_read) bytes verified"
+    say "$(number blocks) blocks of 64 KiB, $(number hit_blocks) hits," \
+        "$(number bytes_read) bytes verified"
 }
 
 t replay replay

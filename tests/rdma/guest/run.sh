@@ -1,6 +1,7 @@
 #!/bin/sh
-# The tests of one topic: run.sh TOPIC. A topic is a file beside this one; it has `t NAME COMMAND...` lines. Each prints
-# `ok NAME`, `not ok NAME: why` or `skip NAME: why`; the last line says that the topic came to its end.
+# The tests of one topic: run.sh TOPIC. A topic is a file beside this one; it has `t NAME
+# COMMAND...` lines. Each prints `ok NAME`, `not ok NAME: why` or `skip NAME: why`; the last line
+# says that the topic came to its end.
 cd /tests
 . ./lib.sh
 . ./wire.sh

@@ -1,4 +1,5 @@
-# The machine itself: devices, addresses, connections and one-sided operations, with programs that are not ours.
+# The machine itself: devices, addresses, connections and one-sided operations, with programs that
+# are not ours.
 
 devices() {
     rdma link show

@@ -1,4 +1,5 @@
-# Blocks from one process's memory to another's, stored nowhere: `tarn-benchmark transfer` over the wire, every byte checked.
+# Blocks from one process's memory to another's, stored nowhere: `tarn-benchmark transfer` over the
+# wire, every byte checked.
 
 export TARN_MODULE_PATH=/tarn/modules
 program=/tarn/tarn-benchmark
@@ -12,17 +13,20 @@ target_up() {
 # move OP BLOCK-SIZE BATCH COUNT
 move() {
     before0=$(counter rxe0 sent_pkts) before1=$(counter rxe1 sent_pkts)
-    timeout 60 $program --json transfer --mode initiator --peer $(cat /tmp/endpoint) --transport rdma --buffer 16m \
+    timeout 60 $program --json transfer --mode initiator --peer $(cat /tmp/endpoint) --transport \
+        rdma --buffer 16m \
         --op $1 --block-size $2 --batch $3 --count $4 --check >/tmp/transfer
     cat /tmp/transfer
     grep -q '"transport":"rdma"' /tmp/transfer
     equal "failed, mismatched" "0 0" "$(number failed) $(number mismatched_blocks)"
     within "bytes" 1 $(number bytes) 1000000000
-    within "packets" $((before0 + before1 + 50)) $(($(counter rxe0 sent_pkts) + $(counter rxe1 sent_pkts))) 1000000000
+    within "packets" $((before0 + before1 + 50)) \
+        $(($(counter rxe0 sent_pkts) + $(counter rxe1 sent_pkts))) 1000000000
 }
 # The initiator of a target that was killed ends soon, and says so.
 target_killed() {
-    start initiator $program --json transfer --mode initiator --peer $(cat /tmp/endpoint) --transport rdma --buffer 16m --block-size 64k \
+    start initiator $program --json transfer --mode initiator --peer $(cat /tmp/endpoint) \
+        --transport rdma --buffer 16m --block-size 64k \
         --batch 32 --seconds 100
     sleep 2
     want "the initiator runs" runs initiator

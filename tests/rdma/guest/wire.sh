@@ -1,11 +1,13 @@
-# Two soft-RoCE devices, rxe0 (10.9.0.1 on d0) and rxe1 (10.9.0.2 on d1), with cables to a switch between them, in one network
-# namespace:
+# Two soft-RoCE devices, rxe0 (10.9.0.1 on d0) and rxe1 (10.9.0.2 on d1), with cables to a switch
+# between them, in one network namespace:
 #
 #     rxe0 = d0 ── p0 [switch] p1 ── d1 = rxe1
 #
-# Unplugging a cable is taking its port of the switch down: the device loses its carrier, and keeps its address and routes. (With
-# d1 itself down soft-RoCE gets errors when it sends, and its queue pair for management never sends again.) The kernel would send what goes from one own address to another over the loopback. So the table of local
-# addresses is asked only for what comes in at d0 and d1, and last for what goes out.
+# Unplugging a cable is taking its port of the switch down: the device loses its carrier, and keeps
+# its address and routes. (With d1 itself down soft-RoCE gets errors when it sends, and its queue
+# pair for management never sends again.) The kernel would send what goes from one own address to
+# another over the loopback. So the table of local addresses is asked only for what comes in at d0
+# and d1, and last for what goes out.
 
 address0=10.9.0.1
 address1=10.9.0.2
@@ -48,7 +50,8 @@ wire_up() {
     busybox ping -q -c 1 -w 5 -I $address1 $address0 >/dev/null
 }
 ports_active() {
-    grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state && grep -q ACTIVE /sys/class/infiniband/rxe1/ports/1/state
+    grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state &&
+        grep -q ACTIVE /sys/class/infiniband/rxe1/ports/1/state
 }
 
 # counter DEVICE NAME: of the port, such as sent_pkts.

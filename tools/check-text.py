@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""What is wrong with the text of the tree, whatever it says: tools/check-text.py CHECK.
+
+columns  lines of more than 100 characters
+blanks   blanks at the end of lines, files without a last newline
+length   C files of more than 1,000 lines: a file is one idea
+names    structs, unions and enums of one name in two files of src and modules"""
+
+import os
+import re
+import subprocess
+import sys
+from fnmatch import fnmatch
+
+COLUMNS = 100
+# Data, drawings, and texts that are not ours.
+NOT_TEXT = ["*.svg", "LICENSE", "tests/fuzz/seeds/*", "utils/redis-compat/*.txt"]
+NOT_TEXT += ["utils/redis-compat/*.patch"]
+# A line is an entry there.
+LONG_LINES = ["CHANGELOG.md", "redis.conf.sample"]
+LATER = ["src/*.[ch]", "modules/*.[ch]", "tests/integration/*", "tests/python/*", "tests/ha/*"]
+LATER += ["utils/python/*", "tools/*.py", "tools/*.tcl", "*.awk"]
+
+# Each transport has its own of these (transport.h declares them only).
+OPAQUE = "transport_"
+# To be renamed: a name is to mean one thing in the whole tree.
+SHARED = """answer arena chunk cursor entry far figures found group job keys kind lane list list_job op_state
+    options order pair parser piece put_state read_job replica report_job run scan search segment session
+    slot space step task transfer_run waiter walk want worker""".split()
+
+
+def files(*patterns):
+    """(path, its lines) of the text files that match."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    for path in subprocess.check_output(command, text=True).splitlines():
+        if any(fnmatch(path, p) for p in NOT_TEXT) or not os.path.isfile(path):
+            continue
+        if any(fnmatch(path, p) for p in patterns):
+            try:
+                with open(path, encoding="utf-8") as f:
+                    yield path, f.read().split("\n")
+            except UnicodeDecodeError:
+                continue
+
+
+def markdown_prose(lines):
+    """Its lines without code, tables and what links lead to."""
+    code = False
+    for line in lines:
+        fence = line.lstrip().startswith("```")
+        code ^= fence
+        skip = code or fence or line.startswith("    ") or line.lstrip().startswith(("|", "!["))
+        yield "" if skip else re.sub(r"\]\([^)]*\)|\]: \S+", "]", line)
+
+
+def columns():
+    for path, lines in files("*"):
+        if any(fnmatch(path, p) for p in LONG_LINES + LATER):
+            continue
+        lines = markdown_prose(lines) if path.endswith(".md") else lines
+        for number, line in enumerate(lines, 1):
+            if len(line) > COLUMNS and not line.startswith("#!"):
+                yield f"{path}:{number}: {len(line)} columns"
+
+
+def blanks():
+    for path, lines in files("*"):
+        for number, line in enumerate(lines, 1):
+            if line != line.rstrip():
+                yield f"{path}:{number}: blanks at the end"
+        if lines[-1] != "":
+            yield f"{path}: no newline at the end"
+
+
+def length():
+    for path, lines in files("*.[ch]"):
+        if len(lines) > 1001:
+            yield f"{path}: {len(lines) - 1} lines; look for the second idea"
+
+
+def names():
+    places = {}
+    for path, lines in files("src/*.[ch]", "modules/*.[ch]"):
+        for line in lines:
+            defined = re.match(r"(?:typedef |static )?(?:struct|union|enum) (\w+) \{", line)
+            if defined and not defined[1].startswith(OPAQUE):
+                places.setdefault(defined[1], set()).add(path)
+    for name, paths in sorted(places.items()):
+        if len(paths) > 1 and name not in SHARED:
+            yield f"{name} is defined in {' and '.join(sorted(paths))}"
+    for name in SHARED:
+        if len(places.get(name, [])) < 2:
+            yield f"tools/check-text.py: {name} is no longer shared"
+
+
+def main():
+    os.chdir(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    errors = list(globals()[sys.argv[1]]())
+    print(*errors, sep="\n")
+    return bool(errors)
+
+
+sys.exit(main())
