@@ -21,9 +21,9 @@
 #include "base/assert.h"
 #include "base/buf.h"
 #include "base/clock.h"
-#include "base/crc32c.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "engine/placed.h"
 
 #define MOVER_MAGIC 0x4d6f7672u /* "Movr" */
 #define BATCH_MAX   32u
@@ -233,37 +233,6 @@ static void lanes_end(struct worker *w, const uint64_t *ended, size_t n) {
 
 /* --- the work; without the lock --- */
 
-/* The CRCs an engine would have computed while it moved the bytes. */
-static void sum_file(struct engine_op *op) {
-    uint64_t at = 0, block = op->crcs != NULL ? op->crc_block : 0;
-    uint32_t all = 0;
-    for (size_t i = 0; i < op->n_iov; i++) {
-        const char *data = op->iov[i].iov_base;
-        for (uint64_t left = op->iov[i].iov_len; left > 0;) {
-            uint64_t n = block != 0 ? min_u64(left, block - at % block) : left;
-            all = crc32c(all, data, n);
-            if (block != 0)
-                op->crcs[at / block] = crc32c(at % block != 0 ? op->crcs[at / block] : 0, data, n);
-            data += n;
-            left -= n;
-            at += n;
-        }
-    }
-    op->crc = all;
-}
-
-static tarn_status read_iov(int fd, uint64_t offset, const struct iovec *iov) {
-    char *to = iov->iov_base;
-    for (size_t got = 0; got < iov->iov_len;) {
-        ssize_t n = pread(fd, to + got, iov->iov_len - got, (off_t)(offset + got));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return TARN_EIO;
-        if (n == 0) return TARN_ECORRUPT; /* shorter than the value: no better than wrong bytes */
-        got += (size_t)n;
-    }
-    return TARN_OK;
-}
-
 static tarn_status run_file(struct mover_job *job) {
     struct engine_op *op = &job->op;
     if (op->write) return TARN_EINVAL;
@@ -276,14 +245,8 @@ static tarn_status run_file(struct mover_job *job) {
         log_verbose("%s: %s", job->file_path, strerror(errno));
         return gone ? TARN_ENOTFOUND : TARN_EIO;
     }
-    tarn_status status = TARN_OK;
-    uint64_t offset = job->file_offset;
-    for (size_t i = 0; i < op->n_iov && status == TARN_OK; offset += op->iov[i++].iov_len)
-        status = read_iov(fd, offset, &op->iov[i]);
+    tarn_status status = placed_file_read(fd, job->file_offset, op);
     close(fd);
-    if (status == TARN_OK && op->lease_end_boot_ms != 0 && clock_boot_ms() >= op->lease_end_boot_ms)
-        status = TARN_ELEASE;
-    if (status == TARN_OK && (op->want_crc || op->crcs != NULL)) sum_file(op);
     return status;
 }
 
