@@ -1,6 +1,6 @@
-/* Gets: chunks of keys are located with a lease, read, and released. While the bytes of one chunk
- * move, the request for the next is on its way. Passes repeat what a lost lease, a moved segment or
- * a broken connection left undone. */
+/* Gets: chunks of keys are located with a lease, read in groups that fit the lease, and released.
+ * While the bytes of one chunk move, the request for the next is on its way. Passes repeat what a
+ * lost lease, a moved segment or a broken connection left undone. */
 #include "client/get.h"
 
 #include <stdio.h>
@@ -16,12 +16,14 @@ struct chunk {
     uint64_t sent_ns;
 };
 
-void get_finish(struct getting *g, size_t i, tarn_status status) {
+/* --- what becomes of an item --- */
+
+static void item_finish(struct getting *g, size_t i, tarn_status status) {
     tarn_item *item = &g->items[i];
     struct want *w = &g->wants[i];
     TARN_ASSERT(w->state != FINISHED);
     TARN_ASSERT(status != TARN_OK || w->place.value != NULL || w->len == 0 ||
-                (w->prepared && w->pos == w->to));
+                (w->prepared && w->read.pos == w->read.to));
     w->state = FINISHED;
     g->unfinished--;
     item->status = status;
@@ -41,15 +43,18 @@ void get_finish(struct getting *g, size_t i, tarn_status status) {
     }
 }
 
-void get_again(struct getting *g, size_t i, tarn_status status, unsigned limit) {
+static void item_settle(struct getting *g, size_t i, struct get_result result) {
     struct want *w = &g->wants[i];
-    if (w->tries >= limit || w->tries >= g->lane->client->options.retries) {
-        get_finish(g, i, status);
-        return;
+    bool again = w->tries < result.limit && w->tries < (unsigned)g->lane->client->options.retries;
+    if (result.next == GET_TURNED) {
+        g->turns++;
+    } else if (result.next == GET_AGAIN && again) {
+        w->tries++;
+        w->state = WANTED;
+        COUNT(g->lane, retries, 1);
+    } else if (result.next != GET_ON) {
+        item_finish(g, i, result.status);
     }
-    w->tries++;
-    w->state = WANTED;
-    COUNT(g->lane, retries, 1);
 }
 
 /* --- locating --- */
@@ -74,20 +79,9 @@ static tarn_status send_locate(struct getting *g, struct chunk *c) {
     return lane_send(lane, false);
 }
 
-/* What was read before goes with what is read now only if it is the same value. A version has one
- * size and one CRC: a server that says otherwise is wrong, now or before, and nothing that was made
- * for the one may be used with the other. */
-static bool may_resume(const struct want *w, const struct placement *before) {
-    const struct placement *now = &w->place;
-    return now->version == before->version && now->size == before->size &&
-           now->crc == before->crc && now->value == NULL &&
-           (w->check != CHECK_BLOCKS || now->crcs != NULL) &&
-           !(now->must_verify && (w->check == CHECK_NONE || w->device));
-}
-
 static void locate_one(struct getting *g, size_t i, const struct answer *a, uint64_t sent_ns) {
     struct want *w = &g->wants[i];
-    struct placement before = w->place;
+    const struct placement *p = &w->place;
     bool resumes = w->prepared;
     tarn_status status = placement_of_get(&g->lane->arena, a, sent_ns, &w->place);
     if (error_act(status) == ERROR_LATER) { /* stays WANTED */
@@ -100,26 +94,27 @@ static void locate_one(struct getting *g, size_t i, const struct answer *a, uint
     w->later = TARN_OK;
     if (status != TARN_OK) {
         w->prepared = false;
-        get_finish(g, i, status);
+        item_finish(g, i, status);
         return;
     }
-    w->prepared = resumes && may_resume(w, &before);
-    w->given_up = 0;
-    /* The numbers of replicas may have changed with the look-up. */
-    w->sources = w->prepared && w->pos > w->from ? UINT32_MAX : 0;
-    if (w->place.value == NULL) {
-        if (w->place.lease_end == 0) {
-            get_finish(g, i, fail(TARN_ELEASE, "the server gave no lease"));
+    if (p->value == NULL) {
+        if (p->lease_end == 0) {
+            item_finish(g, i, fail(TARN_ELEASE, "the server gave no lease"));
             return;
         }
         w->leased = true;
         COUNT(g->lane, leases, 1);
     }
-    get_prepare(g, i);
+    /* Bytes that are in a device already were looked at under another lease, if at all. */
+    struct placed_value value = {p->version, p->size, p->crc, p->crcs, 0};
+    w->prepared = resumes && p->value == NULL && !(w->device && p->must_verify) &&
+                  placed_read_relocated(&w->read, &value, p->must_verify);
+    w->state = PLACED;
+    if (!w->prepared) item_settle(g, i, get_prepare(g, i));
     /* By what will move, not by what the server says: a size for which there is no memory costs no
      * time. */
     if (w->state == PLACED && !resumes && g->options->extend_deadline)
-        g->deadline = add_sat(g->deadline, (w->to - w->from) / BYTES_PER_MS);
+        g->deadline = add_sat(g->deadline, (w->read.to - w->read.from) / BYTES_PER_MS);
 }
 
 static tarn_status receive_locate(struct getting *g, const struct chunk *c) {
@@ -140,8 +135,10 @@ static tarn_status receive_locate(struct getting *g, const struct chunk *c) {
 static tarn_status ensure_segments(struct getting *g, const struct chunk *c) {
     for (size_t k = 0; k < c->n; k++) {
         if (g->wants[c->order[k]].state != PLACED) continue;
-        tarn_status status = get_replica_ensure(g, c->order[k]);
+        struct get_result result;
+        tarn_status status = get_replica_ensure(g, c->order[k], &result);
         if (status != TARN_OK) return status;
+        item_settle(g, c->order[k], result);
     }
     return TARN_OK;
 }
@@ -168,13 +165,102 @@ static void release(struct getting *g, const struct chunk *c) {
     lane_send(lane, true);
 }
 
+/* --- reading --- */
+
+/* One engine_run: at most one piece per item. */
+struct group {
+    struct engine_op *ops;
+    size_t *items;
+    size_t n;
+    uint64_t bytes;
+    size_t last; /* position in the order of the last item */
+};
+
+/* The window follows the speed of the path: a group should take a small share of the lease. */
+static void adapt_window(struct lane *lane, uint64_t took_ms, uint64_t lease_ms, bool lease_lost) {
+    if (lease_lost) {
+        lane->window = max_u64(lane->window / 4 / CRC_BLOCK * CRC_BLOCK, CRC_BLOCK);
+    } else if (took_ms > lease_ms / 4) {
+        lane->window = max_u64(lane->window / 2 / CRC_BLOCK * CRC_BLOCK, CRC_BLOCK);
+    } else if (took_ms < lease_ms / 16) {
+        lane->window = min_u64(lane->window * 2, lane->client->options.piece_bytes);
+    }
+}
+
+static void run_group(struct getting *g, struct group *group) {
+    struct lane *lane = g->lane;
+    uint64_t started = now_ms(), lease_ms = g->wants[group->items[0]].place.lease_ms;
+    bool lease_lost = false;
+    engine_run(lane->engine, group->ops, group->n, g->deadline == DEADLINE_NONE ? 0 : g->deadline);
+    for (size_t k = 0; k < group->n; k++) {
+        const struct engine_op *op = &group->ops[k];
+        lease_lost = lease_lost || op->status == TARN_ELEASE;
+        item_settle(g, group->items[k], get_piece_result(g, group->items[k], op));
+    }
+    adapt_window(lane, now_ms() - started, lease_ms, lease_lost);
+}
+
+/* One window of items from order[*k_p] on. */
+static void fill_group(struct getting *g, const size_t *order, size_t n, size_t *k_p,
+                       struct group *group) {
+    group->n = group->bytes = 0;
+    for (; *k_p < n && group->bytes < g->lane->window; ++*k_p) {
+        size_t i = order[*k_p];
+        struct want *w = &g->wants[i];
+        if (w->state != PLACED) continue;
+        get_replica_refresh(g, i);
+        if (get_replica(w)->tier == REPLICA_FILE) {
+            item_settle(g, i, get_file(g, i));
+            continue;
+        }
+        group->bytes += min_u64(w->read.to - w->read.pos, g->lane->window);
+        get_piece(g, i, g->lane->window, &group->ops[group->n]);
+        group->items[group->n++] = i;
+        group->last = *k_p;
+    }
+}
+
+/* Goes through all once. true: some turned to another replica and may go on under the leases they
+ * have. */
+static bool sweep(struct getting *g, const size_t *order, size_t n, struct group *group,
+                  bool *ran_p) {
+    uint64_t before = g->turns;
+    for (size_t k = 0; k < n;) {
+        fill_group(g, order, n, &k, group);
+        if (group->n == 0) break;
+        if (*ran_p && get_lease_is_short(&g->wants[group->items[0]].place)) return false;
+        run_group(g, group);
+        *ran_p = true;
+        /* An item of several pieces stays PLACED: it is the last of its group, so begin there
+         * again. */
+        if (g->wants[group->items[group->n - 1]].state == PLACED) k = group->last;
+    }
+    return g->turns != before;
+}
+
+/* Those whose lease gets short are WANTED afterwards: with a new one, in the next pass. */
+static void read_chunk(struct getting *g, const struct chunk *c) {
+    struct group group = {0};
+    group.ops = arena_alloc(&g->lane->arena, c->n * sizeof(*group.ops));
+    group.items = arena_alloc(&g->lane->arena, c->n * sizeof(*group.items));
+    bool ran = false;
+    while (sweep(g, c->order, c->n, &group, &ran)) {
+    }
+    for (size_t k = 0; k < c->n; k++) {
+        struct want *w = &g->wants[c->order[k]];
+        if (w->state != PLACED) continue;
+        w->state = WANTED;
+        COUNT(g->lane, lease_renewals, 1);
+    }
+}
+
 /* --- passes --- */
 
 static uint64_t chunk_bytes(const struct getting *g, const struct chunk *c) {
     uint64_t bytes = 0;
     for (size_t k = 0; k < c->n; k++) {
         const struct want *w = &g->wants[c->order[k]];
-        if (w->state == PLACED) bytes += w->to - w->pos;
+        if (w->state == PLACED) bytes += w->read.to - w->read.pos;
     }
     return bytes;
 }
@@ -221,7 +307,7 @@ static tarn_status pass(struct getting *g) {
         more = next_chunk(g, order, n, &at, &next);
         bool ahead = more && chunk_bytes(g, &now) <= g->lane->window;
         if (ahead) status = send_locate(g, &next);
-        get_read(g, now.order, now.n);
+        read_chunk(g, &now);
         release(g, &now);
         if (status == TARN_OK && more && !ahead) status = send_locate(g, &next);
         mark = forget(g, &now, mark);
@@ -268,9 +354,9 @@ static void give_up(struct getting *g) {
     for (size_t i = 0; i < g->n; i++) {
         struct want *w = &g->wants[i];
         if (w->state == FINISHED || w->later == TARN_OK) continue;
-        get_finish(g, i,
-                   fail(w->later, "the server could not serve it within the call's time (%s): %s",
-                        error_code(w->later), tarn_status_text(w->later)));
+        item_finish(g, i,
+                    fail(w->later, "the server could not serve it within the call's time (%s): %s",
+                         error_code(w->later), tarn_status_text(w->later)));
     }
 }
 
@@ -291,7 +377,7 @@ tarn_status get_run(struct lane *lane, tarn_item *items, size_t n,
         items[i].got = items[i].value_size = items[i].version = 0;
         items[i].replicas = 0;
         tarn_status status = client_check_key(items[i].key, items[i].key_len);
-        if (status != TARN_OK) get_finish(g, i, status);
+        if (status != TARN_OK) item_finish(g, i, status);
     }
     find_last_of_keys(g);
 
@@ -314,7 +400,7 @@ tarn_status get_run(struct lane *lane, tarn_item *items, size_t n,
         }
     }
     for (size_t i = 0; i < n && status != TARN_OK; i++) {
-        if (g->wants[i].state != FINISHED) get_finish(g, i, status);
+        if (g->wants[i].state != FINISHED) item_finish(g, i, status);
     }
     for (size_t i = 0; i < g->n_scratch; i++) free(g->scratch[i]);
     return status;

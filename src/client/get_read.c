@@ -1,15 +1,18 @@
-/* The bytes of gets: which ranges to read so that they can be verified, in groups that fit the
- * lease, and the checks before anything is handed on (guarantee 1). */
+/* The bytes of gets: where they go, pieces of them, and the checks before anything is handed on
+ * (guarantee 1). */
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "client/get.h"
 
 #define SCRATCH_MAX (UINT64_C(256) << 20) /* bytes per call read only to verify others */
-#define WINDOW_MIN  CRC_BLOCK
 
 /* --- preparing --- */
 
@@ -55,47 +58,27 @@ static tarn_status find_memory(struct getting *g, tarn_item *item, struct want *
     return TARN_OK;
 }
 
-/* Which bytes must be read to check those that are wanted. */
-static void choose_range(const struct getting *g, const tarn_item *item, struct want *w) {
+/* What is read, and where it goes: exactly what was asked for, or more of it if that is needed to
+ * verify it. The CPU cannot sum what is in a device: it looks at the bytes elsewhere, first, under
+ * the same lease. */
+static tarn_status set_range(struct getting *g, const tarn_item *item, struct want *w) {
     const struct placement *p = &w->place;
-    uint64_t end = item->offset + w->len;
-    w->from = item->offset;
-    w->to = end;
-    w->check = CHECK_NONE;
-    if (!g->lane->client->options.verify && !p->must_verify) return;
-    if (w->proving) {
-        w->from = 0;
-        w->to = p->size;
-        w->check = CHECK_WHOLE;
-        return;
-    }
-    if (p->crc < 0 || w->device) {
-        COUNT(g->lane, unverified, 1);
-        return;
-    }
-    w->check = CHECK_WHOLE;
-    w->from = 0;
-    w->to = p->size;
-    if (w->len == p->size || p->size <= CRC_BLOCK || p->crcs == NULL) return;
-    w->check = CHECK_BLOCKS;
-    w->from = item->offset / CRC_BLOCK * CRC_BLOCK;
-    w->to = min_u64(p->size, (end + CRC_BLOCK - 1) / CRC_BLOCK * CRC_BLOCK);
-}
+    struct placed_read *r = &w->read;
+    bool verify = g->lane->client->options.verify || p->must_verify, touched = !w->device;
+    if (w->proving)
+        placed_read_range(r, 0, p->size, PLACED_VERIFY);
+    else
+        placed_read_range(r, item->offset, w->len, verify && touched ? PLACED_VERIFY : 0);
+    if (verify && r->check == PLACED_UNCHECKED) COUNT(g->lane, unverified, 1);
 
-static tarn_status build_iov(struct getting *g, const tarn_item *item, struct want *w) {
-    if (w->proving) {
-        w->iov = arena_alloc(&g->lane->arena, sizeof(*w->iov));
-        w->iov[0] = (struct iovec){scratch_alloc(g, w->to), w->to};
-        w->n_iov = 1;
-        return w->iov[0].iov_base != NULL
-                   ? TARN_OK
-                   : fail(TARN_ELIMIT,
-                          "verifying these values takes too much memory: ask for fewer at a time");
-    }
     struct iovec one;
     size_t n;
     const struct iovec *iov = item_iov(item, &one, &n);
-    uint64_t before = item->offset - w->from, behind = w->to - item->offset - w->len;
+    uint64_t before = item->offset - r->from, behind = r->to - item->offset - w->len;
+    if (w->proving) {
+        before = p->size;
+        n = behind = 0;
+    }
     w->iov = arena_alloc(&g->lane->arena, (n + 2) * sizeof(*w->iov));
     w->n_iov = 0;
     if (before > 0) w->iov[w->n_iov++] = (struct iovec){scratch_alloc(g, before), before};
@@ -104,267 +87,169 @@ static tarn_status build_iov(struct getting *g, const tarn_item *item, struct wa
     for (size_t i = 0; i < w->n_iov; i++) {
         if (w->iov[i].iov_base == NULL) {
             return fail(TARN_ELIMIT,
-                        "verifying these ranges takes too much memory: ask for fewer at a time");
+                        "verifying these values takes too much memory: ask for fewer at a time");
         }
     }
     return TARN_OK;
 }
 
-static void deliver_inline(struct getting *g, size_t i) {
-    tarn_item *item = &g->items[i];
-    struct want *w = &g->wants[i];
+static tarn_status deliver_inline(struct getting *g, const tarn_item *item, const struct want *w) {
     const struct placement *p = &w->place;
     if ((g->lane->client->options.verify || p->must_verify) && p->crc >= 0 &&
         crc32c(0, p->value, p->size) != (uint32_t)p->crc) {
         COUNT(g->lane, crc_mismatches, 1);
-        get_finish(g, i, fail(TARN_ECORRUPT, "an inline value does not match its CRC"));
-        return;
+        return fail(TARN_ECORRUPT, "an inline value does not match its CRC");
     }
     struct iovec one;
     size_t n;
     const struct iovec *iov = item_iov(item, &one, &n);
     iov_write(iov, n, p->value + item->offset, w->len);
-    get_finish(g, i, TARN_OK);
+    return TARN_OK;
 }
 
-void get_prepare(struct getting *g, size_t i) {
+struct get_result get_prepare(struct getting *g, size_t i) {
     tarn_item *item = &g->items[i];
     struct want *w = &g->wants[i];
     const struct placement *p = &w->place;
-    w->state = PLACED;
-    if (w->prepared) return; /* the same version again: go on where the lease ended */
     item->value_size = p->size;
     item->version = p->version;
     if (item->offset > p->size) {
-        get_finish(g, i,
-                   fail(TARN_EINVAL, "offset %" PRIu64 " lies behind the value's %" PRIu64 " bytes",
-                        item->offset, p->size));
-        return;
+        return get_over(fail(TARN_EINVAL,
+                             "offset %" PRIu64 " lies behind the value's %" PRIu64 " bytes",
+                             item->offset, p->size));
     }
     uint64_t rest = p->size - item->offset;
     w->len = item->want == 0 ? rest : min_u64(item->want, rest);
     tarn_status status = find_memory(g, item, w);
+    if (status != TARN_OK) return get_over(status);
     struct iovec one;
     size_t n_iov;
     const struct iovec *iov = item_iov(item, &one, &n_iov);
-    w->device = status == TARN_OK && client_is_device(g->lane->client, iov, n_iov);
-    if (w->device && p->value != NULL)
-        status = fail(TARN_ENOTSUP,
-                      "a value of %" PRIu64 " bytes does not go to memory of a device", p->size);
-    if (status == TARN_OK && p->value != NULL) {
-        deliver_inline(g, i);
-        return;
+    w->device = client_is_device(g->lane->client, iov, n_iov);
+    if (w->device && p->value != NULL) {
+        return get_over(fail(TARN_ENOTSUP,
+                             "a value of %" PRIu64 " bytes does not go to memory of a device",
+                             p->size));
     }
-    if (status == TARN_OK && w->len == 0) {
-        get_finish(g, i, TARN_OK);
-        return;
-    }
-    if (status == TARN_OK) {
-        /* The CPU cannot sum what is in a device: it looks at the bytes elsewhere, first, under the
-         * same lease. */
-        w->proving = w->device && p->must_verify && p->crc >= 0;
-        choose_range(g, item, w);
-        status = build_iov(g, item, w);
-    }
-    if (status != TARN_OK) {
-        get_finish(g, i, status);
-        return;
-    }
-    w->pos = w->from;
-    w->crc = 0;
+    if (p->value != NULL) return get_over(deliver_inline(g, item, w));
+    if (w->len == 0) return get_over(TARN_OK);
+    w->proving = w->device && p->must_verify && p->crc >= 0;
+    placed_read_init(&w->read, &(struct placed_value){p->version, p->size, p->crc, p->crcs, 0});
+    status = set_range(g, item, w);
+    if (status != TARN_OK) return get_over(status);
     w->prepared = true;
+    return (struct get_result){.next = GET_ON};
 }
 
-/* --- reading --- */
+/* --- pieces --- */
 
-/* One engine_run: at most one piece per item. */
-struct group {
-    struct engine_op *ops;
-    size_t *items;
-    size_t n;
-    uint64_t bytes;
-    size_t last; /* position in the order of the last item */
-};
-
-static void add_piece(struct getting *g, struct group *group, size_t i) {
+void get_piece(struct getting *g, size_t i, uint64_t len, struct engine_op *op) {
     struct want *w = &g->wants[i];
     struct arena *arena = &g->lane->arena;
-    uint64_t len = min_u64(w->to - w->pos, g->lane->window);
-    struct engine_op *op = &group->ops[group->n];
-    const struct replica *r = get_replica(w);
-    struct engine_part *parts = arena_alloc(arena, r->n_parts * sizeof(*parts));
+    const struct placed_read *r = &w->read;
+    const struct replica *replica = get_replica(w);
+    struct engine_part *parts = arena_alloc(arena, replica->n_parts * sizeof(*parts));
     struct iovec *iov = w->iov;
     size_t n_iov = w->n_iov;
-    if (len != w->to - w->from) {
+    len = min_u64(len, r->to - r->pos);
+    if (len != r->to - r->from) {
         iov = arena_alloc(arena, w->n_iov * sizeof(*iov));
-        n_iov = iov_slice(w->iov, w->n_iov, w->pos - w->from, len, iov);
+        n_iov = iov_slice(w->iov, w->n_iov, r->pos - r->from, len, iov);
     }
     *op = (struct engine_op){
         .parts = parts,
-        .n_parts = placement_slice(r->parts, r->n_parts, w->pos, len, parts),
+        .n_parts = placed_parts(replica->parts, replica->n_parts, r->pos, len, parts),
         .iov = iov,
         .n_iov = n_iov,
         .lease_end_boot_ms = w->place.lease_end,
-        .want_crc = w->check != CHECK_NONE,
-        .alone = r->tier != REPLICA_MEMORY,
+        .want_crc = r->check == PLACED_WHOLE,
+        .alone = replica->tier != REPLICA_MEMORY,
     };
     get_replica_bound(g, i, op);
-    if (w->check == CHECK_BLOCKS) {
-        op->crc_block = CRC_BLOCK;
-        op->crcs = arena_alloc(arena, (len + CRC_BLOCK - 1) / CRC_BLOCK * sizeof(uint32_t));
+    if (r->check == PLACED_BLOCKS) {
+        op->crc_block = PLACED_BLOCK;
+        op->crcs = arena_alloc(arena, (len + PLACED_BLOCK - 1) / PLACED_BLOCK * sizeof(uint32_t));
     }
-    group->items[group->n++] = i;
-    group->bytes += len;
 }
 
-static bool blocks_match(const struct want *w, const struct engine_op *op, uint64_t len) {
-    size_t first = w->pos / CRC_BLOCK, n = (len + CRC_BLOCK - 1) / CRC_BLOCK;
-    for (size_t i = 0; i < n; i++) {
-        const uint8_t *packed = w->place.crcs + 4 * (first + i);
-        uint32_t want = (uint32_t)packed[0] | (uint32_t)packed[1] << 8 | (uint32_t)packed[2] << 16 |
-                        (uint32_t)packed[3] << 24;
-        if (op->crcs[i] != want) return false;
-    }
-    return true;
-}
-
-/* What lies there is right, as long as the lease lasts: now to where it was wanted, from the same
- * replica. */
-static void proven(struct getting *g, size_t i) {
+/* All of it is there and right, and as long as the lease lasts so is what lies in the pool: now to
+ * where it was wanted, from the same replica. */
+static struct get_result proven(struct getting *g, size_t i) {
     struct want *w = &g->wants[i];
     w->proving = false;
-    w->given_up = ~(UINT32_C(1) << w->place.at);
-    choose_range(g, &g->items[i], w);
-    tarn_status status = build_iov(g, &g->items[i], w);
-    if (status != TARN_OK) {
-        get_finish(g, i, status);
-        return;
-    }
-    w->pos = w->from;
-    g->turns++; /* once more through those that are placed */
+    placed_read_only(&w->read, w->read.at);
+    tarn_status status = set_range(g, &g->items[i], w);
+    return status == TARN_OK ? (struct get_result){.next = GET_TURNED} : get_over(status);
 }
 
-void get_piece_done(struct getting *g, size_t i, const struct engine_op *op) {
-    struct want *w = &g->wants[i];
-    uint64_t len = iov_total(op->iov, op->n_iov);
-    if (w->check == CHECK_BLOCKS && !blocks_match(w, op, len)) {
-        get_replica_bad(g, i);
-        return;
-    }
-    if (w->check == CHECK_WHOLE)
-        w->crc = w->pos == w->from ? op->crc : crc32c_combine(w->crc, op->crc, len);
-    if (w->pos == w->from) w->sources = 0;
-    w->sources |= UINT32_C(1) << w->place.at;
-    w->pos += len;
-    w->tries = 0;
-    get_replica_worked(g, i);
-    if (w->pos < w->to) return;
-    if (w->check == CHECK_WHOLE && w->crc != (uint32_t)w->place.crc) {
-        get_replica_bad(g, i);
-        return;
-    }
-    if (w->proving)
-        proven(g, i);
-    else
-        get_finish(g, i, TARN_OK);
-}
-
-static void piece_failed(struct getting *g, size_t i, tarn_status status, uint64_t len) {
+static struct get_result piece_failed(struct getting *g, size_t i, tarn_status status,
+                                      uint64_t len) {
     if (status == TARN_ELEASE) {
         COUNT(g->lane, lease_misses, 1);
         fail(status, "the lease ended before the bytes were verified (raise lease_ms, or read less "
                      "at a time)");
-        get_again(g, i, status, len > WINDOW_MIN ? 3 : 1); /* smaller pieces may fit */
-        return;
+        return get_again(status, len > PLACED_BLOCK ? 3 : 1); /* smaller pieces may fit */
     }
     if (status == TARN_ETIMEOUT) COUNT(g->lane, timeouts, 1);
-    if (status == TARN_ETIMEOUT && now_ms() >= g->deadline) {
-        get_finish(g, i, fail(status, "the deadline passed before all bytes were there"));
-        return;
-    }
-    get_replica_failed(g, i, status);
+    if (status == TARN_ETIMEOUT && now_ms() >= g->deadline)
+        return get_over(fail(status, "the deadline passed before all bytes were there"));
+    return get_replica_failed(g, i, status);
 }
 
-/* The window follows the speed of the path: a group should take a small share of the lease. */
-static void adapt_window(struct lane *lane, uint64_t took_ms, uint64_t lease_ms, bool lease_lost) {
-    if (lease_lost) {
-        lane->window = max_u64(lane->window / 4 / CRC_BLOCK * CRC_BLOCK, WINDOW_MIN);
-    } else if (took_ms > lease_ms / 4) {
-        lane->window = max_u64(lane->window / 2 / CRC_BLOCK * CRC_BLOCK, WINDOW_MIN);
-    } else if (took_ms < lease_ms / 16) {
-        lane->window = min_u64(lane->window * 2, lane->client->options.piece_bytes);
-    }
-}
-
-static void run_group(struct getting *g, struct group *group) {
-    struct lane *lane = g->lane;
-    uint64_t started = now_ms(), lease_ms = g->wants[group->items[0]].place.lease_ms;
-    bool lease_lost = false;
-    tarn_status status = engine_run(lane->engine, group->ops, group->n,
-                                    g->deadline == DEADLINE_NONE ? 0 : g->deadline);
-    for (size_t k = 0; k < group->n; k++) {
-        const struct engine_op *op = &group->ops[k];
-        tarn_status op_status = status == TARN_OK ? op->status : status;
-        lease_lost = lease_lost || op_status == TARN_ELEASE;
-        if (op_status == TARN_OK) {
-            get_piece_done(g, group->items[k], op);
-        } else {
-            piece_failed(g, group->items[k], op_status, iov_total(op->iov, op->n_iov));
-        }
-    }
-    adapt_window(lane, now_ms() - started, lease_ms, lease_lost);
+struct get_result get_piece_result(struct getting *g, size_t i, const struct engine_op *op) {
+    struct want *w = &g->wants[i];
+    uint64_t len = iov_total(op->iov, op->n_iov);
+    if (op->status != TARN_OK) return piece_failed(g, i, op->status, len);
+    const uint32_t *crcs = op->crcs != NULL ? op->crcs : &op->crc;
+    w->tries = 0;
+    get_replica_worked(g, i);
+    enum placed_next next = placed_read_took(&w->read, w->read.at, len, crcs);
+    if (next == PLACED_WRONG) return get_replica_bad(g, i);
+    if (next == PLACED_MORE) return (struct get_result){.next = GET_ON};
+    return w->proving ? proven(g, i) : get_over(TARN_OK);
 }
 
 bool get_lease_is_short(const struct placement *p) {
     return now_ms() + p->lease_ms / 3 >= p->lease_end;
 }
 
-/* One window of items from order[*k_p] on. */
-static void fill_group(struct getting *g, const size_t *order, size_t n, size_t *k_p,
-                       struct group *group) {
-    group->n = group->bytes = 0;
-    for (; *k_p < n && group->bytes < g->lane->window; ++*k_p) {
-        size_t i = order[*k_p];
-        if (g->wants[i].state != PLACED) continue;
-        get_replica_refresh(g, i);
-        if (get_replica(&g->wants[i])->tier == REPLICA_FILE) {
-            get_file_read(g, i);
-        } else {
-            add_piece(g, group, i);
-            group->last = *k_p;
-        }
+/* --- replicas on a shared file system: read by ourselves, without a host ---
+ *
+ * The file is what its name promises only as far as the CRC says so; one that is missing, short, or
+ * no regular file counts as a replica that is not there. */
+
+/* Not through a symbolic link in its last part, and never waiting for a FIFO or a device. */
+static tarn_status file_open(const char *path, uint64_t size, int *fd_p) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) {
+        log_verbose("%s: %s", path, strerror(errno));
+        return errno == ENOENT || errno == ENOTDIR ? TARN_ENOTFOUND : TARN_EIO;
     }
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size < size) {
+        log_verbose("%s: not a file of %llu bytes", path, (unsigned long long)size);
+        close(fd);
+        return TARN_ENOTFOUND;
+    }
+    *fd_p = fd;
+    return TARN_OK;
 }
 
-/* Goes through all once. true: some turned to another replica and may go on under the leases they
- * have. */
-static bool sweep(struct getting *g, const size_t *order, size_t n, struct group *group,
-                  bool *ran_p) {
-    uint64_t before = g->turns;
-    for (size_t k = 0; k < n;) {
-        fill_group(g, order, n, &k, group);
-        if (group->n == 0) break;
-        if (*ran_p && get_lease_is_short(&g->wants[group->items[0]].place)) return false;
-        run_group(g, group);
-        *ran_p = true;
-        /* An item of several pieces stays PLACED: it is the last of its group, so begin there
-         * again. */
-        if (g->wants[group->items[group->n - 1]].state == PLACED) k = group->last;
-    }
-    return g->turns != before;
-}
-
-void get_read(struct getting *g, const size_t *order, size_t n) {
-    struct group group = {0};
-    group.ops = arena_alloc(&g->lane->arena, n * sizeof(*group.ops));
-    group.items = arena_alloc(&g->lane->arena, n * sizeof(*group.items));
-    bool ran = false;
-    while (sweep(g, order, n, &group, &ran)) {
-    }
-    for (size_t k = 0; k < n; k++) {
-        struct want *w = &g->wants[order[k]];
-        if (w->state != PLACED) continue;
-        w->state = WANTED; /* with a new lease, in the next pass */
-        COUNT(g->lane, lease_renewals, 1);
-    }
+struct get_result get_file(struct getting *g, size_t i) {
+    struct want *w = &g->wants[i];
+    struct get_result result;
+    int fd;
+    tarn_status status =
+        w->device ? TARN_ENOTSUP : file_open(get_replica(w)->path, w->place.size, &fd);
+    if (status != TARN_OK) return get_replica_failed(g, i, status);
+    do {
+        struct engine_op op;
+        get_piece(g, i, PLACED_BLOCK, &op);
+        op.status = placed_file_read(fd, w->read.pos, &op);
+        if (op.status == TARN_ECORRUPT) op.status = TARN_ENOTFOUND; /* it has become shorter */
+        if (op.status == TARN_OK && now_ms() >= g->deadline) op.status = TARN_ETIMEOUT;
+        result = get_piece_result(g, i, &op);
+    } while (result.next == GET_ON && !get_lease_is_short(&w->place));
+    close(fd);
+    return result;
 }

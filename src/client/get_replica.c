@@ -6,10 +6,6 @@
 #include "base/log.h"
 #include "client/get.h"
 
-static uint32_t bit(unsigned replica) {
-    return UINT32_C(1) << replica;
-}
-
 /* Does this status say that the host cannot be reached, or makes no sense? */
 static bool is_outage(tarn_status status) {
     return status == TARN_ECLOSED || status == TARN_ETIMEOUT || status == TARN_EIO ||
@@ -18,61 +14,51 @@ static bool is_outage(tarn_status status) {
 
 /* --- choosing --- */
 
-static bool any_segment(struct lane *lane, const struct replica *r,
-                        bool (*is)(struct lane *lane, uint32_t segment)) {
+/* What placed_avoid_fn is asked with. */
+struct replica_look {
+    struct lane *lane;
+    const struct replica *replica;
+    bool (*is)(struct lane *lane, uint32_t segment);
+};
+
+static bool any_segment(void *arg, unsigned replica) {
+    const struct replica_look *look = arg;
+    const struct replica *r = &look->replica[replica];
     for (size_t i = 0; i < r->n_parts; i++) {
-        if (is(lane, r->parts[i].extent.segment)) return true;
+        if (look->is(look->lane, r->parts[i].extent.segment)) return true;
     }
     return false;
 }
 
-/* The first that has not failed; those on hosts in outage only when there is nothing else.
- * replicas: none. */
-static unsigned pick(struct getting *g, const struct want *w) {
-    const struct placement *p = &w->place;
-    unsigned last_resort = p->replicas;
-    for (unsigned r = 0; r < p->replicas; r++) {
-        if (w->given_up & bit(r)) continue;
-        if (!any_segment(g->lane, &p->replica[r], outage_probe)) return r;
-        if (last_resort == p->replicas) last_resort = r;
-    }
-    return last_resort;
+/* NULL: no host is out of reach, and there is nothing to look at. */
+static placed_avoid_fn avoid(const struct getting *g) {
+    return outages_any(&g->lane->client->outages) ? any_segment : NULL;
 }
 
-static bool choose(struct getting *g, struct want *w) {
+static bool choose_replica(struct getting *g, struct want *w) {
+    struct replica_look look = {g->lane, w->place.replica, outage_probe};
     w->chosen = outages_changes(&g->lane->client->outages);
-    unsigned r = pick(g, w);
-    if (r == w->place.replicas) return false;
-    w->place.at = r;
-    return true;
+    return placed_read_choose(&w->read, placed_in_order, w->place.replicas, avoid(g), &look) <
+           w->place.replicas;
 }
 
 void get_replica_refresh(struct getting *g, size_t i) {
     struct want *w = &g->wants[i];
-    struct outages *o = &g->lane->client->outages;
-    if (w->place.replicas == 1 || w->chosen == outages_changes(o)) return;
-    unsigned before = w->place.at;
-    if (!any_segment(g->lane, get_replica(w), outage_listed)) return;
-    choose(g, w);
-    if (w->place.at != before) COUNT(g->lane, failovers, 1);
-}
-
-static bool has_alternative(struct getting *g, const struct want *w) {
-    for (unsigned r = 0; r < w->place.replicas; r++) {
-        if (r == w->place.at || (w->given_up & bit(r))) continue;
-        if (!any_segment(g->lane, &w->place.replica[r], outage_listed)) return true;
-    }
-    return false;
+    if (w->place.replicas == 1 || w->chosen == outages_changes(&g->lane->client->outages)) return;
+    unsigned before = w->read.at;
+    choose_replica(g, w);
+    if (w->read.at != before) COUNT(g->lane, failovers, 1);
 }
 
 /* The last one is waited for, though not as long as a lease lasts; but not again and again when its
  * host has just been out of reach: should it be back, it answers at once. */
 void get_replica_bound(struct getting *g, size_t i, struct engine_op *op) {
     const struct want *w = &g->wants[i];
+    struct replica_look look = {g->lane, w->place.replica, outage_listed};
     uint64_t failover_ms = g->lane->client->options.failover_ms;
-    if (has_alternative(g, w)) {
+    if (placed_read_has_other(&w->read, placed_in_order, w->place.replicas, avoid(g), &look)) {
         op->patience_ms = failover_ms;
-    } else if (any_segment(g->lane, get_replica(w), outage_listed)) {
+    } else if (any_segment(&look, w->read.at)) {
         op->patience_ms = failover_ms / 8 + 1;
     } else {
         op->patience_ms = 3 * failover_ms;
@@ -117,7 +103,7 @@ static tarn_status fail_read(struct getting *g, const struct replica *r, tarn_st
 
 /* All of them, not only the one that will be read: later there may be an answer on its way, and no
  * time to ask. */
-tarn_status get_replica_ensure(struct getting *g, size_t i) {
+tarn_status get_replica_ensure(struct getting *g, size_t i, struct get_result *result_p) {
     struct want *w = &g->wants[i];
     tarn_status why = TARN_OK;
     for (unsigned r = 0; r < w->place.replicas; r++) {
@@ -125,32 +111,18 @@ tarn_status get_replica_ensure(struct getting *g, size_t i) {
         if (status == TARN_OK) continue;
         if (g->lane->ctl.fd < 0) return status;
         if (status == TARN_ESTALE) COUNT(g->lane, epoch_misses, 1);
-        w->given_up |= bit(r);
+        placed_read_failed(&w->read, r);
         why = status;
     }
-    if (!choose(g, w)) {
-        get_again(g, i, why, 1);
-    } else if (just_failed(g, w)) {
-        get_finish(g, i, fail_read(g, get_replica(w), w->why));
-    }
+    *result_p = (struct get_result){.next = GET_ON};
+    if (!choose_replica(g, w))
+        *result_p = get_again(why, 1);
+    else if (just_failed(g, w))
+        *result_p = get_over(fail_read(g, get_replica(w), w->why));
     return TARN_OK;
 }
 
-static void forget_segments(struct getting *g, const struct replica *r) {
-    for (size_t i = 0; i < r->n_parts; i++) segment_forget(g->lane, r->parts[i].extent.segment);
-}
-
 /* --- failures --- */
-
-/* true: the item goes on there. */
-static bool turn_to_next(struct getting *g, size_t i) {
-    struct want *w = &g->wants[i];
-    w->given_up |= bit(w->place.at);
-    if (!choose(g, w)) return false;
-    g->turns++;
-    COUNT(g->lane, failovers, 1);
-    return true;
-}
 
 static void report(struct getting *g, size_t i) {
     const tarn_item *item = &g->items[i];
@@ -158,21 +130,26 @@ static void report(struct getting *g, size_t i) {
     g->wants[i].reported = true;
 }
 
-void get_replica_failed(struct getting *g, size_t i, tarn_status status) {
+struct get_result get_replica_failed(struct getting *g, size_t i, tarn_status status) {
     struct want *w = &g->wants[i];
     const struct replica *r = get_replica(w);
     fail_read(g, r, status);
     if (status == TARN_ESTALE || status == TARN_ENOSEGMENT) COUNT(g->lane, epoch_misses, 1);
-    if (is_outage(status) || status == TARN_EPERM) {
-        for (size_t k = 0; k < r->n_parts; k++) outage_note(g->lane, r->parts[k].extent.segment);
+    for (size_t k = 0; k < r->n_parts; k++) {
+        uint32_t segment = r->parts[k].extent.segment;
+        if (is_outage(status) || status == TARN_EPERM) outage_note(g->lane, segment);
+        segment_forget(g->lane, segment); /* the host may be back at another address */
     }
     /* its host, or its directory, is there and it is not */
     if (status == TARN_ENOTFOUND) report(g, i);
-    forget_segments(g, r); /* the host may be back at another address */
     w->why = status;
-    if (turn_to_next(g, i)) return;
+    placed_read_failed(&w->read, w->read.at);
+    if (choose_replica(g, w)) {
+        COUNT(g->lane, failovers, 1);
+        return (struct get_result){.next = GET_TURNED};
+    }
     if (status == TARN_EPERM) g->new_session = true;
-    get_again(g, i, status, 1);
+    return get_again(status, 1);
 }
 
 void get_replica_worked(struct getting *g, size_t i) {
@@ -189,27 +166,19 @@ static void log_mismatch(const tarn_item *item) {
     buf_free(&quoted);
 }
 
-void get_replica_bad(struct getting *g, size_t i) {
+struct get_result get_replica_bad(struct getting *g, size_t i) {
     struct want *w = &g->wants[i];
+    bool first = !w->damaged;
+    unsigned before = w->read.at;
     log_mismatch(&g->items[i]);
     COUNT(g->lane, crc_mismatches, 1);
-    w->mismatches++;
-    bool first = w->mismatches == 1;
+    w->damaged = true;
     if (w->place.replicas > 1 || !first) report(g, i);
-    /* Of several that have contributed any may be the bad one: the present one has to do it
-     * alone. */
-    bool mixed = w->check == CHECK_WHOLE && (w->sources & ~bit(w->place.at)) != 0;
-    if (w->check == CHECK_WHOLE) {
-        w->pos = w->from;
-        w->crc = 0;
-        w->sources = 0;
-    }
     fail(TARN_ECORRUPT, "the bytes do not match their CRC");
-    bool enough = w->mismatches > w->place.replicas + 1;
-    if (mixed && !enough) {
-        g->turns++;
-    } else if (enough || !turn_to_next(g, i)) {
-        w->prepared = false;
-        get_again(g, i, TARN_ECORRUPT, first ? 1 : 0);
+    if (choose_replica(g, w)) {
+        if (w->read.at != before) COUNT(g->lane, failovers, 1);
+        return (struct get_result){.next = GET_TURNED};
     }
+    w->prepared = false;
+    return get_again(TARN_ECORRUPT, first ? 1 : 0);
 }

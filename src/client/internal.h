@@ -23,11 +23,12 @@
 #include "base/rng.h"
 #include "base/thread.h"
 #include "engine/engine.h"
+#include "engine/placed.h"
 #include "tarn.h"
 #include "tls/tls.h"
 #include "transport/transport.h"
 
-#define CRC_BLOCK     (UINT64_C(1) << 20) /* one CRC per so many bytes, for values larger than it */
+#define CRC_BLOCK     PLACED_BLOCK
 #define INLINE_MAX    64u
 #define VALUE_MAX     (UINT64_C(1) << 40)
 #define EXTENTS_MAX   8u
@@ -445,7 +446,7 @@ static inline uint64_t outages_changes(const struct outages *o) {
 
 /* --- placement.c: what PUTSTART and GETREPLICAS answer --- */
 
-#define REPLICAS_MAX 32u /* bits of a mask; a server sends fewer */
+#define REPLICAS_MAX PLACED_REPLICAS_MAX /* a server sends fewer */
 
 enum replica_tier { REPLICA_MEMORY, REPLICA_SSD, REPLICA_FILE };
 struct replica {
@@ -464,14 +465,11 @@ struct placement {
     bool must_verify; /* that, or it may come from a disk: whatever the options say */
     uint64_t token;
     struct replica *replica; /* nearest first */
-    unsigned replicas, at;   /* how many, and which one is used now */
-    const char *value;       /* inline */
-    const uint8_t *crcs;     /* packed, NULL: none */
+    unsigned replicas;
+    const char *value;   /* inline */
+    const uint8_t *crcs; /* packed, NULL: none */
     size_t n_crcs;
 };
-static inline const struct replica *placement_now(const struct placement *p) {
-    return &p->replica[p->at];
-}
 /* The end of a lease granted by an answer to a request that was sent at sent_ns
  * (CLOCK_BOOTTIME). */
 uint64_t placement_lease_end(uint64_t sent_ns, uint64_t lease_ms);
@@ -486,10 +484,6 @@ tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64
  * GRANT_RECEIPT_SIZE for each extent. NULL: they need not be. */
 uint8_t *placement_receipts(struct arena *arena, const struct placement *p, size_t *n_p);
 uint8_t *placement_receipts_of(const struct placement *p, uint8_t *receipts, unsigned replica);
-/* Sub-range [from, from + len) of the parts: *out gets up to EXTENTS_MAX parts, returns how
- * many. */
-size_t placement_slice(const struct engine_part *parts, size_t n_parts, uint64_t from, uint64_t len,
-                       struct engine_part *out);
 
 /* --- iovec helpers (arena.c) --- */
 

@@ -241,21 +241,3 @@ uint8_t *placement_receipts_of(const struct placement *p, uint8_t *receipts, uns
     for (unsigned r = 0; r < replica; r++) receipts += p->replica[r].n_parts * GRANT_RECEIPT_SIZE;
     return receipts;
 }
-
-size_t placement_slice(const struct engine_part *parts, size_t n_parts, uint64_t from, uint64_t len,
-                       struct engine_part *out) {
-    size_t used = 0;
-    for (size_t i = 0; i < n_parts && len > 0; i++) {
-        uint64_t whole = parts[i].extent.length;
-        if (from >= whole) {
-            from -= whole;
-            continue;
-        }
-        out[used] = parts[i];
-        out[used].sub_offset = from;
-        out[used].sub_length = min_u64(whole - from, len);
-        len -= out[used++].sub_length;
-        from = 0;
-    }
-    return used;
-}

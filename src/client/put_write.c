@@ -80,7 +80,7 @@ static void add_piece(struct putting *p, struct group *group, size_t i) {
         *op = (struct engine_op){
             .write = true,
             .parts = parts,
-            .n_parts = placement_slice(to->parts, to->n_parts, u->pos, len, parts),
+            .n_parts = placed_parts(to->parts, to->n_parts, u->pos, len, parts),
             .iov = iov,
             .n_iov = n_iov,
             .want_crc = !u->device,

@@ -76,7 +76,7 @@ static tarn_status revoke(struct lane *lane, const struct tarn_writer *w, const 
 static bool map_pieces(struct lane *lane, struct tarn_writer *w, const struct placement *place,
                        uint64_t deadline) {
     if (place->replicas != 1) return false;
-    const struct replica *r = placement_now(place);
+    const struct replica *r = place->replica;
     if (grant_is_once(r->parts[0].grant)) return false; /* stores could not be sealed */
     for (size_t i = 0; i < r->n_parts; i++) {
         const struct grant_extent *e = &r->parts[i].extent;

@@ -33,18 +33,18 @@ TEST(two_extents) {
     CHECK_EQ(p.size, 128);
     CHECK_EQ(p.crc, 4294967295);
     CHECK_EQ(p.replicas, 1);
-    const struct engine_part *parts = placement_now(&p)->parts;
-    CHECK_EQ(placement_now(&p)->n_parts, 2);
+    const struct engine_part *parts = p.replica->parts;
+    CHECK_EQ(p.replica->n_parts, 2);
     CHECK_EQ(parts[1].extent.segment, 2);
     CHECK_EQ(parts[0].extent.offset, 4096);
     CHECK_EQ(p.lease_end, 10000 + 5000 - 6); /* 1 ms and 0.1 % less */
     struct engine_part out[EXTENTS_MAX];
-    CHECK_EQ(placement_slice(parts, 2, 90, 20, out), 2);
+    CHECK_EQ(placed_parts(parts, 2, 90, 20, out), 2);
     CHECK_EQ(out[0].sub_offset, 90);
     CHECK_EQ(out[0].sub_length, 10);
     CHECK_EQ(out[1].sub_offset, 0);
     CHECK_EQ(out[1].sub_length, 10);
-    CHECK_EQ(placement_slice(parts, 2, 100, 28, out), 1);
+    CHECK_EQ(placed_parts(parts, 2, 100, 28, out), 1);
     CHECK_EQ(out[0].extent.segment, 2);
 }
 
@@ -65,7 +65,7 @@ TEST(the_short_form) {
     CHECK(p.version == 9 && p.size == 100 && p.crc == 4294967295 && p.replicas == 1 &&
           p.value == NULL);
     CHECK_EQ(p.lease_end, 10000 + 5000 - 6);
-    const struct replica *r = placement_now(&p);
+    const struct replica *r = p.replica;
     CHECK(r->tier == REPLICA_MEMORY && r->n_parts == 1);
     const struct grant_extent *x = &r->parts[0].extent;
     CHECK(x->segment == 1 && x->segment_epoch == 7 && x->offset == 4096 && x->length == 100);
@@ -117,7 +117,6 @@ TEST(replicas_of_all_tiers) {
     struct placement p;
     CHECK_EQ(placement_of_get(&arena, decode(text, sizeof(text) - 1), 0, &p), TARN_OK);
     CHECK_EQ(p.replicas, 3);
-    CHECK_EQ(p.at, 0);
     CHECK_EQ(p.replica[0].tier, REPLICA_FILE);
     CHECK_STR(p.replica[0].path, "/d/k.1");
     CHECK_EQ(p.replica[1].tier, REPLICA_SSD);
@@ -182,7 +181,7 @@ TEST(damaged_answers) {
             struct placement p;
             if (a == NULL || placement_of_get(&arena, a, 0, &p) != TARN_OK) continue;
             if (p.value != NULL) continue;
-            const struct replica *r = placement_now(&p);
+            const struct replica *r = p.replica;
             uint64_t total = 0;
             for (size_t k = 0; k < r->n_parts; k++) total += r->parts[k].extent.length;
             CHECK(total == p.size && r->n_parts <= EXTENTS_MAX);
