@@ -2,7 +2,7 @@
  *
  * One thread. A command runs to its end at once, or becomes a job: it blocks its own client only
  * and goes on in slices of the loop's work quota, or sleeps until something happens. Commands are
- * declared in table.c. */
+ * declared in src/wire. */
 #ifndef TARN_CMD_CMD_H
 #define TARN_CMD_CMD_H
 
@@ -14,6 +14,7 @@
 #include "base/wheel.h"
 #include "resp/resp.h"
 #include "store/store.h"
+#include "wire/wire.h"
 
 struct client;
 struct cmd;
@@ -162,58 +163,6 @@ unsigned job_quota(void);
 
 /* --- the command table --- */
 
-enum cmd_flag {
-    CMD_WRITE = 1 << 0,
-    CMD_READONLY = 1 << 1,
-    CMD_DENYOOM = 1 << 2,
-    CMD_ADMIN = 1 << 3,
-    CMD_NOSCRIPT = 1 << 4,
-    CMD_LOADING = 1 << 5,
-    CMD_STALE = 1 << 6,
-    CMD_FAST = 1 << 7,
-    CMD_NO_AUTH = 1 << 8,
-    CMD_BLOCKING = 1 << 9,
-    CMD_SKIP_MONITOR = 1 << 10,
-    CMD_SKIP_SLOWLOG = 1 << 11,
-    CMD_MOVABLE_KEYS = 1 << 12,
-    CMD_ALLOW_BUSY = 1 << 13,
-    CMD_PUBSUB = 1 << 14,
-    CMD_NO_MULTI = 1 << 15,
-    CMD_MODULE = 1 << 16, /* of a module: modules.h */
-    CMD_MAY_REPLICATE =
-        /* no write, but held back with the writes by CLIENT PAUSE; no flag that COMMAND shows */
-    1 << 17,
-    /* no write, but replicas refuse it: values, leases, nodes; not shown either */
-    CMD_MASTER = 1 << 18,
-    CMD_ALL_KEYS =
-        /* concerns every key when it names none: users need all of them; not shown either */
-    1 << 19,
-};
-
-enum cmd_key_flag {
-    KEY_RO = 1,
-    KEY_RW = 2,
-    KEY_OW = 4,
-    KEY_RM = 8,
-    KEY_ACCESS = 16,
-    KEY_UPDATE = 32,
-    KEY_INSERT = 64,
-    KEY_DELETE = 128,
-    KEY_VARIABLE = 256,
-};
-
-struct cmd_key_spec {
-    unsigned flags;  /* 0: no (more) specs */
-    int begin_index; /* > 0 */
-    /* true: argv[begin_index] says how many, the first is the next argument; else a range */
-    bool keynum;
-    int last, step,
-        /* range: last relative to begin (or negative from the end); keynum: step between keys */
-        limit;
-    /* begin right after this keyword, searched from begin_index on; NULL: at begin_index */
-    const char *keyword;
-};
-
 typedef void (*cmd_fn)(struct client *c);
 
 struct cmd {
@@ -226,11 +175,19 @@ struct cmd {
     const char *group;      /* "string", "generic", "server", "connection", "pool" */
     const char *since;
     const char *summary;
-    const char *syntax; /* "key size [REPLICAS n] ...": hints, COMMAND DOCS, docs/COMMANDS.md */
-    struct cmd_key_spec keys[2];
+    const struct wire_command *declared; /* NULL: of a module, whose syntax is a text */
+    const struct wire_arg *block; /* its first block of arguments, NULL: none */
+    const char *syntax;
+    struct cmd_key_spec keys[WIRE_KEY_SPECS];
     const struct cmd *sub; /* subcommands, ended by a NULL name */
     unsigned stat_index;   /* private: set by the table at start */
 };
+
+/* The arguments into the struct of the command, which is all zero before (wire/options.h). false:
+ * the error was answered. */
+bool arg_bind(struct client *c, void *options);
+/* One block of them, from argv[at] on. */
+bool arg_bind_block(struct client *c, size_t at, void *element);
 
 /* Helpers for arguments. The error has been answered when they return false. */
 bool arg_i64(struct client *c, size_t index,

@@ -1,12 +1,13 @@
 /* COMMAND: the table, for programs and for people. */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "base/assert.h"
 #include "cmd/client.h"
 #include "cmd/families.h"
 #include "base/glob.h"
 #include "cmd/modules.h"
-#include "cmd/syntax.h"
 #include "cmd/table.h"
 
 struct counted {
@@ -185,60 +186,109 @@ void cmd_command_list(struct client *c) {
 
 /* --- DOCS --- */
 
-static void reply_lower(struct client *c, struct span s) {
-    char text[64];
-    size_t n = min_u64(s.len, sizeof(text));
-    for (size_t i = 0; i < n; i++)
-        text[i] = (char)(s.data[i] >= 'A' && s.data[i] <= 'Z' ? s.data[i] + 32 : s.data[i]);
-    reply_bulk(c, span_of(text, n));
-}
-
-static void reply_arguments(struct client *c, const struct syntax_node *first) {
-    size_t n = 0;
-    for (const struct syntax_node *i = first; i != NULL; i = i->next) n++;
-    reply_array(c, n);
-    for (const struct syntax_node *i = first; i != NULL; i = i->next) {
-        bool key = strcmp(syntax_type_name(i), "key") == 0, flags = i->optional || i->multiple;
-        reply_map(c, 2 + (i->type == SYNTAX_ARGUMENT) + key + (i->token.len > 0) + flags +
-                         (i->child != NULL));
-        reply_bulk_str(c, "name");
-        reply_lower(c, i->name);
-        reply_bulk_str(c, "type");
-        reply_bulk_str(c, syntax_type_name(i));
-        if (i->type == SYNTAX_ARGUMENT) {
-            reply_bulk_str(c, "display_text");
-            reply_bulk(c, i->name);
-        }
-        if (key) reply_field_int(c, "key_spec_index", 0);
-        if (i->token.len > 0) {
-            reply_bulk_str(c, "token");
-            reply_bulk(c, i->token);
-        }
-        if (flags) {
-            bool token_too = i->multiple && i->token.len > 0;
-            reply_bulk_str(c, "flags");
-            reply_set(c, (size_t)i->optional + i->multiple + token_too);
-            if (i->optional) reply_simple(c, "optional");
-            if (i->multiple) reply_simple(c, "multiple");
-            if (token_too) reply_simple(c, "multiple_token");
-        }
-        if (i->child != NULL) {
-            reply_bulk_str(c, "arguments");
-            reply_arguments(c, i->child);
-        }
+static const char *type_name(const struct wire_arg *a) {
+    switch (a->kind) {
+    case WIRE_KEY: return "key";
+    case WIRE_NUMBER:
+    case WIRE_SIZE:
+    case WIRE_BITS: return strncmp(a->name, "unix-time", 9) == 0 ? "unix-time" : "integer";
+    case WIRE_RATIO: return "double";
+    case WIRE_FLAG: return "pure-token";
+    case WIRE_ONEOF: return "oneof";
+    case WIRE_BLOCK: return "block";
+    default: return strcmp(a->name, "pattern") == 0 ? "pattern" : "string";
     }
 }
 
+static size_t reply_arguments(struct client *c, const struct wire_arg *args, bool count_only);
+
+static void reply_argument(struct client *c, const struct wire_arg *a) {
+    bool nested = a->kind == WIRE_ONEOF || a->kind == WIRE_BLOCK, key = a->kind == WIRE_KEY;
+    bool flags = a->optional || a->many;
+    bool token_too = a->many && a->token != NULL && a->kind != WIRE_VALUES,
+         leaf = !nested && a->kind != WIRE_FLAG;
+    const char *name = a->name != NULL         ? a->name
+                       : a->kind == WIRE_ONEOF ? "choice"
+                       : a->kind == WIRE_BLOCK ? "group"
+                                               : a->token;
+    char lower[64];
+    snprintf(lower, sizeof(lower), "%s", name);
+    for (char *p = lower; *p != '\0'; p++) *p = (char)tolower(*p);
+    reply_map(c, 2u + leaf + key + (a->token != NULL) + flags + nested);
+    reply_bulk_str(c, "name");
+    reply_bulk_str(c, lower);
+    reply_bulk_str(c, "type");
+    reply_bulk_str(c, type_name(a));
+    if (leaf) {
+        reply_bulk_str(c, "display_text");
+        reply_bulk_str(c, name);
+    }
+    if (key) reply_field_int(c, "key_spec_index", 0);
+    if (a->token != NULL) {
+        reply_bulk_str(c, "token");
+        reply_bulk_str(c, a->token);
+    }
+    if (flags) {
+        reply_bulk_str(c, "flags");
+        reply_set(c, (size_t)a->optional + a->many + token_too);
+        if (a->optional) reply_simple(c, "optional");
+        if (a->many) reply_simple(c, "multiple");
+        if (token_too) reply_simple(c, "multiple_token");
+    }
+    if (!nested) return;
+    reply_bulk_str(c, "arguments");
+    reply_array(c, reply_arguments(c, a->args, true));
+    reply_arguments(c, a->args, false);
+}
+
+/* A counted block is two arguments, or one with both inside when it has a token. */
+static size_t reply_counted(struct client *c, const struct wire_arg *a, bool count_only) {
+    bool single = a->kind != WIRE_BLOCK || a->args[1].kind == WIRE_END;
+    struct wire_arg part[] = {{.kind = WIRE_NUMBER, .name = a->counted},
+                              a->kind == WIRE_BLOCK && single ? a->args[0] : *a,
+                              {.kind = WIRE_END}};
+    part[1].counted = part[1].token = NULL;
+    part[1].optional = false;
+    part[1].many = true;
+    const struct wire_arg both = {
+        .kind = WIRE_BLOCK, .token = a->token, .optional = a->optional, .args = part};
+    if (a->token == NULL) return reply_arguments(c, part, count_only);
+    if (!count_only) reply_argument(c, &both);
+    return 1;
+}
+
+/* Returns how many there are. */
+static size_t reply_arguments(struct client *c, const struct wire_arg *args, bool count_only) {
+    size_t n = 0;
+    for (const struct wire_arg *a = args; a->kind != WIRE_END; a++) {
+        if (a->counted != NULL) {
+            n += reply_counted(c, a, count_only);
+        } else if (a->kind == WIRE_BLOCK && !a->many && !a->optional && a->token == NULL) {
+            n += reply_arguments(c, a->args, count_only);
+        } else {
+            if (!count_only) reply_argument(c, a);
+            n++;
+        }
+    }
+    return n;
+}
+
+/* Those of a module's command are a text. */
+static const struct wire_arg *args_of(const struct cmd *cmd, struct wire_arg text[2]) {
+    text[0] = (struct wire_arg){.kind = WIRE_WORD, .name = cmd->syntax};
+    text[1] = (struct wire_arg){.kind = WIRE_END};
+    if (cmd->declared != NULL) return cmd->declared->args;
+    return cmd->syntax[0] != '\0' ? text : NULL;
+}
+
 static void reply_docs(struct client *c, const struct cmd *cmd) {
-    struct syntax *syntax = xmalloc(sizeof(*syntax));
-    bool ok = syntax_parse(syntax, cmd->syntax);
-    TARN_ASSERT(ok); /* unit-tested for the whole table; modules_init for the others */
+    struct wire_arg text[2];
+    const struct wire_arg *args = args_of(cmd, text);
     size_t subs = 0;
     for (const struct cmd *s = cmd->sub; s != NULL && s->name != NULL; s++) subs++;
     reply_bulk_str(c, table_stat(cmd)->name);
     const char *module = modules_name_of(cmd);
-    reply_map(c,
-              2 + (cmd->since != NULL) + (module != NULL) + (syntax->first != NULL) + (subs > 0));
+    reply_map(c, 2u + (cmd->since != NULL) + (module != NULL) + (args != NULL) + (subs > 0));
     reply_bulk_str(c, "summary");
     reply_bulk_str(c, cmd->summary);
     if (cmd->since != NULL) {
@@ -251,11 +301,11 @@ static void reply_docs(struct client *c, const struct cmd *cmd) {
         reply_bulk_str(c, "module");
         reply_bulk_str(c, module);
     }
-    if (syntax->first != NULL) {
+    if (args != NULL) {
         reply_bulk_str(c, "arguments");
-        reply_arguments(c, syntax->first);
+        reply_array(c, reply_arguments(c, args, true));
+        reply_arguments(c, args, false);
     }
-    free(syntax);
     if (subs == 0) return;
     reply_bulk_str(c, "subcommands");
     reply_map(c, subs);
@@ -343,23 +393,18 @@ void cmd_command_getkeysandflags(struct client *c) {
 
 void cmd_help(struct client *c) {
     const struct cmd *parent = table_stat(c->cmd)->parent;
-    char upper[64];
-    size_t n = 0, lines = 1;
+    size_t lines = 1;
     for (const struct cmd *s = parent->sub; s->name != NULL; s++) lines += 2;
     reply_array(c, lines);
     struct buf line = {NULL, 0, 0};
-    for (; parent->name[n] != '\0' && n + 1 < sizeof(upper); n++)
-        upper[n] = (char)(parent->name[n] - 32);
-    upper[n] = '\0';
-    buf_printf(&line, "%s <subcommand> [<arg> [value] [opt] ...]. Subcommands are:", upper);
+    buf_printf(&line, "%s <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+               parent->declared->name);
     reply_bulk(c, span_of(line.data, line.len));
     for (const struct cmd *s = parent->sub; s->name != NULL; s++) {
-        for (n = 0; s->name[n] != '\0' && n + 1 < sizeof(upper); n++)
-            upper[n] =
-                (char)(s->name[n] >= 'a' && s->name[n] <= 'z' ? s->name[n] - 32 : s->name[n]);
-        upper[n] = '\0';
+        const struct wire_command *w = s->declared;
         buf_clear(&line);
-        buf_printf(&line, "%s%s%s", upper, s->syntax[0] != '\0' ? " " : "", s->syntax);
+        buf_printf(&line, "%s%s", strchr(w->name, '|') + 1, w->args != NULL ? " " : "");
+        wire_synopsis(w, &line);
         reply_bulk(c, span_of(line.data, line.len));
         buf_clear(&line);
         buf_printf(&line, "    %s", s->summary);

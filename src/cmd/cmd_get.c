@@ -18,6 +18,7 @@
 #include "cmd/waiters.h"
 #include "store/effect.h"
 #include "transport/place.h"
+#include "wire/options.h"
 
 enum look_kind { LOOK_ONE, LOOK_MANY, LOOK_PREFIX, LOOK_COUNT, LOOK_FLAGS };
 
@@ -27,12 +28,12 @@ enum look_kind { LOOK_ONE, LOOK_MANY, LOOK_PREFIX, LOOK_COUNT, LOOK_FLAGS };
 struct look_job {
     struct job job;
     enum look_kind kind;
-    bool waiting, begun, crcs, packed;
+    bool waiting, begun;
     /* look-ups are accesses; not those that storage nodes make for their copies */
     bool counts;
-    size_t first, n, pos; /* argv index of the first key */
-    uint64_t lease_ms;    /* 0: none asked */
-    uint64_t late_ms;     /* it holds for so much longer than is said */
+    struct wire_look args;
+    size_t pos;
+    uint64_t late_ms; /* a lease holds for so much longer than is said */
     uint64_t count;
     struct waiter *waiter;
     struct store_batch batch;
@@ -112,10 +113,10 @@ static void answer_object(struct client *c, struct object *o, uint64_t granted_m
 static void answer_found(struct client *c, struct look_job *l, struct object *o) {
     uint64_t granted_ms = 0;
     if (l->counts) store_batch_hit(server.store, &l->batch, o);
-    if (l->lease_ms) {
+    if (l->args.lease_ms) {
         if (l->counts) cluster_hit(o, false);
         tarn_status status =
-            store_lease(server.store, o, c->id, l->lease_ms + l->late_ms, &granted_ms);
+            store_lease(server.store, o, c->id, l->args.lease_ms + l->late_ms, &granted_ms);
         if (granted_ms > l->late_ms) granted_ms -= l->late_ms;
         if (status != TARN_OK) {
             reply_error(c,
@@ -125,7 +126,7 @@ static void answer_found(struct client *c, struct look_job *l, struct object *o)
             return;
         }
     }
-    answer_object(c, o, granted_ms, l->crcs, l->packed);
+    answer_object(c, o, granted_ms, l->args.crcs, l->args.packed);
 }
 
 /* PREFIXLEN counts what it could protect: false ends the prefix. */
@@ -134,21 +135,22 @@ static bool prefix_goes_on(struct client *c, struct look_job *l, struct object *
     if (!o) return false;
     if (l->counts) {
         store_batch_hit(server.store, &l->batch, o);
-        if (l->lease_ms) cluster_hit(o, true);
+        if (l->args.lease_ms) cluster_hit(o, true);
     }
-    return !l->lease_ms || store_lease(server.store, o, c->id, l->lease_ms, &granted_ms) == TARN_OK;
+    return !l->args.lease_ms ||
+           store_lease(server.store, o, c->id, l->args.lease_ms, &granted_ms) == TARN_OK;
 }
 
 /* --- the job --- */
 
 static struct object *look_at(struct client *c, struct look_job *l) {
-    uint64_t hash = key_window_hash(&l->window, c, l->first, 1, l->pos, l->n);
-    return store_find_hashed(server.store, c->argv[l->first + l->pos], hash);
+    uint64_t hash = key_window_hash(&l->window, c, l->args.keys.at, 1, l->pos, l->args.keys.n);
+    return store_find_hashed(server.store, c->argv[l->args.keys.at + l->pos], hash);
 }
 
 /* true: the prefix, or the array, is complete. */
 static bool look_one(struct client *c, struct look_job *l) {
-    struct span key = c->argv[l->first + l->pos];
+    struct span key = c->argv[l->args.keys.at + l->pos];
     if (l->kind == LOOK_MANY && !key_valid(c, key)) return false;
     struct object *o = look_at(c, l);
     if (!o && l->kind < LOOK_COUNT && l->counts)
@@ -179,8 +181,9 @@ static void look_begin(struct client *c, struct look_job *l) {
     l->window.count = 0;
     if (l->kind < LOOK_COUNT && l->counts)
         store_batch_begin(server.store, &l->batch, &c->chain,
-                          l->lease_ms ? STORE_BATCH_READ : STORE_BATCH_LOOK, (uint32_t)l->n);
-    if (l->kind == LOOK_MANY || l->kind == LOOK_FLAGS) reply_array(c, l->n);
+                          l->args.lease_ms ? STORE_BATCH_READ : STORE_BATCH_LOOK,
+                          (uint32_t)l->args.keys.n);
+    if (l->kind == LOOK_MANY || l->kind == LOOK_FLAGS) reply_array(c, l->args.keys.n);
 }
 
 /* true: go on with the answers. One waiter at a time is enough: each key is awaited until it was
@@ -188,11 +191,11 @@ static void look_begin(struct client *c, struct look_job *l) {
 static bool look_waited(struct client *c, struct look_job *l, unsigned *budget) {
     waiter_remove(&l->waiter);
     l->job.runnable = true;
-    for (; l->pos < l->n; l->pos++) {
+    for (; l->pos < l->args.keys.n; l->pos++) {
         if (server.mono_ms >= l->job.deadline_ms) break;
         if (*budget == 0) return false;
         spend(budget, 1);
-        struct span key = c->argv[l->first + l->pos];
+        struct span key = c->argv[l->args.keys.at + l->pos];
         if (key.len == 0 || key.len > STORE_KEY_MAX || look_at(c, l)) continue;
         l->waiter = waiter_add(&l->job, key);
         l->job.runnable = false;
@@ -207,7 +210,7 @@ static bool look_step(struct client *c, struct job *job, unsigned *budget) {
     struct look_job *l = CONTAINER_OF(job, struct look_job, job);
     if (l->waiting && !look_waited(c, l, budget)) return false;
     if (!l->begun) look_begin(c, l);
-    for (; l->pos < l->n; l->pos++) {
+    for (; l->pos < l->args.keys.n; l->pos++) {
         if (*budget == 0) return false;
         spend(budget, 1);
         if (look_one(c, l)) break;
@@ -223,68 +226,40 @@ static void look_close(struct client *c, struct job *job) {
 
 /* --- commands --- */
 
-static struct look_job *look_create(enum look_kind kind, size_t first, size_t n) {
+static struct look_job *look_create(struct client *c, enum look_kind kind) {
     struct look_job *l = xcalloc(1, sizeof(*l));
     l->job = (struct job){.step = look_step, .close = look_close, .runnable = true};
     l->kind = kind;
-    l->first = first;
-    l->n = n;
+    l->counts = !c->of_node && !(c->io->flags & CLIENT_NO_TOUCH);
     return l;
 }
 
-static bool counts(const struct client *c) {
-    return !c->of_node && !(c->io->flags & CLIENT_NO_TOUCH);
-}
-
-static bool look_options(struct client *c, size_t at, struct look_job *l) {
-    while (at < c->argc) {
-        uint64_t wait_ms;
-        bool ok = true;
-        if (arg_is(c, at, "lease")) {
-            ok = option_number(c, &at, "LEASE", 1, INT64_MAX, &l->lease_ms);
-            /* More than max-lease is granted as max-lease: the reply says so. */
-        } else if (arg_is(c, at, "wait")) {
-            ok = option_number(c, &at, "WAIT", 0, server.config->max_wait_ms, &wait_ms);
-            l->waiting = ok && wait_ms > 0 && !(c->io->flags & CLIENT_EXEC);
-            if (l->waiting) l->job.deadline_ms = server.mono_ms + wait_ms;
-        } else if (l->kind != LOOK_PREFIX && arg_is(c, at, "crcs")) {
-            l->crcs = true; /* a TiB has 4 MiB of them: only for those who check */
-            at++;
-        } else if (l->kind == LOOK_MANY && arg_is(c, at, "packed")) {
-            l->packed = true;
-            at++;
-        } else {
-            option_unknown(c, at);
-            return false;
-        }
-        if (!ok) return false;
-    }
-    l->lease_ms = min_u64(l->lease_ms, store_config(server.store)->max_lease_ms);
-    if (l->lease_ms > 0 && !location_trusted(c)) l->late_ms = LEASE_LATE_MS;
-    return true;
-}
-
-static void look_run(struct client *c, struct look_job *l, size_t options_at) {
-    l->counts = counts(c);
-    if (options_at && !look_options(c, options_at, l)) {
+static void look_run(struct client *c, enum look_kind kind) {
+    struct look_job *l = look_create(c, kind);
+    struct wire_look *args = &l->args;
+    if (!arg_bind(c, args) || (kind == LOOK_ONE && !arg_key(c, args->keys.at))) {
         free(l);
         return;
     }
+    l->waiting = args->wait_ms > 0 && !(c->io->flags & CLIENT_EXEC);
+    if (l->waiting) l->job.deadline_ms = server.mono_ms + args->wait_ms;
+    /* More is granted as max-lease: the reply says so. */
+    args->lease_ms = min_u64(args->lease_ms, store_config(server.store)->max_lease_ms);
+    if (args->lease_ms > 0 && !location_trusted(c)) l->late_ms = LEASE_LATE_MS;
     job_start(c, &l->job);
 }
 
 void cmd_getreplicas(struct client *c) {
-    if (arg_key(c, 1)) look_run(c, look_create(LOOK_ONE, 1, 1), 2);
+    look_run(c, LOOK_ONE);
 }
-
 void cmd_mgetreplicas(struct client *c) {
-    size_t n;
-    if (batch_count(c, 1, &n)) look_run(c, look_create(LOOK_MANY, 2, n), 2 + n);
+    look_run(c, LOOK_MANY);
 }
-
 void cmd_prefixlen(struct client *c) {
-    size_t n;
-    if (batch_count(c, 1, &n)) look_run(c, look_create(LOOK_PREFIX, 2, n), 2 + n);
+    look_run(c, LOOK_PREFIX);
+}
+void cmd_mexists(struct client *c) {
+    look_run(c, LOOK_FLAGS);
 }
 
 void cmd_exists(struct client *c) {
@@ -292,16 +267,9 @@ void cmd_exists(struct client *c) {
         bool there = store_find(server.store, c->argv[1]) != NULL;
         if (UNLIKELY(!there)) notify_key(NOTIFY_MISS, "keymiss", c->argv[1]);
         reply_int(c, there);
-    } else {
-        look_run(c, look_create(LOOK_COUNT, 1, c->argc - 1), 0);
+        return;
     }
-}
-
-void cmd_mexists(struct client *c) {
-    size_t n;
-    if (!batch_count(c, 1, &n)) return;
-    if (c->argc > 2 + n)
-        option_unknown(c, 2 + n);
-    else
-        look_run(c, look_create(LOOK_FLAGS, 2, n), 0);
+    struct look_job *l = look_create(c, LOOK_COUNT);
+    l->args.keys = (struct wire_list){1, (uint32_t)c->argc - 1};
+    job_start(c, &l->job);
 }

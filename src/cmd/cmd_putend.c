@@ -7,16 +7,13 @@
 #include "base/crc32c.h"
 #include "cmd/keys.h"
 #include "cmd/location.h"
+#include "wire/options.h"
 
 struct end_job {
     struct job job;
     bool single, revoke;
-    size_t n, pos;
-    size_t step; /* arguments per key */
-    /* argv index of the first value, the first CRC list and the first mask of failed replicas, 0:
-     * none */
-    size_t values_at, crcs_at, faileds_at, receipts_at;
-    uint32_t failed; /* PUTEND: bit i, replica i */
+    size_t pos;
+    struct wire_end args;
     struct key_window window;
 };
 
@@ -31,18 +28,6 @@ struct ending {
     struct span receipts;
 };
 
-static bool parse_token(struct client *c, struct span s, uint64_t *token_p) {
-    if (span_to_u64(s, token_p) && *token_p <= INT64_MAX) return true;
-    reply_error(c, "token must be the number that PUTSTART answered");
-    return false;
-}
-
-static bool parse_crc(struct client *c, struct span s, int64_t *crc_p) {
-    if (span_to_i64(s, crc_p) && *crc_p >= -1 && *crc_p <= UINT32_MAX) return true;
-    reply_error(c, "crc must be -1 or a number from 0 to 4294967295");
-    return false;
-}
-
 static bool parse_failed(struct client *c, struct span s, uint32_t *failed_p) {
     uint64_t mask;
     if (span_to_u64(s, &mask) && mask >> STORE_REPLICAS_MAX == 0) {
@@ -54,27 +39,27 @@ static bool parse_failed(struct client *c, struct span s, uint32_t *failed_p) {
     return false;
 }
 
+static struct span end_value(struct client *c, const struct end_job *e, uint32_t list) {
+    return list ? c->argv[list + e->pos] : span_of(NULL, 0);
+}
+
 static bool parse_ending(struct client *c, const struct end_job *e, struct ending *x) {
-    size_t at = (e->single ? 1 : 2) + e->pos * e->step;
-    *x = (struct ending){.key = c->argv[at], .crc = -1, .failed = e->failed};
-    if (!key_valid(c, x->key)) return false;
-    if (!parse_token(c, c->argv[at + 1], &x->token)) return false;
-    if (e->receipts_at) x->receipts = c->argv[e->receipts_at + e->pos];
-    if (e->revoke) return true;
-    if (!parse_crc(c, c->argv[at + 2], &x->crc)) return false;
-    if (e->faileds_at && !parse_failed(c, c->argv[e->faileds_at + e->pos], &x->failed))
-        return false;
-    if (e->values_at) {
-        x->value = c->argv[e->values_at + e->pos];
-        if (!e->single && x->value.len == 0)
-            x->value.data = NULL; /* an empty one in a list: this key has none */
-    }
-    if (e->crcs_at) x->crcs = c->argv[e->crcs_at + e->pos];
-    if (x->crcs.len % sizeof(uint32_t) != 0) {
-        reply_error(c, "CRCS must be a multiple of 4 bytes");
-        return false;
-    }
-    return true;
+    const struct wire_end *args = &e->args;
+    struct wire_end_key k = {.crc = -1};
+    if (!arg_bind_block(c, args->keys.at + e->pos * (e->revoke ? 2 : 3), &k)) return false;
+    *x = (struct ending){.key = c->argv[k.key],
+                         .token = k.token,
+                         .crc = k.crc,
+                         .failed = args->failed,
+                         .value = end_value(c, e, args->values),
+                         .crcs = end_value(c, e, args->crcs),
+                         .receipts = end_value(c, e, args->receipts)};
+    if (args->faileds && !parse_failed(c, end_value(c, e, args->faileds), &x->failed)) return false;
+    /* an empty one in a list: this key has none */
+    if (!e->single && x->value.len == 0) x->value.data = NULL;
+    if (x->crcs.len % sizeof(uint32_t) == 0) return true;
+    reply_error(c, "CRCS must be a multiple of 4 bytes");
+    return false;
 }
 
 /* CRCS are as long as the value has MiB, up to 4 MiB of them; the argument need not be aligned. */
@@ -150,80 +135,27 @@ static void end_one(struct client *c, struct end_job *e) {
 
 static bool end_step(struct client *c, struct job *job, unsigned *budget) {
     struct end_job *e = CONTAINER_OF(job, struct end_job, job);
-    for (; e->pos < e->n; e->pos++) {
+    struct wire_list keys = e->args.keys;
+    for (; e->pos < keys.n; e->pos++) {
         if (*budget == 0) return false;
         /* for its prefetching */
-        key_window_hash(&e->window, c, e->single ? 1 : 2, e->step, e->pos, e->n);
+        key_window_hash(&e->window, c, keys.at, e->revoke ? 2 : 3, e->pos, keys.n);
         end_one(c, e);
         spend(budget, 1);
     }
     return true;
 }
 
-static struct end_job *end_create(bool single, bool revoke, size_t n) {
+static void end_run(struct client *c, bool single, bool revoke) {
     struct end_job *e = xcalloc(1, sizeof(*e));
     e->job = (struct job){.step = end_step, .runnable = true};
     e->single = single;
     e->revoke = revoke;
-    e->n = n;
-    e->step = revoke ? 2 : 3;
-    return e;
-}
-
-static bool failed_option(struct client *c, size_t *at_p, uint32_t *failed_p) {
-    uint64_t replica;
-    if (!option_number(c, at_p, "FAILED", 0, STORE_REPLICAS_MAX - 1, &replica)) return false;
-    *failed_p |= UINT32_C(1) << replica;
-    return true;
-}
-
-/* A keyword and the n arguments behind it. */
-static bool list_option(struct client *c, size_t *at_p, const char *name, size_t n,
-                        size_t *first_p) {
-    if (c->argc - *at_p - 1 < n) {
-        if (n == 1)
-            reply_error(c, "%s needs a value", name);
-        else
-            reply_error(c, "%s needs %zu values", name, n);
-        return false;
-    }
-    *first_p = *at_p + 1;
-    *at_p += 1 + n;
-    return true;
-}
-
-static bool end_options(struct client *c, size_t at, struct end_job *e) {
-    const char *value_name = e->single ? "VALUE" : "VALUES";
-    while (at < c->argc) {
-        bool ok;
-        if (!e->revoke && arg_is(c, at, value_name))
-            ok = list_option(c, &at, value_name, e->n, &e->values_at);
-        else if (arg_is(c, at, "receipts"))
-            ok = list_option(c, &at, "RECEIPTS", e->n, &e->receipts_at);
-        else if (!e->revoke && arg_is(c, at, "crcs"))
-            ok = list_option(c, &at, "CRCS", e->n, &e->crcs_at);
-        else if (e->single && !e->revoke && arg_is(c, at, "failed"))
-            ok = failed_option(c, &at, &e->failed);
-        else if (!e->single && !e->revoke && arg_is(c, at, "faileds"))
-            ok = list_option(c, &at, "FAILEDS", e->n, &e->faileds_at);
-        else {
-            option_unknown(c, at);
-            return false;
-        }
-        if (!ok) return false;
-    }
-    return true;
-}
-
-static void end_run(struct client *c, bool single, bool revoke) {
-    size_t n = 1, step = revoke ? 2 : 3;
-    if (!single && !batch_count(c, step, &n)) return;
-    struct end_job *e = end_create(single, revoke, n);
-    if (!end_options(c, (single ? 1 : 2) + n * step, e)) {
+    if (!arg_bind(c, &e->args)) {
         free(e);
         return;
     }
-    if (!single) reply_array(c, n);
+    if (!single) reply_array(c, e->args.keys.n);
     job_start(c, &e->job);
 }
 

@@ -232,6 +232,21 @@ void reply_syntax(struct client *c) {
 
 /* --- arguments --- */
 
+bool arg_bind(struct client *c, void *options) {
+    char error[WIRE_ERROR_SIZE];
+    struct wire_limits limits = {server.config->max_batch_keys, server.config->max_wait_ms};
+    if (LIKELY(wire_bind(c->cmd->declared, c->argv, c->argc, &limits, options, error))) return true;
+    reply_error(c, "%s", error);
+    return false;
+}
+
+bool arg_bind_block(struct client *c, size_t at, void *element) {
+    char error[WIRE_ERROR_SIZE];
+    if (LIKELY(wire_bind_block(c->cmd->block, c->argv, at, element, error))) return true;
+    reply_error(c, "%s", error);
+    return false;
+}
+
 bool arg_i64(struct client *c, size_t index, int64_t *value_p) {
     if (span_to_i64(c->argv[index], value_p)) return true;
     reply_error(c, "value is not an integer or out of range");

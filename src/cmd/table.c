@@ -3,6 +3,7 @@
  * take its time. */
 #include "cmd/table.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,12 +23,22 @@ struct slot {
     const struct cmd *cmd;
 };
 
-static struct cmd *const parts[] = {table_string,     table_generic,     table_pool,
-                                    table_connection, table_transaction, table_server};
+#define COMMAND(id, ...)     [WIRE_##id] = cmd_##id,
+#define SHARED(id, run, ...) [WIRE_##id] = cmd_##run,
+#define CONTAINER(id, ...)   [WIRE_##id] = NULL,
+static const cmd_fn runs[WIRE_COMMANDS] = {
+#include "wire/commands.h"
+};
+#undef COMMAND
+#undef SHARED
+#undef CONTAINER
+
+/* The top-level ones; then the subcommands of each container, ended by a NULL name. */
+static struct cmd *commands;
 
 static struct slot slots[SLOTS];
 static const struct cmd **top;
-static size_t top_count, top_fixed; /* fixed: of parts; the rest was added */
+static size_t top_count, top_fixed; /* fixed: declared; the rest was added */
 static struct cmd_stat *stats;
 static size_t stat_count, stat_fixed; /* added ones in the order of top */
 /* one for all that were removed, for those who still point to them */
@@ -126,15 +137,13 @@ const struct cmd *table_find_full(struct span name) {
                : table_find_sub(c, span_of(bar + 1, (size_t)(name.data + name.len - bar - 1)));
 }
 
-static void stat_init(struct cmd *cmd, const struct cmd *parent) {
+static struct cmd_stat *stat_init(struct cmd *cmd, const struct cmd *parent, const char *name) {
     struct cmd_stat *s = &stats[stat_count];
     cmd->stat_index = (unsigned)stat_count++;
     s->cmd = cmd;
     s->parent = parent;
-    if (parent != NULL)
-        snprintf(s->name, sizeof(s->name), "%s|%s", parent->name, cmd->name);
-    else
-        snprintf(s->name, sizeof(s->name), "%s", cmd->name);
+    snprintf(s->name, sizeof(s->name), "%s", name);
+    return s;
 }
 
 static void slot_insert(const struct cmd *cmd) {
@@ -146,33 +155,51 @@ static void slot_insert(const struct cmd *cmd) {
     slots[i] = slot;
 }
 
+static void declare(struct cmd *cmd, enum wire_id id, const struct cmd *parent) {
+    const struct wire_command *w = &wire_commands[id];
+    *cmd = (struct cmd){.run = runs[id],
+                        .arity = wire_arity(w),
+                        .flags = w->flags,
+                        .categories = w->categories,
+                        .group = w->group,
+                        .since = w->since,
+                        .summary = w->summary,
+                        .declared = w,
+                        .block = wire_block(w)};
+    wire_keys(w, cmd->keys);
+    struct cmd_stat *stat = stat_init(cmd, parent, w->name);
+    for (char *p = stat->name; *p != '\0'; p++) *p = (char)tolower(*p);
+    cmd->name = parent != NULL ? strchr(stat->name, '|') + 1 : stat->name;
+}
+
+static bool is_sub(enum wire_id id) {
+    return strchr(wire_commands[id].name, '|') != NULL;
+}
+
 void table_init(void) {
-    size_t all = 0;
-    top_count = 0;
-    for (size_t p = 0; p < ARRAY_LEN(parts); p++)
-        for (const struct cmd *c = parts[p]; c->name != NULL; c++) {
-            top_count++, all++;
-            for (const struct cmd *s = c->sub; s != NULL && s->name != NULL; s++) all++;
-        }
+    top_count = stat_count = 0;
+    for (enum wire_id id = 0; id < WIRE_COMMANDS; id++) top_count += !is_sub(id);
     TARN_ASSERT(top_count * 4 <= SLOTS);
     top = xcalloc(top_count + TABLE_ADDED_MAX, sizeof(struct cmd *));
-    stat_gone = all + TABLE_ADDED_MAX;
+    commands = xcalloc(WIRE_COMMANDS + top_count, sizeof(*commands));
+    stat_gone = WIRE_COMMANDS + TABLE_ADDED_MAX;
     stats = xcalloc(stat_gone + 1, sizeof(*stats));
     top_fixed = top_count;
-    stat_count = 0;
     memset(slots, 0, sizeof(slots));
-    size_t n = 0;
-    for (size_t p = 0; p < ARRAY_LEN(parts); p++)
-        for (struct cmd *c = parts[p]; c->name != NULL; c++) {
-            TARN_ASSERT(table_find(span_str(c->name)) == NULL &&
-                        (c->run != NULL || c->sub != NULL));
-            top[n++] = c;
-            stat_init(c, NULL);
-            slot_insert(c);
-            /* The subcommand arrays are not const objects, only shown so. */
-            for (struct cmd *s = (struct cmd *)c->sub; s != NULL && s->name != NULL; s++)
-                stat_init(s, c);
+    struct cmd *next = commands, *next_sub = commands + top_count, *parent = NULL;
+    for (enum wire_id id = 0; id < WIRE_COMMANDS; id++) {
+        if (is_sub(id)) {
+            if (parent->sub == NULL) parent->sub = next_sub;
+            declare(next_sub++, id, parent);
+            continue;
         }
+        if (parent != NULL && parent->sub != NULL) next_sub++; /* the end of them */
+        parent = next++;
+        declare(parent, id, NULL);
+        TARN_ASSERT(table_find(span_str(parent->name)) == NULL);
+        top[parent - commands] = parent;
+        slot_insert(parent);
+    }
     stat_fixed = stat_count;
 }
 
@@ -222,7 +249,7 @@ tarn_status table_add(struct cmd *cmd) {
     if (top_count - top_fixed == TABLE_ADDED_MAX) return TARN_ELIMIT;
     top[top_count++] = cmd;
     stats[stat_count] = (struct cmd_stat){0};
-    stat_init(cmd, NULL);
+    stat_init(cmd, NULL, cmd->name);
     table_changes++;
     return TARN_OK;
 }
@@ -247,8 +274,9 @@ void table_free(void) {
     if (stats != NULL) free(stats[stat_gone].latency);
     free(stats);
     free(top);
+    free(commands);
     while (renamed_count > 0) free(renamed[--renamed_count].name);
-    stats = NULL, top = NULL, stat_count = 0, top_count = 0, top_fixed = 0;
+    stats = NULL, top = NULL, commands = NULL, stat_count = 0, top_count = 0, top_fixed = 0;
 }
 
 size_t table_count(void) {

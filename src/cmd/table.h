@@ -16,7 +16,7 @@ struct cmd_stat {
     struct hist *latency;
 };
 
-/* Once, before anything else. Aborts on a contradictory table. */
+/* Once, before anything else: made from the declarations of src/wire. */
 void table_init(void);
 void table_free(void);
 
@@ -85,51 +85,5 @@ static inline bool table_is_secret(const struct table_secrets *s, size_t index) 
 void table_categories(const struct cmd *cmd, void (*fn)(void *arg, const char *name), void *arg);
 /* "write", "readonly" ... of each flag, through fn. */
 void table_flags(const struct cmd *cmd, void (*fn)(void *arg, const char *name), void *arg);
-
-/* The parts, ended by a NULL name. Not const: table_init writes stat_index. */
-extern struct cmd table_string[], table_generic[], table_pool[], table_connection[],
-    table_transaction[], table_server[];
-
-#define ONE_KEY(f)                                                                                 \
-    {                                                                                              \
-        { (f), 1, false, 0, 1, 0, NULL }                                                           \
-    }
-#define SUB_KEY(f)                                                                                 \
-    {                                                                                              \
-        { (f), 2, false, 0, 1, 0, NULL }                                                           \
-    }
-#define TWO_KEYS(f1, f2)                                                                           \
-    {                                                                                              \
-        {(f1), 1, false, 0, 1, 0, NULL}, {                                                         \
-            (f2), 2, false, 0, 1, 0, NULL                                                          \
-        }                                                                                          \
-    }
-#define ALL_KEYS(f)                                                                                \
-    {                                                                                              \
-        { (f), 1, false, -1, 1, 0, NULL }                                                          \
-    }
-#define KEY_VALUES(f)                                                                              \
-    {                                                                                              \
-        { (f), 1, false, -1, 2, 0, NULL }                                                          \
-    }
-#define COUNTED(f, step)                                                                           \
-    {                                                                                              \
-        { (f), 1, true, 0, (step), 0, NULL }                                                       \
-    }
-#define COUNTED_AFTER(f, word)                                                                     \
-    {                                                                                              \
-        { (f), 1, true, 0, 1, 0, (word) }                                                          \
-    }
-#define NO_KEYS                                                                                    \
-    {                                                                                              \
-        { 0, 0, false, 0, 0, 0, NULL }                                                             \
-    }
-#define TABLE_END                                                                                  \
-    { NULL, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, NO_KEYS, NULL, 0 }
-#define HELP_ROW(grp)                                                                              \
-    {                                                                                              \
-        "help", cmd_help, 2, CMD_LOADING | CMD_STALE, NULL, grp, "5.0.0",                          \
-            "Lists the subcommands.", "", NO_KEYS, NULL, 0                                         \
-    }
 
 #endif

@@ -1,7 +1,5 @@
-/* The command table: names are found in any case and no others, key specs find the keys, every
- * syntax line is a tree. */
+/* The command table: names are found in any case and no others, key specs find the keys. */
 #include "acl/acl.h"
-#include "cmd/syntax.h"
 #include "cmd/table.h"
 
 #include "../test.h"
@@ -122,34 +120,6 @@ TEST(set_reads_only_with_get) {
     CHECK_EQ(table_keys(table_find(SPAN("set")), reads, 5, note_flags, NULL), 1);
     CHECK_EQ(flags_seen, (unsigned)(KEY_RW | KEY_ACCESS | KEY_UPDATE));
     table_free();
-}
-
-TEST(every_syntax_parses) {
-    static struct syntax s;
-    table_init();
-    for (size_t i = 0; i < table_stat_count(); i++) {
-        const struct cmd *cmd = table_stat_at(i)->cmd;
-        if (!syntax_parse(&s, cmd->syntax))
-            printf("# %s: %s\n", table_stat_at(i)->name, cmd->syntax);
-        CHECK(syntax_parse(&s, cmd->syntax));
-        CHECK(cmd->summary[0] != '\0' && cmd->arity != 0);
-    }
-    table_free();
-}
-
-TEST(syntax_trees) {
-    static struct syntax s;
-    CHECK(syntax_parse(&s, "key value [key value ...] [NX | XX] [EX seconds | KEEPTTL]"));
-    CHECK_EQ(s.first->type, SYNTAX_BLOCK);
-    CHECK(s.first->multiple && !s.first->optional);
-    const struct syntax_node *nx = s.first->next, *ex = nx->next;
-    CHECK(nx->type == SYNTAX_ONEOF && nx->optional && nx->child->type == SYNTAX_TOKEN);
-    CHECK(ex->type == SYNTAX_ONEOF && span_eq(ex->child->token, SPAN("EX")) &&
-          span_eq(ex->child->name, SPAN("seconds")));
-    CHECK(syntax_parse(&s, "key [key ...]") && s.first->multiple && s.first->next == NULL);
-    CHECK(syntax_parse(&s, "[PREFER segment [PREFER segment ...]]"));
-    CHECK(s.first->multiple && s.first->optional && span_eq(s.first->token, SPAN("PREFER")));
-    CHECK(!syntax_parse(&s, "key [value") && !syntax_parse(&s, "key ]") && !syntax_parse(&s, "<"));
 }
 
 TEST(keys_of_requests) {

@@ -1,0 +1,333 @@
+/* Requests into structs. One pass: what is fixed, in order; then options, in any.
+ *
+ * Errors name what is wrong as tarn's own commands do; those of Redis say what Redis says. */
+#include "wire/wire.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/assert.h"
+#include "base/near.h"
+
+enum { ARGS_MAX = 16, SHOWN_MAX = 64 }; /* arguments of a command; bytes of a word in an error */
+
+struct binding {
+    const struct wire_command *cmd; /* NULL: a block */
+    const struct span *argv;
+    size_t argc, at;
+    const struct wire_limits *limits;
+    char *options, *error;
+    size_t blocks;           /* of the first block: so many words have lists beside it */
+    uint8_t given[ARGS_MAX]; /* by argument: 0, or of ONEOF without a token which, or 1 */
+};
+
+static bool refuse(struct binding *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static bool refuse(struct binding *b, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(b->error, WIRE_ERROR_SIZE, fmt, ap);
+    va_end(ap);
+    return false;
+}
+
+static bool of_redis(const struct binding *b) {
+    return b->cmd != NULL && strcmp(b->cmd->group, "pool") != 0;
+}
+
+static bool refuse_syntax(struct binding *b, const char *name, const char *what) {
+    return of_redis(b) ? refuse(b, "syntax error") : refuse(b, "%s %s", name, what);
+}
+
+/* What errors call it. */
+static const char *shown_name(const struct wire_arg *a) {
+    return a->token != NULL ? a->token : a->counted != NULL ? a->counted : a->name;
+}
+
+static void member_set(struct binding *b, const struct wire_arg *a, uint64_t value) {
+    char *member = b->options + a->offset;
+    uint32_t half = (uint32_t)value;
+    if (a->size == sizeof(value))
+        memcpy(member, &value, sizeof(value));
+    else if (a->size == sizeof(half))
+        memcpy(member, &half, sizeof(half));
+    else if (a->size == sizeof(bool))
+        *(bool *)member = value != 0;
+    else
+        TARN_ASSERT(a->size == 0);
+}
+
+/* Of what may be given several times: the next. */
+static bool many_add(struct binding *b, const struct wire_arg *a, size_t at) {
+    struct wire_many *many = (struct wire_many *)(b->options + a->offset);
+    size_t max = (a->size - sizeof(*many)) / sizeof(many->at[0]);
+    if (many->n == max) return refuse(b, "%s may be given at most %zu times", shown_name(a), max);
+    many->at[many->n++] = (uint32_t)at;
+    return true;
+}
+
+/* --- values --- */
+
+static bool number_bind(struct binding *b, const struct wire_arg *a, int64_t *value_p) {
+    struct span s = b->argv[b->at];
+    uint64_t max = a->max == WIRE_MAX_BATCH  ? b->limits->batch
+                   : a->max == WIRE_MAX_WAIT ? b->limits->wait_ms
+                                             : (uint64_t)a->max;
+    if (span_to_i64(s, value_p) && *value_p >= a->min &&
+        (*value_p < 0 || (uint64_t)*value_p <= max)) {
+        b->at++;
+        return true;
+    }
+    if (of_redis(b)) return refuse(b, "value is not an integer or out of range");
+    if (a->min < 0)
+        return refuse(b, "%s must be -1 or a number from 0 to %" PRIu64, shown_name(a), max);
+    return refuse(b, "%s must be a number from %" PRId64 " to %" PRIu64, shown_name(a), a->min,
+                  max);
+}
+
+bool wire_ratio(struct span s, double *ratio_p) {
+    char text[40], *end;
+    if (s.len == 0 || s.len >= sizeof(text)) return false;
+    memcpy(text, s.data, s.len);
+    text[s.len] = '\0';
+    double ratio = strtod(text, &end);
+    if (end != text + s.len || !(ratio > 0 && ratio <= 1)) return false;
+    *ratio_p = ratio;
+    return true;
+}
+
+static bool is_hex(struct span s) {
+    for (size_t i = 0; i < s.len; i++)
+        if (memchr("0123456789abcdefABCDEF", s.data[i], 22) == NULL) return false;
+    return true;
+}
+
+static bool word_bind(struct binding *b, const struct wire_arg *a) {
+    struct span s = b->argv[b->at];
+    if (a->kind == WIRE_KEY && s.len - 1 >= WIRE_KEY_MAX)
+        return refuse(b, "key must be 1 to %u bytes", WIRE_KEY_MAX);
+    double ratio;
+    if (a->kind == WIRE_RATIO && !wire_ratio(s, &ratio))
+        return refuse(b, "%s must be a number above 0 and up to 1", shown_name(a));
+    if (a->kind == WIRE_HEX && (s.len != (size_t)a->max || !is_hex(s)))
+        return refuse(b, "%s must be %" PRId64 " hex digits, chosen at random", shown_name(a),
+                      a->max);
+    if (a->kind == WIRE_WORD && a->max > 0 && (s.len < (size_t)a->min || s.len > (size_t)a->max))
+        return refuse(b, "%s must be %" PRId64 " to %" PRId64 " bytes", shown_name(a), a->min,
+                      a->max);
+    if (a->many) {
+        if (!many_add(b, a, b->at)) return false;
+    } else {
+        member_set(b, a, b->at);
+    }
+    b->at++;
+    return true;
+}
+
+/* n words that lie in a row. */
+static bool row_bind(struct binding *b, const struct wire_arg *a, size_t n) {
+    if (b->argc - b->at >= n) {
+        b->at += n;
+        return true;
+    }
+    return n == 1 ? refuse(b, "%s needs a value", shown_name(a))
+                  : refuse(b, "%s needs %zu values", shown_name(a), n);
+}
+
+static void list_set(struct binding *b, const struct wire_arg *a, size_t at, size_t n) {
+    struct wire_list list = {(uint32_t)at, (uint32_t)n};
+    TARN_ASSERT(a->size == sizeof(list) || a->size == 0);
+    if (a->size != 0) memcpy(b->options + a->offset, &list, sizeof(list));
+    if (b->blocks == 0) b->blocks = n;
+}
+
+/* A block, once, counted, or the rest. Words within are not looked at. */
+static bool block_bind(struct binding *b, const struct wire_arg *a) {
+    size_t step = wire_block_words(a), at = b->at;
+    int64_t n = 1;
+    if (a->counted != NULL) {
+        if (at >= b->argc) return refuse_syntax(b, shown_name(a), "needs a value");
+        if (!number_bind(b, a, &n)) return false;
+        at = b->at;
+        if ((b->argc - at) / step < (size_t)n)
+            return refuse(b, "%s is %" PRId64 ", but fewer than %" PRId64 " arguments follow",
+                          shown_name(a), n, n * (int64_t)step);
+    } else if (a->many && a->token != NULL) {
+        return row_bind(b, a, step) && many_add(b, a, at);
+    } else if (a->many) {
+        n = (int64_t)((b->argc - at) / step);
+    }
+    list_set(b, a, at, (size_t)n);
+    return row_bind(b, a, (size_t)n * step);
+}
+
+static bool value_bind(struct binding *b, const struct wire_arg *a);
+
+static void names_join(const struct wire_arg *args, const char *last, bool required,
+                       struct buf *out) {
+    size_t n = 0, i = 0;
+    bool with_values = strcmp(last, " or ") == 0;
+    for (const struct wire_arg *a = args; a->kind != WIRE_END; a++)
+        n += !required || (a->token != NULL && !a->optional);
+    for (const struct wire_arg *a = args; a->kind != WIRE_END; a++) {
+        if (required && (a->token == NULL || a->optional)) continue;
+        buf_printf(out, "%s%s",
+                   i == 0       ? ""
+                   : i + 1 == n ? last
+                                : ", ",
+                   a->token != NULL ? a->token : a->name);
+        if (with_values && a->token != NULL && a->name != NULL) buf_printf(out, " %s", a->name);
+        i++;
+    }
+}
+
+static bool refuse_list(struct binding *b, const char *name, const char *verb,
+                        const struct wire_arg *args, const char *last, bool required,
+                        const char *tail) {
+    struct buf list = {NULL, 0, 0};
+    names_join(args, last, required, &list);
+    refuse(b, "%s%s%.*s%s", name, verb, (int)list.len, list.data, tail);
+    buf_free(&list);
+    return false;
+}
+
+/* The alternative that argv[at] is the token of; NULL: none. */
+static const struct wire_arg *alternative(const struct binding *b, const struct wire_arg *a) {
+    if (b->at < b->argc)
+        for (const struct wire_arg *i = a->args; i->kind != WIRE_END; i++)
+            if (span_case_eq(b->argv[b->at], i->token)) return i;
+    return NULL;
+}
+
+static bool oneof_bind(struct binding *b, const struct wire_arg *a) {
+    const struct wire_arg *i = alternative(b, a);
+    if (i == NULL)
+        return of_redis(b) ? refuse(b, "syntax error")
+                           : refuse_list(b, shown_name(a), " must be ", a->args, " or ", false, "");
+    member_set(b, a, (uint64_t)(i - a->args) + 1);
+    b->at++;
+    return value_bind(b, i);
+}
+
+/* What follows its token. */
+static bool value_bind(struct binding *b, const struct wire_arg *a) {
+    int64_t number = 1;
+    uint64_t size;
+    if (a->kind == WIRE_ONEOF) return oneof_bind(b, a);
+    if (a->kind == WIRE_BLOCK || (a->many && a->token == NULL) || a->counted != NULL)
+        return block_bind(b, a);
+    if (b->at >= b->argc && a->kind != WIRE_FLAG && a->kind != WIRE_VALUES)
+        return refuse_syntax(b, shown_name(a), "needs a value");
+    switch (a->kind) {
+    case WIRE_KEY:
+    case WIRE_WORD:
+    case WIRE_HEX:
+    case WIRE_RATIO: return word_bind(b, a);
+    case WIRE_VALUES: member_set(b, a, b->at); return row_bind(b, a, b->blocks);
+    case WIRE_SIZE:
+        if (!span_to_bytes(b->argv[b->at], &size) || size > INT64_MAX)
+            return refuse(b, "%s must be a size, as 1000000 or 10gb", shown_name(a));
+        member_set(b, a, size);
+        b->at++;
+        return true;
+    case WIRE_NUMBER:
+    case WIRE_BITS:
+        if (!number_bind(b, a, &number)) return false;
+        if (a->kind == WIRE_BITS) {
+            uint32_t bits;
+            memcpy(&bits, b->options + a->offset, sizeof(bits));
+            number = bits | INT64_C(1) << number;
+        }
+        break;
+    default: break;
+    }
+    member_set(b, a, (uint64_t)number);
+    return true;
+}
+
+/* --- the whole --- */
+
+static bool is_fixed(const struct wire_arg *a) {
+    return a->kind != WIRE_END && a->token == NULL && !a->optional &&
+           (!a->many || a->counted != NULL);
+}
+
+static bool refuse_option(struct binding *b, const struct wire_arg *args) {
+    struct span word = b->argv[b->at];
+    struct near near;
+    if (of_redis(b)) return refuse(b, "syntax error");
+    near_begin(&near, word);
+    for (const struct wire_arg *a = args; a->kind != WIRE_END; a++) {
+        if (a->token != NULL) near_offer(&near, a->token);
+        for (const struct wire_arg *i = a->kind == WIRE_ONEOF && a->token == NULL ? a->args : NULL;
+             i != NULL && i->kind != WIRE_END; i++)
+            if (i->token != NULL) near_offer(&near, i->token);
+    }
+    return refuse(b, "unknown option '%.*s'%s%s%s",
+                  (int)(word.len < SHOWN_MAX ? word.len : SHOWN_MAX), word.len > 0 ? word.data : "",
+                  near.word != NULL ? ", did you mean '" : "", near.word != NULL ? near.word : "",
+                  near.word != NULL ? "'?" : "");
+}
+
+/* One option, whichever it is. */
+static bool option_bind(struct binding *b, const struct wire_arg *args) {
+    uint8_t *given = b->given;
+    for (const struct wire_arg *a = args; a->kind != WIRE_END; a++, given++) {
+        if (a->token != NULL) {
+            if (!span_case_eq(b->argv[b->at], a->token)) continue;
+            b->at++;
+            *given = 1;
+            return value_bind(b, a);
+        }
+        if (a->kind == WIRE_ONEOF) {
+            const struct wire_arg *i = alternative(b, a);
+            if (i == NULL) continue;
+            uint8_t which = (uint8_t)(i - a->args + 1);
+            if (*given != 0 && *given != which)
+                return of_redis(b)
+                           ? refuse(b, "syntax error")
+                           : refuse_list(b, "", "", a->args, " and ", false, " exclude each other");
+            *given = which;
+            return oneof_bind(b, a);
+        }
+        if (*given != 0) continue; /* an option without a token: there is one of it */
+        *given = 1;
+        return value_bind(b, a);
+    }
+    return refuse_option(b, args);
+}
+
+static bool args_bind(struct binding *b, const struct wire_arg *args) {
+    for (; is_fixed(args); args++)
+        if (!value_bind(b, args)) return false;
+    for (const struct wire_arg *a = args; a->kind != WIRE_END; a++)
+        if (a->absent != 0) member_set(b, a, (uint64_t)a->absent);
+    while (b->at < b->argc)
+        if (!option_bind(b, args)) return false;
+    for (size_t i = 0; args[i].kind != WIRE_END; i++)
+        if (!args[i].optional && args[i].token != NULL && b->given[i] == 0)
+            return refuse_list(b, b->cmd->name, " needs ", args, " and ", true, "");
+    return true;
+}
+
+bool wire_bind(const struct wire_command *cmd, const struct span *argv, size_t argc,
+               const struct wire_limits *limits, void *options, char error[WIRE_ERROR_SIZE]) {
+    static const struct wire_arg none = {.kind = WIRE_END};
+    struct binding b = {.cmd = cmd,
+                        .argv = argv,
+                        .argc = argc,
+                        .at = strchr(cmd->name, '|') != NULL ? 2 : 1,
+                        .limits = limits,
+                        .options = options,
+                        .error = error};
+    return args_bind(&b, cmd->args != NULL ? cmd->args : &none);
+}
+
+bool wire_bind_block(const struct wire_arg *block, const struct span *argv, size_t at,
+                     void *element, char error[WIRE_ERROR_SIZE]) {
+    struct binding b = {
+        .argv = argv, .argc = SIZE_MAX, .at = at, .options = element, .error = error};
+    for (const struct wire_arg *a = block->args; a->kind != WIRE_END; a++)
+        if (!value_bind(&b, a)) return false;
+    return true;
+}

@@ -1,0 +1,70 @@
+/* The connection itself. */
+
+COMMAND(ping, "PING", F, "Answers.", CONNECTION("1.0.0"), TAKES(MAYBE(WORD, "message")))
+COMMAND(echo, "ECHO", L | F, "Answers with the message.", CONNECTION("1.0.0"),
+        TAKES(ARG(WORD, "message")))
+COMMAND(auth, "AUTH", EARLY | CMD_NO_AUTH, "Shows the password.", CONNECTION("1.0.0"),
+        TAKES(MAYBE(WORD, "username"), ARG(WORD, "password")))
+COMMAND(hello, "HELLO", EARLY | CMD_NO_AUTH, "Chooses the protocol, and tells who is there.",
+        CONNECTION("6.0.0"),
+        TAKES(MAYBE(BLOCK, NULL,
+                    OF(ARG(NUMBER, "protover"),
+                       MAYBE(BLOCK, NULL,
+                             OF(NAMED("AUTH", WORD, "username"), ARG(WORD, "password"))),
+                       OPTION("SETNAME", WORD, "clientname")))))
+COMMAND(select, "SELECT", L | F, "Chooses a number below databases; all name the one keyspace.",
+        CONNECTION("1.0.0"), TAKES(ARG(NUMBER, "index")))
+COMMAND(quit, "QUIT", EARLY | CMD_NO_AUTH, "Closes the connection.", CONNECTION("1.0.0"),
+        TAKES(WORDS))
+COMMAND(reset, "RESET", EARLY | CMD_NO_AUTH, "Makes the connection as new.", CONNECTION("6.2.0"))
+CONTAINER(client, "CLIENT", "Looks at connections and changes them.",
+          GROUP(NULL, "connection", "2.4.0"))
+COMMAND(client_id, "CLIENT|ID", N, "Tells the number of this connection.", CONNECTION("5.0.0"))
+COMMAND(client_info, "CLIENT|INFO", N, "Describes this connection.", CONNECTION("6.2.0"))
+COMMAND(client_list, "CLIENT|LIST", A, "Describes all connections.", CONNECTION("2.4.0"),
+        TAKES(OPTION("TYPE", ONEOF, NULL,
+                     OF(TOKEN("NORMAL"), TOKEN("MASTER"), TOKEN("REPLICA"), TOKEN("PUBSUB"))),
+              OPTION("ID", VALUES, "client-id", MANY)))
+COMMAND(client_kill, "CLIENT|KILL", A, "Closes connections.", CONNECTION("2.4.0"),
+        TAKES(ONE_OF(ARG(WORD, "ip:port"),
+                     ARG(ONEOF, NULL,
+                         OF(NAMED("ID", NUMBER, "client-id"),
+                            NAMED("TYPE", ONEOF, NULL,
+                                  OF(TOKEN("NORMAL"), TOKEN("MASTER"), TOKEN("REPLICA"),
+                                     TOKEN("PUBSUB"))),
+                            NAMED("USER", WORD, "username"), NAMED("ADDR", WORD, "ip:port"),
+                            NAMED("LADDR", WORD, "ip:port"), NAMED("SKIPME", WORD, "yes/no")),
+                         MANY))))
+COMMAND(client_getname, "CLIENT|GETNAME", N, "Tells the name of this connection.",
+        CONNECTION("2.6.9"))
+COMMAND(client_setname, "CLIENT|SETNAME", N, "Names this connection.", CONNECTION("2.6.9"),
+        TAKES(ARG(WORD, "connection-name")))
+COMMAND(client_setinfo, "CLIENT|SETINFO", N, "Tells about this client: library, version, host.",
+        CONNECTION("7.2.0"),
+        TAKES(ONE_OF(NAMED("LIB-NAME", WORD, "libname"), NAMED("LIB-VER", WORD, "libver"),
+                     NAMED("TARN-HOST", WORD, "hostname"))))
+COMMAND(client_pause, "CLIENT|PAUSE", A, "Holds the commands of all clients back for a time.",
+        CONNECTION("3.0.0"), TAKES(ARG(NUMBER, "timeout"), ANY_OF(TOKEN("WRITE"), TOKEN("ALL"))))
+COMMAND(client_unpause, "CLIENT|UNPAUSE", A, "Ends a pause.", CONNECTION("6.2.0"))
+COMMAND(client_reply, "CLIENT|REPLY", N | CMD_NO_MULTI, "Says whether this client wants replies.",
+        CONNECTION("3.2.0"), TAKES(ONE_OF(TOKEN("ON"), TOKEN("OFF"), TOKEN("SKIP"))))
+COMMAND(client_no_evict, "CLIENT|NO-EVICT", A,
+        "Keeps this connection where others would be closed for room.", CONNECTION("7.0.0"),
+        TAKES(ONE_OF(TOKEN("ON"), TOKEN("OFF"))))
+COMMAND(client_no_touch, "CLIENT|NO-TOUCH", N,
+        "Accepted; reads by this client count as accesses all the same.", CONNECTION("7.2.0"),
+        TAKES(ONE_OF(TOKEN("ON"), TOKEN("OFF"))))
+COMMAND(client_getredir, "CLIENT|GETREDIR", N,
+        "Tells that messages of tracking go to this connection (0), or that it is off (-1).",
+        CONNECTION("6.0.0"))
+COMMAND(client_tracking, "CLIENT|TRACKING", N,
+        "Says whether this connection hears of changes to keys that it has read.",
+        CONNECTION("6.0.0"), TAKES(ONE_OF(TOKEN("ON"), TOKEN("OFF")), WORDS))
+COMMAND(client_trackinginfo, "CLIENT|TRACKINGINFO", N, "Tells whether tracking is on.",
+        CONNECTION("6.2.0"))
+COMMAND(client_caching, "CLIENT|CACHING", N, "Refused: there is neither OPTIN nor OPTOUT.",
+        CONNECTION("6.0.0"), TAKES(ONE_OF(TOKEN("YES"), TOKEN("NO"))))
+COMMAND(client_unblock, "CLIENT|UNBLOCK", A, "Ends the wait of another connection.",
+        CONNECTION("5.0.0"),
+        TAKES(ARG(NUMBER, "client-id"), ANY_OF(TOKEN("TIMEOUT"), TOKEN("ERROR"))))
+HELP(client_help, "CLIENT|HELP", CONNECTION("5.0.0"))

@@ -1,0 +1,151 @@
+/* The structs that requests are bound to and built from. One for a single command and its M form,
+ * where they have the same options. Members are explained in wire.h; what an option means, in
+ * docs/COMMANDS.md. */
+#ifndef TARN_WIRE_OPTIONS_H
+#define TARN_WIRE_OPTIONS_H
+
+#include "wire/wire.h"
+
+/* --- puts, look-ups --- */
+
+enum wire_pin_kind { WIRE_PIN_SOFT = 1, WIRE_PIN_HARD, WIRE_PIN_NONE };
+enum { WIRE_PREFERS = 16 };
+
+/* PUTSTART, MPUTSTART */
+struct wire_put {
+    struct wire_list keys;
+    uint32_t replicas; /* 0: not said */
+    uint32_t pin;      /* enum wire_pin_kind */
+    uint64_t pin_ms, ttl_ms, instead;
+    uint32_t group;
+    WIRE_MANY(WIRE_PREFERS) prefer, avoid;
+    bool replace, packed;
+};
+struct wire_put_key {
+    uint32_t key;
+    uint64_t size;
+};
+
+/* PUTEND, MPUTEND, PUTREVOKE, MPUTREVOKE */
+struct wire_end {
+    struct wire_list keys;
+    uint32_t failed; /* bit i: replica i */
+    uint32_t values, crcs, faileds, receipts;
+};
+struct wire_end_key {
+    uint32_t key;
+    uint64_t token;
+    int64_t crc;
+};
+
+/* GETREPLICAS, MGETREPLICAS, PREFIXLEN, EXISTS, MEXISTS */
+struct wire_look {
+    struct wire_list keys;
+    uint64_t lease_ms, wait_ms;
+    bool crcs, packed;
+};
+
+struct wire_release {
+    struct wire_list keys;
+};
+
+/* --- making room --- */
+
+struct wire_evict {
+    uint64_t bytes;
+    uint32_t ratio;
+    struct wire_list keys;
+};
+
+enum wire_match_kind { WIRE_MATCH_GLOB = 1, WIRE_MATCH_REGEX };
+/* REMOVEMATCH */
+struct wire_match {
+    uint32_t kind, pattern;
+    uint64_t count; /* 0: all */
+};
+
+struct wire_pin {
+    uint32_t key, kind; /* enum wire_pin_kind */
+    uint64_t ms;
+};
+
+/* QUOTA SET */
+struct wire_quota {
+    uint32_t prefix;
+    uint64_t bytes;
+};
+
+/* --- segments, nodes, replicas --- */
+
+enum { WIRE_ENDPOINTS_MAX = 8, WIRE_KEYS_MAX = 4, WIRE_STATS_MAX = 64, WIRE_REPORTS_MAX = 16 };
+
+/* What every command of a node begins with; FENCED, DONE, EVICTED, OFFER. */
+struct wire_node {
+    uint32_t name, instance;
+    uint32_t segment; /* its id */
+    uint64_t session;
+    struct wire_list keys; /* or tasks */
+};
+
+enum wire_yes { WIRE_YES = 1, WIRE_NO };
+/* SEGMENT MOUNT, SEGMENT KEYS */
+struct wire_mount {
+    struct wire_node node;
+    uint32_t segment, content, backing, directory;
+    uint32_t tier; /* 1 + enum store_tier */
+    uint32_t huge; /* enum wire_yes */
+    uint64_t size;
+    int64_t numa; /* -1: none */
+    struct wire_list endpoints, keys;
+};
+
+struct wire_join {
+    struct wire_node node;
+    uint32_t machine, rack, version;
+};
+
+/* NODE HEARTBEAT */
+struct wire_beat {
+    struct wire_node node;
+    uint64_t wait_ms;
+    struct wire_list stats;
+    WIRE_MANY(WIRE_REPORTS_MAX) reports;
+};
+struct wire_stat {
+    uint32_t field;
+    uint64_t value;
+};
+
+/* SEGMENT DRAIN, NODE DRAIN, NODE MAINTENANCE, NODE LEAVE */
+struct wire_drain {
+    uint32_t name;
+    uint32_t maintenance; /* enum wire_yes */
+    bool cancel;
+};
+
+/* REPLICA COPY, REPLICA MOVE, REPLICA DROP */
+struct wire_replica {
+    uint32_t key, from, to;
+    uint64_t wait_ms;
+};
+
+/* REPLICA TASKS */
+struct wire_tasks {
+    uint64_t count;
+    uint32_t state; /* 1 + enum cluster_task_state */
+};
+
+/* REPLICA REPORT */
+struct wire_report {
+    uint32_t key;
+    uint64_t version;
+};
+
+/* KVEVENTS */
+struct wire_events {
+    uint32_t epoch, seq, cursor, prefix;
+    uint64_t count;   /* 0: not said */
+    int64_t block_ms; /* -1: not at all; 0: as long as may be */
+};
+
+#endif

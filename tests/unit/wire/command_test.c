@@ -1,0 +1,267 @@
+/* The declarations: what is made of them is what a client sees, a request that was built is bound
+ * to the same struct, and errors name what is wrong. */
+#include <stdlib.h>
+#include "base/assert.h"
+#include "base/rng.h"
+#include "wire/options.h"
+#include "wire/wire.h"
+
+#include "../test.h"
+
+static const struct wire_limits limits = {1000, 60000};
+static char error[WIRE_ERROR_SIZE];
+
+static const struct wire_command *command(const char *name) {
+    for (size_t i = 0; i < WIRE_COMMANDS; i++)
+        if (strcmp(wire_commands[i].name, name) == 0) return &wire_commands[i];
+    CHECK(!"a command");
+    return NULL;
+}
+
+/* --- requests as text, words between blanks --- */
+
+static size_t split(const char *line, struct span *argv) {
+    size_t argc = 0;
+    for (const char *p = line; *p != '\0';) {
+        size_t n = strcspn(p, " ");
+        argv[argc++] = span_of(p, n);
+        p += n + (p[n] == ' ');
+    }
+    return argc;
+}
+
+/* "" or the error. */
+static const char *bind(const char *line, void *options, size_t size) {
+    static struct span argv[64];
+    size_t argc = split(line, argv);
+    char name[64];
+    snprintf(name, sizeof(name), "%.*s", (int)argv[0].len, argv[0].data);
+    bool sub = strcmp(name, "SEGMENT") == 0 || strcmp(name, "NODE") == 0 ||
+               strcmp(name, "REPLICA") == 0 || strcmp(name, "QUOTA") == 0 ||
+               strcmp(name, "KVEVENTS") == 0;
+    if (sub)
+        snprintf(name, sizeof(name), "%.*s|%.*s", (int)argv[0].len, argv[0].data, (int)argv[1].len,
+                 argv[1].data);
+    memset(options, 0, size);
+    error[0] = '\0';
+    bool ok = wire_bind(command(name), argv, argc, &limits, options, error);
+    CHECK_EQ(ok, error[0] == '\0');
+    return error;
+}
+
+TEST(options_in_any_order) {
+    struct wire_put p;
+    CHECK_STR(bind("PUTSTART k 10", &p, sizeof(p)), "");
+    CHECK(p.keys.at == 1 && p.keys.n == 1 && p.replicas == 0 && p.group == 0);
+    CHECK_STR(bind("PUTSTART k 10 ttl 5 PIN soft 7 PREFER a REPLACE PREFER b REPLICAS 3 GROUP g",
+                   &p, sizeof(p)),
+              "");
+    CHECK(p.ttl_ms == 5 && p.pin == WIRE_PIN_SOFT && p.pin_ms == 7 && p.replace && p.replicas == 3);
+    CHECK(p.prefer.n == 2 && p.prefer.at[0] == 9 && p.prefer.at[1] == 12 && p.group == 16);
+    CHECK_STR(bind("MPUTSTART 2 a 1 b 2 PACKED PIN HARD", &p, sizeof(p)), "");
+    CHECK(p.keys.at == 2 && p.keys.n == 2 && p.packed && p.pin == WIRE_PIN_HARD);
+    struct wire_end e;
+    CHECK_STR(bind("PUTEND k 1 -1 FAILED 0 FAILED 3 VALUE v", &e, sizeof(e)), "");
+    CHECK(e.failed == 9 && e.values == 9 && e.crcs == 0);
+    CHECK_STR(bind("MPUTEND 2 a 1 2 b 3 4 FAILEDS 1 2 VALUES x y", &e, sizeof(e)), "");
+    CHECK(e.faileds == 9 && e.values == 12);
+    struct wire_mount m;
+    CHECK_STR(bind("SEGMENT MOUNT n 0123456789abcdef0123456789ABCDEF s CONTENT "
+                   "0123456789abcdef0123456789abcdef SIZE 4096 TIER ssd KEYS 1 u r w ENDPOINTS 0",
+                   &m, sizeof(m)),
+              "");
+    CHECK(m.tier == 2 && m.size == 4096 && m.numa == -1 && m.keys.n == 1 && m.node.name == 2);
+    struct wire_evict v;
+    CHECK_STR(bind("EVICT KEYS 2 a b RATIO 0.5", &v, sizeof(v)), "");
+    CHECK(v.keys.at == 3 && v.keys.n == 2 && v.ratio == 6);
+}
+
+TEST(errors_name_what_is_wrong) {
+    static const char *const rows[][2] = {
+        {"PUTSTART k 10 TTL", "TTL needs a value"},
+        {"PUTSTART k 10 REPLICAS 9", "REPLICAS must be a number from 1 to 8"},
+        {"PUTSTART k 10 nonsense", "unknown option 'nonsense'"},
+        {"PUTSTART k 10 REPLCAS 2", "unknown option 'REPLCAS', did you mean 'REPLICAS'?"},
+        {"PUTSTART k 10 PIN NONE", "PIN must be SOFT ms or HARD"},
+        {"PIN k", "PIN must be SOFT ms, HARD or NONE"},
+        {"PUTSTART k 10 PACKED", "unknown option 'PACKED'"},
+        {"MPUTSTART 1001 k 10", "n must be a number from 1 to 1000"},
+        {"MPUTSTART 2 k 10", "n is 2, but fewer than 4 arguments follow"},
+        {"MPUTEND 2 a 1 2 b 3 4 VALUES x", "VALUES needs 2 values"},
+        {"SEGMENT MOUNT n 0 s", "instance must be 32 hex digits, chosen at random"},
+        {"EVICT BYTES 5 RATIO 0.1", "BYTES and RATIO exclude each other"},
+        {"EVICT RATIO 2", "RATIO must be a number above 0 and up to 1"},
+        {"QUOTA SET p x", "bytes must be a size, as 1000000 or 10gb"},
+        {"REPLICA MOVE k WAIT 5", "REPLICA|MOVE needs FROM"},
+        {"KVEVENTS READ e 0 BLOCK 60001", "BLOCK must be a number from 0 to 60000"},
+    };
+    union {
+        struct wire_put put;
+        char room[4096];
+    } any;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        CHECK_STR(bind(rows[i][0], &any, sizeof(any)), rows[i][1]);
+}
+
+TEST(elements_have_their_own_errors) {
+    struct span argv[] = {SPAN("MPUTSTART"), SPAN("2"), SPAN("a"), SPAN("10"), SPAN(""), SPAN("1")};
+    struct wire_put_key k;
+    const struct wire_arg *block = wire_block(command("MPUTSTART"));
+    CHECK_EQ(wire_block_words(block), (size_t)2);
+    CHECK(wire_bind_block(block, argv, 2, &k, error) && k.key == 2 && k.size == 10);
+    CHECK(!wire_bind_block(block, argv, 4, &k, error));
+    CHECK_STR(error, "key must be 1 to 1024 bytes");
+    argv[3] = SPAN("1099511627777");
+    CHECK(!wire_bind_block(block, argv, 2, &k, error));
+    CHECK_STR(error, "size must be a number from 0 to 1099511627776");
+}
+
+/* --- built and bound again --- */
+
+enum { WORDS = 512, ROOM = 4096 };
+
+struct request {
+    struct span word[WORDS];
+    size_t n;
+    char digits[WORDS][24];
+};
+static void add_word(void *arg, struct span word) {
+    struct request *r = arg;
+    CHECK(r->n < WORDS);
+    r->word[r->n++] = word;
+}
+static void add_number(void *arg, int64_t value) {
+    struct request *r = arg;
+    char *digits = r->digits[r->n];
+    add_word(r, span_of(digits, i64_to_dec(value, digits)));
+}
+
+static bool is_bound(const struct wire_arg *args) {
+    for (const struct wire_arg *a = args; a != NULL && a->kind != WIRE_END; a++) {
+        if (a->kind == WIRE_ONEOF && a->size == 0 ? !is_bound(a->args) : a->size == 0) return false;
+    }
+    return args != NULL;
+}
+
+static struct span pool[WORDS];
+static struct rng rng;
+
+static uint64_t below(uint64_t n) {
+    return rng_below(&rng, n);
+}
+
+static void set(char *options, const struct wire_arg *a, uint64_t v) {
+    uint32_t half = (uint32_t)v;
+    if (a->size == 8)
+        memcpy(options + a->offset, &v, 8);
+    else if (a->size == 4)
+        memcpy(options + a->offset, &half, 4);
+    else
+        *(bool *)(options + a->offset) = v != 0;
+}
+
+static void fill(char *options, const struct wire_arg *a);
+
+static void fill_value(char *options, const struct wire_arg *a) {
+    int64_t max = a->max == WIRE_MAX_BATCH ? 5 : a->max == WIRE_MAX_WAIT ? 60000 : a->max;
+    uint32_t list[2] = {2,
+                        a->counted != NULL ? (uint32_t)(1 + below(min_u64((uint64_t)max, 5))) : 1};
+    if (a->kind == WIRE_ONEOF) {
+        size_t n = 0;
+        while (a->args[n].kind != WIRE_END) n++;
+        size_t which = below(n);
+        if (a->size != 0) set(options, a, which + 1);
+        if (a->args[which].kind != WIRE_FLAG) fill_value(options, &a->args[which]);
+    } else if (a->kind == WIRE_NUMBER) {
+        set(options, a, (uint64_t)a->min + below((uint64_t)(max - a->min) | 1));
+    } else if (a->kind == WIRE_SIZE || a->kind == WIRE_BITS) {
+        set(options, a, 1 + below(255));
+    } else if (a->kind == WIRE_FLAG) {
+        set(options, a, 1);
+    } else if (a->many && a->token != NULL && a->counted == NULL && a->kind != WIRE_VALUES) {
+        struct wire_many *many = (struct wire_many *)(options + a->offset);
+        many->n = 1 + (uint32_t)below((a->size - sizeof(*many)) / 4);
+        for (uint32_t i = 0; i < many->n; i++) many->at[i] = 2 + 4 * i;
+    } else if (a->kind == WIRE_BLOCK || a->counted != NULL || (a->many && a->token == NULL)) {
+        memcpy(options + a->offset, list, sizeof(list));
+    } else {
+        set(options, a, a->kind == WIRE_RATIO ? 1 : 2 + below(100));
+    }
+}
+
+static void fill(char *options, const struct wire_arg *a) {
+    if (a->absent != 0) set(options, a, (uint64_t)a->absent);
+    if (a->optional && below(2) == 0) return;
+    fill_value(options, a);
+}
+
+static void check_round_trip(const struct wire_command *cmd) {
+    static _Alignas(16) char first[ROOM], second[ROOM];
+    static struct request built, again;
+    memset(first, 0, ROOM);
+    memset(second, 0, ROOM);
+    for (const struct wire_arg *a = cmd->args; a->kind != WIRE_END; a++) fill(first, a);
+    struct wire_sink sink = {&built, add_word, add_number};
+    built.n = again.n = 0;
+    wire_build(cmd, first, pool, &sink);
+    error[0] = '\0';
+    if (!wire_bind(cmd, built.word, built.n, &limits, second, error))
+        printf("# %s: %s\n", cmd->name, error);
+    CHECK_STR(error, "");
+    int arity = wire_arity(cmd);
+    CHECK(arity > 0 ? built.n == (size_t)arity : built.n >= (size_t)-arity);
+    sink.arg = &again;
+    wire_build(cmd, second, built.word, &sink);
+    CHECK_EQ(built.n, again.n);
+    for (size_t i = 0; i < built.n; i++) CHECK(span_eq(built.word[i], again.word[i]));
+}
+
+TEST(what_is_built_is_bound_again) {
+    size_t bound = 0;
+    rng_seed(&rng, 7);
+    for (size_t i = 0; i < WORDS; i++) pool[i] = SPAN("00112233445566778899aabbccddeeff");
+    pool[1] = SPAN("0.25");
+    for (size_t i = 0; i < WIRE_COMMANDS; i++) {
+        if (!is_bound(wire_commands[i].args)) continue;
+        bound++;
+        for (int k = 0; k < 200; k++) check_round_trip(&wire_commands[i]);
+    }
+    CHECK(bound > 20);
+}
+
+/* --- the table --- */
+
+TEST(every_command_is_whole) {
+    for (size_t i = 0; i < WIRE_COMMANDS; i++) {
+        const struct wire_command *w = &wire_commands[i];
+        size_t args = 0;
+        CHECK(w->name != NULL && w->summary[0] != '\0' && w->group[0] != '\0' && w->since != NULL);
+        for (const struct wire_arg *a = w->args; a != NULL && a->kind != WIRE_END; a++) args++;
+        CHECK(args <= 16);
+        if (strcmp(w->group, "pool") == 0 && !w->container && strstr(w->name, "HELP") == NULL)
+            CHECK(w->reply != NULL);
+    }
+}
+
+static const char *synopsis(const char *name) {
+    static struct buf out;
+    buf_clear(&out);
+    wire_synopsis(command(name), &out);
+    buf_append_char(&out, '\0');
+    return out.data;
+}
+
+TEST(synopses) {
+    CHECK_STR(synopsis("MPUTEND"),
+              "n key token crc [key token crc ...] [VALUES value [value ...]] [CRCS crcs [crcs "
+              "...]] [FAILEDS mask [mask ...]] [RECEIPTS receipts [receipts ...]]");
+    CHECK_STR(synopsis("EVICT"), "[BYTES n | RATIO r] [KEYS n key [key ...]]");
+    CHECK_STR(synopsis("SEGMENT|KEYS"),
+              "node instance name n [uri read-key write-key [uri read-key write-key ...]]");
+    CHECK_STR(synopsis("PIN"), "key <SOFT ms | HARD | NONE>");
+    CHECK_STR(synopsis("MSET"), "key value [key value ...]");
+    CHECK_STR(synopsis("INFO"), "[section [section ...]]");
+    CHECK_STR(synopsis("PING"), "[message]");
+}
+
+TEST_MAIN()
