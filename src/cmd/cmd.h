@@ -176,7 +176,7 @@ struct cmd {
     const char *since;
     const char *summary;
     const struct wire_command *declared; /* NULL: of a module, whose syntax is a text */
-    const struct wire_arg *block; /* its first block of arguments, NULL: none */
+    const struct wire_arg *block;        /* its first block of arguments, NULL: none */
     const char *syntax;
     struct cmd_key_spec keys[WIRE_KEY_SPECS];
     const struct cmd *sub; /* subcommands, ended by a NULL name */
