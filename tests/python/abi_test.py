@@ -13,21 +13,26 @@ import unittest
 from harness import ROOT
 
 import tarn
-from tarn import _lib, _transfer_lib
+from tarn import _lib, _transfer_lib, client, host, options, queue, transfer
 
+# By the names that their docstrings say.
 STRUCTS = {
-    "tarn_options": _lib.Options,
-    "tarn_call": _lib.Call,
-    "tarn_put_options": _lib.PutOptions,
-    "tarn_columns": _lib.Columns,
-    "tarn_completion": _lib.CompletionStruct,
-    "tarn_stats": _lib.Stats,
-    "tarn_histogram": _lib.Histogram,
-    "tarn_host_segment": _transfer_lib.HostSegment,
-    "tarn_host_options": _transfer_lib.HostOptions,
-    "tarn_host_info": _transfer_lib.HostInfo,
+    struct.__doc__.rstrip("."): struct
+    for module in (_lib, _transfer_lib)
+    for struct in vars(module).values()
+    if isinstance(struct, type) and issubclass(struct, C.Structure)
 }
-SIZES = {"tarn_item": _lib.ITEM_BYTES, "tarn_key": _lib.KEY_BYTES, "struct iovec": _lib.IOVEC_BYTES}
+SIZES = {"tarn_item": _lib.ITEM_BYTES, "tarn_key": _lib.KEY_BYTES}
+CONSTANTS = {
+    **{f"TARN_PIN_{name.upper()}": n for name, n in options.PINS.items() if name},
+    **{f"TARN_HIST_{name.upper()}": n for name, n in client._HISTOGRAMS.items()},
+    **{f"TARN_OP_{name.upper()}": n for n, name in queue._OPS.items()},
+    **{f"TARN_HOST_{state.name}": int(state) for state in host.HostState},
+    **{f"TARN_TRANSFER_{kind.name}": int(kind) for kind in transfer.EventKind},
+    **{f"TARN_TRANSFER_{state.name}": int(state) for state in transfer.BatchState},
+    "TARN_TRANSFER_READ": transfer.READ,
+    "TARN_TRANSFER_WRITE": transfer.WRITE,
+}
 
 
 def header(name):
@@ -37,21 +42,26 @@ def header(name):
 
 class Abi(unittest.TestCase):
     def test_structs(self):
-        lines = ['#include "tarn.h"', "#include <stdio.h>", "int main(void) {"]
+        headers = ('"tarn_transfer.h"', "<stdio.h>", "<stddef.h>", "<sys/uio.h>")
+        lines = [f"#include {name}" for name in ('"tarn.h"', *headers)] + ["int main(void) {"]
         expected = {}
         for name, struct in STRUCTS.items():
             lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
             expected[name] = C.sizeof(struct)
             for field in struct._fields_:
-                lines.append(f'printf("{name}.{field[0]} %zu\\n", offsetof({name}, {field[0]}));')
+                called = f"iov_{field[0]}" if name == "struct iovec" else field[0]
+                lines.append(f'printf("{name}.{field[0]} %zu\\n", offsetof({name}, {called}));')
                 lines.append(
-                    f'printf("{name}.{field[0]}: %zu\\n", sizeof((({name} *)0)->{field[0]}));'
+                    f'printf("{name}.{field[0]}: %zu\\n", sizeof((({name} *)0)->{called}));'
                 )
                 expected[f"{name}.{field[0]}"] = getattr(struct, field[0]).offset
                 expected[f"{name}.{field[0]}:"] = getattr(struct, field[0]).size
         for name, size in SIZES.items():
-            lines.append(f'printf("{name.split()[-1]} %zu\\n", sizeof({name}));')
-            expected[name.split()[-1]] = size
+            lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
+            expected[name] = size
+        for name, value in CONSTANTS.items():
+            lines.append(f'printf("{name} %d\\n", {name});')
+            expected[name] = value
         lines.append("return 0; }")
         with tempfile.TemporaryDirectory() as out:
             source, program = os.path.join(out, "abi.c"), os.path.join(out, "abi")
@@ -84,26 +94,21 @@ class Abi(unittest.TestCase):
         self.assertEqual(found, {s.name: int(s) for s in tarn.Status})
 
     def test_functions(self):
-        """All that the header has is known, with as many arguments; but for what other modules
+        """All that the headers have is known, with as many arguments; but for what other modules
         call."""
-        text = re.sub(r"/\*.*?\*/", " ", header("tarn.h"), flags=re.S)
+        text = re.sub(r"/\*.*?\*/", " ", header("tarn.h") + header("tarn_transfer.h"), flags=re.S)
         declared = {
             name: 0 if arguments.strip() == "void" else len(arguments.split(","))
             for name, arguments in re.findall(
                 r"^TARN_API [^;]*?\b(tarn_\w+)\(([^;]*)\);", text, re.M
             )
         }
-        known = {name: len(arguments) for name, _, arguments in _lib._PROTOTYPES}
+        prototypes = _lib._PROTOTYPES + _transfer_lib._PROTOTYPES
+        known = {name: len(arguments) for name, _, arguments in prototypes}
         self.assertEqual({n: declared.get(n) for n in known}, known)
         others = {n for n in declared if n not in known}
-        self.assertEqual(
-            {
-                n
-                for n in others
-                if not re.match(r"tarn_(host_|mapping_|set_log|putv|getv|\w+_init$)", n)
-            },
-            set(),
-        )
+        elsewhere = r"tarn_(mapping_|set_log|putv|getv|transfer_merge|transfer_run|\w+_init$)"
+        self.assertEqual({n for n in others if not re.match(elsewhere, n)}, set())
 
 
 if __name__ == "__main__":

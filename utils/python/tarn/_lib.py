@@ -7,19 +7,38 @@ from __future__ import annotations
 
 import ctypes as C
 import os
+import re
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .errors import ADVICE, Closed, Error, Status, error_of
 
-U64, U32, I32, SIZE, PTR, INT, STR = (
-    C.c_uint64,
-    C.c_uint,
-    C.c_int32,
-    C.c_size_t,
-    C.c_void_p,
-    C.c_int,
-    C.c_char_p,
-)
+U64, SIZE, INT = C.c_uint64, C.c_size_t, C.c_int
+PTR, STR = C.c_void_p, C.c_char_p
+_TYPES: Dict[str, Any] = {
+    "char": C.c_char,
+    "char*": STR,
+    "char**": C.POINTER(STR),
+    "int": INT,
+    "int32_t": C.c_int32,
+    "size_t": SIZE,
+    "uint16_t": C.c_uint16,
+    "uint32_t": C.c_uint32,
+    "uint64_t": U64,
+    "unsigned": C.c_uint,
+    "void*": PTR,
+}
+
+
+def fields(declarations: str, **pointers: Any) -> List[Tuple[str, Any]]:
+    """Fields of a struct as the header declares them: "int a, b; char *text, name[8];". `pointers`:
+    what pointers to other structs are. tests/python/abi_test.py compares them with the headers."""
+    found = []
+    for kind, names in re.findall(r"(\w+)\s+([^;]+)", declarations):
+        for stars, name, length in re.findall(r"(\**)(\w+)(?:\[(\d+)\])?", names):
+            field = pointers[kind] if kind in pointers else _TYPES[kind + stars]
+            found.append((name, field * int(length) if length else field))
+    return found
+
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -59,141 +78,87 @@ def _load() -> C.CDLL:
 class Options(C.Structure):
     """tarn_options."""
 
-    _fields_ = [
-        ("size", SIZE),
-        ("transport", STR),
-        ("verify", INT),
-        ("max_lanes", U32),
-        ("streams", U32),
-        ("connect_timeout_ms", U64),
-        ("timeout_ms", U64),
-        ("lease_ms", U64),
-        ("retries", U32),
-        ("backoff_min_ms", U64),
-        ("backoff_max_ms", U64),
-        ("batch_keys", SIZE),
-        ("piece_bytes", U64),
-        ("workers", U32),
-        ("host_name", STR),
-        ("user", STR),
-        ("password", STR),
-        ("name", STR),
-        ("rack", STR),
-        ("failover_ms", U64),
-        ("module_path", STR),
-        ("tls_ca_file", STR),
-        ("tls_ca_dir", STR),
-        ("tls_cert_file", STR),
-        ("tls_key_file", STR),
-        ("tls_server_name", STR),
-        ("tls_verify", INT),
-        ("tls_verify_name", INT),
-    ]
+    _fields_ = fields(
+        """
+        size_t size; char *transport; int verify; unsigned max_lanes, streams;
+        uint64_t connect_timeout_ms, timeout_ms, lease_ms; unsigned retries;
+        uint64_t backoff_min_ms, backoff_max_ms; size_t batch_keys; uint64_t piece_bytes;
+        unsigned workers; char *host_name, *user, *password, *name, *rack; uint64_t failover_ms;
+        char *module_path, *tls_ca_file, *tls_ca_dir, *tls_cert_file, *tls_key_file,
+        *tls_server_name; int tls_verify, tls_verify_name;
+        """
+    )
 
 
 class Call(C.Structure):
     """tarn_call."""
 
-    _fields_ = [("size", SIZE), ("timeout_ms", U64), ("lease_ms", U64), ("wait_ms", U64)]
+    _fields_ = fields("size_t size; uint64_t timeout_ms, lease_ms, wait_ms;")
 
 
 class PutOptions(C.Structure):
     """tarn_put_options."""
 
-    _fields_ = [
-        ("size", SIZE),
-        ("timeout_ms", U64),
-        ("replace", INT),
-        ("exists_ok", INT),
-        ("replicas", U32),
-        ("pin", INT),
-        ("pin_ms", U64),
-        ("ttl_ms", U64),
-        ("group", STR),
-        ("group_len", SIZE),
-        ("prefer", C.POINTER(STR)),
-        ("prefers", SIZE),
-    ]
+    _fields_ = fields(
+        """
+        size_t size; uint64_t timeout_ms; int replace, exists_ok; unsigned replicas; int pin;
+        uint64_t pin_ms, ttl_ms; char *group; size_t group_len; char **prefer; size_t prefers;
+        """
+    )
 
 
 class Iovec(C.Structure):
     """struct iovec."""
 
-    _fields_ = [("base", PTR), ("len", SIZE)]
+    _fields_ = fields("void *base; size_t len;")
 
 
 class Columns(C.Structure):
     """tarn_columns."""
 
-    _fields_ = [
-        ("size", SIZE),
-        ("n", SIZE),
-        ("keys", STR),
-        ("keys_len", SIZE),
-        ("key_lens", PTR),
-        ("n_pieces", SIZE),
-        ("addresses", PTR),
-        ("sizes", PTR),
-        ("pieces", PTR),
-        ("offsets", PTR),
-        ("wants", PTR),
-    ]
+    _fields_ = fields(
+        """
+        size_t size, n; char *keys; size_t keys_len; void *key_lens; size_t n_pieces;
+        void *addresses, *sizes, *pieces, *offsets, *wants;
+        """
+    )
 
 
 # Bytes of a tarn_item, a tarn_key and a struct iovec.
-ITEM_BYTES, KEY_BYTES, IOVEC_BYTES = 96, 16, 16
+ITEM_BYTES, KEY_BYTES, IOVEC_BYTES = 96, 16, C.sizeof(Iovec)
 
 
 class CompletionStruct(C.Structure):
     """tarn_completion."""
 
-    _fields_ = [
-        ("id", U64),
-        ("user", PTR),
-        ("op", I32),
-        ("status", I32),
-        ("items", PTR),
-        ("n", SIZE),
-        ("done", SIZE),
-    ]
+    _fields_ = fields("uint64_t id; void *user; int32_t op, status; void *items; size_t n, done;")
 
 
-STATS = (
-    "gets get_hits get_misses get_failures puts put_stored put_existed put_failures lookups "
-    "removes bytes_read bytes_written "
-    "shm_bytes_read shm_bytes_written tcp_bytes_read tcp_bytes_written requests round_trips "
-    "connects reconnects retries "
-    "timeouts leases lease_renewals lease_misses epoch_misses crc_mismatches unverified "
-    "segment_fetches lanes lanes_busy "
-    "views_open writers_open async_pending failovers replica_reports put_replicas_failed "
-    "put_restarts outages rdma_bytes_read rdma_bytes_written shm_unreachable"
-).split()
+STATS = """
+    gets get_hits get_misses get_failures puts put_stored put_existed put_failures lookups
+    removes bytes_read bytes_written shm_bytes_read shm_bytes_written tcp_bytes_read
+    tcp_bytes_written requests round_trips connects reconnects retries timeouts leases
+    lease_renewals lease_misses epoch_misses crc_mismatches unverified segment_fetches lanes
+    lanes_busy views_open writers_open async_pending failovers replica_reports
+    put_replicas_failed put_restarts outages rdma_bytes_read rdma_bytes_written shm_unreachable
+""".split()
 
 
 class Stats(C.Structure):
     """tarn_stats."""
 
-    _fields_ = [("size", SIZE)] + [(name, U64) for name in STATS]
+    _fields_ = fields("size_t size; uint64_t " + ", ".join(STATS))
 
 
 class Histogram(C.Structure):
     """tarn_histogram."""
 
-    _fields_ = [
-        ("size", SIZE),
-        ("count", U64),
-        ("sum_us", U64),
-        ("min_us", U64),
-        ("max_us", U64),
-        ("p50_us", U64),
-        ("p90_us", U64),
-        ("p95_us", U64),
-        ("p99_us", U64),
-        ("p999_us", U64),
-        ("n_bounds", U64),
-        ("bound_us", U64 * 32),
-        ("upto", U64 * 32),
-    ]
+    _fields_ = fields(
+        """
+        size_t size; uint64_t count, sum_us, min_us, max_us, p50_us, p90_us, p95_us, p99_us,
+        p999_us, n_bounds, bound_us[32], upto[32];
+        """
+    )
 
 
 lib = _load()

@@ -6,174 +6,112 @@ from __future__ import annotations
 import ctypes as C
 from typing import Any, List, Tuple
 
-from ._lib import I32, INT, PTR, SIZE, STR, U32, U64, declare
-
-U16 = C.c_uint16
+from ._lib import INT, PTR, SIZE, STR, U64, declare, fields
 
 
 class TransferOptions(C.Structure):
     """tarn_transfer_options."""
 
-    _fields_ = [
-        ("size", SIZE),
-        ("name", STR),
-        ("master", STR),
-        ("bind", C.POINTER(STR)),
-        ("binds", SIZE),
-        ("port", U16),
-        ("data_port", U16),
-        ("announce", STR),
-        ("secret", STR),
-        ("unprotected", INT),
-        ("transport", STR),
-        ("module_path", STR),
-        ("shm_socket", STR),
-        ("shm_mode", U32),
-        ("threads", U32),
-        ("workers", U32),
-        ("streams", U32),
-        ("max_peers", U32),
-        ("connect_timeout_ms", U64),
-        ("timeout_ms", U64),
-    ]
+    _fields_ = fields(
+        """
+        size_t size; char *name, *master, **bind; size_t binds; uint16_t port, data_port;
+        char *announce, *secret; int unprotected; char *transport, *module_path, *shm_socket;
+        unsigned shm_mode, threads, workers, streams, max_peers;
+        uint64_t connect_timeout_ms, timeout_ms;
+        """
+    )
 
 
 class ReadyOptions(C.Structure):
     """tarn_transfer_ready_options."""
 
-    _fields_ = [
-        ("size", SIZE),
-        ("info", PTR),
-        ("info_len", SIZE),
-        ("peers", U32),
-        ("keep_ms", U64),
-        ("cut", INT),
-    ]
+    _fields_ = fields(
+        "size_t size; void *info; size_t info_len; unsigned peers; uint64_t keep_ms; int cut;"
+    )
 
 
 class EventStruct(C.Structure):
     """tarn_transfer_event."""
 
-    _fields_ = [
-        ("size", SIZE),
-        ("kind", INT),
-        ("peer", C.c_char * 41),
-        ("label", C.c_char * 256),
-        ("data", PTR),
-        ("len", SIZE),
-    ]
+    _fields_ = fields("size_t size; int kind; char peer[41], label[256]; void *data; size_t len;")
 
 
 class RegionStruct(C.Structure):
     """tarn_transfer_region."""
 
-    _fields_ = [
-        ("id", C.c_uint32),
-        ("rights", I32),
-        ("address", U64),
-        ("length", U64),
-        ("name", C.c_char * 64),
-    ]
+    _fields_ = fields("uint32_t id; int32_t rights; uint64_t address, length; char name[64];")
 
 
 class TransferCall(C.Structure):
     """tarn_transfer_call."""
 
-    _fields_ = [
-        ("size", SIZE),
-        ("timeout_ms", U64),
-        ("done", STR),
-        ("message", PTR),
-        ("message_len", SIZE),
-    ]
+    _fields_ = fields(
+        "size_t size; uint64_t timeout_ms; char *done; void *message; size_t message_len;"
+    )
 
 
 class BatchInfo(C.Structure):
     """tarn_transfer_batch_info."""
 
-    _fields_ = [
-        ("size", SIZE),
-        ("state", INT),
-        ("status", I32),
-        ("tasks", U64),
-        ("operations", U64),
-        ("failed", U64),
-        ("bytes", U64),
-        ("transport", C.c_char * 8),
-    ]
+    _fields_ = fields(
+        """
+        size_t size; int state; int32_t status; uint64_t tasks, operations, failed, bytes;
+        char transport[8];
+        """
+    )
 
 
-STATS = (
-    "regions region_bytes labels events batches peers_in peers_out refused batches_total tasks "
-    "operations failed bytes_read "
-    "bytes_written shm_bytes tcp_bytes rdma_bytes served_bytes_read served_bytes_written"
-).split()
+STATS = """
+    regions region_bytes labels events batches peers_in peers_out refused batches_total tasks
+    operations failed bytes_read bytes_written shm_bytes tcp_bytes rdma_bytes served_bytes_read
+    served_bytes_written
+""".split()
 
 
 class TransferStats(C.Structure):
     """tarn_transfer_stats."""
 
-    _fields_ = [("size", SIZE)] + [(name, U64) for name in STATS]
+    _fields_ = fields("size_t size; uint64_t " + ", ".join(STATS))
 
 
 class HostSegment(C.Structure):
     """tarn_host_segment."""
 
-    _fields_ = [("bytes", U64), ("numa_node", INT), ("path", STR), ("huge_pages", INT)]
+    _fields_ = fields("uint64_t bytes; int numa_node; char *path; int huge_pages;")
 
 
 class HostOptions(C.Structure):
     """tarn_host_options."""
 
-    _fields_ = [
-        ("size", SIZE),
-        ("name", STR),
-        ("rack", STR),
-        ("segments", C.POINTER(HostSegment)),
-        ("n_segments", SIZE),
-        ("bind", C.POINTER(STR)),
-        ("binds", SIZE),
-        ("data_port", U16),
-        ("announce", STR),
-        ("shm_socket", STR),
-        ("shm_mode", U32),
-        ("threads", U32),
-        ("max_connections", U32),
-        ("populate", INT),
-        ("ssd_path", STR),
-        ("ssd_bytes", U64),
-        ("file_path", STR),
-        ("file_bytes", U64),
-        ("queue_bytes", U64),
-        ("copies", U32),
-        ("tls_data", INT),
-        ("tls_cert_file", STR),
-        ("tls_key_file", STR),
-        ("tls_ca_file", STR),
-        ("tls_ca_dir", STR),
-        ("tls_auth_clients", STR),
-        ("shrink", INT),
-        ("file_mode", U32),
-        ("ssd_create", INT),
-        ("file_create", INT),
-    ]
+    _fields_ = fields(
+        """
+        size_t size; char *name, *rack; tarn_host_segment *segments; size_t n_segments;
+        char **bind; size_t binds; uint16_t data_port; char *announce, *shm_socket;
+        unsigned shm_mode, threads, max_connections; int populate; char *ssd_path;
+        uint64_t ssd_bytes; char *file_path; uint64_t file_bytes, queue_bytes; unsigned copies;
+        int tls_data;
+        char *tls_cert_file, *tls_key_file, *tls_ca_file, *tls_ca_dir, *tls_auth_clients;
+        int shrink; unsigned file_mode; int ssd_create, file_create;
+        """,
+        tarn_host_segment=C.POINTER(HostSegment),
+    )
 
 
-HOST_INFO = (
-    "segments bytes joins heartbeats heartbeat_failures copies_done copies_failed copy_bytes reads "
-    "writes bytes_read "
-    "bytes_written stored store_failures store_bytes ssd_used ssd_entries ssd_reads file_used "
-    "file_entries"
-).split()
+HOST_INFO = """
+    segments bytes joins heartbeats heartbeat_failures copies_done copies_failed copy_bytes
+    reads writes bytes_read bytes_written stored store_failures store_bytes ssd_used ssd_entries
+    ssd_reads file_used file_entries
+""".split()
 
 
 class HostInfo(C.Structure):
     """tarn_host_info."""
 
-    _fields_ = (
-        [("size", SIZE), ("state", INT), ("data_port", U16)]
-        + [(name, U64) for name in HOST_INFO]
-        + [("last_error", C.c_char * 256)]
+    _fields_ = fields(
+        f"""
+        size_t size; int state; uint16_t data_port; uint64_t {", ".join(HOST_INFO)};
+        char last_error[256];
+        """
     )
 
 

@@ -100,12 +100,15 @@ class Client(Closes):
         group. prefer: names of segments, best first. Raises NoSpace, Busy (another writer is at
         it), TimedOut, ConnectionFailed, ..."""
         memory = pin(data)
-        return self.put_from(key, memory.address, memory.size, **options)
+        return self._put(key, memory.address, memory.size, options)
 
     @puts
     def put_from(self, key: Key, address: int, size: int, **options: Unpack[PutKeywords]) -> bool:
         """As put, of `size` bytes at `address`."""
         check_range(address, size, "address")
+        return self._put(key, address, size, options)
+
+    def _put(self, key: Key, address: int, size: int, options: PutKeywords) -> bool:
         raw, o = encode_key(key), put_options(**options)
         return stored(lib.tarn_put(self._use(), raw, len(raw), address, size, o))
 
