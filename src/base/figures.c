@@ -25,24 +25,36 @@ void figures_group_end(struct figure_walk *walk) {
     walk->group_of = (struct figure_label){NULL, NULL};
 }
 
-void figure_write(enum figure_unit unit, union figure_value value, struct buf *out) {
-    switch (unit) {
-    case FIGURE_NONE:
-    case FIGURE_BYTES:
-    case FIGURE_SIZE:
-    case FIGURE_SECONDS:
-    case FIGURE_MS:
-    case FIGURE_US: buf_printf(out, "%lld", (long long)value.number); break;
-    case FIGURE_RATIO:
-    case FIGURE_POINTS:
-    case FIGURE_KBPS:
-    case FIGURE_US_MEAN: buf_printf(out, "%.2f", value.real); break;
-    case FIGURE_SHARE: buf_printf(out, "%.4f", value.real); break;
-    case FIGURE_SETTING: buf_printf(out, "%g", value.real); break;
-    case FIGURE_PERCENT: buf_printf(out, "%.2f%%", value.real); break;
-    case FIGURE_MEAN: buf_printf(out, "%.1f", value.real); break;
-    case FIGURE_CPU: buf_printf(out, "%.6f", value.real); break;
-    case FIGURE_US_LATENCY: buf_printf(out, "%.3f", value.real); break;
-    case FIGURE_TEXT: buf_append_str(out, value.text); break;
-    }
+const struct figure_type_info figure_types[] = {
+    [FIGURE_COUNTER] = {FIGURE_KIND_COUNTER, "", NULL},
+    [FIGURE_COUNTER_BYTES] = {FIGURE_KIND_COUNTER, "bytes", NULL},
+    [FIGURE_COUNTER_MS] = {FIGURE_KIND_COUNTER, "milliseconds", NULL},
+    [FIGURE_COUNTER_US] = {FIGURE_KIND_COUNTER, "microseconds", NULL},
+    [FIGURE_GAUGE] = {FIGURE_KIND_GAUGE, "", NULL},
+    [FIGURE_BYTES] = {FIGURE_KIND_GAUGE, "bytes", NULL},
+    [FIGURE_SIZE] = {FIGURE_KIND_GAUGE, "bytes", NULL},
+    [FIGURE_SECONDS] = {FIGURE_KIND_GAUGE, "seconds", NULL},
+    [FIGURE_MS] = {FIGURE_KIND_GAUGE, "milliseconds", NULL},
+    [FIGURE_US] = {FIGURE_KIND_GAUGE, "microseconds", NULL},
+    [FIGURE_COUNTER_CPU] = {FIGURE_KIND_COUNTER, "seconds", "%.6f"},
+    [FIGURE_RATIO] = {FIGURE_KIND_GAUGE, "ratio", "%.2f"},
+    [FIGURE_SHARE] = {FIGURE_KIND_GAUGE, "ratio", "%.4f"},
+    [FIGURE_SETTING] = {FIGURE_KIND_GAUGE, "ratio", "%g"},
+    [FIGURE_PERCENT] = {FIGURE_KIND_GAUGE, "percent", "%.2f%%"},
+    [FIGURE_POINTS] = {FIGURE_KIND_GAUGE, "percent", "%.2f"},
+    [FIGURE_KBPS] = {FIGURE_KIND_GAUGE, "kibibytes_per_second", "%.2f"},
+    [FIGURE_MEAN] = {FIGURE_KIND_GAUGE, "", "%.1f"},
+    [FIGURE_US_MEAN] = {FIGURE_KIND_GAUGE, "microseconds", "%.2f"},
+    [FIGURE_QUANTILE] = {FIGURE_KIND_SUMMARY, "microseconds", "%.3f"},
+    [FIGURE_TEXT] = {FIGURE_KIND_STATE, "", NULL},
+};
+
+void figure_write(enum figure_type type, union figure_value value, struct buf *out) {
+    const char *form = figure_types[type].form;
+    if (type == FIGURE_TEXT)
+        buf_append_str(out, value.text);
+    else if (form != NULL)
+        buf_printf(out, form, value.real);
+    else
+        buf_printf(out, "%lld", (long long)value.number);
 }

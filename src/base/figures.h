@@ -1,12 +1,12 @@
 /* Figures: what is counted or measured, each declared once, with all that anybody may want to know
- * of it: (kind, unit, name, help). INFO, NODE INFO and whatever shows figures later are walks over
+ * of it: (type, name, help). INFO, NODE INFO and whatever shows figures later are walks over
  * these declarations.
  *
  * What is counted is declared beside the struct that holds it. The list makes the members, too:
  *
  *   #define POOL_FIGURES(X)                                                      \
- *       X(GAUGE, BYTES, pool_free, "bytes that nobody uses")                     \
- *       X(COUNTER, NONE, pool_moves, "objects that were moved")
+ *       X(BYTES, pool_free, "bytes that nobody uses")                     \
+ *       X(COUNTER, pool_moves, "objects that were moved")
  *   struct pool_figures {
  *       POOL_FIGURES(FIGURE_MEMBER)
  *   };
@@ -15,7 +15,7 @@
  *
  * and shown with FIGURES(walk, pool_figures, f, pool_free, pool_moves): those from the first member
  * to the last. What is worked out when somebody asks has no member; it is declared where it is
- * shown: FIGURE(walk, GAUGE, RATIO, pool_share, "used of all", used / size).
+ * shown: FIGURE(walk, RATIO, pool_share, "used of all", used / size).
  *
  * A figure's scope is whom the walk asks (a server, a node, a client), or what its label says: a
  * segment, a state, a command. */
@@ -27,46 +27,49 @@
 #include <stdint.h>
 #include "base/buf.h"
 
-enum figure_kind {
-    FIGURE_COUNTER,  /* only grows, until CONFIG RESETSTAT or the process ends */
-    FIGURE_GAUGE,    /* as it is now, or as it was set */
-    FIGURE_QUANTILE, /* of a histogram */
-    FIGURE_STATE,    /* text */
-};
-
-/* With the form in which INFO shows them, which is part of Redis' protocol. */
-enum figure_unit {
-    FIGURE_NONE, /* a number of something; 0 or 1 for no and yes */
+/* What a number is, and with that its kind, its unit, and the form in which INFO shows it, which is
+ * part of Redis' protocol (figure_types). */
+enum figure_type {
+    FIGURE_COUNTER, /* only grows, until CONFIG RESETSTAT or the process ends */
+    FIGURE_COUNTER_BYTES,
+    FIGURE_COUNTER_MS,
+    FIGURE_COUNTER_US,
+    FIGURE_GAUGE, /* as it is now, or as it was set; 0 or 1 for no and yes */
     FIGURE_BYTES,
     FIGURE_SIZE, /* bytes; a line for people follows, "name_human:1.50M" */
     FIGURE_SECONDS,
     FIGURE_MS,
     FIGURE_US,
     /* from here on with a fraction */
-    FIGURE_RATIO,      /* 0.50 */
-    FIGURE_SHARE,      /* 0.5000 */
-    FIGURE_SETTING,    /* 0.5, as it was set */
-    FIGURE_PERCENT,    /* 50.00% */
-    FIGURE_POINTS,     /* percent, too, but 50.00 */
-    FIGURE_KBPS,       /* kibibytes a second */
-    FIGURE_MEAN,       /* 138.5 */
-    FIGURE_CPU,        /* seconds, 0.000001 */
-    FIGURE_US_MEAN,    /* 1.25 */
-    FIGURE_US_LATENCY, /* 1.250 */
-    /* no number */
-    FIGURE_TEXT,
+    FIGURE_COUNTER_CPU, /* seconds */
+    FIGURE_RATIO,
+    FIGURE_SHARE,   /* a finer one */
+    FIGURE_SETTING, /* one as it was set */
+    FIGURE_PERCENT, /* with its sign */
+    FIGURE_POINTS,  /* percent without one */
+    FIGURE_KBPS,    /* KiB a second */
+    FIGURE_MEAN,
+    FIGURE_US_MEAN,
+    FIGURE_QUANTILE, /* microseconds, of a histogram */
+    FIGURE_TEXT,     /* no number */
 };
+
+enum figure_kind { FIGURE_KIND_COUNTER, FIGURE_KIND_GAUGE, FIGURE_KIND_SUMMARY, FIGURE_KIND_STATE };
+extern const struct figure_type_info {
+    enum figure_kind kind;
+    const char *unit; /* in Prometheus' words; "": a number of something */
+    const char *form; /* of those with a fraction; NULL */
+} figure_types[];
 
 struct figure {
     const char *name, *help;
-    enum figure_kind kind;
-    enum figure_unit unit;
+    enum figure_type type;
     size_t offset; /* of its uint64_t, for figures_each */
 };
 
 union figure_value {
     uint64_t number; /* negative ones in two's complement: -1 is "never" */
-    double real;     /* RATIO to US_LATENCY */
+    double real;     /* COUNTER_CPU to QUANTILE */
     const char *text;
 };
 
@@ -91,27 +94,28 @@ void figures_each(struct figure_walk *walk, const struct figure *table, const vo
 void figures_group(struct figure_walk *walk, const char *group, const char *label,
                    const char *value); /* borrowed until the end */
 void figures_group_end(struct figure_walk *walk);
-/* Appends the value, in the unit's form. */
-void figure_write(enum figure_unit unit, union figure_value value, struct buf *out);
+/* Appends the value, in INFO's form. */
+void figure_write(enum figure_type type, union figure_value value, struct buf *out);
 
-#define FIGURE_MEMBER(kind, unit, name, help) uint64_t name;
-#define FIGURE_ROW(type, kind, unit, name, help)                                                   \
-    {#name, help, FIGURE_##kind, FIGURE_##unit, offsetof(type, name)},
+#define FIGURE_MEMBER(type, name, help)  uint64_t name;
+#define FIGURE_ROW(of, type, name, help) FIGURE_ROW_NAMED(of, type, name, name, help)
+#define FIGURE_ROW_NAMED(of, type, member, name, help)                                             \
+    {#name, help, FIGURE_##type, offsetof(of, member)},
 #define FIGURES(walk, table, base, first, last)                                                    \
     figures_each(walk, table, &(base), offsetof(__typeof__(base), first),                          \
                  offsetof(__typeof__(base), last))
 
 /* One that is worked out here. */
-#define FIGURE(walk, kind, unit, name, help, value)                                                \
+#define FIGURE(walk, type, name, help, value)                                                      \
     do {                                                                                           \
-        static const struct figure figure_ = {#name, help, FIGURE_##kind, FIGURE_##unit, 0};       \
+        static const struct figure figure_ = {#name, help, FIGURE_##type, 0};                      \
         (walk)->show(walk, &figure_, FIGURE_VALUE(value));                                         \
     } while (0)
 /* One of several that differ in a label: nodes_ of state "up" is INFO's nodes_up. */
-#define FIGURE_OF(walk, kind, unit, name, help, label, label_value, value)                         \
+#define FIGURE_OF(walk, type, name, help, label, label_value, value)                               \
     do {                                                                                           \
         (walk)->of = (struct figure_label){label, label_value};                                    \
-        FIGURE(walk, kind, unit, name, help, value);                                               \
+        FIGURE(walk, type, name, help, value);                                                     \
         (walk)->of = (struct figure_label){NULL, NULL};                                            \
     } while (0)
 

@@ -28,7 +28,7 @@ static void add_host(struct figures *f, struct tarn_host *h) {
     add(f, "", "connections-total", s.connections_total);
     add(f, "", "connections-refused", s.connections_refused);
     add(f, "", "shm-peers", s.shm_peers);
-    add(f, "", "shm-attaches", s.shm_attaches_total);
+    add(f, "", "shm-attaches", s.shm_attaches);
     add(f, "", "reads", s.reads);
     add(f, "", "writes", s.writes);
     add(f, "", "bytes-read", s.bytes_read);

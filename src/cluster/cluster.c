@@ -303,20 +303,25 @@ static void count_segments(struct cluster_figures *f) {
             f->far_segments++;
         else
             /* as told: a node may go first */
-            f->memory_segments += g->node != NULL && g->node->serving;
+            f->memory_segments_up += g->node != NULL && g->node->serving;
     }
 }
+
+#define ROW(...) FIGURE_ROW(struct cluster_figures, __VA_ARGS__)
+const struct figure cluster_figures[] = {CLUSTER_FIGURES(ROW){NULL}};
 
 void cluster_get_figures(struct cluster_figures *figures_p) {
     struct cluster_figures *f = figures_p;
     *f = cluster.figures;
     count_nodes(f);
     count_segments(f);
+    f->max_nodes = cluster.config.max_nodes;
+    f->max_tasks = cluster.config.max_tasks;
     f->machines = cluster.machines.count;
-    f->fences_pending = cluster.fences.count;
-    f->keys = cluster.keys;
-    f->reports = cluster.reports;
-    f->told_bytes = cluster.told_bytes;
+    f->node_fences_pending = cluster.fences.count;
+    f->segment_keys = cluster.keys;
+    f->node_reports = cluster.reports;
+    f->keys_and_reports_bytes = cluster.told_bytes;
     f->tasks = cluster.tasks.n;
     tasks_count(f->tasks_by_state);
     f->drains = cluster.drains.n;

@@ -30,6 +30,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/buf.h"
+#include "base/figures.h"
 #include "base/status.h"
 #include "store/store.h"
 #include "transport/grant.h"
@@ -475,27 +476,58 @@ void cluster_tasks_each(bool (*fn)(void *arg, const struct cluster_task_info *in
 
 /* --- figures --- */
 
+#define CLUSTER_FIGURES(X)                                                                         \
+    X(GAUGE, nodes, "nodes that the master knows")                                                 \
+    X(GAUGE, nodes_maintenance, "... in maintenance")                                              \
+    X(GAUGE, nodes_draining, "... being emptied")                                                  \
+    X(GAUGE, max_nodes, "bound of nodes (max-nodes)")                                              \
+    X(GAUGE, machines, "machines that they are on")                                                \
+    X(GAUGE, memory_segments_up, "segments in memory whose host is there")                         \
+    X(GAUGE, far_segments, "segments on ssd or file")                                              \
+    X(COUNTER, far_evicted, "objects that disks said they let go")                                 \
+    X(COUNTER, far_offered, "objects that disks offered after a restart")                          \
+    X(COUNTER, far_refused, "... that nobody wanted")                                              \
+    X(COUNTER, node_joins, "times a node joined")                                                  \
+    X(COUNTER, node_downs, "times a node was lost")                                                \
+    X(COUNTER, nodes_forgotten, "nodes that were away for too long")                               \
+    X(COUNTER, node_heartbeats, "signs of life from nodes")                                        \
+    X(COUNTER, node_stale, "nodes told to join anew")                                              \
+    X(COUNTER, node_fences, "sessions that nodes were asked to cut off")                           \
+    X(GAUGE, node_fences_pending, "... and have not yet")                                          \
+    X(GAUGE, segment_keys, "keys of other transports than shm and tcp")                            \
+    X(COUNTER, segment_keys_dropped, "... for which there was no room")                            \
+    X(GAUGE, node_reports, "what nodes said of such transports")                                   \
+    X(COUNTER, node_reports_dropped, "... for which there was no room")                            \
+    X(BYTES, keys_and_reports_bytes, "memory of both")                                             \
+    X(GAUGE, tasks, "copies and moves under way")                                                  \
+    X(GAUGE, max_tasks, "bound of tasks (max-tasks)")                                              \
+    X(COUNTER, tasks_canceled, "tasks canceled")                                                   \
+    X(COUNTER, tasks_retried, "tasks tried again")                                                 \
+    X(COUNTER, tasks_timed_out, "tasks that took too long")                                        \
+    X(COUNTER, tasks_refused, "tasks beyond max-tasks or another bound")                           \
+    X(GAUGE, drains, "segments being emptied")                                                     \
+    X(COUNTER, drained_objects, "objects moved for that")                                          \
+    X(COUNTER_BYTES, drained_bytes, "... their bytes")                                             \
+    X(COUNTER, drain_dropped, "replicas dropped for that, as there are others")                    \
+    X(GAUGE, hot_objects, "objects with more replicas because they are read often")                \
+    X(COUNTER, offload_rests, "pauses of a disk that was offered too much")                        \
+    X(COUNTER, offload_overflow, "objects beyond offload-queue: no copy on disk")                  \
+    X(GAUGE, promote_waiting, "objects on their way from disk to memory")                          \
+    X(COUNTER, promote_overflow, "... for which the queue was full")                               \
+    X(GAUGE, drops_waiting, "far replicas that their hosts shall forget")                          \
+    X(COUNTER, drops_sent, "... that they were told of")                                           \
+    X(COUNTER, drops_lost, "... that they will find out")
+
 struct cluster_figures {
-    /* now */
-    uint64_t nodes, nodes_by_state[CLUSTER_NODE_LEFT + 1], nodes_maintenance, nodes_draining;
-    uint64_t machines, far_segments, memory_segments; /* memory_segments: that are up */
-    uint64_t fences_pending;
-    uint64_t keys, reports, told_bytes;                  /* of transports; told_bytes: both */
-    uint64_t tasks, tasks_by_state[CLUSTER_TASK_STATES]; /* by state: not finished ones */
-    uint64_t drains, hot_objects, offload_waiting, promote_waiting, drops_waiting;
+    CLUSTER_FIGURES(FIGURE_MEMBER)
+    /* now; by state of tasks: not finished ones */
+    uint64_t nodes_by_state[CLUSTER_NODE_LEFT + 1], tasks_by_state[CLUSTER_TASK_STATES];
+    uint64_t offload_waiting;
     /* since start */
-    uint64_t joins, downs, forgotten, heartbeats, stale;
     uint64_t tasks_created[CLUSTER_REASONS], tasks_done[CLUSTER_REASONS],
-        tasks_failed[CLUSTER_REASONS];
-    uint64_t tasks_canceled, tasks_retried, tasks_timed_out,
-        tasks_refused; /* refused: max-tasks or another bound */
-    uint64_t bytes_done[CLUSTER_REASONS];
-    uint64_t offload_overflow, offload_rests, promote_overflow, drops_sent, drops_lost;
-    uint64_t drained_objects, drained_bytes, drain_dropped;
-    uint64_t far_evicted, far_offered, far_refused;
-    uint64_t fences;
-    uint64_t keys_dropped, reports_dropped; /* because of CLUSTER_TOLD_MAX; keys: of MOUNT */
+        tasks_failed[CLUSTER_REASONS], bytes_done[CLUSTER_REASONS];
 };
+extern const struct figure cluster_figures[];
 void cluster_get_figures(struct cluster_figures *figures_p);
 void cluster_figures_reset(void);
 /* Asserts what must hold; tests only. */

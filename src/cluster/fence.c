@@ -58,7 +58,7 @@ void cluster_on_fence(uint64_t session) {
     f->session = session;
     f->left = 1; /* until all were asked */
     htab_insert(&cluster.fences, &f->node, hash_u64(session));
-    cluster.figures.fences++;
+    cluster.figures.node_fences++;
     if (cluster.local.segments.n > 0 && cluster.ops.fence != NULL) ask(&cluster.local, f);
     uint32_t cursor = 0;
     for (struct cluster_node *c; (c = cluster_node_next(&cursor)) != NULL;) {

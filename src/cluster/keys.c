@@ -194,7 +194,7 @@ tarn_status cluster_node_report(struct cluster_node *c, struct span scheme, stru
     report_free(place);
     if (text.len == 0) return TARN_OK;
     if (cluster.told_bytes + sizeof(struct node_report) + text.len > CLUSTER_TOLD_MAX) {
-        cluster.figures.reports_dropped++; /* it is no reason to lose the node */
+        cluster.figures.node_reports_dropped++; /* it is no reason to lose the node */
         return TARN_OK;
     }
     struct node_report *r = xmalloc(sizeof(*r) + text.len);

@@ -234,7 +234,7 @@ static void node_down(struct node *n) {
     log_warning("Node %s is down: %s", n->name,
                 n->session != 0 ? "nothing was heard of it for node-timeout"
                                 : "its connection is closed");
-    cluster.figures.downs++;
+    cluster.figures.node_downs++;
     set_state(n, CLUSTER_NODE_DOWN);
     n->serving = false;
     session_forget(n);
@@ -261,7 +261,7 @@ static void timer_due(struct timer *t) {
         if (n->state == CLUSTER_NODE_DOWN) {
             log_warning("Node %s was down for node-forget-timeout: its segments leave the pool",
                         n->name);
-            cluster.figures.forgotten++;
+            cluster.figures.nodes_forgotten++;
         }
         node_remove(n);
     }
@@ -290,11 +290,11 @@ struct cluster_node *cluster_node_check(struct span name,
 struct cluster_node *cluster_node_alive(struct span name,
                                         const uint8_t instance[CLUSTER_INSTANCE_SIZE]) {
     struct cluster_node *c = cluster_node_check(name, instance);
-    cluster.figures.heartbeats++;
+    cluster.figures.node_heartbeats++;
     if (c != NULL)
         node_private(c)->seen_ms = cluster.now_ms;
     else
-        cluster.figures.stale++;
+        cluster.figures.node_stale++;
     return c;
 }
 
@@ -420,7 +420,7 @@ tarn_status cluster_node_join(const struct cluster_join *j, struct cluster_node 
     fences_resend(n);
     n->leave_sent = false;
     timer_set(&n->timer, due_at(n));
-    cluster.figures.joins++;
+    cluster.figures.node_joins++;
     effect_node(n);
     log_notice("Node %s joins from %s, machine %s", n->name, n->address, n->machine->name);
     *node_p = node_public(n);

@@ -309,7 +309,7 @@ static void describe(struct segment *g, const struct cluster_mount *m) {
         keys_set(g, m->keys, m->n_keys);
     } else { /* tcp leads there all the same */
         keys_clear(g);
-        cluster.figures.keys_dropped++;
+        cluster.figures.segment_keys_dropped++;
     }
     memset(g->backing, 0, sizeof(g->backing));
     if (m->backing.len > 0) memcpy(g->backing, m->backing.data, m->backing.len);

@@ -133,7 +133,7 @@ static bool is_protected(const struct sockaddr_storage *peer) {
 
 void client_accept(void *arg, int fd, const struct sockaddr_storage *peer) {
     enum client_port port = *(const enum client_port *)arg;
-    stats.connections++;
+    stats.total_connections_received++;
     if (clients.n >= (size_t)server.config->maxclients) {
         stats.rejected_connections++;
         /* Through TLS nothing can be said before the handshake, and there is no place for it. */
@@ -366,7 +366,7 @@ static void check_hold(struct client *c) {
                 "(inband-hold-timeout)",
                 (unsigned long long)c->id, peer,
                 (unsigned long long)(server.mono_ms - io->moved_ms));
-    stats.hold_closed++;
+    stats.inband_hold_timeouts++;
     client_close_soon(c);
 }
 
@@ -406,7 +406,7 @@ static void check(struct client *c) {
         !(c->io->flags & (CLIENT_MONITOR | CLIENT_PUBSUB | CLIENT_REPLICA)) &&
         idle_s >= (uint64_t)server.config->timeout_s && !has_input(c)) {
         log_verbose("Closing idle client");
-        stats.idle_closed++;
+        stats.idle_connections_closed++;
         client_close_soon(c);
     }
 }

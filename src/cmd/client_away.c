@@ -66,11 +66,11 @@ void client_away_look(struct client *c) {
     io->last_ms = server.mono_ms;
     if (a->transfer.receive) {
         io->bytes_in += n;
-        stats.net_in += n;
+        stats.total_net_input_bytes += n;
         client_big_read(c, n);
     } else {
         io->bytes_out += n;
-        stats.net_out += n;
+        stats.total_net_output_bytes += n;
         client_output_sent(c, n);
     }
 }
@@ -120,7 +120,7 @@ static bool come_back(struct client_away *a) {
 static void on_sent(struct net_transfer *t) {
     struct client_away *a = CONTAINER_OF(t, struct client_away, transfer);
     struct client *c = a->client;
-    stats.writes++;
+    stats.total_writes_processed++;
     if (!come_back(a)) return;
     client_on_writable(c);
     if (server.config->maxmemory_clients != 0) client_weigh(c);
@@ -138,7 +138,7 @@ bool client_send_away(struct client *c) {
         free(a);
         return false;
     }
-    stats.threaded_writes++;
+    stats.io_threaded_writes_processed++;
     go(c, a);
     return true;
 }
@@ -152,7 +152,7 @@ static void on_received(struct net_transfer *t) {
     struct client_away *a = CONTAINER_OF(t, struct client_away, transfer);
     struct client *c = a->client;
     bool ended = t->ended;
-    stats.reads_big++;
+    stats.total_reads_processed++;
     if (!come_back(a)) return;
     client_update_interest(c);
     if (ended) client_input_ended(c);
@@ -173,7 +173,7 @@ bool client_receive_away(struct client *c, struct big_arg *b) {
     t->done = on_received;
     t->pieces = (unsigned)above.big_next(b->sink, t->piece);
     t->left = left;
-    stats.threaded_reads++;
+    stats.io_threaded_reads_processed++;
     go(c, a);
     return true;
 }

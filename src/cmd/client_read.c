@@ -222,7 +222,7 @@ static void close_over_limit(struct client *c, size_t bytes) {
     log_warning("Client id=%llu addr=%s closed: %zu bytes of requests wait for it "
                 "(client-query-buffer-limit)",
                 (unsigned long long)c->id, peer, bytes);
-    stats.query_buffer_closed++;
+    stats.client_query_buffer_limit_disconnections++;
     client_close_soon(c);
 }
 
@@ -260,7 +260,7 @@ static size_t big_take(struct client *c, const char *data, size_t len) {
 }
 
 static void protocol_error(struct client *c, const char *text) {
-    stats.protocol_errors++;
+    stats.total_protocol_errors++;
     log_verbose("Client id=%llu: %s", (unsigned long long)c->id, text);
     reply_error(c, "%s", text);
     client_close_after_reply(c);
@@ -480,8 +480,8 @@ static bool arrived(struct client *c, ssize_t n) {
     core_stamp();
     c->io->bytes_in += (uint64_t)n;
     c->io->last_ms = server.mono_ms;
-    stats.net_in += (uint64_t)n;
-    stats.reads++;
+    stats.total_net_input_bytes += (uint64_t)n;
+    stats.total_reads_processed++;
     return true;
 }
 
@@ -567,7 +567,7 @@ static void read_own(struct client *c) {
 
 void client_big_read(struct client *c, size_t n) {
     c->io->big->got += n;
-    stats.bytes_big += n;
+    stats.total_big_argument_bytes += n;
 }
 
 /* The rest of a large argument, and what follows it to the shared buffer. */
@@ -603,7 +603,7 @@ static void read_big(struct client *c) {
     size_t mine = min_u64((size_t)n, want);
     if (b->sink != NULL && mine > 0) above.big_filled(b->sink, mine);
     client_big_read(c, mine);
-    stats.reads_big++;
+    stats.total_reads_processed++;
     size_t rest = (size_t)n - mine;
     if (rest == 0) return;
     client_output_begin(c);

@@ -38,7 +38,7 @@ bool client_tls_late(const struct client *c) {
     log_verbose("Client id=%llu addr=%s closed: its TLS handshake was not over after %llu ms",
                 (unsigned long long)c->id, peer,
                 (unsigned long long)(server.mono_ms - c->io->created_ms));
-    stats.tls_failures++;
+    stats.tls_handshakes_failed++;
     return true;
 }
 
@@ -50,7 +50,7 @@ int client_tls_flush(struct client *c) {
     const void *data;
     while (data = tls_out(io->tls, &len), len > 0) {
         ssize_t n = send(io->watch.fd, data, len, MSG_NOSIGNAL | MSG_DONTWAIT);
-        stats.writes++;
+        stats.total_writes_processed++;
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return -1;
         if (n > 0) tls_out_sent(io->tls, (size_t)n);
@@ -118,7 +118,7 @@ static void tell(const struct client *c, const char *why) {
 static void refuse(struct client *c) {
     char waste[4096];
     int fd = c->io->watch.fd;
-    stats.tls_failures++;
+    stats.tls_handshakes_failed++;
     tell(c, tls_why(c->io->tls));
     bool told = !tls_is_plain(c->io->tls) ||
                 send(fd, plain_text, strlen(plain_text), MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
@@ -161,8 +161,8 @@ static size_t decrypt(struct client *c, const struct iovec *iov, int n, size_t d
 static struct { uint64_t turn, spent_ns; } shaking_time;
 
 static bool may_shake(void) {
-    if (shaking_time.turn != stats.turns)
-        shaking_time.turn = stats.turns, shaking_time.spent_ns = 0;
+    if (shaking_time.turn != stats.loop_turns)
+        shaking_time.turn = stats.loop_turns, shaking_time.spent_ns = 0;
     return shaking_time.spent_ns < SHAKE_NS;
 }
 

@@ -183,7 +183,7 @@ static void settle_unwritten(struct client *c) {
     io->flags &= ~CLIENT_UNWRITTEN;
     if (LIKELY(why == NULL) || (c->job != NULL && o->bytes.len - o->sent <= io->unwritten_bytes))
         return;
-    stats.unwritten_replies++;
+    stats.aof_unwritten_replies++;
     if (!countable(c)) {
         client_close_soon(c);
         return;
@@ -301,7 +301,7 @@ static bool send_tls(struct client *c) {
         if (n == 0) return want == 0 || tls_state(c->io->tls) != TLS_FAILED;
         client_output_sent(c, n);
         sent += n;
-        stats.net_out += n;
+        stats.total_net_output_bytes += n;
         c->io->bytes_out += n;
     }
 }
@@ -332,13 +332,13 @@ static bool send_some(struct client *c) {
             n = sendmsg(io->watch.fd, &msg, MSG_NOSIGNAL);
             if (n > 0) client_output_sent(c, (size_t)n);
         }
-        stats.writes++;
+        stats.total_writes_processed++;
         if (UNLIKELY(n <= 0)) {
             if (n < 0 && errno == EINTR) continue;
             return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
         }
         sent += (size_t)n;
-        stats.net_out += (uint64_t)n;
+        stats.total_net_output_bytes += (uint64_t)n;
         io->bytes_out += (uint64_t)n;
         if ((size_t)n < want) break;
     }
@@ -422,7 +422,7 @@ void client_drop_stranger(struct client *c, const char *what) {
     client_peer(c, peer, sizeof(peer));
     log_verbose("Client id=%llu addr=%s closed: too many bytes of %s before it has authenticated",
                 (unsigned long long)c->id, peer, what);
-    stats.strangers_dropped++;
+    stats.unauthenticated_disconnections++;
     client_close_soon(c);
 }
 
@@ -464,7 +464,7 @@ void client_output_limit(struct client *c) {
     log_warning("Client id=%llu addr=%s closed: it left %zu bytes of replies unread "
                 "(client-output-buffer-limit)",
                 (unsigned long long)c->id, peer, held);
-    stats.output_buffer_closed++;
+    stats.client_output_buffer_limit_disconnections++;
     client_close_soon(c);
 }
 

@@ -55,7 +55,7 @@ void cmd_reset(struct client *c) {
 
 static bool authenticate(struct client *c, struct span user, struct span password) {
     if (acl_client_login(c, user, password)) return true;
-    stats.auth_failures++;
+    stats.total_auth_failures++;
     acl_log_note(c, ACL_DENIED_AUTH, NULL, 0, user);
     char peer[80];
     client_peer(c, peer, sizeof(peer));

@@ -23,7 +23,7 @@ void cmd_memory_stats(struct client *c) {
     if (used > stats.peak_memory) stats.peak_memory = used;
     for (const struct client *o = clients.head; o != NULL; o = o->io->all.next)
         normal += client_memory(o);
-    uint64_t dataset = s.memory_records, startup = core_endpoints.startup_memory;
+    uint64_t dataset = s.mem_books_records, startup = core_endpoints.startup_memory;
     uint64_t net = used > startup ? used - startup : 0;
     reply_map(c, 17);
     field(c, "peak.allocated", stats.peak_memory);
@@ -34,17 +34,17 @@ void cmd_memory_stats(struct client *c) {
     field(c, "clients.normal", normal - replication_client_memory());
     field(c, "overhead.total", used > dataset ? used - dataset : 0);
     field(c, "keys.count", store_count(server.store));
-    field(c, "keys.bytes-per-key", s.objects > 0 ? s.memory / s.objects : 0);
+    field(c, "keys.bytes-per-key", s.objects > 0 ? s.mem_books / s.objects : 0);
     field(c, "dataset.bytes", dataset);
     field_double(c, "dataset.percentage",
                  net > 0 ? 100.0 * (double)(dataset < net ? dataset : net) / (double)net : 0);
     field_double(c, "peak.percentage",
                  stats.peak_memory > 0 ? 100.0 * (double)used / (double)stats.peak_memory : 0);
     field_double(c, "fragmentation", used > 0 ? (double)rss / (double)used : 0);
-    field(c, "books.total", s.memory);
-    field(c, "books.tables", s.memory_tables);
-    field(c, "books.blocks", s.memory_blocks);
-    field(c, "books.leases", s.memory_leases);
+    field(c, "books.total", s.mem_books);
+    field(c, "books.tables", s.mem_books_tables);
+    field(c, "books.blocks", s.mem_books_blocks);
+    field(c, "books.leases", s.mem_books_leases);
 }
 
 void cmd_memory_doctor(struct client *c) {
@@ -53,11 +53,11 @@ void cmd_memory_doctor(struct client *c) {
     struct buf out = {NULL, 0, 0};
     uint64_t used = stats_used_memory(), rss = stats_resident_memory(),
              max = server.config->maxmemory;
-    if (max > 0 && s.memory > max / 10 * 9)
+    if (max > 0 && s.mem_books > max / 10 * 9)
         buf_printf(&out,
                    "The books take %llu of %llu bytes (maxmemory): objects will soon be evicted "
                    "for that. ",
-                   (unsigned long long)s.memory, (unsigned long long)max);
+                   (unsigned long long)s.mem_books, (unsigned long long)max);
     if (used > 64 * 1024 * 1024 && rss > used / 2 * 3)
         buf_printf(
             &out, "The process holds %llu bytes for %llu in use; MEMORY PURGE may give some back. ",

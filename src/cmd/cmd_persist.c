@@ -686,46 +686,47 @@ void cmd_lastsave(struct client *c) {
     reply_int(c, (int64_t)p.saved_at_s);
 }
 
-void info_write_persistence(struct buf *out) {
-    typedef unsigned long long ull;
-    bool on = persistence_appends();
+void info_write_persistence(struct figure_walk *f) {
     /* A file is loaded before anybody can ask. */
-    info_line(out, "loading:%d", replication_loading() || server.populating.on);
+    FIGURE(f, GAUGE, loading, "1: books or memory are being made ready",
+           replication_loading() || server.populating.on);
     if (server.populating.on) {
         uint64_t total = max_u64(server.populating.total, 1);
-        info_line(out, "loading_start_time:%llu", (ull)server.populating.began_s);
-        info_line(out, "loading_total_bytes:%llu", (ull)total);
-        info_line(out, "loading_loaded_bytes:%llu", (ull)server.populating.done);
-        info_line(out, "loading_loaded_perc:%.2f",
-                  (double)server.populating.done * 100 / (double)total);
-        info_line(out, "loading_eta_seconds:%llu", (ull)(server.populating.left_ms + 999) / 1000);
+        FIGURE(f, SECONDS, loading_start_time, "the time of day when it began",
+               server.populating.began_s);
+        FIGURE(f, BYTES, loading_total_bytes, "of the pool", total);
+        FIGURE(f, BYTES, loading_loaded_bytes, "... ready so far", server.populating.done);
+        FIGURE(f, POINTS, loading_loaded_perc, "... of all",
+               (double)server.populating.done * 100 / (double)total);
+        FIGURE(f, SECONDS, loading_eta_seconds, "... until all is, about",
+               (server.populating.left_ms + 999) / 1000);
     }
-    info_line(out, "async_loading:%d", p.paused);
-    info_line(out, "rdb_changes_since_last_save:%llu",
-              (ull)(store_changes(server.store) - p.saved_changes));
-    info_line(out, "rdb_bgsave_in_progress:%d", p.save.w != NULL);
-    info_line(out, "rdb_last_save_time:%llu", (ull)p.saved_at_s);
-    info_line(out, "rdb_last_bgsave_status:%s", p.save_ok ? "ok" : "err");
-    info_line(out, "rdb_last_bgsave_time_sec:%lld",
-              p.saves > 0 ? (long long)(p.save_took_ms / 1000) : -1LL);
-    info_line(out, "rdb_saves:%llu", (ull)p.saves);
-    info_line(out, "rdb_last_load_keys_loaded:%llu", (ull)p.loaded_objects);
-    info_line(out, "rdb_last_load_time_ms:%llu", (ull)p.load_took_ms);
-    info_line(out, "snapshot_objects:%llu",
-              (ull)(p.save.w != NULL      ? p.save.snapshot.store.objects
-                    : p.rewrite.w != NULL ? p.rewrite.snapshot.store.objects
-                                          : 0));
-    info_line(out, "aof_enabled:%d", on);
-    info_line(out, "aof_rewrite_in_progress:%d", p.rewrite.w != NULL);
-    info_line(out, "aof_rewrite_scheduled:%d", p.rewrite_wanted);
-    info_line(out, "aof_last_rewrite_time_sec:%lld",
-              p.rewrites > 0 ? (long long)(p.rewrite_took_ms / 1000) : -1LL);
-    info_line(out, "aof_last_bgrewrite_status:%s", p.rewrite_ok ? "ok" : "err");
-    info_line(out, "aof_rewrites:%llu", (ull)p.rewrites);
-    info_line(out, "aof_last_write_status:%s", p.append_errno == 0 ? "ok" : "err");
-    info_line(out, "aof_unwritten_replies:%llu", (ull)stats.unwritten_replies);
+    FIGURE(f, GAUGE, async_loading, "1: another server's books are coming", p.paused);
+    FIGURE(f, GAUGE, rdb_changes_since_last_save, "changes of the books",
+           store_changes(server.store) - p.saved_changes);
+    FIGURE(f, GAUGE, rdb_bgsave_in_progress, "1: a snapshot is being written", p.save.w != NULL);
+    FIGURE(f, SECONDS, rdb_last_save_time, "the time of day of the last one", p.saved_at_s);
+    FIGURE(f, TEXT, rdb_last_bgsave_status, "ok, err", p.save_ok ? "ok" : "err");
+    FIGURE(f, SECONDS, rdb_last_bgsave_time_sec, "that it took, -1: there was none",
+           p.saves > 0 ? p.save_took_ms / 1000 : UINT64_MAX);
+    FIGURE(f, COUNTER, rdb_saves, "snapshots written", p.saves);
+    FIGURE(f, GAUGE, rdb_last_load_keys_loaded, "objects loaded at the start", p.loaded_objects);
+    FIGURE(f, MS, rdb_last_load_time_ms, "that it took", p.load_took_ms);
+    FIGURE(f, GAUGE, snapshot_objects, "written so far to the file under way",
+           p.save.w != NULL      ? p.save.snapshot.store.objects
+           : p.rewrite.w != NULL ? p.rewrite.snapshot.store.objects
+                                 : 0);
+    FIGURE(f, GAUGE, aof_enabled, "1: changes are appended to a file", persistence_appends());
+    FIGURE(f, GAUGE, aof_rewrite_in_progress, "1: it is being written anew", p.rewrite.w != NULL);
+    FIGURE(f, GAUGE, aof_rewrite_scheduled, "1: it will be", p.rewrite_wanted);
+    FIGURE(f, SECONDS, aof_last_rewrite_time_sec, "that it took, -1: it was not",
+           p.rewrites > 0 ? p.rewrite_took_ms / 1000 : UINT64_MAX);
+    FIGURE(f, TEXT, aof_last_bgrewrite_status, "ok, err", p.rewrite_ok ? "ok" : "err");
+    FIGURE(f, COUNTER, aof_rewrites, "times it was written anew", p.rewrites);
+    FIGURE(f, TEXT, aof_last_write_status, "ok, err", p.append_errno == 0 ? "ok" : "err");
+    FIGURES(f, stats_figures, stats, aof_unwritten_replies, aof_unwritten_replies);
     if (p.append == NULL) return;
-    info_line(out, "aof_current_size:%llu", (ull)persist_size(p.append));
-    info_line(out, "aof_base_size:%llu", (ull)p.base);
-    info_line(out, "aof_pending_bytes:%llu", (ull)persist_pending(p.append));
+    FIGURE(f, BYTES, aof_current_size, "of the file", persist_size(p.append));
+    FIGURE(f, BYTES, aof_base_size, "... when it was last written anew", p.base);
+    FIGURE(f, BYTES, aof_pending_bytes, "to be written to it", persist_pending(p.append));
 }

@@ -282,66 +282,82 @@ void cmd_wait(struct client *c) {
 
 /* --- INFO --- */
 
-static void write_master_link(struct buf *out) {
-    struct repl_link_figures f = {0};
+static void write_master_link(struct figure_walk *f) {
+    struct repl_link_figures link = {0};
     enum repl_link_state state = REPL_LINK_WAITING;
     if (replication.link != NULL) {
         state = repl_link_state(replication.link);
-        repl_link_get_figures(replication.link, &f);
+        repl_link_get_figures(replication.link, &link);
     }
     bool up = state == REPL_LINK_STREAMING, sync = state == REPL_LINK_SNAPSHOT;
-    ull offset = replication.synced ? replication.history.offset : 0;
-    info_line(out, "master_host:%s", replication.master_host);
-    info_line(out, "master_port:%u", replication.master_port);
-    info_line(out, "master_link_status:%s", up ? "up" : "down");
-    info_line(out, "master_last_io_seconds_ago:%lld",
-              up ? (long long)(server.mono_ms - min_u64(f.last_io_ms, server.mono_ms)) / 1000 : -1);
-    info_line(out, "master_sync_in_progress:%d", sync);
-    info_line(out, "slave_read_repl_offset:%llu", offset);
-    info_line(out, "slave_repl_offset:%llu", offset);
+    uint64_t offset = replication.synced ? replication.history.offset : 0;
+    uint64_t silent_s = (server.mono_ms - min_u64(link.last_io_ms, server.mono_ms)) / 1000;
+    uint64_t down_s = (server.mono_ms - link.down_since_ms) / 1000;
+    FIGURE(f, TEXT, master_host, "the master", replication.master_host);
+    FIGURE(f, GAUGE, master_port, "its port", replication.master_port);
+    FIGURE(f, TEXT, master_link_status, "up, down", up ? "up" : "down");
+    FIGURE(f, SECONDS, master_last_io_seconds_ago, "it said something, -1: the link is down",
+           up ? silent_s : UINT64_MAX);
+    FIGURE(f, GAUGE, master_sync_in_progress, "1: it is sending a snapshot", sync);
+    FIGURE(f, BYTES, slave_read_repl_offset, "as slave_repl_offset", offset);
+    FIGURE(f, BYTES, slave_repl_offset, "where in the stream of changes this replica is", offset);
     if (sync) {
-        info_line(out, "master_sync_read_bytes:%llu", (ull)f.snapshot_bytes);
-        info_line(out, "master_sync_last_io_seconds_ago:%llu",
-                  (ull)(server.mono_ms - min_u64(f.last_io_ms, server.mono_ms)) / 1000);
+        FIGURE(f, BYTES, master_sync_read_bytes, "of the snapshot, so far", link.snapshot_bytes);
+        FIGURE(f, SECONDS, master_sync_last_io_seconds_ago, "the master said something", silent_s);
     }
     if (!up)
-        info_line(out, "master_link_down_since_seconds:%lld",
-                  f.down_since_ms != 0 ? (long long)(server.mono_ms - f.down_since_ms) / 1000 : -1);
-    info_line(out, "slave_priority:%lld", (long long)server.config->replica_priority);
-    info_line(out, "slave_read_only:1");
-    info_line(out, "replica_announced:%d", server.config->replica_announced);
+        FIGURE(f, SECONDS, master_link_down_since_seconds, "-1: it never was up",
+               link.down_since_ms != 0 ? down_s : UINT64_MAX);
+    FIGURE(f, GAUGE, slave_priority, "lower ones take over first (replica-priority)",
+           server.config->replica_priority);
+    FIGURE(f, GAUGE, slave_read_only, "always 1", 1);
+    FIGURE(f, GAUGE, replica_announced, "1: Sentinels may know of it",
+           server.config->replica_announced);
 }
 
-static void write_replicas(struct buf *out) {
+static void write_replica(struct figure_walk *f, const struct replica *r, const char *number) {
     static const char *const states[] = {"wait_bgsave", "send_bulk", "online"};
     char ip[64];
     uint16_t port;
+    replica_address(r, ip, &port);
+    figures_group(f, "slave", "replica", number);
+    FIGURE(f, TEXT, ip, "of the replica", ip);
+    FIGURE(f, GAUGE, port, "of the replica", port);
+    FIGURE(f, TEXT, state, "wait_bgsave, send_bulk, online", states[r->state]);
+    FIGURE(f, BYTES, offset, "of the changes it has", r->ack_offset);
+    FIGURE(f, SECONDS, lag, "since it last said so",
+           r->state == REPLICA_ONLINE ? replica_lag_s(r) : 0);
+    figures_group_end(f);
+}
+
+static void write_replicas(struct figure_walk *f) {
     size_t i = 0;
-    info_line(out, "connected_slaves:%zu", replication.syncing + replication.online);
+    FIGURE(f, GAUGE, connected_slaves, "replicas of this server",
+           replication.syncing + replication.online);
     if (server.config->min_replicas_to_write > 0 && server.config->min_replicas_max_lag_s > 0)
-        info_line(out, "min_slaves_good_slaves:%zu", replication.good);
+        FIGURE(f, GAUGE, min_slaves_good_slaves, "... that min-replicas-to-write counts",
+               replication.good);
     for (const struct replica *r = replication.replicas; r != NULL; r = r->next) {
-        replica_address(r, ip, &port);
-        info_line(out, "slave%zu:ip=%s,port=%u,state=%s,offset=%llu,lag=%llu", i++, ip, port,
-                  states[r->state], (ull)r->ack_offset,
-                  r->state == REPLICA_ONLINE ? (ull)replica_lag_s(r) : 0);
+        char number[24];
+        snprintf(number, sizeof(number), "%zu", i++);
+        write_replica(f, r, number);
     }
 }
 
-void info_replication(struct buf *out) {
+void info_replication(struct figure_walk *f) {
     const struct repl_history *h = &replication.history;
     const struct repl_backlog *b = &replication.backlog;
-    info_line(out, "role:%s", replication.replica ? "slave" : "master");
-    if (replication.replica) write_master_link(out);
-    write_replicas(out);
-    info_line(out, "master_failover_state:%s", failover_state_name());
-    info_line(out, "master_replid:%s", h->id);
-    info_line(out, "master_replid2:%s", h->id2);
-    info_line(out, "master_repl_offset:%llu", (ull)h->offset);
-    info_line(out, "second_repl_offset:%lld", (long long)h->second);
-    info_line(out, "repl_backlog_active:%d", b->ring != NULL);
-    info_line(out, "repl_backlog_size:%llu", (ull)server.config->repl_backlog_size);
-    info_line(out, "repl_backlog_first_byte_offset:%llu",
-              b->ring != NULL ? (ull)(h->offset - b->len + 1) : 0);
-    info_line(out, "repl_backlog_histlen:%zu", b->len);
+    FIGURE(f, TEXT, role, "master, slave", replication.replica ? "slave" : "master");
+    if (replication.replica) write_master_link(f);
+    write_replicas(f);
+    FIGURE(f, TEXT, master_failover_state, "of FAILOVER", failover_state_name());
+    FIGURE(f, TEXT, master_replid, "the history of changes that this server goes on", h->id);
+    FIGURE(f, TEXT, master_replid2, "... that of its former master", h->id2);
+    FIGURE(f, BYTES, master_repl_offset, "changes there were", h->offset);
+    FIGURE(f, BYTES, second_repl_offset, "... up to here of master_replid2, -1: none", h->second);
+    FIGURE(f, GAUGE, repl_backlog_active, "1: changes are kept for replicas", b->ring != NULL);
+    FIGURE(f, BYTES, repl_backlog_size, "bound of them", server.config->repl_backlog_size);
+    FIGURE(f, BYTES, repl_backlog_first_byte_offset, "where they begin",
+           b->ring != NULL ? h->offset - b->len + 1 : 0);
+    FIGURE(f, BYTES, repl_backlog_histlen, "how much it is", b->len);
 }

@@ -294,7 +294,7 @@ static bool allowed(struct client *c, const struct cmd *cmd) {
 
 /* A command that did not run now: it is queued, or waits for the end of a pause. */
 static void uncount(struct client *c) {
-    stats.commands--;
+    stats.total_commands_processed--;
     c->io->commands--;
 }
 
@@ -303,7 +303,7 @@ void dispatch(struct client *c, const struct cmd *cmd) {
     client_output_mark(c);
     if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) client_unwritten_count(c);
     io->flags &= ~(CLIENT_FAILED | CLIENT_OOM | CLIENT_CHANGED);
-    stats.commands++;
+    stats.total_commands_processed++;
     io->commands++;
     cmd = find(c, cmd);
     if (UNLIKELY(cmd == NULL)) {
@@ -315,7 +315,7 @@ void dispatch(struct client *c, const struct cmd *cmd) {
     if (UNLIKELY(above.restricts()) && !allowed(c, cmd)) goto out;
     if (UNLIKELY(pause_what != PAUSE_NONE) && paused(c, cmd)) {
         io->flags |= CLIENT_POSTPONED;
-        stats.postponed++;
+        stats.postponed_commands++;
         uncount(c);
         if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) client_unwritten_other(c);
         return;
@@ -358,7 +358,7 @@ void dispatch_queued(struct client *c, const struct cmd *cmd) {
     const struct job *outer = c->job;
     const char *why;
     io->flags &= ~(CLIENT_FAILED | CLIENT_OOM);
-    stats.commands++;
+    stats.total_commands_processed++;
     io->commands++;
     if (cmd == NULL && (cmd = find(c, table_find(c->argv[0]))) == NULL) return;
     if (UNLIKELY(above.restricts()) && (why = above.refusal(c, cmd)) != NULL) {

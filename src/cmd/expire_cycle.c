@@ -4,13 +4,12 @@
 #include "cmd/cmd.h"
 #include "cmd/config.h"
 #include "cmd/latency.h"
+#include "cmd/stats.h"
 
 /* Redis' share of each 1/hz second, and what every step of active-expire-effort adds, in per
  * cent. */
 #define SHARE_MIN  25
 #define SHARE_STEP 2
-
-struct expire_figures expire_figures;
 
 static bool off, capped; /* capped: until the end of this period */
 static uint64_t period_ms, spent_ns;
@@ -37,11 +36,11 @@ bool expire_cycle_turn(void) {
     bool more = store_expire_due(server.store, &budget);
     uint64_t took = clock_mono_ns() - began;
     latency_note(LATENCY_EXPIRE_CYCLE, took);
-    expire_figures.ns += took;
+    stats.expire_cycle_ns += took;
     spent_ns += took;
     if (!more || spent_ns < share_ns()) return more;
     capped = true;
-    expire_figures.cap_reached++;
+    stats.expired_time_cap_reached_count++;
     return false;
 }
 
@@ -58,7 +57,7 @@ void expire_cycle_cron(void) {
     struct store_ttl_sample sample;
     store_sample_ttl(server.store, SAMPLES, &sample);
     double percent = sample.seen > 0 ? 100.0 * (double)sample.stale / (double)sample.seen : 0;
-    expire_figures.stale_percent += (percent - expire_figures.stale_percent) * 0.05;
+    stats.expired_stale_percent += (percent - stats.expired_stale_percent) * 0.05;
 }
 
 void expire_cycle_enable(bool on) {

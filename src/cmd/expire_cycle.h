@@ -16,12 +16,4 @@ void expire_cycle_cron(void);
 /* DEBUG SET-ACTIVE-EXPIRE. */
 void expire_cycle_enable(bool on);
 
-struct expire_figures {
-    uint64_t ns;          /* of the loop's time */
-    uint64_t cap_reached; /* how often a period's share was used up with keys still due */
-    /* of the keys with a time, those that are past it: a running mean of samples */
-    double stale_percent;
-};
-extern struct expire_figures expire_figures;
-
 #endif

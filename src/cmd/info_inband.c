@@ -4,39 +4,28 @@
 #include "cmd/later.h"
 #include "cmd/remote.h"
 
-typedef unsigned long long ull;
-
-void info_inband(struct buf *out) {
-    const struct remote_stats *s = &remote_stats;
-    struct remote_figures f;
-    remote_get_figures(&f);
-    info_line(out, "inband_buffer:%llu", (ull)server.config->inband_buffer);
-    info_line(out, "inband_buffer_used:%llu", (ull)f.claimed);
-    info_line(out, "inband_values:%llu", (ull)f.claims);
-    info_line(out, "inband_later_clients:%llu", (unsigned long long)later_figures().waiting);
-    info_line(out, "inband_later_waits:%llu", (unsigned long long)later_figures().waits);
-    info_line(out, "inband_later_timeouts:%llu", (unsigned long long)later_figures().timeouts);
-    info_line(out, "inband_waiting:%llu", (ull)f.claims_waiting);
-    info_line(out, "inband_waits:%llu", (ull)s->waits);
-    info_line(out, "inband_stalled_clients:%llu", (ull)s->stalled);
-    info_line(out, "inband_write_sessions:%llu", (ull)f.sessions);
-    info_line(out, "inband_reads:%llu", (ull)s->reads);
-    info_line(out, "inband_read_bytes:%llu", (ull)s->read_bytes);
-    info_line(out, "inband_writes:%llu", (ull)s->writes);
-    info_line(out, "inband_write_bytes:%llu", (ull)s->write_bytes);
-    info_line(out, "inband_shm_bytes:%llu", (ull)s->bytes_by[ENGINE_SHM]);
-    info_line(out, "inband_rdma_bytes:%llu", (ull)s->bytes_by[ENGINE_RDMA]);
-    info_line(out, "inband_tcp_bytes:%llu", (ull)s->bytes_by[ENGINE_TCP]);
-    info_line(out, "inband_failures:%llu", (ull)s->failures);
-    info_line(out, "inband_failovers:%llu", (ull)s->failovers);
-    info_line(out, "inband_misses:%llu", (ull)s->misses);
-    info_line(out, "inband_broken:%llu", (ull)s->broken);
-    info_line(out, "inband_corrupt:%llu", (ull)s->corrupt);
-    info_line(out, "inband_write_retries:%llu", (ull)s->write_retries);
-    info_line(out, "inband_write_fenced:%llu", (ull)s->write_failures);
-    info_line(out, "inband_threads:%lld", (long long)server.config->inband_threads);
-    info_line(out, "inband_queued:%llu", (ull)f.mover.queued);
-    info_line(out, "inband_running:%llu", (ull)f.mover.running);
-    info_line(out, "inband_batches:%llu", (ull)f.mover.batches);
-    info_line(out, "inband_engines:%llu", (ull)f.mover.sessions);
+void info_inband(struct figure_walk *f) {
+    struct remote_figures now;
+    remote_get_figures(&now);
+    struct later_figures later = later_figures();
+    FIGURE(f, BYTES, inband_buffer, "bound of their memory", server.config->inband_buffer);
+    FIGURE(f, BYTES, inband_buffer_used, "... in use", now.claimed);
+    FIGURE(f, GAUGE, inband_values, "values that have some of it", now.claims);
+    FIGURE(f, GAUGE, inband_later_clients, "writers that wait for room", later.waiting);
+    FIGURE(f, COUNTER, inband_later_waits, "... that had to", later.waits);
+    FIGURE(f, COUNTER, inband_later_timeouts, "... in vain", later.timeouts);
+    FIGURE(f, GAUGE, inband_waiting, "values that wait for buffers", now.claims_waiting);
+    FIGURES(f, remote_stats_figures, remote_stats, inband_waits, inband_stalled_clients);
+    FIGURE(f, GAUGE, inband_write_sessions, "sessions that write", now.sessions);
+    FIGURES(f, remote_stats_figures, remote_stats, inband_reads, inband_write_bytes);
+    FIGURE(f, COUNTER_BYTES, inband_shm_bytes, "... by shared memory",
+           remote_stats.bytes_by[ENGINE_SHM]);
+    FIGURE(f, COUNTER_BYTES, inband_rdma_bytes, "... by RDMA", remote_stats.bytes_by[ENGINE_RDMA]);
+    FIGURE(f, COUNTER_BYTES, inband_tcp_bytes, "... by TCP", remote_stats.bytes_by[ENGINE_TCP]);
+    FIGURES(f, remote_stats_figures, remote_stats, inband_failures, inband_write_fenced);
+    FIGURE(f, GAUGE, inband_threads, "that move bytes", server.config->inband_threads);
+    FIGURE(f, GAUGE, inband_queued, "pieces that wait for a thread", now.mover.queued);
+    FIGURE(f, GAUGE, inband_running, "pieces on their way", now.mover.running);
+    FIGURE(f, COUNTER, inband_batches, "pieces that went together count as one", now.mover.batches);
+    FIGURE(f, GAUGE, inband_engines, "sets of connections to hosts", now.mover.sessions);
 }

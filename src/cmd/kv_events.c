@@ -287,14 +287,14 @@ void kv_event_place(struct kv_event *e, struct kv_place *p) {
 
 /* --- figures --- */
 
-void info_kv_events(struct buf *out) {
+void info_kv_events(struct figure_walk *f) {
     const struct event_ring *r = kv.ring;
-    typedef unsigned long long ull;
-    info_line(out, "kv_events:%s", r ? "on" : "off");
-    info_line(out, "kv_events_epoch:%s", r ? kv.epoch : "");
-    info_line(out, "kv_events_first:%llu", r ? (ull)event_ring_first(r) : 0);
-    info_line(out, "kv_events_last:%llu", r ? (ull)event_ring_last(r) : 0);
-    info_line(out, "kv_events_bytes:%llu", r ? (ull)event_ring_bytes(r) : 0);
-    info_line(out, "kv_events_dropped:%llu", (ull)kv.dropped);
-    info_line(out, "kv_events_waiting:%zu", kv.sleepers);
+    FIGURE(f, TEXT, kv_events, "on, off", r ? "on" : "off");
+    FIGURE(f, TEXT, kv_events_epoch, "another one: numbers begin anew", r ? kv.epoch : "");
+    FIGURE(f, GAUGE, kv_events_first, "number of the oldest event kept",
+           r ? event_ring_first(r) : 0);
+    FIGURE(f, GAUGE, kv_events_last, "number of the newest", r ? event_ring_last(r) : 0);
+    FIGURE(f, BYTES, kv_events_bytes, "of all that are kept", r ? event_ring_bytes(r) : 0);
+    FIGURE(f, COUNTER, kv_events_dropped, "for which there was no room any more", kv.dropped);
+    FIGURE(f, GAUGE, kv_events_waiting, "clients that wait for the next", kv.sleepers);
 }

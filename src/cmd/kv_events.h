@@ -21,7 +21,7 @@ void kv_events_end(void);
 bool kv_events_listens(void);
 void kv_events_news(const struct store_news *news);
 void kv_events_node(const char *event, const char *name);
-void info_kv_events(struct buf *out);
+void info_kv_events(struct figure_walk *f);
 
 /* --- for the commands --- */
 

@@ -220,36 +220,47 @@ void modules_deinit(void) {
 /* --- INFO --- */
 
 struct fields {
-    struct buf *out;
+    struct figure_walk *walk;
     const char *module;
 };
 
 /* Whatever the module says, a line stays a line. */
 static void one_field(void *arg, const char *name, const char *value) {
     struct fields *f = arg;
+    struct buf line = {NULL, 0, 0};
     size_t len = strlen(f->module);
-    if (strncmp(name, f->module, len) != 0 || name[len] != '_')
-        buf_printf(f->out, "%s_", f->module);
+    if (strncmp(name, f->module, len) != 0 || name[len] != '_') buf_printf(&line, "%s_", f->module);
     for (; *name != '\0'; name++) {
         bool plain = (*name >= 'a' && *name <= 'z') || (*name >= 'A' && *name <= 'Z') ||
                      (*name >= '0' && *name <= '9');
-        buf_append_char(f->out, plain ? *name : '_');
+        buf_append_char(&line, plain ? *name : '_');
     }
-    buf_append_char(f->out, ':');
+    buf_append_char(&line, '\0');
+    size_t at = line.len;
     for (; *value != '\0'; value++)
-        buf_append_char(f->out, (unsigned char)*value < ' ' ? ' ' : *value);
-    buf_append_str(f->out, "\r\n");
+        buf_append_char(&line, (unsigned char)*value < ' ' ? ' ' : *value);
+    buf_append_char(&line, '\0');
+    struct figure figure = {line.data, "told by the module", FIGURE_TEXT, 0};
+    f->walk->show(f->walk, &figure, figure_text(line.data + at));
+    buf_free(&line);
 }
 
 static bool one_module(void *arg, const struct module_info *m) {
-    struct fields f = {arg, m->name};
-    info_line(arg, "module:name=%s,ver=%u,api=%u,version=%s,args=%zu,transports=%u,commands=%u",
-              m->name, m->version_number, TARN_MODULE_VERSION, m->version, m->argc, m->transports,
-              m->commands);
-    if (m->fields != NULL) m->fields(one_field, &f);
+    struct figure_walk *f = arg;
+    struct fields fields = {f, m->name};
+    figures_group(f, "module", "module", "");
+    FIGURE(f, TEXT, name, "of the module", m->name);
+    FIGURE(f, GAUGE, ver, "its version as a number", m->version_number);
+    FIGURE(f, GAUGE, api, "the version of module.h it was built with", TARN_MODULE_VERSION);
+    FIGURE(f, TEXT, version, "of the module", m->version);
+    FIGURE(f, GAUGE, args, "words it was given", m->argc);
+    FIGURE(f, GAUGE, transports, "that it adds", m->transports);
+    FIGURE(f, GAUGE, commands, "that it adds", m->commands);
+    figures_group_end(f);
+    if (m->fields != NULL) m->fields(one_field, &fields);
     return true;
 }
 
-void info_modules(struct buf *out) {
-    module_each(one_module, out);
+void info_modules(struct figure_walk *f) {
+    module_each(one_module, f);
 }

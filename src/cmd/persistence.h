@@ -3,6 +3,7 @@
 #ifndef TARN_CMD_PERSISTENCE_H
 #define TARN_CMD_PERSISTENCE_H
 
+#include "base/figures.h"
 #include "cmd/cmd.h"
 
 /* At start. Makes the books of the file there is: the append-only file, where it is on and there,
@@ -47,6 +48,6 @@ const char *persistence_unwritten(void);
 /* pool-path turns the append-only file on. */
 bool persistence_appends(void);
 
-void info_write_persistence(struct buf *out);
+void info_write_persistence(struct figure_walk *f);
 
 #endif

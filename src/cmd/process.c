@@ -197,8 +197,8 @@ void process_crash_lines(void) {
                 "configuration: %s",
                 (unsigned long long)((server.mono_ms - stats.start_mono_ms) / 1000),
                 replication.replica ? "replica" : "master", clients.n,
-                (unsigned long long)stats.peak_memory, (unsigned long long)stats.commands,
-                config_file());
+                (unsigned long long)stats.peak_memory,
+                (unsigned long long)stats.total_commands_processed, config_file());
     for (struct client *c = clients.head; c != NULL; c = c->io->all.next) {
         if (!(c->io->flags & CLIENT_RUNNING)) continue;
         log_warning("------ CURRENT CLIENT ------");

@@ -33,6 +33,8 @@
 #define JOBS_MAX      (2 * REMOTE_WINDOW * CLAIMS_MAX)
 
 struct remote_stats remote_stats;
+#define ROW(...) FIGURE_ROW(struct remote_stats, __VA_ARGS__)
+const struct figure remote_stats_figures[] = {REMOTE_FIGURES(ROW){NULL}};
 
 static struct mover *mover;
 static struct net_watch mover_watch;
@@ -116,7 +118,7 @@ static void look_for_stalled(void *arg) {
                     "wait for the "
                     "buffers (inband-buffer, inband-stall-timeout)",
                     (unsigned long long)c->client, (unsigned long long)limit_ms);
-        remote_stats.stalled++;
+        remote_stats.inband_stalled_clients++;
         client_close_soon(client);
     }
     net_timer_start(&stall_timer, STALL_LOOK_MS);
@@ -135,7 +137,7 @@ struct remote_claim *remote_claim_new(uint64_t bytes, uint64_t client,
         return c;
     }
     TAILQ_INSERT_TAIL(&waiting, c, link);
-    remote_stats.waits++;
+    remote_stats.inband_waits++;
     if (!stall_timer_set_up) net_timer_init(&stall_timer, core_loop(), look_for_stalled, NULL);
     stall_timer_set_up = true;
     if (claims_waiting++ == 0) net_timer_start(&stall_timer, STALL_LOOK_MS);
@@ -471,10 +473,10 @@ static void on_done(struct mover_job *job) {
     if (status == TARN_OK) {
         set_bad(r->segment_id, 0);
         remote_stats.bytes_by[job->op.used] += op->len;
-        op->write ? (remote_stats.writes++, remote_stats.write_bytes += op->len)
-                  : (remote_stats.reads++, remote_stats.read_bytes += op->len);
+        op->write ? (remote_stats.inband_writes++, remote_stats.inband_write_bytes += op->len)
+                  : (remote_stats.inband_reads++, remote_stats.inband_read_bytes += op->len);
     } else if (status != TARN_ECANCELED) {
-        remote_stats.failures++;
+        remote_stats.inband_failures++;
         if (is_silence(status)) host_is_silent(r->segment_id);
         log_verbose("A transfer of %llu bytes %s segment %u: %s", (unsigned long long)op->len,
                     op->write ? "to" : "from", r->segment_id, tarn_status_text(status));

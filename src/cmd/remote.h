@@ -112,17 +112,27 @@ void remote_order(struct store_layout *layout);
 
 /* --- figures --- */
 
-struct remote_stats { /* since start; some are counted by those who use this */
-    uint64_t reads, writes, read_bytes, write_bytes, failures;
-    uint64_t failovers; /* pieces that another replica had to give */
-    uint64_t misses;    /* values that no replica gave */
-    uint64_t broken;    /* ... after their reply had begun: connections closed */
-    uint64_t corrupt;   /* pieces that were not what was put */
-    uint64_t write_retries, write_failures;
-    uint64_t waits;                     /* claims that had to */
-    uint64_t stalled;                   /* clients closed: they did not read while others waited */
+/* since start; some are counted by those who use this */
+#define REMOTE_FIGURES(X)                                                                          \
+    X(COUNTER, inband_waits, "values that had to wait for buffers")                                \
+    X(COUNTER, inband_stalled_clients, "clients closed: they did not read while others waited")    \
+    X(COUNTER, inband_reads, "pieces read")                                                        \
+    X(COUNTER_BYTES, inband_read_bytes, "... their bytes")                                         \
+    X(COUNTER, inband_writes, "pieces written")                                                    \
+    X(COUNTER_BYTES, inband_write_bytes, "... their bytes")                                        \
+    X(COUNTER, inband_failures, "pieces that could not be moved")                                  \
+    X(COUNTER, inband_failovers, "pieces that another replica had to give")                        \
+    X(COUNTER, inband_misses, "values that no replica gave")                                       \
+    X(COUNTER, inband_broken, "... after their reply had begun: connections closed")               \
+    X(COUNTER, inband_corrupt, "pieces that were not what was put")                                \
+    X(COUNTER, inband_write_retries, "values written anew elsewhere")                              \
+    X(COUNTER, inband_write_fenced, "writes that failed, so that their session was cut off")
+
+struct remote_stats {
+    REMOTE_FIGURES(FIGURE_MEMBER)
     uint64_t bytes_by[ENGINE_RDMA + 1]; /* of enum engine_transport; ENGINE_AUTO: files */
 };
+extern const struct figure remote_stats_figures[];
 extern struct remote_stats remote_stats;
 
 struct remote_figures { /* now */

@@ -95,7 +95,7 @@ static void give_up(struct remote_write *w) {
         store_put_revoke(server.store, w->key, w->token);
     } else {
         let_go_of_key(w);
-        remote_stats.write_failures++;
+        remote_stats.inband_write_fenced++;
     }
     remote_session_give(&w->session, w->settled);
     writer_free(w);

@@ -11,6 +11,7 @@
 #include "cmd/failover.h"
 #include "cmd/families.h"
 #include "cmd/replication.h"
+#include "cmd/stats.h"
 #include "cmd/table.h"
 
 #define PUSH_CHECK (1024u * 1024)
@@ -209,7 +210,7 @@ static void sync_full(struct client *c, struct replica *r) {
         replication_create_backlog();
     }
     effects_turn();
-    replication.full++;
+    stats.sync_full++;
     replication.syncing++;
     begin(r);
     r->state = REPLICA_SYNCING;
@@ -227,7 +228,7 @@ static void sync_full(struct client *c, struct replica *r) {
 static void sync_partial(struct client *c, struct replica *r, uint64_t next) {
     struct span piece[2];
     size_t n = (size_t)(replication.history.offset + 1 - next);
-    replication.partial_ok++;
+    stats.sync_partial_ok++;
     begin(r);
     buf_printf(&c->io->out.bytes, "+CONTINUE %s\r\n", replication.history.id);
     repl_backlog_tail(&replication.backlog, n, piece);
@@ -323,7 +324,7 @@ void cmd_psync(struct client *c) {
         return;
     }
     if (!span_eq(c->argv[1], SPAN("?"))) {
-        replication.partial_err++;
+        stats.sync_partial_err++;
         log_notice(
             "Partial resynchronization not possible: its offset %lld of %.*s is not in the backlog",
             (long long)next, (int)min_u64(c->argv[1].len, 48), c->argv[1].data);

@@ -58,8 +58,6 @@ struct replication {
     uint16_t master_port;
     struct repl_link *link; /* NULL: not yet */
     uint64_t asked_by;      /* the client that made this server a replica in this turn */
-    /* figures */
-    uint64_t full, partial_ok, partial_err;
 };
 extern struct replication replication;
 

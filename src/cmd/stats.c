@@ -9,7 +9,6 @@
 #include "base/hist.h"
 #include "cluster/cluster.h"
 #include "cmd/client.h"
-#include "cmd/expire_cycle.h"
 #include "cmd/heap.h"
 #include "cmd/remote.h"
 #include "cmd/reply.h"
@@ -19,6 +18,8 @@
 #define SAMPLE_MS 100
 
 struct stats stats;
+#define ROW(...) FIGURE_ROW(struct stats, __VA_ARGS__)
+const struct figure stats_figures[] = {STATS_FIGURES(ROW){NULL}};
 
 static void sample(struct stats_rate *r, uint64_t count) {
     uint64_t ms = server.mono_ms - r->last_ms;
@@ -30,9 +31,9 @@ static void sample(struct stats_rate *r, uint64_t count) {
 }
 
 void stats_sample(void) {
-    sample(&stats.ops, stats.commands);
-    sample(&stats.in, stats.net_in);
-    sample(&stats.out, stats.net_out);
+    sample(&stats.ops, stats.total_commands_processed);
+    sample(&stats.in, stats.total_net_input_bytes);
+    sample(&stats.out, stats.total_net_output_bytes);
     uint64_t used = stats_used_memory();
     if (used > stats.peak_memory) stats.peak_memory = used;
 }
@@ -48,13 +49,11 @@ void stats_reset(void) {
     memset(&stats, 0, sizeof(stats));
     stats.start_mono_ms = start;
     stats.peak_memory = stats_used_memory();
-    expire_figures = (struct expire_figures){0};
     table_stat_reset();
     reply_errorstats_reset();
     remote_stats = (struct remote_stats){0};
     store_stats_reset(server.store);
     cluster_figures_reset();
-    replication.full = replication.partial_ok = replication.partial_err = 0;
 }
 
 /* Records and blocks lie in memory that the books map themselves, past the allocator. */
@@ -62,7 +61,7 @@ static uint64_t mapped_memory(void) {
     if (server.store == NULL) return 0;
     struct store_stats s;
     store_get_stats(server.store, &s);
-    return s.memory_records + s.memory_blocks;
+    return s.mem_books_records + s.mem_books_blocks;
 }
 
 static uint64_t heap_memory(void) {

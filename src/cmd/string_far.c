@@ -160,7 +160,7 @@ static bool fetch_open(struct client *c, struct string_write *w) {
 
 /* As an answer a value that cannot be had is none; nothing can be made of it. */
 static enum string_flow fetch_failed(struct client *c, struct string_write *w, tarn_status status) {
-    remote_stats.misses++;
+    remote_stats.inband_misses++;
     value_read_close(&w->far->read);
     w->far->lost = true;
     if (w->flags & STRING_GET) return STRING_GO_ON;
@@ -213,7 +213,7 @@ void string_far_open(struct client *c, struct string_write *w, const struct stor
 static enum string_flow host_failed(struct client *c, struct string_write *w, tarn_status status) {
     struct string_far *f = w->far;
     if (f->tries++ == 0) {
-        remote_stats.write_retries++;
+        remote_stats.inband_write_retries++;
         return STRING_AGAIN;
     }
     reply_later(c, REPLY_LATER_MS, "the value could not be written to its storage node: %s",

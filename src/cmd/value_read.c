@@ -148,7 +148,7 @@ static void leave_replica(struct value_read *r, uint32_t segment, tarn_status wh
     r->failed[r->n_failed++] = segment;
     refresh(r);
     if (choose(r, &others))
-        remote_stats.failovers++;
+        remote_stats.inband_failovers++;
     else
         r->status = why;
 }
@@ -172,7 +172,7 @@ static bool sums_are_right(const struct value_read *r) {
 }
 
 static void found_corrupt(struct value_read *r, uint32_t segment) {
-    remote_stats.corrupt++;
+    remote_stats.inband_corrupt++;
     r->corrupt = true;
     log_warning("A replica in segment %u is not what was put: version %" PRIu64 ", %" PRIu64
                 " bytes",

@@ -27,7 +27,7 @@ void value_reply_open(struct client *c, struct value_reply *v, struct object *o,
 static enum value_reply_state failed(struct client *c, const struct value_reply *v,
                                      tarn_status status) {
     if (!v->begun) {
-        remote_stats.misses++;
+        remote_stats.inband_misses++;
         log_verbose("A value of %" PRIu64 " bytes is a miss: %s", v->len, tarn_status_text(status));
         return VALUE_REPLY_MISS;
     }
@@ -36,7 +36,7 @@ static enum value_reply_state failed(struct client *c, const struct value_reply 
     log_warning("Client id=%llu addr=%s closed: a value of %" PRIu64
                 " bytes broke off after %" PRIu64 ", no replica gives the rest: %s",
                 (unsigned long long)c->id, peer, v->len, v->sent, tarn_status_text(status));
-    remote_stats.broken++;
+    remote_stats.inband_broken++;
     client_close_soon(c);
     return VALUE_REPLY_BROKEN;
 }

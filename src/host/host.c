@@ -166,8 +166,16 @@ void host_poll(struct host *h) {
 
 /* --- statistics --- */
 
+#define NO_ROW(...)
+#define INFO_ROW(type, member, name, help)                                                         \
+    FIGURE_ROW_NAMED(struct host_stats, type, member, name, help)
+#define NODE_ROW(type, name, info_name, help) FIGURE_ROW(struct host_stats, type, name, help)
+const struct figure host_figures[] = {HOST_FIGURES(INFO_ROW, INFO_ROW, NO_ROW){NULL}};
+const struct figure host_node_figures[] = {HOST_FIGURES(NODE_ROW, NO_ROW, NODE_ROW){NULL}};
+
 void host_get_stats(const struct host *h, struct host_stats *stats_p) {
-    struct host_stats sum = {.fences_pending = host_fences_pending(h),
+    struct host_stats sum = {.max_connections = h->max_connections,
+                             .fences_pending = host_fences_pending(h),
                              .fenced_sessions =
                                  __atomic_load_n(&h->gate.n_fenced, __ATOMIC_RELAXED),
                              .puts = __atomic_load_n(&h->gate.puts.count, __ATOMIC_RELAXED)};
@@ -181,7 +189,7 @@ void host_get_stats(const struct host *h, struct host_stats *stats_p) {
             sum.connections_total += s.connections_total;
         } else if ((p->ops->flags & TRANSPORT_MAP) != 0) {
             sum.shm_peers += s.connections;
-            sum.shm_attaches_total += s.attaches_total;
+            sum.shm_attaches += s.attaches_total;
         } else {
             sum.module_peers += s.connections;
             sum.module_peers_total += s.connections_total;

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/buf.h"
+#include "base/figures.h"
 #include "base/status.h"
 #include "transport/grant.h"
 
@@ -167,21 +168,39 @@ void host_fence_before(struct host *h, uint32_t master_epoch);
 int host_event_fd(const struct host *h);
 void host_poll(struct host *h);
 
+/* kind, unit, member and name in NODE INFO (with - for _), name in INFO, help. BOTH: a node tells
+ * its master, and a server shows it itself. */
+#define HOST_FIGURES(BOTH, INFO, NODE)                                                             \
+    BOTH(GAUGE, connections, data_connections, "connections of the data port")                     \
+    INFO(GAUGE, max_connections, data_maxclients, "bound of them (data-maxclients)")               \
+    BOTH(COUNTER, connections_total, data_connections_received, "... since the start")             \
+    BOTH(COUNTER, connections_refused, data_connections_refused, "... beyond the bound")           \
+    INFO(GAUGE, connections_new, data_connections_without_grant, "... strangers so far")           \
+    INFO(COUNTER, connections_ousted, data_connections_ousted, "strangers who made room")          \
+    BOTH(GAUGE, shm_peers, shm_peers, "processes that have the memory mapped")                     \
+    BOTH(COUNTER, shm_attaches, shm_attaches, "... since the start")                               \
+    BOTH(COUNTER, reads, data_reads, "reads from the data port")                                   \
+    BOTH(COUNTER, writes, data_writes, "writes to the data port")                                  \
+    BOTH(COUNTER_BYTES, bytes_read, data_bytes_read, "sent by the data port")                      \
+    BOTH(COUNTER_BYTES, bytes_written, data_bytes_written, "received by the data port")            \
+    BOTH(COUNTER, bad_frames, data_bad_frames, "peers cut off for what they sent")                 \
+    BOTH(COUNTER, timeouts, data_timeouts, "peers silent in the middle of a frame")                \
+    BOTH(GAUGE, fences_pending, fences_pending, "sessions being cut off")                          \
+    BOTH(GAUGE, fenced_sessions, fenced_sessions, "... that are, at most 262144")                  \
+    BOTH(GAUGE, puts, data_puts, "one-time grants that are remembered")                            \
+    NODE(COUNTER, staged_reads, , "reads of values on disk, also in reads")                        \
+    NODE(COUNTER, staged_failures, , "... that failed")                                            \
+    NODE(BYTES, staging_used, , "buffers for them in use")                                         \
+    NODE(COUNTER, staging_waits, , "waits for such a buffer")
+#define HOST_FIGURE_MEMBER(type, name, info_name, help) uint64_t name;
+
 struct host_stats {
-    uint64_t connections, connections_total, connections_refused;
-    uint64_t connections_new,
-        connections_ousted; /* without a good grant yet; closed for want of room, without one */
-    uint64_t shm_peers, shm_attaches_total;
-    uint64_t module_peers, module_peers_total;         /* by transports of modules */
-    uint64_t reads, writes, bytes_read, bytes_written; /* by tcp */
-    uint64_t refused[GRANT_VERDICTS];                  /* by verdict */
-    uint64_t bad_frames, timeouts;
-    uint64_t fences_pending, fenced_sessions; /* unconfirmed; remembered, at most 262144 */
-    uint64_t puts;                            /* grants WRITE_ONCE that are remembered */
-    /* Of readers: requests and their bytes, all of them counted in reads, too; pieces that could
-     * not be had; bytes of buffers in use; waits for a buffer. */
-    uint64_t staged_reads, staged_bytes, staged_failures, staging_used, staging_waits;
+    HOST_FIGURES(HOST_FIGURE_MEMBER, HOST_FIGURE_MEMBER, HOST_FIGURE_MEMBER)
+    uint64_t module_peers, module_peers_total; /* by transports of modules */
+    uint64_t refused[GRANT_VERDICTS];          /* by verdict */
+    uint64_t staged_bytes;
 };
+extern const struct figure host_figures[], host_node_figures[]; /* as in INFO, as a node tells */
 void host_get_stats(const struct host *h, struct host_stats *stats_p);
 void host_stats_reset(struct host *h);
 

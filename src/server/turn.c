@@ -87,7 +87,7 @@ static void look_for_gap(void) {
 uint64_t turn_run(void *arg) {
     core_stamp();
     look_for_gap();
-    stats.turns++;
+    stats.loop_turns++;
     if (UNLIKELY(clients_any_ready())) clients_run_ready();
     jobs_run();
     background_waits = background();

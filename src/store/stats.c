@@ -50,8 +50,8 @@ static void pool_stats(const struct store *s, struct store_stats *st) {
         st->pool_evictable += seg->evictable_units * UNIT;
         st->pool_ghosts += seg->ghost_units * UNIT;
         if (seg->state == SEGMENT_UP)
-            st->largest_free =
-                max_u64(st->largest_free, space_largest((struct space *)&s->space, i) * UNIT);
+            st->pool_largest_free =
+                max_u64(st->pool_largest_free, space_largest((struct space *)&s->space, i) * UNIT);
     }
     st->pool_used = st->pool_size - st->pool_free - st->pool_quarantined;
     st->pool_zombie = (s->zombie_units + s->written_units) * UNIT;
@@ -84,9 +84,15 @@ void store_get_room(const struct store *s, struct store_room *room_p) {
     }
 }
 
+#define ROW(...) FIGURE_ROW(struct store_stats, __VA_ARGS__)
+const struct figure store_figures[] = {STORE_FIGURES(ROW){NULL}};
+
 void store_get_stats(const struct store *s, struct store_stats *st) {
     *st = s->stat;
     st->objects = store_count(s);
+    st->max_objects = s->config.max_objects;
+    st->max_puts_per_client = s->config.max_puts_per_session;
+    st->max_leases_per_client = s->config.max_leases_per_session;
     st->inline_objects = s->inline_count;
     st->puts_open = s->puts.count;
     st->puts_zombie = s->zombies.count;
@@ -109,13 +115,13 @@ void store_get_stats(const struct store *s, struct store_stats *st) {
     st->sweep_objects = s->stale;
     st->migrating_objects = s->legacy_count;
     pool_stats(s, st);
-    st->memory_records = records_memory(&s->records);
-    st->memory_blocks = space_memory(&s->space);
-    st->memory_tables = tables_memory(s);
-    st->memory_leases = lease_memory(s);
-    st->memory_extras = s->extra_bytes + s->places_bytes + s->put_bytes + policy_memory(s);
-    st->memory = store_memory(s);
-    st->memory_spare = records_spare(&s->records) + space_spare(&s->space);
+    st->mem_books_records = records_memory(&s->records);
+    st->mem_books_blocks = space_memory(&s->space);
+    st->mem_books_tables = tables_memory(s);
+    st->mem_books_leases = lease_memory(s);
+    st->mem_books_extras = s->extra_bytes + s->places_bytes + s->put_bytes + policy_memory(s);
+    st->mem_books = store_memory(s);
+    st->mem_books_spare = records_spare(&s->records) + space_spare(&s->space);
 }
 
 void store_stats_reset(struct store *s) {

@@ -23,6 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/buf.h"
+#include "base/figures.h"
 #include "base/status.h"
 
 #define STORE_KEY_MAX      1024u
@@ -629,42 +630,99 @@ uint64_t store_session_grants_ms(const struct store *s, uint64_t session);
 
 /* --- figures --- */
 
+/* In the order of INFO. Those that are counted are so since the start or store_stats_reset. */
+#define STORE_FIGURES(X)                                                                           \
+    X(BYTES, mem_books, "the books: maxmemory bounds them")                                        \
+    X(BYTES, mem_books_records, "... of objects")                                                  \
+    X(BYTES, mem_books_blocks, "... of the pool's space")                                          \
+    X(BYTES, mem_books_tables, "... hash tables")                                                  \
+    X(BYTES, mem_books_leases, "... of leases and sessions")                                       \
+    X(BYTES, mem_books_extras, "... of pins, groups, replicas, puts and the policy")               \
+    X(BYTES, mem_books_spare, "held for records and blocks to come, not in mem_books")             \
+    X(SIZE, pool_size, "memory of segments that can be read: used, free and quarantined")          \
+    X(SIZE, pool_used, "in objects and open puts")                                                 \
+    X(BYTES, pool_free, "that nobody uses")                                                        \
+    X(BYTES, pool_largest_free, "the largest free run where new objects may go")                   \
+    X(BYTES, pool_down, "of segments that are down or leaving")                                    \
+    X(BYTES, pool_quarantined, "of objects that are gone, for their last readers")                 \
+    X(BYTES, pool_ghosts, "of pool_used: what leases of a former master may protect")              \
+    X(BYTES, pool_zombie, "of puts that ended while their writers may still write")                \
+    X(BYTES, pool_evictable, "of pool_used: what an eviction could free now")                      \
+    X(GAUGE, objects, "that can be read")                                                          \
+    X(GAUGE, max_objects, "bound of objects, 0: none (max-objects)")                               \
+    X(GAUGE, inline_objects, "values of up to 64 bytes, which lie in the books")                   \
+    X(GAUGE, expires, "objects that have a time to live")                                          \
+    X(GAUGE, soft_pins, "objects that are evicted last")                                           \
+    X(GAUGE, hard_pins, "objects that are not evicted")                                            \
+    X(BYTES, hard_pinned_bytes, "... their bytes in the pool")                                     \
+    X(BYTES, hard_pinned_books, "... their bytes in the books")                                    \
+    X(GAUGE, hard_pin_owners, "users who have hard pins")                                          \
+    X(COUNTER, hard_pins_refused, "hard pins beyond hard-pin-ratio or hard-pin-user-ratio")        \
+    X(GAUGE, groups, "groups of objects that are evicted together")                                \
+    X(COUNTER, hits, "look-ups that found the object")                                             \
+    X(COUNTER, misses, "look-ups that did not")                                                    \
+    X(COUNTER, requests, "batches, which the eviction policy takes as one")                        \
+    X(GAUGE, puts_open, "puts under way")                                                          \
+    X(GAUGE, puts_zombie, "puts that are over, whose writers may still write")                     \
+    X(GAUGE, max_puts_per_client, "bound of puts_open, each client (max-puts-per-client)")         \
+    X(COUNTER, put_starts, "puts begun")                                                           \
+    X(COUNTER, put_ends, "puts that made an object")                                               \
+    X(COUNTER, put_revokes, "puts that their writers gave up")                                     \
+    X(COUNTER, put_timeouts, "puts that took longer than put-timeout")                             \
+    X(COUNTER, put_exists, "puts refused: the object was there")                                   \
+    X(COUNTER, put_busy, "puts refused: another put of the key was under way")                     \
+    X(COUNTER, put_later, "puts told to come again in a moment")                                   \
+    X(COUNTER, put_nospace, "puts refused: no room, and nothing to evict")                         \
+    X(COUNTER, put_delayed, "... as a disk is to take first what goes")                            \
+    X(COUNTER, put_superseded, "puts that another put of the key ended")                           \
+    X(COUNTER, bad_tokens, "tokens that were not of a put under way")                              \
+    X(GAUGE, leases, "leases that readers hold")                                                   \
+    X(GAUGE, holds, "objects that replies are being sent from")                                    \
+    X(GAUGE, leased_objects, "objects with a lease or hold")                                       \
+    X(GAUGE, guarded_objects, "objects whose read grants have not expired, leases or not")         \
+    X(GAUGE, max_leases_per_client, "bound of leases, each client (max-leases-per-client)")        \
+    X(COUNTER, leases_granted, "new leases")                                                       \
+    X(COUNTER, leases_extended, "leases made longer")                                              \
+    X(COUNTER, leases_released, "leases given back")                                               \
+    X(COUNTER, leases_expired, "leases that ended by themselves")                                  \
+    X(COUNTER, removed, "objects that somebody removed")                                           \
+    X(COUNTER, replaced, "objects that a new value replaced")                                      \
+    X(COUNTER, expired, "objects whose time to live was over")                                     \
+    X(COUNTER, fences, "sessions that hosts were asked to cut off")                                \
+    X(GAUGE, migrating_objects, "objects not yet in the order of a new eviction policy")           \
+    X(GAUGE, sweep_objects, "objects flushed, whose space is not free yet")                        \
+    X(COUNTER, evicted_objects, "objects evicted")                                                 \
+    X(COUNTER_BYTES, evicted_bytes, "... their bytes")                                             \
+    X(COUNTER, evicted_inline, "... with their value in the books")                                \
+    X(COUNTER, evicted_soft_pinned, "... with a soft pin")                                         \
+    X(COUNTER, evicted_group, "... because their group went")                                      \
+    X(COUNTER, evicted_together, "... or removed: the other part of the pair had gone")            \
+    X(COUNTER, evicted_background, "... above eviction-high-watermark")                            \
+    X(COUNTER, evicted_quota, "... for a tenant's quota")                                          \
+    X(COUNTER, evicted_limits, "... for max-objects or maxmemory")                                 \
+    X(COUNTER, evict_command, "... by the command EVICT")                                          \
+    X(COUNTER, room_direct, "puts that found free space")                                          \
+    X(COUNTER, room_policy, "puts that evicted in the policy's order")                             \
+    X(COUNTER, room_window, "puts that evicted neighbours")                                        \
+    X(COUNTER, room_slices, "slices of work of puts that evicted much")                            \
+    X(COUNTER, room_gave_up, "puts that stopped looking for room")                                 \
+    X(COUNTER, put_short, "puts that got fewer replicas than they asked for")                      \
+    X(GAUGE, far_objects, "objects on ssd or file only")                                           \
+    X(GAUGE, far_replicas, "replicas on ssd or file")                                              \
+    X(COUNTER, far_added, "replicas put there")                                                    \
+    X(COUNTER, far_dropped, "replicas gone from there")                                            \
+    X(COUNTER, evicted_to_far, "objects that left memory but can be read from ssd or file")        \
+    X(GAUGE, copies_open, "replicas being made")                                                   \
+    X(COUNTER, replicas_dropped, "replicas gone while their object stayed")                        \
+    X(GAUGE, awaiting_objects, "objects in memory that wait for their copy on a disk")             \
+    X(BYTES, awaiting_bytes, "... their bytes")                                                    \
+    X(COUNTER, evicted_before_copy, "... evicted while they waited")
+
 struct store_stats {
-    /* now */
-    uint64_t objects, inline_objects, puts_open, puts_zombie, leases, holds, leased_objects,
-        guarded_objects, expires, soft_pins, hard_pins, hard_pinned_bytes, hard_pinned_books,
-        hard_pin_owners, groups, sweep_objects, migrating_objects;
-    uint64_t far_objects, far_replicas; /* objects without a memory replica; all far replicas */
-    uint64_t copies_open;
-    /* waiting for their copy on a disk; bytes of memory */
-    uint64_t awaiting_objects, awaiting_bytes;
-    /* Memory that can be read: size is the sum of used (as of store_segment_info), free and
-     * quarantined. Of used: ghosts, evictable. down: of the segments that are DOWN or LEAVING, of
-     * which only zombie counts anything. */
-    uint64_t pool_size, pool_used, pool_free, pool_quarantined, pool_ghosts, pool_zombie,
-        pool_evictable, pool_down, largest_free; /* largest_free: where new objects may go */
-    uint64_t memory, memory_records, memory_blocks, memory_tables, memory_leases, memory_extras;
-    /* not in memory: held for records and blocks to come, among those that are in use */
-    uint64_t memory_spare;
-    /* since start or store_stats_reset */
-    uint64_t hard_pins_refused;
-    uint64_t put_starts, put_ends, put_revokes, put_timeouts, put_exists, put_busy, put_nospace,
-        put_later, put_superseded, bad_tokens;
-    uint64_t hits, misses, expired, removed, replaced;
-    uint64_t evicted_objects, evicted_bytes, evicted_inline, evicted_soft_pinned, evicted_group,
-        evicted_background, evicted_quota, evicted_limits, evict_command;
-    /* went because the other part of their pair had gone, in whatever way */
-    uint64_t together;
-    uint64_t evicted_to_far; /* left memory but stay readable from ssd or file */
-    uint64_t evicted_before_copy,
-        put_delayed;    /* gone though a disk was to have them; puts that were told to come later */
-    uint64_t put_short; /* puts that got fewer replicas than they asked for */
-    uint64_t copies_started, copies_ended, copies_failed, replicas_dropped, far_added, far_dropped;
-    uint64_t room_direct, room_policy, room_window, room_slices,
-        room_gave_up; /* how PUTSTART found its room */
-    uint64_t leases_granted, leases_extended, leases_released, leases_expired;
-    uint64_t fences, requests;
+    STORE_FIGURES(FIGURE_MEMBER)
+    uint64_t copies_started, copies_ended, copies_failed;
 };
+extern const struct figure store_figures[];
 void store_get_stats(const struct store *s, struct store_stats *stats_p);
 void store_stats_reset(struct store *s);
 

@@ -95,7 +95,7 @@ bool together_away(const struct store *s, const struct object *o) {
 }
 
 static void take_along(struct store *s, struct object *o, enum store_news_kind why) {
-    s->stat.together++;
+    s->stat.evicted_together++;
     if (why == STORE_NEWS_EVICTED)
         book_count_evicted(s, o);
     else if (why == STORE_NEWS_EXPIRED)

@@ -207,7 +207,7 @@ TEST(an_attach_that_comes_too_late) {
         CHECK(engine_map(engine, WORLD_SEGMENT, w.segment_epoch, 0, 4096, true) == NULL);
         if (gone) engine_destroy(&engine); /* it has not even read the answer */
         kill(w.pid, SIGCONT);
-        CHECK(WORLD_WAIT(world_stats(&w).shm_attaches_total == 1));
+        CHECK(WORLD_WAIT(world_stats(&w).shm_attaches == 1));
         if (!gone) {
             world_tell(&w, engine, 1);
             CHECK(engine_map(engine, WORLD_SEGMENT, w.segment_epoch, 0, 4096, false) != NULL);

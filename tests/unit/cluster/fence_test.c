@@ -49,16 +49,16 @@ TEST(space_is_free_when_every_host_has_confirmed) {
     cluster_node_fenced(n2.n, 500);
     util_run();
     CHECK_EQ(held(), 0);
-    CHECK_EQ(util_figures().fences_pending, 0);
+    CHECK_EQ(util_figures().node_fences_pending, 0);
     util_end();
 }
 
 TEST(without_a_host_that_could_hold_a_write_it_is_over_at_once) {
     begin();
     cluster_on_fence(77);
-    CHECK_EQ(util_figures().fences_pending, 1);
+    CHECK_EQ(util_figures().node_fences_pending, 1);
     util_run();
-    CHECK_EQ(util_figures().fences_pending, 0);
+    CHECK_EQ(util_figures().node_fences_pending, 0);
     util_end();
 }
 
@@ -115,7 +115,7 @@ TEST(fences_that_come_while_it_joins_do_not_hold_it_up) {
     CHECK_EQ(util_join_as(&n1, 1, 11), TARN_OK);
     cluster_on_fence(500);
     CHECK_EQ(cluster_node_up(n1.n), TARN_OK);
-    CHECK_EQ(util_figures().fences_pending, 1);
+    CHECK_EQ(util_figures().node_fences_pending, 1);
     util_end();
 }
 
@@ -130,10 +130,10 @@ TEST(a_node_that_is_given_up_confirms_by_that) {
     CHECK(util_work(&n2, &w));
     cluster_node_fenced(n2.n, 500);
     util_run();
-    CHECK_EQ(util_figures().fences_pending, 1);
+    CHECK_EQ(util_figures().node_fences_pending, 1);
     cluster_node_leave(cluster_node_find(SPAN("n1")));
     util_run();
-    CHECK_EQ(util_figures().fences_pending, 0);
+    CHECK_EQ(util_figures().node_fences_pending, 0);
     CHECK_EQ(held(), 0);
     util_end();
 }
@@ -142,10 +142,10 @@ TEST(fences_of_one_node_are_bounded) {
     begin();
     util_up_with(&n1, 1, 10, 4, 1);
     for (uint64_t session = 1; session <= 65537; session++) cluster_on_fence(session);
-    CHECK_EQ(util_figures().fences_pending, 65537);
+    CHECK_EQ(util_figures().node_fences_pending, 65537);
     util_run();
     CHECK(cluster_node_find(SPAN("n1")) == NULL);
-    CHECK_EQ(util_figures().fences_pending, 0);
+    CHECK_EQ(util_figures().node_fences_pending, 0);
     util_end();
 }
 

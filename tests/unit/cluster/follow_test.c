@@ -321,7 +321,7 @@ TEST(there_and_back) {
     unsigned there = visible();
     CHECK(there > 0 && there == store_count(util_store));
     cluster_get_figures(&f);
-    CHECK(f.tasks > 0 && f.drains == 1 && f.fences_pending == 1);
+    CHECK(f.tasks > 0 && f.drains == 1 && f.node_fences_pending == 1);
     buf_clear(&told);
     cluster_step_down();
     store_step_down(util_store);

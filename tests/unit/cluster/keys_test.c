@@ -15,7 +15,7 @@ static uint32_t begin(void) {
 static uint64_t told(void) {
     struct cluster_figures f;
     cluster_get_figures(&f);
-    return f.told_bytes;
+    return f.keys_and_reports_bytes;
 }
 
 static tarn_status keys(struct util_node *u, const char *segment, const char *uri,
@@ -301,8 +301,8 @@ TEST(all_of_it_together_is_bounded) {
                     TARN_OK);
             struct cluster_figures f;
             cluster_get_figures(&f);
-            CHECK(f.reports_dropped > 0);
-            CHECK_EQ(f.keys_dropped, 1);
+            CHECK(f.node_reports_dropped > 0);
+            CHECK_EQ(f.segment_keys_dropped, 1);
             CHECK(!cluster_node_report_get(u.n, 3, &r));
         }
     }

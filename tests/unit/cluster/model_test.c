@@ -557,14 +557,14 @@ static void run(uint64_t seed) {
         printf("# puts %llu, joins %llu, downs %llu, fences %llu, copies %llu, far %llu, moved by "
                "drains "
                "%llu, hot %llu, used %llu\n",
-               (unsigned long long)s.put_ends, (unsigned long long)f.joins,
-               (unsigned long long)f.downs, (unsigned long long)f.fences,
+               (unsigned long long)s.put_ends, (unsigned long long)f.node_joins,
+               (unsigned long long)f.node_downs, (unsigned long long)f.node_fences,
                (unsigned long long)s.copies_ended, (unsigned long long)s.far_added,
                (unsigned long long)f.drained_objects,
                (unsigned long long)f.tasks_done[CLUSTER_BY_HEAT],
                (unsigned long long)f.tasks_done[CLUSTER_BY_USE]);
     CHECK_EQ(f.nodes_by_state[CLUSTER_NODE_UP], NODES);
-    CHECK_EQ(f.fences_pending, 0);
+    CHECK_EQ(f.node_fences_pending, 0);
     CHECK_EQ(f.tasks_by_state[CLUSTER_TASK_SENT], 0);
     CHECK_EQ(s.copies_open, 0);
     CHECK_EQ(s.puts_zombie, 0);

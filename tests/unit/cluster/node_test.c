@@ -138,7 +138,7 @@ TEST(a_silent_node_is_down_and_comes_back_with_its_content) {
     CHECK_EQ(cluster_node_up(n1.n), TARN_OK);
     CHECK_STR(util_where("a"), "n1.0");
     CHECK(cluster_segment_get(id, &after));
-    CHECK_EQ(util_figures().downs, 1);
+    CHECK_EQ(util_figures().node_downs, 1);
     util_end();
 }
 
@@ -241,7 +241,7 @@ TEST(a_node_that_stays_away_is_forgotten) {
     util_tick(3600001);
     CHECK(cluster_node_find(SPAN("n1")) == NULL);
     CHECK(!util_there(id, before.epoch));
-    CHECK_EQ(util_figures().forgotten, 1);
+    CHECK_EQ(util_figures().nodes_forgotten, 1);
     CHECK_EQ(cluster_host_of(SPAN("alpha")), STORE_HOST_NONE);
     CHECK_EQ(store_segment_count(util_store), 0);
     util_end();
