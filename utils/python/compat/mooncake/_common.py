@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import socket
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import tarn
 from tarn import Status
@@ -302,3 +302,18 @@ def device_memory(address: int, size: int, rdma: bool) -> Optional[Tuple[int, in
             f" {got})",
         )
     return fd.value, address - start
+
+
+def register(
+    memory: Callable[..., Any], dmabuf: Callable[..., Any], address: int, size: int, rdma: bool
+) -> None:
+    """Registers memory of a processor by `memory`, of a GPU by `dmabuf`: methods of a client or an
+    end. Raises Refused, tarn.Error."""
+    device = device_memory(address, size, rdma)
+    if device is None:
+        memory(address, size)
+        return
+    try:
+        dmabuf(address, size, *device)
+    finally:
+        os.close(device[0])

@@ -12,16 +12,29 @@ name of the method; `replace`, whether it takes the place of what is there; and 
     @upsertable
     def put(self, how: How, key: Key, value: Any) -> int: ...
 
-makes put(key, value) and upsert(key, value), which differ in `how`."""
+makes put(key, value) and upsert(key, value), which differ in `how`.
+
+    @in_pool(code_itself)
+    def is_exist(self, client: tarn.Client, key: Key) -> int: ...
+
+makes is_exist(key), which calls this with the client. What goes wrong is logged, and its code
+becomes the answer: by code_itself, per_key, or nothing(an empty answer)."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from types import SimpleNamespace
-from typing import Any, Callable, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Sequence, TypeVar
 
 from mooncake._common import INVALID_PARAMS, key_of, keys_of, log
+
+if TYPE_CHECKING:
+    from tarn import Client
+    from typing_extensions import Concatenate, ParamSpec
+
+    P = ParamSpec("P")
+Store, Answer = TypeVar("Store"), TypeVar("Answer")
 
 PLURAL = {
     "key": "keys",
@@ -145,3 +158,42 @@ class upsertable:  # pylint: disable=invalid-name
             return work(store, how, *args, **named)
 
         return method
+
+
+def code_itself(code: int, *_: Any, **__: Any) -> int:
+    """The code is the answer."""
+    return code
+
+
+def per_key(code: int, keys: Sequence[Any], *_: Any, **__: Any) -> List[int]:
+    """The code for each of the keys."""
+    return [code] * len(keys)
+
+
+def nothing(empty: Callable[[], Answer]) -> Callable[..., Answer]:
+    """An empty answer, such as bytes() or list()."""
+    return lambda *_, **__: empty()
+
+
+def in_pool(
+    otherwise: Callable[..., Any]
+) -> Callable[
+    [Callable[Concatenate[Store, Client, P], Answer]], Callable[Concatenate[Store, P], Answer]
+]:
+    """See above; `otherwise(code, *arguments)` is the answer when something went wrong."""
+
+    def made(work: Any) -> Any:
+        @functools.wraps(work)
+        def method(store: Any, *args: Any, **named: Any) -> Any:
+            return store._run(
+                work.__name__,
+                lambda client: work(store, client, *args, **named),
+                lambda code: otherwise(code, *args, **named),
+            )
+
+        given = inspect.signature(work)
+        parameters = [p for p in given.parameters.values() if p.name != "client"]
+        setattr(method, "__signature__", given.replace(parameters=parameters))
+        return method
+
+    return made

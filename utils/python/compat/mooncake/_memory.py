@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -41,14 +40,7 @@ class MemoryMethods:
             log.error("register_memory: initialize() comes first")
             return ERR_INVALID_ARGUMENT
         try:
-            device = common.device_memory(address, size, self._rdma)
-            if device is None:
-                end.register(address, size)
-            else:
-                try:
-                    end.register_dmabuf(address, size, *device)
-                finally:
-                    os.close(device[0])
+            common.register(end.register, end.register_dmabuf, address, size, self._rdma)
         except Refused as e:
             log.error("register_memory: %s", e)
             return ERR_NOT_IMPLEMENTED if e.code == common.NOT_SUPPORTED else ERR_INVALID_ARGUMENT

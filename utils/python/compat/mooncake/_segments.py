@@ -13,6 +13,7 @@ from tarn.host import Host
 
 from mooncake import _common as common
 from mooncake._common import INTERNAL_ERROR, Refused, failure, log
+from mooncake._families import in_pool
 
 _SAME_NAME_MAX = 64  # hosts of one machine with the same name and port
 _PAGE = 4096
@@ -190,24 +191,20 @@ class SegmentMethods:
             self._timers = [t for t in self._timers if t.is_alive()] + [timer]
         timer.start()
 
-    def unmount_local_disk_segment(self, grace_period_seconds: int = 0) -> int:
+    @in_pool(lambda *_, **__: INTERNAL_ERROR)
+    def unmount_local_disk_segment(self, client: tarn.Client, grace_period_seconds: int = 0) -> int:
         """Takes back the disk that setup() has given with enable_ssd_offload. For
         grace_period_seconds what is only there can still be read, and moves away. 0, also where
         there is none; -1: it could not be done."""
-
-        def work(client: tarn.Client) -> int:
-            disk = self._disk
-            if not disk:
-                log.warning("unmount_local_disk_segment: this store has given no disk")
-                return 0
-            client.command("SEGMENT", "DRAIN" if grace_period_seconds else "UNMOUNT", disk)
-            if grace_period_seconds:
-                self._later(grace_period_seconds, lambda: self._drop_disk(client, disk))
-            self._disk = ""
+        disk = self._disk
+        if not disk:
+            log.warning("unmount_local_disk_segment: this store has given no disk")
             return 0
-
-        code: int = self._run("unmount_local_disk_segment", work, lambda _: INTERNAL_ERROR)
-        return code
+        client.command("SEGMENT", "DRAIN" if grace_period_seconds else "UNMOUNT", disk)
+        if grace_period_seconds:
+            self._later(grace_period_seconds, lambda: self._drop_disk(client, disk))
+        self._disk = ""
+        return 0
 
     @staticmethod
     def _drop_disk(client: tarn.Client, disk: str) -> None:

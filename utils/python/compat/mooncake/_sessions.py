@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 import tarn
 
+from mooncake._families import in_pool, per_key
 from mooncake._common import (
     INVALID_PARAMS,
     OBJECT_NOT_FOUND,
@@ -86,27 +87,24 @@ class SessionMethods:
 
     # --- puts
 
+    @in_pool(per_key)
     def batch_put_session_start(
-        self, keys: Sequence[Key], sizes: Sequence[int], config: Optional["ReplicateConfig"] = None
+        self,
+        client: tarn.Client,
+        keys: Sequence[Key],
+        sizes: Sequence[int],
+        config: Optional["ReplicateConfig"] = None,
     ) -> List[int]:
         """Makes room for values of these sizes: a code per key. -705: it is there, or another puts
         it."""
         keys = keys_of(keys)
-
-        def work(client: tarn.Client) -> List[int]:
-            if len(sizes) != len(keys):
-                raise Refused(INVALID_PARAMS, f"{len(keys)} keys, {len(sizes)} sizes")
-            options = self._placement(client, config)
-            groups = (
-                config.group_ids if config is not None and config.group_ids else [""] * len(keys)
-            )
-            if len(groups) != len(keys):
-                raise Refused(
-                    INVALID_PARAMS, f"group_ids: {len(groups)} of them for {len(keys)} keys"
-                )
-            return [self._start(client, *row, options) for row in zip(keys, sizes, groups)]
-
-        return list(self._run("batch_put_session_start", work, lambda code: [code] * len(keys)))
+        if len(sizes) != len(keys):
+            raise Refused(INVALID_PARAMS, f"{len(keys)} keys, {len(sizes)} sizes")
+        options = self._placement(client, config)
+        groups = config.group_ids if config is not None and config.group_ids else [""] * len(keys)
+        if len(groups) != len(keys):
+            raise Refused(INVALID_PARAMS, f"group_ids: {len(groups)} of them for {len(keys)} keys")
+        return [self._start(client, *row, options) for row in zip(keys, sizes, groups)]
 
     def _start(
         self, client: tarn.Client, key: Key, size: int, group: str, options: Dict[str, Any]
@@ -171,20 +169,17 @@ class SessionMethods:
 
     # --- gets
 
-    def batch_get_session_start(self, keys: Sequence[Key]) -> List[int]:
+    @in_pool(per_key)
+    def batch_get_session_start(self, client: tarn.Client, keys: Sequence[Key]) -> List[int]:
         """Says which values can be read: a code per key."""
         keys = keys_of(keys)
-
-        def work(client: tarn.Client) -> List[int]:
-            sizes = sizes_of(client, self._keys(keys))
-            with self._sessions_lock:
-                for key, size in zip(keys, sizes):
-                    self._gets.pop(key, None)
-                    if size is not None:
-                        self._gets[key] = size
-            return [OBJECT_NOT_FOUND if s is None else 0 for s in sizes]
-
-        return list(self._run("batch_get_session_start", work, lambda code: [code] * len(keys)))
+        sizes = sizes_of(client, self._keys(keys))
+        with self._sessions_lock:
+            for key, size in zip(keys, sizes):
+                self._gets.pop(key, None)
+                if size is not None:
+                    self._gets[key] = size
+        return [OBJECT_NOT_FOUND if s is None else 0 for s in sizes]
 
     def batch_get_into_multi_buffer_ranges(
         self,

@@ -6,12 +6,13 @@ import enum
 import threading
 import time
 from collections import OrderedDict
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tarn
 
 from mooncake import _common as common
 from mooncake._common import INVALID_PARAMS, OBJECT_NOT_FOUND, Key, Refused
+from mooncake._families import in_pool
 
 _REMEMBERED = 10000  # tasks; the server lists those that lately ended
 _LISTED = 1000
@@ -80,60 +81,46 @@ class TaskMethods:
         self._asked_lock = threading.Lock()
         self._nothing_asked = 0
 
-    def create_copy_task(self, key: Key, targets: Sequence[str]) -> Tuple[TaskId, int]:
+    @in_pool(lambda code, *_, **__: (NOBODY, code))
+    def create_copy_task(
+        self, client: tarn.Client, key: Key, targets: Sequence[str]
+    ) -> Tuple[TaskId, int]:
         """Copies an object into the memory of these stores: an id for query_task, and 0 or a
         negative code."""
+        if isinstance(targets, (str, bytes)) or not targets:
+            raise Refused(INVALID_PARAMS, "targets: a list of hostnames, one at least")
+        there = self._replicas_of(client, key)
+        machines, orders = set(there.values()), []
+        for name, machine in dict(self._target(client, target) for target in targets).items():
+            if name in there:
+                continue
+            if machine in machines:
+                raise Refused(
+                    common.NOT_SUPPORTED,
+                    f"target {name}: a replica is on its machine, {machine}, already: they never "
+                    "share one",
+                )
+            machines.add(machine)
+            orders.append(["COPY", "TO", name])
+        return self._ask(client, TaskType.REPLICA_COPY, key, orders)
 
-        def work(client: tarn.Client) -> Tuple[TaskId, int]:
-            if isinstance(targets, (str, bytes)) or not targets:
-                raise Refused(INVALID_PARAMS, "targets: a list of hostnames, one at least")
-            there = self._replicas_of(client, key)
-            machines, orders = set(there.values()), []
-            for name, machine in dict(self._target(client, target) for target in targets).items():
-                if name in there:
-                    continue
-                if machine in machines:
-                    raise Refused(
-                        common.NOT_SUPPORTED,
-                        f"target {name}: a replica is on its machine, {machine}, already: they "
-                        "never share one",
-                    )
-                machines.add(machine)
-                orders.append(["COPY", "TO", name])
-            return self._ask(client, TaskType.REPLICA_COPY, key, orders)
-
-        return self._asking("create_copy_task", work)
-
-    def create_move_task(self, key: Key, source: str, target: str) -> Tuple[TaskId, int]:
+    @in_pool(lambda code, *_, **__: (NOBODY, code))
+    def create_move_task(
+        self, client: tarn.Client, key: Key, source: str, target: str
+    ) -> Tuple[TaskId, int]:
         """Moves an object from the memory of one store into that of another: as
         create_copy_task."""
-
-        def work(client: tarn.Client) -> Tuple[TaskId, int]:
-            there = self._replicas_of(client, key)
-            if source == target:
-                raise Refused(INVALID_PARAMS, f"source and target are the same: {source}")
-            to, _ = self._target(client, target)
-            old = next((n for n in common.segment_names(source) if n in there), None)
-            if old is None:
-                raise Refused(INVALID_PARAMS, f"source {source}: it has no replica of this key")
-            if to not in there:
-                return self._ask(
-                    client, TaskType.REPLICA_MOVE, key, [["MOVE", "FROM", old, "TO", to]]
-                )
-            client.command("REPLICA", "DROP", self._key(key), "FROM", old)
-            return self._ask(client, TaskType.REPLICA_MOVE, key, [])
-
-        return self._asking("create_move_task", work)
-
-    def _asking(self, what: str, work: Callable[..., Any]) -> Tuple[TaskId, int]:
-        def guarded(client: tarn.Client) -> Any:
-            try:
-                return work(client)
-            except tarn.TooLarge as e:
-                raise Refused(common.TASK_PENDING_LIMIT_EXCEEDED, str(e)) from None
-
-        asked: Tuple[TaskId, int] = self._run(what, guarded, lambda code: (NOBODY, code))
-        return asked
+        there = self._replicas_of(client, key)
+        if source == target:
+            raise Refused(INVALID_PARAMS, f"source and target are the same: {source}")
+        to, _ = self._target(client, target)
+        old = next((n for n in common.segment_names(source) if n in there), None)
+        if old is None:
+            raise Refused(INVALID_PARAMS, f"source {source}: it has no replica of this key")
+        if to not in there:
+            return self._ask(client, TaskType.REPLICA_MOVE, key, [["MOVE", "FROM", old, "TO", to]])
+        client.command("REPLICA", "DROP", self._key(key), "FROM", old)
+        return self._ask(client, TaskType.REPLICA_MOVE, key, [])
 
     def _replicas_of(self, client: tarn.Client, key: Key) -> Dict[str, str]:
         """Where an object is: machines by segment. Raises Refused: it is nowhere, or lies in the
@@ -174,7 +161,10 @@ class TaskMethods:
     ) -> Tuple[TaskId, int]:
         numbers = []
         for verb, *where in orders:
-            numbers.append(int(client.command("REPLICA", verb, self._key(key), *where)))
+            try:
+                numbers.append(int(client.command("REPLICA", verb, self._key(key), *where)))
+            except tarn.TooLarge as e:
+                raise Refused(common.TASK_PENDING_LIMIT_EXCEEDED, str(e)) from None
         with self._asked_lock:
             self._nothing_asked += not numbers
             task = (len(numbers), numbers[0] if numbers else self._nothing_asked)
@@ -183,23 +173,20 @@ class TaskMethods:
                 self._asked.popitem(last=False)
         return task, 0
 
-    def query_task(self, task_id: TaskId) -> Tuple[Optional[QueryTaskResponse], int]:
+    @in_pool(lambda code, *_, **__: (None, code))
+    def query_task(
+        self, client: tarn.Client, task_id: TaskId
+    ) -> Tuple[Optional[QueryTaskResponse], int]:
         """How far a task is, and 0; or None and a code, -1400 for a task that nobody knows (any
         more). What another store has asked for can be queried too, except for a copy to several
         stores."""
         count, first = task_id
-
-        def work(client: tarn.Client) -> Tuple[Optional[QueryTaskResponse], int]:
-            asked = self._asked.get((count, first))
-            numbers = asked.numbers if asked is not None else [first] if count == 1 else None
-            listed = _listed(client) if numbers else {}
-            if numbers is None or not all(n in listed for n in numbers):
-                raise Refused(common.TASK_NOT_FOUND, f"no task {task_id}, or it ended long ago")
-            return _response((count, first), asked, [listed[n] for n in numbers]), 0
-
-        found: Tuple[Optional[QueryTaskResponse], int]
-        found = self._run("query_task", work, lambda code: (None, code))
-        return found
+        asked = self._asked.get((count, first))
+        numbers = asked.numbers if asked is not None else [first] if count == 1 else None
+        listed = _listed(client) if numbers else {}
+        if numbers is None or not all(n in listed for n in numbers):
+            raise Refused(common.TASK_NOT_FOUND, f"no task {task_id}, or it ended long ago")
+        return _response((count, first), asked, [listed[n] for n in numbers]), 0
 
 
 _BEFORE_KEY, _BEHIND_KEY = (

@@ -31,7 +31,7 @@ from mooncake._common import (
     keys_of,
     log,
 )
-from mooncake._families import How, upsertable
+from mooncake._families import How, code_itself, in_pool, nothing, per_key, upsertable
 from mooncake._layout import _deserialize_tensor, _serialize_tensor, _tensor_metadata_size
 from mooncake._life import LifeMethods
 from mooncake._parallel import ParallelAxis, ReadTarget, TensorParallelism
@@ -313,32 +313,26 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
 
     # --- gets
 
-    def get(self, key: Key) -> bytes:
+    @in_pool(nothing(bytes))
+    def get(self, client: tarn.Client, key: Key) -> bytes:
         """The value; empty if there is none."""
-        return self._run("get", lambda c: c.get(self._key(key)) or b"", lambda _: b"")
+        return client.get(self._key(key)) or b""
 
-    def get_batch(self, keys: Sequence[Key]) -> List[bytes]:
+    @in_pool(lambda _, keys: [b""] * len(keys))
+    def get_batch(self, client: tarn.Client, keys: Sequence[Key]) -> List[bytes]:
         """The values; empty those that are not there."""
-        named = self._keys(keys)
-        return self._run(
-            "get_batch",
-            lambda c: [v or b"" for v in c.get_many(named)],
-            lambda _: [b""] * len(named),
-        )
+        return [value or b"" for value in client.get_many(self._keys(keys))]
 
     def get_buffer(self, key: Key) -> Optional[BufferHandle]:
         """The value in memory of its own; None if there is none."""
         return self.batch_get_buffer([key])[0]
 
-    def batch_get_buffer(self, keys: Sequence[Key]) -> List[Optional[BufferHandle]]:
+    @in_pool(lambda _, keys: [None] * len(keys))
+    def batch_get_buffer(
+        self, client: tarn.Client, keys: Sequence[Key]
+    ) -> List[Optional[BufferHandle]]:
         """The same for many keys, in two rounds of requests."""
-        named = self._keys(keys)
-        return self._run(
-            "batch_get_buffer", lambda c: self._buffers_of(c, named), lambda _: [None] * len(named)
-        )
-
-    @staticmethod
-    def _buffers_of(client: tarn.Client, keys: List[Key]) -> List[Optional[BufferHandle]]:
+        keys = self._keys(keys)
         handles: List[Optional[BufferHandle]] = [None] * len(keys)
         todo, sizes = list(range(len(keys))), [0] * len(keys)
         for _ in range(4):  # a value that is replaced by a larger one meanwhile takes another round
@@ -449,69 +443,53 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
 
     # --- look-ups and removals
 
-    def is_exist(self, key: Key) -> int:
+    @in_pool(code_itself)
+    def is_exist(self, client: tarn.Client, key: Key) -> int:
         """1, 0, or a negative code."""
-        return self._run("is_exist", lambda c: int(c.exists(self._key(key))), lambda code: code)
+        return int(client.exists(self._key(key)))
 
-    def batch_is_exist(self, keys: Sequence[Key]) -> List[int]:
+    @in_pool(per_key)
+    def batch_is_exist(self, client: tarn.Client, keys: Sequence[Key]) -> List[int]:
         """The same for many keys, in one round trip."""
-        named = self._keys(keys)
-        return self._run(
-            "batch_is_exist",
-            lambda c: [int(e) for e in c.exists_many(named)],
-            lambda code: [code] * len(named),
-        )
+        return [int(there) for there in client.exists_many(self._keys(keys))]
 
-    def get_size(self, key: Key) -> int:
+    @in_pool(code_itself)
+    def get_size(self, client: tarn.Client, key: Key) -> int:
         """Bytes of the value; -704: there is none."""
+        size = client.size(self._key(key))
+        return OBJECT_NOT_FOUND if size is None else size
 
-        def work(client: tarn.Client) -> int:
-            size = client.size(self._key(key))
-            return OBJECT_NOT_FOUND if size is None else size
-
-        return self._run("get_size", work, lambda code: code)
-
-    def remove(self, key: Key, force: bool = False) -> int:
+    @in_pool(code_itself)
+    def remove(self, client: tarn.Client, key: Key, force: bool = False) -> int:
         """0, or -704: there is none. Readers under way keep what they read; so there is nothing to
         force."""
-        return self._run(
-            "remove",
-            lambda c: 0 if c.remove(self._key(key)) else OBJECT_NOT_FOUND,
-            lambda code: code,
-        )
+        return 0 if client.remove(self._key(key)) else OBJECT_NOT_FOUND
 
-    def batch_remove(self, keys: Sequence[Key], force: bool = False) -> List[int]:
+    @in_pool(per_key)
+    def batch_remove(
+        self, client: tarn.Client, keys: Sequence[Key], force: bool = False
+    ) -> List[int]:
         """The same for many keys."""
         named = self._keys(keys)
+        there = client.exists_many(named)
+        client.remove_many(named)
+        return [0 if e else OBJECT_NOT_FOUND for e in there]
 
-        def work(client: tarn.Client) -> List[int]:
-            there = client.exists_many(named)
-            client.remove_many(named)
-            return [0 if e else OBJECT_NOT_FOUND for e in there]
-
-        return self._run("batch_remove", work, lambda code: [code] * len(named)) if named else []
-
-    def remove_by_regex(self, regex_pattern: str, force: bool = False) -> int:
+    @in_pool(code_itself)
+    def remove_by_regex(self, client: tarn.Client, regex_pattern: str, force: bool = False) -> int:
         """How many keys matched (anywhere, unless anchored), and are gone; or a negative code."""
+        if self._prefix:
+            raise Refused(
+                NOT_SUPPORTED, "remove_by_regex: not for a tenant; remove_all removes all of it"
+            )
+        return int(client.command("REMOVEMATCH", "REGEX", f"(?!^{_OURS})(?:{regex_pattern})"))
 
-        def work(client: tarn.Client) -> int:
-            if self._prefix:
-                raise Refused(
-                    NOT_SUPPORTED, "remove_by_regex: not for a tenant; remove_all removes all of it"
-                )
-            return int(client.command("REMOVEMATCH", "REGEX", f"(?!^{_OURS})(?:{regex_pattern})"))
-
-        return self._run("remove_by_regex", work, lambda code: code)
-
-    def remove_all(self, force: bool = False) -> int:
+    @in_pool(code_itself)
+    def remove_all(self, client: tarn.Client, force: bool = False) -> int:
         """How many objects there were (of this tenant; the default one's are all); or a negative
         code."""
         pattern = "(?s)^" + _escaped(self._prefix) if self._prefix else f"(?s)^(?!{_OURS})"
-        return self._run(
-            "remove_all",
-            lambda c: int(c.command("REMOVEMATCH", "REGEX", pattern)),
-            lambda code: code,
-        )
+        return int(client.command("REMOVEMATCH", "REGEX", pattern))
 
     # --- where things are
 
@@ -519,24 +497,21 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         """Where the replicas of an object are; empty if there is none."""
         return self.batch_get_replica_desc([key]).get(key_of(key), [])
 
-    def batch_get_replica_desc(self, keys: Sequence[Key]) -> Dict[Key, List[ReplicaDescriptor]]:
+    @in_pool(nothing(dict))
+    def batch_get_replica_desc(
+        self, client: tarn.Client, keys: Sequence[Key]
+    ) -> Dict[Key, List[ReplicaDescriptor]]:
         """The same for many keys, one round trip each; those that are not there are left out."""
-        keys = keys_of(keys)
-
-        def work(client: tarn.Client) -> Dict[Key, List[ReplicaDescriptor]]:
-            found = {}
-            for key, size in zip(keys, common.sizes_of(client, self._keys(keys))):
-                if size is None:
-                    continue
-                try:
-                    found[key] = self._replicas(
-                        client.command("REPLICA", "LIST", self._key(key)), size
-                    )
-                except tarn.Error as e:
-                    log.warning("batch_get_replica_desc: %s: %s", key, e)  # gone meanwhile
-            return found
-
-        return self._run("batch_get_replica_desc", work, lambda _: {})
+        keys, found = keys_of(keys), {}
+        for key, size in zip(keys, common.sizes_of(client, self._keys(keys))):
+            if size is None:
+                continue
+            try:
+                text = client.command("REPLICA", "LIST", self._key(key))
+                found[key] = self._replicas(text, size)
+            except tarn.Error as e:
+                log.warning("batch_get_replica_desc: %s: %s", key, e)  # gone meanwhile
+        return found
 
     def _replicas(self, text: str, size: int) -> List[ReplicaDescriptor]:
         """Out of the reply of REPLICA LIST: names and values of maps, an element a line; extents
@@ -570,16 +545,15 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
         endpoint = name or fields.get("segment", "")
         return ReplicaDescriptor("memory", MemoryDescriptor(Descriptor(size, offset, endpoint)))
 
-    def batch_replica_clear(self, keys: Sequence[Key], segment_name: str = "") -> List[Key]:
+    @in_pool(nothing(list))
+    def batch_replica_clear(
+        self, client: tarn.Client, keys: Sequence[Key], segment_name: str = ""
+    ) -> List[Key]:
         """Takes the replicas of these objects away, all of them, or those in the memory that a
         store with this hostname lends (or in a segment of tarn's). Answers the keys of which
         something went. Readers under way keep what they read."""
         keys = keys_of(keys)
-
-        def work(client: tarn.Client) -> List[Key]:
-            return [key for key in keys if self._clear(client, self._key(key), segment_name)]
-
-        return self._run("batch_replica_clear", work, lambda _: [])
+        return [key for key in keys if self._clear(client, self._key(key), segment_name)]
 
     def _clear(self, client: tarn.Client, key: Key, segment: str) -> bool:
         if not segment:
@@ -601,34 +575,22 @@ class MooncakeDistributedStore(LifeMethods, TensorMethods, SessionMethods, TaskM
 
     # --- memory
 
-    def register_buffer(self, buffer_ptr: int, size: int) -> int:
+    @in_pool(code_itself)
+    def register_buffer(self, client: tarn.Client, buffer_ptr: int, size: int) -> int:
         """Memory that will be used often: RDMA needs it, and get_into_ranges; 0 or a negative code.
         That of a GPU moves by RDMA only, as a dma-buf; -1012 where that cannot be."""
+        ways = client.register_buffer, client.register_dmabuf
+        common.register(*ways, buffer_ptr, size, self._rdma)
+        self._buffers[buffer_ptr] = size
+        return 0
 
-        def work(client: tarn.Client) -> int:
-            device = common.device_memory(buffer_ptr, size, self._rdma)
-            if device is None:
-                client.register_buffer(buffer_ptr, size)
-            else:
-                try:
-                    client.register_dmabuf(buffer_ptr, size, *device)
-                finally:
-                    os.close(device[0])
-            self._buffers[buffer_ptr] = size
-            return 0
-
-        return self._run("register_buffer", work, lambda code: code)
-
-    def unregister_buffer(self, buffer_ptr: int) -> int:
+    @in_pool(code_itself)
+    def unregister_buffer(self, client: tarn.Client, buffer_ptr: int) -> int:
         """0, or -600: none is registered there."""
-
-        def work(client: tarn.Client) -> int:
-            if self._buffers.pop(buffer_ptr, None) is None:
-                raise Refused(INVALID_PARAMS, f"no buffer is registered at {buffer_ptr:#x}")
-            client.unregister_buffer(buffer_ptr)
-            return 0
-
-        return self._run("unregister_buffer", work, lambda code: code)
+        if self._buffers.pop(buffer_ptr, None) is None:
+            raise Refused(INVALID_PARAMS, f"no buffer is registered at {buffer_ptr:#x}")
+        client.unregister_buffer(buffer_ptr)
+        return 0
 
     def alloc_from_mem_pool(self, size: int) -> int:
         """Address of `size` bytes that live as long as this object; 0: there is no such memory."""
