@@ -10,6 +10,8 @@
 #define BIG_PIECES 8u
 
 struct above {
+    const cmd_fn *functions; /* of commands, by enum wire_id: table_init */
+
     /* Is anything refused by the role of this server, its replicas, or by what is there of the
      * books? Only then the next two are asked. */
     bool (*restricts)(void);

@@ -1,7 +1,6 @@
 /* A request against the rules of its user. */
 #include "base/assert.h"
 #include "cmd/acl_users.h"
-#include "cmd/families.h"
 #include "cmd/table.h"
 
 /* --- keys --- */
@@ -46,9 +45,9 @@ static size_t deny_keys(const struct acl_user *u, size_t selector, const struct 
 /* 0: granted. */
 static size_t deny_channels(const struct acl_user *u, size_t selector, const struct cmd *cmd,
                             const struct span *argv, size_t argc) {
-    bool publish = cmd->run == cmd_publish || cmd->run == cmd_spublish,
-         pattern = cmd->run == cmd_psubscribe;
-    bool listen = pattern || cmd->run == cmd_subscribe || cmd->run == cmd_ssubscribe;
+    bool publish = cmd->id == WIRE_publish || cmd->id == WIRE_spublish,
+         pattern = cmd->id == WIRE_psubscribe;
+    bool listen = pattern || cmd->id == WIRE_subscribe || cmd->id == WIRE_ssubscribe;
     size_t end = publish ? 2 : argc;
     if (!(publish || listen) || acl_allows_all_channels(u, selector)) return 0;
     for (size_t i = 1; i < end; i++)
@@ -61,15 +60,15 @@ static size_t deny_channels(const struct acl_user *u, size_t selector, const str
 /* Where the options of a command that can pin begin; 0: it cannot. */
 static size_t pin_options_at(const struct cmd *cmd, const struct span *argv, size_t argc) {
     uint64_t n;
-    if (cmd->run == cmd_putstart) return 3;
-    if (cmd->run != cmd_mputstart || argc < 2 || !span_to_u64(argv[1], &n) || n > argc) return 0;
+    if (cmd->id == WIRE_putstart) return 3;
+    if (cmd->id != WIRE_mputstart || argc < 2 || !span_to_u64(argv[1], &n) || n > argc) return 0;
     return 2 + 2 * (size_t)n;
 }
 
 /* PIN key HARD, PUTSTART and MPUTSTART with PIN HARD. What has these words in another meaning is no
  * request that succeeds. */
 static bool pins_hard(const struct cmd *cmd, const struct span *argv, size_t argc) {
-    if (cmd->run == cmd_pin) return argc > 2 && span_case_eq(argv[2], "hard");
+    if (cmd->id == WIRE_pin) return argc > 2 && span_case_eq(argv[2], "hard");
     size_t at = pin_options_at(cmd, argv, argc);
     for (; at > 0 && at + 1 < argc; at++)
         if (span_case_eq(argv[at], "pin") && span_case_eq(argv[at + 1], "hard")) return true;

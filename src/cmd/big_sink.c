@@ -6,7 +6,6 @@
 #include <string.h>
 #include "base/assert.h"
 #include "cmd/config.h"
-#include "cmd/families.h"
 #include "cmd/string_write.h"
 #include "cmd/table.h"
 
@@ -30,8 +29,8 @@ static bool wants_sink(const struct client *c, const struct span *argv, size_t a
     (void)c;
     const struct cmd *cmd = argc > 0 ? table_find(argv[0]) : NULL; /* whatever it was renamed to */
     if (cmd == NULL) return false;
-    if (argc == 2) return cmd->run == cmd_set || cmd->run == cmd_setnx || cmd->run == cmd_getset;
-    return argc == 3 && (cmd->run == cmd_setex || cmd->run == cmd_psetex);
+    if (argc == 2) return cmd->id == WIRE_set || cmd->id == WIRE_setnx || cmd->id == WIRE_getset;
+    return argc == 3 && (cmd->id == WIRE_setex || cmd->id == WIRE_psetex);
 }
 
 /* It supersedes nobody: whether the command may run at all is known only when all of it is here. */

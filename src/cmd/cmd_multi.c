@@ -135,8 +135,8 @@ static void append(struct client *c, const struct cmd *cmd, size_t bytes) {
 }
 
 static bool runs_at_once(const struct cmd *cmd) {
-    return cmd->run == cmd_exec || cmd->run == cmd_discard || cmd->run == cmd_multi ||
-           cmd->run == cmd_watch || cmd->run == cmd_quit || cmd->run == cmd_reset;
+    return cmd->id == WIRE_exec || cmd->id == WIRE_discard || cmd->id == WIRE_multi ||
+           cmd->id == WIRE_watch || cmd->id == WIRE_quit || cmd->id == WIRE_reset;
 }
 
 #define NO_MEMORY "OOM command not allowed when used memory > 'maxmemory'."

@@ -10,8 +10,8 @@
 #include "base/assert.h"
 #include "cmd/channels.h"
 #include "cmd/effects.h"
-#include "cmd/families.h"
 #include "base/glob.h"
+#include "cmd/families.h"
 #include "cmd/reply.h"
 
 /* --- subscriptions --- */
@@ -64,10 +64,10 @@ size_t pubsub_memory(const struct client *c) {
 }
 
 bool pubsub_allows(const struct cmd *cmd) {
-    return cmd->run == cmd_subscribe || cmd->run == cmd_unsubscribe || cmd->run == cmd_psubscribe ||
-           cmd->run == cmd_punsubscribe || cmd->run == cmd_ssubscribe ||
-           cmd->run == cmd_sunsubscribe || cmd->run == cmd_ping || cmd->run == cmd_quit ||
-           cmd->run == cmd_reset;
+    return cmd->id == WIRE_subscribe || cmd->id == WIRE_unsubscribe || cmd->id == WIRE_psubscribe ||
+           cmd->id == WIRE_punsubscribe || cmd->id == WIRE_ssubscribe ||
+           cmd->id == WIRE_sunsubscribe || cmd->id == WIRE_ping || cmd->id == WIRE_quit ||
+           cmd->id == WIRE_reset;
 }
 
 /* What is said for each name comes whatever CLIENT REPLY says, as Redis does it; in EXEC it has its

@@ -28,13 +28,13 @@ static bool takes_lease(const struct client *c) {
 
 static const char *refuse_replica(const struct client *c, const struct cmd *cmd, unsigned flags) {
     static char text[400];
-    if (cmd->run == cmd_exec) flags &= multi_common(c) | ~(unsigned)(CMD_LOADING | CMD_STALE);
+    if (cmd->id == WIRE_exec) flags &= multi_common(c) | ~(unsigned)(CMD_LOADING | CMD_STALE);
     if (replication_loading() && !(flags & CMD_LOADING))
         return "-LOADING tarn is loading the books from its master";
     bool up = replication.link != NULL && repl_link_state(replication.link) == REPL_LINK_STREAMING;
     if (!up && !server.config->replica_serve_stale_data && !(flags & CMD_STALE))
         return "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
-    if (!(flags & (CMD_WRITE | CMD_MASTER)) && !(cmd->run == cmd_prefixlen && takes_lease(c)))
+    if (!(flags & (CMD_WRITE | CMD_MASTER)) && !(cmd->id == WIRE_prefixlen && takes_lease(c)))
         return NULL;
     snprintf(text, sizeof(text),
              "-READONLY You can't write against a read only replica. The master is %s:%u.",
@@ -66,8 +66,8 @@ static bool in_band(const struct cmd *cmd) {
 /* The same, but for those that are written whatever was there. */
 static bool reads_in_band(const struct client *c, const struct cmd *cmd) {
     if (!in_band(cmd)) return false;
-    if (cmd->run == cmd_mset || cmd->run == cmd_setex || cmd->run == cmd_psetex) return false;
-    return cmd->run != cmd_set || c->argc > 3;
+    if (cmd->id == WIRE_mset || cmd->id == WIRE_setex || cmd->id == WIRE_psetex) return false;
+    return cmd->id != WIRE_set || c->argc > 3;
 }
 
 bool replication_is_early(const struct client *c, const struct cmd *cmd) {
@@ -97,9 +97,9 @@ bool replication_restricts(void) {
 const char *replication_refusal(const struct client *c, const struct cmd *cmd) {
     unsigned flags = cmd->flags;
     /* of EXEC: what all of its commands are */
-    unsigned within = cmd->run == cmd_exec ? multi_common(c) : ~0u;
+    unsigned within = cmd->id == WIRE_exec ? multi_common(c) : ~0u;
     if (server.populating.on && !(flags & within & CMD_LOADING)) return refuse_populating();
-    if (cmd->run == cmd_exec) flags |= multi_flags(c) & (CMD_WRITE | CMD_MASTER);
+    if (cmd->id == WIRE_exec) flags |= multi_flags(c) & (CMD_WRITE | CMD_MASTER);
     if (c->io->flags & CLIENT_REPLICA && flags & (CMD_WRITE | CMD_READONLY | CMD_MAY_REPLICATE))
         return "Replica can't interact with the keyspace";
     if (replication.replica) return refuse_replica(c, cmd, flags);

@@ -54,7 +54,7 @@ void core_init(struct net_loop *l) {
     core_stamp_wall();
     stats.start_mono_ms = server.mono_ms;
     latency_apply_config();
-    table_init();
+    table_init(above.functions);
     acl_users_init();
     jobs_init();
     client_read_init();

@@ -9,7 +9,6 @@
 #include "cmd/acl_users.h"
 #include "cmd/above.h"
 #include "cmd/effects.h"
-#include "cmd/families.h"
 #include "cmd/introspect.h"
 #include "cmd/latency.h"
 #include "cmd/multi.h"
@@ -93,7 +92,7 @@ static void reply_refusal(struct client *c, const char *why) {
 
 /* What refuses EXEC ends the transaction. */
 static void refuse(struct client *c, const struct cmd *cmd, const char *why) {
-    if (cmd->run == cmd_exec)
+    if (cmd->id == WIRE_exec)
         multi_abort(c, why);
     else
         reply_error(c, "-%s", why);
@@ -165,7 +164,7 @@ static inline __attribute__((always_inline)) const struct cmd *find(struct clien
     }
     c->cmd = cmd;
     if (UNLIKELY(cmd->arity > 0 ? c->argc != (size_t)cmd->arity : c->argc < (size_t)-cmd->arity)) {
-        if (cmd->run == cmd_exec)
+        if (cmd->id == WIRE_exec)
             multi_abort(c, "wrong number of arguments for 'exec' command");
         else
             reply_arity(c);
@@ -173,7 +172,7 @@ static inline __attribute__((always_inline)) const struct cmd *find(struct clien
         return NULL;
     }
     if (UNLIKELY(!c->unrestricted) && !permitted(c, cmd)) return NULL;
-    unsigned flags = cmd->flags | (UNLIKELY(cmd->run == cmd_exec) ? multi_flags(c) : 0);
+    unsigned flags = cmd->flags | (UNLIKELY(cmd->id == WIRE_exec) ? multi_flags(c) : 0);
     const char *refusal = flags & CMD_WRITE ? above.write_refusal() : NULL;
     if (UNLIKELY(refusal != NULL)) {
         refuse(c, cmd, refusal);
@@ -222,7 +221,7 @@ void pause_tick(void) {
 /* Ending the pause, or the server, must stay possible. */
 static bool paused(const struct client *c, const struct cmd *cmd) {
     if (pause_what == PAUSE_WRITE) {
-        unsigned flags = cmd->flags | (cmd->run == cmd_exec ? multi_flags(c) : 0);
+        unsigned flags = cmd->flags | (cmd->id == WIRE_exec ? multi_flags(c) : 0);
         return (flags & (CMD_WRITE | CMD_MAY_REPLICATE)) != 0;
     }
     const struct cmd *parent = table_stat(cmd)->parent;
@@ -284,7 +283,7 @@ static bool allowed(struct client *c, const struct cmd *cmd) {
     if (LIKELY(why == NULL)) return true;
     if (above.wait(c, cmd)) return false;
     reject(cmd);
-    if (cmd->run == cmd_exec && c->io->multi != NULL && c->io->flags & CLIENT_MULTI)
+    if (cmd->id == WIRE_exec && c->io->multi != NULL && c->io->flags & CLIENT_MULTI)
         multi_abort(c, why[0] == '-' ? why + 1 : why);
     else
         reply_refusal(c, why);

@@ -72,7 +72,7 @@ static const struct replica *synced(void) {
 
 static bool writes(const struct client *c) {
     if (c->job == NULL || c->cmd == NULL) return false;
-    return ((c->cmd->flags | (c->cmd->run == cmd_exec ? multi_flags(c) : 0)) & CMD_WRITE) != 0;
+    return ((c->cmd->flags | (c->cmd->id == WIRE_exec ? multi_flags(c) : 0)) & CMD_WRITE) != 0;
 }
 
 /* What began before the pause is over. */

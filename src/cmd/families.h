@@ -1,11 +1,11 @@
-/* The functions behind the command table, and how a large argument reaches the pool.
+/* The functions behind the command table.
  *
  * One function per command; it finds its arguments in c->argv and answers exactly once, or starts a
- * job that does. Their names are those of the declarations in src/wire. The table has checked arity, authentication and the like before. */
+ * job that does. Their names are those of the declarations in src/wire. The table
+ * has checked arity, authentication and the like before. */
 #ifndef TARN_CMD_FAMILIES_H
 #define TARN_CMD_FAMILIES_H
 
-#include <sys/uio.h>
 #include "cmd/cmd.h"
 
 #define COMMAND(id, ...) void cmd_##id(struct client *c);
@@ -15,6 +15,8 @@
 #undef COMMAND
 #undef SHARED
 #undef CONTAINER
+/* By enum wire_id, for table_init. */
+extern const cmd_fn families[WIRE_COMMANDS];
 void cmd_help(struct client *c); /* of any container */
 void cmd_cluster_off(struct client *c);
 

@@ -11,7 +11,6 @@
 #include "acl/acl.h"
 #include "base/assert.h"
 #include "base/near.h"
-#include "cmd/families.h"
 
 #define SLOTS        512u /* power of two, at least four times the top-level commands */
 #define NAME_LEN_MAX 16u  /* two words tell longer names apart no more */
@@ -23,15 +22,7 @@ struct slot {
     const struct cmd *cmd;
 };
 
-#define COMMAND(id, ...)     [WIRE_##id] = cmd_##id,
-#define SHARED(id, run, ...) [WIRE_##id] = cmd_##run,
-#define CONTAINER(id, ...)   [WIRE_##id] = NULL,
-static const cmd_fn runs[WIRE_COMMANDS] = {
-#include "wire/commands.h"
-};
-#undef COMMAND
-#undef SHARED
-#undef CONTAINER
+static const cmd_fn *runs; /* by enum wire_id */
 
 /* The top-level ones; then the subcommands of each container, ended by a NULL name. */
 static struct cmd *commands;
@@ -164,6 +155,7 @@ static void declare(struct cmd *cmd, enum wire_id id, const struct cmd *parent) 
                         .group = w->group,
                         .since = w->since,
                         .summary = w->summary,
+                        .id = id,
                         .declared = w,
                         .block = wire_block(w)};
     wire_keys(w, cmd->keys);
@@ -176,7 +168,8 @@ static bool is_sub(enum wire_id id) {
     return strchr(wire_commands[id].name, '|') != NULL;
 }
 
-void table_init(void) {
+void table_init(const cmd_fn *functions) {
+    runs = functions;
     top_count = stat_count = 0;
     for (enum wire_id id = 0; id < WIRE_COMMANDS; id++) top_count += !is_sub(id);
     TARN_ASSERT(top_count * 4 <= SLOTS);
@@ -244,6 +237,7 @@ tarn_status table_rename(struct span from, struct span to) {
 }
 
 tarn_status table_add(struct cmd *cmd) {
+    cmd->id = WIRE_COMMANDS;
     if (strlen(cmd->name) >= sizeof(stats->name)) return TARN_EINVAL;
     if (table_find(span_str(cmd->name)) != NULL) return TARN_EEXISTS;
     if (top_count - top_fixed == TABLE_ADDED_MAX) return TARN_ELIMIT;

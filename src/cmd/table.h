@@ -17,7 +17,7 @@ struct cmd_stat {
 };
 
 /* Once, before anything else: made from the declarations of src/wire. */
-void table_init(void);
+void table_init(const cmd_fn *functions);
 void table_free(void);
 
 /* Commands that come and go: those of modules. cmd stays the caller's, and must be there until the

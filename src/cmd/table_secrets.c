@@ -3,7 +3,6 @@
  * hidden rather than too little: a password in the wrong place is a password. */
 #include "base/assert.h"
 #include "cmd/config_table.h"
-#include "cmd/families.h"
 #include "cmd/table.h"
 
 /* base: how far argv is from the beginning of the request, for a command within another. */
@@ -84,15 +83,15 @@ static void of_dryrun(struct table_secrets *s, const struct span *argv, size_t a
 }
 
 static const struct {
-    cmd_fn run;
+    enum wire_id id;
     secrets_fn find;
 } rules[] = {
-    {cmd_auth, all_arguments},           {cmd_hello, of_hello},
-    {cmd_acl_setuser, after_subcommand}, {cmd_acl_dryrun, of_dryrun},
-    {cmd_command_getkeys, of_getkeys},   {cmd_command_getkeysandflags, of_getkeys},
-    {cmd_config_set, of_config_set},     {cmd_module_load, after_path},
-    {cmd_module_loadex, after_path},     {cmd_segment_mount, of_segment_mount},
-    {cmd_segment_keys, of_segment_keys},
+    {WIRE_auth, all_arguments},           {WIRE_hello, of_hello},
+    {WIRE_acl_setuser, after_subcommand}, {WIRE_acl_dryrun, of_dryrun},
+    {WIRE_command_getkeys, of_getkeys},   {WIRE_command_getkeysandflags, of_getkeys},
+    {WIRE_config_set, of_config_set},     {WIRE_module_load, after_path},
+    {WIRE_module_loadex, after_path},     {WIRE_segment_mount, of_segment_mount},
+    {WIRE_segment_keys, of_segment_keys},
 };
 
 static void find_secrets(struct table_secrets *s, const struct span *argv, size_t argc,
@@ -115,7 +114,7 @@ static void find_secrets(struct table_secrets *s, const struct span *argv, size_
         return;
     }
     for (size_t i = 0; i < ARRAY_LEN(rules); i++)
-        if (rules[i].run == cmd->run) rules[i].find(s, argv, argc, base);
+        if (rules[i].id == cmd->id) rules[i].find(s, argv, argc, base);
 }
 
 struct table_secrets table_secrets(const struct span *argv, size_t argc) {

@@ -11,6 +11,7 @@
 #include "cmd/core.h"
 #include "cmd/effects.h"
 #include "cmd/expire_cycle.h"
+#include "cmd/families.h"
 #include "cmd/latency.h"
 #include "cmd/later.h"
 #include "cmd/local_copy.h"
@@ -116,7 +117,8 @@ uint64_t turn_run(void *arg) {
 }
 
 void turn_init(struct net_loop *loop) {
-    above = (struct above){.restricts = replication_restricts,
+    above = (struct above){.functions = families,
+                           .restricts = replication_restricts,
                            .refusal = replication_refusal,
                            .wait = later_begin,
                            .write_refusal = persistence_refusal,

@@ -1,5 +1,6 @@
 /* The command table: names are found in any case and no others, key specs find the keys. */
 #include "acl/acl.h"
+#include "cmd/families.h"
 #include "cmd/table.h"
 
 #include "../test.h"
@@ -26,7 +27,7 @@ static int64_t keys(const char *line) {
 }
 
 TEST(every_name_is_found) {
-    table_init();
+    table_init(families);
     for (size_t i = 0; i < table_count(); i++) {
         const char *name = table_at(i)->name;
         char upper[32];
@@ -74,7 +75,7 @@ TEST(categories) {
         {"config", "@admin", false},
         {"keys", "@dangerous", true},
     };
-    table_init();
+    table_init(families);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         if (in_category(rows[i].name, rows[i].category) != rows[i].in)
             printf("# %s %s\n", rows[i].name, rows[i].category);
@@ -114,7 +115,7 @@ static void note_flags(void *arg, struct cmd_key_ref key) {
 TEST(set_reads_only_with_get) {
     struct span plain[] = {SPAN("set"), SPAN("get"), SPAN("get"), SPAN("nx")},
                 reads[] = {SPAN("SET"), SPAN("k"), SPAN("v"), SPAN("NX"), SPAN("Get")};
-    table_init();
+    table_init(families);
     CHECK_EQ(table_keys(table_find(SPAN("set")), plain, 4, note_flags, NULL), 1);
     CHECK_EQ(flags_seen, (unsigned)(KEY_OW | KEY_UPDATE));
     CHECK_EQ(table_keys(table_find(SPAN("set")), reads, 5, note_flags, NULL), 1);
@@ -123,7 +124,7 @@ TEST(set_reads_only_with_get) {
 }
 
 TEST(keys_of_requests) {
-    table_init();
+    table_init(families);
     CHECK_EQ(keys("get a"), INT64_C(1));
     CHECK_EQ(found[0], (size_t)1);
     CHECK_EQ(keys("mset a 1 b 2 c 3"), INT64_C(3));
@@ -152,7 +153,7 @@ static void run_nothing(struct client *c) {}
 TEST(commands_come_and_go) {
     static struct cmd added[TABLE_ADDED_MAX + 1];
     static char name[TABLE_ADDED_MAX + 1][24];
-    table_init();
+    table_init(families);
     size_t fixed = table_count(), stats = table_stat_count();
     unsigned changes = table_changes;
     for (size_t i = 0; i <= TABLE_ADDED_MAX; i++) {

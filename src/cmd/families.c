@@ -1,0 +1,12 @@
+/* Which function runs a command. */
+#include "cmd/families.h"
+
+#define COMMAND(id, ...)     [WIRE_##id] = cmd_##id,
+#define SHARED(id, run, ...) [WIRE_##id] = cmd_##run,
+#define CONTAINER(id, ...)   [WIRE_##id] = NULL,
+const cmd_fn families[WIRE_COMMANDS] = {
+#include "wire/commands.h"
+};
+#undef COMMAND
+#undef SHARED
+#undef CONTAINER
