@@ -38,20 +38,6 @@ static bool reply_local_whole(struct client *c, struct object *o) {
     return reply_local(c, o, 0, store_object_size(server.store, o));
 }
 
-struct object *string_read(struct span key) {
-    struct store_batch batch;
-    store_batch_begin(server.store, &batch, NULL, STORE_BATCH_READ, 1);
-    uint64_t hash = store_hash(key);
-    struct object *o = store_find_hashed(server.store, key, hash);
-    if (o) {
-        store_batch_hit(server.store, &batch, o);
-        cluster_hit(o, false);
-    } else {
-        store_batch_miss(server.store, &batch, hash);
-    }
-    return o;
-}
-
 /* --- one value --- */
 
 /* What becomes of the key once its value was read. */

@@ -446,3 +446,19 @@ void string_write_run(struct client *c, struct string_write *w) {
     kept->owner = &kept->job;
     job_start(c, &kept->job);
 }
+
+/* --- reading --- */
+
+struct object *string_read(struct span key) {
+    struct store_batch batch;
+    store_batch_begin(server.store, &batch, NULL, STORE_BATCH_READ, 1);
+    uint64_t hash = store_hash(key);
+    struct object *o = store_find_hashed(server.store, key, hash);
+    if (o) {
+        store_batch_hit(server.store, &batch, o);
+        cluster_hit(o, false);
+    } else {
+        store_batch_miss(server.store, &batch, hash);
+    }
+    return o;
+}

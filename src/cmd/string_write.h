@@ -199,7 +199,7 @@ void string_far_free(struct string_write *w);
 /* The last new value found its space elsewhere: a sink would probably be in vain. */
 bool string_write_elsewhere(void);
 
-/* --- reading: cmd_string.c --- */
+/* --- reading --- */
 
 /* Finds a key and counts the access for the policy. */
 struct object *string_read(struct span key);
