@@ -4,11 +4,10 @@
 import asyncio
 import gc
 import sys
-import threading
 import time
 import unittest
 
-from harness import SLOW, Server, TarnTest, free_port
+from harness import SLOW, Server, TarnTest, free_port, together
 
 import tarn
 from tarn.memory import pin
@@ -343,11 +342,7 @@ class Aio(TarnTest):
 
             results.append(asyncio.run(main()))
 
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        together(work, range(4))
         self.assertEqual(results, [[b"%d" % i for i in range(20)]] * 4)
 
 

@@ -9,7 +9,7 @@ import time
 import unittest
 import unittest.mock
 
-from harness import SERVER, Node, Server, TarnTest, free_port, pattern, wait_until
+from harness import SERVER, Node, Server, TarnTest, free_port, pattern, together, wait_until
 
 import tarn
 
@@ -286,20 +286,13 @@ class Threads(TarnTest):
         wrong = []
 
         def work(number):
-            try:
-                for i in range(30):
-                    key, value = f"thread:{number}:{i}", pattern(5000, number * 100 + i)
-                    client.put(key, value)
-                    if client.get(key) != value or client.get_many([key, "none"]) != [value, None]:
-                        wrong.append(key)
-            except Exception as e:
-                wrong.append(e)
+            for i in range(30):
+                key, value = f"thread:{number}:{i}", pattern(5000, number * 100 + i)
+                client.put(key, value)
+                if client.get(key) != value or client.get_many([key, "none"]) != [value, None]:
+                    wrong.append(key)
 
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(12)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        together(work, range(12))
         self.assertEqual(wrong, [])
 
     def ticks_during(self, call):

@@ -14,7 +14,7 @@ import time
 import unittest
 from unittest import mock
 
-from harness import ROOT, Node, Server, TarnTest, wait_until
+from harness import ROOT, Node, Server, TarnTest, together, wait_until
 
 import tarn
 from tarn.chain import block_hashes
@@ -367,27 +367,20 @@ class Cuda(TarnTest):
         wrong = []
 
         def work(name):
-            try:
-                for i in range(10):
-                    value = os.urandom(50_000)
-                    client.put(f"{name} {i}", value)
-                    memory = bytearray(len(value))
-                    address = ctypes.addressof((ctypes.c_char * len(value)).from_buffer(memory))
-                    with client.view(f"{name} {i}") as view, pinner.pin(view) as pinned:
-                        with lock:  # the driver that is none has no locks
-                            pinned.copy_to(address, stream=i)
-                            pinned.finish()
-                    if memory != value:
-                        wrong.append(name)
-            except Exception as e:
-                wrong.append(e)
+            for i in range(10):
+                value = os.urandom(50_000)
+                client.put(f"{name} {i}", value)
+                memory = bytearray(len(value))
+                address = ctypes.addressof((ctypes.c_char * len(value)).from_buffer(memory))
+                with client.view(f"{name} {i}") as view, pinner.pin(view) as pinned:
+                    with lock:  # the driver that is none has no locks
+                        pinned.copy_to(address, stream=i)
+                        pinned.finish()
+                if memory != value:
+                    wrong.append(name)
 
         lock = threading.Lock()
-        threads = [threading.Thread(target=work, args=(t,)) for t in range(4)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        together(work, range(4))
         self.assertEqual(wrong, [])
 
     def test_no_device(self):

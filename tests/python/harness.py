@@ -13,8 +13,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
+from unittest import mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 for _path in (
@@ -66,6 +68,59 @@ def wait_until(condition, seconds=300, what="the condition"):
         if time.monotonic() > until:
             raise AssertionError(f"{what} did not come true within {seconds * SLOW} s")
         time.sleep(0.01)
+
+
+def together(work, many):
+    """Calls work(one) for each of many, all at the same time in threads; then raises what one of
+    them raised."""
+    errors = []
+
+    def guarded(one):
+        try:
+            work(one)
+        except BaseException as e:  # told by the caller's thread
+            errors.append(e)
+
+    threads = [threading.Thread(target=guarded, args=(one,)) for one in many]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+class Part:
+    """Another process that plays a part in a test: a program of this folder, whose standard input
+    and output are pipes of lines."""
+
+    def __init__(self, program, *arguments, **variables):
+        here = os.path.dirname(os.path.abspath(__file__))
+        path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
+        self.process = subprocess.Popen(
+            [sys.executable, os.path.join(here, program), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=dict(os.environ, TARN_TEST_PATH=path, **variables),
+        )
+
+    def line(self):
+        """The next one it says."""
+        return self.process.stdout.readline().strip()
+
+    def stop(self):
+        """Ends it without warning."""
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
 
 
 class Process:
@@ -237,6 +292,13 @@ class TarnTest(unittest.TestCase):
         client = tarn.Client(self.server.url + query, **options)
         self.addCleanup(client.close)
         return client
+
+    def engine_uses_server(self):
+        """TARN_URL names this server until the test ends; the server is empty."""
+        patched = mock.patch.dict(os.environ, {"TARN_URL": self.server.url})
+        patched.start()
+        self.addCleanup(patched.stop)
+        self.client().command("FLUSHALL")
 
     def waiting(self, n=1):
         """Until n clients wait at the server for keys to come."""

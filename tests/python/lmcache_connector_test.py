@@ -9,7 +9,7 @@ import threading
 import time
 import unittest
 
-from harness import Server, TarnTest, wait_until
+from harness import Server, TarnTest, together, wait_until
 from lmcache_stubs import (
     Backend,
     BFLOAT16,
@@ -349,11 +349,7 @@ class Replaces(ConnectorTest):
                 if not self.check_health(ranks[rank], 100 * rank + turn):
                     errors.append((rank, turn))
 
-        threads = [threading.Thread(target=run, args=(i,)) for i in range(len(ranks))]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        together(run, range(len(ranks)))
         self.assertEqual(errors, [])
         self.nothing_left()
 
@@ -754,7 +750,7 @@ class Many(ConnectorTest):
     def test_loops_and_threads_at_once(self):
         """Three loops, and look-ups from plain threads, on keys that all of them put and remove."""
         connector, other = self.connector(), self.connector()
-        keys, errors, reads = self.keys(24), [], [0]
+        keys, reads = self.keys(24), [0]
         began = time.monotonic()
 
         def goes_on():
@@ -779,12 +775,6 @@ class Many(ConnectorTest):
                         obj.ref_count_down()
                         reads[0] += 1
 
-        def thread(target):
-            try:
-                target()
-            except BaseException as e:  # noqa: B902  told by the main thread
-                errors.append(e)
-
         def lookups():
             while goes_on():
                 connector.batched_contains(keys)
@@ -795,12 +785,7 @@ class Many(ConnectorTest):
             (lambda which=which, seed=seed: asyncio.run(loop(which, seed)))
             for seed, which in enumerate((connector, connector, other))
         ]
-        threads = [threading.Thread(target=thread, args=(target,)) for target in targets]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-        self.assertEqual(errors, [])
+        together(lambda target: target(), targets)
         self.assertGreater(reads[0], 50)
         self.nothing_left()
 

@@ -8,7 +8,7 @@ import threading
 import time
 import unittest
 
-from harness import TarnTest, wait_until
+from harness import TarnTest, together, wait_until
 from lmcache_stubs import Backend, Metadata, ObjectKey, Size, UINT8, MemoryFormat, pattern
 
 import tarn
@@ -183,46 +183,38 @@ class Tasks(L2Test):
 
     def test_many_tasks_at_once(self):
         """Two controllers, many tasks under way, results taken in any order."""
-        adapter, errors = self.adapter(), []
+        adapter = self.adapter()
 
         def run(part):
-            try:
-                keys, into, tasks = self.keys(1)[0], None, {}
-                keys = [[ObjectKey(part << 40 | t << 8 | i) for i in range(5)] for t in range(20)]
-                tasks = {adapter.submit_store_task(k, self.objs(5, 8192)): k for k in keys}
+            keys, into, tasks = self.keys(1)[0], None, {}
+            keys = [[ObjectKey(part << 40 | t << 8 | i) for i in range(5)] for t in range(20)]
+            tasks = {adapter.submit_store_task(k, self.objs(5, 8192)): k for k in keys}
+            with stores:
+                pending = set(tasks)
+                waiting.update(pending)
+            while pending:
                 with stores:
-                    pending = set(tasks)
-                    waiting.update(pending)
-                while pending:
-                    with stores:
-                        ended.update(adapter.pop_completed_store_tasks())
-                        pending -= {t for t in pending if t in ended}
-                    time.sleep(0.001)
-                looks = {adapter.submit_lookup_and_lock_task(k): k for k in keys}
-                for task in sorted(looks, reverse=True):
-                    bits = None
-                    while bits is None:
-                        bits = adapter.query_lookup_and_lock_result(task)
-                        time.sleep(0.0005)
-                    assert bits.count_leading_ones() == bits.popcount() == 5
-                for k in keys:
-                    into = self.objs(5, 8192, fill=False)
-                    task, bits = adapter.submit_load_task(k, into), None
-                    while bits is None:
-                        bits = adapter.query_load_result(task)
-                        time.sleep(0.0005)
-                    assert bits.popcount() == 5
-                    self.check(into, range(5))
-            except BaseException as e:  # told by the main thread
-                errors.append(e)
+                    ended.update(adapter.pop_completed_store_tasks())
+                    pending -= {t for t in pending if t in ended}
+                time.sleep(0.001)
+            looks = {adapter.submit_lookup_and_lock_task(k): k for k in keys}
+            for task in sorted(looks, reverse=True):
+                bits = None
+                while bits is None:
+                    bits = adapter.query_lookup_and_lock_result(task)
+                    time.sleep(0.0005)
+                assert bits.count_leading_ones() == bits.popcount() == 5
+            for k in keys:
+                into = self.objs(5, 8192, fill=False)
+                task, bits = adapter.submit_load_task(k, into), None
+                while bits is None:
+                    bits = adapter.query_load_result(task)
+                    time.sleep(0.0005)
+                assert bits.popcount() == 5
+                self.check(into, range(5))
 
         stores, waiting, ended = threading.Lock(), set(), {}
-        threads = [threading.Thread(target=run, args=(i + 1,)) for i in range(3)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-        self.assertEqual(errors, [])
+        together(run, range(1, 4))
         self.assertEqual(len(waiting), 60)
         status = adapter.report_status()
         self.assertEqual((status["stored"], status["found"], status["loaded"]), (300, 300, 300))
@@ -253,6 +245,20 @@ class Keys(L2Test):
         ):
             self.assertIsNone(parse_object_key(other), other)
 
+    def listed(self, adapter, **kwargs):
+        """The keys of all pages, of values of 512 bytes. A page may be short before the last."""
+        cursor, found, sizes = None, [], set()
+        for _ in range(100):
+            page = adapter.list_l2_keys(cursor=cursor, **kwargs)
+            self.assertLessEqual(len(page.entries), kwargs.get("page_size", 500))
+            found += [entry.key for entry in page.entries]
+            sizes |= {entry.size_bytes for entry in page.entries}
+            cursor = page.next_page_token
+            if cursor is None:
+                break
+        self.assertEqual(sizes, {512})
+        return sorted(found)
+
     def test_listing(self):
         adapter, client = self.adapter(), self.client()
         client.command("FLUSHALL")
@@ -264,16 +270,7 @@ class Keys(L2Test):
         client.put("noise", b"x")
 
         def pages(**kwargs):
-            cursor, found, sizes = None, [], set()
-            for _ in range(100):
-                page = adapter.list_l2_keys(cursor=cursor, **kwargs)
-                self.assertLessEqual(len(page.entries), kwargs.get("page_size", 500))
-                found += [entry.key for entry in page.entries]
-                sizes |= {entry.size_bytes for entry in page.entries}
-                cursor = page.next_page_token
-                if cursor is None:
-                    self.assertEqual(sizes, {512})
-                    return sorted(found)
+            return self.listed(adapter, **kwargs)
 
         everything = sorted(object_key_text(key) for key in keys)
         self.assertEqual(pages(), everything)
@@ -293,11 +290,9 @@ class Keys(L2Test):
         self.assertEqual(self.look(adapter, keys), [True] * 3)
         self.assertEqual(self.look(plain, keys), [False] * 3)
         self.assertEqual(self.look(self.adapter(namespace="fp4"), keys), [False] * 3)
-        listed = [entry.key for entry in adapter.list_l2_keys(page_size=100).entries]
-        self.assertEqual(sorted(listed), sorted(object_key_text(key) for key in keys))
-        self.assertEqual(
-            {e.size_bytes for e in adapter.list_l2_keys(keys[0].model_name, 100).entries}, {512}
-        )
+        names = sorted(object_key_text(key) for key in keys)
+        for more in ({}, {"model_name": keys[0].model_name}):
+            self.assertEqual(self.listed(adapter, page_size=100, **more), names)
         adapter.delete(keys[:1])
         self.assertEqual(self.look(adapter, keys), [False, True, True])
 

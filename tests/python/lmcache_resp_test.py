@@ -9,10 +9,9 @@ import os
 import random
 import socket
 import struct
-import threading
 import unittest
 
-from harness import TarnTest
+from harness import TarnTest, together
 
 try:
     import redis
@@ -118,25 +117,15 @@ class RespTest(TarnTest):
 
     def workers(self, n, work):
         """work(client, i) in n threads, each with a connection; the first error is raised."""
-        errors = []
 
         def run(i):
+            client = Native(self.server.port)
             try:
-                client = Native(self.server.port)
-                try:
-                    work(client, i)
-                finally:
-                    client.close()
-            except BaseException as e:
-                errors.append(e)
+                work(client, i)
+            finally:
+                client.close()
 
-        threads = [threading.Thread(target=run, args=(i,)) for i in range(n)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-        if errors:
-            raise errors[0]
+        together(run, range(n))
 
 
 class NativeClient(RespTest):

@@ -4,49 +4,30 @@ import ctypes
 import json
 import os
 import socket
-import subprocess
-import sys
-import threading
 import unittest
 
-from harness import Server, TarnTest, wait_until
+from harness import Part, Server, TarnTest, together, wait_until
 
 from mooncake.engine import TransferEngine, TransferNotify, TransferOpcode
 from mooncake.store import MooncakeDistributedStore
 from mooncake_part import SIZE
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 
-
-class Part:
-    """The other process."""
+class Program(Part):
+    """mooncake_part.py."""
 
     def __init__(
         self, hostname="127.0.0.1", metadata="P2PHANDSHAKE", protocol="tcp", **environment
     ):
-        path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
-        self.process = subprocess.Popen(
-            [sys.executable, os.path.join(HERE, "mooncake_part.py"), hostname, metadata, protocol],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=dict(os.environ, TARN_TEST_PATH=path, **environment),
-        )
-        words = self.process.stdout.readline().split()
+        super().__init__("mooncake_part.py", hostname, metadata, protocol, **environment)
+        words = self.line().split()
         self.session, (self.managed, self.own, self.first) = words[0], (int(w) for w in words[1:])
 
     def ask(self, *words):
         """What it says to a line."""
         self.process.stdin.write(" ".join(str(w) for w in words) + "\n")
         self.process.stdin.flush()
-        return self.process.stdout.readline().strip()
-
-    def stop(self):
-        """Ends it without warning."""
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
+        return self.line()
 
 
 class EngineTest(TarnTest):
@@ -65,7 +46,7 @@ class EngineTest(TarnTest):
         self.assertEqual(self.engine.register_memory(self.address, SIZE), 0)
 
     def start(self, **environment):
-        part = Part(self.NAME, self.METADATA, **environment)
+        part = Program(self.NAME, self.METADATA, **environment)
         self.addCleanup(part.stop)
         return part
 
@@ -189,11 +170,7 @@ class EngineTest(TarnTest):
                 at = i * 4096
                 codes.append(e.transfer_sync_write(p.session, self.address + at, p.own + at, 4096))
 
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        together(work, range(8))
         self.assertEqual(codes, [0] * 160)
         self.assertEqual(len(e._far), 1, "one connection for all of them")
 

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import unittest
 
-from harness import ROOT, Server, TarnTest, wait_until
+from harness import ROOT, Server, TarnTest, together, wait_until
 
 import tarn
 from mooncake import _common as common
@@ -797,11 +797,7 @@ class EnginesTest(StoreTest):
             start.wait()
             codes.append(store.batch_put_from(keys, [source.address] * 64, [64 * KIB] * 64))
 
-        threads = [threading.Thread(target=rank, args=(self.open(),)) for _ in range(4)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        together(rank, [self.open() for _ in range(4)])
         self.assertEqual(codes, [[0] * 64] * 4)
         wait_until(lambda: self.store.batch_is_exist(keys) == [1] * 64, what="all keys")
         self.assertEqual(self.store.get_batch(keys), [block(3, 64 * KIB)] * 64)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 from unittest import mock
 
-from harness import SLOW, Server, TarnTest, wait_until
+from harness import SLOW, Server, TarnTest, together, wait_until
 
 import tarn
 from tarn.sglang import TarnHiCache
@@ -251,10 +251,7 @@ class Controller:
 class SGLangTest(TarnTest):
     def setUp(self):
         self.server.process.poll()
-        patched = mock.patch.dict(os.environ, {"TARN_URL": self.server.url})
-        patched.start()
-        self.addCleanup(patched.stop)
-        self.client().command("FLUSHALL")
+        self.engine_uses_server()
 
     def rank(self, pool, zero_copy=True, **config):
         if not zero_copy:
@@ -352,11 +349,7 @@ class SGLangTest(TarnTest):
             barrier.wait()
             done.append(rank.backup(hashes, list(range(40))))
 
-        threads = [threading.Thread(target=race, args=(r,)) for r in ranks]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        together(race, ranks)
         self.assertEqual(done, [40] * 4)
         self.assertEqual(len(self.keys()), 40)
         wait_until(lambda: all(r.hits(hashes) == 40 for r in ranks), 5, "all pages are whole")

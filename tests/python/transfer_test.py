@@ -1,50 +1,16 @@
 """tarn.transfer: blocks between two programs, the other one being transfer_part.py."""
 
 import asyncio
-import os
 import select
-import subprocess
-import sys
 import threading
 import time
 import unittest
 
-from harness import Server, TarnTest, wait_until
+from harness import Part, Server, TarnTest, wait_until
 
 import tarn
 from tarn.transfer import READ, WRITE, BatchState, End, EventKind, Tasks
 from transfer_part import BLOCK, pattern
-
-HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-class Part:
-    """Another process that plays one of the parts."""
-
-    def __init__(self, name, argument=""):
-        environment = dict(
-            os.environ, TARN_TEST_PATH=os.pathsep.join(os.path.abspath(p) for p in sys.path)
-        )
-        self.process = subprocess.Popen(
-            [sys.executable, os.path.join(HERE, "transfer_part.py"), name, argument],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-
-    def line(self):
-        """The next one it says."""
-        return self.process.stdout.readline().strip()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
 
 
 class PullTest(TarnTest):
@@ -94,16 +60,16 @@ class PullTest(TarnTest):
         return info
 
     def test_by_endpoint(self):
-        with Part("prefill") as part, End() as end:
+        with Part("transfer_part.py", "prefill", "") as part, End() as end:
             self.assertIn(self.pull(end, part.line(), part)["transport"], ("shm", "tcp"))
             self.assertGreaterEqual(end.stats()["bytes_read"], 7 * BLOCK)
 
     def test_by_tcp(self):
-        with Part("prefill") as part, End(transport="tcp") as end:
+        with Part("transfer_part.py", "prefill", "") as part, End(transport="tcp") as end:
             self.assertEqual(self.pull(end, part.line(), part)["transport"], "tcp")
 
     def test_by_name(self):
-        with Server() as server, Part("prefill", server.url) as part, End(
+        with Server() as server, Part("transfer_part.py", "prefill", server.url) as part, End(
             "decode-0", master=server.url
         ) as end:
             part.line()
@@ -119,7 +85,7 @@ class PushTest(TarnTest):
         with End() as end:
             cache = end.alloc(BLOCK, rights=WRITE)
             end.ready("room", b"%d" % cache.address)
-            with Part("writer", end.endpoint) as part:
+            with Part("transfer_part.py", "writer", end.endpoint) as part:
                 self.assertEqual(part.line(), "pushed")
                 ready = select.select([end], [], [], 60)[0]
                 self.assertEqual(ready, [end])
@@ -135,7 +101,7 @@ class PushTest(TarnTest):
         with End() as end:
             room = end.alloc(BLOCK, rights=WRITE)
             end.ready("room", b"%d" % room.address, peers=2)
-            with Part("writer", end.endpoint) as part:
+            with Part("transfer_part.py", "writer", end.endpoint) as part:
                 self.assertEqual(part.line(), "pushed")
                 self.assertEqual(end.next_event(30_000).kind, EventKind.DONE)
             end.abort("room", "no longer")

@@ -10,7 +10,7 @@ import types
 import unittest
 from unittest import mock
 
-from harness import SLOW, Server, TarnTest, wait_until
+from harness import SLOW, Server, TarnTest, together, wait_until
 
 import tarn
 from tarn import vllm_ascend
@@ -138,10 +138,7 @@ class Worker:
 
 class AscendTest(TarnTest):
     def setUp(self):
-        patched = mock.patch.dict(os.environ, {"TARN_URL": self.server.url})
-        patched.start()
-        self.addCleanup(patched.stop)
-        self.client().command("FLUSHALL")
+        self.engine_uses_server()
 
     def worker(self, *args, **named):
         made = Worker(*args, **named)
@@ -159,11 +156,7 @@ class AscendTest(TarnTest):
         for w in writers:
             for i in range(64):
                 w.fill(i, f"{w.tp_rank} {i}")
-        threads = [threading.Thread(target=w.send, args=(hashes, list(range(64)))) for w in writers]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        together(lambda w: w.send(hashes, list(range(64))), writers)
         scheduler = TarnBackend.create_scheduler_client(types.SimpleNamespace(rank=0))
         self.addCleanup(scheduler.close)
         every = [w.key(h) for w in writers for h in hashes]
@@ -191,11 +184,7 @@ class AscendTest(TarnTest):
             barrier.wait()
             w.store.put([w.key(h) for h in hashes], [x[0] for x in where], [x[1] for x in where])
 
-        threads = [threading.Thread(target=race, args=(w,)) for w in workers]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        together(race, workers)
         self.assertEqual([w.store.troubles for w in workers], [{}] * 4)
         wait_until(lambda: workers[0].store.exists([workers[0].key(h) for h in hashes]) == [1] * 64)
         self.assertEqual(self.client().command("DBSIZE"), "64")
