@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/assert.h"
 #include "base/crc32c.h"
+#include "cluster/cluster.h"
 #include "cmd/client.h"
 #include "cmd/families.h"
 #include "cmd/keys.h"
