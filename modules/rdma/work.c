@@ -94,10 +94,6 @@ static void skip_empty(struct rdma_task *t) {
         t->part_at++;
         t->part_offset = 0;
     }
-    while (t->iov_at < op->n_iov && t->iov_offset == op->iov[t->iov_at].iov_len) {
-        t->iov_at++;
-        t->iov_offset = 0;
-    }
 }
 
 static void enqueue(struct rdma_task *t, struct transport_key *k) {
@@ -118,6 +114,7 @@ static void take(struct transport_endpoint *e, struct transport_op *op) {
     struct rdma_work *w = e->domain->work;
     struct rdma_task *t = xcalloc(1, sizeof(*t));
     t->op = op;
+    t->local = iov_cursor(op->iov, op->n_iov);
     t->endpoint = e;
     t->since_ms = clock_boot_ms();
     t->numa_node = -1;
@@ -136,7 +133,7 @@ static void take(struct transport_endpoint *e, struct transport_op *op) {
     if (status == TARN_OK && t->left > 0) {
         /* To ask costs a system call, and small ones do not care. */
         if (rdma_devices_count() > 1 && t->left >= rdma_options.slice)
-            t->numa_node = rdma_numa_node_of(op->iov[t->iov_at].iov_base);
+            t->numa_node = rdma_numa_node_of(iov_here(&t->local).iov_base);
         enqueue(t, op->parts[t->part_at].key);
         rdma_work_due(w, t->since_ms + (op->patience_ms != 0 ? op->patience_ms : RDMA_STALL_MS));
     } else {
@@ -173,16 +170,15 @@ struct cut {
 /* How is the memory at the cursor reached? false: not at the moment. */
 static bool begin_cut(struct rdma_task *t, struct cut *c) {
     struct transport_domain *d = t->endpoint->domain;
-    const struct iovec *v = &t->op->iov[t->iov_at];
-    const char *at = (const char *)v->iov_base + t->iov_offset;
+    struct iovec v = iov_here(&t->local);
     c->put = t->op->kind == TRANSPORT_PUT;
     c->limit = min_u64(t->slice_size, min_u64(t->left, c->r->slice_max));
     c->limit = min_u64(c->limit, rdma_key_chunk_left(t->key, c->s->offset));
-    bool device_memory = rdma_local_is_dmabuf(d, at);
+    bool device_memory = rdma_local_is_dmabuf(d, v.iov_base);
     c->inlined = c->put && c->limit <= c->r->max_inline && !device_memory;
     if (c->inlined) return true;
-    uint64_t len = v->iov_len - t->iov_offset;
-    c->in_place = rdma_memory_local(d, c->r->device, at, &len) != NULL;
+    uint64_t len = v.iov_len;
+    c->in_place = rdma_memory_local(d, c->r->device, v.iov_base, &len) != NULL;
     if (c->in_place) return true;
     if (device_memory) {
         rdma_task_fail(t, TARN_ENOTSUP); /* no buffer of ours can stand in for it */
@@ -203,15 +199,14 @@ static uint64_t next_piece(struct rdma_task *t, struct cut *c) {
     struct rdma_slice *s = c->s;
     if (s->length == c->limit || t->part_at == t->op->n_parts) return 0;
     const struct transport_part *p = &t->op->parts[t->part_at];
-    const struct iovec *v = &t->op->iov[t->iov_at];
+    struct iovec v = iov_here(&t->local);
     if (p->key != t->key ||
         p->extent.offset + p->sub_offset + t->part_offset != s->offset + s->length)
         return 0;
-    char *at = (char *)v->iov_base + t->iov_offset;
-    uint64_t n = min_u64(p->sub_length - t->part_offset, v->iov_len - t->iov_offset);
+    uint64_t n = min_u64(p->sub_length - t->part_offset, v.iov_len);
     n = min_u64(n, c->limit - s->length);
     struct iovec *last = s->n_pieces > 0 ? &s->piece[s->n_pieces - 1] : NULL;
-    bool joins = last != NULL && (char *)last->iov_base + last->iov_len == at;
+    bool joins = last != NULL && (char *)last->iov_base + last->iov_len == v.iov_base;
     if (joins && (!c->in_place || c->registered > 0)) {
         n = c->in_place ? min_u64(n, c->registered) : n;
         c->registered -= c->in_place ? n : 0;
@@ -220,8 +215,8 @@ static uint64_t next_piece(struct rdma_task *t, struct cut *c) {
     }
     if (s->n_pieces == RDMA_PIECES || (s->staged == NULL && s->n_pieces == c->r->max_sge)) return 0;
     if (!c->inlined) {
-        uint64_t len = v->iov_len - t->iov_offset;
-        struct ibv_mr *mr = rdma_memory_local(t->endpoint->domain, c->r->device, at, &len);
+        uint64_t len = v.iov_len;
+        struct ibv_mr *mr = rdma_memory_local(t->endpoint->domain, c->r->device, v.iov_base, &len);
         if ((mr != NULL) != c->in_place) return 0;
         if (mr != NULL) {
             n = min_u64(n, len);
@@ -229,7 +224,7 @@ static uint64_t next_piece(struct rdma_task *t, struct cut *c) {
             s->lkey[s->n_pieces] = mr->lkey;
         }
     }
-    s->piece[s->n_pieces++] = (struct iovec){at, n};
+    s->piece[s->n_pieces++] = (struct iovec){v.iov_base, n};
     return n;
 }
 
@@ -257,11 +252,10 @@ struct rdma_slice *rdma_task_cut(struct rdma_task *t, struct rdma_rail *r) {
     }
     uint64_t n;
     while ((n = next_piece(t, &c)) > 0) {
-        const char *from = (const char *)t->op->iov[t->iov_at].iov_base + t->iov_offset;
-        if (c.put) pass(t, &c, from, n);
+        if (c.put) pass(t, &c, iov_here(&t->local).iov_base, n);
         s->length += n;
         t->part_offset += n;
-        t->iov_offset += n;
+        iov_advance(&t->local, n);
         skip_empty(t);
     }
     TARN_ASSERT(s->length > 0);

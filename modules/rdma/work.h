@@ -90,8 +90,9 @@ struct rdma_task {
     bool loose;             /* bytes of a PUT may still be on their way */
     unsigned confirmations; /* headers that had to be read by another rail */
     tarn_status status;
-    size_t part_at, iov_at;
-    uint64_t part_offset, iov_offset;
+    size_t part_at;
+    uint64_t part_offset;
+    struct iov_cursor local;
     uint64_t left, slice_size; /* left: bytes that are not cut yet */
     int numa_node;
     uint64_t since_ms;

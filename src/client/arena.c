@@ -74,34 +74,3 @@ void arena_free(struct arena *a) {
     free(a->head);
     *a = (struct arena){0};
 }
-
-uint64_t iov_total(const struct iovec *iov, size_t n) {
-    uint64_t total = 0;
-    for (size_t i = 0; i < n; i++) total = add_sat(total, iov[i].iov_len);
-    return total;
-}
-
-size_t iov_slice(const struct iovec *iov, size_t n, uint64_t from, uint64_t len,
-                 struct iovec *out) {
-    size_t used = 0;
-    for (size_t i = 0; i < n && len > 0; i++) {
-        if (from >= iov[i].iov_len) {
-            from -= iov[i].iov_len;
-            continue;
-        }
-        uint64_t take = min_u64(iov[i].iov_len - from, len);
-        out[used++] = (struct iovec){(char *)iov[i].iov_base + from, take};
-        len -= take;
-        from = 0;
-    }
-    return used;
-}
-
-void iov_write(const struct iovec *iov, size_t n, const char *data, size_t len) {
-    for (size_t i = 0; i < n && len > 0; i++) {
-        size_t take = iov[i].iov_len < len ? iov[i].iov_len : len;
-        if (take > 0) memcpy(iov[i].iov_base, data, take);
-        data += take;
-        len -= take;
-    }
-}

@@ -103,7 +103,8 @@ static tarn_status deliver_inline(struct getting *g, const tarn_item *item, cons
     struct iovec one;
     size_t n;
     const struct iovec *iov = item_iov(item, &one, &n);
-    iov_write(iov, n, p->value + item->offset, w->len);
+    struct iov_cursor to = iov_cursor(iov, n);
+    (void)iov_copy_in(&to, p->value + item->offset, w->len);
     return TARN_OK;
 }
 

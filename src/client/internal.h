@@ -20,6 +20,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/hist.h"
+#include "base/iov.h"
 #include "base/rng.h"
 #include "base/thread.h"
 #include "engine/engine.h"
@@ -484,13 +485,6 @@ tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64
  * GRANT_RECEIPT_SIZE for each extent. NULL: they need not be. */
 uint8_t *placement_receipts(struct arena *arena, const struct placement *p, size_t *n_p);
 uint8_t *placement_receipts_of(const struct placement *p, uint8_t *receipts, unsigned replica);
-
-/* --- iovec helpers (arena.c) --- */
-
-uint64_t iov_total(const struct iovec *iov, size_t n);
-/* The pieces of [from, from + len) go to out (room for n); returns how many. */
-size_t iov_slice(const struct iovec *iov, size_t n, uint64_t from, uint64_t len, struct iovec *out);
-void iov_write(const struct iovec *iov, size_t n, const char *data, size_t len);
 
 /* --- get.c, put.c, lookup.c: what runs on a lane --- */
 

@@ -8,20 +8,17 @@ uint32_t put_crc(const struct iovec *iov, size_t n_iov, uint64_t size, uint32_t 
     uint32_t whole = 0, block = 0;
     uint64_t in_block = 0;
     size_t at = 0;
-    for (size_t i = 0; i < n_iov; i++) {
-        const char *data = iov[i].iov_base;
-        for (uint64_t left = iov[i].iov_len; left > 0;) {
-            uint64_t take = min_u64(left, CRC_BLOCK - in_block);
-            block = crc32c(block, data, take);
-            data += take;
-            left -= take;
-            in_block += take;
-            if (in_block < CRC_BLOCK) continue;
-            if (crcs != NULL) crcs[at++] = block;
-            whole = crc32c_combine(whole, block, in_block);
-            block = 0;
-            in_block = 0;
-        }
+    struct iov_cursor c = iov_cursor(iov, n_iov);
+    for (struct iovec v; (v = iov_here(&c)).iov_len > 0;) {
+        uint64_t take = min_u64(v.iov_len, CRC_BLOCK - in_block);
+        block = crc32c(block, v.iov_base, take);
+        iov_advance(&c, take);
+        in_block += take;
+        if (in_block < CRC_BLOCK) continue;
+        if (crcs != NULL) crcs[at++] = block;
+        whole = crc32c_combine(whole, block, in_block);
+        block = 0;
+        in_block = 0;
     }
     if (in_block > 0) {
         if (crcs != NULL) crcs[at++] = block;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/iov.h"
 #include "base/log.h"
 #include "cmd/config_tls.h"
 #include "cmd/stats.h"
@@ -63,30 +64,15 @@ int client_tls_flush(struct client *c) {
 size_t client_tls_write(struct client *c, const struct iovec *iov, int n) {
     static char staged[RECORD_BYTES];
     struct tls_stream *tls = c->io->tls;
-    size_t total = 0, at = 0;
-    for (int i = 0; i < n && tls_write_space(tls) > 0;) {
-        const char *data = (const char *)iov[i].iov_base + at;
-        size_t len = iov[i].iov_len - at, taken;
-        if (len >= RECORD_BYTES || i + 1 == n) {
-            taken = tls_write(tls, data, len);
-            total += taken;
-            at += taken;
-            if (at < iov[i].iov_len) break;
-            i++, at = 0;
-            continue;
-        }
-        /* A record of several pieces. It is taken as a whole, or not at all. */
-        size_t have = 0;
-        while (i < n && have < RECORD_BYTES) {
-            size_t k = min_u64(iov[i].iov_len - at, RECORD_BYTES - have);
-            memcpy(staged + have, (const char *)iov[i].iov_base + at, k);
-            have += k;
-            at += k;
-            if (at == iov[i].iov_len) i++, at = 0;
-        }
-        taken = tls_write(tls, staged, have);
+    struct iov_cursor at = iov_cursor(iov, (size_t)n);
+    size_t total = 0;
+    while (tls_write_space(tls) > 0) {
+        /* A record of several pieces is taken as a whole, or not at all. */
+        struct iovec v = iov_take_together(&at, staged, RECORD_BYTES, SIZE_MAX);
+        if (v.iov_len == 0) break;
+        size_t taken = tls_write(tls, v.iov_base, v.iov_len);
         total += taken;
-        if (taken < have) break;
+        if (taken < v.iov_len) break;
     }
     tls_out(tls, &c->io->out.tls_bytes);
     return total;
@@ -143,14 +129,14 @@ static void opened(struct client *c) {
 /* Fills what is not filled yet; how many bytes. */
 static size_t decrypt(struct client *c, const struct iovec *iov, int n, size_t done) {
     enum tls_state before = tls_state(c->io->tls);
-    size_t got = 0, skip = done;
-    for (int i = 0; i < n; i++) {
-        size_t len = iov[i].iov_len, from = min_u64(skip, len);
-        skip -= from;
-        if (from == len) continue;
-        size_t k = tls_read(c->io->tls, (char *)iov[i].iov_base + from, len - from);
+    struct iov_cursor at = iov_cursor(iov, (size_t)n);
+    size_t got = 0;
+    iov_advance(&at, done);
+    for (struct iovec v; (v = iov_here(&at)).iov_len > 0;) {
+        size_t k = tls_read(c->io->tls, v.iov_base, v.iov_len);
         got += k;
-        if (k < len - from) break;
+        if (k < v.iov_len) break;
+        iov_advance(&at, k);
     }
     if (UNLIKELY(before == TLS_HANDSHAKE) && tls_state(c->io->tls) == TLS_OPEN) opened(c);
     return got;
@@ -180,8 +166,7 @@ static int fill(struct client *c) {
 
 ssize_t client_tls_read(struct client *c, const struct iovec *iov, int n) {
     struct client_io *io = c->io;
-    size_t room = 0;
-    for (int i = 0; i < n; i++) room += iov[i].iov_len;
+    size_t room = iov_total(iov, (size_t)n);
     bool shaking = tls_state(io->tls) == TLS_HANDSHAKE;
     if (UNLIKELY(shaking) && !may_shake()) {
         errno = EAGAIN;

@@ -11,6 +11,7 @@
 #include <sys/queue.h>
 
 #include "base/htab.h"
+#include "base/iov.h"
 #include "base/segment_header.h"
 #include "engine/engine.h"
 #include "transport/transport.h"

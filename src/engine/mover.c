@@ -21,6 +21,7 @@
 #include "base/assert.h"
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/iov.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "engine/placed.h"
@@ -403,12 +404,6 @@ static tarn_status start_threads(struct mover *m) {
     return m->started > 0 ? TARN_OK : TARN_ENOMEM;
 }
 
-static uint64_t job_bytes(const struct mover_job *job) {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < job->op.n_iov; i++) bytes += job->op.iov[i].iov_len;
-    return bytes;
-}
-
 tarn_status mover_submit(struct mover *m, struct mover_job *job) {
     MAGIC_CHECK(m, MOVER_MAGIC);
     TARN_ASSERT(job->state == MOVER_IDLE || job->state == MOVER_DONE);
@@ -427,7 +422,7 @@ tarn_status mover_submit(struct mover *m, struct mover_job *job) {
     }
     if (status == TARN_OK) {
         job->state = MOVER_QUEUED;
-        job->bytes = job_bytes(job);
+        job->bytes = iov_total(job->op.iov, job->op.n_iov);
         enqueue(&m->queue_tail, job);
         m->accepted++;
         m->stats.queued++;

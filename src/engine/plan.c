@@ -14,32 +14,13 @@
 
 /* --- planning --- */
 
-struct cursor { /* over an operation's local memory */
-    const struct iovec *iov;
-    size_t n, i;
-    uint64_t offset;
-};
-
 /* The next len bytes of local memory as iovecs. */
-static void take_iov(struct run *r, struct cursor *c, uint64_t len, struct transport_op *top) {
-    size_t n = 0;
-    uint64_t left = len, offset = c->offset;
-    for (size_t i = c->i; left > 0; i++, offset = 0, n++)
-        left -= min_u64(left, c->iov[i].iov_len - offset);
+static void take_iov(struct run *r, struct iov_cursor *c, uint64_t len, struct transport_op *top) {
+    size_t n = iov_gather(*c, len, NULL, c->n);
     struct iovec *out = run_alloc(r, (n + 1) * sizeof(*out));
-    n = 0;
-    while (len > 0) {
-        uint64_t take = min_u64(len, c->iov[c->i].iov_len - c->offset);
-        if (take > 0) out[n++] = (struct iovec){(char *)c->iov[c->i].iov_base + c->offset, take};
-        c->offset += take;
-        len -= take;
-        if (c->offset == c->iov[c->i].iov_len) {
-            c->i++;
-            c->offset = 0;
-        }
-    }
+    top->n_iov = iov_gather(*c, len, out, n);
     top->iov = out;
-    top->n_iov = n;
+    iov_advance(c, len);
 }
 
 static void plan_crcs(struct run *r, const struct engine_op *op, struct slice *s) {
@@ -58,7 +39,7 @@ static void plan_crcs(struct run *r, const struct engine_op *op, struct slice *s
 /* Slices of at most max bytes, each within one segment. */
 static tarn_status plan_slices(struct run *r, struct op_run *o, uint64_t max, bool spread) {
     struct engine_op *op = o->op;
-    struct cursor local = {.iov = op->iov, .n = op->n_iov};
+    struct iov_cursor local = iov_cursor(op->iov, op->n_iov);
     size_t i = 0;
     uint64_t offset = 0, at = 0;
     while (i < op->n_parts) {
@@ -123,7 +104,6 @@ static tarn_status find_device(const struct engine *e, struct op_run *o) {
 
 tarn_status run_plan(struct run *r, struct op_run *o, uint64_t now_ms) {
     struct engine_op *op = o->op;
-    uint64_t local = 0;
     o->planned = true;
     o->length = 0;
     o->first = NULL;
@@ -134,8 +114,8 @@ tarn_status run_plan(struct run *r, struct op_run *o, uint64_t now_ms) {
             return TARN_EINVAL;
         o->length += p->sub_length;
     }
-    for (size_t i = 0; i < op->n_iov; i++) local += op->iov[i].iov_len;
-    if (local != o->length || op->n_parts == 0 || (op->crcs != NULL && op->crc_block == 0))
+    if (iov_total(op->iov, op->n_iov) != o->length || op->n_parts == 0 ||
+        (op->crcs != NULL && op->crc_block == 0))
         return TARN_EINVAL;
     if (op->lease_end_boot_ms != 0 && now_ms >= op->lease_end_boot_ms) return TARN_ELEASE;
 
@@ -172,9 +152,7 @@ static bool is_plain(const struct run *r, const struct engine_op *op, uint64_t n
         p->sub_length > p->extent.length - p->sub_offset)
         return false;
     if (op->lease_end_boot_ms != 0 && now_ms >= op->lease_end_boot_ms) return false;
-    uint64_t local = 0;
-    for (size_t i = 0; i < op->n_iov; i++) local += op->iov[i].iov_len;
-    return local == p->sub_length && r->e->devices == 0;
+    return iov_total(op->iov, op->n_iov) == p->sub_length && r->e->devices == 0;
 }
 
 static bool is_alike(const struct engine_op *a, const struct engine_op *b) {

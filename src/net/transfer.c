@@ -45,36 +45,14 @@ struct net_transfers {
 
 /* --- in the thread --- */
 
-/* The next bytes, limit at most. Returns how many pieces. */
-static unsigned window(const struct net_transfer *t, size_t limit, struct iovec *iov) {
-    unsigned n = 0;
-    for (unsigned i = t->at; i < t->pieces && limit > 0; i++) {
-        iov[n] = t->piece[i];
-        if (iov[n].iov_len > limit) iov[n].iov_len = limit;
-        limit -= iov[n++].iov_len;
-    }
-    return n;
-}
-
-static void advance(struct net_transfer *t, size_t n) {
-    t->left -= n;
-    while (n > 0) {
-        struct iovec *p = &t->piece[t->at];
-        size_t k = n < p->iov_len ? n : p->iov_len;
-        p->iov_base = (char *)p->iov_base + k;
-        p->iov_len -= k;
-        n -= k;
-        if (p->iov_len == 0) t->at++;
-    }
-}
-
 enum step { STEP_MORE, STEP_BLOCKED, STEP_OVER };
 
 static enum step step(struct net_transfer *t) {
     for (unsigned calls = 0; calls < CALLS_PER_TURN; calls++) {
         struct iovec iov[NET_TRANSFER_PIECES];
         struct msghdr msg = {.msg_iov = iov};
-        msg.msg_iovlen = window(t, t->receive ? RECEIVE_PER_CALL : SEND_PER_CALL, iov);
+        msg.msg_iovlen = iov_gather(t->at, t->receive ? RECEIVE_PER_CALL : SEND_PER_CALL, iov,
+                                    NET_TRANSFER_PIECES);
         ssize_t n = t->receive ? recvmsg(t->fd, &msg, MSG_DONTWAIT)
                                : sendmsg(t->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR) continue;
@@ -84,7 +62,8 @@ static enum step step(struct net_transfer *t) {
             t->error = n < 0 ? errno : 0;
             return STEP_OVER;
         }
-        advance(t, (size_t)n);
+        iov_advance(&t->at, (size_t)n);
+        t->left -= (size_t)n;
         if (t->received != NULL) t->received(t, (size_t)n);
         atomic_fetch_add_explicit(&t->moved, (size_t)n, memory_order_release);
         if (t->left == 0) return STEP_OVER;
@@ -269,7 +248,7 @@ void net_transfer_start(struct net_transfers *o, struct net_transfer *t) {
     for (unsigned i = 1; i < o->n_threads; i++)
         if (o->threads[i].count < o->threads[best].count) best = i;
     struct transfer_thread *th = &o->threads[best];
-    t->at = 0;
+    t->at = iov_cursor(t->piece, t->pieces);
     t->error = 0;
     t->ended = t->watched = t->finished = false;
     t->thread = best;

@@ -17,6 +17,8 @@
 #include <sys/queue.h>
 #include <sys/uio.h>
 
+#include "base/iov.h"
+
 #define NET_TRANSFER_PIECES 64
 
 struct net_loop;
@@ -37,7 +39,8 @@ struct net_transfer {
     bool ended;          /* the peer sends no more */
     atomic_size_t moved; /* bytes so far: what they lay in is of no more interest here */
     /* This room's. */
-    unsigned at, thread;
+    struct iov_cursor at;
+    unsigned thread;
     bool watched, finished;
     TAILQ_ENTRY(net_transfer) link;
 };

@@ -118,9 +118,7 @@ tarn_status tier_put(struct tier *t, struct tier_item *item, bool check_crc,
                      const struct iovec *iov, size_t n_iov,
                      void (*done)(void *arg, tarn_status status, uint64_t offset), void *arg) {
     MAGIC_CHECK(t, TIER_MAGIC);
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < n_iov; i++) bytes += iov[i].iov_len;
-    TARN_ASSERT(bytes == item->size);
+    TARN_ASSERT(iov_total(iov, n_iov) == item->size);
     if (item->key.len == 0 || item->key.len > TIER_KEY_MAX) return TARN_EINVAL;
     if (item->size > t->info.value_max) return TARN_ENOSPACE;
     return t->ops->put(t, item, check_crc, iov, n_iov, done, arg);
@@ -174,29 +172,22 @@ void tier_event_clear(const struct tier *t) {
 /* --- values --- */
 
 void tier_copy_start(struct tier_copy *c, const struct iovec *iov, size_t n_iov, uint32_t *crcs) {
-    *c = (struct tier_copy){.iov = iov, .n_iov = n_iov, .crcs = crcs};
+    *c = (struct tier_copy){.at = iov_cursor(iov, n_iov), .crcs = crcs};
 }
 
 void tier_copy_next(struct tier_copy *c, void *to, uint64_t length) {
     char *out = to;
     while (length > 0) {
-        TARN_ASSERT(c->n_iov > 0);
-        uint64_t n = min_u64(length, c->iov->iov_len - c->at);
-        n = min_u64(n, TIER_PIECE - c->done % TIER_PIECE);
-        const char *from = (const char *)c->iov->iov_base + c->at;
-        if (n > 0)
-            c->piece_crc = out != NULL ? crc32c_copy(c->piece_crc, out, from, n)
-                                       : crc32c(c->piece_crc, from, n);
+        struct iovec v = iov_here(&c->at);
+        TARN_ASSERT(v.iov_len > 0);
+        uint64_t n = min_u64(min_u64(length, v.iov_len), TIER_PIECE - c->done % TIER_PIECE);
+        c->piece_crc = out != NULL ? crc32c_copy(c->piece_crc, out, v.iov_base, n)
+                                   : crc32c(c->piece_crc, v.iov_base, n);
         if (out != NULL) out += n;
         length -= n;
         c->done += n;
-        c->at += n;
-        if (c->at == c->iov->iov_len) {
-            c->iov++;
-            c->n_iov--;
-            c->at = 0;
-        }
-        if (n > 0 && c->done % TIER_PIECE == 0) {
+        iov_advance(&c->at, n);
+        if (c->done % TIER_PIECE == 0) {
             c->crc = crc32c_combine(c->crc, c->piece_crc, TIER_PIECE);
             if (c->crcs != NULL) c->crcs[c->done / TIER_PIECE - 1] = c->piece_crc;
             c->piece_crc = 0;

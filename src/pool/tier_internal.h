@@ -2,6 +2,7 @@
 #ifndef TARN_POOL_TIER_INTERNAL_H
 #define TARN_POOL_TIER_INTERNAL_H
 
+#include "base/iov.h"
 #include "pool/tier.h"
 
 #define TIER_MAGIC       0x54494552u /* "TIER" */
@@ -57,10 +58,9 @@ static inline size_t tier_pieces(uint64_t size) {
  * written (not what is read a second time). crcs has room for tier_pieces of the value, or is NULL
  * when there are none. */
 struct tier_copy {
-    const struct iovec *iov;
-    size_t n_iov, at; /* at: bytes of the first iov that are done */
-    uint64_t done;    /* bytes of the value */
-    uint32_t crc;     /* of these, as soon as they end a piece or the value */
+    struct iov_cursor at;
+    uint64_t done; /* bytes of the value */
+    uint32_t crc;  /* of these, as soon as they end a piece or the value */
     uint32_t piece_crc;
     uint32_t *crcs;
 };

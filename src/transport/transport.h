@@ -34,6 +34,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 #include "base/buf.h"
+#include "base/iov.h"
 #include "base/status.h"
 #include "transport/grant.h"
 

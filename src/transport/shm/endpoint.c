@@ -55,8 +55,9 @@ struct transport_key {
 /* In op->scratch. */
 struct op_state {
     struct crc_track crc;
-    uint32_t part_at, iov_at;
-    uint64_t part_offset, iov_offset;
+    uint32_t part_at;
+    uint64_t part_offset;
+    struct iov_cursor local;
 };
 _Static_assert(sizeof(struct op_state) <= sizeof(((struct transport_op *)0)->scratch),
                "op scratch");
@@ -365,7 +366,7 @@ tarn_status shm_key_check(struct transport_key *k) {
 /* --- data --- */
 
 static tarn_status check_op(const struct transport_op *op) {
-    uint64_t parts = 0, local = 0;
+    uint64_t parts = 0;
     for (size_t i = 0; i < op->n_parts; i++) {
         const struct transport_part *p = &op->parts[i];
         const struct grant_extent *x = &p->extent;
@@ -377,8 +378,7 @@ static tarn_status check_op(const struct transport_op *op) {
         }
         parts += p->sub_length;
     }
-    for (size_t i = 0; i < op->n_iov; i++) local += op->iov[i].iov_len;
-    return parts == local ? TARN_OK : TARN_EINVAL;
+    return parts == iov_total(op->iov, op->n_iov) ? TARN_OK : TARN_EINVAL;
 }
 
 /* The loop that computes CRCs on its way stores past the cache and beats memcpy at these sizes,
@@ -411,7 +411,7 @@ tarn_status shm_submit(struct transport_endpoint *e, struct transport_op *const 
     }
     for (size_t i = 0; i < n; i++) {
         struct op_state *st = state_of(ops[i]);
-        *st = (struct op_state){0};
+        *st = (struct op_state){.local = iov_cursor(ops[i]->iov, ops[i]->n_iov)};
         crc_track_init(&st->crc, ops[i]);
         st->crc.past = total(ops[i]) >= PAST_TOTAL;
         ops[i]->next = NULL;
@@ -431,7 +431,7 @@ tarn_status shm_submit(struct transport_endpoint *e, struct transport_op *const 
 static void prefetch_next(const struct transport_op *op, const struct op_state *st) {
     const char *from = NULL;
     if (op->kind == TRANSPORT_PUT) {
-        if (st->iov_at + 1 < op->n_iov) from = op->iov[st->iov_at + 1].iov_base;
+        if (st->local.n > 1) from = st->local.iov[1].iov_base;
     } else if (st->part_at + 1 < op->n_parts) {
         const struct transport_part *p = &op->parts[st->part_at + 1];
         from = (const char *)p->key->map + SEGMENT_HEADER_SIZE + p->extent.offset + p->sub_offset;
@@ -446,26 +446,20 @@ static uint64_t copy_some(struct transport_op *op) {
         st->part_at++;
         st->part_offset = 0;
     }
-    while (st->iov_at < op->n_iov && st->iov_offset == op->iov[st->iov_at].iov_len) {
-        st->iov_at++;
-        st->iov_offset = 0;
-    }
     if (st->part_at == op->n_parts) return 0;
     const struct transport_part *p = &op->parts[st->part_at];
-    const struct iovec *v = &op->iov[st->iov_at];
-    uint64_t len =
-        min_u64(min_u64(p->sub_length - st->part_offset, v->iov_len - st->iov_offset), COPY_CHUNK);
+    struct iovec here = iov_here(&st->local);
+    uint64_t len = min_u64(min_u64(p->sub_length - st->part_offset, here.iov_len), COPY_CHUNK);
     char *there = locate(p->key, p->extent.offset + p->sub_offset + st->part_offset, len);
-    char *here = (char *)v->iov_base + st->iov_offset;
-    char *to = op->kind == TRANSPORT_GET ? here : there,
-         *from = op->kind == TRANSPORT_GET ? there : here;
+    char *to = op->kind == TRANSPORT_GET ? here.iov_base : there,
+         *from = op->kind == TRANSPORT_GET ? there : here.iov_base;
     prefetch_next(op, st);
     if (op->crcs != NULL)
         crc_track_feed(&st->crc, op, to, from, len);
     else
         copy_plain(to, from, len, st->crc.past);
     st->part_offset += len;
-    st->iov_offset += len;
+    iov_advance(&st->local, len);
     return len;
 }
 

@@ -475,12 +475,8 @@ static void take_buffered(struct tcp_conn *c, struct tcp_turn_state *t) {
     struct iovec iov[RECEIVE_IOV_MAX];
     uint64_t have = min_u64(c->rx_len - c->rx_pos, c->in.left);
     size_t n = c->in.status == TCP_OK ? next_places(c, t, iov, have) : 0;
-    uint64_t taken = 0;
-    for (size_t i = 0; i < n; i++) {
-        memcpy(iov[i].iov_base, c->rx + c->rx_pos + taken, iov[i].iov_len);
-        taken += iov[i].iov_len;
-    }
-    if (c->in.status != TCP_OK) taken = have;
+    struct iov_cursor to = iov_cursor(iov, n);
+    uint64_t taken = c->in.status == TCP_OK ? iov_copy_in(&to, c->rx + c->rx_pos, have) : have;
     advance(c, taken);
     c->rx_pos += (uint32_t)taken;
     t->spent += taken;

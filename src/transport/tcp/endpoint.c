@@ -45,8 +45,7 @@ struct op_state {
     uint64_t total;
     uint64_t at;         /* bytes of the reply's payload received */
     uint64_t stream_end; /* where in the stream its request ends */
-    uint32_t iov_at;
-    uint64_t iov_offset;
+    struct iov_cursor local;
 };
 _Static_assert(sizeof(struct op_state) <= sizeof(((struct transport_op *)0)->scratch),
                "op scratch");
@@ -309,14 +308,15 @@ tarn_status tcp_submit(struct transport_endpoint *e, struct transport_op *const 
     MAGIC_CHECK(e, ENDPOINT_MAGIC);
     if (e->state == FAILED) return e->status;
     for (size_t i = 0; i < n; i++) {
-        uint64_t parts = 0, local = 0;
+        uint64_t parts = 0;
         for (size_t k = 0; k < ops[i]->n_parts; k++) parts += ops[i]->parts[k].sub_length;
-        for (size_t k = 0; k < ops[i]->n_iov; k++) local += ops[i]->iov[k].iov_len;
-        if (parts != local || parts > TCP_PAYLOAD_MAX || ops[i]->n_parts == 0 ||
+        if (parts != iov_total(ops[i]->iov, ops[i]->n_iov) || parts > TCP_PAYLOAD_MAX ||
+            ops[i]->n_parts == 0 ||
             ops[i]->n_parts > (is_sealing(ops[i]) ? TCP_SEAL_PARTS_MAX : TCP_PARTS_MAX)) {
             return TARN_EINVAL;
         }
-        *state_of(ops[i]) = (struct op_state){.total = parts};
+        *state_of(ops[i]) =
+            (struct op_state){.total = parts, .local = iov_cursor(ops[i]->iov, ops[i]->n_iov)};
     }
     if (e->state == UP && e->flight.head == NULL && e->waiting.head == NULL)
         e->moved = 1; /* the clock starts now */
@@ -366,27 +366,27 @@ static void frame_op(struct transport_endpoint *e, struct transport_op *op) {
 }
 
 /* The payload as pieces. A value in more runs of memory than a batch has pieces goes in several
- * batches: iov_at remembers. */
+ * batches: the cursor remembers. */
 static bool frame_payload(struct transport_endpoint *e, struct transport_op *op) {
     struct op_state *st = state_of(op);
-    for (; st->iov_at < op->n_iov; st->iov_at++) {
+    for (struct iovec v; (v = iov_here(&st->local)).iov_len > 0;) {
         if (e->n_pieces == BATCH_PIECES_MAX) return false;
-        const struct iovec *v = &op->iov[st->iov_at];
-        if (v->iov_len == 0) continue;
         e->pieces[e->n_pieces++] = (struct piece){
-            .data = v->iov_base,
-            .len = v->iov_len,
+            .data = v.iov_base,
+            .len = v.iov_len,
             .crc_op = op->crcs != NULL ? op : NULL,
         };
+        iov_advance(&st->local, v.iov_len);
     }
     return true;
 }
 
-/* The operation whose payload did not fit is the last of flight, and a PUT: its iov_at says so. */
+/* The operation whose payload did not fit is the last of flight, and a PUT: its cursor says so. */
 static struct transport_op *unfinished_put(struct transport_endpoint *e) {
     if (e->flight.head == NULL) return NULL;
     struct transport_op *last = CONTAINER_OF(e->flight.tail, struct transport_op, next);
-    return last->kind == TRANSPORT_PUT && state_of(last)->iov_at < last->n_iov ? last : NULL;
+    return last->kind == TRANSPORT_PUT && iov_here(&state_of(last)->local).iov_len > 0 ? last
+                                                                                       : NULL;
 }
 
 /* Fills the next batch from the waiting operations. false: there is nothing to send. */
@@ -584,41 +584,18 @@ static bool take_frame(struct transport_endpoint *e) {
     return e->state != FAILED;
 }
 
-/* Where the next payload bytes go: at most max of them. */
-static size_t payload_places(struct transport_op *op, struct iovec iov[CALL_IOV_MAX],
-                             uint64_t max) {
-    const struct op_state *st = state_of(op);
-    size_t n = 0;
-    uint64_t offset = st->iov_offset;
-    for (uint32_t i = st->iov_at; i < op->n_iov && n < CALL_IOV_MAX && max > 0; i++, offset = 0) {
-        size_t len = (size_t)min_u64(op->iov[i].iov_len - offset, max);
-        if (len == 0) continue;
-        iov[n++] = (struct iovec){(char *)op->iov[i].iov_base + offset, len};
-        max -= len;
-    }
-    return n;
-}
-
-/* got bytes have arrived in the places: CRC while they are in the cache, then on. */
-static void payload_arrived(struct transport_endpoint *e, const struct iovec *iov, uint64_t got) {
+/* got bytes have arrived at the cursor: CRC while they are in the cache, then on. */
+static void payload_arrived(struct transport_endpoint *e, uint64_t got) {
     struct transport_op *op = e->flight.head;
     struct op_state *st = state_of(op);
-    uint64_t left = got;
-    for (size_t i = 0; op->crcs != NULL && left > 0; i++) {
-        size_t len = (size_t)min_u64(iov[i].iov_len, left);
-        crc_track_feed(&st->crc, op, NULL, iov[i].iov_base, len);
-        left -= len;
-    }
     st->at += got;
     e->payload_left -= got;
     while (got > 0) {
-        uint64_t take = min_u64(got, op->iov[st->iov_at].iov_len - st->iov_offset);
-        st->iov_offset += take;
-        got -= take;
-        if (st->iov_offset == op->iov[st->iov_at].iov_len) {
-            st->iov_at++;
-            st->iov_offset = 0;
-        }
+        struct iovec v = iov_here(&st->local);
+        size_t len = (size_t)min_u64(v.iov_len, got);
+        if (op->crcs != NULL) crc_track_feed(&st->crc, op, NULL, v.iov_base, len);
+        iov_advance(&st->local, len);
+        got -= len;
     }
     if (e->payload_left > 0) return;
     if (st->at == st->total) finish_head(e, TARN_OK);
@@ -628,16 +605,11 @@ static void payload_arrived(struct transport_endpoint *e, const struct iovec *io
 }
 
 static void payload_from_buffer(struct transport_endpoint *e) {
-    struct transport_op *op = e->flight.head;
-    struct iovec iov[CALL_IOV_MAX];
-    uint64_t max = min_u64(e->rx_len - e->rx_pos, e->payload_left), taken = 0;
-    size_t n = payload_places(op, iov, max);
-    for (size_t i = 0; i < n; i++) {
-        memcpy(iov[i].iov_base, e->rx + e->rx_pos + taken, iov[i].iov_len);
-        taken += iov[i].iov_len;
-    }
+    struct iov_cursor to = state_of(e->flight.head)->local;
+    uint64_t max = min_u64(e->rx_len - e->rx_pos, e->payload_left);
+    size_t taken = iov_copy_in(&to, e->rx + e->rx_pos, max);
     e->rx_pos += (uint32_t)taken;
-    payload_arrived(e, iov, taken);
+    payload_arrived(e, taken);
 }
 
 /* Large payloads must not pass through rx, so before one only the reply's header is asked for. */
@@ -666,7 +638,7 @@ static size_t receive_some(struct transport_endpoint *e) {
     if (direct) {
         struct transport_op *op = e->flight.head;
         uint64_t max = op->crcs != NULL ? CRC_CHUNK : MOVE_MAX;
-        n = payload_places(op, iov, min_u64(e->payload_left, max));
+        n = iov_gather(state_of(op)->local, min_u64(e->payload_left, max), iov, CALL_IOV_MAX);
     } else {
         memmove(e->rx, e->rx + e->rx_pos, e->rx_len - e->rx_pos);
         e->rx_len -= e->rx_pos;
@@ -684,7 +656,7 @@ static size_t receive_some(struct transport_endpoint *e) {
         return 0;
     }
     if (direct) {
-        payload_arrived(e, iov, (uint64_t)got);
+        payload_arrived(e, (uint64_t)got);
     } else {
         e->rx_len += (uint32_t)got;
     }

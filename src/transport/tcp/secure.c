@@ -1,3 +1,4 @@
+#include "base/iov.h"
 #include "transport/tcp/secure.h"
 
 #include <errno.h>
@@ -35,45 +36,6 @@ bool tcp_secure_flush(struct tcp_secure *s, int fd) {
 
 /* --- sending --- */
 
-/* Small pieces in a row (frames and small values) share a record. */
-struct gather {
-    const struct iovec *iov;
-    size_t n, offset; /* of the first */
-    char record[RECORD];
-};
-
-static size_t next_piece(struct gather *g, const char **data_p) {
-    size_t len = 0;
-    while (g->n > 0) {
-        const char *at = (const char *)g->iov->iov_base + g->offset;
-        size_t left = g->iov->iov_len - g->offset;
-        if (len == 0 && left >= RECORD) {
-            *data_p = at;
-            return left < KEEP_MAX ? left : KEEP_MAX;
-        }
-        size_t take = left < RECORD - len ? left : RECORD - len;
-        memcpy(g->record + len, at, take);
-        len += take;
-        g->offset += take;
-        if (take < left) break;
-        g->iov++;
-        g->n--;
-        g->offset = 0;
-    }
-    *data_p = g->record;
-    return len;
-}
-
-/* next_piece does so itself with what it copies. */
-static void went(struct gather *g, const char *data, size_t len) {
-    if (data == g->record) return;
-    g->offset += len;
-    if (g->offset < g->iov->iov_len) return;
-    g->iov++;
-    g->n--;
-    g->offset = 0;
-}
-
 static ssize_t nothing_taken(struct tcp_secure *s, int fd) {
     enum tls_state state = tls_state(s->tls);
     if (!tcp_secure_flush(s, fd) && errno != EAGAIN && errno != EWOULDBLOCK) return -1;
@@ -82,22 +44,18 @@ static ssize_t nothing_taken(struct tcp_secure *s, int fd) {
 }
 
 ssize_t tcp_secure_send(struct tcp_secure *s, int fd, const struct iovec *iov, size_t n) {
-    struct gather g;
-    g.iov = iov;
-    g.n = n;
-    g.offset = 0;
+    struct iov_cursor at = iov_cursor(iov, n);
+    char record[RECORD]; /* small pieces in a row (frames and small values) share one */
     ssize_t total = 0;
     if (!tcp_secure_flush(s, fd)) return -1;
     tls_handshake(s->tls);
     if (tls_state(s->tls) != TLS_OPEN) return nothing_taken(s, fd);
     while (total < (ssize_t)SEND_MAX) {
-        const char *data;
-        size_t len = next_piece(&g, &data);
-        if (len == 0) break;
-        size_t taken = tls_write(s->tls, data, len);
+        struct iovec v = iov_take_together(&at, record, RECORD, KEEP_MAX);
+        if (v.iov_len == 0) break;
+        size_t taken = tls_write(s->tls, v.iov_base, v.iov_len);
         total += (ssize_t)taken;
-        if (taken < len) break; /* it has failed: the next call says so */
-        went(&g, data, len);
+        if (taken < v.iov_len) break; /* it has failed: the next call says so */
         if (!tcp_secure_flush(s, fd)) break;
     }
     return total > 0 ? total : nothing_taken(s, fd);

@@ -190,17 +190,6 @@ TEST(damaged_answers) {
     }
 }
 
-TEST(slices_of_iovecs) {
-    char a[10], b[20];
-    struct iovec iov[] = {{a, 10}, {NULL, 0}, {b, 20}}, out[3];
-    CHECK_EQ(iov_slice(iov, 3, 5, 10, out), 2);
-    CHECK(out[0].iov_base == a + 5 && out[0].iov_len == 5 && out[1].iov_base == b &&
-          out[1].iov_len == 5);
-    CHECK_EQ(iov_slice(iov, 3, 10, 20, out), 1);
-    CHECK_EQ(iov_slice(iov, 3, 0, 0, out), 0);
-    CHECK_EQ(iov_total(iov, 3), 30);
-}
-
 TEST(crcs_per_block) {
     size_t size = 2 * CRC_BLOCK + 100;
     char *data = xmalloc(size);
