@@ -426,7 +426,8 @@ TARN_API tarn_status tarn_async_cancel(tarn_async *queue, uint64_t id);
  * threads of its own, copies replicas when the master tells it to, keeps objects on disk. tarn-node
  * is little more than this. When the master goes away and comes back, it joins again by itself.
  *
- *   tarn_host_open ─> up ─(master away)─> joining ─> up ─(NODE DRAIN, NODE LEAVE)─> left ─> tarn_host_close */
+ *   tarn_host_open ─> up ─(master away)─> joining ─> up ─(NODE DRAIN, NODE LEAVE)─> left
+ *                                                                     ─> tarn_host_close */
 typedef struct tarn_host tarn_host;
 
 typedef struct tarn_host_segment {

@@ -2,14 +2,12 @@
  * place and decode in another. It follows the conventions of tarn.h: statuses, tarn_last_error,
  * sizes first in option structs.
  *
- *     the side that is read (or written)                     the side that reads (or writes)
- *     tarn_transfer_open(&o, &t);                            tarn_transfer_open(&o, &t);
- *     tarn_transfer_alloc(t, bytes, READ, .., &memory, &r);  tarn_transfer_connect(t, "prefill-0",
- * 5000, &peer);
- *     ... the blocks of request 7 are complete ...           tarn_transfer_wait_ready(peer, "7",
- * 30000, ..); tarn_transfer_ready(t, "7", NULL);                     tarn_transfer_run(peer, tasks,
- * n, NULL); tarn_transfer_next_event(t, ..): DONE "7"              tarn_transfer_done(peer, "7",
- * NULL, 0, 0);
+ *     the side that is read (or written)           the side that reads (or writes)
+ *     tarn_transfer_open(&o, &t);                  tarn_transfer_open(&o, &t);
+ *     tarn_transfer_alloc(t, bytes, READ, ..);     tarn_transfer_connect(t, "prefill-0", ..);
+ *     ... blocks of request 7 are complete ...     tarn_transfer_wait_ready(peer, "7", ..);
+ *     tarn_transfer_ready(t, "7", NULL);           tarn_transfer_run(peer, tasks, n, NULL);
+ *     tarn_transfer_next_event(t, ..): DONE "7"    tarn_transfer_done(peer, "7", ..);
  *
  * Bytes go by shared memory where both are on one machine and the memory is tarn_transfer_alloc's,
  * by RDMA where both have the module, else by TCP. There are no checksums beyond those of the

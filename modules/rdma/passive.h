@@ -18,8 +18,10 @@ struct rdma_listening {
 
 /* A client's queue pair.
  *
- *   request --accepted--> pending --ESTABLISHED--> up --disconnected, fenced, its memory, device or address goes--> gone
- *                            \--deadline--> gone */
+ *   request --accepted--> pending --ESTABLISHED--> up --its end--> gone
+ *                            \--deadline--> gone
+ *
+ * Its end: disconnected, fenced; its memory, device or address goes. */
 struct rdma_peer {
     struct rdma_tag tag;
     TAILQ_ENTRY(rdma_peer) link;    /* listener->peers */

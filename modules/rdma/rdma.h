@@ -1,12 +1,17 @@
 /* The rdma transport: what its files share.
  *
- *   process   devices (device.c): contexts of librdmacm, state of ports, a thread for what they report, threads that register
- *    +- domain  (domain.c): an event descriptor over the rdma_cm channel and completion channels; one thread at a time
- *        +- memory    (region.c): per device a protection domain of its own, keys per chunk; or local memory of operations
- *        +- listener  (listener.c): rdma_cm ids per address; peers: queue pairs that clients work through (passive)
+ *   process   devices (device.c): contexts of librdmacm, state of ports, a thread for what they
+ *    |        report, threads that register
+ *    +- domain  (domain.c): an event descriptor over the rdma_cm channel and completion channels;
+ *        |      one thread at a time
+ *        +- memory    (region.c): per device a protection domain of its own, keys per chunk; or
+ *        |            local memory of operations
+ *        +- listener  (listener.c): rdma_cm ids per address; peers: queue pairs that clients work
+ *        |            through (passive)
  *        +- endpoint  (endpoint.c): one host, as its clients see it
  *            +- key   (key.c): a segment and a right there: epochs, packed keys, and
- *                +- rail  (rail.c): one queue pair, between one device here and one there; send queue, completions
+ *                +- rail  (rail.c): one queue pair, between one device here and one there; send
+ *                         queue, completions
  *        staging.c: registered buffers for what is not; work.c: operations cut in slices
  *
  * Passive side: regions and listeners; its CPU moves nothing. Active side: endpoints, keys, rails,

@@ -5,7 +5,8 @@
  * domain, reaches this segment and nothing else, and a reader has no key that writes. Pinning takes
  * long, so it is a job of a thread; clients go by tcp until it is done.
  *
- *   registered --job--> generation g --new epoch: renew--> generation 0, old keys die --job--> generation g' ... deregistered
+ *   registered --job--> generation g --new epoch: renew--> generation 0, old keys die
+ *      --job--> generation g' ... deregistered
  *
  * What cannot be registered with one device is done without there, and tried again when it comes up
  * anew. */

@@ -2,10 +2,12 @@
  * of rdma_cm, and packed keys. docs/DATA-PROTOCOL.md is the same in words. Little-endian; nothing
  * here is trusted by who receives it.
  *
- *   client                                                    host
- *   REQ   rdma_request: segment, right, attach grant  ----->  gate.check; a queue pair that may do that, in the segment's own
- *                                                             protection domain, and nothing else
- *         <-----  REP  rdma_accept: epochs, version of the keys          or  REJ  rdma_reject: why
+ *   client                                            host
+ *   REQ   rdma_request: segment,                      gate.check; a queue pair that may do that,
+ *         right, attach grant            ----->       in the segment's own protection domain,
+ *                                                     and nothing else
+ *                                        <-----       REP  rdma_accept: epochs, version of the keys
+ *                                                     or REJ  rdma_reject: why
  *   READ and WRITE, one-sided, until either side disconnects
  *
  * A connection belongs to one segment, one session and one right. Cutting off a session, or a

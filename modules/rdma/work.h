@@ -1,19 +1,28 @@
 /* What the files of the active side share: tasks, slices, rails.
  *
- *   task   an operation: in its key's queue until it is cut to its end   queue --cut--> slices --all ended--> finished --> done()
+ *   task   an operation: in its key's queue until it is cut to its end
+ *
+ *       queue --cut--> slices --all ended--> finished --> done()
+ *
  *   slice  one READ or WRITE: contiguous over there, up to RDMA_PIECES pieces here
  *
  *       CUT ----post---+
  *                      v
- *       WAITING --> POSTED --completion--> ARRIVED --> freed        (ARRIVED: its CRC's turn has not come)
- *          ^                 | the rail failed
- *          +---- GET --------+
- *          |                 v
- *          +--- settled --- DOUBT    a WRITE that may still arrive: until the host has destroyed its end (rail.c)
+ *       WAITING --> POSTED --completion--> ARRIVED --> freed
+ *          ^           | the rail failed      its CRC's turn has not come
+ *          +---- GET --+
+ *          |           v
+ *          +-settled- DOUBT    a WRITE that may still arrive: until the host has destroyed its
+ *                              end (rail.c)
  *
- *   rail   RESOLVING_ADDRESS --> RESOLVING_ROUTE --> CONNECTING --> UP --fail--> (failing) --bury--> DOUBT --> gone
- *                                                                                              \----------> gone
- *   ride   a task on a rail: the READ of the segment header that has to follow the task's last slice there
+ *   rail   one queue pair
+ *
+ *       RESOLVING_ADDRESS --> RESOLVING_ROUTE --> CONNECTING --> UP --fail--> (failing)
+ *                                                                  bury |-----> DOUBT --> gone
+ *                                                                       \---------------> gone
+ *
+ *   ride   a task on a rail: the READ of the segment header that has to follow the task's last
+ *          slice there
  *
  * Nothing here calls back: what has ended is put on work->finished, and rdma_work_turn (or
  * rdma_endpoint_close) calls done(). A rail that fails is only marked; rdma_rails_bury destroys its

@@ -4,15 +4,16 @@
  *
  *   acl ── users, sorted by name; "default" is always there
  *           └─ user: on or off, passwords (SHA-256 only), selectors
- *                     └─ selector: rules of commands in their order, key patterns, channel patterns.
- *                        The first one is the user's own, the others are those in parentheses
+ *                     └─ selector: rules of commands in their order, key patterns, channel
+ *                        patterns. The first one is the user's own, the others are those in
+ *                        parentheses
  *
  * A request is allowed when one selector allows all of it. Which commands a selector allows is
  * worked out when its rules or the table of commands change, so that a check is one bit; the rules
  * themselves are kept as they were given, for a command that a module brings later.
  *
- * One thread. No I/O and no clock: files and connections are for the caller. Everything is bounded.
- * */
+ * One thread. No I/O and no clock: files and connections are for the caller. Everything is
+ * bounded. */
 #ifndef TARN_ACL_ACL_H
 #define TARN_ACL_ACL_H
 

@@ -78,7 +78,8 @@ struct figure_label {
     const char *name, *value;
 };
 
-/* What shows figures. Its maker fills in the functions, and has its own things around the struct. */
+/* What shows figures. Its maker fills in the functions, and has its own things around the
+ * struct. */
 struct figure_walk {
     void (*show)(struct figure_walk *walk, const struct figure *figure, union figure_value value);
     void (*edge)(struct figure_walk *walk, bool begins); /* of a group; NULL: no matter */

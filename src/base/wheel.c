@@ -6,7 +6,7 @@
  *     level 0   64 slots of 1 ms          due - tick in [1, 64)
  *     level 1   32 slots of 64 ms         [64, 2^11)
  *     ...
- *     level 4   32 slots of 2^21 ms       [2^21, 2^26) and everything later, in the slot farthest away
+ *     level 4   32 slots of 2^21 ms       [2^21, 2^26), and everything later in the farthest slot
  *
  * A slot of level 1..4 is cascaded (its nodes are placed anew) when tick reaches the first
  * millisecond it stands for; a slot of level 0 then holds one exact due. Bitmaps of occupied slots

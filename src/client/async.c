@@ -1,8 +1,8 @@
 /* Asynchronous calls: a bounded queue of batches, a crew that runs them with the blocking
  * functions, completions behind an eventfd.
  *
- *   submit ─> queued ──worker──> running ─> completed ─> taken out (tarn_async_poll): the slot is free again
- *               └──cancel──────────────────────^
+ *   submit ─> queued ──worker──> running ─> completed ─> taken out (tarn_async_poll):
+ *               └──cancel──────────────────────^            the slot is free again
  *
  * The eventfd is readable exactly while completions wait: it is written when the first one comes
  * and read when the last one is taken out, both under the mutex. The crew's lock comes first. */

@@ -1,6 +1,7 @@
-/* A batch of gets in the making: get.c decides what becomes of each item; get_read.c (memory, pieces
- * and their bytes) and get_replica.c (which replica is read, and what comes after one that failed)
- * say what they found. What is to be verified, and where a read goes on, knows engine/placed.h. */
+/* A batch of gets in the making: get.c decides what becomes of each item; get_read.c (memory,
+ * pieces and their bytes) and get_replica.c (which replica is read, and what comes after one that
+ * failed) say what they found. What is to be verified, and where a read goes on, knows
+ * engine/placed.h. */
 #ifndef TARN_CLIENT_GET_H
 #define TARN_CLIENT_GET_H
 

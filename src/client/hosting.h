@@ -2,15 +2,19 @@
  *
  *   tarn_host ── host        src/host: data port, segments, grants
  *       │     ── segments[]  what this node offers: memory, a disk (ssd), a shared directory (file)
- *       │     ── fars[]      the slow tiers among them, with what they owe the master: stores, evictions, offers
- *       │     ── beats       connection to the master: NODE JOIN, then heartbeats that wait there for work
+ *       │     ── fars[]      the slow tiers among them, with what they owe the master: stores,
+ *       │                    evictions, offers
+ *       │     ── beats       connection to the master: NODE JOIN, then heartbeats that wait there
+ *       │                    for work
  *       └     ── reports     connection to the master: mounts, and what came of the work
  *
  * The session with the master (hosting_session.c):
  *
- *   AWAY ─> DIALING ─> JOINING ─> FENCING ─> OPENING ─> MOUNTING ─> MOUNTED ─(NODE UP)─> UP ─("leave")─> LEFT
- *    ^                                                                                   │
- *    └── connection lost, -STALE, refused: tasks are cancelled and awaited, then, after a pause, once more ──┘
+ *   AWAY ─> DIALING ─> JOINING ─> FENCING ─> OPENING ─> MOUNTING ─> MOUNTED
+ *    ^                                                                 │ NODE UP
+ *    │                                                                 v
+ *    └── connection lost, -STALE, refused: tasks are cancelled ─────── UP ─("leave")─> LEFT
+ *        and awaited; then, after a pause, once more
  *
  * Whatever the phase, the data port serves what there are grants for. FENCING is there for a master
  * of a new epoch: until no session of the old one can write any more, nothing is mounted. OPENING:

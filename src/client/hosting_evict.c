@@ -1,6 +1,7 @@
 /* A slow tier that is nearly full lets go of a part of what it holds:
  *
- *   tier_poll_evict ─> NODE EVICTED (in batches) ─> the master hands out no new lease ─> those there are end ─> tier_evicted
+ *   tier_poll_evict ─> NODE EVICTED (in batches) ─> the master hands out no new lease
+ *     ─> those there are end ─> tier_evicted
  *
  * While the master is away the parts wait. One that knows nothing of this tier is offered all that
  * is on disk, and is told of the parts after that, from the start. */

@@ -1,8 +1,9 @@
 /* What the master asks for in its answers to heartbeats, and the reports about it.
  *
- *   item ─> task ─> crew (copies, stores) ─> task_done ─> NODE DONE ─> accepted, or the bytes are forgotten
- *                                                │
- *                       the session is over: nobody waits for it; a store that is on disk is offered (or dropped) */
+ *   item ─> task ─> crew (copies, stores) ─> task_done ─> NODE DONE ─> accepted, or the bytes are
+ *                                                │                     forgotten
+ *                       the session is over: nobody waits for it; a store that is on disk is
+ *                       offered (or dropped) */
 #include <stdlib.h>
 
 #include "base/log.h"

@@ -4,8 +4,9 @@
  *        │                           ├── engine   data connections
  *        │                           └── segments what SEGMENT INFO said, per id
  *        ├── outages: hosts that could not be reached a moment ago
- *        └── direct: one more lane, for views and writers. Its leases are counted by view, so that a get of the same key
- *                    through another lane (another connection) never ends them.
+ *        └── direct: one more lane, for views and writers. Its leases are counted by view, so
+ *                    that a get of the same key through another lane (another connection) never
+ *                    ends them.
  *
  * Locks, in this order: tarn_async.mutex, tarn_client.direct_mutex, tarn_client.mutex. A lane that
  * is taken belongs to its taker; nothing in it is locked. */

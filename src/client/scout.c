@@ -4,7 +4,8 @@
  * leads now is taken for the master if its epoch is higher than that of any master met before: a
  * deposed one, or one that was started again, has a lower one.
  *
- *   master lost ─> scout_wait ─> scout_known, instead of the Sentinels' word, for BELIEF_MS ─> the Sentinels' word
+ *   master lost ─> scout_wait ─> scout_known, instead of the Sentinels' word, for BELIEF_MS
+ *     ─> the Sentinels' word
  *
  * One thread of a client asks at a time, the others wait for what it finds. Locks, in this order:
  * turn, mutex. */

@@ -1,7 +1,8 @@
 /* What the files of the transfer interface (src/tarn_transfer.h) share.
  *
  *   tarn_transfer ── host       serves its memory: each region is a slot, named (region id, epoch)
- *        ├── conns[]            control connections from peers: each is a session, which is fenced when it ends
+ *        ├── conns[]            control connections from peers: each is a session, which is fenced
+ *        │                      when it ends
  *        ├── labels, events     what peers wait for, and what became of it
  *        ├── peers[] ── ctl     control connections to peers
  *        │           └── lanes[]  engines, one for each batch that runs at the moment
@@ -149,7 +150,9 @@ struct transfer_holder { /* a session that was told */
 };
 
 /*   WANTED ─ready─> READY ─all done─> gone          WANTED: only waited for
- *      └─abort─> ABORTED <─abort, keep─┘ (holders that are cut: the event comes when their fences are through) */
+ *      └─abort─> ABORTED <─abort, keep─┘
+ *
+ * Holders that are cut: the event comes when their fences are through. */
 struct transfer_label {
     struct htab_node node;
     char name[TARN_TRANSFER_LABEL_MAX + 1];

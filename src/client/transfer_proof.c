@@ -5,10 +5,10 @@
  * it and for whom, and holds both nonces, the prover's first. The MAC is libsodium's keyed BLAKE2b
  * (RFC 7693).
  *
- *   client                                           server
- *   nonce, identity, name  ---------------------->
- *                          <----------------------   nonce, identity, name, proof("server proves", ...)
- *   proof("client proves", ...)  ---------------->
+ *   client                                     server
+ *   nonce, identity, name  --------------->
+ *                          <---------------   nonce, identity, name, proof("server proves", ...)
+ *   proof("client proves", ...)  --------->
  *
  * An identity is made at random with each end. So what an end is told to prove to itself, or what
  * one end proves to another, is of no use to a third that passes it on as its own. It does not hide

@@ -9,12 +9,14 @@
  *
  * Life of a node:
  *
- *   JOIN ─> joining ─(segments mounted, fences confirmed, UP)─> up ──(silent for node-timeout)──> down ─(forget)─> gone
- *              ^                                                │ ^                                │
- *              │                                                │ └──── JOIN ... UP ───────────────┘
- *              └──────── JOIN again (connection lost) ──────────┤
- *                                   DRAIN: draining, then empty │ LEAVE
- *                                                               └──────> leaving ─(segments gone)─> left ─> gone
+ *   JOIN ─> joining ─(1)─> up ──(silent for node-timeout)──> down ─(forget)─> gone
+ *              ^           │ ^                                │
+ *              │           │ └──── JOIN ... UP ───────────────┘
+ *              └───────────┤  JOIN again (connection lost)
+ *                          │  DRAIN: draining, then empty
+ *                          └─(LEAVE)─> leaving ─(segments gone)─> left ─> gone
+ *
+ *   (1) segments are mounted, fences confirmed, UP
  *
  * Machines have numbers: the books never put two replicas of an object on one. 0 is this process'
  * own machine. Nodes have numbers of their own, several may run on one machine. The embedded

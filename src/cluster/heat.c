@@ -6,8 +6,9 @@
  * error is what an object was used at least. An object that gets more than 1/COUNTERS of all
  * accesses is never missed.
  *
- *   hit ─> counter ─(hot-threshold in a window)─> hot: a copy at a time, up to 1 + accesses / hot-threshold replicas
- *                                                  └─(a window with less than half the threshold)─> extra replicas dropped */
+ *   hit ─> counter ─(hot-threshold in a window)─> hot: a copy at a time, up to
+ *            1 + accesses / hot-threshold replicas
+ *              └─(a window with less than half the threshold)─> extra replicas dropped */
 #include "cluster/internal.h"
 
 #include <stdlib.h>

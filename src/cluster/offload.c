@@ -1,11 +1,13 @@
 /* Between memory and far tiers: what was put goes to the disk of its node, what is used there comes
  * back to memory.
  *
- *   PUTEND ─> the books: it waits for its copy (store/await.c) ─> STORE task of the node that has the bytes    (ssd-offload all)
- *   a second use ─^                                                   │                                        (second-hit)
- *   copies ───────^  (so that what a drain moves is on a disk again)  └─> a node with a disk and files: the other one's queue
+ *   PUTEND         (ssd-offload all)        ─┬─> the books: it waits for its copy (store/await.c)
+ *   a second use   (second-hit)             ─┤     ─> STORE task of the node that has the bytes
+ *   copies, so that what a drain moves is    │           └─> a node with a disk and files: the
+ *   on a disk again                         ─┘               other one's queue
  *
- *   a far object's second use, or a prefix with a lease that covers it ─> COPY task to memory, next to where it is
+ *   a far object's second use, or a prefix with a lease that covers it
+ *     ─> COPY task to memory, next to where it is
  *
  * What waits is not evicted, so puts come no faster than disks take it: offload_wait says how long
  * one shall wait. A disk that is slower than that, stands still or fails makes nobody wait: then

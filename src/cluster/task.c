@@ -3,8 +3,8 @@
  *
  *               ┌──────────── again, a little later ───────────────┐
  *               v                                                  │
- *   created ─> ready ──> room (store_copy_*, in slices) ─> planned ┴─> sent ─> over (done, failed, canceled)
- *               └──────────── STORE needs no room here ──────^
+ *   created ─> ready ──> room (store_copy_*, in slices) ─> planned ┴─> sent ─> over
+ *               └──────────── STORE needs no room here ──────^       (done, failed, canceled)
  *
  * A task refers to its object by key and version: whatever happens to it meanwhile, the worst is a
  * task that comes to nothing.

@@ -35,8 +35,8 @@ struct above {
 
     /* An argument of 32 KiB or more is read from the socket straight to where it will stay.
      *
-     *   big_begin ─> big_next, read, big_filled ─> ... ─> the command runs with c->big ─> taken,
-     *     └── client dies or its request is malformed: big_abort                          or aborted
+     *   big_begin ─> big_next, read, big_filled ─> ... ─> the command runs with c->big ─> taken
+     *     └── client dies or its request is malformed: big_abort                       or aborted
      *
      * There is at most one sink per command; the client reads every other large argument into
      * memory of its own. When the command runs, argv[] of the argument has data NULL and len

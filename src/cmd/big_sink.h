@@ -1,5 +1,5 @@
-/* Large values of SET and its kin on their way from the socket to where they will stay: above.h says
- * when each of the first four is called. */
+/* Large values of SET and its kin on their way from the socket to where they will stay: above.h
+ * says when each of the first four is called. */
 #ifndef TARN_CMD_BIG_SINK_H
 #define TARN_CMD_BIG_SINK_H
 

@@ -6,8 +6,8 @@
  *                        │                 └─> job (blocked) ──┘
  *                        ├─> postponed (CLIENT PAUSE)
  *                        └─> large argument: socket to pool
- *   any of these ─> CLIENT_CLOSE_SOON (listed) ─> freed at the end of the turn, or when a thread that sends or receives for it
- *                                                 is back (io->away)
+ *   any of these ─> CLIENT_CLOSE_SOON (listed) ─> freed at the end of the turn, or when a thread
+ *                                     that sends or receives for it is back (io->away)
  *
  * Memory follows need: a connection that is idle owns this struct and nothing else. The bytes of a
  * read lie in a buffer that all connections share, replies are built in another; only what is left

@@ -2,7 +2,8 @@
  * and what they leave to be copied between a socket and the pool is handed to a thread, which says
  * when it is through.
  *
- *   SET   read_big ──> away ──> (thread: recv to the pool, CRC) ──> client_big_read ──> the command runs
+ *   SET   read_big ──> away ──> (thread: recv to the pool, CRC) ──> client_big_read
+ *           ──> the command runs
  *   GET   the command runs ──> flush ──> away ──> (thread: send from the pool) ──> flush ──> ...
  *
  * Meanwhile the client is like any other: while a thread sends, its next requests are read and run,

@@ -1,8 +1,8 @@
 /* Unsent replies: bytes, and between them values that go out straight from the pool.
  *
  *   bytes:   |+OK\r\n$4194304\r\n|\r\n:1\r\n*|1) ...
- *   inserts:                     ^ 8 pieces of the pool   ^ header of an array whose length is not
- * known yet
+ *   inserts:                     ^ 8 pieces of the pool
+ *                                                ^ header of an array whose length is not known
  *
  * While a client's commands run, `bytes` is a buffer that all clients lend from here; the usual
  * reply leaves it with one write() and it goes back empty. */
@@ -29,7 +29,8 @@
 #define TLS_PER_CALL        (512u * 1024)      /* the same where each byte costs */
 #define IOV_MAX_USED        NET_TRANSFER_PIECES
 #define STRANGER_OUTPUT_MAX (16u * 1024) /* of one that has not said who it is */
-#define PUSH_CHECK          (1024u * 1024) /* from here on the limit is looked at with every message */
+/* from here on the limit is looked at with every message */
+#define PUSH_CHECK (1024u * 1024)
 
 static_assert(IOV_MAX_USED <= 64, "a bit for each");
 

@@ -2,8 +2,9 @@
  * keys in groups whose cache lines are fetched ahead, and with WAIT first sleeps until they are
  * complete.
  *
- *   job_start ─> [waiting: sleeps at the first key that is not complete, goes on when it is] ─> answering ─> done
- *                          └── the time is over ────────────────────────────────────────────────────^  */
+ *   job_start ─> waiting ─────────────────────────────────────────> answering ─> done
+ *                  │ sleeps at the first key that is not complete       ^
+ *                  └── goes on when it is, or when the time is over ────┘ */
 #include "cmd/families.h"
 
 #include <stdlib.h>

@@ -274,8 +274,8 @@ struct config_origin {
     unsigned line;
 };
 
-/* false: *why_p has a line for each fault, which names file (name), line, option and what is allowed
- * (the caller frees it). Nothing takes effect outside of *c. */
+/* false: *why_p has a line for each fault, which names file (name), line, option and what is
+ * allowed (the caller frees it). Nothing takes effect outside of *c. */
 bool config_load_text(struct config *c, const char *name, const char *text, size_t len,
                       char **why_p);
 /* argv after the program's name: [FILE | -] [--option value ...] [-]. The file's absolute path is

@@ -1,8 +1,8 @@
 /* The functions behind the command table.
  *
  * One function per command; it finds its arguments in c->argv and answers exactly once, or starts a
- * job that does. Their names are those of the declarations in src/wire. The table
- * has checked arity, authentication and the like before. */
+ * job that does. Their names are those of the declarations in src/wire. The table has checked
+ * arity, authentication and the like before. */
 #ifndef TARN_CMD_FAMILIES_H
 #define TARN_CMD_FAMILIES_H
 

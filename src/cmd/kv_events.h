@@ -2,7 +2,8 @@
  * ring for those who ask (KVEVENTS, docs/EVENTS.md). Off, and one branch in the books, while
  * kv-events-size is 0.
  *
- *   books lead ─> epoch begins, seq 1, 2, 3 ... ─> books follow another master, or the process ends; or kv-events-size 0
+ *   books lead ─> epoch begins, seq 1, 2, 3 ... ─> books follow another master, the process ends,
+ *                                                  or kv-events-size 0
  *
  * An epoch is one history without a gap: who knows a seq of it and all events behind has
  * everything. What was before its first event is in the books: a walk tells. */

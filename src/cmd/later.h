@@ -7,12 +7,13 @@
  *
  *   the books say TARN_ELATER, or TARN_ENOSPACE while nodes are awaited ─> room_status
  *      ├─ PUTSTART ───────────────────> later_reply
- *      └─ string_write, and reads ────> later_sleep ─┬─ later_wake, or the time that store_later_ms says ─> tries again
- *                                                    └─ inband-wait-timeout ──────────────────────────────> closed
+ *      └─ string_write, and reads ────> later_sleep ─┬─ later_wake, or the time that
+ *                                                    │  store_later_ms says ─> tries again
+ *                                                    └─ inband-wait-timeout ─> closed
  *
  * So whoever finds another reason to hold a put back returns TARN_ELATER from store_put_start or
- * _continue, makes store_later_ms say for how long, and calls later_wake when it is over earlier.
- * */
+ * _continue, makes store_later_ms say for how long, and calls later_wake when it is over
+ * earlier. */
 #ifndef TARN_CMD_LATER_H
 #define TARN_CMD_LATER_H
 #include "cmd/cmd.h"

@@ -1,8 +1,8 @@
 /* Transactions: what a client said between MULTI and EXEC, and the keys that it watches.
  *
  *   none ─ MULTI ─> queueing (CLIENT_MULTI) ─┬─ EXEC ─> running (CLIENT_EXEC) ─> none
- *     │                │ a command is refused │
- *   WATCH              v                      └─ EXEC after a watched key was written, DISCARD, RESET, end of the client ─> none
+ *     │                │ a command is refused ├─ EXEC after a watched key was written ─> none
+ *   WATCH              v                      └─ DISCARD, RESET, end of the client ─> none
  *     │             failed: EXEC answers EXECABORT
  *
  * The arguments of queued commands are copied; those that arrived in memory of their own come along

@@ -1,8 +1,9 @@
 /* DEBUG RELOAD and LOADAOF: the books are written, forgotten, and made again from the file, as a
  * restart would, but in the same process, with the pool's bytes where they are.
  *
- *   command (a job that sleeps) ─> end of the turn: all is in the file ─> clients that hold something of the books are closed ─> books
- *   of the file ─> they lead, under a new epoch ─> the job answers
+ *   command (a job that sleeps) ─> end of the turn: all is in the file
+ *     ─> clients that hold something of the books are closed ─> books of the file
+ *     ─> they lead, under a new epoch ─> the job answers
  *
  * Nothing is dropped before the file is whole. */
 #include "cmd/reload.h"

@@ -6,7 +6,8 @@
  *
  *   claim     a share of inband-buffer, before the first buffer is made
  *   session   the name under which one write reaches its host, so that it can be fenced alone;
- * REMOTE_WRITES_MAX at a time transfer  a piece of one replica, from or to memory of the caller
+ *             REMOTE_WRITES_MAX at a time
+ *   transfer  a piece of one replica, from or to memory of the caller
  *
  * The loop's thread. Callbacks come from the loop, never from inside the call that asked, except
  * where it says so. */

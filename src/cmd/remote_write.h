@@ -3,7 +3,8 @@
  * end.
  *
  *   open ─> add ... add ─> status: TARN_OK ─> end: the object is there
- *     └────────┴─────────────┴─> abort: bytes that may still arrive keep their space until their session is fenced
+ *     └────────┴─────────────┴─> abort: bytes that may still arrive keep their space until their
+ *                                session is fenced
  *
  * Buffers are its own: the caller may go away at any time. */
 #ifndef TARN_CMD_REMOTE_WRITE_H

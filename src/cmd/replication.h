@@ -1,7 +1,9 @@
 /* The role of this server, and what comes with it.
  *
- *   master ── REPLICAOF host port ──> replica: books_step_down at the end of the turn, then its link asks the master
- *      ^                                 │  link: what was is forgotten ─> snapshot (loading) ─> stream
+ *   master ── REPLICAOF host port ──> replica: books_step_down at the end of the turn
+ *      ^                                 │  then its link asks the master
+ *      │                                 │  link: what was is forgotten ─> snapshot (loading)
+ *      │                                 │        ─> stream
  *      ├───────── REPLICAOF NO ONE ──────┘  books_lead, under a new id of the stream
  *      └── FAILOVER: see failover.h
  *

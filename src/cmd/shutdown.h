@@ -1,9 +1,9 @@
 /* The way to the end of the process: SHUTDOWN and signals, and what is done before.
  *
- *   asked ─> replicas lag? ── no ──────────────────────> last snapshot, files to the disk ─> the loop ends
- *              │ yes, and not NOW: writes wait              ^         │ failed, and not FORCE
- *              └─> shutdown-timeout, or they have all ──────┘         v
- *                       └─ SHUTDOWN ABORT ──────────────────────> as before: who asked gets an error */
+ *   asked ─> replicas lag? ── no ───────────────> last snapshot, files to the disk ─> the loop ends
+ *              │ yes, and not NOW: writes wait       ^         │ failed, and not FORCE
+ *              └─> shutdown-timeout or they have all ┘         v
+ *                       └─ SHUTDOWN ABORT ───────────────> as before: who asked gets an error */
 #ifndef TARN_CMD_SHUTDOWN_H
 #define TARN_CMD_SHUTDOWN_H
 

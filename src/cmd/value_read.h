@@ -11,8 +11,8 @@
  * sum them up. Objects without a CRC are taken as they are.
  *
  * The object is held from open to close, so that its memory replicas stay as they are whatever
- * becomes of the key. What is lent or under way when the reader is closed goes when it comes back.
- * */
+ * becomes of the key. What is lent or under way when the reader is closed goes when it comes
+ * back. */
 #ifndef TARN_CMD_VALUE_READ_H
 #define TARN_CMD_VALUE_READ_H
 

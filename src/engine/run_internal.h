@@ -1,7 +1,8 @@
 /* What run.c (the life of an operation) and plan.c (slices) share.
  *
  *   op --plan--> slices, each in one segment        (large ones are striped: a slice per stream)
- *   ops of one length in one segment, each small --plan--> one slice: they travel, fail and are taken apart together */
+ *   ops of one length in one segment, each small --plan--> one slice: they travel, fail and are
+ *                                                          taken apart together */
 #ifndef TARN_ENGINE_RUN_INTERNAL_H
 #define TARN_ENGINE_RUN_INTERNAL_H
 

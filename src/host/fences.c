@@ -2,8 +2,9 @@
  * them first; then every listener is asked until it says that nobody of them is left. Three kinds:
  *
  *   a session               its writer has vanished in the middle of a put. The gate forgets it
- * when its grants are over before a master epoch   a failover: all that the old master let in a
- * segment               ours: the memory is about to be served under another name (slots.c)
+ *                           when its grants are over
+ *   before a master epoch   a failover: all that the old master let in
+ *   a segment               ours: the memory is about to be served under another name (slots.c)
  *
  * A pool file has one more party: processes that had it from the host process before us, of whom
  * nobody told us who they are. They count as every session of the master epoch that was in force

@@ -1,8 +1,8 @@
 /* A host ties three things together: segments (src/pool), the gate that says who may touch them
  * (gate.c), and one listener per transport that asks it. It has no thread of its own.
  *
- *   host_create -> (segments come and go: slots.c) -> host_start -> (host_poll, host_fence:
- * fences.c) -> host_destroy */
+ *   host_create -> (segments come and go: slots.c) -> host_start
+ *               -> (host_poll, host_fence: fences.c) -> host_destroy */
 #include "host/host.h"
 
 #include <errno.h>

@@ -60,9 +60,9 @@ tarn_status host_create(const struct host_config *config, struct host **host_p);
 /* Stops threads, closes sockets, unmaps. Open shm peers keep their own mapping. */
 void host_destroy(struct host **host_p);
 
-/*   host_segment_open ─> mapped, not served ─> host_segment_serve ─> served under (id, epoch) ─> serve again: a new id or epoch
- *                              ^                                            │
- *                              └───────────── host_segment_retire ──────────┘
+/*   host_segment_open ─> mapped, not served ─ host_segment_serve ─> served under (id, epoch)
+ *                              ^                                       │  serve again: a new id
+ *                              └───── host_segment_retire ─────────────┘  or epoch
  *
  * All of these at any time, before and after host_start, from the control thread. slot is this
  * host's own number of it. Memory stays where it is mapped until host_destroy: who is slow does not
@@ -131,9 +131,10 @@ void host_set_authority(struct host *h, const uint8_t key[GRANT_KEY_SIZE], uint3
 void host_set_clock_offset(struct host *h, int64_t offset_ms);
 
 /* By one more transport than tcp and shm, which are there from the start: one that announces
- * itself (transport.h), of a module. At any time; its memory is registered as segments are served, and one that cannot be
- * is served without it. Every transport that is registered when the host is created comes along by
- * itself. TARN_ENOTFOUND: no such scheme. TARN_EEXISTS. Anything else: it was logged. */
+ * itself (transport.h), of a module. At any time; its memory is registered as segments are served,
+ * and one that cannot be is served without it. Every transport that is registered when the host is
+ * created comes along by itself. TARN_ENOTFOUND: no such scheme. TARN_EEXISTS. Anything else: it
+ * was logged. */
 tarn_status host_transport_add(struct host *h, const char *scheme);
 /* Its peers are cut off. Nothing happens when it is not there. Not for tcp and shm. */
 void host_transport_remove(struct host *h, const char *scheme);

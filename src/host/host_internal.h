@@ -36,7 +36,8 @@ struct host_path { /* one transport's passive side */
 /* A segment of this host. Its place and memory never change; data threads find it by its name, one
  * atomic word.
  *
- *   opened ─serve─> named ─retire, serve under another─> nameless, somebody may be slow ─> quiet ─serve─> named */
+ *   opened ─serve─> named ─retire, serve under another─> nameless, somebody may be slow
+ *                     ^                                    └─> quiet ─serve─> named */
 struct host_slot {
     uint64_t name;     /* atomic: host_name of what it is served under; 0: not served */
     char *base;        /* first byte; NULL: bytes come from reader */

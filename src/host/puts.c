@@ -2,7 +2,9 @@
  * is being written now, and whether it was sealed. A sealed one is remembered until its grant has
  * expired, so that it cannot begin anew.
  *
- *   unknown ─begin─> open ─end─> open ... ─seal, when nobody writes─> sealed ─its grant has expired─> unknown
+ *   unknown ─begin─> open ─end─> open ... ─seal, when nobody writes─> sealed
+ *      ^                                                                │
+ *      └────────── its grant has expired ───────────────────────────────┘
  *
  * Data threads ask; the control thread of a master's own host closes grants of puts that are over.
  * One lock, for moments. */

@@ -2,10 +2,12 @@
  * called, what they register is written down, and all of it is taken back when they go. What a
  * module is: ../module.h.
  *
- *   module_load ─> file looked at ─> opened ─> struct looked at ─> load() ─┬─ TARN_OK ─> transports registered ─> loaded
- *                                                                          └─ else ───> commands taken back, closed
- *   module_unload ─> transports taken back ─> unload() ─┬─ TARN_OK ──> commands taken back, closed
- *                                                       └─ TARN_EBUSY ─> transports registered again: loaded as before
+ *   module_load ─> file looked at ─> opened ─> struct looked at ─> load()
+ *     ├─ TARN_OK ─> transports registered ─> loaded
+ *     └─ else ────> commands taken back, closed
+ *   module_unload ─> transports taken back ─> unload()
+ *     ├─ TARN_OK ────> commands taken back, closed
+ *     └─ TARN_EBUSY ─> transports registered again: loaded as before
  *
  * Threads: everything from any thread. One mutex serves all of it and is held while load, unload,
  * info and the hooks run, so none of these may call back into this room. */

@@ -2,10 +2,11 @@
  * frames with checksums; what the records mean is not this room's business, but for the one that
  * ends a snapshot.
  *
- *   header 128 bytes | frame ... | frame with EFFECT_END: the snapshot is whole | frame ...: what
- * happened since frame: u32 bytes, u32 CRC-32C of the frame's place in the file (u64) and its
- * bytes, records packed frame: the top bit of the bytes is set; u32 bytes of the records, the
- * records as an LZ4 block
+ *   header 128 bytes | frame ... | frame with EFFECT_END: the snapshot is whole
+ *                    | frame ...: what happened since
+ *   frame: u32 bytes, u32 CRC-32C of the frame's place in the file (u64) and its bytes, records
+ *   packed frame: the top bit of the bytes is set; u32 bytes of the records, the records as an LZ4
+ *                 block
  *
  * Little-endian. A file is written beside its name and renamed when its snapshot is whole, so a
  * name always leads to a whole one. A process that dies in the middle of an append leaves a torn

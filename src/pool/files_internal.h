@@ -2,9 +2,9 @@
  * CephFS, ...), and reads it by itself. files.c keeps the books, files_work.c does what touches the
  * disk, files_scan.c finds what is there.
  *
- *   DIRECTORY/<cluster id, 32 hex>/tarn.tier                      content id; locked while a
- * process serves this tier tmp/<n>                         being written ab/cd/<hash, 64
- * hex>.<version, 16 hex>
+ *   DIRECTORY/<cluster id, 32 hex>/tarn.tier     content id; locked while a process serves it
+ *                                  tmp/<n>        being written
+ *                                  ab/cd/<hash, 64 hex>.<version, 16 hex>
  *
  * A file is the value, then its checksums per MiB, the key, and a trailer with a checksum. It is
  * written under a name in tmp and renamed when it is whole, so that a name in its place is a

@@ -1,8 +1,8 @@
 /* Segment memory: a memfd or a pool file, mapped, guarded by a 4 KiB header in front of the
  * advertised bytes.
  *
- *   pool_open ─> mapped ─pool_serve─> in use, under (id, epoch) ─pool_retire─> mapped ─> ... ─> pool_close
- *                                                  pool_discard ─> without content ─pool_revive─> mapped
+ *   pool_open ─> mapped ─pool_serve─> in use, under (id, epoch) ─pool_retire─> mapped ─> ...
+ *      ─> pool_discard ─> without content ─pool_revive─> mapped ─> ... ─> pool_close
  *
  * The content has a name of its own, 16 random bytes: as long as that is the same, what was written
  * is there. A pool file keeps it when a process ends in whatever way, but not when the machine

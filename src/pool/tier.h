@@ -2,7 +2,8 @@
  * sequential batches) or as files of a shared file system (file). The host decides where an object
  * goes; the master only knows (segment, offset).
  *
- *   tier_open (recovers what is there) ─> tier_each (what was found, for the master) ─> put, read, drop, ... ─> tier_close
+ *   tier_open (recovers what is there) ─> tier_each (what was found, for the master)
+ *     ─> put, read, drop, ... ─> tier_close
  *
  * What survives: everything done() was called for is there again after the process was killed, and
  * nothing half-written is. After a power failure the last moments may be missing, as far as the

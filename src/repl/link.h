@@ -1,8 +1,8 @@
 /* The link of a replica to its master.
  *
- *   waiting ─> resolving ─> connecting ─> handshake ─┬─ +CONTINUE ──────────────────────────> streaming
- *      ^                                             └─ +FULLRESYNC ─> snapshot ─> (mark) ──────┘
- *      └────────── any failure: a line in the log, and again a second later ────────────────────┘
+ *   waiting ─> resolving ─> connecting ─> handshake ─┬─ +CONTINUE ──────────────────> streaming
+ *      ^                                             └─ +FULLRESYNC ─> snapshot ─> (mark) ─┘
+ *      └────────── any failure: a line in the log, and again a second later ───────────────┘
  *
  * What arrives is handed up in slices of half a millisecond. A command is applied as a whole once
  * it is here as a whole, also when the connection ends meanwhile: the offset never stands in the

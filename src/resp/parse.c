@@ -1,11 +1,10 @@
 /* The request parser.
  *
- *                      '*' line                  '$' line                 bytes and CRLF
- *     between requests ---------> header awaited ---------> bulk awaited ----------------> header awaited ...
- * request
- *                                                     \
- *                                                      `--> RESP_BIG, in_big --resp_parser_big_done--> header
- * awaited
+ *                   '*' line            '$' line          bytes and CRLF
+ *   between requests --> header awaited -------> bulk awaited --------> header awaited ... request
+ *                                                   \
+ *                                                    `--> RESP_BIG, in_big
+ *                                                          --resp_parser_big_done--> header awaited
  *
  * The usual case is a request that is in the buffer from end to end: one pass, digits read by hand,
  * no state kept. Only when the bytes run out are the arguments so far turned into offsets, each

@@ -1,8 +1,11 @@
 /* Set-up, in this order, because each needs what is before it; tear-down is the other way round.
  *
- *   log, daemon, signals ─> listening sockets (bound, so that a busy port fails before a pool is mapped) ─> loop, commands
- *   ─> books ─> the cluster's plans ─> modules ─> host: segment memory, data port ─> clients are accepted, and
- *   told LOADING ─> the pool is populated, by threads: ready */
+ *   log, daemon, signals
+ *   ─> listening sockets (bound, so that a busy port fails before a pool is mapped)
+ *   ─> loop, commands ─> books ─> the cluster's plans ─> modules
+ *   ─> host: segment memory, data port
+ *   ─> clients are accepted, and told LOADING
+ *   ─> the pool is populated, by threads: ready */
 #include "server/server.h"
 
 #include <errno.h>

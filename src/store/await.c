@@ -1,10 +1,13 @@
 /* What waits for its copy on a disk, and may not be evicted before.
  *
- *   put ─> waiting ──(store_await_take)──> taken ──(store_far_add)──> in the order of eviction, as one that is new there
- *             ^ └───────────────┐            │
- *             │                 v            ├─(store_await_again: the disk did not take it)─> waiting
- *             │         in the order of      └─(store_await_end: it never will)──> in the order of eviction
- *        store_await    eviction, next to go: a put needs its space, and the disk does not keep up
+ *   put ─> waiting ──(store_await_take)──> taken ──(store_far_add)──> in the order of eviction,
+ *             ^ └───────────────┐            │                        as one that is new there
+ *             │                 v            ├─(store_await_again: the disk did not take it)
+ *             │         in the order of      │    ─> waiting
+ *        store_await    eviction, next to    └─(store_await_end: it never will)
+ *                       go: a put needs            ──> in the order of eviction
+ *                       its space, and the
+ *                       disk does not keep up
  *
  * These objects are in no order of eviction, but in the queue of the far segment that is to have
  * them, by the request that put them: a chain. Chains are copied oldest first, the head of each

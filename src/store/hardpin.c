@@ -3,8 +3,9 @@
  * An owner is a number that the caller knows, 0 nobody in particular: what was pinned before owners
  * were kept counts for all, and for none of them.
  *
- *   PUTSTART reserves ─> PUTEND counts what the object has ─> unpinned, removed, replaced: given back
- *                   └──> revoked, timed out: given back
+ *   PUTSTART reserves ─┬─> PUTEND counts what the object has ─> unpinned, removed, replaced:
+ *                      │                                        given back
+ *                      └─> revoked, timed out: given back
  *
  * Replicas that are made later are not counted: nobody but the pool's own administrator asks for
  * those. */

@@ -2,11 +2,13 @@
  * on disks. One packed record beside the object, so that all the others pay nothing; OBJECT_PLACES
  * says whether to look.
  *
- *                 PUTEND, one extent                      PUTEND, replicas or extents; far copy; further replica
- *   (nothing) ─────────────────> object.block only <────> packed places
+ *                PUTEND, one extent                      PUTEND, replicas or extents;
+ *                                                        far copy; further replica
+ *   (nothing) ──────────────────> object.block only <────> packed places
  *                                                            │ memory goes, a far replica stays
  *                                                            v
- *                                                         far only: object.block 0, in domain.far instead of a policy */
+ *                                          far only: object.block 0, in domain.far
+ *                                          instead of a policy */
 #include <stdlib.h>
 #include <string.h>
 #include "store/books.h"

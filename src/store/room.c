@@ -3,14 +3,15 @@
  * In this order, stopping at the first that does:
  *   1. Free space: one run, then up to 8, in the segments that placement.c names, in its order.
  *   2. The objects that are next to go (policy order), up to VICTIMS of them: do they, with the
- * free space around them, make the value's room? Nothing is evicted before the answer is yes, and
- * then only those whose space is used. Those that have a copy on a disk are taken before those that
- * would be lost.
+ *      free space around them, make the value's room? Nothing is evicted before the answer is yes,
+ *      and then only those whose space is used. Those that have a copy on a disk are taken before
+ *      those that would be lost.
  *   3. A window (window.c): a walk over a segment in address order, starting at the coldest object,
- * looks for a run of space that is free or may be freed, large enough for the value, and takes the
- * coldest it saw in its first slice that found any. If the walk ends without one, the 8 longest
- * runs may do. First without soft-pinned objects, then with them. Only then it is NOSPACE: no 8
- * runs of free, or unleased and not hard-pinned, space hold the value.
+ *      looks for a run of space that is free or may be freed, large enough for the value, and takes
+ *      the coldest it saw in its first slice that found any. If the walk ends without one, the 8
+ *      longest runs may do. First without soft-pinned objects, then with them.
+ * Only then it is NOSPACE: no 8 runs of free, or unleased and not hard-pinned, space hold the
+ * value.
  *
  * Steps 1 and 2 are one call. Step 3 goes in slices; one put at a time (the planner) may be in it,
  * others wait for their turn. While it clears a window, nothing else is allocated, and the objects

@@ -4,13 +4,15 @@
  *
  * Life of a put and of an object:
  *
- *   PUTSTART ─> put (making room: TARN_EAGAIN, store_put_continue) ─> put (open: token, layout) ─┬─ PUTEND ──> object
- *                                                                        │ revoke, superseded    │
- *                                                                        v                       v  removed, replaced,
- *                                                             space: free at once when the       v  expired, evicted
- *                                                             writer said so, else held until    object gone for look-ups;
- *                                                             its session is fenced              space in quarantine until
- *                                                                                                leases and holds end
+ *   PUTSTART ─> put (making room: TARN_EAGAIN, store_put_continue)
+ *                │
+ *                v
+ *              put (open: token, layout) ── PUTEND ──> object
+ *                │ revoked, superseded                   │ removed, replaced, expired, evicted
+ *                v                                       v
+ *              space: free at once when the writer     object gone for look-ups; space in
+ *              said so, else held until its session    quarantine until leases and holds end
+ *              is fenced
  *
  * Guarantee 2 (a put that fits succeeds) is kept by room.c, but with the policy noeviction;
  * eviction order by policy.h; space by space.h.
@@ -33,7 +35,8 @@
 #define STORE_SIZE_MAX     (UINT64_C(1) << 40)
 #define STORE_EXTENTS_MAX  8u
 #define STORE_REPLICAS_MAX 8u
-#define STORE_CRC_BLOCK    (UINT64_C(1) << 20) /* objects larger than this carry one CRC per block */
+/* objects larger than this carry one CRC per block */
+#define STORE_CRC_BLOCK (UINT64_C(1) << 20)
 
 struct store;
 struct object;
@@ -201,15 +204,18 @@ void store_sample_ttl(struct store *s, unsigned n, struct store_ttl_sample *samp
 
 /*                 ┌── host back, same content ──┐
  *                 v                             │
- *   mounted ──> UP <──> READONLY ──host away──> DOWN ──> content lost ──> LEAVING ──> gone (store_events.segment_gone)
- *               └────────── unmounted, drained ──────────────────────────────^
+ *   mounted ──> UP <──> READONLY ──host away──> DOWN ──content lost──> LEAVING ──> gone
+ *               └────────── unmounted, drained ──────────────────────────^
+ *
+ * Gone: store_events.segment_gone.
  *
  *             gives out space   replicas are handed out
  *   UP              yes                yes
  *   READONLY        no                 yes       maintenance, draining
- *   DOWN            no                 no        everything is kept; objects with no other replica are misses
- *   LEAVING         no                 no        store_background drops its replicas; gone when the last lease, hold and
- *                                                put on it are over */
+ *   DOWN            no                 no        everything is kept; objects with no other replica
+ *                                                are misses
+ *   LEAVING         no                 no        store_background drops its replicas; gone when the
+ *                                                last lease, hold and put on it are over */
 enum store_segment_state { SEGMENT_UP, SEGMENT_READONLY, SEGMENT_DOWN, SEGMENT_LEAVING };
 
 #define STORE_SEGMENTS_MAX 65535u

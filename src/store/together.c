@@ -2,9 +2,10 @@
  * redis:// connector puts a chunk as two values, Xkv_bytes and then Xmetadata, and takes a metadata
  * that is there for a chunk that is there.
  *
- *   Xkv_bytes goes (evicted, expired, removed, lost) ──> noted ── store_settle ──> it is there again: nothing
- *                                                                                └> Xmetadata goes the same way
- *                                                                                └> there is none yet: lone
+ *   Xkv_bytes goes (evicted, expired, removed, lost) ──> noted ── store_settle
+ *     ├─> it is there again: nothing
+ *     ├─> Xmetadata goes the same way
+ *     └─> there is none yet: lone
  *   Xmetadata comes and is lone ──> noted, as if Xkv_bytes had gone only now
  *
  * While a part is on a host that is away, the others are as away as it is.

@@ -8,7 +8,8 @@
  *     socket <─ tls_out, tls_out_sent      <─ tls_write <─ plaintext
  *
  *   HANDSHAKE ──> OPEN ──> CLOSED  the peer said goodbye (close_notify); writing is still possible
- *        └───────────┴───> FAILED  tls_why says why; what tls_out holds (an alert) may still be sent
+ *        └───────────┴───> FAILED  tls_why says why; what tls_out holds (an alert) may still be
+ *                                  sent
  *
  * After every call that moves a stream, whatever it returned, send what tls_out has: handshakes and
  * reading produce ciphertext, too.

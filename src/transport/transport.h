@@ -8,20 +8,21 @@
  *    +- endpoint    the active side: one path to one listener
  *        +- key     remote memory as seen through an endpoint: what an operation names
  *
- *   endpoint:  connect --> (CONNECTING) --> UP --close--> gone          failed: submit answers, operations
- * complete with it operation: submit --> borrowed by the transport --> done() inside progress, exactly once
- * --> the caller's again
+ *   endpoint:   connect --> (CONNECTING) --> UP --close--> gone
+ *                                  \--> failed: submit answers, operations complete with it
+ *   operation:  submit --> borrowed by the transport
+ *                 --> done() inside progress, exactly once --> the caller's again
  *
  * Four rules make it safe:
  *
  * 1. Callbacks run only inside progress (or endpoint_close, for what it cancels); every accepted
- * operation completes once.
+ *    operation completes once.
  * 2. A PUT completes only when any later GET would see the bytes; PUTEND comes after that, never
- * before.
+ *    before.
  * 3. Buffers and keys stay borrowed until completion; a deadline does not give a buffer back: close
- * the endpoint, await the cancellation, then reuse.
+ *    the endpoint, await the cancellation, then reuse.
  * 4. Space a peer might still write to is given out again only after its key is revoked or its
- * endpoint is down (listener_fence).
+ *    endpoint is down (listener_fence).
  *
  * Threads: a domain and what hangs on it is used by one thread at a time, except where a function
  * says otherwise. A listener may have threads of its own; the gate's functions are called from

@@ -63,7 +63,9 @@
 #define OF(...)     .args = ARGS(__VA_ARGS__)
 #define RANGE(a, b) .min = (a), .max = (b)
 #define UP_TO(n)    .max = (n)
-#define IN(s, m)    .offset = offsetof(struct wire_##s, m), .size = sizeof(((struct wire_##s *)0)->m)
+
+/* Where it goes. */
+#define IN(s, m) .offset = offsetof(struct wire_##s, m), .size = sizeof(((struct wire_##s *)0)->m)
 
 /* Words that are not looked at here. */
 #define WORDS       MAYBE(WORD, "arg", MANY)

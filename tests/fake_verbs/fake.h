@@ -1,10 +1,9 @@
 /* What the files of the fake verbs library share.
  *
- *   config.c   options, injections, what tests ask        device.c   devices, contexts, their
- * events memory.c   protection domains, memory regions         queue.c    queue pairs: states,
- * posting, failing cq.c       completion queues and channels             cm.c       rdma_cm: ids
- * and their events nic.c      the thread, its timers, fork               link.c     one socket per
- * connection: frames out and in
+ *   config.c   options, injections, what tests ask      device.c   devices, contexts, their events
+ *   memory.c   protection domains, memory regions       queue.c    queue pairs: states, posting
+ *   cq.c       completion queues and channels           cm.c       rdma_cm: ids and their events
+ *   nic.c      the thread, its timers, fork             link.c     one socket per connection
  *
  * One lock, fake.lock, guards everything, and the thread holds it while it copies: so whatever is
  * deregistered or destroyed under it is not touched afterwards. It gives way between turns (nic.c).

@@ -14,14 +14,19 @@
  *   devices=2                  how many (default 1, 0: none), named fake0, fake1, ...
  *   addresses=A;B              one per device; default 127.0.0.1, 127.0.0.2, ...
  *   max_qp_wr= max_sge= max_inline= max_qp= max_cqe= max_mr= max_pd= max_rd_atom= max_mr_size=
- * max_msg= relaxed=0                  IBV_ACCESS_RELAXED_ORDERING is refused dmabuf=0
- * ibv_reg_dmabuf_mr is refused speed= width= mtu=         as in struct ibv_port_attr sysfs=DIR
- * devices claim to be DIR/NAME there delay_us=                  completions come so much later
+ *   max_msg=
+ *   relaxed=0                  IBV_ACCESS_RELAXED_ORDERING is refused
+ *   dmabuf=0                   ibv_reg_dmabuf_mr is refused
+ *   speed= width= mtu=         as in struct ibv_port_attr
+ *   sysfs=DIR                  devices claim to be DIR/NAME there
+ *   delay_us=                  completions come so much later
  *   stall_ms=3000              a peer that is there and says nothing is given up after so long, or
- * the queue pair's timeout when that is longer (that alone counts for peers that are gone)
+ *                              the queue pair's timeout when that is longer (that alone counts for
+ *                              peers that are gone)
  *   cm_ms=20000                no answer to a connection request
  *   control=FILE               a line of it is done as soon as it is there: "port NAME up|down",
- * "remove NAME", "qp NUMBER error", "qp NUMBER cut", "hold on|off", "delay_us N" */
+ *                              "remove NAME", "qp NUMBER error", "qp NUMBER cut", "hold on|off",
+ *                              "delay_us N" */
 void fake_configure(const char *text);
 
 /* A device that appears. address NULL: the default one of its number. */

@@ -1,7 +1,8 @@
 /* LD_PRELOAD: system calls that fail, or do less than asked, on schedule.
  *
- *     TARN_FAULT="recv:short:7,send:again:5,mmap:fail:3"    every 7th recv is short, every 5th send
- * says EAGAIN, every 3rd mmap fails
+ *     TARN_FAULT="recv:short:7,send:again:5,mmap:fail:3"
+ *
+ * Every 7th recv is short, every 5th send says EAGAIN, every 3rd mmap fails.
  *
  * Calls: recv (and recvmsg), send (and sendmsg), mmap (of files), memfd_create, epoll_wait,
  * connect, accept, write (of files), fdatasync, rename, madvise (that populates),
@@ -13,8 +14,7 @@
  *
  *     TARN_FAULT_HOLD=FILE    a slow madvise takes as long as there is that file
  *     TARN_FAULT_WALL=FILE    wall time is off by the number of seconds (an int64_t) that the file
- * begins with, and changes with it
- */
+ *                             begins with, and changes with it */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

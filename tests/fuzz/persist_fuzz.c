@@ -2,9 +2,10 @@
  * read, applied to books and a cluster that follow, told again to others, and led. The first byte
  * of the input says how:
  *
- *   1: the slab allocator    2, 4: one of four policies       8: a file, else bare records    16:
- * with its checksums mended 32: objects without a CRC stay    64: time goes by meanwhile    128:
- * the first refusal is the end
+ *   1: the slab allocator                2, 4: one of four policies
+ *   8: a file, else bare records         16: with its checksums mended
+ *   32: objects without a CRC stay       64: time goes by meanwhile
+ *   128: the first refusal is the end
  *
  * What was taken can be told: books made of a snapshot of these have the same digest. */
 #include <stdio.h>

@@ -2,8 +2,8 @@
  *
  *   - a server or a client gets what follows as what came from its socket, cut anywhere;
  *   - a pair that is through with its handshake follows a script: write, carry so many bytes, read,
- * change a byte on the way, say goodbye, end. Whatever happens on the way, what is read is the
- * beginning of what was written.
+ *     change a byte on the way, say goodbye, end. Whatever happens on the way, what is read is the
+ *     beginning of what was written.
  *
  * Buffers stay within their bounds throughout. */
 #include <stdint.h>

@@ -2,9 +2,8 @@
  * A host in a process of its own, an engine here, blocks that follow each other in registered
  * memory, nothing verified.
  *
- *     rate MODULE SIZE OUTSTANDING SECONDS HOST-ARGS CLIENT-ARGS       prints "read RATE" and
- * "write RATE" rate MODULE SIZE OUTSTANDING SECONDS ARGS                        host and engine in
- * one process
+ *     rate MODULE SIZE OUTSTANDING SECONDS HOST-ARGS CLIENT-ARGS   prints "read RATE", "write RATE"
+ *     rate MODULE SIZE OUTSTANDING SECONDS ARGS                     both in one process
  *
  * The ARGS are those of the module, in one word each: the host's are for the process that serves,
  * as in "bind 10.9.0.1". In one process the module is unloaded at the end, "unloaded" is printed,

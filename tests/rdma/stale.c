@@ -2,17 +2,22 @@
  * them when it is told to. It is made from docs/DATA-PROTOCOL.md alone, with libibverbs and
  * librdmacm, not from the code of libtarn or of the module.
  *
- *     stale ADDRESS-OF-ITS-DEVICE MASTER-HOST MASTER-PORT       commands on standard input, an
- * answer line for each
+ *     stale ADDRESS-OF-ITS-DEVICE MASTER-HOST MASTER-PORT
+ *
+ * Commands on standard input, an answer line for each:
  *
  *     open NAME SEGMENT read|write   a session with the master, SEGMENT INFO, and a connection with
- * what it said info NAME SEGMENT              the same without the connection again NAME
- * [read|write]        another connection, with the old grant and epochs; or for another right put
- * NAME KEY SIZE              PUTSTART in that session; answers the offset of its first extent there
+ *                                    what it said
+ *     info NAME SEGMENT              the same without the connection
+ *     again NAME [read|write]        another connection, with the old grant and epochs; or for
+ *                                    another right
+ *     put NAME KEY SIZE              PUTSTART in that session; answers the offset of its first
+ *                                    extent there
  *     call NAME WORD...              any command in that session
  *     leave NAME                     ends the session, keeps the connection
  *     write NAME AT LENGTH BYTE [KEYS-OF]    one WRITE, with the keys of another NAME if one is
- * given read NAME AT LENGTH [KEYS-OF]          one READ; answers the byte, if all are the same
+ *                                            given
+ *     read NAME AT LENGTH [KEYS-OF]          one READ; answers the byte, if all are the same
  *     header NAME write              a WRITE to the segment header
  *     end
  *

@@ -12,12 +12,14 @@
  *     go, stop     works, rests
  *     wait N       replicas that must have a change from now on
  *     lenient N    1: what a put that is not acknowledged was to replace may be gone: a master that
- * does not know that it is deposed, and whose nodes do not know either, gives its space to others.
- * Never wrong, but gone mark         from now on: puts, acked, hits, misses (of acknowledged
- * objects), errors, gap_ms (the longest time in which no put succeeded), and stats        tells
- * them check        reads everything: keys, visible, lost (acknowledged and not there), stale
- * (older than acknowledged), ghosts (there and removed, or never put), wrong (bytes) The end of the
- * input ends it.
+ *                  does not know that it is deposed, and whose nodes do not know either, gives its
+ *                  space to others. Never wrong, but gone
+ *     mark         from now on: puts, acked, hits, misses (of acknowledged objects), errors, gap_ms
+ *                  (the longest time in which no put succeeded), and
+ *     stats        tells them
+ *     check        reads everything: keys, visible, lost (acknowledged and not there), stale (older
+ *                  than acknowledged), ghosts (there and removed, or never put), wrong (bytes)
+ * The end of the input ends it.
  *
  * Options: --keys N, --size FROM-TO, --seed N, --replicas N, --host NAME, --transport NAME,
  * --timeout MS, --wait N (replicas). */

@@ -1,9 +1,8 @@
 /* Random requests at a running server, well-formed and not, on many connections at once; and a
  * probe that is answered all the time, or this fails.
  *
- *     storm [--seed N] [--seconds S] [--connections C] [--auth USER PASSWORD] [--probe PASSWORD]
- * [--patience MS]
- *           [--tls CERT KEY] PORT
+ *     storm [--seed N] [--seconds S] [--connections C] [--auth USER PASSWORD]
+ *           [--probe PASSWORD] [--patience MS] [--tls CERT KEY] PORT
  *
  * What the nth connection sends depends on the seed and on n only, never on what comes back or
  * when. Everything that comes back must be RESP. With --tls the port is one of TLS: some

@@ -3,8 +3,9 @@
  *
  *     struct cert ca, host;
  *     cert_make(&ca, &(struct cert_plan){.name = "test CA", .ca = true}, NULL);
- *     cert_make(&host, &(struct cert_plan){.name = "host", .alt = "DNS:localhost,IP:127.0.0.1"},
- * &ca); cert_write(&host, "/tmp/dir", "host", NULL);      host.crt, host.key */
+ *     struct cert_plan plan = {.name = "host", .alt = "DNS:localhost,IP:127.0.0.1"};
+ *     cert_make(&host, &plan, &ca);
+ *     cert_write(&host, "/tmp/dir", "host", NULL);      host.crt, host.key */
 #ifndef TARN_TESTS_CERTS_H
 #define TARN_TESTS_CERTS_H
 

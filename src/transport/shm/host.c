@@ -31,9 +31,10 @@
 #define REQUESTS_PER_TURN 16
 #define ATTACHMENTS_MAX   1024u /* per peer */
 #define PAUSE_MS          100   /* of a listener that has no descriptors */
-#define LOOK_MS           500 /* how often it looks for peers that have shown no good grant for too long */
-#define IDLE_DEFAULT_MS   30000u
-#define PROC_FD_MAX       40
+/* how often it looks for peers that have shown no good grant for too long */
+#define LOOK_MS         500
+#define IDLE_DEFAULT_MS 30000u
+#define PROC_FD_MAX     40
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77

@@ -4,7 +4,8 @@
  *
  *   wait for HELLO --> idle --frame--> replies queued --sent--> idle
  *                       |  \--WRITE--> receiving (or draining, once refused) --> reply queued
- *                       |  \--READ of what is not memory--> reads queued (reads.c) --> pieces sent as they come
+ *                       |  \--READ of what is not memory--> reads queued (reads.c)
+ *                       |                                     --> pieces sent as they come
  *                       +--malformed frame, silence in the middle of one, fence--> closed
  *
  * Memory is bounded: one frame, one batch of replies, TCP_READS_MAX queued reads and a few staging

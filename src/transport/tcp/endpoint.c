@@ -1,7 +1,8 @@
 /* One connection of the data port, client side. Requests go out in one stream, replies come back in
  * the same order, so the operation a reply belongs to is always the first of `flight`.
  *
- *   CONNECTING --socket up--> GREETING --HELLO came--> UP --closed, broken protocol, too late--> FAILED
+ *   CONNECTING --socket up--> GREETING --HELLO came--> UP
+ *      any of these --closed, broken protocol, too late--> FAILED
  *
  *   operation:  waiting --framed--> flight --reply and payload here--> done()
  *
@@ -27,15 +28,16 @@
 
 #define ENDPOINT_MAGIC     0x54455044u /* "TEPD" */
 #define CONNECT_DEFAULT_MS 5000u
-#define STALL_MS           30000u /* a host that owes us a reply and moves no byte for so long is gone */
-#define OUTSTANDING_MAX    65536u
-#define CRC_CHUNK          (256u << 10)
-#define MOVE_MAX           (1u << 20) /* bytes per system call */
-#define BATCH_META_MAX     (64u << 10)
-#define BATCH_PIECES_MAX   512u
-#define CALL_IOV_MAX       64u
-#define RX_BYTES           (16u << 10)
-#define CALL_COST          512u
+/* a host that owes us a reply and moves no byte for so long is gone */
+#define STALL_MS         30000u
+#define OUTSTANDING_MAX  65536u
+#define CRC_CHUNK        (256u << 10)
+#define MOVE_MAX         (1u << 20) /* bytes per system call */
+#define BATCH_META_MAX   (64u << 10)
+#define BATCH_PIECES_MAX 512u
+#define CALL_IOV_MAX     64u
+#define RX_BYTES         (16u << 10)
+#define CALL_COST        512u
 #define TOLD_MS                                                                                    \
     300000u /* settings that are missing are told of a target once in so long, not at each try */
 

@@ -1,6 +1,7 @@
 /* READs whose bytes are not memory: queued, asked for ahead of the socket, sent as they come.
  *
- *   request ─> reads ─asked for, TCP_AHEAD_BYTES ahead─> pieces ─ready, in order─> a frame in out ─sent─> buffers back
+ *   request ─> reads ─asked for, TCP_AHEAD_BYTES ahead─> pieces ─ready, in order─> a frame in out
+ *                                                                       ─sent─> buffers back
  *
  * Replies keep the order of their requests, so while one waits those behind it wait, too, but their
  * pieces are under way: small reads overlap as well as the pieces of a large one. A reply goes out

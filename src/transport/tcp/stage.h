@@ -2,8 +2,9 @@
  * buffers of a pool that all data threads of a listener share; whoever gave them says from its own
  * thread when they are there.
  *
- *   piece:  tcp_stager_ask ─> under way ─done─> (stager's list) ─tcp_stager_collect─> ready ─tcp_piece_release─> gone
- *                                 \──────────── tcp_piece_release ───────────> nobody's ─done─> gone
+ *   piece:  tcp_stager_ask ─> under way ─done─> (stager's list) ─tcp_stager_collect─> ready
+ *                                 │                                 ─tcp_piece_release─> gone
+ *                                 └── tcp_piece_release ──> nobody's ─done─> gone
  *
  * A stager is a data thread's: all but done() happens there. It tells its thread by an eventfd that
  * there is something to collect; collecting names the connections that can go on. Memory is bounded
