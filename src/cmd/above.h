@@ -17,6 +17,8 @@ struct above {
     bool (*restricts)(void);
     /* Why c may not run cmd now: the text of an error (static). NULL: it may. */
     const char *(*refusal)(const struct client *c, const struct cmd *cmd);
+    /* Is it an in-band value that is refused because its node is awaited, or the pool populated? */
+    bool (*is_early)(const struct client *c, const struct cmd *cmd);
     /* What is refused may be worth waiting for. true: a job waits, and runs the command then. */
     bool (*wait)(struct client *c, const struct cmd *cmd);
     /* Why no command may change anything, because of the files ("MISCONF ..."). NULL: it may. */

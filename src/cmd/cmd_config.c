@@ -5,6 +5,7 @@
 #include "cmd/client.h"
 #include "cmd/config_table.h"
 #include "cmd/families.h"
+#include "cmd/remote.h"
 #include "cmd/stats.h"
 
 struct get {
@@ -82,5 +83,6 @@ void cmd_config_rewrite(struct client *c) {
 
 void cmd_config_resetstat(struct client *c) {
     stats_reset();
+    remote_stats = (struct remote_stats){0};
     reply_ok(c);
 }

@@ -1,6 +1,7 @@
 /* DEBUG: for tests and for those who look for faults. One command, as in Redis, so that rules of
  * users name its subcommands as first arguments. */
 #include "cmd/cmd_debug.h"
+#include "cmd/reload.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -7,12 +7,11 @@
 /* "int", "embstr", "raw": what Redis would say of this value; tarn keeps all values alike. */
 const char *object_encoding(const struct object *o);
 
-/* The subcommands that have a file of their own: cmd_digest.c, cmd_debug_parts.c, reload.c. */
+/* The subcommands that have a file of their own: cmd_digest.c, cmd_debug_parts.c; reload.h has
+ * more. */
 void debug_digest(struct client *c);
 void debug_populate(struct client *c);
 void debug_protocol(struct client *c);
 void debug_error(struct client *c);
-void debug_reload(struct client *c);
-void debug_loadaof(struct client *c);
 
 #endif

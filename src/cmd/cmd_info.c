@@ -14,6 +14,8 @@
 #include "cmd/families.h"
 #include "cmd/heap.h"
 #include "cmd/info.h"
+#include "cmd/modules.h"
+#include "cmd/kv_events.h"
 #include "cmd/persistence.h"
 #include "cmd/introspect.h"
 #include "cmd/process.h"

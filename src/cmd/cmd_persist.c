@@ -24,7 +24,6 @@
 #include "cmd/core.h"
 #include "cmd/effects.h"
 #include "cmd/families.h"
-#include "cmd/info.h"
 #include "cmd/latency.h"
 #include "cmd/replication.h"
 #include "cmd/stats.h"

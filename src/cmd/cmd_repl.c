@@ -8,7 +8,6 @@
 #include "cmd/effects.h"
 #include "cmd/failover.h"
 #include "cmd/families.h"
-#include "cmd/info.h"
 #include "cmd/multi.h"
 #include "cmd/replication.h"
 #include "cmd/table.h"

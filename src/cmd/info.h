@@ -15,9 +15,7 @@ extern const struct info_section info_sections[]; /* ended by a NULL name */
 
 void info_pool(struct figure_walk *f), info_cache(struct figure_walk *f),
     info_eviction(struct figure_walk *f), info_data(struct figure_walk *f),
-    info_inband(struct figure_walk *f), info_kv_events(struct figure_walk *f);
-void info_nodes(struct figure_walk *f), info_tasks(struct figure_walk *f),
-    info_modules(struct figure_walk *f);
-void info_replication(struct figure_walk *f);
+    info_inband(struct figure_walk *f);
+void info_nodes(struct figure_walk *f), info_tasks(struct figure_walk *f);
 
 #endif

@@ -5,7 +5,6 @@
 #include "base/assert.h"
 #include "cmd/books.h"
 #include "cmd/config.h"
-#include "cmd/info.h"
 #include "cmd/location.h"
 
 enum kind {

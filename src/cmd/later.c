@@ -6,11 +6,11 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "cluster/cluster.h"
+#include "cmd/above.h"
 #include "cmd/client.h"
 #include "cmd/config.h"
 #include "cmd/families.h"
 #include "cmd/keys.h"
-#include "cmd/replication.h"
 #include "cmd/table.h"
 
 #define LOOK_MS 50u /* those who wait look again so often, if nobody wakes them */
@@ -111,11 +111,11 @@ static bool early_step(struct client *c, struct job *job, unsigned *budget) {
     if (e->within || c->io->flags & CLIENT_CLOSE_SOON) return e->within;
     later_end(&e->later);
     spend(budget, 1);
-    if (replication_is_early(c, c->cmd)) {
+    if (above.is_early(c, c->cmd)) {
         later_sleep(&e->later, c, job);
         return false;
     }
-    const char *why = replication_refusal(c, c->cmd);
+    const char *why = above.refusal(c, c->cmd);
     if (why != NULL) {
         reply_error(c, "%s", why); /* its role has changed */
         return true;
@@ -135,7 +135,7 @@ static void early_close(struct client *c, struct job *job) {
 
 bool later_begin(struct client *c, const struct cmd *cmd) {
     if (!later_waits() || c->big != NULL || c->io->flags & (CLIENT_MULTI | CLIENT_EXEC) ||
-        !replication_is_early(c, cmd))
+        !above.is_early(c, cmd))
         return false;
     struct early *e = xcalloc(1, sizeof(*e));
     e->job = (struct job){.step = early_step, .close = early_close, .runnable = true};

@@ -7,7 +7,6 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "cmd/client.h"
-#include "cmd/info.h"
 #include "cmd/reach.h"
 #include "cmd/table.h"
 #include "host/host.h"

@@ -2,6 +2,7 @@
 #ifndef TARN_CMD_MODULES_H
 #define TARN_CMD_MODULES_H
 
+#include "base/figures.h"
 #include "cmd/cmd.h"
 #include "cmd/config.h"
 
@@ -14,6 +15,7 @@ void modules_deinit(void);
 
 /* The module that brought a command; NULL: it is built in. */
 const char *modules_name_of(const struct cmd *cmd);
+void info_modules(struct figure_walk *f);
 bool modules_owns(struct span module, const struct cmd *cmd);
 
 #endif

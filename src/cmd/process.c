@@ -18,7 +18,6 @@
 #include "cmd/client.h"
 #include "cmd/config_table.h"
 #include "cmd/core.h"
-#include "cmd/replication.h"
 #include "cmd/stats.h"
 #include "cmd/table.h"
 
@@ -114,13 +113,15 @@ static int read_score(void) {
     return score;
 }
 
+static bool as_replica;
+
 bool process_oom_score(const struct config *c, const char **why_p) {
     bool wanted = c->oom_score_adj != CONFIG_OOM_NO;
     if (!wanted && !oom_changed) return true;
     if (!oom_changed) oom_base = read_score();
     int score = oom_base;
     if (wanted) {
-        int own = (int)c->oom_score_adj_values[replication.replica ? 1 : 0];
+        int own = (int)c->oom_score_adj_values[as_replica ? 1 : 0];
         score = c->oom_score_adj == CONFIG_OOM_ABSOLUTE ? own : oom_base + own;
     }
     bool ok = write_score(score);
@@ -133,6 +134,11 @@ bool process_oom_score(const struct config *c, const char **why_p) {
         *why_p = "Failed to set oom_score_adj: see the log; a lower score than the process has "
                  "needs a privilege";
     return false;
+}
+
+void process_role(const struct config *c, bool replica) {
+    as_replica = replica;
+    (void)process_oom_score(c, NULL); /* a score that is refused is logged */
 }
 
 void process_disable_thp(const struct config *c) {
@@ -196,8 +202,7 @@ void process_crash_lines(void) {
     log_warning("Uptime: %llu s, role: %s, clients: %zu, heap: up to %llu bytes, commands: %llu, "
                 "configuration: %s",
                 (unsigned long long)((server.mono_ms - stats.start_mono_ms) / 1000),
-                replication.replica ? "replica" : "master", clients.n,
-                (unsigned long long)stats.peak_memory,
+                as_replica ? "replica" : "master", clients.n, (unsigned long long)stats.peak_memory,
                 (unsigned long long)stats.total_commands_processed, config_file());
     for (struct client *c = clients.head; c != NULL; c = c->io->all.next) {
         if (!(c->io->flags & CLIENT_RUNNING)) continue;

@@ -13,9 +13,10 @@ void process_title_init(int argc, char **argv);
 /* By proc-title-template; after anything of it changed. */
 void process_title_update(const struct config *c);
 
-/* oom-score-adj, of a master or a replica; after the options or the role changed. false: the kernel
- * refused it (*why_p, may be NULL). */
+/* oom-score-adj; after the options changed. false: the kernel refused it (*why_p, may be NULL). */
 bool process_oom_score(const struct config *c, const char **why_p);
+/* The same, from now on for a master or a replica. */
+void process_role(const struct config *c, bool replica);
 /* disable-thp. */
 void process_disable_thp(const struct config *c);
 

@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "cmd/books.h"
 #include "cmd/client.h"
-#include "cmd/cmd_debug.h"
 #include "cmd/core.h"
 #include "cmd/effects.h"
 #include "cmd/persistence.h"

@@ -221,7 +221,7 @@ void replication_follow(const char *host, uint16_t port, uint64_t asked_by) {
     replicas_drop_all("this server is becoming a replica");
     replication_free_backlog();
     log_set_role('S');
-    process_oom_score(server.config, NULL);
+    process_role(server.config, replication.replica);
 }
 
 void replication_hand_over(const char *host, uint16_t port) {
@@ -233,7 +233,7 @@ void replication_hand_over(const char *host, uint16_t port) {
     replication.getack = false;
     replication_listen();
     log_set_role('S');
-    process_oom_score(server.config, NULL);
+    process_role(server.config, replication.replica);
     open_link();
 }
 
@@ -257,7 +257,7 @@ static void lead(bool handed_over, uint64_t suspect_below) {
     replication.alone_since_ms = server.mono_ms;
     replication_listen();
     log_set_role('M');
-    process_oom_score(server.config, NULL);
+    process_role(server.config, replication.replica);
     if (handed_over)
         books_take_over(suspect_below);
     else if (!replication.steps_down)

@@ -13,6 +13,7 @@
 #ifndef TARN_CMD_REPLICATION_H
 #define TARN_CMD_REPLICATION_H
 
+#include "base/figures.h"
 #include "cmd/books.h"
 #include "cmd/client.h"
 #include "cmd/config.h"
@@ -129,5 +130,8 @@ void replication_take_over(uint64_t suspect_below);
 void replication_let_go(const struct client *except);
 /* What else is under way with bytes that the books know, and what clients remember of them. */
 void replication_drop_work(void);
+
+/* INFO replication. */
+void info_replication(struct figure_walk *f);
 
 #endif

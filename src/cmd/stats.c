@@ -10,9 +10,7 @@
 #include "cluster/cluster.h"
 #include "cmd/client.h"
 #include "cmd/heap.h"
-#include "cmd/remote.h"
 #include "cmd/reply.h"
-#include "cmd/replication.h"
 #include "cmd/table.h"
 
 #define SAMPLE_MS 100
@@ -51,7 +49,6 @@ void stats_reset(void) {
     stats.peak_memory = stats_used_memory();
     table_stat_reset();
     reply_errorstats_reset();
-    remote_stats = (struct remote_stats){0};
     store_stats_reset(server.store);
     cluster_figures_reset();
 }

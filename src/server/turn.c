@@ -120,6 +120,7 @@ void turn_init(struct net_loop *loop) {
     above = (struct above){.functions = families,
                            .restricts = replication_restricts,
                            .refusal = replication_refusal,
+                           .is_early = replication_is_early,
                            .wait = later_begin,
                            .write_refusal = persistence_refusal,
                            .unwritten = persistence_unwritten,
