@@ -9,8 +9,9 @@ import json
 import multiprocessing
 import random
 import sys
+import time
 from multiprocessing.connection import Connection
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import local_pool  # finds the package tarn in a source tree
 
@@ -130,12 +131,20 @@ def connected(engine: Engine, name: str, pipe: Connection) -> Peer:
     return engine.end.connect(f"p2p-{name}" if engine.o.master else endpoint, TIMEOUT_MS)
 
 
+def moved(peer: Peer, tasks: Tasks, label: str) -> Tuple[float, Any]:
+    """Moves the bytes and says done for the label: seconds, and how they went."""
+    start = time.perf_counter()
+    with peer.submit(tasks, done=label) as batch:
+        batch.wait()
+        return time.perf_counter() - start, batch.info()
+
+
 def report(request: int, o: argparse.Namespace, seconds: float, info: Any, wrong: int) -> None:
     """A line for a request."""
-    moved = o.blocks * o.block_size
+    total = o.blocks * o.block_size
     print(
-        f"request {request}: {o.blocks} blocks in {info['operations']} pieces, {moved / 2**20:.1f} "
-        f"MiB, {moved / seconds / 1e9:.2f} GB/s by {info['transport']}, "
+        f"request {request}: {o.blocks} blocks in {info['operations']} pieces, {total / 2**20:.1f} "
+        f"MiB, {total / seconds / 1e9:.2f} GB/s by {info['transport']}, "
         f"{'right' if not wrong else f'{wrong} WRONG'}",
         flush=True,
     )

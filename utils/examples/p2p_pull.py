@@ -14,11 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from multiprocessing.connection import Connection
 
 from local_pool import run_main
-from p2p_engines import TIMEOUT_MS, Engine, both, connected, options, report
+from p2p_engines import TIMEOUT_MS, Engine, both, connected, moved, options, report
 
 from tarn.transfer import READ, EventKind
 
@@ -49,10 +48,7 @@ def decode(o: argparse.Namespace, pipe: Connection) -> int:
         if told is None:
             raise SystemExit(f"{label} is not ready in time")
         tasks = engine.tasks(READ, own, json.loads(told))
-        start = time.perf_counter()
-        with peer.submit(tasks, done=label) as batch:
-            batch.wait()
-            seconds, info = time.perf_counter() - start, batch.info()
+        seconds, info = moved(peer, tasks, label)
         wrong = engine.wrong(request, own)
         report(request, o, seconds, info, wrong)
         all_wrong += wrong

@@ -15,11 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from multiprocessing.connection import Connection
 
 from local_pool import run_main
-from p2p_engines import TIMEOUT_MS, Engine, both, connected, options, report
+from p2p_engines import TIMEOUT_MS, Engine, both, connected, moved, options, report
 
 from tarn.transfer import WRITE, EventKind
 
@@ -51,10 +50,7 @@ def prefill(o: argparse.Namespace, pipe: Connection) -> int:
         if told is None:
             raise SystemExit(f"there is no room for {label} in time")
         tasks = engine.tasks(WRITE, own, json.loads(told))
-        start = time.perf_counter()
-        with peer.submit(tasks, done=label) as batch:
-            batch.wait()
-            seconds, info = time.perf_counter() - start, batch.info()
+        seconds, info = moved(peer, tasks, label)
         wrong = pipe.recv()
         report(request, o, seconds, info, wrong)
         all_wrong += wrong

@@ -8,7 +8,7 @@ whole, such as a server that is gone."""
 from __future__ import annotations
 
 import enum
-from typing import Dict, Type
+from typing import Dict, Sequence, Type
 
 
 class Status(enum.IntEnum):
@@ -62,11 +62,20 @@ def status_name(status: int) -> str:
         return str(status)
 
 
+_CLASSES: Dict[int, Type[Error]] = {}
+
+
 class Error(Exception):
     """Anything libtarn refuses. `status` is the negative number, `name` its name ("ENOSPACE"); the
     text says what to do."""
 
     status: int = Status.ERR
+
+    def __init_subclass__(cls, of: Sequence[Status] = ()) -> None:
+        """`of`: the statuses that raise it."""
+        super().__init_subclass__()
+        cls.status = of[0] if of else cls.status
+        _CLASSES.update(dict.fromkeys(of, cls))
 
     def __init__(self, message: str = "", status: int = 0) -> None:
         super().__init__(message)
@@ -79,136 +88,90 @@ class Error(Exception):
         return status_name(self.status)
 
 
-class OutOfMemory(Error, MemoryError):
+class OutOfMemory(Error, MemoryError, of=(Status.ENOMEM,)):
     """This process has no memory left."""
 
-    status = Status.ENOMEM
 
-
-class InvalidArgument(Error, ValueError):
+class InvalidArgument(Error, ValueError, of=(Status.EINVAL,)):
     """An argument is out of range."""
 
-    status = Status.EINVAL
 
-
-class QueueFull(Error):
+class QueueFull(Error, of=(Status.EAGAIN,)):
     """As many submissions are pending as the queue may hold: take completions out first."""
 
-    status = Status.EAGAIN
 
-
-class TimedOut(Error, TimeoutError):
+class TimedOut(Error, TimeoutError, of=(Status.ETIMEOUT,)):
     """The deadline passed."""
-
-    status = Status.ETIMEOUT
 
 
 class Closed(Error):
     """The client (queue, view, writer) is closed, or belongs to the process before a fork."""
 
+    # What libtarn calls so is a connection: clients and queues that are closed, or of before a
+    # fork, are refused before it is asked.
     status = Status.ECLOSED
 
 
-class ConnectionFailed(Error, ConnectionError):
+class ConnectionFailed(Error, ConnectionError, of=(Status.EIO, Status.ECLOSED)):
     """No server, or the connection broke and could not be made again (EIO, ECLOSED)."""
 
-    status = Status.EIO
 
-
-class ProtocolError(Error):
+class ProtocolError(Error, of=(Status.EPROTO,)):
     """The other end is not a tarn server, or of another version."""
 
-    status = Status.EPROTO
 
-
-class NotFound(Error, LookupError):
+class NotFound(Error, LookupError, of=(Status.ENOTFOUND, Status.ENOSEGMENT)):
     """No such key."""
 
-    status = Status.ENOTFOUND
 
-
-class Exists(Error):
+class Exists(Error, of=(Status.EEXISTS,)):
     """The key is there already."""
 
-    status = Status.EEXISTS
 
-
-class Busy(Error):
+class Busy(Error, of=(Status.EBUSY,)):
     """Another writer is at it."""
 
-    status = Status.EBUSY
 
-
-class TryAgain(Error):
+class TryAgain(Error, of=(Status.ELATER, Status.ELOADING)):
     """Room or readiness will come, and did not within the call's time (ELATER, ELOADING): put or
     get it again a little later."""
 
-    status = Status.ELATER
 
-
-class NoSpace(Error):
+class NoSpace(Error, of=(Status.ENOSPACE, Status.EQUOTA, Status.EOOM)):
     """No room in the pool (ENOSPACE), over a quota (EQUOTA), or the server's books are full
     (EOOM)."""
 
-    status = Status.ENOSPACE
 
-
-class Stale(Error):
+class Stale(Error, of=(Status.ESTALE,)):
     """The bytes are not where they were, or cannot be mapped here: use a get instead of a view."""
 
-    status = Status.ESTALE
 
-
-class PermissionDenied(Error, PermissionError):
+class PermissionDenied(Error, PermissionError, of=(Status.EPERM,)):
     """No such user, a wrong password, or a command or key that the user may not touch."""
 
-    status = Status.EPERM
 
-
-class Corrupt(Error):
+class Corrupt(Error, of=(Status.ECORRUPT,)):
     """The bytes do not match their checksum."""
 
-    status = Status.ECORRUPT
 
-
-class LeaseOver(Error):
+class LeaseOver(Error, of=(Status.ELEASE, Status.EGRANT_EXPIRED)):
     """The lease ended before the bytes had been verified."""
 
-    status = Status.ELEASE
 
-
-class ReadOnly(Error):
+class ReadOnly(Error, of=(Status.EREADONLY,)):
     """The server is a replica, or has too few of them to accept writes."""
 
-    status = Status.EREADONLY
 
-
-class TooLarge(Error):
+class TooLarge(Error, of=(Status.ELIMIT,)):
     """A bound was reached; of gets: the value does not fit in the buffer."""
 
-    status = Status.ELIMIT
 
-
-class Cancelled(Error):
+class Cancelled(Error, of=(Status.ECANCELED,)):
     """Given up on request."""
 
-    status = Status.ECANCELED
 
-
-class NotSupported(Error):
+class NotSupported(Error, of=(Status.ENOTSUP,)):
     """This build, machine or transport cannot do it."""
-
-    status = Status.ENOTSUP
-
-
-_CLASSES: Dict[int, Type[Error]] = {c.status: c for c in Error.__subclasses__()}
-_CLASSES[Status.EQUOTA] = _CLASSES[Status.EOOM] = NoSpace
-_CLASSES[Status.EGRANT_EXPIRED] = LeaseOver
-_CLASSES[Status.ELOADING] = TryAgain
-# What libtarn calls closed is a connection: clients and queues that are closed, or of before a
-# fork, are refused before it is asked.
-_CLASSES[Status.ECLOSED] = ConnectionFailed
-_CLASSES[Status.ENOSEGMENT] = NotFound
 
 
 # What to do about statuses that come out of batches without a sentence of libtarn's own.

@@ -102,7 +102,8 @@ class WriteReport:
         first = self.failures[0] if self.failures else PutFailure(-1, -1, Status.ECANCELED)
         text = f"{len(self.failures)} objects were not stored and {self.skipped} not sent"
         raise Error(
-            f"{text}; the first: chunk {first.chunk}, layer {first.layer}: {status_name(first.status)}",
+            f"{text}; the first: chunk {first.chunk}, layer {first.layer}: "
+            f"{status_name(first.status)}",
             first.status,
         )
 

@@ -29,7 +29,17 @@ import sys
 import threading
 from bisect import bisect_right
 from functools import lru_cache
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from ._link import Link, optional, settings
 from .client import Client
@@ -173,6 +183,33 @@ class _Range:
 
     def __init__(self, start: int, end: int, way: str, writable: bool) -> None:
         self.start, self.end, self.way, self.writable = start, end, way, writable
+
+
+class _Blocks(NamedTuple):
+    """Blocks to move: what each is called, and the addresses and sizes of its pieces."""
+
+    names: List[str]
+    addrs: List[List[int]]
+    sizes: List[List[int]]
+
+    def only(self, rows: Sequence[int]) -> "_Blocks":
+        """Some of them, by number."""
+        return _Blocks(
+            [self.names[i] for i in rows],
+            [self.addrs[i] for i in rows],
+            [self.sizes[i] for i in rows],
+        )
+
+    def totals(self) -> List[int]:
+        """Bytes of each."""
+        return [sum(s) for s in self.sizes]
+
+    def pieces(self, i: int, place: int) -> Iterator[Tuple[int, int, int]]:
+        """Of block i, which is whole at `place`: where each piece is, where it is there, its
+        size."""
+        for address, size in zip(self.addrs[i], self.sizes[i]):
+            yield int(address), place, int(size)
+            place += size
 
 
 class TarnBackend(_Base):  # type: ignore[misc]
@@ -367,97 +404,65 @@ class TarnBackend(_Base):  # type: ignore[misc]
             except InvalidArgument as e:
                 self._link.complain(f"{what} address", str(e))
                 results[i] = int(Status.EINVAL)
-        names = self._names(keys)
-        for indices, work in ((direct, self._direct), (staged, self._staged)):
-            if not indices:
-                continue
-            part = (
-                [names[i] for i in indices],
-                [addrs[i] for i in indices],
-                [sizes[i] for i in indices],
-            )
-            statuses = self._link.call(
-                what, lambda c: work(c, what, *part), [int(Status.ECLOSED)] * len(indices)
-            )
-            for i, status in zip(indices, statuses):
-                results[i] = status
+        blocks = _Blocks(self._names(keys), addrs, sizes)
+        for rows, work in ((direct, self._direct), (staged, self._staged)):
+            if rows:
+                part = blocks.only(rows)
+                statuses = self._link.call(
+                    what, lambda c: work(c, what, part), [int(Status.ECLOSED)] * len(rows)
+                )
+                for i, status in zip(rows, statuses):
+                    results[i] = status
         return results
 
-    def _direct(
-        self,
-        client: Client,
-        what: str,
-        names: List[str],
-        addrs: List[List[int]],
-        sizes: List[List[int]],
-    ) -> List[int]:
+    def _direct(self, client: Client, what: str, blocks: _Blocks) -> List[int]:
         """0 per block that is done, else a negative status."""
         if what == "put":
             put = self._link.distrust.put
-            results = put(client.put_from_many, names, addrs, sizes, **self._puts)
+            results = put(client.put_from_many, *blocks, **self._puts)
             stored = self._link.stored(what, results)
             return [0 if well else s for s, well in zip(results, stored)]
-        results = client.get_into_many(names, addrs, sizes, **self._gets)
-        whole = self._link.whole(what, names, results, [sum(s) for s in sizes])
+        results = client.get_into_many(*blocks, **self._gets)
+        whole = self._link.whole(what, blocks.names, results, blocks.totals())
         return [0 if well else _WRONG_SIZE if n >= 0 else n for n, well in zip(results, whole)]
 
-    def _staged(
-        self,
-        client: Client,
-        what: str,
-        names: List[str],
-        addrs: List[List[int]],
-        sizes: List[List[int]],
-    ) -> List[int]:
+    def _staged(self, client: Client, what: str, blocks: _Blocks) -> List[int]:
         """As many blocks at a time as the staging buffer holds, one thread at a time."""
-        assert self._runtime is not None
         results: List[int] = []
-        at = 0
+        totals, at = blocks.totals(), 0
         with self._staging as base:
-            while at < len(names):
+            while at < len(totals):
                 places, room, end = [], 0, at
-                while end < len(names) and room + sum(sizes[end]) <= self._staging.size:
+                while end < len(totals) and room + totals[end] <= self._staging.size:
                     places.append(base + room)
-                    room += sum(sizes[end])
+                    room += totals[end]
                     end += 1
                 if end == at:
                     self._link.complain(
                         "size",
-                        f"a block of {sum(sizes[at])} bytes: at most {self._staging.size} can be "
+                        f"a block of {totals[at]} bytes: at most {self._staging.size} can be "
                         "staged",
                     )
                     results.append(int(Status.ELIMIT))
-                    at += 1
-                    continue
-                results += self._staged_part(
-                    client, what, names[at:end], addrs[at:end], sizes[at:end], places
-                )
+                    end += 1
+                else:
+                    results += self._through(client, what, blocks.only(range(at, end)), places)
                 at = end
         return results
 
-    def _staged_part(
-        self,
-        client: Client,
-        what: str,
-        names: List[str],
-        addrs: List[List[int]],
-        sizes: List[List[int]],
-        places: List[int],
-    ) -> List[int]:
+    def _through(self, client: Client, what: str, blocks: _Blocks, places: List[int]) -> List[int]:
+        """Blocks that fit in the staging buffer at once, each at its place."""
         assert self._runtime is not None
-        totals = [[sum(s)] for s in sizes]
+        here = _Blocks(blocks.names, [[p] for p in places], [[n] for n in blocks.totals()])
         if what == "put":
-            for place, pieces, lengths in zip(places, addrs, sizes):
-                for piece, length in zip(pieces, lengths):
-                    self._runtime.to_host(place, int(piece), int(length))
-                    place += length
-            return self._direct(client, what, names, [[p] for p in places], totals)
-        statuses = self._direct(client, what, names, [[p] for p in places], totals)
-        for i, place in enumerate(places):
-            if statuses[i] == 0:
-                for piece, length in zip(addrs[i], sizes[i]):
-                    self._runtime.to_device(int(piece), place, int(length))
-                    place += length
+            for i, place in enumerate(places):
+                for device, at, size in blocks.pieces(i, place):
+                    self._runtime.to_host(at, device, size)
+        statuses = self._direct(client, what, here)
+        if what == "get":
+            for i, place in enumerate(places):
+                for device, at, size in blocks.pieces(i, place) if statuses[i] == 0 else ():
+                    self._runtime.to_device(device, at, size)
         return statuses
 
     @property
