@@ -287,6 +287,7 @@ void replication_init(void) {
     if (l->n != 2 || !span_to_u64(span_str(l->word[1]), &port)) return;
     char *host = xstrdup(l->word[0]);
     replication.replica = true;
+    process_role(server.config, true);
     set_master(host, (uint16_t)port);
     free(host);
     log_set_role('S');
