@@ -25,7 +25,7 @@ LATER += ["utils/python/*", "tools/*.py", "tools/*.tcl", "*.awk"]
 OPAQUE = "transport_"
 # To be renamed: a name is to mean one thing in the whole tree.
 SHARED = """answer arena chunk cursor entry far figures found group keys kind lane list_job op_state
-    options order pair piece put_state read_job replica report_job run scan search segment session
+    pair piece put_state read_job replica report_job run scan search segment session
     slot space step task transfer_run waiter walk want worker""".split()
 
 

@@ -190,6 +190,11 @@ bool arg_bind(struct client *c, void *options);
 /* One block of them, from argv[at] on. */
 bool arg_bind_block(struct client *c, size_t at, void *element);
 
+/* The word that an index of the struct stands for; no bytes at NULL when it was not given. */
+static inline struct span arg_word(const struct client *c, uint32_t at) {
+    return at != 0 ? c->argv[at] : span_of(NULL, 0);
+}
+
 /* Helpers for arguments. The error has been answered when they return false. */
 bool arg_i64(struct client *c, size_t index,
              int64_t *value_p); /* "value is not an integer or out of range" */

@@ -9,14 +9,14 @@
 #include "cmd/config.h"
 #include "cmd/keys.h"
 #include "cmd/refusal.h"
-
-#define PIN_MAX_MS UINT64_C(31536000000) /* a year */
+#include "wire/options.h"
 
 /* --- EVICT --- */
 
 struct evict_job {
     struct job job;
-    size_t first, n, pos; /* the keys of KEYS; n 0: by the policy */
+    struct wire_list keys; /* of KEYS; n 0: by the policy */
+    size_t pos;
     struct store_evict_job evict;
 };
 
@@ -27,10 +27,10 @@ static bool enough(const struct store_evict_job *e) {
 
 /* Of those keys, in their order. */
 static bool evict_keys(struct client *c, struct evict_job *e, unsigned *budget) {
-    for (; e->pos < e->n && !enough(&e->evict); e->pos++) {
+    for (; e->pos < e->keys.n && !enough(&e->evict); e->pos++) {
         if (*budget == 0) return false;
         spend(budget, 1);
-        struct object *o = store_find(server.store, c->argv[e->first + e->pos]);
+        struct object *o = store_find(server.store, c->argv[e->keys.at + e->pos]);
         uint64_t bytes = 0;
         if (!o || !store_evict_object(server.store, o, &bytes)) continue;
         e->evict.objects++;
@@ -41,8 +41,8 @@ static bool evict_keys(struct client *c, struct evict_job *e, unsigned *budget) 
 
 static bool evict_step(struct client *c, struct job *job, unsigned *budget) {
     struct evict_job *e = CONTAINER_OF(job, struct evict_job, job);
-    bool done =
-        e->n > 0 ? evict_keys(c, e, budget) : store_evict_step(server.store, &e->evict, budget);
+    bool done = e->keys.n > 0 ? evict_keys(c, e, budget)
+                              : store_evict_step(server.store, &e->evict, budget);
     if (!done) return false;
     reply_array(c, 2);
     reply_int(c, (int64_t)e->evict.objects);
@@ -50,70 +50,20 @@ static bool evict_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static bool ratio_option(struct client *c, size_t *at_p, double *ratio_p) {
-    if (!option_has_value(c, *at_p, "RATIO")) return false;
-    char text[40], *end;
-    struct span s = c->argv[*at_p + 1];
-    size_t len = min_u64(s.len, sizeof(text) - 1);
-    memcpy(text, s.data, len);
-    text[len] = 0;
-    double ratio = strtod(text, &end);
-    if (s.len == 0 || len != s.len || end != text + len || !(ratio > 0 && ratio <= 1)) {
-        reply_error(c, "RATIO must be a number above 0 and up to 1");
-        return false;
-    }
-    *ratio_p = ratio;
-    *at_p += 2;
-    return true;
-}
-
-static bool keys_option(struct client *c, size_t *at_p, struct evict_job *e) {
-    uint64_t n;
-    if (!option_number(c, at_p, "KEYS", 1, server.config->max_batch_keys, &n)) return false;
-    if (c->argc - *at_p < n) {
-        reply_error(c, "KEYS is %" PRIu64 ", but fewer keys follow", n);
-        return false;
-    }
-    e->first = *at_p;
-    e->n = n;
-    *at_p += n;
-    return true;
-}
-
-static bool evict_options(struct client *c, struct evict_job *e) {
-    double ratio = 0;
-    bool ok = true;
-    for (size_t at = 1; ok && at < c->argc;) {
-        if (arg_is(c, at, "bytes") && ratio == 0) {
-            ok = option_number(c, &at, "BYTES", 1, INT64_MAX, &e->evict.want_bytes);
-        } else if (arg_is(c, at, "ratio") && e->evict.want_bytes == 0) {
-            ok = ratio_option(c, &at, &ratio);
-        } else if (arg_is(c, at, "keys") && e->n == 0) {
-            ok = keys_option(c, &at, e);
-        } else {
-            if (arg_is(c, at, "bytes") || arg_is(c, at, "ratio"))
-                reply_error(c, "BYTES and RATIO exclude each other");
-            else
-                option_unknown(c, at);
-            return false;
-        }
-    }
-    if (!ok) return false;
-    if (ratio == 0 && e->evict.want_bytes == 0 && e->n == 0)
-        ratio = store_config(server.store)->eviction_ratio;
-    if (ratio > 0)
-        e->evict.want_objects =
-            (uint64_t)ceil(ratio * (double)(e->n ? e->n : store_count(server.store)));
-    return true;
-}
-
 void cmd_evict(struct client *c) {
+    struct wire_evict args = {0};
+    double ratio = 0;
+    if (!arg_bind(c, &args)) return;
+    if (args.ratio > 0) wire_ratio(c->argv[args.ratio], &ratio);
+    if (ratio == 0 && args.bytes == 0 && args.keys.n == 0)
+        ratio = store_config(server.store)->eviction_ratio;
     struct evict_job *e = xcalloc(1, sizeof(*e));
     e->job = (struct job){.step = evict_step, .runnable = true};
-    if (evict_options(c, e))
-        job_start(c, &e->job);
-    else
-        free(e);
+    e->keys = args.keys;
+    e->evict.want_bytes = args.bytes;
+    e->evict.want_objects =
+        (uint64_t)ceil(ratio * (double)(args.keys.n ? args.keys.n : store_count(server.store)));
+    job_start(c, &e->job);
 }
 
 /* --- PIN --- */
@@ -127,25 +77,12 @@ static void pin(struct client *c, enum store_pin kind, uint64_t ms) {
 }
 
 void cmd_pin(struct client *c) {
-    uint64_t ms = 0;
-    enum store_pin kind;
-    size_t at = 2;
-    if (!arg_key(c, 1)) return;
-    if (arg_is(c, at, "soft")) {
-        if (!option_number(c, &at, "SOFT", 1, PIN_MAX_MS, &ms)) return;
-        kind = STORE_PIN_SOFT;
-    } else if (arg_is(c, at, "hard") || arg_is(c, at, "none")) {
-        kind = arg_is(c, at, "hard") ? STORE_PIN_HARD : STORE_PIN_NONE;
-        at++;
-    } else {
-        reply_error(c, "PIN must be SOFT ms, HARD or NONE");
-        return;
-    }
-    if (at < c->argc) {
-        option_unknown(c, at);
-        return;
-    }
-    pin(c, kind, kind == STORE_PIN_HARD ? acl_pin_owner(c) : ms);
+    static const enum store_pin kinds[] = {[WIRE_PIN_SOFT] = STORE_PIN_SOFT,
+                                           [WIRE_PIN_HARD] = STORE_PIN_HARD,
+                                           [WIRE_PIN_NONE] = STORE_PIN_NONE};
+    struct wire_pin args = {0};
+    if (!arg_bind(c, &args)) return;
+    pin(c, kinds[args.kind], args.kind == WIRE_PIN_HARD ? acl_pin_owner(c) : args.ms);
 }
 
 /* PIN key HARD under a name of its own, which is the right to pin hard. */
@@ -158,12 +95,9 @@ void cmd_pinhard(struct client *c) {
 enum { QUOTAS_MAX = 256 };
 
 void cmd_quota_set(struct client *c) {
-    uint64_t bytes;
-    if (!span_to_bytes(c->argv[3], &bytes) || bytes > INT64_MAX) {
-        reply_error(c, "bytes must be a size, as 1000000 or 10gb");
-        return;
-    }
-    tarn_status status = store_quota_set(server.store, c->argv[2], bytes);
+    struct wire_quota args = {0};
+    if (!arg_bind(c, &args)) return;
+    tarn_status status = store_quota_set(server.store, c->argv[args.prefix], args.bytes);
     if (status == TARN_OK)
         reply_ok(c);
     else if (status == TARN_EINVAL)

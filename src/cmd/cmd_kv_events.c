@@ -17,8 +17,9 @@
 #include "cmd/keys.h"
 #include "cmd/kv_events.h"
 #include "cmd/reply.h"
+#include "wire/options.h"
 
-enum { COUNT_DEFAULT = 1000, COUNT_MAX = 100000 };
+enum { COUNT_DEFAULT = 1000 };
 #define REPLY_MAX (UINT32_C(1) << 20) /* bytes of one reply of READ, about */
 #define ADVICE    "Take a walk (KVEVENTS WALK from 0) and read on from a seq noted before it"
 
@@ -63,41 +64,12 @@ static bool events_on(struct client *c) {
     return false;
 }
 
-struct options {
-    uint64_t count;
-    size_t prefix_at;
-    bool block;
-    uint64_t block_ms;
-};
-
-static bool read_options(struct client *c, size_t at, bool may_block, struct options *o) {
-    o->count = COUNT_DEFAULT;
-    while (at < c->argc) {
-        bool ok;
-        if (arg_is(c, at, "count")) {
-            ok = option_number(c, &at, "COUNT", 1, COUNT_MAX, &o->count);
-        } else if (arg_is(c, at, "match")) {
-            ok = option_has_value(c, at, "MATCH");
-            o->prefix_at = at + 1;
-            at += 2;
-        } else if (may_block && arg_is(c, at, "block")) {
-            ok = option_number(c, &at, "BLOCK", 0, server.config->max_wait_ms, &o->block_ms);
-            o->block = true;
-        } else {
-            option_unknown(c, at);
-            return false;
-        }
-        if (!ok) return false;
-    }
-    return true;
-}
-
 /* --- READ --- */
 
 struct read_job {
     struct job job;
     struct kv_sleeper sleeper;
-    struct options options;
+    struct wire_events args;
     char epoch[KV_EPOCH_LEN + 1];
     uint64_t seq; /* of the last event that is dealt with */
     size_t found;
@@ -151,13 +123,13 @@ static void gather(struct client *c, struct read_job *r, unsigned *budget) {
     struct span bytes;
     bool there = event_ring_seek(ring, r->seq + 1, &at);
     TARN_ASSERT(there);
-    while (*budget > 0 && r->found < r->options.count && r->events.len < REPLY_MAX &&
+    while (*budget > 0 && r->found < r->args.count && r->events.len < REPLY_MAX &&
            event_ring_next(ring, &at, &bytes)) {
         struct kv_event e;
         size_t work = 0;
         kv_event_read(bytes, &e);
         r->seq = at.seq - 1;
-        bool tell = e.key.len == 0 || wanted(c, r->options.prefix_at, e.key, &work);
+        bool tell = e.key.len == 0 || wanted(c, r->args.prefix, e.key, &work);
         spend(budget, max_u64(work, 1));
         if (!tell) continue;
         write_event(c, &r->events, r->seq, &e);
@@ -191,16 +163,15 @@ static void read_close(struct client *c, struct job *job) {
 }
 
 static bool read_arguments(struct client *c, struct read_job *r) {
-    struct span epoch = c->argv[2];
-    if (!events_on(c)) return false;
+    if (!events_on(c) || !arg_bind(c, &r->args)) return false;
+    struct span epoch = c->argv[r->args.epoch];
+    if (r->args.count == 0) r->args.count = COUNT_DEFAULT;
     if (epoch.len > KV_EPOCH_LEN) epoch.len = KV_EPOCH_LEN; /* one that is wrong, too */
     if (epoch.len > 0) memcpy(r->epoch, epoch.data, epoch.len);
-    if (c->argv[2].len != KV_EPOCH_LEN) r->epoch[0] = '\0';
-    if (!span_to_u64(c->argv[3], &r->seq) || r->seq >= INT64_MAX) {
-        reply_error(c, "seq must be the number of the last event that was read, 0 at first");
-        return false;
-    }
-    return read_options(c, 4, true, &r->options);
+    if (c->argv[r->args.epoch].len != KV_EPOCH_LEN) r->epoch[0] = '\0';
+    if (span_to_u64(c->argv[r->args.seq], &r->seq) && r->seq < INT64_MAX) return true;
+    reply_error(c, "seq must be the number of the last event that was read, 0 at first");
+    return false;
 }
 
 void cmd_kvevents_read(struct client *c) {
@@ -211,8 +182,9 @@ void cmd_kvevents_read(struct client *c) {
         free(r);
         return;
     }
-    uint64_t wait_ms = r->options.block_ms ? r->options.block_ms : server.config->max_wait_ms;
-    if (r->options.block && !(c->io->flags & CLIENT_EXEC))
+    int64_t block_ms = r->args.block_ms;
+    uint64_t wait_ms = block_ms > 0 ? (uint64_t)block_ms : server.config->max_wait_ms;
+    if (block_ms >= 0 && !(c->io->flags & CLIENT_EXEC))
         r->job.deadline_ms = server.mono_ms + wait_ms;
     job_start(c, &r->job);
 }
@@ -222,7 +194,7 @@ void cmd_kvevents_read(struct client *c) {
 struct walk_job {
     struct job job;
     struct client *client;
-    struct options options;
+    struct wire_events args;
     uint64_t cursor;
     size_t found, work; /* work: of one step */
     struct buf objects;
@@ -251,8 +223,7 @@ static void write_places(struct buf *out, const struct object *o) {
 static void walk_see(void *arg, struct object *o) {
     struct walk_job *w = arg;
     struct span key = store_object_key(o);
-    if (store_object_flushed(server.store, o) ||
-        !wanted(w->client, w->options.prefix_at, key, &w->work))
+    if (store_object_flushed(server.store, o) || !wanted(w->client, w->args.prefix, key, &w->work))
         return;
     resp_write_array(&w->objects, 3);
     resp_write_bulk(&w->objects, key.data, key.len);
@@ -269,7 +240,7 @@ static bool walk_step(struct client *c, struct job *job, unsigned *budget) {
         w->work = 1;
         w->cursor = store_scan_all(server.store, w->cursor, walk_see, w);
         spend(budget, w->work);
-    } while (w->cursor != 0 && w->found < w->options.count && w->objects.len < REPLY_MAX);
+    } while (w->cursor != 0 && w->found < w->args.count && w->objects.len < REPLY_MAX);
     if (w->found == 0 && w->cursor != 0) return false; /* still looking */
     char cursor[24];
     reply_array(c, 2);
@@ -287,9 +258,13 @@ static void walk_close(struct client *c, struct job *job) {
 void cmd_kvevents_walk(struct client *c) {
     struct walk_job *w = xcalloc(1, sizeof(*w));
     w->job = (struct job){.step = walk_step, .close = walk_close, .runnable = true};
-    bool ok = span_to_u64(c->argv[2], &w->cursor);
-    if (!ok) reply_error(c, "invalid cursor");
-    if (ok && read_options(c, 3, false, &w->options))
+    bool ok = arg_bind(c, &w->args);
+    if (w->args.count == 0) w->args.count = COUNT_DEFAULT;
+    if (ok && !span_to_u64(c->argv[w->args.cursor], &w->cursor)) {
+        reply_error(c, "invalid cursor");
+        ok = false;
+    }
+    if (ok)
         job_start(c, &w->job);
     else
         free(w);

@@ -15,6 +15,7 @@
 #include "cmd/later.h"
 #include "cmd/nodes.h"
 #include "cmd/waiters.h"
+#include "wire/options.h"
 
 enum { LIST_UNITS = 16 }; /* of work, for a node in a list */
 #define UP_AGAIN_MS 50u   /* for a node that has fences to confirm */
@@ -37,41 +38,20 @@ static void peer_address(struct client *c, char *out, size_t size) {
     snprintf(out, size, "%.*s", (int)len, host);
 }
 
-static bool join_options(struct client *c, size_t at, struct cluster_join *j) {
-    while (at < c->argc) {
-        struct span *field = NULL;
-        if (arg_is(c, at, "machine"))
-            field = &j->machine;
-        else if (arg_is(c, at, "rack"))
-            field = &j->rack;
-        else if (arg_is(c, at, "version"))
-            field = &j->version;
-        if (field == NULL) {
-            option_unknown(c, at);
-            return false;
-        }
-        if (at + 1 == c->argc) {
-            reply_error(c, "%.*s needs a value", (int)c->argv[at].len, c->argv[at].data);
-            return false;
-        }
-        *field = c->argv[at + 1];
-        at += 2;
-    }
-    return true;
-}
-
-/* NODE JOIN name instance MACHINE m [RACK r] [VERSION v] */
 void cmd_node_join(struct client *c) {
     char address[64], id[33];
     const char *why = "";
     struct cluster_node *n;
     struct cluster_node_info info;
-    struct cluster_join j = {.name = c->argv[2], .address = address, .session = c->id};
-    if (!hex_decode(c->argv[3], j.instance, sizeof(j.instance))) {
-        reply_error(c, "instance must be 32 hex digits, chosen at random when the node starts");
-        return;
-    }
-    if (!join_options(c, 4, &j)) return;
+    struct wire_join args = {0};
+    if (!arg_bind(c, &args)) return;
+    struct cluster_join j = {.name = c->argv[args.node.name],
+                             .address = address,
+                             .session = c->id,
+                             .machine = c->argv[args.machine],
+                             .rack = arg_word(c, args.rack),
+                             .version = arg_word(c, args.version)};
+    hex_decode(c->argv[args.node.instance], j.instance, sizeof(j.instance));
     peer_address(c, address, sizeof(address));
     tarn_status status = cluster_node_join(&j, &n, &why);
     if (status != TARN_OK) {
@@ -95,7 +75,8 @@ void cmd_node_join(struct client *c) {
 }
 
 void cmd_node_up(struct client *c) {
-    struct cluster_node *n = node_arg(c, 2);
+    struct wire_node args = {0};
+    struct cluster_node *n = arg_bind(c, &args) ? node_arg(c) : NULL;
     if (n == NULL) return;
     if (cluster_node_up(n) != TARN_OK) {
         reply_later(c, UP_AGAIN_MS, "there is something to do before: NODE HEARTBEAT tells");
@@ -258,7 +239,7 @@ static void reply_transports(struct client *c, const struct cluster_node *node) 
 
 void cmd_node_info(struct client *c) {
     struct cluster_node_info n;
-    struct cluster_node *node = node_named(c, 2);
+    struct cluster_node *node = node_named(c);
     if (node == NULL) return;
     cluster_node_get(node, &n);
     reply_map(c, NODE_FIELDS + 7);
@@ -286,27 +267,19 @@ static void reply_done(struct client *c, tarn_status status) {
 }
 
 void cmd_node_drain(struct client *c) {
-    bool cancel = c->argc > 3 && arg_is(c, 3, "cancel");
-    if (c->argc > 4 || (c->argc == 4 && !cancel)) {
-        option_unknown(c, cancel ? 4 : 3);
-        return;
-    }
-    struct cluster_node *n = node_named(c, 2);
-    if (n != NULL) reply_done(c, cluster_node_drain(n, !cancel));
+    struct wire_drain args = {0};
+    struct cluster_node *n = arg_bind(c, &args) ? node_named(c) : NULL;
+    if (n != NULL) reply_done(c, cluster_node_drain(n, !args.cancel));
 }
 
 void cmd_node_maintenance(struct client *c) {
-    bool on = arg_is(c, 3, "on");
-    if (!on && !arg_is(c, 3, "off")) {
-        reply_error(c, "MAINTENANCE must be ON or OFF");
-        return;
-    }
-    struct cluster_node *n = node_named(c, 2);
-    if (n != NULL) reply_done(c, cluster_node_maintenance(n, on));
+    struct wire_drain args = {0};
+    struct cluster_node *n = arg_bind(c, &args) ? node_named(c) : NULL;
+    if (n != NULL) reply_done(c, cluster_node_maintenance(n, args.maintenance == WIRE_YES));
 }
 
 void cmd_node_leave(struct client *c) {
-    struct cluster_node *n = node_named(c, 2);
+    struct cluster_node *n = node_named(c);
     if (n == NULL) return;
     cluster_node_leave(n);
     reply_ok(c);

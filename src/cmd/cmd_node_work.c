@@ -10,7 +10,9 @@
 #include "cmd/config.h"
 #include "cmd/keys.h"
 #include "cmd/nodes.h"
+#include "wire/options.h"
 
+static_assert(WIRE_STATS_MAX == CLUSTER_NODE_STATS_MAX, "what is bound fits");
 enum { ITEMS_MAX = 64 }; /* of one answer */
 
 /* --- HEARTBEAT: work items --- */
@@ -115,7 +117,7 @@ static bool beat_step(struct client *c, struct job *job, unsigned *budget) {
     struct cluster_work w;
     cluster_unwait(&b->waiter);
     job->runnable = true;
-    struct cluster_node *n = node_still(c, 2);
+    struct cluster_node *n = node_still(c);
     if (n == NULL) {
         reply_error(c, "-STALE this node is not in the pool, or is down: NODE JOIN");
         return true;
@@ -159,60 +161,37 @@ static bool stat_name(struct span s, char out[32]) {
     return true;
 }
 
-static bool stats_option(struct client *c, size_t *at_p, struct cluster_node *n) {
+static bool beat_stats(struct client *c, struct cluster_node *n, struct wire_list list) {
     struct cluster_stat stats[CLUSTER_NODE_STATS_MAX];
-    uint64_t count;
-    if (!option_number(c, at_p, "STATS", 0, CLUSTER_NODE_STATS_MAX, &count)) return false;
-    if ((c->argc - *at_p) / 2 < count) {
-        reply_error(c, "STATS is %llu, but fewer fields and values follow",
-                    (unsigned long long)count);
+    for (size_t i = 0; i < list.n; i++) {
+        struct wire_stat s;
+        if (!arg_bind_block(c, list.at + 2 * i, &s)) return false;
+        stats[i].value = s.value;
+        if (stat_name(c->argv[s.field], stats[i].name)) continue;
+        reply_error(c, "STATS: field %zu must be 1 to 31 of a-z 0-9 _ -", i + 1);
         return false;
     }
-    for (size_t i = 0; i < count; i++, *at_p += 2) {
-        if (stat_name(c->argv[*at_p], stats[i].name) &&
-            span_to_u64(c->argv[*at_p + 1], &stats[i].value) && stats[i].value <= INT64_MAX)
-            continue;
-        reply_error(c, "STATS: field %zu must be 1 to 31 of a-z 0-9 _ - and its value a number",
-                    i + 1);
-        return false;
-    }
-    cluster_node_stats(n, stats, count);
+    if (list.at != 0) cluster_node_stats(n, stats, list.n);
     return true;
 }
 
-static bool report_option(struct client *c, size_t *at_p, struct cluster_node *n) {
+static bool beat_reports(struct client *c, struct cluster_node *n, const struct wire_beat *args) {
     const char *why = "";
-    if (c->argc - *at_p < 3) {
-        reply_error(c, "REPORT needs a scheme and a report");
-        return false;
+    tarn_status status = TARN_OK;
+    for (size_t i = 0; i < args->reports.n && status == TARN_OK; i++) {
+        const struct span *report = &c->argv[args->reports.at[i]];
+        status = cluster_node_report(n, report[0], report[1], &why);
     }
-    tarn_status status = cluster_node_report(n, c->argv[*at_p + 1], c->argv[*at_p + 2], &why);
     if (status != TARN_OK) reply_why(c, status, why);
-    *at_p += 3;
     return status == TARN_OK;
 }
 
-/* NODE HEARTBEAT name instance [WAIT ms] [STATS n field value ...] [REPORT scheme report]... */
 void cmd_node_heartbeat(struct client *c) {
-    uint64_t wait_ms = 0;
-    struct cluster_node *n = node_arg(c, 2);
-    if (n == NULL) return;
-    for (size_t at = 4; at < c->argc;) {
-        bool ok;
-        if (arg_is(c, at, "wait")) {
-            ok = option_number(c, &at, "WAIT", 0, INT64_MAX, &wait_ms);
-        } else if (arg_is(c, at, "stats")) {
-            ok = stats_option(c, &at, n);
-        } else if (arg_is(c, at, "report")) {
-            ok = report_option(c, &at, n);
-        } else {
-            option_unknown(c, at);
-            return;
-        }
-        if (!ok) return;
-    }
+    struct wire_beat args = {0};
+    struct cluster_node *n = arg_bind(c, &args) ? node_arg(c) : NULL;
+    if (n == NULL || !beat_stats(c, n, args.stats) || !beat_reports(c, n, &args)) return;
     /* or its silence would be ours */
-    wait_ms = min_u64(wait_ms, server.config->node_timeout_ms / 2);
+    uint64_t wait_ms = min_u64(args.wait_ms, server.config->node_timeout_ms / 2);
     struct beat_job *b = xcalloc(1, sizeof(*b));
     b->job = (struct job){.step = beat_step, .close = beat_close, .runnable = true};
     b->job.deadline_ms = wait_ms > 0 ? server.mono_ms + wait_ms : 0;
@@ -227,39 +206,40 @@ enum report_kind { REPORT_DONE, REPORT_EVICTED, REPORT_OFFER };
 struct report_job {
     struct job job;
     enum report_kind kind;
-    size_t first, step, n, pos;
-    uint32_t segment;
+    struct wire_node args;
+    size_t step, pos;
     uint64_t known; /* EVICTED */
 };
 
-/* task status offset crc */
+/* The block at argv[at]. What is malformed is as unknown as what is not there. */
+static bool report_read(const struct client *c, size_t at, void *element) {
+    char error[WIRE_ERROR_SIZE];
+    return wire_bind_block(c->cmd->block, c->argv, at, element, error);
+}
+
 static bool report_done(struct client *c, struct cluster_node *n, size_t at) {
-    uint64_t task, offset;
-    int64_t status, crc;
-    if (!span_to_u64(c->argv[at], &task) || !span_to_i64(c->argv[at + 1], &status) || status > 0 ||
-        status < -127 || !span_to_u64(c->argv[at + 2], &offset) ||
-        !span_to_i64(c->argv[at + 3], &crc) || crc < -1 || crc > UINT32_MAX)
-        return false;
-    return cluster_task_done(n, task, (tarn_status)status, offset, crc);
+    struct wire_done d;
+    return report_read(c, at, &d) &&
+           cluster_task_done(n, d.task, (tarn_status)d.status, d.offset, d.crc);
 }
 
-/* key version */
 static bool report_evicted(struct client *c, struct cluster_node *n, uint32_t segment, size_t at) {
-    uint64_t version;
-    return span_to_u64(c->argv[at + 1], &version) &&
-           cluster_far_evicted(n, segment, c->argv[at], version);
+    struct wire_far f;
+    return report_read(c, at, &f) && cluster_far_evicted(n, segment, c->argv[f.key], f.version);
 }
 
-/* key version size crc offset crcs */
 static uint64_t report_offer(struct client *c, struct cluster_node *n, uint32_t segment,
                              size_t at) {
-    struct cluster_offer o = {.key = c->argv[at]};
-    struct span packed = c->argv[at + 5];
+    struct wire_far f;
+    if (!report_read(c, at, &f)) return 0;
+    struct cluster_offer o = {.key = c->argv[f.key],
+                              .version = f.version,
+                              .size = f.size,
+                              .crc = f.crc,
+                              .offset = f.offset};
+    struct span packed = c->argv[f.crcs];
     uint32_t small[64], *crcs = small;
-    if (!span_to_u64(c->argv[at + 1], &o.version) || !span_to_u64(c->argv[at + 2], &o.size) ||
-        !span_to_i64(c->argv[at + 3], &o.crc) || o.crc < -1 || o.crc > UINT32_MAX ||
-        !span_to_u64(c->argv[at + 4], &o.offset) || packed.len % sizeof(uint32_t) != 0)
-        return 0;
+    if (packed.len % sizeof(uint32_t) != 0) return 0;
     o.n_crcs = packed.len / sizeof(uint32_t);
     if (o.n_crcs > ARRAY_LEN(small)) crcs = xmalloc(packed.len);
     for (size_t i = 0; i < o.n_crcs; i++) {
@@ -276,16 +256,18 @@ static uint64_t report_offer(struct client *c, struct cluster_node *n, uint32_t 
 /* A node that is taken over in the middle hears that nothing was accepted. */
 static bool report_step(struct client *c, struct job *job, unsigned *budget) {
     struct report_job *r = CONTAINER_OF(job, struct report_job, job);
-    struct cluster_node *n = node_still(c, 2);
-    for (; r->pos < r->n; r->pos++) {
+    struct cluster_node *n = node_still(c);
+    for (; r->pos < r->args.keys.n; r->pos++) {
         if (*budget == 0) return false;
         spend(budget, 2);
-        size_t at = r->first + r->pos * r->step;
+        size_t at = r->args.keys.at + r->pos * r->step;
         switch (r->kind) {
         case REPORT_DONE: reply_int(c, n != NULL && report_done(c, n, at)); break;
-        case REPORT_EVICTED: r->known += n != NULL && report_evicted(c, n, r->segment, at); break;
+        case REPORT_EVICTED:
+            r->known += n != NULL && report_evicted(c, n, r->args.segment, at);
+            break;
         case REPORT_OFFER:
-            reply_int(c, n != NULL ? (int64_t)report_offer(c, n, r->segment, at) : 0);
+            reply_int(c, n != NULL ? (int64_t)report_offer(c, n, r->args.segment, at) : 0);
             break;
         }
     }
@@ -293,51 +275,38 @@ static bool report_step(struct client *c, struct job *job, unsigned *budget) {
     return true;
 }
 
-static void report_run(struct client *c, enum report_kind kind, size_t count_at, size_t step,
-                       uint32_t segment) {
-    size_t n;
-    if (!groups_arg(c, count_at, step, &n)) return;
+static void report_run(struct client *c, enum report_kind kind) {
+    struct wire_node args = {0};
+    struct cluster_node *n = arg_bind(c, &args) ? node_arg(c) : NULL;
+    if (n == NULL) return;
+    if (kind != REPORT_DONE && !cluster_far_of(n, args.segment)) {
+        reply_error(c, "-NOSEGMENT this is not an ssd or file segment of the node: SEGMENT MOUNT "
+                       "tells its id");
+        return;
+    }
     struct report_job *r = xcalloc(1, sizeof(*r));
     r->job = (struct job){.step = report_step, .runnable = true};
     r->kind = kind;
-    r->first = count_at + 1;
-    r->step = step;
-    r->n = n;
-    r->segment = segment;
-    if (kind != REPORT_EVICTED) reply_array(c, n);
+    r->args = args;
+    r->step = wire_block_words(c->cmd->block);
+    if (kind != REPORT_EVICTED) reply_array(c, args.keys.n);
     job_start(c, &r->job);
 }
 
-void cmd_node_fenced(struct client *c) {
-    uint64_t session;
-    struct cluster_node *n = node_arg(c, 2);
-    if (n == NULL || !arg_range(c, 4, "session", 1, INT64_MAX, &session)) return;
-    cluster_node_fenced(n, session);
-    reply_ok(c);
-}
-
 void cmd_node_done(struct client *c) {
-    if (node_arg(c, 2) != NULL) report_run(c, REPORT_DONE, 4, 4, 0);
+    report_run(c, REPORT_DONE);
 }
-
-/* argv[4] as a far segment of the node. */
-static bool far_arg(struct client *c, uint32_t *segment_p) {
-    uint64_t id;
-    struct cluster_node *n = node_arg(c, 2);
-    if (n == NULL || !arg_range(c, 4, "segment id", 0, UINT32_MAX, &id)) return false;
-    *segment_p = (uint32_t)id;
-    if (cluster_far_of(n, *segment_p)) return true;
-    reply_error(
-        c, "-NOSEGMENT this is not an ssd or file segment of the node: SEGMENT MOUNT tells its id");
-    return false;
-}
-
 void cmd_node_evicted(struct client *c) {
-    uint32_t segment;
-    if (far_arg(c, &segment)) report_run(c, REPORT_EVICTED, 5, 2, segment);
+    report_run(c, REPORT_EVICTED);
+}
+void cmd_node_offer(struct client *c) {
+    report_run(c, REPORT_OFFER);
 }
 
-void cmd_node_offer(struct client *c) {
-    uint32_t segment;
-    if (far_arg(c, &segment)) report_run(c, REPORT_OFFER, 5, 6, segment);
+void cmd_node_fenced(struct client *c) {
+    struct wire_node args = {0};
+    struct cluster_node *n = arg_bind(c, &args) ? node_arg(c) : NULL;
+    if (n == NULL) return;
+    cluster_node_fenced(n, args.session);
+    reply_ok(c);
 }

@@ -40,7 +40,7 @@ static bool parse_failed(struct client *c, struct span s, uint32_t *failed_p) {
 }
 
 static struct span end_value(struct client *c, const struct end_job *e, uint32_t list) {
-    return list ? c->argv[list + e->pos] : span_of(NULL, 0);
+    return arg_word(c, list ? list + (uint32_t)e->pos : 0);
 }
 
 static bool parse_ending(struct client *c, const struct end_job *e, struct ending *x) {

@@ -12,10 +12,11 @@
 #include "base/glob.h"
 #include "cmd/keys.h"
 #include "cmd/notify.h"
+#include "wire/options.h"
 
 /* A regular expression may take exponential time: one match gives up after so many steps (well
  * below a millisecond), and with it the command. */
-enum { PATTERN_MAX = 4096, MATCH_LIMIT = 10000, HEAP_LIMIT_KIB = 256 };
+enum { MATCH_LIMIT = 10000, HEAP_LIMIT_KIB = 256 };
 
 struct match_job {
     struct job job;
@@ -120,36 +121,17 @@ static bool regex_compile(struct client *c, struct match_job *m, struct span pat
     return true;
 }
 
-static bool match_arguments(struct client *c, struct match_job *m) {
-    struct span pattern = c->argv[2];
-    if (pattern.len > PATTERN_MAX) {
-        reply_error(c, "pattern may have at most %d bytes", PATTERN_MAX);
-        return false;
-    }
-    if (arg_is(c, 1, "glob")) {
-        m->glob = glob_create(pattern, false);
-    } else if (!arg_is(c, 1, "regex")) {
-        reply_error(c, "REMOVEMATCH needs GLOB or REGEX before the pattern");
-        return false;
-    } else if (!regex_compile(c, m, pattern)) {
-        return false;
-    }
-    for (size_t at = 3; at < c->argc;) {
-        if (!arg_is(c, at, "count")) {
-            option_unknown(c, at);
-            return false;
-        }
-        if (!option_number(c, &at, "COUNT", 1, INT64_MAX, &m->limit)) return false;
-    }
-    return true;
-}
-
 void cmd_removematch(struct client *c) {
+    struct wire_match args = {0};
+    if (!arg_bind(c, &args)) return;
+    struct span pattern = c->argv[args.pattern];
     struct match_job *m = xcalloc(1, sizeof(*m));
+    m->limit = args.count;
     m->job = (struct job){.step = match_step, .close = match_close, .runnable = true};
-    if (match_arguments(c, m))
+    if (args.kind == WIRE_MATCH_GLOB) m->glob = glob_create(pattern, false);
+    if (args.kind == WIRE_MATCH_GLOB || regex_compile(c, m, pattern)) {
         job_start(c, &m->job);
-    else {
+    } else {
         match_free(m);
         free(m);
     }

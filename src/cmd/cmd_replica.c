@@ -10,8 +10,9 @@
 #include "cmd/keys.h"
 #include "cmd/location.h"
 #include "cmd/nodes.h"
+#include "wire/options.h"
 
-enum { TASKS_DEFAULT = 100, TASKS_MAX = 1000 };
+enum { TASKS_DEFAULT = 100 };
 
 /* The object at argv[2]; NULL: answered. */
 static struct object *object_arg(struct client *c) {
@@ -21,40 +22,12 @@ static struct object *object_arg(struct client *c) {
     return o;
 }
 
-struct order {
-    bool has_from, has_to, waits; /* which keywords there are */
-    uint32_t from, to;
-    uint64_t wait_ms;
-};
-
-static bool order_place(struct client *c, size_t *at_p, const char *name, uint32_t *id_p) {
-    struct store_segment_info s;
-    if (!option_has_value(c, *at_p, name) || !segment_arg(c, *at_p + 1, &s)) return false;
+/* FROM or TO, 0: not given. */
+static bool order_place(struct client *c, uint32_t at, uint32_t *id_p) {
+    struct store_segment_info s = {.id = STORE_SEGMENT_ANY};
+    if (at != 0 && !segment_arg(c, at, &s)) return false;
     *id_p = s.id;
-    *at_p += 2;
     return true;
-}
-
-/* FROM, TO and WAIT, in any order. */
-static bool order_parse(struct client *c, struct order *o) {
-    o->from = o->to = STORE_SEGMENT_ANY;
-    for (size_t at = 3; at < c->argc;) {
-        bool ok = true;
-        if (o->has_from && arg_is(c, at, "from")) {
-            ok = order_place(c, &at, "FROM", &o->from);
-        } else if (o->has_to && arg_is(c, at, "to")) {
-            ok = order_place(c, &at, "TO", &o->to);
-        } else if (o->waits && arg_is(c, at, "wait")) {
-            ok = option_number(c, &at, "WAIT", 0, server.config->max_wait_ms, &o->wait_ms);
-        } else {
-            option_unknown(c, at);
-            return false;
-        }
-        if (!ok) return false;
-    }
-    if (!o->has_from || o->from != STORE_SEGMENT_ANY) return true;
-    reply_error(c, "FROM segment is missing: REPLICA LIST shows where the key is");
-    return false;
 }
 
 /* A client that waits for the end of its task, which goes on without it. */
@@ -123,35 +96,45 @@ static void reply_task(struct client *c, tarn_status status, uint64_t task) {
     }
 }
 
-static void order_plan(struct client *c, struct order *o) {
+struct replica_order {
+    struct object *object;
+    uint32_t from, to;
+    uint64_t wait_ms;
+};
+
+static bool order_read(struct client *c, struct replica_order *o) {
+    struct wire_replica args = {0};
+    if (!arg_bind(c, &args) || !order_place(c, args.from, &o->from) ||
+        !order_place(c, args.to, &o->to))
+        return false;
+    o->wait_ms = args.wait_ms;
+    o->object = object_arg(c);
+    return o->object != NULL;
+}
+
+static void order_plan(struct client *c, bool move) {
+    struct replica_order o;
     uint64_t task = 0;
-    if (!order_parse(c, o)) return;
-    struct object *object = object_arg(c);
-    if (object == NULL) return;
-    tarn_status status = o->has_from ? cluster_replica_move(object, o->from, o->to, &task)
-                                     : cluster_replica_copy(object, o->to, &task);
-    if (status == TARN_OK && o->wait_ms > 0 && !(c->io->flags & CLIENT_EXEC))
-        wait_for_task(c, task, o->wait_ms);
+    if (!order_read(c, &o)) return;
+    tarn_status status = move ? cluster_replica_move(o.object, o.from, o.to, &task)
+                              : cluster_replica_copy(o.object, o.to, &task);
+    if (status == TARN_OK && o.wait_ms > 0 && !(c->io->flags & CLIENT_EXEC))
+        wait_for_task(c, task, o.wait_ms);
     else
         reply_task(c, status, task);
 }
 
-/* REPLICA COPY key [TO segment] [WAIT ms] */
 void cmd_replica_copy(struct client *c) {
-    order_plan(c, &(struct order){.has_to = true, .waits = true});
+    order_plan(c, false);
 }
-
-/* REPLICA MOVE key FROM segment [TO segment] [WAIT ms] */
 void cmd_replica_move(struct client *c) {
-    order_plan(c, &(struct order){.has_from = true, .has_to = true, .waits = true});
+    order_plan(c, true);
 }
 
 void cmd_replica_drop(struct client *c) {
-    struct order order = {.has_from = true};
-    if (!order_parse(c, &order)) return;
-    struct object *o = object_arg(c);
-    if (o == NULL) return;
-    switch (store_replica_drop(server.store, o, order.from, false)) {
+    struct replica_order o;
+    if (!order_read(c, &o)) return;
+    switch (store_replica_drop(server.store, o.object, o.from, false)) {
     case TARN_OK: reply_ok(c); break;
     case TARN_EBUSY:
         reply_error(c, "-BUSY this is the last replica that can be read: DEL removes the key");
@@ -239,30 +222,11 @@ static bool one_task(void *arg, const struct cluster_task_info *t) {
     return ++l->n < l->max;
 }
 
-static int state_of_word(struct client *c, size_t at) {
-    for (int state = 0; state < CLUSTER_TASK_STATES; state++)
-        if (arg_is(c, at, cluster_task_state_name((enum cluster_task_state)state))) return state;
-    reply_error(c, "STATE must be queued, room, sent, done, failed or canceled");
-    return -1;
-}
-
-/* REPLICA TASKS [COUNT n] [STATE s] */
 void cmd_replica_tasks(struct client *c) {
-    struct tasks_list l = {.c = c, .state = -1, .max = TASKS_DEFAULT};
-    for (size_t at = 2; at < c->argc;) {
-        if (arg_is(c, at, "count")) {
-            uint64_t n;
-            if (!option_number(c, &at, "COUNT", 1, TASKS_MAX, &n)) return;
-            l.max = n;
-        } else if (arg_is(c, at, "state")) {
-            if (!option_has_value(c, at, "STATE") || (l.state = state_of_word(c, at + 1)) < 0)
-                return;
-            at += 2;
-        } else {
-            option_unknown(c, at);
-            return;
-        }
-    }
+    struct wire_tasks args = {0};
+    if (!arg_bind(c, &args)) return;
+    struct tasks_list l = {
+        .c = c, .state = (int)args.state - 1, .max = args.count > 0 ? args.count : TASKS_DEFAULT};
     void *cookie = reply_deferred(c);
     cluster_tasks_each(one_task, &l);
     reply_deferred_array(c, cookie, l.n);

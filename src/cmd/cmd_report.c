@@ -3,6 +3,7 @@
  * are bad. Without this the key would answer every get with a miss and every put with "it is
  * there". */
 #include "cmd/families.h"
+#include "wire/options.h"
 
 #include <stdlib.h>
 #include "base/assert.h"
@@ -38,13 +39,13 @@ static void report_close(struct client *c, struct job *job) {
 }
 
 void cmd_replica_report(struct client *c) {
-    uint64_t version;
+    struct wire_report args = {0};
     uint32_t crc;
     struct span value;
-    if (!arg_key(c, 2) || !arg_range(c, 3, "version", 0, INT64_MAX, &version)) return;
+    if (!arg_bind(c, &args)) return;
     stats.replica_reports++;
-    struct object *o = store_find(server.store, c->argv[2]);
-    if (!o || store_object_version(o) != version || !store_object_crc(o, &crc) ||
+    struct object *o = store_find(server.store, c->argv[args.key]);
+    if (!o || store_object_version(o) != args.version || !store_object_crc(o, &crc) ||
         store_object_inline(o, &value)) {
         reply_int(c, 0); /* gone or replaced meanwhile, or nothing to compare with */
         return;

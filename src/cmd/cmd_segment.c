@@ -17,7 +17,10 @@
 #include "cmd/nodes.h"
 #include "cmd/reach.h"
 #include "host/host.h"
+#include "wire/options.h"
 
+static_assert(WIRE_ENDPOINTS_MAX == CLUSTER_ENDPOINTS_MAX && WIRE_KEYS_MAX == CLUSTER_KEYS_MAX,
+              "what is bound fits");
 enum { KEY_ARGS = 3 };   /* uri, read-key, write-key */
 enum { LIST_UNITS = 8 }; /* of work, for a segment in a list */
 enum { GONE_CHECK_MS = 50 };
@@ -184,127 +187,34 @@ void cmd_segment_attach(struct client *c) {
 
 /* --- MOUNT --- */
 
-static bool tier_option(struct client *c, size_t *at_p, enum store_tier *tier_p) {
-    if (!option_has_value(c, *at_p, "TIER")) return false;
-    for (int tier = STORE_TIER_MEMORY; tier <= STORE_TIER_FILE; tier++) {
-        if (!arg_is(c, *at_p + 1, location_tier_name((enum store_tier)tier))) continue;
-        *tier_p = (enum store_tier)tier;
-        *at_p += 2;
-        return true;
-    }
-    reply_error(c, "TIER must be memory, ssd or file");
-    return false;
-}
-
-static bool content_option(struct client *c, size_t *at_p, uint8_t out[CLUSTER_CONTENT_SIZE]) {
-    if (!option_has_value(c, *at_p, "CONTENT")) return false;
-    if (!hex_decode(c->argv[*at_p + 1], out, CLUSTER_CONTENT_SIZE)) {
-        reply_error(c, "CONTENT must be 32 hex digits, chosen at random when the content is made");
-        return false;
-    }
-    *at_p += 2;
-    return true;
-}
-
-static bool word_option(struct client *c, size_t *at_p, const char *name, struct span *out) {
-    if (!option_has_value(c, *at_p, name)) return false;
-    *out = c->argv[*at_p + 1];
-    *at_p += 2;
-    return true;
-}
-
-static bool yes_no_option(struct client *c, size_t *at_p, const char *name, bool *out) {
-    if (!option_has_value(c, *at_p, name)) return false;
-    *out = arg_is(c, *at_p + 1, "yes");
-    if (!*out && !arg_is(c, *at_p + 1, "no")) {
-        reply_error(c, "%s must be yes or no", name);
-        return false;
-    }
-    *at_p += 2;
-    return true;
-}
-
-static bool endpoints_option(struct client *c, size_t *at_p, struct cluster_mount *m) {
-    uint64_t n;
-    if (!option_number(c, at_p, "ENDPOINTS", 0, CLUSTER_ENDPOINTS_MAX, &n)) return false;
-    if (c->argc - *at_p < n) {
-        reply_error(c, "ENDPOINTS is %llu, but fewer URIs follow", (unsigned long long)n);
-        return false;
-    }
-    m->endpoints = &c->argv[*at_p];
-    m->n_endpoints = n;
-    *at_p += n;
-    return true;
-}
-
-/* n groups of uri, read-key and write-key from argv[at] on. */
-static void keys_args(const struct client *c, size_t at, size_t n, struct cluster_key_told *keys) {
-    for (size_t i = 0; i < n; i++, at += KEY_ARGS)
+/* Groups of uri, read-key and write-key. */
+static void keys_args(const struct client *c, struct wire_list list,
+                      struct cluster_key_told keys[CLUSTER_KEYS_MAX]) {
+    for (size_t i = 0, at = list.at; i < list.n; i++, at += KEY_ARGS)
         keys[i] = (struct cluster_key_told){.uri = c->argv[at],
                                             .key = {c->argv[at + 1], c->argv[at + 2]}};
 }
 
-static bool keys_option(struct client *c, size_t *at_p, struct cluster_mount *m,
-                        struct cluster_key_told keys[CLUSTER_KEYS_MAX]) {
-    uint64_t n;
-    if (!option_number(c, at_p, "KEYS", 0, CLUSTER_KEYS_MAX, &n)) return false;
-    if ((c->argc - *at_p) / KEY_ARGS < n) {
-        reply_error(c, "KEYS is %llu, but fewer URIs with a read-key and a write-key follow",
-                    (unsigned long long)n);
-        return false;
-    }
-    keys_args(c, *at_p, n, keys);
-    m->keys = keys;
-    m->n_keys = n;
-    *at_p += n * KEY_ARGS;
-    return true;
-}
-
-static bool mount_options(struct client *c, size_t at, struct cluster_mount *m,
-                          struct cluster_key_told keys[CLUSTER_KEYS_MAX]) {
-    bool tier = false, size = false, content = false;
-    uint64_t numa;
-    m->numa_node = -1;
-    while (at < c->argc) {
-        bool ok;
-        if (arg_is(c, at, "tier")) {
-            ok = tier = tier_option(c, &at, &m->tier);
-        } else if (arg_is(c, at, "size")) {
-            ok = size = option_number(c, &at, "SIZE", 4096, INT64_MAX, &m->size);
-        } else if (arg_is(c, at, "content")) {
-            ok = content = content_option(c, &at, m->content);
-        } else if (arg_is(c, at, "backing")) {
-            ok = word_option(c, &at, "BACKING", &m->backing);
-        } else if (arg_is(c, at, "directory")) {
-            ok = word_option(c, &at, "DIRECTORY", &m->directory);
-        } else if (arg_is(c, at, "huge")) {
-            ok = yes_no_option(c, &at, "HUGE", &m->huge);
-        } else if (arg_is(c, at, "numa")) {
-            ok = option_number(c, &at, "NUMA", 0, 1023, &numa);
-            if (ok) m->numa_node = (int)numa;
-        } else if (arg_is(c, at, "endpoints")) {
-            ok = endpoints_option(c, &at, m);
-        } else if (arg_is(c, at, "keys")) {
-            ok = keys_option(c, &at, m, keys);
-        } else {
-            option_unknown(c, at);
-            return false;
-        }
-        if (!ok) return false;
-    }
-    if (tier && size && content) return true;
-    reply_error(c, "SEGMENT MOUNT needs TIER, SIZE and CONTENT");
-    return false;
-}
-
-/* SEGMENT MOUNT node instance name TIER t SIZE bytes CONTENT hex ... */
 void cmd_segment_mount(struct client *c) {
-    struct cluster_mount m = {.name = c->argv[4]};
+    struct wire_mount args = {0};
     struct cluster_mounted mounted;
     struct cluster_key_told keys[CLUSTER_KEYS_MAX];
     const char *why = "";
-    struct cluster_node *n = node_arg(c, 2);
-    if (n == NULL || !mount_options(c, 5, &m, keys)) return;
+    struct cluster_node *n = arg_bind(c, &args) ? node_arg(c) : NULL;
+    if (n == NULL) return;
+    struct cluster_mount m = {.name = c->argv[args.segment],
+                              .tier = (enum store_tier)(args.tier - 1),
+                              .size = args.size,
+                              .backing = arg_word(c, args.backing),
+                              .huge = args.huge == WIRE_YES,
+                              .numa_node = (int)args.numa,
+                              .directory = arg_word(c, args.directory),
+                              .endpoints = &c->argv[args.endpoints.at],
+                              .n_endpoints = args.endpoints.n,
+                              .keys = keys,
+                              .n_keys = args.keys.n};
+    hex_decode(c->argv[args.content], m.content, CLUSTER_CONTENT_SIZE);
+    keys_args(c, args.keys, keys);
     tarn_status status = cluster_segment_mount(n, &m, &mounted, &why);
     if (status != TARN_OK) {
         reply_why(c, status, why);
@@ -318,20 +228,15 @@ void cmd_segment_mount(struct client *c) {
 
 /* --- KEYS --- */
 
-/* SEGMENT KEYS node instance name n [uri read-key write-key ...] */
 void cmd_segment_keys(struct client *c) {
     struct cluster_key_told keys[CLUSTER_KEYS_MAX];
-    uint64_t n;
+    struct wire_mount args = {0};
     const char *why = "";
-    struct cluster_node *node = node_arg(c, 2);
-    if (node == NULL || !arg_range(c, 5, "n", 0, CLUSTER_KEYS_MAX, &n)) return;
-    if (c->argc - 6 != n * KEY_ARGS) {
-        reply_error(c, "n is %llu: %llu arguments must follow, and %zu do", (unsigned long long)n,
-                    (unsigned long long)(n * KEY_ARGS), c->argc - 6);
-        return;
-    }
-    keys_args(c, 6, n, keys);
-    tarn_status status = cluster_segment_keys_set(node, c->argv[4], keys, n, &why);
+    struct cluster_node *node = arg_bind(c, &args) ? node_arg(c) : NULL;
+    if (node == NULL) return;
+    keys_args(c, args.keys, keys);
+    tarn_status status =
+        cluster_segment_keys_set(node, c->argv[args.segment], keys, args.keys.n, &why);
     if (status == TARN_OK)
         reply_ok(c);
     else if (status == TARN_ENOSEGMENT)
@@ -389,13 +294,9 @@ void cmd_segment_unmount(struct client *c) {
 
 void cmd_segment_drain(struct client *c) {
     struct store_segment_info s;
-    bool cancel = c->argc > 3 && arg_is(c, 3, "cancel");
-    if (c->argc > 4 || (c->argc == 4 && !cancel)) {
-        option_unknown(c, cancel ? 4 : 3);
-        return;
-    }
-    if (!segment_arg(c, 2, &s)) return;
-    tarn_status status = cluster_segment_drain(s.id, !cancel);
+    struct wire_drain args = {0};
+    if (!arg_bind(c, &args) || !segment_arg(c, args.name, &s)) return;
+    tarn_status status = cluster_segment_drain(s.id, !args.cancel);
     if (status == TARN_OK || status == TARN_EEXISTS) /* it is so already */
         reply_ok(c);
     else

@@ -1,5 +1,4 @@
-/* What the commands on many keys share: prefetching look-ups in groups, options, text that goes to
- * the client in one piece. */
+/* What commands on many keys share: prefetching look-ups in groups. */
 #ifndef TARN_CMD_KEYS_H
 #define TARN_CMD_KEYS_H
 
@@ -32,21 +31,5 @@ struct object *object_argument(struct client *c);
 static inline void spend(unsigned *budget, size_t units) {
     *budget = units < *budget ? *budget - (unsigned)units : 0;
 }
-
-/* --- options --- */
-
-/* argv[1] as the number of groups of step arguments that follow; the error has been answered on
- * false. */
-bool batch_count(struct client *c, size_t step, size_t *n_p);
-/* The value of the keyword at argv[index]: "ERR LEASE needs a value" when the arguments end
- * there. */
-bool option_has_value(struct client *c, size_t index, const char *name);
-/* A number behind a keyword; moves *at_p behind it. */
-bool option_number(struct client *c, size_t *at_p, const char *name, uint64_t min, uint64_t max,
-                   uint64_t *value_p);
-/* Bytes as 2 * n hex digits of any case, and back (2 * n + 1 characters). false: it is something
- * else. */
-/* "ERR unknown option '...'" */
-void option_unknown(struct client *c, size_t index);
 
 #endif

@@ -59,6 +59,7 @@ static void member_set(struct binding *b, const struct wire_arg *a, uint64_t val
 
 /* Of what may be given several times: the next. */
 static bool many_add(struct binding *b, const struct wire_arg *a, size_t at) {
+    if (a->size == 0) return true;
     struct wire_many *many = (struct wire_many *)(b->options + a->offset);
     size_t max = (a->size - sizeof(*many)) / sizeof(many->at[0]);
     if (many->n == max) return refuse(b, "%s may be given at most %zu times", shown_name(a), max);
@@ -113,8 +114,10 @@ static bool word_bind(struct binding *b, const struct wire_arg *a) {
         return refuse(b, "%s must be %" PRId64 " hex digits, chosen at random", shown_name(a),
                       a->max);
     if (a->kind == WIRE_WORD && a->max > 0 && (s.len < (size_t)a->min || s.len > (size_t)a->max))
-        return refuse(b, "%s must be %" PRId64 " to %" PRId64 " bytes", shown_name(a), a->min,
-                      a->max);
+        return a->min == 0
+                   ? refuse(b, "%s may have at most %" PRId64 " bytes", shown_name(a), a->max)
+                   : refuse(b, "%s must be %" PRId64 " to %" PRId64 " bytes", shown_name(a), a->min,
+                            a->max);
     if (a->many) {
         if (!many_add(b, a, b->at)) return false;
     } else {
@@ -149,6 +152,9 @@ static bool block_bind(struct binding *b, const struct wire_arg *a) {
         if (at >= b->argc) return refuse_syntax(b, shown_name(a), "needs a value");
         if (!number_bind(b, a, &n)) return false;
         at = b->at;
+        if (a->exact && b->argc - at != (size_t)n * step)
+            return refuse(b, "%s is %" PRId64 ": %zu arguments must follow, and %zu do",
+                          shown_name(a), n, (size_t)n * step, b->argc - at);
         if ((b->argc - at) / step < (size_t)n)
             return refuse(b, "%s is %" PRId64 ", but fewer than %" PRId64 " arguments follow",
                           shown_name(a), n, n * (int64_t)step);
@@ -195,7 +201,7 @@ static bool refuse_list(struct binding *b, const char *name, const char *verb,
 static const struct wire_arg *alternative(const struct binding *b, const struct wire_arg *a) {
     if (b->at < b->argc)
         for (const struct wire_arg *i = a->args; i->kind != WIRE_END; i++)
-            if (span_case_eq(b->argv[b->at], i->token)) return i;
+            if (i->token != NULL && span_case_eq(b->argv[b->at], i->token)) return i;
     return NULL;
 }
 
@@ -297,6 +303,13 @@ static bool option_bind(struct binding *b, const struct wire_arg *args) {
     return refuse_option(b, args);
 }
 
+static bool refuse_missing(struct binding *b, const struct wire_arg *args) {
+    char name[64];
+    snprintf(name, sizeof(name), "%s", b->cmd->name);
+    for (char *bar = strchr(name, '|'); bar != NULL; bar = strchr(bar, '|')) *bar = ' ';
+    return refuse_list(b, name, " needs ", args, " and ", true, "");
+}
+
 static bool args_bind(struct binding *b, const struct wire_arg *args) {
     for (; is_fixed(args); args++)
         if (!value_bind(b, args)) return false;
@@ -306,7 +319,7 @@ static bool args_bind(struct binding *b, const struct wire_arg *args) {
         if (!option_bind(b, args)) return false;
     for (size_t i = 0; args[i].kind != WIRE_END; i++)
         if (!args[i].optional && args[i].token != NULL && b->given[i] == 0)
-            return refuse_list(b, b->cmd->name, " needs ", args, " and ", true, "");
+            return refuse_missing(b, args);
     return true;
 }
 

@@ -80,11 +80,14 @@
 
 #define POOL_CONTAINER GROUP(NULL, "pool", "0.1.0")
 #define POOL_HELP      GROUP(NULL, "pool", "5.0.0")
+#define EXACT          .exact = true
 #define NONE_IS(n)     .absent = (n)
 
-/* One block, or n with n before them. */
+/* One block; n with n before them; the same, and nothing behind them. */
 #define ONCE(s, block)  ARG(BLOCK, NULL, block, IN(s, keys))
 #define BATCH(s, block) ARG(BLOCK, NULL, COUNTED("n"), RANGE(1, WIRE_MAX_BATCH), block, IN(s, keys))
+#define GROUPS(block)                                                                              \
+    ARG(BLOCK, NULL, COUNTED("n"), RANGE(1, WIRE_MAX_BATCH), EXACT, block, IN(node, keys))
 
 #define PIN_SOFT(s, m) NAMED("SOFT", NUMBER, "ms", RANGE(1, INT64_C(31536000000)), IN(s, m))
 #define PUT_KEY                                                                                    \

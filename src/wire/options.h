@@ -87,6 +87,18 @@ struct wire_node {
     struct wire_list keys; /* or tasks */
 };
 
+/* Of NODE DONE: what became of a task. */
+struct wire_done {
+    uint64_t task, offset;
+    int64_t status, crc;
+};
+/* Of NODE EVICTED, NODE OFFER: an object on a disk. */
+struct wire_far {
+    uint32_t key, crcs;
+    uint64_t version, size, offset;
+    int64_t crc;
+};
+
 enum wire_yes { WIRE_YES = 1, WIRE_NO };
 /* SEGMENT MOUNT, SEGMENT KEYS */
 struct wire_mount {

@@ -101,6 +101,7 @@ struct wire_many {
 struct wire_arg {
     uint8_t kind; /* enum wire_kind */
     bool optional, many;
+    bool exact;            /* of a counted BLOCK: nothing may follow it */
     uint16_t keys;         /* of KEY: enum cmd_key_flag */
     uint16_t offset, size; /* of the member; size 0: the argument is described, but not bound */
     const char *token;     /* in front of it, NULL: none */

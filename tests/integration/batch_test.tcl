@@ -135,7 +135,7 @@ test {REMOVEMATCH by glob and by regular expression} {
     assert_equal 7 [r removematch GLOB * COUNT 7]
     assert_equal 93 [r dbsize]
     assert_error "ERR REGEX is not valid *" {r removematch REGEX (}
-    assert_error "ERR REMOVEMATCH needs GLOB or REGEX*" {r removematch nonsense x}
+    assert_error "ERR kind must be GLOB or REGEX" {r removematch nonsense x}
     assert_error "ERR COUNT must be *" {r removematch GLOB * COUNT 0}
     assert_error "ERR unknown option *" {r removematch GLOB * x}
     assert_error "ERR pattern may have *" {r removematch GLOB [string repeat x 5000]}

@@ -136,8 +136,8 @@ test {REPORT: the last one of a scheme, its devices in NODE INFO} {
 test {reports that make no sense} {
     set before [node_field n1 transports]
     foreach {options said} [list \
-        {REPORT} "ERR REPORT needs a scheme and a report" \
-        {REPORT rdma} "ERR REPORT needs a scheme and a report" \
+        {REPORT} "ERR REPORT needs 2 values" \
+        {REPORT rdma} "ERR REPORT needs 2 values" \
         {REPORT RDMA x} "ERR REPORT: a scheme is 1 to 15 of a-z" \
         {REPORT {} x} "ERR REPORT: a scheme is*" \
         "REPORT [string repeat s 16] x" "ERR REPORT: a scheme is*" \
@@ -187,7 +187,7 @@ test {keys and reports go with the process that told them} {
 
 test {COMMAND knows SEGMENT KEYS} {
     assert_equal -6 [lindex [r command info "segment|keys"] 0 1]
-    assert_match {*node instance segment count*uri read-key write-key*} [r segment help]
+    assert_match {*node instance name n*uri read-key write-key*} [r segment help]
     assert {[dict exists [r command docs "segment|keys"] "segment|keys"]}
 }
 

@@ -80,7 +80,7 @@ test {arguments that make no sense are refused by name} {
         {segment mount n1 11111111111111111111111111111111 s TIER memory SIZE 4096 CONTENT 1} "ERR CONTENT must be 32 hex digits*"
         {segment mount n1 11111111111111111111111111111111 s TIER memory SIZE 4096 HUGE yes} "ERR SEGMENT MOUNT needs TIER, SIZE and CONTENT"
         {segment mount n1 11111111111111111111111111111111 s TIER memory SIZE 4096 CONTENT cccccccccccccccccccccccccccccccc ENDPOINTS 2 tcp://h:1}
-            "ERR ENDPOINTS is 2, but fewer URIs follow"
+            "ERR ENDPOINTS is 2, but fewer than 2 arguments follow"
         {segment mount n1 11111111111111111111111111111111 s TIER memory SIZE 4096 CONTENT cccccccccccccccccccccccccccccccc ENDPOINTS 1 nonsense}
             "ERR ENDPOINTS must be*"
         {segment mount n1 11111111111111111111111111111111 s TIER file SIZE 4096 CONTENT cccccccccccccccccccccccccccccccc} "ERR DIRECTORY belongs to*"
@@ -89,7 +89,7 @@ test {arguments that make no sense are refused by name} {
         {segment drain nowhere} "NOSEGMENT *"
         {replica copy missing} "ERR no such key"
         {replica copy small} "ERR this cannot be copied*"
-        {replica move small TO x} "NOSEGMENT *"
+        {replica move small TO x} "ERR REPLICA MOVE needs FROM"
         {replica move small} "ERR wrong number of arguments*"
         {replica tasks STATE asleep} "ERR STATE must be*"
         {replica tasks COUNT 0} "ERR COUNT must be*"

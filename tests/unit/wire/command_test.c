@@ -92,7 +92,7 @@ TEST(errors_name_what_is_wrong) {
         {"EVICT BYTES 5 RATIO 0.1", "BYTES and RATIO exclude each other"},
         {"EVICT RATIO 2", "RATIO must be a number above 0 and up to 1"},
         {"QUOTA SET p x", "bytes must be a size, as 1000000 or 10gb"},
-        {"REPLICA MOVE k WAIT 5", "REPLICA|MOVE needs FROM"},
+        {"REPLICA MOVE k WAIT 5", "REPLICA MOVE needs FROM"},
         {"KVEVENTS READ e 0 BLOCK 60001", "BLOCK must be a number from 0 to 60000"},
     };
     union {
