@@ -32,6 +32,7 @@
 #include "base/segment_header.h"
 #include "client/internal.h"
 #include "host/host.h"
+#include "host/node_figures.h"
 #include "pool/pool.h"
 #include "pool/tier.h"
 
@@ -176,7 +177,7 @@ struct far {
     size_t n_evictions;
     struct eviction *telling; /* NODE EVICTED about it is under way, */
     size_t telling_bytes;     /* for so many bytes of its entries */
-    uint64_t stored, store_failures, store_bytes;
+    struct far_figures figures;
 };
 /* NULL: there is none now. For the control thread; a job may be closing and opening it. */
 static inline struct tier *far_tier(const struct far *f) {
@@ -398,7 +399,7 @@ struct tarn_host {
     bool done_in_flight;
     uint64_t *fenced; /* sessions to be reported */
     size_t n_fenced, cap_fenced;
-    uint64_t joins, heartbeats, heartbeat_failures, copies_done, copies_failed, copy_bytes;
+    struct node_figures figures; /* counters; the rest is filled in when they are told */
     /* shared with the copies' threads */
     pthread_mutex_t reader_mutex;
     tarn_client *reader;

@@ -50,10 +50,10 @@ static void copy_done(struct tarn_host *h, struct hosting_job *job) {
     if (job->crew.cancelled) {
         t->status = TARN_ECANCELED;
     } else if (t->status == TARN_OK) {
-        h->copies_done++;
-        h->copy_bytes += t->size;
+        h->figures.copies_done++;
+        h->figures.copy_bytes += t->size;
     } else {
-        h->copies_failed++;
+        h->figures.copies_failed++;
     }
     task_done(h, t);
 }

@@ -183,10 +183,10 @@ static void store_done(struct tarn_host *h, struct hosting_job *job) {
     if (job->crew.cancelled) {
         t->status = TARN_ECANCELED;
     } else if (t->status == TARN_OK) {
-        t->far->stored++;
-        t->far->store_bytes += t->size;
+        t->far->figures.stored++;
+        t->far->figures.store_bytes += t->size;
     } else {
-        t->far->store_failures++;
+        t->far->figures.store_failures++;
     }
     task_done(h, t);
 }

@@ -96,7 +96,7 @@ static void drop(struct tarn_host *h) {
     reports_forget(h);
     keys_forget(h);
     for (unsigned i = 0; i < h->n_segments; i++) h->segments[i].mounted = false;
-    h->heartbeat_failures++;
+    h->figures.heartbeat_failures++;
     s->phase = PHASE_AWAY;
     s->retry_at = now_ms() + pause_ms(h);
     s->failures++;
@@ -193,7 +193,7 @@ static bool decode_join(struct tarn_host *h, const struct answer *a, uint64_t se
 static void joined(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
     struct session *s = &h->session;
     if (!session_accepts(h, a, "NODE JOIN") || !decode_join(h, a, sent_ms)) return;
-    h->joins++;
+    h->figures.joins++;
     s->phase = PHASE_FENCING;
     s->next_beat_ms = s->last_fresh_ms = 0;
     if (s->epoch == s->served_epoch) {
@@ -323,7 +323,7 @@ static void beat_answered(struct tarn_host *h, const struct answer *a, void *arg
     }
     /* it may have been changed; older masters do not tell */
     answer_u64(answer_at(a, 2), &s->max_lease_ms);
-    h->heartbeats++;
+    h->figures.heartbeats++;
     hosting_clock_feed(&h->clock, master_ms, sent_ms, now);
     set_clock(h, now);
     s->next_beat_ms = items->len == 0 && now - sent_ms < IDLE_BEAT_MS ? sent_ms + IDLE_BEAT_MS : 0;

@@ -5,7 +5,16 @@
 
 #include "client/hosting.h"
 
-struct figures {
+#define TIER_ROW(...) FIGURE_ROW(struct tier_stats, __VA_ARGS__)
+#define NODE_ROW(...) FIGURE_ROW(struct node_figures, __VA_ARGS__)
+#define FAR_ROW(...)  FIGURE_ROW(struct far_figures, __VA_ARGS__)
+static const struct figure tier_figures[] = {TIER_FIGURES(TIER_ROW){NULL}};
+static const struct figure node_figures[] = {NODE_FIGURES(NODE_ROW){NULL}};
+static const struct figure far_figures[] = {FAR_FIGURES(FAR_ROW){NULL}};
+
+struct told {
+    struct figure_walk walk;
+    const char *prefix;
     struct {
         char name[32];
         uint64_t value;
@@ -13,88 +22,61 @@ struct figures {
     size_t n;
 };
 
-static void add(struct figures *f, const char *prefix, const char *name, uint64_t value) {
-    TARN_ASSERT(f->n < ARRAY_LEN(f->of));
-    snprintf(f->of[f->n].name, sizeof(f->of[f->n].name), "%s%s", prefix, name);
-    f->of[f->n++].value = min_u64(value, INT64_MAX);
+static void tell(struct figure_walk *walk, const struct figure *figure, union figure_value value) {
+    struct told *t = CONTAINER_OF(walk, struct told, walk);
+    TARN_ASSERT(t->n < ARRAY_LEN(t->of));
+    char *name = t->of[t->n].name;
+    snprintf(name, sizeof(t->of[0].name), "%s%s", t->prefix, figure->name);
+    while ((name = strchr(name, '_')) != NULL) *name = '-';
+    t->of[t->n++].value = min_u64(value.number, INT64_MAX);
 }
 
-static void add_host(struct figures *f, struct tarn_host *h) {
+static void tell_host(struct told *t, struct tarn_host *h) {
     struct host_stats s;
+    struct node_figures *n = &h->figures;
+    double load = 0;
     host_get_stats(h->host, &s);
-    uint64_t refused = 0;
-    for (int v = GRANT_OK + 1; v < GRANT_VERDICTS; v++) refused += s.refused[v];
-    add(f, "", "connections", s.connections);
-    add(f, "", "connections-total", s.connections_total);
-    add(f, "", "connections-refused", s.connections_refused);
-    add(f, "", "shm-peers", s.shm_peers);
-    add(f, "", "shm-attaches", s.shm_attaches);
-    add(f, "", "reads", s.reads);
-    add(f, "", "writes", s.writes);
-    add(f, "", "bytes-read", s.bytes_read);
-    add(f, "", "bytes-written", s.bytes_written);
-    add(f, "", "refused-grants", refused);
-    add(f, "", "refused-expired", s.refused[GRANT_EXPIRED]);
-    add(f, "", "refused-epoch", s.refused[GRANT_BAD_EPOCH]);
-    add(f, "", "bad-frames", s.bad_frames);
-    add(f, "", "timeouts", s.timeouts);
-    add(f, "", "fences-pending", s.fences_pending);
-    add(f, "", "fenced-sessions", s.fenced_sessions);
-    add(f, "", "puts", s.puts);
-    add(f, "", "staged-reads", s.staged_reads);
-    add(f, "", "staged-failures", s.staged_failures);
-    add(f, "", "staging-used", s.staging_used);
-    add(f, "", "staging-waits", s.staging_waits);
+    if (getloadavg(&load, 1) == 1) n->load_percent = (uint64_t)(load * 100);
+    n->memory_available = pool_memory_available("/proc", "/sys/fs/cgroup", &(const char *){NULL});
+    n->refused_grants = 0;
+    for (int v = GRANT_OK + 1; v < GRANT_VERDICTS; v++) n->refused_grants += s.refused[v];
+    n->refused_expired = s.refused[GRANT_EXPIRED];
+    n->refused_epoch = s.refused[GRANT_BAD_EPOCH];
+    n->segments_with_keys = keys_count(h);
+    n->tasks = h->n_tasks;
+    n->copies_running = h->copies_out;
+    FIGURES(&t->walk, node_figures, *n, load_percent, memory_available);
+    FIGURES(&t->walk, host_node_figures, s, connections, bytes_written);
+    FIGURES(&t->walk, node_figures, *n, refused_grants, refused_epoch);
+    FIGURES(&t->walk, host_node_figures, s, bad_frames, staging_waits);
+    FIGURES(&t->walk, node_figures, *n, segments_with_keys, copy_bytes);
 }
 
-static void add_far(struct figures *f, const struct far *far) {
-    char p[8];
+static void tell_far(struct told *t, struct far *f) {
+    char prefix[8];
     struct tier_stats s;
-    if (far_tier(far) == NULL) return;
-    tier_get_stats(far->tier, &s);
-    snprintf(p, sizeof(p), "%s-", far->kind);
-    add(f, p, "size", s.size);
-    add(f, p, "used", s.used);
-    add(f, p, "entries", s.entries);
-    add(f, p, "queued-bytes", s.queued_bytes);
-    add(f, p, "stored", far->stored);
-    add(f, p, "store-failures", far->store_failures);
-    add(f, p, "store-bytes", far->store_bytes);
-    add(f, p, "queue-full", s.put_refused);
-    add(f, p, "reads", s.reads);
-    add(f, p, "read-bytes", s.read_bytes);
-    add(f, p, "read-failures", s.read_failures);
-    add(f, p, "evicted", s.evicted);
-    add(f, p, "dropped", s.dropped);
-    add(f, p, "damaged", s.damaged);
-    add(f, p, "read-only", s.read_only);
-    add(f, p, "offering", far->offering.active);
+    if (far_tier(f) == NULL) return;
+    tier_get_stats(f->tier, &s);
+    snprintf(prefix, sizeof(prefix), "%s-", f->kind);
+    t->prefix = prefix;
+    f->figures.offering = f->offering.active;
+    FIGURES(&t->walk, tier_figures, s, size, queued_bytes);
+    FIGURES(&t->walk, far_figures, f->figures, stored, store_bytes);
+    FIGURES(&t->walk, tier_figures, s, queue_full, read_only);
+    FIGURES(&t->walk, far_figures, f->figures, offering, offering);
 }
 
 void stats_args(struct tarn_host *h, struct hosting_link *l) {
-    struct figures f = {.n = 0};
-    double load = 0;
-    if (getloadavg(&load, 1) == 1) add(&f, "", "load-percent", (uint64_t)(load * 100));
-    add(&f, "", "memory-available",
-        pool_memory_available("/proc", "/sys/fs/cgroup", &(const char *){NULL}));
-    add_host(&f, h);
-    add(&f, "", "segments-with-keys", keys_count(h));
-    add(&f, "", "joins", h->joins);
-    add(&f, "", "heartbeats", h->heartbeats);
-    add(&f, "", "heartbeat-failures", h->heartbeat_failures);
-    add(&f, "", "tasks", h->n_tasks);
-    add(&f, "", "copies-running", h->copies_out);
-    add(&f, "", "copies-done", h->copies_done);
-    add(&f, "", "copies-failed", h->copies_failed);
-    add(&f, "", "copy-bytes", h->copy_bytes);
-    for (unsigned i = 0; i < h->n_fars; i++) add_far(&f, &h->fars[i]);
+    struct told t = {.walk = {.show = tell}, .prefix = ""};
+    tell_host(&t, h);
+    for (unsigned i = 0; i < h->n_fars; i++) tell_far(&t, &h->fars[i]);
     link_str(l, "STATS");
-    link_u64(l, f.n);
-    for (size_t i = 0; i < f.n; i++) {
-        char *name = arena_alloc(&l->args, sizeof(f.of[i].name));
-        memcpy(name, f.of[i].name, sizeof(f.of[i].name));
+    link_u64(l, t.n);
+    for (size_t i = 0; i < t.n; i++) {
+        char *name = arena_alloc(&l->args, sizeof(t.of[i].name));
+        memcpy(name, t.of[i].name, sizeof(t.of[i].name));
         link_str(l, name);
-        link_u64(l, f.of[i].value);
+        link_u64(l, t.of[i].value);
     }
 }
 
@@ -112,12 +94,12 @@ static void fill(struct tarn_host *h, tarn_host_info *info) {
         .size = sizeof(*info),
         .state = state_of(h),
         .data_port = host_data_port(h->host),
-        .joins = h->joins,
-        .heartbeats = h->heartbeats,
-        .heartbeat_failures = h->heartbeat_failures,
-        .copies_done = h->copies_done,
-        .copies_failed = h->copies_failed,
-        .copy_bytes = h->copy_bytes,
+        .joins = h->figures.joins,
+        .heartbeats = h->figures.heartbeats,
+        .heartbeat_failures = h->figures.heartbeat_failures,
+        .copies_done = h->figures.copies_done,
+        .copies_failed = h->figures.copies_failed,
+        .copy_bytes = h->figures.copy_bytes,
         .reads = s.reads,
         .writes = s.writes,
         .bytes_read = s.bytes_read,
@@ -132,9 +114,9 @@ static void fill(struct tarn_host *h, tarn_host_info *info) {
         const struct far *f = &h->fars[i];
         struct tier_stats t = {0};
         if (far_tier(f) != NULL) tier_get_stats(f->tier, &t);
-        info->stored += f->stored;
-        info->store_failures += f->store_failures;
-        info->store_bytes += f->store_bytes;
+        info->stored += f->figures.stored;
+        info->store_failures += f->figures.store_failures;
+        info->store_bytes += f->figures.store_bytes;
         if (f->segment->kind == HOSTED_SSD) {
             info->ssd_used = t.used;
             info->ssd_entries = t.entries;

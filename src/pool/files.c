@@ -195,7 +195,7 @@ static tarn_status files_put(struct tier *t, struct tier_item *item, bool check_
     } else {
         job = put_job(f, item, n_crcs, queued, bytes);
     }
-    if (status != TARN_OK) f->stats.put_refused++;
+    if (status != TARN_OK) f->stats.queue_full++;
     pthread_mutex_unlock(&f->lock);
     if (status != TARN_OK) return status;
 

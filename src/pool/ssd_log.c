@@ -414,7 +414,7 @@ tarn_status ssd_put(struct tier *t, struct tier_item *item, bool check_crc, cons
     }
     if (b == NULL) {
         tarn_status refused = s->read_only ? TARN_EIO : TARN_EAGAIN;
-        s->stats.put_refused++;
+        s->stats.queue_full++;
         pthread_mutex_unlock(&s->lock);
         return refused;
     }

@@ -21,6 +21,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 #include "base/buf.h"
+#include "base/figures.h"
 #include "base/status.h"
 
 #define TIER_CONTENT_SIZE 16u
@@ -125,14 +126,26 @@ uint64_t tier_poll_evict(struct tier *t, void (*fn)(void *arg, const struct tier
 void tier_evicted(struct tier *t, uint64_t ticket);
 int tier_event_fd(const struct tier *t);
 
+/* As a node tells its master, after "ssd-" or "file-", and with - for _. */
+#define TIER_FIGURES(X)                                                                            \
+    X(BYTES, size, "of the disk or directory")                                                     \
+    X(BYTES, used, "in entries and what has not been reclaimed")                                   \
+    X(GAUGE, entries, "objects there")                                                             \
+    X(BYTES, queued_bytes, "on their way there")                                                   \
+    X(COUNTER, queue_full, "objects not taken: too much was on its way")                           \
+    X(COUNTER, reads, "reads of objects")                                                          \
+    X(COUNTER_BYTES, read_bytes, "... their bytes")                                                \
+    X(COUNTER, read_failures, "... that failed")                                                   \
+    X(COUNTER, evicted, "objects that made room")                                                  \
+    X(COUNTER, dropped, "objects that the master let go of")                                       \
+    X(COUNTER, damaged, "parts that were not whole, and are gone")                                 \
+    X(GAUGE, read_only, "1: the disk failed too often")
+
 struct tier_stats {
-    uint64_t size, used, entries, queued_bytes;
-    uint64_t puts, put_bytes, put_failures, put_refused; /* refused: TARN_EAGAIN */
-    uint64_t reads, read_bytes, read_failures;
-    uint64_t evicted, dropped, recovered, damaged;
+    TIER_FIGURES(FIGURE_MEMBER)
+    uint64_t puts, put_bytes, put_failures, recovered;
     uint64_t writes, write_us; /* batches to disk */
     uint64_t memory;           /* bytes of the tier's own books */
-    bool read_only;            /* the disk failed too often */
 };
 void tier_get_stats(struct tier *t, struct tier_stats *stats_p);
 

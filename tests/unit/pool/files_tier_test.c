@@ -280,7 +280,7 @@ TEST(the_queue_is_bounded) {
     }
     struct tier_stats stats;
     tier_get_stats(t, &stats);
-    CHECK(stats.queued_bytes <= c.queue_bytes && stats.put_refused > 0);
+    CHECK(stats.queued_bytes <= c.queue_bytes && stats.queue_full > 0);
     static char buffers[16][100000];
     while (reads < 16 &&
            tier_read(t, offset, 100000, buffers[reads], on_read_wait, NULL) == TARN_OK)

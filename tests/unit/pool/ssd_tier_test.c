@@ -106,7 +106,7 @@ TEST(eviction_gives_back_what_nobody_reads_any_more) {
     CHECK_EQ(put(t, 10000, 1, 100000, NULL), TARN_EAGAIN);
     struct tier_stats stats;
     tier_get_stats(t, &stats);
-    CHECK(stats.put_refused >= 2);
+    CHECK(stats.queue_full >= 2);
     CHECK_EQ(stats.entries, n);
     struct list gone = {0};
     uint64_t tickets[64];
@@ -320,7 +320,7 @@ TEST(the_queue_is_bounded) {
     struct tier_stats stats;
     tier_get_stats(t, &stats);
     CHECK(n >= 30 && n <= 41);
-    CHECK(stats.queued_bytes <= c.queue_bytes && stats.put_refused == 1);
+    CHECK(stats.queued_bytes <= c.queue_bytes && stats.queue_full == 1);
     set_door(false);
     CHECK_EQ(waiter_wait(&w), TARN_OK);
     CHECK_EQ(put(t, n, 1, 100000, NULL), TARN_OK);
