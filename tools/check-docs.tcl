@@ -43,10 +43,13 @@ proc free_port {} {
     return $port
 }
 
-set directory [exec mktemp -d [file join [expr {[info exists env(TMPDIR)] ? $env(TMPDIR) : "/tmp"}] tarn-docs.XXXXXX]]
+set directory \
+    [exec mktemp -d [file join [expr {[info exists env(TMPDIR)] ? $env(TMPDIR) : "/tmp"}] \
+    tarn-docs.XXXXXX]]
 set port [free_port]
 set log [file join $directory log]
-set pid [exec $server redis.conf.sample --port $port --data-port 0 --bind 127.0.0.1 --pool-size 16mb --dir $directory \
+set pid [exec $server redis.conf.sample --port $port --data-port 0 --bind 127.0.0.1 \
+    --pool-size 16mb --dir $directory \
     --daemonize no < /dev/null >& $log &]
 
 proc stop {} {
@@ -102,17 +105,27 @@ foreach line [split $text \n] {
 set problems {}
 if {[llength $codes] < 15} { lappend problems "src/base/errors.h was not understood" }
 foreach code [lsort -unique $codes] {
-    if {$code ni $shown} { lappend problems "$code is not in the table of errors of docs/COMMANDS.md" }
+    if {$code ni $shown} {
+        lappend problems "$code is not in the table of errors of docs/COMMANDS.md"
+    }
 }
 foreach code $shown {
-    if {$code ni $codes} { lappend problems "$code of docs/COMMANDS.md is not in src/base/errors.h" }
+    if {$code ni $codes} {
+        lappend problems "$code of docs/COMMANDS.md is not in src/base/errors.h"
+    }
 }
 set declared {}
-foreach {all status} [regexp -all -inline {(TARN_\w+) = -?[0-9]+} [read_file src/tarn_status.h]] { lappend declared $status }
-if {[lsort $statuses] ne [lsort $declared]} { lappend problems "src/base/errors.h and src/tarn_status.h differ" }
+foreach {all status} [regexp -all -inline {(TARN_\w+) = -?[0-9]+} [read_file src/tarn_status.h]] {
+    lappend declared $status
+}
+if {[lsort $statuses] ne [lsort $declared]} {
+    lappend problems "src/base/errors.h and src/tarn_status.h differ"
+}
 set libtarn [read_file docs/LIBTARN.md]
 foreach {all status code} [regexp -all -inline {X\((TARN_\w+), "(\w*)", ERROR_} $table] {
-    if {$code ni {"" ERR} && ![regexp "$status\\M" $libtarn]} { lappend problems "$status is not in docs/LIBTARN.md" }
+    if {$code ni {"" ERR} && ![regexp "$status\\M" $libtarn]} {
+        lappend problems "$status is not in docs/LIBTARN.md"
+    }
 }
 # No other code leaves the server for a client to guess about, but those of Redis that are said in
 # Redis' words.
@@ -127,7 +140,9 @@ foreach file [glob src/cmd/*.c] {
 check "errors" $problems
 
 set options {}
-foreach {name value} [split [cli CONFIG GET *] \n] { if {$name ne ""} { lappend options [string tolower $name] } }
+foreach {name value} [split [cli CONFIG GET *] \n] {
+    if {$name ne ""} { lappend options [string tolower $name] }
+}
 set sample {}
 foreach line [split [read_file redis.conf.sample] \n] {
     if {[regexp {^#? ?([a-z][a-z0-9-]+)( .*)?$} $line -> name]} { lappend sample $name }
@@ -143,7 +158,9 @@ proc under {pattern args} {
     set found {}
     foreach directory $args {
         foreach f [glob -nocomplain -directory $directory $pattern] { lappend found $f }
-        foreach d [glob -nocomplain -types d -directory $directory *] { lappend found {*}[under $pattern $d] }
+        foreach d [glob -nocomplain -types d -directory $directory *] {
+            lappend found {*}[under $pattern $d]
+        }
     }
     return $found
 }
@@ -151,7 +168,9 @@ set index [read_file docs/README.md]
 set problems {}
 foreach page [lsort [concat [under *.md docs] [under *.html docs]]] {
     set page [string range $page 5 end]
-    if {$page ne "README.md" && ![regexp "\\($page\[)#\]" $index]} { lappend problems "$page is not in docs/README.md" }
+    if {$page ne "README.md" && ![regexp "\\($page\[)#\]" $index]} {
+        lappend problems "$page is not in docs/README.md"
+    }
 }
 check "index" $problems
 
@@ -159,7 +178,9 @@ check "index" $problems
 # differs there, a conversion of printf or the braces of Python, is an ellipsis on the page. The
 # server puts codes of errors in front.
 set source ""
-foreach file [concat [under *.\[ch\] src modules] [under *.py utils/python]] { append source [read_file $file] \n }
+foreach file [concat [under *.\[ch\] src modules] [under *.py utils/python]] {
+    append source [read_file $file] \n
+}
 regsub -all {"\s+f?"} $source {} source
 set source [string map {\\\" \"} $source]
 set problems {}

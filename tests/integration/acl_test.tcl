@@ -1,4 +1,5 @@
-# Users: what each may do, who is told, what is kept. Texts and refusals are those of redis-server 7.0.
+# Users: what each may do, who is told, what is kept. Texts and refusals are those of redis-server
+# 7.0.
 source [file join [file dirname [info script]] harness.tcl]
 
 set here [temp_dir]
@@ -31,7 +32,8 @@ proc boot_configured {s} {
     set command [linsert [server_command $dir [dict get $s options]] 1 $dir/tarn.conf]
     dict set s pid [start_process $command $dir/stdout]
     set ::boot $s
-    wait_for "server to start" {[process_state [dict get $::boot pid]] eq "gone" || [file_text [dict get $::boot dir]/port] ne ""}
+    wait_for "server to start" {[process_state [dict get $::boot pid]] eq "gone" || \
+        [file_text [dict get $::boot dir]/port] ne ""}
     if {[process_state [dict get $s pid]] eq "gone"} {
         reap_process [dict get $s pid]
         set text [file_text $dir/stdout][file_text $dir/log]
@@ -52,20 +54,22 @@ proc restart_configured {} {
 
 start_server --enable-debug-command yes
 
-# --- who is who ----------------------------------------------------------------------------------------------------------------------
+# --- who is who ---
 
 test {the default user, and a new one} {
     assert_equal {{user default on nopass ~* &* +@all}} [r acl list]
     assert_equal default [r acl whoami]
     assert_equal OK [r acl setuser ann]
-    assert_equal {{user ann off resetchannels -@all} {user default on nopass ~* &* +@all}} [r acl list]
+    assert_equal {{user ann off resetchannels -@all} {user default on nopass ~* &* +@all}} \
+        [r acl list]
     assert_equal {ann default} [r acl users]
     assert_error "WRONGPASS *" {as ann ""}
     r acl setuser ann on >secret
     assert_error "WRONGPASS *" {as ann wrong}
     assert_error "WRONGPASS *" {as nobody secret}
     with ann secret {
-        assert_error "NOPERM this user has no permissions to run the 'acl|whoami' command" {$::as acl whoami}
+        assert_error "NOPERM this user has no permissions to run the 'acl|whoami' command" \
+            {$::as acl whoami}
         assert_error "NOPERM this user has no permissions to run the 'get' command" {$::as get k}
         r acl setuser ann +acl|whoami
         assert_equal ann [$::as acl whoami]
@@ -73,7 +77,8 @@ test {the default user, and a new one} {
         set id [$::as client id]
         assert_match "*id=$id * user=ann *" [r client list]
     }
-    assert_equal {flags on passwords 2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b commands} \
+    assert_equal {flags on passwords\
+        2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b commands} \
         [lrange [r acl getuser ann] 0 4]
     assert_equal (nil) [r acl getuser nobody]
     r acl setuser ann nopass
@@ -84,9 +89,11 @@ test {the default user, and a new one} {
 
 test {faults change nothing} {
     set before [r acl list]
-    assert_error "ERR Error in ACL SETUSER modifier '+nope': Unknown command or category name in ACL" {r acl setuser ann on +nope}
+    assert_error "ERR Error in ACL SETUSER modifier '+nope': Unknown command or category name in\
+        ACL" {r acl setuser ann on +nope}
     assert_error "ERR Error in ACL SETUSER modifier 'foo': Syntax error" {r acl setuser new foo}
-    assert_error "ERR Unmatched parenthesis in acl selector starting at '(~a'." {r acl setuser ann "(~a" +get}
+    assert_error "ERR Unmatched parenthesis in acl selector starting at '(~a'." \
+        {r acl setuser ann "(~a" +get}
     assert_error "ERR Usernames can't contain spaces or null characters" {r acl setuser "a b"}
     assert_error "ERR The 'default' user cannot be removed" {r acl deluser ann default}
     assert_error "ERR wrong number of arguments for 'acl|setuser' command" {r acl setuser}
@@ -106,7 +113,7 @@ test {HELLO with a user} {
     drop $c
 }
 
-# --- commands, keys, channels ----------------------------------------------------------------------------------------------------------
+# --- commands, keys, channels ---
 
 set no_key "NOPERM this user has no permissions to access one of the keys used as arguments"
 set no_channel "NOPERM this user has no permissions to access one of the channels used as arguments"
@@ -139,7 +146,8 @@ test {keys by what a command does to them} {
 test {what concerns every key needs all of them} {
     r mset all:1 v all:2 v
     r acl setuser ann reset on >p +@all ~all:*
-    set every {{keys all:*} {scan 0} {randomkey} {removematch GLOB all:*} {flushall} {flushdb} {evict BYTES 1} {replica tasks}}
+    set every {{keys all:*} {scan 0} {randomkey} {removematch GLOB all:*} {flushall} {flushdb}\
+        {evict BYTES 1} {replica tasks}}
     with ann p {
         foreach command $every {assert_error $no_key {$::as {*}$command}}
         assert_match {[0-9]*} [$::as evict KEYS 1 all:none]
@@ -172,7 +180,8 @@ test {the keys of tarn's own commands} {
         assert_error $no_key {$::as mexists x other}
         assert_error [no_command putstart] {$::as putstart mine:2 100}
         assert_error [no_command mputstart] {$::as mputstart 1 mine:2 100}
-        foreach command {{segment list} {node list} {quota list} {replica copy mine:1} {evict} {segment drain x} {node join a 1 MACHINE m}} {
+        foreach command {{segment list} {node list} {quota list} {replica copy mine:1} {evict}\
+                {segment drain x} {node join a 1 MACHINE m}} {
             assert_error "NOPERM this user has no permissions to run the *" {$::as {*}$command}
         }
         assert_equal 0 [$::as replica report mine:1 1]
@@ -220,7 +229,8 @@ test {no command reaches the keys of others, whatever it is called} {
         set argv [request_for $name]
         if {[llength $argv] == 0} continue
         incr n
-        assert_equal "This user has no permissions to access the 'other' key" [r acl dryrun reader {*}$argv] $argv
+        assert_equal "This user has no permissions to access the 'other' key" \
+            [r acl dryrun reader {*}$argv] $argv
     }
     assert {$n > 50} $n
     # Where there are two keys, none of them pays for the other.
@@ -232,32 +242,43 @@ test {no command reaches the keys of others, whatever it is called} {
     }
     # To read is not to write.
     r acl setuser reader resetkeys %R~*
-    foreach command {{putstart k 1} {mputstart 1 k 1} {putend k 1 -1} {set k v} {del k} {pin k HARD} {rename k l} {copy k l} {expire k 1}} {
-        assert_match "This user has no permissions to access the '?' key" [r acl dryrun reader {*}$command]
+    foreach command {{putstart k 1} {mputstart 1 k 1} {putend k 1 -1} {set k v} {del k}\
+            {pin k HARD} {rename k l} {copy k l} {expire k 1}} {
+        assert_match "This user has no permissions to access the '?' key" \
+            [r acl dryrun reader {*}$command]
     }
-    foreach command {{getreplicas k} {mgetreplicas 1 k} {get k} {mexists 1 k} {prefixlen 1 k} {keys *} {scan 0}} {
+    foreach command {{getreplicas k} {mgetreplicas 1 k} {get k} {mexists 1 k} {prefixlen 1 k}\
+            {keys *} {scan 0}} {
         assert_equal OK [r acl dryrun reader {*}$command]
     }
 }
 
 test {what is the operator's is nobody else's} {
     foreach name [r command list] {
-        if {![regexp {^(segment|node|evict|quota)(\||$)} $name] || $name in {segment node quota}} continue
+        if {![regexp {^(segment|node|evict|quota)(\||$)} $name] || $name in {segment node quota}} \
+            continue
         if {[string match *|help $name] || $name in {segment|info segment|attach}} continue
-        foreach category {admin dangerous} {assert {$name in [r acl cat $category]} "$name $category"}
-        foreach category {read write keyspace} {assert {$name ni [r acl cat $category]} "$name $category"}
+        foreach category {admin dangerous} {
+            assert {$name in [r acl cat $category]} "$name $category"
+        }
+        foreach category {read write keyspace} {
+            assert {$name ni [r acl cat $category]} "$name $category"
+        }
     }
     assert_equal segment|attach [r acl cat direct]
     assert {"removematch" in [r acl cat dangerous] && "keys" in [r acl cat dangerous]}
 }
 
 test {rules with names of Redis' other commands} {
-    assert_equal OK [r acl setuser ann reset +get +eval +xinfo|stream -hset +client|tracking +cluster|info +ZADD]
-    assert_equal {-@all +get +eval +xinfo|stream -hset +client|tracking +cluster|info +zadd} [dict get [r acl getuser ann] commands]
+    assert_equal OK [r acl setuser ann reset +get +eval +xinfo|stream -hset +client|tracking \
+        +cluster|info +ZADD]
+    assert_equal {-@all +get +eval +xinfo|stream -hset +client|tracking +cluster|info +zadd} \
+        [dict get [r acl getuser ann] commands]
     foreach rule {+nothing -nothing +xinfo|nothing +client|nothing +nothing|sub} {
         assert_error "*Unknown command or category name in ACL" {r acl setuser ann $rule}
     }
-    assert_error "*Allowing first-arg of a subcommand is not supported" {r acl setuser ann +xinfo|stream|x}
+    assert_error "*Allowing first-arg of a subcommand is not supported" \
+        {r acl setuser ann +xinfo|stream|x}
     # They give nothing: there is no such command.
     r acl setuser ann on >p
     with ann p {assert_error "ERR unknown command 'eval'*" {$::as eval x 0}}
@@ -275,7 +296,8 @@ test {the category direct: shared memory is for those who have it} {
         set info [$::as segment info 0]
         assert_match tcp://* [dict get $info endpoints]
         assert_equal 1 [llength [dict get $info endpoints]]
-        assert_equal {{} {} {}} [list [dict get $info attach_read] [dict get $info attach_write] [dict get $info keys]]
+        assert_equal {{} {} {}} [list [dict get $info attach_read] [dict get $info attach_write] \
+            [dict get $info keys]]
         assert_error [no_command segment|attach] {$::as segment attach 0}
         r acl setuser reader +@direct -putstart
         set info [$::as segment info 0]
@@ -338,7 +360,8 @@ test {commands, subcommands, first arguments, selectors} {
         assert_equal 1 [$::as del c:1]
         assert_error $no_key {$::as del b:1}
     }
-    assert_equal {commands {-@all +set} keys %W~b:* channels {}} [lindex [dict get [r acl getuser ann] selectors] 0]
+    assert_equal {commands {-@all +set} keys %W~b:* channels {}} \
+        [lindex [dict get [r acl getuser ann] selectors] 0]
 }
 
 test {in a transaction: refused when it is queued, and asked again by EXEC} {
@@ -353,7 +376,8 @@ test {in a transaction: refused when it is queued, and asked again by EXEC} {
         $::as set a w
         $::as get a
         r acl setuser ann -set
-        assert_match "{(error) NOPERM ACLs rules changed between*following reason: no permission to execute the command or subcommand} v" \
+        assert_match "{(error) NOPERM ACLs rules changed between*following reason: no permission\
+            to execute the command or subcommand} v" \
             [$::as exec]
         $::as multi
         $::as get a
@@ -361,7 +385,8 @@ test {in a transaction: refused when it is queued, and asked again by EXEC} {
         assert_match "*no permission to touch the specified keys*" [$::as exec]
         r acl setuser ann -exec
         $::as multi
-        assert_error "EXECABORT Transaction discarded because of: NOPERM *'exec' command" {$::as exec}
+        assert_error "EXECABORT Transaction discarded because of: NOPERM *'exec' command" \
+            {$::as exec}
         r acl setuser ann +exec ~*
         # Who deletes himself is nobody from then on.
         $::as multi
@@ -387,12 +412,14 @@ test {large values that are refused take no room} {
         assert_error $no_key {$::as get a}
     }
     assert_equal 3000000 [r strlen a]
-    # What was dropped is not there, even if its sender may write it by the time when it is all there.
+    # What was dropped is not there, even if its sender may write it by the time when it is all
+    # there.
     foreach rules {~b {~* &* +@all}} {
         r acl setuser ann resetkeys
         set c [as ann p]
         resp::raw $c "*3\r\n\$3\r\nSET\r\n\$1\r\nb\r\n\$3000000\r\n[string range $large 0 999999]"
-        wait_for "its beginning" {[regexp {user=ann .*tot-net-in=(\d+)} [r client list] - n] && $n > 1000000}
+        wait_for "its beginning" {[regexp {user=ann .*tot-net-in=(\d+)} [r client list] - n] && \
+            $n > 1000000}
         r acl setuser ann {*}$rules
         resp::raw $c "[string range $large 1000000 end]\r\n"
         assert_match "(error) NOPERM *" [resp::recv $c]
@@ -439,7 +466,7 @@ test {the default user can be restricted, too} {
     assert_equal PONG [r ping]
 }
 
-# --- what is known of users, and by whom -------------------------------------------------------------------------------------------------
+# --- what is known of users, and by whom ---
 
 test {DRYRUN} {
     r del a
@@ -461,7 +488,8 @@ test {DRYRUN} {
 
 test {CAT} {
     foreach category [r acl cat] {
-        assert_equal [lsort [r acl cat $category]] [lsort [r command list filterby aclcat $category]] $category
+        assert_equal [lsort [r acl cat $category]] \
+            [lsort [r command list filterby aclcat $category]] $category
         r acl setuser cat reset +@all -@$category
         assert_equal "+@all -@$category" [dict get [r acl getuser cat] commands]
         foreach command [r acl cat $category] {
@@ -470,8 +498,10 @@ test {CAT} {
         }
     }
     assert_error "ERR Unknown category 'nothing'" {r acl cat nothing}
-    assert {"get" in [r acl cat read] && "config|set" in [r acl cat dangerous] && "putstart" in [r acl cat write]}
-    assert {"segment|mount" in [r acl cat admin] && "node|join" in [r acl cat dangerous] && "mexists" in [r acl cat read]}
+    assert {"get" in [r acl cat read] && "config|set" in [r acl cat dangerous] && \
+        "putstart" in [r acl cat write]}
+    assert {"segment|mount" in [r acl cat admin] && "node|join" in [r acl cat dangerous] && \
+        "mexists" in [r acl cat read]}
     assert {"segment|attach" ni [r acl cat read]}
 }
 
@@ -502,7 +532,8 @@ test {LOG} {
     assert_equal {auth auth key channel command key} [lmap e $log {dict get $e reason}]
     assert_equal {auth auth b c set b} [lmap e $log {dict get $e object}]
     assert_equal {nobody ann ann ann ann ann} [lmap e $log {dict get $e username}]
-    assert_equal {toplevel toplevel multi toplevel toplevel toplevel} [lmap e $log {dict get $e context}]
+    assert_equal {toplevel toplevel multi toplevel toplevel toplevel} \
+        [lmap e $log {dict get $e context}]
     assert_equal {1 1 1 1 1 3} [lmap e $log {dict get $e count}]
     assert_match "id=* addr=* cmd=get user=ann *" [dict get [lindex $log end] client-info]
     assert_range 0 [dict get [lindex $log 0] age-seconds] 30
@@ -575,7 +606,8 @@ test {CLIENT KILL USER} {
 proc line_of {user} {lsearch -inline [r acl list] "user $user *"}
 test {requirepass is the default user's password, in both directions} {
     r config set requirepass one
-    assert_equal "user default on #[exec printf one | sha256sum | cut -c1-64] ~* &* +@all" [line_of default]
+    assert_equal "user default on #[exec printf one | sha256sum | cut -c1-64] ~* &* +@all" \
+        [line_of default]
     assert_error "WRONGPASS *" {as default two}
     with default one {assert_equal PONG [$::as ping]}
     r acl setuser default >two
@@ -586,7 +618,8 @@ test {requirepass is the default user's password, in both directions} {
     # The longest that the option takes is a password, too, not none.
     set longest [string repeat p 4096]
     r config set requirepass $longest
-    assert_equal "user default on #[exec printf %s $longest | sha256sum | cut -c1-64] ~* &* +@all" [line_of default]
+    assert_equal "user default on #[exec printf %s $longest | sha256sum | cut -c1-64] ~* &* +@all" \
+        [line_of default]
     with default $longest {assert_equal PONG [$::as ping]}
     assert_error "ERR * 4096 bytes *" {r config set requirepass p$longest}
     r config set requirepass ""
@@ -609,9 +642,11 @@ test {clients as they are: redis-cli and redis-py} {
 import redis, sys
 port = int(sys.argv[1])
 root = redis.Redis(port=port, decode_responses=True)
-root.acl_setuser("py", enabled=True, passwords=["+pw"], categories=["+@read", "+@connection"], keys=["a*"], commands=["+set"])
+root.acl_setuser("py", enabled=True, passwords=["+pw"], categories=["+@read", "+@connection"], \
+    keys=["a*"], commands=["+set"])
 user = root.acl_getuser("py")
-assert user["enabled"] and user["categories"] == ["-@all", "+@read", "+@connection"] and user["commands"] == ["+set"], user
+assert user["enabled"] and user["categories"] == ["-@all", "+@read", "+@connection"] and \
+    user["commands"] == ["+set"], user
 assert "py" in root.acl_users() and "read" in root.acl_cat() and "get" in root.acl_cat("read")
 py = redis.Redis(port=port, username="py", password="pw", decode_responses=True)
 assert py.ping() and py.get("a1") == "v" and py.set("a2", "w")
@@ -645,15 +680,18 @@ test {acl-pubsub-default} {
 }
 stop_server
 
-# --- files -----------------------------------------------------------------------------------------------------------------------------
+# --- files ---
 
 test {user lines: read at start, written by CONFIG REWRITE, read again} {
     conf "# ours\nuser ann on >p ~a* +get\nuser bob off\nmaxclients 100"
     start_configured
-    assert_equal [list {user ann on #148de9c5a7a44d19e56cd9ae1a554bf67847afb0c58f6e12fa29ac7ddfca9940 ~a* resetchannels -@all +get} \
+    assert_equal [list \
+        {user ann on #148de9c5a7a44d19e56cd9ae1a554bf67847afb0c58f6e12fa29ac7ddfca9940 ~a*\
+        resetchannels -@all +get} \
         {user bob off resetchannels -@all} {user default on nopass ~* &* +@all}] [r acl list]
     assert_equal OK [r config rewrite]
-    assert_match "# ours\nuser ann on >p ~a\\* +get\nuser bob off\nmaxclients 100\n*" [file_text $here/tarn.conf]
+    assert_match "# ours\nuser ann on >p ~a\\* +get\nuser bob off\nmaxclients 100\n*" \
+        [file_text $here/tarn.conf]
     r acl setuser bob on >q {(~b"x"} +set)
     r acl setuser ann {~od"d\x'}
     r acl setuser carl
@@ -699,13 +737,20 @@ test {users of an included file: what the file itself says comes later} {
 test {faults in user lines stop the start} {
     foreach {text why} {
         "user ann on foo" "*Error in user declaration 'ann': Syntax error*"
-        "user ann on\nuser ann off" "*Error in user declaration 'ann': Duplicate user found. A user can only be defined once in config files*"
-        "user ann on +nope" "*Error loading ACL rule '+nope' for the user named 'ann': Unknown command or category name in ACL*"
+        "user ann on\nuser ann off" \
+            "*Error in user declaration 'ann': Duplicate user found. A user can only be defined\
+            once in config files*"
+        "user ann on +nope" \
+            "*Error loading ACL rule '+nope' for the user named 'ann': Unknown command or category\
+            name in ACL*"
         "user" "*user must name a user*"
         {user ann on ">a\x00b"} "*must not hold NUL*"
-        "user \"a b\" on" "*Error in user declaration 'a b': Usernames can't contain spaces or null characters*"
+        "user \"a b\" on" \
+            "*Error in user declaration 'a b': Usernames can't contain spaces or null characters*"
         "user ann (~a" "*Error in user declaration 'ann': Unmatched parenthesis*"
-        "user ann on\naclfile users.acl" "*please define either an ACL file or declare users directly in your redis.conf, but not both*"
+        "user ann on\naclfile users.acl" \
+            "*please define either an ACL file or declare users directly in your redis.conf, but\
+            not both*"
     } {
         conf $text
         assert_error $why {start_configured}
@@ -718,7 +763,8 @@ test {faults in user lines stop the start} {
 test {an ACL file: LOAD, SAVE, and who is affected} {
     conf "aclfile $here/users.acl"
     file delete $here/users.acl
-    assert_error "*Error loading ACLs, opening file '$here/users.acl': No such file or directory*" {start_configured}
+    assert_error "*Error loading ACLs, opening file '$here/users.acl': No such file or directory*" \
+        {start_configured}
     proc users {text} {
         set f [open $::here/users.acl w]
         puts -nonewline $f $text
@@ -730,8 +776,11 @@ test {an ACL file: LOAD, SAVE, and who is affected} {
     set a [as ann p]
     set b [as bob p]
     foreach {text why} {
-        "foo" "*users.acl:1 should start with user keyword followed by the username. WARNING: ACL errors detected, no change to the previously active ACL rules was performed"
-        "user x on foo\nuser y +nope\n" "*users.acl:1: Syntax error. *users.acl:2: Error in applying operation '+nope': Unknown command or category name in ACL. WARNING*"
+        "foo" "*users.acl:1 should start with user keyword followed by the username. WARNING: ACL\
+            errors detected, no change to the previously active ACL rules was performed"
+        "user x on foo\nuser y +nope\n" \
+            "*users.acl:1: Syntax error. *users.acl:2: Error in applying operation '+nope':\
+            Unknown command or category name in ACL. WARNING*"
         "user x on\nuser x off" "*WARNING: Duplicate user 'x' found on line 2. WARNING*"
     } {
         users $text
@@ -777,22 +826,26 @@ test {without an ACL file} {
     stop_server
 }
 
-# --- nodes, libtarn, replicas, Sentinel: users with no more rights than they need ----------------------------------------------------------
+# --- nodes, libtarn, replicas, Sentinel: users with no more rights than they need ---
 
 # As in docs/ACL.md.
-set node_rules {~* resetchannels -@all +ping +info +role +client|setinfo +client|setname +node|join +node|up +node|heartbeat +node|fenced
-    +node|done +node|evicted +node|offer +node|drain +node|leave +segment|mount +segment|keys +segment|info +segment|attach
+set node_rules {~* resetchannels -@all +ping +info +role +client|setinfo +client|setname\
+    +node|join +node|up +node|heartbeat +node|fenced
+    +node|done +node|evicted +node|offer +node|drain +node|leave +segment|mount +segment|keys \
+        +segment|info +segment|attach
     +getreplicas +mgetreplicas +release +replica|report}
 set worker_rules {~kv:* resetchannels -@all +@read +@write +@connection -@admin -@dangerous}
 set replica_rules {resetchannels -@all +psync +replconf +ping}
-set sentinel_rules {allchannels -@all +multi +slaveof +ping +exec +subscribe +config|rewrite +role +publish +info +client|setname
+set sentinel_rules {allchannels -@all +multi +slaveof +ping +exec +subscribe +config|rewrite +role\
+    +publish +info +client|setname
     +client|kill +script|kill}
 
 test {a node and libtarn with users of their own} {
     start_server --pool-size 0 --node-heartbeat 100 --max-lease 2s
     r acl setuser node on >a:b@c/d {*}$node_rules
     r acl setuser worker on >p {*}$worker_rules
-    start_node n1 --master tarn://node:a%3Ab%40c%2Fd@127.0.0.1:[server port] --host-name m1 --segment 32mb --ssd [temp_dir]/ssd:64mb
+    start_node n1 --master tarn://node:a%3Ab%40c%2Fd@127.0.0.1:[server port] --host-name m1 \
+        --segment 32mb --ssd [temp_dir]/ssd:64mb
     set f [open [server dir]/password w]
     puts $f a:b@c/d
     close $f
@@ -808,10 +861,15 @@ test {a node and libtarn with users of their own} {
     assert_match "*NOPERM*" [dict get [kv_answer [kv_exec [list $url load other: 1 1000]]] error]
     # A user without a password is one who needs none, and nobody else.
     r acl setuser open on nopass {*}$worker_rules
-    assert_match "*NOPERM*" [dict get [kv_answer [kv_exec [list tarn://open@127.0.0.1:[server port] load other: 1 1000]]] error]
-    assert_match "*refused user and password*" [lindex [kv_exec [list tarn://nobody@127.0.0.1:[server port] load kv: 1 1000]] 2]
-    assert_match "*refused user and password*" [lindex [kv_exec [list tarn://worker@127.0.0.1:[server port] load kv: 1 1000]] 2]
-    assert {[catch {exec $node_binary --master tarn://127.0.0.1:[server port] --user nobody --name n9 --segment 16mb 2>@1} text]}
+    assert_match "*NOPERM*" \
+        [dict get \
+        [kv_answer [kv_exec [list tarn://open@127.0.0.1:[server port] load other: 1 1000]]] error]
+    assert_match "*refused user and password*" \
+        [lindex [kv_exec [list tarn://nobody@127.0.0.1:[server port] load kv: 1 1000]] 2]
+    assert_match "*refused user and password*" \
+        [lindex [kv_exec [list tarn://worker@127.0.0.1:[server port] load kv: 1 1000]] 2]
+    assert {[catch {exec $node_binary --master tarn://127.0.0.1:[server port] --user nobody\
+        --name n9 --segment 16mb 2>@1} text]}
     assert_match "*refused user and password*" $text
     # With @direct the bytes go through shared memory.
     r acl setuser worker +@direct
@@ -821,7 +879,9 @@ test {a node and libtarn with users of their own} {
     # Copies, drains and farewells are a node's own work.
     r set moved [string repeat x 100000]
     r replica copy moved
-    wait_for "a replica on the other node" {[lsort [lmap x [r replica list moved] {expr {[dict get $x tier] eq "memory" ? [dict get $x node] : [continue]}}]] eq "n1 n2"}
+    wait_for "a replica on the other node" \
+        {[lsort [lmap x [r replica list moved]\
+        {expr {[dict get $x tier] eq "memory" ? [dict get $x node] : [continue]}}]] eq "n1 n2"}
     stop_node n1
     wait_for "its farewell" {[node_state n1] in {left down ""}}
     set refused [lmap e [r acl log 100] {list [dict get $e username] [dict get $e object]}]
@@ -849,7 +909,9 @@ proc ask {name args} {
     }
     return $reply
 }
-proc role_is {name i what} {expr {![catch {lrange [ask $name role] $i end} role] && [string match $what $role]}}
+proc role_is {name i what} {
+    expr {![catch {lrange [ask $name role] $i end} role] && [string match $what $role]}
+}
 
 test {replication with masteruser; Sentinel with auth-user} {
     foreach name {a b c} {
@@ -865,14 +927,17 @@ test {replication with masteruser; Sentinel with auth-user} {
         ask $name config set masteruser replica masterauth wrong
     }
     foreach name {b c} {ask $name replicaof 127.0.0.1 $port(a)}
-    wait_for "a wrong masterauth to be told" {[string match "*Unable to AUTH to MASTER*: -WRONGPASS*" [file_text [dict get $::S(b) log]]]}
+    wait_for "a wrong masterauth to be told" \
+        {[string match "*Unable to AUTH to MASTER*: -WRONGPASS*"\
+        [file_text [dict get $::S(b) log]]]}
     foreach name {a b c} {ask $name config set masterauth rp}
     foreach name {b c} {wait_for "replica $name" {[role_is $::name 3 "connected *"]}}
     assert_match "* user=replica *" [ask a client list type replica]
     ask a set before failover
     assert_equal 2 [ask a wait 2 30000]
     if {[auto_execok redis-sentinel] eq ""} {skip "redis-sentinel is not there"}
-    set sentinel [start_sentinel $port(a) "sentinel auth-user pool sentinel\nsentinel auth-pass pool sp"]
+    set sentinel [start_sentinel $port(a) \
+        "sentinel auth-user pool sentinel\nsentinel auth-pass pool sp"]
     wait_for "Sentinel to know both replicas" {[regexp -all {\+slave } [sentinel_log]] == 2}
     assert_match "* user=sentinel *" [ask a client list]
     send_signal KILL [dict get $S(a) pid]
@@ -889,7 +954,9 @@ test {replication with masteruser; Sentinel with auth-user} {
     assert_equal 1 [ask $new wait 1 30000]
     assert_match "*user sentinel on #*" [file_text [dict get $S($new) dir]/tarn.conf]
     foreach name {b c} {
-        assert_equal {} [lsearch -all -inline [lmap e [ask $name acl log 100] {dict get $e username}] sentinel] [ask $name acl log 100]
+        assert_equal {} \
+            [lsearch -all -inline [lmap e [ask $name acl log 100] {dict get $e username}] \
+            sentinel] [ask $name acl log 100]
     }
     send_signal TERM $sentinel
     reap_process $sentinel

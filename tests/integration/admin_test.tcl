@@ -10,7 +10,8 @@ test {CONFIG GET and SET} {
     assert_equal OK [r config set max-lease 5000 slowlog-max-len 10]
     assert_equal {max-lease 5000} [r config get max-lease]
     r config set max-lease 10000
-    assert_error "ERR Unknown option or number of arguments for CONFIG SET - 'nonsense'" {r config set nonsense 1}
+    assert_error "ERR Unknown option or number of arguments for CONFIG SET - 'nonsense'" \
+        {r config set nonsense 1}
     assert_error "ERR CONFIG SET failed*" {r config set max-lease x}
     assert_error "ERR CONFIG SET failed*" {r config set max-lease 7000 hz x}
     assert_equal {max-lease 10000} [r config get max-lease]
@@ -51,7 +52,8 @@ test {CONFIG REWRITE: a server started with the file has the options} {
 }
 
 test {configurations that cannot be: the server says why and ends} {
-    foreach {options pattern} {{--nonsense 1} *nonsense* {--port x} *port* {--eviction-policy mru} *eviction-policy*
+    foreach {options pattern} {{--nonsense 1} *nonsense* {--port x} *port* {--eviction-policy mru}\
+        *eviction-policy*
         {--pool-size 10zb} *pool-size* {--eviction-high-watermark 2} *eviction-high-watermark*} {
         assert_error $pattern {start_server {*}$options}
     }
@@ -67,9 +69,12 @@ test {INFO has Redis' sections and fields, and tarn's} {
     foreach section {Server Clients Memory Stats Replication CPU Keyspace Pool Cache Eviction} {
         assert_match "*# $section\r\n*" $text
     }
-    foreach field {redis_version tarn_version process_id run_id tcp_port uptime_in_seconds connected_clients
-        blocked_clients used_memory used_memory_human maxmemory total_connections_received total_commands_processed
-        instantaneous_ops_per_sec expired_keys evicted_keys keyspace_hits keyspace_misses role loading} {
+    foreach field {redis_version tarn_version process_id run_id tcp_port uptime_in_seconds\
+        connected_clients
+        blocked_clients used_memory used_memory_human maxmemory total_connections_received \
+            total_commands_processed
+        instantaneous_ops_per_sec expired_keys evicted_keys keyspace_hits keyspace_misses role \
+                loading} {
         info_field $field
     }
     assert_equal 7.0.15 [info_field redis_version]
@@ -94,7 +99,8 @@ test {SEGMENT LIST and INFO} {
     set info [r segment info [dict get $s name]]
     assert_equal $info [dict merge $info [r segment info 0] [dict filter $info key attach_*]]
     assert_equal 0 [dict get $info id]
-    assert_equal [expr {64 << 20}] [expr {[dict get $info used] + [dict get $info free] + [dict get $info quarantined]}]
+    assert_equal [expr {64 << 20}] \
+        [expr {[dict get $info used] + [dict get $info free] + [dict get $info quarantined]}]
     foreach name {attach_read attach_write} {assert_equal 40 [string length [dict get $info $name]]}
     assert_equal memory [dict get $info tier]
     assert_match [string repeat {[0-9a-f]} 32] [dict get $info content]

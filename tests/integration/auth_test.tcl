@@ -5,7 +5,8 @@ start_server --requirepass sesame
 
 test {guarantee 6: nothing works before AUTH} {
     set c [client]
-    foreach command {{get k} {set k v} {info} {putstart k 10} {getreplicas k} {segment info 0} {flushall} {config get *}
+    foreach command {{get k} {set k v} {info} {putstart k 10} {getreplicas k} {segment info 0}\
+        {flushall} {config get *}
         {client list} {keys *} {monitor} {shutdown}} {
         assert_error "NOAUTH Authentication required." {$c {*}$command}
     }

@@ -1,11 +1,12 @@
-# Batches of hundreds of thousands of keys run in slices beside everybody else: what is counted is work and turns of the
-# loop, never time.
+# Batches of hundreds of thousands of keys run in slices beside everybody else: what is counted is
+# work and turns of the loop, never time.
 source [file join [file dirname [info script]] harness.tcl]
 start_server --pool-size 64mb
 
 set n 200000
 
-# Sends a command on its own connection; returns how many PINGs of another client were answered before its reply had begun.
+# Sends a command on its own connection; returns how many PINGs of another client were answered
+# before its reply had begun.
 proc pings_beside {args} {
     set c [client]
     set other [client]
@@ -65,7 +66,8 @@ test {guarantee 4: look-ups of 200,000 keys give way} {
 }
 
 test {guarantee 4: KEYS, SCAN COUNT, REMOVEMATCH, EVICT, DEL give way} {
-    foreach command {{keys *} {scan 0 count 1000000} {removematch GLOB nothing*} {removematch REGEX ^nothing$}} {
+    foreach command {{keys *} {scan 0 count 1000000} {removematch GLOB nothing*}\
+            {removematch REGEX ^nothing$}} {
         pings_beside {*}$command
         assert {$slices >= [expected_slices]} "$command: $slices slices"
     }
@@ -92,7 +94,8 @@ test {guarantee 4: FLUSHALL of 200,000 keys gives way} {
 }
 
 test {a client that goes away in the middle of its batch} {
-    foreach command [list [list mputstart $n {*}[batch gone: $n 10]] [list mset {*}[batch gone: $n v]] \
+    foreach command [list [list mputstart $n {*}[batch gone: $n 10]] \
+        [list mset {*}[batch gone: $n v]] \
         [list del {*}[batch gone: $n]] {keys *}] {
         set c [client]
         resp::send $c {*}$command

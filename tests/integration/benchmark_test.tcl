@@ -1,4 +1,5 @@
-# tarn-benchmark against a real server: the trace replay must agree with a model, and no mode may fail.
+# tarn-benchmark against a real server: the trace replay must agree with a model, and no mode may
+# fail.
 source [file join [file dirname [info script]] harness.tcl]
 
 set bench [file join [file dirname $::server_binary] tarn-benchmark]
@@ -9,11 +10,14 @@ proc bench {args} {
 }
 
 proc field {json name} {
-    if {![regexp "\"$name\":(\"\[^\"\]*\"|\[-0-9.e+\]+)" $json -> value]} {error "no $name in: $json"}
+    if {![regexp "\"$name\":(\"\[^\"\]*\"|\[-0-9.e+\]+)" $json -> value]} {
+        error "no $name in: $json"
+    }
     return $value
 }
 
-# Requests that share prefixes, more blocks than the pool holds. The generator is fixed: the test is the same every time.
+# Requests that share prefixes, more blocks than the pool holds. The generator is fixed: the test is
+# the same every time.
 set state 12345
 proc random {n} {
     set ::state [expr {($::state * 1103515245 + 12345) % 2147483648}]
@@ -34,7 +38,8 @@ proc make_trace {path requests} {
         lappend chains $chain
         if {[llength $chains] > 30} {set chains [lrange $chains 1 end]}
         lappend ::requests $chain
-        puts $f "{\"timestamp\": $i, \"input_length\": [expr {512 * [llength $chain]}], \"output_length\": 1, \"hash_ids\": \[[join $chain {, }]\]}"
+        puts $f "{\"timestamp\": $i, \"input_length\": [expr {512 * [llength $chain]}],\
+            \"output_length\": 1, \"hash_ids\": \[[join $chain {, }]\]}"
     }
     close $f
 }
@@ -68,7 +73,8 @@ make_trace $trace 400
 
 start_server --pool-size [expr {300 * 4096}] --eviction-high-watermark 1 --eviction-policy lru
 foreach transport {shm tcp} {
-    test "guarantee 1: a replay over $transport reads back every byte, and hits what an LRU of 300 blocks would" {
+    test "guarantee 1: a replay over $transport reads back every byte, and hits what an LRU of 300\
+            blocks would" {
         r flushall
         set blocks 0
         foreach chain $requests {incr blocks [llength $chain]}
@@ -110,7 +116,8 @@ test {meta: every operation does its work} {
 test {data: every path, checked} {
     foreach transport {shm tcp resp} {
         foreach op {get put mix} {
-            set json [bench data --transport $transport --op $op --block-size 4k,1m --batch 1,4 --seconds 0.1 --check]
+            set json [bench data --transport $transport --op $op --block-size 4k,1m --batch 1,4 \
+                --seconds 0.1 --check]
             assert_match "*\"transport\":\"$transport\"*" $json
             assert {[field $json gb_per_s] > 0}
         }
@@ -126,12 +133,15 @@ test {nodes: they join, die and come back; their objects with them} {
     assert {[field $json objects] >= 3000}
     assert_equal [field $json keys_done] [field $json hits]
     assert {[field $json bytes_per_object] > 0}
-    foreach name {put_keys_per_s get_keys_per_s heartbeats_per_s_reading} {assert {[field $json $name] > 0} $name}
+    foreach name {put_keys_per_s get_keys_per_s heartbeats_per_s_reading} {
+        assert {[field $json $name] > 0} $name
+    }
     # Not before the time, and not never.
     assert {[field $json silent_ms] > 500}
     wait_for "the nodes to be down" {[info_field nodes_up] == 0}
     r flushall
-    assert_match "*nodes joined*fell silent*" [exec $bench -p [server port] nodes --nodes 3 --keys 200 --seconds 0.1 2>@1]
+    assert_match "*nodes joined*fell silent*" [exec $bench -p [server port] nodes --nodes 3 \
+        --keys 200 --seconds 0.1 2>@1]
     assert_error "*--nodes*" {bench nodes --nodes 1}
 }
 stop_server
@@ -139,7 +149,9 @@ start_server --pool-size 0 --node-heartbeat 100 --node-timeout 1s
 test {a server that wants a password, which may have blanks in it} {
     r config set requirepass "open sesame"
     foreach mode {meta data nodes} {assert_error "*NOAUTH*" {bench $mode --seconds 0.1}}
-    foreach mode {meta data nodes} {assert_error "*WRONGPASS*" {bench $mode -a sesame --seconds 0.1}}
+    foreach mode {meta data nodes} {
+        assert_error "*WRONGPASS*" {bench $mode -a sesame --seconds 0.1}
+    }
     assert_error "*wants a password (-a*" {bench meta --seconds 0.1}
     assert_equal 3 [field [bench nodes -a "open sesame" --nodes 3 --keys 200 --seconds 0.1] nodes]
     assert_error "*WRONGPASS*" {bench meta --user nobody --seconds 0.1}
@@ -149,7 +161,8 @@ start_server --pool-size 64mb
 test {nodes: an address without a master, meta with replicas} {
     assert {[field [bench meta --op put --replicas 2 --keys 200 --seconds 0.1] keys_per_s] > 0}
     assert_error "*cannot connect*" {exec $bench -p 1 nodes 2>@1}
-    assert_error "*transfer needs no server*--master*" {exec $bench -p 1 transfer --seconds 0.1 2>@1}
+    assert_error "*transfer needs no server*--master*" {exec $bench -p 1 transfer --seconds 0.1\
+        2>@1}
     assert_error "*no subcommand \"fly\"*" {exec $bench fly 2>@1}
 }
 

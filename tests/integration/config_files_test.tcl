@@ -1,4 +1,5 @@
-# Options about files: what Redis' options of snapshots and append-only files do here; configuration files and the command line.
+# Options about files: what Redis' options of snapshots and append-only files do here; configuration
+# files and the command line.
 source [file join [file dirname [info script]] harness.tcl]
 
 proc write_file {path text} {
@@ -16,8 +17,12 @@ proc server_command {dir options} {
 # A server with a file of its own, and no other options than these words.
 proc server_with {text args} {
     set dir [temp_dir]
-    write_file $dir/tarn.conf "port 0\nport-file $dir/port\nbind 127.0.0.1\ndir $dir\nlogfile $dir/log\npool-size 0\n$text"
-    lappend ::servers [boot_server [dict create dir $dir log $dir/log options [list words [concat [list $dir/tarn.conf] $args]]]]
+    write_file $dir/tarn.conf \
+        "port 0\nport-file $dir/port\nbind 127.0.0.1\ndir $dir\nlogfile $dir/log\npool-size\
+        0\n$text"
+    lappend ::servers \
+        [boot_server [dict create dir $dir log $dir/log options \
+        [list words [concat [list $dir/tarn.conf] $args]]]]
 }
 
 # What the program says on its way to the end.
@@ -34,7 +39,9 @@ proc faults {text} {
 
 test {rdbcompression: snapshots are smaller, and are found again either way} {
     start_server --pool-size 0
-    for {set i 0} {$i < 2000} {incr i} {r set model:some/long/name:layer:[expr {$i % 32}]:block:$i [string repeat abc 20]}
+    for {set i 0} {$i < 2000} {incr i} {
+        r set model:some/long/name:layer:[expr {$i % 32}]:block:$i [string repeat abc 20]
+    }
     r config set rdbcompression no
     r save
     set plain [file size [server dir]/dump.tarn]
@@ -55,7 +62,8 @@ test {appenddirname: the append-only file has a directory of its own} {
     r set a 1
     assert_equal [list [server dir]/files/appendonly.tarn] [glob -directory [server dir]/files *]
     r bgrewriteaof
-    wait_for "the new file" {[info_field aof_rewrite_in_progress] == 0 && [info_field aof_rewrite_scheduled] == 0}
+    wait_for "the new file" {[info_field aof_rewrite_in_progress] == 0 && \
+        [info_field aof_rewrite_scheduled] == 0}
     r set b 2
     restart_server
     assert_equal {1 2} [r mget a b]
@@ -186,7 +194,8 @@ test {a redis.conf of Redis as it is: what means nothing is named once, the rest
     assert_equal {} [r config get hash-max-listpack-entries]
     assert_equal {databases 16} [r config get databases]
     foreach {name value pattern} {
-        hash-max-listpack-entries 3 "ERR Unknown option*hash-max-listpack-entries': *no other data types"
+        hash-max-listpack-entries 3 \
+            "ERR Unknown option*hash-max-listpack-entries': *no other data types"
         repl-diskless-sync-delay 5 "ERR CONFIG SET failed*repl-diskless-sync-delay*can only be '0'*"
         maxmem-ory 5 "ERR Unknown option*- 'maxmem-ory', did you mean 'maxmemory'?"
     } {
@@ -236,7 +245,8 @@ test {a configuration from standard input} {
     write_file $dir/in "port 0\nport-file $dir/port\nbind 127.0.0.1\npool-size 0\ntimeout 9\n"
     foreach {words timeout} {{- --hz 11} 9 {--timeout 5 --hz 11 -} 5} {
         file delete $dir/port $dir/out
-        set pid [start_process [list sh -c {exec "$@" < "$0"} $dir/in $::server_binary {*}$words] $dir/out]
+        set pid [start_process [list sh -c {exec "$@" < "$0"} $dir/in $::server_binary {*}$words] \
+            $dir/out]
         wait_for "the port" {[file_text [file join $::boot_dir port]] ne ""} [set ::boot_dir $dir]
         set c [resp::connect 127.0.0.1 [string trim [file_text $dir/port]]]
         assert_equal [list timeout $timeout] [$c config get timeout]
@@ -255,8 +265,10 @@ test {the command line, as Redis reads it} {
         {--port 6380 --loglevel} *'loglevel'*wrong*number*of*arguments*
         {--port 6379 6380} {*'port "6379" "6380"'*wrong number of arguments*}
         {--port --loglevel verbose} {*'port "--loglevel" "verbose"'*wrong number of arguments*}
-        {--port --bla --loglevel verbose} {*'port "--bla"'*argument couldn't be parsed into an integer*}
-        {--logfile --my--log--file --loglevel --bla} {*'loglevel "--bla"'*argument(s) must be one of the following*}
+        {--port --bla --loglevel verbose} {*'port "--bla"'*argument couldn't be parsed into an\
+            integer*}
+        {--logfile --my--log--file --loglevel --bla} {*'loglevel "--bla"'*argument(s) must be one\
+            of the following*}
         {--shutdown-on-sigint} {*'shutdown-on-sigint'*argument(s) must be one of the following*}
         {--shutdown-on-sigint "save nosave"} {*must be one of the following*exclude*}
         {--replicaof 127.0.0.1 abc} {*'replicaof "127.0.0.1" "abc"'*Invalid master port*}
@@ -265,7 +277,8 @@ test {the command line, as Redis reads it} {
         {--zset-max-ziplist-entries} {*zset-max-ziplist-entries: wrong number of arguments*}
         {--nonsense 4} {*unknown option 'nonsense' (tarn-server --help all has all)*}
         {--poolsize 4} {*unknown option 'poolsize', did you mean 'pool-size'*}
-        {--prot 1 --maxmem 5 --loglevel loud} {*errors:*'prot', did you mean 'port'*'maxmem'*"loud"*}
+        {--prot 1 --maxmem 5 --loglevel loud} {*errors:*'prot', did you mean\
+            'port'*'maxmem'*"loud"*}
         {-p 6380} {*-p: options begin with two dashes*}
         {nowhere.conf} {*nowhere.conf: cannot be read: No such file*}
     } {assert_match $pattern [refusal {*}$words]}
@@ -275,7 +288,8 @@ test {the command line, as Redis reads it} {
     assert_match "*/nowhere/s: No such file*socket \"/nowhere/s\" (shm-socket), aborting*" \
         [refusal --bind 127.0.0.1 --port auto --data-port 0 --pool-size 4mb --shm-socket /nowhere/s]
     stop_server
-    server_with "save 900 1\n" loglevel verbose "--maxmemory '700mb'" --save 100 100 --proc-title-template --my--{port}
+    server_with "save 900 1\n" loglevel verbose "--maxmemory '700mb'" --save 100 100 \
+        --proc-title-template --my--{port}
     assert_equal {loglevel verbose} [r config get loglevel]
     assert_equal {maxmemory 734003200} [r config get maxmemory]
     assert_equal {save {900 1 100 100}} [r config get save]
@@ -288,7 +302,8 @@ test {the command line, as Redis reads it} {
 }
 
 test {rename-command, and what REWRITE leaves of it} {
-    server_with "# mine\nrename-command flushall \"\"\nrename-command get fetch\nuser w on nopass ~* +get\n"
+    server_with "# mine\nrename-command flushall \"\"\nrename-command get fetch\nuser w on nopass\
+        ~* +get\n"
     r set a 1
     assert_error "ERR unknown command 'flushall'*" {r flushall}
     assert_error "ERR unknown command 'get'*" {r get a}
@@ -304,19 +319,24 @@ test {rename-command, and what REWRITE leaves of it} {
     assert_equal OK [r auth default x]
     r config set timeout 4
     r config rewrite
-    assert_match "*# mine\nrename-command flushall \"\"\nrename-command get fetch\n*timeout 4\n*" [file_text [server dir]/tarn.conf]
+    assert_match "*# mine\nrename-command flushall \"\"\nrename-command get fetch\n*timeout 4\n*" \
+        [file_text [server dir]/tarn.conf]
     stop_server
-    assert_match "*No such command*" [refusal --pool-size 0 --port 0 --bind 127.0.0.1 --rename-command nosuch x]
+    assert_match "*No such command*" [refusal --pool-size 0 --port 0 --bind 127.0.0.1 \
+        --rename-command nosuch x]
     set text [refusal --pool-size 0 --port 0 --bind 127.0.0.1 \
         --rename-command nosuch x --rename-command get set]
     assert_match "*nosuch*No such command*rename-command get*already exists*" $text
-    assert_match "*already exists*" [refusal --pool-size 0 --port 0 --bind 127.0.0.1 --rename-command get set]
+    assert_match "*already exists*" [refusal --pool-size 0 --port 0 --bind 127.0.0.1 \
+        --rename-command get set]
 }
 
 test {REWRITE: what was set at run time is there after a restart} {
     server_with ""
-    r config set save "3600 1 300 100" shutdown-on-sigterm "nosave now" shutdown-on-sigint save oom-score-adj-values "1 2 3" \
-        client-output-buffer-limit "normal 0 0 0 slave 1mb 1kb 5" maxmemory-clients 5% bind "127.0.0.1 -::1" proc-title-template ""
+    r config set save "3600 1 300 100" shutdown-on-sigterm "nosave now" shutdown-on-sigint save \
+        oom-score-adj-values "1 2 3" \
+        client-output-buffer-limit "normal 0 0 0 slave 1mb 1kb 5" maxmemory-clients 5% bind \
+        "127.0.0.1 -::1" proc-title-template ""
     set all [r config get *]
     r config rewrite
     set s [server]

@@ -1,4 +1,5 @@
-# Options of Redis while the server runs: what CONFIG SET changes has its effect at once, and no connection is lost that need not be.
+# Options of Redis while the server runs: what CONFIG SET changes has its effect at once, and no
+# connection is lost that need not be.
 source [file join [file dirname [info script]] harness.tcl]
 start_server
 
@@ -25,14 +26,17 @@ test {several options at once: all of them or none} {
     assert_error "*Unknown option*no other data types*" {r config set hash-max-listpack-entries 3}
     assert_error "*Unknown option*'nonsense'" {r config set nonsense 3}
     assert_equal OK [r config set timeout 11 maxmemory 10000001 hz 20]
-    foreach {name value} {timeout 11 maxmemory 10000001 hz 20} {assert_equal [list $name $value] [r config get $name]}
+    foreach {name value} {timeout 11 maxmemory 10000001 hz 20} {
+        assert_equal [list $name $value] [r config get $name]
+    }
     r config set timeout 0 maxmemory 0 hz 10
 }
 
 test {CONFIG GET knows older names, and shows nothing twice} {
     set all [r config get maxmemory maxmemory* bind *of]
     assert_equal [llength $all] [expr {2 * [llength [dict keys $all]]}]
-    assert {[dict exists $all slaveof] && [dict exists $all replicaof] && [dict exists $all maxmemory-clients]}
+    assert {[dict exists $all slaveof] && [dict exists $all replicaof] && \
+        [dict exists $all maxmemory-clients]}
     r config set slave-priority 77
     assert_equal {replica-priority 77} [r config get replica-priority]
     r config set replica-priority 100
@@ -40,15 +44,19 @@ test {CONFIG GET knows older names, and shows nothing twice} {
 
 test {every option takes the value that it shows} {
     foreach {name value} [r config get *] {
-        if {[catch {r config set $name $value} why] && ![string match *protected* $why]} {error "$name $value: $why"}
+        if {[catch {r config set $name $value} why] && ![string match *protected* $why]} {
+            error "$name $value: $why"
+        }
     }
     assert_equal PONG [r ping]
     # Also one that cannot be changed, and no other value of it.
     assert_equal OK [r config set pool-populate [lindex [r config get pool-populate] 1] timeout 7]
     assert_equal {timeout 7} [r config get timeout]
-    foreach {name value} {data-threads 77 data-threads x port-file /nowhere/x tcp-backlog 1 databases 3 replicaof {127.0.0.1 1}} {
+    foreach {name value} {data-threads 77 data-threads x port-file /nowhere/x tcp-backlog 1\
+            databases 3 replicaof {127.0.0.1 1}} {
         set before [r config get $name]
-        assert_error "*related to argument '$name') - can't set immutable config" {r config set timeout 9 $name $value}
+        assert_error "*related to argument '$name') - can't set immutable config" \
+            {r config set timeout 9 $name $value}
         assert_equal $before [r config get $name]
     }
     assert_equal {timeout 7} [r config get timeout]
@@ -91,7 +99,8 @@ test {bind: what stays is not touched, what is new is heard, what is gone is clo
     foreach c [list $old $other] {assert_equal PONG [$c ping]}
     assert_equal OK [r config set bind "127.0.0.1 -::1 -192.0.2.77"]
     assert_error "*Failed to bind to specified addresses*" {r config set bind 999.999.999.999}
-    assert_error "*Failed to bind to specified addresses*" {r config set bind "127.0.0.1 192.0.2.77"}
+    assert_error "*Failed to bind to specified addresses*" \
+        {r config set bind "127.0.0.1 192.0.2.77"}
     assert_equal {bind {127.0.0.1 -::1 -192.0.2.77}} [r config get bind]
     drop [client]
     resp::close $other
@@ -105,7 +114,9 @@ test {bind: none at all leaves the unix socket} {
     assert_equal OK [r config set bind ""]
     assert_error * {resp::connect 127.0.0.1 [server port]}
     assert_equal PONG [$c ping]
-    assert_equal 0600 [format %#o [expr {[file attributes [lindex [r config get unixsocket] 1] -permissions] & 0777}]]
+    assert_equal 0600 \
+        [format %#o [expr {[file attributes [lindex [r config get unixsocket] 1] -permissions] &\
+        0777}]]
     assert_equal OK [r config set bind 127.0.0.1]
     drop [client]
     drop $c
@@ -117,7 +128,9 @@ proc listening {} {
     set n 0
     set inodes {}
     foreach fd [glob -nocomplain /proc/[server pid]/fd/*] {
-        if {![catch {file readlink $fd} to] && [regexp {^socket:\[(\d+)\]$} $to - inode]} {dict set inodes $inode 1}
+        if {![catch {file readlink $fd} to] && [regexp {^socket:\[(\d+)\]$} $to - inode]} {
+            dict set inodes $inode 1
+        }
     }
     foreach line [split [file_text /proc/net/tcp][file_text /proc/net/tcp6] \n] {
         if {[lindex $line 3] eq "0A" && [dict exists $inodes [lindex $line 9]]} {incr n}
@@ -130,7 +143,8 @@ test {port 0: none beside a unix socket, any one where nothing else would listen
     assert {[server port] > 0 && [info_field tcp_port] == [server port]}
     set dir [temp_dir]
     start_server --unixsocket $dir/sock --pool-size 0
-    wait_for "the socket in the log" {[string match "*Unix socket=*/sock*" [file_text [server log]]]}
+    wait_for "the socket in the log" \
+        {[string match "*Unix socket=*/sock*" [file_text [server log]]]}
     proc unix {args} "exec redis-cli -s $dir/sock {*}\$args"
     assert_equal PONG [unix ping]
     assert_equal 0 [server port]
@@ -147,7 +161,8 @@ test {port 0: none beside a unix socket, any one where nothing else would listen
     assert_equal PONG [$c ping]
     assert_equal 0 [string trim [file_text [server dir]/port]]
     resp::close $c
-    assert_match "*argument 'port'*must be auto or a port from 0 to 65535*" [unix config set port 65536]
+    assert_match "*argument 'port'*must be auto or a port from 0 to 65535*" \
+        [unix config set port 65536]
     stop_server
     # Without a number for its name the socket for shared memory has another one.
     start_server --unixsocket $dir/sock --shm-socket auto
@@ -161,7 +176,8 @@ test {port: connections stay, the new one is heard, one that is taken is refused
     set port [server port]
     set taken [socket -server {apply {args {}}} -myaddr 127.0.0.1 0]
     set taken_port [lindex [fconfigure $taken -sockname] 2]
-    assert_error "*argument 'port'*Unable to listen on this port*" {r config set maxmemory 10000001 port $taken_port}
+    assert_error "*argument 'port'*Unable to listen on this port*" \
+        {r config set maxmemory 10000001 port $taken_port}
     assert_equal {maxmemory 0} [r config get maxmemory]
     assert_equal $port [string trim [file_text [server dir]/port]]
     drop [client]

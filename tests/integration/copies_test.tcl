@@ -1,6 +1,8 @@
-# REPLICA COPY, MOVE, DROP, TASKS; hot objects; nodes and segments that are drained, also under load.
+# REPLICA COPY, MOVE, DROP, TASKS; hot objects; nodes and segments that are drained, also under
+# load.
 source [file join [file dirname [info script]] harness.tcl]
-start_server --pool-size 0 --node-heartbeat 100 --max-lease 1s --hard-pin-ratio 1 --hard-pin-user-ratio 1
+start_server --pool-size 0 --node-heartbeat 100 --max-lease 1s --hard-pin-ratio 1 \
+    --hard-pin-user-ratio 1
 start_node n1 --host-name m1
 start_node n2 --host-name m2
 start_node n3 --host-name m3
@@ -70,7 +72,8 @@ test {REPLICA COPY and MOVE with WAIT answer when the bytes are there, or say wh
     r replica move v0 from n1.0 to n3.0 wait 600000
     assert_equal {n2.0 n3.0} [segments_of v0]
     r replica copy v0 to n1.0 wait 600000
-    assert_error "*task * was not done: no memory segment on a machine without a replica has room*" \
+    assert_error "*task * was not done: no memory segment on a machine without a replica has\
+        room*" \
         {r replica copy v0 wait 600000}
     assert_error "*WAIT*" {r replica copy v0 wait}
     assert_error "*WAIT*" {r replica copy v0 wait -1}
@@ -85,7 +88,8 @@ test {REPLICA COPY and MOVE with WAIT answer when the bytes are there, or say wh
     pause_node n2
     set c [client]
     resp::send $c replica copy v0 to n2.0 wait 600000
-    wait_for "the task" {[r replica tasks state done] ne {} && [llength [r replica tasks state queued]] +
+    wait_for "the task" {[r replica tasks state done] ne {} && \
+        [llength [r replica tasks state queued]] +
         [llength [r replica tasks state room]] + [llength [r replica tasks state sent]] > 0}
     drop $c
     continue_node n2
@@ -96,7 +100,9 @@ test {REPLICA MOVE: there afterwards, and not here} {
     r flushall
     kv --prefer n1.0 load mv: 20 1000-300000
     for {set i 0} {$i < 20} {incr i} {lappend ids [r replica move mv:$i from n1.0 to n3.0]}
-    foreach id $ids {assert_equal {done move} [list [dict get [task_over $id] state] [dict get [task $id] kind]]}
+    foreach id $ids {
+        assert_equal {done move} [list [dict get [task_over $id] state] [dict get [task $id] kind]]
+    }
     for {set i 0} {$i < 20} {incr i} {assert_equal n3.0 [segments_of mv:$i]}
     assert_equal 0 [segment_field n1.0 replicas]
     kv_all 20 verify mv: 20 1000-300000
@@ -198,7 +204,8 @@ test {a hot object gets more replicas by itself, and loses them when it cools} {
     r config set hot-window 500 hot-threshold 50 hot-replicas 3
     set reader [client]
     wait_for "three replicas" {
-        [llength [lmap i {1 2 3 4 5 6 7 8 9 10} {$::reader getreplicas hot0 lease 100}]] == 10 && [llength [segments_of hot0]] == 3
+        [llength [lmap i {1 2 3 4 5 6 7 8 9 10} {$::reader getreplicas hot0 lease 100}]] == 10 && \
+            [llength [segments_of hot0]] == 3
     }
     assert_equal n1.0 [segments_of cold0]
     assert {[info_field hot_objects] >= 1}
@@ -245,7 +252,8 @@ test {SEGMENT DRAIN CANCEL: it is as it was} {
 test {NODE DRAIN under load: no reader notices, and the process ends with 0} {
     r flushall
     kv --prefer n1.0 load d: 200 1000-100000
-    set readers [list [kv_start --pause 1 run d: 200 1000-100000] [kv_start --transport tcp --pause 1 run d: 200 1000-100000]]
+    set readers [list [kv_start --pause 1 run d: 200 1000-100000] [kv_start --transport tcp \
+        --pause 1 run d: 200 1000-100000]]
     set writer [kv_start --replace --replicas 2 --fill --pause 1 run w: 100 1000-50000]
     assert_equal OK [r node drain n1]
     assert_equal 0 [reap_node n1]
@@ -291,7 +299,10 @@ test {a drain for which there is no room waits, and says so; it ends when there 
     r node drain n1
     wait_for "it to be stuck" {[segment_field n1.0 drain_error] ne ""}
     assert_equal draining [node_state n1]
-    wait_for "a line" {[string match "*Draining segment n1.0: * objects and * MiB are left, the last that could not be moved: *" \
+    wait_for "a line" \
+        {[string match\
+        "*Draining segment n1.0: * objects and * MiB are left, the last that could not be moved:\
+        *" \
         [file_text [server log]]]}
     kv_all 20 verify p1: 20 1000000
     start_node n5 --host-name m5 --segment 64mb

@@ -4,7 +4,8 @@ source [file join [file dirname [info script]] harness.tcl]
 # The same of a server with a pool, and of one whose pool is on another machine.
 proc all_of_it {sizes} {
     foreach size $sizes {
-        set value [string range [string repeat "some bytes \0\xff$size" [expr {$size / 10 + 1}]] 0 [expr {$size - 1}]]
+        set value [string range [string repeat "some bytes \0\xff$size" [expr {$size / 10 + 1}]] 0 \
+            [expr {$size - 1}]]
         r set {from} $value px 100000
         r set {to} other
         assert_equal 0 [r copy from to]
@@ -30,7 +31,8 @@ proc in_a_transaction {} {
     set value [string repeat ab 50000]
     r set a $value
     r multi
-    foreach command {{copy a c} {rename c d} {append d x} {renamenx a d} {rename d e} {copy none f}} {
+    foreach command {{copy a c} {rename c d} {append d x} {renamenx a d} {rename d e}\
+            {copy none f}} {
         assert_equal QUEUED [r {*}$command]
     }
     assert_equal {1 OK 100001 0 OK 0} [r exec]

@@ -42,12 +42,14 @@ test {SLEEP holds the server, WAIT does not} {
 
 test {what is not there, and HELP} {
     foreach request {nonsense sleep {sleep 1 2} {check x} {object} {digest x}} {
-        assert_error "ERR unknown subcommand or wrong number of arguments for '[lindex $request 0]'. Try DEBUG HELP." {
+        assert_error "ERR unknown subcommand or wrong number of arguments for '[lindex $request\
+                0]'. Try DEBUG HELP." {
             r debug {*}$request
         }
     }
     set help [r debug help]
-    foreach name {SLEEP WAIT OBJECT POPULATE PROTOCOL JMAP LOG SET-ACTIVE-EXPIRE PAUSE-CRON CHANGE-REPL-ID} {
+    foreach name {SLEEP WAIT OBJECT POPULATE PROTOCOL JMAP LOG SET-ACTIVE-EXPIRE PAUSE-CRON\
+            CHANGE-REPL-ID} {
         assert {[lsearch -glob $help $name*] > 0} $name
     }
     foreach name {set-active-expire pause-cron set-disable-deny-scripts} {
@@ -60,7 +62,8 @@ test {what is not there, and HELP} {
 test {OBJECT} {
     assert_error "ERR no such key" {r debug object nokey}
     r set a 123
-    assert_match "Value at:0x* refcount:1 encoding:int serializedlength:3 lru:* lru_seconds_idle:* version:*" [r debug object a]
+    assert_match "Value at:0x* refcount:1 encoding:int serializedlength:3 lru:* lru_seconds_idle:*\
+        version:*" [r debug object a]
     r set a [string repeat x 5000]
     assert_match "* encoding:raw serializedlength:5000 *" [r debug object a]
 }
@@ -100,21 +103,28 @@ test {POPULATE} {
 test {PROTOCOL: a value of each type, in both protocols} {
     set c [client]
     foreach {type two three} [list string "\$11\r\nHello World\r\n" "" integer ":12345\r\n" "" \
-        double "\$5\r\n3.141\r\n" ",3.141\r\n" null "\$-1\r\n" "_\r\n" array "*3\r\n:0\r\n:1\r\n:2\r\n" "" \
+        double "\$5\r\n3.141\r\n" ",3.141\r\n" null "\$-1\r\n" "_\r\n" array \
+        "*3\r\n:0\r\n:1\r\n:2\r\n" "" \
         set "*3\r\n:0\r\n:1\r\n:2\r\n" "~3\r\n:0\r\n:1\r\n:2\r\n" \
-        map "*6\r\n:0\r\n:0\r\n:1\r\n:1\r\n:2\r\n:0\r\n" "%3\r\n:0\r\n#f\r\n:1\r\n#t\r\n:2\r\n#f\r\n" \
+        map "*6\r\n:0\r\n:0\r\n:1\r\n:1\r\n:2\r\n:0\r\n" \
+        "%3\r\n:0\r\n#f\r\n:1\r\n#t\r\n:2\r\n#f\r\n" \
         true ":1\r\n" "#t\r\n" false ":0\r\n" "#f\r\n" \
-        verbatim "\$25\r\nThis is a verbatim\nstring\r\n" "=29\r\ntxt:This is a verbatim\nstring\r\n" \
-        bignum "\$37\r\n1234567999999999999999999999999999999\r\n" "(1234567999999999999999999999999999999\r\n" \
+        verbatim "\$25\r\nThis is a verbatim\nstring\r\n" \
+        "=29\r\ntxt:This is a verbatim\nstring\r\n" \
+        bignum "\$37\r\n1234567999999999999999999999999999999\r\n" \
+        "(1234567999999999999999999999999999999\r\n" \
         attrib "\$39\r\nSome real reply following the attribute\r\n" \
-        "|1\r\n\$14\r\nkey-popularity\r\n*2\r\n\$7\r\nkey:123\r\n:90\r\n\$39\r\nSome real reply following the attribute\r\n" \
+        "|1\r\n\$14\r\nkey-popularity\r\n*2\r\n\$7\r\nkey:123\r\n:90\r\n\$39\r\nSome real reply\
+        following the attribute\r\n" \
         push "*2\r\n\$16\r\nserver-cpu-usage\r\n:42\r\n" \
-        ">2\r\n\$16\r\nserver-cpu-usage\r\n:42\r\n\$40\r\nSome real reply following the push reply\r\n"] {
+        ">2\r\n\$16\r\nserver-cpu-usage\r\n:42\r\n\$40\r\nSome real reply following the push\
+        reply\r\n"] {
         foreach proto {2 3} {
             $c hello $proto
             set expected [expr {$proto == 3 && $three ne "" ? $three : $two}]
             resp::send $c debug protocol $type
-            assert_equal $expected [resp::recv_raw $c [string length $expected]] "$type in RESP$proto"
+            assert_equal $expected [resp::recv_raw $c [string length $expected]] \
+                "$type in RESP$proto"
         }
     }
     $c hello 2
@@ -144,7 +154,8 @@ test {PAUSE-CRON, STRINGMATCH-LEN, CHANGE-REPL-ID} {
     r config set timeout 0
     assert_equal OK [r debug pause-cron 0]
     drop $idle
-    assert_equal {1 0 1} [list [r debug stringmatch-len 100000 a*a] [r debug stringmatch-len 100000 a*a*a*a*b] \
+    assert_equal {1 0 1} [list [r debug stringmatch-len 100000 a*a] \
+        [r debug stringmatch-len 100000 a*a*a*a*b] \
         [r debug stringmatch-len 0 *]]
     assert_error "ERR len must be a number*" {r debug stringmatch-len x a}
     set id [info_field master_replid]
@@ -186,7 +197,8 @@ test {RELOAD and LOADAOF: the books come back, with the pool} {
     r config set appendonly yes
     set digest [r debug digest]
     same loadaof $digest
-    assert_equal {1 {} 2999} [list [r get c] [string trim [r get key:1] (nil)] [llength [r keys key:*]]]
+    assert_equal {1 {} 2999} [list [r get c] [string trim [r get key:1] (nil)] \
+        [llength [r keys key:*]]]
     # What was written behind it is in the file, too.
     r set d 1
     restart_server
@@ -214,14 +226,17 @@ test {RELOAD: who holds something of the books is closed, others stay} {
     assert_equal {0 0 0} [list [info_field puts_open] [r exists open] [info_field leases]]
     drop $plain
     drop $listener
-    # The space of what was open is nobody's, once nobody can write to it any more: all of the pool can be had.
-    wait_for "room for all of it" {![catch {r debug populate 55 full 1000000}] && [r exists full:54] == 1}
+    # The space of what was open is nobody's, once nobody can write to it any more: all of the pool
+    # can be had.
+    wait_for "room for all of it" {![catch {r debug populate 55 full 1000000}] && \
+        [r exists full:54] == 1}
     assert_equal OK [r debug check]
     stop_server
 }
 
 test {RELOAD: nodes join again, with what they have} {
-    start_server --enable-debug-command yes --appendonly yes --pool-size 8mb --eviction-high-watermark 1
+    start_server --enable-debug-command yes --appendonly yes --pool-size 8mb \
+        --eviction-high-watermark 1
     start_node n1
     set values {}
     for {set i 0} {$i < 25} {incr i} {r set v$i [string repeat [format %c [expr {97 + $i}]] 900000]}
@@ -232,7 +247,8 @@ test {RELOAD: nodes join again, with what they have} {
         assert_equal OK [r debug $request]
         wait_for "the node to be back" {[node_state n1] eq "up"}
         for {set i 0} {$i < 25} {incr i} {
-            assert {[r get v$i] eq [string repeat [format %c [expr {97 + $i}]] 900000]} "v$i after $request"
+            assert {[r get v$i] eq [string repeat [format %c [expr {97 + $i}]] 900000]} \
+                "v$i after $request"
         }
     }
     assert_equal OK [r debug check]

@@ -1,6 +1,7 @@
 # Disks that are full, damaged, in use or gone; large values there; several ends at once.
 source [file join [file dirname [info script]] harness.tcl]
-start_server --pool-size 0 --max-lease 1s --node-heartbeat 100 --cluster-id 00112233445566778899aabbccddeeff
+start_server --pool-size 0 --max-lease 1s --node-heartbeat 100 \
+    --cluster-id 00112233445566778899aabbccddeeff
 set has_cli [expr {[auto_execok redis-cli] ne ""}]
 set disk [file join [server dir] disk]
 file mkdir $disk
@@ -8,7 +9,8 @@ file mkdir $disk
 proc on_disk {n} {return [segment_field $n.ssd replicas]}
 proc wait_on_disk {node n} {
     set ::awaited [list $node $n]
-    wait_for "$n objects on the disk of $node" {[on_disk [lindex $::awaited 0]] == [lindex $::awaited 1]}
+    wait_for "$n objects on the disk of $node" {[on_disk [lindex $::awaited 0]] ==\
+        [lindex $::awaited 1]}
 }
 # 0: not told yet.
 proc stat {node field} {
@@ -19,7 +21,8 @@ proc stat {node field} {
 # A small file system of its own under dir, in a namespace that goes with its process; its pid.
 proc small_fs {dir bytes} {
     foreach tool {unshare nsenter mount} {if {[auto_execok $tool] eq ""} {skip "there is no $tool"}}
-    set pid [start_process [list unshare -m sh -c "mount -t tmpfs -o size=$bytes tmpfs $dir && touch $dir/ready && exec sleep 100000"] /dev/null]
+    set pid [start_process [list unshare -m sh -c "mount -t tmpfs -o size=$bytes tmpfs $dir && \
+        touch $dir/ready && exec sleep 100000"] /dev/null]
     set ::small [list $pid $dir]
     wait_for "a small file system" {[process_state [lindex $::small 0]] eq "gone" ||
         ![catch {exec nsenter -t [lindex $::small 0] -m test -e [lindex $::small 1]/ready}]}
@@ -27,7 +30,8 @@ proc small_fs {dir bytes} {
     return $pid
 }
 
-test {a file system smaller than the tier: the node says so, or serves what fits; nothing else suffers} {
+test {a file system smaller than the tier: the node says so, or serves what fits; nothing else\
+        suffers} {
     set dir [file join [server dir] tiny]
     file mkdir $dir
     set fs [small_fs $dir 20m]
@@ -100,7 +104,8 @@ test {large values are written to disk, read in ranges, and by redis-cli} {
     set whole [kv_value big:0]
     assert_equal [r strlen big:0] [string length $whole]
     foreach {offset want} {0 1 1048575 2 20000000 3000000 24999999 1} {
-        assert_equal [string range $whole $offset [expr {$offset + $want - 1}]] [kv_value big:0 --offset $offset --want $want] "($offset)"
+        assert_equal [string range $whole $offset [expr {$offset + $want - 1}]] \
+            [kv_value big:0 --offset $offset --want $want] "($offset)"
     }
     assert_equal [string range $whole 7000000 7000099] [r getrange big:0 7000000 7000099]
     kv_all 2 verify big: 2 25000000-30000000
@@ -178,7 +183,8 @@ test {a disk that is too small for all: the oldest goes, what is there is right}
     for {set i 0} {$i < 100 && [stat s ssd-evicted] == 0} {incr i 5} {
         set a [kv --prefer s.0 --from $i load e: 5 800000]
         assert_equal 0 [dict get $a errors] $a
-        wait_for "the queue" {([info_field offload_waiting] == 0 && [info_field tasks] == 0) || [stat s ssd-evicted] > 0}
+        wait_for "the queue" {([info_field offload_waiting] == 0 && [info_field tasks] == 0) || \
+            [stat s ssd-evicted] > 0}
     }
     assert {[stat s ssd-evicted] > 0}
     set n $i

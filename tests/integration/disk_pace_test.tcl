@@ -1,6 +1,8 @@
-# What memory cannot keep, the disk does: nothing leaves memory before its copy is made, and puts come no faster than that.
+# What memory cannot keep, the disk does: nothing leaves memory before its copy is made, and puts
+# come no faster than that.
 source [file join [file dirname [info script]] harness.tcl]
-start_server --pool-size 0 --max-lease 2s --node-heartbeat 100 --cluster-id 00112233445566778899aabbccddeeff
+start_server --pool-size 0 --max-lease 2s --node-heartbeat 100 \
+    --cluster-id 00112233445566778899aabbccddeeff
 
 set disk [file join [server dir] disk]
 file mkdir $disk
@@ -23,7 +25,9 @@ test {guarantee 2: three prompts, twice as large as memory, are all there} {
 
 test {guarantee 2: so is what Redis clients set, one value after the other} {
     r flushall
-    for {set i 0} {$i < 120} {incr i} {assert_equal OK [r set s:$i [string repeat [format %08d $i] 131072]]}
+    for {set i 0} {$i < 120} {incr i} {
+        assert_equal OK [r set s:$i [string repeat [format %08d $i] 131072]]
+    }
     for {set i 0} {$i < 120} {incr i} {
         assert_equal 1048576 [r strlen s:$i]
         if {$i % 10 == 0} {assert_equal [string repeat [format %08d $i] 131072] [r get s:$i]}

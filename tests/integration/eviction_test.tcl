@@ -158,7 +158,8 @@ test {EVICT spares leased and hard-pinned objects} {
 }
 
 test {EVICT's arguments} {
-    foreach bad {{BYTES 0} {BYTES x} BYTES {RATIO 0} {RATIO 1.1} {RATIO x} {RATIO nan} RATIO {KEYS 0} KEYS {KEYS 2 a} nonsense
+    foreach bad {{BYTES 0} {BYTES x} BYTES {RATIO 0} {RATIO 1.1} {RATIO x} {RATIO nan} RATIO\
+        {KEYS 0} KEYS {KEYS 2 a} nonsense
         {BYTES 1 RATIO 0.5} {RATIO 0.5 BYTES 1}} {
         assert_error "ERR *" {r evict {*}$bad}
     }
@@ -179,7 +180,8 @@ test {a limit that is lowered evicts at once} {
     for {set i 0} {$i < 300} {incr i} {r set s$i v}
     r config set max-objects 120
     wait_for "the objects to go" {[r dbsize] <= 120}
-    assert_equal {120 1 0} [list [r dbsize] [r exists s299] [r exists s0]] "in the policy's order, and no more than is needed"
+    assert_equal {120 1 0} [list [r dbsize] [r exists s299] [r exists s0]] \
+        "in the policy's order, and no more than is needed"
     r config set max-objects 0
     r pin s299 HARD
     r config set maxmemory 1
@@ -217,7 +219,8 @@ test {noeviction: nothing leaves to make room, EVICT is obeyed} {
     assert_error "OOM *" {r set other v}
     r config set max-objects 0
     assert_equal OK [r quota set q: 100000]
-    assert_error "QUOTA *noeviction*" {for {set i 0} {$i < 30} {incr i} {put q:$i 40}; r set q:big [string repeat x 99999]}
+    assert_error "QUOTA *noeviction*" {for {set i 0} {$i < 30} {incr i} {put q:$i 40}; r set q:big\
+        [string repeat x 99999]}
     r quota del q:
     r del {*}[r keys q:*]
     # A limit that is lowered, too.
@@ -242,7 +245,8 @@ test {noeviction: nothing leaves to make room, EVICT is obeyed} {
 }
 
 test {maxmemory-policy is Redis' name for eviction-policy} {
-    foreach {redis own} {allkeys-lru lru allkeys-lfu lfu noeviction noeviction allkeys-sieve sieve allkeys-fifo fifo allkeys-s3fifo s3fifo} {
+    foreach {redis own} {allkeys-lru lru allkeys-lfu lfu noeviction noeviction allkeys-sieve sieve\
+            allkeys-fifo fifo allkeys-s3fifo s3fifo} {
         set ::wanted $redis
         wait_for "policy $redis" {[catch {r config set maxmemory-policy $::wanted}] == 0}
         assert_equal [list eviction-policy $own] [r config get eviction-policy]
@@ -250,7 +254,8 @@ test {maxmemory-policy is Redis' name for eviction-policy} {
         assert_equal $redis [info_field maxmemory_policy]
     }
     foreach {option policy why} {
-        maxmemory-policy volatile-lru {*must be one of*allkeys-lru*TTL*: take allkeys-lru, and PIN *}
+        maxmemory-policy volatile-lru {*must be one of*allkeys-lru*TTL*: take allkeys-lru, and PIN\
+            *}
         maxmemory-policy volatile-random {*TTL*: take allkeys-lru*}
         maxmemory-policy Volatile-TTL {*TTL*: take allkeys-lru*}
         maxmemory-policy allkeys-random {*must be one of*random: take allkeys-fifo*}

@@ -1,12 +1,15 @@
-# Keys whose time is over: when they go, what that costs, what the options of EXPIRE say. More of it: ttl_test.tcl.
+# Keys whose time is over: when they go, what that costs, what the options of EXPIRE say. More of
+# it: ttl_test.tcl.
 source [file join [file dirname [info script]] harness.tcl]
 start_server --enable-debug-command yes
 
 test {the options are read before the number} {
     r set a v
     assert_error "ERR Unsupported option ab" {r expire a x xx ab}
-    assert_error "ERR NX and XX, GT or LT options at the same time are not compatible" {r pexpire a x nx xx}
-    assert_error "ERR NX and XX, GT or LT options at the same time are not compatible" {r expireat a 1 lt nx}
+    assert_error "ERR NX and XX, GT or LT options at the same time are not compatible" \
+        {r pexpire a x nx xx}
+    assert_error "ERR NX and XX, GT or LT options at the same time are not compatible" \
+        {r expireat a 1 lt nx}
     assert_error "ERR GT and LT options at the same time are not compatible" {r pexpireat a 1 gt lt}
     assert_error "ERR value is not an integer or out of range" {r expire a x xx}
     assert_error "ERR value is not an integer or out of range" {r expire a ""}
@@ -16,7 +19,8 @@ test {the options are read before the number} {
 
 test {times at the ends of the number range} {
     r set a v
-    foreach n {9223370399119966 9223372036854776 10000000000000000 18446744073709561 -9223372036854776 -9999999999999999} {
+    foreach n {9223370399119966 9223372036854776 10000000000000000 18446744073709561\
+            -9223372036854776 -9999999999999999} {
         assert_error "ERR invalid expire time in 'expire' command" {r expire a $n}
     }
     assert_error "ERR invalid expire time in 'pexpire' command" {r pexpire a 9223372036854770000}
@@ -81,7 +85,9 @@ test {very many at once go in slices, with a share of the time} {
     dying 20 1
     wait_for "all to go" {[r dbsize] == 1}
     assert_equal 0 [info_field expired_time_cap_reached_count]
-    foreach bad {0 11 x} {assert_error "ERR CONFIG SET failed*from 1 to 10" {r config set active-expire-effort $bad}}
+    foreach bad {0 11 x} {
+        assert_error "ERR CONFIG SET failed*from 1 to 10" {r config set active-expire-effort $bad}
+    }
     r config set active-expire-effort 1
     assert_equal OK [r debug check]
 }

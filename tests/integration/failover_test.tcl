@@ -9,7 +9,8 @@ set ha_load [file join [file dirname $kv_binary] ha_load]
 proc replicas_online {master} {return [regexp -all {state=online} [ask $master info replication]]}
 proc online {master n} {
     set ::awaited [list $master $n]
-    wait_for "$n replicas of $master" {[replicas_online [lindex $::awaited 0]] == [lindex $::awaited 1]}
+    wait_for "$n replicas of $master" {[replicas_online [lindex $::awaited 0]] ==\
+        [lindex $::awaited 1]}
 }
 proc failover_state {name} {return [field $name master_failover_state]}
 proc wait_handover {old new} {
@@ -34,7 +35,8 @@ proc asking {name args} {
     set c [resp::connect $::server_host [port $name]]
     set ::awaited [list $name [field $name postponed_commands]]
     resp::send $c {*}$args
-    wait_for "$args to be held back" {[field [lindex $::awaited 0] postponed_commands] > [lindex $::awaited 1]}
+    wait_for "$args to be held back" {[field [lindex $::awaited 0] postponed_commands] >\
+        [lindex $::awaited 1]}
     return $c
 }
 proc catch_recv {c} {
@@ -46,7 +48,8 @@ proc catch_recv {c} {
 proc start_pool_node {name} {
     set dir [temp_dir]
     set command [list $::node_binary --master [urls a b c] --name $name --host-name $name \
-        --bind 127.0.0.1 --data-port 0 --log-file $dir/log --shm-socket $dir/shm --segment 128mb --no-populate]
+        --bind 127.0.0.1 --data-port 0 --log-file $dir/log --shm-socket $dir/shm --segment 128mb \
+        --no-populate]
     dict set ::pool_nodes $name [start_process $command $dir/stdout]
     wait_pool_node $name a
 }
@@ -69,7 +72,7 @@ proc urls {args} {return tarn://[join [lmap n $args {string cat 127.0.0.1:[port 
 
 foreach name {a b c} {up $name --min-replicas-to-write 0 --repl-timeout 10}
 
-# --- words ----------------------------------------------------------------------------------------
+# --- words ---
 
 test {what is refused} {
     assert_equal no-failover [failover_state a]
@@ -122,7 +125,7 @@ test {a master with a pool of its own keeps it} {
     down p
 }
 
-# --- there and back -------------------------------------------------------------------------------
+# --- there and back ---
 
 test {nothing is sent anew: the others go on in the stream} {
     foreach i {1 2 3} {ask a set k$i v$i}
@@ -197,7 +200,7 @@ test {guarantee 5: back and forth under a load, and nothing that was acknowledge
     assert_equal $fulls [lmap n {a b c} {field $n sync_full}]
 }
 
-# --- waiting --------------------------------------------------------------------------------------
+# --- waiting ---
 
 test {writes wait, reads do not; TIMEOUT ends it} {
     freeze b
@@ -346,7 +349,7 @@ test {a value that is half here is not stored} {
     same_books a b c
 }
 
-# --- force ----------------------------------------------------------------------------------------
+# --- force ---
 
 test {FORCE: what the replica had not yet read comes along where it can} {
     freeze b
@@ -386,7 +389,7 @@ test {FORCE to one that lags: its books are the ones that count} {
     ask a flushall
 }
 
-# --- replicas that are none -----------------------------------------------------------------------
+# --- replicas that are none ---
 
 # It follows a as a replica at this port, and has read everything; who connects there gets those
 # answers, one for each line.
@@ -484,7 +487,8 @@ test {PSYNC FAILOVER is for replicas of that stream} {
 
 test {a replica that may not go on with the stream does not lead, whatever it is asked} {
     set c [resp::connect 127.0.0.1 [port b]]
-    assert_error "ERR this is tarn*REPLCONF capa tarn1*" {$c psync [field a master_replid] 1 failover}
+    assert_error "ERR this is tarn*REPLCONF capa tarn1*" {$c psync [field a master_replid] 1\
+        failover}
     assert_equal slave [field b role]
     resp::close $c
 }
@@ -514,12 +518,13 @@ test {a replica that announces the address of its master: the master goes on} {
     foreach name {j k} {down $name}
 }
 
-# --- with passwords, with TLS, with files ---------------------------------------------------------
+# --- with passwords, with TLS, with files ---
 
 test {users with no more rights than replicas need} {
     foreach name {d e} {
         up $name
-        ask $name acl setuser replica on >secret resetchannels -@all +psync +replconf +ping +failover
+        ask $name acl setuser replica on >secret resetchannels -@all +psync +replconf +ping \
+            +failover
         ask $name config set masteruser replica masterauth secret
         ask $name acl setuser default >admin
         ask $name auth admin
@@ -555,7 +560,8 @@ test {through TLS} {
     foreach name {f g} {
         up $name
         ask $name config set port [port $name] tls-cert-file [pem server.crt] \
-            tls-key-file [pem server.key] tls-ca-cert-file [pem ca.crt] tls-port auto tls-replication yes
+            tls-key-file [pem server.key] tls-ca-cert-file [pem ca.crt] tls-port auto \
+            tls-replication yes
     }
     assert_equal OK [ask g replicaof 127.0.0.1 [field f tls_port]]
     wait_link g
@@ -583,7 +589,7 @@ test {the file of a master that handed over is whole} {
     foreach name {h i} {down $name}
 }
 
-# --- rolling-upgrade.sh ---------------------------------------------------------------------------
+# --- rolling-upgrade.sh ---
 
 proc answers_at {port} {
     return [expr {![catch {exec redis-cli -p $port ping} pong] && $pong eq "PONG"}]
@@ -676,7 +682,7 @@ test {rolling-upgrade --servers --sentinel: Sentinel names the new master in the
     foreach name {u v w} {down $name TERM}
 }
 
-# --- Sentinel -------------------------------------------------------------------------------------
+# --- Sentinel ---
 
 proc named {} {return [lindex [sentinel_ask get-master-addr-by-name pool] 1]}
 proc priority_of {name} {

@@ -3,7 +3,8 @@ source [file join [file dirname [info script]] harness.tcl]
 start_server --pool-size 8mb --put-release-timeout 300 --eviction-high-watermark 1
 set size [expr {8 * 1048576 - 4096}]
 
-test {guarantee 3: a writer that went away holds its space until its session is fenced, which is soon} {
+test {guarantee 3: a writer that went away holds its space until its session is fenced, which is\
+        soon} {
     set c [client]
     r config set put-timeout 3000
     set token [lindex [$c putstart gone $size] 0]

@@ -1,13 +1,15 @@
-# Grants in the hands of somebody who is not trusted with whole segments: what they allow ends with what they were given for. The
-# data port is spoken by hand, since libtarn does none of this. Everything against the server's own memory, and against a node's.
+# Grants in the hands of somebody who is not trusted with whole segments: what they allow ends with
+# what they were given for. The data port is spoken by hand, since libtarn does none of this.
+# Everything against the server's own memory, and against a node's.
 source [file join [file dirname [info script]] harness.tcl]
 
 set MIB 1048576
 
-# --- the data port -------------------------------------------------------------------------------------------------------------
+# --- the data port ---
 
 proc frame {type meta payload {flags 0} {version 1}} {
-    return "TNRD[binary format ccsuwuiuiuwu $version $type $flags 0 0 [string length $meta] [string length $payload]]$meta$payload"
+    return "TNRD[binary format ccsuwuiuiuwu $version $type $flags 0 0 [string length $meta]\
+        [string length $payload]]$meta$payload"
 }
 proc dial {port} {
     set fd [socket 127.0.0.1 $port]
@@ -24,9 +26,11 @@ proc part {extent {from 0} {length -1}} {
     return [binary format iuiuwuwuwuwu $segment $epoch $offset $whole $from $length]$grant
 }
 proc reply {fd} {
-    binary scan [resp::bytes $fd 32] a4cucusuwuiuiuwu magic version type flags id status meta payload
+    binary scan [resp::bytes $fd 32] a4cucusuwuiuiuwu magic version type flags id status meta \
+        payload
     assert_equal TNRD $magic
-    return [dict create status $status flags $flags meta [resp::bytes $fd $meta] payload [resp::bytes $fd $payload]]
+    return [dict create status $status flags $flags meta [resp::bytes $fd $meta] payload \
+        [resp::bytes $fd $payload]]
 }
 proc data_send {fd bytes} {
     puts -nonewline $fd $bytes
@@ -43,8 +47,8 @@ proc data_write {fd extent bytes {from 0} {flags 0}} {
     }
     return $status
 }
-# The first half of a WRITE. When this returns the host is receiving it: the request in front of it, which came in the same packet, has
-# been answered. The other half comes back.
+# The first half of a WRITE. When this returns the host is receiving it: the request in front of it,
+# which came in the same packet, has been answered. The other half comes back.
 proc begin_write {fd extent bytes} {
     set whole [frame 3 [part $extent 0 [string length $bytes]] $bytes]
     data_send $fd [frame 3 [part $extent 0 0] {}][string range $whole 0 115]
@@ -71,23 +75,26 @@ proc extent_of {answer} {return [lindex $answer 1 0 1 0]}
 # What the data port says to a reader on a connection of his own; closed: it hangs up.
 proc grant_status {extent} {
     set fd [dial $::data_port]
-    set status [expr {[catch {data_read $fd $extent} answer] ? "closed" : [dict get $answer status]}]
+    set status [expr {[catch {data_read $fd $extent} answer] ? "closed" :\
+        [dict get $answer status]}]
     catch {close $fd}
     return $status
 }
 
-# --- who is who -----------------------------------------------------------------------------------------------------------------
+# --- who is who ---
 
 # Everybody's values are of one size, so that they take each other's place.
 set size [expr {2 * $MIB}]
 set evil [string repeat E $size]
 set secret [string repeat S $size]
 
-set lib_rules {+hello +auth +ping +client|setname +client|setinfo +segment|info +putstart +putend +putrevoke +mputstart +mputend +mputrevoke
+set lib_rules {+hello +auth +ping +client|setname +client|setinfo +segment|info +putstart +putend\
+    +putrevoke +mputstart +mputend +mputrevoke
     +getreplicas +mgetreplicas +release +exists +mexists +prefixlen}
 
 proc enter_eve {} {
-    r acl setuser eve reset on >pw resetchannels ~b:* +putstart +putend +mputend +putrevoke +mputrevoke +getreplicas +release +get +del +exists +hello +auth
+    r acl setuser eve reset on >pw resetchannels ~b:* +putstart +putend +mputend +putrevoke \
+        +mputrevoke +getreplicas +release +get +del +exists +hello +auth
 }
 # Her connection; another one after a test that failed.
 set eve_is {}
@@ -135,14 +142,15 @@ proc eve_writes {fd key {bytes ""}} {
     return [list [lindex $put 0] $extent [dict get $answer meta]]
 }
 
-# --- the attacks ------------------------------------------------------------------------------------------------------------------
+# --- the attacks ---
 
 proc attacks {where data_port} {
     set ::where $where
     set ::data_port $data_port
     enter_eve
 
-    test "guarantee 2: who needs space that only waits for grants is told to come again, and can ($where)" {
+    test "guarantee 2: who needs space that only waits for grants is told to come again, and can\
+            ($where)" {
         r set b:r $evil
         set found [eve getreplicas b:r LEASE 2000]
         eve release 1 b:r [lindex $found 0]
@@ -164,7 +172,8 @@ proc attacks {where data_port} {
         set put [eve putstart b:w $size]
         assert_equal OK [eve putrevoke b:w [lindex $put 0]]
         others_put
-        data_write $fd [extent_of $put] $evil   ;# refused at once, or it lands where nobody is before its time
+        data_write $fd [extent_of $put] $evil   ;# refused at once, or it lands where nobody is \
+            before its time
         others_are_unharmed
         others_leave
     }
@@ -184,7 +193,8 @@ proc attacks {where data_port} {
         others_leave
     }
 
-    test "guarantee 6: a visible object cannot be written, neither before nor after its DEL ($where)" {
+    test "guarantee 6: a visible object cannot be written, neither before nor after its DEL\
+            ($where)" {
         set fd [dial $data_port]
         lassign [eve_writes $fd b:v] token extent receipt
         assert_equal OK [eve putend b:v $token -1 RECEIPTS $receipt]
@@ -231,7 +241,8 @@ proc attacks {where data_port} {
         give_up $fd b:5 $put
         set put [eve putstart b:5 $size]
         assert_equal 0 [data_write $fd [extent_of $put] $evil]
-        assert_error "*wholly*" {eve putend b:5 [lindex $put 0] -1 RECEIPTS [string range [lindex [extent_of $put] 4] 24 39]}
+        assert_error "*wholly*" {eve putend b:5 [lindex $put 0] -1 RECEIPTS\
+            [string range [lindex [extent_of $put] 4] 24 39]}
         give_up $fd b:5 $put
         assert_error "ERR *RECEIPTS*" {eve putend b:4 $token -1 RECEIPTS short}
         assert_equal OK [eve putend b:4 $token -1 RECEIPTS $receipt]
@@ -239,7 +250,8 @@ proc attacks {where data_port} {
         eve del b:4
     }
 
-    test "guarantee 6: a grant that was sealed early writes nothing more, and sealing again says the same ($where)" {
+    test "guarantee 6: a grant that was sealed early writes nothing more, and sealing again says\
+            the same ($where)" {
         set fd [dial $data_port]
         set put [eve putstart b:s $size]
         assert_equal 0 [data_write $fd [extent_of $put] $evil]
@@ -271,7 +283,8 @@ proc attacks {where data_port} {
         set held [info_field pool_zombie]   ;# by the tests above
         r acl setuser lib reset on >pw ~b:* -@all {*}$lib_rules
         set url tarn://lib:pw@127.0.0.1:[server port]
-        foreach {from to n options} {1 64 20 {} 65 20000 300 {} 20000 20000 100 {--batch 100} 900000 1100000 4 {} 5000000 9000000 1 {}} {
+        foreach {from to n options} {1 64 20 {} 65 20000 300 {} 20000 20000 100 {--batch 100}\
+                900000 1100000 4 {} 5000000 9000000 1 {}} {
             set a [kv_answer [kv_exec [list {*}$options $url load b:l$from. $n $from-$to]]]
             assert_equal [list $n 0] [kv_fields $a ok errors] [dict get $a error]
             set a [kv_answer [kv_exec [list $url verify b:l$from. $n $from-$to]]]
@@ -279,7 +292,8 @@ proc attacks {where data_port} {
             assert_equal 0 [dict get $a shm_bytes]
             assert_equal 0 [info_field puts_open]
         }
-        # A put in place, which it is not: the space that was asked for is given back at once, on a node as well.
+        # A put in place, which it is not: the space that was asked for is given back at once, on a
+        # node as well.
         set a [kv_answer [kv_exec [list --slow 1 $url put b:writer 3000000]]]
         assert_equal {1 0} [kv_fields $a ok errors] [dict get $a error]
         assert_equal [list 0 $held] [list [info_field puts_open] [info_field pool_zombie]]
@@ -294,7 +308,9 @@ proc attacks {where data_port} {
         eve del b:r
         others_put
         set answer [data_read $fd [lindex $found 4 0 1 0]]
-        if {[string first S [dict get $answer payload]] >= 0} {error "the grant shows what others put"}
+        if {[string first S [dict get $answer payload]] >= 0} {
+            error "the grant shows what others put"
+        }
         others_are_unharmed
         others_leave
     }
@@ -323,7 +339,8 @@ proc attacks {where data_port} {
 
     test "guarantee 6: the grants of a user end when he is deleted, or may do less ($where)" {
         foreach change {
-            {acl deluser eve} {acl setuser eve off} {acl setuser eve resetkeys ~b:*x} {acl setuser eve -getreplicas}
+            {acl deluser eve} {acl setuser eve off} {acl setuser eve resetkeys ~b:*x} \
+                {acl setuser eve -getreplicas}
             {acl setuser eve reset}
         } {
             enter_eve
@@ -360,7 +377,10 @@ proc attacks {where data_port} {
         enter_eve
         r set b:r $evil
         set mine [lindex [eve getreplicas b:r LEASE 60000] 4 0 1 0]
-        foreach same {{acl setuser eve >another} {acl setuser eve &ch:*} {acl setuser eve +getreplicas ~d:* +ping}} {r {*}$same}
+        foreach same {{acl setuser eve >another} {acl setuser eve &ch:*}\
+                {acl setuser eve +getreplicas ~d:* +ping}} {
+            r {*}$same
+        }
         set fd [dial $data_port]
         assert_equal $evil [dict get [data_read $fd $mine] payload]
         close $fd
@@ -369,7 +389,9 @@ proc attacks {where data_port} {
 }
 
 proc node_data_port {name} {
-    if {![regexp {tcp://[^ ]*:(\d+)} [segment_field $name.0 endpoints] - port]} {error "$name has no data port"}
+    if {![regexp {tcp://[^ ]*:(\d+)} [segment_field $name.0 endpoints] - port]} {
+        error "$name has no data port"
+    }
     return $port
 }
 

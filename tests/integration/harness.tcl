@@ -1,4 +1,5 @@
-# What every integration test stands on: a RESP client, servers on free ports, checks. Plain tclsh 8.6, no packages.
+# What every integration test stands on: a RESP client, servers on free ports, checks. Plain tclsh
+# 8.6, no packages.
 #
 #     source [file join [file dirname [info script]] harness.tcl]
 #     start_server --pool-size 64mb
@@ -8,9 +9,9 @@
 #     }
 #     finish
 #
-# A body runs at global level and passes unless it raises an error. Waiting is for conditions, never for a time to pass;
-# no check depends on how long something took. Only processes that were started here are ever signalled, and they end when
-# this process does, however it ends.
+# A body runs at global level and passes unless it raises an error. Waiting is for conditions, never
+# for a time to pass; no check depends on how long something took. Only processes that were started
+# here are ever signalled, and they end when this process does, however it ends.
 
 set ::root [file normalize [file join [file dirname [info script]] .. ..]]
 set ::server_binary [file join $::root src tarn-server]
@@ -22,7 +23,9 @@ foreach name {TARN_SERVER TARN_TEST_SERVER} {
 set ::node_binary [file join [file dirname $::server_binary] tarn-node]
 if {[info exists ::env(TARN_NODE)]} {set ::node_binary $::env(TARN_NODE)}
 set ::kv_binary [file join [file dirname $::server_binary] tests tools kv]
-if {![file executable $::kv_binary]} {set ::kv_binary [file join $::root build release tests tools kv]}
+if {![file executable $::kv_binary]} {
+    set ::kv_binary [file join $::root build release tests tools kv]
+}
 if {[info exists ::env(TARN_KV)]} {set ::kv_binary $::env(TARN_KV)}
 if {[info exists ::env(TARN_TEST_ONLY)]} {set ::only $::env(TARN_TEST_ONLY)}
 # Sanitizers and busy machines are slow; only failing tests wait this long.
@@ -31,16 +34,18 @@ if {[info exists ::env(TARN_TEST_PATIENCE_MS)]} {set ::patience_ms $::env(TARN_T
 # What stands before the commands of processes, and where servers are reached: see netns_test.tcl.
 set ::prefix {}
 set ::server_host 127.0.0.1
-# Bodies of tests have the same variables as this file: what counts has a name that none of them takes.
+# Bodies of tests have the same variables as this file: what counts has a name that none of them
+# takes.
 namespace eval tally {
     variable passed 0 failed 0 skipped 0
 }
 fconfigure stdout -buffering line -encoding utf-8
 
-# --- RESP ------------------------------------------------------------------------------------------------------------------
+# --- RESP ---
 #
-# A connection is a command: [$c get k] sends and returns the reply. Nil is "(nil)", an error inside an array is
-# "(error) text", an error on top is a Tcl error. Maps are flat lists, true and false are 1 and 0, pushes look like arrays.
+# A connection is a command: [$c get k] sends and returns the reply. Nil is "(nil)", an error inside
+# an array is "(error) text", an error on top is a Tcl error. Maps are flat lists, true and false
+# are 1 and 0, pushes look like arrays.
 
 namespace eval resp {
     variable next 0
@@ -151,7 +156,8 @@ proc resp::call {c args} {
     return $reply
 }
 
-# Bytes as they come, for replies that are no RESP to us: what is there when n bytes have come or the server has closed.
+# Bytes as they come, for replies that are no RESP to us: what is there when n bytes have come or
+# the server has closed.
 proc resp::recv_raw {c n} {
     return [bytes $::resp::fd($c) $n]
 }
@@ -187,7 +193,7 @@ proc resp::close {c} {
     interp alias {} $c {}
 }
 
-# --- processes ------------------------------------------------------------------------------------------------------------------
+# --- processes ---
 
 set ::pipes {}          ;# pid -> channel, of all processes started and not yet ended
 set ::directories {}
@@ -211,8 +217,11 @@ proc send_signal {signal pid} {
 # The kernel kills it when we die, whatever kills us.
 proc start_process {arguments stdout_path} {
     set guard {}
-    if {[auto_execok setpriv] ne ""} {set guard [list [lindex [auto_execok setpriv] 0] --pdeathsig KILL]}
-    set pipe [open "|[concat $guard $::prefix $arguments] >> [list $stdout_path] 2>> [list $stdout_path]" w]
+    if {[auto_execok setpriv] ne ""} {
+        set guard [list [lindex [auto_execok setpriv] 0] --pdeathsig KILL]
+    }
+    set pipe [open "|[concat $guard $::prefix $arguments] >> [list $stdout_path] 2>> [list\
+        $stdout_path]" w]
     set pid [lindex [pid $pipe] 0]
     dict set ::pipes $pid $pipe
     return $pid
@@ -221,7 +230,8 @@ proc start_process {arguments stdout_path} {
 # Returns its exit status: "0", "1", or the name of the signal. "late" if it had to be killed.
 proc reap_process {pid} {
     set late 0
-    if {[catch {wait_for "end of process $pid" {[process_state $::reap_pid] eq "gone"} [set ::reap_pid $pid]}]} {
+    if {[catch {wait_for "end of process $pid" {[process_state $::reap_pid] eq "gone"}\
+            [set ::reap_pid $pid]}]} {
         set late 1
         send_signal KILL $pid
         while {[process_state $pid] ne "gone"} {after 10}
@@ -239,9 +249,10 @@ proc reap_process {pid} {
     return [expr {$late ? "late" : $status}]
 }
 
-# --- servers ------------------------------------------------------------------------------------------------------------------------
+# --- servers ---
 #
-# A server is a dict: pid, port, dir, log, options. The one started last is current; [r ...] talks to it.
+# A server is a dict: pid, port, dir, log, options. The one started last is current; [r ...] talks
+# to it.
 
 set ::servers {}
 set ::clients {}
@@ -258,7 +269,8 @@ proc temp_dir {} {
 
 # Options are as on the command line; those given replace those that the tests need.
 proc server_command {dir options} {
-    set defaults [dict create --port 0 --port-file $dir/port --dir $dir --logfile $dir/log --bind 127.0.0.1 \
+    set defaults [dict create --port 0 --port-file $dir/port --dir $dir --logfile $dir/log \
+        --bind 127.0.0.1 \
         --data-port 0 --shm-socket $dir/shm --pool-size 64mb --pool-populate no --save {}]
     return [list $::server_binary {*}[dict merge $defaults $options]]
 }
@@ -278,7 +290,8 @@ proc boot_server {server} {
     dict set server pid $pid
     set ::boot_dir $dir
     set ::boot_pid $pid
-    wait_for "server to start" {[process_state $::boot_pid] eq "gone" || [file_text $::boot_dir/port] ne ""}
+    wait_for "server to start" {[process_state $::boot_pid] eq "gone" || \
+        [file_text $::boot_dir/port] ne ""}
     if {[process_state $pid] eq "gone"} {
         reap_process $pid
         error "server did not start: [file_text $dir/stdout][file_text $dir/log]"
@@ -306,8 +319,8 @@ proc server {{field ""}} {
 # How libtarn and nodes reach the current server.
 proc server_url {} {return tarn://$::server_host:[server port]}
 
-# Ends the current server and the nodes that still run; its predecessor is current again. Complains when they do not end
-# well.
+# Ends the current server and the nodes that still run; its predecessor is current again. Complains
+# when they do not end well.
 proc stop_server {} {
     foreach name [dict keys $::node_table] {
         if {[catch {stop_node $name} message]} {report_failed "node $name ends cleanly" $message}
@@ -329,7 +342,8 @@ proc stop_server {} {
 
 proc sanitizer_report {s} {
     set text [file_text [dict get $s dir]/stdout][file_text [dict get $s log]]
-    if {[regexp {[^\n]*(AddressSanitizer|LeakSanitizer|runtime error:|ASSERTION|assertion)[^\n]*} $text found]} {
+    if {[regexp {[^\n]*(AddressSanitizer|LeakSanitizer|runtime error:|ASSERTION|assertion)[^\n]*}\
+            $text found]} {
         return $found
     }
     return ""
@@ -345,7 +359,8 @@ proc client {} {
 # The connection that most tests use: opened when needed, per server.
 proc r {args} {
     set s [server]
-    if {![info exists ::main_client] || [lindex $::main_client 0] ne [dict get $s pid] || [lindex $::main_client 1] ni $::clients} {
+    if {![info exists ::main_client] || [lindex $::main_client 0] ne [dict get $s pid] || \
+            [lindex $::main_client 1] ni $::clients} {
         set ::main_client [list [dict get $s pid] [client]]
     }
     if {[llength $args] == 0} {return [lindex $::main_client 1]}
@@ -373,14 +388,15 @@ proc info_field {name {c ""}} {
     return $value
 }
 
-# --- nodes ------------------------------------------------------------------------------------------------------------------------
+# --- nodes ---
 #
-# A node is a dict under its name: pid (0: it does not run), dir, log, options. Nodes belong to the current server and end
-# with it.
+# A node is a dict under its name: pid (0: it does not run), dir, log, options. Nodes belong to the
+# current server and end with it.
 
 set ::node_table {}
 
-# tarn-node and its options; those that tests need are added where they are not given. Flags: --name=value, or alone.
+# tarn-node and its options; those that tests need are added where they are not given. Flags:
+# --name=value, or alone.
 proc node_command {name dir options} {
     set command [list $::node_binary]
     set before ""
@@ -411,9 +427,11 @@ proc start_node {name args} {
 proc restart_node {name args} {
     launch_node $name {*}$args
     set ::boot_node $name
-    # The port file is written when it is up; the master may not have noticed the death of its former life before.
+    # The port file is written when it is up; the master may not have noticed the death of its
+    # former life before.
     wait_for "node $name to be up" {[process_state [node $::boot_node pid]] eq "gone" ||
-        ([file_text [node $::boot_node dir]/port] ne "" && [node_state $::boot_node] in {up maintenance draining})}
+        ([file_text [node $::boot_node dir]/port] ne "" && \
+            [node_state $::boot_node] in {up maintenance draining})}
     if {[process_state [node $name pid]] eq "gone"} {
         set status [reap_process [node $name pid]]
         set text [file_text [node $name dir]/stdout][file_text [node $name log]]
@@ -431,7 +449,8 @@ proc launch_node {name args} {
     if {[llength $args] > 0} {dict set ::node_table $name options $args}
     set dir [node $name dir]
     file delete $dir/port
-    dict set ::node_table $name pid [start_process [node_command $name $dir [node $name options]] $dir/stdout]
+    dict set ::node_table $name pid [start_process [node_command $name $dir [node $name options]] \
+        $dir/stdout]
 }
 
 proc node {name field} {return [dict get $::node_table $name $field]}
@@ -444,7 +463,8 @@ proc node_state {name} {
 
 proc wait_node {name state} {
     set ::wait_node [list $name $state]
-    wait_for "node $name to be '$state' (it is '[node_state $name]')" {[node_state [lindex $::wait_node 0]] eq [lindex $::wait_node 1]}
+    wait_for "node $name to be '$state' (it is '[node_state $name]')" \
+        {[node_state [lindex $::wait_node 0]] eq [lindex $::wait_node 1]}
 }
 
 proc node_field {name field} {return [dict get [r node info $name] $field]}
@@ -456,7 +476,9 @@ proc stop_node {name {expected 0}} {
     send_signal CONT $pid
     send_signal TERM $pid
     set status [reap_node $name]
-    if {$status ne $expected} {error "exit status $status: [string range [file_text [node $name dir]/stdout] end-600 end]"}
+    if {$status ne $expected} {
+        error "exit status $status: [string range [file_text [node $name dir]/stdout] end-600 end]"
+    }
 }
 
 # Waits for its end; returns the status.
@@ -480,7 +502,8 @@ proc kill_node {name} {
 proc pause_node {name} {
     send_signal STOP [node $name pid]
     set ::paused [node $name pid]
-    wait_for "node $name to stop" {![catch {threads_stopped $::paused} ::threads_done] && $::threads_done}
+    wait_for "node $name to stop" {![catch {threads_stopped $::paused} ::threads_done] && \
+        $::threads_done}
 }
 proc threads_stopped {pid} {
     foreach dir [glob /proc/$pid/task/*] {
@@ -493,10 +516,10 @@ proc continue_node {name} {send_signal CONT [node $name pid]}
 
 proc segment_field {segment field} {return [dict get [r segment info $segment] $field]}
 
-# --- libtarn ----------------------------------------------------------------------------------------------------------------------
+# --- libtarn ---
 #
-# tests/tools/kv.c says what it does. Its answer comes as a dict: keys ok misses existed errors wrong bytes replicas missing
-# failovers shm_bytes tcp_bytes, status, and error, its standard error.
+# tests/tools/kv.c says what it does. Its answer comes as a dict: keys ok misses existed errors
+# wrong bytes replicas missing failovers shm_bytes tcp_bytes, status, and error, its standard error.
 
 proc kv {args} {return [kv_answer [kv_exec [kv_arguments $args]]]}
 
@@ -558,7 +581,8 @@ proc kv_start {args} {
     set log [file join [server dir] kv-run-[incr ::kv_calls]]
     set pid [start_process [list $::kv_binary {*}[kv_arguments $args]] $log]
     set ::kv_run [list $pid $log]
-    wait_for "kv to run" {[string match *running* [file_text [lindex $::kv_run 1]]] || [process_state [lindex $::kv_run 0]] eq "gone"}
+    wait_for "kv to run" {[string match *running* [file_text [lindex $::kv_run 1]]] || \
+        [process_state [lindex $::kv_run 0]] eq "gone"}
     return [list $pid $log]
 }
 
@@ -569,33 +593,39 @@ proc kv_stop {run} {
     return [kv_answer [list $status [file_text $log] [file_text $log]]]
 }
 
-# --- Sentinel ---------------------------------------------------------------------------------------------------------------------
+# --- Sentinel ---
 #
-# An unmodified one that watches the master on that port under the name pool; lines are added to its configuration. A machine that
-# stands still for some seconds is no failure to it: it never distrusts its clock (TILT would last half a minute), and counts nobody
-# as down before sentinel_hurry.
+# An unmodified one that watches the master on that port under the name pool; lines are added to its
+# configuration. A machine that stands still for some seconds is no failure to it: it never
+# distrusts its clock (TILT would last half a minute), and counts nobody as down before
+# sentinel_hurry.
 
 proc start_sentinel {port {lines ""}} {
     set dir [temp_dir]
     set f [open $dir/sentinel.conf w]
     puts $f "port 0\nunixsocket $dir/sentinel.sock\ndir $dir\nlogfile $dir/log"
-    puts $f "sentinel monitor pool 127.0.0.1 $port 1\nsentinel down-after-milliseconds pool 300000\nsentinel failover-timeout pool 10000"
+    puts $f "sentinel monitor pool 127.0.0.1 $port 1\nsentinel down-after-milliseconds pool\
+        300000\nsentinel failover-timeout pool 10000"
     puts $f $lines
     close $f
     set ::sentinel_dir $dir
     set pid [start_process [list redis-sentinel $dir/sentinel.conf] $dir/stdout]
-    wait_for "Sentinel to answer" {![catch {sentinel_ask debug tilt-trigger 300000 tilt-period 1000} answer] && $answer eq "OK"}
+    wait_for "Sentinel to answer" \
+        {![catch {sentinel_ask debug tilt-trigger 300000 tilt-period 1000} answer] && \
+        $answer eq "OK"}
     return $pid
 }
 proc sentinel_ask {args} {exec redis-cli -s $::sentinel_dir/sentinel.sock sentinel {*}$args}
 proc sentinel_log {} {return [file_text $::sentinel_dir/log]}
 proc sentinel_hurry {} {assert_equal OK [sentinel_ask set pool down-after-milliseconds 2000]}
 
-# --- checks ------------------------------------------------------------------------------------------------------------------------------
+# --- checks ---
 
 proc shown {value} {
     set s [string map {\r \\r \n \\n} $value]
-    if {[string length $s] > 300} {set s "[string range $s 0 300]... ([string length $value] bytes)"}
+    if {[string length $s] > 300} {
+        set s "[string range $s 0 300]... ([string length $value] bytes)"
+    }
     return $s
 }
 
@@ -613,8 +643,12 @@ proc assert_match {pattern got} {
 
 # The script raises an error (most often: the server answered one) that matches the glob.
 proc assert_error {pattern script} {
-    if {![catch {uplevel 1 $script} message]} {error "expected an error like '$pattern', got '[shown $message]'"}
-    if {![string match $pattern $message]} {error "expected an error like '$pattern', got '[shown $message]'"}
+    if {![catch {uplevel 1 $script} message]} {
+        error "expected an error like '$pattern', got '[shown $message]'"
+    }
+    if {![string match $pattern $message]} {
+        error "expected an error like '$pattern', got '[shown $message]'"
+    }
 }
 
 proc assert_range {low value high} {
@@ -651,17 +685,21 @@ proc crc32c {data} {
         set ::crc_table {}
         for {set i 0} {$i < 256} {incr i} {
             set v $i
-            for {set k 0} {$k < 8} {incr k} {set v [expr {$v & 1 ? ($v >> 1) ^ 0x82F63B78 : $v >> 1}]}
+            for {set k 0} {$k < 8} {incr k} {
+                set v [expr {$v & 1 ? ($v >> 1) ^ 0x82F63B78 : $v >> 1}]
+            }
             lappend ::crc_table $v
         }
     }
     set crc 0xffffffff
     binary scan $data cu* bytes
-    foreach b $bytes {set crc [expr {[lindex $::crc_table [expr {($crc ^ $b) & 255}]] ^ ($crc >> 8)}]}
+    foreach b $bytes {
+        set crc [expr {[lindex $::crc_table [expr {($crc ^ $b) & 255}]] ^ ($crc >> 8)}]
+    }
     return [expr {$crc ^ 0xffffffff}]
 }
 
-# --- tests ------------------------------------------------------------------------------------------------------------------------------------
+# --- tests ---
 
 proc report_failed {name why} {
     incr ::tally::failed

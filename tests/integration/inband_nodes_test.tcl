@@ -1,4 +1,5 @@
-# Any Redis client is served by a pool of many machines: GET, SET and their kin where the values are on nodes.
+# Any Redis client is served by a pool of many machines: GET, SET and their kin where the values are
+# on nodes.
 source [file join [file dirname [info script]] harness.tcl]
 start_server --pool-size 0 --node-heartbeat 100 --inband-stall-timeout 1s
 
@@ -26,7 +27,8 @@ test {values of all sizes, on a node of another machine} {
         assert_equal OK [r set v$n $value]
         assert {[r get v$n] eq $value} "($n)"
         assert_equal $n [r strlen v$n]
-        assert {[r getrange v$n [expr {$n / 2}] -1] eq [string range $value [expr {$n / 2}] end]} "($n)"
+        assert {[r getrange v$n [expr {$n / 2}] -1] eq [string range $value [expr {$n / 2}] end]} \
+            "($n)"
         if {$n > 64} {assert_equal n1.0 [where v$n]}
     }
     assert_equal 0 [info_field inband_buffer_used]
@@ -38,7 +40,8 @@ test {... and by shared memory, on a node of this one} {
     start_node here
     r set k [bytes 3000000 5]
     r config set placement-strategy local-first
-    wait_for "a value on the near node" {[r set k2 [bytes 2000000 6]] eq "OK" && [where k2] eq "here.0"}
+    wait_for "a value on the near node" {[r set k2 [bytes 2000000 6]] eq "OK" && \
+        [where k2] eq "here.0"}
     assert {[r get k2] eq [bytes 2000000 6]}
     r flushall
     stop_node here
@@ -84,7 +87,8 @@ test {a value elsewhere that is edited while it is written has one of the two va
 
 test {what is too large to be taken from elsewhere is said, and nothing is written} {
     r set huge [string repeat x 70000000]
-    foreach command {{append huge y} {setrange huge 1 y} {set huge y get} {getset huge y} {copy huge other} {rename huge other}} {
+    foreach command {{append huge y} {setrange huge 1 y} {set huge y get} {getset huge y}\
+            {copy huge other} {rename huge other}} {
         assert_error "ERR the value has 70000000 bytes on another machine*" {r {*}$command}
     }
     assert_equal 70000000 [r strlen huge]
@@ -102,7 +106,8 @@ test {what SET wrote libtarn reads, and what libtarn put GET reads} {
 }
 
 start_node n2 --host-name m2 --segment 96mb
-test {a node that stops: its value is read from the other replica, a new one goes to the other node} {
+test {a node that stops: its value is read from the other replica, a new one goes to the other\
+        node} {
     set value [bytes 4000000 7]
     r set k $value
     set home [lindex [where k] 0]
@@ -117,7 +122,8 @@ test {a node that stops: its value is read from the other replica, a new one goe
         assert {[where new$i] ne $home}
     }
     continue_node $::stopped
-    wait_for "nothing held back" {[info_field pool_zombie] == 0 && [info_field inband_write_sessions] == 0}
+    wait_for "nothing held back" {[info_field pool_zombie] == 0 && \
+        [info_field inband_write_sessions] == 0}
     assert {[r get k] eq $value}
     r flushall
 }
@@ -150,7 +156,8 @@ test {a node that dies: values that were only there are misses} {
 test {no node is left} {
     kill_node n2
     wait_node n2 down
-    assert_error "OOM no room for 1000 bytes: no memory segment takes new values: of 2 segments *" {r set k [bytes 1000 1]}
+    assert_error "OOM no room for 1000 bytes: no memory segment takes new values: of 2 segments *" \
+        {r set k [bytes 1000 1]}
     r set small 1
     assert_equal 1 [r get small]
 }

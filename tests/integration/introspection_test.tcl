@@ -1,5 +1,6 @@
-# What the server tells of its connections, and the commands that hold others back: CLIENT LIST, SLOWLOG, CLIENT PAUSE, EXEC when the
-# state has changed, SHUTDOWN ABORT. As redis-server 7.0 unless it says so.
+# What the server tells of its connections, and the commands that hold others back: CLIENT LIST,
+# SLOWLOG, CLIENT PAUSE, EXEC when the state has changed, SHUTDOWN ABORT. As redis-server 7.0 unless
+# it says so.
 source [file join [file dirname [info script]] harness.tcl]
 
 start_server --enable-debug-command yes --slowlog-log-slower-than -1
@@ -9,7 +10,9 @@ proc field {name line} {
     return $value
 }
 proc line_of {name} {
-    foreach line [split [r client list] \n] {if {[string match "* name=$name *" $line]} {return $line}}
+    foreach line [split [r client list] \n] {
+        if {[string match "* name=$name *" $line]} {return $line}
+    }
     return ""
 }
 

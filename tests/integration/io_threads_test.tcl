@@ -1,5 +1,6 @@
-# Values of megabytes that threads move between sockets and the pool (io-threads): the right bytes, in order, and an end to all of it
-# whatever happens meanwhile. Then all that robust_sockets_test has to say, with such threads.
+# Values of megabytes that threads move between sockets and the pool (io-threads): the right bytes,
+# in order, and an end to all of it whatever happens meanwhile. Then all that robust_sockets_test
+# has to say, with such threads.
 source [file join [file dirname [info script]] harness.tcl]
 set more_options {--io-threads 3 --io-threads-do-reads yes}
 start_server --pool-size 256mb --enable-debug-command yes --inband-hold-timeout 0 {*}$more_options
@@ -30,7 +31,8 @@ proc slow_reader {key} {
 # Half of a value, which a thread receives.
 proc send_half {c key size value} {
     set before [info_field io_threaded_reads_processed]
-    resp::raw $c "*3\r\n\$3\r\nSET\r\n\$[string length $key]\r\n$key\r\n\$$size\r\n[string range $value 0 [expr {$size / 2}]]"
+    resp::raw $c "*3\r\n\$3\r\nSET\r\n\$[string length $key]\r\n$key\r\n\$$size\r\n[string range\
+        $value 0 [expr {$size / 2}]]"
     wait_for "a thread to read it" "\[update; info_field io_threaded_reads_processed\] > $before"
 }
 
@@ -74,12 +76,15 @@ test {a writer that is killed hears of it, also while it waits for room in the s
         send_signal STOP [server pid]
         # All that the sockets take.
         resp::raw $c $rest
-        for {set left -1} {[chan pending output $fd] != $left} {after 50; update} {set left [chan pending output $fd]}
+        for {set left -1} {[chan pending output $fd] != $left} {after 50; update} {
+            set left [chan pending output $fd]
+        }
         resp::send [r] client kill id $id
         send_signal CONT [server pid]
         assert_equal 1 [resp::recv [r]]
         assert {$left > 0}
-        wait_for "it to be told, in round $round" {[update; catch {puts -nonewline $fd x; flush $fd}]}
+        wait_for "it to be told, in round $round" \
+            {[update; catch {puts -nonewline $fd x; flush $fd}]}
         drop $c
     }
     wait_alone
@@ -92,7 +97,10 @@ test {pipelines: large and small, in and out, keep their order} {
     for {set i 0} {$i < 6} {incr i} {lappend many [client]}
     for {set round 0} {$round < 3} {incr round} {
         foreach c $many {
-            foreach size $sizes {resp::raw $c [requests [list set k$size [dict get $values $size]] [list get k$size] ping [list mget k$size none k10]]}
+            foreach size $sizes {
+                resp::raw $c [requests [list set k$size [dict get $values $size]] \
+                    [list get k$size] ping [list mget k$size none k10]]
+            }
         }
         foreach c $many {
             foreach size $sizes {
@@ -146,7 +154,8 @@ test {a value that is deleted, or replaced, while it is sent arrives as it was} 
     assert_equal [info_field pool_size] [info_field pool_free]
 }
 
-test {a value that comes slowly is there when it is whole; another SET, or FLUSHALL, in its time may come behind it} {
+test {a value that comes slowly is there when it is whole; another SET, or FLUSHALL, in its time\
+        may come behind it} {
     set value [pattern 16000000 5]
     foreach {change after} {ping whole {del k} whole {set k other} other flushall (nil)} {
         set c [slow_writer k 16000000 $value]
@@ -223,14 +232,16 @@ test {what a thread is sending is sent by nobody else, however the socket fills}
     wait_for "the reply to begin" "\[resp::readable $c\]"
     set room [expr {[settled $id] - $before}]
     drop $c
-    # The bytes behind the value go along with it. The socket fills in the middle of them; then something else is said.
+    # The bytes behind the value go along with it. The socket fills in the middle of them; then
+    # something else is said.
     set value [pattern [expr {$room - 2000}] 12]
     r set big $value
     set c [client]
     set id [$c client id]
     resp::raw $c "[requests {get big}][string repeat "PING\r\n" 550]"
     settled $id
-    set all "\$[string length $value]\r\n$value\r\n[string repeat "+PONG\r\n" 550][string repeat "\$3\r\nxyz\r\n" 40]"
+    set all "\$[string length $value]\r\n$value\r\n[string repeat "+PONG\r\n" 550][string repeat\
+        "\$3\r\nxyz\r\n" 40]"
     # A loop may send as soon as there is any room; a thread is woken when there is much.
     set got ""
     for {set i 0} {$i < 40} {incr i} {
@@ -246,7 +257,8 @@ test {what a thread is sending is sent by nobody else, however the socket fills}
     r flushall
 }
 
-test {DEBUG RELOAD and REPLICAOF do not wait for those who do not read or write on: what they held goes} {
+test {DEBUG RELOAD and REPLICAOF do not wait for those who do not read or write on: what they held\
+        goes} {
     set value [pattern 20000000 9]
     foreach change {{debug reload} {debug reload nosave}} {
         r set big $value

@@ -1,5 +1,5 @@
-# Packed keys and reports of transports of modules, as nodes tell them to the master and clients hear of them: spoken by hand,
-# with a transport that nobody has. With a real one: rdma_test.tcl.
+# Packed keys and reports of transports of modules, as nodes tell them to the master and clients
+# hear of them: spoken by hand, with a transport that nobody has. With a real one: rdma_test.tcl.
 source [file join [file dirname [info script]] harness.tcl]
 start_server --pool-size 0 --node-heartbeat 100 --node-timeout 60s --max-lease 1s
 
@@ -7,10 +7,14 @@ set i1 [string repeat 1 32]
 set i2 [string repeat 2 32]
 proc join {c name instance args} {$c node join $name $instance MACHINE m-$name {*}$args}
 proc mount {c name instance segment args} {
-    $c segment mount $name $instance $segment TIER memory SIZE 1048576 CONTENT [string repeat c 32] ENDPOINTS 1 tcp://*:7777 {*}$args
+    $c segment mount $name $instance $segment TIER memory SIZE 1048576 CONTENT \
+        [string repeat c 32] ENDPOINTS 1 tcp://*:7777 {*}$args
 }
 proc keys {segment} {return [segment_field $segment keys]}
-proc told {} {return [list [info_field segment_keys] [info_field node_reports] [info_field keys_and_reports_bytes]]}
+proc told {} {
+    return [list [info_field segment_keys] [info_field node_reports] \
+        [info_field keys_and_reports_bytes]]
+}
 
 set c1 [client]
 set c2 [client]
@@ -22,7 +26,8 @@ test {SEGMENT KEYS are what SEGMENT INFO says, byte by byte} {
     assert_equal {} [keys n1.0]
     set all {}
     for {set i 0} {$i < 256} {incr i} {append all [format %c $i]}
-    assert_equal OK [$c1 segment keys n1 $i1 n1.0 1 rdma://10.9.0.1:33333 $all [string reverse $all]]
+    assert_equal OK [$c1 segment keys n1 $i1 n1.0 1 rdma://10.9.0.1:33333 $all \
+        [string reverse $all]]
     assert_equal [list [list rdma://10.9.0.1:33333 $all [string reverse $all]]] [keys n1.0]
     assert_equal 40 [string length [segment_field n1.0 attach_write]]
     # Replaced as a whole.
@@ -41,7 +46,8 @@ test {a host that is every address is where the node comes from, as of endpoints
     }
     $c1 segment keys n1 $i1 n1.0 1 rdma://127.0.0.1:18515 r w
     r config set announce-host pool.example
-    assert_equal {rdma://127.0.0.1:18515 tcp://pool.example:7777} [list [lindex [keys n1.0] 0 0] [lindex [segment_field n1.0 endpoints] 0]]
+    assert_equal {rdma://127.0.0.1:18515 tcp://pool.example:7777} [list [lindex [keys n1.0] 0 0] \
+        [lindex [segment_field n1.0 endpoints] 0]]
     $c1 segment keys n1 $i1 n1.0 1 rdma://*:18515 r w
     assert_equal rdma://pool.example:18515 [lindex [keys n1.0] 0 0]
     r config set announce-host {}
@@ -58,20 +64,25 @@ test {what makes no sense is refused by name, and changes nothing} {
         "n1 $i1 n1.0" "ERR wrong number of arguments*" \
         "n1 $i1 n1.0 x" "ERR n must be a number from 0 to 4*" \
         "n1 $i1 n1.0 -1" "ERR n must be a number from 0 to 4*" \
-        "n1 $i1 n1.0 5 a:///a r w b:///b r w c:///c r w d:///d r w e:///e r w" "ERR n must be a number from 0 to 4*" \
+        "n1 $i1 n1.0 5 a:///a r w b:///b r w c:///c r w d:///d r w e:///e r w" \
+        "ERR n must be a number from 0 to 4*" \
         "n1 $i1 n1.0 1 rdma://h:1 r" "ERR n is 1: 3 arguments must follow, and 2 do" \
         "n1 $i1 n1.0 1 rdma://h:1 r w more" "ERR n is 1: 3 arguments must follow, and 4 do" \
         "n1 $i1 n1.0 0 rdma://h:1 r w" "ERR n is 0: 0 arguments must follow, and 3 do" \
-        "n1 $i1 nowhere 1 rdma://h:1 r w" "NOSEGMENT this is not a mounted memory segment of the node*" \
+        "n1 $i1 nowhere 1 rdma://h:1 r w" \
+        "NOSEGMENT this is not a mounted memory segment of the node*" \
         "n1 $i1 {} 1 rdma://h:1 r w" "NOSEGMENT *" \
         "n1 $i1 n1.0 1 nonsense r w" "ERR the uri of a key must be*" \
         "n1 $i1 n1.0 1 rdma://h:0 r w" "ERR the uri of a key must be*" \
         "n1 $i1 n1.0 1 rdma://[string repeat h 260]:1 r w" "ERR the uri of a key must be*" \
         "n1 $i1 n1.0 1 {rdma://a b:1} r w" "ERR the uri of a key must be*" \
         "n1 $i1 n1.0 1 {} r w" "ERR the uri of a key must be*" \
-        "n1 $i1 n1.0 1 rdma://h:1 $long w" "ERR read-key and write-key must be of up to 65536 bytes" \
-        "n1 $i1 n1.0 1 rdma://h:1 r $long" "ERR read-key and write-key must be of up to 65536 bytes" \
-        "n1 $i1 n1.0 2 rdma://h:1 r w rdma://i:1 r w" "ERR two keys of a segment must not be of one scheme"] {
+        "n1 $i1 n1.0 1 rdma://h:1 $long w" \
+        "ERR read-key and write-key must be of up to 65536 bytes" \
+        "n1 $i1 n1.0 1 rdma://h:1 r $long" \
+        "ERR read-key and write-key must be of up to 65536 bytes" \
+        "n1 $i1 n1.0 2 rdma://h:1 r w rdma://i:1 r w" \
+        "ERR two keys of a segment must not be of one scheme"] {
         assert_error $said [list r segment keys {*}$arguments]
     }
     foreach {options said} [list \
@@ -84,7 +95,8 @@ test {what makes no sense is refused by name, and changes nothing} {
         assert_error $said [list mount $c1 n1 $i1 n1.0 {*}$options]
     }
     assert_error "ERR KEYS belong to segments of TIER memory" {
-        r segment mount n1 $i1 n1.ssd TIER ssd SIZE 1048576 CONTENT [string repeat d 32] ENDPOINTS 0 KEYS 1 rdma://h:1 r w
+        r segment mount n1 $i1 n1.ssd TIER ssd SIZE 1048576 CONTENT [string repeat d 32] ENDPOINTS \
+            0 KEYS 1 rdma://h:1 r w
     }
     assert_equal {{rdma://h:1 read write}} [keys n1.0]
     assert_equal $before [told]
@@ -92,8 +104,10 @@ test {what makes no sense is refused by name, and changes nothing} {
 
 test {the largest keys, of every kind at once} {
     set big [string repeat \xff\x00\r\n 16384]
-    $c1 segment keys n1 $i1 n1.0 4 a:///a $big $big b:///b $big $big c:///c $big $big d:///d $big $big
-    assert_equal [list [list a:///a $big $big] [list b:///b $big $big] [list c:///c $big $big] [list d:///d $big $big]] [keys n1.0]
+    $c1 segment keys n1 $i1 n1.0 4 a:///a $big $big b:///b $big $big c:///c $big $big d:///d $big \
+        $big
+    assert_equal [list [list a:///a $big $big] [list b:///b $big $big] [list c:///c $big $big] \
+        [list d:///d $big $big]] [keys n1.0]
     assert_range 524288 [info_field keys_and_reports_bytes] 530000
     $c1 segment keys n1 $i1 n1.0 0
     assert_equal {0 0 0} [told]
@@ -118,7 +132,9 @@ test {KEYS of SEGMENT MOUNT; a mount without them takes them away} {
 test {REPORT: the last one of a scheme, its devices in NODE INFO} {
     assert_equal {} [node_field n1 transports]
     assert_equal {} [segment_field n1.0 transports]
-    $c1 node heartbeat n1 $i1 REPORT rdma "stats connections=1\ndevice name=rxe0 state=up\nregion\ndevice name=rxe1" STATS 1 a 1 REPORT other "\ndevice\n\ndevices x"
+    $c1 node heartbeat n1 $i1 REPORT rdma \
+        "stats connections=1\ndevice name=rxe0 state=up\nregion\ndevice name=rxe1" STATS 1 a 1 \
+        REPORT other "\ndevice\n\ndevices x"
     foreach {t said} {0 {rdma {{device name=rxe0 state=up} {device name=rxe1}}} 1 {other {}}} {
         set m [lindex [node_field n1 transports] $t]
         assert_equal $said [list [dict get $m transport] [dict get $m devices]]
@@ -127,7 +143,8 @@ test {REPORT: the last one of a scheme, its devices in NODE INFO} {
     assert_equal {rdma other} [segment_field n1.0 transports]
     assert_equal {a 1} [node_field n1 stats]
     $c1 node heartbeat n1 $i1 REPORT rdma "device name=rxe0 state=down\n"
-    assert_equal {{device name=rxe0 state=down}} [dict get [lindex [node_field n1 transports] 0] devices]
+    assert_equal {{device name=rxe0 state=down}} [dict get [lindex [node_field n1 transports] 0] \
+        devices]
     $c1 node heartbeat n1 $i1 REPORT rdma {}
     assert_equal other [dict get [lindex [node_field n1 transports] 0] transport]
     assert_equal 1 [info_field node_reports]
@@ -141,10 +158,12 @@ test {reports that make no sense} {
         {REPORT RDMA x} "ERR REPORT: a scheme is 1 to 15 of a-z" \
         {REPORT {} x} "ERR REPORT: a scheme is*" \
         "REPORT [string repeat s 16] x" "ERR REPORT: a scheme is*" \
-        "REPORT rdma [string repeat x 32769]" "ERR REPORT must be lines of printable characters, of up to 32768 bytes" \
+        "REPORT rdma [string repeat x 32769]" \
+        "ERR REPORT must be lines of printable characters, of up to 32768 bytes" \
         [list REPORT rdma a\x1bb] "ERR REPORT must be lines*" \
         [list REPORT rdma a\x00b] "ERR REPORT must be lines*" \
-        [list REPORT a x REPORT b x REPORT c x REPORT d x] "ERR REPORT: a node reports of at most 4 schemes"] {
+        [list REPORT a x REPORT b x REPORT c x REPORT d x] \
+        "ERR REPORT: a node reports of at most 4 schemes"] {
         assert_error $said [list r node heartbeat n1 $i1 {*}$options]
     }
     $c1 node heartbeat n1 $i1 REPORT a {} REPORT b {} REPORT c {}
@@ -191,12 +210,14 @@ test {COMMAND knows SEGMENT KEYS} {
     assert {[dict exists [r command docs "segment|keys"] "segment|keys"]}
 }
 
-# A host that has keys for a transport that clients have no module for, or whose keys are garbage: tcp.
+# A host that has keys for a transport that clients have no module for, or whose keys are garbage:
+# tcp.
 test {garbage in the keys of a real node does not keep its values from anybody} {
     start_node real --host-name far
     kv load k: 20 1000-300000
     set instance [node_field real instance]
-    foreach key [list {} x [string repeat \x00 64] [string repeat \xff 4096] [string repeat "TRDK\x01\x00\x01\x00" 100]] {
+    foreach key [list {} x [string repeat \x00 64] [string repeat \xff 4096] \
+            [string repeat "TRDK\x01\x00\x01\x00" 100]] {
         r segment keys real $instance real.0 1 rdma://127.0.0.1:9 $key $key
         r node heartbeat real $instance REPORT rdma "device name=none\n"
         kv_all 20 verify k: 20 1000-300000

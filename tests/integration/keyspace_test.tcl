@@ -107,7 +107,8 @@ test {SCAN's arguments} {
 }
 
 test {FLUSHALL and FLUSHDB, SYNC and ASYNC} {
-    foreach command {{flushall} {flushall sync} {flushall async} {flushdb} {flushdb async} {flushdb SYNC}} {
+    foreach command {{flushall} {flushall sync} {flushall async} {flushdb} {flushdb async}\
+            {flushdb SYNC}} {
         fill k 100
         r set big [string repeat x 1000000]
         assert_equal OK [r {*}$command]

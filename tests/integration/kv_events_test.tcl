@@ -1,11 +1,11 @@
-# KV events: a reader that took a walk and follows the events knows exactly what is there and where, whatever goes on meanwhile;
-# it never misses anything without being told.
+# KV events: a reader that took a walk and follows the events knows exactly what is there and where,
+# whatever goes on meanwhile; it never misses anything without being told.
 source [file join [file dirname [info script]] harness.tcl]
 
-# --- a router's picture -------------------------------------------------------------------------------------------------------------
+# --- a router's picture ---
 #
-# ::objects: key -> {size {place ...}}, a place being {tier node segment epoch}; ::down: segments that cannot be read, as
-# {segment epoch}. ::epoch and ::seq: how far it has come.
+# ::objects: key -> {size {place ...}}, a place being {tier node segment epoch}; ::down: segments
+# that cannot be read, as {segment epoch}. ::epoch and ::seq: how far it has come.
 
 proc same_place {a b} {expr {$a eq $b}}
 
@@ -75,7 +75,9 @@ proc follow {{c ""}} {
 }
 
 proc readable {key} {
-    foreach p [lindex [dict get $::objects $key] 1] {if {![dict exists $::down [lrange $p 2 3]]} {return 1}}
+    foreach p [lindex [dict get $::objects $key] 1] {
+        if {![dict exists $::down [lrange $p 2 3]]} {return 1}
+    }
     return 0
 }
 
@@ -98,8 +100,8 @@ proc sorted {objects} {
     return $out
 }
 
-# The picture is what the server has: keys, sizes, places, and what can be read. Copies may be on their way: looks until nothing
-# happened between the first look and the last.
+# The picture is what the server has: keys, sizes, places, and what can be read. Copies may be on
+# their way: looks until nothing happened between the first look and the last.
 proc exact {} {
     while 1 {
         follow
@@ -108,7 +110,10 @@ proc exact {} {
         if {[dict get [r kvevents info] last] == $::seq} break
     }
     assert_equal [lsort [dict keys $there]] [lsort [dict keys $::objects]] "keys"
-    assert {[sorted $there] eq [sorted $::objects]} "places: [lmap {k s p} [sorted $::objects] {if {[list $s $p] eq [lreplace [dict get $there $k] 1 1 [lsort [lindex [dict get $there $k] 1]]]} continue; list $k $s $p [dict get $there $k]}]"
+    assert {[sorted $there] eq [sorted $::objects]} \
+        "places: [lmap {k s p} [sorted $::objects]\
+        {if {[list $s $p] eq [lreplace [dict get $there $k] 1 1\
+        [lsort [lindex [dict get $there $k] 1]]]} continue; list $k $s $p [dict get $there $k]}]"
     set readable {}
     foreach key [dict keys $::objects] {if {[readable $key]} {lappend readable $key}}
     assert_equal $keys [lsort $readable] "readable"
@@ -146,7 +151,7 @@ proc settle {} {
 
 expr {srand(7)}
 
-# --- one server ---------------------------------------------------------------------------------------------------------------------
+# --- one server ---
 
 start_server --pool-size 8mb
 
@@ -160,7 +165,8 @@ test {off: says so} {
     r config set kv-events-size 4mb
     assert_equal on [info_field kv_events]
     assert_equal {epoch first last bytes size waiting down} [dict keys [r kvevents info]]
-    assert_equal {1 0 4194304 0 {}} [lmap f {first last size waiting down} {dict get [r kvevents info] $f}]
+    assert_equal {1 0 4194304 0 {}} [lmap f {first last size waiting down} \
+        {dict get [r kvevents info] $f}]
     walk
     assert_equal {before {1 {{books {} {} 0}}}} $::objects
     r flushall
@@ -181,8 +187,10 @@ test {each event says what, when, how large and where} {
     r putend p $token -1
     set events [lindex [r kvevents read $::epoch $::seq] 1]
     set place [list memory {} local [dict get [r segment info local] epoch]]
-    set expected [list [list put small 5 {{books {} {} 0}}] [list put large 5000 [list $place]] [list put large 6000 [list $place]] \
-        {removed small 5 {}} {evicted large 6000 {}} {put t 1 {{books {} {} 0}}} {expired t 1 {}} {flushed (nil) 0 {}} \
+    set expected [list [list put small 5 {{books {} {} 0}}] [list put large 5000 [list $place]] \
+        [list put large 6000 [list $place]] \
+        {removed small 5 {}} {evicted large 6000 {}} {put t 1 {{books {} {} 0}}} {expired t 1 {}} \
+        {flushed (nil) 0 {}} \
         [list put p 70000 [list $place]]]
     assert_equal $expected [lmap e $events {lrange $e 2 end}]
     foreach e $events {
@@ -265,15 +273,19 @@ test {arguments that make no sense} {
     set e [dict get [r kvevents info] epoch]
     set last [dict get [r kvevents info] last]
     foreach {request pattern} {
-        {read $e x} {*seq must be*} {read $e -1} {*seq must be*} {read $e [expr {$last + 1}]} {ERR seq * was not given out yet*}
-        {read 0123456789abcdef 0} {EPOCH the epoch is *Take a walk*} {read {} 0} {EPOCH *} {read $e$e 0} {EPOCH *}
-        {read $e 0 count 0} {*COUNT must be*} {read $e 0 count} {*COUNT needs a value*} {read $e 0 match} {*MATCH needs a value*}
-        {read $e 0 block -1} {*BLOCK must be*} {read $e 0 sometimes} {*unknown option*} {walk x} {*invalid cursor*}
+        {read $e x} {*seq must be*} {read $e -1} {*seq must be*} {read $e [expr {$last + 1}]} \
+            {ERR seq * was not given out yet*}
+        {read 0123456789abcdef 0} {EPOCH the epoch is *Take a walk*} {read {} 0} {EPOCH *} \
+            {read $e$e 0} {EPOCH *}
+        {read $e 0 count 0} {*COUNT must be*} {read $e 0 count} {*COUNT needs a value*} \
+            {read $e 0 match} {*MATCH needs a value*}
+        {read $e 0 block -1} {*BLOCK must be*} {read $e 0 sometimes} {*unknown option*} {walk x} \
+            {*invalid cursor*}
         {walk 0 block 10} {*unknown option*} {read $e} {*wrong number*} {walk} {*wrong number*}
     } {assert_error $pattern [list r kvevents {*}[subst -nobackslashes $request]]}
 }
 
-# --- waiting ------------------------------------------------------------------------------------------------------------------------
+# --- waiting ---
 
 test {BLOCK waits for the next event, and no longer than it says} {
     walk
@@ -289,7 +301,8 @@ test {BLOCK waits for the next event, and no longer than it says} {
     wait_for "the reader" {[info_field kv_events_waiting] == 1}
     r set x 1
     lassign [resp::recv $c] upto events
-    assert_equal [list [dict get [r kvevents info] last] x 1] [list $upto [lindex $events 0 3] [llength $events]]
+    assert_equal [list [dict get [r kvevents info] last] x 1] [list $upto [lindex $events 0 3] \
+        [llength $events]]
     drop $c
 }
 
@@ -349,16 +362,19 @@ test {off and on again: another history, and whoever waits is told} {
     drop $c
 }
 
-# --- falling behind -----------------------------------------------------------------------------------------------------------------
+# --- falling behind ---
 
 test {who falls behind the ring is told, and what is the oldest; a walk mends it} {
     r config set kv-events-size 131072
     walk
     set c [client]
     set old $::seq
-    while {[info_field kv_events_dropped] == 0 || [dict get [r kvevents info] first] <= $old + 1} {disturb 200}
+    while {[info_field kv_events_dropped] == 0 || [dict get [r kvevents info] first] <= $old + 1} {
+        disturb 200
+    }
     set info [r kvevents info]
-    assert_error "GAP the events behind seq $old are gone, the oldest is [dict get $info first]. Take a walk*" {r kvevents read $::epoch $old}
+    assert_error "GAP the events behind seq $old are gone, the oldest is [dict get $info\
+        first]. Take a walk*" {r kvevents read $::epoch $old}
     assert {[dict get $info bytes] < 131072 + 10000}
     # The oldest that is left can be read still.
     set first [dict get $info first]
@@ -383,7 +399,7 @@ test {who falls behind the ring is told, and what is the oldest; a walk mends it
     drop $c
 }
 
-# --- rights -------------------------------------------------------------------------------------------------------------------------
+# --- rights ---
 
 test {a user sees the events and the keys that it may read, and no others} {
     r flushall
@@ -394,7 +410,8 @@ test {a user sees the events and the keys that it may read, and no others} {
     walk
     r mset a:1 1 b:1 1 w:1 1 r:1 1 c:1 1
     r del a:1 b:1
-    foreach {user keys there} {some {a:1 r:1 a:1} r:1 parts {b:1 b:1} {} category {a:1 b:1 w:1 r:1 c:1 a:1 b:1} {c:1 r:1 w:1}} {
+    foreach {user keys there} {some {a:1 r:1 a:1} r:1 parts {b:1 b:1} {} category\
+            {a:1 b:1 w:1 r:1 c:1 a:1 b:1} {c:1 r:1 w:1}} {
         set c [client]
         $c auth $user x
         lassign [$c kvevents read $::epoch $::seq] upto events
@@ -421,7 +438,7 @@ test {a user sees the events and the keys that it may read, and no others} {
     r flushall
 }
 
-# --- another life, another master ---------------------------------------------------------------------------------------------------
+# --- another life, another master ---
 
 test {a start is another epoch, whatever was kept} {
     stop_server
@@ -474,7 +491,7 @@ test {a replica has no events; when it leads it begins another epoch, and a walk
     stop_server
 }
 
-# --- nodes --------------------------------------------------------------------------------------------------------------------------
+# --- nodes ---
 
 test {nodes: where every replica is, while nodes die, come back, are drained and leave} {
     start_server --pool-size 0 --node-heartbeat 100 --kv-events-size 4mb
@@ -515,7 +532,9 @@ test {nodes: where every replica is, while nodes die, come back, are drained and
     wait_node n3 down
     r node leave n3
     wait_node n3 ""
-    wait_for "the end of its segment" {"segment-gone" in [lrange $::kinds [set ::from [llength $::kinds]] end] || [follow; expr {[lsearch -start $::from $::kinds segment-gone] >= 0}]}
+    wait_for "the end of its segment" \
+        {"segment-gone" in [lrange $::kinds [set ::from [llength $::kinds]] end] || \
+        [follow; expr {[lsearch -start $::from $::kinds segment-gone] >= 0}]}
     exact
     stop_server
 }
@@ -538,10 +557,12 @@ test {another master, with nodes: what is away at first comes back by events} {
     set ::servers [lreplace $::servers end-1 end-1]
     resp::close $o
     r replicaof no one
-    wait_for "it leads, and does not wait for nodes any more" {[info_field role] eq "master" && ![catch {r exists v:1}]}
+    wait_for "it leads, and does not wait for nodes any more" {[info_field role] eq "master" && \
+        ![catch {r exists v:1}]}
     assert_error "EPOCH *" {r kvevents read {*}$before}
     walk
-    assert_equal {21 n1.0 small} [list [dict size $::objects] [lindex [dict keys $::down] 0 0] [all_keys]]
+    assert_equal {21 n1.0 small} [list [dict size $::objects] [lindex [dict keys $::down] 0 0] \
+        [all_keys]]
     exact
     restart_node n1
     exact

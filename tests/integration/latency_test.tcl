@@ -111,7 +111,8 @@ test {LATENCY HISTOGRAM} {
 }
 
 test {INFO latencystats: percentiles as configured, in microseconds and less} {
-    assert_equal {latency-tracking-info-percentiles {50 99 99.9}} [r config get latency-tracking-info-percentiles]
+    assert_equal {latency-tracking-info-percentiles {50 99 99.9}} \
+        [r config get latency-tracking-info-percentiles]
     r config resetstat
     r debug sleep 0.02
     r set a b
@@ -122,12 +123,15 @@ test {INFO latencystats: percentiles as configured, in microseconds and less} {
     regexp -line {_set:p50=(\d+\.\d\d\d),} $text - set
     assert {$debug >= 20000 && $set > 0}
     r config set latency-tracking-info-percentiles "0.0 50.0 100.0"
-    assert_equal {latency-tracking-info-percentiles {0 50 100}} [r config get latency-tracking-info-percentiles]
+    assert_equal {latency-tracking-info-percentiles {0 50 100}} \
+        [r config get latency-tracking-info-percentiles]
     assert_match {*_set:p0=*,p50=*,p100=*} [r info latencystats]
     foreach bad {"10 a" "10 101" "-1" "1 nan" "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17"} {
-        assert_error "ERR CONFIG SET failed*numbers from 0 to 100" {r config set latency-tracking-info-percentiles $bad}
+        assert_error "ERR CONFIG SET failed*numbers from 0 to 100" \
+            {r config set latency-tracking-info-percentiles $bad}
     }
-    assert_equal {latency-tracking-info-percentiles {0 50 100}} [r config get latency-tracking-info-percentiles]
+    assert_equal {latency-tracking-info-percentiles {0 50 100}} \
+        [r config get latency-tracking-info-percentiles]
     r config set latency-tracking-info-percentiles ""
     assert_match "*_set:\r\n*" [r info latencystats]
     r config set latency-tracking no
@@ -141,9 +145,11 @@ test {INFO latencystats: percentiles as configured, in microseconds and less} {
 }
 
 # A disk that takes 20 ms for everything, which no sanitizer would let us have.
-if {[info exists env(TARN_FAULT)] && [file exists $env(TARN_FAULT)] && (![info exists env(TARN_SANITIZER)] || $env(TARN_SANITIZER) eq "")} {
+if {[info exists env(TARN_FAULT)] && [file exists $env(TARN_FAULT)] && \
+        (![info exists env(TARN_SANITIZER)] || $env(TARN_SANITIZER) eq "")} {
     test {the append-only file has events of its own} {
-        set ::prefix [list env LD_PRELOAD=$::env(TARN_FAULT) TARN_FAULT=write:slow:1,fdatasync:slow:1,rename:slow:1]
+        set ::prefix [list env LD_PRELOAD=$::env(TARN_FAULT) \
+            TARN_FAULT=write:slow:1,fdatasync:slow:1,rename:slow:1]
         start_server --appendonly yes --appendfsync always --latency-monitor-threshold 10
         set ::prefix {}
         r set a b

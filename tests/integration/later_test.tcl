@@ -1,7 +1,11 @@
-# Not now is not never: what is awaited after a failover, a restart or DEBUG RELOAD is LOADING or TRYAGAIN, and in-band values wait.
+# Not now is not never: what is awaited after a failover, a restart or DEBUG RELOAD is LOADING or
+# TRYAGAIN, and in-band values wait.
 source [file join [file dirname [info script]] harness.tcl]
 
-proc pool_file {} {return [file join [expr {[file writable /dev/shm] ? "/dev/shm" : "/tmp"}] tarn-it-[pid]-later-[incr ::pool_files]]}
+proc pool_file {} {
+    return [file join [expr {[file writable /dev/shm] ? "/dev/shm" : "/tmp"}] \
+        tarn-it-[pid]-later-[incr ::pool_files]]
+}
 proc value {c {n 5000}} {return [string repeat $c $n]}
 # A further connection on which that was said, and not yet answered.
 proc said {args} {
@@ -14,9 +18,10 @@ proc waiting {n} {
     wait_for "$n clients to wait" {[info_field inband_later_clients] == $::waiting}
 }
 
-# --- nodes that are awaited ---------------------------------------------------------------------------------------------------------
+# --- nodes that are awaited ---
 
-start_server --pool-size 0 --appendonly yes --enable-debug-command yes --node-heartbeat 100 --node-timeout 30s \
+start_server --pool-size 0 --appendonly yes --enable-debug-command yes --node-heartbeat 100 \
+    --node-timeout 30s \
     --inband-wait-timeout 30s
 start_node n1 --segment 32mb
 
@@ -40,7 +45,8 @@ proc while_awaited {} {
     set ::refused [expr {[regexp {errorstat_LOADING:count=(\d+)} [r info errorstats] - n] ? $n : 0}]
     set log [file join [server dir] kv-later-[incr ::kv_calls]]
     set kv [start_process [list $::kv_binary {*}[kv_arguments {load later 20 1000-60000}]] $log]
-    wait_for "libtarn to be told" {[regexp {errorstat_LOADING:count=(\d+)} [r info errorstats] - n] && $n > $::refused}
+    wait_for "libtarn to be told" {[regexp {errorstat_LOADING:count=(\d+)} [r info errorstats] -\
+        n] && $n > $::refused}
     assert_equal 6 [info_field inband_later_clients]
     continue_node n1
     assert_equal OK [resp::recv $set]
@@ -62,7 +68,8 @@ proc while_awaited {} {
     foreach c [list $set $get $append $mset $mget $range] {drop $c}
 }
 
-test {guarantee 2: after a restart puts are LOADING while nodes are awaited, and in-band values wait} {
+test {guarantee 2: after a restart puts are LOADING while nodes are awaited, and in-band values\
+        wait} {
     r set old [value o]
     pause_node n1
     restart_server
@@ -105,9 +112,11 @@ test {guarantee 4: the wait has a bound, behind which the connection is closed} 
     assert_equal 0 [r exists new]
 }
 
-# --- space that readers of before may still look at -----------------------------------------------------------------------------------
+# --- space that readers of before may still look at ---
 
-proc fill {from to {size 1000000}} {for {set i $from} {$i < $to} {incr i} {assert_equal OK [r set k$i [value x $size]]}}
+proc fill {from to {size 1000000}} {
+    for {set i $from} {$i < $to} {incr i} {assert_equal OK [r set k$i [value x $size]]}
+}
 proc left {from to} {
     set n 0
     for {set i $from} {$i < $to} {incr i} {incr n [r exists k$i]}

@@ -23,7 +23,9 @@ proc fill {} {
 # So that the next test has the whole pool.
 proc release_all {c keys} {
     set arguments {}
-    foreach k $keys x [$c mgetreplicas [llength $keys] {*}$keys] {lappend arguments $k [expr {$x eq "(nil)" ? 0 : [lindex $x 0]}]}
+    foreach k $keys x [$c mgetreplicas [llength $keys] {*}$keys] {
+        lappend arguments $k [expr {$x eq "(nil)" ? 0 : [lindex $x 0]}]
+    }
     return [$c release [llength $keys] {*}$arguments]
 }
 
@@ -34,7 +36,9 @@ test {LEASE says what was granted; more than max-lease is granted as max-lease} 
     assert_equal 10000 [lindex [r getreplicas k LEASE 9223372036854775807] 2]
     assert_equal 0 [lindex [r getreplicas k] 2]
     assert_equal 40 [string length [lindex [r getreplicas k LEASE 1000] 4 0 1 0 4]]
-    foreach bad {0 -1 x 9223372036854775808 {}} {assert_error "ERR LEASE must be *" {r getreplicas k LEASE $bad}}
+    foreach bad {0 -1 x 9223372036854775808 {}} {
+        assert_error "ERR LEASE must be *" {r getreplicas k LEASE $bad}
+    }
     assert_error "ERR LEASE needs a value" {r getreplicas k LEASE}
 }
 
@@ -100,7 +104,8 @@ test {guarantee 1: removal takes effect at once, the space waits in quarantine} 
     wait_for "quarantine to be empty" {[dict get [r segment info 0] quarantined] == 0}
 }
 
-test {guarantee 2: a pool full of leased objects answers NOSPACE at once, and has room when one is released} {
+test {guarantee 2: a pool full of leased objects answers NOSPACE at once, and has room when one is\
+        released} {
     set ::evicted [info_field evicted_keys]
     set keys [fill]
     set c [client]

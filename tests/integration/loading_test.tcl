@@ -1,7 +1,8 @@
 # While the pool is being populated: LOADING with how far it is, and the rest goes on.
 source [file join [file dirname [info script]] harness.tcl]
 
-if {![info exists env(TARN_FAULT)] || ![file exists $env(TARN_FAULT)] || ([info exists env(TARN_SANITIZER)] && $env(TARN_SANITIZER) ne "")} {
+if {![info exists env(TARN_FAULT)] || ![file exists $env(TARN_FAULT)] || \
+        ([info exists env(TARN_SANITIZER)] && $env(TARN_SANITIZER) ne "")} {
     test {populating} {skip "this build has no library of faults"}
     finish
     exit
@@ -14,7 +15,9 @@ proc free_port {} {
     return $port
 }
 
-proc faulty {fault} {set ::prefix [list env LD_PRELOAD=$::env(TARN_FAULT) TARN_FAULT=$fault TARN_FAULT_HOLD=$::hold]}
+proc faulty {fault} {
+    set ::prefix [list env LD_PRELOAD=$::env(TARN_FAULT) TARN_FAULT=$fault TARN_FAULT_HOLD=$::hold]
+}
 # Populating comes to a stop after some pieces, until proceed.
 set hold [file join [temp_dir] hold]
 proc faulty_slow {} {
@@ -23,29 +26,36 @@ proc faulty_slow {} {
 }
 proc proceed {} {file delete $::hold}
 
-# It listens when this returns, and is not ready. Somebody else may take the port before it does: then another one.
+# It listens when this returns, and is not ready. Somebody else may take the port before it does:
+# then another one.
 proc launch_server {args} {
     for {set tries 0} {$tries < 20} {incr tries} {
         set dir [temp_dir]
         set port [free_port]
-        set server [dict create dir $dir log $dir/log options [list --port $port --pool-populate yes {*}$args] port $port]
-        dict set server pid [start_process [server_command $dir [dict get $server options]] $dir/stdout]
+        set server [dict create dir $dir log $dir/log options \
+            [list --port $port --pool-populate yes {*}$args] port $port]
+        dict set server pid [start_process [server_command $dir [dict get $server options]] \
+            $dir/stdout]
         set ::launched $server
-        wait_for "it to have its port" {[string match "*starting, PID*" [file_text [dict get $::launched log]]] ||
+        wait_for "it to have its port" \
+            {[string match "*starting, PID*" [file_text [dict get $::launched log]]] ||
             [process_state [dict get $::launched pid]] eq "gone"}
         if {[string match "*starting, PID*" [file_text [dict get $server log]]]} break
         reap_process [dict get $server pid]
     }
     set ::prefix {}
     lappend ::servers $server
-    wait_for "it to listen" {[process_state [dict get $::launched pid]] eq "gone" || ![catch {close [socket 127.0.0.1 [dict get $::launched port]]}]}
+    wait_for "it to listen" {[process_state [dict get $::launched pid]] eq "gone" || \
+        ![catch {close [socket 127.0.0.1 [dict get $::launched port]]}]}
 }
 proc ready {} {return [expr {[file_text [server dir]/port] ne ""}]}
 
-test {a server whose pool is being populated says LOADING and how far it is; who waits for it goes on} {
+test {a server whose pool is being populated says LOADING and how far it is; who waits for it goes\
+        on} {
     faulty_slow
     launch_server --pool-size 256mb
-    assert_error "LOADING *populating its pool: * % of 256 MiB are done, about * s are left" {r ping}
+    assert_error "LOADING *populating its pool: * % of 256 MiB are done, about * s are left" \
+        {r ping}
     assert_error "LOADING *" {r exists a}
     assert_error "LOADING *" {r putstart a 100000}
     assert_error "EXECABORT*" {r multi; catch {r set a b}; r exec}
@@ -55,7 +65,8 @@ test {a server whose pool is being populated says LOADING and how far it is; who
     wait_for "some of it" {[info_field loading_loaded_bytes] >= 7 << 22}
     assert {[info_field loading_loaded_perc] > 0 && [info_field loading_loaded_perc] <= 100}
     assert_range 0 [info_field loading_eta_seconds] 100000
-    wait_for "a line" {[string match "*Populating the pool: * of 256 MiB (* %), about * s left*" [file_text [server log]]]}
+    wait_for "a line" {[string match "*Populating the pool: * of 256 MiB (* %), about * s left*"\
+        [file_text [server log]]]}
     # Who calls waits, within the time of his call; here it begins before this proceeds.
     set calls [info_field total_commands_processed]
     set run [start_process [list $::kv_binary [server_url] put waits 100000] [server dir]/waits]
@@ -109,9 +120,11 @@ test {a node tells how far it is from the first second on, and joins when it is 
     set dir [temp_dir]
     dict set ::node_table n1 [dict create pid 0 dir $dir log $dir/log options {}]
     set command [node_command n1 $dir {--segment 256mb}]
-    dict set ::node_table n1 pid [start_process [lsearch -all -inline -not -exact $command --no-populate] $dir/stdout]
+    dict set ::node_table n1 pid [start_process [lsearch -all -inline -not -exact $command \
+        --no-populate] $dir/stdout]
     set ::prefix {}
-    wait_for "a line" {[string match "*Populating the pool: * of 256 MiB (* %), about * s left*" [file_text [node n1 log]]]}
+    wait_for "a line" {[string match "*Populating the pool: * of 256 MiB (* %), about * s left*"\
+        [file_text [node n1 log]]]}
     assert {[node_state n1] ne "up"}
     proceed
     wait_node n1 up

@@ -1,5 +1,6 @@
-# Modules: loadmodule, MODULE, their commands, INFO modules, CONFIG REWRITE; tarn-node --loadmodule; libtarn looking for rdma.
-# The module "toy" (tests/modules/toy.c) has a transport that serves by saying so, and commands.
+# Modules: loadmodule, MODULE, their commands, INFO modules, CONFIG REWRITE; tarn-node --loadmodule;
+# libtarn looking for rdma. The module "toy" (tests/modules/toy.c) has a transport that serves by
+# saying so, and commands.
 source [file join [file dirname [info script]] harness.tcl]
 
 set modules [file join [file dirname $::server_binary] tests modules]
@@ -19,9 +20,11 @@ proc wait_keys {n} {
 
 test {loadmodule on the command line: the module is listed, with its words} {
     start_server --loadmodule "$::toy hello 'two words'"
-    assert_equal [list [list name toy ver 10203 path $::toy args [list hello "two words"]]] [r module list]
+    assert_equal [list [list name toy ver 10203 path $::toy args [list hello "two words"]]] \
+        [r module list]
     assert_equal [list hello "two words"] [r toy.words]
-    assert_match "*module:name=toy,ver=10203,api=1,version=1.2.3,args=2,transports=1,commands=9*" [r info modules]
+    assert_match "*module:name=toy,ver=10203,api=1,version=1.2.3,args=2,transports=1,commands=9*" \
+        [r info modules]
     assert_equal 1 [info_field toy_domains]
     assert_equal 1 [info_field toy_listeners]
     assert_equal 1 [info_field toy_memories]
@@ -64,7 +67,8 @@ test {an answer that does not add up does not put the connection out of step} {
     assert_error "ERR toy.mute gave no answer" {r toy.mute}
     assert_equal PONG [r ping]
     foreach command {short long mute} {
-        assert_match "*Module toy: toy.$command gave an answer that does not add up*" [file_text [server log]]
+        assert_match "*Module toy: toy.$command gave an answer that does not add up*" \
+            [file_text [server log]]
     }
 }
 
@@ -75,8 +79,10 @@ test {the pool as a module sees it} {
 }
 
 test {MODULE LOAD and UNLOAD are not for everybody} {
-    foreach command [list [list module load $::toy] [list module loadex $::toy] [list module unload toy]] {
-        assert_error "ERR MODULE command not allowed. If the enable-module-command option is set to \"local\"*" {r {*}$command}
+    foreach command [list [list module load $::toy] [list module loadex $::toy] \
+            [list module unload toy]] {
+        assert_error "ERR MODULE command not allowed. If the enable-module-command option is set\
+            to \"local\"*" {r {*}$command}
     }
     assert_error "ERR CONFIG SET failed*immutable*" {r config set enable-module-command yes}
     assert_equal {enable-module-command no} [r config get enable-module-command]
@@ -95,9 +101,11 @@ test {MODULE LOAD on a running server: its transport serves at once} {
     assert_equal {a b} [r toy.words]
     assert_equal [expr {$commands + 9}] [r command count]
     wait_keys 1
-    assert_error "ERR Error loading the extension. Please check the server logs. (*a module named toy is loaded already*" {
+    assert_error "ERR Error loading the extension. Please check the server logs. (*a module named\
+            toy is loaded already*" {
         r module load $::toy}
-    assert_error "ERR Error loading the extension.*a module named toy*" {r module load $::modules/twin.so}
+    assert_error "ERR Error loading the extension.*a module named toy*" \
+        {r module load $::modules/twin.so}
 }
 
 test {MODULE UNLOAD takes everything back} {
@@ -116,7 +124,8 @@ test {MODULE UNLOAD takes everything back} {
 test {requests of a pipeline around LOAD and UNLOAD} {
     set c [r]
     for {set round 0} {$round < 20} {incr round} {
-        foreach command [list {toy.echo a} [list module load $::toy] {toy.echo b} {module unload toy} {toy.echo c} {ping}] {
+        foreach command [list {toy.echo a} [list module load $::toy] {toy.echo b} \
+                {module unload toy} {toy.echo c} {ping}] {
             append bytes [resp::encode $command]
         }
     }
@@ -134,7 +143,8 @@ test {requests of a pipeline around LOAD and UNLOAD} {
 test {a transaction that was queued while the module was there} {
     r module load $::toy
     r multi
-    foreach command [list {toy.echo a} {module unload toy} {toy.echo b} [list module load $::toy] {toy.echo c}] {
+    foreach command [list {toy.echo a} {module unload toy} {toy.echo b} [list module load $::toy] \
+            {toy.echo c}] {
         assert_equal QUEUED [r {*}$command]
     }
     set answers [r exec]
@@ -148,7 +158,8 @@ test {a transaction that was queued while the module was there} {
 test {a module that is busy stays as it was} {
     r module load $::toy hold
     wait_keys 1
-    assert_error "ERR Error unloading module: the toy is in use: 0 domains, held" {r module unload toy}
+    assert_error "ERR Error unloading module: the toy is in use: 0 domains, held" \
+        {r module unload toy}
     assert_equal hold [r toy.words]
     wait_keys 1
     assert_equal 1 [r toy.letgo]
@@ -177,11 +188,16 @@ test {what cannot be loaded is said, and leaves nothing} {
     set f [open $dir/short.so wb]
     puts -nonewline $f $bytes
     close $f
-    foreach {file text} [list $dir/none.so "*none.so: No such file or directory*" $dir/text.so "*is no shared object*" \
-        $dir/short.so "*short.so was cut off*" $dir "*is no regular file*" $::modules/nosymbol.so "*does not show tarn_module_v1*" \
-        $::modules/wrongversion.so "*version 7 of the module interface, this program wants version 1*" \
-        $::modules/wrongabi.so "*version 99 of the transport interface*" $::modules/undefined.so "*nobody_has_this*"] {
-        assert_error "ERR Error loading the extension. Please check the server logs. ($text)" {r module load $file}
+    foreach {file text} [list $dir/none.so "*none.so: No such file or directory*" $dir/text.so \
+        "*is no shared object*" \
+        $dir/short.so "*short.so was cut off*" $dir "*is no regular file*" $::modules/nosymbol.so \
+        "*does not show tarn_module_v1*" \
+        $::modules/wrongversion.so "*version 7 of the module interface, this program wants version\
+        1*" \
+        $::modules/wrongabi.so "*version 99 of the transport interface*" $::modules/undefined.so \
+        "*nobody_has_this*"] {
+        assert_error "ERR Error loading the extension. Please check the server logs. ($text)" \
+            {r module load $file}
         assert_match $text [file_text [server log]]
     }
     assert_error "*the word \"fail\" makes it fail*" {r module load $::toy fail}
@@ -198,7 +214,9 @@ test {what cannot be loaded is said, and leaves nothing} {
 proc server_with_file {file args} {
     set ::config_file $file
     rename server_command plain_command
-    proc server_command {dir options} {return [linsert [plain_command $dir $options] 1 $::config_file]}
+    proc server_command {dir options} {
+        return [linsert [plain_command $dir $options] 1 $::config_file]
+    }
     set failed [catch {start_server {*}$args} message options]
     rename server_command {}
     rename plain_command server_command
@@ -208,14 +226,17 @@ proc server_with_file {file args} {
 test {loadmodule in a file; CONFIG REWRITE writes what is loaded} {
     set file [file join [temp_dir] tarn.conf]
     set f [open $file w]
-    puts $f "# modules\nloadmodule $::toy from \"the file\"\nloadmodule $::modules/newer.so\nmax-lease 9000"
+    puts $f "# modules\nloadmodule $::toy from \"the file\"\nloadmodule\
+        $::modules/newer.so\nmax-lease 9000"
     close $f
     server_with_file $file --enable-module-command yes
     assert_equal {from {the file}} [r toy.words]
     assert_equal {toy newer} [lmap m [r module list] {dict get $m name}]
     assert_equal OK [r config rewrite]
-    assert_equal "# modules\nloadmodule $::toy from \"the file\"\nloadmodule $::modules/newer.so\nmax-lease 9000" \
-        [string range [file_text $file] 0 [expr {[string first "max-lease 9000" [file_text $file]] + 13}]]
+    assert_equal "# modules\nloadmodule $::toy from \"the file\"\nloadmodule\
+        $::modules/newer.so\nmax-lease 9000" \
+        [string range [file_text $file] 0 \
+        [expr {[string first "max-lease 9000" [file_text $file]] + 13}]]
     r module unload toy
     r module load $::toy {other words} x#y
     r module unload newer
@@ -233,15 +254,19 @@ test {loadmodule in a file; CONFIG REWRITE writes what is loaded} {
 }
 
 test {a server that cannot load a module does not start} {
-    assert_error "*none.so: No such file or directory*Can't load module from /tmp/none.so: server aborting*" {
+    assert_error "*none.so: No such file or directory*Can't load module from /tmp/none.so: server\
+            aborting*" {
         start_server --loadmodule /tmp/none.so}
-    assert_error "*the word \"fail\" makes it fail*server aborting*" {start_server --loadmodule "$::toy fail"}
-    assert_error "*wants version 1*server aborting*" {start_server --loadmodule $::modules/wrongversion.so}
+    assert_error "*the word \"fail\" makes it fail*server aborting*" \
+        {start_server --loadmodule "$::toy fail"}
+    assert_error "*wants version 1*server aborting*" \
+        {start_server --loadmodule $::modules/wrongversion.so}
     assert_error "*loadmodule must name a file*" {start_server --loadmodule {}}
     assert_error "*loadmodule has unbalanced quotes*" {start_server --loadmodule "x.so \"y"}
 }
 
-test {a path of loadmodule counts from where the program was started, a bare name is one of the installed} {
+test {a path of loadmodule counts from where the program was started, a bare name is one of the\
+        installed} {
     set place [temp_dir]
     file mkdir $place/mods $place/conf
     file copy $::toy $place/mods/toy.so
@@ -268,7 +293,8 @@ test {a path of loadmodule counts from where the program was started, a bare nam
     stop_node n1
     stop_server
     unset ::env(TARN_MODULE_PATH)
-    # without a word of the environment: beside the program, whatever lies about where it was started
+    # without a word of the environment: beside the program, whatever lies about where it was
+    # started
     close [open $place/rdma.so w]
     file copy $::toy $place/own.so
     cd $place
@@ -278,7 +304,8 @@ test {a path of loadmodule counts from where the program was started, a bare nam
     cd $before
     assert_equal rdma [dict get [lindex [r module list] 0] name]
     stop_server
-    assert_error "*none.so: No such file or directory*Can't load module from none.so*" {start_server --loadmodule none.so}
+    assert_error "*none.so: No such file or directory*Can't load module from none.so*" \
+        {start_server --loadmodule none.so}
 }
 
 test {tarn-node --loadmodule: the node's segments and reports are the module's, too} {
@@ -287,10 +314,12 @@ test {tarn-node --loadmodule: the node's segments and reports are the module's, 
     wait_for "the node's key" {[llength [r toy.segments]] == 2}
     assert_match "1 * toy://127.0.0.1:1 read 1|write 1" [lindex [r toy.segments] 1]
     wait_for "the node's report" {[llength [r toy.reports]] == 2}
-    assert_equal [list "\"\" device name=toy0 state=up\n" "\"n1\" device name=toy0 state=up\n"] [r toy.reports]
+    assert_equal [list "\"\" device name=toy0 state=up\n" "\"n1\" device name=toy0 state=up\n"] \
+        [r toy.reports]
     stop_node n1
     assert_equal 1 [llength [r toy.segments]]
-    assert_error "*status 1*tarn-node: --loadmodule /none.so: No such file or directory*" {start_node n2 --loadmodule=/none.so}
+    assert_error "*status 1*tarn-node: --loadmodule /none.so: No such file or directory*" \
+        {start_node n2 --loadmodule=/none.so}
     stop_server
 }
 
@@ -299,7 +328,8 @@ test {libtarn looks for rdma where it is told to, and says where that was} {
     set ::env(TARN_MODULE_PATH) /nowhere:$::modules
     set answer [kv_exec [kv_arguments {--transport rdma put a 10}]]
     assert_equal 1 [lindex $answer 0]
-    assert_match "*transport=rdma*/nowhere/rdma.so: No such file*$::modules/rdma.so: it brings no rdma transport*" [lindex $answer 2]
+    assert_match "*transport=rdma*/nowhere/rdma.so: No such file*$::modules/rdma.so: it brings no\
+        rdma transport*" [lindex $answer 2]
     assert_equal 0 [lindex [kv_exec [kv_arguments {--transport auto put a 10}]] 0]
     unset ::env(TARN_MODULE_PATH)
     stop_server

@@ -1,4 +1,5 @@
-# MULTI, EXEC, DISCARD, WATCH, UNWATCH: queueing, errors, what touches a watched key, jobs within EXEC, bounds.
+# MULTI, EXEC, DISCARD, WATCH, UNWATCH: queueing, errors, what touches a watched key, jobs within
+# EXEC, bounds.
 source [file join [file dirname [info script]] harness.tcl]
 start_server --enable-debug-command yes
 
@@ -44,7 +45,8 @@ test {MULTI in MULTI and WATCH in MULTI are errors that do no harm} {
 
 test {an error at queueing: EXECABORT, nothing has run} {
     r set a 1
-    foreach wrong {{nosuchcommand x} get {config nosuch} {client kill} {shutdown} {client reply off}} {
+    foreach wrong {{nosuchcommand x} get {config nosuch} {client kill} {shutdown}\
+            {client reply off}} {
         r multi
         assert_equal QUEUED [r set a 2]
         assert_error "ERR *" {r {*}$wrong}
@@ -70,8 +72,10 @@ test {an error of a command that runs does not stop the others} {
 
 test {WATCH: EXEC does nothing after any kind of write, by anyone} {
     set other [client]
-    foreach {write} {{set k v} {set k v nx} {setex k 100 v} {append k v} {setrange k 0 v} {incr n} {mset x y k v}
-        {del k} {unlink k} {getdel k} {getset k v} {getex k ex 100} {expire k 100} {pexpireat k 99999999999999}
+    foreach {write} {{set k v} {set k v nx} {setex k 100 v} {append k v} {setrange k 0 v} {incr n}\
+        {mset x y k v}
+        {del k} {unlink k} {getdel k} {getset k v} {getex k ex 100} {expire k 100} \
+            {pexpireat k 99999999999999}
         {flushall} {flushdb async} {removematch glob k*} {evict keys 1 k} {persist t}} {
         foreach who [list r $other] {
             r del x
@@ -274,7 +278,9 @@ test {a client that goes in the middle of EXEC takes all of it along} {
     wait_for "the sleep" {[info_field blocked_clients] == 1}
     assert_equal 1 [r get before]
     assert_match "*flags=xb*" [r client list]
-    assert_equal 0 [r client unblock [regexp -inline {\d+} [lsearch -inline [split [r client list] \n] *flags=xb*]]]
+    assert_equal 0 \
+        [r client unblock [regexp -inline {\d+} [lsearch -inline [split [r client list] \n] \
+        *flags=xb*]]]
     drop $other
     wait_for "its end" {[info_field blocked_clients] == 0}
     assert_equal 0 [r exists after]
@@ -351,7 +357,8 @@ test {the queue is bounded: a clear error, and the connection lives} {
         assert_error "EXECABORT *" {r exec}
         assert_equal PONG [r ping]
     }
-    # Words that were not kept because the transaction has failed already stand where the name of a command should.
+    # Words that were not kept because the transaction has failed already stand where the name of a
+    # command should.
     set large [string repeat x 100000]
     r multi
     catch {r nothing}
@@ -363,7 +370,8 @@ test {the queue is bounded: a clear error, and the connection lives} {
     set other [client]
     $other multi
     assert_equal QUEUED [$other set a [string repeat x 900000]]
-    resp::raw $other [resp::encode [list set a [string repeat y 900000] ex 100]][resp::encode {echo here}]
+    resp::raw $other [resp::encode [list set a [string repeat y 900000] ex 100]][resp::encode \
+        {echo here}]
     assert_match "*larger than*" [resp::recv $other]
     assert_equal QUEUED [resp::recv $other]
     assert_equal OK [$other discard]
@@ -442,7 +450,9 @@ test {what Sentinel sends to reconfigure, but for SLAVEOF} {
     $subscriber subscribe c
     set normal [client]
     $normal ping
-    foreach request {{multi} {ping} {client kill type normal} {client kill type pubsub} {exec}} {resp::send $s {*}$request}
+    foreach request {{multi} {ping} {client kill type normal} {client kill type pubsub} {exec}} {
+        resp::send $s {*}$request
+    }
     foreach expected {OK QUEUED QUEUED QUEUED} {assert_equal $expected [resp::recv $s]}
     set reply [resp::recv $s]
     assert_equal PONG [lindex $reply 0]
@@ -476,7 +486,8 @@ test {EXEC with values that are on a node} {
     assert_equal 10 [llength $reply]
     assert_equal {OK 2400000} [lrange $reply 0 1]
     assert {[lindex $reply 2] eq $value && [lindex $reply 3] == 2400001}
-    assert {[lindex $reply 4] eq [list ${value}x (nil) ${value}x] && [lindex $reply 5] eq "${value}x"}
+    assert {[lindex $reply 4] eq [list ${value}x (nil) ${value}x] && \
+        [lindex $reply 5] eq "${value}x"}
     assert_equal {small 1 (nil) ghabcdefgh} [lrange $reply 6 9]
     assert {[r get b] eq $value}
     assert_equal 0 [info_field inband_buffer_used]
@@ -494,7 +505,8 @@ test {a client that goes while EXEC moves bytes leaves nothing behind} {
         after [expr {$i % 5}]
         drop $other
     }
-    wait_for "all to be over" {[info_field blocked_clients] == 0 && ![string match "* multi=\[0-9\]*" [r client list]]}
+    wait_for "all to be over" {[info_field blocked_clients] == 0 && \
+        ![string match "* multi=\[0-9\]*" [r client list]]}
     assert_equal 0 [info_field inband_buffer_used]
     assert_equal 0 [info_field watched_keys]
     r debug check

@@ -1,9 +1,11 @@
-# Machines made of network namespaces on this one. A test that sources this file (and not harness.tcl, which comes with it) runs
-# in a namespace of its own, or is skipped where none can be made; nothing outside of it is touched.
+# Machines made of network namespaces on this one. A test that sources this file (and not
+# harness.tcl, which comes with it) runs in a namespace of its own, or is skipped where none can be
+# made; nothing outside of it is touched.
 #
 #     a switch (the namespace the test runs in, 10.77.0.254) ── h0 h1 h2 ..., 10.77.0.10 10.77.0.11 10.77.0.12 ...
 #
-# A link is cut in one direction by a token bucket that lets nothing pass: packets vanish, nobody is told.
+# A link is cut in one direction by a token bucket that lets nothing pass: packets vanish, nobody is
+# told.
 
 if {![info exists env(TARN_NETNS)]} {
     set env(TARN_NETNS) 1
@@ -21,15 +23,17 @@ if {![info exists env(TARN_NETNS)]} {
         }
     }
     if {$how eq ""} {
-        puts "skip [file tail $argv0]: network namespaces are not permitted here\n0 passed, 0 failed, 1 skipped"
+        puts "skip [file tail $argv0]: network namespaces are not permitted here\n0 passed, 0\
+            failed, 1 skipped"
         exit 0
     }
-    set status [catch {exec setpriv --pdeathsig KILL unshare {*}$how [info nameofexecutable] $argv0 {*}$argv >@stdout 2>@stderr}]
+    set status [catch {exec setpriv --pdeathsig KILL unshare {*}$how [info nameofexecutable]\
+        $argv0 {*}$argv >@stdout 2>@stderr}]
     exit $status
 }
 source [file join [file dirname [info script]] harness.tcl]
 
-# --- the network --------------------------------------------------------------------------------------------------------------
+# --- the network ---
 
 set hosts {}
 proc address {host} {return 10.77.0.[expr {10 + [string index $host 1]}]}
@@ -38,7 +42,8 @@ proc make_host {host} {
     set pid [start_process {unshare -n sleep 100000} /dev/null]
     dict set ::hosts $host $pid
     set ::made $pid
-    wait_for "namespace of $host" {[file link /proc/$::made/ns/net] ne [file link /proc/self/ns/net]}
+    wait_for "namespace of $host" {[file link /proc/$::made/ns/net] ne\
+        [file link /proc/self/ns/net]}
     exec ip link add v$host type veth peer name eth0 netns $pid
     exec ip link set v$host master br0 up
     inside $host ip link set lo up
@@ -59,7 +64,8 @@ proc on {host script} {
 
 # Packets to the host, or from it, vanish; kbit 0: all of them.
 proc limit {host direction kbit} {
-    set bucket [expr {$kbit == 0 ? "rate 8bit burst 1 limit 1" : "rate ${kbit}kbit burst 32k latency 400ms"}]
+    set bucket [expr {$kbit == 0 ? "rate 8bit burst 1 limit 1" :\
+        "rate ${kbit}kbit burst 32k latency 400ms"}]
     if {$direction in {to both}} {exec tc qdisc replace dev v$host root tbf {*}$bucket}
     if {$direction in {from both}} {inside $host tc qdisc replace dev eth0 root tbf {*}$bucket}
 }

@@ -1,16 +1,18 @@
-# Several machines, made of network namespaces on this one: nodes and clients that are cut off, in one direction too, and slow
-# links.
+# Several machines, made of network namespaces on this one: nodes and clients that are cut off, in
+# one direction too, and slow links.
 source [file join [file dirname [info script]] netns.tcl]
 
 # h0 is the master, h1 h2 h3 are nodes, h4 is the client.
 make_network {h0 h1 h2 h3 h4}
 set server_host [address h0]
-on h0 {start_server --bind 0.0.0.0 --protected-mode no --pool-size 0 --node-heartbeat 100 --node-timeout 3s --max-lease 10s}
+on h0 {start_server --bind 0.0.0.0 --protected-mode no --pool-size 0 --node-heartbeat 100\
+    --node-timeout 3s --max-lease 10s}
 foreach h {h1 h2 h3} {
     on $h {start_node n[string index $h 1] --host-name $h --bind=0.0.0.0 --segment 64mb}
 }
 
-# kv on the client's host, which gives up a silent node soon; the last one, after three times that, for the machine may stand still.
+# kv on the client's host, which gives up a silent node soon; the last one, after three times that,
+# for the machine may stand still.
 proc client_kv {args} {
     on h4 {kv --host h4 --failover 1500 {*}$args}
 }
@@ -31,8 +33,10 @@ test {nodes are found under their own addresses} {
     assert_equal [r strlen a:1] [string length [r get a:1]]
 }
 
-foreach {direction what} {both {in both directions} from {and cannot send} to {and cannot receive}} {
-    test "a node is cut off $what: readers of two replicas notice nothing; it comes back with all it had" {
+foreach {direction what} {both {in both directions} from {and cannot send} to\
+        {and cannot receive}} {
+    test "a node is cut off $what: readers of two replicas notice nothing; it comes back with all\
+            it had" {
         client_kv --prefer n1.0 load only:$direction: 20 1000-100000
         set run [client_run --pause 2 run a: 50 1000-100000]
         set epoch [segment_field n1.0 epoch]
@@ -42,7 +46,8 @@ foreach {direction what} {both {in both directions} from {and cannot send} to {a
         assert_equal "50 0 0" [kv_fields $a ok misses errors] $a
         set a [client_kv verify only:$direction: 20 1000-100000]
         assert_equal "0 20 0" [kv_fields $a ok misses errors] $a
-        assert_equal "20 40" [kv_fields [client_kv --replicas 2 load new:$direction: 20 1000-100000] ok replicas]
+        assert_equal "20 40" [kv_fields [client_kv --replicas 2 load new:$direction: 20 \
+            1000-100000] ok replicas]
         mend h1
         wait_node n1 up
         assert_equal $epoch [segment_field n1.0 epoch]
@@ -55,7 +60,8 @@ foreach {direction what} {both {in both directions} from {and cannot send} to {a
 }
 
 foreach {from to what} {h4 h1 {cannot reach a node} h1 h4 {is not reached by a node}} {
-    test "a client $what that the master sees: it reads elsewhere, writes what it can, and the rest is no miss" {
+    test "a client $what that the master sees: it reads elsewhere, writes what it can, and the\
+            rest is no miss" {
         client_kv --prefer n1.0 --replace load lone: 5 1000-50000
         cut_path $from $to
         set a [client_kv verify a: 50 1000-100000]
@@ -95,10 +101,12 @@ test {guarantee 3: what a writer that was cut off sends later lands nowhere} {
     r config set put-timeout 200 put-release-timeout 300
     # It holds half of a node's memory, and begins to write when it has lost it.
     set half [expr {40 * 1048576}]
-    set writer [on h4 {start_process [list $kv_binary --host h4 --prefer n1.0 --slow 3000 {*}[kv_arguments [list put late0 $half]]] [server dir]/late}]
+    set writer [on h4 {start_process [list $kv_binary --host h4 --prefer n1.0 --slow 3000\
+        {*}[kv_arguments [list put late0 $half]]] [server dir]/late}]
     wait_for "its put to be open" {[string match "open*" [file_text [server dir]/late]]}
     cut h4
-    wait_for "its space" {![catch {r putstart again $half prefer n1.0} reply] && [segment_field n1.0 id] == [lindex $reply 1 0 1 0 0]}
+    wait_for "its space" {![catch {r putstart again $half prefer n1.0} reply] && \
+        [segment_field n1.0 id] == [lindex $reply 1 0 1 0 0]}
     r putrevoke again [lindex $reply 0]
     r config set put-timeout 30000
     # Another client's values lie there now.

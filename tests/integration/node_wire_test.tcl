@@ -1,5 +1,5 @@
-# The commands between nodes and master, spoken by hand: what is answered, what is refused and with which words. Real nodes are
-# in nodes_test.tcl.
+# The commands between nodes and master, spoken by hand: what is answered, what is refused and with
+# which words. Real nodes are in nodes_test.tcl.
 source [file join [file dirname [info script]] harness.tcl]
 start_server --pool-size 0 --node-heartbeat 100 --node-timeout 60s --ssd-offload all --max-lease 2s
 
@@ -10,7 +10,8 @@ set content [string repeat c 32]
 # A pretended node on a connection of its own: its command; $c is the connection.
 proc join {c name instance machine args} {$c node join $name $instance MACHINE $machine {*}$args}
 proc mount {c name instance segment tier size {content cccccccccccccccccccccccccccccccc}} {
-    return [$c segment mount $name $instance $segment TIER $tier SIZE $size CONTENT $content ENDPOINTS 1 tcp://*:7777]
+    return [$c segment mount $name $instance $segment TIER $tier SIZE $size CONTENT $content \
+        ENDPOINTS 1 tcp://*:7777]
 }
 # The next item of work of a kind; others on the way are an error.
 proc work {c name instance kind} {
@@ -43,7 +44,8 @@ set c2 [client]
 
 test {NODE JOIN answers what a node needs} {
     set a [join $c1 n1 $i1 m1 RACK r1 VERSION 0.1]
-    assert_equal {node-id master-epoch grant-key clock heartbeat node-timeout max-lease cluster-id} [dict keys $a]
+    assert_equal {node-id master-epoch grant-key clock heartbeat node-timeout max-lease\
+        cluster-id} [dict keys $a]
     assert_equal 16 [string length [dict get $a grant-key]]
     assert_equal 100 [dict get $a heartbeat]
     assert_equal 60000 [dict get $a node-timeout]
@@ -56,35 +58,51 @@ test {NODE JOIN answers what a node needs} {
 test {arguments that make no sense are refused by name} {
     foreach {command said} {
         {node join n1 123 MACHINE m} "ERR instance must be 32 hex digits*"
-        {node join {a b} 11111111111111111111111111111111 MACHINE m} "ERR a node's name must be 1 to 48 of*"
+        {node join {a b} 11111111111111111111111111111111 MACHINE m} \
+            "ERR a node's name must be 1 to 48 of*"
         {node join local 11111111111111111111111111111111 MACHINE m} "ERR the name local*"
         {node join n9 11111111111111111111111111111111 MACHINE {a b}} "ERR MACHINE must be*"
         {node join n9 11111111111111111111111111111111 MACHINE m RACK} "ERR RACK needs a value"
-        {node join n9 11111111111111111111111111111111 MACHINE m COLOUR red} "ERR unknown option 'COLOUR'"
+        {node join n9 11111111111111111111111111111111 MACHINE m COLOUR red} \
+            "ERR unknown option 'COLOUR'"
         {node heartbeat n9 11111111111111111111111111111111} "STALE *NODE JOIN"
         {node heartbeat n1 22222222222222222222222222222222} "STALE *NODE JOIN"
         {node heartbeat n1 11111111111111111111111111111111 WAIT x} "ERR WAIT must be*"
-        {node heartbeat n1 11111111111111111111111111111111 STATS 2 a 1} "ERR STATS is 2, but fewer*"
-        {node heartbeat n1 11111111111111111111111111111111 STATS 1 {A b} 1} "ERR STATS: field 1 must be*"
-        {node heartbeat n1 11111111111111111111111111111111 STATS 65} "ERR STATS must be a number from 0 to 64"
+        {node heartbeat n1 11111111111111111111111111111111 STATS 2 a 1} \
+            "ERR STATS is 2, but fewer*"
+        {node heartbeat n1 11111111111111111111111111111111 STATS 1 {A b} 1} \
+            "ERR STATS: field 1 must be*"
+        {node heartbeat n1 11111111111111111111111111111111 STATS 65} \
+            "ERR STATS must be a number from 0 to 64"
         {node fenced n1 11111111111111111111111111111111 x} "ERR session must be*"
-        {node done n1 11111111111111111111111111111111 2 1 0 0 -1} "ERR n is 2: 8 arguments must follow, and 4 do"
-        {node evicted n1 11111111111111111111111111111111 77 1 k 1} "NOSEGMENT this is not an ssd or file segment*"
-        {node offer n1 11111111111111111111111111111111 77 1 k 1 1 -1 0 {}} "NOSEGMENT this is not an ssd or file segment*"
+        {node done n1 11111111111111111111111111111111 2 1 0 0 -1} \
+            "ERR n is 2: 8 arguments must follow, and 4 do"
+        {node evicted n1 11111111111111111111111111111111 77 1 k 1} \
+            "NOSEGMENT this is not an ssd or file segment*"
+        {node offer n1 11111111111111111111111111111111 77 1 k 1 1 -1 0 {}} \
+            "NOSEGMENT this is not an ssd or file segment*"
         {node info n9} "ERR no such node 'n9'*"
         {node drain n9} "ERR no such node 'n9'*"
         {node drain n1 NOW} "ERR unknown option 'NOW'"
         {node maintenance n1 maybe} "ERR MAINTENANCE must be ON or OFF"
-        {segment mount n1 11111111111111111111111111111111 s TIER tape SIZE 4096 CONTENT 1} "ERR TIER must be memory, ssd or file"
-        {segment mount n1 11111111111111111111111111111111 s TIER memory SIZE 1 CONTENT 1} "ERR SIZE must be*"
-        {segment mount n1 11111111111111111111111111111111 s TIER memory SIZE 4096 CONTENT 1} "ERR CONTENT must be 32 hex digits*"
-        {segment mount n1 11111111111111111111111111111111 s TIER memory SIZE 4096 HUGE yes} "ERR SEGMENT MOUNT needs TIER, SIZE and CONTENT"
-        {segment mount n1 11111111111111111111111111111111 s TIER memory SIZE 4096 CONTENT cccccccccccccccccccccccccccccccc ENDPOINTS 2 tcp://h:1}
+        {segment mount n1 11111111111111111111111111111111 s TIER tape SIZE 4096 CONTENT 1} \
+            "ERR TIER must be memory, ssd or file"
+        {segment mount n1 11111111111111111111111111111111 s TIER memory SIZE 1 CONTENT 1} \
+            "ERR SIZE must be*"
+        {segment mount n1 11111111111111111111111111111111 s TIER memory SIZE 4096 CONTENT 1} \
+            "ERR CONTENT must be 32 hex digits*"
+        {segment mount n1 11111111111111111111111111111111 s TIER memory SIZE 4096 HUGE yes} \
+            "ERR SEGMENT MOUNT needs TIER, SIZE and CONTENT"
+        {segment mount n1 11111111111111111111111111111111 s TIER memory SIZE 4096 CONTENT\
+            cccccccccccccccccccccccccccccccc ENDPOINTS 2 tcp://h:1}
             "ERR ENDPOINTS is 2, but fewer than 2 arguments follow"
-        {segment mount n1 11111111111111111111111111111111 s TIER memory SIZE 4096 CONTENT cccccccccccccccccccccccccccccccc ENDPOINTS 1 nonsense}
+        {segment mount n1 11111111111111111111111111111111 s TIER memory SIZE 4096 CONTENT\
+            cccccccccccccccccccccccccccccccc ENDPOINTS 1 nonsense}
             "ERR ENDPOINTS must be*"
-        {segment mount n1 11111111111111111111111111111111 s TIER file SIZE 4096 CONTENT cccccccccccccccccccccccccccccccc} "ERR DIRECTORY belongs to*"
-        {segment mount n1 11111111111111111111111111111111 a/b TIER memory SIZE 4096 CONTENT cccccccccccccccccccccccccccccccc} "ERR a segment's name*"
+        {segment mount n1 11111111111111111111111111111111 s TIER file SIZE 4096 CONTENT\
+            cccccccccccccccccccccccccccccccc} "ERR DIRECTORY belongs to*"
+        {segment mount n1 11111111111111111111111111111111 a/b TIER memory SIZE 4096 CONTENT\
+            cccccccccccccccccccccccccccccccc} "ERR a segment's name*"
         {segment unmount nowhere} "NOSEGMENT *"
         {segment drain nowhere} "NOSEGMENT *"
         {replica copy missing} "ERR no such key"
@@ -149,7 +167,9 @@ test {GETREPLICAS puts the client's machine first, then its rack} {
     }
     set c [client]
     $c client setinfo tarn-rack r1
-    for {set i 0} {$i < 10} {incr i} {assert_equal [segment_field n1.0 id] [lindex [$c getreplicas near] 4 0 1 0 0]}
+    for {set i 0} {$i < 10} {incr i} {
+        assert_equal [segment_field n1.0 id] [lindex [$c getreplicas near] 4 0 1 0 0]
+    }
     assert_error "ERR tarn-rack *" {$c client setinfo tarn-rack "a b"}
     drop $c
     # A writer that says where it is writes there.
@@ -167,10 +187,12 @@ test {REPLICA COPY: the node is asked, the task is listed, the replica is there}
     put a 10000 PREFER n1.0
     set task [r replica copy a]
     set item [work $c2 n2 $i2 copy]
-    assert_equal [list $task a [lindex [r getreplicas a] 0] 10000 [segment_field n2.0 id]] [lrange $item 1 5]
+    assert_equal [list $task a [lindex [r getreplicas a] 0] 10000 [segment_field n2.0 id]] \
+        [lrange $item 1 5]
     assert_equal 10000 [lindex $item 6 0 1]
     set shown [lindex [r replica tasks STATE sent] 0]
-    foreach {field value} [list id $task kind copy reason user key a from {} to n2.0 node n2 state sent tries 1 error {} bytes 10000] {
+    foreach {field value} [list id $task kind copy reason user key a from {} to n2.0 node n2 state \
+            sent tries 1 error {} bytes 10000] {
         assert_equal $value [dict get $shown $field] "($field)"
     }
     assert_equal n1.0 [where a]
@@ -209,14 +231,16 @@ test {a disk: stored, let go, dropped, offered} {
     put d 5000 PREFER n1.0
     set item [work $c1 n1 $i1 store]
     lassign $item - task key version size crc crcs segment epoch extents far
-    assert_equal [list d 5000 7 (nil) $ssd [segment_field n1.0 id] [segment_field n1.0 epoch]] [list $key $size $crc $crcs $far $segment $epoch]
+    assert_equal [list d 5000 7 (nil) $ssd [segment_field n1.0 id] [segment_field n1.0 epoch]] \
+        [list $key $size $crc $crcs $far $segment $epoch]
     assert_equal 5000 [lindex $extents 0 1]
     assert_equal 1 [$c1 node done n1 $i1 1 $task 0 8192 -1]
     assert_equal {n1.0 n1.ssd} [where d]
     r replica drop d FROM n1.0
     set reply [r getreplicas d LEASE 1000]
     assert_equal ssd [lindex $reply 4 0 0]
-    assert_equal [list $ssd 8192 5000] [list [lindex $reply 4 0 1 0 0] [lindex $reply 4 0 1 0 2] [lindex $reply 4 0 1 0 3]]
+    assert_equal [list $ssd 8192 5000] [list [lindex $reply 4 0 1 0 0] [lindex $reply 4 0 1 0 2] \
+        [lindex $reply 4 0 1 0 3]]
     assert_equal 40 [string length [lindex $reply 4 0 1 0 4]]
     # Its second use brings it back.
     r getreplicas d LEASE 1000
@@ -225,7 +249,8 @@ test {a disk: stored, let go, dropped, offered} {
     $c1 node done n1 $i1 1 [lindex $item 1] -7 0 -1
     assert_equal 1 [$c1 node evicted n1 $i1 $ssd 2 d $version nobody 1]
     assert_equal 0 [r exists d]
-    assert_equal {1 0} [lmap v [$c1 node offer n1 $i1 $ssd 2 old 5 1000 9 4096 {} {} 5 1000 9 4096 {}] {expr {$v > 0}}]
+    assert_equal {1 0} [lmap v [$c1 node offer n1 $i1 $ssd 2 old 5 1000 9 4096 {} {} 5 1000 9 4096 \
+        {}] {expr {$v > 0}}]
     assert_equal 1 [r exists old]
     set version [lindex [r getreplicas old] 0]
     r del old
@@ -294,7 +319,9 @@ test {NODE DRAIN: progress, then leave} {
     set left 20
     while {$left > 0} {
         foreach item [lindex [$c1 node heartbeat n1 $i1 WAIT 1000] 1] {
-            if {[lindex $item 0] in {copy store}} {$c1 node done n1 $i1 1 [lindex $item 1] 0 [lindex $item 1]000 -1}
+            if {[lindex $item 0] in {copy store}} {
+                $c1 node done n1 $i1 1 [lindex $item 1] 0 [lindex $item 1]000 -1
+            }
         }
         set left [dict get [r node info n2] drain-left-objects]
     }
@@ -320,9 +347,12 @@ test {figures are true} {
         return [expr {[info_field tasks] == 0}]
     }
     while {![settled]} {
-        foreach item [lindex [$c1 node heartbeat n1 $i1 WAIT 100] 1] {$c1 node done n1 $i1 1 [lindex $item 1] 0 [lindex $item 1]000 7}
+        foreach item [lindex [$c1 node heartbeat n1 $i1 WAIT 100] 1] {
+            $c1 node done n1 $i1 1 [lindex $item 1] 0 [lindex $item 1]000 7
+        }
     }
-    foreach {field value} {nodes 1 nodes_up 1 machines 2 tasks 0 copies_open 0 node_fences_pending 0 drains 0} {
+    foreach {field value} {nodes 1 nodes_up 1 machines 2 tasks 0 copies_open 0 node_fences_pending\
+            0 drains 0} {
         assert_equal $value [info_field $field] "($field)"
     }
     $c1 node heartbeat n1 $i1 STATS 2 reads 17 bytes_read 400

@@ -21,10 +21,14 @@ proc segment_state {name} {
 
 test {NODE LIST and NODE INFO tell who is there} {
     set nodes {}
-    foreach n [r node list] {lappend nodes [dict get $n name] [dict get $n state] [dict get $n machine] [dict get $n rack]}
+    foreach n [r node list] {
+        lappend nodes [dict get $n name] [dict get $n state] [dict get $n machine] \
+            [dict get $n rack]
+    }
     assert_equal {n1 up m1 r1 n2 up m2 {}} $nodes
     set info [r node info n1]
-    foreach {field value} {name n1 state up machine m1 rack r1 address 127.0.0.1 segments 1 size 33554432 used 0 \
+    foreach {field value} {name n1 state up machine m1 rack r1 address 127.0.0.1 segments 1 size\
+        33554432 used 0 \
         segment-names n1.0 draining 0 maintenance 0 joins 1 connected 1 replicas 0} {
         assert_equal $value [dict get $info $field] "($field)"
     }
@@ -33,13 +37,15 @@ test {NODE LIST and NODE INFO tell who is there} {
     assert {[dict exists [node_field n1 stats] memory-available]}
     assert_equal 2 [info_field nodes]
     assert_equal 2 [info_field nodes_up]
-    assert_equal {memory n1 m1 up} [list [segment_field n1.0 tier] [segment_field n1.0 node] [segment_field n1.0 host] [segment_field n1.0 state]]
+    assert_equal {memory n1 m1 up} [list [segment_field n1.0 tier] [segment_field n1.0 node] \
+        [segment_field n1.0 host] [segment_field n1.0 state]]
 }
 
 test {a value goes to a node and comes back, by tcp and by shm} {
     assert_equal "1 1 0" [kv_fields [kv put v0 100000] ok replicas errors]
     kv_all 1 verify v 1 100000
-    foreach {transport host field} {tcp m1 tcp_bytes shm m1 shm_bytes auto m1 shm_bytes auto elsewhere tcp_bytes} {
+    foreach {transport host field} {tcp m1 tcp_bytes shm m1 shm_bytes auto m1 shm_bytes auto\
+            elsewhere tcp_bytes} {
         set a [kv --prefer n1.0 --host $host --transport $transport --replace load t: 4 1000-200000]
         assert_equal "4 0" [kv_fields $a ok errors] $a
         assert {[dict get $a $field] == [dict get $a bytes]} "($transport $host: $a)"
@@ -57,8 +63,10 @@ test {a name that a living node has is refused: exit status 3} {
 
 test {options of tarn-node that make no sense are refused with a message: exit status 2} {
     foreach {options said} {
-        {--segment 8q} --segment {--segment 8mb@numb0} --segment {--segment 8mb,shiny} --segment {--ssd /x} --ssd
-        {--nonsense 1} --nonsense {--data-port 70000} --data-port {--threads 0} --threads {--segment} --segment
+        {--segment 8q} --segment {--segment 8mb@numb0} --segment {--segment 8mb,shiny} \
+            --segment {--ssd /x} --ssd
+        {--nonsense 1} --nonsense {--data-port 70000} --data-port {--threads 0} \
+            --threads {--segment} --segment
     } {
         launch_node bad {*}$options
         assert_equal 2 [reap_node bad] $options
@@ -101,13 +109,15 @@ test {a node that comes back without its memory gets a new epoch and is empty} {
     restart_node n1
     assert {[segment_field n1.0 epoch] > $epoch}
     assert_equal 0 [segment_field n1.0 replicas]
-    assert_equal "1 29 0" [kv_fields [kv verify only1: 30 1000-50000] ok misses errors] "(one was put again)"
+    assert_equal "1 29 0" [kv_fields [kv verify only1: 30 1000-50000] ok misses errors] \
+        "(one was put again)"
     kv_all 30 verify both: 30 1000-50000
     assert_equal "30 60" [kv_fields [kv --replicas 2 load new: 30 1000-50000] ok replicas]
     r flushall
 }
 
-test {a paused node is down after node-timeout; when it goes on, its replicas are taken back under the same epoch} {
+test {a paused node is down after node-timeout; when it goes on, its replicas are taken back under\
+        the same epoch} {
     kv --prefer n1.0 load only1: 50 1000-50000
     kv --replicas 2 load both: 20 1000-50000
     set epoch [segment_field n1.0 epoch]
@@ -147,7 +157,8 @@ test {guarantee 1: what was removed or replaced while a node was away does not c
     continue_node n1
     wait_node n1 up
     assert_equal 0 [r dbsize]
-    wait_for "the space to be free" {[segment_field n1.0 used] + [segment_field n1.0 quarantined] == 0}
+    wait_for "the space to be free" {[segment_field n1.0 used] + [segment_field n1.0 quarantined]\
+        == 0}
 }
 
 test {guarantee 1: FLUSHALL while a node is away is final} {
@@ -288,7 +299,8 @@ test {guarantee 3: the space of a writer that dies comes back when the node has 
     assert {[llength [$writer putstart big $all prefer n2.0]] == 2}
     drop $writer
     continue_node n1
-    wait_for "the space" {![catch {r putstart again $all prefer n2.0} reply] && [lindex $reply 1 0 1 0 0] == [segment_field n2.0 id]}
+    wait_for "the space" {![catch {r putstart again $all prefer n2.0} reply] && \
+        [lindex $reply 1 0 1 0 0] == [segment_field n2.0 id]}
     assert_equal OK [r putrevoke again [lindex $reply 0]]
     wait_for "all fences" {[info_field node_fences_pending] == 0}
 }

@@ -1,5 +1,5 @@
-# Keyspace notifications: Redis' letters, Redis' names of events for each command, tarn's own, in MULTI, by themselves, RESP2 and
-# RESP3, patterns; and what is not told.
+# Keyspace notifications: Redis' letters, Redis' names of events for each command, tarn's own, in
+# MULTI, by themselves, RESP2 and RESP3, patterns; and what is not told.
 source [file join [file dirname [info script]] harness.tcl]
 start_server --pool-size 16mb --eviction-high-watermark 1
 
@@ -37,7 +37,8 @@ proc begin_put {key size args} {lindex [r putstart $key $size {*}$args] 0}
 test {the letters are shown as Redis orders them; others are refused} {
     assert_equal {} [letters]
     foreach {given shown} {
-        KEA AKE gKE gKE {g$lshzxeKE} {g$lshzxeKE} KA AK EA AE Elg\$ {g$lE} mKn nKm {} {} NPE EPN xK xK g\$lshzxetdE AE AmnPNKE AnKEmPN
+        KEA AKE gKE gKE {g$lshzxeKE} {g$lshzxeKE} KA AK EA AE Elg\$ {g$lE} mKn nKm {} {} NPE EPN \
+            xK xK g\$lshzxetdE AE AmnPNKE AnKEmPN
     } {
         classes $given
         assert_equal $shown [letters] "($given)"
@@ -158,9 +159,11 @@ test {n: keys that were not there} {
 test {m: reads of keys that are not there} {
     classes Em
     foreach script {
-        {r get k} {r getrange k 0 1} {r substr k 0 1} {r strlen k} {r mget k} {r getex k} {r getdel k} {r exists k}
+        {r get k} {r getrange k 0 1} {r substr k 0 1} {r strlen k} {r mget k} {r getex k} \
+            {r getdel k} {r exists k}
         {r getex k ex x}
-        {r type k} {r ttl k} {r pttl k} {r expiretime k} {r pexpiretime k} {r touch k} {r getset k v; r del k} {r set k v xx get}
+        {r type k} {r ttl k} {r pttl k} {r expiretime k} {r pexpiretime k} {r touch k} \
+            {r getset k v; r del k} {r set k v xx get}
         {r getreplicas k} {r mgetreplicas 1 k} {r mexists 1 k} {r prefixlen 1 k}
     } {expect $script {keymiss k}}
     expect {r mget a b; r exists a b} {keymiss a} {keymiss b} {keymiss a} {keymiss b}
@@ -168,8 +171,10 @@ test {m: reads of keys that are not there} {
     expect {r incr k; r append k 1; r set k 2; r get k; r expire nothing 1; r del k k}
     # What looks at how a key is kept, or looks before it writes.
     foreach script {
-        {r object encoding k} {r object freq k} {r object idletime k} {r object refcount k} {r memory usage k} {r debug object k}
-        {r watch k; r unwatch} {r randomkey} {r scan 0 type string match k} {r keys k} {r expire k 9} {r persist k} {r rename k k2}
+        {r object encoding k} {r object freq k} {r object idletime k} {r object refcount k} \
+            {r memory usage k} {r debug object k}
+        {r watch k; r unwatch} {r randomkey} {r scan 0 type string match k} {r keys k} \
+            {r expire k 9} {r persist k} {r rename k k2}
         {r renamenx k k2} {r set k v xx} {r setrange k 0 ""}
         {r del k} {r unlink k} {r getrange k x 1}
     } {
@@ -228,7 +233,8 @@ test {tarn's own: put, removed, flushed; and none of Redis' for PUTEND} {
     expect {r flushdb}
 }
 
-test {in MULTI: when EXEC runs, in its order; the transaction's own listener hears it behind the replies} {
+test {in MULTI: when EXEC runs, in its order; the transaction's own listener hears it behind the\
+        replies} {
     classes EA
     set ::c [client]
     expect {$c multi; $c set a 1; $c incr a; $c del a nothing; $c mset b 1 c 2; $c expire b 100}
@@ -240,7 +246,8 @@ test {in MULTI: when EXEC runs, in its order; the transaction's own listener hea
     resp::send $c set a 1
     resp::send $c mget a b
     resp::send $c exec
-    assert_equal {OK QUEUED QUEUED {OK {1 1}}} [list [resp::recv $c] [resp::recv $c] [resp::recv $c] [resp::recv $c]]
+    assert_equal {OK QUEUED QUEUED {OK {1 1}}} [list [resp::recv $c] [resp::recv $c] \
+        [resp::recv $c] [resp::recv $c]]
     assert_equal {pmessage __keyevent@0__:* __keyevent@0__:set a} [resp::recv $c]
     drop $c
     r flushall
@@ -292,7 +299,8 @@ test {a listener that does not read is closed by its limit; writers go on} {
     resp::send $slow subscribe __keyevent@0__:set
     set before [info_field client_output_buffer_limit_disconnections]
     set key [string repeat k 1000]
-    for {set i 0} {$i < 200 && [info_field client_output_buffer_limit_disconnections] == $before} {incr i} {
+    for {set i 0} {$i < 200 && [info_field client_output_buffer_limit_disconnections] == $before} \
+            {incr i} {
         for {set k 0} {$k < 200} {incr k} {resp::send [r] set $key$k 1}
         for {set k 0} {$k < 200} {incr k} {resp::recv [r]}
         told
@@ -366,7 +374,8 @@ test {replicas: promoted to memory, demoted to a disk, lost with it} {
     stop_server
 }
 
-test {a replica tells nothing of what it hears, only of what is looked for there; all when it leads} {
+test {a replica tells nothing of what it hears, only of what is looked for there; all when it\
+        leads} {
     set master [start_server]
     start_server --notify-keyspace-events KEAPnm --pool-size 0
     listen

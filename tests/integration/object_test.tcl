@@ -12,14 +12,16 @@ test {a key that is not there} {
 
 # The last change must be over.
 proc set_policy {policy} {
-    wait_for "policy $policy" {![catch {r config set eviction-policy $::wanted_policy}]} [set ::wanted_policy $policy]
+    wait_for "policy $policy" {![catch {r config set eviction-policy $::wanted_policy}]} \
+        [set ::wanted_policy $policy]
 }
 
 test {FREQ: what the policy counts, and an error where it counts nothing} {
     r set a v
     foreach policy {lru fifo sieve} {
         set_policy $policy
-        assert_error "ERR An LFU maxmemory policy is not selected, access frequency not tracked*$policy*" {r object freq a}
+        assert_error "ERR An LFU maxmemory policy is not selected, access frequency not\
+            tracked*$policy*" {r object freq a}
         assert_equal (nil) [r object freq nokey]
     }
     set_policy s3fifo
@@ -77,8 +79,10 @@ test {REFCOUNT: the books, leases and holds} {
 }
 
 test {ENCODING: what Redis would say of the value} {
-    foreach {value encoding} [list 0 int -12 int 9223372036854775807 int 9223372036854775808 embstr 01 embstr " 1" embstr \
-        "" embstr [string repeat x 44] embstr [string repeat x 45] raw [string repeat x 100000] raw] {
+    foreach {value encoding} [list 0 int -12 int 9223372036854775807 int 9223372036854775808 \
+        embstr 01 embstr " 1" embstr \
+        "" embstr [string repeat x 44] embstr [string repeat x 45] raw [string repeat x 100000] \
+        raw] {
         r set a $value
         assert_equal $encoding [r object encoding a] $value
     }

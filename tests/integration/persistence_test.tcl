@@ -1,21 +1,28 @@
 # Snapshots, the append-only file, warm restarts, tarn-check.
 source [file join [file dirname [info script]] harness.tcl]
 
-proc pool_file {} {return [file join [expr {[file writable /dev/shm] ? "/dev/shm" : "/tmp"}] tarn-it-[pid]-[incr ::pool_files]]}
+proc pool_file {} {
+    return [file join [expr {[file writable /dev/shm] ? "/dev/shm" : "/tmp"}] \
+        tarn-it-[pid]-[incr ::pool_files]]
+}
 set pool_files 0
 
 proc fill {n {size 5000}} {
-    for {set i 0} {$i < $n} {incr i} {r set k$i [string repeat "<$i>" [expr {$size / (2 + [string length $i])}]]}
+    for {set i 0} {$i < $n} {incr i} {
+        r set k$i [string repeat "<$i>" [expr {$size / (2 + [string length $i])}]]
+    }
 }
 proc check_filled {n {size 5000}} {
     for {set i 0} {$i < $n} {incr i} {
-        assert_equal [string repeat "<$i>" [expr {$size / (2 + [string length $i])}]] [r get k$i] "k$i"
+        assert_equal [string repeat "<$i>" [expr {$size / (2 + [string length $i])}]] [r get k$i] \
+            "k$i"
     }
 }
 proc digest {} {return [r debug digest]}
 proc check_file {name args} {
     set status 0
-    if {[catch {exec $::env(TARN_CHECK) {*}$args [file join [server dir] $name] 2>@1} text options]} {
+    if {[catch {exec $::env(TARN_CHECK) {*}$args [file join [server dir] $name] 2>@1} text\
+            options]} {
         set status [lindex [dict get $options -errorcode] 2]
     }
     return [list $status $text]
@@ -144,17 +151,23 @@ test {files that begin in the midst of changes: what they stand on comes first} 
     foreach command {bgrewriteaof bgsave} {
         set c [resp::connect 127.0.0.1 [server port]]
         set bytes {}
-        foreach request [list [list set before:$command $value] $command [list set after:$command $value]] {append bytes [resp::encode $request]}
+        foreach request [list [list set before:$command $value] $command \
+                [list set after:$command $value]] {
+            append bytes [resp::encode $request]
+        }
         resp::raw $c $bytes
         for {set i 0} {$i < 3} {incr i} {resp::recv $c}
         resp::close $c
-        wait_for "the file" {[info_field aof_rewrite_in_progress] == 0 && [info_field rdb_bgsave_in_progress] == 0}
+        wait_for "the file" {[info_field aof_rewrite_in_progress] == 0 && \
+            [info_field rdb_bgsave_in_progress] == 0}
     }
     foreach file {appendonly.tarn dump.tarn} {assert_match "0 *It is whole*" [check_file $file]}
     set digest [digest]
     restart_server KILL
     assert_equal $digest [digest]
-    foreach command {bgrewriteaof bgsave} {assert_equal "$value $value" [list [r get before:$command] [r get after:$command]]}
+    foreach command {bgrewriteaof bgsave} {
+        assert_equal "$value $value" [list [r get before:$command] [r get after:$command]]
+    }
     stop_server
 }
 
@@ -206,7 +219,8 @@ test {tarn-check says what it is given} {
     start_server --pool-size 0
     set f [open [file join [server dir] nonsense.tarn] w]; puts $f nonsense; close $f
     assert_match "2 *no file of tarn's books*" [check_file nonsense.tarn]
-    assert_match "2 *missing.tarn cannot be read: no such file*" [string tolower [check_file missing.tarn]]
+    assert_match "2 *missing.tarn cannot be read: no such file*" \
+        [string tolower [check_file missing.tarn]]
     assert_match "2 *is a directory*" [string tolower [check_file .]]
     exec mkfifo [file join [server dir] fifo.tarn]
     assert_match "2 *cannot be read*not supported*" [string tolower [check_file fifo.tarn]]
@@ -240,10 +254,15 @@ test {guarantee 5: what cannot be written is not answered OK} {
         foreach room {0 3 30 90 170} {
             start_server --pool-size 0 --appendonly yes --appendfsync $sync --aof-load-truncated no
             r set a v
-            exec prlimit --pid [server pid] --fsize=[expr {[info_field aof_current_size] + $room}]:unlimited
+            exec prlimit --pid [server pid] \
+                --fsize=[expr {[info_field aof_current_size] + $room}]:unlimited
             set answered {}
             for {set i 0} {$i < 6} {incr i} {
-                if {[catch {r set b$i v$i} why]} {assert_match "MISCONF*" $why} else {lappend answered $i}
+                if {[catch {r set b$i v$i} why]} {
+                    assert_match "MISCONF*" $why
+                } else {
+                    lappend answered $i
+                }
             }
             assert {[llength $answered] < 6}
             assert {[info_field aof_unwritten_replies] > 0}
@@ -260,7 +279,8 @@ test {guarantee 5: the same of pipelines, transactions and large values; reads a
     r set a v
     set c [client]
     exec prlimit --pid [server pid] --fsize=[info_field aof_current_size]:unlimited
-    resp::raw $c [resp::encode {get a}][resp::encode {set p 1}][resp::encode {get a}][resp::encode {incr p}]
+    resp::raw $c [resp::encode {get a}][resp::encode {set p 1}][resp::encode {get a}][resp::encode \
+        {incr p}]
     assert_equal v [resp::recv $c]
     # From the first one on that changes something.
     for {set i 0} {$i < 3} {incr i} {assert_match "(error) MISCONF*" [resp::recv $c]}
@@ -295,7 +315,8 @@ test {guarantee 5: the same of pipelines, transactions and large values; reads a
     exec prlimit --pid [server pid] --fsize=unlimited:unlimited
     wait_for "the disk" {![catch {r set c v}]}
     restart_server
-    assert_equal "2 3000000 1 (nil) 1" [list [r get t] [r strlen big] [r get m1] [r get p] [r get quiet]]
+    assert_equal "2 3000000 1 (nil) 1" [list [r get t] [r strlen big] [r get m1] [r get p] \
+        [r get quiet]]
     stop_server
     file delete $path
 }
@@ -356,7 +377,8 @@ test {bytes that are not what they were are found out} {
     set wrong 0
     for {set i 0} {$i < 100} {incr i} {
         set v [r get k$i]
-        incr wrong [expr {$v ne "(nil)" && $v ne [string repeat "<$i>" [expr {5000 / (2 + [string length $i])}]]}]
+        incr wrong [expr {$v ne "(nil)" && \
+            $v ne [string repeat "<$i>" [expr {5000 / (2 + [string length $i])}]]}]
     }
     assert_equal 0 $wrong
     stop_server
@@ -373,7 +395,11 @@ test {bytes that are not what they were are found out} {
     set missing 0
     for {set i 0} {$i < 100} {incr i} {
         set v [r get k$i]
-        if {$v eq "(nil)"} {incr missing} else {assert_equal [string repeat "<$i>" [expr {5000 / (2 + [string length $i])}]] $v}
+        if {$v eq "(nil)"} {
+            incr missing
+        } else {
+            assert_equal [string repeat "<$i>" [expr {5000 / (2 + [string length $i])}]] $v
+        }
     }
     assert_range 1 $missing 20
     stop_server
@@ -419,7 +445,8 @@ proc restart_with {args} {
 test {guarantee 5: a pool file grows in place with pool-size, and keeps all that was in it} {
     foreach allocator {offset slab} {
         set path [pool_file]
-        start_server --pool-path $path --pool-size 32mb --allocator $allocator --enable-debug-command yes --pool-verify all
+        start_server --pool-path $path --pool-size 32mb --allocator $allocator \
+            --enable-debug-command yes --pool-verify all
         fill 200
         set d [digest]
         foreach size {64mb 160mb} {
@@ -440,7 +467,8 @@ test {guarantee 5: a pool file grows in place with pool-size, and keeps all that
     }
 }
 
-test {guarantee 5: a pool file shrinks when nothing lies beyond, or when it is told to; else the server does not start} {
+test {guarantee 5: a pool file shrinks when nothing lies beyond, or when it is told to; else the\
+        server does not start} {
     set path [pool_file]
     start_server --pool-path $path --pool-size 64mb --enable-debug-command yes --pool-verify all
     fill 200
@@ -459,7 +487,8 @@ test {guarantee 5: a pool file shrinks when nothing lies beyond, or when it is t
     set log [file_text [server log]]
     kill_server
     assert {[catch {boot_with --pool-size 24mb}]}
-    assert_match "*holds a pool of 67108864 bytes, pool-size is 25165824, and * objects lie beyond that*pool-path-shrink yes*" \
+    assert_match "*holds a pool of 67108864 bytes, pool-size is 25165824, and * objects lie beyond\
+        that*pool-path-shrink yes*" \
         [string range [file_text [server log]] [string length $log] end]
     boot_with --pool-size 64mb
     assert_equal $d [digest]
@@ -489,7 +518,8 @@ test {guarantee 5: without room for more a pool file is left as it is} {
     set size [file size $path]
     kill_server
     assert {[catch {boot_with --pool-size 9000gb --pool-populate no}]}
-    assert_match "*holds a pool of 8 MiB, and there is no room to make it 9216000 MiB*left as it is*" [file_text [server log]]
+    assert_match "*holds a pool of 8 MiB, and there is no room to make it 9216000 MiB*left as it\
+        is*" [file_text [server log]]
     assert_equal $size [file size $path]
     boot_with --pool-size 8mb
     assert_equal $d [digest]
@@ -521,7 +551,8 @@ test {guarantee 5: the segment of a node grows in its file, and is cut only when
     stop_node n1
     launch_node n1 --segment 32mb,path=$path
     assert_equal 1 [reap_node n1]
-    assert_match "*holds a pool of 67108864 bytes, which is more than the 33554432 bytes asked for*--shrink*" [file_text [node n1 dir]/stdout]
+    assert_match "*holds a pool of 67108864 bytes, which is more than the 33554432 bytes asked\
+        for*--shrink*" [file_text [node n1 dir]/stdout]
     restart_node n1 --segment 64mb,path=$path
     kv_all 400 verify m 400 100000
     stop_node n1
@@ -569,9 +600,12 @@ proc start_idle {} {
 }
 
 # Does it have the file mapped writable?
-proc may_write {pid path} {return [regexp -line "rw-s .*[file tail $path]" [file_text /proc/$pid/maps]]}
+proc may_write {pid path} {
+    return [regexp -line "rw-s .*[file tail $path]" [file_text /proc/$pid/maps]]
+}
 
-test {guarantee 2: an idle process that put over shm does not keep a restarted pool from taking values} {
+test {guarantee 2: an idle process that put over shm does not keep a restarted pool from taking\
+        values} {
     set path [pool_file]
     start_server --pool-path $path
     set run [start_idle]

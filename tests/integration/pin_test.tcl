@@ -54,7 +54,9 @@ test {guarantee 4: hard pins get a share of the pool, and each user a smaller on
         for {set i 0} {$i < 3} {incr i} {put $user$i $size PIN HARD}
         set refused [info_field hard_pins_refused]
         assert_error "QUOTA hard pins*may hold *" {r putstart more$user $size PIN HARD}
-        assert_equal "{QUOTA hard pins}" [expr {[string match "*QUOTA hard pins*" [r mputstart 1 more$user $size PIN HARD]] ? "{QUOTA hard pins}" : "no"}]
+        assert_equal "{QUOTA hard pins}" \
+            [expr {[string match "*QUOTA hard pins*" [r mputstart 1 more$user $size PIN HARD]] ?\
+            "{QUOTA hard pins}" : "no"}]
         put more$user $size
         assert_error "QUOTA *" {r pin more$user HARD}
         assert_error "QUOTA *" {r pinhard more$user}
@@ -81,7 +83,8 @@ test {guarantee 4: hard pins get a share of the pool, and each user a smaller on
     assert_error "QUOTA *" {r pin u10 HARD}
     r auth default x
     r flushall
-    assert_equal {0 0 0} [list [info_field hard_pins] [info_field hard_pinned_bytes] [info_field hard_pinned_books]]
+    assert_equal {0 0 0} [list [info_field hard_pins] [info_field hard_pinned_bytes] \
+        [info_field hard_pinned_books]]
     assert_equal 0 [info_field hard_pin_owners]
 }
 
@@ -106,7 +109,8 @@ test {guarantee 6: to pin hard takes a right of its own} {
     assert_equal {1 1 1} [list [r pin mine HARD] [r pinhard mine] [r pinhard kept]]
     assert_equal 0 [r pinhard nokey]
     r auth default x
-    assert_equal "This user has no permissions to run the 'pinhard' command" [r acl dryrun engine putstart k 10 PIN HARD]
+    assert_equal "This user has no permissions to run the 'pinhard' command" \
+        [r acl dryrun engine putstart k 10 PIN HARD]
     assert_equal OK [r acl dryrun keeper putstart k 10 PIN HARD]
     assert_equal "This user has no permissions to run the 'get' command" [r acl dryrun keeper get k]
     assert_match "*+pinhard*" [lsearch -inline [r acl list] "user keeper *"]
@@ -127,7 +131,9 @@ test {PIN's arguments} {
     put k 1000
     assert_equal 0 [r pin nokey HARD]
     assert_equal 0 [r pin nokey NONE]
-    foreach bad {{SOFT} {SOFT 0} {SOFT x} {nonsense} {HARD x} {NONE 5}} {assert_error "ERR *" {r pin k {*}$bad}}
+    foreach bad {{SOFT} {SOFT 0} {SOFT x} {nonsense} {HARD x} {NONE 5}} {
+        assert_error "ERR *" {r pin k {*}$bad}
+    }
     assert_error "ERR wrong number of arguments*" {r pin k}
 }
 
@@ -147,7 +153,8 @@ test {a group is evicted together} {
     assert_equal 0 [r exists h0 h1 h2]
 }
 
-# Renews the lease of one member for a while, amid floods that evict all else. 0: a machine that stood still let it end.
+# Renews the lease of one member for a while, amid floods that evict all else. 0: a machine that
+# stood still let it end.
 proc renew_one {c ms} {
     set sent [clock milliseconds]
     set end [expr {$sent + 5 * $ms / 2}]
@@ -297,10 +304,12 @@ test {guarantee 4: whose hard pins they are is known after a start from files, t
     r auth u1 x
     assert_equal 1 [r pin a HARD]
     assert_error "QUOTA *" {r pin b HARD}
-    set before [list [info_field hard_pinned_bytes] [info_field hard_pinned_books] [info_field hard_pin_owners]]
+    set before [list [info_field hard_pinned_bytes] [info_field hard_pinned_books] \
+        [info_field hard_pin_owners]]
     r auth default x
     r debug reload
-    assert_equal $before [list [info_field hard_pinned_bytes] [info_field hard_pinned_books] [info_field hard_pin_owners]]
+    assert_equal $before [list [info_field hard_pinned_bytes] [info_field hard_pinned_books] \
+        [info_field hard_pin_owners]]
     r auth u1 x
     assert_error "QUOTA *" {r pin b HARD}
     r auth u2 x

@@ -22,7 +22,9 @@ proc spread {prefix n} {
     return $out
 }
 
-proc count {spread segment} {return [expr {[dict exists $spread $segment] ? [dict get $spread $segment] : 0}]}
+proc count {spread segment} {
+    return [expr {[dict exists $spread $segment] ? [dict get $spread $segment] : 0}]
+}
 
 # Segments of a PUTSTART's or GETREPLICAS' replicas, in that order.
 proc segments_of {list} {
@@ -79,7 +81,8 @@ test {PREFER: best first, then whatever there is} {
     r putrevoke p [lindex $reply 0]
     # Both are of one machine: one of them.
     set reply [r putstart p 10000 replicas 2 prefer a1.0 prefer a2.0]
-    assert_equal 2 [llength [lsort -unique [lmap s [segments_of [lindex $reply 1]] {segment_field $s host}]]]
+    assert_equal 2 \
+        [llength [lsort -unique [lmap s [segments_of [lindex $reply 1]] {segment_field $s host}]]]
     assert {"a1.0" in [segments_of [lindex $reply 1]]}
     r putrevoke p [lindex $reply 0]
     assert_error "*PREFER*" {r putstart p 100 prefer}
@@ -152,7 +155,8 @@ test {GETREPLICAS: same machine, then same rack, then others} {
         if {$host ne ""} {assert_equal OK [$c client setinfo tarn-host $host]}
         if {$rack ne ""} {assert_equal OK [$c client setinfo tarn-rack $rack]}
         for {set i 0} {$i < 30} {incr i} {
-            set machines [lmap s [segments_of [lindex [$c getreplicas g:$i] 4]] {segment_field $s host}]
+            set machines [lmap s [segments_of [lindex [$c getreplicas g:$i] 4]] \
+                {segment_field $s host}]
             assert_equal 3 [llength $machines]
             foreach got $machines wanted $first {
                 if {$wanted ne ""} {assert {$got in $wanted} "($host $rack: $machines)"}
@@ -165,7 +169,9 @@ test {GETREPLICAS: same machine, then same rack, then others} {
 test {... inside these at random} {
     set c [client]
     set firsts {}
-    for {set i 0} {$i < 60} {incr i} {dict incr firsts [lindex [segments_of [lindex [$c getreplicas g:1] 4]] 0]}
+    for {set i 0} {$i < 60} {incr i} {
+        dict incr firsts [lindex [segments_of [lindex [$c getreplicas g:1] 4]] 0]
+    }
     assert_equal 3 [llength [dict keys $firsts]] $firsts
 }
 

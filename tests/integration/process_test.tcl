@@ -1,7 +1,10 @@
-# The process: its title, who supervises it, what the kernel is told, how it ends, what it leaves behind when it crashes.
+# The process: its title, who supervises it, what the kernel is told, how it ends, what it leaves
+# behind when it crashes.
 source [file join [file dirname [info script]] harness.tcl]
 
-proc title {} {return [string trimright [string map {\0 " "} [file_text /proc/[server pid]/cmdline]]]}
+proc title {} {
+    return [string trimright [string map {\0 " "} [file_text /proc/[server pid]/cmdline]]]
+}
 proc log_text {} {return [file_text [server log]]}
 proc oom_score {} {return [string trim [file_text /proc/[server pid]/oom_score_adj]]}
 
@@ -16,13 +19,15 @@ proc with_environment {variables script} {
 test {the title says what the template wants} {
     start_server --pool-size 0
     assert_equal "$::server_binary 127.0.0.1:[server port]" [title]
-    r config set proc-title-template "TEST {title} {listen-addr} {port} {tls-port} {unixsocket} {config-file} {server-mode}"
+    r config set proc-title-template \
+        "TEST {title} {listen-addr} {port} {tls-port} {unixsocket} {config-file} {server-mode}"
     assert_equal "TEST $::server_binary 127.0.0.1:[server port] [server port] 0" [title]
     assert_error "*template format is invalid*" {r config set proc-title-template "{invalid-var}"}
     assert_error "*template format is invalid*" {r config set proc-title-template "\{port"}
     r config set proc-title-template [string repeat long 1000]
     assert_match "longlong*" [title]
-    assert_equal [info_field run_id] [info_field run_id] "its environment and arguments are elsewhere"
+    assert_equal [info_field run_id] [info_field run_id] \
+        "its environment and arguments are elsewhere"
     stop_server
     start_server --pool-size 0 --set-proc-title no
     assert_match "*--set-proc-title no*" [title]
@@ -51,14 +56,18 @@ while True:
         set ::notify_dir $dir
         set listener [start_process [list python3 $dir/listen.py $dir/notify $dir/said] $dir/errors]
         wait_for "the listener" {[file exists $::notify_dir/said.bound]}
-        with_environment [list NOTIFY_SOCKET $dir/notify] {start_server --pool-size 0 --supervised $kind --daemonize yes}
+        with_environment [list NOTIFY_SOCKET $dir/notify] {start_server --pool-size 0\
+            --supervised $kind --daemonize yes}
         assert_equal systemd [info_field process_supervised]
-        wait_for "READY" {[string match "*READY=1\nSTATUS=Ready to accept connections on port [server port]*" [file_text $::notify_dir/said]]}
+        wait_for "READY" \
+            {[string match "*READY=1\nSTATUS=Ready to accept connections on port [server port]*"\
+            [file_text $::notify_dir/said]]}
         stop_server
         assert_equal 0 [reap_process $listener]
         assert_match "*STOPPING=1*" [file_text $dir/said]
     }
-    with_environment [list NOTIFY_SOCKET $dir/nobody-there] {start_server --pool-size 0 --supervised systemd}
+    with_environment [list NOTIFY_SOCKET $dir/nobody-there] {start_server --pool-size 0\
+        --supervised systemd}
     assert_match "*systemd cannot be told*" [log_text]
     stop_server
     start_server --pool-size 0 --supervised auto
@@ -84,7 +93,8 @@ test {at SIGHUP the log file is opened again; where that fails the log stays, an
 
 test {daemonize and pidfile: it returns when the server serves} {
     set dir [temp_dir]
-    exec {*}[server_command $dir [list --pool-size 0 --daemonize yes --pidfile $dir/pid]] < /dev/null
+    exec {*}[server_command $dir [list --pool-size 0 --daemonize yes --pidfile $dir/pid]] < \
+        /dev/null
     set pid [string trim [file_text $dir/pid]]
     set c [resp::connect 127.0.0.1 [string trim [file_text $dir/port]]]
     regexp {process_id:(\d+)} [$c info server] - said
@@ -101,7 +111,8 @@ test {daemonize and pidfile: it returns when the server serves} {
 
 test {started without standard input, output and error, nothing of its own takes their place} {
     set dir [temp_dir]
-    set options [list --pool-size 4mb --pool-path $dir/pool --daemonize yes --pidfile $dir/pid --logfile $dir/log]
+    set options [list --pool-size 4mb --pool-path $dir/pool --daemonize yes --pidfile $dir/pid \
+        --logfile $dir/log]
     exec sh -c {exec "$@" <&- >&- 2>&-} sh {*}[server_command $dir $options]
     set pid [string trim [file_text $dir/pid]]
     foreach fd {0 1 2} {assert_equal /dev/null [file readlink /proc/$pid/fd/$fd]}
@@ -118,7 +129,8 @@ test {started without standard input, output and error, nothing of its own takes
 test {a daemon that cannot start says so, and ends with its status} {
     start_server --pool-size 0
     set dir [temp_dir]
-    set command [list $::server_binary --daemonize yes --pool-size 0 --bind 127.0.0.1 --port [server port] --dir $dir]
+    set command [list $::server_binary --daemonize yes --pool-size 0 --bind 127.0.0.1 \
+        --port [server port] --dir $dir]
     assert_equal 1 [catch {exec {*}$command < /dev/null 2>@1} said options]
     assert_equal 1 [lindex [dict get $options -errorcode] 2]
     assert_match "*port [server port]*" $said
@@ -131,22 +143,26 @@ test {a daemon that cannot start says so, and ends with its status} {
 test {tarn-node --daemonize: it returns when the node is up} {
     start_server --pool-size 0
     set dir [temp_dir]
-    set command [list $::node_binary --master [server_url] --name n1 --bind 127.0.0.1 --segment 4mb --shm-socket $dir/shm \
+    set command [list $::node_binary --master [server_url] --name n1 --bind 127.0.0.1 \
+        --segment 4mb --shm-socket $dir/shm \
         --daemonize --pid-file $dir/pid --log-file $dir/log]
     assert_match "tarn-node n1 is up: *" [exec {*}$command < /dev/null]
     assert_equal up [node_state n1]
     set ::daemon [string trim [file_text $dir/pid]]
-    assert_equal $::daemon [lindex [regexp -inline {\) \S+ \S+ \S+ (\d+)} [file_text /proc/$::daemon/stat]] 1]
+    assert_equal $::daemon \
+        [lindex [regexp -inline {\) \S+ \S+ \S+ (\d+)} [file_text /proc/$::daemon/stat]] 1]
     foreach fd {0 1 2} {assert_equal /dev/null [file readlink /proc/$::daemon/fd/$fd]}
     # one of that name there is: its status and its words come through
     set command [string map [list $dir/shm $dir/other] $command]
     assert_equal 1 [catch {exec {*}$command < /dev/null 2>@1} said options]
     assert_equal 3 [lindex [dict get $options -errorcode] 2]
     assert_match "*a living node has this name*(--name)*" $said
-    assert_equal $::daemon [string trim [file_text $dir/pid]] "the file is that of the node that runs"
+    assert_equal $::daemon [string trim [file_text $dir/pid]] \
+        "the file is that of the node that runs"
     exec kill $::daemon
     set ::boot_dir $dir
-    wait_for "the node to be gone" {![file exists /proc/$::daemon] && ![file exists $::boot_dir/pid]}
+    wait_for "the node to be gone" {![file exists /proc/$::daemon] && \
+        ![file exists $::boot_dir/pid]}
     stop_server
 }
 
@@ -255,7 +271,8 @@ test {SHUTDOWN waits for a replica that lags: ABORT, and the end when it has all
     stop_server
 }
 
-test {CLIENT UNPAUSE does not lift the pause of a SHUTDOWN that waits, SHUTDOWN ABORT not that of a client} {
+test {CLIENT UNPAUSE does not lift the pause of a SHUTDOWN that waits, SHUTDOWN ABORT not that of\
+        a client} {
     lagging_pair 300
     set waiting [resp::connect 127.0.0.1 [dict get $::master_server port]]
     set writer [resp::connect 127.0.0.1 [dict get $::master_server port]]
@@ -290,7 +307,8 @@ test {SHUTDOWN: after shutdown-timeout the lagging replica is named} {
     lagging_pair 1
     send_signal TERM [dict get $::master_server pid]
     assert_equal 0 [reap_process [dict get $::master_server pid]]
-    assert_match "*Lagging replica*0 of 1 replicas are in sync*" [file_text [dict get $::master_server log]]
+    assert_match "*Lagging replica*0 of 1 replicas are in sync*" \
+        [file_text [dict get $::master_server log]]
     send_signal CONT [server pid]
     set replica [lindex $::servers end]
     set ::servers [lrange $::servers 0 end-2]
@@ -319,7 +337,8 @@ if {![info exists env(TARN_SANITIZER)] || $env(TARN_SANITIZER) eq ""} {
         set ::servers [lrange $::servers 0 end-1]
         assert_equal SIGABRT [reap_process [dict get $s pid]]
         set text [file_text [dict get $s log]]
-        assert_match "*REPORT START*crashed by signal: 6*STACK TRACE*#0 *#1 *Uptime: *role: master*REPORT END*" $text
+        assert_match "*REPORT START*crashed by signal: 6*STACK TRACE*#0 *#1 *Uptime: *role:\
+            master*REPORT END*" $text
         dict lappend s options --crash-log-enabled no
         lappend ::servers [boot_server $s]
         set before [string length [file_text [dict get $s log]]]
@@ -327,12 +346,14 @@ if {![info exists env(TARN_SANITIZER)] || $env(TARN_SANITIZER) eq ""} {
         send_signal ABRT [server pid]
         set ::servers [lrange $::servers 0 end-1]
         assert_equal SIGABRT [reap_process [dict get $s pid]]
-        assert {![string match "*REPORT START*" [string range [file_text [dict get $s log]] $before end]]}
+        assert {![string match "*REPORT START*" [string range [file_text [dict get $s log]]\
+            $before end]]}
     }
 }
 
 # libsodium's hash crashes when it is called for the third time.
-if {[info exists env(TARN_FAULT)] && [file exists $env(TARN_FAULT)] && (![info exists env(TARN_SANITIZER)] || $env(TARN_SANITIZER) eq "")} {
+if {[info exists env(TARN_FAULT)] && [file exists $env(TARN_FAULT)] && \
+        (![info exists env(TARN_SANITIZER)] || $env(TARN_SANITIZER) eq "")} {
     test {a crash in the middle of a command: it is in the report, passwords are not} {
         set hash #[string repeat 0123456789abcdef 4]
         foreach {command shown} {
@@ -340,26 +361,32 @@ if {[info exists env(TARN_FAULT)] && [file exists $env(TARN_FAULT)] && (![info e
             {auth swordfish1} {cmd=auth arguments=2 user=default*: 'auth'}
             {hello 3 auth u swordfish1} {cmd=hello arguments=5*: '3'*: 'auth'}
             {acl setuser u >swordfish1} {cmd=setuser arguments=4*: 'setuser'}
-            {config set timeout 7 requirepass swordfish1 maxclients 100} {cmd=set arguments=8*: '7'*: 'requirepass'*: 'maxclients'}
+            {config set timeout 7 requirepass swordfish1 maxclients 100} \
+                {cmd=set arguments=8*: '7'*: 'requirepass'*: 'maxclients'}
         } {
-            set ::prefix [list env LD_PRELOAD=$::env(TARN_FAULT) TARN_FAULT=crypto_hash_sha256:crash:3]
+            set ::prefix [list env LD_PRELOAD=$::env(TARN_FAULT) \
+                TARN_FAULT=crypto_hash_sha256:crash:3]
             start_server --pool-size 0 --loglevel debug
             set ::prefix {}
             set s [server]
             # Passwords that were said before, and one that is not complete.
-            foreach text {"auth u swordfish2\r\n" "config set masterauth swordfish3\r\n" "acl setuser v >swordfish4\r\n"
+            foreach text {"auth u swordfish2\r\n" "config set masterauth swordfish3\r\n"\
+                "acl setuser v >swordfish4\r\n"
                 "*3\r\n\$4\r\nauth\r\n\$1\r\nu\r\n\$12\r\nswordfish"} {
                 set c [client]
                 resp::raw $c $text
                 if {[string match *\n $text]} {resp::recv $c}
             }
             assert_equal OK [r acl setuser u on $hash]
-            if {$command eq "auth swordfish1"} {assert_equal OK [r acl setuser default resetpass $hash]}
+            if {$command eq "auth swordfish1"} {
+                assert_equal OK [r acl setuser default resetpass $hash]
+            }
             resp::send [r] {*}$command
             set ::servers [lrange $::servers 0 end-1]
             assert_equal SIGSEGV [reap_process [dict get $s pid]] $command
             set text [file_text [dict get $s log]]
-            assert_match "*REPORT START*crashed by signal: 11*#0 *CURRENT CLIENT*$shown*REPORT END*" $text
+            assert_match "*REPORT START*crashed by signal: 11*#0 *CURRENT CLIENT*$shown*REPORT\
+                END*" $text
             assert {![string match *swordfish* $text]} $command
         }
     }
@@ -374,7 +401,8 @@ test {maxmemory-clients: who holds most goes first, who asked to stay stays} {
         resp::raw $c "*2\r\n\$4\r\nECHO\r\n\$[expr {$size + 1000}]\r\n[string repeat x $size]"
         set client($name) $c
     }
-    wait_for "their bytes" {[regexp {name=small [^\n]*tot-mem=(\d+)} [r client list] - m] && $m >= 100000
+    wait_for "their bytes" {[regexp {name=small [^\n]*tot-mem=(\d+)} [r client list] - m] && \
+        $m >= 100000
         && [regexp {name=kept [^\n]*tot-mem=(\d+)} [r client list] - m] && $m >= 1500000}
     assert_equal 0 [info_field evicted_clients]
     r config set maxmemory-clients 1000000
@@ -383,7 +411,8 @@ test {maxmemory-clients: who holds most goes first, who asked to stay stays} {
     assert_match "*name=small*" [r client list]
     assert_match "*name=kept*" [r client list]
     assert_match "*Evicting client: *name=big*" [log_text]
-    assert_error "*percentage argument must be less or equal to 100*" {r config set maxmemory-clients 101%}
+    assert_error "*percentage argument must be less or equal to 100*" \
+        {r config set maxmemory-clients 101%}
     r config set maxmemory 2000000 maxmemory-clients 3%
     assert_equal {maxmemory-clients 3%} [r config get maxmemory-clients]
     wait_for "the small one to go" {[info_field evicted_clients] == 2}

@@ -1,13 +1,15 @@
-# What arrives on the wire: well-formed, in pieces, and ill-formed. Guarantee 6 (a malformed request costs the sender its
-# connection and nobody else anything) is checked after every kind of bad input.
+# What arrives on the wire: well-formed, in pieces, and ill-formed. Guarantee 6 (a malformed request
+# costs the sender its connection and nobody else anything) is checked after every kind of bad
+# input.
 source [file join [file dirname [info script]] harness.tcl]
 start_server
 
-# Sends bytes on a connection of its own, expects an error like pattern and the end of the connection, and that the
-# server goes on.
+# Sends bytes on a connection of its own, expects an error like pattern and the end of the
+# connection, and that the server goes on.
 proc refused {bytes pattern} {
     set c [client]
-    # What the server does not want to read any more may cut the connection before its answer is read.
+    # What the server does not want to read any more may cut the connection before its answer is
+    # read.
     if {[catch {
         resp::raw $c $bytes
         set answer [resp::recv $c]
@@ -109,7 +111,8 @@ test {PING ECHO SELECT QUIT RESET} {
 }
 
 test {unknown commands and wrong numbers of arguments} {
-    assert_error "ERR unknown command 'nonsense', with args beginning with: 'a' 'b' *" {r nonsense a b}
+    assert_error "ERR unknown command 'nonsense', with args beginning with: 'a' 'b' *" \
+        {r nonsense a b}
     assert_error "ERR unknown command 'lpush'*" {r lpush l 1}
     assert_error "ERR unknown command 'eval'*" {r eval {return 1} 0}
     assert_error "ERR wrong number of arguments for 'get' command" {r get}
@@ -129,7 +132,9 @@ test {mistyped commands and subcommands: what may have been meant} {
         {config zzzzzzz x} {ERR unknown subcommand 'zzzzzzz'. Try CONFIG HELP.}] {
         catch {r {*}$words} answer
         assert_match $reply $answer
-        if {[lindex $words 0] eq "hset"} {assert {![string match "*mean*" $answer]} "HSET is meant: $answer"}
+        if {[lindex $words 0] eq "hset"} {
+            assert {![string match "*mean*" $answer]} "HSET is meant: $answer"
+        }
     }
     set long [string repeat x 100000]
     assert_error "ERR unknown command 'xxx*" {r $long}
@@ -145,8 +150,10 @@ test {mistyped commands and subcommands: what may have been meant} {
 }
 
 test {guarantee 6: a bulk length of 2^63, negative, no number} {
-    foreach length {9223372036854775808 9223372036854775807 -2 -9223372036854775808 x {} 1x 99999999999999999999} {
-        refused "*2\r\n\$3\r\nGET\r\n\$$length\r\n" "(error) ERR Protocol error: invalid bulk length"
+    foreach length {9223372036854775808 9223372036854775807 -2 -9223372036854775808 x {} 1x\
+            99999999999999999999} {
+        refused "*2\r\n\$3\r\nGET\r\n\$$length\r\n" \
+            "(error) ERR Protocol error: invalid bulk length"
     }
 }
 
@@ -170,12 +177,14 @@ test {guarantee 6: unbalanced quotes, endless lines} {
     refused "set \"k\r\n" "(error) ERR Protocol error: unbalanced quotes in request"
     refused [string repeat a 200000] "(error) ERR Protocol error: too big inline request"
     refused "*[string repeat 1 200000]" "(error) ERR Protocol error: too big mbulk count string"
-    refused "*1\r\n\$[string repeat 1 200000]" "(error) ERR Protocol error: too big bulk count string"
+    refused "*1\r\n\$[string repeat 1 200000]" \
+        "(error) ERR Protocol error: too big bulk count string"
 }
 
 test {guarantee 6: half a request and then silence holds nobody up} {
     set silent {}
-    foreach part [list "*3\r\n\$3\r\nSET\r\n\$1\r\nk\r\n\$100000\r\nabc" "*2\r\n\$3\r\nGE" "GET k" "*" \
+    foreach part [list "*3\r\n\$3\r\nSET\r\n\$1\r\nk\r\n\$100000\r\nabc" "*2\r\n\$3\r\nGE" "GET k" \
+        "*" \
             "*3\r\n\$3\r\nSET\r\n\$4\r\nbig1\r\n\$10000000\r\n[string repeat x 5000000]"] {
         set c [client]
         resp::raw $c $part
@@ -215,7 +224,8 @@ test {guarantee 6: keys of 0 and of 1025 bytes} {
 
 test {a bulk longer than proto-max-bulk-len is refused} {
     r config set proto-max-bulk-len 1mb
-    refused "*3\r\n\$3\r\nSET\r\n\$1\r\nk\r\n\$1048577\r\n" "(error) ERR Protocol error: invalid bulk length"
+    refused "*3\r\n\$3\r\nSET\r\n\$1\r\nk\r\n\$1048577\r\n" \
+        "(error) ERR Protocol error: invalid bulk length"
     assert_equal OK [r set k [string repeat x 1048576]]
     assert_error "ERR string exceeds maximum allowed size*" {r append k x}
     r config set proto-max-bulk-len 512mb

@@ -1,4 +1,5 @@
-# SUBSCRIBE and its kin, PUBLISH, PUBSUB: who gets what, RESP2 and RESP3, bounds, slow listeners, CLIENT LIST and KILL.
+# SUBSCRIBE and its kin, PUBLISH, PUBSUB: who gets what, RESP2 and RESP3, bounds, slow listeners,
+# CLIENT LIST and KILL.
 source [file join [file dirname [info script]] harness.tcl]
 start_server --enable-debug-command yes
 
@@ -78,7 +79,8 @@ test {RESP2: only the words of a listener} {
     set c [client]
     $c subscribe a
     foreach request {{get a} {multi} {exec} {publish a b} {client id} {config get x} {hello 3}} {
-        assert_error "ERR Can't execute '*': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context" {$c {*}$request}
+        assert_error "ERR Can't execute '*': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING /\
+            QUIT / RESET are allowed in this context" {$c {*}$request}
     }
     assert_match "*'config|get'*" [catch {$c config get x} error]$error
     assert_equal {pong {}} [$c ping]
@@ -144,7 +146,8 @@ test {SUBSCRIBE in EXEC} {
     $c subscribe a
     $c ping
     $c ssubscribe s
-    assert_equal {{subscribe a 1} {pong {}} {(error) ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client}} [$c exec]
+    assert_equal {{subscribe a 1} {pong {}} {(error) ERR SSUBSCRIBE isn't allowed for a DENY\
+        BLOCKING client}} [$c exec]
     assert_error "ERR Can't execute 'get'*" {$c get a}
     assert_equal 1 [r publish a x]
     says $c {message a x}
@@ -207,7 +210,8 @@ test {PUBSUB CHANNELS, NUMSUB, NUMPAT, INFO} {
     assert_equal {x 2 xy 1 z 0} [r pubsub numsub x xy z]
     assert_equal {} [r pubsub numsub]
     assert_equal 2 [r pubsub numpat]
-    assert_equal {2 2 0} [list [info_field pubsub_channels] [info_field pubsub_patterns] [info_field pubsubshard_channels]]
+    assert_equal {2 2 0} [list [info_field pubsub_channels] [info_field pubsub_patterns] \
+        [info_field pubsubshard_channels]]
     assert_error "ERR unknown subcommand*" {r pubsub nothing}
     assert_error "ERR wrong number*" {r pubsub channels a b}
     assert {[llength [r pubsub help]] > 5}

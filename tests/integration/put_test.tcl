@@ -132,7 +132,8 @@ test {MPUTEND with FAILEDS: a mask for each key} {
     r del a b
     set started [r mputstart 2 a 1000 b 1000]
     set tokens [list [lindex $started 0 0] [lindex $started 1 0]]
-    assert_error "ERR FAILEDS needs 2 values" {r mputend 2 a [lindex $tokens 0] -1 b [lindex $tokens 1] -1 FAILEDS 0}
+    assert_error "ERR FAILEDS needs 2 values" {r mputend 2 a [lindex $tokens 0] -1 b\
+        [lindex $tokens 1] -1 FAILEDS 0}
     set answers [r mputend 2 a [lindex $tokens 0] -1 b [lindex $tokens 1] -1 FAILEDS 256 x]
     assert_match "*FAILEDS must be*" [lindex $answers 0]
     assert_match "*FAILEDS must be*" [lindex $answers 1]
@@ -149,7 +150,8 @@ test {PUTSTART AVOID: other segments first, unknown ones do not matter} {
     assert_equal OK [r putend k $token -1]
     r del k
     assert_error "ERR AVOID needs a value" {r putstart k 1000 AVOID}
-    assert_error "ERR AVOID may be given at most *" "r putstart k 1000 [string repeat {AVOID x } 17]"
+    assert_error "ERR AVOID may be given at most *" \
+        "r putstart k 1000 [string repeat {AVOID x } 17]"
 }
 
 test {PUTSTART INSTEAD: takes the key from a put of its own, and no other} {
@@ -225,13 +227,15 @@ test {CRCS: one per MiB of what is larger than one} {
     set value [string repeat 0123456789 150000]
     r set big $value
     assert_equal [crc32c $value] [lindex [r getreplicas big] 3]
-    assert_equal [binary format ii [crc32c [string range $value 0 1048575]] [crc32c [string range $value 1048576 end]]] \
+    assert_equal [binary format ii [crc32c [string range $value 0 1048575]] \
+        [crc32c [string range $value 1048576 end]]] \
         [lindex [r getreplicas big CRCS] 6]
 }
 
 test {options in any order, and what is wrong with them} {
     r del k
-    set put [r putstart k 1000 TTL 100000 GROUP g PIN SOFT 5000 REPLICAS 1 REPLACE PREFER [dict get [lindex [r segment list] 0] name]]
+    set put [r putstart k 1000 TTL 100000 GROUP g PIN SOFT 5000 REPLICAS 1 REPLACE PREFER \
+        [dict get [lindex [r segment list] 0] name]]
     assert_equal OK [r putend k [lindex $put 0] -1]
     assert_range 90 [r ttl k] 100
     r del k
@@ -246,7 +250,9 @@ test {options in any order, and what is wrong with them} {
     assert_error "ERR SOFT *" {r putstart k 1000 PIN SOFT}
     assert_error "ERR GROUP *" {r putstart k 1000 GROUP {}}
     assert_error "NOSEGMENT *" {r putstart k 1000 PREFER nosuch}
-    foreach size {-1 x 1.5 {} 1099511627777 9223372036854775808} {assert_error "ERR size must be *" {r putstart k $size}}
+    foreach size {-1 x 1.5 {} 1099511627777 9223372036854775808} {
+        assert_error "ERR size must be *" {r putstart k $size}
+    }
     assert_error "ERR token must be *" {r putend k x -1}
     assert_error "ERR crc must be *" {r putend k 1 4294967296}
     assert_error "ERR crc must be *" {r putend k 1 -2}
@@ -272,7 +278,8 @@ test {MPUTSTART MPUTEND MGETREPLICAS MPUTREVOKE} {
     lassign $puts a b c
     assert_equal 1000 [lindex $a 1 0 1 0 3]
     assert_equal {} [lindex $b 1]
-    assert_equal {OK OK OK} [r mputend 3 a [lindex $a 0] 1 b [lindex $b 0] [crc32c 0123456789] c [lindex $c 0] 3 \
+    assert_equal {OK OK OK} [r mputend 3 a [lindex $a 0] 1 b [lindex $b 0] [crc32c 0123456789] c \
+        [lindex $c 0] 3 \
         VALUES {} 0123456789 {}]
     assert_equal 0123456789 [r get b]
     assert_range 90 [r ttl c] 100
@@ -292,7 +299,8 @@ test {MPUTSTART MPUTEND MGETREPLICAS MPUTREVOKE} {
 test {MPUTEND CRCS, one list per key} {
     r flushall
     lassign [r mputstart 2 a 100 big 1500000] a big
-    assert_equal {OK OK} [r mputend 2 a [lindex $a 0] -1 big [lindex $big 0] -1 CRCS {} [binary format ii 7 8]]
+    assert_equal {OK OK} [r mputend 2 a [lindex $a 0] -1 big [lindex $big 0] -1 CRCS {} \
+        [binary format ii 7 8]]
     assert_equal [binary format ii 7 8] [lindex [r getreplicas big CRCS] 6]
 }
 
@@ -306,7 +314,8 @@ test {errors of single keys stand in their place} {
 }
 
 test {counts that do not match} {
-    foreach command {{mputstart 2 a 1} {mputend 2 a 1 -1} {mputrevoke 2 a 1} {mgetreplicas 2 a} {prefixlen 2 a}
+    foreach command {{mputstart 2 a 1} {mputend 2 a 1 -1} {mputrevoke 2 a 1} {mgetreplicas 2 a}\
+        {prefixlen 2 a}
         {mexists 2 a} {release 2 a 1}} {
         assert_error "ERR n is 2, but fewer than * arguments follow" {r {*}$command}
     }
@@ -391,7 +400,8 @@ test {what PUTSTART put, GET reads; what SET wrote, GETREPLICAS finds} {
 }
 
 test {an object in several extents is one value in-band} {
-    # 16 MiB in objects of 2 MiB; every other one goes, pinned ones stay: room for 3 MiB is in pieces only
+    # 16 MiB in objects of 2 MiB; every other one goes, pinned ones stay: room for 3 MiB is in
+    # pieces only
     r flushall
     r config set hard-pin-ratio 1 hard-pin-user-ratio 1
     set keys {}

@@ -1,9 +1,12 @@
-# A pool over RDMA: server, nodes and clients with the rdma module, on a verbs library made of sockets (tests/fake_verbs), since
-# there is no device where tests run. Real verbs: make test-rdma.
+# A pool over RDMA: server, nodes and clients with the rdma module, on a verbs library made of
+# sockets (tests/fake_verbs), since there is no device where tests run. Real verbs: make test-rdma.
 source [file join [file dirname [info script]] harness.tcl]
 
 set rdma [file join [file dirname $::server_binary] tests fake_verbs rdma.so]
-if {![file exists $rdma]} {set rdma [file join [file dirname [file dirname [file dirname $::kv_binary]]] tests fake_verbs rdma.so]}
+if {![file exists $rdma]} {
+    set rdma [file join [file dirname [file dirname [file dirname $::kv_binary]]] tests fake_verbs \
+        rdma.so]
+}
 if {[info exists ::env(TARN_RDMA_FAKE)]} {set rdma $::env(TARN_RDMA_FAKE)}
 if {![file exists $rdma]} {
     test {RDMA} {skip "no module with the fake verbs library: make tests ($::rdma)"}
@@ -19,7 +22,8 @@ proc bytes {n seed} {
     return [string range [string repeat $block [expr {$n / 1024 + 1}]]$seed end-[expr {$n - 1}] end]
 }
 proc keys {segment} {return [segment_field $segment keys]}
-# A machine that stands still for seconds is no host that is out of reach: values go where they are wanted, unless a test says else.
+# A machine that stands still for seconds is no host that is out of reach: values go where they are
+# wanted, unless a test says else.
 rename kv_arguments kv_arguments_of_all
 proc kv_arguments {arguments} {return [kv_arguments_of_all [linsert $arguments 0 --failover 10000]]}
 # [wait_keys segment ...]: each is reached by RDMA; their keys.
@@ -55,24 +59,28 @@ proc new_sessions {node others} {
     return $out
 }
 proc node_stat {name field} {return [dict get [node_field $name stats] $field]}
-proc no_errors {answer} {assert_equal "0 0" [kv_fields $answer wrong errors] [dict get $answer error]}
+proc no_errors {answer} {
+    assert_equal "0 0" [kv_fields $answer wrong errors] [dict get $answer error]
+}
 # All by RDMA, nothing by tcp.
 proc only_rdma {answer} {
     assert {[dict get $answer rdma_bytes] > 0} "(no RDMA: $answer)"
     assert_equal {0 0} [list [dict get $answer tcp_bytes] [dict get $answer shm_bytes]] "($answer)"
     return $answer
 }
-# A client that may go by tcp does so where a host has not answered for a second; the next one need not.
+# A client that may go by tcp does so where a host has not answered for a second; the next one need
+# not.
 proc by_rdma {args} {
     set ::by_rdma $args
     wait_for "values by RDMA: $args" {[dict get [set ::found [{*}$::by_rdma]] tcp_bytes] == 0}
     only_rdma $::found
 }
 
-start_server --pool-size 64mb --node-heartbeat 100 --node-timeout 3s --max-lease 2s --loadmodule $rdma --enable-module-command local
+start_server --pool-size 64mb --node-heartbeat 100 --node-timeout 3s --max-lease 2s \
+    --loadmodule $rdma --enable-module-command local
 foreach n {1 2} {start_node n$n --host-name m$n --segment 96mb --loadmodule $rdma}
 
-# --- what is told ------------------------------------------------------------------------------------------------------------------
+# --- what is told ---
 
 test {keys of all hosts reach the master, and through it the clients} {
     lassign [wait_keys local n1.0 n2.0] own k1 k2
@@ -83,13 +91,15 @@ test {keys of all hosts reach the master, and through it the clients} {
     }
     assert {[lindex $k1 1] ne [lindex $k2 1]}
     foreach segment {local n1.0 n2.0} {assert_equal rdma [segment_field $segment transports]}
-    wait_for "figures of the node" {[catch {node_stat n1 segments-with-keys} ::found] == 0 && $::found == 1}
+    wait_for "figures of the node" {[catch {node_stat n1 segments-with-keys} ::found] == 0 && \
+        $::found == 1}
     assert_equal rdma [dict get [lindex [node_field n1 transports] 0] transport]
     assert_match {*name=fake0*name=fake1*} [dict get [lindex [node_field n1 transports] 0] devices]
 }
 
 test {RDMA.DEVICES and RDMA.REGIONS of every host} {
-    wait_for "reports of both nodes" {[llength [rows rdma.devices node n2]] == 2 && [llength [rows rdma.devices node n1]] == 2}
+    wait_for "reports of both nodes" {[llength [rows rdma.devices node n2]] == 2 && \
+        [llength [rows rdma.devices node n1]] == 2}
     assert_equal 6 [llength [r rdma.devices]]
     foreach node {{} n1 n2} {
         assert_equal 1 [llength [rows rdma.devices node $node name fake0 state up]] "($node)"
@@ -110,10 +120,11 @@ test {RDMA.DEVICES and RDMA.REGIONS of every host} {
     assert {[llength [r rdma.doctor]] > 0}
 }
 
-# --- values ---------------------------------------------------------------------------------------------------------------------------
+# --- values ---
 
 test {values of many sizes by RDMA alone} {
-    foreach {at n sizes} {n1.0 200 1-5000 n2.0 60 4096-300000 n1.0 8 1048575-5000000 local 60 1-200000} {
+    foreach {at n sizes} {n1.0 200 1-5000 n2.0 60 4096-300000 n1.0 8 1048575-5000000 local 60\
+            1-200000} {
         only_rdma [kv --transport rdma --prefer $at --replace load v: $n $sizes]
         only_rdma [kv_all $n --transport rdma verify v: $n $sizes]
     }
@@ -123,14 +134,16 @@ test {values of many sizes by RDMA alone} {
     r flushall
 }
 
-test {transport=auto takes RDMA where memory is elsewhere, and what others wrote by tcp is the same} {
+test {transport=auto takes RDMA where memory is elsewhere, and what others wrote by tcp is the\
+        same} {
     kv --transport tcp --prefer n1.0 load t: 50 1000-300000
     by_rdma kv_all 50 --transport auto verify t: 50 1000-300000
     by_rdma kv --transport auto --prefer n2.0 --replace load a: 50 1000-300000
     assert_equal 0 [dict get [kv_all 50 --transport tcp verify a: 50 1000-300000] rdma_bytes]
     # Two replicas: written to both.
     set a [kv --transport auto --replicas 3 load two: 20 1000-300000]
-    assert_equal {0 2} [list [dict get $a tcp_bytes] [expr {[dict get $a rdma_bytes] / [dict get $a shm_bytes]}]]
+    assert_equal {0 2} [list [dict get $a tcp_bytes] \
+        [expr {[dict get $a rdma_bytes] / [dict get $a shm_bytes]}]]
     foreach key {two:0 two:19} {assert_equal 3 [llength [r replica list $key]]}
     r flushall
 }
@@ -157,7 +170,8 @@ test {in-band values of any Redis client} {
     # The embedded segment is near; these are elsewhere.
     kv --prefer n2.0 load far: 10 50000-400000
     for {set i 0} {$i < 10} {incr i} {assert {[r get far:$i] eq [kv_value far:$i]}}
-    assert {[info_field inband_rdma_bytes] - $before > 500000} "([info_field inband_rdma_bytes] and $before)"
+    assert {[info_field inband_rdma_bytes] - $before > 500000} \
+        "([info_field inband_rdma_bytes] and $before)"
     assert_equal $tcp [info_field inband_tcp_bytes]
     r flushall
 }
@@ -175,7 +189,7 @@ test {copies from node to node} {
     r flushall
 }
 
-# --- who has no module, or nonsense ---------------------------------------------------------------------------------------------------
+# --- who has no module, or nonsense ---
 
 test {a client without the module goes by tcp; one that insists is told why it cannot} {
     set ::env(TARN_MODULE_PATH) /nowhere
@@ -195,7 +209,8 @@ test {keys that are nonsense: tcp} {
     set instance [node_field n1 instance]
     set cut [string range $read 0 end-1]
     set far [string replace $read 12 15 \xff\xff\xff\xff]
-    foreach pair [list [list {} {}] [list x y] [list $cut $cut] [list $write $read] [list $far $far] [lrange $other 1 2] \
+    foreach pair [list [list {} {}] [list x y] [list $cut $cut] [list $write $read] \
+        [list $far $far] [lrange $other 1 2] \
         [list [string repeat \xff 4000] [string repeat \xff 4000]] [list $read$read $write$write]] {
         r segment keys n1 $instance n1.0 1 $uri {*}$pair
         set a [kv_all 20 verify odd: 20 1000-300000]
@@ -213,7 +228,9 @@ test {keys that lead nowhere, and better ones later, for a client that lives thr
     # Of both devices: a port where nobody listens.
     foreach key {read write} {
         set bad_$key [set $key]
-        foreach at {112 180} {set bad_$key [string replace [set bad_$key] $at [expr {$at + 1}] \x01\x00]}
+        foreach at {112 180} {
+            set bad_$key [string replace [set bad_$key] $at [expr {$at + 1}] \x01\x00]
+        }
     }
     r segment keys n1 $instance n1.0 1 $uri $bad_read $bad_write
     set run [kv_start --prefer n1.0 --fill --pause 1 run nowhere: 20 1000-100000]
@@ -226,7 +243,7 @@ test {keys that lead nowhere, and better ones later, for a client that lives thr
     r flushall
 }
 
-# --- lives --------------------------------------------------------------------------------------------------------------------------------
+# --- lives ---
 
 test {a node that is killed and started anew has other keys} {
     set old [lindex [keys n2.0] 0]
@@ -243,7 +260,8 @@ test {a node that is killed and started anew has other keys} {
 
 test {a node that is paused: what it has is read elsewhere, and it comes back} {
     kv --replicas 2 --prefer n1.0 load both: 30 1000-200000
-    set run [kv_start --replicas 2 --prefer n2.0 --fill --pause 1 --failover 300 run live: 50 1000-200000]
+    set run [kv_start --replicas 2 --prefer n2.0 --fill --pause 1 --failover 300 run live: 50 \
+        1000-200000]
     pause_node n2
     wait_node n2 down
     kv_all 30 --failover 300 verify both: 30 1000-200000
@@ -267,7 +285,8 @@ test {UNMOUNT takes the keys along; mounted again there are others} {
     r flushall
 }
 
-test {a master that is started anew: new epochs, regions registered afresh, old keys worth nothing} {
+test {a master that is started anew: new epochs, regions registered afresh, old keys worth\
+        nothing} {
     set old [wait_keys n1.0 n2.0]
     restart_server
     foreach n {n1 n2} {wait_node $n up}
@@ -278,7 +297,8 @@ test {a master that is started anew: new epochs, regions registered afresh, old 
 }
 
 test {a client that lives through it finds its way by the new keys} {
-    set run [kv_start --transport auto --prefer n1.0 --fill --pause 1 --timeout 20000 run through: 20 1000-100000]
+    set run [kv_start --transport auto --prefer n1.0 --fill --pause 1 --timeout 20000 run through: \
+        20 1000-100000]
     restart_server
     foreach n {n1 n2} {wait_node $n up}
     wait_keys n1.0 n2.0
@@ -288,7 +308,7 @@ test {a client that lives through it finds its way by the new keys} {
     assert_equal 0 [kv_fields [kv_stop $run] wrong]
 }
 
-# --- devices and writers in trouble -------------------------------------------------------------------------------------------------------
+# --- devices and writers in trouble ---
 
 # Lines for the fake library in the node n3.
 proc control {args} {
@@ -301,13 +321,15 @@ proc device_state {node name} {
     return [expr {[llength $rows] == 1 ? [dict get [lindex $rows 0] state] : "?"}]
 }
 
-test {a host whose ports come up late is reached by RDMA from then on, by clients that were there before} {
+test {a host whose ports come up late is reached by RDMA from then on, by clients that were there\
+        before} {
     set control [file join [server dir] control]
     control "port fake0 down" "port fake1 down"
     set ::env(FAKE_VERBS) devices=2,control=$control
     start_node n3 --host-name m3 --segment 96mb --loadmodule $::rdma
     set ::env(FAKE_VERBS) devices=2
-    wait_for "its ports to be down" {[device_state n3 fake0] eq "down" && [device_state n3 fake1] eq "down"}
+    wait_for "its ports to be down" {[device_state n3 fake0] eq "down" && \
+        [device_state n3 fake1] eq "down"}
     set run [kv_start --prefer n3.0 --fill --pause 1 run late: 20 1000-200000]
     kv --prefer n3.0 load there: 20 1000-200000
     set a [kv_all 20 verify there: 20 1000-200000]
@@ -315,7 +337,8 @@ test {a host whose ports come up late is reached by RDMA from then on, by client
     control "port fake1 up"
     wait_keys n3.0
     by_rdma kv_all 20 verify there: 20 1000-200000
-    wait_for "the old client to come by RDMA" {[llength [rows rdma.connections node n3 kind peer]] > 0}
+    wait_for "the old client to come by RDMA" {[llength [rows rdma.connections node n3 kind peer]]\
+        > 0}
     no_errors [kv_stop $run]
 }
 
@@ -326,13 +349,15 @@ test {ports that go down and up under load} {
     wait_for "its peers" {[llength [rows rdma.connections node n3 kind peer]] > 0}
     foreach port {0 1 0} {
         control "port fake$port down"
-        wait_for "port $port to be down" {[device_state n3 fake$::port] eq "down"} [set ::port $port]
+        wait_for "port $port to be down" {[device_state n3 fake$::port] eq "down"} \
+            [set ::port $port]
         kv_all 20 verify there: 20 1000-200000
         control "port fake$port up"
         wait_for "port $port to be up" {[device_state n3 fake$::port] eq "up"}
     }
     control "port fake0 down" "port fake1 down"
-    wait_for "both to be down" {[device_state n3 fake0] eq "down" && [device_state n3 fake1] eq "down"}
+    wait_for "both to be down" {[device_state n3 fake0] eq "down" && \
+        [device_state n3 fake1] eq "down"}
     assert_equal 0 [dict get [kv_all 20 verify there: 20 1000-200000] rdma_bytes]
     control "port fake0 up" "port fake1 up"
     wait_for "both ports" {[device_state n3 fake0] eq "up" && [device_state n3 fake1] eq "up"}
@@ -345,7 +370,8 @@ test {a device that breaks under load, and the last one} {
     wait_for "its peers" {[llength [rows rdma.connections node n3 kind peer]] > 0}
     control "remove fake0"
     wait_for "it to be gone" {[device_state n3 fake0] ni {up down}}
-    wait_for "keys without it" {[llength [keys n3.0]] == 1 && [string first fake0 [lindex [keys n3.0] 0 1]] < 0}
+    wait_for "keys without it" {[llength [keys n3.0]] == 1 && \
+        [string first fake0 [lindex [keys n3.0] 0 1]] < 0}
     by_rdma kv_all 20 verify there: 20 1000-200000
     control "remove fake1"
     wait_for "no keys" {[keys n3.0] eq ""}
@@ -355,15 +381,18 @@ test {a device that breaks under load, and the last one} {
     r flushall
 }
 
-test {guarantee 3: a writer that is cut off can write no more, and its space is given out after that} {
+test {guarantee 3: a writer that is cut off can write no more, and its space is given out after\
+        that} {
     set fenced [dict get [lindex [rows rdma.stats node n1] 0] fenced]
     set before [r config get put-timeout put-timeout-rate put-release-timeout]
     r config set put-timeout 10 put-timeout-rate 1000000000 put-release-timeout 500
     set ::env(FAKE_VERBS) devices=2,delay_us=2000000 ;# for the client: its puts stay open
-    set pid [start_process [list $::kv_binary --transport rdma --prefer n1.0 tarn://$::server_host:[server port] load slow: 1 3000000] [server dir]/slow]
+    set pid [start_process [list $::kv_binary --transport rdma --prefer n1.0 \
+        tarn://$::server_host:[server port] load slow: 1 3000000] [server dir]/slow]
     set ::env(FAKE_VERBS) devices=2
     wait_for "its put" {[info_field puts_open] + [info_field puts_zombie] > 0}
-    wait_for "its queue pairs to be destroyed" {[dict get [lindex [rows rdma.stats node n1] 0] fenced] > $::fenced}
+    wait_for "its queue pairs to be destroyed" \
+        {[dict get [lindex [rows rdma.stats node n1] 0] fenced] > $::fenced}
     r config set {*}$before
     wait_for "the fence" {[info_field node_fences_pending] == 0 && [info_field puts_zombie] == 0}
     kv --prefer n1.0 load taken: 60 1000000
@@ -383,7 +412,8 @@ test {writers that are killed in the middle} {
         send_signal KILL [lindex $run 0]
         reap_process [lindex $run 0]
     }
-    wait_for "fences" {[info_field node_fences_pending] == 0 && [info_field puts_zombie] == 0 && [info_field puts_open] == 0}
+    wait_for "fences" {[info_field node_fences_pending] == 0 && [info_field puts_zombie] == 0 && \
+        [info_field puts_open] == 0}
     r config set {*}$before
     wait_for "the end of their queue pairs" {[new_sessions n1 $::others] eq ""}
     kv --prefer n1.0 --replace load killed: 30 100000-1000000

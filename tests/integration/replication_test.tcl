@@ -1,4 +1,5 @@
-# Replication: full and partial synchronisation, chains, roles, what a replica answers, false masters, and an unmodified Sentinel.
+# Replication: full and partial synchronisation, chains, roles, what a replica answers, false
+# masters, and an unmodified Sentinel.
 source [file join [file dirname [info script]] harness.tcl]
 
 source [file join [file dirname [info script]] several.tcl]
@@ -87,10 +88,14 @@ test {what a replica answers, and what it leaves to its master} {
     assert_equal 2 [ask b strlen k1]
     assert_equal -1 [ask b ttl k1]
     assert_equal PONG [ask b ping]
-    set refused "READONLY You can't write against a read only replica. The master is 127.0.0.1:[port a]."
-    foreach command {{get k1} {set k1 v} {del k1} {mget k1} {getrange k1 0 1} {putstart k 100} {getreplicas k1}
-        {mgetreplicas 1 k1} {prefixlen 2 k1 k2 LEASE 1000} {release 1 k1 5} {expire k1 5} {flushall} {evict} {pin k1 HARD}
-        {node join x 1 MACHINE m} {node leave n1} {segment drain n1.0} {quota set p 1} {incr n} {touch k1}} {
+    set refused "READONLY You can't write against a read only replica. The master is\
+        127.0.0.1:[port a]."
+    foreach command {{get k1} {set k1 v} {del k1} {mget k1} {getrange k1 0 1} {putstart k 100}\
+        {getreplicas k1}
+        {mgetreplicas 1 k1} {prefixlen 2 k1 k2 LEASE 1000} {release 1 k1 5} {expire k1 5} \
+            {flushall} {evict} {pin k1 HARD}
+        {node join x 1 MACHINE m} {node leave n1} {segment drain n1.0} {quota set p 1} {incr n} \
+                {touch k1}} {
         assert_error $refused {ask b {*}$command}
     }
     ask b multi
@@ -143,7 +148,8 @@ test {a replica that was cut off gets what it missed} {
     same_books a b
     assert_equal [expr {$partial + 1}] [field a sync_partial_ok]
     assert_equal 1 [ask b client kill TYPE master]
-    wait_for "another synchronisation" {[field a sync_partial_ok] == $partial + 2} [set ::partial $partial]
+    wait_for "another synchronisation" {[field a sync_partial_ok] == $partial + 2} \
+        [set ::partial $partial]
     wait_link b
     assert_equal $full [field a sync_full]
 }
@@ -180,7 +186,8 @@ test {a replica of a replica has the same stream} {
     ask a client kill TYPE replica
     ask b client kill TYPE replica
     for {set i 0} {$i < 100} {incr i} {ask a set again$i $i}
-    wait_for "another synchronisation" {[field a sync_partial_ok] == $::partial + 1 && [field b sync_partial_ok] >= 1}
+    wait_for "another synchronisation" {[field a sync_partial_ok] == $::partial + 1 && \
+        [field b sync_partial_ok] >= 1}
     wait_link c
     same_books a b c
 }
@@ -246,7 +253,8 @@ test {PSYNC is for those who understand it} {
 
 test {a server with a pool of its own is no replica} {
     up p --pool-size 64mb
-    assert_error "ERR a server with a pool of its own*pool-size 0*" {ask p replicaof 127.0.0.1 [port a]}
+    assert_error "ERR a server with a pool of its own*pool-size 0*" \
+        {ask p replicaof 127.0.0.1 [port a]}
     assert_error "ERR Invalid master port" {ask b replicaof 127.0.0.1 70000}
     assert_error "ERR Invalid master host" {ask b replicaof "" 7000}
     assert_equal OK [ask p replicaof no one]
@@ -292,7 +300,8 @@ test {a dead master} {
     focus b
     stop_node n1
     down b
-    wait_for "the links to be down" {[field_is a master_link_status down] && [field_is c master_link_status down]}
+    wait_for "the links to be down" {[field_is a master_link_status down] && \
+        [field_is c master_link_status down]}
     assert_match {[0-9]*} [field a master_link_down_since_seconds]
     assert_equal 1 [ask c exists k]
     ask c config set replica-serve-stale-data no
@@ -300,7 +309,8 @@ test {a dead master} {
     assert_error "MASTERDOWN*" {ask c ping}
     assert_match "*role:slave*" [ask c info]
     ask c config set replica-serve-stale-data yes
-    # Should the dead one be started again now, nodes that come back to it must not take it for the later of the two.
+    # Should the dead one be started again now, nodes that come back to it must not take it for the
+    # later of the two.
     set its [expr {([clock milliseconds] - 1735689600000) / 100}]
     ask a replicaof no one
     assert {[field a master_epoch] >= $its + 100}
@@ -326,7 +336,8 @@ test {passwords between servers} {
 }
 
 test {a replica from the configuration, by a name, with an address to announce} {
-    up d --replicaof "localhost [port a]" --replica-announce-ip 10.1.2.3 --replica-announce-port 4242 --replica-priority 7 \
+    up d --replicaof "localhost [port a]" --replica-announce-ip 10.1.2.3 \
+        --replica-announce-port 4242 --replica-priority 7 \
         --replica-announced no
     wait_link d
     same_books a d
@@ -339,7 +350,8 @@ test {a replica from the configuration, by a name, with an address to announce} 
 # What Sentinel sends to reconfigure a server, in one write.
 proc sentinel_pipeline {name host port} {
     set c [resp::connect 127.0.0.1 [port $name]]
-    foreach command [list multi [list slaveof $host $port] {config rewrite} {client kill TYPE normal} {client kill TYPE pubsub} exec] {
+    foreach command [list multi [list slaveof $host $port] {config rewrite} \
+            {client kill TYPE normal} {client kill TYPE pubsub} exec] {
         append bytes [resp::encode $command]
     }
     resp::raw $c $bytes
@@ -354,9 +366,11 @@ test {Sentinel's pipeline, there and back} {
     puts $f "# mine\npool-size 0\nenable-debug-command yes\n"
     close $f
     set dir [file dirname $path]
-    set pid [start_process [list $::server_binary $path --port 0 --port-file $dir/port --dir $dir --logfile $dir/log --bind 127.0.0.1] $dir/stdout]
+    set pid [start_process [list $::server_binary $path --port 0 --port-file $dir/port --dir $dir \
+        --logfile $dir/log --bind 127.0.0.1] $dir/stdout]
     wait_for "it to start" {[file_text [file dirname $::path]/port] ne ""} [set ::path $path]
-    set ::S(e) [dict create pid $pid port [string trim [file_text $dir/port]] dir $dir log $dir/log options {}]
+    set ::S(e) [dict create pid $pid port [string trim [file_text $dir/port]] dir $dir log \
+        $dir/log options {}]
     lappend ::servers $::S(e)
     assert_match {OK OK * 0} [sentinel_pipeline e 127.0.0.1 [port a]]
     assert_equal slave [field e role]
@@ -387,7 +401,8 @@ test {several replicas at once; one dies in the middle, the master too} {
     # With little work per turn it takes a while.
     ask h config set loop-work-quota 50
     foreach name {i j} {assert_equal OK [ask $name replicaof 127.0.0.1 [port h]]}
-    wait_for "both to be synchronised" {[regexp -all {state=send_bulk} [ask h info replication]] == 2}
+    wait_for "both to be synchronised" {[regexp -all {state=send_bulk} [ask h info replication]]\
+        == 2}
     assert_error LOADING* {ask i exists many1}
     assert_error LOADING* {ask i ping}
     assert_equal 1 [field i loading]
@@ -443,7 +458,7 @@ test {a replica's own append-only file} {
     down i
 }
 
-# --- false masters -----------------------------------------------------------------------------------------------------------------
+# --- false masters ---
 
 test {masters that talk nonsense are left, and asked again} {
     up g
@@ -457,14 +472,23 @@ test {masters that talk nonsense are left, and asked again} {
         [list [string repeat x 5000]] "does not speak as a master" \
         [list +PONG\r\n $ok $ok "+WHAT\r\n"] "answer to PSYNC" \
         [list +PONG\r\n $ok $ok "+FULLRESYNC x 1\r\n"] "makes no sense" \
-        [list +PONG\r\n $ok $ok "+FULLRESYNC $id 1\r\n\$100\r\nREDIS0010"] "no frame that is known" \
-        [list +PONG\r\n $ok $ok "+FULLRESYNC $id 1\r\n\$EOF:$mark\r\nREDIS0010[string repeat z 100]"] "is not tarn's" \
-        [list +PONG\r\n $ok $ok "+FULLRESYNC $id 1\r\n\$EOF:$mark\r\n[binary format ic 13 96]TARNSYNC[binary format i 9]"] "another replication format" \
-        [list +PONG\r\n $ok $ok "+FULLRESYNC $id 1\r\n\$EOF:$mark\r\n$head[binary format ic 5 1]junk"] "cannot be used" \
-        [list +PONG\r\n $ok $ok "+FULLRESYNC $id 1\r\n\$EOF:$mark\r\n$head[binary format icw 9 97 5]"] "cannot be used" \
-        [list +PONG\r\n $ok $ok "+FULLRESYNC $id 1\r\n\$EOF:$mark\r\n$head[binary format icw 9 64 0][binary format icw 9 97 5][string repeat c 40]"] "does not end where it should" \
-        [list +PONG\r\n $ok $ok "+FULLRESYNC $id 1\r\n\$EOF:$mark\r\n$head[binary format icw 9 64 0][binary format icw 9 97 5]$mark" "*2\r\n\$3\r\nSET\r\n\$1\r\nx\r\n"] "not known here" \
-        [list +PONG\r\n $ok $ok "+CONTINUE $id\r\n*2\r\n\$7\r\nEFFECTS\r\n\$9\r\n[binary format ic 5 1]junk\r\n"] "cannot be used" \
+        [list +PONG\r\n $ok $ok "+FULLRESYNC $id 1\r\n\$100\r\nREDIS0010"] \
+        "no frame that is known" \
+        [list +PONG\r\n $ok $ok "+FULLRESYNC $id 1\r\n\$EOF:$mark\r\nREDIS0010[string repeat z\
+        100]"] "is not tarn's" \
+        [list +PONG\r\n $ok $ok \
+        "+FULLRESYNC $id 1\r\n\$EOF:$mark\r\n[binary format ic 13 96]TARNSYNC[binary format i 9]"] \
+        "another replication format" \
+        [list +PONG\r\n $ok $ok \
+        "+FULLRESYNC $id 1\r\n\$EOF:$mark\r\n$head[binary format ic 5 1]junk"] "cannot be used" \
+        [list +PONG\r\n $ok $ok "+FULLRESYNC $id 1\r\n\$EOF:$mark\r\n$head[binary format icw 9 97\
+        5]"] "cannot be used" \
+        [list +PONG\r\n $ok $ok "+FULLRESYNC $id 1\r\n\$EOF:$mark\r\n$head[binary format icw 9 64\
+        0][binary format icw 9 97 5][string repeat c 40]"] "does not end where it should" \
+        [list +PONG\r\n $ok $ok "+FULLRESYNC $id 1\r\n\$EOF:$mark\r\n$head[binary format icw 9 64\
+        0][binary format icw 9 97 5]$mark" "*2\r\n\$3\r\nSET\r\n\$1\r\nx\r\n"] "not known here" \
+        [list +PONG\r\n $ok $ok "+CONTINUE $id\r\n*2\r\n\$7\r\nEFFECTS\r\n\$9\r\n[binary format ic\
+        5 1]junk\r\n"] "cannot be used" \
     ] {
         set port [false_master $texts]
         assert_equal OK [ask g replicaof 127.0.0.1 $port]
@@ -479,7 +503,7 @@ test {masters that talk nonsense are left, and asked again} {
     same_books a g
 }
 
-# --- masters that never come ---------------------------------------------------------------------------------------------------------
+# --- masters that never come ---
 
 # It accepts and says nothing.
 proc silent_master {} {
@@ -509,7 +533,8 @@ test {a master that never answers: the books stay, and are given back} {
     assert_equal 3 [ask p prefixlen 3 pool0 pool1 pool99]
     assert_equal 0 [ask p exists gone0 open]
     assert_equal {1 0} [$other mexists 2 pool1 gone0]
-    foreach command {{set a 1} {get kept0} {del kept0} {flushall} {getreplicas pool1} {prefixlen 1 pool1 LEASE 100} {putstart x 100} {evict ratio 1}
+    foreach command {{set a 1} {get kept0} {del kept0} {flushall} {getreplicas pool1}\
+        {prefixlen 1 pool1 LEASE 100} {putstart x 100} {evict ratio 1}
                      {expire kept0 1}} {
         assert_error READONLY* {ask p {*}$command}
     }
@@ -600,7 +625,8 @@ test {a connection that is cut: before the snapshot nothing is lost, within it t
     set frame "+FULLRESYNC $id 1\r\n\$EOF:[string repeat b 40]\r\n"
     set head [binary format ic 13 96]TARNSYNC[binary format i 1]
     set ok "+OK\r\n"
-    foreach texts [list {} [list +PONG\r\n $ok $ok] [list +PONG\r\n $ok $ok $frame] [list +PONG\r\n $ok $ok $frame[string range $head 0 9]]] {
+    foreach texts [list {} [list +PONG\r\n $ok $ok] [list +PONG\r\n $ok $ok $frame] \
+            [list +PONG\r\n $ok $ok $frame[string range $head 0 9]]] {
         set port [false_master $texts]
         assert_equal OK [ask p replicaof 127.0.0.1 $port]
         wait_events "a second attempt" {$::false_calls >= 2}
@@ -661,7 +687,7 @@ test {REPLICAOF while values are on their way} {
     down v TERM
 }
 
-# --- Sentinel --------------------------------------------------------------------------------------------------------------------------
+# --- Sentinel ---
 
 test {an unmodified Sentinel makes a replica the master} {
     if {[auto_execok redis-sentinel] eq ""} {skip "redis-sentinel is not there"}
@@ -677,7 +703,8 @@ test {an unmodified Sentinel makes a replica the master} {
     wait_for "a replica to be the master" {[field_is c role master] || [field_is g role master]}
     set new [expr {[field_is c role master] ? "c" : "g"}]
     set other [expr {$new eq "c" ? "g" : "c"}]
-    wait_for "the other to follow it" {[field_is $::other master_port $::new_port] && [field_is $::other master_link_status up]} \
+    wait_for "the other to follow it" {[field_is $::other master_port $::new_port] && \
+        [field_is $::other master_link_status up]} \
         [set ::other $other] [set ::new_port [port $new]]
     assert_equal failover [ask $new get before]
     assert_equal OK [ask $new set after failover]

@@ -1,4 +1,5 @@
-# 10,000 connections, or as many as the limit of open files lets both sides have: idle, then all at work at once, and gone.
+# 10,000 connections, or as many as the limit of open files lets both sides have: idle, then all at
+# work at once, and gone.
 source [file join [file dirname [info script]] harness.tcl]
 source [file join [file dirname [info script]] tls.tcl]
 set crowd [file join [file dirname $::kv_binary] crowd]
@@ -6,7 +7,8 @@ set most [exec sh -c {ulimit -Hn}]
 set want 10000
 if {$most ne "unlimited" && $most < 10600} {set want [expr {$most - 600}]}
 
-start_server --pool-size 32mb --maxclients [expr {$want + 10}] --data-maxclients 64 --inband-threads 1 --enable-debug-command yes
+start_server --pool-size 32mb --maxclients [expr {$want + 10}] --data-maxclients 64 \
+    --inband-threads 1 --enable-debug-command yes
 
 proc begin {count {port ""} args} {
     if {$port eq ""} {set port [server port]}
@@ -57,11 +59,13 @@ test "$want connections: little memory each, all are served, others too, and not
     assert {[info_field used_memory] - $before < 4 << 20} "[info_field used_memory] - $before"
 }
 
-test {1000 connections announce 512 MiB each: a first piece of memory for each, and everything comes back} {
+test {1000 connections announce 512 MiB each: a first piece of memory for each, and everything\
+        comes back} {
     set many [expr {min(1000, $want)}]
     set before [info_field used_memory]
     foreach text {
-        {*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\nx} {*3\r\n$6\r\nAPPEND\r\n$1\r\nk\r\n$536870912\r\n} {*2\r\n$536870912\r\n} {*1048576\r\n}
+        {*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\nx} \
+            {*3\r\n$6\r\nAPPEND\r\n$1\r\nk\r\n$536870912\r\n} {*2\r\n$536870912\r\n} {*1048576\r\n}
         {MULTI\r\n*2\r\n$4\r\nECHO\r\n$536870912\r\nx}
     } {
         assert_match "open=$many *" [begin $many]
@@ -70,10 +74,12 @@ test {1000 connections announce 512 MiB each: a first piece of memory for each, 
         assert_equal "said=$many" [gets $::pipe]
         wait_for "it to be read" {[info_field total_net_input_bytes] >= $read + 9 * $many}
         assert_equal PONG [r ping]
-        assert {[info_field used_memory] - $before < $many * 80000} "$text: [info_field used_memory] - $before"
+        assert {[info_field used_memory] - $before < $many * 80000} \
+            "$text: [info_field used_memory] - $before"
         close $::pipe
         wait_for "all to be gone" {[info_field connected_clients] == 1}
-        assert {[info_field used_memory] - $before < 4 << 20} "$text: [info_field used_memory] - $before"
+        assert {[info_field used_memory] - $before < 4 << 20} \
+            "$text: [info_field used_memory] - $before"
     }
     assert_equal OK [r debug check]
 }
@@ -88,7 +94,8 @@ test {a crowd beyond maxclients: those within it are served, the others are told
     wait_for "all to be gone" {[info_field connected_clients] == 1}
 }
 
-# What OpenSSL has is not counted by used_memory but for a connection's share, measured once: so the process is looked at, too.
+# What OpenSSL has is not counted by used_memory but for a connection's share, measured once: so the
+# process is looked at, too.
 proc resident {} {
     regexp {VmRSS:\s+(\d+) kB} [file_text /proc/[server pid]/status] - kb
     return [expr {$kb * 1024}]
@@ -97,7 +104,8 @@ proc resident {} {
 # Handshakes are slow under a sanitizer.
 set plain [expr {![info exists ::env(TARN_SANITIZER)] || $::env(TARN_SANITIZER) eq ""}]
 set want_tls [expr {min($want, $plain ? 2000 : 300)}]
-test "$want_tls connections of TLS: a bounded memory for each, idle and at work, and everything comes back" {
+test "$want_tls connections of TLS: a bounded memory for each, idle and at work, and everything\
+        comes back" {
     if {![have_openssl]} {skip "there is no openssl"}
     make_ca ca
     make_cert server ca
@@ -111,7 +119,8 @@ test "$want_tls connections of TLS: a bounded memory for each, idle and at work,
     set files [llength [glob -directory /proc/[server pid]/fd *]]
     set before [info_field used_memory]
     set resident [resident]
-    assert_equal "open=$want_tls refused=0 text=" [begin $want_tls [tls_port] [pem user.crt] [pem user.key]]
+    assert_equal "open=$want_tls refused=0 text=" [begin $want_tls [tls_port] [pem user.crt] \
+        [pem user.key]]
     assert_equal [expr {$want_tls + 1}] [info_field connected_clients]
     set each [expr {([info_field used_memory] - $before) / $want_tls}]
     set real [expr {([resident] - $resident) / $want_tls}]

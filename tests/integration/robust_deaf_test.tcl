@@ -1,5 +1,5 @@
-# Clients that send and take no replies, and those that have not said who they are: what the server reads from them and keeps
-# for them is little and bounded, and others do not notice.
+# Clients that send and take no replies, and those that have not said who they are: what the server
+# reads from them and keeps for them is little and bounded, and others do not notice.
 source [file join [file dirname [info script]] harness.tcl]
 source [file join [file dirname [info script]] tls.tcl]
 start_server --pool-size 64mb --enable-debug-command yes
@@ -7,19 +7,22 @@ start_server --pool-size 64mb --enable-debug-command yes
 # A field of the CLIENT LIST line of the one connection with that name.
 proc field_of {name field} {
     foreach line [split [r client list] \n] {
-        if {[string match "* name=$name *" $line] && [regexp " $field=(\[^ \]*)" $line all value]} {return $value}
+        if {[string match "* name=$name *" $line] && [regexp " $field=(\[^ \]*)" $line all value]} {
+            return $value
+        }
     }
     return ""
 }
 
-# A process that sends text and reads nothing, for ever. (Tcl's sockets turn round and round where a socket says that it may take
-# bytes, and then takes none.)
+# A process that sends text and reads nothing, for ever. (Tcl's sockets turn round and round where a
+# socket says that it may take bytes, and then takes none.)
 proc start_deaf {text} {
     set file [file join [temp_dir] requests]
     set f [open $file wb]
     puts -nonewline $f [resp::encode {client setname deaf}]$text
     close $f
-    return [open [list | bash -c {exec 3<>/dev/tcp/$0/$1; exec cat $2 - >&3} $::server_host [server port] $file] w]
+    return [open [list | bash -c {exec 3<>/dev/tcp/$0/$1; exec cat $2 - >&3} $::server_host \
+        [server port] $file] w]
 }
 proc stop_deaf {deaf} {
     exec kill [pid $deaf]
@@ -41,14 +44,16 @@ proc others {n} {
         lappend us [expr {[clock microseconds] - $begin}]
     }
     set us [lsort -integer $us]
-    puts "    others: p50 [lindex $us [expr {$n / 2}]] us, p99.9 [lindex $us [expr {$n * 999 / 1000}]] us, max [lindex $us end] us"
+    puts "    others: p50 [lindex $us [expr {$n / 2}]] us, p99.9 [lindex $us\
+        [expr {$n * 999 / 1000}]] us, max [lindex $us end] us"
 }
 
-# --- who does not take his replies ----------------------------------------------------------------------------------------
+# --- who does not take his replies ---
 
 # Neither is more of it read, nor is what was read run, however often the loop turns.
 proc assert_not_heard {name} {
-    wait_for "its replies to wait" {[string match *w [field_of $::heard events]]} [set ::heard $name]
+    wait_for "its replies to wait" {[string match *w [field_of $::heard events]]} \
+        [set ::heard $name]
     others 1000
     set before [field_of $name tot-net-in]
     others 1000
@@ -58,12 +63,14 @@ proc assert_not_heard {name} {
 }
 
 foreach {name request} [list \
-    "small values" [resp::encode {get small}] "nothing but PING" "PING\r\n" "values of the pool" [resp::encode {get pool}]] {
+    "small values" [resp::encode {get small}] "nothing but PING" "PING\r\n" "values of the pool" \
+    [resp::encode {get pool}]] {
     test "guarantee 4: nothing is read from a client that takes no replies: $name" {
         r set small [string repeat x 60]
         r set pool [string repeat x 100000]
         r config set output-pause 256kb
-        set deaf [start_deaf [string repeat $request [expr {(48 << 20) / [string length $request]}]]]
+        set deaf [start_deaf \
+            [string repeat $request [expr {(48 << 20) / [string length $request]}]]]
         set heard [assert_not_heard deaf]
         # What it had sent until its replies were too many, and not much more.
         assert {$heard < 4000000} "$heard bytes were read"
@@ -78,7 +85,9 @@ test {guarantee 4: a client that reads after all gets every reply, in order} {
     r config set output-pause 64kb
     set c [client]
     set text ""
-    for {set i 0} {$i < 20000} {incr i} {append text [resp::encode [list echo $i-[string repeat y 100]]]}
+    for {set i 0} {$i < 20000} {incr i} {
+        append text [resp::encode [list echo $i-[string repeat y 100]]]
+    }
     resp::raw $c $text
     for {set i 0} {$i < 20000} {incr i} {
         set got [resp::recv $c]
@@ -99,7 +108,8 @@ test {guarantee 4: replies that wait for the append-only file wake what waited f
         set request [string map [list MANY $many] $what]
         resp::raw $c [resp::encode {set a 1}][string repeat [resp::encode $request] $n]
         assert_equal OK [resp::recv $c]
-        assert_equal [expr {$n * $bytes}] [string length [resp::recv_raw $c [expr {$n * $bytes}]]] $what
+        assert_equal [expr {$n * $bytes}] [string length [resp::recv_raw $c [expr {$n * $bytes}]]] \
+            $what
         assert_equal PONG [$c ping]
         drop $c
     }
@@ -109,7 +119,9 @@ test {guarantee 4: replies that wait for the append-only file wake what waited f
 test {guarantee 4: what waits behind a job is read when the job is through, however long it is} {
     set c [named]
     set text ""
-    for {set i 0} {$i < 3000} {incr i} {append text [resp::encode [list echo $i-[string repeat z 300]]]}
+    for {set i 0} {$i < 3000} {incr i} {
+        append text [resp::encode [list echo $i-[string repeat z 300]]]
+    }
     r client pause 100000 write
     resp::raw $c [resp::encode {set a b}]$text
     wait_for "it to be held back" {[info_field postponed_commands] > 0}
@@ -130,7 +142,8 @@ test {a client that waits, has sent a lot and goes is seen to go} {
     wait_for "it to be gone" {[info_field connected_clients] == 1}
 }
 
-test {guarantee 4: SUBSCRIBE, PSUBSCRIBE and MONITOR are not read from either while they take nothing} {
+test {guarantee 4: SUBSCRIBE, PSUBSCRIBE and MONITOR are not read from either while they take\
+        nothing} {
     r config set output-pause 256kb client-output-buffer-limit "pubsub 32mb 0 0"
     foreach how {{SUBSCRIBE ch} {PSUBSCRIBE c*} MONITOR} {
         set deaf [start_deaf "$how\r\n[string repeat "PING\r\n" 4000000]"]
@@ -159,14 +172,16 @@ test {guarantee 4: over TLS nothing is read from a client that takes no replies}
     wait_for "it to be gone" {[info_field connected_clients] == 1}
 }
 
-# --- requests that are long themselves ------------------------------------------------------------------------------------
+# --- requests that are long themselves ---
 
 test {guarantee 4: a request of many arguments is put together without being moved as it grows} {
     r flushall
     foreach {n size} {1500 5000 300 30000 20000 100 100 32767} {
         set c [named]
         set request [list mset]
-        for {set i 0} {$i < $n} {incr i} {lappend request k$i [string repeat [format %c [expr {97 + $i % 26}]] $size]}
+        for {set i 0} {$i < $n} {incr i} {
+            lappend request k$i [string repeat [format %c [expr {97 + $i % 26}]] $size]
+        }
         set text [resp::encode $request]
         # In two halves, so that the first is there as half a request.
         set cut [expr {[string length $text] / 2 + 7}]
@@ -177,7 +192,8 @@ test {guarantee 4: a request of many arguments is put together without being mov
         assert_equal OK [resp::recv $c]
         assert_equal PONG [resp::recv $c]
         foreach i [list 0 1 [expr {$n / 2}] [expr {$n - 1}]] {
-            assert {[r get k$i] eq [string repeat [format %c [expr {97 + $i % 26}]] $size]} "k$i of $n"
+            assert {[r get k$i] eq [string repeat [format %c [expr {97 + $i % 26}]] $size]} \
+                "k$i of $n"
         }
         assert_equal $n [r dbsize]
         drop $c
@@ -189,7 +205,8 @@ test {guarantee 4: a request of many arguments is put together without being mov
     for {set i 0} {$i < 400} {incr i} {lappend request a$i-[string repeat q [expr {$i * 100}]]}
     r set a399-[string repeat q 900] v
     assert_equal 0 [$c {*}$request]
-    resp::raw $c [resp::encode [list {*}$request [string repeat b 100000] a [string repeat c 200000] d]]
+    resp::raw $c [resp::encode [list {*}$request [string repeat b 100000] a \
+        [string repeat c 200000] d]]
     assert_equal 0 [resp::recv $c]
     assert_equal PONG [$c ping]
     drop $c
@@ -210,14 +227,15 @@ test {guarantee 4: a large argument that goes to no place of its own is not move
     wait_for "its memory to be back" {[info_field used_memory] - $before < 2000000}
 }
 
-# --- who has not said who he is -------------------------------------------------------------------------------------------
+# --- who has not said who he is ---
 
 stop_server
 start_server --pool-size 64mb --requirepass pw --enable-debug-command yes
 r auth pw
 
 test {guarantee 4: before AUTH little is kept of replies, and who takes none is dropped} {
-    foreach {name request} {PING "PING\r\n" HELLO "HELLO\r\n" nonsense "*3\r\n\$1\r\nx\r\n\$1\r\ny\r\n\$1\r\nz\r\n"} {
+    foreach {name request} {PING "PING\r\n" HELLO "HELLO\r\n" nonsense\
+            "*3\r\n\$1\r\nx\r\n\$1\r\ny\r\n\$1\r\nz\r\n"} {
         set dropped [info_field unauthenticated_disconnections]
         set before [info_field used_memory]
         set c [client]

@@ -1,4 +1,5 @@
-# No more descriptors: the server, a node and a process with libtarn go on with what they have, say so once, and recover.
+# No more descriptors: the server, a node and a process with libtarn go on with what they have, say
+# so once, and recover.
 source [file join [file dirname [info script]] harness.tcl]
 if {[auto_execok prlimit] eq ""} {
     test {descriptors run out} {skip "prlimit is not here"}
@@ -10,7 +11,8 @@ proc open_files {pid} {return [llength [glob -directory /proc/$pid/fd *]]}
 
 # pid may open n more.
 proc limit_files {pid n} {
-    # The limit is for numbers of descriptors, and there may be gaps below the highest: so many more can be opened.
+    # The limit is for numbers of descriptors, and there may be gaps below the highest: so many more
+    # can be opened.
     exec prlimit --pid $pid --nofile=[expr {$n == "max" ? 4096 : [open_files $pid] + $n}]:
 }
 
@@ -22,7 +24,8 @@ proc cpu_ms {pid} {
     return [expr {10 * ([lindex $rest 11] + [lindex $rest 12])}]
 }
 
-test {the server without descriptors answers those who are there, and the others when there is room again} {
+test {the server without descriptors answers those who are there, and the others when there is\
+        room again} {
     r set k [string repeat v 100000]
     set there [client]
     $there ping
@@ -60,14 +63,16 @@ test {the server without descriptors answers those who are there, and the others
     assert_equal 1 [times {Accepting client connection} [server log]]
 }
 
-test {the server without descriptors: libtarn and shm peers are told, later ones are served, nothing spins} {
+test {the server without descriptors: libtarn and shm peers are told, later ones are served,\
+        nothing spins} {
     set pid [server pid]
     r set v [string repeat v 1000000]
     limit_files $pid 2
     set before [cpu_ms $pid]
     # Each needs a connection, and one for the bytes; who gets none says so in time.
     for {set i 0} {$i < 4} {incr i} {
-        set reader($i) [start_process [list $::kv_binary --timeout 700 --wait 700 tarn://$::server_host:[server port] get v] [server dir]/kv$i]
+        set reader($i) [start_process [list $::kv_binary --timeout 700 --wait 700 \
+            tarn://$::server_host:[server port] get v] [server dir]/kv$i]
     }
     for {set i 0} {$i < 4} {incr i} {reap_process $reader($i)}
     for {set i 0} {$i < 10} {incr i} {assert_equal PONG [r ping]}
@@ -93,13 +98,15 @@ test {a node without descriptors keeps its place in the pool and serves again wh
     limit_files $pid max
     # It tries again every second.
     foreach way {shm tcp} {
-        wait_for "it to serve over $way again" {[dict get [kv --transport $::way verify n 1 100000] ok] == 1}
+        wait_for "it to serve over $way again" \
+            {[dict get [kv --transport $::way verify n 1 100000] ok] == 1}
         kv_all 8 --transport $way verify n 8 100000
     }
     assert_equal up [node_state n1]
 }
 
-test {a process with libtarn that has no more descriptors gets errors, and values again when there is room} {
+test {a process with libtarn that has no more descriptors gets errors, and values again when there\
+        is room} {
     set run [kv_start --fill --transport tcp run v 50 20000]
     lassign $run pid log
     wait_for "it to put and get" {[llength [r keys v*]] > 20}

@@ -1,6 +1,8 @@
-# The limits of memory, reached in every state: what is refused says so, what was there stays readable, and memory comes back.
+# The limits of memory, reached in every state: what is refused says so, what was there stays
+# readable, and memory comes back.
 source [file join [file dirname [info script]] harness.tcl]
-start_server --pool-size 32mb --maxmemory 8mb --enable-debug-command yes --max-puts-per-client 1000000 --client-query-buffer-limit 8mb \
+start_server --pool-size 32mb --maxmemory 8mb --enable-debug-command yes \
+    --max-puts-per-client 1000000 --client-query-buffer-limit 8mb \
     --proto-max-bulk-len 4mb --repl-backlog-size 1mb --enable-protected-configs yes
 
 proc pipeline {c requests} {
@@ -27,7 +29,9 @@ proc fill {name n} {
     set value [string repeat x 40]
     for {set i 0} {$i < $n} {incr i 1000} {
         set requests {}
-        for {set k 0} {$k < 1000} {incr k} {lappend requests [list set $name[expr {$i + $k}] $value]}
+        for {set k 0} {$k < 1000} {incr k} {
+            lappend requests [list set $name[expr {$i + $k}] $value]
+        }
         foreach reply [pipeline [r] $requests] {assert_equal OK $reply}
     }
 }
@@ -42,7 +46,8 @@ test {SET: small values drive one another out, the books stay within maxmemory} 
     sound
 }
 
-# Begins puts that it does not end, until one is refused. Returns whether one was, among the first n.
+# Begins puts that it does not end, until one is refused. Returns whether one was, among the first
+# n.
 proc puts_to_the_limit {c n} {
     for {set i 0} {$i < $n} {incr i 1000} {
         set requests {}
@@ -56,9 +61,11 @@ proc puts_to_the_limit {c n} {
     return 0
 }
 
-test {PUTSTART: puts that are never ended end at a limit, which is told; who leaves gives all back} {
+test {PUTSTART: puts that are never ended end at a limit, which is told; who leaves gives all\
+        back} {
     r config set put-release-timeout 100
-    # On a slow machine the first would end before the last is begun, and their client would be cut off for it: more time, then.
+    # On a slow machine the first would end before the last is begun, and their client would be cut
+    # off for it: more time, then.
     foreach timeout {1000 4000 16000} {
         r config set put-timeout $timeout
         set c [client]
@@ -84,7 +91,10 @@ test {MULTI: a queue is bounded, and says so; EXEC at the limit answers each com
     $c multi
     set value [string repeat x 100000]
     set refused ""
-    for {set i 0} {$i < 200 && $refused eq ""} {incr i} {catch {$c set m$i $value} answer; if {$answer ne "QUEUED"} {set refused $answer}}
+    for {set i 0} {$i < 200 && $refused eq ""} {incr i} {
+        catch {$c set m$i $value} answer
+        if {$answer ne "QUEUED"} {set refused $answer}
+    }
     assert {$refused ne ""}
     assert_error "EXECABORT*" {$c exec}
     assert_equal PONG [$c ping]
@@ -107,7 +117,8 @@ test {WATCH, SUBSCRIBE and PSUBSCRIBE: what one connection may have is bounded, 
         assert_equal PONG [r ping]
         drop $c
         wait_for "it to be gone" {[info_field connected_clients] == 1}
-        assert {[info_field used_memory] - $before < 6 << 20} "$command: [info_field used_memory] - $before"
+        assert {[info_field used_memory] - $before < 6 << 20} \
+            "$command: [info_field used_memory] - $before"
     }
     sound
 }
@@ -117,7 +128,8 @@ test {maxmemory lowered below what is there: objects go, reads are answered all 
     fill s 40000
     r config set maxmemory $least
     assert_equal PONG [r ping]
-    wait_for "the books to be small" {[catch {r set new v}] == 0 && [info_field mem_books] <= $least}
+    wait_for "the books to be small" {[catch {r set new v}] == 0 && \
+        [info_field mem_books] <= $least}
     assert_equal v [r get new]
     r config set maxmemory 8mb
     sound
@@ -127,9 +139,11 @@ test {a replica attaches while the master is at its limit, and has the same book
     fill s 100000
     set port [server port]
     set want [r debug digest]
-    start_server --pool-size 0 --enable-debug-command yes --replicaof "127.0.0.1 $port" --maxmemory 1mb --eviction-policy lru
+    start_server --pool-size 0 --enable-debug-command yes --replicaof "127.0.0.1 $port" \
+        --maxmemory 1mb --eviction-policy lru
     set ::want $want
-    wait_for "the replica to be in sync" {[info_field master_link_status] eq "up" && [r debug digest] eq $::want}
+    wait_for "the replica to be in sync" {[info_field master_link_status] eq "up" && \
+        [r debug digest] eq $::want}
     assert_equal OK [r debug check]
     stop_server
     sound
@@ -140,23 +154,36 @@ test {no number in a request makes the server take memory for it} {
     set before [info_field used_memory]
     r set k v
     set requests {}
-    foreach n [list 2147483647 2147483648 4294967296 $big 9223372036854775807 18446744073709551615 -9223372036854775808] {
-        lappend requests [list setrange k $n x] [list getrange k 0 $n] [list getrange k -$n $n] [list scan 0 count $n] [list slowlog get $n] \
-            [list acl log $n] [list acl genpass $n] [list mputstart $n a 1] [list mputend $n a 1 -1] [list prefixlen $n a] \
-            [list mgetreplicas $n a] [list putstart p $n] [list putstart p 1 replicas $n] [list memory usage k samples $n] \
-            [list command getkeys mputstart $n a 1] [list expire k $n] [list getex k px $n] [list wait $n 1] [list client id $n] \
-            [list client kill id $n] [list client list id $n] [list evict k $n] [list pin k $n] [list getreplicas nokey wait 0 lease $n] \
-            [list removematch ^a limit $n] [list kvevents read $n $n count $n] [list object freq k $n] \
+    foreach n [list 2147483647 2147483648 4294967296 $big 9223372036854775807 18446744073709551615 \
+            -9223372036854775808] {
+        lappend requests [list setrange k $n x] [list getrange k 0 $n] [list getrange k -$n $n] \
+            [list scan 0 count $n] [list slowlog get $n] \
+            [list acl log $n] [list acl genpass $n] [list mputstart $n a 1] \
+            [list mputend $n a 1 -1] [list prefixlen $n a] \
+            [list mgetreplicas $n a] [list putstart p $n] [list putstart p 1 replicas $n] \
+            [list memory usage k samples $n] \
+            [list command getkeys mputstart $n a 1] [list expire k $n] [list getex k px $n] \
+            [list wait $n 1] [list client id $n] \
+            [list client kill id $n] [list client list id $n] [list evict k $n] [list pin k $n] \
+            [list getreplicas nokey wait 0 lease $n] \
+            [list removematch ^a limit $n] [list kvevents read $n $n count $n] \
+            [list object freq k $n] \
             [list config set maxmemory $n] [list config set slowlog-max-len $n] \
-            [list config set acllog-max-len $n] [list config set max-objects $n] [list config set maxclients $n] \
-            [list config set repl-backlog-size $n] [list config set client-query-buffer-limit $n] [list config set output-pause $n] \
-            [list config set kv-events-size $n] [list config set proto-max-bulk-len $n] [list config set inband-buffer $n] \
-            [list config set hz $n] [list config set loop-work-quota 1000] [list config set maxmemory 8mb] [list config set maxclients 10000] \
+            [list config set acllog-max-len $n] [list config set max-objects $n] \
+            [list config set maxclients $n] \
+            [list config set repl-backlog-size $n] [list config set client-query-buffer-limit $n] \
+            [list config set output-pause $n] \
+            [list config set kv-events-size $n] [list config set proto-max-bulk-len $n] \
+            [list config set inband-buffer $n] \
+            [list config set hz $n] [list config set loop-work-quota 1000] \
+            [list config set maxmemory 8mb] [list config set maxclients 10000] \
             [list config set repl-backlog-size 1mb] [list set k v]
     }
-    # With no more than 256 MiB beyond what it has: an allocation of what was asked for would be its end.
+    # With no more than 256 MiB beyond what it has: an allocation of what was asked for would be its
+    # end.
     regexp {VmSize:\s+(\d+) kB} [file_text /proc/[server pid]/status] - kb
-    if {[auto_execok prlimit] ne "" && (![info exists ::env(TARN_SANITIZER)] || $::env(TARN_SANITIZER) eq "")} {
+    if {[auto_execok prlimit] ne "" && (![info exists ::env(TARN_SANITIZER)] || \
+            $::env(TARN_SANITIZER) eq "")} {
         exec prlimit --pid [server pid] --as=[expr {$kb * 1024 + (256 << 20)}]:
     }
     foreach request $requests {
@@ -170,7 +197,10 @@ test {no number in a request makes the server take memory for it} {
     sound
 }
 test {a replica attaches where there is no memory for repl-backlog-size: it gets what there is} {
-    if {[auto_execok prlimit] eq "" || ([info exists ::env(TARN_SANITIZER)] && $::env(TARN_SANITIZER) ne "")} {skip "prlimit, and a server without sanitizers"}
+    if {[auto_execok prlimit] eq "" || ([info exists ::env(TARN_SANITIZER)] && \
+            $::env(TARN_SANITIZER) ne "")} {
+        skip "prlimit, and a server without sanitizers"
+    }
     start_server --pool-size 0 --repl-backlog-size 1tb --enable-debug-command yes
     regexp {VmSize:\s+(\d+) kB} [file_text /proc/[server pid]/status] - kb
     exec prlimit --pid [server pid] --as=[expr {$kb * 1024 + (256 << 20)}]:
@@ -178,7 +208,8 @@ test {a replica attaches where there is no memory for repl-backlog-size: it gets
     set ::want [r debug digest]
     set port [server port]
     start_server --pool-size 0 --enable-debug-command yes --replicaof "127.0.0.1 $port"
-    wait_for "the replica to be in sync" {[info_field master_link_status] eq "up" && [r debug digest] eq $::want}
+    wait_for "the replica to be in sync" {[info_field master_link_status] eq "up" && \
+        [r debug digest] eq $::want}
     stop_server
     assert_match "*There is no memory for repl-backlog-size*" [file_text [server log]]
     assert_equal PONG [r ping]

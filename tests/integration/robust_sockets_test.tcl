@@ -1,4 +1,5 @@
-# Peers that do not read, half close, vanish, or announce more than they send: each costs itself something, and nobody else.
+# Peers that do not read, half close, vanish, or announce more than they send: each costs itself
+# something, and nobody else.
 if {![info exists more_options]} { ;# io_threads_test has some, and the harness
     source [file join [file dirname [info script]] harness.tcl]
     set more_options {}
@@ -25,7 +26,8 @@ test {a peer that shuts its side down gets the replies to all it has asked for} 
     assert_equal "+PONG\r\n" [half_closed "PING\r\n"]
     assert_equal "" [half_closed ""]
     assert_equal "+OK\r\n" [half_closed "SET k v\r\nGET"]
-    # More than the socket takes, and more than output-pause: the requests behind it wait for the reader.
+    # More than the socket takes, and more than output-pause: the requests behind it wait for the
+    # reader.
     r config set output-pause 64kb
     set big [string repeat x 3000000]
     r set big $big
@@ -38,10 +40,12 @@ test {a peer that shuts its side down gets the replies to all it has asked for} 
     assert_equal ":3000\r\n+PONG\r\n" [half_closed [requests [list del {*}[batch k 3000]] ping]]
     assert_equal "+OK\r\n+PONG\r\n" [half_closed [requests flushall ping]]
     # A transaction.
-    assert_equal "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n\$1\r\nv\r\n" [half_closed "MULTI\r\nSET a v\r\nGET a\r\nEXEC\r\n"]
+    assert_equal "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n\$1\r\nv\r\n" \
+        [half_closed "MULTI\r\nSET a v\r\nGET a\r\nEXEC\r\n"]
     # An error that ends the connection, behind replies that have not left yet.
     r set big $big
-    assert {[half_closed "[requests {get big} {get big}]*1\r\n%x\r\n"] eq "$one$one-ERR Protocol error: expected '\$', got '%'\r\n"}
+    assert {[half_closed "[requests {get big} {get big}]*1\r\n%x\r\n"] eq\
+        "$one$one-ERR Protocol error: expected '\$', got '%'\r\n"}
     assert {[half_closed [requests {get big} {get big} quit]] eq "$one$one+OK\r\n"}
     r del big
     wait_for "the connections to be gone" {[info_field connected_clients] == 1}
@@ -59,7 +63,8 @@ test {CLIENT PAUSE: the requests of one that shut its side down are answered aft
 }
 
 test {who listens, or waits for as long as it wishes, and closes its side, is gone at once} {
-    foreach line {"MONITOR" "SUBSCRIBE ch" "WAIT 1 0" "WAIT 1 1000000" "GETREPLICAS nokey WAIT 9000"} {
+    foreach line {"MONITOR" "SUBSCRIBE ch" "WAIT 1 0" "WAIT 1 1000000"\
+            "GETREPLICAS nokey WAIT 9000"} {
         set c [client]
         resp::raw $c "$line\r\n"
         if {[string match "WAIT*" $line] || [string match *9000 $line]} {
@@ -79,7 +84,8 @@ test {... also when more waits behind its request than is read ahead} {
     set id [$c client id]
     resp::send $c wait 1 0
     wait_for "the client to wait" {[info_field blocked_clients] == 1}
-    # In steps, each of them read before the next: what is never read must fit into the sockets, or its end does not come through.
+    # In steps, each of them read before the next: what is never read must fit into the sockets, or
+    # its end does not come through.
     set sent 0
     set row ""
     while {![regexp {events= cmd=wait} $row]} {
@@ -87,7 +93,8 @@ test {... also when more waits behind its request than is read ahead} {
         resp::raw $c [string repeat "PING\r\n" 5000]
         incr sent 30000
         wait_for "it to be read, or not any more" {
-            [set row [r client list id $id]] ne "" && [regexp {qbuf=(\d+) .*(events=\w*) cmd=wait} $row -> waiting events] &&
+            [set row [r client list id $id]] ne "" && \
+                [regexp {qbuf=(\d+) .*(events=\w*) cmd=wait} $row -> waiting events] &&
             ($waiting >= $sent || $events eq "events=")
         }
     }
@@ -106,7 +113,7 @@ test {WAIT without an end: CLIENT UNBLOCK ends it} {
     drop $c
 }
 
-# --- readers that do not read ------------------------------------------------------------------------------------------
+# --- readers that do not read ---
 
 test {10 GiB of replies that nobody reads cost output-pause, and others nothing} {
     r flushall
@@ -135,7 +142,8 @@ test {small replies that nobody reads count towards client-output-buffer-limit} 
     set before [info_field used_memory]
     set dropped [info_field client_output_buffer_limit_disconnections]
     set slow [client]
-    catch {for {set i 0} {$i < 20} {incr i} {resp::raw $slow [string repeat [requests {get small}] 1000]; assert_equal PONG [r ping]}}
+    catch {for {set i 0} {$i < 20} {incr i}\
+        {resp::raw $slow [string repeat [requests {get small}] 1000]; assert_equal PONG [r ping]}}
     wait_for "the client to be gone" {[update; info_field connected_clients] == 1}
     assert_equal [expr {$dropped + 1}] [info_field client_output_buffer_limit_disconnections]
     assert {[info_field used_memory] - $before < 1000000}
@@ -148,14 +156,17 @@ test {a request of many arguments is bounded by client-query-buffer-limit} {
     set long [client]
     set dropped [info_field client_query_buffer_limit_disconnections]
     resp::raw $long "*10001\r\n\$4\r\nMSET\r\n"
-    catch {for {set i 0} {$i < 500} {incr i} {resp::raw $long [string repeat "\$1000\r\n[string repeat x 1000]\r\n" 20]; assert_equal PONG [r ping]}}
+    catch {for {set i 0} {$i < 500} {incr i}\
+        {resp::raw $long [string repeat "\$1000\r\n[string repeat x 1000]\r\n" 20]; assert_equal\
+        PONG [r ping]}}
     wait_for "the client to be gone" {[update; info_field connected_clients] == 1}
     assert_equal [expr {$dropped + 1}] [info_field client_query_buffer_limit_disconnections]
     catch {drop $long}
     r config set client-query-buffer-limit 1gb proto-max-bulk-len 512mb
 }
 
-test {MONITOR, SUBSCRIBE and PSUBSCRIBE that are never read are dropped at the limit of their class} {
+test {MONITOR, SUBSCRIBE and PSUBSCRIBE that are never read are dropped at the limit of their\
+        class} {
     r config set client-output-buffer-limit "pubsub 2mb 0 0"
     set text [string repeat x 100000]
     foreach line {MONITOR {SUBSCRIBE ch} {PSUBSCRIBE c*}} {
@@ -164,7 +175,8 @@ test {MONITOR, SUBSCRIBE and PSUBSCRIBE that are never read are dropped at the l
         set deaf [client]
         resp::raw $deaf "$line\r\n"
         resp::recv $deaf
-        for {set i 0} {$i < 1000 && [info_field client_output_buffer_limit_disconnections] == $dropped} {incr i} {
+        for {set i 0} {$i < 1000 && [info_field client_output_buffer_limit_disconnections] ==\
+                $dropped} {incr i} {
             r publish ch $text
             r set k $text
         }
@@ -202,7 +214,8 @@ test {a value that is announced and does not come does not keep space of the poo
     drop $slow
     # The whole value, and the rest of its request not.
     set slow [client]
-    resp::raw $slow "*4\r\n\$3\r\nSET\r\n\$1\r\nk\r\n\$100000\r\n[string repeat x 100000]\r\n\$2\r\n"
+    resp::raw $slow \
+        "*4\r\n\$3\r\nSET\r\n\$1\r\nk\r\n\$100000\r\n[string repeat x 100000]\r\n\$2\r\n"
     wait_for "it to be closed" {[info_field inband_hold_timeouts] == 3}
     wait_for "its space to be free" {[info_field pool_free] == [info_field pool_size]}
     drop $slow
@@ -216,7 +229,7 @@ test {a value that is announced and does not come does not keep space of the poo
     r config set inband-hold-timeout 60000
 }
 
-# --- replies of many parts -----------------------------------------------------------------------------------------------
+# --- replies of many parts ---
 
 test {arrays whose length is known late and values of the pool, side by side, in any number} {
     r flushall
@@ -224,7 +237,8 @@ test {arrays whose length is known late and values of the pool, side by side, in
     set big [string repeat b 12000000]
     r set pool [string repeat v 20000]
     r set big $big
-    set kinds {{keys nokey} {keys *l} {scan 0 count 10000} {get pool} {echo x} {mget pool nokey pool}}
+    set kinds {{keys nokey} {keys *l} {scan 0 count 10000} {get pool} {echo x}\
+        {mget pool nokey pool}}
     foreach request $kinds {dict set expected $request [r {*}$request]}
     # What stands before them is too much for the socket, so that they leave together.
     foreach lead {{keys nokey} {keys *l} {echo x}} {
@@ -234,7 +248,9 @@ test {arrays whose length is known late and values of the pool, side by side, in
             wait_for "all of them to be answered" {[regexp {tot-cmds=102} [r client list]]}
             assert {[resp::recv $c] eq $big}
             assert {[resp::recv $c] eq [dict get $expected $lead]}
-            for {set i 0} {$i < 100} {incr i} {assert {[resp::recv $c] eq [dict get $expected $request]} "$lead $request"}
+            for {set i 0} {$i < 100} {incr i} {
+                assert {[resp::recv $c] eq [dict get $expected $request]} "$lead $request"
+            }
             drop $c
         }
     }
@@ -242,18 +258,24 @@ test {arrays whose length is known late and values of the pool, side by side, in
     r flushall
 }
 
-# --- arguments that were not taken ---------------------------------------------------------------------------------------
+# --- arguments that were not taken ---
 
 test {large arguments of a transaction that has failed are no part of any request} {
     set big [string repeat x 50000]
     r acl setuser limited on >p ~k* &c* +@all
     foreach login {{auth default p} {auth limited p}} {
-        foreach request [list [list client $big] [list $big] [list $big $big] [list config get $big] [list mputstart $big a 1] [list get $big] \
-                [list mputend $big a 1 -1] [list prefixlen $big a] [list mget $big $big] [list set k v $big 1] [list sort $big by $big] \
-                [list publish $big m] [list subscribe $big] [list watch $big] [list unwatch $big] [list exec $big] [list multi $big] \
-                [list getex k $big] [list hello $big] [list auth $big] [list auth $big $big] [list object freq $big] \
-                [list memory usage $big] [list command getkeys $big] [list acl dryrun $big get k] [list set $big $big] \
-                [list wait $big 1] [list scan $big] [list debug $big] [list reset $big] [list quit $big] [list kvevents $big]] {
+        foreach request [list [list client $big] [list $big] [list $big $big] \
+            [list config get $big] [list mputstart $big a 1] [list get $big] \
+                [list mputend $big a 1 -1] [list prefixlen $big a] [list mget $big $big] \
+                [list set k v $big 1] [list sort $big by $big] \
+                [list publish $big m] [list subscribe $big] [list watch $big] [list unwatch $big] \
+                [list exec $big] [list multi $big] \
+                [list getex k $big] [list hello $big] [list auth $big] [list auth $big $big] \
+                [list object freq $big] \
+                [list memory usage $big] [list command getkeys $big] [list acl dryrun $big get k] \
+                [list set $big $big] \
+                [list wait $big 1] [list scan $big] [list debug $big] [list reset $big] \
+                [list quit $big] [list kvevents $big]] {
             set c [client]
             catch {$c {*}$login}
             $c multi
@@ -268,12 +290,13 @@ test {large arguments of a transaction that has failed are no part of any reques
     assert_equal OK [r debug check]
 }
 
-# --- announcements -----------------------------------------------------------------------------------------------------
+# --- announcements ---
 
 test {lengths that are announced cost nothing: arrays and values of any size, in every position} {
     foreach {bytes answer} {
         "*2147483648\r\n" "invalid multibulk length" "*1048577\r\n" "invalid multibulk length"
-        "*2\r\n\$9223372036854775807\r\n" "invalid bulk length" "*2\r\n\$536870913\r\n" "invalid bulk length"
+        "*2\r\n\$9223372036854775807\r\n" "invalid bulk length" "*2\r\n\$536870913\r\n" \
+            "invalid bulk length"
         "*-2147483648\r\nPING\r\n" PONG
     } {
         set c [client]

@@ -1,9 +1,11 @@
-# A server that stands still for a while, whose wall clock jumps, whose output nobody reads any more, whose peers vanish.
+# A server that stands still for a while, whose wall clock jumps, whose output nobody reads any
+# more, whose peers vanish.
 source [file join [file dirname [info script]] harness.tcl]
 set plain [expr {![info exists ::env(TARN_SANITIZER)] || $::env(TARN_SANITIZER) eq ""}]
 
 test {a server that stood still for longer than node-timeout: nodes and clients are as they were} {
-    start_server --pool-size 0 --node-heartbeat 200 --node-timeout 3000 --timeout 5 --enable-debug-command yes
+    start_server --pool-size 0 --node-heartbeat 200 --node-timeout 3000 --timeout 5 \
+        --enable-debug-command yes
     start_node n1 --segment 16mb
     assert_equal 20 [dict get [kv load s 20 1000-100000] ok]
     set waiting [client]
@@ -12,7 +14,8 @@ test {a server that stood still for longer than node-timeout: nodes and clients 
     set epoch [segment_field n1.0 epoch]
     send_signal STOP [server pid]
     set ::paused [server pid]
-    wait_for "the server to stand still" {![catch {threads_stopped $::paused} ::threads_done] && $::threads_done}
+    wait_for "the server to stand still" {![catch {threads_stopped $::paused} ::threads_done] && \
+        $::threads_done}
     # Asked while it stood still; and a new connection.
     resp::send $waiting getreplicas s0 wait 0
     resp::send [set late [client]] ping
@@ -23,7 +26,8 @@ test {a server that stood still for longer than node-timeout: nodes and clients 
     assert_equal up [node_state n1]
     kv_all 20 verify s 20 1000-100000
     assert_equal $epoch [segment_field n1.0 epoch]
-    assert {![regexp {node n1 .*(down|lost|silent)} [file_text [server log]]]} [file_text [server log]]
+    assert {![regexp {node n1 .*(down|lost|silent)} [file_text [server log]]]} \
+        [file_text [server log]]
     # timeout 5: it was silent all the while.
     assert_equal "" [resp::read_to_end $silent]
     assert_equal OK [r debug check]
@@ -31,7 +35,9 @@ test {a server that stood still for longer than node-timeout: nodes and clients 
 }
 
 test {wall time that jumps, forward and back, ends nothing but what ends at a time of the day} {
-    if {!$plain || ![info exists ::env(TARN_FAULT)]} {skip "a server without sanitizers, and the library of tests/fault"}
+    if {!$plain || ![info exists ::env(TARN_FAULT)]} {
+        skip "a server without sanitizers, and the library of tests/fault"
+    }
     set wall [file join [temp_dir] wall]
     proc jump {seconds} {
         set f [open $::wall [list WRONLY CREAT]]
@@ -41,7 +47,8 @@ test {wall time that jumps, forward and back, ends nothing but what ends at a ti
     }
     jump 0
     set ::prefix [list env LD_PRELOAD=$::env(TARN_FAULT) TARN_FAULT_WALL=$wall]
-    start_server --pool-size 16mb --node-heartbeat 200 --node-timeout 2000 --timeout 60 --appendonly yes --put-timeout 60000 --enable-debug-command yes
+    start_server --pool-size 16mb --node-heartbeat 200 --node-timeout 2000 --timeout 60 \
+        --appendonly yes --put-timeout 60000 --enable-debug-command yes
     set ::prefix {}
     start_node n1 --segment 16mb
     set now [clock seconds]
@@ -98,7 +105,8 @@ test {wall time that jumps, forward and back, ends nothing but what ends at a ti
 test {a server whose output nobody reads any more goes on} {
     set dir [temp_dir]
     set command [server_command $dir {--logfile {} --loglevel debug --pool-size 0}]
-    set pid [start_process [list sh -c "\"\$@\" 2>&1 | head -c 10 > /dev/null" sh {*}$command] $dir/stdout]
+    set pid [start_process [list sh -c "\"\$@\" 2>&1 | head -c 10 > /dev/null" sh {*}$command] \
+        $dir/stdout]
     set ::dir $dir
     wait_for "the server to start" {[file_text $::dir/port] ne ""}
     set c [resp::connect 127.0.0.1 [string trim [file_text $dir/port]]]
@@ -116,7 +124,8 @@ test {a server whose output nobody reads any more goes on} {
 
 test {a peer that vanishes without a word is found by tcp-keepalive} {
     start_server --pool-size 16mb --tcp-keepalive 1
-    # A socket that is closed under repair sends nothing; its machine answers the probe, and says that nobody is there.
+    # A socket that is closed under repair sends nothing; its machine answers the probe, and says
+    # that nobody is there.
     set code {import socket, sys
 s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 s.sendall(b"SUBSCRIBE ch\r\n")
@@ -126,7 +135,9 @@ try:
 except OSError:
     print("not allowed")
 s.close()}
-    if {[auto_execok python3] eq "" || [exec python3 -c $code [server port]] ne ""} {skip "TCP_REPAIR, which needs the right to it"}
+    if {[auto_execok python3] eq "" || [exec python3 -c $code [server port]] ne ""} {
+        skip "TCP_REPAIR, which needs the right to it"
+    }
     assert_equal ch [r pubsub channels]
     wait_for "it to be missed" {[r pubsub channels] eq ""}
     wait_for "its connection to be gone" {[info_field connected_clients] == 1}

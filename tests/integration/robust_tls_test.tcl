@@ -1,5 +1,6 @@
-# Peers of the TLS port that do not read, listen and do not hear, ask for new handshakes, or are idle: bounded as on the plain port. Storms
-# and crowds over TLS are in robust_fuzz and robust_crowd, single streams that are cut in tls_test.
+# Peers of the TLS port that do not read, listen and do not hear, ask for new handshakes, or are
+# idle: bounded as on the plain port. Storms and crowds over TLS are in robust_fuzz and
+# robust_crowd, single streams that are cut in tls_test.
 source [file join [file dirname [info script]] harness.tcl]
 source [file join [file dirname [info script]] tls.tcl]
 need_openssl
@@ -9,7 +10,8 @@ make_cert user ca
 start_server --pool-size 64mb --enable-debug-command yes
 open_tls_port
 
-# A TLS client that has said what it wants, and reads nothing from now on but what `openssl s_client` and a pipe hold.
+# A TLS client that has said what it wants, and reads nothing from now on but what `openssl
+# s_client` and a pipe hold.
 proc deaf {requests} {
     set c [tls_client]
     assert_equal PONG [$c ping]
@@ -23,7 +25,8 @@ proc requests {args} {
 }
 proc wait_gone {} {wait_for "it to be gone" {[info_field connected_clients] == 1}}
 
-test {10 GiB of replies that a TLS peer does not read cost output-pause and a record, and others nothing} {
+test {10 GiB of replies that a TLS peer does not read cost output-pause and a record, and others\
+        nothing} {
     set big [string repeat x [expr {4 << 20}]]
     r set big $big
     set before [info_field used_memory]
@@ -62,7 +65,8 @@ test {MONITOR and SUBSCRIBE over TLS that are never read are dropped at the limi
         set before [info_field used_memory]
         set deaf [deaf "$line\r\n"]
         resp::recv $deaf
-        for {set i 0} {$i < 1000 && [info_field client_output_buffer_limit_disconnections] == $dropped} {incr i} {
+        for {set i 0} {$i < 1000 && [info_field client_output_buffer_limit_disconnections] ==\
+                $dropped} {incr i} {
             r publish ch $text
             r set k $text
         }
@@ -75,7 +79,8 @@ test {MONITOR and SUBSCRIBE over TLS that are never read are dropped at the limi
     r del k
 }
 
-test {a value that is announced over TLS and does not come does not keep space of the pool for ever} {
+test {a value that is announced over TLS and does not come does not keep space of the pool for\
+        ever} {
     r flushall
     r config set inband-hold-timeout 300
     set before [info_field inband_hold_timeouts]
@@ -91,7 +96,8 @@ test {a value that is announced over TLS and does not come does not keep space o
 test {whoever wishes a new handshake within TLS 1.2 is told no, and costs nothing} {
     set refused [info_field tls_handshakes_failed]
     for {set i 0} {$i < 10} {incr i} {
-        catch {exec openssl s_client -tls1_2 -connect 127.0.0.1:[tls_port] -CAfile [pem ca.crt] -cert [pem user.crt] -key [pem user.key] << "R\n" 2>@1} text
+        catch {exec openssl s_client -tls1_2 -connect 127.0.0.1:[tls_port] -CAfile [pem ca.crt]\
+            -cert [pem user.crt] -key [pem user.key] << "R\n" 2>@1} text
         assert_match "*RENEGOTIATING*no renegotiation*" $text
     }
     assert_equal $refused [info_field tls_handshakes_failed]
@@ -108,6 +114,7 @@ test {timeout ends idle connections of TLS, too, and with a goodbye} {
     while {[catch {[client] config set timeout 0}]} {}
     catch {r ping}
     end_tls_client $idle
-    assert {![string match -nocase *error* [file_text [pem s_client.log]]]} [file_text [pem s_client.log]]
+    assert {![string match -nocase *error* [file_text [pem s_client.log]]]} \
+        [file_text [pem s_client.log]]
 }
 finish

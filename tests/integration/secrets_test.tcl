@@ -1,8 +1,11 @@
-# Passwords and keys of memory show nowhere but to whom they are sent. (The report of a crash asks the same function, table_secrets.)
+# Passwords and keys of memory show nowhere but to whom they are sent. (The report of a crash asks
+# the same function, table_secrets.)
 source [file join [file dirname [info script]] harness.tcl]
-start_server --pool-size 0 --slowlog-log-slower-than 0 --slowlog-max-len 1000 --enable-module-command yes --enable-debug-command yes
+start_server --pool-size 0 --slowlog-log-slower-than 0 --slowlog-max-len 1000 \
+    --enable-module-command yes --enable-debug-command yes
 
-# What another connection sees of it, and the slow log. S is the secret; the rest of the request must be seen.
+# What another connection sees of it, and the slow log. S is the secret; the rest of the request
+# must be seen.
 proc seen_of {c requests} {
     set m [client]
     assert_equal OK [$m monitor]
@@ -57,7 +60,10 @@ foreach request {
     {command getkeysandflags config set requirepass S}
     {command getkeysandflags nonsense S}
     {command getkeys command getkeys auth S}
-    {command getkeys command getkeys command getkeys command getkeys command getkeys command getkeys command getkeys command getkeys command getkeys command getkeys command getkeys command getkeys command getkeys command getkeys command getkeys command getkeys command getkeys auth S}
+    {command getkeys command getkeys command getkeys command getkeys command getkeys command\
+        getkeys command getkeys command getkeys command getkeys command getkeys command getkeys \
+        command getkeys command getkeys command getkeys command getkeys command getkeys command \
+        getkeys auth S}
     {module load /nowhere S}
     {module loadex /nowhere config x S args S}
     {segment keys n 1 0 1 rdma://h S S}
@@ -75,7 +81,8 @@ foreach request {
 }
 
 test {what is no secret is shown} {
-    set all [seen {set key value} {command getkeys set seen-key v} {hello 3 setname somebody} {config set maxclients 5000} \
+    set all [seen {set key value} {command getkeys set seen-key v} {hello 3 setname somebody} \
+        {config set maxclients 5000} \
                  {acl dryrun default get dry-key} {acl whoami}]
     foreach word {key value seen-key somebody dry-key 5000} {assert_match *$word* $all}
     assert {![string match *redacted* $all]} $all
@@ -86,7 +93,8 @@ test {guarantee 6: inline requests, and more arguments than a word has bits} {
     assert_equal OK [$m monitor]
     set c [client]
     r slowlog reset
-    resp::raw $c "AUTH $secret\r\nHELLO 3 AUTH u '$secret'\r\nCOMMAND GETKEYS AUTH $secret\r\nECHO the-end\r\n"
+    resp::raw $c "AUTH $secret\r\nHELLO 3 AUTH u '$secret'\r\nCOMMAND GETKEYS AUTH $secret\r\nECHO\
+        the-end\r\n"
     set lines ""
     while {![string match "*the-end*" [set line [resp::recv $m]]]} {append lines $line\n}
     assert {![string match *$secret* $lines[r slowlog get -1]]} $lines
@@ -101,8 +109,10 @@ stop_server
 
 start_server --pool-size 0 --slowlog-log-slower-than 0 "--rename-command AUTH" login
 test {guarantee 6: under another name, and under its own that is none any more} {
-    set all [seen "login $secret" "login u $secret" "command getkeys login $secret" "command getkeys auth $secret" \
-                 "command getkeys hello 3 auth u $secret" "acl dryrun default login $secret" "auth $secret" "hello 3 auth u $secret"]
+    set all [seen "login $secret" "login u $secret" "command getkeys login $secret" \
+        "command getkeys auth $secret" \
+                 "command getkeys hello 3 auth u $secret" "acl dryrun default login $secret" \
+                 "auth $secret" "hello 3 auth u $secret"]
     assert {![string match *$secret* $all]} $all
     assert_match *login*redacted* $all
 }

@@ -2,7 +2,8 @@
 
 # Several servers under names; the harness' commands concern the one in focus.
 proc up {name args} {
-    set ::S($name) [start_server --pool-size 0 --enable-debug-command yes --node-heartbeat 100 --node-timeout 2s \
+    set ::S($name) [start_server --pool-size 0 --enable-debug-command yes --node-heartbeat 100 \
+        --node-timeout 2s \
         --repl-ping-replica-period 1 {*}$args]
 }
 proc port {name} {return [dict get $::S($name) port]}
@@ -11,9 +12,14 @@ proc focus {name} {
     set ::servers [linsert [lreplace $::servers $i $i] end $::S($name)]
 }
 proc ask {name args} {
-    if {![info exists ::conn($name)]} {set ::conn($name) [resp::connect $::server_host [port $name]]}
+    if {![info exists ::conn($name)]} {
+        set ::conn($name) [resp::connect $::server_host [port $name]]
+    }
     if {[catch {$::conn($name) {*}$args} reply options]} {
-        if {[string match *connection* $reply] || [string match "*broken pipe*" $reply] || [string match "*not open*" $reply]} {hang_up $name}
+        if {[string match *connection* $reply] || [string match "*broken pipe*" $reply] || \
+                [string match "*not open*" $reply]} {
+            hang_up $name
+        }
         return -options $options $reply
     }
     return $reply
@@ -32,11 +38,15 @@ proc down {name {signal KILL}} {
     hang_up $name
 }
 proc field {name what} {
-    if {![regexp -line "^$what:(.*?)\r?\$" [ask $name info everything] - value]} {error "INFO of $name has no $what"}
+    if {![regexp -line "^$what:(.*?)\r?\$" [ask $name info everything] - value]} {
+        error "INFO of $name has no $what"
+    }
     return $value
 }
 proc field_is {name what value} {return [expr {![catch {field $name $what} got] && $got eq $value}]}
-proc log_has {name pattern} {return [string match *$pattern* [file_text [dict get $::S($name) log]]]}
+proc log_has {name pattern} {
+    return [string match *$pattern* [file_text [dict get $::S($name) log]]]
+}
 proc follow {name master} {
     assert_match OK* [ask $name replicaof 127.0.0.1 [port $master]]
     wait_link $name

@@ -1,7 +1,9 @@
-# The unix socket of shared memory: where it goes by itself, and what happens when somebody else is there already.
+# The unix socket of shared memory: where it goes by itself, and what happens when somebody else is
+# there already.
 source [file join [file dirname [info script]] harness.tcl]
 
-# Without a --port of the harness' choice the name is known only when it is up: so a port that was free a moment ago.
+# Without a --port of the harness' choice the name is known only when it is up: so a port that was
+# free a moment ago.
 proc free_port {} {
     set s [socket -server {apply {args {}}} -myaddr 127.0.0.1 0]
     set port [lindex [fconfigure $s -sockname] 2]
@@ -29,14 +31,16 @@ proc without_shm {port} {
     start_server --port $port --shm-socket auto
     assert_equal {} [info_field shm_socket]
     assert_equal 1 [warnings [file_text [server log]]]
-    assert_match "*shm socket $::run/tarn-$port.sock: Address already in use*" [file_text [server log]]
+    assert_match "*shm socket $::run/tarn-$port.sock: Address already in use*" \
+        [file_text [server log]]
     kv load a: 10 1000-100000
     set a [kv_all 10 verify a: 10 1000-100000]
     assert_equal [dict get $a bytes] [dict get $a tcp_bytes]
     stop_server
 }
 
-test {guarantee 6: a link in the place of the socket is not followed, and the server starts without shared memory} {
+test {guarantee 6: a link in the place of the socket is not followed, and the server starts\
+        without shared memory} {
     foreach target {/nowhere/at/all /dev/null} {
         set port [free_port]
         exec ln -s $target $::run/tarn-$port.sock
@@ -46,7 +50,8 @@ test {guarantee 6: a link in the place of the socket is not followed, and the se
     }
 }
 
-test {guarantee 6: somebody listens in the place of the socket, and the server starts without shared memory} {
+test {guarantee 6: somebody listens in the place of the socket, and the server starts without\
+        shared memory} {
     start_server --port [set port [free_port]] --unixsocket $::run/other.sock
     set other [free_port]
     file link -hard $::run/tarn-$other.sock $::run/other.sock

@@ -1,5 +1,5 @@
-# Thousands of small objects in a batch: the client asks for them in pieces, and moves many with one request. Whatever happens to some
-# of them is nothing to the others.
+# Thousands of small objects in a batch: the client asks for them in pieces, and moves many with one
+# request. Whatever happens to some of them is nothing to the others.
 source [file join [file dirname [info script]] harness.tcl]
 start_server --pool-size 0 --node-heartbeat 100 --max-lease 2s
 start_node n1 --host-name m1 --segment 128mb
@@ -13,7 +13,8 @@ foreach transport {auto tcp} {
         # auto: half of them by shared memory, since m1 is said to be this machine.
         kv_all 5000 --transport tcp --batch 5000 load a 5000 4096
         set a [kv --transport $::transport --batch 8192 --host m1 verify a 6000 4096]
-        assert_equal {0 5000 1000 0 0} [list [dict get $a status] [dict get $a ok] [dict get $a misses] [dict get $a errors] [dict get $a wrong]]
+        assert_equal {0 5000 1000 0 0} [list [dict get $a status] [dict get $a ok] \
+            [dict get $a misses] [dict get $a errors] [dict get $a wrong]]
         no_leases_left
     }
 }
@@ -39,15 +40,18 @@ test {a pool that is too small evicts; what is read is right} {
     set a [kv --batch 8192 load e 80000 4096]
     assert_equal {80000 0} [list [dict get $a ok] [dict get $a errors]]
     set a [kv --batch 8192 verify e 80000 4096]
-    assert_equal {0 0 80000} [list [dict get $a errors] [dict get $a wrong] [expr {[dict get $a ok] + [dict get $a misses]}]]
+    assert_equal {0 0 80000} [list [dict get $a errors] [dict get $a wrong] \
+        [expr {[dict get $a ok] + [dict get $a misses]}]]
     assert {[dict get $a ok] > 30000 && [dict get $a misses] > 10000} $a
     no_leases_left
 }
 
 proc unpacked {bytes} {
-    binary scan $bytes wuiuiuiuiuiuiuwuwua40 number lease flags crc zero segment epoch offset length grant
+    binary scan $bytes wuiuiuiuiuiuiuwuwua40 number lease flags crc zero segment epoch offset \
+        length grant
     assert_equal "88 0" "[string length $bytes] $zero"
-    return [dict create number $number lease $lease crc [expr {$flags ? $crc : -1}] extent [list $segment $epoch $offset $length] grant $grant]
+    return [dict create number $number lease $lease crc [expr {$flags ? $crc : -1}] extent \
+        [list $segment $epoch $offset $length] grant $grant]
 }
 
 test {PACKED: the short form says the same, and what has none has the long one} {
@@ -63,7 +67,8 @@ test {PACKED: the short form says the same, and what has none has the long one} 
     foreach i {0 1 2 5} {
         set p [unpacked [lindex $short $i]]
         lassign [lindex $long $i] version size lease crc replicas
-        assert_equal [list $version $size $crc] [list [dict get $p number] [lindex [dict get $p extent] 3] [dict get $p crc]]
+        assert_equal [list $version $size $crc] \
+            [list [dict get $p number] [lindex [dict get $p extent] 3] [dict get $p crc]]
         assert_equal 2000 [dict get $p lease]
         set extent [lindex $replicas 0 1 0]
         assert_equal [lrange $extent 0 3] [dict get $p extent]
@@ -73,7 +78,9 @@ test {PACKED: the short form says the same, and what has none has the long one} 
     foreach i {3 4} {assert_equal 8 [llength [lindex $short $i]]}
     assert_equal [lrange [lindex $long 6] 0 end] [lindex $short 6]
     # Without a lease there is no grant, and so no short form.
-    foreach element [lrange [$c mgetreplicas 7 {*}$keys packed] 0 5] {assert_equal 8 [llength $element]}
+    foreach element [lrange [$c mgetreplicas 7 {*}$keys packed] 0 5] {
+        assert_equal 8 [llength $element]
+    }
     assert_error "*unknown option*" {r getreplicas p0 lease 100 packed}
     set puts [$c mputstart 3 q0 4096 q1 10 q2 100000 packed prefer n2.0]
     set p [unpacked [lindex $puts 0]]

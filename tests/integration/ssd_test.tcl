@@ -1,13 +1,17 @@
-# Copies of objects on disks: written behind, read when memory has let go, found again after any kind of end.
+# Copies of objects on disks: written behind, read when memory has let go, found again after any
+# kind of end.
 source [file join [file dirname [info script]] harness.tcl]
-start_server --pool-size 0 --max-lease 2s --node-heartbeat 100 --cluster-id 00112233445566778899aabbccddeeff
+start_server --pool-size 0 --max-lease 2s --node-heartbeat 100 \
+    --cluster-id 00112233445566778899aabbccddeeff
 
 set disk [file join [server dir] disk]
 file mkdir $disk
 start_node n1 --host-name m1 --segment 16mb --ssd $disk:256mb
 
 proc on_disk {} {return [segment_field n1.ssd replicas]}
-proc wait_on_disk {n} {wait_for "$n objects on the disk" {[on_disk] == $::awaited} [set ::awaited $n]}
+proc wait_on_disk {n} {
+    wait_for "$n objects on the disk" {[on_disk] == $::awaited} [set ::awaited $n]
+}
 proc tiers {key} {
     set out {}
     foreach replica [lindex [r getreplicas $key] 4] {lappend out [lindex $replica 0]}
@@ -140,7 +144,8 @@ test {a flushed pool stays empty} {
     assert_equal 0 [r dbsize]
 }
 
-test {guarantee 1: damage on the disk makes misses, never wrong bytes, whatever the reader asked for} {
+test {guarantee 1: damage on the disk makes misses, never wrong bytes, whatever the reader asked\
+        for} {
     kv_all 50 load d: 50 100000
     wait_on_disk 50
     kill_node n1
@@ -155,7 +160,8 @@ test {guarantee 1: damage on the disk makes misses, never wrong bytes, whatever 
     set a [kv --no-verify verify d: 50 100000]
     assert_equal 0 [dict get $a wrong] $a
     assert {[dict get $a ok] > 0 && [dict get $a ok] < 50} $a
-    # What was found bad is gone, and may be put again. (Notes of removals may be among the damage: others may be back.)
+    # What was found bad is gone, and may be put again. (Notes of removals may be among the damage:
+    # others may be back.)
     wait_for "bad ones gone" {[llength [r keys d:*]] < 50}
     set a [kv load d: 50 100000]
     assert_equal 0 [dict get $a errors] $a

@@ -33,12 +33,14 @@ test {a pool file that another process has: it is named, and so is the option} {
     stop_server
 }
 
-test {an append-only file that another server has: it is named and stays whole, and so for tarn-check} {
+test {an append-only file that another server has: it is named and stays whole, and so for\
+        tarn-check} {
     set dir [temp_dir]
     start_server --appendonly yes --dir $dir
     r set a 1
     foreach options {{} {--pool-path pool}} {
-        set text [refusal $::server_binary --port auto --bind 127.0.0.1 --shm-socket {} --data-port 0 \
+        set text [refusal $::server_binary --port auto --bind 127.0.0.1 --shm-socket {} \
+            --data-port 0 \
             --pool-size 4mb --appendonly yes --dir $dir {*}$options]
         assert_match "*appendonly.tarn in * is in use by another process*" $text
         assert_match "*Each server needs a directory of its own: --dir*" $text
@@ -50,7 +52,8 @@ test {an append-only file that another server has: it is named and stays whole, 
     assert_equal OK [r config set appendonly yes]
     stop_server
     start_server --dir $dir
-    assert_error "*the append-only file cannot be written: see the log*" {r config set appendonly yes}
+    assert_error "*the append-only file cannot be written: see the log*" \
+        {r config set appendonly yes}
     stop_server
     stop_server
 }
@@ -175,7 +178,8 @@ if {[auto_execok setpriv] eq "" || [catch {exec setpriv --bounding-set=-sys_reso
     test {too few open files are an error, unless that was meant} {
         set text [refusal {*}[limited 64 --dir [temp_dir]]]
         assert_match "*Error: only 64 files may be open, which leaves room for ?? clients*" $text
-        assert_match "*at least 32 are needed, unless fewer are asked for*ulimit -n*--maxclients ??*" $text
+        assert_match "*at least 32 are needed, unless fewer are asked for*ulimit -n*--maxclients\
+            ??*" $text
         regexp -- {--maxclients (\d+)} $text - most
         set text [refusal {*}[limited 24 --dir [temp_dir]]]
         assert_match "*Error: only 24 files may be open, which leaves room for no client*" $text

@@ -3,7 +3,8 @@ source [file join [file dirname [info script]] harness.tcl]
 start_server
 
 test {SET and GET, values of every size class} {
-    foreach size {0 1 63 64 65 100 4095 4096 4097 16384 32767 32768 65536 1048575 1048576 1048577 3000000} {
+    foreach size {0 1 63 64 65 100 4095 4096 4097 16384 32767 32768 65536 1048575 1048576 1048577\
+            3000000} {
         set value [string repeat "[format %c [expr {$size % 251}]]\r\n\0x" [expr {$size / 5 + 1}]]
         set value [string range $value 0 [expr {$size - 1}]]
         assert_equal OK [r set k$size $value]
@@ -46,7 +47,8 @@ test {options: the words come before the numbers, and the same one may come agai
     r del a none
     assert_equal OK [r set a 1 ex banana ex 100]
     assert_range 98 [r ttl a] 100
-    foreach options {{ex 1 px 1} {ex 1 keepttl} {keepttl ex 1} {px -1 nx xx} {ex banana exat 1} {ex} {persist}} {
+    foreach options {{ex 1 px 1} {ex 1 keepttl} {keepttl ex 1} {px -1 nx xx} {ex banana exat 1}\
+            {ex} {persist}} {
         assert_error "ERR syntax error" {r set a 1 {*}$options}
     }
     foreach options {{ex 1 px 1} {ex 1 persist} {persist ex 1} {keepttl} {ex banana exat 1} {ex}} {
@@ -94,7 +96,9 @@ test {SET with times} {
     assert_error "ERR syntax error" {r set a 1 ex 10 keepttl}
     assert_error "ERR syntax error" {r set a 1 ex}
     assert_error "ERR value is not an integer or out of range" {r set a 1 ex abc}
-    foreach bad {0 -1 9223372036854775807} {assert_error "ERR invalid expire time in 'set' command" {r set a 1 ex $bad}}
+    foreach bad {0 -1 9223372036854775807} {
+        assert_error "ERR invalid expire time in 'set' command" {r set a 1 ex $bad}
+    }
     assert_error "ERR invalid expire time in 'set' command" {r set a 1 px 9223372036854775807}
 }
 
@@ -173,7 +177,8 @@ test {MSET and MGET of many large values} {
 
 test {GETRANGE and SUBSTR} {
     r set a "Hello World"
-    foreach {from to expected} {0 3 Hell 0 -1 {Hello World} -4 -1 orld 5 3 {} 5 5000 { World} -5000 10000 {Hello World}
+    foreach {from to expected} {0 3 Hell 0 -1 {Hello World} -4 -1 orld 5 3 {} 5 5000 { World}\
+        -5000 10000 {Hello World}
         0 -100 H -1 -5 {} 11 20 {} 0 0 H -100 -50 H} {
         assert_equal $expected [r getrange a $from $to] "getrange $from $to"
     }
@@ -223,7 +228,8 @@ test {SETRANGE} {
     assert_equal "boo\0ab[string repeat \0 99994]xyz" [r get a]
     assert_range 990 [r ttl a] 1000
     assert_equal 100003 [r setrange a 50000 [string repeat q 10000]]
-    assert_equal "boo\0ab[string repeat \0 49994][string repeat q 10000][string repeat \0 40000]xyz" [r get a]
+    assert_equal "boo\0ab[string repeat \0 49994][string repeat q 10000][string repeat \0\
+        40000]xyz" [r get a]
     assert_error "ERR offset is out of range" {r setrange a -1 x}
     assert_error "ERR string exceeds maximum allowed size*" {r setrange a 536870912 x}
     assert_error "ERR string exceeds maximum allowed size*" {r setrange a 9223372036854775807 x}

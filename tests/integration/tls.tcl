@@ -1,5 +1,5 @@
-# For tests of TLS, behind harness.tcl: certificates, made here with openssl, and clients that speak TLS. A test that is nothing without
-# them ends here where there is no openssl.
+# For tests of TLS, behind harness.tcl: certificates, made here with openssl, and clients that speak
+# TLS. A test that is nothing without them ends here where there is no openssl.
 
 proc have_openssl {} {return [expr {[auto_execok openssl] ne ""}]}
 
@@ -9,7 +9,7 @@ proc need_openssl {} {
     exit 0
 }
 
-# --- certificates ----------------------------------------------------------------------------------------------------------------------
+# --- certificates ---
 
 set certs [temp_dir]
 set curve {-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes}
@@ -17,13 +17,15 @@ proc pem {name} {return $::certs/$name}
 proc openssl {args} {exec openssl {*}$args 2>> [pem openssl.log]}
 
 proc make_ca {name} {
-    openssl req -x509 {*}$::curve -days 2 -keyout [pem $name.key] -out [pem $name.crt] -subj "/CN=$name"
+    openssl req -x509 {*}$::curve -days 2 -keyout [pem $name.key] -out [pem $name.crt] \
+        -subj "/CN=$name"
 }
 # name.crt and name.key, of a CA, for those names and addresses ("": none); days -1: expired.
 proc make_cert {name ca {days 2} {names DNS:localhost,DNS:$name,IP:127.0.0.1}} {
     spit $name.ext [expr {$names eq "" ? "" : "subjectAltName=[subst -nocommands $names]"}]
     openssl req {*}$::curve -keyout [pem $name.key] -out [pem $name.csr] -subj "/CN=$name"
-    openssl x509 -req -in [pem $name.csr] -CA [pem $ca.crt] -CAkey [pem $ca.key] -CAcreateserial -days $days -extfile [pem $name.ext] \
+    openssl x509 -req -in [pem $name.csr] -CA [pem $ca.crt] -CAkey [pem $ca.key] -CAcreateserial \
+        -days $days -extfile [pem $name.ext] \
         -out [pem $name.crt]
 }
 proc spit {name text} {
@@ -32,7 +34,7 @@ proc spit {name text} {
     close $f
 }
 
-# --- the port, and who connects to it --------------------------------------------------------------------------------------------------
+# --- the port, and who connects to it ---
 
 # The plain port of the current server stays beside it: port 0 would be none beside a TLS port.
 proc open_tls_port {args} {
@@ -44,7 +46,8 @@ proc tls_port {} {return [info_field tls_port]}
 # A connection as those of resp::connect, but through `openssl s_client`.
 proc tls_client {{port ""} args} {
     if {$port eq ""} {set port [tls_port]}
-    set command [list openssl s_client -quiet -connect 127.0.0.1:$port -CAfile [pem ca.crt] -cert [pem user.crt] -key [pem user.key] {*}$args]
+    set command [list openssl s_client -quiet -connect 127.0.0.1:$port -CAfile [pem ca.crt] \
+        -cert [pem user.crt] -key [pem user.key] {*}$args]
     return [resp::adopt [open "|$command 2>> [pem s_client.log]" r+]]
 }
 proc end_tls_client {c} {

@@ -1,11 +1,12 @@
-# libtarn, storage nodes and the data port over TLS: every way that bytes take between processes, what happens when one of them dies, and
-# what is said to those who are not let in.
+# libtarn, storage nodes and the data port over TLS: every way that bytes take between processes,
+# what happens when one of them dies, and what is said to those who are not let in.
 source [file join [file dirname [info script]] harness.tcl]
 source [file join [file dirname [info script]] tls.tcl]
 need_openssl
-set ::benchmark [expr {[info exists ::env(TARN_BENCHMARK)] ? $::env(TARN_BENCHMARK) : [file join [file dirname $::server_binary] tarn-benchmark]}]
+set ::benchmark [expr {[info exists ::env(TARN_BENCHMARK)] ? $::env(TARN_BENCHMARK) :\
+    [file join [file dirname $::server_binary] tarn-benchmark]}]
 
-# --- certificates and URLs ------------------------------------------------------------------------------------------------------------
+# --- certificates and URLs ---
 
 make_ca ca
 make_ca otherca
@@ -30,7 +31,7 @@ proc kv_refused {url args} {
 }
 proc endpoints {segment} {return [segment_field $segment endpoints]}
 
-# --- the control plane ----------------------------------------------------------------------------------------------------------------
+# --- the control plane ---
 
 start_server --pool-size 160mb
 open_tls_port
@@ -46,26 +47,35 @@ test {libtarn by tarns://, the data port plain} {
 
 test {who is not let in is told why} {
     set ::url_of plain
-    assert_match "*TLS with 127.0.0.1:*: the peer's certificate is not accepted*" [kv_refused [tls_url user otherca] get a:1]
+    assert_match "*TLS with 127.0.0.1:*: the peer's certificate is not accepted*" \
+        [kv_refused [tls_url user otherca] get a:1]
     assert_match "*the peer refused: *" [kv_refused [tls_url stranger] get a:1]
     assert_match "*it wants a certificate*" [kv_refused [tls_url ""] get a:1]
-    assert_match "*not accepted: hostname mismatch, it is not for \"elsewhere.test\"*" [kv_refused [tls_url user ca &tls_server_name=elsewhere.test] get a:1]
-    assert_match "*/no/such/file*" [kv_refused tarns://127.0.0.1:[server port]?tls_ca_file=/no/such/file get a:1]
-    assert_match "*127.0.0.1:[server port] does not speak TLS*" [kv_refused tarns://127.0.0.1:[server port]?tls_ca_file=[pem ca.crt] get a:1]
+    assert_match "*not accepted: hostname mismatch, it is not for \"elsewhere.test\"*" \
+        [kv_refused [tls_url user ca &tls_server_name=elsewhere.test] get a:1]
+    assert_match "*/no/such/file*" \
+        [kv_refused tarns://127.0.0.1:[server port]?tls_ca_file=/no/such/file get a:1]
+    assert_match "*127.0.0.1:[server port] does not speak TLS*" \
+        [kv_refused tarns://127.0.0.1:[server port]?tls_ca_file=[pem ca.crt] get a:1]
     assert_match "*tarns://*" [kv_refused tarn://127.0.0.1:[info_field tls_port] get a:1]
-    assert_match "*tls_*tarns://*" [kv_refused tarn://127.0.0.1:[server port]?tls_ca_file=[pem ca.crt] get a:1]
+    assert_match "*tls_*tarns://*" [kv_refused tarn://127.0.0.1:[server port]?tls_ca_file=[pem \
+        ca.crt] get a:1]
     # It is all the same if nobody looks.
-    set anybody tarns://127.0.0.1:[info_field tls_port]?tls_verify=no&tls_cert_file=[pem user.crt]&tls_key_file=[pem user.key]
+    set anybody tarns://127.0.0.1:[info_field tls_port]?tls_verify=no&tls_cert_file=[pem \
+        user.crt]&tls_key_file=[pem user.key]
     assert_equal 0 [lindex [kv_exec [list $anybody verify a: 20 1000-300000]] 0]
 }
 
 test {tarn-benchmark by --tls} {
     set tls [list --tls --cacert [pem ca.crt] --cert [pem user.crt] --key [pem user.key]]
-    set said [exec $::benchmark -p [info_field tls_port] {*}$tls meta --op put --keys 500 --seconds 0.2]
+    set said [exec $::benchmark -p [info_field tls_port] {*}$tls meta --op put --keys 500 \
+        --seconds 0.2]
     assert_match "*, 0 errors*" $said
-    set said [exec $::benchmark -p [info_field tls_port] {*}$tls data --transport resp --op get --block-size 64k --batch 1 --seconds 0.2 --warm-up 0.1 --check]
+    set said [exec $::benchmark -p [info_field tls_port] {*}$tls data --transport resp --op get \
+        --block-size 64k --batch 1 --seconds 0.2 --warm-up 0.1 --check]
     assert_match "*resp*64k*" $said
-    assert {[catch {exec $::benchmark -p [info_field tls_port] --tls meta --op put --keys 5 2>@1} why]}
+    assert {[catch {exec $::benchmark -p [info_field tls_port] --tls meta --op put --keys 5 2>@1}\
+        why]}
     assert_match "*not accepted*" $why
     r flushall
 }
@@ -75,17 +85,20 @@ make_cert client ca 2 DNS:client.example
 make_cert nameless ca 2 ""
 proc names_of {cert} {return [list --tls-cert-file [pem $cert.crt] --tls-key-file [pem $cert.key]]}
 
-test {guarantee 6: who has a certificate of the same authority does not play the master, nor a Sentinel} {
+test {guarantee 6: who has a certificate of the same authority does not play the master, nor a\
+        Sentinel} {
     set ::url_of user
     set tls [list --tls --cacert [pem ca.crt] --cert [pem user.crt] --key [pem user.key]]
     set meta {meta --op put --keys 5 --seconds 0.1}
     foreach cert {client nameless} {
         r config set tls-cert-file [pem $cert.crt] tls-key-file [pem $cert.key]
-        set why "*the peer's certificate is not accepted: IP address mismatch, it is not for \"127.0.0.1\"*"
+        set why "*the peer's certificate is not accepted: IP address mismatch, it is not for\
+            \"127.0.0.1\"*"
         assert_match $why [kv_refused [tls_url] get a:1]
         assert {[catch {exec $::benchmark -p [info_field tls_port] {*}$tls {*}$meta 2>@1} said]}
         assert_match $why $said
-        assert {[catch {exec $::benchmark -p [info_field tls_port] {*}$tls data --transport tcp --seconds 0.1 2>@1} said]}
+        assert {[catch {exec $::benchmark -p [info_field tls_port] {*}$tls data --transport tcp\
+            --seconds 0.1 2>@1} said]}
         assert_match $why $said
         set sentinel [string map {tarns: tarns+sentinel: ? /pool?} [tls_url]]
         assert_match "*none of 1 Sentinels*IP address mismatch*" [kv_refused $sentinel get a:1]
@@ -94,21 +107,30 @@ test {guarantee 6: who has a certificate of the same authority does not play the
         assert_match $why [file_text [node impostor dir]/stdout]
         dict unset ::node_table impostor
         # Who does not look takes what is there, and says so.
-        assert_equal 0 [lindex [kv_exec [list [tls_url user ca &tls_verify_name=no] verify a: 20 1000-300000]] 0]
-        assert_match "*, 0 errors*" [exec $::benchmark -p [info_field tls_port] {*}$tls --tls-verify-name no {*}$meta]
+        assert_equal 0 \
+            [lindex [kv_exec [list [tls_url user ca &tls_verify_name=no] verify a: 20 \
+            1000-300000]] 0]
+        assert_match "*, 0 errors*" [exec $::benchmark -p [info_field tls_port] {*}$tls \
+            --tls-verify-name no {*}$meta]
     }
     # Another name than the one that is connected to, because the user says so.
     r config set tls-cert-file [pem client.crt] tls-key-file [pem client.key]
-    assert_equal 0 [lindex [kv_exec [list [tls_url user ca &tls_server_name=client.example] verify a: 20 1000-300000]] 0]
-    assert_match "*, 0 errors*" [exec $::benchmark -p [info_field tls_port] {*}$tls --sni client.example {*}$meta]
-    assert {[catch {exec $::benchmark -p [info_field tls_port] {*}$tls --tls-verify-name maybe {*}$meta 2>@1} said]}
+    assert_equal 0 \
+        [lindex [kv_exec [list [tls_url user ca &tls_server_name=client.example] verify a: 20 \
+        1000-300000]] 0]
+    assert_match "*, 0 errors*" [exec $::benchmark -p [info_field tls_port] {*}$tls \
+        --sni client.example {*}$meta]
+    assert {[catch {exec $::benchmark -p [info_field tls_port] {*}$tls --tls-verify-name maybe\
+        {*}$meta 2>@1} said]}
     assert_match "*--tls-verify-name is yes or no*" $said
     r config set tls-cert-file [pem server.crt] tls-key-file [pem server.key]
     # By a name, too.
-    assert_equal 0 [lindex [kv_exec [list [string map {127.0.0.1 localhost} [tls_url]] verify a: 20 1000-300000]] 0]
+    assert_equal 0 \
+        [lindex [kv_exec [list [string map {127.0.0.1 localhost} [tls_url]] verify a: 20 \
+        1000-300000]] 0]
 }
 
-# --- nodes whose data ports speak TLS ---------------------------------------------------------------------------------------------------
+# --- nodes whose data ports speak TLS ---
 
 # Machines of their own, so that nothing goes by shared memory.
 proc start_tls_node {name args} {
@@ -151,33 +173,40 @@ proc calls {command} {
 
 proc embedded {} {return [dict get [lindex [r segment list] 0] name]}
 
-test {a client without TLS in a pool of both kinds asks once for what it cannot reach, not at every get and put} {
+test {a client without TLS in a pool of both kinds asks once for what it cannot reach, not at\
+        every get and put} {
     set ::url_of plain
     r config resetstat
     assert_equal "0 30" [kv_fields [kv --host elsewhere verify b: 30 1000-400000] ok errors]
     assert_range 1 [calls segment\\|info] 15 ;# half a minute later it would ask again
     # With another replica on a host without TLS it does not matter.
     set ::url_of user
-    assert_equal "20 40 0" [kv_fields [kv --host elsewhere --replicas 2 --prefer n1.0 --prefer [embedded] load mixed: 20 1000-400000] ok replicas errors]
+    assert_equal "20 40 0" [kv_fields [kv --host elsewhere --replicas 2 --prefer n1.0 \
+        --prefer [embedded] load mixed: 20 1000-400000] ok replicas errors]
     set ::url_of plain
     r config resetstat
     kv_all 20 --host elsewhere verify mixed: 20 1000-400000
     assert_range 1 [calls segment\\|info] 10
     # Puts that are sent to such a host go elsewhere, and the next ones at once.
     r config resetstat
-    assert_equal "20 0" [kv_fields [kv --host elsewhere --prefer n1.0 load apart: 20 1000-400000] ok errors]
+    assert_equal "20 0" [kv_fields [kv --host elsewhere --prefer n1.0 load apart: 20 1000-400000] \
+        ok errors]
     assert_range 1 [calls segment\\|info] 10
     assert_range 1 [calls mputstart] 15
     set ::url_of user
 }
 
-test {certificates that are for somebody else end it at the node, where they did not at the master} {
+test {certificates that are for somebody else end it at the node, where they did not at the\
+        master} {
     # The master's is of the name that is asked for, those of the nodes are not.
     proc server_url {} {return [tls_url user ca &tls_server_name=server]}
     set a [kv --host elsewhere --timeout 5000 verify b: 1 1000-400000]
     assert_equal "0 1" [kv_fields $a ok errors]
     assert_match "*TLS with tcps://127.0.0.1:*hostname mismatch*" [dict get $a error]
-    proc server_url {} {return [expr {$::url_of eq "plain" ? "tarn://$::server_host:[server port]" : [tls_url $::url_of]}]}
+    proc server_url {} {
+        return [expr {$::url_of eq "plain" ? "tarn://$::server_host:[server port]" :\
+            [tls_url $::url_of]}]
+    }
     kv_all 1 --host elsewhere verify b: 1 1000-400000
 }
 
@@ -190,7 +219,8 @@ test {guarantee 6: who has a certificate of the same authority does not play a h
     assert_match $why [dict get $a error]
     # The master reads and writes values there, and nodes copy: neither does from this one.
     assert {[catch {r get impostor:0} got] || $got eq "(nil)"}
-    assert_match "*TLS with the data port tcps://127.0.0.1:*IP address mismatch*" [file_text [server log]]
+    assert_match "*TLS with the data port tcps://127.0.0.1:*IP address mismatch*" \
+        [file_text [server log]]
     r replica copy impostor:0 to n2.0
     wait_for "the copy to be given up" {[llength [r replica tasks state failed]] == 1}
     assert_equal 1 [llength [lindex [r getreplicas impostor:0] 4]]
@@ -202,7 +232,10 @@ test {guarantee 6: who has a certificate of the same authority does not play a h
     r config set tls-server-name {}
     proc server_url {} {return [tls_url user ca &tls_verify_name=no]}
     kv_all 1 --host elsewhere verify impostor: 1 100000
-    proc server_url {} {return [expr {$::url_of eq "plain" ? "tarn://$::server_host:[server port]" : [tls_url $::url_of]}]}
+    proc server_url {} {
+        return [expr {$::url_of eq "plain" ? "tarn://$::server_host:[server port]" :\
+            [tls_url $::url_of]}]
+    }
     stop_node n9
     dict unset ::node_table n9
 }
@@ -210,13 +243,16 @@ test {guarantee 6: who has a certificate of the same authority does not play a h
 test {copies from node to node} {
     r replica copy b:3 to n2.0
     wait_for "a copy" {[llength [r replica list b:3]] == 2}
-    wait_for "it to be whole" {[string length [r getreplicas b:3]] > 0 && [llength [lindex [r getreplicas b:3] 4]] == 2}
+    wait_for "it to be whole" {[string length [r getreplicas b:3]] > 0 && \
+        [llength [lindex [r getreplicas b:3] 4]] == 2}
     kv_all 30 --host m-n2 verify b: 30 1000-400000
 }
 
 test {a killed node: gets go on at the other replica, puts elsewhere} {
-    assert_equal "20 40 0" [kv_fields [kv --host elsewhere --replicas 2 load both: 20 1000-400000] ok replicas errors]
-    set run [kv_start --host elsewhere --replicas 2 --fill --pause 1 --failover 300 run both: 20 1000-400000]
+    assert_equal "20 40 0" [kv_fields [kv --host elsewhere --replicas 2 load both: 20 1000-400000] \
+        ok replicas errors]
+    set run [kv_start --host elsewhere --replicas 2 --fill --pause 1 --failover 300 run both: 20 \
+        1000-400000]
     kill_node n1
     wait_node n1 down
     kv_all 20 --host elsewhere --failover 300 verify both: 20 1000-400000
@@ -225,10 +261,11 @@ test {a killed node: gets go on at the other replica, puts elsewhere} {
     set ::url_of node
     restart_node n1
     set ::url_of user
-    assert_equal "5 10 0" [kv_fields [kv --host elsewhere --replicas 2 load again: 5 1000-400000] ok replicas errors]
+    assert_equal "5 10 0" [kv_fields [kv --host elsewhere --replicas 2 load again: 5 1000-400000] \
+        ok replicas errors]
 }
 
-# --- a node's certificate is renewed ---------------------------------------------------------------------------------------------------
+# --- a node's certificate is renewed ---
 
 # now.crt and now.key become those; as a whole each.
 proc put_in_place {cert key} {
@@ -242,12 +279,14 @@ proc hang_up {node pattern} {
     set ::log_pattern $pattern
     set ::seen [regexp -all $pattern [file_text $::log_path]]
     send_signal HUP [node $node pid]
-    wait_for "the node to say $pattern" {[regexp -all $::log_pattern [file_text $::log_path]] == $::seen + 1}
+    wait_for "the node to say $pattern" {[regexp -all $::log_pattern [file_text $::log_path]] ==\
+        $::seen + 1}
 }
 # The name in the certificate of a node's data port.
 proc served {node} {
     regexp {tcps://(\S+)} [lindex [endpoints $node.0] 0] - at
-    catch {exec openssl s_client -connect $at -CAfile [pem ca.crt] -cert [pem user.crt] -key [pem user.key] << "" 2>@1} text
+    catch {exec openssl s_client -connect $at -CAfile [pem ca.crt] -cert [pem user.crt]\
+        -key [pem user.key] << "" 2>@1} text
     regexp {subject=CN = (\S+)} $text - name
     return $name
 }
@@ -260,7 +299,8 @@ proc copy_to_n3 {key} {
     wait_for "a copy" {[llength [lindex [r getreplicas $::copied] 4]] == 2}
 }
 
-test {a node takes renewed certificates at SIGHUP, for its data port, its connections to the master and to other nodes} {
+test {a node takes renewed certificates at SIGHUP, for its data port, its connections to the\
+        master and to other nodes} {
     foreach name {first renewed} {make_cert $name ca}
     make_cert late ca -1
     spit junk.crt "this is no certificate"
@@ -271,9 +311,11 @@ test {a node takes renewed certificates at SIGHUP, for its data port, its connec
     set ::url_of user
     assert_equal first [served n3]
     assert {[times_shown first] > 0 && [times_shown renewed] == 0}
-    assert_equal "10 0" [kv_fields [kv --host elsewhere --prefer n3.0 load renew: 10 1000-400000] ok errors]
+    assert_equal "10 0" [kv_fields [kv --host elsewhere --prefer n3.0 load renew: 10 1000-400000] \
+        ok errors]
     # Copies are read by a client of their own.
-    assert_equal "5 0" [kv_fields [kv --host elsewhere --prefer n2.0 load copied: 5 100000] ok errors]
+    assert_equal "5 0" [kv_fields [kv --host elsewhere --prefer n2.0 load copied: 5 100000] ok \
+        errors]
     copy_to_n3 copied:0
     set run [kv_start --host elsewhere --transport tcp --pause 1 run renew: 10 1000-400000]
     put_in_place renewed.crt renewed.key
@@ -282,7 +324,8 @@ test {a node takes renewed certificates at SIGHUP, for its data port, its connec
     assert_equal renewed [served n3]
     # What cannot be used is said, and not taken.
     foreach {cert key why} {
-        junk.crt renewed.key "now.crt: nothing of that kind is in it" renewed.crt first.key "it is not the key of the certificate"
+        junk.crt renewed.key "now.crt: nothing of that kind is in it" renewed.crt first.key \
+            "it is not the key of the certificate"
         late.crt late.key "now.crt: it has expired"
     } {
         put_in_place $cert $key
@@ -296,12 +339,14 @@ test {a node takes renewed certificates at SIGHUP, for its data port, its connec
     set joins [node_field n3 joins]
     set before [times_shown first]
     r client kill type normal skipme yes
-    wait_for "the node to be back" {[times_shown renewed] > 0 && [node_field n3 joins] > $::joins} [set ::joins $joins]
+    wait_for "the node to be back" {[times_shown renewed] > 0 && [node_field n3 joins] > $::joins} \
+        [set ::joins $joins]
     wait_node n3 up
     kv_all 10 --host elsewhere --transport tcp verify renew: 10 1000-400000
     copy_to_n3 copied:1
     assert_equal $before [times_shown first]
-    assert {[times_shown renewed] > 2} "two connections of the node, and one of those who make copies"
+    assert {[times_shown renewed] > 2} \
+        "two connections of the node, and one of those who make copies"
     kv_all 5 --host elsewhere --transport tcp verify copied: 5 100000
     r config set loglevel notice
     stop_node n3
@@ -310,7 +355,8 @@ test {a node takes renewed certificates at SIGHUP, for its data port, its connec
 test {options of tarn-node that make no sense are refused with a message} {
     foreach {status options said} {
         2 {--tls-cert-file /x} *--tls-data* 2 {--tls-data --master tarn://127.0.0.1:1} *tarns://*
-        1 {--tls-data --tls-auth-clients maybe} {*yes, optional or no*} 1 {--tls-data --tls-cert-file /no/file --tls-key-file /no/key} */no/file*
+        1 {--tls-data --tls-auth-clients maybe} {*yes, optional or no*} 1 \
+            {--tls-data --tls-cert-file /no/file --tls-key-file /no/key} */no/file*
     } {
         set ::url_of node
         launch_node bad {*}$options
@@ -322,7 +368,7 @@ test {options of tarn-node that make no sense are refused with a message} {
 }
 stop_server
 
-# --- a server without memory of its own: what plain Redis clients write is on nodes ------------------------------------------------------
+# --- a server without memory of its own: what plain Redis clients write is on nodes ---
 
 start_server --pool-size 0
 open_tls_port
@@ -343,7 +389,8 @@ test {values on a node's disk} {
     set disk [temp_dir]
     start_tls_node n3 --ssd $disk:128mb
     assert_match tcps://* [endpoints n3.ssd]
-    assert_equal "10 0" [kv_fields [kv --host elsewhere --prefer n3.0 load d: 10 1000-3000000] ok errors]
+    assert_equal "10 0" [kv_fields [kv --host elsewhere --prefer n3.0 load d: 10 1000-3000000] ok \
+        errors]
     wait_for "copies on the disk" {[segment_field n3.ssd replicas] >= 10}
     r evict ratio 1
     wait_for "memory to be free" {[segment_field n3.0 replicas] == 0}
@@ -367,20 +414,24 @@ test {a node whose certificate nobody trusts: the server says so in its log, and
 }
 stop_server
 
-# --- a server with TLS and nothing else ---------------------------------------------------------------------------------------------------
+# --- a server with TLS and nothing else ---
 
 # Its connections are pipes to openssl.
 proc client {} {
-    set c [resp::adopt [open "|openssl s_client -quiet -connect $::server_host:[server port] -CAfile [pem ca.crt] -cert [pem user.crt] -key [pem user.key] 2>> [pem s_client.log]" r+]]
+    set c [resp::adopt \
+        [open "|openssl s_client -quiet -connect $::server_host:[server port] -CAfile [pem\
+        ca.crt] -cert [pem user.crt] -key [pem user.key] 2>> [pem s_client.log]" r+]]
     lappend ::clients $c
     return $c
 }
-start_server --port 0 --tls-port auto --tls-data yes --tls-cert-file [pem server.crt] --tls-key-file [pem server.key] \
+start_server --port 0 --tls-port auto --tls-data yes --tls-cert-file [pem server.crt] \
+    --tls-key-file [pem server.key] \
     --tls-ca-cert-file [pem ca.crt] --pool-size 160mb
 
 test {tls-data: the server's own memory by tcps:// only} {
     set ::url_of user
-    assert_match "*tcps://127.0.0.1:*" [segment_field [dict get [lindex [r segment list] 0] name] endpoints]
+    assert_match "*tcps://127.0.0.1:*" [segment_field [dict get [lindex [r segment list] 0] name] \
+        endpoints]
     assert_equal "10 0" [kv_fields [kv --transport tcp load c: 10 1000-400000] ok errors]
     set a [kv --timeout 240000 --transport tcp load large: 1 67108864]
     assert_equal "1 0" [kv_fields $a ok errors] [dict get $a error]
@@ -389,7 +440,8 @@ test {tls-data: the server's own memory by tcps:// only} {
     kv_all 10 verify c: 10 1000-400000
     # Plain text at the data port is refused, in plain text, and harms nobody.
     set before [info_field data_bad_frames]
-    regexp {tcps://127.0.0.1:(\d+)} [segment_field [dict get [lindex [r segment list] 0] name] endpoints] - port
+    regexp {tcps://127.0.0.1:(\d+)} [segment_field [dict get [lindex [r segment list] 0] name] \
+        endpoints] - port
     set fd [socket 127.0.0.1 $port]
     fconfigure $fd -translation binary
     puts -nonewline $fd "TNRD[binary format cu2cu2 {0 1} {0 0}][string repeat \0 48]"
@@ -403,20 +455,23 @@ test {tls-data: the server's own memory by tcps:// only} {
 
 test {certificates that are changed while it runs} {
     set run [kv_start --transport tcp --pause 1 run c: 10 1000-400000]
-    openssl x509 -req -in [pem server.csr] -CA [pem otherca.crt] -CAkey [pem otherca.key] -CAcreateserial -days 2 -extfile [pem server.ext] \
+    openssl x509 -req -in [pem server.csr] -CA [pem otherca.crt] -CAkey [pem otherca.key] \
+        -CAcreateserial -days 2 -extfile [pem server.ext] \
         -out [pem renewed.crt]
     r config set tls-cert-file [pem renewed.crt]
     # Connections that are there stay; new ones see the new certificate.
     set a [kv_stop $run]
     assert_equal "0 0" [kv_fields $a errors wrong] [dict get $a error]
     assert_match "*not accepted*" [kv_refused [tls_url] get c:1]
-    assert_equal 0 [lindex [kv_exec [list --transport tcp [tls_url user otherca] verify c: 10 1000-400000]] 0]
+    assert_equal 0 \
+        [lindex [kv_exec [list --transport tcp [tls_url user otherca] verify c: 10 1000-400000]] 0]
     r config set tls-cert-file [pem server.crt]
     kv_all 10 --transport tcp verify c: 10 1000-400000
 }
 
 test {tls-data without a tls-port is refused at the start} {
-    assert_error "*tls-data needs a tls-port*" {start_server --tls-data yes --tls-ca-cert-file [pem ca.crt]}
+    assert_error "*tls-data needs a tls-port*" {start_server --tls-data yes\
+        --tls-ca-cert-file [pem ca.crt]}
     assert_error "*tls-data*" {r config set tls-data no}
 }
 

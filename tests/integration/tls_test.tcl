@@ -1,10 +1,10 @@
-# TLS of the RESP port and of the link between servers: unmodified clients, certificates of all kinds, files changed while it serves,
-# handshakes that do not end, streams that are cut.
+# TLS of the RESP port and of the link between servers: unmodified clients, certificates of all
+# kinds, files changed while it serves, handshakes that do not end, streams that are cut.
 source [file join [file dirname [info script]] harness.tcl]
 source [file join [file dirname [info script]] tls.tcl]
 need_openssl
 
-# --- certificates ----------------------------------------------------------------------------------------------------------------------
+# --- certificates ---
 
 make_ca ca
 make_ca otherca
@@ -15,13 +15,16 @@ openssl ec -in [pem user.key] -aes128 -passout pass:swordfish -out [pem locked.k
 file copy [pem user.crt] [pem locked.crt]
 spit junk.crt "this is no certificate"
 
-# --- clients ---------------------------------------------------------------------------------------------------------------------------
+# --- clients ---
 
 # What a server is told of its certificate; further options follow.
 proc tls_options {{name server} args} {
-    return [list --tls-cert-file [pem $name.crt] --tls-key-file [pem $name.key] --tls-ca-cert-file [pem ca.crt] {*}$args]
+    return [list --tls-cert-file [pem $name.crt] --tls-key-file [pem $name.key] \
+        --tls-ca-cert-file [pem ca.crt] {*}$args]
 }
-proc cli_tls {user} {return [list --tls --cacert [pem ca.crt] --cert [pem $user.crt] --key [pem $user.key]]}
+proc cli_tls {user} {
+    return [list --tls --cacert [pem ca.crt] --cert [pem $user.crt] --key [pem $user.key]]
+}
 # redis-cli as that user, to the TLS port of the current server.
 proc cli {user args} {exec redis-cli -p [tls_port] {*}[cli_tls $user] {*}$args 2>@1}
 proc cli_without {args} {exec redis-cli -p [tls_port] --tls --cacert [pem ca.crt] {*}$args 2>@1}
@@ -32,19 +35,23 @@ proc wait_log {pattern} {
 }
 set ::python ""
 foreach candidate {/usr/bin/python3 python3} {
-    if {$::python eq "" && ![catch {exec $candidate -c "import ssl, redis"}]} {set ::python $candidate}
+    if {$::python eq "" && ![catch {exec $candidate -c "import ssl, redis"}]} {
+        set ::python $candidate
+    }
 }
 # A case of tls_peer.py against the current server.
 proc peer {what args} {
     if {$::python eq ""} {skip "no Python with the redis module"}
-    return [exec $::python [file join [file dirname [info script]] tls_peer.py] $what [tls_port] $::certs {*}$args 2>@1]
+    return [exec $::python [file join [file dirname [info script]] tls_peer.py] $what [tls_port] \
+        $::certs {*}$args 2>@1]
 }
 
-# --- the port --------------------------------------------------------------------------------------------------------------------------
+# --- the port ---
 
 test {a server with a TLS port only} {
     start_server {*}[tls_options] --port 0 --tls-port auto --welcome yes
-    wait_for "its welcome" {[string match "*redis-cli --tls -p [server port] set hello world*" [file_text [server dir]/stdout]]}
+    wait_for "its welcome" {[string match "*redis-cli --tls -p [server port] set hello world*"\
+        [file_text [server dir]/stdout]]}
     set port [server port]
     assert_equal PONG [exec redis-cli -p $port {*}[cli_tls user] ping]
     set c [tls_client $port]
@@ -67,7 +74,8 @@ start_server --enable-debug-command yes --proto-max-bulk-len 512mb --pool-size 2
 
 test {a TLS port beside the plain one, opened and closed at run time} {
     assert_equal 0 [tls_port]
-    assert_error "*tls-port*Unable to update TLS configuration: no certificate file is given*" {r config set port [server port] tls-port auto}
+    assert_error "*tls-port*Unable to update TLS configuration: no certificate file is given*" \
+        {r config set port [server port] tls-port auto}
     assert_equal {tls-port 0} [r config get tls-port]
     open_tls_port
     assert_equal PONG [cli user ping]
@@ -94,17 +102,19 @@ test {TLS on the plain port is told that it is plain} {
     assert_match "(error) ERR Protocol error: this port does not speak TLS*" [resp::recv $c]
     assert_equal "" [resp::read_to_end $c]
     resp::close $c
-    assert_match "*wrong version number*" [exec sh -c "redis-cli -p [server port] --tls --cacert [pem ca.crt] ping 2>&1 || true"]
+    assert_match "*wrong version number*" \
+        [exec sh -c "redis-cli -p [server port] --tls --cacert [pem ca.crt] ping 2>&1 || true"]
 }
 
-# --- who may ---------------------------------------------------------------------------------------------------------------------------
+# --- who may ---
 
 proc refused {script} {expr {[catch {uplevel 1 $script} answer] || ![string match *PONG* $answer]}}
 
 test {certificates of clients: demanded, optional, not asked for} {
     assert_equal yes [lindex [r config get tls-auth-clients] 1]
     assert {[refused {cli_without ping}]}
-    wait_log "*Error accepting a client connection: the peer showed no certificate (addr=127.0.0.1:*"
+    wait_log "*Error accepting a client connection: the peer showed no certificate\
+        (addr=127.0.0.1:*"
     r config set tls-auth-clients optional
     assert_equal PONG [cli_without ping]
     assert_equal PONG [cli user ping]
@@ -117,16 +127,19 @@ test {certificates of clients: demanded, optional, not asked for} {
     assert {[refused {cli old ping}]}
     wait_log "*the peer's certificate is not accepted: certificate has expired*"
     assert {[info_field tls_handshakes_failed] >= 3}
-    assert_error "*tls-auth-clients*must be one of*no, optional, yes*" {r config set tls-auth-clients maybe}
+    assert_error "*tls-auth-clients*must be one of*no, optional, yes*" \
+        {r config set tls-auth-clients maybe}
     assert_error "*no CA file or directory is given*" {r config set tls-ca-cert-file {}}
     assert_equal PONG [cli user ping]
 }
 
 test {a CA that did not sign the server, and one in a directory} {
-    assert {[refused {exec redis-cli -p [tls_port] --tls --cacert [pem otherca.crt] --cert [pem user.crt] --key [pem user.key] ping 2>@1}]}
+    assert {[refused {exec redis-cli -p [tls_port] --tls --cacert [pem otherca.crt]\
+        --cert [pem user.crt] --key [pem user.key] ping 2>@1}]}
     wait_log "*the peer refused: unknown CA*"
     file mkdir [pem dir]
-    file copy [pem ca.crt] [pem dir]/[string trim [exec openssl x509 -in [pem ca.crt] -noout -hash]].0
+    file copy [pem ca.crt] [pem dir]/[string trim [exec openssl x509 -in [pem ca.crt] \
+        -noout -hash]].0
     r config set tls-ca-cert-dir [pem dir] tls-ca-cert-file {}
     assert_equal PONG [cli user ping]
     assert {[refused {cli stranger ping}]}
@@ -154,14 +167,16 @@ test {ACL and AUTH are as on the plain port} {
     r acl deluser ann
 }
 
-# --- options ---------------------------------------------------------------------------------------------------------------------------
+# --- options ---
 
 # What s_client says it agreed on.
 proc agreed {args} {
     set port [tls_port]
     set tls [list -CAfile [pem ca.crt] -cert [pem user.crt] -key [pem user.key]]
     catch {exec openssl s_client -connect 127.0.0.1:$port {*}$tls {*}$args << "" 2>@1} text
-    if {[regexp {New, (TLSv[0-9.]+), Cipher is (\S+)} $text - version cipher]} {return "$version $cipher"}
+    if {[regexp {New, (TLSv[0-9.]+), Cipher is (\S+)} $text - version cipher]} {
+        return "$version $cipher"
+    }
     return "none"
 }
 
@@ -195,10 +210,12 @@ test {sessions are taken up again, or not} {
     set session [pem session]
     proc reused {} {
         upvar tls tls session session
-        catch {exec openssl s_client -connect 127.0.0.1:[tls_port] {*}$tls -sess_in $session << "" 2>@1} text
+        catch {exec openssl s_client -connect 127.0.0.1:[tls_port] {*}$tls -sess_in $session << ""\
+            2>@1} text
         return [string match "*Reused, TLSv1.2*" $text]
     }
-    catch {exec openssl s_client -connect 127.0.0.1:[tls_port] {*}$tls -sess_out $session << "" 2>@1}
+    catch {exec openssl s_client -connect 127.0.0.1:[tls_port] {*}$tls -sess_out $session << ""\
+        2>@1}
     assert {[reused]}
     r config set tls-session-caching no
     assert {![reused]}
@@ -208,7 +225,8 @@ test {sessions are taken up again, or not} {
 
 test {certificates are replaced while it serves; a bad one is refused and the old stays} {
     proc served {} {
-        catch {exec openssl s_client -connect 127.0.0.1:[tls_port] -CAfile [pem ca.crt] << "" 2>@1} text
+        catch {exec openssl s_client -connect 127.0.0.1:[tls_port] -CAfile [pem ca.crt] << ""\
+            2>@1} text
         regexp {subject=CN = (\S+)} $text - name
         return $name
     }
@@ -226,8 +244,10 @@ test {certificates are replaced while it serves; a bad one is refused and the ol
     assert_equal renewed [served]
     assert_equal v [$c get k]
     foreach {cert key why} [list \
-        junk.crt now.key "*certificate file *junk.crt: *" now.crt server.key "*it is not the key of the certificate*" \
-        none.crt now.key "*none.crt: No such file or directory*" locked.crt locked.key "*it is encrypted, and no passphrase is given*"] {
+        junk.crt now.key "*certificate file *junk.crt: *" now.crt server.key \
+        "*it is not the key of the certificate*" \
+        none.crt now.key "*none.crt: No such file or directory*" locked.crt locked.key \
+        "*it is encrypted, and no passphrase is given*"] {
         assert_error $why {r config set tls-cert-file [pem $cert] tls-key-file [pem $key]}
         assert_equal [pem now.crt] [lindex [r config get tls-cert-file] 1]
     }
@@ -244,8 +264,10 @@ test {certificates are replaced while it serves; a bad one is refused and the ol
 test {a passphrase opens a key, and is seen nowhere} {
     set monitor [client]
     $monitor monitor
-    assert_error "*locked.key: *" {r config set tls-key-file-pass tunafish tls-cert-file [pem locked.crt] tls-key-file [pem locked.key]}
-    r config set tls-key-file-pass swordfish tls-cert-file [pem locked.crt] tls-key-file [pem locked.key]
+    assert_error "*locked.key: *" {r config set tls-key-file-pass tunafish tls-cert-file\
+        [pem locked.crt] tls-key-file [pem locked.key]}
+    r config set tls-key-file-pass swordfish tls-cert-file [pem locked.crt] tls-key-file \
+        [pem locked.key]
     assert_equal PONG [cli user ping]
     r config set slowlog-log-slower-than 0
     r config set tls-key-file-pass swordfish
@@ -258,26 +280,33 @@ test {a passphrase opens a key, and is seen nowhere} {
     assert_match "*(redacted)*" $seen
     assert {![string match *swordfish* $seen] && ![string match *tunafish* $seen]} $seen
     assert {![string match *swordfish* [log_text]] && ![string match *tunafish* [log_text]]}
-    r config set tls-key-file-pass {} tls-client-key-file-pass {} tls-cert-file [pem server.crt] tls-key-file [pem server.key]
+    r config set tls-key-file-pass {} tls-client-key-file-pass {} tls-cert-file [pem server.crt] \
+        tls-key-file [pem server.key]
 }
 
 test {CONFIG REWRITE writes them, and the next server reads them} {
     set path [pem tarn.conf]
     spit tarn.conf "# mine\npool-size 0\nport 0\ntls-port auto\nbind 127.0.0.1"
-    set command [list $::server_binary $path --dir $::certs --port-file [pem port] --logfile [pem rewrite.log] {*}[tls_options]]
+    set command [list $::server_binary $path --dir $::certs --port-file [pem port] \
+        --logfile [pem rewrite.log] {*}[tls_options]]
     foreach life {1 2} {
         file delete [pem port]
         set pid [start_process $command [pem stdout]]
-        wait_for "it to start" {[file_text [pem port]] ne "" || [process_state $::pid] eq "gone"} [set ::pid $pid]
+        wait_for "it to start" {[file_text [pem port]] ne "" || [process_state $::pid] eq "gone"} \
+            [set ::pid $pid]
         set c [tls_client [string trim [file_text [pem port]]]]
         if {$life == 1} {
-            assert_equal OK [$c config set tls-auth-clients optional tls-key-file-pass {two words} tls-session-cache-size 99]
+            assert_equal OK [$c config set tls-auth-clients optional tls-key-file-pass {two words} \
+                tls-session-cache-size 99]
             assert_equal OK [$c config rewrite]
-            assert_match "*# mine\n*tls-cert-file *server.crt*tls-auth-clients optional*" [file_text $path]
+            assert_match "*# mine\n*tls-cert-file *server.crt*tls-auth-clients optional*" \
+                [file_text $path]
             set command [list $::server_binary $path]
         } else {
-            assert_equal {tls-auth-clients optional tls-key-file-pass {two words} tls-session-cache-size 99} \
-                [lsort -stride 2 [$c config get tls-auth-clients tls-key-file-pass tls-session-cache-size]]
+            assert_equal {tls-auth-clients optional tls-key-file-pass {two words}\
+                tls-session-cache-size 99} \
+                [lsort -stride 2 [$c config get tls-auth-clients tls-key-file-pass \
+                tls-session-cache-size]]
         }
         end_tls_client $c
         send_signal TERM $pid
@@ -288,14 +317,16 @@ test {CONFIG REWRITE writes them, and the next server reads them} {
 test {it does not start with what it cannot serve with} {
     foreach {options why} [list \
         {--tls-port auto} "*no certificate file is given*" \
-        [list --tls-port auto {*}[tls_options] --tls-key-file [pem user.key]] "*it is not the key*" \
-        [list --tls-port auto --tls-cert-file [pem server.crt] --tls-key-file [pem server.key]] "*no CA file or directory*" \
+        [list --tls-port auto {*}[tls_options] --tls-key-file [pem user.key]] \
+        "*it is not the key*" \
+        [list --tls-port auto --tls-cert-file [pem server.crt] --tls-key-file [pem server.key]] \
+        "*no CA file or directory*" \
         {--tls-replication yes} "*tls-replication and *need tls-ca-cert-file*"] {
         assert_error "server did not start: $why" {start_server {*}$options}
     }
 }
 
-# --- bytes -----------------------------------------------------------------------------------------------------------------------------
+# --- bytes ---
 
 test {large values, both ways} {
     exec openssl rand -out [pem big] 20000003
@@ -314,7 +345,8 @@ test {large values, both ways} {
 
 test {redis-benchmark --tls} {
     foreach options {{-n 3000 -c 10} {-n 3000 -c 5 -P 16} {-n 40 -c 4 -d 300000}} {
-        set text [exec redis-benchmark -p [tls_port] {*}[cli_tls user] -t set,get --csv {*}$options 2>@1]
+        set text [exec redis-benchmark -p [tls_port] {*}[cli_tls user] -t set,get \
+            --csv {*}$options 2>@1]
         assert_match "*\"SET\",*\"GET\",*" $text
         assert {![string match -nocase *error* $text]} $text
     }
@@ -331,14 +363,16 @@ test {MONITOR and SUBSCRIBE} {
     set subscriber [tls_client]
     assert_equal {subscribe news 1} [$subscriber subscribe news]
     for {set i 0} {$i < 300} {incr i} {r publish news [string repeat $i 1000]}
-    for {set i 0} {$i < 300} {incr i} {assert_equal [list message news [string repeat $i 1000]] [resp::recv $subscriber]}
+    for {set i 0} {$i < 300} {incr i} {
+        assert_equal [list message news [string repeat $i 1000]] [resp::recv $subscriber]
+    }
     while {![string match {*"publish" "news" "299299*} [resp::recv $monitor]]} {}
     end_tls_client $subscriber
     end_tls_client $monitor
     wait_for "the server to see them go" {[info_field pubsub_channels] == 0}
 }
 
-# --- trouble ---------------------------------------------------------------------------------------------------------------------------
+# --- trouble ---
 
 test {handshakes that do not end are bounded in time and memory} {
     set hello "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc"
@@ -362,8 +396,10 @@ test {handshakes that do not end are bounded in time and memory} {
 }
 
 test {bytes that are no TLS, at any moment} {
-    foreach bytes [list "\x16" "\x16\x03\x01\xff\xff[string repeat z 70000]" "\x16\x03\x01\x00\x05hello" "\x80\x2e\x01\x03\x01" \
-        "\x15\x03\x01\x00\x02\x02\x28" "GET / HTTP/1.0\r\n\r\n" [string repeat \x00 5000] [string repeat \x16\x03\x03\x00\x00 2000]] {
+    foreach bytes [list "\x16" "\x16\x03\x01\xff\xff[string repeat z 70000]" \
+        "\x16\x03\x01\x00\x05hello" "\x80\x2e\x01\x03\x01" \
+        "\x15\x03\x01\x00\x02\x02\x28" "GET / HTTP/1.0\r\n\r\n" [string repeat \x00 5000] \
+        [string repeat \x16\x03\x03\x00\x00 2000]] {
         set c [resp::connect 127.0.0.1 [tls_port]]
         catch {resp::raw $c $bytes}
         if {[string length $bytes] > 1} {catch {resp::read_to_end $c}}
@@ -403,12 +439,13 @@ test {a reader that does not read is bounded, and stays whole} {
     assert_match "ok*" [peer slow_reader]
 }
 
-# --- replication -----------------------------------------------------------------------------------------------------------------------
+# --- replication ---
 
 # A replica of the current server, through TLS; it becomes the current one.
 proc start_replica {args} {
     set ::master_port [tls_port]
-    start_server --pool-size 0 --repl-ping-replica-period 1 {*}[tls_options user --tls-replication yes] {*}$args
+    start_server --pool-size 0 --repl-ping-replica-period 1 \
+        {*}[tls_options user --tls-replication yes] {*}$args
     r replicaof 127.0.0.1 $::master_port
 }
 proc wait_link {} {wait_for "the link to be up" {[info_field master_link_status] eq "up"}}
@@ -430,7 +467,8 @@ test {a replica through TLS: everything, the stream, and where it was} {
     wait_for "the stream" {[r exists after]}
     # Cut: it takes up where it was.
     assert {[$m client kill type replica] == 1}
-    wait_for "the link to be cut and up again" {[string match *sync_partial_ok:1* [$::m info stats]]} [set ::m $m]
+    wait_for "the link to be cut and up again" \
+        {[string match *sync_partial_ok:1* [$::m info stats]]} [set ::m $m]
     wait_link
     $m set again stream
     wait_for "the stream" {[r exists again]}
@@ -449,7 +487,8 @@ test {a link between plain and TLS says what is wrong} {
     r config set tls-ca-cert-file [pem otherca.crt]
     r replicaof 127.0.0.1 $::master_port
     wait_log "*TLS: the peer's certificate is not accepted: *"
-    r config set tls-ca-cert-file [pem ca.crt] tls-client-cert-file [pem stranger.crt] tls-client-key-file [pem stranger.key]
+    r config set tls-ca-cert-file [pem ca.crt] tls-client-cert-file [pem stranger.crt] \
+        tls-client-key-file [pem stranger.key]
     wait_log "*TLS: the peer refused: unknown CA*"
     r config set tls-client-cert-file [pem user.crt] tls-client-key-file [pem user.key]
     wait_link
@@ -457,18 +496,21 @@ test {a link between plain and TLS says what is wrong} {
     r replicaof no one
 }
 
-test {guarantee 6: who has a certificate of the same authority does not play the master of a replica} {
+test {guarantee 6: who has a certificate of the same authority does not play the master of a\
+        replica} {
     make_cert client ca 2 DNS:client.example
     $m config set tls-cert-file [pem client.crt] tls-key-file [pem client.key]
     r replicaof 127.0.0.1 $::master_port
-    wait_log "*TLS: the peer's certificate is not accepted: IP address mismatch, it is not for \"127.0.0.1\"*"
+    wait_log "*TLS: the peer's certificate is not accepted: IP address mismatch, it is not for\
+        \"127.0.0.1\"*"
     assert_equal down [info_field master_link_status]
     r config set tls-server-name client.example
     wait_link
     r replicaof no one
     r config set tls-server-name {}
     r replicaof localhost $::master_port
-    wait_log "*TLS: the peer's certificate is not accepted: hostname mismatch, it is not for \"localhost\"*"
+    wait_log "*TLS: the peer's certificate is not accepted: hostname mismatch, it is not for\
+        \"localhost\"*"
     r config set tls-verify-name no
     wait_link
     resp::close $m
@@ -478,23 +520,28 @@ test {guarantee 6: who has a certificate of the same authority does not play the
 
 test {an unmodified Sentinel, with tls-replication} {
     if {[auto_execok redis-sentinel] eq ""} {skip "redis-sentinel is not there"}
-    set tls [tls_options server --tls-replication yes --port 0 --tls-port auto --pool-size 0 --repl-ping-replica-period 1]
+    set tls [tls_options server --tls-replication yes --port 0 --tls-port auto --pool-size 0 \
+        --repl-ping-replica-period 1]
     start_server {*}$tls
     set first [server]
     start_server {*}$tls --replicaof "127.0.0.1 [dict get $first port]"
     set ::second [tls_client [server port]]
-    wait_for "the link to be up" {[string match *master_link_status:up* [$::second info replication]]}
+    wait_for "the link to be up" \
+        {[string match *master_link_status:up* [$::second info replication]]}
     set sentinel [start_sentinel [dict get $first port] "tls-replication yes
 tls-cert-file [pem user.crt]\ntls-key-file [pem user.key]\ntls-ca-cert-file [pem ca.crt]"]
-    wait_for "Sentinel to know the replica" {[string match "*+slave *127.0.0.1:[server port] *" [sentinel_log]]}
+    wait_for "Sentinel to know the replica" \
+        {[string match "*+slave *127.0.0.1:[server port] *" [sentinel_log]]}
     send_signal KILL [dict get $first pid]
     reap_process [dict get $first pid]
     set ::servers [lsearch -all -inline -not -exact $::servers $first]
     sentinel_hurry
     # Sentinel closes all connections when it reconfigures a server.
     set ::answer [list exec redis-cli -p [server port] {*}[cli_tls user]]
-    wait_for "the replica to be the master" {![catch {{*}$::answer role} role] && [string match master* $role]}
-    wait_for "it to take writes" {![catch {{*}$::answer set after failover} answer] && $answer eq "OK"}
+    wait_for "the replica to be the master" {![catch {{*}$::answer role} role] && \
+        [string match master* $role]}
+    wait_for "it to take writes" {![catch {{*}$::answer set after failover} answer] && \
+        $answer eq "OK"}
     end_tls_client $::second
     send_signal TERM $sentinel
     reap_process $sentinel

@@ -1,6 +1,6 @@
 # CLIENT TRACKING: a connection hears of each change to a key that it has read, once, behind the
-# reply and never within one; what is refused, when all is to be forgotten, and that nothing is left.
-# Keys change in every way there is.
+# reply and never within one; what is refused, when all is to be forgotten, and that nothing is
+# left. Keys change in every way there is.
 source [file join [file dirname [info script]] harness.tcl]
 start_server --pool-size 16mb --eviction-high-watermark 1 --enable-debug-command yes
 
@@ -186,7 +186,8 @@ test {too many keys, FLUSHALL: all is to be forgotten} {
     drop $c
 }
 
-test {the last of its room is used up in the middle of a command: none of its keys is forgotten unheard} {
+test {the last of its room is used up in the middle of a command: none of its keys is forgotten\
+        unheard} {
     set c [tracker]
     for {set i 0} {$i < 9950} {incr i 50} {
         set keys {}

@@ -44,7 +44,8 @@ test {EXPIRE with NX XX GT LT} {
     r persist a
     assert_equal 1 [r expire a 100 lt]
     assert_equal 1 [r expire a 200 xx gt]
-    assert_error "ERR NX and XX, GT or LT options at the same time are not compatible" {r expire a 1 nx gt}
+    assert_error "ERR NX and XX, GT or LT options at the same time are not compatible" \
+        {r expire a 1 nx gt}
     assert_error "ERR GT and LT options at the same time are not compatible" {r expire a 1 gt lt}
     assert_error "ERR Unsupported option ab" {r expire a 1 ab}
 }

@@ -27,7 +27,8 @@ proc expect {status pattern result} {
     assert_match $pattern [lindex $result 1]
 }
 
-start_server --pool-size 0 --node-heartbeat 100 --max-lease 1s --hard-pin-ratio 1 --hard-pin-user-ratio 1
+start_server --pool-size 0 --node-heartbeat 100 --max-lease 1s --hard-pin-ratio 1 \
+    --hard-pin-user-ratio 1
 
 test {every script explains itself, and refuses what it does not know} {
     foreach {name wrong} {pool-health 3 rolling-upgrade 2 scale-out 2} {
@@ -41,7 +42,8 @@ test {every script explains itself, and refuses what it does not know} {
     expect 2 "*--segment*" [script scale-out --name a]
     expect 3 "*-p needs a number*" [script pool-health -p here]
     expect 2 "*-p needs a number*" [script rolling-upgrade -p here]
-    expect 2 "*--node /nowhere/tarn-node*" [script scale-out --name a --node /nowhere/tarn-node -- --segment 8mb]
+    expect 2 "*--node /nowhere/tarn-node*" [script scale-out --name a --node /nowhere/tarn-node -- \
+        --segment 8mb]
     expect 2 "*need --tls*" [script scale-out --name a --cacert ca.crt -- --segment 8mb]
 }
 
@@ -65,7 +67,8 @@ test {without -h and -p all of them ask where a tarn-server is by default} {
     set f [open $dir/redis-cli w 0755]
     puts $f "#!/bin/sh\necho asked: \"$*\""
     close $f
-    foreach {name more} {pool-health {} rolling-upgrade {--restart true} scale-out {--name a -- --segment 8mb}} {
+    foreach {name more} {pool-health {} rolling-upgrade {--restart true} scale-out\
+            {--name a -- --segment 8mb}} {
         set command [list env PATH=$dir:$::env(PATH) bash [file join $root utils $name.sh] {*}$more]
         assert {[catch {exec {*}$command 2>@1} text]}
         assert_match "*asked: *-h 127.0.0.1 -p 6479*" $text
@@ -78,15 +81,19 @@ test {pool-health: without nodes the pool does not work} {
 
 test {scale-out: a node is started, and carries load} {
     set writer [kv_start --replace --fill --pause 5 run w: 100 1000-20000]
-    set result [script scale-out --name s1 --node $node_binary --log [server dir]/s1.log --timeout 20 -- \
-        --segment 16mb --no-populate --bind 127.0.0.1 --host-name s1 --exit-timeout 2 --shm-socket [server dir]/s1]
+    set result [script scale-out --name s1 --node $node_binary --log [server dir]/s1.log \
+        --timeout 20 -- \
+        --segment 16mb --no-populate --bind 127.0.0.1 --host-name s1 --exit-timeout 2 \
+        --shm-socket [server dir]/s1]
     expect 0 "*s1 is up*\n  segment s1.0\nit holds*" $result
     assert_equal up [node_state s1]
     kv_stop $writer
     expect 3 "*already*" [script scale-out --name s1 --node $node_binary -- --segment 16mb]
-    expect 1 "*8q*" [script scale-out --name s2 --node $node_binary --log [server dir]/s2.log -- --segment 8q]
+    expect 1 "*8q*" [script scale-out --name s2 --node $node_binary --log [server dir]/s2.log -- \
+        --segment 8q]
     r flushall
-    expect 4 "*anybody*" [script scale-out --name s3 --node $node_binary --log [server dir]/s3.log --timeout 10 -- \
+    expect 4 "*anybody*" [script scale-out --name s3 --node $node_binary --log [server dir]/s3.log \
+        --timeout 10 -- \
         --segment 16mb --no-populate --bind 127.0.0.1 --host-name s3 --shm-socket [server dir]/s3]
     foreach n {s1 s3} {
         r node leave $n
@@ -108,16 +115,20 @@ proc said_by {args} {
 }
 proc quoted {words} {return [join [lmap word $words {string cat ' [string map {' '\\''} $word] '}]]}
 proc on_terminal {args} {return [said_by script -qec [quoted $args] /dev/null]}
-# What scale-out says about a node that is up and gets no load, until it says how long it has waited; then both are ended.
+# What scale-out says about a node that is up and gets no load, until it says how long it has
+# waited; then both are ended.
 proc said_of_waiting {name how} {
     global root node_binary
-    set command [list bash [file join $root utils scale-out.sh] -p [server port] --name $name --node $node_binary \
-        --log [server dir]/$name.log --timeout 300 --load 1000000 -- --host-name m4 --bind 127.0.0.1 --shm-socket none --segment 8mb]
+    set command [list bash [file join $root utils scale-out.sh] -p [server port] --name $name \
+        --node $node_binary \
+        --log [server dir]/$name.log --timeout 300 --load 1000000 -- --host-name m4 \
+        --bind 127.0.0.1 --shm-socket none --segment 8mb]
     if {$how eq "terminal"} {set command [list script -qec [quoted $command] /dev/null]}
     set ::pipe [open |[list {*}$command < /dev/null 2>@1]]
     fconfigure $::pipe -translation binary -blocking 0
     set ::said {}
-    wait_for "$name to wait for load" {[regexp {waiting for load: \d+ of \d+} [append ::said [read $::pipe]]]}
+    wait_for "$name to wait for load" \
+        {[regexp {waiting for load: \d+ of \d+} [append ::said [read $::pipe]]]}
     exec kill [lindex [pid $::pipe] 0]
     catch {close $::pipe}
     regexp {process (\d+), log} $::said - ::gone
@@ -127,10 +138,12 @@ proc said_of_waiting {name how} {
 }
 
 test {what takes its time shows how far it is on a terminal, and only lines elsewhere} {
-    assert_match "*\rwaiting for load: 0 of 1000000 replicas\033\\\[K*" [said_of_waiting s4 terminal]
+    assert_match "*\rwaiting for load: 0 of 1000000 replicas\033\\\[K*" \
+        [said_of_waiting s4 terminal]
     set said [said_of_waiting s5 pipe]
     assert {![regexp {[\r\033]} $said]} $said
-    set run [list [file join [file dirname $server_binary] tarn-benchmark] -p [server port] meta --op put --seconds 1 --keys 1000]
+    set run [list [file join [file dirname $server_binary] tarn-benchmark] -p [server port] meta \
+        --op put --seconds 1 --keys 1000]
     assert_match "*\r\\\[#*.\\\] *%  *\033\\\[K*" [on_terminal {*}$run]
     set said [said_by {*}$run]
     assert {[regexp {[0-9]} $said] && ![regexp {[\r\033]} $said]} $said
@@ -157,7 +170,8 @@ test {pool-health: what wants attention} {
     r node maintenance n3 off
     kill_node n3
     wait_node n3 down
-    expect 1 "WARNING - 2 nodes up, 1 down, * of 32 MiB used, 16 MiB are down |*pool_size=33554432B*pool_down=16777216B*n3 on m3\
+    expect 1 "WARNING - 2 nodes up, 1 down, * of 32 MiB used, 16 MiB are down\
+        |*pool_size=33554432B*pool_down=16777216B*n3 on m3\
         is down*" [script pool-health]
     expect 3 "*down: n3*" [script rolling-upgrade --restart true]
     restart_node n3
@@ -183,8 +197,8 @@ test {pool-health: what wants attention} {
     expect 1 "WARNING*1 replicas had bad bytes*" [script pool-health]
 }
 
-# Starts the node of that name, again or for the first time, when a file with its name appears: the other half of --restart and
-# --start.
+# Starts the node of that name, again or for the first time, when a file with its name appears: the
+# other half of --restart and --start.
 proc serve_restarts {} {
     foreach path [glob -nocomplain -directory [server dir] restart-*] {
         set name [string range [file tail $path] 8 end]
@@ -207,7 +221,8 @@ proc beside {name args} {
     set ::restarted {}
     set log [file join [server dir] beside-[incr ::besides]]
     serve_restarts
-    set pid [start_process [list bash [file join $::root utils $name.sh] -p [server port] --timeout 20 {*}$args] $log]
+    set pid [start_process [list bash [file join $::root utils $name.sh] -p [server port] \
+        --timeout 20 {*}$args] $log]
     set ::upgrade_pid $pid
     set end [expr {[clock milliseconds] + $::patience_ms}]
     while {[process_state $pid] ne "gone" && [clock milliseconds] < $end} {
@@ -219,7 +234,8 @@ proc beside {name args} {
 }
 
 test {rolling-upgrade --dry-run only talks} {
-    set result [script rolling-upgrade --dry-run --restart {ssh {machine} restart {name} at {address}}]
+    set result [script rolling-upgrade --dry-run --restart {ssh {machine} restart {name} at\
+        {address}}]
     expect 0 "*n1: would set to maintenance*ssh m1 restart n1 at 127.0.0.1*n3*" $result
     assert_equal {1 up} [list [node_field n1 joins] [node_state n1]]
 }
@@ -253,7 +269,8 @@ test {rolling-upgrade --drain: memory is moved before} {
 }
 
 test {scale-out: by a command of one's own} {
-    set result [beside scale-out --name n4 --load 0 --start "touch [server dir]/restart-{name} # {url}"]
+    set result [beside scale-out --name n4 --load 0 \
+        --start "touch [server dir]/restart-{name} # {url}"]
     expect 0 "*n4 is up*" $result
     assert_equal n4 $restarted
     expect 1 "*failed*" [script scale-out --name n5 --start false]
@@ -266,7 +283,8 @@ test {rolling-upgrade stops where a node does not come back} {
     assert_equal {maintenance up} [list [node_state n1] [node_state n2]]
     r node maintenance n1 off
     expect 2 "*nobody*" [script rolling-upgrade --restart true --nodes nobody]
-    expect 0 "*n1: has version*done*" [script rolling-upgrade --restart true --version [node_field n1 version]]
+    expect 0 "*n1: has version*done*" [script rolling-upgrade --restart true \
+        --version [node_field n1 version]]
 }
 
 stop_server
@@ -279,13 +297,16 @@ test {over TLS} {
     start_server --pool-size 0
     open_tls_port
     r acl setuser ops@2 on >sesame ~* &* +@all
-    set tls [list -p [tls_port] --tls --cacert [pem ca.crt] --cert [pem user.crt] --key [pem user.key] --user ops@2 -a sesame]
+    set tls [list -p [tls_port] --tls --cacert [pem ca.crt] --cert [pem user.crt] \
+        --key [pem user.key] --user ops@2 -a sesame]
     expect 2 "*no memory segment*" [script pool-health {*}$tls]
-    expect 0 "*t1 is up*" [script scale-out {*}$tls --name t1 --load 0 --node $node_binary --log [server dir]/t1.log --timeout 20 -- \
+    expect 0 "*t1 is up*" [script scale-out {*}$tls --name t1 --load 0 --node $node_binary \
+        --log [server dir]/t1.log --timeout 20 -- \
         --segment 16mb --no-populate --bind 127.0.0.1 --exit-timeout 2 --shm-socket [server dir]/t1]
     expect 0 "OK - 1 nodes up*" [script pool-health {*}$tls --nodes 1]
     expect 0 "*t1: would*" [script rolling-upgrade {*}$tls --dry-run --restart true]
-    expect 1 "*failed: false tarns://127.0.0.1:[tls_port]\n*" [script scale-out -p [tls_port] --tls --cacert [pem ca.crt] \
+    expect 1 "*failed: false tarns://127.0.0.1:[tls_port]\n*" [script scale-out -p [tls_port] \
+        --tls --cacert [pem ca.crt] \
         --cert [pem user.crt] --key [pem user.key] --name t2 --start "false {url}"]
     r node leave t1
     wait_node t1 ""
@@ -295,7 +316,8 @@ test {over TLS} {
 test {a master that says nothing is not waited for without end} {
     start_server --pool-size 8mb
     send_signal STOP [server pid]
-    set command [list bash [file join $root utils rolling-upgrade.sh] -p [server port] --restart true]
+    set command [list bash [file join $root utils rolling-upgrade.sh] -p [server port] \
+        --restart true]
     set pid [start_process $command [server dir]/silent]
     wait_for "it to give up" {[process_state $::pid] eq "gone"}
     assert_equal 3 [reap_process $pid]
@@ -327,7 +349,8 @@ test {no master, wrong password} {
     # Who may not see the nodes cannot say that all is well.
     r auth sesame
     foreach {rules pattern} {
-        {} {UNKNOWN - NODE LIST: NOPERM*} {+node|list} {UNKNOWN - REPLICA TASKS*NOPERM*} {+replica|tasks} {UNKNOWN - REPLICA TASKS*NOPERM*}
+        {} {UNKNOWN - NODE LIST: NOPERM*} {+node|list} {UNKNOWN - REPLICA TASKS*NOPERM*} \
+            {+replica|tasks} {UNKNOWN - REPLICA TASKS*NOPERM*}
     } {
         r acl setuser metrics on >m resetchannels +ping +info {*}$rules
         expect 3 $pattern [script pool-health --user metrics -a m]
