@@ -2,7 +2,10 @@
 # harness.tcl, which comes with it) runs in a namespace of its own, or is skipped where none can be
 # made; nothing outside of it is touched.
 #
-#     a switch (the namespace the test runs in, 10.77.0.254) ── h0 h1 h2 ..., 10.77.0.10 10.77.0.11 10.77.0.12 ...
+#     a switch (the namespace the test runs in, 10.77.0.254)
+#      ├── h0, 10.77.0.10
+#      ├── h1, 10.77.0.11
+#      └── ...
 #
 # A link is cut in one direction by a token bucket that lets nothing pass: packets vanish, nobody is
 # told.
