@@ -145,14 +145,13 @@ struct job {
     struct job *prev, *next;
     struct wheel_node timer;
     bool queued, stalled; /* stalled: until its client has read some of its replies */
-    bool on_stack;
 };
 /* From a command function, as its last act. Runs the first slice at once if it is runnable. Takes
  * the state, from the heap; it may be gone when this returns. */
 void job_start(struct client *c, struct job *job);
-/* The same for a runnable job whose state of size bytes lies on the caller's stack: most are over
- * within their first slice, the others move to the heap then, so that nothing may point into the
- * state before its second slice. */
+/* Runs the first slice of what is a job only if that was not all: most commands are over with it.
+ * The state of size bytes lies on the caller's stack and is copied to the heap then, so nothing may
+ * point into it before its second slice. */
 void job_run(struct client *c, struct job *job, size_t size);
 /* Its step is called soon, not from inside. No-op for a runnable job. */
 void job_wake(struct job *job);

@@ -7,16 +7,14 @@
 #include "base/assert.h"
 #include "cmd/acl_users.h"
 #include "cmd/config.h"
-#include "cmd/keys.h"
+#include "cmd/each.h"
 #include "cmd/refusal.h"
 #include "wire/options.h"
 
 /* --- EVICT --- */
 
-struct evict_job {
-    struct job job;
-    struct wire_list keys; /* of KEYS; n 0: by the policy */
-    size_t pos;
+struct evict {
+    struct each each; /* over the keys of KEYS, or until the policy has given enough */
     struct store_evict_job evict;
 };
 
@@ -25,29 +23,27 @@ static bool enough(const struct store_evict_job *e) {
            (e->want_objects && e->objects >= e->want_objects);
 }
 
-/* Of those keys, in their order. */
-static bool evict_keys(struct client *c, struct evict_job *e, unsigned *budget) {
-    for (; e->pos < e->keys.n && !enough(&e->evict); e->pos++) {
-        if (*budget == 0) return false;
-        spend(budget, 1);
-        struct object *o = store_find(server.store, c->argv[e->keys.at + e->pos]);
-        uint64_t bytes = 0;
-        if (!o || !store_evict_object(server.store, o, &bytes)) continue;
-        e->evict.objects++;
-        e->evict.bytes += bytes;
+static enum each_next evict_key(struct client *c, struct each *each, unsigned *budget) {
+    struct store_evict_job *e = &CONTAINER_OF(each, struct evict, each)->evict;
+    struct object *o = store_find(server.store, *each_args(c, each));
+    uint64_t bytes = 0;
+    if (o && store_evict_object(server.store, o, &bytes)) {
+        e->objects++;
+        e->bytes += bytes;
     }
-    return true;
+    return enough(e) ? EACH_OVER : EACH_ON;
 }
 
-static bool evict_step(struct client *c, struct job *job, unsigned *budget) {
-    struct evict_job *e = CONTAINER_OF(job, struct evict_job, job);
-    bool done = e->keys.n > 0 ? evict_keys(c, e, budget)
-                              : store_evict_step(server.store, &e->evict, budget);
-    if (!done) return false;
+static enum each_next evict_some(struct client *c, struct each *each, unsigned *budget) {
+    struct evict *e = CONTAINER_OF(each, struct evict, each);
+    return store_evict_step(server.store, &e->evict, budget) ? EACH_OVER : EACH_AGAIN;
+}
+
+static void evict_end(struct client *c, struct each *each) {
+    struct store_evict_job *e = &CONTAINER_OF(each, struct evict, each)->evict;
     reply_array(c, 2);
-    reply_int(c, (int64_t)e->evict.objects);
-    reply_int(c, (int64_t)e->evict.bytes);
-    return true;
+    reply_int(c, (int64_t)e->objects);
+    reply_int(c, (int64_t)e->bytes);
 }
 
 void cmd_evict(struct client *c) {
@@ -57,13 +53,15 @@ void cmd_evict(struct client *c) {
     if (args.ratio > 0) wire_ratio(c->argv[args.ratio], &ratio);
     if (ratio == 0 && args.bytes == 0 && args.keys.n == 0)
         ratio = store_config(server.store)->eviction_ratio;
-    struct evict_job *e = xcalloc(1, sizeof(*e));
-    e->job = (struct job){.step = evict_step, .runnable = true};
-    e->keys = args.keys;
-    e->evict.want_bytes = args.bytes;
-    e->evict.want_objects =
-        (uint64_t)ceil(ratio * (double)(args.keys.n ? args.keys.n : store_count(server.store)));
-    job_start(c, &e->job);
+    uint64_t of = args.keys.n > 0 ? args.keys.n : store_count(server.store);
+    struct evict e = {
+        .each = {.one = evict_some, .end = evict_end, .n = EACH_ENDLESS},
+        .evict = {.want_bytes = args.bytes, .want_objects = (uint64_t)ceil(ratio * (double)of)}};
+    if (args.keys.n > 0) {
+        e.each.one = evict_key;
+        each_keys(&e.each, args.keys, 1);
+    }
+    each_run(c, &e.each, sizeof(e));
 }
 
 /* --- PIN --- */

@@ -1,10 +1,8 @@
-/* Look-ups: GETREPLICAS, MGETREPLICAS, PREFIXLEN, EXISTS, MEXISTS. One job serves all: it walks
- * keys in groups whose cache lines are fetched ahead, and with WAIT first sleeps until they are
- * complete.
+/* Look-ups: GETREPLICAS, MGETREPLICAS, PREFIXLEN, EXISTS, MEXISTS. One walk serves all; with WAIT
+ * it goes over the keys twice:
  *
- *   job_start ─> waiting ─────────────────────────────────────────> answering ─> done
- *                  │ sleeps at the first key that is not complete       ^
- *                  └── goes on when it is, or when the time is over ────┘ */
+ *   look_await ─ all were complete once, or the time is over ─> look_one: answers
+ *     └── sleeps at a key that is not complete, goes on when it is */
 #include "cmd/families.h"
 
 #include <stdlib.h>
@@ -12,7 +10,7 @@
 #include "cluster/cluster.h"
 #include "cmd/client.h"
 #include "cmd/config.h"
-#include "cmd/keys.h"
+#include "cmd/each.h"
 #include "cmd/location.h"
 #include "cmd/notify.h"
 #include "cmd/reply.h"
@@ -26,19 +24,16 @@ enum look_kind { LOOK_ONE, LOOK_MANY, LOOK_PREFIX, LOOK_COUNT, LOOK_FLAGS };
 /* For who is not trusted: a host's thread that has looked at his grant and is just sending. */
 #define LEASE_LATE_MS 1000u
 
-struct look_job {
-    struct job job;
+struct look {
+    struct each each;
     enum look_kind kind;
-    bool waiting, begun;
     /* look-ups are accesses; not those that storage nodes make for their copies */
     bool counts;
     struct wire_look args;
-    size_t pos;
     uint64_t late_ms; /* a lease holds for so much longer than is said */
     uint64_t count;
     struct waiter *waiter;
-    struct store_batch batch;
-    struct key_window window;
+    struct store_batch request;
 };
 
 /* --- answers --- */
@@ -111,9 +106,9 @@ static void answer_object(struct client *c, struct object *o, uint64_t granted_m
     reply_int(c, !in_books && store_object_suspect(server.store, o) ? PLACE_SUSPECT : 0);
 }
 
-static void answer_found(struct client *c, struct look_job *l, struct object *o) {
+static void answer_found(struct client *c, struct look *l, struct object *o) {
     uint64_t granted_ms = 0;
-    if (l->counts) store_batch_hit(server.store, &l->batch, o);
+    if (l->counts) store_batch_hit(server.store, &l->request, o);
     if (l->args.lease_ms) {
         if (l->counts) cluster_hit(o, false);
         tarn_status status =
@@ -131,31 +126,30 @@ static void answer_found(struct client *c, struct look_job *l, struct object *o)
 }
 
 /* PREFIXLEN counts what it could protect: false ends the prefix. */
-static bool prefix_goes_on(struct client *c, struct look_job *l, struct object *o) {
+static bool prefix_goes_on(struct client *c, struct look *l, struct object *o) {
     uint64_t granted_ms;
     if (!o) return false;
     if (l->counts) {
-        store_batch_hit(server.store, &l->batch, o);
+        store_batch_hit(server.store, &l->request, o);
         if (l->args.lease_ms) cluster_hit(o, true);
     }
     return !l->args.lease_ms ||
            store_lease(server.store, o, c->id, l->args.lease_ms, &granted_ms) == TARN_OK;
 }
 
-/* --- the job --- */
+/* --- one after the other --- */
 
-static struct object *look_at(struct client *c, struct look_job *l) {
-    uint64_t hash = key_window_hash(&l->window, c, l->args.keys.at, 1, l->pos, l->args.keys.n);
-    return store_find_hashed(server.store, c->argv[l->args.keys.at + l->pos], hash);
+static struct object *look_at(struct client *c, struct each *each) {
+    return store_find_hashed(server.store, *each_args(c, each), each_hash(c, each, each->at));
 }
 
-/* true: the prefix, or the array, is complete. */
-static bool look_one(struct client *c, struct look_job *l) {
-    struct span key = c->argv[l->args.keys.at + l->pos];
-    if (l->kind == LOOK_MANY && !key_valid(c, key)) return false;
-    struct object *o = look_at(c, l);
+static enum each_next look_one(struct client *c, struct each *each, unsigned *budget) {
+    struct look *l = CONTAINER_OF(each, struct look, each);
+    struct span key = *each_args(c, each);
+    if (l->kind == LOOK_MANY && !key_valid(c, key)) return EACH_ON;
+    struct object *o = look_at(c, each);
     if (!o && l->kind < LOOK_COUNT && l->counts)
-        store_batch_miss(server.store, &l->batch, l->window.hash[l->pos - l->window.from]);
+        store_batch_miss(server.store, &l->request, each_hash(c, each, each->at));
     if (!o) notify_key(NOTIFY_MISS, "keymiss", key);
     switch (l->kind) {
     case LOOK_ONE:
@@ -164,90 +158,84 @@ static bool look_one(struct client *c, struct look_job *l) {
             answer_found(c, l, o);
         else
             reply_null(c);
-        return false;
+        break;
     case LOOK_PREFIX:
-        if (!prefix_goes_on(c, l, o)) return true;
+        if (!prefix_goes_on(c, l, o)) return EACH_OVER;
         l->count++;
-        return false;
-    case LOOK_COUNT: l->count += o != NULL; return false;
-    case LOOK_FLAGS: reply_int(c, o != NULL); return false;
+        break;
+    case LOOK_COUNT: l->count += o != NULL; break;
+    case LOOK_FLAGS: reply_int(c, o != NULL); break;
     }
-    return true;
+    return EACH_ON;
 }
 
-static void look_begin(struct client *c, struct look_job *l) {
-    l->begun = true;
-    l->pos = 0;
+static void look_end(struct client *c, struct each *each) {
+    struct look *l = CONTAINER_OF(each, struct look, each);
+    if (l->kind == LOOK_PREFIX || l->kind == LOOK_COUNT) reply_int(c, (int64_t)l->count);
+}
+
+static void look_begin(struct client *c, struct look *l) {
+    l->each.one = look_one;
+    l->each.at = 0;
     /* what was prefetched before a sleep is cold, and the keys may have come */
-    l->window.count = 0;
+    l->each.count = 0;
+    l->each.job.deadline_ms = 0;
     if (l->kind < LOOK_COUNT && l->counts)
-        store_batch_begin(server.store, &l->batch, &c->chain,
+        store_batch_begin(server.store, &l->request, &c->chain,
                           l->args.lease_ms ? STORE_BATCH_READ : STORE_BATCH_LOOK,
                           (uint32_t)l->args.keys.n);
     if (l->kind == LOOK_MANY || l->kind == LOOK_FLAGS) reply_array(c, l->args.keys.n);
 }
 
-/* true: go on with the answers. One waiter at a time is enough: each key is awaited until it was
- * complete once. */
-static bool look_waited(struct client *c, struct look_job *l, unsigned *budget) {
+/* One waiter at a time is enough: each key is awaited until it was complete once. */
+static enum each_next look_await(struct client *c, struct each *each, unsigned *budget) {
+    struct look *l = CONTAINER_OF(each, struct look, each);
+    struct span key = *each_args(c, each);
     waiter_remove(&l->waiter);
-    l->job.runnable = true;
-    for (; l->pos < l->args.keys.n; l->pos++) {
-        if (server.mono_ms >= l->job.deadline_ms) break;
-        if (*budget == 0) return false;
-        spend(budget, 1);
-        struct span key = c->argv[l->args.keys.at + l->pos];
-        if (key.len == 0 || key.len > STORE_KEY_MAX || look_at(c, l)) continue;
-        l->waiter = waiter_add(&l->job, key);
-        l->job.runnable = false;
-        return false;
+    each->job.runnable = true;
+    if (server.mono_ms < each->job.deadline_ms) {
+        if (key.len > 0 && key.len <= STORE_KEY_MAX && !look_at(c, each)) {
+            l->waiter = waiter_add(&each->job, key);
+            each->job.runnable = false;
+            return EACH_AGAIN;
+        }
+        if (each->at + 1 < each->n) return EACH_ON;
     }
-    l->waiting = false;
-    l->job.deadline_ms = 0;
-    return true;
-}
-
-static bool look_step(struct client *c, struct job *job, unsigned *budget) {
-    struct look_job *l = CONTAINER_OF(job, struct look_job, job);
-    if (l->waiting && !look_waited(c, l, budget)) return false;
-    if (!l->begun) look_begin(c, l);
-    for (; l->pos < l->args.keys.n; l->pos++) {
-        if (*budget == 0) return false;
-        spend(budget, 1);
-        if (look_one(c, l)) break;
-    }
-    if (l->kind == LOOK_PREFIX || l->kind == LOOK_COUNT) reply_int(c, (int64_t)l->count);
-    return true;
+    look_begin(c, l);
+    return look_one(c, each, budget);
 }
 
 static void look_close(struct client *c, struct job *job) {
-    struct look_job *l = CONTAINER_OF(job, struct look_job, job);
-    waiter_remove(&l->waiter);
+    waiter_remove(&CONTAINER_OF(job, struct look, each.job)->waiter);
 }
 
 /* --- commands --- */
 
-static struct look_job *look_create(struct client *c, enum look_kind kind) {
-    struct look_job *l = xcalloc(1, sizeof(*l));
-    l->job = (struct job){.step = look_step, .close = look_close, .runnable = true};
-    l->kind = kind;
+static void look_keys(struct client *c, struct look *l) {
+    l->each.job.close = look_close;
+    l->each.end = look_end;
     l->counts = !c->of_node && !(c->io->flags & CLIENT_NO_TOUCH);
-    return l;
+    each_keys(&l->each, l->args.keys, 1);
+    if (l->each.job.deadline_ms > 0) { /* a waiter points to it */
+        struct look *kept = xmemdup(l, sizeof(*l));
+        kept->each.one = look_await;
+        each_start(c, &kept->each);
+    } else {
+        look_begin(c, l);
+        each_run(c, &l->each, sizeof(*l));
+    }
 }
 
 static void look_run(struct client *c, enum look_kind kind) {
-    struct look_job *l = look_create(c, kind);
-    struct wire_look *args = &l->args;
-    if (!arg_bind(c, args) || (kind == LOOK_ONE && !arg_key(c, args->keys.at))) {
-        free(l);
-        return;
-    }
-    l->waiting = args->wait_ms > 0 && !(c->io->flags & CLIENT_EXEC);
-    if (l->waiting) l->job.deadline_ms = server.mono_ms + args->wait_ms;
+    struct look l = {.kind = kind};
+    struct wire_look *args = &l.args;
+    if (!arg_bind(c, args) || (kind == LOOK_ONE && !arg_key(c, args->keys.at))) return;
+    if (args->wait_ms > 0 && !(c->io->flags & CLIENT_EXEC))
+        l.each.job.deadline_ms = server.mono_ms + args->wait_ms;
     /* More is granted as max-lease: the reply says so. */
     args->lease_ms = min_u64(args->lease_ms, store_config(server.store)->max_lease_ms);
-    if (args->lease_ms > 0 && !location_trusted(c)) l->late_ms = LEASE_LATE_MS;
-    job_start(c, &l->job);
+    if (args->lease_ms > 0 && !location_trusted(c)) l.late_ms = LEASE_LATE_MS;
+    look_keys(c, &l);
 }
 
 void cmd_getreplicas(struct client *c) {
@@ -270,7 +258,6 @@ void cmd_exists(struct client *c) {
         reply_int(c, there);
         return;
     }
-    struct look_job *l = look_create(c, LOOK_COUNT);
-    l->args.keys = (struct wire_list){1, (uint32_t)c->argc - 1};
-    job_start(c, &l->job);
+    struct look l = {.kind = LOOK_COUNT, .args.keys = {1, (uint32_t)c->argc - 1}};
+    look_keys(c, &l);
 }

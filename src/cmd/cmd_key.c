@@ -6,62 +6,54 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/assert.h"
+#include "cmd/each.h"
 #include "cmd/keys.h"
 #include "cmd/notify.h"
 #include "cmd/string_write.h"
 
 /* --- one thing done to each key, and counted --- */
 
-struct each_job {
-    struct job job;
-    bool (*one)(struct span key, uint64_t hash);
-    size_t pos;
+struct tally {
+    struct each each;
+    bool (*done)(struct span key);
     uint64_t count;
-    struct key_window window;
 };
 
-static bool each_step(struct client *c, struct job *job, unsigned *budget) {
-    struct each_job *e = CONTAINER_OF(job, struct each_job, job);
-    size_t n = c->argc - 1;
-    for (; e->pos < n; e->pos++) {
-        if (*budget == 0) return false;
-        spend(budget, 1);
-        uint64_t hash = key_window_hash(&e->window, c, 1, 1, e->pos, n);
-        e->count += e->one(c->argv[1 + e->pos], hash);
-    }
-    reply_int(c, (int64_t)e->count);
-    return true;
+static enum each_next tally_one(struct client *c, struct each *each, unsigned *budget) {
+    struct tally *e = CONTAINER_OF(each, struct tally, each);
+    e->count += e->done(*each_args(c, each));
+    return EACH_ON;
 }
 
-static void each_run(struct client *c, bool (*one)(struct span key, uint64_t hash)) {
-    if (c->argc == 2) {
-        reply_int(c, one(c->argv[1], store_hash(c->argv[1])));
-        return;
-    }
-    struct each_job *e = xcalloc(1, sizeof(*e));
-    e->job = (struct job){.step = each_step, .runnable = true};
-    e->one = one;
-    job_start(c, &e->job);
+static void tally_end(struct client *c, struct each *each) {
+    reply_int(c, (int64_t)CONTAINER_OF(each, struct tally, each)->count);
 }
 
-static bool remove_one(struct span key, uint64_t hash) {
+static void tally_keys(struct client *c, bool (*done)(struct span key)) {
+    struct tally e = {
+        .each = {.one = tally_one, .end = tally_end, .n = c->argc - 1, .first = 1, .width = 1},
+        .done = done};
+    each_run(c, &e.each, sizeof(e));
+}
+
+static bool remove_key(struct span key) {
     bool there = store_remove(server.store, key);
     if (there) notify_key(NOTIFY_GENERIC, "del", key);
     return there;
 }
 
 void cmd_del(struct client *c) {
-    each_run(c, remove_one);
+    tally_keys(c, remove_key);
 }
 
-static bool touch_one(struct span key, uint64_t hash) {
+static bool touch_key(struct span key) {
     bool there = string_read(key) != NULL;
     if (!there) notify_key(NOTIFY_MISS, "keymiss", key);
     return there;
 }
 
 void cmd_touch(struct client *c) {
-    each_run(c, touch_one);
+    tally_keys(c, touch_key);
 }
 
 /* --- looking at one key --- */

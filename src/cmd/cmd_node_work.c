@@ -8,7 +8,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "cmd/config.h"
-#include "cmd/keys.h"
+#include "cmd/each.h"
 #include "cmd/nodes.h"
 #include "wire/options.h"
 
@@ -203,11 +203,10 @@ void cmd_node_heartbeat(struct client *c) {
 
 enum report_kind { REPORT_DONE, REPORT_EVICTED, REPORT_OFFER };
 
-struct report_job {
-    struct job job;
+struct report {
+    struct each each;
     enum report_kind kind;
-    struct wire_node args;
-    size_t step, pos;
+    uint32_t segment;
     uint64_t known; /* EVICTED */
 };
 
@@ -254,25 +253,23 @@ static uint64_t report_offer(struct client *c, struct cluster_node *n, uint32_t 
 }
 
 /* A node that is taken over in the middle hears that nothing was accepted. */
-static bool report_step(struct client *c, struct job *job, unsigned *budget) {
-    struct report_job *r = CONTAINER_OF(job, struct report_job, job);
+static enum each_next report_one(struct client *c, struct each *each, unsigned *budget) {
+    struct report *r = CONTAINER_OF(each, struct report, each);
     struct cluster_node *n = node_still(c);
-    for (; r->pos < r->args.keys.n; r->pos++) {
-        if (*budget == 0) return false;
-        spend(budget, 2);
-        size_t at = r->args.keys.at + r->pos * r->step;
-        switch (r->kind) {
-        case REPORT_DONE: reply_int(c, n != NULL && report_done(c, n, at)); break;
-        case REPORT_EVICTED:
-            r->known += n != NULL && report_evicted(c, n, r->args.segment, at);
-            break;
-        case REPORT_OFFER:
-            reply_int(c, n != NULL ? (int64_t)report_offer(c, n, r->args.segment, at) : 0);
-            break;
-        }
+    size_t at = each_index(each);
+    spend(budget, 1);
+    switch (r->kind) {
+    case REPORT_DONE: reply_int(c, n != NULL && report_done(c, n, at)); break;
+    case REPORT_EVICTED: r->known += n != NULL && report_evicted(c, n, r->segment, at); break;
+    case REPORT_OFFER:
+        reply_int(c, n != NULL ? (int64_t)report_offer(c, n, r->segment, at) : 0);
+        break;
     }
-    if (r->kind == REPORT_EVICTED) reply_int(c, (int64_t)r->known);
-    return true;
+    return EACH_ON;
+}
+
+static void report_end(struct client *c, struct each *each) {
+    reply_int(c, (int64_t)CONTAINER_OF(each, struct report, each)->known);
 }
 
 static void report_run(struct client *c, enum report_kind kind) {
@@ -284,13 +281,13 @@ static void report_run(struct client *c, enum report_kind kind) {
                        "tells its id");
         return;
     }
-    struct report_job *r = xcalloc(1, sizeof(*r));
-    r->job = (struct job){.step = report_step, .runnable = true};
-    r->kind = kind;
-    r->args = args;
-    r->step = wire_block_words(c->cmd->block);
-    if (kind != REPORT_EVICTED) reply_array(c, args.keys.n);
-    job_start(c, &r->job);
+    struct report r = {.each.one = report_one, .kind = kind, .segment = args.segment};
+    each_keys(&r.each, args.keys, wire_block_words(c->cmd->block));
+    if (kind == REPORT_EVICTED)
+        r.each.end = report_end;
+    else
+        reply_array(c, args.keys.n);
+    each_run(c, &r.each, sizeof(r));
 }
 
 void cmd_node_done(struct client *c) {

@@ -1,12 +1,11 @@
-/* PUTSTART and MPUTSTART: space for new objects. One job serves both: a single put is a batch of
+/* PUTSTART and MPUTSTART: space for new objects. One walk serves both: a single put is a batch of
  * one whose answer stands alone. PUTEND and PUTREVOKE are in cmd_putend.c. */
 #include "cmd/families.h"
 
-#include <stdlib.h>
 #include "base/assert.h"
 #include "cmd/acl_users.h"
 #include "cmd/config.h"
-#include "cmd/keys.h"
+#include "cmd/each.h"
 #include "cmd/later.h"
 #include "cmd/location.h"
 #include "cmd/refusal.h"
@@ -15,19 +14,17 @@
 
 #define SEGMENTS_PER_UNIT 8u /* that can be looked at in about the time of a unit of work */
 
-struct put_job {
-    struct job job;
-    size_t pos;
-    struct store_put *making; /* room is being made for the key at pos */
+struct puts {
+    struct each each;
+    struct store_put *making; /* room is being made for the key that it is at */
     struct wire_put args;
     struct store_put_options options; /* without its spans */
-    struct store_batch batch;
-    struct key_window window;
+    struct store_batch request;
 };
 
 /* --- arguments --- */
 
-static void put_options(struct client *c, struct put_job *p) {
+static void put_options(struct client *c, struct puts *p) {
     const struct wire_put *args = &p->args;
     p->options = (struct store_put_options){
         .replicas = args->replicas > 0 ? args->replicas : 1,
@@ -43,7 +40,7 @@ static void put_options(struct client *c, struct put_job *p) {
     };
 }
 
-/* --- the job --- */
+/* --- one after the other --- */
 
 /* [token, [replica, ...]], and how many replicas are missing when that is not 0. */
 static void answer_opened(struct client *c, const struct store_put *put, bool packed) {
@@ -79,7 +76,7 @@ static void answer_no_segment(struct client *c, const struct wire_put *args) {
 }
 
 static void answer_refused(struct client *c, tarn_status status, struct span key, uint64_t size,
-                           const struct put_job *p) {
+                           const struct puts *p) {
     const struct store_put_options *o = &p->options;
     struct refusal_put put = {.key = key,
                               .size = size,
@@ -102,7 +99,7 @@ static void answer_refused(struct client *c, tarn_status status, struct span key
 }
 
 static void answer_put(struct client *c, tarn_status status, const struct store_put *put,
-                       struct span key, uint64_t size, const struct put_job *p) {
+                       struct span key, uint64_t size, const struct puts *p) {
     status = room_status(status);
     if (UNLIKELY(later_is(status)))
         later_reply(c, status);
@@ -114,7 +111,7 @@ static void answer_put(struct client *c, tarn_status status, const struct store_
         answer_refused(c, status, key, size, p);
 }
 
-static tarn_status put_open(struct client *c, struct put_job *p, struct span key, uint64_t size,
+static tarn_status put_open(struct client *c, struct puts *p, struct span key, uint64_t size,
                             unsigned *budget, struct store_put **put_p) {
     const struct wire_put *args = &p->args;
     struct store_put_options options = p->options;
@@ -126,58 +123,40 @@ static tarn_status put_open(struct client *c, struct put_job *p, struct span key
     options.avoid = avoid;
     options.avoids = args->avoid.n;
     if (args->group) options.group = c->argv[args->group];
-    return store_put_start(server.store, &p->batch, key, size, &options, c->id, budget, put_p);
+    return store_put_start(server.store, &p->request, key, size, &options, c->id, budget, put_p);
 }
 
-/* One key, or a further piece of work for it. false: its room is still being made. */
-static bool put_next(struct client *c, struct put_job *p, unsigned *budget) {
-    tarn_status status;
+/* One key, or a further piece of work for it: EACH_AGAIN, its room is still being made. */
+static enum each_next put_one(struct client *c, struct each *each, unsigned *budget) {
+    struct puts *p = CONTAINER_OF(each, struct puts, each);
     struct store_put *put = p->making;
-    struct wire_list keys = p->args.keys;
     struct wire_put_key k;
-    if (put == NULL) key_window_hash(&p->window, c, keys.at, 2, p->pos, keys.n); /* prefetches */
-    if (!arg_bind_block(c, keys.at + 2 * p->pos, &k)) return true;
-    if (put) {
-        status = store_put_continue(server.store, put, budget);
-    } else {
-        status = put_open(c, p, c->argv[k.key], k.size, budget, &put);
-    }
+    if (!arg_bind_block(c, each_index(each), &k)) return EACH_ON;
+    struct span key = c->argv[k.key];
+    tarn_status status = put != NULL ? store_put_continue(server.store, put, budget)
+                                     : put_open(c, p, key, k.size, budget, &put);
     p->making = status == TARN_EAGAIN ? put : NULL;
-    if (status == TARN_EAGAIN) return false;
+    if (status == TARN_EAGAIN) return EACH_AGAIN;
     /* The answer looks at every segment. */
     if (status == TARN_ENOSPACE)
         spend(budget, store_segment_limit(server.store) / SEGMENTS_PER_UNIT);
-    answer_put(c, status, put, c->argv[k.key], k.size, p);
-    return true;
-}
-
-static bool put_step(struct client *c, struct job *job, unsigned *budget) {
-    struct put_job *p = CONTAINER_OF(job, struct put_job, job);
-    while (p->pos < p->args.keys.n) {
-        if (*budget == 0) return false;
-        if (!put_next(c, p, budget)) return false;
-        spend(budget, 1);
-        p->pos++;
-    }
-    return true;
+    answer_put(c, status, put, key, k.size, p);
+    return EACH_ON;
 }
 
 static void put_close(struct client *c, struct job *job) {
-    struct put_job *p = CONTAINER_OF(job, struct put_job, job);
+    struct puts *p = CONTAINER_OF(job, struct puts, each.job);
     if (p->making) store_put_abandon(server.store, &p->making);
 }
 
 static void put_run(struct client *c, bool single) {
-    struct put_job *p = xcalloc(1, sizeof(*p));
-    p->job = (struct job){.step = put_step, .close = put_close, .runnable = true};
-    if (!arg_bind(c, &p->args)) {
-        free(p);
-        return;
-    }
-    put_options(c, p);
-    store_batch_begin(server.store, &p->batch, &c->chain, STORE_BATCH_PUT, p->args.keys.n);
-    if (!single) reply_array(c, p->args.keys.n);
-    job_start(c, &p->job);
+    struct puts p = {.each = {.job.close = put_close, .one = put_one}};
+    if (!arg_bind(c, &p.args)) return;
+    put_options(c, &p);
+    store_batch_begin(server.store, &p.request, &c->chain, STORE_BATCH_PUT, p.args.keys.n);
+    if (!single) reply_array(c, p.args.keys.n);
+    each_keys(&p.each, p.args.keys, 2);
+    each_run(c, &p.each, sizeof(p));
 }
 
 void cmd_putstart(struct client *c) {

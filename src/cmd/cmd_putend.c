@@ -5,16 +5,14 @@
 #include <stdlib.h>
 #include "base/assert.h"
 #include "base/crc32c.h"
-#include "cmd/keys.h"
+#include "cmd/each.h"
 #include "cmd/location.h"
 #include "wire/options.h"
 
-struct end_job {
-    struct job job;
+struct endings {
+    struct each each;
     bool single, revoke;
-    size_t pos;
     struct wire_end args;
-    struct key_window window;
 };
 
 /* One put that ends, as its arguments say. */
@@ -39,14 +37,14 @@ static bool parse_failed(struct client *c, struct span s, uint32_t *failed_p) {
     return false;
 }
 
-static struct span end_value(struct client *c, const struct end_job *e, uint32_t list) {
-    return arg_word(c, list ? list + (uint32_t)e->pos : 0);
+static struct span end_value(struct client *c, const struct endings *e, uint32_t list) {
+    return arg_word(c, list ? list + (uint32_t)e->each.at : 0);
 }
 
-static bool parse_ending(struct client *c, const struct end_job *e, struct ending *x) {
+static bool parse_ending(struct client *c, const struct endings *e, struct ending *x) {
     const struct wire_end *args = &e->args;
     struct wire_end_key k = {.crc = -1};
-    if (!arg_bind_block(c, args->keys.at + e->pos * (e->revoke ? 2 : 3), &k)) return false;
+    if (!arg_bind_block(c, each_index(&e->each), &k)) return false;
     *x = (struct ending){.key = c->argv[k.key],
                          .token = k.token,
                          .crc = k.crc,
@@ -63,7 +61,7 @@ static bool parse_ending(struct client *c, const struct end_job *e, struct endin
 }
 
 /* CRCS are as long as the value has MiB, up to 4 MiB of them; the argument need not be aligned. */
-static tarn_status put_end(const struct end_job *e, const struct ending *x) {
+static tarn_status put_end(const struct endings *e, const struct ending *x) {
     const struct span *value = x->value.data ? &x->value : NULL;
     size_t n = x->crcs.len / sizeof(uint32_t);
     if (n == 0)
@@ -83,7 +81,7 @@ static tarn_status put_end(const struct end_job *e, const struct ending *x) {
 /* A writer who is not trusted with the segment shows his hosts' word that the value is all there
  * and stays as it is: else readers would see what somebody else left in that space, or what comes
  * later. Who revokes shows it to have the space free at once. */
-static bool end_receipts(struct client *c, const struct end_job *e, const struct ending *x) {
+static bool end_receipts(struct client *c, const struct endings *e, const struct ending *x) {
     struct store_put *put = store_put_find(server.store, x->key, x->token);
     bool needed = put && store_put_once(put) && !store_put_is_inline(put);
     if (!needed || (e->revoke && x->receipts.len == 0)) return true;
@@ -106,7 +104,7 @@ static bool end_receipts(struct client *c, const struct end_job *e, const struct
     return true;
 }
 
-static void end_one(struct client *c, struct end_job *e) {
+static void end_put(struct client *c, const struct endings *e) {
     struct ending x;
     if (!parse_ending(c, e, &x) || !end_receipts(c, e, &x)) return;
     tarn_status status;
@@ -133,30 +131,17 @@ static void end_one(struct client *c, struct end_job *e) {
         reply_status(c, status, NULL);
 }
 
-static bool end_step(struct client *c, struct job *job, unsigned *budget) {
-    struct end_job *e = CONTAINER_OF(job, struct end_job, job);
-    struct wire_list keys = e->args.keys;
-    for (; e->pos < keys.n; e->pos++) {
-        if (*budget == 0) return false;
-        /* for its prefetching */
-        key_window_hash(&e->window, c, keys.at, e->revoke ? 2 : 3, e->pos, keys.n);
-        end_one(c, e);
-        spend(budget, 1);
-    }
-    return true;
+static enum each_next end_one(struct client *c, struct each *each, unsigned *budget) {
+    end_put(c, CONTAINER_OF(each, struct endings, each));
+    return EACH_ON;
 }
 
 static void end_run(struct client *c, bool single, bool revoke) {
-    struct end_job *e = xcalloc(1, sizeof(*e));
-    e->job = (struct job){.step = end_step, .runnable = true};
-    e->single = single;
-    e->revoke = revoke;
-    if (!arg_bind(c, &e->args)) {
-        free(e);
-        return;
-    }
-    if (!single) reply_array(c, e->args.keys.n);
-    job_start(c, &e->job);
+    struct endings e = {.each.one = end_one, .single = single, .revoke = revoke};
+    if (!arg_bind(c, &e.args)) return;
+    if (!single) reply_array(c, e.args.keys.n);
+    each_keys(&e.each, e.args.keys, wire_block_words(c->cmd->block));
+    each_run(c, &e.each, sizeof(e));
 }
 
 void cmd_putend(struct client *c) {

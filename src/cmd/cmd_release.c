@@ -1,44 +1,36 @@
 /* RELEASE: a reader that is done gives its leases back early, pipelined behind its gets. */
 #include "cmd/families.h"
 
-#include <stdlib.h>
 #include "base/assert.h"
-#include "cmd/keys.h"
+#include "cmd/each.h"
 #include "cmd/location.h"
 #include "wire/options.h"
 
-struct release_job {
-    struct job job;
-    struct wire_list keys;
-    size_t pos;
+struct release {
+    struct each each;
     uint64_t released;
     bool guarded;
-    struct key_window window;
 };
 
-static bool release_step(struct client *c, struct job *job, unsigned *budget) {
-    struct release_job *r = CONTAINER_OF(job, struct release_job, job);
-    for (; r->pos < r->keys.n; r->pos++) {
-        if (*budget == 0) return false;
-        spend(budget, 1);
-        /* for its prefetching */
-        key_window_hash(&r->window, c, r->keys.at, 2, r->pos, r->keys.n);
-        const struct span *key = &c->argv[r->keys.at + 2 * r->pos];
-        uint64_t version;
-        /* What is no version is one that nobody has a lease on. */
-        if (!span_to_u64(key[1], &version)) continue;
+static enum each_next release_one(struct client *c, struct each *each, unsigned *budget) {
+    struct release *r = CONTAINER_OF(each, struct release, each);
+    const struct span *key = each_args(c, each);
+    uint64_t version;
+    /* What is no version is one that nobody has a lease on. */
+    if (span_to_u64(key[1], &version))
         r->released += store_release(server.store, key[0], c->id, version, r->guarded);
-    }
-    reply_int(c, (int64_t)r->released);
-    return true;
+    return EACH_ON;
+}
+
+static void release_end(struct client *c, struct each *each) {
+    reply_int(c, (int64_t)CONTAINER_OF(each, struct release, each)->released);
 }
 
 void cmd_release(struct client *c) {
     struct wire_release args = {0};
     if (!arg_bind(c, &args)) return;
-    struct release_job *r = xcalloc(1, sizeof(*r));
-    r->job = (struct job){.step = release_step, .runnable = true};
-    r->keys = args.keys;
-    r->guarded = !location_trusted(c);
-    job_start(c, &r->job);
+    struct release r = {.each = {.one = release_one, .end = release_end},
+                        .guarded = !location_trusted(c)};
+    each_keys(&r.each, args.keys, 2);
+    each_run(c, &r.each, sizeof(r));
 }

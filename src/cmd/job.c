@@ -82,7 +82,7 @@ static void end(struct client *c, struct job *job) {
     job->runnable = true;
     c->job = outer;
     if (job->close != NULL) job->close(c, job);
-    if (!job->on_stack) free(job);
+    free(job);
     if (outer != NULL) {
         if (outer != stepping) job_wake(outer);
         return;
@@ -103,34 +103,39 @@ static bool step(struct client *c, struct job *job, unsigned *budget) {
     return done;
 }
 
-/* true: its first slice was its last. */
-static bool begin(struct client *c, struct job *job, bool on_stack) {
+static void enter(struct client *c, struct job *job) {
     TARN_ASSERT(c->job == NULL || c->job == stepping);
     job->client = c;
     job->outer = c->job;
     job->prev = job->next = NULL;
     job->timer = (struct wheel_node){NULL, NULL, 0};
     job->queued = job->stalled = false;
-    job->on_stack = on_stack;
     c->job = job;
     if (job->outer == NULL) count++;
     stats.jobs_started++;
-    if (!job->runnable) return false;
-    unsigned own = job_quota(), *budget = job->outer != NULL ? step_budget : &own;
-    if (!step(c, job, budget)) return false;
-    end(c, job);
-    return true;
 }
 
 void job_start(struct client *c, struct job *job) {
-    if (!begin(c, job, false)) place(job);
+    enter(c, job);
+    if (job->runnable) {
+        unsigned own = job_quota(), *budget = job->outer != NULL ? step_budget : &own;
+        if (step(c, job, budget)) {
+            end(c, job);
+            return;
+        }
+    }
+    place(job);
 }
 
 void job_run(struct client *c, struct job *job, size_t size) {
-    if (begin(c, job, true)) return;
-    struct job *moved = c->job = xmemdup(job, size);
-    moved->on_stack = false;
-    place(moved);
+    unsigned own = job_quota(), *budget = c->job != NULL ? step_budget : &own;
+    if (!job->step(c, job, budget)) {
+        struct job *kept = xmemdup(job, size);
+        enter(c, kept);
+        place(kept);
+    } else if (job->close != NULL) {
+        job->close(c, job);
+    }
 }
 
 void job_wake(struct job *job) {
