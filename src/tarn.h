@@ -79,8 +79,8 @@ TARN_API void tarn_set_log(void (*fn)(void *arg, int level, const char *text), v
 
 typedef struct tarn_options {
     size_t size;
-    /* "auto" (default: shm on the same machine, else rdma where both ends have it, else tcp),
-     * "shm", "tcp", "rdma": only that one */
+    /* "auto" (default: shm on the same machine, else what a module brings (rdma) where both ends
+     * have it, else tcp), "shm", "tcp", "rdma", or NAME of another NAME.so: only that one */
     const char *transport;
     /* 1 (default): check CRCs. 0: leases and epochs are still checked */
     int verify;
@@ -543,6 +543,11 @@ typedef struct tarn_stats {
     uint64_t rdma_bytes_read, rdma_bytes_written;
     /* times a segment of this machine was found whose socket cannot be opened: tcp instead */
     uint64_t shm_unreachable;
+    /* by transport, those of shm, tcp and rdma again; an empty name: no more */
+    struct {
+        char name[16];
+        uint64_t bytes_read, bytes_written;
+    } transport[8];
 } tarn_stats;
 /* Fills at most stats->size bytes. */
 TARN_API tarn_status tarn_get_stats(tarn_client *client, tarn_stats *stats);

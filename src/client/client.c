@@ -54,10 +54,6 @@ uint64_t client_deadline(const struct tarn_client *client, uint64_t timeout_ms, 
 /* --- connecting --- */
 
 static tarn_status check_options(tarn_options *o) {
-    if (strcmp(o->transport, "auto") != 0 && strcmp(o->transport, "shm") != 0 &&
-        strcmp(o->transport, "tcp") != 0 && strcmp(o->transport, "rdma") != 0) {
-        return fail(TARN_EINVAL, "transport is auto, shm, tcp or rdma, not \"%s\"", o->transport);
-    }
     const struct option_range ranges[] = {{"max_lanes", o->max_lanes, 1024},
                                           {"streams", o->streams, 64},
                                           {"workers", o->workers, 256},
@@ -77,6 +73,20 @@ static void init_locks(struct tarn_client *client) {
     thread_cond_init(&client->freed);
 }
 
+static tarn_status choose_transport(struct tarn_client *client) {
+    const tarn_options *o = &client->options;
+    tarn_status status = client_module_choose(o->transport, o->module_path, &client->only);
+    if (status != TARN_OK || client->only == NULL) return status;
+    const struct transport_ops *t = transport_find(client->only);
+    const char *more = client_module_wanted(client) != NULL
+                           ? ": the host's log and that of this client say more"
+                       : (t->flags & TRANSPORT_REMOTE) == 0 ? ": does the host run on this machine?"
+                                                            : "";
+    snprintf(client->hint, sizeof(client->hint), " (transport=%s allows no other way%s)",
+             client->only, more);
+    return TARN_OK;
+}
+
 /* The first lane connects now, so that a wrong address or password shows here. */
 static tarn_status connect_first(struct tarn_client *client) {
     struct lane *lane;
@@ -87,8 +97,9 @@ static tarn_status connect_first(struct tarn_client *client) {
     do {
         status = lane_ready(lane, deadline);
     } while (status != TARN_OK && lane_retry(lane, &attempts, status, deadline));
-    if (status == TARN_OK && client->node == NULL && strcmp(client->options.transport, "rdma") == 0)
-        status = segment_require_rdma(lane, deadline);
+    const char *wanted = client_module_wanted(client);
+    if (status == TARN_OK && client->node == NULL && wanted != NULL)
+        status = segment_require(lane, wanted, deadline);
     lane_give(lane);
     return status;
 }
@@ -112,8 +123,7 @@ tarn_status client_connect(const char *url, const tarn_options *options, const c
     if (status == TARN_OK) status = check_options(&client->options);
     if (status == TARN_OK && client->master.tls)
         status = secure_open(&client->options, &client->master.secure);
-    if (status == TARN_OK && strcmp(client->options.transport, "rdma") == 0)
-        status = client_module_require(client->options.module_path);
+    if (status == TARN_OK) status = choose_transport(client);
     if (status == TARN_OK) {
         if (client->options.host_name != NULL) {
             snprintf(client->own_host, sizeof(client->own_host), "%s", client->options.host_name);

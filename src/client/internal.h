@@ -262,8 +262,7 @@ struct counters { /* one writer (the lane's taker), any reader: relaxed words */
     uint64_t leases, lease_renewals, lease_misses, epoch_misses, crc_mismatches, unverified,
         segment_fetches;
     /* copied from the engine */
-    uint64_t shm_bytes_read, shm_bytes_written, rdma_bytes_read, rdma_bytes_written;
-    uint64_t tcp_bytes_read, tcp_bytes_written;
+    uint64_t bytes_read_by[TRANSPORTS_MAX], bytes_written_by[TRANSPORTS_MAX]; /* by slot */
     uint64_t failovers, replica_reports, put_replicas_failed, put_restarts, shm_unreachable;
 };
 #define COUNT(lane, field, n)                                                                      \
@@ -275,7 +274,7 @@ struct segment_entry {
     uint32_t epoch;
     bool write_attached;
     uint64_t fetched_ms;
-    uint64_t again_ms; /* its host may have an RDMA key by then, 0: no need to ask */
+    uint64_t again_ms; /* its host may have a key by then, 0: no need to ask */
     unsigned asked;    /* ... in vain, since there was one */
     /* These stay when the rest is forgotten. */
     uint64_t home;    /* of its host, the same for all segments of one; 0: never fetched */
@@ -394,9 +393,8 @@ tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool 
 void segment_forget(struct lane *lane, uint32_t id);
 void segment_forget_all(struct lane *lane);
 void segment_free_all(struct lane *lane);
-/* transport=rdma: TARN_ENOTSUP when the memory segments that are up are known and none offers
- * it. */
-tarn_status segment_require_rdma(struct lane *lane, uint64_t deadline);
+/* TARN_ENOTSUP when the memory segments that are up are known and none offers this transport. */
+tarn_status segment_require(struct lane *lane, const char *scheme, uint64_t deadline);
 /* "host name|boot id" as servers report it. */
 void segment_host_name(char *out, size_t cap);
 bool segment_host_is(const char *reported, size_t len, const char *own);
@@ -539,7 +537,10 @@ struct tarn_client {
     struct tarn_mapping *mappings; /* likewise */
     struct outages outages;
     bool told_no_shm; /* atomic: why memory of this machine is not mapped */
-    bool rdma_failed; /* atomic: its module could not be loaded, and is not tried again */
+    const char *only; /* the transport of options; NULL: any */
+    char hint[120];   /* ... for errors of moving bytes: "", or that no other was allowed */
+    /* schemes whose modules could not be loaded, and are not tried again; under mutex */
+    char no_module[TRANSPORTS_MAX][TRANSPORT_SCHEME_MAX + 1];
     uint64_t n_views, n_writers;
     uint64_t async_pending; /* atomic */
 };
@@ -565,13 +566,24 @@ void direct_give(struct tarn_client *client);
 bool direct_retry(struct tarn_client *client, struct attempts *attempts, tarn_status status,
                   uint64_t deadline);
 
+/* --- stats.c --- */
+
+/* What is kept by slot, of one transport. */
+uint64_t client_bytes_of(const uint64_t by_slot[TRANSPORTS_MAX], const char *scheme);
+
 /* --- module_load.c: what libtarn loads by itself --- */
 
-/* Is there RDMA in this process? Loads its module at the first call, and remembers a failure for
- * this client. For when a host offers rdma://; false at once with transport shm or tcp. */
-bool client_module_rdma(struct tarn_client *client);
-/* Where it was looked for, and what was wrong there: a failure for who insists. */
-tarn_status client_module_require(const char *module_path);
+/* Is this transport there, for a client that may use it? Loads its module, NAME.so, at the first
+ * call, and remembers a failure for this client. For when a host offers it. */
+bool client_module_has(struct tarn_client *client, const char *scheme);
+/* Loads what is not there. Where it was looked for, and what was wrong there: a failure for who
+ * insists. */
+tarn_status client_module_require(const char *scheme, const char *module_path);
+#define CLIENT_MODULE_USUAL "rdma" /* for who has to know before a host offers something */
+/* The option transport: *only_p is a scheme, NULL for "auto". TARN_EINVAL, or as above. */
+tarn_status client_module_choose(const char *name, const char *module_path, const char **only_p);
+/* The only transport that may be used, if hosts have to announce it. NULL: it is not so. */
+const char *client_module_wanted(const struct tarn_client *client);
 
 /* url.c */
 tarn_status url_parse(const char *url, tarn_options *options, struct whereabouts *master_p);
@@ -579,14 +591,7 @@ void url_options_free(tarn_options *options);
 /* For errors of moving bytes: "", or what TLS did not like, or that only one transport was
  * allowed. */
 static inline const char *lane_hint(const struct lane *lane) {
-    const char *t = lane->client->options.transport;
-    if (lane->no_tls[0] != '\0') return lane->no_tls;
-    if (strcmp(t, "rdma") == 0)
-        return " (transport=rdma allows no other way: the host's log and that of this client say "
-               "more)";
-    if (strcmp(t, "shm") == 0)
-        return " (transport=shm allows no other way: does the host run on this machine?)";
-    return strcmp(t, "tcp") == 0 ? " (transport=tcp allows no other way)" : "";
+    return lane->no_tls[0] != '\0' ? lane->no_tls : lane->client->hint;
 }
 /* Owned copies of the strings of from (may be NULL, may be of an older size). */
 void url_options_copy(tarn_options *to, const tarn_options *from);

@@ -12,13 +12,6 @@
 #include "base/log.h"
 #include "client/internal.h"
 
-static enum engine_transport transport_of(const char *name) {
-    if (strcmp(name, "shm") == 0) return ENGINE_SHM;
-    if (strcmp(name, "tcp") == 0) return ENGINE_TCP;
-    if (strcmp(name, "rdma") == 0) return ENGINE_RDMA;
-    return ENGINE_AUTO;
-}
-
 /* --- its engine --- */
 
 static struct tls_context *tls_context_of(void *arg) {
@@ -35,7 +28,7 @@ static tarn_status open_engine(struct lane *lane) {
     const struct tarn_client *client = lane->client;
     struct engine_config config;
     engine_config_init(&config);
-    config.transport = transport_of(client->options.transport);
+    config.transport = client->only;
     config.streams = client->options.streams;
     config.connect_timeout_ms = client->options.connect_timeout_ms;
     config.attach_timeout_ms = client->options.failover_ms;
@@ -183,12 +176,10 @@ tarn_status lane_take(struct tarn_client *client, uint64_t deadline, struct lane
 static void copy_engine_stats(struct lane *lane) {
     struct engine_stats s;
     engine_get_stats(lane->engine, &s);
-    COUNT(lane, shm_bytes_read, s.shm_bytes_read - lane->counters.shm_bytes_read);
-    COUNT(lane, shm_bytes_written, s.shm_bytes_written - lane->counters.shm_bytes_written);
-    COUNT(lane, rdma_bytes_read, s.rdma_bytes_read - lane->counters.rdma_bytes_read);
-    COUNT(lane, rdma_bytes_written, s.rdma_bytes_written - lane->counters.rdma_bytes_written);
-    COUNT(lane, tcp_bytes_read, s.tcp_bytes_read - lane->counters.tcp_bytes_read);
-    COUNT(lane, tcp_bytes_written, s.tcp_bytes_written - lane->counters.tcp_bytes_written);
+    for (unsigned i = 0; i < TRANSPORTS_MAX; i++) {
+        COUNT(lane, bytes_read_by[i], s.bytes_read[i] - lane->counters.bytes_read_by[i]);
+        COUNT(lane, bytes_written_by[i], s.bytes_written[i] - lane->counters.bytes_written_by[i]);
+    }
 }
 
 void lane_give(struct lane *lane) {

@@ -1,9 +1,9 @@
 /* What the engine must know of a segment: fetched once per lane and (id, epoch) with SEGMENT INFO.
- * The grants to attach by shared memory or RDMA live for a minute only, so a lane attaches right
- * after it asked, and asks again to attach later.
+ * The grants to attach (shm, rdma) live for a minute only, so a lane attaches right after it asked,
+ * and asks again to attach later.
  *
- * A host has no RDMA key as long as it registers its memory, or has lost its device. Then bytes go
- * by tcp, and now and then the master is asked whether there is one. */
+ * A host has no key of a transport as long as it registers its memory, or has lost its device. Then
+ * bytes go another way, and now and then the master is asked whether there is one. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,13 +14,20 @@
 #include "base/log.h"
 #include "base/segment_header.h"
 #include "client/internal.h"
+#include "transport/uri.h"
 
 #define SEGMENT_ID_MAX  65536u
 #define ATTACH_FRESH_MS 30000u /* of the minute that attach grants are good for */
 #define KEY_AGAIN_MS    500u   /* doubled up to */
 #define KEY_AGAIN_MAX   32000u
 #define UNREACHABLE_MS  30000u /* a host will hardly offer other ways within so long */
-#define PROBES_MAX      64u    /* segments that are asked for RDMA when a client connects */
+#define PROBES_MAX      64u    /* segments that are asked what they offer when a client connects */
+
+struct segment_ways {        /* what SEGMENT INFO offered, of use to us */
+    bool any, mapped, keyed; /* ways; on this machine; with keys of their hosts */
+    bool wants_tls;          /* one that we have no TLS for */
+    uint64_t address;        /* hash of the first URI that leads to other machines; 0: none does */
+};
 
 void segment_host_name(char *out, size_t cap) {
     char name[65] = "";
@@ -86,32 +93,6 @@ const char *segment_name(const struct lane *lane, uint32_t id) {
     return entry != NULL ? entry->name : "?";
 }
 
-/* "tcp://host:port", "tcp://[v6]:port", or the same with tcps */
-static bool parse_tcp(struct arena *arena, const char *uri, const char **host_p, uint16_t *port_p) {
-    const char *address = strchr(uri, '/') + 2, *colon = strrchr(address, ':');
-    uint64_t port;
-    if (colon == NULL || !span_to_u64(span_str(colon + 1), &port) || port == 0 || port > 65535)
-        return false;
-    const char *end = colon;
-    if (*address == '[' && end[-1] == ']') {
-        address++;
-        end--;
-    }
-    size_t len = (size_t)(end - address);
-    char *host = arena_alloc(arena, len + 1);
-    memcpy(host, address, len);
-    host[len] = '\0';
-    *host_p = host;
-    *port_p = (uint16_t)port;
-    return true;
-}
-
-/* A host that listens on every address says so; then it is reached where the master is. */
-static bool is_wildcard(const char *host) {
-    return *host == '\0' || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0 ||
-           strcmp(host, "*") == 0;
-}
-
 static const uint8_t *grant_of(const struct answer *info, const char *field) {
     const struct answer *g = answer_field(info, field);
     return g != NULL && g->type == ANSWER_STRING && g->len == GRANT_SIZE ? (const uint8_t *)g->str
@@ -123,111 +104,140 @@ static const char *text_of(const struct answer *info, const char *field) {
     return a != NULL && a->type == ANSWER_STRING && strlen(a->str) == a->len ? a->str : "";
 }
 
-static bool bytes_of(const struct answer *a, const void **data_p, size_t *len_p) {
-    if (a == NULL || a->type != ANSWER_STRING || a->len == 0) return false;
-    *data_p = a->str;
-    *len_p = a->len;
-    return true;
+static struct span bytes_of(const struct answer *a) {
+    return a != NULL && a->type == ANSWER_STRING ? span_of(a->str, a->len) : span_of(NULL, 0);
 }
 
-/* keys: [[uri, read key, write key], ...]. Other transports than RDMA are of a later time. */
-static bool decode_keys(const struct answer *info, struct engine_segment *s) {
-    const struct answer *keys = answer_field(info, "keys");
-    for (size_t i = 0; keys != NULL && keys->type == ANSWER_ARRAY && i < keys->len; i++) {
-        const struct answer *uri = answer_at(&keys->element[i], 0);
-        if (uri == NULL || uri->type != ANSWER_STRING || strncmp(uri->str, "rdma://", 7) != 0 ||
-            strlen(uri->str) != uri->len)
-            continue;
-        bool any = false;
-        for (size_t w = 0; w < 2; w++)
-            any |=
-                bytes_of(answer_at(&keys->element[i], 1 + w), &s->rdma_key[w], &s->rdma_key_len[w]);
-        if (any) s->rdma_uri = uri->str;
-        return any;
+/* --- ways to it --- */
+
+/* A host that listens on every address says so; then it is reached where the master is. */
+static struct engine_way *add_way(struct lane *lane, struct engine_segment *s, const char *uri) {
+    struct span text = span_str(uri);
+    struct uri u;
+    if (!uri_parse(text, &u)) return NULL;
+    if (uri_is_wildcard(&u)) {
+        char *resolved = uri_resolve(text, &u, lane->ctl.host);
+        uri =
+            memcpy(arena_alloc(&lane->arena, strlen(resolved) + 1), resolved, strlen(resolved) + 1);
+        free(resolved);
     }
-    return false;
-}
-
-static bool host_has_rdma(const struct answer *info) {
-    const struct answer *list = answer_field(info, "transports");
-    for (size_t i = 0; list != NULL && list->type == ANSWER_ARRAY && i < list->len; i++) {
-        const struct answer *a = &list->element[i];
-        if (a->type == ANSWER_STRING && strcmp(a->str, "rdma") == 0) return true;
-    }
-    return false;
-}
-
-/* It has keys, or its host has the module, and will have some. */
-static bool offers_rdma(const struct answer *info) {
-    struct engine_segment s = {0};
-    return decode_keys(info, &s) || host_has_rdma(info);
-}
-
-/* Memory of this machine that can be mapped is not reached faster by anything. */
-static void decode_rdma(struct lane *lane, const struct answer *info, struct engine_segment *s,
-                        struct segment_entry *entry) {
-    entry->again_ms = 0;
-    bool offered = decode_keys(info, s), later = !offered && host_has_rdma(info);
-    if (!offered && !later) return;
-    if (!client_module_rdma(lane->client)) {
-        s->rdma_uri = NULL;
-    } else if (offered) {
-        entry->asked = 0;
-    } else if (s->shm_path == NULL || strcmp(lane->client->options.transport, "rdma") == 0) {
-        unsigned shift = entry->asked < 6 ? entry->asked : 6;
-        entry->again_ms = now_ms() + min_u64((uint64_t)KEY_AGAIN_MS << shift, KEY_AGAIN_MAX);
-        entry->asked++;
-    }
-}
-
-/* The same for all segments that go down together: of a node, or behind one address. */
-static uint64_t home_of(const char *node, const struct engine_segment *s) {
-    uint64_t home;
-    if (*node != '\0') {
-        home = hash_bytes(node, strlen(node));
-    } else if (s->tcp_host != NULL) {
-        home = hash_bytes(s->tcp_host, strlen(s->tcp_host)) ^ hash_u64(s->tcp_port);
-    } else {
-        home = hash_u64(s->id);
-    }
-    return home == 0 ? 1 : home;
+    return engine_segment_way(s, uri);
 }
 
 /* A socket of this machine that we may connect to. Whoever wonders why his bytes take the longer
  * way is told once. */
-static bool can_attach(struct lane *lane, const char *path) {
+static bool can_attach(struct lane *lane, const struct transport_ops *t, const char *uri) {
+    const char *path = strstr(uri, "://") + 3;
     if (faccessat(AT_FDCWD, path, R_OK | W_OK, AT_EACCESS) == 0) return true;
     int error = errno;
     COUNT(lane, shm_unreachable, 1);
-    if (strcmp(lane->client->options.transport, "tcp") == 0) return false;
+    if (lane->client->only != NULL && strcmp(lane->client->only, t->scheme) != 0) return false;
     if (!__atomic_exchange_n(&lane->client->told_no_shm, true, __ATOMIC_RELAXED))
         log_warning(
-            "The pool's memory is on this machine, but its bytes go by tcp: shm socket %s: %s. %s",
-            path, strerror(error),
+            "The pool's memory is on this machine, but its bytes go by tcp: %s socket %s: %s. %s",
+            t->scheme, path, strerror(error),
             error == ENOENT ? "(Does it run in another container? Share the folder of the socket)"
                             : "(Run as its user, or let it say shm-socket and shm-socket-perm)");
     return false;
 }
 
-/* The first one of each kind that we can use. */
-static void decode_endpoints(struct lane *lane, const struct answer *endpoints, bool same_host,
-                             struct engine_segment *s, bool *wants_tls_p) {
-    *wants_tls_p = false;
+/* The first one of each transport that we can use. */
+static void decode_endpoints(struct lane *lane, const struct answer *endpoints,
+                             struct engine_segment *s, struct segment_ways *ways) {
     for (size_t i = 0; i < endpoints->len; i++) {
-        const struct answer *e = &endpoints->element[i];
-        if (e->type != ANSWER_STRING) continue;
-        bool tls = strncmp(e->str, "tcps://", 7) == 0;
-        if (strncmp(e->str, "shm://", 6) == 0) {
-            const char *path = e->str + 6;
-            if (same_host && can_attach(lane, path)) s->shm_path = path;
-        } else if (tls && !lane->client->master.secure.on) {
-            *wants_tls_p = true;
-        } else if ((tls || strncmp(e->str, "tcp://", 6) == 0) && s->tcp_host == NULL) {
-            if (!parse_tcp(&lane->arena, e->str, &s->tcp_host, &s->tcp_port)) s->tcp_host = NULL;
-            s->tcp_tls = tls;
+        const struct answer *a = &endpoints->element[i];
+        const struct transport_ops *t = a->type == ANSWER_STRING ? transport_find(a->str) : NULL;
+        if (t == NULL) continue;
+        bool remote = (t->flags & TRANSPORT_REMOTE) != 0;
+        if (transport_is_secure(a->str) && !lane->client->master.secure.on) {
+            ways->wants_tls = true;
+        } else if (remote || (s->same_host && can_attach(lane, t, a->str))) {
+            const struct engine_way *way = add_way(lane, s, a->str);
+            if (way == NULL) continue;
+            ways->any = true;
+            ways->mapped |= !remote;
+            if (remote && ways->address == 0)
+                ways->address = hash_bytes(way->uri, strlen(way->uri));
         }
     }
-    if (s->tcp_host != NULL && is_wildcard(s->tcp_host)) s->tcp_host = lane->ctl.host;
+}
+
+/* keys: [[uri, read key, write key], ...] */
+static const struct answer *key_at(const struct answer *info, size_t i) {
+    const struct answer *keys = answer_field(info, "keys");
+    return keys != NULL && keys->type == ANSWER_ARRAY && i < keys->len ? &keys->element[i] : NULL;
+}
+
+/* "rdma" of such a key; "": it makes no sense, or nothing can be done with it. */
+static const char *key_scheme(const struct answer *key, char out[TRANSPORT_SCHEME_MAX + 1]) {
+    struct uri u;
+    const struct transport_ops *t;
+    out[0] = '\0';
+    if (!uri_parse(bytes_of(answer_at(key, 0)), &u)) return out;
+    memcpy(out, u.scheme.data, u.scheme.len);
+    out[u.scheme.len] = '\0';
+    bool any = bytes_of(answer_at(key, 1)).len + bytes_of(answer_at(key, 2)).len > 0;
+    if (!any && ((t = transport_find(out)) == NULL || (t->flags & TRANSPORT_GRANTED) == 0))
+        out[0] = '\0';
+    return out;
+}
+
+/* transports: [scheme, ...], also of those that have no key at the moment. "": no more. */
+static const char *transport_offered(const struct answer *info, size_t i) {
+    const struct answer *list = answer_field(info, "transports");
+    const struct answer *a =
+        list != NULL && list->type == ANSWER_ARRAY && i < list->len ? &list->element[i] : NULL;
+    return a != NULL && a->type == ANSWER_STRING ? a->str : "";
+}
+
+static bool has_key(const struct answer *info, const char *scheme) {
+    char of[TRANSPORT_SCHEME_MAX + 1];
+    const struct answer *key;
+    for (size_t i = 0; (key = key_at(info, i)) != NULL; i++)
+        if (strcmp(key_scheme(key, of), scheme) == 0) return true;
+    return false;
+}
+
+/* It has keys, or its host has the module, and will have some. */
+static bool offers(const struct answer *info, const char *scheme) {
+    const char *offered;
+    for (size_t i = 0; *(offered = transport_offered(info, i)) != '\0'; i++)
+        if (strcmp(offered, scheme) == 0) return true;
+    return has_key(info, scheme);
+}
+
+static void decode_keys(struct lane *lane, const struct answer *info, struct engine_segment *s,
+                        struct segment_ways *ways) {
+    char scheme[TRANSPORT_SCHEME_MAX + 1];
+    const struct answer *key;
+    for (size_t i = 0; (key = key_at(info, i)) != NULL; i++) {
+        if (*key_scheme(key, scheme) == '\0' || !client_module_has(lane->client, scheme)) continue;
+        struct engine_way *way = add_way(lane, s, answer_at(key, 0)->str);
+        if (way == NULL) continue;
+        for (size_t w = 0; w < 2; w++) way->key[w] = bytes_of(answer_at(key, 1 + w));
+        ways->any = ways->keyed = true;
+    }
+}
+
+/* A host whose key is not there yet is asked again, by and by. Memory of this machine that can be
+ * mapped is not reached faster by anything. */
+static void ask_again(struct lane *lane, const struct answer *info, const struct segment_ways *ways,
+                      struct segment_entry *entry) {
+    bool later = false;
+    const char *offered;
+    for (size_t i = 0; *(offered = transport_offered(info, i)) != '\0'; i++)
+        later |= !has_key(info, offered) && client_module_has(lane->client, offered);
+    entry->again_ms = 0;
+    if (ways->keyed) entry->asked = 0;
+    if (!later || (ways->mapped && lane->client->only == NULL)) return;
+    unsigned shift = entry->asked < 6 ? entry->asked : 6;
+    entry->again_ms = now_ms() + min_u64((uint64_t)KEY_AGAIN_MS << shift, KEY_AGAIN_MAX);
+    entry->asked++;
+}
+
+/* The same for all segments that go down together: of a node, or behind one address. */
+static uint64_t home_of(const char *node, uint64_t address) {
+    return *node != '\0' ? hash_bytes(node, strlen(node)) | 1 : address;
 }
 
 static tarn_status unreachable(struct segment_entry *entry, uint32_t epoch, tarn_status status) {
@@ -254,21 +264,20 @@ static void ways_of(const struct answer *endpoints, char *out, size_t cap) {
     }
 }
 
-static tarn_status fail_no_rdma(const struct answer *info) {
+static tarn_status fail_not_offered(const struct answer *info, const char *scheme) {
     char ways[64];
     const char *node = text_of(info, "node"), *host = text_of(info, "host");
     ways_of(answer_field(info, "endpoints"), ways, sizeof(ways));
     return fail(TARN_ENOTSUP,
-                "transport=rdma: segment %s of %s%s on host %s offers no rdma (it offers %s). Load "
-                "the module there "
-                "(%s rdma.so), or leave transport=rdma away",
-                text_of(info, "name"), *node == '\0' ? "the server" : "node ", node, host,
-                ways[0] == '\0' ? "nothing" : ways,
-                *node == '\0' ? "loadmodule" : "tarn-node --loadmodule");
+                "transport=%s: segment %s of %s%s on host %s offers no %s (it offers %s). Load the "
+                "module there (%s %s.so), or leave transport=%s away",
+                scheme, text_of(info, "name"), *node == '\0' ? "the server" : "node ", node, host,
+                scheme, ways[0] == '\0' ? "nothing" : ways,
+                *node == '\0' ? "loadmodule" : "tarn-node --loadmodule", scheme, scheme);
 }
 
 static tarn_status decode(struct lane *lane, const struct answer *info, struct engine_segment *s,
-                          struct segment_entry *entry) {
+                          struct segment_ways *ways, struct segment_entry *entry) {
     uint64_t id, epoch;
     const struct answer *endpoints = answer_field(info, "endpoints"),
                         *host = answer_field(info, "host");
@@ -284,26 +293,26 @@ static tarn_status decode(struct lane *lane, const struct answer *info, struct e
     if (answer_hex(answer_field(info, "content"), content, SEGMENT_CONTENT_SIZE))
         s->content = content;
     const char *node = text_of(info, "node");
-    bool same_host = host != NULL && host->type == ANSWER_STRING &&
-                     segment_host_is(host->str, host->len, lane->client->own_host);
     /* The master's own memory is here if the master is, whatever name it goes by. */
-    same_host = same_host || (*node == '\0' && lane->ctl.loopback);
-    bool wants_tls;
-    decode_endpoints(lane, endpoints, same_host, s, &wants_tls);
-    s->attach_read = grant_of(info, "attach_read");
-    s->attach_write = grant_of(info, "attach_write");
-    decode_rdma(lane, info, s, entry);
-    uint64_t address = home_of("", s);
+    s->same_host = (*node == '\0' && lane->ctl.loopback) ||
+                   (host != NULL && host->type == ANSWER_STRING &&
+                    segment_host_is(host->str, host->len, lane->client->own_host));
+    s->attach[0] = grant_of(info, "attach_read");
+    s->attach[1] = grant_of(info, "attach_write");
+    decode_endpoints(lane, endpoints, s, ways);
+    decode_keys(lane, info, s, ways);
+    ask_again(lane, info, ways, entry);
+    uint64_t address = (ways->address != 0 ? ways->address : hash_u64(s->id)) | 1;
     bool moved = entry->home != 0 && entry->address != address;
     entry->address = address;
-    entry->home = home_of(node, s);
+    entry->home = home_of(node, address);
     if (moved) outage_over(lane, s->id); /* what failed was another address */
     snprintf(entry->name, sizeof(entry->name), "%s", text_of(info, "name"));
     entry->unreachable.until_ms = 0;
-    if (strcmp(lane->client->options.transport, "rdma") == 0 && !offers_rdma(info))
-        return unreachable(entry, s->epoch, fail_no_rdma(info));
-    if (!wants_tls || s->tcp_host != NULL || s->shm_path != NULL || s->rdma_uri != NULL)
-        return TARN_OK;
+    const char *wanted = client_module_wanted(lane->client);
+    if (wanted != NULL && !offers(info, wanted))
+        return unreachable(entry, s->epoch, fail_not_offered(info, wanted));
+    if (!ways->wants_tls || ways->any) return TARN_OK;
     return unreachable(entry, s->epoch,
                        fail(TARN_EPERM,
                             "segment %s is reached over TLS only: connect with tarns:// and the "
@@ -312,7 +321,8 @@ static tarn_status decode(struct lane *lane, const struct answer *info, struct e
 }
 
 static tarn_status fetch(struct lane *lane, uint32_t id, uint64_t deadline,
-                         struct engine_segment *s, struct segment_entry *entry) {
+                         struct engine_segment *s, struct segment_ways *ways,
+                         struct segment_entry *entry) {
     struct answer *info;
     lane_begin(lane, "SEGMENT");
     lane_arg_str(lane, "INFO");
@@ -320,7 +330,7 @@ static tarn_status fetch(struct lane *lane, uint32_t id, uint64_t deadline,
     tarn_status status = lane_call(lane, &info, deadline);
     if (status != TARN_OK) return status;
     COUNT(lane, segment_fetches, 1);
-    status = decode(lane, info, s, entry);
+    status = decode(lane, info, s, ways, entry);
     if (status != TARN_OK) return status;
     if (s->id != id) return fail(TARN_EPROTO, "SEGMENT INFO: asked for %u, got %u", id, s->id);
     return engine_segment_set(lane->engine, s);
@@ -341,17 +351,19 @@ tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool 
     bool fresh = known && !again && now_ms() - entry->fetched_ms < ATTACH_FRESH_MS;
     if (!fresh) {
         struct engine_segment s = {0};
+        struct segment_ways ways = {.any = false};
         uint64_t asked_ms = now_ms();
-        tarn_status status = fetch(lane, id, deadline, &s, entry);
+        tarn_status status = fetch(lane, id, deadline, &s, &ways, entry);
         if (status != TARN_OK) return status;
-        bool was_attached = known && entry->write_attached && s.rdma_uri == NULL;
+        bool was_attached = known && entry->write_attached && !ways.keyed;
         entry->known = true;
         entry->epoch = s.epoch;
         entry->write_attached = was_attached;
         entry->fetched_ms = asked_ms;
         if (s.epoch != epoch)
             return fail(TARN_ESTALE, "segment %u has epoch %u, not %u", id, s.epoch, epoch);
-        engine_attach(lane->engine, id, epoch, false); /* now; where that fails there is tcp */
+        /* now; where that fails there is another way */
+        engine_attach(lane->engine, id, epoch, false);
     }
     if (write) {
         engine_attach(lane->engine, id, epoch, true);
@@ -360,7 +372,7 @@ tarn_status segment_ensure(struct lane *lane, uint32_t id, uint32_t epoch, bool 
     return TARN_OK;
 }
 
-/* --- transport=rdma --- */
+/* --- a transport that every host must offer --- */
 
 /* Ids of the segments that INFO pool shows; 0: it does not show all. */
 static size_t shown_segments(const char *info, uint32_t ids[PROBES_MAX]) {
@@ -382,7 +394,7 @@ static bool is_up_memory(const struct answer *info) {
            strcmp(text_of(info, "state"), "up") == 0;
 }
 
-tarn_status segment_require_rdma(struct lane *lane, uint64_t deadline) {
+tarn_status segment_require(struct lane *lane, const char *scheme, uint64_t deadline) {
     struct answer *a;
     uint32_t ids[PROBES_MAX];
     lane_begin(lane, "INFO");
@@ -396,8 +408,8 @@ tarn_status segment_require_rdma(struct lane *lane, uint64_t deadline) {
         lane_arg_u64(lane, ids[i]);
         if (lane_call(lane, &a, deadline) != TARN_OK) return TARN_OK; /* the first use will tell */
         if (!is_up_memory(a)) continue;
-        if (offers_rdma(a)) return TARN_OK;
+        if (offers(a, scheme)) return TARN_OK;
         if (without == NULL) without = a;
     }
-    return without == NULL ? TARN_OK : fail_no_rdma(without);
+    return without == NULL ? TARN_OK : fail_not_offered(without, scheme);
 }

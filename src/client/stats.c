@@ -1,4 +1,6 @@
 /* Counters and histograms of a client: the sum over its lanes, read while they work. */
+#include <stdio.h>
+
 #include "client/internal.h"
 
 static void add_counters(uint64_t *sum, const struct counters *c) {
@@ -7,13 +9,37 @@ static void add_counters(uint64_t *sum, const struct counters *c) {
         sum[i] += __atomic_load_n(&words[i], __ATOMIC_RELAXED);
 }
 
+uint64_t client_bytes_of(const uint64_t by_slot[TRANSPORTS_MAX], const char *scheme) {
+    const char *name;
+    for (unsigned i = 0; (name = transport_name(i)) != NULL; i++)
+        if (strcmp(name, scheme) == 0) return by_slot[i];
+    return 0;
+}
+
+static void fill_transports(tarn_stats *s, const struct counters *c) {
+    const char *name;
+    static_assert(TRANSPORT_SCHEME_MAX < sizeof(s->transport[0].name), "schemes fit");
+    for (unsigned i = 0; i < ARRAY_LEN(s->transport) && (name = transport_name(i)) != NULL; i++) {
+        snprintf(s->transport[i].name, sizeof(s->transport[i].name), "%s", name);
+        s->transport[i].bytes_read = c->bytes_read_by[i];
+        s->transport[i].bytes_written = c->bytes_written_by[i];
+    }
+    /* Members of the time when these were all there were. */
+    s->shm_bytes_read = client_bytes_of(c->bytes_read_by, "shm");
+    s->shm_bytes_written = client_bytes_of(c->bytes_written_by, "shm");
+    s->tcp_bytes_read = client_bytes_of(c->bytes_read_by, "tcp");
+    s->tcp_bytes_written = client_bytes_of(c->bytes_written_by, "tcp");
+    s->rdma_bytes_read = client_bytes_of(c->bytes_read_by, "rdma");
+    s->rdma_bytes_written = client_bytes_of(c->bytes_written_by, "rdma");
+}
+
 static void fill(tarn_stats *s, const struct counters *c) {
 #define COPY(field) s->field = c->field
     COPY(gets), COPY(get_hits), COPY(get_misses), COPY(get_failures);
     COPY(puts), COPY(put_stored), COPY(put_existed), COPY(put_failures);
     COPY(lookups), COPY(removes), COPY(bytes_read), COPY(bytes_written);
-    COPY(shm_bytes_read), COPY(shm_bytes_written), COPY(tcp_bytes_read), COPY(tcp_bytes_written);
-    COPY(rdma_bytes_read), COPY(rdma_bytes_written), COPY(shm_unreachable);
+    fill_transports(s, c);
+    COPY(shm_unreachable);
     COPY(requests), COPY(round_trips), COPY(connects), COPY(reconnects), COPY(retries),
         COPY(timeouts);
     COPY(leases), COPY(lease_renewals), COPY(lease_misses), COPY(epoch_misses),

@@ -85,17 +85,9 @@ static bool is_local(const char *address) {
 
 static tarn_status check_options(struct tarn_transfer *t) {
     const tarn_transfer_options *o = &t->options;
-    static const char *const transports[] = {"auto", "shm", "tcp", "rdma"};
-    static const enum engine_transport values[] = {ENGINE_AUTO, ENGINE_SHM, ENGINE_TCP,
-                                                   ENGINE_RDMA};
-    size_t i = 0;
-    while (i < ARRAY_LEN(transports) &&
-           (o->transport == NULL || strcmp(o->transport, transports[i]) != 0))
-        i++;
-    if (i == ARRAY_LEN(transports))
-        return fail(TARN_EINVAL, "transport is auto, shm, tcp or rdma, not \"%s\"",
-                    o->transport != NULL ? o->transport : "");
-    t->transport = values[i];
+    tarn_status found = client_module_choose(o->transport != NULL ? o->transport : "",
+                                             o->module_path, &t->transport);
+    if (found != TARN_OK) return found;
     if (o->name != NULL && !transfer_name_valid(o->name))
         return fail(TARN_EINVAL, "a name has 1 to %d of A-Z a-z 0-9 . _ -", TARN_TRANSFER_NAME_MAX);
     const struct option_range ranges[] = {{"threads", o->threads, 256},
@@ -110,7 +102,7 @@ static tarn_status check_options(struct tarn_transfer *t) {
         return fail(TARN_EINVAL, "option binds is %llu, and may be at most %u",
                     (unsigned long long)o->binds, (unsigned)TRANSFER_BINDS_MAX);
     bool local = true;
-    for (i = 0; i < o->binds; i++) {
+    for (size_t i = 0; i < o->binds; i++) {
         if (o->bind[i] == NULL) return fail(TARN_EINVAL, "an address to listen on is NULL");
         local &= is_local(o->bind[i]);
     }
@@ -158,12 +150,10 @@ static void fenced(void *arg, uint64_t session) {
 }
 
 /* To be served by RDMA memory needs its module from the start, also where only peers move bytes. */
-static tarn_status load_module(const struct tarn_transfer *t) {
-    if (t->transport == ENGINE_SHM || t->transport == ENGINE_TCP) return TARN_OK;
-    tarn_status status = client_module_require(t->options.module_path);
-    if (status == TARN_OK || t->transport == ENGINE_RDMA) return status;
-    log_verbose("Transfers go without RDMA: %s", tarn_last_error());
-    return TARN_OK;
+static void load_module(const struct tarn_transfer *t) {
+    if (t->transport == NULL &&
+        client_module_require(CLIENT_MODULE_USUAL, t->options.module_path) != TARN_OK)
+        log_verbose("Transfers go without it: %s", tarn_last_error());
 }
 
 static void key_changed(void *arg, unsigned slot) {
@@ -253,7 +243,7 @@ tarn_status tarn_transfer_open(const tarn_transfer_options *options, tarn_transf
         explicit_bzero((char *)(uintptr_t)t->options.secret, strlen(t->options.secret));
     }
     if (status == TARN_OK) status = listen_all(t);
-    if (status == TARN_OK) status = load_module(t);
+    if (status == TARN_OK) load_module(t);
     if (status == TARN_OK) status = start_host(t);
     if (status == TARN_OK) status = connect_master(t);
     if (status == TARN_OK) {

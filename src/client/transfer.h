@@ -199,16 +199,16 @@ struct transfer_far { /* a region of a peer */
     uint64_t address, length;
     char name[64];
     uint8_t grant[2][GRANT_SIZE], attach[2][GRANT_SIZE]; /* to read, to write; by rights */
-    char *rdma_uri;
-    void *rdma_key[2];
-    size_t rdma_key_len[2];
+    char *key_uri; /* of a transport that announces itself; NULL: none serves it */
+    void *key[2];
+    size_t key_len[2];
 };
 struct transfer_map { /* what a peer said of its regions; shared by its batches */
     unsigned refs;
     struct transfer_far *regions; /* by address */
     size_t n;
-    uint16_t data_port;
-    char *shm_path; /* NULL: none, or another machine */
+    bool same_host;
+    char *data_uri, *shm_uri; /* shm_uri NULL: none, or another machine */
 };
 void transfer_map_put(struct transfer_map **map_p); /* under the mutex */
 /* From the answer to REGIONS; own: this machine, as transfer_host_id says. TARN_EPROTO. */
@@ -306,8 +306,8 @@ struct tarn_transfer_batch {
     tarn_status status;
     char why[200];
     uint64_t operations, failed, bytes;
-    /* the same bytes: read, written; by enum engine_transport */
-    uint64_t moved[2], by[ENGINE_RDMA + 1];
+    /* the same bytes: read, written; by slot of the transport */
+    uint64_t moved[2], by[TRANSPORTS_MAX];
     char transport[8];
     char *done, *message;
     size_t message_len;
@@ -378,7 +378,7 @@ struct tarn_transfer {
     bool has_secret;
     uint8_t secret[32], grant_key[GRANT_KEY_SIZE];
     uint32_t epoch, last_region;
-    enum engine_transport transport;
+    const char *transport; /* of options; NULL: any */
     struct host *host;
     struct wheel *wheel;
 

@@ -41,9 +41,9 @@ static void finish(struct tarn_transfer_batch *b, tarn_status status, const char
     t->stats.failed += b->failed;
     t->stats.bytes_read += b->moved[0];
     t->stats.bytes_written += b->moved[1];
-    t->stats.shm_bytes += b->by[ENGINE_SHM];
-    t->stats.tcp_bytes += b->by[ENGINE_TCP];
-    t->stats.rdma_bytes += b->by[ENGINE_RDMA];
+    t->stats.shm_bytes += client_bytes_of(b->by, "shm");
+    t->stats.tcp_bytes += client_bytes_of(b->by, "tcp");
+    t->stats.rdma_bytes += client_bytes_of(b->by, "rdma");
     pthread_cond_broadcast(&b->changed);
 }
 

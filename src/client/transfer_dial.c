@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "client/transfer.h"
+#include "transport/uri.h"
 
 bool transfer_split_address(const char *text, size_t len, char **host_p, char **port_p) {
     const char *colon = memrchr(text, ':', len), *end = colon;
@@ -127,11 +128,12 @@ void transfer_map_put(struct transfer_map **map_p) {
     *map_p = NULL;
     if (m == NULL || --m->refs > 0) return;
     for (size_t i = 0; i < m->n; i++) {
-        free(m->regions[i].rdma_uri);
-        for (int w = 0; w < 2; w++) free(m->regions[i].rdma_key[w]);
+        free(m->regions[i].key_uri);
+        for (int w = 0; w < 2; w++) free(m->regions[i].key[w]);
     }
     free(m->regions);
-    free(m->shm_path);
+    free(m->data_uri);
+    free(m->shm_uri);
     free(m);
 }
 
@@ -142,22 +144,7 @@ static bool get_grant(const struct answer *a, bool expected, uint8_t out[GRANT_S
     return true;
 }
 
-/* A host that listens on every address says so; then it is where we have reached it. */
-static char *rdma_uri(const struct answer *a, const char *host) {
-    static const char *const any[] = {"rdma://0.0.0.0:", "rdma://[::]:", "rdma://*:"};
-    for (size_t i = 0; i < ARRAY_LEN(any); i++) {
-        size_t len = strlen(any[i]);
-        if (strncmp(a->str, any[i], len) != 0) continue;
-        struct buf uri = {0};
-        buf_printf(&uri, strchr(host, ':') != NULL ? "rdma://[%s]:%s" : "rdma://%s:%s", host,
-                   a->str + len);
-        buf_append_char(&uri, '\0');
-        return uri.data;
-    }
-    return xstrdup(a->str);
-}
-
-static bool parse_rdma(const struct answer *a, const char *host, struct transfer_far *f) {
+static bool parse_key(const struct answer *a, const char *host, struct transfer_far *f) {
     const struct answer *uri = answer_at(a, 11);
     if (!is_string(uri, 0, 300) || strlen(uri->str) != uri->len) return false;
     if (uri->len == 0) return true;
@@ -165,10 +152,14 @@ static bool parse_rdma(const struct answer *a, const char *host, struct transfer
         const struct answer *key = answer_at(a, 12 + w);
         if (!is_string(key, 0, TRANSPORT_PACKED_MAX)) return false;
         if (key->len == 0) continue;
-        f->rdma_key[w] = xmemdup(key->str, key->len);
-        f->rdma_key_len[w] = key->len;
+        f->key[w] = xmemdup(key->str, key->len);
+        f->key_len[w] = key->len;
     }
-    f->rdma_uri = rdma_uri(uri, host);
+    /* A host that listens on every address says so; then it is where we have reached it. */
+    struct span text = span_of(uri->str, uri->len);
+    struct uri parts;
+    if (!uri_parse(text, &parts)) return false;
+    f->key_uri = uri_resolve(text, &parts, host);
     return true;
 }
 
@@ -198,7 +189,7 @@ static bool parse_region(const struct answer *a, const char *host, struct transf
             !get_grant(answer_at(a, 9 + w), has, f->attach[w]))
             return false;
     }
-    return parse_rdma(a, host, f);
+    return parse_key(a, host, f);
 }
 
 static int by_address(const void *a, const void *b) {
@@ -217,10 +208,11 @@ tarn_status transfer_map_parse(const struct answer *a, const char *own, const ch
     }
     struct transfer_map *m = xcalloc(1, sizeof(*m));
     m->refs = 1;
-    m->data_port = (uint16_t)port;
+    m->data_uri = uri_make(span_str(transport_tcp.scheme), host, (unsigned)port);
     m->regions = xcalloc(list->len + 1, sizeof(*m->regions));
-    bool same = machine->len == strlen(own) && memcmp(machine->str, own, machine->len) == 0;
-    if (same && shm->len > 0 && access(shm->str, F_OK) == 0) m->shm_path = xstrdup(shm->str);
+    m->same_host = machine->len == strlen(own) && memcmp(machine->str, own, machine->len) == 0;
+    if (m->same_host && shm->len > 0 && access(shm->str, F_OK) == 0)
+        m->shm_uri = uri_of_path(transport_shm.scheme, shm->str);
     for (size_t i = 0; i < list->len; i++) {
         m->n++; /* also of half a region there is something to free */
         if (parse_region(&list->element[i], host, &m->regions[i])) continue;

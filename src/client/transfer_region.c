@@ -212,8 +212,9 @@ static void write_region(struct tarn_transfer *t, const struct transfer_region *
     bool reads = (r->rights & TARN_TRANSFER_READ) != 0,
          writes = (r->rights & TARN_TRANSFER_WRITE) != 0;
     struct buf uri = {0}, keys[2] = {{0}, {0}};
-    if (host_slot_key(t->host, r->slot, "rdma", &uri, &keys[0], &keys[1]) != TARN_OK)
-        buf_clear(&uri);
+    const struct transport_ops *ops;
+    for (size_t i = 0; uri.len == 0 && (ops = transport_at(i)) != NULL; i++)
+        (void)host_slot_key(t->host, r->slot, ops->scheme, &uri, &keys[0], &keys[1]);
     resp_write_array(out, 14);
     resp_write_int(out, r->id);
     resp_write_int(out, t->epoch);

@@ -75,14 +75,16 @@ enum transfer_way transfer_batch_way(const struct tarn_transfer_batch *b,
                                      const struct transfer_map *map, const struct iovec *devices,
                                      size_t n_devices) {
     struct transfer_run r;
-    bool by_rdma = b->peer->end->transport == ENGINE_RDMA, later = false;
+    const char *only = b->peer->end->transport;
+    const struct transport_ops *t = only != NULL ? transport_find(only) : NULL;
+    bool by_key = t != NULL && (t->flags & TRANSPORT_ANNOUNCES) != 0, later = false;
     for (size_t i = 0; i < b->n_tasks; i++) {
         const tarn_transfer_task *task = &b->tasks[i];
         if (task->length == 0) continue;
         tarn_status status = locate(map, task, &r);
         if (status == TARN_ENOTFOUND) return TRANSFER_UNKNOWN;
-        if (status != TARN_OK || r.region->rdma_uri != NULL) continue;
-        later |= by_rdma || r.region->device || is_device(task, devices, n_devices);
+        if (status != TARN_OK || r.region->key_uri != NULL) continue;
+        later |= by_key || r.region->device || is_device(task, devices, n_devices);
     }
     return later ? TRANSFER_LATER : TRANSFER_LEADS;
 }
@@ -104,10 +106,10 @@ static void end_task(tarn_transfer_task *task, tarn_status status, bool settled)
     task->settled = settled;
 }
 
-/* Memory of a device, on either side, that there is no RDMA for. */
+/* Memory of a device, on either side, that no transport has. */
 static bool is_out_of_reach(const struct transfer_lane *lane, const tarn_transfer_task *task,
                             const struct transfer_far *region) {
-    return (region->device && region->rdma_uri == NULL) ||
+    return (region->device && region->key_uri == NULL) ||
            transfer_lane_refuses(lane, task->local, task->length);
 }
 
@@ -141,23 +143,20 @@ static size_t plan(struct tarn_transfer_batch *b, const struct transfer_lane *la
 
 /* --- what the engine must know --- */
 
-static void tell(const char *host, struct engine *e, const struct transfer_map *map,
-                 const struct transfer_far *f) {
-    bool reads = (f->rights & TARN_TRANSFER_READ) != 0,
-         writes = (f->rights & TARN_TRANSFER_WRITE) != 0;
+static void tell(struct engine *e, const struct transfer_map *map, const struct transfer_far *f) {
+    static const int rights[] = {TARN_TRANSFER_READ, TARN_TRANSFER_WRITE};
     struct engine_segment s = {
         .id = f->id,
         .epoch = f->epoch,
         .size = f->length,
-        .tcp_host = f->device ? NULL : host,
-        .tcp_port = map->data_port,
-        .shm_path = f->file ? map->shm_path : NULL,
-        .attach_read = reads ? f->attach[0] : NULL,
-        .attach_write = writes ? f->attach[1] : NULL,
-        .rdma_uri = f->rdma_uri,
-        .rdma_key = {f->rdma_key[0], f->rdma_key[1]},
-        .rdma_key_len = {f->rdma_key_len[0], f->rdma_key_len[1]},
+        .same_host = map->same_host,
     };
+    for (int w = 0; w < 2; w++)
+        if ((f->rights & rights[w]) != 0) s.attach[w] = f->attach[w];
+    if (!f->device) (void)engine_segment_way(&s, map->data_uri);
+    if (f->file && map->shm_uri != NULL) (void)engine_segment_way(&s, map->shm_uri);
+    struct engine_way *way = f->key_uri != NULL ? engine_segment_way(&s, f->key_uri) : NULL;
+    for (int w = 0; w < 2 && way != NULL; w++) way->key[w] = span_of(f->key[w], f->key_len[w]);
     if (!engine_segment_same(e, &s)) (void)engine_segment_set(e, &s);
 }
 
@@ -171,19 +170,17 @@ static void tell_regions(const struct tarn_transfer_batch *b, struct engine *e,
         bool *done = &told[f - map->regions];
         if (*done) continue;
         *done = true;
-        if (fresh || !engine_segment_known(e, f->id, f->epoch)) tell(b->peer->host, e, map, f);
+        if (fresh || !engine_segment_known(e, f->id, f->epoch)) tell(e, map, f);
     }
     free(told);
 }
 
 static void count(struct tarn_transfer_batch *b, const struct engine_op *op, uint64_t bytes,
                   const char **used_p) {
-    static const char *const names[] = {
-        [ENGINE_AUTO] = "", [ENGINE_SHM] = "shm", [ENGINE_TCP] = "tcp", [ENGINE_RDMA] = "rdma"};
-    const char *name = names[op->used];
-    if (*used_p == NULL || **used_p == '\0')
+    const char *name = transport_name(op->used);
+    if (*used_p == NULL)
         *used_p = name;
-    else if (*name != '\0' && strcmp(*used_p, name) != 0)
+    else if (name != NULL && *used_p != name)
         *used_p = "mixed";
     if (op->status != TARN_OK) return;
     b->bytes += bytes;

@@ -4,6 +4,16 @@
 #include "cmd/later.h"
 #include "cmd/remote.h"
 
+static void show_by_transport(struct figure_walk *f) {
+    const char *scheme;
+    for (unsigned i = 0; (scheme = transport_name(i)) != NULL; i++) {
+        char name[sizeof("inband__bytes") + TRANSPORT_SCHEME_MAX];
+        snprintf(name, sizeof(name), "inband_%s_bytes", scheme);
+        struct figure by = {name, "... by this transport", FIGURE_COUNTER_BYTES, 0};
+        f->show(f, &by, figure_number(remote_stats.bytes_by[i]));
+    }
+}
+
 void info_inband(struct figure_walk *f) {
     struct remote_figures now;
     remote_get_figures(&now);
@@ -18,10 +28,7 @@ void info_inband(struct figure_walk *f) {
     FIGURES(f, remote_stats_figures, remote_stats, inband_waits, inband_stalled_clients);
     FIGURE(f, GAUGE, inband_write_sessions, "sessions that write", now.sessions);
     FIGURES(f, remote_stats_figures, remote_stats, inband_reads, inband_write_bytes);
-    FIGURE(f, COUNTER_BYTES, inband_shm_bytes, "... by shared memory",
-           remote_stats.bytes_by[ENGINE_SHM]);
-    FIGURE(f, COUNTER_BYTES, inband_rdma_bytes, "... by RDMA", remote_stats.bytes_by[ENGINE_RDMA]);
-    FIGURE(f, COUNTER_BYTES, inband_tcp_bytes, "... by TCP", remote_stats.bytes_by[ENGINE_TCP]);
+    show_by_transport(f);
     FIGURES(f, remote_stats_figures, remote_stats, inband_failures, inband_write_fenced);
     FIGURE(f, GAUGE, inband_threads, "that move bytes", server.config->inband_threads);
     FIGURE(f, GAUGE, inband_queued, "pieces that wait for a thread", now.mover.queued);

@@ -16,7 +16,6 @@
 #include "host/host.h"
 #include "pool/tier.h"
 #include "transport/transport.h"
-#include "transport/uri.h"
 
 #define REQUEST_MS UINT64_C(10000) /* a piece that takes longer has failed */
 #define PATIENCE_MS                                                                                \
@@ -241,72 +240,54 @@ struct remote_route {
     const struct engine_segment *segments[STORE_EXTENTS_MAX];
     struct engine_part part[STORE_EXTENTS_MAX];
     uint8_t grant[STORE_EXTENTS_MAX][GRANT_SIZE], attach[2][GRANT_SIZE];
-    char host[URI_MAX + 1], path[URI_MAX + 1];
-    struct cluster_key *rdma; /* NULL: not that way */
-    char *file, *directory;   /* of file replicas, else NULL */
+    char *uri[CLUSTER_ENDPOINTS_MAX];
+    struct cluster_key *key[CLUSTER_KEYS_MAX]; /* NULL: no more */
+    char *file, *directory;                    /* of file replicas, else NULL */
 };
 
 static void route_free(struct remote_route *r) {
-    cluster_key_unref(&r->rdma);
+    for (size_t i = 0; i < CLUSTER_KEYS_MAX; i++) cluster_key_unref(&r->key[i]);
+    for (size_t i = 0; i < CLUSTER_ENDPOINTS_MAX; i++) free(r->uri[i]);
     free(r->directory);
     free(r->file);
     free(r);
 }
 
-/* "tcp://host:port", "tcp://[v6]:port", or the same with tcps */
-static bool parse_tcp(const char *uri, char *host, size_t size, uint16_t *port_p) {
-    const char *address = strchr(uri, '/') + 2, *colon = strrchr(address, ':');
-    uint64_t port;
-    if (colon == NULL || !span_to_u64(span_str(colon + 1), &port) || port == 0 || port > 65535)
-        return false;
-    const char *end = colon;
-    if (*address == '[' && end > address && end[-1] == ']') {
-        address++;
-        end--;
-    }
-    if ((size_t)(end - address) >= size) return false;
-    memcpy(host, address, (size_t)(end - address));
-    host[end - address] = '\0';
-    *port_p = (uint16_t)port;
-    return true;
+/* Anything but memory is read by its host, who asks for a grant each time. */
+static struct engine_way *add_way(struct remote_route *r, const char *uri, bool memory) {
+    const struct transport_ops *t = transport_find(uri);
+    bool may = t != NULL && (memory || (t->flags & TRANSPORT_GRANTED) != 0);
+    return may ? engine_segment_way(&r->segment, uri) : NULL;
 }
 
-static void set_endpoints(struct remote_route *r, const struct cluster_segment *cs, bool shm) {
-    bool same = shm && strcmp(cs->machine, core_machine()) == 0;
+/* Endpoints may change while a job is under way. Keys never do, so that it may look at them as long
+ * as it has a reference. */
+static bool set_ways(struct remote_route *r, const struct cluster_segment *cs, bool memory) {
+    const struct cluster_key *keys[CLUSTER_KEYS_MAX];
+    bool any = false;
+    r->segment.same_host = strcmp(cs->machine, core_machine()) == 0;
     for (size_t i = 0; i < cs->n_endpoints; i++) {
-        const char *uri = cs->endpoints[i];
-        bool tls = strncmp(uri, "tcps://", 7) == 0;
-        if ((tls || strncmp(uri, "tcp://", 6) == 0) && r->segment.tcp_host == NULL) {
-            if (parse_tcp(uri, r->host, sizeof(r->host), &r->segment.tcp_port))
-                r->segment.tcp_host = r->host;
-            r->segment.tcp_tls = tls;
-        } else if (strncmp(uri, "shm://", 6) == 0 && same && r->segment.shm_path == NULL) {
-            snprintf(r->path, sizeof(r->path), "%s", uri + 6);
-            r->segment.shm_path = r->path;
-        }
+        r->uri[i] = xstrdup(cs->endpoints[i]);
+        any |= add_way(r, r->uri[i], memory) != NULL;
     }
-}
-
-/* Keys never change, so that a job may look at them as long as it has a reference. */
-static void set_rdma(struct remote_route *r) {
-    const struct cluster_key *k = cluster_segment_key(r->segment.id, "rdma");
-    if (k == NULL || transport_find("rdma") == NULL) return;
-    r->rdma = cluster_key_ref(k);
-    r->segment.rdma_uri = k->uri;
-    for (int w = 0; w < 2; w++) {
-        r->segment.rdma_key[w] = k->key[w].len > 0 ? k->key[w].data : NULL;
-        r->segment.rdma_key_len[w] = k->key[w].len;
+    size_t n = memory ? cluster_segment_keys(r->segment.id, keys) : 0;
+    for (size_t i = 0; i < n; i++) {
+        struct engine_way *way = add_way(r, keys[i]->uri, memory);
+        if (way == NULL) continue;
+        r->key[i] = cluster_key_ref(keys[i]);
+        for (int w = 0; w < 2; w++) way->key[w] = keys[i]->key[w];
+        any = true;
     }
+    return any;
 }
 
 static void set_attach(struct remote_route *r, uint64_t session) {
     struct grant_extent whole = {r->segment.id, r->segment.epoch, 0, r->segment.size};
-    if (r->segment.shm_path == NULL && r->segment.rdma_uri == NULL) return;
     uint64_t end_ms = server.mono_ms + ATTACH_MS;
-    if (location_seal(GRANT_ATTACH_READ, session, end_ms, &whole, r->attach[0]))
-        r->segment.attach_read = r->attach[0];
-    if (location_seal(GRANT_ATTACH_WRITE, session, end_ms, &whole, r->attach[1]))
-        r->segment.attach_write = r->attach[1];
+    static const enum grant_op ops[] = {GRANT_ATTACH_READ, GRANT_ATTACH_WRITE};
+    for (int w = 0; w < 2; w++)
+        if (location_seal(ops[w], session, end_ms, &whole, r->attach[w]))
+            r->segment.attach[w] = r->attach[w];
 }
 
 /* The parts of the replica's extents that hold [from, from + len). */
@@ -361,11 +342,9 @@ static tarn_status route_set(struct remote_route *r, const struct remote_op *op)
     if (op->replica->tier == STORE_TIER_FILE) return route_to_file(r, op, &cs);
     uint64_t session = op->write ? op->session : read_session;
     r->segment = (struct engine_segment){.id = info.id, .epoch = info.epoch, .size = info.size};
-    set_endpoints(r, &cs, op->replica->tier == STORE_TIER_MEMORY);
-    if (op->replica->tier == STORE_TIER_MEMORY) set_rdma(r);
-    if (r->segment.tcp_host == NULL && r->segment.shm_path == NULL && r->rdma == NULL)
-        return TARN_ENOSEGMENT;
-    set_attach(r, session);
+    bool memory = op->replica->tier == STORE_TIER_MEMORY;
+    if (!set_ways(r, &cs, memory)) return TARN_ENOSEGMENT;
+    if (memory) set_attach(r, session);
     r->job.session = session;
     r->job.segments = r->segments;
     r->job.op.parts = r->part;
@@ -472,7 +451,7 @@ static void on_done(struct mover_job *job) {
     op->settled = job->op.settled;
     if (status == TARN_OK) {
         set_bad(r->segment_id, 0);
-        remote_stats.bytes_by[job->op.used] += op->len;
+        if (job->file_path == NULL) remote_stats.bytes_by[job->op.used] += op->len;
         op->write ? (remote_stats.inband_writes++, remote_stats.inband_write_bytes += op->len)
                   : (remote_stats.inband_reads++, remote_stats.inband_read_bytes += op->len);
     } else if (status != TARN_ECANCELED) {

@@ -131,7 +131,7 @@ void remote_order(struct store_layout *layout);
 
 struct remote_stats {
     REMOTE_FIGURES(FIGURE_MEMBER)
-    uint64_t bytes_by[ENGINE_RDMA + 1]; /* of enum engine_transport; ENGINE_AUTO: files */
+    uint64_t bytes_by[TRANSPORTS_MAX]; /* by slot (transport.h) */
 };
 extern const struct figure remote_stats_figures[];
 extern struct remote_stats remote_stats;

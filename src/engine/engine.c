@@ -11,11 +11,8 @@
 #include "base/log.h"
 #include "engine/engine_internal.h"
 
-enum { KIND_SHM, KIND_RDMA, KIND_TCP, KINDS }; /* the order of preference */
-
 void engine_config_init(struct engine_config *c) {
     *c = (struct engine_config){
-        .transport = ENGINE_AUTO,
         .streams = 4,
         .stripe_min = 8u << 20,
         .connect_timeout_ms = 5000,
@@ -27,8 +24,7 @@ void engine_config_init(struct engine_config *c) {
 
 /* --- the caller's memory --- */
 
-static void memory_tell(struct engine *e, struct engine_memory *m, unsigned kind) {
-    struct engine_kind *k = &e->kinds[kind];
+static void memory_tell(struct engine_memory *m, struct engine_kind *k) {
     const struct engine_buffer *b = &m->buffer;
     if ((k->flags & TRANSPORT_REGISTERS) == 0 || (b->device && b->fd < 0)) return;
     struct transport_memory_config config = {.addr = b->addr,
@@ -38,15 +34,16 @@ static void memory_tell(struct engine *e, struct engine_memory *m, unsigned kind
                                              .dmabuf = b->device,
                                              .dmabuf_offset = b->offset,
                                              .identity = b->identity};
-    tarn_status s = k->ops->memory_register(k->domain, &config, &m->at[kind]);
+    tarn_status s = k->ops->memory_register(k->domain, &config, &m->at[k->slot]);
     if (s != TARN_OK)
         log_warning("%zu bytes could not be registered with %s: %s", b->len, k->ops->scheme,
                     tarn_status_text(s));
 }
 
 static void memory_forget(struct engine *e, struct engine_memory *m) {
-    for (unsigned i = 0; i < e->n_kinds; i++) {
-        if (m->at[i] != NULL) e->kinds[i].ops->memory_deregister(&m->at[i]);
+    for (unsigned i = 0; i < e->n_open; i++) {
+        struct engine_kind *k = e->open[i];
+        if (m->at[k->slot] != NULL) k->ops->memory_deregister(&m->at[k->slot]);
     }
     if (m->buffer.device) {
         e->devices--;
@@ -58,18 +55,26 @@ static void memory_forget(struct engine *e, struct engine_memory *m) {
 
 /* --- kinds --- */
 
-static const char *const kind_scheme[KINDS] = {"shm", "rdma", "tcp"};
+static void kind_insert(struct engine *e, struct engine_kind *k) {
+    unsigned at = e->n_open++;
+    for (; at > 0 && e->open[at - 1]->ops->cost > k->ops->cost; at--) e->open[at] = e->open[at - 1];
+    e->open[at] = k;
+}
 
-/* TARN_ENOTSUP: its module is not loaded. */
-static tarn_status kind_open(struct engine *e, unsigned kind) {
-    struct engine_kind *k = &e->kinds[kind];
+/* NULL: it may not be used, or its module is not loaded, or cannot serve. */
+static struct engine_kind *kind_get(struct engine *e, unsigned slot) {
+    struct engine_kind *k = &e->kinds[slot];
+    const char *scheme = transport_name(slot), *only = e->config.transport;
+    if (k->ops != NULL) return k;
+    if (only != NULL && strcmp(only, scheme) != 0) return NULL;
     struct transport_domain_config config = {.tls = e->config.tls};
-    tarn_status s = transport_open(kind_scheme[kind], &config, &k->ops, &k->domain);
-    if (s != TARN_OK) return s;
+    if (transport_open(scheme, &config, &k->ops, &k->domain) != TARN_OK) return NULL;
+    k->slot = slot;
     k->flags = k->ops->flags;
+    kind_insert(e, k);
     struct engine_memory *m;
-    LIST_FOREACH(m, &e->memories, link) memory_tell(e, m, kind);
-    return TARN_OK;
+    LIST_FOREACH(m, &e->memories, link) memory_tell(m, k);
+    return k;
 }
 
 tarn_status engine_create(const struct engine_config *config, struct engine **engine_p) {
@@ -83,19 +88,6 @@ tarn_status engine_create(const struct engine_config *config, struct engine **en
     e->config = *config;
     htab_init(&e->segments);
     LIST_INIT(&e->memories);
-    static const enum engine_transport names[KINDS] = {ENGINE_SHM, ENGINE_RDMA, ENGINE_TCP};
-    static_assert(KINDS <= ENGINE_KINDS_MAX, "kinds");
-    e->n_kinds = KINDS;
-    for (unsigned i = 0; i < KINDS; i++) {
-        e->kinds[i].name = names[i];
-        LIST_INIT(&e->kinds[i].targets);
-    }
-    tarn_status s = kind_open(e, KIND_SHM);
-    if (s == TARN_OK) s = kind_open(e, KIND_TCP);
-    if (s != TARN_OK) {
-        engine_destroy(&e);
-        return s;
-    }
     *engine_p = e;
     return TARN_OK;
 }
@@ -125,10 +117,9 @@ static void forget_session(void *arg, struct htab_node *node) {
     struct seg_walk *w = arg;
     struct engine_seg *seg = CONTAINER_OF(node, struct engine_seg, node);
     seg->current = false;
-    for (unsigned i = 0; i < w->e->n_kinds; i++) {
-        engine_route_close_key(w->e, seg, i, true);
-        seg->routes[i].may_attach[0] = seg->routes[i].may_attach[1] = false;
-    }
+    seg->may_attach[0] = seg->may_attach[1] = false;
+    for (unsigned i = 0; i < w->e->n_open; i++)
+        engine_route_close_key(w->e, seg, w->e->open[i], true);
 }
 
 static void collect(void *arg, struct htab_node *node) {
@@ -146,6 +137,10 @@ static void walk(struct engine *e, void (*fn)(void *arg, struct htab_node *node)
     } while (cursor != 0);
 }
 
+static void clear_routes(struct engine *e, struct engine_seg *seg) {
+    for (unsigned i = 0; i < e->n_open; i++) engine_route_clear(e, seg, e->open[i]);
+}
+
 void engine_destroy(struct engine **engine_p) {
     struct engine *e = *engine_p;
     if (e == NULL) return;
@@ -156,30 +151,35 @@ void engine_destroy(struct engine **engine_p) {
     while (w.list != NULL) {
         struct engine_seg *seg = w.list;
         w.list = seg->next_free;
-        for (unsigned i = 0; i < e->n_kinds; i++) engine_route_clear(e, seg, i);
+        clear_routes(e, seg);
         free(seg);
     }
     engine_route_free_retired(e);
     while (!LIST_EMPTY(&e->memories)) memory_forget(e, LIST_FIRST(&e->memories));
-    for (unsigned i = 0; i < e->n_kinds; i++) {
-        TARN_ASSERT(LIST_EMPTY(&e->kinds[i].targets));
-        if (e->kinds[i].ops != NULL) transport_close(e->kinds[i].ops, &e->kinds[i].domain);
+    for (unsigned i = 0; i < e->n_open; i++) {
+        TARN_ASSERT(LIST_EMPTY(&e->open[i]->targets));
+        transport_close(e->open[i]->ops, &e->open[i]->domain);
     }
     htab_free(&e->segments);
     e->magic = 0;
     free(e);
 }
 
-static void make_uris(const struct engine *e, const struct engine_segment *s, char *tcp, char *shm,
-                      size_t size) {
-    bool reached = !s->tcp_tls || e->config.tls != NULL;
-    tcp[0] = shm[0] = '\0';
-    if (s->tcp_host != NULL && s->tcp_host[0] != '\0' && s->tcp_port != 0 && reached) {
-        bool brackets = strchr(s->tcp_host, ':') != NULL && s->tcp_host[0] != '[';
-        snprintf(tcp, size, brackets ? "%s://[%s]:%u" : "%s://%s:%u", s->tcp_tls ? "tcps" : "tcp",
-                 s->tcp_host, s->tcp_port);
-    }
-    if (s->shm_path != NULL && s->shm_path[0] != '\0') snprintf(shm, size, "shm://%s", s->shm_path);
+struct engine_way *engine_segment_way(struct engine_segment *s, const char *uri) {
+    const struct transport_ops *t = transport_find(uri);
+    if (t == NULL || (!s->same_host && (t->flags & TRANSPORT_REMOTE) == 0)) return NULL;
+    struct engine_way *way = &s->way[transport_slot(t)];
+    if (way->uri != NULL) return NULL;
+    way->uri = uri;
+    return way;
+}
+
+/* Opens it where that is due. NULL: the segment is not reached by it from here. */
+static struct engine_kind *kind_of_way(struct engine *e, const struct engine_segment *s,
+                                       unsigned slot) {
+    const char *uri = s->way[slot].uri;
+    if (uri == NULL || (e->config.tls == NULL && transport_is_secure(uri))) return NULL;
+    return kind_get(e, slot);
 }
 
 /* Masters make their epochs of the time: two that were started at the same time, or after a clock
@@ -192,8 +192,6 @@ static bool is_other_content(const struct engine_seg *seg, const struct engine_s
 
 tarn_status engine_segment_set(struct engine *e, const struct engine_segment *segment) {
     MAGIC_CHECK(e, ENGINE_MAGIC);
-    char tcp[400], shm[400];
-    make_uris(e, segment, tcp, shm, sizeof(tcp));
     struct engine_seg *seg = engine_find(e, segment->id);
     if (seg == NULL) {
         seg = xcalloc(1, sizeof(*seg));
@@ -201,24 +199,23 @@ tarn_status engine_segment_set(struct engine *e, const struct engine_segment *se
         htab_insert(&e->segments, &seg->node, hash_u64(seg->id));
     } else if (seg->epoch != segment->epoch || seg->size != segment->size ||
                is_other_content(seg, segment)) {
-        for (unsigned i = 0; i < e->n_kinds; i++) engine_route_clear(e, seg, i);
+        clear_routes(e, seg);
     }
     seg->epoch = segment->epoch;
     seg->size = segment->size;
     seg->current = true;
     if (segment->content != NULL) memcpy(seg->content, segment->content, sizeof(seg->content));
-    struct engine_way way = {.uri = shm[0] != '\0' ? shm : NULL,
-                             .attach = {segment->attach_read, segment->attach_write}};
-    engine_route_set(e, seg, KIND_SHM, &way);
-    way.uri = segment->rdma_uri;
     for (int w = 0; w < 2; w++) {
-        way.packed[w] = segment->rdma_key[w];
-        way.packed_len[w] = segment->rdma_key_len[w];
-        if (way.packed[w] == NULL || way.packed_len[w] == 0) way.attach[w] = NULL;
+        seg->may_attach[w] = segment->attach[w] != NULL;
+        if (segment->attach[w] != NULL) memcpy(seg->attach[w], segment->attach[w], GRANT_SIZE);
     }
-    if (way.uri != NULL && e->kinds[KIND_RDMA].ops == NULL) (void)kind_open(e, KIND_RDMA);
-    if (e->kinds[KIND_RDMA].ops != NULL) engine_route_set(e, seg, KIND_RDMA, &way);
-    engine_route_set(e, seg, KIND_TCP, &(struct engine_way){.uri = tcp[0] != '\0' ? tcp : NULL});
+    for (unsigned slot = 0; slot < TRANSPORTS_MAX; slot++) {
+        struct engine_kind *k = kind_of_way(e, segment, slot);
+        if (k != NULL)
+            engine_route_set(e, seg, k, &segment->way[slot]);
+        else if (seg->routes[slot].target != NULL)
+            engine_route_clear(e, seg, &e->kinds[slot]);
+    }
     return TARN_OK;
 }
 
@@ -228,27 +225,19 @@ bool engine_segment_known(const struct engine *e, uint32_t id, uint32_t epoch) {
     return seg != NULL && seg->current && seg->epoch == epoch;
 }
 
-static bool leads_to(const struct engine_seg *seg, unsigned kind, const char *uri) {
-    const struct engine_target *t = seg->routes[kind].target;
-    return t != NULL ? strcmp(t->uri, uri) == 0 : uri[0] == '\0';
-}
-
-bool engine_segment_same(const struct engine *e, const struct engine_segment *segment) {
-    char tcp[400], shm[400];
+bool engine_segment_same(struct engine *e, const struct engine_segment *segment) {
     if (!engine_segment_known(e, segment->id, segment->epoch)) return false;
     const struct engine_seg *seg = engine_find(e, segment->id);
-    make_uris(e, segment, tcp, shm, sizeof(tcp));
-    if (seg->size != segment->size || !leads_to(seg, KIND_SHM, shm) ||
-        !leads_to(seg, KIND_TCP, tcp))
-        return false;
-    const struct engine_route *r = &seg->routes[KIND_RDMA];
-    if (segment->rdma_uri == NULL || transport_find("rdma") == NULL) return r->target == NULL;
-    if (!leads_to(seg, KIND_RDMA, segment->rdma_uri)) return false;
-    for (int w = 0; w < 2; w++) {
-        size_t len = segment->rdma_key[w] != NULL ? segment->rdma_key_len[w] : 0;
-        if (r->packed_len[w] != len ||
-            (len > 0 && memcmp(r->packed[w], segment->rdma_key[w], len) != 0))
-            return false;
+    if (seg->size != segment->size) return false;
+    for (unsigned slot = 0; slot < TRANSPORTS_MAX; slot++) {
+        const struct engine_route *r = &seg->routes[slot];
+        const struct engine_way *way = &segment->way[slot];
+        bool leads = kind_of_way(e, segment, slot) != NULL;
+        if (leads != (r->target != NULL)) return false;
+        if (!leads) continue;
+        if (strcmp(r->target->uri, way->uri) != 0) return false;
+        for (int w = 0; w < 2; w++)
+            if (!span_eq(span_of(r->packed[w], r->packed_len[w]), way->key[w])) return false;
     }
     return true;
 }
@@ -258,8 +247,8 @@ void engine_session_changed(struct engine *e) {
     struct seg_walk w = {.e = e};
     walk(e, forget_session, &w);
     /* A connection belongs to the session whose grants it showed. */
-    for (unsigned i = 0; i < e->n_kinds; i++) {
-        struct engine_kind *k = &e->kinds[i];
+    for (unsigned i = 0; i < e->n_open; i++) {
+        struct engine_kind *k = e->open[i];
         if ((k->flags & TRANSPORT_GRANTED) == 0) continue;
         struct engine_target *t;
         LIST_FOREACH(t, &k->targets, link) {
@@ -273,71 +262,66 @@ void engine_session_changed(struct engine *e) {
 
 /* The mapping of the best transport that has one. NULL: none does. */
 static struct transport_key *mapped_key(struct engine *e, struct engine_seg *seg, bool writable,
-                                        unsigned *kind_p) {
+                                        struct engine_kind **kind_p) {
     uint64_t now_ms = clock_boot_ms();
-    for (unsigned i = 0; i < e->n_kinds; i++) {
-        struct engine_kind *k = &e->kinds[i];
-        struct engine_route *r = &seg->routes[i];
+    for (unsigned i = 0; i < e->n_open; i++) {
+        struct engine_kind *k = e->open[i];
+        struct engine_route *r = &seg->routes[k->slot];
         if ((k->flags & TRANSPORT_MAP) == 0 || r->target == NULL || r->bad_until_ms > now_ms)
             continue;
         struct transport_key *key;
-        tarn_status s = engine_route_key(e, seg, i, writable, true, 0, &key);
-        *kind_p = i;
+        tarn_status s = engine_route_key(e, seg, k, writable, true, 0, &key);
+        *kind_p = k;
         if (s == TARN_OK && k->ops->key_check(key) == TARN_OK) return key;
-        engine_route_failed(e, seg, i, s == TARN_OK ? TARN_ESTALE : s, now_ms);
+        engine_route_failed(e, seg, k, s == TARN_OK ? TARN_ESTALE : s, now_ms);
     }
     return NULL;
 }
 
-static struct engine_seg *find_mappable(struct engine *e, uint32_t segment,
-                                        uint32_t segment_epoch) {
+static struct engine_seg *find_current(struct engine *e, uint32_t segment, uint32_t segment_epoch) {
     MAGIC_CHECK(e, ENGINE_MAGIC);
     struct engine_seg *seg = engine_find(e, segment);
-    bool may = e->config.transport == ENGINE_AUTO || e->config.transport == ENGINE_SHM;
-    return seg != NULL && seg->epoch == segment_epoch && may ? seg : NULL;
+    return seg != NULL && seg->epoch == segment_epoch ? seg : NULL;
 }
 
 void *engine_map(struct engine *e, uint32_t segment, uint32_t segment_epoch, uint64_t offset,
                  uint64_t length, bool writable) {
-    unsigned kind;
-    struct engine_seg *seg = find_mappable(e, segment, segment_epoch);
-    struct transport_key *key = seg != NULL ? mapped_key(e, seg, writable, &kind) : NULL;
-    void *at = key != NULL ? e->kinds[kind].ops->key_map(key, offset, length) : NULL;
+    struct engine_kind *k;
+    struct engine_seg *seg = find_current(e, segment, segment_epoch);
+    struct transport_key *key = seg != NULL ? mapped_key(e, seg, writable, &k) : NULL;
+    void *at = key != NULL ? k->ops->key_map(key, offset, length) : NULL;
     if (at == NULL) return NULL;
-    struct engine_route *r = &seg->routes[kind];
+    struct engine_route *r = &seg->routes[k->slot];
     r->lent[key == r->keys[1]] = (const char *)at - offset;
     return at;
 }
 
 bool engine_attach(struct engine *e, uint32_t segment, uint32_t segment_epoch, bool writable) {
-    unsigned kind;
-    struct engine_seg *seg = find_mappable(e, segment, segment_epoch);
-    if (seg != NULL && mapped_key(e, seg, writable, &kind) != NULL) return true;
+    struct engine_kind *k;
+    struct engine_seg *seg = find_current(e, segment, segment_epoch);
+    if (seg == NULL) return false;
+    if (mapped_key(e, seg, writable, &k) != NULL) return true;
     /* Attach grants do not last: what else wants one takes it now. */
     uint64_t now_ms = clock_boot_ms();
-    seg = engine_find(e, segment);
-    if (seg == NULL || seg->epoch != segment_epoch) return false;
-    kind = engine_route_choose(e, seg, writable, NULL, now_ms);
-    if (kind == e->n_kinds || (e->kinds[kind].flags & (TRANSPORT_GRANTED | TRANSPORT_MAP)) != 0)
-        return false;
+    k = engine_route_choose(e, seg, writable, NULL, now_ms);
+    if (k == NULL || (k->flags & (TRANSPORT_GRANTED | TRANSPORT_MAP)) != 0) return false;
     struct transport_key *key;
-    tarn_status s = engine_route_key(e, seg, kind, writable, false, 0, &key);
-    if (s != TARN_OK) engine_route_failed(e, seg, kind, s, now_ms);
+    tarn_status s = engine_route_key(e, seg, k, writable, false, 0, &key);
+    if (s != TARN_OK) engine_route_failed(e, seg, k, s, now_ms);
     return false;
 }
 
 tarn_status engine_check(struct engine *e, uint32_t segment, uint32_t segment_epoch,
                          const void *at) {
     MAGIC_CHECK(e, ENGINE_MAGIC);
-    struct engine_seg *seg = engine_find(e, segment);
-    if (seg == NULL || seg->epoch != segment_epoch) return TARN_ESTALE;
-    const struct engine_kind *k;
+    struct engine_seg *seg = find_current(e, segment, segment_epoch);
+    if (seg == NULL) return TARN_ESTALE;
+    struct engine_kind *k;
     bool retired;
     struct transport_key *key = engine_route_key_at(e, seg, at, &k, &retired);
     if (key != NULL && k->ops->key_check(key) == TARN_OK) return TARN_OK;
     e->stats.epoch_misses++;
-    if (key != NULL && !retired)
-        engine_route_failed(e, seg, (unsigned)(k - e->kinds), TARN_ESTALE, clock_boot_ms());
+    if (key != NULL && !retired) engine_route_failed(e, seg, k, TARN_ESTALE, clock_boot_ms());
     return TARN_ESTALE;
 }
 
@@ -380,14 +364,16 @@ tarn_status engine_register(struct engine *e, const struct engine_buffer *b) {
     if (b->device) {
         m->buffer.fd = fcntl(b->fd, F_DUPFD_CLOEXEC, 0); /* -1: no kind can have it */
         e->devices++;
-        /* There is no other way for it: the module need not wait for a segment that offers it. */
-        if (e->kinds[KIND_RDMA].ops == NULL) (void)kind_open(e, KIND_RDMA);
+        /* No other way is good for it: these need not wait for a segment that offers them. */
+        const struct transport_ops *t;
+        for (size_t i = 0; (t = transport_at(i)) != NULL; i++)
+            if ((t->flags & TRANSPORT_REGISTERS) != 0) (void)kind_get(e, transport_slot(t));
     }
     LIST_INSERT_HEAD(&e->memories, m, link);
     bool any = false;
-    for (unsigned i = 0; i < e->n_kinds; i++) {
-        if (e->kinds[i].ops != NULL && m->at[i] == NULL) memory_tell(e, m, i);
-        any |= m->at[i] != NULL;
+    for (unsigned i = 0; i < e->n_open; i++) {
+        memory_tell(m, e->open[i]);
+        any |= m->at[e->open[i]->slot] != NULL;
     }
     /* A device's stays known even so: the CPU must not touch it, and operations on it have to
      * fail. */
@@ -405,8 +391,8 @@ tarn_status engine_unregister(struct engine *e, void *addr) {
 void engine_rest(struct engine *e) {
     MAGIC_CHECK(e, ENGINE_MAGIC);
     engine_route_reap(e, clock_boot_ms(), e->config.idle_close_ms);
-    for (unsigned i = 0; i < e->n_kinds; i++) {
-        struct engine_kind *k = &e->kinds[i];
+    for (unsigned i = 0; i < e->n_open; i++) {
+        struct engine_kind *k = e->open[i];
         /* Connections that a transport keeps behind its keys are closed by itself, when they are
          * idle or lost. */
         bool own = (k->flags & (TRANSPORT_REMOTE | TRANSPORT_GRANTED)) == TRANSPORT_REMOTE;

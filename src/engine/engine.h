@@ -1,7 +1,6 @@
 /* Moving bytes: one engine per libtarn connection set. Given extents, grants and local memory it
- * picks a transport per segment (shm when the host is this machine and lets us, else rdma where its
- * module is loaded and both ends have it, else tcp), batches, stripes, retries, watches deadlines,
- * and verifies what arrived.
+ * picks a transport per segment (the one of least cost that leads there), batches, stripes, retries,
+ * watches deadlines, and verifies what arrived. It knows no transport by name.
  *
  * Thread rules: an engine is used by one thread at a time (its owner locks). Blocks inside
  * engine_run only. */
@@ -12,18 +11,17 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
+#include "base/buf.h"
 #include "base/status.h"
-#include "transport/grant.h"
+#include "transport/transport.h"
 
 struct engine;
-struct transport_tls;
-
-enum engine_transport { ENGINE_AUTO, ENGINE_SHM, ENGINE_TCP, ENGINE_RDMA };
 
 struct engine_config {
-    enum engine_transport transport; /* AUTO falls back at run time; the others never do */
-    unsigned streams;                /* tcp connections per host */
-    uint64_t stripe_min;             /* bytes from which one transfer is striped over streams */
+    /* A scheme, borrowed: by that one only. NULL: where the best one fails, by another. */
+    const char *transport;
+    unsigned streams;    /* connections per host, of transports that are TRANSPORT_STREAMS */
+    uint64_t stripe_min; /* bytes from which one transfer is striped over streams */
     uint64_t connect_timeout_ms;
     /* for a host's answer when its memory is asked for, while there is another transport */
     uint64_t attach_timeout_ms;
@@ -38,6 +36,12 @@ struct engine_config {
 };
 void engine_config_init(struct engine_config *c);
 
+struct engine_way {  /* how a transport reaches a segment */
+    const char *uri; /* NULL: it does not */
+    /* what its host packed (key_pack), to read and to write with; empty: nothing, or not allowed */
+    struct span key[2];
+};
+
 /* What SEGMENT INFO says of a segment: fetched once per epoch by the owner, kept by the engine. */
 struct engine_segment {
     uint32_t id, epoch;
@@ -45,16 +49,14 @@ struct engine_segment {
     /* SEGMENT_CONTENT_SIZE bytes: another one is other memory, whatever its epoch; NULL: not known
      */
     const uint8_t *content;
-    const char *tcp_host; /* NULL: no tcp endpoint */
-    uint16_t tcp_port;
-    bool tcp_tls;               /* tcps:// */
-    const char *shm_path;       /* NULL: none, or another machine */
-    const uint8_t *attach_read; /* grants (GRANT_SIZE bytes) to attach with, NULL: not allowed */
-    const uint8_t *attach_write;
-    const char *rdma_uri;    /* NULL: none */
-    const void *rdma_key[2]; /* packed, to read and to write with; NULL: not allowed */
-    size_t rdma_key_len[2];
+    /* grants (GRANT_SIZE bytes) to attach with, to read and to write; NULL: not allowed */
+    const uint8_t *attach[2];
+    bool same_host;                        /* it is served on this machine */
+    struct engine_way way[TRANSPORTS_MAX]; /* by slot (transport.h) */
 };
+/* By this URI, too, which is borrowed: where the way is. NULL: no use, there is no such transport
+ * here, it does not reach other machines, or it has a way already. */
+struct engine_way *engine_segment_way(struct engine_segment *s, const char *uri);
 
 tarn_status engine_create(const struct engine_config *config, struct engine **engine_p);
 void engine_destroy(struct engine **engine_p);
@@ -64,7 +66,7 @@ tarn_status engine_segment_set(struct engine *e, const struct engine_segment *se
  * session, or a host has said since that what we know is out of date. */
 bool engine_segment_known(const struct engine *e, uint32_t id, uint32_t epoch);
 /* Known, and by these endpoints. */
-bool engine_segment_same(const struct engine *e, const struct engine_segment *segment);
+bool engine_segment_same(struct engine *e, const struct engine_segment *segment);
 /* The session changed (control connection was remade): data connections of the old one are closed,
  * writable mappings given up, so that the old session can be fenced; attach grants are forgotten.
  * Pointers from engine_map(writable) lead into private memory from here on, stores through them are
@@ -112,7 +114,7 @@ struct engine_op {
     /* caller's array for one CRC per crc_block bytes of the range, NULL: not wanted */
     uint32_t *crcs;
     uint64_t crc_block;
-    enum engine_transport used;
+    unsigned used; /* slot of the transport; TRANSPORT_NONE: it did not come to that */
 };
 
 /* Runs all to their end (each status is set) or to the deadline (CLOCK_BOOTTIME ms, 0: none). After
@@ -124,7 +126,7 @@ tarn_status engine_run(struct engine *e, struct engine_op *ops, size_t n_ops,
  * engines that rest. */
 void engine_rest(struct engine *e);
 
-/* Same-host pointer into a segment, for leased views and puts in place; NULL: shm cannot be used
+/* Same-host pointer into a segment, for leased views and puts in place; NULL: nothing can map it
  * (writable asks for the writable mapping). Valid while the engine lives and, if writable, until
  * engine_session_changed. */
 void *engine_map(struct engine *e, uint32_t segment, uint32_t segment_epoch, uint64_t offset,
@@ -168,9 +170,7 @@ tarn_status engine_register(struct engine *e, const struct engine_buffer *buffer
 tarn_status engine_unregister(struct engine *e, void *addr);
 
 struct engine_stats {
-    uint64_t shm_reads, shm_writes, shm_bytes_read, shm_bytes_written;
-    uint64_t tcp_reads, tcp_writes, tcp_bytes_read, tcp_bytes_written;
-    uint64_t rdma_reads, rdma_writes, rdma_bytes_read, rdma_bytes_written;
+    uint64_t bytes_read[TRANSPORTS_MAX], bytes_written[TRANSPORTS_MAX]; /* by slot */
     uint64_t connects, connect_failures, fallbacks, retries, lease_misses, epoch_misses, timeouts;
 };
 void engine_get_stats(const struct engine *e, struct engine_stats *stats_p);

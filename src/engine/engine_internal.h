@@ -1,7 +1,7 @@
 /* What the files of this room share.
  *
  *   engine
- *    +- kind     a transport: its table, its domain; in order of preference
+ *    +- kind     a transport that is open: its table, its domain; by slot, and in order of cost
  *    |   +- target   a host, by URI
  *    |       +- stream   an endpoint, or none at the moment
  *    +- segment  what the owner told us, and per kind a route: target, keys, how it fared */
@@ -17,7 +17,6 @@
 #include "transport/transport.h"
 
 #define ENGINE_MAGIC       0x454e474eu /* "ENGN" */
-#define ENGINE_KINDS_MAX   3u
 #define ENGINE_STREAMS_MAX 64u
 
 struct engine_stream {
@@ -38,8 +37,8 @@ struct engine_target {
 };
 
 struct engine_kind {
-    enum engine_transport name;
-    const struct transport_ops *ops; /* NULL: it is not there (yet) */
+    unsigned slot;
+    const struct transport_ops *ops; /* NULL: it is not open (yet) */
     struct transport_domain *domain;
     uint32_t flags; /* of ops */
     LIST_HEAD(, engine_target) targets;
@@ -51,11 +50,9 @@ struct engine_route {
     /* read, write; only where the transport is not TRANSPORT_GRANTED */
     struct transport_key *keys[2];
     const char *lent[2]; /* where their memory starts, once pointers into it are out */
-    uint8_t attach[2][GRANT_SIZE];
-    bool may_attach[2];
-    void *packed[2]; /* what its host packed, for those who need it; NULL: nothing */
+    void *packed[2];     /* what its host packed, for those who need it; NULL: nothing */
     size_t packed_len[2];
-    uint64_t bad_until_ms; /* AUTO takes another kind until then */
+    uint64_t bad_until_ms; /* another kind is taken until then */
     bool doubtful;         /* ... because what is packed here led nowhere */
 };
 /* Then TARN_ESTALE may only mean that what we have of the host's keys is older than they are:
@@ -81,20 +78,23 @@ struct engine_seg {
     uint64_t size;
     uint8_t content[SEGMENT_CONTENT_SIZE]; /* zeroes: not known */
     bool current;                          /* nobody has said otherwise */
-    struct engine_route routes[ENGINE_KINDS_MAX];
+    uint8_t attach[2][GRANT_SIZE];
+    bool may_attach[2];
+    struct engine_route routes[TRANSPORTS_MAX];
 };
 
 struct engine_memory {
     LIST_ENTRY(engine_memory) link;
     struct engine_buffer buffer; /* fd: our own copy, of a device's */
-    struct transport_memory *at[ENGINE_KINDS_MAX];
+    struct transport_memory *at[TRANSPORTS_MAX];
 };
 
 struct engine {
     uint32_t magic;
     struct engine_config config;
-    struct engine_kind kinds[ENGINE_KINDS_MAX];
-    unsigned n_kinds;
+    struct engine_kind kinds[TRANSPORTS_MAX];
+    struct engine_kind *open[TRANSPORTS_MAX]; /* in order of preference */
+    unsigned n_open;
     struct htab segments;
     LIST_HEAD(, engine_memory) memories; /* the caller's, registered */
     unsigned devices;                    /* of these, memory of a device */
@@ -111,23 +111,20 @@ const uint8_t *engine_content(const struct engine_seg *seg); /* NULL: not known 
 struct engine_memory *engine_memory_at(const struct engine *e, const void *addr, size_t len);
 
 /* route.c */
-struct engine_way {  /* how a segment is reached by one kind */
-    const char *uri; /* NULL: not */
-    const uint8_t *attach[2];
-    const void *packed[2];
-    size_t packed_len[2];
-};
-void engine_route_set(struct engine *e, struct engine_seg *seg, unsigned kind,
+void engine_route_set(struct engine *e, struct engine_seg *seg, struct engine_kind *k,
                       const struct engine_way *way);
-void engine_route_clear(struct engine *e, struct engine_seg *seg, unsigned kind);
-void engine_route_close_key(struct engine *e, struct engine_seg *seg, unsigned kind, bool writable);
+void engine_route_clear(struct engine *e, struct engine_seg *seg, struct engine_kind *k);
+void engine_route_close_key(struct engine *e, struct engine_seg *seg, struct engine_kind *k,
+                            bool writable);
+/* How many there are. */
+unsigned engine_routes(const struct engine *e, const struct engine_seg *seg);
 void engine_route_free_doomed(struct engine *e); /* nothing is under way */
 void engine_route_free_retired(struct engine *e);
 void engine_route_free_unused(struct engine *e,
                               bool (*used)(void *arg, const void *start, uint64_t size), void *arg);
 /* The key whose memory at lies in, which may be one that is only kept for views. NULL: none. */
 struct transport_key *engine_route_key_at(const struct engine *e, const struct engine_seg *seg,
-                                          const void *at, const struct engine_kind **kind_p,
+                                          const void *at, struct engine_kind **kind_p,
                                           bool *retired_p);
 /* The first byte of the readers' mapping that at lies in, and the size of its segment. NULL: it is
  * in none. */
@@ -135,16 +132,18 @@ const void *engine_route_lent(const struct engine *e, const struct engine_seg *s
                               uint64_t *size_p, bool *retired_p);
 /* A way did not work: others are preferred for a while; on TARN_ESTALE its mappings are dropped,
  * and the owner will be told by engine_segment_known. */
-void engine_route_failed(struct engine *e, struct engine_seg *seg, unsigned kind,
+void engine_route_failed(struct engine *e, struct engine_seg *seg, struct engine_kind *k,
                          tarn_status status, uint64_t now_ms);
-/* The best kind at this moment, n_kinds: none. device: only kinds that have registered that memory;
+/* The best kind at this moment, NULL: none. device: only kinds that have registered that memory;
  * NULL: all. */
-unsigned engine_route_choose(const struct engine *e, const struct engine_seg *seg, bool write,
-                             const struct engine_memory *device, uint64_t now_ms);
+struct engine_kind *engine_route_choose(const struct engine *e, const struct engine_seg *seg,
+                                        bool write, const struct engine_memory *device,
+                                        uint64_t now_ms);
 /* Attaches where that is needed; to_lend: for pointers into it. key_p: NULL when the transport does
  * without. May block until the deadline. */
-tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned kind, bool write,
-                             bool to_lend, uint64_t deadline_boot_ms, struct transport_key **key_p);
+tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, struct engine_kind *k,
+                             bool write, bool to_lend, uint64_t deadline_boot_ms,
+                             struct transport_key **key_p);
 /* A stream for bytes more, connecting where it must, within patience_ms (0: the engine's own
  * time). */
 tarn_status engine_route_stream(struct engine *e, struct engine_target *t, bool spread,

@@ -71,19 +71,17 @@ struct mover {
 
 /* --- where jobs go --- */
 
-static bool same_text(const char *a, const char *b) {
-    return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
-}
-
 /* The first part stands for all: a value lies in segments of one host. Files are one slow host,
  * too. */
 static bool same_host(const struct mover_job *a, const struct mover_job *b) {
     if (a->file_path != NULL || b->file_path != NULL)
         return a->file_path != NULL && b->file_path != NULL;
     const struct engine_segment *x = a->segments[0], *y = b->segments[0];
-    if (x->tcp_host != NULL && y->tcp_host != NULL)
-        return x->tcp_port == y->tcp_port && strcmp(x->tcp_host, y->tcp_host) == 0;
-    return same_text(x->shm_path, y->shm_path);
+    for (unsigned slot = 0; slot < TRANSPORTS_MAX; slot++) {
+        const char *one = x->way[slot].uri, *other = y->way[slot].uri;
+        if (one != NULL && other != NULL && strcmp(one, other) == 0) return true;
+    }
+    return false;
 }
 
 /* Would one more thread leave none for other hosts? */

@@ -125,10 +125,10 @@ tarn_status run_plan(struct run *r, struct op_run *o, uint64_t now_ms) {
     uint64_t max = SLICE_MAX;
     bool spread = false;
     struct engine_seg *seg = engine_find(e, op->parts[0].extent.segment);
-    unsigned kind =
-        seg != NULL ? engine_route_choose(e, seg, op->write, o->device, now_ms) : e->n_kinds;
-    if (kind < e->n_kinds && (e->kinds[kind].flags & TRANSPORT_STREAMS) != 0 &&
-        e->config.streams > 1 && e->config.stripe_min != 0 && o->length >= e->config.stripe_min) {
+    const struct engine_kind *k =
+        seg != NULL ? engine_route_choose(e, seg, op->write, o->device, now_ms) : NULL;
+    if (k != NULL && (k->flags & TRANSPORT_STREAMS) != 0 && e->config.streams > 1 &&
+        e->config.stripe_min != 0 && o->length >= e->config.stripe_min) {
         uint64_t stripe =
             (o->length / e->config.streams + STRIPE_ALIGN) / STRIPE_ALIGN * STRIPE_ALIGN;
         max = min_u64(max, stripe);
@@ -170,9 +170,8 @@ static struct engine_seg *merging_segment(struct engine *e, const struct engine_
     const struct grant_extent *x = &op->parts[0].extent;
     struct engine_seg *seg = engine_find(e, x->segment);
     if (seg == NULL || seg->epoch != x->segment_epoch) return NULL;
-    unsigned kind = engine_route_choose(e, seg, op->write, NULL, now_ms);
-    if (kind == e->n_kinds || (e->kinds[kind].flags & TRANSPORT_REGISTERS) != 0) return NULL;
-    return seg;
+    const struct engine_kind *k = engine_route_choose(e, seg, op->write, NULL, now_ms);
+    return k != NULL && (k->flags & TRANSPORT_REGISTERS) == 0 ? seg : NULL;
 }
 
 /* The i'th and those like it, in their order. */

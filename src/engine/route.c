@@ -96,8 +96,8 @@ static void stream_reap(struct engine *e, struct engine_kind *k, struct engine_s
 }
 
 void engine_route_reap(struct engine *e, uint64_t now_ms, uint64_t idle_ms) {
-    for (unsigned i = 0; i < e->n_kinds; i++) {
-        struct engine_kind *k = &e->kinds[i];
+    for (unsigned i = 0; i < e->n_open; i++) {
+        struct engine_kind *k = e->open[i];
         struct engine_target *t;
         LIST_FOREACH(t, &k->targets, link) {
             /* An endpoint that keys hang on must outlive them, and a failed one only means: no more
@@ -124,10 +124,9 @@ static void put_aside(struct engine_retired **list, struct engine_seg *seg, stru
     *list = r;
 }
 
-void engine_route_close_key(struct engine *e, struct engine_seg *seg, unsigned kind,
+void engine_route_close_key(struct engine *e, struct engine_seg *seg, struct engine_kind *k,
                             bool writable) {
-    struct engine_route *r = &seg->routes[kind];
-    struct engine_kind *k = &e->kinds[kind];
+    struct engine_route *r = &seg->routes[k->slot];
     if (r->keys[writable] == NULL) return;
     if (!writable && r->lent[0] != NULL) /* a view may look at it, whatever its epochs */
         put_aside(&e->retired, seg, k, r, writable);
@@ -145,12 +144,12 @@ static bool inside(const char *start, uint64_t size, const void *at) {
 }
 
 struct transport_key *engine_route_key_at(const struct engine *e, const struct engine_seg *seg,
-                                          const void *at, const struct engine_kind **kind_p,
+                                          const void *at, struct engine_kind **kind_p,
                                           bool *retired_p) {
     *retired_p = false;
-    for (unsigned i = 0; i < e->n_kinds; i++) {
-        const struct engine_route *r = &seg->routes[i];
-        *kind_p = &e->kinds[i];
+    for (unsigned i = 0; i < e->n_open; i++) {
+        const struct engine_route *r = &seg->routes[e->open[i]->slot];
+        *kind_p = e->open[i];
         for (int w = 0; w < 2; w++) {
             if (inside(r->lent[w], seg->size, at)) return r->keys[w];
         }
@@ -165,8 +164,8 @@ struct transport_key *engine_route_key_at(const struct engine *e, const struct e
 
 const void *engine_route_lent(const struct engine *e, const struct engine_seg *seg, const void *at,
                               uint64_t *size_p, bool *retired_p) {
-    for (unsigned i = 0; i < e->n_kinds; i++) {
-        const char *start = seg->routes[i].lent[0];
+    for (unsigned i = 0; i < e->n_open; i++) {
+        const char *start = seg->routes[e->open[i]->slot].lent[0];
         if (!inside(start, seg->size, at)) continue;
         *size_p = seg->size;
         *retired_p = false;
@@ -212,20 +211,30 @@ void engine_route_free_retired(struct engine *e) {
     free_list(&e->retired);
 }
 
+unsigned engine_routes(const struct engine *e, const struct engine_seg *seg) {
+    unsigned n = 0;
+    for (unsigned i = 0; i < e->n_open; i++) n += seg->routes[e->open[i]->slot].target != NULL;
+    return n;
+}
+
 /* A host that is stopped does not answer; by another transport it may, or its bytes are
  * elsewhere. */
 static uint64_t attach_limit_ms(const struct engine *e, const struct engine_seg *seg) {
-    unsigned ways = 0;
-    for (unsigned i = 0; i < e->n_kinds; i++) ways += seg->routes[i].target != NULL;
-    if (e->config.transport != ENGINE_AUTO || ways < 2) return e->config.connect_timeout_ms;
+    if (engine_routes(e, seg) < 2) return e->config.connect_timeout_ms;
     return min_u64(e->config.attach_timeout_ms, e->config.connect_timeout_ms);
 }
 
-tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned kind, bool write,
-                             bool to_lend, uint64_t deadline_boot_ms,
+/* The right to attach, and what that takes. */
+static bool may_attach(const struct engine_seg *seg, const struct engine_kind *k, bool write) {
+    const struct engine_route *r = &seg->routes[k->slot];
+    return seg->may_attach[write] &&
+           (r->packed_len[write] > 0 || (k->flags & TRANSPORT_ANNOUNCES) == 0);
+}
+
+tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, struct engine_kind *k,
+                             bool write, bool to_lend, uint64_t deadline_boot_ms,
                              struct transport_key **key_p) {
-    struct engine_kind *k = &e->kinds[kind];
-    struct engine_route *r = &seg->routes[kind];
+    struct engine_route *r = &seg->routes[k->slot];
     *key_p = NULL;
     if ((k->flags & TRANSPORT_GRANTED) != 0) return TARN_OK;
     if (!write && r->keys[0] == NULL && r->keys[1] != NULL && !to_lend) {
@@ -235,7 +244,7 @@ tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned 
         return TARN_OK;
     }
     if (r->keys[write] == NULL) {
-        if (!r->may_attach[write]) return TARN_EPERM;
+        if (!may_attach(seg, k, write)) return TARN_EPERM;
         uint64_t now_ms = clock_boot_ms();
         struct transport_key_config config = {
             .segment = seg->id,
@@ -243,7 +252,7 @@ tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned 
             .size = seg->size,
             .content = engine_content(seg),
             .writable = write,
-            .grant = r->attach[write],
+            .grant = seg->attach[write],
             .packed = r->packed[write],
             .packed_len = r->packed_len[write],
             .deadline_boot_ms = now_ms + attach_limit_ms(e, seg),
@@ -266,83 +275,75 @@ tarn_status engine_route_key(struct engine *e, struct engine_seg *seg, unsigned 
 
 /* --- routes --- */
 
-void engine_route_failed(struct engine *e, struct engine_seg *seg, unsigned kind,
+void engine_route_failed(struct engine *e, struct engine_seg *seg, struct engine_kind *k,
                          tarn_status status, uint64_t now_ms) {
-    struct engine_route *r = &seg->routes[kind];
+    struct engine_route *r = &seg->routes[k->slot];
     bool packed = engine_route_has_packed(r);
     if (status == TARN_ESTALE || status == TARN_EGRANT_EXPIRED || packed)
         seg->current = false; /* the owner should ask again */
     r->doubtful = packed && status != TARN_EGRANT_EXPIRED;
     if (status == TARN_ESTALE || status == TARN_EGRANT_EXPIRED) {
-        for (int w = 0; w < 2; w++) engine_route_close_key(e, seg, kind, w);
+        for (int w = 0; w < 2; w++) engine_route_close_key(e, seg, k, w);
     }
     /* Until it is set again, too. */
     if (status != TARN_ESTALE || packed) r->bad_until_ms = now_ms + BAD_MS;
-    log_verbose("Segment %u by %s: %s", seg->id, e->kinds[kind].ops->scheme,
-                tarn_status_text(status));
+    log_verbose("Segment %u by %s: %s", seg->id, k->ops->scheme, tarn_status_text(status));
 }
 
-void engine_route_clear(struct engine *e, struct engine_seg *seg, unsigned kind) {
-    struct engine_route *r = &seg->routes[kind];
-    for (int w = 0; w < 2; w++) engine_route_close_key(e, seg, kind, w);
+void engine_route_clear(struct engine *e, struct engine_seg *seg, struct engine_kind *k) {
+    struct engine_route *r = &seg->routes[k->slot];
+    for (int w = 0; w < 2; w++) engine_route_close_key(e, seg, k, w);
     target_put(&r->target);
     for (int w = 0; w < 2; w++) free(r->packed[w]);
     *r = (struct engine_route){0};
 }
 
 /* What was unpacked from something else leads nowhere. false: it is the same. */
-static bool set_packed(struct engine *e, struct engine_seg *seg, unsigned kind, int w,
-                       const struct engine_way *way) {
-    struct engine_route *r = &seg->routes[kind];
-    size_t len = way->packed[w] != NULL ? way->packed_len[w] : 0;
-    if (r->packed_len[w] == len && (len == 0 || memcmp(r->packed[w], way->packed[w], len) == 0))
-        return false;
-    engine_route_close_key(e, seg, kind, w);
+static bool set_packed(struct engine *e, struct engine_seg *seg, struct engine_kind *k, int w,
+                       struct span key) {
+    struct engine_route *r = &seg->routes[k->slot];
+    if (span_eq(span_of(r->packed[w], r->packed_len[w]), key)) return false;
+    engine_route_close_key(e, seg, k, w);
     free(r->packed[w]);
-    r->packed[w] = NULL;
-    r->packed_len[w] = len;
-    if (len == 0) return true;
-    r->packed[w] = xmalloc(len);
-    memcpy(r->packed[w], way->packed[w], len);
+    r->packed[w] = key.len > 0 ? xmemdup(key.data, key.len) : NULL;
+    r->packed_len[w] = key.len;
     return true;
 }
 
-void engine_route_set(struct engine *e, struct engine_seg *seg, unsigned kind,
+void engine_route_set(struct engine *e, struct engine_seg *seg, struct engine_kind *k,
                       const struct engine_way *way) {
-    struct engine_route *r = &seg->routes[kind];
+    struct engine_route *r = &seg->routes[k->slot];
     if (r->target == NULL || way->uri == NULL || strcmp(r->target->uri, way->uri) != 0) {
-        engine_route_clear(e, seg, kind);
+        engine_route_clear(e, seg, k);
         if (way->uri == NULL) return;
-        r->target = target_get(&e->kinds[kind], way->uri);
+        r->target = target_get(k, way->uri);
     }
     for (int w = 0; w < 2; w++) {
-        r->may_attach[w] = way->attach[w] != NULL;
-        if (way->attach[w] != NULL) memcpy(r->attach[w], way->attach[w], GRANT_SIZE);
-        if (set_packed(e, seg, kind, w, way)) r->doubtful = false;
+        if (set_packed(e, seg, k, w, way->key[w])) r->doubtful = false;
         /* A mapping from before a failover, or of a host that is no more, is attached again. */
-        if (r->keys[w] != NULL && e->kinds[kind].ops->key_check(r->keys[w]) != TARN_OK) {
-            engine_route_close_key(e, seg, kind, w);
-        }
+        if (r->keys[w] != NULL && k->ops->key_check(r->keys[w]) != TARN_OK)
+            engine_route_close_key(e, seg, k, w);
     }
     if (!r->doubtful) r->bad_until_ms = 0; /* else the owner knows no better than before */
 }
 
-static bool route_usable(const struct engine *e, const struct engine_route *r, unsigned kind,
-                         bool write) {
+static bool route_usable(const struct engine_seg *seg, const struct engine_kind *k, bool write) {
+    const struct engine_route *r = &seg->routes[k->slot];
     if (r->target == NULL) return false;
-    if ((e->kinds[kind].flags & TRANSPORT_GRANTED) != 0) return true;
-    return r->keys[write] != NULL || r->may_attach[write] || (!write && r->keys[1] != NULL);
+    if ((k->flags & TRANSPORT_GRANTED) != 0) return true;
+    return r->keys[write] != NULL || may_attach(seg, k, write) || (!write && r->keys[1] != NULL);
 }
 
-unsigned engine_route_choose(const struct engine *e, const struct engine_seg *seg, bool write,
-                             const struct engine_memory *device, uint64_t now_ms) {
-    unsigned last_resort = e->n_kinds;
-    for (unsigned i = 0; i < e->n_kinds; i++) {
-        const struct engine_route *r = &seg->routes[i];
-        if (e->config.transport != ENGINE_AUTO && e->config.transport != e->kinds[i].name) continue;
-        if (!route_usable(e, r, i, write) || (device != NULL && device->at[i] == NULL)) continue;
-        if (r->bad_until_ms <= now_ms) return i;
-        last_resort = i;
+struct engine_kind *engine_route_choose(const struct engine *e, const struct engine_seg *seg,
+                                        bool write, const struct engine_memory *device,
+                                        uint64_t now_ms) {
+    struct engine_kind *last_resort = NULL;
+    for (unsigned i = 0; i < e->n_open; i++) {
+        struct engine_kind *k = e->open[i];
+        if (!route_usable(seg, k, write) || (device != NULL && device->at[k->slot] == NULL))
+            continue;
+        if (seg->routes[k->slot].bad_until_ms <= now_ms) return k;
+        last_resort = k;
     }
     return last_resort;
 }

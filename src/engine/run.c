@@ -78,19 +78,7 @@ static void combine_crcs(struct op_run *o) {
 }
 
 static void count(struct engine_stats *st, const struct engine_op *op, uint64_t bytes) {
-    switch (op->used) {
-    case ENGINE_SHM:
-        op->write ? (st->shm_writes++, st->shm_bytes_written += bytes)
-                  : (st->shm_reads++, st->shm_bytes_read += bytes);
-        break;
-    case ENGINE_RDMA:
-        op->write ? (st->rdma_writes++, st->rdma_bytes_written += bytes)
-                  : (st->rdma_reads++, st->rdma_bytes_read += bytes);
-        break;
-    default:
-        op->write ? (st->tcp_writes++, st->tcp_bytes_written += bytes)
-                  : (st->tcp_reads++, st->tcp_bytes_read += bytes);
-    }
+    (op->write ? st->bytes_written : st->bytes_read)[op->used] += bytes;
 }
 
 /* now_ms: read behind the last byte. */
@@ -138,11 +126,12 @@ static void slice_failed(struct slice *s, tarn_status status, bool final, uint64
         return;
     }
     /* Another way, at once? */
-    struct engine_route *route = &s->seg->routes[s->kind];
+    struct engine_route *route = &s->seg->routes[s->kind->slot];
     uint64_t bad_until_ms = route->bad_until_ms;
     engine_route_failed(e, s->seg, s->kind, status, now_ms);
-    unsigned other = engine_route_choose(e, s->seg, o->op->write, o->device, now_ms);
-    if (other < e->n_kinds && other != s->kind) {
+    const struct engine_kind *other =
+        engine_route_choose(e, s->seg, o->op->write, o->device, now_ms);
+    if (other != NULL && other != s->kind) {
         if (bad_until_ms <= now_ms) e->stats.fallbacks++;
         run_pending_push(r, s);
         return;
@@ -194,12 +183,10 @@ static void finish_all(const struct slice *s, tarn_status status) {
  * ways. With one way only it is the answer. */
 static bool is_final(const struct slice *s, tarn_status status) {
     const struct engine *e = s->run_op->run->e;
-    if (status == TARN_ESTALE && !engine_route_has_packed(&s->seg->routes[s->kind])) return true;
+    const struct engine_route *r = &s->seg->routes[s->kind->slot];
+    if (status == TARN_ESTALE && !engine_route_has_packed(r)) return true;
     if (is_path_failure(status)) return false;
-    if ((e->kinds[s->kind].flags & TRANSPORT_GRANTED) != 0) return true;
-    unsigned ways = 0;
-    for (unsigned i = 0; i < e->n_kinds; i++) ways += s->seg->routes[i].target != NULL;
-    return e->config.transport != ENGINE_AUTO || ways == 1;
+    return (s->kind->flags & TRANSPORT_GRANTED) != 0 || engine_routes(e, s->seg) == 1;
 }
 
 /* Bytes of a write may still be on their way to a host that has not closed the connection itself.
@@ -213,7 +200,7 @@ static void slice_arrived(struct slice *s) {
     struct op_run *o = s->run_op;
     for (size_t i = 0; i < s->n_members; i++) {
         struct engine_op *op = s->members[i]->op;
-        op->used = o->run->e->kinds[s->kind].name;
+        op->used = s->kind->slot;
         if (op->want_crc) op->crc = s->top.crcs[i];
         if (op->receipts != NULL)
             memcpy(op->receipts, s->top.receipts + i * GRANT_RECEIPT_SIZE, GRANT_RECEIPT_SIZE);
@@ -229,12 +216,11 @@ static void slice_arrived(struct slice *s) {
 void run_slice_done(struct transport_op *top) {
     struct slice *s = top->arg;
     struct op_run *o = s->run_op;
-    struct engine_kind *k = &o->run->e->kinds[s->kind];
     s->stream->outstanding--;
     s->stream->outstanding_bytes -= s->length;
-    k->outstanding--;
+    s->kind->outstanding--;
     o->run->puts_in_flight -= o->op->write;
-    o->op->used = k->name;
+    o->op->used = s->kind->slot;
     if (top->status == TARN_OK) {
         slice_arrived(s);
         return;
@@ -257,24 +243,24 @@ void run_slice_done(struct transport_op *top) {
 static void submit(struct run *r, struct slice *s, uint64_t now_ms) {
     struct engine *e = r->e;
     s->kind = engine_route_choose(e, s->seg, s->run_op->op->write, s->run_op->device, now_ms);
-    if (s->kind == e->n_kinds) {
+    if (s->kind == NULL) {
         finish_all(s, s->run_op->device != NULL ? TARN_ENOTSUP : TARN_ECLOSED);
         return;
     }
-    struct engine_kind *k = &e->kinds[s->kind];
+    struct engine_kind *k = s->kind;
     struct transport_key *key;
     uint64_t patience_ms = s->run_op->op->patience_ms, until_ms = r->deadline_ms;
     if (patience_ms != 0 && (until_ms == 0 || now_ms + patience_ms < until_ms))
         until_ms = now_ms + patience_ms;
     tarn_status status =
-        engine_route_key(e, s->seg, s->kind, s->run_op->op->write, false, until_ms, &key);
+        engine_route_key(e, s->seg, k, s->run_op->op->write, false, until_ms, &key);
     if (status != TARN_OK) {
         slice_failed(s, status, is_final(s, status), now_ms);
         return;
     }
     for (size_t i = 0; i < s->top.n_parts; i++)
         ((struct transport_part *)(uintptr_t)s->top.parts)[i].key = key;
-    status = engine_route_stream(e, s->seg->routes[s->kind].target, s->spread, s->length,
+    status = engine_route_stream(e, s->seg->routes[k->slot].target, s->spread, s->length,
                                  s->run_op->op->patience_ms, now_ms, &s->stream);
     if (status != TARN_OK) {
         slice_failed(s, status, !is_path_failure(status), now_ms);
@@ -323,8 +309,8 @@ static uint64_t dispatch(struct run *r) {
 
 static size_t progress_all(struct engine *e) {
     size_t done = 0;
-    for (unsigned i = 0; i < e->n_kinds; i++) {
-        struct engine_kind *k = &e->kinds[i];
+    for (unsigned i = 0; i < e->n_open; i++) {
+        struct engine_kind *k = e->open[i];
         if (k->outstanding > 0) done += k->ops->progress(k->domain, PROGRESS_BUDGET);
     }
     return done;
@@ -332,10 +318,10 @@ static size_t progress_all(struct engine *e) {
 
 /* Sleeps until a transport has news, next_ms, the deadline, or a little while. */
 static void wait_for_news(struct run *r, uint64_t next_ms) {
-    struct pollfd fds[ENGINE_KINDS_MAX];
+    struct pollfd fds[TRANSPORTS_MAX];
     nfds_t n = 0;
-    for (unsigned i = 0; i < r->e->n_kinds; i++) {
-        struct engine_kind *k = &r->e->kinds[i];
+    for (unsigned i = 0; i < r->e->n_open; i++) {
+        struct engine_kind *k = r->e->open[i];
         if (k->outstanding == 0) continue;
         int fd;
         if (k->ops->arm(k->domain, &fd) != TARN_OK) return;
@@ -373,8 +359,8 @@ static void cancel_all(struct run *r) {
         bool lease = op->lease_end_boot_ms != 0 && clock_boot_ms() >= op->lease_end_boot_ms;
         op_finish(&r->ops[i], lease ? TARN_ELEASE : why);
     }
-    for (unsigned i = 0; i < r->e->n_kinds; i++) {
-        struct engine_kind *k = &r->e->kinds[i];
+    for (unsigned i = 0; i < r->e->n_open; i++) {
+        struct engine_kind *k = r->e->open[i];
         struct engine_target *t;
         LIST_FOREACH(t, &k->targets, link) {
             for (unsigned s = 0; s < ENGINE_STREAMS_MAX; s++) {
@@ -423,7 +409,7 @@ tarn_status engine_run(struct engine *e, struct engine_op *ops, size_t n_ops,
     engine_route_reap(e, now_ms, e->config.idle_close_ms);
     for (size_t i = 0; i < n_ops; i++) {
         r.ops[i] = (struct op_run){.run = &r, .op = &ops[i]};
-        ops[i].used = ENGINE_AUTO;
+        ops[i].used = TRANSPORT_NONE;
         ops[i].settled = true;
     }
     for (size_t i = 0; i < n_ops; i++) {

@@ -25,7 +25,7 @@ struct slice {
     struct slice *next;     /* of the operation, in order */
     struct slice *next_due; /* pending */
     uint64_t at, length;    /* range of the value */
-    unsigned kind;
+    struct engine_kind *kind;
     struct engine_stream *stream;
     bool spread; /* one of a stripe */
     unsigned tries;

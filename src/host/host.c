@@ -48,10 +48,7 @@ tarn_status host_create(const struct host_config *config, struct host **host_p) 
     for (size_t i = 0; i < h->n_uris; i++)
         h->uris[i] = uri_make(span_str(host_data_scheme(h)), bind[i], config->data_port);
     if (config->shm_path != NULL && config->shm_path[0] != '\0') {
-        struct buf uri = {NULL, 0, 0};
-        buf_printf(&uri, "%s://%s", transport_shm.scheme, config->shm_path);
-        buf_append_char(&uri, '\0');
-        h->shm_uri = uri.data;
+        h->shm_uri = uri_of_path(transport_shm.scheme, config->shm_path);
     }
 
     tarn_status s = TARN_OK;

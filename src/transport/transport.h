@@ -362,6 +362,7 @@ bool transport_is_secure(const char *uri);
 /* A number below TRANSPORTS_MAX that a scheme has as long as the process lives, for arrays by
  * transport. */
 unsigned transport_slot(const struct transport_ops *ops);
+#define TRANSPORT_NONE TRANSPORTS_MAX
 /* The scheme of a slot, also when its transport is gone: for figures. NULL: nobody has it yet. */
 const char *transport_name(unsigned slot);
 /* A domain, of which the registry knows: until it is closed by transport_close the transport cannot

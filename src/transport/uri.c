@@ -45,6 +45,13 @@ char *uri_make(struct span scheme, const char *host, unsigned port) {
     return b.data;
 }
 
+char *uri_of_path(const char *scheme, const char *path) {
+    struct buf b = {NULL, 0, 0};
+    buf_printf(&b, "%s://%s", scheme, path);
+    buf_append_char(&b, '\0');
+    return b.data;
+}
+
 char *uri_resolve(struct span s, const struct uri *u, const char *host) {
     if (uri_is_wildcard(u)) return uri_make(u->scheme, host, u->port);
     struct buf b = {NULL, 0, 0};

@@ -20,6 +20,8 @@ bool uri_is_wildcard(const struct uri *u);
 /* "scheme://host:port", with brackets around a bare v6 address; a "-" in front of the host stays
  * there (transport_listen_config). For free(). */
 char *uri_make(struct span scheme, const char *host, unsigned port);
+/* "scheme:///path". For free(). */
+char *uri_of_path(const char *scheme, const char *path);
 /* The URI itself, or, where that is a wildcard, the same port of another host. For free(). */
 char *uri_resolve(struct span s, const struct uri *u, const char *host);
 

@@ -56,7 +56,7 @@ static double run(struct engine *e, uint64_t size, bool write, unsigned batch, d
                 .write = write, .parts = &parts[i], .n_parts = 1, .iov = &iov[i], .n_iov = 1};
         TARN_ASSERT(engine_run(e, ops, batch, clock_boot_ms() + 30000) == TARN_OK);
         for (unsigned i = 0; i < batch; i++) {
-            if (ops[i].status == TARN_OK && ops[i].used == ENGINE_RDMA) continue;
+            if (ops[i].status == TARN_OK && ops[i].used == transport_slot(transport_find("rdma"))) continue;
             fprintf(stderr, "rate: %s\n", tarn_status_text(ops[i].status));
             exit(1);
         }
@@ -102,7 +102,7 @@ int main(int argc, char **argv) {
     local = mmap(NULL, POOL_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     TARN_ASSERT(local != MAP_FAILED);
     memset(local, 2, POOL_BYTES);
-    struct engine *e = world_engine(&w, ENGINE_RDMA, 1);
+    struct engine *e = world_engine(&w, "rdma", 1);
     struct engine_buffer buffer = {.addr = local, .len = POOL_BYTES, .fd = -1};
     TARN_ASSERT(engine_register(e, &buffer) == TARN_OK);
     for (int write = 1; write >= 0; write--) {

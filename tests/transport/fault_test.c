@@ -20,7 +20,7 @@ static void child(const char *transport, bool must_work) {
     world_init(&w, "tcp", 8u << 20);
     w.idle_timeout_ms = 5000;
     world_start(&w, false);
-    struct engine *e = world_engine(&w, world_transport(transport), 1);
+    struct engine *e = world_engine(&w, transport, 1);
     enum { SIZE = 300000 };
     static uint8_t out[SIZE], in[SIZE];
     int failed = 0;

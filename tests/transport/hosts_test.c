@@ -2,6 +2,7 @@
  * operations only. */
 #define SUITE "auto"
 #include "fixture.h"
+#include "transport/uri.h"
 
 #define REFUSES 100u /* segments */
 #define SILENT  101u
@@ -23,12 +24,15 @@ static void tell(uint32_t id, uint16_t port, const char *shm_path) {
     struct engine_segment s = {.id = id,
                                .epoch = w.segment_epoch,
                                .size = w.size,
-                               .tcp_host = "127.0.0.1",
-                               .tcp_port = port,
-                               .shm_path = shm_path,
-                               .attach_read = grant,
-                               .attach_write = grant};
+                               .attach = {grant, grant},
+                               .same_host = true};
+    char *data = uri_make(SPAN("tcp"), "127.0.0.1", port);
+    char *shm = shm_path != NULL ? uri_of_path("shm", shm_path) : NULL;
+    CHECK(engine_segment_way(&s, data) != NULL);
+    if (shm != NULL) CHECK(engine_segment_way(&s, shm) != NULL);
     CHECK_EQ(engine_segment_set(engine, &s), TARN_OK);
+    free(data);
+    free(shm);
 }
 
 /* LIVE operations of a host that lives, and after every fifth one of each other segment. */

@@ -15,6 +15,7 @@ static struct world w;
 static struct mover *m;
 static unsigned done_count;
 static struct engine_segment segment;
+static struct world_uris uris;
 static uint8_t attach[2][GRANT_SIZE];
 
 static void know_segment(uint64_t session) {
@@ -25,9 +26,11 @@ static void know_segment(uint64_t session) {
         .id = WORLD_SEGMENT,
         .epoch = w.segment_epoch,
         .size = w.size,
-        .tcp_host = "127.0.0.1",
-        .tcp_port = __atomic_load_n(&w.state->port, __ATOMIC_ACQUIRE),
+        .attach = {attach[0], attach[1]},
+        .same_host = true,
     };
+    world_ways(&w, &segment, &uris);
+    segment.way[transport_slot(&transport_shm)].uri = NULL;
 }
 
 static void begin(bool child, unsigned threads) {
@@ -133,19 +136,17 @@ TEST(bytes_of_many_sessions_at_once) {
 TEST(shared_memory_where_there_is_some) {
     static struct transfer out, in;
     begin(false, 2);
-    segment.shm_path = w.shm_path;
-    segment.attach_read = attach[0];
-    segment.attach_write = attach[1];
+    CHECK(engine_segment_way(&segment, uris.shm) != NULL);
     transfer_init(&out, true, SESSION, 0, BLOCK);
     memset(out.data, 7, BLOCK);
     CHECK_EQ(mover_submit(m, &out.job), TARN_OK);
     CHECK(await(1));
     CHECK_EQ(out.job.op.status, TARN_OK);
-    CHECK_EQ(out.job.op.used, ENGINE_SHM);
+    CHECK_EQ(out.job.op.used, transport_slot(&transport_shm));
     transfer_init(&in, false, SESSION, 0, BLOCK);
     CHECK_EQ(mover_submit(m, &in.job), TARN_OK);
     CHECK(await(2));
-    CHECK_EQ(in.job.op.used, ENGINE_SHM);
+    CHECK_EQ(in.job.op.used, transport_slot(&transport_shm));
     CHECK(memcmp(in.data, out.data, BLOCK) == 0);
     free(in.data);
     free(out.data);
@@ -157,20 +158,18 @@ TEST(shared_memory_where_there_is_some) {
 TEST(an_ended_session_can_be_fenced) {
     static struct transfer a, b;
     begin(false, 3);
-    segment.shm_path = w.shm_path;
-    segment.attach_read = attach[0];
-    segment.attach_write = attach[1];
+    CHECK(engine_segment_way(&segment, uris.shm) != NULL);
     transfer_init(&a, true, SESSION, 0, BLOCK);
     memset(a.data, 1, BLOCK);
     CHECK_EQ(mover_submit(m, &a.job), TARN_OK);
     CHECK(await(1));
-    CHECK_EQ(a.job.op.used, ENGINE_SHM);
+    CHECK_EQ(a.job.op.used, transport_slot(&transport_shm));
     mover_session_end(m, SESSION);
     __atomic_store_n(&w.state->fence_wanted, SESSION, __ATOMIC_RELEASE);
     CHECK(WORLD_WAIT(__atomic_load_n(&w.state->fenced, __ATOMIC_ACQUIRE) == SESSION));
     transfer_init(&b, true, SESSION, 0, BLOCK);
     memset(b.data, 2, BLOCK);
-    segment.shm_path = NULL;
+    segment.way[transport_slot(&transport_shm)].uri = NULL;
     CHECK_EQ(mover_submit(m, &b.job), TARN_OK);
     CHECK(await(2));
     CHECK(b.job.op.status != TARN_OK);

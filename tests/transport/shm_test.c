@@ -228,7 +228,7 @@ TEST(guarantee_4_who_shows_no_grant_makes_room_for_others) {
     CHECK(WORLD_WAIT(world_stats(&w).connections_ousted >= 100));
     CHECK_EQ(world_stats(&w).connections_refused, 0);
     CHECK_EQ(recv(fds[0], &c, 1, 0), 0); /* the oldest went first */
-    struct engine *late = world_engine(&w, world_transport(SUITE), 2);
+    struct engine *late = world_engine(&w, SUITE, 2);
     object_init(&o, 8192, sizeof(data), 1, 10);
     CHECK_EQ(move(late, &o, true, data, NULL), TARN_OK);
     engine_destroy(&late);

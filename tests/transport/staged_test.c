@@ -513,11 +513,11 @@ TEST(reading_is_all_one_may) {
     object_on_disk(&o, 0, 4096, 1, 1);
     CHECK_EQ(move(engine, &o, true, data, NULL), TARN_EPERM);
     CHECK_EQ(world_stats(&w).refused[GRANT_BAD_OP], 1);
-    struct engine *shm = world_engine(&w, ENGINE_SHM, 1);
+    struct engine *shm = world_engine(&w, "shm", 1);
     CHECK_EQ(move(shm, &o, false, data, NULL), TARN_EPERM);
     CHECK(engine_map(shm, WORLD_READER, w.segment_epoch, 0, 4096, false) == NULL);
     engine_destroy(&shm);
-    struct engine *any = world_engine(&w, ENGINE_AUTO, 1); /* finds its way */
+    struct engine *any = world_engine(&w, NULL, 1); /* finds its way */
     CHECK_EQ(read_right(any, &o, data), TARN_OK);
     engine_destroy(&any);
     object_on_disk(&o, (8u << 20) - 4096, 8192, 1, 1); /* signed, but not inside */

@@ -135,7 +135,7 @@ TEST(what_shares_a_request_fails_by_itself) {
         }
         CHECK_EQ(engine_run(engine, ops, OPS, 0), TARN_OK);
         for (int i = 0; i < OPS; i++) {
-            bool moved = i % 40 == 3, granted = strcmp(SUITE, "tcp") == 0;
+            bool moved = i % 40 == 3, granted = (suite_flags() & TRANSPORT_GRANTED) != 0;
             tarn_status want = i % 60 == 13            ? TARN_EINVAL
                                : !write && i % 50 == 7 ? TARN_ELEASE
                                : i % 60 == 11          ? TARN_ESTALE
@@ -158,7 +158,7 @@ struct worker {
 
 static void *work(void *arg) {
     struct worker *me = arg;
-    struct engine *e = world_engine(&w, world_transport(SUITE), 100 + me->number);
+    struct engine *e = world_engine(&w, SUITE, 100 + me->number);
     const uint64_t size = 300000, mine = (uint64_t)me->number << 22;
     uint8_t *out = malloc(size), *in = malloc(size);
     for (unsigned i = 0; i < 60 / SCALE && !me->failed; i++) {
@@ -198,7 +198,7 @@ TEST(many_engines_at_once) {
 static tarn_status try_fresh(const struct object *o, bool write) {
     uint8_t data[4096];
     memset(data, 0xee, sizeof(data));
-    struct engine *e = world_engine(&w, world_transport(SUITE), 1);
+    struct engine *e = world_engine(&w, SUITE, 1);
     tarn_status s = move(e, o, write, data, NULL);
     engine_destroy(&e);
     return s;
@@ -303,12 +303,13 @@ TEST(attach_grants_are_checked) {
     struct engine_segment seg = {.id = WORLD_SEGMENT,
                                  .epoch = w.segment_epoch,
                                  .size = w.size,
-                                 .shm_path = w.shm_path,
-                                 .attach_read = attach,
-                                 .attach_write = attach};
+                                 .attach = {attach, attach},
+                                 .same_host = true};
+    struct world_uris uris;
+    world_ways(&w, &seg, &uris);
     struct engine_config config;
     engine_config_init(&config);
-    config.transport = ENGINE_SHM;
+    config.transport = "shm";
     for (unsigned bit = 0; bit <= 8 * GRANT_SIZE; bit++) {
         world_grant(&w, GRANT_ATTACH_WRITE, 1, &whole, attach);
         if (bit < 8 * GRANT_SIZE) attach[bit / 8] ^= (uint8_t)(1u << bit % 8);
@@ -393,7 +394,7 @@ TEST(a_stopped_process_delays_the_fence) {
     for (int writable = 0; writable < 2; writable++) {
         pids[writable] = fork();
         if (pids[writable] == 0) {
-            struct engine *e = world_engine(&w, ENGINE_SHM, 50 + (unsigned)writable);
+            struct engine *e = world_engine(&w, "shm", 50 + (unsigned)writable);
             volatile char *p = engine_map(e, WORLD_SEGMENT, w.segment_epoch, 0, 4096, writable);
             if (p == NULL) _exit(1);
             if (writable) p[0] = 1;

@@ -261,7 +261,7 @@ TEST(a_segment_without_its_content_need_not_wait) {
     CHECK_EQ(served, TARN_OK);
     CHECK(world_ready(&w, NEXT_SEGMENT, w.segment_epoch + 1));
     if (map != NULL) map[5] = 99; /* too late, and it leads nowhere */
-    struct engine *e = world_engine(&w, world_transport(SUITE), 1);
+    struct engine *e = world_engine(&w, SUITE, 1);
     world_tell_of(&w, e, 1, NEXT_SEGMENT, w.segment_epoch + 1);
     CHECK_EQ(move(e, &next, false, data, NULL), TARN_OK);
     for (size_t i = 0; i < sizeof(data); i++) CHECK_EQ(data[i], 0);
@@ -279,7 +279,7 @@ static struct {
 
 static void *reader_of_both(void *arg) {
     (void)arg;
-    struct engine *e = world_engine(&w, world_transport(SUITE), 1);
+    struct engine *e = world_engine(&w, SUITE, 1);
     world_tell_of(&w, e, 1, NEXT_SEGMENT, w.segment_epoch + 1);
     uint8_t in[4096];
     struct object o[2];

@@ -13,17 +13,15 @@ static struct engine *stranger(const struct transport_tls *tls, bool told_tls, u
                                uint64_t patience_ms) {
     struct engine_config config;
     engine_config_init(&config);
-    config.transport = ENGINE_TCP;
+    config.transport = "tcp";
     config.connect_timeout_ms = patience_ms;
     config.tls = tls;
     struct engine *e;
     CHECK_EQ(engine_create(&config, &e), TARN_OK);
-    struct engine_segment s = {.id = WORLD_SEGMENT,
-                               .epoch = w.segment_epoch,
-                               .size = w.size,
-                               .tcp_host = "127.0.0.1",
-                               .tcp_port = port,
-                               .tcp_tls = told_tls};
+    struct engine_segment s = {.id = WORLD_SEGMENT, .epoch = w.segment_epoch, .size = w.size};
+    char uri[64];
+    snprintf(uri, sizeof(uri), "%s://127.0.0.1:%u", told_tls ? "tcps" : "tcp", port);
+    CHECK(engine_segment_way(&s, uri) != NULL);
     CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
     world_tls.failures = 0;
     return e;

@@ -287,6 +287,12 @@ static inline void world_child_main(int argc, char **argv, const char *scheme) {
     world_child(&w);
 }
 
+static inline uint32_t world_flags(const struct world *w) {
+    transport_register_builtin();
+    const struct transport_ops *t = transport_find(w->scheme);
+    return t != NULL ? t->flags : 0; /* "auto" */
+}
+
 /* child: in a process of its own, so that it can be killed and stopped. */
 static inline void world_start(struct world *w, bool child) {
     __atomic_store_n(&w->state->stop, false, __ATOMIC_RELEASE);
@@ -298,7 +304,7 @@ static inline void world_start(struct world *w, bool child) {
         TARN_ASSERT(pthread_create(&w->thread, NULL, world_control, w) == 0);
         return;
     }
-    bool exec = strcmp(w->scheme, "rdma") == 0;
+    bool exec = (world_flags(w) & TRANSPORT_REGISTERS) != 0;
     TARN_ASSERT(!exec || w->reader == NULL);
     snprintf(w->state->pool_path, sizeof(w->state->pool_path), "%s",
              w->pool_path != NULL ? w->pool_path : "");
@@ -397,12 +403,26 @@ static inline void world_nothing(struct world *w) {
  * change of epochs: waits until they are, for that segment. Others always are. */
 static inline bool world_ready(struct world *w, uint32_t id, uint32_t epoch) {
     struct world_key key;
-    if (strcmp(w->scheme, "rdma") != 0) return true;
+    if ((world_flags(w) & TRANSPORT_ANNOUNCES) == 0) return true;
     if (w->host != NULL)
         world_call(w, world_nothing); /* whatever it was told has been done */
     else
         usleep(20000);
     return WORLD_WAIT((world_key_get(w, &key), key.id == id && key.epoch == epoch));
+}
+
+struct world_uris {
+    char data[64], shm[128];
+};
+/* By the transports that are told where to listen. */
+static inline void world_ways(const struct world *w, struct engine_segment *s,
+                              struct world_uris *uris) {
+    snprintf(uris->data, sizeof(uris->data), "%s://127.0.0.1:%u",
+             WORLD_TLS_HOST != NULL ? "tcps" : "tcp",
+             __atomic_load_n(&w->state->port, __ATOMIC_ACQUIRE));
+    snprintf(uris->shm, sizeof(uris->shm), "shm://%s", w->shm_path);
+    (void)engine_segment_way(s, uris->data);
+    (void)engine_segment_way(s, uris->shm);
 }
 
 static inline void world_tell_of(const struct world *w, struct engine *e, uint64_t session,
@@ -418,16 +438,14 @@ static inline void world_tell_of(const struct world *w, struct engine *e, uint64
         .epoch = epoch,
         .size = w->size,
         .content = w->content,
-        .tcp_host = "127.0.0.1",
-        .tcp_port = __atomic_load_n(&w->state->port, __ATOMIC_ACQUIRE),
-        .tcp_tls = WORLD_TLS_HOST != NULL,
-        .shm_path = w->shm_path,
-        .attach_read = attach[0],
-        .attach_write = attach[1],
-        .rdma_uri = key.uri[0] != '\0' ? key.uri : NULL,
-        .rdma_key = {key.packed[0], key.packed[1]},
-        .rdma_key_len = {key.packed_len[0], key.packed_len[1]},
+        .attach = {attach[0], attach[1]},
+        .same_host = true,
     };
+    struct world_uris uris;
+    world_ways(w, &s, &uris);
+    struct engine_way *way = engine_segment_way(&s, key.uri);
+    for (int i = 0; i < 2 && way != NULL; i++)
+        way->key[i] = span_of(key.packed[i], key.packed_len[i]);
     TARN_ASSERT(engine_segment_set(e, &s) == TARN_OK);
 }
 
@@ -436,24 +454,18 @@ static inline void world_tell(const struct world *w, struct engine *e, uint64_t 
     if (w->reader != NULL) world_tell_of(w, e, session, WORLD_READER, w->segment_epoch);
 }
 
-static inline struct engine *world_engine(const struct world *w, enum engine_transport t,
+/* scheme: NULL, "auto": by any transport. */
+static inline struct engine *world_engine(const struct world *w, const char *scheme,
                                           uint64_t session) {
     struct engine_config config;
     engine_config_init(&config);
-    config.transport = t;
+    config.transport = scheme != NULL && strcmp(scheme, "auto") != 0 ? scheme : NULL;
     config.connect_timeout_ms = w->connect_timeout_ms;
     config.tls = WORLD_TLS_ENGINE;
     struct engine *e;
     TARN_ASSERT(engine_create(&config, &e) == TARN_OK);
     world_tell(w, e, session);
     return e;
-}
-
-static inline enum engine_transport world_transport(const char *name) {
-    return strcmp(name, "shm") == 0    ? ENGINE_SHM
-           : strcmp(name, "tcp") == 0  ? ENGINE_TCP
-           : strcmp(name, "rdma") == 0 ? ENGINE_RDMA
-                                       : ENGINE_AUTO;
 }
 
 #endif

@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
     memset(local, 2, LOCAL_BYTES);
     struct engine_config config;
     engine_config_init(&config);
-    config.transport = world_transport(name);
+    config.transport = name;
     if (argc > 2) config.streams = (unsigned)atoi(argv[2]);
     if (config.streams > 1) config.stripe_min = 4u << 20;
     struct engine *e;

@@ -123,7 +123,7 @@ TEST(options_are_checked) {
     CHECK_EQ(tarn_transfer_open(&o, &t), TARN_EINVAL);
     o.secret = NULL;
     o.transport = "pigeon";
-    CHECK_EQ(tarn_transfer_open(&o, &t), TARN_EINVAL);
+    CHECK_EQ(tarn_transfer_open(&o, &t), TARN_ENOTSUP);
     o.transport = "auto";
     o.name = "a b";
     CHECK_EQ(tarn_transfer_open(&o, &t), TARN_EINVAL);

@@ -191,11 +191,8 @@ TEST(old_grants_are_worthless) {
     struct engine *e;
     CHECK_EQ(engine_create(&config, &e), TARN_OK);
     const struct transfer_far *f = &old->regions[0];
-    struct engine_segment s = {.id = f->id,
-                               .epoch = f->epoch,
-                               .size = f->length,
-                               .tcp_host = "127.0.0.1",
-                               .tcp_port = old->data_port};
+    struct engine_segment s = {.id = f->id, .epoch = f->epoch, .size = f->length};
+    CHECK(engine_segment_way(&s, old->data_uri) != NULL);
     CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
     struct iovec iov = {local, 64};
     struct engine_part part = {{f->id, f->epoch, 0, f->length}, f->grant[1], 0, 64};

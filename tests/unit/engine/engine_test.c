@@ -26,8 +26,8 @@ TEST(configurations) {
 
 TEST(segments_are_known_until_something_changes) {
     struct engine *e = make();
-    struct engine_segment s = {
-        .id = 4, .epoch = 2, .size = 4096, .tcp_host = "127.0.0.1", .tcp_port = 1};
+    struct engine_segment s = {.id = 4, .epoch = 2, .size = 4096};
+    CHECK(engine_segment_way(&s, "tcp://127.0.0.1:1") != NULL);
     CHECK(!engine_segment_known(e, 4, 2));
     CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
     CHECK(engine_segment_known(e, 4, 2));
@@ -45,10 +45,31 @@ TEST(segments_are_known_until_something_changes) {
     CHECK(e == NULL);
 }
 
+/* What is offered and what is of use here. */
+TEST(ways_of_a_segment) {
+    struct engine *e = make();
+    struct engine_segment s = {.id = 4, .epoch = 2, .size = 4096};
+    CHECK(engine_segment_way(&s, "shm:///nowhere") == NULL); /* another machine's */
+    s.same_host = true;
+    CHECK(engine_segment_way(&s, "shm:///nowhere") != NULL);
+    CHECK(engine_segment_way(&s, "shm:///elsewhere") == NULL); /* the first counts */
+    CHECK(engine_segment_way(&s, "rdma://127.0.0.1:1") == NULL);
+    CHECK(engine_segment_way(&s, "tcps://127.0.0.1:1") != NULL);
+    CHECK(engine_segment_way(&s, "tcp://127.0.0.1:1") == NULL);
+    CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
+    CHECK(engine_segment_same(e, &s));
+    struct engine_segment less = s;
+    less.way[transport_slot(&transport_shm)].uri = NULL;
+    CHECK(!engine_segment_same(e, &less));
+    CHECK_EQ(engine_segment_set(e, &less), TARN_OK);
+    CHECK(engine_segment_same(e, &less) && !engine_segment_same(e, &s));
+    engine_destroy(&e);
+}
+
 TEST(operations_that_make_no_sense) {
     struct engine *e = make();
-    struct engine_segment s = {
-        .id = 4, .epoch = 2, .size = 4096, .tcp_host = "127.0.0.1", .tcp_port = 1};
+    struct engine_segment s = {.id = 4, .epoch = 2, .size = 4096};
+    CHECK(engine_segment_way(&s, "tcp://127.0.0.1:1") != NULL);
     CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
     char data[100];
     uint8_t grant[GRANT_SIZE] = {0};
@@ -87,8 +108,8 @@ TEST(runs_end_when_another_thread_says_so) {
     c.stop = &stop;
     struct engine *e;
     CHECK_EQ(engine_create(&c, &e), TARN_OK);
-    struct engine_segment s = {
-        .id = 4, .epoch = 2, .size = 4096, .tcp_host = "127.0.0.1", .tcp_port = 1};
+    struct engine_segment s = {.id = 4, .epoch = 2, .size = 4096};
+    CHECK(engine_segment_way(&s, "tcp://127.0.0.1:1") != NULL);
     CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
     char data[100];
     uint8_t grant[GRANT_SIZE] = {0};

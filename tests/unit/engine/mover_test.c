@@ -185,8 +185,8 @@ TEST(a_place_that_hangs_leaves_a_thread_for_others_and_the_queue_is_bounded) {
     }
     CHECK(running(1)); /* not two of them */
     uint8_t grant[GRANT_SIZE] = {0};
-    struct engine_segment segment = {
-        .id = 4, .epoch = 2, .size = 4096, .tcp_host = "127.0.0.1", .tcp_port = 1};
+    struct engine_segment segment = {.id = 4, .epoch = 2, .size = 4096};
+    CHECK(engine_segment_way(&segment, "tcp://127.0.0.1:1") != NULL);
     const struct engine_segment *segments[1] = {&segment};
     struct engine_part part = {{4, 2, 0, 1}, grant, 0, 1};
     jobs[3] = (struct mover_job){
@@ -237,8 +237,8 @@ TEST(engines_that_rest_are_closed) {
     char byte;
     struct iovec iov = {&byte, 1};
     uint8_t grant[GRANT_SIZE] = {0};
-    struct engine_segment segment = {
-        .id = 4, .epoch = 2, .size = 4096, .tcp_host = "127.0.0.1", .tcp_port = 1};
+    struct engine_segment segment = {.id = 4, .epoch = 2, .size = 4096};
+    CHECK(engine_segment_way(&segment, "tcp://127.0.0.1:1") != NULL);
     const struct engine_segment *segments[1] = {&segment};
     struct engine_part part = {{4, 2, 0, 1}, grant, 0, 1};
     struct mover_job job = {

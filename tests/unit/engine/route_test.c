@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine_internal.h"
+#include "transport/uri.h"
 
 static struct engine *make(void) {
     log_set_level(LOG_LEVEL_NOTHING);
@@ -24,43 +25,39 @@ static struct engine *make(void) {
 static void set(struct engine *e, uint32_t id, uint32_t epoch, const char *host, uint16_t port,
                 const char *shm) {
     static const uint8_t grant[GRANT_SIZE];
-    struct engine_segment s = {.id = id,
-                               .epoch = epoch,
-                               .size = 1u << 20,
-                               .tcp_host = host,
-                               .tcp_port = port,
-                               .shm_path = shm,
-                               .attach_read = grant,
-                               .attach_write = grant};
+    struct engine_segment s = {
+        .id = id, .epoch = epoch, .size = 1u << 20, .attach = {grant, grant}, .same_host = true};
+    char *uri[2] = {host != NULL ? uri_make(SPAN("tcp"), host, port) : NULL,
+                    shm != NULL ? uri_of_path("shm", shm) : NULL};
+    for (int i = 0; i < 2; i++)
+        if (uri[i] != NULL) CHECK(engine_segment_way(&s, uri[i]) != NULL);
     CHECK_EQ(engine_segment_set(e, &s), TARN_OK);
+    for (int i = 0; i < 2; i++) free(uri[i]);
 }
 
-static unsigned targets(const struct engine *e, enum engine_transport name) {
+static unsigned targets(const struct engine *e, const struct transport_ops *t) {
     unsigned n = 0;
-    for (unsigned i = 0; i < e->n_kinds; i++) {
-        if (e->kinds[i].name != name) continue;
-        const struct engine_target *t;
-        LIST_FOREACH(t, &e->kinds[i].targets, link) n++;
-    }
+    const struct engine_target *target;
+    LIST_FOREACH(target, &e->kinds[transport_slot(t)].targets, link) n++;
     return n;
 }
 
 TEST(segments_of_one_host_share_its_connections) {
     struct engine *e = make();
     for (uint32_t id = 1; id <= 50; id++) set(e, id, 1, "10.0.0.1", 16479, "/run/n1.sock");
-    CHECK_EQ(targets(e, ENGINE_TCP), 1);
-    CHECK_EQ(targets(e, ENGINE_SHM), 1);
+    CHECK_EQ(targets(e, &transport_tcp), 1);
+    CHECK_EQ(targets(e, &transport_shm), 1);
     for (uint32_t id = 51; id <= 60; id++)
         set(e, id, 1, "10.0.0.1", 16480, NULL); /* another on that machine */
     for (uint32_t id = 61; id <= 70; id++) set(e, id, 1, "fe80::1", 16479, NULL);
-    CHECK_EQ(targets(e, ENGINE_TCP), 3);
-    CHECK_EQ(targets(e, ENGINE_SHM), 1);
+    CHECK_EQ(targets(e, &transport_tcp), 3);
+    CHECK_EQ(targets(e, &transport_shm), 1);
     /* it has moved */
     for (uint32_t id = 61; id <= 70; id++) set(e, id, 2, "10.0.0.1", 16479, NULL);
-    CHECK_EQ(targets(e, ENGINE_TCP), 2);
+    CHECK_EQ(targets(e, &transport_tcp), 2);
     for (uint32_t id = 1; id <= 70; id++) set(e, id, 3, NULL, 0, NULL);
-    CHECK_EQ(targets(e, ENGINE_TCP), 0); /* what nobody uses is closed */
-    CHECK_EQ(targets(e, ENGINE_SHM), 0);
+    CHECK_EQ(targets(e, &transport_tcp), 0); /* what nobody uses is closed */
+    CHECK_EQ(targets(e, &transport_shm), 0);
     engine_destroy(&e);
 }
 
