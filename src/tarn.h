@@ -518,6 +518,10 @@ TARN_API tarn_status tarn_host_close(tarn_host **host_p, int keep, uint64_t time
 
 /* --- figures --- */
 
+typedef struct tarn_transport_stats {
+    char name[16];
+    uint64_t bytes_read, bytes_written;
+} tarn_transport_stats;
 typedef struct tarn_stats {
     size_t size;
     uint64_t gets, get_hits, get_misses, get_failures; /* by key */
@@ -544,10 +548,7 @@ typedef struct tarn_stats {
     /* times a segment of this machine was found whose socket cannot be opened: tcp instead */
     uint64_t shm_unreachable;
     /* by transport, those of shm, tcp and rdma again; an empty name: no more */
-    struct {
-        char name[16];
-        uint64_t bytes_read, bytes_written;
-    } transport[8];
+    tarn_transport_stats transport[8];
 } tarn_stats;
 /* Fills at most stats->size bytes. */
 TARN_API tarn_status tarn_get_stats(tarn_client *client, tarn_stats *stats);

@@ -78,7 +78,6 @@ tarn_status client_module_require(const char *scheme, const char *module_path) {
     const struct transport_ops *t;
     struct buf there = {0};
     tarn_status status = TARN_OK;
-    transport_register_builtin();
     for (size_t i = 0; (t = transport_at(i)) != NULL; i++) buf_printf(&there, ", %s", t->scheme);
     buf_append_char(&there, '\0');
     if (!is_scheme(scheme))

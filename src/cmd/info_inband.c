@@ -1,4 +1,6 @@
 /* INFO inband: values of GET, SET and their kin that live on other machines or on disks. */
+#include <stdio.h>
+
 #include "cmd/config.h"
 #include "cmd/info.h"
 #include "cmd/later.h"

@@ -82,7 +82,6 @@ tarn_status engine_create(const struct engine_config *config, struct engine **en
         config->connect_timeout_ms == 0 || config->attach_timeout_ms == 0) {
         return TARN_EINVAL;
     }
-    transport_register_builtin();
     struct engine *e = xcalloc(1, sizeof(*e));
     e->magic = ENGINE_MAGIC;
     e->config = *config;

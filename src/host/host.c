@@ -26,7 +26,6 @@ const char *host_data_scheme(const struct host *h) {
 }
 
 tarn_status host_create(const struct host_config *config, struct host **host_p) {
-    transport_register_builtin();
     struct host *h = xcalloc(1, sizeof(*h));
     h->magic = HOST_MAGIC;
     host_gate_init(&h->gate);

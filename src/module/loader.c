@@ -111,7 +111,6 @@ static tarn_status add_command(const struct tarn_command *command) {
 }
 
 bool module_init(const struct tarn_services *given, const struct module_hooks *given_hooks) {
-    transport_register_builtin(); /* their names are taken */
     pthread_mutex_lock(&lock);
     bool first = services.size == 0;
     if (first) {

@@ -37,6 +37,29 @@ static bool is_preferred(const struct entry *a, const struct entry *b) {
     return a->ops->cost != b->ops->cost ? a->ops->cost < b->ops->cost : a < b;
 }
 
+static tarn_status add(const struct transport_ops *t) {
+    size_t len = strlen(t->scheme);
+    struct entry *e = entry_of(t->scheme, len);
+    if (e != NULL && e->ops != NULL) return TARN_EEXISTS;
+    if (e == NULL && n_transports == TRANSPORTS_MAX) return TARN_ELIMIT;
+    if (e == NULL) {
+        e = &transports[n_transports++];
+        memcpy(e->scheme, t->scheme, len);
+    }
+    e->ops = t;
+    return TARN_OK;
+}
+
+static void add_builtin(void) {
+    TARN_ASSERT(add(&transport_shm) == TARN_OK && add(&transport_tcp) == TARN_OK);
+}
+
+static void registry_lock(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, add_builtin);
+    pthread_mutex_lock(&lock);
+}
+
 tarn_status transport_register(const struct transport_ops *t) {
     if (t->abi != TRANSPORT_ABI) return TARN_EPROTO;
     size_t len = strlen(t->scheme);
@@ -49,26 +72,15 @@ tarn_status transport_register(const struct transport_ops *t) {
                 t->listener_close);
     TARN_ASSERT(t->connect && t->endpoint_status && t->endpoint_close);
     TARN_ASSERT(t->submit && t->progress && t->arm);
-    pthread_mutex_lock(&lock);
-    tarn_status status = TARN_OK;
-    struct entry *e = entry_of(t->scheme, len);
-    if (e == NULL && n_transports < TRANSPORTS_MAX) {
-        e = &transports[n_transports++];
-        memcpy(e->scheme, t->scheme, len);
-    }
-    if (e == NULL)
-        status = TARN_ELIMIT;
-    else if (e->ops != NULL)
-        status = TARN_EEXISTS;
-    else
-        e->ops = t;
+    registry_lock();
+    tarn_status status = add(t);
     pthread_mutex_unlock(&lock);
     return status;
 }
 
 tarn_status transport_unregister(const struct transport_ops *t) {
     tarn_status status = TARN_ENOTFOUND;
-    pthread_mutex_lock(&lock);
+    registry_lock();
     struct entry *e = entry_of(t->scheme, strlen(t->scheme));
     if (e != NULL && e->ops == t) {
         status = e->domains > 0 ? TARN_EBUSY : TARN_OK;
@@ -80,7 +92,7 @@ tarn_status transport_unregister(const struct transport_ops *t) {
 
 const struct transport_ops *transport_at(size_t i) {
     const struct transport_ops *found = NULL;
-    pthread_mutex_lock(&lock);
+    registry_lock();
     for (unsigned k = 0; k < n_transports && found == NULL; k++) {
         size_t before = 0;
         if (transports[k].ops == NULL) continue;
@@ -96,7 +108,7 @@ const struct transport_ops *transport_at(size_t i) {
 const struct transport_ops *transport_find(const char *scheme_or_uri) {
     const struct transport_ops *found = NULL;
     size_t len = scheme_len(scheme_or_uri);
-    pthread_mutex_lock(&lock);
+    registry_lock();
     for (unsigned i = 0; i < n_transports && found == NULL; i++) {
         const struct transport_ops *t = transports[i].ops;
         if (t != NULL && (scheme_is(t->scheme, scheme_or_uri, len) ||
@@ -113,7 +125,7 @@ bool transport_is_secure(const char *uri) {
 }
 
 unsigned transport_slot(const struct transport_ops *t) {
-    pthread_mutex_lock(&lock);
+    registry_lock();
     const struct entry *e = entry_of(t->scheme, strlen(t->scheme));
     pthread_mutex_unlock(&lock);
     TARN_ASSERT(e != NULL);
@@ -121,7 +133,7 @@ unsigned transport_slot(const struct transport_ops *t) {
 }
 
 const char *transport_name(unsigned slot) {
-    pthread_mutex_lock(&lock);
+    registry_lock();
     const char *name = slot < n_transports ? transports[slot].scheme : NULL;
     pthread_mutex_unlock(&lock);
     return name;
@@ -129,7 +141,7 @@ const char *transport_name(unsigned slot) {
 
 tarn_status transport_open(const char *scheme, const struct transport_domain_config *config,
                            const struct transport_ops **ops_p, struct transport_domain **domain_p) {
-    pthread_mutex_lock(&lock);
+    registry_lock();
     struct entry *e = entry_of(scheme, strlen(scheme));
     bool there = e != NULL && e->ops != NULL;
     tarn_status status = there ? e->ops->domain_open(config, domain_p) : TARN_ENOTSUP;
@@ -143,19 +155,9 @@ tarn_status transport_open(const char *scheme, const struct transport_domain_con
 
 void transport_close(const struct transport_ops *ops, struct transport_domain **domain_p) {
     ops->domain_close(domain_p);
-    pthread_mutex_lock(&lock);
+    registry_lock();
     struct entry *e = entry_of(ops->scheme, strlen(ops->scheme));
     TARN_ASSERT(e != NULL && e->ops == ops && e->domains > 0);
     e->domains--;
     pthread_mutex_unlock(&lock);
-}
-
-static void register_builtin(void) {
-    TARN_ASSERT(transport_register(&transport_shm) == TARN_OK);
-    TARN_ASSERT(transport_register(&transport_tcp) == TARN_OK);
-}
-
-void transport_register_builtin(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, register_builtin);
 }

@@ -371,9 +371,7 @@ const char *transport_name(unsigned slot);
 tarn_status transport_open(const char *scheme, const struct transport_domain_config *config,
                            const struct transport_ops **ops_p, struct transport_domain **domain_p);
 void transport_close(const struct transport_ops *ops, struct transport_domain **domain_p);
-/* shm and tcp. Idempotent, thread-safe. */
-void transport_register_builtin(void);
-
+/* These are there from the start. */
 extern const struct transport_ops transport_tcp;
 extern const struct transport_ops transport_shm;
 

@@ -31,7 +31,6 @@ static void module_get(const char *path, const char *args) {
     for (char *word; (word = strsep(&rest, " ")) != NULL && argc < ARRAY_LEN(argv);) {
         if (*word != '\0') argv[argc++] = word;
     }
-    transport_register_builtin();
     module_init(&services, NULL);
     if (module_load(path, argc, argv, error, sizeof(error)) == TARN_OK) return;
     fprintf(stderr, "rate: %s\n", error);

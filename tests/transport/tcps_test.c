@@ -96,7 +96,6 @@ TEST(settings_that_are_missing_are_told_of_once_a_target) {
     struct transport_domain *d;
     struct transport_domain_config config = {.tls = NULL};
     char uri[64];
-    transport_register_builtin();
     CHECK_EQ(transport_open("tcp", &config, &ops, &d), TARN_OK);
     lines = 0;
     enum log_level level = log_get_level();

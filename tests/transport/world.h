@@ -288,7 +288,6 @@ static inline void world_child_main(int argc, char **argv, const char *scheme) {
 }
 
 static inline uint32_t world_flags(const struct world *w) {
-    transport_register_builtin();
     const struct transport_ops *t = transport_find(w->scheme);
     return t != NULL ? t->flags : 0; /* "auto" */
 }

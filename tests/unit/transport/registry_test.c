@@ -3,8 +3,6 @@
 #include "transport/transport.h"
 
 TEST(found_by_scheme_and_uri) {
-    transport_register_builtin();
-    transport_register_builtin();
     CHECK(transport_find("tcp") == &transport_tcp);
     CHECK(transport_find("tcp://127.0.0.1:5") == &transport_tcp);
     CHECK(transport_find("shm:///x") == &transport_shm);
@@ -17,7 +15,6 @@ TEST(found_by_scheme_and_uri) {
 }
 
 TEST(bad_addresses_are_refused) {
-    transport_register_builtin();
     struct transport_domain_config config = {0};
     struct transport_domain *d;
     CHECK_EQ(transport_tcp.domain_open(&config, &d), TARN_OK);
@@ -31,7 +28,6 @@ TEST(bad_addresses_are_refused) {
 }
 
 TEST(what_is_in_use_cannot_go) {
-    transport_register_builtin();
     struct transport_domain_config config = {0};
     const struct transport_ops *ops;
     struct transport_domain *d, *other;
@@ -51,7 +47,6 @@ TEST(what_is_in_use_cannot_go) {
 
 /* Figures are kept by slot: a scheme has the same one when its transport comes again. */
 TEST(preferred_by_cost_numbered_for_good) {
-    transport_register_builtin();
     struct transport_ops dear = transport_tcp, cheap = transport_tcp;
     dear.scheme = "dear", dear.cost = 99;
     cheap.scheme = "cheap", cheap.cost = 1;

@@ -144,10 +144,19 @@ STATS = """
 """.split()
 
 
+class TransportStats(C.Structure):
+    """tarn_transport_stats."""
+
+    _fields_ = fields("char name[16]; uint64_t bytes_read, bytes_written;")
+
+
 class Stats(C.Structure):
     """tarn_stats."""
 
-    _fields_ = fields("size_t size; uint64_t " + ", ".join(STATS))
+    _fields_ = fields(
+        "size_t size; uint64_t " + ", ".join(STATS) + "; tarn_transport_stats transport[8];",
+        tarn_transport_stats=TransportStats,
+    )
 
 
 class Histogram(C.Structure):

@@ -391,10 +391,16 @@ class Client(Closes):
     # --- figures, tools
 
     def stats(self) -> Dict[str, int]:
-        """Counters of this client: gets, get_hits, bytes_read, round_trips, ..."""
+        """Counters of this client: gets, get_hits, bytes_read, round_trips, ...; and for each
+        transport NAME there is, NAME_bytes_read and NAME_bytes_written."""
         s = _lib.Stats(C.sizeof(_lib.Stats))
         check(lib.tarn_get_stats(self._use(), C.byref(s)))
-        return {name: getattr(s, name) for name in _lib.STATS}
+        stats = {name: getattr(s, name) for name in _lib.STATS}
+        for t in s.transport:
+            if t.name:
+                stats[f"{t.name.decode()}_bytes_read"] = t.bytes_read
+                stats[f"{t.name.decode()}_bytes_written"] = t.bytes_written
+        return stats
 
     def histogram(self, kind: str) -> Dict[str, Any]:
         """Latencies in microseconds of whole calls ("get", "put", "lookup"; a batch is one) or of
