@@ -62,13 +62,12 @@ tarn_status local_copy_start(void *arg, uint64_t task, struct span key, uint64_t
     if (n_copies == COPIES_MAX) return TARN_EAGAIN;
     if (!replica_is_local(to)) return TARN_EINVAL;
     struct iovec into[STORE_EXTENTS_MAX];
-    for (uint32_t i = 0; i < to->extents; i++)
-        into[i] = (struct iovec){extent_memory(&to->extent[i]), to->extent[i].length};
+    size_t n_into = replica_pieces(to, 0, size, into);
     struct local_copy *k = xcalloc(1, sizeof(*k));
     struct value_read_options options = {.len = size,
                                          .only = STORE_SEGMENT_ANY,
                                          .into = into,
-                                         .n_into = to->extents,
+                                         .n_into = n_into,
                                          .ready = soon,
                                          .arg = k};
     k->task = task;

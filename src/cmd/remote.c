@@ -6,6 +6,7 @@
 #include <sys/queue.h>
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/iov.h"
 #include "base/log.h"
 #include "cluster/cluster.h"
 #include "cmd/client.h"
@@ -13,6 +14,7 @@
 #include "cmd/config_tls.h"
 #include "cmd/core.h"
 #include "cmd/location.h"
+#include "engine/placed.h"
 #include "host/host.h"
 #include "pool/tier.h"
 #include "transport/transport.h"
@@ -290,30 +292,23 @@ static void set_attach(struct remote_route *r, uint64_t session) {
             r->segment.attach[w] = r->attach[w];
 }
 
-/* The parts of the replica's extents that hold [from, from + len). */
+/* The parts of the replica's extents that hold [from, from + len), with a grant for each. */
 static size_t set_parts(struct remote_route *r, const struct remote_op *op, uint64_t session,
                         uint64_t end_ms) {
-    uint64_t from = op->from, left = op->len;
-    size_t n = 0;
-    for (uint32_t i = 0; i < op->replica->extents && left > 0; i++) {
+    struct engine_part all[STORE_EXTENTS_MAX];
+    for (uint32_t i = 0; i < op->replica->extents; i++) {
         const struct store_extent *x = &op->replica->extent[i];
-        if (from >= x->length) {
-            from -= x->length;
-            continue;
-        }
-        struct engine_part *p = &r->part[n];
-        p->extent = (struct grant_extent){x->segment, x->segment_epoch, x->offset, x->length};
-        p->grant = r->grant[n];
-        p->sub_offset = from;
-        p->sub_length = min_u64(left, x->length - from);
-        if (!location_seal(op->write ? GRANT_WRITE : GRANT_READ, session, end_ms, &p->extent,
-                           r->grant[n]))
-            return 0;
-        r->segments[n++] = &r->segment;
-        left -= p->sub_length;
-        from = 0;
+        all[i].extent = (struct grant_extent){x->segment, x->segment_epoch, x->offset, x->length};
     }
-    return left == 0 ? n : 0;
+    size_t n = placed_parts(all, op->replica->extents, op->from, op->len, r->part);
+    for (size_t i = 0; i < n; i++) {
+        r->segments[i] = &r->segment;
+        r->part[i].grant = r->grant[i];
+        if (!location_seal(op->write ? GRANT_WRITE : GRANT_READ, session, end_ms,
+                           &r->part[i].extent, r->grant[i]))
+            return 0;
+    }
+    return n;
 }
 
 static tarn_status route_to_file(struct remote_route *r, const struct remote_op *op,
@@ -382,9 +377,8 @@ static void host_is_silent(uint32_t id) {
     for (size_t i = 0; i < info.n_segments; i++) set_bad(info.segments[i], until_ms);
 }
 
-static bool is_bad(const struct store_replica *r) {
-    uint32_t id = r->extent[0].segment;
-    return r->extents > 0 && id < n_bad && bad_until[id] > server.mono_ms;
+bool remote_is_silent(uint32_t segment) {
+    return segment < n_bad && bad_until[segment] > server.mono_ms;
 }
 
 size_t remote_avoid(struct span names[REMOTE_AVOID_MAX]) {
@@ -392,8 +386,7 @@ size_t remote_avoid(struct span names[REMOTE_AVOID_MAX]) {
     struct store_segment_info info;
     size_t n = 0;
     for (uint32_t id = 0; id < n_bad && n < REMOTE_AVOID_MAX; id++) {
-        if (bad_until[id] <= server.mono_ms || !store_segment_get(server.store, id, &info))
-            continue;
+        if (!remote_is_silent(id) || !store_segment_get(server.store, id, &info)) continue;
         if (info.tier != STORE_TIER_MEMORY || info.state != SEGMENT_UP) continue;
         memcpy(text[n], info.name, sizeof(text[n]));
         names[n] = span_str(text[n]);
@@ -413,26 +406,23 @@ char *extent_memory(const struct store_extent *x) {
     return base + x->offset;
 }
 
-static bool is_local(const struct store_replica *r) {
-    return replica_is_local(r);
-}
-
-/* Moves those that are (or are not) like that to the front, and keeps the order otherwise. */
-static void to_front(struct store_layout *layout, bool (*like)(const struct store_replica *r),
-                     bool want) {
-    struct store_layout out = {0};
-    for (int pass = 0; pass < 2; pass++)
-        for (uint32_t i = 0; i < layout->replicas; i++)
-            if (like(&layout->replica[i]) == (pass == 0 ? want : !want))
-                out.replica[out.replicas++] = layout->replica[i];
-    *layout = out;
+size_t replica_pieces(const struct store_replica *r, uint64_t from, uint64_t len,
+                      struct iovec out[STORE_EXTENTS_MAX]) {
+    struct iovec all[STORE_EXTENTS_MAX];
+    for (uint32_t i = 0; i < r->extents; i++)
+        all[i] = (struct iovec){extent_memory(&r->extent[i]), r->extent[i].length};
+    return iov_slice(all, r->extents, from, len, out);
 }
 
 void remote_order(struct store_layout *layout) {
     if (layout->replicas < 2) return;
     cluster_order(layout, 0, span_of(NULL, 0));
-    if (n_bad > 0) to_front(layout, is_bad, false);
-    if (server.host != NULL) to_front(layout, is_local, true);
+    for (uint32_t i = 1; i < layout->replicas && server.host != NULL; i++) {
+        if (!replica_is_local(&layout->replica[i])) continue;
+        struct store_replica local = layout->replica[i];
+        memmove(&layout->replica[1], &layout->replica[0], i * sizeof(local));
+        layout->replica[0] = local;
+    }
 }
 
 /* --- transfers --- */

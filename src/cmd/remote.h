@@ -101,14 +101,16 @@ char *replica_memory(const struct store_replica *r);
 static inline bool replica_is_local(const struct store_replica *r) {
     return replica_memory(r) != NULL;
 }
-/* The bytes of an extent there. */
+/* The bytes of an extent there; and [from, from + len) of such a replica, returns how many pieces. */
 char *extent_memory(const struct store_extent *x);
+size_t replica_pieces(const struct store_replica *r, uint64_t from, uint64_t len,
+                      struct iovec out[STORE_EXTENTS_MAX]);
 /* Names of memory segments that lately did not answer, for store_put_options.avoid. Returns how
  * many; valid until the next call. */
 enum { REMOTE_AVOID_MAX = 8 };
 size_t remote_avoid(struct span names[REMOTE_AVOID_MAX]);
-/* Best first: own memory, then as for any client of this machine; what lately did not answer goes
- * last. */
+bool remote_is_silent(uint32_t segment); /* whatever it holds is better read elsewhere */
+/* Best first: own memory, then as for any client of this machine. */
 void remote_order(struct store_layout *layout);
 
 /* --- figures --- */
