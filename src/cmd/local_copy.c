@@ -4,52 +4,28 @@
 #include <sys/queue.h>
 #include "base/assert.h"
 #include "cluster/cluster.h"
-#include "cmd/client.h"
-#include "cmd/core.h"
 #include "cmd/value_read.h"
 
-enum { COPIES_MAX = 8, PIECES_PER_TURN = 2 };
+enum { COPIES_MAX = 8 };
 
 struct local_copy {
     LIST_ENTRY(local_copy) link;
     uint64_t task;
     struct value_read *read;
-    struct net_timer timer;
-    /* TARN_EAGAIN: under way; else it ends when nothing is on its way to the segment any more */
-    tarn_status status;
 };
 static LIST_HEAD(copy_list, local_copy) copies = LIST_HEAD_INITIALIZER(copies);
 static unsigned n_copies;
 
 static void copy_free(struct local_copy *k) {
-    net_timer_stop(&k->timer);
     value_read_close(&k->read);
     LIST_REMOVE(k, link);
     n_copies--;
     free(k);
 }
 
-static void soon(void *arg) {
+static void on_done(void *arg, tarn_status status) {
     struct local_copy *k = arg;
-    if (!k->timer.pending) net_timer_start(&k->timer, 0);
-}
-
-static void turn(void *arg) {
-    struct local_copy *k = arg;
-    core_stamp();
-    for (int i = 0; i < PIECES_PER_TURN && k->status == TARN_EAGAIN; i++) {
-        struct value_piece piece;
-        tarn_status status = value_read_next(k->read, &piece);
-        if (status == TARN_EAGAIN) return;
-        if (status != TARN_OK || piece.bytes.len == 0) k->status = status;
-    }
-    if (k->status == TARN_EAGAIN) {
-        soon(k);
-        return;
-    }
-    if (!value_read_idle(k->read)) return; /* it tells when it is */
     uint64_t task = k->task;
-    tarn_status status = k->status;
     copy_free(k);
     cluster_local_done(task, status);
 }
@@ -68,15 +44,12 @@ tarn_status local_copy_start(void *arg, uint64_t task, struct span key, uint64_t
                                          .only = STORE_SEGMENT_ANY,
                                          .into = into,
                                          .n_into = n_into,
-                                         .ready = soon,
+                                         .done = on_done,
                                          .arg = k};
     k->task = task;
-    k->status = TARN_EAGAIN;
-    net_timer_init(&k->timer, core_loop(), turn, k);
     k->read = value_read_open(o, &options);
     LIST_INSERT_HEAD(&copies, k, link);
     n_copies++;
-    soon(k);
     return TARN_OK;
 }
 
@@ -84,8 +57,7 @@ void local_copy_cancel(void *arg, uint64_t task) {
     struct local_copy *k;
     LIST_FOREACH(k, &copies, link) {
         if (k->task != task) continue;
-        if (k->status == TARN_EAGAIN) k->status = TARN_ECANCELED;
-        soon(k);
+        value_read_cancel(k->read);
         return;
     }
 }

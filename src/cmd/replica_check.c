@@ -18,7 +18,6 @@
 #include "cmd/stats.h"
 #include "cmd/value_read.h"
 
-enum { PIECES_PER_TURN = 2 }; /* of own memory: some 200 us */
 enum { BACKGROUND_MAX = 16 }; /* that nobody waits for */
 enum { SEEN_MAX = 2 * STORE_REPLICAS_MAX };
 
@@ -46,11 +45,6 @@ static void check_free(struct replica_check *k) {
     free(k);
 }
 
-static void finish(struct replica_check *k) {
-    if (k->done) k->done(k->arg, k->dropped);
-    check_free(k);
-}
-
 static struct object *current(const struct replica_check *k) {
     struct object *o = store_find(server.store, k->key);
     return o && store_object_version(o) == k->version ? o : NULL;
@@ -67,33 +61,14 @@ static void soon(void *arg) {
     if (!k->timer.pending) net_timer_start(&k->timer, 0);
 }
 
-/* false: all were looked at, or the object is gone. */
-static bool open_next(struct replica_check *k) {
-    struct object *o = current(k);
-    struct store_layout layout;
-    if (!o) return false;
-    store_object_layout(server.store, o, &layout);
-    for (uint32_t i = 0; i < layout.replicas; i++) {
-        const struct store_replica *r = &layout.replica[i];
-        if (r->extents == 0 || was_seen(k, r->extent[0].segment)) continue;
-        if (k->n_seen == SEEN_MAX) return false;
-        k->segment = k->seen[k->n_seen++] = r->extent[0].segment;
-        struct value_read_options options = {
-            .len = k->size, .only = k->segment, .sum = true, .ready = soon, .arg = k};
-        k->read = value_read_open(o, &options);
-        return true;
-    }
-    return false;
-}
-
 /* A file that is not there is as bad as one with other bytes in it; a host that does not answer
  * says nothing. */
-static void judge(struct replica_check *k, tarn_status status) {
-    bool bad =
-        value_read_found_corrupt(k->read) || status == TARN_ECORRUPT || status == TARN_ENOTFOUND;
+static void on_read(void *arg, tarn_status status) {
+    struct replica_check *k = arg;
     struct object *o = current(k);
     value_read_close(&k->read);
-    if (!bad || !o) return;
+    soon(k);
+    if ((status != TARN_ECORRUPT && status != TARN_ENOTFOUND) || !o) return;
     /* it went by itself */
     if (store_replica_drop(server.store, o, k->segment, true) != TARN_OK) return;
     log_warning("The replica of version %" PRIu64 " in segment %u was bad: dropped", k->version,
@@ -102,22 +77,24 @@ static void judge(struct replica_check *k, tarn_status status) {
     stats.replicas_bad++;
 }
 
+/* The next one; the end, when all were looked at or the object is gone. */
 static void turn(void *arg) {
     struct replica_check *k = arg;
+    struct object *o = current(k);
+    struct store_layout layout = {0};
     core_stamp();
-    if (!k->read && !open_next(k)) {
-        finish(k);
+    if (o) store_object_layout(server.store, o, &layout);
+    for (uint32_t i = 0; i < layout.replicas && k->n_seen < SEEN_MAX; i++) {
+        const struct store_replica *r = &layout.replica[i];
+        if (r->extents == 0 || was_seen(k, r->extent[0].segment)) continue;
+        k->segment = k->seen[k->n_seen++] = r->extent[0].segment;
+        struct value_read_options options = {
+            .len = k->size, .only = k->segment, .sum = true, .done = on_read, .arg = k};
+        k->read = value_read_open(o, &options);
         return;
     }
-    for (int i = 0; i < PIECES_PER_TURN; i++) {
-        struct value_piece piece;
-        tarn_status status = value_read_next(k->read, &piece);
-        if (status == TARN_EAGAIN) return;
-        if (status == TARN_OK && piece.bytes.len > 0) continue;
-        judge(k, status);
-        break;
-    }
-    soon(k);
+    if (k->done) k->done(k->arg, k->dropped);
+    check_free(k);
 }
 
 struct replica_check *replica_check_start(struct object *o,

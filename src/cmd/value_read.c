@@ -7,8 +7,12 @@
 #include "base/crc32c.h"
 #include "base/iov.h"
 #include "base/log.h"
+#include "cmd/client.h"
+#include "cmd/core.h"
 #include "cmd/replica_check.h"
 #include "engine/placed.h"
+
+enum { PIECES_PER_TURN = 2 }; /* of own memory: some 200 us */
 
 struct slot { /* a piece */
     struct value_read *reader;
@@ -27,7 +31,9 @@ struct value_read {
     struct iovec into[STORE_EXTENTS_MAX];
     size_t n_into;
     void (*ready)(void *arg);
+    void (*done)(void *arg, tarn_status status);
     void *arg;
+    struct net_timer timer; /* of one that runs by itself: its next turn */
     /* the object */
     struct span key;
     struct store_hold *hold;
@@ -255,6 +261,14 @@ static void pump(struct value_read *r) {
     verify(r);
 }
 
+/* There is something to do, or to take. */
+static void go_on(struct value_read *r) {
+    if (is_buffered(r))
+        r->ready(r->arg);
+    else if (!r->timer.pending)
+        net_timer_start(&r->timer, 0);
+}
+
 static void reader_free(struct value_read *r) {
     if (!r->closed || r->running > 0 || r->lent > 0) return;
     for (unsigned i = 0; i < r->slots; i++) free(r->slot[i].buffer);
@@ -284,14 +298,16 @@ static void on_done(struct remote_op *op, tarn_status status) {
         begin_piece(s, op->from);
     }
     verify(r);
-    if (r->status != TARN_OK || r->running == 0 || r->proving || can_take(r)) r->ready(r->arg);
+    if (r->status != TARN_OK || r->running == 0 || r->proving || can_take(r)) go_on(r);
 }
 
 /* --- the caller's side --- */
 
+static void turn(void *arg);
+
 static void on_claim(void *arg) {
     struct value_read *r = arg;
-    r->ready(r->arg);
+    go_on(r);
 }
 
 struct value_read *value_read_open(struct object *o, const struct value_read_options *options) {
@@ -308,6 +324,7 @@ struct value_read *value_read_open(struct object *o, const struct value_read_opt
     r->n_into = options->into ? options->n_into : 0;
     if (r->n_into) memcpy(r->into, options->into, r->n_into * sizeof(*r->into));
     r->ready = options->ready;
+    r->done = options->done;
     r->arg = options->arg;
     r->why = TARN_ENOSEGMENT;
     struct span key = store_object_key(o);
@@ -331,6 +348,9 @@ struct value_read *value_read_open(struct object *o, const struct value_read_opt
     uint64_t room = r->n_into > 0 ? 0 : remote_window(r->read.to - r->read.from);
     r->claim = options->claim ? remote_claim_ref(options->claim)
                               : remote_claim_new(room, options->client, on_claim, r);
+    if (is_buffered(r)) return r;
+    net_timer_init(&r->timer, core_loop(), turn, r);
+    go_on(r);
     return r;
 }
 
@@ -352,12 +372,8 @@ tarn_status value_read_peek(struct value_read *r) {
 tarn_status value_read_next(struct value_read *r, struct value_piece *piece_p) {
     tarn_status status = advance(r);
     if (status != TARN_OK) return status;
-    *piece_p = (struct value_piece){.bytes = span_of(NULL, r->read.pos - r->next_out)};
+    *piece_p = (struct value_piece){.bytes = span_of(NULL, 0)};
     if (r->next_out == r->read.to) return TARN_OK;
-    if (!is_buffered(r)) {
-        r->next_out = r->read.pos;
-        return TARN_OK;
-    }
     struct slot *s = slot_of(r, r->next_out);
     uint64_t first = max_u64(r->next_out, r->from);
     r->next_out += s->op.len;
@@ -381,7 +397,12 @@ void value_read_give_back(void *token) {
         return;
     }
     remote_claim_stalled(r->claim, false);
-    if (r->next_start < r->read.to) r->ready(r->arg);
+    if (r->next_start < r->read.to) go_on(r);
+}
+
+static void cancel_pieces(struct value_read *r) {
+    for (unsigned i = 0; i < r->slots; i++)
+        if (r->slot[i].state == SLOT_RUNNING) remote_cancel(&r->slot[i].op);
 }
 
 void value_read_close(struct value_read **r_p) {
@@ -389,8 +410,8 @@ void value_read_close(struct value_read **r_p) {
     *r_p = NULL;
     if (!r) return;
     r->closed = true;
-    for (unsigned i = 0; i < r->slots; i++)
-        if (r->slot[i].state == SLOT_RUNNING) remote_cancel(&r->slot[i].op);
+    net_timer_stop(&r->timer);
+    cancel_pieces(r);
     store_unhold(server.store, &r->hold);
     if (r->read.mismatches > 0 && r->only == STORE_SEGMENT_ANY)
         replica_suspect(r->key, r->read.value.version);
@@ -398,10 +419,25 @@ void value_read_close(struct value_read **r_p) {
     reader_free(r);
 }
 
-bool value_read_idle(const struct value_read *r) {
-    return r->running == 0;
+/* --- those that run by themselves --- */
+
+static void turn(void *arg) {
+    struct value_read *r = arg;
+    core_stamp();
+    for (int i = 0; i < PIECES_PER_TURN; i++) {
+        tarn_status status = advance(r);
+        if (status == TARN_EAGAIN) return;
+        if (status != TARN_OK || r->next_out == r->read.to) {
+            if (r->running == 0) r->done(r->arg, status); /* else the last piece goes on here */
+            return;
+        }
+        r->next_out = r->read.pos;
+    }
+    go_on(r);
 }
 
-bool value_read_found_corrupt(const struct value_read *r) {
-    return r->read.mismatches > 0;
+void value_read_cancel(struct value_read *r) {
+    if (r->status == TARN_OK) r->status = TARN_ECANCELED;
+    cancel_pieces(r);
+    go_on(r);
 }

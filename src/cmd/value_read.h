@@ -1,10 +1,15 @@
 /* Reads a value, or a range of one, from its replicas: piece by piece, a window of pieces at a
  * time, in order, each verified before it is handed out. A replica that fails, also in the middle,
- * is left for the next one.
+ * is left for the next one (engine/placed.h).
  *
  *   open ─> [waits for its claim] ─> next: piece, piece, ... ─> next: the end ─> close
  *                                      │ TARN_EAGAIN: ready() tells           ^
  *                                      └─ no replica is left: the error ──────┘
+ *
+ * One that hands out no pieces, since its bytes go elsewhere or nowhere, runs to its end by itself:
+ *
+ *   open ─> [waits for its claim, reads] ─> done() ─> close
+ *              └─ cancel ─────────────────────^
  *
  * How it verifies: objects of more than a MiB by their CRC per MiB; smaller ones by their CRC, for
  * which all of them is read; larger ones that have only one CRC are read twice, the first time to
@@ -25,15 +30,18 @@ struct value_read;
 struct value_read_options {
     uint64_t from, len; /* len > 0 */
     uint32_t only;      /* only the replica in this segment; STORE_SEGMENT_ANY */
-    /* bytes go here, the pieces that are handed out say only how far it is; from and len are those
-     * of the whole value. At most STORE_EXTENTS_MAX; copied. NULL: into buffers */
+    /* bytes go here; from and len are those of the whole value. At most STORE_EXTENTS_MAX; copied.
+     * NULL: into buffers */
     const struct iovec *into;
     size_t n_into;
-    bool sum; /* bytes are verified and dropped: pieces have data NULL */
+    bool sum; /* bytes are verified and dropped */
     /* granted, and large enough; borrowed. NULL: the reader makes its own */
     struct remote_claim *claim;
     uint64_t client;          /* who is to take the pieces; 0 */
     void (*ready)(void *arg); /* ask value_read_next again. Not from inside open and next */
+    /* With into and sum, in place of ready: all is there and right, or why not, as value_read_next
+     * says it. Once, and nothing of it is under way then. Not from inside open and cancel */
+    void (*done)(void *arg, tarn_status status);
     void *arg;
 };
 
@@ -52,8 +60,7 @@ tarn_status value_read_peek(struct value_read *r);
 /* The bytes of a piece are no longer needed. In any order, also after close. */
 void value_read_give_back(void *token);
 void value_read_close(struct value_read **r_p);
-/* Nothing of it is under way: memory of `into` may be given up. */
-bool value_read_idle(const struct value_read *r);
-bool value_read_found_corrupt(const struct value_read *r);
+/* done comes all the same, soon: TARN_ECANCELED, unless it was over. */
+void value_read_cancel(struct value_read *r);
 
 #endif
