@@ -90,7 +90,7 @@ _KINDS: Dict[str, type] = {
 }
 
 
-def _checked(given: Mapping[str, Any], where: str) -> Dict[str, Any]:
+def _settings_checked(given: Mapping[str, Any], where: str) -> Dict[str, Any]:
     chosen: Dict[str, Any] = {}
     for name, value in given.items():
         kind = _KINDS.get(name)
@@ -129,13 +129,13 @@ def settings(given: Optional[Mapping[str, Any]], where: str) -> Settings:
             raise InvalidArgument(f"TARN_CONFIG_PATH: {path}: {e}") from None
         if not isinstance(content, dict):
             raise InvalidArgument(f"TARN_CONFIG_PATH: {path}: must hold one JSON object")
-        values.update(_checked(content, path))
+        values.update(_settings_checked(content, path))
     if os.environ.get("TARN_URL"):
         values["url"] = os.environ["TARN_URL"]
     if given is not None:
         if not isinstance(given, Mapping):
             raise InvalidArgument(f"{where}: must be an object, not {type(given).__name__}")
-        values.update(_checked(given, where))
+        values.update(_settings_checked(given, where))
     chosen = Settings(**values)
     put_options(**chosen.put_options())  # raises what is wrong with their values
     return chosen

@@ -44,7 +44,7 @@ def encode_key(key: Any) -> bytes:
     return raw
 
 
-def _words(values: Iterable[Any], name: str) -> "array[int]":
+def _number_array(values: Iterable[Any], name: str) -> "array[int]":
     try:
         return array("Q", values)
     except OverflowError:
@@ -56,11 +56,11 @@ def address_of(values: "array[int]") -> int:
     return values.buffer_info()[0]
 
 
-def _room(bytes_each: int, n: int) -> "array[int]":
+def _zeroed_array(bytes_each: int, n: int) -> "array[int]":
     return array("Q", bytes(bytes_each * max(n, 1)))
 
 
-def _listed(values: Any, name: str) -> Sequence[Any]:
+def _as_list(values: Any, name: str) -> Sequence[Any]:
     """A list or tuple of it; arrays of numpy become lists of plain numbers."""
     if isinstance(values, (list, tuple)):
         return values
@@ -75,7 +75,7 @@ def _listed(values: Any, name: str) -> Sequence[Any]:
 def _key_sequence(keys: Any) -> Sequence[Any]:
     if isinstance(keys, (str, bytes, bytearray, memoryview)):
         raise TypeError("keys: a list of keys, not one key")
-    return _listed(keys, "keys")
+    return _as_list(keys, "keys")
 
 
 class KeyList:
@@ -119,22 +119,22 @@ class KeyList:
     def structs(self) -> "array[int]":
         """As an array of tarn_key, which points into `data`. Raises InvalidArgument for keys of 0
         or over 1024 bytes."""
-        keys = _room(_lib.KEY_BYTES, self.n)
+        keys = _zeroed_array(_lib.KEY_BYTES, self.n)
         columns = self.columns()
         check(lib.tarn_columns_keys(C.byref(columns), address_of(keys)))
         return keys
 
 
-def _flat(values: Any, name: str) -> Tuple["array[int]", Optional["array[int]"]]:
+def _flattened(values: Any, name: str) -> Tuple["array[int]", Optional["array[int]"]]:
     """Numbers, and how many of them belong to each key (None: one each)."""
-    values = _listed(values, name)
+    values = _as_list(values, name)
     try:
-        return _words(values, name), None
+        return _number_array(values, name), None
     except TypeError:
         pass
     rows = [v if isinstance(v, (list, tuple)) else (v,) for v in values]
     try:
-        return _words(chain.from_iterable(rows), name), array("Q", map(len, rows))
+        return _number_array(chain.from_iterable(rows), name), array("Q", map(len, rows))
     except TypeError:
         raise TypeError(f"{name}: integers, or lists of integers, one per key") from None
 
@@ -159,7 +159,7 @@ class Batch:
     ) -> None:
         self.keys = KeyList(keys)
         n = self.n = self.keys.n
-        self._items = _room(_lib.ITEM_BYTES, n)
+        self._items = _zeroed_array(_lib.ITEM_BYTES, n)
         self.address = address_of(self._items)
         self._iov: Optional["array[int]"] = None
         self.keep = keep
@@ -174,10 +174,12 @@ class Batch:
                 address_of(long),
             )
             if pieces is not None:
-                columns.pieces, self._iov = address_of(pieces), _room(_lib.IOVEC_BYTES, len(where))
+                columns.pieces, self._iov = address_of(pieces), _zeroed_array(
+                    _lib.IOVEC_BYTES, len(where)
+                )
         for values, name in ((offsets, "offsets"), (wants, "wants")):
             if values is not None:
-                words = _words(_listed(values, name), name)
+                words = _number_array(_as_list(values, name), name)
                 if len(words) != n:
                     raise InvalidArgument(f"{name}: {len(words)} of them for {n} keys")
                 arrays.append(words)
@@ -188,11 +190,11 @@ class Batch:
     def _memory(
         self, addresses: Any, sizes: Any
     ) -> Tuple["array[int]", "array[int]", Optional["array[int]"]]:
-        where, pieces = _flat(addresses, "addresses")
+        where, pieces = _flattened(addresses, "addresses")
         if isinstance(sizes, int):
-            long, long_pieces = _words([sizes], "sizes") * len(where), pieces
+            long, long_pieces = _number_array([sizes], "sizes") * len(where), pieces
         else:
-            long, long_pieces = _flat(sizes, "sizes")
+            long, long_pieces = _flattened(sizes, "sizes")
         if (len(pieces) if pieces is not None else len(where)) != self.n:
             raise InvalidArgument(f"addresses: {len(addresses)} of them for {self.n} keys")
         if pieces != long_pieces or len(where) != len(long):

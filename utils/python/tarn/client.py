@@ -373,7 +373,7 @@ class Client(Closes):
         """Memory that will be used often: RDMA needs it, shm and tcp do no harm. A buffer, or an
         address and a size. It must stay mapped until it is unregistered or the client has gone.
         Raises Exists, TooLarge (1024 per client)."""
-        address, length = _span(buffer, size)
+        address, length = _buffer_span(buffer, size)
         check(lib.tarn_register(self._use(), address, length))
 
     def register_dmabuf(self, address: int, size: int, fd: int, offset: int = 0) -> None:
@@ -473,7 +473,7 @@ def range_memory(offset: int, length: int) -> bytearray:
     return bytearray(length)
 
 
-def _span(buffer: Any, size: Optional[int]) -> Tuple[int, int]:
+def _buffer_span(buffer: Any, size: Optional[int]) -> Tuple[int, int]:
     if isinstance(buffer, int):
         if size is None:
             raise TypeError("register_buffer: an address needs a size")

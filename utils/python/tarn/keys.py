@@ -62,6 +62,11 @@ def shard_of(
     return kv_heads, tp_rank // replicas, replicas, tp_rank % replicas
 
 
+def joined(*parts: object) -> str:
+    """The parts, escaped, with @ between them; those that are empty or None are left out."""
+    return "@".join(escape(str(part)) for part in parts if part)
+
+
 def glob_of(text: str) -> str:
     """A pattern (of SCAN, REMOVEMATCH GLOB) that only this text matches."""
     return "".join("\\" + c if c in "*?[]\\^" else c for c in text)

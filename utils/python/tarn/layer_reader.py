@@ -219,7 +219,10 @@ class LayerReader(Closes):
             raise InvalidArgument("fetch: this reader fetches already")
         tail_parts = None
         if tail is not None:
-            tail_parts = (tail[0], [p for memory in tail[1] for p in _writable(memory, "tail")])
+            tail_parts = (
+                tail[0],
+                [p for memory in tail[1] for p in _writable_pins(memory, "tail")],
+            )
         self._thread = threading.Thread(
             target=self._run, args=(place, tail_parts), name="tarn-layers", daemon=True
         )
@@ -230,7 +233,7 @@ class LayerReader(Closes):
             patience = _Patience(self.stall_ms, self.timeout_ms)
             for layer in range(self.layers):
                 parts = [
-                    _writable(place(c, layer), f"chunk {c}, layer {layer}")
+                    _writable_pins(place(c, layer), f"chunk {c}, layer {layer}")
                     for c in range(self.chunks)
                 ]
                 self._read(self._keys(layer), parts, layer, patience)
@@ -264,7 +267,7 @@ class LayerReader(Closes):
                 if result == Status.ENOTFOUND:
                     still.append(i)
                 elif result != sum(size):
-                    raise _wrong(keys[i], result, sum(size))
+                    raise _read_error(keys[i], result, sum(size))
             if len(still) < len(left):
                 patience.progress()
             left = still
@@ -354,14 +357,14 @@ class LayerReader(Closes):
             self._thread.join()
 
 
-def _writable(memory: Any, name: str) -> List[Pinned]:
+def _writable_pins(memory: Any, name: str) -> List[Pinned]:
     return [
         pin(part, writable=True, name=name)
         for part in (memory if isinstance(memory, list) else [memory])
     ]
 
 
-def _wrong(key: Key, result: int, size: int) -> Error:
+def _read_error(key: Key, result: int, size: int) -> Error:
     if result >= 0 or result == Status.ELIMIT:
         held = f"holds {result} bytes" if result >= 0 else "is larger"
         return InvalidArgument(

@@ -199,7 +199,7 @@ class _Ticket:
         self.left, self.release = left, release
 
 
-def _all(functions: List[Callable[[], None]]) -> None:
+def _call_all(functions: List[Callable[[], None]]) -> None:
     """Calls all of them, whatever one raises; then raises the first of that."""
     errors = []
     for function in functions:
@@ -211,7 +211,7 @@ def _all(functions: List[Callable[[], None]]) -> None:
         raise errors[0]
 
 
-def _pieces(memory: Any, name: str) -> List[Pinned]:
+def _pins_of(memory: Any, name: str) -> List[Pinned]:
     """The pieces of one object: a buffer, an (address, size), or a list of such."""
     parts = memory if isinstance(memory, list) else [memory]
     if not parts:
@@ -292,7 +292,7 @@ class LayerWriter(Closes):
             if reason:
                 after.append(partial(sent.prompt._break, reason))
             after += self._count_down(sent.ticket)
-        _all(after)
+        _call_all(after)
         return done
 
     def _count_down(self, ticket: int) -> List[Callable[[], None]]:
@@ -409,7 +409,7 @@ class LayerWriter(Closes):
         queue.close()
         self._sent.clear()
         tickets, self._tickets = self._tickets, {}
-        _all([entry.release for entry in tickets.values() if entry.release is not None])
+        _call_all([entry.release for entry in tickets.values() if entry.release is not None])
 
 
 class Prompt:
@@ -451,7 +451,7 @@ class Prompt:
             if not batches or batches[-1].bytes >= self.writer.batch_bytes:
                 batches.append(_Sent(self, 0, layer))
             batches[-1].add(
-                chunk, self.key(chunk, layer), _pieces(memory, f"chunk {chunk}, layer {layer}")
+                chunk, self.key(chunk, layer), _pins_of(memory, f"chunk {chunk}, layer {layer}")
             )
         return self._send(batches, release)
 
@@ -464,7 +464,7 @@ class Prompt:
         sent.add(
             -1,
             key,
-            [p for i, memory in enumerate(memories) for p in _pieces(memory, f"tail, layer {i}")],
+            [p for i, memory in enumerate(memories) for p in _pins_of(memory, f"tail, layer {i}")],
         )
         return self._send([sent], release)
 

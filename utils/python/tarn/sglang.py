@@ -27,7 +27,7 @@ from ._link import Link, optional, settings
 from .client import Client
 from .errors import InvalidArgument, Status
 from .identity import Facts, digest, first
-from .keys import escape, glob_of
+from .keys import escape, glob_of, joined
 from .memory import Pinned, pin
 
 
@@ -80,7 +80,7 @@ def _first_page(page_size: int) -> Any:
     return torch.arange(page_size) if torch is not None else _Indices(range(page_size))
 
 
-def _slot(indices: Any, i: int) -> int:
+def _slot_at(indices: Any, i: int) -> int:
     return int(indices[i])
 
 
@@ -244,16 +244,8 @@ class TarnHiCache(_Base):  # type: ignore[misc]
             log.warning(
                 'tarn: every page is copied once more: add "interface_v1": 1 to the extra config'
             )
-        self._head = "@".join(
-            escape(str(part))
-            for part in (
-                chosen.namespace,
-                extra.get("extra_backend_tag"),
-                "sglang",
-                self._of("model_name", None) or "none",
-            )
-            if part
-        )
+        model = self._of("model_name", None) or "none"
+        self._head = joined(chosen.namespace, extra.get("extra_backend_tag"), "sglang", model)
         self._lookup = {"lease_ms": chosen.lookup_lease_ms} if chosen.lookup_lease_ms else {}
         self._gets, self._puts = chosen.get_options(), chosen.put_options()
         self.registered_pools: Dict[Any, Any] = {}
@@ -420,7 +412,7 @@ class TarnHiCache(_Base):  # type: ignore[misc]
             return self._put_all(
                 keys,
                 lambda: [
-                    pool.pool.get_data_page(_slot(indices, i * size)) for i in range(len(keys))
+                    pool.pool.get_data_page(_slot_at(indices, i * size)) for i in range(len(keys))
                 ],
                 pool,
             )
@@ -442,7 +434,9 @@ class TarnHiCache(_Base):  # type: ignore[misc]
             there = self._get_all(pool.keys(keys), pages)
             for i, found in enumerate(there):
                 if found:
-                    pool.pool.set_from_flat_data_page(_slot(indices, i * pool.page_size), pages[i])
+                    pool.pool.set_from_flat_data_page(
+                        _slot_at(indices, i * pool.page_size), pages[i]
+                    )
             return there
 
         return self._link.call("get", work, [False] * len(keys))

@@ -93,7 +93,7 @@ def head_range(heads: int, tp_size: int, tp_rank: int) -> Tuple[int, int]:
     return shard * count, count
 
 
-def _gather(runs: List[Tuple[int, int, int]], shard: int, merge_gap: int) -> List[Part]:
+def _gather_runs(runs: List[Tuple[int, int, int]], shard: int, merge_gap: int) -> List[Part]:
     """Runs (offset in the object, offset in the block, length), ascending in the object, as few
     parts."""
     parts: List[Part] = []
@@ -148,7 +148,7 @@ def plan(
             )
             for index in range(shape.outer)
         ]
-        parts.extend(_gather(runs, shard, merge_gap))
+        parts.extend(_gather_runs(runs, shard, merge_gap))
     return tuple(parts)
 
 
@@ -157,7 +157,7 @@ def scratch_bytes(parts: Sequence[Part]) -> int:
     return max((size for part in parts for at, size in part.places if at == SKIP), default=0)
 
 
-def _spread(
+def _spread_places(
     places: Sequence[Tuple[int, int]], runs: Sequence[Tuple[int, int]]
 ) -> List[Tuple[int, int]]:
     """Places in a block whose bytes lie in several runs of memory (address, length): (address or
@@ -226,7 +226,7 @@ def columns(
     out = Columns([], [], [], [], [], [])
     for block, (names, runs) in enumerate(zip(keys, memory)):
         for part in parts:
-            places = _spread(part.places, runs)
+            places = _spread_places(part.places, runs)
             out.keys.append(names[part.shard])
             out.addresses.append([junk if at == SKIP else at for at, _ in places])
             out.sizes.append([size for _, size in places])

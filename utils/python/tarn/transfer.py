@@ -98,7 +98,7 @@ class BatchState(enum.IntEnum):
     OVER = 2
 
 
-def _word(value: Optional[str]) -> Optional[bytes]:
+def _text_or_null(value: Optional[str]) -> Optional[bytes]:
     return None if value is None else value.encode()
 
 
@@ -126,7 +126,7 @@ class Batch(_Handle, Releases):
     ) -> None:
         super().__init__()
         call = TransferCall(C.sizeof(TransferCall))
-        call.timeout_ms, call.done = timeout_ms, _word(done)
+        call.timeout_ms, call.done = timeout_ms, _text_or_null(done)
         call.message, call.message_len = C.cast(C.c_char_p(message), C.c_void_p), len(message)
         self.tasks, self._peer = tasks, peer  # both outlive it
         check(
@@ -343,9 +343,13 @@ class End(_Handle, Closes):
         super().__init__()
         o = TransferOptions()
         lib.tarn_transfer_options_init(C.byref(o))
-        o.name, o.master = _word(name), _word(master)
-        o.announce, o.secret = _word(announce), _word(secret)
-        o.module_path, o.shm_socket, o.shm_mode = _word(module_path), _word(shm_socket), shm_mode
+        o.name, o.master = _text_or_null(name), _text_or_null(master)
+        o.announce, o.secret = _text_or_null(announce), _text_or_null(secret)
+        o.module_path, o.shm_socket, o.shm_mode = (
+            _text_or_null(module_path),
+            _text_or_null(shm_socket),
+            shm_mode,
+        )
         o.port, o.data_port, o.unprotected = port, data_port, int(unprotected)
         if transport is not None:
             o.transport = transport.encode()
@@ -390,7 +394,7 @@ class End(_Handle, Closes):
         region = C.c_uint32()
         check(
             lib.tarn_transfer_register(
-                self._live(), address, length, rights, _word(name), C.byref(region)
+                self._live(), address, length, rights, _text_or_null(name), C.byref(region)
             )
         )
         self._held[address] = keep
@@ -411,7 +415,14 @@ class End(_Handle, Closes):
         region = C.c_uint32()
         check(
             lib.tarn_transfer_register_dmabuf(
-                self._live(), address, size, fd, offset, rights, _word(name), C.byref(region)
+                self._live(),
+                address,
+                size,
+                fd,
+                offset,
+                rights,
+                _text_or_null(name),
+                C.byref(region),
             )
         )
         return region.value
@@ -434,7 +445,7 @@ class End(_Handle, Closes):
                 self._live(),
                 size,
                 rights,
-                _word(name),
+                _text_or_null(name),
                 int(huge_pages),
                 C.byref(address),
                 C.byref(region),

@@ -12,7 +12,7 @@ from .errors import Closed
 from .options import milliseconds
 
 
-def _memory(address: int, size: int, owner: object, writable: bool) -> memoryview:
+def _memoryview_of(address: int, size: int, owner: object, writable: bool) -> memoryview:
     """`size` bytes at `address` as a memoryview that keeps `owner`, as whatever is made of it
     does."""
     array = (C.c_ubyte * size).from_address(address)
@@ -21,7 +21,7 @@ def _memory(address: int, size: int, owner: object, writable: bool) -> memoryvie
     return data if writable else data.toreadonly()
 
 
-def _pieces(get: Any, pointer: Any) -> List[Tuple[int, int]]:
+def _spans_of(get: Any, pointer: Any) -> List[Tuple[int, int]]:
     first = C.POINTER(_lib.Iovec)()
     n = get(pointer, C.byref(first))
     return [(first[i].base or 0, first[i].len) for i in range(n)]
@@ -43,7 +43,7 @@ class _Native:
         self._lib.needed.pop(id(self), None)
 
 
-def _drop(buffers: List[memoryview]) -> None:
+def _release_all(buffers: List[memoryview]) -> None:
     """Ends what can be ended: a memoryview that something else points into stays."""
     for b in buffers:
         try:
@@ -85,8 +85,8 @@ class View(Releases):
         self.size = lib.tarn_view_size(native.pointer)
         self.version = lib.tarn_view_version(native.pointer)
         self.pieces = [
-            _memory(a, n, native, False)
-            for a, n in _pieces(lib.tarn_view_pieces, native.pointer)
+            _memoryview_of(a, n, native, False)
+            for a, n in _spans_of(lib.tarn_view_pieces, native.pointer)
             if n
         ]
         self.data = (
@@ -122,7 +122,7 @@ class View(Releases):
         """Ends the view, and its lease once no array points into it any more. May be called
         twice."""
         if self._native is not None:
-            _drop(self.pieces)
+            _release_all(self.pieces)
             self.pieces, self.data, self._native = [], None, None
 
     def __len__(self) -> int:
@@ -159,7 +159,9 @@ class Writer:
         _lib.needed[id(self)] = handle
         self.in_place = bool(lib.tarn_writer_in_place(pointer))
         self.pieces = [
-            _memory(a, n, handle, True) for a, n in _pieces(lib.tarn_writer_pieces, pointer) if n
+            _memoryview_of(a, n, handle, True)
+            for a, n in _spans_of(lib.tarn_writer_pieces, pointer)
+            if n
         ]
         self.data = (
             memoryview(bytearray())
@@ -175,7 +177,7 @@ class Writer:
             raise Closed("this writer has been committed or aborted")
         if self._handle.generation != _lib.process.generation:
             raise Closed("a writer does not survive fork()")
-        _drop(self.pieces)
+        _release_all(self.pieces)
         self.pieces, self.data = [], None
         status = end(C.byref(self._cell))
         _lib.needed.pop(id(self), None)

@@ -74,14 +74,14 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     connector = importlib.import_module(f"{_STORE}.ascend_store_connector")
     register()
-    return _noting(getattr(connector, name))
+    return _noting_facts(getattr(connector, name))
 
 
 _facts: Optional[Facts] = None  # of this process's engine, when it came by our AscendStoreConnector
 
 
 @lru_cache(maxsize=None)
-def _noting(base: Any) -> Any:
+def _noting_facts(base: Any) -> Any:
     """The connector, which tells the backends that it makes what its VllmConfig says about the
     bytes of blocks: vllm-ascend's keys say model, ranks and hash only, and its backends are handed
     no more than the ranks."""

@@ -35,10 +35,10 @@ Config = Optional["ReplicateConfig"]
 Pieces = Optional[List[Piece]]  # None: what was asked for makes no sense
 
 
-# --- puts: each plans the objects that a key stands for; _write stores all of them in one batch
+# --- puts: each plans the objects that a key stands for; _write_pieces stores all in one batch
 
 
-def _sources(call: SimpleNamespace) -> List[Optional[Plain]]:
+def _source_tensors(call: SimpleNamespace) -> List[Optional[Plain]]:
     """The tensors, or those that lie in memory as get_tensor_into left them there."""
     if hasattr(call, "tensor"):
         return [plain(t) for t in call.tensor]
@@ -58,10 +58,10 @@ def _in_memory(address: int, size: int) -> Optional[Plain]:
 
 
 def _put_whole(store: Any, call: SimpleNamespace) -> List[int]:
-    sources = _sources(call)
+    sources = _source_tensors(call)
     if not hasattr(call, "tensor") and None in sources:
         return [INVALID_PARAMS] * len(sources)
-    return _write(
+    return _write_pieces(
         store, call, [s and [parallel.whole_piece(k, s)] for k, s in zip(call.key, sources)]
     )
 
@@ -70,8 +70,10 @@ def _put_with_tp(store: Any, call: SimpleNamespace) -> List[int]:
     if call.tp_size <= 1:
         return _put_whole(store, call)
     axes = (Axis("tp", 0, call.tp_size, call.split_dim),)
-    return _write(
-        store, call, [s and _all_shares(k, s, axes) for k, s in zip(call.key, _sources(call))]
+    return _write_pieces(
+        store,
+        call,
+        [s and _all_shares(k, s, axes) for k, s in zip(call.key, _source_tensors(call))],
     )
 
 
@@ -89,10 +91,12 @@ def _all_shares(key: Key, source: Plain, axes: Sequence[Axis]) -> Pieces:
 
 
 def _put_parallel(store: Any, call: SimpleNamespace) -> List[int]:
-    rows = zip(call.key, _sources(call), call.parallelism, call.writer_partition)
+    rows = zip(call.key, _source_tensors(call), call.parallelism, call.writer_partition)
     if not any(call.parallelism) and not any(call.writer_partition):
         return _put_whole(store, call)
-    return _write(store, call, [s and _parallel_pieces(k, s, p, w, call) for k, s, p, w in rows])
+    return _write_pieces(
+        store, call, [s and _parallel_pieces(k, s, p, w, call) for k, s, p, w in rows]
+    )
 
 
 def _parallel_pieces(
@@ -144,7 +148,7 @@ def _axes_pieces(key: Key, source: Plain, axes: Tuple[Axis, ...], is_share: bool
     return found + [manifest] if len(found) == len(pieces) else None
 
 
-def _write(store: Any, call: SimpleNamespace, plans: Sequence[Pieces]) -> List[int]:
+def _write_pieces(store: Any, call: SimpleNamespace, plans: Sequence[Pieces]) -> List[int]:
     """Stores the objects of all keys: a code per key, that of the first of its objects which could
     not be stored."""
     config, codes = getattr(call, "config", None), [
@@ -175,16 +179,18 @@ def _write(store: Any, call: SimpleNamespace, plans: Sequence[Pieces]) -> List[i
 
 
 def _get_whole(store: Any, call: SimpleNamespace) -> List[Any]:
-    return list(_fetch(store, call, list(call.key)))
+    return list(_fetch_tensors(store, call, list(call.key)))
 
 
 def _get_with_tp(store: Any, call: SimpleNamespace) -> List[Any]:
     suffix = f"_tp_{call.tp_rank}" if call.tp_size > 1 else ""
-    return _fetch(store, call, [suffixed(k, suffix) for k in call.key])
+    return _fetch_tensors(store, call, [suffixed(k, suffix) for k in call.key])
 
 
 def _get_parallel(store: Any, call: SimpleNamespace) -> List[Any]:
-    return _fetch(store, call, [_resolved(store, k, t) for k, t in zip(call.key, call.target)])
+    return _fetch_tensors(
+        store, call, [_resolved(store, k, t) for k, t in zip(call.key, call.target)]
+    )
 
 
 def _resolved(store: Any, key: Key, target: Any) -> Union[None, Key, Joined]:
@@ -203,16 +209,18 @@ def _resolved(store: Any, key: Key, target: Any) -> Union[None, Key, Joined]:
     if axes is None or mode not in ("shard", "full"):
         log.error("%r: a ReadTarget of mode %s that makes no sense", key, mode)
         return None
-    return _shard(store, key, axes) if mode == "shard" else _joined_shares(store, key, axes, None)
+    return (
+        _shard_of(store, key, axes) if mode == "shard" else _joined_shares(store, key, axes, None)
+    )
 
 
-def _shard(store: Any, key: Key, axes: Tuple[Axis, ...]) -> Union[None, Key, Joined]:
+def _shard_of(store: Any, key: Key, axes: Tuple[Axis, ...]) -> Union[None, Key, Joined]:
     """A share as it was stored, by its own name or a writer's; or out of shares of another size."""
     single = len(axes) == 1 and axes[0].kind == "tp"
     names = [parallel.share_key(key, axes)] + (
         [parallel.writer_key(key, axes[0])] if single else []
     )
-    for name, head in zip(names, _heads(store, names)):
+    for name, head in zip(names, _heads_of(store, names)):
         if head is not None and head.axes == axes:
             return name
     found = _joined_shares(store, key, axes, axes) if parallel.cutting(axes) else None
@@ -230,7 +238,7 @@ def _joined_shares(
         return None
     layouts = [_manifest(store, suffixed(key, parallel.MANIFEST)), (cut.size, cut.split_dim)]
     if len(axes) == 1:
-        first = _heads(store, [parallel.share_key(key, parallel.ranked(axes, 0, 1, 0))])[0]
+        first = _heads_of(store, [parallel.share_key(key, parallel.ranked(axes, 0, 1, 0))])[0]
         stored = parallel.cutting(first.axes) if first is not None else None
         layouts[1] = stored and (stored.size, stored.split_dim)
     for layout in layouts:
@@ -238,7 +246,9 @@ def _joined_shares(
             continue
         shares = [parallel.ranked(axes, rank, *layout) for rank in range(layout[0])]
         names = [parallel.share_key(key, share) for share in shares]
-        heads = [h for h, s in zip(_heads(store, names), shares) if h is not None and h.axes == s]
+        heads = [
+            h for h, s in zip(_heads_of(store, names), shares) if h is not None and h.axes == s
+        ]
         if len(heads) == len(names):
             return parallel.joined(names, heads, Axis("tp", 0, *layout), wanted)
     log.error("%r: its shares are not there, or are not those that are asked for", key)
@@ -248,7 +258,9 @@ def _joined_shares(
 def _joined_writers(store: Any, key: Key, cut: Axis) -> Optional[Joined]:
     writers = [cut._replace(rank=rank) for rank in range(cut.size)]
     names = [parallel.writer_key(key, writer) for writer in writers]
-    heads = [h for h, w in zip(_heads(store, names), writers) if h is not None and h.axes == (w,)]
+    heads = [
+        h for h, w in zip(_heads_of(store, names), writers) if h is not None and h.axes == (w,)
+    ]
     return parallel.joined(names, heads, cut, None) if len(heads) == len(names) else None
 
 
@@ -256,7 +268,7 @@ def _manifest(store: Any, name: Key) -> Optional[Tuple[int, int]]:
     return parallel.manifest_cut(store.get(name))
 
 
-def _heads(store: Any, names: Sequence[Key]) -> List[Optional[Head]]:
+def _heads_of(store: Any, names: Sequence[Key]) -> List[Optional[Head]]:
     """The headers of these objects, in one round of requests; None: no such tensor."""
     n = len(names)
     memory = (ctypes.c_ubyte * (HEADER * n))()
@@ -272,7 +284,7 @@ def _heads(store: Any, names: Sequence[Key]) -> List[Optional[Head]]:
     return [head_of(row, size) if read == HEADER else None for row, (read, size) in zip(rows, got)]
 
 
-def _read(store: Any, reads: Sequence[Tuple[Key, int, List[int], List[int]]]) -> List[int]:
+def _read_parts(store: Any, reads: Sequence[Tuple[Key, int, List[int], List[int]]]) -> List[int]:
     """Parts of values: of each its key, from where on, and where to: addresses and sizes. Bytes, or
     a negative number."""
     keys, offsets, addresses, sizes = (list(column) for column in zip(*reads))
@@ -288,7 +300,7 @@ def _read(store: Any, reads: Sequence[Tuple[Key, int, List[int], List[int]]]) ->
     return got
 
 
-def _fetch(
+def _fetch_tensors(
     store: Any, call: SimpleNamespace, plans: Sequence[Union[None, Key, Joined]]
 ) -> List[Any]:
     """Tensors, in memory of their own or in the caller's: of each the object, or the shares it is
@@ -304,24 +316,24 @@ def _fetch(
         found = store.batch_get_buffer(names) if names else []
     else:
         got = store.batch_get_into(names, [into[i][0] for i in alone], [into[i][1] for i in alone])
-        found = [None if n < 0 else _bytes(into[i][0], n) for i, n in zip(alone, got)]
+        found = [None if n < 0 else _bytes_at(into[i][0], n) for i, n in zip(alone, got)]
     for i, name, value in zip(alone, names, found):
         results[i] = None if value is None else tensor_of(value, name)
-    _join(store, plans, into, results)
+    _join_shares(store, plans, into, results)
     return results
 
 
-def _bytes(address: int, size: int) -> Any:
+def _bytes_at(address: int, size: int) -> Any:
     return (ctypes.c_ubyte * size).from_address(address)
 
 
-def _join(
+def _join_shares(
     store: Any, plans: Sequence[Any], into: Optional[List[Tuple[int, int]]], results: List[Any]
 ) -> None:
     """Those that are joined from shares, all in one round of requests."""
     reads, owners = [], []
     targets = {
-        i: _target(p, into[i] if into else None)
+        i: _target_memory(p, into[i] if into else None)
         for i, p in enumerate(plans)
         if isinstance(p, Joined)
     }
@@ -334,7 +346,7 @@ def _join(
             owners.append(i)
     failed = {
         i
-        for i, read, n in zip(owners, reads, _read(store, reads) if reads else [])
+        for i, read, n in zip(owners, reads, _read_parts(store, reads) if reads else [])
         if n != sum(read[3])
     }
     for i, memory in targets.items():
@@ -343,7 +355,7 @@ def _join(
             results[i] = tensor_of(memory, plans[i].names[0])
 
 
-def _target(plan: Joined, where: Optional[Tuple[int, int]]) -> Any:
+def _target_memory(plan: Joined, where: Optional[Tuple[int, int]]) -> Any:
     """Memory for it: new, or the caller's if it is large enough."""
     size = HEADER + plan.head.size
     if where is None:
@@ -351,7 +363,7 @@ def _target(plan: Joined, where: Optional[Tuple[int, int]]) -> Any:
     if where[1] < size:
         log.error("%r: %d bytes are needed, the buffer has %d", plan.names[0], size, where[1])
         return None
-    return _bytes(where[0], size)
+    return _bytes_at(where[0], size)
 
 
 class TensorMethods:

@@ -112,14 +112,14 @@ class _Move(NamedTuple):
     op: int
 
 
-def _op(opcode: TransferOpcode) -> int:
+def _op_of(opcode: TransferOpcode) -> int:
     return WRITE if opcode == TransferOpcode.Write else READ
 
 
 # No types of what these two give: editors find the method's own then.
 
 
-def _one(what: str, op: int, run: Callable[..., int], doc: str):  # type: ignore[no-untyped-def]
+def _transfer_of_one(what: str, op: int, run: Callable[..., int], doc: str):  # type: ignore[no-untyped-def]
     """A method of TransferEngine for one range of memory; `run` is _sync or _async."""
     move = _Move(what, op)
 
@@ -133,10 +133,10 @@ def _one(what: str, op: int, run: Callable[..., int], doc: str):  # type: ignore
     ) -> int:
         return run(self, move, target_hostname, ([buffer], [peer_buffer_address], [length]))
 
-    return _named(method, what, doc)
+    return _method_named(method, what, doc)
 
 
-def _many(what: str, op: int, run: Callable[..., int], doc: str):  # type: ignore[no-untyped-def]
+def _transfer_of_many(what: str, op: int, run: Callable[..., int], doc: str):  # type: ignore[no-untyped-def]
     """The same for many ranges."""
     move = _Move(what, op)
 
@@ -150,10 +150,10 @@ def _many(what: str, op: int, run: Callable[..., int], doc: str):  # type: ignor
     ) -> int:
         return run(self, move, target_hostname, (buffers, peer_buffer_addresses, lengths))
 
-    return _named(method, what, doc)
+    return _method_named(method, what, doc)
 
 
-def _named(method: _Method, what: str, doc: str) -> _Method:
+def _method_named(method: _Method, what: str, doc: str) -> _Method:
     method.__name__, method.__qualname__, method.__doc__ = what, f"TransferEngine.{what}", doc
     return method
 
@@ -466,31 +466,35 @@ class TransferEngine(MemoryMethods):
 
         return self._again(move.what, target, work, 0)
 
-    transfer_sync_write = _one(
+    transfer_sync_write = _transfer_of_one(
         "transfer_sync_write",
         WRITE,
         _sync,
         "Writes `length` bytes at `buffer` to an address in the peer's memory. 0 or -1.",
     )
-    transfer_sync_read = _one("transfer_sync_read", READ, _sync, "Reads them from there.")
-    transfer_submit_write = _one(
+    transfer_sync_read = _transfer_of_one(
+        "transfer_sync_read", READ, _sync, "Reads them from there."
+    )
+    transfer_submit_write = _transfer_of_one(
         "transfer_submit_write",
         WRITE,
         _async,
         "One write, not waited for: a number for transfer_check_status; 0: no.",
     )
-    batch_transfer_sync_write = _many(
+    batch_transfer_sync_write = _transfer_of_many(
         "batch_transfer_sync_write", WRITE, _sync, "Many writes: 0, all are done; or -1."
     )
-    batch_transfer_sync_read = _many("batch_transfer_sync_read", READ, _sync, "Many reads.")
-    batch_transfer_async_write = _many(
+    batch_transfer_sync_read = _transfer_of_many(
+        "batch_transfer_sync_read", READ, _sync, "Many reads."
+    )
+    batch_transfer_async_write = _transfer_of_many(
         "batch_transfer_async_write",
         WRITE,
         _async,
         "Many writes, not waited for: a number to ask for their status with, until which the "
         "memory stays borrowed; 0: no.",
     )
-    batch_transfer_async_read = _many(
+    batch_transfer_async_read = _transfer_of_many(
         "batch_transfer_async_read", READ, _async, "Many reads, not waited for."
     )
 
@@ -506,7 +510,7 @@ class TransferEngine(MemoryMethods):
     ) -> int:
         """Either; with `notify` the peer is told when it is done."""
         rows = [buffer], [peer_buffer_address], [length]
-        return self._sync(_Move("transfer_sync", _op(opcode)), target_hostname, rows, notify)
+        return self._sync(_Move("transfer_sync", _op_of(opcode)), target_hostname, rows, notify)
 
     def batch_transfer_sync(
         self,
@@ -519,7 +523,7 @@ class TransferEngine(MemoryMethods):
         transport_hint: str = "",
     ) -> int:
         """Either; with `notify` the peer is told when all are done."""
-        move, rows = _Move("batch_transfer_sync", _op(opcode)), (
+        move, rows = _Move("batch_transfer_sync", _op_of(opcode)), (
             buffers,
             peer_buffer_addresses,
             lengths,
@@ -536,7 +540,7 @@ class TransferEngine(MemoryMethods):
         transport_hint: str = "",
     ) -> int:
         """Either, not waited for."""
-        move, rows = _Move("batch_transfer_async", _op(opcode)), (
+        move, rows = _Move("batch_transfer_async", _op_of(opcode)), (
             buffers,
             peer_buffer_addresses,
             lengths,

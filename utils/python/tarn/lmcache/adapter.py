@@ -38,7 +38,9 @@ class TarnConnectorAdapter(_base.ConnectorAdapter):  # type: ignore[misc]
         """ValueError: there is no URL, or an option is wrong, which is logged as well: LMCache may
         swallow it. ConnectionFailed and the like: no server. LMCache tries again later."""
         try:
-            url, options = self._url(context), _options(_extra(context.config), _plugin_of(context))
+            url, options = self._url(context), _connector_options(
+                _extra_config(context.config), _plugin_of(context)
+            )
             return TarnConnector(
                 url,
                 context.loop,
@@ -61,7 +63,7 @@ class TarnConnectorAdapter(_base.ConnectorAdapter):  # type: ignore[misc]
             self._warn_of_two(context)
             return str(url)
         name = f"{_OWN}{plugin}.url"
-        url = _extra(context.config).get(name)
+        url = _extra_config(context.config).get(name)
         if url is None and isinstance(remote, str) and remote.startswith(_SCHEMES):
             return remote
         if not isinstance(url, str) or not url.startswith(_SCHEMES):
@@ -86,7 +88,7 @@ class TarnConnectorAdapter(_base.ConnectorAdapter):  # type: ignore[misc]
             )
 
 
-def _extra(config: Any) -> Dict[str, Any]:
+def _extra_config(config: Any) -> Dict[str, Any]:
     return getattr(config, "extra_config", None) or {}
 
 
@@ -96,7 +98,7 @@ def _plugin_of(context: Any) -> Optional[str]:
     return None if name is None else getattr(context, "plugin_name", None) or name
 
 
-def _options(extra: Dict[str, Any], plugin: Optional[str]) -> Dict[str, Any]:
+def _connector_options(extra: Dict[str, Any], plugin: Optional[str]) -> Dict[str, Any]:
     """What extra_config says as "tarn.NAME", and for this plugin alone as
     "remote_storage_plugin.PLUGIN.NAME". ValueError: a name that does not exist."""
     options: Dict[str, Any] = {}

@@ -85,7 +85,7 @@ def is_probe(key: Any) -> bool:
     return hashed in (0, "0")
 
 
-def _kind(key: Any) -> str:
+def _chunk_kind(key: Any) -> str:
     """Chunks of one layer and chunks of all of them have layouts of their own."""
     return "layer" if getattr(key, "layer_id", None) is not None else "chunk"
 
@@ -343,7 +343,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
 
     async def batched_get(self, keys: Sequence[Any]) -> List[Optional[Any]]:
         """Memory objects of all that could be read, None for the others."""
-        layout = self._expected(_kind(keys[0])) if len(keys) > 1 else None
+        layout = self._expected(_chunk_kind(keys[0])) if len(keys) > 1 else None
         parts = spread([layout.size if layout is not None else 0] * len(keys), self._get_threads)
         reads = [
             asyncio.ensure_future(
@@ -380,7 +380,7 @@ class TarnConnector(_base.RemoteConnector):  # type: ignore[misc]
         objs: List[Optional[Any]] = [None] * len(keys)
         if not keys:
             return objs
-        kind, names = _kind(keys[0]), [self.name(key) for key in keys]
+        kind, names = _chunk_kind(keys[0]), [self.name(key) for key in keys]
         try:
             layout = self._expected(kind)
             rest = list(range(len(keys)))

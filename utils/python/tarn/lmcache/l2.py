@@ -73,7 +73,7 @@ def parse_object_key(text: str) -> Optional[Dict[str, Any]]:
     return {"model_name": model, "cache_salt": rest[3] if len(rest) == 4 else "", **fields}
 
 
-def _chosen(params: Dict[str, Any]) -> Tuple[str, str, Dict[str, int]]:
+def _adapter_params(params: Dict[str, Any]) -> Tuple[str, str, Dict[str, int]]:
     """URL, prefix of all keys, and numbers of adapter_params. ValueError names what is wrong."""
     url = params.pop("url", None)
     if not isinstance(url, str):
@@ -218,7 +218,7 @@ class TarnL2Adapter(_base.L2AdapterInterface):  # type: ignore[misc]
         self._logger = _base.logger_of(__name__)
         self._troubles = _base.Troubles(self._logger)
         try:
-            url, self._prefix, self._is = _chosen(dict(params or {}))
+            url, self._prefix, self._is = _adapter_params(dict(params or {}))
         except ValueError as e:
             self._troubles.refuse("adapter_params", e)
             raise

@@ -84,8 +84,8 @@ class Allocator:
         self._dtypes: Dict[str, Any] = {"": None}
         self._shape_class: Any = None
         self._many = getattr(backend, "batched_allocate", None)
-        self._one_extra = _extra(getattr(backend, "allocate", None))
-        self._many_extra = _extra(self._many)
+        self._one_extra = _without_waiting(getattr(backend, "allocate", None))
+        self._many_extra = _without_waiting(self._many)
         for dtype in list(getattr(metadata, "get_dtypes", lambda: [])()) + [
             getattr(metadata, "kv_dtype", None)
         ]:
@@ -183,7 +183,7 @@ def _torch_size(dims: Sequence[int]) -> Any:
     return torch.Size(list(dims))
 
 
-def _extra(allocate: Any) -> Dict[str, Any]:
+def _without_waiting(allocate: Any) -> Dict[str, Any]:
     """Without memory a get is a miss: waiting for some, which LMCache's allocators do in a busy
     loop, would keep the thread from what may free it."""
     try:

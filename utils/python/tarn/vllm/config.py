@@ -74,7 +74,7 @@ _POSITIVE = (
 )
 
 
-def _typed(name: str, value: Any, default: Any) -> Any:
+def _option_typed(name: str, value: Any, default: Any) -> Any:
     """The value of an option, in the type of its default; as text, too: "true" is true and "4" is
     4."""
     where = f"kv_connector_extra_config: {name}"
@@ -103,7 +103,7 @@ def settings_of(vllm_config: Any) -> Settings:
     role = getattr(transfer, "kv_role", None) or "kv_both"
     if role not in ("kv_producer", "kv_consumer", "kv_both"):
         raise ValueError(f"kv_role: {role!r}; it is kv_producer, kv_consumer or kv_both")
-    given = {name: _typed(name, value, known[name]) for name, value in extra.items()}
+    given = {name: _option_typed(name, value, known[name]) for name, value in extra.items()}
     given.setdefault("load", role != "kv_producer")
     given.setdefault("save", role != "kv_consumer")
     model = vllm_config.model_config

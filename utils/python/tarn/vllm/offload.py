@@ -30,7 +30,7 @@ from .._link import Link, optional, settings
 from ..client import Client
 from ..errors import Error, InvalidArgument, QueueFull, Status
 from ..identity import Facts, digest, first
-from ..keys import escape
+from ..keys import joined
 from ..memory import Pinned, pin
 from ..queue import Completion, Queue
 
@@ -146,7 +146,7 @@ _TELLING = ("layout", "format", "dtype", "quant", "compress", "encod", "scale")
 _KNOWN = ("canonical_layout", "kv_cache_layout", "replicated_layout", "storage_format")
 
 
-def _canonical(config: Any) -> Any:
+def _canonical_layout(config: Any) -> Any:
     """vLLM's layout that is no worker's: which one, and its version; None: blocks are as the
     workers have them."""
     if not getattr(config, "canonical_layout", False):
@@ -158,7 +158,7 @@ def _canonical(config: Any) -> Any:
     return [version[0] if version is not None else None, first(config, "kv_cache_layout")]
 
 
-def _others(*sources: Any) -> Any:
+def _other_facts(*sources: Any) -> Any:
     found = {}
     for source in sources:
         for name, value in getattr(source, "__dict__", {}).items():
@@ -189,11 +189,11 @@ def facts_of(spec: Any, block_bytes: int) -> Facts:
         block_bytes=block_bytes,
         groups=[[g.tokens_per_block, list(g.layer_names)] for g in config.groups],
         layout=first(config, "kv_cache_layout"),
-        canonical=_canonical(config),
+        canonical=_canonical_layout(config),
         storage=first(spec, "storage_format"),
         sharing="replicated" if replicated else "agnostic" if agnostic else None,
         parallel=None if replicated or agnostic else sizes,
-        others=_others(config, config.model, cache, spec),
+        others=_other_facts(config, config.model, cache, spec),
     )
 
 
@@ -277,9 +277,7 @@ class TarnTierManager(_Base):  # type: ignore[misc]
         )
         content = digest(facts_of(offloading_spec, self._block))
         model = str(offloading_spec.config.model.name)
-        self._prefix = "".join(
-            escape(p) + "@" for p in (chosen.namespace, "vllm-offload", model, content) if p
-        )
+        self._prefix = joined(chosen.namespace, "vllm-offload", model, content) + "@"
         self._gets, self._puts = chosen.get_options(), chosen.put_options()
         self._queue: Optional[Queue] = None
         self._states: Dict[bytes, _State] = {}

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from ..chain import Chain
-from ..keys import KeySpace, escape, shard_of
+from ..keys import KeySpace, escape, glob_of, shard_of
 from .config import Ranks, Settings, batches_of, block_tokens_of, dtype_of, ranks_of
 from .damage import NOWHERE, Damage
 from .meta import Format, FormatReport, Load, Save, Step
@@ -413,7 +413,7 @@ class SchedulerSide:
             return None
         for tracked in self._requests.values():
             tracked.hits_until, tracked.match = 0.0, (0, 0)
-        name = "".join("\\" + c if c in "\\*?[]^" else c for c in escape(self._settings.model))
+        name = glob_of(escape(self._settings.model))
         return self._pool.command("REMOVEMATCH", "GLOB", name + "@*") is not None
 
     def close(self) -> None:
