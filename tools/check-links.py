@@ -85,9 +85,9 @@ def check_quoted(tree, path, number, quoted):
             bad(path, number, f"there is no {word}")
     if path.startswith(OTHERS_PAGES):
         return
-    option = re.match(r"([a-z]+(?:-[a-z0-9]+)+)(?![\w./:-])", quoted)
+    option = re.match(r"(?!tarn-)([a-z]+(?:-[a-z0-9]+)+)(?![\w./:-])", quoted)
     if option and option[1] not in tree.options | tree.strings | set(OTHERS):
-        if not option[1].startswith("tarn-"):
+        if not tree.has_word(option[1].replace("-", "_")):  # a figure of NODE INFO
             bad(path, number, f"nothing has an option {option[1]}")
     if re.fullmatch(FILE, quoted) or quoted.startswith(("[", "/", "build/")):
         return

@@ -23,7 +23,7 @@ LONG_LINES = ["CHANGELOG.md", "redis.conf.sample"]
 OPAQUE = "transport_"
 # To be renamed: a name is to mean one thing in the whole tree.
 SHARED = """answer arena chunk entry far figures found group keys kind lane list_job op_state
-    pair piece put_state read_job replica report_job run scan search segment session
+    pair piece put_state read_job replica run scan search segment session
     slot space step task transfer_run waiter walk want worker""".split()
 
 

@@ -84,13 +84,13 @@ static void register_one(void *arg, size_t i) {
     }
 }
 
-struct release {
+struct region_release {
     const struct transport_memory *memory;
     struct rdma_region *region;
 };
 
 static void release_one(void *arg, size_t i) {
-    const struct release *r = arg;
+    const struct region_release *r = arg;
     for (unsigned k = 0; k < rdma_devices_count(); k++) {
         if (r->region[k].chunk == NULL) continue;
         struct rdma_chunk *c = &r->region[k].chunk[i];
@@ -107,7 +107,7 @@ static void release_one(void *arg, size_t i) {
 
 /* Deregisters all of it; returns when it is done. */
 static void release(const struct transport_memory *m, struct rdma_region region[RDMA_DEVICES_MAX]) {
-    struct release r = {m, region};
+    struct region_release r = {m, region};
     bool any = false;
     for (unsigned k = 0; k < RDMA_DEVICES_MAX; k++) any |= region[k].chunk != NULL;
     if (any) rdma_parallel(release_one, &r, m->n_chunks);

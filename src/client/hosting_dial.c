@@ -106,7 +106,7 @@ static void dial_done(struct tarn_host *h, struct hosting_job *job) {
 
 /* A master that was cut off from its Sentinels and replicas only does not know that it is
  * deposed. */
-struct look {
+struct hosting_look {
     struct hosting_job job;
     struct tarn_host *host;
     char at[MASTER_HOST_MAX], port[16];
@@ -114,19 +114,19 @@ struct look {
 };
 
 static bool look_run(struct crew_job *job) {
-    struct look *l = CONTAINER_OF(job, struct look, job.crew);
+    struct hosting_look *l = CONTAINER_OF(job, struct hosting_look, job.crew);
     l->moved = master_moved(&l->host->master, l->at, l->port);
     return true;
 }
 
 static void look_done(struct tarn_host *h, struct hosting_job *job) {
-    struct look *l = CONTAINER_OF(job, struct look, job);
+    struct hosting_look *l = CONTAINER_OF(job, struct hosting_look, job);
     session_looked(h, l->moved && !job->crew.cancelled, l->at, l->port);
     free(l);
 }
 
 void look_start(struct tarn_host *h, const char *at, const char *port) {
-    struct look *l = xcalloc(1, sizeof(*l));
+    struct hosting_look *l = xcalloc(1, sizeof(*l));
     l->job = (struct hosting_job){.crew.run = look_run, .done = look_done};
     l->host = h;
     snprintf(l->at, sizeof(l->at), "%s", at);

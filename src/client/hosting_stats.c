@@ -12,7 +12,7 @@ static const struct figure tier_figures[] = {TIER_FIGURES(TIER_ROW){NULL}};
 static const struct figure node_figures[] = {NODE_FIGURES(NODE_ROW){NULL}};
 static const struct figure far_figures[] = {FAR_FIGURES(FAR_ROW){NULL}};
 
-struct told {
+struct figures_told {
     struct figure_walk walk;
     const char *prefix;
     struct {
@@ -23,7 +23,7 @@ struct told {
 };
 
 static void tell(struct figure_walk *walk, const struct figure *figure, union figure_value value) {
-    struct told *t = CONTAINER_OF(walk, struct told, walk);
+    struct figures_told *t = CONTAINER_OF(walk, struct figures_told, walk);
     TARN_ASSERT(t->n < ARRAY_LEN(t->of));
     char *name = t->of[t->n].name;
     snprintf(name, sizeof(t->of[0].name), "%s%s", t->prefix, figure->name);
@@ -31,7 +31,7 @@ static void tell(struct figure_walk *walk, const struct figure *figure, union fi
     t->of[t->n++].value = min_u64(value.number, INT64_MAX);
 }
 
-static void tell_host(struct told *t, struct tarn_host *h) {
+static void tell_host(struct figures_told *t, struct tarn_host *h) {
     struct host_stats s;
     struct node_figures *n = &h->figures;
     double load = 0;
@@ -52,7 +52,7 @@ static void tell_host(struct told *t, struct tarn_host *h) {
     FIGURES(&t->walk, node_figures, *n, segments_with_keys, copy_bytes);
 }
 
-static void tell_far(struct told *t, struct far *f) {
+static void tell_far(struct figures_told *t, struct far *f) {
     char prefix[8];
     struct tier_stats s;
     if (far_tier(f) == NULL) return;
@@ -67,7 +67,7 @@ static void tell_far(struct told *t, struct far *f) {
 }
 
 void stats_args(struct tarn_host *h, struct hosting_link *l) {
-    struct told t = {.walk = {.show = tell}, .prefix = ""};
+    struct figures_told t = {.walk = {.show = tell}, .prefix = ""};
     tell_host(&t, h);
     for (unsigned i = 0; i < h->n_fars; i++) tell_far(&t, &h->fars[i]);
     link_str(l, "STATS");

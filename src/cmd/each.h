@@ -1,6 +1,6 @@
-/* Work in slices: the keys of a request one by one, or the steps of a walk. The command says what is
- * done with one of them; the loop around it, the work it may do in a slice, the prefetching of the
- * books' cache lines and the way to the heap, for those that need a second slice, are here.
+/* Work in slices: the keys of a request one by one, or the steps of a walk. The command says what
+ * is done with one of them; the loop around it, the work it may do in a slice, the prefetching of
+ * the books' cache lines and the way to the heap, for those that need a second slice, are here.
  *
  *   each_run ─> one(at 0) ─ ON ─> one(at 1) ─ ON ─> ... ─ at n, or OVER ─> end
  *                   ^   └─ AGAIN, or no work left: the next slice, or asleep (job.runnable) */

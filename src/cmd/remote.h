@@ -101,7 +101,8 @@ char *replica_memory(const struct store_replica *r);
 static inline bool replica_is_local(const struct store_replica *r) {
     return replica_memory(r) != NULL;
 }
-/* The bytes of an extent there; and [from, from + len) of such a replica, returns how many pieces. */
+/* The bytes of an extent there; and [from, from + len) of such a replica, returns how many
+ * pieces. */
 char *extent_memory(const struct store_extent *x);
 size_t replica_pieces(const struct store_replica *r, uint64_t from, uint64_t len,
                       struct iovec out[STORE_EXTENTS_MAX]);

@@ -1,6 +1,6 @@
 /* Moving bytes: one engine per libtarn connection set. Given extents, grants and local memory it
- * picks a transport per segment (the one of least cost that leads there), batches, stripes, retries,
- * watches deadlines, and verifies what arrived. It knows no transport by name.
+ * picks a transport per segment (the one of least cost that leads there), batches, stripes,
+ * retries, watches deadlines, and verifies what arrived. It knows no transport by name.
  *
  * Thread rules: an engine is used by one thread at a time (its owner locks). Blocks inside
  * engine_run only. */

@@ -1,5 +1,5 @@
-/* What a node tells its master with its heartbeats, besides host_node_figures and TIER_FIGURES; with
- * - for _. Here, so that both ends know it. */
+/* What a node tells its master with its heartbeats, besides host_node_figures and TIER_FIGURES;
+ * with - for _. Here, so that both ends know it. */
 #ifndef TARN_HOST_NODE_FIGURES_H
 #define TARN_HOST_NODE_FIGURES_H
 

@@ -55,7 +55,8 @@ static double run(struct engine *e, uint64_t size, bool write, unsigned batch, d
                 .write = write, .parts = &parts[i], .n_parts = 1, .iov = &iov[i], .n_iov = 1};
         TARN_ASSERT(engine_run(e, ops, batch, clock_boot_ms() + 30000) == TARN_OK);
         for (unsigned i = 0; i < batch; i++) {
-            if (ops[i].status == TARN_OK && ops[i].used == transport_slot(transport_find("rdma"))) continue;
+            if (ops[i].status == TARN_OK && ops[i].used == transport_slot(transport_find("rdma")))
+                continue;
             fprintf(stderr, "rate: %s\n", tarn_status_text(ops[i].status));
             exit(1);
         }
