@@ -31,6 +31,11 @@ static bool refuse(struct binding *b, const char *fmt, ...) {
     return false;
 }
 
+/* The first letters tell most apart. */
+static inline bool is_token(struct span word, const char *token) {
+    return word.len > 0 && (word.data[0] | 0x20) == (token[0] | 0x20) && span_case_eq(word, token);
+}
+
 static bool of_redis(const struct binding *b) {
     return b->cmd != NULL && strcmp(b->cmd->group, "pool") != 0;
 }
@@ -201,7 +206,7 @@ static bool refuse_list(struct binding *b, const char *name, const char *verb,
 static const struct wire_arg *alternative(const struct binding *b, const struct wire_arg *a) {
     if (b->at < b->argc)
         for (const struct wire_arg *i = a->args; i->kind != WIRE_END; i++)
-            if (i->token != NULL && span_case_eq(b->argv[b->at], i->token)) return i;
+            if (i->token != NULL && is_token(b->argv[b->at], i->token)) return i;
     return NULL;
 }
 
@@ -280,7 +285,7 @@ static bool option_bind(struct binding *b, const struct wire_arg *args) {
     uint8_t *given = b->given;
     for (const struct wire_arg *a = args; a->kind != WIRE_END; a++, given++) {
         if (a->token != NULL) {
-            if (!span_case_eq(b->argv[b->at], a->token)) continue;
+            if (!is_token(b->argv[b->at], a->token)) continue;
             b->at++;
             *given = 1;
             return value_bind(b, a);
@@ -313,13 +318,13 @@ static bool refuse_missing(struct binding *b, const struct wire_arg *args) {
 static bool args_bind(struct binding *b, const struct wire_arg *args) {
     for (; is_fixed(args); args++)
         if (!value_bind(b, args)) return false;
-    for (const struct wire_arg *a = args; a->kind != WIRE_END; a++)
-        if (a->absent != 0) member_set(b, a, (uint64_t)a->absent);
     while (b->at < b->argc)
         if (!option_bind(b, args)) return false;
-    for (size_t i = 0; args[i].kind != WIRE_END; i++)
-        if (!args[i].optional && args[i].token != NULL && b->given[i] == 0)
-            return refuse_missing(b, args);
+    for (size_t i = 0; args[i].kind != WIRE_END; i++) {
+        if (b->given[i] != 0) continue;
+        if (args[i].absent != 0) member_set(b, &args[i], (uint64_t)args[i].absent);
+        if (!args[i].optional && args[i].token != NULL) return refuse_missing(b, args);
+    }
     return true;
 }
 
@@ -340,7 +345,19 @@ bool wire_bind_block(const struct wire_arg *block, const struct span *argv, size
                      void *element, char error[WIRE_ERROR_SIZE]) {
     struct binding b = {
         .argv = argv, .argc = SIZE_MAX, .at = at, .options = element, .error = error};
-    for (const struct wire_arg *a = block->args; a->kind != WIRE_END; a++)
-        if (!value_bind(&b, a)) return false;
+    for (const struct wire_arg *a = block->args; a->kind != WIRE_END; a++) {
+        /* what most blocks consist of, in place: this runs for each key of a batch */
+        struct span word = argv[b.at];
+        int64_t number;
+        if (a->kind == WIRE_KEY && word.len - 1 < WIRE_KEY_MAX && a->size == sizeof(uint32_t)) {
+            *(uint32_t *)(b.options + a->offset) = (uint32_t)b.at++;
+        } else if (a->kind == WIRE_NUMBER && a->size == sizeof(number) &&
+                   span_to_i64(word, &number) && number >= a->min && number <= a->max) {
+            memcpy(b.options + a->offset, &number, sizeof(number));
+            b.at++;
+        } else if (!value_bind(&b, a)) {
+            return false;
+        }
+    }
     return true;
 }
