@@ -101,16 +101,11 @@ class WriteReport:
             return
         first = self.failures[0] if self.failures else PutFailure(-1, -1, Status.ECANCELED)
         text = f"{len(self.failures)} objects were not stored and {self.skipped} not sent"
-<<<<<<< HEAD
         raise Error(
             f"{text}; the first: chunk {first.chunk}, layer {first.layer}: "
             f"{status_name(first.status)}",
             first.status,
         )
-=======
-        where = f"chunk {first.chunk}, layer {first.layer}: {status_name(first.status)}"
-        raise Error(f"{text}; the first: {where}", first.status)
->>>>>>> 6f4af35 (format: what was left over 100 columns; lint holds it for all that git knows)
 
 
 def chunk_keys(space: Any, hashes: Sequence[bytes]) -> KeyFunction:
