@@ -161,11 +161,12 @@ def check_links(path, text):
 
 def check_sample(tree):
     """An option's page says something of it."""
-    for block in re.split(r"\n\n", tree.sample):
-        options = re.findall(r"^([a-z][a-z0-9-]+) ", block, re.M)
-        for page in re.findall(r"\((docs/[\w/-]+\.md)\)", block):
-            if options and not any(f"`{o}" in read(page) for o in options):
-                bad("redis.conf.sample", 1, f"{page} says nothing of {', '.join(options)}")
+    for block in re.finditer(r"(?:.+\n)+", tree.sample):
+        number = tree.sample.count("\n", 0, block.start()) + 1
+        options = re.findall(r"^([a-z][a-z0-9-]+) ", block[0], re.M)
+        for page in re.findall(r"docs/[\w/-]+\.md", block[0]):
+            if options and not any(f"`{option}" in read(page) for option in options):
+                bad("redis.conf.sample", number, f"{page} says nothing of {', '.join(options)}")
 
 
 def check_pages(tree):

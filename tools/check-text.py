@@ -2,7 +2,7 @@
 """What is wrong with the text of the tree, whatever it says: tools/check-text.py CHECK.
 
 columns  lines of more than 100 characters
-blanks   blanks at the end of lines, files without a last newline
+blanks   blanks at the end of lines, files without a last newline, marks of conflicts
 length   C files of more than 1,000 lines: a file is one idea
 names    structs, unions and enums of one name in two files of src and modules"""
 
@@ -66,6 +66,8 @@ def blanks():
         for number, line in enumerate(lines, 1):
             if line != line.rstrip():
                 yield f"{path}:{number}: blanks at the end"
+            if line.startswith(("<<<<<<< ", ">>>>>>> ")):
+                yield f"{path}:{number}: the mark of a conflict"
         if lines[-1] != "":
             yield f"{path}: no newline at the end"
 

@@ -300,7 +300,7 @@ for {set round 1} {$round <= $rounds} {incr round} {
         nothing_is_lost
         puts "# $host -> [master]; whole after $took ms; no puts for [lmap s [dict values $stats]\
             {dict get $s gap_ms}] ms;\
-            hits [sum $stats hits] misses [sum $stats misses] errors [sum $stats errors] acked \
+            hits [sum $stats hits] misses [sum $stats misses] errors [sum $stats errors] acked\
             [sum $stats acked]"
     }
     if {$::tally::failed > 0} {

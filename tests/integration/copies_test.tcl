@@ -302,7 +302,7 @@ test {a drain for which there is no room waits, and says so; it ends when there 
     wait_for "a line" \
         {[string match\
         "*Draining segment n1.0: * objects and * MiB are left, the last that could not be moved:\
-        *" \
+        *"\
         [file_text [server log]]]}
     kv_all 20 verify p1: 20 1000000
     start_node n5 --host-name m5 --segment 64mb

@@ -164,7 +164,7 @@ test {guarantee 5: back and forth under a load, and nothing that was acknowledge
     start_pool_node n2
     set url [urls a b c]
     set options {--replicas 2 --keys 150 --size 100-60000 --timeout 60000 --wait 1}
-    set ::pipe [open "|setpriv --pdeathsig KILL $::ha_load $options $url l: \
+    set ::pipe [open "|setpriv --pdeathsig KILL $::ha_load $options $url l:\
         [lmap n {a b c} {string cat 127.0.0.1:[port $n]}] 2>@stderr" r+]
     fconfigure $::pipe -buffering line
     set writer [file join $::root tests integration failover_writer.tcl]

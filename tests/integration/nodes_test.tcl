@@ -28,7 +28,7 @@ test {NODE LIST and NODE INFO tell who is there} {
     assert_equal {n1 up m1 r1 n2 up m2 {}} $nodes
     set info [r node info n1]
     foreach {field value} {name n1 state up machine m1 rack r1 address 127.0.0.1 segments 1 size\
-        33554432 used 0 \
+        33554432 used 0\
         segment-names n1.0 draining 0 maintenance 0 joins 1 connected 1 replicas 0} {
         assert_equal $value [dict get $info $field] "($field)"
     }

@@ -61,8 +61,8 @@ foreach request {
     {command getkeysandflags nonsense S}
     {command getkeys command getkeys auth S}
     {command getkeys command getkeys command getkeys command getkeys command getkeys command\
-        getkeys command getkeys command getkeys command getkeys command getkeys command getkeys \
-        command getkeys command getkeys command getkeys command getkeys command getkeys command \
+        getkeys command getkeys command getkeys command getkeys command getkeys command getkeys\
+        command getkeys command getkeys command getkeys command getkeys command getkeys command\
         getkeys auth S}
     {module load /nowhere S}
     {module loadex /nowhere config x S args S}

@@ -166,7 +166,7 @@ test {the example, by endpoint and by name} {
     foreach arguments [list {} $url] {
         set out [exec $example {*}$arguments]
         foreach line {"request-1: 5 blocks in 2 operations" "decode, pulled: all blocks are there"\
-                "prefill: request-1 is done with" "request-2: 5 blocks in 2 operations" \
+                "prefill: request-1 is done with" "request-2: 5 blocks in 2 operations"\
                 "decode, pushed: all blocks are there"} {
             assert_match "*$line*" $out
         }

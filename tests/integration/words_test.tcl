@@ -46,7 +46,7 @@ test {a full pool: what is free, evictable, leased} {
     foreach key {a b c} {r getreplicas $key lease 60000}
     assert_match "NOSPACE no room for 5000000 bytes: of 25165824 bytes in 2 segments * are free, 0\
         may be evicted, *\
-        leased, being sent or being put (3 objects leased, 0 puts open)*No segment can free more \
+        leased, being sent or being put (3 objects leased, 0 puts open)*No segment can free more\
         than *" \
         [refusal putstart d 5000000]
     r del a

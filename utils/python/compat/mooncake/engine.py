@@ -119,7 +119,9 @@ def _op_of(opcode: TransferOpcode) -> int:
 # No types of what these two give: editors find the method's own then.
 
 
-def _transfer_of_one(what: str, op: int, run: Callable[..., int], doc: str):  # type: ignore[no-untyped-def]
+def _transfer_of_one(  # type: ignore[no-untyped-def]
+    what: str, op: int, run: Callable[..., int], doc: str
+):
     """A method of TransferEngine for one range of memory; `run` is _sync or _async."""
     move = _Move(what, op)
 
@@ -136,7 +138,9 @@ def _transfer_of_one(what: str, op: int, run: Callable[..., int], doc: str):  # 
     return _method_named(method, what, doc)
 
 
-def _transfer_of_many(what: str, op: int, run: Callable[..., int], doc: str):  # type: ignore[no-untyped-def]
+def _transfer_of_many(  # type: ignore[no-untyped-def]
+    what: str, op: int, run: Callable[..., int], doc: str
+):
     """The same for many ranges."""
     move = _Move(what, op)
 
