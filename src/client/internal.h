@@ -254,17 +254,8 @@ void scout_rest(struct scouts *s);
 
 /* --- lane.c --- */
 
-struct counters { /* one writer (the lane's taker), any reader: relaxed words */
-    uint64_t gets, get_hits, get_misses, get_failures, puts, put_stored, put_existed, put_failures,
-        lookups, removes;
-    uint64_t bytes_read, bytes_written, requests, round_trips, connects, reconnects, retries,
-        timeouts;
-    uint64_t leases, lease_renewals, lease_misses, epoch_misses, crc_mismatches, unverified,
-        segment_fetches;
-    /* copied from the engine */
-    uint64_t bytes_read_by[TRANSPORTS_MAX], bytes_written_by[TRANSPORTS_MAX]; /* by slot */
-    uint64_t failovers, replica_reports, put_replicas_failed, put_restarts, shm_unreachable;
-};
+/* A lane counts in a tarn_stats of its own, by slot of transport, and leaves 0 there what is of the
+ * client. One writer (the lane's taker), any reader: relaxed words. */
 #define COUNT(lane, field, n)                                                                      \
     __atomic_store_n(&(lane)->counters.field, (lane)->counters.field + (uint64_t)(n),              \
                      __ATOMIC_RELAXED)
@@ -321,7 +312,7 @@ struct lane {
     uint64_t registered_seen;      /* client->registered_gen this lane's engine knows */
     struct registered *registered; /* what its engine knows, REGISTER_MAX */
     size_t n_registered;
-    struct counters counters;
+    tarn_stats counters;
     struct hist hist[TARN_HISTS];
     /* of the pool, under client->mutex */
     bool busy;

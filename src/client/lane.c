@@ -177,8 +177,10 @@ static void copy_engine_stats(struct lane *lane) {
     struct engine_stats s;
     engine_get_stats(lane->engine, &s);
     for (unsigned i = 0; i < TRANSPORTS_MAX; i++) {
-        COUNT(lane, bytes_read_by[i], s.bytes_read[i] - lane->counters.bytes_read_by[i]);
-        COUNT(lane, bytes_written_by[i], s.bytes_written[i] - lane->counters.bytes_written_by[i]);
+        COUNT(lane, transport[i].bytes_read,
+              s.bytes_read[i] - lane->counters.transport[i].bytes_read);
+        COUNT(lane, transport[i].bytes_written,
+              s.bytes_written[i] - lane->counters.transport[i].bytes_written);
     }
 }
 

@@ -3,10 +3,19 @@
 
 #include "client/internal.h"
 
-static void add_counters(uint64_t *sum, const struct counters *c) {
-    const uint64_t *words = (const uint64_t *)(const void *)c;
-    for (size_t i = 0; i < sizeof(*c) / sizeof(uint64_t); i++)
-        sum[i] += __atomic_load_n(&words[i], __ATOMIC_RELAXED);
+/* Words lie between the size and the transports. */
+static void add_counters(tarn_stats *sum, const tarn_stats *c) {
+    static_assert(offsetof(tarn_stats, gets) == sizeof(uint64_t), "all members are words");
+    static_assert(ARRAY_LEN(c->transport) >= TRANSPORTS_MAX, "a slot for each");
+    uint64_t *to = (void *)sum;
+    const uint64_t *from = (const void *)c;
+    for (size_t i = 1; i < offsetof(tarn_stats, transport) / sizeof(uint64_t); i++)
+        to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+    for (size_t i = 0; i < TRANSPORTS_MAX; i++) {
+        const tarn_transport_stats *t = &c->transport[i];
+        sum->transport[i].bytes_read += __atomic_load_n(&t->bytes_read, __ATOMIC_RELAXED);
+        sum->transport[i].bytes_written += __atomic_load_n(&t->bytes_written, __ATOMIC_RELAXED);
+    }
 }
 
 uint64_t client_bytes_of(const uint64_t by_slot[TRANSPORTS_MAX], const char *scheme) {
@@ -16,37 +25,22 @@ uint64_t client_bytes_of(const uint64_t by_slot[TRANSPORTS_MAX], const char *sch
     return 0;
 }
 
-static void fill_transports(tarn_stats *s, const struct counters *c) {
+static void name_transports(tarn_stats *s) {
     const char *name;
+    uint64_t bytes_read[TRANSPORTS_MAX] = {0}, bytes_written[TRANSPORTS_MAX] = {0};
     static_assert(TRANSPORT_SCHEME_MAX < sizeof(s->transport[0].name), "schemes fit");
-    for (unsigned i = 0; i < ARRAY_LEN(s->transport) && (name = transport_name(i)) != NULL; i++) {
+    for (unsigned i = 0; (name = transport_name(i)) != NULL; i++) {
         snprintf(s->transport[i].name, sizeof(s->transport[i].name), "%s", name);
-        s->transport[i].bytes_read = c->bytes_read_by[i];
-        s->transport[i].bytes_written = c->bytes_written_by[i];
+        bytes_read[i] = s->transport[i].bytes_read;
+        bytes_written[i] = s->transport[i].bytes_written;
     }
     /* Members of the time when these were all there were. */
-    s->shm_bytes_read = client_bytes_of(c->bytes_read_by, "shm");
-    s->shm_bytes_written = client_bytes_of(c->bytes_written_by, "shm");
-    s->tcp_bytes_read = client_bytes_of(c->bytes_read_by, "tcp");
-    s->tcp_bytes_written = client_bytes_of(c->bytes_written_by, "tcp");
-    s->rdma_bytes_read = client_bytes_of(c->bytes_read_by, "rdma");
-    s->rdma_bytes_written = client_bytes_of(c->bytes_written_by, "rdma");
-}
-
-static void fill(tarn_stats *s, const struct counters *c) {
-#define COPY(field) s->field = c->field
-    COPY(gets), COPY(get_hits), COPY(get_misses), COPY(get_failures);
-    COPY(puts), COPY(put_stored), COPY(put_existed), COPY(put_failures);
-    COPY(lookups), COPY(removes), COPY(bytes_read), COPY(bytes_written);
-    fill_transports(s, c);
-    COPY(shm_unreachable);
-    COPY(requests), COPY(round_trips), COPY(connects), COPY(reconnects), COPY(retries),
-        COPY(timeouts);
-    COPY(leases), COPY(lease_renewals), COPY(lease_misses), COPY(epoch_misses),
-        COPY(crc_mismatches);
-    COPY(unverified), COPY(segment_fetches);
-    COPY(failovers), COPY(replica_reports), COPY(put_replicas_failed), COPY(put_restarts);
-#undef COPY
+    s->shm_bytes_read = client_bytes_of(bytes_read, "shm");
+    s->shm_bytes_written = client_bytes_of(bytes_written, "shm");
+    s->tcp_bytes_read = client_bytes_of(bytes_read, "tcp");
+    s->tcp_bytes_written = client_bytes_of(bytes_written, "tcp");
+    s->rdma_bytes_read = client_bytes_of(bytes_read, "rdma");
+    s->rdma_bytes_written = client_bytes_of(bytes_written, "rdma");
 }
 
 /* The direct lane is created under another lock, but never goes before the client does. */
@@ -62,19 +56,18 @@ tarn_status tarn_get_stats(tarn_client *client, tarn_stats *stats) {
     if (status != TARN_OK) return status;
     if (stats == NULL || stats->size < sizeof(size_t))
         return fail(TARN_EINVAL, "set stats->size first");
-    struct counters sum = {0};
     tarn_stats s = {.size = stats->size};
     struct lane *direct = direct_of(client);
-    if (direct != NULL) add_counters((uint64_t *)(void *)&sum, &direct->counters);
+    if (direct != NULL) add_counters(&s, &direct->counters);
     pthread_mutex_lock(&client->mutex);
     s.lanes = client->n_lanes;
     s.outages = client->outages.n;
     for (size_t i = 0; i < client->n_lanes; i++) {
-        add_counters((uint64_t *)(void *)&sum, &client->lanes[i]->counters);
+        add_counters(&s, &client->lanes[i]->counters);
         s.lanes_busy += client->lanes[i]->busy;
     }
     pthread_mutex_unlock(&client->mutex);
-    fill(&s, &sum);
+    name_transports(&s);
     s.views_open = __atomic_load_n(&client->n_views, __ATOMIC_RELAXED);
     s.writers_open = __atomic_load_n(&client->n_writers, __ATOMIC_RELAXED);
     s.async_pending = __atomic_load_n(&client->async_pending, __ATOMIC_RELAXED);
