@@ -153,6 +153,8 @@ void job_start(struct client *c, struct job *job);
  * The state of size bytes lies on the caller's stack and is copied to the heap then, so nothing may
  * point into it before its second slice. */
 void job_run(struct client *c, struct job *job, size_t size);
+/* For a step to return: false, and it is called again after ms. */
+bool job_look_again(struct job *job, uint64_t ms);
 /* Its step is called soon, not from inside. No-op for a runnable job. */
 void job_wake(struct job *job);
 

@@ -58,10 +58,9 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
 static void debug_wait(struct client *c) {
     double seconds;
     if (!seconds_argument(c, &seconds)) return;
-    struct job *job = xcalloc(1, sizeof(*job));
-    *job =
-        (struct job){.step = wait_step, .deadline_ms = server.mono_ms + (uint64_t)(seconds * 1000)};
-    job_start(c, job);
+    struct job job = {.step = wait_step,
+                      .deadline_ms = server.mono_ms + (uint64_t)(seconds * 1000)};
+    job_run(c, &job, sizeof(job));
 }
 
 /* 0 or 1 at argv[2]. */

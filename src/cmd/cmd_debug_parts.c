@@ -6,7 +6,7 @@
 #include "base/crc32c.h"
 #include "cmd/cmd_debug.h"
 #include "cmd/families.h"
-#include "cmd/keys.h"
+#include "cmd/each.h"
 #include "cmd/pool_writer.h"
 #include "cmd/refusal.h"
 #include "cmd/replication.h"
@@ -102,46 +102,50 @@ void debug_error(struct client *c) {
 #define VALUE_MAX (UINT64_C(512) << 20)
 
 struct populate {
-    struct job job;
-    uint64_t count, at, size; /* size 0: as long as "value:N" is */
-    struct store_put *put;    /* of key `at`, room for which is being made; NULL: none */
+    struct each each;
+    uint64_t size;         /* 0: as long as "value:N" is */
+    struct store_put *put; /* of the key it is at, room for which is being made; NULL: none */
     struct pool_writer writer;
-    bool writing; /* the value of key `at` */
+    bool writing; /* the value of the key it is at */
+    bool failed;
 };
 
-/* FAILED: the error was answered */
-enum populate_step { POPULATE_ON, POPULATE_LATER, POPULATE_FAILED };
+/* The error has been answered. */
+static enum each_next populate_failed(struct populate *p) {
+    p->failed = true;
+    return EACH_OVER;
+}
 
 /* Room is there: for a text with zeroes behind it, written in slices. */
-static enum populate_step write_begin(struct client *c, struct populate *p, struct span key,
-                                      struct span text) {
+static enum each_next write_begin(struct client *c, struct populate *p, struct span key,
+                                  struct span text) {
     struct store_put *put = p->put;
     p->put = NULL;
     p->writing = pool_writer_open(&p->writer, put, p->size);
     if (p->writing) {
         pool_writer_copy(&p->writer, text.data, text.len);
-        return POPULATE_ON;
+        return EACH_ON;
     }
     store_put_revoke(server.store, key, store_put_token(put));
     reply_error(
         c, "-NOSPACE POPULATE writes to this server's own memory only, and there is no room in it");
-    return POPULATE_FAILED;
+    return populate_failed(p);
 }
 
-static enum populate_step write_on(struct client *c, struct populate *p, struct span key,
-                                   unsigned *budget) {
+static enum each_next write_on(struct client *c, struct populate *p, struct span key,
+                               unsigned *budget) {
     enum { SLICE = 1 << 20, UNIT_BYTES = 1 << 14 };
     while (p->writer.pos < p->size) {
-        if (*budget == 0) return POPULATE_LATER;
+        if (*budget == 0) return EACH_AGAIN;
         size_t n = min_u64(p->size - p->writer.pos, SLICE);
         pool_writer_zero(&p->writer, n);
         spend(budget, n / UNIT_BYTES + 1);
     }
     p->writing = false;
     tarn_status s = pool_writer_end(&p->writer, key);
-    if (s == TARN_OK || s == TARN_ETOKEN) return POPULATE_ON; /* somebody else wrote it meanwhile */
+    if (s == TARN_OK || s == TARN_ETOKEN) return EACH_ON; /* somebody else wrote it meanwhile */
     reply_status(c, s, "POPULATE");
-    return POPULATE_FAILED;
+    return populate_failed(p);
 }
 
 static tarn_status open_put(struct client *c, struct populate *p, struct span key,
@@ -166,52 +170,42 @@ static struct span populate_key(const struct client *c, const struct populate *p
                                 char name[STORE_KEY_MAX + 1]) {
     struct span prefix = c->argc > 3 ? c->argv[3] : SPAN("key");
     int n = snprintf(name, STORE_KEY_MAX + 1, "%.*s:%llu", (int)prefix.len, prefix.data,
-                     (unsigned long long)p->at);
+                     (unsigned long long)p->each.at);
     return span_of(name, (size_t)n);
 }
 
 /* One key, or a part of its value. */
-static enum populate_step populate_one(struct client *c, struct populate *p, unsigned *budget) {
+static enum each_next populate_one(struct client *c, struct each *each, unsigned *budget) {
+    struct populate *p = CONTAINER_OF(each, struct populate, each);
     char text[STORE_INLINE_MAX] = {0}, name[STORE_KEY_MAX + 1];
     struct span key = populate_key(c, p, name);
     if (p->writing) return write_on(c, p, key, budget);
-    if (p->put == NULL && store_find(server.store, key) != NULL) return POPULATE_ON;
+    if (p->put == NULL && store_find(server.store, key) != NULL) return EACH_ON;
     bool small = p->size <= STORE_INLINE_MAX;
-    size_t len = (size_t)snprintf(text, sizeof(text), "value:%llu", (unsigned long long)p->at);
+    size_t len = (size_t)snprintf(text, sizeof(text), "value:%llu", (unsigned long long)p->each.at);
     if (small && p->size > 0) len = p->size;
     tarn_status s =
         small ? write_small(key, span_of(text, len), budget) : open_put(c, p, key, budget);
-    if (s == TARN_EAGAIN) return POPULATE_LATER;
+    if (s == TARN_EAGAIN) return EACH_AGAIN;
     if (s != TARN_OK) {
         p->put = NULL;
         if (s == TARN_ENOSPACE)
             refusal_no_room(c, "NOSPACE", p->size);
         else
             reply_status(c, s, "POPULATE");
-        return POPULATE_FAILED;
+        return populate_failed(p);
     }
-    if (small) return POPULATE_ON;
-    enum populate_step step = write_begin(c, p, key, span_of(text, len));
-    return step == POPULATE_ON ? write_on(c, p, key, budget) : step;
+    if (small) return EACH_ON;
+    enum each_next next = write_begin(c, p, key, span_of(text, len));
+    return next == EACH_ON ? write_on(c, p, key, budget) : next;
 }
 
-static bool populate_step(struct client *c, struct job *job, unsigned *budget) {
-    struct populate *p = CONTAINER_OF(job, struct populate, job);
-    for (; p->at < p->count; p->at++) {
-        if (*budget == 0) return false;
-        spend(budget, 1);
-        switch (populate_one(c, p, budget)) {
-        case POPULATE_ON: break;
-        case POPULATE_LATER: return false;
-        case POPULATE_FAILED: return true;
-        }
-    }
-    reply_ok(c);
-    return true;
+static void populate_end(struct client *c, struct each *each) {
+    if (!CONTAINER_OF(each, struct populate, each)->failed) reply_ok(c);
 }
 
 static void populate_close(struct client *c, struct job *job) {
-    struct populate *p = CONTAINER_OF(job, struct populate, job);
+    struct populate *p = CONTAINER_OF(job, struct populate, each.job);
     char name[STORE_KEY_MAX + 1];
     if (p->put != NULL) store_put_abandon(server.store, &p->put);
     if (p->writing) pool_writer_abort(&p->writer, populate_key(c, p, name));
@@ -229,9 +223,8 @@ void debug_populate(struct client *c) {
         reply_error(c, "prefix must be up to %u bytes", STORE_KEY_MAX - 11);
         return;
     }
-    struct populate *p = xcalloc(1, sizeof(*p));
-    p->job = (struct job){.step = populate_step, .close = populate_close, .runnable = true};
-    p->count = count;
-    p->size = size;
-    job_start(c, &p->job);
+    struct populate p = {
+        .each = {.job.close = populate_close, .one = populate_one, .end = populate_end, .n = count},
+        .size = size};
+    each_run(c, &p.each, sizeof(p));
 }

@@ -106,14 +106,9 @@ void cmd_dbsize(struct client *c) {
 
 /* Looks again every millisecond: the sweep is background work of the loop. */
 static bool flush_step(struct client *c, struct job *job, unsigned *budget) {
-    if (!store_flush_pending(server.store)) {
-        reply_ok(c);
-        return true;
-    }
-    job->runnable = false;
-    job->polls = true;
-    job->deadline_ms = server.mono_ms + 1;
-    return false;
+    if (store_flush_pending(server.store)) return job_look_again(job, 1);
+    reply_ok(c);
+    return true;
 }
 
 void cmd_flushall(struct client *c) {
@@ -122,14 +117,12 @@ void cmd_flushall(struct client *c) {
         reply_syntax(c);
         return;
     }
+    struct job job = {.step = flush_step};
     store_flush(server.store);
-    if (async || !store_flush_pending(server.store)) {
+    if (async)
         reply_ok(c);
-        return;
-    }
-    struct job *job = xcalloc(1, sizeof(*job));
-    *job = (struct job){.step = flush_step, .runnable = true};
-    job_start(c, job);
+    else
+        job_run(c, &job, sizeof(job));
 }
 
 /* Whoever chose another number than 0 would hardly think that it empties the databases of all

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "cmd/client.h"
 #include "cmd/config.h"
-#include "cmd/keys.h"
+#include "cmd/each.h"
 #include "cmd/kv_events.h"
 #include "cmd/reply.h"
 #include "wire/options.h"
@@ -191,8 +191,8 @@ void cmd_kvevents_read(struct client *c) {
 
 /* --- WALK --- */
 
-struct walk_job {
-    struct job job;
+struct walk {
+    struct each each;
     struct client *client;
     struct wire_events args;
     uint64_t cursor;
@@ -221,7 +221,7 @@ static void write_places(struct buf *out, const struct object *o) {
 
 /* [key, size, [place, ...]] */
 static void walk_see(void *arg, struct object *o) {
-    struct walk_job *w = arg;
+    struct walk *w = arg;
     struct span key = store_object_key(o);
     if (store_object_flushed(server.store, o) || !wanted(w->client, w->args.prefix, key, &w->work))
         return;
@@ -232,57 +232,53 @@ static void walk_see(void *arg, struct object *o) {
     w->found++;
 }
 
-static bool walk_step(struct client *c, struct job *job, unsigned *budget) {
-    struct walk_job *w = CONTAINER_OF(job, struct walk_job, job);
-    w->client = c;
-    do {
-        if (*budget == 0) break;
-        w->work = 1;
-        w->cursor = store_scan_all(server.store, w->cursor, walk_see, w);
-        spend(budget, w->work);
-    } while (w->cursor != 0 && w->found < w->args.count && w->objects.len < REPLY_MAX);
-    if (w->found == 0 && w->cursor != 0) return false; /* still looking */
+static enum each_next walk_one(struct client *c, struct each *each, unsigned *budget) {
+    struct walk *w = CONTAINER_OF(each, struct walk, each);
+    w->work = 0;
+    w->cursor = store_scan_all(server.store, w->cursor, walk_see, w);
+    spend(budget, w->work);
+    bool full = w->found >= w->args.count || w->objects.len >= REPLY_MAX;
+    /* What a slice has found is told. */
+    return w->cursor == 0 || full || (w->found > 0 && *budget <= 1) ? EACH_OVER : EACH_ON;
+}
+
+static void walk_end(struct client *c, struct each *each) {
+    struct walk *w = CONTAINER_OF(each, struct walk, each);
     char cursor[24];
     reply_array(c, 2);
     reply_bulk(c, span_of(cursor, u64_to_dec(w->cursor, cursor)));
     reply_array(c, w->found);
     reply_raw(c, w->objects.data, w->objects.len);
-    return true;
 }
 
 static void walk_close(struct client *c, struct job *job) {
-    struct walk_job *w = CONTAINER_OF(job, struct walk_job, job);
-    buf_free(&w->objects);
+    buf_free(&CONTAINER_OF(job, struct walk, each.job)->objects);
 }
 
 void cmd_kvevents_walk(struct client *c) {
-    struct walk_job *w = xcalloc(1, sizeof(*w));
-    w->job = (struct job){.step = walk_step, .close = walk_close, .runnable = true};
-    bool ok = arg_bind(c, &w->args);
-    if (w->args.count == 0) w->args.count = COUNT_DEFAULT;
-    if (ok && !span_to_u64(c->argv[w->args.cursor], &w->cursor)) {
-        reply_error(c, "invalid cursor");
-        ok = false;
-    }
-    if (ok)
-        job_start(c, &w->job);
+    struct walk w = {
+        .each = {.job.close = walk_close, .one = walk_one, .end = walk_end, .n = EACH_ENDLESS},
+        .client = c};
+    if (!arg_bind(c, &w.args)) return;
+    if (w.args.count == 0) w.args.count = COUNT_DEFAULT;
+    if (span_to_u64(c->argv[w.args.cursor], &w.cursor))
+        each_run(c, &w.each, sizeof(w));
     else
-        free(w);
+        reply_error(c, "invalid cursor");
 }
 
 /* --- INFO --- */
 
-struct info_job {
-    struct job job;
-    char epoch[KV_EPOCH_LEN +
-               1]; /* as it was when the first segment was looked at: what came later is an event */
+struct info {
+    struct each each; /* over segments */
+    /* as it was when the first segment was looked at: what came later is an event */
+    char epoch[KV_EPOCH_LEN + 1];
     uint64_t first, last;
-    uint32_t next; /* segment to look at */
     size_t found;
     struct buf down;
 };
 
-static void reply_info(struct client *c, const struct info_job *i) {
+static void reply_info(struct client *c, const struct info *i) {
     const struct event_ring *r = kv_events_ring();
     reply_map(c, 7);
     reply_bulk_str(c, "epoch");
@@ -302,32 +298,31 @@ static void reply_info(struct client *c, const struct info_job *i) {
     reply_raw(c, i->down.data, i->down.len);
 }
 
-static bool info_step(struct client *c, struct job *job, unsigned *budget) {
-    struct info_job *i = CONTAINER_OF(job, struct info_job, job);
-    for (; i->next < store_segment_limit(server.store); i->next++) {
-        struct kv_place p;
-        bool up;
-        if (*budget == 0) return false;
-        spend(budget, 1);
-        if (!kv_place_of(i->next, &p, &up) || up) continue;
-        write_place(&i->down, &p);
-        i->found++;
-    }
-    if (events_on(c)) reply_info(c, i);
-    return true;
+static enum each_next info_one(struct client *c, struct each *each, unsigned *budget) {
+    struct info *i = CONTAINER_OF(each, struct info, each);
+    struct kv_place p;
+    bool up;
+    if (each->at >= store_segment_limit(server.store)) return EACH_OVER;
+    if (!kv_place_of((uint32_t)each->at, &p, &up) || up) return EACH_ON;
+    write_place(&i->down, &p);
+    i->found++;
+    return EACH_ON;
+}
+
+static void info_end(struct client *c, struct each *each) {
+    if (events_on(c)) reply_info(c, CONTAINER_OF(each, struct info, each));
 }
 
 static void info_close(struct client *c, struct job *job) {
-    struct info_job *i = CONTAINER_OF(job, struct info_job, job);
-    buf_free(&i->down);
+    buf_free(&CONTAINER_OF(job, struct info, each.job)->down);
 }
 
 void cmd_kvevents_info(struct client *c) {
     if (!events_on(c)) return;
-    struct info_job *i = xcalloc(1, sizeof(*i));
-    memcpy(i->epoch, kv_events_epoch(), sizeof(i->epoch));
-    i->first = event_ring_first(kv_events_ring());
-    i->last = event_ring_last(kv_events_ring());
-    i->job = (struct job){.step = info_step, .close = info_close, .runnable = true};
-    job_start(c, &i->job);
+    struct info i = {
+        .each = {.job.close = info_close, .one = info_one, .end = info_end, .n = EACH_ENDLESS},
+        .first = event_ring_first(kv_events_ring()),
+        .last = event_ring_last(kv_events_ring())};
+    memcpy(i.epoch, kv_events_epoch(), sizeof(i.epoch));
+    each_run(c, &i.each, sizeof(i));
 }

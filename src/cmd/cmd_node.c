@@ -11,7 +11,7 @@
 #include "base/hex.h"
 #include "cmd/client.h"
 #include "cmd/config.h"
-#include "cmd/keys.h"
+#include "cmd/each.h"
 #include "cmd/later.h"
 #include "cmd/nodes.h"
 #include "cmd/waiters.h"
@@ -162,35 +162,31 @@ static void node_fields(struct client *c, const struct cluster_node_info *n) {
     field_int(c, "connected", n->connected);
 }
 
-struct list_job {
-    struct job job;
+struct list {
+    struct each each;
     uint32_t cursor;
-    size_t n;
     void *cookie;
 };
 
-static bool list_step(struct client *c, struct job *job, unsigned *budget) {
-    struct list_job *l = CONTAINER_OF(job, struct list_job, job);
+static enum each_next list_one(struct client *c, struct each *each, unsigned *budget) {
     struct cluster_node_info info;
-    if (l->cookie == NULL) l->cookie = reply_deferred(c);
-    for (;;) {
-        if (*budget == 0) return false;
-        spend(budget, LIST_UNITS);
-        struct cluster_node *n = cluster_node_next(&l->cursor);
-        if (n == NULL) break;
-        cluster_node_get(n, &info);
-        reply_map(c, NODE_FIELDS);
-        node_fields(c, &info);
-        l->n++;
-    }
-    reply_deferred_array(c, l->cookie, l->n);
-    return true;
+    struct cluster_node *n = cluster_node_next(&CONTAINER_OF(each, struct list, each)->cursor);
+    spend(budget, LIST_UNITS - 1);
+    if (n == NULL) return EACH_OVER;
+    cluster_node_get(n, &info);
+    reply_map(c, NODE_FIELDS);
+    node_fields(c, &info);
+    return EACH_ON;
+}
+
+static void list_end(struct client *c, struct each *each) {
+    reply_deferred_array(c, CONTAINER_OF(each, struct list, each)->cookie, each->at);
 }
 
 void cmd_node_list(struct client *c) {
-    struct list_job *l = xcalloc(1, sizeof(*l));
-    l->job = (struct job){.step = list_step, .runnable = true};
-    job_start(c, &l->job);
+    struct list l = {.each = {.one = list_one, .end = list_end, .n = EACH_ENDLESS},
+                     .cookie = reply_deferred(c)};
+    each_run(c, &l.each, sizeof(l));
 }
 
 static void reply_segment_names(struct client *c, const struct cluster_node_info *n) {

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "base/assert.h"
 #include "cmd/channels.h"
+#include "cmd/each.h"
 #include "cmd/effects.h"
 #include "base/glob.h"
 #include "cmd/families.h"
@@ -208,8 +209,8 @@ void cmd_spublish(struct client *c) {
 
 /* --- PUBSUB --- */
 
-struct list_job {
-    struct job job;
+struct list {
+    struct each each;
     enum channel_kind kind;
     struct glob *glob; /* NULL: all */
     void *header;
@@ -219,31 +220,28 @@ struct list_job {
 };
 
 static void list_name(void *arg, struct span name) {
-    struct list_job *l = arg;
+    struct list *l = arg;
     l->looked++;
     if (l->glob != NULL && !glob_match(l->glob, name, NULL)) return;
     reply_bulk(l->client, name);
     l->n++;
 }
 
-static bool list_step(struct client *c, struct job *job, unsigned *budget) {
-    struct list_job *l = CONTAINER_OF(job, struct list_job, job);
-    l->client = c;
-    while (*budget > 0) {
-        l->looked = 0;
-        l->cursor = channel_scan(l->kind, l->cursor, list_name, l);
-        *budget -= (unsigned)min_u64(*budget, 1 + l->looked);
-        if (l->cursor != 0) continue;
-        reply_deferred_array(c, l->header, l->n);
-        return true;
-    }
-    job->runnable = true;
-    return false;
+static enum each_next list_one(struct client *c, struct each *each, unsigned *budget) {
+    struct list *l = CONTAINER_OF(each, struct list, each);
+    l->looked = 0;
+    l->cursor = channel_scan(l->kind, l->cursor, list_name, l);
+    spend(budget, l->looked);
+    return l->cursor == 0 ? EACH_OVER : EACH_ON;
+}
+
+static void list_end(struct client *c, struct each *each) {
+    struct list *l = CONTAINER_OF(each, struct list, each);
+    reply_deferred_array(c, l->header, l->n);
 }
 
 static void list_close(struct client *c, struct job *job) {
-    struct list_job *l = CONTAINER_OF(job, struct list_job, job);
-    glob_destroy(&l->glob);
+    glob_destroy(&CONTAINER_OF(job, struct list, each.job)->glob);
 }
 
 static void list(struct client *c, enum channel_kind kind) {
@@ -251,12 +249,13 @@ static void list(struct client *c, enum channel_kind kind) {
         reply_arity(c);
         return;
     }
-    struct list_job *l = xcalloc(1, sizeof(*l));
-    l->job = (struct job){.step = list_step, .close = list_close, .runnable = true};
-    l->kind = kind;
-    if (c->argc == 3) l->glob = glob_create(c->argv[2], false);
-    l->header = reply_deferred(c);
-    job_start(c, &l->job);
+    struct list l = {
+        .each = {.job.close = list_close, .one = list_one, .end = list_end, .n = EACH_ENDLESS},
+        .kind = kind,
+        .header = reply_deferred(c),
+        .client = c};
+    if (c->argc == 3) l.glob = glob_create(c->argv[2], false);
+    each_run(c, &l.each, sizeof(l));
 }
 
 static void numbers(struct client *c, enum channel_kind kind) {

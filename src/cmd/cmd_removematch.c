@@ -10,7 +10,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/glob.h"
-#include "cmd/keys.h"
+#include "cmd/each.h"
 #include "cmd/notify.h"
 #include "wire/options.h"
 
@@ -18,8 +18,8 @@
  * below a millisecond), and with it the command. */
 enum { MATCH_LIMIT = 10000, HEAP_LIMIT_KIB = 256 };
 
-struct match_job {
-    struct job job;
+struct match {
+    struct each each;
     struct glob *glob; /* or */
     pcre2_code *code;
     pcre2_match_context *context;
@@ -30,7 +30,7 @@ struct match_job {
     struct buf keys;                 /* matching keys of one bucket: length (u32) and bytes */
 };
 
-static bool regex_match(struct match_job *m, struct span key) {
+static bool regex_match(struct match *m, struct span key) {
     uint64_t begin = clock_mono_ns();
     int rc = pcre2_match(m->code, (PCRE2_SPTR)key.data, key.len, 0, 0, m->data, m->context);
     m->work += (clock_mono_ns() - begin) / 1000; /* PCRE2 does not tell its steps */
@@ -40,7 +40,7 @@ static bool regex_match(struct match_job *m, struct span key) {
 }
 
 static void match_see(void *arg, struct object *o) {
-    struct match_job *m = arg;
+    struct match *m = arg;
     struct span key = store_object_key(o);
     size_t steps = 0;
     m->work++;
@@ -54,7 +54,7 @@ static void match_see(void *arg, struct object *o) {
 }
 
 /* Not from inside the walk: it must not see its table change. */
-static void remove_seen(struct match_job *m) {
+static void remove_seen(struct match *m) {
     for (size_t at = 0; at < m->keys.len && (m->limit == 0 || m->removed < m->limit);) {
         uint32_t len;
         memcpy(&len, m->keys.data + at, sizeof(len));
@@ -69,26 +69,28 @@ static void remove_seen(struct match_job *m) {
     buf_clear(&m->keys);
 }
 
-static bool match_step(struct client *c, struct job *job, unsigned *budget) {
-    struct match_job *m = CONTAINER_OF(job, struct match_job, job);
-    do {
-        if (*budget == 0) return false;
-        m->work = 1;
-        m->cursor =
-            /* what is away must not come back */
-            store_scan_all(server.store, m->cursor, match_see, m);
-        remove_seen(m);
-        spend(budget, m->work);
-    } while (m->cursor != 0 && !m->too_hard && (m->limit == 0 || m->removed < m->limit));
+static enum each_next match_one(struct client *c, struct each *each, unsigned *budget) {
+    struct match *m = CONTAINER_OF(each, struct match, each);
+    m->work = 0;
+    /* what is away must not come back */
+    m->cursor = store_scan_all(server.store, m->cursor, match_see, m);
+    remove_seen(m);
+    spend(budget, m->work);
+    bool over = m->cursor == 0 || m->too_hard || (m->limit > 0 && m->removed >= m->limit);
+    return over ? EACH_OVER : EACH_ON;
+}
+
+static void match_end(struct client *c, struct each *each) {
+    struct match *m = CONTAINER_OF(each, struct match, each);
     if (m->too_hard)
         reply_error(c, "REGEX takes too many steps on a key; %" PRIu64 " were removed before",
                     m->removed);
     else
         reply_int(c, (int64_t)m->removed);
-    return true;
 }
 
-static void match_free(struct match_job *m) {
+static void match_close(struct client *c, struct job *job) {
+    struct match *m = CONTAINER_OF(job, struct match, each.job);
     glob_destroy(&m->glob);
     if (m->data) pcre2_match_data_free(m->data);
     if (m->context) pcre2_match_context_free(m->context);
@@ -96,12 +98,8 @@ static void match_free(struct match_job *m) {
     buf_free(&m->keys);
 }
 
-static void match_close(struct client *c, struct job *job) {
-    match_free(CONTAINER_OF(job, struct match_job, job));
-}
-
 /* No JIT: its machine code counts no steps. */
-static bool regex_compile(struct client *c, struct match_job *m, struct span pattern) {
+static bool regex_compile(struct client *c, struct match *m, struct span pattern) {
     int code;
     PCRE2_SIZE offset;
     m->code =
@@ -125,14 +123,12 @@ void cmd_removematch(struct client *c) {
     struct wire_match args = {0};
     if (!arg_bind(c, &args)) return;
     struct span pattern = c->argv[args.pattern];
-    struct match_job *m = xcalloc(1, sizeof(*m));
-    m->limit = args.count;
-    m->job = (struct job){.step = match_step, .close = match_close, .runnable = true};
-    if (args.kind == WIRE_MATCH_GLOB) m->glob = glob_create(pattern, false);
-    if (args.kind == WIRE_MATCH_GLOB || regex_compile(c, m, pattern)) {
-        job_start(c, &m->job);
-    } else {
-        match_free(m);
-        free(m);
-    }
+    struct match m = {
+        .each = {.job.close = match_close, .one = match_one, .end = match_end, .n = EACH_ENDLESS},
+        .limit = args.count};
+    if (args.kind == WIRE_MATCH_GLOB)
+        m.glob = glob_create(pattern, false);
+    else if (!regex_compile(c, &m, pattern))
+        return; /* there is nothing yet */
+    each_run(c, &m.each, sizeof(m));
 }

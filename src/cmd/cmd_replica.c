@@ -50,12 +50,8 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
     struct cluster_task_info t;
     spend(budget, 1);
     bool known = cluster_task_get(w->task, &t);
-    if (known && t.state < CLUSTER_TASK_DONE && server.mono_ms < w->until_ms) {
-        job->runnable = false;
-        job->polls = true;
-        job->deadline_ms = min_u64(server.mono_ms + WAIT_LOOK_MS, w->until_ms);
-        return false;
-    }
+    if (known && t.state < CLUSTER_TASK_DONE && server.mono_ms < w->until_ms)
+        return job_look_again(job, min_u64(WAIT_LOOK_MS, w->until_ms - server.mono_ms));
     if (!known)
         reply_error(
             c, "what became of task %llu is not known any more: REPLICA LIST shows the replicas",
@@ -72,12 +68,11 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
 }
 
 static void wait_for_task(struct client *c, uint64_t task, uint64_t wait_ms) {
-    struct wait_job *w = xcalloc(1, sizeof(*w));
-    *w = (struct wait_job){.job = {.step = wait_step, .runnable = true},
-                           .task = task,
-                           .asked_ms = wait_ms,
-                           .until_ms = server.mono_ms + wait_ms};
-    job_start(c, &w->job);
+    struct wait_job w = {.job.step = wait_step,
+                         .task = task,
+                         .asked_ms = wait_ms,
+                         .until_ms = server.mono_ms + wait_ms};
+    job_run(c, &w.job, sizeof(w));
 }
 
 static void reply_task(struct client *c, tarn_status status, uint64_t task) {

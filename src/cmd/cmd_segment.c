@@ -12,7 +12,7 @@
 #include "cmd/client.h"
 #include "cmd/config.h"
 #include "cmd/core.h"
-#include "cmd/keys.h"
+#include "cmd/each.h"
 #include "cmd/location.h"
 #include "cmd/nodes.h"
 #include "cmd/reach.h"
@@ -64,35 +64,35 @@ static void common_fields(struct client *c, const struct store_segment_info *s,
     field_str(c, "directory", g->directory != NULL ? g->directory : "");
 }
 
-struct list_job {
-    struct job job;
-    uint32_t next;
+struct list {
+    struct each each;
     size_t n;
     void *cookie;
 };
 
-static bool list_step(struct client *c, struct job *job, unsigned *budget) {
-    struct list_job *l = CONTAINER_OF(job, struct list_job, job);
-    if (l->cookie == NULL) l->cookie = reply_deferred(c);
-    for (; l->next < store_segment_limit(server.store); l->next++) {
-        struct store_segment_info s;
-        struct cluster_segment g;
-        if (*budget == 0) return false;
-        spend(budget, LIST_UNITS);
-        if (!store_segment_get(server.store, l->next, &s) || !cluster_segment_get(l->next, &g))
-            continue;
-        reply_map(c, COMMON_FIELDS);
-        common_fields(c, &s, &g);
-        l->n++;
-    }
+static enum each_next list_one(struct client *c, struct each *each, unsigned *budget) {
+    struct list *l = CONTAINER_OF(each, struct list, each);
+    struct store_segment_info s;
+    struct cluster_segment g;
+    uint32_t id = (uint32_t)each->at;
+    if (id >= store_segment_limit(server.store)) return EACH_OVER;
+    spend(budget, LIST_UNITS - 1);
+    if (!store_segment_get(server.store, id, &s) || !cluster_segment_get(id, &g)) return EACH_ON;
+    reply_map(c, COMMON_FIELDS);
+    common_fields(c, &s, &g);
+    l->n++;
+    return EACH_ON;
+}
+
+static void list_end(struct client *c, struct each *each) {
+    struct list *l = CONTAINER_OF(each, struct list, each);
     reply_deferred_array(c, l->cookie, l->n);
-    return true;
 }
 
 void cmd_segment_list(struct client *c) {
-    struct list_job *l = xcalloc(1, sizeof(*l));
-    l->job = (struct job){.step = list_step, .runnable = true};
-    job_start(c, &l->job);
+    struct list l = {.each = {.one = list_one, .end = list_end, .n = EACH_ENDLESS},
+                     .cookie = reply_deferred(c)};
+    each_run(c, &l.each, sizeof(l));
 }
 
 /* --- INFO --- */
@@ -262,10 +262,7 @@ static bool unmount_step(struct client *c, struct job *job, unsigned *budget) {
         reply_ok(c);
         return true;
     }
-    job->runnable = false;
-    job->polls = true;
-    job->deadline_ms = server.mono_ms + GONE_CHECK_MS;
-    return false;
+    return job_look_again(job, GONE_CHECK_MS);
 }
 
 static bool refuse_embedded(struct client *c, tarn_status status) {
@@ -285,11 +282,8 @@ void cmd_segment_unmount(struct client *c) {
         reply_status(c, status, NULL);
         return;
     }
-    struct unmount_job *u = xcalloc(1, sizeof(*u));
-    u->job = (struct job){.step = unmount_step, .runnable = true};
-    u->id = s.id;
-    u->epoch = s.epoch;
-    job_start(c, &u->job);
+    struct unmount_job u = {.job.step = unmount_step, .id = s.id, .epoch = s.epoch};
+    job_run(c, &u.job, sizeof(u));
 }
 
 void cmd_segment_drain(struct client *c) {

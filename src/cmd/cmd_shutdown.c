@@ -175,10 +175,8 @@ static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
 }
 
 static void wait(struct client *c) {
-    struct waiter *w = xcalloc(1, sizeof(*w));
-    w->job = (struct job){.step = wait_step};
-    w->round = round;
-    job_start(c, &w->job);
+    struct waiter w = {.job.step = wait_step, .round = round};
+    job_run(c, &w.job, sizeof(w));
 }
 
 void cmd_shutdown(struct client *c) {

@@ -138,6 +138,13 @@ void job_run(struct client *c, struct job *job, size_t size) {
     }
 }
 
+bool job_look_again(struct job *job, uint64_t ms) {
+    job->runnable = false;
+    job->polls = true;
+    job->deadline_ms = server.mono_ms + ms;
+    return false;
+}
+
 void job_wake(struct job *job) {
     if (job->runnable) return;
     if (job == stepping) {
