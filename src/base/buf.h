@@ -65,4 +65,13 @@ void *xrealloc(void *p, size_t size);
 char *xstrdup(const char *s);
 void *xmemdup(const void *p, size_t len);
 
+/* Room for one element more in an array of cap elements that has n. */
+#define ARRAY_GROW(array, n, cap)                                                                  \
+    do {                                                                                           \
+        if ((n) == (cap)) {                                                                        \
+            (cap) = (cap) == 0 ? 4 : 2 * (cap);                                                    \
+            (array) = xrealloc((array), (cap) * sizeof(*(array)));                                 \
+        }                                                                                          \
+    } while (0)
+
 #endif

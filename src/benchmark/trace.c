@@ -121,10 +121,7 @@ static bool take_ids(struct cursor *c, struct trace *t, struct trace_request *r)
     do {
         uint64_t id;
         if (!take_u64(c, &id)) return false;
-        if (t->n_ids == t->cap_ids) {
-            t->cap_ids = t->cap_ids == 0 ? 4096 : t->cap_ids * 2;
-            t->ids = xrealloc(t->ids, t->cap_ids * sizeof(*t->ids));
-        }
+        ARRAY_GROW(t->ids, t->n_ids, t->cap_ids);
         t->ids[t->n_ids++] = id;
     } while (take(c, ','));
     r->n = t->n_ids - r->first;
@@ -167,10 +164,7 @@ const char *trace_add_line(struct trace *t, const char *line, size_t len) {
         t->n_ids = ids_before;
         return c.error;
     }
-    if (t->n == t->cap) {
-        t->cap = t->cap == 0 ? 1024 : t->cap * 2;
-        t->requests = xrealloc(t->requests, t->cap * sizeof(*t->requests));
-    }
+    ARRAY_GROW(t->requests, t->n, t->cap);
     t->requests[t->n++] = r;
     if (r.n > t->longest) t->longest = r.n;
     return NULL;

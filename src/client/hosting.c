@@ -34,10 +34,7 @@ static void on_fenced(void *arg, uint64_t session) {
         session_fail(h, TARN_ELIMIT, "%u fenced sessions wait to be reported", FENCES_MAX);
         return;
     }
-    if (h->n_fenced == h->cap_fenced) {
-        h->cap_fenced = h->cap_fenced == 0 ? 16 : h->cap_fenced * 2;
-        h->fenced = xrealloc(h->fenced, h->cap_fenced * sizeof(*h->fenced));
-    }
+    ARRAY_GROW(h->fenced, h->n_fenced, h->cap_fenced);
     h->fenced[h->n_fenced++] = session;
 }
 

@@ -185,10 +185,7 @@ void client_accept(void *arg, int fd, const struct sockaddr_storage *peer) {
 /* --- close --- */
 
 static void array_add(struct client_array *a, struct client *c) {
-    if (a->n == a->cap) {
-        a->cap = a->cap == 0 ? 64 : a->cap * 2;
-        a->c = xrealloc(a->c, a->cap * sizeof(struct client *));
-    }
+    ARRAY_GROW(a->c, a->n, a->cap);
     a->c[a->n++] = c;
 }
 

@@ -337,10 +337,7 @@ struct keys {
 };
 static void add_key(void *arg, struct cmd_key_ref key) {
     struct keys *k = arg;
-    if (k->n == k->cap) {
-        k->cap = k->cap == 0 ? 16 : k->cap * 2;
-        k->ref = xrealloc(k->ref, k->cap * sizeof(*k->ref));
-    }
+    ARRAY_GROW(k->ref, k->n, k->cap);
     k->ref[k->n++] = key;
 }
 

@@ -20,10 +20,7 @@ void client_set_monitor(struct client *c, bool on) {
     bool is = (c->io->flags & CLIENT_MONITOR) != 0;
     if (is == on) return;
     if (on) {
-        if (monitor_n == cap) {
-            cap = cap == 0 ? 8 : cap * 2;
-            monitors = xrealloc(monitors, cap * sizeof(struct client *));
-        }
+        ARRAY_GROW(monitors, monitor_n, cap);
         monitors[monitor_n++] = c;
         c->io->flags |= CLIENT_MONITOR;
         return;

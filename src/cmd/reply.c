@@ -188,6 +188,14 @@ static void error_line(struct client *c, const char *line) {
     resp_write_error(out_of(c), line);
 }
 
+/* What is in b, and the rest of the line. */
+static void error_vline(struct client *c, struct buf *b, const char *fmt, va_list ap) {
+    buf_vprintf(b, fmt, ap);
+    buf_append_char(b, '\0');
+    error_line(c, b->data);
+    buf_free(b);
+}
+
 void reply_error(struct client *c, const char *fmt, ...) {
     struct buf b = {NULL, 0, 0};
     va_list ap;
@@ -196,11 +204,8 @@ void reply_error(struct client *c, const char *fmt, ...) {
     else
         buf_append(&b, "ERR ", 4);
     va_start(ap, fmt);
-    buf_vprintf(&b, fmt, ap);
+    error_vline(c, &b, fmt, ap);
     va_end(ap);
-    buf_append_char(&b, '\0');
-    error_line(c, b.data);
-    buf_free(&b);
 }
 
 void reply_status(struct client *c, tarn_status status, const char *what) {
@@ -219,11 +224,8 @@ void reply_later(struct client *c, uint64_t ms, const char *fmt, ...) {
     buf_printf(&b, "%s %llu ", error_code(TARN_ELATER),
                (unsigned long long)min_u64(max_u64(ms, 1), ERROR_LATER_MAX_MS));
     va_start(ap, fmt);
-    buf_vprintf(&b, fmt, ap);
+    error_vline(c, &b, fmt, ap);
     va_end(ap);
-    buf_append_char(&b, '\0');
-    error_line(c, b.data);
-    buf_free(&b);
 }
 
 void reply_syntax(struct client *c) {

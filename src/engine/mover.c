@@ -448,10 +448,7 @@ void mover_session_end(struct mover *m, uint64_t session) {
     pthread_mutex_lock(&m->lock);
     for (unsigned i = 0; i < m->started; i++) {
         struct worker *w = &m->workers[i];
-        if (w->n_ended == w->cap_ended) {
-            w->cap_ended = w->cap_ended == 0 ? 8 : 2 * w->cap_ended;
-            w->ended = xrealloc(w->ended, w->cap_ended * sizeof(*w->ended));
-        }
+        ARRAY_GROW(w->ended, w->n_ended, w->cap_ended);
         w->ended[w->n_ended++] = session;
     }
     wake_all(m);

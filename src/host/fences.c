@@ -35,10 +35,7 @@ static struct host_fence *add(struct host *h, const struct transport_fence *what
     for (size_t i = 0; i < h->n_fences; i++) {
         if (same(&h->fences[i].what, what)) return &h->fences[i];
     }
-    if (h->n_fences == h->cap_fences) {
-        h->cap_fences = h->cap_fences == 0 ? 16 : 2 * h->cap_fences;
-        h->fences = xrealloc(h->fences, h->cap_fences * sizeof(*h->fences));
-    }
+    ARRAY_GROW(h->fences, h->n_fences, h->cap_fences);
     h->fences[h->n_fences] = (struct host_fence){.what = *what};
     kick(h);
     return &h->fences[h->n_fences++];

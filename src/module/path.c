@@ -56,19 +56,19 @@ bool module_directories(module_directory_fn fn, void *arg) {
     return fn(arg, TARN_LIBDIR "/tarn", strlen(TARN_LIBDIR "/tarn"));
 }
 
-struct search {
+struct path_search {
     const char *name;
     char path[PATH_MAX];
 };
 
 static bool is_in(void *arg, const char *directory, size_t len) {
-    struct search *s = arg;
+    struct path_search *s = arg;
     int n = snprintf(s->path, sizeof(s->path), "%.*s/%s", (int)len, directory, s->name);
     return n < (int)sizeof(s->path) && access(s->path, R_OK) == 0;
 }
 
 char *module_path(const char *given) {
-    struct search s = {.name = given};
+    struct path_search s = {.name = given};
     char here[PATH_MAX];
     if (given[0] == '/' || given[0] == '\0') return xstrdup(given);
     bool bare = strchr(given, '/') == NULL;

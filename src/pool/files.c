@@ -105,10 +105,7 @@ void files_squeeze(struct files *f) {
 
 void files_entry_add(struct files *f, struct files_entry *e) {
     if (f->gone > 64 && f->gone > f->n_entries / 2) files_squeeze(f);
-    if (f->n_entries == f->cap_entries) {
-        f->cap_entries = f->cap_entries == 0 ? 256 : 2 * f->cap_entries;
-        f->entries = xrealloc(f->entries, f->cap_entries * sizeof(*f->entries));
-    }
+    ARRAY_GROW(f->entries, f->n_entries, f->cap_entries);
     size_t at = f->n_entries++;
     if (f->names.n_threads > 0) { /* else a scan, which sorts them at its end */
         /* Files are nearly done in the order they were accepted in. */

@@ -342,10 +342,7 @@ static struct ssd_batch *find_place(struct ssd *s, uint64_t record, uint64_t siz
 }
 
 static struct ssd_put *add_put(struct ssd_batch *b, const struct tier_item *item, size_t n_crcs) {
-    if (b->n_puts == b->cap_puts) {
-        b->cap_puts = b->cap_puts == 0 ? 8 : 2 * b->cap_puts;
-        b->puts = xrealloc(b->puts, b->cap_puts * sizeof(*b->puts));
-    }
+    ARRAY_GROW(b->puts, b->n_puts, b->cap_puts);
     struct ssd_put *p = &b->puts[b->n_puts++];
     uint64_t rel = ssd_value_start(b->data_size, item->size);
     *p = (struct ssd_put){.rel = rel, .record = (uint32_t)b->records.len};

@@ -215,11 +215,6 @@ bool store_await_waiting(struct store *s, uint32_t far) {
     return space_segment(&s->space, far) && chain_next(s, far);
 }
 
-struct object *store_find_version(struct store *s, struct span key, uint64_t version) {
-    struct object *o = index_find(&s->index, key, store_hash(key));
-    return o && object_version(o) == version && !book_stale(s, o) ? o : NULL;
-}
-
 void store_await_again(struct store *s, struct object *o, uint32_t far) {
     if (!(o->bits & OBJECT_AWAITS)) return;
     leave_list(s, o);

@@ -453,10 +453,7 @@ bool space_segment_resize(struct space *sp, uint32_t id, uint64_t units) {
             id_free(sp, b, next);
             continue;
         }
-        if (used.n == cap) {
-            cap = cap == 0 ? 64 : 2 * cap;
-            used.block = xrealloc(used.block, cap * sizeof(*used.block));
-        }
+        ARRAY_GROW(used.block, used.n, cap);
         used.block[used.n++] = (struct used_block){block_offset(k), k->len, b};
     }
     seg->free_units = units - (seg->units - seg->free_units);

@@ -507,6 +507,11 @@ struct object *store_find(struct store *s, struct span key) {
     return store_find_hashed(s, key, store_hash(key));
 }
 
+struct object *store_find_version(struct store *s, struct span key, uint64_t version) {
+    struct object *o = index_find(&s->index, key, store_hash(key));
+    return o && object_version(o) == version && !book_stale(s, o) ? o : NULL;
+}
+
 static bool visible(const struct store *s, const struct object *o) {
     return !(s->stale && book_stale(s, o)) && !(s->planner && room_clearing(s, o)) &&
            !(s->hidden && !is_here(s, o)) && !((o->bits & OBJECT_EXTRA) && extra_expired(s, o));

@@ -278,10 +278,7 @@ static void refuse(struct peer *p, const struct shm_request *rq, uint32_t status
 }
 
 static void remember(struct peer *p, const struct attachment *a) {
-    if (p->n_attachments == p->cap_attachments) {
-        p->cap_attachments = p->cap_attachments == 0 ? 4 : 2 * p->cap_attachments;
-        p->attachments = xrealloc(p->attachments, p->cap_attachments * sizeof(*p->attachments));
-    }
+    ARRAY_GROW(p->attachments, p->n_attachments, p->cap_attachments);
     p->attachments[p->n_attachments++] = *a;
 }
 

@@ -116,10 +116,7 @@ static enum step conn_failed(struct tcp_conn *c, struct tcp_turn_state *t, bool 
 
 void tcp_out_add(struct tcp_conn *c, const void *data, size_t len) {
     if (len == 0) return;
-    if (c->out_n == c->out_cap) {
-        c->out_cap = c->out_cap == 0 ? 16 : 2 * c->out_cap;
-        c->out = xrealloc(c->out, c->out_cap * sizeof(*c->out));
-    }
+    ARRAY_GROW(c->out, c->out_n, c->out_cap);
     c->out[c->out_n++] = (struct iovec){(void *)(uintptr_t)data, len};
 }
 

@@ -524,10 +524,7 @@ static bool fence_same(const struct transport_fence *a, const struct transport_f
 }
 
 static void fence_request(struct transport_listener *l, const struct transport_fence *what) {
-    if (l->n_fences == l->cap_fences) {
-        l->cap_fences = l->cap_fences == 0 ? 16 : 2 * l->cap_fences;
-        l->fences = xrealloc(l->fences, l->cap_fences * sizeof(*l->fences));
-    }
+    ARRAY_GROW(l->fences, l->n_fences, l->cap_fences);
     l->fences[l->n_fences++] = (struct fence_request){*what, ++l->fence_number};
     for (unsigned i = 0; i < l->n_threads; i++) wake(l->threads[i].wake_fd);
 }
