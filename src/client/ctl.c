@@ -30,6 +30,7 @@ void ctl_close(struct ctl *c) {
     tls_stream_destroy(&c->tls);
     if (c->reader != NULL) redisReaderFree(c->reader);
     buf_free(&c->out);
+    buf_free(&c->args);
     const char *what = c->what;
     ctl_init(c);
     c->what = what;
@@ -252,10 +253,6 @@ static tarn_status flush(struct ctl *c) {
     return TARN_OK;
 }
 
-static size_t arg_len(const char **argv, const size_t *lens, size_t i) {
-    return lens != NULL ? lens[i] : strlen(argv[i]);
-}
-
 static char *put_header(char *at, char kind, size_t n) {
     *at++ = kind;
     at += u64_to_dec(n, at);
@@ -264,33 +261,60 @@ static char *put_header(char *at, char kind, size_t n) {
     return at;
 }
 
-/* By hand and in one piece of memory: a batch has thousands of arguments, and hiredis prints each
- * header by snprintf. */
-static void append_request(struct buf *out, size_t argc, const char **argv, const size_t *lens) {
-    size_t most = REQUEST_HEADER_MAX;
-    for (size_t i = 0; i < argc; i++) most += REQUEST_HEADER_MAX + arg_len(argv, lens, i);
-    buf_reserve(out, most);
-    char *at = put_header(out->data + out->len, '*', argc);
-    for (size_t i = 0; i < argc; i++) {
-        size_t len = arg_len(argv, lens, i);
-        at = put_header(at, '$', len);
-        if (len > 0) memcpy(at, argv[i], len);
-        at += len;
-        *at++ = '\r';
-        *at++ = '\n';
-    }
-    out->len = (size_t)(at - out->data);
+void ctl_begin(struct ctl *c, const char *what) {
+    buf_clear(&c->args);
+    c->argc = 0;
+    c->begun = what;
 }
 
-tarn_status ctl_send(struct ctl *c, size_t argc, const char **argv, const size_t *lens, bool skip) {
+/* By hand: a batch has thousands of arguments, and hiredis prints each header by snprintf. */
+void ctl_arg(struct ctl *c, const void *data, size_t len) {
+    buf_reserve(&c->args, REQUEST_HEADER_MAX + len);
+    char *at = put_header(c->args.data + c->args.len, '$', len);
+    if (len > 0) memcpy(at, data, len);
+    at += len;
+    *at++ = '\r';
+    *at++ = '\n';
+    c->args.len = (size_t)(at - c->args.data);
+    c->argc++;
+}
+
+void ctl_arg_u64(struct ctl *c, uint64_t v) {
+    char digits[24];
+    ctl_arg(c, digits, u64_to_dec(v, digits));
+}
+
+void ctl_arg_i64(struct ctl *c, int64_t v) {
+    char digits[24];
+    ctl_arg(c, digits, i64_to_dec(v, digits));
+}
+
+tarn_status ctl_commit(struct ctl *c, bool skip) {
     if (c->fd < 0) return fail(TARN_ECLOSED, "not connected");
     if (skip && c->skip_count == CTL_SKIP_MAX)
         return TARN_EAGAIN; /* the ring is bounded: receive something first */
-    if (!skip) c->what = argv[0];
-    append_request(&c->out, argc, argv, lens);
+    if (!skip) c->what = c->begun;
+    buf_reserve(&c->out, REQUEST_HEADER_MAX + c->args.len);
+    c->out.len = (size_t)(put_header(c->out.data + c->out.len, '*', c->argc) - c->out.data);
+    buf_append(&c->out, c->args.data, c->args.len);
     c->sent++;
     if (skip) c->skip[(c->skip_head + c->skip_count++) % CTL_SKIP_MAX] = c->sent;
     return flush(c);
+}
+
+tarn_status ctl_send(struct ctl *c, size_t argc, const char **argv, const size_t *lens, bool skip) {
+    ctl_begin(c, argv[0]);
+    for (size_t i = 0; i < argc; i++) ctl_arg(c, argv[i], lens != NULL ? lens[i] : strlen(argv[i]));
+    return ctl_commit(c, skip);
+}
+
+tarn_status ctl_login(struct ctl *c, const tarn_options *o, bool skip) {
+    const char *argv[3] = {"AUTH"};
+    size_t n = 1;
+    if (!logs_in(o)) return TARN_OK;
+    if (o->user != NULL) argv[n++] = o->user;
+    argv[n++] = password_of(o);
+    return ctl_send(c, n, argv, NULL, skip);
 }
 
 void ctl_abandon(struct ctl *c) {
@@ -443,4 +467,50 @@ tarn_status ctl_try_receive(struct ctl *c, struct arena *arena, struct answer **
         status = feed(c);
     }
     return status;
+}
+
+/* --- greeting --- */
+
+static unsigned send_greeting(struct ctl *c, const tarn_options *o, const struct greeting *g) {
+    unsigned sent = logs_in(o) && ctl_login(c, o, false) == TARN_OK;
+    for (size_t i = 0; i < g->n_info; i++) {
+        const char *argv[] = {"CLIENT", "SETINFO", g->info[i][0], g->info[i][1]};
+        if (argv[3] != NULL) sent += ctl_send(c, 4, argv, NULL, false) == TARN_OK;
+    }
+    const char *name[] = {"CLIENT", "SETNAME", g->name}, *role[] = {"ROLE"};
+    if (g->name != NULL) sent += ctl_send(c, 3, name, NULL, false) == TARN_OK;
+    if (g->role) sent += ctl_send(c, 1, role, NULL, false) == TARN_OK;
+    const char *last[] = {g->last[0], g->last[1]};
+    return sent + (ctl_send(c, last[1] != NULL ? 2 : 1, last, NULL, false) == TARN_OK);
+}
+
+/* Refusals of CLIENT do no harm; the last answers tell whether we may talk to it, and whether it is
+ * who leads. */
+static bool is_let_in(const struct answer *a, tarn_status status, bool last, bool any) {
+    if (status == TARN_ELOADING || status == TARN_ELIMIT) return false;
+    if (last && (any || strncmp(a->str, "NOAUTH", 6) == 0)) return false;
+    return strncmp(a->str, "DENIED", 6) != 0;
+}
+
+tarn_status ctl_greet(struct ctl *c, struct arena *arena, const tarn_options *o,
+                      const struct greeting *g, uint64_t deadline, struct answer **last_p) {
+    unsigned sent = send_greeting(c, o, g);
+    struct answer *a = NULL;
+    for (unsigned i = 0; i < sent; i++) {
+        bool last = i + 1 == sent;
+        tarn_status status = ctl_receive(c, arena, &a, deadline);
+        if (status == TARN_OK && g->role && i + 2 == sent)
+            status = master_check_role(a, c->host, c->port);
+        if (status != TARN_OK) return status;
+        if (a->type != ANSWER_ERROR) continue;
+        if (i == 0 && logs_in(o))
+            return fail(TARN_EPERM,
+                        "the %s refused user and password: %s (tarn://user:password@host:port)",
+                        g->whom, a->str);
+        status = answer_check(a, "connecting");
+        if (!is_let_in(a, status, last, g->strict)) return status;
+    }
+    if (a == NULL) return fail(TARN_ECLOSED, "the %s closed the connection at once", g->whom);
+    *last_p = a;
+    return TARN_OK;
 }

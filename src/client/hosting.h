@@ -87,16 +87,13 @@ typedef void (*hosting_answer_fn)(struct tarn_host *h, const struct answer *a, v
 
 struct hosting_link {
     struct ctl ctl;
-    struct arena arena, args;
+    struct arena arena;
     struct {
         hosting_answer_fn fn;
         void *arg;
         uint64_t sent_ms, deadline;
     } pending[LINK_PENDING_MAX]; /* ring */
     size_t head, count;
-    const char **argv; /* the request being built */
-    size_t *lens;
-    size_t argc, argv_cap;
 };
 void link_init(struct hosting_link *l);
 /* Closes, and tells whoever waits. */
@@ -110,13 +107,23 @@ static inline bool link_is_up(const struct hosting_link *l) {
 static inline size_t link_room(const struct hosting_link *l) {
     return link_is_up(l) ? LINK_PENDING_MAX - l->count : 0;
 }
-/* Building a request. Bytes are borrowed until link_send, strings of link_node too; numbers are
- * copied. */
-void link_begin(struct hosting_link *l, const char *command);
-void link_arg(struct hosting_link *l, const void *data, size_t len);
-void link_str(struct hosting_link *l, const char *s);
-void link_u64(struct hosting_link *l, uint64_t v);
-void link_i64(struct hosting_link *l, int64_t v);
+/* Building a request. */
+static inline void link_begin(struct hosting_link *l, const char *command) {
+    ctl_begin(&l->ctl, command);
+    ctl_arg_str(&l->ctl, command);
+}
+static inline void link_arg(struct hosting_link *l, const void *data, size_t len) {
+    ctl_arg(&l->ctl, data, len);
+}
+static inline void link_str(struct hosting_link *l, const char *s) {
+    ctl_arg_str(&l->ctl, s);
+}
+static inline void link_u64(struct hosting_link *l, uint64_t v) {
+    ctl_arg_u64(&l->ctl, v);
+}
+static inline void link_i64(struct hosting_link *l, int64_t v) {
+    ctl_arg_i64(&l->ctl, v);
+}
 /* NODE verb name instance */
 void link_node(struct tarn_host *h, struct hosting_link *l, const char *verb);
 /* Needs link_room. timeout_ms of the answer, from now. A failure breaks the session

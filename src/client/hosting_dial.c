@@ -17,53 +17,18 @@ struct dial {
     char why[256];
 };
 
-static tarn_status send_greeting(struct dial *d, struct ctl *c, unsigned *sent_p) {
-    const struct tarn_host *h = d->host;
-    const tarn_options *o = &h->options;
-    const char *auth[3] = {"AUTH"};
-    size_t n = 1;
-    if (o->user != NULL) auth[n++] = o->user;
-    auth[n++] = password_of(o);
-    const char *info[][4] = {{"CLIENT", "SETINFO", "LIB-NAME", "tarn-node"},
-                             {"CLIENT", "SETINFO", "LIB-VER", tarn_version()},
-                             {"CLIENT", "SETINFO", "tarn-host", h->machine},
-                             {"CLIENT", "SETNAME", h->name, NULL},
-                             {"ROLE", NULL, NULL, NULL},
-                             {"PING", NULL, NULL, NULL}};
-    *sent_p = 0;
-    tarn_status status = TARN_OK;
-    if (logs_in(o)) {
-        status = ctl_send(c, n, auth, NULL, false);
-        *sent_p += 1;
-    }
-    for (size_t i = 0; i < ARRAY_LEN(info) && status == TARN_OK; i++) {
-        size_t argc = 1;
-        while (argc < 4 && info[i][argc] != NULL) argc++;
-        status = ctl_send(c, argc, info[i], NULL, false);
-        *sent_p += 1;
-    }
-    return status;
-}
-
-/* Refusals of CLIENT do no harm; the last answers tell whether we may talk to it, and whether it is
- * who Sentinel says. */
 static tarn_status greet(struct dial *d, struct ctl *c, uint64_t deadline) {
-    unsigned sent;
-    tarn_status status = send_greeting(d, c, &sent);
-    for (unsigned i = 0; i < sent && status == TARN_OK; i++) {
-        struct answer *a = NULL;
-        status = ctl_receive(c, &d->arena, &a, deadline);
-        if (status == TARN_OK && i + 2 == sent && d->host->master.n > 0)
-            status = master_check_role(a, c->host, c->port);
-        if (status != TARN_OK || a->type != ANSWER_ERROR) continue;
-        if (i == 0 && logs_in(&d->host->options))
-            return fail(TARN_EPERM,
-                        "the master refused user and password: %s (tarn://user:password@host:port)",
-                        a->str);
-        if (i + 1 == sent || strncmp(a->str, "DENIED", 6) == 0)
-            status = answer_check(a, "connecting");
-    }
-    return status;
+    const struct tarn_host *h = d->host;
+    const struct greeting g = {
+        .info = {{"LIB-NAME", "tarn-node"}, {"LIB-VER", tarn_version()}, {"tarn-host", h->machine}},
+        .n_info = 3,
+        .name = h->name,
+        .role = h->master.n > 0,
+        .last = {"PING"},
+        .strict = true,
+        .whom = "master"};
+    struct answer *a;
+    return ctl_greet(c, &d->arena, &h->options, &g, deadline, &a);
 }
 
 static tarn_status dial_both(struct dial *d) {

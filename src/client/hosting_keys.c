@@ -56,17 +56,11 @@ static uint64_t keys_hash(const struct keys *k) {
     return k->n > 0 && hash == 0 ? 1 : hash;
 }
 
-static void add_copy(struct hosting_link *l, const char *data, size_t len) {
-    char *copy = arena_alloc(&l->args, len + 1);
-    if (len > 0) memcpy(copy, data, len);
-    link_arg(l, copy, len);
-}
-
 static void add_keys(struct hosting_link *l, const struct keys *k) {
     link_u64(l, k->n);
     for (size_t i = 0; i < k->n; i++) {
-        add_copy(l, k->of[i].uri.data, k->of[i].uri.len);
-        for (int w = 0; w < 2; w++) add_copy(l, k->of[i].key[w].data, k->of[i].key[w].len);
+        link_arg(l, k->of[i].uri.data, k->of[i].uri.len);
+        for (int w = 0; w < 2; w++) link_arg(l, k->of[i].key[w].data, k->of[i].key[w].len);
     }
 }
 
@@ -165,8 +159,8 @@ static void add_report(struct tarn_host *h, struct hosting_link *l, struct repor
     r->hash = hash;
     snprintf(r->scheme, sizeof(r->scheme), "%s", hash != 0 ? scheme : "");
     link_str(l, "REPORT");
-    add_copy(l, scheme, strlen(scheme));
-    add_copy(l, text->data, len);
+    link_str(l, scheme);
+    link_arg(l, text->data, len);
 }
 
 void reports_args(struct tarn_host *h, struct hosting_link *l) {

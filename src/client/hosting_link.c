@@ -1,7 +1,5 @@
 /* A connection to the master on which requests are under way while the control thread does other
  * things. Answers come in the order of requests; each has a function that is waiting for it. */
-#include <stdlib.h>
-
 #include "client/hosting.h"
 
 void link_init(struct hosting_link *l) {
@@ -22,50 +20,18 @@ void link_close(struct tarn_host *h, struct hosting_link *l) {
 void link_deinit(struct tarn_host *h, struct hosting_link *l) {
     link_close(h, l);
     arena_free(&l->arena);
-    arena_free(&l->args);
-    free(l->argv);
-    free(l->lens);
     link_init(l);
 }
 
 void link_take(struct hosting_link *l, struct ctl *ctl) {
     TARN_ASSERT(!link_is_up(l) && l->count == 0);
     arena_reset(&l->arena); /* half an answer of the old connection */
+    ctl_close(&l->ctl);
     l->ctl = *ctl;
     ctl_init(ctl);
 }
 
 /* --- requests --- */
-
-void link_arg(struct hosting_link *l, const void *data, size_t len) {
-    if (l->argc == l->argv_cap) {
-        l->argv_cap = l->argv_cap == 0 ? 64 : l->argv_cap * 2;
-        l->argv = xrealloc(l->argv, l->argv_cap * sizeof(*l->argv));
-        l->lens = xrealloc(l->lens, l->argv_cap * sizeof(*l->lens));
-    }
-    l->argv[l->argc] = data;
-    l->lens[l->argc++] = len;
-}
-
-void link_begin(struct hosting_link *l, const char *command) {
-    arena_reset(&l->args);
-    l->argc = 0;
-    link_str(l, command);
-}
-
-void link_str(struct hosting_link *l, const char *s) {
-    link_arg(l, s, strlen(s));
-}
-
-void link_u64(struct hosting_link *l, uint64_t v) {
-    char *digits = arena_alloc(&l->args, 24);
-    link_arg(l, digits, u64_to_dec(v, digits));
-}
-
-void link_i64(struct hosting_link *l, int64_t v) {
-    char *digits = arena_alloc(&l->args, 24);
-    link_arg(l, digits, i64_to_dec(v, digits));
-}
 
 void link_node(struct tarn_host *h, struct hosting_link *l, const char *verb) {
     link_begin(l, "NODE");
@@ -83,7 +49,7 @@ void link_send(struct tarn_host *h, struct hosting_link *l, uint64_t timeout_ms,
     l->pending[at].arg = arg;
     l->pending[at].sent_ms = now;
     l->pending[at].deadline = add_sat(now, timeout_ms);
-    tarn_status status = ctl_send(&l->ctl, l->argc, l->argv, l->lens, false);
+    tarn_status status = ctl_commit(&l->ctl, false);
     if (status != TARN_OK) session_broken(h, status); /* fn hears of it when the link is closed */
 }
 

@@ -73,9 +73,7 @@ void stats_args(struct tarn_host *h, struct hosting_link *l) {
     link_str(l, "STATS");
     link_u64(l, t.n);
     for (size_t i = 0; i < t.n; i++) {
-        char *name = arena_alloc(&l->args, sizeof(t.of[i].name));
-        memcpy(name, t.of[i].name, sizeof(t.of[i].name));
-        link_str(l, name);
+        link_str(l, t.of[i].name);
         link_u64(l, t.of[i].value);
     }
 }

@@ -145,6 +145,9 @@ struct ctl {
     struct tls_stream *tls; /* NULL: plain */
     struct redisReader *reader;
     struct buf out;
+    struct buf args;   /* of the request that is being built, as RESP */
+    size_t argc;       /* so many */
+    const char *begun; /* its name, for texts */
     uint64_t sent, received;
     uint64_t skip[CTL_SKIP_MAX]; /* ring, ascending */
     size_t skip_head, skip_count;
@@ -162,10 +165,22 @@ tarn_status ctl_open(struct ctl *c, const struct secure *secure, const char *hos
 void ctl_close(struct ctl *c);
 /* Is there something that the socket did not take yet? */
 bool ctl_wants_to_send(const struct ctl *c);
-/* Queues one request and sends what the socket takes. skip: nobody will ask for the answer;
- * TARN_EAGAIN (and not sent) when CTL_SKIP_MAX such answers are on their way. argv[0] must be
- * static. lens NULL: the arguments are terminated strings. */
+/* Building a request: begin, its arguments (they are copied), commit. what is its name in texts, and
+ * static. */
+void ctl_begin(struct ctl *c, const char *what);
+void ctl_arg(struct ctl *c, const void *data, size_t len);
+void ctl_arg_u64(struct ctl *c, uint64_t v);
+void ctl_arg_i64(struct ctl *c, int64_t v);
+static inline void ctl_arg_str(struct ctl *c, const char *s) {
+    ctl_arg(c, s, strlen(s));
+}
+/* Queues it and sends what the socket takes. skip: nobody will ask for the answer; TARN_EAGAIN (and
+ * not sent) when CTL_SKIP_MAX such answers are on their way. */
+tarn_status ctl_commit(struct ctl *c, bool skip);
+/* All of these at once. argv[0] must be static. lens NULL: the arguments are terminated strings. */
 tarn_status ctl_send(struct ctl *c, size_t argc, const char **argv, const size_t *lens, bool skip);
+/* AUTH, if the options have a user or a password. */
+tarn_status ctl_login(struct ctl *c, const tarn_options *o, bool skip);
 /* The next answer that is not skipped. TARN_ETIMEOUT: not until then; it may still come. Any other
  * failure closes the connection. */
 tarn_status ctl_await(struct ctl *c, struct arena *arena, struct answer **answer_p, uint64_t until);
@@ -179,6 +194,20 @@ tarn_status ctl_receive(struct ctl *c, struct arena *arena, struct answer **answ
 tarn_status ctl_try_receive(struct ctl *c, struct arena *arena, struct answer **answer_p);
 /* What is unanswered now will be skipped. */
 void ctl_abandon(struct ctl *c);
+
+/* What is said first on a connection, in one round trip: AUTH, CLIENT SETINFO, CLIENT SETNAME, ROLE
+ * and a last request. */
+struct greeting {
+    const char *info[5][2]; /* name and value; NULL: not said */
+    size_t n_info;
+    const char *name;    /* NULL: not said */
+    bool role;           /* it has to lead */
+    const char *last[2]; /* what must be answered; [1] may be NULL */
+    bool strict;         /* ... and without an error */
+    const char *whom;    /* for texts */
+};
+tarn_status ctl_greet(struct ctl *c, struct arena *arena, const tarn_options *o,
+                      const struct greeting *g, uint64_t deadline, struct answer **last_p);
 
 /* --- master.c --- */
 
@@ -301,10 +330,6 @@ struct lane {
     struct rng rng;
     struct segment_entry *segment; /* by id */
     size_t segments;
-    /* the request being built */
-    const char **argv;
-    size_t *lens;
-    size_t argc, argv_cap;
     uint64_t later_ms; /* of the last answer, a TRYAGAIN; else 0 */
     uint64_t window;   /* bytes per engine_run: adapts to the speed of the path */
     bool connected_before;
@@ -336,11 +361,20 @@ void lane_give(struct lane *lane);
 /* Connects, if that is needed. */
 tarn_status lane_ready(struct lane *lane, uint64_t deadline);
 
-/* Building a request; the bytes of arguments are borrowed until lane_send. */
-void lane_begin(struct lane *lane, const char *name);
-void lane_arg(struct lane *lane, const void *data, size_t len);
-void lane_arg_str(struct lane *lane, const char *s);
-void lane_arg_u64(struct lane *lane, uint64_t v);
+/* Building a request. */
+static inline void lane_begin(struct lane *lane, const char *name) {
+    ctl_begin(&lane->ctl, name);
+    ctl_arg_str(&lane->ctl, name);
+}
+static inline void lane_arg(struct lane *lane, const void *data, size_t len) {
+    ctl_arg(&lane->ctl, data, len);
+}
+static inline void lane_arg_str(struct lane *lane, const char *s) {
+    ctl_arg_str(&lane->ctl, s);
+}
+static inline void lane_arg_u64(struct lane *lane, uint64_t v) {
+    ctl_arg_u64(&lane->ctl, v);
+}
 tarn_status lane_send(struct lane *lane, bool skip);
 tarn_status lane_receive(struct lane *lane, struct answer **answer_p, uint64_t deadline);
 tarn_status lane_call(struct lane *lane, struct answer **answer_p,

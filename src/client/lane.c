@@ -79,8 +79,6 @@ void lane_destroy(struct lane **lane_p) {
     arena_free(&lane->arena);
     segment_free_all(lane);
     free(lane->registered);
-    free(lane->argv);
-    free(lane->lens);
     free(lane);
     *lane_p = NULL;
 }
@@ -207,36 +205,8 @@ size_t lane_chunk_keys(const struct lane *lane, size_t n) {
     return share < lane->client->options.batch_keys ? share : lane->client->options.batch_keys;
 }
 
-static void push_arg(struct lane *lane, const char *data, size_t len) {
-    if (lane->argc == lane->argv_cap) {
-        lane->argv_cap = lane->argv_cap == 0 ? 64 : lane->argv_cap * 2;
-        lane->argv = xrealloc(lane->argv, lane->argv_cap * sizeof(*lane->argv));
-        lane->lens = xrealloc(lane->lens, lane->argv_cap * sizeof(*lane->lens));
-    }
-    lane->argv[lane->argc] = data;
-    lane->lens[lane->argc++] = len;
-}
-
-void lane_begin(struct lane *lane, const char *name) {
-    lane->argc = 0;
-    push_arg(lane, name, strlen(name));
-}
-
-void lane_arg(struct lane *lane, const void *data, size_t len) {
-    push_arg(lane, data, len);
-}
-
-void lane_arg_str(struct lane *lane, const char *s) {
-    push_arg(lane, s, strlen(s));
-}
-
-void lane_arg_u64(struct lane *lane, uint64_t v) {
-    char *digits = arena_alloc(&lane->arena, 24);
-    push_arg(lane, digits, u64_to_dec(v, digits));
-}
-
 tarn_status lane_send(struct lane *lane, bool skip) {
-    tarn_status status = ctl_send(&lane->ctl, lane->argc, lane->argv, lane->lens, skip);
+    tarn_status status = ctl_commit(&lane->ctl, skip);
     if (status == TARN_OK) COUNT(lane, requests, 1);
     return status;
 }
@@ -274,7 +244,7 @@ tarn_status lane_check(struct lane *lane, const struct answer *a, const char *wh
 }
 
 tarn_status lane_call(struct lane *lane, struct answer **answer_p, uint64_t deadline) {
-    const char *what = lane->argv[0];
+    const char *what = lane->ctl.begun;
     struct answer *a;
     tarn_status status = lane_send(lane, false);
     if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
@@ -294,69 +264,22 @@ void lane_report(struct lane *lane, const void *key, size_t key_len, uint64_t ve
 
 /* --- connecting --- */
 
-static unsigned send_greeting(struct lane *lane) {
-    const tarn_options *o = &lane->client->options;
-    unsigned sent = 0;
-    if (logs_in(o)) {
-        lane_begin(lane, "AUTH");
-        if (o->user != NULL) lane_arg_str(lane, o->user);
-        lane_arg_str(lane, password_of(o));
-        sent += lane_send(lane, false) == TARN_OK;
-    }
-    const char *const infos[][2] = {{"tarn-host", lane->client->own_host},
-                                    {"tarn-rack", o->rack},
-                                    {"LIB-NAME", "libtarn"},
-                                    {"LIB-VER", tarn_version()},
-                                    {"tarn-node", lane->client->node}};
-    for (size_t i = 0; i < ARRAY_LEN(infos); i++) {
-        if (infos[i][1] == NULL) continue;
-        lane_begin(lane, "CLIENT");
-        lane_arg_str(lane, "SETINFO");
-        lane_arg_str(lane, infos[i][0]);
-        lane_arg_str(lane, infos[i][1]);
-        sent += lane_send(lane, false) == TARN_OK;
-    }
-    if (o->name != NULL) {
-        lane_begin(lane, "CLIENT");
-        lane_arg_str(lane, "SETNAME");
-        lane_arg_str(lane, o->name);
-        sent += lane_send(lane, false) == TARN_OK;
-    }
-    if (lane->client->master.n > 0) {
-        lane_begin(lane, "ROLE");
-        sent += lane_send(lane, false) == TARN_OK;
-    }
-    lane_begin(lane, "INFO");
-    lane_arg_str(lane, "server");
-    return sent + (lane_send(lane, false) == TARN_OK);
-}
-
-/* One round trip: who we are, and whether this is a tarn server. Refusals of CLIENT do no harm. */
+/* One round trip: who we are, and whether this is a tarn server. */
 static tarn_status greet(struct lane *lane, uint64_t deadline) {
-    bool auth = logs_in(&lane->client->options);
-    unsigned sent = send_greeting(lane);
-    struct answer *a = NULL;
-    for (unsigned i = 0; i < sent; i++) {
-        tarn_status status = ctl_receive(&lane->ctl, &lane->arena, &a, deadline);
-        if (status == TARN_OK && auth && i == 0 && a->type == ANSWER_ERROR) {
-            status =
-                fail(TARN_EPERM,
-                     "the server refused user and password: %s (tarn://user:password@host:port)",
-                     a->str);
-        }
-        if (status == TARN_OK && i + 2 == sent && lane->client->master.n > 0)
-            status = master_check_role(a, lane->ctl.host, lane->ctl.port);
-        if (status == TARN_OK && a->type == ANSWER_ERROR) {
-            tarn_status e = answer_check(a, "connecting");
-            bool last = i + 1 == sent;
-            if (e == TARN_ELOADING || e == TARN_ELIMIT ||
-                (last && strncmp(a->str, "NOAUTH", 6) == 0))
-                status = e;
-            if (strncmp(a->str, "DENIED", 6) == 0) status = e;
-        }
-        if (status != TARN_OK) return status;
-    }
-    if (a == NULL) return fail(TARN_ECLOSED, "the server closed the connection at once");
+    const struct tarn_client *client = lane->client;
+    const struct greeting g = {.info = {{"tarn-host", client->own_host},
+                                        {"tarn-rack", client->options.rack},
+                                        {"LIB-NAME", "libtarn"},
+                                        {"LIB-VER", tarn_version()},
+                                        {"tarn-node", client->node}},
+                               .n_info = 5,
+                               .name = client->options.name,
+                               .role = client->master.n > 0,
+                               .last = {"INFO", "server"},
+                               .whom = "server"};
+    struct answer *a;
+    tarn_status status = ctl_greet(&lane->ctl, &lane->arena, &client->options, &g, deadline, &a);
+    if (status != TARN_OK) return status;
     if (a->type == ANSWER_STRING && strstr(a->str, "tarn_version:") == NULL) {
         return fail(TARN_EPROTO, "%s:%s is not a tarn server (check host and port)", lane->ctl.host,
                     lane->ctl.port);

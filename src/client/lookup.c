@@ -279,12 +279,10 @@ tarn_status tarn_command(tarn_client *client, size_t argc, const char *const *ar
     struct answer *a;
     status = lane_ready(lane, deadline); /* not repeated: who knows what it does */
     if (status == TARN_OK) {
-        lane->argc = 0;
+        ctl_begin(&lane->ctl, "command");
         for (size_t i = 0; i < argc; i++)
             lane_arg(lane, argv[i], lens == NULL ? strlen(argv[i]) : lens[i]);
-        lane->ctl.what = "command";
         status = lane_send(lane, false);
-        lane->ctl.what = "command";
         if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
         if (status == TARN_OK) status = answer_check(a, "command");
     }

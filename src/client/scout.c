@@ -194,8 +194,7 @@ static void list_replicas(struct whereabouts *m, uint64_t until) {
 /* --- asking them --- */
 
 static void ask_role(struct whereabouts *m, const tarn_options *o, struct scout *scout) {
-    const char *auth[3] = {"AUTH"}, *role[] = {"ROLE"};
-    size_t n = 1;
+    const char *role[] = {"ROLE"};
     uint64_t now = now_ms();
     tarn_status status = TARN_OK;
     if (scout->asked && scout->ctl.fd >= 0) return;
@@ -204,9 +203,7 @@ static void ask_role(struct whereabouts *m, const tarn_options *o, struct scout 
         status =
             ctl_open(&scout->ctl, &m->secure, scout->at.host, scout->at.port, now + CONNECT_MS);
         scout->ctl.answer_max = LIST_ANSWER_MAX;
-        if (o->user != NULL) auth[n++] = o->user;
-        auth[n++] = password_of(o);
-        if (status == TARN_OK && logs_in(o)) status = ctl_send(&scout->ctl, n, auth, NULL, true);
+        if (status == TARN_OK) status = ctl_login(&scout->ctl, o, true);
     }
     if (status == TARN_OK) status = ctl_send(&scout->ctl, 1, role, NULL, false);
     scout->asked = status == TARN_OK;

@@ -14,11 +14,8 @@ static tarn_status receive(struct ctl *c, struct arena *arena, struct answer **a
 }
 
 static tarn_status send_questions(struct ctl *c, const tarn_options *o) {
-    const char *auth[3] = {"AUTH"}, *role[] = {"ROLE"}, *info[] = {"INFO", "server"};
-    size_t n = 1;
-    if (o->user != NULL) auth[n++] = o->user;
-    auth[n++] = password_of(o);
-    tarn_status status = logs_in(o) ? ctl_send(c, n, auth, NULL, false) : TARN_OK;
+    const char *role[] = {"ROLE"}, *info[] = {"INFO", "server"};
+    tarn_status status = ctl_login(c, o, false);
     if (status == TARN_OK) status = ctl_send(c, 1, role, NULL, false);
     return status == TARN_OK ? ctl_send(c, 2, info, NULL, false) : status;
 }
