@@ -1,6 +1,6 @@
-/* Walks over the keyspace: KEYS and SCAN. Both go in slices: at ten million keys a walk takes seconds,
- * of which the loop gives it a slice at a time. Keys that come and go meanwhile may or may not be
- * seen; the others are seen at least once. */
+/* Walks over the keyspace: KEYS and SCAN. Both go in slices: at ten million keys a walk takes
+ * seconds, of which the loop gives it a slice at a time. Keys that come and go meanwhile may or may
+ * not be seen; the others are seen at least once. */
 #include "cmd/families.h"
 
 #include <inttypes.h>
