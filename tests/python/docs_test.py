@@ -28,9 +28,7 @@ class Guide(TarnTest):
 
         with open(GUIDE, encoding="utf-8") as f:
             text = f.read()
-        found = {
-            n: t for n, t in vars(errors).items() if getattr(t, "__base__", None) is tarn.Error
-        }
+        found = {n: t for n, t in vars(errors).items() if tarn.Error in getattr(t, "__bases__", ())}
         self.assertGreater(len(found), 15)
         for name, exception in found.items():
             self.assertTrue(f"`{name}`" in text, name)
