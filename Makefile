@@ -274,7 +274,8 @@ TEST_MODULES_C := $(wildcard tests/modules/*.c)
 TEST_MODULES := $(patsubst %.c,$(BUILD)/%.so,$(TEST_MODULES_C))
 $(TEST_MODULES): $(BUILD)/%.so: $(BUILD)/%.o
 	$(call say,LINK,$@)
-	$(Q)$(CC) -shared $(ALL_LDFLAGS) -o $@.$$$$ $< && mv -f $@.$$$$ $@
+	$(Q)$(CC) -shared $(ALL_LDFLAGS) -o $@.$$$$ $(filter %.o %.a,$^) && mv -f $@.$$$$ $@
+$(BUILD)/tests/modules/pipe.so: $(call archives,base)
 
 # What integration tests call: libtarn for scripts.
 TOOLS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/tools/*.c))

@@ -119,10 +119,7 @@ static void reply_direct(struct client *c, const struct store_segment_info *s,
     bool may_read = reply_attach(c, "attach_read", GRANT_ATTACH_READ, s, read);
     bool may_write = reply_attach(c, "attach_write", GRANT_ATTACH_WRITE, s, write);
     reply_bulk_str(c, "keys");
-    if (direct)
-        reach_reply_keys(c, g, may_read, may_write);
-    else
-        reply_array(c, 0);
+    reach_reply_keys(c, g, direct, may_read, may_write);
 }
 
 static void field_content(struct client *c, const struct cluster_segment *g) {

@@ -105,12 +105,14 @@ static void reply_key(struct client *c, bool may, struct span key) {
     reply_bulk(c, may ? key : span_of(NULL, 0));
 }
 
-static void reply_own_keys(struct client *c, uint32_t segment, bool may_read, bool may_write) {
+static void reply_own_keys(struct client *c, uint32_t segment, bool direct, bool may_read,
+                           bool may_write) {
     void *cookie = reply_deferred(c);
     const struct transport_ops *ops;
     size_t n = 0;
     for (size_t i = 0; (ops = transport_at(i)) != NULL; i++) {
         struct own_key k;
+        if (!direct && !is_granted(ops->scheme)) continue;
         if (!own_key_get(segment, ops->scheme, &k)) continue;
         reply_array(c, 3);
         reply_bulk_str(c, k.uri.data);
@@ -122,21 +124,24 @@ static void reply_own_keys(struct client *c, uint32_t segment, bool may_read, bo
     reply_deferred_array(c, cookie, n);
 }
 
-void reach_reply_keys(struct client *c, const struct cluster_segment *g, bool may_read,
+void reach_reply_keys(struct client *c, const struct cluster_segment *g, bool direct, bool may_read,
                       bool may_write) {
     const struct cluster_key *keys[CLUSTER_KEYS_MAX];
     if (g->embedded) {
-        reply_own_keys(c, g->id, may_read, may_write);
+        reply_own_keys(c, g->id, direct, may_read, may_write);
         return;
     }
-    size_t n = cluster_segment_keys(g->id, keys);
-    reply_array(c, n);
+    void *cookie = reply_deferred(c);
+    size_t shown = 0, n = cluster_segment_keys(g->id, keys);
     for (size_t i = 0; i < n; i++) {
+        if (!direct && !is_granted(keys[i]->uri)) continue;
+        shown++;
         reply_array(c, 3);
         reply_uri(c, g, keys[i]->uri, keys[i]->wildcard_port);
         reply_key(c, may_read, keys[i]->key[0]);
         reply_key(c, may_write, keys[i]->key[1]);
     }
+    reply_deferred_array(c, cookie, shown);
 }
 
 /* Clients that found no key ask again only where there may be one some time. */
@@ -145,19 +150,17 @@ void reach_reply_transports(struct client *c, const struct cluster_segment *g, b
     struct cluster_report r;
     void *cookie = reply_deferred(c);
     size_t n = 0;
-    if (!direct) {
-        reply_deferred_array(c, cookie, 0);
-        return;
-    }
     if (g->embedded) {
         for (size_t i = 0; (ops = transport_at(i)) != NULL; i++) {
             if ((ops->flags & TRANSPORT_ANNOUNCES) == 0) continue;
+            if (!direct && !is_granted(ops->scheme)) continue;
             reply_bulk_str(c, ops->scheme);
             n++;
         }
     } else {
         const struct cluster_node *node = cluster_node_find(span_str(g->node));
-        while (node != NULL && cluster_node_report_get(node, n, &r)) {
+        for (size_t i = 0; node != NULL && cluster_node_report_get(node, i, &r); i++) {
+            if (!direct && !is_granted(r.scheme)) continue;
             reply_bulk_str(c, r.scheme);
             n++;
         }

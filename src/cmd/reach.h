@@ -10,8 +10,9 @@
 /* [uri, ...] as this client has to call them; not direct: only those where the host checks every
  * access. */
 void reach_reply_endpoints(struct client *c, const struct cluster_segment *g, bool direct);
-/* [[uri, read-key, write-key], ...]: a key is empty where the client may not use it. */
-void reach_reply_keys(struct client *c, const struct cluster_segment *g, bool may_read,
+/* [[uri, read-key, write-key], ...]: a key is empty where the client may not use it; not direct: as
+ * above. */
+void reach_reply_keys(struct client *c, const struct cluster_segment *g, bool direct, bool may_read,
                       bool may_write);
 /* [scheme, ...]: by which transports of modules the segment's host serves, be there keys at the
  * moment or not. */

@@ -13,7 +13,7 @@
  *
  * Options: --replicas N, --prefer SEGMENT (again: next best), --replace, --pin (hard), --ttl MS,
  * --group NAME, --seed N (other values under the same keys), --batch N, --host NAME, --rack NAME,
- * --transport shm|tcp|rdma|auto, --no-verify, --timeout MS,
+ * --transport NAME, --no-verify, --timeout MS,
  * --failover MS, --wait MS, --offset N --want N (get), --fill, --pause MS (run), --slow MS (put:
  * between opening and writing),
  * --from I (load and verify: first number). */
@@ -383,6 +383,12 @@ static int answer(struct kv *k) {
     };
     for (size_t i = 0; i < ARRAY_LEN(fields); i++)
         printf("%s%s=%llu", i > 0 ? " " : "", fields[i].name, (unsigned long long)fields[i].value);
+    for (size_t i = 0; i < ARRAY_LEN(s.transport) && s.transport[i].name[0] != '\0'; i++) {
+        const tarn_transport_stats *t = &s.transport[i];
+        if (strstr("shm tcp rdma", t->name) == NULL)
+            printf(" %s_bytes=%llu", t->name,
+                   (unsigned long long)(t->bytes_read + t->bytes_written));
+    }
     printf("\n");
     if (k->errors > 0)
         fprintf(stderr, "kv: %llu errors, such as %s\n", (unsigned long long)k->errors,

@@ -158,8 +158,8 @@ TEST(a_killed_host) {
     world_start(&w, true);
     CHECK(world_ready(&w, WORLD_SEGMENT, w.segment_epoch));
     tarn_status gone = move(engine, &stale, false, in, NULL);
-    /* its port is another one now */
-    bool elsewhere = gone == TARN_ECLOSED && strcmp(SUITE, "rdma") == 0;
+    /* its URI is another one now */
+    bool elsewhere = gone == TARN_ECLOSED && (suite_flags() & TRANSPORT_ANNOUNCES) != 0;
     CHECK((suite_flags() & TRANSPORT_MAP) != 0 || gone == TARN_ESTALE || elsewhere);
     engine_session_changed(engine);
     w.segment_epoch = old_epoch; /* the owner has not noticed */
