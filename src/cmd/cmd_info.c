@@ -54,7 +54,7 @@ static void write_server(struct figure_walk *f) {
     FIGURE(f, TEXT, shm_socket, "for shared memory", core_endpoints.shm_path);
     FIGURE(f, US, server_time_usec, "the server's time of day", server.wall_us);
     FIGURE(f, SECONDS, uptime_in_seconds, "since the start", up);
-    FIGURE(f, COUNTER, uptime_in_days, "since the start", up / 86400);
+    FIGURE(f, GAUGE, uptime_in_days, "since the start", up / 86400);
     FIGURE(f, GAUGE, hz, "turns of background work a second", core_hz());
     FIGURE(f, GAUGE, configured_hz, "... as configured (hz)", server.config->hz);
     FIGURE(f, SECONDS, lru_clock, "the time of day, its low 24 bits",
