@@ -33,9 +33,9 @@ PARTS = [
 INTRO = """# Figures
 
 What `INFO` shows, in its form `name:value` or, for several of one thing, `thing:name=value,...`;
-and what `NODE INFO` shows of a node, with `-` for `_`. A name that ends in `_` goes on with a label,
-such as a state: `nodes_up`. Those whose help begins with `...` are of the figure before them.
-Counters begin at 0 when the process starts, most of them again at `CONFIG RESETSTAT`.
+and what `NODE INFO` shows of a node, with `-` for `_`. A name that ends in `_` goes on with a
+label, such as a state: `nodes_up`. Help that begins with `...` goes on with that of the figure
+before. Counters begin at 0 when the process starts, most of them again at `CONFIG RESETSTAT`.
 [OPERATIONS](OPERATIONS.md#what-to-watch) says which to watch.
 
 Written by tools/figures-page.py from the declarations in the source.
