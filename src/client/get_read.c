@@ -27,16 +27,6 @@ static void *scratch_alloc(struct getting *g, uint64_t size) {
     return p;
 }
 
-static const struct iovec *item_iov(const tarn_item *item, struct iovec *one, size_t *n_p) {
-    if (item->n_iov > 0) {
-        *n_p = item->n_iov;
-        return item->iov;
-    }
-    *one = (struct iovec){item->buffer, item->buffer_len};
-    *n_p = item->buffer_len > 0 ? 1 : 0;
-    return one;
-}
-
 static tarn_status find_memory(struct getting *g, tarn_item *item, struct want *w) {
     if (!g->options->allocate) {
         uint64_t cap = item->n_iov > 0 ? iov_total(item->iov, item->n_iov) : item->buffer_len;
@@ -203,7 +193,7 @@ struct get_result get_piece_result(struct getting *g, size_t i, const struct eng
     if (op->status != TARN_OK) return piece_failed(g, i, op->status, len);
     const uint32_t *crcs = op->crcs != NULL ? op->crcs : &op->crc;
     w->tries = 0;
-    get_replica_worked(g, i);
+    replica_worked(g->lane, get_replica(w));
     enum placed_next next = placed_read_took(&w->read, w->read.at, len, crcs);
     if (next == PLACED_WRONG) return get_replica_bad(g, i);
     if (next == PLACED_MORE) return (struct get_result){.next = GET_ON};

@@ -21,18 +21,14 @@ struct replica_look {
     bool (*is)(struct lane *lane, uint32_t segment);
 };
 
-static bool any_segment(void *arg, unsigned replica) {
+static bool looks_like(void *arg, unsigned replica) {
     const struct replica_look *look = arg;
-    const struct replica *r = &look->replica[replica];
-    for (size_t i = 0; i < r->n_parts; i++) {
-        if (look->is(look->lane, r->parts[i].extent.segment)) return true;
-    }
-    return false;
+    return replica_is(look->lane, &look->replica[replica], look->is);
 }
 
 /* NULL: no host is out of reach, and there is nothing to look at. */
 static placed_avoid_fn avoid(const struct getting *g) {
-    return outages_any(&g->lane->client->outages) ? any_segment : NULL;
+    return outages_any(&g->lane->client->outages) ? looks_like : NULL;
 }
 
 static bool choose_replica(struct getting *g, struct want *w) {
@@ -58,7 +54,7 @@ void get_replica_bound(struct getting *g, size_t i, struct engine_op *op) {
     uint64_t failover_ms = g->lane->client->options.failover_ms;
     if (placed_read_has_other(&w->read, placed_in_order, w->place.replicas, avoid(g), &look)) {
         op->patience_ms = failover_ms;
-    } else if (any_segment(&look, w->read.at)) {
+    } else if (replica_is(g->lane, get_replica(w), outage_listed)) {
         op->patience_ms = failover_ms / 8 + 1;
     } else {
         op->patience_ms = 3 * failover_ms;
@@ -67,15 +63,6 @@ void get_replica_bound(struct getting *g, size_t i, struct engine_op *op) {
 }
 
 /* --- segments --- */
-
-static tarn_status ensure_parts(struct getting *g, const struct replica *r) {
-    tarn_status status = TARN_OK;
-    for (size_t i = 0; i < r->n_parts && status == TARN_OK; i++) {
-        const struct grant_extent *e = &r->parts[i].extent;
-        status = segment_ensure(g->lane, e->segment, e->segment_epoch, false, g->deadline);
-    }
-    return status;
-}
 
 /* We looked again because of w->why, and there is nothing but the host that this very call has
  * found out of reach. */
@@ -107,7 +94,7 @@ tarn_status get_replica_ensure(struct getting *g, size_t i, struct get_result *r
     struct want *w = &g->wants[i];
     tarn_status why = TARN_OK;
     for (unsigned r = 0; r < w->place.replicas; r++) {
-        tarn_status status = ensure_parts(g, &w->place.replica[r]);
+        tarn_status status = replica_ensure(g->lane, &w->place.replica[r], false, g->deadline);
         if (status == TARN_OK) continue;
         if (g->lane->ctl.fd < 0) return status;
         if (status == TARN_ESTALE) COUNT(g->lane, epoch_misses, 1);
@@ -134,12 +121,7 @@ struct get_result get_replica_failed(struct getting *g, size_t i, tarn_status st
     struct want *w = &g->wants[i];
     const struct replica *r = get_replica(w);
     fail_read(g, r, status);
-    if (status == TARN_ESTALE || status == TARN_ENOSEGMENT) COUNT(g->lane, epoch_misses, 1);
-    for (size_t k = 0; k < r->n_parts; k++) {
-        uint32_t segment = r->parts[k].extent.segment;
-        if (is_outage(status) || status == TARN_EPERM) outage_note(g->lane, segment);
-        segment_forget(g->lane, segment); /* the host may be back at another address */
-    }
+    replica_failed(g->lane, r, status, is_outage(status) || status == TARN_EPERM);
     /* its host, or its directory, is there and it is not */
     if (status == TARN_ENOTFOUND) report(g, i);
     w->why = status;
@@ -150,12 +132,6 @@ struct get_result get_replica_failed(struct getting *g, size_t i, tarn_status st
     }
     if (status == TARN_EPERM) g->new_session = true;
     return get_again(status, 1);
-}
-
-void get_replica_worked(struct getting *g, size_t i) {
-    if (!outages_any(&g->lane->client->outages)) return;
-    const struct replica *r = get_replica(&g->wants[i]);
-    for (size_t k = 0; k < r->n_parts; k++) outage_over(g->lane, r->parts[k].extent.segment);
 }
 
 static void log_mismatch(const tarn_item *item) {

@@ -510,8 +510,25 @@ tarn_status placement_of_put(struct arena *arena, const struct answer *a, uint64
 uint8_t *placement_receipts(struct arena *arena, const struct placement *p, size_t *n_p);
 uint8_t *placement_receipts_of(const struct placement *p, uint8_t *receipts, unsigned replica);
 
+/* --- replica.c: all parts of one --- */
+
+/* Makes the engine know its segments, as segment_ensure. */
+tarn_status replica_ensure(struct lane *lane, const struct replica *r, bool write,
+                           uint64_t deadline);
+/* Pointers into its segments, which were ensured. false: not all of it can be mapped here. */
+bool replica_map(struct lane *lane, const struct replica *r, bool write,
+                 struct iovec pieces[EXTENTS_MAX]);
+/* Is any of its segments like that? */
+bool replica_is(struct lane *lane, const struct replica *r,
+                bool (*is)(struct lane *lane, uint32_t segment));
+/* It has served something, or has failed; away: so that its host is better left alone. */
+void replica_worked(struct lane *lane, const struct replica *r);
+void replica_failed(struct lane *lane, const struct replica *r, tarn_status status, bool away);
+
 /* --- get.c, put.c, lookup.c: what runs on a lane --- */
 
+/* Its memory; one is for an item without iovecs. */
+const struct iovec *item_iov(const tarn_item *item, struct iovec *one, size_t *n_p);
 struct get_options {
     uint64_t deadline;    /* DEADLINE_NONE: none */
     bool extend_deadline; /* by the time the bytes take */

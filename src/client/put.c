@@ -36,7 +36,7 @@ void put_finish(struct putting *p, size_t i, tarn_status status) {
     }
 }
 
-const struct iovec *put_item_iov(const tarn_item *item, struct iovec *one, size_t *n_p) {
+const struct iovec *item_iov(const tarn_item *item, struct iovec *one, size_t *n_p) {
     if (item->n_iov > 0) {
         *n_p = item->n_iov;
         return item->iov;
@@ -206,7 +206,7 @@ static void arg_value(struct putting *p, size_t i) {
     const struct put *u = &p->puts[i];
     struct iovec one;
     size_t n;
-    const struct iovec *iov = put_item_iov(&p->items[i], &one, &n);
+    const struct iovec *iov = item_iov(&p->items[i], &one, &n);
     char *copy = arena_alloc(&p->lane->arena, INLINE_MAX);
     size_t len = u->place.replicas == 0 ? (size_t)u->size : 0, at = 0;
     for (size_t k = 0; k < n && at < len; k++) {
@@ -483,7 +483,7 @@ static tarn_status prepare(struct putting *p) {
         }
         struct iovec one;
         size_t n_iov;
-        const struct iovec *iov = put_item_iov(item, &one, &n_iov);
+        const struct iovec *iov = item_iov(item, &one, &n_iov);
         p->puts[i].device = client_is_device(p->lane->client, iov, n_iov);
         if (status == TARN_OK && p->puts[i].device && p->puts[i].size <= INLINE_MAX)
             status =

@@ -77,6 +77,5 @@ uint8_t *put_seal_unwritten(struct lane *lane, const struct placement *place, ui
                             size_t *n_p);
 /* The CRC of a value in memory, and per block when crcs is not NULL. */
 uint32_t put_crc(const struct iovec *iov, size_t n_iov, uint64_t size, uint32_t *crcs);
-const struct iovec *put_item_iov(const tarn_item *item, struct iovec *one, size_t *n_p);
 
 #endif

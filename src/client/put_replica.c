@@ -11,17 +11,11 @@ uint32_t put_alive(const struct put *u) {
 
 void put_replica_failed(struct putting *p, size_t i, unsigned replica, tarn_status status) {
     struct put *u = &p->puts[i];
-    const struct replica *r = &u->place.replica[replica];
     u->failed |= UINT32_C(1) << replica;
     u->reason = status;
-    if (status == TARN_ESTALE || status == TARN_ENOSEGMENT) COUNT(p->lane, epoch_misses, 1);
     if (status == TARN_ETIMEOUT) COUNT(p->lane, timeouts, 1);
-    for (size_t k = 0; k < r->n_parts; k++) {
-        uint32_t segment = r->parts[k].extent.segment;
-        /* also who refuses: others may not */
-        if (status != TARN_EINVAL) outage_note(p->lane, segment);
-        segment_forget(p->lane, segment); /* the host may be back, at another address */
-    }
+    /* also who refuses: others may not */
+    replica_failed(p->lane, &u->place.replica[replica], status, status != TARN_EINVAL);
 }
 
 void put_again(struct putting *p, size_t i, tarn_status reason) {
@@ -47,29 +41,13 @@ void put_again(struct putting *p, size_t i, tarn_status reason) {
 
 /* --- before the first byte --- */
 
-static tarn_status ensure_replica(struct putting *p, const struct replica *r) {
-    tarn_status status = TARN_OK;
-    for (size_t k = 0; k < r->n_parts && status == TARN_OK; k++) {
-        const struct grant_extent *e = &r->parts[k].extent;
-        status = segment_ensure(p->lane, e->segment, e->segment_epoch, true, p->deadline);
-    }
-    return status;
-}
-
-static bool is_away(struct putting *p, const struct replica *r) {
-    for (size_t k = 0; k < r->n_parts; k++) {
-        if (outage_listed(p->lane, r->parts[k].extent.segment)) return true;
-    }
-    return false;
-}
-
 /* Replicas on hosts that were out of reach a moment ago are done without, if there are others. If
  * there are not, another place may be had: what has no name in AVOID yet has one now. */
 static void pass_over(struct putting *p, size_t i) {
     struct put *u = &p->puts[i];
     uint32_t away = 0, alive = put_alive(u);
     for (unsigned r = 0; r < u->place.replicas; r++) {
-        if (is_away(p, &u->place.replica[r])) away |= UINT32_C(1) << r;
+        if (replica_is(p->lane, &u->place.replica[r], outage_listed)) away |= UINT32_C(1) << r;
     }
     if ((alive & ~away) != 0) {
         u->failed |= away;
@@ -84,7 +62,7 @@ static void pass_over(struct putting *p, size_t i) {
 tarn_status put_ensure(struct putting *p, size_t i) {
     struct put *u = &p->puts[i];
     for (unsigned r = 0; r < u->place.replicas; r++) {
-        tarn_status status = ensure_replica(p, &u->place.replica[r]);
+        tarn_status status = replica_ensure(p->lane, &u->place.replica[r], true, p->deadline);
         if (status == TARN_OK) continue;
         if (p->lane->ctl.fd < 0) return status;
         put_replica_failed(p, i, r, status);

@@ -65,7 +65,7 @@ static void add_piece(struct putting *p, struct group *group, size_t i) {
     uint64_t len = piece_length(p, u), patience_ms = patience(p, u);
     struct iovec one, *iov;
     size_t n_iov;
-    const struct iovec *whole = put_item_iov(&p->items[i], &one, &n_iov);
+    const struct iovec *whole = item_iov(&p->items[i], &one, &n_iov);
     iov = arena_alloc(arena, n_iov * sizeof(*iov));
     n_iov = iov_slice(whole, n_iov, u->pos, len, iov);
     u->piece_crc = -1;
@@ -107,9 +107,7 @@ static void replica_written(struct putting *p, size_t i, unsigned replica,
     u->piece_crc = u->device ? 0 : op->crc;
     if (u->crcs != NULL)
         memcpy(u->crcs + u->pos / CRC_BLOCK, op->crcs, (len + CRC_BLOCK - 1) / CRC_BLOCK * 4);
-    if (!outages_any(&p->lane->client->outages)) return;
-    const struct replica *r = &u->place.replica[replica];
-    for (size_t k = 0; k < r->n_parts; k++) outage_over(p->lane, r->parts[k].extent.segment);
+    replica_worked(p->lane, &u->place.replica[replica]);
 }
 
 static void piece_done(struct putting *p, size_t i, uint64_t len) {
@@ -154,11 +152,7 @@ uint8_t *put_seal_unwritten(struct lane *lane, const struct placement *place, ui
     if (receipts == NULL) return NULL;
     struct engine_op ops[REPLICAS_MAX];
     for (unsigned r = 0; r < place->replicas; r++) {
-        for (size_t k = 0; k < place->replica[r].n_parts; k++) {
-            const struct grant_extent *e = &place->replica[r].parts[k].extent;
-            if (segment_ensure(lane, e->segment, e->segment_epoch, true, deadline) != TARN_OK)
-                return NULL;
-        }
+        if (replica_ensure(lane, &place->replica[r], true, deadline) != TARN_OK) return NULL;
         ops[r] = seal_op(&lane->arena, place, r, receipts);
     }
     run_ops(lane, ops, place->replicas, deadline);
@@ -227,7 +221,7 @@ void put_write(struct putting *p, const size_t *order, size_t n) {
         if (u->place.replicas > 0) continue;
         struct iovec one;
         size_t n_iov;
-        const struct iovec *iov = put_item_iov(&p->items[order[k]], &one, &n_iov);
+        const struct iovec *iov = item_iov(&p->items[order[k]], &one, &n_iov);
         u->crc = put_crc(iov, n_iov, u->size, NULL);
         u->state = PUT_WRITTEN; /* travels with PUTEND */
     }

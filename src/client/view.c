@@ -91,14 +91,11 @@ static void end_lease(struct lane *lane, const struct tarn_view *view) {
 /* TARN_ESTALE: it cannot be mapped here, or is not there any more. */
 static tarn_status map_replica(struct lane *lane, struct tarn_view *view, const struct replica *r,
                                uint64_t deadline) {
+    tarn_status status = replica_ensure(lane, r, false, deadline);
+    if (status != TARN_OK) return lane->ctl.fd < 0 ? status : TARN_ESTALE;
+    if (!replica_map(lane, r, false, view->pieces)) return TARN_ESTALE;
     for (size_t i = 0; i < r->n_parts; i++) {
         const struct grant_extent *e = &r->parts[i].extent;
-        tarn_status status = segment_ensure(lane, e->segment, e->segment_epoch, false, deadline);
-        if (status != TARN_OK) return lane->ctl.fd < 0 ? status : TARN_ESTALE;
-        void *p =
-            engine_map(lane->engine, e->segment, e->segment_epoch, e->offset, e->length, false);
-        if (p == NULL) return TARN_ESTALE;
-        view->pieces[i] = (struct iovec){p, e->length};
         view->segment[i] = e->segment;
         view->offset[i] = e->offset;
         view->epoch[i] = e->segment_epoch;

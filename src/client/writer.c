@@ -78,15 +78,9 @@ static bool map_pieces(struct lane *lane, struct tarn_writer *w, const struct pl
     if (place->replicas != 1) return false;
     const struct replica *r = place->replica;
     if (grant_is_once(r->parts[0].grant)) return false; /* stores could not be sealed */
-    for (size_t i = 0; i < r->n_parts; i++) {
-        const struct grant_extent *e = &r->parts[i].extent;
-        if (segment_ensure(lane, e->segment, e->segment_epoch, true, deadline) != TARN_OK)
-            return false;
-        void *p =
-            engine_map(lane->engine, e->segment, e->segment_epoch, e->offset, e->length, true);
-        if (p == NULL) return false;
-        w->pieces[i] = (struct iovec){p, e->length};
-    }
+    if (replica_ensure(lane, r, true, deadline) != TARN_OK ||
+        !replica_map(lane, r, true, w->pieces))
+        return false;
     w->n_pieces = r->n_parts;
     w->ref = lane->ref;
     w->ref->users++;
