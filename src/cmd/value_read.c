@@ -18,8 +18,7 @@ struct slot { /* a piece */
     struct value_read *reader;
     struct remote_op op; /* from, len: which bytes; crc: of those that have arrived */
     struct iovec iov[STORE_EXTENTS_MAX];
-    char *buffer;
-    size_t cap;
+    char *buffer;     /* as large as its first piece: later ones are not larger */
     unsigned replica; /* it comes from: its number */
     enum { SLOT_FREE, SLOT_RUNNING, SLOT_ARRIVED, SLOT_READY, SLOT_LENT } state;
 };
@@ -127,15 +126,6 @@ static const struct store_replica *choose(struct value_read *r, bool *hurry_p) {
 
 /* --- pieces --- */
 
-static void *slot_buffer(struct slot *s, uint64_t len) {
-    if (s->cap < len) {
-        free(s->buffer);
-        s->buffer = xmalloc(len);
-        s->cap = len;
-    }
-    return s->buffer;
-}
-
 /* From this process' own memory to the slot's, or nowhere. */
 static void copy_local(struct slot *s) {
     struct remote_op *op = &s->op;
@@ -175,7 +165,8 @@ static void prepare(struct slot *s, const struct store_replica *replica, uint64_
     if (r->n_into > 0) {
         s->op.n_iov = iov_slice(r->into, r->n_into, at, len, s->iov);
     } else if (!(r->sum && replica_is_local(replica))) {
-        s->iov[0] = (struct iovec){slot_buffer(s, len), len};
+        if (!s->buffer) s->buffer = xmalloc(len);
+        s->iov[0] = (struct iovec){s->buffer, len};
         s->op.n_iov = 1;
     }
 }
@@ -262,7 +253,8 @@ static void pump(struct value_read *r) {
 }
 
 /* There is something to do, or to take. */
-static void go_on(struct value_read *r) {
+static void go_on(void *arg) {
+    struct value_read *r = arg;
     if (is_buffered(r))
         r->ready(r->arg);
     else if (!r->timer.pending)
@@ -305,11 +297,6 @@ static void on_done(struct remote_op *op, tarn_status status) {
 
 static void turn(void *arg);
 
-static void on_claim(void *arg) {
-    struct value_read *r = arg;
-    go_on(r);
-}
-
 struct value_read *value_read_open(struct object *o, const struct value_read_options *options) {
     static_assert(PLACED_BLOCK == STORE_CRC_BLOCK && REMOTE_PIECE == PLACED_BLOCK,
                   "a CRC for each piece");
@@ -347,15 +334,15 @@ struct value_read *value_read_open(struct object *o, const struct value_read_opt
     for (unsigned i = 0; i < r->slots; i++) r->slot[i].reader = r;
     uint64_t room = r->n_into > 0 ? 0 : remote_window(r->read.to - r->read.from);
     r->claim = options->claim ? remote_claim_ref(options->claim)
-                              : remote_claim_new(room, options->client, on_claim, r);
+                              : remote_claim_new(room, options->client, go_on, r);
     if (is_buffered(r)) return r;
     net_timer_init(&r->timer, core_loop(), turn, r);
     go_on(r);
     return r;
 }
 
-/* As far as it goes without handing anything out. TARN_OK: a piece is ready, or this is the end. */
-static tarn_status advance(struct value_read *r) {
+/* As far as it goes without handing anything out. */
+tarn_status value_read_peek(struct value_read *r) {
     do {
         pump(r);
         if (can_take(r)) return TARN_OK;
@@ -365,12 +352,8 @@ static tarn_status advance(struct value_read *r) {
     return TARN_EAGAIN;
 }
 
-tarn_status value_read_peek(struct value_read *r) {
-    return advance(r);
-}
-
 tarn_status value_read_next(struct value_read *r, struct value_piece *piece_p) {
-    tarn_status status = advance(r);
+    tarn_status status = value_read_peek(r);
     if (status != TARN_OK) return status;
     *piece_p = (struct value_piece){.bytes = span_of(NULL, 0)};
     if (r->next_out == r->read.to) return TARN_OK;
@@ -425,7 +408,7 @@ static void turn(void *arg) {
     struct value_read *r = arg;
     core_stamp();
     for (int i = 0; i < PIECES_PER_TURN; i++) {
-        tarn_status status = advance(r);
+        tarn_status status = value_read_peek(r);
         if (status == TARN_EAGAIN) return;
         if (status != TARN_OK || r->next_out == r->read.to) {
             if (r->running == 0) r->done(r->arg, status); /* else the last piece goes on here */
