@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include "base/assert.h"
 #include "cluster/cluster.h"
-#include "cmd/keys.h"
+#include "cmd/each.h"
 #include "cmd/notify.h"
 #include "cmd/string_write.h"
 #include "cmd/value_reply.h"
@@ -195,99 +195,91 @@ void cmd_substr(struct client *c) {
 enum { MGET_AHEAD = 16 };
 #define MGET_AHEAD_BYTES (REMOTE_WINDOW * REMOTE_PIECE)
 
-struct mget_job {
-    struct job job;
-    size_t pos, looked; /* keys before looked need not be looked at to fetch ahead */
+struct mget {
+    struct each each;
+    size_t looked; /* keys before it need not be looked at to fetch ahead */
     uint64_t ahead_bytes;
-    struct key_window window;
     struct value_reply ahead[MGET_AHEAD]; /* by key; those being read */
 };
 
-static struct object *mget_find(struct client *c, struct mget_job *m, size_t pos) {
-    uint64_t hash = key_window_hash(&m->window, c, 1, 1, pos, c->argc - 1);
-    return store_find_hashed(server.store, c->argv[1 + pos], hash);
+static struct object *mget_find(struct client *c, struct mget *m, size_t i) {
+    return store_find_hashed(server.store, c->argv[1 + i], each_hash(c, &m->each, i));
 }
 
-static void mget_count(struct mget_job *m, size_t pos, struct object *o) {
+static void mget_count(struct client *c, struct mget *m, size_t i, struct object *o) {
     struct store_batch batch;
     store_batch_begin(server.store, &batch, NULL, STORE_BATCH_READ, 1);
     if (o) {
         store_batch_hit(server.store, &batch, o);
         cluster_hit(o, false);
     } else {
-        store_batch_miss(server.store, &batch, m->window.hash[pos - m->window.from]);
+        store_batch_miss(server.store, &batch, each_hash(c, &m->each, i));
     }
 }
 
-static void mget_open(struct client *c, struct mget_job *m, size_t pos, struct object *o) {
+static void mget_open(struct client *c, struct mget *m, size_t pos, struct object *o) {
     uint64_t size = store_object_size(server.store, o);
     struct value_reply *v = &m->ahead[pos % MGET_AHEAD];
     m->ahead_bytes += remote_window(size);
-    value_reply_open(c, v, o, 0, size, NULL, &m->job);
+    value_reply_open(c, v, o, 0, size, NULL, &m->each.job);
     value_reply_known(v); /* starts it */
 }
 
-static void mget_close(struct mget_job *m, struct value_reply *v) {
+static void mget_close(struct mget *m, struct value_reply *v) {
     m->ahead_bytes -= remote_window(v->len);
     value_reply_close(v);
 }
 
-static void mget_look_ahead(struct client *c, struct mget_job *m) {
-    size_t end = min_u64(m->pos + MGET_AHEAD, c->argc - 1);
-    if (m->looked <= m->pos) m->looked = m->pos + 1;
+static void mget_look_ahead(struct client *c, struct mget *m) {
+    size_t end = min_u64(m->each.at + MGET_AHEAD, c->argc - 1);
+    if (m->looked <= m->each.at) m->looked = m->each.at + 1;
     for (; m->looked < end && m->ahead_bytes < MGET_AHEAD_BYTES; m->looked++) {
         struct span value, pieces[STORE_EXTENTS_MAX];
         struct object *o = mget_find(c, m, m->looked);
         if (!o || store_object_inline(o, &value) || pool_pieces(o, 0, 1, pieces) > 0)
             continue; /* in its turn */
-        mget_count(m, m->looked, o);
+        mget_count(c, m, m->looked, o);
         mget_open(c, m, m->looked, o);
     }
 }
 
-/* true: the value at pos was answered, or its absence. */
-static bool mget_one(struct client *c, struct mget_job *m) {
-    struct value_reply *v = &m->ahead[m->pos % MGET_AHEAD];
+/* The value, or its absence; EACH_AGAIN: it is on its way. */
+static enum each_next mget_one(struct client *c, struct each *each, unsigned *budget) {
+    struct mget *m = CONTAINER_OF(each, struct mget, each);
+    struct value_reply *v = &m->ahead[each->at % MGET_AHEAD];
     if (!v->read) {
-        struct object *o = mget_find(c, m, m->pos);
-        mget_count(m, m->pos, o);
+        struct object *o = mget_find(c, m, each->at);
+        mget_count(c, m, each->at, o);
         if (!o) {
-            notify_key(NOTIFY_MISS, "keymiss", c->argv[1 + m->pos]);
+            notify_key(NOTIFY_MISS, "keymiss", *each_args(c, each));
             reply_null(c);
-            return true;
+            return EACH_ON;
         }
-        if (reply_local_whole(c, o)) return true;
-        mget_open(c, m, m->pos, o);
+        if (reply_local_whole(c, o)) return EACH_ON;
+        mget_open(c, m, each->at, o);
     }
     mget_look_ahead(c, m);
     enum value_reply_state state = value_reply_step(c, v);
     if (state == VALUE_REPLY_WAIT || state == VALUE_REPLY_BROKEN) {
-        m->job.runnable = false;
-        return false;
+        each->job.runnable = false;
+        return EACH_AGAIN;
     }
     if (state == VALUE_REPLY_MISS) reply_null(c);
     mget_close(m, v);
-    return true;
+    return EACH_ON;
 }
 
-static bool mget_step(struct client *c, struct job *job, unsigned *budget) {
-    struct mget_job *m = CONTAINER_OF(job, struct mget_job, job);
-    for (; m->pos < c->argc - 1; m->pos++) {
-        if (*budget == 0) return false;
-        spend(budget, 1);
-        if (!mget_one(c, m)) return false;
-    }
-    return true;
-}
-
-static void mget_job_close(struct client *c, struct job *job) {
-    struct mget_job *m = CONTAINER_OF(job, struct mget_job, job);
+static void mget_close_all(struct client *c, struct job *job) {
+    struct mget *m = CONTAINER_OF(job, struct mget, each.job);
     for (size_t i = 0; i < MGET_AHEAD; i++) value_reply_close(&m->ahead[i]);
 }
 
+/* On the heap: who reads ahead wakes it. */
 void cmd_mget(struct client *c) {
-    struct mget_job *m = xcalloc(1, sizeof(*m));
-    m->job = (struct job){.step = mget_step, .close = mget_job_close, .runnable = true};
+    struct mget *m = xcalloc(1, sizeof(*m));
+    m->each.job.close = mget_close_all;
+    m->each.one = mget_one;
+    each_keys(&m->each, (struct wire_list){1, (uint32_t)c->argc - 1}, 1);
     reply_array(c, c->argc - 1);
-    job_start(c, &m->job);
+    each_start(c, &m->each);
 }
