@@ -275,14 +275,14 @@ class Handle:
     __slots__ = ("_as_parameter_", "generation", "_close", "_process")
 
     def __init__(self, pointer: int) -> None:
-        self._as_parameter_, self.generation = C.c_void_p(pointer), process.generation
+        self._as_parameter_, self.generation = pointer, process.generation
         self._close, self._process = lib.tarn_close, process
 
     def __del__(self) -> None:
         # After a fork the memory is a copy of what threads of the parent were just changing: it is
         # left alone.
         if self.generation == self._process.generation:
-            self._close(C.byref(self._as_parameter_))
+            self._close(C.byref(C.c_void_p(self._as_parameter_)))
 
 
 class Native:
@@ -328,16 +328,20 @@ def check(status: int) -> None:
 
 def there(status: int, error: Callable[[int], Error] = failed) -> bool:
     """Whether a call of this thread has found the key. Raises what else it has failed with."""
-    if status not in (0, Status.ENOTFOUND):
+    if status == 0:
+        return True
+    if status != Status.ENOTFOUND:
         raise error(status)
-    return status == 0
+    return False
 
 
 def stored(status: int, error: Callable[[int], Error] = failed) -> bool:
     """Whether a put has stored the value: False: it was there. Raises what else went wrong."""
-    if status not in (0, Status.EEXISTS):
+    if status == 0:
+        return True
+    if status != Status.EEXISTS:
         raise error(status)
-    return status == 0
+    return False
 
 
 def status_error(status: int, about: str = "") -> Error:

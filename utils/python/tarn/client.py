@@ -99,17 +99,17 @@ class Client(Closes):
         server's default) or "hard". ttl_ms: goes after so long (0: never). group: an eviction
         group. prefer: names of segments, best first. Raises NoSpace, Busy (another writer is at
         it), TimedOut, ConnectionFailed, ..."""
-        memory = pin(data)
-        return self._put(key, memory.address, memory.size, options)
+        o, memory = put_options(**options), pin(data)
+        return self._put(key, memory.address, memory.size, o)
 
     @puts
     def put_from(self, key: Key, address: int, size: int, **options: Unpack[PutKeywords]) -> bool:
         """As put, of `size` bytes at `address`."""
         check_range(address, size, "address")
-        return self._put(key, address, size, options)
+        return self._put(key, address, size, put_options(**options))
 
-    def _put(self, key: Key, address: int, size: int, options: PutKeywords) -> bool:
-        raw, o = encode_key(key), put_options(**options)
+    def _put(self, key: Key, address: int, size: int, o: Any) -> bool:
+        raw = encode_key(key)
         return stored(lib.tarn_put(self._use(), raw, len(raw), address, size, o))
 
     @puts

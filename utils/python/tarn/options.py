@@ -126,13 +126,17 @@ def put_options(
         raise InvalidArgument(f'pin: None, "soft" or "hard", not {pin!r}')
     if isinstance(prefer, (str, bytes)):
         raise TypeError("prefer: a list of names of segments, best first, not one name")
-    if not isinstance(replicas, int) or not 0 <= replicas < 1 << 32:
-        replicas = number(replicas, "replicas", most=(1 << 32) - 1)
     o = _lib.PutOptions(C.sizeof(_lib.PutOptions))
-    o.timeout_ms = milliseconds(timeout_ms, "timeout_ms")
-    o.replace, o.replicas = int(bool(replace)), replicas
-    o.pin, o.pin_ms = PINS[pin], milliseconds(pin_ms, "pin_ms")
-    o.ttl_ms = milliseconds(ttl_ms, "ttl_ms")
+    if replace:
+        o.replace = 1
+    if replicas:
+        within = isinstance(replicas, int) and 0 <= replicas < 1 << 32
+        o.replicas = replicas if within else number(replicas, "replicas", most=(1 << 32) - 1)
+    if pin:
+        o.pin = PINS[pin]
+    for name, ms in (("pin_ms", pin_ms), ("ttl_ms", ttl_ms), ("timeout_ms", timeout_ms)):
+        if ms:
+            setattr(o, name, milliseconds(ms, name))
     if group is not None:
         raw = group.encode() if isinstance(group, str) else bytes(group)
         o.group, o.group_len = raw, len(raw)
