@@ -217,14 +217,14 @@ static struct rdma_device *owner_of(struct rdma_event_channel *channel, struct r
     return d;
 }
 
-struct found {
+struct device_found {
     struct rdma_address address[RDMA_ADDRESSES_MAX];
     size_t n;
 };
 
 /* A port that is down has lost its addresses for a while: they are most likely the same when it
  * comes up. */
-static bool take_addresses(struct rdma_device *d, const struct found *f) {
+static bool take_addresses(struct rdma_device *d, const struct device_found *f) {
     if (f->n == 0 && !rdma_device_usable(d)) return false;
     pthread_mutex_lock(&devices.lock);
     bool same = d->addresses == f->n;
@@ -240,7 +240,7 @@ static bool take_addresses(struct rdma_device *d, const struct found *f) {
 
 static bool look_at_addresses(void) {
     struct rdma_address candidate[CANDIDATES_MAX];
-    struct found found[RDMA_DEVICES_MAX] = {0};
+    struct device_found found[RDMA_DEVICES_MAX] = {0};
     size_t n = rdma_options.binds > 0 ? from_options(candidate)
                                       : from_gids(candidate, from_interfaces(candidate));
     struct rdma_event_channel *channel = rdma_create_event_channel();

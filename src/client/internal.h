@@ -165,8 +165,8 @@ tarn_status ctl_open(struct ctl *c, const struct secure *secure, const char *hos
 void ctl_close(struct ctl *c);
 /* Is there something that the socket did not take yet? */
 bool ctl_wants_to_send(const struct ctl *c);
-/* Building a request: begin, its arguments (they are copied), commit. what is its name in texts, and
- * static. */
+/* Building a request: begin, its arguments (they are copied), commit. what is its name in texts,
+ * and static. */
 void ctl_begin(struct ctl *c, const char *what);
 void ctl_arg(struct ctl *c, const void *data, size_t len);
 void ctl_arg_u64(struct ctl *c, uint64_t v);

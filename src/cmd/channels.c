@@ -219,17 +219,17 @@ size_t channel_subscribers(enum channel_kind kind, struct span name) {
     return ch ? ch->subscribers : 0;
 }
 
-struct scan {
+struct channel_scan {
     void (*fn)(void *arg, struct span name);
     void *arg;
 };
 
 static void scan_node(void *arg, struct htab_node *node) {
-    const struct scan *s = arg;
+    const struct channel_scan *s = arg;
     s->fn(s->arg, name_of(CONTAINER_OF(node, const struct channel, node)));
 }
 
 uint64_t channel_scan(enum channel_kind kind, uint64_t cursor,
                       void (*fn)(void *arg, struct span name), void *arg) {
-    return htab_scan(&channels[kind], cursor, scan_node, &(struct scan){fn, arg});
+    return htab_scan(&channels[kind], cursor, scan_node, &(struct channel_scan){fn, arg});
 }

@@ -17,7 +17,7 @@
 
 #define CRCS_MAX (1u << 20) /* a TiB */
 
-struct scan {
+struct files_scan {
     struct files *f;
     uint64_t seen, damaged;
     struct progress progress;
@@ -73,7 +73,7 @@ static struct files_entry *read_entry(int fd, uint64_t file_size) {
     return e;
 }
 
-static void take_file(struct scan *scan, int dir_fd, const char *dir, const char *name) {
+static void take_file(struct files_scan *scan, int dir_fd, const char *dir, const char *name) {
     struct files *f = scan->f;
     struct stat st;
     int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -105,13 +105,14 @@ static void take_file(struct scan *scan, int dir_fd, const char *dir, const char
         log_notice("%s/%s/%s: %s", f->root, dir, name, strerror(errno));
 }
 
-static void report(struct scan *scan) {
+static void report(struct files_scan *scan) {
     progress_say(&scan->progress, 0, 0, "looked at %llu files", (unsigned long long)scan->seen);
 }
 
 /* Calls fn for the names of a directory below root; a directory that is not there has none. */
-static void each_name(struct scan *scan, const char *dir,
-                      void (*fn)(struct scan *scan, int fd, const char *dir, const char *name)) {
+static void each_name(struct files_scan *scan, const char *dir,
+                      void (*fn)(struct files_scan *scan, int fd, const char *dir,
+                                 const char *name)) {
     int fd = openat(scan->f->root_fd, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
     if (d == NULL) {
@@ -125,7 +126,7 @@ static void each_name(struct scan *scan, const char *dir,
     closedir(d);
 }
 
-static void on_file(struct scan *scan, int fd, const char *dir, const char *name) {
+static void on_file(struct files_scan *scan, int fd, const char *dir, const char *name) {
     /* Other names are somebody else's. */
     if (strlen(name) != 64 + 1 + 16 || !is_hex(name, 64) || name[64] != '.' ||
         !is_hex(name + 65, 16))
@@ -135,7 +136,7 @@ static void on_file(struct scan *scan, int fd, const char *dir, const char *name
     report(scan);
 }
 
-static void on_directory(struct scan *scan, int fd, const char *dir, const char *name) {
+static void on_directory(struct files_scan *scan, int fd, const char *dir, const char *name) {
     (void)fd;
     char path[16];
     if (strlen(name) != 2 || !is_hex(name, 2)) return;
@@ -144,7 +145,7 @@ static void on_directory(struct scan *scan, int fd, const char *dir, const char 
     each_name(scan, path, strcmp(dir, ".") == 0 ? on_directory : on_file);
 }
 
-static void on_temporary(struct scan *scan, int fd, const char *dir, const char *name) {
+static void on_temporary(struct files_scan *scan, int fd, const char *dir, const char *name) {
     if (unlinkat(fd, name, 0) != 0)
         log_notice("%s/%s/%s: %s", scan->f->root, dir, name, strerror(errno));
 }
@@ -156,7 +157,7 @@ static int compare_offset(const void *a, const void *b) {
 }
 
 /* Two files at one address: copies that somebody made. Each must have an address of its own. */
-static void separate(struct files *f, struct scan *scan) {
+static void separate(struct files *f, struct files_scan *scan) {
     uint64_t end = 0;
     for (size_t i = 0; i < f->n_entries; i++) {
         struct files_entry *e = f->entries[i];
@@ -179,7 +180,7 @@ static void separate(struct files *f, struct scan *scan) {
 
 tarn_status files_scan(struct files *f, const char **why_p) {
     uint64_t start = clock_mono_ms();
-    struct scan scan = {.f = f};
+    struct files_scan scan = {.f = f};
     progress_log(&scan.progress, "File tier %s", f->root);
     (void)why_p;
     each_name(&scan, "tmp", on_temporary);

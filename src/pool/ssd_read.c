@@ -21,7 +21,7 @@ struct ssd_read {
     tarn_status status;
 };
 
-struct piece {
+struct ssd_piece {
     struct ssd_op op;
     struct ssd_read *read;
     void *bounce; /* NULL: none is needed */
@@ -78,7 +78,7 @@ static void finish_read(struct ssd *s, struct ssd_read *read) {
 }
 
 static void piece_done(struct ssd_op *op) {
-    struct piece *p = op->arg;
+    struct ssd_piece *p = op->arg;
     struct ssd_read *read = p->read;
     struct ssd *s = read->owner;
     if (op->error != 0) read->status = TARN_EIO;
@@ -104,7 +104,7 @@ static bool start_piece(struct ssd *s, struct ssd_read *read) {
     char *to = read->buffer + read->started;
     size_t skip = at % SSD_BLOCK;
     bool congruent = (uintptr_t)to % SSD_BLOCK == skip;
-    struct piece *p = xcalloc(1, sizeof(*p));
+    struct ssd_piece *p = xcalloc(1, sizeof(*p));
     p->read = read;
     p->op = (struct ssd_op){.done = piece_done, .arg = p};
     if (!s->tier.info.direct) {

@@ -17,19 +17,19 @@
 #define FIRST_BYTES    (16u << 10) /* most headers are not larger */
 
 /* What was found at the start of a region. */
-struct found {
+struct ssd_found {
     uint64_t seq, nonce, before_nonce, end;
     uint32_t before_batches, batches, regions; /* batches 0: nothing */
     bool damaged;                              /* it ended with something that had been a header */
     struct buf records;
 };
 
-struct scan {
+struct ssd_scan {
     struct ssd *s;
-    struct found *found; /* by region */
-    uint32_t next;       /* first region that no thread has taken; atomic */
-    uint32_t done;       /* atomic */
-    int error;           /* atomic: errno of a read that failed */
+    struct ssd_found *found; /* by region */
+    uint32_t next;           /* first region that no thread has taken; atomic */
+    uint32_t done;           /* atomic */
+    int error;               /* atomic: errno of a read that failed */
     struct progress progress;
     uint32_t errors; /* atomic: regions that could not be read */
 };
@@ -50,8 +50,8 @@ static int read_blocks(const struct ssd *s, void *to, uint64_t size, uint64_t of
 
 /* The whole header at position into *block (grown as needed), of which the caller has seen nothing
  * yet. 0: here it ends; 1: there it is; -1: damaged. */
-static int read_header(const struct ssd *s, const struct found *f, uint64_t position, uint64_t end,
-                       char **block, uint64_t *block_size, int *error_p) {
+static int read_header(const struct ssd *s, const struct ssd_found *f, uint64_t position,
+                       uint64_t end, char **block, uint64_t *block_size, int *error_p) {
     uint64_t first = min_u64(FIRST_BYTES, end - position);
     *error_p = read_blocks(s, *block, first, position);
     if (*error_p != 0) return 0;
@@ -76,7 +76,7 @@ static int read_header(const struct ssd *s, const struct found *f, uint64_t posi
 }
 
 /* The unit that begins with this region, if one does. */
-static int scan_region(const struct ssd *s, uint32_t region, struct found *f, char **block,
+static int scan_region(const struct ssd *s, uint32_t region, struct ssd_found *f, char **block,
                        uint64_t *block_size) {
     uint64_t base = ssd_region_base(s, region), disk_end = ssd_region_base(s, s->regions);
     uint64_t position = base, end = disk_end;
@@ -109,13 +109,13 @@ static int scan_region(const struct ssd *s, uint32_t region, struct found *f, ch
     return error;
 }
 
-static void report(struct scan *scan, uint32_t done) {
+static void report(struct ssd_scan *scan, uint32_t done) {
     progress_say(&scan->progress, done, scan->s->regions, "read %u of %u regions", done,
                  scan->s->regions);
 }
 
 static void *scan_run(void *arg) {
-    struct scan *scan = arg;
+    struct ssd_scan *scan = arg;
     struct ssd *s = scan->s;
     uint64_t block_size = FIRST_BYTES;
     char *block = ssd_blocks(block_size);
@@ -135,7 +135,7 @@ static void *scan_run(void *arg) {
 /* --- putting it together --- */
 
 static int compare_seq(const void *a, const void *b, void *arg) {
-    const struct found *found = arg;
+    const struct ssd_found *found = arg;
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     if (found[x].seq != found[y].seq) return found[x].seq < found[y].seq ? -1 : 1;
     return x < y ? -1 : x > y;
@@ -143,13 +143,13 @@ static int compare_seq(const void *a, const void *b, void *arg) {
 
 /* Of two units that claim the same region the younger one is right: the other was given up before,
  * and the zeroes that should have said so did not get to the disk. They do now. */
-static uint32_t drop_overlapped(struct ssd *s, struct found *found, const uint32_t *order,
+static uint32_t drop_overlapped(struct ssd *s, struct ssd_found *found, const uint32_t *order,
                                 uint32_t n) {
     bool *taken = xcalloc(s->regions, sizeof(*taken));
     uint32_t dropped = 0;
     while (n-- > 0) {
         uint32_t region = order[n];
-        struct found *f = &found[region];
+        struct ssd_found *f = &found[region];
         bool free_still = true;
         for (uint32_t r = region; r < region + f->regions; r++)
             free_still = free_still && !taken[r];
@@ -169,7 +169,7 @@ static uint32_t drop_overlapped(struct ssd *s, struct found *found, const uint32
     return dropped;
 }
 
-static void make_unit(struct ssd *s, uint32_t region, struct found *f) {
+static void make_unit(struct ssd *s, uint32_t region, struct ssd_found *f) {
     struct ssd_unit *u = ssd_unit_create(s, region, f->regions);
     u->state = SSD_SEALED;
     u->seq = f->seq;
@@ -206,7 +206,7 @@ static void apply_notes(struct ssd *s, const struct ssd_unit *from) {
 
 /* Units from what was found, and what the notes in them say. Returns how many places are
  * damaged. */
-static uint32_t assemble(struct ssd *s, struct found *found) {
+static uint32_t assemble(struct ssd *s, struct ssd_found *found) {
     uint32_t n = 0, damaged = 0;
     uint32_t *order = xcalloc(s->regions, sizeof(*order));
     for (uint32_t r = 0; r < s->regions; r++) {
@@ -234,7 +234,7 @@ static uint32_t assemble(struct ssd *s, struct found *found) {
 
 tarn_status ssd_recover(struct ssd *s, const char **why_p) {
     uint64_t start = clock_mono_ms();
-    struct scan scan = {.s = s, .found = xcalloc(s->regions, sizeof(*scan.found))};
+    struct ssd_scan scan = {.s = s, .found = xcalloc(s->regions, sizeof(*scan.found))};
     progress_log(&scan.progress, "SSD tier %s", s->path);
     thread_run_together(1 + (unsigned)min_u64(s->regions / THREAD_REGIONS, THREADS_MAX),
                         "tarn-scan", scan_run, &scan);

@@ -57,7 +57,7 @@ struct op_queue {
     size_t n;
 };
 
-struct piece {
+struct out_piece {
     const char *data; /* NULL: at offset of tx_meta, which may move until the batch is complete */
     size_t offset, len;
     struct transport_op *crc_op;
@@ -81,7 +81,7 @@ struct transport_endpoint {
     struct op_queue waiting, flight;
 
     struct buf tx_meta;
-    struct piece pieces[BATCH_PIECES_MAX];
+    struct out_piece pieces[BATCH_PIECES_MAX];
     unsigned n_pieces, piece_at;
     size_t piece_offset;   /* sent of pieces[piece_at] */
     uint64_t framed, sent; /* positions in the stream of requests */
@@ -184,7 +184,7 @@ static void frame_hello(struct transport_endpoint *e) {
     };
     buf_append(&e->tx_meta, &frame, sizeof(frame));
     e->framed = sizeof(frame);
-    e->pieces[e->n_pieces++] = (struct piece){.len = sizeof(frame)};
+    e->pieces[e->n_pieces++] = (struct out_piece){.len = sizeof(frame)};
 }
 
 static int start_connect(const char *uri, tarn_status *status_p) {
@@ -360,11 +360,11 @@ static void frame_op(struct transport_endpoint *e, struct transport_op *op) {
     size_t len = e->tx_meta.len - start;
     e->framed += len + h.payload_length;
     st->stream_end = e->framed;
-    struct piece *last = e->n_pieces > 0 ? &e->pieces[e->n_pieces - 1] : NULL;
+    struct out_piece *last = e->n_pieces > 0 ? &e->pieces[e->n_pieces - 1] : NULL;
     if (last != NULL && last->data == NULL)
         last->len += len; /* frames in a row are one piece */
     else
-        e->pieces[e->n_pieces++] = (struct piece){.offset = start, .len = len};
+        e->pieces[e->n_pieces++] = (struct out_piece){.offset = start, .len = len};
 }
 
 /* The payload as pieces. A value in more runs of memory than a batch has pieces goes in several
@@ -373,7 +373,7 @@ static bool frame_payload(struct transport_endpoint *e, struct transport_op *op)
     struct op_state *st = state_of(op);
     for (struct iovec v; (v = iov_here(&st->local)).iov_len > 0;) {
         if (e->n_pieces == BATCH_PIECES_MAX) return false;
-        e->pieces[e->n_pieces++] = (struct piece){
+        e->pieces[e->n_pieces++] = (struct out_piece){
             .data = v.iov_base,
             .len = v.iov_len,
             .crc_op = op->crcs != NULL ? op : NULL,
@@ -408,14 +408,14 @@ static bool build_batch(struct transport_endpoint *e) {
     return e->n_pieces > 0;
 }
 
-static const char *piece_data(const struct transport_endpoint *e, const struct piece *p) {
+static const char *piece_data(const struct transport_endpoint *e, const struct out_piece *p) {
     return p->data != NULL ? p->data : e->tx_meta.data + p->offset;
 }
 
 /* CRC of what lies between the CRC cursor and (piece, offset), which is about to be sent. */
 static void crc_up_to(struct transport_endpoint *e, unsigned piece, size_t offset) {
     while (e->crc_piece < piece || (e->crc_piece == piece && e->crc_offset < offset)) {
-        const struct piece *p = &e->pieces[e->crc_piece];
+        const struct out_piece *p = &e->pieces[e->crc_piece];
         size_t end = e->crc_piece == piece ? offset : p->len;
         if (p->crc_op != NULL && end > e->crc_offset) {
             crc_track_feed(&state_of(p->crc_op)->crc, p->crc_op, NULL, p->data + e->crc_offset,
@@ -433,7 +433,7 @@ static size_t gather_pieces(struct transport_endpoint *e, struct iovec iov[CALL_
     size_t n = 0, bytes = 0, max = MOVE_MAX, offset = e->piece_offset;
     unsigned i = e->piece_at;
     for (; i < e->n_pieces && n < CALL_IOV_MAX && bytes < max; i++, offset = 0) {
-        const struct piece *p = &e->pieces[i];
+        const struct out_piece *p = &e->pieces[i];
         if (p->crc_op != NULL) max = CRC_CHUNK;
         if (bytes >= max) break;
         size_t len = (size_t)min_u64(p->len - offset, max - bytes);
@@ -477,7 +477,7 @@ static size_t send_some(struct transport_endpoint *e) {
     }
     e->sent += (uint64_t)sent;
     for (size_t n = (size_t)sent; n > 0;) {
-        struct piece *p = &e->pieces[e->piece_at];
+        struct out_piece *p = &e->pieces[e->piece_at];
         size_t take = (size_t)min_u64(n, p->len - e->piece_offset);
         e->piece_offset += take;
         n -= take;
