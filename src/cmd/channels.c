@@ -9,10 +9,10 @@
 /* Lives as long as somebody listens. */
 struct channel {
     struct htab_node node;
-    struct subscription *first, *last; /* oldest first */
+    struct subscriptions subscriptions; /* oldest first */
     size_t subscribers;
-    struct glob *glob;           /* of a pattern */
-    struct channel *prev, *next; /* patterns, oldest first */
+    struct glob *glob;         /* of a pattern */
+    TAILQ_ENTRY(channel) link; /* patterns, oldest first */
     enum channel_kind kind;
     size_t len;
     char name[];
@@ -21,14 +21,13 @@ struct channel {
 struct subscription {
     struct channel *channel;
     struct subscriber *subscriber;
-    struct subscription *prev, *next;         /* of the channel */
-    struct subscription *own_prev, *own_next; /* of the subscriber */
+    TAILQ_ENTRY(subscription) link, own; /* of the channel, of the subscriber */
     struct htab_node by_pair;
 };
 
 static struct htab channels[CHANNEL_KINDS]; /* of struct channel */
 static struct htab pairs;                   /* of struct subscription: who listens to what */
-static struct channel *first_pattern, *last_pattern;
+static TAILQ_HEAD(, channel) patterns = TAILQ_HEAD_INITIALIZER(patterns);
 
 static struct span name_of(const struct channel *ch) {
     return span_of(ch->name, ch->len);
@@ -71,15 +70,11 @@ static struct channel *create(enum channel_kind kind, struct span name, uint64_t
     ch->kind = kind;
     ch->len = name.len;
     if (name.len) memcpy(ch->name, name.data, name.len);
+    TAILQ_INIT(&ch->subscriptions);
     htab_insert(&channels[kind], &ch->node, hash);
     if (kind != CHANNEL_PATTERN) return ch;
     ch->glob = glob_create(name_of(ch), false);
-    ch->prev = last_pattern;
-    if (last_pattern)
-        last_pattern->next = ch;
-    else
-        first_pattern = ch;
-    last_pattern = ch;
+    TAILQ_INSERT_TAIL(&patterns, ch, link);
     return ch;
 }
 
@@ -87,14 +82,7 @@ static void destroy(struct channel *ch) {
     htab_remove(&channels[ch->kind], &ch->node);
     if (ch->kind == CHANNEL_PATTERN) {
         glob_destroy(&ch->glob);
-        if (ch->prev)
-            ch->prev->next = ch->next;
-        else
-            first_pattern = ch->next;
-        if (ch->next)
-            ch->next->prev = ch->prev;
-        else
-            last_pattern = ch->prev;
+        TAILQ_REMOVE(&patterns, ch, link);
     }
     if (channels[ch->kind].count == 0) htab_free(&channels[ch->kind]);
     free(ch);
@@ -120,20 +108,11 @@ enum channel_result channel_subscribe(struct subscriber *s, enum channel_kind ki
         return CHANNEL_FULL;
     if (!ch) ch = create(kind, name, hash);
     struct subscription *n = xmalloc(sizeof(*n));
-    *n = (struct subscription){
-        .channel = ch, .subscriber = s, .prev = ch->last, .own_prev = s->last[kind]};
-    if (ch->last)
-        ch->last->next = n;
-    else
-        ch->first = n;
-    ch->last = n;
+    *n = (struct subscription){.channel = ch, .subscriber = s};
+    TAILQ_INSERT_TAIL(&ch->subscriptions, n, link);
     ch->subscribers++;
-    if (s->last[kind])
-        s->last[kind]->own_next = n;
-    else
-        s->first[kind] = n;
-    s->last[kind] = n;
-    s->count[kind]++;
+    if (s->count[kind]++ == 0) TAILQ_INIT(&s->own[kind]);
+    TAILQ_INSERT_TAIL(&s->own[kind], n, own);
     s->bytes += cost(ch);
     htab_insert(&pairs, &n->by_pair, pair_hash(ch, s));
     return CHANNEL_ADDED;
@@ -144,22 +123,8 @@ static void drop(struct subscription *n) {
     struct subscriber *s = n->subscriber;
     htab_remove(&pairs, &n->by_pair);
     if (pairs.count == 0) htab_free(&pairs);
-    if (n->prev)
-        n->prev->next = n->next;
-    else
-        ch->first = n->next;
-    if (n->next)
-        n->next->prev = n->prev;
-    else
-        ch->last = n->prev;
-    if (n->own_prev)
-        n->own_prev->own_next = n->own_next;
-    else
-        s->first[ch->kind] = n->own_next;
-    if (n->own_next)
-        n->own_next->own_prev = n->own_prev;
-    else
-        s->last[ch->kind] = n->own_prev;
+    TAILQ_REMOVE(&ch->subscriptions, n, link);
+    TAILQ_REMOVE(&s->own[ch->kind], n, own);
     s->count[ch->kind]--;
     s->bytes -= cost(ch);
     free(n);
@@ -174,26 +139,27 @@ bool channel_unsubscribe(struct subscriber *s, enum channel_kind kind, struct sp
 }
 
 bool channel_first(const struct subscriber *s, enum channel_kind kind, struct span *name_p) {
-    if (!s->first[kind]) return false;
-    *name_p = name_of(s->first[kind]->channel);
+    if (!TAILQ_FIRST(&s->own[kind])) return false;
+    *name_p = name_of(TAILQ_FIRST(&s->own[kind])->channel);
     return true;
 }
 
 void channel_each(const struct subscriber *s, enum channel_kind kind,
                   void (*fn)(void *arg, struct span name), void *arg) {
-    for (const struct subscription *n = s->first[kind]; n != NULL; n = n->own_next)
-        fn(arg, name_of(n->channel));
+    const struct subscription *n;
+    TAILQ_FOREACH(n, &s->own[kind], own) fn(arg, name_of(n->channel));
 }
 
 void channel_clear(struct subscriber *s) {
     for (int kind = 0; kind < CHANNEL_KINDS; kind++)
-        while (s->first[kind]) drop(s->first[kind]);
+        while (s->count[kind] > 0) drop(TAILQ_FIRST(&s->own[kind]));
 }
 
 /* --- messages --- */
 
 static size_t tell(const struct channel *ch, struct span pattern, channel_fn fn, void *arg) {
-    for (const struct subscription *n = ch->first; n; n = n->next) fn(arg, n->subscriber, pattern);
+    const struct subscription *n;
+    TAILQ_FOREACH(n, &ch->subscriptions, link) fn(arg, n->subscriber, pattern);
     return ch->subscribers;
 }
 
@@ -203,8 +169,9 @@ size_t channel_publish(enum channel_kind kind, struct span name, channel_fn fn, 
         channels[kind].count ? find(kind, name, hash_bytes(name.data, name.len)) : NULL;
     if (ch) told = tell(ch, span_of(NULL, 0), fn, arg);
     if (kind != CHANNEL_PLAIN) return told;
-    for (const struct channel *p = first_pattern; p; p = p->next)
-        if (glob_match(p->glob, name, NULL)) told += tell(p, name_of(p), fn, arg);
+    const struct channel *p;
+    TAILQ_FOREACH(p, &patterns, link)
+    if (glob_match(p->glob, name, NULL)) told += tell(p, name_of(p), fn, arg);
     return told;
 }
 

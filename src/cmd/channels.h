@@ -3,6 +3,7 @@
 #ifndef TARN_CMD_CHANNELS_H
 #define TARN_CMD_CHANNELS_H
 
+#include <sys/queue.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,12 +18,12 @@ enum channel_kind { CHANNEL_PLAIN, CHANNEL_PATTERN, CHANNEL_SHARD, CHANNEL_KINDS
 #define CHANNEL_PATTERNS_MAX   10000u /* different ones */
 #define CHANNEL_PER_SUBSCRIBER 100000u
 
-struct subscription;
+TAILQ_HEAD(subscriptions, subscription);
 
 /* One listener. Zero-initialised listens to nothing. */
 struct subscriber {
     void *owner;
-    struct subscription *first[CHANNEL_KINDS], *last[CHANNEL_KINDS];
+    struct subscriptions own[CHANNEL_KINDS]; /* TAILQ_INIT with the first */
     size_t count[CHANNEL_KINDS], bytes;
 };
 

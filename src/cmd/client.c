@@ -37,7 +37,7 @@ static uint64_t next_id;
 
 /* --- lists --- */
 
-#define LIST_APPEND(list, client, field)                                                           \
+#define CLIENTS_APPEND(list, client, field)                                                        \
     do {                                                                                           \
         (client)->io->field = (struct client_link){(list)->tail, NULL};                            \
         if ((list)->tail != NULL)                                                                  \
@@ -48,7 +48,7 @@ static uint64_t next_id;
         (list)->n++;                                                                               \
     } while (0)
 
-#define LIST_REMOVE(list, client, field)                                                           \
+#define CLIENTS_REMOVE(list, client, field)                                                        \
     do {                                                                                           \
         struct client_link *l_ = &(client)->io->field;                                             \
         if (l_->prev != NULL)                                                                      \
@@ -85,7 +85,7 @@ bool client_may_run(const struct client *c) {
 void client_ready(struct client *c) {
     if (c->io->flags & (CLIENT_READY | CLIENT_CLOSE_SOON)) return;
     c->io->flags |= CLIENT_READY;
-    LIST_APPEND(&ready_list, c, ready);
+    CLIENTS_APPEND(&ready_list, c, ready);
 }
 
 bool clients_any_ready(void) {
@@ -95,7 +95,7 @@ bool clients_any_ready(void) {
 void clients_run_ready(void) {
     for (size_t n = ready_list.n; n > 0 && ready_list.head != NULL; n--) {
         struct client *c = ready_list.head;
-        LIST_REMOVE(&ready_list, c, ready);
+        CLIENTS_REMOVE(&ready_list, c, ready);
         c->io->flags &= ~CLIENT_READY;
         core_stamp();
         client_run_input(c);
@@ -179,7 +179,7 @@ void client_accept(void *arg, int fd, const struct sockaddr_storage *peer) {
         index_ready = true;
     }
     htab_insert(&index_by_id, &b->by_id, hash_u64(c->id));
-    LIST_APPEND(&clients, c, all);
+    CLIENTS_APPEND(&clients, c, all);
 }
 
 /* --- close --- */
@@ -222,8 +222,8 @@ static void client_free(struct client *c) {
     struct client_io *io = c->io;
     client_free_input(c);
     client_free_output(c);
-    if (io->flags & CLIENT_READY) LIST_REMOVE(&ready_list, c, ready);
-    LIST_REMOVE(&clients, c, all);
+    if (io->flags & CLIENT_READY) CLIENTS_REMOVE(&ready_list, c, ready);
+    CLIENTS_REMOVE(&clients, c, all);
     htab_remove(&index_by_id, &b->by_id);
     net_watch_set(&io->watch, 0);
     if (UNLIKELY(io->tls != NULL)) client_tls_free(c);
@@ -413,8 +413,8 @@ void clients_cron(unsigned hz) {
     size_t n = min_u64(clients.n / hz + 5, clients.n); /* nobody twice */
     for (; n > 0 && clients.head != NULL; n--) {
         struct client *c = clients.head;
-        LIST_REMOVE(&clients, c, all);
-        LIST_APPEND(&clients, c, all);
+        CLIENTS_REMOVE(&clients, c, all);
+        CLIENTS_APPEND(&clients, c, all);
         check(c);
     }
 }

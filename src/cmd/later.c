@@ -15,7 +15,7 @@
 
 #define LOOK_MS 50u /* those who wait look again so often, if nobody wakes them */
 
-static struct later *sleepers;
+static LIST_HEAD(, later) sleepers;
 static struct later_figures figures;
 
 /* --- what the books say --- */
@@ -65,10 +65,7 @@ bool later_sleep(struct later *l, struct client *c, struct job *job) {
     if (server.mono_ms >= l->until_ms) return over(c, job);
     if (ms == 0 || ms > LOOK_MS) ms = LOOK_MS;
     l->job = job;
-    l->prev = NULL;
-    l->next = sleepers;
-    if (l->next != NULL) l->next->prev = l;
-    sleepers = l;
+    LIST_INSERT_HEAD(&sleepers, l, link);
     figures.waiting++;
     job->deadline_ms = min_u64(server.mono_ms + ms, l->until_ms);
     job->polls = true;
@@ -81,17 +78,13 @@ void later_end(struct later *l) {
     l->job->deadline_ms = 0;
     l->job->polls = false;
     l->job = NULL;
-    if (l->prev != NULL)
-        l->prev->next = l->next;
-    else
-        sleepers = l->next;
-    if (l->next != NULL) l->next->prev = l->prev;
-    l->prev = l->next = NULL;
+    LIST_REMOVE(l, link);
     figures.waiting--;
 }
 
 void later_wake(void) {
-    for (struct later *l = sleepers; l != NULL; l = l->next) job_wake(l->job);
+    struct later *l;
+    LIST_FOREACH(l, &sleepers, link) job_wake(l->job);
 }
 
 struct later_figures later_figures(void) {

@@ -16,12 +16,13 @@
  * earlier. */
 #ifndef TARN_CMD_LATER_H
 #define TARN_CMD_LATER_H
+#include <sys/queue.h>
 #include "cmd/cmd.h"
 
 /* A job that waits. Zero-initialised: it has not begun to. */
 struct later {
     struct job *job; /* NULL: not asleep */
-    struct later *prev, *next;
+    LIST_ENTRY(later) link;
     uint64_t until_ms; /* of all its sleeps; 0: none so far */
 };
 

@@ -2,20 +2,21 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include "base/assert.h"
 #include "base/htab.h"
 
-/* A key that someone waits for; lives as long as its first waiter has a successor. */
+/* A key that someone waits for; lives as long as there is one. */
 struct awaited {
     struct htab_node node;
-    struct waiter *first;
+    LIST_HEAD(, waiter) waiters;
     size_t len;
     char key[];
 };
 
 struct waiter {
     struct awaited *awaited;
-    struct waiter *prev, *next;
+    LIST_ENTRY(waiter) link;
     struct job *job;
 };
 
@@ -37,15 +38,14 @@ struct waiter *waiter_add(struct job *job, struct span key) {
     struct awaited *a = awaited_find(key, hash);
     if (!a) {
         a = xmalloc(sizeof(*a) + key.len);
-        a->first = NULL;
+        LIST_INIT(&a->waiters);
         a->len = key.len;
         memcpy(a->key, key.data, key.len);
         htab_insert(&table, &a->node, hash);
     }
     struct waiter *w = xmalloc(sizeof(*w));
-    *w = (struct waiter){.awaited = a, .next = a->first, .job = job};
-    if (w->next) w->next->prev = w;
-    a->first = w;
+    *w = (struct waiter){.awaited = a, .job = job};
+    LIST_INSERT_HEAD(&a->waiters, w, link);
     waiting++;
     return w;
 }
@@ -54,12 +54,8 @@ void waiter_remove(struct waiter **waiter_p) {
     struct waiter *w = *waiter_p;
     if (!w) return;
     struct awaited *a = w->awaited;
-    if (w->next) w->next->prev = w->prev;
-    if (w->prev)
-        w->prev->next = w->next;
-    else
-        a->first = w->next;
-    if (!a->first) {
+    LIST_REMOVE(w, link);
+    if (LIST_EMPTY(&a->waiters)) {
         htab_remove(&table, &a->node);
         free(a);
     }
@@ -73,12 +69,14 @@ void waiters_notify(void *arg, struct span key) {
     if (waiting == 0) return;
     struct awaited *a = awaited_find(key, hash_bytes(key.data, key.len));
     if (!a) return;
-    for (struct waiter *w = a->first; w; w = w->next) job_wake(w->job);
+    struct waiter *w;
+    LIST_FOREACH(w, &a->waiters, link) job_wake(w->job);
 }
 
 static void wake_key(void *arg, struct htab_node *node) {
     const struct awaited *a = CONTAINER_OF(node, const struct awaited, node);
-    for (struct waiter *w = a->first; w; w = w->next) job_wake(w->job);
+    struct waiter *w;
+    LIST_FOREACH(w, &a->waiters, link) job_wake(w->job);
 }
 
 void waiters_wake_all(void) {

@@ -8,19 +8,18 @@
 /* A key that somebody watches; lives as long as one does. */
 struct watched {
     struct htab_node node;
-    struct watch *first;
+    LIST_HEAD(, watch) watches;
     size_t len;
     char key[];
 };
 
 /*       key A      key B
- *   w1    o ──────── o        a client's watches, by next
+ *   w1    o ──────── o        a client's watches, by own
  *         │
- *   w2    o                   a key's watches, by peer_next */
+ *   w2    o                   a key's watches, by peer */
 struct watch {
     struct watched *watched;
-    struct watch *prev, *next;
-    struct watch *peer_prev, *peer_next;
+    LIST_ENTRY(watch) own, peer;
     struct watcher *watcher;
     struct htab_node by_pair; /* the same watcher and the same key */
     uint64_t version;
@@ -57,17 +56,15 @@ enum watch_result watch_add(struct watcher *w, struct span key, uint64_t version
     if (w->count == WATCHES_MAX) return WATCH_FULL;
     if (!k) {
         k = xmalloc(sizeof(*k) + key.len);
-        k->first = NULL;
+        LIST_INIT(&k->watches);
         k->len = key.len;
         if (key.len) memcpy(k->key, key.data, key.len);
         htab_insert(&keys, &k->node, hash);
     }
     struct watch *n = xmalloc(sizeof(*n));
-    *n = (struct watch){
-        .watched = k, .next = w->first, .peer_next = k->first, .watcher = w, .version = version};
-    if (k->first) k->first->peer_prev = n;
-    if (w->first) w->first->prev = n;
-    k->first = w->first = n;
+    *n = (struct watch){.watched = k, .watcher = w, .version = version};
+    LIST_INSERT_HEAD(&k->watches, n, peer);
+    LIST_INSERT_HEAD(&w->watches, n, own);
     htab_insert(&pairs, &n->by_pair, both);
     w->count++;
     w->bytes += sizeof(*n) + sizeof(*k) + key.len;
@@ -75,15 +72,15 @@ enum watch_result watch_add(struct watcher *w, struct span key, uint64_t version
     return WATCH_ADDED;
 }
 
-static void drop(struct watch *n) {
+static void watch_forget(struct watch *n) {
     struct watched *k = n->watched;
-    if (n->peer_next) n->peer_next->peer_prev = n->peer_prev;
-    if (n->peer_prev)
-        n->peer_prev->peer_next = n->peer_next;
-    else
-        k->first = n->peer_next;
+    struct watcher *w = n->watcher;
+    w->count--;
+    w->bytes -= sizeof(*n) + sizeof(*k) + k->len;
+    LIST_REMOVE(n, own);
+    LIST_REMOVE(n, peer);
     htab_remove(&pairs, &n->by_pair);
-    if (!k->first) {
+    if (LIST_EMPTY(&k->watches)) {
         htab_remove(&keys, &k->node);
         free(k);
     }
@@ -94,36 +91,21 @@ static void drop(struct watch *n) {
 }
 
 void watch_clear(struct watcher *w) {
-    for (struct watch *n = w->first; n;) {
-        struct watch *next = n->next;
-        drop(n);
-        n = next;
-    }
-    *w = (struct watcher){.tell = w->tell};
+    while (!LIST_EMPTY(&w->watches)) watch_forget(LIST_FIRST(&w->watches));
+    w->touched = false;
 }
 
 bool watch_differs(const struct watcher *w, uint64_t (*fn)(struct span key)) {
-    for (const struct watch *n = w->first; n; n = n->next)
-        if (fn(span_of(n->watched->key, n->watched->len)) != n->version) return true;
+    const struct watch *n;
+    LIST_FOREACH(n, &w->watches, own)
+    if (fn(span_of(n->watched->key, n->watched->len)) != n->version) return true;
     return false;
-}
-
-static void watch_forget(struct watch *n) {
-    struct watcher *w = n->watcher;
-    if (n->next) n->next->prev = n->prev;
-    if (n->prev)
-        n->prev->next = n->next;
-    else
-        w->first = n->next;
-    w->count--;
-    w->bytes -= sizeof(*n) + sizeof(*n->watched) + n->watched->len;
-    drop(n);
 }
 
 void watch_touch_key(struct span key, bool gone) {
     struct watched *k = find(key, hash_bytes(key.data, key.len));
-    for (struct watch *n = k ? k->first : NULL, *next; n; n = next) {
-        next = n->peer_next; /* the last one takes k along */
+    for (struct watch *n = k ? LIST_FIRST(&k->watches) : NULL, *next; n; n = next) {
+        next = LIST_NEXT(n, peer); /* the last one takes k along */
         if (n->watcher->tell) {
             n->watcher->tell(n->watcher, key);
             watch_forget(n);

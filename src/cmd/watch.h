@@ -8,6 +8,7 @@
 #ifndef TARN_CMD_WATCH_H
 #define TARN_CMD_WATCH_H
 
+#include <sys/queue.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,7 +20,7 @@ struct watch;
 
 /* All that one client watches. Zero-initialised watches nothing. */
 struct watcher {
-    struct watch *first;
+    LIST_HEAD(, watch) watches;
     size_t count, bytes;
     bool touched; /* one of its keys was written */
     /* NULL: touched says it all. Else it is told, of keys that have gone as well, and does not
