@@ -1,5 +1,5 @@
-# A transport that no file of src/ knows, from a module (tests/modules/pipe.c): hosts offer it, libtarn
-# loads and takes it by name, and whoever may not touch memory by himself may go by it.
+# A transport that no file of src/ knows, from a module (tests/modules/pipe.c): hosts offer it,
+# libtarn loads and takes it by name, and whoever may not touch memory by himself may go by it.
 source [file join [file dirname [info script]] harness.tcl]
 
 set modules [file join [file dirname $::server_binary] tests modules]
