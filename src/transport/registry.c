@@ -15,11 +15,9 @@ static struct entry {
 } transports[TRANSPORTS_MAX];
 static unsigned n_transports;
 
-static struct entry *entry_of(const char *scheme, size_t len) {
-    for (unsigned i = 0; i < n_transports; i++) {
-        const char *s = transports[i].scheme;
-        if (strlen(s) == len && memcmp(s, scheme, len) == 0) return &transports[i];
-    }
+static struct entry *entry_of(const char *scheme) {
+    for (unsigned i = 0; i < n_transports; i++)
+        if (strcmp(transports[i].scheme, scheme) == 0) return &transports[i];
     return NULL;
 }
 
@@ -38,13 +36,12 @@ static bool is_preferred(const struct entry *a, const struct entry *b) {
 }
 
 static tarn_status add(const struct transport_ops *t) {
-    size_t len = strlen(t->scheme);
-    struct entry *e = entry_of(t->scheme, len);
+    struct entry *e = entry_of(t->scheme);
     if (e != NULL && e->ops != NULL) return TARN_EEXISTS;
     if (e == NULL && n_transports == TRANSPORTS_MAX) return TARN_ELIMIT;
     if (e == NULL) {
         e = &transports[n_transports++];
-        memcpy(e->scheme, t->scheme, len);
+        strcpy(e->scheme, t->scheme); /* transport_register has looked at its length */
     }
     e->ops = t;
     return TARN_OK;
@@ -81,7 +78,7 @@ tarn_status transport_register(const struct transport_ops *t) {
 tarn_status transport_unregister(const struct transport_ops *t) {
     tarn_status status = TARN_ENOTFOUND;
     registry_lock();
-    struct entry *e = entry_of(t->scheme, strlen(t->scheme));
+    struct entry *e = entry_of(t->scheme);
     if (e != NULL && e->ops == t) {
         status = e->domains > 0 ? TARN_EBUSY : TARN_OK;
         if (status == TARN_OK) e->ops = NULL;
@@ -126,7 +123,7 @@ bool transport_is_secure(const char *uri) {
 
 unsigned transport_slot(const struct transport_ops *t) {
     registry_lock();
-    const struct entry *e = entry_of(t->scheme, strlen(t->scheme));
+    const struct entry *e = entry_of(t->scheme);
     pthread_mutex_unlock(&lock);
     TARN_ASSERT(e != NULL);
     return (unsigned)(e - transports);
@@ -142,7 +139,7 @@ const char *transport_name(unsigned slot) {
 tarn_status transport_open(const char *scheme, const struct transport_domain_config *config,
                            const struct transport_ops **ops_p, struct transport_domain **domain_p) {
     registry_lock();
-    struct entry *e = entry_of(scheme, strlen(scheme));
+    struct entry *e = entry_of(scheme);
     bool there = e != NULL && e->ops != NULL;
     tarn_status status = there ? e->ops->domain_open(config, domain_p) : TARN_ENOTSUP;
     if (status == TARN_OK) {
@@ -156,7 +153,7 @@ tarn_status transport_open(const char *scheme, const struct transport_domain_con
 void transport_close(const struct transport_ops *ops, struct transport_domain **domain_p) {
     ops->domain_close(domain_p);
     registry_lock();
-    struct entry *e = entry_of(ops->scheme, strlen(ops->scheme));
+    struct entry *e = entry_of(ops->scheme);
     TARN_ASSERT(e != NULL && e->ops == ops && e->domains > 0);
     e->domains--;
     pthread_mutex_unlock(&lock);
