@@ -62,17 +62,18 @@ static void item_settle(struct getting *g, size_t i, struct get_result result) {
 static tarn_status send_locate(struct getting *g, struct chunk *c) {
     struct lane *lane = g->lane;
     bool ranges = false;
-    lane_begin(lane, "MGETREPLICAS");
-    lane_arg_u64(lane, c->n);
+    struct ctl_request *r = &lane->request;
+    request_begin(r);
+    struct wire_look look = {.keys = {request_next(r), (uint32_t)c->n},
+                             .lease_ms = g->options->lease_ms,
+                             .packed = true};
     for (size_t k = 0; k < c->n; k++) {
         const tarn_item *item = &g->items[c->order[k]];
-        lane_arg(lane, item->key, item->key_len);
+        request_word(r, item->key, item->key_len);
         ranges = ranges || item->offset != 0 || item->want != 0;
     }
-    lane_arg_str(lane, "LEASE");
-    lane_arg_u64(lane, g->options->lease_ms);
-    if (ranges && lane->client->options.verify) lane_arg_str(lane, "CRCS");
-    lane_arg_str(lane, "PACKED");
+    look.crcs = ranges && lane->client->options.verify;
+    request_build(r, WIRE_mgetreplicas, &look);
     c->sent_ns =
         /* the lease counts from here, before the server can have seen the request */
         clock_boot_ns();
@@ -152,15 +153,17 @@ static void release(struct getting *g, const struct chunk *c) {
         n += w->leased && w->last_of_key && w->state == FINISHED;
     }
     if (n == 0 || lane->ctl.fd < 0) return;
-    lane_begin(lane, "RELEASE");
-    lane_arg_u64(lane, n);
+    struct ctl_request *r = &lane->request;
+    request_begin(r);
+    struct wire_release ends = {.keys = {request_next(r), (uint32_t)n}};
     for (size_t k = 0; k < c->n; k++) {
         struct want *w = &g->wants[c->order[k]];
         if (!w->leased || !w->last_of_key || w->state != FINISHED) continue;
-        lane_arg(lane, g->items[c->order[k]].key, g->items[c->order[k]].key_len);
-        lane_arg_u64(lane, w->place.version);
+        request_word(r, g->items[c->order[k]].key, g->items[c->order[k]].key_len);
+        request_number(r, (int64_t)w->place.version);
         w->leased = false;
     }
+    request_build(r, WIRE_release, &ends);
     /* a failure shows at the next request; the leases run out by themselves */
     lane_send(lane, true);
 }

@@ -24,6 +24,7 @@
 #include "base/iov.h"
 #include "base/rng.h"
 #include "base/thread.h"
+#include "client/request.h"
 #include "engine/engine.h"
 #include "engine/placed.h"
 #include "tarn.h"
@@ -330,6 +331,7 @@ struct lane {
     struct rng rng;
     struct segment_entry *segment; /* by id */
     size_t segments;
+    struct ctl_request request;
     uint64_t later_ms; /* of the last answer, a TRYAGAIN; else 0 */
     uint64_t window;   /* bytes per engine_run: adapts to the speed of the path */
     bool connected_before;
@@ -361,7 +363,7 @@ void lane_give(struct lane *lane);
 /* Connects, if that is needed. */
 tarn_status lane_ready(struct lane *lane, uint64_t deadline);
 
-/* Building a request. */
+/* A request of a command that is not built from its declaration. */
 static inline void lane_begin(struct lane *lane, const char *name) {
     ctl_begin(&lane->ctl, name);
     ctl_arg_str(&lane->ctl, name);
@@ -371,9 +373,6 @@ static inline void lane_arg(struct lane *lane, const void *data, size_t len) {
 }
 static inline void lane_arg_str(struct lane *lane, const char *s) {
     ctl_arg_str(&lane->ctl, s);
-}
-static inline void lane_arg_u64(struct lane *lane, uint64_t v) {
-    ctl_arg_u64(&lane->ctl, v);
 }
 tarn_status lane_send(struct lane *lane, bool skip);
 tarn_status lane_receive(struct lane *lane, struct answer **answer_p, uint64_t deadline);
@@ -541,7 +540,9 @@ tarn_status put_run(struct lane *lane, tarn_item *items, size_t n, const tarn_pu
                     uint64_t deadline);
 /* The options of PUTSTART behind the keys; segments of hosts noted as out of reach since then (0:
  * at all) are to be avoided. */
-void put_options_append(struct lane *lane, const tarn_put_options *o, uint64_t since_ms);
+tarn_status put_options_check(const tarn_put_options *o);
+void put_options_fill(struct lane *lane, const tarn_put_options *o, uint64_t since_ms,
+                      struct wire_put *put);
 tarn_status wait_for_keys(struct lane *lane, const tarn_key *keys, size_t n, uint64_t wait_ms,
                           uint64_t deadline, size_t *length_p);
 

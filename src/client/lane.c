@@ -58,6 +58,7 @@ void engine_ref_drop(struct engine_ref **ref_p) {
 
 struct lane *lane_create(struct tarn_client *client, tarn_status *status_p) {
     struct lane *lane = xcalloc(1, sizeof(*lane));
+    request_init(&lane->request, &lane->ctl, &lane->arena);
     lane->client = client;
     lane->registered = xcalloc(REGISTER_MAX, sizeof(*lane->registered));
     ctl_init(&lane->ctl);
@@ -79,6 +80,7 @@ void lane_destroy(struct lane **lane_p) {
     arena_free(&lane->arena);
     segment_free_all(lane);
     free(lane->registered);
+    request_deinit(&lane->request);
     free(lane);
     *lane_p = NULL;
 }
@@ -255,10 +257,10 @@ tarn_status lane_call(struct lane *lane, struct answer **answer_p, uint64_t dead
 
 void lane_report(struct lane *lane, const void *key, size_t key_len, uint64_t version) {
     if (lane->ctl.fd < 0) return;
-    lane_begin(lane, "REPLICA");
-    lane_arg_str(lane, "REPORT");
-    lane_arg(lane, key, key_len);
-    lane_arg_u64(lane, version);
+    request_begin(&lane->request);
+    struct wire_report report = {.key = request_word(&lane->request, key, key_len),
+                                 .version = version};
+    request_build(&lane->request, WIRE_replica_report, &report);
     if (lane_send(lane, true) == TARN_OK) COUNT(lane, replica_reports, 1);
 }
 

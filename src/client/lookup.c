@@ -6,7 +6,7 @@
 
 #define LOOKUP_KEYS 32768 /* keys in one request */
 
-/* One request with its arguments laid down by build; repeated over reconnects. */
+/* One request that build makes; repeated over reconnects. */
 struct plain {
     const char *what;
     void (*build)(struct lane *lane, const void *arg);
@@ -20,7 +20,7 @@ static tarn_status run_plain(struct lane *lane, const struct plain *p, struct an
     do {
         status = lane_ready(lane, deadline);
         if (status != TARN_OK) continue;
-        lane_begin(lane, p->what);
+        request_begin(&lane->request);
         p->build(lane, p->arg);
         status = lane_call(lane, answer_p, deadline);
     } while (status != TARN_OK && lane_retry(lane, &attempts, status, deadline));
@@ -30,22 +30,17 @@ static tarn_status run_plain(struct lane *lane, const struct plain *p, struct an
 struct keys {
     const tarn_key *keys;
     size_t n;
-    bool counted; /* the number goes before them */
+    enum wire_id id;
     uint64_t lease_ms, wait_ms;
 };
 
 static void build_keys(struct lane *lane, const void *arg) {
     const struct keys *k = arg;
-    if (k->counted) lane_arg_u64(lane, k->n);
-    for (size_t i = 0; i < k->n; i++) lane_arg(lane, k->keys[i].data, k->keys[i].len);
-    if (k->lease_ms > 0) {
-        lane_arg_str(lane, "LEASE");
-        lane_arg_u64(lane, k->lease_ms);
-    }
-    if (k->wait_ms > 0) {
-        lane_arg_str(lane, "WAIT");
-        lane_arg_u64(lane, k->wait_ms);
-    }
+    struct ctl_request *r = &lane->request;
+    struct wire_look look = {
+        .keys = {request_next(r), (uint32_t)k->n}, .lease_ms = k->lease_ms, .wait_ms = k->wait_ms};
+    for (size_t i = 0; i < k->n; i++) request_word(r, k->keys[i].data, k->keys[i].len);
+    request_build(r, k->id, &look);
 }
 
 static tarn_status check_keys(tarn_client *client, const tarn_key *keys, size_t n) {
@@ -86,8 +81,9 @@ tarn_status tarn_exists_many(tarn_client *client, const tarn_key *keys, size_t n
     status = lane_take(client, deadline, &lane);
     if (status != TARN_OK) return status;
     for (size_t at = 0; at < n && status == TARN_OK; at += LOOKUP_KEYS) {
-        struct keys k = {
-            .keys = keys + at, .n = n - at < LOOKUP_KEYS ? n - at : LOOKUP_KEYS, .counted = true};
+        struct keys k = {.keys = keys + at,
+                         .n = n - at < LOOKUP_KEYS ? n - at : LOOKUP_KEYS,
+                         .id = WIRE_mexists};
         status = exists_chunk(lane, &k, found + at, deadline);
     }
     COUNT(lane, lookups, n);
@@ -113,7 +109,7 @@ static tarn_status prefix_on_lane(struct lane *lane, const tarn_key *keys, size_
     for (size_t at = 0; at < n; at += LOOKUP_KEYS) {
         struct keys k = {.keys = keys + at,
                          .n = n - at < LOOKUP_KEYS ? n - at : LOOKUP_KEYS,
-                         .counted = true,
+                         .id = WIRE_prefixlen,
                          .lease_ms = lease_ms,
                          .wait_ms = wait_ms};
         uint64_t hits;
@@ -179,7 +175,8 @@ tarn_status tarn_remove_many(tarn_client *client, const tarn_key *keys, size_t n
     status = lane_take(client, deadline, &lane);
     if (status != TARN_OK) return status;
     for (size_t at = 0; at < n && status == TARN_OK; at += LOOKUP_KEYS) {
-        struct keys k = {.keys = keys + at, .n = n - at < LOOKUP_KEYS ? n - at : LOOKUP_KEYS};
+        struct keys k = {
+            .keys = keys + at, .n = n - at < LOOKUP_KEYS ? n - at : LOOKUP_KEYS, .id = WIRE_del};
         uint64_t count = 0;
         status = integer_answer(lane, &(struct plain){"DEL", build_keys, &k}, &count, deadline);
         removed += min_u64(count, k.n);
@@ -207,11 +204,12 @@ struct pin {
 
 static void build_pin(struct lane *lane, const void *arg) {
     const struct pin *p = arg;
-    lane_arg(lane, p->key, p->key_len);
-    lane_arg_str(lane, p->kind == TARN_PIN_HARD   ? "HARD"
-                       : p->kind == TARN_PIN_SOFT ? "SOFT"
-                                                  : "NONE");
-    if (p->kind == TARN_PIN_SOFT) lane_arg_u64(lane, p->ms);
+    struct wire_pin pin = {.key = request_word(&lane->request, p->key, p->key_len),
+                           .kind = p->kind == TARN_PIN_HARD   ? WIRE_PIN_HARD
+                                   : p->kind == TARN_PIN_SOFT ? WIRE_PIN_SOFT
+                                                              : WIRE_PIN_NONE,
+                           .ms = p->ms};
+    request_build(&lane->request, WIRE_pin, &pin);
 }
 
 static tarn_status simple_call(tarn_client *client, const struct plain *p, uint64_t *value_p) {
@@ -240,15 +238,15 @@ tarn_status tarn_pin(tarn_client *client, const void *key, size_t key_len, int k
     return done == 1 ? TARN_OK : fail(TARN_ENOTFOUND, "no such key");
 }
 
-static void build_nothing(struct lane *lane, const void *arg) {
-    (void)lane;
+static void build_ping(struct lane *lane, const void *arg) {
     (void)arg;
+    lane_begin(lane, "PING");
 }
 
 tarn_status tarn_ping(tarn_client *client) {
     tarn_status status = client_usable(client);
     if (status != TARN_OK) return status;
-    return simple_call(client, &(struct plain){"PING", build_nothing, NULL}, NULL);
+    return simple_call(client, &(struct plain){"PING", build_ping, NULL}, NULL);
 }
 
 /* --- any command --- */

@@ -8,7 +8,6 @@
 #include "base/errors.h"
 
 #define CHUNK_BYTES (UINT64_C(1) << 30) /* opened at once: well within put-timeout at 100 MB/s */
-#define AVOID_MAX   16u                 /* what PUTSTART takes */
 
 struct chunk {
     const size_t *order;
@@ -48,38 +47,33 @@ const struct iovec *item_iov(const tarn_item *item, struct iovec *one, size_t *n
 
 /* --- PUTSTART --- */
 
-void put_options_append(struct lane *lane, const tarn_put_options *o, uint64_t since_ms) {
-    if (o->replicas > 0) {
-        lane_arg_str(lane, "REPLICAS");
-        lane_arg_u64(lane, o->replicas);
-    }
-    for (size_t i = 0; i < o->prefers; i++) {
-        lane_arg_str(lane, "PREFER");
-        lane_arg_str(lane, o->prefer[i]);
-    }
-    if (o->pin == TARN_PIN_SOFT) {
-        lane_arg_str(lane, "PIN");
-        lane_arg_str(lane, "SOFT");
-        lane_arg_u64(lane, o->pin_ms == 0 ? 1800000 : o->pin_ms);
-    } else if (o->pin == TARN_PIN_HARD) {
-        lane_arg_str(lane, "PIN");
-        lane_arg_str(lane, "HARD");
-    }
-    if (o->group != NULL && o->group_len > 0) {
-        lane_arg_str(lane, "GROUP");
-        lane_arg(lane, o->group, o->group_len);
-    }
-    if (o->ttl_ms > 0) {
-        lane_arg_str(lane, "TTL");
-        lane_arg_u64(lane, o->ttl_ms);
-    }
-    if (o->replace) lane_arg_str(lane, "REPLACE");
-    const char *away[AVOID_MAX];
-    size_t n = outage_names(lane, since_ms, away, AVOID_MAX);
-    for (size_t i = 0; i < n; i++) {
-        lane_arg_str(lane, "AVOID");
-        lane_arg_str(lane, away[i]);
-    }
+tarn_status put_options_check(const tarn_put_options *o) {
+    return o->prefers > WIRE_PREFERS
+               ? fail(TARN_EINVAL, "prefer may name at most %d segments", WIRE_PREFERS)
+               : TARN_OK;
+}
+
+void put_options_fill(struct lane *lane, const tarn_put_options *o, uint64_t since_ms,
+                      struct wire_put *put) {
+    struct ctl_request *r = &lane->request;
+    const char *away[WIRE_PREFERS];
+    put->replicas = o->replicas;
+    put->prefer.n = (uint32_t)o->prefers;
+    for (size_t i = 0; i < o->prefers; i++) put->prefer.at[i] = request_str(r, o->prefer[i]);
+    put->pin = o->pin == TARN_PIN_SOFT   ? WIRE_PIN_SOFT
+               : o->pin == TARN_PIN_HARD ? WIRE_PIN_HARD
+                                         : 0;
+    put->pin_ms = o->pin_ms == 0 ? 1800000 : o->pin_ms;
+    if (o->group_len > 0) put->group = request_word(r, o->group, o->group_len);
+    put->ttl_ms = o->ttl_ms;
+    put->replace = o->replace;
+    put->avoid.n = (uint32_t)outage_names(lane, since_ms, away, WIRE_PREFERS);
+    for (size_t i = 0; i < put->avoid.n; i++) put->avoid.at[i] = request_str(r, away[i]);
+}
+
+static void key_append(struct putting *p, size_t i, uint64_t number) {
+    request_word(&p->lane->request, p->items[i].key, p->items[i].key_len);
+    request_number(&p->lane->request, (int64_t)number);
 }
 
 /* In one request, but for those that take the place of another put: they have one each. */
@@ -89,27 +83,25 @@ static tarn_status send_start(struct putting *p, struct chunk *c) {
     c->plain = 0;
     for (size_t k = 0; k < c->n; k++) c->plain += p->puts[c->order[k]].instead == 0;
     if (c->plain > 0) {
-        lane_begin(lane, "MPUTSTART");
-        lane_arg_u64(lane, c->plain);
+        request_begin(&lane->request);
+        struct wire_put put = {.keys = {request_next(&lane->request), (uint32_t)c->plain},
+                               .packed = true};
         for (size_t k = 0; k < c->n; k++) {
             const struct put *u = &p->puts[c->order[k]];
-            if (u->instead != 0) continue;
-            lane_arg(lane, p->items[c->order[k]].key, p->items[c->order[k]].key_len);
-            lane_arg_u64(lane, u->size);
+            if (u->instead == 0) key_append(p, c->order[k], u->size);
         }
-        lane_arg_str(lane, "PACKED");
-        put_options_append(lane, p->options, p->avoid_since_ms);
+        put_options_fill(lane, p->options, p->avoid_since_ms, &put);
+        request_build(&lane->request, WIRE_mputstart, &put);
         status = lane_send(lane, false);
     }
     for (size_t k = 0; k < c->n && status == TARN_OK; k++) {
         const struct put *u = &p->puts[c->order[k]];
         if (u->instead == 0) continue;
-        lane_begin(lane, "PUTSTART");
-        lane_arg(lane, p->items[c->order[k]].key, p->items[c->order[k]].key_len);
-        lane_arg_u64(lane, u->size);
-        put_options_append(lane, p->options, p->avoid_since_ms);
-        lane_arg_str(lane, "INSTEAD");
-        lane_arg_u64(lane, u->instead);
+        request_begin(&lane->request);
+        struct wire_put put = {.keys = {request_next(&lane->request), 1}, .instead = u->instead};
+        key_append(p, c->order[k], u->size);
+        put_options_fill(lane, p->options, p->avoid_since_ms, &put);
+        request_build(&lane->request, WIRE_putstart, &put);
         status = lane_send(lane, false);
     }
     return status;
@@ -214,7 +206,7 @@ static void arg_value(struct putting *p, size_t i) {
         memcpy(copy + at, iov[k].iov_base, take);
         at += take;
     }
-    lane_arg(p->lane, copy, len);
+    request_word(&p->lane->request, copy, len);
 }
 
 static void arg_crcs(struct putting *p, size_t i) {
@@ -224,26 +216,25 @@ static void arg_crcs(struct putting *p, size_t i) {
     for (size_t k = 0; k < n; k++) {
         for (unsigned b = 0; b < 4; b++) packed[4 * k + b] = (uint8_t)(u->crcs[k] >> (8 * b));
     }
-    lane_arg(p->lane, packed, n * 4);
+    request_word(&p->lane->request, packed, n * 4);
 }
 
 static void arg_receipts(struct putting *p, size_t i) {
     const struct put *u = &p->puts[i];
-    lane_arg(p->lane, u->receipts != NULL ? (const char *)u->receipts : "",
-             u->n_receipts * GRANT_RECEIPT_SIZE);
+    request_word(&p->lane->request, u->receipts != NULL ? (const char *)u->receipts : "",
+                 u->n_receipts * GRANT_RECEIPT_SIZE);
 }
 
 /* Empty values can only be given to the single command: in a list, empty means none. */
 static tarn_status end_empty(struct putting *p, size_t i) {
-    const struct put *u = &p->puts[i];
-    struct lane *lane = p->lane;
-    lane_begin(lane, "PUTEND");
-    lane_arg(lane, p->items[i].key, p->items[i].key_len);
-    lane_arg_u64(lane, u->place.token);
-    lane_arg_u64(lane, u->crc);
-    lane_arg_str(lane, "VALUE");
-    lane_arg(lane, "", 0);
-    return lane_send(lane, false);
+    struct ctl_request *r = &p->lane->request;
+    request_begin(r);
+    struct wire_end end = {.keys = {request_next(r), 1}};
+    key_append(p, i, p->puts[i].place.token);
+    request_number(r, p->puts[i].crc);
+    end.values = request_word(r, "", 0);
+    request_build(r, WIRE_putend, &end);
+    return lane_send(p->lane, false);
 }
 
 /* The items of a chunk that are WRITTEN: one MPUTEND, and a PUTEND for each that is empty. */
@@ -273,30 +264,28 @@ static tarn_status send_end(struct putting *p, const struct ends *e) {
     tarn_status status = TARN_OK;
     bool values = false, crcs = false, faileds = false, receipts = false;
     if (e->n_full > 0) {
-        lane_begin(lane, "MPUTEND");
-        lane_arg_u64(lane, e->n_full);
+        struct ctl_request *r = &lane->request;
+        request_begin(r);
+        struct wire_end end = {.keys = {request_next(r), (uint32_t)e->n_full}};
         for (size_t k = 0; k < e->n_full; k++) {
-            size_t i = e->full[k];
-            lane_arg(lane, p->items[i].key, p->items[i].key_len);
-            lane_arg_u64(lane, p->puts[i].place.token);
-            if (p->puts[i].device)
-                lane_arg_str(lane, "-1");
-            else
-                lane_arg_u64(lane, p->puts[i].crc);
-            values = values || p->puts[i].place.replicas == 0;
-            crcs = crcs || p->puts[i].crcs != NULL;
-            faileds = faileds || p->puts[i].failed != 0;
-            receipts = receipts || p->puts[i].receipts != NULL;
+            const struct put *u = &p->puts[e->full[k]];
+            key_append(p, e->full[k], u->place.token);
+            request_number(r, u->device ? -1 : (int64_t)u->crc);
+            values = values || u->place.replicas == 0;
+            crcs = crcs || u->crcs != NULL;
+            faileds = faileds || u->failed != 0;
+            receipts = receipts || u->receipts != NULL;
         }
-        if (values) lane_arg_str(lane, "VALUES");
+        if (values) end.values = request_next(r);
         for (size_t k = 0; k < e->n_full && values; k++) arg_value(p, e->full[k]);
-        if (crcs) lane_arg_str(lane, "CRCS");
+        if (crcs) end.crcs = request_next(r);
         for (size_t k = 0; k < e->n_full && crcs; k++) arg_crcs(p, e->full[k]);
-        if (faileds) lane_arg_str(lane, "FAILEDS");
+        if (faileds) end.faileds = request_next(r);
         for (size_t k = 0; k < e->n_full && faileds; k++)
-            lane_arg_u64(lane, p->puts[e->full[k]].failed);
-        if (receipts) lane_arg_str(lane, "RECEIPTS");
+            request_number(r, p->puts[e->full[k]].failed);
+        if (receipts) end.receipts = request_next(r);
         for (size_t k = 0; k < e->n_full && receipts; k++) arg_receipts(p, e->full[k]);
+        request_build(r, WIRE_mputend, &end);
         status = lane_send(lane, false);
     }
     for (size_t k = 0; k < e->n_empty && status == TARN_OK; k++) status = end_empty(p, e->empty[k]);
@@ -337,14 +326,12 @@ static tarn_status send_revokes(struct putting *p, const size_t *order, size_t n
     size_t count = 0;
     for (size_t k = 0; k < n; k++) count += p->puts[order[k]].revoke;
     if (count == 0) return TARN_OK;
-    lane_begin(p->lane, "MPUTREVOKE");
-    lane_arg_u64(p->lane, count);
-    for (size_t k = 0; k < n; k++) {
-        struct put *u = &p->puts[order[k]];
-        if (!u->revoke) continue;
-        lane_arg(p->lane, p->items[order[k]].key, p->items[order[k]].key_len);
-        lane_arg_u64(p->lane, u->place.token);
-    }
+    struct ctl_request *r = &p->lane->request;
+    request_begin(r);
+    struct wire_end end = {.keys = {request_next(r), (uint32_t)count}};
+    for (size_t k = 0; k < n; k++)
+        if (p->puts[order[k]].revoke) key_append(p, order[k], p->puts[order[k]].place.token);
+    request_build(r, WIRE_mputrevoke, &end);
     tarn_status status = lane_send(p->lane, true);
     for (size_t k = 0; k < n && status == TARN_OK; k++) {
         struct put *u = &p->puts[order[k]];
@@ -481,6 +468,7 @@ static tarn_status prepare(struct putting *p) {
         if (status == TARN_OK && p->puts[i].size > VALUE_MAX) {
             status = fail(TARN_EINVAL, "values are at most 2^40 bytes");
         }
+        if (status == TARN_OK) status = put_options_check(p->options);
         struct iovec one;
         size_t n_iov;
         const struct iovec *iov = item_iov(item, &one, &n_iov);

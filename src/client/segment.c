@@ -320,13 +320,17 @@ static tarn_status decode(struct lane *lane, const struct answer *info, struct e
                             entry->name));
 }
 
+static void info_request(struct lane *lane, uint32_t id) {
+    request_begin(&lane->request);
+    struct wire_drain segment = {.name = request_number(&lane->request, id)};
+    request_build(&lane->request, WIRE_segment_info, &segment);
+}
+
 static tarn_status fetch(struct lane *lane, uint32_t id, uint64_t deadline,
                          struct engine_segment *s, struct segment_ways *ways,
                          struct segment_entry *entry) {
     struct answer *info;
-    lane_begin(lane, "SEGMENT");
-    lane_arg_str(lane, "INFO");
-    lane_arg_u64(lane, id);
+    info_request(lane, id);
     tarn_status status = lane_call(lane, &info, deadline);
     if (status != TARN_OK) return status;
     COUNT(lane, segment_fetches, 1);
@@ -403,9 +407,7 @@ tarn_status segment_require(struct lane *lane, const char *scheme, uint64_t dead
     size_t n = shown_segments(a->str, ids);
     const struct answer *without = NULL;
     for (size_t i = 0; i < n; i++) {
-        lane_begin(lane, "SEGMENT");
-        lane_arg_str(lane, "INFO");
-        lane_arg_u64(lane, ids[i]);
+        info_request(lane, ids[i]);
         if (lane_call(lane, &a, deadline) != TARN_OK) return TARN_OK; /* the first use will tell */
         if (!is_up_memory(a)) continue;
         if (offers(a, scheme)) return TARN_OK;

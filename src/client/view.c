@@ -44,10 +44,10 @@ struct tarn_mapping {
 static tarn_status locate(struct lane *lane, const void *key, size_t key_len, uint64_t lease_ms,
                           uint64_t deadline, struct placement *place) {
     struct answer *a;
-    lane_begin(lane, "GETREPLICAS");
-    lane_arg(lane, key, key_len);
-    lane_arg_str(lane, "LEASE");
-    lane_arg_u64(lane, lease_ms);
+    struct ctl_request *r = &lane->request;
+    request_begin(r);
+    struct wire_look look = {.keys = {request_word(r, key, key_len), 1}, .lease_ms = lease_ms};
+    request_build(r, WIRE_getreplicas, &look);
     uint64_t sent_ns = clock_boot_ns();
     tarn_status status = lane_send(lane, false);
     if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
@@ -74,10 +74,11 @@ static void end_lease(struct lane *lane, const struct tarn_view *view) {
     if (lane->ctl.fd < 0 || view->lease_end == UINT64_MAX || shared(view->client, view)) return;
     tarn_status status = TARN_EAGAIN;
     for (int i = 0; i < 2 && status == TARN_EAGAIN; i++) {
-        lane_begin(lane, "RELEASE");
-        lane_arg_str(lane, "1");
-        lane_arg(lane, view->key, view->key_len);
-        lane_arg_u64(lane, view->version);
+        struct ctl_request *r = &lane->request;
+        request_begin(r);
+        struct wire_release ends = {.keys = {request_word(r, view->key, view->key_len), 1}};
+        request_number(r, (int64_t)view->version);
+        request_build(r, WIRE_release, &ends);
         status = lane_send(lane, true);
         if (status != TARN_EAGAIN) break;
         struct answer *a; /* many unread answers: read them */

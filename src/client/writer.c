@@ -46,10 +46,12 @@ static void free_writer(struct tarn_writer *w) {
 static tarn_status start(struct lane *lane, struct tarn_writer *w, struct placement *place,
                          uint64_t deadline) {
     struct answer *a;
-    lane_begin(lane, "PUTSTART");
-    lane_arg(lane, w->key, w->key_len);
-    lane_arg_u64(lane, w->size);
-    put_options_append(lane, &w->options, 0);
+    struct ctl_request *r = &lane->request;
+    request_begin(r);
+    struct wire_put put = {.keys = {request_word(r, w->key, w->key_len), 1}};
+    request_number(r, (int64_t)w->size);
+    put_options_fill(lane, &w->options, 0, &put);
+    request_build(r, WIRE_putstart, &put);
     tarn_status status = lane_send(lane, false);
     if (status == TARN_OK) status = lane_receive(lane, &a, deadline);
     if (status == TARN_OK) lane->later_ms = answer_later_ms(a);
@@ -62,13 +64,12 @@ static tarn_status start(struct lane *lane, struct tarn_writer *w, struct placem
 static tarn_status revoke(struct lane *lane, const struct tarn_writer *w, const uint8_t *receipts,
                           size_t n_receipts, uint64_t deadline) {
     struct answer *a;
-    lane_begin(lane, "PUTREVOKE");
-    lane_arg(lane, w->key, w->key_len);
-    lane_arg_u64(lane, w->token);
-    if (receipts != NULL) {
-        lane_arg_str(lane, "RECEIPTS");
-        lane_arg(lane, receipts, n_receipts * GRANT_RECEIPT_SIZE);
-    }
+    struct ctl_request *r = &lane->request;
+    request_begin(r);
+    struct wire_end end = {.keys = {request_word(r, w->key, w->key_len), 1}};
+    request_number(r, (int64_t)w->token);
+    if (receipts != NULL) end.receipts = request_word(r, receipts, n_receipts * GRANT_RECEIPT_SIZE);
+    request_build(r, WIRE_putrevoke, &end);
     return lane_call(lane, &a, deadline);
 }
 
@@ -125,6 +126,7 @@ tarn_status tarn_writer_open(tarn_client *client, const void *key, size_t key_le
     if (status == TARN_OK) status = client_check_key(key, key_len);
     if (status == TARN_OK && size > VALUE_MAX)
         status = fail(TARN_EINVAL, "values are at most 2^40 bytes");
+    if (status == TARN_OK && options != NULL) status = put_options_check(options);
     if (status != TARN_OK) return status;
     struct tarn_writer *w = xcalloc(1, sizeof(*w));
     *w = (struct tarn_writer){.magic = WRITER_MAGIC,
@@ -168,21 +170,17 @@ int tarn_writer_in_place(const tarn_writer *writer) {
 
 static void append_end(struct lane *lane, const struct tarn_writer *w, uint32_t crc,
                        const uint32_t *crcs, size_t n_crcs) {
-    lane_begin(lane, "PUTEND");
-    lane_arg(lane, w->key, w->key_len);
-    lane_arg_u64(lane, w->token);
-    lane_arg_u64(lane, crc);
-    if (w->is_inline) {
-        lane_arg_str(lane, "VALUE");
-        lane_arg(lane, w->memory, (size_t)w->size);
-    }
-    if (n_crcs == 0) return;
-    uint8_t *packed = arena_alloc(&lane->arena, n_crcs * 4);
-    for (size_t i = 0; i < n_crcs; i++) {
+    struct ctl_request *r = &lane->request;
+    uint8_t *packed = arena_alloc(&lane->arena, n_crcs * 4 + 1);
+    request_begin(r);
+    struct wire_end end = {.keys = {request_word(r, w->key, w->key_len), 1}};
+    request_number(r, (int64_t)w->token);
+    request_number(r, crc);
+    for (size_t i = 0; i < n_crcs; i++)
         for (unsigned b = 0; b < 4; b++) packed[4 * i + b] = (uint8_t)(crcs[i] >> (8 * b));
-    }
-    lane_arg_str(lane, "CRCS");
-    lane_arg(lane, packed, n_crcs * 4);
+    if (w->is_inline) end.values = request_word(r, w->memory, (size_t)w->size);
+    if (n_crcs > 0) end.crcs = request_word(r, packed, n_crcs * 4);
+    request_build(r, WIRE_putend, &end);
 }
 
 static tarn_status end_put(struct tarn_writer *w) {

@@ -341,23 +341,29 @@ bool wire_bind(const struct wire_command *cmd, const struct span *argv, size_t a
     return args_bind(&b, cmd->args != NULL ? cmd->args : &none);
 }
 
-bool wire_bind_block(const struct wire_arg *block, const struct span *argv, size_t at,
-                     void *element, char error[WIRE_ERROR_SIZE]) {
+/* From the argument on that is out of the ordinary. */
+static bool block_bind_slowly(const struct wire_arg *a, const struct span *argv, size_t at,
+                              void *element, char error[WIRE_ERROR_SIZE]) {
     struct binding b = {
         .argv = argv, .argc = SIZE_MAX, .at = at, .options = element, .error = error};
-    for (const struct wire_arg *a = block->args; a->kind != WIRE_END; a++) {
-        /* what most blocks consist of, in place: this runs for each key of a batch */
-        struct span word = argv[b.at];
+    for (; a->kind != WIRE_END; a++)
+        if (!value_bind(&b, a)) return false;
+    return true;
+}
+
+/* This runs for each key of a batch. */
+bool wire_bind_block(const struct wire_arg *block, const struct span *argv, size_t at,
+                     void *element, char error[WIRE_ERROR_SIZE]) {
+    for (const struct wire_arg *a = block->args; a->kind != WIRE_END; a++, at++) {
+        char *member = (char *)element + a->offset;
         int64_t number;
-        if (a->kind == WIRE_KEY && word.len - 1 < WIRE_KEY_MAX && a->size == sizeof(uint32_t)) {
-            *(uint32_t *)(b.options + a->offset) = (uint32_t)b.at++;
-        } else if (a->kind == WIRE_NUMBER && a->size == sizeof(number) &&
-                   span_to_i64(word, &number) && number >= a->min && number <= a->max) {
-            memcpy(b.options + a->offset, &number, sizeof(number));
-            b.at++;
-        } else if (!value_bind(&b, a)) {
-            return false;
-        }
+        if (a->kind == WIRE_KEY && argv[at].len - 1 < WIRE_KEY_MAX && a->size == sizeof(uint32_t))
+            *(uint32_t *)member = (uint32_t)at;
+        else if (a->kind == WIRE_NUMBER && a->size == sizeof(number) &&
+                 span_to_i64(argv[at], &number) && number >= a->min && number <= a->max)
+            memcpy(member, &number, sizeof(number));
+        else
+            return block_bind_slowly(a, argv, at, element, error);
     }
     return true;
 }

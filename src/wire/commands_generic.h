@@ -3,7 +3,7 @@
 COMMAND(exists, "EXISTS", R | F, "Counts how many of the keys are readable. Takes no lease.",
         GENERIC("1.0.0"), TAKES(KEY("key", KEY_RO, MANY)))
 COMMAND(del, "DEL", W, "Removes keys.", GENERIC("1.0.0"),
-        TAKES(KEY("key", KEY_RM | KEY_DELETE, MANY)))
+        TAKES(KEY("key", KEY_RM | KEY_DELETE, MANY, IN(look, keys))))
 SHARED(unlink, del, "UNLINK", W | F, "Removes keys, as DEL does.", GENERIC("4.0.0"),
        TAKES(KEY("key", KEY_RM | KEY_DELETE, MANY)))
 COMMAND(touch, "TOUCH", R | F | CMD_MASTER, "Counts an access to each key that is there.",

@@ -126,8 +126,8 @@ COMMAND(segment_unmount, "SEGMENT|UNMOUNT", NODES | B,
 COMMAND(segment_list, "SEGMENT|LIST", R | CMD_LOADING, "Lists the segments of the pool.",
         POOL_ADMIN, REPLY("an array of maps"))
 COMMAND(segment_info, "SEGMENT|INFO", R | CMD_LOADING,
-        "Tells where a segment is and how full, by name or id.", POOL, TAKES(ARG(WORD, "name|id")),
-        REPLY("a map"), ERRORS(TARN_ENOSEGMENT))
+        "Tells where a segment is and how full, by name or id.", POOL,
+        TAKES(ARG(WORD, "name|id", IN(drain, name))), REPLY("a map"), ERRORS(TARN_ENOSEGMENT))
 COMMAND(segment_attach, "SEGMENT|ATTACH", CMD_LOADING,
         "Tells how to reach the bytes of a segment without its host: shared memory and RDMA.",
         GROUP("@pool @direct", "pool", "0.1.0"), TAKES(ARG(WORD, "name|id")), REPLY("a map"),

@@ -128,7 +128,7 @@ struct wire_stat {
     uint64_t value;
 };
 
-/* SEGMENT DRAIN, NODE DRAIN, NODE MAINTENANCE, NODE LEAVE */
+/* SEGMENT INFO, SEGMENT DRAIN, NODE DRAIN, NODE MAINTENANCE, NODE LEAVE */
 struct wire_drain {
     uint32_t name;
     uint32_t maintenance; /* enum wire_yes */

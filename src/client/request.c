@@ -1,0 +1,54 @@
+#include "client/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "client/internal.h"
+
+enum { FIRST_CAP = 64, DIGITS_MAX = 24 };
+
+void request_init(struct ctl_request *r, struct ctl *ctl, struct arena *arena) {
+    *r = (struct ctl_request){.ctl = ctl, .arena = arena};
+}
+
+void request_deinit(struct ctl_request *r) {
+    free(r->word);
+    r->word = NULL;
+    r->words = r->word_cap = 0;
+}
+
+void request_begin(struct ctl_request *r) {
+    r->words = 0;
+    request_word(r, "", 0);
+}
+
+uint32_t request_word(struct ctl_request *r, const void *data, size_t len) {
+    if (r->words == r->word_cap) {
+        r->word_cap = r->word_cap == 0 ? FIRST_CAP : r->word_cap * 2;
+        r->word = xrealloc(r->word, r->word_cap * sizeof(*r->word));
+    }
+    r->word[r->words] = span_of(data, len);
+    return r->words++;
+}
+
+uint32_t request_str(struct ctl_request *r, const char *s) {
+    return request_word(r, s, strlen(s));
+}
+
+uint32_t request_number(struct ctl_request *r, int64_t value) {
+    char *digits = arena_alloc(r->arena, DIGITS_MAX);
+    return request_word(r, digits, i64_to_dec(value, digits));
+}
+
+static void sink_word(void *ctl, struct span word) {
+    ctl_arg(ctl, word.data, word.len);
+}
+
+static void sink_number(void *ctl, int64_t value) {
+    ctl_arg_i64(ctl, value);
+}
+
+void request_build(struct ctl_request *r, enum wire_id id, const void *options) {
+    const struct wire_sink sink = {r->ctl, sink_word, sink_number};
+    ctl_begin(r->ctl, wire_commands[id].name);
+    wire_build(&wire_commands[id], options, r->word, &sink);
+}
