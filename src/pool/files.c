@@ -85,7 +85,7 @@ static void supersede(struct files *f, struct name name) {
     files_entry_remove(f, old);
 }
 
-static void entry_path(const struct files_entry *e, char *path) {
+void files_entry_path(const struct files_entry *e, char *path) {
     struct tier_item item;
     files_entry_item(e, &item);
     tier_file_path(item.key, item.version, path, FILES_NAME_MAX);
@@ -127,8 +127,7 @@ void files_entry_remove(struct files *f, struct files_entry *e) {
     htab_remove(&f->by_name, &e->by_name);
 }
 
-/* The entry that holds this byte; NULL: none does. */
-static struct files_entry *find_entry(const struct files *f, uint64_t offset) {
+struct files_entry *files_entry_at(const struct files *f, uint64_t offset) {
     size_t low = 0, high = f->n_entries; /* the last that begins at or before offset */
     while (low < high) {
         size_t middle = low + (high - low) / 2;
@@ -199,7 +198,7 @@ static tarn_status files_put(struct tier *t, struct tier_item *item, bool check_
     struct tier_copy copy;
     job->put_done = done;
     job->arg = arg;
-    entry_path(job->entry, job->path);
+    files_entry_path(job->entry, job->path);
     tier_copy_start(&copy, iov, n_iov, stream || n_crcs == 0 ? NULL : job->entry->data);
     if (!stream) job->copy = xmalloc(max_u64(item->size, 1));
     if (stream) job->iov = xmemdup(iov, n_iov * sizeof(*iov));
@@ -226,14 +225,14 @@ static void submit_remove(struct files *f, const struct files_entry *e) {
     struct files_job *job = xcalloc(1, sizeof(*job));
     job->what = FILES_REMOVE;
     job->bytes = entry_bytes(e);
-    entry_path(e, job->path);
+    files_entry_path(e, job->path);
     files_submit(f, job);
 }
 
 static void files_drop(struct tier *t, uint64_t offset, uint64_t version) {
     struct files *f = (struct files *)t;
     pthread_mutex_lock(&f->lock);
-    struct files_entry *e = find_entry(f, offset);
+    struct files_entry *e = files_entry_at(f, offset);
     if (e != NULL && e->offset == offset && e->version == version) {
         submit_remove(f, e);
         files_entry_remove(f, e);
@@ -245,17 +244,17 @@ static void files_drop(struct tier *t, uint64_t offset, uint64_t version) {
 static tarn_status files_rename(struct tier *t, uint64_t offset, uint64_t version) {
     struct files *f = (struct files *)t;
     pthread_mutex_lock(&f->lock);
-    struct files_entry *e = find_entry(f, offset);
+    struct files_entry *e = files_entry_at(f, offset);
     bool found = e != NULL && e->offset == offset;
     if (found && e->version != version) {
         struct files_job *job = xcalloc(1, sizeof(*job));
         job->what = FILES_RENAME;
-        entry_path(e, job->old_path);
+        files_entry_path(e, job->old_path);
         supersede(f, (struct name){entry_name(e).key, version});
         htab_remove(&f->by_name, &e->by_name);
         e->version = version;
         htab_insert(&f->by_name, &e->by_name, name_hash(entry_name(e)));
-        entry_path(e, job->path);
+        files_entry_path(e, job->path);
         files_submit(f, job);
     }
     pthread_mutex_unlock(&f->lock);
@@ -269,7 +268,7 @@ static tarn_status files_read(struct tier *t, uint64_t offset, uint64_t length, 
     struct files *f = (struct files *)t;
     tarn_status status = TARN_OK;
     pthread_mutex_lock(&f->lock);
-    struct files_entry *e = find_entry(f, offset);
+    struct files_entry *e = files_entry_at(f, offset);
     if (e == NULL || length > e->size - (offset - e->offset)) {
         status = TARN_ENOTFOUND;
     } else if (f->n_reading > 0 && f->reading + length > f->read_bytes) {
@@ -277,12 +276,13 @@ static tarn_status files_read(struct tier *t, uint64_t offset, uint64_t length, 
     } else {
         struct files_job *job = xcalloc(1, sizeof(*job));
         job->what = FILES_READ;
+        job->offset = e->offset;
         job->at = offset - e->offset;
         job->length = length;
         job->buffer = buffer;
         job->read_done = done;
         job->arg = arg;
-        entry_path(e, job->path);
+        files_entry_path(e, job->path);
         f->reading += length;
         f->n_reading++;
         files_submit(f, job);
@@ -356,7 +356,7 @@ static void files_evicted(struct tier *t, uint64_t number) {
     TARN_ASSERT(ticket != NULL);
     STAILQ_REMOVE(&f->tickets, ticket, files_ticket, next);
     for (size_t i = 0; i < ticket->n; i++) {
-        struct files_entry *e = find_entry(f, ticket->offsets[i]);
+        struct files_entry *e = files_entry_at(f, ticket->offsets[i]);
         if (e == NULL) continue; /* it was dropped meanwhile */
         submit_remove(f, e);
         files_entry_remove(f, e);

@@ -89,7 +89,7 @@ struct files_job {
     size_t n_iov;
     uint64_t queued, bytes; /* put: in the queue, on disk. remove: on disk */
     char path[FILES_NAME_MAX], old_path[FILES_NAME_MAX];
-    uint64_t at, length; /* read: from the start of the file */
+    uint64_t offset, at, length; /* read: whose bytes, and which from the start of the file */
     void *buffer;
     void (*put_done)(void *arg, tarn_status status, uint64_t offset);
     void (*read_done)(void *arg, tarn_status status);
@@ -139,6 +139,10 @@ void files_entry_item(const struct files_entry *e, struct tier_item *item_p);
 void files_entry_add(struct files *f, struct files_entry *e);
 /* It is not in the books any more; its file and the bytes it takes are left alone. */
 void files_entry_remove(struct files *f, struct files_entry *e);
+/* The entry that holds this byte; NULL: none does. */
+struct files_entry *files_entry_at(const struct files *f, uint64_t offset);
+/* What its file is called. */
+void files_entry_path(const struct files_entry *e, char *path);
 /* Frees the places of entries that are gone. */
 void files_squeeze(struct files *f);
 void files_evict_check(struct files *f);

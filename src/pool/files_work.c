@@ -14,6 +14,10 @@
 #include "pool/files_internal.h"
 #include "pool/ssd_io.h"
 
+/* A read waits so long for a name that is on its way. */
+#define RENAME_TRIES    1000u
+#define RENAME_PAUSE_US 1000u
+
 static bool files_job_run(struct crew_job *crew);
 
 void files_submit(struct files *f, struct files_job *job) {
@@ -195,8 +199,23 @@ static tarn_status read_file(struct files *f, const struct files_job *job) {
     return status;
 }
 
+/* Whoever looked the file's name up may be ahead of, or behind, those who rename it. false: it is
+ * gone. */
+static bool name_again(struct files *f, struct files_job *job) {
+    pthread_mutex_lock(&f->lock);
+    const struct files_entry *e = files_entry_at(f, job->offset);
+    bool there = e != NULL && e->offset == job->offset;
+    if (there) files_entry_path(e, job->path);
+    pthread_mutex_unlock(&f->lock);
+    return there;
+}
+
 static void run_read(struct files *f, struct files_job *job) {
     tarn_status status = read_file(f, job);
+    for (unsigned i = 0; status == TARN_ENOTFOUND && i < RENAME_TRIES && name_again(f, job); i++) {
+        if (i > 0) usleep(RENAME_PAUSE_US);
+        status = read_file(f, job);
+    }
     pthread_mutex_lock(&f->lock);
     f->reading -= job->length;
     f->n_reading--;
