@@ -119,7 +119,9 @@ $(foreach r,$(ROOMS),$(eval $(call room_rules,$(r))))
 MAINS := $(patsubst src/%/main.c,%,$(wildcard src/*/main.c))
 BINARIES := $(MAINS:%=tarn-%)
 LIBTARN := libtarn.so.$(SOVERSION)
-LIBTARN_ROOMS := $(call with_deps,client)
+LIBTARN_WHOLE := client hosting transfer
+LIBTARN_ROOMS := $(call with_deps,$(LIBTARN_WHOLE))
+LIBTARN_REST := $(filter-out $(LIBTARN_WHOLE),$(LIBTARN_ROOMS))
 
 .PHONY: all binaries
 all: binaries
@@ -139,8 +141,8 @@ endef
 $(foreach m,$(MAINS),$(eval $(call binary_rules,$(m))))
 
 # All of client, and what it pulls in from the rooms below. What is visible: src/libtarn.map.
-WHOLE_CLIENT := -Wl,-u,tarn_status_text -Wl,--whole-archive $(BUILD)/libclient.a \
-                -Wl,--no-whole-archive $(call archives,$(DEPS_client))
+WHOLE_CLIENT := -Wl,-u,tarn_status_text -Wl,--whole-archive $(call archives,$(LIBTARN_WHOLE)) \
+                -Wl,--no-whole-archive $(call archives,$(LIBTARN_REST))
 $(BUILD)/$(LIBTARN): $(call archives,$(LIBTARN_ROOMS)) src/libtarn.map
 	$(call say,LINK,$@)
 	$(Q)$(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,$(LIBTARN) $(NO_UNDEFINED) \
@@ -231,13 +233,17 @@ $(call program,$(1)): $(call objects,$(1) $(call helpers_of,$(1))) $(call archiv
 	$$(call link,)
 endef
 room_of = $(word 3,$(subst /, ,$(1)))
+# What the fakes of a room's tests are made of.
+UNIT_DEPS_client := host resp
+UNIT_DEPS_hosting := resp
+unit_rooms = $(call with_deps,$(1) $(UNIT_DEPS_$(1)) base)
 UNIT_MAIN := $(filter tests/unit/%,$(TEST_MAIN))
 TRANSPORT_MAIN := $(filter tests/transport/%,$(TEST_MAIN))
 STRESS_MAIN := $(filter tests/stress/%,$(TEST_MAIN))
 # tests/unit/rdma: the module's own objects over the fake verbs, without a file to load.
 RDMA_UNIT_MAIN := $(filter tests/unit/rdma/%,$(UNIT_MAIN))
 $(foreach t,$(filter-out $(RDMA_UNIT_MAIN),$(UNIT_MAIN)),\
-    $(eval $(call test_rules,$(t),$(call with_deps,$(call room_of,$(t)) base))))
+    $(eval $(call test_rules,$(t),$(call unit_rooms,$(call room_of,$(t))))))
 $(BUILD)/librdma.a: $(call objects,$(wildcard modules/rdma/*.c) $(FAKE_VERBS_C))
 	$(call say,AR,$@)
 	$(Q)$(AR) qcs $@.$$$$ $^ && mv -f $@.$$$$ $@
@@ -253,6 +259,7 @@ FUZZ_MUTATIONS ?= 5000
 export FUZZ_MUTATIONS
 fuzz_room = $(or $(filter $(ROOMS) rdma,$(firstword $(subst _, ,$(notdir $(1))))),server)
 FUZZ_DEPS_persist := cluster
+FUZZ_DEPS_client := hosting transfer
 FUZZ_DEPS_rdma := module
 fuzz_rooms = $(filter rdma,$(1)) $(call with_deps,$(1) $(FUZZ_DEPS_$(1)) base)
 FUZZ_MAIN := $(if $(filter fuzz,$(SANITIZER)),,tests/fuzz/standalone_main.c)

@@ -1,5 +1,5 @@
 /* Slots of memory that this program has from elsewhere, and the end of slots: both for hosts whose
- * memory comes and goes while they run, as an engine's buffers do (src/client/transfer.c). */
+ * memory comes and goes while they run, as an engine's buffers do (src/transfer/transfer.c). */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>

@@ -6,9 +6,9 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "cmd/client.h"
-#include "cmd/core.h"
-#include "cmd/process.h"
+#include "front/client.h"
+#include "front/core.h"
+#include "front/process.h"
 #include "server/server.h"
 
 struct listener {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/file.h"
-#include "cmd/process.h"
+#include "front/process.h"
 #include "server/server.h"
 
 int main(int argc, char **argv) {

@@ -3,8 +3,8 @@
 #define TARN_SERVER_SERVER_H
 
 #include <stdbool.h>
-#include "cmd/client.h"
-#include "cmd/core.h"
+#include "front/client.h"
+#include "front/core.h"
 
 /* Runs until SHUTDOWN or a signal. config is validated. Returns the exit status. */
 int server_run(struct config *config, const char *executable);

@@ -6,7 +6,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 #include "base/log.h"
-#include "cmd/shutdown.h"
+#include "ha/shutdown.h"
 #include "server/server.h"
 
 static struct net_watch watch;

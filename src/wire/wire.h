@@ -30,7 +30,7 @@ enum cmd_flag {
     CMD_ALLOW_BUSY = 1 << 13,
     CMD_PUBSUB = 1 << 14,
     CMD_NO_MULTI = 1 << 15,
-    CMD_MODULE = 1 << 16, /* of a module: cmd/modules.h */
+    CMD_MODULE = 1 << 16, /* of a module: front/modules.h */
     /* no write, but held back with the writes by CLIENT PAUSE; no flag that COMMAND shows */
     CMD_MAY_REPLICATE = 1 << 17,
     /* no write, but replicas refuse it: values, leases, nodes; not shown either */

@@ -22,7 +22,7 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/segment_header.h"
-#include "client/transfer.h"
+#include "transfer/transfer.h"
 #include "resp/resp.h"
 #include "transport/place.h"
 #include "transport/shm/shm.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "cmd/config.h"
+#include "config/config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,0 +1,385 @@
+/* INFO: Redis' sections with Redis' names. Every figure is measured; where tarn has no such thing,
+ * the figure says so (0, no, empty). The pool's own sections are in info_pool.c. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+#include "base/assert.h"
+#include "front/channels.h"
+#include "front/client.h"
+#include "front/core.h"
+#include "ha/expire_cycle.h"
+#include "front/families.h"
+#include "front/heap.h"
+#include "commands/info.h"
+#include "front/modules.h"
+#include "ha/kv_events.h"
+#include "ha/persistence.h"
+#include "front/introspect.h"
+#include "front/process.h"
+#include "ha/replication.h"
+#include "ha/shutdown.h"
+#include "front/reply.h"
+#include "front/stats.h"
+#include "front/table.h"
+#include "front/tracking.h"
+#include "front/waiters.h"
+#include "front/watch.h"
+
+static void write_server(struct figure_walk *f) {
+    static struct utsname name;
+    char os[256];
+    if (name.sysname[0] == '\0' && uname(&name) != 0)
+        snprintf(name.sysname, sizeof(name.sysname), "?");
+    snprintf(os, sizeof(os), "%s %s %s", name.sysname, name.release, name.machine);
+    uint64_t up = (server.mono_ms - stats.start_mono_ms) / 1000;
+    FIGURE(f, TEXT, redis_version, "of Redis, whose commands are here", "7.0.15");
+    FIGURE(f, TEXT, tarn_version, "of this server", TARN_VERSION);
+    FIGURE(f, TEXT, redis_mode, "always standalone", "standalone");
+    FIGURE(f, TEXT, os, "the operating system", os);
+    FIGURE(f, GAUGE, arch_bits, "bits of a pointer", 8 * sizeof(void *));
+    FIGURE(f, TEXT, monotonic_clock, "where time comes from", "POSIX clock_gettime");
+    FIGURE(f, TEXT, multiplexing_api, "always epoll", "epoll");
+    FIGURE(f, TEXT, event_loop, "what runs the loop", net_loop_backend(core_loop()));
+    FIGURE(f, TEXT, compiler, "that built this server", __VERSION__);
+    FIGURE(f, GAUGE, process_id, "of this server", getpid());
+    FIGURE(f, TEXT, process_supervised, "by whom: systemd, no",
+           process_supervised() ? "systemd" : "no");
+    FIGURE(f, TEXT, run_id, "new at each start", server.run_id);
+    FIGURE(f, GAUGE, tcp_port, "for clients (port)", core_endpoints.port);
+    FIGURE(f, GAUGE, tls_port, "for clients with TLS, 0: none", core_endpoints.tls_port);
+    FIGURE(f, GAUGE, data_port, "for the bytes of objects", core_endpoints.data_port);
+    FIGURE(f, TEXT, shm_socket, "for shared memory", core_endpoints.shm_path);
+    FIGURE(f, US, server_time_usec, "the server's time of day", server.wall_us);
+    FIGURE(f, SECONDS, uptime_in_seconds, "since the start", up);
+    FIGURE(f, GAUGE, uptime_in_days, "since the start", up / 86400);
+    FIGURE(f, GAUGE, hz, "turns of background work a second", core_hz());
+    FIGURE(f, GAUGE, configured_hz, "... as configured (hz)", server.config->hz);
+    FIGURE(f, SECONDS, lru_clock, "the time of day, its low 24 bits",
+           server.wall_ms / 1000 & 0xffffff);
+    FIGURE(f, TEXT, executable, "this server's program", core_endpoints.executable);
+    FIGURE(f, TEXT, config_file, "that it was started with", config_file());
+    if (shutdown_left_ms() > 0)
+        FIGURE(f, MS, shutdown_in_milliseconds, "SHUTDOWN waits for replicas so long",
+               shutdown_left_ms());
+    FIGURE(f, GAUGE, io_threads_active, "1: threads move values", client_away_active());
+    FIGURE(f, GAUGE, master_epoch, "grows when another master takes over", server.master_epoch);
+    FIGURES(f, stats_figures, stats, loop_turns, loop_turns);
+    FIGURE(f, COUNTER_US, loop_active_usec, "time the loop was not asleep", stats.active_ns / 1000);
+    FIGURE(f, US, loop_longest_turn_usec, "its longest turn", stats.longest_turn_ns / 1000);
+    FIGURE(f, GAUGE, loop_work_quota, "units of work in a slice", job_quota());
+}
+
+static void write_clients(struct figure_walk *f) {
+    uint64_t until;
+    static const char *const pauses[] = {"none", "write", "all"};
+    const struct config *config = server.config;
+    size_t in = 0, unsent = 0, memory = 0, postponed = 0;
+    for (const struct client *c = clients.head; c != NULL; c = c->io->all.next) {
+        size_t i = c->io->in.len - c->io->in_pos + c->io->heap_bytes, o = client_unsent(c);
+        if (i > in) in = i;
+        postponed += (c->io->flags & CLIENT_POSTPONED) != 0;
+        if (o > unsent) unsent = o;
+        memory += client_memory(c);
+    }
+    enum pause_what pause = pause_get(&until);
+    FIGURE(f, GAUGE, connected_clients, "connections, without those of the data port", clients.n);
+    FIGURE(f, GAUGE, cluster_connections, "always 0", 0);
+    FIGURE(f, GAUGE, maxclients, "bound of connected_clients", config->maxclients);
+    FIGURE(f, BYTES, client_recent_max_input_buffer, "the largest of a client now", in);
+    FIGURE(f, BYTES, client_recent_max_output_buffer, "the largest of a client now", unsent);
+    FIGURE(f, GAUGE, blocked_clients, "whose command is not over", jobs_count() + postponed);
+    FIGURE(f, GAUGE, waiting_clients, "... because it waits", jobs_sleeping());
+    FIGURE(f, GAUGE, awaited_keys, "keys that somebody waits for", waiters_count());
+    FIGURE(f, GAUGE, tracking_clients, "with CLIENT TRACKING", tracking_count());
+    FIGURE(f, GAUGE, tracking_total_keys, "keys they are told of", tracking_keys());
+    FIGURE(f, GAUGE, clients_in_timeout_table, "as waiting_clients", jobs_sleeping());
+    FIGURE(f, GAUGE, monitor_clients, "that see all commands", monitor_count());
+    FIGURE(f, BYTES, clients_memory, "of all clients", memory);
+    FIGURE(f, TEXT, paused_actions, "by CLIENT PAUSE: none, write, all", pauses[pause]);
+    FIGURE(f, MS, paused_timeout_milliseconds, "... for how long",
+           pause != PAUSE_NONE && until > server.mono_ms ? until - server.mono_ms : 0);
+    FIGURE(f, BYTES, client_query_buffer_limit, "bound of a client's input buffer",
+           config->client_query_buffer_limit);
+    FIGURE(f, BYTES, client_output_buffer_limit_normal, "bound of its output buffer",
+           config->output_limit[CONFIG_OUTPUT_NORMAL].hard);
+    FIGURE(f, BYTES, client_output_buffer_limit_pubsub, "... of one that subscribes",
+           config->output_limit[CONFIG_OUTPUT_PUBSUB].hard);
+    FIGURE(f, BYTES, client_output_pause, "unsent bytes from which on its input waits",
+           config->output_pause);
+    FIGURE(f, GAUGE, max_batch_keys, "bound of keys in a command", config->max_batch_keys);
+}
+
+static double ratio(uint64_t a, uint64_t b) {
+    return b > 0 ? (double)a / (double)b : 0;
+}
+
+static void write_memory(struct figure_walk *f) {
+    struct store_stats s;
+    store_get_stats(server.store, &s);
+    uint64_t used = stats_used_memory(), rss = stats_resident_memory(), clients_memory = 0;
+    uint64_t system = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    struct heap_figures a;
+    heap_get_figures(&a);
+    if (used > stats.peak_memory) stats.peak_memory = used;
+    for (const struct client *c = clients.head; c != NULL; c = c->io->all.next)
+        clients_memory += client_memory(c);
+    uint64_t dataset = s.mem_books_records, overhead = used > dataset ? used - dataset : 0;
+    uint64_t startup = core_endpoints.startup_memory, net = used > startup ? used - startup : 0;
+    FIGURE(f, SIZE, used_memory, "in use by this process, without the pool", used);
+    FIGURE(f, SIZE, used_memory_rss, "resident, without the pool and program files", rss);
+    FIGURE(f, SIZE, used_memory_peak, "the most used_memory there was", stats.peak_memory);
+    FIGURE(f, PERCENT, used_memory_peak_perc, "used_memory of that",
+           100 * ratio(used, stats.peak_memory));
+    FIGURE(f, BYTES, used_memory_overhead, "all but used_memory_dataset", overhead);
+    FIGURE(f, BYTES, used_memory_startup, "as it was at the start", startup);
+    FIGURE(f, BYTES, used_memory_dataset, "the objects' records", dataset);
+    FIGURE(f, PERCENT, used_memory_dataset_perc, "... of what was added since the start",
+           100 * ratio(min_u64(dataset, net), net));
+    FIGURE(f, BYTES, allocator_allocated, "on the heap", a.allocated);
+    FIGURE(f, BYTES, allocator_active, "pages with something allocated", a.active);
+    FIGURE(f, BYTES, allocator_resident, "pages that the allocator holds", a.resident);
+    FIGURE(f, SIZE, total_system_memory, "of this machine", system);
+    FIGURE(f, SIZE, used_memory_lua, "always 0", 0);
+    FIGURE(f, SIZE, used_memory_scripts, "always 0", 0);
+    FIGURE(f, GAUGE, number_of_cached_scripts, "always 0", 0);
+    FIGURE(f, SIZE, maxmemory, "bound of mem_books, 0: none", server.config->maxmemory);
+    FIGURE(f, TEXT, maxmemory_policy, "eviction-policy in Redis' words",
+           config_policy_redis_name(server.config));
+    FIGURE(f, RATIO, allocator_frag_ratio, "active to allocated", ratio(a.active, a.allocated));
+    FIGURE(f, BYTES, allocator_frag_bytes, "active but not allocated",
+           a.active > a.allocated ? a.active - a.allocated : 0);
+    FIGURE(f, RATIO, allocator_rss_ratio, "resident to active", ratio(a.resident, a.active));
+    FIGURE(f, BYTES, allocator_rss_bytes, "resident but not active",
+           a.resident > a.active ? a.resident - a.active : 0);
+    FIGURE(f, RATIO, mem_fragmentation_ratio, "used_memory_rss to used_memory", ratio(rss, used));
+    FIGURE(f, BYTES, mem_fragmentation_bytes, "... their difference", rss - used);
+    FIGURE(f, BYTES, mem_not_counted_for_evict, "all but mem_books",
+           used > s.mem_books ? used - s.mem_books : 0);
+    FIGURE(f, BYTES, mem_replication_backlog, "changes kept for replicas", replication_memory());
+    FIGURE(f, BYTES, mem_clients_slaves, "of replicas' connections", replication_client_memory());
+    FIGURE(f, BYTES, mem_clients_normal, "of all other connections",
+           clients_memory - replication_client_memory());
+    FIGURE(f, TEXT, mem_allocator, "of the heap", heap_allocator());
+    FIGURE(f, GAUGE, active_defrag_running, "always 0", 0);
+    FIGURE(f, GAUGE, lazyfree_pending_objects, "as sweep_objects", s.sweep_objects);
+    FIGURES(f, store_figures, s, mem_books, mem_books_spare);
+    FIGURE(f, MEAN, mem_books_per_object, "mem_books by objects", ratio(s.mem_books, s.objects));
+}
+
+static void write_stats(struct figure_walk *f) {
+    struct store_stats s;
+    store_get_stats(server.store, &s);
+    FIGURES(f, stats_figures, stats, total_connections_received, total_commands_processed);
+    FIGURE(f, GAUGE, instantaneous_ops_per_sec, "commands, over 1.6 s", stats_rate(&stats.ops));
+    FIGURES(f, stats_figures, stats, total_net_input_bytes, total_net_output_bytes);
+    FIGURE(f, KBPS, instantaneous_input_kbps, "received, over 1.6 s",
+           (double)stats_rate(&stats.in) / 1024);
+    FIGURE(f, KBPS, instantaneous_output_kbps, "sent, over 1.6 s",
+           (double)stats_rate(&stats.out) / 1024);
+    FIGURES(f, stats_figures, stats, rejected_connections, tls_handshakes_failed);
+    FIGURE(f, COUNTER, accept_failures, "connections that the system could not accept",
+           net_accept_failures());
+    FIGURES(f, stats_figures, stats, idle_connections_closed, sync_partial_err);
+    FIGURE(f, COUNTER, expired_keys, "as expired", s.expired);
+    FIGURE(f, POINTS, expired_stale_perc, "keys past their time, of those with one",
+           stats.expired_stale_percent);
+    FIGURES(f, stats_figures, stats, expired_time_cap_reached_count,
+            expired_time_cap_reached_count);
+    FIGURE(f, COUNTER_MS, expire_cycle_cpu_milliseconds, "time spent on expired keys",
+           stats.expire_cycle_ns / 1000000);
+    FIGURE(f, COUNTER, evicted_keys, "as evicted_objects", s.evicted_objects);
+    FIGURE(f, COUNTER, keyspace_hits, "as hits", s.hits);
+    FIGURE(f, COUNTER, keyspace_misses, "as misses", s.misses);
+    FIGURE(f, GAUGE, pubsub_channels, "with subscribers", channel_count(CHANNEL_PLAIN));
+    FIGURE(f, GAUGE, pubsub_patterns, "with subscribers", channel_count(CHANNEL_PATTERN));
+    FIGURE(f, GAUGE, pubsubshard_channels, "with subscribers", channel_count(CHANNEL_SHARD));
+    FIGURE(f, GAUGE, watched_keys, "by WATCH", watch_count);
+    FIGURE(f, US, latest_fork_usec, "always 0: nothing forks", 0);
+    FIGURE(f, COUNTER, total_forks, "always 0: nothing forks", 0);
+    FIGURE(f, COUNTER, total_error_replies, "errors that clients were told", reply_errors());
+    FIGURES(f, stats_figures, stats, total_auth_failures, postponed_commands);
+    FIGURE(f, GAUGE, slowlog_len, "entries of SLOWLOG", slowlog_len());
+}
+
+static double seconds(struct timeval tv) {
+    return (double)tv.tv_sec + (double)tv.tv_usec / 1e6;
+}
+
+static void write_cpu(struct figure_walk *f) {
+    struct rusage self, children, thread;
+    getrusage(RUSAGE_SELF, &self);
+    getrusage(RUSAGE_CHILDREN, &children);
+    getrusage(RUSAGE_THREAD, &thread);
+    FIGURE(f, COUNTER_CPU, used_cpu_sys, "of all threads, in the kernel", seconds(self.ru_stime));
+    FIGURE(f, COUNTER_CPU, used_cpu_user, "of all threads", seconds(self.ru_utime));
+    FIGURE(f, COUNTER_CPU, used_cpu_sys_children, "of child processes, in the kernel",
+           seconds(children.ru_stime));
+    FIGURE(f, COUNTER_CPU, used_cpu_user_children, "of child processes",
+           seconds(children.ru_utime));
+    FIGURE(f, COUNTER_CPU, used_cpu_sys_main_thread, "of the loop, in the kernel",
+           seconds(thread.ru_stime));
+    FIGURE(f, COUNTER_CPU, used_cpu_user_main_thread, "of the loop", seconds(thread.ru_utime));
+}
+
+static void write_commandstats(struct figure_walk *f) {
+    for (size_t i = 0; i < table_stat_count(); i++) {
+        const struct cmd_stat *s = table_stat_at(i);
+        if (s->calls == 0 && s->rejected == 0) continue;
+        figures_group(f, "cmdstat_", "command", s->name);
+        FIGURE(f, COUNTER, calls, "how often it ran", s->calls);
+        FIGURE(f, COUNTER_US, usec, "time it took", s->ns / 1000);
+        FIGURE(f, US_MEAN, usec_per_call, "... each", ratio(s->ns, s->calls) / 1000);
+        FIGURE(f, COUNTER, rejected_calls, "that did not run", s->rejected);
+        FIGURE(f, COUNTER, failed_calls, "that ended in an error", s->failed);
+        figures_group_end(f);
+    }
+}
+
+static void one_errorstat(void *arg, const char *code, uint64_t count) {
+    figures_group(arg, "errorstat_", "error", code);
+    FIGURE((struct figure_walk *)arg, COUNTER, count, "replies with that code", count);
+    figures_group_end(arg);
+}
+static void write_errorstats(struct figure_walk *f) {
+    reply_errorstats(one_errorstat, f);
+}
+
+static void write_latencystats(struct figure_walk *f) {
+    const struct config_percentiles *p = &server.config->latency_percentiles;
+    if (!server.config->latency_tracking) return;
+    for (size_t i = 0; i < table_stat_count(); i++) {
+        const struct cmd_stat *s = table_stat_at(i);
+        if (s->latency == NULL || s->latency->count == 0) continue;
+        figures_group(f, "latency_percentiles_usec_", "command", s->name);
+        for (size_t k = 0; k < p->n; k++) {
+            char percent[32];
+            snprintf(percent, sizeof(percent), "%.10g", p->percent[k]);
+            FIGURE_OF(f, QUANTILE, p, "that many percent took no longer", "percent", percent,
+                      (double)hist_percentile(s->latency, p->percent[k] / 100) / 1000);
+        }
+        figures_group_end(f);
+    }
+}
+
+static void write_cluster(struct figure_walk *f) {
+    FIGURE(f, GAUGE, cluster_enabled, "always 0: no cluster as Redis has it", 0);
+}
+
+/* The mean time to live of those that have one, from a sample. */
+static uint64_t sample_ttl(void) {
+    struct store_ttl_sample s;
+    store_sample_ttl(server.store, 20, &s);
+    return s.seen > s.stale ? s.left_ms / (s.seen - s.stale) : 0;
+}
+
+static void write_keyspace(struct figure_walk *f) {
+    struct store_stats s;
+    store_get_stats(server.store, &s);
+    if (s.objects == 0) return;
+    figures_group(f, "db", "db", "0");
+    FIGURE(f, GAUGE, keys, "objects that can be read", s.objects);
+    FIGURE(f, GAUGE, expires, "... with a time to live", s.expires);
+    FIGURE(f, MS, avg_ttl, "their mean time to live, from a sample", sample_ttl());
+    figures_group_end(f);
+}
+
+#define DEF INFO_DEFAULT
+#define ALL INFO_ALL
+const struct info_section info_sections[] = {
+    {"server", "Server", DEF, false, write_server},
+    {"clients", "Clients", DEF, false, write_clients},
+    {"memory", "Memory", DEF, false, write_memory},
+    {"persistence", "Persistence", DEF, false, info_write_persistence},
+    {"stats", "Stats", DEF, false, write_stats},
+    {"replication", "Replication", DEF, false, info_replication},
+    {"cpu", "CPU", DEF, false, write_cpu},
+    {"modules", "Modules", DEF, false, info_modules},
+    {"commandstats", "Commandstats", ALL, false, write_commandstats},
+    {"errorstats", "Errorstats", DEF, false, write_errorstats},
+    {"latencystats", "Latencystats", ALL, false, write_latencystats},
+    {"cluster", "Cluster", DEF, false, write_cluster},
+    {"pool", "Pool", DEF, true, info_pool},
+    {"cache", "Cache", DEF, true, info_cache},
+    {"kvevents", "KV events", DEF, true, info_kv_events},
+    {"eviction", "Eviction", DEF, true, info_eviction},
+    {"data", "Data", DEF, true, info_data},
+    {"nodes", "Nodes", DEF, true, info_nodes},
+    {"tasks", "Tasks", DEF, true, info_tasks},
+    {"inband", "Inband", DEF, true, info_inband},
+    {"keyspace", "Keyspace", DEF, false, write_keyspace},
+    {NULL, NULL, 0, false, NULL},
+};
+
+/* A name that is unknown asks for nothing: what clients of Redis ask for, and what is not here, is
+ * an empty reply. */
+static bool wanted(struct client *c, const struct info_section *s) {
+    if (c->argc == 1) return s->in == INFO_DEFAULT;
+    for (size_t i = 1; i < c->argc; i++) {
+        if (arg_is(c, i, s->name) || arg_is(c, i, "all") || arg_is(c, i, "everything")) return true;
+        if (arg_is(c, i, "default") && s->in == INFO_DEFAULT) return true;
+        if (arg_is(c, i, "tarn") && s->of_tarn) return true;
+    }
+    return false;
+}
+
+/* --- the walk --- */
+
+struct info {
+    struct figure_walk walk;
+    struct buf out;
+    bool fields; /* of the group: there are some already */
+};
+
+static void write_name(struct info *info, const char *name) {
+    const char *of = info->walk.of.value;
+    buf_printf(&info->out, "%s%s", name, of != NULL ? of : "");
+}
+
+/* "1.50M" as Redis shows sizes. */
+static void write_human(struct buf *out, uint64_t bytes) {
+    static const char units[] = "BKMGTP";
+    double v = (double)bytes;
+    unsigned u = 0;
+    while (v >= 1024 && u + 2 < sizeof(units)) v /= 1024, u++;
+    buf_printf(out, u == 0 ? "%.0f%c" : "%.2f%c", v, units[u]);
+}
+
+static void info_show(struct figure_walk *walk, const struct figure *figure,
+                      union figure_value value) {
+    struct info *info = CONTAINER_OF(walk, struct info, walk);
+    if (walk->group != NULL && info->fields) buf_append_char(&info->out, ',');
+    info->fields = true;
+    write_name(info, figure->name);
+    buf_append_char(&info->out, walk->group != NULL ? '=' : ':');
+    figure_write(figure->type, value, &info->out);
+    if (walk->group != NULL) return;
+    buf_append_str(&info->out, "\r\n");
+    if (figure->type != FIGURE_SIZE) return;
+    write_name(info, figure->name);
+    buf_append_str(&info->out, "_human:");
+    write_human(&info->out, value.number);
+    buf_append_str(&info->out, "\r\n");
+}
+
+static void info_edge(struct figure_walk *walk, bool begins) {
+    struct info *info = CONTAINER_OF(walk, struct info, walk);
+    info->fields = false;
+    if (begins)
+        buf_printf(&info->out, "%s%s:", walk->group, walk->group_of.value);
+    else
+        buf_append_str(&info->out, "\r\n");
+}
+
+void cmd_info(struct client *c) {
+    struct info info = {.walk = {.show = info_show, .edge = info_edge}};
+    for (const struct info_section *s = info_sections; s->name != NULL; s++) {
+        if (!wanted(c, s)) continue;
+        buf_printf(&info.out, "%s# %s\r\n", info.out.len > 0 ? "\r\n" : "", s->title);
+        s->write(&info.walk);
+    }
+    reply_verbatim(c, "txt", span_of(info.out.data != NULL ? info.out.data : "", info.out.len));
+    buf_free(&info.out);
+}

@@ -1,0 +1,105 @@
+/* INFO pool, cache, eviction, data: where the space is, what look-ups found, what had to go, what
+ * moved. */
+#include <stdio.h>
+#include "cluster/cluster.h"
+#include "front/client.h"
+#include "front/core.h"
+#include "commands/info.h"
+#include "front/location.h"
+#include "front/stats.h"
+#include "front/waiters.h"
+#include "host/host.h"
+
+#define SEGMENTS_SHOWN 64u
+
+static double share(uint64_t a, uint64_t b) {
+    return b > 0 ? (double)a / (double)b : 0;
+}
+
+static void show_segment(struct figure_walk *f, const struct store_segment_info *g,
+                         const struct cluster_segment *at) {
+    char id[16];
+    struct host_segment_info h = {.backing = "remote", .numa_node = -1};
+    if (at->embedded && server.host != NULL) host_segment_get(server.host, g->id, &h);
+    if (!at->embedded) h.backing = at->backing, h.huge = at->huge, h.numa_node = at->numa_node;
+    snprintf(id, sizeof(id), "%u", g->id);
+    figures_group(f, "segment", "segment", id);
+    FIGURE(f, TEXT, name, "of the segment", g->name);
+    FIGURE(f, GAUGE, epoch, "grows when its content is lost or replaced", g->epoch);
+    FIGURE(f, BYTES, size, "of the segment", g->size);
+    FIGURE(f, BYTES, used, "in objects and open puts", g->used);
+    FIGURE(f, BYTES, quarantined, "of objects that are gone, for their last readers",
+           g->quarantined);
+    FIGURE(f, BYTES, largest_free, "the largest free run", g->largest_free);
+    FIGURE(f, GAUGE, free_runs, "runs of free space", g->free_runs);
+    FIGURE(f, TEXT, backing, "memfd, file, memory, ssd", h.backing);
+    FIGURE(f, GAUGE, huge, "1: in huge pages", h.huge);
+    FIGURE(f, GAUGE, numa_node, "that it is bound to, -1: none", h.numa_node);
+    FIGURE(f, TEXT, node, "that holds it, empty: this server", at->node);
+    FIGURE(f, TEXT, tier, "memory, ssd, file", location_tier_name(g->tier));
+    figures_group_end(f);
+}
+
+void info_pool(struct figure_walk *f) {
+    struct store_stats s;
+    store_get_stats(server.store, &s);
+    FIGURES(f, store_figures, s, pool_size, pool_used);
+    FIGURE(f, PERCENT, pool_used_perc, "pool_used of pool_size",
+           100 * share(s.pool_used, s.pool_size));
+    FIGURES(f, store_figures, s, pool_free, pool_evictable);
+    FIGURE(f, TEXT, allocator, "of the pool's space: offset, slab",
+           config_allocator_name(server.config));
+    FIGURE(f, GAUGE, segments, "that the pool is made of", store_segment_count(server.store));
+    size_t shown = 0; /* SEGMENT LIST shows all */
+    for (uint32_t id = 0; id < store_segment_limit(server.store) && shown < SEGMENTS_SHOWN; id++) {
+        struct store_segment_info g;
+        struct cluster_segment at;
+        if (!store_segment_get(server.store, id, &g) || !cluster_segment_get(id, &at)) continue;
+        shown++;
+        show_segment(f, &g, &at);
+    }
+}
+
+void info_cache(struct figure_walk *f) {
+    struct store_stats s;
+    store_get_stats(server.store, &s);
+    FIGURES(f, store_figures, s, objects, misses);
+    FIGURE(f, SHARE, hit_ratio, "hits of all look-ups", share(s.hits, s.hits + s.misses));
+    FIGURES(f, store_figures, s, requests, bad_tokens);
+    FIGURES(f, stats_figures, stats, replica_reports, replicas_bad);
+    FIGURES(f, store_figures, s, leases, fences);
+}
+
+void info_eviction(struct figure_walk *f) {
+    struct store_stats s;
+    store_get_stats(server.store, &s);
+    FIGURE(f, TEXT, eviction_policy, "in use", store_policy_name(server.store));
+    FIGURE(f, SETTING, eviction_high_watermark, "share of the pool that begins eviction",
+           server.config->eviction_high_watermark);
+    FIGURE(f, SETTING, eviction_ratio, "share of the objects that goes then",
+           server.config->eviction_ratio);
+    FIGURES(f, store_figures, s, migrating_objects, room_gave_up);
+}
+
+/* INFO has an underscore wherever the name of a verdict has none of a-z 0-9. */
+static void show_refused(struct figure_walk *f, enum grant_verdict v, uint64_t n) {
+    char name[32];
+    snprintf(name, sizeof(name), "%s", grant_verdict_name(v));
+    for (char *p = name; *p != '\0'; p++)
+        if (!((*p >= 'a' && *p <= 'z') || (*p >= '0' && *p <= '9'))) *p = '_';
+    FIGURE_OF(f, COUNTER, grants_refused_, "grants that were no good, by why", "verdict", name, n);
+}
+
+void info_data(struct figure_walk *f) {
+    struct host_stats h;
+    FIGURE(f, GAUGE, data_host, "1: this process has a pool of its own", server.host != NULL);
+    if (server.host == NULL) return;
+    host_get_stats(server.host, &h);
+    FIGURE(f, GAUGE, data_port, "for the bytes of objects", core_endpoints.data_port);
+    FIGURE(f, TEXT, shm_socket, "for shared memory", core_endpoints.shm_path);
+    FIGURE(f, GAUGE, data_threads, "that serve the data port", server.config->data_threads);
+    FIGURES(f, host_figures, h, connections, bytes_written);
+    for (int v = GRANT_OK + 1; v < GRANT_VERDICTS; v++)
+        show_refused(f, (enum grant_verdict)v, h.refused[v]);
+    FIGURES(f, host_figures, h, bad_frames, puts);
+}

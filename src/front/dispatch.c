@@ -1,0 +1,396 @@
+/* From a request to its command: look-up, arity, password, pause; then the run, with its
+ * figures. */
+#include "front/client.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/assert.h"
+#include "base/clock.h"
+#include "front/acl_users.h"
+#include "front/above.h"
+#include "front/effects.h"
+#include "front/introspect.h"
+#include "front/latency.h"
+#include "front/multi.h"
+#include "front/pubsub.h"
+#include "front/stats.h"
+#include "front/table.h"
+#include "front/tracking.h"
+
+#define HINTS_PER_CLIENT 100u
+
+static struct {
+    enum pause_what what;
+    uint64_t until_ms;
+} pauses[PAUSES];                  /* by enum pause_by */
+static enum pause_what pause_what; /* the strongest of them */
+
+/* --- errors before a command runs --- */
+
+static void reject(const struct cmd *cmd) {
+    table_stat(cmd)->rejected++;
+}
+
+/* A person mistypes a few commands; who sends thousands is no person, and each would cost some
+ * microseconds. */
+static bool may_hint(struct client *c) {
+    if (c->io->hints == HINTS_PER_CLIENT) return false;
+    c->io->hints++;
+    return true;
+}
+
+static void append_upper(struct buf *out, const char *name) {
+    for (; *name != '\0'; name++)
+        buf_append_char(out, *name >= 'a' && *name <= 'z' ? (char)(*name - 0x20) : *name);
+}
+
+static void reply_unknown(struct client *c) {
+    struct buf args = {NULL, 0, 0};
+    for (size_t i = 1; i < c->argc && args.len < 128; i++)
+        buf_printf(&args, "'%.*s' ", (int)min_u64(c->argv[i].len, 128 - args.len),
+                   c->argv[i].data != NULL ? c->argv[i].data : "");
+    const char *near = may_hint(c) ? table_near(c->argv[0]) : NULL;
+    if (near != NULL) {
+        buf_append_str(&args, "(did you mean ");
+        append_upper(&args, near);
+        buf_append_str(&args, "?)");
+    }
+    buf_append_char(&args, '\0');
+    reply_error(c, "unknown command '%.*s', with args beginning with: %s",
+                (int)min_u64(c->argv[0].len, 128), c->argv[0].data != NULL ? c->argv[0].data : "",
+                args.data);
+    buf_free(&args);
+}
+
+static void reply_unknown_sub(struct client *c, const struct cmd *container) {
+    struct buf advice = {NULL, 0, 0};
+    const char *near = may_hint(c) ? table_near_sub(container, c->argv[1]) : NULL;
+    append_upper(&advice, container->name);
+    buf_append_str(&advice, " HELP.");
+    if (near != NULL) {
+        buf_append_str(&advice, " Did you mean ");
+        append_upper(&advice, near);
+        buf_append_char(&advice, '?');
+    }
+    buf_append_char(&advice, '\0');
+    reply_error(c, "unknown subcommand '%.*s'. Try %s", (int)min_u64(c->argv[1].len, 128),
+                c->argv[1].data != NULL ? c->argv[1].data : "", advice.data);
+    buf_free(&advice);
+}
+
+void reply_arity(struct client *c) {
+    reply_error(c, "wrong number of arguments for '%s' command", table_stat(c->cmd)->name);
+}
+
+/* "-CODE text", or a text that gets the usual code. */
+static void reply_refusal(struct client *c, const char *why) {
+    if (why[0] == '-')
+        reply_error(c, "-%s", why + 1);
+    else
+        reply_error(c, "%s", why);
+}
+
+/* What refuses EXEC ends the transaction. */
+static void refuse(struct client *c, const struct cmd *cmd, const char *why) {
+    if (cmd->id == WIRE_exec)
+        multi_abort(c, why);
+    else
+        reply_error(c, "-%s", why);
+    reject(cmd);
+}
+
+/* By who it is. false: answered. */
+static bool permitted(struct client *c, const struct cmd *cmd) {
+    char why[128];
+    size_t at;
+    if (!c->authenticated) {
+        if (cmd->flags & CMD_NO_AUTH) return true;
+        refuse(c, cmd, "NOAUTH Authentication required.");
+        return false;
+    }
+    enum acl_verdict v = acl_check(c->user, cmd, c->argv, c->argc, &at);
+    /* when its bytes came */
+    if (v == ACL_GRANTED && c->io->flags & CLIENT_REFUSED) v = ACL_DENIED_COMMAND;
+    if (v == ACL_GRANTED) return true;
+    c->io->last_cmd = cmd;
+    acl_log_note(c, v, cmd, at, SPAN(""));
+    if (v == ACL_DENIED_COMMAND)
+        snprintf(why, sizeof(why), "NOPERM this user has no permissions to run the '%s' command",
+                 acl_denied_name(c->user, cmd, c->argv, c->argc));
+    else
+        snprintf(why, sizeof(why),
+                 "NOPERM this user has no permissions to access one of the %s used as arguments",
+                 v == ACL_DENIED_KEY ? "keys" : "channels");
+    refuse(c, cmd, why);
+    return false;
+}
+
+/* The same for one that was queued: what it may do has changed since then. */
+static bool still_permitted(struct client *c, const struct cmd *cmd) {
+    size_t at;
+    if (!c->authenticated) return permitted(c, cmd); /* it deleted its own user */
+    enum acl_verdict v = acl_check(c->user, cmd, c->argv, c->argc, &at);
+    if (v == ACL_GRANTED) return true;
+    acl_log_note(c, v, cmd, at, SPAN(""));
+    reply_error(
+        c,
+        "-NOPERM ACLs rules changed between the moment the transaction was accumulated and the "
+        "EXEC "
+        "call. This "
+        "command is no longer allowed for the following reason: %s",
+        v == ACL_DENIED_COMMAND ? "no permission to execute the command or subcommand"
+        : v == ACL_DENIED_KEY
+            ? "no permission to touch the specified keys"
+            : "no permission to access one of the channels used as arguments to the command");
+    reject(cmd);
+    return false;
+}
+
+/* The command itself, or its subcommand. NULL: answered. Once for every request. */
+static inline __attribute__((always_inline)) const struct cmd *find(struct client *c,
+                                                                    const struct cmd *cmd) {
+    if (UNLIKELY(cmd == NULL)) {
+        reply_unknown(c);
+        return NULL;
+    }
+    if (UNLIKELY(cmd->sub != NULL) && c->argc >= 2) {
+        const struct cmd *sub = table_find_sub(cmd, c->argv[1]);
+        if (sub == NULL) {
+            reply_unknown_sub(c, cmd);
+            reject(cmd);
+            return NULL;
+        }
+        cmd = sub;
+    }
+    c->cmd = cmd;
+    if (UNLIKELY(cmd->arity > 0 ? c->argc != (size_t)cmd->arity : c->argc < (size_t)-cmd->arity)) {
+        if (cmd->id == WIRE_exec)
+            multi_abort(c, "wrong number of arguments for 'exec' command");
+        else
+            reply_arity(c);
+        reject(cmd);
+        return NULL;
+    }
+    if (UNLIKELY(!c->unrestricted) && !permitted(c, cmd)) return NULL;
+    unsigned flags = cmd->flags | (UNLIKELY(cmd->id == WIRE_exec) ? multi_flags(c) : 0);
+    const char *refusal = flags & CMD_WRITE ? above.write_refusal() : NULL;
+    if (UNLIKELY(refusal != NULL)) {
+        refuse(c, cmd, refusal);
+        return NULL;
+    }
+    return cmd;
+}
+
+/* --- CLIENT PAUSE --- */
+
+void pause_set(enum pause_by by, enum pause_what what, uint64_t until_ms) {
+    enum pause_what before = pause_what;
+    /* A pause in force is not weakened by another one. */
+    if (what != PAUSE_NONE && pauses[by].what != PAUSE_NONE) {
+        what = what > pauses[by].what ? what : pauses[by].what;
+        until_ms = max_u64(until_ms, pauses[by].until_ms);
+    }
+    pauses[by].what = what;
+    pauses[by].until_ms = until_ms;
+    pause_what = PAUSE_NONE;
+    for (unsigned i = 0; i < PAUSES; i++)
+        if (pauses[i].what > pause_what) pause_what = pauses[i].what;
+    store_keep_expired(server.store, pause_what != PAUSE_NONE);
+    if (pause_what >= before) return;
+    /* Those that are still not allowed are postponed again. */
+    for (struct client *c = clients.head; c != NULL; c = c->io->all.next)
+        if (c->io->flags & CLIENT_POSTPONED) client_ready(c);
+}
+
+enum pause_what pause_get(uint64_t *until_ms_p) {
+    *until_ms_p = 0;
+    for (unsigned i = 0; i < PAUSES; i++) *until_ms_p = max_u64(*until_ms_p, pauses[i].until_ms);
+    return pause_what;
+}
+
+void pause_tick(void) {
+    if (LIKELY(pause_what == PAUSE_NONE)) return;
+    if (pauses[PAUSE_BY_CLIENT].what != PAUSE_NONE &&
+        server.mono_ms >= pauses[PAUSE_BY_CLIENT].until_ms)
+        pause_set(PAUSE_BY_CLIENT, PAUSE_NONE, 0);
+    /* the books may be others by now */
+    else
+        store_keep_expired(server.store, true);
+}
+
+/* Ending the pause, or the server, must stay possible. */
+static bool paused(const struct client *c, const struct cmd *cmd) {
+    if (pause_what == PAUSE_WRITE) {
+        unsigned flags = cmd->flags | (cmd->id == WIRE_exec ? multi_flags(c) : 0);
+        return (flags & (CMD_WRITE | CMD_MAY_REPLICATE)) != 0;
+    }
+    const struct cmd *parent = table_stat(cmd)->parent;
+    return !(cmd->flags & CMD_ALLOW_BUSY) &&
+           (parent == NULL || strcmp(parent->name, "client") != 0);
+}
+
+/* No command sees half of what goes together. */
+static void settle(void) {
+    if (LIKELY(server.store != NULL)) store_settle(server.store);
+}
+
+/* --- the run --- */
+
+static void account(struct client *c, const struct cmd *cmd, uint64_t ns) {
+    struct cmd_stat *stat = table_stat(cmd);
+    stat->ns += ns;
+    if (server.config->latency_tracking) table_stat_latency(stat, ns);
+    if (UNLIKELY(c->io->flags & CLIENT_OOM)) {
+        stat->calls--; /* as Redis counts, which looks before */
+        stat->rejected++;
+    } else if (UNLIKELY(c->io->flags & CLIENT_FAILED)) {
+        stat->failed++;
+    }
+    int64_t slow_us = server.config->slowlog_slower_than_us;
+    if (UNLIKELY(slow_us >= 0 && ns >= (uint64_t)slow_us * 1000)) slowlog_note(c, ns / 1000);
+}
+
+/* CLIENT REPLY SKIP concerns the command after it. */
+static void step_reply_mode(struct client_io *io) {
+    io->flags &= ~CLIENT_REPLY_SKIP;
+    if (io->flags & CLIENT_REPLY_SKIP_NEXT) {
+        io->flags &= ~CLIENT_REPLY_SKIP_NEXT;
+        io->flags |= CLIENT_REPLY_SKIP;
+    }
+}
+
+/* In a transaction, or listening to channels: not everything may be said. false: answered. */
+static bool admit(struct client *c, const struct cmd *cmd) {
+    unsigned flags = c->io->flags;
+    if (flags & CLIENT_MULTI && cmd->flags & CMD_NO_MULTI)
+        reply_error(c, "Command not allowed inside a transaction");
+    else if (flags & CLIENT_PUBSUB && c->proto == 2 && !pubsub_allows(cmd))
+        reply_error(
+            c,
+            "Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are "
+            "allowed in this context",
+            table_stat(cmd)->name);
+    else
+        return true;
+    reject(cmd);
+    if (flags & CLIENT_MULTI) multi_fail(c);
+    return false;
+}
+
+/* By the role of this server, its replicas, and what is there of the books. false: answered. */
+static bool allowed(struct client *c, const struct cmd *cmd) {
+    const char *why = above.refusal(c, cmd);
+    if (LIKELY(why == NULL)) return true;
+    if (above.wait(c, cmd)) return false;
+    reject(cmd);
+    if (cmd->id == WIRE_exec && c->io->multi != NULL && c->io->flags & CLIENT_MULTI)
+        multi_abort(c, why[0] == '-' ? why + 1 : why);
+    else
+        reply_refusal(c, why);
+    if (c->io->flags & CLIENT_MULTI) multi_fail(c);
+    return false;
+}
+
+/* A command that did not run now: it is queued, or waits for the end of a pause. */
+static void uncount(struct client *c) {
+    stats.total_commands_processed--;
+    c->io->commands--;
+}
+
+void dispatch(struct client *c, const struct cmd *cmd) {
+    struct client_io *io = c->io;
+    client_output_mark(c);
+    if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) client_unwritten_count(c);
+    io->flags &= ~(CLIENT_FAILED | CLIENT_OOM | CLIENT_CHANGED);
+    stats.total_commands_processed++;
+    io->commands++;
+    cmd = find(c, cmd);
+    if (UNLIKELY(cmd == NULL)) {
+        if (io->flags & CLIENT_MULTI) multi_fail(c);
+        goto out;
+    }
+    if (UNLIKELY(io->flags & (CLIENT_MULTI | CLIENT_PUBSUB)) && !admit(c, cmd)) goto out;
+    tracking_note(c, cmd);
+    if (UNLIKELY(above.restricts()) && !allowed(c, cmd)) goto out;
+    if (UNLIKELY(pause_what != PAUSE_NONE) && paused(c, cmd)) {
+        io->flags |= CLIENT_POSTPONED;
+        stats.postponed_commands++;
+        uncount(c);
+        if (UNLIKELY(io->flags & CLIENT_UNWRITTEN)) client_unwritten_other(c);
+        return;
+    }
+    if (UNLIKELY(io->flags & CLIENT_MULTI) && multi_take(c, cmd)) {
+        uncount(c);
+        goto out;
+    }
+    io->last_cmd = cmd;
+    table_stat(cmd)->calls++;
+    io->flags |= CLIENT_RUNNING;
+    settle();
+    uint64_t start = core_now_ns, noted = effects_noted;
+    cmd->run(c);
+    uint64_t ns = core_stamp() - start;
+    io->flags &= ~CLIENT_RUNNING;
+    if (effects_noted != noted &&
+        !(cmd->flags & CMD_READONLY)) { /* what is read may have expired */
+        io->flags |= CLIENT_CHANGED;
+        client_unwritten_mark(c);
+    }
+    latency_note(cmd->flags & CMD_FAST ? LATENCY_FAST_COMMAND : LATENCY_COMMAND, ns);
+    /* it goes on in other slices: see multi.c */
+    if (UNLIKELY(io->flags & CLIENT_EXEC)) goto out;
+    c->cmd = cmd;
+    if (UNLIKELY(monitor_n > 0) && !(cmd->flags & (CMD_SKIP_MONITOR | CMD_ADMIN))) monitor_feed(c);
+    if (UNLIKELY(c->job != NULL))
+        io->job_ns = ns;
+    else
+        account(c, cmd, ns);
+out:
+    if (UNLIKELY(io->flags & (CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP | CLIENT_REPLY_SKIP_NEXT))) {
+        if (io->flags & (CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP)) client_output_rewind(c);
+        if (c->job == NULL) step_reply_mode(io);
+    }
+}
+
+void dispatch_queued(struct client *c, const struct cmd *cmd) {
+    struct client_io *io = c->io;
+    const struct job *outer = c->job;
+    const char *why;
+    io->flags &= ~(CLIENT_FAILED | CLIENT_OOM);
+    stats.total_commands_processed++;
+    io->commands++;
+    if (cmd == NULL && (cmd = find(c, table_find(c->argv[0]))) == NULL) return;
+    if (UNLIKELY(above.restricts()) && (why = above.refusal(c, cmd)) != NULL) {
+        reply_refusal(c, why); /* the role may have changed since it was queued */
+        reject(cmd);
+        return;
+    }
+    c->cmd = io->last_cmd = cmd;
+    if (UNLIKELY(!c->unrestricted) && !still_permitted(c, cmd)) return;
+    table_stat(cmd)->calls++;
+    tracking_note(c, cmd);
+    /* no core_stamp: for the books time stands still within EXEC */
+    uint64_t start = clock_mono_ns();
+    settle();
+    cmd->run(c);
+    uint64_t ns = clock_mono_ns() - start;
+    c->cmd = cmd;
+    if (UNLIKELY(monitor_n > 0) && !(cmd->flags & (CMD_SKIP_MONITOR | CMD_ADMIN))) monitor_feed(c);
+    if (c->job != outer)
+        io->job_ns = ns;
+    else
+        account(c, cmd, ns);
+}
+
+void dispatch_queued_done(struct client *c) {
+    account(c, c->cmd, c->io->job_ns);
+}
+
+void dispatch_job_done(struct client *c) {
+    account(c, c->cmd, c->io->job_ns);
+    step_reply_mode(c->io);
+}
+
+void dispatch_turned_away(struct client *c) {
+    c->io->flags |= CLIENT_OOM;
+}

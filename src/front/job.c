@@ -1,0 +1,265 @@
+/* Commands that need more than one slice, or wait. Runnable ones take turns within one work quota
+ * per turn of the loop; sleeping ones lie in a timing wheel or wait for job_wake only. */
+#include "front/client.h"
+
+#include <stdlib.h>
+#include "base/assert.h"
+#include "front/effects.h"
+#include "front/latency.h"
+#include "front/stats.h"
+
+static struct job *head, *tail; /* runnable */
+static struct wheel *timers;
+static size_t count, sleeping;
+static struct job *stepping;  /* its step is running; it says itself what comes next */
+static unsigned *step_budget; /* of stepping */
+
+void jobs_init(void) {
+    timers = wheel_create(server.mono_ms);
+}
+void jobs_deinit(void) {
+    wheel_destroy(&timers);
+}
+bool jobs_any_runnable(void) {
+    return head != NULL;
+}
+size_t jobs_count(void) {
+    return count;
+}
+size_t jobs_sleeping(void) {
+    return sleeping;
+}
+unsigned job_quota(void) {
+    return (unsigned)server.config->loop_work_quota;
+}
+
+uint64_t jobs_next_ms(uint64_t limit_ms) {
+    return wheel_next_ms(timers, server.mono_ms, limit_ms);
+}
+
+static void enqueue(struct job *job) {
+    job->queued = true;
+    job->next = NULL;
+    job->prev = tail;
+    if (tail != NULL)
+        tail->next = job;
+    else
+        head = job;
+    tail = job;
+}
+
+static void dequeue(struct job *job) {
+    job->queued = false;
+    if (job->prev != NULL)
+        job->prev->next = job->next;
+    else
+        head = job->next;
+    if (job->next != NULL)
+        job->next->prev = job->prev;
+    else
+        tail = job->prev;
+    job->prev = job->next = NULL;
+}
+
+/* After a slice: into the queue or to sleep. */
+static void place(struct job *job) {
+    if (job->runnable) {
+        wheel_remove(timers, &job->timer);
+        enqueue(job);
+        return;
+    }
+    sleeping++;
+    if (job->deadline_ms != 0)
+        wheel_set(timers, &job->timer, job->deadline_ms);
+    else
+        wheel_remove(timers, &job->timer);
+}
+
+static void end(struct client *c, struct job *job) {
+    struct job *outer = job->outer;
+    wheel_remove(timers, &job->timer);
+    /* What it gives back may be what another part of it waits for: job_wake leaves it alone. */
+    job->runnable = true;
+    c->job = outer;
+    if (job->close != NULL) job->close(c, job);
+    free(job);
+    if (outer != NULL) {
+        if (outer != stepping) job_wake(outer);
+        return;
+    }
+    count--;
+    if (UNLIKELY(c->io->late.len > 0)) client_flush_later(c);
+}
+
+/* A step may start a job of the same client: the commands within EXEC do. */
+static bool step(struct client *c, struct job *job, unsigned *budget) {
+    TARN_ASSERT(stepping == job->outer);
+    unsigned *outer_budget = step_budget;
+    stepping = job;
+    step_budget = budget;
+    bool done = job->step(c, job, budget);
+    stepping = job->outer;
+    step_budget = outer_budget;
+    return done;
+}
+
+static void enter(struct client *c, struct job *job) {
+    TARN_ASSERT(c->job == NULL || c->job == stepping);
+    job->client = c;
+    job->outer = c->job;
+    job->prev = job->next = NULL;
+    job->timer = (struct wheel_node){NULL, NULL, 0};
+    job->queued = job->stalled = false;
+    c->job = job;
+    if (job->outer == NULL) count++;
+    stats.jobs_started++;
+}
+
+void job_start(struct client *c, struct job *job) {
+    enter(c, job);
+    if (job->runnable) {
+        unsigned own = job_quota(), *budget = job->outer != NULL ? step_budget : &own;
+        if (step(c, job, budget)) {
+            end(c, job);
+            return;
+        }
+    }
+    place(job);
+}
+
+void job_run(struct client *c, struct job *job, size_t size) {
+    unsigned own = job_quota(), *budget = c->job != NULL ? step_budget : &own;
+    if (!job->step(c, job, budget)) {
+        struct job *kept = xmemdup(job, size);
+        enter(c, kept);
+        place(kept);
+    } else if (job->close != NULL) {
+        job->close(c, job);
+    }
+}
+
+bool job_look_again(struct job *job, uint64_t ms) {
+    job->runnable = false;
+    job->polls = true;
+    job->deadline_ms = server.mono_ms + ms;
+    return false;
+}
+
+void job_wake(struct job *job) {
+    if (job->runnable) return;
+    if (job == stepping) {
+        job->runnable = true;
+        return;
+    }
+    sleeping--;
+    job->stalled = false;
+    job->runnable = true;
+    wheel_remove(timers, &job->timer);
+    enqueue(job);
+}
+
+void job_cancel(struct client *c) {
+    for (struct job *job; (job = c->job) != NULL;) {
+        if (job->queued)
+            dequeue(job);
+        else if (!job->runnable)
+            sleeping--;
+        end(c, job);
+    }
+}
+
+void job_output_drained(struct client *c) {
+    if (c->job != NULL && c->job->stalled) job_wake(c->job);
+}
+
+bool job_awaits(const struct client *c) {
+    const struct job *job = c->job;
+    return job != NULL && job->outer == NULL && !job->runnable && !job->stalled && !job->polls &&
+           job->deadline_ms != 0;
+}
+
+bool job_unblock(struct client *c, bool error) {
+    struct job *job = c->job;
+    if (!job_awaits(c)) return false;
+    if (!error) {
+        job->deadline_ms = server.mono_ms;
+        job_wake(job);
+        return true;
+    }
+    job_cancel(c);
+    client_output_begin(c);
+    reply_error(c, "-UNBLOCKED client unblocked via CLIENT UNBLOCK");
+    dispatch_job_done(c);
+    client_request_done(c);
+    client_output_end(c);
+    client_ready(c);
+    return true;
+}
+
+static void slice(struct job *job, unsigned *budget) {
+    struct client *c = job->client;
+    uint64_t start = core_stamp(), noted = effects_noted;
+    bool off = (c->io->flags & (CLIENT_REPLY_OFF | CLIENT_REPLY_SKIP)) != 0;
+    stats.job_slices++;
+    client_output_begin(c);
+    client_output_mark(c);
+    c->io->flags |= CLIENT_RUNNING;
+    stepping = job->outer; /* which sleeps */
+    bool done = step(c, job, budget);
+    stepping = NULL;
+    c->io->flags &= ~CLIENT_RUNNING;
+    uint64_t ns = core_stamp() - start;
+    latency_note(c->cmd->flags & CMD_FAST ? LATENCY_FAST_COMMAND : LATENCY_COMMAND, ns);
+    if (c->job == job) c->io->job_ns += ns;
+    if (effects_noted != noted && !(c->cmd->flags & CMD_READONLY)) c->io->flags |= CLIENT_CHANGED;
+    if (c->io->flags & CLIENT_CHANGED) client_unwritten_mark(c); /* in an earlier slice, perhaps */
+    if (done && job->outer != NULL) {
+        dispatch_queued_done(c);
+        end(c, job);
+    } else if (done) {
+        end(c, job);
+        dispatch_job_done(c);
+        client_request_done(c);
+        client_ready(c);
+    } else {
+        place(job);
+    }
+    if (off) client_output_rewind(c); /* may wake the job: what it lent for the reply comes back */
+    if (done) client_push_due(c);
+    client_output_end(c);
+}
+
+/* Replies that are not being read must not pile up; but an array whose header waits for its end has
+ * to get there. */
+static bool must_wait(const struct client *c) {
+    const struct client_out *o = &c->io->out;
+    if (client_unsent(c) <= server.config->output_pause) return false;
+    for (unsigned i = o->first_insert; i < o->inserts; i++)
+        if (o->insert[i].pending) return false;
+    return true;
+}
+
+void jobs_run(void) {
+    unsigned budget = 64; /* the wheel's own steps */
+    bool more;
+    for (struct wheel_node *n; (n = wheel_pop(timers, server.mono_ms, &budget, &more)) != NULL;)
+        job_wake(CONTAINER_OF(n, struct job, timer));
+    unsigned left = job_quota(), share = left / 4 + 1;
+    struct job *last = tail;
+    while (head != NULL && left > 0) {
+        struct job *job = head;
+        bool end_of_round = job == last;
+        dequeue(job);
+        if (must_wait(job->client)) {
+            job->runnable = false;
+            job->stalled = true;
+            sleeping++;
+        } else {
+            unsigned mine = share < left ? share : left, before = mine;
+            slice(job, &mine);
+            unsigned used = before - mine;
+            left -= used < left ? (used > 0 ? used : 1) : left;
+        }
+        if (end_of_round) break;
+    }
+}

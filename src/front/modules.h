@@ -1,0 +1,21 @@
+/* Modules in the server: what they are given, their commands, and what INFO says of them. */
+#ifndef TARN_FRONT_MODULES_H
+#define TARN_FRONT_MODULES_H
+
+#include "base/figures.h"
+#include "front/cmd.h"
+#include "config/config.h"
+
+/* After the table, before the first module. */
+void modules_init(void);
+/* Loads what the configuration names. false: logged. */
+bool modules_load(const struct config *c);
+/* After the host and the clients are gone. */
+void modules_deinit(void);
+
+/* The module that brought a command; NULL: it is built in. */
+const char *modules_name_of(const struct cmd *cmd);
+void info_modules(struct figure_walk *f);
+bool modules_owns(struct span module, const struct cmd *cmd);
+
+#endif

@@ -1,0 +1,75 @@
+/* MONITOR: every command as a line, to those who asked. */
+#include "front/introspect.h"
+
+#include <stdlib.h>
+#include "base/assert.h"
+#include "base/clock.h"
+#include "front/client.h"
+#include "front/families.h"
+#include "front/table.h"
+
+static struct client **monitors;
+static size_t cap;
+size_t monitor_n;
+
+size_t monitor_count(void) {
+    return monitor_n;
+}
+
+void client_set_monitor(struct client *c, bool on) {
+    bool is = (c->io->flags & CLIENT_MONITOR) != 0;
+    if (is == on) return;
+    if (on) {
+        ARRAY_GROW(monitors, monitor_n, cap);
+        monitors[monitor_n++] = c;
+        c->io->flags |= CLIENT_MONITOR;
+        return;
+    }
+    c->io->flags &= ~CLIENT_MONITOR;
+    for (size_t i = 0; i < monitor_n; i++)
+        if (monitors[i] == c) {
+            monitors[i] = monitors[--monitor_n];
+            break;
+        }
+    if (monitor_n == 0) {
+        free(monitors);
+        monitors = NULL;
+        cap = 0;
+    }
+}
+
+/* +1795254367.702495 [0 127.0.0.1:49370] "GET" "foo" */
+void monitor_feed(struct client *c) {
+    struct table_secrets secrets = table_secrets(c->argv, c->argc);
+    struct buf line = {NULL, 0, 0};
+    uint64_t us = clock_wall_us();
+    char peer[128];
+    client_peer(c, peer, sizeof(peer));
+    if (c->io->flags & CLIENT_UNIX)
+        buf_printf(&line, "+%llu.%06llu [%d unix:%s]", (unsigned long long)(us / 1000000),
+                   (unsigned long long)(us % 1000000), c->db, server.config->unixsocket);
+    else
+        buf_printf(&line, "+%llu.%06llu [%d %s]", (unsigned long long)(us / 1000000),
+                   (unsigned long long)(us % 1000000), c->db, peer);
+    for (size_t i = 0; i < c->argc; i++) {
+        buf_append_char(&line, ' ');
+        if (table_is_secret(&secrets, i))
+            buf_append_str(&line, "\"(redacted)\"");
+        else if (c->argv[i].data == NULL && c->argv[i].len > 0)
+            buf_printf(&line, "\"(%zu bytes)\"", c->argv[i].len);
+        else
+            buf_append_quoted(&line, c->argv[i]);
+    }
+    buf_append(&line, "\r\n", 2);
+    for (size_t i = 0; i < monitor_n; i++) client_push(monitors[i], line.data, line.len);
+    buf_free(&line);
+}
+
+void cmd_monitor(struct client *c) {
+    if (c->io->flags & CLIENT_EXEC) {
+        reply_error(c, "MONITOR isn't allowed for DENY BLOCKING client");
+        return;
+    }
+    reply_ok(c);
+    client_set_monitor(c, true);
+}

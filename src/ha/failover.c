@@ -1,0 +1,241 @@
+#include "ha/failover.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "front/client.h"
+#include "front/effects.h"
+#include "front/families.h"
+#include "front/multi.h"
+#include "ha/replication.h"
+
+#define FINISH_MS 1000u /* for writes that had begun before; then they are cut off */
+
+enum state { NONE, WAITING, IN_PROGRESS };
+enum answer { UNKNOWN, AGREED, REFUSED };
+
+static struct {
+    enum state state;
+    enum answer answer;
+    bool force, acked;
+    uint64_t end_ms;    /* of waiting, 0: never */
+    uint64_t synced_ms; /* a replica has all since then, 0: none has */
+    char host[64];      /* of the one that is to lead; "": any */
+    uint16_t port;
+    char why[256];
+} f;
+
+bool failover_under_way(void) {
+    return f.state != NONE;
+}
+
+const char *failover_state_name(void) {
+    static const char *const names[] = {"no-failover", "waiting-for-sync", "failover-in-progress"};
+    return names[f.state];
+}
+
+static void clear(void) {
+    memset(&f, 0, sizeof(f));
+    pause_set(PAUSE_BY_FAILOVER, PAUSE_NONE, 0);
+}
+
+static void give_up(const char *why) {
+    if (f.host[0] != '\0')
+        log_notice("FAILOVER to %s:%u aborted: %s", f.host, f.port, why);
+    else
+        log_notice("FAILOVER to any replica aborted: %s", why);
+    if (f.state == IN_PROGRESS) replication_lead();
+    clear();
+}
+
+/* --- waiting --- */
+
+static bool is_target(const struct replica *r) {
+    char ip[64];
+    uint16_t port;
+    if (f.host[0] == '\0') return true;
+    replica_address(r, ip, &port);
+    return port == f.port && strcasecmp(ip, f.host) == 0;
+}
+
+/* One that may lead and has everything, or NULL. */
+static const struct replica *synced(void) {
+    for (const struct replica *r = replication.replicas; r != NULL; r = r->next)
+        if (r->state == REPLICA_ONLINE && r->ack_offset == replication.history.offset &&
+            is_target(r))
+            return r;
+    return NULL;
+}
+
+static bool writes(const struct client *c) {
+    if (c->job == NULL || c->cmd == NULL) return false;
+    return ((c->cmd->flags | (c->cmd->id == WIRE_exec ? multi_flags(c) : 0)) & CMD_WRITE) != 0;
+}
+
+/* What began before the pause is over. */
+static bool quiet(void) {
+    if (f.synced_ms == 0) f.synced_ms = server.mono_ms;
+    if (server.mono_ms - f.synced_ms >= FINISH_MS) return true;
+    for (const struct client *c = clients.head; c != NULL; c = c->io->all.next)
+        if (writes(c)) return false;
+    return true;
+}
+
+void failover_acked(const struct replica *r) {
+    if (is_target(r)) f.acked = true;
+}
+
+void failover_turn(void) {
+    if (LIKELY(f.state != WAITING) || !f.acked || synced() != NULL) return;
+    f.acked = false;
+    replication.getack = true; /* more has happened meanwhile */
+}
+
+static void hand_over(void) {
+    f.state = IN_PROGRESS;
+    replication_hand_over(f.host, f.port);
+}
+
+static void hand_over_to(const struct replica *r) {
+    replica_address(r, f.host, &f.port);
+    log_notice("Failover target %s:%u is synced, failing over.", f.host, f.port);
+    hand_over();
+}
+
+static void wait(void) {
+    effects_turn();
+    const struct replica *r = synced();
+    bool late = f.end_ms != 0 && server.mono_ms >= f.end_ms;
+    if (r != NULL && (late || quiet())) {
+        hand_over_to(r);
+    } else if (late && f.force) {
+        log_notice("FAILOVER to %s:%u time out exceeded, failing over.", f.host, f.port);
+        hand_over();
+    } else if (late) {
+        give_up("Replica never caught up before timeout");
+    }
+}
+
+/* --- handing over --- */
+
+void failover_answered(bool agreed, const char *why) {
+    f.answer = agreed ? AGREED : REFUSED;
+    snprintf(f.why, sizeof(f.why), "Failover target rejected psync request: %s", agreed ? "" : why);
+}
+
+void failover_settle(void) {
+    if (LIKELY(f.state == NONE)) return;
+    if (f.state == WAITING) {
+        wait();
+    } else if (f.answer == REFUSED) {
+        give_up(f.why);
+    } else if (f.answer == AGREED) {
+        log_notice("FAILOVER to %s:%u is done", f.host, f.port);
+        clear();
+    }
+}
+
+/* --- FAILOVER --- */
+
+struct options {
+    bool force;
+    int64_t timeout_ms, port;
+    struct span host; /* NULL: any */
+};
+
+static bool read_number(struct client *c, size_t at, int64_t *value_p) {
+    if (at < c->argc && span_to_i64(c->argv[at], value_p)) return true;
+    reply_error(c, "value is not an integer or out of range");
+    return false;
+}
+
+/* false: answered. */
+static bool read_options(struct client *c, struct options *o) {
+    *o = (struct options){0};
+    for (size_t i = 1; i < c->argc; i++) {
+        if (arg_is(c, i, "timeout") && i + 1 < c->argc && o->timeout_ms == 0) {
+            if (!read_number(c, ++i, &o->timeout_ms)) return false;
+            if (o->timeout_ms > 0) continue;
+            reply_error(c, "FAILOVER timeout must be greater than 0");
+            return false;
+        } else if (arg_is(c, i, "to") && i + 2 < c->argc && o->host.data == NULL) {
+            if (!read_number(c, i + 2, &o->port)) return false;
+            o->host = c->argv[i + 1];
+            i += 2;
+        } else if (arg_is(c, i, "force") && !o->force) {
+            o->force = true;
+        } else {
+            reply_syntax(c);
+            return false;
+        }
+    }
+    return true;
+}
+
+static const struct replica *find_target(const struct options *o) {
+    char ip[64];
+    uint16_t port;
+    for (const struct replica *r = replication.replicas; r != NULL; r = r->next) {
+        replica_address(r, ip, &port);
+        if (port == o->port && span_case_eq(o->host, ip)) return r;
+    }
+    return NULL;
+}
+
+/* Why not; NULL: it may begin. */
+static const char *refusal(const struct options *o) {
+    const struct replica *r;
+    if (f.state != NONE) return "FAILOVER already in progress.";
+    if (replication.replica) return "FAILOVER is not valid when server is a replica.";
+    if (server.host != NULL)
+        return "FAILOVER is not valid when server has a pool of its own, which would stay behind: "
+               "start it "
+               "with "
+               "pool-size 0, and give the pool to tarn-node";
+    if (replication.replicas == NULL) return "FAILOVER requires connected replicas.";
+    if (o->force && (o->timeout_ms == 0 || o->host.data == NULL))
+        return "FAILOVER with force option requires both a timeout and target HOST and IP.";
+    if (o->host.data == NULL) return NULL;
+    if ((r = find_target(o)) == NULL) return "FAILOVER target HOST and PORT is not a replica.";
+    return r->state == REPLICA_ONLINE ? NULL : "FAILOVER target replica is not online.";
+}
+
+static void begin(const struct options *o) {
+    if (o->host.data != NULL) {
+        snprintf(f.host, sizeof(f.host), "%.*s", (int)o->host.len, o->host.data); /* a replica's */
+        f.port = (uint16_t)o->port;
+        log_notice("FAILOVER requested to %s:%u.", f.host, f.port);
+    } else {
+        log_notice("FAILOVER requested to any replica.");
+    }
+    f.state = WAITING;
+    f.force = o->force;
+    f.acked = true;
+    if (o->timeout_ms > 0) f.end_ms = server.mono_ms + (uint64_t)o->timeout_ms;
+    pause_set(PAUSE_BY_FAILOVER, PAUSE_WRITE, INT64_MAX);
+}
+
+void cmd_failover(struct client *c) {
+    struct options o;
+    if (c->argc == 2 && arg_is(c, 1, "abort")) {
+        if (f.answer != UNKNOWN) failover_settle(); /* it came in this turn */
+        if (f.state == NONE) {
+            reply_error(c, "No failover in progress.");
+            return;
+        }
+        give_up("Failover manually aborted");
+        reply_ok(c);
+        return;
+    }
+    if (!read_options(c, &o)) return;
+    const char *why = refusal(&o);
+    if (why != NULL) {
+        reply_error(c, "%s", why);
+        return;
+    }
+    begin(&o);
+    reply_ok(c);
+}

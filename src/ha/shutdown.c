@@ -1,0 +1,222 @@
+#include "ha/shutdown.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include "base/assert.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "front/client.h"
+#include "front/core.h"
+#include "front/effects.h"
+#include "front/families.h"
+#include "ha/persistence.h"
+#include "front/process.h"
+#include "ha/replication.h"
+
+#define FAILED "Errors trying to SHUTDOWN. Check logs."
+
+static struct {
+    bool waits; /* for replicas */
+    /* one that came while nothing is done at regular times (DEBUG PAUSE-CRON), 0: none */
+    int signo;
+    int flags; /* CONFIG_SHUTDOWN_* */
+    uint64_t until_ms, offset;
+    struct progress progress;
+} s;
+
+/* Who waits for the end of the process. */
+struct waiter {
+    struct job job;
+    uint64_t round;
+};
+static uint64_t round; /* one that is over has failed, or the process were gone */
+
+/* --- replicas --- */
+
+static size_t in_sync(size_t *all_p) {
+    size_t n = 0;
+    *all_p = 0;
+    for (const struct replica *r = replication.replicas; r != NULL; r = r->next) {
+        if (r->state != REPLICA_ONLINE) continue;
+        ++*all_p;
+        n += r->ack_offset >= s.offset;
+    }
+    return n;
+}
+
+static void say_replicas(void) {
+    size_t all, n = in_sync(&all);
+    for (const struct replica *r = replication.replicas; r != NULL; r = r->next) {
+        char ip[64];
+        uint16_t port;
+        if (r->state != REPLICA_ONLINE || r->ack_offset >= s.offset) continue;
+        replica_address(r, ip, &port);
+        log_warning("Lagging replica %s:%u: %llu bytes behind, last heard of %llu s ago", ip, port,
+                    (unsigned long long)(s.offset - r->ack_offset),
+                    (unsigned long long)replica_lag_s(r));
+    }
+    if (all > 0) log_notice("%zu of %zu replicas are in sync when shutting down.", n, all);
+}
+
+/* --- the way --- */
+
+static void answer_waiters(void) {
+    round++;
+    for (struct client *c = clients.head; c != NULL; c = c->io->all.next)
+        if (c->job != NULL && c->cmd != NULL && c->cmd->id == WIRE_shutdown) job_wake(c->job);
+}
+
+static void end_wait(void) {
+    if (!s.waits) return;
+    s.waits = false;
+    pause_set(PAUSE_BY_SHUTDOWN, PAUSE_NONE, 0);
+}
+
+/* false: it cannot be, and was logged. */
+static bool finish(void) {
+    enum persistence_last last = s.flags & CONFIG_SHUTDOWN_SAVE     ? PERSISTENCE_SAVE
+                                 : s.flags & CONFIG_SHUTDOWN_NOSAVE ? PERSISTENCE_NOSAVE
+                                                                    : PERSISTENCE_AS_CONFIGURED;
+    say_replicas();
+    if (persistence_end(last) || s.flags & CONFIG_SHUTDOWN_FORCE) {
+        process_notify("STOPPING=1\nSTATUS=Stopping");
+        core_shutdown("Exiting now.");
+        return true;
+    }
+    log_warning("Error trying to save the DB, can't exit. Errors trying to shut down the server: "
+                "it goes on. "
+                "SHUTDOWN FORCE ends it in any case");
+    end_wait();
+    answer_waiters();
+    return false;
+}
+
+static bool must_wait(void) {
+    size_t all;
+    if (s.flags & CONFIG_SHUTDOWN_NOW || server.config->shutdown_timeout_s == 0 ||
+        replication.replica)
+        return false;
+    return in_sync(&all) < all;
+}
+
+/* true: it waits, or the process ends. */
+static bool begin(int flags) {
+    s.flags = flags;
+    effects_turn(); /* what this turn has done is waited for, too */
+    s.offset = replication.history.offset;
+    if (!must_wait()) return finish();
+    s.waits = true;
+    s.until_ms = server.mono_ms + (uint64_t)server.config->shutdown_timeout_s * 1000;
+    pause_set(PAUSE_BY_SHUTDOWN, PAUSE_WRITE, s.until_ms);
+    replication.getack = true;
+    progress_log(&s.progress, "Waiting for replicas");
+    log_notice("Waiting for replicas before shutting down, at most %lld s.",
+               (long long)server.config->shutdown_timeout_s);
+    return true;
+}
+
+static void begin_by(int signo) {
+    s.signo = 0;
+    begin(signo == SIGTERM ? server.config->shutdown_on_sigterm
+                           : server.config->shutdown_on_sigint);
+}
+
+void shutdown_cron(void) {
+    size_t all;
+    if (s.signo != 0 && !core_stopping()) begin_by(s.signo);
+    if (!s.waits || core_stopping()) return;
+    size_t n = in_sync(&all);
+    if (server.mono_ms >= s.until_ms || n == all) {
+        finish();
+        return;
+    }
+    replication.getack = true;
+    progress_say(&s.progress, 0, 0, "%zu of %zu are in sync, %llu s left", n, all,
+                 (unsigned long long)(s.until_ms - server.mono_ms) / 1000);
+}
+
+uint64_t shutdown_left_ms(void) {
+    return s.waits && s.until_ms > server.mono_ms ? s.until_ms - server.mono_ms : 0;
+}
+
+static bool give_up(void) {
+    if (!s.waits && s.signo == 0) return false;
+    s.signo = 0;
+    log_notice("Shutdown manually aborted.");
+    end_wait();
+    answer_waiters();
+    return true;
+}
+
+void shutdown_by_signal(int signo) {
+    bool term = signo == SIGTERM;
+    log_warning("%s", term ? "Received SIGTERM scheduling shutdown..."
+                           : "Received SIGINT scheduling shutdown...");
+    if (core_stopping()) return;
+    if (s.waits) {
+        s.flags |= CONFIG_SHUTDOWN_NOW;
+        finish();
+        return;
+    }
+    if (core_cron_paused() && s.signo == 0)
+        s.signo = signo;
+    else
+        begin_by(signo);
+}
+
+/* --- SHUTDOWN --- */
+
+static bool wait_step(struct client *c, struct job *job, unsigned *budget) {
+    struct waiter *w = CONTAINER_OF(job, struct waiter, job);
+    job->runnable = false;
+    if (w->round == round) return false;
+    reply_error(c, FAILED);
+    return true;
+}
+
+static void wait(struct client *c) {
+    struct waiter w = {.job.step = wait_step, .round = round};
+    job_run(c, &w.job, sizeof(w));
+}
+
+void cmd_shutdown(struct client *c) {
+    static const struct {
+        const char *word;
+        int flag;
+    } words[] = {{"SAVE", CONFIG_SHUTDOWN_SAVE},
+                 {"NOSAVE", CONFIG_SHUTDOWN_NOSAVE},
+                 {"NOW", CONFIG_SHUTDOWN_NOW},
+                 {"FORCE", CONFIG_SHUTDOWN_FORCE},
+                 {"ABORT", 0}};
+    int flags = 0;
+    bool abort = false;
+    for (size_t i = 1; i < c->argc; i++) {
+        size_t w = 0;
+        while (w < ARRAY_LEN(words) && !arg_is(c, i, words[w].word)) w++;
+        if (w == ARRAY_LEN(words)) {
+            reply_syntax(c);
+            return;
+        }
+        flags |= words[w].flag;
+        abort |= words[w].flag == 0;
+    }
+    bool both = (flags & CONFIG_SHUTDOWN_SAVE) && (flags & CONFIG_SHUTDOWN_NOSAVE);
+    if (both || (abort && c->argc > 2)) {
+        reply_syntax(c);
+    } else if (abort) {
+        if (give_up())
+            reply_ok(c);
+        else
+            reply_error(c, "No shutdown in progress.");
+    } else {
+        log_notice("User requested shutdown...");
+        if (s.waits && !(flags & CONFIG_SHUTDOWN_NOW)) {
+            s.flags |= flags;
+            wait(c);
+        } else if (!begin(flags)) {
+            reply_error(c, FAILED);
+        } else if (s.waits) {
+            wait(c);
+        }
+    }
+}

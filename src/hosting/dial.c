@@ -1,0 +1,111 @@
+/* Connecting to the master, on a thread of its own: names are resolved and packets lost there,
+ * while the control thread goes on serving. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "hosting/hosting.h"
+
+#define SCOUT_WAIT_MS 100u
+
+struct dial {
+    struct hosting_job job;
+    struct tarn_host *host;
+    bool wait; /* the master was away a moment ago */
+    struct ctl ctl[2];
+    struct arena arena;
+    tarn_status status;
+    char why[256];
+};
+
+static tarn_status greet(struct dial *d, struct ctl *c, uint64_t deadline) {
+    const struct tarn_host *h = d->host;
+    const struct greeting g = {
+        .info = {{"LIB-NAME", "tarn-node"}, {"LIB-VER", tarn_version()}, {"tarn-host", h->machine}},
+        .n_info = 3,
+        .name = h->name,
+        .role = h->master.n > 0,
+        .last = {"PING"},
+        .strict = true,
+        .whom = "master"};
+    struct answer *a;
+    return ctl_greet(c, &d->arena, &h->options, &g, deadline, &a);
+}
+
+static tarn_status dial_both(struct dial *d) {
+    struct tarn_host *h = d->host;
+    tarn_status status = TARN_OK;
+    char host[MASTER_HOST_MAX] = "", port[16] = "";
+    for (unsigned i = 0; i < ARRAY_LEN(d->ctl) && status == TARN_OK; i++) {
+        uint64_t deadline = add_sat(now_ms(), h->options.connect_timeout_ms);
+        status = master_find(&h->master, deadline, host, port);
+        if (status == TARN_OK)
+            status = ctl_open(&d->ctl[i], &h->master.secure, host, port, deadline);
+        if (status == TARN_OK) status = greet(d, &d->ctl[i], deadline);
+    }
+    if (status == TARN_OK) return status;
+    master_asked(&h->master, host, port);
+    for (unsigned i = 0; i < ARRAY_LEN(d->ctl); i++) ctl_close(&d->ctl[i]);
+    return status;
+}
+
+static bool dial_run(struct crew_job *job) {
+    struct dial *d = CONTAINER_OF(job, struct dial, job.crew);
+    struct tarn_host *h = d->host;
+    if (d->wait) scout_wait(&h->master, &h->options, add_sat(now_ms(), SCOUT_WAIT_MS));
+    d->status = dial_both(d);
+    if (d->status == TARN_OK) scout_rest(h->master.scouts);
+    if (d->status != TARN_OK) snprintf(d->why, sizeof(d->why), "%s", tarn_last_error());
+    return true;
+}
+
+static void dial_done(struct tarn_host *h, struct hosting_job *job) {
+    struct dial *d = CONTAINER_OF(job, struct dial, job);
+    if (job->crew.cancelled) d->status = TARN_ECANCELED;
+    session_dialled(h, d->status, d->why, d->ctl);
+    for (unsigned i = 0; i < ARRAY_LEN(d->ctl); i++) ctl_close(&d->ctl[i]);
+    arena_free(&d->arena);
+    free(d);
+}
+
+/* --- is it still the master? --- */
+
+/* A master that was cut off from its Sentinels and replicas only does not know that it is
+ * deposed. */
+struct hosting_look {
+    struct hosting_job job;
+    struct tarn_host *host;
+    char at[MASTER_HOST_MAX], port[16];
+    bool moved;
+};
+
+static bool look_run(struct crew_job *job) {
+    struct hosting_look *l = CONTAINER_OF(job, struct hosting_look, job.crew);
+    l->moved = master_moved(&l->host->master, l->at, l->port);
+    return true;
+}
+
+static void look_done(struct tarn_host *h, struct hosting_job *job) {
+    struct hosting_look *l = CONTAINER_OF(job, struct hosting_look, job);
+    session_looked(h, l->moved && !job->crew.cancelled, l->at, l->port);
+    free(l);
+}
+
+void look_start(struct tarn_host *h, const char *at, const char *port) {
+    struct hosting_look *l = xcalloc(1, sizeof(*l));
+    l->job = (struct hosting_job){.crew.run = look_run, .done = look_done};
+    l->host = h;
+    snprintf(l->at, sizeof(l->at), "%s", at);
+    snprintf(l->port, sizeof(l->port), "%s", port);
+    crew_add(&h->dialler, &l->job.crew);
+}
+
+/* --- dialling --- */
+
+void dial_start(struct tarn_host *h) {
+    struct dial *d = xcalloc(1, sizeof(*d));
+    d->job = (struct hosting_job){.crew.run = dial_run, .done = dial_done};
+    d->host = h;
+    d->wait = h->master.n > 0 && h->session.failures > 0;
+    for (unsigned i = 0; i < ARRAY_LEN(d->ctl); i++) ctl_init(&d->ctl[i]);
+    crew_add(&h->dialler, &d->job.crew);
+}

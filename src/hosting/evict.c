@@ -1,0 +1,134 @@
+/* A slow tier that is nearly full lets go of a part of what it holds:
+ *
+ *   tier_poll_evict ─> NODE EVICTED (in batches) ─> the master hands out no new lease
+ *     ─> those there are end ─> tier_evicted
+ *
+ * While the master is away the parts wait. One that knows nothing of this tier is offered all that
+ * is on disk, and is told of the parts after that, from the start. */
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "hosting/hosting.h"
+
+#define EVICTED_BATCH   500u
+#define LEASE_MARGIN_MS 1000u
+
+struct evicted_head { /* in front of each key of eviction.entries */
+    uint64_t version;
+    uint32_t key_len;
+};
+
+static void collect(void *arg, const struct tier_item *item) {
+    struct eviction *e = arg;
+    struct evicted_head head = {.version = item->version, .key_len = (uint32_t)item->key.len};
+    buf_append(&e->entries, &head, sizeof(head));
+    buf_append(&e->entries, item->key.data, item->key.len);
+    e->n++;
+}
+
+static void ask(struct far *f) {
+    while (f->n_evictions < EVICTIONS_MAX) {
+        struct eviction *e = xcalloc(1, sizeof(*e));
+        e->ticket = tier_poll_evict(f->tier, collect, e);
+        if (e->ticket == 0) {
+            buf_free(&e->entries);
+            free(e);
+            return;
+        }
+        *f->evictions_tail = e;
+        f->evictions_tail = &e->next;
+        f->n_evictions++;
+    }
+}
+
+static void start_waiting(struct far *f, struct eviction *e) {
+    e->wait_until = add_sat(now_ms(), add_sat(f->host->session.max_lease_ms, LEASE_MARGIN_MS));
+}
+
+static void told(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
+    struct far *f = arg;
+    struct eviction *e = f->telling;
+    f->telling = NULL;
+    if (e == NULL) return; /* freed meanwhile */
+    bool unknown = a != NULL && a->type == ANSWER_ERROR &&
+                   strncmp(a->str, "NOSEGMENT", 9) == 0; /* then it need not know */
+    if (!unknown && !session_accepts(h, a, "NODE EVICTED")) return;
+    e->told += f->telling_bytes;
+    if (e->told == e->entries.len) start_waiting(f, e);
+}
+
+static void tell(struct far *f, struct eviction *e) {
+    struct tarn_host *h = f->host;
+    struct hosting_link *l = &h->reports;
+    size_t at = e->told, n = 0, end = at;
+    struct evicted_head head;
+    for (; end < e->entries.len && n < EVICTED_BATCH; n++) {
+        memcpy(&head, e->entries.data + end, sizeof(head));
+        end += sizeof(head) + head.key_len;
+    }
+    link_node(h, l, "EVICTED");
+    link_u64(l, f->segment->id);
+    link_u64(l, n);
+    while (at < end) {
+        memcpy(&head, e->entries.data + at, sizeof(head));
+        link_arg(l, e->entries.data + at + sizeof(head), head.key_len);
+        link_u64(l, head.version);
+        at += sizeof(head) + head.key_len;
+    }
+    f->telling = e;
+    f->telling_bytes = end - e->told;
+    link_send(h, l, h->options.timeout_ms, told, f);
+}
+
+static void finish(struct far *f, struct eviction **at) {
+    struct eviction *e = *at;
+    *at = e->next;
+    if (e->next == NULL) f->evictions_tail = at;
+    f->n_evictions--;
+    tier_evicted(f->tier, e->ticket);
+    buf_free(&e->entries);
+    free(e);
+}
+
+void evict_turn(struct far *f) {
+    struct tarn_host *h = f->host;
+    const struct hosted *seg = f->segment;
+    ask(f);
+    /* What is being offered must not be evicted in the same breath: the offer might come last. */
+    bool may_tell =
+        seg->mounted && session_joined(&h->session) && !f->offering.active && !f->offering.needed;
+    for (struct eviction **at = &f->evictions; *at != NULL;) {
+        struct eviction *e = *at;
+        if (e->wait_until == 0 && (e->entries.len == 0 || seg->gone)) start_waiting(f, e);
+        if (e->wait_until != 0 && now_ms() >= e->wait_until) {
+            finish(f, at);
+            continue;
+        }
+        if (e->wait_until != 0) {
+            hosting_wake_at(h, e->wait_until);
+        } else if (may_tell && f->telling == NULL && link_room(&h->reports) > 0) {
+            tell(f, e);
+        }
+        at = &e->next;
+    }
+}
+
+void evict_restart(struct far *f) {
+    TARN_ASSERT(f->telling == NULL);
+    for (struct eviction *e = f->evictions; e != NULL; e = e->next) {
+        e->told = 0;
+        e->wait_until = 0;
+    }
+}
+
+void evict_free(struct far *f) {
+    while (f->evictions != NULL) {
+        struct eviction *e = f->evictions;
+        f->evictions = e->next;
+        buf_free(&e->entries);
+        free(e);
+    }
+    f->evictions_tail = &f->evictions;
+    f->n_evictions = 0;
+    f->telling = NULL;
+}

@@ -1,0 +1,212 @@
+/* Slow tiers of this host: stores go there from own memory, reads come from the data port (src/host
+ * asks far_read).
+ *
+ * A store takes a thread of its own, because a full queue makes it wait. It has two users from the
+ * moment the tier accepts it: that thread, which still has to note the CRC, and the tier's, which
+ * says how it ended. The last one posts it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "hosting/hosting.h"
+
+#define ROOM_POLL_MS                                                                               \
+    100 /* a store that waits for room looks at least so often whether it should give up */
+
+tarn_status far_init(struct far *f, struct tarn_host *h, const char *kind, const char *path,
+                     uint64_t bytes) {
+    *f = (struct far){.host = h, .kind = kind, .path = xstrdup(path), .bytes = bytes};
+    f->evictions_tail = &f->evictions;
+    pthread_mutex_init(&f->room_mutex, NULL);
+    thread_cond_init(&f->room);
+    return hosting_crew_start(h, &f->stores, "tarn-store", 1);
+}
+
+void far_stop(struct far *f) {
+    __atomic_store_n(&f->closing, true, __ATOMIC_RELAXED);
+    crew_cancel(&f->stores, NULL, NULL);
+    crew_stop(&f->stores);
+}
+
+void far_deinit(struct far *f) {
+    TARN_ASSERT(f->tier == NULL);
+    evict_free(f);
+    buf_free(&f->offering.entries);
+    buf_free(&f->orphans);
+    pthread_cond_destroy(&f->room);
+    pthread_mutex_destroy(&f->room_mutex);
+    free(f->path);
+}
+
+tarn_status far_open(struct far *f, const uint8_t cluster[16], const char **why_p) {
+    tier_close(&f->tier);
+    if (cluster != NULL) memcpy(f->cluster, cluster, sizeof(f->cluster));
+    struct tier_config config = {
+        .path = f->path,
+        .size = f->bytes,
+        .queue_bytes = f->host->queue_bytes,
+        .cluster = cluster != NULL ? f->cluster : NULL,
+        .mode = f->mode,
+        .create = f->create,
+        .direct = true,
+    };
+    tarn_status status = tier_open(f->kind, &config, &f->tier, why_p);
+    if (status == TARN_EBUSY) status = TARN_EIO; /* to our callers that is a name that is taken */
+    /* What was stored last before our former life ended, the master may never have heard of. */
+    f->offering.needed = status == TARN_OK;
+    f->renewed = false;
+    return status;
+}
+
+/* --- the file tier belongs to a cluster --- */
+
+struct reopen {
+    struct hosting_job job;
+    struct far *far;
+    uint8_t cluster[16];
+    tarn_status status;
+    char why[200];
+};
+
+static bool reopen_run(struct crew_job *job) {
+    struct reopen *r = CONTAINER_OF(job, struct reopen, job.crew);
+    const char *why = NULL;
+    r->status = far_open(r->far, r->cluster, &why);
+    if (r->status != TARN_OK)
+        snprintf(r->why, sizeof(r->why), "%s", why != NULL ? why : tarn_status_text(r->status));
+    return true;
+}
+
+static void reopen_done(struct tarn_host *h, struct hosting_job *job) {
+    struct reopen *r = CONTAINER_OF(job, struct reopen, job);
+    struct far *f = r->far;
+    f->opening = false;
+    if (job->crew.cancelled) r->status = TARN_ECANCELED;
+    if (r->status == TARN_OK) {
+        const struct tier_info *info = tier_get_info(f->tier);
+        TARN_ASSERT(info->directory != NULL);
+        f->segment->size = info->size;
+    }
+    session_far_opened(h, f, r->status, r->why);
+    free(r);
+}
+
+bool far_reopen(struct far *f, const uint8_t cluster[16]) {
+    if (f->segment->kind != HOSTED_FILE || f->segment->gone || f->opening) return false;
+    /* open, or known not to open */
+    if (memcmp(f->cluster, cluster, sizeof(f->cluster)) == 0) return false;
+    evict_free(f);
+    buf_clear(&f->orphans);
+    struct reopen *r = xcalloc(1, sizeof(*r));
+    r->job = (struct hosting_job){.crew.run = reopen_run, .done = reopen_done};
+    r->far = f;
+    memcpy(r->cluster, cluster, sizeof(r->cluster));
+    f->opening = true;
+    crew_add(&f->stores, &r->job.crew);
+    return true;
+}
+
+/* --- reads --- */
+
+tarn_status far_read(void *arg, uint64_t offset, uint64_t length, void *buffer,
+                     void (*done)(void *done_arg, tarn_status status), void *done_arg) {
+    struct far *f = arg;
+    return tier_read(f->tier, offset, length, buffer, done, done_arg);
+}
+
+/* --- stores --- */
+
+static bool is_last_user(struct task *t) {
+    return __atomic_sub_fetch(&t->users, 1, __ATOMIC_ACQ_REL) == 0;
+}
+
+/* On the tier's thread. */
+static void store_ended(void *arg, tarn_status status, uint64_t offset) {
+    struct task *t = arg;
+    struct far *f = t->far;
+    t->status = status;
+    t->offset = offset;
+    if (is_last_user(t)) hosting_post(f->host, &t->job);
+    pthread_mutex_lock(&f->room_mutex);
+    f->puts_ended++;
+    pthread_cond_broadcast(&f->room);
+    pthread_mutex_unlock(&f->room_mutex);
+}
+
+static void wait_for_room(struct far *f, uint64_t seen) {
+    pthread_mutex_lock(&f->room_mutex);
+    if (f->puts_ended == seen) thread_cond_wait(&f->room, &f->room_mutex, ROOM_POLL_MS);
+    pthread_mutex_unlock(&f->room_mutex);
+}
+
+static uint64_t puts_ended(struct far *f) {
+    pthread_mutex_lock(&f->room_mutex);
+    uint64_t n = f->puts_ended;
+    pthread_mutex_unlock(&f->room_mutex);
+    return n;
+}
+
+static bool store_run(struct crew_job *job) {
+    struct task *t = CONTAINER_OF(job, struct task, job.crew);
+    struct far *f = t->far;
+    struct tier_item item = {.key = span_of(t->key, t->key_len),
+                             .version = t->version,
+                             .size = t->size,
+                             .crc = t->crc,
+                             .crcs = t->crcs,
+                             .n_crcs = t->n_crcs,
+                             .prompt = (uint32_t)t->prompt};
+    for (;;) {
+        if (__atomic_load_n(&f->closing, __ATOMIC_RELAXED)) {
+            t->status = TARN_ECANCELED;
+            return true;
+        }
+        uint64_t seen = puts_ended(f);
+        t->users = 2;
+        tarn_status status = tier_put(f->tier, &item, t->check, t->iov, t->n_iov, store_ended, t);
+        if (status == TARN_OK) {
+            t->crc = item.crc;
+            return is_last_user(t);
+        }
+        if (status != TARN_EAGAIN) {
+            t->status = status;
+            return true;
+        }
+        wait_for_room(f, seen);
+    }
+}
+
+static void store_done(struct tarn_host *h, struct hosting_job *job) {
+    struct task *t = CONTAINER_OF(job, struct task, job);
+    h->stores_out--;
+    if (job->crew.cancelled) {
+        t->status = TARN_ECANCELED;
+    } else if (t->status == TARN_OK) {
+        t->far->figures.stored++;
+        t->far->figures.store_bytes += t->size;
+    } else {
+        t->far->figures.store_failures++;
+    }
+    task_done(h, t);
+}
+
+void far_store(struct far *f, struct task *t) {
+    t->job = (struct hosting_job){.crew.run = store_run, .done = store_done};
+    t->host = f->host;
+    t->far = f;
+    f->host->stores_out++;
+    crew_add(&f->stores, &t->job.crew);
+}
+
+/* --- a turn --- */
+
+bool far_wants_poll(const struct far *f) {
+    return far_tier(f) != NULL && f->n_evictions < EVICTIONS_MAX;
+}
+
+void far_turn(struct far *f) {
+    if (far_tier(f) == NULL) return;
+    offer_turn(f);
+    evict_turn(f);
+}

@@ -1,0 +1,463 @@
+/* Hosting as programs call it: set-up, tear-down, and what callers may see while the control thread
+ * works. */
+#include "hosting/hosting.h"
+#include "host/place.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "transport/uri.h"
+
+#define DATA_TIMEOUT_MS 30000u /* silence of a client in the middle of a frame */
+
+void tarn_host_options_init(tarn_host_options *o) {
+    *o = (tarn_host_options){.size = sizeof(*o), .populate = 1};
+}
+
+/* --- callbacks of struct host, on the control thread --- */
+
+static void on_fenced(void *arg, uint64_t session) {
+    struct tarn_host *h = arg;
+    if (!session_joined(&h->session) || h->session.phase == PHASE_FENCING)
+        return; /* nobody there has asked */
+    if (h->n_fenced == FENCES_MAX) {
+        session_fail(h, TARN_ELIMIT, "%u fenced sessions wait to be reported", FENCES_MAX);
+        return;
+    }
+    ARRAY_GROW(h->fenced, h->n_fenced, h->cap_fenced);
+    h->fenced[h->n_fenced++] = session;
+}
+
+static void on_fenced_before(void *arg, uint32_t master_epoch) {
+    session_fenced_before(arg, master_epoch);
+}
+
+/* --- names --- */
+
+static tarn_status check_name(const char *name) {
+    size_t len = strlen(name);
+    bool ok = len >= 1 && len <= NODE_NAME_MAX;
+    for (size_t i = 0; i < len; i++)
+        ok = ok && ((name[i] >= 'a' && name[i] <= 'z') || (name[i] >= 'A' && name[i] <= 'Z') ||
+                    (name[i] >= '0' && name[i] <= '9') || strchr("._-", name[i]) != NULL);
+    if (ok) return TARN_OK;
+    return fail(TARN_EINVAL,
+                "a node's name is 1 to %u letters, digits, dots, dashes or underscores, not \"%s\"",
+                NODE_NAME_MAX, name);
+}
+
+static tarn_status set_names(struct tarn_host *h, const tarn_host_options *o) {
+    uint8_t random[16];
+    if (h->options.host_name != NULL) {
+        snprintf(h->machine, sizeof(h->machine), "%s", h->options.host_name);
+    } else {
+        segment_host_name(h->machine, sizeof(h->machine));
+    }
+    if (o->name != NULL) {
+        tarn_status status = check_name(o->name);
+        if (status != TARN_OK) return status;
+        snprintf(h->name, sizeof(h->name), "%s", o->name);
+    } else {
+        snprintf(h->name, sizeof(h->name), "%.32s-%ld", h->machine, (long)getpid());
+    }
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        return fail(TARN_EIO, "getrandom: %s", strerror(errno));
+    sodium_bin2hex(h->instance, sizeof(h->instance), random, sizeof(random));
+    h->rack = o->rack == NULL || o->rack[0] == '\0' ? NULL : xstrdup(o->rack);
+    return TARN_OK;
+}
+
+/* Does somebody listen there, or use it for something else? */
+static bool is_taken(const char *path) {
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof(a.sun_path)) return false;
+    strcpy(a.sun_path, path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return false;
+    bool taken = connect(fd, (struct sockaddr *)&a, sizeof(a)) == 0 ||
+                 (errno != ECONNREFUSED && errno != ENOENT);
+    close(fd);
+    return taken;
+}
+
+#define SHM_NAMES 64 /* nodes of one name on a machine, of as many pools */
+
+/* A path of the node's name, so that a restart takes over what a crash left; other pools may have
+ * nodes of that name, some in this process. */
+static char *choose_shm_path(const struct tarn_host *h, const char *wanted) {
+    char name[128], path[HOST_SOCKET_MAX];
+    if (wanted != NULL) return wanted[0] == '\0' ? NULL : xstrdup(wanted);
+    snprintf(name, sizeof(name), "tarn-node-%s.sock", h->name);
+    bool found = host_socket_path(name, path);
+    for (int i = 1; found && i < SHM_NAMES && is_taken(path); i++) {
+        snprintf(name, sizeof(name), "tarn-node-%s.%ld.%d.sock", h->name, (long)getpid(), i);
+        found = host_socket_path(name, path);
+    }
+    return found ? xstrdup(path) : NULL;
+}
+
+/* --- endpoints --- */
+
+static void add_endpoint(struct tarn_host *h, const char *host, uint64_t port) {
+    struct span scheme = span_str(host_data_scheme(h->host));
+    h->endpoints[h->n_endpoints++] = uri_make(scheme, host, (unsigned)port);
+}
+
+/* "host", "host:port", "[v6]:port", "v6" */
+static tarn_status announce(struct tarn_host *h, const char *text) {
+    char host[256];
+    const char *colon = strrchr(text, ':');
+    size_t len = strlen(text);
+    uint64_t port = host_data_port(h->host);
+    bool one_colon = colon != NULL && memchr(text, ':', (size_t)(colon - text)) == NULL;
+    if (colon != NULL && (one_colon || colon[-1] == ']')) {
+        if (!span_to_u64(span_str(colon + 1), &port)) port = 0;
+        len = (size_t)(colon - text);
+    }
+    if (len == 0 || len >= sizeof(host) || port == 0 || port > 65535)
+        return fail(TARN_EINVAL, "announce is host or host:port, not \"%s\"", text);
+    memcpy(host, text, len);
+    host[len] = '\0';
+    add_endpoint(h, host, port);
+    return TARN_OK;
+}
+
+static tarn_status set_endpoints(struct tarn_host *h, const tarn_host_options *o) {
+    uint16_t port = host_data_port(h->host);
+    h->endpoints = xcalloc(o->binds + 2, sizeof(*h->endpoints));
+    if (o->announce != NULL) {
+        tarn_status status = announce(h, o->announce);
+        if (status != TARN_OK) return status;
+    } else if (o->binds == 0) {
+        add_endpoint(h, "*", port);
+    }
+    for (size_t i = 0; o->announce == NULL && i < o->binds; i++) {
+        const char *b = o->bind[i] + (o->bind[i][0] == '-'); /* one that may fail */
+        add_endpoint(h, strcmp(b, "::*") == 0 ? "*" : b, port);
+    }
+    h->n_tcp_endpoints = h->n_endpoints;
+    const char *shm = host_shm_uri(h->host);
+    if (shm != NULL) h->endpoints[h->n_endpoints++] = xstrdup(shm);
+    return TARN_OK;
+}
+
+/* --- set-up --- */
+
+static tarn_status create_host(struct tarn_host *h, const tarn_host_options *o) {
+    h->shm_path = choose_shm_path(h, o->shm_socket);
+    struct host_config config = {
+        .bind = o->bind,
+        .binds = o->binds,
+        .data_port = o->data_port,
+        .threads = o->threads > 0 ? o->threads : 2,
+        .max_connections = o->max_connections > 0 ? o->max_connections : 4096,
+        .idle_timeout_ms = DATA_TIMEOUT_MS,
+        .shm_path = h->shm_path,
+        .shm_mode = o->shm_mode,
+        .shm_optional = o->shm_socket == NULL,
+        .tls = h->data_tls != NULL ? &h->data_tls_of : NULL,
+        .arg = h,
+        .fenced = on_fenced,
+        .fenced_before = on_fenced_before,
+        .key_changed = keys_changed,
+    };
+    tarn_status status = host_create(&config, &h->host);
+    return status == TARN_OK
+               ? TARN_OK
+               : fail(status, "cannot set up the data port: %s", tarn_status_text(status));
+}
+
+static struct hosted *new_segment(struct tarn_host *h, enum hosted_kind kind) {
+    static const char *const suffix[] = {[HOSTED_SSD] = "ssd", [HOSTED_FILE] = "file"};
+    struct hosted *s = &h->segments[h->n_segments];
+    *s = (struct hosted){.kind = kind};
+    static_assert(NODE_NAME_MAX + 8 < SEGMENT_NAME_MAX, "names of segments fit");
+    if (kind == HOSTED_MEMORY) {
+        snprintf(s->name, sizeof(s->name), "%s.%u", h->name, h->n_segments);
+    } else {
+        snprintf(s->name, sizeof(s->name), "%s.%s", h->name, suffix[kind]);
+    }
+    return s;
+}
+
+static tarn_status open_memory(struct tarn_host *h, const tarn_host_options *o) {
+    for (size_t i = 0; i < o->n_segments; i++) {
+        const tarn_host_segment *want = &o->segments[i];
+        struct hosted *s = new_segment(h, HOSTED_MEMORY);
+        s->size = want->bytes / 4096 * 4096;
+        struct host_segment_config config = {
+            .name = s->name,
+            .size = s->size,
+            .pool_path = want->path,
+            .numa_node = want->numa_node,
+            .huge = want->huge_pages ? HOST_HUGE_TRY : HOST_HUGE_NO,
+            .populate = o->populate != 0,
+            .shrink = o->shrink != 0,
+        };
+        const char *why = "";
+        tarn_status status =
+            s->size == 0 ? TARN_EINVAL : host_segment_open(h->host, &config, &s->slot, &why);
+        /* to our callers that is a name that is taken */
+        if (status == TARN_EBUSY) status = TARN_EIO;
+        if (status != TARN_OK)
+            return fail(status, "segment %s of %llu bytes cannot be set up: %s", s->name,
+                        (unsigned long long)s->size, s->size == 0 ? "it has no page" : why);
+        h->n_segments++;
+    }
+    return TARN_OK;
+}
+
+static tarn_status open_ssd(struct tarn_host *h, const tarn_host_options *o) {
+    if (o->ssd_path == NULL) return TARN_OK;
+    struct hosted *s = new_segment(h, HOSTED_SSD);
+    struct far *f = &h->fars[h->n_fars++];
+    const char *why = "";
+    tarn_status status = far_init(f, h, "ssd", o->ssd_path, o->ssd_bytes);
+    f->segment = s;
+    s->far = f;
+    f->create = o->ssd_create != 0;
+    if (status != TARN_OK) return status;
+    status = far_open(f, NULL, &why);
+    if (status != TARN_OK)
+        return fail(status, "the ssd tier at %s cannot be opened: %s", o->ssd_path, why);
+    struct host_reader reader = {.arg = f, .read = far_read};
+    s->size = tier_get_info(f->tier)->size;
+    status = host_reader_open(h->host, s->size, &reader, &s->slot);
+    if (status != TARN_OK)
+        return fail(status, "the ssd tier cannot be served: %s", tarn_status_text(status));
+    h->n_segments++;
+    return TARN_OK;
+}
+
+/* Opened once the cluster's id is known. */
+static tarn_status note_file(struct tarn_host *h, const tarn_host_options *o) {
+    if (o->file_path == NULL) return TARN_OK;
+    struct hosted *s = new_segment(h, HOSTED_FILE);
+    struct far *f = &h->fars[h->n_fars++];
+    tarn_status status = far_init(f, h, "file", o->file_path, o->file_bytes);
+    f->segment = s;
+    s->far = f;
+    s->size = o->file_bytes;
+    f->mode = o->file_mode;
+    f->create = o->file_create != 0;
+    h->n_segments++;
+    return status;
+}
+
+static tarn_status check_options(const tarn_host_options *o) {
+    if (o->n_segments + FARS_MAX > HOSTED_MAX)
+        return fail(TARN_EINVAL, "a node has at most %u segments", HOSTED_MAX - FARS_MAX);
+    if (o->n_segments == 0 && o->ssd_path == NULL && o->file_path == NULL)
+        return fail(TARN_EINVAL, "a node needs a segment to offer");
+    if ((o->n_segments > 0 && o->segments == NULL) || (o->binds > 0 && o->bind == NULL))
+        return fail(TARN_EINVAL,
+                    "an array of the options is NULL (call tarn_host_options_init first)");
+    if ((o->ssd_path != NULL && o->ssd_bytes == 0) || (o->file_path != NULL && o->file_bytes == 0))
+        return fail(TARN_EINVAL, "a path of the options lacks its bytes");
+    if (o->copies > 64 || o->threads > 256)
+        return fail(TARN_EINVAL, "copies is at most 64, threads at most 256");
+    return TARN_OK;
+}
+
+static void init_shared(struct tarn_host *h) {
+    pthread_mutex_init(&h->mutex, NULL);
+    pthread_mutex_init(&h->reader_mutex, NULL);
+    thread_cond_init(&h->changed);
+    TAILQ_INIT(&h->posted);
+    h->done_tail = &h->done_tasks;
+    link_init(&h->beats);
+    link_init(&h->reports);
+    rng_seed(&h->rng, clock_mono_ns() ^ (uint64_t)(uintptr_t)h);
+}
+
+static tarn_status set_up(struct tarn_host *h, const char *url, const tarn_options *options,
+                          const tarn_host_options *o) {
+    url_options_copy(&h->options, options);
+    tarn_status status = url_parse(url, &h->options, &h->master);
+    if (status == TARN_OK) status = check_options(o);
+    if (status == TARN_OK) status = set_names(h, o);
+    if (status == TARN_OK && h->master.tls) status = secure_open(&h->options, &h->master.secure);
+    if (status != TARN_OK) return status;
+    h->url = xstrdup(url);
+    h->queue_bytes = o->queue_bytes;
+    h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (h->wake_fd < 0) return fail(TARN_EIO, "eventfd: %s", strerror(errno));
+    status = hosting_tls_open(h, o);
+    if (status == TARN_OK) status = create_host(h, o);
+    if (status == TARN_OK) status = open_memory(h, o);
+    if (status == TARN_OK) status = open_ssd(h, o);
+    if (status == TARN_OK) status = note_file(h, o);
+    if (status != TARN_OK) return status;
+    status = host_start(h->host);
+    if (status != TARN_OK)
+        return fail(status, "cannot listen on data port %u or on the socket %s (the log says why)",
+                    o->data_port, h->shm_path != NULL ? h->shm_path : "(none)");
+    status = set_endpoints(h, o);
+    if (status == TARN_OK) status = hosting_crew_start(h, &h->dialler, "tarn-dial", 1);
+    if (status == TARN_OK)
+        status = hosting_crew_start(h, &h->copies, "tarn-copy", o->copies > 0 ? o->copies : 4);
+    return status;
+}
+
+/* --- tear-down --- */
+
+/* Everything of a host whose control thread has ended, or never began. */
+static void tear_down(struct tarn_host *h) {
+    h->session.phase = PHASE_LEFT; /* whatever comes back now starts nothing */
+    crew_cancel(&h->dialler, NULL, NULL);
+    crew_stop(&h->dialler);
+    crew_cancel(&h->copies, NULL, NULL);
+    crew_stop(&h->copies);
+    for (unsigned i = 0; i < h->n_fars; i++) far_stop(&h->fars[i]);
+    /* Tiers may read large values from segment memory until they are written. */
+    hosting_run_posted(h);
+    while (h->stores_out > 0) {
+        struct pollfd p = {.fd = h->wake_fd, .events = POLLIN};
+        eventfd_t ignored;
+        if (poll(&p, 1, 1000) > 0) eventfd_read(h->wake_fd, &ignored);
+        hosting_run_posted(h);
+    }
+    /* The data port ends before what it reads from. */
+    host_destroy(&h->host);
+    hosting_tls_close(h);
+    for (unsigned i = 0; i < h->n_fars; i++) tier_close(&h->fars[i].tier);
+    hosting_run_posted(h);
+    link_deinit(h, &h->beats);
+    link_deinit(h, &h->reports);
+    reports_forget(h);
+    TARN_ASSERT(h->n_tasks == 0);
+    for (unsigned i = 0; i < h->n_fars; i++) far_deinit(&h->fars[i]);
+    tarn_close(&h->reader);
+    if (h->wake_fd >= 0) close(h->wake_fd);
+    for (size_t i = 0; i < h->n_endpoints; i++) free(h->endpoints[i]);
+    free(h->endpoints);
+    free(h->fenced);
+    free(h->rack);
+    free(h->shm_path);
+    master_free(&h->master);
+    if (h->url != NULL) explicit_bzero(h->url, strlen(h->url)); /* a password may be in it */
+    free(h->url);
+    free(h->open_error);
+    url_options_free(&h->options);
+    pthread_cond_destroy(&h->changed);
+    pthread_mutex_destroy(&h->mutex);
+    pthread_mutex_destroy(&h->reader_mutex);
+    h->magic = 0;
+    free(h);
+}
+
+tarn_status tarn_host_close(tarn_host **host_p, int keep, uint64_t timeout_ms) {
+    if (host_p == NULL || *host_p == NULL) return TARN_OK;
+    struct tarn_host *h = *host_p;
+    if (h->magic != HOSTING_MAGIC) return fail(TARN_EINVAL, "this is not an open tarn_host");
+    *host_p = NULL;
+    if (h->pid != getpid())
+        return fail(TARN_ECLOSED, "a tarn_host belongs to the process that opened it");
+    if (h->thread_runs) {
+        pthread_mutex_lock(&h->mutex);
+        h->closing = keep ? CLOSE_KEEP : CLOSE_LEAVE;
+        h->close_deadline = add_sat(now_ms(), timeout_ms);
+        pthread_mutex_unlock(&h->mutex);
+        hosting_wake(h);
+        pthread_join(h->thread, NULL);
+    }
+    tear_down(h);
+    return TARN_OK;
+}
+
+static tarn_status start(struct tarn_host *h) {
+    h->opening = true;
+    h->open_deadline = add_sat(now_ms(), h->options.connect_timeout_ms);
+    int err = thread_start(&h->thread, "tarn-host", hosting_control, h);
+    if (err != 0) return fail(TARN_EIO, "cannot start a thread: %s", strerror(err));
+    h->thread_runs = true;
+    pthread_mutex_lock(&h->mutex);
+    while (h->opening) pthread_cond_wait(&h->changed, &h->mutex);
+    tarn_status status = h->open_status;
+    if (status != TARN_OK) fail(status, "%s", h->open_error);
+    pthread_mutex_unlock(&h->mutex);
+    return status;
+}
+
+tarn_status tarn_host_open(const char *url, const tarn_options *options,
+                           const tarn_host_options *host_options, tarn_host **host_p) {
+    if (url == NULL || host_options == NULL || host_p == NULL)
+        return fail(TARN_EINVAL, "tarn_host_open needs a URL, options and a place for the host");
+    log_default_once();
+    tarn_host_options o = {0};
+    memcpy(&o, host_options, host_options->size < sizeof(o) ? host_options->size : sizeof(o));
+    struct tarn_host *h = xcalloc(1, sizeof(*h));
+    h->magic = HOSTING_MAGIC;
+    h->pid = getpid();
+    h->wake_fd = -1;
+    init_shared(h);
+    tarn_status status = set_up(h, url, options, &o);
+    if (status == TARN_OK) status = start(h);
+    if (status != TARN_OK) {
+        char why[sizeof(h->session.why)];
+        snprintf(why, sizeof(why), "%s", tarn_last_error());
+        tarn_host_close(&h, 1, 0);
+        return fail(status, "%s", why);
+    }
+    *host_p = h;
+    return TARN_OK;
+}
+
+/* --- while it runs --- */
+
+static tarn_status usable(const struct tarn_host *h) {
+    if (h == NULL || h->magic != HOSTING_MAGIC)
+        return fail(TARN_EINVAL, "this is not an open tarn_host");
+    if (h->pid != getpid())
+        return fail(TARN_ECLOSED, "a tarn_host belongs to the process that opened it");
+    return TARN_OK;
+}
+
+tarn_status tarn_host_get_info(tarn_host *h, tarn_host_info *info) {
+    tarn_status status = usable(h);
+    if (status != TARN_OK) return status;
+    if (info == NULL || info->size == 0) return fail(TARN_EINVAL, "info->size must be set");
+    pthread_mutex_lock(&h->mutex);
+    uint64_t ticket = ++h->info_wanted;
+    pthread_mutex_unlock(&h->mutex);
+    hosting_wake(h);
+    pthread_mutex_lock(&h->mutex);
+    while (h->info_made < ticket) pthread_cond_wait(&h->changed, &h->mutex);
+    size_t size = info->size < sizeof(h->info) ? info->size : sizeof(h->info);
+    memcpy(info, &h->info, size);
+    pthread_mutex_unlock(&h->mutex);
+    info->size = size;
+    return TARN_OK;
+}
+
+tarn_status tarn_host_wait(tarn_host *h, uint64_t timeout_ms) {
+    tarn_status status = usable(h);
+    if (status != TARN_OK) return status;
+    uint64_t until = add_sat(clock_mono_ms(), timeout_ms), now;
+    pthread_mutex_lock(&h->mutex);
+    while (h->info.state != TARN_HOST_LEFT && (now = clock_mono_ms()) < until)
+        (void)thread_cond_wait(&h->changed, &h->mutex, until - now);
+    bool left = h->info.state == TARN_HOST_LEFT;
+    pthread_mutex_unlock(&h->mutex);
+    return left ? TARN_OK : fail(TARN_ETIMEOUT, "the node is still in the pool");
+}
+
+tarn_status tarn_host_drain(tarn_host *h) {
+    tarn_status status = usable(h);
+    if (status != TARN_OK) return status;
+    pthread_mutex_lock(&h->mutex);
+    h->drain_wanted = true;
+    pthread_mutex_unlock(&h->mutex);
+    hosting_wake(h);
+    return TARN_OK;
+}

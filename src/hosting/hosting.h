@@ -1,0 +1,439 @@
+/* A storage node inside this process: what the files hosting*.c share.
+ *
+ *   tarn_host ── host        src/host: data port, segments, grants
+ *       │     ── segments[]  what this node offers: memory, a disk (ssd), a shared directory (file)
+ *       │     ── fars[]      the slow tiers among them, with what they owe the master: stores,
+ *       │                    evictions, offers
+ *       │     ── beats       connection to the master: NODE JOIN, then heartbeats that wait there
+ *       │                    for work
+ *       └     ── reports     connection to the master: mounts, and what came of the work
+ *
+ * The session with the master (session.c):
+ *
+ *   AWAY ─> DIALING ─> JOINING ─> FENCING ─> OPENING ─> MOUNTING ─> MOUNTED
+ *    ^                                                                 │ NODE UP
+ *    │                                                                 v
+ *    └── connection lost, -STALE, refused: tasks are cancelled ─────── UP ─("leave")─> LEFT
+ *        and awaited; then, after a pause, once more
+ *
+ * Whatever the phase, the data port serves what there are grants for. FENCING is there for a master
+ * of a new epoch: until no session of the old one can write any more, nothing is mounted. OPENING:
+ * the file tier needs the cluster's id.
+ *
+ * Threads. One control thread owns all of this but what is said to be shared; it blocks in poll
+ * only. Crews of threads run jobs: dialling (1), copies (config.copies), stores (1 a slow tier). A
+ * job goes to a crew by crew_add and comes back to the control thread by hosting_post. Callers of
+ * the public functions see what is under tarn_host.mutex. No lock is taken while another is held,
+ * but a crew's, under which its jobs are posted. */
+#ifndef TARN_HOSTING_HOSTING_H
+#define TARN_HOSTING_HOSTING_H
+
+#include "base/crew.h"
+#include "base/segment_header.h"
+#include "client/internal.h"
+#include "host/host.h"
+#include "host/node_figures.h"
+#include "pool/pool.h"
+#include "pool/tier.h"
+
+#define HOSTING_MAGIC    0x7a1205edu
+#define HOSTED_MAX       64u /* segments of a node */
+#define FARS_MAX         2u  /* ssd, file */
+#define NODE_NAME_MAX    48u
+#define TASKS_MAX        8192u /* given to this node and not yet reported; more are refused */
+#define FENCES_MAX       65536u
+#define DONE_BATCH       256u
+#define EVICTIONS_MAX    1024u /* parts of a tier on their way out */
+#define LINK_PENDING_MAX 128u
+
+/* --- loop.c: jobs that come back from the crews --- */
+
+/* A job that is cancelled before its turn comes back without having run. One whose run says false
+ * is hosting_posted by whoever ends it. */
+struct hosting_job {
+    struct crew_job crew;
+    /* On the control thread; frees it. */
+    void (*done)(struct tarn_host *h, struct hosting_job *job);
+};
+/* From any thread: job->done will be called on the control thread. */
+void hosting_post(struct tarn_host *h, struct hosting_job *job);
+/* Calls done of what was posted. */
+void hosting_run_posted(struct tarn_host *h);
+/* Wakes the control thread. From any thread. */
+void hosting_wake(struct tarn_host *h);
+tarn_status hosting_crew_start(struct tarn_host *h, struct crew *c, const char *name,
+                               unsigned threads);
+
+/* --- clock.c: how far the master's clock is ahead, at most --- */
+
+struct hosting_clock {
+    bool known;
+    int64_t best;     /* master's ms - CLOCK_BOOTTIME ms, at most, */
+    uint64_t best_at; /* when it was measured */
+};
+/* A reply said master_ms; its request was sent at sent_ms, it is now (both CLOCK_BOOTTIME). */
+void hosting_clock_feed(struct hosting_clock *c, uint64_t master_ms, uint64_t sent_ms,
+                        uint64_t now);
+/* The bound now: it grows by 0.1 % of the time since it was measured, for clocks that do not run
+ * alike. */
+int64_t hosting_clock_bound(const struct hosting_clock *c, uint64_t now);
+
+/* --- link.c: a connection with requests under way --- */
+
+/* a NULL: the connection broke before the answer came; nothing may be sent then. sent_ms:
+ * CLOCK_BOOTTIME. */
+typedef void (*hosting_answer_fn)(struct tarn_host *h, const struct answer *a, void *arg,
+                                  uint64_t sent_ms);
+
+struct hosting_link {
+    struct ctl ctl;
+    struct arena arena;
+    struct {
+        hosting_answer_fn fn;
+        void *arg;
+        uint64_t sent_ms, deadline;
+    } pending[LINK_PENDING_MAX]; /* ring */
+    size_t head, count;
+};
+void link_init(struct hosting_link *l);
+/* Closes, and tells whoever waits. */
+void link_close(struct tarn_host *h, struct hosting_link *l);
+void link_deinit(struct tarn_host *h, struct hosting_link *l);
+/* Takes a connection that the dialler made. */
+void link_take(struct hosting_link *l, struct ctl *ctl);
+static inline bool link_is_up(const struct hosting_link *l) {
+    return l->ctl.fd >= 0;
+}
+static inline size_t link_room(const struct hosting_link *l) {
+    return link_is_up(l) ? LINK_PENDING_MAX - l->count : 0;
+}
+/* Building a request. */
+static inline void link_begin(struct hosting_link *l, const char *command) {
+    ctl_begin(&l->ctl, command);
+    ctl_arg_str(&l->ctl, command);
+}
+static inline void link_arg(struct hosting_link *l, const void *data, size_t len) {
+    ctl_arg(&l->ctl, data, len);
+}
+static inline void link_str(struct hosting_link *l, const char *s) {
+    ctl_arg_str(&l->ctl, s);
+}
+static inline void link_u64(struct hosting_link *l, uint64_t v) {
+    ctl_arg_u64(&l->ctl, v);
+}
+static inline void link_i64(struct hosting_link *l, int64_t v) {
+    ctl_arg_i64(&l->ctl, v);
+}
+/* NODE verb name instance */
+void link_node(struct tarn_host *h, struct hosting_link *l, const char *verb);
+/* Needs link_room. timeout_ms of the answer, from now. A failure breaks the session
+ * (session_broken). */
+void link_send(struct tarn_host *h, struct hosting_link *l, uint64_t timeout_ms,
+               hosting_answer_fn fn, void *arg);
+/* Sends and receives what is possible now, calls back. */
+void link_progress(struct tarn_host *h, struct hosting_link *l);
+
+/* --- dial.c --- */
+
+/* Connects both links on the dialler's thread; session_dialled follows. */
+void dial_start(struct tarn_host *h);
+/* Asks the Sentinels on that thread whether the master is still there; session_looked follows. */
+void look_start(struct tarn_host *h, const char *host, const char *port);
+
+/* --- far.c, evict.c, offer.c: slow tiers --- */
+
+struct eviction { /* a part of the tier that is to go */
+    struct eviction *next;
+    uint64_t ticket;
+    struct buf entries; /* version, key length, key */
+    size_t n;
+    size_t told;         /* bytes of entries that the master knows of */
+    uint64_t wait_until; /* all told: nobody may read it any more from then on; 0: not all told */
+};
+
+struct offering { /* of what is on disk, after a mount that kept nothing */
+    bool active, in_flight;
+    bool needed;            /* all of it, and that was not finished yet */
+    uint64_t pass, passes;  /* 0 passes: only the orphans */
+    struct buf entries;     /* collected for this pass, see offer.c */
+    size_t at;              /* bytes of entries that are answered */
+    size_t sent_n;          /* number of those that are under way */
+    uint64_t offered, kept; /* figures */
+};
+
+struct far {
+    struct tarn_host *host;
+    struct hosted *segment;
+    const char *kind; /* "ssd", "file" */
+    char *path;
+    uint64_t bytes;
+    unsigned mode;     /* of the files of a file tier */
+    bool create;       /* path may be made where it is not there */
+    struct tier *tier; /* NULL: not open */
+    bool opening;      /* a job has the tier now */
+    bool renewed;      /* what it found at the start has another name by now */
+    bool closing;      /* atomic: stores that wait for room give up */
+    uint8_t cluster[16];
+    struct crew stores;
+    pthread_mutex_t room_mutex; /* shared with the stores' thread and the tier's */
+    pthread_cond_t room;
+    uint64_t puts_ended; /* under room_mutex */
+    struct offering offering;
+    struct buf orphans; /* entries whose DONE was never answered: offered at the next chance */
+    struct eviction *evictions, **evictions_tail;
+    size_t n_evictions;
+    struct eviction *telling; /* NODE EVICTED about it is under way, */
+    size_t telling_bytes;     /* for so many bytes of its entries */
+    struct far_figures figures;
+};
+/* NULL: there is none now. For the control thread; a job may be closing and opening it. */
+static inline struct tier *far_tier(const struct far *f) {
+    return f->opening ? NULL : f->tier;
+}
+tarn_status far_init(struct far *f, struct tarn_host *h, const char *kind, const char *path,
+                     uint64_t bytes);
+/* Blocks; from tarn_host_open or a job. */
+tarn_status far_open(struct far *f, const uint8_t cluster[16], const char **why_p);
+/* No store reads memory any more afterwards. */
+void far_stop(struct far *f);
+void far_deinit(struct far *f);
+/* Opens the file tier of this session's cluster, in the background: session_far_opened. false: it
+ * is open already. */
+bool far_reopen(struct far *f, const uint8_t cluster[16]);
+tarn_status far_read(void *arg, uint64_t offset, uint64_t length, void *buffer,
+                     void (*done)(void *done_arg, tarn_status status), void *done_arg);
+struct task;
+void far_store(struct far *f, struct task *t);
+/* Whatever there is to do now: evictions to ask for, to report, to end; offers. */
+void far_turn(struct far *f);
+bool far_wants_poll(const struct far *f);
+void evict_turn(struct far *f);
+void evict_restart(struct far *f);
+void evict_free(struct far *f);
+/* everything: all that is on disk, else only the orphans. */
+void offer_start(struct far *f, bool everything);
+void offer_turn(struct far *f);
+void offer_stop(struct far *f);
+void offer_add_orphan(struct far *f, const struct task *t);
+
+/* --- work.c, copy.c: what the master asks for --- */
+
+enum task_kind { TASK_COPY, TASK_STORE };
+struct task {
+    struct hosting_job job;
+    struct task *next; /* in tarn_host.done_tasks */
+    enum task_kind kind;
+    struct tarn_host *host;
+    uint64_t id, generation; /* generation: the session it was given in */
+    char *key;
+    size_t key_len;
+    uint64_t version, size, prompt;
+    struct iovec iov[EXTENTS_MAX]; /* own memory, exactly size bytes */
+    size_t n_iov;
+    struct far *far; /* stores */
+    unsigned users;  /* atomic: who still works on a store, its thread, the tier's */
+    bool check;      /* crc was given */
+    uint32_t crc;
+    uint32_t *crcs;
+    size_t n_crcs;
+    uint64_t offset; /* where it was stored */
+    tarn_status status;
+};
+/* An item of a heartbeat's answer. Peers' mistakes are logged and skipped. */
+void work_item(struct tarn_host *h, const struct answer *item);
+/* The task has ended (any status): NODE DONE, or, of an earlier session, whatever is right then.
+ * Takes it. */
+void task_done(struct tarn_host *h, struct task *t);
+void task_free(struct task *t);
+/* DONE and FENCED that wait for room. */
+void reports_turn(struct tarn_host *h);
+/* The session is over: what was to be reported will not be. */
+void reports_forget(struct tarn_host *h);
+void copy_start(struct tarn_host *h, struct task *t);
+
+/* --- session.c --- */
+
+enum phase {
+    PHASE_AWAY,
+    PHASE_DIALING,
+    PHASE_JOINING,
+    PHASE_FENCING,
+    PHASE_OPENING,
+    PHASE_MOUNTING,
+    PHASE_MOUNTED,
+    PHASE_UP,
+    PHASE_LEFT,
+};
+
+enum closing { CLOSE_NO, CLOSE_KEEP, CLOSE_LEAVE };
+
+struct session {
+    enum phase phase;
+    enum closing closing;
+    uint64_t generation;   /* counts sessions that were dropped */
+    tarn_status broken;    /* not TARN_OK: to be dropped at the next turn */
+    char why[256];         /* ... because of that; "" while it is up */
+    uint64_t retry_at;     /* AWAY */
+    unsigned failures;     /* in a row */
+    char told[256];        /* what the log was told last */
+    uint32_t served_epoch; /* 0: none yet */
+    uint32_t epoch;        /* of the master joined now */
+    uint8_t cluster[16];
+    uint64_t heartbeat_ms, node_timeout_ms, max_lease_ms; /* as JOIN said */
+    bool beating;                                         /* a heartbeat is under way */
+    uint64_t next_beat_ms, last_fresh_ms, last_stats_ms;
+    uint64_t patient_until; /* with who does not let go of a segment */
+    bool mounted_once;
+    unsigned opening, mounting; /* tiers and answers that are missing */
+    uint64_t next_up_ms;
+    bool asking_up;
+    bool drain_sent, leave_sent;
+    uint64_t look_at; /* when Sentinels are asked whether the master is still there */
+    bool looking;
+    bool let_go; /* the master has no more use for us, after a leave of our own */
+};
+/* The master or the connection to it fails; noted once, acted upon at the next turn. */
+void session_broken(struct tarn_host *h, tarn_status status);
+/* With a text of its own: fmt. */
+void session_fail(struct tarn_host *h, tarn_status status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* true: a is an answer that is no error. Else it has been seen to: -STALE and all other errors
+ * break the session. */
+bool session_accepts(struct tarn_host *h, const struct answer *a, const char *what);
+/* false: the control thread may end. */
+bool session_turn(struct tarn_host *h);
+void session_dialled(struct tarn_host *h, tarn_status status, const char *why, struct ctl ctl[2]);
+void session_looked(struct tarn_host *h, bool moved, const char *host, const char *port);
+void session_fenced_before(struct tarn_host *h, uint32_t master_epoch);
+void session_far_opened(struct tarn_host *h, struct far *f, tarn_status status, const char *why);
+/* "leave": the master has let go of the node. */
+void session_left(struct tarn_host *h);
+/* FENCING and later: the master knows this node. */
+static inline bool session_joined(const struct session *s) {
+    return s->phase >= PHASE_FENCING && s->phase != PHASE_LEFT && s->broken == TARN_OK;
+}
+/* mount.c: SEGMENT MOUNT of all; session_mounted when all are answered and served. */
+void mount_all(struct tarn_host *h);
+void mount_turn(struct tarn_host *h);
+void session_mounted(struct tarn_host *h);
+/* Gives the segment other memory, which is other content, as others will not let go of what it
+ * has. */
+void session_new_memory(struct tarn_host *h, const struct hosted *seg);
+
+/* --- keys.c: transports of modules --- */
+
+struct hosted;
+/* struct host has other keys for that slot. */
+void keys_changed(void *arg, unsigned slot);
+/* KEYS of SEGMENT MOUNT; SEGMENT KEYS of those that have changed since. */
+void keys_mount_args(struct tarn_host *h, struct hosting_link *l, struct hosted *seg);
+void keys_turn(struct tarn_host *h);
+/* Segments that the master has keys of. */
+size_t keys_count(const struct tarn_host *h);
+/* REPORT of NODE HEARTBEAT, where it differs from the last one. */
+struct reported {
+    char scheme[16]; /* "": a free place */
+    uint64_t hash;
+};
+void reports_args(struct tarn_host *h, struct hosting_link *l);
+/* The session is over. */
+void keys_forget(struct tarn_host *h);
+
+/* --- stats.c --- */
+
+void stats_args(struct tarn_host *h, struct hosting_link *l);
+void stats_publish(struct tarn_host *h);
+
+/* --- tls.c --- */
+
+/* Of the data port: what its options say, if they want any. */
+tarn_status hosting_tls_open(struct tarn_host *h, const tarn_host_options *o);
+void hosting_tls_close(struct tarn_host *h);
+
+/* --- hosting.c, loop.c --- */
+
+enum hosted_kind { HOSTED_MEMORY, HOSTED_SSD, HOSTED_FILE };
+struct hosted {
+    char name[SEGMENT_NAME_MAX + 1];
+    enum hosted_kind kind;
+    unsigned slot; /* of host; the file tier has none */
+    uint32_t id, epoch;
+    uint64_t size;
+    bool mounted;         /* in this session */
+    bool gone;            /* unmounted by the master: not offered again */
+    bool keys_due;        /* they may have changed */
+    uint64_t keys_told;   /* hash of what the master has, 0: none */
+    uint32_t mount_epoch; /* of the master that mounted it last */
+    /* mounted, but not served: somebody still writes to it under its old name. 0: not so */
+    uint64_t serve_until;
+    struct far *far;
+};
+
+struct tarn_host {
+    uint32_t magic;
+    pid_t pid;
+    /* fixed once it is open */
+    char *url;
+    struct whereabouts master;
+    tarn_options options; /* strings owned */
+    char name[NODE_NAME_MAX + 1], machine[192], instance[33];
+    char *rack, *shm_path;
+    struct tls_context *data_tls; /* of the data port; NULL: it is plain; by secure_take only */
+    struct transport_tls data_tls_of;
+    struct tls_options data_tls_files;   /* to read them again; strings owned */
+    char **endpoints;                    /* of memory: "tcp://...", "shm://..." */
+    size_t n_endpoints, n_tcp_endpoints; /* tcp first */
+    uint64_t queue_bytes;
+    struct host *host;
+    struct hosted segments[HOSTED_MAX];
+    unsigned n_segments;
+    struct reported reported[4]; /* in this session */
+    struct far fars[FARS_MAX];
+    unsigned n_fars;
+    struct crew dialler, copies;
+    int wake_fd;
+    pthread_t thread;
+    bool thread_runs;
+    /* the control thread's */
+    struct session session;
+    struct hosting_clock clock;
+    struct hosting_link beats, reports;
+    struct rng rng;
+    uint64_t next_wake_ms; /* lowered by whoever has something to do later */
+    uint64_t n_tasks;      /* given and not yet freed */
+    uint64_t copies_out, stores_out;
+    struct task *done_tasks, **done_tail; /* to be reported */
+    bool done_in_flight;
+    uint64_t *fenced; /* sessions to be reported */
+    size_t n_fenced, cap_fenced;
+    struct node_figures figures; /* counters; the rest is filled in when they are told */
+    /* shared with the copies' threads */
+    pthread_mutex_t reader_mutex;
+    tarn_client *reader;
+    /* shared with callers, and with everybody who posts */
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct crew_jobs posted;
+    bool opening;            /* the first join has not ended yet */
+    tarn_status open_status; /* how it ended */
+    char *open_error;
+    bool drain_wanted;
+    enum closing closing;
+    uint64_t open_deadline, close_deadline;
+    bool finished; /* the control thread has ended its work */
+    tarn_host_info info;
+    uint64_t info_wanted, info_made;
+};
+/* At the latest then, the control thread takes another turn. */
+static inline void hosting_wake_at(struct tarn_host *h, uint64_t ms) {
+    if (ms < h->next_wake_ms) h->next_wake_ms = ms;
+}
+struct hosted *hosting_segment(struct tarn_host *h, uint64_t id);
+/* The first join has ended. false: that is long ago. */
+bool hosting_opened(struct tarn_host *h, tarn_status status);
+/* Names an own piece of memory, checked; false: no such bytes here. */
+bool hosting_iov(struct tarn_host *h, const struct hosted *s, const struct answer *extents,
+                 uint64_t size, struct iovec *iov, size_t *n_p);
+void *hosting_control(void *arg);
+
+#endif

@@ -1,0 +1,191 @@
+/* What lies on a slow tier and the master does not know of is offered to it: everything after a
+ * mount that kept nothing, and single entries ("orphans") that were stored when the session broke,
+ * so that nobody knows whether the master heard of it.
+ *
+ * Everything can be much, so it goes in passes over the tier: each collects a part of the entries,
+ * by a hash of their place. Meanwhile stores wait, so that no entry is on its way by NODE DONE and
+ * by NODE OFFER at the same time. Entries are kept as: struct offer_head, key, CRCs. */
+#include <stdlib.h>
+
+#include "base/htab.h"
+#include "base/log.h"
+#include "hosting/hosting.h"
+
+#define OFFER_BATCH  500u
+#define OFFER_BYTES  (1u << 20)
+#define PASS_ENTRIES 200000u
+#define ORPHANS_MAX  (64u << 20) /* bytes */
+
+struct offer_head {
+    uint64_t version, size, offset;
+    uint32_t crc, key_len, n_crcs;
+};
+
+static size_t entry_size(const struct offer_head *head) {
+    return sizeof(*head) + head->key_len + (size_t)head->n_crcs * 4;
+}
+
+static void append(struct buf *b, const struct tier_item *item) {
+    struct offer_head head = {.version = item->version,
+                              .size = item->size,
+                              .offset = item->offset,
+                              .crc = item->crc,
+                              .key_len = (uint32_t)item->key.len,
+                              .n_crcs = item->crcs != NULL ? (uint32_t)item->n_crcs : 0};
+    buf_append(b, &head, sizeof(head));
+    buf_append(b, item->key.data, item->key.len);
+    for (uint32_t i = 0; i < head.n_crcs; i++) {
+        uint32_t c = item->crcs[i];
+        uint8_t le[4] = {(uint8_t)c, (uint8_t)(c >> 8), (uint8_t)(c >> 16), (uint8_t)(c >> 24)};
+        buf_append(b, le, sizeof(le));
+    }
+}
+
+void offer_add_orphan(struct far *f, const struct task *t) {
+    struct tier_item item = {.key = span_of(t->key, t->key_len),
+                             .version = t->version,
+                             .size = t->size,
+                             .crc = t->crc,
+                             .crcs = t->crcs,
+                             .n_crcs = t->n_crcs,
+                             .offset = t->offset};
+    if (f->orphans.len < ORPHANS_MAX) {
+        append(&f->orphans, &item);
+    } else {
+        tier_drop(f->tier, t->offset, t->version);
+    }
+}
+
+/* --- collecting --- */
+
+static void collect(void *arg, const struct tier_item *item) {
+    struct offering *o = arg;
+    if (o->passes == 1 || hash_u64(item->offset) % o->passes == o->pass) append(&o->entries, item);
+}
+
+static void next_pass(struct far *f) {
+    struct offering *o = &f->offering;
+    buf_clear(&o->entries);
+    o->at = 0;
+    tier_each(f->tier, collect, o);
+    o->pass++;
+}
+
+void offer_start(struct far *f, bool everything) {
+    struct offering *o = &f->offering;
+    struct tier_stats stats;
+    TARN_ASSERT(!o->active && !o->in_flight);
+    o->needed = o->needed || everything;
+    o->pass = o->passes = 0;
+    o->at = 0;
+    o->offered = o->kept = 0;
+    if (o->needed) {
+        tier_get_stats(f->tier, &stats);
+        o->passes = stats.entries / PASS_ENTRIES + 1;
+        buf_clear(&f->orphans); /* they are among the others */
+        evict_restart(f);       /* so are the evicted ones */
+        next_pass(f);
+    } else {
+        struct buf empty = o->entries;
+        o->entries = f->orphans;
+        f->orphans = empty;
+        buf_clear(&f->orphans);
+    }
+    o->active = true;
+    crew_pause(&f->stores, true);
+}
+
+/* --- offering --- */
+
+static bool is_over(const struct offering *o) {
+    return o->at == o->entries.len && o->pass >= o->passes;
+}
+
+static void finish(struct far *f) {
+    struct offering *o = &f->offering;
+    if (o->offered > 0)
+        log_notice("Segment %s: %llu objects offered to the master, %llu taken", f->segment->name,
+                   (unsigned long long)o->offered, (unsigned long long)o->kept);
+    buf_free(&o->entries);
+    o->active = o->needed = false;
+    crew_pause(&f->stores, false);
+}
+
+static void answered(struct tarn_host *h, const struct answer *a, void *arg, uint64_t sent_ms) {
+    struct far *f = arg;
+    struct offering *o = &f->offering;
+    o->in_flight = false;
+    if (!o->active) return;
+    if (a != NULL && a->type == ANSWER_ERROR &&
+        strncmp(a->str, "NOSEGMENT", 9) == 0) { /* on its way out */
+        finish(f);
+        return;
+    }
+    if (!session_accepts(h, a, "NODE OFFER")) return;
+    for (size_t i = 0; i < o->sent_n; i++) {
+        struct offer_head head;
+        memcpy(&head, o->entries.data + o->at, sizeof(head));
+        o->at += entry_size(&head);
+        o->offered++;
+        uint64_t version;
+        if (!answer_u64(answer_at(a, i), &version)) continue;
+        if (version == 0) {
+            tier_drop(f->tier, head.offset, head.version);
+            continue;
+        }
+        o->kept++;
+        if (version != head.version && tier_rename(f->tier, head.offset, version) != TARN_OK)
+            log_verbose("Segment %s: an entry went while it was offered", f->segment->name);
+    }
+    if (is_over(o)) finish(f);
+}
+
+static void send(struct far *f) {
+    struct offering *o = &f->offering;
+    struct tarn_host *h = f->host;
+    struct hosting_link *l = &h->reports;
+    struct offer_head head;
+    size_t end = o->at;
+    o->sent_n = 0;
+    while (end < o->entries.len && o->sent_n < OFFER_BATCH && end - o->at < OFFER_BYTES) {
+        memcpy(&head, o->entries.data + end, sizeof(head));
+        end += entry_size(&head);
+        o->sent_n++;
+    }
+    link_node(h, l, "OFFER");
+    link_u64(l, f->segment->id);
+    link_u64(l, o->sent_n);
+    for (size_t at = o->at; at < end; at += entry_size(&head)) {
+        memcpy(&head, o->entries.data + at, sizeof(head));
+        const char *key = o->entries.data + at + sizeof(head);
+        link_arg(l, key, head.key_len);
+        link_u64(l, head.version);
+        link_u64(l, head.size);
+        link_u64(l, head.crc);
+        link_u64(l, head.offset);
+        link_arg(l, key + head.key_len, (size_t)head.n_crcs * 4);
+    }
+    o->in_flight = true;
+    link_send(h, l, h->options.timeout_ms, answered, f);
+}
+
+void offer_turn(struct far *f) {
+    struct offering *o = &f->offering;
+    struct session *s = &f->host->session;
+    if (!o->active || o->in_flight || !session_joined(s) || s->phase < PHASE_MOUNTED) return;
+    while (o->at == o->entries.len && o->pass < o->passes) next_pass(f);
+    if (is_over(o)) {
+        finish(f);
+    } else if (link_room(&f->host->reports) > LINK_PENDING_MAX / 2) {
+        send(f);
+    }
+}
+
+void offer_stop(struct far *f) {
+    struct offering *o = &f->offering;
+    if (!o->active) return;
+    o->active = false;
+    if (!o->needed) buf_append(&f->orphans, o->entries.data + o->at, o->entries.len - o->at);
+    buf_free(&o->entries);
+    crew_pause(&f->stores, false);
+}

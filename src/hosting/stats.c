@@ -1,0 +1,143 @@
+/* Figures: for the master with every other heartbeat (NODE INFO shows them), and for
+ * tarn_host_get_info. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "hosting/hosting.h"
+
+#define TIER_ROW(...) FIGURE_ROW(struct tier_stats, __VA_ARGS__)
+#define NODE_ROW(...) FIGURE_ROW(struct node_figures, __VA_ARGS__)
+#define FAR_ROW(...)  FIGURE_ROW(struct far_figures, __VA_ARGS__)
+static const struct figure tier_figures[] = {TIER_FIGURES(TIER_ROW){NULL}};
+static const struct figure node_figures[] = {NODE_FIGURES(NODE_ROW){NULL}};
+static const struct figure far_figures[] = {FAR_FIGURES(FAR_ROW){NULL}};
+
+struct figures_told {
+    struct figure_walk walk;
+    const char *prefix;
+    struct {
+        char name[32];
+        uint64_t value;
+    } of[64]; /* as many as the master keeps */
+    size_t n;
+};
+
+static void tell(struct figure_walk *walk, const struct figure *figure, union figure_value value) {
+    struct figures_told *t = CONTAINER_OF(walk, struct figures_told, walk);
+    TARN_ASSERT(t->n < ARRAY_LEN(t->of));
+    char *name = t->of[t->n].name;
+    snprintf(name, sizeof(t->of[0].name), "%s%s", t->prefix, figure->name);
+    while ((name = strchr(name, '_')) != NULL) *name = '-';
+    t->of[t->n++].value = min_u64(value.number, INT64_MAX);
+}
+
+static void tell_host(struct figures_told *t, struct tarn_host *h) {
+    struct host_stats s;
+    struct node_figures *n = &h->figures;
+    double load = 0;
+    host_get_stats(h->host, &s);
+    if (getloadavg(&load, 1) == 1) n->load_percent = (uint64_t)(load * 100);
+    n->memory_available = pool_memory_available("/proc", "/sys/fs/cgroup", &(const char *){NULL});
+    n->refused_grants = 0;
+    for (int v = GRANT_OK + 1; v < GRANT_VERDICTS; v++) n->refused_grants += s.refused[v];
+    n->refused_expired = s.refused[GRANT_EXPIRED];
+    n->refused_epoch = s.refused[GRANT_BAD_EPOCH];
+    n->segments_with_keys = keys_count(h);
+    n->tasks = h->n_tasks;
+    n->copies_running = h->copies_out;
+    FIGURES(&t->walk, node_figures, *n, load_percent, memory_available);
+    FIGURES(&t->walk, host_node_figures, s, connections, bytes_written);
+    FIGURES(&t->walk, node_figures, *n, refused_grants, refused_epoch);
+    FIGURES(&t->walk, host_node_figures, s, bad_frames, staging_waits);
+    FIGURES(&t->walk, node_figures, *n, segments_with_keys, copy_bytes);
+}
+
+static void tell_far(struct figures_told *t, struct far *f) {
+    char prefix[8];
+    struct tier_stats s;
+    if (far_tier(f) == NULL) return;
+    tier_get_stats(f->tier, &s);
+    snprintf(prefix, sizeof(prefix), "%s-", f->kind);
+    t->prefix = prefix;
+    f->figures.offering = f->offering.active;
+    FIGURES(&t->walk, tier_figures, s, size, queued_bytes);
+    FIGURES(&t->walk, far_figures, f->figures, stored, store_bytes);
+    FIGURES(&t->walk, tier_figures, s, queue_full, read_only);
+    FIGURES(&t->walk, far_figures, f->figures, offering, offering);
+}
+
+void stats_args(struct tarn_host *h, struct hosting_link *l) {
+    struct figures_told t = {.walk = {.show = tell}, .prefix = ""};
+    tell_host(&t, h);
+    for (unsigned i = 0; i < h->n_fars; i++) tell_far(&t, &h->fars[i]);
+    link_str(l, "STATS");
+    link_u64(l, t.n);
+    for (size_t i = 0; i < t.n; i++) {
+        link_str(l, t.of[i].name);
+        link_u64(l, t.of[i].value);
+    }
+}
+
+static int state_of(const struct tarn_host *h) {
+    const struct session *s = &h->session;
+    if (s->phase == PHASE_LEFT) return TARN_HOST_LEFT;
+    if (s->drain_sent || s->closing == CLOSE_LEAVE) return TARN_HOST_LEAVING;
+    return s->phase == PHASE_UP ? TARN_HOST_UP : TARN_HOST_JOINING;
+}
+
+static void fill(struct tarn_host *h, tarn_host_info *info) {
+    struct host_stats s;
+    host_get_stats(h->host, &s);
+    *info = (tarn_host_info){
+        .size = sizeof(*info),
+        .state = state_of(h),
+        .data_port = host_data_port(h->host),
+        .joins = h->figures.joins,
+        .heartbeats = h->figures.heartbeats,
+        .heartbeat_failures = h->figures.heartbeat_failures,
+        .copies_done = h->figures.copies_done,
+        .copies_failed = h->figures.copies_failed,
+        .copy_bytes = h->figures.copy_bytes,
+        .reads = s.reads,
+        .writes = s.writes,
+        .bytes_read = s.bytes_read,
+        .bytes_written = s.bytes_written,
+    };
+    for (unsigned i = 0; i < h->n_segments; i++) {
+        if (h->segments[i].kind != HOSTED_MEMORY || h->segments[i].gone) continue;
+        info->segments++;
+        info->bytes += h->segments[i].size;
+    }
+    for (unsigned i = 0; i < h->n_fars; i++) {
+        const struct far *f = &h->fars[i];
+        struct tier_stats t = {0};
+        if (far_tier(f) != NULL) tier_get_stats(f->tier, &t);
+        info->stored += f->figures.stored;
+        info->store_failures += f->figures.store_failures;
+        info->store_bytes += f->figures.store_bytes;
+        if (f->segment->kind == HOSTED_SSD) {
+            info->ssd_used = t.used;
+            info->ssd_entries = t.entries;
+            info->ssd_reads = t.reads;
+        } else {
+            info->file_used = t.used;
+            info->file_entries = t.entries;
+        }
+    }
+    snprintf(info->last_error, sizeof(info->last_error), "%s", h->session.why);
+}
+
+void stats_publish(struct tarn_host *h) {
+    pthread_mutex_lock(&h->mutex);
+    uint64_t wanted = h->info_wanted;
+    bool stale = wanted != h->info_made || h->info.state != state_of(h);
+    pthread_mutex_unlock(&h->mutex);
+    if (!stale) return;
+    tarn_host_info info;
+    fill(h, &info);
+    pthread_mutex_lock(&h->mutex);
+    h->info = info;
+    h->info_made = wanted;
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->mutex);
+}

@@ -1,0 +1,280 @@
+/* What the master asks for in its answers to heartbeats, and the reports about it.
+ *
+ *   item ─> task ─> crew (copies, stores) ─> task_done ─> NODE DONE ─> accepted, or the bytes are
+ *                                                │                     forgotten
+ *                       the session is over: nobody waits for it; a store that is on disk is
+ *                       offered (or dropped) */
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "hosting/hosting.h"
+
+void task_free(struct task *t) {
+    free(t->key);
+    free(t->crcs);
+    free(t);
+}
+
+/* --- tasks --- */
+
+static void release(struct tarn_host *h, struct task *t) {
+    TARN_ASSERT(h->n_tasks > 0);
+    h->n_tasks--;
+    task_free(t);
+}
+
+/* The master will not hear of this one. What is on disk may be known to it or not: offering it
+ * finds that out. Bytes without a CRC of the writer may be of a value that had gone already, so
+ * they are not worth it. */
+static void abandon(struct tarn_host *h, struct task *t) {
+    if (t->kind == TASK_STORE && t->status == TARN_OK && far_tier(t->far) != NULL) {
+        if (t->check) {
+            offer_add_orphan(t->far, t);
+        } else {
+            tier_drop(t->far->tier, t->offset, t->version);
+        }
+    }
+    release(h, t);
+}
+
+void task_done(struct tarn_host *h, struct task *t) {
+    if (t->generation != h->session.generation || h->session.phase == PHASE_LEFT) {
+        abandon(h, t);
+        return;
+    }
+    t->next = NULL;
+    *h->done_tail = t;
+    h->done_tail = &t->next;
+}
+
+static struct task *new_task(struct tarn_host *h, enum task_kind kind, const struct answer *item) {
+    const struct answer *key = answer_at(item, 2);
+    uint64_t id, version, size;
+    if (!answer_u64(answer_at(item, 1), &id) || key == NULL || key->type != ANSWER_STRING ||
+        key->len == 0 || key->len > TARN_KEY_MAX || !answer_u64(answer_at(item, 3), &version) ||
+        !answer_u64(answer_at(item, 4), &size) || size == 0 || size > VALUE_MAX) {
+        log_warning("The master asks for something that makes no sense: a task is skipped");
+        return NULL;
+    }
+    struct task *t = xcalloc(1, sizeof(*t));
+    t->kind = kind;
+    t->id = id;
+    t->generation = h->session.generation;
+    t->key = xmemdup(key->str, key->len);
+    t->key_len = key->len;
+    t->version = version;
+    t->size = size;
+    h->n_tasks++;
+    return t;
+}
+
+/* true: t may begin. Else it has been answered. */
+static bool may_begin(struct tarn_host *h, struct task *t, const struct hosted *seg,
+                      const struct answer *extents) {
+    t->status = TARN_OK;
+    if (h->n_tasks > TASKS_MAX) {
+        t->status = TARN_ELIMIT;
+    } else if (h->session.closing != CLOSE_NO) {
+        t->status = TARN_ECANCELED;
+    } else if (!hosting_iov(h, seg, extents, t->size, t->iov, &t->n_iov)) {
+        t->status = seg == NULL ? TARN_ESTALE : TARN_EINVAL;
+    }
+    if (t->status != TARN_OK) task_done(h, t);
+    return t->status == TARN_OK;
+}
+
+/* ["copy", task, key, version, size, segment, [[offset, length], ...]] */
+static void item_copy(struct tarn_host *h, const struct answer *item) {
+    struct task *t = new_task(h, TASK_COPY, item);
+    uint64_t segment = UINT64_MAX;
+    if (t == NULL) return;
+    answer_u64(answer_at(item, 5), &segment);
+    if (may_begin(h, t, hosting_segment(h, segment), answer_at(item, 6))) copy_start(h, t);
+}
+
+/* One CRC per MiB, packed. */
+static bool take_crcs(struct task *t, const struct answer *a) {
+    if (a == NULL || a->type != ANSWER_STRING || a->len == 0) return true;
+    if (a->len % 4 != 0 || a->len / 4 != (t->size + CRC_BLOCK - 1) / CRC_BLOCK) return false;
+    t->n_crcs = a->len / 4;
+    t->crcs = xmalloc(a->len);
+    for (size_t i = 0; i < t->n_crcs; i++) {
+        const uint8_t *b = (const uint8_t *)a->str + 4 * i;
+        t->crcs[i] =
+            (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+    }
+    return true;
+}
+
+/* ["store", task, key, version, size, crc, crcs, segment, epoch, [[offset, length], ...], far
+ * segment, prompt] */
+static void item_store(struct tarn_host *h, const struct answer *item) {
+    struct task *t = new_task(h, TASK_STORE, item);
+    uint64_t segment = UINT64_MAX, epoch = 0, far = UINT64_MAX;
+    if (t == NULL) return;
+    const struct answer *crc = answer_at(item, 5);
+    answer_u64(answer_at(item, 7), &segment);
+    answer_u64(answer_at(item, 8), &epoch);
+    answer_u64(answer_at(item, 10), &far);
+    const struct hosted *seg = hosting_segment(h, segment), *to = hosting_segment(h, far);
+    if (seg != NULL && seg->epoch != epoch) seg = NULL;
+    if (!may_begin(h, t, seg, answer_at(item, 9))) return;
+    bool sane = crc != NULL && crc->type == ANSWER_INTEGER && crc->integer >= -1 &&
+                crc->integer <= UINT32_MAX;
+    if (to == NULL || to->far == NULL || !sane || !take_crcs(t, answer_at(item, 6))) {
+        t->status = to == NULL ? TARN_ESTALE : TARN_EINVAL;
+        task_done(h, t);
+        return;
+    }
+    t->check = crc->integer >= 0;
+    t->crc = t->check ? (uint32_t)crc->integer : 0;
+    answer_u64(answer_at(item, 11), &t->prompt); /* 0 from a master that does not know */
+    far_store(to->far, t);
+}
+
+/* ["drop", far segment, n, version, offset, ...] */
+static void item_drop(struct tarn_host *h, const struct answer *item) {
+    uint64_t far = UINT64_MAX, n = 0, version, offset;
+    answer_u64(answer_at(item, 1), &far);
+    answer_u64(answer_at(item, 2), &n);
+    const struct hosted *seg = hosting_segment(h, far);
+    if (seg == NULL || seg->far == NULL) return; /* of another life of it */
+    for (uint64_t i = 0; i < n && 3 + 2 * i < item->len; i++) {
+        if (answer_u64(answer_at(item, 3 + 2 * i), &version) &&
+            answer_u64(answer_at(item, 4 + 2 * i), &offset))
+            tier_drop(seg->far->tier, offset, version);
+    }
+}
+
+static void item_fence(struct tarn_host *h, const struct answer *item) {
+    uint64_t session, keep_ms;
+    /* an older master */
+    if (!answer_u64(answer_at(item, 2), &keep_ms)) keep_ms = HOST_FENCE_FOR_EVER;
+    if (answer_u64(answer_at(item, 1), &session) && session != 0)
+        host_fence(h->host, session, keep_ms);
+}
+
+static void item_unmount(struct tarn_host *h, const struct answer *item) {
+    uint64_t id = UINT64_MAX, epoch;
+    answer_u64(answer_at(item, 1), &id);
+    struct hosted *seg = hosting_segment(h, id);
+    if (seg == NULL || (answer_u64(answer_at(item, 2), &epoch) && epoch != seg->epoch)) return;
+    log_notice("Segment %s is unmounted", seg->name);
+    if (seg->kind != HOSTED_FILE)
+        host_segment_retire(h->host, seg->slot, seg->kind == HOSTED_MEMORY);
+    if (seg->far != NULL) offer_stop(seg->far);
+    seg->mounted = false;
+    seg->gone = true;
+}
+
+static void item_leave(struct tarn_host *h, const struct answer *item) {
+    session_left(h);
+}
+
+static bool has_id(const struct crew_job *job, const void *arg) {
+    return CONTAINER_OF(job, const struct task, job.crew)->id == *(const uint64_t *)arg;
+}
+
+static void item_cancel(struct tarn_host *h, const struct answer *item) {
+    uint64_t id;
+    if (!answer_u64(answer_at(item, 1), &id) || crew_cancel(&h->copies, has_id, &id) > 0) return;
+    for (unsigned i = 0; i < h->n_fars; i++) {
+        if (!h->fars[i].opening) crew_cancel(&h->fars[i].stores, has_id, &id);
+    }
+}
+
+void work_item(struct tarn_host *h, const struct answer *item) {
+    static const struct {
+        const char *name;
+        void (*fn)(struct tarn_host *h, const struct answer *item);
+    } items[] = {{"fence", item_fence},  {"copy", item_copy},   {"store", item_store},
+                 {"drop", item_drop},    {"leave", item_leave}, {"unmount", item_unmount},
+                 {"cancel", item_cancel}};
+    const struct answer *name = answer_at(item, 0);
+    if (name == NULL || name->type != ANSWER_STRING) return;
+    for (size_t i = 0; i < ARRAY_LEN(items); i++) {
+        if (strcmp(name->str, items[i].name) != 0) continue;
+        items[i].fn(h, item);
+        return;
+    }
+    log_debug("The master asks for \"%s\", which this version does not know", name->str);
+}
+
+/* --- reports --- */
+
+struct batch {
+    struct task *task[DONE_BATCH];
+    size_t n;
+};
+
+static void done_answered(struct tarn_host *h, const struct answer *a, void *arg,
+                          uint64_t sent_ms) {
+    struct batch *b = arg;
+    h->done_in_flight = false;
+    bool ok = session_accepts(h, a, "NODE DONE");
+    for (size_t i = 0; i < b->n; i++) {
+        struct task *t = b->task[i];
+        const struct answer *one = ok ? answer_at(a, i) : NULL;
+        if (one == NULL || one->type != ANSWER_INTEGER) {
+            abandon(h, t);
+            continue;
+        }
+        /* Not accepted: the object has gone meanwhile, or other bytes lie where it was. */
+        bool stored = t->kind == TASK_STORE && t->status == TARN_OK;
+        if (stored && one->integer == 0 && far_tier(t->far) != NULL)
+            tier_drop(t->far->tier, t->offset, t->version);
+        release(h, t);
+    }
+    free(b);
+}
+
+static void send_done(struct tarn_host *h) {
+    struct batch *b = xcalloc(1, sizeof(*b));
+    while (b->n < DONE_BATCH && h->done_tasks != NULL) {
+        struct task *t = h->done_tasks;
+        h->done_tasks = t->next;
+        b->task[b->n++] = t;
+    }
+    if (h->done_tasks == NULL) h->done_tail = &h->done_tasks;
+    struct hosting_link *l = &h->reports;
+    link_node(h, l, "DONE");
+    link_u64(l, b->n);
+    for (size_t i = 0; i < b->n; i++) {
+        const struct task *t = b->task[i];
+        bool stored = t->kind == TASK_STORE && t->status == TARN_OK;
+        link_u64(l, t->id);
+        link_i64(l, t->status);
+        link_u64(l, stored ? t->offset : 0);
+        link_i64(l, stored && !t->check ? (int64_t)t->crc : -1);
+    }
+    h->done_in_flight = true;
+    link_send(h, l, h->options.timeout_ms, done_answered, b);
+}
+
+static void fenced_answered(struct tarn_host *h, const struct answer *a, void *arg,
+                            uint64_t sent_ms) {
+    /* it may have waited for this */
+    if (session_accepts(h, a, "NODE FENCED")) h->session.next_up_ms = 0;
+}
+
+void reports_turn(struct tarn_host *h) {
+    struct hosting_link *l = &h->reports;
+    while (session_joined(&h->session) && h->n_fenced > 0 && link_room(l) > LINK_PENDING_MAX / 2) {
+        link_node(h, l, "FENCED");
+        link_u64(l, h->fenced[--h->n_fenced]);
+        link_send(h, l, h->options.timeout_ms, fenced_answered, NULL);
+    }
+    if (session_joined(&h->session) && h->done_tasks != NULL && !h->done_in_flight &&
+        link_room(l) > 0)
+        send_done(h);
+}
+
+void reports_forget(struct tarn_host *h) {
+    h->n_fenced = 0; /* a master that waits for them says so again */
+    while (h->done_tasks != NULL) {
+        struct task *t = h->done_tasks;
+        h->done_tasks = t->next;
+        abandon(h, t);
+    }
+    h->done_tail = &h->done_tasks;
+}

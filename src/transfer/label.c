@@ -1,0 +1,335 @@
+/* Labels: who waits for which blocks, who was told that they are there, and who is done with them.
+ * All in the end that has the blocks; the chart is in transfer.h. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "transfer/transfer.h"
+
+#define FORGET_MS 60000u /* who asks for an aborted label within this time learns why */
+
+static bool label_eq(const struct htab_node *node, const void *key) {
+    return strcmp(CONTAINER_OF(node, const struct transfer_label, node)->name, key) == 0;
+}
+
+static struct transfer_label *find(struct tarn_transfer *t, const char *name) {
+    struct htab_node *node = htab_find(&t->labels, hash_bytes(name, strlen(name)), label_eq, name);
+    return node != NULL ? CONTAINER_OF(node, struct transfer_label, node) : NULL;
+}
+
+/* NULL: there are too many. */
+static struct transfer_label *find_or_add(struct tarn_transfer *t, const char *name) {
+    struct transfer_label *l = find(t, name);
+    if (l != NULL || t->labels.count >= TRANSFER_LABELS_MAX) return l;
+    l = xcalloc(1, sizeof(*l));
+    l->end = t;
+    snprintf(l->name, sizeof(l->name), "%s", name);
+    LIST_INIT(&l->waits);
+    htab_insert(&t->labels, &l->node, hash_bytes(name, strlen(name)));
+    return l;
+}
+
+static void set_info(struct transfer_label *l, const void *info, size_t len) {
+    free(l->info);
+    l->info = len > 0 ? xmemdup(info, len) : NULL;
+    l->info_len = len;
+}
+
+static void remove_wait(struct transfer_wait *w) {
+    transfer_timer_stop(w->conn->end, &w->due);
+    LIST_REMOVE(w, link);
+    w->conn->n_waits--;
+    free(w);
+}
+
+static void destroy(struct transfer_label *l) {
+    TARN_ASSERT(LIST_EMPTY(&l->waits));
+    transfer_timer_stop(l->end, &l->due);
+    htab_remove(&l->end->labels, &l->node);
+    while (l->holders != NULL) {
+        struct transfer_holder *h = l->holders;
+        l->holders = h->next;
+        free(h);
+    }
+    free(l->info);
+    free(l);
+}
+
+static void drop_if_unwanted(struct transfer_label *l) {
+    if (l->state == LABEL_WANTED && LIST_EMPTY(&l->waits)) destroy(l);
+}
+
+/* --- holders --- */
+
+static struct transfer_holder **holder_of(struct transfer_label *l, uint64_t session) {
+    struct transfer_holder **at = &l->holders;
+    while (*at != NULL && (*at)->session != session) at = &(*at)->next;
+    return at;
+}
+
+static void add_holder(struct transfer_label *l, const struct transfer_conn *c) {
+    struct transfer_holder *h = *holder_of(l, c->session);
+    if (h != NULL) {
+        h->told++;
+        return;
+    }
+    h = xcalloc(1, sizeof(*h));
+    h->told = 1;
+    h->session = c->session;
+    snprintf(h->peer, sizeof(h->peer), "%s", transfer_conn_name(c));
+    h->next = l->holders;
+    l->holders = h;
+}
+
+static void remove_holder(struct transfer_holder **at) {
+    struct transfer_holder *h = *at;
+    if (h == NULL) return;
+    *at = h->next;
+    free(h);
+}
+
+/* So many of those who were to come are done with it. Nobody waits for a label that is ready. */
+static void fewer(struct transfer_label *l, unsigned n) {
+    if (l->state != LABEL_READY) return;
+    l->peers_left -= n < l->peers_left ? n : l->peers_left;
+    if (l->peers_left == 0) destroy(l);
+}
+
+/* --- answers to those who wait --- */
+
+static void tell(struct transfer_label *l, struct transfer_conn *c, uint64_t id) {
+    if (l->state == LABEL_READY) {
+        add_holder(l, c);
+        transfer_answer(c, id, TARN_OK, l->info, l->info_len);
+    } else {
+        transfer_answer(c, id, TARN_ECANCELED, l->info, l->info_len);
+    }
+}
+
+static void tell_all(struct transfer_label *l) {
+    struct transfer_wait *w;
+    while ((w = LIST_FIRST(&l->waits)) != NULL) {
+        tell(l, w->conn, w->id);
+        remove_wait(w);
+    }
+    transfer_wake(l->end);
+}
+
+static void wait_over(struct transfer_timer *timer) {
+    struct transfer_wait *w = CONTAINER_OF(timer, struct transfer_wait, due);
+    struct transfer_label *l = w->label;
+    transfer_answer(w->conn, w->id, TARN_ETIMEOUT, NULL, 0);
+    remove_wait(w);
+    drop_if_unwanted(l);
+}
+
+void transfer_label_wait(struct transfer_conn *c, uint64_t id, const char *name,
+                         uint64_t timeout_ms) {
+    struct tarn_transfer *t = c->end;
+    struct transfer_label *l = c->n_waits < TRANSFER_WAITS_MAX ? find_or_add(t, name) : NULL;
+    if (l == NULL) {
+        transfer_answer(c, id, TARN_ELIMIT, NULL, 0);
+        return;
+    }
+    if (l->state != LABEL_WANTED) {
+        tell(l, c, id);
+        return;
+    }
+    struct transfer_wait *w = xcalloc(1, sizeof(*w));
+    w->label = l;
+    w->conn = c;
+    w->id = id;
+    c->n_waits++;
+    LIST_INSERT_HEAD(&l->waits, w, link);
+    transfer_timer_set(t, &w->due, add_sat(now_ms(), timeout_ms), wait_over);
+}
+
+tarn_status transfer_label_done(struct transfer_conn *c, const char *name, bool gave_up,
+                                const void *data, size_t len) {
+    struct tarn_transfer *t = c->end;
+    struct transfer_label *l = find(t, name);
+    if (l == NULL || l->state == LABEL_WANTED) return TARN_ENOTFOUND;
+    if (transfer_events_full(t)) return TARN_EAGAIN;
+    struct transfer_holder **at = holder_of(l, c->session);
+    bool told = *at != NULL;
+    if (told && --(*at)->told == 0) remove_holder(at);
+    /* Who was not told of these blocks cannot be done with them: it means others, of the same name
+     * and aborted. */
+    if (l->state == LABEL_ABORTED || (!told && !gave_up)) return TARN_ECANCELED;
+    transfer_event_add(t, gave_up ? TARN_TRANSFER_GAVE_UP : TARN_TRANSFER_DONE,
+                       transfer_conn_name(c), name, data, len);
+    fewer(l, 1);
+    return TARN_OK;
+}
+
+/* --- the owner --- */
+
+static void forget(struct transfer_timer *timer) {
+    struct transfer_label *l = CONTAINER_OF(timer, struct transfer_label, due);
+    if (l->event_due)
+        transfer_timer_set(l->end, timer, now_ms() + FORGET_MS, forget);
+    else
+        destroy(l);
+}
+
+static void report_abort(struct transfer_label *l) {
+    l->event_due = false;
+    transfer_event_add(l->end, TARN_TRANSFER_ABORTED, "", l->name, l->info, l->info_len);
+}
+
+/* Cuts off those who may still write. Their connections end with this turn, and their fences report
+ * to transfer_labels_fenced. */
+static void cut_holders(struct transfer_label *l) {
+    for (struct transfer_holder *h = l->holders; h != NULL; h = h->next) {
+        struct transfer_conn *c;
+        LIST_FOREACH(c, &l->end->conns, link) {
+            if (c->session == h->session) c->doomed = true;
+        }
+    }
+    transfer_wake(l->end);
+}
+
+static void do_abort(struct transfer_label *l, const char *reason) {
+    bool was_ready = l->state == LABEL_READY;
+    l->state = LABEL_ABORTED;
+    set_info(l, reason, strlen(reason));
+    transfer_timer_set(l->end, &l->due, now_ms() + FORGET_MS, forget);
+    tell_all(l);
+    if (!was_ready) return;
+    if (l->cut && l->holders != NULL) {
+        l->event_due = true;
+        cut_holders(l);
+        return;
+    }
+    while (l->holders != NULL) remove_holder(&l->holders);
+    report_abort(l);
+}
+
+static void keep_over(struct transfer_timer *timer) {
+    do_abort(CONTAINER_OF(timer, struct transfer_label, due),
+             "they were kept as long as was agreed on");
+}
+
+static tarn_status check_label(const struct tarn_transfer *t, const char *label) {
+    tarn_status status = transfer_usable(t);
+    if (status != TARN_OK) return status;
+    if (label == NULL || label[0] == '\0' || strlen(label) > TARN_TRANSFER_LABEL_MAX)
+        return fail(TARN_EINVAL, "a label has 1 to %d bytes", TARN_TRANSFER_LABEL_MAX);
+    return TARN_OK;
+}
+
+void tarn_transfer_ready_options_init(tarn_transfer_ready_options *o) {
+    *o = (tarn_transfer_ready_options){.size = sizeof(*o), .peers = 1};
+}
+
+static tarn_status make_ready(struct tarn_transfer *t, const char *label,
+                              const tarn_transfer_ready_options *o) {
+    struct transfer_label *l = find_or_add(t, label);
+    if (l == NULL) return fail(TARN_ELIMIT, "there are %u labels already", TRANSFER_LABELS_MAX);
+    if (l->state == LABEL_READY) return fail(TARN_EEXISTS, "\"%s\" is ready already", label);
+    if (l->event_due)
+        return fail(TARN_EBUSY, "\"%s\" was aborted, and peers are still being cut off", label);
+    l->state = LABEL_READY;
+    l->peers_left = o->peers;
+    l->cut = o->cut != 0;
+    set_info(l, o->info, o->info_len);
+    transfer_timer_stop(t, &l->due);
+    if (o->keep_ms != 0) transfer_timer_set(t, &l->due, add_sat(now_ms(), o->keep_ms), keep_over);
+    tell_all(l);
+    return TARN_OK;
+}
+
+tarn_status tarn_transfer_ready(tarn_transfer *t, const char *label,
+                                const tarn_transfer_ready_options *options) {
+    tarn_status status = check_label(t, label);
+    if (status != TARN_OK) return status;
+    tarn_transfer_ready_options o;
+    tarn_transfer_ready_options_init(&o);
+    if (options != NULL) memcpy(&o, options, min_u64(options->size, sizeof(o)));
+    if (o.peers == 0 || o.info_len > TARN_TRANSFER_MESSAGE_MAX ||
+        (o.info == NULL && o.info_len > 0))
+        return fail(TARN_EINVAL, "at least one peer, and at most %d bytes go with a label",
+                    TARN_TRANSFER_MESSAGE_MAX);
+    pthread_mutex_lock(&t->mutex);
+    status = make_ready(t, label, &o);
+    pthread_mutex_unlock(&t->mutex);
+    return status;
+}
+
+tarn_status tarn_transfer_abort(tarn_transfer *t, const char *label, const char *reason) {
+    tarn_status status = check_label(t, label);
+    if (status != TARN_OK) return status;
+    if (reason == NULL) reason = "";
+    if (strlen(reason) > TARN_TRANSFER_MESSAGE_MAX)
+        return fail(TARN_EINVAL, "the reason is too long");
+    pthread_mutex_lock(&t->mutex);
+    struct transfer_label *l = find_or_add(t, label);
+    if (l == NULL)
+        status = fail(TARN_ELIMIT, "there are %u labels already", TRANSFER_LABELS_MAX);
+    else if (l->state != LABEL_ABORTED)
+        do_abort(l, reason);
+    pthread_mutex_unlock(&t->mutex);
+    return status;
+}
+
+/* --- sessions that end --- */
+
+struct walk {
+    struct transfer_conn *conn;
+    uint64_t session;
+};
+
+static void collect_waits(void *arg, struct htab_node *node) {
+    struct walk *w = arg;
+    struct transfer_label *l = CONTAINER_OF(node, struct transfer_label, node);
+    struct transfer_wait *wait, *next;
+    for (wait = LIST_FIRST(&l->waits); wait != NULL; wait = next) {
+        next = LIST_NEXT(wait, link);
+        if (wait->conn == w->conn) remove_wait(wait);
+    }
+    drop_if_unwanted(l);
+}
+
+static void collect_held(void *arg, struct htab_node *node) {
+    struct walk *w = arg;
+    struct transfer_label *l = CONTAINER_OF(node, struct transfer_label, node);
+    struct transfer_holder **at = holder_of(l, w->session), *h = *at;
+    if (h == NULL) return;
+    static const char why[] = "the peer went away";
+    for (unsigned i = 0; i < h->told && i < l->peers_left && l->state == LABEL_READY; i++)
+        transfer_event_add(l->end, TARN_TRANSFER_GAVE_UP, h->peer, l->name, why, sizeof(why) - 1);
+    unsigned told = h->told;
+    remove_holder(at);
+    if (l->event_due && l->holders == NULL) report_abort(l);
+    fewer(l, told);
+}
+
+static void walk_labels(struct tarn_transfer *t, void (*fn)(void *arg, struct htab_node *node),
+                        struct walk *w) {
+    uint64_t cursor = 0;
+    do {
+        cursor = htab_scan(&t->labels, cursor, fn, w);
+    } while (cursor != 0);
+}
+
+void transfer_labels_conn_ended(struct transfer_conn *c, bool fence) {
+    struct walk w = {.conn = c, .session = c->session};
+    if (c->n_waits > 0) walk_labels(c->end, collect_waits, &w);
+    if (!fence) walk_labels(c->end, collect_held, &w);
+}
+
+void transfer_labels_fenced(struct tarn_transfer *t, uint64_t session) {
+    walk_labels(t, collect_held, &(struct walk){.session = session});
+}
+
+static void collect_all(void *arg, struct htab_node *node) {
+    (void)arg;
+    struct transfer_label *l = CONTAINER_OF(node, struct transfer_label, node);
+    while (!LIST_EMPTY(&l->waits)) remove_wait(LIST_FIRST(&l->waits));
+    destroy(l);
+}
+
+void transfer_labels_free(struct tarn_transfer *t) {
+    walk_labels(t, collect_all, NULL);
+    TARN_ASSERT(t->labels.count == 0);
+    htab_free(&t->labels);
+}

@@ -1,0 +1,349 @@
+/* Other ends, as seen from ours: requests by any thread, answers through the control thread.
+ *
+ *   connect ─> up ─(connection lost)─> broken ─> disconnect          up ─> disconnect
+ *
+ * What is broken stays so: its session was fenced over there, and who was about to move blocks has
+ * to begin anew anyhow. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "transfer/transfer.h"
+
+tarn_status transfer_peer_usable(const struct tarn_transfer_peer *p) {
+    if (p == NULL || p->magic != TRANSFER_PEER_MAGIC)
+        return fail(TARN_EINVAL, "this is not a connected peer");
+    return transfer_usable(p->end);
+}
+
+void transfer_peer_free(struct tarn_transfer_peer *p) {
+    struct transfer_lane *lane;
+    while ((lane = LIST_FIRST(&p->lanes)) != NULL) transfer_lane_free(lane);
+    transfer_map_put(&p->map);
+    ctl_close(&p->ctl);
+    arena_free(&p->arena);
+    free(p->host);
+    free(p->port);
+    p->magic = 0;
+    free(p);
+}
+
+/* --- answers, in the control thread --- */
+
+static void complete(struct transfer_pending *r, tarn_status status, const char *text, size_t len) {
+    LIST_REMOVE(r, link);
+    r->over = true;
+    r->status = status;
+    r->text = xmalloc(len + 1);
+    memcpy(r->text, text, len);
+    r->text[len] = '\0';
+    r->len = len;
+    pthread_cond_signal(&r->changed);
+}
+
+void transfer_peer_break(struct tarn_transfer_peer *p, tarn_status status, const char *why) {
+    if (p->broken != TARN_OK) return;
+    p->broken = status;
+    snprintf(p->why, sizeof(p->why), "%s", why);
+    ctl_close(&p->ctl);
+    /* What it lent us goes back at once: it may wait for that. Busy ones follow when they have
+     * stopped. */
+    struct transfer_lane *lane, *next;
+    for (lane = LIST_FIRST(&p->lanes); lane != NULL; lane = next) {
+        next = LIST_NEXT(lane, link);
+        if (!lane->busy) transfer_lane_free(lane);
+    }
+    while (!LIST_EMPTY(&p->pending))
+        complete(LIST_FIRST(&p->pending), TARN_ECLOSED, p->why, strlen(p->why));
+    transfer_batches_stop(p, TARN_ECLOSED, p->why);
+}
+
+static tarn_status take_regions(struct tarn_transfer_peer *p, const struct answer *payload) {
+    struct transfer_map *map;
+    tarn_status status = transfer_map_parse(payload, p->end->host_id, p->host, &map);
+    if (status != TARN_OK) return status;
+    transfer_map_put(&p->map);
+    p->map = map;
+    return TARN_OK;
+}
+
+static tarn_status take_answer(struct tarn_transfer_peer *p, const struct answer *a) {
+    uint64_t id;
+    const struct answer *result = answer_at(a, 1), *payload = answer_at(a, 2);
+    if (a->type != ANSWER_ARRAY || a->len != 3 || !answer_u64(answer_at(a, 0), &id) ||
+        result->type != ANSWER_INTEGER || result->integer > 0 || result->integer < TARN_ENOTSUP) {
+        return TARN_EPROTO;
+    }
+    if (id == 0) { /* its regions have changed */
+        transfer_map_put(&p->map);
+        return TARN_OK;
+    }
+    struct transfer_pending *r;
+    LIST_FOREACH(r, &p->pending, link) {
+        if (r->id == id) break;
+    }
+    if (r == NULL) return TARN_OK; /* nobody waits for it any more */
+    tarn_status status = (tarn_status)result->integer;
+    if (payload->type == ANSWER_STRING && payload->len > TARN_TRANSFER_MESSAGE_MAX)
+        return TARN_EPROTO;
+    if (payload->type == ANSWER_STRING) {
+        complete(r, status, payload->str, payload->len);
+        return TARN_OK;
+    }
+    if (payload->type != ANSWER_ARRAY || status != TARN_OK) return TARN_EPROTO;
+    status = take_regions(p, payload);
+    if (status == TARN_OK) complete(r, status, "", 0);
+    return status;
+}
+
+void transfer_peer_turn(struct tarn_transfer_peer *p) {
+    for (;;) {
+        struct answer *a;
+        tarn_status status = ctl_try_receive(&p->ctl, &p->arena, &a);
+        if (status == TARN_EAGAIN) return;
+        bool said = status == TARN_OK && a->type == ANSWER_ERROR;
+        char why[160];
+        snprintf(why, sizeof(why), "%s", said ? a->str : "the connection to the peer is lost");
+        if (status == TARN_OK) status = said ? TARN_ECLOSED : take_answer(p, a);
+        arena_reset(&p->arena);
+        if (status == TARN_OK) continue;
+        transfer_peer_break(p, TARN_ECLOSED,
+                            status == TARN_EPROTO ? "the peer makes no sense" : why);
+        return;
+    }
+}
+
+/* --- requests, from any thread --- */
+
+tarn_status transfer_peer_call(struct tarn_transfer_peer *p, size_t argc, const char **argv,
+                               size_t *lens, uint64_t deadline, const bool *stop, char **text_p,
+                               size_t *len_p) {
+    struct tarn_transfer *t = p->end;
+    if (p->broken != TARN_OK) return fail(TARN_ECLOSED, "the peer is gone: %s", p->why);
+    if (p->ctl.out.len > TRANSFER_OUT_MAX) return fail(TARN_EAGAIN, "the peer takes no requests");
+    struct transfer_pending r = {.id = ++p->last_id};
+    char id[24];
+    lens[1] = u64_to_dec(r.id, id);
+    argv[1] = id;
+    tarn_status status = ctl_send(&p->ctl, argc, argv, lens, false);
+    if (status != TARN_OK) {
+        transfer_peer_break(p, TARN_ECLOSED, tarn_last_error());
+        return fail(TARN_ECLOSED, "the peer is gone: %s", p->why);
+    }
+    if (p->ctl.out.len > 0) transfer_wake(t); /* the rest goes when the socket takes it */
+    thread_cond_init(&r.changed);
+    LIST_INSERT_HEAD(&p->pending, &r, link);
+    while (!r.over && !(stop != NULL && *stop) && transfer_cond_wait(t, &r.changed, deadline))
+        continue;
+    if (!r.over && stop != NULL && *stop) {
+        LIST_REMOVE(&r, link);
+        r.status = fail(TARN_ECANCELED, "cancelled");
+    } else if (!r.over) {
+        LIST_REMOVE(&r, link);
+        r.status = fail(TARN_ETIMEOUT, "%s: the peer did not answer in time", argv[0]);
+    } else if (r.status != TARN_OK) {
+        fail(r.status, "%s: %s%s%s", argv[0], tarn_status_text(r.status), r.len > 0 ? ": " : "",
+             r.text);
+    }
+    pthread_cond_destroy(&r.changed);
+    if (text_p != NULL && r.status == TARN_OK) {
+        *text_p = r.text;
+        *len_p = r.len;
+    } else {
+        free(r.text);
+    }
+    return r.status;
+}
+
+void transfer_peer_nudge(struct tarn_transfer_peer *p) {
+    struct transfer_pending *r;
+    LIST_FOREACH(r, &p->pending, link) pthread_cond_signal(&r->changed);
+}
+
+tarn_status transfer_peer_map(struct tarn_transfer_peer *p, uint64_t deadline, const bool *stop,
+                              struct transfer_map **map_p) {
+    for (int tries = 0; p->map == NULL; tries++) {
+        /* It may have changed again at once; but not for ever. */
+        if (tries == 8) return fail(TARN_EAGAIN, "the peer's regions change too fast");
+        const char *argv[] = {"REGIONS", NULL};
+        size_t lens[] = {7, 0};
+        tarn_status status = transfer_peer_call(p, 2, argv, lens, deadline, stop, NULL, NULL);
+        if (status != TARN_OK) return status;
+    }
+    p->map->refs++;
+    *map_p = p->map;
+    return TARN_OK;
+}
+
+/* Locks and calls. */
+static tarn_status call(struct tarn_transfer_peer *p, size_t argc, const char **argv, size_t *lens,
+                        uint64_t deadline, char **text_p, size_t *len_p) {
+    tarn_status status = transfer_peer_usable(p);
+    if (status != TARN_OK) return status;
+    pthread_mutex_lock(&p->end->mutex);
+    status = transfer_peer_call(p, argc, argv, lens, deadline, NULL, text_p, len_p);
+    pthread_mutex_unlock(&p->end->mutex);
+    return status;
+}
+
+static tarn_status check_label(const char *label) {
+    if (label != NULL && label[0] != '\0' && strlen(label) <= TARN_TRANSFER_LABEL_MAX)
+        return TARN_OK;
+    return fail(TARN_EINVAL, "a label has 1 to %d bytes", TARN_TRANSFER_LABEL_MAX);
+}
+
+static tarn_status check_message(const void *message, size_t len) {
+    if (len <= TARN_TRANSFER_MESSAGE_MAX && (message != NULL || len == 0)) return TARN_OK;
+    return fail(TARN_EINVAL, "a message has at most %d bytes", TARN_TRANSFER_MESSAGE_MAX);
+}
+
+#define ANSWER_MS 1000u /* for the answer that says that the time was over */
+
+tarn_status tarn_transfer_wait_ready(tarn_transfer_peer *p, const char *label, uint64_t timeout_ms,
+                                     void *info, size_t cap, size_t *info_len_p) {
+    tarn_status status = transfer_peer_usable(p);
+    if (status == TARN_OK) status = check_label(label);
+    if (status != TARN_OK) return status;
+    if (timeout_ms == 0) timeout_ms = p->end->options.timeout_ms;
+    char number[24], *text;
+    size_t len;
+    const char *argv[] = {"WAIT", NULL, label, number};
+    size_t lens[] = {4, 0, strlen(label), u64_to_dec(min_u64(timeout_ms, INT64_MAX), number)};
+    uint64_t deadline = timeout_ms == TARN_NO_TIMEOUT
+                            ? DEADLINE_NONE
+                            : add_sat(now_ms(), add_sat(timeout_ms, ANSWER_MS));
+    status = call(p, 4, argv, lens, deadline, &text, &len);
+    if (status != TARN_OK) return status;
+    if (info != NULL) memcpy(info, text, min_u64(len, cap));
+    if (info_len_p != NULL) *info_len_p = len;
+    free(text);
+    return TARN_OK;
+}
+
+static tarn_status finish(struct tarn_transfer_peer *p, const char *what, const char *label,
+                          const void *message, size_t len, uint64_t timeout_ms) {
+    tarn_status status = transfer_peer_usable(p);
+    if (status == TARN_OK) status = check_label(label);
+    if (status == TARN_OK) status = check_message(message, len);
+    if (status != TARN_OK) return status;
+    const char *argv[] = {what, NULL, label, len > 0 ? message : ""};
+    size_t lens[] = {strlen(what), 0, strlen(label), len};
+    return call(p, 4, argv, lens, transfer_deadline(p->end, timeout_ms, 0), NULL, NULL);
+}
+
+tarn_status tarn_transfer_done(tarn_transfer_peer *p, const char *label, const void *message,
+                               size_t len, uint64_t timeout_ms) {
+    return finish(p, "DONE", label, message, len, timeout_ms);
+}
+
+tarn_status tarn_transfer_give_up(tarn_transfer_peer *p, const char *label, const char *reason,
+                                  uint64_t timeout_ms) {
+    return finish(p, "GIVEUP", label, reason, reason != NULL ? strlen(reason) : 0, timeout_ms);
+}
+
+tarn_status tarn_transfer_notify(tarn_transfer_peer *p, const void *message, size_t len,
+                                 uint64_t timeout_ms) {
+    tarn_status status = transfer_peer_usable(p);
+    if (status == TARN_OK) status = check_message(message, len);
+    if (status != TARN_OK) return status;
+    const char *argv[] = {"NOTIFY", NULL, len > 0 ? message : ""};
+    size_t lens[] = {6, 0, len};
+    return call(p, 3, argv, lens, transfer_deadline(p->end, timeout_ms, 0), NULL, NULL);
+}
+
+tarn_status tarn_transfer_peer_regions(tarn_transfer_peer *p, tarn_transfer_region *regions,
+                                       size_t max, size_t *n_p) {
+    tarn_status status = transfer_peer_usable(p);
+    if (status != TARN_OK) return status;
+    if (regions == NULL && max > 0) return fail(TARN_EINVAL, "there is no place for the regions");
+    struct transfer_map *map;
+    pthread_mutex_lock(&p->end->mutex);
+    transfer_map_put(&p->map);
+    status = transfer_peer_map(p, transfer_deadline(p->end, 0, 0), NULL, &map);
+    if (status == TARN_OK) {
+        for (size_t i = 0; i < map->n && i < max; i++) {
+            const struct transfer_far *f = &map->regions[i];
+            regions[i] = (tarn_transfer_region){
+                .id = f->id, .rights = f->rights, .address = f->address, .length = f->length};
+            memcpy(regions[i].name, f->name, sizeof(regions[i].name));
+        }
+        if (n_p != NULL) *n_p = map->n;
+        transfer_map_put(&map);
+    }
+    pthread_mutex_unlock(&p->end->mutex);
+    return status;
+}
+
+const char *tarn_transfer_peer_name(const tarn_transfer_peer *p) {
+    return transfer_peer_usable(p) == TARN_OK ? p->name : "";
+}
+
+/* --- connecting --- */
+
+static tarn_status find_address(struct tarn_transfer *t, struct tarn_transfer_peer *p,
+                                const char *where, uint64_t deadline) {
+    static const char scheme[] = "tarn-transfer://";
+    if (strncmp(where, scheme, sizeof(scheme) - 1) == 0) {
+        const char *address = where + sizeof(scheme) - 1;
+        if (transfer_split_address(address, strlen(address), &p->host, &p->port)) return TARN_OK;
+        return fail(TARN_EINVAL, "an endpoint looks like tarn-transfer://host:port");
+    }
+    if (!transfer_name_valid(where))
+        return fail(TARN_EINVAL,
+                    "\"%s\" is neither tarn-transfer://host:port nor the name of an end", where);
+    return transfer_name_find(t, where, deadline, &p->host, &p->port);
+}
+
+tarn_status tarn_transfer_connect(tarn_transfer *t, const char *where, uint64_t timeout_ms,
+                                  tarn_transfer_peer **peer_p) {
+    tarn_status status = transfer_usable(t);
+    if (status != TARN_OK) return status;
+    if (where == NULL || peer_p == NULL)
+        return fail(TARN_EINVAL, "a peer needs an endpoint or a name");
+    if (timeout_ms == 0) timeout_ms = t->options.connect_timeout_ms;
+    uint64_t deadline =
+        timeout_ms == TARN_NO_TIMEOUT ? DEADLINE_NONE : add_sat(now_ms(), timeout_ms);
+    struct tarn_transfer_peer *p = xcalloc(1, sizeof(*p));
+    p->magic = TRANSFER_PEER_MAGIC;
+    p->end = t;
+    ctl_init(&p->ctl);
+    LIST_INIT(&p->pending);
+    LIST_INIT(&p->lanes);
+    status = find_address(t, p, where, deadline);
+    if (status == TARN_OK) status = transfer_dial(t, p, deadline);
+    bool by_name = strstr(where, "://") == NULL;
+    if (status == TARN_OK && by_name && strcmp(p->name, where) != 0)
+        status = fail(TARN_EPERM, "who answers at %s:%s is not \"%s\"", p->host, p->port, where);
+    if (status == TARN_OK) {
+        pthread_mutex_lock(&t->mutex);
+        if (t->n_peers >= TRANSFER_PEERS_MAX) {
+            status = fail(TARN_ELIMIT, "this end has %u peers already", TRANSFER_PEERS_MAX);
+        } else {
+            LIST_INSERT_HEAD(&t->peers, p, link);
+            t->n_peers++;
+            transfer_wake(t);
+        }
+        pthread_mutex_unlock(&t->mutex);
+    }
+    if (status != TARN_OK) {
+        transfer_peer_free(p);
+        return status;
+    }
+    *peer_p = p;
+    return TARN_OK;
+}
+
+void tarn_transfer_disconnect(tarn_transfer_peer **peer_p) {
+    if (peer_p == NULL || *peer_p == NULL) return;
+    struct tarn_transfer_peer *p = *peer_p;
+    *peer_p = NULL;
+    if (p->magic != TRANSFER_PEER_MAGIC || p->end->pid != getpid()) return;
+    struct tarn_transfer *t = p->end;
+    pthread_mutex_lock(&t->mutex);
+    TARN_ASSERT(p->batches == 0);
+    p->closing = true;
+    transfer_wake(t);
+    while (!p->closed) pthread_cond_wait(&t->changed, &t->mutex);
+    pthread_mutex_unlock(&t->mutex);
+    transfer_peer_free(p);
+}
